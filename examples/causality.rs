@@ -1,0 +1,218 @@
+//! The adversary: a load made to defeat ordering, and what each hold rule makes of it.
+//!
+//! On every CPU a pinned thread calls a BPF program that reads the clock, works, and only then outputs; every so often it
+//! works long. A second program does the same from interrupt context, five thousand times a second, on the same rings,
+//! so that its records land in front of those that it interrupted. The key is the time that the programs read
+//! themselves.
+//!
+//! ```text
+//! cargo run --release --example causality -- --hold fence --seconds 10
+//! cargo run --release --example causality -- --hold none --seconds 10 --json
+//! ```
+
+use perfweave::{Class, Event, Fence, Hold, Key, Order, Reader, Rings, What};
+use perfweave_support::{bpf, load};
+use std::error::Error;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+const HELP: &str = "\
+causality [--hold fence|membarrier|map|expedited|round|lag=1ms|none] [--seconds N] [--delay TURNS] [--json]
+  --hold     the hold rule: fence (membarrier, or map where that is refused), or one of its ways by name; round, lag=…, none
+  --seconds  how long the load runs [10]
+  --delay    turns of work between clock and output of the slow program [2000]
+  --json     print one JSON object";
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("causality: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
+    let mut args = pico_args::Arguments::from_env();
+    if args.contains("--help") {
+        println!("{HELP}");
+        return Ok(());
+    }
+    let hold = args.opt_value_from_fn("--hold", parse_hold)?.unwrap_or_default();
+    let seconds: f64 = args.opt_value_from_str("--seconds")?.unwrap_or(10.0);
+    let delay: u32 = args.opt_value_from_str("--delay")?.unwrap_or(2000);
+    let json = args.contains("--json");
+
+    // The programs and their load.
+    let events = bpf::Map::perf_event_array(load::slots())?;
+    let counter = bpf::Map::array(8, 1)?;
+    let slow = bpf::on_syscall(&events, &counter, libc::SYS_getppid, SLOW, delay)?;
+    let quick = bpf::on_syscall(&events, &counter, libc::SYS_getuid, QUICK, 20)?;
+    let interrupt = bpf::on_clock(&events, &counter, INTERRUPT)?;
+
+    let rings = Rings::options().bpf_output(&events).bytes(8 << 20).open()?;
+    let cpus: Vec<u32> = rings.cpus().collect();
+    let clock = rings.clock();
+    let order = Order::new().key(Key::Payload(0)).hold(hold);
+    let mut reader = Reader::new(rings, order)?;
+
+    let links = (slow.attach_raw_tracepoint("sys_enter")?, quick.attach_raw_tracepoint("sys_enter")?);
+    let clocks = cpus.iter().map(|&cpu| interrupt.attach_clock(cpu, 200_000)).collect::<Result<Vec<_>, _>>()?;
+    let writers = load::Load::on(&cpus, |_| {
+        for _ in 0..100 {
+            load::getuid();
+        }
+        load::getppid();
+    });
+
+    let mut tally = Tally::default();
+    let end = Instant::now() + Duration::from_secs_f64(seconds);
+    while let Some(left) = end.checked_duration_since(Instant::now()) {
+        tally.batch(reader.batch(left.min(Duration::from_millis(100)))?, || clock.now().unwrap_or(0));
+    }
+    writers.end();
+    drop((clocks, links));
+    // What is still held comes out, and one more record for each CPU brings with it what was lost last.
+    tally.rest(&mut reader, || clock.now().unwrap_or(0))?;
+    let mut last = bpf::Asm::new();
+    last.mov(bpf::Reg::R6, bpf::Reg::R1);
+    bpf::stamped(&mut last, &events, &counter, QUICK, 0);
+    last.exit();
+    let last = bpf::Program::load(bpf::Kind::RawTracepoint, &last)?;
+    for &cpu in &cpus {
+        last.run_on(cpu)?;
+    }
+    tally.rest(&mut reader, || clock.now().unwrap_or(0))?;
+
+    let written = counter.lookup_u64(0, 0)?;
+    let stats = reader.stats();
+    let (p50, p99) = tally.hold_us();
+    let unexplained = written as i64 - tally.yielded as i64 - stats.lost as i64;
+    let fence = reader.fence().unwrap_or("none");
+    if json {
+        println!(
+            "{}",
+            serde_json::json!({
+                "hold": reader.hold().to_string(),
+                "fence": fence,
+                "yielded": tally.yielded,
+                "late": stats.late,
+                "max_late_ns": stats.max_late,
+                "out_of_order": tally.out_of_order,
+                "inversions_by_ring": tally.inversions_by_ring,
+                "repaired_in_ring": stats.repaired,
+                "written": written,
+                "lost": stats.lost,
+                "unexplained": unexplained,
+                "damaged": stats.damaged,
+                "fences": stats.fences,
+                "hold_p50_us": p50,
+                "hold_p99_us": p99,
+            })
+        );
+    } else {
+        println!("hold rule            {} (fence: {fence}, {} of them)", reader.hold(), stats.fences);
+        println!("events               {} of {written} written", tally.yielded);
+        println!("late                 {} (at most by {} ns)", stats.late, stats.max_late);
+        println!("ring by ring         {} would have come out of order", tally.inversions_by_ring);
+        println!("repaired in a ring   {}", stats.repaired);
+        println!("lost, unexplained    {}, {unexplained}", stats.lost);
+        println!("held                 p50 {p50} µs, p99 {p99} µs");
+    }
+    Ok(())
+}
+
+const SLOW: u32 = 1;
+const QUICK: u32 = 2;
+const INTERRUPT: u32 = 3;
+
+/// What came out.
+#[derive(Default)]
+struct Tally {
+    yielded: u64,
+    /// The largest key so far.
+    largest: u64,
+    /// Checked here once more, whatever the class says.
+    out_of_order: u64,
+    by_ring: ByRing,
+    inversions_by_ring: u64,
+    /// How long each event was held, in microseconds, from its key to its being yielded.
+    held_us: Vec<u32>,
+}
+
+/// The same events as a reader would see them that takes one ring after the other.
+#[derive(Default)]
+struct ByRing {
+    largest: u64,
+    /// One pass: the keys of each ring, by CPU.
+    pass: Vec<Vec<u64>>,
+}
+
+impl Tally {
+    fn batch<'a>(&mut self, batch: impl Iterator<Item = Event<'a>>, now: impl Fn() -> u64) {
+        let now = now();
+        for event in batch {
+            let What::Record(record) = event.what() else { continue };
+            let Some(key) = event.key() else { continue };
+            self.yielded += 1;
+            if key < self.largest && event.class() != Class::Late {
+                self.out_of_order += 1;
+            }
+            self.largest = self.largest.max(key);
+            self.held_us.push(u32::try_from(now.saturating_sub(key) / 1000).unwrap_or(u32::MAX));
+            let cpu = record.cpu() as usize;
+            if self.by_ring.pass.len() <= cpu {
+                self.by_ring.pass.resize(cpu + 1, Vec::new());
+            }
+            self.by_ring.pass[cpu].push(key);
+        }
+        for key in self.by_ring.pass.iter_mut().flat_map(|ring| ring.drain(..)) {
+            self.inversions_by_ring += u64::from(key < self.by_ring.largest);
+            self.by_ring.largest = self.by_ring.largest.max(key);
+        }
+    }
+
+    fn rest(&mut self, reader: &mut Reader, now: impl Fn() -> u64) -> Result<(), perfweave::Error> {
+        loop {
+            let before = self.yielded;
+            self.batch(reader.batch(Duration::from_millis(300))?, &now);
+            if self.yielded == before && reader.held() == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    fn hold_us(&mut self) -> (u32, u32) {
+        let len = self.held_us.len();
+        let mut at = |percent| match len {
+            0 => 0,
+            _ => *self.held_us.select_nth_unstable((len - 1) * percent / 100).1,
+        };
+        (at(50), at(99))
+    }
+}
+
+fn parse_hold(name: &str) -> Result<Hold, String> {
+    Ok(match name {
+        "fence" => Hold::FENCE,
+        "membarrier" => Hold::Fence(Fence::Membarrier),
+        "map" => Hold::Fence(Fence::Map),
+        "expedited" => Hold::Fence(Fence::EXPEDITED),
+        "round" => Hold::Round,
+        "none" => Hold::None,
+        other => Hold::Lag(parse_lag(other).ok_or_else(|| format!("no hold rule {other}"))?),
+    })
+}
+
+fn parse_lag(text: &str) -> Option<Duration> {
+    let time = text.strip_prefix("lag=")?;
+    let unit = time.find(|c: char| !c.is_ascii_digit())?;
+    let number: u64 = time[..unit].parse().ok()?;
+    match &time[unit..] {
+        "us" => Some(Duration::from_micros(number)),
+        "ms" => Some(Duration::from_millis(number)),
+        "s" => Some(Duration::from_secs(number)),
+        _ => None,
+    }
+}

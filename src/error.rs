@@ -1,0 +1,167 @@
+//! What can go wrong, with the numbers, and the cure where there is one.
+
+use std::fmt;
+use std::io;
+
+/// Why rings could not be opened, ordered or waited for.
+///
+/// What is wrong *inside* a ring is never an error: it is a [`Damage`](crate::Damage) event in the stream.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// perf_event_open(2) failed.
+    #[error("cannot open {event} on CPU {cpu}: {errno}{cure}")]
+    Open {
+        /// The CPU.
+        cpu: u32,
+        /// The event, as it was asked for.
+        event: String,
+        /// What the kernel said.
+        errno: io::Error,
+        /// What would help.
+        cure: Cure,
+    },
+    /// A ring could not be mapped.
+    #[error("cannot map a ring of {bytes} bytes for CPU {cpu}: {errno}{cure}")]
+    Map {
+        /// The CPU.
+        cpu: u32,
+        /// Bytes of the ring, header page included.
+        bytes: usize,
+        /// What the kernel said.
+        errno: io::Error,
+        /// What would help.
+        cure: Cure,
+    },
+    /// An ioctl on an event failed.
+    #[error("cannot {what} {event} on CPU {cpu}: {errno}")]
+    Control {
+        /// What was tried: "redirect", "identify", "enable".
+        what: &'static str,
+        /// The event, as it was asked for.
+        event: String,
+        /// The CPU.
+        cpu: u32,
+        /// What the kernel said.
+        errno: io::Error,
+    },
+    /// An event could not be put into its slot of a `PERF_EVENT_ARRAY`.
+    #[error("cannot set slot {cpu} of the perf event array: {errno}{cure}")]
+    Slot {
+        /// The CPU, which is the index.
+        cpu: u32,
+        /// What the kernel said.
+        errno: io::Error,
+        /// What would help.
+        cure: Cure,
+    },
+    /// The file descriptor is no BPF map, or could not be asked.
+    #[error("cannot use the file descriptor as a perf event array: {errno}")]
+    Array {
+        /// What the kernel said.
+        errno: io::Error,
+    },
+    /// The map is of another type.
+    #[error("the map is of type {map_type}, not BPF_MAP_TYPE_PERF_EVENT_ARRAY (4)")]
+    NotAnArray {
+        /// `enum bpf_map_type`.
+        map_type: u32,
+    },
+    /// The map has no slot for a CPU, so that CPU's output would get `-E2BIG`, which nothing counts.
+    #[error("the perf event array has {entries} slots, none for CPU {cpu}: make it as large as the machine has CPUs")]
+    ArrayTooSmall {
+        /// `max_entries` of the map.
+        entries: u32,
+        /// The first CPU without a slot.
+        cpu: u32,
+    },
+    /// A tracepoint could not be found.
+    #[error("no tracepoint {name}: {errno}{cure}")]
+    Tracepoint {
+        /// As it was asked for.
+        name: String,
+        /// What looking for it ended with.
+        errno: io::Error,
+        /// What would help.
+        cure: Cure,
+    },
+    /// No event was asked for.
+    #[error("nothing to open: no map, tracepoint or other event was named")]
+    NoEvents,
+    /// There is no ring to merge.
+    #[error("no rings")]
+    NoRings,
+    /// A ring of that length cannot be.
+    #[error("a ring cannot have {bytes} bytes: at least 1, at most {max}")]
+    Size {
+        /// Bytes asked for.
+        bytes: u64,
+        /// The largest ring that is taken.
+        max: u64,
+    },
+    /// Memory that is to be adopted does not look like a perf ring of that length.
+    #[error("no perf ring: {mapped} bytes mapped, but its header says {size} bytes of data at {offset}")]
+    Geometry {
+        /// Bytes mapped, header page included.
+        mapped: usize,
+        /// `data_offset` of the header page.
+        offset: u64,
+        /// `data_size` of the header page.
+        size: u64,
+    },
+    /// There can be no CPU of that number on this machine.
+    #[error("no CPU {cpu}: this machine can have CPUs up to {last}")]
+    NoSuchCpu {
+        /// The CPU asked for.
+        cpu: u32,
+        /// The largest possible CPU number.
+        last: u32,
+    },
+    /// The CPU is offline, or was left out.
+    #[error("CPU {cpu} has no ring")]
+    NoRing {
+        /// The CPU asked for.
+        cpu: u32,
+    },
+    /// The key is the kernel's time, but a ring does not carry it.
+    #[error(
+        "the records of CPU {cpu} carry no time to order by: name another key, or open the ring with PERF_SAMPLE_TIME"
+    )]
+    NoTime {
+        /// The first such CPU.
+        cpu: u32,
+    },
+    /// The lag rule needs a clock that user space can read.
+    #[error("the lag rule cannot read the perf clock: open the rings with another")]
+    NoClock,
+    /// A fence was asked for and none is possible.
+    #[error("no fence: {tried}")]
+    NoFence {
+        /// Each way that was tried, and why not.
+        tried: String,
+    },
+    /// A fence that worked before failed. What it was to prove stays held; the next call tries again.
+    #[error("a fence failed: {errno}")]
+    Fence {
+        /// What the kernel said.
+        errno: io::Error,
+    },
+    /// The system would not give what waiting needs.
+    #[error("cannot {what}: {errno}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel said.
+        errno: io::Error,
+    },
+}
+
+/// What would help against an error. Empty where nothing is known to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Cure(pub(crate) String);
+
+impl fmt::Display for Cure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() { Ok(()) } else { write!(f, " ({})", self.0) }
+    }
+}

@@ -1,0 +1,184 @@
+//! What the stream yields.
+
+use crate::hold::Class;
+use crate::record::{Origin, Record};
+use crate::ring::{Bytes, Fault, Header};
+use std::sync::Arc;
+
+/// One thing in the stream, at its place in the order.
+#[derive(Debug, Clone, Copy)]
+pub struct Event<'a> {
+    pub(crate) key: Option<u64>,
+    pub(crate) class: Class,
+    pub(crate) late_by: u64,
+    pub(crate) what: What<'a>,
+}
+
+/// What an event is.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub enum What<'a> {
+    /// A record, where it lies in its ring.
+    Record(Record<'a>),
+    /// Records that the kernel dropped because a ring was full.
+    Lost(Lost),
+    /// Numbers that are missing, and proven not to be in flight.
+    Gap(Gap),
+    /// Bytes that cannot be a record.
+    Damage(Damage<'a>),
+}
+
+/// Records that the kernel dropped: `PERF_RECORD_LOST`.
+///
+/// The kernel writes it together with the next record that fits (`__perf_output_begin`,
+/// `kernel/events/ring_buffer.c`), and it is yielded right before that record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Lost {
+    /// The CPU whose ring was full.
+    pub cpu: u32,
+    /// How many records were dropped.
+    pub count: u64,
+    /// The id of the event that wrote the record after the loss (`PERF_EVENT_IOC_ID`). The lost ones may have been other
+    /// events' that share the ring.
+    pub id: u64,
+    /// The key of the record before the loss in the same ring; `None` if it is the first or none had a key.
+    pub after: Option<u64>,
+    /// The key of the record behind the loss in the same ring, with which the kernel wrote the count down.
+    pub until: Option<u64>,
+}
+
+/// Sequence numbers that are missing from the stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Gap {
+    /// The first number missing.
+    pub first: u64,
+    /// The last number missing.
+    pub last: u64,
+}
+
+impl Gap {
+    /// How many numbers are missing.
+    pub fn count(&self) -> u64 {
+        (self.last - self.first).saturating_add(1)
+    }
+}
+
+/// Bytes of a ring that cannot be a record, given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Damage<'a> {
+    /// The CPU whose ring it is.
+    pub cpu: u32,
+    /// What is wrong.
+    pub fault: Fault,
+    /// The bytes given up, header included; none where the fault is the head.
+    pub bytes: Bytes<'a>,
+}
+
+impl<'a> Event<'a> {
+    /// The key that ordered the event: of a record, its own; of a loss, that of the record written with it. `None` for
+    /// whatever has none and stays with the record before it.
+    #[inline]
+    pub fn key(&self) -> Option<u64> {
+        self.key
+    }
+
+    /// How far its place in the order can be trusted.
+    #[inline]
+    pub fn class(&self) -> Class {
+        self.class
+    }
+
+    /// By how much, in units of the key, it is late: the largest key yielded before, less its own. 0 unless its class is
+    /// [`Class::Late`].
+    #[inline]
+    pub fn late_by(&self) -> u64 {
+        self.late_by
+    }
+
+    /// The CPU it comes from; `None` for a gap, which is missing from the whole machine.
+    #[inline]
+    pub fn cpu(&self) -> Option<u32> {
+        match &self.what {
+            What::Record(record) => Some(record.cpu()),
+            What::Lost(lost) => Some(lost.cpu),
+            What::Damage(damage) => Some(damage.cpu),
+            What::Gap(_) => None,
+        }
+    }
+
+    /// What it is.
+    #[inline]
+    pub fn what(&self) -> What<'a> {
+        self.what
+    }
+
+    /// The record, if it is one.
+    #[inline]
+    pub fn record(&self) -> Option<Record<'a>> {
+        match self.what {
+            What::Record(record) => Some(record),
+            _ => None,
+        }
+    }
+
+    /// A copy that can be kept.
+    pub fn to_owned(&self) -> OwnedEvent {
+        let what = match self.what {
+            What::Record(record) => OwnedWhat::Record(OwnedRecord {
+                bytes: record.as_bytes().to_vec().into(),
+                header: record.header(),
+                origin: Arc::clone(record.origin()),
+            }),
+            What::Lost(lost) => OwnedWhat::Lost(lost),
+            What::Gap(gap) => OwnedWhat::Gap(gap),
+            What::Damage(Damage { cpu, fault, bytes }) => {
+                OwnedWhat::Damage { cpu, fault, bytes: bytes.to_vec().into() }
+            }
+        };
+        OwnedEvent { key: self.key, class: self.class, late_by: self.late_by, what }
+    }
+}
+
+/// An event with its bytes copied out of the ring, to keep.
+#[derive(Debug, Clone)]
+pub struct OwnedEvent {
+    key: Option<u64>,
+    class: Class,
+    late_by: u64,
+    what: OwnedWhat,
+}
+
+#[derive(Debug, Clone)]
+enum OwnedWhat {
+    Record(OwnedRecord),
+    Lost(Lost),
+    Gap(Gap),
+    Damage { cpu: u32, fault: Fault, bytes: Box<[u8]> },
+}
+
+#[derive(Debug, Clone)]
+struct OwnedRecord {
+    bytes: Box<[u8]>,
+    header: Header,
+    origin: Arc<Origin>,
+}
+
+impl OwnedEvent {
+    /// The event, borrowed: everything that [`Event`] can say.
+    pub fn as_event(&self) -> Event<'_> {
+        let what = match &self.what {
+            OwnedWhat::Record(OwnedRecord { bytes, header, origin }) => {
+                What::Record(Record::new(Bytes::from(&**bytes), *header, origin))
+            }
+            OwnedWhat::Lost(lost) => What::Lost(*lost),
+            OwnedWhat::Gap(gap) => What::Gap(*gap),
+            OwnedWhat::Damage { cpu, fault, bytes } => {
+                What::Damage(Damage { cpu: *cpu, fault: *fault, bytes: Bytes::from(&**bytes) })
+            }
+        };
+        Event { key: self.key, class: self.class, late_by: self.late_by, what }
+    }
+}

@@ -1,0 +1,235 @@
+//! Fences beside the consumer: a thread that waits for grace periods, one at a time, when asked.
+
+use crate::error::Error;
+use crate::hold::Fence;
+use crate::sys::grace::Grace;
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// The thread that waits for grace periods.
+#[derive(Debug)]
+pub(crate) struct Fences {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    name: &'static str,
+    /// Fences begun.
+    begun: u64,
+    /// Fences whose end was taken notice of.
+    noticed: u64,
+    /// The shortest time between two begins, and when the last was.
+    every: Duration,
+    last: Option<Instant>,
+    /// How long the last fence took, from its begin to its end being noticed.
+    latency: Duration,
+}
+
+#[derive(Debug)]
+struct Shared {
+    orders: Mutex<Orders>,
+    ordered: Condvar,
+    /// Fences ended. Stored by the thread alone.
+    ended: AtomicU64,
+    /// Why the last one failed, if it did.
+    failure: Mutex<Option<io::Error>>,
+    /// Written to when a fence ends, and never read: whoever waits for it waits for edges.
+    wake: EventFd,
+}
+
+#[derive(Debug, Default)]
+struct Orders {
+    begun: u64,
+    stop: bool,
+}
+
+impl Shared {
+    fn orders(&self) -> MutexGuard<'_, Orders> {
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Fences {
+    /// Starts the thread with the first of the fence's ways that works.
+    pub(crate) fn start(fence: &Fence) -> Result<Self, Error> {
+        let system = |what| move |errno: io::Error| Error::System { what, errno };
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let wake = EventFd::from_flags(flags).map_err(io::Error::from).map_err(system("make an eventfd"))?;
+        let shared = Arc::new(Shared {
+            orders: Mutex::default(),
+            ordered: Condvar::new(),
+            ended: AtomicU64::new(0),
+            failure: Mutex::default(),
+            wake,
+        });
+        let (told, answer) = mpsc::sync_channel(1);
+        let body = {
+            let shared = Arc::clone(&shared);
+            let fence = fence.clone();
+            move || {
+                // Ways are tried on this thread, because a mount namespace belongs to the thread that enters it.
+                match Way::open(&fence) {
+                    Ok(mut way) => {
+                        let _ = told.send(Ok(way.name()));
+                        serve(&shared, &mut way);
+                    }
+                    Err(tried) => drop(told.send(Err(tried))),
+                }
+            }
+        };
+        let thread = spawn_without_signals(body).map_err(system("start a thread"))?;
+        let every = match fence {
+            Fence::Expedited { every } => *every,
+            _ => Duration::ZERO,
+        };
+        match answer.recv() {
+            Ok(Ok(name)) => Ok(Self {
+                shared,
+                thread: Some(thread),
+                name,
+                begun: 0,
+                noticed: 0,
+                every,
+                last: None,
+                latency: Duration::ZERO,
+            }),
+            Ok(Err(tried)) => Err(Error::NoFence { tried }),
+            Err(_) => Err(Error::NoFence { tried: "its thread died".into() }),
+        }
+    }
+
+    /// Which way is in use.
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// How long until a fence may begin; zero if it may now, `None` while one is under way.
+    pub(crate) fn pause(&self) -> Option<Duration> {
+        if self.begun != self.noticed {
+            return None;
+        }
+        Some(self.last.map_or(Duration::ZERO, |last| self.every.saturating_sub(last.elapsed())))
+    }
+
+    /// Begins a fence.
+    pub(crate) fn begin(&mut self) {
+        self.begun += 1;
+        self.last = Some(Instant::now());
+        // The mutex orders our looks at the heads, which came before, and the grace period, which comes after.
+        self.shared.orders().begun = self.begun;
+        self.shared.ordered.notify_one();
+    }
+
+    /// Whether the fence under way has ended, once.
+    #[inline]
+    pub(crate) fn ended(&mut self) -> Option<Result<(), Error>> {
+        // Acquire pairs with the Release store in `serve`: what the grace period made visible to the thread is visible
+        // to our next look.
+        if self.noticed == self.begun || self.shared.ended.load(Ordering::Acquire) == self.noticed {
+            return None;
+        }
+        self.noticed += 1;
+        self.latency = self.last.map_or(Duration::ZERO, |last| last.elapsed());
+        let failure = self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
+        Some(failure.map_or(Ok(()), |errno| Err(Error::Fence { errno })))
+    }
+
+    /// How long the last fence took.
+    pub(crate) fn latency(&self) -> Duration {
+        self.latency
+    }
+
+    /// Becomes readable when a fence ends.
+    pub(crate) fn wake(&self) -> BorrowedFd<'_> {
+        self.shared.wake.as_fd()
+    }
+}
+
+impl Drop for Fences {
+    /// Waits for the fence under way, if one is: a grace period cannot be broken off.
+    fn drop(&mut self) {
+        self.shared.orders().stop = true;
+        self.shared.ordered.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has said so already.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A grace period of the kernel's, or of the user's.
+enum Way {
+    Kernel(Grace),
+    Custom(Arc<dyn Fn() -> io::Result<()> + Send + Sync>),
+}
+
+impl Way {
+    /// Opens the first way that works, or says why none does.
+    fn open(fence: &Fence) -> Result<Self, String> {
+        let named = |name: &'static str| move |errno: io::Error| format!("{name}: {errno}");
+        let membarrier = || Grace::membarrier().map_err(named("membarrier"));
+        let map = || Grace::map().map_err(named("array of maps"));
+        let grace = match fence {
+            Fence::Auto => membarrier().or_else(|first| map().map_err(|second| format!("{first}; {second}"))),
+            Fence::Membarrier => membarrier(),
+            Fence::Map => map(),
+            Fence::Expedited { .. } => Grace::expedited().map_err(named("expedited (needs CAP_SYS_ADMIN)")),
+            Fence::Custom(wait) => return Ok(Self::Custom(Arc::clone(wait))),
+        };
+        grace.map(Self::Kernel)
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Kernel(grace) => grace.name(),
+            Self::Custom(_) => "custom",
+        }
+    }
+
+    fn wait(&mut self) -> io::Result<()> {
+        match self {
+            Self::Kernel(grace) => grace.wait(),
+            Self::Custom(wait) => wait(),
+        }
+    }
+}
+
+/// The thread: waits for an order, then for a grace period, then says so.
+fn serve(shared: &Shared, way: &mut Way) {
+    let mut ended = 0;
+    loop {
+        {
+            let mut orders = shared.orders();
+            while orders.begun == ended && !orders.stop {
+                orders = shared.ordered.wait(orders).unwrap_or_else(PoisonError::into_inner);
+            }
+            if orders.stop {
+                return;
+            }
+        }
+        // A function of the user's that panics must not leave the reader waiting for ever.
+        let waited = catch_unwind(AssertUnwindSafe(|| way.wait()));
+        if let Err(errno) = waited.unwrap_or_else(|_| Err(io::Error::other("the fence's function panicked"))) {
+            *shared.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(errno);
+        }
+        ended += 1;
+        // Release pairs with the Acquire load in `Fences::ended`.
+        shared.ended.store(ended, Ordering::Release);
+        // The counter cannot overflow between two looks; a failure to wake is made up for by the reader's own tick.
+        let _ = shared.wake.write(1);
+    }
+}
+
+/// Starts a thread that no signal of the program's is delivered to.
+fn spawn_without_signals(body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    let mut before = SigSet::empty();
+    pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut before))?;
+    let thread = thread::Builder::new().name("perfweave-fence".into()).spawn(body);
+    pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None)?;
+    thread
+}

@@ -1,0 +1,82 @@
+//! The min-heap over the rings' smallest keys: one entry a ring. The only place that knows which heap it is.
+
+use binary_heap_plus::{BinaryHeap, MinComparator};
+
+/// A ring's smallest key, and the ring's rank, which decides between equal keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Front {
+    pub(crate) key: u64,
+    pub(crate) rank: u32,
+}
+
+/// The rings' fronts. The smallest is kept outside the heap, so that a ring which offers several smaller keys in a row
+/// is compared with the runner-up, once each, and nothing moves.
+#[derive(Debug)]
+pub(crate) struct Fronts {
+    top: Option<Front>,
+    rest: BinaryHeap<Front, MinComparator>,
+}
+
+impl Fronts {
+    pub(crate) fn with_capacity(rings: usize) -> Self {
+        Self { top: None, rest: BinaryHeap::with_capacity_min(rings) }
+    }
+
+    /// The smallest of all.
+    #[inline]
+    pub(crate) fn top(&self) -> Option<Front> {
+        self.top
+    }
+
+    /// Takes all rings' fronts anew.
+    pub(crate) fn rebuild(&mut self, fronts: impl Iterator<Item = Front>) {
+        let rest = std::mem::replace(&mut self.rest, BinaryHeap::from_vec_cmp(Vec::new(), MinComparator));
+        let mut rest = rest.into_vec();
+        rest.clear();
+        rest.extend(fronts);
+        self.rest = BinaryHeap::from_vec_cmp(rest, MinComparator);
+        self.top = self.rest.pop();
+    }
+
+    /// The top ring's front was taken; its next key, if it has one.
+    #[inline]
+    pub(crate) fn advance(&mut self, key: Option<u64>) {
+        let Some(top) = &mut self.top else { return };
+        match key {
+            Some(key) => {
+                top.key = key;
+                // Replace the heap's top and sift once; never pop and push.
+                if let Some(mut runner_up) = self.rest.peek_mut()
+                    && *runner_up < *top
+                {
+                    std::mem::swap(&mut *runner_up, top);
+                }
+            }
+            None => self.top = self.rest.pop(),
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::{Front, Fronts};
+
+    #[test]
+    fn merges_like_a_sort_with_ties_by_rank() {
+        let rings: [&[u64]; 4] = [&[3, 3, 9], &[1, 2, 3, 4, 5], &[], &[3, 8, 8, 8]];
+        let mut at = [0; 4];
+        let mut fronts = Fronts::with_capacity(4);
+        fronts.rebuild((0u32..).zip(rings).filter_map(|(rank, keys)| Some(Front { key: *keys.first()?, rank })));
+        let mut out = Vec::new();
+        while let Some(Front { key, rank }) = fronts.top() {
+            out.push((key, rank));
+            let ring = rank as usize;
+            at[ring] += 1;
+            fronts.advance(rings[ring].get(at[ring]).copied());
+        }
+        let mut sorted: Vec<_> =
+            (0u32..).zip(rings).flat_map(|(rank, keys)| keys.iter().map(move |key| (*key, rank))).collect();
+        sorted.sort();
+        assert_eq!(out, sorted);
+    }
+}

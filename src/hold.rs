@@ -1,0 +1,298 @@
+//! When the smallest key may be yielded: the frontier under each rule. Pure bookkeeping, no clock, no system call.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// When the event with the smallest visible key may be yielded, although a smaller one may still be on its way.
+///
+/// | rule | yields a key k when | class |
+/// | --- | --- | --- |
+/// | `Fence` | k ≤ the largest key seen before a kernel grace period that ended before the latest look at all heads | proven |
+/// | `Dense` | k is exactly the next number; a missing number waits for a fence, then is a gap | proven |
+/// | `Lag` | k ≤ a clock reading taken before the heads were loaded, less the lag | assumed |
+/// | `Round` | k ≤ the largest key seen one whole look earlier | assumed |
+/// | `None` | it is the smallest visible | assumed |
+///
+/// The fence rule needs no clock of ours. Whoever drew a key smaller than one that we have already seen drew it before
+/// our look, inside an RCU read-side section that also publishes the record; after a grace period that section is
+/// over, and the next look finds the record. It needs keys from one source that only grows, a clock the CPUs agree
+/// on or a shared counter, drawn where the record is written: the kernel's timestamps always are; a BPF program's
+/// own are if the program cannot sleep and draws them in the run that outputs them.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Hold {
+    /// Wait for a kernel grace period. The default.
+    Fence(Fence),
+    /// Keys are the numbers of one counter for the whole machine, without holes.
+    Dense {
+        /// The first number. If it is not known, the first event waits for a fence.
+        first: Option<u64>,
+        /// What proves that a missing number is not in flight.
+        fence: Fence,
+    },
+    /// Wait a guessed time, on the rings' clock. What all other readers do that order at all.
+    Lag(Duration),
+    /// Wait for a second look: the rule of perf(1).
+    Round,
+    /// Do not wait.
+    None,
+}
+
+impl Hold {
+    /// The fence rule with whatever grace period is to be had.
+    pub const FENCE: Self = Self::Fence(Fence::Auto);
+}
+
+impl Default for Hold {
+    fn default() -> Self {
+        Self::FENCE
+    }
+}
+
+impl fmt::Display for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fence(_) => f.write_str("fence"),
+            Self::Dense { .. } => f.write_str("dense"),
+            Self::Lag(lag) => write!(f, "lag={lag:?}"),
+            Self::Round => f.write_str("round"),
+            Self::None => f.write_str("none"),
+        }
+    }
+}
+
+/// A way to wait for a kernel grace period: `synchronize_rcu()` seen from user space.
+///
+/// None waits for BPF programs that may sleep, but those too write their kernel timestamps inside a section that is
+/// waited for.
+#[derive(Clone, Default)]
+#[non_exhaustive]
+pub enum Fence {
+    /// [`Fence::Membarrier`], or [`Fence::Map`] where the kernel refuses it. [`Reader::fence`](crate::Reader::fence)
+    /// says which.
+    #[default]
+    Auto,
+    /// `membarrier(MEMBARRIER_CMD_GLOBAL)`, which is `synchronize_rcu()` (`kernel/sched/membarrier.c`). Needs no
+    /// privilege; takes 8 to 16 ms; refused by kernels with `nohz_full`. While only one CPU is online it does not
+    /// wait at all, so `Map` stands in.
+    Membarrier,
+    /// Updating an element of a `BPF_MAP_TYPE_ARRAY_OF_MAPS`, for which the kernel promises this very wait
+    /// (`maybe_wait_bpf_programs`, `kernel/bpf/syscall.c`). Takes as long as `Membarrier`, needs the right to make a BPF
+    /// map.
+    Map,
+    /// Unmounting a ramfs in a mount namespace of our own, which runs `synchronize_rcu_expedited()`
+    /// (`namespace_unlock`, `fs/namespace.c`). Takes some 30 µs, needs `CAP_SYS_ADMIN`.
+    ///
+    /// Only when asked for: it interrupts every CPU, shows up in audit logs as mounts, and leans on how the kernel is
+    /// built today.
+    Expedited {
+        /// The shortest time between the begins of two fences.
+        every: Duration,
+    },
+    /// A grace period of one's own: the function returns once every record whose key was drawn before the call is
+    /// published. `sim` has such a fence for its rings.
+    Custom(Arc<dyn Fn() -> io::Result<()> + Send + Sync>),
+}
+
+impl Fence {
+    /// [`Fence::Expedited`], at most a thousand times a second.
+    pub const EXPEDITED: Self = Self::Expedited { every: Duration::from_millis(1) };
+
+    /// [`Fence::Custom`] from a function.
+    pub fn custom(wait: impl Fn() -> io::Result<()> + Send + Sync + 'static) -> Self {
+        Self::Custom(Arc::new(wait))
+    }
+}
+
+impl fmt::Debug for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("Auto"),
+            Self::Membarrier => f.write_str("Membarrier"),
+            Self::Map => f.write_str("Map"),
+            Self::Expedited { every } => f.debug_struct("Expedited").field("every", every).finish(),
+            Self::Custom(_) => f.write_str("Custom"),
+        }
+    }
+}
+
+/// How far an event's place in the order can be trusted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// No event with a smaller key exists that was not yielded before.
+    Proven,
+    /// The hold rule, or a full ring, let it out before that was certain.
+    Assumed,
+    /// An event with a larger key was yielded before it.
+    Late,
+}
+
+/// The largest key that may be yielded now, and how it moves.
+#[derive(Debug)]
+pub(crate) struct Frontier {
+    rule: Rule,
+    /// The largest key of all looks.
+    seen: Option<u64>,
+    /// The largest key that may be yielded.
+    edge: Option<u64>,
+    /// What the fence in flight will prove.
+    fencing: Option<u64>,
+    /// What the fence that has ended proves, from the next look on.
+    fenced: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Rule {
+    Fence,
+    Lag(u64),
+    Round,
+    None,
+}
+
+impl Frontier {
+    pub(crate) fn new(hold: &Hold) -> Self {
+        let rule = match hold {
+            Hold::Fence(_) | Hold::Dense { .. } => Rule::Fence,
+            Hold::Lag(lag) => Rule::Lag(u64::try_from(lag.as_nanos()).unwrap_or(u64::MAX)),
+            Hold::Round => Rule::Round,
+            Hold::None => Rule::None,
+        };
+        Self { rule, seen: None, edge: None, fencing: None, fenced: None }
+    }
+
+    /// All heads were looked at: the largest key found, and a clock reading taken before the first head was loaded.
+    pub(crate) fn looked(&mut self, largest: Option<u64>, now: u64) {
+        let before = self.seen;
+        self.seen = self.seen.max(largest);
+        let edge = match self.rule {
+            Rule::Fence => self.fenced.take(),
+            Rule::Lag(lag) => now.checked_sub(lag),
+            Rule::Round => before,
+            Rule::None => self.seen,
+        };
+        self.edge = self.edge.max(edge);
+    }
+
+    /// Whether a key may be yielded.
+    #[inline]
+    pub(crate) fn admits(&self, key: u64) -> bool {
+        self.edge.is_some_and(|edge| key <= edge)
+    }
+
+    /// What a key that is admitted may call itself.
+    #[inline]
+    pub(crate) fn class(&self) -> Class {
+        if matches!(self.rule, Rule::Fence) { Class::Proven } else { Class::Assumed }
+    }
+
+    /// A fence is about to begin: what it will prove is what has been seen. False if it would prove nothing new, if one
+    /// is under way, or if the rule needs none.
+    pub(crate) fn begin_fence(&mut self) -> bool {
+        let useful =
+            matches!(self.rule, Rule::Fence) && self.fencing.is_none() && self.seen > self.edge.max(self.fenced);
+        if useful {
+            self.fencing = self.seen;
+        }
+        useful
+    }
+
+    /// The fence has ended.
+    pub(crate) fn end_fence(&mut self) {
+        self.fenced = self.fencing.take().max(self.fenced);
+    }
+
+    /// The fence failed, and proves nothing.
+    pub(crate) fn fail_fence(&mut self) {
+        self.fencing = None;
+    }
+
+    /// How long, from a clock reading on, until a key may be yielded; `None` if no passing of time will do.
+    pub(crate) fn wait(&self, key: u64, now: u64) -> Option<Duration> {
+        match self.rule {
+            Rule::Lag(lag) => Some(Duration::from_nanos(key.saturating_add(lag).saturating_sub(now))),
+            Rule::Round | Rule::None => Some(Duration::ZERO),
+            Rule::Fence => None,
+        }
+    }
+
+    pub(crate) fn needs_clock(&self) -> bool {
+        matches!(self.rule, Rule::Lag(_))
+    }
+
+    /// The largest key that may be yielded now.
+    pub(crate) fn edge(&self) -> Option<u64> {
+        self.edge
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fence_proves_what_was_seen_before_it_began_and_not_before_the_next_look() {
+        let mut frontier = Frontier::new(&Hold::FENCE);
+        assert!(!frontier.begin_fence(), "nothing was seen");
+        frontier.looked(Some(10), 0);
+        assert!(!frontier.admits(10));
+        assert!(frontier.begin_fence());
+        assert!(!frontier.begin_fence(), "one at a time");
+        frontier.looked(Some(20), 0);
+        assert!(!frontier.admits(1), "not before it ended");
+        frontier.end_fence();
+        assert!(!frontier.admits(1), "not before the next look");
+        frontier.looked(None, 0);
+        assert!(frontier.admits(10));
+        assert!(!frontier.admits(11), "seen after the fence began");
+        assert!(frontier.begin_fence());
+        frontier.end_fence();
+        frontier.looked(Some(5), 0);
+        assert!(frontier.admits(20));
+        assert!(!frontier.begin_fence(), "nothing is held");
+    }
+
+    #[test]
+    fn a_failed_fence_proves_nothing() {
+        let mut frontier = Frontier::new(&Hold::FENCE);
+        frontier.looked(Some(10), 0);
+        assert!(frontier.begin_fence());
+        frontier.fail_fence();
+        frontier.looked(Some(11), 0);
+        assert!(!frontier.admits(0));
+        assert!(frontier.begin_fence(), "and can be tried again");
+    }
+
+    #[test]
+    fn round_proves_what_was_seen_one_look_earlier() {
+        let mut frontier = Frontier::new(&Hold::Round);
+        frontier.looked(Some(10), 0);
+        assert!(!frontier.admits(1));
+        frontier.looked(Some(30), 0);
+        assert!(frontier.admits(10) && !frontier.admits(11));
+        frontier.looked(None, 0);
+        assert!(frontier.admits(30));
+        assert!(!frontier.begin_fence());
+    }
+
+    #[test]
+    fn lag_follows_the_clock() {
+        let mut frontier = Frontier::new(&Hold::Lag(Duration::from_nanos(50)));
+        frontier.looked(Some(100), 20);
+        assert!(!frontier.admits(0), "less time has passed than the lag");
+        frontier.looked(None, 149);
+        assert!(frontier.admits(99) && !frontier.admits(100));
+        assert_eq!(frontier.wait(100, 149), Some(Duration::from_nanos(1)));
+        frontier.looked(None, 20);
+        assert!(frontier.admits(99), "a frontier never moves back");
+    }
+
+    #[test]
+    fn none_admits_what_is_seen() {
+        let mut frontier = Frontier::new(&Hold::None);
+        frontier.looked(Some(10), 0);
+        assert!(frontier.admits(10));
+        assert_eq!(frontier.class(), Class::Assumed);
+    }
+}

@@ -1,0 +1,320 @@
+//! One ring's unyielded records in key order, and its tail in ring order.
+//!
+//! A ring is not sorted inside: whoever is interrupted between drawing its key and reserving its place in the ring finds
+//! the interrupt's record, with its larger key, before its own. So everything between the tail and the last seen head
+//! is indexed here, and a ring offers its smallest unyielded key rather than its oldest record. Where a ring is in order,
+//! an entry is pushed at one end and popped at the other, and nothing else happens.
+
+use crate::key::Key;
+use crate::record::{Kind, Origin, Record};
+use crate::ring::{Bytes, Fault, Header, Ring};
+use binary_heap_plus::{BinaryHeap, MinComparator};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// What an entry stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shape {
+    Record,
+    Lost,
+    Damage,
+}
+
+/// How an entry came by its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keyed {
+    /// The record's own, or for a LOST record that of the record it was written with.
+    Own,
+    /// That of the record before it in its ring.
+    Before,
+    /// None, and nothing before it has one either.
+    Never,
+}
+
+/// An indexed stretch of a ring. Its length was checked when it was indexed and is not read again (I4).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Entry {
+    pub(crate) key: u64,
+    pub(crate) position: u64,
+    pub(crate) len: u32,
+    kind: u32,
+    misc: u16,
+    pub(crate) shape: Shape,
+    pub(crate) keyed: Keyed,
+}
+
+impl Entry {
+    fn order(&self) -> (u64, u64) {
+        (self.key, self.position)
+    }
+
+    /// The record that an entry of that shape stands for.
+    #[inline]
+    pub(crate) fn record<'a>(&self, bytes: Bytes<'a>, origin: &'a Arc<Origin>) -> Record<'a> {
+        Record::new(bytes, Header { kind: self.kind, misc: self.misc, size: self.len as u16 }, origin)
+    }
+}
+
+/// What only few entries need, kept aside by position.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Note {
+    /// Of a LOST record: what it says, and the key of the record before it in its ring.
+    Lost { id: u64, count: u64, after: Option<u64> },
+    /// Of damage: what is wrong.
+    Fault(Fault),
+}
+
+/// A LOST record before its key is known.
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    position: u64,
+    header: Header,
+    id: u64,
+    count: u64,
+}
+
+/// Yielded bytes of a ring are published once they are this part of it, if nothing else publishes them before: the tail
+/// shares a cache line with the head that the kernel writes.
+const PUBLISH_PART: u64 = 8;
+
+/// How far back an entry out of order is put in place by shifting; beyond, the stretch is sorted at the end of the look.
+const REACH: usize = 64;
+
+/// One ring's index.
+#[derive(Debug)]
+pub(crate) struct Lookahead {
+    /// INVARIANT: sorted by (key, position) between looks.
+    entries: VecDeque<Entry>,
+    /// Where a look had to leave the order: the smallest key out of place, and how many entries before it are sorted.
+    unsorted: Option<(u64, usize)>,
+    /// INVARIANT: sorted by position; one for each LOST and damage entry.
+    notes: VecDeque<(u64, Note)>,
+    /// A LOST record that waits for the record it was written with, which has its key.
+    lost: Option<Waiting>,
+    /// Key of the record indexed last.
+    before: Option<u64>,
+    /// Everything before it is indexed.
+    cursor: u64,
+    /// Everything before it is yielded.
+    tail: u64,
+    /// The tail at which yielded bytes are worth publishing.
+    publish_at: u64,
+    /// Yielded stretches behind `tail`, as (begin, end).
+    done: BinaryHeap<(u64, u64), MinComparator>,
+    /// The head could not be right: nothing more is indexed until all is yielded.
+    lost_head: bool,
+    /// Records that arrived out of order and were put in place.
+    repaired: u64,
+}
+
+impl Lookahead {
+    pub(crate) fn new() -> Self {
+        Self {
+            entries: VecDeque::new(),
+            unsorted: None,
+            notes: VecDeque::new(),
+            lost: None,
+            before: None,
+            cursor: 0,
+            tail: 0,
+            publish_at: 0,
+            done: BinaryHeap::new_min(),
+            lost_head: false,
+            repaired: 0,
+        }
+    }
+
+    /// The smallest entry not yet yielded.
+    #[inline]
+    pub(crate) fn front(&self) -> Option<&Entry> {
+        self.entries.front()
+    }
+
+    /// How many entries are held.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether so much was yielded since the tail was published that the kernel should know.
+    #[inline]
+    pub(crate) fn unpublished(&self) -> bool {
+        self.tail >= self.publish_at
+    }
+
+    /// Gives the bytes of all that is yielded, as far as nothing before is held, back to the kernel.
+    #[inline]
+    pub(crate) fn publish(&mut self, ring: &mut Ring) {
+        ring.release(self.tail);
+        self.publish_at = self.tail + ring.size() / PUBLISH_PART;
+    }
+
+    pub(crate) fn repaired(&self) -> u64 {
+        self.repaired
+    }
+
+    /// What was noted of an entry.
+    pub(crate) fn note(&self, position: u64) -> Option<Note> {
+        let at = self.notes.binary_search_by_key(&position, |(at, _)| *at).ok()?;
+        Some(self.notes[at].1)
+    }
+
+    /// Takes the smallest entry as yielded. The tail follows as far as all before it is yielded too.
+    #[inline]
+    pub(crate) fn take(&mut self) {
+        let Some(entry) = self.entries.pop_front() else { return };
+        if entry.shape != Shape::Record {
+            self.forget(entry.position);
+        }
+        let end = entry.position + u64::from(entry.len);
+        if entry.position != self.tail {
+            self.done.push((entry.position, end));
+            return;
+        }
+        self.tail = end;
+        while let Some(&(begin, end)) = self.done.peek() {
+            if begin != self.tail {
+                break;
+            }
+            self.tail = end;
+            self.done.pop();
+        }
+    }
+
+    #[cold]
+    fn forget(&mut self, position: u64) {
+        if let Ok(at) = self.notes.binary_search_by_key(&position, |(at, _)| *at) {
+            self.notes.remove(at);
+        }
+    }
+
+    /// Publishes the tail, loads the head and indexes what is new. Gives the largest key found, if any.
+    pub(crate) fn look(&mut self, ring: &mut Ring, origin: &Arc<Origin>, key: &Key) -> Option<u64> {
+        self.publish(ring);
+        if self.lost_head {
+            if self.tail != self.cursor || !self.entries.is_empty() {
+                return None;
+            }
+            ring.take_up();
+            self.lost_head = false;
+        }
+        let head = ring.look();
+        let seen = self.index(ring, origin, key);
+        if let Err(fault) = head {
+            self.lost_head = true;
+            self.damage(fault, self.cursor);
+        }
+        seen
+    }
+
+    /// Indexes everything up to the ring's head.
+    fn index(&mut self, ring: &Ring, origin: &Arc<Origin>, key: &Key) -> Option<u64> {
+        let mut seen = None;
+        while self.cursor < ring.head() {
+            let position = self.cursor;
+            let header = match ring.header(position) {
+                Ok(header) => header,
+                Err(fault) => {
+                    self.damage(fault, ring.head());
+                    break;
+                }
+            };
+            let record = Record::new(ring.bytes(position, u64::from(header.size)), header, origin);
+            let end = position + u64::from(header.size);
+            if let Err(fault) = record.check() {
+                self.damage(fault, end);
+                continue;
+            }
+            if record.kind() == Kind::LOST {
+                self.settle_lost(None);
+                let (id, count) = record.lost().unwrap_or_default();
+                self.lost = Some(Waiting { position, header, id, count });
+                self.cursor = end;
+                continue;
+            }
+            // The user's function may panic: nothing of this record is kept before it returns.
+            let own = key.of(&record);
+            self.settle_lost(own);
+            self.place(position, header, Shape::Record, own);
+            self.before = own.or(self.before);
+            self.cursor = end;
+            seen = seen.max(own);
+        }
+        self.settle_lost(None);
+        self.sort();
+        seen
+    }
+
+    /// Places a waiting LOST record right before the record it was written with.
+    #[inline]
+    fn settle_lost(&mut self, key: Option<u64>) {
+        if let Some(Waiting { position, header, id, count }) = self.lost.take() {
+            self.notes.push_back((position, Note::Lost { id, count, after: self.before }));
+            self.place(position, header, Shape::Lost, key);
+        }
+    }
+
+    /// Gives up the bytes from the cursor to `end`.
+    #[cold]
+    fn damage(&mut self, fault: Fault, end: u64) {
+        self.settle_lost(None);
+        self.notes.push_back((self.cursor, Note::Fault(fault)));
+        let entry = Entry { len: (end - self.cursor) as u32, ..self.entry(self.cursor, Shape::Damage, None) };
+        self.insert(entry);
+        self.cursor = end;
+    }
+
+    #[inline]
+    fn place(&mut self, position: u64, header: Header, shape: Shape, key: Option<u64>) {
+        self.insert(Entry {
+            len: u32::from(header.size),
+            kind: header.kind,
+            misc: header.misc,
+            ..self.entry(position, shape, key)
+        });
+    }
+
+    #[inline]
+    fn entry(&self, position: u64, shape: Shape, own: Option<u64>) -> Entry {
+        let (key, keyed) = match (own, self.before) {
+            (Some(key), _) => (key, Keyed::Own),
+            (None, Some(key)) => (key, Keyed::Before),
+            (None, None) => (0, Keyed::Never),
+        };
+        Entry { key, position, len: 0, kind: 0, misc: 0, shape, keyed }
+    }
+
+    #[inline]
+    fn insert(&mut self, entry: Entry) {
+        match self.entries.back() {
+            Some(last) if entry.key < last.key => self.repair(entry),
+            _ => self.entries.push_back(entry),
+        }
+    }
+
+    #[cold]
+    fn repair(&mut self, entry: Entry) {
+        if entry.shape == Shape::Record {
+            self.repaired += 1;
+        }
+        if let Some((smallest, _)) = &mut self.unsorted {
+            *smallest = entry.key.min(*smallest);
+            return self.entries.push_back(entry);
+        }
+        let larger = self.entries.iter().rev().take(REACH).take_while(|other| other.key > entry.key).count();
+        if larger < REACH {
+            self.entries.insert(self.entries.len() - larger, entry);
+        } else {
+            self.unsorted = Some((entry.key, self.entries.len()));
+            self.entries.push_back(entry);
+        }
+    }
+
+    /// Puts in order what `repair` left: bounded work, whatever keys a ring holds.
+    fn sort(&mut self) {
+        if let Some((smallest, sorted)) = self.unsorted.take() {
+            let entries = self.entries.make_contiguous();
+            let from = entries[..sorted].partition_point(|entry| entry.key <= smallest);
+            entries[from..].sort_unstable_by_key(Entry::order);
+        }
+    }
+}

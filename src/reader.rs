@@ -1,0 +1,318 @@
+//! Waiting: a merge, a way to sleep until rings are written to, and fences beside it.
+
+use crate::error::Error;
+use crate::event::{Event, OwnedEvent};
+use crate::fence::Fences;
+use crate::hold::Hold;
+use crate::merge::{Batch, Lent, Merge, Order, Stats};
+use crate::rings::Rings;
+use crate::sys::epoll;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use std::io;
+use std::ops::ControlFlow;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+/// The events of a machine in order: a [`Merge`] that waits.
+///
+/// ```
+/// # use perfweave::{Order, Reader, sim};
+/// # use std::time::Duration;
+/// let kernel = sim::Kernel::new(&[0, 1]);
+/// kernel.emit(1, 20, b"second");
+/// kernel.emit(0, 10, b"first");
+///
+/// let mut reader = Reader::new(kernel.rings(), Order::new().hold(kernel.hold()))?;
+/// while let Some(event) = reader.next_timeout(Duration::from_millis(50))? {
+///     println!("{:?} on CPU {:?}", event.key(), event.cpu());
+/// }
+/// # assert_eq!(reader.stats().records, 2);
+/// # Ok::<(), perfweave::Error>(())
+/// ```
+///
+/// # Waiting
+///
+/// A reader sleeps on epoll. It looks at all heads before every sleep and after every wake, because a perf event's
+/// readiness is consumed by polling it and says nothing about the other rings, and at least every
+/// [`Reader::TICK`], because the kernel wakes it only when a part of a ring is filled: waking it for each event would
+/// interrupt the traced system each time.
+#[derive(Debug)]
+pub struct Reader {
+    merge: Merge,
+    hold: Hold,
+    epoll: Epoll,
+    /// Where epoll puts what is ready, so that all of it is taken notice of at once.
+    ready: Vec<libc::epoll_event>,
+    fences: Option<Fences>,
+}
+
+impl Reader {
+    /// The longest time for which an event may lie in its ring unseen while the reader waits.
+    pub const TICK: Duration = Duration::from_millis(20);
+
+    /// Reads rings in an order.
+    ///
+    /// # Errors
+    /// As [`Merge::new`]; [`Error::NoFence`] if the hold rule needs a fence and none is possible; [`Error::NoClock`] for
+    /// the lag rule on a clock that cannot be read; [`Error::System`].
+    pub fn new(rings: Rings, order: Order) -> Result<Self, Error> {
+        let hold = order.hold.clone();
+        if matches!(hold, Hold::Lag(_)) && rings.clock().now().is_none() {
+            return Err(Error::NoClock);
+        }
+        let merge = Merge::new(rings, order)?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(system("make an epoll instance"))?;
+        // Edge-triggered: a wake is all we want, once. So an event whose CPU went offline (EPOLLHUP for ever) does not
+        // keep us awake, and nothing need be read to fall asleep again.
+        let edge = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, 0);
+        for fd in merge.rings().fds() {
+            epoll.add(fd, edge).map_err(system("wait for a ring"))?;
+        }
+        let fences = match &hold {
+            Hold::Fence(fence) | Hold::Dense { fence, .. } => Some(Fences::start(fence)?),
+            Hold::Lag(_) | Hold::Round | Hold::None => None,
+        };
+        if let Some(fences) = &fences {
+            epoll.add(fences.wake(), edge).map_err(system("wait for fences"))?;
+        }
+        let ready = vec![libc::epoll_event { events: 0, u64: 0 }; merge.rings().len() + 1];
+        Ok(Self { merge, hold, epoll, ready, fences })
+    }
+
+    /// The next event, waiting for it as long as it takes.
+    ///
+    /// The event borrows the reader and is consumed when it is dropped; one that is forgotten comes again.
+    ///
+    /// # Errors
+    /// [`Error::Fence`] or [`Error::System`]. The reader can be used on.
+    #[expect(clippy::should_implement_trait, reason = "not an iterator: it yields what borrows from it")]
+    pub fn next(&mut self) -> Result<Lent<'_>, Error> {
+        while !self.advance(None)? {}
+        Ok(self.lend())
+    }
+
+    /// The next event, waiting for it at most so long; `None` when the time is over. What is still held then stays.
+    ///
+    /// # Errors
+    /// As [`Reader::next`].
+    #[inline]
+    pub fn next_timeout(&mut self, timeout: Duration) -> Result<Option<Lent<'_>>, Error> {
+        if self.is_ready()? || self.advance(deadline(timeout))? { Ok(Some(self.lend())) } else { Ok(None) }
+    }
+
+    /// The next event that can be had without waiting.
+    ///
+    /// # Errors
+    /// As [`Reader::next`].
+    pub fn try_next(&mut self) -> Result<Option<Lent<'_>>, Error> {
+        self.next_timeout(Duration::ZERO)
+    }
+
+    /// All events that can be yielded, as an iterator; if there are none, waits for the first at most so long. Its
+    /// items borrow the reader, so any number can be held. See [`Merge::batch`].
+    ///
+    /// # Errors
+    /// As [`Reader::next`].
+    pub fn batch(&mut self, timeout: Duration) -> Result<Batch<'_>, Error> {
+        self.advance(deadline(timeout))?;
+        Ok(self.merge.batch())
+    }
+
+    /// The events one by one, copied out of their rings, ending when none comes for so long.
+    pub fn events(&mut self, timeout: Duration) -> Events<'_> {
+        Events { reader: self, timeout }
+    }
+
+    /// Folds the events that can be had without waiting, until the function breaks off. The event it breaks off at is
+    /// consumed.
+    ///
+    /// # Errors
+    /// As [`Reader::next`].
+    pub fn try_fold<A, B>(
+        &mut self,
+        init: A,
+        mut fold: impl FnMut(A, Event<'_>) -> ControlFlow<B, A>,
+    ) -> Result<ControlFlow<B, A>, Error> {
+        let mut all = init;
+        self.advance(deadline(Duration::ZERO))?;
+        // What this look found and no more: a consumer slower than its producers would never be done.
+        while let Some(event) = self.merge.next() {
+            match fold(all, *event) {
+                ControlFlow::Continue(next) => all = next,
+                broken => return Ok(broken),
+            }
+        }
+        Ok(ControlFlow::Continue(all))
+    }
+
+    /// Calls a function with each event that can be had without waiting.
+    ///
+    /// # Errors
+    /// As [`Reader::next`].
+    pub fn for_each(&mut self, mut each: impl FnMut(Event<'_>)) -> Result<(), Error> {
+        let all = self.try_fold((), |(), event| {
+            each(event);
+            ControlFlow::<(), ()>::Continue(())
+        })?;
+        debug_assert!(all.is_continue());
+        Ok(())
+    }
+
+    /// Gives the bytes of all yielded events back to the kernel now. It happens by itself before the reader looks or
+    /// sleeps; only who yields events and then does not come back for long needs this.
+    pub fn publish(&mut self) {
+        self.merge.publish();
+    }
+
+    /// The hold rule in force.
+    pub fn hold(&self) -> &Hold {
+        &self.hold
+    }
+
+    /// The way in which grace periods are waited for: "membarrier", "map", "expedited" or "custom"; `None` if the hold
+    /// rule needs none.
+    pub fn fence(&self) -> Option<&'static str> {
+        self.fences.as_ref().map(Fences::name)
+    }
+
+    /// How long the last fence took until its end was noticed.
+    pub fn fence_latency(&self) -> Option<Duration> {
+        self.fences.as_ref().map(Fences::latency)
+    }
+
+    /// What was done so far.
+    pub fn stats(&self) -> Stats {
+        self.merge.stats()
+    }
+
+    /// How many events were seen and are held.
+    pub fn held(&self) -> usize {
+        self.merge.held()
+    }
+
+    /// The rings that are read.
+    pub fn rings(&self) -> &Rings {
+        self.merge.rings()
+    }
+
+    /// The event that `advance` found.
+    #[inline]
+    fn lend(&mut self) -> Lent<'_> {
+        match self.merge.next() {
+            Some(event) => event,
+            None => unreachable!("the merge is ready"),
+        }
+    }
+
+    /// Whether there is an event to give, without looking at the heads unless a fence ended.
+    #[inline]
+    fn is_ready(&mut self) -> Result<bool, Error> {
+        self.notice_fence()?;
+        Ok(self.merge.is_ready())
+    }
+
+    /// Looks, and sleeps, until there is an event to give or the deadline is over.
+    fn advance(&mut self, deadline: Option<Instant>) -> Result<bool, Error> {
+        loop {
+            if self.is_ready()? {
+                return Ok(true);
+            }
+            self.look();
+            if self.merge.is_ready() {
+                return Ok(true);
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let pause = self.pause();
+            if pause.is_zero() {
+                // Another look is all it takes.
+                continue;
+            }
+            if left.is_some_and(|left| left.is_zero()) {
+                return Ok(false);
+            }
+            self.sleep(left.map_or(pause, |left| left.min(pause)))?;
+        }
+    }
+
+    /// If the fence under way has ended, looks again, so that what it proved can be yielded, and begins the next.
+    #[inline]
+    fn notice_fence(&mut self) -> Result<(), Error> {
+        match self.fences.as_mut().and_then(Fences::ended) {
+            None => Ok(()),
+            Some(Ok(())) => {
+                self.merge.end_fence();
+                self.look();
+                Ok(())
+            }
+            Some(Err(error)) => {
+                self.merge.fail_fence();
+                Err(error)
+            }
+        }
+    }
+
+    /// Looks at all heads, and begins a fence if that left something held.
+    fn look(&mut self) {
+        let clock = self.merge.rings().clock();
+        let now = if self.merge.needs_clock() { clock.now().unwrap_or(0) } else { 0 };
+        self.merge.look(now);
+        if let Some(fences) = &mut self.fences
+            && fences.pause() == Some(Duration::ZERO)
+            && self.merge.begin_fence()
+        {
+            fences.begin();
+        }
+    }
+
+    /// The longest sleep after which something can be yielded, or seen, that could not before.
+    fn pause(&self) -> Duration {
+        let clock = self.merge.rings().clock();
+        let now = if self.merge.needs_clock() { clock.now().unwrap_or(0) } else { 0 };
+        let mut pause = self.merge.wait(now).map_or(Self::TICK, |wait| wait.min(Self::TICK));
+        // A fence that may not begin yet: come back when it may. One under way wakes us itself.
+        if self.merge.held() > 0
+            && let Some(until_next) = self.fences.as_ref().and_then(Fences::pause)
+            && !until_next.is_zero()
+        {
+            pause = pause.min(until_next);
+        }
+        pause
+    }
+
+    /// Sleeps until something is ready, or the time is over.
+    fn sleep(&mut self, time: Duration) -> Result<(), Error> {
+        match epoll::wait(self.epoll.0.as_fd(), &mut self.ready, Some(time)) {
+            // What is ready does not matter: everything is looked at.
+            Ok(_) => Ok(()),
+            Err(errno) if errno.kind() == io::ErrorKind::Interrupted => Ok(()),
+            Err(errno) => Err(Error::System { what: "wait", errno }),
+        }
+    }
+}
+
+fn system(what: &'static str) -> impl Fn(nix::Error) -> Error {
+    move |errno| Error::System { what, errno: errno.into() }
+}
+
+fn deadline(timeout: Duration) -> Option<Instant> {
+    // A time-out too long to be a time is as good as none.
+    Instant::now().checked_add(timeout)
+}
+
+/// Events copied out of their rings, as an iterator. See [`Reader::events`].
+#[derive(Debug)]
+pub struct Events<'a> {
+    reader: &'a mut Reader,
+    timeout: Duration,
+}
+
+impl Iterator for Events<'_> {
+    type Item = Result<OwnedEvent, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self.reader.next_timeout(self.timeout) {
+            Ok(event) => event.map(|event| Ok(event.to_owned())),
+            Err(error) => Some(Err(error)),
+        }
+    }
+}

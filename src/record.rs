@@ -1,0 +1,482 @@
+//! Records as they lie in a ring: kind, fields, payload. Every read is checked against the record's own length.
+
+use crate::ring::{Bytes, Fault, Header};
+use perf_event_open_sys::bindings as sys;
+use std::fmt;
+use std::sync::Arc;
+
+/// What a record is: `perf_event_header.type`, a `PERF_RECORD_*` number of perf_event_open(2).
+///
+/// Kinds that this crate has no name for are passed on like all others.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Kind(pub u32);
+
+macro_rules! kinds {
+    ($($name:ident = $constant:ident),* $(,)?) => {
+        impl Kind {
+            $(#[doc = concat!("`", stringify!($constant), "`")]
+            pub const $name: Self = Self(sys::$constant);)*
+        }
+
+        impl fmt::Debug for Kind {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match *self {
+                    $(Self::$name => f.write_str(stringify!($name)),)*
+                    Self(other) => write!(f, "Kind({other})"),
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    MMAP = PERF_RECORD_MMAP,
+    LOST = PERF_RECORD_LOST,
+    COMM = PERF_RECORD_COMM,
+    EXIT = PERF_RECORD_EXIT,
+    THROTTLE = PERF_RECORD_THROTTLE,
+    UNTHROTTLE = PERF_RECORD_UNTHROTTLE,
+    FORK = PERF_RECORD_FORK,
+    READ = PERF_RECORD_READ,
+    SAMPLE = PERF_RECORD_SAMPLE,
+    MMAP2 = PERF_RECORD_MMAP2,
+    AUX = PERF_RECORD_AUX,
+    ITRACE_START = PERF_RECORD_ITRACE_START,
+    LOST_SAMPLES = PERF_RECORD_LOST_SAMPLES,
+    SWITCH = PERF_RECORD_SWITCH,
+    SWITCH_CPU_WIDE = PERF_RECORD_SWITCH_CPU_WIDE,
+    NAMESPACES = PERF_RECORD_NAMESPACES,
+    KSYMBOL = PERF_RECORD_KSYMBOL,
+    BPF_EVENT = PERF_RECORD_BPF_EVENT,
+    CGROUP = PERF_RECORD_CGROUP,
+    TEXT_POKE = PERF_RECORD_TEXT_POKE,
+    AUX_OUTPUT_HW_ID = PERF_RECORD_AUX_OUTPUT_HW_ID,
+}
+
+/// Which fields the records of a ring carry, as `perf_event_attr` asked for them, and where they lie.
+///
+/// Rings opened by [`Rings::options`](crate::Rings::options) know theirs. For a ring that somebody else opened, say
+/// what they asked for: [`Layout::RAW`] for libbpf, aya and cilium/ebpf.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layout {
+    sample_type: u64,
+    sample_id_all: bool,
+    read_format: u64,
+    /// Offsets from the record's begin, in samples. `None`: not asked for. 8 ..= 72.
+    time: Option<u8>,
+    id: Option<u8>,
+    tid: Option<u8>,
+    /// Where READ, CALLCHAIN and RAW begin, the first fields of varying length. 8 ..= 80.
+    fixed: u8,
+    /// Offsets back from the record's end, in all others, where `sample_id_all` is set. 8 ..= 48.
+    time_back: Option<u8>,
+    id_back: Option<u8>,
+    tid_back: Option<u8>,
+    /// Length of what `sample_id_all` appends. 0 ..= 48.
+    trailer: u8,
+}
+
+pub(crate) const TID: u64 = sys::PERF_SAMPLE_TID as u64;
+pub(crate) const TIME: u64 = sys::PERF_SAMPLE_TIME as u64;
+pub(crate) const ID: u64 = sys::PERF_SAMPLE_ID as u64;
+pub(crate) const STREAM_ID: u64 = sys::PERF_SAMPLE_STREAM_ID as u64;
+pub(crate) const CPU: u64 = sys::PERF_SAMPLE_CPU as u64;
+pub(crate) const IDENTIFIER: u64 = sys::PERF_SAMPLE_IDENTIFIER as u64;
+const READ: u64 = sys::PERF_SAMPLE_READ as u64;
+const CALLCHAIN: u64 = sys::PERF_SAMPLE_CALLCHAIN as u64;
+const RAW: u64 = sys::PERF_SAMPLE_RAW as u64;
+
+/// The order of the fixed fields at a sample's begin: "struct { ... }" under PERF_RECORD_SAMPLE in perf_event_open(2).
+pub(crate) const SAMPLE_ORDER: [u64; 9] = [
+    IDENTIFIER,
+    sys::PERF_SAMPLE_IP as u64,
+    TID,
+    TIME,
+    sys::PERF_SAMPLE_ADDR as u64,
+    ID,
+    STREAM_ID,
+    CPU,
+    sys::PERF_SAMPLE_PERIOD as u64,
+];
+
+/// The order of `struct sample_id` at the end of all other records (perf_event_open(2)).
+pub(crate) const TRAILER_ORDER: [u64; 6] = [TID, TIME, ID, STREAM_ID, CPU, IDENTIFIER];
+
+impl Layout {
+    /// `PERF_SAMPLE_RAW` alone: what libbpf, aya and cilium/ebpf ask for. Such records carry no time and no id.
+    pub const RAW: Self = Self::new(RAW, false, 0);
+
+    /// The layout that these three members of `perf_event_attr` give.
+    pub const fn new(sample_type: u64, sample_id_all: bool, read_format: u64) -> Self {
+        let mut layout = Self {
+            sample_type,
+            sample_id_all,
+            read_format,
+            time: None,
+            id: None,
+            tid: None,
+            fixed: 8,
+            time_back: None,
+            id_back: None,
+            tid_back: None,
+            trailer: 0,
+        };
+        let mut i = 0;
+        while i < SAMPLE_ORDER.len() {
+            let field = SAMPLE_ORDER[i];
+            if sample_type & field != 0 {
+                match field {
+                    // IDENTIFIER and ID carry the same number; the first found is as good.
+                    IDENTIFIER | ID if layout.id.is_none() => layout.id = Some(layout.fixed),
+                    TID => layout.tid = Some(layout.fixed),
+                    TIME => layout.time = Some(layout.fixed),
+                    _ => {}
+                }
+                layout.fixed += 8;
+            }
+            i += 1;
+        }
+        if sample_id_all {
+            let mut i = TRAILER_ORDER.len();
+            while i > 0 {
+                i -= 1;
+                let field = TRAILER_ORDER[i];
+                if sample_type & field != 0 {
+                    layout.trailer += 8;
+                    match field {
+                        IDENTIFIER | ID if layout.id_back.is_none() => layout.id_back = Some(layout.trailer),
+                        TID => layout.tid_back = Some(layout.trailer),
+                        TIME => layout.time_back = Some(layout.trailer),
+                        _ => {}
+                    }
+                }
+            }
+        }
+        layout
+    }
+
+    /// The `sample_type` this is the layout of.
+    pub fn sample_type(&self) -> u64 {
+        self.sample_type
+    }
+
+    /// Whether records other than samples carry `struct sample_id`.
+    pub fn sample_id_all(&self) -> bool {
+        self.sample_id_all
+    }
+
+    /// Whether samples carry the kernel's time.
+    pub fn has_time(&self) -> bool {
+        self.time.is_some()
+    }
+
+    /// Length in bytes of the `struct sample_id` that `sample_id_all` appends to other records.
+    pub fn trailer_len(&self) -> usize {
+        usize::from(self.trailer)
+    }
+}
+
+/// Where a record comes from: what its ring knows about all its records.
+#[derive(Debug, Clone)]
+pub(crate) struct Origin {
+    pub(crate) cpu: u32,
+    pub(crate) layout: Layout,
+    /// Event ids (`PERF_EVENT_IOC_ID`) and the index of the source each stands for.
+    pub(crate) sources: Vec<(u64, usize)>,
+}
+
+/// A record where it lies in its ring, zero-copy.
+///
+/// Fields come from the record's own bytes at every call and are checked against its length, so none can panic or read
+/// outside of it, whatever wrote the record.
+#[derive(Clone, Copy)]
+pub struct Record<'a> {
+    /// Header included. INVARIANT: at least a header long.
+    bytes: Bytes<'a>,
+    header: Header,
+    origin: &'a Arc<Origin>,
+}
+
+impl<'a> Record<'a> {
+    pub(crate) fn new(bytes: Bytes<'a>, header: Header, origin: &'a Arc<Origin>) -> Self {
+        debug_assert_eq!(bytes.len(), usize::from(header.size));
+        Self { bytes, header, origin }
+    }
+
+    /// What kind of record it is.
+    #[inline]
+    pub fn kind(&self) -> Kind {
+        Kind(self.header.kind)
+    }
+
+    /// `perf_event_header.misc`, whose bits mean different things from kind to kind.
+    #[inline]
+    pub fn misc(&self) -> u16 {
+        self.header.misc
+    }
+
+    /// The CPU whose ring the record lies in, which is the CPU that wrote it.
+    #[inline]
+    pub fn cpu(&self) -> u32 {
+        self.origin.cpu
+    }
+
+    /// The kernel's time in nanoseconds on the clock that the ring was opened with; `None` where the ring does not ask
+    /// for it.
+    #[inline]
+    pub fn time(&self) -> Option<u64> {
+        self.field(self.origin.layout.time, self.origin.layout.time_back).and_then(|at| self.bytes.u64(at))
+    }
+
+    /// The id of the event that wrote the record (`PERF_EVENT_IOC_ID`), where the ring asks for `IDENTIFIER` or `ID`.
+    #[inline]
+    pub fn id(&self) -> Option<u64> {
+        self.field(self.origin.layout.id, self.origin.layout.id_back).and_then(|at| self.bytes.u64(at))
+    }
+
+    /// Which of the events that share the ring wrote the record: the place, from 0, at which it was added to
+    /// [`RingOptions`](crate::RingOptions).
+    #[inline]
+    pub fn source(&self) -> Option<usize> {
+        match self.origin.sources.as_slice() {
+            // A ring with a single event needs no id in its records.
+            [(_, only)] => Some(*only),
+            sources => {
+                let id = self.id()?;
+                sources.iter().find(|(known, _)| *known == id).map(|(_, source)| *source)
+            }
+        }
+    }
+
+    /// Process and thread id, where the ring asks for `TID`.
+    pub fn pid_tid(&self) -> Option<(u32, u32)> {
+        let at = self.field(self.origin.layout.tid, self.origin.layout.tid_back)?;
+        Some((self.bytes.u32(at)?, self.bytes.u32(at + 4)?))
+    }
+
+    /// Where a field lies that samples have at their begin and all others, with `sample_id_all`, at their end.
+    #[inline]
+    fn field(&self, front: Option<u8>, back: Option<u8>) -> Option<usize> {
+        if self.kind() == Kind::SAMPLE {
+            front.map(usize::from)
+        } else {
+            self.bytes.len().checked_sub(usize::from(back?))
+        }
+    }
+
+    /// Everything behind the header: fields, payload and padding as the kernel wrote them.
+    #[inline]
+    pub fn body(&self) -> Bytes<'a> {
+        // Not `unwrap`: a record is never shorter than a header, but a panic has no place on this path.
+        self.bytes.skip(Header::LEN as usize).unwrap_or_default()
+    }
+
+    /// The record with its header.
+    pub fn as_bytes(&self) -> Bytes<'a> {
+        self.bytes
+    }
+
+    /// A sample's raw data (`PERF_SAMPLE_RAW`): what a BPF program passed to `bpf_perf_event_output`, or a tracepoint's
+    /// fields.
+    ///
+    /// The kernel rounds its length up so that the record's is a multiple of 8: **0 to 7 bytes of old ring memory follow
+    /// the data**, and the record does not say how many (`perf_sample_save_raw_data`, `kernel/events/core.c`). `None` for
+    /// records without raw data.
+    #[inline]
+    pub fn payload(&self) -> Option<Bytes<'a>> {
+        let (begin, size) = self.raw().ok()??;
+        self.bytes.get(begin..begin + size as usize)
+    }
+
+    /// The count of a LOST record: `(id, lost)`.
+    pub(crate) fn lost(&self) -> Option<(u64, u64)> {
+        Some((self.bytes.u64(8)?, self.bytes.u64(16)?))
+    }
+
+    /// Checks that the fields which `sample_type` promises fit into the record.
+    #[inline]
+    pub(crate) fn check(&self) -> Result<(), Fault> {
+        let short = || Fault::Short { size: self.header.size };
+        let len = self.bytes.len();
+        match self.kind() {
+            Kind::SAMPLE => self.raw().map(drop),
+            Kind::LOST if len < 24 + self.origin.layout.trailer_len() => Err(short()),
+            _ if len < Header::LEN as usize + self.origin.layout.trailer_len() => Err(short()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Where raw data begins and how long it claims to be, checked; `None` for records that have none.
+    #[inline]
+    fn raw(&self) -> Result<Option<(usize, u32)>, Fault> {
+        let layout = &self.origin.layout;
+        if self.kind() != Kind::SAMPLE {
+            return Ok(None);
+        }
+        let mut at = usize::from(layout.fixed);
+        let short = Fault::Short { size: self.header.size };
+        if layout.sample_type & (READ | CALLCHAIN) != 0 {
+            at = self.behind_read_and_callchain(at).ok_or(short)?;
+        }
+        if layout.sample_type & RAW == 0 {
+            return if at <= self.bytes.len() { Ok(None) } else { Err(short) };
+        }
+        let raw_size = self.bytes.u32(at).ok_or(short)?;
+        at += 4;
+        let room = self.bytes.len() - at;
+        if raw_size as usize > room {
+            return Err(Fault::Raw { raw_size, room: room as u32 });
+        }
+        Ok(Some((at, raw_size)))
+    }
+
+    /// Steps over the two fields of varying length that may precede raw data (perf_event_open(2), PERF_RECORD_SAMPLE).
+    #[cold]
+    fn behind_read_and_callchain(&self, mut at: usize) -> Option<usize> {
+        let layout = &self.origin.layout;
+        let words = |count: u64| usize::try_from(count).ok()?.checked_mul(8);
+        if layout.sample_type & READ != 0 {
+            let has = |bit: u32| u64::from(layout.read_format & u64::from(bit) != 0);
+            let times = has(sys::PERF_FORMAT_TOTAL_TIME_ENABLED) + has(sys::PERF_FORMAT_TOTAL_TIME_RUNNING);
+            let per_value = 1 + has(sys::PERF_FORMAT_ID) + has(sys::PERF_FORMAT_LOST);
+            let count = if has(sys::PERF_FORMAT_GROUP) == 1 {
+                let values = self.bytes.u64(at)?;
+                values.checked_mul(per_value)?.checked_add(1 + times)?
+            } else {
+                per_value + times
+            };
+            at = at.checked_add(words(count)?)?;
+        }
+        if layout.sample_type & CALLCHAIN != 0 {
+            let frames = self.bytes.u64(at)?;
+            at = at.checked_add(words(frames.checked_add(1)?)?)?;
+        }
+        Some(at)
+    }
+
+    pub(crate) fn header(&self) -> Header {
+        self.header
+    }
+
+    pub(crate) fn origin(&self) -> &'a Arc<Origin> {
+        self.origin
+    }
+}
+
+impl fmt::Debug for Record<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Record")
+            .field("kind", &self.kind())
+            .field("cpu", &self.cpu())
+            .field("time", &self.time())
+            .field("body", &self.body())
+            .finish()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn origin(layout: Layout) -> Arc<Origin> {
+        Arc::new(Origin { cpu: 3, layout, sources: vec![(7, 0), (9, 1)] })
+    }
+
+    fn record<'a>(kind: Kind, words: &'a mut Vec<u8>, origin: &'a Arc<Origin>, body: &[u64]) -> Record<'a> {
+        words.clear();
+        let size = 8 + 8 * body.len() as u16;
+        words.extend(kind.0.to_ne_bytes());
+        words.extend(1u16.to_ne_bytes());
+        words.extend(size.to_ne_bytes());
+        body.iter().for_each(|word| words.extend(word.to_ne_bytes()));
+        Record::new(Bytes::from(&words[..]), Header { kind: kind.0, misc: 1, size }, origin)
+    }
+
+    fn two(low: u32, high: u32) -> u64 {
+        let mut bytes = [0; 8];
+        bytes[..4].copy_from_slice(&low.to_ne_bytes());
+        bytes[4..].copy_from_slice(&high.to_ne_bytes());
+        u64::from_ne_bytes(bytes)
+    }
+
+    #[test]
+    fn fields_lie_where_the_manual_says() {
+        let origin = origin(Layout::new(RAW | TIME | CPU | IDENTIFIER | TID, true, 0));
+        let mut bytes = Vec::new();
+        let sample = record(Kind::SAMPLE, &mut bytes, &origin, &[9, two(10, 11), 555, two(3, 0), two(4, 0xabcd)]);
+        assert_eq!(sample.check(), Ok(()));
+        assert_eq!(sample.id(), Some(9));
+        assert_eq!(sample.source(), Some(1));
+        assert_eq!(sample.pid_tid(), Some((10, 11)));
+        assert_eq!(sample.time(), Some(555));
+        assert_eq!(sample.payload().unwrap().u32(0), Some(0xabcd));
+        assert_eq!((sample.cpu(), sample.misc()), (3, 1));
+
+        // struct lost { id, lost }, then TID, TIME, CPU, IDENTIFIER.
+        let lost = record(Kind::LOST, &mut bytes, &origin, &[7, 12, two(10, 11), 556, two(3, 0), 7]);
+        assert_eq!(lost.check(), Ok(()));
+        assert_eq!(lost.lost(), Some((7, 12)));
+        assert_eq!(lost.time(), Some(556));
+        assert_eq!(lost.id(), Some(7));
+        assert_eq!(lost.pid_tid(), Some((10, 11)));
+        assert_eq!(lost.payload(), None);
+    }
+
+    #[test]
+    fn a_raw_only_ring_has_neither_time_nor_id() {
+        let origin = Arc::new(Origin { cpu: 3, layout: Layout::RAW, sources: vec![(0, 0)] });
+        let mut bytes = Vec::new();
+        let sample = record(Kind::SAMPLE, &mut bytes, &origin, &[two(12, 1), two(2, 3)]);
+        assert_eq!(sample.check(), Ok(()));
+        assert_eq!((sample.time(), sample.id(), sample.pid_tid()), (None, None, None));
+        assert_eq!(sample.source(), Some(0));
+        assert_eq!(sample.payload().unwrap().len(), 12);
+        let lost = record(Kind::LOST, &mut bytes, &origin, &[1, 5]);
+        assert_eq!((lost.check(), lost.lost(), lost.time()), (Ok(()), Some((1, 5)), None));
+    }
+
+    #[test]
+    fn raw_data_is_found_behind_read_and_callchain() {
+        let read_format = u64::from(sys::PERF_FORMAT_GROUP | sys::PERF_FORMAT_ID | sys::PERF_FORMAT_TOTAL_TIME_ENABLED);
+        let origin = origin(Layout::new(RAW | TIME | READ | CALLCHAIN, true, read_format));
+        let mut bytes = Vec::new();
+        let sample = record(
+            Kind::SAMPLE,
+            &mut bytes,
+            &origin,
+            // time; nr = 2, enabled, (value, id) twice; nr = 3, three frames; raw.
+            &[555, 2, 99, 1, 2, 3, 4, 3, 0xa, 0xb, 0xc, two(4, 0xabcd)],
+        );
+        assert_eq!(sample.check(), Ok(()));
+        assert_eq!(sample.payload().unwrap().u32(0), Some(0xabcd));
+
+        for wild in [u64::MAX, u64::MAX / 8, 1 << 61, 1 << 60, 100] {
+            let sample = record(Kind::SAMPLE, &mut bytes, &origin, &[555, wild, 99, 1, 2]);
+            assert_eq!(sample.check(), Err(Fault::Short { size: 48 }), "{wild}");
+            assert_eq!(sample.payload(), None);
+            let sample = record(Kind::SAMPLE, &mut bytes, &origin, &[555, 0, 99, wild, 2]);
+            assert_eq!(sample.check(), Err(Fault::Short { size: 48 }), "{wild}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_a_fault() {
+        let origin = origin(Layout::new(RAW | TIME, true, 0));
+        let mut bytes = Vec::new();
+        let sample = record(Kind::SAMPLE, &mut bytes, &origin, &[555, two(5, 0)]);
+        assert_eq!(sample.check(), Err(Fault::Raw { raw_size: 5, room: 4 }));
+        assert_eq!(sample.payload(), None);
+        let sample = record(Kind::SAMPLE, &mut bytes, &origin, &[555, two(u32::MAX, 0)]);
+        assert_eq!(sample.check(), Err(Fault::Raw { raw_size: u32::MAX, room: 4 }));
+        let sample = record(Kind::SAMPLE, &mut bytes, &origin, &[555]);
+        assert_eq!(sample.check(), Err(Fault::Short { size: 16 }));
+        let sample = record(Kind::SAMPLE, &mut bytes, &origin, &[]);
+        assert_eq!((sample.check(), sample.time()), (Err(Fault::Short { size: 8 }), None));
+        let lost = record(Kind::LOST, &mut bytes, &origin, &[1, 2]);
+        assert_eq!(lost.check(), Err(Fault::Short { size: 24 }), "no room for the time");
+        let other = record(Kind(200), &mut bytes, &origin, &[]);
+        assert_eq!(other.check(), Err(Fault::Short { size: 8 }));
+        let other = record(Kind(200), &mut bytes, &origin, &[8]);
+        assert_eq!((other.check(), other.time()), (Ok(()), Some(8)));
+    }
+}

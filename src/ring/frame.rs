@@ -1,0 +1,107 @@
+//! Where one record ends: the header, read once and checked.
+
+/// What is wrong with bytes that cannot be a record, with the numbers that show it.
+///
+/// Sizes and positions are in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// `data_head` is further from `data_tail` than the ring is long, or moved backwards. The ring is taken up again
+    /// at the new head once everything before it was yielded.
+    #[error("head moved from {from} to {to} in a ring of {size} bytes")]
+    Head {
+        /// The head seen before, counted from where this ring was taken up.
+        from: u64,
+        /// The head seen now, counted likewise.
+        to: u64,
+        /// The length of the ring's data area.
+        size: u64,
+    },
+    /// The record's header gives a size that is less than a header, not a multiple of 8, or goes past the head. Where
+    /// the next record begins cannot be known, so everything up to the head is given up.
+    #[error("header says {size} bytes with {room} left before the head")]
+    Size {
+        /// `perf_event_header.size`.
+        size: u16,
+        /// Bytes between the record's begin and the head.
+        room: u64,
+    },
+    /// A sample's `raw_size` goes past the end of its record: what BPF output of more than 65,516 bytes looks like,
+    /// whose header's 16-bit size is cut short. Bytes of earlier records may be overwritten too.
+    #[error("raw data of {raw_size} bytes in {room} bytes of record")]
+    Raw {
+        /// The `raw_size` the record states.
+        raw_size: u32,
+        /// Bytes between `raw_size` and the record's end.
+        room: u32,
+    },
+    /// The record is too short for the fields that its `sample_type` promises.
+    #[error("record of {size} bytes is too short for its fields")]
+    Short {
+        /// `perf_event_header.size`.
+        size: u16,
+    },
+}
+
+/// `struct perf_event_header`, copied out of the ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) kind: u32,
+    pub(crate) misc: u16,
+    pub(crate) size: u16,
+}
+
+impl Header {
+    pub(crate) const LEN: u64 = size_of::<perf_event_open_sys::bindings::perf_event_header>() as u64;
+
+    /// Takes a header apart and checks it against the bytes between its begin and the head.
+    #[inline]
+    pub(super) fn checked(bytes: [u8; 8], room: u64) -> Result<Self, Fault> {
+        let [k0, k1, k2, k3, m0, m1, s0, s1] = bytes;
+        let header = Self {
+            kind: u32::from_ne_bytes([k0, k1, k2, k3]),
+            misc: u16::from_ne_bytes([m0, m1]),
+            size: u16::from_ne_bytes([s0, s1]),
+        };
+        let size = u64::from(header.size);
+        if size < Self::LEN || size % 8 != 0 || size > room {
+            return Err(Fault::Size { size: header.size, room });
+        }
+        Ok(header)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::{Fault, Header};
+    use perf_event_open_sys::bindings::perf_event_header;
+    use std::mem::offset_of;
+
+    fn bytes(size: u16) -> [u8; 8] {
+        let mut bytes = [0; 8];
+        bytes[..4].copy_from_slice(&9u32.to_ne_bytes());
+        bytes[4..6].copy_from_slice(&1u16.to_ne_bytes());
+        bytes[6..].copy_from_slice(&size.to_ne_bytes());
+        bytes
+    }
+
+    #[test]
+    fn the_layout_is_the_kernels() {
+        assert_eq!(offset_of!(perf_event_header, type_), 0);
+        assert_eq!(offset_of!(perf_event_header, misc), 4);
+        assert_eq!(offset_of!(perf_event_header, size), 6);
+        assert_eq!(Header::LEN, 8);
+    }
+
+    #[test]
+    fn sizes_that_cannot_be_right_are_faults() {
+        for size in [0, 1, 7, 9, 12, 20, 65535] {
+            let fault = Header::checked(bytes(size), 1 << 20).unwrap_err();
+            assert_eq!(fault, Fault::Size { size, room: 1 << 20 });
+        }
+        assert!(Header::checked(bytes(32), 24).is_err(), "past the head");
+        assert_eq!(Header::checked(bytes(32), 32), Ok(Header { kind: 9, misc: 1, size: 32 }));
+        assert_eq!(Header::checked(bytes(8), 8).map(|h| h.size), Ok(8));
+        assert!(Header::checked(bytes(65528), 65528).is_ok(), "the largest the kernel writes");
+    }
+}

@@ -1,0 +1,261 @@
+//! Who owns the memory of a ring: a mapping of ours, somebody else, or the simulator.
+
+use super::words::{self, AtomicU64};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use perf_event_open_sys::bindings::perf_event_mmap_page;
+use std::alloc::{self, Layout, handle_alloc_error};
+use std::fmt;
+use std::mem::offset_of;
+use std::num::NonZeroUsize;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Keeps a ring's memory alive.
+pub(super) enum Memory {
+    Mapped(#[expect(dead_code, reason = "kept for its Drop")] Mapping),
+    /// Adopted: whoever mapped it keeps it, as `Rings::adopt_mapping` demands.
+    Foreign,
+    Simulated(Arc<Pages>),
+}
+
+/// A perf event's mapping; unmapped when dropped.
+///
+/// Never copied, split or protected: the kernel refuses (`perf_mmap_may_split`), and a forked child does not have it
+/// (`VM_DONTCOPY`).
+pub(super) struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+impl Mapping {
+    /// Maps header page and data of a perf event, writable, so that the kernel heeds `data_tail`.
+    pub(super) fn new(fd: BorrowedFd<'_>, len: NonZeroUsize) -> nix::Result<Self> {
+        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        let base = unsafe { mmap(None, len, protection, MapFlags::MAP_SHARED, fd, 0) }?;
+        Ok(Self { base: base.cast(), len: len.get() })
+    }
+
+    pub(super) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: (I1) the mapping is ours and whole, and the ring that pointed into it is going away with it.
+        let unmapped = unsafe { munmap(self.base.cast(), self.len) };
+        debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+    }
+}
+
+/// Offsets of the shared words in the header page, from the kernel's own struct.
+pub(super) const HEAD_AT: usize = offset_of!(perf_event_mmap_page, data_head);
+pub(super) const TAIL_AT: usize = offset_of!(perf_event_mmap_page, data_tail);
+pub(super) const DATA_OFFSET_AT: usize = offset_of!(perf_event_mmap_page, data_offset);
+pub(super) const DATA_SIZE_AT: usize = offset_of!(perf_event_mmap_page, data_size);
+
+/// A header page and a data area on the heap, laid out as the kernel lays out a perf event's mapping.
+pub(super) struct Pages {
+    base: NonNull<u8>,
+    layout: Layout,
+    page: usize,
+    /// Set once bytes were written that the protocol forbids; from then on all writes wait in `edits`.
+    hostile: AtomicBool,
+    edits: Mutex<Vec<Edit>>,
+}
+
+/// A write by a kernel that does not keep the protocol.
+enum Edit {
+    Data { position: u64, bytes: Vec<u8> },
+    Head(u64),
+}
+
+// SAFETY: the two words are atomics; data is written by the one `KernelHalf` and read by the one `Ring`, in the disjoint
+// ranges that the words mark off, or by `apply_edits` under the ring's exclusive borrow (I5).
+unsafe impl Send for Pages {}
+// SAFETY: as for Send.
+unsafe impl Sync for Pages {}
+
+impl Pages {
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: the header page is larger than the kernel's struct, of which `offset` is a field.
+        let word = unsafe { self.base.add(offset) }.cast();
+        // SAFETY: aligned to 8 within a live allocation (I1), zeroed when made, only ever used as an atomic.
+        unsafe { word.as_ref() }
+    }
+
+    fn size(&self) -> u64 {
+        (self.layout.size() - self.page) as u64
+    }
+
+    /// Writes bytes at a position, wrapping at the end of the data area.
+    ///
+    /// # Safety
+    /// Nobody may read or write these bytes meanwhile.
+    unsafe fn write(&self, position: u64, mut bytes: &[u8]) {
+        let size = self.layout.size() - self.page;
+        // SAFETY: the data area begins one page into the allocation.
+        let data = unsafe { self.base.add(self.page) };
+        let mut at = (position & (size as u64 - 1)) as usize;
+        // Whatever is longer than the ring overwrites itself, as the kernel's does.
+        while !bytes.is_empty() {
+            let (chunk, rest) = bytes.split_at(bytes.len().min(size - at));
+            // SAFETY: `at` is below `size`, the length of the data area.
+            let to = unsafe { data.add(at) };
+            // SAFETY: the chunk ends at the ring's end at the latest, and nobody else touches it (this function's
+            // contract).
+            unsafe { to.copy_from_nonoverlapping(NonNull::from(chunk).cast(), chunk.len()) };
+            at = (at + chunk.len()) & (size - 1);
+            bytes = rest;
+        }
+    }
+
+    /// Does what a hostile kernel did since the last look.
+    ///
+    /// # Safety
+    /// No slice of the data area may be alive.
+    #[cold]
+    pub(super) unsafe fn apply_edits(&self) {
+        for edit in self.edits.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            match edit {
+                Edit::Data { position, bytes } => {
+                    // SAFETY: the consumer holds no slice (this function's contract), and a hostile kernel half no
+                    // longer writes by itself.
+                    unsafe { self.write(position, &bytes) };
+                }
+                Edit::Head(head) => words::store_head(self.word(HEAD_AT), head),
+            }
+        }
+    }
+
+    pub(super) fn is_hostile(&self) -> bool {
+        // Acquire pairs with the store in `KernelHalf::turn_hostile`: the last lawful writes come first.
+        self.hostile.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `simulated` with this very layout.
+        unsafe { alloc::dealloc(self.base.as_ptr(), self.layout) };
+    }
+}
+
+/// The kernel's end of a simulated ring: the only one who writes data and head.
+///
+/// A lawful write never touches a byte between the published tail and head, so a consumer's slices stay untouched
+/// whatever thread it is on. Anything else goes through [`KernelHalf::scribble`] and [`KernelHalf::force_head`] and
+/// takes effect at the consumer's next look, when it cannot hold a slice.
+pub(crate) struct KernelHalf {
+    pages: Arc<Pages>,
+}
+
+impl KernelHalf {
+    /// The consumer's published tail.
+    pub(crate) fn tail(&self) -> u64 {
+        words::load_tail(self.pages.word(TAIL_AT))
+    }
+
+    /// The published head.
+    pub(crate) fn head(&self) -> u64 {
+        words::load_own(self.pages.word(HEAD_AT))
+    }
+
+    /// The length of the data area in bytes.
+    pub(crate) fn size(&self) -> u64 {
+        self.pages.size()
+    }
+
+    /// Writes into free space.
+    ///
+    /// # Panics
+    /// If the bytes do not lie between the published head and the end of the free space behind it, unless hostile.
+    pub(crate) fn write(&mut self, position: u64, bytes: &[u8]) {
+        if self.pages.is_hostile() {
+            return self.queue(Edit::Data { position, bytes: bytes.to_vec() });
+        }
+        let tail = self.tail();
+        let begin = position.wrapping_sub(tail);
+        let free = self.head().wrapping_sub(tail)..=self.size();
+        assert!(
+            free.contains(&begin) && free.contains(&(begin + bytes.len() as u64)),
+            "a lawful kernel does not write {} bytes at {position}, with tail {tail} and head {}",
+            bytes.len(),
+            self.head(),
+        );
+        // SAFETY: outside [tail, head), which is all that the consumer reads (I3), and nobody but us writes.
+        unsafe { self.pages.write(position, bytes) };
+    }
+
+    /// Publishes a head.
+    ///
+    /// # Panics
+    /// If the head moves backwards or past the free space, unless hostile.
+    pub(crate) fn publish(&mut self, head: u64) {
+        if self.pages.is_hostile() {
+            return self.queue(Edit::Head(head));
+        }
+        let tail = self.tail();
+        let used = head.wrapping_sub(tail);
+        assert!(used <= self.size() && used >= self.head().wrapping_sub(tail), "a lawful head, not {head}");
+        words::store_head(self.pages.word(HEAD_AT), head);
+    }
+
+    /// Overwrites any bytes of the data area, at the consumer's next look.
+    pub(crate) fn scribble(&mut self, position: u64, bytes: &[u8]) {
+        self.turn_hostile();
+        self.queue(Edit::Data { position, bytes: bytes.to_vec() });
+    }
+
+    /// Publishes any head, at the consumer's next look.
+    pub(crate) fn force_head(&mut self, head: u64) {
+        self.turn_hostile();
+        self.queue(Edit::Head(head));
+    }
+
+    fn turn_hostile(&self) {
+        // Release pairs with `Pages::is_hostile`.
+        self.pages.hostile.store(true, Ordering::Release);
+    }
+
+    fn queue(&self, edit: Edit) {
+        self.pages.edits.lock().unwrap_or_else(PoisonError::into_inner).push(edit);
+    }
+}
+
+/// Makes the memory of a simulated ring: the kernel's half, and the rest for a [`super::Ring`].
+///
+/// # Panics
+/// Unless both sizes are powers of two, with the page no smaller than the kernel's header struct.
+pub(super) fn simulated(page: usize, size: usize) -> (KernelHalf, Memory, NonNull<u8>) {
+    assert!(page.is_power_of_two() && page >= size_of::<perf_event_mmap_page>(), "a page of {page} bytes");
+    assert!(size.is_power_of_two() && size >= 8, "a ring of {size} bytes");
+    let layout = Layout::from_size_align(page + size, page).expect("a ring that fits the address space");
+    // SAFETY: the layout is not empty.
+    let base = unsafe { alloc::alloc_zeroed(layout) };
+    let base = NonNull::new(base).unwrap_or_else(|| handle_alloc_error(layout));
+    let pages = Arc::new(Pages { base, layout, page, hostile: AtomicBool::new(false), edits: Mutex::new(Vec::new()) });
+    // Relaxed by way of `store_head`'s Release: nobody shares the memory yet.
+    words::store_head(pages.word(DATA_OFFSET_AT), page as u64);
+    words::store_head(pages.word(DATA_SIZE_AT), size as u64);
+    (KernelHalf { pages: Arc::clone(&pages) }, Memory::Simulated(pages), base)
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Mapped(_) => "Mapped",
+            Self::Foreign => "Foreign",
+            Self::Simulated(_) => "Simulated",
+        })
+    }
+}
+
+impl fmt::Debug for KernelHalf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KernelHalf").field("head", &self.head()).field("tail", &self.tail()).finish()
+    }
+}

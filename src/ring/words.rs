@@ -1,0 +1,164 @@
+//! The two words shared with the kernel, and nothing else.
+//!
+//! Names follow the kernel: it moves `head`, we move `tail`. (In most ring libraries it is the other way round.)
+//!
+//! The protocol is that of `tools/include/linux/ring_buffer.h`:
+//!
+//! ```text
+//!   kernel                             user
+//!
+//!   if (LOAD data_tail) {              LOAD data_head
+//!             (A)                                (C)
+//!     STORE data                       LOAD data
+//!             (B)                                (D)
+//!     STORE data_head                  STORE data_tail
+//!   }
+//! ```
+//!
+//! A pairs with D and B with C. That file licenses the spelling used here: "instead of B, C, D we could also use
+//! smp_store_release() in B and D as well as smp_load_acquire() in C".
+
+#[cfg(loom)]
+pub(super) use loom::sync::atomic::{AtomicU64, Ordering};
+#[cfg(not(loom))]
+pub(super) use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Reads `data_head` (C).
+///
+/// Acquire pairs with (B), `smp_wmb(); WRITE_ONCE(rb->user_page->data_head, head)` in `perf_output_put_handle`
+/// (`kernel/events/ring_buffer.c`): whoever sees the head sees the bytes before it.
+#[inline]
+pub(super) fn load_head(head: &AtomicU64) -> u64 {
+    head.load(Ordering::Acquire)
+}
+
+/// Stores `data_tail` (D).
+///
+/// Release pairs with (A), `READ_ONCE(rb->user_page->data_tail)` and the barrier after it in `__perf_output_begin`
+/// (`kernel/events/ring_buffer.c`): our reads of the bytes before the tail are over before the kernel writes there.
+#[inline]
+pub(super) fn store_tail(tail: &AtomicU64, position: u64) {
+    tail.store(position, Ordering::Release);
+}
+
+/// Reads a word that only we write, or that is not shared yet: the tail a ring starts from.
+#[inline]
+pub(super) fn load_own(word: &AtomicU64) -> u64 {
+    // Relaxed: no data is read on the strength of it.
+    word.load(Ordering::Relaxed)
+}
+
+/// The kernel's half, for `sim` and for the model below: publishes a head (B).
+#[inline]
+pub(super) fn store_head(head: &AtomicU64, position: u64) {
+    // Release stands for the kernel's smp_wmb() before WRITE_ONCE; pairs with `load_head`.
+    head.store(position, Ordering::Release);
+}
+
+/// The kernel's half, for `sim` and for the model below: reads the tail before writing (A).
+#[inline]
+pub(super) fn load_tail(tail: &AtomicU64) -> u64 {
+    // Acquire stands for the kernel's control dependency and smp_mb(); pairs with `store_tail`.
+    tail.load(Ordering::Acquire)
+}
+
+#[cfg(all(test, loom))]
+mod model {
+    use super::{AtomicU64, load_head, load_tail, store_head, store_tail};
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    /// A ring of two one-word records: small enough to wrap and to be full within a few steps.
+    struct Shared {
+        head: AtomicU64,
+        tail: AtomicU64,
+        data: [UnsafeCell<u64>; 2],
+    }
+
+    const SIZE: u64 = 2;
+    const RECORDS: u64 = 3;
+
+    fn kernel(shared: &Shared) {
+        for value in 0..RECORDS {
+            // A full ring: the kernel would drop, the model waits so that every record is checked.
+            while value - load_tail(&shared.tail) >= SIZE {
+                thread::yield_now();
+            }
+            shared.data[(value % SIZE) as usize].with_mut(|slot| {
+                // SAFETY: the tail read above says that this slot was given back; loom checks the claim.
+                unsafe { *slot = value }
+            });
+            store_head(&shared.head, value + 1);
+        }
+    }
+
+    fn consumer(shared: &Shared) {
+        let mut tail = 0;
+        while tail < RECORDS {
+            let head = load_head(&shared.head);
+            if head == tail {
+                thread::yield_now();
+            }
+            while tail < head {
+                shared.data[(tail % SIZE) as usize].with(|slot| {
+                    // SAFETY: the slot lies in [tail, head); loom checks the claim.
+                    let value = unsafe { *slot };
+                    assert_eq!(value, tail, "a record read before it was published, or after it was overwritten");
+                });
+                tail += 1;
+            }
+            store_tail(&shared.tail, tail);
+        }
+    }
+
+    /// Dies (seen once each) when `load_head`, `store_tail`, `store_head` or `load_tail` is made Relaxed, and when the
+    /// tail is stored before the data is read.
+    #[test]
+    fn every_record_is_read_whole_and_once() {
+        loom::model(|| {
+            let shared = Arc::new(Shared {
+                head: AtomicU64::new(0),
+                tail: AtomicU64::new(0),
+                data: [UnsafeCell::new(u64::MAX), UnsafeCell::new(u64::MAX)],
+            });
+            let producer = {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || kernel(&shared))
+            };
+            consumer(&shared);
+            producer.join().unwrap();
+        });
+    }
+
+    /// The merge looks at several rings and publishes their tails late and together: one word per ring is enough.
+    #[test]
+    fn a_late_tail_only_makes_the_kernel_wait() {
+        loom::model(|| {
+            let shared = Arc::new(Shared {
+                head: AtomicU64::new(0),
+                tail: AtomicU64::new(0),
+                data: [UnsafeCell::new(u64::MAX), UnsafeCell::new(u64::MAX)],
+            });
+            let producer = {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || kernel(&shared))
+            };
+            // Both slots filled before anything is given back.
+            while load_head(&shared.head) < SIZE {
+                thread::yield_now();
+            }
+            for slot in &shared.data {
+                slot.with(|slot| {
+                    // SAFETY: nothing was given back, so the kernel's half must not touch it; loom checks the claim.
+                    assert_ne!(unsafe { *slot }, u64::MAX);
+                });
+            }
+            store_tail(&shared.tail, SIZE);
+            while load_head(&shared.head) < RECORDS {
+                thread::yield_now();
+            }
+            producer.join().unwrap();
+        });
+    }
+}

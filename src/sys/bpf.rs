@@ -1,0 +1,116 @@
+//! bpf(2): elements of maps. libc and nix have neither the structs nor the constants.
+
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+// enum bpf_cmd and enum bpf_map_type, include/uapi/linux/bpf.h.
+const BPF_MAP_CREATE: libc::c_int = 0;
+const BPF_MAP_UPDATE_ELEM: libc::c_int = 2;
+const BPF_MAP_DELETE_ELEM: libc::c_int = 3;
+const BPF_OBJ_GET_INFO_BY_FD: libc::c_int = 15;
+pub(crate) const BPF_MAP_TYPE_ARRAY: u32 = 2;
+pub(crate) const BPF_MAP_TYPE_PERF_EVENT_ARRAY: u32 = 4;
+pub(crate) const BPF_MAP_TYPE_ARRAY_OF_MAPS: u32 = 12;
+
+/// The part of `union bpf_attr` that BPF_MAP_CREATE reads. The kernel takes any length and fills up with zeros.
+#[repr(C)]
+#[derive(Default)]
+struct MapCreate {
+    map_type: u32,
+    key_size: u32,
+    value_size: u32,
+    max_entries: u32,
+    map_flags: u32,
+    inner_map_fd: u32,
+}
+
+/// The part of `union bpf_attr` that BPF_MAP_*_ELEM reads.
+#[repr(C)]
+#[derive(Default)]
+struct MapElem {
+    map_fd: u32,
+    _pad: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+/// The part of `union bpf_attr` that BPF_OBJ_GET_INFO_BY_FD reads.
+#[repr(C)]
+#[derive(Default)]
+struct InfoByFd {
+    bpf_fd: u32,
+    info_len: u32,
+    info: u64,
+}
+
+/// The begin of `struct bpf_map_info`.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub(crate) struct MapInfo {
+    pub(crate) map_type: u32,
+    pub(crate) id: u32,
+    pub(crate) key_size: u32,
+    pub(crate) value_size: u32,
+    pub(crate) max_entries: u32,
+    pub(crate) map_flags: u32,
+}
+
+/// # Safety
+/// Every pointer in `attr` must be valid for what the command does with it.
+unsafe fn bpf<A>(command: libc::c_int, attr: &mut A) -> io::Result<libc::c_long> {
+    let len = size_of::<A>();
+    // SAFETY: `attr` is `len` bytes long; what it points to is the caller's to answer for.
+    super::check(unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attr), len) })
+}
+
+/// Makes a map with 4-byte keys and values, and no more.
+pub(crate) fn map_create(map_type: u32, max_entries: u32, inner: Option<BorrowedFd<'_>>) -> io::Result<OwnedFd> {
+    let mut attr = MapCreate {
+        map_type,
+        key_size: 4,
+        value_size: 4,
+        max_entries,
+        inner_map_fd: inner.map_or(0, |fd| fd.as_raw_fd() as u32),
+        ..MapCreate::default()
+    };
+    // SAFETY: the command reads no pointer.
+    let fd = unsafe { bpf(BPF_MAP_CREATE, &mut attr) }?;
+    // SAFETY: a new file descriptor that nobody else knows. The kernel opens it close-on-exec.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// Puts a file descriptor into an element of an array.
+pub(crate) fn map_update_fd(map: BorrowedFd<'_>, index: u32, value: BorrowedFd<'_>) -> io::Result<()> {
+    let value = value.as_raw_fd() as u32;
+    let mut attr = MapElem {
+        map_fd: map.as_raw_fd() as u32,
+        key: std::ptr::from_ref(&index) as u64,
+        value: std::ptr::from_ref(&value) as u64,
+        ..MapElem::default()
+    };
+    // SAFETY: key and value are 4 bytes long, as the maps we use demand, and live until the call returns.
+    unsafe { bpf(BPF_MAP_UPDATE_ELEM, &mut attr) }.map(drop)
+}
+
+/// Empties an element of an array of file descriptors. An empty one is `ENOENT`.
+pub(crate) fn map_delete(map: BorrowedFd<'_>, index: u32) -> io::Result<()> {
+    let mut attr =
+        MapElem { map_fd: map.as_raw_fd() as u32, key: std::ptr::from_ref(&index) as u64, ..MapElem::default() };
+    // SAFETY: the key is 4 bytes long and lives until the call returns.
+    unsafe { bpf(BPF_MAP_DELETE_ELEM, &mut attr) }.map(drop)
+}
+
+/// What a map is. Any other file descriptor is `EINVAL` or `EBADF`.
+pub(crate) fn map_info(map: BorrowedFd<'_>) -> io::Result<MapInfo> {
+    let mut info = MapInfo::default();
+    let mut attr = InfoByFd {
+        bpf_fd: map.as_raw_fd() as u32,
+        info_len: size_of::<MapInfo>() as u32,
+        info: std::ptr::from_mut(&mut info) as u64,
+    };
+    // SAFETY: the kernel writes at most `info_len` bytes to `info`, which lives until the call returns.
+    unsafe { bpf(BPF_OBJ_GET_INFO_BY_FD, &mut attr) }?;
+    Ok(info)
+}

@@ -1,0 +1,14 @@
+//! The system calls that no crate offers a safe wrapper for. The other home of unsafe code, after `ring`.
+
+pub(crate) mod bpf;
+pub(crate) mod epoll;
+pub(crate) mod grace;
+pub(crate) mod machine;
+pub(crate) mod perf;
+
+use std::io;
+
+/// The result of a system call that answers -1 and `errno`.
+fn check(answer: libc::c_long) -> io::Result<libc::c_long> {
+    if answer == -1 { Err(io::Error::last_os_error()) } else { Ok(answer) }
+}

@@ -1,0 +1,42 @@
+//! perf_event_open(2) and its ioctls, over the kernel's own structs.
+
+use perf_event_open_sys as sys;
+use perf_event_open_sys::bindings::perf_event_attr;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// Opens an event on one CPU, for all processes (`pid` -1) or one.
+pub(crate) fn open(attr: &perf_event_attr, pid: i32, cpu: u32) -> io::Result<OwnedFd> {
+    let mut attr = *attr;
+    attr.size = size_of::<perf_event_attr>() as u32;
+    let cpu = i32::try_from(cpu).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    let flags = sys::bindings::PERF_FLAG_FD_CLOEXEC.into();
+    // SAFETY: the attribute is `size` bytes long and only read; a size that the kernel does not know it says itself.
+    let fd = unsafe { sys::perf_event_open(&mut attr, pid, cpu, -1, flags) };
+    super::check(fd.into())?;
+    // SAFETY: a new file descriptor that nobody else knows.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Makes an event write into another's ring.
+pub(crate) fn set_output(event: BorrowedFd<'_>, ring: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: both are open file descriptors; no pointer is passed.
+    let answer = unsafe { sys::ioctls::SET_OUTPUT(event.as_raw_fd(), ring.as_raw_fd()) };
+    super::check(answer.into()).map(drop)
+}
+
+/// The number by which an event's records name it.
+pub(crate) fn id(event: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut id = 0;
+    // SAFETY: the kernel writes a u64.
+    let answer = unsafe { sys::ioctls::ID(event.as_raw_fd(), &mut id) };
+    super::check(answer.into())?;
+    Ok(id)
+}
+
+/// Starts an event that was opened disabled.
+pub(crate) fn enable(event: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: no pointer is passed.
+    let answer = unsafe { sys::ioctls::ENABLE(event.as_raw_fd(), 0) };
+    super::check(answer.into()).map(drop)
+}

@@ -1,0 +1,529 @@
+//! BPF programs as instructions, and the maps they use: as much of bpf(2) as the tests need.
+
+use std::ffi::CString;
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// `struct bpf_insn`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct Insn {
+    code: u8,
+    registers: u8,
+    offset: i16,
+    immediate: i32,
+}
+
+/// A register. R1 holds the context at the begin, R10 the frame; R0 is what a call returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Reg {
+    R0,
+    R1,
+    R2,
+    R3,
+    R4,
+    R5,
+    R6,
+    R7,
+    R8,
+    R9,
+    R10,
+}
+
+use Reg::*;
+
+// include/uapi/linux/bpf_common.h, bpf.h
+const LD: u8 = 0x00;
+const LDX: u8 = 0x01;
+const ST: u8 = 0x02;
+const STX: u8 = 0x03;
+const JMP: u8 = 0x05;
+const ALU64: u8 = 0x07;
+const W: u8 = 0x00;
+const DW: u8 = 0x18;
+const IMM: u8 = 0x00;
+const MEM: u8 = 0x60;
+const ATOMIC: u8 = 0xc0;
+const X: u8 = 0x08;
+const PSEUDO_MAP_FD: u8 = 1;
+const PSEUDO_MAP_VALUE: u8 = 2;
+
+// enum bpf_func_id
+const KTIME_GET_NS: i32 = 5;
+const GET_SMP_PROCESSOR_ID: i32 = 8;
+const GET_CURRENT_PID_TGID: i32 = 14;
+const PERF_EVENT_OUTPUT: i32 = 25;
+
+/// A jump that waits to know where it goes.
+#[derive(Debug)]
+#[must_use]
+pub struct Jump(usize);
+
+/// A program being written.
+#[derive(Debug, Default)]
+pub struct Asm {
+    code: Vec<Insn>,
+}
+
+impl Asm {
+    /// Nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn push(&mut self, code: u8, dst: Reg, src: u8, offset: i16, immediate: i32) -> &mut Self {
+        let dst = dst as u8;
+        let registers = if cfg!(target_endian = "little") { dst | src << 4 } else { dst << 4 | src };
+        self.code.push(Insn { code, registers, offset, immediate });
+        self
+    }
+
+    /// dst = src
+    pub fn mov(&mut self, dst: Reg, src: Reg) -> &mut Self {
+        self.push(ALU64 | X | 0xb0, dst, src as u8, 0, 0)
+    }
+
+    /// dst = value
+    pub fn mov_i(&mut self, dst: Reg, value: i32) -> &mut Self {
+        self.push(ALU64 | 0xb0, dst, 0, 0, value)
+    }
+
+    /// dst += value
+    pub fn add_i(&mut self, dst: Reg, value: i32) -> &mut Self {
+        self.push(ALU64, dst, 0, 0, value)
+    }
+
+    /// dst >>= bits
+    pub fn shr_i(&mut self, dst: Reg, bits: i32) -> &mut Self {
+        self.push(ALU64 | 0x70, dst, 0, 0, bits)
+    }
+
+    /// dst = *(u64 *)(src + offset)
+    pub fn load(&mut self, dst: Reg, src: Reg, offset: i16) -> &mut Self {
+        self.push(LDX | MEM | DW, dst, src as u8, offset, 0)
+    }
+
+    /// *(u64 *)(dst + offset) = src
+    pub fn store(&mut self, dst: Reg, offset: i16, src: Reg) -> &mut Self {
+        self.push(STX | MEM | DW, dst, src as u8, offset, 0)
+    }
+
+    /// *(u32 *)(dst + offset) = src
+    pub fn store_u32(&mut self, dst: Reg, offset: i16, src: Reg) -> &mut Self {
+        self.push(STX | MEM | W, dst, src as u8, offset, 0)
+    }
+
+    /// *(u64 *)(dst + offset) = value
+    pub fn store_i(&mut self, dst: Reg, offset: i16, value: i32) -> &mut Self {
+        self.push(ST | MEM | DW, dst, 0, offset, value)
+    }
+
+    /// src = fetch_add((u64 *)(dst + offset), src)
+    pub fn fetch_add(&mut self, dst: Reg, offset: i16, src: Reg) -> &mut Self {
+        self.push(STX | ATOMIC | DW, dst, src as u8, offset, 0x01)
+    }
+
+    /// dst = the map, for a helper's argument
+    pub fn map(&mut self, dst: Reg, map: &Map) -> &mut Self {
+        self.wide(dst, PSEUDO_MAP_FD, map.fd.as_raw_fd(), 0)
+    }
+
+    /// dst = the address of the first element of an array, `offset` bytes in
+    pub fn map_value(&mut self, dst: Reg, map: &Map, offset: i32) -> &mut Self {
+        self.wide(dst, PSEUDO_MAP_VALUE, map.fd.as_raw_fd(), offset)
+    }
+
+    /// dst = value, 32 bits without sign
+    pub fn mov_u32(&mut self, dst: Reg, value: u32) -> &mut Self {
+        self.wide(dst, 0, value as i32, 0)
+    }
+
+    fn wide(&mut self, dst: Reg, src: u8, low: i32, high: i32) -> &mut Self {
+        self.push(LD | DW | IMM, dst, src, 0, low).push(0, R0, 0, 0, high)
+    }
+
+    /// R0 = helper(R1..R5)
+    pub fn call(&mut self, helper: i32) -> &mut Self {
+        self.push(JMP | 0x80, R0, 0, 0, helper)
+    }
+
+    /// return R0
+    pub fn exit(&mut self) -> &mut Self {
+        self.push(JMP | 0x90, R0, 0, 0, 0)
+    }
+
+    /// if reg != value goto the place where the jump lands
+    pub fn jump_if_not(&mut self, reg: Reg, value: i32) -> Jump {
+        self.push(JMP | 0x50, reg, 0, 0, value);
+        Jump(self.code.len() - 1)
+    }
+
+    /// The place where a jump lands.
+    pub fn land(&mut self, jump: Jump) -> &mut Self {
+        self.code[jump.0].offset = (self.code.len() - jump.0 - 1) as i16;
+        self
+    }
+
+    /// Repeats `body`, which must leave `counter` (R6 to R9) alone.
+    pub fn repeat(&mut self, counter: Reg, times: u32, body: impl FnOnce(&mut Self)) -> &mut Self {
+        self.mov_i(counter, 0);
+        let begin = self.code.len();
+        body(self);
+        self.add_i(counter, 1);
+        let back = begin as i64 - self.code.len() as i64 - 1;
+        self.push(JMP | 0xa0, counter, 0, back as i16, times as i32)
+    }
+
+    /// R0 = bpf_ktime_get_ns()
+    pub fn ktime(&mut self) -> &mut Self {
+        self.call(KTIME_GET_NS)
+    }
+
+    /// R0 = bpf_get_smp_processor_id()
+    pub fn cpu(&mut self) -> &mut Self {
+        self.call(GET_SMP_PROCESSOR_ID)
+    }
+
+    /// Goes on only in this process; otherwise returns 0.
+    pub fn only_process(&mut self, pid: u32) -> &mut Self {
+        self.call(GET_CURRENT_PID_TGID).shr_i(R0, 32);
+        self.only_if(R0, pid as i32)
+    }
+
+    /// Goes on only if a register has a value; otherwise returns 0.
+    pub fn only_if(&mut self, reg: Reg, value: i32) -> &mut Self {
+        let skip = self.push(JMP | 0x10, reg, 0, 2, value);
+        skip.mov_i(R0, 0).exit()
+    }
+
+    /// R0 = bpf_perf_event_output(context, map, BPF_F_CURRENT_CPU, R10 + offset, size)
+    pub fn output(&mut self, context: Reg, map: &Map, offset: i32, size: u32) -> &mut Self {
+        self.mov(R1, context)
+            .map(R2, map)
+            .mov_u32(R3, u32::MAX)
+            .mov(R4, R10)
+            .add_i(R4, offset)
+            .mov_i(R5, size as i32)
+            .call(PERF_EVENT_OUTPUT)
+    }
+
+    /// R0 = bpf_perf_event_output(context, map, BPF_F_CURRENT_CPU, the array's first element, size)
+    pub fn output_value(&mut self, context: Reg, map: &Map, array: &Map, size: u32) -> &mut Self {
+        self.mov(R1, context)
+            .map(R2, map)
+            .mov_u32(R3, u32::MAX)
+            .map_value(R4, array, 0)
+            .mov_i(R5, size as i32)
+            .call(PERF_EVENT_OUTPUT)
+    }
+}
+
+/// `enum bpf_prog_type`
+#[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)]
+pub enum Kind {
+    PerfEvent = 7,
+    RawTracepoint = 17,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct MapCreate {
+    map_type: u32,
+    key_size: u32,
+    value_size: u32,
+    max_entries: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct MapElem {
+    map_fd: u32,
+    pad: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct ProgLoad {
+    prog_type: u32,
+    insn_cnt: u32,
+    insns: u64,
+    license: u64,
+    log_level: u32,
+    log_size: u32,
+    log_buf: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct TestRun {
+    prog_fd: u32,
+    retval: u32,
+    data_size_in: u32,
+    data_size_out: u32,
+    data_in: u64,
+    data_out: u64,
+    repeat: u32,
+    duration: u32,
+    ctx_size_in: u32,
+    ctx_size_out: u32,
+    ctx_in: u64,
+    ctx_out: u64,
+    flags: u32,
+    cpu: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct RawTracepointOpen {
+    name: u64,
+    prog_fd: u32,
+    pad: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct ObjPin {
+    pathname: u64,
+    bpf_fd: u32,
+    flags: u32,
+}
+
+/// # Safety
+/// The pointers in `attr` must be good for the command.
+unsafe fn bpf<A>(command: libc::c_int, attr: &mut A) -> io::Result<i32> {
+    // SAFETY: `attr` is as long as is said.
+    let answer = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attr), size_of::<A>()) };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer as i32) }
+}
+
+/// A BPF map with 4-byte keys.
+#[derive(Debug)]
+pub struct Map {
+    fd: OwnedFd,
+    value_size: usize,
+}
+
+impl Map {
+    fn create(map_type: u32, value_size: u32, max_entries: u32) -> io::Result<Self> {
+        let mut attr = MapCreate { map_type, key_size: 4, value_size, max_entries };
+        // SAFETY: no pointers.
+        let fd = unsafe { bpf(0, &mut attr) }?;
+        // SAFETY: a new file descriptor.
+        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) }, value_size: value_size as usize })
+    }
+
+    /// A `BPF_MAP_TYPE_PERF_EVENT_ARRAY`.
+    pub fn perf_event_array(entries: u32) -> io::Result<Self> {
+        Self::create(4, 4, entries)
+    }
+
+    /// A `BPF_MAP_TYPE_ARRAY`.
+    pub fn array(value_size: u32, entries: u32) -> io::Result<Self> {
+        Self::create(2, value_size, entries)
+    }
+
+    /// Sets an element.
+    ///
+    /// # Panics
+    /// If the value has another length than the map's.
+    pub fn update(&self, key: u32, value: &[u8]) -> io::Result<()> {
+        assert_eq!(value.len(), self.value_size);
+        let mut attr = MapElem {
+            map_fd: self.fd.as_raw_fd() as u32,
+            key: std::ptr::from_ref(&key) as u64,
+            value: value.as_ptr() as u64,
+            ..MapElem::default()
+        };
+        // SAFETY: key and value are as long as the map says.
+        unsafe { bpf(2, &mut attr) }.map(drop)
+    }
+
+    /// Reads an element.
+    pub fn lookup(&self, key: u32) -> io::Result<Vec<u8>> {
+        let mut value = vec![0; self.value_size];
+        let mut attr = MapElem {
+            map_fd: self.fd.as_raw_fd() as u32,
+            key: std::ptr::from_ref(&key) as u64,
+            value: value.as_mut_ptr() as u64,
+            ..MapElem::default()
+        };
+        // SAFETY: key and value are as long as the map says.
+        unsafe { bpf(1, &mut attr) }?;
+        Ok(value)
+    }
+
+    /// Reads the `u64` at an offset of an element.
+    pub fn lookup_u64(&self, key: u32, offset: usize) -> io::Result<u64> {
+        let value = self.lookup(key)?;
+        Ok(u64::from_ne_bytes(value[offset..offset + 8].try_into().expect("eight bytes")))
+    }
+
+    /// Empties a slot.
+    pub fn delete(&self, key: u32) -> io::Result<()> {
+        let mut attr =
+            MapElem { map_fd: self.fd.as_raw_fd() as u32, key: std::ptr::from_ref(&key) as u64, ..MapElem::default() };
+        // SAFETY: the key is 4 bytes long.
+        unsafe { bpf(3, &mut attr) }.map(drop)
+    }
+
+    /// Pins it in a bpf filesystem.
+    pub fn pin(&self, path: &std::path::Path) -> io::Result<()> {
+        let path = CString::new(path.as_os_str().as_encoded_bytes())?;
+        let mut attr = ObjPin { pathname: path.as_ptr() as u64, bpf_fd: self.fd.as_raw_fd() as u32, flags: 0 };
+        // SAFETY: the path ends with a zero and lives until the call returns.
+        unsafe { bpf(6, &mut attr) }.map(drop)
+    }
+}
+
+impl AsFd for Map {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// A loaded BPF program.
+#[derive(Debug)]
+pub struct Program {
+    fd: OwnedFd,
+}
+
+impl Program {
+    /// Loads a program. An error carries what the verifier said.
+    pub fn load(kind: Kind, asm: &Asm) -> io::Result<Self> {
+        let license = c"GPL";
+        let mut attr = ProgLoad {
+            prog_type: kind as u32,
+            insn_cnt: asm.code.len() as u32,
+            insns: asm.code.as_ptr() as u64,
+            license: license.as_ptr() as u64,
+            ..ProgLoad::default()
+        };
+        // SAFETY: instructions and licence live until the call returns.
+        let fd = unsafe { bpf(5, &mut attr) }.or_else(|error| {
+            if error.raw_os_error() == Some(libc::EPERM) {
+                return Err(error);
+            }
+            let mut log = vec![0u8; 1 << 20];
+            attr.log_level = 1;
+            attr.log_size = log.len() as u32;
+            attr.log_buf = log.as_mut_ptr() as u64;
+            // SAFETY: the log too.
+            unsafe { bpf(5, &mut attr) }.map_err(|error| {
+                let said = String::from_utf8_lossy(&log);
+                let said = said.trim_end_matches('\0');
+                let end = said.char_indices().rev().nth(2000).map_or(0, |(at, _)| at);
+                io::Error::other(format!("{error}: {}", &said[end..]))
+            })
+        })?;
+        // SAFETY: a new file descriptor.
+        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
+    }
+
+    /// Runs a raw tracepoint program on a CPU (`BPF_PROG_TEST_RUN`, `BPF_F_TEST_RUN_ON_CPU`) and gives what it returned.
+    pub fn run_on(&self, cpu: u32) -> io::Result<i32> {
+        self.run_with(cpu, &[])
+    }
+
+    /// As [`Program::run_on`], with these arguments as the context.
+    pub fn run_with(&self, cpu: u32, context: &[u64]) -> io::Result<i32> {
+        let mut attr = TestRun {
+            prog_fd: self.fd.as_raw_fd() as u32,
+            ctx_size_in: size_of_val(context) as u32,
+            ctx_in: if context.is_empty() { 0 } else { context.as_ptr() as u64 },
+            flags: 1,
+            cpu,
+            ..TestRun::default()
+        };
+        // SAFETY: the context is as long as is said.
+        unsafe { bpf(10, &mut attr) }?;
+        Ok(attr.retval as i32)
+    }
+
+    /// Attaches it to a raw tracepoint, until the answer is dropped.
+    pub fn attach_raw_tracepoint(&self, name: &str) -> io::Result<OwnedFd> {
+        let name = CString::new(name)?;
+        let mut attr = RawTracepointOpen { name: name.as_ptr() as u64, prog_fd: self.fd.as_raw_fd() as u32, pad: 0 };
+        // SAFETY: the name ends with a zero and lives until the call returns.
+        let fd = unsafe { bpf(17, &mut attr) }?;
+        // SAFETY: a new file descriptor.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    /// Runs it in interrupt context, every so many nanoseconds of a CPU, until the answer is dropped.
+    pub fn attach_clock(&self, cpu: u32, period_ns: u64) -> io::Result<OwnedFd> {
+        use perf_event_open_sys::bindings as sys;
+        let mut attr = sys::perf_event_attr::default();
+        attr.type_ = sys::PERF_TYPE_SOFTWARE;
+        attr.config = sys::PERF_COUNT_SW_CPU_CLOCK.into();
+        attr.size = size_of_val(&attr) as u32;
+        attr.sample_period = period_ns;
+        // SAFETY: the attribute is as long as it says.
+        let fd = unsafe { perf_event_open_sys::perf_event_open(&mut attr, -1, cpu as i32, -1, 8) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a new file descriptor.
+        let event = unsafe { OwnedFd::from_raw_fd(fd) };
+        // SAFETY: both are open.
+        let answer = unsafe { perf_event_open_sys::ioctls::SET_BPF(event.as_raw_fd(), self.fd.as_raw_fd() as u32) };
+        if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(event) }
+    }
+}
+
+/// What [`stamped`] writes, 24 bytes: `u64 time` by `bpf_ktime_get_ns()`, `u64 number` of a machine-wide counter, `u32
+/// kind`, `u32 cpu`.
+pub const STAMPED: u32 = 24;
+
+/// Appends to a program with its context in R6: draw a number and the time, work for `delay` turns, output both.
+///
+/// The number is drawn before the time, and both before the delay.
+pub fn stamped(asm: &mut Asm, events: &Map, counter: &Map, kind: u32, delay: u32) {
+    asm.mov_i(R1, 1).map_value(R2, counter, 0).fetch_add(R2, 0, R1).store(R10, -16, R1);
+    asm.ktime().store(R10, -24, R0);
+    asm.cpu().mov_i(R1, kind as i32).store_u32(R10, -8, R1).store_u32(R10, -4, R0);
+    if delay > 0 {
+        asm.repeat(R7, delay, |asm| {
+            asm.ktime();
+        });
+    }
+    asm.output(R6, events, -(STAMPED as i32), STAMPED);
+}
+
+/// A raw tracepoint program for `sys_enter` that outputs [`stamped`] records when this process calls a system call.
+pub fn on_syscall(events: &Map, counter: &Map, number: libc::c_long, kind: u32, delay: u32) -> io::Result<Program> {
+    let mut asm = Asm::new();
+    asm.mov(R6, R1).load(R1, R6, 8).only_if(R1, number as i32).only_process(std::process::id());
+    stamped(&mut asm, events, counter, kind, delay);
+    asm.mov_i(R0, 0).exit();
+    Program::load(Kind::RawTracepoint, &asm)
+}
+
+/// A program for [`Program::attach_clock`] that outputs [`stamped`] records.
+pub fn on_clock(events: &Map, counter: &Map, kind: u32) -> io::Result<Program> {
+    let mut asm = Asm::new();
+    asm.mov(R6, R1);
+    stamped(&mut asm, events, counter, kind, 0);
+    asm.mov_i(R0, 0).exit();
+    Program::load(Kind::PerfEvent, &asm)
+}
+
+/// A program for [`Program::run_on`] that outputs the first `size` bytes of an array's only element and returns what
+/// the helper returned.
+pub fn emitter(events: &Map, array: &Map, size: u32) -> io::Result<Program> {
+    let mut asm = Asm::new();
+    asm.mov(R6, R1).output_value(R6, events, array, size).exit();
+    Program::load(Kind::RawTracepoint, &asm)
+}
+
+/// A program for [`Program::run_with`] that outputs its first argument, 8 bytes, and returns what the helper returned.
+pub fn echo(events: &Map) -> io::Result<Program> {
+    let mut asm = Asm::new();
+    asm.mov(R6, R1).load(R1, R6, 0).store(R10, -8, R1).output(R6, events, -8, 8).exit();
+    Program::load(Kind::RawTracepoint, &asm)
+}

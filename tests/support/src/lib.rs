@@ -1,0 +1,21 @@
+//! What perfweave's tests, examples and benches share: BPF programs as instructions, pinned threads, loud skips.
+//!
+//! It does not know perfweave.
+
+pub mod bpf;
+pub mod load;
+
+/// What a test that needs the real kernel does when the kernel refuses: it skips, loudly, or fails where
+/// `PERFWEAVE_REQUIRE_KERNEL=1` says that the kernel must not refuse.
+pub fn kernel<T, E: std::fmt::Display>(what: &str, answer: Result<T, E>) -> Option<T> {
+    match answer {
+        Ok(value) => Some(value),
+        Err(error) if std::env::var_os("PERFWEAVE_REQUIRE_KERNEL").is_some_and(|set| set == "1") => {
+            panic!("{what}: {error}, and PERFWEAVE_REQUIRE_KERNEL=1")
+        }
+        Err(error) => {
+            eprintln!("SKIPPED, nothing was tested: {what}: {error}");
+            None
+        }
+    }
+}

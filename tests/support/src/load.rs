@@ -1,0 +1,91 @@
+//! Load on chosen CPUs.
+
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+/// Keeps the calling thread on a CPU.
+///
+/// # Panics
+/// If the kernel refuses.
+pub fn pin(cpu: u32) {
+    let mut set = CpuSet::new();
+    set.set(cpu as usize).expect("a CPU that fits a CpuSet");
+    sched_setaffinity(Pid::from_raw(0), &set).unwrap_or_else(|error| panic!("pin to CPU {cpu}: {error}"));
+}
+
+/// The CPUs that are online.
+///
+/// # Panics
+/// If the kernel does not say.
+pub fn online() -> Vec<u32> {
+    let list = std::fs::read_to_string("/sys/devices/system/cpu/online").expect("a list of CPUs");
+    let mut cpus = Vec::new();
+    for range in list.trim().split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        cpus.extend(first.parse::<u32>().expect("a CPU")..=last.parse().expect("a CPU"));
+    }
+    cpus
+}
+
+/// How many slots a perf event array needs for this machine.
+///
+/// # Panics
+/// If the kernel does not say.
+pub fn slots() -> u32 {
+    online().last().expect("a CPU") + 1
+}
+
+/// Threads that repeat something, one on each of some CPUs, until they are dropped.
+#[derive(Debug)]
+pub struct Load {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Load {
+    /// Begins to repeat `turn`, which is given its CPU, on each of the CPUs.
+    pub fn on(cpus: &[u32], turn: impl Fn(u32) + Send + Sync + 'static) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let turn = Arc::new(turn);
+        let threads = cpus
+            .iter()
+            .map(|&cpu| {
+                let (stop, turn) = (Arc::clone(&stop), Arc::clone(&turn));
+                std::thread::spawn(move || {
+                    pin(cpu);
+                    while !stop.load(Ordering::Relaxed) {
+                        turn(cpu);
+                    }
+                })
+            })
+            .collect();
+        Self { stop, threads }
+    }
+
+    /// Ends it now.
+    pub fn end(self) {}
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Calls getppid(2), which does nothing, by its number: the number is what a `sys_enter` program sees.
+pub fn getppid() {
+    // SAFETY: takes no arguments.
+    unsafe { libc::syscall(libc::SYS_getppid) };
+}
+
+/// Calls getuid(2), likewise.
+pub fn getuid() {
+    // SAFETY: takes no arguments.
+    unsafe { libc::syscall(libc::SYS_getuid) };
+}
