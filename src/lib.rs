@@ -1,5 +1,8 @@
 //! The per-CPU perf ring buffers of a Linux machine as one stream of events in proven global order, merged in place.
 
+// Allowed in `ring` and `sys` only.
+#![deny(unsafe_code)]
+
 mod clock;
 mod error;
 mod event;

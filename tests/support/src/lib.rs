@@ -3,6 +3,7 @@
 //! It does not know perfweave.
 
 pub mod bpf;
+pub mod foreign;
 pub mod load;
 
 /// What a test that needs the real kernel does when the kernel refuses: it skips, loudly, or fails where

@@ -1,0 +1,468 @@
+//! Random schedules of writers and reader, run against the simulator and against a model that is too simple to be
+//! wrong: a list of what was written.
+
+use perfweave::{Class, Event, Hold, Key, Layout, Merge, Order, What, sim};
+use quickcheck::{Arbitrary, Gen};
+use std::collections::BTreeMap;
+
+/// One step of the kernel or of the reader. CPUs are taken modulo their number.
+#[derive(Debug, Clone)]
+pub enum Step {
+    /// A writer draws its key, interrupting whoever writes on that CPU.
+    Begin(u8),
+    /// The innermost writer outputs this many bytes more than its key and number.
+    Write(u8, u8),
+    /// The innermost writer is done.
+    End(u8),
+    /// All three at once.
+    Emit(u8, u8),
+    /// Another kind of record, without a payload.
+    Other(u8),
+    /// The reader looks.
+    Look,
+    /// The reader asks for a fence if it wants one, and ends it if it is over.
+    Fence,
+    /// The reader takes up to so many events, one by one; every third is forgotten first.
+    Yield(u8),
+    /// The reader takes a batch and holds all of it.
+    Batch,
+    /// The reader publishes its tails.
+    Publish,
+}
+
+/// A machine and what happens on it.
+#[derive(Debug, Clone)]
+pub struct Schedule {
+    cpus: Vec<u32>,
+    ring: usize,
+    steps: Vec<Step>,
+    /// Whether a writer that draws a number may end without writing it.
+    abandons: bool,
+}
+
+impl Arbitrary for Schedule {
+    fn arbitrary(g: &mut Gen) -> Self {
+        let cpus = g.choose(&[&[0][..], &[0, 1], &[0, 2, 3], &[1, 5, 6, 64, 300]]).expect("a choice").to_vec();
+        let ring = *g.choose(&[256, 512, 4096]).expect("a choice");
+        let steps = (0..usize::arbitrary(g) % 300)
+            .map(|_| {
+                let cpu = u8::arbitrary(g);
+                let len = u8::arbitrary(g) % 40;
+                match u8::arbitrary(g) % 20 {
+                    0..3 => Step::Begin(cpu),
+                    3..6 => Step::Write(cpu, len),
+                    6..9 => Step::End(cpu),
+                    9..12 => Step::Emit(cpu, len),
+                    12 => Step::Other(cpu),
+                    13..15 => Step::Look,
+                    15..17 => Step::Fence,
+                    17 => Step::Yield(len),
+                    18 => Step::Batch,
+                    _ => Step::Publish,
+                }
+            })
+            .collect();
+        Self { cpus, ring, steps, abandons: true }
+    }
+
+    fn shrink(&self) -> Box<dyn Iterator<Item = Self>> {
+        let whole = self.clone();
+        let len = self.steps.len();
+        let mut cuts = Vec::new();
+        for part in [2, 4, 8, 16, 64, 300] {
+            let cut = len.div_ceil(part).max(1);
+            cuts.extend((0..len).step_by(cut).map(|from| (from, (from + cut).min(len))));
+        }
+        Box::new(cuts.into_iter().map(move |(from, to)| {
+            let mut smaller = whole.clone();
+            smaller.steps.drain(from..to);
+            smaller
+        }))
+    }
+}
+
+impl Schedule {
+    /// The same writers with a reader that takes nothing before the end.
+    pub fn without_yields(mut self) -> Self {
+        self.steps.retain(|step| !matches!(step, Step::Yield(_) | Step::Batch));
+        self
+    }
+
+    /// The same on rings that nothing can fill, with writers that write all they have drawn.
+    pub fn without_losses(mut self) -> Self {
+        self.ring = 1 << 20;
+        self.abandons = false;
+        self
+    }
+}
+
+/// Whether two writers may draw the same time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Times {
+    Unique,
+    Tied,
+}
+
+/// A record that lies, or lay, in a ring.
+#[derive(Debug, Clone)]
+pub struct Written {
+    /// Its number: how many were drawn before it.
+    pub id: u64,
+    pub time: u64,
+    cpu: u32,
+    /// Where it begins, LOST record before it not included.
+    position: u64,
+    /// How many were dropped in its ring since the record before it.
+    lost_before: u64,
+    yielded: bool,
+}
+
+/// An event that came out.
+#[derive(Debug, Clone)]
+pub struct Yielded {
+    pub id: u64,
+    pub key: u64,
+    pub class: Class,
+    pub late_by: u64,
+    /// The largest key of the records before it.
+    largest_before: u64,
+}
+
+/// A schedule that was run to its end.
+pub struct Trial {
+    pub written: Vec<Written>,
+    /// Numbers whose record the kernel dropped.
+    pub dropped: Vec<u64>,
+    /// Numbers that were drawn and never written.
+    pub abandoned: Vec<u64>,
+    pub yielded: Vec<Yielded>,
+    /// Numbers declared missing.
+    pub missing: Vec<u64>,
+    /// Fences that were needed to get the last events out.
+    pub fences_at_the_end: u32,
+    /// The largest key yielded.
+    largest: u64,
+    /// LOST events as they came: CPU, count, and what came next of the same CPU.
+    losses: Vec<(u32, u64, Option<u64>)>,
+    /// Dropped in each ring since its last LOST record.
+    unreported: BTreeMap<u32, u64>,
+}
+
+/// A writer on a CPU.
+struct Writer {
+    id: u64,
+    time: u64,
+    wrote: bool,
+}
+
+struct Run<'a> {
+    schedule: &'a Schedule,
+    times: Times,
+    kernel: sim::Kernel,
+    merge: Merge,
+    grace: Option<sim::Grace>,
+    writers: BTreeMap<u32, Vec<Writer>>,
+    /// How far each ring is reserved.
+    reserved: BTreeMap<u32, u64>,
+    clock: u64,
+    numbers: u64,
+    trial: Trial,
+}
+
+const HEADER_AND_TIME: u64 = 16;
+const LOST: u64 = 32;
+
+impl Trial {
+    pub fn run(schedule: &Schedule, key: Key, hold: Hold, times: Times) -> Self {
+        let layout = Layout::new(4 | 1024, true, 0); // TIME | RAW
+        let kernel = sim::Kernel::with(&schedule.cpus, schedule.ring, layout);
+        let merge = Merge::new(kernel.rings(), Order::new().key(key).hold(hold)).expect("a merge");
+        let per_cpu = || schedule.cpus.iter().map(|cpu| (*cpu, 0)).collect::<BTreeMap<_, _>>();
+        let mut run = Run {
+            schedule,
+            times,
+            kernel,
+            merge,
+            grace: None,
+            writers: schedule.cpus.iter().map(|cpu| (*cpu, Vec::new())).collect(),
+            reserved: per_cpu(),
+            clock: 1000,
+            numbers: 0,
+            trial: Trial {
+                written: Vec::new(),
+                dropped: Vec::new(),
+                abandoned: Vec::new(),
+                yielded: Vec::new(),
+                missing: Vec::new(),
+                fences_at_the_end: 0,
+                largest: 0,
+                losses: Vec::new(),
+                unreported: per_cpu(),
+            },
+        };
+        for step in &schedule.steps {
+            run.step(step);
+            run.assert_tails();
+        }
+        run.finish()
+    }
+
+    pub fn yielded_keys(&self) -> Vec<u64> {
+        self.yielded.iter().map(|event| event.key).collect()
+    }
+
+    pub fn yielded_ids(&self) -> Vec<u64> {
+        self.yielded.iter().map(|event| event.id).collect()
+    }
+
+    pub fn sorted_keys(&self) -> Vec<u64> {
+        let mut keys: Vec<u64> = self.written.iter().map(|record| record.time).collect();
+        keys.sort_unstable();
+        keys
+    }
+
+    pub fn sorted_ids(&self) -> Vec<u64> {
+        let mut records: Vec<_> = self.written.iter().map(|r| (r.time, r.cpu, r.position, r.id)).collect();
+        records.sort_unstable();
+        records.into_iter().map(|(.., id)| id).collect()
+    }
+
+    /// Every drop is in one LOST event, and that comes right before the record it was written with.
+    pub fn assert_losses_in_place(&self) {
+        let mut expected: Vec<_> = self.written.iter().filter(|record| record.lost_before > 0).collect();
+        expected.sort_by_key(|record| self.yielded.iter().position(|event| event.id == record.id));
+        let expected: Vec<_> = expected.iter().map(|r| (r.cpu, r.lost_before, Some(r.id))).collect();
+        assert_eq!(self.losses, expected);
+        let reported: u64 = self.losses.iter().map(|(_, count, _)| count).sum();
+        let unreported: u64 = self.unreported.values().sum();
+        assert_eq!(reported + unreported, self.dropped.len() as u64);
+    }
+
+    /// An event is late by as much as the largest key before it is larger. Gives how many are.
+    pub fn assert_lateness_is_true(&self) -> usize {
+        for event in &self.yielded {
+            let late_by = event.largest_before.saturating_sub(event.key);
+            assert_eq!(event.late_by, late_by);
+            assert_eq!(event.class == Class::Late, late_by > 0);
+        }
+        self.yielded.iter().filter(|event| event.late_by > 0).count()
+    }
+}
+
+impl Run<'_> {
+    fn cpu(&self, n: u8) -> u32 {
+        self.schedule.cpus[usize::from(n) % self.schedule.cpus.len()]
+    }
+
+    fn step(&mut self, step: &Step) {
+        match *step {
+            Step::Begin(cpu) => self.begin(self.cpu(cpu)),
+            Step::Write(cpu, len) => self.write(self.cpu(cpu), len),
+            Step::End(cpu) => self.end(self.cpu(cpu)),
+            Step::Emit(cpu, len) => {
+                let cpu = self.cpu(cpu);
+                self.begin(cpu);
+                self.write(cpu, len);
+                self.end(cpu);
+            }
+            Step::Other(cpu) => self.other(self.cpu(cpu)),
+            Step::Look => self.merge.look(self.clock),
+            Step::Fence => self.fence(),
+            Step::Yield(most) => self.yield_some(most),
+            Step::Batch => {
+                let events: Vec<Event<'_>> = self.merge.batch().collect();
+                for event in events {
+                    note(&mut self.trial, &event);
+                }
+            }
+            Step::Publish => self.merge.publish(),
+        }
+    }
+
+    fn begin(&mut self, cpu: u32) {
+        self.clock += if self.times == Times::Tied { self.numbers % 3 / 2 } else { 1 + self.numbers % 7 };
+        let writers = self.writers.get_mut(&cpu).expect("a CPU");
+        // As deep as the kernel goes: task, softirq, hardirq, NMI.
+        if writers.len() < 4 {
+            self.kernel.begin(cpu, self.clock);
+            writers.push(Writer { id: self.numbers, time: self.clock, wrote: false });
+            self.numbers += 1;
+        }
+    }
+
+    fn write(&mut self, cpu: u32, len: u8) {
+        let Some(writer) = self.writers.get_mut(&cpu).and_then(|writers| writers.last_mut()) else { return };
+        if writer.wrote {
+            return;
+        }
+        writer.wrote = true;
+        let mut payload = Vec::new();
+        payload.extend(writer.id.to_ne_bytes());
+        payload.extend(writer.time.to_ne_bytes());
+        payload.extend(std::iter::repeat_n(writer.id as u8, usize::from(len)));
+        let size = HEADER_AND_TIME + (4 + payload.len() as u64).next_multiple_of(8);
+        let (id, time) = (writer.id, writer.time);
+        let fits = self.reserve(cpu, size, Some((id, time)));
+        assert_eq!(self.kernel.write(cpu, &payload), fits, "the simulator and the model disagree about a full ring");
+        if !fits {
+            self.trial.dropped.push(id);
+        }
+    }
+
+    /// The model of a full ring. Gives whether the record fits.
+    fn reserve(&mut self, cpu: u32, size: u64, sample: Option<(u64, u64)>) -> bool {
+        let reserved = self.reserved.get_mut(&cpu).expect("a CPU");
+        let unreported = self.trial.unreported.get_mut(&cpu).expect("a CPU");
+        let lost = if *unreported > 0 { LOST } else { 0 };
+        let used = *reserved - self.kernel.tail(cpu);
+        if used + lost + size >= self.schedule.ring as u64 {
+            *unreported += 1;
+            return false;
+        }
+        if let Some((id, time)) = sample {
+            let position = *reserved + lost;
+            let lost_before = *unreported;
+            self.trial.written.push(Written { id, time, cpu, position, lost_before, yielded: false });
+        }
+        *unreported = 0;
+        *reserved += lost + size;
+        true
+    }
+
+    fn other(&mut self, cpu: u32) {
+        // Only where nothing was dropped: the model keeps losses with samples.
+        let idle = self.writers[&cpu].is_empty() && self.trial.unreported[&cpu] == 0;
+        let room = self.reserved[&cpu] - self.kernel.tail(cpu) + 24 < self.schedule.ring as u64;
+        if idle && room && self.clock > 1000 {
+            self.kernel.begin(cpu, self.clock);
+            assert!(self.kernel.write_other(cpu, perfweave::Kind(77), 5, &[3; 8]));
+            self.kernel.end(cpu);
+            *self.reserved.get_mut(&cpu).expect("a CPU") += 24;
+        }
+    }
+
+    fn end(&mut self, cpu: u32) {
+        if !self.schedule.abandons {
+            self.write(cpu, 0);
+        }
+        if let Some(writer) = self.writers.get_mut(&cpu).and_then(Vec::pop) {
+            if !writer.wrote {
+                self.trial.abandoned.push(writer.id);
+            }
+            self.kernel.end(cpu);
+        }
+    }
+
+    fn fence(&mut self) {
+        if let Some(grace) = &self.grace {
+            if grace.is_over() {
+                self.grace = None;
+                self.merge.end_fence();
+            }
+        } else if self.merge.begin_fence() {
+            self.grace = Some(self.kernel.grace());
+        }
+    }
+
+    fn yield_some(&mut self, most: u8) {
+        for n in 0..most {
+            if n % 3 == 2 {
+                // Forgotten, and so not consumed: the next is the same.
+                std::mem::forget(self.merge.next());
+            }
+            let Some(event) = self.merge.next() else { break };
+            let noted = self.trial.yielded.len();
+            note(&mut self.trial, &event);
+            // Its bytes are still borrowed here.
+            assert_tails(&self.kernel, &self.trial, self.trial.yielded.get(noted));
+        }
+    }
+
+    /// No tail has passed a record that was not yielded.
+    fn assert_tails(&self) {
+        assert_tails(&self.kernel, &self.trial, None);
+    }
+
+    fn finish(mut self) -> Trial {
+        for cpu in self.schedule.cpus.clone() {
+            while !self.writers[&cpu].is_empty() {
+                self.end(cpu);
+            }
+        }
+        self.merge.look(self.clock);
+        self.yield_some(u8::MAX);
+        for _ in 0..100 {
+            self.merge.look(u64::MAX);
+            while !matches!(self.merge.batch().next().map(|event| note(&mut self.trial, &event)), None) {}
+            if self.merge.held() == 0 {
+                break;
+            }
+            if self.grace.is_some() {
+                self.merge.end_fence();
+                self.grace = None;
+            } else if self.merge.begin_fence() {
+                self.trial.fences_at_the_end += 1;
+                self.grace = Some(self.kernel.grace());
+                assert!(self.grace.as_ref().is_some_and(sim::Grace::is_over));
+            }
+        }
+        assert_eq!(self.merge.held(), 0, "everything comes out in the end");
+        self.merge.publish();
+        for cpu in &self.schedule.cpus {
+            assert_eq!(self.kernel.tail(*cpu), self.kernel.head(*cpu), "everything is given back in the end");
+        }
+        assert_eq!(self.merge.stats().damaged, 0);
+        self.trial
+    }
+}
+
+fn assert_tails(kernel: &sim::Kernel, trial: &Trial, borrowed: Option<&Yielded>) {
+    for record in &trial.written {
+        let borrowed = borrowed.is_some_and(|event| event.id == record.id);
+        if !record.yielded || borrowed {
+            let tail = kernel.tail(record.cpu);
+            assert!(tail <= record.position, "tail {tail} passed {record:?}");
+        }
+    }
+}
+
+fn note(trial: &mut Trial, event: &Event<'_>) {
+    match event.what() {
+        What::Record(record) if record.kind() == perfweave::Kind::SAMPLE => {
+            let payload = record.payload().expect("a payload");
+            let id = payload.u64(0).expect("a number");
+            let written = trial.written.iter_mut().find(|written| written.id == id).expect("what was never written");
+            assert!(!written.yielded, "{id} came twice");
+            written.yielded = true;
+            assert_eq!((written.cpu, Some(written.time)), (record.cpu(), record.time()));
+            assert_eq!(payload.u64(8), Some(written.time));
+            let fill = payload.skip(16).expect("16 bytes");
+            // 0 to 7 bytes of padding, whatever they hold.
+            let len = fill.len().saturating_sub(7);
+            assert!(fill.iter().take(len).all(|byte| byte == id as u8), "the record's own bytes");
+            if let Some(loss) = trial.losses.last_mut()
+                && loss.2.is_none()
+            {
+                loss.2 = Some(id);
+            }
+            trial.yielded.push(Yielded {
+                id,
+                key: written.time,
+                class: event.class(),
+                late_by: event.late_by(),
+                largest_before: trial.largest,
+            });
+        }
+        What::Record(record) => {
+            assert_eq!((record.kind(), record.misc()), (perfweave::Kind(77), 5));
+            assert_eq!(record.body().get(0..8).map(|body| body.to_vec()), Some(vec![3; 8]));
+        }
+        What::Lost(lost) => trial.losses.push((lost.cpu, lost.count, None)),
+        What::Gap(gap) => trial.missing.extend(gap.first..=gap.last),
+        other => panic!("{other:?} from a lawful kernel"),
+    }
+    if event.record().is_some() {
+        trial.largest = trial.largest.max(event.key().unwrap_or(0));
+    }
+}
+

@@ -1,0 +1,93 @@
+//! A perf ring opened and mapped by somebody who is not perfweave, in libbpf's way.
+
+use perf_event_open_sys::bindings as sys;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+
+/// A BPF output event of one CPU, its ring mapped, enabled: what libbpf's `perf_buffer__open_cpu_buf` makes.
+#[derive(Debug)]
+pub struct ForeignRing {
+    base: NonNull<u8>,
+    len: usize,
+    size: usize,
+    event: OwnedFd,
+}
+
+impl ForeignRing {
+    /// Opens one with `PERF_SAMPLE_RAW` only, waking for every event.
+    pub fn open(cpu: u32, size: usize) -> io::Result<Self> {
+        let mut attr = sys::perf_event_attr::default();
+        attr.size = size_of_val(&attr) as u32;
+        attr.type_ = sys::PERF_TYPE_SOFTWARE;
+        attr.config = sys::PERF_COUNT_SW_BPF_OUTPUT.into();
+        attr.sample_type = sys::PERF_SAMPLE_RAW.into();
+        attr.sample_period = 1;
+        attr.wakeup_events = 1;
+        // SAFETY: the attribute is as long as it says.
+        let fd = unsafe { perf_event_open_sys::perf_event_open(&mut attr, -1, cpu as i32, -1, 8) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a new file descriptor.
+        let event = unsafe { OwnedFd::from_raw_fd(fd) };
+        let len = page_size() + size;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, libc::MAP_SHARED, fd, 0) };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(base.cast()).expect("not at zero");
+        Ok(Self { base, len, size, event })
+    }
+
+    /// `perf_buffer__buffer()`: the header page, and the bytes of data behind it.
+    pub fn buffer(&self) -> (NonNull<u8>, usize) {
+        (self.base, self.size)
+    }
+}
+
+impl AsFd for ForeignRing {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+}
+
+impl Drop for ForeignRing {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `open`, whole.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// Puts an event into its slot of a perf event array.
+pub fn set_slot(map: &crate::bpf::Map, cpu: u32, event: impl AsFd) -> io::Result<()> {
+    map.update(cpu, &event.as_fd().as_raw_fd().to_ne_bytes())
+}
+
+/// The two shared words of a ring, and its data: `data_head`, `data_tail`, `data_offset`, `data_size`.
+///
+/// # Safety
+/// `base` must be a mapped ring's header page.
+pub unsafe fn words(base: NonNull<u8>) -> [u64; 4] {
+    // SAFETY: offsets of the kernel's struct.
+    std::array::from_fn(|n| unsafe { base.as_ptr().add(1024 + 8 * n).cast::<u64>().read_volatile() })
+}
+
+/// A copy of a ring's data area.
+///
+/// # Safety
+/// `base` must be a mapped ring's header page with `size` bytes of data behind it.
+pub unsafe fn data(base: NonNull<u8>, size: usize) -> Vec<u8> {
+    // SAFETY: the caller's word.
+    let data = unsafe { base.as_ptr().add(page_size()) };
+    // SAFETY: as above.
+    (0..size).map(|at| unsafe { data.add(at).read_volatile() }).collect()
+}
+
+/// Bytes of a page.
+pub fn page_size() -> usize {
+    // SAFETY: reads a constant.
+    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
+}
