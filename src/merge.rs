@@ -174,14 +174,18 @@ impl Merge {
         Ok(Self { rings, state })
     }
 
-    /// Publishes the tails of everything yielded, loads every ring's head, and indexes what is new.
+    /// Publishes the tails of everything yielded, loads every ring's head, and indexes what is new. Gives how many events
+    /// that is.
     ///
     /// `now` is a reading, taken before this call, of the clock that stamps the keys. Only the lag rule uses it.
-    pub fn look(&mut self, now: u64) {
+    pub fn look(&mut self, now: u64) -> usize {
         let state = &mut self.state;
         let mut seen = None;
+        let mut found = 0;
         for (lane, lookahead) in self.rings.lanes.iter_mut().zip(&mut state.lookaheads) {
+            let before = lookahead.len();
             seen = seen.max(lookahead.look(&mut lane.ring, &lane.origin, &state.key));
+            found += lookahead.len() - before;
         }
         state.due = None;
         state.stats.looks += 1;
@@ -190,6 +194,7 @@ impl Merge {
             let front = lookahead.front()?;
             Some(Front { key: front.key, rank })
         }));
+        found
     }
 
     /// Whether what was seen holds something that a grace period begun after this call would let out. If so, wait for

@@ -33,9 +33,9 @@ use std::time::{Duration, Instant};
 /// # Waiting
 ///
 /// A reader sleeps on epoll. It looks at all heads before every sleep and after every wake, because a perf event's
-/// readiness is consumed by polling it and says nothing about the other rings, and at least every
-/// [`Reader::TICK`], because the kernel wakes it only when a part of a ring is filled: waking it for each event would
-/// interrupt the traced system each time.
+/// readiness is consumed by polling it and says nothing about the other rings. The kernel wakes it only when a part of a
+/// ring is filled, since waking it for each event would interrupt the traced system each time; so it also looks by
+/// itself, soon after it last found something, and at least every [`Reader::TICK`].
 #[derive(Debug)]
 pub struct Reader {
     merge: Merge,
@@ -44,11 +44,16 @@ pub struct Reader {
     /// Where epoll puts what is ready, so that all of it is taken notice of at once.
     ready: Vec<libc::epoll_event>,
     fences: Option<Fences>,
+    /// How long to sleep when nothing says how long.
+    tick: Duration,
 }
+
+/// How long to sleep after something was found. Doubled, up to [`Reader::TICK`], each time nothing is.
+const SHORTEST_TICK: Duration = Duration::from_millis(5);
 
 impl Reader {
     /// The longest time for which an event may lie in its ring unseen while the reader waits.
-    pub const TICK: Duration = Duration::from_millis(20);
+    pub const TICK: Duration = Duration::from_millis(100);
 
     /// Reads rings in an order.
     ///
@@ -76,7 +81,7 @@ impl Reader {
             epoll.add(fences.wake(), edge).map_err(system("wait for fences"))?;
         }
         let ready = vec![libc::epoll_event { events: 0, u64: 0 }; merge.rings().len() + 1];
-        Ok(Self { merge, hold, epoll, ready, fences })
+        Ok(Self { merge, hold, epoll, ready, fences, tick: SHORTEST_TICK })
     }
 
     /// The next event, waiting for it as long as it takes.
@@ -255,7 +260,8 @@ impl Reader {
     fn look(&mut self) {
         let clock = self.merge.rings().clock();
         let now = if self.merge.needs_clock() { clock.now().unwrap_or(0) } else { 0 };
-        self.merge.look(now);
+        let found = self.merge.look(now);
+        self.tick = if found > 0 { SHORTEST_TICK } else { (self.tick * 2).min(Self::TICK) };
         if let Some(fences) = &mut self.fences
             && fences.pause() == Some(Duration::ZERO)
             && self.merge.begin_fence()
@@ -268,7 +274,7 @@ impl Reader {
     fn pause(&self) -> Duration {
         let clock = self.merge.rings().clock();
         let now = if self.merge.needs_clock() { clock.now().unwrap_or(0) } else { 0 };
-        let mut pause = self.merge.wait(now).map_or(Self::TICK, |wait| wait.min(Self::TICK));
+        let mut pause = self.merge.wait(now).map_or(self.tick, |wait| wait.min(self.tick));
         // A fence that may not begin yet: come back when it may. One under way wakes us itself.
         if self.merge.held() > 0
             && let Some(until_next) = self.fences.as_ref().and_then(Fences::pause)

@@ -4,7 +4,7 @@ use crate::clock::Clock;
 use crate::error::Error;
 use crate::record::{Layout, Origin};
 use crate::ring::Ring;
-use crate::sys::{bpf, machine};
+use crate::sys::{bpf, machine, perf};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -114,6 +114,20 @@ impl Rings {
     /// a cause may be missing. `None` for adopted rings and for clocks that cannot be read.
     pub fn started(&self) -> Option<u64> {
         self.started
+    }
+
+    /// Stops or restarts the output into a CPU's rings (`PERF_EVENT_IOC_PAUSE_OUTPUT`). What is written meanwhile is
+    /// dropped and counted as lost. A writer that is inside at this moment finishes.
+    ///
+    /// # Errors
+    /// [`Error::NoRing`] if the CPU has none that was opened here; [`Error::System`].
+    pub fn pause_output(&self, cpu: u32, paused: bool) -> Result<(), Error> {
+        let mut found = false;
+        for event in self.lanes.iter().filter(|lane| lane.origin.cpu == cpu).filter_map(|lane| lane.ring.fd()) {
+            perf::pause_output(event, paused).map_err(|errno| Error::System { what: "pause a ring", errno })?;
+            found = true;
+        }
+        if found { Ok(()) } else { Err(Error::NoRing { cpu }) }
     }
 
     /// The memory of a CPU's ring, for reading it in one's own way. The first, where a CPU has several.

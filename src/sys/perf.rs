@@ -40,3 +40,10 @@ pub(crate) fn enable(event: BorrowedFd<'_>) -> io::Result<()> {
     let answer = unsafe { sys::ioctls::ENABLE(event.as_raw_fd(), 0) };
     super::check(answer.into()).map(drop)
 }
+
+/// Stops or restarts output into an event's ring. What is written meanwhile is lost, and counted.
+pub(crate) fn pause_output(event: BorrowedFd<'_>, paused: bool) -> io::Result<()> {
+    // SAFETY: no pointer is passed.
+    let answer = unsafe { sys::ioctls::PAUSE_OUTPUT(event.as_raw_fd(), paused.into()) };
+    super::check(answer.into()).map(drop)
+}

@@ -5,6 +5,7 @@
 pub mod bpf;
 pub mod foreign;
 pub mod load;
+pub mod privilege;
 
 /// What a test that needs the real kernel does when the kernel refuses: it skips, loudly, or fails where
 /// `PERFWEAVE_REQUIRE_KERNEL=1` says that the kernel must not refuse.

@@ -1,0 +1,147 @@
+//! No allocation per event: once its buffers have grown to what the load needs, a merge allocates nothing.
+
+use perfweave::{Hold, Merge, Order, Reader, Rings, sim};
+use perfweave_support::{bpf, kernel, load};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::time::Duration;
+
+/// Counts the allocations of the thread that asks for it.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+fn count() {
+    // Not counted while the thread goes away.
+    let _ = ALLOCATIONS.try_with(|count| count.set(count.get().map(|n| n + 1)));
+}
+
+// SAFETY: everything is the system's allocator's.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's word.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's word.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller's word.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// How often something allocates.
+fn allocations<T>(what: impl FnOnce() -> T) -> (u64, T) {
+    ALLOCATIONS.with(|count| count.set(Some(0)));
+    let value = what();
+    let counted = ALLOCATIONS.with(|count| count.take());
+    (counted.unwrap_or(0), value)
+}
+
+#[test]
+fn the_counter_counts() {
+    assert_eq!(allocations(|| vec![1u8, 2]).0, 1);
+    assert_eq!(allocations(|| 5).0, 0);
+}
+
+/// One round: records on all rings, some interrupted, so that they are out of order inside, some much so; wraps; losses.
+fn round(kernel: &sim::Kernel, cpus: &[u32], time: &mut u64) {
+    for n in 0..200 {
+        let cpu = cpus[n % cpus.len()];
+        kernel.begin(cpu, *time);
+        *time += 1;
+        let interrupts = match n {
+            50 => 80,
+            _ if n % 10 == 0 => 2,
+            _ => 0,
+        };
+        for _ in 0..interrupts {
+            kernel.emit(cpu, *time, b"interrupt");
+            *time += 1;
+        }
+        kernel.write(cpu, b"interrupted, or not");
+        kernel.end(cpu);
+    }
+}
+
+#[test]
+fn a_merge_in_steady_state_allocates_nothing() {
+    let cpus = [0, 1, 2, 7];
+    // Large enough to hold a round, and so small that rounds overtake it and records are lost.
+    for bytes in [64 << 10, 4 << 10] {
+        for hold in [Hold::FENCE, Hold::None, Hold::Round] {
+            let kernel = sim::Kernel::with(&cpus, bytes, perfweave::Layout::new(4 | 1024, true, 0));
+            let mut merge = Merge::new(kernel.rings(), Order::new().hold(hold.clone())).unwrap();
+            let mut time = 1;
+            let mut drain = || {
+                let mut seen = 0;
+                for turn in 0..3 {
+                    merge.look(0);
+                    if merge.begin_fence() {
+                        merge.end_fence();
+                    }
+                    if turn == 1 {
+                        seen += merge.batch().count();
+                    }
+                    while let Some(event) = merge.next() {
+                        seen += usize::from(event.record().is_some_and(|record| record.time().is_some()));
+                    }
+                }
+                (seen, merge.stats().repaired)
+            };
+            for _ in 0..50 {
+                round(&kernel, &cpus, &mut time);
+                drain();
+            }
+            for _ in 0..50 {
+                round(&kernel, &cpus, &mut time);
+                let (allocated, (seen, repaired)) = allocations(&mut drain);
+                assert!(seen > 100 && repaired > 100);
+                assert_eq!(allocated, 0, "{hold}, {bytes} bytes");
+            }
+        }
+    }
+}
+
+/// The whole reader on live rings, waiting included.
+#[test]
+fn a_reader_in_steady_state_allocates_nothing() {
+    let Some(events) = kernel("make a perf event array", bpf::Map::perf_event_array(load::slots())) else { return };
+    let echo = bpf::echo(&events).unwrap();
+    let rings = Rings::options().bpf_output(&events).pages(4).open().unwrap();
+    let mut reader = Reader::new(rings, Order::new()).unwrap();
+    let cpus = load::online();
+    let mut drain = || {
+        let mut seen = 0;
+        while let Some(event) = reader.next_timeout(Duration::from_millis(60)).unwrap() {
+            seen += usize::from(event.key().is_some());
+        }
+        seen
+    };
+    let write = || {
+        for n in 0..100u64 {
+            echo.run_with(cpus[n as usize % cpus.len()], &[n]).unwrap();
+        }
+    };
+    let mut grown = 0;
+    for warm in 0..30 {
+        write();
+        let (allocated, seen) = allocations(&mut drain);
+        assert!(seen > 0);
+        if warm >= 10 {
+            grown += allocated;
+        }
+    }
+    assert_eq!(grown, 0);
+}
