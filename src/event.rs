@@ -126,16 +126,16 @@ impl<'a> Event<'a> {
 
     /// A copy that can be kept.
     pub fn to_owned(&self) -> OwnedEvent {
-        let what = match self.what {
+        let what = match &self.what {
             What::Record(record) => OwnedWhat::Record(OwnedRecord {
                 bytes: record.as_bytes().to_vec().into(),
                 header: record.header(),
                 origin: Arc::clone(record.origin()),
             }),
-            What::Lost(lost) => OwnedWhat::Lost(lost),
-            What::Gap(gap) => OwnedWhat::Gap(gap),
+            What::Lost(lost) => OwnedWhat::Lost(*lost),
+            What::Gap(gap) => OwnedWhat::Gap(*gap),
             What::Damage(Damage { cpu, fault, bytes }) => {
-                OwnedWhat::Damage { cpu, fault, bytes: bytes.to_vec().into() }
+                OwnedWhat::Damage { cpu: *cpu, fault: *fault, bytes: bytes.to_vec().into() }
             }
         };
         OwnedEvent { key: self.key, class: self.class, late_by: self.late_by, what }

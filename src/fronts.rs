@@ -44,12 +44,16 @@ impl Fronts {
         let Some(top) = &mut self.top else { return };
         match key {
             Some(key) => {
-                top.key = key;
-                // Replace the heap's top and sift once; never pop and push.
-                if let Some(mut runner_up) = self.rest.peek_mut()
-                    && *runner_up < *top
-                {
-                    std::mem::swap(&mut *runner_up, top);
+                let next = Front { key, rank: top.rank };
+                match self.rest.peek() {
+                    Some(runner_up) if *runner_up < next => {
+                        *top = *runner_up;
+                        // Replaces the heap's top and sifts once; never pop and push.
+                        if let Some(mut place) = self.rest.peek_mut() {
+                            *place = next;
+                        }
+                    }
+                    _ => top.key = key,
                 }
             }
             None => self.top = self.rest.pop(),

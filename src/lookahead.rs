@@ -36,9 +36,9 @@ pub(crate) enum Keyed {
 pub(crate) struct Entry {
     pub(crate) key: u64,
     pub(crate) position: u64,
+    /// As it was checked; `Header::NONE` for damage.
+    header: Header,
     pub(crate) len: u32,
-    kind: u32,
-    misc: u16,
     pub(crate) shape: Shape,
     pub(crate) keyed: Keyed,
 }
@@ -51,7 +51,7 @@ impl Entry {
     /// The record that an entry of that shape stands for.
     #[inline]
     pub(crate) fn record<'a>(&self, bytes: Bytes<'a>, origin: &'a Arc<Origin>) -> Record<'a> {
-        Record::new(bytes, Header { kind: self.kind, misc: self.misc, size: self.len as u16 }, origin)
+        Record::new(bytes, self.header, origin)
     }
 }
 
@@ -218,8 +218,8 @@ impl Lookahead {
                     break;
                 }
             };
-            let record = Record::new(ring.bytes(position, u64::from(header.size)), header, origin);
-            let end = position + u64::from(header.size);
+            let record = Record::new(ring.bytes(position, u64::from(header.size())), header, origin);
+            let end = position + u64::from(header.size());
             if let Err(fault) = record.check() {
                 self.damage(fault, end);
                 continue;
@@ -234,7 +234,7 @@ impl Lookahead {
             // The user's function may panic: nothing of this record is kept before it returns.
             let own = key.of(&record);
             self.settle_lost(own);
-            self.place(position, header, Shape::Record, own);
+            self.insert(position, header, u32::from(header.size()), Shape::Record, own);
             self.before = own.or(self.before);
             self.cursor = end;
             seen = seen.max(own);
@@ -249,7 +249,7 @@ impl Lookahead {
     fn settle_lost(&mut self, key: Option<u64>) {
         if let Some(Waiting { position, header, id, count }) = self.lost.take() {
             self.notes.push_back((position, Note::Lost { id, count, after: self.before }));
-            self.place(position, header, Shape::Lost, key);
+            self.insert(position, header, u32::from(header.size()), Shape::Lost, key);
         }
     }
 
@@ -258,55 +258,43 @@ impl Lookahead {
     fn damage(&mut self, fault: Fault, end: u64) {
         self.settle_lost(None);
         self.notes.push_back((self.cursor, Note::Fault(fault)));
-        let entry = Entry { len: (end - self.cursor) as u32, ..self.entry(self.cursor, Shape::Damage, None) };
-        self.insert(entry);
+        self.insert(self.cursor, Header::NONE, (end - self.cursor) as u32, Shape::Damage, None);
         self.cursor = end;
     }
 
     #[inline]
-    fn place(&mut self, position: u64, header: Header, shape: Shape, key: Option<u64>) {
-        self.insert(Entry {
-            len: u32::from(header.size),
-            kind: header.kind,
-            misc: header.misc,
-            ..self.entry(position, shape, key)
-        });
-    }
-
-    #[inline]
-    fn entry(&self, position: u64, shape: Shape, own: Option<u64>) -> Entry {
+    fn insert(&mut self, position: u64, header: Header, len: u32, shape: Shape, own: Option<u64>) {
         let (key, keyed) = match (own, self.before) {
             (Some(key), _) => (key, Keyed::Own),
             (None, Some(key)) => (key, Keyed::Before),
             (None, None) => (0, Keyed::Never),
         };
-        Entry { key, position, len: 0, kind: 0, misc: 0, shape, keyed }
-    }
-
-    #[inline]
-    fn insert(&mut self, entry: Entry) {
-        match self.entries.back() {
-            Some(last) if entry.key < last.key => self.repair(entry),
-            _ => self.entries.push_back(entry),
+        let in_order = self.entries.back().is_none_or(|last| last.key <= key);
+        self.entries.push_back(Entry { key, position, header, len, shape, keyed });
+        if !in_order {
+            self.repair();
         }
     }
 
+    /// Puts the entry that was pushed last where its key belongs, or remembers that it must be.
     #[cold]
-    fn repair(&mut self, entry: Entry) {
+    fn repair(&mut self) {
+        let Some(entry) = self.entries.pop_back() else { return };
         if entry.shape == Shape::Record {
             self.repaired += 1;
         }
+        let mut place = self.entries.len();
         if let Some((smallest, _)) = &mut self.unsorted {
             *smallest = entry.key.min(*smallest);
-            return self.entries.push_back(entry);
-        }
-        let larger = self.entries.iter().rev().take(REACH).take_while(|other| other.key > entry.key).count();
-        if larger < REACH {
-            self.entries.insert(self.entries.len() - larger, entry);
         } else {
-            self.unsorted = Some((entry.key, self.entries.len()));
-            self.entries.push_back(entry);
+            let larger = self.entries.iter().rev().take(REACH).take_while(|other| other.key > entry.key).count();
+            if larger < REACH {
+                place -= larger;
+            } else {
+                self.unsorted = Some((entry.key, place));
+            }
         }
+        self.entries.insert(place, entry);
     }
 
     /// Puts in order what `repair` left: bounded work, whatever keys a ring holds.

@@ -1,15 +1,15 @@
 //! The merge: all rings' records as one stream, in place.
 
 use crate::error::Error;
-use crate::event::{Damage, Event, Gap, Lost, What};
+use crate::event::{Damage, Event, Gap, Lost, OwnedEvent, What};
 use crate::fronts::{Front, Fronts};
 use crate::hold::{Class, Frontier, Hold};
 use crate::key::Key;
 use crate::lookahead::{Entry, Keyed, Lookahead, Note, Shape};
+use crate::record::Record;
 use crate::rings::{Lane, Rings};
 use crate::sequence::{Sequence, Step};
 use std::fmt;
-use std::ops::Deref;
 use std::time::Duration;
 
 /// How a stream is put in order.
@@ -128,18 +128,22 @@ struct State {
     fronts: Fronts,
     frontier: Frontier,
     sequence: Option<Sequence>,
-    /// The largest key yielded.
-    last: Option<u64>,
+    /// The largest key yielded; 0 before any.
+    last: u64,
+    /// What is lent.
+    picked: Pick,
     /// A ring whose yielded bytes are worth publishing.
     due: Option<u32>,
     stats: Stats,
 }
 
-/// What comes next, chosen but not yet taken.
-#[derive(Clone, Copy)]
-enum Pick {
-    Entry { rank: u32, class: Class, late_by: u64 },
-    Gap(Gap),
+/// What comes next, chosen but not yet taken: the front of a ring, or the gap before it.
+#[derive(Debug, Clone, Copy)]
+struct Pick {
+    late_by: u64,
+    rank: u32,
+    class: Class,
+    gap: bool,
 }
 
 impl Merge {
@@ -167,7 +171,8 @@ impl Merge {
                 _ => None,
             },
             key: order.key,
-            last: None,
+            last: 0,
+            picked: Pick { late_by: 0, rank: 0, class: Class::Assumed, gap: false },
             due: None,
             stats: Stats::default(),
         };
@@ -223,8 +228,8 @@ impl Merge {
 
     /// Whether [`Merge::next`] has an event to give.
     #[inline]
-    pub fn is_ready(&self) -> bool {
-        self.state.pick().is_some()
+    pub fn is_ready(&mut self) -> bool {
+        self.state.pick()
     }
 
     /// The next event of what the last look found, if it may be yielded.
@@ -234,10 +239,14 @@ impl Merge {
     #[inline]
     #[expect(clippy::should_implement_trait, reason = "not an iterator: it yields what borrows from it")]
     pub fn next(&mut self) -> Option<Lent<'_>> {
+        if self.state.pick() { Some(self.lend()) } else { None }
+    }
+
+    /// Lends what was picked.
+    #[inline]
+    pub(crate) fn lend(&mut self) -> Lent<'_> {
         self.publish_due();
-        let pick = self.state.pick()?;
-        let event = self.state.event(&self.rings.lanes, pick);
-        Some(Lent { event, state: &mut self.state, pick })
+        Lent { lanes: &self.rings.lanes, state: &mut self.state }
     }
 
     /// All events that may be yielded of what the last look found, as an iterator.
@@ -299,96 +308,178 @@ impl Merge {
     }
 }
 
+// What was picked is kept in `picked` and read from there, never passed on: copying what was only just put together
+// costs more than putting it together.
 impl State {
-    /// What comes next, if anything may.
-    #[inline]
-    fn pick(&self) -> Option<Pick> {
-        let top = self.fronts.top()?;
-        let entry = self.lookaheads[top.rank as usize].front()?;
-        if let Some(sequence) = &self.sequence {
-            return self.pick_dense(sequence, entry, top.rank);
+    /// Picks what comes next, if anything may.
+    #[inline(always)]
+    fn pick(&mut self) -> bool {
+        let Some(top) = self.fronts.top() else { return false };
+        let Some(entry) = self.lookaheads[top.rank as usize].front() else { return false };
+        if self.sequence.is_some() || entry.keyed != Keyed::Own {
+            return self.pick_other(top.rank);
         }
-        match entry.keyed {
-            Keyed::Own if self.frontier.admits(entry.key) => {
-                let late_by = self.last.map_or(0, |last| last.saturating_sub(entry.key));
-                let class = if late_by > 0 { Class::Late } else { self.frontier.class() };
-                Some(Pick::Entry { rank: top.rank, class, late_by })
-            }
-            Keyed::Before if self.frontier.admits(entry.key) => Some(self.keyless(top.rank)),
-            Keyed::Never => Some(Pick::Entry { rank: top.rank, class: Class::Assumed, late_by: 0 }),
-            Keyed::Own | Keyed::Before => None,
+        if !self.frontier.admits(entry.key) {
+            return false;
         }
+        self.picked.late_by = self.last.saturating_sub(entry.key);
+        self.picked.class = if self.picked.late_by > 0 { Class::Late } else { self.frontier.class() };
+        self.picked.rank = top.rank;
+        self.picked.gap = false;
+        true
     }
 
-    /// A record without a key has its place behind the one before it, whose class it shares.
-    fn keyless(&self, rank: u32) -> Pick {
-        Pick::Entry { rank, class: self.frontier.class(), late_by: 0 }
-    }
-
+    /// The same where numbers are dense, or the entry has no key of its own.
     #[cold]
-    fn pick_dense(&self, sequence: &Sequence, entry: &Entry, rank: u32) -> Option<Pick> {
-        match (entry.keyed, sequence.step(entry.key)) {
-            (Keyed::Never, _) => Some(Pick::Entry { rank, class: Class::Assumed, late_by: 0 }),
-            (Keyed::Before, Step::Behind(_) | Step::Next) => Some(self.keyless(rank)),
-            (Keyed::Own, Step::Next) => Some(Pick::Entry { rank, class: Class::Proven, late_by: 0 }),
-            (Keyed::Own, Step::Behind(late_by)) => Some(Pick::Entry { rank, class: Class::Late, late_by }),
-            _ if !self.frontier.admits(entry.key) => None,
-            (_, Step::Ahead(first)) => Some(Pick::Gap(Gap { first, last: entry.key - 1 })),
-            (_, Step::First) => Some(Pick::Entry { rank, class: Class::Proven, late_by: 0 }),
+    #[inline(never)]
+    fn pick_other(&mut self, rank: u32) -> bool {
+        let Some(entry) = self.lookaheads[rank as usize].front() else { return false };
+        let pick = |class, late_by, gap| Some(Pick { rank, class, late_by, gap });
+        let admitted = self.frontier.admits(entry.key);
+        let step = self.sequence.as_ref().map(|sequence| sequence.step(entry.key));
+        let picked = match (entry.keyed, step) {
+            // Nothing orders it but its place in its ring.
+            (Keyed::Never, _) => pick(Class::Assumed, 0, false),
+            // It stays behind the record before it, and shares its class.
+            (Keyed::Before, Some(Step::Behind(_) | Step::Next)) => pick(self.frontier.class(), 0, false),
+            (Keyed::Before, None) if admitted => pick(self.frontier.class(), 0, false),
+            (Keyed::Own, Some(Step::Next)) => pick(Class::Proven, 0, false),
+            (Keyed::Own, Some(Step::Behind(late_by))) => pick(Class::Late, late_by, false),
+            (_, Some(Step::First)) if admitted => pick(Class::Proven, 0, false),
+            // Whatever is missing before a number that is proven to be the smallest there will ever be.
+            (_, Some(Step::Ahead(_))) if admitted => pick(Class::Proven, 0, true),
+            _ => None,
+        };
+        picked.map(|pick| self.picked = pick).is_some()
+    }
+
+    /// The entry at the front of the ring that was picked.
+    #[inline(always)]
+    fn front(&self) -> Option<&Entry> {
+        self.lookaheads[self.picked.rank as usize].front()
+    }
+
+    /// The record that was picked, if it is one.
+    #[inline(always)]
+    fn record<'a>(&self, lanes: &'a [Lane]) -> Option<Record<'a>> {
+        let lane = &lanes[self.picked.rank as usize];
+        let entry = self.front()?;
+        if entry.shape != Shape::Record || self.picked.gap {
+            return None;
+        }
+        let bytes = lane.ring.bytes(entry.position, u64::from(entry.len));
+        Some(entry.record(bytes, &lane.origin))
+    }
+
+    /// The key of what was picked.
+    #[inline(always)]
+    fn key(&self) -> Option<u64> {
+        let entry = self.front()?;
+        (entry.keyed == Keyed::Own && !self.picked.gap).then_some(entry.key)
+    }
+
+    /// The event that was picked.
+    #[inline(always)]
+    fn event<'a>(&self, lanes: &'a [Lane]) -> Event<'a> {
+        match self.record(lanes) {
+            Some(record) => self.event_of(What::Record(record)),
+            None => self.other(lanes),
         }
     }
 
-    /// The event that a pick stands for.
-    #[inline]
-    fn event<'a>(&self, lanes: &'a [Lane], pick: Pick) -> Event<'a> {
-        match pick {
-            Pick::Gap(gap) => Event { key: None, class: Class::Proven, late_by: 0, what: What::Gap(gap) },
-            Pick::Entry { rank, class, late_by } => {
-                let lane = &lanes[rank as usize];
-                let lookahead = &self.lookaheads[rank as usize];
-                let Some(entry) = lookahead.front() else { unreachable!("a pick has an entry") };
-                let key = (entry.keyed == Keyed::Own).then_some(entry.key);
-                Event { key, class, late_by, what: what(lane, lookahead, entry) }
+    #[inline(always)]
+    fn event_of<'a>(&self, what: What<'a>) -> Event<'a> {
+        Event { key: self.key(), class: self.picked.class, late_by: self.picked.late_by, what }
+    }
+
+    /// What was picked, if it is no record.
+    #[cold]
+    #[inline(never)]
+    fn other<'a>(&self, lanes: &'a [Lane]) -> Event<'a> {
+        if let Some(gap) = self.gap() {
+            return self.event_of(What::Gap(gap));
+        }
+        let lane = &lanes[self.picked.rank as usize];
+        let cpu = lane.origin.cpu;
+        let Some(entry) = self.front() else { unreachable!("what was picked has an entry") };
+        self.event_of(match self.lookaheads[self.picked.rank as usize].note(entry.position) {
+            Some(Note::Lost { id, count, after }) => What::Lost(Lost { cpu, count, id, after, until: self.key() }),
+            Some(Note::Fault(fault)) => {
+                let bytes = lane.ring.bytes(entry.position, u64::from(entry.len));
+                What::Damage(Damage { cpu, fault, bytes })
             }
+            None => unreachable!("a loss and damage have their note"),
+        })
+    }
+
+    /// The numbers that are missing before the front of a ring, if they were picked.
+    fn gap(&self) -> Option<Gap> {
+        let number = self.front()?.key;
+        match self.sequence.as_ref()?.step(number) {
+            Step::Ahead(first) if self.picked.gap => Some(Gap { first, last: number - 1 }),
+            _ => None,
         }
     }
 
     /// Takes what was picked.
     #[inline]
-    fn commit(&mut self, pick: Pick) {
-        let (rank, class, late_by) = match pick {
-            Pick::Entry { rank, class, late_by } => (rank, class, late_by),
-            Pick::Gap(gap) => {
-                self.stats.missing = self.stats.missing.saturating_add(gap.count());
-                if let Some(sequence) = &mut self.sequence {
-                    sequence.passed(gap.last);
-                }
-                return;
+    fn commit(&mut self) {
+        let Some(&Entry { key, keyed, shape, .. }) = self.front() else { return };
+        if shape != Shape::Record || self.sequence.is_some() {
+            return self.commit_other();
+        }
+        self.stats.records += 1;
+        if keyed == Keyed::Own {
+            self.last = self.last.max(key);
+        }
+        if self.picked.late_by > 0 {
+            self.count_late();
+        }
+        self.take();
+    }
+
+    /// The same for what is no record, or where numbers are dense.
+    #[cold]
+    #[inline(never)]
+    fn commit_other(&mut self) {
+        if let Some(gap) = self.gap() {
+            self.stats.missing = self.stats.missing.saturating_add(gap.count());
+            if let Some(sequence) = &mut self.sequence {
+                sequence.passed(gap.last);
             }
-        };
-        let lookahead = &mut self.lookaheads[rank as usize];
-        let Some(&entry) = lookahead.front() else { return };
-        match entry.shape {
-            Shape::Record => {
+            return;
+        }
+        let Some(&Entry { key, keyed, shape, position, .. }) = self.front() else { return };
+        match (shape, self.lookaheads[self.picked.rank as usize].note(position)) {
+            (Shape::Record, _) => {
                 self.stats.records += 1;
-                if class == Class::Late {
-                    self.stats.late += 1;
-                    self.stats.max_late = self.stats.max_late.max(late_by);
-                }
-                if entry.keyed == Keyed::Own {
-                    self.last = self.last.max(Some(entry.key));
+                if keyed == Keyed::Own {
+                    self.last = self.last.max(key);
                     if let Some(sequence) = &mut self.sequence {
-                        sequence.passed(entry.key);
+                        sequence.passed(key);
                     }
                 }
-            }
-            Shape::Lost => {
-                if let Some(Note::Lost { count, .. }) = lookahead.note(entry.position) {
-                    self.stats.lost = self.stats.lost.saturating_add(count);
+                if self.picked.class == Class::Late {
+                    self.count_late();
                 }
             }
-            Shape::Damage => self.stats.damaged += 1,
+            (Shape::Lost, Some(Note::Lost { count, .. })) => self.stats.lost = self.stats.lost.saturating_add(count),
+            _ => self.stats.damaged += 1,
         }
+        self.take();
+    }
+
+    #[cold]
+    fn count_late(&mut self) {
+        self.stats.late += 1;
+        self.stats.max_late = self.stats.max_late.max(self.picked.late_by);
+    }
+
+    /// Takes the front of the ring that was picked out of the merge.
+    #[inline]
+    fn take(&mut self) {
+        let rank = self.picked.rank;
+        let lookahead = &mut self.lookaheads[rank as usize];
         lookahead.take();
         if lookahead.unpublished() {
             self.due = Some(rank);
@@ -397,52 +488,73 @@ impl State {
     }
 }
 
-/// What an entry stands for, with its bytes where they lie.
-#[inline]
-fn what<'a>(lane: &'a Lane, lookahead: &Lookahead, entry: &Entry) -> What<'a> {
-    let bytes = lane.ring.bytes(entry.position, u64::from(entry.len));
-    match entry.shape {
-        Shape::Record => What::Record(entry.record(bytes, &lane.origin)),
-        Shape::Lost | Shape::Damage => match lookahead.note(entry.position) {
-            Some(Note::Lost { id, count, after }) => What::Lost(Lost {
-                cpu: lane.origin.cpu,
-                count,
-                id,
-                after,
-                until: (entry.keyed == Keyed::Own).then_some(entry.key),
-            }),
-            Some(Note::Fault(fault)) => What::Damage(Damage { cpu: lane.origin.cpu, fault, bytes }),
-            None => unreachable!("a loss and damage have their note"),
-        },
-    }
-}
-
-/// An event lent by [`Merge::next`]. Consumed when dropped.
+/// An event lent by [`Merge::next`] or [`Reader::next`](crate::Reader::next). Consumed when dropped.
 pub struct Lent<'a> {
-    event: Event<'a>,
+    lanes: &'a [Lane],
+    /// Its `picked` is this event.
     state: &'a mut State,
-    pick: Pick,
 }
 
-impl<'a> Deref for Lent<'a> {
-    type Target = Event<'a>;
-
+// Each looks at the event where it lies rather than at a copy made beforehand: what is not asked for is not computed.
+impl<'a> Lent<'a> {
+    /// The event.
     #[inline]
-    fn deref(&self) -> &Event<'a> {
-        &self.event
+    pub fn event(&self) -> Event<'a> {
+        self.state.event(self.lanes)
+    }
+
+    /// See [`Event::key`].
+    #[inline]
+    pub fn key(&self) -> Option<u64> {
+        self.state.key()
+    }
+
+    /// See [`Event::class`].
+    #[inline]
+    pub fn class(&self) -> Class {
+        self.state.picked.class
+    }
+
+    /// See [`Event::late_by`].
+    #[inline]
+    pub fn late_by(&self) -> u64 {
+        self.state.picked.late_by
+    }
+
+    /// See [`Event::cpu`].
+    #[inline]
+    pub fn cpu(&self) -> Option<u32> {
+        self.event().cpu()
+    }
+
+    /// See [`Event::what`].
+    #[inline]
+    pub fn what(&self) -> What<'a> {
+        self.event().what()
+    }
+
+    /// See [`Event::record`].
+    #[inline]
+    pub fn record(&self) -> Option<Record<'a>> {
+        self.state.record(self.lanes)
+    }
+
+    /// See [`Event::to_owned`].
+    pub fn to_owned(&self) -> OwnedEvent {
+        self.event().to_owned()
     }
 }
 
 impl Drop for Lent<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.state.commit(self.pick);
+        self.state.commit();
     }
 }
 
 impl fmt::Debug for Lent<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.event.fmt(f)
+        self.event().fmt(f)
     }
 }
 
@@ -457,10 +569,12 @@ impl<'a> Iterator for Batch<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<Event<'a>> {
-        let pick = self.state.pick()?;
-        let event = self.state.event(self.lanes, pick);
-        self.state.commit(pick);
-        Some(event)
+        if !self.state.pick() {
+            return None;
+        }
+        let event = Some(self.state.event(self.lanes));
+        self.state.commit();
+        event
     }
 }
 

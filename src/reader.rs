@@ -93,7 +93,7 @@ impl Reader {
     #[expect(clippy::should_implement_trait, reason = "not an iterator: it yields what borrows from it")]
     pub fn next(&mut self) -> Result<Lent<'_>, Error> {
         while !self.advance(None)? {}
-        Ok(self.lend())
+        Ok(self.merge.lend())
     }
 
     /// The next event, waiting for it at most so long; `None` when the time is over. What is still held then stays.
@@ -102,7 +102,7 @@ impl Reader {
     /// As [`Reader::next`].
     #[inline]
     pub fn next_timeout(&mut self, timeout: Duration) -> Result<Option<Lent<'_>>, Error> {
-        if self.is_ready()? || self.advance(deadline(timeout))? { Ok(Some(self.lend())) } else { Ok(None) }
+        if self.is_ready()? || self.advance(deadline(timeout))? { Ok(Some(self.merge.lend())) } else { Ok(None) }
     }
 
     /// The next event that can be had without waiting.
@@ -142,7 +142,7 @@ impl Reader {
         self.advance(deadline(Duration::ZERO))?;
         // What this look found and no more: a consumer slower than its producers would never be done.
         while let Some(event) = self.merge.next() {
-            match fold(all, *event) {
+            match fold(all, event.event()) {
                 ControlFlow::Continue(next) => all = next,
                 broken => return Ok(broken),
             }
@@ -198,15 +198,6 @@ impl Reader {
     /// The rings that are read.
     pub fn rings(&self) -> &Rings {
         self.merge.rings()
-    }
-
-    /// The event that `advance` found.
-    #[inline]
-    fn lend(&mut self) -> Lent<'_> {
-        match self.merge.next() {
-            Some(event) => event,
-            None => unreachable!("the merge is ready"),
-        }
     }
 
     /// Whether there is an event to give, without looking at the heads unless a fence ended.

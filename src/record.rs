@@ -68,6 +68,8 @@ pub struct Layout {
     tid: Option<u8>,
     /// Where READ, CALLCHAIN and RAW begin, the first fields of varying length. 8 ..= 80.
     fixed: u8,
+    /// Whether samples have raw data right there.
+    plain: bool,
     /// Offsets back from the record's end, in all others, where `sample_id_all` is set. 8 ..= 48.
     time_back: Option<u8>,
     id_back: Option<u8>,
@@ -116,6 +118,7 @@ impl Layout {
             id: None,
             tid: None,
             fixed: 8,
+            plain: sample_type & (READ | CALLCHAIN | RAW) == RAW,
             time_back: None,
             id_back: None,
             tid_back: None,
@@ -199,20 +202,20 @@ pub struct Record<'a> {
 
 impl<'a> Record<'a> {
     pub(crate) fn new(bytes: Bytes<'a>, header: Header, origin: &'a Arc<Origin>) -> Self {
-        debug_assert_eq!(bytes.len(), usize::from(header.size));
+        debug_assert_eq!(bytes.len(), usize::from(header.size()));
         Self { bytes, header, origin }
     }
 
     /// What kind of record it is.
     #[inline]
     pub fn kind(&self) -> Kind {
-        Kind(self.header.kind)
+        Kind(self.header.kind())
     }
 
     /// `perf_event_header.misc`, whose bits mean different things from kind to kind.
     #[inline]
     pub fn misc(&self) -> u16 {
-        self.header.misc
+        self.header.misc()
     }
 
     /// The CPU whose ring the record lies in, which is the CPU that wrote it.
@@ -282,7 +285,7 @@ impl<'a> Record<'a> {
     /// The kernel rounds its length up so that the record's is a multiple of 8: **0 to 7 bytes of old ring memory follow
     /// the data**, and the record does not say how many (`perf_sample_save_raw_data`, `kernel/events/core.c`). `None` for
     /// records without raw data.
-    #[inline]
+    #[inline(always)]
     pub fn payload(&self) -> Option<Bytes<'a>> {
         let (begin, size) = self.raw().ok()??;
         self.bytes.get(begin..begin + size as usize)
@@ -296,7 +299,7 @@ impl<'a> Record<'a> {
     /// Checks that the fields which `sample_type` promises fit into the record.
     #[inline]
     pub(crate) fn check(&self) -> Result<(), Fault> {
-        let short = || Fault::Short { size: self.header.size };
+        let short = || Fault::Short { size: self.header.size() };
         let len = self.bytes.len();
         match self.kind() {
             Kind::SAMPLE => self.raw().map(drop),
@@ -309,29 +312,40 @@ impl<'a> Record<'a> {
     /// Where raw data begins and how long it claims to be, checked; `None` for records that have none.
     #[inline]
     fn raw(&self) -> Result<Option<(usize, u32)>, Fault> {
-        let layout = &self.origin.layout;
         if self.kind() != Kind::SAMPLE {
             return Ok(None);
         }
-        let mut at = usize::from(layout.fixed);
-        let short = Fault::Short { size: self.header.size };
-        if layout.sample_type & (READ | CALLCHAIN) != 0 {
-            at = self.behind_read_and_callchain(at).ok_or(short)?;
+        let layout = &self.origin.layout;
+        if !layout.plain {
+            return self.raw_behind_others();
         }
-        if layout.sample_type & RAW == 0 {
-            return if at <= self.bytes.len() { Ok(None) } else { Err(short) };
-        }
-        let raw_size = self.bytes.u32(at).ok_or(short)?;
-        at += 4;
-        let room = self.bytes.len() - at;
+        self.raw_at(usize::from(layout.fixed)).map(Some)
+    }
+
+    #[inline]
+    fn raw_at(&self, at: usize) -> Result<(usize, u32), Fault> {
+        let Some(raw_size) = self.bytes.u32(at) else { return Err(Fault::Short { size: self.header.size() }) };
+        let begin = at + 4;
+        let room = self.bytes.len() - begin;
         if raw_size as usize > room {
             return Err(Fault::Raw { raw_size, room: room as u32 });
         }
-        Ok(Some((at, raw_size)))
+        Ok((begin, raw_size))
+    }
+
+    /// The same for samples with fields of varying length, or without raw data.
+    #[cold]
+    fn raw_behind_others(&self) -> Result<Option<(usize, u32)>, Fault> {
+        let layout = &self.origin.layout;
+        let short = Fault::Short { size: self.header.size() };
+        let at = self.behind_read_and_callchain(usize::from(layout.fixed)).ok_or(short)?;
+        if layout.sample_type & RAW != 0 {
+            return self.raw_at(at).map(Some);
+        }
+        if at <= self.bytes.len() { Ok(None) } else { Err(short) }
     }
 
     /// Steps over the two fields of varying length that may precede raw data (perf_event_open(2), PERF_RECORD_SAMPLE).
-    #[cold]
     fn behind_read_and_callchain(&self, mut at: usize) -> Option<usize> {
         let layout = &self.origin.layout;
         let words = |count: u64| usize::try_from(count).ok()?.checked_mul(8);
@@ -389,7 +403,8 @@ mod tests {
         words.extend(1u16.to_ne_bytes());
         words.extend(size.to_ne_bytes());
         body.iter().for_each(|word| words.extend(word.to_ne_bytes()));
-        Record::new(Bytes::from(&words[..]), Header { kind: kind.0, misc: 1, size }, origin)
+        let header = Bytes::from(&words[..8]).u64(0).unwrap();
+        Record::new(Bytes::from(&words[..]), Header::unchecked(header), origin)
     }
 
     fn two(low: u32, high: u32) -> u64 {

@@ -94,26 +94,45 @@ struct Writer {
 /// RCU read-side sections.
 #[derive(Default)]
 struct Sections {
-    open: Mutex<(u64, BTreeSet<u64>)>,
+    open: Mutex<Open>,
     closed: Condvar,
 }
 
+#[derive(Default)]
+struct Open {
+    /// The number of the section that was entered last.
+    last: u64,
+    sections: BTreeSet<u64>,
+    /// Grace periods that somebody sleeps for.
+    waiting: u32,
+}
+
+impl Open {
+    /// Whether somebody is still inside who was when `last` was the last to enter.
+    fn any_until(&self, last: u64) -> bool {
+        self.sections.first().is_some_and(|oldest| *oldest <= last)
+    }
+}
+
 impl Sections {
-    fn open(&self) -> MutexGuard<'_, (u64, BTreeSet<u64>)> {
+    fn open(&self) -> MutexGuard<'_, Open> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn enter(&self) -> u64 {
         let mut open = self.open();
-        open.0 += 1;
-        let section = open.0;
-        open.1.insert(section);
+        open.last += 1;
+        let section = open.last;
+        open.sections.insert(section);
         section
     }
 
     fn leave(&self, section: u64) {
-        self.open().1.remove(&section);
-        self.closed.notify_all();
+        let mut open = self.open();
+        open.sections.remove(&section);
+        if open.waiting > 0 {
+            self.closed.notify_all();
+        }
     }
 }
 
@@ -127,18 +146,19 @@ pub struct Grace {
 impl Grace {
     /// Whether it is over.
     pub fn is_over(&self) -> bool {
-        self.sections.open().1.first().is_none_or(|oldest| *oldest > self.last)
+        !self.sections.open().any_until(self.last)
     }
 
     /// Waits until it is over; an error after ten seconds, which is somebody's forgotten [`Kernel::end`].
     fn wait(&self) -> io::Result<()> {
-        let open = self.sections.open();
-        let held = |open: &mut (u64, BTreeSet<u64>)| open.1.first().is_some_and(|oldest| *oldest <= self.last);
-        let (_open, timeout) = self
+        let mut open = self.sections.open();
+        open.waiting += 1;
+        let (mut open, timeout) = self
             .sections
             .closed
-            .wait_timeout_while(open, Duration::from_secs(10), held)
+            .wait_timeout_while(open, Duration::from_secs(10), |open| open.any_until(self.last))
             .unwrap_or_else(PoisonError::into_inner);
+        open.waiting -= 1;
         if timeout.timed_out() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(()) }
     }
 }
@@ -196,7 +216,7 @@ impl Kernel {
     /// A grace period that begins now.
     pub fn grace(&self) -> Grace {
         let sections = Arc::clone(&self.machine.sections);
-        let last = sections.open().0;
+        let last = sections.open().last;
         Grace { sections, last }
     }
 

@@ -71,8 +71,7 @@ fn adversary(hold: Hold, time: Duration, bytes: u64) -> Option<Outcome> {
     let order = Order::new().key(Key::Payload(0)).hold(hold);
     let mut reader = Reader::new(rings, order).unwrap();
 
-    let mut outcome =
-        Outcome { yielded: 0, written: 0, lost: 0, late: 0, repaired: 0, numbers: BTreeSet::new() };
+    let mut outcome = Outcome { yielded: 0, written: 0, lost: 0, late: 0, repaired: 0, numbers: BTreeSet::new() };
     let mut largest = 0;
     let mut take = |reader: &mut Reader, outcome: &mut Outcome, timeout| {
         let mut any = false;
@@ -93,7 +92,8 @@ fn adversary(hold: Hold, time: Duration, bytes: u64) -> Option<Outcome> {
         any
     };
     {
-        let _links = (slow.attach_raw_tracepoint("sys_enter").unwrap(), quick.attach_raw_tracepoint("sys_enter").unwrap());
+        let _links =
+            (slow.attach_raw_tracepoint("sys_enter").unwrap(), quick.attach_raw_tracepoint("sys_enter").unwrap());
         let _clocks: Vec<_> = cpus.iter().map(|&cpu| interrupt.attach_clock(cpu, 200_000).unwrap()).collect();
         let _writers = load::Load::on(&cpus, |_| {
             for _ in 0..20 {
@@ -219,7 +219,8 @@ fn dense_numbers_come_one_by_one_and_gaps_are_exactly_what_was_lost() {
 fn a_fence_that_is_not_possible_is_an_error_that_says_why() {
     let kernel = sim::Kernel::new(&[0]);
     let rings = kernel.rings();
-    let error = privilege::without(move || Reader::new(rings, Order::new().hold(Hold::Fence(Fence::EXPEDITED))).unwrap_err());
+    let error =
+        privilege::without(move || Reader::new(rings, Order::new().hold(Hold::Fence(Fence::EXPEDITED))).unwrap_err());
     assert!(matches!(error, Error::NoFence { .. }), "{error}");
     assert!(error.to_string().contains("CAP_SYS_ADMIN"), "{error}");
 

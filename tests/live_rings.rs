@@ -15,9 +15,9 @@ fn echo() -> Option<(Map, Program)> {
 }
 
 /// All that comes within a moment.
-fn drain(reader: &mut Reader, mut each: impl FnMut(&perfweave::Event<'_>)) {
+fn drain(reader: &mut Reader, mut each: impl FnMut(perfweave::Event<'_>)) {
     while let Some(event) = reader.next_timeout(Duration::from_millis(200)).expect("waiting") {
-        each(&event);
+        each(event.event());
     }
 }
 
@@ -263,9 +263,7 @@ fn tracepoints_are_opened_by_name_and_by_number() {
     let Some(()) = mount_tracefs() else { return };
     let id = std::fs::read_to_string("/sys/kernel/tracing/events/sched/sched_switch/id").unwrap();
     let id: u64 = id.trim().parse().unwrap();
-    for options in
-        [Rings::options().tracepoint("sched:sched_switch"), Rings::options().tracepoint_id(id)]
-    {
+    for options in [Rings::options().tracepoint("sched:sched_switch"), Rings::options().tracepoint_id(id)] {
         let Some(rings) = kernel("open a tracepoint", options.open()) else { return };
         let mut reader = Reader::new(rings, Order::new()).unwrap();
         for &cpu in &load::online() {
@@ -298,7 +296,8 @@ fn any_event_can_be_opened_by_its_attribute() {
     attr.type_ = bindings::PERF_TYPE_SOFTWARE;
     attr.config = bindings::PERF_COUNT_SW_CPU_CLOCK.into();
     attr.sample_period = 1_000_000;
-    attr.sample_type = u64::from(bindings::PERF_SAMPLE_IP | bindings::PERF_SAMPLE_TID | bindings::PERF_SAMPLE_CALLCHAIN);
+    attr.sample_type =
+        u64::from(bindings::PERF_SAMPLE_IP | bindings::PERF_SAMPLE_TID | bindings::PERF_SAMPLE_CALLCHAIN);
     let Some(rings) = kernel("open a clock", Rings::options().event(&attr).open()) else { return };
     let mut reader = Reader::new(rings, Order::new()).unwrap();
     let _load = load::Load::on(&load::online(), |_| std::hint::spin_loop());

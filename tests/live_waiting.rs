@@ -13,7 +13,7 @@ fn open(hold: Hold) -> Option<(Reader, Program)> {
     Some((Reader::new(rings, Order::new().hold(hold)).unwrap(), echo))
 }
 
-fn number(event: &perfweave::Event<'_>) -> u64 {
+fn number(event: perfweave::Event<'_>) -> u64 {
     event.record().and_then(|record| record.payload()?.u64(0)).expect("eight bytes")
 }
 
@@ -42,7 +42,9 @@ fn thread_time() -> Duration {
 
 #[test]
 fn a_blocked_reader_is_woken_by_an_event() {
-    for hold in [Hold::FENCE, Hold::Fence(Fence::EXPEDITED), Hold::None, Hold::Round, Hold::Lag(Duration::from_millis(1))] {
+    for hold in
+        [Hold::FENCE, Hold::Fence(Fence::EXPEDITED), Hold::None, Hold::Round, Hold::Lag(Duration::from_millis(1))]
+    {
         let Some((mut reader, echo)) = open(hold.clone()) else { return };
         let writer = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(100));
@@ -51,7 +53,7 @@ fn a_blocked_reader_is_woken_by_an_event() {
             written
         });
         let event = reader.next().unwrap();
-        assert_eq!(number(&event), 7);
+        assert_eq!(number(event.event()), 7);
         let after = writer.join().unwrap().elapsed();
         // A tick and two grace periods are some 60 ms.
         assert!(after < Duration::from_secs(2), "{hold}: {after:?}");
@@ -71,7 +73,7 @@ fn a_silent_cpu_delays_nobody_and_held_events_come_out_in_silence() {
             let begin = Instant::now();
             for n in 0..5 {
                 let event = reader.next_timeout(LONG).unwrap().unwrap_or_else(|| panic!("{hold}: {n} of CPU {cpu}"));
-                assert_eq!(number(&event), n);
+                assert_eq!(number(event.event()), n);
             }
             assert!(begin.elapsed() < Duration::from_secs(2), "{hold}: {:?}", begin.elapsed());
             assert_eq!(reader.held(), 0);
@@ -123,28 +125,28 @@ fn lending_batch_and_owning_give_the_same() {
     write(0);
     let mut numbers = Vec::new();
     while let Some(event) = reader.next_timeout(Duration::from_millis(200)).unwrap() {
-        numbers.push(number(&event));
+        numbers.push(number(event.event()));
     }
     write(40);
     while numbers.len() < 80 {
         let batch: Vec<_> = reader.batch(LONG).unwrap().collect();
-        numbers.extend(batch.iter().map(number));
+        numbers.extend(batch.into_iter().map(number));
     }
     write(80);
     let owned: Vec<_> = reader.events(Duration::from_millis(200)).collect::<Result<_, _>>().unwrap();
     write(120);
-    numbers.extend(owned.iter().map(|event| number(&event.as_event())));
+    numbers.extend(owned.iter().map(|event| number(event.as_event())));
     while numbers.len() < 140 {
         // Breaks off in the middle: what it breaks off at is consumed, what follows is not.
         let broken = reader.try_fold(0, |taken, event| {
-            numbers.push(number(&event));
+            numbers.push(number(event));
             if taken == 4 { ControlFlow::Break(()) } else { ControlFlow::Continue(taken + 1) }
         });
         broken.unwrap().continue_value();
         std::thread::sleep(Duration::from_millis(5));
     }
     while numbers.len() < 160 {
-        reader.for_each(|event| numbers.push(number(&event))).unwrap();
+        reader.for_each(|event| numbers.push(number(event))).unwrap();
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(numbers, (0..160).collect::<Vec<_>>());
@@ -157,11 +159,11 @@ fn an_event_that_is_forgotten_comes_again() {
     echo.run_with(0, &[2]).unwrap();
     for _ in 0..3 {
         let event = reader.next().unwrap();
-        assert_eq!(number(&event), 1);
+        assert_eq!(number(event.event()), 1);
         std::mem::forget(event);
     }
-    assert_eq!(number(&*reader.next().unwrap()), 1);
-    assert_eq!(number(&*reader.next().unwrap()), 2);
+    assert_eq!(number(reader.next().unwrap().event()), 1);
+    assert_eq!(number(reader.next().unwrap().event()), 2);
     assert!(reader.try_next().unwrap().is_none());
 }
 
@@ -192,7 +194,7 @@ fn panics_leave_the_rings_in_order() {
     bomb.store(false, Ordering::Relaxed);
     let mut numbers = Vec::new();
     while let Some(event) = reader.try_next().unwrap() {
-        numbers.push(number(&event));
+        numbers.push(number(event.event()));
     }
     assert_eq!(numbers, [1, 2, 3, 4, 5]);
 
@@ -201,12 +203,12 @@ fn panics_leave_the_rings_in_order() {
     }
     let consumer = || {
         let event = reader.next().unwrap();
-        assert_eq!(number(&event), 6);
+        assert_eq!(number(event.event()), 6);
         panic!("the consumer panics");
     };
     assert!(catch_unwind(AssertUnwindSafe(consumer)).is_err());
-    assert_eq!(number(&*reader.next().unwrap()), 7);
-    assert_eq!(number(&*reader.next().unwrap()), 8);
+    assert_eq!(number(reader.next().unwrap().event()), 7);
+    assert_eq!(number(reader.next().unwrap().event()), 8);
 }
 
 /// Readiness of a perf event is consumed by whoever polls it first. A reader that somebody steals it from still sees
@@ -235,7 +237,7 @@ fn readiness_that_is_stolen_delays_by_a_tick_at_most() {
     for n in 1..20 {
         echo.run_with(0, &[n]).unwrap();
         let begin = Instant::now();
-        assert_eq!(number(&*reader.next_timeout(LONG).unwrap().expect("it is there")), n);
+        assert_eq!(number(reader.next_timeout(LONG).unwrap().expect("it is there").event()), n);
         assert!(begin.elapsed() < Duration::from_secs(1));
     }
     stop.end();

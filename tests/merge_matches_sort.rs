@@ -71,7 +71,8 @@ fn assumed_orders_mark_what_is_late() {
             keys.sort_unstable();
             assert_eq!(keys, trial.sorted_keys(), "each once");
             late += trial.assert_lateness_is_true();
-            trial.assert_losses_in_place();
+            // Not in place: between a loss and its record a look may find something smaller.
+            trial.assert_losses_counted();
         }
         assert!(late > 0, "schedules under which {} is wrong", hold());
     }

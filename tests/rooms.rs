@@ -5,8 +5,23 @@ use std::path::Path;
 
 /// Modules from left to right. Each may use those before it, and itself.
 const ROOMS: [&str; 17] = [
-    "error", "sys", "clock", "ring", "record", "key", "lookahead", "hold", "sequence", "fronts", "event", "rings", "open",
-    "merge", "fence", "reader", "sim",
+    "error",
+    "sys",
+    "clock",
+    "ring",
+    "record",
+    "key",
+    "lookahead",
+    "hold",
+    "sequence",
+    "fronts",
+    "event",
+    "rings",
+    "open",
+    "merge",
+    "fence",
+    "reader",
+    "sim",
 ];
 
 fn sources(path: &Path, out: &mut Vec<String>) {

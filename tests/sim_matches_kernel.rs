@@ -41,7 +41,8 @@ fn assert_same(kernels: RawRing, simulated: RawRing, trailer: usize, time_at: us
     let (sim_head, sim_tail, simulated) = image(simulated);
     assert_eq!((head, tail), (sim_head, sim_tail), "head and tail");
     let mask = kernels.len() - 1;
-    let take = |data: &[u8], from: usize, len: usize| -> Vec<u8> { (from..from + len).map(|at| data[at & mask]).collect() };
+    let take =
+        |data: &[u8], from: usize, len: usize| -> Vec<u8> { (from..from + len).map(|at| data[at & mask]).collect() };
     let mut at = tail as usize;
     while at < head as usize {
         let (theirs, ours) = (take(&kernels, at, 8), take(&simulated, at, 8));

@@ -43,31 +43,51 @@ pub enum Fault {
     },
 }
 
-/// `struct perf_event_header`, copied out of the ring.
+/// `struct perf_event_header`, copied out of the ring: one word, as it lies there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Header {
-    pub(crate) kind: u32,
-    pub(crate) misc: u16,
-    pub(crate) size: u16,
-}
+pub(crate) struct Header(u64);
 
 impl Header {
     pub(crate) const LEN: u64 = size_of::<perf_event_open_sys::bindings::perf_event_header>() as u64;
 
-    /// Takes a header apart and checks it against the bytes between its begin and the head.
+    /// Checks a header against the bytes between its begin and the head.
     #[inline]
     pub(super) fn checked(bytes: [u8; 8], room: u64) -> Result<Self, Fault> {
-        let [k0, k1, k2, k3, m0, m1, s0, s1] = bytes;
-        let header = Self {
-            kind: u32::from_ne_bytes([k0, k1, k2, k3]),
-            misc: u16::from_ne_bytes([m0, m1]),
-            size: u16::from_ne_bytes([s0, s1]),
-        };
-        let size = u64::from(header.size);
+        let header = Self(u64::from_ne_bytes(bytes));
+        let size = u64::from(header.size());
         if size < Self::LEN || size % 8 != 0 || size > room {
-            return Err(Fault::Size { size: header.size, room });
+            return Err(Fault::Size { size: header.size(), room });
         }
         Ok(header)
+    }
+
+    /// `type`
+    #[inline]
+    pub(crate) fn kind(self) -> u32 {
+        let [k0, k1, k2, k3, ..] = self.0.to_ne_bytes();
+        u32::from_ne_bytes([k0, k1, k2, k3])
+    }
+
+    /// `misc`
+    #[inline]
+    pub(crate) fn misc(self) -> u16 {
+        let [.., m0, m1, _, _] = self.0.to_ne_bytes();
+        u16::from_ne_bytes([m0, m1])
+    }
+
+    /// `size`
+    #[inline]
+    pub(crate) fn size(self) -> u16 {
+        let [.., s0, s1] = self.0.to_ne_bytes();
+        u16::from_ne_bytes([s0, s1])
+    }
+
+    /// The header of nothing, for what is no record.
+    pub(crate) const NONE: Self = Self(0);
+
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn unchecked(word: u64) -> Self {
+        Self(word)
     }
 }
 
@@ -100,8 +120,9 @@ mod tests {
             assert_eq!(fault, Fault::Size { size, room: 1 << 20 });
         }
         assert!(Header::checked(bytes(32), 24).is_err(), "past the head");
-        assert_eq!(Header::checked(bytes(32), 32), Ok(Header { kind: 9, misc: 1, size: 32 }));
-        assert_eq!(Header::checked(bytes(8), 8).map(|h| h.size), Ok(8));
+        let header = Header::checked(bytes(32), 32).unwrap();
+        assert_eq!((header.kind(), header.misc(), header.size()), (9, 1, 32));
+        assert_eq!(Header::checked(bytes(8), 8).map(Header::size), Ok(8));
         assert!(Header::checked(bytes(65528), 65528).is_ok(), "the largest the kernel writes");
     }
 }

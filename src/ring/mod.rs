@@ -317,7 +317,7 @@ mod tests {
         record(&mut kernel, 24);
         assert_eq!(ring.head(), 0, "nothing is seen without a look");
         ring.look().unwrap();
-        assert_eq!(ring.header(0).unwrap().size, 24);
+        assert_eq!(ring.header(0).unwrap().size(), 24);
         assert_eq!(ring.bytes(0, 24).len(), 24);
         ring.release(24);
         assert_eq!(kernel.tail(), 24);
