@@ -16,6 +16,8 @@ pub(crate) enum Step {
     End(u8),
     /// All three at once.
     Emit(u8, u8),
+    /// So many interrupts one after the other.
+    Burst(u8, u8),
     /// Another kind of record, without a payload.
     Other(u8),
     /// The reader looks.
@@ -43,12 +45,12 @@ pub(crate) struct Schedule {
 impl Arbitrary for Schedule {
     fn arbitrary(g: &mut Gen) -> Self {
         let cpus = g.choose(&[&[0][..], &[0, 1], &[0, 2, 3], &[1, 5, 6, 64, 300]]).expect("a choice").to_vec();
-        let ring = *g.choose(&[256, 512, 4096]).expect("a choice");
+        let ring = *g.choose(&[256, 512, 4096, 16384]).expect("a choice");
         let steps = (0..usize::arbitrary(g) % 300)
             .map(|_| {
                 let cpu = u8::arbitrary(g);
                 let len = u8::arbitrary(g) % 40;
-                match u8::arbitrary(g) % 20 {
+                match u8::arbitrary(g) % 21 {
                     0..3 => Step::Begin(cpu),
                     3..6 => Step::Write(cpu, len),
                     6..9 => Step::End(cpu),
@@ -58,6 +60,7 @@ impl Arbitrary for Schedule {
                     15..17 => Step::Fence,
                     17 => Step::Yield(len),
                     18 => Step::Batch,
+                    19 => Step::Burst(cpu, u8::arbitrary(g)),
                     _ => Step::Publish,
                 }
             })
@@ -269,6 +272,11 @@ impl Run<'_> {
                 self.begin(cpu);
                 self.write(cpu, len);
                 self.end(cpu);
+            }
+            Step::Burst(cpu, count) => {
+                for _ in 0..count {
+                    self.step(&Step::Emit(cpu, 0));
+                }
             }
             Step::Other(cpu) => self.other(self.cpu(cpu)),
             Step::Look => drop(self.merge.look(self.clock)),
