@@ -11,6 +11,7 @@
 //! ```
 
 use perfweave::{Class, Event, Fence, Hold, Key, Order, Reader, Rings, What};
+use perfweave_support::by_ring::ByRing;
 use perfweave_support::{bpf, load};
 use std::error::Error;
 use std::process::ExitCode;
@@ -135,18 +136,11 @@ struct Tally {
     largest: u64,
     /// Checked here once more, whatever the class says.
     out_of_order: u64,
-    by_ring: ByRing,
+    by_ring: ByRing<u64>,
+    largest_by_ring: u64,
     inversions_by_ring: u64,
     /// How long each event was held, in microseconds, from its key to its being yielded.
     held_us: Vec<u32>,
-}
-
-/// The same events as a reader would see them that takes one ring after the other.
-#[derive(Default)]
-struct ByRing {
-    largest: u64,
-    /// One pass: the keys of each ring, by CPU.
-    pass: Vec<Vec<u64>>,
 }
 
 impl Tally {
@@ -161,15 +155,12 @@ impl Tally {
             }
             self.largest = self.largest.max(key);
             self.held_us.push(u32::try_from(now.saturating_sub(key) / 1000).unwrap_or(u32::MAX));
-            let cpu = record.cpu() as usize;
-            if self.by_ring.pass.len() <= cpu {
-                self.by_ring.pass.resize(cpu + 1, Vec::new());
-            }
-            self.by_ring.pass[cpu].push(key);
+            self.by_ring.push(record.cpu(), key);
         }
-        for key in self.by_ring.pass.iter_mut().flat_map(|ring| ring.drain(..)) {
-            self.inversions_by_ring += u64::from(key < self.by_ring.largest);
-            self.by_ring.largest = self.by_ring.largest.max(key);
+        // One batch is what a reader finds when it is woken.
+        for key in self.by_ring.pass() {
+            self.inversions_by_ring += u64::from(key < self.largest_by_ring);
+            self.largest_by_ring = self.largest_by_ring.max(key);
         }
     }
 

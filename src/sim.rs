@@ -183,11 +183,8 @@ impl Kernel {
     /// A machine with these CPUs, whose rings are `bytes` long and laid out as given.
     ///
     /// # Panics
-    /// If `bytes` is not a power of two or less than 8, or if the layout has fields that vary in length besides raw
-    /// data.
+    /// If `bytes` is not a power of two or less than 8.
     pub fn with(cpus: &[u32], bytes: usize, layout: Layout) -> Self {
-        let varying = u64::from(sys::PERF_SAMPLE_READ | sys::PERF_SAMPLE_CALLCHAIN);
-        assert_eq!(layout.sample_type() & varying, 0, "READ and CALLCHAIN are not simulated");
         let page = machine::page_size();
         let mut simulated = Vec::new();
         let mut lanes = Vec::new();
@@ -245,7 +242,7 @@ impl Kernel {
     /// rest overwrites what lies behind.
     ///
     /// # Panics
-    /// If nobody has begun to write there.
+    /// If nobody has begun to write there, or if the rings' layout has fields that vary in length besides raw data.
     pub fn write(&self, cpu: u32, payload: &[u8]) -> bool {
         self.cpu(cpu).output(&Output::Sample(payload))
     }
@@ -432,6 +429,8 @@ impl Cpu {
         let mut bytes = vec![0; 8];
         let (kind, misc) = match output {
             Output::Sample(payload) => {
+                let varying = u64::from(sys::PERF_SAMPLE_READ | sys::PERF_SAMPLE_CALLCHAIN);
+                assert_eq!(self.layout.sample_type() & varying, 0, "READ and CALLCHAIN are not simulated");
                 self.fields(&mut bytes, &SAMPLE_ORDER, time);
                 if self.layout.sample_type() & u64::from(sys::PERF_SAMPLE_RAW) == 0 {
                     (Kind::SAMPLE, MISC_KERNEL)

@@ -2,7 +2,7 @@
 
 use perfweave::{Clock, Error, Fault, Hold, Key, Kind, Layout, Order, Reader, Ring, Rings, What, bindings};
 use perfweave_support::bpf::{Asm, Map, Program, Reg};
-use perfweave_support::{bpf, foreign, kernel, load};
+use perfweave_support::{bpf, foreign, kernel, load, tracefs};
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -245,24 +245,13 @@ fn the_kernels_time_is_on_the_clock_of_bpf_ktime() {
 }
 
 fn mount_tracefs() -> Option<()> {
-    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
-    if mounts.lines().any(|line| line.split(' ').nth(2) == Some("tracefs")) {
-        return Some(());
-    }
-    let none = None::<&str>;
-    let flags = nix::mount::MsFlags::empty();
-    let mounted = nix::mount::mount(Some("tracefs"), "/sys/kernel/tracing", Some("tracefs"), flags, none);
-    match mounted {
-        Err(nix::errno::Errno::EBUSY) => Some(()),
-        mounted => kernel("mount tracefs", mounted),
-    }
+    kernel("find tracefs", tracefs::find_or_mount()).map(drop)
 }
 
 #[test]
 fn tracepoints_are_opened_by_name_and_by_number() {
     let Some(()) = mount_tracefs() else { return };
-    let id = std::fs::read_to_string("/sys/kernel/tracing/events/sched/sched_switch/id").unwrap();
-    let id: u64 = id.trim().parse().unwrap();
+    let id = u64::from(tracefs::Format::read("sched:sched_switch").unwrap().id);
     for options in [Rings::options().tracepoint("sched:sched_switch"), Rings::options().tracepoint_id(id)] {
         let Some(rings) = kernel("open a tracepoint", options.open()) else { return };
         let mut reader = Reader::new(rings, Order::new()).unwrap();

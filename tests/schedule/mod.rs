@@ -32,6 +32,24 @@ pub(crate) enum Step {
     Publish,
 }
 
+impl Step {
+    fn from_bytes(kind: u8, cpu: u8, count: u8) -> Self {
+        match kind % 21 {
+            0..3 => Self::Begin(cpu),
+            3..6 => Self::Write(cpu, count % 40),
+            6..9 => Self::End(cpu),
+            9..12 => Self::Emit(cpu, count % 40),
+            12 => Self::Other(cpu),
+            13..15 => Self::Look,
+            15..17 => Self::Fence,
+            17 => Self::Yield(count % 40),
+            18 => Self::Batch,
+            19 => Self::Burst(cpu, count),
+            _ => Self::Publish,
+        }
+    }
+}
+
 /// A machine and what happens on it.
 #[derive(Debug, Clone)]
 pub(crate) struct Schedule {
@@ -48,21 +66,8 @@ impl Arbitrary for Schedule {
         let ring = *g.choose(&[256, 512, 4096, 16384]).expect("a choice");
         let steps = (0..usize::arbitrary(g) % 300)
             .map(|_| {
-                let cpu = u8::arbitrary(g);
-                let len = u8::arbitrary(g) % 40;
-                match u8::arbitrary(g) % 21 {
-                    0..3 => Step::Begin(cpu),
-                    3..6 => Step::Write(cpu, len),
-                    6..9 => Step::End(cpu),
-                    9..12 => Step::Emit(cpu, len),
-                    12 => Step::Other(cpu),
-                    13..15 => Step::Look,
-                    15..17 => Step::Fence,
-                    17 => Step::Yield(len),
-                    18 => Step::Batch,
-                    19 => Step::Burst(cpu, u8::arbitrary(g)),
-                    _ => Step::Publish,
-                }
+                let kind = u8::arbitrary(g);
+                Step::from_bytes(kind, u8::arbitrary(g), u8::arbitrary(g))
             })
             .collect();
         Self { cpus, ring, steps, abandons: true }
@@ -85,6 +90,15 @@ impl Arbitrary for Schedule {
 }
 
 impl Schedule {
+    /// Reads a schedule from bytes: two for the machine, then three for each step.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Self {
+        let (machine, steps) = bytes.split_at(bytes.len().min(2));
+        let [cpus, ring] = [0, 1].map(|at| usize::from(machine.get(at).copied().unwrap_or(0)));
+        let cpus = [&[0][..], &[0, 1], &[0, 2, 3], &[1, 5, 6, 64, 300]][cpus % 4].to_vec();
+        let steps = steps.chunks_exact(3).map(|step| Step::from_bytes(step[0], step[1], step[2])).collect();
+        Self { cpus, ring: [256, 512, 4096, 16384][ring % 4], steps, abandons: true }
+    }
+
     /// The same writers with a reader that takes nothing before the end.
     pub(crate) fn without_yields(mut self) -> Self {
         self.steps.retain(|step| !matches!(step, Step::Yield(_) | Step::Batch));
@@ -212,6 +226,16 @@ impl Trial {
 
     pub(crate) fn yielded_keys(&self) -> Vec<u64> {
         self.yielded.iter().map(|event| event.key).collect()
+    }
+
+    /// The numbers that a dense sequence must declare missing: those before the last written that were not.
+    pub(crate) fn missing_numbers(&self) -> Vec<u64> {
+        let mut missing = [&self.dropped[..], &self.abandoned].concat();
+        missing.sort_unstable();
+        // Behind the last that was written nothing is missing yet.
+        let last = self.written.iter().map(|record| record.id).max();
+        missing.retain(|number| Some(*number) < last);
+        missing
     }
 
     pub(crate) fn yielded_ids(&self) -> Vec<u64> {

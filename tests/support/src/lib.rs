@@ -3,9 +3,11 @@
 //! It does not know perfweave.
 
 pub mod bpf;
+pub mod by_ring;
 pub mod foreign;
 pub mod load;
 pub mod privilege;
+pub mod tracefs;
 
 /// What a test that needs the real kernel does when the kernel refuses: it skips, loudly, or fails where
 /// `PERFWEAVE_REQUIRE_KERNEL=1` says that the kernel must not refuse.

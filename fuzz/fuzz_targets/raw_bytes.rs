@@ -1,0 +1,7 @@
+//! Any bytes and any head in two rings: what comes out is what a plain decoder says.
+#![no_main]
+
+#[path = "../src/raw_bytes.rs"]
+mod raw_bytes;
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| raw_bytes::run(input));

@@ -1,0 +1,250 @@
+//! Feeds any bytes and any heads to a merge of two rings, and compares what comes out with a decoder that is too simple
+//! to be wrong: it copies the bytes out first, and sorts.
+
+use perfweave::{Fault, Hold, Layout, Merge, Order, What, sim};
+
+const TID: u64 = 2;
+const TIME: u64 = 4;
+const READ: u64 = 16;
+const CALLCHAIN: u64 = 32;
+const RAW: u64 = 1024;
+const IDENTIFIER: u64 = 65536;
+
+/// `sample_type`, `read_format`.
+const LAYOUTS: [(u64, u64); 4] =
+    [(TIME | RAW, 0), (IDENTIFIER | TID | TIME | RAW, 0), (TIME, 0), (TIME | READ | CALLCHAIN | RAW, 4 | 8)];
+
+const CPUS: [u32; 2] = [3, 8];
+
+/// What is expected of one stretch of a ring.
+#[derive(Debug, Clone, PartialEq)]
+enum Expected {
+    /// Header and body, time, payload.
+    Record(Vec<u8>, Option<u64>, Option<Vec<u8>>),
+    /// Count and id.
+    Lost(u64, u64),
+    Damage(Fault, Vec<u8>),
+}
+
+/// An expected event with the number that orders it.
+#[derive(Debug, Clone)]
+struct Place {
+    order: u64,
+    cpu: u32,
+    position: usize,
+    own: bool,
+    what: Expected,
+}
+
+/// One ring, as the model sees it.
+struct Model {
+    cpu: u32,
+    memory: Vec<u8>,
+    /// Positions as the kernel counts them.
+    tail: u64,
+    /// The sum of all bytes that were read, which is how the crate counts positions.
+    read: u64,
+    before: Option<u64>,
+    /// The head was wrong; from the next look on the ring is taken up at whatever it is then.
+    lost: bool,
+}
+
+/// Reads the input from front to back; zeros behind its end.
+struct Input<'a>(&'a [u8]);
+
+impl Input<'_> {
+    fn byte(&mut self) -> u8 {
+        let (first, rest) = self.0.split_first().unwrap_or((&0, &[]));
+        self.0 = rest;
+        *first
+    }
+
+    fn word(&mut self) -> u64 {
+        u64::from_le_bytes(std::array::from_fn(|_| self.byte()))
+    }
+
+    fn bytes(&mut self, len: usize) -> Vec<u8> {
+        (0..len).map(|_| self.byte()).collect()
+    }
+}
+
+/// One input: a layout, a ring size, and rounds of writing and reading.
+pub(crate) fn run(input: &[u8]) {
+    let mut input = Input(input);
+    let (sample_type, read_format) = LAYOUTS[usize::from(input.byte()) % LAYOUTS.len()];
+    let size = 64usize << (input.byte() % 6);
+    let layout = Layout::new(sample_type, true, read_format);
+    let kernel = sim::Kernel::with(&CPUS, size, layout);
+    let mut merge = Merge::new(kernel.rings(), Order::new().hold(Hold::None)).expect("a merge");
+    let mut models = CPUS.map(|cpu| Model { cpu, memory: vec![0; size], tail: 0, read: 0, before: None, lost: false });
+    let mut heads = [0u64; 2];
+    let mut last = 0;
+    for _ in 0..8 {
+        if input.0.is_empty() {
+            break;
+        }
+        for (model, head) in models.iter_mut().zip(&mut heads) {
+            let choice = input.byte();
+            let len = usize::from(input.byte()) * 8 % (size + 1);
+            let bytes = input.bytes(len);
+            kernel.scribble(model.cpu, *head, &bytes);
+            model.write(*head, &bytes);
+            // Mostly where the bytes end, sometimes a little off, sometimes anywhere.
+            *head = match choice % 16 {
+                0 => input.word(),
+                1 => head.wrapping_add(input.word() % (2 * size as u64)),
+                2 => head.wrapping_sub(u64::from(input.byte())),
+                _ => head.wrapping_add(len as u64),
+            };
+            kernel.force_head(model.cpu, *head);
+        }
+        let mut expected: Vec<Place> = Vec::new();
+        for (model, head) in models.iter_mut().zip(heads) {
+            model.look(head, sample_type, read_format, &mut expected);
+        }
+        expected.sort_by_key(|place| (place.order, place.cpu, place.position));
+        merge.look(0);
+        for place in &expected {
+            let event = merge.next().unwrap_or_else(|| panic!("nothing instead of {place:?}"));
+            assert_eq!(event.cpu(), Some(place.cpu));
+            assert_eq!(event.key(), place.own.then_some(place.order), "{place:?}");
+            let late_by = if place.own { u64::saturating_sub(last, place.order) } else { 0 };
+            assert_eq!(event.late_by(), late_by, "{place:?}");
+            let seen = match event.what() {
+                What::Record(record) => {
+                    if place.own {
+                        last = last.max(place.order);
+                    }
+                    let payload = record.payload().map(|payload| payload.to_vec());
+                    Expected::Record(record.as_bytes().to_vec(), record.time(), payload)
+                }
+                What::Lost(lost) => Expected::Lost(lost.count, lost.id),
+                What::Damage(damage) => Expected::Damage(damage.fault, damage.bytes.to_vec()),
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(seen, place.what);
+        }
+        assert!(merge.next().is_none(), "more than expected");
+        assert_eq!(merge.held(), 0);
+        merge.publish();
+        for model in &models {
+            assert_eq!(kernel.tail(model.cpu), model.tail, "everything read is given back");
+        }
+    }
+}
+
+impl Model {
+    fn write(&mut self, position: u64, bytes: &[u8]) {
+        for (at, byte) in (position..=u64::MAX).chain(0..).zip(bytes) {
+            let at = at as usize % self.memory.len();
+            self.memory[at] = *byte;
+        }
+    }
+
+    /// One look: everything up to the head, in ring order.
+    fn look(&mut self, head: u64, sample_type: u64, read_format: u64, out: &mut Vec<Place>) {
+        if std::mem::take(&mut self.lost) {
+            self.tail = head;
+        }
+        let size = self.memory.len() as u64;
+        let ahead = head.wrapping_sub(self.tail);
+        if ahead > size {
+            self.lost = true;
+            let fault = Fault::Head { from: self.read, to: self.read.wrapping_add(ahead), size };
+            return self.push(self.read as usize, None, Expected::Damage(fault, Vec::new()), out);
+        }
+        let bytes: Vec<u8> =
+            (0..ahead).map(|at| self.memory[self.tail.wrapping_add(at) as usize % self.memory.len()]).collect();
+        let mut at = 0;
+        let mut lost: Option<(usize, Expected)> = None;
+        while at < bytes.len() {
+            let rest = &bytes[at..];
+            let position = self.read as usize + at;
+            let (len, own, what) = decode(rest, sample_type, read_format);
+            let is_lost = matches!(what, Expected::Lost(..));
+            // A LOST record has the key of the record right behind it.
+            if let Some((position, loss)) = lost.take() {
+                let key = if is_lost || matches!(what, Expected::Damage(..)) { None } else { own };
+                self.push(position, key, loss, out);
+            }
+            if is_lost {
+                lost = Some((position, what));
+            } else {
+                self.push(position, own, what, out);
+                self.before = own.or(self.before);
+            }
+            at += len;
+        }
+        if let Some((position, loss)) = lost {
+            self.push(position, None, loss, out);
+        }
+        self.tail = head;
+        self.read += ahead;
+    }
+
+    fn push(&self, position: usize, own: Option<u64>, what: Expected, out: &mut Vec<Place>) {
+        let order = own.or(self.before).unwrap_or(0);
+        out.push(Place { order, cpu: self.cpu, position, own: own.is_some(), what });
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_ne_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
+}
+
+/// What lies at the begin of `rest`, up to the head: its length, its own key, and what it is.
+fn decode(rest: &[u8], sample_type: u64, read_format: u64) -> (usize, Option<u64>, Expected) {
+    let room = rest.len() as u64;
+    let damage = |fault, len: usize| (len, None, Expected::Damage(fault, rest[..len].to_vec()));
+    if rest.len() < 8 {
+        return damage(Fault::Size { size: 0, room }, rest.len());
+    }
+    let kind = u32::from_ne_bytes(rest[..4].try_into().expect("four bytes"));
+    let size = u16::from_ne_bytes(rest[6..8].try_into().expect("two bytes"));
+    let len = usize::from(size);
+    if len < 8 || len % 8 != 0 || len > rest.len() {
+        return damage(Fault::Size { size, room }, rest.len());
+    }
+    let record = &rest[..len];
+    let has = |field| sample_type & field != 0;
+    let count = |fields: &[u64]| fields.iter().filter(|field| has(**field)).count();
+    if kind != 9 {
+        let trailer = 8 * count(&[TID, TIME, IDENTIFIER]);
+        let body = if kind == 2 { 16 } else { 0 };
+        if len < 8 + body + trailer {
+            return damage(Fault::Short { size }, len);
+        }
+        let time_at = len - trailer + 8 * count(&[TID]);
+        let time = word(record, time_at);
+        if kind == 2 {
+            let (id, lost) = (word(record, 8).expect("an id"), word(record, 16).expect("a count"));
+            return (len, time, Expected::Lost(lost, id));
+        }
+        return (len, time, Expected::Record(record.to_vec(), time, None));
+    }
+    let time_at = 8 + 8 * count(&[IDENTIFIER, TID]);
+    let mut at = Some(8 + 8 * count(&[IDENTIFIER, TID, TIME]));
+    if has(READ) {
+        // GROUP | ID: nr, then (value, id) so many times.
+        assert_eq!(read_format, 4 | 8);
+        let skip =
+            at.and_then(|at| word(record, at)).and_then(|nr| usize::try_from(nr).ok()?.checked_mul(16)?.checked_add(8));
+        at = at.and_then(|at| at.checked_add(skip?));
+    }
+    if has(CALLCHAIN) {
+        let skip =
+            at.and_then(|at| word(record, at)).and_then(|nr| usize::try_from(nr).ok()?.checked_mul(8)?.checked_add(8));
+        at = at.and_then(|at| at.checked_add(skip?));
+    }
+    let Some(at) = at.filter(|at| *at <= len) else { return damage(Fault::Short { size }, len) };
+    let time = word(record, time_at);
+    if !has(RAW) {
+        return (len, time, Expected::Record(record.to_vec(), time, None));
+    }
+    let Some(raw_size) = record.get(at..at + 4) else { return damage(Fault::Short { size }, len) };
+    let raw_size = u32::from_ne_bytes(raw_size.try_into().expect("four bytes"));
+    match record[at + 4..].get(..raw_size as usize) {
+        Some(raw) => (len, time, Expected::Record(record.to_vec(), time, Some(raw.to_vec()))),
+        None => damage(Fault::Raw { raw_size, room: (len - at - 4) as u32 }, len),
+    }
+}
