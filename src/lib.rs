@@ -1,7 +1,58 @@
 //! The per-CPU perf ring buffers of a Linux machine as one stream of events in proven global order, merged in place.
+//!
+//! ```no_run
+//! use perfweave::{Order, Reader, Rings};
+//!
+//! let rings = Rings::options().tracepoint("sched:sched_switch").open()?;
+//! let mut reader = Reader::new(rings, Order::new())?;
+//! loop {
+//!     let event = reader.next()?;
+//!     println!("{:?} on CPU {:?}: {:?}", event.key(), event.cpu(), event.what());
+//! }
+//! # #[allow(unreachable_code)]
+//! # Ok::<(), perfweave::Error>(())
+//! ```
+//!
+//! # What holds
+//!
+//! - Keys never decrease from one event to the next, events that are marked late apart. Equal keys that are released
+//!   together come out by CPU, then by place in the ring, so the same rings always give the same stream.
+//! - Under the fence rule, which is the default, no event is late: see [`Hold`] for why, and for what it takes.
+//! - An event that is late under another rule is yielded at once, marked with how late it is, counted, never dropped.
+//! - A record lies in its ring until it is yielded and no longer borrowed. Only then does the tail pass it.
+//! - What the kernel dropped, what is missing from a sequence and what cannot be a record are events too, at their place.
+//! - Whatever bytes a ring holds: no panic, no endless loop, no read outside of it.
+//! - No allocation, no system call and no copy for an event; a wrapped record is copied if it is asked for in one piece.
+//!
+//! # Where to begin
+//!
+//! [`Rings::options`] opens rings; [`Ring`] adopts other people's; [`sim::Kernel`] simulates them. [`Order`] says by which
+//! [`Key`] and under which [`Hold`] rule they are merged. [`Reader`] merges and waits; [`Merge`] merges only, for whoever
+//! has an event loop of their own. Both yield [`Event`]s, of which most are [`Record`]s.
+//!
+//! # Hostile rings
+//!
+//! Everything read from a ring is untrusted: the head, headers, sizes, payloads. Each is read once, checked, and the checked
+//! copy used. A record that cannot be right becomes a [`Damage`] event; its ring is taken up again and the others go on.
+//!
+//! One thing cannot be checked. A lawful kernel does not write between tail and head, which is what makes a `&[u8]` into the
+//! ring sound. BPF output of more than 65,516 bytes breaks this law: it overwrites records that were not read yet, also
+//! while one looks at them. Their bytes are then garbage; lengths and bounds are not taken from them a second time.
+//!
+//! # Forked children
+//!
+//! Mappings of perf events do not survive fork(2) (`VM_DONTCOPY`). A child that uses a reader of its parent's dies of
+//! SIGSEGV; it must open its own.
 
 // Allowed in `ring` and `sys` only.
 #![deny(unsafe_code)]
+
+#[cfg(not(target_os = "linux"))]
+compile_error!("perf rings are Linux's");
+
+// data_head is an unsigned long in the kernel and would wrap at 2^32 where we count to 2^64.
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("perfweave needs a 64-bit machine");
 
 mod clock;
 mod error;
@@ -37,3 +88,8 @@ pub use rings::{RawRing, Rings};
 
 /// The kernel's `struct perf_event_attr` and constants, for [`RingOptions::event`].
 pub use perf_event_open_sys::bindings;
+
+/// The README's examples are compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

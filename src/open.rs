@@ -331,30 +331,28 @@ fn check_array(map: BorrowedFd<'_>, cpus: &[u32]) -> Result<(), Error> {
     }
 }
 
-/// The attribute that an event is opened with, before what all share is added.
+/// An event's attribute before what all that share a ring have in common is added.
+fn attr(type_: u32, config: u64) -> perf_event_attr {
+    let mut attr = perf_event_attr { type_, config, ..perf_event_attr::default() };
+    attr.sample_period = 1;
+    attr
+}
+
+/// What is to be opened for a source.
 fn plan(source: Source, cpus: &[u32]) -> Result<Planned, Error> {
     let name = source.to_string();
-    let mut attr = perf_event_attr::default();
-    attr.sample_period = 1;
     let mut map = None;
-    match source {
+    let attr = match source {
         Source::BpfOutput(duplicate) => {
             let duplicate = duplicate.map_err(|errno| Error::Array { errno })?;
             check_array(duplicate.as_fd(), cpus)?;
             map = Some(duplicate);
-            attr.type_ = bindings::PERF_TYPE_SOFTWARE;
-            attr.config = bindings::PERF_COUNT_SW_BPF_OUTPUT.into();
+            attr(bindings::PERF_TYPE_SOFTWARE, bindings::PERF_COUNT_SW_BPF_OUTPUT.into())
         }
-        Source::Tracepoint(name) => {
-            attr.type_ = bindings::PERF_TYPE_TRACEPOINT;
-            attr.config = tracepoint_id(&name)?;
-        }
-        Source::TracepointId(id) => {
-            attr.type_ = bindings::PERF_TYPE_TRACEPOINT;
-            attr.config = id;
-        }
-        Source::Attr(given) => attr = *given,
-    }
+        Source::Tracepoint(name) => attr(bindings::PERF_TYPE_TRACEPOINT, tracepoint_id(&name)?),
+        Source::TracepointId(id) => attr(bindings::PERF_TYPE_TRACEPOINT, id),
+        Source::Attr(given) => *given,
+    };
     Ok(Planned { name, attr, map })
 }
 

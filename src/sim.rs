@@ -254,7 +254,11 @@ impl Kernel {
     /// If nobody has begun to write there, if the body is no multiple of 8 bytes or too long for a record, or if the
     /// kind is SAMPLE.
     pub fn write_other(&self, cpu: u32, kind: Kind, misc: u16, body: &[u8]) -> bool {
-        assert!(kind != Kind::SAMPLE && body.len() % 8 == 0 && body.len() < 65_000, "{kind:?} of {} bytes", body.len());
+        assert!(
+            kind != Kind::SAMPLE && body.len().is_multiple_of(8) && body.len() < 65_000,
+            "{kind:?} of {} bytes",
+            body.len()
+        );
         self.cpu(cpu).output(&Output::Other { kind, misc, body })
     }
 

@@ -281,10 +281,7 @@ fn tracepoints_are_opened_by_name_and_by_number() {
 
 #[test]
 fn any_event_can_be_opened_by_its_attribute() {
-    let mut attr = bindings::perf_event_attr::default();
-    attr.type_ = bindings::PERF_TYPE_SOFTWARE;
-    attr.config = bindings::PERF_COUNT_SW_CPU_CLOCK.into();
-    attr.sample_period = 1_000_000;
+    let mut attr = foreign::software(bindings::PERF_COUNT_SW_CPU_CLOCK, 1_000_000);
     attr.sample_type =
         u64::from(bindings::PERF_SAMPLE_IP | bindings::PERF_SAMPLE_TID | bindings::PERF_SAMPLE_CALLCHAIN);
     let Some(rings) = kernel("open a clock", Rings::options().event(&attr).open()) else { return };
@@ -305,10 +302,7 @@ fn any_event_can_be_opened_by_its_attribute() {
 fn several_events_share_a_ring_and_are_told_apart() {
     let Some((map, program)) = echo() else { return };
     let Some(()) = mount_tracefs() else { return };
-    let mut attr = bindings::perf_event_attr::default();
-    attr.type_ = bindings::PERF_TYPE_SOFTWARE;
-    attr.config = bindings::PERF_COUNT_SW_CPU_CLOCK.into();
-    attr.sample_period = 1_000_000;
+    let attr = foreign::software(bindings::PERF_COUNT_SW_CPU_CLOCK, 1_000_000);
     for order in [[0, 1, 2], [2, 0, 1], [1, 2, 0]] {
         let mut options = Rings::options();
         for kind in order {
@@ -343,9 +337,7 @@ fn several_events_share_a_ring_and_are_told_apart() {
 /// Kinds of records that this crate does not know, or that have no payload, come through as they are.
 #[test]
 fn other_records_pass_undamaged() {
-    let mut attr = bindings::perf_event_attr::default();
-    attr.type_ = bindings::PERF_TYPE_SOFTWARE;
-    attr.config = bindings::PERF_COUNT_SW_DUMMY.into();
+    let mut attr = foreign::software(bindings::PERF_COUNT_SW_DUMMY, 0);
     attr.set_comm(1);
     attr.set_task(1);
     attr.set_mmap(1);

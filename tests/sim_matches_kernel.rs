@@ -30,8 +30,10 @@ fn steps(g: &mut Gen) -> Vec<Step> {
 
 /// A ring's two words and its bytes.
 fn image(raw: RawRing) -> (u64, u64, Vec<u8>) {
-    // SAFETY: both rings of the test outlive it, and nobody writes while we read.
-    let ([head, tail, ..], data) = unsafe { (foreign::words(raw.base), foreign::data(raw.base, raw.size)) };
+    // SAFETY: a ring that outlives the test.
+    let [head, tail, ..] = unsafe { foreign::words(raw.base) };
+    // SAFETY: as above, and nobody writes while we read.
+    let data = unsafe { foreign::data(raw.base, raw.size) };
     (head, tail, data)
 }
 
@@ -77,10 +79,7 @@ fn compare(layout: Layout, steps: &[Step]) -> Option<u64> {
     let array = Map::array(1000, SIZES.len() as u32).unwrap();
     let page = foreign::page_size();
 
-    let mut attr = sys::perf_event_attr::default();
-    attr.type_ = sys::PERF_TYPE_SOFTWARE;
-    attr.config = sys::PERF_COUNT_SW_BPF_OUTPUT.into();
-    attr.sample_period = 1;
+    let mut attr = foreign::software(sys::PERF_COUNT_SW_BPF_OUTPUT, 1);
     attr.sample_type = layout.sample_type();
     let options = Rings::options().bpf_output(&events).pages(1).cpus([0]);
     // A second event makes the crate ask for IDENTIFIER too.

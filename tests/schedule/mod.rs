@@ -430,7 +430,9 @@ impl Run<'_> {
         self.yield_some(u8::MAX);
         for _ in 0..100 {
             self.merge.look(u64::MAX);
-            while !matches!(self.merge.batch().next().map(|event| note(&mut self.trial, event)), None) {}
+            while let Some(event) = self.merge.batch().next() {
+                note(&mut self.trial, event);
+            }
             if self.merge.held() == 0 {
                 break;
             }

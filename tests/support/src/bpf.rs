@@ -458,11 +458,7 @@ impl Program {
     /// Runs it in interrupt context, every so many nanoseconds of a CPU, until the answer is dropped.
     pub fn attach_clock(&self, cpu: u32, period_ns: u64) -> io::Result<OwnedFd> {
         use perf_event_open_sys::bindings as sys;
-        let mut attr = sys::perf_event_attr::default();
-        attr.type_ = sys::PERF_TYPE_SOFTWARE;
-        attr.config = sys::PERF_COUNT_SW_CPU_CLOCK.into();
-        attr.size = size_of_val(&attr) as u32;
-        attr.sample_period = period_ns;
+        let mut attr = crate::foreign::software(sys::PERF_COUNT_SW_CPU_CLOCK, period_ns);
         // SAFETY: the attribute is as long as it says.
         let fd = unsafe { perf_event_open_sys::perf_event_open(&mut attr, -1, cpu as i32, -1, 8) };
         if fd < 0 {

@@ -5,6 +5,15 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
+/// The attribute of a software event that samples with a period.
+pub fn software(config: u32, period: u64) -> sys::perf_event_attr {
+    let size = size_of::<sys::perf_event_attr>() as u32;
+    let (type_, config) = (sys::PERF_TYPE_SOFTWARE, config.into());
+    let mut attr = sys::perf_event_attr { size, type_, config, ..sys::perf_event_attr::default() };
+    attr.sample_period = period;
+    attr
+}
+
 /// A BPF output event of one CPU, its ring mapped, enabled: what libbpf's `perf_buffer__open_cpu_buf` makes.
 #[derive(Debug)]
 pub struct ForeignRing {
@@ -17,12 +26,8 @@ pub struct ForeignRing {
 impl ForeignRing {
     /// Opens one with `PERF_SAMPLE_RAW` only, waking for every event.
     pub fn open(cpu: u32, size: usize) -> io::Result<Self> {
-        let mut attr = sys::perf_event_attr::default();
-        attr.size = size_of_val(&attr) as u32;
-        attr.type_ = sys::PERF_TYPE_SOFTWARE;
-        attr.config = sys::PERF_COUNT_SW_BPF_OUTPUT.into();
+        let mut attr = software(sys::PERF_COUNT_SW_BPF_OUTPUT, 1);
         attr.sample_type = sys::PERF_SAMPLE_RAW.into();
-        attr.sample_period = 1;
         attr.wakeup_events = 1;
         // SAFETY: the attribute is as long as it says.
         let fd = unsafe { perf_event_open_sys::perf_event_open(&mut attr, -1, cpu as i32, -1, 8) };
