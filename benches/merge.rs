@@ -59,23 +59,27 @@ fn unordered(rings: &[RawRing]) -> u64 {
     let mut sum: u64 = 0;
     for ring in rings {
         let page = ring.base.as_ptr();
-        // SAFETY: offsets of `data_head` and `data_tail` in the header page of a simulated ring.
-        let (head, tail) = unsafe { (&*page.add(1024).cast::<AtomicU64>(), &*page.add(1032).cast::<AtomicU64>()) };
-        // SAFETY: the data follows the header page.
-        let data = unsafe { page.add(4096) };
+        let shared = |offset| {
+            let word = page.wrapping_add(offset).cast::<AtomicU64>();
+            // SAFETY: `data_head` or `data_tail` in the header page of a simulated ring.
+            unsafe { &*word }
+        };
+        let (head, tail) = (shared(1024), shared(1032));
         let mask = ring.size as u64 - 1;
+        let data = page.wrapping_add(4096);
         let word = |position: u64| {
+            let at = data.wrapping_add((position & mask) as usize).cast::<u64>();
             // SAFETY: below `size`, and aligned because records are.
-            unsafe { data.add((position & mask) as usize).cast::<u64>().read() }
+            unsafe { at.read() }
         };
         let unaligned = |position: u64| {
             let at = (position & mask) as usize;
-            if at + 8 <= ring.size {
-                // SAFETY: within the data area.
-                unsafe { data.add(at).cast::<u64>().read_unaligned() }
-            } else {
-                0
+            if at + 8 > ring.size {
+                return 0;
             }
+            let at = data.wrapping_add(at).cast::<u64>();
+            // SAFETY: within the data area.
+            unsafe { at.read_unaligned() }
         };
         let end = head.load(Ordering::Acquire);
         let mut at = tail.load(Ordering::Relaxed);
