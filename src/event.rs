@@ -31,7 +31,8 @@ pub enum What<'a> {
 /// Records that the kernel dropped: `PERF_RECORD_LOST`.
 ///
 /// The kernel writes it together with the next record that fits (`__perf_output_begin`,
-/// `kernel/events/ring_buffer.c`), and it is yielded right before that record.
+/// `kernel/events/ring_buffer.c`), and it has its place right before that record. Under a rule that only assumes the order,
+/// something with a smaller key may turn up between the two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Lost {
@@ -42,6 +43,8 @@ pub struct Lost {
     /// The id of the event that wrote the record after the loss (`PERF_EVENT_IOC_ID`). The lost ones may have been other
     /// events' that share the ring.
     pub id: u64,
+    /// The source that id stands for, as [`Record::source`] has it.
+    pub source: Option<usize>,
     /// The key of the record before the loss in the same ring; `None` if it is the first or none had a key.
     pub after: Option<u64>,
     /// The key of the record behind the loss in the same ring, with which the kernel wrote the count down.

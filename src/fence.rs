@@ -5,6 +5,7 @@ use crate::hold::Fence;
 use crate::sys::grace::Grace;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -48,6 +49,10 @@ struct Orders {
     stop: bool,
 }
 
+/// The shortest time between the begins of two fences that are not expedited: where `/sys/kernel/rcu_expedited` is set,
+/// they take no longer than those and interrupt every CPU as well.
+const SHORTEST: Duration = Duration::from_millis(1);
+
 impl Shared {
     fn orders(&self) -> MutexGuard<'_, Orders> {
         self.orders.lock().unwrap_or_else(PoisonError::into_inner)
@@ -73,7 +78,7 @@ impl Fences {
             let fence = fence.clone();
             move || {
                 // Ways are tried on this thread, because a mount namespace belongs to the thread that enters it.
-                match Way::open(&fence) {
+                match fence.open_here() {
                     Ok(mut way) => {
                         let _ = told.send(Ok(way.name()));
                         serve(&shared, &mut way);
@@ -85,7 +90,7 @@ impl Fences {
         let thread = spawn_without_signals(body).map_err(system("start a thread"))?;
         let every = match fence {
             Fence::Expedited { every } => *every,
-            _ => Duration::ZERO,
+            _ => SHORTEST,
         };
         match answer.recv() {
             Ok(Ok(name)) => Ok(Self {
@@ -162,45 +167,72 @@ impl Drop for Fences {
     }
 }
 
+impl Fence {
+    /// Opens something to wait for grace periods with, for whoever drives a [`Merge`](crate::Merge).
+    ///
+    /// [`Fence::Expedited`] moves the calling thread to a mount namespace of its own, with nothing in it: open and use it
+    /// on a thread that does nothing else.
+    ///
+    /// # Errors
+    /// [`Error::NoFence`] if none of the fence's ways is possible.
+    pub fn open(&self) -> Result<GracePeriods, Error> {
+        self.open_here().map_err(|tried| Error::NoFence { tried })
+    }
+
+    /// Opens the first way that works, or says why none does.
+    fn open_here(&self) -> Result<GracePeriods, String> {
+        let named = |name: &'static str| move |errno: io::Error| format!("{name}: {errno}");
+        let membarrier = || Grace::membarrier().map_err(named("membarrier"));
+        let map = || Grace::map().map_err(named("array of maps"));
+        let grace = match self {
+            Self::Auto => membarrier().or_else(|first| map().map_err(|second| format!("{first}; {second}"))),
+            Self::Membarrier => membarrier(),
+            Self::Map => map(),
+            Self::Expedited { .. } => Grace::expedited().map_err(named("expedited (needs CAP_SYS_ADMIN)")),
+            Self::Custom(wait) => return Ok(GracePeriods(Way::Custom(Arc::clone(wait)))),
+        };
+        grace.map(|grace| GracePeriods(Way::Kernel(grace)))
+    }
+}
+
+/// A way to wait for grace periods that works here. See [`Fence::open`].
+pub struct GracePeriods(Way);
+
 /// A grace period of the kernel's, or of the user's.
 enum Way {
     Kernel(Grace),
     Custom(Arc<dyn Fn() -> io::Result<()> + Send + Sync>),
 }
 
-impl Way {
-    /// Opens the first way that works, or says why none does.
-    fn open(fence: &Fence) -> Result<Self, String> {
-        let named = |name: &'static str| move |errno: io::Error| format!("{name}: {errno}");
-        let membarrier = || Grace::membarrier().map_err(named("membarrier"));
-        let map = || Grace::map().map_err(named("array of maps"));
-        let grace = match fence {
-            Fence::Auto => membarrier().or_else(|first| map().map_err(|second| format!("{first}; {second}"))),
-            Fence::Membarrier => membarrier(),
-            Fence::Map => map(),
-            Fence::Expedited { .. } => Grace::expedited().map_err(named("expedited (needs CAP_SYS_ADMIN)")),
-            Fence::Custom(wait) => return Ok(Self::Custom(Arc::clone(wait))),
-        };
-        grace.map(Self::Kernel)
-    }
-
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Kernel(grace) => grace.name(),
-            Self::Custom(_) => "custom",
+impl GracePeriods {
+    /// Which way it is: "membarrier", "map", "expedited" or "custom".
+    pub fn name(&self) -> &'static str {
+        match &self.0 {
+            Way::Kernel(grace) => grace.name(),
+            Way::Custom(_) => "custom",
         }
     }
 
-    fn wait(&mut self) -> io::Result<()> {
-        match self {
-            Self::Kernel(grace) => grace.wait(),
-            Self::Custom(wait) => wait(),
+    /// Waits for a grace period that begins now. Blocks, and cannot be interrupted.
+    ///
+    /// # Errors
+    /// What the kernel, or the function, says. Nothing is proven then.
+    pub fn wait(&mut self) -> io::Result<()> {
+        match &mut self.0 {
+            Way::Kernel(grace) => grace.wait(),
+            Way::Custom(wait) => wait(),
         }
     }
 }
 
+impl fmt::Debug for GracePeriods {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("GracePeriods").field(&self.name()).finish()
+    }
+}
+
 /// The thread: waits for an order, then for a grace period, then says so.
-fn serve(shared: &Shared, way: &mut Way) {
+fn serve(shared: &Shared, way: &mut GracePeriods) {
     let mut ended = 0;
     loop {
         {

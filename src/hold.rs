@@ -65,6 +65,9 @@ impl fmt::Display for Hold {
 
 /// A way to wait for a kernel grace period: `synchronize_rcu()` seen from user space.
 ///
+/// [`Reader`](crate::Reader) waits on a thread of its own, beside the consumer. For whoever drives a
+/// [`Merge`](crate::Merge) there is [`Fence::open`].
+///
 /// None waits for BPF programs that may sleep, but those too write their kernel timestamps inside a section that is
 /// waited for.
 #[derive(Clone, Default)]
@@ -92,7 +95,7 @@ pub enum Fence {
         every: Duration,
     },
     /// A grace period of one's own: the function returns once every record whose key was drawn before the call is
-    /// published. `sim` has such a fence for its rings.
+    /// published. `sim` has such a fence for its rings. Dropping the reader waits for a call that is under way.
     Custom(Arc<dyn Fn() -> io::Result<()> + Send + Sync>),
 }
 
@@ -123,9 +126,9 @@ impl fmt::Debug for Fence {
 pub enum Class {
     /// No event with a smaller key exists that was not yielded before.
     Proven,
-    /// The hold rule, or a full ring, let it out before that was certain.
+    /// The hold rule let it out before that was certain.
     Assumed,
-    /// An event with a larger key was yielded before it.
+    /// An event with a larger key was yielded before it; of dense numbers, one with a larger or the same number.
     Late,
 }
 
@@ -198,9 +201,11 @@ impl Frontier {
         useful
     }
 
-    /// The fence has ended.
-    pub(crate) fn end_fence(&mut self) {
-        self.fenced = self.fencing.take().max(self.fenced);
+    /// The fence has ended. False if none was under way.
+    pub(crate) fn end_fence(&mut self) -> bool {
+        let ended = self.fencing.take();
+        self.fenced = ended.max(self.fenced);
+        ended.is_some()
     }
 
     /// The fence failed, and proves nothing.

@@ -1,6 +1,8 @@
 //! Where a record's key is.
 
+use crate::clock::Clock;
 use crate::record::Record;
+use crate::ring::Fault;
 use std::fmt;
 
 /// The function behind [`Key::Fn`].
@@ -37,12 +39,52 @@ impl Key {
     }
 
     #[inline]
-    pub(crate) fn of(&self, record: &Record<'_>) -> Option<u64> {
+    fn of(&self, record: &Record<'_>) -> Option<u64> {
         match self {
             Self::Time => record.time(),
             Self::Payload(offset) => record.payload()?.u64(*offset),
             Self::Fn(extract) => extract(record),
         }
+    }
+}
+
+/// Where keys are, and how large they can be.
+#[derive(Debug)]
+pub(crate) struct Keys {
+    key: Key,
+    /// The clock that keys are read from, where that is known and can be read.
+    clock: Option<Clock>,
+    /// A reading of it: no key below can be from the future.
+    now: u64,
+}
+
+/// How far a key may be ahead of the clock, in nanoseconds: much more than CPUs' clocks differ by, and no longer than a
+/// wrong key may be allowed to hold anything up.
+const SLACK: u64 = 1_000_000_000;
+
+impl Keys {
+    /// `clock`: if keys are times, the clock they are from.
+    pub(crate) fn new(key: Key, clock: Option<Clock>) -> Self {
+        Self { key, clock: clock.filter(|clock| clock.now().is_some()), now: 0 }
+    }
+
+    /// A record's key, if it has one. A time that has not come yet is a fault: taken for a key, one would make everything
+    /// behind it late, or hold it for ever.
+    #[inline]
+    pub(crate) fn of(&mut self, record: &Record<'_>) -> Result<Option<u64>, Fault> {
+        let key = self.key.of(record);
+        match key {
+            Some(time) if self.clock.is_some() && time > self.now => self.check(time).map(Some),
+            key => Ok(key),
+        }
+    }
+
+    /// Reads the clock anew. The record lies before a head that was loaded already, so the reading is later than it.
+    #[cold]
+    fn check(&mut self, time: u64) -> Result<u64, Fault> {
+        let now = self.clock.and_then(Clock::now).unwrap_or(u64::MAX);
+        self.now = now;
+        if time > now.saturating_add(SLACK) { Err(Fault::Time { time, now }) } else { Ok(time) }
     }
 }
 
@@ -53,5 +95,26 @@ impl fmt::Debug for Key {
             Self::Payload(offset) => f.debug_tuple("Payload").field(offset).finish(),
             Self::Fn(_) => f.write_str("Fn"),
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::{Key, Keys, SLACK};
+    use crate::clock::Clock;
+    use crate::ring::Fault;
+
+    #[test]
+    fn a_time_that_has_not_come_yet_is_a_fault() {
+        let mut keys = Keys::new(Key::Time, Some(Clock::Monotonic));
+        let now = Clock::Monotonic.now().unwrap();
+        assert_eq!(keys.check(now), Ok(now));
+        assert_eq!(keys.check(now + SLACK / 2), Ok(now + SLACK / 2), "clocks may differ a little");
+        for wild in [now + 10 * SLACK, 1 << 63, u64::MAX] {
+            assert!(matches!(keys.check(wild), Err(Fault::Time { time, .. }) if time == wild));
+        }
+        assert!(keys.now >= now);
+        // Where there is no clock, nothing can be said.
+        assert!(Keys::new(Key::Time, Some(Clock::Perf)).clock.is_none());
     }
 }

@@ -77,6 +77,7 @@ mod sys;
 pub use clock::Clock;
 pub use error::{Cure, Error};
 pub use event::{Damage, Event, Gap, Lost, OwnedEvent, What};
+pub use fence::GracePeriods;
 pub use hold::{Class, Fence, Hold};
 pub use key::Key;
 pub use merge::{Batch, Lent, Merge, Order, Stats};

@@ -5,7 +5,8 @@
 //! is indexed here, and a ring offers its smallest unyielded key rather than its oldest record. Where a ring is in order,
 //! an entry is pushed at one end and popped at the other, and nothing else happens.
 
-use crate::key::Key;
+use crate::hold::Class;
+use crate::key::Keys;
 use crate::record::{Kind, Origin, Record};
 use crate::ring::{Bytes, Fault, Header, Ring};
 use binary_heap_plus::{BinaryHeap, MinComparator};
@@ -83,16 +84,19 @@ const REACH: usize = 64;
 /// One ring's index.
 #[derive(Debug)]
 pub(crate) struct Lookahead {
-    /// INVARIANT: sorted by (key, position) between looks.
+    /// INVARIANT: sorted by (key, position) after `settle`.
     entries: VecDeque<Entry>,
     /// Where a look had to leave the order: the smallest key out of place, and how many entries before it are sorted.
     unsorted: Option<(u64, usize)>,
-    /// INVARIANT: sorted by position; one for each LOST and damage entry.
-    notes: VecDeque<(u64, Note)>,
+    /// INVARIANT: sorted by position; one for each LOST and damage entry, `None` once that was yielded, and never at
+    /// either end then.
+    notes: VecDeque<(u64, Option<Note>)>,
     /// A LOST record that waits for the record it was written with, which has its key.
     lost: Option<Waiting>,
     /// Key of the record indexed last.
     before: Option<u64>,
+    /// The largest key ever indexed.
+    largest: Option<u64>,
     /// Everything before it is indexed.
     cursor: u64,
     /// Everything before it is yielded.
@@ -105,6 +109,8 @@ pub(crate) struct Lookahead {
     lost_head: bool,
     /// Records that arrived out of order and were put in place.
     repaired: u64,
+    /// Class and lateness of the record with a key that was yielded last, which those without one behind it share.
+    pub(crate) yielded: (Class, u64),
 }
 
 impl Lookahead {
@@ -115,12 +121,14 @@ impl Lookahead {
             notes: VecDeque::new(),
             lost: None,
             before: None,
+            largest: None,
             cursor: 0,
             tail: 0,
             publish_at: 0,
             done: BinaryHeap::new_min(),
             lost_head: false,
             repaired: 0,
+            yielded: (Class::Assumed, 0),
         }
     }
 
@@ -155,7 +163,7 @@ impl Lookahead {
     /// What was noted of an entry.
     pub(crate) fn note(&self, position: u64) -> Option<Note> {
         let at = self.notes.binary_search_by_key(&position, |(at, _)| *at).ok()?;
-        Some(self.notes[at].1)
+        self.notes[at].1
     }
 
     /// Takes the smallest entry as yielded. The tail follows as far as all before it is yielded too.
@@ -183,32 +191,44 @@ impl Lookahead {
     #[cold]
     fn forget(&mut self, position: u64) {
         if let Ok(at) = self.notes.binary_search_by_key(&position, |(at, _)| *at) {
-            self.notes.remove(at);
+            self.notes[at].1 = None;
+        }
+        // Not removed from the middle: that would take as long as there are notes.
+        while let Some((_, None)) = self.notes.front() {
+            self.notes.pop_front();
+        }
+        while let Some((_, None)) = self.notes.back() {
+            self.notes.pop_back();
         }
     }
 
-    /// Publishes the tail, loads the head and indexes what is new. Gives the largest key found, if any.
-    pub(crate) fn look(&mut self, ring: &mut Ring, origin: &Arc<Origin>, key: &Key) -> Option<u64> {
+    /// The largest key ever indexed.
+    pub(crate) fn largest(&self) -> Option<u64> {
+        self.largest
+    }
+
+    /// Publishes the tail, loads the head and indexes what is new. Panics if the key function does; then
+    /// [`Lookahead::settle`] must be called before anything else.
+    pub(crate) fn look(&mut self, ring: &mut Ring, origin: &Arc<Origin>, key: &mut Keys) {
         self.publish(ring);
         if self.lost_head {
             if self.tail != self.cursor || !self.entries.is_empty() {
-                return None;
+                return;
             }
             ring.take_up();
             self.lost_head = false;
         }
         let head = ring.look();
-        let seen = self.index(ring, origin, key);
+        self.index(ring, origin, key);
         if let Err(fault) = head {
             self.lost_head = true;
             self.damage(fault, self.cursor);
         }
-        seen
+        self.settle();
     }
 
     /// Indexes everything up to the ring's head.
-    fn index(&mut self, ring: &Ring, origin: &Arc<Origin>, key: &Key) -> Option<u64> {
-        let mut seen = None;
+    fn index(&mut self, ring: &Ring, origin: &Arc<Origin>, key: &mut Keys) {
         while self.cursor < ring.head() {
             let position = self.cursor;
             let header = match ring.header(position) {
@@ -232,23 +252,27 @@ impl Lookahead {
                 continue;
             }
             // The user's function may panic: nothing of this record is kept before it returns.
-            let own = key.of(&record);
+            let own = match key.of(&record) {
+                Ok(own) => own,
+                Err(fault) => {
+                    self.damage(fault, end);
+                    continue;
+                }
+            };
             self.settle_lost(own);
             self.insert(position, header, u32::from(header.size()), Shape::Record, own);
             self.before = own.or(self.before);
             self.cursor = end;
-            seen = seen.max(own);
+            self.largest = self.largest.max(own);
         }
         self.settle_lost(None);
-        self.sort();
-        seen
     }
 
     /// Places a waiting LOST record right before the record it was written with.
     #[inline]
     fn settle_lost(&mut self, key: Option<u64>) {
         if let Some(Waiting { position, header, id, count }) = self.lost.take() {
-            self.notes.push_back((position, Note::Lost { id, count, after: self.before }));
+            self.notes.push_back((position, Some(Note::Lost { id, count, after: self.before })));
             self.insert(position, header, u32::from(header.size()), Shape::Lost, key);
         }
     }
@@ -257,7 +281,7 @@ impl Lookahead {
     #[cold]
     fn damage(&mut self, fault: Fault, end: u64) {
         self.settle_lost(None);
-        self.notes.push_back((self.cursor, Note::Fault(fault)));
+        self.notes.push_back((self.cursor, Some(Note::Fault(fault))));
         self.insert(self.cursor, Header::NONE, (end - self.cursor) as u32, Shape::Damage, None);
         self.cursor = end;
     }
@@ -297,8 +321,8 @@ impl Lookahead {
         self.entries.insert(place, entry);
     }
 
-    /// Puts in order what `repair` left: bounded work, whatever keys a ring holds.
-    fn sort(&mut self) {
+    /// Ends a look: puts in order what `repair` left. Bounded work, whatever keys a ring holds.
+    pub(crate) fn settle(&mut self) {
         if let Some((smallest, sorted)) = self.unsorted.take() {
             let entries = self.entries.make_contiguous();
             let from = entries[..sorted].partition_point(|entry| entry.key <= smallest);

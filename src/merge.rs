@@ -4,12 +4,13 @@ use crate::error::Error;
 use crate::event::{Damage, Event, Gap, Lost, OwnedEvent, What};
 use crate::fronts::{Front, Fronts};
 use crate::hold::{Class, Frontier, Hold};
-use crate::key::Key;
+use crate::key::{Key, Keys};
 use crate::lookahead::{Entry, Keyed, Lookahead, Note, Shape};
 use crate::record::Record;
 use crate::rings::{Lane, Rings};
 use crate::sequence::{Sequence, Step};
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 /// How a stream is put in order.
@@ -65,8 +66,9 @@ pub struct Stats {
 /// The rings of a machine merged into one stream, without waiting: the engine of [`Reader`](crate::Reader), for whoever
 /// has an event loop of their own.
 ///
-/// It sees only what was there at the last [`Merge::look`]. Under the fence rule, call [`Merge::begin_fence`] after each
-/// look, wait for a grace period if it says so, call [`Merge::end_fence`] and look again.
+/// It sees only what was there at the last [`Merge::look`]; [`Rings::fds`](crate::Rings::fds) become readable when there
+/// may be more. Under the fence rule, call [`Merge::begin_fence`] after each look, wait for a grace period if it says so
+/// ([`Fence::open`](crate::Fence::open) gives something to wait with), call [`Merge::end_fence`] and look again.
 ///
 /// ```
 /// # use perfweave::{Hold, Merge, Order, What, sim};
@@ -123,7 +125,7 @@ pub struct Merge {
 
 /// All that changes while events are yielded. Kept apart from the rings, which the yielded events borrow.
 struct State {
-    key: Key,
+    keys: Keys,
     lookaheads: Vec<Lookahead>,
     fronts: Fronts,
     frontier: Frontier,
@@ -132,8 +134,8 @@ struct State {
     last: u64,
     /// What is lent.
     picked: Pick,
-    /// A ring whose yielded bytes are worth publishing.
-    due: Option<u32>,
+    /// Whose yielded bytes are worth publishing.
+    due: Due,
     stats: Stats,
 }
 
@@ -144,6 +146,15 @@ struct Pick {
     rank: u32,
     class: Class,
     gap: bool,
+}
+
+/// Whose yielded bytes are worth publishing with the next event.
+#[derive(Debug, Clone, Copy)]
+enum Due {
+    Nobody,
+    Ring(u32),
+    /// A batch was handed out.
+    Everybody,
 }
 
 impl Merge {
@@ -162,6 +173,9 @@ impl Merge {
         }
         // Rank decides between equal keys: by CPU, then in the order in which the rings were added.
         rings.lanes.sort_by_key(|lane| lane.origin.cpu);
+        // Keys that are times of the rings' clock cannot be from the future.
+        let times = matches!(order.key, Key::Time) || matches!(order.hold, Hold::Lag(_));
+        let keys = Keys::new(order.key, times.then_some(rings.clock()));
         let state = State {
             lookaheads: rings.lanes.iter().map(|_| Lookahead::new()).collect(),
             fronts: Fronts::with_capacity(rings.lanes.len()),
@@ -170,10 +184,10 @@ impl Merge {
                 Hold::Dense { first, .. } => Some(Sequence::new(first)),
                 _ => None,
             },
-            key: order.key,
+            keys,
             last: 0,
             picked: Pick { late_by: 0, rank: 0, class: Class::Assumed, gap: false },
-            due: None,
+            due: Due::Nobody,
             stats: Stats::default(),
         };
         Ok(Self { rings, state })
@@ -183,23 +197,23 @@ impl Merge {
     /// that is.
     ///
     /// `now` is a reading, taken before this call, of the clock that stamps the keys. Only the lag rule uses it.
+    ///
+    /// # Panics
+    /// If the key function does. What it panicked at is read again with the next look; until one has been complete,
+    /// nothing new is let out.
     pub fn look(&mut self, now: u64) -> usize {
-        let state = &mut self.state;
-        let mut seen = None;
-        let mut found = 0;
-        for (lane, lookahead) in self.rings.lanes.iter_mut().zip(&mut state.lookaheads) {
-            let before = lookahead.len();
-            seen = seen.max(lookahead.look(&mut lane.ring, &lane.origin, &state.key));
-            found += lookahead.len() - before;
-        }
-        state.due = None;
-        state.stats.looks += 1;
-        state.frontier.looked(seen, now);
-        state.fronts.rebuild((0..).zip(&state.lookaheads).filter_map(|(rank, lookahead)| {
-            let front = lookahead.front()?;
-            Some(Front { key: front.key, rank })
+        let held = self.held();
+        let State { keys, lookaheads, .. } = &mut self.state;
+        let lanes = self.rings.lanes.iter_mut().zip(lookaheads.iter_mut());
+        let looked = catch_unwind(AssertUnwindSafe(|| {
+            lanes.for_each(|(lane, lookahead)| lookahead.look(&mut lane.ring, &lane.origin, keys));
         }));
-        found
+        self.state.due = Due::Nobody;
+        self.state.looked(now, looked.is_ok());
+        if let Err(panic) = looked {
+            resume_unwind(panic);
+        }
+        self.held() - held
     }
 
     /// Whether what was seen holds something that a grace period begun after this call would let out. If so, wait for
@@ -217,8 +231,9 @@ impl Merge {
     /// The grace period that [`Merge::begin_fence`] asked for has ended. What it proves may be yielded after the next
     /// look.
     pub fn end_fence(&mut self) {
-        self.state.stats.fences += 1;
-        self.state.frontier.end_fence();
+        if self.state.frontier.end_fence() {
+            self.state.stats.fences += 1;
+        }
     }
 
     /// The grace period could not be waited for. [`Merge::begin_fence`] will ask again.
@@ -255,12 +270,13 @@ impl Merge {
     /// out. Their bytes are given back to the kernel with the first call of the merge after the borrow.
     pub fn batch(&mut self) -> Batch<'_> {
         self.publish();
+        self.state.due = Due::Everybody;
         Batch { lanes: &self.rings.lanes, state: &mut self.state }
     }
 
     /// Gives the bytes of everything yielded back to the kernel now.
     pub fn publish(&mut self) {
-        self.state.due = None;
+        self.state.due = Due::Nobody;
         for (lane, lookahead) in self.rings.lanes.iter_mut().zip(&mut self.state.lookaheads) {
             lookahead.publish(&mut lane.ring);
         }
@@ -268,9 +284,14 @@ impl Merge {
 
     #[inline]
     fn publish_due(&mut self) {
-        if let Some(rank) = self.state.due.take() {
-            let ring = &mut self.rings.lanes[rank as usize].ring;
-            self.state.lookaheads[rank as usize].publish(ring);
+        match self.state.due {
+            Due::Nobody => {}
+            Due::Everybody => self.publish(),
+            Due::Ring(rank) => {
+                self.state.due = Due::Nobody;
+                let ring = &mut self.rings.lanes[rank as usize].ring;
+                self.state.lookaheads[rank as usize].publish(ring);
+            }
         }
     }
 
@@ -311,6 +332,20 @@ impl Merge {
 // What was picked is kept in `picked` and read from there, never passed on: copying what was only just put together
 // costs more than putting it together.
 impl State {
+    /// Ends a look, whether it was complete or the key function panicked in it.
+    fn looked(&mut self, now: u64, complete: bool) {
+        self.lookaheads.iter_mut().for_each(Lookahead::settle);
+        self.fronts.rebuild((0..).zip(&self.lookaheads).filter_map(|(rank, lookahead)| {
+            let front = lookahead.front()?;
+            Some(Front { key: front.key, rank })
+        }));
+        // The frontier speaks of all heads.
+        if complete {
+            self.stats.looks += 1;
+            self.frontier.looked(self.lookaheads.iter().filter_map(Lookahead::largest).max(), now);
+        }
+    }
+
     /// Picks what comes next, if anything may.
     #[inline(always)]
     fn pick(&mut self) -> bool {
@@ -335,16 +370,18 @@ impl State {
     fn pick_other(&mut self, rank: u32) -> bool {
         let Some(entry) = self.lookaheads[rank as usize].front() else { return false };
         let pick = |class, late_by, gap| Some(Pick { rank, class, late_by, gap });
+        let (class, late_by) = self.lookaheads[rank as usize].yielded;
         let admitted = self.frontier.admits(entry.key);
         let step = self.sequence.as_ref().map(|sequence| sequence.step(entry.key));
         let picked = match (entry.keyed, step) {
             // Nothing orders it but its place in its ring.
             (Keyed::Never, _) => pick(Class::Assumed, 0, false),
             // It stays behind the record before it, and shares its class.
-            (Keyed::Before, Some(Step::Behind(_) | Step::Next)) => pick(self.frontier.class(), 0, false),
-            (Keyed::Before, None) if admitted => pick(self.frontier.class(), 0, false),
+            (Keyed::Before, Some(Step::Behind | Step::Next)) => pick(class, late_by, false),
+            (Keyed::Before, None) if admitted => pick(class, late_by, false),
             (Keyed::Own, Some(Step::Next)) => pick(Class::Proven, 0, false),
-            (Keyed::Own, Some(Step::Behind(late_by))) => pick(Class::Late, late_by, false),
+            (Keyed::Own, Some(Step::Behind)) => pick(Class::Late, self.last.saturating_sub(entry.key), false),
+
             (_, Some(Step::First)) if admitted => pick(Class::Proven, 0, false),
             // Whatever is missing before a number that is proven to be the smallest there will ever be.
             (_, Some(Step::Ahead(_))) if admitted => pick(Class::Proven, 0, true),
@@ -403,7 +440,9 @@ impl State {
         let cpu = lane.origin.cpu;
         let Some(entry) = self.front() else { unreachable!("what was picked has an entry") };
         self.event_of(match self.lookaheads[self.picked.rank as usize].note(entry.position) {
-            Some(Note::Lost { id, count, after }) => What::Lost(Lost { cpu, count, id, after, until: self.key() }),
+            Some(Note::Lost { id, count, after }) => {
+                What::Lost(Lost { cpu, count, id, source: lane.origin.source(id), after, until: self.key() })
+            }
             Some(Note::Fault(fault)) => {
                 let bytes = lane.ring.bytes(entry.position, u64::from(entry.len));
                 What::Damage(Damage { cpu, fault, bytes })
@@ -431,6 +470,7 @@ impl State {
         self.stats.records += 1;
         if keyed == Keyed::Own {
             self.last = self.last.max(key);
+            self.lookaheads[self.picked.rank as usize].yielded = (self.picked.class, self.picked.late_by);
         }
         if self.picked.late_by > 0 {
             self.count_late();
@@ -455,6 +495,7 @@ impl State {
                 self.stats.records += 1;
                 if keyed == Keyed::Own {
                     self.last = self.last.max(key);
+                    self.lookaheads[self.picked.rank as usize].yielded = (self.picked.class, self.picked.late_by);
                     if let Some(sequence) = &mut self.sequence {
                         sequence.passed(key);
                     }
@@ -481,8 +522,8 @@ impl State {
         let rank = self.picked.rank;
         let lookahead = &mut self.lookaheads[rank as usize];
         lookahead.take();
-        if lookahead.unpublished() {
-            self.due = Some(rank);
+        if lookahead.unpublished() && !matches!(self.due, Due::Everybody) {
+            self.due = Due::Ring(rank);
         }
         self.fronts.advance(lookahead.front().map(|front| front.key));
     }
@@ -588,7 +629,7 @@ impl fmt::Debug for Merge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Merge")
             .field("rings", &self.rings)
-            .field("key", &self.state.key)
+            .field("keys", &self.state.keys)
             .field("frontier", &self.state.frontier)
             .field("stats", &self.stats())
             .finish_non_exhaustive()

@@ -8,6 +8,7 @@ use crate::rings::{Lane, Rings, Slots};
 use crate::sys::{bpf, machine, perf};
 use nix::sys::resource::{Resource, getrlimit};
 use perf_event_open_sys::bindings::{self, perf_event_attr};
+use smallvec::SmallVec;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -62,7 +63,6 @@ pub struct RingOptions {
     size: Size,
     clock: Clock,
     cpus: Option<Vec<u32>>,
-    wakeup_bytes: Option<u32>,
 }
 
 /// Ring size unless another is asked for: with its header page it stays within `perf_event_mlock_kb` (516 KiB for each CPU
@@ -81,13 +81,7 @@ impl Rings {
 
 impl RingOptions {
     fn new() -> Self {
-        Self {
-            sources: Vec::new(),
-            size: Size::Bytes(DEFAULT_BYTES),
-            clock: Clock::default(),
-            cpus: None,
-            wakeup_bytes: None,
-        }
+        Self { sources: Vec::new(), size: Size::Bytes(DEFAULT_BYTES), clock: Clock::default(), cpus: None }
     }
 
     fn source(mut self, source: Source) -> Self {
@@ -99,7 +93,8 @@ impl RingOptions {
     /// or any other file descriptor of one. The CPUs' slots are set when the rings are opened and emptied when they
     /// are dropped.
     ///
-    /// The file descriptor is duplicated; the map may be closed.
+    /// The file descriptor is duplicated; the map may be closed. A slot can hold one event: whoever sets it after us takes
+    /// the output over, and since a slot cannot be read, ours is emptied in the end even if it no longer holds our event.
     pub fn bpf_output(self, map: impl AsFd) -> Self {
         self.source(Source::BpfOutput(map.as_fd().try_clone_to_owned()))
     }
@@ -117,8 +112,8 @@ impl RingOptions {
     /// Adds any event by its attribute.
     ///
     /// Of it are set here: `size`, `disabled`, `sample_id_all`, `use_clockid` and `clockid`, `watermark` and the
-    /// wake-up, and added to `sample_type`: `RAW`, `TIME`, all that other events of the same rings ask for, and
-    /// `IDENTIFIER` if there are any. `read_format` must be the same for all events that ask for `PERF_SAMPLE_READ`.
+    /// wake-up, `write_backward` (off); and added to `sample_type`: `RAW`, `TIME`, and `IDENTIFIER` if other events share
+    /// the rings. All that share them are opened with the same `sample_type` and `read_format`: what any of them asks for.
     pub fn event(self, attr: &perf_event_attr) -> Self {
         self.source(Source::Attr(Box::new(*attr)))
     }
@@ -185,7 +180,7 @@ struct Planned {
 
 impl Opening {
     fn prepare(options: RingOptions) -> Result<Self, Error> {
-        let RingOptions { sources, size, clock, cpus, wakeup_bytes } = options;
+        let RingOptions { sources, size, clock, cpus } = options;
         if sources.is_empty() {
             return Err(Error::NoEvents);
         }
@@ -205,10 +200,12 @@ impl Opening {
         let read_format = events.iter().fold(0, |all, event| all | event.attr.read_format);
         for Planned { attr, .. } in &mut events {
             attr.sample_type = sample_type;
+            attr.read_format = read_format;
             attr.set_sample_id_all(1);
             attr.set_disabled(1);
+            attr.set_write_backward(0);
             attr.set_watermark(1);
-            attr.wakeup_watermark = wakeup_bytes.unwrap_or((bytes as u64 / WAKEUP_PART) as u32);
+            attr.wakeup_watermark = (bytes as u64 / WAKEUP_PART) as u32;
             if let Some(clock) = clock.id() {
                 attr.set_use_clockid(1);
                 attr.clockid = clock.as_raw();
@@ -233,7 +230,8 @@ impl Opening {
             let Some((_, owner)) = events.next() else { return Err(Error::NoEvents) };
             let ring = self.map(cpu, owner)?;
             let Some(owner) = ring.fd() else { unreachable!("mapped with its event") };
-            let mut sources = vec![(perf::id(owner).map_err(self.control("identify", cpu, 0))?, 0)];
+            let mut sources = SmallVec::new();
+            sources.push((perf::id(owner).map_err(self.control("identify", cpu, 0))?, 0));
             self.set_slot(&mut slots[0], cpu, owner)?;
             for (index, event) in events {
                 perf::set_output(event.as_fd(), owner).map_err(self.control("redirect", cpu, index))?;

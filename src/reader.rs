@@ -10,7 +10,7 @@ use crate::sys::epoll;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use std::io;
 use std::ops::ControlFlow;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 /// The events of a machine in order: a [`Merge`] that waits.
@@ -36,6 +36,13 @@ use std::time::{Duration, Instant};
 /// readiness is consumed by polling it and says nothing about the other rings. The kernel wakes it only when a part of a
 /// ring is filled, since waking it for each event would interrupt the traced system each time; so it also looks by
 /// itself, soon after it last found something, and at least every [`Reader::TICK`].
+///
+/// In an event loop of one's own: poll the reader ([`AsFd`](std::os::fd::AsFd)) for no longer than
+/// [`Reader::time_to_next_look`], then call [`Reader::try_next`] until it gives nothing, whatever poll said.
+///
+/// # Dropping
+///
+/// What is held, or not yet read, is lost with the reader. It waits for a fence under way, which cannot be broken off.
 #[derive(Debug)]
 pub struct Reader {
     merge: Merge,
@@ -128,8 +135,8 @@ impl Reader {
         Events { reader: self, timeout }
     }
 
-    /// Folds the events that can be had without waiting, until the function breaks off. The event it breaks off at is
-    /// consumed.
+    /// Looks at the rings and folds what can be yielded then, without waiting, until the function breaks off. The event it
+    /// breaks off at is consumed. What is written meanwhile is left for the next call, or there might be no end.
     ///
     /// # Errors
     /// As [`Reader::next`].
@@ -150,7 +157,7 @@ impl Reader {
         Ok(ControlFlow::Continue(all))
     }
 
-    /// Calls a function with each event that can be had without waiting.
+    /// Looks at the rings and calls a function with each event that can be yielded then, without waiting.
     ///
     /// # Errors
     /// As [`Reader::next`].
@@ -195,6 +202,11 @@ impl Reader {
         self.merge.held()
     }
 
+    /// How long one may sleep before the rings must be looked at again, although nothing became readable.
+    pub fn time_to_next_look(&self) -> Duration {
+        self.pause()
+    }
+
     /// The rings that are read.
     pub fn rings(&self) -> &Rings {
         self.merge.rings()
@@ -209,6 +221,14 @@ impl Reader {
 
     /// Looks, and sleeps, until there is an event to give or the deadline is over.
     fn advance(&mut self, deadline: Option<Instant>) -> Result<bool, Error> {
+        if self.is_ready()? {
+            return Ok(true);
+        }
+        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            // Whoever polls us must find us unreadable until something happens after this look.
+            self.sleep(Duration::ZERO)?;
+        }
+        let mut last_look = false;
         loop {
             if self.is_ready()? {
                 return Ok(true);
@@ -219,14 +239,15 @@ impl Reader {
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             let pause = self.pause();
-            if pause.is_zero() {
-                // Another look is all it takes.
-                continue;
-            }
-            if left.is_some_and(|left| left.is_zero()) {
+            let over = left.is_some_and(|left| left.is_zero());
+            if over && (last_look || !pause.is_zero()) {
                 return Ok(false);
             }
-            self.sleep(left.map_or(pause, |left| left.min(pause)))?;
+            // Another look may be all it takes; when the time is over, one more and no further.
+            last_look = over;
+            if !pause.is_zero() {
+                self.sleep(left.map_or(pause, |left| left.min(pause)))?;
+            }
         }
     }
 
@@ -269,7 +290,6 @@ impl Reader {
         // A fence that may not begin yet: come back when it may. One under way wakes us itself.
         if self.merge.held() > 0
             && let Some(until_next) = self.fences.as_ref().and_then(Fences::pause)
-            && !until_next.is_zero()
         {
             pause = pause.min(until_next);
         }
@@ -284,6 +304,14 @@ impl Reader {
             Err(errno) if errno.kind() == io::ErrorKind::Interrupted => Ok(()),
             Err(errno) => Err(Error::System { what: "wait", errno }),
         }
+    }
+}
+
+impl AsFd for Reader {
+    /// An epoll instance: readable when a ring was written to or a fence has ended. Polling consumes that. See
+    /// [`Reader`].
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.0.as_fd()
     }
 }
 

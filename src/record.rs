@@ -2,6 +2,7 @@
 
 use crate::ring::{Bytes, Fault, Header};
 use perf_event_open_sys::bindings as sys;
+use smallvec::SmallVec;
 use std::fmt;
 use std::sync::Arc;
 
@@ -185,7 +186,15 @@ pub(crate) struct Origin {
     pub(crate) cpu: u32,
     pub(crate) layout: Layout,
     /// Event ids (`PERF_EVENT_IOC_ID`) and the index of the source each stands for.
-    pub(crate) sources: Vec<(u64, usize)>,
+    pub(crate) sources: SmallVec<[(u64, usize); 4]>,
+}
+
+impl Origin {
+    /// Which source an event id stands for.
+    #[inline]
+    pub(crate) fn source(&self, id: u64) -> Option<usize> {
+        self.sources.iter().find(|(known, _)| *known == id).map(|(_, source)| *source)
+    }
 }
 
 /// A record where it lies in its ring, zero-copy.
@@ -244,10 +253,7 @@ impl<'a> Record<'a> {
         match self.origin.sources.as_slice() {
             // A ring with a single event needs no id in its records.
             [(_, only)] => Some(*only),
-            sources => {
-                let id = self.id()?;
-                sources.iter().find(|(known, _)| *known == id).map(|(_, source)| *source)
-            }
+            _ => self.origin.source(self.id()?),
         }
     }
 
@@ -393,7 +399,7 @@ mod tests {
     use super::*;
 
     fn origin(layout: Layout) -> Arc<Origin> {
-        Arc::new(Origin { cpu: 3, layout, sources: vec![(7, 0), (9, 1)] })
+        Arc::new(Origin { cpu: 3, layout, sources: [(7, 0), (9, 1)].into_iter().collect() })
     }
 
     fn record<'a>(kind: Kind, words: &'a mut Vec<u8>, origin: &'a Arc<Origin>, body: &[u64]) -> Record<'a> {
@@ -439,7 +445,7 @@ mod tests {
 
     #[test]
     fn a_raw_only_ring_has_neither_time_nor_id() {
-        let origin = Arc::new(Origin { cpu: 3, layout: Layout::RAW, sources: vec![(0, 0)] });
+        let origin = Arc::new(Origin { cpu: 3, layout: Layout::RAW, sources: [(0, 0)].into_iter().collect() });
         let mut bytes = Vec::new();
         let sample = record(Kind::SAMPLE, &mut bytes, &origin, &[two(12, 1), two(2, 3)]);
         assert_eq!(sample.check(), Ok(()));

@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::record::{Layout, Origin};
 use crate::ring::Ring;
 use crate::sys::{bpf, machine, perf};
+use smallvec::SmallVec;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -80,8 +81,11 @@ impl Rings {
     }
 
     /// Adds a ring that was adopted, whose records have this layout. A CPU may have several.
+    ///
+    /// If keys are the kernel's times, the ring must be stamped on the same clock as the others, or its records are damage
+    /// or late. Its records name no source.
     pub fn add(&mut self, cpu: u32, ring: Ring, layout: Layout) {
-        let origin = Arc::new(Origin { cpu, layout, sources: Vec::new() });
+        let origin = Arc::new(Origin { cpu, layout, sources: SmallVec::new() });
         self.lanes.push(Lane { ring, origin });
     }
 
@@ -100,9 +104,16 @@ impl Rings {
         self.lanes.iter().map(|lane| lane.origin.cpu)
     }
 
-    /// What becomes readable when a ring is written to.
-    pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+    /// What becomes readable when a part of a ring was written, for an event loop of one's own. Polling consumes it: who
+    /// is woken looks at all rings, and looks before going to sleep.
+    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.lanes.iter().filter_map(|lane| lane.ring.fd())
+    }
+
+    /// Says which clock the records' times are taken from, where that is not known: simulated rings have none.
+    pub fn on_clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
     }
 
     /// The clock that the records' times are taken from.

@@ -12,8 +12,8 @@ pub(crate) struct Sequence {
 pub(crate) enum Step {
     /// It is the next.
     Next,
-    /// It was passed already: it is late by this many, or it is there twice.
-    Behind(u64),
+    /// It was passed already: it is late, or it is there twice.
+    Behind,
     /// Numbers before it are missing, from this one on. They may be in flight.
     Ahead(u64),
     /// Nothing is known yet.
@@ -29,7 +29,7 @@ impl Sequence {
         match self.next {
             None => Step::First,
             Some(next) if number == next => Step::Next,
-            Some(next) if number < next => Step::Behind(next - number),
+            Some(next) if number < next => Step::Behind,
             Some(next) => Step::Ahead(next),
         }
     }
@@ -50,11 +50,11 @@ mod tests {
         assert_eq!(sequence.step(7), Step::First);
         sequence.passed(7);
         assert_eq!(sequence.step(8), Step::Next);
-        assert_eq!(sequence.step(7), Step::Behind(1));
+        assert_eq!(sequence.step(7), Step::Behind);
         assert_eq!(sequence.step(10), Step::Ahead(8));
         sequence.passed(3);
         assert_eq!(sequence.step(8), Step::Next, "never backwards");
         sequence.passed(u64::MAX);
-        assert_eq!(sequence.step(0), Step::Behind(u64::MAX));
+        assert_eq!(sequence.step(0), Step::Behind);
     }
 }

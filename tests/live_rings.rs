@@ -70,6 +70,21 @@ fn the_map_may_be_closed_and_its_slots_are_emptied_in_the_end() {
     assert_eq!(program.run_with(0, &[7]).unwrap(), -libc::ENOENT);
 }
 
+/// By us, not by the kernel, which does so only when the last descriptor of the map is closed.
+#[test]
+fn slots_are_emptied_while_others_keep_the_map() {
+    let Some((map, program)) = echo() else { return };
+    let rings = Rings::options().bpf_output(&map).pages(1).open().unwrap();
+    for &cpu in &load::online() {
+        assert_eq!(program.run_with(cpu, &[7]).unwrap(), 0);
+    }
+    drop(rings);
+    for &cpu in &load::online() {
+        assert_eq!(program.run_with(cpu, &[7]).unwrap(), -libc::ENOENT);
+    }
+    drop(map);
+}
+
 #[test]
 fn what_is_no_perf_event_array_is_refused() {
     let Some(array) = kernel("make a map", Map::array(8, 1)) else { return };
@@ -297,6 +312,40 @@ fn any_event_can_be_opened_by_its_attribute() {
     assert_eq!(reader.stats().damaged, 0);
 }
 
+/// An event that asks for PERF_SAMPLE_READ changes what all events of its ring carry, and all are still understood.
+#[test]
+fn events_with_read_values_share_a_ring_with_others() {
+    let Some((map, program)) = echo() else { return };
+    let mut attr = foreign::software(bindings::PERF_COUNT_SW_CPU_CLOCK, 1_000_000);
+    attr.sample_type = u64::from(bindings::PERF_SAMPLE_READ | bindings::PERF_SAMPLE_CALLCHAIN);
+    attr.read_format = u64::from(
+        bindings::PERF_FORMAT_ID | bindings::PERF_FORMAT_TOTAL_TIME_ENABLED | bindings::PERF_FORMAT_TOTAL_TIME_RUNNING,
+    );
+    for format in [attr.read_format, attr.read_format | u64::from(bindings::PERF_FORMAT_GROUP)] {
+        attr.read_format = format;
+        let rings = Rings::options().event(&attr).bpf_output(&map).open().unwrap();
+        let mut reader = Reader::new(rings, Order::new()).unwrap();
+        let load = load::Load::on(&load::online(), |_| std::hint::spin_loop());
+        for number in 0..20 {
+            assert_eq!(program.run_with(0, &[number]).unwrap(), 0);
+        }
+        let (mut numbers, mut clocks) = (Vec::new(), 0);
+        while numbers.len() < 20 || clocks < 20 {
+            let event = reader.next_timeout(Duration::from_secs(5)).unwrap().expect("more");
+            let record = event.record().unwrap_or_else(|| panic!("{event:?}"));
+            let payload = record.payload().expect("raw data behind all the rest");
+            match record.source() {
+                Some(0) => clocks += 1,
+                Some(1) => numbers.push(payload.u64(0).unwrap()),
+                other => panic!("source {other:?}"),
+            }
+        }
+        assert_eq!(numbers, (0..20).collect::<Vec<_>>());
+        assert_eq!(reader.stats().damaged, 0);
+        load.end();
+    }
+}
+
 /// BPF output, a tracepoint and a clock in the same ring of each CPU.
 #[test]
 fn several_events_share_a_ring_and_are_told_apart() {
@@ -428,7 +477,7 @@ fn loss_is_an_event_before_the_record_that_reports_it() {
     assert_eq!((loss.cpu, loss.count), (0, 2));
     assert_eq!(loss.after, keys.last().copied(), "the record before");
     assert_eq!(loss.until, record.as_event().key(), "stamped with the record behind");
-    assert_eq!(Some(loss.id), record.as_event().record().and_then(|r| r.id()).or(Some(loss.id)));
+    assert_eq!(loss.source, Some(0));
     assert_eq!(lost.as_event().key(), record.as_event().key());
     assert_eq!(reader.stats().lost, 2);
 }
@@ -478,6 +527,52 @@ fn oversize_output_is_damage_and_the_ring_goes_on() {
             }
         }
     }
+}
+
+/// Output so long that it overwrites unread records, with bytes that look like records stamped in the far future: none of
+/// them is believed, and the order of all that follows is not harmed.
+#[test]
+fn forged_times_are_damage_and_others_keep_their_order() {
+    let Some(map) = kernel("make a map", Map::perf_event_array(load::slots())) else { return };
+    let other = *load::online().last().unwrap();
+    let echo = bpf::echo(&map).unwrap();
+    let array = Map::array(140_000, 1).unwrap();
+    // The ring is as long as the output, so that it wraps over everything. Three records of 32 bytes lie before it, and its
+    // own raw data begins 20 bytes into its record.
+    let pages = 65_536 / foreign::page_size() as u64;
+    let mut forged = vec![0u8; 140_000];
+    for at in (12..139_000).step_by(32) {
+        forged[at..at + 4].copy_from_slice(&9u32.to_ne_bytes());
+        forged[at + 6..at + 8].copy_from_slice(&32u16.to_ne_bytes());
+        forged[at + 8..at + 16].copy_from_slice(&(1u64 << 63).to_ne_bytes());
+        forged[at + 16..at + 20].copy_from_slice(&12u32.to_ne_bytes());
+    }
+    array.update(0, &forged).unwrap();
+    let big = bpf::emitter(&map, &array, 65_636).unwrap();
+    let rings = Rings::options().bpf_output(&map).pages(pages).open().unwrap();
+    let mut reader = Reader::new(rings, Order::new()).unwrap();
+    for number in 0..3 {
+        echo.run_with(0, &[number]).unwrap();
+    }
+    assert_eq!(big.run_on(0).unwrap(), 0);
+    let mut forgeries = 0;
+    drain(&mut reader, |event| match event.what() {
+        What::Damage(damage) => {
+            forgeries += u32::from(matches!(damage.fault, Fault::Time { time, .. } if time == 1 << 63))
+        }
+        other => assert!(event.key().is_none_or(|key| key < 1 << 62), "{other:?}"),
+    });
+    assert!(forgeries >= 3, "what lay there is overwritten");
+    for number in 0..50 {
+        assert_eq!(echo.run_with(if number % 3 == 0 { 0 } else { other }, &[number]).unwrap(), 0);
+    }
+    let mut numbers = Vec::new();
+    drain(&mut reader, |event| {
+        assert_eq!(event.class(), perfweave::Class::Proven);
+        numbers.push(event.record().and_then(|record| record.payload()?.u64(0)).unwrap());
+    });
+    assert_eq!(numbers, (0..50).collect::<Vec<_>>());
+    assert_eq!(reader.stats().late, 0);
 }
 
 /// Payloads of what is left once damage and loss are taken away.

@@ -199,3 +199,43 @@ fn interrupted_writers_lie_behind_those_that_interrupted_them() {
     }
     assert!(interrupted > 10, "{interrupted} of {} were interrupted", records.len());
 }
+
+/// Output beyond what a header can say: the same head, and the same bytes all over the ring.
+#[test]
+fn oversize_output_makes_the_same_bytes() {
+    let Some(events) = kernel("make a perf event array", Map::perf_event_array(load::slots())) else { return };
+    let array = Map::array(140_000, 1).unwrap();
+    let pattern: Vec<u8> = (0..140_000u32).map(|at| (at / 3) as u8 | 1).collect();
+    array.update(0, &pattern).unwrap();
+    let small = bpf::emitter(&events, &array, 100).unwrap();
+    let layout = Layout::new(u64::from(sys::PERF_SAMPLE_TIME | sys::PERF_SAMPLE_RAW), true, 0);
+    let page = foreign::page_size();
+    for pages in [2, 16, 64] {
+        for size in [65_500, 65_508, 65_516, 65_517, 65_524, 65_636, 70_000, 131_000] {
+            let rings = Rings::options().bpf_output(&events).pages(pages).cpus([0]).open().unwrap();
+            let live = rings.raw(0).unwrap();
+            let machine = sim::Kernel::with(&[0], page * pages as usize, layout);
+            let rings_of_sim = machine.rings();
+            let simulated = rings_of_sim.raw(0).unwrap();
+            let mut on_sim = Merge::new(rings_of_sim, Order::new().hold(Hold::None)).unwrap();
+            let big = bpf::emitter(&events, &array, size).unwrap();
+            for (program, len) in [(&small, 100), (&big, size as usize), (&small, 100)] {
+                let fits = program.run_on(0).unwrap() == 0;
+                assert_eq!(machine.emit(0, 0x7777, &pattern[..len]), fits, "{size} in {pages} pages");
+                // What a lawful kernel does not write, it writes when the consumer looks.
+                on_sim.look(0);
+            }
+            let (head, _, kernels) = image(live);
+            let (sim_head, _, simulated) = image(simulated);
+            assert_eq!(head, sim_head, "{size} in {pages} pages");
+            // Times differ: eight bytes behind each header, where nothing overwrote them.
+            let differ: Vec<usize> = (0..kernels.len()).filter(|at| kernels[*at] != simulated[*at]).collect();
+            assert!(
+                differ.len() <= 24,
+                "{} bytes differ, from {:?} on: {size} in {pages} pages",
+                differ.len(),
+                differ.first()
+            );
+        }
+    }
+}

@@ -47,6 +47,8 @@ struct Model {
     before: Option<u64>,
     /// The head was wrong; from the next look on the ring is taken up at whatever it is then.
     lost: bool,
+    /// By how much the record with a key that was yielded last was late: what has no key behind it is as late.
+    late_by: u64,
 }
 
 /// Reads the input from front to back; zeros behind its end.
@@ -75,8 +77,10 @@ pub(crate) fn run(input: &[u8]) {
     let size = 64usize << (input.byte() % 6);
     let layout = Layout::new(sample_type, true, read_format);
     let kernel = sim::Kernel::with(&CPUS, size, layout);
-    let mut merge = Merge::new(kernel.rings(), Order::new().hold(Hold::None)).expect("a merge");
-    let mut models = CPUS.map(|cpu| Model { cpu, memory: vec![0; size], tail: 0, read: 0, before: None, lost: false });
+    let hold = if input.byte() % 2 == 0 { Hold::None } else { Hold::FENCE };
+    let mut merge = Merge::new(kernel.rings(), Order::new().hold(hold)).expect("a merge");
+    let mut models =
+        CPUS.map(|cpu| Model { cpu, memory: vec![0; size], tail: 0, read: 0, before: None, lost: false, late_by: 0 });
     let mut heads = [0u64; 2];
     let mut last = 0;
     for _ in 0..8 {
@@ -104,16 +108,23 @@ pub(crate) fn run(input: &[u8]) {
         }
         expected.sort_by_key(|place| (place.order, place.cpu, place.position));
         merge.look(0);
+        // Nobody is inside a section: every fence is over at once.
+        if merge.begin_fence() {
+            merge.end_fence();
+            merge.look(0);
+        }
         for place in &expected {
             let event = merge.next().unwrap_or_else(|| panic!("nothing instead of {place:?}"));
             assert_eq!(event.cpu(), Some(place.cpu));
             assert_eq!(event.key(), place.own.then_some(place.order), "{place:?}");
-            let late_by = if place.own { u64::saturating_sub(last, place.order) } else { 0 };
+            let model = models.iter_mut().find(|model| model.cpu == place.cpu).expect("a model");
+            let late_by = if place.own { u64::saturating_sub(last, place.order) } else { model.late_by };
             assert_eq!(event.late_by(), late_by, "{place:?}");
             let seen = match event.what() {
                 What::Record(record) => {
                     if place.own {
                         last = last.max(place.order);
+                        model.late_by = late_by;
                     }
                     let payload = record.payload().map(|payload| payload.to_vec());
                     Expected::Record(record.as_bytes().to_vec(), record.time(), payload)

@@ -35,6 +35,14 @@ pub enum Fault {
         /// Bytes between `raw_size` and the record's end.
         room: u32,
     },
+    /// The record's key is a time that has not come yet.
+    #[error("stamped {time}, {} ns from now", time - now)]
+    Time {
+        /// Its key, in nanoseconds.
+        time: u64,
+        /// What the clock said after the record had been found.
+        now: u64,
+    },
     /// The record is too short for the fields that its `sample_type` promises.
     #[error("record of {size} bytes is too short for its fields")]
     Short {

@@ -92,10 +92,11 @@ impl Ring {
     ///
     /// # Safety
     /// `base` must be a perf event's writable mapping of one page and `size` bytes and stay mapped while the ring
-    /// lives, and nobody else may move its `data_tail`.
+    /// lives. Nobody else may move its `data_tail`. The kernel must heed that tail: the event is not `write_backward`, and
+    /// its first mapping was not read-only, which would have made the ring overwritable for good.
     ///
     /// # Errors
-    /// [`Error::Geometry`] if the header page disagrees with `size`.
+    /// [`Error::Geometry`] if the header page disagrees with `size`; [`Error::System`] if `event` cannot be duplicated.
     pub unsafe fn adopt_mapping(base: NonNull<u8>, size: usize, event: Option<BorrowedFd<'_>>) -> Result<Self, Error> {
         let fd = event.map(duplicate).transpose()?;
         let page = machine::page_size();
@@ -109,10 +110,12 @@ impl Ring {
     /// descriptor is duplicated.
     ///
     /// # Safety
-    /// Nobody else may move the ring's `data_tail`.
+    /// `event` must be a perf event, and nobody else may move its ring's `data_tail`. The kernel must heed that tail: the
+    /// event is not `write_backward`, and its first mapping was not read-only, which would have made the ring
+    /// overwritable for good, whatever later mappings are.
     ///
     /// # Errors
-    /// [`Error::System`] if the event cannot be mapped with that size.
+    /// [`Error::System`] if the event cannot be mapped with that size; [`Error::Geometry`] if its header page disagrees.
     pub unsafe fn adopt_event(event: BorrowedFd<'_>, size: usize) -> Result<Self, Error> {
         Self::map(duplicate(event)?, machine::page_size(), size)
     }
@@ -418,5 +421,42 @@ mod tests {
             let error = unsafe { Ring::adopt_mapping(ring.page(), wrong, None) }.unwrap_err();
             assert!(matches!(error, crate::Error::Geometry { size: 4096, .. }), "{error}");
         }
+    }
+
+    #[test]
+    fn a_header_page_that_cannot_be_right_is_refused() {
+        let page = crate::sys::machine::page_size();
+        let at = page as u64;
+        for (offset, size) in [
+            (at, 0x1800),         // not a power of two
+            (at, 1 << 40),        // longer than any
+            (at, u64::MAX),       // overflows with the offset
+            (at - 8, 4104),       // inside the header page
+            (at + 4, 4096),       // not aligned
+            (at + 4096, 4096),    // behind the mapping
+            (u64::MAX - 8, 4096), // overflows with the size
+            (at, 4),              // no room for a header
+        ] {
+            let (_kernel, ring) = Ring::simulated(page, 4096, None);
+            for (word, value) in [(super::DATA_OFFSET_AT, offset), (super::DATA_SIZE_AT, size)] {
+                // SAFETY: a word of the header page, which nobody else looks at now.
+                let at = unsafe { ring.page().add(word) }.cast::<u64>();
+                // SAFETY: as above.
+                unsafe { at.write(value) };
+            }
+            // SAFETY: nothing is read but the header page.
+            let adopted = unsafe { Ring::adopt_mapping(ring.page(), 4096, None) };
+            assert!(matches!(adopted, Err(crate::Error::Geometry { .. })), "{offset} {size}");
+        }
+        // Before 4.1 the kernel left both zero: the data is what follows the header page.
+        let (_kernel, ring) = Ring::simulated(page, 4096, None);
+        for word in [super::DATA_OFFSET_AT, super::DATA_SIZE_AT] {
+            // SAFETY: as above.
+            let at = unsafe { ring.page().add(word) }.cast::<u64>();
+            // SAFETY: as above.
+            unsafe { at.write(0) };
+        }
+        // SAFETY: as above.
+        assert_eq!(unsafe { Ring::adopt_mapping(ring.page(), 4096, None) }.unwrap().size(), 4096);
     }
 }

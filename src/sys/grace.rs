@@ -1,17 +1,20 @@
 //! Kernel grace periods from user space: when `Grace::wait` returns, every RCU read-side section that was open when it
 //! was called has ended, and what it stored is visible.
 
-use super::{bpf, machine};
+use super::bpf;
+use super::machine::OnlineCpus;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
+use nix::unistd::{chdir, pivot_root};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// A way to wait for a grace period.
 pub(crate) enum Grace {
     /// `map` stands in while only one CPU is online.
     Membarrier {
+        online: OnlineCpus,
         map: Option<ArrayOfMaps>,
     },
     Map(ArrayOfMaps),
@@ -25,11 +28,12 @@ impl Grace {
             // What kernels with nohz_full answer (kernel/sched/membarrier.c).
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
+        let online = OnlineCpus::open()?;
         let map = ArrayOfMaps::new();
-        if map.is_err() && !several_cpus()? {
+        if map.is_err() && !online.are_several()? {
             return map.map(Self::Map);
         }
-        Ok(Self::Membarrier { map: map.ok() })
+        Ok(Self::Membarrier { online, map: map.ok() })
     }
 
     pub(crate) fn map() -> io::Result<Self> {
@@ -51,17 +55,16 @@ impl Grace {
 
     pub(crate) fn wait(&mut self) -> io::Result<()> {
         match self {
-            Self::Membarrier { map } => {
+            Self::Membarrier { online, map } => {
                 // With one CPU online the kernel answers at once, although a reader that it preempted for us may still
-                // be inside its section. CPUs that come and go are why this is asked on both sides: the call itself
-                // cannot have seen one CPU if there were several before and after, since bringing one back takes
-                // longer than an answer at once.
-                let before = several_cpus()?;
-                if before {
+                // be inside its section. CPUs that come and go are why this is asked on both sides: between two
+                // answers of "several", a call that did not wait must have fallen into the moment of one.
+                let several = || online.are_several().unwrap_or(false);
+                if several() {
                     membarrier(libc::MEMBARRIER_CMD_GLOBAL)?;
-                }
-                if before && several_cpus()? {
-                    return Ok(());
+                    if several() {
+                        return Ok(());
+                    }
                 }
                 match map {
                     Some(map) => map.wait(),
@@ -80,11 +83,6 @@ impl Grace {
 fn membarrier(command: libc::c_int) -> io::Result<libc::c_long> {
     // SAFETY: no pointer is passed.
     super::check(unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) })
-}
-
-/// Whether `num_online_cpus() > 1`.
-fn several_cpus() -> io::Result<bool> {
-    Ok(machine::online_cpus()?.len() > 1)
 }
 
 /// An array of maps with one element, whose update ends with `synchronize_rcu()`: "Wait for any running non-sleepable
@@ -107,20 +105,27 @@ impl ArrayOfMaps {
     }
 }
 
-/// A mount namespace that only the calling thread is in.
-pub(crate) struct Namespace {
-    /// Any directory: what is mounted over it, nobody else sees.
-    directory: PathBuf,
-}
+/// A mount namespace that only the calling thread is in, with nothing in it but a ramfs of its own.
+pub(crate) struct Namespace(());
+
+/// Where the ramfs is mounted for a moment. What is mounted there, nobody else sees.
+const STEPS: [&str; 4] = ["/tmp", "/run", "/proc", "/sys"];
 
 impl Namespace {
     fn enter() -> io::Result<Self> {
-        let directory = ["/tmp", "/run", "/proc", "/sys"].into_iter().map(Path::new).find(|path| path.is_dir());
-        let directory = directory.ok_or(io::ErrorKind::NotFound)?.to_path_buf();
+        let step = STEPS.into_iter().map(Path::new).find(|path| path.is_dir()).ok_or(io::ErrorKind::NotFound)?;
+        let none = None::<&Path>;
         unshare(CloneFlags::CLONE_NEWNS)?;
         // Nothing mounted here may spread to the namespace we came from.
-        mount(None::<&Path>, "/", None::<&Path>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&Path>)?;
-        let namespace = Self { directory };
+        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
+        // And nothing of it may stay mounted here: it could not be unmounted there for good.
+        mount(Some("perfweave"), step, Some("ramfs"), MsFlags::MS_NOSUID, none)?;
+        let old = step.join("old");
+        std::fs::create_dir(&old)?;
+        pivot_root(step, &old)?;
+        chdir("/")?;
+        umount2("/old", MntFlags::MNT_DETACH)?;
+        let namespace = Self(());
         namespace.wait()?;
         Ok(namespace)
     }
@@ -128,8 +133,8 @@ impl Namespace {
     /// `namespace_unlock()` calls `synchronize_rcu_expedited()` whenever it has unmounted something (fs/namespace.c).
     fn wait(&self) -> io::Result<()> {
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-        mount(Some("perfweave"), &self.directory, Some("ramfs"), flags, None::<&Path>)?;
-        umount2(&self.directory, MntFlags::MNT_DETACH)?;
+        mount(Some("perfweave"), "/old", Some("ramfs"), flags, None::<&Path>)?;
+        umount2("/old", MntFlags::MNT_DETACH)?;
         Ok(())
     }
 }

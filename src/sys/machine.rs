@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Bytes of a page.
@@ -24,6 +25,22 @@ pub(crate) fn possible_cpus() -> io::Result<Vec<u32>> {
 fn cpus(path: &str) -> io::Result<Vec<u32>> {
     let list = fs::read_to_string(path)?;
     parse_cpus(list.trim()).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("{path}: {list}")))
+}
+
+/// The list of online CPUs, kept open: it can still be read after chroot(2), without `/sys`, and out of descriptors.
+pub(crate) struct OnlineCpus(fs::File);
+
+impl OnlineCpus {
+    pub(crate) fn open() -> io::Result<Self> {
+        fs::File::open("/sys/devices/system/cpu/online").map(Self)
+    }
+
+    /// Whether `num_online_cpus() > 1`: `0` or `0-1` or `0,2`.
+    pub(crate) fn are_several(&self) -> io::Result<bool> {
+        let mut list = [0; 64];
+        let len = self.0.read_at(&mut list, 0)?;
+        Ok(list[..len].iter().any(|byte| matches!(byte, b'-' | b',')))
+    }
 }
 
 /// Reads a list such as `0-3,8`: "Decimally-separated list" of Documentation/admin-guide/cputopology.rst.

@@ -37,7 +37,6 @@ use Reg::*;
 // include/uapi/linux/bpf_common.h, bpf.h
 const LD: u8 = 0x00;
 const LDX: u8 = 0x01;
-const ST: u8 = 0x02;
 const STX: u8 = 0x03;
 const JMP: u8 = 0x05;
 const ALU64: u8 = 0x07;
@@ -55,11 +54,6 @@ const KTIME_GET_NS: i32 = 5;
 const GET_SMP_PROCESSOR_ID: i32 = 8;
 const GET_CURRENT_PID_TGID: i32 = 14;
 const PERF_EVENT_OUTPUT: i32 = 25;
-
-/// A jump that waits to know where it goes.
-#[derive(Debug)]
-#[must_use]
-pub struct Jump(usize);
 
 /// A program being written.
 #[derive(Debug, Default)]
@@ -115,11 +109,6 @@ impl Asm {
         self.push(STX | MEM | W, dst, src as u8, offset, 0)
     }
 
-    /// *(u64 *)(dst + offset) = value
-    pub fn store_i(&mut self, dst: Reg, offset: i16, value: i32) -> &mut Self {
-        self.push(ST | MEM | DW, dst, 0, offset, value)
-    }
-
     /// src = fetch_add((u64 *)(dst + offset), src)
     pub fn fetch_add(&mut self, dst: Reg, offset: i16, src: Reg) -> &mut Self {
         self.push(STX | ATOMIC | DW, dst, src as u8, offset, 0x01)
@@ -152,18 +141,6 @@ impl Asm {
     /// return R0
     pub fn exit(&mut self) -> &mut Self {
         self.push(JMP | 0x90, R0, 0, 0, 0)
-    }
-
-    /// if reg != value goto the place where the jump lands
-    pub fn jump_if_not(&mut self, reg: Reg, value: i32) -> Jump {
-        self.push(JMP | 0x50, reg, 0, 0, value);
-        Jump(self.code.len() - 1)
-    }
-
-    /// The place where a jump lands.
-    pub fn land(&mut self, jump: Jump) -> &mut Self {
-        self.code[jump.0].offset = (self.code.len() - jump.0 - 1) as i16;
-        self
     }
 
     /// Repeats `body`, which must leave `counter` (R6 to R9) alone.
@@ -286,14 +263,6 @@ struct RawTracepointOpen {
     pad: u32,
 }
 
-#[repr(C)]
-#[derive(Default)]
-struct ObjPin {
-    pathname: u64,
-    bpf_fd: u32,
-    flags: u32,
-}
-
 /// # Safety
 /// The pointers in `attr` must be good for the command.
 unsafe fn bpf<A>(command: libc::c_int, attr: &mut A) -> io::Result<i32> {
@@ -362,22 +331,6 @@ impl Map {
     pub fn lookup_u64(&self, key: u32, offset: usize) -> io::Result<u64> {
         let value = self.lookup(key)?;
         Ok(u64::from_ne_bytes(value[offset..offset + 8].try_into().expect("eight bytes")))
-    }
-
-    /// Empties a slot.
-    pub fn delete(&self, key: u32) -> io::Result<()> {
-        let mut attr =
-            MapElem { map_fd: self.fd.as_raw_fd() as u32, key: std::ptr::from_ref(&key) as u64, ..MapElem::default() };
-        // SAFETY: the key is 4 bytes long.
-        unsafe { bpf(3, &mut attr) }.map(drop)
-    }
-
-    /// Pins it in a bpf filesystem.
-    pub fn pin(&self, path: &std::path::Path) -> io::Result<()> {
-        let path = CString::new(path.as_os_str().as_encoded_bytes())?;
-        let mut attr = ObjPin { pathname: path.as_ptr() as u64, bpf_fd: self.fd.as_raw_fd() as u32, flags: 0 };
-        // SAFETY: the path ends with a zero and lives until the call returns.
-        unsafe { bpf(6, &mut attr) }.map(drop)
     }
 }
 
