@@ -61,12 +61,12 @@ fn unordered(rings: &[RawRing]) -> u64 {
         let page = ring.base.as_ptr();
         let shared = |offset| {
             let word = page.wrapping_add(offset).cast::<AtomicU64>();
-            // SAFETY: `data_head` or `data_tail` in the header page of a simulated ring.
+            // SAFETY: `data_head`, `data_tail` or `data_offset` in the header page of a simulated ring.
             unsafe { &*word }
         };
         let (head, tail) = (shared(1024), shared(1032));
         let mask = ring.size as u64 - 1;
-        let data = page.wrapping_add(4096);
+        let data = page.wrapping_add(shared(1040).load(Ordering::Relaxed) as usize);
         let word = |position: u64| {
             let at = data.wrapping_add((position & mask) as usize).cast::<u64>();
             // SAFETY: below `size`, and aligned because records are.

@@ -11,6 +11,7 @@
 //! ```
 
 use perfweave::{Class, Event, Fence, Hold, Key, Order, Reader, Rings, What};
+use perfweave_support::args::Args;
 use perfweave_support::by_ring::ByRing;
 use perfweave_support::{bpf, load};
 use std::error::Error;
@@ -35,15 +36,12 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<(), Box<dyn Error>> {
-    let mut args = pico_args::Arguments::from_env();
-    if args.contains("--help") {
-        println!("{HELP}");
-        return Ok(());
-    }
-    let hold = args.opt_value_from_fn("--hold", parse_hold)?.unwrap_or_default();
-    let seconds: f64 = args.opt_value_from_str("--seconds")?.unwrap_or(10.0);
-    let delay: u32 = args.opt_value_from_str("--delay")?.unwrap_or(2000);
-    let json = args.contains("--json");
+    let mut args = Args::new(HELP);
+    let hold = args.value("--hold", parse_hold)?.unwrap_or_default();
+    let time = args.seconds(10.0)?;
+    let delay = args.value("--delay", |text| text.parse::<u32>().map_err(|error| error.to_string()))?.unwrap_or(2000);
+    let json = args.flag("--json");
+    args.finish()?;
 
     // The programs and their load.
     let events = bpf::Map::perf_event_array(load::slots())?;
@@ -68,7 +66,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     });
 
     let mut tally = Tally::default();
-    let end = Instant::now() + Duration::from_secs_f64(seconds);
+    let end = Instant::now() + time;
     while let Some(left) = end.checked_duration_since(Instant::now()) {
         tally.batch(reader.batch(left.min(Duration::from_millis(100)))?, || clock.now().unwrap_or(0));
     }

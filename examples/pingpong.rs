@@ -6,6 +6,7 @@
 //! ```
 
 use perfweave::{Order, Reader, Rings};
+use perfweave_support::args::Args;
 use perfweave_support::by_ring::ByRing;
 use perfweave_support::{bpf, load};
 use std::error::Error;
@@ -35,13 +36,10 @@ const PING: u32 = 0;
 const PONG: u32 = 1;
 
 fn run() -> Result<bool, Box<dyn Error>> {
-    let mut args = pico_args::Arguments::from_env();
-    if args.contains("--help") {
-        println!("{HELP}");
-        return Ok(true);
-    }
-    let seconds: f64 = args.opt_value_from_str("--seconds")?.unwrap_or(5.0);
-    let json = args.contains("--json");
+    let mut args = Args::new(HELP);
+    let time = args.seconds(5.0)?;
+    let json = args.flag("--json");
+    args.finish()?;
 
     let events = bpf::Map::perf_event_array(load::slots())?;
     let counter = bpf::Map::array(8, 1)?;
@@ -77,7 +75,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
     });
 
     let mut tally = Tally { next: PING, next_by_ring: PING, ..Tally::default() };
-    let end = Instant::now() + Duration::from_secs_f64(seconds);
+    let end = Instant::now() + time;
     while let Some(left) = end.checked_duration_since(Instant::now()) {
         tally.batch(&mut reader, left.min(Duration::from_millis(100)))?;
     }

@@ -10,6 +10,7 @@
 //! Without privileges it says what is missing, and runs the same on simulated rings.
 
 use perfweave::{Clock, Event, Order, Reader, Record, Rings, What, sim};
+use perfweave_support::args::Args;
 use perfweave_support::tracefs::{self, Format};
 use std::collections::HashMap;
 use std::error::Error;
@@ -39,20 +40,19 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<(), Box<dyn Error>> {
-    let mut args = pico_args::Arguments::from_env();
-    if args.contains("--help") {
-        println!("{HELP}");
-        return Ok(());
-    }
-    let seconds: f64 = args.opt_value_from_str("--seconds")?.unwrap_or(5.0);
-    let (print_events, json, simulate) =
-        (args.contains("--events"), args.contains("--json"), args.contains("--simulate"));
+    let mut args = Args::new(HELP);
+    let time = args.seconds(5.0)?;
+    let (print_events, json, simulate) = (args.flag("--events"), args.flag("--json"), args.flag("--simulate"));
+    args.finish()?;
 
     let opened = if simulate { Err("asked for".into()) } else { live() };
     let (mut reader, fields, simulated) = match opened {
         Ok((reader, fields)) => (reader, fields, None),
         Err(missing) => {
-            eprintln!("wakeups: simulated, not of this machine: {missing}");
+            eprintln!("wakeups: {missing}");
+            eprintln!(
+                "wakeups: what follows is simulated. For the real thing, run as root, or with CAP_PERFMON and a readable tracefs."
+            );
             let (reader, load) = simulated()?;
             (reader, Fields::usual(), Some(load))
         }
@@ -60,7 +60,7 @@ fn run() -> Result<(), Box<dyn Error>> {
 
     let mut scheduler = Scheduler::new(fields);
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-    let end = Instant::now() + Duration::from_secs_f64(seconds);
+    let end = Instant::now() + time;
     while let Some(left) = end.checked_duration_since(Instant::now()) {
         for event in reader.batch(left.min(Duration::from_millis(100)))? {
             let line = scheduler.event(&event);
@@ -155,7 +155,16 @@ impl Scheduler {
 
     /// Takes an event in, and gives a line about it, if it is one of ours.
     fn event(&mut self, event: &Event<'_>) -> Option<String> {
-        let What::Record(record) = event.what() else { return None };
+        let record = match event.what() {
+            What::Record(record) => record,
+            What::Lost(lost) => {
+                // Whoever waits may have run meanwhile, and whoever ran on that CPU may not any more.
+                self.waiting.clear();
+                self.running.remove(&lost.cpu);
+                return Some(format!("{:?} [{:03}] {} events lost", event.key(), lost.cpu, lost.count));
+            }
+            _ => return None,
+        };
         self.events += 1;
         let (time, cpu) = (event.key()?, record.cpu());
         let kind = record.payload()?.u16(0)?;

@@ -427,15 +427,16 @@ mod tests {
     fn a_header_page_that_cannot_be_right_is_refused() {
         let page = crate::sys::machine::page_size();
         let at = page as u64;
-        for (offset, size) in [
-            (at, 0x1800),         // not a power of two
-            (at, 1 << 40),        // longer than any
-            (at, u64::MAX),       // overflows with the offset
-            (at - 8, 4104),       // inside the header page
-            (at + 4, 4096),       // not aligned
-            (at + 4096, 4096),    // behind the mapping
-            (u64::MAX - 8, 4096), // overflows with the size
-            (at, 4),              // no room for a header
+        // What the header page says, and how long the data is said to be by whoever hands it out: each is wrong in one way.
+        for (offset, size, given) in [
+            (at, 0x1800, 0x1800),       // not a power of two
+            (at, 4, 4),                 // no room for a header
+            (at, 1 << 40, 1u64 << 40),  // longer than any
+            (at / 2, at / 2, 0),        // inside the header page
+            (at + 4, 4096, 4100),       // not aligned
+            (at + 4096, 4096, 4096),    // behind the mapping
+            (at, 2048, 4096),           // shorter than the mapping
+            (u64::MAX - 4095, 4096, 0), // overflows
         ] {
             let (_kernel, ring) = Ring::simulated(page, 4096, None);
             for (word, value) in [(super::DATA_OFFSET_AT, offset), (super::DATA_SIZE_AT, size)] {
@@ -445,8 +446,8 @@ mod tests {
                 unsafe { at.write(value) };
             }
             // SAFETY: nothing is read but the header page.
-            let adopted = unsafe { Ring::adopt_mapping(ring.page(), 4096, None) };
-            assert!(matches!(adopted, Err(crate::Error::Geometry { .. })), "{offset} {size}");
+            let adopted = unsafe { Ring::adopt_mapping(ring.page(), given as usize, None) };
+            assert!(matches!(adopted, Err(crate::Error::Geometry { .. })), "{offset} {size} {given}");
         }
         // Before 4.1 the kernel left both zero: the data is what follows the header page.
         let (_kernel, ring) = Ring::simulated(page, 4096, None);

@@ -282,7 +282,12 @@ impl Map {
     fn create(map_type: u32, value_size: u32, max_entries: u32) -> io::Result<Self> {
         let mut attr = MapCreate { map_type, key_size: 4, value_size, max_entries };
         // SAFETY: no pointers.
-        let fd = unsafe { bpf(0, &mut attr) }?;
+        let fd = unsafe { bpf(0, &mut attr) }.map_err(|error| match error.raw_os_error() {
+            Some(libc::EPERM) => {
+                io::Error::new(error.kind(), "cannot make a BPF map: run as root, or with CAP_BPF and CAP_PERFMON")
+            }
+            _ => error,
+        })?;
         // SAFETY: a new file descriptor.
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) }, value_size: value_size as usize })
     }

@@ -2,6 +2,7 @@
 //!
 //! It does not know perfweave.
 
+pub mod args;
 pub mod bpf;
 pub mod by_ring;
 pub mod foreign;
