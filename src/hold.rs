@@ -56,7 +56,8 @@ impl fmt::Display for Hold {
         match self {
             Self::Fence(_) => f.write_str("fence"),
             Self::Dense { .. } => f.write_str("dense"),
-            Self::Lag(lag) => write!(f, "lag={lag:?}"),
+            // As `Duration` writes it, but in ASCII.
+            Self::Lag(lag) => write!(f, "lag={}", format!("{lag:?}").replace('µ', "u")),
             Self::Round => f.write_str("round"),
             Self::None => f.write_str("none"),
         }
