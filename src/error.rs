@@ -1,7 +1,9 @@
 //! What can go wrong, with the numbers, and the cure where there is one.
 
+use crate::wakeup::Wakeup;
 use std::fmt;
 use std::io;
+use std::path::PathBuf;
 
 /// Why rings could not be opened, ordered or waited for.
 ///
@@ -36,7 +38,7 @@ pub enum Error {
     /// An ioctl on an event failed.
     #[error("cannot {what} {event} on CPU {cpu}: {errno}")]
     Control {
-        /// What was tried: "redirect", "identify", "enable".
+        /// What was tried: "redirect", "identify", "enable", "disable", "pause", "resume".
         what: &'static str,
         /// The event, as it was asked for.
         event: String,
@@ -46,9 +48,11 @@ pub enum Error {
         errno: io::Error,
     },
     /// An event could not be put into its slot of a `PERF_EVENT_ARRAY`.
-    #[error("cannot set slot {cpu} of the perf event array: {errno}{cure}")]
+    #[error("cannot set slot {slot} of the perf event array, for CPU {cpu}: {errno}{cure}")]
     Slot {
-        /// The CPU, which is the index.
+        /// The index of the slot.
+        slot: u32,
+        /// The CPU.
         cpu: u32,
         /// What the kernel said.
         errno: io::Error,
@@ -67,11 +71,26 @@ pub enum Error {
         /// `enum bpf_map_type`.
         map_type: u32,
     },
+    /// No map could be had by that path.
+    #[error("cannot open the pinned map {}: {errno}{cure}", path.display())]
+    Pinned {
+        /// As it was asked for.
+        path: PathBuf,
+        /// What the kernel said.
+        errno: io::Error,
+        /// What would help.
+        cure: Cure,
+    },
     /// The map has no slot for a CPU, so that CPU's output would get `-E2BIG`, which nothing counts.
-    #[error("the perf event array has {entries} slots, none for CPU {cpu}: make it as large as the machine has CPUs")]
+    #[error(
+        "the perf event array has {entries} slots, but CPU {cpu} needs slot {slot}: make it as large as the machine has \
+         CPUs"
+    )]
     ArrayTooSmall {
         /// `max_entries` of the map.
         entries: u32,
+        /// The slot that is missing.
+        slot: u32,
         /// The first CPU without a slot.
         cpu: u32,
     },
@@ -91,6 +110,26 @@ pub enum Error {
     /// There is no ring to merge.
     #[error("no rings")]
     NoRings,
+    /// None of the CPUs that were asked for is online (`ENODEV`).
+    #[error("none of the CPUs {cpus:?} is online; these are: {online:?}")]
+    Offline {
+        /// The CPUs asked for.
+        cpus: Vec<u32>,
+        /// The CPUs that are online.
+        online: Vec<u32>,
+    },
+    /// A reader would never be woken like that.
+    #[error("a ring of {size} bytes, with records of at least {record}, never has {asked} unread: at most {most}")]
+    Wakeup {
+        /// What was asked for, "100 bytes" or "3 events".
+        asked: Wakeup,
+        /// Bytes of the ring.
+        size: u64,
+        /// Bytes of the smallest record.
+        record: u64,
+        /// The most that can be asked for.
+        most: Wakeup,
+    },
     /// A ring of that length cannot be.
     #[error("a ring cannot have {bytes} bytes: at least 1, at most {max}")]
     Size {
@@ -146,6 +185,21 @@ pub enum Error {
         /// What the kernel said.
         errno: io::Error,
     },
+    /// Everything that was in the rings when [`Handle::flush`](crate::Handle::flush) was called has been yielded. Not a
+    /// failure: the reader goes on with what came later.
+    #[error("flushed: all events from before have been yielded")]
+    Flushed,
+    /// The deadline is past, and everything that was in the rings then has been yielded. See
+    /// [`Reader::set_deadline`](crate::Reader::set_deadline). The reader goes on with what came later.
+    #[error("the deadline has passed")]
+    Deadline,
+    /// The reader was closed with [`Handle::close`](crate::Handle::close), or is gone.
+    #[error("the reader is closed")]
+    Closed,
+    /// This process was forked from the one that opened the rings. It does not have their memory (`VM_DONTCOPY`), and
+    /// what it shares with its parent is its parent's.
+    #[error("the rings belong to the process that this one was forked from: open others here")]
+    Forked,
     /// The system would not give what waiting needs.
     #[error("cannot {what}: {errno}")]
     System {

@@ -3,6 +3,7 @@
 use crate::error::Error;
 use crate::hold::Fence;
 use crate::sys::grace::Grace;
+use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use std::fmt;
@@ -142,6 +143,31 @@ impl Fences {
         self.latency = self.last.map_or(Duration::ZERO, |last| last.elapsed());
         let failure = self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
         Some(failure.map_or(Ok(()), |errno| Err(Error::Fence { errno })))
+    }
+
+    /// Waits for a grace period that begins now. One that is under way ends before.
+    pub(crate) fn wait(&mut self) -> Result<(), Error> {
+        while self.begun != self.noticed {
+            self.sleep();
+            // Whether that one failed does not matter.
+            let _ = self.ended();
+        }
+        self.begin();
+        loop {
+            if let Some(ended) = self.ended() {
+                return ended;
+            }
+            self.sleep();
+        }
+    }
+
+    /// Sleeps until a fence ends, or for a little while.
+    fn sleep(&self) {
+        let mut poll = [PollFd::new(self.shared.wake.as_fd(), PollFlags::POLLIN)];
+        // A wake that was not for this fence, a signal, a failure: whoever calls looks again.
+        if matches!(nix::poll::poll(&mut poll, PollTimeout::from(10u8)), Ok(1..)) {
+            let _ = self.shared.wake.read();
+        }
     }
 
     /// How long the last fence took.

@@ -139,8 +139,13 @@ pub(crate) struct Frontier {
     rule: Rule,
     /// The largest key of all looks.
     seen: Option<u64>,
-    /// The largest key that may be yielded.
+    /// The largest key that the rule lets out.
     edge: Option<u64>,
+    /// The largest key that is let out before a report is made: `None` if none is to be made, `Some(None)` if nothing was
+    /// seen.
+    cap: Option<Option<u64>>,
+    /// The smaller of both: the largest key that may be yielded.
+    limit: Option<u64>,
     /// What the fence in flight will prove.
     fencing: Option<u64>,
     /// What the fence that has ended proves, from the next look on.
@@ -163,7 +168,7 @@ impl Frontier {
             Hold::Round => Rule::Round,
             Hold::None => Rule::None,
         };
-        Self { rule, seen: None, edge: None, fencing: None, fenced: None }
+        Self { rule, seen: None, edge: None, cap: None, limit: None, fencing: None, fenced: None }
     }
 
     /// All heads were looked at: the largest key found, and a clock reading taken before the first head was loaded.
@@ -177,12 +182,33 @@ impl Frontier {
             Rule::None => self.seen,
         };
         self.edge = self.edge.max(edge);
+        self.limit();
+    }
+
+    fn limit(&mut self) {
+        self.limit = self.cap.map_or(self.edge, |cap| self.edge.min(cap));
     }
 
     /// Whether a key may be yielded.
     #[inline]
     pub(crate) fn admits(&self, key: u64) -> bool {
-        self.edge.is_some_and(|edge| key <= edge)
+        self.limit.is_some_and(|limit| key <= limit)
+    }
+
+    /// Lets out nothing that is larger than what has been seen, until [`Frontier::lift_cap`].
+    pub(crate) fn set_cap(&mut self) {
+        self.cap = Some(self.seen);
+        self.limit();
+    }
+
+    pub(crate) fn lift_cap(&mut self) {
+        self.cap = None;
+        self.limit();
+    }
+
+    /// Whether a key has to wait for the cap to be lifted.
+    pub(crate) fn is_capped(&self, key: u64) -> bool {
+        self.cap.is_some_and(|cap| cap.is_none_or(|cap| key > cap))
     }
 
     /// What a key that is admitted may call itself.
@@ -227,7 +253,7 @@ impl Frontier {
         matches!(self.rule, Rule::Lag(_))
     }
 
-    /// The largest key that may be yielded now.
+    /// The largest key that the rule lets out now.
     pub(crate) fn edge(&self) -> Option<u64> {
         self.edge
     }
@@ -280,6 +306,21 @@ mod tests {
         frontier.looked(None, 0);
         assert!(frontier.admits(30));
         assert!(!frontier.begin_fence());
+    }
+
+    #[test]
+    fn a_cap_keeps_back_what_was_not_seen_when_it_was_set() {
+        let mut frontier = Frontier::new(&Hold::None);
+        frontier.set_cap();
+        frontier.looked(Some(10), 0);
+        assert!(!frontier.admits(1) && frontier.is_capped(1), "nothing had been seen");
+        frontier.lift_cap();
+        assert!(frontier.admits(10) && !frontier.is_capped(10));
+        frontier.set_cap();
+        frontier.looked(Some(20), 0);
+        assert!(frontier.admits(10) && !frontier.admits(11) && frontier.is_capped(11));
+        frontier.lift_cap();
+        assert!(frontier.admits(20));
     }
 
     #[test]

@@ -55,6 +55,10 @@ compile_error!("perf rings are Linux's");
 compile_error!("perfweave needs a 64-bit machine");
 
 mod clock;
+mod control;
+mod cure;
+mod drain;
+mod engine;
 mod error;
 mod event;
 mod fence;
@@ -64,8 +68,10 @@ mod key;
 mod lookahead;
 mod merge;
 mod open;
+mod plan;
 mod reader;
 mod record;
+mod recorder;
 #[expect(unsafe_code, reason = "the shared memory: all pointer work is here")]
 mod ring;
 mod rings;
@@ -73,19 +79,23 @@ mod sequence;
 pub mod sim;
 #[expect(unsafe_code, reason = "system calls that no crate offers")]
 mod sys;
+mod wakeup;
 
 pub use clock::Clock;
+pub use control::{Handle, Pause};
 pub use error::{Cure, Error};
 pub use event::{Damage, Event, Gap, Lost, OwnedEvent, What};
 pub use fence::GracePeriods;
 pub use hold::{Class, Fence, Hold};
 pub use key::Key;
-pub use merge::{Batch, Lent, Merge, Order, Stats};
-pub use open::RingOptions;
+pub use merge::{Batch, Lent, Merge, Order, RingStats, Stats};
+pub use plan::RingOptions;
 pub use reader::{Events, Reader};
 pub use record::{Kind, Layout, Record};
+pub use recorder::{Frozen, Recorded, Recorder};
 pub use ring::{Bytes, Fault, Ring};
 pub use rings::{RawRing, Rings};
+pub use wakeup::Wakeup;
 
 /// The kernel's `struct perf_event_attr` and constants, for [`RingOptions::event`].
 pub use perf_event_open_sys::bindings;

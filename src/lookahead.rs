@@ -81,6 +81,20 @@ const PUBLISH_PART: u64 = 8;
 /// How far back an entry out of order is put in place by shifting; beyond, the stretch is sorted at the end of the look.
 const REACH: usize = 64;
 
+/// What became of a ring's records so far.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Counts {
+    pub(crate) records: u64,
+    pub(crate) late: u64,
+    pub(crate) max_late: u64,
+    pub(crate) lost: u64,
+    pub(crate) damaged: u64,
+    /// Records that arrived out of order and were put in place.
+    pub(crate) repaired: u64,
+    /// The most bytes that were not given back when the ring was looked at.
+    pub(crate) most_used: u64,
+}
+
 /// One ring's index.
 #[derive(Debug)]
 pub(crate) struct Lookahead {
@@ -107,8 +121,9 @@ pub(crate) struct Lookahead {
     done: BinaryHeap<(u64, u64), MinComparator>,
     /// The head could not be right: nothing more is indexed until all is yielded.
     lost_head: bool,
-    /// Records that arrived out of order and were put in place.
-    repaired: u64,
+    /// Bytes yielded.
+    taken: u64,
+    pub(crate) counts: Counts,
     /// Class and lateness of the record with a key that was yielded last, which those without one behind it share.
     pub(crate) yielded: (Class, u64),
 }
@@ -127,7 +142,8 @@ impl Lookahead {
             publish_at: 0,
             done: BinaryHeap::new_min(),
             lost_head: false,
-            repaired: 0,
+            taken: 0,
+            counts: Counts::default(),
             yielded: (Class::Assumed, 0),
         }
     }
@@ -156,8 +172,9 @@ impl Lookahead {
         self.publish_at = self.tail + ring.size() / PUBLISH_PART;
     }
 
-    pub(crate) fn repaired(&self) -> u64 {
-        self.repaired
+    /// Bytes that were seen and are not yielded.
+    pub(crate) fn unread(&self) -> u64 {
+        self.cursor - self.taken
     }
 
     /// What was noted of an entry.
@@ -173,6 +190,7 @@ impl Lookahead {
         if entry.shape != Shape::Record {
             self.forget(entry.position);
         }
+        self.taken += u64::from(entry.len);
         let end = entry.position + u64::from(entry.len);
         if entry.position != self.tail {
             self.done.push((entry.position, end));
@@ -219,6 +237,7 @@ impl Lookahead {
             self.lost_head = false;
         }
         let head = ring.look();
+        self.counts.most_used = self.counts.most_used.max(ring.head() - ring.tail());
         self.index(ring, origin, key);
         if let Err(fault) = head {
             self.lost_head = true;
@@ -231,19 +250,15 @@ impl Lookahead {
     fn index(&mut self, ring: &Ring, origin: &Arc<Origin>, key: &mut Keys) {
         while self.cursor < ring.head() {
             let position = self.cursor;
-            let header = match ring.header(position) {
-                Ok(header) => header,
-                Err(fault) => {
-                    self.damage(fault, ring.head());
-                    break;
+            let record = match Record::at(ring, position, origin) {
+                Ok(record) => record,
+                Err((fault, end)) => {
+                    self.damage(fault, end);
+                    continue;
                 }
             };
-            let record = Record::new(ring.bytes(position, u64::from(header.size())), header, origin);
+            let header = record.header();
             let end = position + u64::from(header.size());
-            if let Err(fault) = record.check() {
-                self.damage(fault, end);
-                continue;
-            }
             if record.kind() == Kind::LOST {
                 self.settle_lost(None);
                 let (id, count) = record.lost().unwrap_or_default();
@@ -305,7 +320,7 @@ impl Lookahead {
     fn repair(&mut self) {
         let Some(entry) = self.entries.pop_back() else { return };
         if entry.shape == Shape::Record {
-            self.repaired += 1;
+            self.counts.repaired += 1;
         }
         let mut place = self.entries.len();
         if let Some((smallest, _)) = &mut self.unsorted {

@@ -63,6 +63,34 @@ pub struct Stats {
     pub fences: u64,
 }
 
+/// What became of one ring so far, and how full it is. Bytes are those of the data area.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RingStats {
+    /// The CPU.
+    pub cpu: u32,
+    /// Bytes of the ring.
+    pub size: u64,
+    /// Bytes that the kernel could not reuse at the last look: unread, or not yet given back.
+    pub used: u64,
+    /// The most that were used at any look: how large the ring needs to be.
+    pub most_used: u64,
+    /// Bytes that were seen and are not yielded yet.
+    pub unread: u64,
+    /// Events that were seen and are not yielded yet.
+    pub held: usize,
+    /// Records yielded.
+    pub records: u64,
+    /// Of these, late.
+    pub late: u64,
+    /// Records that the kernel's LOST records count as dropped.
+    pub lost: u64,
+    /// Damage events.
+    pub damaged: u64,
+    /// Records that came out of order and were put in place.
+    pub repaired: u64,
+}
+
 /// The rings of a machine merged into one stream, without waiting: the engine of [`Reader`](crate::Reader), for whoever
 /// has an event loop of their own.
 ///
@@ -216,6 +244,47 @@ impl Merge {
         self.held() - held
     }
 
+    /// Takes notice of CPUs that came online since the rings were opened: a new one gets its ring, one that came back
+    /// writes on into the one it had. A [`Reader`](crate::Reader) does this by itself. Gives whether there is a new ring,
+    /// and with it a new file descriptor to wait for ([`Rings::fds`](crate::Rings::fds)).
+    ///
+    /// A CPU that goes offline needs nothing: what it wrote stays in its ring, which keeps nobody waiting. What programs output on
+    /// a CPU between its coming online and this call is lost: `-EOPNOTSUPP` or `-ENOENT`, which the kernel counts
+    /// nowhere.
+    ///
+    /// # Errors
+    /// What opening a ring can end with, once for each CPU; it is tried again with each call.
+    pub fn follow_cpus(&mut self) -> Result<bool, Error> {
+        let mut new = Vec::new();
+        let failed = self.rings.arrived(&mut new);
+        let any = !new.is_empty();
+        for lane in new {
+            // Behind what is there of that CPU: ranks decide between equal keys.
+            let rank = self.rings.lanes.partition_point(|other| other.origin.cpu <= lane.origin.cpu);
+            self.rings.lanes.insert(rank, lane);
+            self.state.lookaheads.insert(rank, Lookahead::new());
+        }
+        if any {
+            self.state.due = Due::Everybody;
+            self.state.rebuild();
+        }
+        failed.map(|()| any)
+    }
+
+    /// Lets out nothing that is larger than what has been seen, until [`Merge::lift_cap`].
+    pub(crate) fn set_cap(&mut self) {
+        self.state.frontier.set_cap();
+    }
+
+    pub(crate) fn lift_cap(&mut self) {
+        self.state.frontier.lift_cap();
+    }
+
+    /// Whether all that is held waits for the cap to be lifted.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.state.fronts.top().is_none_or(|top| self.state.frontier.is_capped(top.key))
+    }
+
     /// Whether what was seen holds something that a grace period begun after this call would let out. If so, wait for
     /// one, then call [`Merge::end_fence`] and [`Merge::look`]; until then this answers false.
     ///
@@ -319,8 +388,35 @@ impl Merge {
 
     /// What was done so far.
     pub fn stats(&self) -> Stats {
-        let repaired = self.state.lookaheads.iter().map(Lookahead::repaired).sum();
-        Stats { repaired, ..self.state.stats }
+        self.state.lookaheads.iter().fold(self.state.stats, |all, Lookahead { counts, .. }| Stats {
+            records: all.records + counts.records,
+            late: all.late + counts.late,
+            max_late: all.max_late.max(counts.max_late),
+            repaired: all.repaired + counts.repaired,
+            lost: all.lost.saturating_add(counts.lost),
+            damaged: all.damaged + counts.damaged,
+            ..all
+        })
+    }
+
+    /// What became of each ring, in the order of CPUs.
+    pub fn ring_stats(&self) -> impl Iterator<Item = RingStats> {
+        self.rings.lanes.iter().zip(&self.state.lookaheads).map(|(lane, lookahead)| {
+            let counts = lookahead.counts;
+            RingStats {
+                cpu: lane.origin.cpu,
+                size: lane.ring.size(),
+                used: lane.ring.head() - lane.ring.tail(),
+                most_used: counts.most_used,
+                unread: lookahead.unread(),
+                held: lookahead.len(),
+                records: counts.records,
+                late: counts.late,
+                lost: counts.lost,
+                damaged: counts.damaged,
+                repaired: counts.repaired,
+            }
+        })
     }
 
     /// The rings that are merged.
@@ -335,15 +431,20 @@ impl State {
     /// Ends a look, whether it was complete or the key function panicked in it.
     fn looked(&mut self, now: u64, complete: bool) {
         self.lookaheads.iter_mut().for_each(Lookahead::settle);
-        self.fronts.rebuild((0..).zip(&self.lookaheads).filter_map(|(rank, lookahead)| {
-            let front = lookahead.front()?;
-            Some(Front { key: front.key, rank })
-        }));
+        self.rebuild();
         // The frontier speaks of all heads.
         if complete {
             self.stats.looks += 1;
             self.frontier.looked(self.lookaheads.iter().filter_map(Lookahead::largest).max(), now);
         }
+    }
+
+    /// Takes all rings' fronts anew.
+    fn rebuild(&mut self) {
+        self.fronts.rebuild((0..).zip(&self.lookaheads).filter_map(|(rank, lookahead)| {
+            let front = lookahead.front()?;
+            Some(Front { key: front.key, rank })
+        }));
     }
 
     /// Picks what comes next, if anything may.
@@ -376,6 +477,8 @@ impl State {
         let picked = match (entry.keyed, step) {
             // Nothing orders it but its place in its ring.
             (Keyed::Never, _) => pick(Class::Assumed, 0, false),
+            // Numbers are let out by themselves, but not before a report that is due.
+            (_, Some(_)) if self.frontier.is_capped(entry.key) => None,
             // It stays behind the record before it, and shares its class.
             (Keyed::Before, Some(Step::Behind | Step::Next)) => pick(class, late_by, false),
             (Keyed::Before, None) if admitted => pick(class, late_by, false),
@@ -467,10 +570,11 @@ impl State {
         if shape != Shape::Record || self.sequence.is_some() {
             return self.commit_other();
         }
-        self.stats.records += 1;
+        let lookahead = &mut self.lookaheads[self.picked.rank as usize];
+        lookahead.counts.records += 1;
         if keyed == Keyed::Own {
             self.last = self.last.max(key);
-            self.lookaheads[self.picked.rank as usize].yielded = (self.picked.class, self.picked.late_by);
+            lookahead.yielded = (self.picked.class, self.picked.late_by);
         }
         if self.picked.late_by > 0 {
             self.count_late();
@@ -490,12 +594,13 @@ impl State {
             return;
         }
         let Some(&Entry { key, keyed, shape, position, .. }) = self.front() else { return };
-        match (shape, self.lookaheads[self.picked.rank as usize].note(position)) {
+        let lookahead = &mut self.lookaheads[self.picked.rank as usize];
+        match (shape, lookahead.note(position)) {
             (Shape::Record, _) => {
-                self.stats.records += 1;
+                lookahead.counts.records += 1;
                 if keyed == Keyed::Own {
                     self.last = self.last.max(key);
-                    self.lookaheads[self.picked.rank as usize].yielded = (self.picked.class, self.picked.late_by);
+                    lookahead.yielded = (self.picked.class, self.picked.late_by);
                     if let Some(sequence) = &mut self.sequence {
                         sequence.passed(key);
                     }
@@ -504,16 +609,19 @@ impl State {
                     self.count_late();
                 }
             }
-            (Shape::Lost, Some(Note::Lost { count, .. })) => self.stats.lost = self.stats.lost.saturating_add(count),
-            _ => self.stats.damaged += 1,
+            (Shape::Lost, Some(Note::Lost { count, .. })) => {
+                lookahead.counts.lost = lookahead.counts.lost.saturating_add(count);
+            }
+            _ => lookahead.counts.damaged += 1,
         }
         self.take();
     }
 
     #[cold]
     fn count_late(&mut self) {
-        self.stats.late += 1;
-        self.stats.max_late = self.stats.max_late.max(self.picked.late_by);
+        let counts = &mut self.lookaheads[self.picked.rank as usize].counts;
+        counts.late += 1;
+        counts.max_late = counts.max_late.max(self.picked.late_by);
     }
 
     /// Takes the front of the ring that was picked out of the merge.
@@ -578,6 +686,13 @@ impl<'a> Lent<'a> {
     #[inline]
     pub fn record(&self) -> Option<Record<'a>> {
         self.state.record(self.lanes)
+    }
+
+    /// Bytes of what was seen in its ring that are left when this event is consumed. cilium/ebpf's `Record.Remaining`.
+    pub fn remaining(&self) -> u64 {
+        let unread = self.state.lookaheads[self.state.picked.rank as usize].unread();
+        let own = self.state.front().filter(|_| !self.state.picked.gap).map_or(0, |entry| u64::from(entry.len));
+        unread - own
     }
 
     /// See [`Event::to_owned`].

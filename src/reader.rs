@@ -1,12 +1,15 @@
 //! Waiting: a merge, a way to sleep until rings are written to, and fences beside it.
 
+use crate::control::Handle;
+use crate::engine::{Engine, Turn};
 use crate::error::Error;
 use crate::event::{Event, OwnedEvent};
 use crate::fence::Fences;
 use crate::hold::Hold;
-use crate::merge::{Batch, Lent, Merge, Order, Stats};
+use crate::merge::{Batch, Lent, Order, RingStats, Stats};
 use crate::rings::Rings;
 use crate::sys::epoll;
+use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use std::io;
 use std::ops::ControlFlow;
@@ -40,55 +43,46 @@ use std::time::{Duration, Instant};
 /// In an event loop of one's own: poll the reader ([`AsFd`](std::os::fd::AsFd)) for no longer than
 /// [`Reader::time_to_next_look`], then call [`Reader::try_next`] until it gives nothing, whatever poll said.
 ///
+/// # From other threads
+///
+/// [`Reader::handle`] gives what flushes, closes and pauses it while it blocks.
+///
+/// # CPUs that come and go
+///
+/// Ten times a second the reader sees whether a CPU came online, and opens its ring; a CPU that came back writes on into the
+/// one it had. What a program outputs there before that is lost, and the kernel counts it nowhere. What a CPU wrote before it
+/// went offline stays in its ring and is yielded in its turn.
+///
 /// # Dropping
 ///
-/// What is held, or not yet read, is lost with the reader. It waits for a fence under way, which cannot be broken off.
+/// What is held, or not yet read, is lost with the reader: [`Handle::flush`] first, to have it all. It waits for a fence under
+/// way, which cannot be broken off.
 #[derive(Debug)]
 pub struct Reader {
-    merge: Merge,
-    hold: Hold,
+    engine: Engine,
     epoll: Epoll,
+    /// How many rings epoll waits for.
+    rings: usize,
     /// Where epoll puts what is ready, so that all of it is taken notice of at once.
     ready: Vec<libc::epoll_event>,
-    fences: Option<Fences>,
-    /// How long to sleep when nothing says how long.
-    tick: Duration,
 }
-
-/// How long to sleep after something was found. Doubled, up to [`Reader::TICK`], each time nothing is.
-const SHORTEST_TICK: Duration = Duration::from_millis(5);
 
 impl Reader {
     /// The longest time for which an event may lie in its ring unseen while the reader waits.
-    pub const TICK: Duration = Duration::from_millis(100);
+    pub const TICK: Duration = Engine::TICK;
 
     /// Reads rings in an order.
     ///
     /// # Errors
-    /// As [`Merge::new`]; [`Error::NoFence`] if the hold rule needs a fence and none is possible; [`Error::NoClock`] for
-    /// the lag rule on a clock that cannot be read; [`Error::System`].
+    /// As [`Merge::new`](crate::Merge::new); [`Error::NoFence`] if the hold rule needs a fence and none is possible;
+    /// [`Error::NoClock`] for the lag rule on a clock that cannot be read; [`Error::System`].
     pub fn new(rings: Rings, order: Order) -> Result<Self, Error> {
-        let hold = order.hold.clone();
-        if matches!(hold, Hold::Lag(_)) && rings.clock().now().is_none() {
-            return Err(Error::NoClock);
-        }
-        let merge = Merge::new(rings, order)?;
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(system("make an epoll instance"))?;
-        // Edge-triggered: a wake is all we want, once. So an event whose CPU went offline (EPOLLHUP for ever) does not
-        // keep us awake, and nothing need be read to fall asleep again.
-        let edge = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, 0);
-        for fd in merge.rings().fds() {
-            epoll.add(fd, edge).map_err(system("wait for a ring"))?;
-        }
-        let fences = match &hold {
-            Hold::Fence(fence) | Hold::Dense { fence, .. } => Some(Fences::start(fence)?),
-            Hold::Lag(_) | Hold::Round | Hold::None => None,
-        };
-        if let Some(fences) = &fences {
-            epoll.add(fences.wake(), edge).map_err(system("wait for fences"))?;
-        }
-        let ready = vec![libc::epoll_event { events: 0, u64: 0 }; merge.rings().len() + 1];
-        Ok(Self { merge, hold, epoll, ready, fences, tick: SHORTEST_TICK })
+        let engine = Engine::new(rings, order)?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
+            .map_err(|errno| Error::System { what: "make an epoll instance", errno: errno.into() })?;
+        let mut reader = Self { engine, epoll, rings: 0, ready: Vec::new() };
+        reader.wait_for_all()?;
+        Ok(reader)
     }
 
     /// The next event, waiting for it as long as it takes.
@@ -96,11 +90,13 @@ impl Reader {
     /// The event borrows the reader and is consumed when it is dropped; one that is forgotten comes again.
     ///
     /// # Errors
-    /// [`Error::Fence`] or [`Error::System`]. The reader can be used on.
+    /// [`Error::Fence`] or [`Error::System`], after which the reader can be used on, as after the reports
+    /// [`Error::Flushed`] and [`Error::Deadline`]; what opening the ring of a CPU that came online can end with;
+    /// [`Error::Closed`], [`Error::Forked`].
     #[expect(clippy::should_implement_trait, reason = "not an iterator: it yields what borrows from it")]
     pub fn next(&mut self) -> Result<Lent<'_>, Error> {
         while !self.advance(None)? {}
-        Ok(self.merge.lend())
+        Ok(self.engine.merge.lend())
     }
 
     /// The next event, waiting for it at most so long; `None` when the time is over. What is still held then stays.
@@ -109,7 +105,11 @@ impl Reader {
     /// As [`Reader::next`].
     #[inline]
     pub fn next_timeout(&mut self, timeout: Duration) -> Result<Option<Lent<'_>>, Error> {
-        if self.is_ready()? || self.advance(deadline(timeout))? { Ok(Some(self.merge.lend())) } else { Ok(None) }
+        if self.engine.is_ready()? || self.advance(end(timeout))? {
+            Ok(Some(self.engine.merge.lend()))
+        } else {
+            Ok(None)
+        }
     }
 
     /// The next event that can be had without waiting.
@@ -126,11 +126,11 @@ impl Reader {
     /// # Errors
     /// As [`Reader::next`].
     pub fn batch(&mut self, timeout: Duration) -> Result<Batch<'_>, Error> {
-        self.advance(deadline(timeout))?;
-        Ok(self.merge.batch())
+        self.advance(end(timeout))?;
+        Ok(self.engine.merge.batch())
     }
 
-    /// The events one by one, copied out of their rings, ending when none comes for so long.
+    /// The events one by one, copied out of their rings, ending when none comes for so long or the reader is closed.
     pub fn events(&mut self, timeout: Duration) -> Events<'_> {
         Events { reader: self, timeout }
     }
@@ -146,9 +146,9 @@ impl Reader {
         mut fold: impl FnMut(A, Event<'_>) -> ControlFlow<B, A>,
     ) -> Result<ControlFlow<B, A>, Error> {
         let mut all = init;
-        self.advance(deadline(Duration::ZERO))?;
+        self.advance(end(Duration::ZERO))?;
         // What this look found and no more: a consumer slower than its producers would never be done.
-        while let Some(event) = self.merge.next() {
+        while let Some(event) = self.engine.merge.next() {
             match fold(all, event.event()) {
                 ControlFlow::Continue(next) => all = next,
                 broken => return Ok(broken),
@@ -170,75 +170,100 @@ impl Reader {
         Ok(())
     }
 
+    /// What flushes, closes, pauses and resumes this reader from any thread, also while it blocks.
+    pub fn handle(&self) -> Handle {
+        self.engine.handle()
+    }
+
+    /// Sets when to give up waiting; `None` for never. See [`Handle::set_deadline`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn set_deadline(&self, deadline: Option<Instant>) -> Result<(), Error> {
+        self.handle().set_deadline(deadline)
+    }
+
     /// Gives the bytes of all yielded events back to the kernel now. It happens by itself before the reader looks or
     /// sleeps; only who yields events and then does not come back for long needs this.
     pub fn publish(&mut self) {
-        self.merge.publish();
+        self.engine.merge.publish();
     }
 
     /// The hold rule in force.
     pub fn hold(&self) -> &Hold {
-        &self.hold
+        &self.engine.hold
     }
 
     /// The way in which grace periods are waited for: "membarrier", "map", "expedited" or "custom"; `None` if the hold
     /// rule needs none.
     pub fn fence(&self) -> Option<&'static str> {
-        self.fences.as_ref().map(Fences::name)
+        self.engine.fences.as_ref().map(Fences::name)
     }
 
     /// How long the last fence took until its end was noticed.
     pub fn fence_latency(&self) -> Option<Duration> {
-        self.fences.as_ref().map(Fences::latency)
+        self.engine.fences.as_ref().map(Fences::latency)
     }
 
     /// What was done so far.
     pub fn stats(&self) -> Stats {
-        self.merge.stats()
+        self.engine.merge.stats()
+    }
+
+    /// What became of each ring, in the order of CPUs.
+    pub fn ring_stats(&self) -> impl Iterator<Item = RingStats> {
+        self.engine.merge.ring_stats()
     }
 
     /// How many events were seen and are held.
     pub fn held(&self) -> usize {
-        self.merge.held()
+        self.engine.merge.held()
     }
 
     /// How long one may sleep before the rings must be looked at again, although nothing became readable.
     pub fn time_to_next_look(&self) -> Duration {
-        self.pause()
+        self.engine.pause()
     }
 
     /// The rings that are read.
     pub fn rings(&self) -> &Rings {
-        self.merge.rings()
+        self.engine.merge.rings()
     }
 
-    /// Whether there is an event to give, without looking at the heads unless a fence ended.
-    #[inline]
-    fn is_ready(&mut self) -> Result<bool, Error> {
-        self.notice_fence()?;
-        Ok(self.merge.is_ready())
+    /// Waits for all rings, also those that came online since.
+    fn wait_for_all(&mut self) -> Result<(), Error> {
+        // Edge-triggered: a wake is all we want, once. So an event that stays ready does not keep us awake, and nothing need be
+        // read to fall asleep again.
+        let edge = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, 0);
+        for fd in self.engine.fds() {
+            match self.epoll.add(fd, edge) {
+                Ok(()) | Err(Errno::EEXIST) => {}
+                Err(errno) => return Err(Error::System { what: "wait for a ring", errno: errno.into() }),
+            }
+        }
+        self.rings = self.engine.merge.rings().len();
+        self.ready.resize(self.rings + 2, libc::epoll_event { events: 0, u64: 0 });
+        Ok(())
     }
 
-    /// Looks, and sleeps, until there is an event to give or the deadline is over.
-    fn advance(&mut self, deadline: Option<Instant>) -> Result<bool, Error> {
-        if self.is_ready()? {
+    /// Looks, and sleeps, until there is an event to give or the time is over.
+    fn advance(&mut self, until: Option<Instant>) -> Result<bool, Error> {
+        if self.engine.is_ready()? {
             return Ok(true);
         }
-        if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+        if until.is_some_and(|until| until <= Instant::now()) {
             // Whoever polls us must find us unreadable until something happens after this look.
             self.sleep(Duration::ZERO)?;
         }
         let mut last_look = false;
         loop {
-            if self.is_ready()? {
-                return Ok(true);
+            let Turn::Sleep(pause) = self.engine.turn()? else { return Ok(true) };
+            if self.engine.merge.rings().len() != self.rings {
+                self.wait_for_all()?;
+                // It may have been written to before it was waited for.
+                continue;
             }
-            self.look();
-            if self.merge.is_ready() {
-                return Ok(true);
-            }
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            let pause = self.pause();
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             let over = left.is_some_and(|left| left.is_zero());
             if over && (last_look || !pause.is_zero()) {
                 return Ok(false);
@@ -249,51 +274,6 @@ impl Reader {
                 self.sleep(left.map_or(pause, |left| left.min(pause)))?;
             }
         }
-    }
-
-    /// If the fence under way has ended, looks again, so that what it proved can be yielded, and begins the next.
-    #[inline]
-    fn notice_fence(&mut self) -> Result<(), Error> {
-        match self.fences.as_mut().and_then(Fences::ended) {
-            None => Ok(()),
-            Some(Ok(())) => {
-                self.merge.end_fence();
-                self.look();
-                Ok(())
-            }
-            Some(Err(error)) => {
-                self.merge.fail_fence();
-                Err(error)
-            }
-        }
-    }
-
-    /// Looks at all heads, and begins a fence if that left something held.
-    fn look(&mut self) {
-        let clock = self.merge.rings().clock();
-        let now = if self.merge.needs_clock() { clock.now().unwrap_or(0) } else { 0 };
-        let found = self.merge.look(now);
-        self.tick = if found > 0 { SHORTEST_TICK } else { (self.tick * 2).min(Self::TICK) };
-        if let Some(fences) = &mut self.fences
-            && fences.pause() == Some(Duration::ZERO)
-            && self.merge.begin_fence()
-        {
-            fences.begin();
-        }
-    }
-
-    /// The longest sleep after which something can be yielded, or seen, that could not before.
-    fn pause(&self) -> Duration {
-        let clock = self.merge.rings().clock();
-        let now = if self.merge.needs_clock() { clock.now().unwrap_or(0) } else { 0 };
-        let mut pause = self.merge.wait(now).map_or(self.tick, |wait| wait.min(self.tick));
-        // A fence that may not begin yet: come back when it may. One under way wakes us itself.
-        if self.merge.held() > 0
-            && let Some(until_next) = self.fences.as_ref().and_then(Fences::pause)
-        {
-            pause = pause.min(until_next);
-        }
-        pause
     }
 
     /// Sleeps until something is ready, or the time is over.
@@ -315,11 +295,7 @@ impl AsFd for Reader {
     }
 }
 
-fn system(what: &'static str) -> impl Fn(nix::Error) -> Error {
-    move |errno| Error::System { what, errno: errno.into() }
-}
-
-fn deadline(timeout: Duration) -> Option<Instant> {
+fn end(timeout: Duration) -> Option<Instant> {
     // A time-out too long to be a time is as good as none.
     Instant::now().checked_add(timeout)
 }
@@ -337,6 +313,7 @@ impl Iterator for Events<'_> {
     fn next(&mut self) -> Option<Self::Item> {
         match self.reader.next_timeout(self.timeout) {
             Ok(event) => event.map(|event| Ok(event.to_owned())),
+            Err(Error::Closed) => None,
             Err(error) => Some(Err(error)),
         }
     }

@@ -1,6 +1,6 @@
 //! Records as they lie in a ring: kind, fields, payload. Every read is checked against the record's own length.
 
-use crate::ring::{Bytes, Fault, Header};
+use crate::ring::{Bytes, Fault, Header, Ring};
 use perf_event_open_sys::bindings as sys;
 use smallvec::SmallVec;
 use std::fmt;
@@ -169,6 +169,17 @@ impl Layout {
         self.sample_id_all
     }
 
+    /// The `read_format` of the events, which READ fields are laid out by.
+    pub fn read_format(&self) -> u64 {
+        self.read_format
+    }
+
+    /// Bytes of the smallest sample.
+    pub(crate) fn smallest(&self) -> u64 {
+        // Raw data is 8 bytes with its length; counts of call chains and values are 8 bytes each.
+        u64::from(self.fixed) + 8 * u64::from((self.sample_type & (READ | CALLCHAIN | RAW)).count_ones())
+    }
+
     /// Whether samples carry the kernel's time.
     pub fn has_time(&self) -> bool {
         self.time.is_some()
@@ -186,10 +197,28 @@ pub(crate) struct Origin {
     pub(crate) cpu: u32,
     pub(crate) layout: Layout,
     /// Event ids (`PERF_EVENT_IOC_ID`) and the index of the source each stands for.
-    pub(crate) sources: SmallVec<[(u64, usize); 4]>,
+    sources: Sources,
+    /// The source that all of them stand for: records need no id then.
+    only: Option<usize>,
 }
 
+/// Event ids, and the index of the source each stands for.
+pub(crate) type Sources = SmallVec<[(u64, usize); 4]>;
+
 impl Origin {
+    pub(crate) fn new(cpu: u32, layout: Layout, sources: Sources) -> Self {
+        let only = sources.first().map(|(_, first)| *first);
+        let only = only.filter(|only| sources.iter().all(|(_, source)| source == only));
+        Self { cpu, layout, sources, only }
+    }
+
+    /// The same, with events added that write into the ring from now on. Of the ones before, only the last are kept.
+    pub(crate) fn with(&self, mut new: Sources) -> Self {
+        let kept = new.len();
+        new.extend(self.sources.iter().take(kept).copied());
+        Self::new(self.cpu, self.layout, new)
+    }
+
     /// Which source an event id stands for.
     #[inline]
     pub(crate) fn source(&self, id: u64) -> Option<usize> {
@@ -213,6 +242,17 @@ impl<'a> Record<'a> {
     pub(crate) fn new(bytes: Bytes<'a>, header: Header, origin: &'a Arc<Origin>) -> Self {
         debug_assert_eq!(bytes.len(), usize::from(header.size()));
         Self { bytes, header, origin }
+    }
+
+    /// The record at a position of a ring, checked; or what is wrong there, and where to go on.
+    #[inline]
+    pub(crate) fn at(ring: &'a Ring, position: u64, origin: &'a Arc<Origin>) -> Result<Self, (Fault, u64)> {
+        let header = ring.header(position).map_err(|fault| (fault, ring.head()))?;
+        let record = Self::new(ring.bytes(position, u64::from(header.size())), header, origin);
+        match record.check() {
+            Ok(()) => Ok(record),
+            Err(fault) => Err((fault, position + u64::from(header.size()))),
+        }
     }
 
     /// What kind of record it is.
@@ -250,10 +290,9 @@ impl<'a> Record<'a> {
     /// [`RingOptions`](crate::RingOptions).
     #[inline]
     pub fn source(&self) -> Option<usize> {
-        match self.origin.sources.as_slice() {
-            // A ring with a single event needs no id in its records.
-            [(_, only)] => Some(*only),
-            _ => self.origin.source(self.id()?),
+        match self.origin.only {
+            None => self.origin.source(self.id()?),
+            only => only,
         }
     }
 
@@ -399,7 +438,7 @@ mod tests {
     use super::*;
 
     fn origin(layout: Layout) -> Arc<Origin> {
-        Arc::new(Origin { cpu: 3, layout, sources: [(7, 0), (9, 1)].into_iter().collect() })
+        Arc::new(Origin::new(3, layout, [(7, 0), (9, 1)].into_iter().collect()))
     }
 
     fn record<'a>(kind: Kind, words: &'a mut Vec<u8>, origin: &'a Arc<Origin>, body: &[u64]) -> Record<'a> {
@@ -445,7 +484,7 @@ mod tests {
 
     #[test]
     fn a_raw_only_ring_has_neither_time_nor_id() {
-        let origin = Arc::new(Origin { cpu: 3, layout: Layout::RAW, sources: [(0, 0)].into_iter().collect() });
+        let origin = Arc::new(Origin::new(3, Layout::RAW, [(0, 0)].into_iter().collect()));
         let mut bytes = Vec::new();
         let sample = record(Kind::SAMPLE, &mut bytes, &origin, &[two(12, 1), two(2, 3)]);
         assert_eq!(sample.check(), Ok(()));

@@ -1,12 +1,13 @@
 //! The rings of a machine, one for each CPU, however they were come by.
 
 use crate::clock::Clock;
+use crate::control::{Control, Gate, Pause};
 use crate::error::Error;
-use crate::record::{Layout, Origin};
+use crate::record::{Layout, Origin, Sources};
 use crate::ring::Ring;
-use crate::sys::{bpf, machine, perf};
-use smallvec::SmallVec;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use crate::sys::machine;
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -15,15 +16,12 @@ use std::sync::Arc;
 /// Open them with [`Rings::options`], adopt other people's with [`Rings::add`], or simulate them with
 /// [`sim::Kernel`](crate::sim::Kernel).
 ///
-/// Dropping them empties the slots of BPF maps, then unmaps, then closes. A child of fork(2) does not have the mappings
-/// (`VM_DONTCOPY`) and must not use them.
-#[derive(Debug)]
+/// Dropping them empties the slots of BPF maps, then unmaps, then closes. In a child of fork(2), which does not have the
+/// mappings and shares the slots with its parent, dropping them only closes.
 pub struct Rings {
-    // In the order in which they are dropped: nobody writes to a ring that is going away.
-    _slots: Vec<Slots>,
+    control: Arc<Control>,
     pub(crate) lanes: Vec<Lane>,
-    /// Events that write into another event's ring.
-    _events: Vec<OwnedFd>,
+    arrivals: Option<Arrivals>,
     clock: Clock,
     started: Option<u64>,
 }
@@ -35,24 +33,14 @@ pub(crate) struct Lane {
     pub(crate) origin: Arc<Origin>,
 }
 
-/// Slots of a `PERF_EVENT_ARRAY` that were set, and are emptied in the end.
-///
-/// Keeps a duplicate of the map's file descriptor: the kernel empties the slots by itself when the file they were set
-/// through is closed (`perf_event_fd_array_release`, `kernel/bpf/arraymap.c`).
-#[derive(Debug)]
-pub(crate) struct Slots {
-    pub(crate) map: OwnedFd,
-    pub(crate) cpus: Vec<u32>,
-}
-
-impl Drop for Slots {
-    fn drop(&mut self) {
-        for cpu in &self.cpus {
-            // Whoever emptied it before us is welcome; there is nothing else to be done about an error.
-            let _ = bpf::map_delete(self.map.as_fd(), *cpu);
-        }
+impl Lane {
+    pub(crate) fn new(ring: Ring, origin: Origin) -> Self {
+        Self { ring, origin: Arc::new(origin) }
     }
 }
+
+/// Finds CPUs that came online: starts the events of rings whose CPU came back, and hands out new rings.
+pub(crate) type Arrivals = Box<dyn FnMut(&Control, &mut [Lane], &mut Vec<Lane>) -> Result<(), Error> + Send + Sync>;
 
 /// A ring's memory, as libbpf's `perf_buffer__buffer()` hands it out. See [`Rings::raw`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,31 +50,40 @@ pub struct RawRing {
     pub base: NonNull<u8>,
     /// Bytes of the data area. The header page is not counted, as in libbpf, whatever the comment there says.
     pub size: usize,
+    /// `data_head` at this moment: where the kernel writes next, in bytes since the ring was made.
+    pub head: u64,
+    /// `data_tail`: everything before it was given back to the kernel.
+    pub tail: u64,
 }
 
 impl Rings {
     /// No rings yet, to be filled by [`Rings::add`]. `clock` is the one that the records' times are taken from.
     pub fn empty(clock: Clock) -> Self {
-        Self { _slots: Vec::new(), lanes: Vec::new(), _events: Vec::new(), clock, started: None }
+        Self { control: Control::new(), lanes: Vec::new(), arrivals: None, clock, started: None }
     }
 
-    pub(crate) fn opened(
-        slots: Vec<Slots>,
-        lanes: Vec<Lane>,
-        events: Vec<OwnedFd>,
-        clock: Clock,
-        started: Option<u64>,
-    ) -> Self {
-        Self { _slots: slots, lanes, _events: events, clock, started }
+    /// Adds a ring that was opened, whose output can be stopped by a gate.
+    pub(crate) fn open_lane(&mut self, lane: Lane, gate: Gate) -> Result<(), Error> {
+        self.control.outlets().add_gate(lane.origin.cpu, gate)?;
+        self.lanes.push(lane);
+        Ok(())
+    }
+
+    pub(crate) fn set_arrivals(&mut self, arrivals: Arrivals, started: Option<u64>) {
+        self.arrivals = Some(arrivals);
+        self.started = started;
     }
 
     /// Adds a ring that was adopted, whose records have this layout. A CPU may have several.
     ///
     /// If keys are the kernel's times, the ring must be stamped on the same clock as the others, or its records are damage
-    /// or late. Its records name no source.
+    /// or late. Its records name no source. Pausing output works if its event is known, pausing slots has nothing to
+    /// empty, a pause that is in force does not extend to it, and its CPU's coming and going is its opener's business.
     pub fn add(&mut self, cpu: u32, ring: Ring, layout: Layout) {
-        let origin = Arc::new(Origin { cpu, layout, sources: SmallVec::new() });
-        self.lanes.push(Lane { ring, origin });
+        if let Some(event) = ring.fd() {
+            self.control.outlets().push_gate(cpu, Gate::Event(Arc::clone(event)));
+        }
+        self.lanes.push(Lane::new(ring, Origin::new(cpu, layout, Sources::new())));
     }
 
     /// How many rings there are.
@@ -105,9 +102,9 @@ impl Rings {
     }
 
     /// What becomes readable when a part of a ring was written, for an event loop of one's own. Polling consumes it: who
-    /// is woken looks at all rings, and looks before going to sleep.
+    /// is woken looks at all rings, and looks before going to sleep. When a CPU comes online there is one more.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.lanes.iter().filter_map(|lane| lane.ring.fd())
+        self.lanes.iter().filter_map(|lane| Some(lane.ring.fd()?.as_fd()))
     }
 
     /// Says which clock the records' times are taken from, where that is not known: simulated rings have none.
@@ -130,15 +127,28 @@ impl Rings {
     /// Stops or restarts the output into a CPU's rings (`PERF_EVENT_IOC_PAUSE_OUTPUT`). What is written meanwhile is
     /// dropped and counted as lost. A writer that is inside at this moment finishes.
     ///
+    /// For all CPUs, and from other threads, there is [`Handle::pause`](crate::Handle::pause).
+    ///
     /// # Errors
-    /// [`Error::NoRing`] if the CPU has none that was opened here; [`Error::System`].
+    /// [`Error::NoRing`] if the CPU has none whose event is known; [`Error::Control`].
     pub fn pause_output(&self, cpu: u32, paused: bool) -> Result<(), Error> {
-        let mut found = false;
-        for event in self.lanes.iter().filter(|lane| lane.origin.cpu == cpu).filter_map(|lane| lane.ring.fd()) {
-            perf::pause_output(event, paused).map_err(|errno| Error::System { what: "pause a ring", errno })?;
-            found = true;
-        }
-        if found { Ok(()) } else { Err(Error::NoRing { cpu }) }
+        if self.control.outlets().turn_output(cpu, paused)? { Ok(()) } else { Err(Error::NoRing { cpu }) }
+    }
+
+    /// Keeps output from all rings, as [`Handle::pause`](crate::Handle::pause) does.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn pause(&self, how: Pause) -> Result<(), Error> {
+        self.control.outlets().pause(how)
+    }
+
+    /// Lets output into all rings again, as [`Handle::resume`](crate::Handle::resume) does.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn resume(&self) -> Result<(), Error> {
+        self.control.outlets().resume()
     }
 
     /// The memory of a CPU's ring, for reading it in one's own way. The first, where a CPU has several.
@@ -149,12 +159,45 @@ impl Rings {
     /// [`Error::NoSuchCpu`] if the machine cannot have such a CPU, [`Error::NoRing`] if it has none here.
     pub fn raw(&self, cpu: u32) -> Result<RawRing, Error> {
         if let Some(lane) = self.lanes.iter().find(|lane| lane.origin.cpu == cpu) {
-            return Ok(RawRing { base: lane.ring.page(), size: lane.ring.size() as usize });
+            let (head, tail) = lane.ring.words();
+            return Ok(RawRing { base: lane.ring.page(), size: lane.ring.size() as usize, head, tail });
         }
         let possible = machine::possible_cpus().map_err(|errno| Error::System { what: "list CPUs", errno })?;
         match possible.last() {
             Some(&last) if cpu > last => Err(Error::NoSuchCpu { cpu, last }),
             _ => Err(Error::NoRing { cpu }),
         }
+    }
+
+    /// What other threads may do to the rings.
+    pub(crate) fn control(&self) -> &Arc<Control> {
+        &self.control
+    }
+
+    /// Takes notice of CPUs that came online. Gives the rings that are new, for `lanes`.
+    pub(crate) fn arrived(&mut self, new: &mut Vec<Lane>) -> Result<(), Error> {
+        match &mut self.arrivals {
+            Some(arrivals) => arrivals(&self.control, &mut self.lanes, new),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Rings {
+    fn drop(&mut self) {
+        if self.control.is_forked() {
+            self.lanes.drain(..).for_each(|lane| lane.ring.abandon());
+            return;
+        }
+        // Nobody writes to a ring that is going away; then it is unmapped; then events are closed.
+        let events = self.control.retire();
+        self.lanes.clear();
+        drop(events);
+    }
+}
+
+impl fmt::Debug for Rings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rings").field("lanes", &self.lanes).field("clock", &self.clock).finish_non_exhaustive()
     }
 }

@@ -33,8 +33,12 @@
 //! order of the calls, so writers of one CPU belong on one thread, as in the kernel.
 
 use crate::clock::Clock;
+use crate::control::{Control, Gate, Pause};
+use crate::error::Error;
 use crate::hold::{Fence, Hold};
+use crate::key::Key;
 use crate::record::{CPU, ID, IDENTIFIER, Kind, Layout, Origin, SAMPLE_ORDER, STREAM_ID, TID, TIME, TRAILER_ORDER};
+use crate::recorder::Recorder;
 use crate::ring::{KernelHalf, Ring};
 use crate::rings::{Lane, Rings};
 use crate::sys::machine;
@@ -44,7 +48,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 /// A simulated machine's CPUs and their rings. Cloning gives another handle to the same.
@@ -54,10 +58,23 @@ pub struct Kernel {
 }
 
 struct Machine {
-    cpus: Vec<(u32, Mutex<Cpu>)>,
-    /// The consumers' ends, until they are taken.
-    lanes: Mutex<Option<Vec<Lane>>>,
+    cpus: RwLock<Vec<(u32, SharedCpu)>>,
+    rings: Mutex<Consumer>,
     sections: Arc<Sections>,
+    /// Bytes of each ring, and how it is laid out.
+    bytes: usize,
+    layout: Layout,
+    backward: bool,
+}
+
+type SharedCpu = Arc<Mutex<Cpu>>;
+
+/// The consumers' ends.
+#[derive(Default)]
+struct Consumer {
+    /// Whether they were taken; of CPUs that came later, they are picked up one by one.
+    taken: bool,
+    waiting: Vec<(Lane, SharedCpu)>,
 }
 
 /// What the kernel keeps for one ring, `struct perf_buffer`, and the writers that interrupted each other on its CPU.
@@ -75,10 +92,15 @@ struct Cpu {
     dropped: u64,
     /// `rb->wakeup`: where the reader was woken last.
     woken: u64,
-    paused: bool,
+    /// By whom output is paused: through the kernel's end, or the consumer's.
+    paused: [bool; 2],
+    /// Whether writers find no ring at all: their slots are empty.
+    detached: bool,
     /// The event's id.
     id: u64,
     wake: Option<EventFd>,
+    /// Whether it writes backwards, over what is oldest.
+    backward: bool,
     /// The innermost writer is last.
     writers: Vec<Writer>,
 }
@@ -185,22 +207,52 @@ impl Kernel {
     /// # Panics
     /// If `bytes` is not a power of two or less than 8.
     pub fn with(cpus: &[u32], bytes: usize, layout: Layout) -> Self {
-        let page = machine::page_size();
-        let mut simulated = Vec::new();
-        let mut lanes = Vec::new();
-        for (&cpu, id) in cpus.iter().zip(FIRST_ID..) {
-            // Without an eventfd the reader looks now and then, as it does anyway.
-            let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).ok();
-            let fd = wake.as_ref().and_then(|wake| wake.as_fd().try_clone_to_owned().ok());
-            let (half, ring) = Ring::simulated(page, bytes, fd);
-            lanes.push(Lane {
-                ring,
-                origin: Arc::new(Origin { cpu, layout, sources: [(id, 0)].into_iter().collect() }),
-            });
-            simulated.push((cpu, Mutex::new(Cpu::new(cpu, id, half, wake, layout))));
-        }
-        let lanes = Mutex::new(Some(lanes));
-        Self { machine: Arc::new(Machine { cpus: simulated, lanes, sections: Arc::default() }) }
+        Self::machine(cpus, bytes, layout, false)
+    }
+
+    /// A machine whose rings are written backwards, over what is oldest, for a [`Recorder`](crate::Recorder).
+    ///
+    /// # Panics
+    /// If `bytes` is not a power of two or less than 8.
+    pub fn backward(cpus: &[u32], bytes: usize, layout: Layout) -> Self {
+        Self::machine(cpus, bytes, layout, true)
+    }
+
+    fn machine(cpus: &[u32], bytes: usize, layout: Layout, backward: bool) -> Self {
+        let machine = Machine {
+            cpus: RwLock::default(),
+            rings: Mutex::default(),
+            sections: Arc::default(),
+            bytes,
+            layout,
+            backward,
+        };
+        let kernel = Self { machine: Arc::new(machine) };
+        cpus.iter().for_each(|cpu| kernel.plug(*cpu));
+        kernel
+    }
+
+    /// A CPU comes online that was not there before. A [`Reader`](crate::Reader) opens its ring by itself; a
+    /// [`Merge`](crate::Merge) does with [`Merge::follow_cpus`](crate::Merge::follow_cpus). Until then, what is written there
+    /// waits in the ring, while a real kernel would refuse it.
+    ///
+    /// A CPU that goes offline needs no call: nobody writes there any more.
+    ///
+    /// # Panics
+    /// If it was there before.
+    pub fn plug(&self, cpu: u32) {
+        let Machine { cpus, rings, bytes, layout, backward, .. } = &*self.machine;
+        let mut cpus = cpus.write().unwrap_or_else(PoisonError::into_inner);
+        assert!(cpus.iter().all(|(other, _)| *other != cpu), "CPU {cpu} is there");
+        let id = FIRST_ID + cpus.len() as u64;
+        // Without an eventfd the reader looks now and then, as it does anyway.
+        let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).ok();
+        let fd = wake.as_ref().and_then(|wake| wake.as_fd().try_clone_to_owned().ok());
+        let (half, ring) = Ring::simulated(machine::page_size(), *bytes, fd.map(Arc::new), *backward);
+        let lane = Lane::new(ring, Origin::new(cpu, *layout, [(id, 0)].into_iter().collect()));
+        let shared = Arc::new(Mutex::new(Cpu::new(cpu, id, half, wake, *layout, *backward)));
+        rings.lock().unwrap_or_else(PoisonError::into_inner).waiting.push((lane, Arc::clone(&shared)));
+        cpus.push((cpu, shared));
     }
 
     /// The consumer's end: all rings.
@@ -208,10 +260,42 @@ impl Kernel {
     /// # Panics
     /// If they were taken before; a ring has one consumer.
     pub fn rings(&self) -> Rings {
-        let lanes = self.machine.lanes.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let lanes = lanes.expect("the rings were taken already");
+        assert!(!self.machine.backward, "rings written backwards are a recorder's");
+        self.take_rings()
+    }
+
+    pub(crate) fn take_rings(&self) -> Rings {
         // Times are what the tests say, on no clock that could be read.
-        Rings::opened(Vec::new(), lanes, Vec::new(), Clock::Perf, None)
+        let mut rings = Rings::empty(Clock::Perf);
+        let mut consumer = self.machine.rings.lock().unwrap_or_else(PoisonError::into_inner);
+        assert!(!std::mem::replace(&mut consumer.taken, true), "the rings were taken already");
+        for (lane, cpu) in consumer.waiting.drain(..) {
+            let opened = rings.open_lane(lane, gate(cpu));
+            debug_assert!(opened.is_ok(), "a simulated gate does not fail");
+        }
+        drop(consumer);
+        let machine = Arc::clone(&self.machine);
+        let arrivals = move |control: &Control, _: &mut [Lane], new: &mut Vec<Lane>| {
+            for (lane, cpu) in machine.rings.lock().unwrap_or_else(PoisonError::into_inner).waiting.drain(..) {
+                control.outlets().add_gate(lane.origin.cpu, gate(cpu))?;
+                new.push(lane);
+            }
+            Ok(())
+        };
+        rings.set_arrivals(Box::new(arrivals), None);
+        rings
+    }
+
+    /// The consumer's end of rings written backwards.
+    ///
+    /// # Errors
+    /// [`Error::System`] if the recorder's thread cannot be started.
+    ///
+    /// # Panics
+    /// If it was taken before, or the rings are not written backwards.
+    pub fn recorder(&self, key: Key) -> Result<Recorder, Error> {
+        assert!(self.machine.backward, "a recorder's rings are written backwards");
+        Recorder::new(self.take_rings(), key, &self.fence())
     }
 
     /// A grace period that begins now.
@@ -235,7 +319,8 @@ impl Kernel {
 
     /// A writer on a CPU enters its section and reads the clock, interrupting whoever is writing there.
     pub fn begin(&self, cpu: u32, time: u64) {
-        let mut cpu = self.cpu(cpu);
+        let cpu = self.cpu(cpu);
+        let mut cpu = lock(&cpu);
         let section = self.machine.sections.enter();
         cpu.writers.push(Writer { section, time, nested: false });
     }
@@ -249,7 +334,7 @@ impl Kernel {
     /// # Panics
     /// If nobody has begun to write there, or if the rings' layout has fields that vary in length besides raw data.
     pub fn write(&self, cpu: u32, payload: &[u8]) -> bool {
-        self.cpu(cpu).output(&Output::Sample(payload))
+        lock(&self.cpu(cpu)).output(&Output::Sample(payload))
     }
 
     /// The innermost writer of a CPU outputs a record of another kind: `body` follows the header, and what
@@ -264,7 +349,7 @@ impl Kernel {
             "{kind:?} of {} bytes",
             body.len()
         );
-        self.cpu(cpu).output(&Output::Other { kind, misc, body })
+        lock(&self.cpu(cpu)).output(&Output::Other { kind, misc, body })
     }
 
     /// The innermost writer of a CPU is done. What it wrote is visible if it interrupted nobody that is writing.
@@ -272,7 +357,7 @@ impl Kernel {
     /// # Panics
     /// If nobody has begun to write there.
     pub fn end(&self, cpu: u32) {
-        let section = self.cpu(cpu).end();
+        let section = lock(&self.cpu(cpu)).end();
         self.machine.sections.leave(section);
     }
 
@@ -287,44 +372,58 @@ impl Kernel {
     /// Stops or restarts a ring's output, as `PERF_EVENT_IOC_PAUSE_OUTPUT` does: what is written meanwhile is dropped, and
     /// counted.
     pub fn pause(&self, cpu: u32, paused: bool) {
-        self.cpu(cpu).paused = paused;
+        lock(&self.cpu(cpu)).paused[0] = paused;
     }
 
     /// How many records were dropped since the begin, whether a LOST record tells of them yet or not
     /// (`PERF_FORMAT_LOST`).
     pub fn dropped(&self, cpu: u32) -> u64 {
-        self.cpu(cpu).dropped
+        lock(&self.cpu(cpu)).dropped
     }
 
     /// `data_head` of a CPU's ring.
     pub fn head(&self, cpu: u32) -> u64 {
-        self.cpu(cpu).half.head()
+        lock(&self.cpu(cpu)).half.head()
     }
 
     /// `data_tail` of a CPU's ring.
     pub fn tail(&self, cpu: u32) -> u64 {
-        self.cpu(cpu).half.tail()
+        lock(&self.cpu(cpu)).half.tail()
     }
 
     /// Overwrites bytes of a ring from a position on, as no lawful kernel does. Takes effect at the consumer's next look,
     /// when it cannot be looking at them.
     pub fn scribble(&self, cpu: u32, position: u64, bytes: &[u8]) {
-        self.cpu(cpu).half.scribble(position, bytes);
+        lock(&self.cpu(cpu)).half.scribble(position, bytes);
     }
 
     /// Sets `data_head` to anything, as no lawful kernel does. Takes effect at the consumer's next look. The next record
     /// is written there.
     pub fn force_head(&self, cpu: u32, head: u64) {
-        let mut cpu = self.cpu(cpu);
+        let cpu = self.cpu(cpu);
+        let mut cpu = lock(&cpu);
         cpu.half.force_head(head);
         cpu.reserved = head;
     }
 
-    fn cpu(&self, cpu: u32) -> MutexGuard<'_, Cpu> {
-        let found = self.machine.cpus.iter().find(|(id, _)| *id == cpu);
+    fn cpu(&self, cpu: u32) -> SharedCpu {
+        let cpus = self.machine.cpus.read().unwrap_or_else(PoisonError::into_inner);
+        let found = cpus.iter().find(|(id, _)| *id == cpu);
         let (_, found) = found.unwrap_or_else(|| panic!("no CPU {cpu} in this machine"));
-        found.lock().unwrap_or_else(PoisonError::into_inner)
+        Arc::clone(found)
     }
+}
+
+fn lock(cpu: &SharedCpu) -> MutexGuard<'_, Cpu> {
+    cpu.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Where the consumer stops a ring's output.
+fn gate(cpu: SharedCpu) -> Gate {
+    Gate::Simulated(Box::new(move |how, paused| match how {
+        Pause::Output => lock(&cpu).paused[1] = paused,
+        Pause::Slots => lock(&cpu).detached = paused,
+    }))
 }
 
 /// What a writer outputs.
@@ -337,7 +436,7 @@ enum Output<'a> {
 const MISC_KERNEL: u16 = sys::PERF_RECORD_MISC_KERNEL as u16;
 
 impl Cpu {
-    fn new(number: u32, id: u64, half: KernelHalf, wake: Option<EventFd>, layout: Layout) -> Self {
+    fn new(number: u32, id: u64, half: KernelHalf, wake: Option<EventFd>, layout: Layout, backward: bool) -> Self {
         Self {
             number,
             layout,
@@ -347,9 +446,11 @@ impl Cpu {
             lost: 0,
             dropped: 0,
             woken: 0,
-            paused: false,
+            paused: [false; 2],
+            detached: false,
             id,
             wake,
+            backward,
             writers: Vec::new(),
         }
     }
@@ -361,7 +462,10 @@ impl Cpu {
         if std::mem::take(&mut writer.nested) {
             self.put_handle();
         }
-        if self.paused {
+        if self.detached {
+            return false;
+        }
+        if self.paused.contains(&true) {
             self.drop_one();
             return false;
         }
@@ -370,16 +474,17 @@ impl Cpu {
         let size = u64::from(u16::from_ne_bytes([record[6], record[7]]));
         let lost = if self.lost > 0 { self.lost_record(time) } else { Vec::new() };
         let needed = size + lost.len() as u64;
-        if !self.has_space(needed) {
+        if !self.backward && !self.has_space(needed) {
             self.drop_one();
             return false;
         }
+        let begin = if self.backward { self.reserved.wrapping_sub(needed) } else { self.reserved };
         if !lost.is_empty() {
             self.lost = 0;
-            self.half.write(self.reserved, &lost);
+            self.half.write(begin, &lost);
         }
-        self.store(self.reserved.wrapping_add(lost.len() as u64), &record, size);
-        self.reserved = self.reserved.wrapping_add(needed);
+        self.store(begin.wrapping_add(lost.len() as u64), &record, size);
+        self.reserved = if self.backward { begin } else { begin.wrapping_add(needed) };
         self.nest += 1;
         if let Some(writer) = self.writers.last_mut() {
             writer.nested = true;
@@ -403,6 +508,9 @@ impl Cpu {
             return;
         }
         self.half.publish(self.reserved);
+        if self.backward {
+            return;
+        }
         let watermark = self.half.size() / WAKEUP_PART;
         if self.reserved.wrapping_sub(self.woken) > watermark {
             self.woken = self.woken.wrapping_add(watermark);
@@ -510,7 +618,8 @@ fn pair(first: u32, second: u32) -> u64 {
 
 impl fmt::Debug for Kernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let cpus: Vec<_> = self.machine.cpus.iter().map(|(cpu, _)| *cpu).collect();
+        let cpus = self.machine.cpus.read().unwrap_or_else(PoisonError::into_inner);
+        let cpus: Vec<_> = cpus.iter().map(|(cpu, _)| *cpu).collect();
         f.debug_struct("Kernel").field("cpus", &cpus).finish_non_exhaustive()
     }
 }

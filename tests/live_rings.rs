@@ -103,7 +103,10 @@ fn an_array_without_a_slot_for_every_cpu_is_refused() {
     }
     let Some(map) = kernel("make a map", Map::perf_event_array(last)) else { return };
     let error = Rings::options().bpf_output(&map).open().unwrap_err();
-    assert!(matches!(error, Error::ArrayTooSmall { entries, cpu } if entries == last && cpu == last), "{error}");
+    assert!(
+        matches!(error, Error::ArrayTooSmall { entries, cpu, slot } if entries == last && cpu == last && slot == last),
+        "{error}"
+    );
     // The CPUs that do have one can still be read.
     Rings::options().bpf_output(&map).cpus(0..last).open().unwrap();
 }

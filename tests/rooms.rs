@@ -4,10 +4,13 @@ use std::fs;
 use std::path::Path;
 
 /// Modules from left to right. Each may use those before it, and itself.
-const ROOMS: [&str; 17] = [
+const ROOMS: [&str; 24] = [
+    "wakeup",
     "error",
     "sys",
+    "cure",
     "clock",
+    "control",
     "ring",
     "record",
     "key",
@@ -17,10 +20,14 @@ const ROOMS: [&str; 17] = [
     "fronts",
     "event",
     "rings",
+    "drain",
+    "plan",
     "open",
     "merge",
     "fence",
+    "engine",
     "reader",
+    "recorder",
     "sim",
 ];
 

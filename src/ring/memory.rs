@@ -30,9 +30,10 @@ pub(super) struct Mapping {
 }
 
 impl Mapping {
-    /// Maps header page and data of a perf event, writable, so that the kernel heeds `data_tail`.
-    pub(super) fn new(fd: BorrowedFd<'_>, len: NonZeroUsize) -> nix::Result<Self> {
-        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+    /// Maps header page and data of a perf event: writable, and the kernel heeds `data_tail`; or not, and it overwrites
+    /// what is oldest (`perf_mmap`, `kernel/events/core.c`).
+    pub(super) fn new(fd: BorrowedFd<'_>, len: NonZeroUsize, writable: bool) -> nix::Result<Self> {
+        let protection = if writable { ProtFlags::PROT_READ | ProtFlags::PROT_WRITE } else { ProtFlags::PROT_READ };
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
         let base = unsafe { mmap(None, len, protection, MapFlags::MAP_SHARED, fd, 0) }?;
         Ok(Self { base: base.cast(), len: len.get() })
@@ -151,6 +152,7 @@ impl Drop for Pages {
 /// takes effect at the consumer's next look, when it cannot hold a slice.
 pub(crate) struct KernelHalf {
     pages: Arc<Pages>,
+    backward: bool,
 }
 
 impl KernelHalf {
@@ -172,8 +174,13 @@ impl KernelHalf {
     /// Writes into free space.
     ///
     /// # Panics
-    /// If the bytes do not lie between the published head and the end of the free space behind it, unless hostile.
+    /// If the bytes do not lie between the published head and the end of the free space behind it, unless hostile or
+    /// writing backwards.
     pub(crate) fn write(&mut self, position: u64, bytes: &[u8]) {
+        if self.backward {
+            // SAFETY: the consumer reads only while output is paused (I9), and nobody but us writes.
+            return unsafe { self.pages.write(position, bytes) };
+        }
         if self.pages.is_hostile() {
             return self.queue(Edit::Data { position, bytes: bytes.to_vec() });
         }
@@ -195,6 +202,9 @@ impl KernelHalf {
     /// # Panics
     /// If the head moves backwards or past the free space, unless hostile.
     pub(crate) fn publish(&mut self, head: u64) {
+        if self.backward {
+            return words::store_head(self.pages.word(HEAD_AT), head);
+        }
         if self.pages.is_hostile() {
             return self.queue(Edit::Head(head));
         }
@@ -230,7 +240,7 @@ impl KernelHalf {
 ///
 /// # Panics
 /// Unless both sizes are powers of two, with the page no smaller than the kernel's header struct.
-pub(super) fn simulated(page: usize, size: usize) -> (KernelHalf, Memory, NonNull<u8>) {
+pub(super) fn simulated(page: usize, size: usize, backward: bool) -> (KernelHalf, Memory, NonNull<u8>) {
     assert!(page.is_power_of_two() && page >= size_of::<perf_event_mmap_page>(), "a page of {page} bytes");
     assert!(size.is_power_of_two() && size >= 8, "a ring of {size} bytes");
     let layout = Layout::from_size_align(page + size, page).expect("a ring that fits the address space");
@@ -241,7 +251,7 @@ pub(super) fn simulated(page: usize, size: usize) -> (KernelHalf, Memory, NonNul
     // Relaxed by way of `store_head`'s Release: nobody shares the memory yet.
     words::store_head(pages.word(DATA_OFFSET_AT), page as u64);
     words::store_head(pages.word(DATA_SIZE_AT), size as u64);
-    (KernelHalf { pages: Arc::clone(&pages) }, Memory::Simulated(pages), base)
+    (KernelHalf { pages: Arc::clone(&pages), backward }, Memory::Simulated(pages), base)
 }
 
 impl fmt::Debug for Memory {

@@ -15,6 +15,8 @@
 //! - **I4** Each word and each header is read once, checked, and the checked copy used.
 //! - **I5** A lawful kernel does not write between the published tail and the head. (One that breaks this, as BPF output
 //!   of more than 65,516 bytes does, garbles bytes; it cannot move a bound, because of I4.)
+//! - **I9** A ring that is written backwards, over what is oldest, is looked at only while its output is paused and after a
+//!   grace period that began behind the pause: nobody writes anywhere. Bytes are handed out until [`Ring::thaw`] only.
 
 mod bytes;
 mod frame;
@@ -32,10 +34,13 @@ use memory::{DATA_OFFSET_AT, DATA_SIZE_AT, HEAD_AT, Mapping, Memory, TAIL_AT};
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use words::AtomicU64;
 
-fn duplicate(fd: BorrowedFd<'_>) -> Result<OwnedFd, Error> {
-    fd.try_clone_to_owned().map_err(|errno| Error::System { what: "duplicate an event's file descriptor", errno })
+fn duplicate(fd: BorrowedFd<'_>) -> Result<Arc<OwnedFd>, Error> {
+    fd.try_clone_to_owned()
+        .map(Arc::new)
+        .map_err(|errno| Error::System { what: "duplicate an event's file descriptor", errno })
 }
 
 /// A perf ring buffer and our place in it.
@@ -56,12 +61,15 @@ pub struct Ring {
     tail: u64,
     /// INVARIANT (I3).
     head: u64,
+    /// Whether the kernel writes backwards, and heeds no tail. `tail` and `head` are then what one may read, counted from the
+    /// newest record back.
+    backward: bool,
     /// The header page.
     page: NonNull<u8>,
     /// Last but one, so that it is unmapped before the event is closed.
     memory: Memory,
     /// What says that something was written; closed last.
-    fd: Option<OwnedFd>,
+    fd: Option<Arc<OwnedFd>>,
 }
 
 // SAFETY: the pointers lead to memory that belongs to the process, not to a thread, and `&Ring` only reads what I3 and I5
@@ -75,13 +83,22 @@ impl Ring {
     pub(crate) const MAX: u64 = 1 << 31;
 
     /// Maps the ring of a perf event: a header page of `page` bytes and `size` bytes of data.
-    pub(crate) fn map(fd: OwnedFd, page: usize, size: usize) -> Result<Self, Error> {
+    pub(crate) fn map(fd: Arc<OwnedFd>, page: usize, size: usize) -> Result<Self, Error> {
+        Self::map_as(fd, page, size, false)
+    }
+
+    /// Maps the ring of a perf event that writes backwards, over what is oldest.
+    pub(crate) fn map_backward(fd: Arc<OwnedFd>, page: usize, size: usize) -> Result<Self, Error> {
+        Self::map_as(fd, page, size, true)
+    }
+
+    fn map_as(fd: Arc<OwnedFd>, page: usize, size: usize, backward: bool) -> Result<Self, Error> {
         let error = |errno: nix::Error| Error::System { what: "map a ring", errno: errno.into() };
         let len = NonZeroUsize::new(page.saturating_add(size)).ok_or(error(nix::Error::EINVAL))?;
-        let mapping = Mapping::new(fd.as_fd(), len).map_err(error)?;
+        let mapping = Mapping::new(fd.as_fd(), len, !backward).map_err(error)?;
         let base = mapping.base();
         // SAFETY: the mapping is `len` long and moves into the ring.
-        unsafe { Self::over(base, page, len.get(), Memory::Mapped(mapping), Some(fd)) }
+        unsafe { Self::over(base, page, len.get(), Memory::Mapped(mapping), Some(fd), backward) }
     }
 
     /// Takes up a ring that somebody else mapped, from its present tail on.
@@ -101,7 +118,7 @@ impl Ring {
         let fd = event.map(duplicate).transpose()?;
         let page = machine::page_size();
         // SAFETY: this function's contract is the same.
-        unsafe { Self::over(base, page, page.saturating_add(size), Memory::Foreign, fd) }
+        unsafe { Self::over(base, page, page.saturating_add(size), Memory::Foreign, fd, false) }
     }
 
     /// Takes up the ring of a perf event that somebody else opened, by mapping it once more, from its present tail on.
@@ -121,10 +138,10 @@ impl Ring {
     }
 
     /// Makes a ring in plain memory, and the kernel's end of it.
-    pub(crate) fn simulated(page: usize, size: usize, fd: Option<OwnedFd>) -> (KernelHalf, Self) {
-        let (kernel, memory, base) = memory::simulated(page, size);
+    pub(crate) fn simulated(page: usize, size: usize, fd: Option<Arc<OwnedFd>>, backward: bool) -> (KernelHalf, Self) {
+        let (kernel, memory, base) = memory::simulated(page, size, backward);
         // SAFETY: the memory is that long, shared through an Arc that the ring keeps, and has no other consumer.
-        let ring = unsafe { Self::over(base, page, page + size, memory, fd) };
+        let ring = unsafe { Self::over(base, page, page + size, memory, fd, backward) };
         (kernel, ring.expect("the simulator's own geometry"))
     }
 
@@ -137,7 +154,8 @@ impl Ring {
         page: usize,
         mapped: usize,
         memory: Memory,
-        fd: Option<OwnedFd>,
+        fd: Option<Arc<OwnedFd>>,
+        backward: bool,
     ) -> Result<Self, Error> {
         let word = |offset: usize| -> NonNull<AtomicU64> {
             // SAFETY: a field of the kernel's header struct, which the first page holds (this function's contract).
@@ -173,6 +191,7 @@ impl Ring {
             base: read(TAIL_AT),
             tail: 0,
             head: 0,
+            backward,
             page: base,
             memory,
             fd,
@@ -197,8 +216,26 @@ impl Ring {
     }
 
     /// What says that something was written.
-    pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.fd.as_ref().map(AsFd::as_fd)
+    pub(crate) fn fd(&self) -> Option<&Arc<OwnedFd>> {
+        self.fd.as_ref()
+    }
+
+    /// `data_head` and `data_tail` as they are now.
+    pub(crate) fn words(&self) -> (u64, u64) {
+        // SAFETY: (I1)
+        let head = words::load_head(unsafe { self.head_word.as_ref() });
+        (head, self.base.wrapping_add(self.tail))
+    }
+
+    /// Everything before it was given back to the kernel.
+    #[inline]
+    pub(crate) fn tail(&self) -> u64 {
+        self.tail
+    }
+
+    /// Leaves the mapping alone, whatever is there now: a forked child does not have it.
+    pub(crate) fn abandon(mut self) {
+        std::mem::forget(std::mem::replace(&mut self.memory, Memory::Foreign));
     }
 
     /// Loads the head. A head that cannot be right is a fault and is not taken; [`Ring::take_up`] is the way on.
@@ -223,6 +260,24 @@ impl Ring {
         }
         // SAFETY: (I1)
         words::load_head(unsafe { self.head_word.as_ref() })
+    }
+
+    /// Takes up all that is in a ring written backwards: position 0 is the newest record, and older ones follow. The last
+    /// may be cut. Gives whether anything was overwritten. (I9) is for the caller to see to.
+    pub(crate) fn look_back(&mut self) -> bool {
+        debug_assert!(self.backward);
+        let head = self.load_head();
+        // The kernel counts down from zero.
+        let written = head.wrapping_neg();
+        self.base = head;
+        self.tail = 0;
+        self.head = written.min(self.size);
+        written > self.size
+    }
+
+    /// Hands out no more bytes of a ring written backwards.
+    pub(crate) fn thaw(&mut self) {
+        self.head = self.tail;
     }
 
     /// Gives up everything between our head and the kernel's, wherever that is, and goes on from there.
@@ -251,6 +306,7 @@ impl Ring {
 
     #[inline]
     fn publish(&mut self) {
+        debug_assert!(!self.backward, "mapped read-only");
         // SAFETY: (I1)
         let word = unsafe { self.tail_word.as_ref() };
         words::store_tail(word, self.base.wrapping_add(self.tail));
@@ -316,7 +372,7 @@ mod tests {
 
     #[test]
     fn records_are_seen_after_a_look_and_given_back_by_release() {
-        let (mut kernel, mut ring) = Ring::simulated(4096, 64, None);
+        let (mut kernel, mut ring) = Ring::simulated(4096, 64, None, false);
         record(&mut kernel, 24);
         assert_eq!(ring.head(), 0, "nothing is seen without a look");
         ring.look().unwrap();
@@ -328,7 +384,7 @@ mod tests {
 
     #[test]
     fn a_record_that_crosses_the_end_comes_in_two_runs() {
-        let (mut kernel, mut ring) = Ring::simulated(4096, 64, None);
+        let (mut kernel, mut ring) = Ring::simulated(4096, 64, None, false);
         for _ in 0..2 {
             record(&mut kernel, 24);
         }
@@ -344,7 +400,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "bytes between tail and head")]
     fn bytes_before_the_tail_are_refused() {
-        let (mut kernel, mut ring) = Ring::simulated(4096, 64, None);
+        let (mut kernel, mut ring) = Ring::simulated(4096, 64, None, false);
         record(&mut kernel, 24);
         ring.look().unwrap();
         ring.release(24);
@@ -354,7 +410,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "bytes between tail and head")]
     fn bytes_behind_the_head_are_refused() {
-        let (mut kernel, mut ring) = Ring::simulated(4096, 64, None);
+        let (mut kernel, mut ring) = Ring::simulated(4096, 64, None, false);
         record(&mut kernel, 24);
         ring.look().unwrap();
         ring.bytes(16, 16);
@@ -363,7 +419,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "a tail between tail and head")]
     fn a_tail_past_the_head_is_refused() {
-        let (mut kernel, mut ring) = Ring::simulated(4096, 64, None);
+        let (mut kernel, mut ring) = Ring::simulated(4096, 64, None, false);
         record(&mut kernel, 24);
         ring.look().unwrap();
         ring.release(32);
@@ -372,7 +428,7 @@ mod tests {
     #[test]
     fn heads_that_cannot_be_right_are_faults_and_the_ring_goes_on() {
         for wild in [u64::MAX, 1 << 63, 65, 64 + 8, 4096] {
-            let (mut kernel, mut ring) = Ring::simulated(4096, 64, None);
+            let (mut kernel, mut ring) = Ring::simulated(4096, 64, None, false);
             record(&mut kernel, 24);
             ring.look().unwrap();
             kernel.force_head(wild);
@@ -392,7 +448,7 @@ mod tests {
 
     #[test]
     fn a_head_that_moves_back_is_a_fault() {
-        let (mut kernel, mut ring) = Ring::simulated(4096, 64, None);
+        let (mut kernel, mut ring) = Ring::simulated(4096, 64, None, false);
         record(&mut kernel, 24);
         record(&mut kernel, 24);
         ring.look().unwrap();
@@ -402,7 +458,7 @@ mod tests {
 
     #[test]
     fn fewer_bytes_than_a_header_are_a_fault() {
-        let (mut kernel, mut ring) = Ring::simulated(4096, 64, None);
+        let (mut kernel, mut ring) = Ring::simulated(4096, 64, None, false);
         kernel.force_head(4);
         ring.look().unwrap();
         assert_eq!(ring.header(0), Err(Fault::Size { size: 0, room: 4 }));
@@ -411,7 +467,7 @@ mod tests {
     #[test]
     fn geometry_is_checked() {
         let page = crate::sys::machine::page_size();
-        let (_kernel, ring) = Ring::simulated(page, 4096, None);
+        let (_kernel, ring) = Ring::simulated(page, 4096, None, false);
         assert_eq!(ring.size(), 4096);
         // SAFETY: the memory is a ring's, and only one of both is read from.
         let adopted = unsafe { Ring::adopt_mapping(ring.page(), 4096, None) };
@@ -438,7 +494,7 @@ mod tests {
             (at, 2048, 4096),           // shorter than the mapping
             (u64::MAX - 4095, 4096, 0), // overflows
         ] {
-            let (_kernel, ring) = Ring::simulated(page, 4096, None);
+            let (_kernel, ring) = Ring::simulated(page, 4096, None, false);
             for (word, value) in [(super::DATA_OFFSET_AT, offset), (super::DATA_SIZE_AT, size)] {
                 // SAFETY: a word of the header page, which nobody else looks at now.
                 let at = unsafe { ring.page().add(word) }.cast::<u64>();
@@ -450,7 +506,7 @@ mod tests {
             assert!(matches!(adopted, Err(crate::Error::Geometry { .. })), "{offset} {size} {given}");
         }
         // Before 4.1 the kernel left both zero: the data is what follows the header page.
-        let (_kernel, ring) = Ring::simulated(page, 4096, None);
+        let (_kernel, ring) = Ring::simulated(page, 4096, None, false);
         for word in [super::DATA_OFFSET_AT, super::DATA_SIZE_AT] {
             // SAFETY: as above.
             let at = unsafe { ring.page().add(word) }.cast::<u64>();

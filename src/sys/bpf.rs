@@ -1,5 +1,6 @@
 //! bpf(2): elements of maps. libc and nix have neither the structs nor the constants.
 
+use std::ffi::CStr;
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -8,6 +9,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 const BPF_MAP_CREATE: libc::c_int = 0;
 const BPF_MAP_UPDATE_ELEM: libc::c_int = 2;
 const BPF_MAP_DELETE_ELEM: libc::c_int = 3;
+const BPF_OBJ_GET: libc::c_int = 7;
 const BPF_OBJ_GET_INFO_BY_FD: libc::c_int = 15;
 pub(crate) const BPF_MAP_TYPE_ARRAY: u32 = 2;
 pub(crate) const BPF_MAP_TYPE_PERF_EVENT_ARRAY: u32 = 4;
@@ -34,6 +36,15 @@ struct MapElem {
     key: u64,
     value: u64,
     flags: u64,
+}
+
+/// The part of `union bpf_attr` that BPF_OBJ_GET reads.
+#[repr(C)]
+#[derive(Default)]
+struct ObjGet {
+    pathname: u64,
+    bpf_fd: u32,
+    file_flags: u32,
 }
 
 /// The part of `union bpf_attr` that BPF_OBJ_GET_INFO_BY_FD reads.
@@ -100,6 +111,15 @@ pub(crate) fn map_delete(map: BorrowedFd<'_>, index: u32) -> io::Result<()> {
         MapElem { map_fd: map.as_raw_fd() as u32, key: std::ptr::from_ref(&index) as u64, ..MapElem::default() };
     // SAFETY: the key is 4 bytes long and lives until the call returns.
     unsafe { bpf(BPF_MAP_DELETE_ELEM, &mut attr) }.map(drop)
+}
+
+/// Opens what is pinned by a path in a BPF file system.
+pub(crate) fn obj_get(path: &CStr) -> io::Result<OwnedFd> {
+    let mut attr = ObjGet { pathname: path.as_ptr() as u64, ..ObjGet::default() };
+    // SAFETY: the path ends with a zero and lives until the call returns.
+    let fd = unsafe { bpf(BPF_OBJ_GET, &mut attr) }?;
+    // SAFETY: a new file descriptor that nobody else knows. The kernel opens it close-on-exec.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
 /// What a map is. Any other file descriptor is `EINVAL` or `EBADF`.

@@ -1,7 +1,10 @@
 //! What machine this is: pages, CPUs, clocks, settings.
 
+use nix::errno::Errno;
+use nix::sys::socket::{self, AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType};
 use std::fs;
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -24,15 +27,43 @@ pub(crate) fn possible_cpus() -> io::Result<Vec<u32>> {
 
 fn cpus(path: &str) -> io::Result<Vec<u32>> {
     let list = fs::read_to_string(path)?;
-    parse_cpus(list.trim()).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("{path}: {list}")))
+    let mut cpus = Vec::new();
+    match parse_cpus(list.trim(), &mut cpus) {
+        Some(()) => Ok(cpus),
+        None => Err(io::Error::new(io::ErrorKind::InvalidData, format!("{path}: {list}"))),
+    }
 }
 
 /// The list of online CPUs, kept open: it can still be read after chroot(2), without `/sys`, and out of descriptors.
+#[derive(Debug)]
 pub(crate) struct OnlineCpus(fs::File);
+
+/// What a list said last, and memory to read it again without allocating.
+#[derive(Debug, Default)]
+pub(crate) struct CpuList {
+    pub(crate) cpus: Vec<u32>,
+    text: Vec<u8>,
+    new: Vec<u8>,
+}
 
 impl OnlineCpus {
     pub(crate) fn open() -> io::Result<Self> {
         fs::File::open("/sys/devices/system/cpu/online").map(Self)
+    }
+
+    /// Reads the list; whether it is another than last time.
+    pub(crate) fn read(&self, last: &mut CpuList) -> io::Result<bool> {
+        // Files of sysfs are a page at most.
+        last.new.resize(page_size(), 0);
+        let len = self.0.read_at(&mut last.new, 0)?;
+        last.new.truncate(len);
+        if last.new == last.text {
+            return Ok(false);
+        }
+        let text = std::str::from_utf8(&last.new).map_err(|_| io::ErrorKind::InvalidData)?;
+        parse_cpus(text.trim(), &mut last.cpus).ok_or(io::ErrorKind::InvalidData)?;
+        std::mem::swap(&mut last.new, &mut last.text);
+        Ok(true)
     }
 
     /// Whether `num_online_cpus() > 1`: `0` or `0-1` or `0,2`.
@@ -43,14 +74,61 @@ impl OnlineCpus {
     }
 }
 
+/// The kernel's messages about devices, of which CPUs are some (uevents, `lib/kobject_uevent.c`).
+#[derive(Debug)]
+pub(crate) struct CpuEvents(OwnedFd);
+
+impl CpuEvents {
+    pub(crate) fn open() -> io::Result<Self> {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let protocol = SockProtocol::NetlinkKObjectUEvent;
+        let socket = socket::socket(AddressFamily::Netlink, SockType::Datagram, flags, protocol)?;
+        // The group that the kernel sends to.
+        socket::bind(socket.as_raw_fd(), &NetlinkAddr::new(0, 1))?;
+        Ok(Self(socket))
+    }
+
+    /// The CPUs that went or came since the last call. `None` is any: messages were dropped.
+    pub(crate) fn drain(&self) -> impl Iterator<Item = Option<u32>> {
+        std::iter::from_fn(|| {
+            loop {
+                // Longer messages are cut; what counts is at the begin.
+                let mut message = [0; 256];
+                match socket::recv(self.0.as_raw_fd(), &mut message, MsgFlags::empty()) {
+                    Ok(len) => match cpu_of(&message[..len]) {
+                        None => {}
+                        cpu => return Some(cpu),
+                    },
+                    Err(Errno::EINTR) => {}
+                    Err(Errno::ENOBUFS) => return Some(None),
+                    Err(_) => return None,
+                }
+            }
+        })
+    }
+}
+
+/// The CPU that a message such as `online@/devices/system/cpu/cpu1` is about.
+fn cpu_of(message: &[u8]) -> Option<u32> {
+    let text = std::str::from_utf8(message.split(|byte| *byte == 0).next()?).ok()?;
+    let (action, device) = text.split_once('@')?;
+    let cpu = device.strip_prefix("/devices/system/cpu/cpu")?;
+    matches!(action, "online" | "offline" | "add" | "remove").then(|| cpu.parse().ok())?
+}
+
 /// Reads a list such as `0-3,8`: "Decimally-separated list" of Documentation/admin-guide/cputopology.rst.
-fn parse_cpus(list: &str) -> Option<Vec<u32>> {
-    let mut cpus = Vec::new();
+fn parse_cpus(list: &str, cpus: &mut Vec<u32>) -> Option<()> {
+    cpus.clear();
     for range in list.split(',').filter(|range| !range.is_empty()) {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         cpus.extend(first.parse::<u32>().ok()?..=last.parse().ok()?);
     }
-    Some(cpus)
+    Some(())
+}
+
+/// The kernel's version, as uname(2) has it.
+pub(crate) fn release() -> String {
+    nix::sys::utsname::uname().map_or_else(|_| "unknown".into(), |name| name.release().to_string_lossy().into_owned())
 }
 
 /// A number in a file of `/proc/sys`.
@@ -75,15 +153,35 @@ pub(crate) fn tracefs() -> io::Result<PathBuf> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{online_cpus, page_size, parse_cpus, possible_cpus};
+    use super::{CpuEvents, cpu_of, online_cpus, page_size, parse_cpus, possible_cpus};
 
     #[test]
     fn cpu_lists_may_be_sparse() {
-        assert_eq!(parse_cpus("0"), Some(vec![0]));
-        assert_eq!(parse_cpus("0-3,8"), Some(vec![0, 1, 2, 3, 8]));
-        assert_eq!(parse_cpus("0,2,5-6"), Some(vec![0, 2, 5, 6]));
-        assert_eq!(parse_cpus(""), Some(vec![]));
-        assert_eq!(parse_cpus("0-x"), None);
+        let mut cpus = vec![7];
+        for (list, expected) in
+            [("0", vec![0]), ("0-3,8", vec![0, 1, 2, 3, 8]), ("0,2,5-6", vec![0, 2, 5, 6]), ("", vec![])]
+        {
+            assert_eq!(parse_cpus(list, &mut cpus), Some(()));
+            assert_eq!(cpus, expected);
+        }
+        assert_eq!(parse_cpus("0-x", &mut cpus), None);
+    }
+
+    #[test]
+    fn messages_about_cpus_are_told_from_others() {
+        assert_eq!(cpu_of(b"online@/devices/system/cpu/cpu1\0ACTION=online\0"), Some(1));
+        assert_eq!(cpu_of(b"offline@/devices/system/cpu/cpu255\0"), Some(255));
+        for other in [
+            &b""[..],
+            b"\0",
+            b"online@/devices/system/cpu/cpu",
+            b"change@/devices/system/cpu/cpu1",
+            b"add@/devices/virtual/cpuid/cpu1",
+            b"\xff@",
+        ] {
+            assert_eq!(cpu_of(other), None);
+        }
+        assert_eq!(CpuEvents::open().unwrap().drain().count(), 0);
     }
 
     #[test]

@@ -34,11 +34,29 @@ pub(crate) fn id(event: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(id)
 }
 
-/// Starts an event that was opened disabled.
-pub(crate) fn enable(event: BorrowedFd<'_>) -> io::Result<()> {
+/// Starts an event that was opened disabled, or stops it.
+pub(crate) fn enable(event: BorrowedFd<'_>, enabled: bool) -> io::Result<()> {
+    let ioctl = if enabled { sys::ioctls::ENABLE } else { sys::ioctls::DISABLE };
     // SAFETY: no pointer is passed.
-    let answer = unsafe { sys::ioctls::ENABLE(event.as_raw_fd(), 0) };
+    let answer = unsafe { ioctl(event.as_raw_fd(), 0) };
     super::check(answer.into()).map(drop)
+}
+
+/// Whether an event is running: the time for which it did goes on. Of the times, its `read_format` must have
+/// `PERF_FORMAT_TOTAL_TIME_RUNNING` only.
+///
+/// An event whose CPU went offline stays stopped when the CPU comes back (`perf_event_exit_cpu`, `kernel/events/core.c`).
+pub(crate) fn is_running(event: BorrowedFd<'_>) -> io::Result<bool> {
+    let time = || -> io::Result<u64> {
+        // A value, or the number of a group's values; then times.
+        let mut words = [0; 16 * 8];
+        let read = nix::unistd::read(event, &mut words)?;
+        let Some(time) = words[..read].get(8..16) else { return Err(io::ErrorKind::UnexpectedEof.into()) };
+        Ok(u64::from_ne_bytes(time.try_into().unwrap_or_default()))
+    };
+    let before = time()?;
+    // It is counted in nanoseconds, and two system calls take longer.
+    Ok(time()? != before)
 }
 
 /// Stops or restarts output into an event's ring. What is written meanwhile is lost, and counted.

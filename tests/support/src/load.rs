@@ -16,6 +16,20 @@ pub fn pin(cpu: u32) {
     sched_setaffinity(Pid::from_raw(0), &set).unwrap_or_else(|error| panic!("pin to CPU {cpu}: {error}"));
 }
 
+/// Runs something on a CPU.
+///
+/// # Panics
+/// If that panics, or the kernel refuses the CPU.
+pub fn pinned<T: Send>(cpu: u32, run: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            pin(cpu);
+            run()
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
 /// The CPUs that are online.
 ///
 /// # Panics

@@ -1,0 +1,409 @@
+//! What other threads may do to rings while a reader reads them: flush, close, pause.
+
+use crate::cure;
+use crate::error::Error;
+use crate::sys::fork::ForkWord;
+use crate::sys::{bpf, perf};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How output is kept from the rings while paused. What differs is who counts what is not written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Pause {
+    /// The rings turn writers away (`PERF_EVENT_IOC_PAUSE_OUTPUT`). Programs see `-ENOSPC`; the kernel counts each record as
+    /// lost, and says so with the first that is written after the pause.
+    Output,
+    /// Nobody writes: slots of BPF maps are emptied, and events that have none are disabled. Programs see `-ENOENT`, and
+    /// **nothing counts** what they do not write. This is what cilium/ebpf's `Reader.Pause` does. Cheaper for the traced
+    /// program, which gets no further than the map.
+    Slots,
+}
+
+/// Does to a reader and its rings, from any thread, what may be done while it blocks. Clones do the same.
+///
+/// Nothing here waits for the reader, and the reader takes no lock for it: it reads one atomic word for each event.
+#[derive(Debug, Clone)]
+pub struct Handle(pub(crate) Arc<Control>);
+
+impl Handle {
+    /// Makes the reader yield everything that is in the rings now, what is held included, proven by a fence as ever; then
+    /// report [`Error::Flushed`] once; and only then anything newer. Unblocks a blocked reader.
+    ///
+    /// Flushes that come before the reader has begun with the last are reported with it.
+    ///
+    /// # Errors
+    /// [`Error::Closed`], [`Error::Forked`].
+    pub fn flush(&self) -> Result<(), Error> {
+        self.0.check()?;
+        // Release pairs with the Acquire load in `Control::signals`: what was written before is found by the look that
+        // follows.
+        self.0.word.get().fetch_add(FLUSH, Ordering::Release);
+        self.0.wake();
+        Ok(())
+    }
+
+    /// Ends the reader: a blocked call returns [`Error::Closed`] at once, as does every later one. Slots of maps are emptied
+    /// and events stopped now; memory is unmapped when the reader is dropped. What was not yielded is lost:
+    /// [`Handle::flush`] first, and wait for [`Error::Flushed`], to have it all. Closing again does nothing.
+    pub fn close(&self) {
+        if matches!(self.0.check(), Err(Error::Forked)) {
+            return;
+        }
+        self.0.close();
+        drop(self.0.outlets().retire());
+    }
+
+    /// Keeps output from all rings, in one of two ways. Pausing again in the same way does nothing; both ways can be in
+    /// force at once. A writer that is inside at this moment finishes.
+    ///
+    /// # Errors
+    /// [`Error::Closed`], [`Error::Forked`]; [`Error::Slot`], [`Error::Control`] if the kernel refuses, and then some rings
+    /// are paused and others are not: try again, or resume.
+    pub fn pause(&self, how: Pause) -> Result<(), Error> {
+        self.0.check()?;
+        self.0.outlets().pause(how)
+    }
+
+    /// Lets output into all rings again, however it was paused. Does nothing where it was not.
+    ///
+    /// # Errors
+    /// As [`Handle::pause`].
+    pub fn resume(&self) -> Result<(), Error> {
+        self.0.check()?;
+        self.0.outlets().resume()
+    }
+
+    /// Sets when the reader gives up waiting; `None` for never. Once the deadline is past and the reader runs out of
+    /// events, it yields everything that is in the rings then, what is held included, reports [`Error::Deadline`], and only then
+    /// anything newer. A deadline stays until another is set: every further call that finds nothing reports it again.
+    ///
+    /// What is held needs a fence, so the report can come later than the deadline by as long as one takes.
+    /// [`Reader::next_timeout`](crate::Reader::next_timeout) is strict instead, and leaves what is held.
+    ///
+    /// # Errors
+    /// [`Error::Closed`], [`Error::Forked`].
+    pub fn set_deadline(&self, deadline: Option<Instant>) -> Result<(), Error> {
+        self.0.check()?;
+        self.0.set_deadline(deadline);
+        Ok(())
+    }
+}
+
+/// Bits of the word that a reader checks before each event.
+///
+/// It is never 0 but in a forked child.
+const ALIVE: u64 = 1;
+const CLOSED: u64 = 2;
+/// Flushes are counted from here on.
+const FLUSH: u64 = 4;
+
+/// Shared by rings, their reader and its handles.
+#[derive(Debug)]
+pub(crate) struct Control {
+    word: ForkWord,
+    /// Written to when the reader is to look at the word, and never read: it waits for edges.
+    wake: OnceLock<EventFd>,
+    /// Nanoseconds from `begun` on; `u64::MAX` is never.
+    deadline: AtomicU64,
+    begun: Instant,
+    outlets: Mutex<Outlets>,
+}
+
+/// What a reader has to know before it yields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Signals(u64);
+
+impl Control {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            word: ForkWord::new(ALIVE),
+            wake: OnceLock::new(),
+            deadline: AtomicU64::new(u64::MAX),
+            begun: Instant::now(),
+            outlets: Mutex::default(),
+        })
+    }
+
+    /// What wakes the reader, from now on.
+    pub(crate) fn arm(&self) -> io::Result<&EventFd> {
+        if let Some(wake) = self.wake.get() {
+            return Ok(wake);
+        }
+        let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        Ok(self.wake.get_or_init(|| wake))
+    }
+
+    fn wake(&self) {
+        if let Some(wake) = self.wake.get() {
+            // Full, which takes 2^64 of them, is as readable as can be.
+            let _ = wake.write(1);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn signals(&self) -> Signals {
+        // Acquire pairs with the Release stores of flush and close.
+        Signals(self.word.get().load(Ordering::Acquire))
+    }
+
+    /// Whether this is a child of the process that made it.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.signals().0 == 0
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        self.signals().check()
+    }
+
+    pub(crate) fn set_deadline(&self, deadline: Option<Instant>) {
+        let nanos = deadline.map_or(u64::MAX, |deadline| {
+            u64::try_from(deadline.saturating_duration_since(self.begun).as_nanos()).unwrap_or(u64::MAX)
+        });
+        // Relaxed: nothing else is read on the strength of it.
+        self.deadline.store(nanos, Ordering::Relaxed);
+        self.wake();
+    }
+
+    /// How long until the deadline: zero if it is past, `None` if there is none.
+    pub(crate) fn time_left(&self) -> Option<Duration> {
+        // Relaxed: as in `set_deadline`.
+        let deadline = self.deadline.load(Ordering::Relaxed);
+        (deadline != u64::MAX).then(|| Duration::from_nanos(deadline).saturating_sub(self.begun.elapsed()))
+    }
+
+    pub(crate) fn outlets(&self) -> MutexGuard<'_, Outlets> {
+        self.outlets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn close(&self) {
+        // Release pairs with the Acquire load in `Control::signals`.
+        self.word.get().fetch_or(CLOSED, Ordering::Release);
+        self.wake();
+    }
+
+    /// Stops all output for good. Gives the events, to be closed when their rings are unmapped.
+    pub(crate) fn retire(&self) -> Vec<Outlet> {
+        self.close();
+        self.outlets().retire()
+    }
+}
+
+impl Signals {
+    /// Nothing was ever asked for.
+    pub(crate) const QUIET: Self = Self(ALIVE);
+
+    pub(crate) fn check(self) -> Result<(), Error> {
+        match self.0 {
+            0 => Err(Error::Forked),
+            word if word & CLOSED != 0 => Err(Error::Closed),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Where a ring's output can be stopped.
+pub(crate) enum Gate {
+    /// The event that owns the ring.
+    Event(Arc<OwnedFd>),
+    /// A simulated one.
+    Simulated(Box<dyn Fn(Pause, bool) + Send + Sync>),
+}
+
+/// An event that writes into a ring, and the slot of a `PERF_EVENT_ARRAY` through which programs find it.
+#[derive(Debug)]
+pub(crate) struct Outlet {
+    pub(crate) cpu: u32,
+    /// The event, as it was asked for.
+    pub(crate) name: Arc<str>,
+    pub(crate) event: Arc<OwnedFd>,
+    pub(crate) slot: Option<Slot>,
+    /// Whether it is in its slot; without one, whether it is enabled.
+    pub(crate) set: bool,
+}
+
+/// A slot of a `PERF_EVENT_ARRAY`.
+///
+/// Keeps a duplicate of the map's file descriptor: the kernel empties the slots by itself when the file they were set
+/// through is closed (`perf_event_fd_array_release`, `kernel/bpf/arraymap.c`).
+#[derive(Debug, Clone)]
+pub(crate) struct Slot {
+    pub(crate) map: Arc<OwnedFd>,
+    pub(crate) index: u32,
+}
+
+/// Everything that writes into the rings, and what it is kept from.
+#[derive(Debug, Default)]
+pub(crate) struct Outlets {
+    gates: Vec<(u32, Gate)>,
+    events: Vec<Outlet>,
+    output_paused: bool,
+    slots_paused: bool,
+}
+
+impl Outlets {
+    /// Adds a ring, paused if the others are.
+    pub(crate) fn add_gate(&mut self, cpu: u32, gate: Gate) -> Result<(), Error> {
+        for (paused, how) in [(self.output_paused, Pause::Output), (self.slots_paused, Pause::Slots)] {
+            if paused {
+                gate.turn(cpu, how, true)?;
+            }
+        }
+        self.push_gate(cpu, gate);
+        Ok(())
+    }
+
+    /// Adds a ring, and leaves it as it is.
+    pub(crate) fn push_gate(&mut self, cpu: u32, gate: Gate) {
+        self.gates.push((cpu, gate));
+    }
+
+    /// Adds events that are ready to write and starts them: first all slots are set, then all events enabled. Paused
+    /// slots stay empty. If one fails, all are stopped again.
+    pub(crate) fn start(&mut self, mut events: Vec<Outlet>) -> Result<(), Error> {
+        let paused = self.slots_paused;
+        let mut start = || {
+            let (mut slotted, mut others): (Vec<_>, Vec<_>) =
+                events.iter_mut().partition(|outlet| outlet.slot.is_some());
+            slotted.iter_mut().filter(|_| !paused).try_for_each(|outlet| outlet.set(true))?;
+            slotted.iter().try_for_each(|outlet| outlet.enable(true))?;
+            others.iter_mut().filter(|_| !paused).try_for_each(|outlet| outlet.set(true))
+        };
+        let started = start();
+        match started {
+            Ok(()) => self.events.append(&mut events),
+            Err(_) => events.iter_mut().for_each(Outlet::stop),
+        }
+        started
+    }
+
+    /// Forgets a CPU's events, which died with it. Their slots are the kernel's to empty, or the next event's to take.
+    pub(crate) fn forget(&mut self, cpu: u32) {
+        self.events.retain(|outlet| outlet.cpu != cpu);
+    }
+
+    /// Stops or restarts the output into the rings of one CPU; whether it has any.
+    pub(crate) fn turn_output(&self, cpu: u32, paused: bool) -> Result<bool, Error> {
+        let mut found = false;
+        for (cpu, gate) in self.gates.iter().filter(|(of, _)| *of == cpu) {
+            gate.turn(*cpu, Pause::Output, paused)?;
+            found = true;
+        }
+        Ok(found)
+    }
+
+    pub(crate) fn pause(&mut self, how: Pause) -> Result<(), Error> {
+        self.turn(how, true)
+    }
+
+    pub(crate) fn resume(&mut self) -> Result<(), Error> {
+        if self.output_paused {
+            self.turn(Pause::Output, false)?;
+        }
+        if self.slots_paused {
+            self.turn(Pause::Slots, false)?;
+        }
+        Ok(())
+    }
+
+    fn turn(&mut self, how: Pause, paused: bool) -> Result<(), Error> {
+        // Before anything is done: after a failure in the middle, resuming must undo what was done.
+        let state = match how {
+            Pause::Output => &mut self.output_paused,
+            Pause::Slots => &mut self.slots_paused,
+        };
+        *state |= paused;
+        for (cpu, gate) in &self.gates {
+            gate.turn(*cpu, how, paused)?;
+        }
+        if how == Pause::Slots {
+            for outlet in &mut self.events {
+                outlet.set(!paused)?;
+            }
+        }
+        match how {
+            Pause::Output => self.output_paused = paused,
+            Pause::Slots => self.slots_paused = paused,
+        }
+        Ok(())
+    }
+
+    fn retire(&mut self) -> Vec<Outlet> {
+        self.events.iter_mut().for_each(Outlet::stop);
+        self.gates.clear();
+        std::mem::take(&mut self.events)
+    }
+}
+
+impl Gate {
+    fn turn(&self, cpu: u32, how: Pause, paused: bool) -> Result<(), Error> {
+        match (self, how) {
+            (Self::Event(event), Pause::Output) => perf::pause_output(event.as_fd(), paused).map_err(|errno| {
+                let what = if paused { "pause" } else { "resume" };
+                Error::Control { what, event: "the ring".into(), cpu, errno }
+            }),
+            (Self::Event(_), Pause::Slots) => Ok(()),
+            (Self::Simulated(turn), how) => {
+                turn(how, paused);
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Outlet {
+    /// Puts the event where programs find it, or takes it out; without a slot, enables or disables it.
+    fn set(&mut self, set: bool) -> Result<(), Error> {
+        if self.set == set {
+            return Ok(());
+        }
+        let Some(Slot { map, index }) = &self.slot else {
+            self.enable(set)?;
+            self.set = set;
+            return Ok(());
+        };
+        let done = if set {
+            bpf::map_update_fd(map.as_fd(), *index, self.event.as_fd())
+        } else {
+            match bpf::map_delete(map.as_fd(), *index) {
+                // Empty already.
+                Err(errno) if errno.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+                done => done,
+            }
+        };
+        done.map_err(|errno| {
+            let cure = cure::slot(&errno);
+            Error::Slot { slot: *index, cpu: self.cpu, errno, cure }
+        })?;
+        self.set = set;
+        Ok(())
+    }
+
+    /// Stops the event for good.
+    fn stop(&mut self) {
+        // Whoever emptied a slot before us is welcome; there is nothing else to be done about an error.
+        let _ = self.set(false);
+        let _ = self.enable(false);
+    }
+
+    fn enable(&self, enabled: bool) -> Result<(), Error> {
+        perf::enable(self.event.as_fd(), enabled).map_err(|errno| {
+            let what = if enabled { "enable" } else { "disable" };
+            Error::Control { what, event: self.name.as_ref().into(), cpu: self.cpu, errno }
+        })
+    }
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Event(_) => "Event",
+            Self::Simulated(_) => "Simulated",
+        })
+    }
+}

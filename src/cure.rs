@@ -1,0 +1,105 @@
+//! What helps against the kernel's refusals, with the numbers of this machine.
+
+use crate::error::Cure;
+use crate::sys::machine;
+use nix::sys::resource::{Resource, getrlimit};
+use perf_event_open_sys::bindings::{self, perf_event_attr};
+use std::io;
+
+/// What helps when an event cannot be opened; `fds` are needed for all of them.
+pub(crate) fn open(errno: &io::Error, attr: &perf_event_attr, fds: usize) -> Cure {
+    Cure(match errno.raw_os_error() {
+        Some(libc::EACCES | libc::EPERM) => {
+            let paranoid = setting("kernel/perf_event_paranoid");
+            format!(
+                "needs CAP_PERFMON, or CAP_SYS_ADMIN before Linux 5.8; or kernel.perf_event_paranoid, which is {paranoid}, \
+                 set to 0, for tracepoints to -1"
+            )
+        }
+        Some(libc::EMFILE) => {
+            let limit = limit(Resource::RLIMIT_NOFILE);
+            format!("{fds} file descriptors are needed for the events alone; raise RLIMIT_NOFILE, which is {limit}")
+        }
+        Some(libc::ENFILE) => format!("{fds} are needed; raise fs.file-max, which is {}", setting("fs/file-max")),
+        Some(libc::ENOSYS) => "this kernel was built without perf events".into(),
+        Some(libc::E2BIG) => format!(
+            "this kernel, {}, is older than something in the event's attribute, of which it knows a shorter version",
+            machine::release()
+        ),
+        Some(libc::ENOENT | libc::EOPNOTSUPP) => {
+            "this machine has no such event: virtual machines often have no hardware counters".into()
+        }
+        Some(libc::EINVAL) => format!("this kernel is {}; {}", machine::release(), refused(attr)),
+        _ => return Cure::default(),
+    })
+}
+
+/// What perf_event_open(2) answers `EINVAL` to, as far as this attribute goes.
+fn refused(attr: &perf_event_attr) -> String {
+    let unknown = attr.sample_type & !u64::from(bindings::PERF_SAMPLE_MAX - 1);
+    if unknown != 0 {
+        return format!("sample_type has bits that are not known to perf_event_open(2) as of this crate: {unknown:#x}");
+    }
+    let mut doubts = Vec::new();
+    let mut doubt = |is: bool, what: &str| {
+        if is {
+            doubts.push(what.to_owned());
+        }
+    };
+    let is_output =
+        attr.type_ == bindings::PERF_TYPE_SOFTWARE && attr.config == u64::from(bindings::PERF_COUNT_SW_BPF_OUTPUT);
+    doubt(is_output, "BPF output needs 4.4");
+    doubt(attr.use_clockid() != 0, "another clock than perf's needs 4.1, and hardware events take monotonic ones only");
+    doubt(attr.write_backward() != 0, "writing backwards needs 4.7");
+    doubt(attr.read_format & u64::from(bindings::PERF_FORMAT_LOST) != 0, "PERF_FORMAT_LOST needs 6.0");
+    let branches = u64::from(bindings::PERF_SAMPLE_BRANCH_STACK | bindings::PERF_SAMPLE_REGS_USER);
+    let stacks = u64::from(bindings::PERF_SAMPLE_STACK_USER | bindings::PERF_SAMPLE_REGS_INTR);
+    doubt(
+        attr.sample_type & (branches | stacks) != 0,
+        "branch stacks, registers and user stacks need their masks and sizes set, and the hardware for them",
+    );
+    format!("sample_type is {:#x}, read_format {:#x}; {}", attr.sample_type, attr.read_format, doubts.join("; "))
+}
+
+/// What helps when a ring cannot be mapped.
+pub(crate) fn map(errno: &io::Error, bytes: usize, cpus: usize) -> Cure {
+    Cure(match errno.raw_os_error() {
+        Some(libc::EPERM) => format!(
+            "{cpus} rings of {} KiB are more than kernel.perf_event_mlock_kb, {} for each CPU and shared by the user's \
+             processes, and RLIMIT_MEMLOCK, {} KiB, allow without CAP_IPC_LOCK",
+            bytes >> 10,
+            setting("kernel/perf_event_mlock_kb"),
+            limit(Resource::RLIMIT_MEMLOCK) >> 10,
+        ),
+        Some(libc::ENOMEM) => format!("{cpus} rings of {} KiB are asked for", bytes >> 10),
+        _ => return Cure::default(),
+    })
+}
+
+/// What helps when a slot of a map cannot be set.
+pub(crate) fn slot(errno: &io::Error) -> Cure {
+    Cure(match errno.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => "needs CAP_BPF, and a map that is not read-only".into(),
+        _ => return Cure::default(),
+    })
+}
+
+/// What helps when a pinned map cannot be opened.
+pub(crate) fn pinned(errno: &io::Error) -> Cure {
+    Cure(match errno.raw_os_error() {
+        Some(libc::ENOENT) => "maps are pinned in a BPF file system: mount -t bpf bpf /sys/fs/bpf".into(),
+        Some(libc::EACCES) => "the file must be readable and writable, and its directories searchable".into(),
+        Some(libc::EPERM) => {
+            "needs CAP_BPF where kernel.unprivileged_bpf_disabled is set; and a file of a BPF file system".into()
+        }
+        _ => return Cure::default(),
+    })
+}
+
+fn setting(name: &str) -> String {
+    machine::setting(name).map_or("unknown".into(), |value| value.to_string())
+}
+
+fn limit(resource: Resource) -> u64 {
+    getrlimit(resource).map_or(0, |(soft, _)| soft)
+}

@@ -1,0 +1,193 @@
+//! All that a reader does but sleep: looking, fences, reports that are due, CPUs that come online.
+
+use crate::control::{Control, Handle, Signals};
+use crate::error::Error;
+use crate::fence::Fences;
+use crate::hold::Hold;
+use crate::merge::{Merge, Order};
+use crate::rings::Rings;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A merge, the fences beside it, and when to look.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    pub(crate) merge: Merge,
+    pub(crate) hold: Hold,
+    pub(crate) fences: Option<Fences>,
+    control: Arc<Control>,
+    /// The signals that were taken notice of.
+    noticed: Signals,
+    /// What is reported once everything that was seen before is yielded.
+    report: Option<Report>,
+    /// How long to sleep when nothing says how long.
+    tick: Duration,
+    /// When to see next whether CPUs came online.
+    check_cpus: Instant,
+}
+
+/// What is reported between what came before and what comes after.
+#[derive(Debug, Clone, Copy)]
+enum Report {
+    Flushed,
+    Deadline,
+}
+
+/// What to do next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// Yield: there is an event to lend.
+    Ready,
+    /// Sleep until something becomes readable, but no longer than this; zero is to take another turn at once.
+    Sleep(Duration),
+}
+
+/// How long to sleep after something was found. Doubled, up to the longest tick, each time nothing is.
+const SHORTEST_TICK: Duration = Duration::from_millis(5);
+
+impl Engine {
+    /// The longest time for which an event may lie in its ring unseen.
+    pub(crate) const TICK: Duration = Duration::from_millis(100);
+
+    pub(crate) fn new(rings: Rings, order: Order) -> Result<Self, Error> {
+        let hold = order.hold.clone();
+        if matches!(hold, Hold::Lag(_)) && rings.clock().now().is_none() {
+            return Err(Error::NoClock);
+        }
+        let control = Arc::clone(rings.control());
+        control.arm().map_err(|errno| Error::System { what: "make an eventfd", errno })?;
+        let merge = Merge::new(rings, order)?;
+        let fences = match &hold {
+            Hold::Fence(fence) | Hold::Dense { fence, .. } => Some(Fences::start(fence)?),
+            Hold::Lag(_) | Hold::Round | Hold::None => None,
+        };
+        let check_cpus = Instant::now() + Self::TICK;
+        let noticed = Signals::QUIET;
+        Ok(Self { merge, hold, fences, control, noticed, report: None, tick: SHORTEST_TICK, check_cpus })
+    }
+
+    /// What to wait for.
+    pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let wake = self.control.arm().ok().map(AsFd::as_fd);
+        self.merge.rings().fds().chain(wake).chain(self.fences.as_ref().map(Fences::wake))
+    }
+
+    pub(crate) fn handle(&self) -> Handle {
+        Handle(Arc::clone(&self.control))
+    }
+
+    /// Whether there is an event to lend, without looking at the heads unless a fence ended or a flush was asked for.
+    #[inline]
+    pub(crate) fn is_ready(&mut self) -> Result<bool, Error> {
+        if self.control.signals() != self.noticed {
+            self.notice_signals()?;
+        }
+        self.notice_fence()?;
+        Ok(self.merge.is_ready())
+    }
+
+    /// Looks at the rings; says whether there is something to lend, or how long to sleep.
+    pub(crate) fn turn(&mut self) -> Result<Turn, Error> {
+        if self.is_ready()? {
+            return Ok(Turn::Ready);
+        }
+        if self.report.is_none() && self.control.time_left().is_some_and(|left| left.is_zero()) {
+            self.report_after_look(Report::Deadline);
+        } else if self.report.is_none() || !self.merge.is_drained() {
+            self.follow_cpus()?;
+            self.look();
+        }
+        if self.merge.is_ready() {
+            return Ok(Turn::Ready);
+        }
+        if let Some(report) = self.report.filter(|_| self.merge.is_drained()) {
+            self.report = None;
+            self.merge.lift_cap();
+            return Err(match report {
+                Report::Flushed => Error::Flushed,
+                Report::Deadline => Error::Deadline,
+            });
+        }
+        Ok(Turn::Sleep(self.pause()))
+    }
+
+    /// The longest sleep after which something can be yielded, or seen, that could not before.
+    pub(crate) fn pause(&self) -> Duration {
+        let mut pause = self.merge.wait(self.now()).map_or(self.tick, |wait| wait.min(self.tick));
+        // A fence that may not begin yet: come back when it may. One under way wakes us itself.
+        if self.merge.held() > 0
+            && let Some(until_next) = self.fences.as_ref().and_then(Fences::pause)
+        {
+            pause = pause.min(until_next);
+        }
+        match self.control.time_left() {
+            Some(left) if self.report.is_none() => pause.min(left),
+            _ => pause,
+        }
+    }
+
+    /// Flushes, closings, forks.
+    #[cold]
+    fn notice_signals(&mut self) -> Result<(), Error> {
+        let signals = self.control.signals();
+        signals.check()?;
+        // Another report comes first.
+        if self.report.is_none() {
+            self.noticed = signals;
+            self.report_after_look(Report::Flushed);
+        }
+        Ok(())
+    }
+
+    /// Everything that is in the rings now is yielded before the report, and nothing else.
+    fn report_after_look(&mut self, report: Report) {
+        self.look();
+        self.merge.set_cap();
+        self.report = Some(report);
+    }
+
+    /// If the fence under way has ended, looks again, so that what it proved can be yielded, and begins the next.
+    #[inline]
+    fn notice_fence(&mut self) -> Result<(), Error> {
+        match self.fences.as_mut().and_then(Fences::ended) {
+            None => Ok(()),
+            Some(Ok(())) => {
+                self.merge.end_fence();
+                self.look();
+                Ok(())
+            }
+            Some(Err(error)) => {
+                self.merge.fail_fence();
+                Err(error)
+            }
+        }
+    }
+
+    /// Looks at all heads, and begins a fence if that left something held.
+    fn look(&mut self) {
+        let found = self.merge.look(self.now());
+        self.tick = if found > 0 { SHORTEST_TICK } else { (self.tick * 2).min(Self::TICK) };
+        if let Some(fences) = &mut self.fences
+            && fences.pause() == Some(Duration::ZERO)
+            && self.merge.begin_fence()
+        {
+            fences.begin();
+        }
+    }
+
+    /// A reading of the keys' clock, if the rule needs one.
+    fn now(&self) -> u64 {
+        if self.merge.needs_clock() { self.merge.rings().clock().now().unwrap_or(0) } else { 0 }
+    }
+
+    /// Now and then, takes notice of CPUs that came online.
+    fn follow_cpus(&mut self) -> Result<(), Error> {
+        let now = Instant::now();
+        if now < self.check_cpus {
+            return Ok(());
+        }
+        self.check_cpus = now + Self::TICK;
+        self.merge.follow_cpus().map(drop)
+    }
+}

@@ -1,0 +1,404 @@
+//! What is to be opened: options, checked before anything is.
+
+use crate::clock::Clock;
+use crate::cure;
+use crate::error::{Cure, Error};
+use crate::record::Layout;
+use crate::ring::Ring;
+use crate::sys::{bpf, machine};
+use crate::wakeup::Wakeup;
+use perf_event_open_sys::bindings::{self, perf_event_attr};
+use std::ffi::CString;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What writes into the rings.
+#[derive(Debug)]
+enum Source {
+    BpfOutput(io::Result<OwnedFd>),
+    Pinned(PathBuf),
+    Tracepoint(String),
+    TracepointId(u64),
+    Attr(Box<perf_event_attr>),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BpfOutput(_) => f.write_str("BPF output"),
+            Self::Pinned(path) => write!(f, "BPF output into {}", path.display()),
+            Self::Tracepoint(name) => write!(f, "tracepoint {name}"),
+            Self::TracepointId(id) => write!(f, "tracepoint {id}"),
+            Self::Attr(attr) => write!(f, "event {}:{}", attr.type_, attr.config),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Size {
+    Pages(u64),
+    Bytes(u64),
+}
+
+/// Which rings to open: one for each online CPU, shared by all events that are named here.
+///
+/// Events are told apart by [`Record::source`](crate::Record::source): the place, from 0, at which they were added.
+/// All are opened stopped, and started together once every ring is mapped.
+///
+/// ```no_run
+/// # use perfweave::{Order, Reader, Rings};
+/// let rings = Rings::options()
+///     .tracepoint("sched:sched_waking")
+///     .tracepoint("sched:sched_switch")
+///     .bytes(1 << 20)
+///     .open()?;
+/// let mut reader = Reader::new(rings, Order::new())?;
+/// # Ok::<(), perfweave::Error>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "nothing is opened before `open`"]
+pub struct RingOptions {
+    sources: Vec<Source>,
+    size: Size,
+    clock: Clock,
+    cpus: Option<Vec<u32>>,
+    wakeup: Option<Wakeup>,
+    slot: fn(u32) -> u32,
+}
+
+/// Ring size unless another is asked for: with its header page it stays within `perf_event_mlock_kb` (516 KiB for each CPU
+/// by default), so that whoever may open the events may map the rings too.
+const DEFAULT_BYTES: u64 = 512 << 10;
+
+/// The kernel wakes a sleeping reader when this part of a ring was written since it did so last, unless told otherwise.
+const WAKEUP_PART: u64 = 4;
+
+impl RingOptions {
+    pub(crate) fn new() -> Self {
+        Self {
+            sources: Vec::new(),
+            size: Size::Bytes(DEFAULT_BYTES),
+            clock: Clock::default(),
+            cpus: None,
+            wakeup: None,
+            slot: |cpu| cpu,
+        }
+    }
+
+    fn source(mut self, source: Source) -> Self {
+        self.sources.push(source);
+        self
+    }
+
+    /// Adds what BPF programs write with `bpf_perf_event_output` into a `BPF_MAP_TYPE_PERF_EVENT_ARRAY`: aya's, libbpf-rs's,
+    /// or any other file descriptor of one. The CPUs' slots are set when the rings are opened and emptied when they
+    /// are dropped.
+    ///
+    /// The file descriptor is duplicated; the map may be closed. A slot can hold one event: whoever sets it after us takes
+    /// the output over, and since a slot cannot be read, ours is emptied in the end even if it no longer holds our event.
+    pub fn bpf_output(self, map: impl AsFd) -> Self {
+        self.source(Source::BpfOutput(map.as_fd().try_clone_to_owned()))
+    }
+
+    /// The same for a map that is pinned by a path, in a BPF file system. It is opened when the rings are.
+    pub fn bpf_output_pinned(self, path: impl AsRef<Path>) -> Self {
+        self.source(Source::Pinned(path.as_ref().to_owned()))
+    }
+
+    /// Sets which slot of a `PERF_EVENT_ARRAY` a CPU's event is put into, for programs that choose slots themselves. Unless set,
+    /// it is that of the CPU's own number, which `BPF_F_CURRENT_CPU` stands for.
+    pub fn slots(mut self, slot: fn(u32) -> u32) -> Self {
+        self.slot = slot;
+        self
+    }
+
+    /// Adds a kernel tracepoint by name, `category:name`. Needs tracefs to be mounted.
+    pub fn tracepoint(self, name: &str) -> Self {
+        self.source(Source::Tracepoint(name.to_owned()))
+    }
+
+    /// Adds a kernel tracepoint by number, as `events/category/name/id` in tracefs has it.
+    pub fn tracepoint_id(self, id: u64) -> Self {
+        self.source(Source::TracepointId(id))
+    }
+
+    /// Adds any event by its attribute.
+    ///
+    /// Of it are set here: `size`, `disabled`, `sample_id_all`, `use_clockid` and `clockid`, `watermark` and the
+    /// wake-up, `write_backward` (off); and added to `sample_type`: `RAW`, `TIME`, and `IDENTIFIER` if other events share
+    /// the rings. All that share them are opened with the same `sample_type` and `read_format`: what any of them asks for.
+    pub fn event(self, attr: &perf_event_attr) -> Self {
+        self.source(Source::Attr(Box::new(*attr)))
+    }
+
+    /// Sets the size of each ring in pages of data, rounded up to a power of two.
+    pub fn pages(mut self, pages: u64) -> Self {
+        self.size = Size::Pages(pages);
+        self
+    }
+
+    /// Sets the size of each ring in bytes of data, rounded up to a power of two pages. 512 KiB unless set.
+    ///
+    /// Held records stay in their ring. It must take what a CPU writes in two or three grace periods, about 50 ms.
+    pub fn bytes(mut self, bytes: u64) -> Self {
+        self.size = Size::Bytes(bytes);
+        self
+    }
+
+    /// Sets the clock.
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Sets when the kernel wakes whoever waits for the rings. Unless set, when a quarter of a ring was written.
+    pub fn wakeup(mut self, wakeup: Wakeup) -> Self {
+        self.wakeup = Some(wakeup);
+        self
+    }
+
+    /// Restricts the rings to some CPUs. Those of them that are offline are skipped until they come online.
+    pub fn cpus(mut self, cpus: impl IntoIterator<Item = u32>) -> Self {
+        let mut cpus: Vec<u32> = cpus.into_iter().collect();
+        cpus.sort_unstable();
+        cpus.dedup();
+        self.cpus = Some(cpus);
+        self
+    }
+}
+
+/// Everything decided and checked, nothing opened.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) events: Vec<Planned>,
+    /// The CPUs to open rings for, as far as they are online; all of them if `None`.
+    pub(crate) cpus: Option<Vec<u32>>,
+    pub(crate) page: usize,
+    pub(crate) bytes: usize,
+    pub(crate) clock: Clock,
+    pub(crate) layout: Layout,
+    /// Which slot of a map a CPU's event is put into.
+    pub(crate) slot: fn(u32) -> u32,
+    /// Whether the kernel writes backwards, over what is oldest.
+    pub(crate) backward: bool,
+}
+
+/// An event that is to be opened on every CPU.
+#[derive(Debug)]
+pub(crate) struct Planned {
+    /// For messages.
+    pub(crate) name: Arc<str>,
+    pub(crate) attr: perf_event_attr,
+    /// Where BPF programs find it.
+    pub(crate) map: Option<Arc<OwnedFd>>,
+}
+
+impl Plan {
+    pub(crate) fn new(options: RingOptions, backward: bool) -> Result<Self, Error> {
+        let RingOptions { sources, size, clock, cpus, wakeup, slot } = options;
+        if sources.is_empty() {
+            return Err(Error::NoEvents);
+        }
+        let page = machine::page_size();
+        let bytes = ring_bytes(size, page)?;
+        let mut events = sources.into_iter().map(plan).collect::<Result<Vec<_>, _>>()?;
+        // One ring, one layout: all its events carry the same fields.
+        let mut sample_type = u64::from(bindings::PERF_SAMPLE_RAW | bindings::PERF_SAMPLE_TIME);
+        if events.len() > 1 {
+            sample_type |= u64::from(bindings::PERF_SAMPLE_IDENTIFIER);
+        }
+        sample_type = events.iter().fold(sample_type, |all, event| all | event.attr.sample_type);
+        let mut read_format = events.iter().fold(0, |all, event| all | event.attr.read_format);
+        if sample_type & u64::from(bindings::PERF_SAMPLE_READ) == 0 {
+            // Nobody sees these in a record, and we learn whether the event runs.
+            read_format &= !u64::from(bindings::PERF_FORMAT_TOTAL_TIME_ENABLED);
+            read_format |= u64::from(bindings::PERF_FORMAT_TOTAL_TIME_RUNNING);
+        }
+        let layout = Layout::new(sample_type, true, read_format);
+        let wakeup = wakeup.unwrap_or(Wakeup::Bytes((bytes as u64 / WAKEUP_PART) as u32));
+        check_wakeup(wakeup, bytes as u64, layout.smallest())?;
+        for Planned { attr, .. } in &mut events {
+            attr.sample_type = sample_type;
+            attr.read_format = read_format;
+            attr.set_sample_id_all(1);
+            attr.set_disabled(1);
+            attr.set_write_backward(backward.into());
+            match wakeup {
+                Wakeup::Bytes(bytes) => {
+                    attr.set_watermark(1);
+                    attr.wakeup_watermark = bytes;
+                }
+                Wakeup::Events(events) => {
+                    attr.set_watermark(0);
+                    attr.wakeup_events = events;
+                }
+            }
+            if let Some(clock) = clock.id() {
+                attr.set_use_clockid(1);
+                attr.clockid = clock.as_raw();
+            }
+        }
+        Ok(Self { events, cpus, page, bytes, clock, layout, slot, backward })
+    }
+
+    /// Which of these CPUs are to have a ring.
+    pub(crate) fn wants(&self, cpu: u32) -> bool {
+        self.cpus.as_ref().is_none_or(|cpus| cpus.binary_search(&cpu).is_ok())
+    }
+
+    /// Checks that the maps have a slot for each of these CPUs.
+    pub(crate) fn check_slots(&self, cpus: &[u32]) -> Result<(), Error> {
+        for map in self.events.iter().filter_map(|event| event.map.as_ref()) {
+            check_array(map.as_fd(), cpus, self.slot)?;
+        }
+        Ok(())
+    }
+}
+
+/// Checks that a reader would ever be woken: a ring keeps a byte free, and records are multiples of 8 bytes.
+fn check_wakeup(wakeup: Wakeup, size: u64, record: u64) -> Result<(), Error> {
+    let room = size - 8;
+    // The kernel wakes when more than the watermark was written.
+    let most = match wakeup {
+        Wakeup::Bytes(_) => Wakeup::Bytes((room - 1) as u32),
+        Wakeup::Events(_) => Wakeup::Events((room / record) as u32),
+    };
+    match (wakeup, most) {
+        (Wakeup::Bytes(asked), Wakeup::Bytes(most)) | (Wakeup::Events(asked), Wakeup::Events(most))
+            if (1..=most).contains(&asked) =>
+        {
+            Ok(())
+        }
+        _ => Err(Error::Wakeup { asked: wakeup, size, record, most }),
+    }
+}
+
+/// Bytes of a ring: a power of two pages.
+fn ring_bytes(size: Size, page: usize) -> Result<usize, Error> {
+    let page = page as u64;
+    let asked = match size {
+        Size::Pages(pages) => pages.saturating_mul(page),
+        Size::Bytes(bytes) => bytes,
+    };
+    let error = Error::Size { bytes: asked, max: Ring::MAX };
+    if asked == 0 || asked > Ring::MAX {
+        return Err(error);
+    }
+    usize::try_from(asked.div_ceil(page).next_power_of_two() * page).map_err(|_| error)
+}
+
+/// Checks that a map is a perf event array with a slot for every CPU.
+fn check_array(map: BorrowedFd<'_>, cpus: &[u32], slot: fn(u32) -> u32) -> Result<(), Error> {
+    let info = bpf::map_info(map).map_err(|errno| Error::Array { errno })?;
+    if info.map_type != bpf::BPF_MAP_TYPE_PERF_EVENT_ARRAY {
+        return Err(Error::NotAnArray { map_type: info.map_type });
+    }
+    match cpus.iter().find(|cpu| slot(**cpu) >= info.max_entries) {
+        Some(&cpu) => Err(Error::ArrayTooSmall { entries: info.max_entries, slot: slot(cpu), cpu }),
+        None => Ok(()),
+    }
+}
+
+/// Opens a map by the path it is pinned by.
+fn open_pinned(path: &Path) -> Result<OwnedFd, Error> {
+    let opened =
+        CString::new(path.as_os_str().as_bytes()).map_err(io::Error::from).and_then(|path| bpf::obj_get(&path));
+    opened.map_err(|errno| {
+        let cure = cure::pinned(&errno);
+        Error::Pinned { path: path.to_owned(), errno, cure }
+    })
+}
+
+/// An event's attribute before what all that share a ring have in common is added.
+fn attr(type_: u32, config: u64) -> perf_event_attr {
+    let mut attr = perf_event_attr { type_, config, ..perf_event_attr::default() };
+    attr.sample_period = 1;
+    attr
+}
+
+/// What is to be opened for a source.
+fn plan(source: Source) -> Result<Planned, Error> {
+    let name = source.to_string().into();
+    let output = || attr(bindings::PERF_TYPE_SOFTWARE, bindings::PERF_COUNT_SW_BPF_OUTPUT.into());
+    let (attr, map) = match source {
+        Source::BpfOutput(duplicate) => (output(), Some(duplicate.map_err(|errno| Error::Array { errno })?)),
+        Source::Pinned(path) => (output(), Some(open_pinned(&path)?)),
+        Source::Tracepoint(name) => (attr(bindings::PERF_TYPE_TRACEPOINT, tracepoint_id(&name)?), None),
+        Source::TracepointId(id) => (attr(bindings::PERF_TYPE_TRACEPOINT, id), None),
+        Source::Attr(given) => (*given, None),
+    };
+    Ok(Planned { name, attr, map: map.map(Arc::new) })
+}
+
+/// The number of a tracepoint, from tracefs.
+fn tracepoint_id(name: &str) -> Result<u64, Error> {
+    let error =
+        |errno: io::Error, cure: &str| Error::Tracepoint { name: name.to_owned(), errno, cure: Cure(cure.into()) };
+    let Some((category, event)) = name.split_once(':').filter(|(c, e)| !c.contains('/') && !e.contains('/')) else {
+        return Err(error(io::ErrorKind::InvalidInput.into(), "write it as category:name"));
+    };
+    let tracefs = machine::tracefs().map_err(|errno| error(errno, "mount -t tracefs nodev /sys/kernel/tracing"))?;
+    let path = tracefs.join("events").join(category).join(event).join("id");
+    let id = fs::read_to_string(&path).map_err(|errno| {
+        let cure = match errno.kind() {
+            io::ErrorKind::PermissionDenied => format!("{} is readable by root", tracefs.display()),
+            _ => format!("see {}", tracefs.join("available_events").display()),
+        };
+        error(errno, &cure)
+    })?;
+    id.trim().parse().map_err(|_| error(io::ErrorKind::InvalidData.into(), ""))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_rounded_up_to_a_power_of_two_pages() {
+        for page in [4096, 16384, 65536] {
+            let bytes = |size| ring_bytes(size, page).unwrap();
+            assert_eq!(bytes(Size::Bytes(1)), page);
+            assert_eq!(bytes(Size::Bytes(page as u64)), page);
+            assert_eq!(bytes(Size::Bytes(page as u64 + 1)), 2 * page);
+            assert_eq!(bytes(Size::Pages(3)), 4 * page);
+            assert_eq!(bytes(Size::Pages(8)), 8 * page);
+            assert_eq!(bytes(Size::Bytes(1 << 31)), 1 << 31);
+        }
+    }
+
+    #[test]
+    fn sizes_of_nothing_and_absurd_ones_are_refused() {
+        for size in
+            [Size::Bytes(0), Size::Pages(0), Size::Bytes((1 << 31) + 1), Size::Pages(u64::MAX), Size::Bytes(u64::MAX)]
+        {
+            assert!(matches!(ring_bytes(size, 4096), Err(Error::Size { .. })), "{size:?}");
+        }
+    }
+
+    /// cilium's TestPerfEventRing: a watermark that the buffer cannot hold is refused.
+    #[test]
+    fn wakeups_that_would_never_come_are_refused() {
+        for wakeup in [Wakeup::Bytes(1), Wakeup::Bytes(4087), Wakeup::Events(1), Wakeup::Events(170)] {
+            assert!(check_wakeup(wakeup, 4096, 24).is_ok(), "{wakeup}");
+        }
+        for wakeup in [
+            Wakeup::Bytes(0),
+            Wakeup::Bytes(4088),
+            Wakeup::Bytes(4096),
+            Wakeup::Bytes(u32::MAX),
+            Wakeup::Events(0),
+            Wakeup::Events(171),
+            Wakeup::Events(u32::MAX),
+        ] {
+            let error = check_wakeup(wakeup, 4096, 24).unwrap_err();
+            assert!(matches!(error, Error::Wakeup { asked, .. } if asked == wakeup), "{error}");
+        }
+        // The largest ring: nothing overflows.
+        assert!(check_wakeup(Wakeup::Bytes((1 << 31) - 9), 1 << 31, 24).is_ok());
+    }
+}

@@ -1,0 +1,314 @@
+//! A flight recorder: rings that are written over and over, stopped, and read back in order.
+
+use crate::control::Pause;
+use crate::error::Error;
+use crate::event::{Damage, Event, Lost, What};
+use crate::fence::Fences;
+use crate::hold::{Class, Fence};
+use crate::key::{Key, Keys};
+use crate::open;
+use crate::plan::{Plan, RingOptions};
+use crate::record::{Kind, Record};
+use crate::ring::{Fault, Header};
+use crate::rings::{Lane, Rings};
+use std::fmt;
+use std::iter::FusedIterator;
+use std::time::Duration;
+
+/// The last moments of a whole machine, in order: rings that the kernel writes backwards, over what is oldest
+/// (`write_backward` of perf_event_open(2)), and that nobody reads until it matters.
+///
+/// Recording costs a traced program nothing but the writing: no reader runs, nothing is woken, nothing is ever lost. When
+/// something has happened, [`Recorder::freeze`] stops all rings, waits until whoever was writing is done, and gives all
+/// that they hold, **merged across CPUs in proven order**, where it lies. Recording goes on when the result is dropped.
+///
+/// ```no_run
+/// # use perfweave::{Fence, Key, Recorder, Rings};
+/// # use std::time::Duration;
+/// let options = Rings::options().tracepoint("sched:sched_switch").bytes(4 << 20);
+/// let mut recorder = Recorder::open(options, Key::Time, &Fence::Auto)?;
+/// // ... until something happens ...
+/// let frozen = recorder.freeze()?;
+/// for event in frozen.last(Duration::from_millis(10)) {
+///     println!("{:?} on CPU {:?}: {:?}", event.key(), event.cpu(), event.record());
+/// }
+/// # Ok::<(), perfweave::Error>(())
+/// ```
+///
+/// What is read cannot outlive the stop, so it cannot be overwritten while it is looked at:
+///
+/// ```compile_fail,E0505
+/// # use perfweave::{Key, Layout, sim};
+/// # let mut recorder = sim::Kernel::backward(&[0], 4096, Layout::RAW).recorder(Key::Payload(0)).unwrap();
+/// let frozen = recorder.freeze().unwrap();
+/// let event = frozen.events().next();
+/// drop(frozen);
+/// println!("{event:?}");
+/// ```
+pub struct Recorder {
+    rings: Rings,
+    keys: Keys,
+    fences: Fences,
+    /// What the rings held when they were stopped last, in order. Kept for its memory.
+    marks: Vec<Mark>,
+}
+
+/// A stretch of a ring.
+#[derive(Debug, Clone, Copy)]
+struct Mark {
+    /// What puts it in order: its own key, or that of the record it stays with.
+    order: u64,
+    key: Option<u64>,
+    /// From the newest record back, in bytes.
+    position: u64,
+    rank: u32,
+    len: u32,
+    class: Class,
+    what: Marked,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Marked {
+    Record(Header),
+    Lost { id: u64, count: u64, after: Option<u64> },
+    Damage(Fault),
+}
+
+impl Recorder {
+    /// Opens rings as [`RingOptions::open`] does, to be written over and over. Wake-ups are of no use and never come but
+    /// once a ring's length.
+    ///
+    /// `key` is what the events are put in order by; `fence` is how to wait for those who are still writing when the
+    /// rings are stopped.
+    ///
+    /// # Errors
+    /// As [`RingOptions::open`]; [`Error::NoFence`] if there is no such fence; [`Error::NoTime`] never, since rings opened
+    /// here have it.
+    pub fn open(options: RingOptions, key: Key, fence: &Fence) -> Result<Self, Error> {
+        Self::new(open::open(Plan::new(options, true)?)?, key, fence)
+    }
+
+    pub(crate) fn new(mut rings: Rings, key: Key, fence: &Fence) -> Result<Self, Error> {
+        rings.lanes.sort_by_key(|lane| lane.origin.cpu);
+        let clock = matches!(key, Key::Time).then_some(rings.clock());
+        Ok(Self { keys: Keys::new(key, clock), fences: Fences::start(fence)?, rings, marks: Vec::new() })
+    }
+
+    /// Takes notice of CPUs that came online, as [`Merge::follow_cpus`](crate::Merge::follow_cpus) does. To be called now
+    /// and then while recording.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn follow_cpus(&mut self) -> Result<(), Error> {
+        let mut new = Vec::new();
+        let failed = self.rings.arrived(&mut new);
+        self.rings.lanes.append(&mut new);
+        self.rings.lanes.sort_by_key(|lane| lane.origin.cpu);
+        failed
+    }
+
+    /// Stops all rings, waits for a grace period, so that whoever was writing is done, and puts all that the rings hold in
+    /// order. Blocks for as long as a grace period takes ([`Fence`]).
+    ///
+    /// What programs output while the rings are stopped is lost, and counted: the first record after it has a
+    /// [`Lost`] before it.
+    ///
+    /// # Errors
+    /// [`Error::Control`] if a ring cannot be stopped, [`Error::Fence`] if the grace period could not be waited for, [`Error::Forked`].
+    /// Then recording goes on.
+    pub fn freeze(&mut self) -> Result<Frozen<'_>, Error> {
+        if self.rings.control().is_forked() {
+            return Err(Error::Forked);
+        }
+        let stopped = self.rings.pause(Pause::Output).and_then(|()| self.fences.wait());
+        // Resumes when dropped, also if not all could be stopped.
+        let mut frozen = Frozen { recorder: self, complete_from: None };
+        stopped?;
+        frozen.recorder.marks.clear();
+        for rank in 0..frozen.recorder.rings.lanes.len() {
+            let oldest = frozen.recorder.mark(rank as u32);
+            frozen.complete_from = frozen.complete_from.max(oldest);
+        }
+        // Stable: equal keys stay by CPU, then by age. What is in order already is only merged.
+        frozen.recorder.marks.sort_by_key(|mark| mark.order);
+        Ok(frozen)
+    }
+
+    /// Marks all that a ring holds, oldest first. Gives the key of the oldest if anything before it was overwritten.
+    fn mark(&mut self, rank: u32) -> Option<u64> {
+        let Self { rings, keys, marks, .. } = self;
+        let Lane { ring, origin, .. } = &mut rings.lanes[rank as usize];
+        let overwrote = ring.look_back();
+        let first = marks.len();
+        let mut position = 0;
+        while position < ring.head() {
+            let (what, key, end) = match Record::at(ring, position, origin) {
+                // The oldest record: the newest is written over its end.
+                Err((Fault::Size { size, room }, _)) if overwrote && u64::from(size) > room && size % 8 == 0 => break,
+                Err((fault, end)) => (Marked::Damage(fault), None, end),
+                Ok(record) => {
+                    let end = position + record.as_bytes().len() as u64;
+                    match (record.lost(), keys.of(&record)) {
+                        (Some((id, count)), _) if record.kind() == Kind::LOST => {
+                            (Marked::Lost { id, count, after: None }, None, end)
+                        }
+                        (_, Ok(key)) => (Marked::Record(record.header()), key, end),
+                        (_, Err(fault)) => (Marked::Damage(fault), None, end),
+                    }
+                }
+            };
+            let len = (end - position) as u32;
+            marks.push(Mark { order: 0, key, position, rank, len, class: Class::Assumed, what });
+            position = end;
+        }
+        let marks = &mut marks[first..];
+        marks.reverse();
+        place(marks);
+        overwrote.then(|| marks.iter().find_map(|mark| mark.key)).flatten()
+    }
+}
+
+/// Gives all that a ring held its place, oldest first: losses before the record that they were written with, and what has no
+/// key behind the record before it.
+fn place(marks: &mut [Mark]) {
+    // A loss lies in front of its record, so on the way back it was met behind it.
+    for at in 1..marks.len() {
+        if matches!(marks[at].what, Marked::Lost { .. }) {
+            marks.swap(at - 1, at);
+            marks[at - 1].key = marks[at].key;
+        }
+    }
+    let mut before = None;
+    for mark in marks {
+        if let Marked::Lost { after, .. } = &mut mark.what {
+            *after = before;
+        } else {
+            before = mark.key.or(before);
+        }
+        let order = mark.key.or(before);
+        mark.order = order.unwrap_or(0);
+        // All that was ever published is here: a sort of it is proven. Only what has no key to sort by is not.
+        mark.class = if order.is_some() { Class::Proven } else { Class::Assumed };
+    }
+}
+
+/// What a [`Recorder`]'s rings held when they were stopped. Recording goes on when it is dropped.
+pub struct Frozen<'a> {
+    recorder: &'a mut Recorder,
+    complete_from: Option<u64>,
+}
+
+impl Frozen<'_> {
+    /// All events that the rings hold, oldest first.
+    pub fn events(&self) -> Recorded<'_> {
+        self.recorded(0)
+    }
+
+    /// The events from a key on.
+    pub fn since(&self, key: u64) -> Recorded<'_> {
+        self.recorded(self.recorder.marks.partition_point(|mark| mark.order < key))
+    }
+
+    /// The events of the last so much time before the newest, where keys are times in nanoseconds.
+    pub fn last(&self, time: Duration) -> Recorded<'_> {
+        let newest = self.recorder.marks.last().map_or(0, |mark| mark.order);
+        self.since(newest.saturating_sub(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
+    /// The key from which on no ring has overwritten anything: before it, rings of busy CPUs are silent although something
+    /// happened there. `None` if nothing was overwritten since the rings were opened.
+    pub fn complete_from(&self) -> Option<u64> {
+        self.complete_from
+    }
+
+    /// Lets recording go on, and says if that fails, which dropping does not.
+    ///
+    /// # Errors
+    /// [`Error::Control`].
+    pub fn resume(mut self) -> Result<(), Error> {
+        self.thaw()
+    }
+
+    fn recorded(&self, from: usize) -> Recorded<'_> {
+        Recorded { lanes: &self.recorder.rings.lanes, marks: self.recorder.marks[from..].iter() }
+    }
+
+    fn thaw(&mut self) -> Result<(), Error> {
+        // Nobody looks at a byte any more (I9).
+        self.recorder.marks.clear();
+        self.recorder.rings.lanes.iter_mut().for_each(|lane| lane.ring.thaw());
+        self.recorder.rings.resume()
+    }
+}
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        // Nothing is left to resume after `resume`. Of a failure nobody could be told.
+        let _ = self.thaw();
+    }
+}
+
+/// Events of a [`Frozen`] recorder, oldest first.
+#[derive(Clone)]
+pub struct Recorded<'a> {
+    lanes: &'a [Lane],
+    marks: std::slice::Iter<'a, Mark>,
+}
+
+impl<'a> Recorded<'a> {
+    fn event(&self, mark: &Mark) -> Event<'a> {
+        let Lane { ring, origin, .. } = &self.lanes[mark.rank as usize];
+        let bytes = || ring.bytes(mark.position, u64::from(mark.len));
+        let cpu = origin.cpu;
+        let what = match mark.what {
+            Marked::Record(header) => What::Record(Record::new(bytes(), header, origin)),
+            Marked::Lost { id, count, after } => {
+                What::Lost(Lost { cpu, count, id, source: origin.source(id), after, until: mark.key })
+            }
+            Marked::Damage(fault) => What::Damage(Damage { cpu, fault, bytes: bytes() }),
+        };
+        Event { key: mark.key, class: mark.class, late_by: 0, what }
+    }
+}
+
+impl<'a> Iterator for Recorded<'a> {
+    type Item = Event<'a>;
+
+    fn next(&mut self) -> Option<Event<'a>> {
+        self.marks.next().map(|mark| self.event(mark))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.marks.size_hint()
+    }
+}
+
+impl DoubleEndedIterator for Recorded<'_> {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.marks.next_back().map(|mark| self.event(mark))
+    }
+}
+
+impl ExactSizeIterator for Recorded<'_> {}
+impl FusedIterator for Recorded<'_> {}
+
+impl fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recorder").field("rings", &self.rings).field("keys", &self.keys).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Frozen<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Frozen")
+            .field("events", &self.recorder.marks.len())
+            .field("complete_from", &self.complete_from)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Recorded<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recorded").field("left", &self.marks.len()).finish_non_exhaustive()
+    }
+}
