@@ -69,8 +69,13 @@ impl Engine {
 
     /// What to wait for.
     pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.merge.rings().fds().chain(self.others())
+    }
+
+    /// What to wait for besides rings.
+    pub(crate) fn others(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let wake = self.control.arm().ok().map(AsFd::as_fd);
-        self.merge.rings().fds().chain(wake).chain(self.fences.as_ref().map(Fences::wake))
+        wake.into_iter().chain(self.fences.as_ref().map(Fences::wake))
     }
 
     pub(crate) fn handle(&self) -> Handle {

@@ -54,6 +54,8 @@ compile_error!("perf rings are Linux's");
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("perfweave needs a 64-bit machine");
 
+#[cfg(feature = "tokio")]
+mod asynchronous;
 mod clock;
 mod control;
 mod cure;
@@ -81,6 +83,8 @@ pub mod sim;
 mod sys;
 mod wakeup;
 
+#[cfg(feature = "tokio")]
+pub use asynchronous::{AsyncReader, EventStream};
 pub use clock::Clock;
 pub use control::{Handle, Pause};
 pub use error::{Cure, Error};

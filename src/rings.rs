@@ -7,7 +7,7 @@ use crate::record::{Layout, Origin, Sources};
 use crate::ring::Ring;
 use crate::sys::machine;
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -104,7 +104,12 @@ impl Rings {
     /// What becomes readable when a part of a ring was written, for an event loop of one's own. Polling consumes it: who
     /// is woken looks at all rings, and looks before going to sleep. When a CPU comes online there is one more.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.lanes.iter().filter_map(|lane| Some(lane.ring.fd()?.as_fd()))
+        self.events().map(|event| event.as_fd())
+    }
+
+    /// The events that own the rings, as far as they are known.
+    pub(crate) fn events(&self) -> impl Iterator<Item = &Arc<OwnedFd>> {
+        self.lanes.iter().filter_map(|lane| lane.ring.fd())
     }
 
     /// Says which clock the records' times are taken from, where that is not known: simulated rings have none.

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 /// Modules from left to right. Each may use those before it, and itself.
-const ROOMS: [&str; 24] = [
+const ROOMS: [&str; 25] = [
     "wakeup",
     "error",
     "sys",
@@ -27,6 +27,7 @@ const ROOMS: [&str; 24] = [
     "fence",
     "engine",
     "reader",
+    "asynchronous",
     "recorder",
     "sim",
 ];

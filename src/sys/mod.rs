@@ -6,6 +6,8 @@ pub(crate) mod fork;
 pub(crate) mod grace;
 pub(crate) mod machine;
 pub(crate) mod perf;
+#[cfg(feature = "tokio")]
+pub(crate) mod register;
 
 use std::io;
 

@@ -403,6 +403,11 @@ impl Program {
         Ok(attr.retval as i32)
     }
 
+    /// Another handle to the same program.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        self.fd.try_clone().map(|fd| Self { fd })
+    }
+
     /// Attaches it to a raw tracepoint, until the answer is dropped.
     pub fn attach_raw_tracepoint(&self, name: &str) -> io::Result<OwnedFd> {
         let name = CString::new(name)?;

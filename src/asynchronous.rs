@@ -1,0 +1,214 @@
+//! Waiting under tokio: the same engine as [`Reader`](crate::Reader)'s, woken by the runtime's own epoll instead of one of ours.
+
+use crate::control::Handle;
+use crate::engine::{Engine, Turn};
+use crate::error::Error;
+use crate::event::OwnedEvent;
+use crate::merge::{Batch, Lent, Order, RingStats, Stats};
+use crate::rings::Rings;
+use crate::sys::register::Registered;
+use futures_core::Stream;
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::task::coop::poll_proceed;
+use tokio::time::{Instant, Sleep};
+
+/// The events of a machine in order, under tokio (feature `tokio`): what [`Reader`](crate::Reader) does, without blocking
+/// a thread.
+///
+/// Each ring's file descriptor is registered with the runtime by itself. An epoll instance of ours inside the runtime's
+/// would lose wake-ups: a perf event's readiness is consumed by whoever polls it first, so the inner one would find
+/// nothing although the outer one woke. All heads are looked at after every wake, and before every sleep *behind* being
+/// registered, so nothing that is written in between is missed; and as a `Reader` does, it also looks by itself at least
+/// every [`Reader::TICK`](crate::Reader::TICK).
+///
+/// ```
+/// # use perfweave::{AsyncReader, Order, sim};
+/// # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+/// # runtime.block_on(async {
+/// let kernel = sim::Kernel::new(&[0, 1]);
+/// kernel.emit(1, 20, b"second");
+/// kernel.emit(0, 10, b"first");
+///
+/// let mut reader = AsyncReader::new(kernel.rings(), Order::new().hold(kernel.hold()))?;
+/// assert_eq!(reader.next().await?.key(), Some(10));
+/// assert_eq!(reader.next().await?.key(), Some(20));
+/// # Ok::<(), perfweave::Error>(())
+/// # }).unwrap();
+/// ```
+///
+/// # Cancelling
+///
+/// All futures can be dropped at any time: an event is consumed when what lends it is dropped, not before.
+///
+/// # Dropping
+///
+/// Waits for a fence under way, some 10 ms; use `spawn_blocking` where that is too long for a runtime's thread.
+pub struct AsyncReader {
+    fds: Vec<Registered>,
+    /// How many rings are registered.
+    rings: usize,
+    sleep: Pin<Box<Sleep>>,
+    engine: Engine,
+}
+
+impl AsyncReader {
+    /// Reads rings in an order.
+    ///
+    /// # Errors
+    /// As [`Reader::new`](crate::Reader::new); [`Error::System`] if there is no runtime.
+    ///
+    /// # Panics
+    /// If the runtime was built without I/O or time.
+    pub fn new(rings: Rings, order: Order) -> Result<Self, Error> {
+        let runtime = tokio::runtime::Handle::try_current();
+        runtime.map_err(|error| Error::System { what: "find a tokio runtime", errno: io::Error::other(error) })?;
+        let engine = Engine::new(rings, order)?;
+        let sleep = Box::pin(tokio::time::sleep(Duration::ZERO));
+        let mut reader = Self { fds: Vec::new(), rings: 0, sleep, engine };
+        reader.register()?;
+        Ok(reader)
+    }
+
+    /// The next event.
+    ///
+    /// # Errors
+    /// As [`Reader::next`](crate::Reader::next).
+    pub async fn next(&mut self) -> Result<Lent<'_>, Error> {
+        poll_fn(|cx| self.poll_ready(cx)).await?;
+        Ok(self.engine.merge.lend())
+    }
+
+    /// All events that can be yielded, at least one, as an iterator whose items borrow the reader. See
+    /// [`Merge::batch`](crate::Merge::batch).
+    ///
+    /// # Errors
+    /// As [`Reader::next`](crate::Reader::next).
+    pub async fn batch(&mut self) -> Result<Batch<'_>, Error> {
+        poll_fn(|cx| self.poll_ready(cx)).await?;
+        Ok(self.engine.merge.batch())
+    }
+
+    /// The events one by one, copied out of their rings, as a `Stream` that ends when the reader is closed.
+    pub fn into_stream(self) -> EventStream {
+        EventStream(self)
+    }
+
+    /// Ready once there is an event: then [`AsyncReader::next`] does not wait.
+    ///
+    /// # Errors
+    /// As [`Reader::next`](crate::Reader::next).
+    pub fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        // A stream that never runs dry, or a deadline that stays past, must not keep the runtime from its other tasks.
+        let turn = ready!(poll_proceed(cx));
+        let ready = self.poll_engine(cx);
+        if ready.is_ready() {
+            turn.made_progress();
+        }
+        ready
+    }
+
+    fn poll_engine(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        if self.engine.is_ready()? {
+            return Poll::Ready(Ok(()));
+        }
+        loop {
+            // First whatever may wake us, then a look: what is written behind the look wakes us.
+            for fd in &self.fds {
+                while let Poll::Ready(guard) = fd.get().poll_read_ready(cx) {
+                    guard.map_err(|errno| Error::System { what: "wait", errno })?.clear_ready();
+                }
+            }
+            let Turn::Sleep(pause) = self.engine.turn()? else { return Poll::Ready(Ok(())) };
+            if self.engine.merge.rings().len() != self.rings {
+                self.register()?;
+                continue;
+            }
+            // Also for no time at all: others want to run.
+            self.sleep.as_mut().reset(Instant::now() + pause);
+            ready!(self.sleep.as_mut().poll(cx));
+        }
+    }
+
+    /// Registers whatever wakes us, also rings of CPUs that came online since.
+    fn register(&mut self) -> Result<(), Error> {
+        let failed = |errno| Error::System { what: "wait for a ring", errno };
+        if self.fds.is_empty() {
+            for fd in self.engine.others() {
+                self.fds.push(Registered::duplicate(fd).map_err(failed)?);
+            }
+        }
+        for fd in self.engine.merge.rings().events() {
+            if !self.fds.iter().any(|known| known.is(fd)) {
+                self.fds.push(Registered::new(Arc::clone(fd)).map_err(failed)?);
+            }
+        }
+        self.rings = self.engine.merge.rings().len();
+        Ok(())
+    }
+
+    /// What flushes, closes, pauses and resumes this reader from anywhere.
+    pub fn handle(&self) -> Handle {
+        self.engine.handle()
+    }
+
+    /// Gives the bytes of all yielded events back to the kernel now. See [`Reader::publish`](crate::Reader::publish).
+    pub fn publish(&mut self) {
+        self.engine.merge.publish();
+    }
+
+    /// What was done so far.
+    pub fn stats(&self) -> Stats {
+        self.engine.merge.stats()
+    }
+
+    /// What became of each ring, in the order of CPUs.
+    pub fn ring_stats(&self) -> impl Iterator<Item = RingStats> {
+        self.engine.merge.ring_stats()
+    }
+
+    /// How many events were seen and are held.
+    pub fn held(&self) -> usize {
+        self.engine.merge.held()
+    }
+
+    /// The rings that are read.
+    pub fn rings(&self) -> &Rings {
+        self.engine.merge.rings()
+    }
+}
+
+impl fmt::Debug for AsyncReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AsyncReader").field("engine", &self.engine).finish_non_exhaustive()
+    }
+}
+
+/// The events of an [`AsyncReader`], copied out of their rings, as a `Stream`.
+#[derive(Debug)]
+pub struct EventStream(AsyncReader);
+
+impl EventStream {
+    /// The reader, with all that was not yielded.
+    pub fn into_reader(self) -> AsyncReader {
+        self.0
+    }
+}
+
+impl Stream for EventStream {
+    type Item = Result<OwnedEvent, Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let reader = &mut self.0;
+        Poll::Ready(match ready!(reader.poll_ready(cx)) {
+            Ok(()) => Some(Ok(reader.engine.merge.lend().to_owned())),
+            Err(Error::Closed) => None,
+            Err(error) => Some(Err(error)),
+        })
+    }
+}

@@ -1,0 +1,36 @@
+//! Registering file descriptors with tokio.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// A file descriptor that wakes tasks when it becomes readable.
+#[derive(Debug)]
+pub(crate) struct Registered(AsyncFd<Arc<OwnedFd>>);
+
+impl Registered {
+    /// Registers with the runtime that is current.
+    ///
+    /// # Panics
+    /// If there is none, or it was built without I/O.
+    pub(crate) fn new(fd: Arc<OwnedFd>) -> io::Result<Self> {
+        // SAFETY: the Arc keeps the descriptor open for as long as it is registered, and an OwnedFd never changes its number.
+        let registered = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
+        Ok(Self(registered?))
+    }
+
+    /// The same for what is owned elsewhere, by a duplicate.
+    pub(crate) fn duplicate(fd: BorrowedFd<'_>) -> io::Result<Self> {
+        Self::new(Arc::new(fd.try_clone_to_owned()?))
+    }
+
+    pub(crate) fn get(&self) -> &AsyncFd<Arc<OwnedFd>> {
+        &self.0
+    }
+
+    pub(crate) fn is(&self, fd: &Arc<OwnedFd>) -> bool {
+        Arc::ptr_eq(self.0.get_ref(), fd)
+    }
+}
