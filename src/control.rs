@@ -157,6 +157,11 @@ impl Control {
         self.signals().0 == 0
     }
 
+    /// For calls that have no way to say so.
+    pub(crate) fn assert_not_forked(&self) {
+        assert!(!self.is_forked(), "rings are used in a child of the process that opened them");
+    }
+
     fn check(&self) -> Result<(), Error> {
         self.signals().check()
     }

@@ -31,7 +31,11 @@ impl Rings {
     /// });
     /// # assert_eq!(records, 1);
     /// ```
+    ///
+    /// # Panics
+    /// If the function does, or in a forked child, which does not have the rings.
     pub fn drain<B>(&mut self, mut each: impl FnMut(Event<'_>) -> ControlFlow<B>) -> ControlFlow<B> {
+        self.control().assert_not_forked();
         let mut order: SmallVec<[_; 64]> = SmallVec::new();
         for (index, lane) in self.lanes.iter_mut().enumerate() {
             let fault = lane.ring.look().err();
@@ -45,11 +49,15 @@ impl Rings {
     ///
     /// # Errors
     /// [`Error::NoRing`] if the CPU has none.
+    ///
+    /// # Panics
+    /// As [`Rings::drain`].
     pub fn drain_cpu<B>(
         &mut self,
         cpu: u32,
         mut each: impl FnMut(Event<'_>) -> ControlFlow<B>,
     ) -> Result<ControlFlow<B>, Error> {
+        self.control().assert_not_forked();
         let mut found = Err(Error::NoRing { cpu });
         for lane in self.lanes.iter_mut().filter(|lane| lane.origin.cpu == cpu) {
             let fault = lane.ring.look().err();

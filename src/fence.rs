@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::hold::Fence;
+use crate::sys::fork::ForkWord;
 use crate::sys::grace::Grace;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -20,6 +21,8 @@ use std::time::{Duration, Instant};
 pub(crate) struct Fences {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    /// 0 in a forked child, which does not have the thread.
+    alive: ForkWord,
     name: &'static str,
     /// Fences begun.
     begun: u64,
@@ -97,6 +100,7 @@ impl Fences {
             Ok(Ok(name)) => Ok(Self {
                 shared,
                 thread: Some(thread),
+                alive: ForkWord::new(1),
                 name,
                 begun: 0,
                 noticed: 0,
@@ -184,6 +188,11 @@ impl Fences {
 impl Drop for Fences {
     /// Waits for the fence under way, if one is: a grace period cannot be broken off.
     fn drop(&mut self) {
+        // Relaxed: nobody stores it but the kernel, at the fork.
+        if self.alive.get().load(Ordering::Relaxed) == 0 {
+            // Nobody to wait for; and the parent's thread may have held the lock at the fork.
+            return std::mem::forget(self.thread.take());
+        }
         self.shared.orders().stop = true;
         self.shared.ordered.notify_one();
         if let Some(thread) = self.thread.take() {

@@ -27,8 +27,10 @@
 //! # Where to begin
 //!
 //! [`Rings::options`] opens rings; [`Ring`] adopts other people's; [`sim::Kernel`] simulates them. [`Order`] says by which
-//! [`Key`] and under which [`Hold`] rule they are merged. [`Reader`] merges and waits; [`Merge`] merges only, for whoever
-//! has an event loop of their own. Both yield [`Event`]s, of which most are [`Record`]s.
+//! [`Key`] and under which [`Hold`] rule they are merged. [`Reader`] merges and waits, `AsyncReader` does under tokio (feature
+//! `tokio`), and [`Merge`] merges only, for whoever has an event loop of their own. All yield [`Event`]s, of which most are
+//! [`Record`]s. [`Handle`] flushes, closes and pauses a reader from other threads. [`Recorder`] reads nothing until it
+//! matters, and then the last moments of all CPUs.
 //!
 //! # Hostile rings
 //!
@@ -41,8 +43,10 @@
 //!
 //! # Forked children
 //!
-//! Mappings of perf events do not survive fork(2) (`VM_DONTCOPY`). A child that uses a reader of its parent's dies of
-//! SIGSEGV; it must open its own.
+//! Mappings of perf events do not survive fork(2) (`VM_DONTCOPY`). A child that uses a reader of its parent's gets
+//! [`Error::Forked`], from a [`Merge`] a panic; dropping either there leaves the parent's maps, slots and threads alone.
+//! Only what was borrowed from a ring *across* the fork is out of reach: to look at it in the child is SIGSEGV. Open rings
+//! of the child's own. (Told by a page with `MADV_WIPEONFORK`, Linux 4.14.)
 
 // Allowed in `ring` and `sys` only.
 #![deny(unsafe_code)]

@@ -228,8 +228,9 @@ impl Merge {
     ///
     /// # Panics
     /// If the key function does. What it panicked at is read again with the next look; until one has been complete,
-    /// nothing new is let out.
+    /// nothing new is let out. In a forked child, which does not have the rings.
     pub fn look(&mut self, now: u64) -> usize {
+        self.rings.control().assert_not_forked();
         let held = self.held();
         let State { keys, lookaheads, .. } = &mut self.state;
         let lanes = self.rings.lanes.iter_mut().zip(lookaheads.iter_mut());

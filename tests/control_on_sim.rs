@@ -1,0 +1,349 @@
+//! Flushes, deadlines, pauses, CPUs that come later and reading without order, on simulated rings: what cannot be arranged on
+//! live ones, such as a writer that is held up in the middle.
+
+use perfweave::{Class, Error, Event, Hold, Key, Layout, Merge, Order, Pause, Reader, Rings, What, sim};
+use quickcheck::quickcheck;
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+const LONG: Duration = Duration::from_secs(10);
+
+/// What a reader gives next: a key, or a report.
+fn next(reader: &mut Reader) -> String {
+    match reader.next_timeout(LONG) {
+        Ok(event) => event.expect("an event or a report").key().expect("a key").to_string(),
+        Err(error) => format!("{error:?}"),
+    }
+}
+
+fn holds(kernel: &sim::Kernel) -> [Hold; 4] {
+    [kernel.hold(), Hold::Lag(Duration::from_millis(1)), Hold::Round, Hold::None]
+}
+
+fn rings(kernel: &sim::Kernel, hold: &Hold) -> Rings {
+    let rings = kernel.rings();
+    // The lag rule reads a clock; the times here are long past on it.
+    if matches!(hold, Hold::Lag(_)) { rings.on_clock(perfweave::Clock::Monotonic) } else { rings }
+}
+
+/// Under every rule: what was there comes out, then the report, then what is newer, although that was seen long before.
+#[test]
+fn a_flush_parts_what_was_there_from_what_is_newer() {
+    for at in 0..4 {
+        let kernel = sim::Kernel::new(&[0, 1]);
+        let hold = holds(&kernel)[at].clone();
+        let mut reader = Reader::new(rings(&kernel, &hold), Order::new().hold(hold.clone())).unwrap();
+        let handle = reader.handle();
+        (1..=6).for_each(|time| assert!(kernel.emit(time as u32 % 2, time, b"before")));
+        handle.flush().unwrap();
+        // Twice before the reader has begun with it is once.
+        handle.flush().unwrap();
+        assert_eq!(next(&mut reader), "1", "{hold}");
+        (7..=9).for_each(|time| assert!(kernel.emit(time as u32 % 2, time, b"after")));
+        // While the report is due, another flush is asked for: it comes behind what is there now.
+        handle.flush().unwrap();
+        let rest: Vec<_> = (0..10).map(|_| next(&mut reader)).collect();
+        assert_eq!(rest, ["2", "3", "4", "5", "6", "Flushed", "7", "8", "9", "Flushed"], "{hold}");
+        assert!(reader.next_timeout(Duration::from_millis(20)).unwrap().is_none());
+    }
+}
+
+/// A flush waits for whoever had drawn a smaller key: the report comes behind it.
+#[test]
+fn a_flush_waits_for_the_fence() {
+    let kernel = sim::Kernel::new(&[0, 1]);
+    let mut reader = Reader::new(kernel.rings(), Order::new().hold(kernel.hold())).unwrap();
+    kernel.begin(0, 10);
+    kernel.emit(1, 20, b"waits for 10");
+    reader.handle().flush().unwrap();
+    assert!(reader.next_timeout(Duration::from_millis(150)).unwrap().is_none());
+    assert_eq!(reader.held(), 1);
+    kernel.emit(1, 30, b"newer");
+    kernel.write(0, b"late to be written");
+    kernel.end(0);
+    let seen: Vec<_> = (0..4).map(|_| next(&mut reader)).collect();
+    assert_eq!(seen, ["10", "20", "Flushed", "30"]);
+}
+
+/// Numbers without holes are let out with no wait, but not before a report that is due.
+#[test]
+fn dense_numbers_keep_to_reports_too() {
+    let kernel = sim::Kernel::new(&[0, 1]);
+    let hold = Hold::Dense { first: Some(1), fence: kernel.fence() };
+    let mut reader = Reader::new(kernel.rings(), Order::new().hold(hold)).unwrap();
+    let handle = reader.handle();
+    kernel.emit(0, 1, b"");
+    kernel.emit(1, 3, b"2 is missing");
+    handle.flush().unwrap();
+    assert_eq!(next(&mut reader), "1");
+    kernel.emit(0, 4, b"the next, and newer");
+    let gap = reader.next_timeout(LONG).unwrap().unwrap();
+    assert!(matches!(gap.what(), What::Gap(gap) if (gap.first, gap.last) == (2, 2)));
+    drop(gap);
+    let seen: Vec<_> = (0..3).map(|_| next(&mut reader)).collect();
+    assert_eq!(seen, ["3", "Flushed", "4"]);
+}
+
+#[test]
+fn a_deadline_is_reported_between_what_was_there_and_what_is_newer_and_stays() {
+    for at in 0..4 {
+        let kernel = sim::Kernel::new(&[0, 1]);
+        let hold = holds(&kernel)[at].clone();
+        let mut reader = Reader::new(rings(&kernel, &hold), Order::new().hold(hold.clone())).unwrap();
+        (1..=2).for_each(|time| assert!(kernel.emit(time as u32 % 2, time, b"before")));
+        let begin = Instant::now();
+        reader.set_deadline(Some(begin + Duration::from_millis(60))).unwrap();
+        assert_eq!([next(&mut reader), next(&mut reader)], ["1", "2"], "{hold}");
+        assert_eq!(next(&mut reader), "Deadline", "{hold}");
+        assert!(begin.elapsed() >= Duration::from_millis(60), "{hold}");
+        assert_eq!(next(&mut reader), "Deadline", "{hold}: it stays past");
+        kernel.emit(0, 3, b"");
+        assert_eq!(next(&mut reader), "3");
+        kernel.emit(0, 4, b"newer than the look that found nothing else");
+        let seen = [next(&mut reader), next(&mut reader), next(&mut reader)];
+        // Under a rule that takes several looks it may have been found with them.
+        assert!(seen.iter().filter(|seen| *seen == "4").count() == 1, "{hold}: {seen:?}");
+        assert!(seen.contains(&"Deadline".to_owned()), "{hold}: {seen:?}");
+        reader.set_deadline(None).unwrap();
+        while reader.next_timeout(Duration::from_millis(5)).is_err() {}
+        assert!(reader.next_timeout(Duration::from_millis(5)).unwrap().is_none());
+    }
+}
+
+/// Neither report takes anything with it, whatever way one iterates.
+#[test]
+fn reports_reach_every_face() {
+    let kernel = sim::Kernel::new(&[0]);
+    let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::None)).unwrap();
+    let handle = reader.handle();
+    let mut time = 0;
+    let mut write_and_flush = || {
+        time += 1;
+        kernel.emit(0, time, b"");
+        handle.flush().unwrap();
+        time
+    };
+    let key = |event: Event<'_>| event.key().unwrap();
+
+    let expected = write_and_flush();
+    let batch: Vec<_> = reader.batch(LONG).unwrap().map(key).collect();
+    assert_eq!(batch, [expected]);
+    assert!(matches!(reader.batch(LONG), Err(Error::Flushed)));
+
+    let expected = write_and_flush();
+    let mut seen = Vec::new();
+    reader.for_each(|event| seen.push(key(event))).unwrap();
+    assert_eq!(seen, [expected]);
+    assert!(matches!(reader.for_each(|_| panic!("nothing is newer")), Err(Error::Flushed)));
+
+    let expected = write_and_flush();
+    let mut events = reader.events(Duration::from_millis(20));
+    assert_eq!(events.next().unwrap().unwrap().as_event().key(), Some(expected));
+    assert!(matches!(events.next(), Some(Err(Error::Flushed))));
+    assert!(events.next().is_none());
+    handle.close();
+    assert!(reader.events(LONG).next().is_none());
+    assert!(matches!(reader.try_next(), Err(Error::Closed)));
+}
+
+/// Both pauses on simulated rings: what differs is who counts.
+#[test]
+fn pauses_reach_simulated_rings() {
+    let kernel = sim::Kernel::new(&[0, 3]);
+    let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::None)).unwrap();
+    let handle = reader.handle();
+    handle.pause(Pause::Output).unwrap();
+    assert!(!kernel.emit(3, 1, b""));
+    handle.pause(Pause::Slots).unwrap();
+    assert!(!kernel.emit(3, 2, b""));
+    assert_eq!(kernel.dropped(3), 1);
+    // A CPU that comes now is paused too.
+    kernel.plug(2);
+    assert!(reader.next_timeout(Duration::from_millis(250)).unwrap().is_none());
+    assert!(!kernel.emit(2, 3, b""));
+    handle.resume().unwrap();
+    handle.resume().unwrap();
+    assert!(kernel.emit(3, 4, b"") && kernel.emit(2, 5, b""));
+    let lost = reader.next_timeout(LONG).unwrap().unwrap();
+    assert!(matches!(lost.what(), What::Lost(lost) if (lost.cpu, lost.count) == (3, 1)));
+    drop(lost);
+    assert_eq!([next(&mut reader), next(&mut reader)], ["4", "5"]);
+}
+
+/// CPUs with gaps between their numbers, that come one after the other, before and between those that were there: equal
+/// keys come out by CPU all the same.
+#[test]
+fn cpus_that_come_later_find_their_place() {
+    let kernel = sim::Kernel::new(&[5, 300]);
+    let mut merge = Merge::new(kernel.rings(), Order::new().hold(Hold::None)).unwrap();
+    let mut cpus = vec![5, 300];
+    for (round, new) in [64, 0, 4000, 6].into_iter().enumerate() {
+        // Something is held while the new one comes.
+        cpus.iter().for_each(|cpu| assert!(kernel.emit(*cpu, round as u64 * 2, b"")));
+        merge.look(0);
+        drop(merge.next());
+        kernel.plug(new);
+        assert!(merge.follow_cpus().unwrap());
+        assert!(!merge.follow_cpus().unwrap(), "once");
+        let held: Vec<_> = merge.batch().map(|event| event.cpu().unwrap()).collect();
+        assert_eq!(held, cpus[1..]);
+        cpus.push(new);
+        cpus.sort_unstable();
+        assert_eq!(merge.rings().cpus().collect::<Vec<_>>(), cpus);
+        cpus.iter().for_each(|cpu| assert!(kernel.emit(*cpu, round as u64 * 2 + 1, b"")));
+        merge.look(0);
+        let all: Vec<_> = merge.batch().map(|event| event.cpu().unwrap()).collect();
+        assert_eq!(all, cpus);
+    }
+}
+
+/// The fullest ring first; what a function breaks off at is consumed, and so is what it panics at.
+#[test]
+fn reading_without_order_begins_with_the_fullest_ring() {
+    let kernel = sim::Kernel::with(&[0, 1, 2], 4096, Layout::new(1 << 10 | 1 << 2, true, 0));
+    let mut rings = kernel.rings();
+    let fill = |times: [u64; 3]| {
+        for (cpu, count) in (0..).zip(times) {
+            (0..count).for_each(|time| assert!(kernel.emit(cpu, time, &[0; 12])));
+        }
+    };
+    fill([3, 70, 20]);
+    let mut seen = Vec::new();
+    let _ = rings.drain(|event| {
+        assert_eq!((event.key(), event.class()), (None, Class::Assumed));
+        seen.push(event.cpu().unwrap());
+        ControlFlow::<()>::Continue(())
+    });
+    let expected = [[1; 70].as_slice(), &[2; 20], &[0; 3]].concat();
+    assert_eq!(seen, expected);
+
+    fill([2, 2, 2]);
+    let broken = rings.drain(|event| ControlFlow::Break(event.record().unwrap().time().unwrap()));
+    assert_eq!(broken, ControlFlow::Break(0));
+    let panicked =
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| rings.drain::<()>(|_| panic!("the consumer panics"))));
+    assert!(panicked.is_err());
+    let mut left = 0;
+    let _ = rings.drain(|_| {
+        left += 1;
+        ControlFlow::<()>::Continue(())
+    });
+    assert_eq!(left, 4);
+
+    fill([1, 2, 0]);
+    let mut seen = Vec::new();
+    let taken = rings.drain_cpu(1, |event| {
+        seen.push(event.cpu().unwrap());
+        ControlFlow::<()>::Continue(())
+    });
+    assert_eq!((taken.unwrap(), seen), (ControlFlow::Continue(()), vec![1, 1]));
+    assert!(matches!(rings.drain_cpu(9, |_| ControlFlow::<()>::Continue(())), Err(Error::NoRing { cpu: 9 })));
+}
+
+/// Hostile rings, read without order: damage, and the others go on.
+#[test]
+fn reading_without_order_survives_hostile_rings() {
+    let kernel = sim::Kernel::new(&[0, 1]);
+    let mut rings = kernel.rings();
+    for size in [0u16, 4, 9, 65_528] {
+        let head = kernel.head(0);
+        kernel.scribble(0, head, &[9, 0, 0, 0, 0, 0, size as u8, (size >> 8) as u8]);
+        kernel.force_head(0, head.wrapping_add(64));
+        kernel.emit(1, 1, b"well");
+        let (mut damaged, mut records) = (0, 0);
+        let _ = rings.drain(|event| {
+            match event.what() {
+                What::Damage(_) => damaged += 1,
+                _ => records += 1,
+            }
+            ControlFlow::<()>::Continue(())
+        });
+        assert_eq!((damaged, records), (1, 1), "{size}");
+    }
+    kernel.force_head(0, u64::MAX / 2);
+    let mut damaged = 0;
+    for _ in 0..3 {
+        let _ = rings.drain(|event| {
+            damaged += usize::from(matches!(event.what(), What::Damage(_)));
+            ControlFlow::<()>::Continue(())
+        });
+    }
+    assert_eq!(damaged, 1, "taken up at the new head");
+}
+
+quickcheck! {
+    /// Whatever is written before a flush comes before its report, and nothing that is written once the reader has begun with
+    /// it does. Writers may be in the middle of writing.
+    fn flushes_part_any_stream(steps: Vec<(u8, bool)>) -> bool {
+        let kernel = sim::Kernel::new(&[0, 1, 2]);
+        // Fences that the test ends itself.
+        let mut merge = kernel_reader(&kernel);
+        let (mut time, mut expected, mut since) = (0, Vec::new(), Vec::new());
+        let mut ok = true;
+        for (step, flush) in steps {
+            time += 1;
+            let cpu = u32::from(step % 3);
+            if kernel.emit(cpu, time, &[0; 8]) {
+                expected.push(time);
+            }
+            if flush {
+                merge.handle().flush().unwrap();
+                let mut newer = true;
+                loop {
+                    match merge.next_timeout(LONG) {
+                        Ok(event) => since.push(event.expect("something comes").key().unwrap()),
+                        Err(Error::Flushed) => break,
+                        Err(error) => panic!("{error}"),
+                    }
+                    // Written while the report is due.
+                    if std::mem::take(&mut newer) {
+                        time += 1;
+                        kernel.emit(cpu, time, &[0; 8]);
+                    }
+                }
+                ok &= since == expected;
+                expected.clear();
+                since.clear();
+                // What came after the flush was begun.
+                if !newer {
+                    expected.push(time);
+                }
+            }
+        }
+        ok
+    }
+}
+
+fn kernel_reader(kernel: &sim::Kernel) -> Reader {
+    Reader::new(kernel.rings(), Order::new().key(Key::Time).hold(Hold::None)).unwrap()
+}
+
+/// Bytes that are left, and counts of each ring.
+#[test]
+fn what_is_left_is_known() {
+    let kernel = sim::Kernel::new(&[0, 9]);
+    let mut merge = Merge::new(kernel.rings(), Order::new().hold(Hold::None)).unwrap();
+    kernel.begin(0, 10);
+    kernel.emit(0, 20, &[0; 4]);
+    kernel.write(0, &[0; 12]);
+    kernel.end(0);
+    kernel.emit(9, 15, &[0; 4]);
+    merge.look(0);
+    let sizes = [24 + 8, 24, 24];
+    let stats: Vec<_> = merge.ring_stats().collect();
+    assert_eq!((stats[0].cpu, stats[0].size, stats[0].unread, stats[0].held), (0, 64 << 10, 56, 2));
+    assert_eq!((stats[1].cpu, stats[1].used, stats[1].repaired), (9, 24, 0));
+    assert_eq!(stats[0].repaired, 1);
+    // 10 of CPU 0, which lies behind 20; then 15 of CPU 9; then 20.
+    for (key, left) in [(10, sizes[1]), (15, 0), (20, 0)] {
+        let event = merge.next().unwrap();
+        assert_eq!((event.key(), event.remaining()), (Some(key), left));
+    }
+    merge.look(0);
+    let stats: Vec<_> = merge.ring_stats().collect();
+    assert_eq!((stats[0].records, stats[0].used, stats[0].most_used), (2, 0, 56));
+    assert_eq!((stats[1].records, stats[1].unread, stats[1].held), (1, 0, 0));
+    let raw = merge.rings().raw(9).unwrap();
+    assert_eq!((raw.size, raw.head, raw.tail), (64 << 10, 24, 24));
+    assert_eq!(merge.stats().records, 3);
+}
