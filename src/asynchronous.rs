@@ -42,6 +42,8 @@ use tokio::time::{Instant, Sleep};
 /// # }).unwrap();
 /// ```
 ///
+/// The runtime's timer has milliseconds, so a [`Hold::Lag`](crate::Hold::Lag) of less is waited for a little longer.
+///
 /// # Cancelling
 ///
 /// All futures can be dropped at any time: an event is consumed when what lends it is dropped, not before.

@@ -97,10 +97,10 @@ impl Engine {
         if self.is_ready()? {
             return Ok(Turn::Ready);
         }
+        self.follow_cpus()?;
         if self.report.is_none() && self.control.time_left().is_some_and(|left| left.is_zero()) {
             self.report_after_look(Report::Deadline);
         } else if self.report.is_none() || !self.merge.is_drained() {
-            self.follow_cpus()?;
             self.look();
         }
         if self.merge.is_ready() {

@@ -28,8 +28,8 @@ impl RingOptions {
     ///
     /// # Errors
     /// Whatever the kernel refuses, with what would help: see [`Error`]. [`Error::Size`] for a size of zero or more than
-    /// 2 GiB, [`Error::Wakeup`] for a wake-up that would never come, [`Error::Offline`] if no CPU that is asked for is
-    /// online.
+    /// 2 GiB, [`Error::Wakeup`] for a wake-up that would never come, [`Error::NoSuchCpu`] if the machine can never have a
+    /// CPU that is asked for, [`Error::Offline`] if none of them is online.
     pub fn open(self) -> Result<Rings, Error> {
         open(Plan::new(self, false)?)
     }
@@ -41,6 +41,10 @@ pub(crate) fn open(plan: Plan) -> Result<Rings, Error> {
         Some(cpus) => cpus.clone(),
         None => machine::online_cpus().map_err(list_cpus)?,
     };
+    let last = machine::possible_cpus().map_err(list_cpus)?.last().copied().unwrap_or(0);
+    if let Some(&cpu) = cpus.iter().find(|cpu| **cpu > last) {
+        return Err(Error::NoSuchCpu { cpu, last });
+    }
     plan.check_slots(&cpus)?;
     // Closes whatever is in it if something fails: slots are emptied first, then rings unmapped, then events closed.
     let mut rings = Rings::empty(plan.clock);

@@ -220,8 +220,14 @@ impl Plan {
             read_format |= u64::from(bindings::PERF_FORMAT_TOTAL_TIME_RUNNING);
         }
         let layout = Layout::new(sample_type, true, read_format);
-        let wakeup = wakeup.unwrap_or(Wakeup::Bytes((bytes as u64 / WAKEUP_PART) as u32));
-        check_wakeup(wakeup, bytes as u64, layout.smallest())?;
+        let size = bytes as u64;
+        let wakeup = match wakeup {
+            // Nobody waits for these: as rarely as can be.
+            _ if backward => Wakeup::Bytes((size - 9) as u32),
+            Some(wakeup) => wakeup,
+            None => Wakeup::Bytes((size / WAKEUP_PART) as u32),
+        };
+        check_wakeup(wakeup, size, layout.smallest())?;
         for Planned { attr, .. } in &mut events {
             attr.sample_type = sample_type;
             attr.read_format = read_format;

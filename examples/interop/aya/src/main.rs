@@ -1,0 +1,31 @@
+//! A BPF program loaded and attached by aya, its output read by perfweave in proven order.
+
+#[path = "../../common.rs"]
+mod common;
+
+use aya::maps::Map;
+use aya::programs::BtfTracePoint;
+use aya::{Btf, Ebpf};
+use perfweave::Rings;
+use std::error::Error;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    common::main(run)
+}
+
+fn run(options: &common::Options) -> Result<bool, Box<dyn Error>> {
+    // aya loads the program and makes its map.
+    let mut ebpf = Ebpf::load(common::OBJECT)?;
+    let Some(Map::PerfEventArray(events)) = ebpf.map("EVENTS") else { return Err("no perf event array EVENTS".into()) };
+
+    // perfweave takes the map as it is, in place of aya's PerfEventArray and its buffers.
+    let rings = Rings::options().bpf_output(events.fd()).bytes(4 << 20).open()?;
+
+    // aya attaches the program, now that there is where to write.
+    let program: &mut BtfTracePoint = ebpf.program_mut("on_switch").ok_or("no program on_switch")?.try_into()?;
+    program.load("sched_switch", &Btf::from_sys_fs()?)?;
+    program.attach()?;
+
+    common::read(rings, options)
+}

@@ -1,0 +1,200 @@
+//! What both packages share: the compiled program, the command line, and reading in order.
+
+use perfweave::{Order, Reader, Record, Rings};
+use perfweave_support::args::Args;
+use perfweave_support::by_ring::ByRing;
+use perfweave_support::load::{self, Load};
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fmt;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// The BPF program as clang compiled it.
+pub const OBJECT: &[u8] = &ALIGNED.0;
+
+/// Loaders read structs out of it.
+#[repr(align(8))]
+struct Aligned<T: ?Sized>(T);
+
+const ALIGNED: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/order.bpf.o")));
+
+const HELP: &str = concat!(
+    env!("CARGO_PKG_NAME"),
+    " [--seconds N] [--json]
+  --seconds  how long to trace [5]
+  --json     print one JSON object"
+);
+
+/// The command line.
+pub struct Options {
+    time: Duration,
+    json: bool,
+}
+
+/// Takes the command line and runs what differs from loader to loader.
+pub fn main(run: fn(&Options) -> Result<bool, Box<dyn Error>>) -> ExitCode {
+    match options().and_then(|options| run(&options)) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("{}: {}", env!("CARGO_PKG_NAME"), with_causes(&*error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// An error and its causes: some loaders' errors do not say in their own words what the kernel said.
+fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+fn options() -> Result<Options, Box<dyn Error>> {
+    let mut args = Args::new(HELP);
+    let options = Options { time: args.seconds(5.0)?, json: args.flag("--json") };
+    args.finish()?;
+    Ok(options)
+}
+
+/// Reads the rings in proven order and prints what was in them; whether all of it was as it must be.
+pub fn read(rings: Rings, options: &Options) -> Result<bool, Box<dyn Error>> {
+    // All defaults: the kernel's timestamps, proven by a fence.
+    let mut reader = Reader::new(rings, Order::new())?;
+
+    // Threads that move from CPU to CPU: what happens in each move is written into two rings.
+    let cpus: Vec<u32> = reader.rings().cpus().collect();
+    let load = Load::on(&cpus.clone(), move |_| {
+        for &cpu in &cpus {
+            load::pin(cpu);
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    });
+
+    // The same checks for the stream in order, and for the same events as they lay in the rings.
+    let mut ordered = Check::default();
+    let mut by_ring = Check::default();
+    let mut pass = ByRing::default();
+    let end = Instant::now() + options.time;
+    while let Some(left) = end.checked_duration_since(Instant::now()) {
+        for event in reader.batch(left.min(Duration::from_millis(100)))? {
+            let (Some(key), Some(record)) = (event.key(), event.record()) else { continue };
+            let Some(switch) = Switch::read(&record) else { continue };
+            if ordered.events < 10 && !options.json {
+                println!("{key} {switch}");
+            }
+            ordered.event(key, &switch);
+            pass.push(switch.cpu, (key, switch));
+        }
+        // A batch is what a reader finds when it wakes up, and most readers take one ring after the other.
+        pass.pass().for_each(|(key, switch)| by_ring.event(key, &switch));
+    }
+    load.end();
+
+    let stats = reader.stats();
+    let (events, cpus) = (ordered.events, ordered.running.len());
+    if options.json {
+        println!(
+            "{}",
+            serde_json::json!({
+                "events": events,
+                "cpus": cpus,
+                "late": stats.late,
+                "out_of_order": ordered.out_of_order,
+                "out_of_order_by_ring": by_ring.out_of_order,
+                "early": ordered.early,
+                "early_by_ring": by_ring.early,
+                "lost": stats.lost,
+                "damaged": stats.damaged,
+                "hold": reader.hold().to_string(),
+                "fence": reader.fence(),
+            })
+        );
+    } else {
+        println!("...");
+        println!("events               {events}, from {cpus} CPUs");
+        println!("out of order         {} (ring by ring: {})", ordered.out_of_order, by_ring.out_of_order);
+        println!("arrived before left  {} (ring by ring: {})", ordered.early, by_ring.early);
+        println!("late, lost, damaged  {}, {}, {}", stats.late, stats.lost, stats.damaged);
+        println!("hold rule            {} (fence: {})", reader.hold(), reader.fence().unwrap_or("none"));
+    }
+    // With switches missing, a thread may well seem to be where it is not.
+    let early = ordered.early > 0 && stats.lost == 0;
+    Ok(events > 0 && ordered.out_of_order == 0 && stats.damaged == 0 && !early)
+}
+
+/// `struct event` of order.bpf.c, and the CPU that wrote it.
+#[derive(Clone, Copy)]
+struct Switch {
+    cpu: u32,
+    prev_pid: u32,
+    next_pid: u32,
+    prev_comm: [u8; 16],
+    next_comm: [u8; 16],
+}
+
+impl Switch {
+    fn read(record: &Record<'_>) -> Option<Self> {
+        let payload = record.payload()?;
+        Some(Self {
+            cpu: record.cpu(),
+            prev_pid: payload.u32(0)?,
+            next_pid: payload.u32(4)?,
+            prev_comm: payload.array(8)?,
+            next_comm: payload.array(24)?,
+        })
+    }
+}
+
+impl fmt::Display for Switch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = |comm| String::from_utf8_lossy(comm).trim_end_matches('\0').to_owned();
+        let (prev, next) = (name(&self.prev_comm), name(&self.next_comm));
+        write!(f, "CPU {}: {prev}:{} -> {next}:{}", self.cpu, self.prev_pid, self.next_pid)
+    }
+}
+
+/// What is wrong with a stream, by its keys and by what it tells.
+#[derive(Default)]
+struct Check {
+    events: u64,
+    /// The largest key so far.
+    largest: u64,
+    /// How many keys were smaller than one before.
+    out_of_order: u64,
+    /// Who runs on each CPU.
+    running: BTreeMap<u32, Thread>,
+    /// How many threads arrived on a CPU before they left another.
+    early: u64,
+}
+
+struct Thread {
+    pid: u32,
+    /// Whether it has been seen to arrive on another CPU since.
+    elsewhere: bool,
+}
+
+impl Check {
+    fn event(&mut self, key: u64, switch: &Switch) {
+        self.events += 1;
+        self.out_of_order += u64::from(key < self.largest);
+        self.largest = self.largest.max(key);
+
+        let &Switch { cpu, prev_pid, next_pid, .. } = switch;
+        // Every CPU has an idle thread, and 0 is the number of them all.
+        for (&other, thread) in &mut self.running {
+            thread.elsewhere |= other != cpu && thread.pid == next_pid && next_pid != 0;
+        }
+        // Counted when it does leave, since not all that leave are seen to: a kernel need not trace every switch.
+        let before = self.running.insert(cpu, Thread { pid: next_pid, elsewhere: false });
+        self.early += u64::from(before.is_some_and(|thread| thread.elsewhere && thread.pid == prev_pid));
+    }
+}
