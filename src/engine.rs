@@ -23,6 +23,8 @@ pub(crate) struct Engine {
     report: Option<Report>,
     /// How long to sleep when nothing says how long.
     tick: Duration,
+    /// Whether there was time to sleep since the last look.
+    slept: bool,
     /// When to see next whether CPUs came online.
     check_cpus: Instant,
 }
@@ -64,7 +66,7 @@ impl Engine {
         };
         let check_cpus = Instant::now() + Self::TICK;
         let noticed = Signals::QUIET;
-        Ok(Self { merge, hold, fences, control, noticed, report: None, tick: SHORTEST_TICK, check_cpus })
+        Ok(Self { merge, hold, fences, control, noticed, report: None, tick: SHORTEST_TICK, slept: false, check_cpus })
     }
 
     /// What to wait for.
@@ -114,7 +116,9 @@ impl Engine {
                 Report::Deadline => Error::Deadline,
             });
         }
-        Ok(Turn::Sleep(self.pause()))
+        let pause = self.pause();
+        self.slept = !pause.is_zero();
+        Ok(Turn::Sleep(pause))
     }
 
     /// The longest sleep after which something can be yielded, or seen, that could not before.
@@ -172,7 +176,12 @@ impl Engine {
     /// Looks at all heads, and begins a fence if that left something held.
     fn look(&mut self) {
         let found = self.merge.look(self.now());
-        self.tick = if found > 0 { SHORTEST_TICK } else { (self.tick * 2).min(Self::TICK) };
+        if found > 0 {
+            self.tick = SHORTEST_TICK;
+        } else if self.slept {
+            self.tick = (self.tick * 2).min(Self::TICK);
+        }
+        self.slept = false;
         if let Some(fences) = &mut self.fences
             && fences.pause() == Some(Duration::ZERO)
             && self.merge.begin_fence()
