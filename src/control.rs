@@ -162,7 +162,7 @@ impl Control {
         assert!(!self.is_forked(), "rings are used in a child of the process that opened them");
     }
 
-    fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<(), Error> {
         self.signals().check()
     }
 

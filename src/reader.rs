@@ -16,7 +16,7 @@ use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-/// The events of a machine in order: a [`Merge`] that waits.
+/// The events of a machine in order: a [`Merge`](crate::Merge) that waits.
 ///
 /// ```
 /// # use perfweave::{Order, Reader, sim};
@@ -121,7 +121,8 @@ impl Reader {
     }
 
     /// All events that can be yielded, as an iterator; if there are none, waits for the first at most so long. Its
-    /// items borrow the reader, so any number can be held. See [`Merge::batch`].
+    /// items borrow the reader, so any number can be held. See
+    /// [`Merge::batch`](crate::Merge::batch).
     ///
     /// # Errors
     /// As [`Reader::next`].

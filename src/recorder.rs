@@ -11,6 +11,7 @@ use crate::plan::{Plan, RingOptions};
 use crate::record::{Kind, Record};
 use crate::ring::{Fault, Header};
 use crate::rings::{Lane, Rings};
+use smallvec::SmallVec;
 use std::fmt;
 use std::iter::FusedIterator;
 use std::time::Duration;
@@ -134,26 +135,35 @@ impl Recorder {
         Ok(frozen)
     }
 
-    /// Marks all that a ring holds, oldest first. Gives the key of the oldest if anything before it was overwritten.
+    /// Marks all that a ring holds, oldest first. Gives the key from which on it is complete if anything was overwritten or
+    /// given up.
     fn mark(&mut self, rank: u32) -> Option<u64> {
         let Self { rings, keys, marks, .. } = self;
         let Lane { ring, origin, .. } = &mut rings.lanes[rank as usize];
         let overwrote = ring.look_back();
+        let mut whole = !overwrote;
         let first = marks.len();
         let mut position = 0;
         while position < ring.head() {
             let (what, key, end) = match Record::at(ring, position, origin) {
-                // The oldest record: the newest is written over its end.
-                Err((Fault::Size { size, room }, _)) if overwrote && u64::from(size) > room && size % 8 == 0 => break,
-                Err((fault, end)) => (Marked::Damage(fault), None, end),
+                // The oldest record: the newest is written over its end. One longer than the ring was never whole.
+                Err((Fault::Size { size, room }, _)) if overwrote && is_cut(size, room, ring.size()) => break,
+                Err((fault, end)) => {
+                    // Where the next older record begins is not known.
+                    whole &= !matches!(fault, Fault::Size { .. });
+                    (Marked::Damage(fault), None, end)
+                }
                 Ok(record) => {
                     let end = position + record.as_bytes().len() as u64;
-                    match (record.lost(), keys.of(&record)) {
-                        (Some((id, count)), _) if record.kind() == Kind::LOST => {
+                    match record.lost() {
+                        // Its key is that of the record behind it.
+                        Some((id, count)) if record.kind() == Kind::LOST => {
                             (Marked::Lost { id, count, after: None }, None, end)
                         }
-                        (_, Ok(key)) => (Marked::Record(record.header()), key, end),
-                        (_, Err(fault)) => (Marked::Damage(fault), None, end),
+                        _ => match keys.of(&record) {
+                            Ok(key) => (Marked::Record(record.header()), key, end),
+                            Err(fault) => (Marked::Damage(fault), None, end),
+                        },
                     }
                 }
             };
@@ -164,12 +174,32 @@ impl Recorder {
         let marks = &mut marks[first..];
         marks.reverse();
         place(marks);
-        overwrote.then(|| marks.iter().find_map(|mark| mark.key)).flatten()
+        (!whole).then(|| complete_from(marks))
     }
 }
 
+/// How many writers can be inside a ring at once, each interrupting the one before: in a thread, a soft interrupt, an
+/// interrupt, an NMI (`PERF_NR_CONTEXTS` of the kernel).
+const NESTED: usize = 4;
+
+/// The key from which on a ring, given oldest first, is complete.
+///
+/// Not simply the oldest one's. Whoever is interrupted writes after the interrupts, and has a smaller key: the oldest record
+/// may be theirs, and the interrupts' overwritten. But those who were interrupted by what is gone are fewer than can be
+/// nested, so of so many records one was begun after it.
+fn complete_from(marks: &[Mark]) -> u64 {
+    let records = marks.iter().filter(|mark| matches!(mark.what, Marked::Record(_)));
+    let oldest: SmallVec<[u64; NESTED]> = records.filter_map(|mark| mark.key).take(NESTED).collect();
+    if oldest.len() < NESTED { u64::MAX } else { oldest.into_iter().max().unwrap_or(u64::MAX) }
+}
+
+/// Whether a record of `size` bytes, of which `room` are left, is one whose end was overwritten.
+fn is_cut(size: u16, room: u64, ring: u64) -> bool {
+    size.is_multiple_of(8) && (room + 1..=ring).contains(&u64::from(size))
+}
+
 /// Gives all that a ring held its place, oldest first: losses before the record that they were written with, and what has no
-/// key behind the record before it.
+/// key behind the record before it, or, where none is left, before the one behind it.
 fn place(marks: &mut [Mark]) {
     // A loss lies in front of its record, so on the way back it was met behind it.
     for at in 1..marks.len() {
@@ -178,6 +208,7 @@ fn place(marks: &mut [Mark]) {
             marks[at - 1].key = marks[at].key;
         }
     }
+    let oldest = marks.iter().find_map(|mark| mark.key);
     let mut before = None;
     for mark in marks {
         if let Marked::Lost { after, .. } = &mut mark.what {
@@ -186,7 +217,7 @@ fn place(marks: &mut [Mark]) {
             before = mark.key.or(before);
         }
         let order = mark.key.or(before);
-        mark.order = order.unwrap_or(0);
+        mark.order = order.or(oldest).unwrap_or(0);
         // All that was ever published is here: a sort of it is proven. Only what has no key to sort by is not.
         mark.class = if order.is_some() { Class::Proven } else { Class::Assumed };
     }
@@ -215,8 +246,12 @@ impl Frozen<'_> {
         self.since(newest.saturating_sub(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
     }
 
-    /// The key from which on no ring has overwritten anything: before it, rings of busy CPUs are silent although something
-    /// happened there. `None` if nothing was overwritten since the rings were opened.
+    /// The key behind which no ring has overwritten anything, or given it up for damage: before it, rings of busy CPUs are
+    /// silent although something happened there. `None` if nothing is missing since the rings were opened, but what
+    /// [`Lost`] events count; `u64::MAX` if a ring from which something is missing holds too few records to tell.
+    ///
+    /// It holds where each record's key is drawn when the record is written, as the kernel draws its times. Programs that
+    /// draw their own, and are preempted before they write, can have left smaller gaps behind it.
     pub fn complete_from(&self) -> Option<u64> {
         self.complete_from
     }
@@ -224,7 +259,7 @@ impl Frozen<'_> {
     /// Lets recording go on, and says if that fails, which dropping does not.
     ///
     /// # Errors
-    /// [`Error::Control`].
+    /// [`Error::Control`]; [`Error::Forked`], since it is not a child's business.
     pub fn resume(mut self) -> Result<(), Error> {
         self.thaw()
     }
@@ -234,6 +269,10 @@ impl Frozen<'_> {
     }
 
     fn thaw(&mut self) -> Result<(), Error> {
+        // The parent may be looking.
+        if self.recorder.rings.control().is_forked() {
+            return Err(Error::Forked);
+        }
         // Nobody looks at a byte any more (I9).
         self.recorder.marks.clear();
         self.recorder.rings.lanes.iter_mut().for_each(|lane| lane.ring.thaw());

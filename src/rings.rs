@@ -135,8 +135,9 @@ impl Rings {
     /// For all CPUs, and from other threads, there is [`Handle::pause`](crate::Handle::pause).
     ///
     /// # Errors
-    /// [`Error::NoRing`] if the CPU has none whose event is known; [`Error::Control`].
+    /// [`Error::NoRing`] if the CPU has none whose event is known; [`Error::Control`], [`Error::Closed`], [`Error::Forked`].
     pub fn pause_output(&self, cpu: u32, paused: bool) -> Result<(), Error> {
+        self.control.check()?;
         if self.control.outlets().turn_output(cpu, paused)? { Ok(()) } else { Err(Error::NoRing { cpu }) }
     }
 
@@ -145,6 +146,7 @@ impl Rings {
     /// # Errors
     /// As there.
     pub fn pause(&self, how: Pause) -> Result<(), Error> {
+        self.control.check()?;
         self.control.outlets().pause(how)
     }
 
@@ -153,6 +155,7 @@ impl Rings {
     /// # Errors
     /// As there.
     pub fn resume(&self) -> Result<(), Error> {
+        self.control.check()?;
         self.control.outlets().resume()
     }
 
@@ -181,6 +184,8 @@ impl Rings {
 
     /// Takes notice of CPUs that came online. Gives the rings that are new, for `lanes`.
     pub(crate) fn arrived(&mut self, new: &mut Vec<Lane>) -> Result<(), Error> {
+        // A child would make its own events write into its parent's rings.
+        self.control.check()?;
         match &mut self.arrivals {
             Some(arrivals) => arrivals(&self.control, &mut self.lanes, new),
             None => Ok(()),

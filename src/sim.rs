@@ -210,7 +210,7 @@ impl Kernel {
         Self::machine(cpus, bytes, layout, false)
     }
 
-    /// A machine whose rings are written backwards, over what is oldest, for a [`Recorder`](crate::Recorder).
+    /// A machine whose rings are written backwards, over what is oldest, for a [`Recorder`].
     ///
     /// # Panics
     /// If `bytes` is not a power of two or less than 8.

@@ -1,5 +1,7 @@
 //! The fuzz targets over their committed corpus, without libFuzzer and without nightly.
 
+#[path = "../fuzz/src/backward.rs"]
+mod backward;
 #[path = "../fuzz/src/operations.rs"]
 mod operations;
 #[path = "../fuzz/src/raw_bytes.rs"]
@@ -29,13 +31,18 @@ fn raw_bytes_over_its_corpus() {
 }
 
 #[test]
+fn backward_over_its_corpus() {
+    replay("backward", backward::run);
+}
+
+#[test]
 fn operations_over_its_corpus() {
     replay("operations", operations::run);
 }
 
 /// Bytes from a generator of our own: a little fuzzing in every `cargo test`.
 #[test]
-fn both_over_random_bytes() {
+fn all_over_random_bytes() {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut random = move || {
         state ^= state << 13;
@@ -48,5 +55,6 @@ fn both_over_random_bytes() {
         let bytes: Vec<u8> = (0..len).map(|_| (random() >> 32) as u8).collect();
         raw_bytes::run(&bytes);
         operations::run(&bytes);
+        backward::run(&bytes);
     }
 }

@@ -11,14 +11,14 @@ const RAW: u64 = 1024;
 const IDENTIFIER: u64 = 65536;
 
 /// `sample_type`, `read_format`.
-const LAYOUTS: [(u64, u64); 4] =
+pub(crate) const LAYOUTS: [(u64, u64); 4] =
     [(TIME | RAW, 0), (IDENTIFIER | TID | TIME | RAW, 0), (TIME, 0), (TIME | READ | CALLCHAIN | RAW, 4 | 8)];
 
-const CPUS: [u32; 2] = [3, 8];
+pub(crate) const CPUS: [u32; 2] = [3, 8];
 
 /// What is expected of one stretch of a ring.
 #[derive(Debug, Clone, PartialEq)]
-enum Expected {
+pub(crate) enum Expected {
     /// Header and body, time, payload.
     Record(Vec<u8>, Option<u64>, Option<Vec<u8>>),
     /// Count and id.
@@ -52,20 +52,20 @@ struct Model {
 }
 
 /// Reads the input from front to back; zeros behind its end.
-struct Input<'a>(&'a [u8]);
+pub(crate) struct Input<'a>(pub(crate) &'a [u8]);
 
 impl Input<'_> {
-    fn byte(&mut self) -> u8 {
+    pub(crate) fn byte(&mut self) -> u8 {
         let (first, rest) = self.0.split_first().unwrap_or((&0, &[]));
         self.0 = rest;
         *first
     }
 
-    fn word(&mut self) -> u64 {
+    pub(crate) fn word(&mut self) -> u64 {
         u64::from_le_bytes(std::array::from_fn(|_| self.byte()))
     }
 
-    fn bytes(&mut self, len: usize) -> Vec<u8> {
+    pub(crate) fn bytes(&mut self, len: usize) -> Vec<u8> {
         (0..len).map(|_| self.byte()).collect()
     }
 }
@@ -204,7 +204,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
 }
 
 /// What lies at the begin of `rest`, up to the head: its length, its own key, and what it is.
-fn decode(rest: &[u8], sample_type: u64, read_format: u64) -> (usize, Option<u64>, Expected) {
+pub(crate) fn decode(rest: &[u8], sample_type: u64, read_format: u64) -> (usize, Option<u64>, Expected) {
     let room = rest.len() as u64;
     let damage = |fault, len: usize| (len, None, Expected::Damage(fault, rest[..len].to_vec()));
     if rest.len() < 8 {

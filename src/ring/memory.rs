@@ -177,12 +177,12 @@ impl KernelHalf {
     /// If the bytes do not lie between the published head and the end of the free space behind it, unless hostile or
     /// writing backwards.
     pub(crate) fn write(&mut self, position: u64, bytes: &[u8]) {
+        if self.pages.is_hostile() {
+            return self.queue(Edit::Data { position, bytes: bytes.to_vec() });
+        }
         if self.backward {
             // SAFETY: the consumer reads only while output is paused (I9), and nobody but us writes.
             return unsafe { self.pages.write(position, bytes) };
-        }
-        if self.pages.is_hostile() {
-            return self.queue(Edit::Data { position, bytes: bytes.to_vec() });
         }
         let tail = self.tail();
         let begin = position.wrapping_sub(tail);
@@ -202,11 +202,11 @@ impl KernelHalf {
     /// # Panics
     /// If the head moves backwards or past the free space, unless hostile.
     pub(crate) fn publish(&mut self, head: u64) {
-        if self.backward {
-            return words::store_head(self.pages.word(HEAD_AT), head);
-        }
         if self.pages.is_hostile() {
             return self.queue(Edit::Head(head));
+        }
+        if self.backward {
+            return words::store_head(self.pages.word(HEAD_AT), head);
         }
         let tail = self.tail();
         let used = head.wrapping_sub(tail);
