@@ -32,8 +32,9 @@ pub enum Pause {
 pub struct Handle(pub(crate) Arc<Control>);
 
 impl Handle {
-    /// Makes the reader yield everything that is in the rings now, what is held included, proven by a fence as ever; then
-    /// report [`Error::Flushed`] once; and only then anything newer. Unblocks a blocked reader.
+    /// Makes the reader yield everything that is in the rings, what is held included, proven by a fence as ever; then
+    /// report [`Error::Flushed`] once; and only then anything newer. Unblocks a blocked reader. What is written between
+    /// this call and the reader's taking notice counts as there before.
     ///
     /// Flushes that come before the reader has begun with the last are reported with it.
     ///

@@ -88,10 +88,10 @@ pub(crate) fn slot(errno: &io::Error) -> Cure {
 pub(crate) fn pinned(errno: &io::Error) -> Cure {
     Cure(match errno.raw_os_error() {
         Some(libc::ENOENT) => "maps are pinned in a BPF file system: mount -t bpf bpf /sys/fs/bpf".into(),
-        Some(libc::EACCES) => "the file must be readable and writable, and its directories searchable".into(),
-        Some(libc::EPERM) => {
-            "needs CAP_BPF where kernel.unprivileged_bpf_disabled is set; and a file of a BPF file system".into()
+        Some(libc::EACCES) => {
+            "it must be a file of a BPF file system, readable and writable, in directories that are searchable".into()
         }
+        Some(libc::EPERM) => "needs CAP_BPF where kernel.unprivileged_bpf_disabled is set".into(),
         _ => return Cure::default(),
     })
 }

@@ -1,6 +1,7 @@
 //! What can go wrong, with the numbers, and the cure where there is one.
 
 use crate::wakeup::Wakeup;
+use nix::sys::resource::{Resource, getrlimit};
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -201,13 +202,21 @@ pub enum Error {
     #[error("the rings belong to the process that this one was forked from: open others here")]
     Forked,
     /// The system would not give what waiting needs.
-    #[error("cannot {what}: {errno}")]
+    #[error("cannot {what}: {errno}{}", limit(errno))]
     System {
         /// What was tried.
         what: &'static str,
         /// What the kernel said.
         errno: io::Error,
     },
+}
+
+/// The limit that was reached, if one was: how many descriptors would be enough is not known here.
+fn limit(errno: &io::Error) -> Cure {
+    Cure(match (errno.raw_os_error(), getrlimit(Resource::RLIMIT_NOFILE)) {
+        (Some(libc::EMFILE), Ok((limit, _))) => format!("raise RLIMIT_NOFILE, which is {limit}"),
+        _ => return Cure::default(),
+    })
 }
 
 /// What would help against an error. Empty where nothing is known to.

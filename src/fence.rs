@@ -108,7 +108,11 @@ impl Fences {
                 last: None,
                 latency: Duration::ZERO,
             }),
-            Ok(Err(tried)) => Err(Error::NoFence { tried }),
+            Ok(Err(tried)) => {
+                // It is at its end, and what it holds goes with it.
+                let _ = thread.join();
+                Err(Error::NoFence { tried })
+            }
             Err(_) => Err(Error::NoFence { tried: "its thread died".into() }),
         }
     }

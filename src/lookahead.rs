@@ -121,7 +121,7 @@ pub(crate) struct Lookahead {
     done: BinaryHeap<(u64, u64), MinComparator>,
     /// The head could not be right: nothing more is indexed until all is yielded.
     lost_head: bool,
-    /// Bytes yielded.
+    /// Bytes yielded, and before them those that are not ours.
     taken: u64,
     pub(crate) counts: Counts,
     /// Class and lateness of the record with a key that was yielded last, which those without one behind it share.
@@ -129,7 +129,8 @@ pub(crate) struct Lookahead {
 }
 
 impl Lookahead {
-    pub(crate) fn new() -> Self {
+    /// From here on: what lies before was read by somebody else.
+    pub(crate) fn new(tail: u64) -> Self {
         Self {
             entries: VecDeque::new(),
             unsorted: None,
@@ -137,12 +138,12 @@ impl Lookahead {
             lost: None,
             before: None,
             largest: None,
-            cursor: 0,
-            tail: 0,
-            publish_at: 0,
+            cursor: tail,
+            tail,
+            publish_at: tail,
             done: BinaryHeap::new_min(),
             lost_head: false,
-            taken: 0,
+            taken: tail,
             counts: Counts::default(),
             yielded: (Class::Assumed, 0),
         }

@@ -205,7 +205,7 @@ impl Merge {
         let times = matches!(order.key, Key::Time) || matches!(order.hold, Hold::Lag(_));
         let keys = Keys::new(order.key, times.then_some(rings.clock()));
         let state = State {
-            lookaheads: rings.lanes.iter().map(|_| Lookahead::new()).collect(),
+            lookaheads: rings.lanes.iter().map(|lane| Lookahead::new(lane.ring.tail())).collect(),
             fronts: Fronts::with_capacity(rings.lanes.len()),
             frontier: Frontier::new(&order.hold),
             sequence: match order.hold {
@@ -262,8 +262,8 @@ impl Merge {
         for lane in new {
             // Behind what is there of that CPU: ranks decide between equal keys.
             let rank = self.rings.lanes.partition_point(|other| other.origin.cpu <= lane.origin.cpu);
+            self.state.lookaheads.insert(rank, Lookahead::new(lane.ring.tail()));
             self.rings.lanes.insert(rank, lane);
-            self.state.lookaheads.insert(rank, Lookahead::new());
         }
         if any {
             self.state.due = Due::Everybody;

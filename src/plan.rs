@@ -221,13 +221,12 @@ impl Plan {
         }
         let layout = Layout::new(sample_type, true, read_format);
         let size = bytes as u64;
-        let wakeup = match wakeup {
-            // Nobody waits for these: as rarely as can be.
-            _ if backward => Wakeup::Bytes((size - 9) as u32),
-            Some(wakeup) => wakeup,
-            None => Wakeup::Bytes((size / WAKEUP_PART) as u32),
-        };
+        let mut wakeup = wakeup.unwrap_or(Wakeup::Bytes((size / WAKEUP_PART) as u32));
         check_wakeup(wakeup, size, layout.smallest())?;
+        if backward {
+            // Nobody waits for these: as rarely as can be.
+            wakeup = Wakeup::Bytes((size - 9) as u32);
+        }
         for Planned { attr, .. } in &mut events {
             attr.sample_type = sample_type;
             attr.read_format = read_format;

@@ -16,10 +16,25 @@ struct Data {
     inheritable: u32,
 }
 
+/// To lock memory without limit is another.
+pub const CAP_PERFMON: u32 = 38;
+/// To use BPF.
+pub const CAP_BPF: u32 = 39;
+
 /// Takes all capabilities from the calling thread, and from those it starts, for good.
 pub fn drop_all() -> io::Result<()> {
+    keep(&[])
+}
+
+/// Takes all capabilities but these.
+pub fn keep(capabilities: &[u32]) -> io::Result<()> {
     let header = Header { version: 0x2008_0522, pid: 0 };
-    let data = [Data::default(); 2];
+    let mut data = [Data::default(); 2];
+    for capability in capabilities {
+        let word = &mut data[*capability as usize / 32];
+        word.permitted |= 1 << (capability % 32);
+        word.effective = word.permitted;
+    }
     // SAFETY: version 3 of the call reads two data blocks.
     let answer = unsafe { libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()) };
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }

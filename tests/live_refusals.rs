@@ -1,0 +1,156 @@
+//! What the live kernel refuses, and what is said of it: each error has the numbers and the cure. Running out of file
+//! descriptors is in `leaks.rs`, because it is the whole process that does.
+
+use perfweave::{Error, Order, Reader, RingOptions, Rings, bindings};
+use perfweave_support::bpf::Map;
+use perfweave_support::{bpf, foreign, kernel, load, privilege};
+
+fn map() -> Option<Map> {
+    kernel("make a perf event array", Map::perf_event_array(load::slots()))
+}
+
+/// An event that needs no map.
+fn dummy() -> bindings::perf_event_attr {
+    foreign::software(bindings::PERF_COUNT_SW_DUMMY, 0)
+}
+
+fn setting(name: &str) -> String {
+    std::fs::read_to_string(format!("/proc/sys/kernel/{name}")).unwrap().trim().to_owned()
+}
+
+/// What opening ends with on a thread for which perf_event_open(2) is refused.
+fn refused(errno: i32) -> Option<Error> {
+    let map = map()?;
+    let refused = std::thread::spawn(move || {
+        privilege::refuse(libc::SYS_perf_event_open, errno).expect("a seccomp filter");
+        Rings::options().bpf_output(&map).pages(1).open().unwrap_err()
+    });
+    Some(refused.join().unwrap())
+}
+
+#[test]
+fn every_refusal_of_an_event_names_its_cure() {
+    let cpus = load::online().len();
+    let paranoid = setting("perf_event_paranoid");
+    let needed = format!("{cpus} file descriptors");
+    for (errno, cures) in [
+        (libc::EACCES, vec!["CAP_PERFMON", "perf_event_paranoid", &paranoid]),
+        (libc::EPERM, vec!["CAP_PERFMON", "perf_event_paranoid", &paranoid]),
+        (libc::EMFILE, vec!["RLIMIT_NOFILE", &needed]),
+        (libc::ENFILE, vec!["fs.file-max"]),
+        (libc::ENOSYS, vec!["without perf events"]),
+        (libc::E2BIG, vec!["older"]),
+        (libc::ENOENT, vec!["no such event"]),
+        (libc::EINVAL, vec!["sample_type", "4.4"]),
+    ] {
+        let Some(error) = refused(errno) else { return };
+        let said = error.to_string();
+        let Error::Open { cpu, event, errno: found, .. } = error else { panic!("{said}") };
+        assert_eq!((cpu, event.as_str()), (load::online()[0], "BPF output"), "{said}");
+        assert_eq!(found.raw_os_error(), Some(errno), "{said}");
+        for cure in cures {
+            assert!(said.contains(cure), "{said}: no {cure}");
+        }
+    }
+}
+
+/// ENODEV, which is what a CPU that is offline says, of all of them. `live_hotplug.rs` takes one offline for real.
+#[test]
+fn no_cpu_online_is_an_error_that_names_both() {
+    let Some(error) = refused(libc::ENODEV) else { return };
+    let online = load::online();
+    assert!(matches!(&error, Error::Offline { cpus, online: found } if *cpus == online && *found == online), "{error}");
+    assert!(error.to_string().contains(&format!("{online:?}")), "{error}");
+}
+
+/// A CPU that this machine cannot have is that, whatever it is to write there.
+#[test]
+fn a_cpu_that_cannot_be_is_an_error_that_says_so() {
+    let Some(map) = kernel("make a perf event array", Map::perf_event_array(100_001)) else { return };
+    let options: [fn(&Map) -> RingOptions; 2] =
+        [|map| Rings::options().bpf_output(map), |_| Rings::options().event(&dummy())];
+    for options in options {
+        let Some(_) = kernel("open an event", options(&map).pages(1).open()) else { return };
+        for cpus in [vec![100_000], vec![0, 100_000]] {
+            let error = options(&map).pages(1).cpus(cpus).open().unwrap_err();
+            assert!(matches!(error, Error::NoSuchCpu { cpu: 100_000, .. }), "{error}");
+        }
+    }
+}
+
+/// Bits of `sample_type` that are too new for the kernel, or for this crate, are named.
+#[test]
+fn sample_types_that_are_not_known_are_named() {
+    for (bits, named) in [(1 << 40, "0x10000000000"), (1 << 40 | 1 << 63, "0x8000010000000000")] {
+        let mut attr = dummy();
+        attr.sample_type = bits;
+        let Some(_) = kernel("open a dummy event", Rings::options().event(&dummy()).pages(1).open()) else { return };
+        let error = Rings::options().event(&attr).open().unwrap_err();
+        let said = error.to_string();
+        assert!(matches!(error, Error::Open { .. }) && said.contains(named), "{said}");
+    }
+    // Known, with a size that cannot be.
+    let mut attr = dummy();
+    attr.sample_type = bindings::PERF_SAMPLE_STACK_USER.into();
+    attr.sample_stack_user = 7;
+    let said = Rings::options().event(&attr).open().unwrap_err().to_string();
+    assert!(said.contains("masks"), "{said}");
+}
+
+/// More memory than may be locked: the ring's size, how many, and both limits. On a thread that may open events, but not lock
+/// without limit.
+#[test]
+fn too_much_memory_names_both_limits() {
+    if setting("perf_event_paranoid") == "-1" {
+        return eprintln!("SKIPPED, nothing was tested: anybody may lock any memory here");
+    }
+    let Some(map) = map() else { return };
+    let error = std::thread::spawn(move || {
+        privilege::keep(&[privilege::CAP_PERFMON, privilege::CAP_BPF]).expect("capabilities can be dropped");
+        // What is asked for by default is not too much.
+        drop(Rings::options().bpf_output(&map).pages(1).open().unwrap());
+        Rings::options().bpf_output(&map).bytes(1 << 30).open().unwrap_err()
+    });
+    let error = error.join().unwrap();
+    let said = error.to_string();
+    let Error::Map { bytes, errno, .. } = error else { panic!("{said}") };
+    assert_eq!((bytes, errno.raw_os_error()), ((1 << 30) + foreign::page_size(), Some(libc::EPERM)), "{said}");
+    let rings = format!("{} rings", load::online().len());
+    for named in [&rings, "perf_event_mlock_kb", &setting("perf_event_mlock_kb"), "RLIMIT_MEMLOCK", "CAP_IPC_LOCK"] {
+        assert!(said.contains(named), "{said}: no {named}");
+    }
+}
+
+/// A map that may be neither asked nor written to.
+#[test]
+fn a_refused_map_is_an_error_and_nothing_stays_set() {
+    let Some(map) = map() else { return };
+    let echo = bpf::echo(&map).unwrap();
+    let duplicate = std::os::fd::AsFd::as_fd(&map).try_clone_to_owned().unwrap();
+    let error = std::thread::spawn(move || {
+        privilege::refuse(libc::SYS_bpf, libc::EPERM).expect("a seccomp filter");
+        Rings::options().bpf_output(&duplicate).open().unwrap_err()
+    });
+    let error = error.join().unwrap();
+    assert!(matches!(&error, Error::Array { errno } if errno.raw_os_error() == Some(libc::EPERM)), "{error}");
+    assert_eq!(echo.run_with(0, &[1]).unwrap(), -libc::ENOENT);
+}
+
+/// Nothing that waiting needs is taken for granted either.
+#[test]
+fn what_waiting_needs_is_named_when_it_is_refused() {
+    let Some(map) = map() else { return };
+    let refuse = |call| {
+        let rings = Rings::options().bpf_output(&map).pages(1).open().unwrap();
+        std::thread::spawn(move || {
+            privilege::refuse(call, libc::ENOSYS).expect("a seccomp filter");
+            Reader::new(rings, Order::new()).unwrap_err().to_string()
+        })
+        .join()
+        .unwrap()
+    };
+    for (call, named) in [(libc::SYS_epoll_create1, "epoll"), (libc::SYS_eventfd2, "eventfd")] {
+        let said = refuse(call);
+        assert!(said.contains(named), "{said}");
+    }
+}

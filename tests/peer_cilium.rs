@@ -1,0 +1,754 @@
+//! What cilium/ebpf's tests assert of its perf reader, asserted of ours on live kernel rings.
+//!
+//! Named after theirs, `perf/reader_test.go` unless said otherwise. Our records carry the kernel's time, so they are 8 bytes
+//! longer than cilium's; and a reader of ours looks at the rings by itself, so what is a wake-up in theirs must be told
+//! apart from such a look here.
+
+use perfweave::{
+    Error, Fence, Handle, Hold, Key, Kind, Lent, Order, Pause, Reader, Recorder, Rings, Wakeup, What, bindings, sim,
+};
+use perfweave_support::bpf::{self, Map, Program};
+use perfweave_support::{foreign, kernel, load, tracefs};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+const LONG: Duration = Duration::from_secs(10);
+
+/// Shorter than what is left of the longest tick when [`woken_after`] acts: sooner than a reader looks by itself.
+const SOON: Duration = Duration::from_millis(40);
+
+fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// An array for this machine's CPUs, and a program that outputs what it is given.
+fn echo() -> Option<(Map, Program)> {
+    let map = kernel("make a perf event array", Map::perf_event_array(load::slots()))?;
+    let program = kernel("load a BPF program", bpf::echo(&map))?;
+    Some((map, program))
+}
+
+fn number(event: &Lent<'_>) -> u64 {
+    event.record().and_then(|record| record.payload()?.u64(0)).unwrap_or_else(|| panic!("{event:?}"))
+}
+
+fn next(reader: &mut Reader) -> u64 {
+    number(&reader.next().unwrap())
+}
+
+/// The order of every kind, for what must hold under all.
+fn holds() -> [Hold; 5] {
+    [Hold::FENCE, Hold::Fence(Fence::EXPEDITED), Hold::Round, Hold::Lag(millis(1)), Hold::None]
+}
+
+/// How long a reader that sleeps as long as it ever does goes on sleeping once something is done elsewhere, and what it
+/// gives then.
+fn woken_after<T: Send>(reader: &mut Reader, act: impl FnOnce() -> T + Send) -> (Duration, Result<u64, Error>) {
+    assert!(reader.next_timeout(millis(300)).unwrap().is_none(), "it sleeps for a tick of 100 ms from now on");
+    std::thread::scope(|scope| {
+        let acting = scope.spawn(|| {
+            std::thread::sleep(millis(20));
+            let begin = Instant::now();
+            act();
+            begin
+        });
+        let given = reader.next().map(|event| number(&event));
+        let now = Instant::now();
+        (now.saturating_duration_since(acting.join().unwrap()), given)
+    })
+}
+
+/// A fence that ends when it is told to.
+fn gated() -> (Hold, Arc<AtomicBool>) {
+    let open = Arc::new(AtomicBool::new(false));
+    let gate = Arc::clone(&open);
+    let fence = Fence::custom(move || {
+        while !gate.load(Ordering::SeqCst) {
+            std::thread::sleep(millis(1));
+        }
+        Ok(())
+    });
+    (Hold::Fence(fence), open)
+}
+
+/// What a reader gives in a thread of its own, until it is closed.
+fn reading(mut reader: Reader) -> (Handle, mpsc::Receiver<Result<u64, Error>>, std::thread::JoinHandle<()>) {
+    let handle = reader.handle();
+    let (give, given) = mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        loop {
+            let event = reader.next().map(|event| match event.what() {
+                // Told apart from numbers by their size.
+                What::Lost(lost) => lost.count << 32,
+                _ => number(&event),
+            });
+            let closed = matches!(event, Err(Error::Closed));
+            if give.send(event).is_err() || closed {
+                return;
+            }
+        }
+    });
+    (handle, given, thread)
+}
+
+/// TestPerfReader: BufferSize is a page for a request of a page; after two samples the first Read leaves Remaining >= 5, the
+/// second 0; the next, with a deadline of 4 ms, is DeadlineExceeded.
+///
+/// Ours says exactly what remains: the second record.
+#[test]
+fn test_perf_reader() {
+    let Some((map, program)) = echo() else { return };
+    let page = foreign::page_size() as u64;
+    for options in [Rings::options().pages(1), Rings::options().bytes(page)] {
+        let mut reader = Reader::new(options.bpf_output(&map).open().unwrap(), Order::new()).unwrap();
+        assert!(reader.ring_stats().all(|ring| ring.size == page));
+        assert!(reader.ring_stats().map(|ring| ring.cpu).eq(load::online()));
+        for value in [5, 6] {
+            assert_eq!(program.run_with(0, &[value]).unwrap(), 0);
+        }
+        let first = reader.next().unwrap();
+        // Header, time, length and 8 bytes, rounded up to 8.
+        assert_eq!((number(&first), first.cpu(), first.remaining()), (5, Some(0), 32));
+        drop(first);
+        let second = reader.next().unwrap();
+        assert_eq!((number(&second), second.remaining()), (6, 0));
+        drop(second);
+        let begin = Instant::now();
+        reader.set_deadline(Some(begin + millis(4))).unwrap();
+        let error = reader.next().unwrap_err();
+        assert!(matches!(error, Error::Deadline), "{error}");
+        assert!(begin.elapsed() >= millis(4));
+        assert_eq!(reader.stats().lost, 0);
+    }
+}
+
+/// TestReaderSetDeadline: a deadline in the past is DeadlineExceeded, twice in a row; one 10 ms ahead is too.
+#[test]
+fn test_reader_set_deadline() {
+    let Some((map, program)) = echo() else { return };
+    for hold in holds() {
+        let rings = Rings::options().bpf_output(&map).pages(1).open().unwrap();
+        let mut reader = Reader::new(rings, Order::new().hold(hold.clone())).unwrap();
+        let past = Instant::now() - Duration::from_secs(1);
+        reader.set_deadline(Some(past)).unwrap();
+        for _ in 0..3 {
+            assert!(matches!(reader.next(), Err(Error::Deadline)), "{hold}");
+        }
+        assert!(matches!(reader.next_timeout(LONG), Err(Error::Deadline)), "{hold}");
+        assert!(matches!(reader.try_next(), Err(Error::Deadline)), "{hold}");
+        assert!(matches!(reader.batch(LONG), Err(Error::Deadline)), "{hold}");
+
+        let begin = Instant::now();
+        reader.set_deadline(Some(begin + millis(10))).unwrap();
+        for _ in 0..2 {
+            assert!(matches!(reader.next(), Err(Error::Deadline)), "{hold}");
+            assert!(begin.elapsed() >= millis(10), "{hold}");
+        }
+        // None is never.
+        reader.set_deadline(None).unwrap();
+        assert!(reader.next_timeout(millis(20)).unwrap().is_none());
+        assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
+        assert_eq!(next(&mut reader), 1);
+    }
+}
+
+/// TestReaderSetDeadlinePendingEvents: with WakeupEvents 2 and one sample queued, a deadline in the past still returns the
+/// sample, Remaining 0. A sample written after that is not returned before DeadlineExceeded was, once; then it is.
+#[test]
+fn test_reader_set_deadline_pending_events() {
+    let Some((map, program)) = echo() else { return };
+    for hold in holds() {
+        let rings = Rings::options().bpf_output(&map).pages(1).wakeup(Wakeup::Events(2)).open().unwrap();
+        let mut reader = Reader::new(rings, Order::new().hold(hold.clone())).unwrap();
+        assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
+        reader.set_deadline(Some(Instant::now())).unwrap();
+        let pending = reader.next().unwrap();
+        assert_eq!((number(&pending), pending.remaining()), (1, 0), "{hold}");
+        drop(pending);
+        assert_eq!(program.run_with(0, &[2]).unwrap(), 0);
+        assert!(matches!(reader.next(), Err(Error::Deadline)), "{hold}");
+        assert_eq!(next(&mut reader), 2, "{hold}");
+        assert!(matches!(reader.next(), Err(Error::Deadline)), "{hold}");
+    }
+}
+
+/// TestReaderFlushPendingEvents: a reader is blocked under WakeupEvents 2 with one sample queued. Flush wakes it: the sample
+/// first, then ErrFlushed before a newer sample, then that.
+///
+/// Ours would find the sample by itself, so it is kept blocked by a fence that does not end.
+#[test]
+fn test_reader_flush_pending_events() {
+    let Some((map, program)) = echo() else { return };
+    let (hold, gate) = gated();
+    let rings = Rings::options().bpf_output(&map).pages(1).wakeup(Wakeup::Events(2)).open().unwrap();
+    let reader = Reader::new(rings, Order::new().hold(hold)).unwrap();
+    let (handle, given, thread) = reading(reader);
+    // Nothing pending: the report is all there is.
+    handle.flush().unwrap();
+    assert!(matches!(given.recv_timeout(LONG), Ok(Err(Error::Flushed))));
+
+    assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
+    assert!(given.recv_timeout(millis(300)).is_err(), "seen and held");
+    handle.flush().unwrap();
+    assert!(given.recv_timeout(millis(500)).is_err(), "not before what is held is proven");
+    assert_eq!(program.run_with(0, &[2]).unwrap(), 0);
+    gate.store(true, Ordering::SeqCst);
+    assert!(matches!(given.recv_timeout(LONG), Ok(Ok(1))));
+    assert!(matches!(given.recv_timeout(LONG), Ok(Err(Error::Flushed))));
+    assert!(matches!(given.recv_timeout(LONG), Ok(Ok(2))));
+    assert!(given.recv_timeout(millis(50)).is_err(), "reported once");
+    handle.close();
+    thread.join().unwrap();
+}
+
+/// The same of everything that is in all rings, under every hold rule; and flushes that nobody has noticed yet are one.
+#[test]
+fn test_reader_flush_pending_events_of_all_rings() {
+    let Some((map, program)) = echo() else { return };
+    let cpus = load::online();
+    for hold in holds() {
+        let rings = Rings::options().bpf_output(&map).pages(4).open().unwrap();
+        let mut reader = Reader::new(rings, Order::new().hold(hold.clone())).unwrap();
+        let handle = reader.handle();
+        for value in 0..50 {
+            assert_eq!(program.run_with(cpus[value as usize % cpus.len()], &[value]).unwrap(), 0);
+        }
+        handle.flush().unwrap();
+        handle.flush().unwrap();
+        assert_eq!(next(&mut reader), 0, "{hold}");
+        assert_eq!(program.run_with(0, &[1000]).unwrap(), 0);
+        for value in 1..50 {
+            assert_eq!(next(&mut reader), value, "{hold}");
+        }
+        assert!(matches!(reader.next(), Err(Error::Flushed)), "{hold}");
+        assert_eq!(next(&mut reader), 1000, "{hold}");
+        assert!(reader.next_timeout(millis(20)).unwrap().is_none(), "{hold}: reported once");
+    }
+}
+
+/// The same of numbers without holes, which need no fence to come out: not before a report that is due, and what is missing is
+/// said before it.
+#[test]
+fn test_reader_flush_pending_events_of_dense_numbers() {
+    let Some((map, program)) = echo() else { return };
+    for report in ["flush", "deadline"] {
+        let rings = Rings::options().bpf_output(&map).pages(1).open().unwrap();
+        let hold = Hold::Dense { first: Some(0), fence: Fence::Auto };
+        let mut reader = Reader::new(rings, Order::new().key(Key::Payload(0)).hold(hold)).unwrap();
+        for value in [0, 2] {
+            assert_eq!(program.run_with(0, &[value]).unwrap(), 0);
+        }
+        match report {
+            "flush" => reader.handle().flush().unwrap(),
+            _ => reader.set_deadline(Some(Instant::now())).unwrap(),
+        }
+        assert_eq!(next(&mut reader), 0);
+        assert_eq!(program.run_with(0, &[3]).unwrap(), 0);
+        let gap = reader.next().unwrap();
+        assert!(matches!(gap.what(), What::Gap(gap) if (gap.first, gap.last) == (1, 1)), "{gap:?}");
+        drop(gap);
+        assert_eq!(next(&mut reader), 2, "{report}");
+        assert!(matches!(reader.next(), Err(Error::Flushed | Error::Deadline)), "{report}");
+        assert_eq!(next(&mut reader), 3, "{report}");
+    }
+}
+
+/// TestPerfReaderLostSample: a page full of records of 192 bytes, of which there are n; one more fails, a small one fits. Read
+/// gives exactly n + 2 records, and the one that is no sample has LostSamples 1.
+///
+/// Sizes of 2^n + 2^(n+1) leave 64 or 128 bytes in a page of any size: for LOST, which takes 32 bytes here, and 24 more.
+#[test]
+fn test_perf_reader_lost_sample() {
+    let Some(map) = kernel("make a perf event array", Map::perf_event_array(load::slots())) else { return };
+    let array = Map::array(256, 1).unwrap();
+    // Header, time and length are 20 bytes.
+    let large = bpf::emitter(&map, &array, 192 - 20).unwrap();
+    let small = bpf::emitter(&map, &array, 24 - 20).unwrap();
+    let most = foreign::page_size() / 192;
+    for hold in holds() {
+        let rings = Rings::options().bpf_output(&map).pages(1).open().unwrap();
+        let mut reader = Reader::new(rings, Order::new().hold(hold.clone())).unwrap();
+        for _ in 0..most {
+            assert_eq!(large.run_on(0).unwrap(), 0);
+        }
+        assert_eq!(large.run_on(0).unwrap(), -libc::ENOSPC);
+        assert_eq!(small.run_on(0).unwrap(), 0);
+        let mut lost = Vec::new();
+        for place in 0..most + 2 {
+            let event = reader.next_timeout(LONG).unwrap().expect("as many as fitted, and LOST");
+            match event.what() {
+                What::Lost(loss) => lost.push((place, loss.count)),
+                What::Record(record) => {
+                    let length = if place < most { 192 } else { 24 };
+                    assert_eq!(record.as_bytes().len(), length, "{hold}: {place}");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(lost, [(most, 1)], "{hold}: before the record that came with it");
+        assert!(reader.next_timeout(millis(20)).unwrap().is_none());
+        let ring = reader.ring_stats().find(|ring| ring.cpu == 0).unwrap();
+        assert_eq!((ring.records, ring.lost), (most as u64 + 1, 1));
+    }
+}
+
+/// The numbers that a stopped recorder gives.
+fn recorded(frozen: &perfweave::Frozen<'_>) -> Vec<u64> {
+    let number = |event: perfweave::Event<'_>| Some(event.record()?.payload()?.u64(0).expect("eight bytes"));
+    frozen.events().filter_map(number).collect()
+}
+
+/// TestPerfReaderOverwritable: Read before Pause is errMustBePaused; after Pause, samples come from the newest to the oldest,
+/// Remaining -1.
+///
+/// To read before the stop is impossible by type. Ours come oldest first, and backwards if that is asked for.
+#[test]
+fn test_perf_reader_overwritable() {
+    let Some((map, program)) = echo() else { return };
+    let page = foreign::page_size() as u64;
+    let options = Rings::options().bpf_output(&map).pages(1);
+    let mut recorder = Recorder::open(options, Key::Time, &Fence::Auto).unwrap();
+    let most = page / 32;
+    let mut last = 0;
+    for round in 1..4 {
+        for _ in 0..most + round {
+            last += 1;
+            assert_eq!(program.run_with(0, &[last]).unwrap(), 0, "never full");
+        }
+        let frozen = recorder.freeze().unwrap();
+        assert_eq!(program.run_with(0, &[0]).unwrap(), -libc::ENOSPC, "stopped");
+        let numbers = recorded(&frozen);
+        // What came after a stop is preceded by LOST, which takes the place of a record.
+        let lost = frozen.events().filter(|event| matches!(event.what(), What::Lost(_))).count() as u64;
+        assert_eq!(numbers.len() as u64 + lost, most);
+        assert_eq!(numbers, (last + 1 - numbers.len() as u64..=last).collect::<Vec<_>>(), "the newest, in order");
+        let newest = frozen.events().next_back().and_then(|event| event.record()?.payload()?.u64(0));
+        assert_eq!(newest, Some(last));
+        assert!(frozen.complete_from().is_some(), "older ones were written over");
+        drop(frozen);
+    }
+}
+
+/// TestPerfReaderOverwritableEmpty: paused and empty, Read is DeadlineExceeded; Resume works.
+#[test]
+fn test_perf_reader_overwritable_empty() {
+    let Some((map, program)) = echo() else { return };
+    let options = Rings::options().bpf_output(&map).pages(1);
+    let mut recorder = Recorder::open(options, Key::Time, &Fence::Auto).unwrap();
+    for _ in 0..2 {
+        let frozen = recorder.freeze().unwrap();
+        assert_eq!((frozen.events().count(), frozen.complete_from()), (0, None));
+        frozen.resume().unwrap();
+    }
+    assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
+    assert_eq!(recorded(&recorder.freeze().unwrap()), [1]);
+}
+
+/// `perf/ring_test.go`, TestRingBufferReverseReader: what is read again after more was written is what is newest; what was
+/// not read before is discarded if it was written over, and a ring that was written over whole is read once whole.
+///
+/// Ours consumes nothing: each stop gives all that the ring holds.
+#[test]
+fn test_ring_buffer_reverse_reader() {
+    let Some((map, program)) = echo() else { return };
+    let most = foreign::page_size() as u64 / 32;
+    let options = Rings::options().bpf_output(&map).pages(1);
+    let mut recorder = Recorder::open(options, Key::Time, &Fence::Auto).unwrap();
+    let write = |numbers: std::ops::Range<u64>| {
+        numbers.for_each(|number| assert_eq!(program.run_with(0, &[number]).unwrap(), 0));
+    };
+    write(0..2);
+    let frozen = recorder.freeze().unwrap();
+    // Read in part.
+    assert_eq!(frozen.events().next().and_then(|event| event.record()?.payload()?.u64(0)), Some(0));
+    let before = frozen.events().next_back().and_then(|event| event.key());
+    for _ in 0..2 {
+        assert_eq!(program.run_with(0, &[0]).unwrap(), -libc::ENOSPC);
+    }
+    drop(frozen);
+    write(2..4);
+    let frozen = recorder.freeze().unwrap();
+    assert_eq!(recorded(&frozen), [0, 1, 2, 3]);
+    // What was refused meanwhile is said where it is missing.
+    let lost = frozen.events().nth(2).unwrap();
+    let What::Lost(loss) = lost.what() else { panic!("{lost:?}") };
+    assert_eq!((loss.count, loss.after, loss.until), (2, before, frozen.events().nth(3).unwrap().key()));
+    drop(frozen);
+    // It takes the place of a record.
+    write(4..most - 1);
+    let frozen = recorder.freeze().unwrap();
+    assert_eq!((recorded(&frozen), frozen.events().len() as u64), ((0..most - 1).collect(), most));
+    drop(frozen);
+    write(most - 1..most);
+    assert_eq!(recorded(&recorder.freeze().unwrap()), (1..most).collect::<Vec<_>>(), "over the oldest");
+    write(most..2 * most);
+    assert_eq!(recorded(&recorder.freeze().unwrap()), (most..2 * most).collect::<Vec<_>>(), "once, whole");
+}
+
+/// TestPerfReaderClose: Close unblocks a Read within a second; a second Close does nothing; Read after Close fails.
+#[test]
+fn test_perf_reader_close() {
+    let Some((map, program)) = echo() else { return };
+    let tries = (0..5).map(|_| {
+        let rings = Rings::options().bpf_output(&map).pages(1).open().unwrap();
+        let mut reader = Reader::new(rings, Order::new()).unwrap();
+        let handle = reader.handle();
+        let (took, given) = woken_after(&mut reader, || handle.close());
+        assert!(matches!(given, Err(Error::Closed)), "{given:?}");
+        handle.close();
+        assert!(matches!(reader.next(), Err(Error::Closed)));
+        assert!(matches!(reader.try_next(), Err(Error::Closed)));
+        assert!(matches!(reader.next_timeout(LONG), Err(Error::Closed)));
+        assert!(matches!(reader.batch(LONG), Err(Error::Closed)));
+        assert!(reader.events(LONG).next().is_none());
+        assert_eq!(program.run_with(0, &[1]).unwrap(), -libc::ENOENT, "nothing is written for nobody");
+        assert_closed(&handle);
+        drop(reader);
+        assert_closed(&handle);
+        took
+    });
+    let best = tries.min().unwrap();
+    assert!(best < SOON, "{best:?}");
+}
+
+fn assert_closed(handle: &Handle) {
+    handle.close();
+    assert!(matches!(handle.flush(), Err(Error::Closed)));
+    assert!(matches!(handle.pause(Pause::Slots), Err(Error::Closed)));
+    assert!(matches!(handle.pause(Pause::Output), Err(Error::Closed)));
+    assert!(matches!(handle.resume(), Err(Error::Closed)));
+    assert!(matches!(handle.set_deadline(None), Err(Error::Closed)));
+}
+
+/// A reader that is dropped is closed, for whoever still has a handle. What was ready before a close is not given after it.
+#[test]
+fn test_perf_reader_close_by_dropping() {
+    let Some((map, program)) = echo() else { return };
+    for close_first in [false, true] {
+        let rings = Rings::options().bpf_output(&map).pages(1).open().unwrap();
+        let mut reader = Reader::new(rings, Order::new().hold(Hold::None)).unwrap();
+        let handle = reader.handle();
+        for value in 0..3 {
+            assert_eq!(program.run_with(0, &[value]).unwrap(), 0);
+        }
+        assert_eq!(next(&mut reader), 0);
+        if close_first {
+            handle.close();
+            assert!(matches!(reader.next(), Err(Error::Closed)));
+        }
+        drop(reader);
+        assert_closed(&handle.clone());
+        assert_eq!(program.run_with(0, &[1]).unwrap(), -libc::ENOENT);
+    }
+}
+
+/// TestCreatePerfEvent: an event with a watermark of one byte opens on CPU 0.
+#[test]
+fn test_create_perf_event() {
+    let Some((map, _)) = echo() else { return };
+    let rings = Rings::options().bpf_output(&map).pages(1).cpus([0]).wakeup(Wakeup::Bytes(1)).open().unwrap();
+    assert_eq!((rings.len(), rings.fds().count()), (1, 1));
+}
+
+/// TestReadRecord: a record of no known type is an IsUnknownEvent error. Theirs has then read its header only, and takes the
+/// body for the next record's.
+///
+/// Ours gives it as it is, and goes on behind it. What no record can be, such as the zeros of theirs, is damage:
+/// `bad_sizes_are_damage_and_the_ring_is_taken_up_again` in `merge_cases.rs`.
+#[test]
+fn test_read_record_of_unknown_type() {
+    let kernel = sim::Kernel::new(&[0]);
+    let mut reader = Reader::new(kernel.rings(), Order::new().hold(kernel.hold())).unwrap();
+    for (round, length) in [(0, 0), (1, 8), (2, 256), (3, 4000)] {
+        kernel.emit(0, 10 * round + 1, &1u64.to_ne_bytes());
+        kernel.begin(0, 10 * round + 2);
+        assert!(kernel.write_other(0, Kind(200), 7, &vec![0xff; length]));
+        kernel.end(0);
+        kernel.emit(0, 10 * round + 3, &2u64.to_ne_bytes());
+        assert_eq!(next(&mut reader), 1);
+        let unknown = reader.next().unwrap();
+        let record = unknown.record().unwrap();
+        assert_eq!((record.kind(), record.misc(), record.time()), (Kind(200), 7, Some(10 * round + 2)));
+        assert_eq!(record.body().get(0..length).unwrap().to_vec(), vec![0xff; length]);
+        drop(unknown);
+        assert_eq!(next(&mut reader), 2);
+    }
+    assert_eq!(reader.stats().damaged, 0);
+}
+
+/// TestPause: Resume does nothing while running; a sample is read; after Pause output fails, and a blocked Read stays blocked
+/// for 250 ms; Pause again does nothing; after Resume the blocked Read has the next sample within 250 ms; after Close both
+/// are ErrClosed.
+///
+/// cilium's is `Pause::Slots`: programs get `-ENOENT` and nobody counts. Under `Pause::Output` they get `-ENOSPC`, and it is
+/// counted.
+#[test]
+fn test_pause() {
+    let Some((map, program)) = echo() else { return };
+    let cpus = load::online();
+    for (how, refusal) in [(Pause::Slots, -libc::ENOENT), (Pause::Output, -libc::ENOSPC)] {
+        let rings = Rings::options().bpf_output(&map).pages(1).open().unwrap();
+        let (handle, given, thread) = reading(Reader::new(rings, Order::new()).unwrap());
+        handle.resume().unwrap();
+        handle.resume().unwrap();
+        assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
+        assert!(matches!(given.recv_timeout(LONG), Ok(Ok(1))));
+        let waits = (0..3).map(|round| {
+            handle.pause(how).unwrap();
+            for _ in 0..2 {
+                for &cpu in &cpus {
+                    assert_eq!(program.run_with(cpu, &[2]).unwrap(), refusal);
+                }
+                handle.pause(how).unwrap();
+            }
+            assert!(given.recv_timeout(millis(250)).is_err(), "blocked");
+            handle.resume().unwrap();
+            handle.resume().unwrap();
+            let begin = Instant::now();
+            assert_eq!(program.run_with(0, &[10 + round]).unwrap(), 0);
+            let mut next = given.recv_timeout(LONG).unwrap().unwrap();
+            if how == Pause::Output {
+                assert_eq!(next, 2 << 32, "the two that CPU 0 lost");
+                next = given.recv_timeout(LONG).unwrap().unwrap();
+            }
+            assert_eq!(next, 10 + round);
+            begin.elapsed()
+        });
+        let best = waits.min().unwrap();
+        assert!(best < millis(250), "{best:?}");
+        handle.close();
+        thread.join().unwrap();
+        assert_closed(&handle);
+    }
+}
+
+/// Both ways of pausing at once: the program gets no further than the empty slot, and resuming lifts both.
+#[test]
+fn test_pause_in_both_ways_at_once() {
+    let Some((map, program)) = echo() else { return };
+    let rings = Rings::options().bpf_output(&map).pages(1).open().unwrap();
+    let mut reader = Reader::new(rings, Order::new().hold(Hold::None)).unwrap();
+    let handle = reader.handle();
+    handle.pause(Pause::Output).unwrap();
+    assert_eq!(program.run_with(0, &[1]).unwrap(), -libc::ENOSPC);
+    handle.pause(Pause::Slots).unwrap();
+    for _ in 0..5 {
+        assert_eq!(program.run_with(0, &[1]).unwrap(), -libc::ENOENT);
+    }
+    handle.resume().unwrap();
+    assert_eq!(program.run_with(0, &[2]).unwrap(), 0);
+    let event = reader.next().unwrap();
+    assert!(matches!(event.what(), What::Lost(lost) if lost.count == 1), "{event:?}: what the ring turned away");
+    drop(event);
+    assert_eq!(next(&mut reader), 2);
+    assert_eq!(reader.stats().lost, 1, "what found no slot is counted by nobody");
+
+    // What is paused when the reader goes stays off, and is nobody's afterwards.
+    handle.pause(Pause::Slots).unwrap();
+    drop(reader);
+    assert_eq!(program.run_with(0, &[1]).unwrap(), -libc::ENOENT);
+    let rings = Rings::options().bpf_output(&map).pages(1).open().unwrap();
+    assert_eq!(program.run_with(0, &[3]).unwrap(), 0);
+    drop(rings);
+}
+
+/// Events that have no slot are disabled by `Pause::Slots`, so that nothing of them is written or counted; `Pause::Output`
+/// counts them.
+#[test]
+fn test_pause_of_events_without_slots() {
+    let Some(_) = kernel("find tracefs", tracefs::find_or_mount()) else { return };
+    let switch = |cpu| load::pinned(cpu, || (0..50).for_each(|_| std::thread::sleep(Duration::from_micros(100))));
+    for how in [Pause::Slots, Pause::Output] {
+        let rings = Rings::options().tracepoint("sched:sched_switch").bytes(1 << 20).open().unwrap();
+        let mut reader = Reader::new(rings, Order::new().hold(Hold::None)).unwrap();
+        let handle = reader.handle();
+        switch(0);
+        assert!(reader.next_timeout(LONG).unwrap().is_some());
+        handle.pause(how).unwrap();
+        // What was written before. Nothing follows, although our own waiting is switching.
+        while reader.next_timeout(millis(50)).unwrap().is_some() {}
+        for cpu in load::online() {
+            switch(cpu);
+        }
+        assert!(reader.next_timeout(millis(100)).unwrap().is_none(), "{how:?}");
+        let before = reader.stats().lost;
+        handle.resume().unwrap();
+        for cpu in load::online() {
+            switch(cpu);
+        }
+        let mut records = 0;
+        while records < 50 {
+            records += u64::from(reader.next_timeout(LONG).unwrap().expect("running again").record().is_some());
+        }
+        let lost = reader.stats().lost - before;
+        assert_eq!(lost > 0, how == Pause::Output, "{lost} lost under {how:?}");
+    }
+}
+
+/// How long a reader sleeps on when so many records of 32 bytes are written on CPU 0, in several tries.
+fn woken_by(map: &Map, program: &Program, wakeup: Wakeup, records: u64) -> Vec<Duration> {
+    let tries = (0..5).map(|_| {
+        let rings = Rings::options().bpf_output(map).pages(1).cpus([0]).wakeup(wakeup).open().unwrap();
+        let mut reader = Reader::new(rings, Order::new().hold(Hold::None)).unwrap();
+        let (took, given) = woken_after(&mut reader, || {
+            (0..records).for_each(|value| assert_eq!(program.run_with(0, &[value]).unwrap(), 0));
+        });
+        assert_eq!(given.unwrap(), 0);
+        took
+    });
+    tries.collect()
+}
+
+fn assert_wakes(map: &Map, program: &Program, wakeup: Wakeup, at: u64) {
+    let tries = woken_by(map, program, wakeup, at);
+    assert!(tries.iter().min().unwrap() < &SOON, "{wakeup}: not woken by {at}: {tries:?}");
+    if at > 1 {
+        let tries = woken_by(map, program, wakeup, at - 1);
+        assert!(tries.iter().max().unwrap() > &SOON, "{wakeup}: woken by {} already: {tries:?}", at - 1);
+    }
+}
+
+/// TestPerfReaderWakeupEvents: with WakeupEvents 2 two events wake the reader, on one CPU, since each ring counts for itself.
+#[test]
+fn test_perf_reader_wakeup_events() {
+    let Some((map, program)) = echo() else { return };
+    assert_wakes(&map, &program, Wakeup::Events(1), 1);
+    assert_wakes(&map, &program, Wakeup::Events(2), 2);
+}
+
+/// The same of `Watermark`: more than so many bytes wake.
+#[test]
+fn test_perf_reader_watermark() {
+    let Some((map, program)) = echo() else { return };
+    assert_wakes(&map, &program, Wakeup::Bytes(1), 1);
+    assert_wakes(&map, &program, Wakeup::Bytes(63), 2);
+    assert_wakes(&map, &program, Wakeup::Bytes(64), 3);
+}
+
+/// TestReadWithoutWakeup: a perCPUBuffer of one byte is rounded up; one event under WakeupEvents 2 is readable with an
+/// immediate deadline.
+#[test]
+fn test_read_without_wakeup() {
+    let Some((map, program)) = echo() else { return };
+    for hold in holds() {
+        let rings = Rings::options().bpf_output(&map).bytes(1).wakeup(Wakeup::Events(2)).open().unwrap();
+        let mut reader = Reader::new(rings, Order::new().hold(hold.clone())).unwrap();
+        assert!(reader.ring_stats().all(|ring| ring.size == foreign::page_size() as u64));
+        assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
+        reader.set_deadline(Some(Instant::now())).unwrap();
+        assert_eq!(next(&mut reader), 1, "{hold}");
+        assert!(matches!(reader.next(), Err(Error::Deadline)), "{hold}");
+    }
+}
+
+/// `perf/ring_test.go`, TestPerfEventRing: a watermark that the buffer cannot hold is refused, also where it is written over
+/// and over; 8193 and 65537 bytes make a ring of at least as many, of 2^n whole pages.
+#[test]
+fn test_perf_event_ring() {
+    let Some((map, _)) = echo() else { return };
+    let page = foreign::page_size() as u32;
+    // The smallest record: header, time, length, 4 bytes.
+    let most = (page - 8) / 24;
+    for wakeup in [
+        Wakeup::Bytes(0),
+        Wakeup::Bytes(page - 8),
+        Wakeup::Bytes(page),
+        Wakeup::Bytes(u32::MAX),
+        Wakeup::Events(0),
+        Wakeup::Events(most + 1),
+    ] {
+        let options = || Rings::options().bpf_output(&map).pages(1).wakeup(wakeup);
+        for error in
+            [options().open().unwrap_err(), Recorder::open(options(), Key::Time, &Fence::Auto).map(drop).unwrap_err()]
+        {
+            assert!(matches!(error, Error::Wakeup { asked, .. } if asked == wakeup), "{error}");
+        }
+    }
+    for wakeup in [Wakeup::Bytes(page - 9), Wakeup::Events(most)] {
+        Rings::options().bpf_output(&map).pages(1).wakeup(wakeup).open().unwrap();
+    }
+    for bytes in [8193, 65537] {
+        let rings = Rings::options().bpf_output(&map).bytes(bytes).open().unwrap();
+        let size = rings.raw(0).unwrap().size as u64;
+        assert!(size >= bytes && size < 2 * bytes + u64::from(page), "{size}");
+        assert!(size.is_multiple_of(page.into()) && (size / u64::from(page)).is_power_of_two(), "{size}");
+    }
+}
+
+/// `internal/epoll/poller_test.go`, TestPollerDeadline: a deadline in the past is DeadlineExceeded, and one as far ahead as can
+/// be is interrupted by Close.
+///
+/// Also one that is moved from elsewhere while the reader waits for it.
+#[test]
+fn test_poller_deadline() {
+    let Some((map, _)) = echo() else { return };
+    let far = Instant::now() + Duration::from_secs(u32::MAX.into());
+    let tries = (0..5).map(|_| {
+        let rings = Rings::options().bpf_output(&map).pages(1).open().unwrap();
+        let mut reader = Reader::new(rings, Order::new()).unwrap();
+        let handle = reader.handle();
+        handle.set_deadline(Some(far)).unwrap();
+        let (moved, given) = woken_after(&mut reader, || handle.set_deadline(Some(Instant::now())).unwrap());
+        assert!(matches!(given, Err(Error::Deadline)), "{given:?}");
+        handle.set_deadline(Some(far)).unwrap();
+        let (closed, given) = woken_after(&mut reader, || handle.close());
+        assert!(matches!(given, Err(Error::Closed)), "{given:?}");
+        (moved, closed)
+    });
+    let (moved, closed): (Vec<_>, Vec<_>) = tries.unzip();
+    assert!(moved.iter().min().unwrap() < &SOON, "{moved:?}");
+    assert!(closed.iter().min().unwrap() < &SOON, "{closed:?}");
+}
+
+/// `internal/epoll/poller_test.go`, TestPollerFlush: a blocked Wait is ErrFlushed.
+#[test]
+fn test_poller_flush() {
+    let Some((map, _)) = echo() else { return };
+    let rings = Rings::options().bpf_output(&map).pages(1).open().unwrap();
+    let mut reader = Reader::new(rings, Order::new()).unwrap();
+    let handle = reader.handle();
+    let tries: Vec<_> = (0..5)
+        .map(|_| {
+            let (took, given) = woken_after(&mut reader, || handle.flush().unwrap());
+            assert!(matches!(given, Err(Error::Flushed)), "{given:?}");
+            took
+        })
+        .collect();
+    assert!(tries.iter().min().unwrap() < &SOON, "{tries:?}");
+}
+
+/// Records of kinds that nobody asked to be told apart, in the same rings as BPF output: nothing is taken for something else,
+/// whichever lies next to which.
+#[test]
+fn test_read_record_beside_others() {
+    let Some((map, program)) = echo() else { return };
+    let mut attr = foreign::software(bindings::PERF_COUNT_SW_DUMMY, 0);
+    attr.set_comm(1);
+    attr.set_task(1);
+    attr.set_mmap(1);
+    let rings = Rings::options().bpf_output(&map).event(&attr).open().unwrap();
+    let mut reader = Reader::new(rings, Order::new()).unwrap();
+    for value in 0..20 {
+        assert_eq!(program.run_with(0, &[value]).unwrap(), 0);
+        std::process::Command::new("true").status().unwrap();
+    }
+    reader.handle().flush().unwrap();
+    let (mut numbers, mut others) = (Vec::new(), 0);
+    loop {
+        match reader.next() {
+            Ok(event) => match event.record() {
+                Some(record) if record.kind() == Kind::SAMPLE => numbers.push(number(&event)),
+                Some(record) => {
+                    assert!([Kind::COMM, Kind::FORK, Kind::EXIT, Kind::MMAP].contains(&record.kind()), "{record:?}");
+                    others += 1;
+                }
+                None => panic!("{event:?}"),
+            },
+            Err(Error::Flushed) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert_eq!(numbers, (0..20).collect::<Vec<_>>());
+    assert!(others >= 60, "{others}: a fork, a comm and an exit each");
+}

@@ -1,0 +1,295 @@
+//! What no other reader of perf rings has a test for, on live kernel rings. Hostile bytes are elsewhere: what BPF output can do
+//! is in `live_rings.rs`, what no kernel does in `merge_cases.rs`.
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{ForkResult, fork};
+use perfweave::{Error, Event, Fence, Handle, Hold, Key, Order, Pause, Reader, Recorder, Rings, Wakeup};
+use perfweave_support::bpf::{self, Map, Program};
+use perfweave_support::{kernel, load};
+use std::ops::ControlFlow;
+use std::os::fd::AsFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+const LONG: Duration = Duration::from_secs(10);
+
+/// An array for this machine's CPUs, and a program that outputs what it is given.
+fn echo() -> Option<(Map, Program)> {
+    let map = kernel("make a perf event array", Map::perf_event_array(load::slots()))?;
+    let program = kernel("load a BPF program", bpf::echo(&map))?;
+    Some((map, program))
+}
+
+fn number(event: &Event<'_>) -> u64 {
+    event.record().and_then(|record| record.payload()?.u64(0)).unwrap_or_else(|| panic!("{event:?}"))
+}
+
+/// What a child of this process ends with. One that does not end is killed.
+fn in_child(what: impl FnOnce() -> i32) -> i32 {
+    // SAFETY: the child runs `what`, which allocates little and takes no lock of another thread's, and leaves.
+    match unsafe { fork() }.unwrap() {
+        ForkResult::Child => {
+            let code = catch_unwind(AssertUnwindSafe(what)).unwrap_or(99);
+            // SAFETY: leaves without running anything of ours.
+            unsafe { libc::_exit(code) }
+        }
+        ForkResult::Parent { child } => {
+            let begin = Instant::now();
+            loop {
+                match waitpid(child, Some(WaitPidFlag::WNOHANG)).unwrap() {
+                    WaitStatus::StillAlive if begin.elapsed() < LONG => std::thread::sleep(Duration::from_millis(5)),
+                    WaitStatus::StillAlive => {
+                        kill(child, Signal::SIGKILL).unwrap();
+                        waitpid(child, None).unwrap();
+                        panic!("the child hangs");
+                    }
+                    WaitStatus::Exited(_, code) => return code,
+                    died => panic!("{died:?}"),
+                }
+            }
+        }
+    }
+}
+
+/// The number of the first that does not hold, from 1 on; 0 if all do.
+fn first_false(all: &[bool]) -> i32 {
+    all.iter().position(|holds| !holds).map_or(0, |at| at as i32 + 1)
+}
+
+fn is_forked<T>(answer: Result<T, Error>) -> bool {
+    matches!(answer, Err(Error::Forked))
+}
+
+fn handle_is_forked(handle: &Handle) -> bool {
+    handle.close();
+    is_forked(handle.flush())
+        && is_forked(handle.pause(Pause::Slots))
+        && is_forked(handle.pause(Pause::Output))
+        && is_forked(handle.resume())
+        && is_forked(handle.set_deadline(None))
+}
+
+/// A child does not have its parent's rings, and is told so; nothing it does with them harms its parent's.
+#[test]
+fn a_forked_child_is_told_and_harms_nothing() {
+    let Some((map, program)) = echo() else { return };
+    for hold in [Hold::FENCE, Hold::Fence(Fence::EXPEDITED), Hold::None] {
+        let rings = Rings::options().bpf_output(&map).pages(1).open().unwrap();
+        let mut reader = Reader::new(rings, Order::new().hold(hold.clone())).unwrap();
+        let handle = reader.handle();
+        assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
+        assert_eq!(number(&reader.next().unwrap().event()), 1);
+        // Ready, or held, when it is forked.
+        assert_eq!(program.run_with(0, &[2]).unwrap(), 0);
+        let mut reader = Some(reader);
+        let code = in_child(|| {
+            let mut reader = reader.take().unwrap();
+            let code = first_false(&[
+                is_forked(reader.try_next()),
+                is_forked(reader.next()),
+                is_forked(reader.next_timeout(LONG)),
+                is_forked(reader.batch(LONG)),
+                is_forked(reader.for_each(|_| ())),
+                is_forked(reader.set_deadline(None)),
+                handle_is_forked(&handle),
+            ]);
+            drop(reader);
+            if code == 0 && !handle_is_forked(&handle) { 50 } else { code }
+        });
+        assert_eq!(code, 0, "{hold}");
+        // The child is gone, and with it all it had.
+        let mut reader = reader.take().unwrap();
+        assert_eq!(number(&reader.next().unwrap().event()), 2, "{hold}");
+        for cpu in load::online() {
+            assert_eq!(program.run_with(cpu, &[3]).unwrap(), 0, "{hold}: the slot is set");
+            let event = reader.next_timeout(LONG).unwrap().expect("it comes");
+            assert_eq!((event.cpu(), number(&event.event())), (Some(cpu), 3), "{hold}");
+        }
+        handle.flush().unwrap();
+        assert!(matches!(reader.next(), Err(Error::Flushed)));
+        drop(reader);
+        assert_eq!(program.run_with(0, &[4]).unwrap(), -libc::ENOENT);
+    }
+}
+
+/// The same of rings that nobody reads yet, and of a recorder.
+#[test]
+fn a_forked_child_may_drop_rings_and_recorders() {
+    let Some((map, program)) = echo() else { return };
+    let mut rings = Some(Rings::options().bpf_output(&map).pages(1).open().unwrap());
+    assert_eq!(in_child(|| rings.take().map_or(1, |rings| first_false(&[rings.len() == load::online().len()]))), 0);
+    assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
+    let mut numbers = Vec::new();
+    let _ = rings.take().unwrap().drain(|event| {
+        numbers.push(number(&event));
+        ControlFlow::<()>::Continue(())
+    });
+    assert_eq!(numbers, [1]);
+
+    let options = Rings::options().bpf_output(&map).pages(1);
+    let mut recorder = Some(Recorder::open(options, Key::Time, &Fence::Auto).unwrap());
+    assert_eq!(program.run_with(0, &[2]).unwrap(), 0);
+    let code = in_child(|| {
+        let mut recorder = recorder.take().unwrap();
+        first_false(&[is_forked(recorder.freeze())])
+    });
+    assert_eq!(code, 0);
+    let mut recorder = recorder.take().unwrap();
+    assert_eq!(program.run_with(0, &[3]).unwrap(), 0);
+    assert!(recorder.freeze().unwrap().events().map(|event| number(&event)).eq([2, 3]));
+}
+
+/// What rings can do without a reader does not reach the parent's either.
+#[test]
+fn a_forked_child_cannot_pause_its_parents_rings() {
+    let Some((map, program)) = echo() else { return };
+    let rings = Rings::options().bpf_output(&map).pages(1).open().unwrap();
+    let code = in_child(|| {
+        first_false(&[
+            is_forked(rings.pause(Pause::Slots)),
+            is_forked(rings.pause(Pause::Output)),
+            is_forked(rings.pause_output(0, true)),
+            is_forked(rings.resume()),
+        ])
+    });
+    assert_eq!(code, 0);
+    assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
+}
+
+/// A child may open its own.
+#[test]
+fn a_forked_child_may_open_its_own() {
+    let Some((map, program)) = echo() else { return };
+    let rings = Rings::options().bpf_output(&map).pages(1).open().unwrap();
+    let other = Map::perf_event_array(load::slots()).unwrap();
+    let others = bpf::echo(&other).unwrap();
+    let code = in_child(|| {
+        let rings = Rings::options().bpf_output(&other).pages(1).open().unwrap();
+        let mut reader = Reader::new(rings, Order::new()).unwrap();
+        let written = others.run_with(0, &[5]).is_ok_and(|answer| answer == 0);
+        let code = first_false(&[written, number(&reader.next().unwrap().event()) == 5]);
+        drop(reader);
+        code
+    });
+    assert_eq!(code, 0);
+    assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
+    drop(rings);
+}
+
+/// Polling an epoll instance from another consumes what it would say: who is woken looks at the rings, and all is there.
+#[test]
+fn a_wake_through_a_nested_epoll_still_yields() {
+    let Some((map, program)) = echo() else { return };
+    let rings = Rings::options().bpf_output(&map).wakeup(Wakeup::Events(1)).open().unwrap();
+    let mut reader = Reader::new(rings, Order::new().hold(Hold::None)).unwrap();
+    let (inner, outer) = [(); 2].map(|()| Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap()).into();
+    inner.add(reader.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, 0)).unwrap();
+    outer.add(&inner.0, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, 0)).unwrap();
+    let poll = |epoll: &Epoll, timeout: EpollTimeout| {
+        let mut events = [EpollEvent::empty()];
+        epoll.wait(&mut events, timeout).unwrap()
+    };
+    let cpus = load::online();
+    for value in 0..20 {
+        assert!(reader.try_next().unwrap().is_none());
+        while poll(&outer, EpollTimeout::ZERO) > 0 {}
+        let cpu = cpus[value as usize % cpus.len()];
+        assert_eq!(program.run_with(cpu, &[value]).unwrap(), 0);
+        assert_eq!(poll(&outer, EpollTimeout::from(5000u16)), 1, "the wake comes through");
+        // Whatever the inner one says now.
+        poll(&inner, EpollTimeout::ZERO);
+        let event = reader.try_next().unwrap().expect("it is there");
+        assert_eq!((event.cpu(), number(&event.event())), (Some(cpu), value));
+    }
+}
+
+/// A record behind which smaller keys lie in its ring: they are yielded first, and the tail waits for it.
+#[test]
+fn a_tail_never_passes_what_is_not_yielded() {
+    let Some((map, program)) = echo() else { return };
+    let rings = Rings::options().bpf_output(&map).pages(1).cpus([0]).open().unwrap();
+    let mut reader = Reader::new(rings, Order::new().key(Key::Payload(0)).hold(Hold::None)).unwrap();
+    for value in [4, 1, 3, 2, 5] {
+        assert_eq!(program.run_with(0, &[value]).unwrap(), 0);
+    }
+    for (expected, tail) in [(1, 0), (2, 0), (3, 0), (4, 4 * 32), (5, 5 * 32)] {
+        let event = reader.try_next().unwrap().unwrap();
+        assert_eq!(number(&event.event()), expected);
+        // What is given up while it is borrowed comes again, and its bytes stay.
+        std::mem::forget(event);
+        reader.publish();
+        assert!(reader.rings().raw(0).unwrap().tail < tail.max(1), "{expected} is not consumed");
+        let event = reader.try_next().unwrap().unwrap();
+        assert_eq!(number(&event.event()), expected);
+        drop(event);
+        reader.publish();
+        assert_eq!(reader.rings().raw(0).unwrap().tail, tail, "{expected}");
+    }
+}
+
+/// What a drain was panicked out of is consumed up to and with the event it panicked at, and no further.
+#[test]
+fn a_panic_in_a_drain_leaves_the_tail_behind_its_event() {
+    let Some((map, program)) = echo() else { return };
+    let mut rings = Rings::options().bpf_output(&map).pages(1).open().unwrap();
+    for value in 0..5 {
+        assert_eq!(program.run_with(0, &[value]).unwrap(), 0);
+    }
+    let drain = |rings: &mut Rings, bomb: u64| {
+        let mut numbers = Vec::new();
+        let drained = catch_unwind(AssertUnwindSafe(|| {
+            rings.drain(|event| {
+                numbers.push(number(&event));
+                assert_ne!(number(&event), bomb, "the consumer panics");
+                ControlFlow::<()>::Continue(())
+            })
+        }));
+        (drained.is_err(), numbers)
+    };
+    assert_eq!(drain(&mut rings, 2), (true, vec![0, 1, 2]));
+    assert_eq!(rings.raw(0).unwrap().tail, 3 * 32);
+    assert_eq!(drain(&mut rings, 100), (false, vec![3, 4]));
+    assert_eq!(rings.raw(0).unwrap().tail, 5 * 32);
+}
+
+/// CPUs with holes between them: every ring, slot and event goes by its CPU's own number. With two CPUs, the hole is CPU 0.
+#[test]
+fn cpus_with_holes_keep_their_numbers() {
+    let Some((map, program)) = echo() else { return };
+    let sparse: Vec<u32> = load::online().into_iter().rev().step_by(2).collect();
+    if sparse.len() == load::online().len() {
+        return eprintln!("SKIPPED, nothing was tested: one CPU");
+    }
+    let rings = Rings::options().bpf_output(&map).pages(1).cpus(sparse.iter().copied()).open().unwrap();
+    let mut reader = Reader::new(rings, Order::new()).unwrap();
+    for cpu in load::online() {
+        let answer = program.run_with(cpu, &[cpu.into()]).unwrap();
+        assert_eq!(answer, if sparse.contains(&cpu) { 0 } else { -libc::ENOENT }, "CPU {cpu}");
+        if answer == 0 {
+            let event = reader.next_timeout(LONG).unwrap().unwrap();
+            assert_eq!((event.cpu(), number(&event.event())), (Some(cpu), cpu.into()));
+        }
+    }
+}
+
+/// The user's descriptor is not needed once the rings are open, nor is ours once theirs is: slots live as long as either does.
+#[test]
+fn a_map_whose_descriptor_was_closed_keeps_its_slots() {
+    let Some((map, program)) = echo() else { return };
+    let mut readers = Vec::new();
+    for _ in 0..2 {
+        let duplicate = map.as_fd().try_clone_to_owned().unwrap();
+        let rings = Rings::options().bpf_output(&duplicate).pages(1).open().unwrap();
+        drop(duplicate);
+        readers.push(Reader::new(rings, Order::new().hold(Hold::None)).unwrap());
+    }
+    drop(map);
+    // A slot has one event: the second reader took the output over.
+    assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
+    assert!(readers[0].next_timeout(Duration::from_millis(50)).unwrap().is_none());
+    assert_eq!(number(&readers[1].next().unwrap().event()), 1);
+    readers.clear();
+    assert_eq!(program.run_with(0, &[1]).unwrap(), -libc::ENOENT);
+}
