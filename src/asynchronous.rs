@@ -4,6 +4,8 @@ use crate::control::Handle;
 use crate::engine::{Engine, Turn};
 use crate::error::Error;
 use crate::event::OwnedEvent;
+use crate::fence::Fences;
+use crate::hold::Hold;
 use crate::merge::{Batch, Lent, Order, RingStats, Stats};
 use crate::rings::Rings;
 use crate::sys::register::Registered;
@@ -121,11 +123,22 @@ impl AsyncReader {
         }
         loop {
             // First whatever may wake us, then a look: what is written behind the look wakes us.
-            for fd in &self.fds {
+            let mut failed = Ok(());
+            self.fds.retain(|fd| {
                 while let Poll::Ready(guard) = fd.get().poll_read_ready(cx) {
-                    guard.map_err(|errno| Error::System { what: "wait", errno })?.clear_ready();
+                    match guard {
+                        // Hung up, which is never cleared, as when the task of an event is gone. The ticks go on.
+                        Ok(guard) if guard.ready().is_read_closed() => return false,
+                        Ok(mut guard) => guard.clear_ready(),
+                        Err(errno) => {
+                            failed = Err(Error::System { what: "wait", errno });
+                            break;
+                        }
+                    }
                 }
-            }
+                true
+            });
+            failed?;
             let Turn::Sleep(pause) = self.engine.turn()? else { return Poll::Ready(Ok(())) };
             if self.engine.merge.rings().len() != self.rings {
                 self.register()?;
@@ -160,8 +173,34 @@ impl AsyncReader {
     }
 
     /// Gives the bytes of all yielded events back to the kernel now. See [`Reader::publish`](crate::Reader::publish).
+    ///
+    /// # Panics
+    /// As there.
     pub fn publish(&mut self) {
         self.engine.merge.publish();
+    }
+
+    /// Sets when to give up waiting; `None` for never. See [`Handle::set_deadline`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn set_deadline(&self, deadline: Option<std::time::Instant>) -> Result<(), Error> {
+        self.handle().set_deadline(deadline)
+    }
+
+    /// The hold rule in force.
+    pub fn hold(&self) -> &Hold {
+        &self.engine.hold
+    }
+
+    /// The way in which grace periods are waited for. See [`Reader::fence`](crate::Reader::fence).
+    pub fn fence(&self) -> Option<&'static str> {
+        self.engine.fences.as_ref().map(Fences::name)
+    }
+
+    /// How long the last fence took until its end was noticed.
+    pub fn fence_latency(&self) -> Option<Duration> {
+        self.engine.fences.as_ref().map(Fences::latency)
     }
 
     /// What was done so far.
@@ -182,6 +221,15 @@ impl AsyncReader {
     /// The rings that are read.
     pub fn rings(&self) -> &Rings {
         self.engine.merge.rings()
+    }
+}
+
+impl Drop for AsyncReader {
+    fn drop(&mut self) {
+        if self.engine.is_forked() {
+            // To unregister them would be to take them out of the epoll instance that is the parent's too.
+            std::mem::forget(std::mem::take(&mut self.fds));
+        }
     }
 }
 

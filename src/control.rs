@@ -64,14 +64,14 @@ impl Handle {
     /// force at once. A writer that is inside at this moment finishes.
     ///
     /// # Errors
-    /// [`Error::Closed`], [`Error::Forked`]; [`Error::Slot`], [`Error::Control`] if the kernel refuses, and then some rings
-    /// are paused and others are not: try again, or resume.
+    /// [`Error::Closed`], [`Error::Forked`]; [`Error::Slot`], [`Error::Control`] if the kernel refuses. All rings are tried; the
+    /// first refusal is reported, and the others are paused.
     pub fn pause(&self, how: Pause) -> Result<(), Error> {
         self.0.check()?;
         self.0.outlets().pause(how)
     }
 
-    /// Lets output into all rings again, however it was paused. Does nothing where it was not.
+    /// Lets output into all rings again, however it was paused, one ring alone too. Does nothing where it was not.
     ///
     /// # Errors
     /// As [`Handle::pause`].
@@ -250,17 +250,25 @@ pub(crate) struct Outlets {
     events: Vec<Outlet>,
     output_paused: bool,
     slots_paused: bool,
+    /// Everything was stopped for good.
+    retired: bool,
 }
 
 impl Outlets {
     /// Adds a ring, paused if the others are.
     pub(crate) fn add_gate(&mut self, cpu: u32, gate: Gate) -> Result<(), Error> {
+        self.turn_as_others(cpu, &gate)?;
+        self.push_gate(cpu, gate);
+        Ok(())
+    }
+
+    /// Pauses a ring if the others are.
+    pub(crate) fn turn_as_others(&self, cpu: u32, gate: &Gate) -> Result<(), Error> {
         for (paused, how) in [(self.output_paused, Pause::Output), (self.slots_paused, Pause::Slots)] {
             if paused {
                 gate.turn(cpu, how, true)?;
             }
         }
-        self.push_gate(cpu, gate);
         Ok(())
     }
 
@@ -272,6 +280,9 @@ impl Outlets {
     /// Adds events that are ready to write and starts them: first all slots are set, then all events enabled. Paused
     /// slots stay empty. If one fails, all are stopped again.
     pub(crate) fn start(&mut self, mut events: Vec<Outlet>) -> Result<(), Error> {
+        if self.retired {
+            return Err(Error::Closed);
+        }
         let paused = self.slots_paused;
         let mut start = || {
             let (mut slotted, mut others): (Vec<_>, Vec<_>) =
@@ -288,8 +299,9 @@ impl Outlets {
         started
     }
 
-    /// Forgets a CPU's events, which died with it. Their slots are the kernel's to empty, or the next event's to take.
-    pub(crate) fn forget(&mut self, cpu: u32) {
+    /// Stops a CPU's events for good: they died with it, or seem to have.
+    pub(crate) fn stop(&mut self, cpu: u32) {
+        self.events.iter_mut().filter(|outlet| outlet.cpu == cpu).for_each(Outlet::stop);
         self.events.retain(|outlet| outlet.cpu != cpu);
     }
 
@@ -307,39 +319,32 @@ impl Outlets {
         self.turn(how, true)
     }
 
+    /// However rings were paused, one by one too.
     pub(crate) fn resume(&mut self) -> Result<(), Error> {
-        if self.output_paused {
-            self.turn(Pause::Output, false)?;
-        }
-        if self.slots_paused {
-            self.turn(Pause::Slots, false)?;
-        }
-        Ok(())
+        let output = self.turn(Pause::Output, false);
+        output.and(self.turn(Pause::Slots, false))
     }
 
+    /// Turns all rings, also if some refuse; the first refusal is reported.
     fn turn(&mut self, how: Pause, paused: bool) -> Result<(), Error> {
-        // Before anything is done: after a failure in the middle, resuming must undo what was done.
-        let state = match how {
-            Pause::Output => &mut self.output_paused,
-            Pause::Slots => &mut self.slots_paused,
-        };
-        *state |= paused;
-        for (cpu, gate) in &self.gates {
-            gate.turn(*cpu, how, paused)?;
-        }
-        if how == Pause::Slots {
-            for outlet in &mut self.events {
-                outlet.set(!paused)?;
-            }
-        }
         match how {
             Pause::Output => self.output_paused = paused,
             Pause::Slots => self.slots_paused = paused,
         }
-        Ok(())
+        let mut turned = Ok(());
+        for (cpu, gate) in &self.gates {
+            turned = turned.and(gate.turn(*cpu, how, paused));
+        }
+        if how == Pause::Slots {
+            for outlet in &mut self.events {
+                turned = turned.and(outlet.set(!paused));
+            }
+        }
+        turned
     }
 
     fn retire(&mut self) -> Vec<Outlet> {
+        self.retired = true;
         self.events.iter_mut().for_each(Outlet::stop);
         self.gates.clear();
         std::mem::take(&mut self.events)

@@ -48,7 +48,7 @@ impl Rings {
     /// The same for the rings of one CPU, as libbpf's `perf_buffer__consume_buffer()` does.
     ///
     /// # Errors
-    /// [`Error::NoRing`] if the CPU has none.
+    /// [`Error::NoSuchCpu`], or [`Error::NoRing`] if the CPU has none.
     ///
     /// # Panics
     /// As [`Rings::drain`].
@@ -58,7 +58,7 @@ impl Rings {
         mut each: impl FnMut(Event<'_>) -> ControlFlow<B>,
     ) -> Result<ControlFlow<B>, Error> {
         self.control().assert_not_forked();
-        let mut found = Err(Error::NoRing { cpu });
+        let mut found = Err(self.absent(cpu));
         for lane in self.lanes.iter_mut().filter(|lane| lane.origin.cpu == cpu) {
             let fault = lane.ring.look().err();
             match lane.drain(fault, &mut each) {

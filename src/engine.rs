@@ -80,6 +80,10 @@ impl Engine {
         wake.into_iter().chain(self.fences.as_ref().map(Fences::wake))
     }
 
+    pub(crate) fn is_forked(&self) -> bool {
+        self.control.is_forked()
+    }
+
     pub(crate) fn handle(&self) -> Handle {
         Handle(Arc::clone(&self.control))
     }
@@ -143,8 +147,9 @@ impl Engine {
         signals.check()?;
         // Another report comes first.
         if self.report.is_none() {
-            self.noticed = signals;
             self.report_after_look(Report::Flushed);
+            // Behind the look: the key function may panic in it.
+            self.noticed = signals;
         }
         Ok(())
     }

@@ -321,9 +321,13 @@ impl Merge {
     ///
     /// The event borrows the merge and is consumed when it is dropped; one that is forgotten comes again. Its bytes are
     /// given back to the kernel at the latest with the next look, earlier when they are a good part of their ring.
+    ///
+    /// # Panics
+    /// In a forked child, which does not have the rings.
     #[inline]
     #[expect(clippy::should_implement_trait, reason = "not an iterator: it yields what borrows from it")]
     pub fn next(&mut self) -> Option<Lent<'_>> {
+        self.rings.control().assert_not_forked();
         if self.state.pick() { Some(self.lend()) } else { None }
     }
 
@@ -338,6 +342,9 @@ impl Merge {
     ///
     /// Its items borrow the merge, not the iterator, so any number can be held; an item is consumed when it is handed
     /// out. Their bytes are given back to the kernel with the first call of the merge after the borrow.
+    ///
+    /// # Panics
+    /// In a forked child, which does not have the rings.
     pub fn batch(&mut self) -> Batch<'_> {
         self.publish();
         self.state.due = Due::Everybody;
@@ -345,7 +352,11 @@ impl Merge {
     }
 
     /// Gives the bytes of everything yielded back to the kernel now.
+    ///
+    /// # Panics
+    /// In a forked child, which does not have the rings.
     pub fn publish(&mut self) {
+        self.rings.control().assert_not_forked();
         self.state.due = Due::Nobody;
         for (lane, lookahead) in self.rings.lanes.iter_mut().zip(&mut self.state.lookaheads) {
             lookahead.publish(&mut lane.ring);

@@ -37,6 +37,9 @@ impl RingOptions {
 
 /// Opens what is planned.
 pub(crate) fn open(plan: Plan) -> Result<Rings, Error> {
+    // Before CPUs are listed: one that comes, or goes and comes back, while rings are opened is noticed by the first check.
+    let mut watch = Watch::new(plan)?;
+    let plan = &watch.plan;
     let cpus = match &plan.cpus {
         Some(cpus) => cpus.clone(),
         None => machine::online_cpus().map_err(list_cpus)?,
@@ -51,7 +54,7 @@ pub(crate) fn open(plan: Plan) -> Result<Rings, Error> {
     let mut outlets = Vec::new();
     let mut stations = Vec::new();
     for &cpu in &cpus {
-        let Some(arrival) = open_cpu(&plan, cpu, cpus.len())? else { continue };
+        let Some(arrival) = open_cpu(plan, cpu, cpus.len())? else { continue };
         stations.push(arrival.station);
         outlets.extend(arrival.outlets);
         rings.open_lane(arrival.lane, arrival.gate)?;
@@ -62,7 +65,7 @@ pub(crate) fn open(plan: Plan) -> Result<Rings, Error> {
     // Only now, so that the time in which some CPUs are traced and others are not is short.
     rings.control().outlets().start(outlets)?;
     let started = plan.clock.now();
-    let mut watch = Watch::new(plan, stations).map_err(list_cpus)?;
+    watch.stations = stations;
     let arrivals = move |control: &Control, lanes: &mut [Lane], new: &mut Vec<Lane>| watch.check(control, lanes, new);
     rings.set_arrivals(Box::new(arrivals), started);
     Ok(rings)
@@ -184,19 +187,25 @@ struct Watch {
 const MOST_MESSAGES: usize = 256;
 
 impl Watch {
-    fn new(plan: Plan, stations: Vec<Station>) -> io::Result<Self> {
-        let online = OnlineCpus::open()?;
-        let mut list = CpuList::default();
-        online.read(&mut list)?;
-        Ok(Self { plan, stations, online, list, events: CpuEvents::open().ok(), failing: Vec::new() })
+    /// Begins to watch. Nothing is listed yet, so the first check looks at every CPU.
+    fn new(plan: Plan) -> Result<Self, Error> {
+        let online = OnlineCpus::open().map_err(list_cpus)?;
+        let events = match CpuEvents::open() {
+            Ok(events) => Some(events),
+            Err(errno) if matches!(errno.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)) => {
+                return Err(list_cpus(errno));
+            }
+            Err(_) => None,
+        };
+        Ok(Self { plan, stations: Vec::new(), online, list: CpuList::default(), events, failing: Vec::new() })
     }
 
     /// Starts the events of CPUs that came back, and opens the rings of new ones. The first failure of each CPU is
     /// reported; all are tried again with every check.
     fn check(&mut self, control: &Control, lanes: &mut [Lane], new: &mut Vec<Lane>) -> Result<(), Error> {
         let mut suspect = false;
-        for cpu in self.events.iter().flat_map(CpuEvents::drain).take(MOST_MESSAGES) {
-            for station in self.stations.iter_mut().filter(|station| cpu.is_none_or(|cpu| cpu == station.cpu)) {
+        for message in self.events.iter().flat_map(CpuEvents::drain).take(MOST_MESSAGES) {
+            for station in self.stations.iter_mut().filter(|station| message.may_be_about(station.cpu)) {
                 station.suspect = true;
                 suspect = true;
             }
@@ -240,8 +249,9 @@ impl Watch {
         // Gone again, perhaps: then there is nothing to open.
         let Some(Arrival { lane, gate, outlets, station }) = open_cpu(&self.plan, cpu, cpus)? else { return Ok(()) };
         let mut events = control.outlets();
+        events.turn_as_others(cpu, &gate)?;
         events.start(outlets)?;
-        events.add_gate(cpu, gate)?;
+        events.push_gate(cpu, gate);
         self.stations.insert(at, station);
         new.push(lane);
         Ok(())
@@ -256,7 +266,9 @@ impl Station {
         let is_ours = |lane: &&mut Lane| lane.ring.fd().is_some_and(|event| Arc::ptr_eq(event, &self.owner));
         let Some(lane) = lanes[first..].iter_mut().find(is_ours) else { return Ok(()) };
         // To ask whether an event runs interrupts its CPU.
-        let died = std::mem::take(&mut self.suspect) && perf::is_running(self.first.as_fd()).is_ok_and(|runs| !runs);
+        let died = std::mem::take(&mut self.suspect)
+            && plan.tells_running
+            && perf::is_running(self.first.as_fd()).is_ok_and(|runs| !runs);
         if self.online && !died {
             return Ok(());
         }
@@ -264,10 +276,10 @@ impl Station {
         let Some(events) = open_events(plan, self.cpu, cpus)? else { return Ok(()) };
         let Some(first) = events.first().map(Arc::clone) else { return Ok(()) };
         let (outlets, sources) = join(plan, self.cpu, events, &self.owner)?;
-        lane.origin = Arc::new(lane.origin.with(sources));
         let mut events = control.outlets();
-        events.forget(self.cpu);
+        events.stop(self.cpu);
         events.start(outlets)?;
+        lane.origin = Arc::new(lane.origin.with(sources));
         self.first = first;
         self.online = true;
         Ok(())

@@ -131,7 +131,9 @@ impl RingOptions {
     ///
     /// Of it are set here: `size`, `disabled`, `sample_id_all`, `use_clockid` and `clockid`, `watermark` and the
     /// wake-up, `write_backward` (off); and added to `sample_type`: `RAW`, `TIME`, and `IDENTIFIER` if other events share
-    /// the rings. All that share them are opened with the same `sample_type` and `read_format`: what any of them asks for.
+    /// the rings. All that share them are opened with the same `sample_type`: what any of them asks for. So with `read_format`
+    /// if one asks for `PERF_SAMPLE_READ`; else it is set here, since nobody else can read the events. In the former case a
+    /// CPU that goes and comes back within a tenth of a second is not noticed.
     pub fn event(self, attr: &perf_event_attr) -> Self {
         self.source(Source::Attr(Box::new(*attr)))
     }
@@ -186,6 +188,8 @@ pub(crate) struct Plan {
     pub(crate) slot: fn(u32) -> u32,
     /// Whether the kernel writes backwards, over what is oldest.
     pub(crate) backward: bool,
+    /// Whether reading an event says for how long it ran, and nothing else.
+    pub(crate) tells_running: bool,
 }
 
 /// An event that is to be opened on every CPU.
@@ -214,10 +218,10 @@ impl Plan {
         }
         sample_type = events.iter().fold(sample_type, |all, event| all | event.attr.sample_type);
         let mut read_format = events.iter().fold(0, |all, event| all | event.attr.read_format);
-        if sample_type & u64::from(bindings::PERF_SAMPLE_READ) == 0 {
-            // Nobody sees these in a record, and we learn whether the event runs.
-            read_format &= !u64::from(bindings::PERF_FORMAT_TOTAL_TIME_ENABLED);
-            read_format |= u64::from(bindings::PERF_FORMAT_TOTAL_TIME_RUNNING);
+        let tells_running = sample_type & u64::from(bindings::PERF_SAMPLE_READ) == 0;
+        if tells_running {
+            // Nobody else can read the events, and no record shows what they say.
+            read_format = u64::from(bindings::PERF_FORMAT_TOTAL_TIME_RUNNING);
         }
         let layout = Layout::new(sample_type, true, read_format);
         let size = bytes as u64;
@@ -248,7 +252,7 @@ impl Plan {
                 attr.clockid = clock.as_raw();
             }
         }
-        Ok(Self { events, cpus, page, bytes, clock, layout, slot, backward })
+        Ok(Self { events, cpus, page, bytes, clock, layout, slot, backward, tells_running })
     }
 
     /// Which of these CPUs are to have a ring.

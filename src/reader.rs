@@ -186,6 +186,9 @@ impl Reader {
 
     /// Gives the bytes of all yielded events back to the kernel now. It happens by itself before the reader looks or
     /// sleeps; only who yields events and then does not come back for long needs this.
+    ///
+    /// # Panics
+    /// In a forked child, which does not have the rings.
     pub fn publish(&mut self) {
         self.engine.merge.publish();
     }

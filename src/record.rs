@@ -212,10 +212,9 @@ impl Origin {
         Self { cpu, layout, sources, only }
     }
 
-    /// The same, with events added that write into the ring from now on. Of the ones before, only the last are kept.
+    /// The same, with events added that write into the ring from now on. Records of those before may still lie in it.
     pub(crate) fn with(&self, mut new: Sources) -> Self {
-        let kept = new.len();
-        new.extend(self.sources.iter().take(kept).copied());
+        new.extend(self.sources.iter().copied());
         Self::new(self.cpu, self.layout, new)
     }
 

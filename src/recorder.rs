@@ -83,9 +83,12 @@ impl Recorder {
     /// rings are stopped.
     ///
     /// # Errors
-    /// As [`RingOptions::open`]; [`Error::NoFence`] if there is no such fence; [`Error::NoTime`] never, since rings opened
-    /// here have it.
+    /// As [`RingOptions::open`]; [`Error::NoFence`] if there is no such fence, or it is a custom one.
     pub fn open(options: RingOptions, key: Key, fence: &Fence) -> Result<Self, Error> {
+        // For a reader a fence that proves nothing costs the order; here, bytes that change while they are looked at (I9).
+        if let Fence::Custom(_) = fence {
+            return Err(Error::NoFence { tried: "a recorder takes none but the kernel's own".into() });
+        }
         Self::new(open::open(Plan::new(options, true)?)?, key, fence)
     }
 

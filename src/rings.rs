@@ -135,10 +135,11 @@ impl Rings {
     /// For all CPUs, and from other threads, there is [`Handle::pause`](crate::Handle::pause).
     ///
     /// # Errors
-    /// [`Error::NoRing`] if the CPU has none whose event is known; [`Error::Control`], [`Error::Closed`], [`Error::Forked`].
+    /// [`Error::NoSuchCpu`], [`Error::NoRing`] if the CPU has none whose event is known; [`Error::Control`],
+    /// [`Error::Closed`], [`Error::Forked`].
     pub fn pause_output(&self, cpu: u32, paused: bool) -> Result<(), Error> {
         self.control.check()?;
-        if self.control.outlets().turn_output(cpu, paused)? { Ok(()) } else { Err(Error::NoRing { cpu }) }
+        if self.control.outlets().turn_output(cpu, paused)? { Ok(()) } else { Err(self.absent(cpu)) }
     }
 
     /// Keeps output from all rings, as [`Handle::pause`](crate::Handle::pause) does.
@@ -164,16 +165,21 @@ impl Rings {
     /// Nobody but this crate may store `data_tail` while the rings are in use.
     ///
     /// # Errors
-    /// [`Error::NoSuchCpu`] if the machine cannot have such a CPU, [`Error::NoRing`] if it has none here.
+    /// [`Error::NoSuchCpu`] if the machine cannot have such a CPU, [`Error::NoRing`] if it has none here;
+    /// [`Error::Closed`], [`Error::Forked`].
     pub fn raw(&self, cpu: u32) -> Result<RawRing, Error> {
-        if let Some(lane) = self.lanes.iter().find(|lane| lane.origin.cpu == cpu) {
-            let (head, tail) = lane.ring.words();
-            return Ok(RawRing { base: lane.ring.page(), size: lane.ring.size() as usize, head, tail });
-        }
-        let possible = machine::possible_cpus().map_err(|errno| Error::System { what: "list CPUs", errno })?;
-        match possible.last() {
-            Some(&last) if cpu > last => Err(Error::NoSuchCpu { cpu, last }),
-            _ => Err(Error::NoRing { cpu }),
+        self.control.check()?;
+        let Some(lane) = self.lanes.iter().find(|lane| lane.origin.cpu == cpu) else { return Err(self.absent(cpu)) };
+        let (head, tail) = lane.ring.words();
+        Ok(RawRing { base: lane.ring.page(), size: lane.ring.size() as usize, head, tail })
+    }
+
+    /// Why a CPU has no ring.
+    pub(crate) fn absent(&self, cpu: u32) -> Error {
+        match machine::possible_cpus().map(|possible| possible.last().copied()) {
+            Ok(Some(last)) if cpu > last => Error::NoSuchCpu { cpu, last },
+            Ok(_) => Error::NoRing { cpu },
+            Err(errno) => Error::System { what: "list CPUs", errno },
         }
     }
 

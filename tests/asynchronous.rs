@@ -220,6 +220,37 @@ async fn simulated_rings_and_a_cpu_that_comes_later() {
     }
 }
 
+/// A descriptor that hangs up stays ready for ever: it is let go, and the reader's own ticks go on.
+#[tokio::test]
+async fn what_hangs_up_does_not_keep_the_task_busy() {
+    use nix::sys::resource::{UsageWho, getrusage};
+    use perfweave_support::foreign;
+    use std::os::fd::AsFd;
+    let size = foreign::page_size();
+    let Some(theirs) = kernel("open a ring", foreign::ForeignRing::open(0, size)) else { return };
+    let (hung_up, other) = nix::unistd::pipe().unwrap();
+    drop(other);
+    let mut rings = Rings::empty(perfweave::Clock::Monotonic);
+    let (base, size) = theirs.buffer();
+    // SAFETY: mapped until the end of this test; nobody else reads it.
+    let ring = unsafe { perfweave::Ring::adopt_mapping(base, size, Some(hung_up.as_fd())) }.unwrap();
+    rings.add(0, ring, perfweave::Layout::RAW);
+    let order = Order::new().key(Key::Payload(0)).hold(Hold::None);
+    let mut reader = AsyncReader::new(rings, order).unwrap();
+    let used = || {
+        let usage = getrusage(UsageWho::RUSAGE_THREAD).unwrap();
+        let time = usage.user_time() + usage.system_time();
+        Duration::from_micros((time.tv_sec() * 1_000_000 + time.tv_usec()) as u64)
+    };
+    let before = used();
+    assert!(timeout(Duration::from_millis(600), reader.next()).await.is_err());
+    assert!(used() - before < Duration::from_millis(200), "{:?} of CPU in 600 ms", used() - before);
+    let events = Map::perf_event_array(load::slots()).unwrap();
+    perfweave_support::foreign::set_slot(&events, 0, &theirs).unwrap();
+    assert_eq!(bpf::echo(&events).unwrap().run_with(0, &[7]).unwrap(), 0);
+    assert_eq!(next(&mut reader).await.0, 7);
+}
+
 #[test]
 fn without_a_runtime_it_says_so() {
     let kernel = sim::Kernel::new(&[0]);

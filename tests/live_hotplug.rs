@@ -3,6 +3,7 @@
 use perfweave::{Class, Error, Event, Fence, Hold, Order, Pause, Reader, Rings, Wakeup};
 use perfweave_support::bpf::{Map, Program};
 use perfweave_support::{bpf, kernel, load};
+use std::sync::Mutex;
 use std::time::Duration;
 
 /// Takes a CPU offline, and brings it back in the end.
@@ -82,6 +83,92 @@ fn cpus_that_are_offline() {
     goes_and_comes_back(&events, &echo, gone);
     comes_back_before_anybody_looks(&events, &echo, gone);
     was_not_there_when_the_rings_were_opened(&events, &echo, gone);
+    changes_while_rings_are_opened(&events, &echo, gone);
+    a_reader_that_is_closed_meanwhile(&events, &echo, gone);
+    a_message_about_a_cpu_that_was_there_all_along(gone);
+}
+
+/// What the options ask for a slot is a moment between listing CPUs and watching them.
+type Moment = Box<dyn FnMut(u32) + Send>;
+static MOMENT: Mutex<Option<Moment>> = Mutex::new(None);
+
+fn slot_and_moment(cpu: u32) -> u32 {
+    if let Some(moment) = &mut *MOMENT.lock().unwrap() {
+        moment(cpu);
+    }
+    cpu
+}
+
+fn at_slot(moment: impl FnMut(u32) + Send + 'static) {
+    *MOMENT.lock().unwrap() = Some(Box::new(moment));
+}
+
+/// A CPU that comes, or goes and comes back, while rings are being opened.
+fn changes_while_rings_are_opened(events: &Map, echo: &Program, cpu: u32) {
+    let open = || Rings::options().bpf_output(events).slots(slot_and_moment).open().unwrap();
+    let mut offline = Some(Offline::one(cpu).expect("it went before"));
+    at_slot(move |_| drop(offline.take()));
+    let mut reader = Reader::new(open(), Order::new()).unwrap();
+    wait_until_back(&mut reader, echo, cpu, 5000);
+
+    // Asked once when slots are checked and once when events are opened, which is where it bounces.
+    let mut asked = 0;
+    at_slot(move |of| {
+        asked += u32::from(of == cpu);
+        if of == cpu && asked == 2 {
+            drop(Offline::one(cpu));
+        }
+    });
+    let mut reader = Reader::new(open(), Order::new()).unwrap();
+    *MOMENT.lock().unwrap() = None;
+    wait_until_back(&mut reader, echo, cpu, 5000);
+}
+
+/// Closed while the ring of a CPU that came is being opened: nothing is started any more.
+fn a_reader_that_is_closed_meanwhile(events: &Map, echo: &Program, cpu: u32) {
+    let offline = Offline::one(cpu).expect("it went before");
+    let rings = Rings::options().bpf_output(events).slots(slot_and_moment).open().unwrap();
+    let mut reader = Reader::new(rings, Order::new().hold(Hold::None)).unwrap();
+    let handle = reader.handle();
+    at_slot(move |_| handle.close());
+    drop(offline);
+    let closed = loop {
+        match reader.next_timeout(Duration::from_millis(400)) {
+            Ok(_) => {}
+            Err(error) => break error,
+        }
+    };
+    *MOMENT.lock().unwrap() = None;
+    assert!(matches!(closed, Error::Closed), "{closed}");
+    for cpu in [0, cpu] {
+        assert_eq!(echo.run_with(cpu, &[1]).unwrap(), -libc::ENOENT);
+    }
+}
+
+/// A message such as `udevadm trigger` causes: the events live, and nothing is opened a second time.
+fn a_message_about_a_cpu_that_was_there_all_along(cpu: u32) {
+    use perfweave::bindings::{PERF_FORMAT_ID, PERF_SAMPLE_READ, PERF_TYPE_TRACEPOINT, perf_event_attr};
+    let Some(tracefs) = kernel("find tracefs", perfweave_support::tracefs::find_or_mount()) else { return };
+    let id = tracefs.join("events/syscalls/sys_enter_getppid/id");
+    let Some(id) = kernel("find a tracepoint", std::fs::read_to_string(id)) else { return };
+    let config = id.trim().parse().unwrap();
+    for (sample_type, read_format) in [(0, 0), (PERF_SAMPLE_READ, PERF_FORMAT_ID)] {
+        let mut attr = perf_event_attr { type_: PERF_TYPE_TRACEPOINT, config, ..perf_event_attr::default() };
+        attr.sample_period = 1;
+        (attr.sample_type, attr.read_format) = (sample_type.into(), read_format.into());
+        let rings = Rings::options().event(&attr).open().unwrap();
+        let mut reader = Reader::new(rings, Order::new().hold(Hold::None)).unwrap();
+        for _ in 0..3 {
+            load::pinned(cpu, || (0..10).for_each(|_| load::getppid()));
+            let mut records = 0;
+            while let Some(event) = reader.next_timeout(Duration::from_millis(300)).unwrap() {
+                records += usize::from(event.record().is_some());
+            }
+            assert_eq!(records, 10, "each once");
+            std::fs::write(format!("/sys/devices/system/cpu/cpu{cpu}/uevent"), "add").unwrap();
+            assert!(reader.next_timeout(Duration::from_millis(250)).unwrap().is_none());
+        }
+    }
 }
 
 /// A CPU that goes offline loses nothing that it wrote and stalls nobody; when it is back, it writes on into its ring.

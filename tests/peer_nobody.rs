@@ -5,7 +5,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
-use perfweave::{Error, Event, Fence, Handle, Hold, Key, Order, Pause, Reader, Recorder, Rings, Wakeup};
+use perfweave::{Error, Event, Fence, Handle, Hold, Key, Merge, Order, Pause, Reader, Recorder, Rings, Wakeup};
 use perfweave_support::bpf::{self, Map, Program};
 use perfweave_support::{kernel, load};
 use std::ops::ControlFlow;
@@ -112,6 +112,33 @@ fn a_forked_child_is_told_and_harms_nothing() {
         drop(reader);
         assert_eq!(program.run_with(0, &[4]).unwrap(), -libc::ENOENT);
     }
+}
+
+/// A merge has no way to say so but to panic, and touches nothing.
+#[test]
+fn a_forked_child_panics_rather_than_look() {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    let Some((map, program)) = echo() else { return };
+    let rings = Rings::options().bpf_output(&map).pages(1).open().unwrap();
+    let mut merge = Merge::new(rings, Order::new().hold(Hold::None)).unwrap();
+    assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
+    merge.look(0);
+    assert!(merge.is_ready());
+    let code = in_child(|| {
+        std::panic::set_hook(Box::new(|_| ()));
+        let mut panics =
+            |call: &mut dyn FnMut(&mut Merge)| catch_unwind(AssertUnwindSafe(|| call(&mut merge))).is_err();
+        first_false(&[
+            panics(&mut |merge| drop(merge.next())),
+            panics(&mut |merge| assert_eq!(merge.batch().count(), 0)),
+            panics(&mut |merge| merge.publish()),
+            panics(&mut |merge| assert_eq!(merge.look(0), 0)),
+            is_forked(merge.follow_cpus()),
+            is_forked(merge.rings().raw(0)),
+        ])
+    });
+    assert_eq!(code, 0);
+    assert_eq!(number(&merge.next().unwrap().event()), 1);
 }
 
 /// The same of rings that nobody reads yet, and of a recorder.

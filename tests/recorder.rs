@@ -733,3 +733,11 @@ fn what_is_frozen_is_a_sort_of_the_newest_that_fit() {
         .rng(quickcheck::Gen::new(500))
         .quickcheck(property as fn(u8, u8, u8, bool, Vec<(u8, u8, u16)>) -> bool);
 }
+
+/// Nobody may look at bytes that somebody still writes: the fence is what makes sure, so it must be a real one.
+#[test]
+fn a_fence_of_ones_own_is_refused() {
+    let fence = perfweave::Fence::custom(|| Ok(()));
+    let opened = Recorder::open(perfweave::Rings::options().tracepoint_id(1), Key::Time, &fence);
+    assert!(matches!(opened, Err(perfweave::Error::NoFence { .. })));
+}

@@ -88,23 +88,34 @@ impl CpuEvents {
         Ok(Self(socket))
     }
 
-    /// The CPUs that went or came since the last call. `None` is any: messages were dropped.
-    pub(crate) fn drain(&self) -> impl Iterator<Item = Option<u32>> {
+    /// The messages that came since the last call.
+    pub(crate) fn drain(&self) -> impl Iterator<Item = Message> {
         std::iter::from_fn(|| {
-            loop {
-                // Longer messages are cut; what counts is at the begin.
-                let mut message = [0; 256];
-                match socket::recv(self.0.as_raw_fd(), &mut message, MsgFlags::empty()) {
-                    Ok(len) => match cpu_of(&message[..len]) {
-                        None => {}
-                        cpu => return Some(cpu),
-                    },
-                    Err(Errno::EINTR) => {}
-                    Err(Errno::ENOBUFS) => return Some(None),
-                    Err(_) => return None,
-                }
+            // Longer messages are cut; what counts is at the begin.
+            let mut message = [0; 256];
+            match socket::recv(self.0.as_raw_fd(), &mut message, MsgFlags::empty()) {
+                Ok(len) => Some(cpu_of(&message[..len]).map_or(Message::Other, Message::Cpu)),
+                Err(Errno::EINTR) => Some(Message::Other),
+                Err(Errno::ENOBUFS) => Some(Message::Dropped),
+                Err(_) => None,
             }
         })
+    }
+}
+
+/// What a message is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Message {
+    /// A CPU went or came.
+    Cpu(u32),
+    /// Messages were dropped.
+    Dropped,
+    Other,
+}
+
+impl Message {
+    pub(crate) fn may_be_about(self, cpu: u32) -> bool {
+        self == Self::Cpu(cpu) || self == Self::Dropped
     }
 }
 

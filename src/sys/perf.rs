@@ -42,13 +42,13 @@ pub(crate) fn enable(event: BorrowedFd<'_>, enabled: bool) -> io::Result<()> {
     super::check(answer.into()).map(drop)
 }
 
-/// Whether an event is running: the time for which it did goes on. Of the times, its `read_format` must have
-/// `PERF_FORMAT_TOTAL_TIME_RUNNING` only.
+/// Whether an event is running: the time for which it did goes on. Its `read_format` must begin with
+/// `PERF_FORMAT_TOTAL_TIME_RUNNING`.
 ///
 /// An event whose CPU went offline stays stopped when the CPU comes back (`perf_event_exit_cpu`, `kernel/events/core.c`).
 pub(crate) fn is_running(event: BorrowedFd<'_>) -> io::Result<bool> {
     let time = || -> io::Result<u64> {
-        // A value, or the number of a group's values; then times.
+        // The event's value, then the time.
         let mut words = [0; 16 * 8];
         let read = nix::unistd::read(event, &mut words)?;
         let Some(time) = words[..read].get(8..16) else { return Err(io::ErrorKind::UnexpectedEof.into()) };
