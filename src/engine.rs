@@ -80,6 +80,7 @@ impl Engine {
         wake.into_iter().chain(self.fences.as_ref().map(Fences::wake))
     }
 
+    #[cfg(feature = "tokio")]
     pub(crate) fn is_forked(&self) -> bool {
         self.control.is_forked()
     }
