@@ -294,8 +294,19 @@ impl Kernel {
     /// # Panics
     /// If it was taken before, or the rings are not written backwards.
     pub fn recorder(&self, key: Key) -> Result<Recorder, Error> {
+        self.recorder_with(key, &self.fence())
+    }
+
+    /// The same with another fence. Whatever it proves, nobody writes into these rings while they are stopped.
+    ///
+    /// # Errors
+    /// [`Error::NoFence`]; [`Error::System`] if the recorder's thread cannot be started.
+    ///
+    /// # Panics
+    /// As [`Kernel::recorder`].
+    pub fn recorder_with(&self, key: Key, fence: &Fence) -> Result<Recorder, Error> {
         assert!(self.machine.backward, "a recorder's rings are written backwards");
-        Recorder::new(self.take_rings(), key, &self.fence())
+        Recorder::new(self.take_rings(), key, fence)
     }
 
     /// A grace period that begins now.

@@ -194,19 +194,6 @@ fn output_that_is_too_long_is_damage_and_recording_goes_on() {
     }
 }
 
-#[test]
-fn if_the_fence_fails_recording_goes_on() {
-    let Some((map, program)) = echo() else { return };
-    let fence = Fence::custom(|| Err(io::ErrorKind::TimedOut.into()));
-    let Some(mut recorder) = recorder(&map, 4096, Key::Time, &fence) else { return };
-    for _ in 0..3 {
-        assert!(matches!(recorder.freeze(), Err(Error::Fence { .. })));
-        for &cpu in &load::online() {
-            assert_eq!(program.run_with(cpu, &[1]).unwrap(), 0);
-        }
-    }
-}
-
 /// A child's copy of what is frozen is nothing: the parent is looking.
 #[test]
 fn a_forked_child_resumes_nothing() {

@@ -741,3 +741,14 @@ fn a_fence_of_ones_own_is_refused() {
     let opened = Recorder::open(perfweave::Rings::options().tracepoint_id(1), Key::Time, &fence);
     assert!(matches!(opened, Err(perfweave::Error::NoFence { .. })));
 }
+
+#[test]
+fn if_the_fence_fails_recording_goes_on() {
+    let kernel = sim::Kernel::backward(&[0, 5], 4096, Layout::new(TIME | RAW, true, 0));
+    let fence = perfweave::Fence::custom(|| Err(std::io::ErrorKind::TimedOut.into()));
+    let mut recorder = kernel.recorder_with(Key::Time, &fence).unwrap();
+    for time in 0..3 {
+        assert!(matches!(recorder.freeze(), Err(perfweave::Error::Fence { .. })));
+        assert!(kernel.emit(0, time, b"goes on") && kernel.emit(5, time, b"goes on"));
+    }
+}
