@@ -82,7 +82,7 @@ fn consume_buffer_of_no_buffer() {
     let Some((map, _)) = echo() else { return };
     let mut rings = Rings::options().bpf_output(&map).pages(1).cpus([0]).open().unwrap();
     let drained = rings.drain_cpu(5000, |_| ControlFlow::<()>::Continue(()));
-    assert!(matches!(drained, Err(Error::NoRing { cpu: 5000 })), "{drained:?}");
+    assert!(matches!(drained, Err(Error::NoSuchCpu { cpu: 5000, .. })), "{drained:?}");
     assert!(matches!(rings.raw(5000), Err(Error::NoSuchCpu { cpu: 5000, .. })));
 }
 
