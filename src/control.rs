@@ -8,7 +8,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 #[non_exhaustive]
 pub enum Pause {
     /// The rings turn writers away (`PERF_EVENT_IOC_PAUSE_OUTPUT`). Programs see `-ENOSPC`; the kernel counts each record as
-    /// lost, and says so with the first that is written after the pause.
+    /// lost. A reader tells of them when output goes on, and before a flush is reported.
     Output,
     /// Nobody writes: slots of BPF maps are emptied, and events that have none are disabled. Programs see `-ENOENT`, and
     /// **nothing counts** what they do not write. This is what cilium/ebpf's `Reader.Pause` does. Cheaper for the traced
@@ -51,7 +51,8 @@ impl Handle {
 
     /// Ends the reader: a blocked call returns [`Error::Closed`] at once, as does every later one. Slots of maps are emptied
     /// and events stopped now; memory is unmapped when the reader is dropped. What was not yielded is lost:
-    /// [`Handle::flush`] first, and wait for [`Error::Flushed`], to have it all. Closing again does nothing.
+    /// [`Handle::flush`] first, and wait for [`Error::Flushed`], to have it all. What the kernel dropped last is in the closed
+    /// reader's [`ledger`](crate::Reader::ledger). Closing again does nothing.
     pub fn close(&self) {
         if matches!(self.0.check(), Err(Error::Forked)) {
             return;
@@ -76,8 +77,7 @@ impl Handle {
     /// # Errors
     /// As [`Handle::pause`].
     pub fn resume(&self) -> Result<(), Error> {
-        self.0.check()?;
-        self.0.outlets().resume()
+        self.0.resume()
     }
 
     /// Sets when the reader gives up waiting; `None` for never. Once the deadline is past and the reader runs out of
@@ -113,6 +113,8 @@ pub(crate) struct Control {
     /// Nanoseconds from `begun` on; `u64::MAX` is never.
     deadline: AtomicU64,
     begun: Instant,
+    /// Whether output was paused and goes on: records may have been dropped.
+    lossy: AtomicBool,
     outlets: Mutex<Outlets>,
 }
 
@@ -127,6 +129,7 @@ impl Control {
             wake: OnceLock::new(),
             deadline: AtomicU64::new(u64::MAX),
             begun: Instant::now(),
+            lossy: AtomicBool::new(false),
             outlets: Mutex::default(),
         })
     }
@@ -181,6 +184,28 @@ impl Control {
         // Relaxed: as in `set_deadline`.
         let deadline = self.deadline.load(Ordering::Relaxed);
         (deadline != u64::MAX).then(|| Duration::from_nanos(deadline).saturating_sub(self.begun.elapsed()))
+    }
+
+    /// Whether output went on after a pause since this was asked last.
+    pub(crate) fn take_lossy(&self) -> bool {
+        // Relaxed: the kernel's counts are read later than this.
+        self.lossy.load(Ordering::Relaxed) && self.lossy.swap(false, Ordering::Relaxed)
+    }
+
+    /// Lets all output in again.
+    pub(crate) fn resume(&self) -> Result<(), Error> {
+        self.check()?;
+        let resumed = self.outlets().resume();
+        self.lossy.store(true, Ordering::Relaxed);
+        resumed
+    }
+
+    /// Stops or restarts the output of one CPU; whether it has any.
+    pub(crate) fn turn_output(&self, cpu: u32, paused: bool) -> Result<bool, Error> {
+        self.check()?;
+        let turned = self.outlets().turn_output(cpu, paused);
+        self.lossy.store(true, Ordering::Relaxed);
+        turned
     }
 
     pub(crate) fn outlets(&self) -> MutexGuard<'_, Outlets> {

@@ -4,7 +4,9 @@ use crate::control::{Control, Handle, Signals};
 use crate::error::Error;
 use crate::fence::Fences;
 use crate::hold::Hold;
-use crate::merge::{Merge, Order};
+use crate::loss::Ledger;
+use crate::merge::Merge;
+use crate::order::Order;
 use crate::rings::Rings;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -27,6 +29,8 @@ pub(crate) struct Engine {
     slept: bool,
     /// When to see next whether CPUs came online.
     check_cpus: Instant,
+    /// When to ask next what was dropped behind everything else.
+    check_losses: Instant,
 }
 
 /// What is reported between what came before and what comes after.
@@ -66,7 +70,18 @@ impl Engine {
         };
         let check_cpus = Instant::now() + Self::TICK;
         let noticed = Signals::QUIET;
-        Ok(Self { merge, hold, fences, control, noticed, report: None, tick: SHORTEST_TICK, slept: false, check_cpus })
+        Ok(Self {
+            merge,
+            hold,
+            fences,
+            control,
+            noticed,
+            report: None,
+            tick: SHORTEST_TICK,
+            slept: false,
+            check_cpus,
+            check_losses: check_cpus,
+        })
     }
 
     /// What to wait for.
@@ -110,7 +125,7 @@ impl Engine {
         } else if self.report.is_none() || !self.merge.is_drained() {
             self.look();
         }
-        if self.merge.is_ready() {
+        if self.merge.is_ready() || self.find_losses() {
             return Ok(Turn::Ready);
         }
         if let Some(report) = self.report.filter(|_| self.merge.is_drained()) {
@@ -159,6 +174,7 @@ impl Engine {
     fn report_after_look(&mut self, report: Report) {
         self.look();
         self.merge.set_cap();
+        self.merge.suspect_losses();
         self.report = Some(report);
     }
 
@@ -194,6 +210,31 @@ impl Engine {
         {
             fences.begin();
         }
+    }
+
+    /// When a ring has run dry, or a report is due, asks what was dropped behind everything else. Whether there is an
+    /// event of it.
+    fn find_losses(&mut self) -> bool {
+        if self.control.take_lossy() {
+            self.merge.suspect_losses();
+        }
+        let now = Instant::now();
+        let report = self.report.is_some() && self.merge.is_drained();
+        if !report && now < self.check_losses {
+            return false;
+        }
+        self.check_losses = now + Self::TICK;
+        // Only of what was seen before: the look that this follows. Ring by ring: others may never run dry.
+        self.merge.read_suspect_losses(report) && self.merge.is_ready()
+    }
+
+    /// What became of everything that was written. Looks first.
+    pub(crate) fn ledger(&mut self) -> Result<Ledger, Error> {
+        if self.control.is_forked() {
+            return Err(Error::Forked);
+        }
+        self.look();
+        Ok(self.merge.ledger())
     }
 
     /// A reading of the keys' clock, if the rule needs one.

@@ -3,6 +3,7 @@
 use crate::hold::Class;
 use crate::record::{Origin, Record};
 use crate::ring::{Bytes, Fault, Header};
+use crate::sequence::Break;
 use std::sync::Arc;
 
 /// One thing in the stream, at its place in the order.
@@ -22,8 +23,10 @@ pub enum What<'a> {
     Record(Record<'a>),
     /// Records that the kernel dropped because a ring was full.
     Lost(Lost),
-    /// Numbers that are missing, and proven not to be in flight.
+    /// Numbers that are missing.
     Gap(Gap),
+    /// A number that is not the one that was expected, nor ahead of it.
+    Irregular(Irregular),
     /// Bytes that cannot be a record.
     Damage(Damage<'a>),
 }
@@ -55,17 +58,34 @@ pub struct Lost {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Gap {
+    /// The CPU whose own numbers they are; `None` if it is one counter for the whole machine.
+    pub cpu: Option<u32>,
     /// The first number missing.
     pub first: u64,
-    /// The last number missing.
+    /// The last number missing. Smaller than the first where the counter wraps in between.
     pub last: u64,
+    /// How many are missing.
+    pub count: u64,
+    /// The key of the record before; `None` if there is none, or it has none. In the same ring, if the numbers are a CPU's own.
+    pub after: Option<u64>,
+    /// The key of the record that showed them missing.
+    pub until: Option<u64>,
 }
 
-impl Gap {
-    /// How many numbers are missing.
-    pub fn count(&self) -> u64 {
-        (self.last - self.first).saturating_add(1)
-    }
+/// A number that breaks its sequence. Its record follows.
+///
+/// Of several that follow each other, only the first is told; [`RingStats`](crate::RingStats) count all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Irregular {
+    /// The CPU whose own number it is.
+    pub cpu: u32,
+    /// What it looks like.
+    pub how: Break,
+    /// The number that should have come.
+    pub expected: u64,
+    /// The number that came.
+    pub found: u64,
 }
 
 /// Bytes of a ring that cannot be a record, given up.
@@ -101,14 +121,15 @@ impl<'a> Event<'a> {
         self.late_by
     }
 
-    /// The CPU it comes from; `None` for a gap, which is missing from the whole machine.
+    /// The CPU it comes from; `None` for a gap in what the whole machine counts.
     #[inline]
     pub fn cpu(&self) -> Option<u32> {
         match &self.what {
             What::Record(record) => Some(record.cpu()),
             What::Lost(lost) => Some(lost.cpu),
             What::Damage(damage) => Some(damage.cpu),
-            What::Gap(_) => None,
+            What::Irregular(irregular) => Some(irregular.cpu),
+            What::Gap(gap) => gap.cpu,
         }
     }
 
@@ -137,6 +158,7 @@ impl<'a> Event<'a> {
             }),
             What::Lost(lost) => OwnedWhat::Lost(*lost),
             What::Gap(gap) => OwnedWhat::Gap(*gap),
+            What::Irregular(irregular) => OwnedWhat::Irregular(*irregular),
             What::Damage(Damage { cpu, fault, bytes }) => {
                 OwnedWhat::Damage { cpu: *cpu, fault: *fault, bytes: bytes.to_vec().into() }
             }
@@ -159,6 +181,7 @@ enum OwnedWhat {
     Record(OwnedRecord),
     Lost(Lost),
     Gap(Gap),
+    Irregular(Irregular),
     Damage { cpu: u32, fault: Fault, bytes: Box<[u8]> },
 }
 
@@ -178,6 +201,7 @@ impl OwnedEvent {
             }
             OwnedWhat::Lost(lost) => What::Lost(*lost),
             OwnedWhat::Gap(gap) => What::Gap(*gap),
+            OwnedWhat::Irregular(irregular) => What::Irregular(*irregular),
             OwnedWhat::Damage { cpu, fault, bytes } => {
                 What::Damage(Damage { cpu: *cpu, fault: *fault, bytes: Bytes::from(&**bytes) })
             }

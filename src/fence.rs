@@ -183,6 +183,11 @@ impl Fences {
         self.latency
     }
 
+    /// For how long the fence under way has been; `None` if none is.
+    pub(crate) fn under_way(&self) -> Option<Duration> {
+        self.last.filter(|_| self.begun != self.noticed).map(|begin| begin.elapsed())
+    }
+
     /// Becomes readable when a fence ends.
     pub(crate) fn wake(&self) -> BorrowedFd<'_> {
         self.shared.wake.as_fd()

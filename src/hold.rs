@@ -144,7 +144,9 @@ pub(crate) struct Frontier {
     /// The largest key that is let out before a report is made: `None` if none is to be made, `Some(None)` if nothing was
     /// seen.
     cap: Option<Option<u64>>,
-    /// The smaller of both: the largest key that may be yielded.
+    /// The largest key that must be let out to make room in a ring.
+    pressed: Option<u64>,
+    /// The smaller of the cap and the larger of the others: the largest key that may be yielded.
     limit: Option<u64>,
     /// What the fence in flight will prove.
     fencing: Option<u64>,
@@ -168,7 +170,7 @@ impl Frontier {
             Hold::Round => Rule::Round,
             Hold::None => Rule::None,
         };
-        Self { rule, seen: None, edge: None, cap: None, limit: None, fencing: None, fenced: None }
+        Self { rule, seen: None, edge: None, cap: None, pressed: None, limit: None, fencing: None, fenced: None }
     }
 
     /// All heads were looked at: the largest key found, and a clock reading taken before the first head was loaded.
@@ -186,7 +188,14 @@ impl Frontier {
     }
 
     fn limit(&mut self) {
-        self.limit = self.cap.map_or(self.edge, |cap| self.edge.min(cap));
+        let edge = self.edge.max(self.pressed);
+        self.limit = self.cap.map_or(edge, |cap| edge.min(cap));
+    }
+
+    /// Lets keys out that are not proven yet, to make room.
+    pub(crate) fn press(&mut self, key: Option<u64>) {
+        self.pressed = self.pressed.max(key);
+        self.limit();
     }
 
     /// Whether a key may be yielded.
@@ -213,8 +222,18 @@ impl Frontier {
 
     /// What a key that is admitted may call itself.
     #[inline]
-    pub(crate) fn class(&self) -> Class {
-        if matches!(self.rule, Rule::Fence) { Class::Proven } else { Class::Assumed }
+    pub(crate) fn class(&self, key: u64) -> Class {
+        if matches!(self.rule, Rule::Fence) && Some(key) <= self.edge { Class::Proven } else { Class::Assumed }
+    }
+
+    /// Whether keys can be proven at all.
+    pub(crate) fn can_prove(&self) -> bool {
+        matches!(self.rule, Rule::Fence)
+    }
+
+    /// The largest key seen.
+    pub(crate) fn seen(&self) -> Option<u64> {
+        self.seen
     }
 
     /// A fence is about to begin: what it will prove is what has been seen. False if it would prove nothing new, if one
@@ -324,6 +343,19 @@ mod tests {
     }
 
     #[test]
+    fn what_is_pressed_out_is_assumed() {
+        let mut frontier = Frontier::new(&Hold::FENCE);
+        frontier.looked(Some(10), 0);
+        frontier.press(Some(5));
+        assert!(frontier.admits(5) && !frontier.admits(6));
+        assert_eq!(frontier.class(5), Class::Assumed);
+        assert!(frontier.begin_fence());
+        frontier.end_fence();
+        frontier.looked(None, 0);
+        assert_eq!((frontier.class(5), frontier.class(10)), (Class::Proven, Class::Proven));
+    }
+
+    #[test]
     fn lag_follows_the_clock() {
         let mut frontier = Frontier::new(&Hold::Lag(Duration::from_nanos(50)));
         frontier.looked(Some(100), 20);
@@ -340,6 +372,6 @@ mod tests {
         let mut frontier = Frontier::new(&Hold::None);
         frontier.looked(Some(10), 0);
         assert!(frontier.admits(10));
-        assert_eq!(frontier.class(), Class::Assumed);
+        assert_eq!(frontier.class(10), Class::Assumed);
     }
 }

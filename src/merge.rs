@@ -1,95 +1,21 @@
 //! The merge: all rings' records as one stream, in place.
 
 use crate::error::Error;
-use crate::event::{Damage, Event, Gap, Lost, OwnedEvent, What};
+use crate::event::{Damage, Event, Gap, Irregular, Lost, OwnedEvent, What};
 use crate::fronts::{Front, Fronts};
 use crate::hold::{Class, Frontier, Hold};
 use crate::key::{Key, Keys};
 use crate::lookahead::{Entry, Keyed, Lookahead, Note, Shape};
+use crate::loss::{Account, Ledger};
+use crate::order::{Full, Mark, Order};
 use crate::record::Record;
 use crate::rings::{Lane, Rings};
-use crate::sequence::{Sequence, Step};
+use crate::sequence::{Dense, Missing, Step};
+use crate::stats::{NumberStats, Progress, RingStats, Stats};
+use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
-
-/// How a stream is put in order.
-#[derive(Debug, Default)]
-pub struct Order {
-    pub(crate) key: Key,
-    pub(crate) hold: Hold,
-}
-
-impl Order {
-    /// The kernel's timestamps as keys, held until a fence has proven their order.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Sets where keys are found.
-    pub fn key(mut self, key: Key) -> Self {
-        self.key = key;
-        self
-    }
-
-    /// Sets when keys may be yielded.
-    pub fn hold(mut self, hold: Hold) -> Self {
-        self.hold = hold;
-        self
-    }
-}
-
-/// What a merge has done so far.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Stats {
-    /// Records yielded.
-    pub records: u64,
-    /// Of these, late.
-    pub late: u64,
-    /// The largest lateness, in units of the key.
-    pub max_late: u64,
-    /// Records that came out of order inside their ring and were put in place.
-    pub repaired: u64,
-    /// Records that the kernel's LOST records count as dropped.
-    pub lost: u64,
-    /// Numbers declared missing.
-    pub missing: u64,
-    /// Damage events.
-    pub damaged: u64,
-    /// Looks at all heads.
-    pub looks: u64,
-    /// Fences that ended.
-    pub fences: u64,
-}
-
-/// What became of one ring so far, and how full it is. Bytes are those of the data area.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct RingStats {
-    /// The CPU.
-    pub cpu: u32,
-    /// Bytes of the ring.
-    pub size: u64,
-    /// Bytes that the kernel could not reuse at the last look: unread, or not yet given back.
-    pub used: u64,
-    /// The most that were used at any look: how large the ring needs to be.
-    pub most_used: u64,
-    /// Bytes that were seen and are not yielded yet.
-    pub unread: u64,
-    /// Events that were seen and are not yielded yet.
-    pub held: usize,
-    /// Records yielded.
-    pub records: u64,
-    /// Of these, late.
-    pub late: u64,
-    /// Records that the kernel's LOST records count as dropped.
-    pub lost: u64,
-    /// Damage events.
-    pub damaged: u64,
-    /// Records that came out of order and were put in place.
-    pub repaired: u64,
-}
 
 /// The rings of a machine merged into one stream, without waiting: the engine of [`Reader`](crate::Reader), for whoever
 /// has an event loop of their own.
@@ -149,6 +75,8 @@ pub struct RingStats {
 pub struct Merge {
     rings: Rings,
     state: State,
+    full: Full,
+    mark: Mark,
 }
 
 /// All that changes while events are yielded. Kept apart from the rings, which the yielded events borrow.
@@ -157,23 +85,39 @@ struct State {
     lookaheads: Vec<Lookahead>,
     fronts: Fronts,
     frontier: Frontier,
-    sequence: Option<Sequence>,
+    sequence: Option<Dense>,
     /// The largest key yielded; 0 before any.
     last: u64,
     /// What is lent.
     picked: Pick,
     /// Whose yielded bytes are worth publishing.
     due: Due,
+    /// Late records that were put aside, and how many may be.
+    aside: VecDeque<OwnedEvent>,
+    late_aside: usize,
     stats: Stats,
 }
 
-/// What comes next, chosen but not yet taken: the front of a ring, or the gap before it.
+/// What comes next, chosen but not yet taken: the front of a ring, or something to be said before it.
 #[derive(Debug, Clone, Copy)]
 struct Pick {
     late_by: u64,
     rank: u32,
     class: Class,
-    gap: bool,
+    part: Part,
+}
+
+/// What of a ring's front was picked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// It itself.
+    Itself,
+    /// The numbers of the whole machine that are missing before it.
+    Gap,
+    /// Those of its CPU.
+    OwnGap,
+    /// That its number is not the one that was expected.
+    Break,
 }
 
 /// Whose yielded bytes are worth publishing with the next event.
@@ -203,22 +147,31 @@ impl Merge {
         rings.lanes.sort_by_key(|lane| lane.origin.cpu);
         // Keys that are times of the rings' clock cannot be from the future.
         let times = matches!(order.key, Key::Time) || matches!(order.hold, Hold::Lag(_));
-        let keys = Keys::new(order.key, times.then_some(rings.clock()));
+        let dense_first = match order.hold {
+            Hold::Dense { first, .. } => first.or(match &order.key {
+                Key::Sequence(sequence) => sequence.first(),
+                _ => None,
+            }),
+            _ => None,
+        };
+        let mut keys = Keys::new(order.key, times.then_some(rings.clock()), order.numbers, dense_first);
         let state = State {
-            lookaheads: rings.lanes.iter().map(|lane| Lookahead::new(lane.ring.tail())).collect(),
+            lookaheads: rings.lanes.iter().map(|lane| Lookahead::new(lane.ring.tail(), keys.new_numbers())).collect(),
             fronts: Fronts::with_capacity(rings.lanes.len()),
             frontier: Frontier::new(&order.hold),
             sequence: match order.hold {
-                Hold::Dense { first, .. } => Some(Sequence::new(first)),
+                Hold::Dense { .. } => Some(Dense::new(dense_first.map(|first| keys.ordered(first)))),
                 _ => None,
             },
             keys,
             last: 0,
-            picked: Pick { late_by: 0, rank: 0, class: Class::Assumed, gap: false },
+            picked: Pick { late_by: 0, rank: 0, class: Class::Assumed, part: Part::Itself },
             due: Due::Nobody,
+            aside: VecDeque::new(),
+            late_aside: order.late_aside,
             stats: Stats::default(),
         };
-        Ok(Self { rings, state })
+        Ok(Self { rings, state, full: order.full, mark: order.mark })
     }
 
     /// Publishes the tails of everything yielded, loads every ring's head, and indexes what is new. Gives how many events
@@ -235,14 +188,138 @@ impl Merge {
         let State { keys, lookaheads, .. } = &mut self.state;
         let lanes = self.rings.lanes.iter_mut().zip(lookaheads.iter_mut());
         let looked = catch_unwind(AssertUnwindSafe(|| {
-            lanes.for_each(|(lane, lookahead)| lookahead.look(&mut lane.ring, &lane.origin, keys));
+            lanes.for_each(|(lane, lookahead)| lookahead.look(lane, keys));
         }));
         self.state.due = Due::Nobody;
+        if looked.is_ok() {
+            self.make_room();
+        }
         self.state.looked(now, looked.is_ok());
         if let Err(panic) = looked {
             resume_unwind(panic);
         }
         self.held() - held
+    }
+
+    /// Does what is to be done about rings that held records fill beyond the mark.
+    fn make_room(&mut self) {
+        let mut copied: u64 = match self.full {
+            Full::Copy { .. } => self.rings.lanes.iter().map(|lane| lane.copies.len()).sum(),
+            _ => 0,
+        };
+        let mut press = None;
+        for (lane, lookahead) in self.rings.lanes.iter_mut().zip(&mut self.state.lookaheads) {
+            let (tail, used) = (lane.ring.tail(), lane.ring.head() - lane.ring.tail());
+            if used <= self.mark.of(lane.ring.size()) {
+                continue;
+            }
+            lookahead.counts.pressed += 1;
+            match self.full {
+                Full::Hold => {}
+                Full::Copy { most } if copied.saturating_add(used) <= most as u64 => {
+                    copied += lane.copies.take(&mut lane.ring);
+                    lookahead.counts.copied += used;
+                }
+                // Down to half the mark, or the next record would press again.
+                Full::Copy { .. } | Full::Release => {
+                    let room = used - self.mark.of(lane.ring.size()) / 2;
+                    press = press.max(lookahead.largest_before(tail + room));
+                }
+            }
+        }
+        if press.is_some() {
+            self.state.frontier.press(press);
+        }
+    }
+
+    /// Asks the kernel how many records it has dropped, and makes events of what no LOST record has told: loss that is
+    /// followed by nothing. Gives whether there are any. A [`Reader`](crate::Reader) does this when its stream runs dry and
+    /// before it reports a flush; it interrupts every CPU.
+    ///
+    /// Call it right after a [`Merge::look`].
+    pub fn read_losses(&mut self) -> bool {
+        self.read_losses_of(|_| true)
+    }
+
+    /// The same for rings that may have dropped something: all of them, or those of which nothing is held.
+    pub(crate) fn read_suspect_losses(&mut self, all: bool) -> bool {
+        self.read_losses_of(|lookahead| lookahead.suspect && (all || lookahead.len() == 0))
+    }
+
+    fn read_losses_of(&mut self, which: impl Fn(&Lookahead) -> bool) -> bool {
+        let held = self.held();
+        for (lane, lookahead) in self.rings.lanes.iter_mut().zip(&mut self.state.lookaheads) {
+            if which(lookahead)
+                && let Some(total) = lane.losses.read()
+            {
+                lookahead.dropped(total);
+            }
+        }
+        let any = self.held() > held;
+        if any {
+            self.state.rebuild();
+        }
+        any
+    }
+
+    /// Something may have been dropped from any ring: output was paused.
+    pub(crate) fn suspect_losses(&mut self) {
+        self.state.lookaheads.iter_mut().for_each(|lookahead| lookahead.suspect = true);
+    }
+
+    /// What became of everything that was written, as the last look found it and the kernel counts it now. It interrupts
+    /// every CPU.
+    pub fn ledger(&self) -> Ledger {
+        let mut ledger = Ledger { accounts: Vec::new(), missing: self.state.stats.missing, unexplained: 0 };
+        let mut told = 0u64;
+        for (lane, lookahead) in self.rings.lanes.iter().zip(&self.state.lookaheads) {
+            let counts = lookahead.counts;
+            let total = lane.losses.read();
+            let (lost, untold) = lookahead.lost(total);
+            let numbers = lookahead.numbers.as_ref();
+            let missing = numbers.map_or(0, |numbers| numbers.counts.missing.saturating_add(numbers.open()));
+            told = told.saturating_add(lookahead.told());
+            ledger.add(Account {
+                yielded: counts.records,
+                held: lookahead.records(),
+                lost,
+                untold,
+                exact: total.is_some(),
+                damaged: counts.damaged,
+                missing,
+                // What was dropped behind the last number leaves no hole yet.
+                unexplained: missing.saturating_sub(lookahead.told()),
+                ..Account::new(Some(lane.origin.cpu))
+            });
+        }
+        ledger.unexplained = ledger.missing.saturating_sub(told);
+        ledger
+    }
+
+    /// Late records that were kept out of the stream ([`Order::late_aside`]), oldest first. They are taken.
+    pub fn late(&mut self) -> impl Iterator<Item = OwnedEvent> {
+        self.state.aside.drain(..)
+    }
+
+    /// Why the stream is behind.
+    pub fn progress(&self) -> Progress {
+        let (frontier, keys) = (&self.state.frontier, &self.state.keys);
+        let (seen, edge) = (frontier.seen(), frontier.edge());
+        let top = self.state.fronts.top();
+        let fullest = self.ring_stats().filter(|ring| ring.unread > 0).max_by_key(|ring| ring.unread);
+        Progress {
+            seen: seen.map(|key| keys.written(key)),
+            frontier: edge.map(|key| keys.written(key)),
+            lag: seen.map_or(0, |seen| seen.saturating_sub(edge.unwrap_or(0).max(self.state.last))),
+            held: self.held(),
+            held_bytes: self.state.lookaheads.iter().map(Lookahead::unread).sum(),
+            next: top.map(|top| (self.rings.lanes[top.rank as usize].origin.cpu, keys.written(top.key))),
+            fullest: fullest.map(|ring| ring.cpu),
+            missing: top.and_then(|top| match self.state.sequence.as_ref()?.step(top.key) {
+                Step::Ahead(first) => Some(keys.written(first)),
+                _ => None,
+            }),
+        }
     }
 
     /// Takes notice of CPUs that came online since the rings were opened: a new one gets its ring, one that came back
@@ -262,7 +339,7 @@ impl Merge {
         for lane in new {
             // Behind what is there of that CPU: ranks decide between equal keys.
             let rank = self.rings.lanes.partition_point(|other| other.origin.cpu <= lane.origin.cpu);
-            self.state.lookaheads.insert(rank, Lookahead::new(lane.ring.tail()));
+            self.state.lookaheads.insert(rank, Lookahead::new(lane.ring.tail(), self.state.keys.new_numbers()));
             self.rings.lanes.insert(rank, lane);
         }
         if any {
@@ -291,8 +368,12 @@ impl Merge {
     ///
     /// What is already proven can be yielded meanwhile.
     pub fn begin_fence(&mut self) -> bool {
-        // A dense sequence needs a fence only for numbers that are missing.
-        if self.state.sequence.is_some() && (self.state.fronts.top().is_none() || self.is_ready()) {
+        // A dense sequence needs a fence only for numbers that are missing, or were given up in doubt.
+        let doubt = self.state.sequence.as_ref().and_then(Dense::doubt);
+        if self.state.sequence.is_some()
+            && doubt <= self.state.frontier.edge()
+            && (self.state.fronts.top().is_none() || self.is_ready())
+        {
             return false;
         }
         self.state.frontier.begin_fence()
@@ -314,7 +395,7 @@ impl Merge {
     /// Whether [`Merge::next`] has an event to give.
     #[inline]
     pub fn is_ready(&mut self) -> bool {
-        self.state.pick()
+        self.state.pick_in(&self.rings.lanes)
     }
 
     /// The next event of what the last look found, if it may be yielded.
@@ -328,7 +409,7 @@ impl Merge {
     #[expect(clippy::should_implement_trait, reason = "not an iterator: it yields what borrows from it")]
     pub fn next(&mut self) -> Option<Lent<'_>> {
         self.rings.control().assert_not_forked();
-        if self.state.pick() { Some(self.lend()) } else { None }
+        if self.is_ready() { Some(self.lend()) } else { None }
     }
 
     /// Lends what was picked.
@@ -359,7 +440,7 @@ impl Merge {
         self.rings.control().assert_not_forked();
         self.state.due = Due::Nobody;
         for (lane, lookahead) in self.rings.lanes.iter_mut().zip(&mut self.state.lookaheads) {
-            lookahead.publish(&mut lane.ring);
+            lookahead.publish(lane);
         }
     }
 
@@ -370,8 +451,7 @@ impl Merge {
             Due::Everybody => self.publish(),
             Due::Ring(rank) => {
                 self.state.due = Due::Nobody;
-                let ring = &mut self.rings.lanes[rank as usize].ring;
-                self.state.lookaheads[rank as usize].publish(ring);
+                self.state.lookaheads[rank as usize].publish(&mut self.rings.lanes[rank as usize]);
             }
         }
     }
@@ -390,7 +470,7 @@ impl Merge {
 
     /// The frontier: the largest key that may be yielded now. `None` before anything may.
     pub fn frontier(&self) -> Option<u64> {
-        self.state.frontier.edge()
+        self.state.frontier.edge().map(|edge| self.state.keys.written(edge))
     }
 
     /// Whether [`Merge::look`] uses the clock reading it is given.
@@ -400,13 +480,16 @@ impl Merge {
 
     /// What was done so far.
     pub fn stats(&self) -> Stats {
-        self.state.lookaheads.iter().fold(self.state.stats, |all, Lookahead { counts, .. }| Stats {
+        self.state.lookaheads.iter().fold(self.state.stats, |all, Lookahead { counts, numbers, .. }| Stats {
             records: all.records + counts.records,
             late: all.late + counts.late,
             max_late: all.max_late.max(counts.max_late),
             repaired: all.repaired + counts.repaired,
             lost: all.lost.saturating_add(counts.lost),
             damaged: all.damaged + counts.damaged,
+            early: all.early + counts.early,
+            copied: all.copied.saturating_add(counts.copied),
+            missing: all.missing.saturating_add(numbers.as_ref().map_or(0, |numbers| numbers.counts.missing)),
             ..all
         })
     }
@@ -427,6 +510,20 @@ impl Merge {
                 lost: counts.lost,
                 damaged: counts.damaged,
                 repaired: counts.repaired,
+                pressed: counts.pressed,
+                early: counts.early,
+                copied: counts.copied,
+                copied_now: lane.copies.len(),
+                numbers: lookahead.numbers.as_ref().map(|numbers| NumberStats {
+                    seen: numbers.counts.seen,
+                    missing: numbers.counts.missing,
+                    open: numbers.open(),
+                    duplicates: numbers.counts.duplicates,
+                    resets: numbers.counts.resets,
+                    backward: numbers.counts.backward,
+                    forward: numbers.counts.forward,
+                    found: numbers.counts.found,
+                }),
             }
         })
     }
@@ -459,30 +556,72 @@ impl State {
         }));
     }
 
+    /// Picks what comes next in the stream, if anything may. Late records are put aside, if they are to be.
+    #[inline(always)]
+    fn pick_in(&mut self, lanes: &[Lane]) -> bool {
+        while self.pick() {
+            if self.picked.class != Class::Late || !self.put_aside(lanes) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Puts what was picked aside; false if it is to stay in the stream.
+    #[cold]
+    fn put_aside(&mut self, lanes: &[Lane]) -> bool {
+        let is_record = self.front().is_some_and(|entry| entry.shape == Shape::Record);
+        if self.aside.len() >= self.late_aside || self.picked.part != Part::Itself || !is_record {
+            return false;
+        }
+        self.aside.push_back(self.event(lanes).to_owned());
+        self.commit();
+        true
+    }
+
     /// Picks what comes next, if anything may.
     #[inline(always)]
     fn pick(&mut self) -> bool {
         let Some(top) = self.fronts.top() else { return false };
         let Some(entry) = self.lookaheads[top.rank as usize].front() else { return false };
-        if self.sequence.is_some() || entry.keyed != Keyed::Own {
+        if self.sequence.is_some() || entry.keyed != Keyed::Own || entry.marked {
             return self.pick_other(top.rank);
         }
         if !self.frontier.admits(entry.key) {
             return false;
         }
         self.picked.late_by = self.last.saturating_sub(entry.key);
-        self.picked.class = if self.picked.late_by > 0 { Class::Late } else { self.frontier.class() };
+        self.picked.class = if self.picked.late_by > 0 { Class::Late } else { self.frontier.class(entry.key) };
         self.picked.rank = top.rank;
-        self.picked.gap = false;
+        self.picked.part = Part::Itself;
         true
     }
 
-    /// The same where numbers are dense, or the entry has no key of its own.
+    /// Whether the front of a ring is a LOST record all of which was told before.
+    fn is_told(&self, rank: u32) -> bool {
+        let lookahead = &self.lookaheads[rank as usize];
+        lookahead.front().is_some_and(|entry| {
+            entry.shape == Shape::Lost && entry.marked && matches!(lookahead.note(entry), Some(Note::Told))
+        })
+    }
+
+    /// The same where numbers are dense, the entry has no key of its own, or something is to be said before it.
     #[cold]
     #[inline(never)]
     fn pick_other(&mut self, rank: u32) -> bool {
+        if self.is_told(rank) {
+            // In a loop: a hostile ring may be full of them.
+            let mut top = Some(rank);
+            while let Some(rank) = top.filter(|rank| self.is_told(*rank)) {
+                self.picked.rank = rank;
+                self.take();
+                top = self.fronts.top().map(|top| top.rank);
+            }
+            return self.pick();
+        }
         let Some(entry) = self.lookaheads[rank as usize].front() else { return false };
-        let pick = |class, late_by, gap| Some(Pick { rank, class, late_by, gap });
+        let pick =
+            |class, late_by, gap| Some(Pick { rank, class, late_by, part: if gap { Part::Gap } else { Part::Itself } });
         let (class, late_by) = self.lookaheads[rank as usize].yielded;
         let admitted = self.frontier.admits(entry.key);
         let step = self.sequence.as_ref().map(|sequence| sequence.step(entry.key));
@@ -494,15 +633,37 @@ impl State {
             // It stays behind the record before it, and shares its class.
             (Keyed::Before, Some(Step::Behind | Step::Next)) => pick(class, late_by, false),
             (Keyed::Before, None) if admitted => pick(class, late_by, false),
-            (Keyed::Own, Some(Step::Next)) => pick(Class::Proven, 0, false),
+            (Keyed::Own, None) if admitted => {
+                let late_by = self.last.saturating_sub(entry.key);
+                pick(if late_by > 0 { Class::Late } else { self.frontier.class(entry.key) }, late_by, false)
+            }
+            // Unless numbers were given up to make room, and may come after all.
+            (Keyed::Own, Some(Step::Next)) => {
+                let doubt = self.sequence.as_ref().and_then(Dense::doubt);
+                pick(doubt.map_or(Class::Proven, |number| self.frontier.class(number)), 0, false)
+            }
             (Keyed::Own, Some(Step::Behind)) => pick(Class::Late, self.last.saturating_sub(entry.key), false),
 
-            (_, Some(Step::First)) if admitted => pick(Class::Proven, 0, false),
+            (_, Some(Step::First)) if admitted => pick(self.frontier.class(entry.key), 0, false),
             // Whatever is missing before a number that is proven to be the smallest there will ever be.
-            (_, Some(Step::Ahead(_))) if admitted => pick(Class::Proven, 0, true),
+            (_, Some(Step::Ahead(_))) if admitted => pick(self.frontier.class(entry.key), 0, true),
             _ => None,
         };
-        picked.map(|pick| self.picked = pick).is_some()
+        let Some(mut picked) = picked else { return false };
+        if entry.marked && picked.part == Part::Itself {
+            let lookahead = &self.lookaheads[rank as usize];
+            if lookahead.numbers.as_ref().is_some_and(|numbers| numbers.gap(entry.position).is_some()) {
+                picked.part = Part::OwnGap;
+                // What is missing from a ring has nothing to do with how late its record is. A key that is another record's
+                // proves nothing.
+                let own = entry.keyed == Keyed::Own;
+                (picked.class, picked.late_by) = (if own { self.frontier.class(entry.key) } else { Class::Assumed }, 0);
+            } else if matches!(lookahead.note(entry), Some(Note::Break { .. })) {
+                picked.part = Part::Break;
+            }
+        }
+        self.picked = picked;
+        true
     }
 
     /// The entry at the front of the ring that was picked.
@@ -516,10 +677,10 @@ impl State {
     fn record<'a>(&self, lanes: &'a [Lane]) -> Option<Record<'a>> {
         let lane = &lanes[self.picked.rank as usize];
         let entry = self.front()?;
-        if entry.shape != Shape::Record || self.picked.gap {
+        if entry.shape != Shape::Record || self.picked.part != Part::Itself {
             return None;
         }
-        let bytes = lane.ring.bytes(entry.position, u64::from(entry.len));
+        let bytes = lane.bytes(entry.position, u64::from(entry.len));
         Some(entry.record(bytes, &lane.origin))
     }
 
@@ -527,7 +688,8 @@ impl State {
     #[inline(always)]
     fn key(&self) -> Option<u64> {
         let entry = self.front()?;
-        (entry.keyed == Keyed::Own && !self.picked.gap).then_some(entry.key)
+        let has = entry.keyed == Keyed::Own && self.picked.part == Part::Itself;
+        has.then(|| self.keys.written(entry.key))
     }
 
     /// The event that was picked.
@@ -548,29 +710,53 @@ impl State {
     #[cold]
     #[inline(never)]
     fn other<'a>(&self, lanes: &'a [Lane]) -> Event<'a> {
-        if let Some(gap) = self.gap() {
-            return self.event_of(What::Gap(gap));
-        }
         let lane = &lanes[self.picked.rank as usize];
         let cpu = lane.origin.cpu;
+        if let Some(gap) = self.gap(cpu) {
+            return self.event_of(What::Gap(gap));
+        }
         let Some(entry) = self.front() else { unreachable!("what was picked has an entry") };
-        self.event_of(match self.lookaheads[self.picked.rank as usize].note(entry.position) {
+        self.event_of(match self.lookaheads[self.picked.rank as usize].note(entry) {
             Some(Note::Lost { id, count, after }) => {
+                let after = after.map(|key| self.keys.written(key));
                 What::Lost(Lost { cpu, count, id, source: lane.origin.source(id), after, until: self.key() })
             }
+            Some(Note::Break { how, expected, found }) => What::Irregular(Irregular { cpu, how, expected, found }),
             Some(Note::Fault(fault)) => {
-                let bytes = lane.ring.bytes(entry.position, u64::from(entry.len));
+                let bytes = lane.bytes(entry.position, u64::from(entry.len));
                 What::Damage(Damage { cpu, fault, bytes })
             }
-            None => unreachable!("a loss and damage have their note"),
+            Some(Note::Told) | None => unreachable!("a loss and damage have their note"),
         })
     }
 
     /// The numbers that are missing before the front of a ring, if they were picked.
-    fn gap(&self) -> Option<Gap> {
+    fn gap(&self, cpu: u32) -> Option<Gap> {
+        let front = self.front()?;
+        let written = |key| self.keys.written(key);
+        let until = (front.keyed == Keyed::Own).then(|| written(front.key));
+        match self.picked.part {
+            Part::Gap => {
+                let (first, last) = self.machine_gap()?;
+                let any = self.lookaheads.iter().any(|lookahead| lookahead.counts.records > 0);
+                let after = any.then(|| written(self.last));
+                let count = (last - first).saturating_add(1);
+                Some(Gap { cpu: None, first: written(first), last: written(last), count, after, until })
+            }
+            Part::OwnGap => {
+                let numbers = self.lookaheads[self.picked.rank as usize].numbers.as_ref()?;
+                let Missing { first, last, count, after } = numbers.gap(front.position)?;
+                Some(Gap { cpu: Some(cpu), first, last, count, after: after.map(written), until })
+            }
+            Part::Itself | Part::Break => None,
+        }
+    }
+
+    /// The numbers of the whole machine that are missing before the front of the ring that was picked.
+    fn machine_gap(&self) -> Option<(u64, u64)> {
         let number = self.front()?.key;
         match self.sequence.as_ref()?.step(number) {
-            Step::Ahead(first) if self.picked.gap => Some(Gap { first, last: number - 1 }),
+            Step::Ahead(first) => Some((first, number - 1)),
             _ => None,
         }
     }
@@ -578,12 +764,14 @@ impl State {
     /// Takes what was picked.
     #[inline]
     fn commit(&mut self) {
-        let Some(&Entry { key, keyed, shape, .. }) = self.front() else { return };
-        if shape != Shape::Record || self.sequence.is_some() {
+        let Some(&Entry { key, keyed, shape, marked, .. }) = self.front() else { return };
+        if shape != Shape::Record || self.sequence.is_some() || marked {
             return self.commit_other();
         }
         let lookahead = &mut self.lookaheads[self.picked.rank as usize];
         lookahead.counts.records += 1;
+        lookahead.counts.early +=
+            u64::from(self.picked.class == Class::Assumed && keyed != Keyed::Never && self.frontier.can_prove());
         if keyed == Keyed::Own {
             self.last = self.last.max(key);
             lookahead.yielded = (self.picked.class, self.picked.late_by);
@@ -598,22 +786,46 @@ impl State {
     #[cold]
     #[inline(never)]
     fn commit_other(&mut self) {
-        if let Some(gap) = self.gap() {
-            self.stats.missing = self.stats.missing.saturating_add(gap.count());
-            if let Some(sequence) = &mut self.sequence {
-                sequence.passed(gap.last);
-            }
-            return;
-        }
-        let Some(&Entry { key, keyed, shape, position, .. }) = self.front() else { return };
+        let gap = self.machine_gap();
+        let Some(&entry) = self.front() else { return };
+        let Entry { key, keyed, shape, position, .. } = entry;
         let lookahead = &mut self.lookaheads[self.picked.rank as usize];
-        match (shape, lookahead.note(position)) {
+        match (self.picked.part, gap, &mut self.sequence) {
+            (Part::Gap, Some((first, last)), Some(sequence)) => {
+                self.stats.missing = self.stats.missing.saturating_add((last - first).saturating_add(1));
+                if self.picked.class != Class::Proven {
+                    sequence.give_up_in_doubt(first, last, self.frontier.edge());
+                }
+                sequence.passed(last);
+                return;
+            }
+            (Part::OwnGap, ..) => {
+                if let Some(numbers) = &mut lookahead.numbers {
+                    numbers.declare(position);
+                }
+                return lookahead.said();
+            }
+            (Part::Break, ..) => {
+                lookahead.forget(position);
+                return lookahead.said();
+            }
+            _ => {}
+        }
+        match (shape, lookahead.note(&entry)) {
             (Shape::Record, _) => {
                 lookahead.counts.records += 1;
+                lookahead.counts.early += u64::from(
+                    self.picked.class == Class::Assumed && keyed != Keyed::Never && self.frontier.can_prove(),
+                );
                 if keyed == Keyed::Own {
                     self.last = self.last.max(key);
                     lookahead.yielded = (self.picked.class, self.picked.late_by);
                     if let Some(sequence) = &mut self.sequence {
+                        match self.picked.class {
+                            Class::Late => self.stats.missing -= u64::from(sequence.found(key)),
+                            Class::Assumed => sequence.begin_in_doubt(key),
+                            Class::Proven => {}
+                        }
                         sequence.passed(key);
                     }
                 }
@@ -703,7 +915,11 @@ impl<'a> Lent<'a> {
     /// Bytes of what was seen in its ring that are left when this event is consumed. cilium/ebpf's `Record.Remaining`.
     pub fn remaining(&self) -> u64 {
         let unread = self.state.lookaheads[self.state.picked.rank as usize].unread();
-        let own = self.state.front().filter(|_| !self.state.picked.gap).map_or(0, |entry| u64::from(entry.len));
+        let own = self
+            .state
+            .front()
+            .filter(|_| self.state.picked.part == Part::Itself)
+            .map_or(0, |entry| u64::from(entry.len));
         unread - own
     }
 
@@ -737,7 +953,7 @@ impl<'a> Iterator for Batch<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<Event<'a>> {
-        if !self.state.pick() {
+        if !self.state.pick_in(self.lanes) {
             return None;
         }
         let event = Some(self.state.event(self.lanes));

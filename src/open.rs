@@ -6,9 +6,10 @@ use crate::error::Error;
 use crate::plan::{Plan, Planned, RingOptions};
 use crate::record::{Origin, Sources};
 use crate::ring::Ring;
-use crate::rings::{Lane, Rings};
+use crate::rings::{Lane, Losses, Rings};
 use crate::sys::machine::{self, CpuEvents, CpuList, OnlineCpus};
 use crate::sys::perf;
+use perf_event_open_sys::bindings::{PERF_COUNT_SW_DUMMY, PERF_TYPE_SOFTWARE, perf_event_attr};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -39,6 +40,9 @@ impl RingOptions {
 pub(crate) fn open(plan: Plan) -> Result<Rings, Error> {
     // Before CPUs are listed: one that comes, or goes and comes back, while rings are opened is noticed by the first check.
     let mut watch = Watch::new(plan)?;
+    if watch.plan.tells_losses() && refuses_losses(&watch.plan) {
+        watch.plan.without_losses();
+    }
     let plan = &watch.plan;
     let cpus = match &plan.cpus {
         Some(cpus) => cpus.clone(),
@@ -75,6 +79,16 @@ fn list_cpus(errno: io::Error) -> Error {
     Error::System { what: "list CPUs", errno }
 }
 
+/// Whether the kernel is too old for `PERF_FORMAT_LOST`: it refuses a plain event that asks for it.
+fn refuses_losses(plan: &Plan) -> bool {
+    let mut attr =
+        perf_event_attr { type_: PERF_TYPE_SOFTWARE, config: PERF_COUNT_SW_DUMMY.into(), ..Default::default() };
+    attr.set_exclude_kernel(1);
+    attr.read_format = plan.events.first().map_or(0, |event| event.attr.read_format);
+    // Of this very process, in user space: what nearly anybody may open.
+    perf::open_own(&attr).is_err_and(|errno| errno.raw_os_error() == Some(libc::EINVAL))
+}
+
 /// A CPU's ring and all that writes into it, opened and not yet started.
 struct Arrival {
     // In the order in which they are dropped.
@@ -90,7 +104,11 @@ fn open_cpu(plan: &Plan, cpu: u32, cpus: usize) -> Result<Option<Arrival>, Error
     let Some(owner) = events.first().map(Arc::clone) else { return Err(Error::NoEvents) };
     let ring = map(plan, cpu, Arc::clone(&owner), cpus)?;
     let (outlets, sources) = join(plan, cpu, events, &owner)?;
-    let lane = Lane::new(ring, Origin::new(cpu, plan.layout, sources));
+    let losses = match plan.tells_losses() {
+        true => Losses::Events { events: outlets.iter().map(|outlet| Arc::clone(&outlet.event)).collect(), before: 0 },
+        false => Losses::Unknown,
+    };
+    let lane = Lane::new(ring, Origin::new(cpu, plan.layout, sources), losses);
     let station = Station { cpu, owner: Arc::clone(&owner), first: Arc::clone(&owner), online: true, suspect: false };
     Ok(Some(Arrival { lane, gate: Gate::Event(owner), outlets, station }))
 }
@@ -276,8 +294,10 @@ impl Station {
         let Some(events) = open_events(plan, self.cpu, cpus)? else { return Ok(()) };
         let Some(first) = events.first().map(Arc::clone) else { return Ok(()) };
         let (outlets, sources) = join(plan, self.cpu, events, &self.owner)?;
+        let new = outlets.iter().map(|outlet| Arc::clone(&outlet.event)).collect();
         let mut events = control.outlets();
         events.stop(self.cpu);
+        lane.losses.change(new);
         events.start(outlets)?;
         lane.origin = Arc::new(lane.origin.with(sources));
         self.first = first;

@@ -188,7 +188,7 @@ pub(crate) struct Plan {
     pub(crate) slot: fn(u32) -> u32,
     /// Whether the kernel writes backwards, over what is oldest.
     pub(crate) backward: bool,
-    /// Whether reading an event says for how long it ran, and nothing else.
+    /// Whether reading an event says for how long it ran and what it lost, and nothing else.
     pub(crate) tells_running: bool,
 }
 
@@ -221,7 +221,7 @@ impl Plan {
         let tells_running = sample_type & u64::from(bindings::PERF_SAMPLE_READ) == 0;
         if tells_running {
             // Nobody else can read the events, and no record shows what they say.
-            read_format = u64::from(bindings::PERF_FORMAT_TOTAL_TIME_RUNNING);
+            read_format = u64::from(bindings::PERF_FORMAT_TOTAL_TIME_RUNNING | bindings::PERF_FORMAT_LOST);
         }
         let layout = Layout::new(sample_type, true, read_format);
         let size = bytes as u64;
@@ -253,6 +253,19 @@ impl Plan {
             }
         }
         Ok(Self { events, cpus, page, bytes, clock, layout, slot, backward, tells_running })
+    }
+
+    /// Goes without the kernel's counts of what was lost: before Linux 6.0 it has none.
+    pub(crate) fn without_losses(&mut self) {
+        for Planned { attr, .. } in &mut self.events {
+            attr.read_format &= !u64::from(bindings::PERF_FORMAT_LOST);
+        }
+    }
+
+    /// Whether events say what they lost, and nothing else but for how long they ran.
+    pub(crate) fn tells_losses(&self) -> bool {
+        let lost = |event: &Planned| event.attr.read_format & u64::from(bindings::PERF_FORMAT_LOST) != 0;
+        self.tells_running && self.events.iter().all(lost)
     }
 
     /// Which of these CPUs are to have a ring.

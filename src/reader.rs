@@ -6,8 +6,11 @@ use crate::error::Error;
 use crate::event::{Event, OwnedEvent};
 use crate::fence::Fences;
 use crate::hold::Hold;
-use crate::merge::{Batch, Lent, Order, RingStats, Stats};
+use crate::loss::Ledger;
+use crate::merge::{Batch, Lent};
+use crate::order::Order;
 use crate::rings::Rings;
+use crate::stats::{Progress, RingStats, Stats};
 use crate::sys::epoll;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
@@ -209,9 +212,33 @@ impl Reader {
         self.engine.fences.as_ref().map(Fences::latency)
     }
 
+    /// For how long the fence under way has been awaited; `None` if none is.
+    pub fn fence_under_way(&self) -> Option<Duration> {
+        self.engine.fences.as_ref().and_then(Fences::under_way)
+    }
+
     /// What was done so far.
     pub fn stats(&self) -> Stats {
         self.engine.merge.stats()
+    }
+
+    /// What became of everything that was written until now: looks at the rings, and asks the kernel what it dropped, which
+    /// interrupts every CPU. Works on a closed reader too.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn ledger(&mut self) -> Result<Ledger, Error> {
+        self.engine.ledger()
+    }
+
+    /// Late records that were kept out of the stream ([`Order::late_aside`]), oldest first. They are taken.
+    pub fn late(&mut self) -> impl Iterator<Item = OwnedEvent> {
+        self.engine.merge.late()
+    }
+
+    /// Why the stream is behind: who holds the merge. See also `fence_under_way`, `fence_latency` and `ring_stats`.
+    pub fn progress(&self) -> Progress {
+        self.engine.merge.progress()
     }
 
     /// What became of each ring, in the order of CPUs.

@@ -95,7 +95,7 @@ impl Recorder {
     pub(crate) fn new(mut rings: Rings, key: Key, fence: &Fence) -> Result<Self, Error> {
         rings.lanes.sort_by_key(|lane| lane.origin.cpu);
         let clock = matches!(key, Key::Time).then_some(rings.clock());
-        Ok(Self { keys: Keys::new(key, clock), fences: Fences::start(fence)?, rings, marks: Vec::new() })
+        Ok(Self { keys: Keys::new(key, clock, None, None), fences: Fences::start(fence)?, rings, marks: Vec::new() })
     }
 
     /// Takes notice of CPUs that came online, as [`Merge::follow_cpus`](crate::Merge::follow_cpus) does. To be called now

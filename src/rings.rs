@@ -2,10 +2,11 @@
 
 use crate::clock::Clock;
 use crate::control::{Control, Gate, Pause};
+use crate::copies::Copies;
 use crate::error::Error;
 use crate::record::{Layout, Origin, Sources};
-use crate::ring::Ring;
-use crate::sys::machine;
+use crate::ring::{Bytes, Ring};
+use crate::sys::{machine, perf};
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -31,11 +32,61 @@ pub struct Rings {
 pub(crate) struct Lane {
     pub(crate) ring: Ring,
     pub(crate) origin: Arc<Origin>,
+    /// What was copied out of the ring to make room, and is not yielded yet.
+    pub(crate) copies: Copies,
+    pub(crate) losses: Losses,
 }
 
 impl Lane {
-    pub(crate) fn new(ring: Ring, origin: Origin) -> Self {
-        Self { ring, origin: Arc::new(origin) }
+    pub(crate) fn new(ring: Ring, origin: Origin, losses: Losses) -> Self {
+        Self { ring, origin: Arc::new(origin), copies: Copies::default(), losses }
+    }
+
+    /// Bytes that were indexed, wherever they are now.
+    #[inline(always)]
+    pub(crate) fn bytes(&self, position: u64, len: u64) -> Bytes<'_> {
+        if position >= self.ring.tail() { self.ring.bytes(position, len) } else { self.copies.get(position, len) }
+    }
+}
+
+/// Who knows how many records the kernel dropped for want of room.
+pub(crate) enum Losses {
+    Unknown,
+    /// The events that write into the ring, and what those before them lost.
+    Events {
+        events: Vec<Arc<OwnedFd>>,
+        before: u64,
+    },
+    Simulated(Box<dyn Fn() -> u64 + Send + Sync>),
+}
+
+impl Losses {
+    /// How many were dropped since the ring was opened. Asking interrupts the CPU.
+    pub(crate) fn read(&self) -> Option<u64> {
+        match self {
+            Self::Unknown => None,
+            Self::Events { events, before } => {
+                events.iter().try_fold(*before, |sum, event| Some(sum.saturating_add(perf::lost(event.as_fd()).ok()?)))
+            }
+            Self::Simulated(lost) => Some(lost()),
+        }
+    }
+
+    /// Other events write into the ring from now on.
+    pub(crate) fn change(&mut self, new: Vec<Arc<OwnedFd>>) {
+        if let Self::Events { .. } = self {
+            *self = self.read().map_or(Self::Unknown, |before| Self::Events { events: new, before });
+        }
+    }
+}
+
+impl fmt::Debug for Losses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unknown => "Unknown",
+            Self::Events { .. } => "Events",
+            Self::Simulated(_) => "Simulated",
+        })
     }
 }
 
@@ -83,7 +134,7 @@ impl Rings {
         if let Some(event) = ring.fd() {
             self.control.outlets().push_gate(cpu, Gate::Event(Arc::clone(event)));
         }
-        self.lanes.push(Lane::new(ring, Origin::new(cpu, layout, Sources::new())));
+        self.lanes.push(Lane::new(ring, Origin::new(cpu, layout, Sources::new()), Losses::Unknown));
     }
 
     /// How many rings there are.
@@ -138,8 +189,7 @@ impl Rings {
     /// [`Error::NoSuchCpu`], [`Error::NoRing`] if the CPU has none whose event is known; [`Error::Control`],
     /// [`Error::Closed`], [`Error::Forked`].
     pub fn pause_output(&self, cpu: u32, paused: bool) -> Result<(), Error> {
-        self.control.check()?;
-        if self.control.outlets().turn_output(cpu, paused)? { Ok(()) } else { Err(self.absent(cpu)) }
+        if self.control.turn_output(cpu, paused)? { Ok(()) } else { Err(self.absent(cpu)) }
     }
 
     /// Keeps output from all rings, as [`Handle::pause`](crate::Handle::pause) does.
@@ -156,8 +206,7 @@ impl Rings {
     /// # Errors
     /// As there.
     pub fn resume(&self) -> Result<(), Error> {
-        self.control.check()?;
-        self.control.outlets().resume()
+        self.control.resume()
     }
 
     /// The memory of a CPU's ring, for reading it in one's own way. The first, where a CPU has several.

@@ -40,7 +40,7 @@ use crate::key::Key;
 use crate::record::{CPU, ID, IDENTIFIER, Kind, Layout, Origin, SAMPLE_ORDER, STREAM_ID, TID, TIME, TRAILER_ORDER};
 use crate::recorder::Recorder;
 use crate::ring::{KernelHalf, Ring};
-use crate::rings::{Lane, Rings};
+use crate::rings::{Lane, Losses, Rings};
 use crate::sys::machine;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use perf_event_open_sys::bindings as sys;
@@ -249,8 +249,10 @@ impl Kernel {
         let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).ok();
         let fd = wake.as_ref().and_then(|wake| wake.as_fd().try_clone_to_owned().ok());
         let (half, ring) = Ring::simulated(machine::page_size(), *bytes, fd.map(Arc::new), *backward);
-        let lane = Lane::new(ring, Origin::new(cpu, *layout, [(id, 0)].into_iter().collect()));
         let shared = Arc::new(Mutex::new(Cpu::new(cpu, id, half, wake, *layout, *backward)));
+        let counted = Arc::clone(&shared);
+        let losses = Losses::Simulated(Box::new(move || lock(&counted).dropped));
+        let lane = Lane::new(ring, Origin::new(cpu, *layout, [(id, 0)].into_iter().collect()), losses);
         rings.lock().unwrap_or_else(PoisonError::into_inner).waiting.push((lane, Arc::clone(&shared)));
         cpus.push((cpu, shared));
     }

@@ -1,6 +1,6 @@
 //! On live kernel rings: order, hold rules, fences.
 
-use perfweave::{Class, Error, Fence, Hold, Key, Order, Reader, Rings, What, sim};
+use perfweave::{Class, Error, Fence, Full, Hold, Key, Order, Reader, Rings, What, sim};
 use perfweave_support::bpf::{Map, Program};
 use perfweave_support::{bpf, kernel, load, privilege};
 use std::collections::BTreeSet;
@@ -68,7 +68,7 @@ fn adversary(hold: Hold, time: Duration, bytes: u64) -> Option<Outcome> {
     let interrupt = bpf::on_clock(&events, &counter, 3).unwrap();
     let rings = Rings::options().bpf_output(&events).bytes(bytes).open().unwrap();
     let cpus: Vec<u32> = rings.cpus().collect();
-    let order = Order::new().key(Key::Payload(0)).hold(hold);
+    let order = Order::new().key(Key::Payload(0)).hold(hold).when_full(Full::Hold);
     let mut reader = Reader::new(rings, order).unwrap();
 
     let mut outcome = Outcome { yielded: 0, written: 0, lost: 0, late: 0, repaired: 0, numbers: BTreeSet::new() };

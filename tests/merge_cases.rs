@@ -403,7 +403,7 @@ fn a_gap_is_declared_by_a_fence_and_only_then() {
     merge.look(0);
     let events: Vec<_> = merge.batch().collect();
     let What::Gap(gap) = events[0].what() else { panic!("{events:?}") };
-    assert_eq!((gap.first, gap.last, gap.count(), events[0].cpu()), (1, 1, 1, None));
+    assert_eq!((gap.first, gap.last, gap.count, events[0].cpu()), (1, 1, 1, None));
     assert_eq!(events[1..].iter().map(|event| event.key()).collect::<Vec<_>>(), [Some(2), Some(3)]);
     assert_eq!(merge.stats().missing, 1);
     assert!(!merge.begin_fence(), "nothing is held, nothing is fenced");
@@ -612,4 +612,35 @@ fn what_an_interrupt_wrote_is_invisible_until_the_outermost_writer_is_done() {
     assert_eq!(kernel.head(1), 24);
     kernel.end(1);
     assert_eq!(kernel.head(1), 48);
+}
+
+/// Numbers that were given up to make room may come after all: what follows is not proven until a fence says so.
+#[test]
+fn what_follows_a_dense_gap_that_was_pressed_out_is_assumed() {
+    let kernel = sim::Kernel::with(&[0, 1], 4096, Layout::new(TIME_RAW, false, 0));
+    let hold = Hold::Dense { first: Some(0), fence: kernel.fence() };
+    let mut merge = Merge::new(kernel.rings(), Order::new().key(Key::Payload(0)).hold(hold)).unwrap();
+    // Number 0 is drawn and in flight.
+    kernel.begin(1, 1);
+    let mut number = 0u64;
+    while kernel.tail(0) + 4096 * 3 / 4 >= kernel.head(0) {
+        number += 1;
+        assert!(kernel.emit(0, 1, &number.to_ne_bytes()));
+    }
+    merge.look(0);
+    let early: Vec<_> = merge.batch().map(|event| (text(&event).starts_with("gap"), event.class())).collect();
+    assert_eq!((early[0], early[1]), ((true, Class::Assumed), (false, Class::Assumed)));
+    assert!(early.iter().all(|(_, class)| *class == Class::Assumed), "{early:?}");
+    assert_eq!((merge.stats().early, merge.stats().missing), (early.len() as u64 - 1, 1));
+    kernel.write(1, &0u64.to_ne_bytes());
+    kernel.end(1);
+    merge.look(0);
+    assert_eq!(merge.batch().map(|event| (event.key(), event.class())).next(), Some((Some(0), Class::Late)));
+    assert_eq!((merge.stats().missing, merge.stats().late), (0, 1), "found after all");
+    // Behind a fence all is as it was.
+    fence(&mut merge);
+    number += 1;
+    assert!(kernel.emit(0, 1, &number.to_ne_bytes()));
+    merge.look(0);
+    assert_eq!(merge.batch().map(|event| event.class()).last(), Some(Class::Proven));
 }

@@ -502,18 +502,25 @@ fn test_pause() {
                 }
                 handle.pause(how).unwrap();
             }
-            assert!(given.recv_timeout(millis(250)).is_err(), "blocked");
+            // What is lost may be told of in between: rings of a page are soon so full that the kernel is asked.
+            let is_lost = |given: u64| how == Pause::Output && given >= 1 << 32;
+            while let Ok(given) = given.recv_timeout(millis(250)) {
+                assert!(given.is_ok_and(is_lost), "blocked");
+            }
             handle.resume().unwrap();
             handle.resume().unwrap();
             let begin = Instant::now();
             assert_eq!(program.run_with(0, &[10 + round]).unwrap(), 0);
             let mut next = given.recv_timeout(LONG).unwrap().unwrap();
-            if how == Pause::Output {
-                assert_eq!(next, 2 << 32, "the two that CPU 0 lost");
+            let took = begin.elapsed();
+            while is_lost(next) {
                 next = given.recv_timeout(LONG).unwrap().unwrap();
             }
             assert_eq!(next, 10 + round);
-            begin.elapsed()
+            // All are told before the next round.
+            handle.flush().unwrap();
+            while !matches!(given.recv_timeout(LONG).unwrap(), Err(Error::Flushed)) {}
+            took
         });
         let best = waits.min().unwrap();
         assert!(best < millis(250), "{best:?}");

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 /// Modules from left to right. Each may use those before it, and itself.
-const ROOMS: [&str; 25] = [
+const ROOMS: [&str; 29] = [
     "wakeup",
     "error",
     "sys",
@@ -12,17 +12,21 @@ const ROOMS: [&str; 25] = [
     "clock",
     "control",
     "ring",
+    "copies",
     "record",
-    "key",
-    "hold",
-    "lookahead",
     "sequence",
+    "key",
+    "rings",
+    "hold",
+    "order",
+    "stats",
+    "lookahead",
     "fronts",
     "event",
-    "rings",
     "drain",
     "plan",
     "open",
+    "loss",
     "merge",
     "fence",
     "engine",

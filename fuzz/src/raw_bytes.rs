@@ -1,7 +1,7 @@
 //! Feeds any bytes and any heads to a merge of two rings, and compares what comes out with a decoder that is too simple
 //! to be wrong: it copies the bytes out first, and sorts.
 
-use perfweave::{Fault, Hold, Layout, Merge, Order, What, sim};
+use perfweave::{Fault, Full, Hold, Layout, Merge, Order, What, sim};
 
 const TID: u64 = 2;
 const TIME: u64 = 4;
@@ -78,7 +78,7 @@ pub(crate) fn run(input: &[u8]) {
     let layout = Layout::new(sample_type, true, read_format);
     let kernel = sim::Kernel::with(&CPUS, size, layout);
     let hold = if input.byte() % 2 == 0 { Hold::None } else { Hold::FENCE };
-    let mut merge = Merge::new(kernel.rings(), Order::new().hold(hold)).expect("a merge");
+    let mut merge = Merge::new(kernel.rings(), Order::new().hold(hold).when_full(Full::Hold)).expect("a merge");
     let mut models =
         CPUS.map(|cpu| Model { cpu, memory: vec![0; size], tail: 0, read: 0, before: None, lost: false, late_by: 0 });
     let mut heads = [0u64; 2];

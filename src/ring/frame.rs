@@ -43,6 +43,14 @@ pub enum Fault {
         /// What the clock said after the record had been found.
         now: u64,
     },
+    /// The record's key is further ahead of all others than any source grows.
+    #[error("key {key} leaps ahead of {largest}")]
+    Leap {
+        /// Its key.
+        key: u64,
+        /// The largest key of all records before it.
+        largest: u64,
+    },
     /// The record is too short for the fields that its `sample_type` promises.
     #[error("record of {size} bytes is too short for its fields")]
     Short {

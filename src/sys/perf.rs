@@ -7,9 +7,17 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// Opens an event on one CPU, for all processes (`pid` -1) or one.
 pub(crate) fn open(attr: &perf_event_attr, pid: i32, cpu: u32) -> io::Result<OwnedFd> {
+    open_on(attr, pid, i32::try_from(cpu).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?)
+}
+
+/// Opens an event of the calling process, wherever it runs.
+pub(crate) fn open_own(attr: &perf_event_attr) -> io::Result<OwnedFd> {
+    open_on(attr, 0, -1)
+}
+
+fn open_on(attr: &perf_event_attr, pid: i32, cpu: i32) -> io::Result<OwnedFd> {
     let mut attr = *attr;
     attr.size = size_of::<perf_event_attr>() as u32;
-    let cpu = i32::try_from(cpu).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
     let flags = sys::bindings::PERF_FLAG_FD_CLOEXEC.into();
     // SAFETY: the attribute is `size` bytes long and only read; a size that the kernel does not know it says itself.
     let fd = unsafe { sys::perf_event_open(&mut attr, pid, cpu, -1, flags) };
@@ -57,6 +65,16 @@ pub(crate) fn is_running(event: BorrowedFd<'_>) -> io::Result<bool> {
     let before = time()?;
     // It is counted in nanoseconds, and two system calls take longer.
     Ok(time()? != before)
+}
+
+/// How many records of an event the kernel dropped (`PERF_FORMAT_LOST`, Linux 6.0). Its `read_format` must be
+/// `PERF_FORMAT_TOTAL_TIME_RUNNING | PERF_FORMAT_LOST`.
+pub(crate) fn lost(event: BorrowedFd<'_>) -> io::Result<u64> {
+    // The event's value, the time, the count.
+    let mut words = [0; 3 * 8];
+    let read = nix::unistd::read(event, &mut words)?;
+    let Some(lost) = words[..read].get(16..24) else { return Err(io::ErrorKind::UnexpectedEof.into()) };
+    Ok(u64::from_ne_bytes(lost.try_into().unwrap_or_default()))
 }
 
 /// Stops or restarts output into an event's ring. What is written meanwhile is lost, and counted.

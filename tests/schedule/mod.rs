@@ -1,7 +1,7 @@
 //! Random schedules of writers and reader, run against the simulator and against a model that is too simple to be
 //! wrong: a list of what was written.
 
-use perfweave::{Class, Event, Hold, Key, Layout, Merge, Order, What, sim};
+use perfweave::{Class, Event, Full, Hold, Key, Layout, Merge, Order, What, sim};
 use quickcheck::{Arbitrary, Gen};
 use std::collections::BTreeMap;
 
@@ -193,7 +193,8 @@ impl Trial {
     pub(crate) fn run(schedule: &Schedule, key: Key, hold: Hold, times: Times) -> Self {
         let layout = Layout::new(4 | 1024, true, 0); // TIME | RAW
         let kernel = sim::Kernel::with(&schedule.cpus, schedule.ring, layout);
-        let merge = Merge::new(kernel.rings(), Order::new().key(key).hold(hold)).expect("a merge");
+        let merge =
+            Merge::new(kernel.rings(), Order::new().key(key).hold(hold).when_full(Full::Hold)).expect("a merge");
         let per_cpu = || schedule.cpus.iter().map(|cpu| (*cpu, 0)).collect::<BTreeMap<_, _>>();
         let mut run = Run {
             schedule,

@@ -50,6 +50,7 @@ const PSEUDO_MAP_FD: u8 = 1;
 const PSEUDO_MAP_VALUE: u8 = 2;
 
 // enum bpf_func_id
+const MAP_LOOKUP_ELEM: i32 = 1;
 const KTIME_GET_NS: i32 = 5;
 const GET_SMP_PROCESSOR_ID: i32 = 8;
 const GET_CURRENT_PID_TGID: i32 = 14;
@@ -173,6 +174,30 @@ impl Asm {
     pub fn only_if(&mut self, reg: Reg, value: i32) -> &mut Self {
         let skip = self.push(JMP | 0x10, reg, 0, 2, value);
         skip.mov_i(R0, 0).exit()
+    }
+
+    /// Runs `body` only if a register has a value.
+    pub fn when(&mut self, reg: Reg, value: i32, body: impl FnOnce(&mut Self) -> &mut Self) -> &mut Self {
+        self.skip(0x50, reg, value, body)
+    }
+
+    /// Runs `body` only if a register has another value.
+    pub fn unless(&mut self, reg: Reg, value: i32, body: impl FnOnce(&mut Self) -> &mut Self) -> &mut Self {
+        self.skip(0x10, reg, value, body)
+    }
+
+    fn skip(&mut self, jump: u8, reg: Reg, value: i32, body: impl FnOnce(&mut Self) -> &mut Self) -> &mut Self {
+        let at = self.code.len();
+        self.push(JMP | jump, reg, 0, 0, value);
+        body(self);
+        self.code[at].offset = (self.code.len() - at - 1) as i16;
+        self
+    }
+
+    /// R0 = the address of the element of an array whose index is the u32 at R10 + offset. If there is none, returns 0.
+    pub fn element(&mut self, map: &Map, offset: i32) -> &mut Self {
+        self.map(R1, map).mov(R2, R10).add_i(R2, offset).call(MAP_LOOKUP_ELEM);
+        self.when(R0, 0, |asm| asm.exit())
     }
 
     /// R0 = bpf_perf_event_output(context, map, BPF_F_CURRENT_CPU, R10 + offset, size)

@@ -4,16 +4,28 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Keeps the calling thread on a CPU.
 ///
 /// # Panics
 /// If the kernel refuses.
 pub fn pin(cpu: u32) {
+    try_pin(cpu).unwrap_or_else(|error| panic!("pin to CPU {cpu}: {error}"));
+}
+
+/// Keeps the calling thread on a CPU, if the kernel lets it: not while the CPU is offline.
+pub fn try_pin(cpu: u32) -> nix::Result<()> {
     let mut set = CpuSet::new();
-    set.set(cpu as usize).expect("a CPU that fits a CpuSet");
-    sched_setaffinity(Pid::from_raw(0), &set).unwrap_or_else(|error| panic!("pin to CPU {cpu}: {error}"));
+    set.set(cpu as usize)?;
+    sched_setaffinity(Pid::from_raw(0), &set)
+}
+
+/// Takes a CPU offline, or back.
+pub fn set_online(cpu: u32, online: bool) -> std::io::Result<()> {
+    std::fs::write(format!("/sys/devices/system/cpu/cpu{cpu}/online"), if online { "1" } else { "0" })
 }
 
 /// Runs something on a CPU.
@@ -89,6 +101,38 @@ impl Drop for Load {
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
+    }
+}
+
+/// A thread that does something now and then, until it is ended or dropped.
+#[derive(Debug)]
+pub struct Beside {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<Result<(), String>>>,
+}
+
+impl Beside {
+    /// Begins `work`, which is given a function that waits so long and says whether to go on.
+    pub fn start(work: impl FnOnce(&dyn Fn(Duration) -> bool) -> Result<(), String> + Send + 'static) -> Self {
+        let (stop, stopped) = mpsc::channel();
+        let wait = move |time| stopped.recv_timeout(time) == Err(RecvTimeoutError::Timeout);
+        Self { stop: Some(stop), thread: Some(std::thread::spawn(move || work(&wait))) }
+    }
+
+    /// Ends it, and gives how its work ended.
+    pub fn end(mut self) -> Result<(), String> {
+        self.join()
+    }
+
+    fn join(&mut self) -> Result<(), String> {
+        self.stop = None;
+        self.thread.take().map_or(Ok(()), |thread| thread.join().unwrap_or_else(|_| Err("a thread panicked".into())))
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        let _ = self.join();
     }
 }
 

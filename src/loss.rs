@@ -1,0 +1,141 @@
+//! The ledger: what became of everything that was written.
+
+use std::fmt;
+
+/// What became of everything that was written into one CPU's rings, as far as it is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Account {
+    /// The CPU; `None` for all together.
+    pub cpu: Option<u32>,
+    /// Records yielded.
+    pub yielded: u64,
+    /// Records that were seen and are not yielded yet.
+    pub held: u64,
+    /// Records that the kernel dropped: a full ring, paused output, or records that can never fit. Those that did not fit an
+    /// empty ring are told of with the next record, at the next flush, or here.
+    pub lost: u64,
+    /// Of these, ones that no event has told of yet, since no record has followed them.
+    pub untold: u64,
+    /// Whether `lost` is what the kernel counts (`PERF_FORMAT_LOST`), to the last. If not, it is what LOST records have told,
+    /// and what was dropped last is not in it: rings that were adopted, kernels before 6.0, and events that sample
+    /// `PERF_SAMPLE_READ`.
+    pub exact: bool,
+    /// Damage: records that were given up, at least one each.
+    pub damaged: u64,
+    /// Numbers that are missing: declared gaps, and holes before records that are held. 0 without
+    /// [`Order::numbers`](crate::Order::numbers).
+    pub missing: u64,
+    /// Of these, more than LOST records account for: outputs that failed in another way than for lack of room, damage, or
+    /// numbers drawn and not written. Where records without numbers share the ring, their losses account for numbers too.
+    pub unexplained: u64,
+}
+
+impl Account {
+    /// An account of nothing.
+    pub(crate) fn new(cpu: Option<u32>) -> Self {
+        Self { cpu, yielded: 0, held: 0, lost: 0, untold: 0, exact: true, damaged: 0, missing: 0, unexplained: 0 }
+    }
+
+    /// How many records were written, or would have been had there been room: the sum of what became of them.
+    pub fn written(&self) -> u64 {
+        self.yielded.saturating_add(self.held).saturating_add(self.lost)
+    }
+
+    /// Whether every number that is missing is accounted for, and nothing was given up.
+    pub fn is_balanced(&self) -> bool {
+        self.unexplained == 0 && self.damaged == 0
+    }
+
+    /// The same, knowing from elsewhere of so many outputs that failed without the kernel's counting them: what the programs
+    /// themselves have counted ([`Ledger`]). Those behind the last record that was seen leave no hole, so a count that is
+    /// larger than what is unexplained is no fault.
+    pub fn explained(mut self, refused: u64) -> Self {
+        self.unexplained = self.unexplained.saturating_sub(refused);
+        self
+    }
+
+    fn add(&mut self, other: &Self) {
+        for (sum, more) in [
+            (&mut self.yielded, other.yielded),
+            (&mut self.held, other.held),
+            (&mut self.lost, other.lost),
+            (&mut self.untold, other.untold),
+            (&mut self.damaged, other.damaged),
+            (&mut self.missing, other.missing),
+            (&mut self.unexplained, other.unexplained),
+        ] {
+            *sum = sum.saturating_add(more);
+        }
+        self.exact &= other.exact;
+    }
+}
+
+impl fmt::Display for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.cpu {
+            Some(cpu) => write!(f, "CPU {cpu}: ")?,
+            None => f.write_str("all: ")?,
+        }
+        let Self { yielded, held, lost, untold, damaged, missing, unexplained, .. } = self;
+        let about = if self.exact { "" } else { "at least " };
+        let balance = if self.is_balanced() { "balanced" } else { "NOT BALANCED" };
+        write!(
+            f,
+            "written {about}{} = yielded {yielded} + held {held} + lost {about}{lost} (untold {untold}); missing {missing}, \
+             unexplained {unexplained}, damaged {damaged}; {balance}",
+            self.written()
+        )
+    }
+}
+
+/// What became of everything that was written into all rings. Its text is one line. This crate drops nothing itself: with
+/// [`Full::Hold`](crate::Full::Hold) it makes the kernel drop.
+///
+/// # What the kernel does not count
+///
+/// `bpf_perf_event_output` that fails with anything but `-ENOSPC` leaves no trace in any ring: `-ENOENT` (the CPU's slot is
+/// empty), `-EOPNOTSUPP` (its event is another CPU's, disabled, or died with its CPU), `-E2BIG` (the map has no such slot),
+/// `-EBUSY` (nested too deep), `-EINVAL`. Nor does a program that draws a number and ends before its output. With numbers
+/// these show as gaps that are unexplained. A program that wants them explained counts what its output returns, in an array of
+/// its own, and whoever reads it takes that from the account: [`Account::explained`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Ledger {
+    /// Each CPU's, in their order.
+    pub accounts: Vec<Account>,
+    /// Numbers of the whole machine that were declared missing: nobody knows from which CPU ([`Hold::Dense`](crate::Hold)).
+    pub missing: u64,
+    /// Of these, ones that LOST records do not account for.
+    pub unexplained: u64,
+}
+
+impl Ledger {
+    /// All CPUs together, and what is missing from the whole machine.
+    pub fn total(&self) -> Account {
+        let mut total = Account::new(None);
+        self.accounts.iter().for_each(|account| total.add(account));
+        total.missing = total.missing.saturating_add(self.missing);
+        total.unexplained = total.unexplained.saturating_add(self.unexplained);
+        total
+    }
+
+    /// Whether each account is balanced, and nothing is missing from the whole machine that is not accounted for.
+    pub fn is_balanced(&self) -> bool {
+        self.unexplained == 0 && self.accounts.iter().all(Account::is_balanced)
+    }
+
+    /// Adds a ring to the account of its CPU.
+    pub(crate) fn add(&mut self, account: Account) {
+        match self.accounts.last_mut() {
+            Some(last) if last.cpu == account.cpu => last.add(&account),
+            _ => self.accounts.push(account),
+        }
+    }
+}
+
+impl fmt::Display for Ledger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.total().fmt(f)
+    }
+}

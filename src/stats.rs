@@ -1,0 +1,112 @@
+//! What a merge has done so far, and what it waits for.
+
+/// What a merge has done so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Records yielded.
+    pub records: u64,
+    /// Of these, late.
+    pub late: u64,
+    /// The largest lateness, in units of the key.
+    pub max_late: u64,
+    /// Records let out before their order was proven because their ring was full ([`Full::Release`](crate::Full::Release)).
+    pub early: u64,
+    /// Bytes copied out of full rings ([`Full::Copy`](crate::Full::Copy)).
+    pub copied: u64,
+    /// Records that came out of order inside their ring and were put in place.
+    pub repaired: u64,
+    /// Records that the kernel's LOST records count as dropped.
+    pub lost: u64,
+    /// Numbers declared missing, and not found after all.
+    pub missing: u64,
+    /// Damage events.
+    pub damaged: u64,
+    /// Looks at all heads.
+    pub looks: u64,
+    /// Fences that ended.
+    pub fences: u64,
+}
+
+/// What became of one ring so far, and how full it is. Bytes are those of the data area.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RingStats {
+    /// The CPU.
+    pub cpu: u32,
+    /// Bytes of the ring.
+    pub size: u64,
+    /// Bytes that the kernel could not reuse at the last look: unread, or not yet given back.
+    pub used: u64,
+    /// The most that were used at any look: how large the ring needs to be.
+    pub most_used: u64,
+    /// Bytes that were seen and are not yielded yet.
+    pub unread: u64,
+    /// Events that were seen and are not yielded yet.
+    pub held: usize,
+    /// Records yielded.
+    pub records: u64,
+    /// Of these, late.
+    pub late: u64,
+    /// Records that the kernel's LOST records count as dropped.
+    pub lost: u64,
+    /// Damage events.
+    pub damaged: u64,
+    /// Records that came out of order and were put in place.
+    pub repaired: u64,
+    /// Looks at which held records filled it beyond its mark.
+    pub pressed: u64,
+    /// Records let out before their order was proven because the ring was full.
+    pub early: u64,
+    /// Bytes that were copied out of it because it was full, and those that are copied now.
+    pub copied: u64,
+    /// Of these, bytes that are not yielded yet.
+    pub copied_now: u64,
+    /// What became of the CPU's own numbers, if it has any ([`Order::numbers`](crate::Order::numbers)).
+    pub numbers: Option<NumberStats>,
+}
+
+/// Why a stream is behind: who holds the merge.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Progress {
+    /// The largest key seen.
+    pub seen: Option<u64>,
+    /// The largest key that may be yielded.
+    pub frontier: Option<u64>,
+    /// How far the frontier is behind what was seen, in units of the key; 0 before anything was.
+    pub lag: u64,
+    /// Events that are held.
+    pub held: usize,
+    /// Bytes that are held.
+    pub held_bytes: u64,
+    /// The CPU that comes next with its key, if anything is held: nothing is yielded before it. Under a fence rule it waits for
+    /// whoever may yet write a smaller one, on any CPU; under the dense rule, for the number before.
+    pub next: Option<(u32, u64)>,
+    /// The CPU with the most bytes held.
+    pub fullest: Option<u32>,
+    /// Of dense numbers, the one that everything waits for.
+    pub missing: Option<u64>,
+}
+
+/// What became of the numbers of a CPU's records.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NumberStats {
+    /// Records that were seen with a number that was not there before.
+    pub seen: u64,
+    /// Numbers declared missing, and not found after all.
+    pub missing: u64,
+    /// Numbers that are missing so far, before records that are held.
+    pub open: u64,
+    /// Records with a number that was there before, not long ago.
+    pub duplicates: u64,
+    /// Records that began to count anew.
+    pub resets: u64,
+    /// Records whose number jumped back.
+    pub backward: u64,
+    /// Records whose number jumped ahead, by more than can be missing.
+    pub forward: u64,
+    /// Records whose number had been declared missing.
+    pub found: u64,
+}

@@ -1,0 +1,383 @@
+//! On live kernel rings: rings that overflow, what is lost last, pauses, and a ledger that balances.
+
+use perfweave::{Account, Class, Error, Fence, Full, Hold, Order, Pause, Reader, Rings, Sequence, What};
+use perfweave_support::bpf::{Asm, Kind, Map, Program, Reg};
+use perfweave_support::{bpf, kernel, load};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+const LONG: Duration = Duration::from_secs(20);
+
+/// A CPU's writer: counts what it outputs, and what is refused.
+struct Writer {
+    cpu: u32,
+    counts: Map,
+    program: Program,
+}
+
+/// How many records a writer outputs at once.
+const BURST: u32 = 100;
+
+impl Writer {
+    fn new(cpu: u32, events: &Map) -> Self {
+        let counts = Map::array(16, 1).expect("an array");
+        let mut asm = Asm::new();
+        asm.mov(Reg::R6, Reg::R1);
+        asm.repeat(Reg::R7, BURST, |asm| {
+            asm.mov_i(Reg::R1, 1).map_value(Reg::R2, &counts, 0).fetch_add(Reg::R2, 0, Reg::R1);
+            asm.store(Reg::R10, -8, Reg::R1).output(Reg::R6, events, -8, 8);
+            // An error is negative.
+            asm.shr_i(Reg::R0, 63).map_value(Reg::R2, &counts, 0).fetch_add(Reg::R2, 8, Reg::R0);
+        });
+        asm.mov_i(Reg::R0, 0).exit();
+        Self { cpu, program: Program::load(Kind::RawTracepoint, &asm).expect("a program"), counts }
+    }
+
+    fn burst(&self) {
+        assert_eq!(self.program.run_on(self.cpu).unwrap(), 0);
+    }
+
+    fn written(&self) -> u64 {
+        self.counts.lookup_u64(0, 0).unwrap()
+    }
+
+    fn refused(&self) -> u64 {
+        self.counts.lookup_u64(0, 8).unwrap()
+    }
+}
+
+/// An array for the machine's CPUs, and a writer for each.
+fn writers() -> Option<(Map, Vec<Writer>)> {
+    let events = kernel("make a perf event array", Map::perf_event_array(load::slots()))?;
+    let writers = load::online().into_iter().map(|cpu| Writer::new(cpu, &events)).collect();
+    Some((events, writers))
+}
+
+/// What a reader gave, by CPU.
+#[derive(Debug, Default)]
+struct Seen {
+    records: BTreeMap<u32, u64>,
+    /// Counts of LOST records, and of losses that nothing follows.
+    lost: BTreeMap<u32, u64>,
+    trailing: BTreeMap<u32, u64>,
+    missing: BTreeMap<u32, u64>,
+    assumed: u64,
+    late: u64,
+    last: BTreeMap<u32, u64>,
+    key: u64,
+}
+
+impl Seen {
+    fn note(&mut self, event: &perfweave::Event<'_>) {
+        let cpu = event.cpu().expect("a CPU");
+        let (map, count) = match event.what() {
+            What::Record(record) => {
+                let number = record.payload().and_then(|payload| payload.u64(0)).expect("a number");
+                let last = self.last.insert(cpu, number);
+                assert!(last.is_none_or(|last| number > last), "{number} behind {last:?} on CPU {cpu}");
+                self.assumed += u64::from(event.class() == Class::Assumed);
+                self.late += u64::from(event.class() == Class::Late);
+                let key = event.key().expect("a time");
+                assert_eq!(key < self.key, event.class() == Class::Late);
+                self.key = self.key.max(key);
+                (&mut self.records, 1)
+            }
+            What::Lost(lost) if lost.until.is_some() => (&mut self.lost, lost.count),
+            What::Lost(lost) => (&mut self.trailing, lost.count),
+            What::Gap(gap) => {
+                let next = self.last.get(&cpu).map_or(0, |last| last + 1);
+                assert_eq!((gap.first, gap.last), (next, next + gap.count - 1), "CPU {cpu}");
+                (&mut self.missing, gap.count)
+            }
+            other => panic!("{other:?}"),
+        };
+        *map.entry(cpu).or_default() += count;
+    }
+
+    fn of(map: &BTreeMap<u32, u64>, cpu: u32) -> u64 {
+        map.get(&cpu).copied().unwrap_or(0)
+    }
+
+    /// Everything up to the report of a flush.
+    fn flush(&mut self, reader: &mut Reader) {
+        reader.handle().flush().unwrap();
+        loop {
+            match reader.next_timeout(LONG) {
+                Ok(event) => self.note(&event.expect("a report").event()),
+                Err(Error::Flushed) => return,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+}
+
+/// Checks a CPU's account against what its writer counted, `unseen` of which the kernel did not.
+fn check(account: &Account, writer: &Writer, unseen: u64) {
+    assert_eq!(account.cpu, Some(writer.cpu));
+    assert!(account.exact, "a kernel that counts: {account}");
+    assert_eq!(account.lost, writer.refused() - unseen, "{account}");
+    assert_eq!(account.written() + unseen, writer.written(), "{account}");
+    assert_eq!(account.unexplained, unseen, "{account}");
+    assert!(account.explained(unseen).is_balanced(), "{account}");
+}
+
+/// A burst overruns the rings while a fence is awaited. Gives what came of it, and how much was refused.
+fn burst_behind_a_slow_fence(full: Full) -> Option<(Seen, u64, Reader)> {
+    let (events, writers) = writers()?;
+    // 32 KiB, which 1023 records fill.
+    let rings = Rings::options().bpf_output(&events).bytes(32 << 10).open().unwrap();
+    let done = std::sync::Arc::new(AtomicBool::new(false));
+    let fence = {
+        let done = std::sync::Arc::clone(&done);
+        let grace = Mutex::new(Fence::Auto.open().unwrap());
+        // A grace period as long as somebody with a slow writer may see it.
+        Fence::custom(move || {
+            let begin = Instant::now();
+            while !done.load(Ordering::Acquire) && begin.elapsed() < LONG {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            grace.lock().unwrap().wait()
+        })
+    };
+    let order = Order::new().hold(Hold::Fence(fence)).when_full(full).numbers(Sequence::u64(0).starting_at(0));
+    let mut reader = Reader::new(rings, order.fill_mark(50)).unwrap();
+    let looks = AtomicU64::new(0);
+    let (mut seen, reader) = std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let mut seen = Seen::default();
+            while !done.load(Ordering::Acquire) {
+                for event in reader.batch(Duration::from_millis(2)).unwrap() {
+                    seen.note(&event);
+                }
+                // What was yielded is given back by the next look.
+                looks.store(reader.stats().looks, Ordering::Release);
+            }
+            (seen, reader)
+        });
+        let begin = Instant::now();
+        for _ in 0..40 {
+            writers.iter().for_each(Writer::burst);
+            // As fast as the reader looks, at least twice, and it takes longer than a grace period should.
+            let before = looks.load(Ordering::Acquire);
+            while looks.load(Ordering::Acquire) < before + 3 && !thread.is_finished() && begin.elapsed() < LONG {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        done.store(true, Ordering::Release);
+        thread.join().expect("the reader")
+    });
+    let mut reader = reader;
+    seen.flush(&mut reader);
+    let ledger = reader.ledger().unwrap();
+    for (account, writer) in ledger.accounts.iter().zip(&writers) {
+        check(account, writer, 0);
+        assert_eq!(account.held, 0);
+        let lost = Seen::of(&seen.lost, writer.cpu) + Seen::of(&seen.trailing, writer.cpu);
+        assert_eq!(lost, writer.refused(), "told exactly");
+        assert_eq!(Seen::of(&seen.records, writer.cpu) + lost, 40 * u64::from(BURST));
+    }
+    assert!(ledger.is_balanced());
+    let refused = writers.iter().map(Writer::refused).sum();
+    Some((seen, refused, reader))
+}
+
+#[test]
+fn a_burst_behind_a_slow_fence_overruns_rings_that_hold_strictly_in_place() {
+    let Some((seen, refused, reader)) = burst_behind_a_slow_fence(Full::Hold) else { return };
+    assert!(refused > 0);
+    assert_eq!((seen.assumed, seen.late), (0, 0));
+    let stats = reader.stats();
+    assert_eq!((stats.lost, stats.early, stats.copied), (refused, 0, 0));
+    assert!(reader.ring_stats().all(|ring| ring.pressed > 0 && ring.most_used > ring.size * 9 / 10));
+}
+
+#[test]
+fn the_same_burst_loses_nothing_where_records_are_released_early() {
+    let Some((seen, refused, reader)) = burst_behind_a_slow_fence(Full::Release) else { return };
+    assert_eq!((refused, seen.late), (0, 0), "written one CPU after the other");
+    let stats = reader.stats();
+    assert!(seen.assumed > 0 && stats.early == seen.assumed, "{stats:?}");
+    assert!(stats.copied == 0 && reader.ring_stats().all(|ring| ring.pressed > 0));
+}
+
+#[test]
+fn the_same_burst_loses_nothing_and_keeps_proven_order_where_records_are_copied() {
+    let Some((seen, refused, reader)) = burst_behind_a_slow_fence(Full::Copy { most: 4 << 20 }) else { return };
+    assert_eq!((refused, seen.assumed, seen.late), (0, 0, 0));
+    let stats = reader.stats();
+    assert!(stats.early == 0 && stats.copied > 0, "{stats:?}");
+    assert!(reader.ring_stats().all(|ring| ring.copied > 0 && ring.copied_now == 0));
+}
+
+/// What enters no ring is told within a second, once, and exactly; also when writing goes on.
+#[test]
+fn a_loss_that_nothing_follows_is_told_by_the_kernels_own_count() {
+    let Some((events, writers)) = writers() else { return };
+    let rings = Rings::options().bpf_output(&events).pages(1).open().unwrap();
+    let order = Order::new().when_full(Full::Hold).numbers(Sequence::u64(0).starting_at(0));
+    let mut reader = Reader::new(rings, order).unwrap();
+    let mut seen = Seen::default();
+    let mut told = BTreeMap::new();
+    for round in 1..=3 {
+        // A page takes 127 of them.
+        writers.iter().for_each(|writer| (0..2).for_each(|_| writer.burst()));
+        let begin = Instant::now();
+        while writers
+            .iter()
+            .any(|writer| Seen::of(&seen.lost, writer.cpu) + Seen::of(&seen.trailing, writer.cpu) < writer.refused())
+        {
+            assert!(begin.elapsed() < LONG, "{seen:?}");
+            if let Some(event) = reader.next_timeout(Duration::from_secs(1)).unwrap() {
+                seen.note(&event.event());
+            }
+        }
+        assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
+        for writer in &writers {
+            let told = told.insert(writer.cpu, writer.refused()).unwrap_or(0);
+            assert!(writer.refused() > told, "overrun in each round");
+            // Nothing was written behind it.
+            assert_eq!(Seen::of(&seen.trailing, writer.cpu), writer.refused(), "round {round}: {seen:?}");
+            assert_eq!(Seen::of(&seen.lost, writer.cpu), 0, "a LOST record tells nothing new");
+        }
+        // Nothing more comes of it.
+        assert!(reader.next_timeout(Duration::from_millis(250)).unwrap().is_none());
+    }
+    seen.flush(&mut reader);
+    let ledger = reader.ledger().unwrap();
+    for (account, writer) in ledger.accounts.iter().zip(&writers) {
+        check(account, writer, 0);
+        assert_eq!((account.lost, account.untold), (writer.refused(), 0));
+        assert_eq!(Seen::of(&seen.trailing, writer.cpu), writer.refused(), "told once");
+    }
+    assert!(ledger.is_balanced());
+}
+
+#[test]
+fn a_flush_tells_of_a_loss_that_nothing_follows() {
+    let Some((events, writers)) = writers() else { return };
+    let rings = Rings::options().bpf_output(&events).pages(1).open().unwrap();
+    let mut reader = Reader::new(rings, Order::new().when_full(Full::Hold)).unwrap();
+    let mut seen = Seen::default();
+    writers.iter().for_each(|writer| (0..2).for_each(|_| writer.burst()));
+    seen.flush(&mut reader);
+    for writer in &writers {
+        assert!(writer.refused() > 0);
+        assert_eq!(Seen::of(&seen.trailing, writer.cpu), writer.refused());
+    }
+    assert_eq!(reader.stats().lost, writers.iter().map(Writer::refused).sum::<u64>());
+    // And at the end: the ledger of a closed reader has what came after.
+    writers.iter().for_each(|writer| (0..2).for_each(|_| writer.burst()));
+    reader.handle().close();
+    assert!(matches!(reader.try_next(), Err(Error::Closed)));
+    let ledger = reader.ledger().unwrap();
+    for (account, writer) in ledger.accounts.iter().zip(&writers) {
+        assert_eq!((account.lost, account.written()), (writer.refused(), writer.written()), "{account}");
+        assert!(account.held > 0 && account.untold > 0);
+    }
+    assert!(ledger.is_balanced());
+    assert_eq!(ledger.to_string().lines().count(), 1);
+}
+
+/// Rings so small that they overflow all the time: each CPU's gaps are exactly what its outputs were refused.
+#[test]
+fn numbers_of_each_cpu_are_exact_under_forced_loss() {
+    let Some((events, writers)) = writers() else { return };
+    for full in [Full::Hold, Full::Release, Full::Copy { most: 10_000 }] {
+        let before: Vec<_> = writers.iter().map(|writer| (writer.written(), writer.refused())).collect();
+        // The same first number for all, so that none is missing before it.
+        let first = before.iter().map(|(written, _)| *written).max().unwrap();
+        assert!(before.iter().all(|(written, _)| *written == first));
+        let rings = Rings::options().bpf_output(&events).pages(1).open().unwrap();
+        let order = Order::new().when_full(full).numbers(Sequence::u64(0).starting_at(first));
+        let mut reader = Reader::new(rings, order).unwrap();
+        let mut seen =
+            Seen { last: writers.iter().map(|w| (w.cpu, first.wrapping_sub(1))).collect(), ..Seen::default() };
+        // What came "before" the first is not a number.
+        if first == 0 {
+            seen.last.clear();
+        }
+        for round in 0..50 {
+            writers.iter().for_each(Writer::burst);
+            if round % 3 == 2 {
+                for event in reader.batch(Duration::from_millis(20)).unwrap() {
+                    seen.note(&event);
+                }
+            }
+        }
+        seen.flush(&mut reader);
+        // One more each, so that what was refused last leaves a gap too.
+        writers.iter().for_each(Writer::burst);
+        seen.flush(&mut reader);
+        let ledger = reader.ledger().unwrap();
+        for ((account, writer), (written, refused)) in ledger.accounts.iter().zip(&writers).zip(&before) {
+            let refused = writer.refused() - refused;
+            assert!(refused > 0, "{full:?}");
+            assert_eq!(Seen::of(&seen.missing, writer.cpu), refused, "{full:?}");
+            let lost = Seen::of(&seen.lost, writer.cpu) + Seen::of(&seen.trailing, writer.cpu);
+            assert_eq!((lost, account.lost, account.missing), (refused, refused, refused), "{full:?}");
+            assert_eq!(account.written(), writer.written() - written);
+        }
+        assert!(ledger.is_balanced());
+    }
+}
+
+/// Pauses of both kinds while writers write: what the kernel counts it explains, the rest the programs' own count does.
+#[test]
+fn the_ledger_balances_over_pauses() {
+    let Some((events, writers)) = writers() else { return };
+    let rings = Rings::options().bpf_output(&events).pages(4).open().unwrap();
+    let mut reader = Reader::new(rings, Order::new().numbers(Sequence::u64(0).starting_at(0))).unwrap();
+    let handle = reader.handle();
+    let mut seen = Seen::default();
+    let mut unseen = 0;
+    for round in 0..20 {
+        match round % 4 {
+            1 => handle.pause(Pause::Output).unwrap(),
+            3 => handle.pause(Pause::Slots).unwrap(),
+            _ => handle.resume().unwrap(),
+        }
+        writers.iter().for_each(Writer::burst);
+        // Not one of them finds a slot.
+        unseen += if round % 4 == 3 { u64::from(BURST) } else { 0 };
+        for event in reader.batch(Duration::from_millis(30)).unwrap() {
+            seen.note(&event);
+        }
+    }
+    handle.resume().unwrap();
+    seen.flush(&mut reader);
+    writers.iter().for_each(Writer::burst);
+    seen.flush(&mut reader);
+    let ledger = reader.ledger().unwrap();
+    for (account, writer) in ledger.accounts.iter().zip(&writers) {
+        check(account, writer, unseen);
+        assert_eq!((account.held, account.untold, account.missing), (0, 0, writer.refused()), "{account}");
+        assert_eq!(Seen::of(&seen.missing, writer.cpu), writer.refused());
+        assert!(account.lost >= 5 * u64::from(BURST), "what was paused, at least");
+    }
+    assert!(!ledger.is_balanced());
+    assert!(ledger.total().explained(unseen * writers.len() as u64).is_balanced(), "{ledger}");
+}
+
+/// Failures that the kernel counts nowhere: the account says how many, and the errors say why.
+#[test]
+fn what_finds_no_slot_is_unexplained() {
+    let Some((events, _)) = writers() else { return };
+    let echo = bpf::echo(&events).unwrap();
+    let rings = Rings::options().bpf_output(&events).open().unwrap();
+    let mut reader = Reader::new(rings, Order::new().numbers(Sequence::u64(0))).unwrap();
+    let cpu = *load::online().last().unwrap();
+    assert_eq!(echo.run_with(cpu, &[1]).unwrap(), 0);
+    reader.handle().pause(Pause::Slots).unwrap();
+    assert_eq!(echo.run_with(cpu, &[2]).unwrap(), -libc::ENOENT);
+    reader.handle().resume().unwrap();
+    reader.handle().pause(Pause::Output).unwrap();
+    assert_eq!(echo.run_with(cpu, &[3]).unwrap(), -libc::ENOSPC);
+    reader.handle().resume().unwrap();
+    assert_eq!(echo.run_with(cpu, &[4]).unwrap(), 0);
+    let mut seen = Seen::default();
+    seen.flush(&mut reader);
+    let account = *reader.ledger().unwrap().accounts.iter().find(|account| account.cpu == Some(cpu)).unwrap();
+    assert_eq!((account.yielded, account.lost, account.missing, account.unexplained), (2, 1, 2, 1), "{account}");
+}
