@@ -1,0 +1,370 @@
+//! Gaps and the ledger: rings much too small for what is written, and every number that does not come out accounted for.
+//!
+//! BPF programs draw a number of the whole machine and one of their CPU, output both, and count what became of the output.
+//! Rings of one page are full within microseconds, and the reader is slow on purpose. Numbers that are missing are printed
+//! as they are found. In the end what the programs counted, what the stream yielded, what the kernel dropped and what the
+//! gaps named must agree for each CPU, number by number.
+//!
+//! ```text
+//! cargo run --release --example gaps -- --seconds 5
+//! cargo run --release --example gaps -- --seconds 5 --pauses --offline --full copy
+//! ```
+
+use perfweave::{
+    Account, Break, Class, Event, Fence, Full, Handle, Hold, Irregular, Key, Ledger, Order, Pause, Reader, Rings,
+};
+use perfweave::{Sequence, What};
+use perfweave_support::args::Args;
+use perfweave_support::bpf::{self, Reg};
+use perfweave_support::load::{self, Beside};
+use std::error::Error;
+use std::io;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+const HELP: &str = "\
+gaps [--seconds N] [--pages N] [--full hold|release|copy] [--dense] [--pauses] [--offline] [--quiet] [--json]
+  --seconds  how long the load runs [5]
+  --pages    pages of each ring [1]
+  --full     what to do about held records when a ring is full [hold]: hold loses most, since a ring stays full until a
+             fence has ended
+  --dense    order by the number of the whole machine, and tell its gaps, instead of by time, with each CPU's own
+  --pauses   pause and resume the output now and then, in both ways
+  --offline  take the last CPU offline and back, twice
+  --quiet    print no gaps, only the ledger
+  --json     print one JSON object";
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("gaps: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<bool, Box<dyn Error>> {
+    let mut args = Args::new(HELP);
+    let time = args.seconds(5.0)?;
+    let pages = args.value("--pages", |text| text.parse().map_err(|_| format!("{text} pages")))?.unwrap_or(1);
+    let full = args.value("--full", parse_full)?.unwrap_or(Full::Hold);
+    let [dense, pauses, offline] = ["--dense", "--pauses", "--offline"].map(|flag| args.flag(flag));
+    let [quiet, json] = ["--quiet", "--json"].map(|flag| args.flag(flag));
+    args.finish()?;
+
+    let slots = load::slots();
+    let events = bpf::Map::perf_event_array(slots)?;
+    let (machine, own) = (bpf::Map::array(8, 1)?, bpf::Map::array(32, slots)?);
+    let on_syscall = program(bpf::Kind::RawTracepoint, &events, &machine, &own)?;
+    let on_clock = program(bpf::Kind::PerfEvent, &events, &machine, &own)?;
+
+    let rings = Rings::options().bpf_output(&events).pages(pages).open()?;
+    let cpus: Vec<u32> = rings.cpus().collect();
+    let order = match dense {
+        true => Order::new().key(Key::Payload(0)).hold(Hold::Dense { first: Some(0), fence: Fence::Auto }),
+        false => Order::new().numbers(Sequence::u64(8).starting_at(0)),
+    };
+    let mut reader = Reader::new(rings, order.when_full(full))?;
+    let handle = reader.handle();
+
+    let link = on_syscall.attach_raw_tracepoint("sys_enter")?;
+    // Interrupts the other between drawing and writing, so that numbers come in the wrong order.
+    let clocks = cpus.iter().map(|&cpu| on_clock.attach_clock(cpu, 200_000)).collect::<Result<Vec<_>, _>>()?;
+    let load = load::Load::on(&cpus, |cpu| {
+        // The kernel moves it elsewhere while its CPU is offline.
+        let _ = load::try_pin(cpu);
+        (0..500).for_each(|_| load::getppid());
+        std::thread::sleep(Duration::from_micros(200));
+    });
+    let pauser = pauses.then(|| Beside::start(move |wait| pause_and_resume(&handle, wait)));
+    let hotplug = offline.then(|| Beside::start(move |wait| go_and_come_back(time / 4, wait)));
+
+    let (all, lost) = (vec![Seen::default(); slots as usize], vec![0; slots as usize]);
+    let mut tally = Tally { dense, all, lost, ..Tally::default() };
+    let mut printer = Printer::new(!quiet && !json);
+    let begin = Instant::now();
+    while let Some(left) = time.checked_sub(begin.elapsed()) {
+        for _ in 0..16 {
+            tally.batch(reader.batch(left.min(Duration::from_millis(10)))?, &mut printer);
+        }
+        // Slow, so that something is lost whatever is done about full rings.
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    load.end();
+    drop((link, clocks));
+    pauser.map_or(Ok(()), Beside::end)?;
+    hotplug.map_or(Ok(()), Beside::end)?;
+
+    // Nobody writes any more: everything comes out, and then the kernel is asked what it dropped last.
+    reader.handle().flush()?;
+    loop {
+        match reader.batch(Duration::from_secs(1)) {
+            Ok(batch) => tally.batch(batch, &mut printer),
+            Err(perfweave::Error::Flushed) => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    printer.end();
+
+    let (ledger, stats) = (reader.ledger()?, reader.stats());
+    let outputs = (0..slots).map(|cpu| Outputs::read(&own, cpu)).collect::<io::Result<Vec<_>>>()?;
+    let machine = machine.lookup_u64(0, 0)?;
+    let total = ledger.total();
+    let refused: u64 = outputs.iter().map(|outputs| outputs.refused).sum();
+    let missing: u64 = tally.all.iter().map(|seen| seen.missing).sum();
+    // Numbers behind the last that was written.
+    let behind_all = machine - tally.all.iter().map(|seen| seen.next).sum::<u64>();
+    let unexplained = (missing + behind_all) as i64 - (total.lost + refused) as i64;
+    let balanced = tally.balances(&ledger, &outputs, machine) && stats.missing == missing && unexplained == 0;
+    if json {
+        println!(
+            "{}",
+            serde_json::json!({
+                "written": machine,
+                "yielded": total.yielded,
+                "held": total.held,
+                "lost": total.lost,
+                "refused": refused,
+                "gaps": tally.gaps,
+                "missing": missing,
+                "behind_all": behind_all,
+                "unexplained": unexplained,
+                "balanced": balanced,
+                "out_of_order": tally.out_of_order,
+                "late": stats.late,
+                "early": stats.early,
+                "found": tally.found,
+                "repaired": stats.repaired,
+                "damaged": total.damaged,
+                "cpus": cpus,
+                "pages": pages,
+                "full": format!("{full:?}"),
+                "dense": dense,
+                "pauses": pauses,
+                "offline": offline,
+            })
+        );
+    } else {
+        for account in &ledger.accounts {
+            let refused = account.cpu.map_or(0, |cpu| outputs[cpu as usize].refused);
+            println!("{}; refused {refused}", account.explained(refused));
+        }
+        println!("written              {machine}, {:.0} a second", machine as f64 / time.as_secs_f64());
+        println!("yielded              {} ({} late, {} out of order)", total.yielded, stats.late, tally.out_of_order);
+        println!("lost, refused        {}, {refused}", total.lost);
+        println!("missing              {} in {} gaps, {} behind all", missing, tally.gaps, behind_all);
+        println!("unexplained          {}", unexplained);
+        println!("{}", if balanced { "balanced, number by number" } else { "NOT BALANCED" });
+    }
+    Ok(balanced && tally.out_of_order == 0)
+}
+
+/// Draws a number of the whole machine and the next of its CPU, outputs `u64 machine, u64 own, u32 cpu, u32 0`, and counts what
+/// the helper returned. On `sys_enter`, only at each getppid(2) of this process.
+fn program(kind: bpf::Kind, events: &bpf::Map, machine: &bpf::Map, own: &bpf::Map) -> io::Result<bpf::Program> {
+    use Reg::{R0, R1, R2, R6, R7, R10};
+    let mut asm = bpf::Asm::new();
+    asm.mov(R6, R1);
+    if let bpf::Kind::RawTracepoint = kind {
+        asm.load(R1, R6, 8).only_if(R1, libc::SYS_getppid as i32).only_process(std::process::id());
+    }
+    asm.mov_i(R1, 0).store(R10, -8, R1).cpu().store_u32(R10, -8, R0).element(own, -8).mov(R7, R0);
+    asm.mov_i(R1, 1).map_value(R2, machine, 0).fetch_add(R2, 0, R1).store(R10, -24, R1);
+    asm.mov_i(R1, 1).fetch_add(R7, 0, R1).store(R10, -16, R1);
+    asm.output(R6, events, -24, 24).mov_i(R1, 1);
+    asm.when(R0, 0, |asm| asm.fetch_add(R7, 8, R1));
+    asm.when(R0, -libc::ENOSPC, |asm| asm.fetch_add(R7, 16, R1));
+    asm.unless(R0, 0, |asm| asm.unless(R0, -libc::ENOSPC, |asm| asm.fetch_add(R7, 24, R1)));
+    asm.mov_i(R0, 0).exit();
+    bpf::Program::load(kind, &asm)
+}
+
+/// What the programs counted on one CPU.
+struct Outputs {
+    drawn: u64,
+    written: u64,
+    /// `-ENOSPC`: the kernel counts these too, as lost.
+    no_space: u64,
+    /// Any other error: nobody but the programs counts these.
+    refused: u64,
+}
+
+impl Outputs {
+    fn read(own: &bpf::Map, cpu: u32) -> io::Result<Self> {
+        let count = |offset| own.lookup_u64(cpu, offset);
+        Ok(Self { drawn: count(0)?, written: count(8)?, no_space: count(16)?, refused: count(24)? })
+    }
+}
+
+/// What the stream told of one counter's numbers: that they are there, or missing.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    yielded: u64,
+    missing: u64,
+    /// The sum of all these numbers: that they are the right ones.
+    sum: u128,
+    /// Behind the largest of them.
+    next: u64,
+}
+
+impl Seen {
+    /// Whether this is all there is to tell of a counter from which so many numbers were drawn, of which so many were not
+    /// written. What is missing behind the last that was written shows no gap.
+    fn is_all_of(&self, drawn: u64, gone: u64) -> bool {
+        let next = u128::from(self.next);
+        self.yielded + self.missing == self.next
+            && self.sum == next * next.saturating_sub(1) / 2
+            && self.missing + (drawn - self.next) == gone
+    }
+}
+
+/// What came out.
+#[derive(Default)]
+struct Tally {
+    dense: bool,
+    /// By CPU. The numbers of the whole machine are all in the first.
+    all: Vec<Seen>,
+    /// What LOST events told, by CPU.
+    lost: Vec<u64>,
+    gaps: u64,
+    /// Numbers that came after all, given up too early to make room.
+    found: u64,
+    largest: u64,
+    out_of_order: u64,
+}
+
+impl Tally {
+    fn batch<'a>(&mut self, batch: impl Iterator<Item = Event<'a>>, printer: &mut Printer) {
+        for event in batch {
+            let seen = &mut self.all[if self.dense { 0 } else { event.cpu().unwrap_or(0) as usize }];
+            match event.what() {
+                What::Record(record) => {
+                    let offset = if self.dense { 0 } else { 8 };
+                    let Some(number) = record.payload().and_then(|payload| payload.u64(offset)) else { continue };
+                    seen.yielded += 1;
+                    seen.sum += u128::from(number);
+                    seen.next = seen.next.max(number + 1);
+                    if self.dense && event.class() == Class::Late {
+                        seen.missing -= 1;
+                        seen.sum -= u128::from(number);
+                        self.found += 1;
+                    }
+                    let key = event.key().unwrap_or(0);
+                    self.out_of_order += u64::from(key < self.largest && event.class() != Class::Late);
+                    self.largest = self.largest.max(key);
+                    continue;
+                }
+                What::Gap(gap) => {
+                    self.gaps += 1;
+                    seen.missing += gap.count;
+                    seen.sum += (u128::from(gap.first) + u128::from(gap.last)) * u128::from(gap.count) / 2;
+                }
+                What::Irregular(Irregular { how: Break::Found, found, .. }) => {
+                    seen.missing -= 1;
+                    seen.sum -= u128::from(found);
+                    self.found += 1;
+                }
+                What::Lost(lost) => self.lost[lost.cpu as usize] += lost.count,
+                _ => {}
+            }
+            printer.line(&event);
+        }
+    }
+
+    /// Whether all that is known of each CPU agrees. Of the numbers of the whole machine so many were drawn.
+    fn balances(&self, ledger: &Ledger, outputs: &[Outputs], machine: u64) -> bool {
+        let (mut all_drawn, mut all_gone, mut balances) = (0, 0, true);
+        for account in &ledger.accounts {
+            let cpu = account.cpu.map_or(0, |cpu| cpu as usize);
+            let Outputs { drawn, written, no_space, refused } = outputs[cpu];
+            let Account { yielded, held, lost, missing, .. } = *account;
+            balances &= account.explained(refused).is_balanced() && account.exact && held == 0;
+            balances &= (yielded, lost, self.lost[cpu]) == (written, no_space, no_space);
+            balances &= drawn == yielded + lost + refused;
+            balances &= self.dense || missing == self.all[cpu].missing;
+            balances &= self.dense || self.all[cpu].is_all_of(drawn, lost + refused);
+            (all_drawn, all_gone) = (all_drawn + drawn, all_gone + lost + refused);
+        }
+        balances && all_drawn == machine && (!self.dense || self.all[0].is_all_of(machine, all_gone))
+    }
+}
+
+/// Prints the first few events of each second, and how many more there were.
+struct Printer {
+    on: bool,
+    begin: Instant,
+    printed: u64,
+}
+
+impl Printer {
+    const A_SECOND: u64 = 20;
+
+    fn new(on: bool) -> Self {
+        Self { on, begin: Instant::now(), printed: 0 }
+    }
+
+    fn line(&mut self, event: &Event<'_>) {
+        if self.begin.elapsed() >= Duration::from_secs(1) {
+            self.end();
+            *self = Self::new(self.on);
+        }
+        self.printed += 1;
+        match event.what() {
+            _ if !self.on || self.printed > Self::A_SECOND => {}
+            What::Gap(gap) => {
+                let of = gap.cpu.map_or("the machine".into(), |cpu| format!("CPU {cpu}"));
+                println!("gap of {of}: {} numbers, {} to {}", gap.count, gap.first, gap.last);
+            }
+            What::Lost(lost) => println!("lost on CPU {}: {}", lost.cpu, lost.count),
+            other => println!("{other:?}"),
+        }
+    }
+
+    fn end(&self) {
+        if self.on && self.printed > Self::A_SECOND {
+            println!("... and {} more", self.printed - Self::A_SECOND);
+        }
+    }
+}
+
+fn pause_and_resume(handle: &Handle, wait: &dyn Fn(Duration) -> bool) -> Result<(), String> {
+    // Some so long that the stream runs dry.
+    let pauses = [(Pause::Output, 150), (Pause::Slots, 5), (Pause::Output, 5), (Pause::Slots, 150)];
+    for (how, long) in pauses.into_iter().cycle() {
+        if !wait(Duration::from_millis(30)) {
+            break;
+        }
+        handle.pause(how).map_err(|error| error.to_string())?;
+        wait(Duration::from_millis(long));
+        handle.resume().map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}
+
+/// Takes the last CPU offline and back, twice.
+fn go_and_come_back(every: Duration, wait: &dyn Fn(Duration) -> bool) -> Result<(), String> {
+    let cpu = load::slots() - 1;
+    for _ in 0..2 {
+        if !wait(every) {
+            break;
+        }
+        if let Err(error) = load::set_online(cpu, false) {
+            eprintln!("SKIPPED: CPU {cpu} cannot be taken offline: {error}");
+            break;
+        }
+        wait(every / 2);
+        load::set_online(cpu, true).map_err(|error| format!("CPU {cpu} does not come back: {error}"))?;
+    }
+    Ok(())
+}
+
+fn parse_full(name: &str) -> Result<Full, String> {
+    Ok(match name {
+        "hold" => Full::Hold,
+        "release" => Full::Release,
+        "copy" => Full::Copy { most: 16 << 20 },
+        other => return Err(format!("no way {other} to treat full rings")),
+    })
+}
