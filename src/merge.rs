@@ -10,7 +10,7 @@ use crate::loss::{Account, Ledger};
 use crate::order::{Full, Mark, Order};
 use crate::record::Record;
 use crate::rings::{Lane, Rings};
-use crate::sequence::{Dense, Missing, Step};
+use crate::sequence::{Break, Dense, Missing, Step};
 use crate::stats::{NumberStats, Progress, RingStats, Stats};
 use std::collections::VecDeque;
 use std::fmt;
@@ -92,6 +92,8 @@ struct State {
     picked: Pick,
     /// Whose yielded bytes are worth publishing.
     due: Due,
+    /// The ring and position of the record of which a break in dense numbers was told.
+    said: Option<(u32, u64)>,
     /// Late records that were put aside, and how many may be.
     aside: VecDeque<OwnedEvent>,
     late_aside: usize,
@@ -167,6 +169,7 @@ impl Merge {
             last: 0,
             picked: Pick { late_by: 0, rank: 0, class: Class::Assumed, part: Part::Itself },
             due: Due::Nobody,
+            said: None,
             aside: VecDeque::new(),
             late_aside: order.late_aside,
             stats: Stats::default(),
@@ -650,6 +653,15 @@ impl State {
             _ => None,
         };
         let Some(mut picked) = picked else { return false };
+        if picked.class == Class::Late
+            && step == Some(Step::Behind)
+            && entry.keyed == Keyed::Own
+            && entry.shape == Shape::Record
+            && self.said != Some((rank, entry.position))
+            && self.broken_by(entry).is_some()
+        {
+            picked.part = Part::Break;
+        }
         if entry.marked && picked.part == Part::Itself {
             let lookahead = &self.lookaheads[rank as usize];
             if lookahead.numbers.as_ref().is_some_and(|numbers| numbers.gap(entry.position).is_some()) {
@@ -664,6 +676,11 @@ impl State {
         }
         self.picked = picked;
         true
+    }
+
+    /// How a dense number that was passed came to be there, and which was expected, if that is to be told.
+    fn broken_by(&self, entry: &Entry) -> Option<(Break, u64)> {
+        self.sequence.as_ref()?.broken_by(entry.key, self.keys.written(entry.key))
     }
 
     /// The entry at the front of the ring that was picked.
@@ -716,6 +733,12 @@ impl State {
             return self.event_of(What::Gap(gap));
         }
         let Some(entry) = self.front() else { unreachable!("what was picked has an entry") };
+        if self.picked.part == Part::Break
+            && let Some((how, expected)) = self.broken_by(entry)
+        {
+            let (expected, found) = (self.keys.written(expected), self.keys.written(entry.key));
+            return self.event_of(What::Irregular(Irregular { cpu, how, expected, found }));
+        }
         self.event_of(match self.lookaheads[self.picked.rank as usize].note(entry) {
             Some(Note::Lost { id, count, after }) => {
                 let after = after.map(|key| self.keys.written(key));
@@ -788,6 +811,7 @@ impl State {
     fn commit_other(&mut self) {
         let gap = self.machine_gap();
         let Some(&entry) = self.front() else { return };
+        let broken = if self.picked.part == Part::Break { self.broken_by(&entry) } else { None };
         let Entry { key, keyed, shape, position, .. } = entry;
         let lookahead = &mut self.lookaheads[self.picked.rank as usize];
         match (self.picked.part, gap, &mut self.sequence) {
@@ -795,6 +819,8 @@ impl State {
                 self.stats.missing = self.stats.missing.saturating_add((last - first).saturating_add(1));
                 if self.picked.class != Class::Proven {
                     sequence.give_up_in_doubt(first, last, self.frontier.edge());
+                } else {
+                    sequence.declare(first, last);
                 }
                 sequence.passed(last);
                 return;
@@ -804,6 +830,13 @@ impl State {
                     numbers.declare(position);
                 }
                 return lookahead.said();
+            }
+            (Part::Break, _, Some(_)) if self.said != Some((self.picked.rank, position)) && broken.is_some() => {
+                if let (Some((how, _)), Some(sequence)) = (broken, &mut self.sequence) {
+                    sequence.told(how);
+                }
+                self.said = Some((self.picked.rank, position));
+                return;
             }
             (Part::Break, ..) => {
                 lookahead.forget(position);

@@ -179,8 +179,13 @@ pub(crate) struct Dense {
     next: Option<u64>,
     /// Gaps that were given up to make room and that may yet be filled, in order.
     doubtful: VecDeque<(u64, u64)>,
+    /// Gaps that were proven not long ago, in order.
+    declared: VecDeque<(u64, u64)>,
     /// The last number that was given up, or passed over, like that.
     doubt: Option<u64>,
+    /// The first number.
+    begin: u64,
+    quiet: Quiet,
 }
 
 /// How a number stands to the sequence.
@@ -198,7 +203,9 @@ pub(crate) enum Step {
 
 impl Dense {
     pub(crate) fn new(first: Option<u64>) -> Self {
-        Self { next: first, doubtful: VecDeque::new(), doubt: None }
+        let begin = first.unwrap_or(u64::MAX);
+        let (doubtful, declared) = Default::default();
+        Self { next: first, doubtful, declared, doubt: None, begin, quiet: Quiet::default() }
     }
 
     /// What must be proven before the next number is: `None` if it is already.
@@ -215,8 +222,37 @@ impl Dense {
         }
     }
 
+    /// How a number came to be behind, and which was expected, if that is to be told. `written` is the number as the program
+    /// wrote it.
+    pub(crate) fn broken_by(&self, number: u64, written: u64) -> Option<(Break, u64)> {
+        let next = self.next?;
+        let how = if gap_of(&self.doubtful, number).or(gap_of(&self.declared, number)).is_some() {
+            Break::Found
+        } else if next - number <= RECENT {
+            if number < self.begin {
+                // Drawn before the first that was yielded, and late: it breaks nothing.
+                return None;
+            }
+            Break::Duplicate
+        } else if written <= 1 || number == self.begin {
+            Break::Reset
+        } else {
+            Break::Backward
+        };
+        self.quiet.may_tell(how).then_some((how, next))
+    }
+
+    /// A break was told.
+    pub(crate) fn told(&mut self, how: Break) {
+        self.quiet.told(how);
+    }
+
     /// A number was yielded, or numbers up to it were given up.
     pub(crate) fn passed(&mut self, number: u64) {
+        self.quiet.well(self.next.is_none_or(|next| number >= next));
+        if self.next.is_none() {
+            self.begin = number;
+        }
         self.next = self.next.max(Some(number.saturating_add(1)));
     }
 
@@ -236,21 +272,37 @@ impl Dense {
         self.doubt = Some(last);
     }
 
+    /// Numbers are proven to be missing.
+    pub(crate) fn declare(&mut self, first: u64, last: u64) {
+        if self.declared.len() == REMEMBERED {
+            self.declared.pop_front();
+        }
+        self.declared.push_back((first, last));
+    }
+
     /// A number that was passed has come: whether it had been given up, which it is no more.
     pub(crate) fn found(&mut self, number: u64) -> bool {
-        let at = self.doubtful.partition_point(|(_, last)| *last < number);
-        let Some((first, last)) = self.doubtful.get(at).copied().filter(|(first, _)| *first <= number) else {
-            return false;
-        };
-        self.doubtful.remove(at);
-        if number < last {
-            self.doubtful.insert(at, (number + 1, last));
-        }
-        if first < number {
-            self.doubtful.insert(at, (first, number - 1));
-        }
-        true
+        take_out(&mut self.doubtful, number) || take_out(&mut self.declared, number)
     }
+}
+
+/// Which of some gaps, given in order, a number is missing from.
+fn gap_of(gaps: &VecDeque<(u64, u64)>, number: u64) -> Option<usize> {
+    let at = gaps.partition_point(|(_, last)| *last < number);
+    gaps.get(at).filter(|(first, _)| *first <= number).map(|_| at)
+}
+
+/// Takes a number out of the gap it is missing from, if it is.
+fn take_out(gaps: &mut VecDeque<(u64, u64)>, number: u64) -> bool {
+    let Some(at) = gap_of(gaps, number) else { return false };
+    let Some((first, last)) = gaps.remove(at) else { return false };
+    if number < last {
+        gaps.insert(at, (number + 1, last));
+    }
+    if first < number {
+        gaps.insert(at, (first, number - 1));
+    }
+    true
 }
 
 /// How a number that is not the next one, nor ahead of it, came to be there.
@@ -277,6 +329,32 @@ const DOUBTED: usize = 1 << 16;
 
 /// How many numbers must be well in a row before a break of the same kind is told again: what breaks all the time is told once.
 const QUIET: u32 = 16;
+
+/// Which breaks were told not long ago.
+#[derive(Debug, Clone, Copy, Default)]
+struct Quiet {
+    /// How many numbers in a row were well.
+    well: u32,
+    told: [bool; 5],
+}
+
+impl Quiet {
+    #[inline]
+    fn well(&mut self, well: bool) {
+        self.well = if well { self.well.saturating_add(1) } else { 0 };
+    }
+
+    fn may_tell(&self, how: Break) -> bool {
+        self.well >= QUIET || !self.told[how as usize]
+    }
+
+    fn told(&mut self, how: Break) {
+        if std::mem::take(&mut self.well) >= QUIET {
+            self.told = [false; 5];
+        }
+        self.told[how as usize] = true;
+    }
+}
 
 /// How far counting is moved ahead when it begins anew: numbers of before are not met again.
 const APART: u64 = 1 << 20;
@@ -306,9 +384,7 @@ pub(crate) struct Numbers {
     begin: u64,
     /// Whether smaller ones may have been drawn before: it began with a first number, which interrupts may have written.
     began: bool,
-    /// How many numbers in a row were well, and which breaks were told before: until enough were well, none is told again.
-    well: u32,
-    quiet: [bool; 5],
+    quiet: Quiet,
     pub(crate) counts: NumberCounts,
 }
 
@@ -368,8 +444,7 @@ impl Numbers {
             last: 0,
             begin: MIDDLE,
             began: true,
-            well: 0,
-            quiet: [false; 5],
+            quiet: Quiet::default(),
             first: unwrap.wrap(MIDDLE),
             unwrap,
             holes: VecDeque::new(),
@@ -386,7 +461,7 @@ impl Numbers {
         if self.next == Some(number) {
             self.next = Some(number.saturating_add(1));
             self.counts.seen += 1;
-            self.well = self.well.saturating_add(1);
+            self.quiet.well(true);
             return Said::Well;
         }
         self.take_other(number, last, position, after)
@@ -406,10 +481,9 @@ impl Numbers {
 
     /// Tells of a break, unless one was told not long ago.
     fn tell(&mut self, how: Break, expected: u64) -> Said {
-        if std::mem::take(&mut self.well) >= QUIET {
-            self.quiet = [false; 5];
-        }
-        if std::mem::replace(&mut self.quiet[how as usize], true) { Said::Well } else { Said::Break(how, expected) }
+        let may = self.quiet.may_tell(how);
+        self.quiet.told(how);
+        if may { Said::Break(how, expected) } else { Said::Well }
     }
 
     #[cold]
@@ -426,12 +500,12 @@ impl Numbers {
             self.holes.push_back(Hole { first: next, last: number - 1, anchor, position, after });
             self.next = Some(number.saturating_add(1));
             self.counts.seen += 1;
-            self.well = self.well.saturating_add(1);
+            self.quiet.well(true);
             return Said::Hole;
         }
         if self.fill(number) {
             self.counts.seen += 1;
-            self.well = self.well.saturating_add(1);
+            self.quiet.well(true);
             return Said::Well;
         }
         if self.began && number < self.begin && next - number <= RECENT {

@@ -395,7 +395,9 @@ fn numbers_of_the_whole_machine_wrap() {
         write(0, 4);
         write(5, 3);
         merge.look(0);
-        assert_eq!(all(&mut merge), ["3 late", "4 late"]);
+        let expected = ["Found 3 for 5 on 5 late", "3 late", "Duplicate 4 for 5 on 0 late", "4 late"];
+        assert_eq!(all(&mut merge), expected);
+        assert_eq!(merge.stats().missing, 0);
     }
 }
 
@@ -1067,4 +1069,30 @@ fn the_ledger_is_one_line_and_outlives_the_reader() {
     assert!(ledger.is_balanced() && ledger.total().exact);
     assert_eq!(ledger.to_string().lines().count(), 1);
     assert!(account.to_string().starts_with("CPU 4: written 17 = yielded 7 + held 7 + lost 3"), "{account}");
+}
+
+/// Numbers of the whole machine that break their sequence are told apart too; their records are late, as ever.
+#[test]
+fn dense_numbers_that_break_their_sequence_are_told_apart() {
+    let kernel = sim::Kernel::new(&[0, 7]);
+    let hold = Hold::Dense { first: Some(100), fence: kernel.fence() };
+    let mut merge = merge(&kernel, Order::new().key(Key::Sequence(Sequence::u32(0))).hold(hold));
+    let written = [100u32, 101, 101, 102, 100, 103, 5, 104, 104, 0, 105];
+    let mut told = Vec::new();
+    for (cpu, number) in [0, 7].into_iter().cycle().zip(written) {
+        assert!(kernel.emit(cpu, 0, &number.to_ne_bytes()));
+        merge.look(0);
+        for event in merge.batch() {
+            if let What::Irregular(irregular) = event.what() {
+                assert_eq!((irregular.cpu, irregular.found), (cpu, number.into()));
+                told.push((irregular.how, irregular.found, irregular.expected));
+            } else {
+                assert!(event.record().is_some());
+            }
+        }
+    }
+    use perfweave::Break;
+    assert_eq!(told, [(Break::Duplicate, 101, 102), (Break::Backward, 5, 104), (Break::Reset, 0, 105)]);
+    let stats = merge.stats();
+    assert_eq!((stats.records, stats.late, stats.missing), (11, 5, 0));
 }
