@@ -17,7 +17,8 @@
 //!
 //! - Keys never decrease from one event to the next, events that are marked late apart. Equal keys that are released
 //!   together come out by CPU, then by place in the ring, so the same rings always give the same stream.
-//! - Under the fence rule, which is the default, no event is late: see [`Hold`] for why, and for what it takes.
+//! - Under the fence rule, which is the default, no event is late: see [`Hold`] for why, and for what it takes. Unless held
+//!   records fill a ring: then some are let out early, and marked; [`Full`] has the alternatives.
 //! - An event that is late under another rule is yielded at once, marked with how late it is, counted, never dropped.
 //! - A record lies in its ring until it is yielded and no longer borrowed. Only then does the tail pass it.
 //! - What the kernel dropped, what is missing from a sequence and what cannot be a record are events too, at their place.
