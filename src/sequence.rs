@@ -177,10 +177,10 @@ impl Unwrap {
 pub(crate) struct Dense {
     /// The next number; `None` until the first is known.
     next: Option<u64>,
-    /// Gaps that were given up to make room and that may yet be filled, in order.
-    doubtful: VecDeque<(u64, u64)>,
-    /// Gaps that were proven not long ago, in order.
-    declared: VecDeque<(u64, u64)>,
+    /// Gaps that were given up to make room and that may yet be filled.
+    doubtful: Gaps,
+    /// Gaps that were proven not long ago.
+    declared: Gaps,
     /// The last number that was given up, or passed over, like that.
     doubt: Option<u64>,
     /// The first number.
@@ -226,7 +226,7 @@ impl Dense {
     /// wrote it.
     pub(crate) fn broken_by(&self, number: u64, written: u64) -> Option<(Break, u64)> {
         let next = self.next?;
-        let how = if gap_of(&self.doubtful, number).or(gap_of(&self.declared, number)).is_some() {
+        let how = if self.doubtful.of(number).or(self.declared.of(number)).is_some() {
             Break::Found
         } else if next - number <= RECENT {
             if number < self.begin {
@@ -265,44 +265,61 @@ impl Dense {
 
     /// Numbers were given up that may yet come. Nothing that is smaller than `proven` will.
     pub(crate) fn give_up_in_doubt(&mut self, first: u64, last: u64, proven: Option<u64>) {
-        while self.doubtful.front().is_some_and(|(_, last)| Some(*last) <= proven || self.doubtful.len() >= DOUBTED) {
-            self.doubtful.pop_front();
-        }
-        self.doubtful.push_back((first, last));
+        self.doubtful.forget_until(proven);
+        self.doubtful.add(first, last, DOUBTED);
         self.doubt = Some(last);
     }
 
     /// Numbers are proven to be missing.
     pub(crate) fn declare(&mut self, first: u64, last: u64) {
-        if self.declared.len() == REMEMBERED {
-            self.declared.pop_front();
-        }
-        self.declared.push_back((first, last));
+        self.declared.add(first, last, REMEMBERED);
     }
 
     /// A number that was passed has come: whether it had been given up, which it is no more.
     pub(crate) fn found(&mut self, number: u64) -> bool {
-        take_out(&mut self.doubtful, number) || take_out(&mut self.declared, number)
+        self.doubtful.take(number) || self.declared.take(number)
     }
 }
 
-/// Which of some gaps, given in order, a number is missing from.
-fn gap_of(gaps: &VecDeque<(u64, u64)>, number: u64) -> Option<usize> {
-    let at = gaps.partition_point(|(_, last)| *last < number);
-    gaps.get(at).filter(|(first, _)| *first <= number).map(|_| at)
-}
+/// Gaps that were told of, so that a number is known again that comes after all. As (first, last), in order.
+#[derive(Debug, Default)]
+struct Gaps(VecDeque<(u64, u64)>);
 
-/// Takes a number out of the gap it is missing from, if it is.
-fn take_out(gaps: &mut VecDeque<(u64, u64)>, number: u64) -> bool {
-    let Some(at) = gap_of(gaps, number) else { return false };
-    let Some((first, last)) = gaps.remove(at) else { return false };
-    if number < last {
-        gaps.insert(at, (number + 1, last));
+impl Gaps {
+    /// Adds one, in place of the smallest if there are too many.
+    fn add(&mut self, first: u64, last: u64, most: usize) {
+        while self.0.len() >= most {
+            self.0.pop_front();
+        }
+        let at = self.0.partition_point(|(other, _)| *other < first);
+        self.0.insert(at, (first, last));
     }
-    if first < number {
-        gaps.insert(at, (first, number - 1));
+
+    /// Forgets what lies wholly up to a number.
+    fn forget_until(&mut self, number: Option<u64>) {
+        while self.0.front().is_some_and(|(_, last)| Some(*last) <= number) {
+            self.0.pop_front();
+        }
     }
-    true
+
+    /// Where the gap is that a number is missing from.
+    fn of(&self, number: u64) -> Option<usize> {
+        let at = self.0.partition_point(|(_, last)| *last < number);
+        self.0.get(at).filter(|(first, _)| *first <= number).map(|_| at)
+    }
+
+    /// Takes a number out of the gap that it is missing from, if it is.
+    fn take(&mut self, number: u64) -> bool {
+        let Some(at) = self.of(number) else { return false };
+        let Some((first, last)) = self.0.remove(at) else { return false };
+        if number < last {
+            self.0.insert(at, (number + 1, last));
+        }
+        if first < number {
+            self.0.insert(at, (first, number - 1));
+        }
+        true
+    }
 }
 
 /// How a number that is not the next one, nor ahead of it, came to be there.
@@ -378,8 +395,10 @@ pub(crate) struct Numbers {
     first: u64,
     /// INVARIANT: in the order of numbers and of positions, none empty.
     holes: VecDeque<Hole>,
+    /// Holes before the first number that was seen, which a smaller one showed later: no more than `RECENT` numbers in all.
+    early: Vec<Hole>,
     /// Gaps declared not long ago.
-    declared: VecDeque<(u64, u64)>,
+    declared: Gaps,
     /// The smallest number since counting began, or began anew.
     begin: u64,
     /// Whether smaller ones may have been drawn before: it began with a first number, which interrupts may have written.
@@ -399,6 +418,35 @@ struct Hole {
     position: u64,
     /// The key of the record before that one.
     after: Option<u64>,
+}
+
+/// What is left of a hole when a number was taken out of it.
+enum Left {
+    Nothing,
+    One,
+    /// Also this, behind the number.
+    Two(Hole),
+}
+
+impl Hole {
+    fn count(&self) -> u64 {
+        (self.last - self.first).saturating_add(1)
+    }
+
+    /// Takes out a number that is in it.
+    fn take(&mut self, number: u64) -> Left {
+        match (self.first == number, self.last == number) {
+            (true, true) => return Left::Nothing,
+            (true, false) => self.first = number + 1,
+            (false, true) => self.last = number - 1,
+            (false, false) => {
+                let behind = Self { first: number + 1, ..*self };
+                self.last = number - 1;
+                return Left::Two(behind);
+            }
+        }
+        Left::One
+    }
 }
 
 /// Numbers that are missing: the first, the last, how many, and the key of the record before.
@@ -443,12 +491,13 @@ impl Numbers {
             // None came before the first.
             last: 0,
             begin: MIDDLE,
-            began: true,
+            began: sequence.first.is_none(),
             quiet: Quiet::default(),
             first: unwrap.wrap(MIDDLE),
             unwrap,
             holes: VecDeque::new(),
-            declared: VecDeque::new(),
+            early: Vec::new(),
+            declared: Gaps::default(),
             counts: NumberCounts::default(),
         }
     }
@@ -510,14 +559,14 @@ impl Numbers {
         }
         if self.began && number < self.begin && next - number <= RECENT {
             // Drawn before the first that was seen, and written behind it.
-            if number + 1 < self.begin {
-                let anchor = self.unwrap.anchor.unwrap_or(0);
-                self.holes.push_front(Hole { first: number + 1, last: self.begin - 1, anchor, position, after });
-            }
-            let hole = number + 1 < self.begin;
-            self.begin = number;
+            let begin = std::mem::replace(&mut self.begin, number);
             self.counts.seen += 1;
-            return if hole { Said::Hole } else { Said::Well };
+            if number + 1 == begin {
+                return Said::Well;
+            }
+            let anchor = self.unwrap.anchor.unwrap_or(0);
+            self.early.push(Hole { first: number + 1, last: begin - 1, anchor, position, after });
+            return Said::Hole;
         }
         let how = self.broken_by(number, last, next);
         let expected = self.unwrap.wrap(next);
@@ -532,26 +581,29 @@ impl Numbers {
     /// Takes a number out of the hole it is missing from, if it is.
     fn fill(&mut self, number: u64) -> bool {
         let at = self.holes.partition_point(|hole| hole.last < number);
-        let Some(hole) = self.holes.get_mut(at).filter(|hole| hole.first <= number) else { return false };
-        let Hole { first, last, .. } = *hole;
-        let rest = Hole { first: number.saturating_add(1), ..*hole };
-        match (first == number, last == number) {
-            (true, true) => drop(self.holes.remove(at)),
-            (true, false) => hole.first = number + 1,
-            (false, true) => hole.last = number - 1,
-            (false, false) => {
-                hole.last = number - 1;
-                self.holes.insert(at + 1, rest);
+        if let Some(hole) = self.holes.get_mut(at).filter(|hole| hole.first <= number) {
+            match hole.take(number) {
+                Left::Nothing => drop(self.holes.remove(at)),
+                Left::One => {}
+                Left::Two(behind) => self.holes.insert(at + 1, behind),
             }
+            return true;
+        }
+        let Some(at) = self.early.iter().position(|hole| (hole.first..=hole.last).contains(&number)) else {
+            return false;
+        };
+        match self.early[at].take(number) {
+            Left::Nothing => drop(self.early.swap_remove(at)),
+            Left::One => {}
+            Left::Two(behind) => self.early.push(behind),
         }
         true
     }
 
     /// What a number is that was passed before.
     fn broken_by(&mut self, number: u64, last: u64, next: u64) -> Break {
-        let found_again = self.find_declared(number);
         let NumberCounts { seen, missing, duplicates, resets, backward, found, .. } = &mut self.counts;
-        if found_again {
+        if self.declared.take(number) {
             *found += 1;
             *seen += 1;
             *missing -= 1;
@@ -572,27 +624,6 @@ impl Numbers {
         }
     }
 
-    /// Takes a number out of the gap in which it was declared missing, if that is remembered.
-    fn find_declared(&mut self, number: u64) -> bool {
-        let is_in = |(first, last): &(u64, u64)| (*first..=*last).contains(&number);
-        let Some(at) = self.declared.iter().position(is_in) else { return false };
-        let Some((first, last)) = self.declared.remove(at) else { return false };
-        if number < last {
-            self.remember(number + 1, last);
-        }
-        if number > first {
-            self.remember(first, number - 1);
-        }
-        true
-    }
-
-    fn remember(&mut self, first: u64, last: u64) {
-        if self.declared.len() == REMEMBERED {
-            self.declared.pop_front();
-        }
-        self.declared.push_back((first, last));
-    }
-
     /// Counting goes on from a number, as it was written, that is not the next. What was missing before stays missing.
     fn begin_anew(&mut self, written: u64, next: u64) {
         let number = next.saturating_add(APART);
@@ -603,33 +634,38 @@ impl Numbers {
 
     /// The next numbers missing before the record at a position, as they would have been written.
     pub(crate) fn gap(&self, position: u64) -> Option<Missing> {
-        let hole = self.holes.get(self.first_hole(position))?;
-        if hole.position != position {
-            return None;
-        }
+        let hole = self.hole_at(position)?;
         let written = |number| self.unwrap.wrap_from(hole.anchor, number);
-        let count = (hole.last - hole.first).saturating_add(1);
-        Some(Missing { first: written(hole.first), last: written(hole.last), count, after: hole.after })
+        Some(Missing { first: written(hole.first), last: written(hole.last), count: hole.count(), after: hole.after })
     }
 
-    /// The first hole that was shown by the record at a position, or behind it: as numbers rise, so do positions.
+    /// The next hole that was shown by the record at a position.
+    fn hole_at(&self, position: u64) -> Option<&Hole> {
+        let ahead = self.holes.get(self.first_hole(position)).filter(|hole| hole.position == position);
+        ahead.or_else(|| self.early.iter().filter(|hole| hole.position == position).min_by_key(|hole| hole.first))
+    }
+
+    /// The first hole ahead that was shown by the record at a position, or behind it: as numbers rise, so do positions.
     fn first_hole(&self, position: u64) -> usize {
         self.holes.partition_point(|hole| hole.position < position)
     }
 
     /// Gives up the next numbers missing before the record at a position: no hole any more, but a gap.
     pub(crate) fn declare(&mut self, position: u64) {
+        let Some(&hole) = self.hole_at(position) else { return };
         let at = self.first_hole(position);
-        let Some(hole) = self.holes.get(at).filter(|hole| hole.position == position).copied() else { return };
-        self.holes.remove(at);
-        self.counts.missing = self.counts.missing.saturating_add((hole.last - hole.first).saturating_add(1));
-        self.remember(hole.first, hole.last);
+        if self.holes.get(at).is_some_and(|ahead| ahead.first == hole.first) {
+            self.holes.remove(at);
+        } else {
+            self.early.retain(|early| early.first != hole.first);
+        }
+        self.counts.missing = self.counts.missing.saturating_add(hole.count());
+        self.declared.add(hole.first, hole.last, REMEMBERED);
     }
 
     /// Numbers that are missing so far and not declared yet.
     pub(crate) fn open(&self) -> u64 {
-        let lens = self.holes.iter().map(|hole| (hole.last - hole.first).saturating_add(1));
-        lens.fold(0, u64::saturating_add)
+        self.holes.iter().chain(&self.early).map(Hole::count).fold(0, u64::saturating_add)
     }
 }
 
@@ -776,22 +812,30 @@ mod tests {
             told <= written.len() && seen + duplicates == written.len() as u64
         }
 
-        /// Any order within reach, with some left out: exactly those are missing.
-        fn what_is_left_out_is_missing(swaps: Vec<u8>, left_out: Vec<u8>, first: u8) -> bool {
+        /// Any order within reach, the first number included, with some left out: exactly those are told of as missing, each
+        /// once, whatever was already told when the rest was seen.
+        fn what_is_left_out_is_missing(delays: Vec<u8>, left_out: Vec<u8>, first: u8) -> bool {
             let mut order: Vec<u64> = (0..200).collect();
-            for (at, by) in (0..).zip(&swaps) {
-                let at = at * 7 % 180 + 1;
-                order.swap(at, at + usize::from(by % 16));
-            }
-            order.retain(|number| *number == 0 || !left_out.contains(&(*number as u8)));
-            let largest = order.iter().max().copied().unwrap_or(0);
+            order.sort_by_key(|number| number + u64::from(delays.get(*number as usize).copied().unwrap_or(0) % 16));
+            order.retain(|number| !left_out.contains(&(*number as u8)));
             let mut numbers = Numbers::new(&Sequence::with(8, |_| None));
             for (position, number) in (0..).zip(&order) {
                 if matches!(numbers.take(number.wrapping_add(u64::from(first)), position, None), Said::Break(..)) {
                     return false;
                 }
             }
-            numbers.open() == (0..=largest).filter(|number| !order.contains(number)).count() as u64
+            let open = numbers.open();
+            let mut told = Vec::new();
+            for position in 0..order.len() as u64 {
+                while let Some(Missing { first: from, count, .. }) = numbers.gap(position) {
+                    told.extend((0..count).map(|n| (from + n).wrapping_sub(u64::from(first)) & 0xff));
+                    numbers.declare(position);
+                }
+            }
+            told.sort_unstable();
+            let (Some(least), Some(largest)) = (order.iter().min(), order.iter().max()) else { return true };
+            let missing: Vec<u64> = (*least..=*largest).filter(|number| !order.contains(number)).collect();
+            told == missing && open == missing.len() as u64 && numbers.open() == 0
         }
     }
 }
