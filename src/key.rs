@@ -96,6 +96,11 @@ impl Keys {
         self.unwrap.as_ref().map_or(key, |unwrap| unwrap.wrap(key))
     }
 
+    /// How keys that wrap are counted on, if they do.
+    pub(crate) fn unwrapping(&self) -> Option<&Unwrap> {
+        self.unwrap.as_ref()
+    }
+
     /// The key under which a number that a record has is ordered.
     pub(crate) fn ordered(&mut self, number: u64) -> u64 {
         self.unwrap.as_mut().and_then(|unwrap| unwrap.unwrap(number)).unwrap_or(number)

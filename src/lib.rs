@@ -20,7 +20,8 @@
 //! - Under the fence rule, which is the default, no event is late: see [`Hold`] for why, and for what it takes. Unless held
 //!   records fill a ring: then some are let out early, and marked; [`Full`] has the alternatives.
 //! - An event that is late under another rule is yielded at once, marked with how late it is, counted, never dropped.
-//! - A record lies in its ring until it is yielded and no longer borrowed. Only then does the tail pass it.
+//! - A record lies in its ring until it is yielded and no longer borrowed. Only then does the tail pass it; or before, if it
+//!   was copied out because the ring was full ([`Full::Copy`]).
 //! - What the kernel dropped, what is missing from a sequence and what cannot be a record are events too, at their place.
 //! - Whatever bytes a ring holds: no panic, no endless loop, no read outside of it.
 //! - No allocation, no system call and no copy for an event; a wrapped record is copied if it is asked for in one piece.

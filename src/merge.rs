@@ -118,8 +118,10 @@ enum Part {
     Gap,
     /// Those of its CPU.
     OwnGap,
-    /// That its number is not the one that was expected.
+    /// That its number, of the whole machine, is not the one that was expected.
     Break,
+    /// That its CPU's is not.
+    OwnBreak,
 }
 
 /// Whose yielded bytes are worth publishing with the next event.
@@ -671,7 +673,7 @@ impl State {
                 let own = entry.keyed == Keyed::Own;
                 (picked.class, picked.late_by) = (if own { self.frontier.class(entry.key) } else { Class::Assumed }, 0);
             } else if matches!(lookahead.note(entry), Some(Note::Break { .. })) {
-                picked.part = Part::Break;
+                picked.part = Part::OwnBreak;
             }
         }
         self.picked = picked;
@@ -771,7 +773,7 @@ impl State {
                 let Missing { first, last, count, after } = numbers.gap(front.position)?;
                 Some(Gap { cpu: Some(cpu), first, last, count, after: after.map(written), until })
             }
-            Part::Itself | Part::Break => None,
+            Part::Itself | Part::Break | Part::OwnBreak => None,
         }
     }
 
@@ -791,10 +793,10 @@ impl State {
         if shape != Shape::Record || self.sequence.is_some() || marked {
             return self.commit_other();
         }
+        let early = self.is_early(keyed);
         let lookahead = &mut self.lookaheads[self.picked.rank as usize];
         lookahead.counts.records += 1;
-        lookahead.counts.early +=
-            u64::from(self.picked.class == Class::Assumed && keyed != Keyed::Never && self.frontier.can_prove());
+        lookahead.counts.early += u64::from(early);
         if keyed == Keyed::Own {
             self.last = self.last.max(key);
             lookahead.yielded = (self.picked.class, self.picked.late_by);
@@ -811,8 +813,9 @@ impl State {
     fn commit_other(&mut self) {
         let gap = self.machine_gap();
         let Some(&entry) = self.front() else { return };
-        let broken = if self.picked.part == Part::Break { self.broken_by(&entry) } else { None };
         let Entry { key, keyed, shape, position, .. } = entry;
+        let broken = if self.picked.part == Part::Break { self.broken_by(&entry) } else { None };
+        let early = self.is_early(keyed);
         let lookahead = &mut self.lookaheads[self.picked.rank as usize];
         match (self.picked.part, gap, &mut self.sequence) {
             (Part::Gap, Some((first, last)), Some(sequence)) => {
@@ -831,14 +834,14 @@ impl State {
                 }
                 return lookahead.said();
             }
-            (Part::Break, _, Some(_)) if self.said != Some((self.picked.rank, position)) && broken.is_some() => {
-                if let (Some((how, _)), Some(sequence)) = (broken, &mut self.sequence) {
+            (Part::Break, _, Some(sequence)) => {
+                if let Some((how, _)) = broken {
                     sequence.told(how);
                 }
                 self.said = Some((self.picked.rank, position));
                 return;
             }
-            (Part::Break, ..) => {
+            (Part::OwnBreak, ..) => {
                 lookahead.forget(position);
                 return lookahead.said();
             }
@@ -847,9 +850,7 @@ impl State {
         match (shape, lookahead.note(&entry)) {
             (Shape::Record, _) => {
                 lookahead.counts.records += 1;
-                lookahead.counts.early += u64::from(
-                    self.picked.class == Class::Assumed && keyed != Keyed::Never && self.frontier.can_prove(),
-                );
+                lookahead.counts.early += u64::from(early);
                 if keyed == Keyed::Own {
                     self.last = self.last.max(key);
                     lookahead.yielded = (self.picked.class, self.picked.late_by);
@@ -872,6 +873,12 @@ impl State {
             _ => lookahead.counts.damaged += 1,
         }
         self.take();
+    }
+
+    /// Whether the record that was picked could have been proven, and was let out before.
+    #[inline]
+    fn is_early(&self, keyed: Keyed) -> bool {
+        self.picked.class == Class::Assumed && keyed != Keyed::Never && self.frontier.can_prove()
     }
 
     #[cold]

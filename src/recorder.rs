@@ -11,6 +11,7 @@ use crate::plan::{Plan, RingOptions};
 use crate::record::{Kind, Record};
 use crate::ring::{Fault, Header};
 use crate::rings::{Lane, Rings};
+use crate::sequence::Unwrap;
 use smallvec::SmallVec;
 use std::fmt;
 use std::iter::FusedIterator;
@@ -238,15 +239,19 @@ impl Frozen<'_> {
         self.recorded(0)
     }
 
-    /// The events from a key on.
+    /// The events from a key on. Of counters that wrap, from the number of that kind that is nearest to the largest seen.
     pub fn since(&self, key: u64) -> Recorded<'_> {
-        self.recorded(self.recorder.marks.partition_point(|mark| mark.order < key))
+        self.since_order(self.recorder.keys.unwrapping().map_or(key, |unwrap| unwrap.nearest(key)))
+    }
+
+    fn since_order(&self, order: u64) -> Recorded<'_> {
+        self.recorded(self.recorder.marks.partition_point(|mark| mark.order < order))
     }
 
     /// The events of the last so much time before the newest, where keys are times in nanoseconds.
     pub fn last(&self, time: Duration) -> Recorded<'_> {
         let newest = self.recorder.marks.last().map_or(0, |mark| mark.order);
-        self.since(newest.saturating_sub(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
+        self.since_order(newest.saturating_sub(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
     }
 
     /// The key behind which no ring has overwritten anything, or given it up for damage: before it, rings of busy CPUs are
@@ -256,7 +261,8 @@ impl Frozen<'_> {
     /// It holds where each record's key is drawn when the record is written, as the kernel draws its times. Programs that
     /// draw their own, and are preempted before they write, can have left smaller gaps behind it.
     pub fn complete_from(&self) -> Option<u64> {
-        self.complete_from
+        // Too few records to tell is no key.
+        self.complete_from.map(|key| if key == u64::MAX { key } else { self.recorder.keys.written(key) })
     }
 
     /// Lets recording go on, and says if that fails, which dropping does not.
@@ -268,7 +274,8 @@ impl Frozen<'_> {
     }
 
     fn recorded(&self, from: usize) -> Recorded<'_> {
-        Recorded { lanes: &self.recorder.rings.lanes, marks: self.recorder.marks[from..].iter() }
+        let Recorder { rings, keys, marks, .. } = &*self.recorder;
+        Recorded { lanes: &rings.lanes, marks: marks[from..].iter(), unwrap: keys.unwrapping() }
     }
 
     fn thaw(&mut self) -> Result<(), Error> {
@@ -295,6 +302,8 @@ impl Drop for Frozen<'_> {
 pub struct Recorded<'a> {
     lanes: &'a [Lane],
     marks: std::slice::Iter<'a, Mark>,
+    /// How keys that wrap are counted on.
+    unwrap: Option<&'a Unwrap>,
 }
 
 impl<'a> Recorded<'a> {
@@ -302,14 +311,16 @@ impl<'a> Recorded<'a> {
         let Lane { ring, origin, .. } = &self.lanes[mark.rank as usize];
         let bytes = || ring.bytes(mark.position, u64::from(mark.len));
         let cpu = origin.cpu;
+        let written = |key: Option<u64>| key.map(|key| self.unwrap.map_or(key, |unwrap| unwrap.wrap(key)));
+        let key = written(mark.key);
         let what = match mark.what {
             Marked::Record(header) => What::Record(Record::new(bytes(), header, origin)),
             Marked::Lost { id, count, after } => {
-                What::Lost(Lost { cpu, count, id, source: origin.source(id), after, until: mark.key })
+                What::Lost(Lost { cpu, count, id, source: origin.source(id), after: written(after), until: key })
             }
             Marked::Damage(fault) => What::Damage(Damage { cpu, fault, bytes: bytes() }),
         };
-        Event { key: mark.key, class: mark.class, late_by: 0, what }
+        Event { key, class: mark.class, late_by: 0, what }
     }
 }
 

@@ -133,14 +133,11 @@ impl Unwrap {
     /// The number, counted on instead of wrapping: the nearest there is to the largest so far. `None` if it is further ahead
     /// than any records can have been lost.
     pub(crate) fn unwrap(&mut self, number: u64) -> Option<u64> {
-        let number = number & self.mask();
         if self.anchor.is_none() {
-            self.anchor = Some(number);
+            self.anchor = Some(number & self.mask());
             return Some(MIDDLE);
         }
-        // Shifted up, the sign is where i64 has it.
-        let up = 64 - self.bits;
-        let distance = (number.wrapping_sub(self.wrap(self.largest)) << up) as i64 >> up;
+        let distance = self.distance(number);
         if distance > MOST_AHEAD {
             return None;
         }
@@ -148,6 +145,18 @@ impl Unwrap {
         let unwrapped = self.largest.saturating_add_signed(distance);
         self.largest = self.largest.max(unwrapped);
         Some(unwrapped)
+    }
+
+    /// How far a number is ahead of the largest so far.
+    fn distance(&self, number: u64) -> i64 {
+        // Shifted up, the sign is where i64 has it.
+        let up = 64 - self.bits;
+        (number.wrapping_sub(self.wrap(self.largest)) << up) as i64 >> up
+    }
+
+    /// What a number stands for that is only asked about.
+    pub(crate) fn nearest(&self, number: u64) -> u64 {
+        self.largest.saturating_add_signed(self.distance(number))
     }
 
     /// The largest number so far, as it was written.

@@ -752,3 +752,22 @@ fn if_the_fence_fails_recording_goes_on() {
         assert!(kernel.emit(0, time, b"goes on") && kernel.emit(5, time, b"goes on"));
     }
 }
+
+/// Keys that wrap: in the order of a counter that does not, and told as they were written.
+#[test]
+fn counters_that_wrap_are_in_order_as_keys() {
+    let kernel = sim::Kernel::backward(&[0, 5], 4096, Layout::new(TIME | RAW, true, 0));
+    let mut recorder = kernel.recorder(Key::Sequence(perfweave::Sequence::u8(0))).unwrap();
+    let numbers = [250u8, 251, 252, 253, 254, 255, 0, 1, 2];
+    for (cpu, number) in [0, 5].into_iter().cycle().zip(numbers) {
+        assert!(kernel.emit(cpu, 7, &[number]));
+    }
+    for _ in 0..2 {
+        let frozen = recorder.freeze().unwrap();
+        let keys = |events: perfweave::Recorded<'_>| events.map(|event| event.key().unwrap() as u8).collect::<Vec<_>>();
+        assert_eq!(keys(frozen.events()), numbers);
+        assert_eq!(keys(frozen.since(254)), numbers[4..]);
+        assert_eq!(keys(frozen.since(1)), [1, 2]);
+        assert_eq!(frozen.complete_from(), None);
+    }
+}
