@@ -1,6 +1,6 @@
 //! On live kernel rings: rings that overflow, what is lost last, pauses, and a ledger that balances.
 
-use perfweave::{Account, Class, Error, Fence, Full, Hold, Order, Pause, Reader, Rings, Sequence, What};
+use perfweave::{Account, Class, Error, Fence, Full, Hold, Key, Order, Pause, Reader, Rings, Sequence, What};
 use perfweave_support::bpf::{Asm, Kind, Map, Program, Reg};
 use perfweave_support::{bpf, kernel, load};
 use std::collections::BTreeMap;
@@ -380,4 +380,114 @@ fn what_finds_no_slot_is_unexplained() {
     seen.flush(&mut reader);
     let account = *reader.ledger().unwrap().accounts.iter().find(|account| account.cpu == Some(cpu)).unwrap();
     assert_eq!((account.yielded, account.lost, account.missing, account.unexplained), (2, 1, 2, 1), "{account}");
+}
+
+/// An array, and a program that outputs the number it is given.
+fn echo() -> Option<(Map, Program)> {
+    let events = kernel("make a perf event array", Map::perf_event_array(load::slots()))?;
+    let program = bpf::echo(&events).unwrap();
+    Some((events, program))
+}
+
+/// A counter of the whole machine in sixteen bits, over its end: no wait, a gap where one is missing, and what breaks the
+/// sequence told apart. So with a CPU's own numbers.
+#[test]
+fn counters_wrap_and_what_breaks_them_is_told_apart() {
+    let Some((events, program)) = echo() else { return };
+    let cpus = load::online();
+    let (first, last) = (cpus[0], cpus[cpus.len() - 1]);
+    let numbers = [65_533, 65_534, 65_535, 0, 2, 2, 3, 65_000];
+    let machine = || {
+        let hold = Hold::Dense { first: Some(65_533), fence: Fence::Auto };
+        Order::new().key(Key::Sequence(Sequence::u16(0))).hold(hold)
+    };
+    let own = || Order::new().numbers(Sequence::u16(0));
+    for by_cpu in [false, true] {
+        let rings = Rings::options().bpf_output(&events).open().unwrap();
+        let mut reader = Reader::new(rings, if by_cpu { own() } else { machine() }).unwrap();
+        let handle = reader.handle();
+        let mut told = Vec::new();
+        for (n, number) in numbers.into_iter().enumerate() {
+            let cpu = if by_cpu || n % 2 == 0 { first } else { last };
+            assert_eq!(program.run_with(cpu, &[number]).unwrap(), 0);
+            // Each is yielded before the next is drawn, so that a number behind is behind what was yielded.
+            handle.flush().unwrap();
+            loop {
+                match reader.next() {
+                    Ok(event) => match event.what() {
+                        What::Record(record) => told.push(record.payload().unwrap().u16(0).unwrap().to_string()),
+                        What::Gap(gap) => {
+                            assert_eq!((gap.cpu, event.class()), (by_cpu.then_some(first), Class::Proven));
+                            told.push(format!("gap {}-{}", gap.first, gap.last));
+                        }
+                        What::Irregular(irregular) => told.push(format!("{:?}", irregular.how)),
+                        other => panic!("{other:?}"),
+                    },
+                    Err(Error::Flushed) => break,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+        let expected = ["65533", "65534", "65535", "0", "gap 1-1", "2", "Duplicate", "2", "3", "Backward", "65000"];
+        assert_eq!(told, expected, "by CPU: {by_cpu}");
+    }
+}
+
+/// Late records are kept aside, as copies, as many as may be; the rest stays in the stream, marked.
+#[test]
+fn late_records_are_kept_aside() {
+    let Some((events, program)) = echo() else { return };
+    let rings = Rings::options().bpf_output(&events).open().unwrap();
+    let order = Order::new().key(Key::Payload(0)).hold(Hold::None).late_aside(2);
+    let mut reader = Reader::new(rings, order).unwrap();
+    let mut write_and_read = |number: u64| {
+        assert_eq!(program.run_with(0, &[number]).unwrap(), 0);
+        let event = reader.try_next().unwrap().map(|event| (event.key().unwrap(), event.late_by()));
+        (
+            event,
+            reader.late().map(|late| (late.as_event().key().unwrap(), late.as_event().late_by())).collect::<Vec<_>>(),
+        )
+    };
+    assert_eq!(write_and_read(1000), (Some((1000, 0)), vec![]));
+    assert_eq!(write_and_read(900), (None, vec![(900, 100)]));
+    assert_eq!(write_and_read(1001), (Some((1001, 0)), vec![]));
+    for number in [800, 801, 802] {
+        assert_eq!(program.run_with(0, &[number]).unwrap(), 0);
+    }
+    assert_eq!(reader.try_next().unwrap().map(|event| (event.key(), event.class())), Some((Some(802), Class::Late)));
+    assert_eq!(reader.late().map(|late| late.as_event().key().unwrap()).collect::<Vec<_>>(), [800, 801]);
+    assert_eq!((reader.stats().late, reader.stats().max_late), (4, 201));
+}
+
+/// Who holds the merge, while a fence is awaited that does not end.
+#[test]
+fn progress_says_what_a_stream_waits_for() {
+    let Some((events, program)) = echo() else { return };
+    let open = std::sync::Arc::new(AtomicBool::new(false));
+    let fence = {
+        let open = std::sync::Arc::clone(&open);
+        Fence::custom(move || {
+            while !open.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Ok(())
+        })
+    };
+    let rings = Rings::options().bpf_output(&events).open().unwrap();
+    let mut reader = Reader::new(rings, Order::new().hold(Hold::Fence(fence))).unwrap();
+    let last = *load::online().last().unwrap();
+    assert_eq!(program.run_with(last, &[1]).unwrap(), 0);
+    assert_eq!(program.run_with(0, &[2]).unwrap(), 0);
+    assert_eq!(program.run_with(0, &[3]).unwrap(), 0);
+    assert!(reader.next_timeout(Duration::from_millis(50)).unwrap().is_none());
+    let progress = reader.progress();
+    assert_eq!((progress.held, progress.held_bytes, progress.frontier), (3, 96, None));
+    assert_eq!((progress.next.unwrap().0, progress.fullest), (last, Some(0)));
+    assert!(progress.lag > 0 && progress.seen > Some(progress.next.unwrap().1));
+    assert!(reader.fence_under_way().unwrap() >= Duration::from_millis(20));
+    open.store(true, Ordering::Relaxed);
+    for _ in 0..3 {
+        assert!(reader.next_timeout(LONG).unwrap().is_some());
+    }
+    assert_eq!((reader.progress().held, reader.progress().next), (0, None));
 }
