@@ -1,16 +1,11 @@
 //! Waiting under tokio: the same engine as [`Reader`](crate::Reader)'s, woken by the runtime's own epoll instead of one of ours.
 
-use crate::control::Handle;
-use crate::engine::{Engine, Turn};
+use crate::engine::{Engine, Turn, reader_face};
 use crate::error::Error;
 use crate::event::OwnedEvent;
-use crate::fence::Fences;
-use crate::hold::Hold;
-use crate::loss::Ledger;
 use crate::merge::{Batch, Lent};
 use crate::order::Order;
 use crate::rings::Rings;
-use crate::stats::{Progress, RingStats, Stats};
 use crate::sys::register::Registered;
 use futures_core::Stream;
 use std::fmt;
@@ -170,85 +165,7 @@ impl AsyncReader {
         Ok(())
     }
 
-    /// What flushes, closes, pauses and resumes this reader from anywhere.
-    pub fn handle(&self) -> Handle {
-        self.engine.handle()
-    }
-
-    /// Gives the bytes of all yielded events back to the kernel now. See [`Reader::publish`](crate::Reader::publish).
-    ///
-    /// # Panics
-    /// As there.
-    pub fn publish(&mut self) {
-        self.engine.merge.publish();
-    }
-
-    /// Sets when to give up waiting; `None` for never. See [`Handle::set_deadline`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn set_deadline(&self, deadline: Option<std::time::Instant>) -> Result<(), Error> {
-        self.handle().set_deadline(deadline)
-    }
-
-    /// The hold rule in force.
-    pub fn hold(&self) -> &Hold {
-        &self.engine.hold
-    }
-
-    /// The way in which grace periods are waited for. See [`Reader::fence`](crate::Reader::fence).
-    pub fn fence(&self) -> Option<&'static str> {
-        self.engine.fences.as_ref().map(Fences::name)
-    }
-
-    /// How long the last fence took until its end was noticed.
-    pub fn fence_latency(&self) -> Option<Duration> {
-        self.engine.fences.as_ref().map(Fences::latency)
-    }
-
-    /// For how long the fence under way has been awaited; `None` if none is.
-    pub fn fence_under_way(&self) -> Option<Duration> {
-        self.engine.fences.as_ref().and_then(Fences::under_way)
-    }
-
-    /// What was done so far.
-    pub fn stats(&self) -> Stats {
-        self.engine.merge.stats()
-    }
-
-    /// What became of everything that was written until now: looks at the rings, and asks the kernel what it dropped, which
-    /// interrupts every CPU. Works on a closed reader too.
-    ///
-    /// # Errors
-    /// [`Error::Forked`].
-    pub fn ledger(&mut self) -> Result<Ledger, Error> {
-        self.engine.ledger()
-    }
-
-    /// Late records that were kept out of the stream ([`Order::late_aside`]), oldest first. They are taken.
-    pub fn late(&mut self) -> impl Iterator<Item = OwnedEvent> {
-        self.engine.merge.late()
-    }
-
-    /// Why the stream is behind: who holds the merge. See also `fence_under_way`, `fence_latency` and `ring_stats`.
-    pub fn progress(&self) -> Progress {
-        self.engine.merge.progress()
-    }
-
-    /// What became of each ring, in the order of CPUs.
-    pub fn ring_stats(&self) -> impl Iterator<Item = RingStats> {
-        self.engine.merge.ring_stats()
-    }
-
-    /// How many events were seen and are held.
-    pub fn held(&self) -> usize {
-        self.engine.merge.held()
-    }
-
-    /// The rings that are read.
-    pub fn rings(&self) -> &Rings {
-        self.engine.merge.rings()
-    }
+    reader_face!();
 }
 
 impl Drop for AsyncReader {

@@ -12,6 +12,94 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// What every reader offers beside waiting, over its `engine`.
+macro_rules! reader_face {
+    () => {
+        /// What flushes, closes, pauses and resumes this reader from any thread, also while it blocks.
+        pub fn handle(&self) -> $crate::control::Handle {
+            self.engine.handle()
+        }
+
+        /// Sets when to give up waiting; `None` for never. See [`Handle::set_deadline`](crate::Handle::set_deadline).
+        ///
+        /// # Errors
+        /// As there.
+        pub fn set_deadline(&self, deadline: Option<std::time::Instant>) -> Result<(), $crate::error::Error> {
+            self.handle().set_deadline(deadline)
+        }
+
+        /// Gives the bytes of all yielded events back to the kernel now. It happens by itself before the reader looks or
+        /// sleeps; only who yields events and then does not come back for long needs this.
+        ///
+        /// # Panics
+        /// In a forked child, which does not have the rings.
+        pub fn publish(&mut self) {
+            self.engine.merge.publish();
+        }
+
+        /// The hold rule in force.
+        pub fn hold(&self) -> &$crate::hold::Hold {
+            &self.engine.hold
+        }
+
+        /// The way in which grace periods are waited for: "membarrier", "map", "expedited" or "custom"; `None` if the hold
+        /// rule needs none.
+        pub fn fence(&self) -> Option<&'static str> {
+            self.engine.fences.as_ref().map($crate::fence::Fences::name)
+        }
+
+        /// How long the last fence took until its end was noticed.
+        pub fn fence_latency(&self) -> Option<std::time::Duration> {
+            self.engine.fences.as_ref().map($crate::fence::Fences::latency)
+        }
+
+        /// For how long the fence under way has been awaited; `None` if none is.
+        pub fn fence_under_way(&self) -> Option<std::time::Duration> {
+            self.engine.fences.as_ref().and_then($crate::fence::Fences::under_way)
+        }
+
+        /// What was done so far.
+        pub fn stats(&self) -> $crate::stats::Stats {
+            self.engine.merge.stats()
+        }
+
+        /// What became of everything that was written until now: looks at the rings, and asks the kernel what it dropped, which
+        /// interrupts every CPU. Works on a closed reader too.
+        ///
+        /// # Errors
+        /// [`Error::Forked`].
+        pub fn ledger(&mut self) -> Result<$crate::loss::Ledger, $crate::error::Error> {
+            self.engine.ledger()
+        }
+
+        /// Late records that were kept out of the stream ([`Order::late_aside`](crate::Order::late_aside)), oldest first. They are taken.
+        pub fn late(&mut self) -> impl Iterator<Item = $crate::event::OwnedEvent> {
+            self.engine.merge.late()
+        }
+
+        /// Why the stream is behind: who holds the merge. See also `fence_under_way`, `fence_latency` and `ring_stats`.
+        pub fn progress(&self) -> $crate::stats::Progress {
+            self.engine.merge.progress()
+        }
+
+        /// What became of each ring, in the order of CPUs.
+        pub fn ring_stats(&self) -> impl Iterator<Item = $crate::stats::RingStats> {
+            self.engine.merge.ring_stats()
+        }
+
+        /// How many events were seen and are held.
+        pub fn held(&self) -> usize {
+            self.engine.merge.held()
+        }
+
+        /// The rings that are read.
+        pub fn rings(&self) -> &$crate::rings::Rings {
+            self.engine.merge.rings()
+        }
+    };
+}
+pub(crate) use reader_face;
+
 /// A merge, the fences beside it, and when to look.
 #[derive(Debug)]
 pub(crate) struct Engine {

@@ -1,16 +1,11 @@
 //! Waiting: a merge, a way to sleep until rings are written to, and fences beside it.
 
-use crate::control::Handle;
-use crate::engine::{Engine, Turn};
+use crate::engine::{Engine, Turn, reader_face};
 use crate::error::Error;
 use crate::event::{Event, OwnedEvent};
-use crate::fence::Fences;
-use crate::hold::Hold;
-use crate::loss::Ledger;
 use crate::merge::{Batch, Lent};
 use crate::order::Order;
 use crate::rings::Rings;
-use crate::stats::{Progress, RingStats, Stats};
 use crate::sys::epoll;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
@@ -58,7 +53,7 @@ use std::time::{Duration, Instant};
 ///
 /// # Dropping
 ///
-/// What is held, or not yet read, is lost with the reader: [`Handle::flush`] first, to have it all. It waits for a fence under
+/// What is held, or not yet read, is lost with the reader: [`Handle::flush`](crate::Handle::flush) first, to have it all. It waits for a fence under
 /// way, which cannot be broken off.
 #[derive(Debug)]
 pub struct Reader {
@@ -174,91 +169,11 @@ impl Reader {
         Ok(())
     }
 
-    /// What flushes, closes, pauses and resumes this reader from any thread, also while it blocks.
-    pub fn handle(&self) -> Handle {
-        self.engine.handle()
-    }
-
-    /// Sets when to give up waiting; `None` for never. See [`Handle::set_deadline`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn set_deadline(&self, deadline: Option<Instant>) -> Result<(), Error> {
-        self.handle().set_deadline(deadline)
-    }
-
-    /// Gives the bytes of all yielded events back to the kernel now. It happens by itself before the reader looks or
-    /// sleeps; only who yields events and then does not come back for long needs this.
-    ///
-    /// # Panics
-    /// In a forked child, which does not have the rings.
-    pub fn publish(&mut self) {
-        self.engine.merge.publish();
-    }
-
-    /// The hold rule in force.
-    pub fn hold(&self) -> &Hold {
-        &self.engine.hold
-    }
-
-    /// The way in which grace periods are waited for: "membarrier", "map", "expedited" or "custom"; `None` if the hold
-    /// rule needs none.
-    pub fn fence(&self) -> Option<&'static str> {
-        self.engine.fences.as_ref().map(Fences::name)
-    }
-
-    /// How long the last fence took until its end was noticed.
-    pub fn fence_latency(&self) -> Option<Duration> {
-        self.engine.fences.as_ref().map(Fences::latency)
-    }
-
-    /// For how long the fence under way has been awaited; `None` if none is.
-    pub fn fence_under_way(&self) -> Option<Duration> {
-        self.engine.fences.as_ref().and_then(Fences::under_way)
-    }
-
-    /// What was done so far.
-    pub fn stats(&self) -> Stats {
-        self.engine.merge.stats()
-    }
-
-    /// What became of everything that was written until now: looks at the rings, and asks the kernel what it dropped, which
-    /// interrupts every CPU. Works on a closed reader too.
-    ///
-    /// # Errors
-    /// [`Error::Forked`].
-    pub fn ledger(&mut self) -> Result<Ledger, Error> {
-        self.engine.ledger()
-    }
-
-    /// Late records that were kept out of the stream ([`Order::late_aside`]), oldest first. They are taken.
-    pub fn late(&mut self) -> impl Iterator<Item = OwnedEvent> {
-        self.engine.merge.late()
-    }
-
-    /// Why the stream is behind: who holds the merge. See also `fence_under_way`, `fence_latency` and `ring_stats`.
-    pub fn progress(&self) -> Progress {
-        self.engine.merge.progress()
-    }
-
-    /// What became of each ring, in the order of CPUs.
-    pub fn ring_stats(&self) -> impl Iterator<Item = RingStats> {
-        self.engine.merge.ring_stats()
-    }
-
-    /// How many events were seen and are held.
-    pub fn held(&self) -> usize {
-        self.engine.merge.held()
-    }
+    reader_face!();
 
     /// How long one may sleep before the rings must be looked at again, although nothing became readable.
     pub fn time_to_next_look(&self) -> Duration {
         self.engine.pause()
-    }
-
-    /// The rings that are read.
-    pub fn rings(&self) -> &Rings {
-        self.engine.merge.rings()
     }
 
     /// Waits for all rings, also those that came online since.

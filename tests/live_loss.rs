@@ -2,7 +2,7 @@
 
 use perfweave::{Account, Class, Error, Fence, Full, Hold, Key, Order, Pause, Reader, Rings, Sequence, What};
 use perfweave_support::bpf::{Asm, Kind, Map, Program, Reg};
-use perfweave_support::{bpf, kernel, load};
+use perfweave_support::{bpf, echo, kernel, load};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -380,13 +380,6 @@ fn what_finds_no_slot_is_unexplained() {
     seen.flush(&mut reader);
     let account = *reader.ledger().unwrap().accounts.iter().find(|account| account.cpu == Some(cpu)).unwrap();
     assert_eq!((account.yielded, account.lost, account.missing, account.unexplained), (2, 1, 2, 1), "{account}");
-}
-
-/// An array, and a program that outputs the number it is given.
-fn echo() -> Option<(Map, Program)> {
-    let events = kernel("make a perf event array", Map::perf_event_array(load::slots()))?;
-    let program = bpf::echo(&events).unwrap();
-    Some((events, program))
 }
 
 /// A counter of the whole machine in sixteen bits, over its end: no wait, a gap where one is missing, and what breaks the

@@ -2,18 +2,11 @@
 
 use perfweave::{Class, Error, Fence, Frozen, Key, Recorder, Rings, What};
 use perfweave_support::bpf::{Asm, Map, Program, Reg};
-use perfweave_support::{bpf, foreign, kernel, load};
+use perfweave_support::{bpf, echo, foreign, kernel, load};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-
-/// An array for this machine's CPUs, and a program that outputs what it is given.
-fn echo() -> Option<(Map, Program)> {
-    let map = kernel("make a perf event array", Map::perf_event_array(load::slots()))?;
-    let program = kernel("load a BPF program", bpf::echo(&map))?;
-    Some((map, program))
-}
 
 fn recorder(map: &Map, bytes: u64, key: Key, fence: &Fence) -> Option<Recorder> {
     kernel("open rings", Recorder::open(Rings::options().bpf_output(map).bytes(bytes), key, fence))

@@ -2,17 +2,10 @@
 
 use perfweave::{Clock, Error, Fault, Hold, Key, Kind, Layout, Order, Reader, Ring, Rings, What, bindings};
 use perfweave_support::bpf::{Asm, Map, Program, Reg};
-use perfweave_support::{bpf, foreign, kernel, load, tracefs};
+use perfweave_support::{bpf, echo, foreign, kernel, load, tracefs};
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
-
-/// An array for this machine's CPUs, and a program that outputs what it is given.
-fn echo() -> Option<(Map, Program)> {
-    let map = kernel("make a perf event array", Map::perf_event_array(load::slots()))?;
-    let program = kernel("load a BPF program", bpf::echo(&map))?;
-    Some((map, program))
-}
 
 /// All that comes within a moment.
 fn drain(reader: &mut Reader, mut each: impl FnMut(perfweave::Event<'_>)) {

@@ -8,7 +8,7 @@ use perfweave::{
     Error, Fence, Handle, Hold, Key, Kind, Lent, Order, Pause, Reader, Recorder, Rings, Wakeup, What, bindings, sim,
 };
 use perfweave_support::bpf::{self, Map, Program};
-use perfweave_support::{foreign, kernel, load, tracefs};
+use perfweave_support::{echo, foreign, kernel, load, tracefs};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -20,13 +20,6 @@ const SOON: Duration = Duration::from_millis(40);
 
 fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
-}
-
-/// An array for this machine's CPUs, and a program that outputs what it is given.
-fn echo() -> Option<(Map, Program)> {
-    let map = kernel("make a perf event array", Map::perf_event_array(load::slots()))?;
-    let program = kernel("load a BPF program", bpf::echo(&map))?;
-    Some((map, program))
 }
 
 fn number(event: &Lent<'_>) -> u64 {

@@ -3,20 +3,13 @@
 
 use perfweave::{Error, Event, Hold, Order, Reader, Rings};
 use perfweave_support::bpf::{self, Asm, Map, Program, Reg};
-use perfweave_support::{foreign, kernel, load};
+use perfweave_support::{echo, foreign, kernel, load};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(10);
-
-/// An array for this machine's CPUs, and a program that outputs what it is given.
-fn echo() -> Option<(Map, Program)> {
-    let map = kernel("make a perf event array", Map::perf_event_array(load::slots()))?;
-    let program = kernel("load a BPF program", bpf::echo(&map))?;
-    Some((map, program))
-}
 
 fn number(event: &Event<'_>) -> u64 {
     event.record().and_then(|record| record.payload()?.u64(0)).unwrap_or_else(|| panic!("{event:?}"))

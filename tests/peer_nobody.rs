@@ -6,21 +6,14 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 use perfweave::{Error, Event, Fence, Handle, Hold, Key, Merge, Order, Pause, Reader, Recorder, Rings, Wakeup};
-use perfweave_support::bpf::{self, Map, Program};
-use perfweave_support::{kernel, load};
+use perfweave_support::bpf::{self, Map};
+use perfweave_support::{echo, load};
 use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 const LONG: Duration = Duration::from_secs(10);
-
-/// An array for this machine's CPUs, and a program that outputs what it is given.
-fn echo() -> Option<(Map, Program)> {
-    let map = kernel("make a perf event array", Map::perf_event_array(load::slots()))?;
-    let program = kernel("load a BPF program", bpf::echo(&map))?;
-    Some((map, program))
-}
 
 fn number(event: &Event<'_>) -> u64 {
     event.record().and_then(|record| record.payload()?.u64(0)).unwrap_or_else(|| panic!("{event:?}"))

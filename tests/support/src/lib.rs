@@ -24,3 +24,11 @@ pub fn kernel<T, E: std::fmt::Display>(what: &str, answer: Result<T, E>) -> Opti
         }
     }
 }
+
+/// A perf event array for this machine's CPUs, and a program that outputs the number it is given into it. `None` where the
+/// kernel refuses either.
+pub fn echo() -> Option<(bpf::Map, bpf::Program)> {
+    let events = kernel("make a perf event array", bpf::Map::perf_event_array(load::slots()))?;
+    let program = kernel("load a BPF program", bpf::echo(&events))?;
+    Some((events, program))
+}
