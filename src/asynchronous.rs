@@ -121,9 +121,10 @@ impl AsyncReader {
         }
         loop {
             // First whatever may wake us, then a look: what is written behind the look wakes us.
-            let mut failed = Ok(());
+            let (mut failed, mut woken) = (Ok(()), false);
             self.fds.retain(|fd| {
                 while let Poll::Ready(guard) = fd.get().poll_read_ready(cx) {
+                    woken = true;
                     match guard {
                         // Hung up, which is never cleared, as when the task of an event is gone. The ticks go on.
                         Ok(guard) if guard.ready().is_read_closed() => return false,
@@ -136,6 +137,7 @@ impl AsyncReader {
                 }
                 true
             });
+            self.engine.wakes += u64::from(woken);
             failed?;
             let Turn::Sleep(pause) = self.engine.turn()? else { return Poll::Ready(Ok(())) };
             if self.engine.merge.rings().len() != self.rings {
@@ -144,6 +146,7 @@ impl AsyncReader {
             }
             // Also for no time at all: others want to run.
             self.sleep.as_mut().reset(Instant::now() + pause);
+            self.engine.sleeps += u64::from(!pause.is_zero());
             ready!(self.sleep.as_mut().poll(cx));
         }
     }

@@ -60,7 +60,8 @@ macro_rules! reader_face {
 
         /// What was done so far.
         pub fn stats(&self) -> $crate::stats::Stats {
-            self.engine.merge.stats()
+            let (sleeps, wakes) = (self.engine.sleeps, self.engine.wakes);
+            $crate::stats::Stats { sleeps, wakes, ..self.engine.merge.stats() }
         }
 
         /// What became of everything that was written until now: looks at the rings, and asks the kernel what it dropped, which
@@ -119,6 +120,9 @@ pub(crate) struct Engine {
     check_cpus: Instant,
     /// When to ask next what was dropped behind everything else.
     check_losses: Instant,
+    /// How often the reader went to sleep, and was woken.
+    pub(crate) sleeps: u64,
+    pub(crate) wakes: u64,
 }
 
 /// What is reported between what came before and what comes after.
@@ -169,6 +173,8 @@ impl Engine {
             slept: false,
             check_cpus,
             check_losses: check_cpus,
+            sleeps: 0,
+            wakes: 0,
         })
     }
 

@@ -224,9 +224,15 @@ impl Reader {
 
     /// Sleeps until something is ready, or the time is over.
     fn sleep(&mut self, time: Duration) -> Result<(), Error> {
+        // Without time it only takes notice of what is ready.
+        let sleeps = u64::from(!time.is_zero());
+        self.engine.sleeps += sleeps;
         match epoll::wait(self.epoll.0.as_fd(), &mut self.ready, Some(time)) {
             // What is ready does not matter: everything is looked at.
-            Ok(_) => Ok(()),
+            Ok(ready) => {
+                self.engine.wakes += if ready > 0 { sleeps } else { 0 };
+                Ok(())
+            }
             Err(errno) if errno.kind() == io::ErrorKind::Interrupted => Ok(()),
             Err(errno) => Err(Error::System { what: "wait", errno }),
         }

@@ -26,6 +26,11 @@ pub struct Stats {
     pub looks: u64,
     /// Fences that ended.
     pub fences: u64,
+    /// Times a reader went to sleep. 0 for a merge, which does not wait.
+    pub sleeps: u64,
+    /// Times something woke it before it would have looked by itself: a ring that filled, a fence that ended, a
+    /// [`Handle`](crate::Handle). 0 for a merge.
+    pub wakes: u64,
 }
 
 /// What became of one ring so far, and how full it is. Bytes are those of the data area.
