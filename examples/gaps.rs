@@ -53,6 +53,9 @@ fn run() -> Result<bool, Box<dyn Error>> {
     let [dense, pauses, offline] = ["--dense", "--pauses", "--offline"].map(|flag| args.flag(flag));
     let [quiet, json] = ["--quiet", "--json"].map(|flag| args.flag(flag));
     args.finish()?;
+    if offline {
+        perfweave_support::cpus::alone();
+    }
 
     let slots = load::slots();
     let events = bpf::Map::perf_event_array(slots)?;
@@ -345,7 +348,7 @@ fn pause_and_resume(handle: &Handle, wait: &dyn Fn(Duration) -> bool) -> Result<
 
 /// Takes the last CPU offline and back, twice.
 fn go_and_come_back(every: Duration, wait: &dyn Fn(Duration) -> bool) -> Result<(), String> {
-    let cpu = load::slots() - 1;
+    let cpu = *load::online().last().expect("a CPU");
     for _ in 0..2 {
         if !wait(every) {
             break;

@@ -38,6 +38,7 @@ use Reg::*;
 const LD: u8 = 0x00;
 const LDX: u8 = 0x01;
 const STX: u8 = 0x03;
+const ALU: u8 = 0x04;
 const JMP: u8 = 0x05;
 const ALU64: u8 = 0x07;
 const W: u8 = 0x00;
@@ -83,6 +84,11 @@ impl Asm {
     /// dst = value
     pub fn mov_i(&mut self, dst: Reg, value: i32) -> &mut Self {
         self.push(ALU64 | 0xb0, dst, 0, 0, value)
+    }
+
+    /// dst = the low 32 bits of src
+    pub fn mov_low(&mut self, dst: Reg, src: Reg) -> &mut Self {
+        self.push(ALU | X | 0xb0, dst, src as u8, 0, 0)
     }
 
     /// dst += value
@@ -168,6 +174,12 @@ impl Asm {
     pub fn only_process(&mut self, pid: u32) -> &mut Self {
         self.call(GET_CURRENT_PID_TGID).shr_i(R0, 32);
         self.only_if(R0, pid as i32)
+    }
+
+    /// Goes on only in this thread; otherwise returns 0.
+    pub fn only_thread(&mut self, thread: i32) -> &mut Self {
+        self.call(GET_CURRENT_PID_TGID).mov_low(R0, R0);
+        self.only_if(R0, thread)
     }
 
     /// Goes on only if a register has a value; otherwise returns 0.
@@ -485,6 +497,21 @@ pub fn on_syscall(events: &Map, counter: &Map, number: libc::c_long, kind: u32, 
     asm.mov(R6, R1).load(R1, R6, 8).only_if(R1, number as i32).only_process(std::process::id());
     stamped(&mut asm, events, counter, kind, delay);
     asm.mov_i(R0, 0).exit();
+    Program::load(Kind::RawTracepoint, &asm)
+}
+
+/// A raw tracepoint program for `sys_enter` that counts system calls of this process in an array of one number: all, or those of
+/// one thread, and only one system call, if that is asked for.
+pub fn count_syscalls(count: &Map, thread: Option<i32>, number: Option<libc::c_long>) -> io::Result<Program> {
+    let mut asm = Asm::new();
+    if let Some(number) = number {
+        asm.load(R1, R1, 8).only_if(R1, number as i32);
+    }
+    asm.only_process(std::process::id());
+    if let Some(thread) = thread {
+        asm.only_thread(thread);
+    }
+    asm.mov_i(R1, 1).map_value(R2, count, 0).fetch_add(R2, 0, R1).mov_i(R0, 0).exit();
     Program::load(Kind::RawTracepoint, &asm)
 }
 

@@ -5,28 +5,43 @@
 pub mod args;
 pub mod bpf;
 pub mod by_ring;
+pub mod cpus;
 pub mod foreign;
 pub mod load;
 pub mod privilege;
+mod skip;
+pub mod threads;
 pub mod tracefs;
 
-/// What a test that needs the real kernel does when the kernel refuses: it skips, loudly, or fails where
-/// `PERFWEAVE_REQUIRE_KERNEL=1` says that the kernel must not refuse.
+/// What a test does that needs the kernel to do something: where the kernel refuses it skips, loudly, or fails if
+/// `PERFWEAVE_REQUIRE_KERNEL=1` says that nothing may be skipped. What was skipped is listed at the end of the process.
+///
+/// Keeps CPUs as they are from now on ([`cpus::keep`]).
+///
+/// # Panics
+/// Where the kernel refuses, under `PERFWEAVE_REQUIRE_KERNEL=1`.
+#[track_caller]
 pub fn kernel<T, E: std::fmt::Display>(what: &str, answer: Result<T, E>) -> Option<T> {
-    match answer {
-        Ok(value) => Some(value),
-        Err(error) if std::env::var_os("PERFWEAVE_REQUIRE_KERNEL").is_some_and(|set| set == "1") => {
-            panic!("{what}: {error}, and PERFWEAVE_REQUIRE_KERNEL=1")
-        }
-        Err(error) => {
-            eprintln!("SKIPPED, nothing was tested: {what}: {error}");
-            None
-        }
+    cpus::keep();
+    answer.map_err(|error| skip::skip(&format!("{what}: {error}"))).ok()
+}
+
+/// The same for what a test needs the machine to have, such as two CPUs.
+///
+/// # Panics
+/// Where the machine does not have it, under `PERFWEAVE_REQUIRE_KERNEL=1`: then there must be such a machine.
+#[track_caller]
+pub fn needs(what: &str, is_there: bool) -> Option<()> {
+    cpus::keep();
+    if !is_there {
+        skip::skip(&format!("this machine does not have {what}"));
     }
+    is_there.then_some(())
 }
 
 /// A perf event array for this machine's CPUs, and a program that outputs the number it is given into it. `None` where the
 /// kernel refuses either.
+#[track_caller]
 pub fn echo() -> Option<(bpf::Map, bpf::Program)> {
     let events = kernel("make a perf event array", bpf::Map::perf_event_array(load::slots()))?;
     let program = kernel("load a BPF program", bpf::echo(&events))?;

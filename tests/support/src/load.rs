@@ -1,5 +1,8 @@
 //! Load on chosen CPUs.
 
+pub use crate::cpus::{online, set_online};
+
+use crate::cpus::possible;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use std::sync::Arc;
@@ -23,11 +26,6 @@ pub fn try_pin(cpu: u32) -> nix::Result<()> {
     sched_setaffinity(Pid::from_raw(0), &set)
 }
 
-/// Takes a CPU offline, or back.
-pub fn set_online(cpu: u32, online: bool) -> std::io::Result<()> {
-    std::fs::write(format!("/sys/devices/system/cpu/cpu{cpu}/online"), if online { "1" } else { "0" })
-}
-
 /// Runs something on a CPU.
 ///
 /// # Panics
@@ -42,26 +40,12 @@ pub fn pinned<T: Send>(cpu: u32, run: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// The CPUs that are online.
-///
-/// # Panics
-/// If the kernel does not say.
-pub fn online() -> Vec<u32> {
-    let list = std::fs::read_to_string("/sys/devices/system/cpu/online").expect("a list of CPUs");
-    let mut cpus = Vec::new();
-    for range in list.trim().split(',') {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        cpus.extend(first.parse::<u32>().expect("a CPU")..=last.parse().expect("a CPU"));
-    }
-    cpus
-}
-
-/// How many slots a perf event array needs for this machine.
+/// How many slots a perf event array needs for this machine: one for each CPU that can ever come online.
 ///
 /// # Panics
 /// If the kernel does not say.
 pub fn slots() -> u32 {
-    online().last().expect("a CPU") + 1
+    possible().last().expect("a CPU") + 1
 }
 
 /// Threads that repeat something, one on each of some CPUs, until they are dropped.

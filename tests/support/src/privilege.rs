@@ -53,6 +53,15 @@ pub fn without<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> 
     .expect("the thread lives")
 }
 
+/// The sysctl: from 1 on, opening events of a whole machine takes a privilege.
+///
+/// # Panics
+/// If the kernel does not say.
+pub fn perf_event_paranoid() -> i32 {
+    let said = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").expect("a kernel with perf events");
+    said.trim().parse().expect("a number")
+}
+
 #[repr(C)]
 struct Filter {
     code: u16,
