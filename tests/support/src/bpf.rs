@@ -500,6 +500,15 @@ pub fn on_syscall(events: &Map, counter: &Map, number: libc::c_long, kind: u32, 
     Program::load(Kind::RawTracepoint, &asm)
 }
 
+/// A program for [`Program::run_on`] that outputs a [`stamped`] record.
+pub fn stamped_when_run(events: &Map, counter: &Map, kind: u32) -> io::Result<Program> {
+    let mut asm = Asm::new();
+    asm.mov(R6, R1);
+    stamped(&mut asm, events, counter, kind, 0);
+    asm.exit();
+    Program::load(Kind::RawTracepoint, &asm)
+}
+
 /// A raw tracepoint program for `sys_enter` that counts system calls of this process in an array of one number: all, or those of
 /// one thread, and only one system call, if that is asked for.
 pub fn count_syscalls(count: &Map, thread: Option<i32>, number: Option<libc::c_long>) -> io::Result<Program> {

@@ -131,3 +131,15 @@ pub fn getuid() {
     // SAFETY: takes no arguments.
     unsafe { libc::syscall(libc::SYS_getuid) };
 }
+
+/// Calls getgid(2), likewise.
+pub fn getgid() {
+    // SAFETY: takes no arguments.
+    unsafe { libc::syscall(libc::SYS_getgid) };
+}
+
+/// Calls getegid(2), likewise.
+pub fn getegid() {
+    // SAFETY: takes no arguments.
+    unsafe { libc::syscall(libc::SYS_getegid) };
+}
