@@ -3,7 +3,7 @@
 
 use perfweave::{Class, Event, Full, Hold, Key, Layout, Merge, Order, What, sim};
 use quickcheck::{Arbitrary, Gen};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// One step of the kernel or of the reader. CPUs are taken modulo their number.
 #[derive(Debug, Clone)]
@@ -163,6 +163,10 @@ pub(crate) struct Trial {
     losses: Vec<(u32, u64, Option<u64>)>,
     /// Dropped in each ring since its last LOST record.
     unreported: BTreeMap<u32, u64>,
+    /// Where in `written` a number is.
+    places: BTreeMap<u64, usize>,
+    /// Where the records of each ring begin that were not yielded.
+    unyielded: BTreeMap<u32, BTreeSet<u64>>,
 }
 
 /// A writer on a CPU.
@@ -216,6 +220,8 @@ impl Trial {
                 largest: 0,
                 losses: Vec::new(),
                 unreported: per_cpu(),
+                places: BTreeMap::new(),
+                unyielded: schedule.cpus.iter().map(|cpu| (*cpu, BTreeSet::new())).collect(),
             },
         };
         for step in &schedule.steps {
@@ -258,7 +264,8 @@ impl Trial {
     /// Every drop is in one LOST event, and that comes right before the record it was written with.
     pub(crate) fn assert_losses_in_place(&self) {
         let mut expected: Vec<_> = self.written.iter().filter(|record| record.lost_before > 0).collect();
-        expected.sort_by_key(|record| self.yielded.iter().position(|event| event.id == record.id));
+        let places: BTreeMap<_, _> = self.yielded.iter().enumerate().map(|(at, event)| (event.id, at)).collect();
+        expected.sort_by_key(|record| places.get(&record.id));
         let expected: Vec<_> = expected.iter().map(|r| (r.cpu, r.lost_before, Some(r.id))).collect();
         assert_eq!(self.losses, expected);
         self.assert_losses_counted();
@@ -360,6 +367,8 @@ impl Run<'_> {
         if let Some((id, time)) = sample {
             let position = *reserved + lost;
             let lost_before = *unreported;
+            self.trial.places.insert(id, self.trial.written.len());
+            self.trial.unyielded.get_mut(&cpu).expect("a CPU").insert(position);
             self.trial.written.push(Written { id, time, cpu, position, lost_before, yielded: false });
         }
         *unreported = 0;
@@ -457,12 +466,16 @@ impl Run<'_> {
 }
 
 fn assert_tails(kernel: &sim::Kernel, trial: &Trial, borrowed: Option<&Yielded>) {
-    for record in &trial.written {
-        let borrowed = borrowed.is_some_and(|event| event.id == record.id);
-        if !record.yielded || borrowed {
-            let tail = kernel.tail(record.cpu);
-            assert!(tail <= record.position, "tail {tail} passed {record:?}");
+    for (cpu, positions) in &trial.unyielded {
+        if let Some(first) = positions.first() {
+            let tail = kernel.tail(*cpu);
+            assert!(tail <= *first, "tail {tail} passed {first} on CPU {cpu}, which was not yielded");
         }
+    }
+    if let Some(event) = borrowed {
+        let record = &trial.written[trial.places[&event.id]];
+        let tail = kernel.tail(record.cpu);
+        assert!(tail <= record.position, "tail {tail} passed {record:?}, which is borrowed");
     }
 }
 
@@ -471,9 +484,10 @@ fn note(trial: &mut Trial, event: Event<'_>) {
         What::Record(record) if record.kind() == perfweave::Kind::SAMPLE => {
             let payload = record.payload().expect("a payload");
             let id = payload.u64(0).expect("a number");
-            let written = trial.written.iter_mut().find(|written| written.id == id).expect("what was never written");
+            let written = trial.places.get(&id).map(|at| &mut trial.written[*at]).expect("what was never written");
             assert!(!written.yielded, "{id} came twice");
             written.yielded = true;
+            trial.unyielded.get_mut(&written.cpu).expect("a CPU").remove(&written.position);
             assert_eq!((written.cpu, Some(written.time)), (record.cpu(), record.time()));
             assert_eq!(payload.u64(8), Some(written.time));
             let fill = payload.skip(16).expect("16 bytes");
