@@ -1,11 +1,14 @@
 //! The whole reader, waiting and fences included, on simulated rings: no privilege needed.
 
-use perfweave::{Class, Fence, Hold, Key, Order, Reader, What, sim};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant};
+#[expect(dead_code, reason = "each test takes a part")]
+mod reading;
 
-const LONG: Duration = Duration::from_secs(10);
+use perfweave::{Class, Event, Fence, Full, Hold, Key, Order, Reader, What, sim};
+use perfweave_support::threads;
+use reading::{Gate, LONG};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// Writers on threads of their own, who draw a number, dawdle, are interrupted, and write; a reader beside them.
 #[test]
@@ -13,7 +16,8 @@ fn threads_that_write_and_one_that_reads() {
     const EACH: u64 = 5_000;
     let cpus = [0, 1, 5];
     let kernel = sim::Kernel::new(&cpus);
-    let order = Order::new().key(Key::Payload(0)).hold(kernel.hold());
+    // A reader that is slow lets nothing out unproven.
+    let order = Order::new().key(Key::Payload(0)).hold(kernel.hold()).when_full(Full::Hold);
     let mut reader = Reader::new(kernel.rings(), order).unwrap();
     let numbers = Arc::new(AtomicU64::new(0));
     let writers = cpus.map(|cpu| {
@@ -34,79 +38,49 @@ fn threads_that_write_and_one_that_reads() {
                 }
                 write(number);
                 kernel.end(cpu);
-                if n % 64 == 0 {
-                    std::thread::sleep(Duration::from_micros(200));
+                // Now and then as slow as the reader; what does not fit is dropped.
+                if n % 512 == 0 {
+                    threads::until("there is room", || kernel.head(cpu) - kernel.tail(cpu) < 16 << 10);
                 }
             }
         })
     });
     let (mut seen, mut lost, mut last) = (0, 0, None);
-    let mut take = |reader: &mut Reader, timeout| {
-        let mut any = false;
-        for event in reader.batch(timeout).unwrap() {
-            any = true;
-            if let What::Lost(loss) = event.what() {
-                lost += loss.count;
-                continue;
-            }
-            assert_eq!(event.class(), Class::Proven);
-            assert!(event.key() > last, "{:?} behind {last:?}", event.key());
-            last = event.key();
-            seen += 1;
+    let mut note = |event: Event<'_>| {
+        if let What::Lost(loss) = event.what() {
+            lost += loss.count;
+            return;
         }
-        any
+        assert_eq!(event.class(), Class::Proven);
+        assert!(event.key() > last, "{:?} behind {last:?}", event.key());
+        last = event.key();
+        seen += 1;
     };
     while writers.iter().any(|writer| !writer.is_finished()) {
-        take(&mut reader, Duration::from_millis(20));
+        reader.batch(Duration::from_millis(20)).unwrap().for_each(&mut note);
     }
     for writer in writers {
         writer.join().unwrap();
     }
-    while take(&mut reader, Duration::from_millis(300)) || reader.held() > 0 {}
+    reading::all(&mut reader, &mut note);
     let dropped: u64 = cpus.iter().map(|&cpu| kernel.dropped(cpu)).sum();
     assert_eq!(seen + dropped, numbers.load(Ordering::SeqCst));
-    assert!(lost <= dropped);
-    assert!(reader.stats().repaired > 0);
-}
-
-/// A fence that waits for a gate.
-#[derive(Default)]
-struct Gate {
-    passes: Mutex<u32>,
-    opened: Condvar,
-}
-
-impl Gate {
-    fn open(&self) {
-        *self.passes.lock().unwrap() += 1;
-        self.opened.notify_all();
-    }
-
-    fn pass(&self) {
-        let mut passes = self.opened.wait_while(self.passes.lock().unwrap(), |passes| *passes == 0).unwrap();
-        *passes -= 1;
-    }
+    assert_eq!(lost, dropped);
+    assert!(seen > 3 * EACH / 2 && reader.stats().repaired > 0, "{seen} seen");
 }
 
 /// While a fence is under way, what is proven already keeps flowing; what was seen later waits.
 #[test]
 fn fences_run_beside_the_consumer() {
-    let gate = Arc::new(Gate::default());
-    let fence = {
-        let gate = Arc::clone(&gate);
-        Fence::custom(move || {
-            gate.pass();
-            Ok(())
-        })
-    };
+    let gate = Gate::new();
     let kernel = sim::Kernel::new(&[0, 1]);
-    let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::Fence(fence))).unwrap();
+    let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::Fence(gate.fence()))).unwrap();
     assert_eq!(reader.fence(), Some("custom"));
     for time in 1..=3 {
         kernel.emit(time as u32 % 2, time, b"proven by the first");
     }
     assert!(reader.try_next().unwrap().is_none());
-    gate.open();
+    gate.let_one_pass();
     let first = reader.next_timeout(LONG).unwrap().unwrap();
     assert_eq!((first.key(), first.class()), (Some(1), Class::Proven));
     drop(first);
@@ -114,21 +88,24 @@ fn fences_run_beside_the_consumer() {
     for time in 4..=6 {
         kernel.emit(time as u32 % 2, time, b"proven by the second");
     }
-    let begin = Instant::now();
+    // Nobody waits for the gate, which stays shut.
     for time in 2..=3 {
         assert_eq!(reader.next_timeout(LONG).unwrap().unwrap().key(), Some(time));
     }
-    assert!(begin.elapsed() < Duration::from_secs(1), "nobody waited for the gate");
-    assert!(reader.next_timeout(Duration::from_millis(200)).unwrap().is_none());
-    assert_eq!(reader.held(), 3);
+    threads::until("the second fence begins", || {
+        assert!(reader.next_timeout(Duration::from_millis(1)).unwrap().is_none());
+        gate.begun() == 2
+    });
+    for _ in 0..10 {
+        assert!(reader.next_timeout(Duration::from_millis(1)).unwrap().is_none());
+    }
+    assert_eq!((reader.held(), reader.stats().fences), (3, 1));
     // One fence may have begun before they were seen.
-    gate.open();
     gate.open();
     for time in 4..=6 {
         assert_eq!(reader.next_timeout(LONG).unwrap().unwrap().key(), Some(time));
     }
     assert_eq!(reader.held(), 0);
-    gate.open();
 }
 
 /// No more fences than the pace allows, and none while nothing is held.
@@ -138,69 +115,52 @@ fn expedited_fences_are_paced() {
     let every = Duration::from_millis(20);
     let reader = Reader::new(kernel.rings(), Order::new().hold(Hold::Fence(Fence::Expedited { every })));
     let Some(mut reader) = perfweave_support::kernel("make expedited fences", reader) else { return };
-    let begin = Instant::now();
-    let mut time = 0;
-    while begin.elapsed() < Duration::from_millis(500) {
+    let (begin, mut time) = (Instant::now(), 0);
+    while reader.stats().fences < 10 {
         time += 1;
         kernel.emit(0, time, b"load");
         let _ = reader.next_timeout(Duration::from_millis(1)).unwrap();
     }
-    let fences = reader.stats().fences;
-    assert!((5..=26).contains(&fences), "{fences} fences in half a second, one every {every:?}");
-    while reader.next_timeout(Duration::from_millis(50)).unwrap().is_some() {}
-    let fences = reader.stats().fences;
-    assert!(reader.next_timeout(Duration::from_millis(200)).unwrap().is_none());
-    assert_eq!(reader.stats().fences, fences);
-}
-
-/// How long something takes, at best of several tries: the machine is shared.
-fn best_of(tries: u32, mut once: impl FnMut() -> Duration) -> Duration {
-    (0..tries).map(|_| once()).min().unwrap()
+    // From the first's begin to the tenth's.
+    assert!(begin.elapsed() >= 9 * every, "ten fences in {:?}, one every {every:?}", begin.elapsed());
+    reading::all(&mut reader, |_| ());
+    reading::settle(&mut reader);
+    let before = reader.stats();
+    while reader.stats().sleeps < before.sleeps + 5 {
+        assert!(reader.next_timeout(2 * every).unwrap().is_none());
+    }
+    assert_eq!(reader.stats().fences, before.fences);
 }
 
 /// The simulator wakes a sleeping reader as the kernel does: when a part of a ring was written.
 #[test]
 fn a_filling_ring_wakes_the_reader() {
-    let took = best_of(5, || {
+    let woken = reading::wakes(|| {
         let kernel = sim::Kernel::new(&[0]);
         let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::None)).unwrap();
-        // Asleep for longer and longer, up to a tick.
-        assert!(reader.next_timeout(Duration::from_millis(500)).unwrap().is_none());
-        let writer = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(20));
-            let begin = Instant::now();
-            (0..1000).for_each(|time| assert!(kernel.emit(0, time, &[0; 20])));
-            begin
-        });
-        drop(reader.next_timeout(LONG).unwrap().expect("an event"));
-        writer.join().unwrap().elapsed()
+        let write = || (0..1000).for_each(|time| assert!(kernel.emit(0, time, &[0; 20])));
+        let (woken, given) = reading::woken_by(&mut reader, write);
+        assert_eq!(given.unwrap(), 0);
+        woken
     });
-    // By itself it would have looked after some 80 ms.
-    assert!(took < Duration::from_millis(30), "{took:?}");
+    assert!(woken, "the reader was never woken, and looked by itself");
 }
 
-/// The end of a fence wakes the reader, which would have slept much longer.
+/// The end of a fence wakes the reader, which would have slept on.
 #[test]
 fn the_end_of_a_fence_wakes_the_reader() {
-    let took = best_of(5, || {
-        let ended = Arc::new(Mutex::new(None));
-        let fence = {
-            let ended = Arc::clone(&ended);
-            // Looks come 5, 15, 35, 75 ms after the event was found.
-            Fence::custom(move || {
-                std::thread::sleep(Duration::from_millis(40));
-                *ended.lock().unwrap() = Some(Instant::now());
-                Ok(())
-            })
-        };
+    let woken = reading::wakes(|| {
+        let gate = Gate::new();
         let kernel = sim::Kernel::new(&[0]);
-        let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::Fence(fence))).unwrap();
-        kernel.emit(0, 1, b"held");
-        drop(reader.next_timeout(LONG).unwrap().expect("an event"));
-        let ended = ended.lock().unwrap().expect("a fence");
-        ended.elapsed()
+        let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::Fence(gate.fence()))).unwrap();
+        kernel.emit(0, 1, &7u64.to_ne_bytes());
+        assert!(reader.try_next().unwrap().is_none());
+        gate.until_begun(1);
+        let (woken, given) = reading::woken_by(&mut reader, || gate.open());
+        assert_eq!(given.unwrap(), 7);
+        woken
     });
-    assert!(took < Duration::from_millis(10), "{took:?}");
+    assert!(woken, "the reader was never woken, and looked by itself");
 }
 
 /// The clock is read before the heads are loaded: what is stamped behind that reading waits for another look.
@@ -247,25 +207,26 @@ fn a_reader_can_be_polled() {
     let mut reader = Reader::new(kernel.rings(), Order::new().hold(kernel.hold())).unwrap();
     let writer = std::thread::spawn(move || {
         for time in 1..=4000 {
-            kernel.emit(time as u32 % 2, time, &[0; 20]);
+            // As slow as the reader, when it is slow.
+            let cpu = time as u32 % 2;
+            threads::until("there is room", || kernel.emit(cpu, time, &[0; 20]));
             if time % 100 == 0 {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
     });
-    let (mut seen, mut idle) = (0, 0);
-    while idle < 20 {
+    let mut seen = 0;
+    threads::until("all are read", || {
         let mut poll = libc::pollfd { fd: reader.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
         let millis = reader.time_to_next_look().as_millis() as i32 + 1;
         // SAFETY: one pollfd.
         unsafe { libc::poll(&raw mut poll, 1, millis) };
-        idle += 1;
         while let Some(event) = reader.try_next().unwrap() {
             seen += 1;
-            idle = 0;
             assert_eq!(event.key(), Some(seen));
         }
-    }
+        seen == 4000
+    });
     writer.join().unwrap();
-    assert_eq!(seen, 4000);
+    reading::assert_nothing(&mut reader);
 }
