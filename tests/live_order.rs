@@ -1,10 +1,15 @@
 //! On live kernel rings: order, hold rules, fences.
 
-use perfweave::{Class, Error, Fence, Full, Hold, Key, Order, Reader, Rings, What, sim};
-use perfweave_support::bpf::{Map, Program};
-use perfweave_support::{bpf, kernel, load, privilege};
+#[expect(dead_code, reason = "each test takes a part")]
+mod reading;
+
+use perfweave::{Class, Error, Event, Fence, Full, Hold, Key, Order, Reader, Rings, What, sim};
+use perfweave_support::bpf::Map;
+use perfweave_support::{bpf, echo, foreign, kernel, load, needs, privilege, threads};
+use reading::LONG;
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The parts of the adversary: an array for the machine's CPUs and a machine-wide counter.
 fn maps() -> Option<(Map, Map)> {
@@ -25,8 +30,7 @@ fn fences() -> [(Fence, &'static str); 4] {
 /// Written on one CPU after the other, one at a time, so that the true order is known.
 #[test]
 fn events_of_different_cpus_come_in_the_order_in_which_they_were_written() {
-    let Some((events, _)) = maps() else { return };
-    let echo = bpf::echo(&events).unwrap();
+    let Some((events, echo)) = echo() else { return };
     let cpus = load::online();
     for (fence, name) in fences() {
         let rings = Rings::options().bpf_output(&events).open().unwrap();
@@ -39,7 +43,7 @@ fn events_of_different_cpus_come_in_the_order_in_which_they_were_written() {
             assert_eq!(echo.run_with(cpu, &[number]).unwrap(), 0);
         }
         for number in 0..300u64 {
-            let event = reader.next_timeout(Duration::from_secs(5)).unwrap().expect("all come");
+            let event = reading::next(&mut reader);
             assert_eq!(event.class(), Class::Proven);
             assert_eq!(event.late_by(), 0);
             assert_eq!(event.record().and_then(|record| record.payload()?.u64(0)), Some(number), "{name}");
@@ -60,8 +64,23 @@ struct Outcome {
     numbers: BTreeSet<u64>,
 }
 
-/// A slow program on every CPU, interrupted by a second one on the same rings.
-fn adversary(hold: Hold, time: Duration, bytes: u64) -> Option<Outcome> {
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { yielded, written, lost, late, repaired, .. } = self;
+        write!(f, "yielded {yielded} of {written}, lost {lost}, late {late}, repaired {repaired}")
+    }
+}
+
+/// Held by whoever puts load on all CPUs: programs of one test see the system calls of another, and are inside them when its own
+/// have come to their end.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A slow program on every CPU, interrupted by a second one on the same rings, for as long as it takes to have seen enough.
+fn adversary(hold: Hold, bytes: u64, enough: impl Fn(&Outcome) -> bool) -> Option<Outcome> {
+    let _alone = alone();
     let (events, counter) = maps()?;
     let slow = bpf::on_syscall(&events, &counter, libc::SYS_getppid, 1, 4000).unwrap();
     let quick = bpf::on_syscall(&events, &counter, libc::SYS_getuid, 2, 20).unwrap();
@@ -73,23 +92,16 @@ fn adversary(hold: Hold, time: Duration, bytes: u64) -> Option<Outcome> {
 
     let mut outcome = Outcome { yielded: 0, written: 0, lost: 0, late: 0, repaired: 0, numbers: BTreeSet::new() };
     let mut largest = 0;
-    let mut take = |reader: &mut Reader, outcome: &mut Outcome, timeout| {
-        let mut any = false;
-        for event in reader.batch(timeout).unwrap() {
-            any = true;
-            match event.what() {
-                What::Record(record) => {
-                    let key = event.key().expect("a key");
-                    assert_eq!(event.class() == Class::Late, key < largest, "late is marked, and only late");
-                    largest = largest.max(key);
-                    outcome.yielded += 1;
-                    assert!(outcome.numbers.insert(record.payload().and_then(|p| p.u64(8)).unwrap()), "twice");
-                }
-                What::Lost(lost) => outcome.lost += lost.count,
-                other => panic!("{other:?}"),
-            }
+    let mut note = |event: Event<'_>, outcome: &mut Outcome| match event.what() {
+        What::Record(record) => {
+            let key = event.key().expect("a key");
+            assert_eq!(event.class() == Class::Late, key < largest, "late is marked, and only late");
+            largest = largest.max(key);
+            outcome.yielded += 1;
+            assert!(outcome.numbers.insert(record.payload().and_then(|p| p.u64(8)).unwrap()), "twice");
         }
-        any
+        What::Lost(lost) => outcome.lost += lost.count,
+        other => panic!("{other:?}"),
     };
     {
         let _links =
@@ -101,24 +113,19 @@ fn adversary(hold: Hold, time: Duration, bytes: u64) -> Option<Outcome> {
             }
             load::getppid();
         });
-        let end = Instant::now() + time;
-        while Instant::now() < end {
-            take(&mut reader, &mut outcome, Duration::from_millis(50));
-        }
+        threads::until("the adversary does its worst", || {
+            reader.batch(LONG).unwrap().for_each(|event| note(event, &mut outcome));
+            let stats = reader.stats();
+            (outcome.late, outcome.repaired) = (stats.late, stats.repaired);
+            enough(&outcome)
+        });
     }
-    while take(&mut reader, &mut outcome, Duration::from_millis(500)) || reader.held() > 0 {}
-    // A last record for each CPU brings out what was lost last.
-    let mut last = bpf::Asm::new();
-    last.mov(bpf::Reg::R6, bpf::Reg::R1);
-    bpf::stamped(&mut last, &events, &counter, 2, 0);
-    last.exit();
-    let last = Program::load(bpf::Kind::RawTracepoint, &last).unwrap();
-    cpus.iter().for_each(|&cpu| assert_eq!(last.run_on(cpu).unwrap(), 0));
-    while take(&mut reader, &mut outcome, Duration::from_millis(500)) || reader.held() > 0 {}
+    // What was lost last is told with it.
+    reading::all(&mut reader, |event| note(event, &mut outcome));
 
     outcome.written = counter.lookup_u64(0, 0).unwrap();
     let stats = reader.stats();
-    (outcome.late, outcome.repaired) = (stats.late, stats.repaired);
+    outcome.late = stats.late;
     assert_eq!(stats.lost, outcome.lost);
     assert_eq!(stats.damaged, 0);
     Some(outcome)
@@ -127,47 +134,102 @@ fn adversary(hold: Hold, time: Duration, bytes: u64) -> Option<Outcome> {
 #[test]
 fn under_a_fence_nothing_is_late_and_nothing_is_missing() {
     for fence in [Fence::Membarrier, Fence::Map, Fence::EXPEDITED] {
-        let Some(outcome) = adversary(Hold::Fence(fence), Duration::from_secs(2), 8 << 20) else { return };
+        // A load worth the name, and rings that were not in order inside.
+        let enough = |outcome: &Outcome| outcome.yielded >= 200_000 && outcome.repaired >= 1000;
+        let Some(outcome) = adversary(Hold::Fence(fence), 8 << 20, enough) else { return };
         assert_eq!(outcome.late, 0);
-        assert_eq!(outcome.lost, 0);
-        assert_eq!(outcome.yielded, outcome.written);
-        assert!(outcome.repaired > 0, "rings that were not in order inside");
-        assert!(outcome.yielded > 10_000, "a load worth the name: {}", outcome.yielded);
+        assert_eq!(outcome.yielded + outcome.lost, outcome.written);
+        println!("{outcome}");
     }
 }
 
 /// The same with rings so small that the kernel drops: what is missing is what LOST says, and order holds.
 #[test]
 fn under_a_fence_full_rings_lose_only_what_is_counted() {
-    let Some(outcome) = adversary(Hold::FENCE, Duration::from_secs(2), 4096) else { return };
-    assert!(outcome.lost > 0, "rings that overflow");
+    let enough = |outcome: &Outcome| outcome.yielded >= 20_000 && outcome.lost >= 100_000;
+    let Some(outcome) = adversary(Hold::FENCE, 4096, enough) else { return };
     assert_eq!(outcome.late, 0);
     assert_eq!(outcome.yielded + outcome.lost, outcome.written);
+    println!("{outcome}");
 }
 
-/// The same load shows what the other rules are worth. Nothing is lost under them either.
+const SLOW: u32 = 1;
+const QUICK: u32 = 2;
+
+/// A writer on another CPU draws its time, and is caught before it writes; then one on this CPU draws a later time and writes. Gives
+/// what a reader makes of both, each time: who comes first, and with which class; until that is `enough`.
+///
+/// The first writes when this process makes a system call, which nothing else in it makes.
+fn caught_inside(
+    hold: Hold,
+    (number, call): (libc::c_long, fn()),
+    enough: impl Fn(&[[(u32, Class); 2]]) -> bool + Sync,
+) -> Option<Vec<[(u32, Class); 2]>> {
+    let cpus = load::online();
+    needs("a second CPU that is online", cpus.len() > 1)?;
+    let (here, there) = (cpus[0], cpus[cpus.len() - 1]);
+    let (events, counter) = maps()?;
+    // Some milliseconds: as many instructions as the verifier goes through.
+    let slow = bpf::on_syscall(&events, &counter, number, SLOW, 150_000).unwrap();
+    let quick = bpf::stamped_when_run(&events, &counter, QUICK).unwrap();
+    let _link = kernel("attach to sys_enter", slow.attach_raw_tracepoint("sys_enter"))?;
+    load::pinned(here, || {
+        let rings = Rings::options().bpf_output(&events).open().unwrap();
+        let base = rings.raw(there).unwrap().base;
+        // SAFETY: mapped until the reader is dropped.
+        let head = || unsafe { foreign::words(base) }[0];
+        let mut reader = Reader::new(rings, Order::new().key(Key::Payload(0)).hold(hold)).unwrap();
+        let mut caught = Vec::new();
+        threads::until("the writer is caught inside", || {
+            let (written, drawn) = (head(), counter.lookup_u64(0, 0).unwrap());
+            std::thread::scope(|scope| {
+                scope.spawn(|| load::pinned(there, call));
+                threads::until("the writer begins", || counter.lookup_u64(0, 0).unwrap() > drawn);
+                assert_eq!(quick.run_on(here).unwrap(), 0);
+                let is_inside = head() == written;
+                let both = [(); 2].map(|()| {
+                    let event = reading::next(&mut reader);
+                    let kind = event.record().and_then(|record| record.payload()?.u32(16)).expect("a kind");
+                    (kind, event.class())
+                });
+                caught.extend(is_inside.then_some(both));
+            });
+            enough(&caught)
+        });
+        Some(caught)
+    })
+}
+
+/// The fence itself: it does not end before those are done who were inside when it began.
 #[test]
-fn without_a_fence_the_same_load_is_late() {
+fn a_fence_waits_for_whoever_is_inside() {
+    for fence in [Fence::Membarrier, Fence::Map, Fence::EXPEDITED] {
+        let Some(caught) =
+            caught_inside(Hold::Fence(fence), (libc::SYS_getgid, load::getgid), |caught| caught.len() == 20)
+        else {
+            return;
+        };
+        assert!(caught.iter().all(|both| *both == [(SLOW, Class::Proven), (QUICK, Class::Proven)]), "{caught:?}");
+    }
+}
+
+/// The same writers show what the other rules are worth.
+#[test]
+fn without_a_fence_whoever_is_inside_is_late() {
+    let is_late = |both: &[(u32, Class); 2]| *both == [(QUICK, Class::Assumed), (SLOW, Class::Late)];
     for hold in [Hold::None, Hold::Round] {
-        let mut late = 0;
-        // It is a matter of chance, but not of much: a second is enough nearly always.
-        for _ in 0..10 {
-            let Some(outcome) = adversary(hold.clone(), Duration::from_secs(1), 8 << 20) else { return };
-            assert_eq!(outcome.yielded + outcome.lost, outcome.written);
-            late += outcome.late;
-            if late > 0 {
-                break;
-            }
-        }
-        assert!(late > 0, "{hold}: the adversary is too weak to show anything");
+        // The writer may be done before the reader looks, where that is slow; then it is in time.
+        let enough = |caught: &[_]| caught.iter().filter(|both| is_late(both)).count() == 5;
+        let Some(caught) = caught_inside(hold, (libc::SYS_getegid, load::getegid), enough) else { return };
+        let in_time = [(SLOW, Class::Assumed), (QUICK, Class::Assumed)];
+        assert!(caught.iter().all(|both| is_late(both) || *both == in_time), "{caught:?}");
     }
 }
 
 /// Numbers of one counter, no clock: the next number needs no fence, and what a full ring dropped is a gap.
 #[test]
 fn dense_numbers_come_one_by_one_and_gaps_are_exactly_what_was_lost() {
-    let Some((events, _)) = maps() else { return };
-    let echo = bpf::echo(&events).unwrap();
+    let Some((events, echo)) = echo() else { return };
     let cpus = load::online();
     let rings = Rings::options().bpf_output(&events).pages(1).open().unwrap();
     let hold = Hold::Dense { first: Some(0), fence: Fence::Auto };
@@ -195,7 +257,7 @@ fn dense_numbers_come_one_by_one_and_gaps_are_exactly_what_was_lost() {
     let (mut missing, mut numbers, mut lost) = (Vec::new(), Vec::new(), 0);
     let mut last = 50 + 400 * cpus.len() as u64;
     for _ in 0..3 {
-        while let Some(event) = reader.next_timeout(Duration::from_millis(200)).unwrap() {
+        reading::all(&mut reader, |event| {
             match event.what() {
                 What::Record(_) => numbers.push(event.key().unwrap()),
                 What::Gap(gap) => missing.extend(gap.first..=gap.last),
@@ -203,7 +265,7 @@ fn dense_numbers_come_one_by_one_and_gaps_are_exactly_what_was_lost() {
                 other => panic!("{other:?}"),
             }
             assert_eq!(event.class(), Class::Proven);
-        }
+        });
         // Once there is room again, one more for each ring tells of the loss before it.
         for &cpu in &cpus {
             assert_eq!(echo.run_with(cpu, &[last]).unwrap(), 0);
@@ -236,8 +298,7 @@ fn a_fence_that_is_not_possible_is_an_error_that_says_why() {
 /// Where the kernel refuses membarrier, as it does under nohz_full, the map stands in.
 #[test]
 fn where_membarrier_is_refused_the_map_stands_in() {
-    let Some((events, _)) = maps() else { return };
-    let echo = bpf::echo(&events).unwrap();
+    let Some((events, echo)) = echo() else { return };
     let cpu = *load::online().last().unwrap();
     std::thread::spawn(move || {
         privilege::refuse(libc::SYS_membarrier, libc::EINVAL).expect("a seccomp filter");
@@ -248,7 +309,7 @@ fn where_membarrier_is_refused_the_map_stands_in() {
             echo.run_with(if number % 2 == 0 { 0 } else { cpu }, &[number]).unwrap();
         }
         for number in 0..20 {
-            let event = reader.next_timeout(Duration::from_secs(5)).unwrap().expect("all come");
+            let event = reading::next(&mut reader);
             assert_eq!(event.record().and_then(|record| record.payload()?.u64(0)), Some(number));
             assert_eq!(event.class(), Class::Proven);
         }
@@ -287,7 +348,7 @@ fn an_expedited_fence_neither_shows_nor_keeps_mounts() {
         let mut reader = Reader::new(kernel.rings(), order).unwrap();
         for time in 1..50 {
             kernel.emit(0, time, b"any");
-            drop(reader.next_timeout(Duration::from_secs(5)).unwrap().expect("proven"));
+            drop(reading::next(&mut reader));
             let now = std::fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
             assert_eq!(now, before, "nothing is seen outside");
         }
@@ -323,19 +384,17 @@ fn a_fence_that_fails_is_an_error_and_can_be_tried_again() {
     };
     let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::Fence(fence))).unwrap();
     kernel.emit(0, 5, b"held");
-    let wait = Duration::from_secs(5);
-    let error = reader.next_timeout(wait).unwrap_err();
+    let error = reader.next_timeout(LONG).unwrap_err();
     assert!(error.to_string().contains("not today"), "{error}");
-    let error = reader.next_timeout(wait).unwrap_err();
+    let error = reader.next_timeout(LONG).unwrap_err();
     assert!(error.to_string().contains("panicked"), "{error}");
-    assert_eq!(reader.next_timeout(wait).unwrap().and_then(|event| event.key()), Some(5));
+    assert_eq!(reading::next(&mut reader).key(), Some(5));
 }
 
 #[test]
 fn opening_without_privileges_names_the_cure() {
-    if std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap().trim() < "1" {
-        return eprintln!("SKIPPED, nothing was tested: anybody may open events here");
-    }
+    let paranoid = privilege::perf_event_paranoid();
+    let Some(()) = needs("kernel.perf_event_paranoid of 1 or more", paranoid >= 1) else { return };
     let Some((events, _)) = maps() else { return };
     let error = privilege::without(move || Rings::options().bpf_output(&events).open().unwrap_err());
     let message = error.to_string();

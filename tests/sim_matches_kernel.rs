@@ -2,7 +2,7 @@
 
 use perfweave::{Hold, Kind, Layout, Merge, Order, RawRing, Rings, bindings as sys, sim};
 use perfweave_support::bpf::{Map, Program};
-use perfweave_support::{bpf, foreign, kernel, load};
+use perfweave_support::{bpf, foreign, kernel, load, threads};
 use quickcheck::{Arbitrary, Gen};
 
 /// What is done to both rings.
@@ -173,7 +173,8 @@ fn interrupted_writers_lie_behind_those_that_interrupted_them() {
         let _link = slow.attach_raw_tracepoint("sys_enter").unwrap();
         let _clock = interrupt.attach_clock(0, 200_000).unwrap();
         let _writer = load::Load::on(&[0], |_| load::getppid());
-        std::thread::sleep(std::time::Duration::from_millis(700));
+        // Most interrupts come while the slow program runs.
+        threads::until("many are written", || counter.lookup_u64(0, 0).unwrap() > 5000);
     }
     let (head, _, data) = image(raw);
     assert!(head < raw.size as u64, "all of it is there");
