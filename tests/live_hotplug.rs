@@ -1,8 +1,11 @@
 //! CPUs that come and go, on the live machine. In a process of its own: the CPU is gone for everybody.
 
-use perfweave::{Class, Error, Event, Fence, Hold, Order, Pause, Reader, Rings, Wakeup};
+#[expect(dead_code, reason = "each test takes a part")]
+mod reading;
+
+use perfweave::{Class, Error, Event, Fence, Full, Hold, Order, Pause, Reader, Rings, Wakeup};
 use perfweave_support::bpf::{Map, Program};
-use perfweave_support::{bpf, kernel, load};
+use perfweave_support::{bpf, cpus, echo, kernel, load, needs, threads, tracefs};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -10,39 +13,32 @@ use std::time::Duration;
 struct Offline(u32);
 
 impl Offline {
-    fn set(cpu: u32, online: &str) -> std::io::Result<()> {
-        std::fs::write(format!("/sys/devices/system/cpu/cpu{cpu}/online"), online)
-    }
-
     fn one(cpu: u32) -> Option<Self> {
-        kernel("take a CPU offline", Self::set(cpu, "0"))?;
+        kernel("take a CPU offline", cpus::set_online(cpu, false))?;
         Some(Self(cpu))
     }
 
     /// The last CPU, if there is more than one and it can go.
     fn last() -> Option<Self> {
-        let cpu = *load::online().last().expect("a CPU");
-        if cpu == 0 {
-            eprintln!("SKIPPED, nothing was tested: one CPU");
-            return None;
-        }
-        Self::one(cpu)
+        let cpus = load::online();
+        needs("a second CPU that is online", cpus.len() > 1)?;
+        Self::one(*cpus.last()?)
     }
 }
 
 impl Drop for Offline {
     fn drop(&mut self) {
-        Self::set(self.0, "1").expect("the CPU comes back");
+        cpus::set_online(self.0, true).expect("the CPU comes back");
     }
 }
 
 /// All in one test: the machine has one set of CPUs.
 #[test]
 fn cpus_that_are_offline() {
+    cpus::alone();
     let slots = load::slots();
-    let Some(events) = kernel("make a perf event array", Map::perf_event_array(slots)) else { return };
-    let echo = bpf::echo(&events).unwrap();
-    kernel("mount tracefs", perfweave_support::tracefs::find_or_mount());
+    let Some((events, echo)) = echo() else { return };
+    let Some(_) = kernel("find tracefs", tracefs::find_or_mount()) else { return };
     let Some(offline) = Offline::last() else { return };
     let gone = offline.0;
 
@@ -61,24 +57,13 @@ fn cpus_that_are_offline() {
 
     // With one CPU left, membarrier returns at once and proves nothing: the map does the waiting.
     if load::online().len() == 1 {
-        let membarrier = Reader::new(
-            Rings::options().bpf_output(&events).open().unwrap(),
-            Order::new().hold(Hold::Fence(Fence::Membarrier)),
-        );
-        let mut reader = membarrier.unwrap();
-        assert_eq!(reader.fence(), Some("membarrier"));
-        let mut least = Duration::MAX;
-        for number in 0..10 {
-            assert_eq!(echo.run_with(0, &[number]).unwrap(), 0);
-            let event = reader.next_timeout(Duration::from_secs(5)).unwrap().expect("it comes");
-            assert_eq!(event.class(), Class::Proven);
-            drop(event);
-            least = least.min(reader.fence_latency().unwrap());
-        }
-        assert!(least > Duration::from_micros(500), "{least:?} is no grace period");
+        let calls = calls_of_fences(&events, &echo);
+        assert!(calls.fences > 0 && calls.maps >= calls.fences && calls.membarriers == 0, "{calls:?}");
     }
     drop(offline);
     assert!(load::online().contains(&gone));
+    let calls = calls_of_fences(&events, &echo);
+    assert!(calls.fences > 0 && calls.membarriers >= calls.fences && calls.maps == 0, "{calls:?}");
 
     goes_and_comes_back(&events, &echo, gone);
     comes_back_before_anybody_looks(&events, &echo, gone);
@@ -86,6 +71,36 @@ fn cpus_that_are_offline() {
     changes_while_rings_are_opened(&events, &echo, gone);
     a_reader_that_is_closed_meanwhile(&events, &echo, gone);
     a_message_about_a_cpu_that_was_there_all_along(gone);
+}
+
+/// What the thread that waits for grace periods calls.
+#[derive(Debug)]
+struct Calls {
+    fences: u64,
+    membarriers: u64,
+    maps: u64,
+}
+
+/// Counts what `Fence::Membarrier` calls while it proves ten events.
+fn calls_of_fences(events: &Map, echo: &Program) -> Calls {
+    let rings = Rings::options().bpf_output(events).open().unwrap();
+    let mut reader = Reader::new(rings, Order::new().hold(Hold::Fence(Fence::Membarrier))).unwrap();
+    assert_eq!(reader.fence(), Some("membarrier"));
+    let thread = threads::named("perfweave-fence").expect("the reader's thread");
+    let counts = [libc::SYS_membarrier, libc::SYS_bpf].map(|call| {
+        let count = Map::array(8, 1).unwrap();
+        let counter = bpf::count_syscalls(&count, Some(thread), Some(call)).unwrap();
+        let link = counter.attach_raw_tracepoint("sys_enter").unwrap();
+        (count, link)
+    });
+    for number in 0..10 {
+        assert_eq!(echo.run_with(0, &[number]).unwrap(), 0);
+        let event = reading::next(&mut reader);
+        assert_eq!((reading::number(event.event()), event.class()), (number, Class::Proven));
+    }
+    let fences = reader.stats().fences;
+    let [membarriers, maps] = counts.map(|(count, _link)| count.lookup_u64(0, 0).unwrap());
+    Calls { fences, membarriers, maps }
 }
 
 /// What the options ask for a slot is a moment between listing CPUs and watching them.
@@ -132,14 +147,13 @@ fn a_reader_that_is_closed_meanwhile(events: &Map, echo: &Program, cpu: u32) {
     let handle = reader.handle();
     at_slot(move |_| handle.close());
     drop(offline);
-    let closed = loop {
-        match reader.next_timeout(Duration::from_millis(400)) {
-            Ok(_) => {}
-            Err(error) => break error,
-        }
-    };
+    let mut closed = None;
+    threads::until("the CPU is found, and the reader closed", || {
+        closed = reader.next_timeout(Duration::from_millis(10)).err();
+        closed.is_some()
+    });
     *MOMENT.lock().unwrap() = None;
-    assert!(matches!(closed, Error::Closed), "{closed}");
+    assert!(matches!(closed, Some(Error::Closed)), "{closed:?}");
     for cpu in [0, cpu] {
         assert_eq!(echo.run_with(cpu, &[1]).unwrap(), -libc::ENOENT);
     }
@@ -147,35 +161,44 @@ fn a_reader_that_is_closed_meanwhile(events: &Map, echo: &Program, cpu: u32) {
 
 /// A message such as `udevadm trigger` causes: the events live, and nothing is opened a second time.
 fn a_message_about_a_cpu_that_was_there_all_along(cpu: u32) {
-    use perfweave::bindings::{PERF_FORMAT_ID, PERF_SAMPLE_READ, PERF_TYPE_TRACEPOINT, perf_event_attr};
-    let Some(tracefs) = kernel("find tracefs", perfweave_support::tracefs::find_or_mount()) else { return };
-    let id = tracefs.join("events/syscalls/sys_enter_getppid/id");
-    let Some(id) = kernel("find a tracepoint", std::fs::read_to_string(id)) else { return };
-    let config = id.trim().parse().unwrap();
+    use perfweave::bindings::{
+        PERF_FORMAT_ID, PERF_SAMPLE_READ, PERF_SAMPLE_TID, PERF_TYPE_TRACEPOINT, perf_event_attr,
+    };
+    let Some(format) = kernel("find a tracepoint", tracefs::Format::read("syscalls:sys_enter_getppid")) else { return };
     for (sample_type, read_format) in [(0, 0), (PERF_SAMPLE_READ, PERF_FORMAT_ID)] {
-        let mut attr = perf_event_attr { type_: PERF_TYPE_TRACEPOINT, config, ..perf_event_attr::default() };
-        attr.sample_period = 1;
-        (attr.sample_type, attr.read_format) = (sample_type.into(), read_format.into());
+        let mut attr = perf_event_attr { type_: PERF_TYPE_TRACEPOINT, ..perf_event_attr::default() };
+        (attr.config, attr.sample_period) = (format.id.into(), 1);
+        (attr.sample_type, attr.read_format) = ((sample_type | PERF_SAMPLE_TID).into(), read_format.into());
         let rings = Rings::options().event(&attr).open().unwrap();
         let mut reader = Reader::new(rings, Order::new().hold(Hold::None)).unwrap();
         for _ in 0..3 {
-            load::pinned(cpu, || (0..10).for_each(|_| load::getppid()));
+            let caller = load::pinned(cpu, || {
+                (0..10).for_each(|_| load::getppid());
+                threads::own()
+            });
             let mut records = 0;
-            while let Some(event) = reader.next_timeout(Duration::from_millis(300)).unwrap() {
-                records += usize::from(event.record().is_some());
-            }
+            // Others may call it too.
+            let is_ours = |event: Event<'_>| event.record().is_some_and(|r| r.pid_tid().unwrap().1 == caller as u32);
+            reading::all(&mut reader, |event| records += usize::from(is_ours(event)));
             assert_eq!(records, 10, "each once");
             std::fs::write(format!("/sys/devices/system/cpu/cpu{cpu}/uevent"), "add").unwrap();
-            assert!(reader.next_timeout(Duration::from_millis(250)).unwrap().is_none());
+            a_tick_later(&mut reader, |event| assert!(!is_ours(event)));
         }
     }
+}
+
+/// Lets the reader see which CPUs there are: it does when it looks, and a tick has passed since it last did.
+fn a_tick_later(reader: &mut Reader, each: impl FnMut(Event<'_>)) {
+    std::thread::sleep(Reader::TICK);
+    reading::all(reader, each);
 }
 
 /// A CPU that goes offline loses nothing that it wrote and stalls nobody; when it is back, it writes on into its ring.
 fn goes_and_comes_back(events: &Map, echo: &Program, cpu: u32) {
     let rings = Rings::options().bpf_output(events).tracepoint("sched:sched_switch").open().unwrap();
     let both = rings.len();
-    let mut reader = Reader::new(rings, Order::new()).unwrap();
+    // Switches are many, and those of a slow machine's reader may fill a ring.
+    let mut reader = Reader::new(rings, Order::new().when_full(Full::Copy { most: 64 << 20 })).unwrap();
     for round in 0..3 {
         for n in 0..10 {
             assert_eq!(echo.run_with(cpu, &[n]).unwrap(), 0);
@@ -196,8 +219,8 @@ fn goes_and_comes_back(events: &Map, echo: &Program, cpu: u32) {
         assert_eq!(numbers(&mut reader, expected.len()), expected, "round {round}");
         assert_eq!(reader.rings().len(), both, "it writes into the ring it had");
         // The other event in the ring is back too.
-        let before = switches(&mut reader, cpu);
-        assert!(before > 0, "no sched_switch on CPU {cpu} after it came back");
+        let switches = switches(&mut reader, cpu);
+        assert!(switches >= 20, "{switches} times sched_switch on CPU {cpu} after it came back");
     }
     assert_eq!((reader.stats().late, reader.stats().damaged), (0, 0));
 }
@@ -208,7 +231,7 @@ fn comes_back_before_anybody_looks(events: &Map, echo: &Program, cpu: u32) {
         let rings = Rings::options().bpf_output(events).open().unwrap();
         let mut reader = Reader::new(rings, Order::new()).unwrap();
         // Past the first check.
-        assert!(reader.next_timeout(Duration::from_millis(250)).unwrap().is_none());
+        a_tick_later(&mut reader, |event| panic!("{event:?}"));
         for n in 0..written_before {
             assert_eq!(echo.run_with(cpu, &[n]).unwrap(), 0);
         }
@@ -226,41 +249,34 @@ fn was_not_there_when_the_rings_were_opened(events: &Map, echo: &Program, cpu: u
     assert!(!rings.cpus().any(|other| other == cpu));
     let mut reader = Reader::new(rings, Order::new().hold(Hold::None)).unwrap();
     let handle = reader.handle();
-    assert!(reader.next_timeout(Duration::from_millis(250)).unwrap().is_none());
+    a_tick_later(&mut reader, |event| panic!("{event:?}"));
     // A pause that is in force holds for it too.
     handle.pause(Pause::Slots).unwrap();
     drop(offline);
-    assert!(reader.next_timeout(Duration::from_millis(400)).unwrap().is_none());
-    assert!(reader.rings().cpus().any(|other| other == cpu), "picked up");
+    threads::until("it is picked up", || {
+        assert!(reader.next_timeout(Duration::from_millis(10)).unwrap().is_none());
+        reader.rings().cpus().any(|other| other == cpu)
+    });
     assert_eq!(echo.run_with(cpu, &[1]).unwrap(), -libc::ENOENT, "paused");
     handle.resume().unwrap();
-    let mut waits = Vec::new();
-    for n in 0..20 {
-        // The reader's own tick is at its longest.
-        assert!(reader.next_timeout(Duration::from_millis(220)).unwrap().is_none());
-        let begin = std::time::Instant::now();
-        assert_eq!(echo.run_with(cpu, &[n]).unwrap(), 0);
-        let event = reader.next_timeout(Duration::from_secs(5)).unwrap().expect("it comes");
-        assert_eq!((event.cpu(), number(event.event())), (Some(cpu), Some(n)));
-        waits.push(begin.elapsed());
-    }
-    waits.sort();
-    assert!(waits[10] < Duration::from_millis(20), "the median wait is {:?}: nobody was woken", waits[10]);
+    let woken = reading::wakes(|| {
+        let (woken, given) = reading::woken_by(&mut reader, || assert_eq!(echo.run_with(cpu, &[5]).unwrap(), 0));
+        assert_eq!(given.unwrap(), 5);
+        woken
+    });
+    assert!(woken, "the reader was never woken, and looked by itself");
 }
 
 /// Reads until the CPU's output is picked up again, and everything that it wrote.
 fn wait_until_back(reader: &mut Reader, echo: &Program, cpu: u32, mark: u64) {
-    let begin = std::time::Instant::now();
-    let mut written = 0;
-    while written == 0 {
-        written += u32::from(echo.run_with(cpu, &[mark]).unwrap() == 0);
-        assert!(begin.elapsed() < Duration::from_secs(3), "CPU {cpu} is back and nobody has noticed");
-        // Other events never end, since reading them makes switches.
-        let end = std::time::Instant::now() + Duration::from_millis(20);
-        while written == 0 && std::time::Instant::now() < end {
-            reader.next_timeout(Duration::from_millis(20)).unwrap();
+    threads::until("the CPU is back and the reader has noticed", || {
+        let written = echo.run_with(cpu, &[mark]).unwrap() == 0;
+        if !written {
+            // A reader that has events to give does not look for CPUs.
+            reading::all(reader, |event| assert!(number(event).is_none()));
         }
-    }
+        written
+    });
     assert_eq!(numbers(reader, 1), [mark]);
 }
 
@@ -274,25 +290,23 @@ fn number(event: Event<'_>) -> Option<u64> {
 fn numbers(reader: &mut Reader, count: usize) -> Vec<u64> {
     let mut numbers = Vec::new();
     while numbers.len() < count {
-        let event = reader.next_timeout(Duration::from_secs(5)).unwrap().expect("it comes");
-        numbers.extend(number(event.event()));
+        numbers.extend(number(reading::next(reader).event()));
     }
     numbers
 }
 
-/// How many switches are recorded on a CPU while it is made to switch.
+/// How many switches are recorded of a thread that sleeps twenty times on a CPU.
 fn switches(reader: &mut Reader, cpu: u32) -> usize {
-    load::pinned(cpu, || {
-        for _ in 0..20 {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+    let prev_pid = tracefs::Format::read("sched:sched_switch").unwrap().offset("prev_pid").unwrap();
+    let sleeper = load::pinned(cpu, || {
+        (0..20).for_each(|_| std::thread::sleep(Duration::from_micros(10)));
+        threads::own()
     });
     let mut found = 0;
-    let end = std::time::Instant::now() + Duration::from_millis(200);
-    while std::time::Instant::now() < end {
-        if let Some(event) = reader.next_timeout(Duration::from_millis(50)).unwrap() {
-            found += usize::from(event.cpu() == Some(cpu) && event.record().is_some_and(|r| r.source() == Some(1)));
-        }
-    }
+    reading::all(reader, |event| {
+        let Some(record) = event.record().filter(|record| record.source() == Some(1)) else { return };
+        let is_it = record.payload().and_then(|payload| payload.u32(prev_pid)) == Some(sleeper as u32);
+        found += usize::from(event.cpu() == Some(cpu) && is_it);
+    });
     found
 }
