@@ -4,8 +4,8 @@
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use perfweave::{Error, Fence, Hold, Key, Order, Reader, Recorder, RingOptions, Rings, sim};
 use perfweave_support::bpf::{Map, Program};
-use perfweave_support::{bpf, foreign, kernel, load, privilege};
-use std::time::{Duration, Instant};
+use perfweave_support::{echo, foreign, load, privilege, threads};
+use std::time::Duration;
 
 /// How many file descriptors and mappings this process has.
 fn open_things() -> (usize, usize) {
@@ -23,8 +23,7 @@ fn all_mappings() -> usize {
 /// All in one test: there is one process.
 #[test]
 fn nothing_stays_open() {
-    let Some(map) = kernel("make a perf event array", Map::perf_event_array(load::slots())) else { return };
-    let echo = bpf::echo(&map).unwrap();
+    let Some((map, echo)) = echo() else { return };
     opening_and_closing(&map, &echo);
     failing_halfway(&map);
     without_file_descriptors(&map);
@@ -43,7 +42,7 @@ fn opening_and_closing(map: &Map, echo: &Program) {
         let handle = reader.handle();
         if round.is_multiple_of(100) {
             assert_eq!(echo.run_with(0, &[round]).unwrap(), 0);
-            assert!(reader.next_timeout(Duration::from_secs(5)).unwrap().is_some());
+            assert!(reader.next_timeout(threads::GUARD).unwrap().is_some());
         }
         if round.is_multiple_of(3) {
             handle.close();
@@ -56,13 +55,10 @@ fn opening_and_closing(map: &Map, echo: &Program) {
     // Until the allocator and the thread library have what they keep.
     (0..500).for_each(once);
     let (before, mappings) = (open_things(), all_mappings());
-    let begin = Instant::now();
     (0..10_000).for_each(once);
-    println!("10,000 times open and closed in {:?}", begin.elapsed());
     assert_eq!(open_things(), before);
     let now = all_mappings();
     assert!(now.abs_diff(mappings) < 20, "{mappings} mappings became {now}");
-    assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", begin.elapsed());
 }
 
 /// Errors of every kind, each after something was opened already.

@@ -2,11 +2,11 @@
 
 use perfweave::{Class, Error, Fence, Frozen, Key, Recorder, Rings, What};
 use perfweave_support::bpf::{Asm, Map, Program, Reg};
-use perfweave_support::{bpf, echo, foreign, kernel, load};
+use perfweave_support::{bpf, echo, foreign, kernel, load, threads};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 fn recorder(map: &Map, bytes: u64, key: Key, fence: &Fence) -> Option<Recorder> {
     kernel("open rings", Recorder::open(Rings::options().bpf_output(map).bytes(bytes), key, fence))
@@ -242,14 +242,12 @@ fn hammer(bytes: u64, key: fn() -> Key, fence: &Fence, rounds: u32, delay: u32) 
     let _links: Vec<_> = programs.iter().map(|program| program.attach_raw_tracepoint("sys_enter").unwrap()).collect();
     let mut recorder = recorder(&events, bytes, key(), fence)?;
     let load = load::Load::on(&cpus, |_| load::getppid());
-    // Both are at it.
-    let end = Instant::now() + Duration::from_secs(5);
-    for &cpu in &cpus {
-        while counters.lookup_u64(0, 8 * cpu as usize).unwrap() < 1000 {
-            assert!(Instant::now() < end, "CPU {cpu} writes nothing");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
+    let until_drawn = |many: u64| {
+        let drawn = || cpus.iter().map(|&cpu| counters.lookup_u64(0, 8 * cpu as usize).unwrap());
+        let before: Vec<_> = drawn().collect();
+        threads::until("all CPUs write", || drawn().zip(&before).all(|(now, before)| now >= before + many));
+    };
+    until_drawn(1000);
     let (mut seen, mut losses, mut sets_of_all) = (0u64, 0u64, 0);
     for round in 0..rounds {
         let frozen = recorder.freeze().unwrap();
@@ -287,7 +285,7 @@ fn hammer(bytes: u64, key: fn() -> Key, fence: &Fence, rounds: u32, delay: u32) 
         sets_of_all += u32::from(last.len() == cpus.len());
         drop(frozen);
         if round % 8 == 0 {
-            std::thread::sleep(Duration::from_micros(300));
+            until_drawn(10);
         }
     }
     load.end();
@@ -370,7 +368,8 @@ fn nothing_changes_and_nothing_appears_once_frozen() {
             let frozen = recorder.freeze().unwrap();
             assert_eq!(digest(&frozen), first, "round {round}");
             drop(frozen);
-            std::thread::sleep(Duration::from_micros(500));
+            let before = array.lookup_u64(0, 0).unwrap();
+            threads::until("somebody writes", || array.lookup_u64(0, 0).unwrap() >= before + 10);
         }
     });
     load.end();

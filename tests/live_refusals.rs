@@ -3,7 +3,7 @@
 
 use perfweave::{Error, Order, Reader, RingOptions, Rings, bindings};
 use perfweave_support::bpf::Map;
-use perfweave_support::{bpf, foreign, kernel, load, privilege};
+use perfweave_support::{echo, foreign, kernel, load, needs, privilege};
 
 fn map() -> Option<Map> {
     kernel("make a perf event array", Map::perf_event_array(load::slots()))
@@ -101,9 +101,8 @@ fn sample_types_that_are_not_known_are_named() {
 /// without limit.
 #[test]
 fn too_much_memory_names_both_limits() {
-    if setting("perf_event_paranoid") == "-1" {
-        return eprintln!("SKIPPED, nothing was tested: anybody may lock any memory here");
-    }
+    let paranoid = privilege::perf_event_paranoid();
+    let Some(()) = needs("kernel.perf_event_paranoid of 0 or more", paranoid >= 0) else { return };
     let Some(map) = map() else { return };
     let error = std::thread::spawn(move || {
         privilege::keep(&[privilege::CAP_PERFMON, privilege::CAP_BPF]).expect("capabilities can be dropped");
@@ -124,8 +123,7 @@ fn too_much_memory_names_both_limits() {
 /// A map that may be neither asked nor written to.
 #[test]
 fn a_refused_map_is_an_error_and_nothing_stays_set() {
-    let Some(map) = map() else { return };
-    let echo = bpf::echo(&map).unwrap();
+    let Some((map, echo)) = echo() else { return };
     let duplicate = std::os::fd::AsFd::as_fd(&map).try_clone_to_owned().unwrap();
     let error = std::thread::spawn(move || {
         privilege::refuse(libc::SYS_bpf, libc::EPERM).expect("a seccomp filter");

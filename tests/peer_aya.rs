@@ -3,18 +3,19 @@
 //! Named after theirs, `aya/src/maps/perf/perf_buffer.rs` as of 0.16 and before. Theirs write records into plain memory; here a
 //! BPF program does. Our records carry the kernel's time, so 8 bytes of payload make 32 of record.
 
+#[expect(dead_code, reason = "each test takes a part")]
+mod reading;
+
 use perfweave::{Error, Event, Hold, Layout, Merge, Order, Reader, Rings, What, sim};
 use perfweave_support::bpf::{self, Map, Program};
-use perfweave_support::{foreign, kernel, load};
+use perfweave_support::{echo, foreign, kernel, load};
+use reading::LONG;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-const LONG: Duration = Duration::from_secs(10);
-
 /// A program that outputs what it is given, and rings of a page.
 fn open() -> Option<(Rings, Map, Program)> {
-    let map = kernel("make a perf event array", Map::perf_event_array(load::slots()))?;
-    let program = kernel("load a BPF program", bpf::echo(&map))?;
+    let (map, program) = echo()?;
     let rings = Rings::options().bpf_output(&map).pages(1).open().unwrap();
     Some((rings, map, program))
 }
@@ -237,7 +238,7 @@ fn emit_event() {
     let Some((map, counter)) = kernel("make maps", maps()) else { return };
     counter.update(0, &0xdead_beef_u64.to_ne_bytes()).unwrap();
     let program = bpf::on_syscall(&map, &counter, libc::SYS_getppid, 0, 0).unwrap();
-    let _attached = kernel("attach to sys_enter", program.attach_raw_tracepoint("sys_enter"));
+    let Some(_attached) = kernel("attach to sys_enter", program.attach_raw_tracepoint("sys_enter")) else { return };
     for (round, cpu) in load::online().into_iter().enumerate() {
         let rings = Rings::options().bpf_output(&map).pages(2).open().unwrap();
         let mut reader = reader(rings);
@@ -247,7 +248,7 @@ fn emit_event() {
         let number = event.record().and_then(|record| record.payload()?.u64(8));
         assert_eq!(number, Some(0xdead_beef + round as u64));
         drop(event);
-        assert!(reader.next_timeout(Duration::from_millis(100)).unwrap().is_none());
+        reading::assert_nothing(&mut reader);
         assert_eq!((reader.stats().records, reader.stats().lost), (1, 0));
     }
 }

@@ -1,15 +1,16 @@
 //! What the tests of libbpf, its selftest and libbpf-rs assert of `perf_buffer`, asserted of ours on live kernel rings; and
 //! what its API can do that has no test there.
 
+#[expect(dead_code, reason = "each test takes a part")]
+mod reading;
+
 use perfweave::{Error, Event, Hold, Order, Reader, Rings};
 use perfweave_support::bpf::{self, Asm, Map, Program, Reg};
-use perfweave_support::{echo, foreign, kernel, load};
+use perfweave_support::{echo, foreign, kernel, load, threads};
+use reading::LONG;
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::os::fd::AsRawFd;
-use std::time::Duration;
-
-const LONG: Duration = Duration::from_secs(10);
 
 fn number(event: &Event<'_>) -> u64 {
     event.record().and_then(|record| record.payload()?.u64(0)).unwrap_or_else(|| panic!("{event:?}"))
@@ -66,7 +67,8 @@ fn serial_test_perf_buffer() {
         seen.insert(on_cpu(&reader.next_timeout(LONG).unwrap().expect("one for each CPU").event()));
     }
     assert!(seen.into_iter().eq(cpus.iter().copied()));
-    assert!(reader.next_timeout(Duration::from_millis(100)).unwrap().is_none(), "one for each CPU");
+    // One for each CPU.
+    reading::assert_nothing(&mut reader);
 }
 
 /// `perf_buffer__consume_buffer()` of a buffer that there is not is -EINVAL, as is `perf_buffer__buffer()`.
@@ -157,7 +159,10 @@ fn new_raw_with_map_keys() {
     assert_eq!(program.run_with(0, &[SHIFT.into()]).unwrap(), -libc::ENOENT);
 
     let last = *load::online().last().unwrap();
-    let error = options().slots(|cpu| cpu + SHIFT + 1).open().unwrap_err();
+    // One slot too few.
+    let small = Map::perf_event_array(last + SHIFT + 1).unwrap();
+    let options = Rings::options().bpf_output(&small).pages(1).slots(|cpu| cpu + SHIFT + 1);
+    let error = options.open().unwrap_err();
     assert!(
         matches!(error, Error::ArrayTooSmall { slot, cpu, .. } if (slot, cpu) == (last + SHIFT + 1, last)),
         "{error}"
@@ -212,15 +217,18 @@ fn a_path_that_leads_to_no_map_is_named_with_a_cure() {
 fn free_empties_slots_before_anything_else() {
     let Some((map, program)) = echo() else { return };
     let cpu = *load::online().last().unwrap();
-    for _ in 0..100 {
+    // How often the writer was not at its end before the reader was.
+    let mut caught = 0;
+    threads::until("a writer is caught, a hundred times", || {
         let rings = Rings::options().bpf_output(&map).bytes(1 << 20).open().unwrap();
         let reader = Reader::new(rings, Order::new().hold(Hold::None)).unwrap();
-        let (began, begun) = std::sync::mpsc::channel();
+        let base = reader.rings().raw(cpu).unwrap().base;
+        // SAFETY: mapped until the reader is dropped.
+        let head = || unsafe { foreign::words(base) }[0];
         std::thread::scope(|scope| {
             let program = &program;
             let writer = scope.spawn(move || {
                 load::pin(cpu);
-                began.send(()).unwrap();
                 // No more than fit the ring, and some behind the first that is refused.
                 let (mut refused, mut writes) = (Vec::new(), 0);
                 while refused.len() < 10 && writes < 30_000 {
@@ -232,14 +240,15 @@ fn free_empties_slots_before_anything_else() {
                 }
                 refused
             });
-            begun.recv().unwrap();
-            std::thread::sleep(Duration::from_micros(200));
+            threads::until("it writes", || head() > 0);
             drop(reader);
             let refused = writer.join().unwrap();
             assert!(refused.iter().all(|answer| *answer == -libc::ENOENT), "{refused:?}");
+            caught += usize::from(!refused.is_empty());
         });
         assert_eq!(program.run_with(cpu, &[0]).unwrap(), -libc::ENOENT);
-    }
+        caught == 100
+    });
 }
 
 /// libbpf-rs #224: a reader can be moved to another thread, with all that it holds, and looked at from several.

@@ -1,10 +1,11 @@
 //! The flight recorder on simulated rings, written backwards over what is oldest.
 
 use perfweave::{Class, Event, Fault, Frozen, Key, Kind, Layout, Recorder, What, sim};
+use perfweave_support::threads;
 use quickcheck::QuickCheck;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const TID: u64 = 2;
 const TIME: u64 = 4;
@@ -348,17 +349,20 @@ fn a_writer_in_flight_is_waited_for() {
     kernel.write(0, b"flying");
     // And one that has read the clock, and will find the ring paused.
     kernel.begin(0, 30);
+    let (told, thread) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
-        let freezing = scope.spawn(|| recorder.freeze().map(|frozen| texts(&frozen)));
-        let end = Instant::now() + Duration::from_secs(5);
-        while kernel.emit(1, 5, b"spin") {
-            assert!(Instant::now() < end, "paused before the fence");
-        }
-        std::thread::sleep(Duration::from_millis(30));
+        let freezing = scope.spawn(|| {
+            told.send(threads::own()).unwrap();
+            recorder.freeze().map(|frozen| texts(&frozen))
+        });
+        let thread = thread.recv().unwrap();
+        threads::until("all is paused before the fence", || !kernel.emit(1, 5, b"spin"));
+        // As often as it looks whether the fence has ended.
+        threads::until_slept(thread, 3);
         assert!(!freezing.is_finished(), "two writers are inside");
         assert!(!kernel.write(0, b"late"));
         kernel.end(0);
-        std::thread::sleep(Duration::from_millis(30));
+        threads::until_slept(thread, 3);
         assert!(!freezing.is_finished(), "one is");
         // Those who come later are not waited for.
         kernel.begin(1, 40);
