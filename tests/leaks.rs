@@ -147,5 +147,6 @@ fn without_file_descriptors(map: &Map) {
         }
         assert_eq!(open_things(), before, "a limit of {limit}");
     }
-    assert!(refused > 0 && done > 0, "{refused} {done}");
+    // One event alone finds the number that the list of CPUs had while it was read.
+    assert!(done > 0 && (refused > 0 || load::online().len() == 1), "{refused} {done}");
 }

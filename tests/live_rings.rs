@@ -256,8 +256,7 @@ fn mount_tracefs() -> Option<()> {
 
 #[test]
 fn tracepoints_are_opened_by_name_and_by_number() {
-    let Some(()) = mount_tracefs() else { return };
-    let format = tracefs::Format::read("sched:sched_switch").unwrap();
+    let Some(format) = kernel("find a tracepoint", tracefs::Format::read("sched:sched_switch")) else { return };
     let by_number = Rings::options().tracepoint_id(format.id.into());
     for options in [Rings::options().tracepoint("sched:sched_switch"), by_number] {
         let Some(rings) = kernel("open a tracepoint", options.open()) else { return };

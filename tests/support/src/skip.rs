@@ -39,7 +39,8 @@ pub(crate) fn skip(why: &str) {
 extern "C" fn list() {
     let skipped = skipped();
     let tests: BTreeSet<_> = skipped.iter().map(|(test, _)| test).collect();
-    let mut said = format!("SKIPPED, wholly or in part, although counted as passed: {} tests\n", tests.len());
+    let (count, s) = (tests.len(), if tests.len() == 1 { "" } else { "s" });
+    let mut said = format!("SKIPPED, wholly or in part, although counted as passed: {count} test{s}\n");
     for (test, why) in skipped.iter() {
         let _ = writeln!(said, "    {test}: {why}");
     }
