@@ -1,4 +1,4 @@
-//! What wake-ups and pauses cost the traced program, and how long an event may wait unseen. On live kernel rings, as root.
+//! What wake-ups and pauses cost the traced program, how long an event may wait unseen, and what an idle reader costs. On live kernel rings, as root.
 //!
 //! A victim, pinned to the last CPU, calls getppid(2) in a loop. A BPF program outputs 64 bytes at each call, and a reader on
 //! CPU 0, or on the victim's own, reads them. In each round every setting has its turn, so that ratios within a round mean
@@ -9,7 +9,8 @@
 //! ```
 
 use nix::errno::Errno;
-use perfweave::{Error, Hold, Order, Pause, Reader, Rings, Stats, Wakeup};
+use nix::time::{ClockId, clock_gettime};
+use perfweave::{Error, Fence, Hold, Order, Pause, Reader, Rings, Stats, Wakeup};
 use perfweave_support::{bpf, kernel, load};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -272,6 +273,27 @@ fn pauses(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
+/// What a reader costs that nothing happens to: CPU time of the process, all its threads, and what the reader did.
+fn idle(stage: &Stage, time: Duration) -> Result<()> {
+    println!("\nA reader in {time:?} of nothing.\n");
+    println!("| hold rule | CPU time, ms | of a CPU, % | looks | sleeps |\n|{}", " --- |".repeat(5));
+    let cpu_time = || clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map(Duration::from);
+    for hold in [Hold::FENCE, Hold::Fence(Fence::EXPEDITED), Hold::Round, Hold::None] {
+        let mut reader = Reader::new(stage.rings(&PLAIN)?, Order::new().hold(hold.clone()))?;
+        let name = reader.fence().unwrap_or("");
+        // Nothing is output that is not asked for.
+        let (begin, before) = (cpu_time()?, reader.stats());
+        if let Some(event) = reader.next_timeout(time)? {
+            return Err(format!("not idle: {event:?}").into());
+        }
+        let (used, now) = ((cpu_time()? - begin).as_secs_f64(), reader.stats());
+        let (looks, sleeps) = (now.looks - before.looks, now.sleeps - before.sleeps);
+        let part = used / time.as_secs_f64() * 100.0;
+        println!("| {hold} {name} | {:.2} | {part:.3} | {looks} | {sleeps} |", used * 1000.0);
+    }
+    Ok(())
+}
+
 fn main() -> Result<()> {
     // As criterion has it: everything once, and shortly.
     let test = std::env::args().any(|argument| argument == "--test");
@@ -292,5 +314,6 @@ fn main() -> Result<()> {
             unseen(&stage, setting, few, 150, 500)?;
         }
     }
+    idle(&stage, Duration::from_secs(if test { 1 } else { 10 }))?;
     pauses(&stage)
 }

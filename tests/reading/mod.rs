@@ -47,14 +47,12 @@ pub(crate) fn assert_nothing(reader: &mut Reader) {
 
 /// Lets a reader that has nothing to give sleep until nothing wakes it any more: what woke it before it slept does so now.
 pub(crate) fn settle(reader: &mut Reader) {
-    loop {
+    until("nothing wakes it", || {
         let before = reader.stats();
         assert!(reader.next_timeout(Duration::from_millis(1)).unwrap().is_none());
         let now = reader.stats();
-        if now.sleeps > before.sleeps && now.wakes == before.wakes {
-            return;
-        }
-    }
+        now.sleeps > before.sleeps && now.wakes == before.wakes
+    });
 }
 
 /// What a sleeping reader gives when something is done elsewhere, and whether that woke it. Otherwise it looked by itself.
