@@ -23,7 +23,13 @@ pub mod tracefs;
 #[track_caller]
 pub fn kernel<T, E: std::fmt::Display>(what: &str, answer: Result<T, E>) -> Option<T> {
     cpus::keep();
-    answer.map_err(|error| skip::skip(&format!("{what}: {error}"))).ok()
+    match answer {
+        Ok(value) => Some(value),
+        Err(error) => {
+            skip::skip(&format!("{what}: {error}"));
+            None
+        }
+    }
 }
 
 /// The same for what a test needs the machine to have, such as two CPUs.
