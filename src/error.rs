@@ -131,6 +131,25 @@ pub enum Error {
         /// The most that can be asked for.
         most: Wakeup,
     },
+    /// A fill mark would never take effect: what it leaves is less than a record takes.
+    #[error(
+        "a fill mark of {percent} % leaves {left} bytes of the {size} of CPU {cpu}'s ring, and records take {record} and \
+         more: at most {most} %"
+    )]
+    FillMark {
+        /// The CPU.
+        cpu: u32,
+        /// The mark, in percent.
+        percent: u8,
+        /// Bytes of the ring.
+        size: u64,
+        /// Bytes that the mark leaves.
+        left: u64,
+        /// Bytes of the smallest record.
+        record: u64,
+        /// The largest mark that could take effect, in percent.
+        most: u8,
+    },
     /// A ring of that length cannot be.
     #[error("a ring cannot have {bytes} bytes: at least 1, at most {max}")]
     Size {

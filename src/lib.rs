@@ -60,12 +60,15 @@ compile_error!("perf rings are Linux's");
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("perfweave needs a 64-bit machine");
 
+mod account;
 #[cfg(feature = "tokio")]
 mod asynchronous;
+mod breaks;
 mod clock;
 mod control;
 mod copies;
 mod cure;
+mod dense;
 mod drain;
 mod engine;
 mod error;
@@ -74,9 +77,11 @@ mod fence;
 mod fronts;
 mod hold;
 mod key;
+mod lent;
 mod lookahead;
 mod loss;
 mod merge;
+mod numbers;
 mod open;
 mod order;
 mod plan;
@@ -86,24 +91,30 @@ mod recorder;
 #[expect(unsafe_code, reason = "the shared memory: all pointer work is here")]
 mod ring;
 mod rings;
+mod room;
+mod run;
 mod sequence;
 pub mod sim;
 mod stats;
+mod steps;
+mod stream;
 #[expect(unsafe_code, reason = "system calls that no crate offers")]
 mod sys;
 mod wakeup;
 
 #[cfg(feature = "tokio")]
 pub use asynchronous::{AsyncReader, EventStream};
+pub use breaks::Break;
 pub use clock::Clock;
 pub use control::{Handle, Pause};
 pub use error::{Cure, Error};
-pub use event::{Damage, Event, Gap, Irregular, Lost, OwnedEvent, What};
+pub use event::{Damage, Event, Gap, Irregular, Lost, OwnedEvent, Unproven, What};
 pub use fence::GracePeriods;
 pub use hold::{Class, Fence, Hold};
 pub use key::Key;
+pub use lent::{Batch, Lent};
 pub use loss::{Account, Ledger};
-pub use merge::{Batch, Lent, Merge};
+pub use merge::Merge;
 pub use order::{Full, Order};
 pub use plan::RingOptions;
 pub use reader::{Events, Reader};
@@ -111,7 +122,7 @@ pub use record::{Kind, Layout, Record};
 pub use recorder::{Frozen, Recorded, Recorder};
 pub use ring::{Bytes, Fault, Ring};
 pub use rings::{RawRing, Rings};
-pub use sequence::{Break, Sequence};
+pub use sequence::Sequence;
 pub use stats::{NumberStats, Progress, RingStats, Stats};
 pub use wakeup::Wakeup;
 

@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::plan::{Plan, Planned, RingOptions};
 use crate::record::{Origin, Sources};
 use crate::ring::Ring;
-use crate::rings::{Lane, Losses, Rings};
+use crate::rings::{Counter, Lane, Rings};
 use crate::sys::machine::{self, CpuEvents, CpuList, OnlineCpus};
 use crate::sys::perf;
 use perf_event_open_sys::bindings::{PERF_COUNT_SW_DUMMY, PERF_TYPE_SOFTWARE, perf_event_attr};
@@ -105,8 +105,8 @@ fn open_cpu(plan: &Plan, cpu: u32, cpus: usize) -> Result<Option<Arrival>, Error
     let ring = map(plan, cpu, Arc::clone(&owner), cpus)?;
     let (outlets, sources) = join(plan, cpu, events, &owner)?;
     let losses = match plan.tells_losses() {
-        true => Losses::Events { events: outlets.iter().map(|outlet| Arc::clone(&outlet.event)).collect(), before: 0 },
-        false => Losses::Unknown,
+        true => Counter::Events { events: outlets.iter().map(|outlet| Arc::clone(&outlet.event)).collect(), before: 0 },
+        false => Counter::Unknown,
     };
     let lane = Lane::new(ring, Origin::new(cpu, plan.layout, sources), losses);
     let station = Station { cpu, owner: Arc::clone(&owner), first: Arc::clone(&owner), online: true, suspect: false };
@@ -299,7 +299,7 @@ impl Station {
         events.stop(self.cpu);
         lane.losses.change(new);
         events.start(outlets)?;
-        lane.origin = Arc::new(lane.origin.with(sources));
+        lane.origin = Arc::new(lane.origin.with(sources, lane.ring.written(), lane.oldest()));
         self.first = first;
         self.online = true;
         Ok(())

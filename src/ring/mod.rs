@@ -227,6 +227,12 @@ impl Ring {
         (head, self.base.wrapping_add(self.tail))
     }
 
+    /// The position that the kernel writes at now, or, if its head cannot be right, the furthest that it can be.
+    pub(crate) fn written(&self) -> u64 {
+        let (head, _) = self.words();
+        head.wrapping_sub(self.base).clamp(self.head, self.tail + self.size)
+    }
+
     /// Everything before it was given back to the kernel.
     #[inline]
     pub(crate) fn tail(&self) -> u64 {
