@@ -2,9 +2,11 @@
 
 use nix::errno::Errno;
 use nix::sys::socket::{self, AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType};
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -147,6 +149,63 @@ pub(crate) fn setting(name: &str) -> Option<i64> {
     fs::read_to_string(Path::new("/proc/sys").join(name)).ok()?.trim().parse().ok()
 }
 
+/// The list of what is mounted in the calling thread's mount namespace (proc_pid_mounts(5)), kept open: it can still be
+/// read when `/proc` is unmounted.
+#[derive(Debug)]
+pub(crate) struct Mounts(fs::File);
+
+/// A file system that is mounted somewhere.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Mount {
+    pub(crate) path: PathBuf,
+    /// `ext4`, `tracefs`.
+    pub(crate) kind: OsString,
+}
+
+impl Mounts {
+    pub(crate) fn open() -> io::Result<Self> {
+        Self::open_in(Path::new("/proc"))
+    }
+
+    /// The same where proc is mounted elsewhere.
+    pub(crate) fn open_in(proc: &Path) -> io::Result<Self> {
+        fs::File::open(proc.join("thread-self/mounts")).map(Self)
+    }
+
+    /// What is mounted now, in the order in which it was.
+    pub(crate) fn read(&self) -> io::Result<Vec<Mount>> {
+        let (mut text, mut chunk) = (Vec::new(), vec![0; 1 << 16]);
+        loop {
+            match self.0.read_at(&mut chunk, text.len() as u64)? {
+                0 => return Ok(text.split(|byte| *byte == b'\n').filter_map(parse_mount).collect()),
+                len => text.extend_from_slice(&chunk[..len]),
+            }
+        }
+    }
+}
+
+/// Reads a line such as `tracefs /sys/kernel/tracing tracefs rw 0 0`.
+fn parse_mount(line: &[u8]) -> Option<Mount> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let (_device, path, kind) = (fields.next()?, fields.next()?, fields.next()?);
+    Some(Mount { path: unescape(path).into(), kind: unescape(kind) })
+}
+
+/// Blanks, tabs, line feeds and backslashes are written as `\040`, `\011`, `\012` and `\134` (`mangle_path`, `fs/seq_file.c`).
+fn unescape(mut field: &[u8]) -> OsString {
+    let mut bytes = Vec::with_capacity(field.len());
+    while let Some((&first, rest)) = field.split_first() {
+        let octal =
+            rest.get(..3).filter(|digits| first == b'\\' && digits.iter().all(|digit| (b'0'..=b'7').contains(digit)));
+        let value = octal.and_then(|digits| {
+            digits.iter().try_fold(0u8, |value, digit| Some(value.checked_mul(8)? + (digit - b'0')))
+        });
+        bytes.push(value.unwrap_or(first));
+        field = if value.is_some() { &rest[3..] } else { rest };
+    }
+    OsString::from_vec(bytes)
+}
+
 /// Where tracefs is mounted.
 pub(crate) fn tracefs() -> io::Result<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts")?;
@@ -164,7 +223,8 @@ pub(crate) fn tracefs() -> io::Result<PathBuf> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{CpuEvents, cpu_of, online_cpus, page_size, parse_cpus, possible_cpus};
+    use super::{CpuEvents, Mount, Mounts, cpu_of, online_cpus, page_size, parse_cpus, parse_mount, possible_cpus};
+    use std::path::Path;
 
     #[test]
     fn cpu_lists_may_be_sparse() {
@@ -193,6 +253,22 @@ mod tests {
             assert_eq!(cpu_of(other), None);
         }
         assert_eq!(CpuEvents::open().unwrap().drain().count(), 0);
+    }
+
+    #[test]
+    fn mounts_have_any_path() {
+        let mount = |path: &str, kind: &str| Some(Mount { path: path.into(), kind: kind.into() });
+        for (line, expected) in [
+            ("tracefs /sys/kernel/tracing tracefs rw 0 0", mount("/sys/kernel/tracing", "tracefs")),
+            (r"none /a\040b\011c\012d\134e fuse.\040 rw 0 0", mount("/a b\tc\nd\\e", "fuse. ")),
+            (r"none /\1340\\777\04 tmpfs", mount(r"/\0\\777\04", "tmpfs")),
+            ("none /short", None),
+            ("", None),
+        ] {
+            assert_eq!(parse_mount(line.as_bytes()), expected, "{line}");
+        }
+        let mounts = Mounts::open().unwrap().read().unwrap();
+        assert!(mounts.iter().any(|mount| mount.path == Path::new("/")), "{mounts:?}");
     }
 
     #[test]
