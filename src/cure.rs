@@ -84,6 +84,19 @@ pub(crate) fn slot(errno: &io::Error) -> Cure {
     })
 }
 
+/// What helps when a tracepoint cannot be looked up in tracefs.
+pub(crate) fn tracefs(errno: &io::Error) -> Cure {
+    Cure(match errno.kind() {
+        io::ErrorKind::NotFound => "mount -t tracefs nodev /sys/kernel/tracing".into(),
+        io::ErrorKind::PermissionDenied => {
+            "whether there is one cannot be told: unless mounted otherwise tracefs can be read by root only; \
+             RingOptions::tracepoint_id needs no file"
+                .into()
+        }
+        _ => return Cure::default(),
+    })
+}
+
 /// What helps when a pinned map cannot be opened.
 pub(crate) fn pinned(errno: &io::Error) -> Cure {
     Cure(match errno.raw_os_error() {

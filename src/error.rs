@@ -95,8 +95,16 @@ pub enum Error {
         /// The first CPU without a slot.
         cpu: u32,
     },
-    /// A tracepoint could not be found.
-    #[error("no tracepoint {name}: {errno}{cure}")]
+    /// There is no tracepoint of that name.
+    #[error("there is no tracepoint {name}{cure}")]
+    NoTracepoint {
+        /// As it was asked for.
+        name: String,
+        /// Where to look for one.
+        cure: Cure,
+    },
+    /// A tracepoint could not be looked up, so it may be there or not.
+    #[error("cannot look up tracepoint {name}: {errno}{cure}")]
     Tracepoint {
         /// As it was asked for.
         name: String,

@@ -117,7 +117,10 @@ impl RingOptions {
         self
     }
 
-    /// Adds a kernel tracepoint by name, `category:name`. Needs tracefs to be mounted.
+    /// Adds a kernel tracepoint by name, `category:name`. Its number is read from tracefs, wherever that is mounted.
+    ///
+    /// When rings are opened, a name that tracefs does not have is [`Error::NoTracepoint`]; [`Error::Tracepoint`] if tracefs is not
+    /// mounted, or cannot be read.
     pub fn tracepoint(self, name: &str) -> Self {
         self.source(Source::Tracepoint(name.to_owned()))
     }
@@ -359,21 +362,26 @@ fn plan(source: Source) -> Result<Planned, Error> {
 
 /// The number of a tracepoint, from tracefs.
 fn tracepoint_id(name: &str) -> Result<u64, Error> {
-    let error =
-        |errno: io::Error, cure: &str| Error::Tracepoint { name: name.to_owned(), errno, cure: Cure(cure.into()) };
+    let error = |errno, cure| Error::Tracepoint { name: name.to_owned(), errno, cure };
     let Some((category, event)) = name.split_once(':').filter(|(c, e)| !c.contains('/') && !e.contains('/')) else {
-        return Err(error(io::ErrorKind::InvalidInput.into(), "write it as category:name"));
+        return Err(error(io::ErrorKind::InvalidInput.into(), Cure("write it as category:name".into())));
     };
-    let tracefs = machine::tracefs().map_err(|errno| error(errno, "mount -t tracefs nodev /sys/kernel/tracing"))?;
+    let look_up = |errno| {
+        let cure = cure::tracefs(&errno);
+        error(errno, cure)
+    };
+    let tracefs = machine::tracefs().map_err(look_up)?;
     let path = tracefs.join("events").join(category).join(event).join("id");
-    let id = fs::read_to_string(&path).map_err(|errno| {
-        let cure = match errno.kind() {
-            io::ErrorKind::PermissionDenied => format!("{} is readable by root", tracefs.display()),
-            _ => format!("see {}", tracefs.join("available_events").display()),
-        };
-        error(errno, &cure)
+    let named = |kind, what: &dyn fmt::Display| look_up(io::Error::new(kind, format!("{}: {what}", path.display())));
+    let id = fs::read_to_string(&path).map_err(|errno| match errno.kind() {
+        // Whatever is above it could be searched.
+        io::ErrorKind::NotFound => {
+            let cure = Cure(format!("see {}", tracefs.join("available_events").display()));
+            Error::NoTracepoint { name: name.to_owned(), cure }
+        }
+        kind => named(kind, &errno),
     })?;
-    id.trim().parse().map_err(|_| error(io::ErrorKind::InvalidData.into(), ""))
+    id.trim().parse().map_err(|_| named(io::ErrorKind::InvalidData, &id))
 }
 
 #[cfg(all(test, not(loom)))]

@@ -285,7 +285,7 @@ fn tracepoints_are_opened_by_name_and_by_number() {
         assert_eq!(seen, load::online().into_iter().collect(), "all CPUs");
     }
     let error = Rings::options().tracepoint("sched:no_such_thing").open().unwrap_err();
-    assert!(matches!(error, Error::Tracepoint { .. }) && error.to_string().contains("available_events"), "{error}");
+    assert!(matches!(error, Error::NoTracepoint { .. }) && error.to_string().contains("available_events"), "{error}");
     let error = Rings::options().tracepoint("sched:../sched_switch").open().unwrap_err();
     assert!(matches!(error, Error::Tracepoint { .. }), "{error}");
 }

@@ -2,6 +2,7 @@
 
 use nix::errno::Errno;
 use nix::sys::socket::{self, AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType};
+use nix::sys::statfs::{TRACEFS_MAGIC, statfs};
 use std::ffi::OsString;
 use std::fs;
 use std::io;
@@ -206,19 +207,44 @@ fn unescape(mut field: &[u8]) -> OsString {
     OsString::from_vec(bytes)
 }
 
-/// Where tracefs is mounted.
+/// Where tracefs is mounted, also if that cannot be listed, or something else is mounted over one of its places.
+///
+/// If it is found but cannot be searched, that is `PermissionDenied`, with the place.
 pub(crate) fn tracefs() -> io::Result<PathBuf> {
-    let mounts = fs::read_to_string("/proc/self/mounts")?;
-    let mounted = mounts.lines().find_map(|line| {
-        let mut fields = line.split(' ');
-        let (_device, directory, kind) = (fields.next()?, fields.next()?, fields.next()?);
-        (kind == "tracefs").then(|| PathBuf::from(directory))
-    });
+    let listed = Mounts::open().and_then(|mounts| mounts.read());
+    let unlisted = listed.as_ref().err().map(|errno| format!(", and mounts cannot be listed: {errno}"));
+    let mounted = listed.into_iter().flatten().filter(|mount| mount.kind == "tracefs").map(|mount| mount.path);
     // debugfs mounts tracefs inside itself on first use, without an entry of its own.
-    let automount = Path::new("/sys/kernel/debug/tracing");
-    mounted
-        .or_else(|| automount.join("events").is_dir().then(|| automount.to_path_buf()))
-        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "tracefs is not mounted"))
+    let usual = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"].map(PathBuf::from);
+    let mut denied = None;
+    for path in mounted.chain(usual) {
+        match is_tracefs(&path) {
+            Ok(true) => return Ok(path),
+            Err(Errno::EACCES) => denied = denied.or(Some(path)),
+            _ => {}
+        }
+    }
+    Err(match (denied, unlisted) {
+        (Some(path), _) => {
+            io::Error::new(io::ErrorKind::PermissionDenied, format!("{}: {}", path.display(), Errno::EACCES.desc()))
+        }
+        (None, unlisted) => {
+            let unlisted = unlisted.unwrap_or_default();
+            io::Error::new(io::ErrorKind::NotFound, format!("tracefs is not mounted where it usually is{unlisted}"))
+        }
+    })
+}
+
+/// Whether what is seen at a path is tracefs, whole: another file system may be mounted over it, and one of its directories
+/// may be all that is.
+fn is_tracefs(path: &Path) -> nix::Result<bool> {
+    match statfs(&path.join("events")) {
+        Ok(events) => Ok(events.filesystem_type() == TRACEFS_MAGIC),
+        // What it is can be asked without searching it.
+        Err(Errno::EACCES) if statfs(path)?.filesystem_type() == TRACEFS_MAGIC => Err(Errno::EACCES),
+        Err(Errno::EACCES) => Ok(false),
+        Err(errno) => Err(errno),
+    }
 }
 
 #[cfg(all(test, not(loom)))]
