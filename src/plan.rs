@@ -8,11 +8,12 @@ use crate::ring::Ring;
 use crate::sys::{bpf, machine};
 use crate::wakeup::Wakeup;
 use perf_event_open_sys::bindings::{self, perf_event_attr};
+use std::collections::HashMap;
 use std::ffi::CString;
 use std::fmt;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -100,7 +101,8 @@ impl RingOptions {
     /// are dropped.
     ///
     /// The file descriptor is duplicated; the map may be closed. A slot can hold one event: whoever sets it after us takes
-    /// the output over, and since a slot cannot be read, ours is emptied in the end even if it no longer holds our event.
+    /// the output over, and since a slot cannot be read, ours is emptied in the end even if it no longer holds our event. So the
+    /// same map named twice is [`Error::SameMap`], by whatever descriptors or paths.
     pub fn bpf_output(self, map: impl AsFd) -> Self {
         self.source(Source::BpfOutput(map.as_fd().try_clone_to_owned()))
     }
@@ -111,7 +113,8 @@ impl RingOptions {
     }
 
     /// Sets which slot of a `PERF_EVENT_ARRAY` a CPU's event is put into, for programs that choose slots themselves. Unless set,
-    /// it is that of the CPU's own number, which `BPF_F_CURRENT_CPU` stands for.
+    /// it is that of the CPU's own number, which `BPF_F_CURRENT_CPU` stands for. Each CPU needs a slot of its own
+    /// ([`Error::SharedSlot`]): only programs on that CPU can output through its event.
     pub fn slots(mut self, slot: fn(u32) -> u32) -> Self {
         self.slot = slot;
         self
@@ -130,7 +133,11 @@ impl RingOptions {
         self.source(Source::TracepointId(id))
     }
 
-    /// Adds any event by its attribute.
+    /// Adds any event by its attribute, but for what only looks like one:
+    ///
+    /// - One that would never write anything is [`Error::Silent`]: it has no `sample_period` and no `sample_freq`, or is
+    ///   `PERF_COUNT_SW_DUMMY`, and asks for none of the records that are no samples (`mmap`, `mmap_data`, `comm`, `task`,
+    ///   `context_switch`, `namespaces`, `cgroup`, `ksymbol`, `bpf_event`, `text_poke`). BPF output needs no period.
     ///
     /// Of it are set here: `size`, `disabled`, `sample_id_all`, `use_clockid` and `clockid`, `watermark` and the
     /// wake-up, `write_backward` (off); and added to `sample_type`: `RAW`, `TIME`, and `IDENTIFIER` if other events share
@@ -202,7 +209,16 @@ pub(crate) struct Planned {
     pub(crate) name: Arc<str>,
     pub(crate) attr: perf_event_attr,
     /// Where BPF programs find it.
-    pub(crate) map: Option<Arc<OwnedFd>>,
+    pub(crate) map: Option<Array>,
+}
+
+/// A `BPF_MAP_TYPE_PERF_EVENT_ARRAY`.
+#[derive(Debug)]
+pub(crate) struct Array {
+    pub(crate) fd: Arc<OwnedFd>,
+    /// By which it is known, whatever descriptor or path leads to it.
+    id: u32,
+    entries: u32,
 }
 
 impl Plan {
@@ -214,6 +230,7 @@ impl Plan {
         let page = machine::page_size();
         let bytes = ring_bytes(size, page)?;
         let mut events = sources.into_iter().map(plan).collect::<Result<Vec<_>, _>>()?;
+        check_maps(&events)?;
         // One ring, one layout: all its events carry the same fields.
         let mut sample_type = u64::from(bindings::PERF_SAMPLE_RAW | bindings::PERF_SAMPLE_TIME);
         if events.len() > 1 {
@@ -276,13 +293,36 @@ impl Plan {
         self.cpus.as_ref().is_none_or(|cpus| cpus.binary_search(&cpu).is_ok())
     }
 
-    /// Checks that the maps have a slot for each of these CPUs.
-    pub(crate) fn check_slots(&self, cpus: &[u32]) -> Result<(), Error> {
-        for map in self.events.iter().filter_map(|event| event.map.as_ref()) {
-            check_array(map.as_fd(), cpus, self.slot)?;
+    /// Checks that the maps, if there are any, have a slot for each of these CPUs, and none for two of them or of those that have
+    /// one already.
+    pub(crate) fn check_slots(&self, cpus: &[u32], before: impl Iterator<Item = u32>) -> Result<(), Error> {
+        let arrays = || self.events.iter().filter_map(|event| event.map.as_ref());
+        let Some(entries) = arrays().map(|array| array.entries).min() else { return Ok(()) };
+        let mut taken: HashMap<u32, u32> = before.map(|cpu| ((self.slot)(cpu), cpu)).collect();
+        for &cpu in cpus {
+            let slot = (self.slot)(cpu);
+            if slot >= entries {
+                return Err(Error::ArrayTooSmall { entries, slot, cpu });
+            }
+            if let Some(other) = taken.insert(slot, cpu) {
+                return Err(Error::SharedSlot { slot, cpus: [other, cpu] });
+            }
         }
         Ok(())
     }
+}
+
+/// Checks that no map is named twice.
+fn check_maps(events: &[Planned]) -> Result<(), Error> {
+    let mut seen: HashMap<u32, &Planned> = HashMap::new();
+    for event in events {
+        if let Some(&Array { id, .. }) = event.map.as_ref()
+            && let Some(other) = seen.insert(id, event)
+        {
+            return Err(Error::SameMap { id, events: [other, event].map(|event| event.name.as_ref().into()) });
+        }
+    }
+    Ok(())
 }
 
 /// Checks that a reader would ever be woken: a ring keeps a byte free, and records are multiples of 8 bytes.
@@ -317,15 +357,24 @@ fn ring_bytes(size: Size, page: usize) -> Result<usize, Error> {
     usize::try_from(asked.div_ceil(page).next_power_of_two() * page).map_err(|_| error)
 }
 
-/// Checks that a map is a perf event array with a slot for every CPU.
-fn check_array(map: BorrowedFd<'_>, cpus: &[u32], slot: fn(u32) -> u32) -> Result<(), Error> {
-    let info = bpf::map_info(map).map_err(|errno| Error::Array { errno })?;
-    if info.map_type != bpf::BPF_MAP_TYPE_PERF_EVENT_ARRAY {
-        return Err(Error::NotAnArray { map_type: info.map_type });
-    }
-    match cpus.iter().find(|cpu| slot(**cpu) >= info.max_entries) {
-        Some(&cpu) => Err(Error::ArrayTooSmall { entries: info.max_entries, slot: slot(cpu), cpu }),
-        None => Ok(()),
+/// Checks that a map is a perf event array.
+fn array(event: &str, map: OwnedFd) -> Result<Array, Error> {
+    let other = || match machine::what_is(map.as_fd()) {
+        Some(what) if what != "anon_inode:bpf-map" => Some(Error::NotAMap { event: event.into(), what }),
+        _ => None,
+    };
+    match bpf::map_info(map.as_fd()) {
+        // Programs and the like answer too, in their own way; these all have keys and values of 4 bytes.
+        Ok(bpf::MapInfo {
+            map_type: bpf::BPF_MAP_TYPE_PERF_EVENT_ARRAY,
+            key_size: 4,
+            value_size: 4,
+            id,
+            max_entries,
+            ..
+        }) => Ok(Array { fd: Arc::new(map), id, entries: max_entries }),
+        Ok(info) => Err(other().unwrap_or(Error::NotAnArray { map_type: info.map_type })),
+        Err(errno) => Err(other().unwrap_or(Error::Array { errno })),
     }
 }
 
@@ -348,16 +397,41 @@ fn attr(type_: u32, config: u64) -> perf_event_attr {
 
 /// What is to be opened for a source.
 fn plan(source: Source) -> Result<Planned, Error> {
-    let name = source.to_string().into();
+    let name: Arc<str> = source.to_string().into();
     let output = || attr(bindings::PERF_TYPE_SOFTWARE, bindings::PERF_COUNT_SW_BPF_OUTPUT.into());
-    let (attr, map) = match source {
-        Source::BpfOutput(duplicate) => (output(), Some(duplicate.map_err(|errno| Error::Array { errno })?)),
-        Source::Pinned(path) => (output(), Some(open_pinned(&path)?)),
-        Source::Tracepoint(name) => (attr(bindings::PERF_TYPE_TRACEPOINT, tracepoint_id(&name)?), None),
-        Source::TracepointId(id) => (attr(bindings::PERF_TYPE_TRACEPOINT, id), None),
-        Source::Attr(given) => (*given, None),
+    let mut map = None;
+    let attr = match source {
+        Source::BpfOutput(duplicate) => {
+            map = Some(array(&name, duplicate.map_err(|errno| Error::Array { errno })?)?);
+            output()
+        }
+        Source::Pinned(path) => {
+            map = Some(array(&name, open_pinned(&path)?)?);
+            output()
+        }
+        Source::Tracepoint(name) => attr(bindings::PERF_TYPE_TRACEPOINT, tracepoint_id(&name)?),
+        Source::TracepointId(id) => attr(bindings::PERF_TYPE_TRACEPOINT, id),
+        Source::Attr(given) => {
+            check_attr(&name, &given)?;
+            *given
+        }
     };
-    Ok(Planned { name, attr, map: map.map(Arc::new) })
+    Ok(Planned { name, attr, map })
+}
+
+/// Checks that an event writes something.
+fn check_attr(name: &str, attr: &perf_event_attr) -> Result<(), Error> {
+    if is_silent(attr) { Err(Error::Silent { event: name.to_owned() }) } else { Ok(()) }
+}
+
+/// Whether an event never writes a record.
+fn is_silent(attr: &perf_event_attr) -> bool {
+    // What the kernel counts its own listeners by (`account_event`, kernel/events/core.c): mmap2, for one, adds to mmap.
+    let tells = attr.mmap() | attr.mmap_data() | attr.comm() | attr.task() | attr.context_switch() | attr.namespaces();
+    let tells = tells | attr.cgroup() | attr.ksymbol() | attr.bpf_event() | attr.text_poke();
+    let is = |config: u32| attr.type_ == bindings::PERF_TYPE_SOFTWARE && attr.config == u64::from(config);
+    let samples = attr.sample_period != 0 && !is(bindings::PERF_COUNT_SW_DUMMY);
+    tells == 0 && !samples && !is(bindings::PERF_COUNT_SW_BPF_OUTPUT)
 }
 
 /// The number of a tracepoint, from tracefs.

@@ -6,7 +6,7 @@ use nix::sys::statfs::{TRACEFS_MAGIC, statfs};
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -245,6 +245,12 @@ fn is_tracefs(path: &Path) -> nix::Result<bool> {
         Err(Errno::EACCES) => Ok(false),
         Err(errno) => Err(errno),
     }
+}
+
+/// What a file descriptor leads to, as `/proc` says: a path, or such as `anon_inode:bpf-map`. `None` without `/proc`.
+pub(crate) fn what_is(fd: BorrowedFd<'_>) -> Option<String> {
+    let link = fs::read_link(format!("/proc/thread-self/fd/{}", fd.as_raw_fd())).ok()?;
+    Some(link.to_string_lossy().into_owned())
 }
 
 #[cfg(all(test, not(loom)))]
