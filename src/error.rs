@@ -131,6 +131,28 @@ pub enum Error {
         /// The event, as it was asked for.
         event: String,
     },
+    /// An attribute has a pointer in it, which nothing keeps alive until the event is opened, and opened again when a CPU comes
+    /// back.
+    #[error(
+        "{event} is one of the PMU {unit}'s, or cannot be told from them, and its attribute points to a name: use \
+         RingOptions::uprobe, uretprobe, kprobe or kretprobe, which keep it"
+    )]
+    Pointer {
+        /// The event, as it was asked for.
+        event: String,
+        /// The PMU: "kprobe" or "uprobe". The latter too where sysfs does not say which number it has.
+        unit: &'static str,
+    },
+    /// There can be no such probe here.
+    #[error("cannot set a {event}: {errno}{cure}")]
+    Probe {
+        /// The event, as it was asked for.
+        event: String,
+        /// What is missing or wrong.
+        errno: io::Error,
+        /// What would help.
+        cure: Cure,
+    },
     /// There is no tracepoint of that name.
     #[error("there is no tracepoint {name}{cure}")]
     NoTracepoint {

@@ -31,7 +31,7 @@ impl RingOptions {
     /// Whatever the kernel refuses, with what would help: see [`Error`]. What it takes and could never be read:
     /// [`Error::Silent`] for an event that writes nothing, [`Error::SharedSlot`] and [`Error::SameMap`] for a slot that two events
     /// are to be put into, [`Error::ArrayTooSmall`] for a CPU without a slot, [`Error::Wakeup`] for a wake-up that would never come.
-    /// [`Error::Size`] for a size of zero or more than 2 GiB,
+    /// [`Error::Pointer`] for an attribute with a pointer in it, [`Error::Size`] for a size of zero or more than 2 GiB,
     /// [`Error::NoSuchCpu`] if the machine can never have a CPU that is asked for, [`Error::Offline`] if none of them is online.
     pub fn open(self) -> Result<Rings, Error> {
         open(Plan::new(self, false)?)
@@ -118,12 +118,12 @@ fn open_cpu(plan: &Plan, cpu: u32, cpus: usize) -> Result<Option<Arrival>, Error
 /// Opens all events of one CPU; `None` if it is offline.
 fn open_events(plan: &Plan, cpu: u32, cpus: usize) -> Result<Option<Vec<Arc<OwnedFd>>>, Error> {
     let mut opened = Vec::new();
-    for Planned { name, attr, .. } in &plan.events {
-        match perf::open(attr, -1, cpu) {
+    for Planned { name, attr, target, .. } in &plan.events {
+        match perf::open(attr, target.as_deref(), -1, cpu) {
             Ok(event) => opened.push(Arc::new(event)),
             Err(errno) if errno.raw_os_error() == Some(libc::ENODEV) => return Ok(None),
             Err(errno) => {
-                let cure = cure::open(&errno, attr, cpus * plan.events.len());
+                let cure = cure::open(&errno, attr, target.as_deref(), cpus * plan.events.len());
                 return Err(Error::Open { cpu, event: name.as_ref().into(), errno, cure });
             }
         }

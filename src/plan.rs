@@ -5,11 +5,11 @@ use crate::cure;
 use crate::error::{Cure, Error};
 use crate::record::Layout;
 use crate::ring::Ring;
-use crate::sys::{bpf, machine};
+use crate::sys::{bpf, machine, pmu};
 use crate::wakeup::Wakeup;
 use perf_event_open_sys::bindings::{self, perf_event_attr};
 use std::collections::HashMap;
-use std::ffi::CString;
+use std::ffi::{CString, OsString};
 use std::fmt;
 use std::fs;
 use std::io;
@@ -25,7 +25,30 @@ enum Source {
     Pinned(PathBuf),
     Tracepoint(String),
     TracepointId(u64),
+    Probe(Probe),
     Attr(Box<perf_event_attr>),
+}
+
+/// A place in code, as the kernel's dynamic PMUs take it.
+#[derive(Debug)]
+struct Probe {
+    unit: &'static str,
+    /// A function, or the path of a file.
+    target: OsString,
+    /// Bytes behind its begin.
+    offset: u64,
+    /// Whether where it returns to is meant.
+    returns: bool,
+}
+
+impl fmt::Display for Probe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // kprobe, kretprobe
+        let (kind, probe) = self.unit.split_at(1);
+        let returns = if self.returns { "ret" } else { "" };
+        write!(f, "{kind}{returns}{probe} {}", self.target.display())?;
+        if self.offset == 0 { Ok(()) } else { write!(f, "+{:#x}", self.offset) }
+    }
 }
 
 impl fmt::Display for Source {
@@ -35,6 +58,7 @@ impl fmt::Display for Source {
             Self::Pinned(path) => write!(f, "BPF output into {}", path.display()),
             Self::Tracepoint(name) => write!(f, "tracepoint {name}"),
             Self::TracepointId(id) => write!(f, "tracepoint {id}"),
+            Self::Probe(probe) => probe.fmt(f),
             Self::Attr(attr) => write!(f, "event {}:{}", attr.type_, attr.config),
         }
     }
@@ -75,6 +99,10 @@ pub struct RingOptions {
 /// Ring size unless another is asked for: with its header page it stays within `perf_event_mlock_kb` (516 KiB for each CPU
 /// by default), so that whoever may open the events may map the rings too.
 const DEFAULT_BYTES: u64 = 512 << 10;
+
+/// The dynamic PMUs, whose attributes point to a name.
+const UPROBE: &str = "uprobe";
+const KPROBE: &str = "kprobe";
 
 /// The kernel wakes a sleeping reader when this part of a ring was written since it did so last, unless told otherwise.
 const WAKEUP_PART: u64 = 4;
@@ -133,11 +161,54 @@ impl RingOptions {
         self.source(Source::TracepointId(id))
     }
 
+    /// Adds an instruction of a program or library: whenever a process on a ring's CPU comes by there. `offset` is counted from
+    /// the begin of the file. For a function that is its symbol's value, less `p_vaddr` and plus `p_offset` of its segment
+    /// (elf(5)).
+    ///
+    /// The payload is a tracepoint's: 8 bytes of common fields, then the address that was come by, a `u64`. Takes
+    /// `CAP_PERFMON`, or `CAP_SYS_ADMIN` before Linux 5.8, and a kernel with `CONFIG_UPROBE_EVENTS`; see [`Error::Probe`]. The
+    /// path is kept, made absolute, and looked up for each CPU, also for those that come online later.
+    pub fn uprobe(self, path: impl AsRef<Path>, offset: u64) -> Self {
+        self.user_probe(path.as_ref(), offset, false)
+    }
+
+    /// Adds the return of a function of a program or library, which begins at `offset` of the file: see [`RingOptions::uprobe`].
+    /// The payload has the function's address and, behind it, the one returned to.
+    pub fn uretprobe(self, path: impl AsRef<Path>, offset: u64) -> Self {
+        self.user_probe(path.as_ref(), offset, true)
+    }
+
+    fn user_probe(self, path: &Path, offset: u64, returns: bool) -> Self {
+        // Where there is no current directory it stays as it is, and the kernel says what it thinks of that.
+        let target = std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).into();
+        self.source(Source::Probe(Probe { unit: UPROBE, target, offset, returns }))
+    }
+
+    /// Adds the begin of a function of the kernel's, as `/proc/kallsyms` names it.
+    ///
+    /// The payload is a tracepoint's: 8 bytes of common fields, then the function's address, a `u64`. Takes `CAP_PERFMON`, or
+    /// `CAP_SYS_ADMIN` before Linux 5.8, and a kernel with `CONFIG_KPROBE_EVENTS`; see [`Error::Probe`].
+    pub fn kprobe(self, function: &str) -> Self {
+        self.kernel_probe(function, false)
+    }
+
+    /// Adds the return of a function of the kernel's: see [`RingOptions::kprobe`]. The payload has the function's address and,
+    /// behind it, the one returned to.
+    pub fn kretprobe(self, function: &str) -> Self {
+        self.kernel_probe(function, true)
+    }
+
+    fn kernel_probe(self, function: &str, returns: bool) -> Self {
+        self.source(Source::Probe(Probe { unit: KPROBE, target: function.into(), offset: 0, returns }))
+    }
+
     /// Adds any event by its attribute, but for what only looks like one:
     ///
     /// - One that would never write anything is [`Error::Silent`]: it has no `sample_period` and no `sample_freq`, or is
     ///   `PERF_COUNT_SW_DUMMY`, and asks for none of the records that are no samples (`mmap`, `mmap_data`, `comm`, `task`,
     ///   `context_switch`, `namespaces`, `cgroup`, `ksymbol`, `bpf_event`, `text_poke`). BPF output needs no period.
+    /// - One that points to a name, as those of the PMUs `uprobe` and `kprobe` do, is [`Error::Pointer`]: events are opened
+    ///   after this call, and again when a CPU comes back. [`RingOptions::uprobe`] and [`RingOptions::kprobe`] keep the name.
     ///
     /// Of it are set here: `size`, `disabled`, `sample_id_all`, `use_clockid` and `clockid`, `watermark` and the
     /// wake-up, `write_backward` (off); and added to `sample_type`: `RAW`, `TIME`, and `IDENTIFIER` if other events share
@@ -208,6 +279,8 @@ pub(crate) struct Planned {
     /// For messages.
     pub(crate) name: Arc<str>,
     pub(crate) attr: perf_event_attr,
+    /// What the attribute of a probe points to.
+    pub(crate) target: Option<CString>,
     /// Where BPF programs find it.
     pub(crate) map: Option<Array>,
 }
@@ -399,7 +472,7 @@ fn attr(type_: u32, config: u64) -> perf_event_attr {
 fn plan(source: Source) -> Result<Planned, Error> {
     let name: Arc<str> = source.to_string().into();
     let output = || attr(bindings::PERF_TYPE_SOFTWARE, bindings::PERF_COUNT_SW_BPF_OUTPUT.into());
-    let mut map = None;
+    let (mut target, mut map) = (None, None);
     let attr = match source {
         Source::BpfOutput(duplicate) => {
             map = Some(array(&name, duplicate.map_err(|errno| Error::Array { errno })?)?);
@@ -411,16 +484,47 @@ fn plan(source: Source) -> Result<Planned, Error> {
         }
         Source::Tracepoint(name) => attr(bindings::PERF_TYPE_TRACEPOINT, tracepoint_id(&name)?),
         Source::TracepointId(id) => attr(bindings::PERF_TYPE_TRACEPOINT, id),
+        Source::Probe(probe) => {
+            let (attr, name) = probe_attr(probe)?;
+            target = Some(name);
+            attr
+        }
         Source::Attr(given) => {
             check_attr(&name, &given)?;
             *given
         }
     };
-    Ok(Planned { name, attr, map })
+    Ok(Planned { name, attr, target, map })
 }
 
-/// Checks that an event writes something.
+/// The attribute of a probe, and what it is to point to.
+fn probe_attr(probe: Probe) -> Result<(perf_event_attr, CString), Error> {
+    let error = |errno: io::Error| {
+        let cure = cure::probe(&errno, probe.unit);
+        Error::Probe { event: probe.to_string(), errno, cure }
+    };
+    let mut attr = attr(pmu::number(probe.unit).map_err(error)?, 0);
+    if probe.returns {
+        attr.config = pmu::flag(probe.unit, "retprobe").map_err(error)?;
+    }
+    attr.config2 = probe.offset;
+    let target = CString::new(probe.target.as_bytes()).map_err(|zero| error(zero.into()))?;
+    Ok((attr, target))
+}
+
+/// Checks that an attribute points to nothing, and that its event writes something.
 fn check_attr(name: &str, attr: &perf_event_attr) -> Result<(), Error> {
+    let is_of = |unit: &&str| match pmu::number(unit) {
+        Ok(number) => number == attr.type_,
+        // This kernel has none. Or it cannot be told, and may be.
+        Err(errno) => errno.kind() != io::ErrorKind::NotFound || pmu::all().is_err(),
+    };
+    if attr.type_ >= bindings::PERF_TYPE_MAX
+        && attr.config1 != 0
+        && let Some(unit) = [UPROBE, KPROBE].into_iter().find(is_of)
+    {
+        return Err(Error::Pointer { event: name.to_owned(), unit });
+    }
     if is_silent(attr) { Err(Error::Silent { event: name.to_owned() }) } else { Ok(()) }
 }
 
