@@ -12,6 +12,12 @@ pub(crate) fn open(errno: &io::Error, attr: &perf_event_attr, target: Option<&CS
     Cure(match errno.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) => {
             let paranoid = setting("kernel/perf_event_paranoid");
+            // What Debian and others have added.
+            if machine::setting("kernel/perf_event_paranoid").is_some_and(|level| level > 2) {
+                return Cure(format!(
+                    "needs CAP_SYS_ADMIN; or kernel.perf_event_paranoid, which is {paranoid}, set to 2, and CAP_PERFMON"
+                ));
+            }
             format!(
                 "needs CAP_PERFMON, or CAP_SYS_ADMIN before Linux 5.8; or kernel.perf_event_paranoid, which is {paranoid}, \
                  set to 0, for tracepoints to -1"

@@ -16,6 +16,8 @@ struct Data {
     inheritable: u32,
 }
 
+/// Everything that nothing else is for.
+pub const CAP_SYS_ADMIN: u32 = 21;
 /// To lock memory without limit is another.
 pub const CAP_PERFMON: u32 = 38;
 /// To use BPF.
