@@ -90,7 +90,8 @@ pub enum Fence {
     /// (`namespace_unlock`, `fs/namespace.c`). Takes some 30 µs, needs `CAP_SYS_ADMIN`.
     ///
     /// Only when asked for: it interrupts every CPU, shows up in audit logs as mounts, and leans on how the kernel is
-    /// built today.
+    /// built today. The namespace is that of a thread of the fence's own; no other thread is moved, and what is mounted
+    /// elsewhere can be unmounted.
     Expedited {
         /// The shortest time between the begins of two fences.
         every: Duration,

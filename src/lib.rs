@@ -46,9 +46,11 @@
 //! # Forked children
 //!
 //! Mappings of perf events do not survive fork(2) (`VM_DONTCOPY`). A child that uses a reader of its parent's gets
-//! [`Error::Forked`], from a [`Merge`] a panic; dropping either there leaves the parent's maps, slots and threads alone.
-//! Only what was borrowed from a ring *across* the fork is out of reach: to look at it in the child is SIGSEGV. Open rings
-//! of the child's own. (Told by a page with `MADV_WIPEONFORK`, Linux 4.14.)
+//! [`Error::Forked`], from a [`Merge`] a panic; dropping either there leaves the parent's maps, slots and threads alone. What
+//! was lent before the fork ([`Lent`], [`Batch`], [`Frozen`], [`Recorded`]) panics in the child rather than give a record:
+//! each ring asks whose it is before it hands out bytes. Only bytes that it handed out *before* the fork, which is an
+//! [`Event`] with a record, are out of reach: to look at them in the child is SIGSEGV. Open rings of the child's own. (Told by a
+//! page with `MADV_WIPEONFORK`, Linux 4.14.)
 
 // Allowed in `ring` and `sys` only.
 #![deny(unsafe_code)]

@@ -266,7 +266,11 @@ impl Merge {
     /// one, then call [`Merge::end_fence`] and [`Merge::look`]; until then this answers false.
     ///
     /// What is already proven can be yielded meanwhile.
+    ///
+    /// # Panics
+    /// In a forked child, as [`Merge::is_ready`].
     pub fn begin_fence(&mut self) -> bool {
+        self.rings.control().assert_not_forked();
         // A dense sequence needs a fence only for numbers that are missing, or were given up in doubt.
         let doubt = self.stream.sequence.as_ref().and_then(Dense::doubt);
         if self.stream.sequence.is_some()
@@ -292,8 +296,12 @@ impl Merge {
     }
 
     /// Whether [`Merge::next`] has an event to give.
+    ///
+    /// # Panics
+    /// In a forked child, which does not have the rings: late records that are put aside are read.
     #[inline]
     pub fn is_ready(&mut self) -> bool {
+        self.rings.control().assert_not_forked();
         self.stream.pick_in(&self.rings.lanes)
     }
 
@@ -307,7 +315,6 @@ impl Merge {
     #[inline]
     #[expect(clippy::should_implement_trait, reason = "not an iterator: it yields what borrows from it")]
     pub fn next(&mut self) -> Option<Lent<'_>> {
-        self.rings.control().assert_not_forked();
         if self.is_ready() { Some(self.lend()) } else { None }
     }
 

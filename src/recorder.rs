@@ -257,6 +257,8 @@ pub struct Frozen<'a> {
 
 impl Frozen<'_> {
     /// All events that the rings hold, oldest first.
+    ///
+    /// In a forked child, which does not have the rings, the iterator panics.
     pub fn events(&self) -> Recorded<'_> {
         self.recorded(0)
     }

@@ -319,7 +319,6 @@ impl Rings {
 impl Drop for Rings {
     fn drop(&mut self) {
         if self.control.is_forked() {
-            self.lanes.drain(..).for_each(|lane| lane.ring.abandon());
             return;
         }
         // Nobody writes to a ring that is going away; then it is unmapped; then events are closed.

@@ -8,6 +8,7 @@ pub mod by_ring;
 pub mod foreign;
 pub mod load;
 pub mod privilege;
+pub mod probe;
 pub mod tracefs;
 
 /// What a test that needs the real kernel does when the kernel refuses: it skips, loudly, or fails where
