@@ -17,13 +17,15 @@
 //!
 //! - Keys never decrease from one event to the next, events that are marked late apart. Equal keys that are released
 //!   together come out by CPU, then by place in the ring, so the same rings always give the same stream.
-//! - Under the fence rule, which is the default, no event is late: see [`Hold`] for why, and for what it takes. Unless held
-//!   records fill a ring: then some are let out early, and marked; [`Full`] has the alternatives.
+//! - Under the fence rule, which is the default, no event is late: see [`Hold`] for why, and for what it takes. Where held records
+//!   fill a ring they are copied out of it, within 64 MiB for all that holding takes unless set. Only beyond that some are let out
+//!   before their order is proven, and the stream says so: [`Full`], [`Unproven`].
 //! - An event that is late under another rule is yielded at once, marked with how late it is, counted, never dropped.
 //! - A record lies in its ring until it is yielded and no longer borrowed. Only then does the tail pass it; or before, if it
-//!   was copied out because the ring was full ([`Full::Copy`]).
+//!   was copied out because the ring was full.
 //! - What the kernel dropped, what is missing from a sequence and what cannot be a record are events too, at their place.
-//! - Whatever bytes a ring holds: no panic, no endless loop, no read outside of it.
+//! - Whatever bytes a ring holds: no panic, no endless loop, no read outside of it; memory is bounded, and what a record takes grows
+//!   with the logarithm of what is held.
 //! - No allocation, no system call and no copy for an event; a wrapped record is copied if it is asked for in one piece.
 //!
 //! # Where to begin
