@@ -6,7 +6,7 @@
 //! ```
 
 use futures_util::StreamExt;
-use perfweave::{AsyncReader, Error, OwnedEvent, Rings, What};
+use perfweave::{AsyncReader, Class, Error, OwnedEvent, Rings, What};
 use perfweave_support::args::Args;
 use perfweave_support::tracefs;
 use serde_json::json;
@@ -36,6 +36,7 @@ async fn main() -> ExitCode {
 #[derive(Default)]
 struct Summary {
     events: u64,
+    unproven: u64,
     lost: u64,
     damaged: u64,
     out_of_order: u64,
@@ -98,6 +99,7 @@ impl Summary {
         match event.what() {
             What::Record(record) => {
                 self.events += 1;
+                self.unproven += u64::from(event.class() == Class::Assumed);
                 if !quiet {
                     let name = if record.source() == Some(0) { "switch" } else { "wakeup" };
                     let time = Duration::from_nanos(record.time().unwrap_or(0));
@@ -105,21 +107,23 @@ impl Summary {
                 }
             }
             What::Lost(lost) => self.lost += lost.count,
+            What::Unproven(unproven) => println!("{unproven:?}"),
             _ => self.damaged += 1,
         }
     }
 
     fn print(&self, json: bool) {
-        let Self { events, lost, damaged, out_of_order, ticks, cpus, .. } = self;
+        let Self { events, unproven, lost, damaged, out_of_order, ticks, cpus, .. } = self;
         if json {
             let all = json!({
-                "events": events, "lost": lost, "damaged": damaged, "out_of_order": out_of_order,
-                "cpus": cpus.len(), "ticks": ticks,
+                "events": events, "unproven": unproven, "lost": lost, "damaged": damaged,
+                "out_of_order": out_of_order, "cpus": cpus.len(), "ticks": ticks,
             });
             println!("{all}");
         } else {
             println!(
-                "{events} events of {} CPUs, lost {lost}, out of order {out_of_order}; the other task ran {ticks} times",
+                "{events} events of {} CPUs ({unproven} unproven, {out_of_order} out of order), lost {lost}; the other task ran \
+                 {ticks} times",
                 cpus.len()
             );
         }

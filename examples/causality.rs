@@ -10,7 +10,7 @@
 //! cargo run --release --example causality -- --hold none --seconds 10 --json
 //! ```
 
-use perfweave::{Class, Event, Fence, Hold, Key, Order, Reader, Rings, What};
+use perfweave::{Class, Event, Fence, Full, Hold, Key, Order, Reader, Rings, What};
 use perfweave_support::args::Args;
 use perfweave_support::by_ring::ByRing;
 use perfweave_support::{bpf, load};
@@ -19,8 +19,12 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 const HELP: &str = "\
-causality [--hold fence|membarrier|map|expedited|round|lag=1ms|none] [--seconds N] [--delay TURNS] [--json]
+causality [--hold fence|membarrier|map|expedited|round|lag=1ms|none] [--full copy|copy=MIB|release|hold]
+          [--bytes N] [--stall MS] [--seconds N] [--delay TURNS] [--json]
   --hold     the hold rule: fence (membarrier, or map where that is refused), or one of its ways by name; round, lag=…, none
+  --full     what to do about held records when a ring is full: copy (with so many MiB), release, hold [copy]
+  --bytes    bytes of each ring [8388608]
+  --stall    the consumer does something else for so many milliseconds, ten times a second [0]
   --seconds  how long the load runs [10]
   --delay    turns of work between clock and output of the slow program [2000]
   --json     print one JSON object";
@@ -40,6 +44,10 @@ fn run() -> Result<(), Box<dyn Error>> {
     let hold = args.value("--hold", parse_hold)?.unwrap_or_default();
     let time = args.seconds(10.0)?;
     let delay = args.value("--delay", |text| text.parse::<u32>().map_err(|error| error.to_string()))?.unwrap_or(2000);
+    let full = args.value("--full", parse_full)?.unwrap_or_default();
+    let number = |text: &str| text.parse::<u64>().map_err(|error| error.to_string());
+    let bytes = args.value("--bytes", number)?.unwrap_or(8 << 20);
+    let stall = Duration::from_millis(args.value("--stall", number)?.unwrap_or(0));
     let json = args.flag("--json");
     args.finish()?;
 
@@ -50,10 +58,10 @@ fn run() -> Result<(), Box<dyn Error>> {
     let quick = bpf::on_syscall(&events, &counter, libc::SYS_getuid, QUICK, 20)?;
     let interrupt = bpf::on_clock(&events, &counter, INTERRUPT)?;
 
-    let rings = Rings::options().bpf_output(&events).bytes(8 << 20).open()?;
+    let rings = Rings::options().bpf_output(&events).bytes(bytes).open()?;
     let cpus: Vec<u32> = rings.cpus().collect();
     let clock = rings.clock();
-    let order = Order::new().key(Key::Payload(0)).hold(hold);
+    let order = Order::new().key(Key::Payload(0)).hold(hold).when_full(full);
     let mut reader = Reader::new(rings, order)?;
 
     let links = (slow.attach_raw_tracepoint("sys_enter")?, quick.attach_raw_tracepoint("sys_enter")?);
@@ -67,8 +75,13 @@ fn run() -> Result<(), Box<dyn Error>> {
 
     let mut tally = Tally::default();
     let end = Instant::now() + time;
+    let mut next_stall = Instant::now() + STALL_EVERY;
     while let Some(left) = end.checked_duration_since(Instant::now()) {
         tally.batch(reader.batch(left.min(Duration::from_millis(100)))?, || clock.now().unwrap_or(0));
+        if !stall.is_zero() && Instant::now() >= next_stall {
+            std::thread::sleep(stall);
+            next_stall = Instant::now() + STALL_EVERY;
+        }
     }
     writers.end();
     drop((clocks, links));
@@ -96,6 +109,7 @@ fn run() -> Result<(), Box<dyn Error>> {
                 "hold": reader.hold().to_string(),
                 "fence": fence,
                 "yielded": tally.yielded,
+                "unproven": stats.early,
                 "late": stats.late,
                 "max_late_ns": stats.max_late,
                 "out_of_order": tally.out_of_order,
@@ -106,6 +120,8 @@ fn run() -> Result<(), Box<dyn Error>> {
                 "unexplained": unexplained,
                 "damaged": stats.damaged,
                 "fences": stats.fences,
+                "copied": stats.copied,
+                "most_memory": stats.most_memory,
                 "hold_p50_us": p50,
                 "hold_p99_us": p99,
             })
@@ -113,14 +129,18 @@ fn run() -> Result<(), Box<dyn Error>> {
     } else {
         println!("hold rule            {} (fence: {fence}, {} of them)", reader.hold(), stats.fences);
         println!("events               {} of {written} written", tally.yielded);
+        println!("unproven             {} let out early, because memory was used up", stats.early);
         println!("late                 {} (at most by {} ns)", stats.late, stats.max_late);
         println!("ring by ring         {} would have come out of order", tally.inversions_by_ring);
         println!("repaired in a ring   {}", stats.repaired);
         println!("lost, unexplained    {}, {unexplained}", stats.lost);
         println!("held                 p50 {p50} µs, p99 {p99} µs");
+        println!("memory for holding   {} KiB at most", stats.most_memory >> 10);
     }
     Ok(())
 }
+
+const STALL_EVERY: Duration = Duration::from_millis(100);
 
 const SLOW: u32 = 1;
 const QUICK: u32 = 2;
@@ -191,6 +211,18 @@ fn parse_hold(name: &str) -> Result<Hold, String> {
         "round" => Hold::Round,
         "none" => Hold::None,
         other => Hold::Lag(parse_lag(other).ok_or_else(|| format!("no hold rule {other}"))?),
+    })
+}
+
+fn parse_full(name: &str) -> Result<Full, String> {
+    Ok(match name {
+        "copy" => Full::default(),
+        "release" => Full::Release,
+        "hold" => Full::Hold,
+        other => {
+            let mib = other.strip_prefix("copy=").and_then(|mib| mib.parse::<usize>().ok());
+            Full::Copy { most: mib.ok_or_else(|| format!("no way {other} to treat full rings"))? << 20 }
+        }
     })
 }
 

@@ -10,7 +10,7 @@
 //! Without privileges it says what is missing, and runs the same on simulated rings.
 
 use nix::sys::signal::{SigSet, Signal};
-use perfweave::{Clock, Event, Fence, Frozen, Key, Layout, Record, Recorder, Rings, What, bindings, sim};
+use perfweave::{Class, Clock, Event, Fence, Frozen, Key, Layout, Record, Recorder, Rings, What, bindings, sim};
 use perfweave_support::args::Args;
 use perfweave_support::load::{Load, online};
 use perfweave_support::tracefs::{self, Format};
@@ -209,6 +209,7 @@ struct Tally {
     largest: u64,
     /// Checked here once more.
     out_of_order: u64,
+    unproven: u64,
     lost: u64,
     damaged: u64,
 }
@@ -221,6 +222,7 @@ impl Tally {
             _ => self.damaged += 1,
         }
         self.cpus.extend(event.cpu());
+        self.unproven += u64::from(event.class() != Class::Proven);
         if let Some(key) = event.key() {
             self.out_of_order += u64::from(key < self.largest);
             self.largest = self.largest.max(key);
@@ -238,6 +240,7 @@ impl Tally {
             "events": self.events,
             "cpus": self.cpus.len(),
             "out_of_order": self.out_of_order,
+            "unproven": self.unproven,
             "lost": self.lost,
             "damaged": self.damaged,
             "span_ms": self.span_ms(),
@@ -262,7 +265,8 @@ impl Tally {
             None => writeln!(out, "complete since the begin")?,
             Some(from) => writeln!(out, "complete from {:.3} ms on", trigger.after(from))?,
         }
-        writeln!(out, "lost {}, damaged {}, out of order {}", self.lost, self.damaged, self.out_of_order)
+        let Self { lost, damaged, unproven, out_of_order, .. } = self;
+        writeln!(out, "lost {lost}, damaged {damaged}, unproven {unproven}, out of order {out_of_order}")
     }
 }
 

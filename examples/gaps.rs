@@ -137,7 +137,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
                 "balanced": balanced,
                 "out_of_order": tally.out_of_order,
                 "late": stats.late,
-                "early": stats.early,
+                "unproven": stats.early,
                 "found": tally.found,
                 "repaired": stats.repaired,
                 "damaged": total.damaged,
@@ -155,11 +155,12 @@ fn run() -> Result<bool, Box<dyn Error>> {
             println!("{}; refused {refused}", account.explained(refused));
         }
         println!("written              {machine}, {:.0} a second", machine as f64 / time.as_secs_f64());
-        println!("yielded              {} ({} late, {} out of order)", total.yielded, stats.late, tally.out_of_order);
+        println!("yielded              {} ({} unproven, {} late)", total.yielded, stats.early, stats.late);
+        println!("out of order         {} that were not marked late", tally.out_of_order);
         println!("lost, refused        {}, {refused}", total.lost);
         println!("missing              {} in {} gaps, {} behind all", missing, tally.gaps, behind_all);
         println!("unexplained          {}", unexplained);
-        println!("{}", if balanced { "balanced, number by number" } else { "NOT BALANCED" });
+        println!("{}", if balanced { "all of that is accounted for, number by number" } else { "NOT ACCOUNTED FOR" });
     }
     Ok(balanced && tally.out_of_order == 0)
 }

@@ -98,6 +98,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
                 "written": written,
                 "lost": stats.lost,
                 "late": stats.late,
+                "unproven": stats.early,
                 "cpus": [first, second],
                 "hold": reader.hold().to_string(),
                 "fence": reader.fence(),
@@ -110,7 +111,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
             "out of turn by ring   {} of the same events, read one ring after the other",
             tally.violations_by_ring
         );
-        println!("lost, late            {}, {}", stats.lost, stats.late);
+        println!("lost, unproven, late  {}, {}, {}", stats.lost, stats.early, stats.late);
         println!("hold rule             {} (fence: {})", reader.hold(), reader.fence().unwrap_or("none"));
     }
     Ok(tally.violations == 0)

@@ -9,7 +9,7 @@
 //!
 //! Without privileges it says what is missing, and runs the same on simulated rings.
 
-use perfweave::{Clock, Event, Order, Reader, Record, Rings, What, sim};
+use perfweave::{Clock, Event, Order, Reader, Record, Rings, Stats, What, sim};
 use perfweave_support::args::Args;
 use perfweave_support::tracefs::{self, Format};
 use std::collections::HashMap;
@@ -238,7 +238,8 @@ impl Scheduler {
         let joined: usize = rows.iter().map(|(_, _, times, _)| times).sum();
         writeln!(out)?;
         writeln!(out, "{} events, {joined} wake-ups joined to their switch, {} pairs", self.events, rows.len())?;
-        writeln!(out, "lost {}, late {}, damaged {}", stats.lost, stats.late, stats.damaged)?;
+        let Stats { lost, early, late, damaged, .. } = stats;
+        writeln!(out, "lost {lost}, let out before their order was proven {early}, late {late}, damaged {damaged}")?;
         writeln!(out, "hold rule {}, fence {}", reader.hold(), reader.fence().unwrap_or("none"))
     }
 
@@ -254,6 +255,7 @@ impl Scheduler {
             "events": self.events,
             "lost": stats.lost,
             "late": stats.late,
+            "unproven": stats.early,
             "damaged": stats.damaged,
             "hold": reader.hold().to_string(),
             "fence": reader.fence(),

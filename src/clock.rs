@@ -33,6 +33,11 @@ impl Clock {
         }
     }
 
+    /// Whether an administrator can set it, also back.
+    pub(crate) fn can_be_set(self) -> bool {
+        matches!(self, Self::Realtime | Self::Tai)
+    }
+
     /// A reading in nanoseconds; `None` for the perf clock.
     pub fn now(self) -> Option<u64> {
         let time = nix::time::clock_gettime(self.id()?).ok()?;

@@ -1,16 +1,23 @@
 //! What helps against the kernel's refusals, with the numbers of this machine.
 
 use crate::error::Cure;
-use crate::sys::machine;
+use crate::sys::{machine, pmu};
 use nix::sys::resource::{Resource, getrlimit};
 use perf_event_open_sys::bindings::{self, perf_event_attr};
+use std::ffi::CStr;
 use std::io;
 
-/// What helps when an event cannot be opened; `fds` are needed for all of them.
-pub(crate) fn open(errno: &io::Error, attr: &perf_event_attr, fds: usize) -> Cure {
+/// What helps when an event cannot be opened. `target` is what it points to; `fds` are needed for all events.
+pub(crate) fn open(errno: &io::Error, attr: &perf_event_attr, target: Option<&CStr>, fds: usize) -> Cure {
     Cure(match errno.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) => {
             let paranoid = setting("kernel/perf_event_paranoid");
+            // What Debian and others have added.
+            if machine::setting("kernel/perf_event_paranoid").is_some_and(|level| level > 2) {
+                return Cure(format!(
+                    "needs CAP_SYS_ADMIN; or kernel.perf_event_paranoid, which is {paranoid}, set to 2, and CAP_PERFMON"
+                ));
+            }
             format!(
                 "needs CAP_PERFMON, or CAP_SYS_ADMIN before Linux 5.8; or kernel.perf_event_paranoid, which is {paranoid}, \
                  set to 0, for tracepoints to -1"
@@ -26,11 +33,58 @@ pub(crate) fn open(errno: &io::Error, attr: &perf_event_attr, fds: usize) -> Cur
             "this kernel, {}, is older than something in the event's attribute, of which it knows a shorter version",
             machine::release()
         ),
-        Some(libc::ENOENT | libc::EOPNOTSUPP) => {
-            "this machine has no such event: virtual machines often have no hardware counters".into()
+        Some(libc::ENOENT | libc::EOPNOTSUPP) => absent(attr, target).unwrap_or_else(|| match attr.type_ {
+            bindings::PERF_TYPE_HARDWARE | bindings::PERF_TYPE_HW_CACHE | bindings::PERF_TYPE_RAW => {
+                "this machine has no such event: virtual machines often have no hardware counters".into()
+            }
+            _ => format!("this kernel, {}, has no such event", machine::release()),
+        }),
+        Some(libc::EINVAL) => {
+            let absent = absent(attr, target).map_or_else(String::new, |absent| absent + "; or else: ");
+            format!("{absent}this kernel is {}; {}", machine::release(), refused(attr))
         }
-        Some(libc::EINVAL) => format!("this kernel is {}; {}", machine::release(), refused(attr)),
+        Some(libc::EADDRNOTAVAIL) if target.is_some() => {
+            "the kernel has several functions of that name: see /proc/kallsyms".into()
+        }
+        // ENOTSUPP, which is the kernel's own and has no name here.
+        Some(524) if target.is_some() => "that instruction cannot be probed".into(),
         _ => return Cure::default(),
+    })
+}
+
+/// What may not be there, where it is for the kernel to find by a number or a name.
+fn absent(attr: &perf_event_attr, target: Option<&CStr>) -> Option<String> {
+    let perf_event_attr { type_, config, .. } = *attr;
+    let units = match type_ {
+        bindings::PERF_TYPE_TRACEPOINT => {
+            let where_to = "see events/*/*/id in tracefs, which differ between kernels";
+            return Some(format!("there may be no tracepoint of number {config}: {where_to}"));
+        }
+        ..bindings::PERF_TYPE_MAX => return None,
+        _ => match pmu::all() {
+            Ok(units) => units,
+            Err(errno) => return Some(format!("whether there is a PMU of type {type_} cannot be told: {errno}")),
+        },
+    };
+    let unit = units.iter().find(|(number, _)| *number == type_).map(|(_, unit)| unit.as_str());
+    let target = target.map(CStr::to_string_lossy);
+    Some(match (unit, target) {
+        (None, _) => {
+            let units: Vec<_> = units.iter().map(|(number, unit)| format!("{unit} {number}")).collect();
+            format!("this kernel has no PMU of type {type_}, but {}", units.join(", "))
+        }
+        (Some("uprobe"), Some(target)) => {
+            let offset = attr.config2;
+            format!("{target} must be a file, and an instruction must begin at the offset {offset:#x} of it")
+        }
+        (Some("kprobe"), Some(target)) => format!(
+            "the kernel has no function {target} that can be probed: see /proc/kallsyms, available_filter_functions in \
+             tracefs, and kprobes/blacklist in debugfs"
+        ),
+        (Some(unit), _) => format!(
+            "the PMU {unit} has no event {config:#x}, or cannot sample, as many cannot: see \
+             /sys/bus/event_source/devices/{unit}"
+        ),
     })
 }
 
@@ -80,6 +134,34 @@ pub(crate) fn map(errno: &io::Error, bytes: usize, cpus: usize) -> Cure {
 pub(crate) fn slot(errno: &io::Error) -> Cure {
     Cure(match errno.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => "needs CAP_BPF, and a map that is not read-only".into(),
+        _ => return Cure::default(),
+    })
+}
+
+/// What helps when a probe cannot be had.
+pub(crate) fn probe(errno: &io::Error, unit: &str) -> Cure {
+    Cure(match errno.kind() {
+        io::ErrorKind::NotFound if pmu::all().is_err() => "mount -t sysfs sysfs /sys".into(),
+        io::ErrorKind::NotFound => {
+            let config = unit.to_uppercase();
+            format!(
+                "this kernel, {}, is older than 4.17 or was built without CONFIG_{config}_EVENTS",
+                machine::release()
+            )
+        }
+        _ => return Cure::default(),
+    })
+}
+
+/// What helps when a tracepoint cannot be looked up in tracefs.
+pub(crate) fn tracefs(errno: &io::Error) -> Cure {
+    Cure(match errno.kind() {
+        io::ErrorKind::NotFound => "mount -t tracefs nodev /sys/kernel/tracing".into(),
+        io::ErrorKind::PermissionDenied => {
+            "whether there is one cannot be told: unless mounted otherwise tracefs can be read by root only; \
+             RingOptions::tracepoint_id needs no file"
+                .into()
+        }
         _ => return Cure::default(),
     })
 }

@@ -87,6 +87,8 @@ impl Lane {
     fn drain<B>(&mut self, head: Option<Fault>, each: &mut impl FnMut(Event<'_>) -> ControlFlow<B>) -> ControlFlow<B> {
         let origin = &self.origin;
         let cpu = origin.cpu;
+        let losses = &mut self.losses;
+        losses.looked();
         let mut reading = Reading { position: self.ring.tail(), ring: &mut self.ring };
         while reading.position < reading.ring.head() {
             let begin = reading.position;
@@ -94,9 +96,12 @@ impl Lane {
                 Ok(record) => {
                     reading.position += record.as_bytes().len() as u64;
                     match record.lost() {
-                        Some((id, count)) if record.kind() == Kind::LOST => {
-                            What::Lost(Lost { cpu, count, id, source: origin.source(id), after: None, until: None })
-                        }
+                        Some((id, count)) if record.kind() == Kind::LOST => match losses.tell(count) {
+                            Ok(()) => {
+                                What::Lost(Lost { cpu, count, id, source: origin.source(id), after: None, until: None })
+                            }
+                            Err(fault) => What::Damage(Damage { cpu, fault, bytes: record.as_bytes() }),
+                        },
                         _ => What::Record(record),
                     }
                 }

@@ -60,11 +60,19 @@ pub enum Error {
         /// What would help.
         cure: Cure,
     },
-    /// The file descriptor is no BPF map, or could not be asked.
+    /// The file descriptor could not be asked what map it is.
     #[error("cannot use the file descriptor as a perf event array: {errno}")]
     Array {
         /// What the kernel said.
         errno: io::Error,
+    },
+    /// What is to be a map is something else.
+    #[error("{event}: this is no BPF map, but {what}")]
+    NotAMap {
+        /// The event, as it was asked for.
+        event: String,
+        /// What it is instead, as `/proc` has it: `/dev/null`, `anon_inode:bpf-prog`.
+        what: String,
     },
     /// The map is of another type.
     #[error("the map is of type {map_type}, not BPF_MAP_TYPE_PERF_EVENT_ARRAY (4)")]
@@ -95,8 +103,66 @@ pub enum Error {
         /// The first CPU without a slot.
         cpu: u32,
     },
-    /// A tracepoint could not be found.
-    #[error("no tracepoint {name}: {errno}{cure}")]
+    /// Two CPUs' events are to be put into the same slot of a map ([`RingOptions::slots`](crate::RingOptions::slots)). It holds
+    /// one, so what one of the CPUs outputs would reach no ring (`-EOPNOTSUPP`), which nothing counts.
+    #[error("CPUs {} and {} would share slot {slot} of the perf event array, which holds one event", cpus[0], cpus[1])]
+    SharedSlot {
+        /// The slot.
+        slot: u32,
+        /// The first two CPUs that were to have it.
+        cpus: [u32; 2],
+    },
+    /// The same map was named twice, by whatever descriptors or paths. Its slots hold one event each, so the second would take
+    /// over what is output into it, and the first yield nothing.
+    #[error("{} and {} are the same map, number {id}, whose slots hold one event each: name it once", events[0], events[1])]
+    SameMap {
+        /// `bpf_map_info.id`.
+        id: u32,
+        /// Both events, as they were asked for.
+        events: [String; 2],
+    },
+    /// An event would never write a record: it counts without sampling, or there is nothing that it counts.
+    #[error(
+        "{event} would never write anything: give it a sample_period or sample_freq, of anything but \
+         PERF_COUNT_SW_DUMMY, or have it record mmap, mmap_data, comm, task, context_switch, namespaces, cgroup, ksymbol, \
+         bpf_event or text_poke"
+    )]
+    Silent {
+        /// The event, as it was asked for.
+        event: String,
+    },
+    /// An attribute has a pointer in it, which nothing keeps alive until the event is opened, and opened again when a CPU comes
+    /// back.
+    #[error(
+        "{event} is one of the PMU {unit}'s, or cannot be told from them, and its attribute points to a name: use \
+         RingOptions::uprobe, uretprobe, kprobe or kretprobe, which keep it"
+    )]
+    Pointer {
+        /// The event, as it was asked for.
+        event: String,
+        /// The PMU: "kprobe" or "uprobe". The latter too where sysfs does not say which number it has.
+        unit: &'static str,
+    },
+    /// There can be no such probe here.
+    #[error("cannot set a {event}: {errno}{cure}")]
+    Probe {
+        /// The event, as it was asked for.
+        event: String,
+        /// What is missing or wrong.
+        errno: io::Error,
+        /// What would help.
+        cure: Cure,
+    },
+    /// There is no tracepoint of that name.
+    #[error("there is no tracepoint {name}{cure}")]
+    NoTracepoint {
+        /// As it was asked for.
+        name: String,
+        /// Where to look for one.
+        cure: Cure,
+    },
+    /// A tracepoint could not be looked up, so it may be there or not.
+    #[error("cannot look up tracepoint {name}: {errno}{cure}")]
     Tracepoint {
         /// As it was asked for.
         name: String,
@@ -130,6 +196,25 @@ pub enum Error {
         record: u64,
         /// The most that can be asked for.
         most: Wakeup,
+    },
+    /// A fill mark would never take effect: what it leaves is less than a record takes.
+    #[error(
+        "a fill mark of {percent} % leaves {left} bytes of the {size} of CPU {cpu}'s ring, and records take {record} and \
+         more: at most {most} %"
+    )]
+    FillMark {
+        /// The CPU.
+        cpu: u32,
+        /// The mark, in percent.
+        percent: u8,
+        /// Bytes of the ring.
+        size: u64,
+        /// Bytes that the mark leaves.
+        left: u64,
+        /// Bytes of the smallest record.
+        record: u64,
+        /// The largest mark that could take effect, in percent.
+        most: u8,
     },
     /// A ring of that length cannot be.
     #[error("a ring cannot have {bytes} bytes: at least 1, at most {max}")]

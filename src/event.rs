@@ -1,9 +1,9 @@
 //! What the stream yields.
 
+use crate::breaks::Break;
 use crate::hold::Class;
 use crate::record::{Origin, Record};
 use crate::ring::{Bytes, Fault, Header};
-use crate::sequence::Break;
 use std::sync::Arc;
 
 /// One thing in the stream, at its place in the order.
@@ -29,6 +29,8 @@ pub enum What<'a> {
     Irregular(Irregular),
     /// Bytes that cannot be a record.
     Damage(Damage<'a>),
+    /// From here on records come before their order is proven.
+    Unproven(Unproven),
 }
 
 /// Records that the kernel dropped: `PERF_RECORD_LOST`.
@@ -88,6 +90,26 @@ pub struct Irregular {
     pub found: u64,
 }
 
+/// Records are let out before their hold rule would have let them out, because holding them takes more memory than it may, or
+/// because a ring is too full ([`Full`](crate::Full)).
+///
+/// Told once, right before the first of them. They are [`Class::Assumed`]; the next record that is not is in proven order again.
+/// [`Stats::early`](crate::Stats::early) counts them.
+///
+/// What helps: a larger bound ([`Full::Copy`](crate::Full::Copy)), larger rings, or a reader that is called more often.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Unproven {
+    /// The CPU whose ring is the fullest.
+    pub cpu: u32,
+    /// How full it is, in percent.
+    pub filled: u8,
+    /// Bytes of memory that holding takes.
+    pub memory: usize,
+    /// The most that it may take; 0 where held records are not copied out of their rings.
+    pub most: usize,
+}
+
 /// Bytes of a ring that cannot be a record, given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -98,6 +120,23 @@ pub struct Damage<'a> {
     pub fault: Fault,
     /// The bytes given up, header included; none where the fault is the head.
     pub bytes: Bytes<'a>,
+}
+
+impl<'a> What<'a> {
+    /// The loss, if it is one.
+    pub fn lost(&self) -> Option<Lost> {
+        if let Self::Lost(lost) = self { Some(*lost) } else { None }
+    }
+
+    /// The gap, if it is one.
+    pub fn gap(&self) -> Option<Gap> {
+        if let Self::Gap(gap) = self { Some(*gap) } else { None }
+    }
+
+    /// The damage, if it is that.
+    pub fn damage(&self) -> Option<Damage<'a>> {
+        if let Self::Damage(damage) = self { Some(*damage) } else { None }
+    }
 }
 
 impl<'a> Event<'a> {
@@ -130,6 +169,7 @@ impl<'a> Event<'a> {
             What::Damage(damage) => Some(damage.cpu),
             What::Irregular(irregular) => Some(irregular.cpu),
             What::Gap(gap) => gap.cpu,
+            What::Unproven(unproven) => Some(unproven.cpu),
         }
     }
 
@@ -159,6 +199,7 @@ impl<'a> Event<'a> {
             What::Lost(lost) => OwnedWhat::Lost(*lost),
             What::Gap(gap) => OwnedWhat::Gap(*gap),
             What::Irregular(irregular) => OwnedWhat::Irregular(*irregular),
+            What::Unproven(unproven) => OwnedWhat::Unproven(*unproven),
             What::Damage(Damage { cpu, fault, bytes }) => {
                 OwnedWhat::Damage { cpu: *cpu, fault: *fault, bytes: bytes.to_vec().into() }
             }
@@ -182,6 +223,7 @@ enum OwnedWhat {
     Lost(Lost),
     Gap(Gap),
     Irregular(Irregular),
+    Unproven(Unproven),
     Damage { cpu: u32, fault: Fault, bytes: Box<[u8]> },
 }
 
@@ -202,6 +244,7 @@ impl OwnedEvent {
             OwnedWhat::Lost(lost) => What::Lost(*lost),
             OwnedWhat::Gap(gap) => What::Gap(*gap),
             OwnedWhat::Irregular(irregular) => What::Irregular(*irregular),
+            OwnedWhat::Unproven(unproven) => What::Unproven(*unproven),
             OwnedWhat::Damage { cpu, fault, bytes } => {
                 What::Damage(Damage { cpu: *cpu, fault: *fault, bytes: Bytes::from(&**bytes) })
             }

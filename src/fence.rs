@@ -81,7 +81,7 @@ impl Fences {
             let shared = Arc::clone(&shared);
             let fence = fence.clone();
             move || {
-                // Ways are tried on this thread, because a mount namespace belongs to the thread that enters it.
+                // Ways are tried on this thread and never leave it: a mount namespace belongs to the thread that enters it.
                 match fence.open_here() {
                     Ok(mut way) => {
                         let _ = told.send(Ok(way.name()));
@@ -155,6 +155,10 @@ impl Fences {
 
     /// Waits for a grace period that begins now. One that is under way ends before.
     pub(crate) fn wait(&mut self) -> Result<(), Error> {
+        // Relaxed: as in `drop`.
+        if self.alive.get().load(Ordering::Relaxed) == 0 {
+            return Err(Error::Forked);
+        }
         while self.begun != self.noticed {
             self.sleep();
             // Whether that one failed does not matter.
@@ -212,19 +216,17 @@ impl Drop for Fences {
 }
 
 impl Fence {
-    /// Opens something to wait for grace periods with, for whoever drives a [`Merge`](crate::Merge).
-    ///
-    /// [`Fence::Expedited`] moves the calling thread to a mount namespace of its own, with nothing in it: open and use it
-    /// on a thread that does nothing else.
+    /// Opens something to wait for grace periods with, for whoever drives a [`Merge`](crate::Merge). It has a thread of its
+    /// own, as a [`Reader`](crate::Reader)'s fence has: the calling thread stays in its mount namespace, whatever the fence.
     ///
     /// # Errors
-    /// [`Error::NoFence`] if none of the fence's ways is possible.
+    /// [`Error::NoFence`] if none of the fence's ways is possible; [`Error::System`] if there can be no thread.
     pub fn open(&self) -> Result<GracePeriods, Error> {
-        self.open_here().map_err(|tried| Error::NoFence { tried })
+        Fences::start(self).map(GracePeriods)
     }
 
-    /// Opens the first way that works, or says why none does.
-    fn open_here(&self) -> Result<GracePeriods, String> {
+    /// Opens the first way that works, to be used on the calling thread, or says why none does.
+    fn open_here(&self) -> Result<Way, String> {
         let named = |name: &'static str| move |errno: io::Error| format!("{name}: {errno}");
         let membarrier = || Grace::membarrier().map_err(named("membarrier"));
         let map = || Grace::map().map_err(named("array of maps"));
@@ -233,39 +235,53 @@ impl Fence {
             Self::Membarrier => membarrier(),
             Self::Map => map(),
             Self::Expedited { .. } => Grace::expedited().map_err(named("expedited (needs CAP_SYS_ADMIN)")),
-            Self::Custom(wait) => return Ok(GracePeriods(Way::Custom(Arc::clone(wait)))),
+            Self::Custom(wait) => return Ok(Way::Custom(Arc::clone(wait))),
         };
-        grace.map(|grace| GracePeriods(Way::Kernel(grace)))
+        grace.map(Way::Kernel)
     }
 }
 
-/// A way to wait for grace periods that works here. See [`Fence::open`].
-pub struct GracePeriods(Way);
-
-/// A grace period of the kernel's, or of the user's.
+/// A grace period of the kernel's, or of the user's. Not `Send`, because a [`Grace`] is not.
 enum Way {
     Kernel(Grace),
     Custom(Arc<dyn Fn() -> io::Result<()> + Send + Sync>),
 }
 
-impl GracePeriods {
-    /// Which way it is: "membarrier", "map", "expedited" or "custom".
-    pub fn name(&self) -> &'static str {
-        match &self.0 {
-            Way::Kernel(grace) => grace.name(),
-            Way::Custom(_) => "custom",
+impl Way {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Kernel(grace) => grace.name(),
+            Self::Custom(_) => "custom",
         }
     }
 
-    /// Waits for a grace period that begins now. Blocks, and cannot be interrupted.
+    fn wait(&mut self) -> io::Result<()> {
+        match self {
+            Self::Kernel(grace) => grace.wait(),
+            Self::Custom(wait) => wait(),
+        }
+    }
+}
+
+/// A way to wait for grace periods that works here. See [`Fence::open`].
+pub struct GracePeriods(Fences);
+
+impl GracePeriods {
+    /// Which way it is: "membarrier", "map", "expedited" or "custom".
+    pub fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    /// Waits for a grace period that begins now. Blocks, and cannot be interrupted. May be called on any thread.
     ///
     /// # Errors
-    /// What the kernel, or the function, says. Nothing is proven then.
+    /// What the kernel, or the function, says, or that the function panicked; in a forked child, that its thread is the
+    /// parent's. Nothing is proven then.
     pub fn wait(&mut self) -> io::Result<()> {
-        match &mut self.0 {
-            Way::Kernel(grace) => grace.wait(),
-            Way::Custom(wait) => wait(),
-        }
+        self.0.wait().map_err(|error| match error {
+            Error::Fence { errno } => errno,
+            other => io::Error::other(other),
+        })
     }
 }
 
@@ -276,7 +292,7 @@ impl fmt::Debug for GracePeriods {
 }
 
 /// The thread: waits for an order, then for a grace period, then says so.
-fn serve(shared: &Shared, way: &mut GracePeriods) {
+fn serve(shared: &Shared, way: &mut Way) {
     let mut ended = 0;
     loop {
         {

@@ -90,7 +90,8 @@ pub enum Fence {
     /// (`namespace_unlock`, `fs/namespace.c`). Takes some 30 µs, needs `CAP_SYS_ADMIN`.
     ///
     /// Only when asked for: it interrupts every CPU, shows up in audit logs as mounts, and leans on how the kernel is
-    /// built today.
+    /// built today. The namespace is that of a thread of the fence's own; no other thread is moved, and what is mounted
+    /// elsewhere can be unmounted.
     Expedited {
         /// The shortest time between the begins of two fences.
         every: Duration,
@@ -144,7 +145,12 @@ pub(crate) struct Frontier {
     /// The largest key that is let out before a report is made: `None` if none is to be made, `Some(None)` if nothing was
     /// seen.
     cap: Option<Option<u64>>,
-    /// The largest key that must be let out to make room in a ring.
+    /// The largest key found by the end of the look before the last, complete or not: whoever was published when it was found
+    /// is found by now.
+    settled: Option<u64>,
+    /// The largest key found by any look, complete or not.
+    found: Option<u64>,
+    /// The largest key that must be let out because memory or room is used up.
     pressed: Option<u64>,
     /// The smaller of the cap and the larger of the others: the largest key that may be yielded.
     limit: Option<u64>,
@@ -170,11 +176,21 @@ impl Frontier {
             Hold::Round => Rule::Round,
             Hold::None => Rule::None,
         };
-        Self { rule, seen: None, edge: None, cap: None, pressed: None, limit: None, fencing: None, fenced: None }
+        let (seen, edge, cap, settled, found, pressed) = Default::default();
+        let (limit, fencing, fenced) = Default::default();
+        Self { rule, seen, edge, cap, settled, found, pressed, limit, fencing, fenced }
     }
 
-    /// All heads were looked at: the largest key found, and a clock reading taken before the first head was loaded.
+    /// Some heads were looked at, or not all that lies before them. `largest` is the largest key found.
+    pub(crate) fn looked_in_part(&mut self, largest: Option<u64>) {
+        self.settled = self.found;
+        self.found = self.found.max(largest);
+    }
+
+    /// All heads were looked at: the largest key found, which is no later than the clock, and a clock reading taken before the
+    /// first head was loaded.
     pub(crate) fn looked(&mut self, largest: Option<u64>, now: u64) {
+        self.looked_in_part(largest);
         let before = self.seen;
         self.seen = self.seen.max(largest);
         let edge = match self.rule {
@@ -192,10 +208,19 @@ impl Frontier {
         self.limit = self.cap.map_or(edge, |cap| edge.min(cap));
     }
 
-    /// Lets keys out that are not proven yet, to make room.
-    pub(crate) fn press(&mut self, key: Option<u64>) {
-        self.pressed = self.pressed.max(key);
+    /// Lets keys out before the rule does, to make room: up to the one given, but nothing that was found only by the last look.
+    /// So what was published when the look before ended comes in order, and only what was still in flight then can be
+    /// late. False if another look would let out more.
+    pub(crate) fn press(&mut self, key: u64) -> bool {
+        self.pressed = self.pressed.max(Some(key).min(self.settled));
         self.limit();
+        self.pressed >= Some(key)
+    }
+
+    /// Whether a key that is admitted would not be, were there no need for room.
+    #[inline]
+    pub(crate) fn is_early(&self, key: u64) -> bool {
+        Some(key) > self.edge
     }
 
     /// Whether a key may be yielded.
@@ -224,11 +249,6 @@ impl Frontier {
     #[inline]
     pub(crate) fn class(&self, key: u64) -> Class {
         if matches!(self.rule, Rule::Fence) && Some(key) <= self.edge { Class::Proven } else { Class::Assumed }
-    }
-
-    /// Whether keys can be proven at all.
-    pub(crate) fn can_prove(&self) -> bool {
-        matches!(self.rule, Rule::Fence)
     }
 
     /// The largest key seen.
@@ -263,7 +283,8 @@ impl Frontier {
     pub(crate) fn wait(&self, key: u64, now: u64) -> Option<Duration> {
         match self.rule {
             Rule::Lag(lag) => Some(Duration::from_nanos(key.saturating_add(lag).saturating_sub(now))),
-            Rule::Round | Rule::None => Some(Duration::ZERO),
+            // Another look will do, unless it is from the future.
+            Rule::Round | Rule::None => (Some(key) <= self.seen).then_some(Duration::ZERO),
             Rule::Fence => None,
         }
     }
@@ -346,13 +367,30 @@ mod tests {
     fn what_is_pressed_out_is_assumed() {
         let mut frontier = Frontier::new(&Hold::FENCE);
         frontier.looked(Some(10), 0);
-        frontier.press(Some(5));
+        assert!(!frontier.press(5) && !frontier.admits(0), "found by this look only");
+        frontier.looked(Some(20), 0);
+        assert!(frontier.press(5));
         assert!(frontier.admits(5) && !frontier.admits(6));
-        assert_eq!(frontier.class(5), Class::Assumed);
+        assert_eq!((frontier.class(5), frontier.is_early(5)), (Class::Assumed, true));
+        assert!(!frontier.press(15));
+        assert!(frontier.admits(10) && !frontier.admits(11), "no more than the look before had found");
         assert!(frontier.begin_fence());
         frontier.end_fence();
         frontier.looked(None, 0);
-        assert_eq!((frontier.class(5), frontier.class(10)), (Class::Proven, Class::Proven));
+        assert_eq!((frontier.class(5), frontier.class(20)), (Class::Proven, Class::Proven));
+        assert!(!frontier.is_early(20) && frontier.is_early(21));
+    }
+
+    #[test]
+    fn a_look_in_part_moves_nothing_but_what_may_be_pressed_out() {
+        let mut frontier = Frontier::new(&Hold::None);
+        frontier.looked_in_part(Some(10));
+        assert!(!frontier.admits(0) && !frontier.press(10));
+        frontier.looked_in_part(Some(20));
+        assert!(frontier.press(10) && frontier.admits(10) && !frontier.admits(11));
+        assert_eq!(frontier.seen(), None);
+        frontier.looked(Some(30), 0);
+        assert!(frontier.admits(30));
     }
 
     #[test]

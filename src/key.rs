@@ -1,9 +1,10 @@
 //! Where a record's key is.
 
 use crate::clock::Clock;
+use crate::numbers::Numbers;
 use crate::record::Record;
 use crate::ring::Fault;
-use crate::sequence::{Numbers, Sequence, Unwrap};
+use crate::sequence::{Sequence, Unwrap};
 use std::fmt;
 
 /// The function behind [`Key::Fn`].
@@ -59,11 +60,13 @@ impl Key {
 pub(crate) struct Keys {
     key: Key,
     /// The clock that keys are read from, where that is known and can be read.
-    clock: Option<Clock>,
-    /// A reading of it: no key below can be from the future.
+    clock: Option<Latest>,
+    /// A reading of it.
     now: u64,
     /// How keys that wrap are counted on.
     unwrap: Option<Unwrap>,
+    /// Up to here keys that wrap may have been counted wrong.
+    astray: Option<u64>,
     /// The largest key so far, where nothing else says what a key can be. Times that no clock is known for are not compared.
     largest: Option<u64>,
     /// Where each CPU's own numbers are.
@@ -74,9 +77,41 @@ pub(crate) struct Keys {
 /// everything behind it late for ever.
 const LEAP: u64 = 1 << 62;
 
-/// How far a key may be ahead of the clock, in nanoseconds: much more than CPUs' clocks differ by, and no longer than a
-/// wrong key may be allowed to hold anything up.
-const SLACK: u64 = 1_000_000_000;
+/// How far a key may be ahead of a clock reading that was taken after the record had been found, in nanoseconds. Beyond, it
+/// is damage; up to here it is held until the clock has passed it.
+///
+/// CPUs' clocks differ by less: Linux gives a time stamp counter up that is off by some 100 µs (`WATCHDOG_MAX_SKEW`,
+/// `kernel/time/clocksource.c`), and what is seen are tens of nanoseconds. And a record that is held until its time must not
+/// hold its ring up for longer than a grace period takes.
+const SLACK: u64 = 1_000_000;
+
+/// The latest time that a clock can have shown.
+#[derive(Debug)]
+struct Latest {
+    clock: Clock,
+    /// The most that the clock was ever ahead of the time since boot, in nanoseconds: some clocks can be set back, and records
+    /// from before lie in the rings.
+    ahead: u64,
+}
+
+impl Latest {
+    fn of(clock: Clock) -> Option<Self> {
+        clock.now()?;
+        let mut latest = Self { clock, ahead: 0 };
+        latest.read();
+        Some(latest)
+    }
+
+    fn read(&mut self) -> u64 {
+        if !self.clock.can_be_set() {
+            return self.clock.now().unwrap_or(u64::MAX);
+        }
+        let since_boot = Clock::Boottime.now().unwrap_or(0);
+        let now = self.clock.now().unwrap_or(u64::MAX);
+        self.ahead = self.ahead.max(now.saturating_sub(since_boot));
+        since_boot.saturating_add(self.ahead)
+    }
+}
 
 impl Keys {
     /// `clock`: if keys are times, the clock they are from.
@@ -86,8 +121,8 @@ impl Keys {
             Key::Sequence(sequence) => Some(Unwrap::new(sequence.bits(), first.or(sequence.first()))),
             _ => None,
         };
-        let clock = clock.filter(|clock| clock.now().is_some());
-        Self { key, clock, now: 0, unwrap, largest: first, numbers }
+        let clock = clock.and_then(Latest::of);
+        Self { key, clock, now: 0, unwrap, astray: None, largest: first, numbers }
     }
 
     /// A key as the record has it.
@@ -104,6 +139,36 @@ impl Keys {
     /// The key under which a number that a record has is ordered.
     pub(crate) fn ordered(&mut self, number: u64) -> u64 {
         self.unwrap.as_mut().and_then(|unwrap| unwrap.unwrap(number)).unwrap_or(number)
+    }
+
+    /// Takes notice that so many numbers may have been drawn since the smallest that may still come. If that is more than the
+    /// counter can be told apart from itself by, nothing up to now is relied on, and counting begins anew. Says whether so.
+    pub(crate) fn drawn(&mut self, numbers: u64) -> bool {
+        let Some(unwrap) = self.unwrap.as_mut().filter(|unwrap| numbers >= unwrap.reach()) else { return false };
+        self.astray = Some(unwrap.go_astray());
+        true
+    }
+
+    /// Numbers are taken that follow others by nobody knows how many.
+    pub(crate) fn resume(&mut self) {
+        if let Some(unwrap) = self.unwrap.as_mut().filter(|unwrap| unwrap.bits() <= u32::BITS) {
+            unwrap.go_astray();
+        }
+    }
+
+    /// Whether a key is what it is taken for.
+    #[inline]
+    pub(crate) fn is_sure(&self, key: u64) -> bool {
+        self.astray.is_none_or(|astray| key > astray)
+    }
+
+    /// The largest key, but none that lies in the future.
+    pub(crate) fn until_now(&mut self, largest: Option<u64>) -> Option<u64> {
+        if self.clock.is_some() && largest > Some(self.now) {
+            self.read_clock();
+            return largest.min(Some(self.now));
+        }
+        largest
     }
 
     /// A record's number on its own CPU.
@@ -158,9 +223,13 @@ impl Keys {
     /// Reads the clock anew. The record lies before a head that was loaded already, so the reading is later than it.
     #[cold]
     fn check(&mut self, time: u64) -> Result<u64, Fault> {
-        let now = self.clock.and_then(Clock::now).unwrap_or(u64::MAX);
-        self.now = now;
+        self.read_clock();
+        let now = self.now;
         if time > now.saturating_add(SLACK) { Err(Fault::Time { time, now }) } else { Ok(time) }
+    }
+
+    fn read_clock(&mut self) {
+        self.now = self.clock.as_mut().map_or(u64::MAX, Latest::read);
     }
 }
 
@@ -177,21 +246,50 @@ impl fmt::Debug for Key {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{Key, Keys, SLACK};
+    use super::{Key, Keys, Latest, SLACK};
     use crate::clock::Clock;
     use crate::ring::Fault;
 
     #[test]
     fn a_time_that_has_not_come_yet_is_a_fault() {
-        let mut keys = Keys::new(Key::Time, Some(Clock::Monotonic), None, None);
-        let now = Clock::Monotonic.now().unwrap();
-        assert_eq!(keys.check(now), Ok(now));
-        assert_eq!(keys.check(now + SLACK / 2), Ok(now + SLACK / 2), "clocks may differ a little");
-        for wild in [now + 10 * SLACK, 1 << 63, u64::MAX] {
-            assert!(matches!(keys.check(wild), Err(Fault::Time { time, .. }) if time == wild));
+        for clock in [Clock::Monotonic, Clock::MonotonicRaw, Clock::Boottime, Clock::Realtime, Clock::Tai] {
+            let mut keys = Keys::new(Key::Time, Some(clock), None, None);
+            let now = clock.now().unwrap();
+            assert_eq!(keys.check(now), Ok(now));
+            assert_eq!(keys.check(now + SLACK / 2), Ok(now + SLACK / 2), "clocks may differ a little");
+            // As far ahead as the clock cannot have come meanwhile.
+            for wild in [now + 3_600_000_000_000, 1 << 63, u64::MAX] {
+                assert!(matches!(keys.check(wild), Err(Fault::Time { time, .. }) if time == wild), "{clock:?}");
+            }
+            assert!(keys.now >= now);
         }
-        assert!(keys.now >= now);
         // Where there is no clock, nothing can be said.
-        assert!(Keys::new(Key::Time, Some(Clock::Perf), None, None).clock.is_none());
+        let mut keys = Keys::new(Key::Time, Some(Clock::Perf), None, None);
+        assert!(keys.clock.is_none());
+        assert_eq!(keys.until_now(Some(u64::MAX)), Some(u64::MAX));
+    }
+
+    #[test]
+    fn no_key_counts_as_seen_before_its_time() {
+        let mut keys = Keys::new(Key::Time, Some(Clock::Monotonic), None, None);
+        assert_eq!(keys.until_now(None), None);
+        assert_eq!(keys.until_now(Some(5)), Some(5));
+        let future = Clock::Monotonic.now().unwrap() + 3_600_000_000_000;
+        let until = keys.until_now(Some(future)).unwrap();
+        assert!(until < future && until <= Clock::Monotonic.now().unwrap());
+        assert!(keys.until_now(Some(future)).unwrap() >= until, "time goes on");
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_leaves_older_times_valid() {
+        let mut latest = Latest::of(Clock::Realtime).unwrap();
+        let now = Clock::Realtime.now().unwrap();
+        // It was an hour ahead when it was read last.
+        latest.ahead += 3_600_000_000_000;
+        assert!(latest.read() >= now + 3_600_000_000_000);
+        // What cannot be set is what it is.
+        let mut latest = Latest::of(Clock::Monotonic).unwrap();
+        latest.ahead = u64::MAX / 2;
+        assert!(latest.read() <= Clock::Monotonic.now().unwrap());
     }
 }

@@ -1,27 +1,28 @@
 //! One ring's unyielded records in key order, and its tail in ring order.
 //!
-//! A ring is not sorted inside: whoever is interrupted between drawing its key and reserving its place in the ring finds
-//! the interrupt's record, with its larger key, before its own. So everything between the tail and the last seen head
-//! is indexed here, and a ring offers its smallest unyielded key rather than its oldest record. Where a ring is in order,
-//! an entry is pushed at one end and popped at the other, and nothing else happens.
+//! A ring is not sorted inside. A writer that is interrupted between drawing its key and reserving its place finds the
+//! interrupt's record, with its larger key, before its own. So everything between the tail and the last seen head is
+//! indexed here, and a ring offers its smallest unyielded key rather than its oldest record.
+//!
+//! The index is a run of slots in the order of the ring. A record whose key is not smaller than those before it stays in the
+//! run. Any other is *displaced*: it is kept beside the run, in key order, and its slot is only skipped. Displaced
+//! records have a smaller key than the slot before them, so they are yielded before that slot is; when the tail gets
+//! there, they are always done. So the tail is simply where the run begins.
 
+use crate::breaks::Break;
 use crate::hold::Class;
 use crate::key::Keys;
+use crate::numbers::{Numbers, Said};
 use crate::record::{Kind, Origin, Record};
 use crate::ring::{Bytes, Fault, Header, Ring};
-use crate::rings::Lane;
-use crate::sequence::{Break, Numbers, Said};
+use crate::rings::{Lane, Losses};
+use crate::run::{self, BLOCK, Pool, Run, Slot};
+use crate::steps::step;
+
 use binary_heap_plus::{BinaryHeap, MinComparator};
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::sync::Arc;
-
-/// What an entry stands for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Shape {
-    Record,
-    Lost,
-    Damage,
-}
 
 /// How an entry came by its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,39 +35,79 @@ pub(crate) enum Keyed {
     Never,
 }
 
+/// What the tag of an indexed header says. `NOTED` goes with any of the other three.
+const OWN: u8 = 0;
+const SKIPPED: u8 = 1;
+const BEFORE: u8 = 2;
+const NEVER: u8 = 3;
+const NOTED: u8 = 4;
+
 /// An indexed stretch of a ring. Its length was checked when it was indexed and is not read again (I4).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Entry {
     pub(crate) key: u64,
     pub(crate) position: u64,
-    /// As it was checked; `Header::NONE` for damage.
+    /// As it was checked, with a tag. Damage, and losses that nothing follows, have none but their length.
     header: Header,
-    pub(crate) len: u32,
-    pub(crate) shape: Shape,
-    pub(crate) keyed: Keyed,
-    /// Whether something may have to be said before it: numbers that are missing, or a number that breaks the sequence.
-    pub(crate) marked: bool,
 }
 
 impl Entry {
-    /// Whether it is a loss that nothing follows, which lies in no ring.
+    /// In place of an entry where there is none.
+    pub(crate) const NONE: Self = Self { key: 0, position: 0, header: Header::NONE };
+
+    /// Whether it is a record with a key of its own, and nothing is noted of it.
     #[inline]
-    fn is_trailing(&self) -> bool {
-        self.len == 0 && self.shape == Shape::Lost
+    pub(crate) fn is_plain(&self) -> bool {
+        self.header.tag() == OWN
     }
 
-    fn order(&self) -> (u64, u64) {
-        (self.key, self.position)
+    pub(crate) fn keyed(&self) -> Keyed {
+        match self.header.tag() & !NOTED {
+            OWN => Keyed::Own,
+            BEFORE => Keyed::Before,
+            _ => Keyed::Never,
+        }
     }
 
-    /// The record that an entry of that shape stands for.
+    fn is_noted(&self) -> bool {
+        self.header.tag() & NOTED != 0
+    }
+
+    /// Bytes that it stands for.
+    #[inline]
+    pub(crate) fn len(&self) -> u64 {
+        self.header.len()
+    }
+
+    /// The record that it stands for.
     #[inline]
     pub(crate) fn record<'a>(&self, bytes: Bytes<'a>, origin: &'a Arc<Origin>) -> Record<'a> {
-        Record::new(bytes, self.header, origin)
+        Record::new(bytes, self.header.tagged(OWN), origin)
     }
 }
 
-/// What only few entries need, kept aside by position.
+impl Ord for Entry {
+    fn cmp(&self, other: &Self) -> Ordering {
+        step();
+        (self.key, self.position).cmp(&(other.key, other.position))
+    }
+}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Entry {}
+
+/// What only few entries need, kept aside by position. An entry without a note is a record.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Note {
     /// Of a LOST record: what it says that was not told before, and the key of the record before it in its ring. Also of
@@ -78,6 +119,8 @@ pub(crate) enum Note {
     Fault(Fault),
     /// Of a record: its number is not the one that was expected.
     Break { how: Break, expected: u64, found: u64 },
+    /// Of a record: numbers before its own are missing, or were when it was indexed.
+    Hole,
 }
 
 /// A LOST record before its key is known.
@@ -89,6 +132,15 @@ struct Waiting {
     count: u64,
 }
 
+/// Where the smallest entry is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Run,
+    Displaced,
+    Rest,
+    Trailing,
+}
+
 /// Yielded bytes of a ring are published once they are this part of it, if nothing else publishes them before: the tail
 /// shares a cache line with the head that the kernel writes.
 const PUBLISH_PART: u64 = 8;
@@ -96,8 +148,14 @@ const PUBLISH_PART: u64 = 8;
 /// The longest record there is, in bytes: a ring with that much room has dropped nothing.
 const LONGEST: u64 = 1 << 16;
 
-/// How far back an entry out of order is put in place by shifting; beyond, the stretch is sorted at the end of the look.
-const REACH: usize = 64;
+/// How far back among the displaced a record is put in place by shifting. Beyond, it goes into a heap.
+const REACH: usize = 8;
+
+/// How many entries each list has room for from the begin.
+const ROOM: usize = 32;
+
+/// How many entries are made at once, at most: a LOST record's and that of the record it was written with.
+const PAIR: usize = 2;
 
 /// What became of a ring's records so far.
 #[derive(Debug, Clone, Copy, Default)]
@@ -106,7 +164,7 @@ pub(crate) struct Counts {
     pub(crate) indexed: u64,
     /// Records that were yielded.
     pub(crate) records: u64,
-    /// Of these, ones that were let out before they were proven because their ring was full.
+    /// Of these, ones that were let out before the hold rule would have, because memory or room was used up.
     pub(crate) early: u64,
     /// Looks at which the ring was fuller than its mark, and bytes that were copied out of it then.
     pub(crate) pressed: u64,
@@ -124,12 +182,18 @@ pub(crate) struct Counts {
 /// One ring's index.
 #[derive(Debug)]
 pub(crate) struct Lookahead {
-    /// INVARIANT: sorted by (key, position) after `settle`.
-    entries: VecDeque<Entry>,
-    /// Where a look had to leave the order: the smallest key out of place, and how many entries before it are sorted.
-    unsorted: Option<(u64, usize)>,
-    /// INVARIANT: sorted by position; one for each LOST and damage entry and for some records, `None` once that was
-    /// yielded, and never at either end then.
+    /// In the order of the ring. INVARIANT: keys of slots that are not skipped never decrease; the first slot is one of those.
+    run: Run,
+    /// Where the first slot begins, or the next will: everything before is yielded.
+    tail: u64,
+    /// The key of the last slot that is not skipped, if there is any.
+    back: u64,
+    /// INVARIANT: sorted. Each lies in a skipped slot, behind one that is not and has a larger key.
+    displaced: VecDeque<Entry>,
+    /// More of those, which came out of order among themselves.
+    rest: BinaryHeap<Entry, MinComparator>,
+    /// INVARIANT: sorted by position; one for each entry that is noted, `None` once that was yielded, and never at either
+    /// end then.
     notes: VecDeque<(u64, Option<Note>)>,
     /// A LOST record that waits for the record it was written with, which has its key.
     lost: Option<Waiting>,
@@ -139,21 +203,20 @@ pub(crate) struct Lookahead {
     largest: Option<u64>,
     /// Everything before it is indexed.
     cursor: u64,
-    /// Everything before it is yielded.
-    tail: u64,
     /// The tail at which yielded bytes are worth publishing.
     publish_at: u64,
-    /// Yielded stretches behind `tail`, as (begin, end).
-    done: BinaryHeap<(u64, u64), MinComparator>,
+    /// How many records can be indexed before the lists need more memory.
+    room: usize,
+    /// Entries that are not yielded.
+    held: usize,
     /// The head could not be right: nothing more is indexed until all is yielded.
     lost_head: bool,
-    /// What LOST records have told.
-    told: u64,
-    /// What was told of beyond, because the kernel counts it.
+    /// What was told of beyond LOST records, because the kernel counts it.
     foretold: u64,
-    /// Of that, what waits to be yielded behind everything else, and the key of the record before it. Not among the notes: the
-    /// next record, or damage, lies at its position.
-    trailing: Option<(u64, Option<u64>)>,
+    /// Of that, what waits to be yielded, and where: behind everything that was indexed then, in no ring.
+    trailing: Option<(Entry, u64, Option<u64>)>,
+    /// What LOST records have told since the last record with a number.
+    skipped: u64,
     /// Whether the ring was so full since some look that something may have been dropped, since the kernel was last asked.
     pub(crate) suspect: bool,
     /// The published tail at the last look.
@@ -162,6 +225,8 @@ pub(crate) struct Lookahead {
     pub(crate) numbers: Option<Numbers>,
     /// Bytes yielded, and before them those that are not ours.
     taken: u64,
+    /// Bytes of the longest record that was seen.
+    longest: u64,
     pub(crate) counts: Counts,
     /// Class and lateness of the record with a key that was yielded last, which those without one behind it share.
     pub(crate) yielded: (Class, u64),
@@ -171,38 +236,79 @@ impl Lookahead {
     /// From here on: what lies before was read by somebody else.
     pub(crate) fn new(tail: u64, numbers: Option<Numbers>) -> Self {
         Self {
-            entries: VecDeque::new(),
-            unsorted: None,
-            notes: VecDeque::new(),
+            run: Run::new(),
+            tail,
+            back: 0,
+            displaced: VecDeque::with_capacity(ROOM),
+            rest: BinaryHeap::with_capacity_min(ROOM),
+            notes: VecDeque::with_capacity(ROOM),
             lost: None,
             before: None,
             largest: None,
             cursor: tail,
-            tail,
             publish_at: tail,
-            done: BinaryHeap::new_min(),
+            room: 0,
+            held: 0,
             lost_head: false,
-            told: 0,
             foretold: 0,
             trailing: None,
+            skipped: 0,
             suspect: false,
             looked_tail: tail,
             numbers,
             taken: tail,
+            longest: 0,
             counts: Counts::default(),
             yielded: (Class::Assumed, 0),
         }
     }
 
+    /// The key of the smallest entry not yet yielded.
+    #[inline]
+    pub(crate) fn front_key(&self) -> Option<u64> {
+        self.front().map(|front| front.key)
+    }
+
     /// The smallest entry not yet yielded.
     #[inline]
-    pub(crate) fn front(&self) -> Option<&Entry> {
-        self.entries.front()
+    pub(crate) fn front(&self) -> Option<Entry> {
+        if self.is_in_order() { self.first() } else { self.at(self.place()?) }
+    }
+
+    /// Whether all there is, is in the run.
+    #[inline]
+    fn is_in_order(&self) -> bool {
+        self.displaced.is_empty() && self.rest.is_empty() && self.trailing.is_none()
+    }
+
+    /// What the first slot stands for.
+    #[inline]
+    fn first(&self) -> Option<Entry> {
+        self.run.front().map(|slot| Entry { key: slot.key, position: self.tail, header: slot.header })
+    }
+
+    /// The smallest entry of a place.
+    fn at(&self, place: Place) -> Option<Entry> {
+        match place {
+            Place::Run => self.first(),
+            Place::Displaced => self.displaced.front().copied(),
+            Place::Rest => self.rest.peek().copied(),
+            Place::Trailing => self.trailing.map(|(entry, ..)| entry),
+        }
+    }
+
+    /// Where the smallest entry is. Equal ones are damage and a loss behind it, in this order.
+    #[cold]
+    fn place(&self) -> Option<Place> {
+        let places = [Place::Run, Place::Displaced, Place::Rest, Place::Trailing];
+        let entries = places.into_iter().filter_map(|place| Some((self.at(place)?, place)));
+        entries.min_by_key(|(entry, _)| *entry).map(|(_, place)| place)
     }
 
     /// How many entries are held.
+    #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.entries.len()
+        self.held
     }
 
     /// Whether so much was yielded since the tail was published that the kernel should know.
@@ -221,64 +327,109 @@ impl Lookahead {
         self.publish_at = self.tail + lane.ring.size() / PUBLISH_PART;
     }
 
+    /// Everything before it is indexed.
+    pub(crate) fn cursor(&self) -> u64 {
+        self.cursor
+    }
+
     /// Bytes that were seen and are not yielded.
     pub(crate) fn unread(&self) -> u64 {
         self.cursor - self.taken
     }
 
+    /// Bytes of the longest record that was seen.
+    pub(crate) fn longest(&self) -> u64 {
+        self.longest
+    }
+
     /// What was noted of an entry.
     pub(crate) fn note(&self, entry: &Entry) -> Option<Note> {
-        if entry.is_trailing() {
-            return self.trailing.map(|(count, after)| Note::Lost { id: 0, count, after });
+        if !entry.is_noted() {
+            return None;
         }
-        self.note_at(entry.position)
+        // In no ring, so without a length: where it lies there may be the next record, or damage.
+        if let Some((trailing, count, after)) = self.trailing
+            && trailing == *entry
+            && self.place() == Some(Place::Trailing)
+        {
+            return Some(Note::Lost { id: 0, count, after });
+        }
+        self.notes[self.note_at(entry.position)?].1
     }
 
-    fn note_at(&self, position: u64) -> Option<Note> {
-        let at = self.notes.binary_search_by_key(&position, |(at, _)| *at).ok()?;
-        self.notes[at].1
+    fn note_at(&self, position: u64) -> Option<usize> {
+        let found = self.notes.binary_search_by_key(&position, |(at, _)| {
+            step();
+            *at
+        });
+        found.ok()
     }
 
-    /// Takes the smallest entry as yielded. The tail follows as far as all before it is yielded too.
+    /// Takes the smallest entry as yielded. The tail follows.
     #[inline]
-    pub(crate) fn take(&mut self) {
-        let Some(entry) = self.entries.pop_front() else { return };
-        if entry.is_trailing() {
-            self.trailing = None;
-            return;
+    pub(crate) fn take(&mut self, pool: &mut Pool) {
+        if self.is_in_order() {
+            self.take_first(pool);
+        } else {
+            self.take_other(pool);
         }
-        if entry.shape != Shape::Record {
-            self.forget(entry.position);
-            if entry.len == 0 {
-                return;
-            }
+    }
+
+    /// Takes the first slot, and those behind it that are only to be skipped.
+    #[inline]
+    fn take_first(&mut self, pool: &mut Pool) {
+        let Some(&Slot { header, .. }) = self.run.front() else { return };
+        if header.tag() & NOTED != 0 {
+            self.forget(self.tail);
         }
-        self.taken += u64::from(entry.len);
-        let end = entry.position + u64::from(entry.len);
-        if entry.position != self.tail {
-            self.done.push((entry.position, end));
-            return;
+        self.held -= 1;
+        self.taken += header.len();
+        self.pop(header, pool);
+        while let Some(&Slot { header, .. }) = self.run.front()
+            && header.tag() == SKIPPED
+        {
+            step();
+            self.pop(header, pool);
         }
-        self.tail = end;
-        while let Some(&(begin, end)) = self.done.peek() {
-            if begin != self.tail {
-                break;
-            }
-            self.tail = end;
-            self.done.pop();
-        }
+    }
+
+    #[inline]
+    fn pop(&mut self, header: Header, pool: &mut Pool) {
+        self.run.pop(pool);
+        self.tail += header.len();
     }
 
     #[cold]
+    #[inline(never)]
+    fn take_other(&mut self, pool: &mut Pool) {
+        let Some(place) = self.place() else { return };
+        let Some(entry) = self.at(place) else { return };
+        match place {
+            Place::Run => return self.take_first(pool),
+            Place::Displaced => drop(self.displaced.pop_front()),
+            Place::Rest => drop(self.rest.pop()),
+            Place::Trailing => self.trailing = None,
+        }
+        self.held -= 1;
+        self.taken += entry.len();
+        if entry.is_noted() && place != Place::Trailing {
+            self.forget(entry.position);
+        }
+    }
+
+    /// What was noted of an entry is told.
+    #[cold]
     pub(crate) fn forget(&mut self, position: u64) {
-        if let Ok(at) = self.notes.binary_search_by_key(&position, |(at, _)| *at) {
+        if let Some(at) = self.note_at(position) {
             self.notes[at].1 = None;
         }
         // Not removed from the middle: that would take as long as there are notes.
         while let Some((_, None)) = self.notes.front() {
+            step();
             self.notes.pop_front();
         }
         while let Some((_, None)) = self.notes.back() {
+            step();
             self.notes.pop_back();
         }
     }
@@ -288,15 +439,16 @@ impl Lookahead {
         self.largest
     }
 
-    /// Publishes the tail, loads the head and indexes what is new. Panics if the key function does; then
-    /// [`Lookahead::settle`] must be called before anything else.
-    pub(crate) fn look(&mut self, lane: &mut Lane, key: &mut Keys) {
+    /// Publishes the tail, loads the head and indexes what is new, using up to so many bytes of memory; some, if nothing is
+    /// held. Gives whether all was indexed. Panics if the key function does.
+    pub(crate) fn look(&mut self, lane: &mut Lane, keys: &mut Keys, pool: &mut Pool, most: usize) -> bool {
         self.publish(lane);
-        let Lane { ring, origin, .. } = lane;
+        let Lane { ring, origin, losses, .. } = lane;
+        losses.looked();
         let tail = std::mem::replace(&mut self.looked_tail, ring.tail());
         if self.lost_head {
-            if self.tail != self.cursor || !self.entries.is_empty() {
-                return;
+            if self.held > 0 {
+                return true;
             }
             ring.take_up();
             self.lost_head = false;
@@ -306,144 +458,199 @@ impl Lookahead {
         self.counts.most_used = self.counts.most_used.max(used);
         // It may have been full before what was yielded since the last look was given back.
         self.suspect |= ring.head() > tail && ring.head() - tail + LONGEST > ring.size();
-        self.index(ring, origin, key);
+        if !self.index(ring, origin, losses, keys, pool, most) {
+            return false;
+        }
         if let Err(fault) = head {
             self.lost_head = true;
-            self.damage(fault, self.cursor);
+            self.damage(fault, self.cursor, pool);
         }
-        self.settle();
+        true
     }
 
-    /// Indexes everything up to the ring's head.
-    fn index(&mut self, ring: &Ring, origin: &Arc<Origin>, key: &mut Keys) {
+    /// Indexes everything up to the ring's head, or as much as there is memory for.
+    fn index(
+        &mut self,
+        ring: &Ring,
+        origin: &Arc<Origin>,
+        losses: &mut Losses,
+        keys: &mut Keys,
+        pool: &mut Pool,
+        most: usize,
+    ) -> bool {
         while self.cursor < ring.head() {
+            // A LOST record and the record it was written with belong together.
+            if self.room == 0 && self.lost.is_none() && !self.make_room(pool, most) {
+                return false;
+            }
+            self.room = self.room.saturating_sub(1);
             let position = self.cursor;
             let record = match Record::at(ring, position, origin) {
                 Ok(record) => record,
                 Err((fault, end)) => {
-                    self.damage(fault, end);
+                    self.damage(fault, end, pool);
                     continue;
                 }
             };
             let header = record.header();
             let end = position + u64::from(header.size());
+            self.longest = self.longest.max(header.size().into());
             if record.kind() == Kind::LOST {
-                self.settle_lost(None);
-                let (id, count) = record.lost().unwrap_or_default();
-                self.lost = Some(Waiting { position, header, id, count });
-                self.cursor = end;
+                self.index_lost(&record, losses, pool);
                 continue;
             }
-            // The user's function may panic: nothing of this record is kept before it returns.
-            let own = match key.of(&record) {
+            // The user's functions may panic: nothing of this record is kept before they return.
+            let own = match keys.of(&record) {
                 Ok(own) => own,
                 Err(fault) => {
-                    self.damage(fault, end);
+                    self.damage(fault, end, pool);
                     continue;
                 }
             };
-            let number = key.number(&record);
-            self.settle_lost(own);
-            self.insert(position, header, u32::from(header.size()), Shape::Record, own);
-            if let Some(number) = number {
-                self.take_number(number, position);
-            }
+            let number = keys.number(&record);
+            self.settle_lost(own, pool);
+            let note = number.and_then(|number| self.take_number(number, position));
+            self.counts.indexed += 1;
+            self.counts.repaired += u64::from(own.is_some_and(|key| key < self.back) && self.run.len() > 0);
+            self.insert(position, header, own, note, pool);
             self.before = own.or(self.before);
             self.cursor = end;
             self.largest = self.largest.max(own);
         }
-        self.settle_lost(None);
+        self.settle_lost(None, pool);
+        true
     }
 
-    /// Takes the number of the record that was inserted last.
-    #[inline]
-    fn take_number(&mut self, number: u64, position: u64) {
-        let said = self.numbers.as_mut().map_or(Said::Well, |numbers| numbers.take(number, position, self.before));
-        if let Said::Break(how, expected) = said {
-            self.notes.push_back((position, Some(Note::Break { how, expected, found: number })));
-        }
-        if said != Said::Well {
-            self.mark(position);
-        }
-    }
-
-    /// Marks the entry that was inserted last.
+    /// Sees to memory for more entries. False if that would be more than there may be, unless nothing is held.
     #[cold]
-    fn mark(&mut self, position: u64) {
-        // Where its key put it: at the end, or not far from it.
-        if let Some(entry) = self.entries.iter_mut().rev().find(|entry| entry.position == position) {
-            entry.marked = true;
+    fn make_room(&mut self, pool: &mut Pool, most: usize) -> bool {
+        let new_run = self.run.free() < PAIR;
+        let lists = self.lists();
+        // While a list grows, both the old and the new one are there.
+        let growing = lists.into_iter().filter(List::is_full).map(|list| list.grown() * list.each).sum::<usize>()
+            + if new_run && self.run.len() > 0 { BLOCK } else { 0 };
+        if self.memory() + growing + pool.memory() > most {
+            pool.clear();
+            if self.held > 0 && self.memory() + growing > most {
+                return false;
+            }
+        }
+        let [displaced, rest, notes, holes] = lists;
+        let more = |list: List| list.grown() - list.len;
+        self.displaced.reserve_exact(more(displaced));
+        self.rest.reserve_exact(more(rest));
+        self.notes.reserve_exact(more(notes));
+        if let Some(numbers) = &mut self.numbers {
+            numbers.grow(holes.grown());
+        }
+        let run = if new_run { BLOCK / size_of::<Slot>() } else { self.run.free() };
+        let room = self.lists().into_iter().map(|list| list.capacity - list.len).fold(run, usize::min);
+        self.room = room / PAIR;
+        true
+    }
+
+    /// What grows as records are indexed, besides the run.
+    fn lists(&self) -> [List; 4] {
+        let (len, capacity, each) = self.numbers.as_ref().map_or((0, usize::MAX, 0), Numbers::list);
+        [
+            List { len: self.displaced.len(), capacity: self.displaced.capacity(), each: size_of::<Entry>() },
+            List { len: self.rest.len(), capacity: self.rest.capacity(), each: size_of::<Entry>() },
+            List { len: self.notes.len(), capacity: self.notes.capacity(), each: size_of::<(u64, Option<Note>)>() },
+            List { len, capacity, each },
+        ]
+    }
+
+    /// Bytes that holding takes, copies apart, beyond what every ring has from the begin.
+    pub(crate) fn memory(&self) -> usize {
+        let lists = self.lists().into_iter().map(|list| list.capacity.saturating_sub(ROOM) * list.each);
+        let pieces = self.numbers.as_ref().map_or(0, Numbers::pieces);
+        self.run.memory().saturating_sub(run::FIXED) + lists.sum::<usize>() + pieces
+    }
+
+    /// Gives memory back that is not needed now.
+    pub(crate) fn shrink(&mut self) {
+        self.run.shrink();
+        self.displaced.shrink_to(ROOM);
+        self.rest.shrink_to(ROOM);
+        self.notes.shrink_to(ROOM);
+        if let Some(numbers) = &mut self.numbers {
+            numbers.shrink();
+        }
+        self.room = 0;
+    }
+
+    /// Takes the number of the record at a position. Gives what is to be noted of the record.
+    #[inline]
+    fn take_number(&mut self, number: u64, position: u64) -> Option<Note> {
+        let lost = std::mem::take(&mut self.skipped);
+        match self.numbers.as_mut()?.take(number, position, self.before, lost) {
+            Said::Well => None,
+            Said::Hole => Some(Note::Hole),
+            Said::Break(how, expected) => Some(Note::Break { how, expected, found: number }),
         }
     }
 
-    /// What is to be said before the front entry was said: whether there is more.
-    pub(crate) fn said(&mut self) {
-        let Some(position) = self.entries.front().map(|front| front.position) else { return };
-        let gap = self.numbers.as_ref().is_some_and(|numbers| numbers.gap(position).is_some());
-        let marked = gap || matches!(self.note_at(position), Some(Note::Break { .. }));
-        if let Some(front) = self.entries.front_mut() {
-            front.marked = marked;
+    /// Checks what a LOST record says, and lets it wait for the record that it was written with.
+    #[cold]
+    fn index_lost(&mut self, record: &Record<'_>, losses: &mut Losses, pool: &mut Pool) {
+        let header = record.header();
+        let end = self.cursor + u64::from(header.size());
+        let (id, count) = record.lost().unwrap_or_default();
+        if let Err(fault) = losses.tell(count) {
+            return self.damage(fault, end, pool);
         }
+        self.settle_lost(None, pool);
+        self.skipped = self.skipped.saturating_add(count);
+        self.lost = Some(Waiting { position: self.cursor, header, id, count });
+        self.cursor = end;
     }
 
     /// Places a waiting LOST record right before the record it was written with.
     #[inline]
-    fn settle_lost(&mut self, key: Option<u64>) {
+    fn settle_lost(&mut self, key: Option<u64>, pool: &mut Pool) {
         if let Some(Waiting { position, header, id, count }) = self.lost.take() {
             let untold = self.untold(count);
             let told = untold == 0 && count > 0;
-            let lost = Note::Lost { id, count: untold, after: self.before };
-            self.notes.push_back((position, Some(if told { Note::Told } else { lost })));
-            self.insert(position, header, u32::from(header.size()), Shape::Lost, key);
-            if told {
-                self.mark(position);
-            }
+            let note = if told { Note::Told } else { Note::Lost { id, count: untold, after: self.before } };
+            self.insert(position, header, key, Some(note), pool);
         }
     }
 
     /// Of what a LOST record says: what no event has told yet.
     #[cold]
     fn untold(&mut self, count: u64) -> u64 {
-        self.told = self.told.saturating_add(count);
         // What waits to be told of is told now.
-        if let Some((waiting, _)) = self.trailing.take() {
+        if let Some((_, waiting, _)) = self.trailing.take() {
+            self.held -= 1;
             self.foretold -= waiting;
-            if let Some(at) = self.entries.iter().rposition(Entry::is_trailing) {
-                self.entries.remove(at);
-            }
         }
         let covered = count.min(self.foretold);
         self.foretold -= covered;
         count - covered
     }
 
-    /// Takes notice of how many records the kernel has dropped in all: what no LOST record has told yet becomes an event
-    /// behind everything that is held. Call it after a look.
-    pub(crate) fn dropped(&mut self, total: u64) {
+    /// Takes notice of how many records the kernel has dropped in all, of which LOST records have told some: what no event has
+    /// told yet becomes one behind everything that is held. Call it after a look.
+    pub(crate) fn dropped(&mut self, total: u64, told: u64) {
         self.suspect = false;
-        let new = total.saturating_sub(self.told.saturating_add(self.foretold));
+        let new = total.saturating_sub(told.saturating_add(self.foretold));
         if new == 0 {
             return;
         }
         self.foretold += new;
-        if let Some((waiting, _)) = &mut self.trailing {
+        if let Some((_, waiting, _)) = &mut self.trailing {
             *waiting += new;
-        } else {
-            self.trailing = Some((new, self.before));
-            self.insert(self.cursor, Header::NONE, 0, Shape::Lost, None);
+            return;
         }
+        let (key, tag) = self.before.map_or((0, NEVER), |key| (key, BEFORE));
+        let header = Header::of_stretch(0).tagged(tag | NOTED);
+        self.trailing = Some((Entry { key, position: self.cursor, header }, new, self.before));
+        self.held += 1;
     }
 
-    /// What was dropped, as far as it is known: `total` is what the kernel says, if it does. And what of it no event has told.
-    pub(crate) fn lost(&self, total: Option<u64>) -> (u64, u64) {
-        let known = self.told.saturating_add(self.foretold);
-        let lost = total.unwrap_or(0).max(known);
-        (lost, lost.saturating_sub(self.counts.lost))
-    }
-
-    /// What LOST records have told.
-    pub(crate) fn told(&self) -> u64 {
-        self.told
+    /// What events have told of beyond LOST records, or will.
+    pub(crate) fn foretold(&self) -> u64 {
+        self.foretold
     }
 
     /// Records that are held.
@@ -451,62 +658,177 @@ impl Lookahead {
         self.counts.indexed - self.counts.records
     }
 
-    /// The largest key among what lies before a position.
+    /// The largest key among what lies before a position. Takes as long as there is.
     pub(crate) fn largest_before(&self, position: u64) -> Option<u64> {
-        self.entries.iter().filter(|entry| entry.position < position).map(|entry| entry.key).max()
+        let mut begin = self.tail;
+        let before = self.run.iter().take_while(|slot| {
+            let is_before = begin < position;
+            begin += slot.header.len();
+            is_before
+        });
+        // Those that are skipped have smaller keys than the one before them.
+        before.filter(|slot| slot.header.tag() != SKIPPED).last().map(|slot| slot.key)
+    }
+
+    /// The largest key of those that came in order, which none of the others exceeds; `None` if nothing is held.
+    pub(crate) fn back(&self) -> Option<u64> {
+        (self.run.len() > 0).then_some(self.back)
+    }
+
+    /// Keys that part what is held into pieces of about the same length, the largest included.
+    pub(crate) fn marks(&self) -> impl Iterator<Item = u64> {
+        self.run.firsts().skip(1).map(|slot| slot.key).chain(self.back())
     }
 
     /// Gives up the bytes from the cursor to `end`.
     #[cold]
-    fn damage(&mut self, fault: Fault, end: u64) {
-        self.settle_lost(None);
-        self.notes.push_back((self.cursor, Some(Note::Fault(fault))));
-        self.insert(self.cursor, Header::NONE, (end - self.cursor) as u32, Shape::Damage, None);
+    fn damage(&mut self, fault: Fault, end: u64, pool: &mut Pool) {
+        self.settle_lost(None, pool);
+        let header = Header::of_stretch((end - self.cursor) as u32);
+        self.insert(self.cursor, header, None, Some(Note::Fault(fault)), pool);
         self.cursor = end;
     }
 
     #[inline]
-    fn insert(&mut self, position: u64, header: Header, len: u32, shape: Shape, own: Option<u64>) {
-        let (key, keyed) = match (own, self.before) {
-            (Some(key), _) => (key, Keyed::Own),
-            (None, Some(key)) => (key, Keyed::Before),
-            (None, None) => (0, Keyed::Never),
+    fn insert(&mut self, position: u64, header: Header, own: Option<u64>, note: Option<Note>, pool: &mut Pool) {
+        let (key, tag) = match (own, self.before) {
+            (Some(key), _) => (key, OWN),
+            (None, Some(key)) => (key, BEFORE),
+            (None, None) => (0, NEVER),
         };
-        let in_order = self.entries.back().is_none_or(|last| last.key <= key);
-        self.counts.indexed += u64::from(shape == Shape::Record);
-        self.entries.push_back(Entry { key, position, header, len, shape, keyed, marked: false });
-        if !in_order {
-            self.repair();
+        let tag = match note {
+            None => tag,
+            Some(note) => {
+                self.notes.push_back((position, Some(note)));
+                tag | NOTED
+            }
+        };
+        let header = header.tagged(tag);
+        self.held += 1;
+        if self.run.len() > 0 && key < self.back {
+            return self.displace(Entry { key, position, header }, pool);
         }
+        self.back = key;
+        self.run.push(Slot { key, header }, pool);
     }
 
-    /// Puts the entry that was pushed last where its key belongs, or remembers that it must be.
+    /// Puts an entry whose key is smaller than one before it where it belongs: beside the run.
     #[cold]
-    fn repair(&mut self) {
-        let Some(entry) = self.entries.pop_back() else { return };
-        if entry.shape == Shape::Record {
-            self.counts.repaired += 1;
-        }
-        let mut place = self.entries.len();
-        if let Some((smallest, _)) = &mut self.unsorted {
-            *smallest = entry.key.min(*smallest);
+    #[inline(never)]
+    fn displace(&mut self, entry: Entry, pool: &mut Pool) {
+        self.run.push(Slot { key: self.back, header: entry.header.tagged(SKIPPED) }, pool);
+        let larger = self.displaced.iter().rev().take(REACH).take_while(|other| **other > entry).count();
+        if larger < REACH {
+            self.displaced.insert(self.displaced.len() - larger, entry);
         } else {
-            let larger = self.entries.iter().rev().take(REACH).take_while(|other| other.key > entry.key).count();
-            if larger < REACH {
-                place -= larger;
-            } else {
-                self.unsorted = Some((entry.key, place));
+            self.rest.push(entry);
+        }
+    }
+}
+
+/// A list that grows.
+#[derive(Debug, Clone, Copy)]
+struct List {
+    len: usize,
+    capacity: usize,
+    /// Bytes of an element.
+    each: usize,
+}
+
+impl List {
+    fn is_full(&self) -> bool {
+        self.capacity - self.len < PAIR
+    }
+
+    /// For how many elements there will be room.
+    fn grown(&self) -> usize {
+        if self.is_full() { self.capacity + self.capacity / 2 } else { self.capacity }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::key::Key;
+    use crate::record::Layout;
+    use crate::sequence::Sequence;
+    use crate::sim::Kernel;
+    use crate::steps;
+
+    /// A ring's records and what they cost: the most steps for a look, or for taking, divided by how many records were indexed, or
+    /// records and gaps taken.
+    fn dearest(records: u64, each_look: u64, record: impl Fn(u64) -> (u64, u64)) -> (u64, Lookahead) {
+        let kernel = Kernel::with(&[0], 64 << 20, Layout::new(4 | 1024, true, 0));
+        let mut rings = kernel.take_rings();
+        let lane = &mut rings.lanes[0];
+        let mut keys = Keys::new(Key::Time, None, Some(Sequence::u64(0)), None);
+        let mut pool = Pool::default();
+        let mut lookahead = Lookahead::new(0, keys.new_numbers());
+        let mut most = 0;
+        for n in 0..records {
+            let (time, number) = record(n);
+            if n % 100 == 50 {
+                kernel.lose(0, 1);
+            }
+            assert!(kernel.emit(0, time, &number.to_ne_bytes()));
+            if n % each_look == each_look - 1 {
+                let (steps, whole) = steps::count(|| lookahead.look(lane, &mut keys, &mut pool, usize::MAX));
+                assert!(whole);
+                most = most.max(steps / each_look);
             }
         }
-        self.entries.insert(place, entry);
+        let held = lookahead.len() as u64;
+        let (mut last, mut left) = (0, held);
+        while left > 0 {
+            let batch = left.min(1000);
+            let (steps, taken) = steps::count(|| {
+                let mut taken = batch;
+                for _ in 0..batch {
+                    let front = lookahead.front().unwrap();
+                    assert!(front.key >= last);
+                    last = front.key;
+                    if let Some(numbers) = &mut lookahead.numbers {
+                        while numbers.gap(front.position).is_some() {
+                            numbers.declare(front.position);
+                            taken += 1;
+                        }
+                    }
+                    lookahead.take(&mut pool);
+                }
+                taken
+            });
+            most = most.max(steps / taken);
+            left -= batch;
+        }
+        (most, lookahead)
     }
 
-    /// Ends a look: puts in order what `repair` left. Bounded work, whatever keys a ring holds.
-    pub(crate) fn settle(&mut self) {
-        if let Some((smallest, sorted)) = self.unsorted.take() {
-            let entries = self.entries.make_contiguous();
-            let from = entries[..sorted].partition_point(|entry| entry.key <= smallest);
-            entries[from..].sort_unstable_by_key(Entry::order);
+    /// What a record costs does not grow with what is held, but for a logarithm, whatever its key and its number.
+    #[test]
+    fn the_worst_records_cost_no_more_the_more_are_held() {
+        type Load = fn(u64) -> (u64, u64);
+        let loads: [(&str, Load); 10] = [
+            ("in order", |n| (n, n)),
+            ("backwards", |n| ((1 << 40) - n, n)),
+            ("one from far ahead, and all the rest behind it", |n| if n == 0 { (1 << 40, 0) } else { (n, n) }),
+            ("noise", |n| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20, n)),
+            ("each second far back", |n| (if n % 2 == 0 { n } else { n / 3 }, n)),
+            ("far back, then further", |n| (if n < 50_000 { n + n % 2 * 100_000 } else { 1 }, n)),
+            ("saws of a thousand", |n| (n / 1000 * 1000 + 999 - n % 1000, n)),
+            ("every second number missing", |n| (n, 2 * n)),
+            ("holes that fill from the middle", |n| (n, if n < 50_000 { 3 * n } else { 3 * (n - 50_000) + 1 })),
+            ("one hole that is cut to pieces", |n| {
+                (n, if n == 1 { 1 << 30 } else { 2 * (n.wrapping_mul(40_503) % 65_536) })
+            }),
+        ];
+        for (name, load) in loads {
+            for each_look in [100, 10_000] {
+                let (few, _) = dearest(2_000, 100, load);
+                let (many, lookahead) = dearest(100_000, each_look, load);
+                // log2(100,000) is 17; a few binary searches and a heap. What is worse grows with the records themselves.
+                assert!(many <= 150, "{name}: {many} steps a record with 100,000 held, {few} with 2,000");
+                assert_eq!((lookahead.len(), lookahead.notes.len()), (0, 0));
+            }
         }
     }
 }

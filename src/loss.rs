@@ -10,6 +10,10 @@ pub struct Account {
     pub cpu: Option<u32>,
     /// Records yielded.
     pub yielded: u64,
+    /// Of these, records that were let out before their hold rule would have ([`Unproven`](crate::Unproven)).
+    pub early: u64,
+    /// Of these, records that were late.
+    pub late: u64,
     /// Records that were seen and are not yielded yet.
     pub held: u64,
     /// Records that the kernel dropped: a full ring, paused output, or records that can never fit. Those that did not fit an
@@ -29,12 +33,17 @@ pub struct Account {
     /// Of these, more than LOST records account for: outputs that failed in another way than for lack of room, damage, or
     /// numbers drawn and not written. Where records without numbers share the ring, their losses account for numbers too.
     pub unexplained: u64,
+    /// How often so many numbers were lost at once that a counter as narrow as this one cannot say which
+    /// ([`Break::Ambiguous`](crate::Break::Ambiguous)).
+    pub ambiguous: u64,
 }
 
 impl Account {
     /// An account of nothing.
     pub(crate) fn new(cpu: Option<u32>) -> Self {
-        Self { cpu, yielded: 0, held: 0, lost: 0, untold: 0, exact: true, damaged: 0, missing: 0, unexplained: 0 }
+        let (yielded, early, late, held, lost, untold) = Default::default();
+        let (damaged, missing, unexplained, ambiguous) = Default::default();
+        Self { cpu, yielded, early, late, held, lost, untold, exact: true, damaged, missing, unexplained, ambiguous }
     }
 
     /// How many records were written, or would have been had there been room: the sum of what became of them.
@@ -42,9 +51,15 @@ impl Account {
         self.yielded.saturating_add(self.held).saturating_add(self.lost)
     }
 
-    /// Whether every number that is missing is accounted for, and nothing was given up.
+    /// Whether every number that is missing is accounted for, and nothing was given up. Records that the kernel dropped are
+    /// accounted for; whether any were, [`Account::is_complete`] says.
     pub fn is_balanced(&self) -> bool {
-        self.unexplained == 0 && self.damaged == 0
+        self.unexplained == 0 && self.damaged == 0 && self.ambiguous == 0
+    }
+
+    /// Whether all that was written was yielded or is held: nothing was lost, is missing, or was given up.
+    pub fn is_complete(&self) -> bool {
+        self.lost == 0 && self.missing == 0 && self.is_balanced()
     }
 
     /// The same, knowing from elsewhere of so many outputs that failed without the kernel's counting them: what the programs
@@ -58,12 +73,15 @@ impl Account {
     fn add(&mut self, other: &Self) {
         for (sum, more) in [
             (&mut self.yielded, other.yielded),
+            (&mut self.early, other.early),
+            (&mut self.late, other.late),
             (&mut self.held, other.held),
             (&mut self.lost, other.lost),
             (&mut self.untold, other.untold),
             (&mut self.damaged, other.damaged),
             (&mut self.missing, other.missing),
             (&mut self.unexplained, other.unexplained),
+            (&mut self.ambiguous, other.ambiguous),
         ] {
             *sum = sum.saturating_add(more);
         }
@@ -77,15 +95,32 @@ impl fmt::Display for Account {
             Some(cpu) => write!(f, "CPU {cpu}: ")?,
             None => f.write_str("all: ")?,
         }
-        let Self { yielded, held, lost, untold, damaged, missing, unexplained, .. } = self;
+        let Self { yielded, early, late, held, lost, untold, damaged, missing, unexplained, ambiguous, .. } = self;
         let about = if self.exact { "" } else { "at least " };
-        let balance = if self.is_balanced() { "balanced" } else { "NOT BALANCED" };
-        write!(
-            f,
-            "written {about}{} = yielded {yielded} + held {held} + lost {about}{lost} (untold {untold}); missing {missing}, \
-             unexplained {unexplained}, damaged {damaged}; {balance}",
-            self.written()
-        )
+        write!(f, "{about}{} written: {yielded} yielded ({early} unproven, {late} late), {held} held", self.written())?;
+        if self.is_complete() {
+            return f.write_str(if self.exact { "; nothing is missing" } else { "; nothing is known to be missing" });
+        }
+        write!(f, ", {about}{lost} LOST by the kernel ({untold} not told yet)")?;
+        if *missing > 0 {
+            write!(f, ", {missing} numbers missing")?;
+        }
+        if self.is_balanced() {
+            return f.write_str("; INCOMPLETE, but all of that is accounted for");
+        }
+        f.write_str("; INCOMPLETE, and NOT ACCOUNTED FOR: ")?;
+        let mut separator = "";
+        for (count, what) in [
+            (unexplained, "missing numbers that no loss explains"),
+            (damaged, "damaged stretches"),
+            (ambiguous, "times that so much was lost that the numbers do not say how much"),
+        ] {
+            if *count > 0 {
+                write!(f, "{separator}{count} {what}")?;
+                separator = ", ";
+            }
+        }
+        Ok(())
     }
 }
 
@@ -106,8 +141,11 @@ pub struct Ledger {
     pub accounts: Vec<Account>,
     /// Numbers of the whole machine that were declared missing: nobody knows from which CPU ([`Hold::Dense`](crate::Hold)).
     pub missing: u64,
-    /// Of these, ones that LOST records do not account for.
+    /// Of these, ones that losses do not account for.
     pub unexplained: u64,
+    /// How often so many numbers of the whole machine were unread or lost that a counter as narrow as this one cannot say which
+    /// ([`Break::Ambiguous`](crate::Break::Ambiguous)).
+    pub ambiguous: u64,
 }
 
 impl Ledger {
@@ -117,12 +155,18 @@ impl Ledger {
         self.accounts.iter().for_each(|account| total.add(account));
         total.missing = total.missing.saturating_add(self.missing);
         total.unexplained = total.unexplained.saturating_add(self.unexplained);
+        total.ambiguous = total.ambiguous.saturating_add(self.ambiguous);
         total
     }
 
     /// Whether each account is balanced, and nothing is missing from the whole machine that is not accounted for.
     pub fn is_balanced(&self) -> bool {
-        self.unexplained == 0 && self.accounts.iter().all(Account::is_balanced)
+        self.unexplained == 0 && self.ambiguous == 0 && self.accounts.iter().all(Account::is_balanced)
+    }
+
+    /// Whether all that was written was yielded or is held: nothing was lost, is missing, or was given up.
+    pub fn is_complete(&self) -> bool {
+        self.missing == 0 && self.is_balanced() && self.accounts.iter().all(Account::is_complete)
     }
 
     /// Adds a ring to the account of its CPU.

@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::plan::{Plan, Planned, RingOptions};
 use crate::record::{Origin, Sources};
 use crate::ring::Ring;
-use crate::rings::{Lane, Losses, Rings};
+use crate::rings::{Counter, Lane, Rings};
 use crate::sys::machine::{self, CpuEvents, CpuList, OnlineCpus};
 use crate::sys::perf;
 use perf_event_open_sys::bindings::{PERF_COUNT_SW_DUMMY, PERF_TYPE_SOFTWARE, perf_event_attr};
@@ -28,9 +28,11 @@ impl RingOptions {
     /// If anything fails, what was opened is closed again.
     ///
     /// # Errors
-    /// Whatever the kernel refuses, with what would help: see [`Error`]. [`Error::Size`] for a size of zero or more than
-    /// 2 GiB, [`Error::Wakeup`] for a wake-up that would never come, [`Error::NoSuchCpu`] if the machine can never have a
-    /// CPU that is asked for, [`Error::Offline`] if none of them is online.
+    /// Whatever the kernel refuses, with what would help: see [`Error`]. What it takes and could never be read:
+    /// [`Error::Silent`] for an event that writes nothing, [`Error::SharedSlot`] and [`Error::SameMap`] for a slot that two events
+    /// are to be put into, [`Error::ArrayTooSmall`] for a CPU without a slot, [`Error::Wakeup`] for a wake-up that would never come.
+    /// [`Error::Pointer`] for an attribute with a pointer in it, [`Error::Size`] for a size of zero or more than 2 GiB,
+    /// [`Error::NoSuchCpu`] if the machine can never have a CPU that is asked for, [`Error::Offline`] if none of them is online.
     pub fn open(self) -> Result<Rings, Error> {
         open(Plan::new(self, false)?)
     }
@@ -52,7 +54,7 @@ pub(crate) fn open(plan: Plan) -> Result<Rings, Error> {
     if let Some(&cpu) = cpus.iter().find(|cpu| **cpu > last) {
         return Err(Error::NoSuchCpu { cpu, last });
     }
-    plan.check_slots(&cpus)?;
+    plan.check_slots(&cpus, std::iter::empty())?;
     // Closes whatever is in it if something fails: slots are emptied first, then rings unmapped, then events closed.
     let mut rings = Rings::empty(plan.clock);
     let mut outlets = Vec::new();
@@ -105,8 +107,8 @@ fn open_cpu(plan: &Plan, cpu: u32, cpus: usize) -> Result<Option<Arrival>, Error
     let ring = map(plan, cpu, Arc::clone(&owner), cpus)?;
     let (outlets, sources) = join(plan, cpu, events, &owner)?;
     let losses = match plan.tells_losses() {
-        true => Losses::Events { events: outlets.iter().map(|outlet| Arc::clone(&outlet.event)).collect(), before: 0 },
-        false => Losses::Unknown,
+        true => Counter::Events { events: outlets.iter().map(|outlet| Arc::clone(&outlet.event)).collect(), before: 0 },
+        false => Counter::Unknown,
     };
     let lane = Lane::new(ring, Origin::new(cpu, plan.layout, sources), losses);
     let station = Station { cpu, owner: Arc::clone(&owner), first: Arc::clone(&owner), online: true, suspect: false };
@@ -116,12 +118,12 @@ fn open_cpu(plan: &Plan, cpu: u32, cpus: usize) -> Result<Option<Arrival>, Error
 /// Opens all events of one CPU; `None` if it is offline.
 fn open_events(plan: &Plan, cpu: u32, cpus: usize) -> Result<Option<Vec<Arc<OwnedFd>>>, Error> {
     let mut opened = Vec::new();
-    for Planned { name, attr, .. } in &plan.events {
-        match perf::open(attr, -1, cpu) {
+    for Planned { name, attr, target, .. } in &plan.events {
+        match perf::open(attr, target.as_deref(), -1, cpu) {
             Ok(event) => opened.push(Arc::new(event)),
             Err(errno) if errno.raw_os_error() == Some(libc::ENODEV) => return Ok(None),
             Err(errno) => {
-                let cure = cure::open(&errno, attr, cpus * plan.events.len());
+                let cure = cure::open(&errno, attr, target.as_deref(), cpus * plan.events.len());
                 return Err(Error::Open { cpu, event: name.as_ref().into(), errno, cure });
             }
         }
@@ -163,7 +165,7 @@ fn join(
             perf::set_output(event.as_fd(), owner.as_fd()).map_err(control("redirect"))?;
         }
         sources.push((perf::id(event.as_fd()).map_err(control("identify"))?, index));
-        let slot = planned.map.as_ref().map(|map| Slot { map: Arc::clone(map), index: (plan.slot)(cpu) });
+        let slot = planned.map.as_ref().map(|map| Slot { map: Arc::clone(&map.fd), index: (plan.slot)(cpu) });
         outlets.push(Outlet { cpu, name: Arc::clone(&planned.name), event, slot, set: false });
     }
     Ok((outlets, sources))
@@ -263,7 +265,8 @@ impl Watch {
 
     /// Opens the ring of a CPU that never had one.
     fn open(&mut self, cpu: u32, at: usize, control: &Control, new: &mut Vec<Lane>, cpus: usize) -> Result<(), Error> {
-        self.plan.check_slots(&[cpu])?;
+        // Also those of CPUs that are offline now and may come back.
+        self.plan.check_slots(&[cpu], self.stations.iter().map(|station| station.cpu))?;
         // Gone again, perhaps: then there is nothing to open.
         let Some(Arrival { lane, gate, outlets, station }) = open_cpu(&self.plan, cpu, cpus)? else { return Ok(()) };
         let mut events = control.outlets();
@@ -299,7 +302,7 @@ impl Station {
         events.stop(self.cpu);
         lane.losses.change(new);
         events.start(outlets)?;
-        lane.origin = Arc::new(lane.origin.with(sources));
+        lane.origin = Arc::new(lane.origin.with(sources, lane.ring.written(), lane.oldest()));
         self.first = first;
         self.online = true;
         Ok(())

@@ -1,7 +1,9 @@
 //! How a stream is put in order: what a user decides.
 
+use crate::error::Error;
 use crate::hold::Hold;
 use crate::key::Key;
+use crate::rings::Lane;
 use crate::sequence::Sequence;
 
 /// How a stream is put in order.
@@ -17,36 +19,69 @@ pub struct Order {
 
 /// What to do about held records when a ring is filled beyond its mark ([`Order::fill_mark`]): the kernel drops what does
 /// not fit, and holding records must not cost records.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Full {
-    /// Let out as many of them as make room, before their order is proven. They are [`Class::Assumed`](crate::Class::Assumed); what turns up behind
-    /// them with a smaller key is late. The default.
-    #[default]
-    Release,
-    /// Copy them out of the ring and keep the order, using at most so much memory for all rings together; when that is
-    /// used up, let records out as `Release` does.
+    /// Copy them out of the ring and keep the order. Nothing is lost and nothing is let out early while holding takes less than
+    /// three quarters of `most`. Beyond, the records with the smallest keys are let out before their order is proven, as
+    /// many as it takes: see [`Unproven`](crate::Unproven). The default, with 64 MiB ([`Full::COPY`]).
     Copy {
-        /// Bytes of copies at any time.
+        /// The most memory that holding may take for all rings together, in bytes: copied records with 0 to 7 bytes of padding each, and for
+        /// each held record 16 bytes of index, 40 if it is out of order in its ring, and some 100 more if something is to be
+        /// said before it. Memory of the rings is not counted; that of a record that lies in its ring is, with its
+        /// index. What each ring has from the begin, 8 KiB, is not. What a burst took is given back within 64 looks.
         most: usize,
     },
+    /// Let out as many of them as make room, before their order is proven, and use no memory beyond the index of what lies in
+    /// the rings.
+    Release,
     /// Leave them where they are, and let the kernel drop what does not fit.
     Hold,
 }
 
-/// A part of a ring, in percent.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Mark(u8);
+impl Full {
+    /// [`Full::Copy`] with 64 MiB: what two CPUs that write as fast as they can fill in a tenth of a second.
+    pub const COPY: Self = Self::Copy { most: 64 << 20 };
+}
 
-impl Default for Mark {
+impl Default for Full {
     fn default() -> Self {
-        Self(75)
+        Self::COPY
     }
 }
 
+/// A part of a ring, in percent, if one was asked for.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Mark(Option<u8>);
+
+/// The part of a ring that may be filled unless said otherwise, in percent.
+const MARK: u8 = 75;
+
 impl Mark {
-    pub(crate) fn of(self, size: u64) -> u64 {
-        size / 100 * u64::from(self.0) + size % 100 * u64::from(self.0) / 100
+    /// Checks that there is room for a record in what it leaves of each ring.
+    pub(crate) fn check(self, lanes: &[Lane]) -> Result<(), Error> {
+        let Some(percent) = self.0 else { return Ok(()) };
+        for Lane { ring, origin, .. } in lanes {
+            // One byte of a ring is never written.
+            let (size, record) = (ring.size(), origin.layout.smallest());
+            let left = size - self.of(size);
+            if left <= record {
+                let most = (size - record - 1) * 100 / size;
+                return Err(Error::FillMark { cpu: origin.cpu, percent, size, left, record, most: most as u8 });
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of a ring of that size.
+    fn of(self, size: u64) -> u64 {
+        let percent = u64::from(self.0.unwrap_or(MARK));
+        size / 100 * percent + size % 100 * percent / 100
+    }
+
+    /// How full the ring may be, so that two more of its longest records fit. One byte of a ring is never written.
+    pub(crate) fn leaving(self, size: u64, longest: u64) -> u64 {
+        self.of(size).min((size - 1).saturating_sub(2 * longest))
     }
 }
 
@@ -81,14 +116,16 @@ impl Order {
         self
     }
 
-    /// Sets how full a ring may be, in percent, before [`Order::when_full`] takes effect: 75 unless set. Rings are looked at
-    /// when the kernel wakes the reader, so what is left must take what a CPU writes until the reader runs.
+    /// Sets how full a ring may be, in percent, before [`Order::when_full`] takes effect: 75 unless set, and never more than leaves
+    /// room for two of the longest records that were seen in it. Rings are looked at when the kernel wakes the reader, so what
+    /// is left must take what a CPU writes until the reader runs. A mark that leaves a ring no room for a record is refused
+    /// when the rings are merged ([`Error::FillMark`](crate::Error::FillMark)).
     ///
     /// # Panics
     /// If it is more than 100.
     pub fn fill_mark(mut self, percent: u8) -> Self {
         assert!(percent <= 100, "{percent} percent");
-        self.mark = Mark(percent);
+        self.mark = Mark(Some(percent));
         self
     }
 

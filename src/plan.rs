@@ -5,14 +5,15 @@ use crate::cure;
 use crate::error::{Cure, Error};
 use crate::record::Layout;
 use crate::ring::Ring;
-use crate::sys::{bpf, machine};
+use crate::sys::{bpf, machine, pmu};
 use crate::wakeup::Wakeup;
 use perf_event_open_sys::bindings::{self, perf_event_attr};
-use std::ffi::CString;
+use std::collections::HashMap;
+use std::ffi::{CString, OsString};
 use std::fmt;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,7 +25,30 @@ enum Source {
     Pinned(PathBuf),
     Tracepoint(String),
     TracepointId(u64),
+    Probe(Probe),
     Attr(Box<perf_event_attr>),
+}
+
+/// A place in code, as the kernel's dynamic PMUs take it.
+#[derive(Debug)]
+struct Probe {
+    unit: &'static str,
+    /// A function, or the path of a file.
+    target: OsString,
+    /// Bytes behind its begin.
+    offset: u64,
+    /// Whether where it returns to is meant.
+    returns: bool,
+}
+
+impl fmt::Display for Probe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // kprobe, kretprobe
+        let (kind, probe) = self.unit.split_at(1);
+        let returns = if self.returns { "ret" } else { "" };
+        write!(f, "{kind}{returns}{probe} {}", self.target.display())?;
+        if self.offset == 0 { Ok(()) } else { write!(f, "+{:#x}", self.offset) }
+    }
 }
 
 impl fmt::Display for Source {
@@ -34,6 +58,7 @@ impl fmt::Display for Source {
             Self::Pinned(path) => write!(f, "BPF output into {}", path.display()),
             Self::Tracepoint(name) => write!(f, "tracepoint {name}"),
             Self::TracepointId(id) => write!(f, "tracepoint {id}"),
+            Self::Probe(probe) => probe.fmt(f),
             Self::Attr(attr) => write!(f, "event {}:{}", attr.type_, attr.config),
         }
     }
@@ -75,6 +100,10 @@ pub struct RingOptions {
 /// by default), so that whoever may open the events may map the rings too.
 const DEFAULT_BYTES: u64 = 512 << 10;
 
+/// The dynamic PMUs, whose attributes point to a name.
+const UPROBE: &str = "uprobe";
+const KPROBE: &str = "kprobe";
+
 /// The kernel wakes a sleeping reader when this part of a ring was written since it did so last, unless told otherwise.
 const WAKEUP_PART: u64 = 4;
 
@@ -100,7 +129,8 @@ impl RingOptions {
     /// are dropped.
     ///
     /// The file descriptor is duplicated; the map may be closed. A slot can hold one event: whoever sets it after us takes
-    /// the output over, and since a slot cannot be read, ours is emptied in the end even if it no longer holds our event.
+    /// the output over, and since a slot cannot be read, ours is emptied in the end even if it no longer holds our event. So the
+    /// same map named twice is [`Error::SameMap`], by whatever descriptors or paths.
     pub fn bpf_output(self, map: impl AsFd) -> Self {
         self.source(Source::BpfOutput(map.as_fd().try_clone_to_owned()))
     }
@@ -111,13 +141,17 @@ impl RingOptions {
     }
 
     /// Sets which slot of a `PERF_EVENT_ARRAY` a CPU's event is put into, for programs that choose slots themselves. Unless set,
-    /// it is that of the CPU's own number, which `BPF_F_CURRENT_CPU` stands for.
+    /// it is that of the CPU's own number, which `BPF_F_CURRENT_CPU` stands for. Each CPU needs a slot of its own
+    /// ([`Error::SharedSlot`]): only programs on that CPU can output through its event.
     pub fn slots(mut self, slot: fn(u32) -> u32) -> Self {
         self.slot = slot;
         self
     }
 
-    /// Adds a kernel tracepoint by name, `category:name`. Needs tracefs to be mounted.
+    /// Adds a kernel tracepoint by name, `category:name`. Its number is read from tracefs, wherever that is mounted.
+    ///
+    /// When rings are opened, a name that tracefs does not have is [`Error::NoTracepoint`]; [`Error::Tracepoint`] if tracefs is not
+    /// mounted, or cannot be read.
     pub fn tracepoint(self, name: &str) -> Self {
         self.source(Source::Tracepoint(name.to_owned()))
     }
@@ -127,7 +161,54 @@ impl RingOptions {
         self.source(Source::TracepointId(id))
     }
 
-    /// Adds any event by its attribute.
+    /// Adds an instruction of a program or library: whenever a process on a ring's CPU comes by there. `offset` is counted from
+    /// the begin of the file. For a function that is its symbol's value, less `p_vaddr` and plus `p_offset` of its segment
+    /// (elf(5)).
+    ///
+    /// The payload is a tracepoint's: 8 bytes of common fields, then the address that was come by, a `u64`. Takes
+    /// `CAP_PERFMON`, or `CAP_SYS_ADMIN` before Linux 5.8, and a kernel with `CONFIG_UPROBE_EVENTS`; see [`Error::Probe`]. The
+    /// path is kept, made absolute, and looked up for each CPU, also for those that come online later.
+    pub fn uprobe(self, path: impl AsRef<Path>, offset: u64) -> Self {
+        self.user_probe(path.as_ref(), offset, false)
+    }
+
+    /// Adds the return of a function of a program or library, which begins at `offset` of the file: see [`RingOptions::uprobe`].
+    /// The payload has the function's address and, behind it, the one returned to.
+    pub fn uretprobe(self, path: impl AsRef<Path>, offset: u64) -> Self {
+        self.user_probe(path.as_ref(), offset, true)
+    }
+
+    fn user_probe(self, path: &Path, offset: u64, returns: bool) -> Self {
+        // Where there is no current directory it stays as it is, and the kernel says what it thinks of that.
+        let target = std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).into();
+        self.source(Source::Probe(Probe { unit: UPROBE, target, offset, returns }))
+    }
+
+    /// Adds the begin of a function of the kernel's, as `/proc/kallsyms` names it.
+    ///
+    /// The payload is a tracepoint's: 8 bytes of common fields, then the function's address, a `u64`. Takes `CAP_PERFMON`, or
+    /// `CAP_SYS_ADMIN` before Linux 5.8, and a kernel with `CONFIG_KPROBE_EVENTS`; see [`Error::Probe`].
+    pub fn kprobe(self, function: &str) -> Self {
+        self.kernel_probe(function, false)
+    }
+
+    /// Adds the return of a function of the kernel's: see [`RingOptions::kprobe`]. The payload has the function's address and,
+    /// behind it, the one returned to.
+    pub fn kretprobe(self, function: &str) -> Self {
+        self.kernel_probe(function, true)
+    }
+
+    fn kernel_probe(self, function: &str, returns: bool) -> Self {
+        self.source(Source::Probe(Probe { unit: KPROBE, target: function.into(), offset: 0, returns }))
+    }
+
+    /// Adds any event by its attribute, but for what only looks like one:
+    ///
+    /// - One that would never write anything is [`Error::Silent`]: it has no `sample_period` and no `sample_freq`, or is
+    ///   `PERF_COUNT_SW_DUMMY`, and asks for none of the records that are no samples (`mmap`, `mmap_data`, `comm`, `task`,
+    ///   `context_switch`, `namespaces`, `cgroup`, `ksymbol`, `bpf_event`, `text_poke`). BPF output needs no period.
+    /// - One that points to a name, as those of the PMUs `uprobe` and `kprobe` do, is [`Error::Pointer`]: events are opened
+    ///   after this call, and again when a CPU comes back. [`RingOptions::uprobe`] and [`RingOptions::kprobe`] keep the name.
     ///
     /// Of it are set here: `size`, `disabled`, `sample_id_all`, `use_clockid` and `clockid`, `watermark` and the
     /// wake-up, `write_backward` (off); and added to `sample_type`: `RAW`, `TIME`, and `IDENTIFIER` if other events share
@@ -198,8 +279,19 @@ pub(crate) struct Planned {
     /// For messages.
     pub(crate) name: Arc<str>,
     pub(crate) attr: perf_event_attr,
+    /// What the attribute of a probe points to.
+    pub(crate) target: Option<CString>,
     /// Where BPF programs find it.
-    pub(crate) map: Option<Arc<OwnedFd>>,
+    pub(crate) map: Option<Array>,
+}
+
+/// A `BPF_MAP_TYPE_PERF_EVENT_ARRAY`.
+#[derive(Debug)]
+pub(crate) struct Array {
+    pub(crate) fd: Arc<OwnedFd>,
+    /// By which it is known, whatever descriptor or path leads to it.
+    id: u32,
+    entries: u32,
 }
 
 impl Plan {
@@ -211,6 +303,7 @@ impl Plan {
         let page = machine::page_size();
         let bytes = ring_bytes(size, page)?;
         let mut events = sources.into_iter().map(plan).collect::<Result<Vec<_>, _>>()?;
+        check_maps(&events)?;
         // One ring, one layout: all its events carry the same fields.
         let mut sample_type = u64::from(bindings::PERF_SAMPLE_RAW | bindings::PERF_SAMPLE_TIME);
         if events.len() > 1 {
@@ -273,13 +366,36 @@ impl Plan {
         self.cpus.as_ref().is_none_or(|cpus| cpus.binary_search(&cpu).is_ok())
     }
 
-    /// Checks that the maps have a slot for each of these CPUs.
-    pub(crate) fn check_slots(&self, cpus: &[u32]) -> Result<(), Error> {
-        for map in self.events.iter().filter_map(|event| event.map.as_ref()) {
-            check_array(map.as_fd(), cpus, self.slot)?;
+    /// Checks that the maps, if there are any, have a slot for each of these CPUs, and none for two of them or of those that have
+    /// one already.
+    pub(crate) fn check_slots(&self, cpus: &[u32], before: impl Iterator<Item = u32>) -> Result<(), Error> {
+        let arrays = || self.events.iter().filter_map(|event| event.map.as_ref());
+        let Some(entries) = arrays().map(|array| array.entries).min() else { return Ok(()) };
+        let mut taken: HashMap<u32, u32> = before.map(|cpu| ((self.slot)(cpu), cpu)).collect();
+        for &cpu in cpus {
+            let slot = (self.slot)(cpu);
+            if slot >= entries {
+                return Err(Error::ArrayTooSmall { entries, slot, cpu });
+            }
+            if let Some(other) = taken.insert(slot, cpu) {
+                return Err(Error::SharedSlot { slot, cpus: [other, cpu] });
+            }
         }
         Ok(())
     }
+}
+
+/// Checks that no map is named twice.
+fn check_maps(events: &[Planned]) -> Result<(), Error> {
+    let mut seen: HashMap<u32, &Planned> = HashMap::new();
+    for event in events {
+        if let Some(&Array { id, .. }) = event.map.as_ref()
+            && let Some(other) = seen.insert(id, event)
+        {
+            return Err(Error::SameMap { id, events: [other, event].map(|event| event.name.as_ref().into()) });
+        }
+    }
+    Ok(())
 }
 
 /// Checks that a reader would ever be woken: a ring keeps a byte free, and records are multiples of 8 bytes.
@@ -314,15 +430,24 @@ fn ring_bytes(size: Size, page: usize) -> Result<usize, Error> {
     usize::try_from(asked.div_ceil(page).next_power_of_two() * page).map_err(|_| error)
 }
 
-/// Checks that a map is a perf event array with a slot for every CPU.
-fn check_array(map: BorrowedFd<'_>, cpus: &[u32], slot: fn(u32) -> u32) -> Result<(), Error> {
-    let info = bpf::map_info(map).map_err(|errno| Error::Array { errno })?;
-    if info.map_type != bpf::BPF_MAP_TYPE_PERF_EVENT_ARRAY {
-        return Err(Error::NotAnArray { map_type: info.map_type });
-    }
-    match cpus.iter().find(|cpu| slot(**cpu) >= info.max_entries) {
-        Some(&cpu) => Err(Error::ArrayTooSmall { entries: info.max_entries, slot: slot(cpu), cpu }),
-        None => Ok(()),
+/// Checks that a map is a perf event array.
+fn array(event: &str, map: OwnedFd) -> Result<Array, Error> {
+    let other = || match machine::what_is(map.as_fd()) {
+        Some(what) if what != "anon_inode:bpf-map" => Some(Error::NotAMap { event: event.into(), what }),
+        _ => None,
+    };
+    match bpf::map_info(map.as_fd()) {
+        // Programs and the like answer too, in their own way; these all have keys and values of 4 bytes.
+        Ok(bpf::MapInfo {
+            map_type: bpf::BPF_MAP_TYPE_PERF_EVENT_ARRAY,
+            key_size: 4,
+            value_size: 4,
+            id,
+            max_entries,
+            ..
+        }) => Ok(Array { fd: Arc::new(map), id, entries: max_entries }),
+        Ok(info) => Err(other().unwrap_or(Error::NotAnArray { map_type: info.map_type })),
+        Err(errno) => Err(other().unwrap_or(Error::Array { errno })),
     }
 }
 
@@ -345,35 +470,96 @@ fn attr(type_: u32, config: u64) -> perf_event_attr {
 
 /// What is to be opened for a source.
 fn plan(source: Source) -> Result<Planned, Error> {
-    let name = source.to_string().into();
+    let name: Arc<str> = source.to_string().into();
     let output = || attr(bindings::PERF_TYPE_SOFTWARE, bindings::PERF_COUNT_SW_BPF_OUTPUT.into());
-    let (attr, map) = match source {
-        Source::BpfOutput(duplicate) => (output(), Some(duplicate.map_err(|errno| Error::Array { errno })?)),
-        Source::Pinned(path) => (output(), Some(open_pinned(&path)?)),
-        Source::Tracepoint(name) => (attr(bindings::PERF_TYPE_TRACEPOINT, tracepoint_id(&name)?), None),
-        Source::TracepointId(id) => (attr(bindings::PERF_TYPE_TRACEPOINT, id), None),
-        Source::Attr(given) => (*given, None),
+    let (mut target, mut map) = (None, None);
+    let attr = match source {
+        Source::BpfOutput(duplicate) => {
+            map = Some(array(&name, duplicate.map_err(|errno| Error::Array { errno })?)?);
+            output()
+        }
+        Source::Pinned(path) => {
+            map = Some(array(&name, open_pinned(&path)?)?);
+            output()
+        }
+        Source::Tracepoint(name) => attr(bindings::PERF_TYPE_TRACEPOINT, tracepoint_id(&name)?),
+        Source::TracepointId(id) => attr(bindings::PERF_TYPE_TRACEPOINT, id),
+        Source::Probe(probe) => {
+            let (attr, name) = probe_attr(probe)?;
+            target = Some(name);
+            attr
+        }
+        Source::Attr(given) => {
+            check_attr(&name, &given)?;
+            *given
+        }
     };
-    Ok(Planned { name, attr, map: map.map(Arc::new) })
+    Ok(Planned { name, attr, target, map })
+}
+
+/// The attribute of a probe, and what it is to point to.
+fn probe_attr(probe: Probe) -> Result<(perf_event_attr, CString), Error> {
+    let error = |errno: io::Error| {
+        let cure = cure::probe(&errno, probe.unit);
+        Error::Probe { event: probe.to_string(), errno, cure }
+    };
+    let mut attr = attr(pmu::number(probe.unit).map_err(error)?, 0);
+    if probe.returns {
+        attr.config = pmu::flag(probe.unit, "retprobe").map_err(error)?;
+    }
+    attr.config2 = probe.offset;
+    let target = CString::new(probe.target.as_bytes()).map_err(|zero| error(zero.into()))?;
+    Ok((attr, target))
+}
+
+/// Checks that an attribute points to nothing, and that its event writes something.
+fn check_attr(name: &str, attr: &perf_event_attr) -> Result<(), Error> {
+    let is_of = |unit: &&str| match pmu::number(unit) {
+        Ok(number) => number == attr.type_,
+        // This kernel has none. Or it cannot be told, and may be.
+        Err(errno) => errno.kind() != io::ErrorKind::NotFound || pmu::all().is_err(),
+    };
+    if attr.type_ >= bindings::PERF_TYPE_MAX
+        && attr.config1 != 0
+        && let Some(unit) = [UPROBE, KPROBE].into_iter().find(is_of)
+    {
+        return Err(Error::Pointer { event: name.to_owned(), unit });
+    }
+    if is_silent(attr) { Err(Error::Silent { event: name.to_owned() }) } else { Ok(()) }
+}
+
+/// Whether an event never writes a record.
+fn is_silent(attr: &perf_event_attr) -> bool {
+    // What the kernel counts its own listeners by (`account_event`, kernel/events/core.c): mmap2, for one, adds to mmap.
+    let tells = attr.mmap() | attr.mmap_data() | attr.comm() | attr.task() | attr.context_switch() | attr.namespaces();
+    let tells = tells | attr.cgroup() | attr.ksymbol() | attr.bpf_event() | attr.text_poke();
+    let is = |config: u32| attr.type_ == bindings::PERF_TYPE_SOFTWARE && attr.config == u64::from(config);
+    let samples = attr.sample_period != 0 && !is(bindings::PERF_COUNT_SW_DUMMY);
+    tells == 0 && !samples && !is(bindings::PERF_COUNT_SW_BPF_OUTPUT)
 }
 
 /// The number of a tracepoint, from tracefs.
 fn tracepoint_id(name: &str) -> Result<u64, Error> {
-    let error =
-        |errno: io::Error, cure: &str| Error::Tracepoint { name: name.to_owned(), errno, cure: Cure(cure.into()) };
+    let error = |errno, cure| Error::Tracepoint { name: name.to_owned(), errno, cure };
     let Some((category, event)) = name.split_once(':').filter(|(c, e)| !c.contains('/') && !e.contains('/')) else {
-        return Err(error(io::ErrorKind::InvalidInput.into(), "write it as category:name"));
+        return Err(error(io::ErrorKind::InvalidInput.into(), Cure("write it as category:name".into())));
     };
-    let tracefs = machine::tracefs().map_err(|errno| error(errno, "mount -t tracefs nodev /sys/kernel/tracing"))?;
+    let look_up = |errno| {
+        let cure = cure::tracefs(&errno);
+        error(errno, cure)
+    };
+    let tracefs = machine::tracefs().map_err(look_up)?;
     let path = tracefs.join("events").join(category).join(event).join("id");
-    let id = fs::read_to_string(&path).map_err(|errno| {
-        let cure = match errno.kind() {
-            io::ErrorKind::PermissionDenied => format!("{} is readable by root", tracefs.display()),
-            _ => format!("see {}", tracefs.join("available_events").display()),
-        };
-        error(errno, &cure)
+    let named = |kind, what: &dyn fmt::Display| look_up(io::Error::new(kind, format!("{}: {what}", path.display())));
+    let id = fs::read_to_string(&path).map_err(|errno| match errno.kind() {
+        // Whatever is above it could be searched.
+        io::ErrorKind::NotFound => {
+            let cure = Cure(format!("see {}", tracefs.join("available_events").display()));
+            Error::NoTracepoint { name: name.to_owned(), cure }
+        }
+        kind => named(kind, &errno),
     })?;
-    id.trim().parse().map_err(|_| error(io::ErrorKind::InvalidData.into(), ""))
+    id.trim().parse().map_err(|_| named(io::ErrorKind::InvalidData, &id))
 }
 
 #[cfg(all(test, not(loom)))]

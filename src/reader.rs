@@ -3,7 +3,7 @@
 use crate::engine::{Engine, Turn, reader_face};
 use crate::error::Error;
 use crate::event::{Event, OwnedEvent};
-use crate::merge::{Batch, Lent};
+use crate::lent::{Batch, Lent};
 use crate::order::Order;
 use crate::rings::Rings;
 use crate::sys::epoll;

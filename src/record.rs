@@ -196,32 +196,42 @@ impl Layout {
 pub(crate) struct Origin {
     pub(crate) cpu: u32,
     pub(crate) layout: Layout,
-    /// Event ids (`PERF_EVENT_IOC_ID`) and the index of the source each stands for.
+    /// The events that write into the ring, and the source that each stands for.
     sources: Sources,
+    /// Those of events that died with their CPU, and the position behind their last record.
+    past: SmallVec<[(u64, Sources); 1]>,
     /// The source that all of them stand for: records need no id then.
     only: Option<usize>,
 }
 
-/// Event ids, and the index of the source each stands for.
+/// Event ids (`PERF_EVENT_IOC_ID`), and the index of the source that each stands for.
 pub(crate) type Sources = SmallVec<[(u64, usize); 4]>;
 
 impl Origin {
     pub(crate) fn new(cpu: u32, layout: Layout, sources: Sources) -> Self {
-        let only = sources.first().map(|(_, first)| *first);
-        let only = only.filter(|only| sources.iter().all(|(_, source)| source == only));
-        Self { cpu, layout, sources, only }
+        let mut origin = Self { cpu, layout, sources, past: SmallVec::new(), only: None };
+        let only = origin.all().next().map(|(_, first)| first);
+        origin.only = only.filter(|only| origin.all().all(|(_, source)| source == *only));
+        origin
     }
 
-    /// The same, with events added that write into the ring from now on. Records of those before may still lie in it.
-    pub(crate) fn with(&self, mut new: Sources) -> Self {
-        new.extend(self.sources.iter().copied());
-        Self::new(self.cpu, self.layout, new)
+    /// The same, with other events that write into the ring from a position on. Before `oldest` nothing is unread.
+    pub(crate) fn with(&self, new: Sources, begin: u64, oldest: u64) -> Self {
+        let mut origin = Self::new(self.cpu, self.layout, new);
+        origin.past = self.past.iter().cloned().chain([(begin, self.sources.clone())]).collect();
+        origin.past.retain(|(end, _)| *end > oldest);
+        origin.only = origin.only.filter(|only| origin.all().all(|(_, source)| source == *only));
+        origin
+    }
+
+    fn all(&self) -> impl Iterator<Item = (u64, usize)> {
+        self.sources.iter().chain(self.past.iter().flat_map(|(_, sources)| sources)).copied()
     }
 
     /// Which source an event id stands for.
     #[inline]
     pub(crate) fn source(&self, id: u64) -> Option<usize> {
-        self.sources.iter().find(|(known, _)| *known == id).map(|(_, source)| *source)
+        self.all().find(|(known, _)| *known == id).map(|(_, source)| source)
     }
 }
 
@@ -456,6 +466,27 @@ mod tests {
         bytes[..4].copy_from_slice(&low.to_ne_bytes());
         bytes[4..].copy_from_slice(&high.to_ne_bytes());
         u64::from_ne_bytes(bytes)
+    }
+
+    #[test]
+    fn ids_of_dead_events_are_known_for_as_long_as_their_records_may_lie_in_the_ring() {
+        let ids = |ids: [u64; 2]| ids.into_iter().zip(0..).collect::<Sources>();
+        let mut origin = Origin::new(3, Layout::RAW, ids([10, 11]));
+        // A CPU that goes and comes back again and again, while nothing is read.
+        for n in 2..10u64 {
+            origin = origin.with(ids([10 * n, 10 * n + 1]), 100 * n, 0);
+            assert_eq!((origin.source(10), origin.source(11)), (Some(0), Some(1)));
+            assert_eq!((origin.source(10 * n), origin.source(10 * n + 1), origin.source(7)), (Some(0), Some(1), None));
+        }
+        assert_eq!(origin.past.len(), 8);
+        // What was written up to 500 has been read.
+        origin = origin.with(ids([1000, 1001]), 1000, 500);
+        assert_eq!((origin.source(40), origin.source(50), origin.source(1001)), (None, Some(0), Some(1)));
+        // And while all is read, it never grows.
+        for n in 1..1000u64 {
+            origin = origin.with(ids([5 * n, 5 * n + 1]), 2000 + n, 2000 + n);
+            assert_eq!(origin.past.len(), 0);
+        }
     }
 
     #[test]

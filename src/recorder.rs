@@ -53,6 +53,8 @@ pub struct Recorder {
     fences: Fences,
     /// What the rings held when they were stopped last, in order. Kept for its memory.
     marks: Vec<Mark>,
+    /// The largest key among that, but none that lies in the future.
+    newest: u64,
 }
 
 /// A stretch of a ring.
@@ -96,7 +98,13 @@ impl Recorder {
     pub(crate) fn new(mut rings: Rings, key: Key, fence: &Fence) -> Result<Self, Error> {
         rings.lanes.sort_by_key(|lane| lane.origin.cpu);
         let clock = matches!(key, Key::Time).then_some(rings.clock());
-        Ok(Self { keys: Keys::new(key, clock, None, None), fences: Fences::start(fence)?, rings, marks: Vec::new() })
+        Ok(Self {
+            keys: Keys::new(key, clock, None, None),
+            fences: Fences::start(fence)?,
+            rings,
+            marks: Vec::new(),
+            newest: 0,
+        })
     }
 
     /// Takes notice of CPUs that came online, as [`Merge::follow_cpus`](crate::Merge::follow_cpus) does. To be called now
@@ -130,12 +138,20 @@ impl Recorder {
         let mut frozen = Frozen { recorder: self, complete_from: None };
         stopped?;
         frozen.recorder.marks.clear();
+        // How much was overwritten since the last time is not known.
+        frozen.recorder.keys.resume();
         for rank in 0..frozen.recorder.rings.lanes.len() {
             let oldest = frozen.recorder.mark(rank as u32);
             frozen.complete_from = frozen.complete_from.max(oldest);
         }
+        let Self { marks, keys, newest, .. } = &mut *frozen.recorder;
         // Stable: equal keys stay by CPU, then by age. What is in order already is only merged.
-        frozen.recorder.marks.sort_by_key(|mark| mark.order);
+        marks.sort_by_key(|mark| mark.order);
+        *newest = keys.until_now(marks.last().map(|mark| mark.order)).unwrap_or(0);
+        if keys.drawn(marks.len() as u64) {
+            // A counter as narrow as this one says nothing about the order of so many.
+            marks.iter_mut().for_each(|mark| mark.class = Class::Assumed);
+        }
         Ok(frozen)
     }
 
@@ -143,7 +159,9 @@ impl Recorder {
     /// given up.
     fn mark(&mut self, rank: u32) -> Option<u64> {
         let Self { rings, keys, marks, .. } = self;
-        let Lane { ring, origin, .. } = &mut rings.lanes[rank as usize];
+        let Lane { ring, origin, losses, .. } = &mut rings.lanes[rank as usize];
+        losses.looked();
+        let mut told = 0;
         let overwrote = ring.look_back();
         let mut whole = !overwrote;
         let first = marks.len();
@@ -161,9 +179,13 @@ impl Recorder {
                     let end = position + record.as_bytes().len() as u64;
                     match record.lost() {
                         // Its key is that of the record behind it.
-                        Some((id, count)) if record.kind() == Kind::LOST => {
-                            (Marked::Lost { id, count, after: None }, None, end)
-                        }
+                        Some((id, count)) if record.kind() == Kind::LOST => match losses.check(told, count) {
+                            Ok(sum) => {
+                                told = sum;
+                                (Marked::Lost { id, count, after: None }, None, end)
+                            }
+                            Err(fault) => (Marked::Damage(fault), None, end),
+                        },
                         _ => match keys.of(&record) {
                             Ok(key) => (Marked::Record(record.header()), key, end),
                             Err(fault) => (Marked::Damage(fault), None, end),
@@ -235,6 +257,8 @@ pub struct Frozen<'a> {
 
 impl Frozen<'_> {
     /// All events that the rings hold, oldest first.
+    ///
+    /// In a forked child, which does not have the rings, the iterator panics.
     pub fn events(&self) -> Recorded<'_> {
         self.recorded(0)
     }
@@ -248,10 +272,10 @@ impl Frozen<'_> {
         self.recorded(self.recorder.marks.partition_point(|mark| mark.order < order))
     }
 
-    /// The events of the last so much time before the newest, where keys are times in nanoseconds.
+    /// The events of the last so much time before the newest, where keys are times in nanoseconds. A record with a forged time
+    /// from the future does not count as the newest.
     pub fn last(&self, time: Duration) -> Recorded<'_> {
-        let newest = self.recorder.marks.last().map_or(0, |mark| mark.order);
-        self.since_order(newest.saturating_sub(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
+        self.since_order(self.recorder.newest.saturating_sub(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
     }
 
     /// The key behind which no ring has overwritten anything, or given it up for damage: before it, rings of busy CPUs are

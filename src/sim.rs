@@ -40,7 +40,7 @@ use crate::key::Key;
 use crate::record::{CPU, ID, IDENTIFIER, Kind, Layout, Origin, SAMPLE_ORDER, STREAM_ID, TID, TIME, TRAILER_ORDER};
 use crate::recorder::Recorder;
 use crate::ring::{KernelHalf, Ring};
-use crate::rings::{Lane, Losses, Rings};
+use crate::rings::{Counter, Lane, Rings};
 use crate::sys::machine;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use perf_event_open_sys::bindings as sys;
@@ -65,6 +65,8 @@ struct Machine {
     bytes: usize,
     layout: Layout,
     backward: bool,
+    /// The clock that times are of.
+    clock: Mutex<Clock>,
 }
 
 type SharedCpu = Arc<Mutex<Cpu>>;
@@ -226,6 +228,8 @@ impl Kernel {
             bytes,
             layout,
             backward,
+            // Times are what the tests say, on no clock that could be read.
+            clock: Mutex::new(Clock::Perf),
         };
         let kernel = Self { machine: Arc::new(machine) };
         cpus.iter().for_each(|cpu| kernel.plug(*cpu));
@@ -251,10 +255,15 @@ impl Kernel {
         let (half, ring) = Ring::simulated(machine::page_size(), *bytes, fd.map(Arc::new), *backward);
         let shared = Arc::new(Mutex::new(Cpu::new(cpu, id, half, wake, *layout, *backward)));
         let counted = Arc::clone(&shared);
-        let losses = Losses::Simulated(Box::new(move || lock(&counted).dropped));
+        let losses = Counter::Simulated(Box::new(move || lock(&counted).dropped));
         let lane = Lane::new(ring, Origin::new(cpu, *layout, [(id, 0)].into_iter().collect()), losses);
         rings.lock().unwrap_or_else(PoisonError::into_inner).waiting.push((lane, Arc::clone(&shared)));
         cpus.push((cpu, shared));
+    }
+
+    /// Says which clock the times are of that writers are given: none unless set. To be called before the rings are taken.
+    pub fn set_clock(&self, clock: Clock) {
+        *self.machine.clock.lock().unwrap_or_else(PoisonError::into_inner) = clock;
     }
 
     /// The consumer's end: all rings.
@@ -267,8 +276,8 @@ impl Kernel {
     }
 
     pub(crate) fn take_rings(&self) -> Rings {
-        // Times are what the tests say, on no clock that could be read.
-        let mut rings = Rings::empty(Clock::Perf);
+        let clock = *self.machine.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rings = Rings::empty(clock);
         let mut consumer = self.machine.rings.lock().unwrap_or_else(PoisonError::into_inner);
         assert!(!std::mem::replace(&mut consumer.taken, true), "the rings were taken already");
         for (lane, cpu) in consumer.waiting.drain(..) {
@@ -386,6 +395,14 @@ impl Kernel {
     /// counted.
     pub fn pause(&self, cpu: u32, paused: bool) {
         lock(&self.cpu(cpu)).paused[0] = paused;
+    }
+
+    /// So many records are dropped at this moment, as if the ring were full: the next that fits has a LOST record before it.
+    pub fn lose(&self, cpu: u32, count: u64) {
+        let cpu = self.cpu(cpu);
+        let mut cpu = lock(&cpu);
+        cpu.lost += count;
+        cpu.dropped += count;
     }
 
     /// How many records were dropped since the begin, whether a LOST record tells of them yet or not

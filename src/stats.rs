@@ -10,7 +10,7 @@ pub struct Stats {
     pub late: u64,
     /// The largest lateness, in units of the key.
     pub max_late: u64,
-    /// Records let out before their order was proven because their ring was full ([`Full::Release`](crate::Full::Release)).
+    /// Records let out before their hold rule would have, because memory or room was used up ([`Unproven`](crate::Unproven)).
     pub early: u64,
     /// Bytes copied out of full rings ([`Full::Copy`](crate::Full::Copy)).
     pub copied: u64,
@@ -22,6 +22,12 @@ pub struct Stats {
     pub missing: u64,
     /// Damage events.
     pub damaged: u64,
+    /// How often so many numbers of the whole machine were unread or lost that their counter may have gone round unseen.
+    pub ambiguous: u64,
+    /// Bytes of memory that holding took when the rings were looked at last: index and copies.
+    pub memory: usize,
+    /// The most at any look.
+    pub most_memory: usize,
     /// Looks at all heads.
     pub looks: u64,
     /// Fences that ended.
@@ -61,7 +67,7 @@ pub struct RingStats {
     pub repaired: u64,
     /// Looks at which held records filled it beyond its mark.
     pub pressed: u64,
-    /// Records let out before their order was proven because the ring was full.
+    /// Records let out before their hold rule would have, because memory or room was used up.
     pub early: u64,
     /// Bytes that were copied out of it because it was full, and those that are copied now.
     pub copied: u64,
@@ -114,4 +120,6 @@ pub struct NumberStats {
     pub forward: u64,
     /// Records whose number had been declared missing.
     pub found: u64,
+    /// Records behind so many losses that their number does not say how many.
+    pub ambiguous: u64,
 }

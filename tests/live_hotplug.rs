@@ -7,6 +7,7 @@ use perfweave::{Class, Error, Event, Fence, Hold, Order, Pause, Reader, Rings, W
 use perfweave_support::bpf::{Map, Program};
 use perfweave_support::{bpf, cpus, echo, kernel, load, needs, threads, tracefs};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// Takes a CPU offline, and brings it back in the end.
@@ -71,6 +72,50 @@ fn cpus_that_are_offline() {
     changes_while_rings_are_opened(&events, &echo, gone);
     a_reader_that_is_closed_meanwhile(&events, &echo, gone);
     a_message_about_a_cpu_that_was_there_all_along(gone);
+    a_probe_on_a_cpu_that_comes_back(gone);
+    comes_to_a_slot_that_another_has(&events, &echo, gone);
+}
+
+/// A probe is set anew when its CPU is back, by a name that nobody else keeps.
+fn a_probe_on_a_cpu_that_comes_back(cpu: u32) {
+    let (_, file, offset) = perfweave_support::probe::place().unwrap();
+    let Some(rings) = kernel("set a probe", Rings::options().uprobe(file, offset).open()) else { return };
+    let mut reader = Reader::new(rings, Order::new().hold(Hold::None)).unwrap();
+    for _ in 0..2 {
+        // Until it is back, which the reader has to notice first.
+        threads::until("calls on the CPU are seen", || {
+            load::pinned(cpu, || perfweave_support::probe::probed(1));
+            reader.try_next().unwrap().is_some_and(|event| event.cpu() == Some(cpu))
+        });
+        drop(Offline::one(cpu));
+        while reader.try_next().unwrap().is_some() {}
+    }
+}
+
+/// The CPU that shares its slot with CPU 0.
+static SHARES: AtomicU32 = AtomicU32::new(u32::MAX);
+
+/// A CPU that comes, and is to have the slot of another: it gets no ring, that is said once, and the other keeps its slot.
+fn comes_to_a_slot_that_another_has(events: &Map, echo: &Program, cpu: u32) {
+    SHARES.store(cpu, Ordering::Relaxed);
+    let slot = |cpu: u32| if cpu == SHARES.load(Ordering::Relaxed) { 0 } else { cpu };
+    let offline = Offline::one(cpu).expect("it went before");
+    let rings = Rings::options().bpf_output(events).slots(slot).open().unwrap();
+    let mut reader = Reader::new(rings, Order::new().hold(Hold::None)).unwrap();
+    drop(offline);
+    let mut refused = None;
+    threads::until("the CPU is found, and refused", || {
+        match reader.next_timeout(Duration::from_millis(10)) {
+            Ok(event) => assert!(event.is_none(), "nothing was written"),
+            Err(error) => refused = Some(error),
+        }
+        assert!(!reader.rings().cpus().any(|other| other == cpu), "it got a ring");
+        refused.is_some()
+    });
+    let error = refused.unwrap();
+    assert!(matches!(error, Error::SharedSlot { slot: 0, cpus } if cpus == [0, cpu]), "{error}");
+    assert_eq!(echo.run_with(0, &[1]).unwrap(), 0);
+    assert_eq!(numbers(&mut reader, 1), [1]);
 }
 
 /// What the thread that waits for grace periods calls.

@@ -327,46 +327,6 @@ fn where_membarrier_is_refused_the_map_stands_in() {
     .unwrap();
 }
 
-/// The expedited fence's mounts are its own: nothing of them is seen outside, and nothing outside stays mounted for them.
-#[test]
-fn an_expedited_fence_neither_shows_nor_keeps_mounts() {
-    use nix::mount::{MntFlags, MsFlags, mount, umount2};
-    // On a thread of its own, which it leaves without a file system.
-    let possible = std::thread::spawn(|| Fence::EXPEDITED.open().map(drop)).join().expect("the thread lives");
-    let Some(()) = kernel("unmount for a fence", possible) else { return };
-    std::thread::spawn(|| {
-        let none = None::<&str>;
-        // A namespace of the test's own, whose mounts would spread to copies of it.
-        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
-        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
-        mount(Some("outside"), "/mnt", Some("tmpfs"), MsFlags::empty(), none).unwrap();
-        mount(none, "/mnt", none, MsFlags::MS_SHARED, none).unwrap();
-        mount(none, "/", none, MsFlags::MS_SHARED, none).unwrap();
-        let before = std::fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
-        let kernel = sim::Kernel::new(&[0]);
-        let order = Order::new().hold(Hold::Fence(Fence::EXPEDITED));
-        let mut reader = Reader::new(kernel.rings(), order).unwrap();
-        for time in 1..50 {
-            kernel.emit(0, time, b"any");
-            drop(reading::next(&mut reader));
-            let now = std::fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
-            assert_eq!(now, before, "nothing is seen outside");
-        }
-        umount2("/mnt", MntFlags::empty()).unwrap();
-        let mut fences = 0;
-        for task in std::fs::read_dir("/proc/self/task").unwrap().flatten() {
-            let read = |file: &str| std::fs::read_to_string(task.path().join(file)).unwrap_or_default();
-            if read("comm").starts_with("perfweave-fence") {
-                fences += 1;
-                assert!(!read("mountinfo").contains("outside"), "it would stay mounted");
-            }
-        }
-        assert!(fences > 0);
-    })
-    .join()
-    .unwrap();
-}
-
 #[test]
 fn a_fence_that_fails_is_an_error_and_can_be_tried_again() {
     use std::sync::Arc;

@@ -4,6 +4,7 @@
 use perfweave::{Error, Order, Reader, RingOptions, Rings, bindings};
 use perfweave_support::bpf::Map;
 use perfweave_support::{echo, foreign, kernel, load, needs, privilege};
+use std::os::fd::AsFd;
 
 fn map() -> Option<Map> {
     kernel("make a perf event array", Map::perf_event_array(load::slots()))
@@ -11,7 +12,9 @@ fn map() -> Option<Map> {
 
 /// An event that needs no map.
 fn dummy() -> bindings::perf_event_attr {
-    foreign::software(bindings::PERF_COUNT_SW_DUMMY, 0)
+    let mut attr = foreign::software(bindings::PERF_COUNT_SW_DUMMY, 0);
+    attr.set_comm(1);
+    attr
 }
 
 fn setting(name: &str) -> String {
@@ -105,7 +108,13 @@ fn too_much_memory_names_both_limits() {
     let Some(()) = needs("kernel.perf_event_paranoid of 0 or more", paranoid >= 0) else { return };
     let Some(map) = map() else { return };
     let error = std::thread::spawn(move || {
-        privilege::keep(&[privilege::CAP_PERFMON, privilege::CAP_BPF]).expect("capabilities can be dropped");
+        // Above 2 some distributions' kernels want more.
+        let more = setting("perf_event_paranoid")
+            .parse()
+            .is_ok_and(|level: i32| level > 2)
+            .then_some(privilege::CAP_SYS_ADMIN);
+        let capabilities: Vec<u32> = [privilege::CAP_PERFMON, privilege::CAP_BPF].into_iter().chain(more).collect();
+        privilege::keep(&capabilities).expect("capabilities can be dropped");
         // What is asked for by default is not too much.
         drop(Rings::options().bpf_output(&map).pages(1).open().unwrap());
         Rings::options().bpf_output(&map).bytes(1 << 30).open().unwrap_err()
@@ -124,7 +133,7 @@ fn too_much_memory_names_both_limits() {
 #[test]
 fn a_refused_map_is_an_error_and_nothing_stays_set() {
     let Some((map, echo)) = echo() else { return };
-    let duplicate = std::os::fd::AsFd::as_fd(&map).try_clone_to_owned().unwrap();
+    let duplicate = map.as_fd().try_clone_to_owned().unwrap();
     let error = std::thread::spawn(move || {
         privilege::refuse(libc::SYS_bpf, libc::EPERM).expect("a seccomp filter");
         Rings::options().bpf_output(&duplicate).open().unwrap_err()
@@ -151,4 +160,85 @@ fn what_waiting_needs_is_named_when_it_is_refused() {
         let said = refuse(call);
         assert!(said.contains(named), "{said}");
     }
+}
+
+/// What is accepted and can never yield anything is refused, and what can stays possible.
+#[test]
+fn an_event_that_would_write_nothing_is_refused() {
+    let Some(rings) = kernel("open a dummy event", Rings::options().event(&dummy()).pages(1).open()) else { return };
+    drop(rings);
+    let clock = bindings::PERF_COUNT_SW_CPU_CLOCK;
+    let dummy = bindings::PERF_COUNT_SW_DUMMY;
+    let mut adds_to_mmap = foreign::software(clock, 0);
+    adds_to_mmap.set_mmap2(1);
+    adds_to_mmap.set_comm_exec(1);
+    for attr in [
+        foreign::software(clock, 0),
+        foreign::software(dummy, 0),
+        // It counts nothing, so no period of it is ever over.
+        foreign::software(dummy, 1),
+        adds_to_mmap,
+    ] {
+        let named = format!("event 1:{}", attr.config);
+        let error = Rings::options().event(&attr).pages(1).open().unwrap_err();
+        assert!(matches!(&error, Error::Silent { event } if *event == named), "{error}");
+        assert!(error.to_string().contains("sample_period"), "{error}");
+    }
+    let mut frequency = foreign::software(clock, 0);
+    frequency.set_freq(1);
+    frequency.sample_freq = 1;
+    let output = foreign::software(bindings::PERF_COUNT_SW_BPF_OUTPUT, 0);
+    let sets: [fn(&mut bindings::perf_event_attr); 10] = [
+        |attr| attr.set_mmap(1),
+        |attr| attr.set_mmap_data(1),
+        |attr| attr.set_comm(1),
+        |attr| attr.set_task(1),
+        |attr| attr.set_context_switch(1),
+        |attr| attr.set_namespaces(1),
+        |attr| attr.set_cgroup(1),
+        |attr| attr.set_ksymbol(1),
+        |attr| attr.set_bpf_event(1),
+        |attr| attr.set_text_poke(1),
+    ];
+    let tells = sets.map(|set| {
+        let mut attr = foreign::software(dummy, 0);
+        set(&mut attr);
+        attr
+    });
+    for attr in [frequency, output].into_iter().chain(tells) {
+        drop(Rings::options().event(&attr).pages(1).open().unwrap());
+    }
+}
+
+/// Two CPUs' events for one slot, or one map for two events: only one of both would ever be read.
+#[test]
+fn a_slot_for_two_events_is_refused() {
+    let Some((map, program)) = echo() else { return };
+    let cpus = load::online();
+    if let [first, second, ..] = cpus[..] {
+        let error = Rings::options().bpf_output(&map).slots(|_| 0).open().unwrap_err();
+        assert!(matches!(error, Error::SharedSlot { slot: 0, cpus } if cpus == [first, second]), "{error}");
+        assert!(error.to_string().contains(&format!("CPUs {first} and {second} would share slot 0")), "{error}");
+        // Where there are no slots, or only one CPU, nothing is shared.
+        drop(Rings::options().event(&dummy()).slots(|_| 0).open().unwrap());
+    }
+    drop(Rings::options().bpf_output(&map).slots(|_| 0).cpus([cpus[0]]).open().unwrap());
+
+    // By whatever descriptor; `peer_libbpf.rs` has it by a path.
+    let duplicate = map.as_fd().try_clone_to_owned().unwrap();
+    let other = Map::perf_event_array(load::slots()).unwrap();
+    for options in [
+        Rings::options().bpf_output(&map).bpf_output(&map),
+        Rings::options().bpf_output(&other).bpf_output(&map).event(&dummy()).bpf_output(&duplicate),
+    ] {
+        let error = options.pages(1).open().unwrap_err();
+        let said = error.to_string();
+        assert!(matches!(error, Error::SameMap { id, .. } if id > 0), "{said}");
+        assert!(said.contains("BPF output") && said.contains("name it once"), "{said}");
+    }
+    assert_eq!(program.run_with(cpus[0], &[1]).unwrap(), -libc::ENOENT, "nothing was set");
+    // Another map that is alike is no reason.
+    let rings = Rings::options().bpf_output(&other).bpf_output(&duplicate).pages(1).open().unwrap();
+    assert_eq!(program.run_with(cpus[0], &[1]).unwrap(), 0);
+    drop(rings);
 }

@@ -80,7 +80,12 @@ fn what_is_no_perf_event_array_is_refused() {
     assert!(matches!(error, Error::NotAnArray { map_type: 2 }), "{error}");
     let file = std::fs::File::open("/dev/null").unwrap();
     let error = Rings::options().bpf_output(&file).open().unwrap_err();
-    assert!(matches!(error, Error::Array { .. }), "{error}");
+    assert!(matches!(&error, Error::NotAMap { what, .. } if what == "/dev/null"), "{error}");
+    assert!(error.to_string().contains("no BPF map, but /dev/null"), "{error}");
+    // What the kernel answers of a program begins with its type as well.
+    let Some((_, program)) = echo() else { return };
+    let error = Rings::options().bpf_output(&program).open().unwrap_err();
+    assert!(matches!(&error, Error::NotAMap { what, .. } if what == "anon_inode:bpf-prog"), "{error}");
 }
 
 #[test]
@@ -276,7 +281,7 @@ fn tracepoints_are_opened_by_name_and_by_number() {
         assert_eq!(seen, callers, "in the order in which they were made");
     }
     let error = Rings::options().tracepoint("sched:no_such_thing").open().unwrap_err();
-    assert!(matches!(error, Error::Tracepoint { .. }) && error.to_string().contains("available_events"), "{error}");
+    assert!(matches!(error, Error::NoTracepoint { .. }) && error.to_string().contains("available_events"), "{error}");
     let error = Rings::options().tracepoint("sched:../sched_switch").open().unwrap_err();
     assert!(matches!(error, Error::Tracepoint { .. }), "{error}");
 }

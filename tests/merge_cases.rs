@@ -1,6 +1,6 @@
 //! Single cases of the merge, each on simulated rings.
 
-use perfweave::{Class, Event, Fault, Hold, Key, Kind, Layout, Merge, Order, What, sim};
+use perfweave::{Class, Event, Fault, Full, Hold, Key, Kind, Layout, Merge, Order, What, sim};
 
 const TIME_RAW: u64 = 4 | 1024;
 
@@ -25,6 +25,7 @@ fn text(event: &Event<'_>) -> String {
         What::Lost(lost) => format!("lost {}", lost.count),
         What::Gap(gap) => format!("gap {}-{}", gap.first, gap.last),
         What::Damage(damage) => format!("damage {}", damage.bytes.len()),
+        What::Unproven(unproven) => format!("unproven {}", unproven.cpu),
         other => panic!("{other:?}"),
     }
 }
@@ -172,6 +173,9 @@ fn a_loss_without_its_record_is_yielded_all_the_same() {
     let kernel = sim::Kernel::with(&[0], 4096, Layout::new(TIME_RAW, true, 0));
     let mut merge = merge(&kernel, Hold::FENCE);
     kernel.emit(0, 7, b"before");
+    // So many were dropped, or it could not be believed.
+    kernel.pause(0, true);
+    (0..18).for_each(|_| assert!(!kernel.emit(0, 8, b"dropped")));
     let head = kernel.head(0);
     let mut lost = Vec::new();
     lost.extend(2u32.to_ne_bytes());
@@ -619,7 +623,8 @@ fn what_an_interrupt_wrote_is_invisible_until_the_outermost_writer_is_done() {
 fn what_follows_a_dense_gap_that_was_pressed_out_is_assumed() {
     let kernel = sim::Kernel::with(&[0, 1], 4096, Layout::new(TIME_RAW, false, 0));
     let hold = Hold::Dense { first: Some(0), fence: kernel.fence() };
-    let mut merge = Merge::new(kernel.rings(), Order::new().key(Key::Payload(0)).hold(hold)).unwrap();
+    let order = Order::new().key(Key::Payload(0)).hold(hold).when_full(Full::Release);
+    let mut merge = Merge::new(kernel.rings(), order).unwrap();
     // Number 0 is drawn and in flight.
     kernel.begin(1, 1);
     let mut number = 0u64;
@@ -628,6 +633,7 @@ fn what_follows_a_dense_gap_that_was_pressed_out_is_assumed() {
         assert!(kernel.emit(0, 1, &number.to_ne_bytes()));
     }
     merge.look(0);
+    assert_eq!(text(&merge.next().unwrap().event()), "unproven 0");
     let early: Vec<_> = merge.batch().map(|event| (text(&event).starts_with("gap"), event.class())).collect();
     assert_eq!((early[0], early[1]), ((true, Class::Assumed), (false, Class::Assumed)));
     assert!(early.iter().all(|(_, class)| *class == Class::Assumed), "{early:?}");

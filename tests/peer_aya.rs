@@ -94,19 +94,14 @@ fn test_for_each_samples() {
 #[test]
 fn test_for_each_lost() {
     let kernel = sim::Kernel::with(&[0], 4096, Layout::RAW);
-    // struct { header, u64 id, u64 lost }
-    let mut lost = Vec::new();
-    lost.extend(2u32.to_ne_bytes());
-    lost.extend(0u16.to_ne_bytes());
-    lost.extend(24u16.to_ne_bytes());
-    lost.extend(0u64.to_ne_bytes());
-    lost.extend(0xcafe_babe_u64.to_ne_bytes());
-    kernel.scribble(0, 0, &lost);
-    kernel.force_head(0, 24);
+    kernel.lose(0, 0xcafe_babe);
+    assert!(kernel.emit(0, 1, b"behind"));
     let mut counts = Vec::new();
     let _ = kernel.rings().drain(|event| {
-        let What::Lost(lost) = event.what() else { panic!("{event:?}") };
-        counts.push((lost.cpu, lost.count));
+        match event.what() {
+            What::Lost(lost) => counts.push((lost.cpu, lost.count)),
+            _ => assert!(event.record().is_some()),
+        }
         ControlFlow::<()>::Continue(())
     });
     assert_eq!(counts, [(0, 0xcafe_babe)]);

@@ -176,6 +176,10 @@ fn a_pinned_map_is_opened_by_its_path() {
     let Some(mount) = kernel("mount a BPF file system", pin::BpfFs::mount()) else { return };
     let path = mount.path().join("events");
     pin::pin(&map, &path).unwrap();
+    // By its path and by its descriptor it is one map, in which there is room for one of both.
+    let error = Rings::options().bpf_output_pinned(&path).bpf_output(&map).open().unwrap_err();
+    let said = error.to_string();
+    assert!(matches!(error, Error::SameMap { .. }) && said.contains(&path.display().to_string()), "{said}");
     let rings = Rings::options().bpf_output_pinned(&path).pages(1).open().unwrap();
     // The path is only needed to open it.
     std::fs::remove_file(&path).unwrap();

@@ -21,8 +21,23 @@ fn number(event: &Event<'_>) -> u64 {
     event.record().and_then(|record| record.payload()?.u64(0)).unwrap_or_else(|| panic!("{event:?}"))
 }
 
+/// Panics of children say nothing from now on. Set here, not there: at a fork, another thread may hold what printing, or setting
+/// this, would wait for.
+fn quiet_children() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let (parent, before) = (std::process::id(), std::panic::take_hook());
+        std::panic::set_hook(Box::new(move |info| {
+            if std::process::id() == parent {
+                before(info);
+            }
+        }));
+    });
+}
+
 /// What a child of this process ends with. One that does not end is killed.
 fn in_child(what: impl FnOnce() -> i32) -> i32 {
+    quiet_children();
     // SAFETY: the child runs `what`, which allocates little and takes no lock of another thread's, and leaves.
     match unsafe { fork() }.unwrap() {
         ForkResult::Child => {
@@ -120,7 +135,6 @@ fn a_forked_child_panics_rather_than_look() {
     merge.look(0);
     assert!(merge.is_ready());
     let code = in_child(|| {
-        std::panic::set_hook(Box::new(|_| ()));
         let mut panics =
             |call: &mut dyn FnMut(&mut Merge)| catch_unwind(AssertUnwindSafe(|| call(&mut merge))).is_err();
         first_false(&[
@@ -134,6 +148,103 @@ fn a_forked_child_panics_rather_than_look() {
     });
     assert_eq!(code, 0);
     assert_eq!(number(&merge.next().unwrap().event()), 1);
+}
+
+/// Late records are put aside by whatever asks what comes next, and to put one aside is to read it.
+#[test]
+fn a_forked_child_panics_rather_than_put_late_records_aside() {
+    let Some((map, program)) = echo() else { return };
+    let rings = Rings::options().bpf_output(&map).pages(1).open().unwrap();
+    let order = Order::new().key(Key::Payload(0)).hold(Hold::None).late_aside(10);
+    let mut merge = Merge::new(rings, order).unwrap();
+    assert_eq!(program.run_with(0, &[5]).unwrap(), 0);
+    merge.look(0);
+    assert_eq!(number(&merge.next().unwrap().event()), 5);
+    assert_eq!(program.run_with(0, &[4]).unwrap(), 0);
+    merge.look(0);
+    // It is late, and nobody has asked for it yet.
+    assert_eq!((merge.held(), merge.stats().late), (1, 0));
+    let code = in_child(|| {
+        let mut panics =
+            |call: &mut dyn FnMut(&mut Merge)| catch_unwind(AssertUnwindSafe(|| call(&mut merge))).is_err();
+        first_false(&[
+            panics(&mut |merge| assert!(!merge.is_ready())),
+            panics(&mut |merge| assert!(!merge.begin_fence())),
+            panics(&mut |merge| drop(merge.next())),
+        ])
+    });
+    assert_eq!(code, 0);
+    assert!(!merge.is_ready(), "it was put aside");
+    assert!(merge.late().map(|event| event.as_event().key()).eq([Some(4)]));
+}
+
+/// What was lent across the fork knows that its ring is not there, and panics rather than look for a record in it.
+#[test]
+fn what_is_lent_across_a_fork_is_not_looked_for() {
+    let Some((map, program)) = echo() else { return };
+    let panics = |call: &mut dyn FnMut()| catch_unwind(AssertUnwindSafe(call)).is_err();
+    let rings = Rings::options().bpf_output(&map).pages(1).open().unwrap();
+    let mut merge = Merge::new(rings, Order::new().hold(Hold::None)).unwrap();
+    for value in 0..3 {
+        assert_eq!(program.run_with(0, &[value]).unwrap(), 0);
+    }
+    merge.look(0);
+    let lent = merge.next().unwrap();
+    let code = in_child(|| {
+        first_false(&[
+            panics(&mut || drop(lent.to_owned())),
+            panics(&mut || assert!(lent.record().is_some_and(|record| record.payload().is_some()))),
+        ])
+    });
+    assert_eq!(code, 0);
+    assert_eq!(number(&lent.event()), 0);
+    drop(lent);
+    let mut batch = merge.batch();
+    let code = in_child(|| first_false(&[panics(&mut || drop(batch.next().map(|event| event.to_owned())))]));
+    assert_eq!(code, 0);
+    assert_eq!(batch.map(|event| number(&event)).collect::<Vec<_>>(), [1, 2]);
+    drop(merge);
+
+    let mut rings = Rings::options().bpf_output(&map).pages(1).open().unwrap();
+    assert_eq!(program.run_with(0, &[7]).unwrap(), 0);
+    assert_eq!(program.run_with(0, &[8]).unwrap(), 0);
+    let parent = std::process::id();
+    let mut code = None;
+    let drained = catch_unwind(AssertUnwindSafe(|| {
+        let _ = rings.drain(|_| {
+            // A drain that goes on in the child comes to the next record.
+            // SAFETY: the child reads rings, which takes no lock, and leaves.
+            match unsafe { fork() }.unwrap() {
+                ForkResult::Child => ControlFlow::Continue(()),
+                ForkResult::Parent { child } => {
+                    code = Some(waitpid(child, None).unwrap());
+                    ControlFlow::Break(())
+                }
+            }
+        });
+    }));
+    if std::process::id() != parent {
+        let told = drained
+            .is_err_and(|panic| panic.downcast::<&str>().is_ok_and(|message| message.contains("child of the process")));
+        // SAFETY: leaves without running anything of ours.
+        unsafe { libc::_exit(if told { 0 } else { 1 }) }
+    }
+    assert!(matches!(code, Some(WaitStatus::Exited(_, 0))), "{code:?}");
+
+    let options = Rings::options().bpf_output(&map).pages(1);
+    let mut recorder = Recorder::open(options, Key::Time, &Fence::Auto).unwrap();
+    assert_eq!(program.run_with(0, &[9]).unwrap(), 0);
+    let frozen = recorder.freeze().unwrap();
+    let mut recorded = frozen.events();
+    let code = in_child(|| {
+        first_false(&[
+            panics(&mut || drop(recorded.next().map(|event| event.to_owned()))),
+            panics(&mut || drop(frozen.since(0).next_back().map(|event| event.to_owned()))),
+            panics(&mut || assert_eq!(format!("{:?}", frozen.events().next()), "")),
+        ])
+    });
+    assert_eq!(code, 0);
+    assert!(recorded.map(|event| number(&event)).eq([9]));
 }
 
 /// The same of rings that nobody reads yet, and of a recorder.

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 
 /// Modules from left to right. Each may use those before it, and itself.
-const ROOMS: [&str; 29] = [
+const ROOMS: [&str; 38] = [
+    "steps",
     "wakeup",
     "error",
     "sys",
@@ -14,20 +15,28 @@ const ROOMS: [&str; 29] = [
     "ring",
     "copies",
     "record",
+    "breaks",
     "sequence",
+    "numbers",
     "key",
     "rings",
     "hold",
     "order",
     "stats",
+    "run",
     "lookahead",
     "fronts",
+    "dense",
     "event",
+    "stream",
+    "lent",
     "drain",
     "plan",
     "open",
     "loss",
     "merge",
+    "room",
+    "account",
     "fence",
     "engine",
     "reader",

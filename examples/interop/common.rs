@@ -110,8 +110,9 @@ pub fn read(rings: Rings, options: &Options) -> Result<bool, Box<dyn Error>> {
                 "late": stats.late,
                 "out_of_order": ordered.out_of_order,
                 "out_of_order_by_ring": by_ring.out_of_order,
-                "early": ordered.early,
-                "early_by_ring": by_ring.early,
+                "arrived_before_left": ordered.early,
+                "arrived_before_left_by_ring": by_ring.early,
+                "unproven": stats.early,
                 "lost": stats.lost,
                 "damaged": stats.damaged,
                 "hold": reader.hold().to_string(),
@@ -123,7 +124,8 @@ pub fn read(rings: Rings, options: &Options) -> Result<bool, Box<dyn Error>> {
         println!("events               {events}, from {cpus} CPUs");
         println!("out of order         {} (ring by ring: {})", ordered.out_of_order, by_ring.out_of_order);
         println!("arrived before left  {} (ring by ring: {})", ordered.early, by_ring.early);
-        println!("late, lost, damaged  {}, {}, {}", stats.late, stats.lost, stats.damaged);
+        println!("unproven, late       {}, {}", stats.early, stats.late);
+        println!("lost, damaged        {}, {}", stats.lost, stats.damaged);
         println!("hold rule            {} (fence: {})", reader.hold(), reader.fence().unwrap_or("none"));
     }
     // With switches missing, a thread may well seem to be where it is not.

@@ -1,7 +1,7 @@
 //! Feeds any bytes and any heads to a recorder of two rings, and compares what comes out with a decoder that is too simple
 //! to be wrong: it copies the bytes out first, and sorts.
 
-use crate::raw_bytes::{CPUS, Expected, Input, LAYOUTS, decode};
+use crate::raw_bytes::{CPUS, Expected, Input, LAYOUTS, LOSSES, decode};
 use perfweave::{Fault, Key, Layout, What, sim};
 
 /// An expected event with what orders it, and its own key.
@@ -20,6 +20,7 @@ pub(crate) fn run(input: &[u8]) {
     let (sample_type, read_format) = LAYOUTS[usize::from(input.byte()) % LAYOUTS.len()];
     let size = 64usize << (input.byte() % 6);
     let kernel = sim::Kernel::backward(&CPUS, size, Layout::new(sample_type, true, read_format));
+    CPUS.iter().for_each(|cpu| kernel.lose(*cpu, LOSSES));
     let mut recorder = kernel.recorder(Key::Time).expect("a recorder");
     let mut memories = CPUS.map(|_| vec![0u8; size]);
     let mut heads = [0u64; 2];
@@ -85,10 +86,21 @@ fn read_back(memory: &[u8], head: u64, sample_type: u64, read_format: u64) -> (V
     let mut missing = written > size;
     // Newest first.
     let mut stretches = Vec::new();
-    let mut at = 0;
+    let (mut at, mut told) = (0, 0u64);
     while at < bytes.len() {
         let rest = &bytes[at..];
         let (len, key, what) = decode(rest, sample_type, read_format);
+        let (key, what) = match what {
+            Expected::Lost(count, _) if told.saturating_add(count) > LOSSES => {
+                let fault = Fault::Lost { count, most: LOSSES - told };
+                (None, Expected::Damage(fault, rest[..len].to_vec()))
+            }
+            Expected::Lost(count, _) => {
+                told += count;
+                (key, what)
+            }
+            _ => (key, what),
+        };
         if let Expected::Damage(Fault::Size { size: said, .. }, _) = &what {
             // The end of the oldest is overwritten by the newest; whatever could never have been whole is damage.
             let said = u64::from(*said);

@@ -10,6 +10,9 @@ const CALLCHAIN: u64 = 32;
 const RAW: u64 = 1024;
 const IDENTIFIER: u64 = 65536;
 
+/// How many records the kernel has dropped from each ring: LOST records can tell of no more.
+pub(crate) const LOSSES: u64 = 1 << 48;
+
 /// `sample_type`, `read_format`.
 pub(crate) const LAYOUTS: [(u64, u64); 4] =
     [(TIME | RAW, 0), (IDENTIFIER | TID | TIME | RAW, 0), (TIME, 0), (TIME | READ | CALLCHAIN | RAW, 4 | 8)];
@@ -47,6 +50,8 @@ struct Model {
     before: Option<u64>,
     /// The head was wrong; from the next look on the ring is taken up at whatever it is then.
     lost: bool,
+    /// What LOST records have told of.
+    told: u64,
     /// By how much the record with a key that was yielded last was late: what has no key behind it is as late.
     late_by: u64,
 }
@@ -79,8 +84,11 @@ pub(crate) fn run(input: &[u8]) {
     let kernel = sim::Kernel::with(&CPUS, size, layout);
     let hold = if input.byte() % 2 == 0 { Hold::None } else { Hold::FENCE };
     let mut merge = Merge::new(kernel.rings(), Order::new().hold(hold).when_full(Full::Hold)).expect("a merge");
-    let mut models =
-        CPUS.map(|cpu| Model { cpu, memory: vec![0; size], tail: 0, read: 0, before: None, lost: false, late_by: 0 });
+    let mut models = CPUS.map(|cpu| {
+        kernel.lose(cpu, LOSSES);
+        let memory = vec![0; size];
+        Model { cpu, memory, tail: 0, read: 0, before: None, lost: false, told: 0, late_by: 0 }
+    });
     let mut heads = [0u64; 2];
     let mut last = 0;
     for _ in 0..8 {
@@ -172,6 +180,17 @@ impl Model {
             let rest = &bytes[at..];
             let position = self.read as usize + at;
             let (len, own, what) = decode(rest, sample_type, read_format);
+            let (own, what) = match what {
+                Expected::Lost(count, _) if self.told.saturating_add(count) > LOSSES => {
+                    let fault = Fault::Lost { count, most: LOSSES - self.told };
+                    (None, Expected::Damage(fault, rest[..len].to_vec()))
+                }
+                Expected::Lost(count, _) => {
+                    self.told += count;
+                    (own, what)
+                }
+                _ => (own, what),
+            };
             let is_lost = matches!(what, Expected::Lost(..));
             // A LOST record has the key of the record right behind it.
             if let Some((position, loss)) = lost.take() {

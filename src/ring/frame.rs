@@ -35,6 +35,14 @@ pub enum Fault {
         /// Bytes between `raw_size` and the record's end.
         room: u32,
     },
+    /// A LOST record says that more was dropped than the kernel has counted, or can have.
+    #[error("LOST record says {count} dropped, {most} at most")]
+    Lost {
+        /// What it says.
+        count: u64,
+        /// How many can have been dropped that no LOST record had told of before.
+        most: u64,
+    },
     /// The record's key is a time that has not come yet.
     #[error("stamped {time}, {} ns from now", time - now)]
     Time {
@@ -59,6 +67,9 @@ pub enum Fault {
     },
 }
 
+/// The bits of a size that are 0 in every checked header.
+const TAG: u16 = 7;
+
 /// `struct perf_event_header`, copied out of the ring: one word, as it lies there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header(u64);
@@ -70,9 +81,10 @@ impl Header {
     #[inline]
     pub(super) fn checked(bytes: [u8; 8], room: u64) -> Result<Self, Fault> {
         let header = Self(u64::from_ne_bytes(bytes));
-        let size = u64::from(header.size());
-        if size < Self::LEN || size % 8 != 0 || size > room {
-            return Err(Fault::Size { size: header.size(), room });
+        let stated = header.size_and_tag();
+        let size = u64::from(stated);
+        if size < Self::LEN || stated & TAG != 0 || size > room {
+            return Err(Fault::Size { size: stated, room });
         }
         Ok(header)
     }
@@ -91,15 +103,49 @@ impl Header {
         u16::from_ne_bytes([m0, m1])
     }
 
-    /// `size`
+    /// `size`, a multiple of 8.
     #[inline]
     pub(crate) fn size(self) -> u16 {
+        self.size_and_tag() & !TAG
+    }
+
+    #[inline]
+    fn size_and_tag(self) -> u16 {
         let [.., s0, s1] = self.0.to_ne_bytes();
         u16::from_ne_bytes([s0, s1])
     }
 
-    /// The header of nothing, for what is no record.
+    /// What the holder of a checked header has noted in the three bits that its size leaves free; 0 unless it has.
+    #[inline]
+    pub(crate) fn tag(self) -> u8 {
+        (self.size_and_tag() & TAG) as u8
+    }
+
+    /// The same header with another tag. Of a tag three bits count.
+    #[inline]
+    pub(crate) fn tagged(self, tag: u8) -> Self {
+        let [k0, k1, k2, k3, m0, m1, ..] = self.0.to_ne_bytes();
+        let [s0, s1] = (self.size() | u16::from(tag) & TAG).to_ne_bytes();
+        Self(u64::from_ne_bytes([k0, k1, k2, k3, m0, m1, s0, s1]))
+    }
+
+    /// The header of nothing.
     pub(crate) const NONE: Self = Self(0);
+
+    /// In place of a header: of so many bytes that are no record. Its size is 0, as no record's is.
+    pub(crate) fn of_stretch(bytes: u32) -> Self {
+        let [b0, b1, b2, b3] = bytes.to_ne_bytes();
+        Self(u64::from_ne_bytes([b0, b1, b2, b3, 0, 0, 0, 0]))
+    }
+
+    /// Bytes of the record, or of what is none.
+    #[inline]
+    pub(crate) fn len(self) -> u64 {
+        match self.size() {
+            0 => self.kind().into(),
+            size => size.into(),
+        }
+    }
 
     #[cfg(all(test, not(loom)))]
     pub(crate) fn unchecked(word: u64) -> Self {
@@ -140,5 +186,18 @@ mod tests {
         assert_eq!((header.kind(), header.misc(), header.size()), (9, 1, 32));
         assert_eq!(Header::checked(bytes(8), 8).map(Header::size), Ok(8));
         assert!(Header::checked(bytes(65528), 65528).is_ok(), "the largest the kernel writes");
+    }
+
+    #[test]
+    fn a_tag_changes_nothing_else() {
+        let header = Header::checked(bytes(65528), 65528).unwrap();
+        for tag in 0..8 {
+            let tagged = header.tagged(5).tagged(tag);
+            assert_eq!((tagged.tag(), tagged.kind(), tagged.misc(), tagged.size()), (tag, 9, 1, 65528));
+            assert_eq!(tagged.tagged(0), header);
+        }
+        assert_eq!(header.len(), 65528);
+        let stretch = Header::of_stretch(1 << 31).tagged(7);
+        assert_eq!((stretch.size(), stretch.tag(), stretch.len()), (0, 7, 1 << 31));
     }
 }

@@ -1,6 +1,7 @@
 //! Who owns the memory of a ring: a mapping of ours, somebody else, or the simulator.
 
 use super::words::{self, AtomicU64};
+use crate::sys::fork::Owner;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use perf_event_open_sys::bindings::perf_event_mmap_page;
 use std::alloc::{self, Layout, handle_alloc_error};
@@ -23,10 +24,11 @@ pub(super) enum Memory {
 /// A perf event's mapping; unmapped when dropped.
 ///
 /// Never copied, split or protected: the kernel refuses (`perf_mmap_may_split`), and a forked child does not have it
-/// (`VM_DONTCOPY`).
+/// (`VM_DONTCOPY`): to drop it there leaves alone whatever is at its place.
 pub(super) struct Mapping {
     base: NonNull<u8>,
     len: usize,
+    owner: Owner,
 }
 
 impl Mapping {
@@ -36,7 +38,7 @@ impl Mapping {
         let protection = if writable { ProtFlags::PROT_READ | ProtFlags::PROT_WRITE } else { ProtFlags::PROT_READ };
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
         let base = unsafe { mmap(None, len, protection, MapFlags::MAP_SHARED, fd, 0) }?;
-        Ok(Self { base: base.cast(), len: len.get() })
+        Ok(Self { base: base.cast(), len: len.get(), owner: Owner::new() })
     }
 
     pub(super) fn base(&self) -> NonNull<u8> {
@@ -46,6 +48,9 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if !self.owner.is_here() {
+            return;
+        }
         // SAFETY: (I1) the mapping is ours and whole, and the ring that pointed into it is going away with it.
         let unmapped = unsafe { munmap(self.base.cast(), self.len) };
         debug_assert!(unmapped.is_ok(), "{unmapped:?}");

@@ -9,7 +9,8 @@
 //!
 //! Invariants, cited as (I1)…(I5) here and in DESIGN.md:
 //!
-//! - **I1** The header page and `size` bytes of data, a power of two, stay mapped while the ring lives.
+//! - **I1** The header page and `size` bytes of data, a power of two, stay mapped while the ring lives, in the process that
+//!   took it up. A forked child does not have them: there nothing reaches for them ([`Ring::assert_here`]).
 //! - **I2** `data_tail` is stored by this ring alone and holds `tail`.
 //! - **I3** `tail <= head <= tail + size`, and every slice handed out lies within `tail..head`.
 //! - **I4** Each word and each header is read once, checked, and the checked copy used.
@@ -29,6 +30,7 @@ pub(crate) use frame::Header;
 pub(crate) use memory::KernelHalf;
 
 use crate::error::Error;
+use crate::sys::fork::Owner;
 use crate::sys::machine;
 use memory::{DATA_OFFSET_AT, DATA_SIZE_AT, HEAD_AT, Mapping, Memory, TAIL_AT};
 use std::num::NonZeroUsize;
@@ -66,6 +68,8 @@ pub struct Ring {
     backward: bool,
     /// The header page.
     page: NonNull<u8>,
+    /// The process that has the memory.
+    owner: Owner,
     /// Last but one, so that it is unmapped before the event is closed.
     memory: Memory,
     /// What says that something was written; closed last.
@@ -193,6 +197,7 @@ impl Ring {
             head: 0,
             backward,
             page: base,
+            owner: Owner::new(),
             memory,
             fd,
         })
@@ -220,22 +225,33 @@ impl Ring {
         self.fd.as_ref()
     }
 
+    /// Every way to the memory leads through here, or asks the same.
+    ///
+    /// # Panics
+    /// In a forked child, which does not have the memory.
+    #[inline(always)]
+    fn assert_here(&self) {
+        assert!(self.owner.is_here(), "rings are used in a child of the process that opened them");
+    }
+
     /// `data_head` and `data_tail` as they are now.
     pub(crate) fn words(&self) -> (u64, u64) {
+        self.assert_here();
         // SAFETY: (I1)
         let head = words::load_head(unsafe { self.head_word.as_ref() });
         (head, self.base.wrapping_add(self.tail))
+    }
+
+    /// The position that the kernel writes at now, or, if its head cannot be right, the furthest that it can be.
+    pub(crate) fn written(&self) -> u64 {
+        let (head, _) = self.words();
+        head.wrapping_sub(self.base).clamp(self.head, self.tail + self.size)
     }
 
     /// Everything before it was given back to the kernel.
     #[inline]
     pub(crate) fn tail(&self) -> u64 {
         self.tail
-    }
-
-    /// Leaves the mapping alone, whatever is there now: a forked child does not have it.
-    pub(crate) fn abandon(mut self) {
-        std::mem::forget(std::mem::replace(&mut self.memory, Memory::Foreign));
     }
 
     /// Loads the head. A head that cannot be right is a fault and is not taken; [`Ring::take_up`] is the way on.
@@ -252,6 +268,7 @@ impl Ring {
 
     #[inline]
     fn load_head(&mut self) -> u64 {
+        self.assert_here();
         if let Memory::Simulated(pages) = &self.memory
             && pages.is_hostile()
         {
@@ -307,6 +324,10 @@ impl Ring {
     #[inline]
     fn publish(&mut self) {
         debug_assert!(!self.backward, "mapped read-only");
+        // Nobody heeds a forked child's tail. No panic: this runs when readings are dropped, also in one.
+        if !self.owner.is_here() {
+            return;
+        }
         // SAFETY: (I1)
         let word = unsafe { self.tail_word.as_ref() };
         words::store_tail(word, self.base.wrapping_add(self.tail));
@@ -318,6 +339,7 @@ impl Ring {
     /// If they do not lie between tail and head.
     #[inline]
     pub(crate) fn bytes(&self, position: u64, len: u64) -> Bytes<'_> {
+        self.assert_here();
         // No overflow: positions count bytes since the ring was taken up.
         assert!(
             position >= self.tail && position <= self.head && len <= self.head - position,

@@ -122,7 +122,7 @@ pub(crate) fn obj_get(path: &CStr) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// What a map is. Any other file descriptor is `EINVAL` or `EBADF`.
+/// What a map is. A file descriptor that is nothing of BPF's is `EINVAL`; one of a program answers in that one's own way.
 pub(crate) fn map_info(map: BorrowedFd<'_>) -> io::Result<MapInfo> {
     let mut info = MapInfo::default();
     let mut attr = InfoByFd {

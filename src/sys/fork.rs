@@ -1,9 +1,10 @@
-//! A word that a forked child finds zeroed, as a sign to keep its hands off what it does not have.
+//! Telling a forked child from its parent, so that it keeps its hands off what it does not have.
 
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU64;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// An atomic word on a page of its own, which the kernel wipes in children of fork(2) (`MADV_WIPEONFORK`, Linux 4.14).
 ///
@@ -67,9 +68,45 @@ impl Drop for ForkWord {
     }
 }
 
+/// The process that something belongs to. A child of fork(2) is another one.
+///
+/// As good as a [`ForkWord`] of its own for whatever has one of these, but all of them share one page.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Owner {
+    /// The number of the process that this runs in; 0 in a child until it makes an owner.
+    here: &'static AtomicU64,
+    number: u64,
+}
+
+static HERE: OnceLock<ForkWord> = OnceLock::new();
+
+/// The last number that was given to this process or an ancestor. Ordinary memory, which children inherit, so that none has
+/// an ancestor's number.
+static LAST: AtomicU64 = AtomicU64::new(0);
+
+impl Owner {
+    /// This process.
+    pub(crate) fn new() -> Self {
+        let here = HERE.get_or_init(|| ForkWord::new(0)).get();
+        // Relaxed, here and below: nothing else is read on the strength of these numbers.
+        if here.load(Ordering::Relaxed) == 0 {
+            let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+            // Unless another thread was quicker.
+            let _ = here.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        Self { here, number: here.load(Ordering::Relaxed) }
+    }
+
+    /// Whether this still runs in that process.
+    #[inline(always)]
+    pub(crate) fn is_here(self) -> bool {
+        self.here.load(Ordering::Relaxed) == self.number
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::ForkWord;
+    use super::{ForkWord, Owner};
     use nix::sys::wait::{WaitStatus, waitpid};
     use nix::unistd::{ForkResult, fork};
     use std::sync::atomic::Ordering;
@@ -90,5 +127,36 @@ mod tests {
                 assert_eq!(word.get().load(Ordering::Relaxed), 7);
             }
         }
+    }
+
+    /// What `yes` is in a child of this process.
+    fn in_child(yes: impl FnOnce() -> bool) -> bool {
+        // SAFETY: the child does nothing but read and write words, and leave.
+        match unsafe { fork() }.unwrap() {
+            ForkResult::Child => {
+                let code = if yes() { 0 } else { 1 };
+                // SAFETY: leaves without running anything of ours.
+                unsafe { libc::_exit(code) }
+            }
+            ForkResult::Parent { child } => waitpid(child, None).unwrap() == WaitStatus::Exited(child, 0),
+        }
+    }
+
+    #[test]
+    fn an_owner_is_told_from_its_children_and_they_from_theirs() {
+        let owner = Owner::new();
+        assert!(owner.is_here() && Owner::new().is_here());
+        assert!(in_child(|| {
+            let before = owner.is_here();
+            // Whatever the child makes is its own, and makes its parent's no less foreign.
+            let own = Owner::new();
+            let both = [owner, own].map(Owner::is_here);
+            let grandchild = in_child(|| {
+                let _own = Owner::new();
+                ![owner, own].iter().any(|owner| owner.is_here())
+            });
+            !before && both == [false, true] && grandchild && own.is_here()
+        }));
+        assert!(owner.is_here());
     }
 }

@@ -2,11 +2,14 @@
 //! was called has ended, and what it stored is visible.
 
 use super::bpf;
-use super::machine::OnlineCpus;
+use super::machine::{Mount, Mounts, OnlineCpus};
+use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nix::sched::{CloneFlags, unshare};
+use nix::sched::{CloneFlags, setns, unshare};
 use nix::unistd::{chdir, pivot_root};
+use std::fs::File;
 use std::io;
+use std::marker::PhantomData;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
@@ -40,7 +43,7 @@ impl Grace {
         ArrayOfMaps::new().map(Self::Map)
     }
 
-    /// Moves the calling thread, and no other, to a mount namespace of its own.
+    /// Moves the calling thread, and no other, to a mount namespace of its own. Only there can it be waited for.
     pub(crate) fn expedited() -> io::Result<Self> {
         Namespace::enter().map(Self::Expedited)
     }
@@ -105,36 +108,88 @@ impl ArrayOfMaps {
     }
 }
 
-/// A mount namespace that only the calling thread is in, with nothing in it but a ramfs of its own.
-pub(crate) struct Namespace(());
+/// A mount namespace that only the calling thread is in, with nothing in it but a ramfs of its own, which is its working
+/// directory. Not `Send`: on another thread it would unmount in that one's namespace.
+pub(crate) struct Namespace(PhantomData<*const ()>);
 
-/// Where the ramfs is mounted for a moment. What is mounted there, nobody else sees.
+/// Where the ramfs is mounted: for a moment, or, where the root cannot be left, for good. Nobody else sees it.
 const STEPS: [&str; 4] = ["/tmp", "/run", "/proc", "/sys"];
+
+const NONE: Option<&Path> = None;
+
+/// Says at which step it failed.
+fn at<T>(step: &str, answer: nix::Result<T>) -> io::Result<T> {
+    answer.map_err(|errno| {
+        let errno = io::Error::from(errno);
+        io::Error::new(errno.kind(), format!("{step}: {errno}"))
+    })
+}
 
 impl Namespace {
     fn enter() -> io::Result<Self> {
-        let step = STEPS.into_iter().map(Path::new).find(|path| path.is_dir()).ok_or(io::ErrorKind::NotFound)?;
-        let none = None::<&Path>;
-        unshare(CloneFlags::CLONE_NEWNS)?;
-        // Nothing mounted here may spread to the namespace we came from.
-        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
+        at("unshare", unshare(CloneFlags::CLONE_NEWNS))?;
+        // To the root of the namespace, out of a chroot(2), outside of which could be mounts too (mntns_install,
+        // fs/namespace.c). Without /proc there is no way out.
+        if let Ok(own) = File::open("/proc/thread-self/ns/mnt") {
+            let _ = setns(own, CloneFlags::CLONE_NEWNS);
+        }
+        // Nothing mounted here may spread to the namespace that we came from.
+        match mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE) {
+            Err(Errno::EINVAL) => at("the root is no mount point, as in a chroot without /proc", Err(Errno::EINVAL))?,
+            made => at("make mounts private", made)?,
+        }
         // And nothing of it may stay mounted here: it could not be unmounted there for good.
-        mount(Some("perfweave"), step, Some("ramfs"), MsFlags::MS_NOSUID, none)?;
-        let old = step.join("old");
-        std::fs::create_dir(&old)?;
-        pivot_root(step, &old)?;
-        chdir("/")?;
-        umount2("/old", MntFlags::MNT_DETACH)?;
-        let namespace = Self(());
+        Self::enter_ramfs()?;
+        match pivot_root(".", "old") {
+            Ok(()) => at("umount the old root", umount2("old", MntFlags::MNT_DETACH))?,
+            // The root is the initial ramfs, which cannot be left; or a filter refuses.
+            Err(_) => {
+                Self::unmount_all()?;
+                Self::enter_ramfs()?;
+            }
+        }
+        let namespace = Self(PhantomData);
         namespace.wait()?;
         Ok(namespace)
+    }
+
+    /// Mounts a ramfs and makes it the working directory, with a directory to mount on in it.
+    fn enter_ramfs() -> io::Result<()> {
+        let step = step()?;
+        at("mount a ramfs", mount(Some("perfweave"), step, Some("ramfs"), MsFlags::MS_NOSUID, NONE))?;
+        at("enter a ramfs", chdir(step))?;
+        std::fs::create_dir("old")
+    }
+
+    /// Unmounts everything but the root, and but what is locked: that cannot be unmounted where we came from either.
+    fn unmount_all() -> io::Result<()> {
+        let mounts = Mounts::open().or_else(|_| {
+            let step = step()?;
+            at("mount proc", mount(Some("perfweave"), step, Some("proc"), MsFlags::MS_NOSUID, NONE))?;
+            Mounts::open_in(step)
+        })?;
+        // Again, since one mount can hide another, until there is nothing left that can be unmounted.
+        let mut any = true;
+        while any {
+            any = false;
+            for Mount { path, .. } in mounts.read()? {
+                let flags = MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW;
+                any |= path != Path::new("/") && umount2(&path, flags).is_ok();
+            }
+        }
+        Ok(())
     }
 
     /// `namespace_unlock()` calls `synchronize_rcu_expedited()` whenever it has unmounted something (fs/namespace.c).
     fn wait(&self) -> io::Result<()> {
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-        mount(Some("perfweave"), "/old", Some("ramfs"), flags, None::<&Path>)?;
-        umount2("/old", MntFlags::MNT_DETACH)?;
-        Ok(())
+        at("mount", mount(Some("perfweave"), "old", Some("ramfs"), flags, NONE))?;
+        at("umount", umount2("old", MntFlags::MNT_DETACH))
     }
+}
+
+/// A directory to mount on.
+fn step() -> io::Result<&'static Path> {
+    let step = STEPS.into_iter().map(Path::new).find(|path| path.is_dir());
+    step.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("none of {STEPS:?} is a directory to mount on")))
 }

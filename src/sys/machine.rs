@@ -2,9 +2,12 @@
 
 use nix::errno::Errno;
 use nix::sys::socket::{self, AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType};
+use nix::sys::statfs::{TRACEFS_MAGIC, statfs};
+use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -147,24 +150,113 @@ pub(crate) fn setting(name: &str) -> Option<i64> {
     fs::read_to_string(Path::new("/proc/sys").join(name)).ok()?.trim().parse().ok()
 }
 
-/// Where tracefs is mounted.
+/// The list of what is mounted in the calling thread's mount namespace (proc_pid_mounts(5)), kept open: it can still be
+/// read when `/proc` is unmounted.
+#[derive(Debug)]
+pub(crate) struct Mounts(fs::File);
+
+/// A file system that is mounted somewhere.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Mount {
+    pub(crate) path: PathBuf,
+    /// `ext4`, `tracefs`.
+    pub(crate) kind: OsString,
+}
+
+impl Mounts {
+    pub(crate) fn open() -> io::Result<Self> {
+        Self::open_in(Path::new("/proc"))
+    }
+
+    /// The same where proc is mounted elsewhere.
+    pub(crate) fn open_in(proc: &Path) -> io::Result<Self> {
+        fs::File::open(proc.join("thread-self/mounts")).map(Self)
+    }
+
+    /// What is mounted now, in the order in which it was.
+    pub(crate) fn read(&self) -> io::Result<Vec<Mount>> {
+        let (mut text, mut chunk) = (Vec::new(), vec![0; 1 << 16]);
+        loop {
+            match self.0.read_at(&mut chunk, text.len() as u64)? {
+                0 => return Ok(text.split(|byte| *byte == b'\n').filter_map(parse_mount).collect()),
+                len => text.extend_from_slice(&chunk[..len]),
+            }
+        }
+    }
+}
+
+/// Reads a line such as `tracefs /sys/kernel/tracing tracefs rw 0 0`.
+fn parse_mount(line: &[u8]) -> Option<Mount> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let (_device, path, kind) = (fields.next()?, fields.next()?, fields.next()?);
+    Some(Mount { path: unescape(path).into(), kind: unescape(kind) })
+}
+
+/// Blanks, tabs, line feeds and backslashes are written as `\040`, `\011`, `\012` and `\134` (`mangle_path`, `fs/seq_file.c`).
+fn unescape(mut field: &[u8]) -> OsString {
+    let mut bytes = Vec::with_capacity(field.len());
+    while let Some((&first, rest)) = field.split_first() {
+        let octal =
+            rest.get(..3).filter(|digits| first == b'\\' && digits.iter().all(|digit| (b'0'..=b'7').contains(digit)));
+        let value = octal.and_then(|digits| {
+            digits.iter().try_fold(0u8, |value, digit| Some(value.checked_mul(8)? + (digit - b'0')))
+        });
+        bytes.push(value.unwrap_or(first));
+        field = if value.is_some() { &rest[3..] } else { rest };
+    }
+    OsString::from_vec(bytes)
+}
+
+/// Where tracefs is mounted, also if that cannot be listed, or something else is mounted over one of its places.
+///
+/// If it is found but cannot be searched, that is `PermissionDenied`, with the place.
 pub(crate) fn tracefs() -> io::Result<PathBuf> {
-    let mounts = fs::read_to_string("/proc/self/mounts")?;
-    let mounted = mounts.lines().find_map(|line| {
-        let mut fields = line.split(' ');
-        let (_device, directory, kind) = (fields.next()?, fields.next()?, fields.next()?);
-        (kind == "tracefs").then(|| PathBuf::from(directory))
-    });
+    let listed = Mounts::open().and_then(|mounts| mounts.read());
+    let unlisted = listed.as_ref().err().map(|errno| format!(", and mounts cannot be listed: {errno}"));
+    let mounted = listed.into_iter().flatten().filter(|mount| mount.kind == "tracefs").map(|mount| mount.path);
     // debugfs mounts tracefs inside itself on first use, without an entry of its own.
-    let automount = Path::new("/sys/kernel/debug/tracing");
-    mounted
-        .or_else(|| automount.join("events").is_dir().then(|| automount.to_path_buf()))
-        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "tracefs is not mounted"))
+    let usual = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"].map(PathBuf::from);
+    let mut denied = None;
+    for path in mounted.chain(usual) {
+        match is_tracefs(&path) {
+            Ok(true) => return Ok(path),
+            Err(Errno::EACCES) => denied = denied.or(Some(path)),
+            _ => {}
+        }
+    }
+    Err(match (denied, unlisted) {
+        (Some(path), _) => {
+            io::Error::new(io::ErrorKind::PermissionDenied, format!("{}: {}", path.display(), Errno::EACCES.desc()))
+        }
+        (None, unlisted) => {
+            let unlisted = unlisted.unwrap_or_default();
+            io::Error::new(io::ErrorKind::NotFound, format!("tracefs is not mounted where it usually is{unlisted}"))
+        }
+    })
+}
+
+/// Whether what is seen at a path is tracefs, whole: another file system may be mounted over it, and one of its directories
+/// may be all that is.
+fn is_tracefs(path: &Path) -> nix::Result<bool> {
+    match statfs(&path.join("events")) {
+        Ok(events) => Ok(events.filesystem_type() == TRACEFS_MAGIC),
+        // What it is can be asked without searching it.
+        Err(Errno::EACCES) if statfs(path)?.filesystem_type() == TRACEFS_MAGIC => Err(Errno::EACCES),
+        Err(Errno::EACCES) => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// What a file descriptor leads to, as `/proc` says: a path, or such as `anon_inode:bpf-map`. `None` without `/proc`.
+pub(crate) fn what_is(fd: BorrowedFd<'_>) -> Option<String> {
+    let link = fs::read_link(format!("/proc/thread-self/fd/{}", fd.as_raw_fd())).ok()?;
+    Some(link.to_string_lossy().into_owned())
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{CpuEvents, cpu_of, online_cpus, page_size, parse_cpus, possible_cpus};
+    use super::{CpuEvents, Mount, Mounts, cpu_of, online_cpus, page_size, parse_cpus, parse_mount, possible_cpus};
+    use std::path::Path;
 
     #[test]
     fn cpu_lists_may_be_sparse() {
@@ -193,6 +285,22 @@ mod tests {
             assert_eq!(cpu_of(other), None);
         }
         assert_eq!(CpuEvents::open().unwrap().drain().count(), 0);
+    }
+
+    #[test]
+    fn mounts_have_any_path() {
+        let mount = |path: &str, kind: &str| Some(Mount { path: path.into(), kind: kind.into() });
+        for (line, expected) in [
+            ("tracefs /sys/kernel/tracing tracefs rw 0 0", mount("/sys/kernel/tracing", "tracefs")),
+            (r"none /a\040b\011c\012d\134e fuse.\040 rw 0 0", mount("/a b\tc\nd\\e", "fuse. ")),
+            (r"none /\1340\\777\04 tmpfs", mount(r"/\0\\777\04", "tmpfs")),
+            ("none /short", None),
+            ("", None),
+        ] {
+            assert_eq!(parse_mount(line.as_bytes()), expected, "{line}");
+        }
+        let mounts = Mounts::open().unwrap().read().unwrap();
+        assert!(mounts.iter().any(|mount| mount.path == Path::new("/")), "{mounts:?}");
     }
 
     #[test]

@@ -2,24 +2,29 @@
 
 use perf_event_open_sys as sys;
 use perf_event_open_sys::bindings::perf_event_attr;
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// Opens an event on one CPU, for all processes (`pid` -1) or one.
-pub(crate) fn open(attr: &perf_event_attr, pid: i32, cpu: u32) -> io::Result<OwnedFd> {
-    open_on(attr, pid, i32::try_from(cpu).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?)
+/// Opens an event on one CPU, for all processes (`pid` -1) or one. `target` is what the attribute of a probe points to: a
+/// function of the kernel's, a file.
+pub(crate) fn open(attr: &perf_event_attr, target: Option<&CStr>, pid: i32, cpu: u32) -> io::Result<OwnedFd> {
+    open_on(attr, target, pid, i32::try_from(cpu).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?)
 }
 
 /// Opens an event of the calling process, wherever it runs.
 pub(crate) fn open_own(attr: &perf_event_attr) -> io::Result<OwnedFd> {
-    open_on(attr, 0, -1)
+    open_on(attr, None, 0, -1)
 }
 
-fn open_on(attr: &perf_event_attr, pid: i32, cpu: i32) -> io::Result<OwnedFd> {
+fn open_on(attr: &perf_event_attr, target: Option<&CStr>, pid: i32, cpu: i32) -> io::Result<OwnedFd> {
     let mut attr = *attr;
     attr.size = size_of::<perf_event_attr>() as u32;
+    if let Some(target) = target {
+        attr.config1 = target.as_ptr() as u64;
+    }
     let flags = sys::bindings::PERF_FLAG_FD_CLOEXEC.into();
-    // SAFETY: the attribute is `size` bytes long and only read; a size that the kernel does not know it says itself.
+    // SAFETY: the attribute is `size` bytes long and only read, as is the target; the kernel checks both and writes neither.
     let fd = unsafe { sys::perf_event_open(&mut attr, pid, cpu, -1, flags) };
     super::check(fd.into())?;
     // SAFETY: a new file descriptor that nobody else knows.

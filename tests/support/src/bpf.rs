@@ -388,6 +388,12 @@ pub struct Program {
     fd: OwnedFd,
 }
 
+impl AsFd for Program {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
 impl Program {
     /// Loads a program. An error carries what the verifier said.
     pub fn load(kind: Kind, asm: &Asm) -> io::Result<Self> {

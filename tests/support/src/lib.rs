@@ -9,6 +9,7 @@ pub mod cpus;
 pub mod foreign;
 pub mod load;
 pub mod privilege;
+pub mod probe;
 mod skip;
 pub mod threads;
 pub mod tracefs;
@@ -43,6 +44,13 @@ pub fn needs(what: &str, is_there: bool) -> Option<()> {
         skip::skip(&format!("this machine does not have {what}"));
     }
     is_there.then_some(())
+}
+
+/// Notes what could not be tested because this kernel was built without it, and what was tested instead passed. It is listed with
+/// what was skipped, and never a failure: it takes another kernel.
+#[track_caller]
+pub fn lacks(what: &str) {
+    skip::note(&format!("this kernel does not have {what}"));
 }
 
 /// A perf event array for this machine's CPUs, and a program that outputs the number it is given into it. `None` where the

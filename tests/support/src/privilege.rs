@@ -16,6 +16,8 @@ struct Data {
     inheritable: u32,
 }
 
+/// Everything that nothing else is for.
+pub const CAP_SYS_ADMIN: u32 = 21;
 /// To lock memory without limit is another.
 pub const CAP_PERFMON: u32 = 38;
 /// To use BPF.
@@ -37,6 +39,14 @@ pub fn keep(capabilities: &[u32]) -> io::Result<()> {
     }
     // SAFETY: version 3 of the call reads two data blocks.
     let answer = unsafe { libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()) };
+    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Makes the calling thread a user who owns nothing, for good.
+pub fn become_nobody() -> io::Result<()> {
+    const NOBODY: libc::uid_t = 65534;
+    // SAFETY: no pointers. Not by way of libc, which would change all threads.
+    let answer = unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) };
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 

@@ -19,6 +19,12 @@ pub(crate) fn skip(why: &str) {
     if std::env::var_os("PERFWEAVE_REQUIRE_KERNEL").is_some_and(|set| set == "1") {
         panic!("{why}, and PERFWEAVE_REQUIRE_KERNEL=1");
     }
+    note(why);
+}
+
+/// Notes that a test skips something, to be listed.
+#[track_caller]
+pub(crate) fn note(why: &str) {
     static LISTED: Once = Once::new();
     LISTED.call_once(|| {
         // SAFETY: a function that lives as long as the process.

@@ -1,0 +1,156 @@
+//! What is remembered of numbers that were missing, and what can be wrong with a number that comes.
+
+use std::collections::BTreeMap;
+
+/// How a number that is not the next one, nor ahead of it, came to be there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Break {
+    /// It was there before, not long ago.
+    Duplicate,
+    /// Counting began anew: it is 0, 1, or the first number that was ever seen there.
+    Reset,
+    /// It is further back than records come out of order. Counting goes on from there.
+    Backward,
+    /// It is further ahead than any records can have been lost. Counting goes on from there.
+    Forward,
+    /// It was declared missing, and came after all: it was not written where it was counted.
+    Found,
+    /// So many numbers were unread or lost that a counter as narrow as this one may have gone round unseen. How many are missing
+    /// is not known; counting begins anew. See [`Sequence`](crate::Sequence).
+    Ambiguous,
+}
+
+/// How many kinds of breaks there are.
+const KINDS: usize = 6;
+
+/// How far back a number that was there before is a duplicate; beyond, counting jumped.
+pub(crate) const RECENT: u64 = 64;
+
+/// How many numbers must be well in a row before a break of the same kind is told again: what breaks all the time is told once.
+const QUIET: u32 = 16;
+
+/// Which breaks were told not long ago.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Quiet {
+    /// How many numbers in a row were well.
+    well: u32,
+    told: [bool; KINDS],
+}
+
+impl Quiet {
+    #[inline]
+    pub(crate) fn well(&mut self, well: bool) {
+        self.well = if well { self.well.saturating_add(1) } else { 0 };
+    }
+
+    pub(crate) fn may_tell(&self, how: Break) -> bool {
+        self.well >= QUIET || !self.told[how as usize]
+    }
+
+    pub(crate) fn told(&mut self, how: Break) {
+        if std::mem::take(&mut self.well) >= QUIET {
+            self.told = [false; KINDS];
+        }
+        self.told[how as usize] = true;
+    }
+}
+
+/// Gaps that were told of, so that a number is known again that comes after all. As first and last number. Disjoint, and never
+/// more than so many.
+#[derive(Debug)]
+pub(crate) struct Gaps {
+    gaps: BTreeMap<u64, u64>,
+    most: usize,
+}
+
+impl Gaps {
+    /// Bytes that one takes, nodes that are half full included.
+    pub(crate) const EACH: usize = 3 * size_of::<(u64, u64)>();
+
+    pub(crate) fn new(most: usize) -> Self {
+        Self { gaps: BTreeMap::new(), most }
+    }
+
+    /// Adds one. The smallest are forgotten if there are too many.
+    pub(crate) fn add(&mut self, first: u64, last: u64) {
+        self.gaps.insert(first, last);
+        while self.gaps.len() > self.most {
+            self.gaps.pop_first();
+        }
+    }
+
+    /// Forgets what lies wholly up to a number.
+    pub(crate) fn forget_until(&mut self, number: Option<u64>) {
+        while self.gaps.first_key_value().is_some_and(|(_, last)| Some(*last) <= number) {
+            self.gaps.pop_first();
+        }
+    }
+
+    /// The first number of the gap that a number is missing from.
+    fn of(&self, number: u64) -> Option<u64> {
+        let (first, last) = self.gaps.range(..=number).next_back()?;
+        (number <= *last).then_some(*first)
+    }
+
+    /// Whether a number is missing.
+    pub(crate) fn has(&self, number: u64) -> bool {
+        self.of(number).is_some()
+    }
+
+    /// Takes a number out of the gap that it is missing from, if it is.
+    pub(crate) fn take(&mut self, number: u64) -> bool {
+        let Some(first) = self.of(number) else { return false };
+        let Some(last) = self.gaps.remove(&first) else { return false };
+        if first < number {
+            self.add(first, number - 1);
+        }
+        if number < last {
+            self.add(number + 1, last);
+        }
+        true
+    }
+
+    /// How many gaps are remembered at most.
+    pub(crate) fn most(&self) -> usize {
+        self.most
+    }
+
+    /// How many gaps are remembered.
+    pub(crate) fn len(&self) -> usize {
+        self.gaps.len()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::Gaps;
+    use quickcheck::quickcheck;
+    use std::collections::BTreeSet;
+
+    quickcheck! {
+        /// As a set of numbers does it, as long as there is room for all.
+        fn gaps_are_sets_of_numbers(added: Vec<(u8, u8)>, taken: Vec<u8>) -> bool {
+            let mut gaps = Gaps::new(1000);
+            let mut set = BTreeSet::new();
+            for (first, len) in added {
+                let (first, last) = (u64::from(first), u64::from(first) + u64::from(len % 8));
+                if (first..=last).all(|number| !set.contains(&number)) {
+                    gaps.add(first, last);
+                    set.extend(first..=last);
+                }
+            }
+            taken.into_iter().map(u64::from).all(|number| gaps.has(number) == set.contains(&number) && gaps.take(number) == set.remove(&number))
+        }
+
+        /// However numbers come out of them, there are never more than so many.
+        fn gaps_are_bounded(taken: Vec<u16>) -> bool {
+            let mut gaps = Gaps::new(16);
+            gaps.add(0, 65_535);
+            taken.into_iter().all(|number| {
+                gaps.take(number.into());
+                gaps.len() <= 16
+            })
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! A queue in blocks: nothing moves when it grows, and memory goes back block by block.
+
+use crate::ring::Header;
+use std::collections::VecDeque;
+
+/// One stretch of a ring: what orders it, and its header. Where it lies follows from the lengths of those before it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Slot {
+    pub(crate) key: u64,
+    pub(crate) header: Header,
+}
+
+/// Slots of a block.
+const SLOTS: usize = 128;
+
+/// Bytes of a block.
+pub(crate) const BLOCK: usize = SLOTS * size_of::<Slot>();
+
+/// For how many blocks each queue has room from the begin.
+const BLOCKS: usize = 8;
+
+/// Bytes that each queue takes from the begin.
+pub(crate) const FIXED: usize = BLOCK + BLOCKS * size_of::<Block>();
+
+/// How many looks pass between two times at which spare blocks are given back.
+const WINDOW: u32 = 32;
+
+/// INVARIANT: its capacity is `SLOTS`.
+type Block = Vec<Slot>;
+
+/// The blocks of all rings that are not in use.
+#[derive(Debug, Default)]
+pub(crate) struct Pool {
+    spare: Vec<Block>,
+    in_use: usize,
+    /// The most that were in use since the window began.
+    peak: usize,
+    looks: u32,
+}
+
+impl Pool {
+    fn take(&mut self) -> Block {
+        self.in_use += 1;
+        self.peak = self.peak.max(self.in_use);
+        self.spare.pop().unwrap_or_else(|| Vec::with_capacity(SLOTS))
+    }
+
+    fn give(&mut self, mut block: Block) {
+        block.clear();
+        self.in_use -= 1;
+        self.spare.push(block);
+    }
+
+    /// Bytes of the blocks that nobody uses.
+    pub(crate) fn memory(&self) -> usize {
+        self.spare.len() * BLOCK + self.spare.capacity() * size_of::<Block>()
+    }
+
+    /// Gives all spare blocks back to the allocator.
+    pub(crate) fn clear(&mut self) {
+        self.spare = Vec::new();
+    }
+
+    /// Ends a look. Once in a while gives back what was not needed since the last time; says whether this was one.
+    pub(crate) fn looked(&mut self) -> bool {
+        self.looks += 1;
+        if self.looks < WINDOW {
+            return false;
+        }
+        self.spare.truncate(self.peak.saturating_sub(self.in_use));
+        self.spare.shrink_to(self.peak);
+        self.looks = 0;
+        self.peak = self.in_use;
+        true
+    }
+}
+
+/// The queue.
+#[derive(Debug)]
+pub(crate) struct Run {
+    /// INVARIANT: each but the last is full, and none is empty.
+    blocks: VecDeque<Block>,
+    /// How many slots of the first block are taken. INVARIANT: less than it has.
+    taken: usize,
+    len: usize,
+}
+
+impl Run {
+    pub(crate) fn new() -> Self {
+        Self { blocks: VecDeque::with_capacity(BLOCKS), taken: 0, len: 0 }
+    }
+
+    /// How many slots there are.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// How many slots can be pushed before another block is needed.
+    #[inline]
+    pub(crate) fn free(&self) -> usize {
+        self.blocks.back().map_or(0, |block| SLOTS - block.len())
+    }
+
+    /// Bytes that the queue takes.
+    pub(crate) fn memory(&self) -> usize {
+        self.blocks.len() * BLOCK + self.blocks.capacity() * size_of::<Block>()
+    }
+
+    /// Gives memory back that is not needed now.
+    pub(crate) fn shrink(&mut self) {
+        self.blocks.shrink_to(BLOCKS);
+    }
+
+    #[inline]
+    pub(crate) fn push(&mut self, slot: Slot, pool: &mut Pool) {
+        self.len += 1;
+        if let Some(block) = self.blocks.back_mut()
+            && block.len() < SLOTS
+        {
+            return block.push(slot);
+        }
+        let mut block = pool.take();
+        block.push(slot);
+        self.blocks.push_back(block);
+    }
+
+    /// The oldest slot.
+    #[inline]
+    pub(crate) fn front(&self) -> Option<&Slot> {
+        self.blocks.front().map(|block| &block[self.taken])
+    }
+
+    /// Takes the oldest slot.
+    #[inline]
+    pub(crate) fn pop(&mut self, pool: &mut Pool) {
+        let Some(block) = self.blocks.front() else { return };
+        self.len -= 1;
+        self.taken += 1;
+        if self.taken == block.len() {
+            self.taken = 0;
+            if let Some(block) = self.blocks.pop_front() {
+                pool.give(block);
+            }
+        }
+    }
+
+    /// The slots, oldest first.
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &Slot> {
+        self.blocks.iter().enumerate().flat_map(|(at, block)| &block[if at == 0 { self.taken } else { 0 }..])
+    }
+
+    /// The first slot of each block, oldest first.
+    pub(crate) fn firsts(&self) -> impl Iterator<Item = &Slot> {
+        self.blocks.iter().enumerate().map(|(at, block)| &block[if at == 0 { self.taken } else { 0 }])
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn slot(key: u64) -> Slot {
+        Slot { key, header: Header::NONE }
+    }
+
+    #[test]
+    fn first_in_first_out_whatever_the_blocks() {
+        let (mut run, mut pool) = (Run::new(), Pool::default());
+        let (mut pushed, mut popped) = (0, 0);
+        // A queue whose length swings between empty and several blocks.
+        for turn in 0..40u64 {
+            for _ in 0..turn * 37 % 500 {
+                run.push(slot(pushed), &mut pool);
+                pushed += 1;
+            }
+            assert!(run.iter().map(|slot| slot.key).eq(popped..pushed));
+            for _ in 0..turn * 53 % 500 {
+                assert_eq!(run.front().map(|slot| slot.key), (popped < pushed).then_some(popped));
+                run.pop(&mut pool);
+                popped = pushed.min(popped + 1);
+            }
+            assert_eq!(run.len() as u64, pushed - popped);
+            assert_eq!(run.blocks.len(), pool.in_use);
+            let firsts: Vec<_> = run.firsts().map(|slot| slot.key).collect();
+            assert!(firsts.len() == pool.in_use && firsts.first().is_none_or(|first| *first == popped));
+            assert!(firsts.windows(2).skip(1).all(|pair| pair[1] - pair[0] == SLOTS as u64));
+        }
+    }
+
+    #[test]
+    fn what_a_burst_took_is_given_back() {
+        let (mut run, mut pool) = (Run::new(), Pool::default());
+        let blocks = 50;
+        (0..(blocks * SLOTS) as u64).for_each(|key| run.push(slot(key), &mut pool));
+        while run.len() > 1 {
+            run.pop(&mut pool);
+        }
+        assert!(pool.memory() + run.memory() > blocks * BLOCK, "kept for a while");
+        // The burst was in the first window.
+        (0..2 * WINDOW).filter(|_| pool.looked()).for_each(|_| run.shrink());
+        assert_eq!(run.memory(), FIXED);
+        assert!(pool.memory() < 100, "{}", pool.memory());
+        // A load that needs as much in each window keeps what it needs.
+        for _ in 0..10 * WINDOW {
+            (0..3 * SLOTS as u64).for_each(|key| run.push(slot(key), &mut pool));
+            (0..3 * SLOTS).for_each(|_| run.pop(&mut pool));
+            pool.looked();
+            assert!(pool.memory() >= 2 * BLOCK);
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The bound on memory: what holding takes, counted by the allocator, whatever is written.
+
+use perfweave::{Class, Fence, Full, Hold, Key, Layout, Merge, Order, Sequence, What, sim};
+use std::alloc::{GlobalAlloc, System};
+use std::cell::Cell;
+
+/// Counts the bytes that a thread has allocated and not given back.
+struct Counting;
+
+thread_local! {
+    /// Bytes now, and the most since that was asked last.
+    static BYTES: Cell<(isize, isize)> = const { Cell::new((0, 0)) };
+}
+
+fn count(bytes: isize) {
+    // Not counted while the thread goes away.
+    let _ = BYTES.try_with(|cell| {
+        let (now, most) = cell.get();
+        cell.set((now + bytes, most.max(now + bytes)));
+    });
+}
+
+// SAFETY: everything is the system's allocator's.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: std::alloc::Layout) -> *mut u8 {
+        count(layout.size() as isize);
+        // SAFETY: the caller's word.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: std::alloc::Layout) {
+        count(-(layout.size() as isize));
+        // SAFETY: the caller's word.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: std::alloc::Layout, size: usize) -> *mut u8 {
+        // While it is moved, both are there.
+        count(size as isize);
+        count(-(layout.size() as isize));
+        // SAFETY: the caller's word.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Bytes allocated now.
+fn now() -> isize {
+    BYTES.with(|cell| cell.get().0)
+}
+
+/// The most bytes allocated while something ran.
+fn most<T>(run: impl FnOnce() -> T) -> (isize, T) {
+    BYTES.with(|cell| cell.set((cell.get().0, cell.get().0)));
+    let value = run();
+    (BYTES.with(|cell| cell.get().1), value)
+}
+
+/// Which time or number the n-th record has.
+type Count = fn(u64) -> u64;
+
+/// Writes that make holding as dear as can be.
+const LOADS: [(&str, Count); 6] = [
+    ("in order", |n| 1000 + n),
+    ("backwards", |n| 10_000_000 - n),
+    ("to and fro", |n| 1000 + n % 2 * 1_000_000 + n),
+    ("noise", |n| 1000 + n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % 1_000_000),
+    ("every third late", |n| if n % 3 == 0 { 1000 + n / 2 } else { 100_000 + n }),
+    ("saws", |n| 1000 + n / 512 * 512 + 511 - n % 512),
+];
+
+/// Records that a writer on another CPU holds up: what lies before the mark, or is copied, until memory is used up.
+fn hold_up(order: Order, ring: usize, count: Count, bound: usize) -> (u64, u64, u64) {
+    let cpus = [0, 1, 2];
+    let kernel = sim::Kernel::with(&cpus, ring, Layout::new(4 | 1024, true, 0));
+    let rings = kernel.rings();
+    let before = now();
+    let mut merge = Merge::new(rings, order).unwrap();
+    let fixed = now() - before;
+    assert!(fixed <= 3 * (8 << 10), "{fixed} bytes for three rings");
+    kernel.begin(2, 999);
+    let (mut written, mut yielded, mut early) = (0, 0, 0);
+    for n in 0..60_000u64 {
+        let payload = [count(n).to_ne_bytes(), (n * 7919 % 997).to_ne_bytes()].concat();
+        written += u64::from(kernel.emit((n % 2) as u32, count(n), &payload));
+        if n % 1000 == 777 {
+            // A loss, and the LOST record that tells of it.
+            kernel.pause(0, true);
+            kernel.emit(0, count(n), &[0; 16]);
+            kernel.pause(0, false);
+        }
+        if n % 40 == 39 {
+            let (peak, ()) = most(|| {
+                merge.look(0);
+                merge.begin_fence();
+                let (mut all, mut unproven) = (0, 0);
+                while let Some(event) = merge.next() {
+                    if event.record().is_some() {
+                        all += 1;
+                        unproven += u64::from(event.class() != Class::Proven);
+                    }
+                }
+                (yielded, early) = (yielded + all, early + unproven);
+            });
+            let used = peak - before - fixed;
+            // Nodes of trees, and what a vector of vectors takes.
+            assert!(used <= bound as isize + bound as isize / 64 + 4096, "{used} bytes after {n} records: {merge:?}");
+            assert!(merge.stats().memory <= bound);
+        }
+    }
+    kernel.write(2, &[0; 16]);
+    kernel.end(2);
+    for _ in 0..1000 {
+        merge.end_fence();
+        merge.look(0);
+        yielded += merge.batch().filter(|event| event.record().is_some()).count() as u64;
+        if !merge.begin_fence() && !merge.is_behind() && merge.held() == 0 {
+            break;
+        }
+    }
+    // What the burst took is given back soon.
+    for _ in 0..64 {
+        merge.look(0);
+    }
+    assert!(now() - before <= fixed + 4096, "{} bytes are kept", now() - before - fixed);
+    assert!(merge.held() == 0 && merge.stats().memory < 512, "{:?}", merge.stats());
+    (written + 1, yielded, early)
+}
+
+/// Whatever comes: holding takes no more than its bound, and all comes out, proven until the bound is reached.
+#[test]
+fn holding_takes_no_more_than_its_bound() {
+    for (load, count) in LOADS {
+        for bound in [40 << 10, 300 << 10, 2 << 20, 64 << 20] {
+            for ring in [4 << 10, 64 << 10] {
+                let order = Order::new().when_full(Full::Copy { most: bound });
+                let (written, yielded, early) = hold_up(order, ring, count, bound);
+                assert_eq!(yielded, written, "{load}, {bound} bytes");
+                // 60,000 records of 40 bytes, an index, and a quarter more.
+                assert_eq!(early == 0, bound == 64 << 20, "{load}, {bound} bytes: {early} early");
+            }
+        }
+    }
+}
+
+/// The same with numbers that are missing, break, and are found, for each CPU and for the machine.
+#[test]
+fn numbers_that_are_missing_are_within_the_bound() {
+    for (load, count) in LOADS {
+        for bound in [300 << 10, 4 << 20] {
+            for offset in [0, 8] {
+                let order = Order::new().numbers(Sequence::u64(offset)).when_full(Full::Copy { most: bound });
+                let (written, yielded, _) = hold_up(order, 64 << 10, count, bound);
+                assert_eq!(yielded, written, "{load}");
+                let hold = Hold::Dense { first: None, fence: Fence::Auto };
+                let order = Order::new().key(Key::Payload(offset)).hold(hold).when_full(Full::Copy { most: bound });
+                let (written, yielded, _) = hold_up(order, 64 << 10, count, bound);
+                assert_eq!(yielded, written, "{load}");
+            }
+        }
+    }
+}
+
+/// Late numbers inside a declared gap split it, and that costs nothing.
+#[test]
+fn late_numbers_inside_a_gap_take_no_memory() {
+    let kernel = sim::Kernel::new(&[0]);
+    let order = Order::new().hold(Hold::None).numbers(Sequence::u64(0));
+    let mut merge = Merge::new(kernel.rings(), order).unwrap();
+    let before = now();
+    let (far, mut gaps) = (1u64 << 30, 0);
+    kernel.emit(0, 1, &0u64.to_ne_bytes());
+    kernel.emit(0, 1, &far.to_ne_bytes());
+    merge.look(0);
+    let mut seen = merge.batch().filter(|event| event.record().is_some()).count();
+    assert_eq!((seen, merge.stats().missing), (2, far - 1), "declared");
+    for n in 1..200_000u64 {
+        // Every second number of the gap.
+        kernel.emit(0, 1 + n, &(2 * n).to_ne_bytes());
+        if n % 100 == 0 {
+            merge.look(0);
+            for event in merge.batch() {
+                match event.what() {
+                    What::Gap(_) => gaps += 1,
+                    What::Record(_) => seen += 1,
+                    _ => {}
+                }
+            }
+            assert!(now() - before < 16 << 10, "{} bytes after {n}", now() - before);
+        }
+    }
+    assert_eq!((gaps, seen), (0, 2 + 199_900));
+    let numbers = merge.ring_stats().next().unwrap().numbers.unwrap();
+    assert!(numbers.found >= 16 && numbers.seen + numbers.duplicates == 199_902, "{numbers:?}");
+}
