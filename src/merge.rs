@@ -7,6 +7,7 @@ use crate::key::{Key, Keys};
 use crate::lent::{Batch, Lent};
 use crate::lookahead::Lookahead;
 use crate::order::{Full, Mark, Order};
+use crate::passed::{Look, Passed};
 use crate::rings::Rings;
 use crate::stream::{Due, Stream};
 use std::fmt;
@@ -195,24 +196,19 @@ impl Merge {
         let Some(unwrap) = keys.unwrapping().filter(|unwrap| unwrap.bits() < u64::BITS) else { return };
         let (narrow, ahead) = (unwrap.bits() <= NARROW, unwrap.unwrapped().saturating_add(1));
         // What no LOST record tells of yet is lost all the same.
-        let lanes = self.rings.lanes.iter_mut().zip(&*lookaheads);
-        let lost = lanes.map(|(lane, lookahead)| match narrow || lookahead.suspect {
-            true => lane.losses.ask(),
-            false => lane.losses.known(),
-        });
-        let lost = lost.sum::<u64>();
+        let mut look = Look { ahead, told: 0, lost: 0 };
+        for (lane, lookahead) in self.rings.lanes.iter_mut().zip(&*lookaheads) {
+            look.told += lane.losses.told();
+            look.lost += if narrow || lookahead.suspect { lane.losses.ask() } else { lane.losses.known() };
+        }
         let next = match sequence {
             Some(sequence) => sequence.next(),
             None => frontier.edge().map(|edge| edge.saturating_add(1)),
         };
-        let passed = &mut self.passed;
-        if next > Some(passed.ahead) {
-            *passed = Passed { lost: passed.lost_then, ahead, lost_then: lost };
-        }
         // Each number that was drawn and may still come is that of a record which is held, was lost, or is in flight.
         let held = lookaheads.iter().map(Lookahead::records).sum::<u64>();
-        if keys.drawn(held.saturating_add(lost.saturating_sub(passed.lost))) {
-            *passed = Passed { lost, ahead, lost_then: lost };
+        if keys.drawn(held.saturating_add(self.passed.look(next, look))) {
+            self.passed.begin_anew(look.lost);
             stats.ambiguous += 1;
             astray.get_or_insert(next.unwrap_or(ahead));
             if let Some(sequence) = sequence {
@@ -409,17 +405,6 @@ impl Indexed {
 
 /// Counters of at most so many bits go round so soon that it takes no full ring to lose as many records.
 const NARROW: u32 = 16;
-
-/// What is known to be lost of numbers that are passed.
-#[derive(Debug, Clone, Copy, Default)]
-struct Passed {
-    /// Of the records that are lost, so many had a number that is passed.
-    lost: u64,
-    /// One more than the largest number at some look, and how many were lost by then: perhaps behind it. Once a larger number is
-    /// passed, all of them are.
-    ahead: u64,
-    lost_then: u64,
-}
 
 impl fmt::Debug for Merge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

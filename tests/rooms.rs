@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 /// Modules from left to right. Each may use those before it, and itself.
-const ROOMS: [&str; 38] = [
+const ROOMS: [&str; 39] = [
     "steps",
     "wakeup",
     "error",
@@ -27,6 +27,7 @@ const ROOMS: [&str; 38] = [
     "lookahead",
     "fronts",
     "dense",
+    "passed",
     "event",
     "stream",
     "lent",
