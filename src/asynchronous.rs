@@ -121,22 +121,12 @@ impl AsyncReader {
         }
         loop {
             // First whatever may wake us, then a look: what is written behind the look wakes us.
-            let mut failed = Ok(());
-            self.fds.retain(|fd| {
-                while let Poll::Ready(guard) = fd.get().poll_read_ready(cx) {
-                    match guard {
-                        // Hung up, which is never cleared, as when the task of an event is gone. The ticks go on.
-                        Ok(guard) if guard.ready().is_read_closed() => return false,
-                        Ok(mut guard) => guard.clear_ready(),
-                        Err(errno) => {
-                            failed = Err(Error::System { what: "wait", errno });
-                            break;
-                        }
-                    }
-                }
-                true
-            });
-            failed?;
+            let mut failed = None;
+            // What never wakes again is let go, as when the task of an event is gone. The ticks go on.
+            self.fds.retain(|fd| fd.take_wake(cx).map_err(|over| failed = over).is_ok());
+            if let Some(errno) = failed {
+                return Poll::Ready(Err(Error::Wait { errno, times: 1 }));
+            }
             let Turn::Sleep(pause) = self.engine.turn()? else { return Poll::Ready(Ok(())) };
             if self.engine.merge.rings().len() != self.rings {
                 self.register()?;
@@ -144,6 +134,7 @@ impl AsyncReader {
             }
             // Also for no time at all: others want to run.
             self.sleep.as_mut().reset(Instant::now() + pause);
+            self.engine.sleeps(pause);
             ready!(self.sleep.as_mut().poll(cx));
         }
     }

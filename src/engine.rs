@@ -1,13 +1,14 @@
 //! All that a reader does but sleep: looking, fences, reports that are due, CPUs that come online.
 
 use crate::control::{Control, Handle, Signals};
-use crate::error::Error;
+use crate::error::{Error, Repeats};
 use crate::fence::Fences;
 use crate::hold::Hold;
 use crate::loss::Ledger;
 use crate::merge::Merge;
 use crate::order::Order;
 use crate::rings::Rings;
+use crate::stats::Stats;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -43,7 +44,8 @@ macro_rules! reader_face {
         }
 
         /// The way in which grace periods are waited for: "membarrier", "map", "expedited" or "custom"; `None` if the hold
-        /// rule needs none.
+        /// rule needs none. With [`Fence::Auto`](crate::Fence::Auto) "membarrier" becomes "map" for good if the kernel begins to
+        /// refuse the first.
         pub fn fence(&self) -> Option<&'static str> {
             self.engine.fences.as_ref().map($crate::fence::Fences::name)
         }
@@ -60,7 +62,7 @@ macro_rules! reader_face {
 
         /// What was done so far.
         pub fn stats(&self) -> $crate::stats::Stats {
-            self.engine.merge.stats()
+            self.engine.stats()
         }
 
         /// What became of everything that was written until now: looks at the rings, and asks the kernel what it dropped, which
@@ -115,10 +117,14 @@ pub(crate) struct Engine {
     tick: Duration,
     /// Whether there was time to sleep since the last look.
     slept: bool,
+    /// Fences that fail.
+    failures: Repeats,
     /// When to see next whether CPUs came online.
     check_cpus: Instant,
     /// When to ask next what was dropped behind everything else.
     check_losses: Instant,
+    sleeps: u64,
+    fences_failed: u64,
 }
 
 /// What is reported between what came before and what comes after.
@@ -167,8 +173,11 @@ impl Engine {
             report: None,
             tick: SHORTEST_TICK,
             slept: false,
+            failures: Repeats::default(),
             check_cpus,
             check_losses: check_cpus,
+            sleeps: 0,
+            fences_failed: 0,
         })
     }
 
@@ -273,14 +282,31 @@ impl Engine {
             None => Ok(()),
             Some(Ok(())) => {
                 self.merge.end_fence();
+                self.failures.well();
                 self.look();
                 Ok(())
             }
-            Some(Err(error)) => {
-                self.merge.fail_fence();
-                Err(error)
-            }
+            Some(Err(errno)) => self.fence_failed(errno),
         }
+    }
+
+    /// What the fence was to prove stays held, and is tried again. Said now and then, or to whoever waits for a report.
+    #[cold]
+    fn fence_failed(&mut self, errno: std::io::Error) -> Result<(), Error> {
+        self.merge.fail_fence();
+        self.fences_failed += 1;
+        let waited_for = self.report.is_some();
+        self.failures.failed(waited_for).map_or(Ok(()), |times| Err(Error::Fence { errno, times }))
+    }
+
+    /// The reader goes to sleep, if it is for any time at all.
+    pub(crate) fn sleeps(&mut self, time: Duration) {
+        self.sleeps += u64::from(!time.is_zero());
+    }
+
+    /// What was done so far.
+    pub(crate) fn stats(&self) -> Stats {
+        Stats { sleeps: self.sleeps, fences_failed: self.fences_failed, ..self.merge.stats() }
     }
 
     /// Looks at all heads, and begins a fence if that left something held.

@@ -1,12 +1,12 @@
 //! Waiting: a merge, a way to sleep until rings are written to, and fences beside it.
 
 use crate::engine::{Engine, Turn, reader_face};
-use crate::error::Error;
+use crate::error::{Error, Repeats};
 use crate::event::{Event, OwnedEvent};
 use crate::merge::{Batch, Lent};
 use crate::order::Order;
 use crate::rings::Rings;
-use crate::sys::epoll;
+use crate::sys::epoll::Wait;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use std::io;
@@ -63,6 +63,9 @@ pub struct Reader {
     rings: usize,
     /// Where epoll puts what is ready, so that all of it is taken notice of at once.
     ready: Vec<libc::epoll_event>,
+    wait: Wait,
+    /// Waits that fail.
+    failures: Repeats,
 }
 
 impl Reader {
@@ -78,7 +81,8 @@ impl Reader {
         let engine = Engine::new(rings, order)?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
             .map_err(|errno| Error::System { what: "make an epoll instance", errno: errno.into() })?;
-        let mut reader = Self { engine, epoll, rings: 0, ready: Vec::new() };
+        let (wait, failures) = (Wait::default(), Repeats::default());
+        let mut reader = Self { engine, epoll, rings: 0, ready: Vec::new(), wait, failures };
         reader.wait_for_all()?;
         Ok(reader)
     }
@@ -88,8 +92,8 @@ impl Reader {
     /// The event borrows the reader and is consumed when it is dropped; one that is forgotten comes again.
     ///
     /// # Errors
-    /// [`Error::Fence`] or [`Error::System`], after which the reader can be used on, as after the reports
-    /// [`Error::Flushed`] and [`Error::Deadline`]; what opening the ring of a CPU that came online can end with;
+    /// [`Error::Fence`] or [`Error::Wait`], after which the reader goes on by itself; the reports [`Error::Flushed`] and
+    /// [`Error::Deadline`]; [`Error::System`], and what opening the ring of a CPU that came online can end with;
     /// [`Error::Closed`], [`Error::Forked`].
     #[expect(clippy::should_implement_trait, reason = "not an iterator: it yields what borrows from it")]
     pub fn next(&mut self) -> Result<Lent<'_>, Error> {
@@ -224,11 +228,22 @@ impl Reader {
 
     /// Sleeps until something is ready, or the time is over.
     fn sleep(&mut self, time: Duration) -> Result<(), Error> {
-        match epoll::wait(self.epoll.0.as_fd(), &mut self.ready, Some(time)) {
+        self.engine.sleeps(time);
+        match self.wait.wait(self.epoll.0.as_fd(), &mut self.ready, Some(time)) {
             // What is ready does not matter: everything is looked at.
-            Ok(_) => Ok(()),
+            Ok(_) => {
+                self.failures.well();
+                Ok(())
+            }
             Err(errno) if errno.kind() == io::ErrorKind::Interrupted => Ok(()),
-            Err(errno) => Err(Error::System { what: "wait", errno }),
+            Err(errno) => match self.failures.failed(false) {
+                Some(times) => Err(Error::Wait { errno, times }),
+                None => {
+                    // Whatever would have woken us is found at the next look.
+                    std::thread::sleep(time.min(Self::TICK));
+                    Ok(())
+                }
+            },
         }
     }
 }

@@ -26,6 +26,10 @@ pub struct Stats {
     pub looks: u64,
     /// Fences that ended.
     pub fences: u64,
+    /// Fences that failed. What they were to prove is left to the next. 0 for a [`Merge`](crate::Merge), which begins none itself.
+    pub fences_failed: u64,
+    /// How often the reader went to sleep. 0 for a [`Merge`](crate::Merge), which does not sleep.
+    pub sleeps: u64,
 }
 
 /// What became of one ring so far, and how full it is. Bytes are those of the data area.

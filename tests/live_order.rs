@@ -307,31 +307,6 @@ fn an_expedited_fence_neither_shows_nor_keeps_mounts() {
 }
 
 #[test]
-fn a_fence_that_fails_is_an_error_and_can_be_tried_again() {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicU32, Ordering};
-
-    let kernel = sim::Kernel::new(&[0]);
-    let calls = Arc::new(AtomicU32::new(0));
-    let fence = {
-        let calls = Arc::clone(&calls);
-        Fence::custom(move || match calls.fetch_add(1, Ordering::Relaxed) {
-            0 => Err(std::io::Error::other("not today")),
-            1 => panic!("a panic in the fence"),
-            _ => Ok(()),
-        })
-    };
-    let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::Fence(fence))).unwrap();
-    kernel.emit(0, 5, b"held");
-    let wait = Duration::from_secs(5);
-    let error = reader.next_timeout(wait).unwrap_err();
-    assert!(error.to_string().contains("not today"), "{error}");
-    let error = reader.next_timeout(wait).unwrap_err();
-    assert!(error.to_string().contains("panicked"), "{error}");
-    assert_eq!(reader.next_timeout(wait).unwrap().and_then(|event| event.key()), Some(5));
-}
-
-#[test]
 fn opening_without_privileges_names_the_cure() {
     if std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap().trim() < "1" {
         return eprintln!("SKIPPED, nothing was tested: anybody may open events here");
