@@ -25,7 +25,7 @@ use tokio::time::{Instant, Sleep};
 /// would lose wake-ups: a perf event's readiness is consumed by whoever polls it first, so the inner one would find
 /// nothing although the outer one woke. All heads are looked at after every wake, and before every sleep *behind* being
 /// registered, so nothing that is written in between is missed; and as a `Reader` does, it also looks by itself at least
-/// every [`Reader::TICK`](crate::Reader::TICK).
+/// every [`Order::latency`].
 ///
 /// ```
 /// # use perfweave::{AsyncReader, Order, sim};
@@ -132,7 +132,10 @@ impl AsyncReader {
                 self.register()?;
                 continue;
             }
-            // Also for no time at all: others want to run.
+            // The runtime's timer does not come back before its next millisecond.
+            if pause.is_zero() {
+                continue;
+            }
             self.sleep.as_mut().reset(Instant::now() + pause);
             self.engine.sleeps(pause);
             ready!(self.sleep.as_mut().poll(cx));

@@ -6,7 +6,8 @@ use crate::fence::Fences;
 use crate::hold::Hold;
 use crate::loss::Ledger;
 use crate::merge::Merge;
-use crate::order::Order;
+use crate::order::{self, Order};
+use crate::pace::{FLOOR, Pace};
 use crate::rings::Rings;
 use crate::stats::Stats;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -113,10 +114,12 @@ pub(crate) struct Engine {
     noticed: Signals,
     /// What is reported once everything that was seen before is yielded.
     report: Option<Report>,
-    /// How long to sleep when nothing says how long.
-    tick: Duration,
-    /// Whether there was time to sleep since the last look.
-    slept: bool,
+    pace: Pace,
+    /// Under the lag rule: when everything is due that had been seen when this was set.
+    due: Option<Instant>,
+    /// Looks since the last sleep, and what the last of them found.
+    looks: u32,
+    found: usize,
     /// Fences that fail.
     failures: Repeats,
     /// When to see next whether CPUs came online.
@@ -143,12 +146,15 @@ pub(crate) enum Turn {
     Sleep(Duration),
 }
 
-/// How long to sleep after something was found. Doubled, up to the longest tick, each time nothing is.
-const SHORTEST_TICK: Duration = Duration::from_millis(5);
+/// A second look of the round rule that finds so many is followed by a third.
+const WORTH_ANOTHER_LOOK: usize = 64;
+
+/// How often the kernel is asked what it dropped.
+const ASK_LOSSES: Duration = Duration::from_millis(100);
 
 impl Engine {
-    /// The longest time for which an event may lie in its ring unseen.
-    pub(crate) const TICK: Duration = Duration::from_millis(100);
+    /// The longest time for which an event may lie in its ring unseen, unless another is set; and how often CPUs are listed.
+    pub(crate) const TICK: Duration = order::LATENCY;
 
     pub(crate) fn new(rings: Rings, order: Order) -> Result<Self, Error> {
         let hold = order.hold.clone();
@@ -157,6 +163,7 @@ impl Engine {
         }
         let control = Arc::clone(rings.control());
         control.arm().map_err(|errno| Error::System { what: "make an eventfd", errno })?;
+        let pace = Pace::new(&hold, order.latency, Instant::now());
         let merge = Merge::new(rings, order)?;
         let fences = match &hold {
             Hold::Fence(fence) | Hold::Dense { fence, .. } => Some(Fences::start(fence)?),
@@ -171,8 +178,10 @@ impl Engine {
             control,
             noticed,
             report: None,
-            tick: SHORTEST_TICK,
-            slept: false,
+            pace,
+            due: None,
+            looks: 0,
+            found: 0,
             failures: Repeats::default(),
             check_cpus,
             check_losses: check_cpus,
@@ -233,23 +242,40 @@ impl Engine {
                 Report::Deadline => Error::Deadline,
             });
         }
-        let pause = self.pause();
-        self.slept = !pause.is_zero();
-        Ok(Turn::Sleep(pause))
+        Ok(Turn::Sleep(self.pause()))
     }
 
-    /// The longest sleep after which something can be yielded, or seen, that could not before.
+    /// The longest sleep after which there may be a reason to look.
     pub(crate) fn pause(&self) -> Duration {
-        let mut pause = self.merge.wait(self.now()).map_or(self.tick, |wait| wait.min(self.tick));
-        // A fence that may not begin yet: come back when it may. One under way wakes us itself.
-        if self.merge.held() > 0
-            && let Some(until_next) = self.fences.as_ref().and_then(Fences::pause)
-        {
-            pause = pause.min(until_next);
+        let now = Instant::now();
+        // While a fence is under way, nothing else lets anything out under its rule. Its end wakes us, and rings that fill up do.
+        let rings = self.merge.rings();
+        let fencing = matches!(self.hold, Hold::Fence(_))
+            && self.fences.as_ref().is_some_and(Fences::is_under_way)
+            && rings.events().count() == rings.len();
+        let mut pause = self.pace.left(now, fencing);
+        if self.merge.held() > 0 {
+            pause = pause.min(self.pause_of_rule(now));
         }
         match self.control.time_left() {
             Some(left) if self.report.is_none() => pause.min(left),
             _ => pause,
+        }
+    }
+
+    /// How long until the hold rule lets out what is held, or something can be done for it.
+    fn pause_of_rule(&self, now: Instant) -> Duration {
+        match (&self.hold, &self.fences) {
+            (Hold::Lag(_), _) => self.due.map_or(Duration::MAX, |due| due.saturating_duration_since(now)),
+            // Another look is all it takes. It costs nobody anything; but what comes meanwhile must not keep us awake.
+            (Hold::Round, _) if self.looks < 2 || self.found >= WORTH_ANOTHER_LOOK || self.report.is_some() => {
+                Duration::ZERO
+            }
+            // A fence that may not begin yet: come back when it may.
+            (_, Some(fences)) if self.may_prove(now) => {
+                fences.pause().filter(|pause| !pause.is_zero()).unwrap_or(Duration::MAX)
+            }
+            _ => Duration::MAX,
         }
     }
 
@@ -273,6 +299,8 @@ impl Engine {
         self.merge.set_cap();
         self.merge.suspect_losses();
         self.report = Some(report);
+        // Whoever waits for a report waits for no tick.
+        self.prove();
     }
 
     /// If the fence under way has ended, looks again, so that what it proved can be yielded, and begins the next.
@@ -294,36 +322,53 @@ impl Engine {
     #[cold]
     fn fence_failed(&mut self, errno: std::io::Error) -> Result<(), Error> {
         self.merge.fail_fence();
+        self.pace.not_proven(self.merge.held());
         self.fences_failed += 1;
         let waited_for = self.report.is_some();
         self.failures.failed(waited_for).map_or(Ok(()), |times| Err(Error::Fence { errno, times }))
     }
 
+    /// Looks at all heads, and begins what lets out what is held.
+    fn look(&mut self) {
+        self.found = self.merge.look(self.now());
+        self.looks = self.looks.saturating_add(1);
+        self.pace.looked(Instant::now(), self.found);
+        self.prove();
+    }
+
+    /// Begins what lets out what is held, if it is time to.
+    fn prove(&mut self) {
+        let now = Instant::now();
+        self.due = self.due.filter(|due| now < *due);
+        if !self.may_prove(now) {
+            return;
+        }
+        let begun = match (&self.hold, &mut self.fences) {
+            // What was seen is due after as long a time, all of it at once.
+            (Hold::Lag(lag), _) if self.due.is_none() && self.merge.held() > 0 => {
+                self.due = now.checked_add(FLOOR.max(*lag));
+                true
+            }
+            (_, Some(fences)) if fences.pause() == Some(Duration::ZERO) && self.merge.begin_fence() => {
+                fences.begin();
+                true
+            }
+            _ => false,
+        };
+        if begun {
+            self.pace.proving(now);
+        }
+    }
+
+    /// Whether what is held is worth a fence: a report waits for it, a ring fills up with it, or the pace says so.
+    fn may_prove(&self, now: Instant) -> bool {
+        self.pace.may_prove(now) || self.report.is_some() || self.merge.is_crowded()
+    }
+
     /// The reader goes to sleep, if it is for any time at all.
     pub(crate) fn sleeps(&mut self, time: Duration) {
         self.sleeps += u64::from(!time.is_zero());
-    }
-
-    /// What was done so far.
-    pub(crate) fn stats(&self) -> Stats {
-        Stats { sleeps: self.sleeps, fences_failed: self.fences_failed, ..self.merge.stats() }
-    }
-
-    /// Looks at all heads, and begins a fence if that left something held.
-    fn look(&mut self) {
-        let found = self.merge.look(self.now());
-        if found > 0 {
-            self.tick = SHORTEST_TICK;
-        } else if self.slept {
-            self.tick = (self.tick * 2).min(Self::TICK);
-        }
-        self.slept = false;
-        if let Some(fences) = &mut self.fences
-            && fences.pause() == Some(Duration::ZERO)
-            && self.merge.begin_fence()
-        {
-            fences.begin();
-        }
+        self.looks = 0;
     }
 
     /// When a ring has run dry, or a report is due, asks what was dropped behind everything else. Whether there is an
@@ -337,9 +382,14 @@ impl Engine {
         if !report && now < self.check_losses {
             return false;
         }
-        self.check_losses = now + Self::TICK;
+        self.check_losses = now + ASK_LOSSES;
         // Only of what was seen before: the look that this follows. Ring by ring: others may never run dry.
         self.merge.read_suspect_losses(report) && self.merge.is_ready()
+    }
+
+    /// What was done so far.
+    pub(crate) fn stats(&self) -> Stats {
+        Stats { sleeps: self.sleeps, fences_failed: self.fences_failed, ..self.merge.stats() }
     }
 
     /// What became of everything that was written. Looks first.

@@ -79,6 +79,7 @@ mod loss;
 mod merge;
 mod open;
 mod order;
+mod pace;
 mod plan;
 mod reader;
 mod record;

@@ -461,6 +461,11 @@ impl Merge {
         }
     }
 
+    /// Whether a ring is so full that the kernel may soon run out of room: by more than what it wakes a reader for.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.rings.lanes.iter().any(|lane| lane.ring.head() - lane.ring.tail() > lane.ring.size() / 4)
+    }
+
     /// How many events are indexed and not yet yielded.
     pub fn held(&self) -> usize {
         self.state.lookaheads.iter().map(Lookahead::len).sum()

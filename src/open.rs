@@ -215,7 +215,7 @@ impl Watch {
             }
             Err(_) => None,
         };
-        Ok(Self { plan, stations: Vec::new(), online, list: CpuList::default(), events, failing: Vec::new() })
+        Ok(Self { plan, stations: Vec::new(), online, list: CpuList::new(), events, failing: Vec::new() })
     }
 
     /// Starts the events of CPUs that came back, and opens the rings of new ones. The first failure of each CPU is

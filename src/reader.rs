@@ -36,7 +36,8 @@ use std::time::{Duration, Instant};
 /// A reader sleeps on epoll. It looks at all heads before every sleep and after every wake, because a perf event's
 /// readiness is consumed by polling it and says nothing about the other rings. The kernel wakes it only when a part of a
 /// ring is filled, since waking it for each event would interrupt the traced system each time; so it also looks by
-/// itself, soon after it last found something, and at least every [`Reader::TICK`].
+/// itself: the more there is to find, the sooner, every 5 ms at most, and at least every [`Order::latency`]. What it finds
+/// waits for a fence, if the hold rule says so, which begins at once if it is much or the last one began that long ago.
 ///
 /// In an event loop of one's own: poll the reader ([`AsFd`](std::os::fd::AsFd)) for no longer than
 /// [`Reader::time_to_next_look`], then call [`Reader::try_next`] until it gives nothing, whatever poll said.
@@ -69,7 +70,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// The longest time for which an event may lie in its ring unseen while the reader waits.
+    /// [`Order::latency`] unless it is set: the longest time for which an event may lie in its ring unseen while the reader waits.
     pub const TICK: Duration = Engine::TICK;
 
     /// Reads rings in an order.

@@ -228,7 +228,7 @@ fn a_reader_that_cannot_wait_goes_on_by_its_ticks() {
         for call in [libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2] {
             privilege::refuse(call, libc::EPERM).expect("a seccomp filter");
         }
-        let mut reader = Reader::new(rings, Order::new()).unwrap();
+        let mut reader = Reader::new(rings, Order::new().latency(Duration::from_millis(2))).unwrap();
         for expected in [1, 9] {
             let error = reader.next().unwrap_err();
             let Error::Wait { errno, times } = &error else { panic!("{error}") };

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 /// Modules from left to right. Each may use those before it, and itself.
-const ROOMS: [&str; 29] = [
+const ROOMS: [&str; 30] = [
     "wakeup",
     "error",
     "sys",
@@ -29,6 +29,7 @@ const ROOMS: [&str; 29] = [
     "loss",
     "merge",
     "fence",
+    "pace",
     "engine",
     "reader",
     "asynchronous",

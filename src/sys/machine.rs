@@ -39,11 +39,19 @@ fn cpus(path: &str) -> io::Result<Vec<u32>> {
 pub(crate) struct OnlineCpus(fs::File);
 
 /// What a list said last, and memory to read it again without allocating.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct CpuList {
     pub(crate) cpus: Vec<u32>,
     text: Vec<u8>,
     new: Vec<u8>,
+}
+
+impl CpuList {
+    /// Nothing was read yet.
+    pub(crate) fn new() -> Self {
+        let page = || Vec::with_capacity(page_size());
+        Self { cpus: Vec::with_capacity(possible_cpus().map_or(0, |cpus| cpus.len())), text: page(), new: page() }
+    }
 }
 
 impl OnlineCpus {
