@@ -53,6 +53,8 @@ use tokio::time::{Instant, Sleep};
 /// Waits for a fence under way, some 10 ms; use `spawn_blocking` where that is too long for a runtime's thread.
 pub struct AsyncReader {
     fds: Vec<Registered>,
+    /// The kernel's messages about CPUs.
+    news: Option<Registered>,
     /// How many rings are registered.
     rings: usize,
     sleep: Pin<Box<Sleep>>,
@@ -72,7 +74,7 @@ impl AsyncReader {
         runtime.map_err(|error| Error::System { what: "find a tokio runtime", errno: io::Error::other(error) })?;
         let engine = Engine::new(rings, order)?;
         let sleep = Box::pin(tokio::time::sleep(Duration::ZERO));
-        let mut reader = Self { fds: Vec::new(), rings: 0, sleep, engine };
+        let mut reader = Self { fds: Vec::new(), news: None, rings: 0, sleep, engine };
         reader.register()?;
         Ok(reader)
     }
@@ -124,6 +126,11 @@ impl AsyncReader {
             let mut failed = None;
             // What never wakes again is let go, as when the task of an event is gone. The ticks go on.
             self.fds.retain(|fd| fd.take_wake(cx).map_err(|over| failed = over).is_ok());
+            match self.news.as_ref().map(|news| news.take_wake(cx)) {
+                Some(Ok(true)) => self.engine.cpus_changed(),
+                Some(Err(over)) => (self.news, failed) = (None, over),
+                Some(Ok(false)) | None => {}
+            }
             if let Some(errno) = failed {
                 return Poll::Ready(Err(Error::Wait { errno, times: 1 }));
             }
@@ -149,6 +156,8 @@ impl AsyncReader {
             for fd in self.engine.others() {
                 self.fds.push(Registered::duplicate(fd).map_err(failed)?);
             }
+            let news = self.engine.merge.rings().news();
+            self.news = news.map(|news| Registered::new(Arc::clone(news))).transpose().map_err(failed)?;
         }
         for fd in self.engine.merge.rings().events() {
             if !self.fds.iter().any(|known| known.is(fd)) {
@@ -166,7 +175,7 @@ impl Drop for AsyncReader {
     fn drop(&mut self) {
         if self.engine.is_forked() {
             // To unregister them would be to take them out of the epoll instance that is the parent's too.
-            std::mem::forget(std::mem::take(&mut self.fds));
+            std::mem::forget((std::mem::take(&mut self.fds), self.news.take()));
         }
     }
 }

@@ -149,11 +149,15 @@ pub(crate) enum Turn {
 /// A second look of the round rule that finds so many is followed by a third.
 const WORTH_ANOTHER_LOOK: usize = 64;
 
+/// How often CPUs are listed if the kernel's messages tell of those that come and go. They may not reach us after all.
+const LIST_CPUS: Duration = Duration::from_secs(1);
+
 /// How often the kernel is asked what it dropped.
 const ASK_LOSSES: Duration = Duration::from_millis(100);
 
 impl Engine {
-    /// The longest time for which an event may lie in its ring unseen, unless another is set; and how often CPUs are listed.
+    /// The longest time for which an event may lie in its ring unseen, unless another is set. It is also how often CPUs are listed
+    /// if nothing tells of them.
     pub(crate) const TICK: Duration = order::LATENCY;
 
     pub(crate) fn new(rings: Rings, order: Order) -> Result<Self, Error> {
@@ -406,13 +410,19 @@ impl Engine {
         if self.merge.needs_clock() { self.merge.rings().clock().now().unwrap_or(0) } else { 0 }
     }
 
-    /// Now and then, takes notice of CPUs that came online.
+    /// CPUs may have come online: the kernel's message says so.
+    pub(crate) fn cpus_changed(&mut self) {
+        self.check_cpus = Instant::now();
+    }
+
+    /// Takes notice of CPUs that came online: when the kernel's messages say so, and now and then.
     fn follow_cpus(&mut self) -> Result<(), Error> {
         let now = Instant::now();
         if now < self.check_cpus {
             return Ok(());
         }
-        self.check_cpus = now + Self::TICK;
+        let told = self.merge.rings().news().is_some();
+        self.check_cpus = now + if told { LIST_CPUS } else { Self::TICK };
         self.merge.follow_cpus().map(drop)
     }
 }

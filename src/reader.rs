@@ -48,9 +48,10 @@ use std::time::{Duration, Instant};
 ///
 /// # CPUs that come and go
 ///
-/// Ten times a second the reader sees whether a CPU came online, and opens its ring; a CPU that came back writes on into the
-/// one it had. What a program outputs there before that is lost, and the kernel counts it nowhere. What a CPU wrote before it
-/// went offline stays in its ring and is yielded in its turn.
+/// The kernel's messages wake the reader when a CPU comes online. It opens the CPU's ring; a CPU that came back writes on into the
+/// one it had. Where there are no such messages it sees for itself ten times a second. What a program outputs there before
+/// that is lost, and the kernel counts it nowhere. What a CPU wrote before it went offline stays in its ring and is yielded in
+/// its turn.
 ///
 /// # Dropping
 ///
@@ -68,6 +69,10 @@ pub struct Reader {
     /// Waits that fail.
     failures: Repeats,
 }
+
+/// What epoll says of the kernel's messages about CPUs, and of everything else.
+const NEWS: u64 = 1;
+const OTHER: u64 = 0;
 
 impl Reader {
     /// [`Order::latency`] unless it is set: the longest time for which an event may lie in its ring unseen while the reader waits.
@@ -185,15 +190,16 @@ impl Reader {
     fn wait_for_all(&mut self) -> Result<(), Error> {
         // Edge-triggered: a wake is all we want, once. So an event that stays ready does not keep us awake, and nothing need be
         // read to fall asleep again.
-        let edge = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, 0);
-        for fd in self.engine.fds() {
-            match self.epoll.add(fd, edge) {
+        let edge = |data| EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, data);
+        let news = self.engine.merge.rings().news().map(|news| (news.as_fd(), NEWS));
+        for (fd, data) in self.engine.fds().map(|fd| (fd, OTHER)).chain(news) {
+            match self.epoll.add(fd, edge(data)) {
                 Ok(()) | Err(Errno::EEXIST) => {}
                 Err(errno) => return Err(Error::System { what: "wait for a ring", errno: errno.into() }),
             }
         }
         self.rings = self.engine.merge.rings().len();
-        self.ready.resize(self.rings + 2, libc::epoll_event { events: 0, u64: 0 });
+        self.ready.resize(self.rings + 3, libc::epoll_event { events: 0, u64: 0 });
         Ok(())
     }
 
@@ -231,9 +237,12 @@ impl Reader {
     fn sleep(&mut self, time: Duration) -> Result<(), Error> {
         self.engine.sleeps(time);
         match self.wait.wait(self.epoll.0.as_fd(), &mut self.ready, Some(time)) {
-            // What is ready does not matter: everything is looked at.
-            Ok(_) => {
+            // What is ready does not matter, but for CPUs that come: everything is looked at.
+            Ok(ready) => {
                 self.failures.well();
+                if self.ready.iter().take(ready).any(|event| { event.u64 } == NEWS) {
+                    self.engine.cpus_changed();
+                }
                 Ok(())
             }
             Err(errno) if errno.kind() == io::ErrorKind::Interrupted => Ok(()),

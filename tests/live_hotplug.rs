@@ -67,15 +67,17 @@ fn cpus_that_are_offline() {
         );
         let mut reader = membarrier.unwrap();
         assert_eq!(reader.fence(), Some("membarrier"));
-        let mut least = Duration::MAX;
-        for number in 0..10 {
+        let mut took = Vec::new();
+        for number in 0..11 {
             assert_eq!(echo.run_with(0, &[number]).unwrap(), 0);
             let event = reader.next_timeout(Duration::from_secs(5)).unwrap().expect("it comes");
             assert_eq!(event.class(), Class::Proven);
             drop(event);
-            least = least.min(reader.fence_latency().unwrap());
+            took.push(reader.fence_latency().unwrap());
         }
-        assert!(least > Duration::from_micros(500), "{least:?} is no grace period");
+        // On one CPU that is idle otherwise, a grace period may be over in a tenth of a millisecond now and then.
+        took.sort();
+        assert!(took[5] > Duration::from_micros(500), "{took:?} are no grace periods");
     }
     drop(offline);
     assert!(load::online().contains(&gone));
@@ -86,6 +88,7 @@ fn cpus_that_are_offline() {
     changes_while_rings_are_opened(&events, &echo, gone);
     a_reader_that_is_closed_meanwhile(&events, &echo, gone);
     a_message_about_a_cpu_that_was_there_all_along(gone);
+    a_message_makes_a_reader_readable(&events, gone);
 }
 
 /// What the options ask for a slot is a moment between listing CPUs and watching them.
@@ -169,6 +172,31 @@ fn a_message_about_a_cpu_that_was_there_all_along(cpu: u32) {
             assert!(reader.next_timeout(Duration::from_millis(250)).unwrap().is_none());
         }
     }
+}
+
+/// The kernel's message makes a reader readable when a CPU comes, though nobody has written anything; and its next call opens the
+/// ring. Where no messages come, it lists CPUs by itself.
+fn a_message_makes_a_reader_readable(events: &Map, cpu: u32) {
+    use std::os::fd::{AsFd, AsRawFd};
+    let offline = Offline::one(cpu).expect("it went before");
+    let rings = Rings::options().bpf_output(events).open().unwrap();
+    let mut reader = Reader::new(rings, Order::new().hold(Hold::None)).unwrap();
+    let readable = |reader: &Reader, millis| {
+        let mut poll = libc::pollfd { fd: reader.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one pollfd.
+        unsafe { libc::poll(&raw mut poll, 1, millis) > 0 }
+    };
+    let has_ring = |reader: &Reader| reader.rings().cpus().any(|other| other == cpu);
+    // The message that it went may still come.
+    assert!(reader.next_timeout(Duration::from_millis(300)).unwrap().is_none());
+    assert!(!has_ring(&reader));
+    if readable(&reader, 0) {
+        return eprintln!("SKIPPED, nothing was tested: somebody else takes CPUs offline");
+    }
+    drop(offline);
+    assert!(readable(&reader, 60_000), "no message came");
+    assert!(reader.try_next().unwrap().is_none());
+    assert!(has_ring(&reader), "what was told was not listened to");
 }
 
 /// A CPU that goes offline loses nothing that it wrote and stalls nobody; when it is back, it writes on into its ring.
