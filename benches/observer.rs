@@ -4,6 +4,10 @@
 //! Each rule is measured while nothing else happens, and while a thread on the last CPU, which never sleeps, outputs 100,000
 //! events a second through a BPF program. What is printed are medians over the rounds.
 //!
+//! How many events are its own is told by the kernel's counts of context switches, in /proc: for each time that a thread went to
+//! sleep there is a wake-up, and for each time that it left the CPU two switches. (Counted in the stream they would be too few once
+//! a CPU was offline: this kernel, 6.18, then drops what is traced while that CPU's idle task is the current one.)
+//!
 //! ```text
 //! cargo bench --bench observer
 //! cargo bench --bench observer -- --raw --rounds 1        # one line for each measurement, to be put together elsewhere
@@ -12,11 +16,9 @@
 
 use perfweave::{Fence, Hold, Key, Order, Reader, Record, Rings, Stats};
 use perfweave_support::args::Args;
-use perfweave_support::tracefs::Format;
-use perfweave_support::{bpf, kernel, load};
-use std::collections::HashSet;
+use perfweave_support::{bpf, kernel, load, tracefs};
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
@@ -80,10 +82,8 @@ const COLUMNS: [&str; 12] = [
 ];
 type Row = [f64; COLUMNS.len()];
 
-/// The tracepoints' fields, the program and its maps.
+/// The program and its maps.
 struct Stage {
-    waking: Format,
-    switch: Format,
     events: bpf::Map,
     program: bpf::Program,
     counter: bpf::Map,
@@ -93,8 +93,8 @@ impl Stage {
     fn new(events: bpf::Map) -> Result<Self> {
         let counter = bpf::Map::array(8, 1)?;
         let program = bpf::on_syscall(&events, &counter, libc::SYS_getppid, 0, 0)?;
-        let (waking, switch) = (Format::read("sched:sched_waking")?, Format::read("sched:sched_switch")?);
-        Ok(Self { waking, switch, events, program, counter })
+        tracefs::find_or_mount()?;
+        Ok(Self { events, program, counter })
     }
 
     /// Runs a reader for so long, and gives what it cost for each second.
@@ -112,28 +112,15 @@ impl Stage {
             let reader = scope.spawn(|| match by {
                 By::Nobody => {
                     thread::sleep(WARM_UP);
-                    let mut account = Account::begin(self)?;
+                    let mut account = Account::begin(Stats::default())?;
                     thread::sleep(time);
                     account.end(Stats::default())
                 }
-                By::Drain => drained(self, rings, time),
-                By::Reader(hold, latency) => read(self, rings, hold, *latency, time),
+                By::Drain => drained(rings, time),
+                By::Reader(hold, latency) => read(rings, hold, *latency, time),
             });
             reader.join().map_err(|_| "the reader panicked")?
         })
-    }
-
-    /// The threads that a record of the scheduler's is about: who is woken, or who is switched from and to.
-    fn threads(&self, record: &Record<'_>) -> [Option<u32>; 2] {
-        let field = |format: &Format, name| {
-            let offset = format.offset(name).ok()?;
-            record.payload()?.u32(offset)
-        };
-        match record.payload().and_then(|payload| payload.u16(0)) {
-            Some(id) if id == self.waking.id => [field(&self.waking, "pid"), None],
-            Some(id) if id == self.switch.id => [field(&self.switch, "prev_pid"), field(&self.switch, "next_pid")],
-            _ => [None; 2],
-        }
     }
 }
 
@@ -153,53 +140,31 @@ fn load(rate: u32) -> load::Load {
 }
 
 /// What is counted from one moment to another.
-struct Account<'a> {
-    stage: &'a Stage,
+struct Account {
     begun: Instant,
-    own: HashSet<u32>,
-    rcu: HashSet<u32>,
-    before: [f64; 5],
+    own: Vec<PathBuf>,
+    rcu: Vec<PathBuf>,
+    before: [f64; 7],
     stats: Stats,
-    counts: [u64; 3],
+    events: u64,
     waits: Vec<u64>,
 }
 
-impl<'a> Account<'a> {
-    fn begin(stage: &'a Stage) -> Result<Self> {
-        let is_own = |pid, comm: &str| pid == this_thread() || comm.starts_with("perfweave-");
-        let own = threads(Path::new("/proc/self/task"), is_own)?;
-        let rcu = threads(Path::new("/proc"), |_, comm| comm.starts_with("rcu"))?;
-        let before = totals(&own)?;
-        Ok(Self {
-            stage,
-            begun: Instant::now(),
-            own,
-            rcu,
-            before,
-            stats: Stats::default(),
-            counts: [0; 3],
-            waits: Vec::with_capacity(1 << 20),
-        })
-    }
-
-    fn count(&mut self, record: &Record<'_>) {
-        self.counts[2] += 1;
-        if record.source() == Some(PROGRAM) {
-            return;
-        }
-        let about = self.stage.threads(record);
-        let any = |set: &HashSet<u32>| about.iter().flatten().any(|pid| set.contains(pid));
-        if any(&self.own) {
-            self.counts[0] += 1;
-        } else if any(&self.rcu) {
-            self.counts[1] += 1;
-        }
+impl Account {
+    /// To be begun and ended by the thread that reads.
+    fn begin(stats: Stats) -> Result<Self> {
+        let this = fs::canonicalize("/proc/thread-self")?;
+        let mut own = threads(Path::new("/proc/self/task"), "perfweave-")?;
+        own.push(this);
+        let rcu = threads(Path::new("/proc"), "rcu")?;
+        let before = totals(&own, &rcu)?;
+        Ok(Self { begun: Instant::now(), own, rcu, before, stats, events: 0, waits: Vec::with_capacity(1 << 20) })
     }
 
     fn end(&mut self, stats: Stats) -> Result<Row> {
         let seconds = self.begun.elapsed().as_secs_f64();
-        let after = totals(&self.own)?;
-        let [wakeups, switches, cpu, busy, mine]: [f64; 5] =
+        let after = totals(&self.own, &self.rcu)?;
+        let [wakeups, switches, own, rcu, cpu, busy, mine]: [f64; 7] =
             std::array::from_fn(|at| (after[at] - self.before[at]) / seconds);
         self.waits.sort_unstable();
         let wait = |percent| {
@@ -207,16 +172,15 @@ impl<'a> Account<'a> {
             self.waits.get(at).copied().unwrap_or(0) as f64 / 1e6
         };
         let per_second = |count: u64| count as f64 / seconds;
-        let cpus = load::online().len() as f64;
-        let others = (busy - mine) / cpus * 100.0;
+        let others = (busy - mine) / load::online().len() as f64 * 100.0;
         Ok([
             wakeups,
             per_second(stats.looks - self.stats.looks),
             per_second(stats.fences - self.stats.fences),
             switches,
-            per_second(self.counts[0]),
-            per_second(self.counts[1]),
-            per_second(self.counts[2]),
+            own,
+            rcu,
+            per_second(self.events),
             cpu * 1e3,
             wait(50),
             wait(99),
@@ -226,73 +190,73 @@ impl<'a> Account<'a> {
     }
 }
 
-fn this_thread() -> u32 {
-    nix::unistd::gettid().as_raw() as u32
-}
-
-/// The threads in a directory of /proc that are to be counted.
-fn threads(directory: &Path, which: impl Fn(u32, &str) -> bool) -> Result<HashSet<u32>> {
-    let mut found = HashSet::new();
+/// The threads in a directory of /proc whose names begin like this.
+fn threads(directory: &Path, name: &str) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
-        let Some(pid) = path.file_name().and_then(|name| name.to_str()?.parse().ok()) else { continue };
-        // It may be gone.
-        let Ok(comm) = fs::read_to_string(path.join("comm")) else { continue };
-        if which(pid, &comm) {
-            found.insert(pid);
+        // It may be gone, or no thread.
+        if fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.starts_with(name)) {
+            found.push(path);
         }
     }
     Ok(found)
 }
 
-/// How often the reading thread, which calls this, went to sleep; how often its process's own threads gave up the CPU; their CPU
-/// time; the CPU time of everybody; of this process. In seconds.
-fn totals(own: &HashSet<u32>) -> Result<[f64; 5]> {
-    let [mut wakeups, mut switches, mut cpu] = [0.0; 3];
-    for pid in own {
-        let path = Path::new("/proc/self/task").join(pid.to_string());
-        let status = fs::read_to_string(path.join("status"))?;
-        let count = |name: &str| -> f64 {
-            let line = status.lines().find_map(|line| line.strip_prefix(name));
-            line.and_then(|count| count.trim().parse().ok()).unwrap_or(0.0)
-        };
-        let voluntary = count("voluntary_ctxt_switches:");
-        if *pid == this_thread() {
-            wakeups = voluntary;
-        }
-        switches += voluntary + count("nonvoluntary_ctxt_switches:");
-        let schedstat = fs::read_to_string(path.join("schedstat"))?;
+/// How often a thread gave up the CPU, and how often it was taken from it.
+fn switches(thread: &Path) -> Result<[f64; 2]> {
+    let status = fs::read_to_string(thread.join("status"))?;
+    let count = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|count| count.trim().parse().ok()).unwrap_or(0.0)
+    };
+    Ok([count("voluntary_ctxt_switches:"), count("nonvoluntary_ctxt_switches:")])
+}
+
+/// How often the thread that reads, the last of its own, went to sleep; how often all of its own left the CPU; how many events
+/// those were, and how many were of RCU's threads; the CPU time of its own, of everybody, and of this process, in seconds.
+fn totals(own: &[PathBuf], rcu: &[PathBuf]) -> Result<[f64; 7]> {
+    let events = |[voluntary, forced]: [f64; 2]| 3.0 * voluntary + 2.0 * forced;
+    let [mut wakeups, mut left, mut caused, mut cpu] = [0.0; 4];
+    for thread in own {
+        let switches = switches(thread)?;
+        wakeups = switches[0];
+        left += switches[0] + switches[1];
+        caused += events(switches);
+        let schedstat = fs::read_to_string(thread.join("schedstat"))?;
         cpu += schedstat.split(' ').next().and_then(|ns| ns.parse::<f64>().ok()).unwrap_or(0.0) / 1e9;
     }
+    // Threads of the kernel that are gone meanwhile are not counted.
+    let by_rcu: f64 = rcu.iter().filter_map(|thread| switches(thread).ok()).map(events).sum();
     let stat = fs::read_to_string("/proc/stat")?;
     let mut all =
         stat.lines().next().unwrap_or("").split_whitespace().skip(1).map(|ticks| ticks.parse().unwrap_or(0.0));
     // user, nice, system; idle and iowait are not; irq, softirq, steal.
     let busy: f64 = all.by_ref().take(3).sum::<f64>() + all.skip(2).take(3).sum::<f64>();
     let mine = nix::time::clock_gettime(nix::time::ClockId::CLOCK_PROCESS_CPUTIME_ID)?;
-    Ok([wakeups, switches, cpu, busy / 100.0, Duration::from(mine).as_secs_f64()])
+    Ok([wakeups, left, caused, by_rcu, cpu, busy / 100.0, Duration::from(mine).as_secs_f64()])
 }
 
-fn drained(stage: &Stage, mut rings: Rings, time: Duration) -> Result<Row> {
-    let (mut account, mut stats) = (None, Stats::default());
+fn drained(mut rings: Rings, time: Duration) -> Result<Row> {
+    let (mut account, mut stats) = (None::<Account>, Stats::default());
     let begin = Instant::now();
     while begin.elapsed() < WARM_UP + time {
         thread::sleep(Duration::from_millis(100));
         let _ = rings.drain(|event| {
-            if let (Some(account), Some(record)) = (&mut account, event.record()) {
-                Account::count(account, &record);
+            if let Some(account) = &mut account {
+                account.events += u64::from(event.record().is_some());
             }
             ControlFlow::<()>::Continue(())
         });
         if account.is_none() && begin.elapsed() >= WARM_UP {
-            account = Some(Account::begin(stage)?);
+            account = Some(Account::begin(Stats::default())?);
         }
         stats.looks += u64::from(account.is_some());
     }
     account.ok_or("it took too long")?.end(stats)
 }
 
-fn read(stage: &Stage, rings: Rings, hold: &Hold, latency: Option<Duration>, time: Duration) -> Result<Row> {
+fn read(rings: Rings, hold: &Hold, latency: Option<Duration>, time: Duration) -> Result<Row> {
     let numbered = matches!(hold, Hold::Dense { .. });
     let clock = rings.clock();
     let mut order = Order::new().hold(hold.clone());
@@ -308,17 +272,14 @@ fn read(stage: &Stage, rings: Rings, hold: &Hold, latency: Option<Duration>, tim
     let begin = Instant::now();
     while let Some(left) = (WARM_UP + time).checked_sub(begin.elapsed()) {
         if account.is_none() && begin.elapsed() >= WARM_UP {
-            let stats = reader.stats();
-            account = Some(Account { stats, ..Account::begin(stage)? });
+            account = Some(Account::begin(reader.stats())?);
         }
         let left = if account.is_none() { left.saturating_sub(time).max(Duration::from_millis(1)) } else { left };
         for event in reader.batch(left)? {
             let (Some(account), Some(record)) = (&mut account, event.record()) else { continue };
-            account.count(&record);
+            account.events += 1;
             // One clock reading for each event would be most of what is measured.
-            if let (Some(stamp), true) =
-                (record.time(), account.counts[2].is_multiple_of(16) || account.counts[2] < 10_000)
-            {
+            if let (Some(stamp), true) = (record.time(), account.events.is_multiple_of(16) || account.events < 10_000) {
                 account.waits.extend(clock.now().map(|now| now.saturating_sub(stamp)));
             }
         }

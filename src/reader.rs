@@ -49,7 +49,7 @@ use std::time::{Duration, Instant};
 /// # CPUs that come and go
 ///
 /// The kernel's messages wake the reader when a CPU comes online. It opens the CPU's ring; a CPU that came back writes on into the
-/// one it had. Where there are no such messages it sees for itself ten times a second. What a program outputs there before
+/// one it had. Where there are no such messages it sees for itself at each tick, at most ten times a second. What a program outputs there before
 /// that is lost, and the kernel counts it nowhere. What a CPU wrote before it went offline stays in its ring and is yielded in
 /// its turn.
 ///
