@@ -7,7 +7,7 @@ use crate::hold::Hold;
 use crate::loss::Ledger;
 use crate::merge::Merge;
 use crate::order::{self, Order};
-use crate::pace::{FLOOR, Pace};
+use crate::pace::{FLOOR, Pace, WORTH_A_LOOK};
 use crate::rings::Rings;
 use crate::stats::Stats;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -146,9 +146,6 @@ pub(crate) enum Turn {
     Sleep(Duration),
 }
 
-/// A second look of the round rule that finds so many is followed by a third.
-const WORTH_ANOTHER_LOOK: usize = 64;
-
 /// How often CPUs are listed if the kernel's messages tell of those that come and go. They may not reach us after all.
 const LIST_CPUS: Duration = Duration::from_secs(1);
 
@@ -272,9 +269,7 @@ impl Engine {
         match (&self.hold, &self.fences) {
             (Hold::Lag(_), _) => self.due.map_or(Duration::MAX, |due| due.saturating_duration_since(now)),
             // Another look is all it takes. It costs nobody anything; but what comes meanwhile must not keep us awake.
-            (Hold::Round, _) if self.looks < 2 || self.found >= WORTH_ANOTHER_LOOK || self.report.is_some() => {
-                Duration::ZERO
-            }
+            (Hold::Round, _) if self.looks < 2 || self.found >= WORTH_A_LOOK || self.report.is_some() => Duration::ZERO,
             // A fence that may not begin yet: come back when it may.
             (_, Some(fences)) if self.may_prove(now) => {
                 fences.pause().filter(|pause| !pause.is_zero()).unwrap_or(Duration::MAX)

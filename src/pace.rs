@@ -8,7 +8,7 @@ use crate::hold::{Fence, Hold};
 use std::time::{Duration, Instant};
 
 /// So many new events are worth a look of our own accord: some twenty times as many as it causes.
-const WORTH_A_LOOK: usize = 64;
+pub(crate) const WORTH_A_LOOK: usize = 64;
 
 /// So many held events are worth a fence that would let them out: some twelve times as many as it causes.
 const WORTH_A_FENCE: usize = 256;
@@ -122,8 +122,8 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const TICK: Duration = Duration::from_millis(100);
 
-    /// What a reader does that traces the scheduler, on a machine where others cause events at a steady rate. Time is what this says
-    /// it is.
+    /// What a reader does that traces the scheduler, on a machine where others cause events at a steady rate. Time is what this
+    /// says it is.
     #[derive(Debug, Default, Clone, Copy)]
     struct Seen {
         wakes: f64,

@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 /// A reader sleeps on epoll. It looks at all heads before every sleep and after every wake, because a perf event's
 /// readiness is consumed by polling it and says nothing about the other rings. The kernel wakes it only when a part of a
 /// ring is filled, since waking it for each event would interrupt the traced system each time; so it also looks by
-/// itself: the more there is to find, the sooner, every 5 ms at most, and at least every [`Order::latency`]. What it finds
+/// itself: the more there is to find, the sooner, every 5 ms at the most, and at least every [`Order::latency`]. What it finds
 /// waits for a fence, if the hold rule says so, which begins at once if it is much or the last one began that long ago.
 ///
 /// In an event loop of one's own: poll the reader ([`AsFd`](std::os::fd::AsFd)) for no longer than
@@ -49,9 +49,9 @@ use std::time::{Duration, Instant};
 /// # CPUs that come and go
 ///
 /// The kernel's messages wake the reader when a CPU comes online. It opens the CPU's ring; a CPU that came back writes on into the
-/// one it had. Where there are no such messages it sees for itself at each tick, at most ten times a second. What a program outputs there before
-/// that is lost, and the kernel counts it nowhere. What a CPU wrote before it went offline stays in its ring and is yielded in
-/// its turn.
+/// one it had. Where there are no such messages it sees for itself at each tick, at most ten times a second. What a program
+/// outputs there before that is lost, and the kernel counts it nowhere. What a CPU wrote before it went offline stays in its
+/// ring and is yielded in its turn.
 ///
 /// # Dropping
 ///

@@ -188,8 +188,8 @@ fn is_paced(hold: &Hold, Stats { records, sleeps, fences, .. }: Stats, begin: In
     let worth = if matches!(hold, Hold::Fence(_)) { WORTH_A_FENCE } else { WORTH_A_LOOK };
     let most = allowed(begin, tick, records, worth);
     assert!(fences <= most, "{hold}: {fences} fences for {records} events, allowed are {most}");
-    // Ticks, and the ends of fences or lags. A tick that found four times as many as are worth it is followed by five short ones, of
-    // 5, 10, 20, 40 and 80 ms, or two more if they begin at 1 ms; and so it is in the beginning.
+    // Ticks, and the ends of fences or lags. A tick that found four times as many as are worth it is followed by five short ones,
+    // of 5, 10, 20, 40 and 80 ms, or two more if they begin at 1 ms; and so it is in the beginning.
     let most = 2 * most + 7 * (1 + records / (4 * worth));
     assert!(sleeps <= most, "{hold}: {sleeps} sleeps for {records} events, allowed are {most}");
     assert!(sleeps > 0);

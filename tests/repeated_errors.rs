@@ -1,5 +1,5 @@
-//! Fences and waits that fail again and again: said once with a count, tried ever less often, and done without where there is another
-//! way. What is counted is errors and tries, not time.
+//! Fences and waits that fail again and again: said once with a count, tried ever less often, and done without where there is
+//! another way. What is counted is errors and tries, not time.
 
 use perfweave::{Class, Error, Fence, Full, Hold, Order, Reader, Rings, sim};
 use perfweave_support::{bpf, kernel, load, privilege};

@@ -15,8 +15,8 @@ pub(crate) struct Wait {
 impl Wait {
     /// Waits for events; `None` waits for ever. Gives how many there are.
     ///
-    /// epoll_pwait2(2) came with Linux 5.11, and seccomp policies that do not know it refuse it with any error they like. Then it is
-    /// epoll_wait(2) from there on, and the time is rounded up to whole milliseconds.
+    /// epoll_pwait2(2) came with Linux 5.11, and seccomp policies that do not know it refuse it with any error they like. Then it
+    /// is epoll_wait(2) from there on, and the time is rounded up to whole milliseconds.
     pub(crate) fn wait(
         &mut self,
         epoll: BorrowedFd<'_>,
