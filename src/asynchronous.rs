@@ -25,7 +25,7 @@ use tokio::time::{Instant, Sleep};
 /// would lose wake-ups: a perf event's readiness is consumed by whoever polls it first, so the inner one would find
 /// nothing although the outer one woke. All heads are looked at after every wake, and before every sleep *behind* being
 /// registered, so nothing that is written in between is missed; and as a `Reader` does, it also looks by itself at least
-/// every [`Reader::TICK`](crate::Reader::TICK).
+/// every [`Order::latency`].
 ///
 /// ```
 /// # use perfweave::{AsyncReader, Order, sim};
@@ -53,6 +53,8 @@ use tokio::time::{Instant, Sleep};
 /// Waits for a fence under way, some 10 ms; use `spawn_blocking` where that is too long for a runtime's thread.
 pub struct AsyncReader {
     fds: Vec<Registered>,
+    /// The kernel's messages about CPUs.
+    news: Option<Registered>,
     /// How many rings are registered.
     rings: usize,
     sleep: Pin<Box<Sleep>>,
@@ -72,7 +74,7 @@ impl AsyncReader {
         runtime.map_err(|error| Error::System { what: "find a tokio runtime", errno: io::Error::other(error) })?;
         let engine = Engine::new(rings, order)?;
         let sleep = Box::pin(tokio::time::sleep(Duration::ZERO));
-        let mut reader = Self { fds: Vec::new(), rings: 0, sleep, engine };
+        let mut reader = Self { fds: Vec::new(), news: None, rings: 0, sleep, engine };
         reader.register()?;
         Ok(reader)
     }
@@ -121,32 +123,34 @@ impl AsyncReader {
         }
         loop {
             // First whatever may wake us, then a look: what is written behind the look wakes us.
-            let (mut failed, mut woken) = (Ok(()), false);
+            let (mut failed, mut woken) = (None, false);
+            // What never wakes again is let go, as when the task of an event is gone. The ticks go on.
             self.fds.retain(|fd| {
-                while let Poll::Ready(guard) = fd.get().poll_read_ready(cx) {
-                    woken = true;
-                    match guard {
-                        // Hung up, which is never cleared, as when the task of an event is gone. The ticks go on.
-                        Ok(guard) if guard.ready().is_read_closed() => return false,
-                        Ok(mut guard) => guard.clear_ready(),
-                        Err(errno) => {
-                            failed = Err(Error::System { what: "wait", errno });
-                            break;
-                        }
-                    }
-                }
-                true
+                fd.take_wake(cx).map(|wake| woken |= wake).map_err(|over| (failed, woken) = (over, true)).is_ok()
             });
-            self.engine.wakes += u64::from(woken);
-            failed?;
+            match self.news.as_ref().map(|news| news.take_wake(cx)) {
+                Some(Ok(true)) => {
+                    woken = true;
+                    self.engine.cpus_changed();
+                }
+                Some(Err(over)) => (self.news, failed) = (None, over),
+                Some(Ok(false)) | None => {}
+            }
+            self.engine.wakes(woken);
+            if let Some(errno) = failed {
+                return Poll::Ready(Err(Error::Wait { errno, times: 1 }));
+            }
             let Turn::Sleep(pause) = self.engine.turn()? else { return Poll::Ready(Ok(())) };
             if self.engine.merge.rings().len() != self.rings {
                 self.register()?;
                 continue;
             }
-            // Also for no time at all: others want to run.
+            // The runtime's timer does not come back before its next millisecond.
+            if pause.is_zero() {
+                continue;
+            }
             self.sleep.as_mut().reset(Instant::now() + pause);
-            self.engine.sleeps += u64::from(!pause.is_zero());
+            self.engine.sleeps(pause);
             ready!(self.sleep.as_mut().poll(cx));
         }
     }
@@ -158,6 +162,8 @@ impl AsyncReader {
             for fd in self.engine.others() {
                 self.fds.push(Registered::duplicate(fd).map_err(failed)?);
             }
+            let news = self.engine.merge.rings().news();
+            self.news = news.map(|news| Registered::new(Arc::clone(news))).transpose().map_err(failed)?;
         }
         for fd in self.engine.merge.rings().events() {
             if !self.fds.iter().any(|known| known.is(fd)) {
@@ -175,7 +181,7 @@ impl Drop for AsyncReader {
     fn drop(&mut self) {
         if self.engine.is_forked() {
             // To unregister them would be to take them out of the epoll instance that is the parent's too.
-            std::mem::forget(std::mem::take(&mut self.fds));
+            std::mem::forget((std::mem::take(&mut self.fds), self.news.take()));
         }
     }
 }

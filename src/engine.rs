@@ -1,13 +1,15 @@
 //! All that a reader does but sleep: looking, fences, reports that are due, CPUs that come online.
 
 use crate::control::{Control, Handle, Signals};
-use crate::error::Error;
+use crate::error::{Error, Repeats};
 use crate::fence::Fences;
 use crate::hold::Hold;
 use crate::loss::Ledger;
 use crate::merge::Merge;
-use crate::order::Order;
+use crate::order::{self, Order};
+use crate::pace::{FLOOR, Pace, WORTH_A_LOOK};
 use crate::rings::Rings;
+use crate::stats::Stats;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -43,7 +45,8 @@ macro_rules! reader_face {
         }
 
         /// The way in which grace periods are waited for: "membarrier", "map", "expedited" or "custom"; `None` if the hold
-        /// rule needs none.
+        /// rule needs none. With [`Fence::Auto`](crate::Fence::Auto) "membarrier" becomes "map" for good if the kernel begins to
+        /// refuse the first.
         pub fn fence(&self) -> Option<&'static str> {
             self.engine.fences.as_ref().map($crate::fence::Fences::name)
         }
@@ -60,8 +63,7 @@ macro_rules! reader_face {
 
         /// What was done so far.
         pub fn stats(&self) -> $crate::stats::Stats {
-            let (sleeps, wakes) = (self.engine.sleeps, self.engine.wakes);
-            $crate::stats::Stats { sleeps, wakes, ..self.engine.merge.stats() }
+            self.engine.stats()
         }
 
         /// What became of everything that was written until now: looks at the rings, and asks the kernel what it dropped, which
@@ -112,17 +114,23 @@ pub(crate) struct Engine {
     noticed: Signals,
     /// What is reported once everything that was seen before is yielded.
     report: Option<Report>,
-    /// How long to sleep when nothing says how long.
-    tick: Duration,
-    /// Whether there was time to sleep since the last look.
-    slept: bool,
+    /// Whether all that is to come before the report was seen, and what is newer waits.
+    capped: bool,
+    pace: Pace,
+    /// Under the lag rule: when everything is due that had been seen when this was set.
+    due: Option<Instant>,
+    /// Under the round rule: whether another look follows the last at once.
+    again: bool,
+    /// Fences that fail.
+    failures: Repeats,
     /// When to see next whether CPUs came online.
     check_cpus: Instant,
     /// When to ask next what was dropped behind everything else.
     check_losses: Instant,
     /// How often the reader went to sleep, and was woken.
-    pub(crate) sleeps: u64,
-    pub(crate) wakes: u64,
+    sleeps: u64,
+    wakes: u64,
+    fences_failed: u64,
 }
 
 /// What is reported between what came before and what comes after.
@@ -141,12 +149,16 @@ pub(crate) enum Turn {
     Sleep(Duration),
 }
 
-/// How long to sleep after something was found. Doubled, up to the longest tick, each time nothing is.
-const SHORTEST_TICK: Duration = Duration::from_millis(5);
+/// How often CPUs are listed if the kernel's messages tell of those that come and go. They may not reach us after all.
+const LIST_CPUS: Duration = Duration::from_secs(1);
+
+/// How often the kernel is asked what it dropped.
+const ASK_LOSSES: Duration = Duration::from_millis(100);
 
 impl Engine {
-    /// The longest time for which an event may lie in its ring unseen.
-    pub(crate) const TICK: Duration = Duration::from_millis(100);
+    /// The longest time for which an event may lie in its ring unseen, unless another is set. It is also how often CPUs are listed
+    /// if nothing tells of them.
+    pub(crate) const TICK: Duration = order::LATENCY;
 
     pub(crate) fn new(rings: Rings, order: Order) -> Result<Self, Error> {
         let hold = order.hold.clone();
@@ -155,6 +167,7 @@ impl Engine {
         }
         let control = Arc::clone(rings.control());
         control.arm().map_err(|errno| Error::System { what: "make an eventfd", errno })?;
+        let pace = Pace::new(&hold, order.latency, Instant::now());
         let merge = Merge::new(rings, order)?;
         let fences = match &hold {
             Hold::Fence(fence) | Hold::Dense { fence, .. } => Some(Fences::start(fence)?),
@@ -169,12 +182,16 @@ impl Engine {
             control,
             noticed,
             report: None,
-            tick: SHORTEST_TICK,
-            slept: false,
+            capped: false,
+            pace,
+            due: None,
+            again: false,
+            failures: Repeats::default(),
             check_cpus,
             check_losses: check_cpus,
             sleeps: 0,
             wakes: 0,
+            fences_failed: 0,
         })
     }
 
@@ -216,37 +233,55 @@ impl Engine {
         self.follow_cpus()?;
         if self.report.is_none() && self.control.time_left().is_some_and(|left| left.is_zero()) {
             self.report_after_look(Report::Deadline);
-        } else if self.report.is_none() || !self.merge.is_drained() {
+        } else if !self.report_is_due() {
             self.look();
         }
         if self.merge.is_ready() || self.find_losses() {
             return Ok(Turn::Ready);
         }
-        if let Some(report) = self.report.filter(|_| self.merge.is_drained()) {
-            self.report = None;
+        if let Some(report) = self.report.filter(|_| self.report_is_due()) {
+            (self.report, self.capped) = (None, false);
             self.merge.lift_cap();
             return Err(match report {
                 Report::Flushed => Error::Flushed,
                 Report::Deadline => Error::Deadline,
             });
         }
-        let pause = self.pause();
-        self.slept = !pause.is_zero();
-        Ok(Turn::Sleep(pause))
+        Ok(Turn::Sleep(self.pause()))
     }
 
-    /// The longest sleep after which something can be yielded, or seen, that could not before.
+    /// The longest sleep after which there may be a reason to look.
     pub(crate) fn pause(&self) -> Duration {
-        let mut pause = self.merge.wait(self.now()).map_or(self.tick, |wait| wait.min(self.tick));
-        // A fence that may not begin yet: come back when it may. One under way wakes us itself.
-        if self.merge.held() > 0
-            && let Some(until_next) = self.fences.as_ref().and_then(Fences::pause)
-        {
-            pause = pause.min(until_next);
+        if self.merge.is_behind() {
+            return Duration::ZERO;
+        }
+        let now = Instant::now();
+        // While a fence is under way, nothing else lets anything out under its rule. Its end wakes us, and rings that fill up do.
+        let rings = self.merge.rings();
+        let fencing = matches!(self.hold, Hold::Fence(_))
+            && self.fences.as_ref().is_some_and(Fences::is_under_way)
+            && rings.events().count() == rings.len();
+        let mut pause = self.pace.left(now, fencing);
+        if self.merge.held() > 0 {
+            pause = pause.min(self.pause_of_rule(now));
         }
         match self.control.time_left() {
             Some(left) if self.report.is_none() => pause.min(left),
             _ => pause,
+        }
+    }
+
+    /// How long until the hold rule lets out what is held, or something can be done for it.
+    fn pause_of_rule(&self, now: Instant) -> Duration {
+        match (&self.hold, &self.fences) {
+            (Hold::Lag(_), _) => self.due.map_or(Duration::MAX, |due| due.saturating_duration_since(now)),
+            // Another look is all it takes. It costs nobody anything; but what comes meanwhile must not keep us awake.
+            (Hold::Round, _) if self.again || self.report.is_some() => Duration::ZERO,
+            // A fence that may not begin yet: come back when it may.
+            (_, Some(fences)) if self.may_prove(now) => {
+                fences.pause().filter(|pause| !pause.is_zero()).unwrap_or(Duration::MAX)
+            }
+            _ => Duration::MAX,
         }
     }
 
@@ -267,9 +302,25 @@ impl Engine {
     /// Everything that is in the rings now is yielded before the report, and nothing else.
     fn report_after_look(&mut self, report: Report) {
         self.look();
-        self.merge.set_cap();
-        self.merge.suspect_losses();
+        self.merge.mark_heads();
         self.report = Some(report);
+        self.cap();
+        // Whoever waits for a report waits for no tick.
+        self.prove();
+    }
+
+    /// Once all that is to come before the report was seen, keeps back what is newer.
+    fn cap(&mut self) {
+        if self.report.is_some() && !self.capped && self.merge.is_past_marks() {
+            self.capped = true;
+            self.merge.set_cap();
+            self.merge.suspect_losses();
+        }
+    }
+
+    /// Whether all that is to come before the report has come.
+    fn report_is_due(&self) -> bool {
+        self.capped && self.merge.is_drained()
     }
 
     /// If the fence under way has ended, looks again, so that what it proved can be yielded, and begins the next.
@@ -279,31 +330,71 @@ impl Engine {
             None => Ok(()),
             Some(Ok(())) => {
                 self.merge.end_fence();
+                self.failures.well();
                 self.look();
                 Ok(())
             }
-            Some(Err(error)) => {
-                self.merge.fail_fence();
-                Err(error)
-            }
+            Some(Err(errno)) => self.fence_failed(errno),
         }
     }
 
-    /// Looks at all heads, and begins a fence if that left something held.
+    /// What the fence was to prove stays held, and is tried again. Said now and then, or to whoever waits for a report.
+    #[cold]
+    fn fence_failed(&mut self, errno: std::io::Error) -> Result<(), Error> {
+        self.merge.fail_fence();
+        self.pace.not_proven(self.merge.held());
+        self.fences_failed += 1;
+        let waited_for = self.report.is_some();
+        self.failures.failed(waited_for).map_or(Ok(()), |times| Err(Error::Fence { errno, times }))
+    }
+
+    /// Looks at all heads, and begins what lets out what is held.
     fn look(&mut self) {
         let found = self.merge.look(self.now());
-        if found > 0 {
-            self.tick = SHORTEST_TICK;
-        } else if self.slept {
-            self.tick = (self.tick * 2).min(Self::TICK);
+        // One more lets out what this one found; of what that one finds, only much is worth a third.
+        self.again = if self.again { found >= WORTH_A_LOOK } else { found > 0 };
+        self.pace.looked(Instant::now(), found);
+        self.cap();
+        self.prove();
+    }
+
+    /// Begins what lets out what is held, if it is time to.
+    fn prove(&mut self) {
+        let now = Instant::now();
+        self.due = self.due.filter(|due| now < *due);
+        if !self.may_prove(now) {
+            return;
         }
-        self.slept = false;
-        if let Some(fences) = &mut self.fences
-            && fences.pause() == Some(Duration::ZERO)
-            && self.merge.begin_fence()
-        {
-            fences.begin();
+        let begun = match (&self.hold, &mut self.fences) {
+            // What was seen is due after as long a time, all of it at once.
+            (Hold::Lag(lag), _) if self.due.is_none() && self.merge.held() > 0 => {
+                self.due = now.checked_add(FLOOR.max(*lag));
+                true
+            }
+            (_, Some(fences)) if fences.pause() == Some(Duration::ZERO) && self.merge.begin_fence() => {
+                fences.begin();
+                true
+            }
+            _ => false,
+        };
+        if begun {
+            self.pace.proving(now);
         }
+    }
+
+    /// Whether what is held is worth a fence: a report waits for it, a ring fills up with it, or the pace says so.
+    fn may_prove(&self, now: Instant) -> bool {
+        self.pace.may_prove(now) || self.report.is_some() || self.merge.is_crowded()
+    }
+
+    /// The reader goes to sleep, if it is for any time at all.
+    pub(crate) fn sleeps(&mut self, time: Duration) {
+        self.sleeps += u64::from(!time.is_zero());
+    }
+
+    /// The reader was woken, if it was, before it would have looked by itself.
+    pub(crate) fn wakes(&mut self, woken: bool) {
+        self.wakes += u64::from(woken);
     }
 
     /// When a ring has run dry, or a report is due, asks what was dropped behind everything else. Whether there is an
@@ -313,13 +404,19 @@ impl Engine {
             self.merge.suspect_losses();
         }
         let now = Instant::now();
-        let report = self.report.is_some() && self.merge.is_drained();
+        let report = self.report_is_due();
         if !report && now < self.check_losses {
             return false;
         }
-        self.check_losses = now + Self::TICK;
+        self.check_losses = now + ASK_LOSSES;
         // Only of what was seen before: the look that this follows. Ring by ring: others may never run dry.
         self.merge.read_suspect_losses(report) && self.merge.is_ready()
+    }
+
+    /// What was done so far.
+    pub(crate) fn stats(&self) -> Stats {
+        let Self { sleeps, wakes, fences_failed, .. } = *self;
+        Stats { sleeps, wakes, fences_failed, ..self.merge.stats() }
     }
 
     /// What became of everything that was written. Looks first.
@@ -336,13 +433,19 @@ impl Engine {
         if self.merge.needs_clock() { self.merge.rings().clock().now().unwrap_or(0) } else { 0 }
     }
 
-    /// Now and then, takes notice of CPUs that came online.
+    /// CPUs may have come online: the kernel's message says so.
+    pub(crate) fn cpus_changed(&mut self) {
+        self.check_cpus = Instant::now();
+    }
+
+    /// Takes notice of CPUs that came online: when the kernel's messages say so, and now and then.
     fn follow_cpus(&mut self) -> Result<(), Error> {
         let now = Instant::now();
         if now < self.check_cpus {
             return Ok(());
         }
-        self.check_cpus = now + Self::TICK;
+        let told = self.merge.rings().news().is_some();
+        self.check_cpus = now + if told { LIST_CPUS } else { Self::TICK };
         self.merge.follow_cpus().map(drop)
     }
 }

@@ -265,11 +265,24 @@ pub enum Error {
         /// Each way that was tried, and why not.
         tried: String,
     },
-    /// A fence that worked before failed. What it was to prove stays held; the next call tries again.
-    #[error("a fence failed: {errno}")]
+    /// A fence that worked before failed. What it was to prove stays held, and the reader tries again by itself: after 1 ms, then
+    /// after twice as long each time, up to a second. It reports the first failure, then the tenth, the hundredth and so on, until
+    /// 16 fences in a row were well; and each one while a flush or a deadline waits for it.
+    #[error("a fence failed: {errno}{}", repeated(*times))]
     Fence {
+        /// What the kernel said, or the function of a [`Fence::Custom`](crate::Fence::Custom).
+        errno: io::Error,
+        /// How many have failed since this was last reported, this one included.
+        times: u64,
+    },
+    /// The reader could not be put to sleep until something happens. It goes on looking at its own ticks, so that nothing is lost.
+    /// The first failure is reported, then the tenth, the hundredth and so on, until 16 in a row were well.
+    #[error("cannot wait: {errno}{}", repeated(*times))]
+    Wait {
         /// What the kernel said.
         errno: io::Error,
+        /// How often this happened since it was last reported, this time included.
+        times: u64,
     },
     /// Everything that was in the rings when [`Handle::flush`](crate::Handle::flush) was called has been yielded. Not a
     /// failure: the reader goes on with what came later.
@@ -304,6 +317,48 @@ fn limit(errno: &io::Error) -> Cure {
     })
 }
 
+/// How often an error came, if it was more than once.
+fn repeated(times: u64) -> String {
+    if times > 1 { format!(", the last of {times} times") } else { String::new() }
+}
+
+/// An error that may repeat: whether to report it, and how often it came since. The first, the tenth, the hundredth and so on,
+/// until it was well so often that it is another.
+#[derive(Debug, Default)]
+pub(crate) struct Repeats {
+    failed: u64,
+    reported: u64,
+    well: u32,
+}
+
+impl Repeats {
+    /// So often in a row it must be well to be forgotten.
+    const WELL: u32 = 16;
+
+    /// It came again. How often since it was last reported, if it is to be reported now, as it always is if it `must` be.
+    pub(crate) fn failed(&mut self, must: bool) -> Option<u64> {
+        self.well = 0;
+        self.failed = self.failed.saturating_add(1);
+        if !must && 10u64.pow(self.failed.ilog10()) != self.failed {
+            return None;
+        }
+        let times = self.failed - self.reported;
+        self.reported = self.failed;
+        Some(times)
+    }
+
+    /// It did not come.
+    #[inline]
+    pub(crate) fn well(&mut self) {
+        if self.failed > 0 {
+            self.well += 1;
+            if self.well >= Self::WELL {
+                *self = Self::default();
+            }
+        }
+    }
+}
+
 /// What would help against an error. Empty where nothing is known to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cure(pub(crate) String);
@@ -311,5 +366,27 @@ pub struct Cure(pub(crate) String);
 impl fmt::Display for Cure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() { Ok(()) } else { write!(f, " ({})", self.0) }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::Repeats;
+
+    #[test]
+    fn what_repeats_is_reported_ever_less_often_and_none_is_left_out() {
+        let mut repeats = Repeats::default();
+        let reported: Vec<_> = (1..=1000).filter_map(|n| repeats.failed(false).map(|times| (n, times))).collect();
+        assert_eq!(reported, [(1, 1), (10, 9), (100, 90), (1000, 900)]);
+        assert_eq!(repeats.failed(true), Some(1));
+        // Now and then well is not well.
+        for _ in 0..15 {
+            repeats.well();
+        }
+        assert_eq!(repeats.failed(false), None);
+        for _ in 0..16 {
+            repeats.well();
+        }
+        assert_eq!(repeats.failed(false), Some(1), "forgotten, and new");
     }
 }

@@ -9,6 +9,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,6 +32,8 @@ pub(crate) struct Fences {
     /// The shortest time between two begins, and when the last was.
     every: Duration,
     last: Option<Instant>,
+    /// How long to wait from the begin of the last, which failed; zero if it did not.
+    retry: Duration,
     /// How long the last fence took, from its begin to its end being noticed.
     latency: Duration,
 }
@@ -41,8 +44,8 @@ struct Shared {
     ordered: Condvar,
     /// Fences ended. Stored by the thread alone.
     ended: AtomicU64,
-    /// Why the last one failed, if it did.
-    failure: Mutex<Option<io::Error>>,
+    /// How the last one ended.
+    outcome: Mutex<Outcome>,
     /// Written to when a fence ends, and never read: whoever waits for it waits for edges.
     wake: EventFd,
 }
@@ -53,6 +56,17 @@ struct Orders {
     stop: bool,
 }
 
+#[derive(Debug)]
+struct Outcome {
+    /// Which way was used.
+    name: &'static str,
+    /// Why it failed, if it did.
+    failure: Option<io::Error>,
+}
+
+/// The shortest and longest time from the begin of a fence that failed to the next.
+const RETRY: Range<Duration> = Duration::from_millis(1)..Duration::from_secs(1);
+
 /// The shortest time between the begins of two fences that are not expedited: where `/sys/kernel/rcu_expedited` is set,
 /// they take no longer than those and interrupt every CPU as well.
 const SHORTEST: Duration = Duration::from_millis(1);
@@ -60,6 +74,10 @@ const SHORTEST: Duration = Duration::from_millis(1);
 impl Shared {
     fn orders(&self) -> MutexGuard<'_, Orders> {
         self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn outcome(&self) -> MutexGuard<'_, Outcome> {
+        self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -73,7 +91,7 @@ impl Fences {
             orders: Mutex::default(),
             ordered: Condvar::new(),
             ended: AtomicU64::new(0),
-            failure: Mutex::default(),
+            outcome: Mutex::new(Outcome { name: "", failure: None }),
             wake,
         });
         let (told, answer) = mpsc::sync_channel(1);
@@ -106,6 +124,7 @@ impl Fences {
                 noticed: 0,
                 every,
                 last: None,
+                retry: Duration::ZERO,
                 latency: Duration::ZERO,
             }),
             Ok(Err(tried)) => {
@@ -124,10 +143,15 @@ impl Fences {
 
     /// How long until a fence may begin; zero if it may now, `None` while one is under way.
     pub(crate) fn pause(&self) -> Option<Duration> {
-        if self.begun != self.noticed {
+        if self.is_under_way() {
             return None;
         }
-        Some(self.last.map_or(Duration::ZERO, |last| self.every.saturating_sub(last.elapsed())))
+        Some(self.last.map_or(Duration::ZERO, |last| self.every.max(self.retry).saturating_sub(last.elapsed())))
+    }
+
+    /// Whether a fence was begun whose end was not noticed yet.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.begun != self.noticed
     }
 
     /// Begins a fence.
@@ -141,7 +165,7 @@ impl Fences {
 
     /// Whether the fence under way has ended, once.
     #[inline]
-    pub(crate) fn ended(&mut self) -> Option<Result<(), Error>> {
+    pub(crate) fn ended(&mut self) -> Option<io::Result<()>> {
         // Acquire pairs with the Release store in `serve`: what the grace period made visible to the thread is visible
         // to our next look.
         if self.noticed == self.begun || self.shared.ended.load(Ordering::Acquire) == self.noticed {
@@ -149,8 +173,16 @@ impl Fences {
         }
         self.noticed += 1;
         self.latency = self.last.map_or(Duration::ZERO, |last| last.elapsed());
-        let failure = self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
-        Some(failure.map_or(Ok(()), |errno| Err(Error::Fence { errno })))
+        let failure = {
+            let mut outcome = self.shared.outcome();
+            self.name = outcome.name;
+            outcome.failure.take()
+        };
+        self.retry = match failure {
+            None => Duration::ZERO,
+            Some(_) => (self.retry * 2).clamp(RETRY.start, RETRY.end),
+        };
+        Some(failure.map_or(Ok(()), Err))
     }
 
     /// Waits for a grace period that begins now. One that is under way ends before.
@@ -159,7 +191,7 @@ impl Fences {
         if self.alive.get().load(Ordering::Relaxed) == 0 {
             return Err(Error::Forked);
         }
-        while self.begun != self.noticed {
+        while self.is_under_way() {
             self.sleep();
             // Whether that one failed does not matter.
             let _ = self.ended();
@@ -167,7 +199,7 @@ impl Fences {
         self.begin();
         loop {
             if let Some(ended) = self.ended() {
-                return ended;
+                return ended.map_err(|errno| Error::Fence { errno, times: 1 });
             }
             self.sleep();
         }
@@ -189,7 +221,7 @@ impl Fences {
 
     /// For how long the fence under way has been; `None` if none is.
     pub(crate) fn under_way(&self) -> Option<Duration> {
-        self.last.filter(|_| self.begun != self.noticed).map(|begin| begin.elapsed())
+        self.last.filter(|_| self.is_under_way()).map(|begin| begin.elapsed())
     }
 
     /// Becomes readable when a fence ends.
@@ -237,27 +269,39 @@ impl Fence {
             Self::Expedited { .. } => Grace::expedited().map_err(named("expedited (needs CAP_SYS_ADMIN)")),
             Self::Custom(wait) => return Ok(Way::Custom(Arc::clone(wait))),
         };
-        grace.map(Way::Kernel)
+        let any = matches!(self, Self::Auto);
+        grace.map(|grace| Way::Kernel { grace, any })
     }
 }
 
 /// A grace period of the kernel's, or of the user's. Not `Send`, because a [`Grace`] is not.
 enum Way {
-    Kernel(Grace),
+    /// `any` other will do too.
+    Kernel {
+        grace: Grace,
+        any: bool,
+    },
     Custom(Arc<dyn Fn() -> io::Result<()> + Send + Sync>),
 }
 
 impl Way {
     fn name(&self) -> &'static str {
         match self {
-            Self::Kernel(grace) => grace.name(),
+            Self::Kernel { grace, .. } => grace.name(),
             Self::Custom(_) => "custom",
         }
     }
 
     fn wait(&mut self) -> io::Result<()> {
         match self {
-            Self::Kernel(grace) => grace.wait(),
+            Self::Kernel { grace, any } => {
+                let waited = grace.wait();
+                match waited {
+                    // A seccomp filter that was installed meanwhile, perhaps. If there is no other way, this one is tried again.
+                    Err(_) if *any && grace.wait_by_map().is_ok() => Ok(()),
+                    waited => waited,
+                }
+            }
             Self::Custom(wait) => wait(),
         }
     }
@@ -274,12 +318,14 @@ impl GracePeriods {
 
     /// Waits for a grace period that begins now. Blocks, and cannot be interrupted. May be called on any thread.
     ///
+    /// [`Fence::Auto`] leaves `membarrier` for the map, for good, if the kernel has begun to refuse the first.
+    ///
     /// # Errors
     /// What the kernel, or the function, says, or that the function panicked; in a forked child, that its thread is the
     /// parent's. Nothing is proven then.
     pub fn wait(&mut self) -> io::Result<()> {
         self.0.wait().map_err(|error| match error {
-            Error::Fence { errno } => errno,
+            Error::Fence { errno, .. } => errno,
             other => io::Error::other(other),
         })
     }
@@ -306,9 +352,8 @@ fn serve(shared: &Shared, way: &mut Way) {
         }
         // A function of the user's that panics must not leave the reader waiting for ever.
         let waited = catch_unwind(AssertUnwindSafe(|| way.wait()));
-        if let Err(errno) = waited.unwrap_or_else(|_| Err(io::Error::other("the fence's function panicked"))) {
-            *shared.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(errno);
-        }
+        let waited = waited.unwrap_or_else(|_| Err(io::Error::other("the fence's function panicked")));
+        *shared.outcome() = Outcome { name: way.name(), failure: waited.err() };
         ended += 1;
         // Release pairs with the Acquire load in `Fences::ended`.
         shared.ended.store(ended, Ordering::Release);

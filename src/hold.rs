@@ -74,8 +74,8 @@ impl fmt::Display for Hold {
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub enum Fence {
-    /// [`Fence::Membarrier`], or [`Fence::Map`] where the kernel refuses it. [`Reader::fence`](crate::Reader::fence)
-    /// says which.
+    /// [`Fence::Membarrier`], or [`Fence::Map`] where the kernel refuses it, also if it begins to while a reader runs.
+    /// [`Reader::fence`](crate::Reader::fence) says which.
     #[default]
     Auto,
     /// `membarrier(MEMBARRIER_CMD_GLOBAL)`, which is `synchronize_rcu()` (`kernel/sched/membarrier.c`). Needs no
@@ -231,7 +231,7 @@ impl Frontier {
 
     /// Lets out nothing that is larger than what has been seen, until [`Frontier::lift_cap`].
     pub(crate) fn set_cap(&mut self) {
-        self.cap = Some(self.seen);
+        self.cap = Some(self.found);
         self.limit();
     }
 

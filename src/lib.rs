@@ -88,6 +88,7 @@ mod merge;
 mod numbers;
 mod open;
 mod order;
+mod pace;
 mod passed;
 mod plan;
 mod reader;

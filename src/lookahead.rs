@@ -219,6 +219,8 @@ pub(crate) struct Lookahead {
     skipped: u64,
     /// Whether the ring was so full since some look that something may have been dropped, since the kernel was last asked.
     pub(crate) suspect: bool,
+    /// How far the ring was written when its head was marked.
+    pub(crate) marked: u64,
     /// The published tail at the last look.
     looked_tail: u64,
     /// The numbers in its records, if they have any.
@@ -254,6 +256,7 @@ impl Lookahead {
             trailing: None,
             skipped: 0,
             suspect: false,
+            marked: tail,
             looked_tail: tail,
             numbers,
             taken: tail,

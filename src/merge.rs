@@ -134,7 +134,8 @@ impl Merge {
             let more = self.look_once(now);
             self.stream.frontier.press(more.map_or(key, |more| more.max(key)));
         }
-        self.held() - held
+        // A loss that was told of by itself may have found its LOST record.
+        self.held().saturating_sub(held)
     }
 
     /// Whether the last look left something in the rings that was there, because holding it would take more memory than it may
@@ -242,6 +243,18 @@ impl Merge {
             self.stream.rebuild();
         }
         failed.map(|()| any)
+    }
+
+    /// Notes how far the rings were written when they were last looked at.
+    pub(crate) fn mark_heads(&mut self) {
+        for (lane, lookahead) in self.rings.lanes.iter().zip(&mut self.stream.lookaheads) {
+            lookahead.marked = lane.ring.head();
+        }
+    }
+
+    /// Whether everything was seen that lay in the rings when heads were marked.
+    pub(crate) fn is_past_marks(&self) -> bool {
+        self.stream.lookaheads.iter().all(|lookahead| lookahead.cursor() >= lookahead.marked)
     }
 
     /// Lets out nothing that is larger than what has been seen, until [`Merge::lift_cap`].
@@ -356,6 +369,11 @@ impl Merge {
                 self.stream.lookaheads[rank as usize].publish(&mut self.rings.lanes[rank as usize]);
             }
         }
+    }
+
+    /// Whether a ring is so full that the kernel may soon run out of room: by more than what it wakes a reader for.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.rings.lanes.iter().any(|lane| lane.ring.head() - lane.ring.tail() > lane.ring.size() / 4)
     }
 
     /// How many events are indexed and not yet yielded.

@@ -72,8 +72,9 @@ pub(crate) fn open(plan: Plan) -> Result<Rings, Error> {
     rings.control().outlets().start(outlets)?;
     let started = plan.clock.now();
     watch.stations = stations;
+    let news = watch.events.as_ref().map(|events| Arc::clone(events.socket()));
     let arrivals = move |control: &Control, lanes: &mut [Lane], new: &mut Vec<Lane>| watch.check(control, lanes, new);
-    rings.set_arrivals(Box::new(arrivals), started);
+    rings.set_arrivals(Box::new(arrivals), news, started);
     Ok(rings)
 }
 
@@ -197,13 +198,17 @@ struct Watch {
     online: OnlineCpus,
     /// The CPUs that were online when last checked.
     list: CpuList,
-    /// What tells of CPUs that went and came back in between. `None` where the kernel has no such thing.
+    /// What tells of CPUs that come, and that went and came back in between. `None` where the kernel has no such thing, or its
+    /// messages do not reach us.
     events: Option<CpuEvents>,
     /// CPUs that are online and could not be opened, which was said once.
     failing: Vec<u32>,
+    /// Whether CPUs could not be listed, which was said once.
+    unlisted: bool,
 }
 
-/// How many of the kernel's messages are taken notice of at once. More wait, so that a flood of them keeps nobody busy.
+/// How many of the kernel's messages are taken notice of at once. More wait for the next check, so that a flood of them keeps
+/// nobody busy.
 const MOST_MESSAGES: usize = 256;
 
 impl Watch {
@@ -217,7 +222,15 @@ impl Watch {
             }
             Err(_) => None,
         };
-        Ok(Self { plan, stations: Vec::new(), online, list: CpuList::default(), events, failing: Vec::new() })
+        Ok(Self {
+            plan,
+            stations: Vec::new(),
+            online,
+            list: CpuList::new(),
+            events,
+            failing: Vec::new(),
+            unlisted: false,
+        })
     }
 
     /// Starts the events of CPUs that came back, and opens the rings of new ones. The first failure of each CPU is
@@ -230,7 +243,12 @@ impl Watch {
                 suspect = true;
             }
         }
-        let changed = self.online.read(&mut self.list).map_err(list_cpus)?;
+        let listed = self.online.read(&mut self.list);
+        let said = std::mem::replace(&mut self.unlisted, listed.is_err());
+        let changed = match listed {
+            Err(errno) if !said => return Err(list_cpus(errno)),
+            listed => listed.unwrap_or(false),
+        };
         if !changed && !suspect && self.failing.is_empty() {
             return Ok(());
         }

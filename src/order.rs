@@ -5,9 +5,13 @@ use crate::hold::Hold;
 use crate::key::Key;
 use crate::rings::Lane;
 use crate::sequence::Sequence;
+use std::time::Duration;
+
+/// [`Order::latency`] unless it is set.
+pub(crate) const LATENCY: Duration = Duration::from_millis(100);
 
 /// How a stream is put in order.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Order {
     pub(crate) key: Key,
     pub(crate) hold: Hold,
@@ -15,6 +19,21 @@ pub struct Order {
     pub(crate) full: Full,
     pub(crate) mark: Mark,
     pub(crate) late_aside: usize,
+    pub(crate) latency: Duration,
+}
+
+impl Default for Order {
+    fn default() -> Self {
+        Self {
+            key: Key::default(),
+            hold: Hold::default(),
+            numbers: None,
+            full: Full::default(),
+            mark: Mark::default(),
+            late_aside: 0,
+            latency: LATENCY,
+        }
+    }
 }
 
 /// What to do about held records when a ring is filled beyond its mark ([`Order::fill_mark`]): the kernel drops what does
@@ -134,6 +153,19 @@ impl Order {
     /// marked as ever. 0 unless set: late records are yielded at once.
     pub fn late_aside(mut self, most: usize) -> Self {
         self.late_aside = most;
+        self
+    }
+
+    /// Sets how long an event may wait for a look, and then for a fence to begin, while so little is waiting that neither is
+    /// worth its cost: 100 ms unless set, from 1 ms to an hour. A [`Merge`](crate::Merge) does not wait, so it is for readers.
+    ///
+    /// It is what one pays for promptness on a machine where little happens: the reader wakes once each such time, and under
+    /// a fence rule begins a fence if that found anything. Where much happens, a reader looks and fences sooner by itself,
+    /// and where a ring fills up the kernel wakes it. DESIGN.md has what each costs the traced machine.
+    ///
+    /// libpcap calls this the packet buffer timeout, LTTng the read timer.
+    pub fn latency(mut self, latency: Duration) -> Self {
+        self.latency = latency;
         self
     }
 }

@@ -1,12 +1,12 @@
 //! Waiting: a merge, a way to sleep until rings are written to, and fences beside it.
 
 use crate::engine::{Engine, Turn, reader_face};
-use crate::error::Error;
+use crate::error::{Error, Repeats};
 use crate::event::{Event, OwnedEvent};
 use crate::lent::{Batch, Lent};
 use crate::order::Order;
 use crate::rings::Rings;
-use crate::sys::epoll;
+use crate::sys::epoll::Wait;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use std::io;
@@ -36,7 +36,8 @@ use std::time::{Duration, Instant};
 /// A reader sleeps on epoll. It looks at all heads before every sleep and after every wake, because a perf event's
 /// readiness is consumed by polling it and says nothing about the other rings. The kernel wakes it only when a part of a
 /// ring is filled, since waking it for each event would interrupt the traced system each time; so it also looks by
-/// itself, soon after it last found something, and at least every [`Reader::TICK`].
+/// itself: the more there is to find, the sooner, every 5 ms at the most, and at least every [`Order::latency`]. What it finds
+/// waits for a fence, if the hold rule says so, which begins at once if it is much or the last one began that long ago.
 ///
 /// In an event loop of one's own: poll the reader ([`AsFd`](std::os::fd::AsFd)) for no longer than
 /// [`Reader::time_to_next_look`], then call [`Reader::try_next`] until it gives nothing, whatever poll said.
@@ -47,9 +48,10 @@ use std::time::{Duration, Instant};
 ///
 /// # CPUs that come and go
 ///
-/// Ten times a second the reader sees whether a CPU came online, and opens its ring; a CPU that came back writes on into the
-/// one it had. What a program outputs there before that is lost, and the kernel counts it nowhere. What a CPU wrote before it
-/// went offline stays in its ring and is yielded in its turn.
+/// The kernel's messages wake the reader when a CPU comes online. It opens the CPU's ring; a CPU that came back writes on into the
+/// one it had. Where there are no such messages it sees for itself at each tick, at most ten times a second. What a program
+/// outputs there before that is lost, and the kernel counts it nowhere. What a CPU wrote before it went offline stays in its
+/// ring and is yielded in its turn.
 ///
 /// # Dropping
 ///
@@ -63,10 +65,17 @@ pub struct Reader {
     rings: usize,
     /// Where epoll puts what is ready, so that all of it is taken notice of at once.
     ready: Vec<libc::epoll_event>,
+    wait: Wait,
+    /// Waits that fail.
+    failures: Repeats,
 }
 
+/// What epoll says of the kernel's messages about CPUs, and of everything else.
+const NEWS: u64 = 1;
+const OTHER: u64 = 0;
+
 impl Reader {
-    /// The longest time for which an event may lie in its ring unseen while the reader waits.
+    /// [`Order::latency`] unless it is set: the longest time for which an event may lie in its ring unseen while the reader waits.
     pub const TICK: Duration = Engine::TICK;
 
     /// Reads rings in an order.
@@ -78,7 +87,8 @@ impl Reader {
         let engine = Engine::new(rings, order)?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
             .map_err(|errno| Error::System { what: "make an epoll instance", errno: errno.into() })?;
-        let mut reader = Self { engine, epoll, rings: 0, ready: Vec::new() };
+        let (wait, failures) = (Wait::default(), Repeats::default());
+        let mut reader = Self { engine, epoll, rings: 0, ready: Vec::new(), wait, failures };
         reader.wait_for_all()?;
         Ok(reader)
     }
@@ -88,8 +98,8 @@ impl Reader {
     /// The event borrows the reader and is consumed when it is dropped; one that is forgotten comes again.
     ///
     /// # Errors
-    /// [`Error::Fence`] or [`Error::System`], after which the reader can be used on, as after the reports
-    /// [`Error::Flushed`] and [`Error::Deadline`]; what opening the ring of a CPU that came online can end with;
+    /// [`Error::Fence`] or [`Error::Wait`], after which the reader goes on by itself; the reports [`Error::Flushed`] and
+    /// [`Error::Deadline`]; [`Error::System`], and what opening the ring of a CPU that came online can end with;
     /// [`Error::Closed`], [`Error::Forked`].
     #[expect(clippy::should_implement_trait, reason = "not an iterator: it yields what borrows from it")]
     pub fn next(&mut self) -> Result<Lent<'_>, Error> {
@@ -180,15 +190,16 @@ impl Reader {
     fn wait_for_all(&mut self) -> Result<(), Error> {
         // Edge-triggered: a wake is all we want, once. So an event that stays ready does not keep us awake, and nothing need be
         // read to fall asleep again.
-        let edge = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, 0);
-        for fd in self.engine.fds() {
-            match self.epoll.add(fd, edge) {
+        let edge = |data| EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, data);
+        let news = self.engine.merge.rings().news().map(|news| (news.as_fd(), NEWS));
+        for (fd, data) in self.engine.fds().map(|fd| (fd, OTHER)).chain(news) {
+            match self.epoll.add(fd, edge(data)) {
                 Ok(()) | Err(Errno::EEXIST) => {}
                 Err(errno) => return Err(Error::System { what: "wait for a ring", errno: errno.into() }),
             }
         }
         self.rings = self.engine.merge.rings().len();
-        self.ready.resize(self.rings + 2, libc::epoll_event { events: 0, u64: 0 });
+        self.ready.resize(self.rings + 3, libc::epoll_event { events: 0, u64: 0 });
         Ok(())
     }
 
@@ -224,17 +235,27 @@ impl Reader {
 
     /// Sleeps until something is ready, or the time is over.
     fn sleep(&mut self, time: Duration) -> Result<(), Error> {
-        // Without time it only takes notice of what is ready.
-        let sleeps = u64::from(!time.is_zero());
-        self.engine.sleeps += sleeps;
-        match epoll::wait(self.epoll.0.as_fd(), &mut self.ready, Some(time)) {
-            // What is ready does not matter: everything is looked at.
+        self.engine.sleeps(time);
+        match self.wait.wait(self.epoll.0.as_fd(), &mut self.ready, Some(time)) {
+            // What is ready does not matter, but for CPUs that come: everything is looked at.
             Ok(ready) => {
-                self.engine.wakes += if ready > 0 { sleeps } else { 0 };
+                self.failures.well();
+                // Without time it only takes notice of what is ready.
+                self.engine.wakes(ready > 0 && !time.is_zero());
+                if self.ready.iter().take(ready).any(|event| { event.u64 } == NEWS) {
+                    self.engine.cpus_changed();
+                }
                 Ok(())
             }
             Err(errno) if errno.kind() == io::ErrorKind::Interrupted => Ok(()),
-            Err(errno) => Err(Error::System { what: "wait", errno }),
+            Err(errno) => match self.failures.failed(false) {
+                Some(times) => Err(Error::Wait { errno, times }),
+                None => {
+                    // Whatever would have woken us is found at the next look.
+                    std::thread::sleep(time.min(Self::TICK));
+                    Ok(())
+                }
+            },
         }
     }
 }

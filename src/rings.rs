@@ -23,6 +23,7 @@ pub struct Rings {
     control: Arc<Control>,
     pub(crate) lanes: Vec<Lane>,
     arrivals: Option<Arrivals>,
+    news: Option<Arc<OwnedFd>>,
     clock: Clock,
     started: Option<u64>,
 }
@@ -178,7 +179,7 @@ pub struct RawRing {
 impl Rings {
     /// No rings yet, to be filled by [`Rings::add`]. `clock` is the one that the records' times are taken from.
     pub fn empty(clock: Clock) -> Self {
-        Self { control: Control::new(), lanes: Vec::new(), arrivals: None, clock, started: None }
+        Self { control: Control::new(), lanes: Vec::new(), arrivals: None, news: None, clock, started: None }
     }
 
     /// Adds a ring that was opened, whose output can be stopped by a gate.
@@ -188,9 +189,16 @@ impl Rings {
         Ok(())
     }
 
-    pub(crate) fn set_arrivals(&mut self, arrivals: Arrivals, started: Option<u64>) {
+    /// `news` becomes readable when a CPU comes or goes, where anything tells.
+    pub(crate) fn set_arrivals(&mut self, arrivals: Arrivals, news: Option<Arc<OwnedFd>>, started: Option<u64>) {
         self.arrivals = Some(arrivals);
+        self.news = news;
         self.started = started;
+    }
+
+    /// What becomes readable when a CPU comes or goes, where anything tells.
+    pub(crate) fn news(&self) -> Option<&Arc<OwnedFd>> {
+        self.news.as_ref()
     }
 
     /// Adds a ring that was adopted, whose records have this layout. A CPU may have several.

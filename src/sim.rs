@@ -293,7 +293,7 @@ impl Kernel {
             }
             Ok(())
         };
-        rings.set_arrivals(Box::new(arrivals), None);
+        rings.set_arrivals(Box::new(arrivals), None, None);
         rings
     }
 

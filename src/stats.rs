@@ -32,10 +32,12 @@ pub struct Stats {
     pub looks: u64,
     /// Fences that ended.
     pub fences: u64,
+    /// Fences that failed. What they were to prove is left to the next. 0 for a [`Merge`](crate::Merge), which begins none itself.
+    pub fences_failed: u64,
     /// Times a reader went to sleep. 0 for a merge, which does not wait.
     pub sleeps: u64,
     /// Times something woke it before it would have looked by itself: a ring that filled, a fence that ended, a
-    /// [`Handle`](crate::Handle). 0 for a merge.
+    /// [`Handle`](crate::Handle), a CPU that came. 0 for a merge.
     pub wakes: u64,
 }
 

@@ -6,7 +6,7 @@ use std::fmt;
 ///
 /// To be woken is to interrupt the traced system: an interrupt on the CPU that writes, and a context switch where the reader
 /// sleeps. DESIGN.md has measured what each setting costs. Whatever is set, a [`Reader`](crate::Reader) looks by itself
-/// at least every [`Reader::TICK`](crate::Reader::TICK), so it bounds how soon an event is seen, not whether.
+/// at least every [`Order::latency`](crate::Order::latency), so it bounds how soon an event is seen, not whether.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Wakeup {

@@ -264,3 +264,61 @@ fn a_look_in_part_proves_nothing() {
     }
     assert!(parts > 0 && seen == 502 && merge.stats().late == 1, "{:?}", merge.stats());
 }
+
+/// A report comes behind all that was there, also where memory for holding has to be used over and over until all was seen; and
+/// it comes, though as much is written anew as is read.
+#[test]
+fn a_report_waits_for_what_there_is_no_memory_for_yet() {
+    for (most, deadline) in [(0, false), (10_000, false), (10_000, true), (1 << 20, false)] {
+        for more in [false, true] {
+            let kernel = small(&[0, 1], 64 << 10);
+            let order = Order::new().hold(Hold::Fence(Fence::custom(|| Ok(())))).when_full(Full::Copy { most });
+            let mut reader = Reader::new(kernel.rings(), order).unwrap();
+            let mut time = 0;
+            let mut write = |cpu| {
+                time += 1;
+                if kernel.emit(cpu, time, &[0; 8]) { time } else { 0 }
+            };
+            while write(0) > 0 {}
+            let last = (0..2000).map(|_| write(1)).max().unwrap();
+            if deadline {
+                reader.set_deadline(Some(std::time::Instant::now())).unwrap();
+            } else {
+                reader.handle().flush().unwrap();
+            }
+            let (mut seen, mut newer) = (0, 0);
+            loop {
+                match reader.next_timeout(reading::LONG) {
+                    Ok(event) => {
+                        let event = event.expect("a report");
+                        if let Some((key, _)) = event.key().zip(event.record()) {
+                            assert!(key > seen, "{key} behind {seen}");
+                            seen = key;
+                        }
+                    }
+                    Err(Error::Flushed | Error::Deadline) => break,
+                    Err(error) => panic!("{error}"),
+                }
+                newer += u64::from(more && write(newer as u32 % 2) > 0);
+            }
+            assert!(seen >= last, "{most}: {seen} of {last} before the report");
+            assert!(more || seen == last);
+            assert!(newer < 50_000, "{newer} were written until it came");
+        }
+    }
+}
+
+/// Who polls a reader itself is told to come back at once while there is more than one look could take in.
+#[test]
+fn a_reader_that_is_behind_does_not_sleep() {
+    let kernel = small(&[0, 1], 64 << 10);
+    let order = Order::new().hold(Hold::Fence(Fence::custom(|| Ok(())))).when_full(Full::Copy { most: 10_000 });
+    let mut reader = Reader::new(kernel.rings(), order).unwrap();
+    let written = (1..).take_while(|&time| kernel.emit(0, time, &[0; 8])).count();
+    let (mut seen, mut at_once) = (0, 0);
+    while seen < written / 2 {
+        reader.for_each(|event| seen += usize::from(event.record().is_some())).unwrap();
+        at_once += u64::from(reader.time_to_next_look().is_zero());
+    }
+    assert!(at_once > 1, "{at_once}");
+}

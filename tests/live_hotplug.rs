@@ -3,9 +3,11 @@
 #[expect(dead_code, reason = "each test takes a part")]
 mod reading;
 
+use nix::poll::{PollFd, PollFlags};
 use perfweave::{Class, Error, Event, Fence, Hold, Order, Pause, Reader, Rings, Wakeup};
 use perfweave_support::bpf::{Map, Program};
 use perfweave_support::{bpf, cpus, echo, kernel, load, needs, threads, tracefs};
+use std::os::fd::AsFd;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -72,6 +74,7 @@ fn cpus_that_are_offline() {
     changes_while_rings_are_opened(&events, &echo, gone);
     a_reader_that_is_closed_meanwhile(&events, &echo, gone);
     a_message_about_a_cpu_that_was_there_all_along(gone);
+    a_message_makes_a_reader_readable(&events, gone);
     a_probe_on_a_cpu_that_comes_back(gone);
     comes_to_a_slot_that_another_has(&events, &echo, gone);
 }
@@ -232,10 +235,30 @@ fn a_message_about_a_cpu_that_was_there_all_along(cpu: u32) {
     }
 }
 
-/// Lets the reader see which CPUs there are: it does when it looks, and a tick has passed since it last did.
-fn a_tick_later(reader: &mut Reader, each: impl FnMut(Event<'_>)) {
-    std::thread::sleep(Reader::TICK);
-    reading::all(reader, each);
+/// Lets the reader see which CPUs there are: the kernel's message wakes it, or its tick, where no messages come.
+fn a_tick_later(reader: &mut Reader, mut each: impl FnMut(Event<'_>)) {
+    while let Some(event) = reader.next_timeout(2 * Reader::TICK).unwrap() {
+        each(event.event());
+    }
+}
+
+/// The kernel's message makes a reader readable when a CPU comes, though nobody has written anything; and its next call opens
+/// the ring.
+fn a_message_makes_a_reader_readable(events: &Map, cpu: u32) {
+    let offline = Offline::one(cpu).expect("it went before");
+    let rings = Rings::options().bpf_output(events).open().unwrap();
+    let mut reader = Reader::new(rings, Order::new().hold(Hold::None)).unwrap();
+    let has_ring = |reader: &Reader| reader.rings().cpus().any(|other| other == cpu);
+    // The message that it went.
+    reading::settle(&mut reader);
+    assert!(!has_ring(&reader));
+    drop(offline);
+    threads::until("the reader is readable", || {
+        let mut poll = [PollFd::new(reader.as_fd(), PollFlags::POLLIN)];
+        nix::poll::poll(&mut poll, 100u8) == Ok(1)
+    });
+    assert!(reader.try_next().unwrap().is_none());
+    assert!(has_ring(&reader), "what was told was not listened to");
 }
 
 /// A CPU that goes offline loses nothing that it wrote and stalls nobody; when it is back, it writes on into its ring.

@@ -328,30 +328,6 @@ fn where_membarrier_is_refused_the_map_stands_in() {
 }
 
 #[test]
-fn a_fence_that_fails_is_an_error_and_can_be_tried_again() {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicU32, Ordering};
-
-    let kernel = sim::Kernel::new(&[0]);
-    let calls = Arc::new(AtomicU32::new(0));
-    let fence = {
-        let calls = Arc::clone(&calls);
-        Fence::custom(move || match calls.fetch_add(1, Ordering::Relaxed) {
-            0 => Err(std::io::Error::other("not today")),
-            1 => panic!("a panic in the fence"),
-            _ => Ok(()),
-        })
-    };
-    let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::Fence(fence))).unwrap();
-    kernel.emit(0, 5, b"held");
-    let error = reader.next_timeout(LONG).unwrap_err();
-    assert!(error.to_string().contains("not today"), "{error}");
-    let error = reader.next_timeout(LONG).unwrap_err();
-    assert!(error.to_string().contains("panicked"), "{error}");
-    assert_eq!(reading::next(&mut reader).key(), Some(5));
-}
-
-#[test]
 fn opening_without_privileges_names_the_cure() {
     let paranoid = privilege::perf_event_paranoid();
     let Some(()) = needs("kernel.perf_event_paranoid of 1 or more", paranoid >= 1) else { return };

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 /// Modules from left to right. Each may use those before it, and itself.
-const ROOMS: [&str; 39] = [
+const ROOMS: [&str; 40] = [
     "steps",
     "wakeup",
     "error",
@@ -39,6 +39,7 @@ const ROOMS: [&str; 39] = [
     "room",
     "account",
     "fence",
+    "pace",
     "engine",
     "reader",
     "asynchronous",

@@ -5,11 +5,35 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
-/// Waits for events; `None` waits for ever. Gives how many there are.
-///
-/// epoll_pwait2(2) came with Linux 5.11; before, the time is rounded up to whole milliseconds.
-pub(crate) fn wait(epoll: BorrowedFd<'_>, events: &mut [epoll_event], timeout: Option<Duration>) -> io::Result<usize> {
-    let room = libc::c_int::try_from(events.len()).unwrap_or(libc::c_int::MAX);
+/// Waits on epoll, with the finest time-out that can be had.
+#[derive(Debug, Default)]
+pub(crate) struct Wait {
+    /// Whether epoll_pwait2(2) was refused.
+    coarse: bool,
+}
+
+impl Wait {
+    /// Waits for events; `None` waits for ever. Gives how many there are.
+    ///
+    /// epoll_pwait2(2) came with Linux 5.11, and seccomp policies that do not know it refuse it with any error they like. Then it
+    /// is epoll_wait(2) from there on, and the time is rounded up to whole milliseconds.
+    pub(crate) fn wait(
+        &mut self,
+        epoll: BorrowedFd<'_>,
+        events: &mut [epoll_event],
+        timeout: Option<Duration>,
+    ) -> io::Result<usize> {
+        if !self.coarse {
+            match wait_nanos(epoll, events, timeout) {
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => self.coarse = true,
+                answer => return answer,
+            }
+        }
+        wait_millis(epoll, events, timeout)
+    }
+}
+
+fn wait_nanos(epoll: BorrowedFd<'_>, events: &mut [epoll_event], timeout: Option<Duration>) -> io::Result<usize> {
     let spec = timeout.map(|timeout| libc::timespec {
         tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
         tv_nsec: timeout.subsec_nanos().into(),
@@ -18,34 +42,32 @@ pub(crate) fn wait(epoll: BorrowedFd<'_>, events: &mut [epoll_event], timeout: O
     let no_mask = std::ptr::null::<libc::sigset_t>();
     // SAFETY: `events` has `room` entries to write to; time and mask are null or live until the call returns.
     let answer = unsafe {
-        libc::syscall(libc::SYS_epoll_pwait2, epoll.as_raw_fd(), events.as_mut_ptr(), room, spec, no_mask, 0)
+        libc::syscall(libc::SYS_epoll_pwait2, epoll.as_raw_fd(), events.as_mut_ptr(), room(events), spec, no_mask, 0)
     };
-    match super::check(answer) {
-        Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => wait_millis(epoll, events, room, timeout),
-        answer => answer.map(|ready| ready as usize),
-    }
+    super::check(answer).map(|ready| ready as usize)
 }
 
-fn wait_millis(
-    epoll: BorrowedFd<'_>,
-    events: &mut [epoll_event],
-    room: libc::c_int,
-    timeout: Option<Duration>,
-) -> io::Result<usize> {
+/// How many events there is room for.
+fn room(events: &[epoll_event]) -> libc::c_int {
+    libc::c_int::try_from(events.len()).unwrap_or(libc::c_int::MAX)
+}
+
+fn wait_millis(epoll: BorrowedFd<'_>, events: &mut [epoll_event], timeout: Option<Duration>) -> io::Result<usize> {
     // Rounded up: to wake early would be to spin.
     let millis = timeout.map_or(-1, |timeout| {
         libc::c_int::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(libc::c_int::MAX)
     });
     // SAFETY: `events` has `room` entries to write to.
-    let answer = unsafe { libc::epoll_wait(epoll.as_raw_fd(), events.as_mut_ptr(), room, millis) };
+    let answer = unsafe { libc::epoll_wait(epoll.as_raw_fd(), events.as_mut_ptr(), room(events), millis) };
     super::check(answer.into()).map(|ready| ready as usize)
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{wait, wait_millis};
+    use super::{Wait, wait_millis, wait_nanos};
     use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
     use nix::sys::eventfd::EventFd;
+    use perfweave_support::privilege;
     use std::os::fd::AsFd;
     use std::time::{Duration, Instant};
 
@@ -58,14 +80,34 @@ mod tests {
         let fd = epoll.0.as_fd();
 
         let begin = Instant::now();
-        assert_eq!(wait(fd, &mut events, Some(Duration::from_micros(300))).unwrap(), 0);
-        assert_eq!(wait_millis(fd, &mut events, 4, Some(Duration::from_micros(300))).unwrap(), 0);
+        assert_eq!(wait_nanos(fd, &mut events, Some(Duration::from_micros(300))).unwrap(), 0);
+        assert_eq!(wait_millis(fd, &mut events, Some(Duration::from_micros(300))).unwrap(), 0);
         assert!(begin.elapsed() >= Duration::from_micros(1300));
 
         event.write(1).unwrap();
-        assert_eq!(wait(fd, &mut events, None).unwrap(), 1);
-        assert_eq!(wait_millis(fd, &mut events, 4, None).unwrap(), 1);
+        assert_eq!(wait_nanos(fd, &mut events, None).unwrap(), 1);
+        assert_eq!(wait_millis(fd, &mut events, None).unwrap(), 1);
         let data = events[0].u64;
         assert_eq!(data, 5);
+    }
+
+    /// Whatever a policy says, the other call is tried, and the first is not asked again.
+    #[test]
+    fn what_is_refused_has_a_stand_in_for_good() {
+        for errno in [libc::EPERM, libc::ENOSYS, libc::EINVAL, libc::EACCES] {
+            let refused = std::thread::spawn(move || {
+                let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap();
+                let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
+                let mut wait = Wait::default();
+                let brief = Some(Duration::from_micros(1));
+                assert_eq!(wait.wait(epoll.0.as_fd(), &mut events, brief).unwrap(), 0);
+                assert!(!wait.coarse);
+                privilege::refuse(libc::SYS_epoll_pwait2, errno).unwrap();
+                assert_eq!(wait.wait(epoll.0.as_fd(), &mut events, brief).unwrap(), 0);
+                assert!(wait.coarse);
+                assert_eq!(wait.wait(epoll.0.as_fd(), &mut events, brief).unwrap(), 0);
+            });
+            refused.join().unwrap();
+        }
     }
 }

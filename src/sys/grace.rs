@@ -56,6 +56,21 @@ impl Grace {
         }
     }
 
+    /// Waits by the map instead of membarrier, and becomes that for good if it works.
+    pub(crate) fn wait_by_map(&mut self) -> io::Result<()> {
+        let Self::Membarrier { map, .. } = self else { return Err(io::ErrorKind::Unsupported.into()) };
+        let stand_in = match map {
+            Some(map) => map,
+            // What was refused before may be had now.
+            None => map.insert(ArrayOfMaps::new()?),
+        };
+        stand_in.wait()?;
+        if let Some(map) = map.take() {
+            *self = Self::Map(map);
+        }
+        Ok(())
+    }
+
     pub(crate) fn wait(&mut self) -> io::Result<()> {
         match self {
             Self::Membarrier { online, map } => {

@@ -6,10 +6,11 @@ use nix::sys::statfs::{TRACEFS_MAGIC, statfs};
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Bytes of a page.
 pub(crate) fn page_size() -> usize {
@@ -42,11 +43,19 @@ fn cpus(path: &str) -> io::Result<Vec<u32>> {
 pub(crate) struct OnlineCpus(fs::File);
 
 /// What a list said last, and memory to read it again without allocating.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct CpuList {
     pub(crate) cpus: Vec<u32>,
     text: Vec<u8>,
     new: Vec<u8>,
+}
+
+impl CpuList {
+    /// Nothing was read yet.
+    pub(crate) fn new() -> Self {
+        let page = || Vec::with_capacity(page_size());
+        Self { cpus: Vec::with_capacity(possible_cpus().map_or(0, |cpus| cpus.len())), text: page(), new: page() }
+    }
 }
 
 impl OnlineCpus {
@@ -79,16 +88,27 @@ impl OnlineCpus {
 
 /// The kernel's messages about devices, of which CPUs are some (uevents, `lib/kobject_uevent.c`).
 #[derive(Debug)]
-pub(crate) struct CpuEvents(OwnedFd);
+pub(crate) struct CpuEvents(Arc<OwnedFd>);
 
 impl CpuEvents {
+    /// `Unsupported` if the messages do not reach us.
     pub(crate) fn open() -> io::Result<Self> {
+        if !uevents_reach_us() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let protocol = SockProtocol::NetlinkKObjectUEvent;
         let socket = socket::socket(AddressFamily::Netlink, SockType::Datagram, flags, protocol)?;
+        // Before it hears anything.
+        hear_of_cpus_only(&socket)?;
         // The group that the kernel sends to.
         socket::bind(socket.as_raw_fd(), &NetlinkAddr::new(0, 1))?;
-        Ok(Self(socket))
+        Ok(Self(Arc::new(socket)))
+    }
+
+    /// Becomes readable when a message comes.
+    pub(crate) fn socket(&self) -> &Arc<OwnedFd> {
+        &self.0
     }
 
     /// The messages that came since the last call.
@@ -104,6 +124,53 @@ impl CpuEvents {
             }
         })
     }
+}
+
+/// Whether messages about devices are sent to the network namespace we are in: those that belong to the first user namespace get
+/// them (`uevent_net_init`).
+fn uevents_reach_us() -> bool {
+    /// `USER_NS_INIT_INO` of `include/uapi/linux/nsfs.h`; the same under another name ever since Linux 3.8.
+    const FIRST_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
+    // If it cannot be told, they may not.
+    let Ok(network) = fs::File::open("/proc/thread-self/ns/net") else { return false };
+    // SAFETY: takes no argument.
+    let owner = super::check(unsafe { libc::ioctl(network.as_raw_fd(), libc::NS_GET_USERNS) }.into());
+    let Some(owner) = owner.ok().and_then(|fd| i32::try_from(fd).ok()) else { return false };
+    // SAFETY: a new file descriptor, nobody else's.
+    let owner = fs::File::from(unsafe { OwnedFd::from_raw_fd(owner) });
+    owner.metadata().is_ok_and(|owner| owner.ino() == FIRST_USER_NAMESPACE)
+}
+
+/// The actions and the device that messages about CPUs begin with, such as `online@/devices/system/cpu/cpu1`.
+const ACTIONS: [&str; 4] = ["add@", "online@", "remove@", "offline@"];
+const CPU: &[u8; 20] = b"/devices/system/cpu/";
+
+/// Keeps all other messages out, so that they wake nobody: a filter that looks for the device behind each action.
+fn hear_of_cpus_only(socket: &OwnedFd) -> io::Result<()> {
+    let step = |code: u32, jf, k| libc::sock_filter { code: code as u16, jt: 0, jf, k };
+    let (load, unless_equal, answer) =
+        (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::BPF_RET);
+    let mut filter = Vec::new();
+    // Two actions are equally long.
+    for action in [ACTIONS[0], ACTIONS[1], ACTIONS[3]] {
+        let words = CPU.chunks_exact(4);
+        let steps = 2 * words.len();
+        for (word, at) in words.zip((0..).step_by(4)) {
+            let passed = filter.len() % (steps + 1);
+            let to_next_action = (steps - passed - 1) as u8;
+            let word = u32::from_be_bytes(word.try_into().unwrap_or_default());
+            filter.push(step(load, 0, action.len() as u32 + at));
+            filter.push(step(unless_equal, to_next_action, word));
+        }
+        filter.push(step(answer, 0, u32::MAX));
+    }
+    filter.push(step(answer, 0, 0));
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    let len = size_of_val(&program) as libc::socklen_t;
+    let option = (&raw const program).cast();
+    // SAFETY: program and filter are as long as they say, and live until the call returns.
+    let set = unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, option, len) };
+    super::check(set.into()).map(drop)
 }
 
 /// What a message is about.
@@ -255,8 +322,9 @@ pub(crate) fn what_is(fd: BorrowedFd<'_>) -> Option<String> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{CpuEvents, Mount, Mounts, cpu_of, online_cpus, page_size, parse_cpus, parse_mount, possible_cpus};
-    use std::path::Path;
+    use super::*;
+    use nix::poll::{PollFd, PollFlags};
+    use std::os::fd::AsFd;
 
     #[test]
     fn cpu_lists_may_be_sparse() {
@@ -284,7 +352,44 @@ mod tests {
         ] {
             assert_eq!(cpu_of(other), None);
         }
-        assert_eq!(CpuEvents::open().unwrap().drain().count(), 0);
+    }
+
+    /// What the kernel sends of itself, as somebody's writing to `uevent` makes it do: of a CPU, and of another device.
+    #[test]
+    fn messages_about_cpus_come_and_no_others() {
+        let Some(events) = perfweave_support::kernel("hear of devices", CpuEvents::open()) else { return };
+        // Others may take CPUs offline and back meanwhile.
+        let send = |device: &str, action| fs::write(Path::new("/sys/devices").join(device).join("uevent"), action);
+        // One of each length.
+        for action in ["add", "online", "offline"] {
+            let sent = send("virtual/mem/null", "change").and_then(|()| send("system/cpu/cpu0", action));
+            let Some(()) = perfweave_support::kernel("make the kernel send messages", sent) else { return };
+            let mut heard = Vec::new();
+            while !heard.contains(&Message::Cpu(0)) {
+                let mut poll = [PollFd::new(events.socket().as_fd(), PollFlags::POLLIN)];
+                assert_eq!(nix::poll::poll(&mut poll, 60_000u16), Ok(1), "it was sent and did not come");
+                heard.extend(events.drain());
+            }
+            assert!(heard.iter().all(|message| matches!(message, Message::Cpu(_))), "{heard:?}");
+        }
+    }
+
+    /// In a network namespace of another user namespace no messages come, and that is known. In a process of its own.
+    #[test]
+    fn where_no_messages_come_none_are_waited_for() {
+        if std::env::var_os("PERFWEAVE_DEAF").is_some() {
+            assert!(!uevents_reach_us());
+            return assert_eq!(CpuEvents::open().unwrap_err().kind(), io::ErrorKind::Unsupported);
+        }
+        let test = "sys::machine::tests::where_no_messages_come_none_are_waited_for";
+        let mut deaf = std::process::Command::new("unshare");
+        deaf.args(["--user", "--net"]).arg(std::env::current_exe().unwrap()).args(["--exact", test]);
+        let said = perfweave_support::kernel("run unshare(1)", deaf.env("PERFWEAVE_DEAF", "1").output());
+        let Some(said) = said else { return };
+        if String::from_utf8_lossy(&said.stderr).contains("unshare failed") {
+            return perfweave_support::lacks("user namespaces for whoever runs this");
+        }
+        assert!(said.status.success(), "{said:?}");
     }
 
     #[test]

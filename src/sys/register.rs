@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -26,8 +27,19 @@ impl Registered {
         Self::new(Arc::new(fd.try_clone_to_owned()?))
     }
 
-    pub(crate) fn get(&self) -> &AsyncFd<Arc<OwnedFd>> {
-        &self.0
+    /// Whether it became readable since this was asked last. The task is woken when it does again. An error if it never will:
+    /// it has hung up, which is never cleared, or cannot be waited for.
+    pub(crate) fn take_wake(&self, cx: &mut Context<'_>) -> Result<bool, Option<io::Error>> {
+        let mut woken = false;
+        while let Poll::Ready(guard) = self.0.poll_read_ready(cx) {
+            let mut guard = guard.map_err(Some)?;
+            if guard.ready().is_read_closed() {
+                return Err(None);
+            }
+            guard.clear_ready();
+            woken = true;
+        }
+        Ok(woken)
     }
 
     pub(crate) fn is(&self, fd: &Arc<OwnedFd>) -> bool {

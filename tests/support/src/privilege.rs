@@ -88,17 +88,37 @@ struct FilterProgram {
 
 /// Makes a system call fail with this error, on the calling thread and those it starts, for good.
 pub fn refuse(call: libc::c_long, errno: i32) -> io::Result<()> {
-    // seccomp(2): load the number of the call; if it is the one, the error, else go on.
-    const LOAD_WORD: u16 = 0x20;
-    const JUMP_IF_EQUAL: u16 = 0x15;
-    const RETURN: u16 = 0x06;
     let step = |code, if_true, if_false, value| Filter { code, if_true, if_false, value };
-    let filter = [
-        step(LOAD_WORD, 0, 0, 0),
+    install(&[
+        step(LOAD_WORD, 0, 0, NUMBER),
         step(JUMP_IF_EQUAL, 0, 1, call as u32),
         step(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32),
         step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
-    ];
+    ])
+}
+
+/// The same for calls with this first argument only.
+pub fn refuse_with(call: libc::c_long, argument: i32, errno: i32) -> io::Result<()> {
+    let step = |code, if_true, if_false, value| Filter { code, if_true, if_false, value };
+    install(&[
+        step(LOAD_WORD, 0, 0, NUMBER),
+        step(JUMP_IF_EQUAL, 0, 3, call as u32),
+        step(LOAD_WORD, 0, 0, FIRST_ARGUMENT),
+        step(JUMP_IF_EQUAL, 0, 1, argument as u32),
+        step(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32),
+        step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ])
+}
+
+// seccomp(2): classic BPF over `struct seccomp_data`.
+const LOAD_WORD: u16 = 0x20;
+const JUMP_IF_EQUAL: u16 = 0x15;
+const RETURN: u16 = 0x06;
+const NUMBER: u32 = 0;
+/// Its lower half.
+const FIRST_ARGUMENT: u32 = if cfg!(target_endian = "little") { 16 } else { 20 };
+
+fn install(filter: &[Filter]) -> io::Result<()> {
     let program = FilterProgram { len: filter.len() as u16, filter: filter.as_ptr() };
     // SAFETY: no pointers.
     if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0 {

@@ -1,0 +1,356 @@
+//! What a reader costs the machine that it traces, by hold rule. On live kernel rings, as root.
+//!
+//! The scheduler's tracepoints are traced on all CPUs, so every wake-up and switch of the reader's own threads is an event too.
+//! Each rule is measured while nothing else happens, and while a thread on the last CPU, which never sleeps, outputs 100,000
+//! events a second through a BPF program. What is printed are medians over the rounds.
+//!
+//! How many events are its own is told by the kernel's counts of context switches, in /proc: for each time that a thread went to
+//! sleep there is a wake-up, and for each time that it left the CPU two switches. (Counted in the stream they would be too few once
+//! a CPU was offline: this kernel, 6.18, then drops what is traced while that CPU's idle task is the current one.)
+//!
+//! ```text
+//! cargo bench --bench observer
+//! cargo bench --bench observer -- --raw --rounds 1        # one line for each measurement, to be put together elsewhere
+//! cargo bench --bench observer -- --rate 10000            # another rate than 100,000
+//! ```
+
+use perfweave::{Fence, Hold, Key, Order, Reader, Record, Rings, Stats};
+use perfweave_support::args::Args;
+use perfweave_support::{bpf, kernel, load, tracefs};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
+
+const HELP: &str = "\
+observer [--rounds N] [--rate N] [--only NAME] [--raw]
+  --rounds    how often each setting is measured [5]
+  --rate      events a second of the loaded half [100000]
+  --only      only settings with this in their name
+  --raw       a line for each measurement instead of the tables";
+
+/// How long a reader has to find its pace before it is measured.
+const WARM_UP: Duration = Duration::from_millis(600);
+/// Which of the rings' events is the BPF program's.
+const PROGRAM: usize = 0;
+
+/// Who reads.
+#[derive(Clone)]
+enum By {
+    Nobody,
+    /// `Rings::drain` every 100 ms, without order.
+    Drain,
+    Reader(Hold, Option<Duration>),
+}
+
+fn settings() -> Vec<(&'static str, By)> {
+    let reader = |hold| By::Reader(hold, None);
+    let millis = |millis| By::Reader(Hold::FENCE, Some(Duration::from_millis(millis)));
+    vec![
+        ("nobody reads", By::Nobody),
+        ("`drain`, every 100 ms", By::Drain),
+        ("`none`", reader(Hold::None)),
+        ("`round`", reader(Hold::Round)),
+        ("`lag=10ms`", reader(Hold::Lag(Duration::from_millis(10)))),
+        ("`lag=1ms`", reader(Hold::Lag(Duration::from_millis(1)))),
+        ("`dense`", reader(Hold::Dense { first: Some(0), fence: Fence::Membarrier })),
+        ("`fence` (membarrier)", reader(Hold::Fence(Fence::Membarrier))),
+        ("`fence` (array of maps)", reader(Hold::Fence(Fence::Map))),
+        ("`fence` (expedited)", reader(Hold::Fence(Fence::EXPEDITED))),
+        ("`fence`, `latency(10 ms)`", millis(10)),
+        ("`fence`, `latency(1 s)`", millis(1000)),
+    ]
+}
+
+/// What a setting costs.
+const COLUMNS: [&str; 12] = [
+    "wake-ups",
+    "looks",
+    "fences",
+    "switches",
+    "own events",
+    "RCU's",
+    "all events",
+    "CPU, ms",
+    "held p50, ms",
+    "held p99, ms",
+    "others' CPU, %",
+    "lost",
+];
+type Row = [f64; COLUMNS.len()];
+
+/// The program and its maps.
+struct Stage {
+    events: bpf::Map,
+    program: bpf::Program,
+    counter: bpf::Map,
+}
+
+impl Stage {
+    fn new(events: bpf::Map) -> Result<Self> {
+        let counter = bpf::Map::array(8, 1)?;
+        let program = bpf::on_syscall(&events, &counter, libc::SYS_getppid, 0, 0)?;
+        tracefs::find_or_mount()?;
+        Ok(Self { events, program, counter })
+    }
+
+    /// Runs a reader for so long, and gives what it cost for each second.
+    fn measure(&self, by: &By, rate: u32, time: Duration) -> Result<Row> {
+        self.counter.update(0, &[0; 8])?;
+        let rings = Rings::options()
+            .bpf_output(&self.events)
+            .tracepoint("sched:sched_waking")
+            .tracepoint("sched:sched_switch")
+            .bytes(8 << 20)
+            .open()?;
+        let _link = self.program.attach_raw_tracepoint("sys_enter")?;
+        let _load = (rate > 0).then(|| load(rate));
+        thread::scope(|scope| {
+            let reader = scope.spawn(|| match by {
+                By::Nobody => {
+                    thread::sleep(WARM_UP);
+                    let mut account = Account::begin(Stats::default())?;
+                    thread::sleep(time);
+                    account.end(Stats::default())
+                }
+                By::Drain => drained(rings, time),
+                By::Reader(hold, latency) => read(rings, hold, *latency, time),
+            });
+            reader.join().map_err(|_| "the reader panicked")?
+        })
+    }
+}
+
+/// Outputs so many events a second on the last CPU, which it does not leave.
+fn load(rate: u32) -> load::Load {
+    let cpu = *load::online().last().expect("a CPU");
+    let begin = Instant::now();
+    let written = AtomicU64::new(0);
+    load::Load::on(&[cpu], move |_| {
+        let due = (begin.elapsed().as_secs_f64() * f64::from(rate)) as u64;
+        let before = written.load(Ordering::Relaxed);
+        // What it missed while it did not have the CPU is not made up for all at once.
+        (before..due.min(before + 100)).for_each(|_| load::getppid());
+        written.store(due, Ordering::Relaxed);
+        std::hint::spin_loop();
+    })
+}
+
+/// What is counted from one moment to another.
+struct Account {
+    begun: Instant,
+    own: Vec<PathBuf>,
+    rcu: Vec<PathBuf>,
+    before: [f64; 7],
+    stats: Stats,
+    events: u64,
+    waits: Vec<u64>,
+}
+
+impl Account {
+    /// To be begun and ended by the thread that reads.
+    fn begin(stats: Stats) -> Result<Self> {
+        let this = fs::canonicalize("/proc/thread-self")?;
+        let mut own = threads(Path::new("/proc/self/task"), "perfweave-")?;
+        own.push(this);
+        let rcu = threads(Path::new("/proc"), "rcu")?;
+        let before = totals(&own, &rcu)?;
+        Ok(Self { begun: Instant::now(), own, rcu, before, stats, events: 0, waits: Vec::with_capacity(1 << 20) })
+    }
+
+    fn end(&mut self, stats: Stats) -> Result<Row> {
+        let seconds = self.begun.elapsed().as_secs_f64();
+        let after = totals(&self.own, &self.rcu)?;
+        let [wakeups, switches, own, rcu, cpu, busy, mine]: [f64; 7] =
+            std::array::from_fn(|at| (after[at] - self.before[at]) / seconds);
+        self.waits.sort_unstable();
+        let wait = |percent| {
+            let at = self.waits.len().saturating_sub(1) * percent / 100;
+            self.waits.get(at).copied().unwrap_or(0) as f64 / 1e6
+        };
+        let per_second = |count: u64| count as f64 / seconds;
+        let others = (busy - mine) / load::online().len() as f64 * 100.0;
+        Ok([
+            wakeups,
+            per_second(stats.looks - self.stats.looks),
+            per_second(stats.fences - self.stats.fences),
+            switches,
+            own,
+            rcu,
+            per_second(self.events),
+            cpu * 1e3,
+            wait(50),
+            wait(99),
+            others,
+            (stats.lost - self.stats.lost) as f64,
+        ])
+    }
+}
+
+/// The threads in a directory of /proc whose names begin like this.
+fn threads(directory: &Path, name: &str) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        // It may be gone, or no thread.
+        if fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.starts_with(name)) {
+            found.push(path);
+        }
+    }
+    Ok(found)
+}
+
+/// How often a thread gave up the CPU, and how often it was taken from it.
+fn switches(thread: &Path) -> Result<[f64; 2]> {
+    let status = fs::read_to_string(thread.join("status"))?;
+    let count = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|count| count.trim().parse().ok()).unwrap_or(0.0)
+    };
+    Ok([count("voluntary_ctxt_switches:"), count("nonvoluntary_ctxt_switches:")])
+}
+
+/// How often the thread that reads, the last of its own, went to sleep; how often all of its own left the CPU; how many events
+/// those were, and how many were of RCU's threads; the CPU time of its own, of everybody, and of this process, in seconds.
+fn totals(own: &[PathBuf], rcu: &[PathBuf]) -> Result<[f64; 7]> {
+    let events = |[voluntary, forced]: [f64; 2]| 3.0 * voluntary + 2.0 * forced;
+    let [mut wakeups, mut left, mut caused, mut cpu] = [0.0; 4];
+    for thread in own {
+        let switches = switches(thread)?;
+        wakeups = switches[0];
+        left += switches[0] + switches[1];
+        caused += events(switches);
+        let schedstat = fs::read_to_string(thread.join("schedstat"))?;
+        cpu += schedstat.split(' ').next().and_then(|ns| ns.parse::<f64>().ok()).unwrap_or(0.0) / 1e9;
+    }
+    // Threads of the kernel that are gone meanwhile are not counted.
+    let by_rcu: f64 = rcu.iter().filter_map(|thread| switches(thread).ok()).map(events).sum();
+    let stat = fs::read_to_string("/proc/stat")?;
+    let mut all =
+        stat.lines().next().unwrap_or("").split_whitespace().skip(1).map(|ticks| ticks.parse().unwrap_or(0.0));
+    // user, nice, system; idle and iowait are not; irq, softirq, steal.
+    let busy: f64 = all.by_ref().take(3).sum::<f64>() + all.skip(2).take(3).sum::<f64>();
+    let mine = nix::time::clock_gettime(nix::time::ClockId::CLOCK_PROCESS_CPUTIME_ID)?;
+    Ok([wakeups, left, caused, by_rcu, cpu, busy / 100.0, Duration::from(mine).as_secs_f64()])
+}
+
+fn drained(mut rings: Rings, time: Duration) -> Result<Row> {
+    let (mut account, mut stats) = (None::<Account>, Stats::default());
+    let begin = Instant::now();
+    while begin.elapsed() < WARM_UP + time {
+        thread::sleep(Duration::from_millis(100));
+        let _ = rings.drain(|event| {
+            if let Some(account) = &mut account {
+                account.events += u64::from(event.record().is_some());
+            }
+            ControlFlow::<()>::Continue(())
+        });
+        if account.is_none() && begin.elapsed() >= WARM_UP {
+            account = Some(Account::begin(Stats::default())?);
+        }
+        stats.looks += u64::from(account.is_some());
+    }
+    account.ok_or("it took too long")?.end(stats)
+}
+
+fn read(rings: Rings, hold: &Hold, latency: Option<Duration>, time: Duration) -> Result<Row> {
+    let numbered = matches!(hold, Hold::Dense { .. });
+    let clock = rings.clock();
+    let mut order = Order::new().hold(hold.clone());
+    if numbered {
+        let program = |record: &Record<'_>| record.source().is_some_and(|source| source == PROGRAM);
+        order = order.key(Key::with(move |record| if program(record) { record.payload()?.u64(8) } else { None }));
+    }
+    if let Some(latency) = latency {
+        order = order.latency(latency);
+    }
+    let mut reader = Reader::new(rings, order)?;
+    let mut account: Option<Account> = None;
+    let begin = Instant::now();
+    while let Some(left) = (WARM_UP + time).checked_sub(begin.elapsed()) {
+        if account.is_none() && begin.elapsed() >= WARM_UP {
+            account = Some(Account::begin(reader.stats())?);
+        }
+        let left = if account.is_none() { left.saturating_sub(time).max(Duration::from_millis(1)) } else { left };
+        for event in reader.batch(left)? {
+            let (Some(account), Some(record)) = (&mut account, event.record()) else { continue };
+            account.events += 1;
+            // One clock reading for each event would be most of what is measured.
+            if let (Some(stamp), true) = (record.time(), account.events.is_multiple_of(16) || account.events < 10_000) {
+                account.waits.extend(clock.now().map(|now| now.saturating_sub(stamp)));
+            }
+        }
+    }
+    account.ok_or("it took too long")?.end(reader.stats())
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Measures until others used less than 5 % of the machine, so many times at most: the quietest.
+fn quiet(stage: &Stage, by: &By, rate: u32, time: Duration, tries: u32) -> Result<Row> {
+    const OTHERS: usize = 10;
+    let mut best: Option<Row> = None;
+    for _ in 0..tries {
+        let row = stage.measure(by, rate, time)?;
+        let quietest = best.is_none_or(|best| row[OTHERS] < best[OTHERS]);
+        if quietest {
+            best = Some(row);
+        }
+        if row[OTHERS] < 5.0 {
+            break;
+        }
+    }
+    Ok(best.ok_or("no try")?)
+}
+
+fn main() -> Result<()> {
+    let mut args = Args::new(HELP);
+    args.flag("--bench");
+    // As criterion has it: everything once, and shortly.
+    let (test, raw) = (args.flag("--test"), args.flag("--raw"));
+    let number = |text: &str| text.parse::<u32>().map_err(|error| error.to_string());
+    let failed = |error: Box<dyn std::error::Error>| error.to_string();
+    let rounds = args.value("--rounds", number).map_err(failed)?.unwrap_or(if test { 1 } else { 5 });
+    let rate = args.value("--rate", number).map_err(failed)?.unwrap_or(100_000);
+    let only = args.value("--only", |text| Ok(text.to_owned())).map_err(failed)?;
+    args.finish().map_err(failed)?;
+    let (time, tries) = if test { (Duration::from_millis(200), 1) } else { (Duration::from_secs(2), 5) };
+
+    let map = kernel("make a perf event array", bpf::Map::perf_event_array(load::slots()));
+    let Some(events) = map else { return Ok(()) };
+    let stage = Stage::new(events)?;
+    let settings: Vec<_> =
+        settings().into_iter().filter(|(name, _)| only.as_ref().is_none_or(|only| name.contains(only))).collect();
+    for rate in [0, rate] {
+        let mut all: Vec<Vec<Row>> = vec![Vec::new(); settings.len()];
+        for _ in 0..rounds {
+            for ((name, by), rows) in settings.iter().zip(&mut all) {
+                let row = quiet(&stage, by, rate, time, tries)?;
+                if raw {
+                    let columns: Vec<_> = row.iter().map(|value| format!("{value:.2}")).collect();
+                    println!("{rate};{name};{}", columns.join(";"));
+                }
+                rows.push(row);
+            }
+        }
+        if raw {
+            continue;
+        }
+        println!("\n{rate} events a second; medians of {rounds} rounds of {time:?}, for each second.\n");
+        println!("| rule | {} |\n|{}", COLUMNS.join(" | "), " --- |".repeat(COLUMNS.len() + 1));
+        for ((name, _), rows) in settings.iter().zip(&all) {
+            let cells: Vec<_> = (0..COLUMNS.len())
+                .map(|at| median(rows.iter().map(|row| row[at]).collect()))
+                .map(|value| if value < 10.0 { format!("{value:.1}") } else { format!("{value:.0}") })
+                .collect();
+            println!("| {name} | {} |", cells.join(" | "));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,251 @@
+//! How often a reader looks, sleeps and fences, counted. `src/pace.rs` has the same in simulated time.
+
+use perfweave::{Class, Fence, Hold, Key, Layout, Order, Reader, Rings, Stats, bindings, sim};
+use perfweave_support::{kernel, tracefs};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// So many events are worth a look, and a fence (`src/pace.rs`).
+const WORTH_A_LOOK: u64 = 64;
+const WORTH_A_FENCE: u64 = 256;
+
+/// A fence that proves at once, and how often it was asked.
+fn counted() -> (Fence, Arc<AtomicU64>) {
+    let calls = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&calls);
+    let fence = Fence::custom(move || {
+        counted.fetch_add(1, Ordering::SeqCst);
+        Ok::<_, io::Error>(())
+    });
+    (fence, calls)
+}
+
+/// What may be done for so many events in so long a time: for time alone, once each tick; and once for as many as are worth it.
+fn allowed(begin: Instant, tick: Duration, events: u64, worth: u64) -> u64 {
+    // One more for what had begun, and one for the rest of a tick.
+    2 + (begin.elapsed().as_nanos() / tick.as_nanos()) as u64 + events / worth
+}
+
+/// Shorter than the ticks of tests that have hours, so that what waits for one fails.
+const MUCH_TOO_LONG: Duration = Duration::from_secs(60);
+
+fn next(reader: &mut Reader) -> (Option<u64>, Class) {
+    let event = reader.next_timeout(MUCH_TOO_LONG).unwrap().expect("it waits for a tick");
+    (event.key(), event.class())
+}
+
+/// Events that come one by one, to a reader that looks for each: a fence for as many as are worth it, or when a tick is over.
+#[test]
+fn trickling_events_share_their_fences() {
+    for dense in [false, true] {
+        let (fence, fences) = counted();
+        let kernel = sim::Kernel::new(&[0, 1]);
+        // Every second number is missing, so each waits for a fence.
+        let hold = if dense { Hold::Dense { first: Some(0), fence } } else { Hold::Fence(fence) };
+        let mut reader = Reader::new(kernel.rings(), Order::new().key(Key::Time).hold(hold)).unwrap();
+        let begin = Instant::now();
+        let mut events = 0;
+        while events < 300 {
+            events += 1;
+            kernel.emit(events as u32 % 2, 2 * events, b"");
+            while reader.next_timeout(Duration::from_millis(2)).unwrap().is_some() {}
+        }
+        assert!(reader.stats().looks >= events, "it looked for each");
+        let fences = fences.load(Ordering::SeqCst);
+        let allowed = allowed(begin, Reader::TICK, events, WORTH_A_FENCE);
+        assert!(fences <= allowed, "{fences} fences for {events} events, allowed are {allowed}");
+    }
+}
+
+/// A burst is worth a fence at once, however short ago the last began.
+#[test]
+fn a_burst_does_not_wait_for_the_tick() {
+    let (fence, fences) = counted();
+    let kernel = sim::Kernel::new(&[0]);
+    let order = Order::new().hold(Hold::Fence(fence)).latency(Duration::from_secs(3600));
+    let mut reader = Reader::new(kernel.rings(), order).unwrap();
+    let mut time = 0;
+    for bursts in 1..=20 {
+        // All of a burst is found by one look.
+        for _ in 0..WORTH_A_FENCE {
+            time += 1;
+            assert!(kernel.emit(0, time, b""));
+        }
+        for expected in time - WORTH_A_FENCE + 1..=time {
+            assert_eq!(next(&mut reader), (Some(expected), Class::Proven));
+        }
+        assert_eq!(fences.load(Ordering::SeqCst), bursts);
+    }
+}
+
+/// Nor does a ring that fills up, be it with ever so few events.
+#[test]
+fn a_ring_that_fills_up_does_not_wait_for_the_tick() {
+    let layout = bindings::PERF_SAMPLE_TIME | bindings::PERF_SAMPLE_RAW;
+    let kernel = sim::Kernel::with(&[0, 1], 4096, Layout::new(layout.into(), true, 0));
+    let (fence, fences) = counted();
+    let order = Order::new().hold(Hold::Fence(fence)).latency(Duration::from_secs(3600));
+    let mut reader = Reader::new(kernel.rings(), order).unwrap();
+    for round in 1..=20 {
+        // More than a quarter of the ring, less than the mark.
+        for n in 0..12 {
+            assert!(kernel.emit(1, 12 * round + n, &[0; 100]));
+        }
+        for n in 0..12 {
+            assert_eq!(next(&mut reader), (Some(12 * round + n), Class::Proven));
+        }
+        assert_eq!(fences.load(Ordering::SeqCst), round);
+    }
+}
+
+/// While a fence is under way no look lets anything out, so there are none but for what else wakes the reader.
+#[test]
+fn a_reader_sleeps_while_a_fence_is_under_way() {
+    let (open, opened) = std::sync::mpsc::channel::<()>();
+    let opened = std::sync::Mutex::new(opened);
+    let fence = Fence::custom(move || opened.lock().unwrap().recv().map_err(io::Error::other));
+    let kernel = sim::Kernel::new(&[0]);
+    let order = Order::new().hold(Hold::Fence(fence)).latency(Duration::from_secs(3600));
+    let mut reader = Reader::new(kernel.rings(), order).unwrap();
+    // Dropped before the reader, which waits for its fence.
+    let open = open;
+    kernel.emit(0, 1, b"");
+    assert!(reader.next_timeout(Duration::from_millis(100)).unwrap().is_none());
+    // One, and another if that ended a little early.
+    assert!((1..=2).contains(&reader.stats().sleeps), "{} sleeps", reader.stats().sleeps);
+    open.send(()).unwrap();
+    assert_eq!(next(&mut reader), (Some(1), Class::Proven));
+}
+
+/// However long little may wait, a report does not.
+#[test]
+fn a_report_waits_for_no_tick() {
+    let hour = Duration::from_secs(3600);
+    for at in 0..4 {
+        let kernel = sim::Kernel::new(&[0]);
+        let (fence, _) = counted();
+        let lag = Hold::Lag(Duration::from_millis(1));
+        let (hold, rings) = match at {
+            0 => (Hold::Fence(fence), kernel.rings()),
+            1 => (lag, kernel.rings().on_clock(perfweave::Clock::Monotonic)),
+            2 => (Hold::Round, kernel.rings()),
+            _ => (Hold::None, kernel.rings()),
+        };
+        // The lag rule's are of now, the others of any time.
+        let stamp = |n| if at == 1 { perfweave::Clock::Monotonic.now().unwrap() } else { n };
+        let mut reader = Reader::new(rings, Order::new().hold(hold.clone()).latency(hour)).unwrap();
+        for n in 0..20 {
+            kernel.emit(0, stamp(2 * n), b"");
+            // Whatever has its turn with this, the next finds that it was not long ago.
+            let mut seen = u64::from(reader.try_next().unwrap().is_some());
+            kernel.emit(0, stamp(2 * n + 1), b"");
+            if n % 2 == 0 {
+                reader.handle().flush().unwrap();
+            } else {
+                reader.set_deadline(Some(Instant::now())).unwrap();
+            }
+            let report = loop {
+                match reader.next_timeout(MUCH_TOO_LONG) {
+                    Ok(event) => seen += u64::from(event.expect("it waits for a tick").key().is_some()),
+                    Err(report) => break report,
+                }
+            };
+            assert!(matches!(report, perfweave::Error::Flushed | perfweave::Error::Deadline), "{hold}: {report}");
+            assert_eq!(seen, 2, "{hold}");
+            reader.set_deadline(None).unwrap();
+        }
+    }
+}
+
+/// The round rule's second look comes at once, and is one look.
+#[test]
+fn a_second_look_is_one_look() {
+    let kernel = sim::Kernel::new(&[0]);
+    let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::Round)).unwrap();
+    kernel.emit(0, 1, b"");
+    assert_eq!(reader.next().unwrap().key(), Some(1));
+    let Stats { looks, sleeps, .. } = reader.stats();
+    assert_eq!((looks, sleeps), (2, 0));
+}
+
+/// The rings of the scheduler's tracepoints on all CPUs: a reader of them sees each of its own wake-ups.
+fn scheduler() -> Option<Rings> {
+    kernel("find tracefs", tracefs::find_or_mount())?;
+    let options = Rings::options().tracepoint("sched:sched_waking").tracepoint("sched:sched_switch");
+    kernel("open rings", options.bytes(8 << 20).open())
+}
+
+fn rules() -> [Hold; 7] {
+    let lag = |micros| Hold::Lag(Duration::from_micros(micros));
+    let expedited = Hold::Fence(Fence::EXPEDITED);
+    [Hold::FENCE, expedited, lag(10_000), lag(1000), lag(50), Hold::Round, Hold::None]
+}
+
+/// Whether a reader went to sleep, and began fences, no oftener than for time alone and for as many events as are worth it.
+fn is_paced(hold: &Hold, Stats { records, sleeps, fences, .. }: Stats, begin: Instant, tick: Duration) {
+    let worth = if matches!(hold, Hold::Fence(_)) { WORTH_A_FENCE } else { WORTH_A_LOOK };
+    let most = allowed(begin, tick, records, worth);
+    assert!(fences <= most, "{hold}: {fences} fences for {records} events, allowed are {most}");
+    // Ticks, and the ends of fences or lags. A tick that found four times as many as are worth it is followed by five short ones,
+    // of 5, 10, 20, 40 and 80 ms, or two more if they begin at 1 ms; and so it is in the beginning.
+    let most = 2 * most + 7 * (1 + records / (4 * worth));
+    assert!(sleeps <= most, "{hold}: {sleeps} sleeps for {records} events, allowed are {most}");
+    assert!(sleeps > 0);
+}
+
+/// A reader that traces the scheduler of the live machine does not keep itself busy. Before there was a pace it did: 9000 sleeps a
+/// second under the lag rule.
+#[test]
+fn a_reader_of_the_scheduler_does_not_feed_itself() {
+    for hold in rules() {
+        let Some(rings) = scheduler() else { return };
+        let begin = Instant::now();
+        let mut reader = Reader::new(rings, Order::new().hold(hold.clone())).unwrap();
+        while begin.elapsed() < Duration::from_secs(1) {
+            reader.batch(Duration::from_secs(1)).unwrap().for_each(|_| {});
+        }
+        is_paced(&hold, reader.stats(), begin, Reader::TICK);
+    }
+}
+
+/// The same under tokio, and with another latency.
+#[cfg(feature = "tokio")]
+#[test]
+fn a_task_that_reads_the_scheduler_does_not_feed_itself() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for latency in [Duration::from_millis(20), Reader::TICK] {
+        for hold in rules() {
+            let Some(rings) = scheduler() else { return };
+            runtime.block_on(async {
+                let begin = Instant::now();
+                let order = Order::new().hold(hold.clone()).latency(latency);
+                let mut reader = perfweave::AsyncReader::new(rings, order).unwrap();
+                while begin.elapsed() < Duration::from_millis(500) {
+                    let _ = tokio::time::timeout(Duration::from_secs(1), reader.batch())
+                        .await
+                        .map(|batch| batch.unwrap().count());
+                }
+                is_paced(&hold, reader.stats(), begin, latency);
+            });
+        }
+    }
+}
+
+/// The tick grows to what is asked for, and no longer.
+#[test]
+fn latency_is_the_longest_tick() {
+    for millis in [1, 20, 150] {
+        let latency = Duration::from_millis(millis);
+        let kernel = sim::Kernel::new(&[0]);
+        let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::None).latency(latency)).unwrap();
+        // What is left of the tick behind the look that the call ends with.
+        let mut longest = Duration::ZERO;
+        while longest < latency * 3 / 4 {
+            assert!(reader.next_timeout(reader.time_to_next_look()).unwrap().is_none());
+            longest = longest.max(reader.time_to_next_look());
+            assert!(longest <= latency, "{longest:?}");
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! Fences and waits that fail again and again: said once with a count, tried ever less often, and done without where there is
+//! another way. What is counted is errors and tries, not time.
+
+use perfweave::{Class, Error, Fence, Full, Hold, Order, Reader, Rings, sim};
+use perfweave_support::{bpf, kernel, load, needs, privilege};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+const LONG: Duration = Duration::from_secs(30);
+
+/// A fence that fails or panics so often before it works, and how often it was tried.
+fn fails(times: u64) -> (Fence, Arc<AtomicU64>) {
+    let tries = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&tries);
+    let fence = Fence::custom(move || match counted.fetch_add(1, Ordering::SeqCst) {
+        n if n >= times => Ok(()),
+        n if n % 2 == 1 => panic!("a panic in the fence"),
+        _ => Err(io::Error::from_raw_os_error(libc::EPERM)),
+    });
+    (fence, tries)
+}
+
+/// Reads until an event comes: how often each fence error that was reported says that it failed.
+fn until_proven(reader: &mut Reader, key: u64) -> Vec<u64> {
+    let mut reported = Vec::new();
+    loop {
+        match reader.next_timeout(LONG) {
+            Ok(event) => {
+                let event = event.expect("it comes");
+                assert_eq!((event.key(), event.class()), (Some(key), Class::Proven));
+                return reported;
+            }
+            Err(Error::Fence { times, .. }) => reported.push(times),
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
+/// The reader tries by itself until it works; the user hears of the first failure, and of the tenth.
+#[test]
+fn a_fence_that_fails_is_reported_once_and_tried_again() {
+    for (failures, expected) in [(1, vec![1]), (2, vec![1]), (9, vec![1]), (11, vec![1, 9])] {
+        let (fence, tries) = fails(failures);
+        let kernel = sim::Kernel::new(&[0]);
+        let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::Fence(fence))).unwrap();
+        kernel.emit(0, 5, b"held");
+        assert_eq!(until_proven(&mut reader, 5), expected);
+        assert_eq!(tries.load(Ordering::SeqCst), failures + 1);
+        let stats = reader.stats();
+        assert_eq!((stats.fences, stats.fences_failed), (1, failures));
+    }
+}
+
+/// What the error says.
+#[test]
+fn a_fence_that_fails_says_why_and_how_often() {
+    let (fence, _) = fails(u64::MAX);
+    let kernel = sim::Kernel::new(&[0]);
+    let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::Fence(fence))).unwrap();
+    kernel.emit(0, 5, b"held");
+    let first = reader.next().unwrap_err();
+    assert!(matches!(&first, Error::Fence { errno, times: 1 } if errno.raw_os_error() == Some(libc::EPERM)));
+    assert!(!first.to_string().contains("times"), "{first}");
+    let next = reader.next().unwrap_err();
+    assert!(matches!(&next, Error::Fence { times: 9, .. }), "{next:?}");
+    assert!(next.to_string().contains("panicked") && next.to_string().contains("9 times"), "{next}");
+}
+
+/// While it fails nothing is proven: what is held stays held, and a reader that is not blocked hears nothing more of it.
+#[test]
+fn while_fences_fail_nothing_is_let_out() {
+    let (fence, tries) = fails(u64::MAX);
+    let kernel = sim::Kernel::new(&[0]);
+    let order = Order::new().hold(Hold::Fence(fence)).when_full(Full::Hold);
+    let mut reader = Reader::new(kernel.rings(), order).unwrap();
+    let mut errors = 0u64;
+    let mut time = 0;
+    while tries.load(Ordering::SeqCst) < 8 {
+        time += 1;
+        let _ = kernel.emit(0, time, b"");
+        match reader.next_timeout(Duration::from_millis(1)) {
+            Ok(event) => assert!(event.is_none()),
+            Err(Error::Fence { .. }) => errors += 1,
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert_eq!(errors, 1);
+    assert_eq!(reader.stats().records, 0);
+    assert!(reader.held() > 0);
+}
+
+/// Full rings' policy is as ever: what makes room is let out as assumed.
+#[test]
+fn while_fences_fail_a_full_ring_makes_room() {
+    let (fence, _) = fails(u64::MAX);
+    let kernel = sim::Kernel::new(&[0]);
+    let order = Order::new().hold(Hold::Fence(fence)).when_full(Full::Release);
+    let mut reader = Reader::new(kernel.rings(), order).unwrap();
+    let mut time = 0;
+    while reader.stats().early < 1000 {
+        time += 1;
+        assert!(kernel.emit(0, time, &[0; 64]), "there is room");
+        match reader.try_next() {
+            Ok(event) => assert!(event.is_none_or(|event| event.class() == Class::Assumed)),
+            Err(Error::Fence { .. }) => {}
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
+/// Whoever waits for a report does not wait for ever: each failure is an answer, at most one a second in the end.
+#[test]
+fn a_report_that_cannot_be_made_is_answered_with_the_failure() {
+    for deadline in [false, true] {
+        let (fence, tries) = fails(u64::MAX);
+        let kernel = sim::Kernel::new(&[0]);
+        let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::Fence(fence))).unwrap();
+        kernel.emit(0, 5, b"held");
+        if deadline {
+            reader.set_deadline(Some(Instant::now())).unwrap();
+        } else {
+            reader.handle().flush().unwrap();
+        }
+        for n in 1..=6 {
+            let error = reader.next().unwrap_err();
+            assert!(matches!(error, Error::Fence { times: 1, .. }), "{error:?}");
+            assert_eq!(tries.load(Ordering::SeqCst), n);
+        }
+        assert_eq!(reader.held(), 1);
+    }
+}
+
+/// A map with its program, and rings that it writes into. Opened before anything is refused.
+fn rings() -> Option<(Rings, bpf::Program)> {
+    let (events, echo) = perfweave_support::echo()?;
+    let rings = kernel("open rings", Rings::options().bpf_output(&events).open())?;
+    Some((rings, echo))
+}
+
+/// membarrier(2) worked when it was asked what it can do, and is refused when it is to do it, as by a filter that comes later.
+fn refuse_membarrier(errno: i32) {
+    privilege::refuse_with(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL, errno).expect("a seccomp filter");
+}
+
+/// `Auto` does with the map what membarrier will not do any more, without a word.
+#[test]
+fn auto_falls_back_to_the_map_while_it_runs() {
+    let Some(()) = needs("a second CPU that is online", load::online().len() > 1) else { return };
+    for errno in [libc::EPERM, libc::ENOSYS, libc::EINVAL] {
+        let Some((rings, echo)) = rings() else { return };
+        let fallen = std::thread::spawn(move || {
+            refuse_membarrier(errno);
+            let mut reader = Reader::new(rings, Order::new()).unwrap();
+            assert_eq!(reader.fence(), Some("membarrier"));
+            for number in 0..3 {
+                assert_eq!(echo.run_with(0, &[number]).unwrap(), 0);
+                let event = reader.next_timeout(LONG).unwrap().expect("it comes");
+                assert_eq!(event.class(), Class::Proven);
+                drop(event);
+                assert_eq!(reader.fence(), Some("map"));
+            }
+            assert_eq!(reader.stats().fences_failed, 0);
+        });
+        fallen.join().unwrap();
+    }
+}
+
+/// Whoever asked for membarrier gets that or nothing; and `Auto` that has no map either says what membarrier said.
+#[test]
+fn without_a_way_to_fall_back_on_it_is_said_and_tried_again() {
+    let Some(()) = needs("a second CPU that is online", load::online().len() > 1) else { return };
+    for fence in [Fence::Membarrier, Fence::Auto] {
+        let Some((rings, echo)) = rings() else { return };
+        assert_eq!(echo.run_with(0, &[1]).unwrap(), 0);
+        let tried = std::thread::spawn(move || {
+            if matches!(fence, Fence::Auto) {
+                privilege::refuse(libc::SYS_bpf, libc::EPERM).expect("a seccomp filter");
+            }
+            refuse_membarrier(libc::EINVAL);
+            let mut reader = Reader::new(rings, Order::new().hold(Hold::Fence(fence))).unwrap();
+            for expected in [1, 9] {
+                let error = reader.next().unwrap_err();
+                let Error::Fence { errno, times } = &error else { panic!("{error}") };
+                assert_eq!((errno.raw_os_error(), *times), (Some(libc::EINVAL), expected));
+            }
+            assert_eq!(reader.fence(), Some("membarrier"));
+            let stats = reader.stats();
+            assert_eq!((stats.records, stats.fences, stats.fences_failed), (0, 0, 10));
+        });
+        tried.join().unwrap();
+    }
+}
+
+/// A policy that does not know epoll_pwait2(2) costs a reader nothing but the fraction of a millisecond.
+#[test]
+fn a_wait_that_is_refused_has_a_stand_in() {
+    for errno in [libc::EPERM, libc::ENOSYS, libc::EINVAL] {
+        let Some((rings, echo)) = rings() else { return };
+        let waited = std::thread::spawn(move || {
+            privilege::refuse(libc::SYS_epoll_pwait2, errno).expect("a seccomp filter");
+            let mut reader = Reader::new(rings, Order::new().hold(Hold::None)).unwrap();
+            let begin = Instant::now();
+            assert!(reader.next_timeout(Duration::from_millis(200)).unwrap().is_none());
+            let ticks = begin.elapsed().as_millis() / 100;
+            // 5, 10, 20, 40, 80 ms and so on; what is left at the end.
+            assert!(u128::from(reader.stats().sleeps) <= 8 + ticks, "{} sleeps", reader.stats().sleeps);
+            assert_eq!(echo.run_with(0, &[1]).unwrap(), 0);
+            assert!(reader.next().unwrap().record().is_some());
+        });
+        waited.join().unwrap();
+    }
+}
+
+/// If nothing can wait, the ticks go on; it is said the first time, and then the tenth.
+#[test]
+fn a_reader_that_cannot_wait_goes_on_by_its_ticks() {
+    let Some((rings, echo)) = rings() else { return };
+    let waited = std::thread::spawn(move || {
+        // What libc's epoll_wait is differs by machine.
+        #[cfg(target_arch = "x86_64")]
+        privilege::refuse(libc::SYS_epoll_wait, libc::EPERM).expect("a seccomp filter");
+        for call in [libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2] {
+            privilege::refuse(call, libc::EPERM).expect("a seccomp filter");
+        }
+        let mut reader = Reader::new(rings, Order::new().latency(Duration::from_millis(2))).unwrap();
+        for expected in [1, 9] {
+            let error = reader.next().unwrap_err();
+            let Error::Wait { errno, times } = &error else { panic!("{error}") };
+            assert_eq!((errno.raw_os_error(), *times), (Some(libc::EPERM), expected));
+        }
+        // Tried once for each sleep, and no oftener.
+        assert_eq!(reader.stats().sleeps, 10);
+        assert_eq!(echo.run_with(0, &[7]).unwrap(), 0);
+        let mut errors = 0;
+        let event = loop {
+            match reader.next() {
+                Ok(event) => break event.class(),
+                Err(Error::Wait { .. }) => errors += 1,
+                Err(other) => panic!("{other}"),
+            }
+        };
+        assert_eq!(event, Class::Proven);
+        assert!(errors <= 1, "{errors}");
+    });
+    waited.join().unwrap();
+}
