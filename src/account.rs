@@ -86,7 +86,7 @@ impl Merge {
     pub fn progress(&self) -> Progress {
         let (frontier, keys) = (&self.stream.frontier, &self.stream.keys);
         let (seen, edge) = (frontier.seen(), frontier.edge());
-        let top = self.stream.fronts.top();
+        let top = self.stream.top();
         let fullest = self.ring_stats().filter(|ring| ring.unread > 0).max_by_key(|ring| ring.unread);
         Progress {
             seen: seen.map(|key| keys.written(key)),

@@ -11,7 +11,7 @@
 
 use crate::breaks::Break;
 use crate::hold::Class;
-use crate::key::Keys;
+use crate::key::{Keys, Plain};
 use crate::numbers::{Numbers, Said};
 use crate::record::{Kind, Origin, Record};
 use crate::ring::{Bytes, Fault, Header, Ring};
@@ -275,37 +275,52 @@ impl Lookahead {
     /// The smallest entry not yet yielded.
     #[inline]
     pub(crate) fn front(&self) -> Option<Entry> {
-        if self.is_in_order() { self.first() } else { self.at(self.place()?) }
+        self.smallest().map(|(entry, _)| entry)
     }
 
-    /// Whether all there is, is in the run.
+    /// The first slot, if it is a record of the plainest kind and its key is less than `until`: what is beside the run must not be
+    /// smaller.
+    #[inline(always)]
+    pub(crate) fn plain_before(&self, until: u64) -> Option<Entry> {
+        let slot = self.run.front()?;
+        let is_plain = slot.key < until && slot.header.tag() == OWN;
+        is_plain.then(|| Entry { key: slot.key, position: self.tail, header: slot.header })
+    }
+
+    /// Up to where the run alone says what is smallest: the smallest key beside it, behind which the run's of the same key come
+    /// first.
     #[inline]
-    fn is_in_order(&self) -> bool {
-        self.displaced.is_empty() && self.rest.is_empty() && self.trailing.is_none()
+    pub(crate) fn beside(&self) -> u64 {
+        self.smallest_beside().map_or(u64::MAX, |(entry, _)| entry.key.saturating_add(1))
+    }
+
+    /// The smallest entry, and where it is. Equal ones are damage and a loss behind it, in this order.
+    #[inline]
+    fn smallest(&self) -> Option<(Entry, Place)> {
+        let first = self.first().map(|entry| (entry, Place::Run));
+        let Some(beside) = self.smallest_beside() else { return first };
+        first.filter(|(first, _)| *first <= beside.0).or(Some(beside))
+    }
+
+    /// The smallest entry beside the run.
+    #[inline]
+    fn smallest_beside(&self) -> Option<(Entry, Place)> {
+        let displaced = self.displaced.front().map(|entry| (*entry, Place::Displaced));
+        if self.rest.is_empty() && self.trailing.is_none() { displaced } else { self.smallest_far() }
+    }
+
+    #[cold]
+    fn smallest_far(&self) -> Option<(Entry, Place)> {
+        let displaced = self.displaced.front().map(|entry| (*entry, Place::Displaced));
+        let rest = self.rest.peek().map(|entry| (*entry, Place::Rest));
+        let trailing = self.trailing.map(|(entry, ..)| (entry, Place::Trailing));
+        [displaced, rest, trailing].into_iter().flatten().min_by_key(|(entry, _)| *entry)
     }
 
     /// What the first slot stands for.
     #[inline]
     fn first(&self) -> Option<Entry> {
         self.run.front().map(|slot| Entry { key: slot.key, position: self.tail, header: slot.header })
-    }
-
-    /// The smallest entry of a place.
-    fn at(&self, place: Place) -> Option<Entry> {
-        match place {
-            Place::Run => self.first(),
-            Place::Displaced => self.displaced.front().copied(),
-            Place::Rest => self.rest.peek().copied(),
-            Place::Trailing => self.trailing.map(|(entry, ..)| entry),
-        }
-    }
-
-    /// Where the smallest entry is. Equal ones are damage and a loss behind it, in this order.
-    #[cold]
-    fn place(&self) -> Option<Place> {
-        let places = [Place::Run, Place::Displaced, Place::Rest, Place::Trailing];
-        let entries = places.into_iter().filter_map(|place| Some((self.at(place)?, place)));
-        entries.min_by_key(|(entry, _)| *entry).map(|(_, place)| place)
     }
 
     /// How many entries are held.
@@ -353,7 +368,7 @@ impl Lookahead {
         // In no ring, so without a length: where it lies there may be the next record, or damage.
         if let Some((trailing, count, after)) = self.trailing
             && trailing == *entry
-            && self.place() == Some(Place::Trailing)
+            && self.smallest().is_some_and(|(_, place)| place == Place::Trailing)
         {
             return Some(Note::Lost { id: 0, count, after });
         }
@@ -368,47 +383,40 @@ impl Lookahead {
         found.ok()
     }
 
-    /// Takes the smallest entry as yielded. The tail follows.
-    #[inline]
-    pub(crate) fn take(&mut self, pool: &mut Pool) {
-        if self.is_in_order() {
-            self.take_first(pool);
-        } else {
-            self.take_other(pool);
+    /// Takes the first slot, of a record of the plainest kind, as yielded. The tail follows.
+    #[inline(always)]
+    pub(crate) fn take_plain(&mut self, entry: &Entry, pool: &mut Pool) {
+        let len = u64::from(entry.header.size());
+        self.held -= 1;
+        self.taken += len;
+        self.tail += len;
+        self.run.pop(pool);
+        if self.run.front().is_some_and(|next| next.header.tag() == SKIPPED) {
+            self.skip(pool);
         }
     }
 
-    /// Takes the first slot, and those behind it that are only to be skipped.
-    #[inline]
-    fn take_first(&mut self, pool: &mut Pool) {
-        let Some(&Slot { header, .. }) = self.run.front() else { return };
-        if header.tag() & NOTED != 0 {
-            self.forget(self.tail);
-        }
-        self.held -= 1;
-        self.taken += header.len();
-        self.pop(header, pool);
+    /// Takes the slots that are only to be skipped.
+    #[inline(never)]
+    fn skip(&mut self, pool: &mut Pool) {
         while let Some(&Slot { header, .. }) = self.run.front()
             && header.tag() == SKIPPED
         {
             step();
-            self.pop(header, pool);
+            self.run.pop(pool);
+            self.tail += header.len();
         }
     }
 
-    #[inline]
-    fn pop(&mut self, header: Header, pool: &mut Pool) {
-        self.run.pop(pool);
-        self.tail += header.len();
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn take_other(&mut self, pool: &mut Pool) {
-        let Some(place) = self.place() else { return };
-        let Some(entry) = self.at(place) else { return };
+    /// Takes the smallest entry as yielded. The tail follows.
+    pub(crate) fn take(&mut self, pool: &mut Pool) {
+        let Some((entry, place)) = self.smallest() else { return };
         match place {
-            Place::Run => return self.take_first(pool),
+            Place::Run => {
+                self.run.pop(pool);
+                self.tail += entry.len();
+                self.skip(pool);
+            }
             Place::Displaced => drop(self.displaced.pop_front()),
             Place::Rest => drop(self.rest.pop()),
             Place::Trailing => self.trailing = None,
@@ -486,6 +494,12 @@ impl Lookahead {
             if self.room == 0 && self.lost.is_none() && !self.make_room(pool, most) {
                 return false;
             }
+            if self.lost.is_none()
+                && let Some(plain) = keys.plain(&origin.layout)
+                && self.index_plain(ring, &plain, keys, pool)
+            {
+                continue;
+            }
             self.room = self.room.saturating_sub(1);
             let position = self.cursor;
             let record = match Record::at(ring, position, origin) {
@@ -514,7 +528,7 @@ impl Lookahead {
             self.settle_lost(own, pool);
             let note = number.and_then(|number| self.take_number(number, position));
             self.counts.indexed += 1;
-            self.counts.repaired += u64::from(own.is_some_and(|key| key < self.back) && self.run.len() > 0);
+            self.counts.repaired += u64::from(own.is_some_and(|key| key < self.back) && !self.run.is_empty());
             self.insert(position, header, own, note, pool);
             self.before = own.or(self.before);
             self.cursor = end;
@@ -524,14 +538,61 @@ impl Lookahead {
         true
     }
 
+    /// Indexes records of the plainest kind, up to the first that is not, or the end of the ring's memory or of a block. Gives
+    /// whether there was any.
+    fn index_plain(&mut self, ring: &Ring, plain: &Plain, keys: &mut Keys, pool: &mut Pool) -> bool {
+        let (bytes, _) = ring.bytes(self.cursor, ring.head() - self.cursor).as_slices();
+        let room = self.plain_room();
+        let Self { run, displaced, rest, .. } = self;
+        let (mut back, mut longest, mut repaired) = (if run.is_empty() { 0 } else { self.back }, self.longest, 0);
+        let block = run.last(pool);
+        let (mut at, mut last, held) = (0, 0, block.len());
+        while block.len() - held < room
+            && let Some((header, key)) = plain.read(&bytes[at..])
+        {
+            let mut slot = Slot { key, header };
+            if key < back {
+                let entry = Entry { key, position: self.cursor + at as u64, header };
+                displace(displaced, rest, entry);
+                slot = Slot { key: back, header: header.tagged(SKIPPED) };
+                repaired += 1;
+            }
+            block.push(slot);
+            (back, last) = (slot.key, key);
+            longest = longest.max(header.size().into());
+            at += usize::from(header.size());
+        }
+        let new = block.len() - held;
+        if new == 0 {
+            return false;
+        }
+        self.room = self.room.saturating_sub(new);
+        self.held += new;
+        self.counts.indexed += new as u64;
+        self.counts.repaired += repaired;
+        (self.back, self.longest) = (back, longest);
+        self.before = Some(last);
+        self.cursor += at as u64;
+        self.largest = self.largest.max(Some(back));
+        keys.grew(back);
+        true
+    }
+
+    /// How many records of the plainest kind can be indexed before there is need for memory.
+    fn plain_room(&self) -> usize {
+        let beside = (self.displaced.capacity() - self.displaced.len()).min(self.rest.capacity() - self.rest.len());
+        self.run.free().min(beside)
+    }
+
     /// Sees to memory for more entries. False if that would be more than there may be, unless nothing is held.
     #[cold]
     fn make_room(&mut self, pool: &mut Pool, most: usize) -> bool {
+        self.run.rewind();
         let new_run = self.run.free() < PAIR;
         let lists = self.lists();
         // While a list grows, both the old and the new one are there.
         let growing = lists.into_iter().filter(List::is_full).map(|list| list.grown() * list.each).sum::<usize>()
-            + if new_run && self.run.len() > 0 { BLOCK } else { 0 };
+            + if new_run { BLOCK } else { 0 };
         if self.memory() + growing + pool.memory() > most {
             pool.clear();
             if self.held > 0 && self.memory() + growing > most {
@@ -675,7 +736,7 @@ impl Lookahead {
 
     /// The largest key of those that came in order, which none of the others exceeds; `None` if nothing is held.
     pub(crate) fn back(&self) -> Option<u64> {
-        (self.run.len() > 0).then_some(self.back)
+        (!self.run.is_empty()).then_some(self.back)
     }
 
     /// Keys that part what is held into pieces of about the same length, the largest included.
@@ -708,24 +769,23 @@ impl Lookahead {
         };
         let header = header.tagged(tag);
         self.held += 1;
-        if self.run.len() > 0 && key < self.back {
-            return self.displace(Entry { key, position, header }, pool);
+        if !self.run.is_empty() && key < self.back {
+            displace(&mut self.displaced, &mut self.rest, Entry { key, position, header });
+            return self.run.push(Slot { key: self.back, header: header.tagged(SKIPPED) }, pool);
         }
         self.back = key;
         self.run.push(Slot { key, header }, pool);
     }
+}
 
-    /// Puts an entry whose key is smaller than one before it where it belongs: beside the run.
-    #[cold]
-    #[inline(never)]
-    fn displace(&mut self, entry: Entry, pool: &mut Pool) {
-        self.run.push(Slot { key: self.back, header: entry.header.tagged(SKIPPED) }, pool);
-        let larger = self.displaced.iter().rev().take(REACH).take_while(|other| **other > entry).count();
-        if larger < REACH {
-            self.displaced.insert(self.displaced.len() - larger, entry);
-        } else {
-            self.rest.push(entry);
-        }
+/// Puts an entry whose key is smaller than one before it where it belongs: beside the run.
+#[inline(never)]
+fn displace(displaced: &mut VecDeque<Entry>, rest: &mut BinaryHeap<Entry, MinComparator>, entry: Entry) {
+    let larger = displaced.iter().rev().take(REACH).take_while(|other| **other > entry).count();
+    if larger < REACH {
+        displaced.insert(displaced.len() - larger, entry);
+    } else {
+        rest.push(entry);
     }
 }
 

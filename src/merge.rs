@@ -259,16 +259,18 @@ impl Merge {
 
     /// Lets out nothing that is larger than what has been seen, until [`Merge::lift_cap`].
     pub(crate) fn set_cap(&mut self) {
+        self.stream.sync();
         self.stream.frontier.set_cap();
     }
 
     pub(crate) fn lift_cap(&mut self) {
+        self.stream.sync();
         self.stream.frontier.lift_cap();
     }
 
     /// Whether all that is held waits for the cap to be lifted.
     pub(crate) fn is_drained(&self) -> bool {
-        self.stream.fronts.top().is_none_or(|top| self.stream.frontier.is_capped(top.key))
+        self.stream.top().is_none_or(|top| self.stream.frontier.is_capped(top.key))
     }
 
     /// Whether what was seen holds something that a grace period begun after this call would let out. If so, wait for
@@ -284,7 +286,7 @@ impl Merge {
         let doubt = self.stream.sequence.as_ref().and_then(Dense::doubt);
         if self.stream.sequence.is_some()
             && doubt <= self.stream.frontier.edge()
-            && (self.stream.fronts.top().is_none() || self.is_ready())
+            && (self.stream.top().is_none() || self.is_ready())
         {
             return false;
         }
@@ -384,7 +386,7 @@ impl Merge {
     /// How long, from a reading of the keys' clock on, until the smallest key may be yielded. `None` if nothing is
     /// held, or if no passing of time alone will do.
     pub fn wait(&self, now: u64) -> Option<Duration> {
-        let top = self.stream.fronts.top()?;
+        let top = self.stream.top()?;
         self.stream.frontier.wait(top.key, now)
     }
 

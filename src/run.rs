@@ -26,7 +26,7 @@ pub(crate) const FIXED: usize = BLOCK + BLOCKS * size_of::<Block>();
 const WINDOW: u32 = 32;
 
 /// INVARIANT: its capacity is `SLOTS`.
-type Block = Vec<Slot>;
+pub(crate) type Block = Vec<Slot>;
 
 /// The blocks of all rings that are not in use.
 #[derive(Debug, Default)]
@@ -78,33 +78,33 @@ impl Pool {
 /// The queue.
 #[derive(Debug)]
 pub(crate) struct Run {
-    /// INVARIANT: each but the last is full, and none is empty.
-    blocks: VecDeque<Block>,
-    /// How many slots of the first block are taken. INVARIANT: less than it has.
+    /// The oldest slots, of which so many are taken. INVARIANT: not all, if there are more in `blocks`.
+    first: Block,
     taken: usize,
-    len: usize,
+    /// What is behind. INVARIANT: each but the last is full, and so is `first` if there are any; none is empty.
+    blocks: VecDeque<Block>,
 }
 
 impl Run {
     pub(crate) fn new() -> Self {
-        Self { blocks: VecDeque::with_capacity(BLOCKS), taken: 0, len: 0 }
+        Self { first: Vec::with_capacity(SLOTS), taken: 0, blocks: VecDeque::with_capacity(BLOCKS) }
     }
 
-    /// How many slots there are.
+    /// Whether there are no slots.
     #[inline]
-    pub(crate) fn len(&self) -> usize {
-        self.len
+    pub(crate) fn is_empty(&self) -> bool {
+        self.taken == self.first.len()
     }
 
     /// How many slots can be pushed before another block is needed.
     #[inline]
     pub(crate) fn free(&self) -> usize {
-        self.blocks.back().map_or(0, |block| SLOTS - block.len())
+        SLOTS - self.blocks.back().unwrap_or(&self.first).len()
     }
 
     /// Bytes that the queue takes.
     pub(crate) fn memory(&self) -> usize {
-        self.blocks.len() * BLOCK + self.blocks.capacity() * size_of::<Block>()
+        (1 + self.blocks.len()) * BLOCK + self.blocks.capacity() * size_of::<Block>()
     }
 
     /// Gives memory back that is not needed now.
@@ -112,47 +112,74 @@ impl Run {
         self.blocks.shrink_to(BLOCKS);
     }
 
+    /// Begins its block anew, if there are no slots.
+    pub(crate) fn rewind(&mut self) {
+        if self.is_empty() {
+            self.first.clear();
+            self.taken = 0;
+        }
+    }
+
+    /// The block that slots are pushed to, which has room for one at least.
+    #[inline]
+    pub(crate) fn last(&mut self, pool: &mut Pool) -> &mut Block {
+        if self.free() == 0 {
+            self.grow(pool);
+        }
+        match self.blocks.back_mut() {
+            Some(last) => last,
+            None => &mut self.first,
+        }
+    }
+
+    #[cold]
+    fn grow(&mut self, pool: &mut Pool) {
+        self.blocks.push_back(pool.take());
+    }
+
     #[inline]
     pub(crate) fn push(&mut self, slot: Slot, pool: &mut Pool) {
-        self.len += 1;
-        if let Some(block) = self.blocks.back_mut()
-            && block.len() < SLOTS
-        {
-            return block.push(slot);
-        }
-        let mut block = pool.take();
-        block.push(slot);
-        self.blocks.push_back(block);
+        self.last(pool).push(slot);
     }
 
     /// The oldest slot.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn front(&self) -> Option<&Slot> {
-        self.blocks.front().map(|block| &block[self.taken])
+        self.first.get(self.taken)
     }
 
     /// Takes the oldest slot.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn pop(&mut self, pool: &mut Pool) {
-        let Some(block) = self.blocks.front() else { return };
-        self.len -= 1;
-        self.taken += 1;
-        if self.taken == block.len() {
-            self.taken = 0;
-            if let Some(block) = self.blocks.pop_front() {
-                pool.give(block);
-            }
+        self.taken += usize::from(self.taken < self.first.len());
+        if self.taken == SLOTS {
+            self.next_block(pool);
         }
+    }
+
+    #[cold]
+    fn next_block(&mut self, pool: &mut Pool) {
+        self.taken = 0;
+        match self.blocks.pop_front() {
+            Some(block) => pool.give(std::mem::replace(&mut self.first, block)),
+            None => self.first.clear(),
+        }
+    }
+
+    /// The slots in pieces, oldest first; none is empty.
+    fn pieces(&self) -> impl DoubleEndedIterator<Item = &[Slot]> {
+        let first = &self.first[self.taken..];
+        Some(first).filter(|first| !first.is_empty()).into_iter().chain(self.blocks.iter().map(Vec::as_slice))
     }
 
     /// The slots, oldest first.
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &Slot> {
-        self.blocks.iter().enumerate().flat_map(|(at, block)| &block[if at == 0 { self.taken } else { 0 }..])
+        self.pieces().flatten()
     }
 
     /// The first slot of each block, oldest first.
     pub(crate) fn firsts(&self) -> impl Iterator<Item = &Slot> {
-        self.blocks.iter().enumerate().map(|(at, block)| &block[if at == 0 { self.taken } else { 0 }])
+        self.pieces().filter_map(<[Slot]>::first)
     }
 }
 
@@ -180,10 +207,11 @@ mod tests {
                 run.pop(&mut pool);
                 popped = pushed.min(popped + 1);
             }
-            assert_eq!(run.len() as u64, pushed - popped);
+            assert_eq!((run.iter().count() as u64, run.is_empty()), (pushed - popped, pushed == popped));
             assert_eq!(run.blocks.len(), pool.in_use);
             let firsts: Vec<_> = run.firsts().map(|slot| slot.key).collect();
-            assert!(firsts.len() == pool.in_use && firsts.first().is_none_or(|first| *first == popped));
+            let blocks = pool.in_use + usize::from(!run.is_empty());
+            assert!(firsts.len() == blocks && firsts.first().is_none_or(|first| *first == popped));
             assert!(firsts.windows(2).skip(1).all(|pair| pair[1] - pair[0] == SLOTS as u64));
         }
     }
@@ -193,7 +221,7 @@ mod tests {
         let (mut run, mut pool) = (Run::new(), Pool::default());
         let blocks = 50;
         (0..(blocks * SLOTS) as u64).for_each(|key| run.push(slot(key), &mut pool));
-        while run.len() > 1 {
+        while run.iter().nth(1).is_some() {
             run.pop(&mut pool);
         }
         assert!(pool.memory() + run.memory() > blocks * BLOCK, "kept for a while");

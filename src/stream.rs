@@ -27,6 +27,9 @@ pub(crate) struct Stream {
     pub(crate) last: u64,
     /// What is lent.
     pub(crate) picked: Pick,
+    /// The keys below this come from the ring that was picked from last, from its run and one after the other; all of them are of
+    /// the class that was picked last. While it is not 0, the fronts do not know how far that ring is.
+    until: u64,
     /// Whose yielded bytes are worth publishing.
     pub(crate) due: Due,
     /// The ring and position of the record of which a break in dense numbers was told.
@@ -97,6 +100,7 @@ impl Stream {
             sequence,
             pool: Pool::default(),
             last: 0,
+            until: 0,
             picked: Pick { entry: Entry::NONE, late_by: 0, rank: 0, class: Class::Assumed, notice: None },
             due: Due::Nobody,
             said: None,
@@ -111,6 +115,7 @@ impl Stream {
 
     /// Takes all rings' fronts anew.
     pub(crate) fn rebuild(&mut self) {
+        self.until = 0;
         self.fronts.rebuild((0..).zip(&self.lookaheads).filter_map(|(rank, lookahead)| {
             let key = lookahead.front_key()?;
             Some(Front { key, rank })
@@ -139,9 +144,38 @@ impl Stream {
         true
     }
 
+    /// The smallest key of all that is held, and its ring.
+    pub(crate) fn top(&self) -> Option<Front> {
+        self.fronts.top().and_then(|top| {
+            let next = |rank| Some(Front { key: self.lookaheads.get(rank as usize)?.front_key()?, rank });
+            if self.until == 0 { Some(top) } else { self.fronts.with_top_at(next(top.rank)) }
+        })
+    }
+
+    /// Tells the fronts how far the ring is that was picked from.
+    #[inline]
+    pub(crate) fn sync(&mut self) {
+        if self.until > 0 {
+            self.until = 0;
+            let key = self.lookaheads[self.picked.rank as usize].front_key();
+            self.fronts.advance(key);
+        }
+    }
+
     /// Picks what comes next, if anything may.
     #[inline(always)]
     pub(crate) fn pick(&mut self) -> bool {
+        if let Some(entry) = self.lookaheads[self.picked.rank as usize].plain_before(self.until) {
+            self.picked.entry = entry;
+            return true;
+        }
+        self.pick_anew()
+    }
+
+    /// Picks from the ring whose turn it is.
+    #[inline(never)]
+    fn pick_anew(&mut self) -> bool {
+        self.sync();
         let Some(Front { rank, .. }) = self.fronts.top() else { return false };
         let Some(entry) = self.lookaheads[rank as usize].front() else { return false };
         if self.sequence.is_some() || self.astray.is_some() || !entry.is_plain() {
@@ -155,6 +189,12 @@ impl Stream {
         self.picked = Pick { entry, late_by, rank, class, notice: None };
         if class == Class::Assumed {
             self.picked.notice = self.unproven();
+        }
+        if self.picked.notice.is_none() && late_by == 0 && self.keys.are_sure() {
+            // Nothing is picked that is not in the run, nothing that is let out early, nothing that another ring comes before.
+            let lookahead = &self.lookaheads[rank as usize];
+            let until = self.frontier.until().min(self.fronts.until()).min(lookahead.beside());
+            self.until = if lookahead.plain_before(until).is_some() { until } else { 0 };
         }
         true
     }
@@ -367,8 +407,25 @@ impl Stream {
     }
 
     /// Takes what was picked.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn commit(&mut self) {
+        if self.until == 0 {
+            return self.commit_anew();
+        }
+        let Pick { entry, rank, class, .. } = &self.picked;
+        let lookahead = &mut self.lookaheads[*rank as usize];
+        lookahead.counts.records += 1;
+        lookahead.yielded = (*class, 0);
+        (self.last, self.early) = (entry.key, false);
+        lookahead.take_plain(entry, &mut self.pool);
+        if lookahead.unpublished() && !matches!(self.due, Due::Everybody) {
+            self.due = Due::Ring(*rank);
+        }
+    }
+
+    /// The same for what was picked by itself.
+    #[inline(never)]
+    fn commit_anew(&mut self) {
         let Pick { entry, late_by, rank, class, ref notice } = self.picked;
         if notice.is_some() || self.sequence.is_some() || !entry.is_plain() {
             return self.commit_other();

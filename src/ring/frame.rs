@@ -89,6 +89,12 @@ impl Header {
         Ok(header)
     }
 
+    /// The header at the begin of some bytes, if all of its record lies in them.
+    #[inline(always)]
+    pub(crate) fn first(bytes: &[u8]) -> Option<Self> {
+        Self::checked(*bytes.first_chunk()?, bytes.len() as u64).ok()
+    }
+
     /// `type`
     #[inline]
     pub(crate) fn kind(self) -> u32 {
