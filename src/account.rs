@@ -65,8 +65,8 @@ impl Merge {
                 exact: total.is_some(),
                 damaged: counts.damaged,
                 missing,
-                // What was dropped behind the last number leaves no hole yet.
-                unexplained: missing.saturating_sub(told),
+                // What no LOST record tells of is told of as well. It may be behind the last number, and leave no hole yet.
+                unexplained: missing.saturating_sub(told.saturating_add(lookahead.foretold())),
                 ambiguous: numbers.map_or(0, |numbers| numbers.counts.ambiguous),
                 ..Account::new(Some(lane.origin.cpu))
             });

@@ -126,14 +126,17 @@ impl AsyncReader {
             let (mut failed, mut woken) = (None, false);
             // What never wakes again is let go, as when the task of an event is gone. The ticks go on.
             self.fds.retain(|fd| {
-                fd.take_wake(cx).map(|wake| woken |= wake).map_err(|over| (failed, woken) = (over, true)).is_ok()
+                fd.take_wake(cx)
+                    .map(|wake| woken |= wake)
+                    .map_err(|over| (failed, woken) = (over.or(failed.take()), true))
+                    .is_ok()
             });
             match self.news.as_ref().map(|news| news.take_wake(cx)) {
                 Some(Ok(true)) => {
                     woken = true;
                     self.engine.cpus_changed();
                 }
-                Some(Err(over)) => (self.news, failed) = (None, over),
+                Some(Err(over)) => (self.news, failed) = (None, over.or(failed)),
                 Some(Ok(false)) | None => {}
             }
             self.engine.wakes(woken);

@@ -17,7 +17,8 @@ pub enum Clock {
     Realtime,
     /// `CLOCK_TAI`
     Tai,
-    /// The perf clock (`use_clockid` = 0), which user space cannot read.
+    /// The perf clock (`use_clockid` = 0), which user space cannot read. So a forged time cannot be told from a true one: everything
+    /// behind it is late.
     Perf,
 }
 

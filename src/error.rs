@@ -259,6 +259,9 @@ pub enum Error {
     /// The lag rule needs a clock that user space can read.
     #[error("the lag rule cannot read the perf clock: open the rings with another")]
     NoClock,
+    /// The lag rule waits until keys are so old, and a [`Sequence`](crate::Sequence)'s are no times.
+    #[error("the lag rule needs keys that are times of the rings' clock: a sequence is none")]
+    NoTimes,
     /// A fence was asked for and none is possible.
     #[error("no fence: {tried}")]
     NoFence {

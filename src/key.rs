@@ -144,9 +144,16 @@ impl Keys {
     /// Takes notice that so many numbers may have been drawn since the smallest that may still come. If that is more than the
     /// counter can be told apart from itself by, nothing up to now is relied on, and counting begins anew. Says whether so.
     pub(crate) fn drawn(&mut self, numbers: u64) -> bool {
-        let Some(unwrap) = self.unwrap.as_mut().filter(|unwrap| numbers >= unwrap.reach()) else { return false };
-        self.astray = Some(unwrap.go_astray());
-        true
+        let is_too_far = self.unwrap.as_ref().is_some_and(|unwrap| numbers >= unwrap.reach());
+        if is_too_far {
+            self.go_astray();
+        }
+        is_too_far
+    }
+
+    /// Nothing up to now is relied on, and counting begins anew.
+    pub(crate) fn go_astray(&mut self) {
+        self.astray = self.unwrap.as_mut().map(Unwrap::go_astray);
     }
 
     /// Numbers are taken that follow others by nobody knows how many.

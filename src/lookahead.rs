@@ -151,6 +151,9 @@ const LONGEST: u64 = 1 << 16;
 /// How far back among the displaced a record is put in place by shifting. Beyond, it goes into a heap.
 const REACH: usize = 8;
 
+/// The part by which the longest record's length is less important with each look: half is left after 44.
+const FORGOTTEN: u64 = 64;
+
 /// How many entries each list has room for from the begin.
 const ROOM: usize = 32;
 
@@ -227,7 +230,7 @@ pub(crate) struct Lookahead {
     pub(crate) numbers: Option<Numbers>,
     /// Bytes yielded, and before them those that are not ours.
     taken: u64,
-    /// Bytes of the longest record that was seen.
+    /// Bytes of the longest record that was seen of late.
     longest: u64,
     pub(crate) counts: Counts,
     /// Class and lateness of the record with a key that was yielded last, which those without one behind it share.
@@ -355,7 +358,7 @@ impl Lookahead {
         self.cursor - self.taken
     }
 
-    /// Bytes of the longest record that was seen.
+    /// Bytes of the longest record that was seen of late.
     pub(crate) fn longest(&self) -> u64 {
         self.longest
     }
@@ -464,6 +467,8 @@ impl Lookahead {
             ring.take_up();
             self.lost_head = false;
         }
+        // One that was long is forgotten by and by.
+        self.longest -= self.longest / FORGOTTEN;
         let head = ring.look();
         let used = ring.head() - ring.tail();
         self.counts.most_used = self.counts.most_used.max(used);

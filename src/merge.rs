@@ -77,13 +77,16 @@ pub struct Merge {
     /// Whether the last look was one at all that lies in the rings.
     whole: bool,
     passed: Passed,
+    /// Counting went astray, and so many records were lost by then: it begins anew behind the next whole look, which finds what was
+    /// written before.
+    anew: Option<u64>,
 }
 
 impl Merge {
     /// Merges rings.
     ///
     /// # Errors
-    /// [`Error::NoRings`]; [`Error::NoTime`] if the key is the kernel's time and a ring does not ask for it;
+    /// [`Error::NoRings`]; [`Error::NoTimes`]; [`Error::NoTime`] if the key is the kernel's time and a ring does not ask for it;
     /// [`Error::FillMark`].
     pub fn new(mut rings: Rings, order: Order) -> Result<Self, Error> {
         if rings.lanes.is_empty() {
@@ -93,6 +96,9 @@ impl Merge {
             && let Some(lane) = rings.lanes.iter().find(|lane| !lane.origin.layout.has_time())
         {
             return Err(Error::NoTime { cpu: lane.origin.cpu });
+        }
+        if matches!((&order.key, &order.hold), (Key::Sequence(_), Hold::Lag(_))) {
+            return Err(Error::NoTimes);
         }
         order.mark.check(&rings.lanes)?;
         // Rank decides between equal keys: by CPU, then in the order in which the rings were added.
@@ -114,7 +120,15 @@ impl Merge {
         };
         let frontier = Frontier::new(&order.hold);
         let stream = Stream::new(keys, lookaheads, frontier, sequence, order.late_aside);
-        Ok(Self { rings, stream, full: order.full, mark: order.mark, whole: true, passed: Passed::default() })
+        Ok(Self {
+            rings,
+            stream,
+            full: order.full,
+            mark: order.mark,
+            whole: true,
+            passed: Passed::default(),
+            anew: None,
+        })
     }
 
     /// Publishes the tails of everything yielded, loads every ring's head, and indexes what is new. Gives how many events
@@ -208,13 +222,26 @@ impl Merge {
         };
         // Each number that was drawn and may still come is that of a record which is held, was lost, or is in flight.
         let held = lookaheads.iter().map(Lookahead::records).sum::<u64>();
-        if keys.drawn(held.saturating_add(self.passed.look(next, look))) {
-            self.passed.begin_anew(look.lost);
-            stats.ambiguous += 1;
-            astray.get_or_insert(next.unwrap_or(ahead));
-            if let Some(sequence) = sequence {
-                sequence.go_astray();
+        let drawn = held.saturating_add(self.passed.look(next, look));
+        let begins = match self.anew {
+            Some(_) if !self.whole => false,
+            // The heads of this look were loaded after it had gone astray: what the next finds was drawn behind what was lost.
+            Some(lost) => {
+                self.anew = None;
+                keys.go_astray();
+                self.passed.begin_anew(lost);
+                true
             }
+            None if keys.drawn(drawn) => {
+                self.anew = Some(look.lost);
+                stats.ambiguous += 1;
+                astray.get_or_insert(next.unwrap_or(ahead));
+                true
+            }
+            None => false,
+        };
+        if let Some(sequence) = sequence.as_mut().filter(|_| begins) {
+            sequence.go_astray();
         }
     }
 
@@ -373,9 +400,10 @@ impl Merge {
         }
     }
 
-    /// Whether a ring is so full that the kernel may soon run out of room: by more than what it wakes a reader for.
+    /// Whether a ring is so full that the kernel may soon run out of room. Not after one quarter, at which it wakes a reader: in a
+    /// small ring the fence's own events may be as many.
     pub(crate) fn is_crowded(&self) -> bool {
-        self.rings.lanes.iter().any(|lane| lane.ring.head() - lane.ring.tail() > lane.ring.size() / 4)
+        self.rings.lanes.iter().any(|lane| lane.ring.head() - lane.ring.tail() > lane.ring.size() / 2)
     }
 
     /// How many events are indexed and not yet yielded.

@@ -12,6 +12,8 @@ pub(crate) struct Passed {
     lost: u64,
     /// INVARIANT: in the order of looks, with rising numbers.
     looks: VecDeque<Look>,
+    /// How many were lost when that was asked last: before the heads of the look that comes next are loaded.
+    asked: u64,
 }
 
 /// What was known at the end of a look.
@@ -21,7 +23,8 @@ pub(crate) struct Look {
     pub(crate) ahead: u64,
     /// How many records LOST records had told of: those were lost before a record that was seen.
     pub(crate) told: u64,
-    /// How many were lost: perhaps behind it.
+    /// How many were lost, asked when the look was done: perhaps behind it. What is kept of a look is what was asked before its
+    /// heads were loaded: a record that it did not find may have been drawn before a loss that came later.
     pub(crate) lost: u64,
 }
 
@@ -29,6 +32,8 @@ impl Passed {
     /// Ends a look, with `next` the smallest number that may still come. Gives how many records were lost whose number may not be
     /// passed.
     pub(crate) fn look(&mut self, next: Option<u64>, look: Look) -> u64 {
+        let lost = std::mem::replace(&mut self.asked, look.lost);
+        let (now, look) = (look.lost, Look { lost, ..look });
         let is_full = self.looks.len() == LOOKS;
         match self.looks.back_mut() {
             // No number came since, or there is no room: what is lost by now is passed when this one is.
@@ -42,11 +47,11 @@ impl Passed {
                 self.lost = self.lost.max(first.told);
                 break;
             }
-            // A number that was drawn behind everything that was lost then is passed.
+            // A number is passed that lay in no ring when the heads were loaded: it was drawn behind all losses before.
             self.lost = self.lost.max(first.lost);
             self.looks.pop_front();
         }
-        look.lost - self.lost
+        now - self.lost
     }
 
     /// Counting begins anew: nothing that is lost by now is waited for.
@@ -71,9 +76,11 @@ mod tests {
         // Five are lost, nobody knows where.
         assert_eq!(passed.look(Some(10), look(10, 0, 5)), 5);
         assert_eq!(passed.look(Some(10), look(12, 0, 5)), 5, "10 and 11 were seen, and are not passed");
-        assert_eq!(passed.look(Some(12), look(12, 0, 5)), 0, "passed, and drawn behind the loss");
+        assert_eq!(passed.look(Some(12), look(12, 0, 5)), 5, "they may have been drawn before the loss");
+        assert_eq!(passed.look(Some(12), look(14, 0, 5)), 5);
+        assert_eq!(passed.look(Some(14), look(14, 0, 5)), 0, "passed, and drawn behind the loss");
         // Three more, before a record that was seen; then four, behind it.
-        assert_eq!(passed.look(Some(12), look(16, 8, 8)), 3);
+        assert_eq!(passed.look(Some(14), look(16, 8, 8)), 3);
         assert_eq!(passed.look(Some(16), look(16, 8, 12)), 4);
         assert_eq!(passed.look(Some(16), look(17, 8, 12)), 4);
         assert_eq!(passed.look(Some(17), look(17, 12, 12)), 0);
@@ -85,8 +92,8 @@ mod tests {
         for n in 0..100 {
             assert_eq!(passed.look(Some(1), look(10 + n, 0, n)), n);
         }
-        assert!(passed.looks.len() == LOOKS && passed.looks.back() == Some(&look(109, 0, 99)));
-        assert_eq!(passed.look(Some(30), look(110, 0, 100)), 100 - 14, "no more than the oldest say");
+        assert!(passed.looks.len() == LOOKS && passed.looks.back() == Some(&look(109, 0, 98)));
+        assert_eq!(passed.look(Some(30), look(110, 0, 100)), 100 - 13, "no more than the oldest say");
         assert_eq!(passed.look(Some(110), look(110, 100, 100)), 0);
         passed.begin_anew(200);
         assert_eq!(passed.look(Some(110), look(120, 100, 230)), 30);

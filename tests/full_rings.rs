@@ -322,3 +322,32 @@ fn a_reader_that_is_behind_does_not_sleep() {
     }
     assert!(at_once > 1, "{at_once}");
 }
+
+/// One record that was longer than half of its ring makes nobody let out early what fits well beside another like it; and is
+/// forgotten in time.
+#[test]
+fn one_long_record_does_not_end_the_proof() {
+    for long in [33_000, 60_000] {
+        let kernel = small(&[0, 1], 64 << 10);
+        let order = Order::new().hold(Hold::Fence(Fence::custom(|| Ok(())))).when_full(Full::Release);
+        let mut merge = Merge::new(kernel.rings(), order).unwrap();
+        let mut time = 1;
+        assert!(kernel.emit(0, time, &vec![0; long]));
+        let mut early = Vec::new();
+        for _ in 0..1000 {
+            for cpu in 0..2 {
+                time += 1;
+                assert!(kernel.emit(cpu, time, &[0; 8]));
+            }
+            merge.look(0);
+            merge.batch().for_each(drop);
+            if merge.begin_fence() {
+                merge.end_fence();
+            }
+            merge.look(0);
+            merge.batch().for_each(drop);
+            early.push(merge.stats().early);
+        }
+        assert!(early[0] <= 3 && early[999] == early[0], "{long}: {early:?}");
+    }
+}

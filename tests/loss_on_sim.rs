@@ -1135,3 +1135,32 @@ fn dense_numbers_that_break_their_sequence_are_told_apart() {
     let stats = merge.stats();
     assert_eq!((stats.records, stats.late, stats.missing), (11, 5, 0));
 }
+
+/// A number whose record was dropped is missing in the middle of what was written, and the kernel's count is all that tells of the
+/// loss: it explains the number.
+#[test]
+fn a_loss_that_nothing_follows_explains_what_is_missing() {
+    let kernel = sim::Kernel::new(&[0]);
+    let numbers = Sequence::u64(0).starting_at(0);
+    let mut merge = Merge::new(kernel.rings(), Order::new().hold(Hold::None).numbers(numbers)).unwrap();
+    kernel.begin(0, 1);
+    assert!(kernel.emit(0, 2, &1u64.to_ne_bytes()), "by an interrupt");
+    kernel.pause(0, true);
+    assert!(!kernel.write(0, &0u64.to_ne_bytes()));
+    kernel.end(0);
+    kernel.pause(0, false);
+    merge.look(0);
+    assert!(merge.read_losses());
+    assert_eq!(merge.batch().count(), 3, "a gap, a record, a loss");
+    let ledger = merge.ledger();
+    assert!(ledger.is_balanced(), "{ledger}");
+    assert_eq!((ledger.accounts[0].missing, ledger.accounts[0].lost), (1, 1));
+}
+
+/// A sequence's numbers are no times: the lag rule could not say when one is old enough.
+#[test]
+fn a_lag_of_numbers_is_refused() {
+    let kernel = sim::Kernel::new(&[0]);
+    let order = Order::new().key(Key::Sequence(Sequence::u64(0))).hold(Hold::Lag(std::time::Duration::from_millis(1)));
+    assert!(matches!(Merge::new(kernel.rings(), order), Err(Error::NoTimes)));
+}

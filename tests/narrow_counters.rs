@@ -1,6 +1,7 @@
 //! Counters that are too narrow for what is unread or lost: what cannot be told apart is noticed, and never called proven.
 
 use perfweave::{Break, Class, Fence, Full, Hold, Key, Layout, Merge, Order, Sequence, What, sim};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const MASKS: [u32; 4] = [5, 8, 12, 16];
 
@@ -230,4 +231,65 @@ fn a_dense_ledger_counts_what_no_lost_record_tells() {
     let ledger = merge.ledger();
     assert_eq!((ledger.missing, ledger.total().lost, ledger.unexplained), (41, 41, 0), "{ledger}");
     assert!(ledger.is_balanced(), "{ledger}");
+}
+
+/// What is written and lost while a look goes on, behind a head that it has loaded: the kernel's count, asked when it is done, has
+/// these losses, and the next look finds records from before them.
+fn lost_during_a_look(hold: Hold, lost: u64, further: u64) {
+    let kernel = sim::Kernel::with(&[0], 1 << 20, Layout::new(4 | 1024, true, 0));
+    let writer = kernel.clone();
+    let done = AtomicBool::new(false);
+    let emit = |kernel: &sim::Kernel, numbers: std::ops::Range<u64>| {
+        numbers.for_each(|n| assert!(kernel.emit(0, 100 + n, &n.to_ne_bytes())));
+    };
+    let sequence = Sequence::with(8, move |record| {
+        let number = record.payload()?.u64(0)?;
+        if number == 9 && !done.swap(true, Ordering::Relaxed) {
+            emit(&writer, 10..20);
+            writer.lose(0, lost);
+            emit(&writer, 20 + lost..20 + lost + further);
+        }
+        Some(number)
+    });
+    let order = Order::new().key(Key::Sequence(sequence)).hold(hold.clone()).when_full(Full::Hold);
+    let mut merge = Merge::new(kernel.rings(), order).unwrap();
+    let mut largest = None;
+    let mut read = || {
+        merge.look(0);
+        if merge.begin_fence() {
+            merge.end_fence();
+            merge.look(0);
+        }
+        for event in merge.batch() {
+            let Some(number) = event.record().and_then(|record| record.payload()?.u64(0)) else { continue };
+            let is_wrong = event.class() == Class::Proven && Some(number) <= largest;
+            assert!(!is_wrong, "{hold}, {lost} lost: {number} is called proven behind {largest:?}");
+            largest = largest.max(Some(number));
+        }
+    };
+    emit(&kernel, 0..10);
+    (0..4).for_each(|_| read());
+    if further == 0 {
+        // Each time less than can be told apart; together more.
+        kernel.lose(0, 100);
+        (0..2).for_each(|_| read());
+        emit(&kernel, 20 + lost + 100..20 + lost + 120);
+    } else {
+        emit(&kernel, 20 + lost + further..60 + lost + further);
+    }
+    (0..4).for_each(|_| read());
+    let ledger = merge.ledger();
+    assert!(ledger.ambiguous > 0 && !ledger.is_balanced(), "{hold}, {lost} lost: {ledger}");
+}
+
+#[test]
+fn losses_during_a_look_are_not_passed_with_it() {
+    for lost in [100, 150, 200, 220, 240, 256] {
+        for hold in [Hold::FENCE, Hold::Dense { first: Some(0), fence: Fence::Auto }] {
+            if lost > 112 {
+                lost_during_a_look(hold.clone(), lost, 20);
+            }
+            lost_during_a_look(hold, lost, 0);
+        }
+    }
 }

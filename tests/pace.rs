@@ -89,12 +89,12 @@ fn a_ring_that_fills_up_does_not_wait_for_the_tick() {
     let order = Order::new().hold(Hold::Fence(fence)).latency(Duration::from_secs(3600));
     let mut reader = Reader::new(kernel.rings(), order).unwrap();
     for round in 1..=20 {
-        // More than a quarter of the ring, less than the mark.
-        for n in 0..12 {
-            assert!(kernel.emit(1, 12 * round + n, &[0; 100]));
+        // More than half of the ring, less than the mark.
+        for n in 0..20 {
+            assert!(kernel.emit(1, 20 * round + n, &[0; 100]));
         }
-        for n in 0..12 {
-            assert_eq!(next(&mut reader), (Some(12 * round + n), Class::Proven));
+        for n in 0..20 {
+            assert_eq!(next(&mut reader), (Some(20 * round + n), Class::Proven));
         }
         assert_eq!(fences.load(Ordering::SeqCst), round);
     }
@@ -247,5 +247,33 @@ fn latency_is_the_longest_tick() {
             longest = longest.max(reader.time_to_next_look());
             assert!(longest <= latency, "{longest:?}");
         }
+    }
+}
+
+/// Nor do the events that a fence causes make it begin the next, if the rings are small.
+#[test]
+fn a_small_ring_does_not_feed_itself() {
+    let layout = bindings::PERF_SAMPLE_TIME | bindings::PERF_SAMPLE_RAW;
+    for bytes in [4096, 8192, 65536] {
+        let kernel = sim::Kernel::with(&[0], bytes, Layout::new(layout.into(), true, 0));
+        let (writer, time) = (kernel.clone(), AtomicU64::new(2));
+        let (fence, fences) = counted();
+        let fence = Fence::custom(move || {
+            let Fence::Custom(counted) = &fence else { unreachable!() };
+            counted()?;
+            for _ in 0..20 {
+                writer.emit(0, time.fetch_add(1, Ordering::Relaxed), &[0; 76]);
+            }
+            Ok(())
+        });
+        let begin = Instant::now();
+        let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::Fence(fence))).unwrap();
+        kernel.emit(0, 1, &[0; 76]);
+        while begin.elapsed() < Duration::from_secs(1) {
+            drop(reader.next_timeout(Duration::from_millis(100)).unwrap());
+        }
+        let allowed = allowed(begin, Reader::TICK, 0, WORTH_A_FENCE);
+        let fences = fences.load(Ordering::SeqCst);
+        assert!(fences <= allowed, "{bytes} bytes: {fences} fences, allowed are {allowed}");
     }
 }

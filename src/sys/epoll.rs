@@ -42,7 +42,15 @@ fn wait_nanos(epoll: BorrowedFd<'_>, events: &mut [epoll_event], timeout: Option
     let no_mask = std::ptr::null::<libc::sigset_t>();
     // SAFETY: `events` has `room` entries to write to; time and mask are null or live until the call returns.
     let answer = unsafe {
-        libc::syscall(libc::SYS_epoll_pwait2, epoll.as_raw_fd(), events.as_mut_ptr(), room(events), spec, no_mask, 0)
+        libc::syscall(
+            libc::SYS_epoll_pwait2,
+            epoll.as_raw_fd(),
+            events.as_mut_ptr(),
+            room(events),
+            spec,
+            no_mask,
+            0usize,
+        )
     };
     super::check(answer).map(|ready| ready as usize)
 }
