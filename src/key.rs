@@ -282,27 +282,30 @@ pub(crate) struct Plain {
     /// Where their key lies, and where the length of their raw data.
     key: usize,
     raw: usize,
-    /// Bytes of raw data that they must have.
+    /// Bytes of raw data that they must have, and bytes of the smallest such record.
     least: u32,
+    smallest: usize,
     /// The largest key that nothing else need be asked about.
     most: u64,
 }
 
 impl Plain {
     fn new(key: usize, raw: usize, least: u32, most: u64) -> Self {
-        Self { key, raw, least, most }
+        Self { key, raw, least, smallest: (key + 8).max(raw + 4), most }
     }
 
     /// The record at the begin of some bytes, checked, if it is one of these; and its key.
     #[inline(always)]
     pub(crate) fn read(&self, bytes: &[u8]) -> Option<(Header, u64)> {
         let header = Header::first(bytes)?;
-        let record = &bytes[..usize::from(header.size())];
-        let key = u64::from_ne_bytes(*record.get(self.key..)?.first_chunk()?);
-        let raw = u32::from_ne_bytes(*record.get(self.raw..)?.first_chunk()?);
-        let room = record.len() - self.raw - 4;
-        let is_plain = header.kind() == Kind::SAMPLE.0 && raw as usize <= room && raw >= self.least && key <= self.most;
-        is_plain.then_some((header, key))
+        let size = usize::from(header.size());
+        if header.kind() != Kind::SAMPLE.0 || size < self.smallest {
+            return None;
+        }
+        let key = u64::from_ne_bytes(*bytes.get(self.key..)?.first_chunk()?);
+        let raw = u32::from_ne_bytes(*bytes.get(self.raw..)?.first_chunk()?);
+        let fits = raw as usize <= size - self.raw - 4;
+        (fits && raw >= self.least && key <= self.most).then_some((header, key))
     }
 }
 

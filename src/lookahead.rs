@@ -16,7 +16,7 @@ use crate::numbers::{Numbers, Said};
 use crate::record::{Kind, Origin, Record};
 use crate::ring::{Bytes, Fault, Header, Ring};
 use crate::rings::{Lane, Losses};
-use crate::run::{self, BLOCK, Pool, Run, Slot};
+use crate::run::{self, BLOCK, Pool, Run, SLOTS, Slot};
 use crate::steps::step;
 
 use binary_heap_plus::{BinaryHeap, MinComparator};
@@ -77,6 +77,12 @@ impl Entry {
     #[inline]
     pub(crate) fn len(&self) -> u64 {
         self.header.len()
+    }
+
+    /// The same of a record.
+    #[inline(always)]
+    pub(crate) fn record_len(&self) -> u64 {
+        self.header.size().into()
     }
 
     /// The record that it stands for.
@@ -210,8 +216,10 @@ pub(crate) struct Lookahead {
     publish_at: u64,
     /// How many records can be indexed before the lists need more memory.
     room: usize,
-    /// Entries that are not yielded.
-    held: usize,
+    /// Entries that were not taken one by one.
+    entries: usize,
+    /// Of these, records of the plainest kind that are yielded.
+    plain: usize,
     /// The head could not be right: nothing more is indexed until all is yielded.
     lost_head: bool,
     /// What was told of beyond LOST records, because the kernel counts it.
@@ -228,11 +236,12 @@ pub(crate) struct Lookahead {
     looked_tail: u64,
     /// The numbers in its records, if they have any.
     pub(crate) numbers: Option<Numbers>,
-    /// Bytes yielded, and before them those that are not ours.
-    taken: u64,
+    /// Bytes of entries that are yielded, and whose slots are still to be skipped.
+    ahead: u64,
     /// Bytes of the longest record that was seen of late.
     longest: u64,
-    pub(crate) counts: Counts,
+    /// But for records of the plainest kind.
+    counts: Counts,
     /// Class and lateness of the record with a key that was yielded last, which those without one behind it share.
     pub(crate) yielded: (Class, u64),
 }
@@ -253,7 +262,8 @@ impl Lookahead {
             cursor: tail,
             publish_at: tail,
             room: 0,
-            held: 0,
+            entries: 0,
+            plain: 0,
             lost_head: false,
             foretold: 0,
             trailing: None,
@@ -262,7 +272,7 @@ impl Lookahead {
             marked: tail,
             looked_tail: tail,
             numbers,
-            taken: tail,
+            ahead: 0,
             longest: 0,
             counts: Counts::default(),
             yielded: (Class::Assumed, 0),
@@ -326,10 +336,21 @@ impl Lookahead {
         self.run.front().map(|slot| Entry { key: slot.key, position: self.tail, header: slot.header })
     }
 
+    /// What became of the ring's records so far.
+    pub(crate) fn counts(&self) -> Counts {
+        Counts { records: self.counts.records + self.plain as u64, ..self.counts }
+    }
+
+    /// The same, to be counted on.
+    #[inline]
+    pub(crate) fn counts_mut(&mut self) -> &mut Counts {
+        &mut self.counts
+    }
+
     /// How many entries are held.
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.held
+        self.entries - self.plain
     }
 
     /// Whether so much was yielded since the tail was published that the kernel should know.
@@ -355,7 +376,7 @@ impl Lookahead {
 
     /// Bytes that were seen and are not yielded.
     pub(crate) fn unread(&self) -> u64 {
-        self.cursor - self.taken
+        self.cursor - self.tail - self.ahead
     }
 
     /// Bytes of the longest record that was seen of late.
@@ -389,11 +410,20 @@ impl Lookahead {
     /// Takes the first slot, of a record of the plainest kind, as yielded. The tail follows.
     #[inline(always)]
     pub(crate) fn take_plain(&mut self, entry: &Entry, pool: &mut Pool) {
-        let len = u64::from(entry.header.size());
-        self.held -= 1;
-        self.taken += len;
-        self.tail += len;
+        self.plain += 1;
+        self.tail += entry.record_len();
         self.run.pop(pool);
+        if self.run.front().is_some_and(|next| next.header.tag() == SKIPPED) {
+            self.skip(pool);
+        }
+    }
+
+    /// Takes so many slots of the first block, which are such records and end at a position.
+    #[inline]
+    fn take_stretch(&mut self, records: usize, end: u64, pool: &mut Pool) {
+        self.plain += records;
+        self.tail = end;
+        self.run.advance(records, pool);
         if self.run.front().is_some_and(|next| next.header.tag() == SKIPPED) {
             self.skip(pool);
         }
@@ -408,6 +438,7 @@ impl Lookahead {
             step();
             self.run.pop(pool);
             self.tail += header.len();
+            self.ahead -= header.len();
         }
     }
 
@@ -420,12 +451,17 @@ impl Lookahead {
                 self.tail += entry.len();
                 self.skip(pool);
             }
-            Place::Displaced => drop(self.displaced.pop_front()),
-            Place::Rest => drop(self.rest.pop()),
+            Place::Displaced => {
+                self.displaced.pop_front();
+                self.ahead += entry.len();
+            }
+            Place::Rest => {
+                self.rest.pop();
+                self.ahead += entry.len();
+            }
             Place::Trailing => self.trailing = None,
         }
-        self.held -= 1;
-        self.taken += entry.len();
+        self.entries -= 1;
         if entry.is_noted() && place != Place::Trailing {
             self.forget(entry.position);
         }
@@ -461,12 +497,14 @@ impl Lookahead {
         losses.looked();
         let tail = std::mem::replace(&mut self.looked_tail, ring.tail());
         if self.lost_head {
-            if self.held > 0 {
+            if self.len() > 0 {
                 return true;
             }
             ring.take_up();
             self.lost_head = false;
         }
+        // The same memory again, while the caches have it.
+        self.run.rewind();
         // One that was long is forgotten by and by.
         self.longest -= self.longest / FORGOTTEN;
         let head = ring.look();
@@ -550,29 +588,29 @@ impl Lookahead {
         let room = self.plain_room();
         let Self { run, displaced, rest, .. } = self;
         let (mut back, mut longest, mut repaired) = (if run.is_empty() { 0 } else { self.back }, self.longest, 0);
-        let block = run.last(pool);
-        let (mut at, mut last, held) = (0, 0, block.len());
-        while block.len() - held < room
-            && let Some((header, key)) = plain.read(&bytes[at..])
-        {
-            let mut slot = Slot { key, header };
+        let (mut at, mut last, mut new) = (0, 0, 0);
+        for slot in run.spare(pool).iter_mut().take(room) {
+            let Some((header, key)) = plain.read(&bytes[at..]) else { break };
+            *slot = Slot { key, header };
             if key < back {
                 let entry = Entry { key, position: self.cursor + at as u64, header };
                 displace(displaced, rest, entry);
-                slot = Slot { key: back, header: header.tagged(SKIPPED) };
+                *slot = Slot { key: back, header: header.tagged(SKIPPED) };
                 repaired += 1;
+            } else {
+                back = key;
             }
-            block.push(slot);
-            (back, last) = (slot.key, key);
+            last = key;
+            new += 1;
             longest = longest.max(header.size().into());
             at += usize::from(header.size());
         }
-        let new = block.len() - held;
+        run.filled(new);
         if new == 0 {
             return false;
         }
         self.room = self.room.saturating_sub(new);
-        self.held += new;
+        self.entries += new;
         self.counts.indexed += new as u64;
         self.counts.repaired += repaired;
         (self.back, self.longest) = (back, longest);
@@ -586,7 +624,9 @@ impl Lookahead {
     /// How many records of the plainest kind can be indexed before there is need for memory.
     fn plain_room(&self) -> usize {
         let beside = (self.displaced.capacity() - self.displaced.len()).min(self.rest.capacity() - self.rest.len());
-        self.run.free().min(beside)
+        // A block that is not there yet was seen to with the room.
+        let run = if self.run.free() == 0 { SLOTS } else { self.run.free() };
+        run.min(beside)
     }
 
     /// Sees to memory for more entries. False if that would be more than there may be, unless nothing is held.
@@ -600,7 +640,7 @@ impl Lookahead {
             + if new_run { BLOCK } else { 0 };
         if self.memory() + growing + pool.memory() > most {
             pool.clear();
-            if self.held > 0 && self.memory() + growing > most {
+            if self.len() > 0 && self.memory() + growing > most {
                 return false;
             }
         }
@@ -690,7 +730,7 @@ impl Lookahead {
     fn untold(&mut self, count: u64) -> u64 {
         // What waits to be told of is told now.
         if let Some((_, waiting, _)) = self.trailing.take() {
-            self.held -= 1;
+            self.entries -= 1;
             self.foretold -= waiting;
         }
         let covered = count.min(self.foretold);
@@ -714,7 +754,7 @@ impl Lookahead {
         let (key, tag) = self.before.map_or((0, NEVER), |key| (key, BEFORE));
         let header = Header::of_stretch(0).tagged(tag | NOTED);
         self.trailing = Some((Entry { key, position: self.cursor, header }, new, self.before));
-        self.held += 1;
+        self.entries += 1;
     }
 
     /// What events have told of beyond LOST records, or will.
@@ -724,7 +764,7 @@ impl Lookahead {
 
     /// Records that are held.
     pub(crate) fn records(&self) -> u64 {
-        self.counts.indexed - self.counts.records
+        self.counts.indexed - self.counts().records
     }
 
     /// The largest key among what lies before a position. Takes as long as there is.
@@ -773,13 +813,63 @@ impl Lookahead {
             }
         };
         let header = header.tagged(tag);
-        self.held += 1;
+        self.entries += 1;
         if !self.run.is_empty() && key < self.back {
             displace(&mut self.displaced, &mut self.rest, Entry { key, position, header });
             return self.run.push(Slot { key: self.back, header: header.tagged(SKIPPED) }, pool);
         }
         self.back = key;
         self.run.push(Slot { key, header }, pool);
+    }
+}
+
+/// Records of the plainest kind at the begin of a run. They are taken when this is dropped.
+pub(crate) struct Stretch<'a> {
+    lookahead: &'a mut Lookahead,
+    pool: &'a mut Pool,
+    /// The largest key yielded.
+    last: &'a mut u64,
+    until: u64,
+    /// How many were handed out, and where they end.
+    taken: usize,
+    position: u64,
+}
+
+impl<'a> Stretch<'a> {
+    #[inline(always)]
+    pub(crate) fn new(lookahead: &'a mut Lookahead, until: u64, pool: &'a mut Pool, last: &'a mut u64) -> Self {
+        let position = lookahead.tail;
+        Self { lookahead, pool, last, until, taken: 0, position }
+    }
+
+    /// The next, if its key is less than `until`. Ends with a block of the run.
+    #[inline(always)]
+    pub(crate) fn next(&mut self) -> Option<Entry> {
+        let slot = self.lookahead.run.first().get(self.taken)?;
+        if slot.key >= self.until || slot.header.tag() != OWN {
+            return None;
+        }
+        let entry = Entry { key: slot.key, position: self.position, header: slot.header };
+        self.taken += 1;
+        self.position += entry.record_len();
+        *self.last = entry.key;
+        Some(entry)
+    }
+
+    /// Takes those that were handed out. Says whether the kernel should know.
+    #[inline(always)]
+    pub(crate) fn end(self) -> bool {
+        let tail = self.position;
+        let publish_at = self.lookahead.publish_at;
+        drop(self);
+        tail >= publish_at
+    }
+}
+
+impl Drop for Stretch<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.lookahead.take_stretch(self.taken, self.position, self.pool);
     }
 }
 

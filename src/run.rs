@@ -11,7 +11,7 @@ pub(crate) struct Slot {
 }
 
 /// Slots of a block.
-const SLOTS: usize = 128;
+pub(crate) const SLOTS: usize = 128;
 
 /// Bytes of a block.
 pub(crate) const BLOCK: usize = SLOTS * size_of::<Slot>();
@@ -25,8 +25,11 @@ pub(crate) const FIXED: usize = BLOCK + BLOCKS * size_of::<Block>();
 /// How many looks pass between two times at which spare blocks are given back.
 const WINDOW: u32 = 32;
 
-/// INVARIANT: its capacity is `SLOTS`.
-pub(crate) type Block = Vec<Slot>;
+type Block = Box<[Slot; SLOTS]>;
+
+fn block() -> Block {
+    Box::new([Slot { key: 0, header: Header::NONE }; SLOTS])
+}
 
 /// The blocks of all rings that are not in use.
 #[derive(Debug, Default)]
@@ -42,11 +45,10 @@ impl Pool {
     fn take(&mut self) -> Block {
         self.in_use += 1;
         self.peak = self.peak.max(self.in_use);
-        self.spare.pop().unwrap_or_else(|| Vec::with_capacity(SLOTS))
+        self.spare.pop().unwrap_or_else(block)
     }
 
-    fn give(&mut self, mut block: Block) {
-        block.clear();
+    fn give(&mut self, block: Block) {
         self.in_use -= 1;
         self.spare.push(block);
     }
@@ -78,28 +80,31 @@ impl Pool {
 /// The queue.
 #[derive(Debug)]
 pub(crate) struct Run {
-    /// The oldest slots, of which so many are taken. INVARIANT: not all, if there are more in `blocks`.
+    /// The oldest slots: those from `taken` on, and before `first_end`.
     first: Block,
     taken: usize,
-    /// What is behind. INVARIANT: each but the last is full, and so is `first` if there are any; none is empty.
+    first_end: usize,
+    /// What is behind, the last of them filled up to `end`. INVARIANT: if there are any, `first_end` is `SLOTS`, `taken` is less,
+    /// all but the last are full.
     blocks: VecDeque<Block>,
+    end: usize,
 }
 
 impl Run {
     pub(crate) fn new() -> Self {
-        Self { first: Vec::with_capacity(SLOTS), taken: 0, blocks: VecDeque::with_capacity(BLOCKS) }
+        Self { first: block(), taken: 0, first_end: 0, blocks: VecDeque::with_capacity(BLOCKS), end: 0 }
     }
 
     /// Whether there are no slots.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.taken == self.first.len()
+        self.taken == self.first_end
     }
 
     /// How many slots can be pushed before another block is needed.
     #[inline]
     pub(crate) fn free(&self) -> usize {
-        SLOTS - self.blocks.back().unwrap_or(&self.first).len()
+        SLOTS - if self.blocks.is_empty() { self.first_end } else { self.end }
     }
 
     /// Bytes that the queue takes.
@@ -115,61 +120,83 @@ impl Run {
     /// Begins its block anew, if there are no slots.
     pub(crate) fn rewind(&mut self) {
         if self.is_empty() {
-            self.first.clear();
-            self.taken = 0;
+            (self.taken, self.first_end) = (0, 0);
         }
     }
 
-    /// The block that slots are pushed to, which has room for one at least.
+    /// Where the next slots go: at least one. Say how many were filled with [`Run::filled`].
     #[inline]
-    pub(crate) fn last(&mut self, pool: &mut Pool) -> &mut Block {
+    pub(crate) fn spare(&mut self, pool: &mut Pool) -> &mut [Slot] {
         if self.free() == 0 {
-            self.grow(pool);
+            self.blocks.push_back(pool.take());
+            self.end = 0;
         }
         match self.blocks.back_mut() {
-            Some(last) => last,
-            None => &mut self.first,
+            Some(last) => &mut last[self.end..],
+            None => &mut self.first[self.first_end..],
         }
     }
 
-    #[cold]
-    fn grow(&mut self, pool: &mut Pool) {
-        self.blocks.push_back(pool.take());
+    /// So many of the spare slots are filled.
+    #[inline]
+    pub(crate) fn filled(&mut self, slots: usize) {
+        if self.blocks.is_empty() {
+            self.first_end += slots;
+        } else {
+            self.end += slots;
+        }
     }
 
     #[inline]
     pub(crate) fn push(&mut self, slot: Slot, pool: &mut Pool) {
-        self.last(pool).push(slot);
+        self.spare(pool)[0] = slot;
+        self.filled(1);
     }
 
     /// The oldest slot.
     #[inline(always)]
     pub(crate) fn front(&self) -> Option<&Slot> {
-        self.first.get(self.taken)
+        self.first().first()
+    }
+
+    /// The slots of the oldest block.
+    #[inline(always)]
+    pub(crate) fn first(&self) -> &[Slot] {
+        self.first.get(self.taken..self.first_end).unwrap_or_default()
     }
 
     /// Takes the oldest slot.
     #[inline(always)]
     pub(crate) fn pop(&mut self, pool: &mut Pool) {
-        self.taken += usize::from(self.taken < self.first.len());
+        self.advance(1, pool);
+    }
+
+    /// Takes so many slots of the oldest block.
+    #[inline(always)]
+    pub(crate) fn advance(&mut self, slots: usize, pool: &mut Pool) {
+        self.taken = self.first_end.min(self.taken + slots);
         if self.taken == SLOTS {
             self.next_block(pool);
         }
     }
 
     #[cold]
+    #[inline(never)]
     fn next_block(&mut self, pool: &mut Pool) {
         self.taken = 0;
-        match self.blocks.pop_front() {
-            Some(block) => pool.give(std::mem::replace(&mut self.first, block)),
-            None => self.first.clear(),
+        self.first_end = 0;
+        if let Some(block) = self.blocks.pop_front() {
+            pool.give(std::mem::replace(&mut self.first, block));
+            self.first_end = if self.blocks.is_empty() { self.end } else { SLOTS };
         }
     }
 
     /// The slots in pieces, oldest first; none is empty.
     fn pieces(&self) -> impl DoubleEndedIterator<Item = &[Slot]> {
-        let first = &self.first[self.taken..];
-        Some(first).filter(|first| !first.is_empty()).into_iter().chain(self.blocks.iter().map(Vec::as_slice))
+        let first = Some(self.first()).filter(|first| !first.is_empty());
+        let last = self.blocks.len().wrapping_sub(1);
+        let end = move |at| if at == last { self.end } else { SLOTS };
+        first.into_iter().chain(self.blocks.iter().enumerate().map(move |(at, block)| &block[..end(at)]))
     }
 
     /// The slots, oldest first.

@@ -6,13 +6,14 @@ use crate::event::{Damage, Event, Gap, Irregular, Lost, OwnedEvent, Unproven, Wh
 use crate::fronts::{Front, Fronts};
 use crate::hold::{Class, Frontier};
 use crate::key::Keys;
-use crate::lookahead::{Entry, Keyed, Lookahead, Note};
+use crate::lookahead::{Entry, Keyed, Lookahead, Note, Stretch};
 use crate::numbers::Missing;
 use crate::record::Record;
 use crate::rings::Lane;
 use crate::run::Pool;
 use crate::stats::Stats;
 use std::collections::VecDeque;
+use std::ops::ControlFlow;
 
 /// All that changes while events are yielded. Kept apart from the rings, which the yielded events borrow.
 pub(crate) struct Stream {
@@ -192,9 +193,12 @@ impl Stream {
         }
         if self.picked.notice.is_none() && late_by == 0 && self.keys.are_sure() {
             // Nothing is picked that is not in the run, nothing that is let out early, nothing that another ring comes before.
-            let lookahead = &self.lookaheads[rank as usize];
+            let lookahead = &mut self.lookaheads[rank as usize];
             let until = self.frontier.until().min(self.fronts.until()).min(lookahead.beside());
-            self.until = if lookahead.plain_before(until).is_some() { until } else { 0 };
+            if lookahead.plain_before(until).is_some() {
+                (self.until, self.early) = (until, false);
+                lookahead.yielded = (class, 0);
+            }
         }
         true
     }
@@ -313,11 +317,11 @@ impl Stream {
     #[inline(always)]
     pub(crate) fn record<'a>(&self, lanes: &'a [Lane]) -> Option<Record<'a>> {
         let Pick { entry, rank, notice, .. } = &self.picked;
-        if notice.is_some() || (!entry.is_plain() && !self.is_record()) {
+        if self.until == 0 && (notice.is_some() || (!entry.is_plain() && !self.is_record())) {
             return None;
         }
         let lane = &lanes[*rank as usize];
-        Some(entry.record(lane.bytes(entry.position, entry.len()), &lane.origin))
+        Some(entry.record(lane.bytes(entry.position, entry.record_len()), &lane.origin))
     }
 
     /// Whether what was picked, or the notice before, is of a record.
@@ -331,7 +335,7 @@ impl Stream {
     #[inline(always)]
     pub(crate) fn key(&self) -> Option<u64> {
         let Pick { entry, notice, .. } = &self.picked;
-        let has = notice.is_none() && entry.keyed() == Keyed::Own;
+        let has = self.until > 0 || (notice.is_none() && entry.keyed() == Keyed::Own);
         has.then(|| self.keys.written(entry.key))
     }
 
@@ -395,7 +399,7 @@ impl Stream {
             }
             Notice::OwnBreak { how, expected, found } => What::Irregular(Irregular { cpu, how, expected, found }),
             Notice::Gap { first, last } => {
-                let any = self.lookaheads.iter().any(|lookahead| lookahead.counts.records > 0);
+                let any = self.lookaheads.iter().any(|lookahead| lookahead.counts().records > 0);
                 let after = any.then(|| written(self.last));
                 let count = (last - first).saturating_add(1);
                 What::Gap(Gap { cpu: None, first: written(first), last: written(last), count, after, until: own() })
@@ -406,17 +410,49 @@ impl Stream {
         }
     }
 
+    /// Hands what comes next to a function, as taken: one event, or several records in a row. Gives whether there was anything, and
+    /// what the function broke off with.
+    #[inline(always)]
+    pub(crate) fn hand_out<'a, B>(
+        &mut self,
+        lanes: &'a [Lane],
+        mut each: impl FnMut(Event<'a>) -> ControlFlow<B>,
+    ) -> ControlFlow<Option<B>> {
+        if !self.pick_in(lanes) {
+            return ControlFlow::Break(None);
+        }
+        if self.until == 0 {
+            let event = self.event(lanes);
+            self.commit_anew();
+            return each(event).map_break(Some);
+        }
+        let Self { keys, lookaheads, pool, picked: Pick { rank, class, .. }, last, due, until, .. } = self;
+        let lane = &lanes[*rank as usize];
+        let mut stretch = Stretch::new(&mut lookaheads[*rank as usize], *until, pool, last);
+        let mut handed = ControlFlow::Continue(());
+        while let Some(entry) = stretch.next() {
+            let record = entry.record(lane.bytes(entry.position, entry.record_len()), &lane.origin);
+            let (key, what) = (Some(keys.written(entry.key)), What::Record(record));
+            handed = each(Event { key, class: *class, late_by: 0, what }).map_break(Some);
+            if handed.is_break() {
+                break;
+            }
+        }
+        if stretch.end() && !matches!(due, Due::Everybody) {
+            *due = Due::Ring(*rank);
+        }
+        handed
+    }
+
     /// Takes what was picked.
     #[inline(always)]
     pub(crate) fn commit(&mut self) {
         if self.until == 0 {
             return self.commit_anew();
         }
-        let Pick { entry, rank, class, .. } = &self.picked;
+        let Pick { entry, rank, .. } = &self.picked;
         let lookahead = &mut self.lookaheads[*rank as usize];
-        lookahead.counts.records += 1;
-        lookahead.yielded = (*class, 0);
-        (self.last, self.early) = (entry.key, false);
+        self.last = entry.key;
         lookahead.take_plain(entry, &mut self.pool);
         if lookahead.unpublished() && !matches!(self.due, Due::Everybody) {
             self.due = Due::Ring(*rank);
@@ -432,8 +468,8 @@ impl Stream {
         }
         let early = self.is_early();
         let lookahead = &mut self.lookaheads[rank as usize];
-        lookahead.counts.records += 1;
-        lookahead.counts.early += u64::from(early);
+        lookahead.counts_mut().records += 1;
+        lookahead.counts_mut().early += u64::from(early);
         lookahead.yielded = (class, late_by);
         self.last = self.last.max(entry.key);
         if class == Class::Late {
@@ -456,11 +492,13 @@ impl Stream {
         let early = self.is_early();
         let lookahead = &mut self.lookaheads[rank as usize];
         match lookahead.note(&entry) {
-            Some(Note::Lost { count, .. }) => lookahead.counts.lost = lookahead.counts.lost.saturating_add(count),
-            Some(Note::Fault(_)) => lookahead.counts.damaged += 1,
+            Some(Note::Lost { count, .. }) => {
+                lookahead.counts_mut().lost = lookahead.counts().lost.saturating_add(count)
+            }
+            Some(Note::Fault(_)) => lookahead.counts_mut().damaged += 1,
             Some(Note::Hole | Note::Break { .. } | Note::Told) | None => {
-                lookahead.counts.records += 1;
-                lookahead.counts.early += u64::from(early);
+                lookahead.counts_mut().records += 1;
+                lookahead.counts_mut().early += u64::from(early);
                 if keyed == Keyed::Own {
                     lookahead.yielded = (class, late_by);
                     self.last = self.last.max(entry.key);
@@ -531,7 +569,7 @@ impl Stream {
 
     #[cold]
     fn count_late(&mut self) {
-        let counts = &mut self.lookaheads[self.picked.rank as usize].counts;
+        let counts = self.lookaheads[self.picked.rank as usize].counts_mut();
         counts.late += 1;
         counts.max_late = counts.max_late.max(self.picked.late_by);
     }
