@@ -4,6 +4,7 @@ use crate::error::Error;
 use crate::hold::Fence;
 use crate::sys::fork::ForkWord;
 use crate::sys::grace::Grace;
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
@@ -208,9 +209,12 @@ impl Fences {
     /// Sleeps until a fence ends, or for a little while.
     fn sleep(&self) {
         let mut poll = [PollFd::new(self.shared.wake.as_fd(), PollFlags::POLLIN)];
-        // A wake that was not for this fence, a signal, a failure: whoever calls looks again.
-        if matches!(nix::poll::poll(&mut poll, PollTimeout::from(10u8)), Ok(1..)) {
-            let _ = self.shared.wake.read();
+        // A wake that was not for this fence, or a signal: whoever calls looks again.
+        match nix::poll::poll(&mut poll, PollTimeout::from(10u8)) {
+            Ok(0) | Err(Errno::EINTR) => {}
+            Ok(_) => drop(self.shared.wake.read()),
+            // Nothing wakes us then.
+            Err(_) => thread::sleep(Duration::from_millis(10)),
         }
     }
 

@@ -11,6 +11,7 @@ pub mod load;
 pub mod privilege;
 pub mod probe;
 mod skip;
+pub mod supervised;
 pub mod threads;
 pub mod tracefs;
 
