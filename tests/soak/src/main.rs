@@ -159,10 +159,10 @@ fn read(seed: u64, first: u64, rounds: u64, time: Duration, quiet: bool, process
 fn disturb(seed: u64, time: Duration, no_clock: bool, chosen: bool) -> Result<bool, Box<dyn Error>> {
     println!("seed {seed}, {time:?}");
     end_quietly()?;
-    let chosen = chosen.then(|| format!("--seed={seed}"));
+    let chosen = chosen.then(|| ["--seed".to_owned(), seed.to_string()]);
     let mut reader = Command::new(std::env::current_exe()?)
         .args(std::env::args_os().skip(1))
-        .args(chosen)
+        .args(chosen.into_iter().flatten())
         .args(["--writers", &std::process::id().to_string()])
         .stdout(Stdio::piped())
         .spawn()?;
