@@ -59,14 +59,14 @@ impl Merge {
                 yielded: counts.records,
                 early: counts.early,
                 late: counts.late,
-                held: lookahead.records(),
+                held: lookahead.records().saturating_add(lane.records_from(lookahead.cursor())),
                 lost,
                 untold: lost.saturating_sub(counts.lost),
                 exact: total.is_some(),
                 damaged: counts.damaged,
                 missing,
-                // What was dropped behind the last number leaves no hole yet.
-                unexplained: missing.saturating_sub(told),
+                // What was dropped last may have been drawn before what was written last: by a writer that was interrupted.
+                unexplained: missing.saturating_sub(lost),
                 ambiguous: numbers.map_or(0, |numbers| numbers.counts.ambiguous),
                 ..Account::new(Some(lane.origin.cpu))
             });

@@ -195,3 +195,24 @@ fn late_numbers_inside_a_gap_take_no_memory() {
     let numbers = merge.ring_stats().next().unwrap().numbers.unwrap();
     assert!(numbers.found >= 16 && numbers.seen + numbers.duplicates == 199_902, "{numbers:?}");
 }
+
+/// A ledger is of everything, also of what a look has left in the rings for want of memory.
+#[test]
+fn a_ledger_counts_what_there_was_no_memory_to_look_at() {
+    let kernel = sim::Kernel::with(&[0, 1], 1 << 20, Layout::new(4 | 1024, true, 0));
+    let order = Order::new().when_full(Full::Copy { most: 16 << 10 });
+    let mut merge = Merge::new(kernel.rings(), order).unwrap();
+    for time in 1..=5_000 {
+        assert!(kernel.emit((time % 2) as u32, time, b"record"));
+    }
+    merge.look(0);
+    let total = merge.ledger().total();
+    assert!(merge.held() < 5_000, "{} were looked at", merge.held());
+    assert_eq!((total.yielded, total.held, total.lost, total.written()), (0, 5_000, 0, 5_000));
+    let mut yielded = 0;
+    while let Some(event) = merge.next() {
+        yielded += u64::from(event.event().record().is_some());
+    }
+    let total = merge.ledger().total();
+    assert_eq!((total.yielded, total.written()), (yielded, 5_000));
+}
