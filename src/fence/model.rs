@@ -128,13 +128,13 @@ impl Reading {
     }
 }
 
-/// A fence is under way when the second CPU arrives, before one of two looks, or behind them, whatever the writers are at.
+/// A fence is under way when the second CPU arrives, before one of two looks, whatever the writers are at.
 ///
 /// Dies (seen once each) when a fence that is under way counts as one that has ended, and when it proves what was seen when it
 /// ended.
 #[test]
 fn a_cpu_that_arrives_beside_a_look_breaks_no_order() {
-    for arrives in 0..3 {
+    for arrives in 0..2 {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(2);
         model.check(move || {
@@ -174,9 +174,6 @@ fn a_cpu_that_arrives_beside_a_look_breaks_no_order() {
                 reading.look();
             }
             writers.into_iter().for_each(|writer| writer.join().unwrap());
-            if arrives == 2 {
-                reading.arrive();
-            }
             reading.look();
             while reading.fences.is_under_way() {
                 reading.fences.shared.wake.sleep(0);

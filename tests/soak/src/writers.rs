@@ -104,11 +104,5 @@ fn program(
     asm.when(R0, -libc::ENOSPC, |asm| asm.fetch_add(R7, 16, R1));
     asm.unless(R0, 0, |asm| asm.unless(R0, -libc::ENOSPC, |asm| asm.fetch_add(R7, 24, R1)));
     asm.mov_i(R0, 0).exit();
-    loop {
-        match bpf::Program::load(kind, &asm) {
-            // A signal came while it was verified, as when this process is stopped: `bpf_check`, `kernel/bpf/verifier.c`.
-            Err(errno) if errno.kind() == io::ErrorKind::WouldBlock => {}
-            loaded => return loaded,
-        }
-    }
+    bpf::Program::load(kind, &asm)
 }
