@@ -486,6 +486,8 @@ impl Lookahead {
         pool: &mut Pool,
         most: usize,
     ) -> bool {
+        // Others may have taken since what there was room for at the last look.
+        self.room = 0;
         while self.cursor < ring.head() {
             // A LOST record and the record it was written with belong together.
             if self.room == 0 && self.lost.is_none() && !self.make_room(pool, most) {
@@ -536,7 +538,7 @@ impl Lookahead {
         let lists = self.lists();
         // While a list grows, both the old and the new one are there.
         let growing = lists.into_iter().filter(List::is_full).map(|list| list.grown() * list.each).sum::<usize>()
-            + if new_run && self.run.len() > 0 { BLOCK } else { 0 };
+            + if new_run && self.run.len() > 0 { self.run.more() } else { 0 };
         if self.memory() + growing + pool.memory() > most {
             pool.clear();
             if self.held > 0 && self.memory() + growing > most {

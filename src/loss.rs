@@ -14,7 +14,8 @@ pub struct Account {
     pub early: u64,
     /// Of these, records that were late.
     pub late: u64,
-    /// Records that were seen and are not yielded yet.
+    /// Records that lay before the heads at the last look and are not yielded yet, also those that it left where they are for
+    /// want of memory ([`Full::Copy`](crate::Full::Copy)).
     pub held: u64,
     /// Records that the kernel dropped: a full ring, paused output, or records that can never fit. Those that did not fit an
     /// empty ring are told of with the next record, at the next flush, or here.
@@ -30,7 +31,7 @@ pub struct Account {
     /// Numbers that are missing: declared gaps, and holes before records that are held. 0 without
     /// [`Order::numbers`](crate::Order::numbers).
     pub missing: u64,
-    /// Of these, more than LOST records account for: outputs that failed in another way than for lack of room, damage, or
+    /// Of these, more than `lost` accounts for: outputs that failed in another way than for lack of room, damage, or
     /// numbers drawn and not written. Where records without numbers share the ring, their losses account for numbers too.
     pub unexplained: u64,
     /// How often so many numbers were lost at once that a counter as narrow as this one cannot say which

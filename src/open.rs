@@ -295,10 +295,7 @@ impl Watch {
         self.plan.check_slots(&[cpu], self.stations.iter().map(|station| station.cpu))?;
         // Gone again, perhaps: then there is nothing to open.
         let Some(Arrival { lane, gate, outlets, station }) = open_cpu(&self.plan, cpu, cpus)? else { return Ok(()) };
-        let mut events = control.outlets();
-        events.turn_as_others(cpu, &gate)?;
-        events.start(outlets)?;
-        events.push_gate(cpu, gate);
+        control.outlets().arrive(cpu, gate, outlets)?;
         self.stations.insert(at, station);
         new.push(lane);
         Ok(())

@@ -405,8 +405,16 @@ impl Program {
             license: license.as_ptr() as u64,
             ..ProgLoad::default()
         };
-        // SAFETY: instructions and licence live until the call returns.
-        let fd = unsafe { bpf(5, &mut attr) }.or_else(|error| {
+        let interrupted = |errno: &io::Error| errno.raw_os_error() == Some(libc::EAGAIN);
+        let loaded = loop {
+            // SAFETY: instructions and licence live until the call returns.
+            match unsafe { bpf(5, &mut attr) } {
+                // A signal came while it was verified, as when the process is stopped.
+                Err(errno) if interrupted(&errno) => {}
+                loaded => break loaded,
+            }
+        };
+        let fd = loaded.or_else(|error| {
             if error.raw_os_error() == Some(libc::EPERM) {
                 return Err(error);
             }
