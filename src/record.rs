@@ -549,6 +549,39 @@ mod tests {
         }
     }
 
+    /// All that a READ field may hold, by what the event asked for (perf_event_open(2), "Reading results").
+    #[test]
+    fn raw_data_is_found_behind_read_values_of_any_format() {
+        let times = [sys::PERF_FORMAT_TOTAL_TIME_ENABLED, sys::PERF_FORMAT_TOTAL_TIME_RUNNING];
+        let with_each = [sys::PERF_FORMAT_ID, sys::PERF_FORMAT_LOST];
+        for asked in 0..16u32 {
+            let on = |bits: [u32; 2], at: u32| {
+                (0..2).filter(move |bit| asked >> at >> bit & 1 == 1).map(move |bit| bits[bit as usize])
+            };
+            let (times, with_each): (Vec<u32>, Vec<u32>) = (on(times, 0).collect(), on(with_each, 2).collect());
+            for group in [None, Some(0), Some(1), Some(3)] {
+                let format = times.iter().chain(&with_each).fold(0, |all, bit| all | bit);
+                let format = format | group.map_or(0, |_| sys::PERF_FORMAT_GROUP);
+                let origin = origin(Layout::new(RAW | TIME | READ, true, format.into()));
+                let values = group.unwrap_or(1) as usize * (1 + with_each.len());
+                let mut body = vec![555];
+                body.extend(group);
+                body.extend(vec![7; times.len() + values]);
+                let raw = two(4, 0xabcd);
+                body.push(raw);
+                let mut bytes = Vec::new();
+                let sample = record(Kind::SAMPLE, &mut bytes, &origin, &body);
+                assert_eq!(sample.check(), Ok(()), "{format:#x}, {group:?}");
+                assert_eq!(sample.payload().unwrap().u32(0), Some(0xabcd), "{format:#x}, {group:?}");
+                // Without the raw data it is too short.
+                body.pop();
+                let size = 8 * (1 + body.len() as u16);
+                let sample = record(Kind::SAMPLE, &mut bytes, &origin, &body);
+                assert_eq!(sample.check(), Err(Fault::Short { size }), "{format:#x}, {group:?}");
+            }
+        }
+    }
+
     #[test]
     fn what_does_not_fit_is_a_fault() {
         let origin = origin(Layout::new(RAW | TIME, true, 0));
