@@ -251,7 +251,7 @@ mod tests {
         let lost = ", 0 LOST by the kernel (0 not told yet)";
         let wrong = "; INCOMPLETE, and NOT ACCOUNTED FOR: ";
         assert_eq!(at(|_| {}), (true, true, format!("{begin}; nothing is missing")));
-        assert_eq!(at(|account| account.lost = 1).1, false);
+        assert!(!at(|account| account.lost = 1).1);
         let missing = format!("{begin}{lost}, 1 numbers missing; INCOMPLETE, but all of that is accounted for");
         assert_eq!(at(|account| account.missing = 1), (true, false, missing));
         let damaged = format!("{begin}{lost}{wrong}1 damaged stretches");
