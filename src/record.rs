@@ -490,6 +490,42 @@ mod tests {
     }
 
     #[test]
+    fn records_need_no_id_where_all_are_of_one_source() {
+        let sources = |ids: &[(u64, usize)]| ids.iter().copied().collect::<Sources>();
+        let source = |origin: &Origin| {
+            let origin = Arc::new(origin.clone());
+            record(Kind::SAMPLE, &mut Vec::new(), &origin, &[two(4, 0)]).source()
+        };
+        // Two events of one source, as on a CPU that came back.
+        let one = Origin::new(0, Layout::RAW, sources(&[(10, 5), (11, 5)]));
+        assert_eq!(source(&one), Some(5));
+        assert_eq!(source(&Origin::new(0, Layout::RAW, sources(&[(10, 5), (11, 6)]))), None);
+        assert_eq!(source(&Origin::new(0, Layout::RAW, sources(&[]))), None);
+        assert_eq!(source(&one.with(sources(&[(20, 5)]), 100, 0)), Some(5));
+        // Records of others may lie before, until all of those are read.
+        let other = one.with(sources(&[(20, 6)]), 100, 0);
+        assert_eq!((source(&other), other.source(11), other.source(20)), (None, Some(5), Some(6)));
+        assert_eq!(source(&other.with(sources(&[(30, 6)]), 200, 99)), None);
+        assert_eq!(source(&one.with(sources(&[(20, 6)]), 100, 100)), Some(6));
+    }
+
+    #[test]
+    fn a_layout_is_what_was_asked_for() {
+        let layout = Layout::new(RAW | TIME | READ | CALLCHAIN | TID, true, 12);
+        assert_eq!(
+            (layout.sample_type(), layout.sample_id_all(), layout.read_format()),
+            (RAW | TIME | READ | CALLCHAIN | TID, true, 12)
+        );
+        assert_eq!((layout.has_time(), layout.trailer_len(), layout.smallest()), (true, 16, 8 + 16 + 24));
+        let layout = Layout::new(RAW | TIME, false, 0);
+        assert_eq!(
+            (layout.sample_id_all(), layout.read_format(), layout.trailer_len(), layout.smallest()),
+            (false, 0, 0, 24)
+        );
+        assert!(!Layout::RAW.has_time());
+    }
+
+    #[test]
     fn fields_lie_where_the_manual_says() {
         let origin = origin(Layout::new(RAW | TIME | CPU | IDENTIFIER | TID, true, 0));
         let mut bytes = Vec::new();

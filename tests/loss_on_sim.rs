@@ -609,6 +609,32 @@ fn any_number_of_lost_records_that_tell_nothing_new_is_passed_over() {
     assert_eq!((kernel.tail(0), merge.stats().lost), (32 * count, count));
 }
 
+/// Behind those that are passed over comes what is next on any CPU.
+#[test]
+fn behind_lost_records_that_tell_nothing_new_the_order_goes_on() {
+    let kernel = small(&[0, 1], 4096);
+    let mut merge = merge(&kernel, Order::new().hold(Hold::None));
+    kernel.emit(0, 1, b"");
+    kernel.emit(1, 1, b"");
+    kernel.pause(0, true);
+    (0..3).for_each(|_| assert!(!kernel.emit(0, 2, b"")));
+    kernel.pause(0, false);
+    merge.look(0);
+    assert!(merge.read_losses());
+    assert_eq!(all(&mut merge), ["1 assumed", "lost 3 on 0 in 1..- assumed", "1 assumed"]);
+    // The LOST record has the key of its record.
+    kernel.emit(1, 20, b"");
+    kernel.emit(0, 20, b"");
+    kernel.emit(1, 21, b"");
+    kernel.emit(0, 30, b"");
+    merge.look(0);
+    assert!(merge.is_ready());
+    assert_eq!(merge.held(), 4, "the LOST record is passed over");
+    let events: Vec<_> = merge.batch().map(|event| (event.cpu(), event.key())).collect();
+    let expected = [(0, 20), (1, 20), (1, 21), (0, 30)].map(|(cpu, key)| (Some(cpu), Some(key)));
+    assert_eq!(events, expected);
+}
+
 /// A reader asks by itself when its stream has run dry.
 #[test]
 fn a_reader_tells_of_a_loss_that_nothing_follows() {

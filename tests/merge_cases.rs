@@ -1,6 +1,7 @@
 //! Single cases of the merge, each on simulated rings.
 
 use perfweave::{Class, Event, Fault, Full, Hold, Key, Kind, Layout, Merge, Order, What, sim};
+use std::time::Duration;
 
 const TIME_RAW: u64 = 4 | 1024;
 
@@ -650,4 +651,49 @@ fn what_follows_a_dense_gap_that_was_pressed_out_is_assumed() {
     assert!(kernel.emit(0, 1, &number.to_ne_bytes()));
     merge.look(0);
     assert_eq!(merge.batch().map(|event| event.class()).last(), Some(Class::Proven));
+}
+
+/// How long the smallest key is held, as far as time alone decides it.
+#[test]
+fn what_is_held_knows_how_long_it_waits() {
+    let kernel = sim::Kernel::new(&[0, 1]);
+    let mut merge = merge(&kernel, Hold::Lag(Duration::from_nanos(100)));
+    assert_eq!(merge.wait(0), None, "nothing is held");
+    kernel.emit(0, 1000, b"second");
+    kernel.emit(1, 900, b"first");
+    merge.look(950);
+    assert_eq!(merge.wait(950), Some(Duration::from_nanos(50)));
+    assert_eq!([1000, 5000].map(|now| merge.wait(now)), [Some(Duration::ZERO); 2]);
+    merge.look(1050);
+    assert_eq!(all(&mut merge), ["first"]);
+    assert_eq!(merge.wait(1050), Some(Duration::from_nanos(50)));
+
+    // Another look lets out what a round holds, and nothing but a fence what a fence does.
+    for (hold, wait) in [(Hold::Round, Some(Duration::ZERO)), (Hold::FENCE, None)] {
+        let kernel = sim::Kernel::new(&[0]);
+        let mut merge = self::merge(&kernel, hold);
+        kernel.emit(0, 10, b"held");
+        merge.look(0);
+        assert!(merge.next().is_none());
+        assert_eq!(merge.wait(0), wait);
+    }
+}
+
+/// A fence that failed proves nothing, and another is asked for.
+#[test]
+fn a_fence_that_failed_is_asked_for_again() {
+    let kernel = sim::Kernel::new(&[0]);
+    let mut merge = merge(&kernel, Hold::FENCE);
+    kernel.emit(0, 10, b"held");
+    merge.look(0);
+    assert!(merge.begin_fence() && !merge.begin_fence());
+    merge.fail_fence();
+    merge.look(0);
+    assert!(merge.next().is_none());
+    assert!(merge.begin_fence());
+    merge.end_fence();
+    // It ended once.
+    merge.end_fence();
+    merge.look(0);
+    assert_eq!((all(&mut merge), merge.stats().fences), (vec!["held".to_owned()], 1));
 }
