@@ -18,6 +18,12 @@ impl Explained {
         Ok(Self(lines.map(str::to_owned).collect()))
     }
 
+    /// Those that are explained.
+    pub fn of(&self, mutants: &[Mutant]) -> BTreeSet<usize> {
+        let explained = |mutant: &Mutant| self.0.iter().any(|line| matches(line, mutant));
+        (0..).zip(mutants).filter(|(_, mutant)| explained(mutant)).map(|(at, _)| at).collect()
+    }
+
     /// Prints what came of it. False if something survived that is not explained.
     pub fn report(&self, outcome: &Outcome, whole: bool) -> bool {
         let Outcome { caught, survivors, unreached, unviable } = outcome;

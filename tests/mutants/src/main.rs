@@ -4,6 +4,7 @@
 //! ```text
 //! cargo run --release --manifest-path tests/mutants/Cargo.toml                  # all
 //! cargo run --release --manifest-path tests/mutants/Cargo.toml -- numbers ring  # of files that have this in their path
+//! cargo run --release --manifest-path tests/mutants/Cargo.toml -- --explained   # those too that `survivors.txt` explains
 //! cargo run --release --manifest-path tests/mutants/Cargo.toml -- --list        # which there are
 //! ```
 //!
@@ -17,6 +18,7 @@ mod explain;
 mod plant;
 mod run;
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -40,7 +42,9 @@ fn main() -> ExitCode {
 fn all() -> Result<bool, Box<dyn Error>> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let root = here.join("../..").canonicalize()?;
-    let (options, asked): (Vec<String>, Vec<String>) = std::env::args().skip(1).partition(|asked| asked == "--list");
+    let (options, asked): (Vec<String>, Vec<String>) =
+        std::env::args().skip(1).partition(|asked| asked.starts_with("--"));
+    let is = |option: &str| options.iter().any(|given| given == option);
     let mut files = Vec::new();
     sources(&root, Path::new("src"), &mut files)?;
     files.sort();
@@ -50,14 +54,16 @@ fn all() -> Result<bool, Box<dyn Error>> {
     }
     let mut planted = plant::Planted::find(&root, &files)?;
     println!("{} mutants in {} files", planted.mutants.len(), files.len());
-    if !options.is_empty() {
+    if is("--list") {
         planted.mutants.iter().enumerate().for_each(|(at, mutant)| println!("{at} {}", run::show(mutant)));
         return Ok(true);
     }
-    planted.copy()?;
-    let outcome = run::run(planted)?;
     let explained = explain::Explained::read(&here.join("survivors.txt"))?;
-    Ok(explained.report(&outcome, asked.is_empty()))
+    let known = if is("--explained") { BTreeSet::new() } else { explained.of(&planted.mutants) };
+    println!("{} of them are explained and not run", known.len());
+    planted.copy()?;
+    let outcome = run::run(planted, &known)?;
+    Ok(explained.report(&outcome, asked.is_empty() && is("--explained")))
 }
 
 /// All files that are mutated, relative to the crate.

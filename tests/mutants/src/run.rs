@@ -27,6 +27,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// A test that takes longer takes no part.
 const SLOWEST: Duration = Duration::from_secs(60);
 
+/// A mutant gets tests that take no longer than this together, those first that catch most for their time.
+const BUDGET: Duration = Duration::from_secs(30);
+
 /// The most memory that a test may map, in bytes: a mutant may ask for any.
 const MEMORY: u64 = 6 << 30;
 
@@ -50,7 +53,8 @@ struct Test {
     reached: BTreeSet<usize>,
 }
 
-pub fn run(mut planted: Planted) -> Result<Outcome, Box<dyn Error>> {
+/// Runs all mutants but those that are `left_out`.
+pub fn run(mut planted: Planted, left_out: &BTreeSet<usize>) -> Result<Outcome, Box<dyn Error>> {
     let begin = Instant::now();
     let unviable = make_viable(&mut planted)?;
     println!("{} of them do not compile", unviable.len());
@@ -58,7 +62,7 @@ pub fn run(mut planted: Planted) -> Result<Outcome, Box<dyn Error>> {
     println!("built after {} s", begin.elapsed().as_secs());
     let tests = record(&planted, &executables)?;
     let reached: BTreeSet<usize> = tests.iter().flat_map(|test| &test.reached).copied().collect();
-    let viable = |mutant: &usize| !unviable.contains(mutant);
+    let viable = |mutant: &usize| !unviable.contains(mutant) && !left_out.contains(mutant);
     let unreached = (0..planted.mutants.len()).filter(viable).filter(|mutant| !reached.contains(mutant));
     let unreached: Vec<Mutant> = unreached.map(|mutant| planted.mutants[mutant].clone()).collect();
     println!(
@@ -189,9 +193,10 @@ fn record(planted: &Planted, executables: &[PathBuf]) -> Result<Vec<Test>, Box<d
             let (queue, tests, failed) = (&queue, &tests, &failed);
             scope.spawn(move || {
                 while let Some((binary, name)) = take(queue) {
-                    // On a busy machine even a sound test may fail once.
+                    // On a busy machine even a sound test may fail once, or take long.
                     let once = || record_one(planted, &binary, &name, &folder);
-                    match once().or_else(|_| once()) {
+                    let first = once().ok().flatten();
+                    match first.map_or_else(once, |test| Ok(Some(test))) {
                         Ok(Some(test)) => tests.lock().expect("no panic").push(test),
                         Ok(None) => println!("too slow to take part: {name} of {}", binary.display()),
                         Err(error) => failed.lock().expect("no panic").push(error.to_string()),
@@ -270,7 +275,13 @@ fn is_caught(mutant: usize, tests: &[Test], directory: &Path, catches: &Catches)
         let caught = catches.lock().expect("no panic").get(&key(run)).copied().unwrap_or(0);
         run.time / (caught + 1)
     });
-    let caught = runs.iter().find(|run| {
+    let mut spent = Duration::ZERO;
+    let affordable = runs.iter().take_while(|run| {
+        let before = spent;
+        spent += run.time;
+        before.is_zero() || spent < BUDGET
+    });
+    let caught = affordable.into_iter().find(|run| {
         let child = start(run.binary, &run.names, directory, &mutant.to_string(), run.time * 3 + BUSY, None);
         // One that hangs is noticed too.
         !child.is_ok_and(|child| ended(child, run.time * 5 + PATIENCE).is_some_and(|status| status.success()))
