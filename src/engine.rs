@@ -514,6 +514,21 @@ mod tests {
         assert_eq!(engine.turn().unwrap(), Turn::Ready);
     }
 
+    /// A ring that fills up is worth a fence, whatever the tick.
+    #[test]
+    fn more_than_a_quarter_of_a_ring_is_worth_a_fence() {
+        let kernel = sim::Kernel::with(&[0, 1], 4096, crate::record::Layout::new(4 | 1024, true, 0));
+        let mut engine = idle(kernel.rings(), Hold::Fence(Fence::custom(|| Ok(()))));
+        engine.pace.proving(Instant::now() + HOUR);
+        // 32 bytes each.
+        (0..32).for_each(|time| assert!(kernel.emit(1, time, &[0; 8])));
+        sleep(&mut engine);
+        assert!(!engine.fences.as_ref().unwrap().is_under_way(), "a quarter");
+        kernel.emit(1, 32, &[0; 8]);
+        sleep(&mut engine);
+        assert!(engine.fences.as_ref().unwrap().is_under_way());
+    }
+
     /// A fence that may not begin yet is begun when it may, whatever the tick; one that is under way is waited for.
     #[test]
     fn a_fence_that_is_paced_is_waited_for() {

@@ -1251,6 +1251,12 @@ fn what_follows_a_dense_number_that_was_pressed_out_as_the_first_is_assumed() {
     fence(&mut merge);
     assert_eq!(all(&mut merge), ["30"]);
     assert_eq!((merge.stats().late, merge.stats().missing), (1, 0));
+    // If it happens again it is told again.
+    kernel.begin(1, 1);
+    (32..60u64).for_each(|number| assert!(kernel.emit(0, 1, &number.to_ne_bytes())));
+    merge.look(0);
+    let expected = ["unproven on 0 assumed", "gap 31-31 (1) on all in 30..32 assumed", "32 assumed"];
+    assert_eq!(all(&mut merge)[..3], expected);
 }
 
 /// The sequence says which number comes first; the rule need not.
@@ -1288,11 +1294,13 @@ fn a_gap_before_a_late_record_is_not_late() {
     merge.look(0);
     assert_eq!(all(&mut merge).len(), 2);
     write_numbered(&kernel, 0, (4, 60));
+    // It has a number and no key.
+    assert!(kernel.emit(0, 1, &5u64.to_ne_bytes()));
     merge.look(0);
     let events: Vec<_> = merge.batch().map(|event| (told(&event), event.late_by())).collect();
     let gap = "gap 2-3 (2) on 0 in 10..60 assumed".to_owned();
-    assert_eq!(events, [(gap, 0), ("60 late".into(), 40)]);
-    assert_eq!((merge.stats().late, merge.stats().max_late), (1, 40));
+    assert_eq!(events, [(gap, 0), ("60 late".into(), 40), ("- late".into(), 40)]);
+    assert_eq!((merge.stats().late, merge.stats().max_late), (2, 40));
 }
 
 /// Sixteen numbers that are well end a run of breaks, and fifteen do not: of a CPU's own numbers, and of the whole machine's.
