@@ -456,3 +456,32 @@ impl fmt::Debug for Gate {
         })
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// An event of a CPU. None that the kernel would stop: what it answers is of no interest when all is over.
+    fn outlet(cpu: u32, set: bool) -> Outlet {
+        let event = Arc::new(OwnedFd::from(EventFd::new().unwrap()));
+        Outlet { cpu, name: format!("of {cpu}").into(), event, slot: None, set }
+    }
+
+    #[test]
+    fn the_events_of_a_cpu_that_died_are_let_go_and_no_others() {
+        let mut outlets = Outlets { events: [0, 2, 0, 5].map(|cpu| outlet(cpu, true)).into(), ..Outlets::default() };
+        let events: Vec<_> = outlets.events.iter().map(|outlet| Arc::clone(&outlet.event)).collect();
+        outlets.stop(0);
+        assert_eq!(outlets.events.iter().map(|outlet| outlet.cpu).collect::<Vec<_>>(), [2, 5]);
+        assert_eq!(
+            events.iter().map(Arc::strong_count).collect::<Vec<_>>(),
+            [1, 2, 1, 2],
+            "closed, if nobody else has them"
+        );
+        outlets.stop(3);
+        assert_eq!(outlets.events.len(), 2, "of a CPU that had none");
+        assert_eq!(outlets.retire().iter().map(|outlet| outlet.cpu).collect::<Vec<_>>(), [2, 5]);
+        assert!(outlets.events.is_empty() && outlets.retired);
+        assert!(matches!(outlets.start(vec![outlet(1, false)]), Err(Error::Closed)), "nothing starts any more");
+    }
+}

@@ -355,6 +355,14 @@ impl Map {
         unsafe { bpf(2, &mut attr) }.map(drop)
     }
 
+    /// Deletes an element: of a perf event array, empties a slot.
+    pub fn delete(&self, key: u32) -> io::Result<()> {
+        let mut attr =
+            MapElem { map_fd: self.fd.as_raw_fd() as u32, key: std::ptr::from_ref(&key) as u64, ..MapElem::default() };
+        // SAFETY: the key is as long as the map says.
+        unsafe { bpf(3, &mut attr) }.map(drop)
+    }
+
     /// Reads an element.
     pub fn lookup(&self, key: u32) -> io::Result<Vec<u8>> {
         let mut value = vec![0; self.value_size];
