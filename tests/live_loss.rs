@@ -205,7 +205,8 @@ fn the_same_burst_loses_nothing_where_records_are_released_early() {
     assert_eq!((refused, seen.late), (0, 0), "written one CPU after the other");
     let stats = reader.stats();
     assert!(seen.assumed > 0 && seen.unproven > 0 && stats.early == seen.assumed, "{stats:?}");
-    assert!(stats.copied == 0 && reader.ring_stats().all(|ring| ring.pressed > 0));
+    // What one ring lets out is what is oldest in all of them: the others may never come to their mark.
+    assert!(stats.copied == 0 && reader.ring_stats().any(|ring| ring.pressed > 0));
 }
 
 /// What a user gets who asks for nothing: the order, all of it proven, and every record.
