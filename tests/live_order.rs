@@ -85,7 +85,7 @@ fn alone() -> MutexGuard<'static, ()> {
 fn adversary(hold: Hold, bytes: u64, enough: impl Fn(&Outcome) -> bool) -> Option<Outcome> {
     let _alone = alone();
     let (events, counter) = maps()?;
-    let slow = bpf::on_syscall(&events, &counter, libc::SYS_getppid, 1, 4000).unwrap();
+    let slow = kernel("load a BPF program", bpf::on_syscall(&events, &counter, libc::SYS_getppid, 1, 4000))?;
     let quick = bpf::on_syscall(&events, &counter, libc::SYS_getuid, 2, 20).unwrap();
     let interrupt = bpf::on_clock(&events, &counter, 3).unwrap();
     let rings = Rings::options().bpf_output(&events).bytes(bytes).open().unwrap();
@@ -176,7 +176,7 @@ fn caught_inside(
     let (here, there) = (cpus[0], cpus[cpus.len() - 1]);
     let (events, counter) = maps()?;
     // Some milliseconds: as many instructions as the verifier goes through.
-    let slow = bpf::on_syscall(&events, &counter, number, SLOW, 150_000).unwrap();
+    let slow = kernel("load a BPF program", bpf::on_syscall(&events, &counter, number, SLOW, 150_000))?;
     let quick = bpf::stamped_when_run(&events, &counter, QUICK).unwrap();
     let _link = kernel("attach to sys_enter", slow.attach_raw_tracepoint("sys_enter"))?;
     load::pinned(here, || {
@@ -343,5 +343,8 @@ fn opening_without_privileges_names_the_cure() {
     let Some((events, _)) = maps() else { return };
     let error = privilege::without(move || Rings::options().bpf_output(&events).open().unwrap_err());
     let message = error.to_string();
-    assert!(message.contains("CAP_PERFMON") && message.contains("perf_event_paranoid"), "{message}");
+    // Where bpf(2) takes a privilege, as Linux before 5.19 lets it, nothing can be done with the map either.
+    let may_not_ask = matches!(error, Error::Array { .. }) && message.contains("CAP_BPF");
+    let may_not_open = message.contains("CAP_PERFMON") && message.contains("perf_event_paranoid");
+    assert!(may_not_ask || may_not_open, "{message}");
 }

@@ -241,7 +241,10 @@ fn hammer(bytes: u64, key: fn() -> Key, fence: &Fence, rounds: u32, delay: u32) 
     let events = kernel("make a perf event array", Map::perf_event_array(load::slots()))?;
     let counters = Map::array(8 * load::slots(), 1).unwrap();
     let cpus = load::online();
-    let programs: Vec<_> = cpus.iter().map(|&cpu| numbered(&events, &counters, cpu, delay).unwrap()).collect();
+    let programs: Vec<_> = cpus
+        .iter()
+        .map(|&cpu| kernel("load a BPF program", numbered(&events, &counters, cpu, delay)))
+        .collect::<Option<_>>()?;
     let _links: Vec<_> = programs.iter().map(|program| program.attach_raw_tracepoint("sys_enter").unwrap()).collect();
     let mut recorder = recorder(&events, bytes, key(), fence)?;
     let load = load::Load::on(&cpus, |_| load::getppid());
