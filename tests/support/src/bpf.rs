@@ -435,7 +435,12 @@ impl Program {
                 let said = String::from_utf8_lossy(&log);
                 let said = said.trim_end_matches('\0');
                 let end = said.char_indices().rev().nth(2000).map_or(0, |(at, _)| at);
-                io::Error::other(format!("{error}: {}", &said[end..]))
+                let old = if said.contains("BPF_STX uses reserved fields") {
+                    "atomic operations that give what was there need Linux 5.12; "
+                } else {
+                    ""
+                };
+                io::Error::other(format!("{error}: {old}{}", said[end..].trim().replace('\n', "; ")))
             })
         })?;
         // SAFETY: a new file descriptor.

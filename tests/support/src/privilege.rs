@@ -36,6 +36,7 @@ pub fn keep(capabilities: &[u32]) -> io::Result<()> {
         let word = &mut data[*capability as usize / 32];
         word.permitted |= 1 << (capability % 32);
         word.effective = word.permitted;
+        word.inheritable = word.permitted;
     }
     // SAFETY: version 3 of the call reads two data blocks.
     let answer = unsafe { libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()) };
@@ -47,6 +48,24 @@ pub fn become_nobody() -> io::Result<()> {
     const NOBODY: libc::uid_t = 65534;
     // SAFETY: no pointers. Not by way of libc, which would change all threads.
     let answer = unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) };
+    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Makes the calling thread a user who owns nothing, with these capabilities only, for good. What it executes has them too.
+pub fn become_nobody_with(capabilities: &[u32]) -> io::Result<()> {
+    control(libc::PR_SET_KEEPCAPS, 1, 0)?;
+    become_nobody()?;
+    keep(capabilities)?;
+    for &capability in capabilities {
+        control(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_RAISE as libc::c_ulong, capability.into())?;
+    }
+    Ok(())
+}
+
+/// prctl(2) with numbers only.
+fn control(what: libc::c_int, first: libc::c_ulong, second: libc::c_ulong) -> io::Result<()> {
+    // SAFETY: no pointers.
+    let answer = unsafe { libc::prctl(what, first, second, 0, 0) };
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
@@ -131,10 +150,7 @@ fn install(filter: &[Filter]) -> io::Result<()> {
 /// seccomp(2) with these flags. Gives what it answers.
 pub(crate) fn install_with(filter: &[Filter], flags: libc::c_ulong) -> io::Result<i32> {
     let program = FilterProgram { len: filter.len() as u16, filter: filter.as_ptr() };
-    // SAFETY: no pointers.
-    if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    control(libc::PR_SET_NO_NEW_PRIVS, 1, 0)?;
     let operation = libc::SECCOMP_SET_MODE_FILTER;
     // SAFETY: program and filter live until the call returns.
     let answer = unsafe { libc::syscall(libc::SYS_seccomp, operation, flags, &raw const program) };
