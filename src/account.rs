@@ -59,14 +59,14 @@ impl Merge {
                 yielded: counts.records,
                 early: counts.early,
                 late: counts.late,
-                held: lookahead.records(),
+                held: lookahead.records().saturating_add(lane.records_from(lookahead.cursor())),
                 lost,
                 untold: lost.saturating_sub(counts.lost),
                 exact: total.is_some(),
                 damaged: counts.damaged,
                 missing,
-                // What no LOST record tells of is told of as well. It may be behind the last number, and leave no hole yet.
-                unexplained: missing.saturating_sub(told.saturating_add(lookahead.foretold())),
+                // What was dropped last may have been drawn before what was written last: by a writer that was interrupted.
+                unexplained: missing.saturating_sub(lost),
                 ambiguous: numbers.map_or(0, |numbers| numbers.counts.ambiguous),
                 ..Account::new(Some(lane.origin.cpu))
             });

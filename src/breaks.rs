@@ -124,9 +124,55 @@ impl Gaps {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::Gaps;
+    use super::{Break, Gaps, QUIET, Quiet};
     use quickcheck::quickcheck;
     use std::collections::BTreeSet;
+
+    #[test]
+    fn as_many_gaps_are_remembered_as_may_be_and_the_smallest_are_forgotten() {
+        let mut gaps = Gaps::new(3);
+        for (at, first) in [(1, 50), (2, 10), (3, 30)] {
+            gaps.add(first, first + 4);
+            assert_eq!(gaps.len(), at);
+        }
+        assert!([10, 14, 30, 34, 50, 54].into_iter().all(|number| gaps.has(number)));
+        assert!([9, 15, 29, 35, 49, 55].into_iter().all(|number| !gaps.has(number)));
+        gaps.add(70, 70);
+        assert_eq!((gaps.len(), gaps.most(), gaps.has(10), gaps.has(30), gaps.has(70)), (3, 3, false, true, true));
+    }
+
+    #[test]
+    fn a_gap_is_forgotten_with_its_last_number() {
+        let mut gaps = Gaps::new(10);
+        gaps.add(10, 14);
+        gaps.add(20, 24);
+        for (until, left) in [(None, 2), (Some(9), 2), (Some(13), 2), (Some(14), 1), (Some(23), 1), (Some(100), 0)] {
+            gaps.forget_until(until);
+            assert_eq!(gaps.len(), left, "{until:?}");
+        }
+    }
+
+    /// Each kind is told once in a run of breaks, and once more behind numbers that were well for long enough.
+    #[test]
+    fn kinds_of_breaks_are_told_apart_and_forgotten_together() {
+        let mut quiet = Quiet::default();
+        let mut tell = |well: u32, how| {
+            (0..well).for_each(|_| quiet.well(true));
+            let may = quiet.may_tell(how);
+            quiet.told(how);
+            may
+        };
+        assert!(tell(0, Break::Duplicate) && tell(0, Break::Backward));
+        assert!(!tell(0, Break::Duplicate) && !tell(0, Break::Backward));
+        assert!(!tell(QUIET - 1, Break::Duplicate));
+        assert!(tell(QUIET, Break::Duplicate) && tell(0, Break::Backward), "a new run");
+        assert!(!tell(0, Break::Duplicate) && !tell(0, Break::Backward));
+        // In a row.
+        (1..QUIET).for_each(|_| quiet.well(true));
+        quiet.well(false);
+        quiet.well(true);
+        assert!(!quiet.may_tell(Break::Backward));
+    }
 
     quickcheck! {
         /// As a set of numbers does it, as long as there is room for all.

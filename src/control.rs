@@ -1,15 +1,21 @@
 //! What other threads may do to rings while a reader reads them: flush, close, pause.
 
+#[cfg(all(test, loom))]
+mod model;
+
 use crate::cure;
 use crate::error::Error;
+use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
+#[cfg(not(loom))]
 use crate::sys::fork::ForkWord;
+use crate::sys::wake::Wake;
 use crate::sys::{bpf, perf};
-use nix::sys::eventfd::{EfdFlags, EventFd};
+#[cfg(loom)]
+use model::ForkWord;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How output is kept from the rings while paused. What differs is who counts what is not written.
@@ -108,8 +114,8 @@ const FLUSH: u64 = 4;
 #[derive(Debug)]
 pub(crate) struct Control {
     word: ForkWord,
-    /// Written to when the reader is to look at the word, and never read: it waits for edges.
-    wake: OnceLock<EventFd>,
+    /// Waked when the reader is to look at the word.
+    wake: OnceLock<Wake>,
     /// Nanoseconds from `begun` on; `u64::MAX` is never.
     deadline: AtomicU64,
     begun: Instant,
@@ -135,18 +141,17 @@ impl Control {
     }
 
     /// What wakes the reader, from now on.
-    pub(crate) fn arm(&self) -> io::Result<&EventFd> {
+    pub(crate) fn arm(&self) -> io::Result<&Wake> {
         if let Some(wake) = self.wake.get() {
             return Ok(wake);
         }
-        let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        let wake = Wake::new()?;
         Ok(self.wake.get_or_init(|| wake))
     }
 
     fn wake(&self) {
         if let Some(wake) = self.wake.get() {
-            // Full, which takes 2^64 of them, is as readable as can be.
-            let _ = wake.write(1);
+            wake.wake();
         }
     }
 
@@ -289,8 +294,16 @@ impl Outlets {
         Ok(())
     }
 
+    /// Adds the ring of a CPU that came, paused if the others are, and starts its events.
+    pub(crate) fn arrive(&mut self, cpu: u32, gate: Gate, events: Vec<Outlet>) -> Result<(), Error> {
+        self.turn_as_others(cpu, &gate)?;
+        self.start(events)?;
+        self.push_gate(cpu, gate);
+        Ok(())
+    }
+
     /// Pauses a ring if the others are.
-    pub(crate) fn turn_as_others(&self, cpu: u32, gate: &Gate) -> Result<(), Error> {
+    fn turn_as_others(&self, cpu: u32, gate: &Gate) -> Result<(), Error> {
         for (paused, how) in [(self.output_paused, Pause::Output), (self.slots_paused, Pause::Slots)] {
             if paused {
                 gate.turn(cpu, how, true)?;
@@ -443,5 +456,34 @@ impl fmt::Debug for Gate {
             Self::Event(_) => "Event",
             Self::Simulated(_) => "Simulated",
         })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// An event of a CPU. None that the kernel would stop: what it answers is of no interest when all is over.
+    fn outlet(cpu: u32, set: bool) -> Outlet {
+        let event = Arc::new(OwnedFd::from(EventFd::new().unwrap()));
+        Outlet { cpu, name: format!("of {cpu}").into(), event, slot: None, set }
+    }
+
+    #[test]
+    fn the_events_of_a_cpu_that_died_are_let_go_and_no_others() {
+        let mut outlets = Outlets { events: [0, 2, 0, 5].map(|cpu| outlet(cpu, true)).into(), ..Outlets::default() };
+        let events: Vec<_> = outlets.events.iter().map(|outlet| Arc::clone(&outlet.event)).collect();
+        outlets.stop(0);
+        assert_eq!(outlets.events.iter().map(|outlet| outlet.cpu).collect::<Vec<_>>(), [2, 5]);
+        assert_eq!(
+            events.iter().map(Arc::strong_count).collect::<Vec<_>>(),
+            [1, 2, 1, 2],
+            "closed, if nobody else has them"
+        );
+        outlets.stop(3);
+        assert_eq!(outlets.events.len(), 2, "of a CPU that had none");
+        assert_eq!(outlets.retire().iter().map(|outlet| outlet.cpu).collect::<Vec<_>>(), [2, 5]);
+        assert!(outlets.events.is_empty() && outlets.retired);
+        assert!(matches!(outlets.start(vec![outlet(1, false)]), Err(Error::Closed)), "nothing starts any more");
     }
 }

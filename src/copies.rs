@@ -36,7 +36,10 @@ impl Copies {
     /// Bytes of memory that it takes to copy everything up to a position.
     pub(crate) fn more(&self, ring: &Ring, until: u64) -> usize {
         let len = (until - ring.tail()) as usize;
-        if self.spare.iter().any(|chunk| chunk.capacity() >= len) { 0 } else { capacity(ring, len) }
+        let chunk = if self.spare.iter().any(|chunk| chunk.capacity() >= len) { 0 } else { capacity(ring, len) };
+        // The list of chunks may have to grow.
+        let list = if self.chunks.len() == self.chunks.capacity() { self.chunks.capacity().max(4) } else { 0 };
+        chunk + list * size_of::<(u64, Vec<u8>)>()
     }
 
     /// Where the first copied byte lay.

@@ -172,6 +172,51 @@ mod tests {
         dense.passed(u64::MAX);
         assert_eq!(dense.step(0), Step::Behind);
         dense.go_astray();
-        assert_eq!(dense.step(0), Step::First);
+        assert_eq!((dense.step(0), dense.next()), (Step::First, None));
+        assert_eq!(Dense::new(Some(9), 0).next(), Some(9));
+    }
+
+    #[test]
+    fn numbers_that_are_behind_are_told_apart() {
+        let mut dense = Dense::new(Some(1000), 1 << 20);
+        (1000..1100).for_each(|number| dense.passed(number));
+        let how = |dense: &Dense, number, written| dense.broken_by(number, written).map(|(how, _)| how);
+        assert_eq!(dense.broken_by(1100 - RECENT, 500), Some((Break::Duplicate, 1100)));
+        assert_eq!(how(&dense, 1099 - RECENT, 500), Some(Break::Backward));
+        assert_eq!(how(&dense, 1000, 500), Some(Break::Reset), "the first number");
+        assert_eq!(
+            [0, 1, 2].map(|written| how(&dense, 900, written)),
+            [Break::Reset, Break::Reset, Break::Backward].map(Some)
+        );
+        // Both kinds of gaps are known again, and each number once.
+        dense.declare(1100, 1104);
+        dense.passed(1104);
+        dense.give_up_in_doubt(1105, 1109);
+        dense.passed(1109);
+        assert_eq!([1100, 1104, 1105, 1109].map(|number| how(&dense, number, 500)), [Some(Break::Found); 4]);
+        assert!(dense.found(1105) && !dense.found(1105) && dense.found(1100) && !dense.found(1100));
+        assert_eq!(how(&dense, 1105, 500), Some(Break::Duplicate));
+        // Before the first that was seen nothing is broken; that one is.
+        let mut dense = Dense::new(None, 0);
+        dense.passed(1000);
+        assert_eq!((how(&dense, 999, 500), how(&dense, 1000, 500)), (None, Some(Break::Duplicate)));
+    }
+
+    /// What is given up in doubt takes memory, as long as it is in doubt, and no more than its part.
+    #[test]
+    fn gaps_in_doubt_take_a_part_of_the_memory() {
+        let most = |most| Dense::new(None, most).most_memory() / Gaps::EACH + FIXED;
+        let part = DOUBTED_PART * Gaps::EACH;
+        assert_eq!([0, FIXED * part, FIXED * part + part, 1000 * part].map(most), [FIXED, FIXED, FIXED + 1, 1000]);
+        assert_eq!([DOUBTED * part, usize::MAX].map(most), [DOUBTED; 2]);
+        let mut dense = Dense::new(Some(0), usize::MAX);
+        (0..400).for_each(|n| dense.give_up_in_doubt(10 * n, 10 * n + 5));
+        assert_eq!((dense.memory(), dense.doubt()), ((400 - FIXED) * Gaps::EACH, Some(3995)));
+        dense.is_proven(Some(104));
+        assert_eq!(dense.memory(), (400 - 10 - FIXED) * Gaps::EACH);
+        dense.is_proven(Some(105));
+        assert_eq!(dense.memory(), (400 - 11 - FIXED) * Gaps::EACH);
+        dense.is_proven(Some(u64::MAX));
+        assert_eq!(dense.memory(), 0);
     }
 }

@@ -61,7 +61,7 @@ pub enum Error {
         cure: Cure,
     },
     /// The file descriptor could not be asked what map it is.
-    #[error("cannot use the file descriptor as a perf event array: {errno}")]
+    #[error("cannot use the file descriptor as a perf event array: {errno}{}", asked(errno))]
     Array {
         /// What the kernel said.
         errno: io::Error,
@@ -316,6 +316,14 @@ pub enum Error {
 fn limit(errno: &io::Error) -> Cure {
     Cure(match (errno.raw_os_error(), getrlimit(Resource::RLIMIT_NOFILE)) {
         (Some(libc::EMFILE), Ok((limit, _))) => format!("raise RLIMIT_NOFILE, which is {limit}"),
+        _ => return Cure::default(),
+    })
+}
+
+/// What helps where a map may not even be asked what it is: before Linux 5.19 the setting is for all that bpf(2) does.
+fn asked(errno: &io::Error) -> Cure {
+    Cure(match errno.raw_os_error() {
+        Some(libc::EPERM) => "needs CAP_BPF where kernel.unprivileged_bpf_disabled is set".into(),
         _ => return Cure::default(),
     })
 }

@@ -1,19 +1,21 @@
 //! Fences beside the consumer: a thread that waits for grace periods, one at a time, when asked.
 
+#[cfg(all(test, loom))]
+mod model;
+
 use crate::error::Error;
 use crate::hold::Fence;
+use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
 use crate::sys::fork::ForkWord;
 use crate::sys::grace::Grace;
-use nix::poll::{PollFd, PollFlags, PollTimeout};
-use nix::sys::eventfd::{EfdFlags, EventFd};
+use crate::sys::wake::Wake;
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -46,8 +48,8 @@ struct Shared {
     ended: AtomicU64,
     /// How the last one ended.
     outcome: Mutex<Outcome>,
-    /// Written to when a fence ends, and never read: whoever waits for it waits for edges.
-    wake: EventFd,
+    /// Waked when a fence ends.
+    wake: Wake,
 }
 
 #[derive(Debug, Default)]
@@ -67,11 +69,24 @@ struct Outcome {
 /// The shortest and longest time from the begin of a fence that failed to the next.
 const RETRY: Range<Duration> = Duration::from_millis(1)..Duration::from_secs(1);
 
+/// Milliseconds after which a fence that is waited for is asked after, although nothing was heard of its end.
+const MOMENT: u8 = 10;
+
 /// The shortest time between the begins of two fences that are not expedited: where `/sys/kernel/rcu_expedited` is set,
 /// they take no longer than those and interrupt every CPU as well.
 const SHORTEST: Duration = Duration::from_millis(1);
 
 impl Shared {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            orders: Mutex::default(),
+            ordered: Condvar::new(),
+            ended: AtomicU64::new(0),
+            outcome: Mutex::new(Outcome { name: "", failure: None }),
+            wake: Wake::new()?,
+        })
+    }
+
     fn orders(&self) -> MutexGuard<'_, Orders> {
         self.orders.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -85,15 +100,7 @@ impl Fences {
     /// Starts the thread with the first of the fence's ways that works.
     pub(crate) fn start(fence: &Fence) -> Result<Self, Error> {
         let system = |what| move |errno: io::Error| Error::System { what, errno };
-        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        let wake = EventFd::from_flags(flags).map_err(io::Error::from).map_err(system("make an eventfd"))?;
-        let shared = Arc::new(Shared {
-            orders: Mutex::default(),
-            ordered: Condvar::new(),
-            ended: AtomicU64::new(0),
-            outcome: Mutex::new(Outcome { name: "", failure: None }),
-            wake,
-        });
+        let shared = Arc::new(Shared::new().map_err(system("make an eventfd"))?);
         let (told, answer) = mpsc::sync_channel(1);
         let body = {
             let shared = Arc::clone(&shared);
@@ -115,18 +122,7 @@ impl Fences {
             _ => SHORTEST,
         };
         match answer.recv() {
-            Ok(Ok(name)) => Ok(Self {
-                shared,
-                thread: Some(thread),
-                alive: ForkWord::new(1),
-                name,
-                begun: 0,
-                noticed: 0,
-                every,
-                last: None,
-                retry: Duration::ZERO,
-                latency: Duration::ZERO,
-            }),
+            Ok(Ok(name)) => Ok(Self::over(shared, Some(thread), name, every)),
             Ok(Err(tried)) => {
                 // It is at its end, and what it holds goes with it.
                 let _ = thread.join();
@@ -134,6 +130,14 @@ impl Fences {
             }
             Err(_) => Err(Error::NoFence { tried: "its thread died".into() }),
         }
+    }
+
+    /// The consumer's half.
+    fn over(shared: Arc<Shared>, thread: Option<JoinHandle<()>>, name: &'static str, every: Duration) -> Self {
+        let alive = ForkWord::new(1);
+        let (begun, noticed, last) = Default::default();
+        let (retry, latency) = Default::default();
+        Self { shared, thread, alive, name, begun, noticed, every, last, retry, latency }
     }
 
     /// Which way is in use.
@@ -192,7 +196,7 @@ impl Fences {
             return Err(Error::Forked);
         }
         while self.is_under_way() {
-            self.sleep();
+            self.shared.wake.sleep(MOMENT);
             // Whether that one failed does not matter.
             let _ = self.ended();
         }
@@ -201,16 +205,7 @@ impl Fences {
             if let Some(ended) = self.ended() {
                 return ended.map_err(|errno| Error::Fence { errno, times: 1 });
             }
-            self.sleep();
-        }
-    }
-
-    /// Sleeps until a fence ends, or for a little while.
-    fn sleep(&self) {
-        let mut poll = [PollFd::new(self.shared.wake.as_fd(), PollFlags::POLLIN)];
-        // A wake that was not for this fence, a signal, a failure: whoever calls looks again.
-        if matches!(nix::poll::poll(&mut poll, PollTimeout::from(10u8)), Ok(1..)) {
-            let _ = self.shared.wake.read();
+            self.shared.wake.sleep(MOMENT);
         }
     }
 
@@ -357,8 +352,8 @@ fn serve(shared: &Shared, way: &mut Way) {
         ended += 1;
         // Release pairs with the Acquire load in `Fences::ended`.
         shared.ended.store(ended, Ordering::Release);
-        // The counter cannot overflow between two looks; a failure to wake is made up for by the reader's own tick.
-        let _ = shared.wake.write(1);
+        // A failure to wake is made up for by the reader's own tick.
+        shared.wake.wake();
     }
 }
 

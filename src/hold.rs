@@ -418,4 +418,74 @@ mod tests {
         assert!(frontier.admits(10));
         assert_eq!(frontier.class(10), Class::Assumed);
     }
+
+    /// Every course of five steps over keys up to 3: looks, whole and in part, fences that begin, end and fail. What is called
+    /// proven was seen by a whole look before a fence began that ended before the last whole look; all of that is let out, and
+    /// under the other rules what was seen.
+    #[test]
+    fn every_short_course_of_a_frontier_lets_out_what_is_proven_and_nothing_else() {
+        /// The rule as it is said, with whole histories instead of running maxima.
+        #[derive(Clone, Default)]
+        struct Said {
+            seen: Vec<u64>,
+            before: Vec<u64>,
+            fencing: Option<Vec<u64>>,
+            fenced: Vec<u64>,
+            proven: Vec<u64>,
+        }
+        type Course<'a> = &'a [&'a str];
+        fn follow(frontier: &Frontier, said: &Said, hold: &Hold, steps: u32, course: Course<'_>) {
+            for key in 0..=4 {
+                let out: &[u64] = match hold {
+                    Hold::Fence(_) => &said.proven,
+                    Hold::Round => &said.before,
+                    _ => &said.seen,
+                };
+                let due = out.iter().any(|seen| key <= *seen);
+                assert_eq!(frontier.admits(key), due, "{hold} {course:?}: {key}");
+                let class = if due && matches!(hold, Hold::Fence(_)) { Class::Proven } else { Class::Assumed };
+                assert_eq!(frontier.class(key), class, "{hold} {course:?}: {key}");
+            }
+            if steps == 0 {
+                return;
+            }
+            let next = |name, act: &dyn Fn(&mut Frontier, &mut Said)| {
+                let (mut frontier, mut said) = (copy(frontier), said.clone());
+                act(&mut frontier, &mut said);
+                follow(&frontier, &said, hold, steps - 1, &[course, &[name]].concat());
+            };
+            for largest in [None, Some(1), Some(2), Some(3)] {
+                next("look", &|frontier, said| {
+                    frontier.looked(largest, 0);
+                    said.before = said.seen.clone();
+                    said.seen.extend(largest);
+                    said.proven.append(&mut said.fenced);
+                });
+                next("look in part", &|frontier, _| frontier.looked_in_part(largest));
+            }
+            next("begin", &|frontier, said| {
+                let useful = matches!(hold, Hold::Fence(_))
+                    && said.fencing.is_none()
+                    && said.seen.iter().max() > said.proven.iter().chain(&said.fenced).max();
+                assert_eq!(frontier.begin_fence(), useful, "{course:?}");
+                if useful {
+                    said.fencing = Some(said.seen.clone());
+                }
+            });
+            next("end", &|frontier, said| {
+                assert_eq!(frontier.end_fence(), said.fencing.is_some(), "{course:?}");
+                said.fenced.extend(said.fencing.take().unwrap_or_default());
+            });
+            next("fail", &|frontier, said| {
+                frontier.fail_fence();
+                said.fencing = None;
+            });
+        }
+        fn copy(of: &Frontier) -> Frontier {
+            Frontier { ..*of }
+        }
+        for hold in [Hold::FENCE, Hold::Round, Hold::None] {
+            follow(&Frontier::new(&hold), &Said::default(), &hold, 5, &[]);
+        }
+    }
 }

@@ -104,6 +104,7 @@ pub mod sim;
 mod stats;
 mod steps;
 mod stream;
+mod sync;
 #[expect(unsafe_code, reason = "system calls that no crate offers")]
 mod sys;
 mod wakeup;

@@ -532,6 +532,8 @@ impl Lookahead {
         pool: &mut Pool,
         most: usize,
     ) -> bool {
+        // Others may have taken since what there was room for at the last look.
+        self.room = 0;
         while self.cursor < ring.head() {
             // A LOST record and the record it was written with belong together.
             if self.room == 0 && self.lost.is_none() && !self.make_room(pool, most) {
@@ -637,7 +639,7 @@ impl Lookahead {
         let lists = self.lists();
         // While a list grows, both the old and the new one are there.
         let growing = lists.into_iter().filter(List::is_full).map(|list| list.grown() * list.each).sum::<usize>()
-            + if new_run { BLOCK } else { 0 };
+            + if new_run { self.run.more() } else { 0 };
         if self.memory() + growing + pool.memory() > most {
             pool.clear();
             if self.len() > 0 && self.memory() + growing > most {
@@ -961,25 +963,28 @@ mod tests {
         (most, lookahead)
     }
 
+    type Load = fn(u64) -> (u64, u64);
+
+    /// The worst that there is to do for an index.
+    const LOADS: [(&str, Load); 10] = [
+        ("in order", |n| (n, n)),
+        ("backwards", |n| ((1 << 40) - n, n)),
+        ("one from far ahead, and all the rest behind it", |n| if n == 0 { (1 << 40, 0) } else { (n, n) }),
+        ("noise", |n| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20, n)),
+        ("each second far back", |n| (if n % 2 == 0 { n } else { n / 3 }, n)),
+        ("far back, then further", |n| (if n < 50_000 { n + n % 2 * 100_000 } else { 1 }, n)),
+        ("saws of a thousand", |n| (n / 1000 * 1000 + 999 - n % 1000, n)),
+        ("every second number missing", |n| (n, 2 * n)),
+        ("holes that fill from the middle", |n| (n, if n < 50_000 { 3 * n } else { 3 * (n - 50_000) + 1 })),
+        ("one hole that is cut to pieces", |n| {
+            (n, if n == 1 { 1 << 30 } else { 2 * (n.wrapping_mul(40_503) % 65_536) })
+        }),
+    ];
+
     /// What a record costs does not grow with what is held, but for a logarithm, whatever its key and its number.
     #[test]
     fn the_worst_records_cost_no_more_the_more_are_held() {
-        type Load = fn(u64) -> (u64, u64);
-        let loads: [(&str, Load); 10] = [
-            ("in order", |n| (n, n)),
-            ("backwards", |n| ((1 << 40) - n, n)),
-            ("one from far ahead, and all the rest behind it", |n| if n == 0 { (1 << 40, 0) } else { (n, n) }),
-            ("noise", |n| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20, n)),
-            ("each second far back", |n| (if n % 2 == 0 { n } else { n / 3 }, n)),
-            ("far back, then further", |n| (if n < 50_000 { n + n % 2 * 100_000 } else { 1 }, n)),
-            ("saws of a thousand", |n| (n / 1000 * 1000 + 999 - n % 1000, n)),
-            ("every second number missing", |n| (n, 2 * n)),
-            ("holes that fill from the middle", |n| (n, if n < 50_000 { 3 * n } else { 3 * (n - 50_000) + 1 })),
-            ("one hole that is cut to pieces", |n| {
-                (n, if n == 1 { 1 << 30 } else { 2 * (n.wrapping_mul(40_503) % 65_536) })
-            }),
-        ];
-        for (name, load) in loads {
+        for (name, load) in LOADS {
             for each_look in [100, 10_000] {
                 let (few, _) = dearest(2_000, 100, load);
                 let (many, lookahead) = dearest(100_000, each_look, load);
@@ -987,6 +992,23 @@ mod tests {
                 assert!(many <= 150, "{name}: {many} steps a record with 100,000 held, {few} with 2,000");
                 assert_eq!((lookahead.len(), lookahead.notes.len()), (0, 0));
             }
+        }
+    }
+
+    #[test]
+    fn nothing_is_kept_of_what_was_taken() {
+        for (name, load) in LOADS {
+            let (_, mut lookahead) = dearest(2_000, 100, load);
+            lookahead.shrink();
+            let lists = lookahead.lists().map(|list| list.len);
+            assert_eq!((lookahead.len(), lookahead.run.len(), lists), (0, 0, [0; 4]), "{name}");
+            assert_eq!(
+                lookahead.numbers.as_ref().map(|numbers| (numbers.open(), numbers.pieces())),
+                Some((0, 0)),
+                "{name}"
+            );
+            assert_eq!((lookahead.memory(), lookahead.unread()), (0, 0), "{name}");
+            assert_eq!(lookahead.tail, lookahead.cursor, "{name}");
         }
     }
 }

@@ -14,7 +14,8 @@ pub struct Account {
     pub early: u64,
     /// Of these, records that were late.
     pub late: u64,
-    /// Records that were seen and are not yielded yet.
+    /// Records that lay before the heads at the last look and are not yielded yet, also those that it left where they are for
+    /// want of memory ([`Full::Copy`](crate::Full::Copy)).
     pub held: u64,
     /// Records that the kernel dropped: a full ring, paused output, or records that can never fit. Those that did not fit an
     /// empty ring are told of with the next record, at the next flush, or here.
@@ -30,7 +31,7 @@ pub struct Account {
     /// Numbers that are missing: declared gaps, and holes before records that are held. 0 without
     /// [`Order::numbers`](crate::Order::numbers).
     pub missing: u64,
-    /// Of these, more than LOST records account for: outputs that failed in another way than for lack of room, damage, or
+    /// Of these, more than `lost` accounts for: outputs that failed in another way than for lack of room, damage, or
     /// numbers drawn and not written. Where records without numbers share the ring, their losses account for numbers too.
     pub unexplained: u64,
     /// How often so many numbers were lost at once that a counter as narrow as this one cannot say which
@@ -181,5 +182,98 @@ impl Ledger {
 impl fmt::Display for Ledger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.total().fmt(f)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::{Account, Ledger};
+
+    fn account(cpu: u32, each: u64) -> Account {
+        let (yielded, early, late, held, lost) = (100 * each, each, 2 * each, 3 * each, 4 * each);
+        let (untold, damaged, missing, unexplained, ambiguous) = (5 * each, 6 * each, 7 * each, 8 * each, 9 * each);
+        let cpu = Some(cpu);
+        Account { cpu, yielded, early, late, held, lost, untold, exact: true, damaged, missing, unexplained, ambiguous }
+    }
+
+    fn ledger(accounts: impl IntoIterator<Item = Account>) -> Ledger {
+        let mut ledger = Ledger { accounts: Vec::new(), missing: 0, unexplained: 0, ambiguous: 0 };
+        accounts.into_iter().for_each(|account| ledger.add(account));
+        ledger
+    }
+
+    #[test]
+    fn rings_of_one_cpu_share_its_account() {
+        let ledger = ledger([account(0, 1), account(2, 10), account(2, 20), account(3, 5)]);
+        assert_eq!(ledger.accounts, [account(0, 1), account(2, 30), account(3, 5)]);
+        assert_eq!(ledger.total(), Account { cpu: None, ..account(0, 36) });
+        assert_eq!(ledger.total().written(), 107 * 36);
+    }
+
+    #[test]
+    fn what_one_ring_does_not_count_nobody_knows() {
+        let unknown = Account { exact: false, ..Account::new(Some(2)) };
+        let exact = |accounts: [Account; 2]| {
+            let ledger = ledger(accounts);
+            (ledger.accounts.iter().map(|account| account.exact).collect::<Vec<_>>(), ledger.total().exact)
+        };
+        assert_eq!(exact([account(2, 1), account(2, 1)]), (vec![true], true));
+        assert_eq!(exact([account(2, 1), unknown]), (vec![false], false));
+        assert_eq!(exact([unknown, account(2, 1)]), (vec![false], false));
+        assert_eq!(exact([unknown, account(3, 1)]), (vec![false, true], false));
+        assert_eq!(
+            ledger([unknown, Account { yielded: 3, ..Account::new(Some(3)) }]).to_string(),
+            "all: at least 3 written: 3 yielded (0 unproven, 0 late), 0 held; nothing is known to be missing"
+        );
+        let lost = Account { lost: 2, untold: 1, ..unknown };
+        assert_eq!(
+            lost.to_string(),
+            "CPU 2: at least 2 written: 0 yielded (0 unproven, 0 late), 0 held, at least 2 LOST by the kernel (1 not told yet); \
+             INCOMPLETE, but all of that is accounted for"
+        );
+    }
+
+    /// Each thing that can be wrong is enough.
+    #[test]
+    fn what_is_wrong_anywhere_is_said() {
+        let good = Account { yielded: 5, late: 1, early: 1, held: 2, ..Account::new(Some(0)) };
+        assert!(
+            good.is_complete() && good.is_balanced() && ledger([good]).is_complete() && ledger([good]).is_balanced()
+        );
+        let at = |change: fn(&mut Account)| {
+            let mut account = good;
+            change(&mut account);
+            let ledger = ledger([good, Account { cpu: Some(1), ..account }]);
+            assert_eq!(ledger.is_balanced(), account.is_balanced());
+            assert_eq!(ledger.is_complete(), account.is_complete());
+            (account.is_balanced(), account.is_complete(), account.to_string())
+        };
+        let begin = "CPU 0: 7 written: 5 yielded (1 unproven, 1 late), 2 held";
+        let lost = ", 0 LOST by the kernel (0 not told yet)";
+        let wrong = "; INCOMPLETE, and NOT ACCOUNTED FOR: ";
+        assert_eq!(at(|_| {}), (true, true, format!("{begin}; nothing is missing")));
+        assert!(!at(|account| account.lost = 1).1);
+        let missing = format!("{begin}{lost}, 1 numbers missing; INCOMPLETE, but all of that is accounted for");
+        assert_eq!(at(|account| account.missing = 1), (true, false, missing));
+        let damaged = format!("{begin}{lost}{wrong}1 damaged stretches");
+        assert_eq!(at(|account| account.damaged = 1), (false, false, damaged));
+        let several = format!(
+            "{begin}{lost}{wrong}2 missing numbers that no loss explains, 3 times that so much was lost that the numbers do not \
+             say how much"
+        );
+        assert_eq!(at(|account| (account.unexplained, account.ambiguous) = (2, 3)), (false, false, several));
+        let explained = Account { unexplained: 3, ..good };
+        assert_eq!([2, 3, 4].map(|refused| explained.explained(refused).is_balanced()), [false, true, true]);
+        // Of the whole machine.
+        let of_all = |missing, unexplained, ambiguous| {
+            let ledger = Ledger { missing, unexplained, ambiguous, ..ledger([good]) };
+            let total = ledger.total();
+            assert_eq!((total.missing, total.unexplained, total.ambiguous), (missing, unexplained, ambiguous));
+            (ledger.is_balanced(), ledger.is_complete())
+        };
+        assert_eq!(
+            [of_all(1, 0, 0), of_all(1, 1, 0), of_all(0, 0, 1)],
+            [(true, false), (false, false), (false, false)]
+        );
     }
 }

@@ -203,6 +203,8 @@ struct Watch {
     events: Option<CpuEvents>,
     /// CPUs that are online and could not be opened, which was said once.
     failing: Vec<u32>,
+    /// Whether a CPU that was listed has no events that run: they could not be opened, or it was gone again by then.
+    missing: bool,
     /// Whether CPUs could not be listed, which was said once.
     unlisted: bool,
 }
@@ -229,6 +231,7 @@ impl Watch {
             list: CpuList::new(),
             events,
             failing: Vec::new(),
+            missing: false,
             unlisted: false,
         })
     }
@@ -249,7 +252,7 @@ impl Watch {
             Err(errno) if !said => return Err(list_cpus(errno)),
             listed => listed.unwrap_or(false),
         };
-        if !changed && !suspect && self.failing.is_empty() {
+        if !changed && !suspect && !self.missing {
             return Ok(());
         }
         let mut failed = Ok(());
@@ -278,6 +281,11 @@ impl Watch {
         for station in &mut self.stations {
             station.online &= is_online(&station.cpu);
         }
+        let runs = |cpu: &u32| {
+            let at = self.stations.binary_search_by_key(cpu, |station| station.cpu);
+            at.is_ok_and(|at| self.stations[at].online)
+        };
+        self.missing = self.list.cpus.iter().any(|cpu| self.plan.wants(*cpu) && !runs(cpu));
         failed
     }
 
@@ -287,10 +295,7 @@ impl Watch {
         self.plan.check_slots(&[cpu], self.stations.iter().map(|station| station.cpu))?;
         // Gone again, perhaps: then there is nothing to open.
         let Some(Arrival { lane, gate, outlets, station }) = open_cpu(&self.plan, cpu, cpus)? else { return Ok(()) };
-        let mut events = control.outlets();
-        events.turn_as_others(cpu, &gate)?;
-        events.start(outlets)?;
-        events.push_gate(cpu, gate);
+        control.outlets().arrive(cpu, gate, outlets)?;
         self.stations.insert(at, station);
         new.push(lane);
         Ok(())

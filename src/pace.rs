@@ -237,6 +237,35 @@ mod tests {
         }
     }
 
+    /// What was found in one tick is not counted in the next, and a tick lasts from its own begin.
+    #[test]
+    fn each_tick_counts_anew() {
+        let begin = Instant::now();
+        let mut pace = Pace::new(&Hold::None, SECOND, begin);
+        assert_eq!(pace.tick, SHORTEST);
+        let mut now = begin;
+        // A look less than a tick after the last: it goes on.
+        let half = |now: &mut Instant, pace: &mut Pace, found| {
+            *now += pace.tick / 2;
+            pace.looked(*now, found);
+            pace.tick
+        };
+        assert_eq!(half(&mut now, &mut pace, WORTH_A_LOOK - 1), SHORTEST, "not over yet");
+        assert_eq!(half(&mut now, &mut pace, 1), SHORTEST, "worth it, in two looks");
+        assert_eq!(half(&mut now, &mut pace, WORTH_A_LOOK - 1), SHORTEST);
+        assert_eq!(half(&mut now, &mut pace, 0), SHORTEST * 2, "counted anew, and not worth it");
+        assert_eq!(half(&mut now, &mut pace, 0), SHORTEST * 2, "begun anew");
+        assert_eq!(half(&mut now, &mut pace, 0), SHORTEST * 4);
+        assert_eq!(half(&mut now, &mut pace, WORTH_A_LOOK * MANY - 1), SHORTEST * 4, "not many, and not over");
+        assert_eq!(half(&mut now, &mut pace, 1), SHORTEST, "many");
+        assert_eq!(half(&mut now, &mut pace, 0), SHORTEST);
+        assert_eq!(half(&mut now, &mut pace, 0), SHORTEST * 2, "what was many is not counted twice");
+        for _ in 0..100 {
+            half(&mut now, &mut pace, 0);
+        }
+        assert_eq!(pace.tick, SECOND, "no longer than is asked");
+    }
+
     #[test]
     fn a_proof_that_comes_to_nothing_may_begin_anew() {
         let now = Instant::now();

@@ -502,6 +502,42 @@ mod tests {
     }
 
     #[test]
+    fn records_need_no_id_where_all_are_of_one_source() {
+        let sources = |ids: &[(u64, usize)]| ids.iter().copied().collect::<Sources>();
+        let source = |origin: &Origin| {
+            let origin = Arc::new(origin.clone());
+            record(Kind::SAMPLE, &mut Vec::new(), &origin, &[two(4, 0)]).source()
+        };
+        // Two events of one source, as on a CPU that came back.
+        let one = Origin::new(0, Layout::RAW, sources(&[(10, 5), (11, 5)]));
+        assert_eq!(source(&one), Some(5));
+        assert_eq!(source(&Origin::new(0, Layout::RAW, sources(&[(10, 5), (11, 6)]))), None);
+        assert_eq!(source(&Origin::new(0, Layout::RAW, sources(&[]))), None);
+        assert_eq!(source(&one.with(sources(&[(20, 5)]), 100, 0)), Some(5));
+        // Records of others may lie before, until all of those are read.
+        let other = one.with(sources(&[(20, 6)]), 100, 0);
+        assert_eq!((source(&other), other.source(11), other.source(20)), (None, Some(5), Some(6)));
+        assert_eq!(source(&other.with(sources(&[(30, 6)]), 200, 99)), None);
+        assert_eq!(source(&one.with(sources(&[(20, 6)]), 100, 100)), Some(6));
+    }
+
+    #[test]
+    fn a_layout_is_what_was_asked_for() {
+        let layout = Layout::new(RAW | TIME | READ | CALLCHAIN | TID, true, 12);
+        assert_eq!(
+            (layout.sample_type(), layout.sample_id_all(), layout.read_format()),
+            (RAW | TIME | READ | CALLCHAIN | TID, true, 12)
+        );
+        assert_eq!((layout.has_time(), layout.trailer_len(), layout.smallest()), (true, 16, 8 + 16 + 24));
+        let layout = Layout::new(RAW | TIME, false, 0);
+        assert_eq!(
+            (layout.sample_id_all(), layout.read_format(), layout.trailer_len(), layout.smallest()),
+            (false, 0, 0, 24)
+        );
+        assert!(!Layout::RAW.has_time());
+    }
+
+    #[test]
     fn fields_lie_where_the_manual_says() {
         let origin = origin(Layout::new(RAW | TIME | CPU | IDENTIFIER | TID, true, 0));
         let mut bytes = Vec::new();
@@ -558,6 +594,39 @@ mod tests {
             assert_eq!(sample.payload(), None);
             let sample = record(Kind::SAMPLE, &mut bytes, &origin, &[555, 0, 99, wild, 2]);
             assert_eq!(sample.check(), Err(Fault::Short { size: 48 }), "{wild}");
+        }
+    }
+
+    /// All that a READ field may hold, by what the event asked for (perf_event_open(2), "Reading results").
+    #[test]
+    fn raw_data_is_found_behind_read_values_of_any_format() {
+        let times = [sys::PERF_FORMAT_TOTAL_TIME_ENABLED, sys::PERF_FORMAT_TOTAL_TIME_RUNNING];
+        let with_each = [sys::PERF_FORMAT_ID, sys::PERF_FORMAT_LOST];
+        for asked in 0..16u32 {
+            let on = |bits: [u32; 2], at: u32| {
+                (0..2).filter(move |bit| asked >> at >> bit & 1 == 1).map(move |bit| bits[bit as usize])
+            };
+            let (times, with_each): (Vec<u32>, Vec<u32>) = (on(times, 0).collect(), on(with_each, 2).collect());
+            for group in [None, Some(0), Some(1), Some(3)] {
+                let format = times.iter().chain(&with_each).fold(0, |all, bit| all | bit);
+                let format = format | group.map_or(0, |_| sys::PERF_FORMAT_GROUP);
+                let origin = origin(Layout::new(RAW | TIME | READ, true, format.into()));
+                let values = group.unwrap_or(1) as usize * (1 + with_each.len());
+                let mut body = vec![555];
+                body.extend(group);
+                body.extend(vec![7; times.len() + values]);
+                let raw = two(4, 0xabcd);
+                body.push(raw);
+                let mut bytes = Vec::new();
+                let sample = record(Kind::SAMPLE, &mut bytes, &origin, &body);
+                assert_eq!(sample.check(), Ok(()), "{format:#x}, {group:?}");
+                assert_eq!(sample.payload().unwrap().u32(0), Some(0xabcd), "{format:#x}, {group:?}");
+                // Without the raw data it is too short.
+                body.pop();
+                let size = 8 * (1 + body.len() as u16);
+                let sample = record(Kind::SAMPLE, &mut bytes, &origin, &body);
+                assert_eq!(sample.check(), Err(Fault::Short { size }), "{format:#x}, {group:?}");
+            }
         }
     }
 

@@ -4,7 +4,7 @@ use crate::clock::Clock;
 use crate::control::{Control, Gate, Pause};
 use crate::copies::Copies;
 use crate::error::Error;
-use crate::record::{Layout, Origin, Sources};
+use crate::record::{Kind, Layout, Origin, Record, Sources};
 use crate::ring::{Bytes, Fault, Ring};
 use crate::sys::{machine, perf};
 use std::fmt;
@@ -46,6 +46,21 @@ impl Lane {
     /// Before it, all that was written is read.
     pub(crate) fn oldest(&self) -> u64 {
         self.copies.begin().unwrap_or(self.ring.tail())
+    }
+
+    /// Records between a position and the head that was seen. Takes as long as there are.
+    pub(crate) fn records_from(&self, mut position: u64) -> u64 {
+        let mut records = 0;
+        while position < self.ring.head() {
+            match Record::at(&self.ring, position, &self.origin) {
+                Ok(record) => {
+                    records += u64::from(record.kind() != Kind::LOST);
+                    position += u64::from(record.header().size());
+                }
+                Err((_, end)) => position = end,
+            }
+        }
+        records
     }
 
     /// Bytes that were indexed, wherever they are now.

@@ -112,6 +112,12 @@ impl Run {
         (1 + self.blocks.len()) * BLOCK + self.blocks.capacity() * size_of::<Block>()
     }
 
+    /// Bytes that another block takes, with the list of blocks where that must grow: while it does, both are there.
+    pub(crate) fn more(&self) -> usize {
+        let list = if self.blocks.len() == self.blocks.capacity() { 2 * self.blocks.capacity() } else { 0 };
+        BLOCK + list * size_of::<Block>()
+    }
+
     /// Gives memory back that is not needed now.
     pub(crate) fn shrink(&mut self) {
         self.blocks.shrink_to(BLOCKS);

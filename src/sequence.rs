@@ -322,4 +322,30 @@ mod tests {
         assert_eq!(unwrap.unwrap(written + 7), Some(MIDDLE + 1), "counting begins anew");
         assert_eq!(unwrap.wrap(MIDDLE), written + 6);
     }
+
+    /// Counters of 2 to 4 bits: every course of five numbers of which each is less than half a round from the largest before it,
+    /// from every first number. Each is counted on to what it is, and wraps to what was written.
+    #[test]
+    fn every_course_of_a_narrow_counter_is_counted_on() {
+        fn follow(unwrap: &Unwrap, first: u64, largest: i64, steps: u32) {
+            let half = 1 << (unwrap.bits() - 1);
+            for number in largest - half..largest + half {
+                let mut unwrap = unwrap.clone();
+                let written = first.wrapping_add_signed(number) & unwrap.mask();
+                let counted = unwrap.unwrap(written);
+                assert_eq!(counted, Some(MIDDLE.wrapping_add_signed(number)), "{number} from {first}, {unwrap:?}");
+                assert_eq!(unwrap.wrap(MIDDLE.wrapping_add_signed(number)), written);
+                if steps > 1 {
+                    follow(&unwrap, first, largest.max(number), steps - 1);
+                }
+            }
+        }
+        for bits in 2..=4 {
+            for first in 0..1 << bits {
+                let mut unwrap = Unwrap::new(bits, None);
+                assert_eq!(unwrap.unwrap(first), Some(MIDDLE));
+                follow(&unwrap, first, 0, 4);
+            }
+        }
+    }
 }

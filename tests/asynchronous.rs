@@ -191,6 +191,29 @@ async fn a_handle_reaches_a_task_that_waits() {
     assert!(matches!(handle.flush(), Err(Error::Closed)));
 }
 
+/// Keys are found and compared as they are without a runtime: those of the program, not the kernel's time.
+#[tokio::test]
+async fn keys_are_those_that_were_asked_for() {
+    let kernel = sim::Kernel::new(&[0, 7]);
+    let order = Order::new().key(Key::Payload(8)).hold(kernel.hold());
+    let mut reader = AsyncReader::new(kernel.rings(), order).unwrap();
+    let emit = |cpu, time, key: u64| assert!(kernel.emit(cpu, time, &[5u64.to_ne_bytes(), key.to_ne_bytes()].concat()));
+    emit(0, 10, 300);
+    emit(7, 20, 200);
+    emit(0, 30, 100);
+    for key in [100, 200, 300] {
+        let event = timeout(LONG, reader.next()).await.expect("it comes").unwrap();
+        assert_eq!((event.key(), event.class()), (Some(key), Class::Proven));
+    }
+    emit(7, 1, 400);
+    emit(0, 2, 500);
+    let batch = timeout(LONG, reader.batch()).await.expect("it comes").unwrap();
+    assert_eq!(batch.map(|event| event.key()).collect::<Vec<_>>(), [Some(400), Some(500)]);
+    emit(7, 1, 600);
+    let event = timeout(LONG, reader.into_stream().next()).await.expect("it comes").unwrap().unwrap();
+    assert_eq!(event.as_event().key(), Some(600));
+}
+
 /// Sparse CPUs, and one that is plugged in while the task waits. Without the kernel's help.
 #[tokio::test]
 async fn simulated_rings_and_a_cpu_that_comes_later() {
@@ -200,11 +223,15 @@ async fn simulated_rings_and_a_cpu_that_comes_later() {
     kernel.plug(3);
     kernel.emit(3, 20, b"");
     kernel.emit(0, 30, b"");
-    for key in [10, 20, 30] {
+    let mut keys = Vec::new();
+    for _ in 0..3 {
         // What is held when the CPU is found may be let out before what waits in its ring.
         let event = timeout(LONG, reader.next()).await.expect("it comes").unwrap();
-        assert!(matches!(event.what(), What::Record(_)), "{key}");
+        assert!(matches!(event.what(), What::Record(_)));
+        keys.push(event.key().expect("a time"));
     }
+    keys.sort_unstable();
+    assert_eq!(keys, [10, 20, 30]);
     assert_eq!(reader.rings().cpus().collect::<Vec<_>>(), [0, 3, 7]);
     kernel.emit(3, 40, b"");
     kernel.emit(7, 50, b"");

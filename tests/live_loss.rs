@@ -23,7 +23,7 @@ struct Writer {
 const BURST: u32 = 100;
 
 impl Writer {
-    fn new(cpu: u32, events: &Map) -> Self {
+    fn new(cpu: u32, events: &Map) -> Option<Self> {
         let counts = Map::array(16, 1).expect("an array");
         let mut asm = Asm::new();
         asm.mov(Reg::R6, Reg::R1);
@@ -34,7 +34,8 @@ impl Writer {
             asm.shr_i(Reg::R0, 63).map_value(Reg::R2, &counts, 0).fetch_add(Reg::R2, 8, Reg::R0);
         });
         asm.mov_i(Reg::R0, 0).exit();
-        Self { cpu, program: Program::load(Kind::RawTracepoint, &asm).expect("a program"), counts }
+        let program = kernel("load a BPF program", Program::load(Kind::RawTracepoint, &asm))?;
+        Some(Self { cpu, program, counts })
     }
 
     fn burst(&self) {
@@ -53,7 +54,7 @@ impl Writer {
 /// An array for the machine's CPUs, and a writer for each.
 fn writers() -> Option<(Map, Vec<Writer>)> {
     let events = kernel("make a perf event array", Map::perf_event_array(load::slots()))?;
-    let writers = load::online().into_iter().map(|cpu| Writer::new(cpu, &events)).collect();
+    let writers = load::online().into_iter().map(|cpu| Writer::new(cpu, &events)).collect::<Option<_>>()?;
     Some((events, writers))
 }
 
@@ -205,7 +206,8 @@ fn the_same_burst_loses_nothing_where_records_are_released_early() {
     assert_eq!((refused, seen.late), (0, 0), "written one CPU after the other");
     let stats = reader.stats();
     assert!(seen.assumed > 0 && seen.unproven > 0 && stats.early == seen.assumed, "{stats:?}");
-    assert!(stats.copied == 0 && reader.ring_stats().all(|ring| ring.pressed > 0));
+    // What one ring lets out is what is oldest in all of them: the others may never come to their mark.
+    assert!(stats.copied == 0 && reader.ring_stats().any(|ring| ring.pressed > 0));
 }
 
 /// What a user gets who asks for nothing: the order, all of it proven, and every record.

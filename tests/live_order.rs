@@ -5,7 +5,7 @@ mod reading;
 
 use perfweave::{Class, Error, Event, Fence, Full, Hold, Key, Order, Reader, Rings, What, sim};
 use perfweave_support::bpf::Map;
-use perfweave_support::{bpf, echo, foreign, kernel, load, needs, privilege, threads};
+use perfweave_support::{bpf, echo, foreign, kernel, load, membarrier, needs, privilege, threads};
 use reading::LONG;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -20,7 +20,7 @@ fn maps() -> Option<(Map, Map)> {
 /// Every hold rule that proves, by the ways it can be had.
 fn fences() -> [(Fence, &'static str); 4] {
     [
-        (Fence::Auto, "membarrier"),
+        (Fence::Auto, if membarrier() { "membarrier" } else { "map" }),
         (Fence::Membarrier, "membarrier"),
         (Fence::Map, "map"),
         (Fence::EXPEDITED, "expedited"),
@@ -33,6 +33,9 @@ fn events_of_different_cpus_come_in_the_order_in_which_they_were_written() {
     let Some((events, echo)) = echo() else { return };
     let cpus = load::online();
     for (fence, name) in fences() {
+        if matches!(fence, Fence::Membarrier) && !membarrier() {
+            continue;
+        }
         let rings = Rings::options().bpf_output(&events).open().unwrap();
         let mut reader = Reader::new(rings, Order::new().hold(Hold::Fence(fence))).unwrap();
         assert_eq!(reader.fence(), Some(name));
@@ -82,7 +85,7 @@ fn alone() -> MutexGuard<'static, ()> {
 fn adversary(hold: Hold, bytes: u64, enough: impl Fn(&Outcome) -> bool) -> Option<Outcome> {
     let _alone = alone();
     let (events, counter) = maps()?;
-    let slow = bpf::on_syscall(&events, &counter, libc::SYS_getppid, 1, 4000).unwrap();
+    let slow = kernel("load a BPF program", bpf::on_syscall(&events, &counter, libc::SYS_getppid, 1, 4000))?;
     let quick = bpf::on_syscall(&events, &counter, libc::SYS_getuid, 2, 20).unwrap();
     let interrupt = bpf::on_clock(&events, &counter, 3).unwrap();
     let rings = Rings::options().bpf_output(&events).bytes(bytes).open().unwrap();
@@ -134,6 +137,9 @@ fn adversary(hold: Hold, bytes: u64, enough: impl Fn(&Outcome) -> bool) -> Optio
 #[test]
 fn under_a_fence_nothing_is_late_and_nothing_is_missing() {
     for fence in [Fence::Membarrier, Fence::Map, Fence::EXPEDITED] {
+        if matches!(fence, Fence::Membarrier) && !membarrier() {
+            continue;
+        }
         // A load worth the name, and rings that were not in order inside.
         let enough = |outcome: &Outcome| outcome.yielded >= 200_000 && outcome.repaired >= 1000;
         let Some(outcome) = adversary(Hold::Fence(fence), 8 << 20, enough) else { return };
@@ -170,7 +176,7 @@ fn caught_inside(
     let (here, there) = (cpus[0], cpus[cpus.len() - 1]);
     let (events, counter) = maps()?;
     // Some milliseconds: as many instructions as the verifier goes through.
-    let slow = bpf::on_syscall(&events, &counter, number, SLOW, 150_000).unwrap();
+    let slow = kernel("load a BPF program", bpf::on_syscall(&events, &counter, number, SLOW, 150_000))?;
     let quick = bpf::stamped_when_run(&events, &counter, QUICK).unwrap();
     let _link = kernel("attach to sys_enter", slow.attach_raw_tracepoint("sys_enter"))?;
     load::pinned(here, || {
@@ -204,6 +210,9 @@ fn caught_inside(
 #[test]
 fn a_fence_waits_for_whoever_is_inside() {
     for fence in [Fence::Membarrier, Fence::Map, Fence::EXPEDITED] {
+        if matches!(fence, Fence::Membarrier) && !membarrier() {
+            continue;
+        }
         let Some(caught) =
             caught_inside(Hold::Fence(fence), (libc::SYS_getgid, load::getgid), |caught| caught.len() == 20)
         else {
@@ -290,7 +299,7 @@ fn a_fence_that_is_not_possible_is_an_error_that_says_why() {
     let kernel = sim::Kernel::new(&[0]);
     let rings = kernel.rings();
     let fence = privilege::without(move || Reader::new(rings, Order::new()).map(|reader| reader.fence()));
-    if load::online().len() > 1 {
+    if load::online().len() > 1 && membarrier() {
         assert_eq!(fence.unwrap(), Some("membarrier"));
     }
 }
@@ -334,5 +343,8 @@ fn opening_without_privileges_names_the_cure() {
     let Some((events, _)) = maps() else { return };
     let error = privilege::without(move || Rings::options().bpf_output(&events).open().unwrap_err());
     let message = error.to_string();
-    assert!(message.contains("CAP_PERFMON") && message.contains("perf_event_paranoid"), "{message}");
+    // Where bpf(2) takes a privilege, as Linux before 5.19 lets it, nothing can be done with the map either.
+    let may_not_ask = matches!(error, Error::Array { .. }) && message.contains("CAP_BPF");
+    let may_not_open = message.contains("CAP_PERFMON") && message.contains("perf_event_paranoid");
+    assert!(may_not_ask || may_not_open, "{message}");
 }

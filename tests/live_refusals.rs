@@ -140,6 +140,7 @@ fn a_refused_map_is_an_error_and_nothing_stays_set() {
     });
     let error = error.join().unwrap();
     assert!(matches!(&error, Error::Array { errno } if errno.raw_os_error() == Some(libc::EPERM)), "{error}");
+    assert!(error.to_string().contains("CAP_BPF"), "{error}");
     assert_eq!(echo.run_with(0, &[1]).unwrap(), -libc::ENOENT);
 }
 

@@ -3,7 +3,7 @@
 #[expect(dead_code, reason = "each test takes a part")]
 mod reading;
 
-use perfweave::{Clock, Error, Fault, Hold, Key, Kind, Layout, Order, Reader, Ring, Rings, What, bindings};
+use perfweave::{Clock, Error, Fault, Hold, Key, Kind, Layout, Order, Pause, Reader, Ring, Rings, What, bindings};
 use perfweave_support::bpf::{Asm, Map, Program, Reg};
 use perfweave_support::{bpf, echo, foreign, kernel, load, needs, threads, tracefs};
 use reading::number;
@@ -71,6 +71,57 @@ fn slots_are_emptied_while_others_keep_the_map() {
         assert_eq!(program.run_with(cpu, &[7]).unwrap(), -libc::ENOENT);
     }
     drop(map);
+}
+
+/// Somebody else may empty slots before we do: pausing and closing go on, and resuming sets them again.
+#[test]
+fn a_slot_that_somebody_else_emptied_is_no_error() {
+    let Some((map, program)) = echo() else { return };
+    let rings = Rings::options().bpf_output(&map).pages(1).open().unwrap();
+    let mut reader = Reader::new(rings, Order::new()).unwrap();
+    let (handle, cpus) = (reader.handle(), load::online());
+    let emptied = |answer| cpus.iter().all(|&cpu| program.run_with(cpu, &[7]).unwrap() == answer);
+    map.delete(cpus[0]).unwrap();
+    assert_eq!(map.delete(cpus[0]).unwrap_err().raw_os_error(), Some(libc::ENOENT), "as the crate is told");
+    handle.pause(Pause::Slots).unwrap();
+    assert!(emptied(-libc::ENOENT), "all of them");
+    handle.resume().unwrap();
+    assert!(emptied(0));
+    assert_eq!(payloads(&mut reader).len(), cpus.len());
+    map.delete(cpus[0]).unwrap();
+    handle.close();
+    assert!(emptied(-libc::ENOENT));
+}
+
+/// A ring that was adopted has nobody who counts what is dropped: the ledger says that it does not know.
+#[test]
+fn the_ledger_of_an_adopted_ring_is_not_exact() {
+    let Some((map, program)) = echo() else { return };
+    let size = foreign::page_size();
+    let Some(theirs) = kernel("open a ring", foreign::ForeignRing::open(0, size)) else { return };
+    foreign::set_slot(&map, 0, &theirs).unwrap();
+    let mut rings = Rings::empty(Clock::Monotonic);
+    // SAFETY: nobody else reads it.
+    rings.add(0, unsafe { Ring::adopt_event(theirs.as_fd(), size) }.unwrap(), Layout::RAW);
+    let mut reader = Reader::new(rings, Order::new().key(Key::Payload(0))).unwrap();
+    assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
+    assert_eq!(payloads(&mut reader), [(0, 1)]);
+    let ledger = reader.ledger().unwrap();
+    assert!(!ledger.accounts[0].exact && !ledger.total().exact && ledger.is_complete(), "{ledger}");
+    // What it drops last is not in the ledger; what a LOST record tells is.
+    while program.run_with(0, &[2]).unwrap() == 0 {}
+    let ledger = reader.ledger().unwrap();
+    assert_eq!((ledger.total().lost, ledger.total().exact), (0, false));
+    payloads(&mut reader);
+    assert_eq!(program.run_with(0, &[3]).unwrap(), 0);
+    let mut lost = 0;
+    reading::all(&mut reader, |event| {
+        if let What::Lost(told) = event.what() {
+            lost += told.count;
+        }
+    });
+    let ledger = reader.ledger().unwrap();
+    assert_eq!((lost, ledger.total().lost, ledger.total().exact), (1, 1, false), "{ledger}");
 }
 
 #[test]

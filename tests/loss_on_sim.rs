@@ -609,6 +609,32 @@ fn any_number_of_lost_records_that_tell_nothing_new_is_passed_over() {
     assert_eq!((kernel.tail(0), merge.stats().lost), (32 * count, count));
 }
 
+/// Behind those that are passed over comes what is next on any CPU.
+#[test]
+fn behind_lost_records_that_tell_nothing_new_the_order_goes_on() {
+    let kernel = small(&[0, 1], 4096);
+    let mut merge = merge(&kernel, Order::new().hold(Hold::None));
+    kernel.emit(0, 1, b"");
+    kernel.emit(1, 1, b"");
+    kernel.pause(0, true);
+    (0..3).for_each(|_| assert!(!kernel.emit(0, 2, b"")));
+    kernel.pause(0, false);
+    merge.look(0);
+    assert!(merge.read_losses());
+    assert_eq!(all(&mut merge), ["1 assumed", "lost 3 on 0 in 1..- assumed", "1 assumed"]);
+    // The LOST record has the key of its record.
+    kernel.emit(1, 20, b"");
+    kernel.emit(0, 20, b"");
+    kernel.emit(1, 21, b"");
+    kernel.emit(0, 30, b"");
+    merge.look(0);
+    assert!(merge.is_ready());
+    assert_eq!(merge.held(), 4, "the LOST record is passed over");
+    let events: Vec<_> = merge.batch().map(|event| (event.cpu(), event.key())).collect();
+    let expected = [(0, 20), (1, 20), (1, 21), (0, 30)].map(|(cpu, key)| (Some(cpu), Some(key)));
+    assert_eq!(events, expected);
+}
+
 /// A reader asks by itself when its stream has run dry.
 #[test]
 fn a_reader_tells_of_a_loss_that_nothing_follows() {
@@ -1163,4 +1189,263 @@ fn a_lag_of_numbers_is_refused() {
     let kernel = sim::Kernel::new(&[0]);
     let order = Order::new().key(Key::Sequence(Sequence::u64(0))).hold(Hold::Lag(std::time::Duration::from_millis(1)));
     assert!(matches!(Merge::new(kernel.rings(), order), Err(Error::NoTimes)));
+}
+
+/// Records of one CPU with a number and a key each, in the order of the ring.
+fn numbered(records: &[(u64, u64)], hold: Hold) -> (sim::Kernel, Merge) {
+    let kernel = sim::Kernel::new(&[0]);
+    let merge = merge(&kernel, Order::new().key(Key::Payload(8)).numbers(Sequence::u64(0)).hold(hold));
+    records.iter().for_each(|record| write_numbered(&kernel, 0, *record));
+    (kernel, merge)
+}
+
+fn write_numbered(kernel: &sim::Kernel, cpu: u32, (number, key): (u64, u64)) {
+    assert!(kernel.emit(cpu, 1, &[number.to_ne_bytes(), key.to_ne_bytes()].concat()));
+}
+
+/// The gap that was shown last belongs to the record that is yielded first.
+#[test]
+fn gaps_of_two_records_in_disorder_are_both_told() {
+    let (_kernel, mut merge) = numbered(&[(0, 10), (2, 30), (4, 20)], Hold::FENCE);
+    fence(&mut merge);
+    let expected = ["10", "gap 3-3 (1) on 0 in 30..20", "20", "gap 1-1 (1) on 0 in 10..30", "30"];
+    assert_eq!(all(&mut merge), expected);
+    assert_eq!((merge.stats().missing, merge.ledger().total().missing), (2, 2));
+    assert_eq!(merge.ring_stats().next().unwrap().numbers.unwrap().open, 0);
+}
+
+/// What is missing behind a number that was drawn before the first is told of before its record, whatever its key.
+#[test]
+fn a_gap_behind_a_number_before_the_first_stands_before_its_record() {
+    for (five, expected) in
+        [(5, ["gap 6-8 (3) on 0 in 10..5", "5", "10", "20"]), (15, ["10", "gap 6-8 (3) on 0 in 10..15", "15", "20"])]
+    {
+        let (_kernel, mut merge) = numbered(&[(9, 10), (5, five), (10, 20)], Hold::FENCE);
+        fence(&mut merge);
+        assert_eq!(all(&mut merge), expected);
+        let numbers = merge.ring_stats().next().unwrap().numbers.unwrap();
+        assert_eq!((numbers.seen, numbers.missing, numbers.open, numbers.found), (3, 3, 0, 0));
+    }
+}
+
+/// What filled a hole is there, and is not missing from the gaps that are left of it.
+#[test]
+fn a_number_that_filled_a_hole_is_a_duplicate_when_it_comes_again() {
+    for between in [false, true] {
+        let (kernel, mut merge) = numbered(&[(1, 10), (10, 40), (5, 20)], Hold::None);
+        let mut told = Vec::new();
+        if between {
+            // Both gaps are declared before the second comes.
+            merge.look(0);
+            told = all(&mut merge);
+        }
+        write_numbered(&kernel, 0, (5, 50));
+        merge.look(0);
+        told.extend(all(&mut merge));
+        let expected = [
+            "10 assumed",
+            "20 assumed",
+            "gap 2-4 (3) on 0 in 10..40 assumed",
+            "gap 6-9 (4) on 0 in 10..40 assumed",
+            "40 assumed",
+            "Duplicate 5 for 11 on 0 assumed",
+            "50 assumed",
+        ];
+        assert_eq!(told, expected);
+        let numbers = merge.ring_stats().next().unwrap().numbers.unwrap();
+        assert_eq!((numbers.seen, numbers.missing, numbers.duplicates, numbers.found), (3, 7, 1, 0));
+    }
+}
+
+/// The first number that was taken for want of room may not have been the first: what follows is as little proven.
+#[test]
+fn what_follows_a_dense_number_that_was_pressed_out_as_the_first_is_assumed() {
+    let kernel = small(&[0, 1], 1024);
+    let hold = Hold::Dense { first: None, fence: kernel.fence() };
+    let mut merge = merge(&kernel, Order::new().key(Key::Payload(0)).hold(hold).when_full(Full::Release).fill_mark(50));
+    // 4 is drawn and in flight.
+    kernel.begin(1, 1);
+    (5..30u64).for_each(|number| assert!(kernel.emit(0, 1, &number.to_ne_bytes())));
+    merge.look(0);
+    let early = all(&mut merge);
+    assert_eq!(early[..3], ["unproven on 0 assumed", "5 assumed", "6 assumed"]);
+    // The rest needs no room, but 4 may yet come.
+    assert!(early.len() > 20 && early.iter().all(|told| told.ends_with(" assumed")), "{early:?}");
+    kernel.write(1, &4u64.to_ne_bytes());
+    kernel.end(1);
+    merge.look(0);
+    assert_eq!(all(&mut merge), ["4 late"], "it breaks nothing: nobody knew where counting begins");
+    // Behind a fence nothing is in doubt.
+    kernel.emit(0, 1, &30u64.to_ne_bytes());
+    fence(&mut merge);
+    assert_eq!(all(&mut merge), ["30"]);
+    assert_eq!((merge.stats().late, merge.stats().missing), (1, 0));
+    // If it happens again it is told again.
+    kernel.begin(1, 1);
+    (32..60u64).for_each(|number| assert!(kernel.emit(0, 1, &number.to_ne_bytes())));
+    merge.look(0);
+    let expected = ["unproven on 0 assumed", "gap 31-31 (1) on all in 30..32 assumed", "32 assumed"];
+    assert_eq!(all(&mut merge)[..3], expected);
+}
+
+/// The sequence says which number comes first; the rule need not.
+#[test]
+fn a_dense_sequence_that_names_its_first_number_misses_what_is_before_the_first_seen() {
+    let kernel = sim::Kernel::new(&[0, 1]);
+    let hold = Hold::Dense { first: None, fence: kernel.fence() };
+    let key = Key::Sequence(Sequence::u16(0).starting_at(65_534));
+    let mut merge = merge(&kernel, Order::new().key(key).hold(hold));
+    kernel.emit(1, 1, &bytes(1, 16));
+    merge.look(0);
+    assert!(merge.next().is_none());
+    assert_eq!(merge.progress().missing, Some(65_534));
+    fence(&mut merge);
+    assert_eq!(all(&mut merge), ["gap 65534-0 (3) on all in -..1", "1"]);
+    assert_eq!(merge.stats().missing, 3);
+    // And without anything missing there is no wait.
+    let kernel = sim::Kernel::new(&[0]);
+    let hold = Hold::Dense { first: None, fence: kernel.fence() };
+    let key = Key::Sequence(Sequence::u16(0).starting_at(65_534));
+    let mut merge = self::merge(&kernel, Order::new().key(key).hold(hold));
+    kernel.emit(0, 1, &bytes(65_534, 16));
+    merge.look(0);
+    assert_eq!(all(&mut merge), ["65534"]);
+}
+
+/// A gap in a CPU's own numbers has nothing to do with how late the record behind it is.
+#[test]
+fn a_gap_before_a_late_record_is_not_late() {
+    let kernel = sim::Kernel::new(&[0, 1]);
+    let order = Order::new().key(Key::Payload(8)).numbers(Sequence::u64(0)).hold(Hold::None);
+    let mut merge = merge(&kernel, order);
+    write_numbered(&kernel, 0, (1, 10));
+    write_numbered(&kernel, 1, (1, 100));
+    merge.look(0);
+    assert_eq!(all(&mut merge).len(), 2);
+    write_numbered(&kernel, 0, (4, 60));
+    // It has a number and no key.
+    assert!(kernel.emit(0, 1, &5u64.to_ne_bytes()));
+    merge.look(0);
+    let events: Vec<_> = merge.batch().map(|event| (told(&event), event.late_by())).collect();
+    let gap = "gap 2-3 (2) on 0 in 10..60 assumed".to_owned();
+    assert_eq!(events, [(gap, 0), ("60 late".into(), 40), ("- late".into(), 40)]);
+    assert_eq!((merge.stats().late, merge.stats().max_late), (2, 40));
+}
+
+/// Sixteen numbers that are well end a run of breaks, and fifteen do not: of a CPU's own numbers, and of the whole machine's.
+#[test]
+fn a_break_is_told_again_behind_sixteen_numbers_that_are_well() {
+    for (well, again) in [(15, false), (16, true)] {
+        for dense in [false, true] {
+            let kernel = sim::Kernel::new(&[0]);
+            let order = match dense {
+                true => Order::new().key(Key::Payload(0)).hold(Hold::Dense { first: Some(1), fence: kernel.fence() }),
+                false => Order::new().numbers(Sequence::u64(0)),
+            };
+            let mut merge = merge(&kernel, order);
+            let mut broken = Vec::new();
+            let mut number = 0u64;
+            let mut write = |count: u64| {
+                // As many that are well, and the last of them once more.
+                for n in (0..count).map(|_| 1).chain([0]) {
+                    number += n;
+                    assert!(kernel.emit(0, 1, &number.to_ne_bytes()));
+                    fence(&mut merge);
+                    broken.extend(all(&mut merge).into_iter().filter(|told| told.contains(" for ")));
+                }
+                std::mem::take(&mut broken).len()
+            };
+            assert_eq!(write(3), 1, "the first is told");
+            assert_eq!(write(well), usize::from(again), "{well} are well, dense: {dense}");
+            assert_eq!(write(5), 0, "not so soon");
+            assert_eq!(write(16), 1, "{well}, dense: {dense}");
+        }
+    }
+}
+
+/// A counter that begins with 1 is reset to 1.
+#[test]
+fn a_dense_sequence_is_reset_to_one() {
+    for (number, how) in [(0, "Reset"), (1, "Reset"), (2, "Backward"), (100, "Reset"), (101, "Backward")] {
+        let kernel = sim::Kernel::new(&[0]);
+        let hold = Hold::Dense { first: Some(100), fence: kernel.fence() };
+        let mut merge = merge(&kernel, Order::new().key(Key::Sequence(Sequence::u32(0))).hold(hold));
+        (100..300).for_each(|number| assert!(kernel.emit(0, 1, &bytes(number, 32))));
+        merge.look(0);
+        assert_eq!(all(&mut merge).len(), 200);
+        kernel.emit(0, 1, &bytes(number, 32));
+        merge.look(0);
+        assert_eq!(all(&mut merge), [format!("{how} {number} for 300 on 0 late"), format!("{number} late")]);
+    }
+}
+
+/// A leap is told with the largest key there was, as it was written, on whichever CPU.
+#[test]
+fn a_leap_is_told_with_the_largest_key_before_it() {
+    let leaps = |key: Key, written: &[u64]| {
+        let kernel = sim::Kernel::new(&[0, 1]);
+        let mut merge = merge(&kernel, Order::new().key(key));
+        for (cpu, key) in [0, 1].into_iter().cycle().zip(written) {
+            assert!(kernel.emit(cpu, 1, &key.to_ne_bytes()));
+            // CPU by CPU: what is largest is so by the order in which rings are indexed.
+            merge.look(0);
+        }
+        fence(&mut merge);
+        let leaps = merge.batch().filter_map(|event| match event.what() {
+            What::Damage(damage) => Some(damage.fault),
+            _ => None,
+        });
+        leaps.collect::<Vec<_>>()
+    };
+    let wild = u64::MAX - 5;
+    assert_eq!(leaps(Key::Payload(0), &[7, 90, 50, wild]), [Fault::Leap { key: wild, largest: 90 }]);
+    let wild = 50 + (1 << 62);
+    assert_eq!(leaps(Key::Payload(0), &[7, 50, wild]), [], "just not");
+    assert_eq!(leaps(Key::Payload(0), &[7, 50, wild + 1]), [Fault::Leap { key: wild + 1, largest: 50 }]);
+    // Beyond the end of a counter that wraps.
+    let wild = 40 + (1 << 32);
+    let sequence = || Key::Sequence(Sequence::u64(0));
+    assert_eq!(leaps(sequence(), &[u64::MAX - 1, 40, 30, wild]), []);
+    assert_eq!(leaps(sequence(), &[u64::MAX - 1, 40, 30, wild + 1]), [Fault::Leap { key: wild + 1, largest: 40 }]);
+}
+
+/// What is let out for want of room is early under a rule that proves nothing too, as long as the rule would still hold it.
+#[test]
+fn what_a_lag_would_still_hold_is_early() {
+    let kernel = small(&[0], 1024);
+    let order = Order::new().hold(Hold::Lag(Duration::from_nanos(100))).when_full(Full::Release).fill_mark(50);
+    let mut merge = merge(&kernel, order);
+    (1..31).for_each(|time| assert!(kernel.emit(0, time, &[0; 8])));
+    // Ten are old enough.
+    merge.look(110);
+    merge.look(110);
+    let told = all(&mut merge);
+    assert_eq!(told[..10], (1..11).map(|time| format!("{time} assumed")).collect::<Vec<_>>());
+    assert_eq!(told[10], "unproven on 0 assumed");
+    let early = told.len() as u64 - 11;
+    assert!(early > 0, "{told:?}");
+    let stats = merge.stats();
+    assert_eq!((stats.records, stats.early), (10 + early, early));
+    assert_eq!(merge.ledger().total().early, early);
+    assert_eq!(merge.ring_stats().next().unwrap().early, early);
+}
+
+/// The frontier is the largest key that the rule lets out, as it was written.
+#[test]
+fn the_frontier_is_a_key_as_it_was_written() {
+    let kernel = sim::Kernel::new(&[0]);
+    let mut merge = merge(&kernel, Order::new());
+    assert_eq!(merge.frontier(), None);
+    kernel.emit(0, 70, b"");
+    merge.look(0);
+    assert_eq!(merge.frontier(), None, "nothing is proven");
+    fence(&mut merge);
+    assert_eq!(merge.frontier(), Some(70));
+
+    let kernel = sim::Kernel::new(&[0]);
+    let key = Key::Sequence(Sequence::u8(0));
+    let mut merge = self::merge(&kernel, Order::new().key(key).hold(Hold::None));
+    [254u8, 255, 0, 1].into_iter().for_each(|number| assert!(kernel.emit(0, 1, &[number])));
+    merge.look(0);
+    assert_eq!((merge.frontier(), merge.progress().seen), (Some(1), Some(1)));
 }

@@ -195,3 +195,41 @@ fn late_numbers_inside_a_gap_take_no_memory() {
     let numbers = merge.ring_stats().next().unwrap().numbers.unwrap();
     assert!(numbers.found >= 16 && numbers.seen + numbers.duplicates == 199_902, "{numbers:?}");
 }
+
+/// A ledger is of everything, also of what a look has left in the rings for want of memory.
+#[test]
+fn a_ledger_counts_what_there_was_no_memory_to_look_at() {
+    let kernel = sim::Kernel::with(&[0, 1], 1 << 20, Layout::new(4 | 1024, true, 0));
+    let order = Order::new().when_full(Full::Copy { most: 16 << 10 });
+    let mut merge = Merge::new(kernel.rings(), order).unwrap();
+    for time in 1..=5_000 {
+        assert!(kernel.emit((time % 2) as u32, time, b"record"));
+    }
+    merge.look(0);
+    let total = merge.ledger().total();
+    assert!(merge.held() < 5_000, "{} were looked at", merge.held());
+    assert_eq!((total.yielded, total.held, total.lost, total.written()), (0, 5_000, 0, 5_000));
+    let mut yielded = 0;
+    while let Some(event) = merge.next() {
+        yielded += u64::from(event.event().record().is_some());
+    }
+    let total = merge.ledger().total();
+    assert_eq!((total.yielded, total.written()), (yielded, 5_000));
+}
+
+/// Bounds of any size, so that the lists of blocks are as long as makes them grow just before the bound.
+#[test]
+fn no_bound_is_passed_by_what_lists_of_blocks_take() {
+    for bound in (40 << 10..1 << 20).step_by(4 << 10) {
+        let kernel = sim::Kernel::with(&[0, 1], 1 << 20, Layout::new(4 | 1024, true, 0));
+        let mut merge = Merge::new(kernel.rings(), Order::new().when_full(Full::Copy { most: bound })).unwrap();
+        for time in 1..=40_000 {
+            kernel.emit((time % 2) as u32, time, b"");
+            if time % 8_000 == 0 {
+                merge.look(0);
+            }
+        }
+        let most = merge.stats().most_memory;
+        assert!(most <= bound, "{most} of {bound}");
+    }
+}

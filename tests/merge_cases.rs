@@ -1,6 +1,7 @@
 //! Single cases of the merge, each on simulated rings.
 
 use perfweave::{Class, Event, Fault, Full, Hold, Key, Kind, Layout, Merge, Order, What, sim};
+use std::time::Duration;
 
 const TIME_RAW: u64 = 4 | 1024;
 
@@ -650,4 +651,92 @@ fn what_follows_a_dense_gap_that_was_pressed_out_is_assumed() {
     assert!(kernel.emit(0, 1, &number.to_ne_bytes()));
     merge.look(0);
     assert_eq!(merge.batch().map(|event| event.class()).last(), Some(Class::Proven));
+}
+
+/// How long the smallest key is held, as far as time alone decides it.
+#[test]
+fn what_is_held_knows_how_long_it_waits() {
+    let kernel = sim::Kernel::new(&[0, 1]);
+    let mut merge = merge(&kernel, Hold::Lag(Duration::from_nanos(100)));
+    assert_eq!(merge.wait(0), None, "nothing is held");
+    kernel.emit(0, 1000, b"second");
+    kernel.emit(1, 900, b"first");
+    merge.look(950);
+    assert_eq!(merge.wait(950), Some(Duration::from_nanos(50)));
+    assert_eq!([1000, 5000].map(|now| merge.wait(now)), [Some(Duration::ZERO); 2]);
+    merge.look(1050);
+    assert_eq!(all(&mut merge), ["first"]);
+    assert_eq!(merge.wait(1050), Some(Duration::from_nanos(50)));
+
+    // Another look lets out what a round holds, and nothing but a fence what a fence does.
+    for (hold, wait) in [(Hold::Round, Some(Duration::ZERO)), (Hold::FENCE, None)] {
+        let kernel = sim::Kernel::new(&[0]);
+        let mut merge = self::merge(&kernel, hold);
+        kernel.emit(0, 10, b"held");
+        merge.look(0);
+        assert!(merge.next().is_none());
+        assert_eq!(merge.wait(0), wait);
+    }
+}
+
+/// A fence that failed proves nothing, and another is asked for.
+#[test]
+fn a_fence_that_failed_is_asked_for_again() {
+    let kernel = sim::Kernel::new(&[0]);
+    let mut merge = merge(&kernel, Hold::FENCE);
+    kernel.emit(0, 10, b"held");
+    merge.look(0);
+    assert!(merge.begin_fence() && !merge.begin_fence());
+    merge.fail_fence();
+    merge.look(0);
+    assert!(merge.next().is_none());
+    assert!(merge.begin_fence());
+    merge.end_fence();
+    // It ended once.
+    merge.end_fence();
+    merge.look(0);
+    assert_eq!((all(&mut merge), merge.stats().fences), (vec!["held".to_owned()], 1));
+}
+
+/// Records that lie behind one with a larger key, which waits there, are repaired; equal ones, and late ones alone, are not.
+#[test]
+fn what_was_out_of_order_is_counted() {
+    let kernel = sim::Kernel::new(&[0]);
+    let order = Order::new().key(Key::Payload(0)).hold(Hold::None);
+    let mut merge = Merge::new(kernel.rings(), order).unwrap();
+    let mut take = |keys: &[u64]| {
+        keys.iter().for_each(|key| assert!(kernel.emit(0, 1, &key.to_ne_bytes())));
+        merge.look(0);
+        assert_eq!(merge.batch().count(), keys.len());
+        (merge.stats().repaired, merge.stats().late)
+    };
+    assert_eq!(take(&[10, 30, 20, 30, 25]), (2, 0));
+    assert_eq!(take(&[15]), (2, 1), "there is nothing before it");
+    assert_eq!(take(&[40, 50]), (2, 1));
+    assert_eq!(take(&[70, 60, 65, 70, 80]), (4, 1));
+}
+
+/// Dense numbers ask for no fence as long as none is missing.
+#[test]
+fn a_dense_sequence_asks_for_a_fence_only_for_numbers_that_are_missing() {
+    let kernel = sim::Kernel::new(&[0]);
+    let hold = Hold::Dense { first: Some(0), fence: kernel.fence() };
+    let mut merge = Merge::new(kernel.rings(), Order::new().key(Key::Payload(0)).hold(hold)).unwrap();
+    let emit = |number: u64| assert!(kernel.emit(0, 1, &number.to_ne_bytes()));
+    assert!(!merge.begin_fence());
+    emit(0);
+    emit(1);
+    merge.look(0);
+    assert!(!merge.begin_fence(), "the next one is there");
+    assert_eq!(merge.batch().count(), 2);
+    assert!(!merge.begin_fence(), "nothing is held");
+    emit(3);
+    merge.look(0);
+    assert!(merge.begin_fence(), "2 is missing");
+    merge.end_fence();
+    merge.look(0);
+    assert_eq!(merge.batch().count(), 2);
+    emit(4);
+    merge.look(0);
+    assert!(!merge.begin_fence());
 }

@@ -232,7 +232,8 @@ fn data_that_arrives_while_draining_is_there_for_the_next() {
 fn emit_event() {
     let Some((map, counter)) = kernel("make maps", maps()) else { return };
     counter.update(0, &0xdead_beef_u64.to_ne_bytes()).unwrap();
-    let program = bpf::on_syscall(&map, &counter, libc::SYS_getppid, 0, 0).unwrap();
+    let program = bpf::on_syscall(&map, &counter, libc::SYS_getppid, 0, 0);
+    let Some(program) = kernel("load a BPF program", program) else { return };
     let Some(_attached) = kernel("attach to sys_enter", program.attach_raw_tracepoint("sys_enter")) else { return };
     for (round, cpu) in load::online().into_iter().enumerate() {
         let rings = Rings::options().bpf_output(&map).pages(2).open().unwrap();

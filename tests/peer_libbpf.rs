@@ -33,7 +33,8 @@ fn drained(rings: &mut Rings) -> Vec<(u32, u64)> {
 fn serial_test_perf_buffer() {
     let Some(map) = kernel("make a perf event array", Map::perf_event_array(load::slots())) else { return };
     let counter = Map::array(8, 1).unwrap();
-    let program = bpf::on_syscall(&map, &counter, libc::SYS_getuid, 0, 0).unwrap();
+    let program = bpf::on_syscall(&map, &counter, libc::SYS_getuid, 0, 0);
+    let Some(program) = kernel("load a BPF program", program) else { return };
     let Some(_attached) = kernel("attach to sys_enter", program.attach_raw_tracepoint("sys_enter")) else { return };
     let cpus = load::online();
     // As `bpf::stamped` writes it.

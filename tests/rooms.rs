@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 
 /// Modules from left to right. Each may use those before it, and itself.
-const ROOMS: [&str; 40] = [
+const ROOMS: [&str; 41] = [
+    "sync",
     "steps",
     "wakeup",
     "error",

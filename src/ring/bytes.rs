@@ -217,6 +217,21 @@ mod tests {
     }
 
     #[test]
+    fn bytes_are_equal_if_they_are_the_same_and_as_many() {
+        for (one, other) in [(&b"abc"[..], &b"abd"[..]), (b"abc", b"ab"), (b"abc", b"abcd"), (b"abc", b""), (b"", b"a")]
+        {
+            for bytes in every_split(one) {
+                assert!(every_split(one).all(|same| same == bytes) && bytes == *one);
+                assert!(every_split(other).all(|different| different != bytes));
+                assert!(bytes != *other);
+                assert_eq!((bytes.is_empty(), bytes.iter().count()), (one.is_empty(), one.len()));
+            }
+        }
+        assert!(Bytes::default().is_empty() && Bytes::new(&[], &[]).is_empty() && !Bytes::new(&[], &[0]).is_empty());
+        assert_eq!(format!("{:?}", Bytes::new(&[1], &[2])), "[1, 2]");
+    }
+
+    #[test]
     fn only_wrapped_bytes_are_copied() {
         assert!(matches!(Bytes::new(&[1], &[]).to_cow(), std::borrow::Cow::Borrowed(_)));
         assert!(matches!(Bytes::new(&[], &[1]).to_cow(), std::borrow::Cow::Borrowed(_)));

@@ -206,4 +206,20 @@ mod tests {
         let stretch = Header::of_stretch(1 << 31).tagged(7);
         assert_eq!((stretch.size(), stretch.tag(), stretch.len()), (0, 7, 1 << 31));
     }
+
+    /// Every size there is, against every room that can make a difference.
+    #[test]
+    fn every_header_is_taken_or_refused_as_it_must_be() {
+        for size in 0..=u16::MAX {
+            for room in
+                (0..=40).chain(65_520..=65_544).chain([u64::from(size), u64::from(size).wrapping_sub(1), u64::MAX])
+            {
+                let is_one = size >= 8 && size % 8 == 0 && u64::from(size) <= room;
+                match Header::checked(bytes(size), room) {
+                    Ok(header) => assert!(is_one && (header.size(), header.tag()) == (size, 0), "{size} in {room}"),
+                    Err(fault) => assert!(!is_one && fault == Fault::Size { size, room }, "{size} in {room}"),
+                }
+            }
+        }
+    }
 }

@@ -555,4 +555,31 @@ mod tests {
         // SAFETY: as above.
         assert_eq!(unsafe { Ring::adopt_mapping(ring.page(), 4096, None) }.unwrap().size(), 4096);
     }
+
+    /// Rings of 8 and 16 bytes at every place, everywhere near where the kernel's words wrap: a head is taken if and only if it
+    /// is no further from the tail than the ring is long, and no nearer than the one before.
+    #[test]
+    fn every_head_is_taken_or_refused_as_it_must_be() {
+        for size in [8u64, 16] {
+            let (_kernel, mut ring) = Ring::simulated(4096, size as usize, None, false);
+            for base in (0..=2 * size).flat_map(|near| [near, near.wrapping_neg(), near.wrapping_sub(1 << 63)]) {
+                for tail in (0..=size).map(|tail| tail + (1 << 20)) {
+                    for used in 0..=size {
+                        // As far as a whole ring too far, in both directions, and far from either.
+                        let near = (0..=4 * size).map(|to| (tail + to).wrapping_sub(2 * size));
+                        for to in near.chain([tail.wrapping_add(1 << 63), tail.wrapping_neg(), 1 << 32]) {
+                            (ring.base, ring.tail, ring.head) = (base, tail, tail + used);
+                            // SAFETY: (I1)
+                            let word = unsafe { ring.head_word.as_ref() };
+                            super::words::store_head(word, base.wrapping_add(to));
+                            let taken = ring.look();
+                            let right = to >= tail + used && to <= tail + size;
+                            assert_eq!(taken.is_ok(), right, "{base:#x}, {tail} and {used}, {to}: {taken:?}");
+                            assert_eq!(ring.head(), if right { to } else { tail + used });
+                        }
+                    }
+                }
+            }
+        }
+    }
 }

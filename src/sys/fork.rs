@@ -57,7 +57,8 @@ fn wiped_page(value: u64) -> Option<NonNull<AtomicU64>> {
 fn unmap(page: NonNull<AtomicU64>) {
     // SAFETY: a whole mapping of ours, to which no reference is left.
     let unmapped = unsafe { munmap(page.cast(), LEN.get()) };
-    debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+    // If the kernel refuses, the page stays mapped, and there is nothing to be done about it.
+    let _ = unmapped;
 }
 
 impl Drop for ForkWord {

@@ -355,6 +355,14 @@ impl Map {
         unsafe { bpf(2, &mut attr) }.map(drop)
     }
 
+    /// Deletes an element: of a perf event array, empties a slot.
+    pub fn delete(&self, key: u32) -> io::Result<()> {
+        let mut attr =
+            MapElem { map_fd: self.fd.as_raw_fd() as u32, key: std::ptr::from_ref(&key) as u64, ..MapElem::default() };
+        // SAFETY: the key is as long as the map says.
+        unsafe { bpf(3, &mut attr) }.map(drop)
+    }
+
     /// Reads an element.
     pub fn lookup(&self, key: u32) -> io::Result<Vec<u8>> {
         let mut value = vec![0; self.value_size];
@@ -405,8 +413,16 @@ impl Program {
             license: license.as_ptr() as u64,
             ..ProgLoad::default()
         };
-        // SAFETY: instructions and licence live until the call returns.
-        let fd = unsafe { bpf(5, &mut attr) }.or_else(|error| {
+        let interrupted = |errno: &io::Error| errno.raw_os_error() == Some(libc::EAGAIN);
+        let loaded = loop {
+            // SAFETY: instructions and licence live until the call returns.
+            match unsafe { bpf(5, &mut attr) } {
+                // A signal came while it was verified, as when the process is stopped.
+                Err(errno) if interrupted(&errno) => {}
+                loaded => break loaded,
+            }
+        };
+        let fd = loaded.or_else(|error| {
             if error.raw_os_error() == Some(libc::EPERM) {
                 return Err(error);
             }
@@ -419,7 +435,12 @@ impl Program {
                 let said = String::from_utf8_lossy(&log);
                 let said = said.trim_end_matches('\0');
                 let end = said.char_indices().rev().nth(2000).map_or(0, |(at, _)| at);
-                io::Error::other(format!("{error}: {}", &said[end..]))
+                let old = if said.contains("BPF_STX uses reserved fields") {
+                    "atomic operations that give what was there need Linux 5.12; "
+                } else {
+                    ""
+                };
+                io::Error::other(format!("{error}: {old}{}", said[end..].trim().replace('\n', "; ")))
             })
         })?;
         // SAFETY: a new file descriptor.

@@ -11,6 +11,7 @@ pub mod load;
 pub mod privilege;
 pub mod probe;
 mod skip;
+pub mod supervised;
 pub mod threads;
 pub mod tracefs;
 
@@ -51,6 +52,18 @@ pub fn needs(what: &str, is_there: bool) -> Option<()> {
 #[track_caller]
 pub fn lacks(what: &str) {
     skip::note(&format!("this kernel does not have {what}"));
+}
+
+/// Whether membarrier(2) can wait for grace periods here. Where not, as under `nohz_full`, that is noted ([`lacks`]).
+#[track_caller]
+pub fn membarrier() -> bool {
+    // SAFETY: no pointers.
+    let commands = unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_QUERY, 0, 0) };
+    let waits = commands > 0 && commands & libc::c_long::from(libc::MEMBARRIER_CMD_GLOBAL) != 0;
+    if !waits {
+        lacks("grace periods by membarrier(2), which nohz_full takes away");
+    }
+    waits
 }
 
 /// A perf event array for this machine's CPUs, and a program that outputs the number it is given into it. `None` where the

@@ -36,6 +36,7 @@ pub fn keep(capabilities: &[u32]) -> io::Result<()> {
         let word = &mut data[*capability as usize / 32];
         word.permitted |= 1 << (capability % 32);
         word.effective = word.permitted;
+        word.inheritable = word.permitted;
     }
     // SAFETY: version 3 of the call reads two data blocks.
     let answer = unsafe { libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()) };
@@ -47,6 +48,24 @@ pub fn become_nobody() -> io::Result<()> {
     const NOBODY: libc::uid_t = 65534;
     // SAFETY: no pointers. Not by way of libc, which would change all threads.
     let answer = unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) };
+    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Makes the calling thread a user who owns nothing, with these capabilities only, for good. What it executes has them too.
+pub fn become_nobody_with(capabilities: &[u32]) -> io::Result<()> {
+    control(libc::PR_SET_KEEPCAPS, 1, 0)?;
+    become_nobody()?;
+    keep(capabilities)?;
+    for &capability in capabilities {
+        control(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_RAISE as libc::c_ulong, capability.into())?;
+    }
+    Ok(())
+}
+
+/// prctl(2) with numbers only.
+fn control(what: libc::c_int, first: libc::c_ulong, second: libc::c_ulong) -> io::Result<()> {
+    // SAFETY: no pointers.
+    let answer = unsafe { libc::prctl(what, first, second, 0, 0) };
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
@@ -73,11 +92,17 @@ pub fn perf_event_paranoid() -> i32 {
 }
 
 #[repr(C)]
-struct Filter {
+pub(crate) struct Filter {
     code: u16,
     if_true: u8,
     if_false: u8,
     value: u32,
+}
+
+impl Filter {
+    pub(crate) fn new(code: u16, if_true: u8, if_false: u8, value: u32) -> Self {
+        Self { code, if_true, if_false, value }
+    }
 }
 
 #[repr(C)]
@@ -88,7 +113,7 @@ struct FilterProgram {
 
 /// Makes a system call fail with this error, on the calling thread and those it starts, for good.
 pub fn refuse(call: libc::c_long, errno: i32) -> io::Result<()> {
-    let step = |code, if_true, if_false, value| Filter { code, if_true, if_false, value };
+    let step = Filter::new;
     install(&[
         step(LOAD_WORD, 0, 0, NUMBER),
         step(JUMP_IF_EQUAL, 0, 1, call as u32),
@@ -99,7 +124,7 @@ pub fn refuse(call: libc::c_long, errno: i32) -> io::Result<()> {
 
 /// The same for calls with this first argument only.
 pub fn refuse_with(call: libc::c_long, argument: i32, errno: i32) -> io::Result<()> {
-    let step = |code, if_true, if_false, value| Filter { code, if_true, if_false, value };
+    let step = Filter::new;
     install(&[
         step(LOAD_WORD, 0, 0, NUMBER),
         step(JUMP_IF_EQUAL, 0, 3, call as u32),
@@ -111,20 +136,23 @@ pub fn refuse_with(call: libc::c_long, argument: i32, errno: i32) -> io::Result<
 }
 
 // seccomp(2): classic BPF over `struct seccomp_data`.
-const LOAD_WORD: u16 = 0x20;
-const JUMP_IF_EQUAL: u16 = 0x15;
-const RETURN: u16 = 0x06;
-const NUMBER: u32 = 0;
+pub(crate) const LOAD_WORD: u16 = 0x20;
+pub(crate) const JUMP_IF_EQUAL: u16 = 0x15;
+pub(crate) const RETURN: u16 = 0x06;
+pub(crate) const NUMBER: u32 = 0;
 /// Its lower half.
 const FIRST_ARGUMENT: u32 = if cfg!(target_endian = "little") { 16 } else { 20 };
 
 fn install(filter: &[Filter]) -> io::Result<()> {
+    install_with(filter, 0).map(drop)
+}
+
+/// seccomp(2) with these flags. Gives what it answers.
+pub(crate) fn install_with(filter: &[Filter], flags: libc::c_ulong) -> io::Result<i32> {
     let program = FilterProgram { len: filter.len() as u16, filter: filter.as_ptr() };
-    // SAFETY: no pointers.
-    if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    control(libc::PR_SET_NO_NEW_PRIVS, 1, 0)?;
+    let operation = libc::SECCOMP_SET_MODE_FILTER;
     // SAFETY: program and filter live until the call returns.
-    let answer = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) };
-    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    let answer = unsafe { libc::syscall(libc::SYS_seccomp, operation, flags, &raw const program) };
+    if answer >= 0 { Ok(answer as i32) } else { Err(io::Error::last_os_error()) }
 }

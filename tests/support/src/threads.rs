@@ -11,15 +11,22 @@ pub fn own() -> i32 {
     nix::unistd::gettid().as_raw()
 }
 
+/// [`GUARD`], so many times as `PERFWEAVE_PATIENCE` says: emulated machines are slower than any other.
+fn guard() -> Duration {
+    let patience = std::env::var("PERFWEAVE_PATIENCE").map_or(1, |times| times.parse().expect("a number of times"));
+    GUARD * patience
+}
+
 /// Waits for a condition.
 ///
 /// # Panics
-/// If it does not come within [`GUARD`].
+/// If it does not come within [`GUARD`], or so many times that as `PERFWEAVE_PATIENCE` says.
 #[track_caller]
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let end = Instant::now() + GUARD;
+    let guard = guard();
+    let end = Instant::now() + guard;
     while !condition() {
-        assert!(Instant::now() < end, "{what}: not within {GUARD:?}");
+        assert!(Instant::now() < end, "{what}: not within {guard:?}");
         std::thread::sleep(Duration::from_micros(100));
     }
 }

@@ -1,0 +1,63 @@
+//! What wakes a reader: an eventfd.
+
+#[cfg(not(loom))]
+use nix::errno::Errno;
+#[cfg(not(loom))]
+use nix::poll::{PollFd, PollFlags, PollTimeout};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+#[cfg(not(loom))]
+use std::time::Duration;
+
+/// Becomes readable when it is waked. Whoever waits for it in epoll waits for edges, and never reads it.
+#[derive(Debug)]
+pub(crate) struct Wake {
+    fd: EventFd,
+    /// The same for the model checker, which knows no file descriptors.
+    #[cfg(loom)]
+    model: loom::sync::Notify,
+}
+
+impl Wake {
+    pub(crate) fn new() -> io::Result<Self> {
+        let fd = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        Ok(Self {
+            fd,
+            #[cfg(loom)]
+            model: loom::sync::Notify::new(),
+        })
+    }
+
+    pub(crate) fn wake(&self) {
+        #[cfg(loom)]
+        self.model.notify();
+        // Full, which takes 2^64 of them, is as readable as can be.
+        let _ = self.fd.write(1);
+    }
+
+    /// Sleeps until it is waked, or for so many milliseconds.
+    #[cfg(not(loom))]
+    pub(crate) fn sleep(&self, millis: u8) {
+        let mut poll = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
+        // A wake that was for something else, or a signal: who calls looks again.
+        match nix::poll::poll(&mut poll, PollTimeout::from(millis)) {
+            Ok(0) | Err(Errno::EINTR) => {}
+            Ok(_) => drop(self.fd.read()),
+            // Nothing wakes us then.
+            Err(_) => std::thread::sleep(Duration::from_millis(millis.into())),
+        }
+    }
+
+    /// In a model, which has no time, until it is waked.
+    #[cfg(loom)]
+    pub(crate) fn sleep(&self, _: u8) {
+        self.model.wait();
+    }
+}
+
+impl AsFd for Wake {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

@@ -1,0 +1,201 @@
+//! Every system call that the crate makes, failing one at a time: while rings are opened, read, flushed, paused and closed, when a
+//! CPU comes back, in fences, in the recorder, under tokio.
+//!
+//! A case is one call, such as the third perf_event_open(2) of a scenario, and one error. The scenario is run once to count its
+//! calls, and then once for each case. Whatever fails, the crate says so by a typed error with that error in it, or it does not
+//! matter; all events come, in order; the ledger balances; nothing stays open, mapped, running or in a slot; the number of calls is
+//! bounded; and nobody panics.
+//!
+//! All in one process of its own: what is open is counted.
+
+mod scenarios;
+mod world;
+
+use perfweave::{Error, Fence, Hold, Order, Reader, Rings};
+use perfweave_support::supervised::{Answer, Call, supervised};
+use perfweave_support::{kernel, threads};
+use scenarios::*;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use world::{Aim, Heard, MAP_DELETE_ELEM, Open, Run, World, errno, is_poll};
+
+/// One after the other: what is open is the process's.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What is done while calls fail.
+type Scenario = fn(&World, &mut Heard);
+
+/// Fails each call of a scenario, at each of its places, with each error, or with so many of them.
+fn fail_each(world: &mut World, name: &str, scenario: Scenario, errors: usize) {
+    // What is made once for a process is made.
+    world.run(scenario, None);
+    let (counted, heard) = world.run(scenario, None);
+    assert!(heard.errors.is_empty(), "{name}: {:?}", heard.errors);
+    let open = Open::now();
+    let all: usize = counted.calls.values().sum();
+    let (mut cases, mut hits) = (0, 0);
+    for (&which, &times) in &counted.calls {
+        for nth in 1..=times {
+            for errno in which.errors().iter().copied().take(errors) {
+                let aim = Aim { which, nth, errno, forever: false };
+                let (run, heard) = world.run(scenario, Some(aim));
+                cases += 1;
+                hits += run.hits;
+                check(world, name, aim, all, &run, &heard);
+                assert_eq!(Open::now(), open, "{name}: {aim:?}");
+            }
+        }
+    }
+    // Some calls are made only if another thread is slow, such as a wait.
+    assert!(hits * 2 > cases, "{name}: {hits} of {cases} hit");
+    eprintln!("{name}: {all} calls of {} kinds, {cases} cases, {hits} of them hit", counted.calls.len());
+}
+
+/// What holds for every case.
+fn check(world: &World, name: &str, aim: Aim, all: usize, run: &Run, heard: &Heard) {
+    let said = || format!("{name}: {aim:?}: {:?}", heard.errors);
+    assert!(heard.errors.len() <= run.hits, "{}", said());
+    assert!(!aim.which.matters() || aim.forever || heard.errors.len() == run.hits, "{}: nobody was told", said());
+    for error in &heard.errors {
+        assert!(errno(error).is_none_or(|errno| errno == aim.errno), "{}", said());
+        assert!(!error.to_string().contains("died") && !error.to_string().contains("panicked"), "{}", said());
+    }
+    // A reader that sleeps as long as it means to may have to do it often, on a slow machine; so may who polls for a fence.
+    let made: usize = run.calls.iter().filter(|(which, _)| !is_poll(which.number)).map(|(_, times)| times).sum();
+    let bound = 3 * all + 400 + 20 * heard.sleeps as usize;
+    assert!(made <= bound, "{}: {made} calls, {} sleeps: {:?}", said(), heard.sleeps, run.calls);
+    for &(at, len) in &run.kept {
+        // SAFETY: its owner wanted it unmapped, and is gone.
+        assert_eq!(unsafe { libc::munmap(at as *mut _, len as usize) }, 0);
+    }
+    // Slots are empty, unless it was that which failed; and the same maps can be used again.
+    let left = world.cpus.iter().filter(|cpu| world.emit(**cpu, 0) != -libc::ENOENT).count();
+    let slots = aim.which.number == libc::SYS_bpf && aim.which.detail == MAP_DELETE_ELEM;
+    assert!(left <= if slots { run.hits } else { 0 }, "{}: {left} slots", said());
+    let rings = world.options().open().unwrap();
+    assert_eq!(rings.len(), world.cpus.len());
+    assert!(world.cpus.iter().all(|cpu| world.emit(*cpu, 0) == 0), "{}", said());
+}
+
+/// Fails all calls of a kind from one on, for ever: nothing may come of anything, but nobody spins, panics or leaks.
+fn refuse_each(world: &mut World, name: &str, scenario: Scenario) {
+    world.run(scenario, None);
+    let (counted, _) = world.run(scenario, None);
+    let open = Open::now();
+    let all: usize = counted.calls.values().sum();
+    world.forever = true;
+    let mut cases = 0;
+    for (&which, &times) in &counted.calls {
+        // A wait that is always interrupted is none, and no kernel's.
+        let errno = *which.errors().iter().find(|errno| **errno != libc::EINTR).expect("an error");
+        let mut at = vec![1, times.div_ceil(2), times];
+        at.dedup();
+        for nth in at {
+            let aim = Aim { which, nth, errno, forever: true };
+            let (run, heard) = world.run(scenario, Some(aim));
+            cases += 1;
+            check(world, name, aim, all, &run, &heard);
+            assert_eq!(Open::now(), open, "{name}: {aim:?}");
+        }
+    }
+    world.forever = false;
+    eprintln!("{name}, refused for ever: {cases} cases");
+}
+
+#[test]
+fn every_call_may_fail() {
+    let _alone = alone();
+    let Some(mut world) = World::new() else { return };
+    fail_each(&mut world, "opening", opening, 4);
+    fail_each(&mut world, "opening by name", opening_by_name, 1);
+    fail_each(&mut world, "reading", reading, 3);
+    refuse_each(&mut world, "reading", reading);
+    fail_each(&mut world, "recording", recording, 2);
+    fail_each(&mut world, "fencing by any", fencing_by_any, 1);
+    fail_each(&mut world, "fencing by membarrier", fencing_by_membarrier, 1);
+    fail_each(&mut world, "fencing by map", fencing_by_map, 1);
+    #[cfg(feature = "tokio")]
+    fail_each(&mut world, "reading under tokio", reading_under_tokio, 2);
+}
+
+/// Whoever waits for a fence by poll(2) and is refused that asks now and then, not all the time.
+#[test]
+fn a_poll_that_is_refused_is_no_reason_to_spin() {
+    let _alone = alone();
+    let Some(()) = kernel("supervise system calls", supervised(|_| Answer::Make, || ())) else { return };
+    let over = Arc::new(AtomicBool::new(false));
+    let main = AtomicI32::new(0);
+    let (mut polls, mut sleeps) = (0, 0);
+    let judge = |call: &Call| {
+        let answer = match call.number {
+            _ if call.thread != main.load(Ordering::Relaxed) => Answer::Make,
+            number if is_poll(number) => {
+                polls += 1;
+                Answer::Fail(libc::EPERM)
+            }
+            libc::SYS_nanosleep | libc::SYS_clock_nanosleep => {
+                sleeps += 1;
+                Answer::Make
+            }
+            _ => Answer::Make,
+        };
+        over.store(sleeps >= 5 || polls >= 1000, Ordering::Relaxed);
+        answer
+    };
+    let waited = supervised(judge, || {
+        let ended = Arc::clone(&over);
+        let fence = Fence::custom(move || {
+            threads::until("it was polled", || ended.load(Ordering::Relaxed));
+            Ok(())
+        });
+        let mut periods = fence.open().unwrap();
+        main.store(threads::own(), Ordering::Relaxed);
+        periods.wait()
+    });
+    waited.unwrap().unwrap();
+    assert!(polls <= sleeps + 10, "{polls} polls, {sleeps} sleeps");
+}
+
+/// A CPU that was listed, and gone again before its events were opened, is tried again although the list never changes, where no
+/// messages tell.
+#[test]
+fn a_cpu_that_was_gone_when_its_ring_was_to_be_opened_is_tried_again() {
+    let _alone = alone();
+    let Some(world) = World::new() else { return };
+    let (gone, tries) = (AtomicBool::new(true), AtomicI32::new(0));
+    let cpu = *world.cpus.last().unwrap();
+    let judge = |call: &Call| match call.number {
+        // The messages.
+        libc::SYS_socket => Answer::Fail(libc::EPERM),
+        libc::SYS_perf_event_open if call.args[2] == u64::from(cpu) && gone.load(Ordering::Relaxed) => {
+            tries.fetch_add(1, Ordering::Relaxed);
+            Answer::Fail(libc::ENODEV)
+        }
+        _ => Answer::Make,
+    };
+    supervised(judge, || {
+        let rings = Rings::options().bpf_output(&world.events).cpus([cpu, cpu]).pages(1);
+        let mut reader = match rings.open() {
+            // It is the only one.
+            Err(Error::Offline { .. }) if world.cpus.len() == 1 => return,
+            _ => Reader::new(world.options().open().unwrap(), Order::new().hold(Hold::None)).unwrap(),
+        };
+        // The first check finds that it is listed.
+        threads::until("it is tried", || {
+            assert!(reader.next_timeout(Duration::from_millis(10)).unwrap().is_none());
+            tries.load(Ordering::Relaxed) >= 3
+        });
+        gone.store(false, Ordering::Relaxed);
+        threads::until("it is opened", || {
+            assert!(reader.next_timeout(Duration::from_millis(10)).unwrap().is_none());
+            reader.rings().len() == world.cpus.len()
+        });
+        assert_eq!(world.emit(cpu, 7), 0);
+        assert!(reader.next_timeout(threads::GUARD).unwrap().is_some());
+    })
+    .unwrap();
+}

@@ -1,0 +1,267 @@
+//! What is done while calls fail.
+
+use crate::world::{EXPEDITED, Heard, World};
+use perfweave::{Error, Fence, Hold, Key, Order, Pause, Reader, Record, Recorder, Rings, What};
+use perfweave_support::threads;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Rings are opened and closed.
+pub(crate) fn opening(world: &World, heard: &mut Heard) {
+    heard.hear(world.options().open());
+}
+
+/// A tracepoint by name: files are looked for, and read.
+pub(crate) fn opening_by_name(_: &World, heard: &mut Heard) {
+    heard.hear(Rings::options().tracepoint("sched:sched_process_exec").pages(1).open());
+}
+
+/// A reader and the numbers that were written for it.
+struct Reading<'a> {
+    world: &'a World,
+    reader: Reader,
+    written: Vec<u64>,
+    lost: u64,
+    seen: Vec<u64>,
+}
+
+fn number(record: &Record<'_>) -> u64 {
+    record.payload().and_then(|payload| payload.u64(0)).expect("a number")
+}
+
+/// So often a reader that is refused something for ever is asked again.
+const TRIES: usize = 8;
+
+impl Reading<'_> {
+    /// Outputs a number on each CPU. Gives how many were written.
+    fn emit(&mut self) -> usize {
+        let before = self.written.len();
+        for &cpu in &self.world.cpus {
+            let number = 1 + self.written.len() as u64 + self.lost;
+            match -self.world.emit(cpu, number) {
+                0 => self.written.push(number),
+                libc::ENOSPC => self.lost += 1,
+                libc::ENOENT | libc::EOPNOTSUPP => {}
+                other => panic!("error {other}"),
+            }
+        }
+        self.written.len() - before
+    }
+
+    /// Reads until so much was seen, or something is reported. Whether either came.
+    fn read(&mut self, heard: &mut Heard, until: impl Fn(&Self) -> bool) -> bool {
+        let wait = if self.world.forever { Duration::from_millis(2) } else { threads::GUARD };
+        let mut tries = 0;
+        while !until(self) && tries < TRIES {
+            match self.reader.next_timeout(wait) {
+                Ok(Some(event)) => match event.what() {
+                    What::Record(record) => self.seen.push(number(&record)),
+                    What::Lost(_) => {}
+                    other => panic!("{other:?}"),
+                },
+                Ok(None) => {
+                    assert!(self.world.forever, "nothing came: {:?} of {:?}", self.seen, self.written);
+                    tries += 1;
+                }
+                Err(Error::Flushed | Error::Deadline) => return true,
+                Err(error) => {
+                    assert!(!matches!(error, Error::Closed | Error::Forked));
+                    heard.errors.push(error);
+                    tries += 1;
+                }
+            }
+        }
+        until(self)
+    }
+
+    /// Takes notice of CPUs that are there again, until output comes from all of them. What could not be opened is tried again
+    /// when the next message comes.
+    fn follow(&mut self, heard: &mut Heard) {
+        let (end, mut tries) = (Instant::now() + threads::GUARD, 0);
+        loop {
+            self.world.announce(self.world.cpus[0]);
+            for wait in [0, 1] {
+                let event = heard.hear(self.reader.next_timeout(Duration::from_millis(wait))).flatten();
+                self.seen.extend(event.and_then(|event| event.record().map(|record| number(&record))));
+            }
+            tries += 1;
+            if self.emit() == self.world.cpus.len() || self.world.forever && tries == TRIES {
+                return;
+            }
+            assert!(Instant::now() < end, "not all CPUs write: {:?}", heard.errors);
+        }
+    }
+}
+
+/// Rings are opened, read, paused in both ways, opened anew for a CPU that was away, flushed and closed.
+pub(crate) fn reading(world: &World, heard: &mut Heard) {
+    let Some(rings) = heard.hear(world.options().open()) else { return };
+    let order = Order::new().hold(Hold::Fence(EXPEDITED));
+    let Some(reader) = heard.hear(Reader::new(rings, order)) else { return };
+    let handle = reader.handle();
+    let mut reading = Reading { world, reader, written: Vec::new(), lost: 0, seen: Vec::new() };
+    // Also of a CPU that was said to be offline when its ring was to be opened.
+    reading.follow(heard);
+    reading.emit();
+    let all = |reading: &Reading<'_>| reading.seen.len() == reading.written.len();
+    assert!(reading.read(heard, all) || world.forever);
+
+    // Paused in both ways.
+    for how in [Pause::Output, Pause::Slots] {
+        heard.hear(handle.pause(how));
+        reading.emit();
+        // What has failed once is tried again.
+        if heard.hear(handle.resume()).is_none() {
+            heard.hear(handle.resume());
+        }
+    }
+    assert!(reading.emit() == world.cpus.len() || world.forever, "output goes on: {:?}", heard.errors);
+
+    // A CPU was away, and is there again.
+    for away in [true, false] {
+        world.stage.dead.store(away, Ordering::Relaxed);
+        reading.follow(heard);
+    }
+
+    heard.hear(handle.flush());
+    assert!(reading.read(heard, |_| false) || world.forever);
+    assert!(all(&reading) || world.forever, "{:?} of {:?}", reading.seen, reading.written);
+    heard.hear(handle.set_deadline(Some(Instant::now())));
+    assert!(reading.read(heard, |_| false) || world.forever);
+
+    let Reading { mut reader, written, lost, seen, .. } = reading;
+    assert!(seen == written || world.forever, "{seen:?} of {written:?}");
+    let account = heard.hear(reader.ledger()).unwrap().total();
+    assert!(account.is_balanced(), "{account}");
+    let expected = (written.len() as u64, lost);
+    assert!(
+        world.forever || (account.yielded, account.lost) == expected && account.held == 0,
+        "{account}: {expected:?}"
+    );
+    let stats = reader.stats();
+    assert_eq!((stats.late, stats.early, stats.damaged), (0, 0, 0));
+    heard.sleeps = stats.sleeps.saturating_sub(stats.wakes);
+    handle.close();
+    assert!(matches!(reader.next(), Err(Error::Closed)));
+}
+
+/// The recorder is stopped and read three times, in both ways of letting it go on.
+pub(crate) fn recording(world: &World, heard: &mut Heard) {
+    let Some(mut recorder) = heard.hear(Recorder::open(world.options(), Key::Time, &EXPEDITED)) else { return };
+    let mut written = 0;
+    let mut emit = |refused: &[i32]| {
+        let answers: Vec<_> = world.cpus.iter().map(|cpu| -world.emit(*cpu, 1)).collect();
+        written += answers.iter().filter(|answer| **answer == 0).count();
+        assert!(world.forever || answers.iter().all(|answer| *answer == 0 || refused.contains(answer)), "{answers:?}");
+        written
+    };
+    // A CPU was away, or is to have its ring only now.
+    for away in [true, false] {
+        world.stage.dead.store(away, Ordering::Relaxed);
+        world.announce(world.cpus[0]);
+        heard.hear(recorder.follow_cpus());
+    }
+    for round in 0..3 {
+        // What dropping did not let go on is let go on by the next time, and tells nobody.
+        let written = emit(if round == 1 { &[libc::ENOSPC] } else { &[] });
+        for _ in 0..2 {
+            let Some(frozen) = heard.hear(recorder.freeze()) else { continue };
+            let records: Vec<_> = frozen.events().filter(|event| event.record().is_some()).collect();
+            assert_eq!(records.len(), written);
+            assert!(records.is_sorted_by_key(|event| event.key()));
+            drop(records);
+            if round == 0 {
+                drop(frozen);
+            } else {
+                heard.hear(frozen.resume());
+            }
+            break;
+        }
+    }
+    emit(&[]);
+}
+
+/// One wait for a grace period, tried again once.
+fn fencing(heard: &mut Heard, fence: &Fence) {
+    let Some(mut periods) = heard.hear(fence.open()) else { return };
+    for _ in 0..2 {
+        match periods.wait() {
+            Ok(()) => return,
+            Err(errno) => heard.errors.push(Error::Fence { errno, times: 1 }),
+        }
+    }
+    panic!("{:?}", heard.errors);
+}
+
+pub(crate) fn fencing_by_any(_: &World, heard: &mut Heard) {
+    fencing(heard, &Fence::Auto);
+}
+
+pub(crate) fn fencing_by_membarrier(_: &World, heard: &mut Heard) {
+    fencing(heard, &Fence::Membarrier);
+}
+
+pub(crate) fn fencing_by_map(_: &World, heard: &mut Heard) {
+    fencing(heard, &Fence::Map);
+}
+
+/// The same reader under tokio. The runtime is made before anything fails.
+#[cfg(feature = "tokio")]
+pub(crate) fn reading_under_tokio(world: &World, heard: &mut Heard) {
+    use perfweave::AsyncReader;
+    world.stage.begun.store(false, Ordering::Relaxed);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let fds = std::fs::read_dir("/proc/self/fd").unwrap().map(|fd| fd.unwrap());
+    let eventfds = fds.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|is| is.ends_with("anon_inode:[eventfd]")));
+    let theirs = eventfds.map(|fd| fd.file_name().to_str().unwrap().parse().unwrap()).max().unwrap();
+    world.stage.theirs.store(theirs, Ordering::Relaxed);
+    world.stage.begun.store(true, Ordering::Relaxed);
+    runtime.block_on(async {
+        let Some(rings) = heard.hear(world.options().open()) else { return };
+        let order = Order::new().latency(Duration::from_millis(2)).hold(Hold::Fence(EXPEDITED));
+        let Some(mut reader) = heard.hear(AsyncReader::new(rings, order)) else { return };
+        let handle = reader.handle();
+        let (mut written, mut seen) = (0, 0);
+        for away in [true, false] {
+            world.stage.dead.store(away, Ordering::Relaxed);
+            world.announce(world.cpus[0]);
+            // The runtime asks the kernel when there is nothing else to do.
+            tokio::time::sleep(Duration::from_micros(1)).await;
+            let mut reported = false;
+            heard.hear(handle.flush());
+            while !reported || seen < written {
+                match reader.next().await {
+                    Ok(event) => seen += u64::from(event.record().is_some()),
+                    Err(Error::Flushed) => {
+                        reported = true;
+                        // A CPU that was said to be offline, or that is said to have been away, may need another look.
+                        for cpu in &world.cpus {
+                            match world.emit(*cpu, 1) {
+                                0 => written += 1,
+                                _ => {
+                                    reported = false;
+                                    world.announce(*cpu);
+                                }
+                            }
+                        }
+                        if !reported {
+                            tokio::time::sleep(Duration::from_millis(1)).await;
+                            heard.hear(handle.flush());
+                        }
+                    }
+                    Err(error) => heard.errors.push(error),
+                }
+            }
+        }
+        assert!(written >= 2 * world.cpus.len() as u64, "{:?}", heard.errors);
+        let account = heard.hear(reader.ledger()).unwrap().total();
+        assert!(account.is_complete() && account.yielded == written, "{account}");
+        let stats = reader.stats();
+        heard.sleeps = stats.sleeps.saturating_sub(stats.wakes);
+        handle.close();
+        assert!(matches!(reader.next().await, Err(Error::Closed)));
+    });
+    world.stage.begun.store(false, Ordering::Relaxed);
+    world.stage.theirs.store(0, Ordering::Relaxed);
+    drop(runtime);
+}

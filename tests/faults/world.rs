@@ -1,0 +1,323 @@
+//! What faults are made with: the judge of system calls, what a scenario is run with, and what the process has open.
+
+use perfweave::{Error, Fence, RingOptions, Rings};
+use perfweave_support::bpf::{Map, Program};
+use perfweave_support::supervised::{Answer, Call, supervised};
+use perfweave_support::{cpus, echo, foreign, kernel, threads, tracefs};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::mpsc::{self, Sender};
+use std::time::Duration;
+
+/// Bytes of a ring of one page with its header page.
+fn ring() -> u64 {
+    2 * foreign::page_size() as u64
+}
+
+/// What a word that forked children find wiped is mapped with.
+const WORD: u64 = 8;
+
+/// Requests of bpf(2) and ioctl(2).
+pub(crate) const MAP_UPDATE_ELEM: u64 = 2;
+pub(crate) const MAP_DELETE_ELEM: u64 = 3;
+const OBJ_GET_INFO_BY_FD: u64 = 15;
+const ENABLE: u64 = 0x2400;
+const SET_OUTPUT: u64 = 0x2405;
+
+/// poll(2), or what stands in for it where there is none.
+pub(crate) fn is_poll(number: libc::c_long) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    let old = [libc::SYS_poll];
+    #[cfg(not(target_arch = "x86_64"))]
+    let old = [];
+    old.contains(&number) || number == libc::SYS_ppoll
+}
+
+/// epoll_wait(2), likewise.
+fn is_epoll(number: libc::c_long) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    let old = [libc::SYS_epoll_wait];
+    #[cfg(not(target_arch = "x86_64"))]
+    let old = [];
+    old.contains(&number) || number == libc::SYS_epoll_pwait
+}
+
+/// Which call: who makes it, its number, and what tells its uses apart, such as the request of an ioctl(2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Which {
+    /// Not the thread that runs the scenario: the fence's.
+    pub(crate) beside: bool,
+    pub(crate) number: libc::c_long,
+    pub(crate) detail: u64,
+}
+
+impl Which {
+    pub(crate) fn of(call: &Call, main: i32) -> Self {
+        let detail = match call.number {
+            libc::SYS_ioctl | libc::SYS_fcntl => call.args[1],
+            libc::SYS_bpf | libc::SYS_membarrier => call.args[0],
+            _ => 0,
+        };
+        Self { beside: call.thread != main, number: call.number, detail }
+    }
+
+    /// Whether somebody must be told when it fails: nothing else can be done about it.
+    pub(crate) fn matters(self) -> bool {
+        match self.number {
+            libc::SYS_ioctl => [ENABLE, SET_OUTPUT].contains(&self.detail),
+            libc::SYS_bpf => !self.beside && [MAP_UPDATE_ELEM, OBJ_GET_INFO_BY_FD].contains(&self.detail),
+            libc::SYS_epoll_create1 | libc::SYS_eventfd2 => true,
+            _ => false,
+        }
+    }
+
+    /// The errors that it is made to fail with. One in each run.
+    pub(crate) fn errors(self) -> &'static [i32] {
+        match self.number {
+            libc::SYS_perf_event_open => &[libc::EMFILE, libc::ENODEV, libc::EACCES, libc::EINTR],
+            libc::SYS_mmap => &[libc::ENOMEM, libc::EPERM],
+            libc::SYS_bpf => &[libc::EPERM, libc::ENOMEM, libc::EBUSY],
+            libc::SYS_ioctl => &[libc::EPERM, libc::ENOMEM],
+            libc::SYS_openat => &[libc::EMFILE, libc::EACCES, libc::ENOENT],
+            libc::SYS_eventfd2 | libc::SYS_epoll_create1 | libc::SYS_socket => &[libc::EMFILE, libc::ENOMEM],
+            libc::SYS_fcntl => &[libc::EMFILE],
+            libc::SYS_epoll_ctl => &[libc::ENOMEM, libc::ENOSPC],
+            libc::SYS_epoll_pwait2 => &[libc::EINTR, libc::ENOSYS, libc::EPERM],
+            libc::SYS_read | libc::SYS_pread64 => &[libc::EINTR, libc::EIO],
+            libc::SYS_write => &[libc::EAGAIN, libc::EINTR],
+            libc::SYS_recvfrom => &[libc::EINTR, libc::ENOBUFS, libc::ENOMEM],
+            libc::SYS_clone3 | libc::SYS_clone => &[libc::EAGAIN, libc::EPERM],
+            libc::SYS_close => &[libc::EINTR, libc::EIO],
+            libc::SYS_munmap => &[libc::ENOMEM],
+            libc::SYS_membarrier => &[libc::EPERM, libc::ENOSYS],
+            number if is_poll(number) => &[libc::EINTR, libc::ENOMEM],
+            // What runtimes wait by: they panic if it fails in another way.
+            number if is_epoll(number) => &[libc::EINTR],
+            _ => &[libc::EPERM, libc::ENOMEM],
+        }
+    }
+}
+
+/// Calls of libc and std for themselves: their memory and threads, random numbers, and a sleep. Several abort or panic in those if
+/// they fail, and none is this crate's to mend.
+pub(crate) fn is_not_ours(call: &Call, beside: bool) -> bool {
+    let Call { number, args, .. } = *call;
+    match number {
+        libc::SYS_mprotect | libc::SYS_mremap | libc::SYS_sigaltstack | libc::SYS_set_robust_list | libc::SYS_rseq => {
+            true
+        }
+        libc::SYS_exit | libc::SYS_gettid | libc::SYS_prctl | libc::SYS_sched_getaffinity | libc::SYS_getrandom => true,
+        libc::SYS_nanosleep | libc::SYS_clock_nanosleep => true,
+        // A thread's stack fails to be mapped as the thread fails to be made.
+        libc::SYS_mmap => args[1] != WORD && args[1] != ring() && (beside || args[3] & libc::MAP_STACK as u64 == 0),
+        libc::SYS_munmap => args[1] != WORD && args[1] != ring(),
+        libc::SYS_madvise => args[2] != libc::MADV_WIPEONFORK as u64,
+        // A thread that begins sets its own.
+        libc::SYS_rt_sigprocmask => beside,
+        _ => false,
+    }
+}
+
+/// What is to fail.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Aim {
+    pub(crate) which: Which,
+    /// From 1.
+    pub(crate) nth: usize,
+    pub(crate) errno: i32,
+    /// So do all of these calls behind it.
+    pub(crate) forever: bool,
+}
+
+/// What a scenario and its judge tell each other.
+#[derive(Debug, Default)]
+pub(crate) struct Stage {
+    main: AtomicI32,
+    /// Whether calls count.
+    pub(crate) begun: AtomicBool,
+    /// Whether events do not run any more, as far as can be read from them, as if their CPU had been away.
+    pub(crate) dead: AtomicBool,
+    /// What a runtime writes into to wake itself, if there is one: if that fails, it panics.
+    pub(crate) theirs: AtomicI32,
+}
+
+/// What a run has done.
+#[derive(Debug, Default)]
+pub(crate) struct Run {
+    pub(crate) calls: BTreeMap<Which, usize>,
+    pub(crate) hits: usize,
+    /// Mappings of ours that munmap(2) was kept from.
+    pub(crate) kept: Vec<(u64, u64)>,
+}
+
+impl Run {
+    pub(crate) fn judge(&mut self, call: &Call, stage: &Stage, aim: Option<Aim>) -> Answer {
+        let which = Which::of(call, stage.main.load(Ordering::Relaxed));
+        let theirs = call.number == libc::SYS_write && call.args[0] as i32 == stage.theirs.load(Ordering::Relaxed);
+        if !stage.begun.load(Ordering::Relaxed) || theirs || is_not_ours(call, which.beside) {
+            return Answer::Make;
+        }
+        let count = self.calls.entry(which).or_default();
+        *count += 1;
+        let hit = aim.filter(|aim| aim.which == which && (aim.nth == *count || aim.forever && aim.nth <= *count));
+        if let Some(Aim { errno, .. }) = hit {
+            self.hits += 1;
+            match call.number {
+                // The kernel closes the descriptor whatever it answers.
+                // SAFETY: the owner of the descriptor is about to close it, and waits for us.
+                libc::SYS_close => drop(unsafe { libc::close(call.args[0] as i32) }),
+                libc::SYS_munmap => self.kept.push((call.args[0], call.args[1])),
+                _ => {}
+            }
+            return Answer::Fail(errno);
+        }
+        // Who asks an event how long it ran has so much room.
+        if call.number == libc::SYS_read && call.args[2] == 128 && stage.dead.load(Ordering::Relaxed) {
+            // SAFETY: so long is the buffer of the thread that waits for us.
+            unsafe { std::ptr::write_bytes(call.args[1] as *mut u8, 0, 128) };
+            return Answer::Say(24);
+        }
+        Answer::Make
+    }
+}
+
+/// What a scenario hears, and how often its readers slept in peace.
+#[derive(Debug, Default)]
+pub(crate) struct Heard {
+    pub(crate) errors: Vec<Error>,
+    pub(crate) sleeps: u64,
+}
+
+impl Heard {
+    pub(crate) fn hear<T>(&mut self, answer: Result<T, Error>) -> Option<T> {
+        answer.map_err(|error| self.errors.push(error)).ok()
+    }
+}
+
+/// The quickest fence there is.
+pub(crate) const EXPEDITED: Fence = Fence::Expedited { every: Duration::from_millis(1) };
+
+/// What a scenario is run with.
+pub(crate) struct World {
+    pub(crate) events: Map,
+    echo: Arc<Program>,
+    pub(crate) cpus: Vec<u32>,
+    pub(crate) stage: Stage,
+    /// Whether calls go on failing, so that nothing may come of anything.
+    pub(crate) forever: bool,
+    /// Does what is no part of a scenario, where no call is judged.
+    outside: Sender<Box<dyn FnOnce() + Send>>,
+}
+
+impl World {
+    pub(crate) fn new() -> Option<Self> {
+        let (events, echo) = echo()?;
+        kernel("supervise system calls", supervised(|_| Answer::Make, || ()))?;
+        kernel("wait for expedited grace periods", EXPEDITED.open())?;
+        kernel("find tracefs", tracefs::find_or_mount())?;
+        let (outside, work) = mpsc::channel::<Box<dyn FnOnce() + Send>>();
+        std::thread::spawn(move || work.into_iter().for_each(|work| work()));
+        Some(Self {
+            events,
+            echo: Arc::new(echo),
+            cpus: cpus::online(),
+            stage: Stage::default(),
+            forever: false,
+            outside,
+        })
+    }
+
+    pub(crate) fn outside<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
+        let (done, answer) = mpsc::sync_channel(1);
+        self.outside.send(Box::new(move || drop(done.send(work())))).unwrap();
+        answer.recv().unwrap()
+    }
+
+    pub(crate) fn options(&self) -> RingOptions {
+        // The second has no slot, and hardly anything to write.
+        let rare = foreign::software(perfweave::bindings::PERF_COUNT_SW_EMULATION_FAULTS, 1 << 60);
+        Rings::options().bpf_output(&self.events).event(&rare).pages(1)
+    }
+
+    /// Outputs a number on a CPU. Gives what the helper answers.
+    pub(crate) fn emit(&self, cpu: u32, number: u64) -> i32 {
+        let echo = Arc::clone(&self.echo);
+        self.outside(move || echo.run_with(cpu, &[number]).unwrap())
+    }
+
+    /// The kernel says that a CPU came online. Where it may not be asked to, what listens looks for itself in time.
+    pub(crate) fn announce(&self, cpu: u32) {
+        let uevent = format!("/sys/devices/system/cpu/cpu{cpu}/uevent");
+        let _ = self.outside(move || std::fs::write(uevent, "online"));
+    }
+
+    /// Runs a scenario on a thread whose calls are judged.
+    pub(crate) fn run(&self, scenario: fn(&World, &mut Heard), aim: Option<Aim>) -> (Run, Heard) {
+        let mut run = Run::default();
+        let judge = |call: &Call| run.judge(call, &self.stage, aim);
+        let heard = supervised(judge, || {
+            self.stage.main.store(threads::own(), Ordering::Relaxed);
+            let mut heard = Heard::default();
+            self.stage.begun.store(true, Ordering::Relaxed);
+            scenario(self, &mut heard);
+            self.stage.begun.store(false, Ordering::Relaxed);
+            heard
+        });
+        self.stage.dead.store(false, Ordering::Relaxed);
+        (run, heard.unwrap())
+    }
+}
+
+/// What this process has open: descriptors, rings, pages that forked children find wiped, threads of fences.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Open {
+    fds: Vec<String>,
+    rings: usize,
+    wiped: u64,
+}
+
+impl Open {
+    pub(crate) fn now() -> Self {
+        threads::until("threads of fences end", || threads::named("perfweave-fence").is_none());
+        let fds = std::fs::read_dir("/proc/self/fd").unwrap();
+        let mut fds: Vec<_> = fds
+            .filter_map(|fd| {
+                let fd = fd.unwrap();
+                let is = std::fs::read_link(fd.path()).ok()?.to_string_lossy().into_owned();
+                // Of this listing itself.
+                (!is.ends_with("/fd")).then(|| format!("{}: {is}", fd.file_name().to_string_lossy()))
+            })
+            .collect();
+        fds.sort();
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let rings = maps.lines().filter(|line| line.contains("anon_inode:[perf_event]")).count();
+        let (mut size, mut wiped) = (0, 0);
+        for line in maps.lines() {
+            if let Some(kib) = line.strip_prefix("Size:") {
+                size = kib.trim().trim_end_matches(" kB").parse().unwrap();
+            } else if line.starts_with("VmFlags:") && line.contains(" wf") {
+                wiped += size;
+            }
+        }
+        Self { fds, rings, wiped }
+    }
+}
+
+/// The error of the kernel's in an error of ours, where there is one.
+pub(crate) fn errno(error: &Error) -> Option<i32> {
+    match error {
+        Error::Open { errno, .. }
+        | Error::Map { errno, .. }
+        | Error::Control { errno, .. }
+        | Error::Slot { errno, .. }
+        | Error::Array { errno }
+        | Error::Pinned { errno, .. }
+        | Error::Probe { errno, .. }
+        | Error::Tracepoint { errno, .. }
+        | Error::Fence { errno, .. }
+        | Error::Wait { errno, .. }
+        | Error::System { errno, .. } => errno.raw_os_error(),
+        _ => None,
+    }
+}

@@ -1,0 +1,342 @@
+//! Builds the copy, finds out which tests reach which mutants, and runs those for each.
+
+use crate::plant::{Mutant, Planted};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::error::Error;
+use std::fs;
+use std::ops::Range;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// Tests that take no part, and why: `rooms` reads the sources; the others take CPUs offline, mount, or change settings of the
+/// machine, which a mutant might leave so, or take long.
+const LEFT_OUT: &[&str] = &["rooms", "live_hotplug", "live_tracefs", "live_fences", "leaks"];
+
+/// Tests of one binary that take less than this are run together.
+const QUICK: Duration = Duration::from_millis(200);
+
+/// How long a mutant may take beyond what its tests take without it: of the processors' time, which others on the machine do not
+/// use up, and in all.
+const BUSY: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A test that takes longer takes no part.
+const SLOWEST: Duration = Duration::from_secs(60);
+
+/// A mutant gets tests that take no longer than this together, those first that catch most for their time.
+const BUDGET: Duration = Duration::from_secs(30);
+
+/// The most memory that a test may map, in bytes: a mutant may ask for any.
+const MEMORY: u64 = 6 << 30;
+
+/// How many times properties are tried.
+const PROPERTIES: &str = "60";
+
+/// What became of all mutants.
+pub struct Outcome {
+    pub caught: usize,
+    pub survivors: Vec<Mutant>,
+    /// Mutants that no test reaches.
+    pub unreached: Vec<Mutant>,
+    pub unviable: usize,
+}
+
+/// A test, how long it took, and which mutants it reached.
+struct Test {
+    binary: PathBuf,
+    name: String,
+    time: Duration,
+    reached: BTreeSet<usize>,
+}
+
+/// Runs all mutants but those that are `left_out`.
+pub fn run(mut planted: Planted, left_out: &BTreeSet<usize>) -> Result<Outcome, Box<dyn Error>> {
+    let begin = Instant::now();
+    let unviable = make_viable(&mut planted)?;
+    println!("{} of them do not compile", unviable.len());
+    let executables = executables(&planted.directory)?;
+    println!("built after {} s", begin.elapsed().as_secs());
+    let tests = record(&planted, &executables)?;
+    let reached: BTreeSet<usize> = tests.iter().flat_map(|test| &test.reached).copied().collect();
+    let viable = |mutant: &usize| !unviable.contains(mutant) && !left_out.contains(mutant);
+    let unreached = (0..planted.mutants.len()).filter(viable).filter(|mutant| !reached.contains(mutant));
+    let unreached: Vec<Mutant> = unreached.map(|mutant| planted.mutants[mutant].clone()).collect();
+    println!(
+        "{} are reached by some of {} tests, {} by none; {} s",
+        reached.len(),
+        tests.len(),
+        unreached.len(),
+        begin.elapsed().as_secs()
+    );
+    let queue = Mutex::new(reached.iter().copied().filter(viable).collect::<VecDeque<_>>());
+    let (survivors, catches) = (Mutex::new(Vec::new()), Catches::default());
+    let total = queue.lock().map_or(0, |queue| queue.len());
+    std::thread::scope(|scope| {
+        for _ in 0..workers() {
+            scope.spawn(|| {
+                loop {
+                    let next = queue.lock().ok().and_then(|mut queue| Some((queue.pop_front()?, queue.len())));
+                    let Some((mutant, left)) = next else { return };
+                    if !is_caught(mutant, &tests, &planted.directory, &catches) {
+                        println!("SURVIVED {}", show(&planted.mutants[mutant]));
+                        survivors.lock().expect("no panic").push(planted.mutants[mutant].clone());
+                    }
+                    if left % 100 == 0 {
+                        println!("{left} of {total} left after {} s", begin.elapsed().as_secs());
+                    }
+                }
+            });
+        }
+    });
+    let mut survivors = survivors.into_inner().expect("no panic");
+    survivors.sort_by(|a, b| (&a.file, a.line).cmp(&(&b.file, b.line)));
+    let caught = total - survivors.len();
+    Ok(Outcome { caught, survivors, unreached, unviable: unviable.len() })
+}
+
+fn workers() -> usize {
+    std::thread::available_parallelism().map_or(2, usize::from)
+}
+
+pub fn show(mutant: &Mutant) -> String {
+    let Mutant { file, line, function, what, text } = mutant;
+    format!("{}:{line}: {function}: {what}{}{text}", file.display(), if text.is_empty() { "" } else { " in: " })
+}
+
+/// Without what a debugger needs: it is built faster.
+fn cargo(directory: &Path) -> Command {
+    let mut command = Command::new("cargo");
+    command
+        .current_dir(directory)
+        .env("CARGO_TARGET_DIR", directory.join("target"))
+        .env("CARGO_PROFILE_TEST_DEBUG", "false");
+    command
+}
+
+/// Leaves out what does not compile, until the rest does.
+fn make_viable(planted: &mut Planted) -> Result<BTreeSet<usize>, Box<dyn Error>> {
+    let mut unviable = BTreeSet::new();
+    loop {
+        // As tests are built: the dependencies are shared.
+        let output = cargo(&planted.directory)
+            .args(["check", "--profile", "test", "--all-features", "--lib", "--message-format=json"])
+            .stderr(Stdio::null())
+            .output()?;
+        if output.status.success() {
+            return Ok(unviable);
+        }
+        let before = unviable.len();
+        let messages = String::from_utf8_lossy(&output.stdout);
+        let errors = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let errors: Vec<Value> = errors.filter(|message| message["message"]["level"] == "error").collect();
+        for (file, bytes) in errors.iter().flat_map(|error| spans(&error["message"])) {
+            unviable.extend(planted.blamed(Path::new(&file), bytes));
+        }
+        if unviable.len() == before {
+            let first = errors.first().map_or("", |error| error["message"]["rendered"].as_str().unwrap_or(""));
+            return Err(format!("the copy does not compile, and no mutant is to blame: {first}").into());
+        }
+        planted.write(&unviable)?;
+    }
+}
+
+/// The primary spans of a compiler's message: file, and bytes.
+fn spans(message: &Value) -> Vec<(String, Range<usize>)> {
+    let spans = message["spans"].as_array().into_iter().flatten().filter(|span| span["is_primary"] == true);
+    let read = spans.filter_map(|span| {
+        let byte = |name: &str| usize::try_from(span[name].as_u64()?).ok();
+        Some((span["file_name"].as_str()?.to_owned(), byte("byte_start")?..byte("byte_end")?))
+    });
+    read.collect()
+}
+
+/// Builds the tests. Gives where they are.
+fn executables(directory: &Path) -> Result<Vec<PathBuf>, Box<dyn Error>> {
+    let mut command = cargo(directory);
+    command.args(["test", "--all-features", "--no-run", "--message-format=json", "--lib"]);
+    for entry in fs::read_dir(directory.join("tests"))? {
+        let path = entry?.path();
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        if path.extension().is_some_and(|extension| extension == "rs") && !LEFT_OUT.contains(&name.as_str()) {
+            command.args(["--test", &name]);
+        }
+    }
+    let output = command.stderr(Stdio::null()).output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let messages: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    if !output.status.success() {
+        let error = messages.iter().find(|message| message["message"]["level"] == "error");
+        let said = error.map_or("", |error| error["message"]["rendered"].as_str().unwrap_or(""));
+        return Err(format!("the tests do not build: {said}").into());
+    }
+    Ok(messages.iter().filter_map(|message| message["executable"].as_str().map(PathBuf::from)).collect())
+}
+
+/// Runs each test by itself, and notes which mutants it reaches.
+fn record(planted: &Planted, executables: &[PathBuf]) -> Result<Vec<Test>, Box<dyn Error>> {
+    let mut queue = Vec::new();
+    for binary in executables {
+        let listed = Command::new(binary).arg("--list").output()?;
+        let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+        let names = listed.lines().filter_map(|line| line.strip_suffix(": test"));
+        queue.extend(names.map(|name| (binary.clone(), name.to_owned())));
+    }
+    let queue = Mutex::new(queue);
+    let (tests, failed) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for worker in 0..workers() {
+            let folder = planted.directory.join(format!("reached-{worker}"));
+            let (queue, tests, failed) = (&queue, &tests, &failed);
+            scope.spawn(move || {
+                while let Some((binary, name)) = take(queue) {
+                    // On a busy machine even a sound test may fail once, or take long.
+                    let once = || record_one(planted, &binary, &name, &folder);
+                    let first = once().ok().flatten();
+                    match first.map_or_else(once, |test| Ok(Some(test))) {
+                        Ok(Some(test)) => tests.lock().expect("no panic").push(test),
+                        Ok(None) => println!("too slow to take part: {name} of {}", binary.display()),
+                        Err(error) => failed.lock().expect("no panic").push(error.to_string()),
+                    }
+                }
+            });
+        }
+    });
+    if let Some(error) = failed.into_inner().expect("no panic").pop() {
+        return Err(error.into());
+    }
+    Ok(tests.into_inner().expect("no panic"))
+}
+
+fn take<T>(queue: &Mutex<Vec<T>>) -> Option<T> {
+    queue.lock().expect("no panic").pop()
+}
+
+fn record_one(planted: &Planted, binary: &Path, name: &str, folder: &Path) -> Result<Option<Test>, Box<dyn Error>> {
+    if folder.exists() {
+        fs::remove_dir_all(folder)?;
+    }
+    fs::create_dir(folder)?;
+    let begin = Instant::now();
+    let child = start(binary, &[name], &planted.directory, "record", SLOWEST, Some(folder))?;
+    match ended(child, SLOWEST) {
+        Some(status) if status.success() => {}
+        // Killed, for it is slow: it takes no part.
+        None => return Ok(None),
+        Some(status) if status.signal().is_some() && begin.elapsed() >= SLOWEST / 2 => return Ok(None),
+        Some(_) => return Err(format!("{name} of {} fails without any mutant", binary.display()).into()),
+    }
+    let time = begin.elapsed();
+    let mut reached = BTreeSet::new();
+    for entry in fs::read_dir(folder)? {
+        let words = fs::read_to_string(entry?.path())?;
+        for (at, word) in words.lines().map(|word| word.parse().unwrap_or(0u64)).enumerate() {
+            reached.extend((0..64).filter(|bit| word >> bit & 1 == 1).map(|bit| at * 64 + bit));
+        }
+    }
+    reached.retain(|at| *at < planted.mutants.len());
+    Ok(Some(Test { binary: binary.to_owned(), name: name.to_owned(), time, reached }))
+}
+
+/// How many mutants each run of tests has caught: the quick ones of a binary, or one that is not.
+type Catches = Mutex<BTreeMap<(PathBuf, Option<String>), u32>>;
+
+/// Tests that run in one process.
+struct Together<'a> {
+    binary: &'a Path,
+    /// The test, if it runs alone.
+    alone: Option<&'a str>,
+    names: Vec<&'a str>,
+    time: Duration,
+}
+
+/// Whether some test fails with a mutant.
+fn is_caught(mutant: usize, tests: &[Test], directory: &Path, catches: &Catches) -> bool {
+    let mut runs: Vec<Together<'_>> = Vec::new();
+    for test in tests.iter().filter(|test| test.reached.contains(&mutant)) {
+        let quick = test.time < QUICK;
+        match runs.iter_mut().find(|run| quick && run.alone.is_none() && run.binary == test.binary) {
+            Some(run) => {
+                run.time += test.time;
+                run.names.push(&test.name);
+            }
+            None => {
+                let alone = (!quick).then_some(test.name.as_str());
+                runs.push(Together { binary: &test.binary, alone, names: vec![&test.name], time: test.time });
+            }
+        }
+    }
+    let key = |run: &Together<'_>| (run.binary.to_owned(), run.alone.map(str::to_owned));
+    // Those first that catch most for the time they take.
+    runs.sort_by_cached_key(|run| {
+        let caught = catches.lock().expect("no panic").get(&key(run)).copied().unwrap_or(0);
+        run.time / (caught + 1)
+    });
+    let mut spent = Duration::ZERO;
+    let affordable = runs.iter().take_while(|run| {
+        let before = spent;
+        spent += run.time;
+        before.is_zero() || spent < BUDGET
+    });
+    let caught = affordable.into_iter().find(|run| {
+        let child = start(run.binary, &run.names, directory, &mutant.to_string(), run.time * 3 + BUSY, None);
+        // One that hangs is noticed too.
+        !child.is_ok_and(|child| ended(child, run.time * 5 + PATIENCE).is_some_and(|status| status.success()))
+    });
+    if let Some(run) = caught {
+        *catches.lock().expect("no panic").entry(key(run)).or_default() += 1;
+    }
+    caught.is_some()
+}
+
+/// Starts some tests of a binary in a process group of their own, which may use so much of the processors' time.
+fn start(
+    binary: &Path,
+    names: &[&str],
+    directory: &Path,
+    mutant: &str,
+    busy: Duration,
+    reached: Option<&Path>,
+) -> std::io::Result<Child> {
+    let mut command = Command::new("prlimit");
+    command
+        .arg(format!("--as={MEMORY}"))
+        .arg(format!("--cpu={}", busy.as_secs() + 1))
+        .arg("--core=0")
+        .arg(binary)
+        .args(names)
+        .args(["--exact", "--quiet", "--test-threads=2"])
+        .current_dir(directory)
+        .env("MUTANT", mutant)
+        .env("RUST_BACKTRACE", "0")
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    if std::env::var_os("QUICKCHECK_TESTS").is_none() {
+        command.env("QUICKCHECK_TESTS", PROPERTIES);
+    }
+    if let Some(reached) = reached {
+        command.env("MUTANT_REACHED", reached);
+    }
+    command.spawn()
+}
+
+/// How a process ended; `None`, and then it is killed with all it started, if it did not in time.
+fn ended(mut child: Child, most: Duration) -> Option<ExitStatus> {
+    let begin = Instant::now();
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) if begin.elapsed() < most => std::thread::sleep(Duration::from_millis(1)),
+            _ => {
+                let _ = Command::new("kill").args(["-KILL", "--", &format!("-{}", child.id())]).status();
+                let _ = child.wait();
+                return None;
+            }
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! What happens so seldom that no other test runs it: answers of the kernel that this machine's never gives, played by a
+//! supervisor of system calls; the hints of rare errors; how things show themselves for debugging.
+
+use perfweave::{
+    Bytes, Error, Fence, Gap, GracePeriods, Hold, Key, Kind, Layout, Merge, Order, Reader, Rings, Sequence, Wakeup,
+    What, bindings, sim,
+};
+use perfweave_support::supervised::{Answer, Call, supervised};
+use perfweave_support::{cpus, echo, foreign, kernel};
+use std::ffi::CStr;
+use std::sync::Mutex;
+use std::time::Duration;
+
+/// The path that an openat(2) asks for.
+fn path(call: &Call) -> String {
+    // SAFETY: the thread that makes the call waits for us, and its path ends with a zero.
+    unsafe { CStr::from_ptr(call.args[1] as *const _) }.to_string_lossy().into_owned()
+}
+
+/// Puts an answer where a read(2) or pread64(2) wants it.
+fn read(call: &Call, text: &str) -> Answer {
+    assert!(text.len() as u64 <= call.args[2]);
+    // SAFETY: the thread that makes the call waits for us, and has room for so much.
+    unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), call.args[1] as *mut u8, text.len()) };
+    Answer::Say(text.len() as i64)
+}
+
+/// Runs something while a judge answers its system calls. `None` where the kernel refuses that.
+fn judged<T: Send>(judge: impl FnMut(&Call) -> Answer, what: impl FnOnce() -> T + Send) -> Option<T> {
+    kernel("supervise system calls", supervised(judge, what))
+}
+
+/// bpf(2) to make a map.
+const MAP_CREATE: u64 = 0;
+
+fn membarrier(call: &Call, command: i32) -> bool {
+    call.number == libc::SYS_membarrier && call.args[0] == command as u64
+}
+
+fn why(fence: Result<GracePeriods, Error>) -> String {
+    fence.expect_err("none of its ways is possible").to_string()
+}
+
+/// A kernel with `nohz_full` does not know the command.
+#[test]
+fn a_membarrier_that_is_none_is_refused_or_done_without() {
+    let judge = |call: &Call| match membarrier(call, libc::MEMBARRIER_CMD_QUERY) {
+        true => Answer::Say(0),
+        false => Answer::Make,
+    };
+    let named = |fence: Result<GracePeriods, Error>| fence.map(|periods| periods.name());
+    let Some((only, any)) = judged(judge, || (why(Fence::Membarrier.open()), named(Fence::Auto.open()))) else {
+        return;
+    };
+    assert!(only.contains("membarrier: Invalid argument"), "{only}");
+    assert_eq!(kernel("make a BPF map", any).unwrap_or("map"), "map");
+}
+
+/// With one CPU online membarrier(2) proves nothing. Without a map either there is no fence.
+#[test]
+fn with_one_cpu_online_and_no_map_there_is_no_fence() {
+    let judge = |call: &Call| match call.number {
+        libc::SYS_pread64 => read(call, "0\n"),
+        libc::SYS_bpf if call.args[0] == MAP_CREATE => Answer::Fail(libc::EPERM),
+        _ => Answer::Make,
+    };
+    let Some(said) = judged(judge, || why(Fence::Auto.open())) else { return };
+    assert!(said.contains("membarrier: Operation not permitted"), "{said}");
+    assert!(said.contains("array of maps: Operation not permitted"), "{said}");
+}
+
+/// There were two CPUs when the fence was opened, and one is left. Nothing is proven, and it is said.
+#[test]
+fn with_one_cpu_left_and_no_map_a_fence_fails() {
+    let mut asked = 0;
+    let judge = |call: &Call| match call.number {
+        libc::SYS_pread64 => {
+            asked += 1;
+            read(call, if asked == 1 { "0-1\n" } else { "0\n" })
+        }
+        libc::SYS_bpf if call.args[0] == MAP_CREATE => Answer::Fail(libc::EPERM),
+        _ => Answer::Make,
+    };
+    let Some(error) = judged(judge, || Fence::Membarrier.open().unwrap().wait().unwrap_err()) else { return };
+    assert!(error.to_string().starts_with("one CPU online"), "{error}");
+}
+
+/// What the kernel lists is not understood, or cannot be read.
+#[test]
+fn cpus_that_cannot_be_listed_are_an_error() {
+    let Some((events, _)) = echo() else { return };
+    for garbage in [true, false] {
+        // Whether the list was opened, and not read yet.
+        let asked = Mutex::new(false);
+        let judge = |call: &Call| {
+            let mut asked = asked.lock().unwrap();
+            match call.number {
+                libc::SYS_openat if path(call).ends_with("cpu/possible") => match garbage {
+                    true => *asked = true,
+                    false => return Answer::Fail(libc::EACCES),
+                },
+                libc::SYS_read if std::mem::take(&mut *asked) => return read(call, "all of them\n"),
+                _ => {}
+            }
+            Answer::Make
+        };
+        let Some(error) = judged(judge, || {
+            // Also of a ring that is not there.
+            let absent = Rings::empty(Default::default()).pause_output(0, true).unwrap_err();
+            assert!(matches!(absent, Error::System { what: "list CPUs", .. }), "{absent}");
+            Rings::options().bpf_output(&events).pages(1).open().unwrap_err()
+        }) else {
+            return;
+        };
+        assert!(matches!(error, Error::System { what: "list CPUs", .. }), "{error}");
+        assert!(!garbage || error.to_string().contains("all of them"), "{error}");
+    }
+}
+
+/// What opening with a judge says.
+fn refused(
+    options: impl FnOnce() -> perfweave::RingOptions + Send,
+    judge: impl FnMut(&Call) -> Answer,
+) -> Option<String> {
+    judged(judge, || options().pages(1).open().unwrap_err().to_string())
+}
+
+/// Hints of errors that need another kernel, other settings or other hardware.
+#[test]
+fn rare_errors_have_their_hints() {
+    let open = |errno| {
+        move |call: &Call| match call.number {
+            libc::SYS_perf_event_open => Answer::Fail(errno),
+            _ => Answer::Make,
+        }
+    };
+    let hardware = || {
+        let mut attr = foreign::software(bindings::PERF_COUNT_HW_CPU_CYCLES, 1000);
+        attr.type_ = bindings::PERF_TYPE_HARDWARE;
+        Rings::options().event(&attr)
+    };
+    let Some(said) = refused(hardware, open(libc::ENOENT)) else { return };
+    assert!(said.contains("often have no hardware counters"), "{said}");
+
+    if let Ok(uprobe) = std::fs::read_to_string("/sys/bus/event_source/devices/uprobe/type") {
+        let said = refused(|| Rings::options().uprobe("/proc/self/exe", 0), open(libc::EADDRNOTAVAIL)).unwrap();
+        assert!(said.contains("several functions"), "{said}");
+        // Whether there is such a unit cannot be told, but the number is one of a unit's.
+        let mut attr = foreign::software(0, 1);
+        attr.type_ = uprobe.trim().parse::<u32>().unwrap() + 1000;
+        let said = refused(
+            move || Rings::options().event(&attr),
+            |call: &Call| match call.number {
+                libc::SYS_openat if path(call).ends_with("event_source/devices") => Answer::Fail(libc::EMFILE),
+                libc::SYS_perf_event_open => Answer::Fail(libc::ENOENT),
+                _ => Answer::Make,
+            },
+        );
+        assert!(said.as_ref().is_some_and(|said| said.contains("cannot be told")), "{said:?}");
+    }
+
+    // Debian's level, above which CAP_PERFMON is not enough.
+    // What is read next, and then the end.
+    let mut text: std::slice::Iter<'_, &str> = [].iter();
+    let judge = |call: &Call| match call.number {
+        libc::SYS_openat => {
+            text = if path(call).ends_with("perf_event_paranoid") { ["3\n", ""].iter() } else { [].iter() };
+            Answer::Make
+        }
+        libc::SYS_read => text.next().map_or(Answer::Make, |text| read(call, text)),
+        libc::SYS_perf_event_open => Answer::Fail(libc::EACCES),
+        _ => Answer::Make,
+    };
+    let said = refused(hardware, judge).unwrap();
+    assert!(said.contains("needs CAP_SYS_ADMIN; or kernel.perf_event_paranoid, which is 3, set to 2"), "{said}");
+
+    for (errno, hint) in [(libc::EPERM, "unprivileged_bpf_disabled"), (libc::ENOMEM, "Cannot allocate memory")] {
+        let judge = |call: &Call| match call.number {
+            libc::SYS_bpf => Answer::Fail(errno),
+            _ => Answer::Make,
+        };
+        let said = refused(|| Rings::options().bpf_output_pinned("/sys/fs/bpf/none"), judge).unwrap();
+        assert!(said.contains(hint), "{said}");
+    }
+
+    let Some((events, _)) = echo() else { return };
+    let ring = 2 * foreign::page_size() as u64;
+    let judge = |call: &Call| match call.number {
+        libc::SYS_mmap if call.args[1] == ring => Answer::Fail(libc::ENODEV),
+        _ => Answer::Make,
+    };
+    let said = refused(|| Rings::options().bpf_output(&events), judge).unwrap();
+    assert!(said.ends_with("No such device (os error 19)"), "{said}");
+}
+
+/// A wake-up that would never come is said with what was asked for.
+#[test]
+fn a_wake_up_that_would_never_come_is_named() {
+    let options = || Rings::options().tracepoint_id(1).pages(1);
+    for (wakeup, asked) in [(Wakeup::Bytes(1 << 20), "1048576 bytes"), (Wakeup::Events(1 << 20), "1048576 events")] {
+        let said = options().wakeup(wakeup).open().unwrap_err().to_string();
+        assert!(said.contains(&format!("never has {asked} unread")), "{said}");
+    }
+}
+
+/// How long until the smallest key may be yielded, as each rule has it.
+#[test]
+fn what_a_merge_waits_for() {
+    for (hold, seen, waits) in [
+        (Hold::None, true, Some(Duration::ZERO)),
+        (Hold::Round, true, Some(Duration::ZERO)),
+        (Hold::FENCE, true, None),
+        (Hold::None, false, None),
+    ] {
+        let kernel = sim::Kernel::new(&[0]);
+        let mut merge = Merge::new(kernel.rings(), Order::new().hold(hold)).unwrap();
+        if seen {
+            kernel.emit(0, 5, b"");
+        }
+        merge.look(0);
+        assert_eq!(merge.wait(0), waits);
+    }
+}
+
+/// More records than a counter can tell apart: what a recorder makes of them is assumed.
+#[test]
+fn a_recorder_with_a_narrow_counter_proves_nothing_of_too_many() {
+    for (count, class) in [(8, perfweave::Class::Proven), (200, perfweave::Class::Assumed)] {
+        let kernel = sim::Kernel::backward(&[0], 1 << 16, Layout::RAW);
+        let mut recorder = kernel.recorder(Key::Sequence(Sequence::u8(0))).unwrap();
+        for number in 0..count {
+            kernel.emit(0, 1 + u64::from(number), &[number]);
+        }
+        let frozen = recorder.freeze().unwrap();
+        assert!(frozen.events().all(|event| event.class() == class), "{count}");
+        assert_eq!(frozen.events().len(), usize::from(count));
+    }
+}
+
+/// Bytes that are compared, layouts, gaps and what breaks a sequence.
+#[test]
+fn small_things_answer_as_they_say() {
+    let (head, tail) = (&[1u8, 2][..], &[3u8][..]);
+    assert!(Bytes::new(head, tail) == [1, 2, 3][..] && Bytes::new(head, tail) != [1, 2][..]);
+    assert!(Bytes::new(&[], &[]).is_empty() && !Bytes::new(&[], tail).is_empty());
+    let read_format = u64::from(bindings::PERF_FORMAT_LOST);
+    assert_eq!(Layout::new(u64::from(bindings::PERF_SAMPLE_RAW), true, read_format).read_format(), read_format);
+
+    // Numbers 1 and 3, and then 1 again.
+    let kernel = sim::Kernel::new(&[4]);
+    let order = Order::new().hold(Hold::None).numbers(Sequence::u64(0));
+    let mut merge = Merge::new(kernel.rings(), order).unwrap();
+    for (time, number) in [(1, 1u64), (2, 3), (3, 1)] {
+        kernel.emit(4, time, &number.to_ne_bytes());
+    }
+    merge.look(0);
+    let (mut gaps, mut breaks) = (Vec::new(), 0);
+    while let Some(event) = merge.next() {
+        assert_eq!(event.cpu(), Some(4));
+        gaps.extend(event.what().gap());
+        breaks += u64::from(matches!(event.what(), What::Irregular(_)));
+    }
+    assert!(matches!(gaps[..], [Gap { cpu: Some(4), first: 2, .. }]), "{gaps:?}");
+    assert_eq!(breaks, 1);
+}
+
+/// Whatever is shown for debugging names itself, and ends.
+#[test]
+fn everything_shows_itself() {
+    let shows =
+        |name: &str, shown: String| assert!(shown.starts_with(name) && shown.len() < 1 << 16, "{name}: {shown}");
+    let kernel = sim::Kernel::new(&[0, 1]);
+    kernel.emit(0, 5, b"first");
+    kernel.emit(1, 6, b"second");
+    shows("Kernel", format!("{kernel:?}"));
+    let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::None)).unwrap();
+    shows("Reader", format!("{reader:?}"));
+    let event = reader.next().unwrap();
+    shows("Event", format!("{event:?}"));
+    shows("Record", format!("{:?}", event.record().unwrap()));
+    drop(event);
+    shows("Batch", format!("{:?}", reader.batch(Duration::ZERO).unwrap()));
+    let rings = sim::Kernel::new(&[0]).rings();
+    shows("Rings", format!("{rings:?}"));
+    shows("Merge", format!("{:?}", Merge::new(rings, Order::new()).unwrap()));
+    shows("GracePeriods", format!("{:?}", Fence::custom(|| Ok(())).open().unwrap()));
+
+    let backward = sim::Kernel::backward(&[0], 4096, Layout::RAW);
+    let mut recorder = backward.recorder(Key::Payload(0)).unwrap();
+    shows("Recorder", format!("{recorder:?}"));
+    let frozen = recorder.freeze().unwrap();
+    shows("Frozen", format!("{frozen:?}"));
+    shows("Recorded", format!("{:?}", frozen.events()));
+
+    let every = Duration::from_millis(1);
+    for (fence, shown) in [
+        (Fence::Auto, "Auto"),
+        (Fence::Membarrier, "Membarrier"),
+        (Fence::Map, "Map"),
+        (Fence::Expedited { every }, "Expedited"),
+        (Fence::custom(|| Ok(())), "Custom"),
+    ] {
+        shows(shown, format!("{fence:?}"));
+    }
+    for (key, shown) in [
+        (Key::Time, "Time"),
+        (Key::Payload(8), "Payload(8)"),
+        (Key::Sequence(Sequence::u32(4)), "Sequence(Sequence"),
+        (Key::Sequence(Sequence::with(7, |_| None)), "Sequence(Sequence"),
+        (Key::with(|_| None), "Fn"),
+    ] {
+        shows(shown, format!("{key:?}"));
+    }
+    assert_eq!(format!("{:?} {:?}", Kind::SAMPLE, Kind::LOST), "SAMPLE LOST");
+    let Some((events, _)) = echo() else { return };
+    assert!(cpus::online().len() == Rings::options().bpf_output(&events).pages(1).open().unwrap().len());
+    shows("Rings", format!("{:?}", Rings::options().bpf_output(&events).pages(1).open().unwrap()));
+}
+
+/// A reader whose runtime is gone says that it cannot be woken any more.
+#[cfg(feature = "tokio")]
+#[test]
+fn a_runtime_that_is_gone_is_an_error() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (gone, other) = (runtime(), runtime());
+    let Some((events, _)) = echo() else { return };
+    let mut reader = gone.block_on(async {
+        let rings = Rings::options().bpf_output(&events).pages(1).open().unwrap();
+        perfweave::AsyncReader::new(rings, Order::new()).unwrap()
+    });
+    assert!(format!("{reader:?}").starts_with("AsyncReader"));
+    drop(gone);
+    let error = other.block_on(async { reader.next().await.map(|_| ()).unwrap_err() });
+    assert!(matches!(&error, Error::Wait { errno, times: 1 } if errno.to_string().contains("shutdown")), "{error}");
+}

@@ -1,0 +1,60 @@
+//! Writers and readers between which nothing synchronises but the two words of each ring, for ThreadSanitizer (`.ci/tsan`).
+//!
+//! The simulator's writer waits for room by the tail, so that nothing is lost: a loss would be asked after under a lock that
+//! writer and reader share, and hide a race.
+
+use perfweave::{Full, Hold, Key, Layout, Merge, Order, What, sim};
+
+/// Records of each ring.
+const RECORDS: u64 = 20_000;
+
+fn main() {
+    // Whoever waits for the other would wait for ever.
+    std::panic::set_hook(Box::new(|panic| {
+        eprintln!("{panic}");
+        std::process::exit(101);
+    }));
+    let pairs: Vec<_> = [(Full::Hold, 1 << 10), (Full::Release, 4 << 10), (Full::COPY, 4 << 10)]
+        .into_iter()
+        .flat_map(|(full, bytes)| {
+            let kernel = sim::Kernel::with(&[0], bytes, Layout::new(4 | 1024, true, 0));
+            let order = Order::new().key(Key::Payload(0)).hold(Hold::None).when_full(full);
+            let merge = Merge::new(kernel.rings(), order).expect("a merge");
+            [std::thread::spawn(move || write(&kernel)), std::thread::spawn(move || read(merge))]
+        })
+        .collect();
+    pairs.into_iter().for_each(|thread| thread.join().expect("no panic"));
+    println!("{} records", 3 * RECORDS);
+}
+
+/// Bytes behind a number: as many as leave no padding.
+fn rest_of(number: u64) -> usize {
+    4 + number as usize % 5 * 8
+}
+
+fn write(kernel: &sim::Kernel) {
+    for number in 0..RECORDS {
+        // Longer and shorter, so that records come to lie over the end of the ring.
+        let mut payload = vec![number as u8; rest_of(number) + 8];
+        payload[..8].copy_from_slice(&number.to_ne_bytes());
+        while kernel.head(0) - kernel.tail(0) > 512 {
+            std::thread::yield_now();
+        }
+        assert!(kernel.emit(0, number, &payload), "there is room");
+    }
+}
+
+fn read(mut merge: Merge) {
+    let mut next = 0;
+    while next < RECORDS {
+        merge.look(0);
+        while let Some(event) = merge.next() {
+            let What::Record(record) = event.what() else { panic!("{:?}", event.what()) };
+            let payload = record.payload().expect("a payload");
+            let rest = payload.iter().skip(8);
+            assert!(payload.u64(0) == Some(next) && rest.eq(std::iter::repeat_n(next as u8, rest_of(next))));
+            next += 1;
+        }
+        std::thread::yield_now();
+    }
+}

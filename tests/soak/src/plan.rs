@@ -1,0 +1,130 @@
+//! What a round does: everything is chosen by the seed and the round's number.
+
+use crate::random::Random;
+use perfweave::{Clock, Fence, Full, Hold, Key, Order, Sequence, Wakeup};
+use std::time::Duration;
+
+/// One reader's rules, and what is done to it from inside its process.
+#[derive(Debug)]
+pub struct Plan {
+    pub hold: Hold,
+    pub full: Full,
+    pub key: By,
+    /// Whether each CPU's own numbers are followed.
+    pub numbers: bool,
+    pub clock: Clock,
+    pub pages: u64,
+    pub wakeup: Option<Wakeup>,
+    pub latency: Duration,
+    /// How long the consumer does something else now and then.
+    pub stall: Duration,
+    /// Turns of work between drawing and writing.
+    pub delay: u32,
+    pub way: Way,
+    pub pauses: bool,
+    pub flushes: bool,
+    pub deadlines: bool,
+    pub end: End,
+    pub time: Duration,
+}
+
+/// What orders records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    /// The kernel's timestamp.
+    Time,
+    /// The number of the whole machine that the program drew.
+    Number,
+    /// The time that the program read.
+    Ktime,
+}
+
+/// How events are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    Batch,
+    Next,
+    ForEach,
+    Owned,
+}
+
+/// How a reader ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// Flushed: everything comes out, and is compared with the writers' record, number by number.
+    Flush,
+    /// Closed while others write: the ledger must balance with what is held.
+    Close,
+    /// Dropped while others write.
+    Drop,
+}
+
+impl Plan {
+    pub fn of(seed: u64, round: u64) -> Self {
+        let mut random = Random::new(seed, round + 1);
+        let expedited = |random: &mut Random| Fence::Expedited { every: random.millis(1, 5) };
+        let fence = match random.below(5) {
+            0 => Fence::Membarrier,
+            1 => Fence::Map,
+            2 => expedited(&mut random),
+            _ => Fence::Auto,
+        };
+        let lag = random.one(&[50, 1_000, 20_000]);
+        let hold = match random.below(10) {
+            0..=4 => Hold::Fence(fence),
+            5 | 6 => Hold::Dense { first: Some(0), fence },
+            7 => Hold::Lag(Duration::from_micros(lag)),
+            8 => Hold::Round,
+            _ => Hold::None,
+        };
+        let key = match hold {
+            Hold::Dense { .. } => By::Number,
+            Hold::Lag(_) => By::Time,
+            _ => random.one(&[By::Time, By::Time, By::Number, By::Ktime]),
+        };
+        let most = random.one(&[1 << 20, 16 << 20, 64 << 20]);
+        let full = random.one(&[Full::Copy { most }, Full::Copy { most }, Full::Release, Full::Hold]);
+        let wakeup =
+            random.one(&[None, None, Some(Wakeup::Events(1)), Some(Wakeup::Events(7)), Some(Wakeup::Bytes(256))]);
+        Self {
+            numbers: !matches!(hold, Hold::Dense { .. }) && !random.once_in(4),
+            hold,
+            full,
+            key,
+            clock: random.one(&[Clock::Monotonic, Clock::Monotonic, Clock::MonotonicRaw, Clock::Boottime]),
+            pages: random.one(&[1, 2, 8, 64, 512]),
+            wakeup,
+            latency: random.millis(1, 200),
+            stall: Duration::from_millis(random.one(&[0, 0, 2, 30])),
+            delay: random.one(&[0, 0, 200, 5000]),
+            way: random.one(&[Way::Batch, Way::Batch, Way::Next, Way::ForEach, Way::Owned]),
+            pauses: random.once_in(2),
+            flushes: random.once_in(2),
+            deadlines: random.once_in(3),
+            end: random.one(&[End::Flush, End::Flush, End::Flush, End::Close, End::Drop]),
+            time: random.millis(300, 4000),
+        }
+    }
+
+    pub fn is_dense(&self) -> bool {
+        matches!(self.hold, Hold::Dense { .. })
+    }
+
+    pub fn order(&self) -> Order {
+        let order = Order::new().hold(self.hold.clone()).when_full(self.full).latency(self.latency);
+        let order = match self.key {
+            By::Time => order,
+            By::Number => order.key(Key::Payload(0)),
+            By::Ktime => order.key(Key::Payload(16)),
+        };
+        if self.numbers { order.numbers(Sequence::u64(8).starting_at(0)) } else { order }
+    }
+
+    /// The most memory that holding may take, if that is bounded.
+    pub fn most_memory(&self) -> Option<usize> {
+        match self.full {
+            Full::Copy { most } => Some(most),
+            _ => None,
+        }
+    }
+}

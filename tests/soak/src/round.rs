@@ -1,0 +1,208 @@
+//! One round: a reader on live rings, from opening to dropping.
+
+use crate::plan::{End, Plan, Way};
+use crate::random::Random;
+use crate::tally::Tally;
+use crate::writers::Writers;
+use perfweave::{Error, Handle, Pause, Reader, Rings};
+use perfweave_support::load::{self, Beside};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What became of a round.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    pub records: u64,
+    pub lost: u64,
+    pub late: u64,
+    pub unproven: u64,
+    pub flushes: u64,
+    pub deadlines: u64,
+    pub pauses: u64,
+    pub fences: u64,
+    pub most_memory: usize,
+    pub wrong: Vec<String>,
+}
+
+/// A flush that was asked for and not reported yet: what each CPU had written when it was.
+type Asked = Arc<Mutex<Option<Vec<u64>>>>;
+
+fn take(asked: &Asked) -> Option<Vec<u64>> {
+    asked.lock().unwrap_or_else(PoisonError::into_inner).take()
+}
+
+/// Asks for a flush, unless one is under way.
+fn ask(asked: &Asked, writers: &Writers, handle: &Handle) -> Result<bool, Box<dyn std::error::Error>> {
+    let mut asked = asked.lock().unwrap_or_else(PoisonError::into_inner);
+    if asked.is_some() {
+        return Ok(false);
+    }
+    *asked = Some(writers.all()?.iter().map(|outputs| outputs.written).collect());
+    handle.flush()?;
+    Ok(true)
+}
+
+/// Runs a round against the writers of a process.
+pub fn run(plan: &Plan, random: Random, process: u32) -> Result<Outcome, Box<dyn std::error::Error>> {
+    let mut writers = Writers::new(process, plan.delay)?;
+    let mut options = Rings::options().bpf_output(&writers.events).pages(plan.pages).clock(plan.clock);
+    if let Some(wakeup) = plan.wakeup {
+        options = options.wakeup(wakeup);
+    }
+    let rings = options.open()?;
+    let cpus: Vec<u32> = rings.cpus().collect();
+    let mut reader = Reader::new(rings, plan.order())?;
+    writers.start(cpus.into_iter())?;
+
+    let writers = Arc::new(Mutex::new(writers));
+    let asked = Asked::default();
+    let paused = Arc::new(Mutex::new(0));
+    let hands = {
+        let (handle, writers, asked, paused) =
+            (reader.handle(), Arc::clone(&writers), Arc::clone(&asked), Arc::clone(&paused));
+        let which = [plan.pauses, plan.flushes, plan.deadlines];
+        Beside::start(move |wait| {
+            let done = meddle(which, random, &handle, &writers, &asked, &paused, wait);
+            done.map_err(|error| error.to_string())
+        })
+    };
+
+    let mut tally = Tally::new(plan.is_dense(), plan.numbers, load::slots() as usize);
+    let mut outcome = Outcome::default();
+    let begin = Instant::now();
+    while begin.elapsed() < plan.time && tally.wrong.is_empty() {
+        let until = Instant::now() + Duration::from_millis(20);
+        while Instant::now() < until {
+            let taken = turn(plan.way, &mut reader, &mut tally);
+            report(taken, &mut outcome, &reader, &mut tally, &asked)?;
+        }
+        std::thread::sleep(plan.stall);
+    }
+    if plan.end == End::Flush {
+        hands.end()?;
+        reader.handle().resume()?;
+        reader.set_deadline(None)?;
+        let mut writers = writers.lock().unwrap_or_else(PoisonError::into_inner);
+        writers.stop()?;
+        // One that is under way first.
+        while !ask(&asked, &writers, &reader.handle())? {
+            let taken = turn(Way::Batch, &mut reader, &mut tally);
+            report(taken, &mut outcome, &reader, &mut tally, &asked)?;
+        }
+        let before = outcome.flushes;
+        while outcome.flushes == before {
+            let taken = turn(Way::Batch, &mut reader, &mut tally);
+            report(taken, &mut outcome, &reader, &mut tally, &asked)?;
+        }
+        tally.balance(&reader.ledger()?, &writers.all()?, writers.drawn()?, true);
+    } else if plan.end == End::Close {
+        // Beside whoever meddles, as it may be: what they get is that it is closed.
+        reader.handle().close();
+        match reader.next_timeout(Duration::ZERO).err() {
+            Some(Error::Closed) => {}
+            other => tally.wrong(format!("a closed reader answers {other:?}")),
+        }
+        let ended = hands.end();
+        if ended.as_ref().is_err_and(|error| *error != Error::Closed.to_string()) {
+            ended?;
+        }
+        let mut writers = writers.lock().unwrap_or_else(PoisonError::into_inner);
+        writers.stop()?;
+        tally.balance(&reader.ledger()?, &writers.all()?, writers.drawn()?, false);
+    } else {
+        hands.end()?;
+    }
+    let stats = reader.stats();
+    if plan.most_memory().is_some_and(|most| stats.most_memory > most) {
+        tally.wrong(format!("{} bytes of memory, and {:?}", stats.most_memory, plan.full));
+    }
+    if tally.late != stats.late {
+        tally.wrong(format!("{} late came out, {} were counted", tally.late, stats.late));
+    }
+    outcome.records = tally.yielded.iter().sum();
+    (outcome.late, outcome.unproven) = (stats.late, stats.early);
+    (outcome.fences, outcome.most_memory, outcome.lost) = (stats.fences, stats.most_memory, stats.lost);
+    outcome.pauses = *paused.lock().unwrap_or_else(PoisonError::into_inner);
+    outcome.wrong = tally.wrong;
+    Ok(outcome)
+}
+
+/// Takes some events, or what comes instead.
+fn turn(way: Way, reader: &mut Reader, tally: &mut Tally) -> Result<(), Error> {
+    let time = Duration::from_millis(10);
+    match way {
+        Way::Batch => reader.batch(time)?.for_each(|event| tally.event(&event)),
+        Way::Next => {
+            for _ in 0..64 {
+                let Some(event) = reader.next_timeout(time)? else { break };
+                tally.event(&event.event());
+            }
+        }
+        Way::ForEach => reader.for_each(|event| tally.event(&event))?,
+        Way::Owned => {
+            for event in reader.events(time).take(64) {
+                tally.event(&event?.as_event());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Takes notice of a report. Every other error is one.
+fn report(
+    taken: Result<(), Error>,
+    outcome: &mut Outcome,
+    reader: &Reader,
+    tally: &mut Tally,
+    asked: &Asked,
+) -> Result<(), Error> {
+    match taken {
+        Ok(()) => Ok(()),
+        Err(Error::Flushed) => {
+            outcome.flushes += 1;
+            match take(asked) {
+                Some(written) => tally.flushed(&written),
+                None => tally.wrong("a report of a flush that nobody asked for".into()),
+            }
+            Ok(())
+        }
+        Err(Error::Deadline) => {
+            outcome.deadlines += 1;
+            reader.set_deadline(None)
+        }
+        Err(other) => Err(other),
+    }
+}
+
+/// Pauses, flushes, sets deadlines, until the round is over. Output is resumed in the end.
+fn meddle(
+    which: [bool; 3],
+    mut random: Random,
+    handle: &Handle,
+    writers: &Mutex<Writers>,
+    asked: &Asked,
+    paused: &Mutex<u64>,
+    wait: &dyn Fn(Duration) -> bool,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let [pauses, flushes, deadlines] = which;
+    while wait(random.millis(1, 150)) {
+        match random.below(3) {
+            0 if pauses => {
+                handle.pause(random.one(&[Pause::Output, Pause::Slots]))?;
+                *paused.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+                let go_on = wait(random.millis(1, 100));
+                handle.resume()?;
+                if !go_on {
+                    break;
+                }
+            }
+            1 if flushes => {
+                let writers = writers.lock().unwrap_or_else(PoisonError::into_inner);
+                ask(asked, &writers, handle)?;
+            }
+            2 if deadlines => handle.set_deadline(Some(Instant::now() + random.millis(0, 50)))?,
+            _ => {}
+        }
+    }
+    Ok(())
+}
