@@ -462,6 +462,7 @@ impl fmt::Debug for Gate {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use nix::sys::eventfd::EventFd;
 
     /// An event of a CPU. None that the kernel would stop: what it answers is of no interest when all is over.
     fn outlet(cpu: u32, set: bool) -> Outlet {
