@@ -297,7 +297,7 @@ impl Lookahead {
     pub(crate) fn plain_before(&self, until: u64) -> Option<Entry> {
         let slot = self.run.front()?;
         let is_plain = slot.key < until && slot.header.tag() == OWN;
-        is_plain.then(|| Entry { key: slot.key, position: self.tail, header: slot.header })
+        is_plain.then_some(Entry { key: slot.key, position: self.tail, header: slot.header })
     }
 
     /// Up to where the run alone says what is smallest: the smallest key beside it, behind which the run's of the same key come
@@ -1001,7 +1001,7 @@ mod tests {
             let (_, mut lookahead) = dearest(2_000, 100, load);
             lookahead.shrink();
             let lists = lookahead.lists().map(|list| list.len);
-            assert_eq!((lookahead.len(), lookahead.run.len(), lists), (0, 0, [0; 4]), "{name}");
+            assert_eq!((lookahead.len(), lookahead.run.is_empty(), lists), (0, true, [0; 4]), "{name}");
             assert_eq!(
                 lookahead.numbers.as_ref().map(|numbers| (numbers.open(), numbers.pieces())),
                 Some((0, 0)),

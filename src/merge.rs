@@ -2,6 +2,7 @@
 
 use crate::dense::Dense;
 use crate::error::Error;
+use crate::event::Event;
 use crate::hold::{Frontier, Hold};
 use crate::key::{Key, Keys};
 use crate::lent::{Batch, Lent};
@@ -11,6 +12,7 @@ use crate::passed::{Look, Passed};
 use crate::rings::Rings;
 use crate::stream::{Due, Stream};
 use std::fmt;
+use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
@@ -354,6 +356,14 @@ impl Merge {
     #[expect(clippy::should_implement_trait, reason = "not an iterator: it yields what borrows from it")]
     pub fn next(&mut self) -> Option<Lent<'_>> {
         if self.is_ready() { Some(self.lend()) } else { None }
+    }
+
+    /// Hands what comes next to a function: see [`Stream::hand_out`].
+    #[inline]
+    pub(crate) fn hand_out<B>(&mut self, each: impl FnMut(Event<'_>) -> ControlFlow<B>) -> ControlFlow<Option<B>> {
+        self.rings.control().assert_not_forked();
+        self.publish_due();
+        self.stream.hand_out(&self.rings.lanes, each)
     }
 
     /// Lends what was picked.

@@ -354,7 +354,7 @@ impl Ring {
             let run = unsafe { std::slice::from_raw_parts(start.as_ptr(), len as usize) };
             return Bytes::from(run);
         }
-        let (head, tail) = (self.to_end(at), self.from_begin(len - to_end));
+        let (head, tail) = (self.to_end(at), self.at_begin(len - to_end));
         Bytes::new(head, tail)
     }
 
@@ -372,7 +372,7 @@ impl Ring {
     /// So many bytes at the data area's begin.
     #[cold]
     #[inline(never)]
-    fn from_begin(&self, len: u64) -> &[u8] {
+    fn at_begin(&self, len: u64) -> &[u8] {
         assert!(len <= self.size, "a length within the data area");
         // SAFETY: within the data area (I1), still while `self` is borrowed (I3, I5).
         unsafe { std::slice::from_raw_parts(self.data.as_ptr(), len as usize) }
