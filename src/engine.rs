@@ -516,15 +516,15 @@ mod tests {
 
     /// A ring that fills up is worth a fence, whatever the tick.
     #[test]
-    fn more_than_a_quarter_of_a_ring_is_worth_a_fence() {
+    fn more_than_half_a_ring_is_worth_a_fence() {
         let kernel = sim::Kernel::with(&[0, 1], 4096, crate::record::Layout::new(4 | 1024, true, 0));
         let mut engine = idle(kernel.rings(), Hold::Fence(Fence::custom(|| Ok(()))));
         engine.pace.proving(Instant::now() + HOUR);
         // 32 bytes each.
-        (0..32).for_each(|time| assert!(kernel.emit(1, time, &[0; 8])));
+        (0..64).for_each(|time| assert!(kernel.emit(1, time, &[0; 8])));
         sleep(&mut engine);
-        assert!(!engine.fences.as_ref().unwrap().is_under_way(), "a quarter");
-        kernel.emit(1, 32, &[0; 8]);
+        assert!(!engine.fences.as_ref().unwrap().is_under_way(), "half");
+        kernel.emit(1, 64, &[0; 8]);
         sleep(&mut engine);
         assert!(engine.fences.as_ref().unwrap().is_under_way());
     }
