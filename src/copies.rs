@@ -112,3 +112,95 @@ impl Copies {
         Bytes::from(&chunk[from..from + len as usize])
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::Copies;
+    use crate::ring::{KernelHalf, Ring};
+
+    /// A ring of 1024 bytes; and one that has so many bytes in it, each as large as its position.
+    fn write(kernel: &mut KernelHalf, ring: &mut Ring, len: u64) {
+        let begin = kernel.head();
+        let bytes: Vec<u8> = (begin..begin + len).map(|at| at as u8).collect();
+        kernel.write(begin, &bytes);
+        kernel.publish(begin + len);
+        ring.look().unwrap();
+    }
+
+    fn simulated() -> (KernelHalf, Ring) {
+        Ring::simulated(4096, 1024, None, false)
+    }
+
+    #[test]
+    fn what_is_copied_is_read_from_there_until_it_is_forgotten() {
+        let (mut kernel, mut ring) = simulated();
+        let mut copies = Copies::default();
+        assert_eq!((copies.len(), copies.begin(), copies.memory()), (0, None, 0));
+        write(&mut kernel, &mut ring, 100);
+        assert_eq!((copies.take(&mut ring, 60), copies.take(&mut ring, 60), copies.take(&mut ring, 100)), (60, 0, 40));
+        assert_eq!((copies.len(), copies.begin(), ring.tail(), kernel.tail()), (100, Some(0), 100, 100));
+        for (position, len) in [(0, 60), (60, 40), (59, 1), (60, 1), (99, 1), (8, 16)] {
+            let expected: Vec<u8> = (position..position + len).map(|at| at as u8).collect();
+            assert_eq!(copies.get(position, len), expected[..]);
+        }
+        copies.forget_before(59);
+        assert_eq!((copies.len(), copies.begin()), (100, Some(0)), "wholly");
+        copies.forget_before(60);
+        assert_eq!((copies.len(), copies.begin()), (40, Some(60)));
+        copies.forget_before(100);
+        assert_eq!((copies.len(), copies.begin()), (0, None));
+    }
+
+    /// What crosses the end of the ring is copied in one piece.
+    #[test]
+    fn what_wraps_is_copied_whole() {
+        let (mut kernel, mut ring) = simulated();
+        write(&mut kernel, &mut ring, 1000);
+        ring.release(1000);
+        write(&mut kernel, &mut ring, 100);
+        let mut copies = Copies::default();
+        assert_eq!(copies.take(&mut ring, 1100), 100);
+        assert_eq!(copies.get(1000, 100), (1000..1100).map(|at| at as u8).collect::<Vec<_>>()[..]);
+    }
+
+    /// Bytes of all chunks, and of the lists they are in.
+    fn memory(copies: &Copies) -> (usize, usize) {
+        let lists =
+            copies.chunks.capacity() * size_of::<(u64, Vec<u8>)>() + copies.spare.capacity() * size_of::<Vec<u8>>();
+        (copies.memory() - lists, lists)
+    }
+
+    #[test]
+    fn chunks_are_filled_again_and_given_back_when_they_are_not() {
+        let (mut kernel, mut ring) = simulated();
+        let mut copies = Copies::default();
+        write(&mut kernel, &mut ring, 1024);
+        // A chunk is one, two, three or four quarters of the ring.
+        assert_eq!([1, 256, 257, 512, 1024].map(|until| copies.more(&ring, until)), [256, 256, 512, 512, 1024]);
+        copies.take(&mut ring, 256);
+        copies.take(&mut ring, 640);
+        assert_eq!(memory(&copies).0, 256 + 512);
+        copies.forget_before(640);
+        assert_eq!(memory(&copies).0, 256 + 512, "they are kept");
+        // What there is to copy lies behind 640.
+        assert_eq!([641, 640 + 256, 640 + 384].map(|until| copies.more(&ring, until)), [0; 3]);
+        assert_eq!(copies.take(&mut ring, 1024), 384);
+        assert_eq!(memory(&copies).0, 256 + 512, "the one that is large enough is filled again");
+        copies.shrink();
+        assert_eq!(memory(&copies).0, 256 + 512, "two were needed since the last time");
+        copies.shrink();
+        assert_eq!(memory(&copies).0, 512, "one was");
+        copies.forget_before(1024);
+        copies.shrink();
+        assert_eq!(memory(&copies).0, 512, "it was needed since");
+        copies.shrink();
+        assert_eq!(memory(&copies), (0, 0));
+        // All that is spare can go at once.
+        write(&mut kernel, &mut ring, 512);
+        copies.take(&mut ring, 1024 + 512);
+        copies.forget_before(1024 + 512);
+        assert_eq!(memory(&copies).0, 512);
+        copies.clear_spare();
+        assert_eq!((memory(&copies).0, copies.spare.capacity()), (0, 0));
+    }
+}

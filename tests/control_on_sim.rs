@@ -398,3 +398,18 @@ fn what_is_left_is_known() {
     assert_eq!((raw.size, raw.head, raw.tail), (64 << 10, 24, 24));
     assert_eq!(merge.stats().records, 3);
 }
+
+/// A handle outlives its reader, and says so.
+#[test]
+fn a_handle_of_a_reader_that_is_gone_is_closed() {
+    let kernel = sim::Kernel::new(&[0]);
+    let reader = kernel_reader(&kernel);
+    let handle = reader.handle();
+    handle.flush().unwrap();
+    drop(reader);
+    assert!(matches!(handle.flush(), Err(Error::Closed)));
+    assert!(matches!(handle.resume(), Err(Error::Closed)));
+    assert!(matches!(handle.pause(perfweave::Pause::Output), Err(Error::Closed)));
+    assert!(matches!(handle.set_deadline(None), Err(Error::Closed)));
+    handle.close();
+}

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 fn open(hold: Hold) -> Option<(Reader, Program)> {
     let (events, echo) = echo()?;
     let rings = Rings::options().bpf_output(&events).open().unwrap();
-    Some((Reader::new(rings, Order::new().hold(hold)).unwrap(), echo))
+    Some((kernel("wait for grace periods", Reader::new(rings, Order::new().hold(hold)))?, echo))
 }
 
 #[test]
@@ -21,7 +21,7 @@ fn a_blocked_reader_finds_an_event() {
     for hold in
         [Hold::FENCE, Hold::Fence(Fence::EXPEDITED), Hold::None, Hold::Round, Hold::Lag(Duration::from_millis(1))]
     {
-        let Some((mut reader, echo)) = open(hold.clone()) else { return };
+        let Some((mut reader, echo)) = open(hold.clone()) else { continue };
         let sleeper = threads::own();
         let writer = std::thread::spawn(move || {
             // It has looked at empty rings more than once.
@@ -52,7 +52,7 @@ fn a_filling_ring_wakes_the_reader() {
 #[test]
 fn a_silent_cpu_delays_nobody_and_held_events_come_out_in_silence() {
     for hold in [Hold::FENCE, Hold::Fence(Fence::EXPEDITED), Hold::Round, Hold::Lag(Duration::from_millis(5))] {
-        let Some((mut reader, echo)) = open(hold.clone()) else { return };
+        let Some((mut reader, echo)) = open(hold.clone()) else { continue };
         for cpu in load::online() {
             for n in 0..5 {
                 echo.run_with(cpu, &[n]).unwrap();

@@ -395,6 +395,12 @@ fn numbers_of_the_whole_machine_wrap() {
         fence(&mut merge);
         assert_eq!(all(&mut merge), ["gap 3-3 (1) on all in 2..4", "4"], "{bits} bits");
         assert_eq!(merge.stats().missing, 1);
+        let ledger = merge.ledger();
+        assert_eq!(
+            (ledger.missing, ledger.unexplained, ledger.is_balanced()),
+            (1, 1, false),
+            "nothing was lost: {ledger}"
+        );
         // A duplicate, and one that comes after its gap: both late, neither a panic.
         write(0, 4);
         write(5, 3);

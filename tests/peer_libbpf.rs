@@ -217,7 +217,8 @@ fn a_path_that_leads_to_no_map_is_named_with_a_cure() {
 }
 
 /// `perf_buffer__free()`: slots are emptied first, then rings unmapped, then events closed. A program that outputs meanwhile
-/// finds its slot or none: never a ring without memory (`-ENOSPC`), never an event that is off (`-EOPNOTSUPP`).
+/// finds its slot or none: never a ring without memory (`-ENOSPC`), never an event that is off (`-EOPNOTSUPP`). Only one that had
+/// found its slot already, and was interrupted there, can find those when it goes on.
 #[test]
 fn free_empties_slots_before_anything_else() {
     let Some((map, program)) = echo() else { return };
@@ -248,7 +249,9 @@ fn free_empties_slots_before_anything_else() {
             threads::until("it writes", || head() > 0);
             drop(reader);
             let refused = writer.join().unwrap();
-            assert!(refused.iter().all(|answer| *answer == -libc::ENOENT), "{refused:?}");
+            let in_flight = [-libc::ENOENT, -libc::EOPNOTSUPP, -libc::ENOSPC];
+            assert!(refused.first().is_none_or(|answer| in_flight.contains(answer)), "{refused:?}");
+            assert!(refused.iter().skip(1).all(|answer| *answer == -libc::ENOENT), "{refused:?}");
             caught += usize::from(!refused.is_empty());
         });
         assert_eq!(program.run_with(cpu, &[0]).unwrap(), -libc::ENOENT);

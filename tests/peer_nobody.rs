@@ -10,7 +10,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 use perfweave::{Error, Event, Fence, Handle, Hold, Key, Merge, Order, Pause, Reader, Recorder, Rings, Wakeup};
 use perfweave_support::bpf::{self, Map};
-use perfweave_support::{echo, load, needs};
+use perfweave_support::{echo, kernel, load, needs};
 use reading::LONG;
 use std::ops::ControlFlow;
 use std::os::fd::AsFd;
@@ -87,7 +87,8 @@ fn a_forked_child_is_told_and_harms_nothing() {
     let Some((map, program)) = echo() else { return };
     for hold in [Hold::FENCE, Hold::Fence(Fence::EXPEDITED), Hold::None] {
         let rings = Rings::options().bpf_output(&map).pages(1).open().unwrap();
-        let mut reader = Reader::new(rings, Order::new().hold(hold.clone())).unwrap();
+        let reader = Reader::new(rings, Order::new().hold(hold.clone()));
+        let Some(mut reader) = kernel("wait for grace periods", reader) else { continue };
         let handle = reader.handle();
         assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
         assert_eq!(number(&reader.next().unwrap().event()), 1);

@@ -196,7 +196,9 @@ mod tests {
                 assert_eq!(split.u64(offset), plain.u64(offset));
                 for end in 0..16 {
                     let want = whole.get(offset..end);
-                    assert_eq!(split.get(offset..end).map(|b| b.to_vec()).as_deref(), want);
+                    let part = split.get(offset..end);
+                    assert_eq!(part.map(|b| b.to_vec()).as_deref(), want);
+                    assert!(part.is_none_or(|part| part.is_empty() == (offset == end)));
                 }
             }
         }

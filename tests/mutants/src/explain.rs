@@ -7,14 +7,17 @@ use std::error::Error;
 use std::fs;
 use std::path::Path;
 
-/// What `survivors.txt` says: a line for each, `module | function | what | text`, where `*` stands for anything, below lines that
-/// say why.
+/// Between fields. In no operator that is replaced.
+const SEPARATOR: &str = " ~ ";
+
+/// What `survivors.txt` says: a line for each, `module ~ function ~ what ~ text`, where `*` at a field's end stands for anything,
+/// below lines that say why.
 pub struct Explained(BTreeSet<String>);
 
 impl Explained {
     pub fn read(path: &Path) -> Result<Self, Box<dyn Error>> {
         let text = if path.exists() { fs::read_to_string(path)? } else { String::new() };
-        let lines = text.lines().map(str::trim).filter(|line| line.contains(" | ") && !line.starts_with('#'));
+        let lines = text.lines().map(str::trim).filter(|line| line.contains(SEPARATOR) && !line.starts_with('#'));
         Ok(Self(lines.map(str::to_owned).collect()))
     }
 
@@ -39,7 +42,7 @@ impl Explained {
             stale.for_each(|line| println!("caught by now: {line}"));
         }
         for mutant in &new {
-            println!("NOT EXPLAINED {}\n    {}", show(mutant), fields(mutant).join(" | "));
+            println!("NOT EXPLAINED {}\n    {}", show(mutant), fields(mutant).join(SEPARATOR));
         }
         println!("{} are explained, {} are not", all.len() - new.len(), new.len());
         new.is_empty()
@@ -56,7 +59,12 @@ fn fields(mutant: &Mutant) -> [String; 4] {
 
 fn matches(line: &str, mutant: &Mutant) -> bool {
     let fields = fields(mutant);
-    // The last field, the text, may hold anything.
-    let mut said = line.splitn(fields.len(), " | ").map(str::trim);
-    fields.iter().all(|field| said.next().is_none_or(|said| said == "*" || said == field.trim()))
+    let mut said = line.splitn(fields.len(), SEPARATOR.trim_end()).map(str::trim);
+    fields.iter().all(|field| match said.next() {
+        None => true,
+        Some(said) => match said.strip_suffix('*') {
+            Some(begin) => field.starts_with(begin),
+            None => field.trim() == said,
+        },
+    })
 }

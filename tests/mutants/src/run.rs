@@ -73,7 +73,7 @@ pub fn run(mut planted: Planted, left_out: &BTreeSet<usize>) -> Result<Outcome, 
         begin.elapsed().as_secs()
     );
     let queue = Mutex::new(reached.iter().copied().filter(viable).collect::<VecDeque<_>>());
-    let (survivors, catches) = (Mutex::new(Vec::new()), Catches::default());
+    let (survivors, known) = (Mutex::new(Vec::new()), Known::default());
     let total = queue.lock().map_or(0, |queue| queue.len());
     std::thread::scope(|scope| {
         for _ in 0..workers() {
@@ -81,7 +81,7 @@ pub fn run(mut planted: Planted, left_out: &BTreeSet<usize>) -> Result<Outcome, 
                 loop {
                     let next = queue.lock().ok().and_then(|mut queue| Some((queue.pop_front()?, queue.len())));
                     let Some((mutant, left)) = next else { return };
-                    if !is_caught(mutant, &tests, &planted.directory, &catches) {
+                    if !is_caught(mutant, &tests, &planted.directory, &known) {
                         println!("SURVIVED {}", show(&planted.mutants[mutant]));
                         survivors.lock().expect("no panic").push(planted.mutants[mutant].clone());
                     }
@@ -98,8 +98,9 @@ pub fn run(mut planted: Planted, left_out: &BTreeSet<usize>) -> Result<Outcome, 
     Ok(Outcome { caught, survivors, unreached, unviable: unviable.len() })
 }
 
+/// More than there are processors: many tests wait most of the time.
 fn workers() -> usize {
-    std::thread::available_parallelism().map_or(2, usize::from)
+    std::thread::available_parallelism().map_or(2, usize::from) * 2
 }
 
 pub fn show(mutant: &Mutant) -> String {
@@ -241,8 +242,17 @@ fn record_one(planted: &Planted, binary: &Path, name: &str, folder: &Path) -> Re
     Ok(Some(Test { binary: binary.to_owned(), name: name.to_owned(), time, reached }))
 }
 
-/// How many mutants each run of tests has caught: the quick ones of a binary, or one that is not.
-type Catches = Mutex<BTreeMap<(PathBuf, Option<String>), u32>>;
+/// What is known of tests that run together: the quick ones of a binary, or one that is not.
+type Known = Mutex<BTreeMap<(PathBuf, Option<String>), Past>>;
+
+/// What they did so far.
+#[derive(Debug, Clone, Copy, Default)]
+struct Past {
+    /// How many mutants they have caught.
+    caught: u32,
+    /// The longest that they took for one that they did not catch: less than one by one, since a process is started once.
+    took: Duration,
+}
 
 /// Tests that run in one process.
 struct Together<'a> {
@@ -250,11 +260,24 @@ struct Together<'a> {
     /// The test, if it runs alone.
     alone: Option<&'a str>,
     names: Vec<&'a str>,
+    /// What they took one by one.
     time: Duration,
+    past: Past,
+}
+
+impl Together<'_> {
+    fn key(&self) -> (PathBuf, Option<String>) {
+        (self.binary.to_owned(), self.alone.map(str::to_owned))
+    }
+
+    /// What they will take.
+    fn takes(&self) -> Duration {
+        if self.past.took.is_zero() { self.time } else { self.time.min(self.past.took) }
+    }
 }
 
 /// Whether some test fails with a mutant.
-fn is_caught(mutant: usize, tests: &[Test], directory: &Path, catches: &Catches) -> bool {
+fn is_caught(mutant: usize, tests: &[Test], directory: &Path, known: &Known) -> bool {
     let mut runs: Vec<Together<'_>> = Vec::new();
     for test in tests.iter().filter(|test| test.reached.contains(&mutant)) {
         let quick = test.time < QUICK;
@@ -265,31 +288,36 @@ fn is_caught(mutant: usize, tests: &[Test], directory: &Path, catches: &Catches)
             }
             None => {
                 let alone = (!quick).then_some(test.name.as_str());
-                runs.push(Together { binary: &test.binary, alone, names: vec![&test.name], time: test.time });
+                let (binary, names, time) = (test.binary.as_path(), vec![test.name.as_str()], test.time);
+                runs.push(Together { binary, alone, names, time, past: Past::default() });
             }
         }
     }
-    let key = |run: &Together<'_>| (run.binary.to_owned(), run.alone.map(str::to_owned));
+    for run in &mut runs {
+        run.past = known.lock().expect("no panic").get(&run.key()).copied().unwrap_or_default();
+    }
     // Those first that catch most for the time they take.
-    runs.sort_by_cached_key(|run| {
-        let caught = catches.lock().expect("no panic").get(&key(run)).copied().unwrap_or(0);
-        run.time / (caught + 1)
-    });
+    runs.sort_by_key(|run| run.takes() / (run.past.caught + 1));
     let mut spent = Duration::ZERO;
-    let affordable = runs.iter().take_while(|run| {
-        let before = spent;
-        spent += run.time;
-        before.is_zero() || spent < BUDGET
-    });
-    let caught = affordable.into_iter().find(|run| {
+    for run in runs {
+        spent += run.takes();
+        if spent > BUDGET {
+            return false;
+        }
+        let begin = Instant::now();
         let child = start(run.binary, &run.names, directory, &mutant.to_string(), run.time * 3 + BUSY, None);
         // One that hangs is noticed too.
-        !child.is_ok_and(|child| ended(child, run.time * 5 + PATIENCE).is_some_and(|status| status.success()))
-    });
-    if let Some(run) = caught {
-        *catches.lock().expect("no panic").entry(key(run)).or_default() += 1;
+        let passes =
+            child.is_ok_and(|child| ended(child, run.time * 5 + PATIENCE).is_some_and(|status| status.success()));
+        let mut known = known.lock().expect("no panic");
+        let past = known.entry(run.key()).or_default();
+        if !passes {
+            past.caught += 1;
+            return true;
+        }
+        past.took = past.took.max(begin.elapsed());
     }
-    caught.is_some()
+    false
 }
 
 /// Starts some tests of a binary in a process group of their own, which may use so much of the processors' time.
@@ -308,7 +336,7 @@ fn start(
         .arg("--core=0")
         .arg(binary)
         .args(names)
-        .args(["--exact", "--quiet", "--test-threads=2"])
+        .args(["--exact", "--quiet", "--test-threads=4"])
         .current_dir(directory)
         .env("MUTANT", mutant)
         .env("RUST_BACKTRACE", "0")
