@@ -83,7 +83,10 @@ impl Reading<'_> {
     fn plain<B>(&mut self, origin: &Arc<Origin>, each: &mut impl FnMut(Event<'_>) -> ControlFlow<B>) -> ControlFlow<B> {
         let (bytes, _) = self.ring.bytes(self.position, self.ring.head() - self.position).as_slices();
         let mut at = 0;
-        while let Some(header) = Header::first(&bytes[at..]) {
+        loop {
+            // The function may have forked.
+            self.ring.assert_here();
+            let Some(header) = Header::first(&bytes[at..]) else { break };
             let end = at + usize::from(header.size());
             let record = Record::new(Bytes::from(&bytes[at..end]), header, origin);
             if record.kind() != Kind::SAMPLE || record.check().is_err() {

@@ -230,7 +230,7 @@ impl Ring {
     /// # Panics
     /// In a forked child, which does not have the memory.
     #[inline(always)]
-    fn assert_here(&self) {
+    pub(crate) fn assert_here(&self) {
         assert!(self.owner.is_here(), "rings are used in a child of the process that opened them");
     }
 
