@@ -49,7 +49,7 @@ impl Merge {
         let Stats { missing, ambiguous, .. } = self.stream.stats;
         let mut ledger = Ledger { accounts: Vec::new(), missing, unexplained: 0, ambiguous };
         for (lane, lookahead) in self.rings.lanes.iter().zip(&self.stream.lookaheads) {
-            let counts = lookahead.counts;
+            let counts = lookahead.counts();
             let total = lane.losses.read();
             let told = lane.losses.told();
             let lost = total.unwrap_or(0).max(told.saturating_add(lookahead.foretold()));
@@ -86,7 +86,7 @@ impl Merge {
     pub fn progress(&self) -> Progress {
         let (frontier, keys) = (&self.stream.frontier, &self.stream.keys);
         let (seen, edge) = (frontier.seen(), frontier.edge());
-        let top = self.stream.fronts.top();
+        let top = self.stream.top();
         let fullest = self.ring_stats().filter(|ring| ring.unread > 0).max_by_key(|ring| ring.unread);
         Progress {
             seen: seen.map(|key| keys.written(key)),
@@ -105,24 +105,27 @@ impl Merge {
 
     /// What was done so far.
     pub fn stats(&self) -> Stats {
-        self.stream.lookaheads.iter().fold(self.stream.stats, |all, Lookahead { counts, numbers, .. }| Stats {
-            records: all.records + counts.records,
-            late: all.late + counts.late,
-            max_late: all.max_late.max(counts.max_late),
-            repaired: all.repaired + counts.repaired,
-            lost: all.lost.saturating_add(counts.lost),
-            damaged: all.damaged + counts.damaged,
-            early: all.early + counts.early,
-            copied: all.copied.saturating_add(counts.copied),
-            missing: all.missing.saturating_add(numbers.as_ref().map_or(0, |numbers| numbers.counts.missing)),
-            ..all
+        self.stream.lookaheads.iter().fold(self.stream.stats, |all, lookahead| {
+            let (counts, numbers) = (lookahead.counts(), &lookahead.numbers);
+            Stats {
+                records: all.records + counts.records,
+                late: all.late + counts.late,
+                max_late: all.max_late.max(counts.max_late),
+                repaired: all.repaired + counts.repaired,
+                lost: all.lost.saturating_add(counts.lost),
+                damaged: all.damaged + counts.damaged,
+                early: all.early + counts.early,
+                copied: all.copied.saturating_add(counts.copied),
+                missing: all.missing.saturating_add(numbers.as_ref().map_or(0, |numbers| numbers.counts.missing)),
+                ..all
+            }
         })
     }
 
     /// What became of each ring, in the order of CPUs.
     pub fn ring_stats(&self) -> impl Iterator<Item = RingStats> {
         self.rings.lanes.iter().zip(&self.stream.lookaheads).map(|(lane, lookahead)| {
-            let counts = lookahead.counts;
+            let counts = lookahead.counts();
             RingStats {
                 cpu: lane.origin.cpu,
                 size: lane.ring.size(),

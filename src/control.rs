@@ -162,11 +162,13 @@ impl Control {
     }
 
     /// Whether this is a child of the process that made it.
+    #[inline]
     pub(crate) fn is_forked(&self) -> bool {
         self.signals().0 == 0
     }
 
     /// For calls that have no way to say so.
+    #[inline]
     pub(crate) fn assert_not_forked(&self) {
         assert!(!self.is_forked(), "rings are used in a child of the process that opened them");
     }

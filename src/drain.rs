@@ -3,11 +3,12 @@
 use crate::error::Error;
 use crate::event::{Damage, Event, Lost, What};
 use crate::hold::Class;
-use crate::record::{Kind, Record};
-use crate::ring::{Fault, Ring};
+use crate::record::{Kind, Origin, Record};
+use crate::ring::{Bytes, Fault, Header, Ring};
 use crate::rings::{Lane, Rings};
 use smallvec::SmallVec;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 impl Rings {
     /// Calls a function with everything that is in the rings now, in place and **in no order**: the ring with the least free
@@ -76,6 +77,29 @@ struct Reading<'a> {
     position: u64,
 }
 
+impl Reading<'_> {
+    /// Reads samples up to the first record that is none, or that is cut by the end of the ring's memory.
+    #[inline(always)]
+    fn plain<B>(&mut self, origin: &Arc<Origin>, each: &mut impl FnMut(Event<'_>) -> ControlFlow<B>) -> ControlFlow<B> {
+        let (bytes, _) = self.ring.bytes(self.position, self.ring.head() - self.position).as_slices();
+        let mut at = 0;
+        loop {
+            // The function may have forked.
+            self.ring.assert_here();
+            let Some(header) = Header::first(&bytes[at..]) else { break };
+            let end = at + usize::from(header.size());
+            let record = Record::new(Bytes::from(&bytes[at..end]), header, origin);
+            if record.kind() != Kind::SAMPLE || record.check().is_err() {
+                break;
+            }
+            self.position += u64::from(header.size());
+            at = end;
+            each(unordered(What::Record(record)))?;
+        }
+        ControlFlow::Continue(())
+    }
+}
+
 impl Drop for Reading<'_> {
     fn drop(&mut self) {
         self.ring.release(self.position);
@@ -91,6 +115,10 @@ impl Lane {
         losses.looked();
         let mut reading = Reading { position: self.ring.tail(), ring: &mut self.ring };
         while reading.position < reading.ring.head() {
+            reading.plain(origin, each)?;
+            if reading.position == reading.ring.head() {
+                break;
+            }
             let begin = reading.position;
             let what = match Record::at(reading.ring, begin, origin) {
                 Ok(record) => {

@@ -28,6 +28,20 @@ impl Fronts {
         self.top
     }
 
+    /// The smallest of all, if the top ring's is this.
+    pub(crate) fn with_top_at(&self, top: Option<Front>) -> Option<Front> {
+        let next = self.rest.peek().copied();
+        top.into_iter().chain(next).min()
+    }
+
+    /// Up to where the top ring stays the top: its keys that are less.
+    #[inline]
+    pub(crate) fn until(&self) -> u64 {
+        let (Some(top), Some(next)) = (self.top, self.rest.peek()) else { return u64::MAX };
+        // Between equal keys the rank decides.
+        next.key.saturating_add(u64::from(top.rank < next.rank))
+    }
+
     /// Takes all rings' fronts anew.
     pub(crate) fn rebuild(&mut self, fronts: impl Iterator<Item = Front>) {
         let rest = std::mem::replace(&mut self.rest, BinaryHeap::from_vec_cmp(Vec::new(), MinComparator));

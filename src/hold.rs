@@ -223,6 +223,12 @@ impl Frontier {
         Some(key) > self.edge
     }
 
+    /// The keys below this may be yielded, and need not be let out early.
+    #[inline]
+    pub(crate) fn until(&self) -> u64 {
+        self.limit.min(self.edge).map_or(0, |limit| limit.saturating_add(1))
+    }
+
     /// Whether a key may be yielded.
     #[inline]
     pub(crate) fn admits(&self, key: u64) -> bool {

@@ -2,8 +2,8 @@
 
 use crate::clock::Clock;
 use crate::numbers::Numbers;
-use crate::record::Record;
-use crate::ring::Fault;
+use crate::record::{Kind, Layout, Record};
+use crate::ring::{Fault, Header};
 use crate::sequence::{Sequence, Unwrap};
 use std::fmt;
 
@@ -169,6 +169,12 @@ impl Keys {
         self.astray.is_none_or(|astray| key > astray)
     }
 
+    /// Whether all keys are what they are taken for.
+    #[inline]
+    pub(crate) fn are_sure(&self) -> bool {
+        self.astray.is_none()
+    }
+
     /// The largest key, but none that lies in the future.
     pub(crate) fn until_now(&mut self, largest: Option<u64>) -> Option<u64> {
         if self.clock.is_some() && largest > Some(self.now) {
@@ -187,6 +193,36 @@ impl Keys {
     /// What a CPU's own numbers begin with, if there are any.
     pub(crate) fn new_numbers(&self) -> Option<Numbers> {
         self.numbers.as_ref().map(Numbers::new)
+    }
+
+    /// Where the keys of records of the plainest kind lie, if there are such: those that need nothing but their own bytes to be
+    /// looked at.
+    #[inline]
+    pub(crate) fn plain(&self, layout: &Layout) -> Option<Plain> {
+        if self.numbers.is_some() || self.unwrap.is_some() {
+            return None;
+        }
+        let raw = layout.raw()?;
+        match self.key {
+            Key::Time => {
+                let most = if self.clock.is_some() { self.now } else { u64::MAX };
+                Some(Plain::new(layout.time_at()?, raw, 0, most))
+            }
+            Key::Payload(offset) => {
+                let size = u32::try_from(offset).ok()?.checked_add(8)?;
+                let most = if self.clock.is_some() { self.now } else { self.largest?.saturating_add(LEAP) };
+                Some(Plain::new(raw + 4 + offset, raw, size, most))
+            }
+            _ => None,
+        }
+    }
+
+    /// A record of the plainest kind had this key.
+    #[inline]
+    pub(crate) fn grew(&mut self, key: u64) {
+        if self.clock.is_none() && !matches!(self.key, Key::Time) {
+            self.largest = self.largest.max(Some(key));
+        }
     }
 
     /// A record's key, if it has one. A time that has not come yet is a fault: taken for a key, one would make everything
@@ -237,6 +273,39 @@ impl Keys {
 
     fn read_clock(&mut self) {
         self.now = self.clock.as_mut().map_or(u64::MAX, Latest::read);
+    }
+}
+
+/// Records of the plainest kind: samples with raw data and, before it, nothing of varying length.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plain {
+    /// Where their key lies, and where the length of their raw data.
+    key: usize,
+    raw: usize,
+    /// Bytes of raw data that they must have, and bytes of the smallest such record.
+    least: u32,
+    smallest: usize,
+    /// The largest key that nothing else need be asked about.
+    most: u64,
+}
+
+impl Plain {
+    fn new(key: usize, raw: usize, least: u32, most: u64) -> Self {
+        Self { key, raw, least, smallest: (key + 8).max(raw + 4), most }
+    }
+
+    /// The record at the begin of some bytes, checked, if it is one of these; and its key.
+    #[inline(always)]
+    pub(crate) fn read(&self, bytes: &[u8]) -> Option<(Header, u64)> {
+        let header = Header::first(bytes)?;
+        let size = usize::from(header.size());
+        if header.kind() != Kind::SAMPLE.0 || size < self.smallest {
+            return None;
+        }
+        let key = u64::from_ne_bytes(*bytes.get(self.key..)?.first_chunk()?);
+        let raw = u32::from_ne_bytes(*bytes.get(self.raw..)?.first_chunk()?);
+        let fits = raw as usize <= size - self.raw - 4;
+        (fits && raw >= self.least && key <= self.most).then_some((header, key))
     }
 }
 

@@ -5,7 +5,9 @@ use crate::hold::Class;
 use crate::record::Record;
 use crate::rings::Lane;
 use crate::stream::Stream;
+use std::convert::Infallible;
 use std::fmt;
+use std::ops::ControlFlow;
 
 /// An event lent by [`Merge::next`](crate::Merge::next) or [`Reader::next`](crate::Reader::next). Consumed when dropped.
 pub struct Lent<'a> {
@@ -70,7 +72,7 @@ impl<'a> Lent<'a> {
 }
 
 impl Drop for Lent<'_> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
         self.stream.commit();
     }
@@ -99,6 +101,18 @@ impl<'a> Iterator for Batch<'a> {
         let event = Some(self.stream.event(self.lanes));
         self.stream.commit();
         event
+    }
+
+    #[inline]
+    fn fold<A, F: FnMut(A, Event<'a>) -> A>(self, init: A, mut each: F) -> A {
+        let mut all = Some(init);
+        let mut next = |event| {
+            all = all.take().map(|all| each(all, event));
+            ControlFlow::<Infallible>::Continue(())
+        };
+        while self.stream.hand_out(self.lanes, &mut next).is_continue() {}
+        let Some(all) = all else { unreachable!("it is put back each time") };
+        all
     }
 }
 

@@ -11,12 +11,12 @@
 
 use crate::breaks::Break;
 use crate::hold::Class;
-use crate::key::Keys;
+use crate::key::{Keys, Plain};
 use crate::numbers::{Numbers, Said};
 use crate::record::{Kind, Origin, Record};
 use crate::ring::{Bytes, Fault, Header, Ring};
 use crate::rings::{Lane, Losses};
-use crate::run::{self, BLOCK, Pool, Run, Slot};
+use crate::run::{self, BLOCK, Pool, Run, SLOTS, Slot};
 use crate::steps::step;
 
 use binary_heap_plus::{BinaryHeap, MinComparator};
@@ -77,6 +77,12 @@ impl Entry {
     #[inline]
     pub(crate) fn len(&self) -> u64 {
         self.header.len()
+    }
+
+    /// The same of a record.
+    #[inline(always)]
+    pub(crate) fn record_len(&self) -> u64 {
+        self.header.size().into()
     }
 
     /// The record that it stands for.
@@ -210,8 +216,10 @@ pub(crate) struct Lookahead {
     publish_at: u64,
     /// How many records can be indexed before the lists need more memory.
     room: usize,
-    /// Entries that are not yielded.
-    held: usize,
+    /// Entries that were not taken one by one.
+    entries: usize,
+    /// Of these, records of the plainest kind that are yielded.
+    plain: usize,
     /// The head could not be right: nothing more is indexed until all is yielded.
     lost_head: bool,
     /// What was told of beyond LOST records, because the kernel counts it.
@@ -228,11 +236,12 @@ pub(crate) struct Lookahead {
     looked_tail: u64,
     /// The numbers in its records, if they have any.
     pub(crate) numbers: Option<Numbers>,
-    /// Bytes yielded, and before them those that are not ours.
-    taken: u64,
+    /// Bytes of entries that are yielded, and whose slots are still to be skipped.
+    ahead: u64,
     /// Bytes of the longest record that was seen of late.
     longest: u64,
-    pub(crate) counts: Counts,
+    /// But for records of the plainest kind.
+    counts: Counts,
     /// Class and lateness of the record with a key that was yielded last, which those without one behind it share.
     pub(crate) yielded: (Class, u64),
 }
@@ -253,7 +262,8 @@ impl Lookahead {
             cursor: tail,
             publish_at: tail,
             room: 0,
-            held: 0,
+            entries: 0,
+            plain: 0,
             lost_head: false,
             foretold: 0,
             trailing: None,
@@ -262,7 +272,7 @@ impl Lookahead {
             marked: tail,
             looked_tail: tail,
             numbers,
-            taken: tail,
+            ahead: 0,
             longest: 0,
             counts: Counts::default(),
             yielded: (Class::Assumed, 0),
@@ -278,13 +288,46 @@ impl Lookahead {
     /// The smallest entry not yet yielded.
     #[inline]
     pub(crate) fn front(&self) -> Option<Entry> {
-        if self.is_in_order() { self.first() } else { self.at(self.place()?) }
+        self.smallest().map(|(entry, _)| entry)
     }
 
-    /// Whether all there is, is in the run.
+    /// The first slot, if it is a record of the plainest kind and its key is less than `until`: what is beside the run must not be
+    /// smaller.
+    #[inline(always)]
+    pub(crate) fn plain_before(&self, until: u64) -> Option<Entry> {
+        let slot = self.run.front()?;
+        let is_plain = slot.key < until && slot.header.tag() == OWN;
+        is_plain.then_some(Entry { key: slot.key, position: self.tail, header: slot.header })
+    }
+
+    /// Up to where the run alone says what is smallest: the smallest key beside it, behind which the run's of the same key come
+    /// first.
     #[inline]
-    fn is_in_order(&self) -> bool {
-        self.displaced.is_empty() && self.rest.is_empty() && self.trailing.is_none()
+    pub(crate) fn beside(&self) -> u64 {
+        self.smallest_beside().map_or(u64::MAX, |(entry, _)| entry.key.saturating_add(1))
+    }
+
+    /// The smallest entry, and where it is. Equal ones are damage and a loss behind it, in this order.
+    #[inline]
+    fn smallest(&self) -> Option<(Entry, Place)> {
+        let first = self.first().map(|entry| (entry, Place::Run));
+        let Some(beside) = self.smallest_beside() else { return first };
+        first.filter(|(first, _)| *first <= beside.0).or(Some(beside))
+    }
+
+    /// The smallest entry beside the run.
+    #[inline]
+    fn smallest_beside(&self) -> Option<(Entry, Place)> {
+        let displaced = self.displaced.front().map(|entry| (*entry, Place::Displaced));
+        if self.rest.is_empty() && self.trailing.is_none() { displaced } else { self.smallest_far() }
+    }
+
+    #[cold]
+    fn smallest_far(&self) -> Option<(Entry, Place)> {
+        let displaced = self.displaced.front().map(|entry| (*entry, Place::Displaced));
+        let rest = self.rest.peek().map(|entry| (*entry, Place::Rest));
+        let trailing = self.trailing.map(|(entry, ..)| (entry, Place::Trailing));
+        [displaced, rest, trailing].into_iter().flatten().min_by_key(|(entry, _)| *entry)
     }
 
     /// What the first slot stands for.
@@ -293,28 +336,21 @@ impl Lookahead {
         self.run.front().map(|slot| Entry { key: slot.key, position: self.tail, header: slot.header })
     }
 
-    /// The smallest entry of a place.
-    fn at(&self, place: Place) -> Option<Entry> {
-        match place {
-            Place::Run => self.first(),
-            Place::Displaced => self.displaced.front().copied(),
-            Place::Rest => self.rest.peek().copied(),
-            Place::Trailing => self.trailing.map(|(entry, ..)| entry),
-        }
+    /// What became of the ring's records so far.
+    pub(crate) fn counts(&self) -> Counts {
+        Counts { records: self.counts.records + self.plain as u64, ..self.counts }
     }
 
-    /// Where the smallest entry is. Equal ones are damage and a loss behind it, in this order.
-    #[cold]
-    fn place(&self) -> Option<Place> {
-        let places = [Place::Run, Place::Displaced, Place::Rest, Place::Trailing];
-        let entries = places.into_iter().filter_map(|place| Some((self.at(place)?, place)));
-        entries.min_by_key(|(entry, _)| *entry).map(|(_, place)| place)
+    /// The same, to be counted on.
+    #[inline]
+    pub(crate) fn counts_mut(&mut self) -> &mut Counts {
+        &mut self.counts
     }
 
     /// How many entries are held.
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.held
+        self.entries - self.plain
     }
 
     /// Whether so much was yielded since the tail was published that the kernel should know.
@@ -340,7 +376,7 @@ impl Lookahead {
 
     /// Bytes that were seen and are not yielded.
     pub(crate) fn unread(&self) -> u64 {
-        self.cursor - self.taken
+        self.cursor - self.tail - self.ahead
     }
 
     /// Bytes of the longest record that was seen of late.
@@ -356,7 +392,7 @@ impl Lookahead {
         // In no ring, so without a length: where it lies there may be the next record, or damage.
         if let Some((trailing, count, after)) = self.trailing
             && trailing == *entry
-            && self.place() == Some(Place::Trailing)
+            && self.smallest().is_some_and(|(_, place)| place == Place::Trailing)
         {
             return Some(Note::Lost { id: 0, count, after });
         }
@@ -371,53 +407,61 @@ impl Lookahead {
         found.ok()
     }
 
-    /// Takes the smallest entry as yielded. The tail follows.
-    #[inline]
-    pub(crate) fn take(&mut self, pool: &mut Pool) {
-        if self.is_in_order() {
-            self.take_first(pool);
-        } else {
-            self.take_other(pool);
+    /// Takes the first slot, of a record of the plainest kind, as yielded. The tail follows.
+    #[inline(always)]
+    pub(crate) fn take_plain(&mut self, entry: &Entry, pool: &mut Pool) {
+        self.plain += 1;
+        self.tail += entry.record_len();
+        self.run.pop(pool);
+        if self.run.front().is_some_and(|next| next.header.tag() == SKIPPED) {
+            self.skip(pool);
         }
     }
 
-    /// Takes the first slot, and those behind it that are only to be skipped.
+    /// Takes so many slots of the first block, which are such records and end at a position.
     #[inline]
-    fn take_first(&mut self, pool: &mut Pool) {
-        let Some(&Slot { header, .. }) = self.run.front() else { return };
-        if header.tag() & NOTED != 0 {
-            self.forget(self.tail);
+    fn take_stretch(&mut self, records: usize, end: u64, pool: &mut Pool) {
+        self.plain += records;
+        self.tail = end;
+        self.run.advance(records, pool);
+        if self.run.front().is_some_and(|next| next.header.tag() == SKIPPED) {
+            self.skip(pool);
         }
-        self.held -= 1;
-        self.taken += header.len();
-        self.pop(header, pool);
+    }
+
+    /// Takes the slots that are only to be skipped.
+    #[inline(never)]
+    fn skip(&mut self, pool: &mut Pool) {
         while let Some(&Slot { header, .. }) = self.run.front()
             && header.tag() == SKIPPED
         {
             step();
-            self.pop(header, pool);
+            self.run.pop(pool);
+            self.tail += header.len();
+            self.ahead -= header.len();
         }
     }
 
-    #[inline]
-    fn pop(&mut self, header: Header, pool: &mut Pool) {
-        self.run.pop(pool);
-        self.tail += header.len();
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn take_other(&mut self, pool: &mut Pool) {
-        let Some(place) = self.place() else { return };
-        let Some(entry) = self.at(place) else { return };
+    /// Takes the smallest entry as yielded. The tail follows.
+    pub(crate) fn take(&mut self, pool: &mut Pool) {
+        let Some((entry, place)) = self.smallest() else { return };
         match place {
-            Place::Run => return self.take_first(pool),
-            Place::Displaced => drop(self.displaced.pop_front()),
-            Place::Rest => drop(self.rest.pop()),
+            Place::Run => {
+                self.run.pop(pool);
+                self.tail += entry.len();
+                self.skip(pool);
+            }
+            Place::Displaced => {
+                self.displaced.pop_front();
+                self.ahead += entry.len();
+            }
+            Place::Rest => {
+                self.rest.pop();
+                self.ahead += entry.len();
+            }
             Place::Trailing => self.trailing = None,
         }
-        self.held -= 1;
-        self.taken += entry.len();
+        self.entries -= 1;
         if entry.is_noted() && place != Place::Trailing {
             self.forget(entry.position);
         }
@@ -453,12 +497,14 @@ impl Lookahead {
         losses.looked();
         let tail = std::mem::replace(&mut self.looked_tail, ring.tail());
         if self.lost_head {
-            if self.held > 0 {
+            if self.len() > 0 {
                 return true;
             }
             ring.take_up();
             self.lost_head = false;
         }
+        // The same memory again, while the caches have it.
+        self.run.rewind();
         // One that was long is forgotten by and by.
         self.longest -= self.longest / FORGOTTEN;
         let head = ring.look();
@@ -493,6 +539,12 @@ impl Lookahead {
             if self.room == 0 && self.lost.is_none() && !self.make_room(pool, most) {
                 return false;
             }
+            if self.lost.is_none()
+                && let Some(plain) = keys.plain(&origin.layout)
+                && self.index_plain(ring, &plain, keys, pool)
+            {
+                continue;
+            }
             self.room = self.room.saturating_sub(1);
             let position = self.cursor;
             let record = match Record::at(ring, position, origin) {
@@ -521,7 +573,7 @@ impl Lookahead {
             self.settle_lost(own, pool);
             let note = number.and_then(|number| self.take_number(number, position));
             self.counts.indexed += 1;
-            self.counts.repaired += u64::from(own.is_some_and(|key| key < self.back) && self.run.len() > 0);
+            self.counts.repaired += u64::from(own.is_some_and(|key| key < self.back) && !self.run.is_empty());
             self.insert(position, header, own, note, pool);
             self.before = own.or(self.before);
             self.cursor = end;
@@ -531,17 +583,66 @@ impl Lookahead {
         true
     }
 
+    /// Indexes records of the plainest kind, up to the first that is not, or the end of the ring's memory or of a block. Gives
+    /// whether there was any.
+    fn index_plain(&mut self, ring: &Ring, plain: &Plain, keys: &mut Keys, pool: &mut Pool) -> bool {
+        let (bytes, _) = ring.bytes(self.cursor, ring.head() - self.cursor).as_slices();
+        let room = self.plain_room();
+        let Self { run, displaced, rest, .. } = self;
+        let (mut back, mut longest, mut repaired) = (if run.is_empty() { 0 } else { self.back }, self.longest, 0);
+        let (mut at, mut last, mut new) = (0, 0, 0);
+        for slot in run.spare(pool).iter_mut().take(room) {
+            let Some((header, key)) = plain.read(&bytes[at..]) else { break };
+            *slot = Slot { key, header };
+            if key < back {
+                let entry = Entry { key, position: self.cursor + at as u64, header };
+                displace(displaced, rest, entry);
+                *slot = Slot { key: back, header: header.tagged(SKIPPED) };
+                repaired += 1;
+            } else {
+                back = key;
+            }
+            last = key;
+            new += 1;
+            longest = longest.max(header.size().into());
+            at += usize::from(header.size());
+        }
+        run.filled(new);
+        if new == 0 {
+            return false;
+        }
+        self.room = self.room.saturating_sub(new);
+        self.entries += new;
+        self.counts.indexed += new as u64;
+        self.counts.repaired += repaired;
+        (self.back, self.longest) = (back, longest);
+        self.before = Some(last);
+        self.cursor += at as u64;
+        self.largest = self.largest.max(Some(back));
+        keys.grew(back);
+        true
+    }
+
+    /// How many records of the plainest kind can be indexed before there is need for memory.
+    fn plain_room(&self) -> usize {
+        let beside = (self.displaced.capacity() - self.displaced.len()).min(self.rest.capacity() - self.rest.len());
+        // A block that is not there yet was seen to with the room.
+        let run = if self.run.free() == 0 { SLOTS } else { self.run.free() };
+        run.min(beside)
+    }
+
     /// Sees to memory for more entries. False if that would be more than there may be, unless nothing is held.
     #[cold]
     fn make_room(&mut self, pool: &mut Pool, most: usize) -> bool {
+        self.run.rewind();
         let new_run = self.run.free() < PAIR;
         let lists = self.lists();
         // While a list grows, both the old and the new one are there.
         let growing = lists.into_iter().filter(List::is_full).map(|list| list.grown() * list.each).sum::<usize>()
-            + if new_run && self.run.len() > 0 { self.run.more() } else { 0 };
+            + if new_run { self.run.more() } else { 0 };
         if self.memory() + growing + pool.memory() > most {
             pool.clear();
-            if self.held > 0 && self.memory() + growing > most {
+            if self.len() > 0 && self.memory() + growing > most {
                 return false;
             }
         }
@@ -631,7 +732,7 @@ impl Lookahead {
     fn untold(&mut self, count: u64) -> u64 {
         // What waits to be told of is told now.
         if let Some((_, waiting, _)) = self.trailing.take() {
-            self.held -= 1;
+            self.entries -= 1;
             self.foretold -= waiting;
         }
         let covered = count.min(self.foretold);
@@ -655,7 +756,7 @@ impl Lookahead {
         let (key, tag) = self.before.map_or((0, NEVER), |key| (key, BEFORE));
         let header = Header::of_stretch(0).tagged(tag | NOTED);
         self.trailing = Some((Entry { key, position: self.cursor, header }, new, self.before));
-        self.held += 1;
+        self.entries += 1;
     }
 
     /// What events have told of beyond LOST records, or will.
@@ -665,7 +766,7 @@ impl Lookahead {
 
     /// Records that are held.
     pub(crate) fn records(&self) -> u64 {
-        self.counts.indexed - self.counts.records
+        self.counts.indexed - self.counts().records
     }
 
     /// The largest key among what lies before a position. Takes as long as there is.
@@ -682,7 +783,7 @@ impl Lookahead {
 
     /// The largest key of those that came in order, which none of the others exceeds; `None` if nothing is held.
     pub(crate) fn back(&self) -> Option<u64> {
-        (self.run.len() > 0).then_some(self.back)
+        (!self.run.is_empty()).then_some(self.back)
     }
 
     /// Keys that part what is held into pieces of about the same length, the largest included.
@@ -714,25 +815,74 @@ impl Lookahead {
             }
         };
         let header = header.tagged(tag);
-        self.held += 1;
-        if self.run.len() > 0 && key < self.back {
-            return self.displace(Entry { key, position, header }, pool);
+        self.entries += 1;
+        if !self.run.is_empty() && key < self.back {
+            displace(&mut self.displaced, &mut self.rest, Entry { key, position, header });
+            return self.run.push(Slot { key: self.back, header: header.tagged(SKIPPED) }, pool);
         }
         self.back = key;
         self.run.push(Slot { key, header }, pool);
     }
+}
 
-    /// Puts an entry whose key is smaller than one before it where it belongs: beside the run.
-    #[cold]
-    #[inline(never)]
-    fn displace(&mut self, entry: Entry, pool: &mut Pool) {
-        self.run.push(Slot { key: self.back, header: entry.header.tagged(SKIPPED) }, pool);
-        let larger = self.displaced.iter().rev().take(REACH).take_while(|other| **other > entry).count();
-        if larger < REACH {
-            self.displaced.insert(self.displaced.len() - larger, entry);
-        } else {
-            self.rest.push(entry);
+/// Records of the plainest kind at the begin of a run. They are taken when this is dropped.
+pub(crate) struct Stretch<'a> {
+    lookahead: &'a mut Lookahead,
+    pool: &'a mut Pool,
+    /// The largest key yielded.
+    last: &'a mut u64,
+    until: u64,
+    /// How many were handed out, and where they end.
+    taken: usize,
+    position: u64,
+}
+
+impl<'a> Stretch<'a> {
+    #[inline(always)]
+    pub(crate) fn new(lookahead: &'a mut Lookahead, until: u64, pool: &'a mut Pool, last: &'a mut u64) -> Self {
+        let position = lookahead.tail;
+        Self { lookahead, pool, last, until, taken: 0, position }
+    }
+
+    /// The next, if its key is less than `until`. Ends with a block of the run.
+    #[inline(always)]
+    pub(crate) fn next(&mut self) -> Option<Entry> {
+        let slot = self.lookahead.run.first().get(self.taken)?;
+        if slot.key >= self.until || slot.header.tag() != OWN {
+            return None;
         }
+        let entry = Entry { key: slot.key, position: self.position, header: slot.header };
+        self.taken += 1;
+        self.position += entry.record_len();
+        *self.last = entry.key;
+        Some(entry)
+    }
+
+    /// Takes those that were handed out. Says whether the kernel should know.
+    #[inline(always)]
+    pub(crate) fn end(self) -> bool {
+        let tail = self.position;
+        let publish_at = self.lookahead.publish_at;
+        drop(self);
+        tail >= publish_at
+    }
+}
+
+impl Drop for Stretch<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.lookahead.take_stretch(self.taken, self.position, self.pool);
+    }
+}
+
+/// Puts an entry whose key is smaller than one before it where it belongs: beside the run.
+#[inline(never)]
+fn displace(displaced: &mut VecDeque<Entry>, rest: &mut BinaryHeap<Entry, MinComparator>, entry: Entry) {
+    let larger = displaced.iter().rev().take(REACH).take_while(|other| **other > entry).count();
+    if larger < REACH {
+        displaced.insert(displaced.len() - larger, entry);
+    } else {
+        rest.push(entry);
     }
 }
 
@@ -851,7 +1001,7 @@ mod tests {
             let (_, mut lookahead) = dearest(2_000, 100, load);
             lookahead.shrink();
             let lists = lookahead.lists().map(|list| list.len);
-            assert_eq!((lookahead.len(), lookahead.run.len(), lists), (0, 0, [0; 4]), "{name}");
+            assert_eq!((lookahead.len(), lookahead.run.is_empty(), lists), (0, true, [0; 4]), "{name}");
             assert_eq!(
                 lookahead.numbers.as_ref().map(|numbers| (numbers.open(), numbers.pieces())),
                 Some((0, 0)),

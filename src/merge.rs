@@ -2,6 +2,7 @@
 
 use crate::dense::Dense;
 use crate::error::Error;
+use crate::event::Event;
 use crate::hold::{Frontier, Hold};
 use crate::key::{Key, Keys};
 use crate::lent::{Batch, Lent};
@@ -11,6 +12,7 @@ use crate::passed::{Look, Passed};
 use crate::rings::Rings;
 use crate::stream::{Due, Stream};
 use std::fmt;
+use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
@@ -286,16 +288,18 @@ impl Merge {
 
     /// Lets out nothing that is larger than what has been seen, until [`Merge::lift_cap`].
     pub(crate) fn set_cap(&mut self) {
+        self.stream.sync();
         self.stream.frontier.set_cap();
     }
 
     pub(crate) fn lift_cap(&mut self) {
+        self.stream.sync();
         self.stream.frontier.lift_cap();
     }
 
     /// Whether all that is held waits for the cap to be lifted.
     pub(crate) fn is_drained(&self) -> bool {
-        self.stream.fronts.top().is_none_or(|top| self.stream.frontier.is_capped(top.key))
+        self.stream.top().is_none_or(|top| self.stream.frontier.is_capped(top.key))
     }
 
     /// Whether what was seen holds something that a grace period begun after this call would let out. If so, wait for
@@ -311,7 +315,7 @@ impl Merge {
         let doubt = self.stream.sequence.as_ref().and_then(Dense::doubt);
         if self.stream.sequence.is_some()
             && doubt <= self.stream.frontier.edge()
-            && (self.stream.fronts.top().is_none() || self.is_ready())
+            && (self.stream.top().is_none() || self.is_ready())
         {
             return false;
         }
@@ -352,6 +356,14 @@ impl Merge {
     #[expect(clippy::should_implement_trait, reason = "not an iterator: it yields what borrows from it")]
     pub fn next(&mut self) -> Option<Lent<'_>> {
         if self.is_ready() { Some(self.lend()) } else { None }
+    }
+
+    /// Hands what comes next to a function: see [`Stream::hand_out`].
+    #[inline]
+    pub(crate) fn hand_out<B>(&mut self, each: impl FnMut(Event<'_>) -> ControlFlow<B>) -> ControlFlow<Option<B>> {
+        self.rings.control().assert_not_forked();
+        self.publish_due();
+        self.stream.hand_out(&self.rings.lanes, each)
     }
 
     /// Lends what was picked.
@@ -412,7 +424,7 @@ impl Merge {
     /// How long, from a reading of the keys' clock on, until the smallest key may be yielded. `None` if nothing is
     /// held, or if no passing of time alone will do.
     pub fn wait(&self, now: u64) -> Option<Duration> {
-        let top = self.stream.fronts.top()?;
+        let top = self.stream.top()?;
         self.stream.frontier.wait(top.key, now)
     }
 

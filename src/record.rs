@@ -180,6 +180,18 @@ impl Layout {
         u64::from(self.fixed) + 8 * u64::from((self.sample_type & (READ | CALLCHAIN | RAW)).count_ones())
     }
 
+    /// Where the length of raw data lies in samples, if nothing of varying length comes before.
+    #[inline]
+    pub(crate) fn raw(&self) -> Option<usize> {
+        self.plain.then_some(self.fixed.into())
+    }
+
+    /// Where the kernel's time lies in samples.
+    #[inline]
+    pub(crate) fn time_at(&self) -> Option<usize> {
+        self.time.map(usize::from)
+    }
+
     /// Whether samples carry the kernel's time.
     pub fn has_time(&self) -> bool {
         self.time.is_some()

@@ -55,14 +55,14 @@ impl Merge {
             if used <= mark || is_out {
                 continue;
             }
-            lookahead.counts.pressed += 1;
+            lookahead.counts_mut().pressed += 1;
             match self.full {
                 Full::Hold => {}
                 Full::Copy { .. }
                     if memory.saturating_add(lane.copies.more(&lane.ring, lookahead.cursor())) <= most =>
                 {
                     memory += lane.copies.more(&lane.ring, lookahead.cursor());
-                    lookahead.counts.copied += lane.copies.take(&mut lane.ring, lookahead.cursor());
+                    lookahead.counts_mut().copied += lane.copies.take(&mut lane.ring, lookahead.cursor());
                 }
                 // What has been copied will go, and then there is memory for this.
                 Full::Copy { .. } if size as usize <= most / 2 => crowded = true,

@@ -11,7 +11,7 @@ pub(crate) struct Slot {
 }
 
 /// Slots of a block.
-const SLOTS: usize = 128;
+pub(crate) const SLOTS: usize = 128;
 
 /// Bytes of a block.
 pub(crate) const BLOCK: usize = SLOTS * size_of::<Slot>();
@@ -25,8 +25,11 @@ pub(crate) const FIXED: usize = BLOCK + BLOCKS * size_of::<Block>();
 /// How many looks pass between two times at which spare blocks are given back.
 const WINDOW: u32 = 32;
 
-/// INVARIANT: its capacity is `SLOTS`.
-type Block = Vec<Slot>;
+type Block = Box<[Slot; SLOTS]>;
+
+fn block() -> Block {
+    Box::new([Slot { key: 0, header: Header::NONE }; SLOTS])
+}
 
 /// The blocks of all rings that are not in use.
 #[derive(Debug, Default)]
@@ -42,11 +45,10 @@ impl Pool {
     fn take(&mut self) -> Block {
         self.in_use += 1;
         self.peak = self.peak.max(self.in_use);
-        self.spare.pop().unwrap_or_else(|| Vec::with_capacity(SLOTS))
+        self.spare.pop().unwrap_or_else(block)
     }
 
-    fn give(&mut self, mut block: Block) {
-        block.clear();
+    fn give(&mut self, block: Block) {
         self.in_use -= 1;
         self.spare.push(block);
     }
@@ -78,33 +80,36 @@ impl Pool {
 /// The queue.
 #[derive(Debug)]
 pub(crate) struct Run {
-    /// INVARIANT: each but the last is full, and none is empty.
-    blocks: VecDeque<Block>,
-    /// How many slots of the first block are taken. INVARIANT: less than it has.
+    /// The oldest slots: those from `taken` on, and before `first_end`.
+    first: Block,
     taken: usize,
-    len: usize,
+    first_end: usize,
+    /// What is behind, the last of them filled up to `end`. INVARIANT: if there are any, `first_end` is `SLOTS`, `taken` is less,
+    /// all but the last are full.
+    blocks: VecDeque<Block>,
+    end: usize,
 }
 
 impl Run {
     pub(crate) fn new() -> Self {
-        Self { blocks: VecDeque::with_capacity(BLOCKS), taken: 0, len: 0 }
+        Self { first: block(), taken: 0, first_end: 0, blocks: VecDeque::with_capacity(BLOCKS), end: 0 }
     }
 
-    /// How many slots there are.
+    /// Whether there are no slots.
     #[inline]
-    pub(crate) fn len(&self) -> usize {
-        self.len
+    pub(crate) fn is_empty(&self) -> bool {
+        self.taken == self.first_end
     }
 
     /// How many slots can be pushed before another block is needed.
     #[inline]
     pub(crate) fn free(&self) -> usize {
-        self.blocks.back().map_or(0, |block| SLOTS - block.len())
+        SLOTS - if self.blocks.is_empty() { self.first_end } else { self.end }
     }
 
     /// Bytes that the queue takes.
     pub(crate) fn memory(&self) -> usize {
-        self.blocks.len() * BLOCK + self.blocks.capacity() * size_of::<Block>()
+        (1 + self.blocks.len()) * BLOCK + self.blocks.capacity() * size_of::<Block>()
     }
 
     /// Bytes that another block takes, with the list of blocks where that must grow: while it does, both are there.
@@ -118,47 +123,96 @@ impl Run {
         self.blocks.shrink_to(BLOCKS);
     }
 
+    /// Begins its block anew, if there are no slots.
+    pub(crate) fn rewind(&mut self) {
+        if self.is_empty() {
+            (self.taken, self.first_end) = (0, 0);
+        }
+    }
+
+    /// Where the next slots go: at least one. Say how many were filled with [`Run::filled`].
+    #[inline]
+    pub(crate) fn spare(&mut self, pool: &mut Pool) -> &mut [Slot] {
+        if self.free() == 0 {
+            self.blocks.push_back(pool.take());
+            self.end = 0;
+        }
+        match self.blocks.back_mut() {
+            Some(last) => &mut last[self.end..],
+            None => &mut self.first[self.first_end..],
+        }
+    }
+
+    /// So many of the spare slots are filled.
+    #[inline]
+    pub(crate) fn filled(&mut self, slots: usize) {
+        if self.blocks.is_empty() {
+            self.first_end += slots;
+        } else {
+            self.end += slots;
+        }
+    }
+
     #[inline]
     pub(crate) fn push(&mut self, slot: Slot, pool: &mut Pool) {
-        self.len += 1;
-        if let Some(block) = self.blocks.back_mut()
-            && block.len() < SLOTS
-        {
-            return block.push(slot);
-        }
-        let mut block = pool.take();
-        block.push(slot);
-        self.blocks.push_back(block);
+        self.spare(pool)[0] = slot;
+        self.filled(1);
     }
 
     /// The oldest slot.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn front(&self) -> Option<&Slot> {
-        self.blocks.front().map(|block| &block[self.taken])
+        self.first().first()
+    }
+
+    /// The slots of the oldest block.
+    #[inline(always)]
+    pub(crate) fn first(&self) -> &[Slot] {
+        self.first.get(self.taken..self.first_end).unwrap_or_default()
     }
 
     /// Takes the oldest slot.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn pop(&mut self, pool: &mut Pool) {
-        let Some(block) = self.blocks.front() else { return };
-        self.len -= 1;
-        self.taken += 1;
-        if self.taken == block.len() {
-            self.taken = 0;
-            if let Some(block) = self.blocks.pop_front() {
-                pool.give(block);
-            }
+        self.advance(1, pool);
+    }
+
+    /// Takes so many slots of the oldest block.
+    #[inline(always)]
+    pub(crate) fn advance(&mut self, slots: usize, pool: &mut Pool) {
+        self.taken = self.first_end.min(self.taken + slots);
+        if self.taken == SLOTS {
+            self.next_block(pool);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn next_block(&mut self, pool: &mut Pool) {
+        self.taken = 0;
+        self.first_end = 0;
+        if let Some(block) = self.blocks.pop_front() {
+            pool.give(std::mem::replace(&mut self.first, block));
+            self.first_end = if self.blocks.is_empty() { self.end } else { SLOTS };
+        }
+    }
+
+    /// The slots in pieces, oldest first; none is empty.
+    fn pieces(&self) -> impl DoubleEndedIterator<Item = &[Slot]> {
+        let first = Some(self.first()).filter(|first| !first.is_empty());
+        let last = self.blocks.len().wrapping_sub(1);
+        let end = move |at| if at == last { self.end } else { SLOTS };
+        first.into_iter().chain(self.blocks.iter().enumerate().map(move |(at, block)| &block[..end(at)]))
     }
 
     /// The slots, oldest first.
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &Slot> {
-        self.blocks.iter().enumerate().flat_map(|(at, block)| &block[if at == 0 { self.taken } else { 0 }..])
+        self.pieces().flatten()
     }
 
     /// The first slot of each block, oldest first.
     pub(crate) fn firsts(&self) -> impl Iterator<Item = &Slot> {
-        self.blocks.iter().enumerate().map(|(at, block)| &block[if at == 0 { self.taken } else { 0 }])
+        self.pieces().filter_map(<[Slot]>::first)
     }
 }
 
@@ -186,10 +240,11 @@ mod tests {
                 run.pop(&mut pool);
                 popped = pushed.min(popped + 1);
             }
-            assert_eq!(run.len() as u64, pushed - popped);
+            assert_eq!((run.iter().count() as u64, run.is_empty()), (pushed - popped, pushed == popped));
             assert_eq!(run.blocks.len(), pool.in_use);
             let firsts: Vec<_> = run.firsts().map(|slot| slot.key).collect();
-            assert!(firsts.len() == pool.in_use && firsts.first().is_none_or(|first| *first == popped));
+            let blocks = pool.in_use + usize::from(!run.is_empty());
+            assert!(firsts.len() == blocks && firsts.first().is_none_or(|first| *first == popped));
             assert!(firsts.windows(2).skip(1).all(|pair| pair[1] - pair[0] == SLOTS as u64));
         }
     }
@@ -199,7 +254,7 @@ mod tests {
         let (mut run, mut pool) = (Run::new(), Pool::default());
         let blocks = 50;
         (0..(blocks * SLOTS) as u64).for_each(|key| run.push(slot(key), &mut pool));
-        while run.len() > 1 {
+        while run.iter().nth(1).is_some() {
             run.pop(&mut pool);
         }
         assert!(pool.memory() + run.memory() > blocks * BLOCK, "kept for a while");

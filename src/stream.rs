@@ -6,13 +6,14 @@ use crate::event::{Damage, Event, Gap, Irregular, Lost, OwnedEvent, Unproven, Wh
 use crate::fronts::{Front, Fronts};
 use crate::hold::{Class, Frontier};
 use crate::key::Keys;
-use crate::lookahead::{Entry, Keyed, Lookahead, Note};
+use crate::lookahead::{Entry, Keyed, Lookahead, Note, Stretch};
 use crate::numbers::Missing;
 use crate::record::Record;
 use crate::rings::Lane;
 use crate::run::Pool;
 use crate::stats::Stats;
 use std::collections::VecDeque;
+use std::ops::ControlFlow;
 
 /// All that changes while events are yielded. Kept apart from the rings, which the yielded events borrow.
 pub(crate) struct Stream {
@@ -27,6 +28,9 @@ pub(crate) struct Stream {
     pub(crate) last: u64,
     /// What is lent.
     pub(crate) picked: Pick,
+    /// The keys below this come from the ring that was picked from last, from its run and one after the other; all of them are of
+    /// the class that was picked last. While it is not 0, the fronts do not know how far that ring is.
+    until: u64,
     /// Whose yielded bytes are worth publishing.
     pub(crate) due: Due,
     /// The ring and position of the record of which a break in dense numbers was told.
@@ -97,6 +101,7 @@ impl Stream {
             sequence,
             pool: Pool::default(),
             last: 0,
+            until: 0,
             picked: Pick { entry: Entry::NONE, late_by: 0, rank: 0, class: Class::Assumed, notice: None },
             due: Due::Nobody,
             said: None,
@@ -111,6 +116,7 @@ impl Stream {
 
     /// Takes all rings' fronts anew.
     pub(crate) fn rebuild(&mut self) {
+        self.until = 0;
         self.fronts.rebuild((0..).zip(&self.lookaheads).filter_map(|(rank, lookahead)| {
             let key = lookahead.front_key()?;
             Some(Front { key, rank })
@@ -139,9 +145,38 @@ impl Stream {
         true
     }
 
+    /// The smallest key of all that is held, and its ring.
+    pub(crate) fn top(&self) -> Option<Front> {
+        self.fronts.top().and_then(|top| {
+            let next = |rank| Some(Front { key: self.lookaheads.get(rank as usize)?.front_key()?, rank });
+            if self.until == 0 { Some(top) } else { self.fronts.with_top_at(next(top.rank)) }
+        })
+    }
+
+    /// Tells the fronts how far the ring is that was picked from.
+    #[inline]
+    pub(crate) fn sync(&mut self) {
+        if self.until > 0 {
+            self.until = 0;
+            let key = self.lookaheads[self.picked.rank as usize].front_key();
+            self.fronts.advance(key);
+        }
+    }
+
     /// Picks what comes next, if anything may.
     #[inline(always)]
     pub(crate) fn pick(&mut self) -> bool {
+        if let Some(entry) = self.lookaheads[self.picked.rank as usize].plain_before(self.until) {
+            self.picked.entry = entry;
+            return true;
+        }
+        self.pick_anew()
+    }
+
+    /// Picks from the ring whose turn it is.
+    #[inline(never)]
+    fn pick_anew(&mut self) -> bool {
+        self.sync();
         let Some(Front { rank, .. }) = self.fronts.top() else { return false };
         let Some(entry) = self.lookaheads[rank as usize].front() else { return false };
         if self.sequence.is_some() || self.astray.is_some() || !entry.is_plain() {
@@ -155,6 +190,15 @@ impl Stream {
         self.picked = Pick { entry, late_by, rank, class, notice: None };
         if class == Class::Assumed {
             self.picked.notice = self.unproven();
+        }
+        if self.picked.notice.is_none() && late_by == 0 && self.keys.are_sure() {
+            // Nothing is picked that is not in the run, nothing that is let out early, nothing that another ring comes before.
+            let lookahead = &mut self.lookaheads[rank as usize];
+            let until = self.frontier.until().min(self.fronts.until()).min(lookahead.beside());
+            if lookahead.plain_before(until).is_some() {
+                (self.until, self.early) = (until, false);
+                lookahead.yielded = (class, 0);
+            }
         }
         true
     }
@@ -273,11 +317,11 @@ impl Stream {
     #[inline(always)]
     pub(crate) fn record<'a>(&self, lanes: &'a [Lane]) -> Option<Record<'a>> {
         let Pick { entry, rank, notice, .. } = &self.picked;
-        if notice.is_some() || (!entry.is_plain() && !self.is_record()) {
+        if self.until == 0 && (notice.is_some() || (!entry.is_plain() && !self.is_record())) {
             return None;
         }
         let lane = &lanes[*rank as usize];
-        Some(entry.record(lane.bytes(entry.position, entry.len()), &lane.origin))
+        Some(entry.record(lane.bytes(entry.position, entry.record_len()), &lane.origin))
     }
 
     /// Whether what was picked, or the notice before, is of a record.
@@ -291,7 +335,7 @@ impl Stream {
     #[inline(always)]
     pub(crate) fn key(&self) -> Option<u64> {
         let Pick { entry, notice, .. } = &self.picked;
-        let has = notice.is_none() && entry.keyed() == Keyed::Own;
+        let has = self.until > 0 || (notice.is_none() && entry.keyed() == Keyed::Own);
         has.then(|| self.keys.written(entry.key))
     }
 
@@ -355,7 +399,7 @@ impl Stream {
             }
             Notice::OwnBreak { how, expected, found } => What::Irregular(Irregular { cpu, how, expected, found }),
             Notice::Gap { first, last } => {
-                let any = self.lookaheads.iter().any(|lookahead| lookahead.counts.records > 0);
+                let any = self.lookaheads.iter().any(|lookahead| lookahead.counts().records > 0);
                 let after = any.then(|| written(self.last));
                 let count = (last - first).saturating_add(1);
                 What::Gap(Gap { cpu: None, first: written(first), last: written(last), count, after, until: own() })
@@ -366,17 +410,66 @@ impl Stream {
         }
     }
 
+    /// Hands what comes next to a function, as taken: one event, or several records in a row. Gives whether there was anything, and
+    /// what the function broke off with.
+    #[inline(always)]
+    pub(crate) fn hand_out<'a, B>(
+        &mut self,
+        lanes: &'a [Lane],
+        mut each: impl FnMut(Event<'a>) -> ControlFlow<B>,
+    ) -> ControlFlow<Option<B>> {
+        if !self.pick_in(lanes) {
+            return ControlFlow::Break(None);
+        }
+        if self.until == 0 {
+            let event = self.event(lanes);
+            self.commit_anew();
+            return each(event).map_break(Some);
+        }
+        let Self { keys, lookaheads, pool, picked: Pick { rank, class, .. }, last, due, until, .. } = self;
+        let lane = &lanes[*rank as usize];
+        let mut stretch = Stretch::new(&mut lookaheads[*rank as usize], *until, pool, last);
+        let mut handed = ControlFlow::Continue(());
+        while let Some(entry) = stretch.next() {
+            let record = entry.record(lane.bytes(entry.position, entry.record_len()), &lane.origin);
+            let (key, what) = (Some(keys.written(entry.key)), What::Record(record));
+            handed = each(Event { key, class: *class, late_by: 0, what }).map_break(Some);
+            if handed.is_break() {
+                break;
+            }
+        }
+        if stretch.end() && !matches!(due, Due::Everybody) {
+            *due = Due::Ring(*rank);
+        }
+        handed
+    }
+
     /// Takes what was picked.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn commit(&mut self) {
+        if self.until == 0 {
+            return self.commit_anew();
+        }
+        let Pick { entry, rank, .. } = &self.picked;
+        let lookahead = &mut self.lookaheads[*rank as usize];
+        self.last = entry.key;
+        lookahead.take_plain(entry, &mut self.pool);
+        if lookahead.unpublished() && !matches!(self.due, Due::Everybody) {
+            self.due = Due::Ring(*rank);
+        }
+    }
+
+    /// The same for what was picked by itself.
+    #[inline(never)]
+    fn commit_anew(&mut self) {
         let Pick { entry, late_by, rank, class, ref notice } = self.picked;
         if notice.is_some() || self.sequence.is_some() || !entry.is_plain() {
             return self.commit_other();
         }
         let early = self.is_early();
         let lookahead = &mut self.lookaheads[rank as usize];
-        lookahead.counts.records += 1;
-        lookahead.counts.early += u64::from(early);
+        lookahead.counts_mut().records += 1;
+        lookahead.counts_mut().early += u64::from(early);
         lookahead.yielded = (class, late_by);
         self.last = self.last.max(entry.key);
         if class == Class::Late {
@@ -399,11 +492,13 @@ impl Stream {
         let early = self.is_early();
         let lookahead = &mut self.lookaheads[rank as usize];
         match lookahead.note(&entry) {
-            Some(Note::Lost { count, .. }) => lookahead.counts.lost = lookahead.counts.lost.saturating_add(count),
-            Some(Note::Fault(_)) => lookahead.counts.damaged += 1,
+            Some(Note::Lost { count, .. }) => {
+                lookahead.counts_mut().lost = lookahead.counts().lost.saturating_add(count)
+            }
+            Some(Note::Fault(_)) => lookahead.counts_mut().damaged += 1,
             Some(Note::Hole | Note::Break { .. } | Note::Told) | None => {
-                lookahead.counts.records += 1;
-                lookahead.counts.early += u64::from(early);
+                lookahead.counts_mut().records += 1;
+                lookahead.counts_mut().early += u64::from(early);
                 if keyed == Keyed::Own {
                     lookahead.yielded = (class, late_by);
                     self.last = self.last.max(entry.key);
@@ -474,7 +569,7 @@ impl Stream {
 
     #[cold]
     fn count_late(&mut self) {
-        let counts = &mut self.lookaheads[self.picked.rank as usize].counts;
+        let counts = self.lookaheads[self.picked.rank as usize].counts_mut();
         counts.late += 1;
         counts.max_late = counts.max_late.max(self.picked.late_by);
     }

@@ -43,17 +43,11 @@ impl<'a> Bytes<'a> {
     /// The bytes in `range`, or `None` where it does not lie within.
     #[inline]
     pub fn get(&self, range: Range<usize>) -> Option<Bytes<'a>> {
-        if range.start > range.end || range.end > self.len() {
-            return None;
+        if let Some(head) = self.head.get(range.clone()) {
+            return Some(Self { head, tail: &[] });
         }
-        let cut = self.head.len();
-        if range.end <= cut {
-            return Some(Self { head: &self.head[range], tail: &[] });
-        }
-        if range.start >= cut {
-            return Some(Self { head: &self.tail[range.start - cut..range.end - cut], tail: &[] });
-        }
-        Some(Self { head: &self.head[range.start..], tail: &self.tail[..range.end - cut] })
+        let head = head_across(self.head, self.tail, range.clone())?;
+        Some(Self { head, tail: tail_across(self.head, self.tail, range) })
     }
 
     /// The bytes from `start` on, or `None` where there are fewer.
@@ -76,12 +70,10 @@ impl<'a> Bytes<'a> {
     #[inline]
     pub fn array<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
         let end = offset.checked_add(N)?;
-        if let Some(run) = self.head.get(offset..end) {
-            return run.try_into().ok();
+        match self.head.get(offset..end) {
+            Some(run) => run.try_into().ok(),
+            None => array_across(self.head, self.tail, offset),
         }
-        let mut out = [0; N];
-        self.copy_to(offset, &mut out)?;
-        Some(out)
     }
 
     /// The byte at `offset`.
@@ -122,6 +114,35 @@ impl<'a> Bytes<'a> {
     pub fn iter(&self) -> impl Iterator<Item = u8> + use<'a> {
         self.head.iter().chain(self.tail).copied()
     }
+}
+
+// What does not lie in the first run, out of the way: by value, so that a `Bytes` on the fast path can stay in registers.
+
+/// The first run of a range that is not all in `head`.
+#[cold]
+#[inline(never)]
+fn head_across<'a>(head: &'a [u8], tail: &'a [u8], range: Range<usize>) -> Option<&'a [u8]> {
+    let cut = head.len();
+    if range.start > range.end || range.end > cut + tail.len() {
+        return None;
+    }
+    if range.start >= cut { tail.get(range.start - cut..range.end - cut) } else { head.get(range.start..) }
+}
+
+/// The second run of a range that is not all in `head` and lies within both.
+#[cold]
+#[inline(never)]
+fn tail_across<'a>(head: &'a [u8], tail: &'a [u8], range: Range<usize>) -> &'a [u8] {
+    let cut = head.len();
+    if range.start >= cut { &[] } else { &tail[..range.end - cut] }
+}
+
+#[cold]
+#[inline(never)]
+fn array_across<const N: usize>(head: &[u8], tail: &[u8], offset: usize) -> Option<[u8; N]> {
+    let mut out = [0; N];
+    Bytes::new(head, tail).copy_to(offset, &mut out)?;
+    Some(out)
 }
 
 impl<'a> From<&'a [u8]> for Bytes<'a> {

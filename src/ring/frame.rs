@@ -70,6 +70,11 @@ pub enum Fault {
 /// The bits of a size that are 0 in every checked header.
 const TAG: u16 = 7;
 
+/// By how many bits the members of a header are shifted in its word.
+const KIND_AT: u32 = if cfg!(target_endian = "little") { 0 } else { 32 };
+const MISC_AT: u32 = if cfg!(target_endian = "little") { 32 } else { 16 };
+const SIZE_AT: u32 = if cfg!(target_endian = "little") { 48 } else { 0 };
+
 /// `struct perf_event_header`, copied out of the ring: one word, as it lies there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header(u64);
@@ -89,44 +94,46 @@ impl Header {
         Ok(header)
     }
 
+    /// The header at the begin of some bytes, if all of its record lies in them.
+    #[inline(always)]
+    pub(crate) fn first(bytes: &[u8]) -> Option<Self> {
+        Self::checked(*bytes.first_chunk()?, bytes.len() as u64).ok()
+    }
+
     /// `type`
-    #[inline]
+    #[inline(always)]
     pub(crate) fn kind(self) -> u32 {
-        let [k0, k1, k2, k3, ..] = self.0.to_ne_bytes();
-        u32::from_ne_bytes([k0, k1, k2, k3])
+        (self.0 >> KIND_AT) as u32
     }
 
     /// `misc`
-    #[inline]
+    #[inline(always)]
     pub(crate) fn misc(self) -> u16 {
-        let [.., m0, m1, _, _] = self.0.to_ne_bytes();
-        u16::from_ne_bytes([m0, m1])
+        (self.0 >> MISC_AT) as u16
     }
 
     /// `size`, a multiple of 8.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn size(self) -> u16 {
         self.size_and_tag() & !TAG
     }
 
-    #[inline]
+    #[inline(always)]
     fn size_and_tag(self) -> u16 {
-        let [.., s0, s1] = self.0.to_ne_bytes();
-        u16::from_ne_bytes([s0, s1])
+        (self.0 >> SIZE_AT) as u16
     }
 
     /// What the holder of a checked header has noted in the three bits that its size leaves free; 0 unless it has.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn tag(self) -> u8 {
         (self.size_and_tag() & TAG) as u8
     }
 
     /// The same header with another tag. Of a tag three bits count.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn tagged(self, tag: u8) -> Self {
-        let [k0, k1, k2, k3, m0, m1, ..] = self.0.to_ne_bytes();
-        let [s0, s1] = (self.size() | u16::from(tag) & TAG).to_ne_bytes();
-        Self(u64::from_ne_bytes([k0, k1, k2, k3, m0, m1, s0, s1]))
+        let cleared = self.0 & !(u64::from(TAG) << SIZE_AT);
+        Self(cleared | u64::from(u16::from(tag) & TAG) << SIZE_AT)
     }
 
     /// The header of nothing.
@@ -134,8 +141,7 @@ impl Header {
 
     /// In place of a header: of so many bytes that are no record. Its size is 0, as no record's is.
     pub(crate) fn of_stretch(bytes: u32) -> Self {
-        let [b0, b1, b2, b3] = bytes.to_ne_bytes();
-        Self(u64::from_ne_bytes([b0, b1, b2, b3, 0, 0, 0, 0]))
+        Self(u64::from(bytes) << KIND_AT)
     }
 
     /// Bytes of the record, or of what is none.

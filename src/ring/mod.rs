@@ -230,7 +230,7 @@ impl Ring {
     /// # Panics
     /// In a forked child, which does not have the memory.
     #[inline(always)]
-    fn assert_here(&self) {
+    pub(crate) fn assert_here(&self) {
         assert!(self.owner.is_here(), "rings are used in a child of the process that opened them");
     }
 
@@ -354,11 +354,28 @@ impl Ring {
             let run = unsafe { std::slice::from_raw_parts(start.as_ptr(), len as usize) };
             return Bytes::from(run);
         }
-        // SAFETY: from `at` to the end of the data area (I1), still while `self` is borrowed (I3, I5).
-        let head = unsafe { std::slice::from_raw_parts(start.as_ptr(), to_end as usize) };
-        // SAFETY: the rest is at most `size` less what came before, from the start of the data area (I1, I3, I5).
-        let tail = unsafe { std::slice::from_raw_parts(self.data.as_ptr(), (len - to_end) as usize) };
+        let (head, tail) = (self.to_end(at), self.at_begin(len - to_end));
         Bytes::new(head, tail)
+    }
+
+    /// The data area from an offset on.
+    #[cold]
+    #[inline(never)]
+    fn to_end(&self, at: u64) -> &[u8] {
+        assert!(at < self.size, "an offset in the data area");
+        // SAFETY: `at` is below `size` (I1).
+        let start = unsafe { self.data.add(at as usize) };
+        // SAFETY: from `at` to the end of the data area (I1), still while `self` is borrowed (I3, I5).
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), (self.size - at) as usize) }
+    }
+
+    /// So many bytes at the data area's begin.
+    #[cold]
+    #[inline(never)]
+    fn at_begin(&self, len: u64) -> &[u8] {
+        assert!(len <= self.size, "a length within the data area");
+        // SAFETY: within the data area (I1), still while `self` is borrowed (I3, I5).
+        unsafe { std::slice::from_raw_parts(self.data.as_ptr(), len as usize) }
     }
 
     /// Where in the data area a position lies.
