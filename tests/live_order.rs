@@ -10,6 +10,7 @@ use reading::LONG;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// The parts of the adversary: an array for the machine's CPUs and a machine-wide counter.
 fn maps() -> Option<(Map, Map)> {
@@ -184,7 +185,9 @@ fn caught_inside(
         let base = rings.raw(there).unwrap().base;
         // SAFETY: mapped until the reader is dropped.
         let head = || unsafe { foreign::words(base) }[0];
-        let mut reader = Reader::new(rings, Order::new().key(Key::Payload(0)).hold(hold)).unwrap();
+        // It looks while the writer is inside, however little came before.
+        let order = Order::new().key(Key::Payload(0)).hold(hold).latency(Duration::from_millis(1));
+        let mut reader = Reader::new(rings, order).unwrap();
         let mut caught = Vec::new();
         threads::until("the writer is caught inside", || {
             let (written, drawn) = (head(), counter.lookup_u64(0, 0).unwrap());
