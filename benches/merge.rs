@@ -33,7 +33,7 @@ fn fill(kernel: &sim::Kernel, cpus: &[u32], burst: u64, key: &mut u64) {
 
 /// Reads all rings in key order.
 fn ordered(merge: &mut Merge) -> u64 {
-    merge.look(0);
+    merge.refresh(0);
     let mut sum = 0;
     while let Some(event) = merge.next() {
         let payload = event.record().and_then(|record| record.payload()?.u64(0)).unwrap_or(0);
@@ -45,7 +45,7 @@ fn ordered(merge: &mut Merge) -> u64 {
 
 /// The same through the batch iterator.
 fn batched(merge: &mut Merge) -> u64 {
-    merge.look(0);
+    merge.refresh(0);
     let sum = merge.batch().fold(0, |sum: u64, event| {
         let payload = event.record().and_then(|record| record.payload()?.u64(0)).unwrap_or(0);
         event.key().unwrap_or(0) ^ payload ^ sum.rotate_left(1)

@@ -6,7 +6,7 @@
 //! ```
 
 use futures_util::StreamExt;
-use perfweave::{AsyncReader, Class, Error, OwnedEvent, Rings, What};
+use perfweave::{AsyncReader, Class, Error, Item, OwnedEvent, Rings};
 use perfweave_support::args::Args;
 use perfweave_support::tracefs;
 use serde_json::json;
@@ -96,8 +96,8 @@ impl Summary {
         self.out_of_order += u64::from(event.key().is_some_and(|key| Some(key) < self.last));
         self.last = event.key().max(self.last);
         self.cpus.extend(event.cpu());
-        match event.what() {
-            What::Record(record) => {
+        match event.item() {
+            Item::Record(record) => {
                 self.events += 1;
                 self.unproven += u64::from(event.class() == Class::Assumed);
                 if !quiet {
@@ -106,8 +106,8 @@ impl Summary {
                     println!("{:>16.6} CPU {:<3} {name}", time.as_secs_f64(), record.cpu());
                 }
             }
-            What::Lost(lost) => self.lost += lost.count,
-            What::Unproven(unproven) => println!("{unproven:?}"),
+            Item::Lost(lost) => self.lost += lost.count,
+            Item::Unproven(unproven) => println!("{unproven:?}"),
             _ => self.damaged += 1,
         }
     }

@@ -10,7 +10,7 @@
 //! cargo run --release --example causality -- --hold none --seconds 10 --json
 //! ```
 
-use perfweave::{Class, Event, Fence, Full, Hold, Key, Order, Reader, Rings, What};
+use perfweave::{Class, Event, Fence, Full, Hold, Item, Key, Order, Reader, Rings};
 use perfweave_support::args::Args;
 use perfweave_support::by_ring::ByRing;
 use perfweave_support::{bpf, load};
@@ -165,7 +165,7 @@ impl Tally {
     fn batch<'a>(&mut self, batch: impl Iterator<Item = Event<'a>>, now: impl Fn() -> u64) {
         let now = now();
         for event in batch {
-            let What::Record(record) = event.what() else { continue };
+            let Item::Record(record) = event.item() else { continue };
             let Some(key) = event.key() else { continue };
             self.yielded += 1;
             if key < self.largest && event.class() != Class::Late {
@@ -218,7 +218,7 @@ fn parse_full(name: &str) -> Result<Full, String> {
     Ok(match name {
         "copy" => Full::default(),
         "release" => Full::Release,
-        "hold" => Full::Hold,
+        "hold" => Full::Discard,
         other => {
             let mib = other.strip_prefix("copy=").and_then(|mib| mib.parse::<usize>().ok());
             Full::Copy { most: mib.ok_or_else(|| format!("no way {other} to treat full rings"))? << 20 }

@@ -10,7 +10,7 @@
 //! Without privileges it says what is missing, and runs the same on simulated rings.
 
 use nix::sys::signal::{SigSet, Signal};
-use perfweave::{Class, Clock, Event, Fence, Frozen, Key, Layout, Record, Recorder, Rings, What, bindings, sim};
+use perfweave::{Class, Clock, Event, Fence, Frozen, Item, Key, Layout, Record, Recorder, Rings, bindings, sim};
 use perfweave_support::args::Args;
 use perfweave_support::load::{Load, online};
 use perfweave_support::tracefs::{self, Format};
@@ -180,9 +180,9 @@ impl Tasks {
     }
 
     fn line(&self, event: &Event<'_>) -> String {
-        match event.what() {
-            What::Record(record) => self.record(&record).unwrap_or_else(|| format!("{record:?}")),
-            What::Lost(lost) => format!("lost {} events", lost.count),
+        match event.item() {
+            Item::Record(record) => self.record(&record).unwrap_or_else(|| format!("{record:?}")),
+            Item::Lost(lost) => format!("lost {} events", lost.count),
             other => format!("{other:?}"),
         }
     }
@@ -216,9 +216,9 @@ struct Tally {
 
 impl Tally {
     fn event(&mut self, event: &Event<'_>) {
-        match event.what() {
-            What::Record(_) => self.events += 1,
-            What::Lost(lost) => self.lost += lost.count,
+        match event.item() {
+            Item::Record(_) => self.events += 1,
+            Item::Lost(lost) => self.lost += lost.count,
             _ => self.damaged += 1,
         }
         self.cpus.extend(event.cpu());

@@ -13,7 +13,7 @@
 use perfweave::{
     Account, Break, Class, Event, Fence, Full, Handle, Hold, Irregular, Key, Ledger, Order, Pause, Reader, Rings,
 };
-use perfweave::{Sequence, What};
+use perfweave::{Item, Sequence};
 use perfweave_support::args::Args;
 use perfweave_support::bpf::{self, Reg};
 use perfweave_support::load::{self, Beside};
@@ -49,7 +49,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
     let mut args = Args::new(HELP);
     let time = args.seconds(5.0)?;
     let pages = args.value("--pages", |text| text.parse().map_err(|_| format!("{text} pages")))?.unwrap_or(1);
-    let full = args.value("--full", parse_full)?.unwrap_or(Full::Hold);
+    let full = args.value("--full", parse_full)?.unwrap_or(Full::Discard);
     let [dense, pauses, offline] = ["--dense", "--pauses", "--offline"].map(|flag| args.flag(flag));
     let [quiet, json] = ["--quiet", "--json"].map(|flag| args.flag(flag));
     args.finish()?;
@@ -243,8 +243,8 @@ impl Tally {
     fn batch<'a>(&mut self, batch: impl Iterator<Item = Event<'a>>, printer: &mut Printer) {
         for event in batch {
             let seen = &mut self.all[if self.dense { 0 } else { event.cpu().unwrap_or(0) as usize }];
-            match event.what() {
-                What::Record(record) => {
+            match event.item() {
+                Item::Record(record) => {
                     let offset = if self.dense { 0 } else { 8 };
                     let Some(number) = record.payload().and_then(|payload| payload.u64(offset)) else { continue };
                     seen.yielded += 1;
@@ -260,17 +260,17 @@ impl Tally {
                     self.largest = self.largest.max(key);
                     continue;
                 }
-                What::Gap(gap) => {
+                Item::Gap(gap) => {
                     self.gaps += 1;
                     seen.missing += gap.count;
                     seen.sum += (u128::from(gap.first) + u128::from(gap.last)) * u128::from(gap.count) / 2;
                 }
-                What::Irregular(Irregular { how: Break::Found, found, .. }) => {
+                Item::Irregular(Irregular { how: Break::Found, found, .. }) => {
                     seen.missing -= 1;
                     seen.sum -= u128::from(found);
                     self.found += 1;
                 }
-                What::Lost(lost) => self.lost[lost.cpu as usize] += lost.count,
+                Item::Lost(lost) => self.lost[lost.cpu as usize] += lost.count,
                 _ => {}
             }
             printer.line(&event);
@@ -315,13 +315,13 @@ impl Printer {
             *self = Self::new(self.on);
         }
         self.printed += 1;
-        match event.what() {
+        match event.item() {
             _ if !self.on || self.printed > Self::A_SECOND => {}
-            What::Gap(gap) => {
+            Item::Gap(gap) => {
                 let of = gap.cpu.map_or("the machine".into(), |cpu| format!("CPU {cpu}"));
                 println!("gap of {of}: {} numbers, {} to {}", gap.count, gap.first, gap.last);
             }
-            What::Lost(lost) => println!("lost on CPU {}: {}", lost.cpu, lost.count),
+            Item::Lost(lost) => println!("lost on CPU {}: {}", lost.cpu, lost.count),
             other => println!("{other:?}"),
         }
     }
@@ -366,7 +366,7 @@ fn go_and_come_back(every: Duration, wait: &dyn Fn(Duration) -> bool) -> Result<
 
 fn parse_full(name: &str) -> Result<Full, String> {
     Ok(match name {
-        "hold" => Full::Hold,
+        "hold" => Full::Discard,
         "release" => Full::Release,
         "copy" => Full::Copy { most: 16 << 20 },
         other => return Err(format!("no way {other} to treat full rings")),

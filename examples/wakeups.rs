@@ -9,7 +9,7 @@
 //!
 //! Without privileges it says what is missing, and runs the same on simulated rings.
 
-use perfweave::{Clock, Event, Order, Reader, Record, Rings, Stats, What, sim};
+use perfweave::{Clock, Event, Item, Order, Reader, Record, Rings, Stats, sim};
 use perfweave_support::args::Args;
 use perfweave_support::tracefs::{self, Format};
 use std::collections::HashMap;
@@ -155,9 +155,9 @@ impl Scheduler {
 
     /// Takes an event in, and gives a line about it, if it is one of ours.
     fn event(&mut self, event: &Event<'_>) -> Option<String> {
-        let record = match event.what() {
-            What::Record(record) => record,
-            What::Lost(lost) => {
+        let record = match event.item() {
+            Item::Record(record) => record,
+            Item::Lost(lost) => {
                 // Whoever waits may have run meanwhile, and whoever ran on that CPU may not any more.
                 self.waiting.clear();
                 self.running.remove(&lost.cpu);

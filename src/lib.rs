@@ -7,7 +7,7 @@
 //! let mut reader = Reader::new(rings, Order::new())?;
 //! loop {
 //!     let event = reader.next()?;
-//!     println!("{:?} on CPU {:?}: {:?}", event.key(), event.cpu(), event.what());
+//!     println!("{:?} on CPU {:?}: {:?}", event.key(), event.cpu(), event.item());
 //! }
 //! # #[allow(unreachable_code)]
 //! # Ok::<(), perfweave::Error>(())
@@ -15,44 +15,68 @@
 //!
 //! # What holds
 //!
-//! - Keys never decrease from one event to the next, events that are marked late apart. Equal keys that are released
-//!   together come out by CPU, then by place in the ring, so the same rings always give the same stream.
-//! - Under the fence rule, which is the default, no event is late: see [`Hold`] for why, and for what it takes. Where held records
-//!   fill a ring they are copied out of it, within 64 MiB for all that holding takes unless set. Only beyond that some are let out
-//!   before their order is proven, and the stream says so: [`Full`], [`Unproven`].
-//! - An event that is late under another rule is yielded at once, marked with how late it is, counted, never dropped.
-//! - A record lies in its ring until it is yielded and no longer borrowed. Only then does the tail pass it; or before, if it
-//!   was copied out because the ring was full.
-//! - What the kernel dropped, what is missing from a sequence and what cannot be a record are events too, at their place.
-//! - Whatever bytes a ring holds: no panic, no endless loop, no read outside of it; memory is bounded, and what a record takes grows
-//!   with the logarithm of what is held.
-//! - No allocation, no system call and no copy for an event; a wrapped record is copied if it is asked for in one piece.
+//! - **Order.** Keys never decrease from one event to the next. The only exceptions are events that are marked late. Events with equal
+//!   keys that leave together come by CPU, then by place in the ring, so the same rings always give the same stream.
+//! - **Proof.** Under the fence rule, which is the default, no event is late. [`Hold`] says why, and what that takes.
+//! - **Memory.** Held records that fill a ring are copied out of it. All that holding takes stays within 64 MiB unless set
+//!   ([`Full`]). Only beyond that bound some events leave before their order is proven, and the stream says so ([`Unproven`]).
+//! - **Lateness.** Under another hold rule an event can be late. The reader yields it at once, marks it with how late it is, counts it,
+//!   and never drops it.
+//! - **In place.** A record lies in its ring until the reader has yielded it and the program no longer borrows it. Then the tail passes
+//!   it. A record that was copied out of a full ring is passed earlier.
+//! - **Loss.** What the kernel dropped, what is missing from a sequence, and bytes that cannot be a record are events too, at their place.
+//! - **Hostile bytes.** Whatever a ring holds, there is no panic, no endless loop and no read outside of the ring. Memory is bounded.
+//!   The time for a record grows with the logarithm of what is held.
+//! - **Cost.** An event costs no allocation, no system call and no copy. The crate copies a wrapped record only if the program asks for
+//!   it in one piece.
 //!
 //! # Where to begin
 //!
-//! [`Rings::options`] opens rings; [`Ring`] adopts other people's; [`sim::Kernel`] simulates them. [`Order`] says by which
-//! [`Key`] and under which [`Hold`] rule they are merged. [`Reader`] merges and waits, `AsyncReader` does under tokio (feature
-//! `tokio`), and [`Merge`] merges only, for whoever has an event loop of their own. All yield [`Event`]s, of which most are
-//! [`Record`]s. [`Handle`] flushes, closes and pauses a reader from other threads. [`Recorder`] reads nothing until it
-//! matters, and then the last moments of all CPUs.
+//! 1. Open rings with [`Rings::options`], adopt a [`Ring`] that somebody else mapped, or simulate rings with [`sim::Kernel`].
+//! 2. Choose an [`Order`]: by which [`Key`], and under which [`Hold`] rule.
+//! 3. Read: [`Reader`] waits by itself, `AsyncReader` waits under tokio (feature `tokio`), and [`Merge`] does not wait, for programs
+//!    with their own event loop. All three yield [`Event`]s, and most of those are [`Record`]s.
+//!
+//! A [`Handle`] flushes, closes and pauses a reader from other threads. A [`Recorder`] reads nothing until something has happened, and
+//! then gives the last moments of all CPUs.
+//!
+//! # Words
+//!
+//! | word | means | elsewhere |
+//! | --- | --- | --- |
+//! | key | the number that orders events: a time or a sequence number | event time (Flink), timestamp |
+//! | hold rule | when an event may leave the reader ([`Hold`]) | watermark strategy (Flink) |
+//! | frontier | the key up to which events may leave now ([`Merge::frontier`]) | watermark (Flink), frontier (timely dataflow) |
+//! | fence | a wait for an RCU grace period, which proves that nothing smaller is still to come ([`Fence`]) | `synchronize_rcu()`, `membarrier(2)` |
+//! | refresh | load the heads of all rings and find their new records ([`Merge::refresh`]); a *look* in the texts | `consume` (libbpf), `sync` (io-uring) |
+//! | late event | an event with a smaller key than one that has left ([`Class::Late`]) | late event (Flink), out-of-orderness |
+//! | lag | hold each event for a fixed time ([`Hold::Lag`]) | bounded out-of-orderness (Flink), a guessed delay |
+//! | loss | records that the kernel dropped because the ring was full ([`Lost`]) | `PERF_RECORD_LOST`, lost samples |
+//! | gap | sequence numbers that are missing ([`Gap`]) | |
+//! | fill mark | how full a ring may become before [`Full`] applies ([`Order::fill_mark`]) | high watermark |
+//! | flight recorder | rings that the kernel overwrites until they are read ([`Recorder`]) | overwrite mode, snapshot mode |
 //!
 //! # Hostile rings
 //!
-//! Everything read from a ring is untrusted: the head, headers, sizes, payloads. Each is read once, checked, and the checked
-//! copy used. A record that cannot be right becomes a [`Damage`] event; its ring is taken up again and the others go on.
+//! Everything in a ring is untrusted: the head, headers, sizes and payloads. The crate reads each of them once, checks it, and uses
+//! the checked copy. A record that cannot be right becomes a [`Damage`] event. The reader takes its ring up again behind it, and the
+//! other rings go on.
 //!
-//! One thing cannot be checked. A lawful kernel does not write between tail and head, which is what makes a `&[u8]` into the
-//! ring sound. BPF output of more than 65,516 bytes breaks this law: it overwrites records that were not read yet, also
-//! while one looks at them. Their bytes are then garbage; lengths and bounds are not taken from them a second time.
+//! One thing cannot be checked. A lawful kernel does not write between tail and head, and that makes a `&[u8]` into the ring sound.
+//! A BPF program that outputs more than 65,516 bytes at once makes the kernel break this law: the output overwrites unread records, also
+//! while a program looks at them. The bytes of those records are then garbage. The crate takes no length and no bound from them a
+//! second time.
 //!
 //! # Forked children
 //!
-//! Mappings of perf events do not survive fork(2) (`VM_DONTCOPY`). A child that uses a reader of its parent's gets
-//! [`Error::Forked`], from a [`Merge`] a panic; dropping either there leaves the parent's maps, slots and threads alone. What
-//! was lent before the fork ([`Lent`], [`Batch`], [`Frozen`], [`Recorded`]) panics in the child rather than give a record:
-//! each ring asks whose it is before it hands out bytes. Only bytes that it handed out *before* the fork, which is an
-//! [`Event`] with a record, are out of reach: to look at them in the child is SIGSEGV. Open rings of the child's own. (Told by a
-//! page with `MADV_WIPEONFORK`, Linux 4.14.)
+//! A child of fork(2) does not have the mappings of perf events (`VM_DONTCOPY`).
+//!
+//! - A reader of the parent's gives [`Error::Forked`] in the child, and a [`Merge`] panics.
+//! - Dropping either in the child leaves the parent's maps, slots and threads alone.
+//! - What was lent before the fork ([`Lent`], [`Batch`], [`Frozen`], [`Recorded`]) panics in the child rather than give a record.
+//! - The crate cannot guard an [`Event`] with a record that was handed out before the fork: reading its bytes in the child is SIGSEGV.
+//!
+//! A child opens rings of its own. (The crate knows a child by a page with `MADV_WIPEONFORK`, Linux 4.14.)
 
 // Allowed in `ring` and `sys` only.
 #![deny(unsafe_code)]
@@ -64,74 +88,44 @@ compile_error!("perf rings are Linux's");
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("perfweave needs a 64-bit machine");
 
+// Each room uses those above it (tests/rooms.rs).
 mod account;
-#[cfg(feature = "tokio")]
-mod asynchronous;
-mod breaks;
-mod clock;
-mod control;
-mod copies;
-mod cure;
-mod dense;
-mod drain;
-mod engine;
 mod error;
-mod event;
-mod fence;
-mod fronts;
-mod hold;
-mod key;
-mod lent;
-mod lookahead;
-mod loss;
-mod merge;
-mod numbers;
-mod open;
+mod instrument;
 mod order;
-mod pace;
-mod passed;
-mod plan;
 mod reader;
 mod record;
 mod recorder;
 #[expect(unsafe_code, reason = "the shared memory: all pointer work is here")]
 mod ring;
 mod rings;
-mod room;
-mod run;
-mod sequence;
 pub mod sim;
-mod stats;
-mod steps;
-mod stream;
-mod sync;
 #[expect(unsafe_code, reason = "system calls that no crate offers")]
 mod sys;
-mod wakeup;
 
-#[cfg(feature = "tokio")]
-pub use asynchronous::{AsyncReader, EventStream};
-pub use breaks::Break;
-pub use clock::Clock;
-pub use control::{Handle, Pause};
-pub use error::{Cure, Error};
-pub use event::{Damage, Event, Gap, Irregular, Lost, OwnedEvent, Unproven, What};
-pub use fence::GracePeriods;
-pub use hold::{Class, Fence, Hold};
-pub use key::Key;
-pub use lent::{Batch, Lent};
-pub use loss::{Account, Ledger};
-pub use merge::Merge;
+pub use account::breaks::Break;
+pub use account::ledger::{Account, Ledger};
+pub use account::sequence::Sequence;
+pub use account::stats::{NumberStats, Progress, RingStats, Stats};
+pub use error::{Error, Hint};
+pub use order::event::{Damage, Event, Gap, Irregular, Item, Lost, OwnedEvent, Unproven};
+pub use order::fence::GracePeriods;
+pub use order::hold::{Class, Fence, Hold};
+pub use order::key::Key;
+pub use order::lent::{Batch, Lent};
+pub use order::merge::Merge;
 pub use order::{Full, Order};
-pub use plan::RingOptions;
+#[cfg(feature = "tokio")]
+pub use reader::tokio::{AsyncReader, EventStream};
 pub use reader::{Events, Reader};
+pub use record::clock::Clock;
 pub use record::{Kind, Layout, Record};
 pub use recorder::{Frozen, Recorded, Recorder};
 pub use ring::{Bytes, Fault, Ring};
+pub use rings::control::{Handle, Pause};
+pub use rings::options::RingOptions;
 pub use rings::{RawRing, Rings};
-pub use sequence::Sequence;
-pub use stats::{NumberStats, Progress, RingStats, Stats};
-pub use wakeup::Wakeup;
+pub use sys::wakeup::Wakeup;
 
 /// The kernel's `struct perf_event_attr` and constants, for [`RingOptions::event`].
 pub use perf_event_open_sys::bindings;

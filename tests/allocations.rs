@@ -90,7 +90,7 @@ fn a_merge_in_steady_state_allocates_nothing() {
             let mut drain = || {
                 let mut seen = 0;
                 for turn in 0..3 {
-                    merge.look(0);
+                    merge.refresh(0);
                     if merge.begin_fence() {
                         merge.end_fence();
                     }

@@ -4,7 +4,7 @@
 mod reading;
 
 use futures_util::{FutureExt, StreamExt};
-use perfweave::{AsyncReader, Class, Error, Hold, Key, Order, Pause, Rings, Wakeup, What, sim};
+use perfweave::{AsyncReader, Class, Error, Hold, Item, Key, Order, Pause, Rings, Wakeup, sim};
 use perfweave_support::bpf::{Map, Program};
 use perfweave_support::{bpf, echo, kernel, load, threads};
 use reading::LONG;
@@ -227,7 +227,7 @@ async fn simulated_rings_and_a_cpu_that_comes_later() {
     for _ in 0..3 {
         // What is held when the CPU is found may be let out before what waits in its ring.
         let event = timeout(LONG, reader.next()).await.expect("it comes").unwrap();
-        assert!(matches!(event.what(), What::Record(_)));
+        assert!(matches!(event.item(), Item::Record(_)));
         keys.push(event.key().expect("a time"));
     }
     keys.sort_unstable();

@@ -4,7 +4,7 @@
 #[expect(dead_code, reason = "each test takes a part")]
 mod reading;
 
-use perfweave::{Class, Error, Event, Hold, Key, Layout, Merge, Order, Pause, Reader, Rings, What, sim};
+use perfweave::{Class, Error, Event, Hold, Item, Key, Layout, Merge, Order, Pause, Reader, Rings, sim};
 use perfweave_support::threads;
 use quickcheck::quickcheck;
 use reading::{LONG, assert_nothing};
@@ -87,7 +87,7 @@ fn dense_numbers_keep_to_reports_too() {
     assert_eq!(next(&mut reader), "1");
     kernel.emit(0, 4, b"the next, and newer");
     let gap = reader.next_timeout(LONG).unwrap().unwrap();
-    assert!(matches!(gap.what(), What::Gap(gap) if (gap.first, gap.last) == (2, 2)));
+    assert!(matches!(gap.item(), Item::Gap(gap) if (gap.first, gap.last) == (2, 2)));
     drop(gap);
     let seen: Vec<_> = (0..3).map(|_| next(&mut reader)).collect();
     assert_eq!(seen, ["3", "Flushed", "4"]);
@@ -178,7 +178,7 @@ fn pauses_reach_simulated_rings() {
     handle.resume().unwrap();
     // What the kernel counts is told although nothing is written behind it; and told once.
     let lost = reader.next_timeout(LONG).unwrap().unwrap();
-    assert!(matches!(lost.what(), What::Lost(lost) if (lost.cpu, lost.count, lost.until) == (3, 1, None)));
+    assert!(matches!(lost.item(), Item::Lost(lost) if (lost.cpu, lost.count, lost.until) == (3, 1, None)));
     drop(lost);
     assert!(kernel.emit(3, 4, b"") && kernel.emit(2, 5, b""));
     assert_eq!([next(&mut reader), next(&mut reader)], ["4", "5"]);
@@ -228,7 +228,7 @@ fn cpus_that_come_later_find_their_place() {
     for (round, new) in [64, 0, 4000, 6].into_iter().enumerate() {
         // Something is held while the new one comes.
         cpus.iter().for_each(|cpu| assert!(kernel.emit(*cpu, round as u64 * 2, b"")));
-        merge.look(0);
+        merge.refresh(0);
         drop(merge.next());
         kernel.plug(new);
         assert!(merge.follow_cpus().unwrap());
@@ -239,7 +239,7 @@ fn cpus_that_come_later_find_their_place() {
         cpus.sort_unstable();
         assert_eq!(merge.rings().cpus().collect::<Vec<_>>(), cpus);
         cpus.iter().for_each(|cpu| assert!(kernel.emit(*cpu, round as u64 * 2 + 1, b"")));
-        merge.look(0);
+        merge.refresh(0);
         let all: Vec<_> = merge.batch().map(|event| event.cpu().unwrap()).collect();
         assert_eq!(all, cpus);
     }
@@ -303,8 +303,8 @@ fn reading_without_order_survives_hostile_rings() {
         kernel.emit(1, 1, b"well");
         let (mut damaged, mut records) = (0, 0);
         let _ = rings.drain(|event| {
-            match event.what() {
-                What::Damage(_) => damaged += 1,
+            match event.item() {
+                Item::Damage(_) => damaged += 1,
                 _ => records += 1,
             }
             ControlFlow::<()>::Continue(())
@@ -315,7 +315,7 @@ fn reading_without_order_survives_hostile_rings() {
     let mut damaged = 0;
     for _ in 0..3 {
         let _ = rings.drain(|event| {
-            damaged += usize::from(matches!(event.what(), What::Damage(_)));
+            damaged += usize::from(matches!(event.item(), Item::Damage(_)));
             ControlFlow::<()>::Continue(())
         });
     }
@@ -379,7 +379,7 @@ fn what_is_left_is_known() {
     kernel.write(0, &[0; 12]);
     kernel.end(0);
     kernel.emit(9, 15, &[0; 4]);
-    merge.look(0);
+    merge.refresh(0);
     let sizes = [24 + 8, 24, 24];
     let stats: Vec<_> = merge.ring_stats().collect();
     assert_eq!((stats[0].cpu, stats[0].size, stats[0].unread, stats[0].held), (0, 64 << 10, 56, 2));
@@ -390,7 +390,7 @@ fn what_is_left_is_known() {
         let event = merge.next().unwrap();
         assert_eq!((event.key(), event.remaining()), (Some(key), left));
     }
-    merge.look(0);
+    merge.refresh(0);
     let stats: Vec<_> = merge.ring_stats().collect();
     assert_eq!((stats[0].records, stats[0].used, stats[0].most_used), (2, 0, 56));
     assert_eq!((stats[1].records, stats[1].unread, stats[1].held), (1, 0, 0));

@@ -4,7 +4,7 @@
 #[expect(dead_code, reason = "each test takes a part")]
 mod reading;
 
-use perfweave::{Class, Clock, Event, Fault, Full, Hold, Key, Layout, Merge, Order, Reader, Rings, What, sim};
+use perfweave::{Class, Clock, Event, Fault, Full, Hold, Item, Key, Layout, Merge, Order, Reader, Rings, sim};
 use perfweave_support::bpf::{self, Map};
 use perfweave_support::{foreign, kernel, load, threads};
 use std::time::Duration;
@@ -42,10 +42,10 @@ fn forge(kernel: &sim::Kernel, cpu: u32, bytes: &[u8]) {
 
 /// A fence, with nobody inside a section.
 fn fence(merge: &mut Merge) {
-    merge.look(0);
+    merge.refresh(0);
     if merge.begin_fence() {
         merge.end_fence();
-        merge.look(0);
+        merge.refresh(0);
     }
 }
 
@@ -62,9 +62,9 @@ fn a_lost_record_that_says_more_than_the_kernel_counts_is_damage() {
     fence(&mut merge);
     let (mut counts, mut faults, mut records) = (Vec::new(), Vec::new(), 0);
     for event in merge.batch() {
-        match event.what() {
-            What::Lost(lost) => counts.push(lost.count),
-            What::Damage(damage) => {
+        match event.item() {
+            Item::Lost(lost) => counts.push(lost.count),
+            Item::Damage(damage) => {
                 assert_eq!(damage.bytes.len(), 32);
                 faults.push(damage.fault);
             }
@@ -79,9 +79,9 @@ fn a_lost_record_that_says_more_than_the_kernel_counts_is_damage() {
     assert!(account.exact && !account.is_balanced(), "{account}");
     // Real losses that follow are told all the same.
     kernel.lose(0, 3);
-    merge.look(0);
+    merge.refresh(0);
     assert!(merge.read_losses());
-    let trailing: Vec<_> = merge.batch().map(|event| event.what().lost().map(|lost| lost.count)).collect();
+    let trailing: Vec<_> = merge.batch().map(|event| event.item().lost().map(|lost| lost.count)).collect();
     assert_eq!(trailing, [Some(3)]);
     kernel.lose(0, 2);
     kernel.emit(0, 50, &[1; 8]);
@@ -101,9 +101,9 @@ fn a_lost_record_is_not_believed_by_other_readers_either() {
     forge(&kernel, 0, &lost(6, 30));
     let mut told = Vec::new();
     let _ = rings.drain(|event| {
-        match event.what() {
-            What::Lost(lost) => told.push(lost.count),
-            What::Damage(damage) => assert_eq!(damage.fault, Fault::Lost { count: 6, most: 0 }),
+        match event.item() {
+            Item::Lost(lost) => told.push(lost.count),
+            Item::Damage(damage) => assert_eq!(damage.fault, Fault::Lost { count: 6, most: 0 }),
             _ => told.push(0),
         }
         std::ops::ControlFlow::<()>::Continue(())
@@ -121,9 +121,9 @@ fn a_lost_record_is_not_believed_by_other_readers_either() {
     kernel.scribble(0, head, &lost(1000, 30));
     kernel.force_head(0, head);
     let frozen = recorder.freeze().unwrap();
-    let faults: Vec<_> = frozen.events().filter_map(|event| event.what().damage().map(|damage| damage.fault)).collect();
+    let faults: Vec<_> = frozen.events().filter_map(|event| event.item().damage().map(|damage| damage.fault)).collect();
     assert_eq!(faults, [Fault::Lost { count: 1000, most: 4 }]);
-    let told: Vec<_> = frozen.events().filter_map(|event| event.what().lost().map(|lost| lost.count)).collect();
+    let told: Vec<_> = frozen.events().filter_map(|event| event.item().lost().map(|lost| lost.count)).collect();
     assert_eq!(told, [4]);
 }
 
@@ -153,17 +153,17 @@ fn is_seen_before_its_time(ahead: u64, is_damage: bool, hold: &Hold) -> bool {
         if turn < 100 {
             kernel.emit(1, written, b"here and now");
         }
-        merge.look(clock());
+        merge.refresh(clock());
         // On a machine that is slow it may not be.
         if turn == 0 && is_damage && clock() + SLACK >= future {
             return false;
         }
         if merge.begin_fence() {
             merge.end_fence();
-            merge.look(clock());
+            merge.refresh(clock());
         }
         for event in merge.batch() {
-            if event.what().damage().is_some() {
+            if event.item().damage().is_some() {
                 damaged += 1;
                 continue;
             }
@@ -242,13 +242,13 @@ impl Forger {
 #[test]
 fn live_forged_losses_do_not_reach_the_ledger() {
     let Some(forger) = Forger::new() else { return };
-    for (count, full) in [(56_294_995_342_131_210, Full::Hold), (1, Full::default())] {
+    for (count, full) in [(56_294_995_342_131_210, Full::Discard), (1, Full::default())] {
         let mut reader = Reader::new(forger.rings(), Order::new().when_full(full)).unwrap();
         forger.forge(&lost(count, 1));
         let (mut forgeries, mut told) = (0, 0);
-        reading::all(&mut reader, |event| match event.what() {
-            What::Damage(damage) => forgeries += u32::from(matches!(damage.fault, Fault::Lost { .. })),
-            What::Lost(lost) => told += lost.count,
+        reading::all(&mut reader, |event| match event.item() {
+            Item::Damage(damage) => forgeries += u32::from(matches!(damage.fault, Fault::Lost { .. })),
+            Item::Lost(lost) => told += lost.count,
             _ => {}
         });
         let ledger = reader.ledger().unwrap();
@@ -258,7 +258,7 @@ fn live_forged_losses_do_not_reach_the_ledger() {
         reader.rings().pause_output(0, true).unwrap();
         (0..7).for_each(|number| assert_eq!(forger.echo.run_with(0, &[number]).unwrap(), -libc::ENOSPC));
         reader.rings().pause_output(0, false).unwrap();
-        reading::all(&mut reader, |event| told += event.what().lost().map_or(0, |lost| lost.count));
+        reading::all(&mut reader, |event| told += event.item().lost().map_or(0, |lost| lost.count));
         assert_eq!((told, reader.ledger().unwrap().total().lost), (7, 7));
     }
 }
@@ -284,7 +284,7 @@ fn live_forged_times_harm_no_other_ring() {
                 (0..50).for_each(|n| assert_eq!(forger.echo.run_with(other, &[1000 + round * 50 + n]).unwrap(), 0));
                 reading::all(&mut reader, |event| {
                     let Some(record) = event.record() else {
-                        let damage = event.what().damage();
+                        let damage = event.item().damage();
                         future += u32::from(damage.is_some_and(|it| matches!(it.fault, Fault::Time { .. })));
                         return;
                     };

@@ -4,7 +4,7 @@
 #[expect(dead_code, reason = "each test takes a part")]
 mod reading;
 
-use perfweave::{Class, Error, Event, Fence, Full, Hold, Key, Layout, Merge, Order, Reader, Record, Rings, What, sim};
+use perfweave::{Class, Error, Event, Fence, Full, Hold, Item, Key, Layout, Merge, Order, Reader, Record, Rings, sim};
 use perfweave_support::{echo, load, needs};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -46,7 +46,7 @@ fn a_stall_inside_a_look_makes_nothing_late() {
         kernel.emit(0, 1000, &7u64.to_ne_bytes());
         let mut keys = Vec::new();
         for _ in 0..4 {
-            merge.look(0);
+            merge.refresh(0);
             for event in merge.batch() {
                 assert_ne!(event.class(), Class::Late, "{full:?}: {event:?}");
                 keys.extend(event.key());
@@ -72,7 +72,7 @@ fn a_stall_inside_a_live_look_makes_nothing_late() {
     });
     let mut merge = Merge::new(rings, Order::new().key(key).when_full(Full::Release)).unwrap();
     assert_eq!(program.run_with(first, &[7]).unwrap(), 0);
-    merge.look(0);
+    merge.refresh(0);
     let numbers: Vec<_> = merge
         .batch()
         .filter_map(|event| {
@@ -95,13 +95,13 @@ fn only_what_was_in_flight_can_be_late() {
         for n in 0..2000u64 {
             assert!(kernel.emit((n % 2) as u32, 2000 + n, &[0; 8]));
             if n % 16 == 15 || n == 1999 {
-                merge.look(0);
+                merge.refresh(0);
                 if n == 1999 {
                     for n in 0..depth {
                         kernel.write(2, &n.to_ne_bytes());
                         kernel.end(2);
                     }
-                    merge.look(0);
+                    merge.refresh(0);
                 }
                 for event in merge.batch().filter(|event| event.record().is_some()) {
                     let key = event.key().unwrap();
@@ -133,7 +133,7 @@ fn a_mark_leaves_room_for_the_records_there_are() {
             kernel.begin(1, 1);
             for n in 0..1000u64 {
                 assert!(kernel.emit(0, 10 + n, &vec![0; len]), "{n} of {len} bytes in {ring}, mark {mark:?}, {full:?}");
-                merge.look(0);
+                merge.refresh(0);
                 merge.begin_fence();
                 assert!(merge.batch().all(|event| full == Full::Release && event.class() == Class::Assumed));
                 merge.publish();
@@ -215,9 +215,9 @@ fn the_ledger_says_what_was_let_out_early_and_what_was_lost() {
     for n in 0..150u64 {
         kernel.emit(0, 10 + n, &[0; 8]);
     }
-    merge.look(0);
+    merge.refresh(0);
     let told: Vec<_> =
-        merge.batch().map(|event: Event<'_>| (matches!(event.what(), What::Unproven(_)), event.class())).collect();
+        merge.batch().map(|event: Event<'_>| (matches!(event.item(), Item::Unproven(_)), event.class())).collect();
     assert!(told.len() > 60 && told.iter().filter(|(is, _)| *is).count() == 1 && told[0].0, "once, and first");
     let ledger = merge.ledger();
     assert!(ledger.is_balanced() && !ledger.is_complete());
@@ -238,7 +238,7 @@ fn a_look_in_part_proves_nothing() {
     let mut merge = Merge::new(kernel.rings(), Order::new().when_full(Full::Copy { most: 0 })).unwrap();
     kernel.begin(1, 10);
     kernel.emit(0, 5000, &[0; 8]);
-    merge.look(0);
+    merge.refresh(0);
     assert!(merge.begin_fence());
     let grace = kernel.grace();
     (0..500).for_each(|n| assert!(kernel.emit(1, 20 + n, &[0; 8])));
@@ -248,7 +248,7 @@ fn a_look_in_part_proves_nothing() {
     merge.end_fence();
     let (mut proven, mut parts, mut seen) = (0, 0, 0);
     while merge.held() > 0 || seen == 0 {
-        merge.look(0);
+        merge.refresh(0);
         parts += u32::from(merge.is_behind());
         for event in merge.batch().filter(|event| event.record().is_some()) {
             let key = event.key().unwrap();
@@ -339,12 +339,12 @@ fn one_long_record_does_not_end_the_proof() {
                 time += 1;
                 assert!(kernel.emit(cpu, time, &[0; 8]));
             }
-            merge.look(0);
+            merge.refresh(0);
             merge.batch().for_each(drop);
             if merge.begin_fence() {
                 merge.end_fence();
             }
-            merge.look(0);
+            merge.refresh(0);
             merge.batch().for_each(drop);
             early.push(merge.stats().early);
         }

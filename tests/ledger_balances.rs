@@ -1,7 +1,7 @@
 //! Property: whatever is written, dropped, paused, given up or late, and in whatever order, the ledger balances to the last
 //! record, each missing number is declared once, and no gap that is proven names a number that ever appears.
 
-use perfweave::{Break, Class, Event, Full, Hold, Key, Layout, Merge, Order, Pause, Sequence, What, sim};
+use perfweave::{Break, Class, Event, Full, Hold, Item, Key, Layout, Merge, Order, Pause, Sequence, sim};
 use quickcheck::{Arbitrary, Gen, QuickCheck};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,7 +39,7 @@ struct Schedule {
 impl Arbitrary for Schedule {
     fn arbitrary(g: &mut Gen) -> Self {
         let cpus = g.choose(&[&[0][..], &[0, 1], &[0, 2, 3], &[1, 64, 300]]).expect("a choice").to_vec();
-        let full = [Full::Hold, Full::Release, Full::Copy { most: 1 << 20 }, Full::Copy { most: 700 }];
+        let full = [Full::Discard, Full::Release, Full::Copy { most: 1 << 20 }, Full::Copy { most: 700 }];
         let steps = (0..usize::arbitrary(g) % 300)
             .map(|_| {
                 let (kind, cpu, count) = (u8::arbitrary(g), u8::arbitrary(g), u8::arbitrary(g));
@@ -223,7 +223,7 @@ impl<'a> Run<'a> {
                 self.merge.rings().pause_output(self.cpu(cpu), paused).expect("a pause");
             }
             Step::Resume => self.resume(),
-            Step::Look => drop(self.merge.look(0)),
+            Step::Look => drop(self.merge.refresh(0)),
             Step::Fence => {
                 if let Some(grace) = &self.grace {
                     if grace.is_over() {
@@ -341,8 +341,8 @@ impl<'a> Run<'a> {
         if self.astray {
             return;
         }
-        match event.what() {
-            What::Record(record) => {
+        match event.item() {
+            Item::Record(record) => {
                 let payload = record.payload().expect("a payload");
                 let id = payload.u64(0).expect("an id") as usize;
                 let number = &mut self.numbers[id];
@@ -370,8 +370,8 @@ impl<'a> Run<'a> {
                     assert_eq!(event.class(), Class::Proven);
                 }
             }
-            What::Lost(lost) => *self.lost.entry(lost.cpu).or_default() += lost.count,
-            What::Gap(gap) => {
+            Item::Lost(lost) => *self.lost.entry(lost.cpu).or_default() += lost.count,
+            Item::Gap(gap) => {
                 let counter = gap.cpu.unwrap_or(0);
                 assert_eq!(gap.cpu.is_some(), self.counted == Counted::ByCpu);
                 // The nearest that is written like that and not told yet.
@@ -396,7 +396,7 @@ impl<'a> Run<'a> {
                     assert_eq!(event.class(), Class::Proven);
                 }
             }
-            What::Irregular(irregular) if irregular.how == Break::Ambiguous => {
+            Item::Irregular(irregular) if irregular.how == Break::Ambiguous => {
                 // Where the numbers of what was lost lie is not known, so all of it may lie ahead.
                 let open = self.numbers.iter().filter(|number| match number.fate {
                     Fate::Dropped => true,
@@ -407,12 +407,12 @@ impl<'a> Run<'a> {
                 assert!(self.counted == Counted::ByMachine && open.count() >= limit, "{irregular:?}");
                 self.astray = true;
             }
-            What::Irregular(irregular) => {
+            Item::Irregular(irregular) => {
                 assert_eq!(irregular.how, Break::Found, "{irregular:?}");
                 assert!(!self.keeps_order(), "{irregular:?}");
                 self.found += 1;
             }
-            What::Unproven(_) => {
+            Item::Unproven(_) => {
                 assert!(!self.keeps_order() && !self.weakened, "told once, before the first that is let out early");
                 self.weakened = true;
             }
@@ -428,7 +428,7 @@ impl<'a> Run<'a> {
     /// Fences until all is out.
     fn drain(&mut self) {
         for _ in 0..100 {
-            self.merge.look(0);
+            self.merge.refresh(0);
             self.batch();
             if self.merge.held() == 0 && self.grace.is_none() && !self.merge.is_behind() {
                 return;
@@ -575,7 +575,7 @@ fn a_number_that_was_dropped_behind_a_later_one_is_explained() {
     assert!(!kernel.write(0, &0u64.to_ne_bytes()));
     kernel.end(0);
     kernel.pause(0, false);
-    merge.look(0);
+    merge.refresh(0);
     while merge.next().is_some() {}
     let total = merge.ledger().total();
     assert_eq!((total.yielded, total.lost, total.missing, total.unexplained), (1, 1, 1, 0), "{total}");

@@ -3,7 +3,7 @@
 #[expect(dead_code, reason = "each test takes a part")]
 mod reading;
 
-use perfweave::{Account, Class, Error, Fence, Full, Hold, Key, Order, Pause, Reader, Rings, Sequence, What};
+use perfweave::{Account, Class, Error, Fence, Full, Hold, Item, Key, Order, Pause, Reader, Rings, Sequence};
 use perfweave_support::bpf::{Asm, Kind, Map, Program, Reg};
 use perfweave_support::{bpf, echo, kernel, load, threads};
 use reading::{Gate, LONG};
@@ -77,9 +77,9 @@ struct Seen {
 impl Seen {
     fn note(&mut self, event: &perfweave::Event<'_>) {
         let cpu = event.cpu().expect("a CPU");
-        let (map, count) = match event.what() {
-            What::Unproven(_) => return self.unproven += 1,
-            What::Record(record) => {
+        let (map, count) = match event.item() {
+            Item::Unproven(_) => return self.unproven += 1,
+            Item::Record(record) => {
                 let number = record.payload().and_then(|payload| payload.u64(0)).expect("a number");
                 let last = self.last.insert(cpu, number);
                 assert!(last.is_none_or(|last| number > last), "{number} behind {last:?} on CPU {cpu}");
@@ -90,9 +90,9 @@ impl Seen {
                 self.key = self.key.max(key);
                 (&mut self.records, 1)
             }
-            What::Lost(lost) if lost.until.is_some() => (&mut self.lost, lost.count),
-            What::Lost(lost) => (&mut self.trailing, lost.count),
-            What::Gap(gap) => {
+            Item::Lost(lost) if lost.until.is_some() => (&mut self.lost, lost.count),
+            Item::Lost(lost) => (&mut self.trailing, lost.count),
+            Item::Gap(gap) => {
                 let next = self.last.get(&cpu).map_or(0, |last| last + 1);
                 assert_eq!((gap.first, gap.last), (next, next + gap.count - 1), "CPU {cpu}");
                 (&mut self.missing, gap.count)
@@ -192,7 +192,7 @@ fn burst_behind_a_slow_fence(full: Full) -> Option<(Seen, u64, Reader)> {
 
 #[test]
 fn a_burst_behind_a_slow_fence_overruns_rings_that_hold_strictly_in_place() {
-    let Some((seen, refused, reader)) = burst_behind_a_slow_fence(Full::Hold) else { return };
+    let Some((seen, refused, reader)) = burst_behind_a_slow_fence(Full::Discard) else { return };
     assert!(refused > 0);
     assert_eq!((seen.assumed, seen.unproven, seen.late), (0, 0, 0));
     let stats = reader.stats();
@@ -225,7 +225,7 @@ fn by_default_the_same_burst_loses_nothing_and_keeps_proven_order() {
 fn a_loss_that_nothing_follows_is_told_by_the_kernels_own_count() {
     let Some((events, writers)) = writers() else { return };
     let rings = Rings::options().bpf_output(&events).pages(1).open().unwrap();
-    let order = Order::new().when_full(Full::Hold).numbers(Sequence::u64(0).starting_at(0));
+    let order = Order::new().when_full(Full::Discard).numbers(Sequence::u64(0).starting_at(0));
     let mut reader = Reader::new(rings, order).unwrap();
     let mut seen = Seen::default();
     let mut told = BTreeMap::new();
@@ -268,7 +268,7 @@ fn a_loss_that_nothing_follows_is_told_by_the_kernels_own_count() {
 fn a_flush_tells_of_a_loss_that_nothing_follows() {
     let Some((events, writers)) = writers() else { return };
     let rings = Rings::options().bpf_output(&events).pages(1).open().unwrap();
-    let mut reader = Reader::new(rings, Order::new().when_full(Full::Hold)).unwrap();
+    let mut reader = Reader::new(rings, Order::new().when_full(Full::Discard)).unwrap();
     let mut seen = Seen::default();
     writers.iter().for_each(|writer| (0..2).for_each(|_| writer.burst()));
     seen.flush(&mut reader);
@@ -294,7 +294,7 @@ fn a_flush_tells_of_a_loss_that_nothing_follows() {
 #[test]
 fn numbers_of_each_cpu_are_exact_under_forced_loss() {
     let Some((events, writers)) = writers() else { return };
-    for full in [Full::Hold, Full::Release, Full::Copy { most: 10_000 }] {
+    for full in [Full::Discard, Full::Release, Full::Copy { most: 10_000 }] {
         let before: Vec<_> = writers.iter().map(|writer| (writer.written(), writer.refused())).collect();
         // The same first number for all, so that none is missing before it.
         let first = before.iter().map(|(written, _)| *written).max().unwrap();
@@ -417,13 +417,13 @@ fn counters_wrap_and_what_breaks_them_is_told_apart() {
             handle.flush().unwrap();
             loop {
                 match reader.next() {
-                    Ok(event) => match event.what() {
-                        What::Record(record) => told.push(record.payload().unwrap().u16(0).unwrap().to_string()),
-                        What::Gap(gap) => {
+                    Ok(event) => match event.item() {
+                        Item::Record(record) => told.push(record.payload().unwrap().u16(0).unwrap().to_string()),
+                        Item::Gap(gap) => {
                             assert_eq!((gap.cpu, event.class()), (by_cpu.then_some(first), Class::Proven));
                             told.push(format!("gap {}-{}", gap.first, gap.last));
                         }
-                        What::Irregular(irregular) => told.push(format!("{:?}", irregular.how)),
+                        Item::Irregular(irregular) => told.push(format!("{:?}", irregular.how)),
                         other => panic!("{other:?}"),
                     },
                     Err(Error::Flushed) => break,
@@ -441,7 +441,7 @@ fn counters_wrap_and_what_breaks_them_is_told_apart() {
 fn late_records_are_kept_aside() {
     let Some((events, program)) = echo() else { return };
     let rings = Rings::options().bpf_output(&events).open().unwrap();
-    let order = Order::new().key(Key::Payload(0)).hold(Hold::None).late_aside(2);
+    let order = Order::new().key(Key::Payload(0)).hold(Hold::None).late_side_output(2);
     let mut reader = Reader::new(rings, order).unwrap();
     let mut write_and_read = |number: u64| {
         assert_eq!(program.run_with(0, &[number]).unwrap(), 0);

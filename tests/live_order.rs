@@ -3,7 +3,7 @@
 #[expect(dead_code, reason = "each test takes a part")]
 mod reading;
 
-use perfweave::{Class, Error, Event, Fence, Full, Hold, Key, Order, Reader, Rings, What, sim};
+use perfweave::{Class, Error, Event, Fence, Full, Hold, Item, Key, Order, Reader, Rings, sim};
 use perfweave_support::bpf::Map;
 use perfweave_support::{bpf, echo, foreign, kernel, load, membarrier, needs, privilege, threads};
 use reading::LONG;
@@ -91,20 +91,20 @@ fn adversary(hold: Hold, bytes: u64, enough: impl Fn(&Outcome) -> bool) -> Optio
     let interrupt = bpf::on_clock(&events, &counter, 3).unwrap();
     let rings = Rings::options().bpf_output(&events).bytes(bytes).open().unwrap();
     let cpus: Vec<u32> = rings.cpus().collect();
-    let order = Order::new().key(Key::Payload(0)).hold(hold).when_full(Full::Hold);
+    let order = Order::new().key(Key::Payload(0)).hold(hold).when_full(Full::Discard);
     let mut reader = Reader::new(rings, order).unwrap();
 
     let mut outcome = Outcome { yielded: 0, written: 0, lost: 0, late: 0, repaired: 0, numbers: BTreeSet::new() };
     let mut largest = 0;
-    let mut note = |event: Event<'_>, outcome: &mut Outcome| match event.what() {
-        What::Record(record) => {
+    let mut note = |event: Event<'_>, outcome: &mut Outcome| match event.item() {
+        Item::Record(record) => {
             let key = event.key().expect("a key");
             assert_eq!(event.class() == Class::Late, key < largest, "late is marked, and only late");
             largest = largest.max(key);
             outcome.yielded += 1;
             assert!(outcome.numbers.insert(record.payload().and_then(|p| p.u64(8)).unwrap()), "twice");
         }
-        What::Lost(lost) => outcome.lost += lost.count,
+        Item::Lost(lost) => outcome.lost += lost.count,
         other => panic!("{other:?}"),
     };
     {
@@ -270,10 +270,10 @@ fn dense_numbers_come_one_by_one_and_gaps_are_exactly_what_was_lost() {
     let mut last = 50 + 400 * cpus.len() as u64;
     for _ in 0..3 {
         reading::all(&mut reader, |event| {
-            match event.what() {
-                What::Record(_) => numbers.push(event.key().unwrap()),
-                What::Gap(gap) => missing.extend(gap.first..=gap.last),
-                What::Lost(loss) => lost += loss.count,
+            match event.item() {
+                Item::Record(_) => numbers.push(event.key().unwrap()),
+                Item::Gap(gap) => missing.extend(gap.first..=gap.last),
+                Item::Lost(loss) => lost += loss.count,
                 other => panic!("{other:?}"),
             }
             assert_eq!(event.class(), Class::Proven);

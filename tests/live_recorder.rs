@@ -1,6 +1,6 @@
 //! The flight recorder on live kernel rings.
 
-use perfweave::{Class, Error, Fence, Frozen, Key, Recorder, Rings, What};
+use perfweave::{Class, Error, Fence, Frozen, Item, Key, Recorder, Rings};
 use perfweave_support::bpf::{Asm, Map, Program, Reg};
 use perfweave_support::{bpf, echo, foreign, kernel, load, membarrier, threads};
 use std::collections::BTreeMap;
@@ -14,11 +14,11 @@ fn recorder(map: &Map, bytes: u64, key: Key, fence: &Fence) -> Option<Recorder> 
 
 /// CPU and number of each record, loss as negative counts.
 fn numbers(frozen: &Frozen<'_>) -> Vec<(u32, i64)> {
-    let number = |event: perfweave::Event<'_>| match event.what() {
-        What::Record(record) => {
+    let number = |event: perfweave::Event<'_>| match event.item() {
+        Item::Record(record) => {
             (record.cpu(), record.payload().and_then(|payload| payload.u64(0)).expect("eight bytes") as i64)
         }
-        What::Lost(lost) => (lost.cpu, -(lost.count as i64)),
+        Item::Lost(lost) => (lost.cpu, -(lost.count as i64)),
         other => panic!("{other:?}"),
     };
     frozen.events().map(number).collect()
@@ -150,7 +150,7 @@ fn what_is_written_while_frozen_is_refused_and_counted() {
     let lost = if last == 0 { 6 } else { 5 };
     assert_eq!(numbers(&frozen), [(0, 1), (0, -lost), (0, 3), (0, 4)]);
     let (loss, record) = (frozen.events().nth(1).unwrap(), frozen.events().nth(2).unwrap());
-    let What::Lost(said) = loss.what() else { panic!() };
+    let Item::Lost(said) = loss.item() else { panic!() };
     assert_eq!((said.after, said.until, said.source), (key, record.key(), Some(0)));
     assert_eq!((loss.key(), loss.class()), (record.key(), Class::Proven));
 }
@@ -174,7 +174,7 @@ fn output_that_is_too_long_is_damage_and_recording_goes_on() {
         }
         assert_eq!(big.run_on(0).unwrap(), 0);
         let frozen = recorder.freeze().unwrap();
-        let damaged = frozen.events().filter(|event| matches!(event.what(), What::Damage(_))).count();
+        let damaged = frozen.events().filter(|event| matches!(event.item(), Item::Damage(_))).count();
         assert!(damaged > 0, "{size} bytes of {fill:#x} in {pages} pages");
         assert_eq!(
             frozen.events().filter(|event| last != 0 && event.cpu() == Some(last)).count(),
@@ -264,8 +264,8 @@ fn hammer(bytes: u64, key: fn() -> Key, fence: &Fence, rounds: u32, delay: u32) 
         let mut lost: BTreeMap<u32, u64> = BTreeMap::new();
         let mut largest = 0;
         for event in frozen.events() {
-            match event.what() {
-                What::Record(record) => {
+            match event.item() {
+                Item::Record(record) => {
                     let (cpu, payload) = (record.cpu(), record.payload().unwrap());
                     let (number, key) = (payload.u64(0).unwrap(), event.key().unwrap());
                     assert!(key >= largest, "round {round}: {key} after {largest}");
@@ -281,7 +281,7 @@ fn hammer(bytes: u64, key: fn() -> Key, fence: &Fence, rounds: u32, delay: u32) 
                         .or_insert((number, 1));
                     seen += 1;
                 }
-                What::Lost(loss) => {
+                Item::Lost(loss) => {
                     *lost.entry(loss.cpu).or_default() += loss.count;
                     losses += loss.count;
                     assert!(loss.until == event.key() && loss.after.is_none_or(|after| Some(after) <= loss.until));
@@ -366,12 +366,12 @@ fn nothing_changes_and_nothing_appears_once_frozen() {
         // All lengths are multiples of 8.
         let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
         let sum = |bytes: &[u8]| bytes.chunks_exact(8).fold(0u64, |sum, bytes| sum.rotate_left(5) ^ word(bytes));
-        let event = |event: perfweave::Event<'_>| match event.what() {
-            What::Record(record) => {
+        let event = |event: perfweave::Event<'_>| match event.item() {
+            Item::Record(record) => {
                 let (head, tail) = record.as_bytes().as_slices();
                 (event.key(), head.len() + tail.len(), sum(head) ^ sum(tail))
             }
-            What::Lost(lost) => (event.key(), 0, lost.count),
+            Item::Lost(lost) => (event.key(), 0, lost.count),
             other => panic!("{other:?}"),
         };
         frozen.events().map(event).collect()

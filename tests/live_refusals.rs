@@ -1,4 +1,4 @@
-//! What the live kernel refuses, and what is said of it: each error has the numbers and the cure. Running out of file
+//! What the live kernel refuses, and what is said of it: each error has the numbers and the hint. Running out of file
 //! descriptors is in `leaks.rs`, because it is the whole process that does.
 
 use perfweave::{Error, Order, Reader, RingOptions, Rings, bindings};
@@ -36,7 +36,7 @@ fn every_refusal_of_an_event_names_its_cure() {
     let cpus = load::online().len();
     let paranoid = setting("perf_event_paranoid");
     let needed = format!("{cpus} file descriptors");
-    for (errno, cures) in [
+    for (errno, hints) in [
         (libc::EACCES, vec!["CAP_PERFMON", "perf_event_paranoid", &paranoid]),
         (libc::EPERM, vec!["CAP_PERFMON", "perf_event_paranoid", &paranoid]),
         (libc::EMFILE, vec!["RLIMIT_NOFILE", &needed]),
@@ -51,8 +51,8 @@ fn every_refusal_of_an_event_names_its_cure() {
         let Error::Open { cpu, event, errno: found, .. } = error else { panic!("{said}") };
         assert_eq!((cpu, event.as_str()), (load::online()[0], "BPF output"), "{said}");
         assert_eq!(found.raw_os_error(), Some(errno), "{said}");
-        for cure in cures {
-            assert!(said.contains(cure), "{said}: no {cure}");
+        for hint in hints {
+            assert!(said.contains(hint), "{said}: no {hint}");
         }
     }
 }

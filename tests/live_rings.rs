@@ -3,7 +3,7 @@
 #[expect(dead_code, reason = "each test takes a part")]
 mod reading;
 
-use perfweave::{Clock, Error, Fault, Hold, Key, Kind, Layout, Order, Pause, Reader, Ring, Rings, What, bindings};
+use perfweave::{Clock, Error, Fault, Hold, Item, Key, Kind, Layout, Order, Pause, Reader, Ring, Rings, bindings};
 use perfweave_support::bpf::{Asm, Map, Program, Reg};
 use perfweave_support::{bpf, echo, foreign, kernel, load, needs, threads, tracefs};
 use reading::number;
@@ -116,7 +116,7 @@ fn the_ledger_of_an_adopted_ring_is_not_exact() {
     assert_eq!(program.run_with(0, &[3]).unwrap(), 0);
     let mut lost = 0;
     reading::all(&mut reader, |event| {
-        if let What::Lost(told) = event.what() {
+        if let Item::Lost(told) = event.item() {
             lost += told.count;
         }
     });
@@ -445,9 +445,9 @@ fn other_records_pass_undamaged() {
     threads::until("all kinds are seen", || {
         std::process::Command::new("true").status().unwrap();
         reading::all(&mut reader, |event| {
-            let record = match event.what() {
-                What::Record(record) => record,
-                What::Lost(_) => return,
+            let record = match event.item() {
+                Item::Record(record) => record,
+                Item::Lost(_) => return,
                 other => panic!("{other:?}"),
             };
             kinds.insert(record.kind().0);
@@ -512,17 +512,17 @@ fn loss_is_an_event_before_the_record_that_reports_it() {
     assert_eq!(large.run_on(0).unwrap(), -libc::ENOSPC, "two are lost");
 
     // The LOST record takes 32 bytes and needs room beside the record it comes with.
-    merge.look(0);
+    merge.refresh(0);
     let keys: Vec<_> = merge.batch().map(|event| event.key().unwrap()).collect();
     assert_eq!(keys.len() as u64, fitted);
     merge.publish();
     let small = bpf::emitter(&map, &array, 8).unwrap();
     assert_eq!(small.run_on(0).unwrap(), 0);
 
-    merge.look(0);
+    merge.refresh(0);
     let events: Vec<_> = merge.batch().map(|event| event.to_owned()).collect();
     let [lost, record] = &events[..] else { panic!("{events:?}") };
-    let What::Lost(loss) = lost.as_event().what() else { panic!("{lost:?}") };
+    let Item::Lost(loss) = lost.as_event().item() else { panic!("{lost:?}") };
     assert_eq!((loss.cpu, loss.count), (0, 2));
     assert_eq!(loss.after, keys.last().copied(), "the record before");
     assert_eq!(loss.until, record.as_event().key(), "stamped with the record behind");
@@ -557,9 +557,9 @@ fn oversize_output_is_damage_and_the_ring_goes_on() {
             }
             let mut faults = Vec::new();
             let mut from_other = 0;
-            reading::all(&mut reader, |event| match event.what() {
-                What::Damage(damage) => faults.push(damage.fault),
-                What::Record(record) if other != 0 && record.cpu() == other => {
+            reading::all(&mut reader, |event| match event.item() {
+                Item::Damage(damage) => faults.push(damage.fault),
+                Item::Record(record) if other != 0 && record.cpu() == other => {
                     assert_eq!(record.payload().unwrap().u64(0), Some(77));
                     from_other += 1;
                 }
@@ -607,8 +607,8 @@ fn forged_times_are_damage_and_others_keep_their_order() {
     }
     assert_eq!(big.run_on(0).unwrap(), 0);
     let mut forgeries = 0;
-    reading::all(&mut reader, |event| match event.what() {
-        What::Damage(damage) => {
+    reading::all(&mut reader, |event| match event.item() {
+        Item::Damage(damage) => {
             forgeries += u32::from(matches!(damage.fault, Fault::Time { time, .. } if time == 1 << 63))
         }
         other => assert!(event.key().is_none_or(|key| key < 1 << 62), "{other:?}"),

@@ -4,7 +4,7 @@
 mod reading;
 
 use perfweave::{
-    Class, Error, Event, Fault, Fence, Full, Hold, Key, Layout, Merge, Order, Pause, Reader, Record, Sequence, What,
+    Class, Error, Event, Fault, Fence, Full, Hold, Item, Key, Layout, Merge, Order, Pause, Reader, Record, Sequence,
     sim,
 };
 use perfweave_support::threads;
@@ -24,10 +24,10 @@ fn merge(kernel: &sim::Kernel, order: Order) -> Merge {
 
 /// A fence, with nobody inside a section.
 fn fence(merge: &mut Merge) {
-    merge.look(0);
+    merge.refresh(0);
     if merge.begin_fence() {
         merge.end_fence();
-        merge.look(0);
+        merge.refresh(0);
     }
 }
 
@@ -43,19 +43,19 @@ fn told(event: &Event<'_>) -> String {
         Class::Assumed => " assumed",
         Class::Late => " late",
     };
-    let what = match event.what() {
-        What::Record(_) => or_none(event.key()),
-        What::Lost(lost) => {
+    let what = match event.item() {
+        Item::Record(_) => or_none(event.key()),
+        Item::Lost(lost) => {
             format!("lost {} on {} in {}..{}", lost.count, lost.cpu, or_none(lost.after), or_none(lost.until))
         }
-        What::Gap(gap) => {
+        Item::Gap(gap) => {
             let cpu = gap.cpu.map_or("all".into(), |cpu| cpu.to_string());
             let (after, until) = (or_none(gap.after), or_none(gap.until));
             format!("gap {}-{} ({}) on {cpu} in {after}..{until}", gap.first, gap.last, gap.count)
         }
-        What::Irregular(it) => format!("{:?} {} for {} on {}", it.how, it.found, it.expected, it.cpu),
-        What::Damage(damage) => format!("damage on {}", damage.cpu),
-        What::Unproven(unproven) => format!("unproven on {}", unproven.cpu),
+        Item::Irregular(it) => format!("{:?} {} for {} on {}", it.how, it.found, it.expected, it.cpu),
+        Item::Damage(damage) => format!("damage on {}", damage.cpu),
+        Item::Unproven(unproven) => format!("unproven on {}", unproven.cpu),
         other => panic!("{other:?}"),
     };
     what + class
@@ -108,7 +108,7 @@ fn a_cpus_own_numbers_wrap_and_their_gaps_too() {
             // Another CPU counts on its own, around the end as well.
             write(0, time + 5, max.wrapping_add(time / 10).wrapping_sub(3) & max);
         }
-        merge.look(0);
+        merge.refresh(0);
         assert!(merge.next().is_none(), "nothing is missing before a fence says so");
         fence(&mut merge);
         let expected = [
@@ -162,20 +162,20 @@ fn a_hole_that_a_nested_writer_fills_is_no_gap() {
     kernel.begin(0, 10);
     kernel.begin(0, 20);
     kernel.emit(0, 30, &number(9));
-    merge.look(0);
+    merge.refresh(0);
     assert_eq!(merge.ring_stats().next().unwrap().numbers.unwrap().open, 2);
     assert!(merge.begin_fence());
     let grace = kernel.grace();
     kernel.write(0, &number(8));
     kernel.end(0);
-    merge.look(0);
+    merge.refresh(0);
     assert!(!grace.is_over() && merge.next().is_none(), "7 is in flight");
     assert_eq!(merge.ring_stats().next().unwrap().numbers.unwrap().open, 1);
     kernel.write(0, &number(7));
     kernel.end(0);
     assert!(grace.is_over());
     merge.end_fence();
-    merge.look(0);
+    merge.refresh(0);
     assert_eq!(all(&mut merge), ["5", "10", "20", "30"]);
     let numbers = merge.ring_stats().next().unwrap().numbers.unwrap();
     assert_eq!((numbers.seen, numbers.missing, numbers.open, numbers.found), (4, 0, 0, 0));
@@ -210,11 +210,11 @@ fn what_is_found_after_all_is_no_longer_missing() {
     kernel.emit(0, 5, &number(6));
     kernel.begin(0, 10);
     kernel.emit(0, 20, &number(9));
-    merge.look(0);
+    merge.refresh(0);
     assert_eq!(all(&mut merge), ["5 assumed", "gap 7-8 (2) on 0 in 5..20 assumed", "20 assumed"]);
     kernel.write(0, &number(8));
     kernel.end(0);
-    merge.look(0);
+    merge.refresh(0);
     assert_eq!(all(&mut merge), ["Found 8 for 10 on 0 late", "10 late"]);
     let numbers = merge.ring_stats().next().unwrap().numbers.unwrap();
     assert_eq!((numbers.seen, numbers.missing, numbers.found), (3, 1, 1));
@@ -227,7 +227,7 @@ const FIT: u64 = 7;
 #[test]
 fn a_loss_and_its_gap_stand_before_the_record_that_follows() {
     let kernel = small(&[3], 256);
-    let mut merge = merge(&kernel, Order::new().numbers(Sequence::u32(0)).when_full(Full::Hold));
+    let mut merge = merge(&kernel, Order::new().numbers(Sequence::u32(0)).when_full(Full::Discard));
     let mut number = 0u32;
     let mut emit = |time| {
         number += 1;
@@ -245,7 +245,7 @@ fn a_loss_and_its_gap_stand_before_the_record_that_follows() {
         "of a kernel that counts"
     );
     assert!(account.exact && account.is_balanced());
-    merge.look(0);
+    merge.refresh(0);
     assert!(emit(20) && emit(21));
     fence(&mut merge);
     assert_eq!(all(&mut merge), ["lost 3 on 3 in 6..20", "gap 8-10 (3) on 3 in 6..20", "20", "21"]);
@@ -307,12 +307,12 @@ fn runs_of_irregular_numbers_are_told_once() {
         for n in 0..20_000u64 {
             assert!(kernel.emit(0, n, &count(n).to_ne_bytes()));
             if n % 100 == 99 {
-                merge.look(0);
+                merge.refresh(0);
                 for event in merge.batch() {
-                    match event.what() {
-                        What::Irregular(_) => irregular += 1,
-                        What::Record(_) => records += 1,
-                        What::Gap(_) => {}
+                    match event.item() {
+                        Item::Irregular(_) => irregular += 1,
+                        Item::Record(_) => records += 1,
+                        Item::Gap(_) => {}
                         other => panic!("{other:?}"),
                     }
                 }
@@ -351,8 +351,8 @@ fn nonsense_from_extractors_is_bounded() {
             for time in 0..2000 {
                 kernel.emit(time as u32 % 2, time, b"");
                 if time % 64 == 63 || time == 1999 {
-                    merge.look(0);
-                    merge.look(0);
+                    merge.refresh(0);
+                    merge.refresh(0);
                     merge
                         .batch()
                         .for_each(|event| *if event.record().is_some() { &mut records } else { &mut others } += 1);
@@ -377,18 +377,18 @@ fn numbers_of_the_whole_machine_wrap() {
         let write = |cpu, number: u64| assert!(kernel.emit(cpu, 1, &bytes(number & max, bits)));
         write(5, max - 1);
         write(0, max - 2);
-        merge.look(0);
+        merge.refresh(0);
         assert_eq!(all(&mut merge), [(max - 2).to_string(), (max - 1).to_string()], "no wait, {bits} bits");
         // Over the end, in disorder.
         write(5, 1);
         write(0, 0);
         write(0, max);
-        merge.look(0);
+        merge.refresh(0);
         assert_eq!(all(&mut merge), [max.to_string(), "0".into(), "1".into()], "{bits} bits");
         assert_eq!(merge.stats().fences, 0);
         write(0, 4);
         write(5, 2);
-        merge.look(0);
+        merge.refresh(0);
         assert_eq!(all(&mut merge), ["2"]);
         assert_eq!(merge.progress().missing, Some(3));
         assert_eq!(merge.progress().next, Some((0, 4)));
@@ -404,7 +404,7 @@ fn numbers_of_the_whole_machine_wrap() {
         // A duplicate, and one that comes after its gap: both late, neither a panic.
         write(0, 4);
         write(5, 3);
-        merge.look(0);
+        merge.refresh(0);
         let expected = ["Found 3 for 5 on 5 late", "3 late", "Duplicate 4 for 5 on 0 late", "4 late"];
         assert_eq!(all(&mut merge), expected);
         assert_eq!(merge.stats().missing, 0);
@@ -419,7 +419,7 @@ fn a_gap_of_the_whole_machine_reaches_over_the_end() {
         let mut merge = merge(&kernel, Order::new().key(Key::Sequence(sequence(0))).hold(hold));
         kernel.emit(0, 1, &bytes(max - 4, bits));
         kernel.emit(5, 1, &bytes(3, bits));
-        merge.look(0);
+        merge.refresh(0);
         assert_eq!(all(&mut merge), [(max - 4).to_string()]);
         fence(&mut merge);
         assert_eq!(all(&mut merge), [format!("gap {}-2 (7) on all in {}..3", max - 3, max - 4), "3".into()], "{bits}");
@@ -428,11 +428,11 @@ fn a_gap_of_the_whole_machine_reaches_over_the_end() {
             for number in 4..2000 {
                 kernel.emit(number as u32 % 2 * 5, 1, &bytes(number, 8));
                 if number % 50 == 0 {
-                    merge.look(0);
+                    merge.refresh(0);
                     merge.batch().for_each(|event| assert_eq!(event.class(), Class::Proven));
                 }
             }
-            merge.look(0);
+            merge.refresh(0);
             assert_eq!(all(&mut merge).len(), 49);
             assert_eq!(merge.stats().missing, 7);
             assert_eq!(merge.stats().fences, 1);
@@ -452,8 +452,8 @@ fn keys_that_leap_are_damage_and_the_rest_is_in_order() {
     fence(&mut merge);
     let (mut keys, mut leaps) = (Vec::new(), 0);
     for event in merge.batch() {
-        match event.what() {
-            What::Damage(damage) => {
+        match event.item() {
+            Item::Damage(damage) => {
                 let Fault::Leap { key, largest } = damage.fault else { panic!("{damage:?}") };
                 assert!(key >= 1 << 63 && largest < 100, "{damage:?}");
                 assert_eq!(damage.bytes.len() as u64, EIGHT);
@@ -476,7 +476,7 @@ fn keys_that_leap_are_damage_and_the_rest_is_in_order() {
 #[test]
 fn a_loss_that_nothing_follows_is_told_once() {
     let kernel = small(&[0, 4], 256);
-    let mut merge = merge(&kernel, Order::new().when_full(Full::Hold));
+    let mut merge = merge(&kernel, Order::new().when_full(Full::Discard));
     (0..FIT + 5).for_each(|time| {
         kernel.emit(4, time, &[0; 8]);
     });
@@ -501,7 +501,7 @@ fn a_loss_that_nothing_follows_is_told_once() {
     kernel.pause(4, true);
     (40..43).for_each(|time| assert!(!kernel.emit(4, time, &[0; 8])));
     kernel.pause(4, false);
-    merge.look(0);
+    merge.refresh(0);
     assert!(merge.read_losses());
     assert_eq!(all(&mut merge), ["lost 3 on 4 in 30..-"]);
     assert!(kernel.emit(4, 50, &[0; 8]) && kernel.emit(4, 51, &[0; 8]));
@@ -521,7 +521,7 @@ fn a_loss_that_waits_is_told_by_its_lost_record() {
     kernel.emit(0, 5, &[0; 8]);
     kernel.pause(0, true);
     kernel.emit(0, 6, &[0; 8]);
-    merge.look(0);
+    merge.refresh(0);
     assert!(merge.read_losses() && !merge.read_losses());
     assert_eq!(merge.held(), 2);
     kernel.emit(0, 7, &[0; 8]);
@@ -545,18 +545,18 @@ fn damage_and_a_loss_at_one_place_are_both_told() {
         kernel.pause(0, true);
         kernel.emit(0, 6, &[0; 8]);
         kernel.pause(0, false);
-        merge.look(0);
+        merge.refresh(0);
         if yield_between {
             assert_eq!(all(&mut merge), ["5 assumed"]);
         }
         kernel.force_head(0, 1 << 40);
-        merge.look(0);
+        merge.refresh(0);
         assert!(merge.read_losses());
         let rest = all(&mut merge);
         let rest: Vec<_> = rest.iter().filter(|told| *told != "5 assumed").collect();
         assert_eq!(rest, ["damage on 0 assumed", "lost 1 on 0 in 5..- assumed"]);
         assert_eq!((merge.held(), merge.stats().lost, merge.stats().damaged), (0, 1, 1));
-        merge.look(0);
+        merge.refresh(0);
         assert!(!merge.read_losses());
     }
 }
@@ -568,10 +568,10 @@ fn a_record_without_its_lost_record_keeps_its_own_word() {
     let kernel = small(&[0], 512);
     let mut merge = merge(&kernel, Order::new().numbers(Sequence::u64(0)));
     kernel.emit(0, 5, &7u64.to_ne_bytes());
-    merge.look(0);
+    merge.refresh(0);
     kernel.pause(0, true);
     kernel.emit(0, 6, &8u64.to_ne_bytes());
-    merge.look(0);
+    merge.refresh(0);
     assert!(merge.read_losses());
     // The same record again, by hand: a duplicate.
     let head = kernel.head(0);
@@ -587,7 +587,7 @@ fn a_record_without_its_lost_record_keeps_its_own_word() {
     .concat();
     kernel.scribble(0, head, &record);
     kernel.force_head(0, head + 32);
-    merge.look(0);
+    merge.refresh(0);
     fence(&mut merge);
     assert_eq!(all(&mut merge), ["5", "lost 1 on 0 in 5..-", "Duplicate 7 for 8 on 0", "8"]);
     assert_eq!((merge.stats().lost, merge.stats().damaged), (1, 0));
@@ -602,14 +602,14 @@ fn any_number_of_lost_records_that_tell_nothing_new_is_passed_over() {
     kernel.pause(0, true);
     (0..count).for_each(|time| assert!(!kernel.emit(0, time, b"")));
     kernel.pause(0, false);
-    merge.look(0);
+    merge.refresh(0);
     assert!(merge.read_losses());
     assert_eq!(all(&mut merge), [format!("lost {count} on 0 in -..- assumed")]);
     // No kernel writes them like this; bytes of a program's oversize output may look so.
     let lost = [&2u32.to_ne_bytes()[..], &[0; 2], &32u16.to_ne_bytes(), &[0; 8], &1u64.to_ne_bytes(), &[0; 8]].concat();
     kernel.scribble(0, 0, &lost.repeat(count as usize));
     kernel.force_head(0, 32 * count);
-    merge.look(0);
+    merge.refresh(0);
     assert!(all(&mut merge).is_empty());
     merge.publish();
     assert_eq!((kernel.tail(0), merge.stats().lost), (32 * count, count));
@@ -625,7 +625,7 @@ fn behind_lost_records_that_tell_nothing_new_the_order_goes_on() {
     kernel.pause(0, true);
     (0..3).for_each(|_| assert!(!kernel.emit(0, 2, b"")));
     kernel.pause(0, false);
-    merge.look(0);
+    merge.refresh(0);
     assert!(merge.read_losses());
     assert_eq!(all(&mut merge), ["1 assumed", "lost 3 on 0 in 1..- assumed", "1 assumed"]);
     // The LOST record has the key of its record.
@@ -633,7 +633,7 @@ fn behind_lost_records_that_tell_nothing_new_the_order_goes_on() {
     kernel.emit(0, 20, b"");
     kernel.emit(1, 21, b"");
     kernel.emit(0, 30, b"");
-    merge.look(0);
+    merge.refresh(0);
     assert!(merge.is_ready());
     assert_eq!(merge.held(), 4, "the LOST record is passed over");
     let events: Vec<_> = merge.batch().map(|event| (event.cpu(), event.key())).collect();
@@ -645,7 +645,7 @@ fn behind_lost_records_that_tell_nothing_new_the_order_goes_on() {
 #[test]
 fn a_reader_tells_of_a_loss_that_nothing_follows() {
     let kernel = small(&[0, 4], 256);
-    let mut reader = Reader::new(kernel.rings(), Order::new().hold(kernel.hold()).when_full(Full::Hold)).unwrap();
+    let mut reader = Reader::new(kernel.rings(), Order::new().hold(kernel.hold()).when_full(Full::Discard)).unwrap();
     (0..FIT + 5).for_each(|time| {
         kernel.emit(4, time, &[0; 8]);
     });
@@ -667,7 +667,7 @@ fn a_reader_tells_of_a_loss_that_nothing_follows() {
 #[test]
 fn a_large_ring_that_filled_up_between_two_looks_is_asked_too() {
     let kernel = small(&[0], 1 << 20);
-    let order = Order::new().hold(Hold::None).when_full(Full::Hold);
+    let order = Order::new().hold(Hold::None).when_full(Full::Discard);
     let mut reader = Reader::new(kernel.rings(), order).unwrap();
     let emit = |time| kernel.emit(0, time, &[0; 1000]);
     (0..800).for_each(|time| assert!(emit(time)));
@@ -682,7 +682,7 @@ fn a_large_ring_that_filled_up_between_two_looks_is_asked_too() {
 #[test]
 fn a_silent_cpus_loss_is_told_while_others_are_busy() {
     let kernel = small(&[0, 1], 256);
-    let mut reader = Reader::new(kernel.rings(), Order::new().hold(kernel.hold()).when_full(Full::Hold)).unwrap();
+    let mut reader = Reader::new(kernel.rings(), Order::new().hold(kernel.hold()).when_full(Full::Discard)).unwrap();
     (1..FIT + 5).for_each(|time| {
         kernel.emit(1, time, &[0; 8]);
     });
@@ -693,7 +693,7 @@ fn a_silent_cpus_loss_is_told_while_others_are_busy() {
         // Before each look there is something that has to be held.
         kernel.emit(0, time, &[0; 8]);
         if let Some(event) = reader.next_timeout(Duration::from_millis(1)).unwrap()
-            && let What::Lost(loss) = event.what()
+            && let Item::Lost(loss) = event.item()
             && loss.cpu == 1
         {
             lost = loss.count;
@@ -766,15 +766,15 @@ fn pauses_show_in_the_ledger() {
 fn late_records_can_be_kept_aside() {
     for most in [0, 3, 100] {
         let kernel = sim::Kernel::new(&[0, 1]);
-        let mut merge = merge(&kernel, Order::new().hold(Hold::None).late_aside(most));
+        let mut merge = merge(&kernel, Order::new().hold(Hold::None).late_side_output(most));
         kernel.emit(0, 1000, b"first");
-        merge.look(0);
+        merge.refresh(0);
         assert_eq!(all(&mut merge), ["1000 assumed"]);
         for time in [900, 910, 920, 930, 940] {
             kernel.emit(1, time, &(time + 1).to_ne_bytes());
         }
         kernel.emit(0, 2000, b"on time");
-        merge.look(0);
+        merge.refresh(0);
         let late = ["900 late", "910 late", "920 late", "930 late", "940 late"];
         let expected: Vec<_> = late.iter().skip(most).chain(&["2000 assumed"]).copied().collect();
         assert_eq!(all(&mut merge), expected, "what does not fit stays in the stream");
@@ -793,7 +793,7 @@ fn late_records_can_be_kept_aside() {
         assert_eq!(merge.late().count(), 0, "they are taken");
         // There is room again.
         kernel.emit(1, 950, b"");
-        merge.look(0);
+        merge.refresh(0);
         assert_eq!(all(&mut merge).is_empty(), most > 0);
         assert_eq!(merge.late().count(), most.min(1));
         merge.publish();
@@ -805,14 +805,14 @@ fn late_records_can_be_kept_aside() {
 
 /// Writes on one CPU while a fence does not end, a look behind every few records. Gives how many were dropped.
 fn overrun(kernel: &sim::Kernel, merge: &mut Merge, count: u64, mut each_look: impl FnMut(&mut Merge)) -> u64 {
-    merge.look(0);
+    merge.refresh(0);
     assert!(merge.begin_fence() || merge.held() == 0);
     let mut dropped = 0;
     for n in 0..count {
         let time = 1000 + n;
         dropped += u64::from(!kernel.emit(0, time, &[time.to_ne_bytes(), (!time).to_ne_bytes()].concat()));
         if n % 8 == 7 {
-            merge.look(0);
+            merge.refresh(0);
             merge.begin_fence();
             each_look(merge);
         }
@@ -822,7 +822,7 @@ fn overrun(kernel: &sim::Kernel, merge: &mut Merge, count: u64, mut each_look: i
 
 /// Whether it is a record, whose bytes are checked; all else says that records are let out early.
 fn check_bytes(event: &Event<'_>) -> bool {
-    if let What::Unproven(_) = event.what() {
+    if let Item::Unproven(_) = event.item() {
         return false;
     }
     let payload = event.record().unwrap().payload().unwrap();
@@ -843,13 +843,13 @@ fn let_go(kernel: &sim::Kernel, merge: &mut Merge) {
     kernel.write(1, &[999u64.to_ne_bytes(), (!999u64).to_ne_bytes()].concat());
     kernel.end(1);
     merge.end_fence();
-    merge.look(0);
+    merge.refresh(0);
     fence(merge);
 }
 
 #[test]
 fn a_full_ring_that_is_held_strictly_in_place_loses() {
-    let (kernel, mut merge) = held_up(Full::Hold);
+    let (kernel, mut merge) = held_up(Full::Discard);
     let dropped = overrun(&kernel, &mut merge, 1000, |merge| assert!(merge.next().is_none()));
     // 40 bytes each, of 4096.
     assert_eq!(dropped, 1000 - 102);
@@ -914,7 +914,7 @@ fn a_full_ring_that_is_copied_loses_nothing_and_keeps_the_order() {
     assert!(events.iter().all(check_bytes));
     assert!(events.iter().map(|event| event.key().unwrap()).eq(999..6000));
     assert!(events.iter().all(|event| event.class() == Class::Proven));
-    merge.look(0);
+    merge.refresh(0);
     let (stats, ring) = (merge.stats(), merge.ring_stats().next().unwrap());
     assert_eq!((stats.early, stats.late, stats.lost, ring.copied_now), (0, 0, 0, 0));
     assert_eq!(stats.copied, ring.copied);
@@ -925,7 +925,7 @@ fn a_full_ring_that_is_copied_loses_nothing_and_keeps_the_order() {
     for time in 9001..9300u64 {
         assert!(kernel.emit(0, time, &[time.to_ne_bytes(), (!time).to_ne_bytes()].concat()));
         if time % 8 == 0 {
-            merge.look(0);
+            merge.refresh(0);
         }
     }
     kernel.end(1);
@@ -948,7 +948,7 @@ fn holding_keeps_to_its_bound() {
     let dropped = overrun(&kernel, &mut merge, 3000, |merge| {
         largest = merge.stats().memory.max(largest);
         for event in merge.batch() {
-            if let What::Unproven(unproven) = event.what() {
+            if let Item::Unproven(unproven) = event.item() {
                 told.push(unproven);
             } else {
                 assert!(check_bytes(&event) && event.class() == Class::Assumed);
@@ -966,7 +966,7 @@ fn holding_keeps_to_its_bound() {
     merge.batch().filter(check_bytes).for_each(|event| seen.push(event.key().unwrap()));
     seen.sort_unstable();
     assert!(seen.into_iter().eq(999..4000));
-    merge.look(0);
+    merge.refresh(0);
     assert_eq!(merge.ring_stats().next().unwrap().copied_now, 0);
     assert_eq!(merge.stats().late, 1);
     // It is said again when order is lost again.
@@ -974,10 +974,10 @@ fn holding_keeps_to_its_bound() {
     for time in 9001..12_000u64 {
         assert!(kernel.emit(0, time, &[0; 16]));
         if time % 8 == 0 {
-            merge.look(0);
+            merge.refresh(0);
             merge.begin_fence();
-            told.extend(merge.batch().filter_map(|event| match event.what() {
-                What::Unproven(unproven) => Some(unproven),
+            told.extend(merge.batch().filter_map(|event| match event.item() {
+                Item::Unproven(unproven) => Some(unproven),
                 _ => None,
             }));
         }
@@ -988,7 +988,7 @@ fn holding_keeps_to_its_bound() {
 /// The same under a reader, whose fence takes its time.
 #[test]
 fn a_reader_copies_out_of_full_rings_while_its_fence_is_slow() {
-    for full in [Full::Release, Full::Copy { most: 1 << 20 }, Full::Hold] {
+    for full in [Full::Release, Full::Copy { most: 1 << 20 }, Full::Discard] {
         let kernel = small(&[0], 4096);
         let (open, gate) = std::sync::mpsc::channel::<()>();
         let gate = std::sync::Mutex::new(gate);
@@ -1012,9 +1012,9 @@ fn a_reader_copies_out_of_full_rings_while_its_fence_is_slow() {
             match reader.next_timeout(LONG) {
                 Ok(event) => {
                     let event = event.unwrap();
-                    match event.what() {
-                        What::Lost(loss) => lost += loss.count,
-                        What::Unproven(_) => {}
+                    match event.item() {
+                        Item::Lost(loss) => lost += loss.count,
+                        Item::Unproven(_) => {}
                         _ => {
                             check_bytes(&event.event());
                             seen.push((event.key().unwrap(), event.class()));
@@ -1026,7 +1026,7 @@ fn a_reader_copies_out_of_full_rings_while_its_fence_is_slow() {
             }
         }
         assert_eq!((lost, seen.len() as u64), (dropped, 600 - dropped), "{full:?}");
-        assert_eq!(dropped > 0, full == Full::Hold, "{full:?}");
+        assert_eq!(dropped > 0, full == Full::Discard, "{full:?}");
         assert_eq!(seen.iter().any(|(_, class)| *class == Class::Assumed), full == Full::Release);
         assert!(seen.is_sorted_by_key(|(time, _)| *time) && reader.ledger().unwrap().is_balanced());
         assert_eq!(reader.stats().early > 0, full == Full::Release);
@@ -1043,7 +1043,7 @@ fn a_gap_before_an_early_record_is_assumed() {
     kernel.emit(0, 1, &number(1));
     kernel.begin(0, 2);
     (3..30).for_each(|time| assert!(kernel.emit(0, time, &number(time))));
-    merge.look(0);
+    merge.refresh(0);
     let expected = ["unproven on 0 assumed", "1 assumed", "gap 2-2 (1) on 0 in 1..3 assumed", "3 assumed"];
     assert_eq!(all(&mut merge)[..4], expected);
     kernel.write(0, &number(2));
@@ -1059,7 +1059,7 @@ fn what_has_no_key_is_not_early() {
     let kernel = sim::Kernel::new(&[0]);
     let mut merge = merge(&kernel, Order::new().key(Key::with(|_| None)));
     (0..5).for_each(|time| assert!(kernel.emit(0, time, b"")));
-    merge.look(0);
+    merge.refresh(0);
     assert_eq!(all(&mut merge), ["- assumed"; 5]);
     assert_eq!((merge.stats().records, merge.stats().early), (5, 0));
 }
@@ -1073,18 +1073,18 @@ fn a_dense_number_that_comes_after_its_gap_is_late_and_no_longer_missing() {
     let number = |number: u64| number.to_ne_bytes();
     kernel.begin(0, 1);
     (2..30).for_each(|time| assert!(kernel.emit(0, time, &number(time))));
-    merge.look(0);
+    merge.refresh(0);
     let expected = ["unproven on 0 assumed", "gap 1-1 (1) on all in -..2 assumed", "2 assumed"];
     assert_eq!(all(&mut merge)[..3], expected);
     kernel.write(0, &number(1));
     kernel.end(0);
-    merge.look(0);
+    merge.refresh(0);
     assert!(all(&mut merge).contains(&"1 late".to_owned()));
     assert_eq!(merge.stats().late, 1);
     // Nothing is in doubt once a fence has proven it.
     fence(&mut merge);
     kernel.emit(0, 30, &number(30));
-    merge.look(0);
+    merge.refresh(0);
     assert_eq!(all(&mut merge).last().unwrap(), "30");
 }
 
@@ -1101,7 +1101,7 @@ fn progress_says_who_holds_the_merge() {
     kernel.emit(7, 150, &[0; 8]);
     kernel.emit(2, 130, &[0; 100]);
     kernel.emit(7, 160, &[0; 8]);
-    merge.look(0);
+    merge.refresh(0);
     let progress = merge.progress();
     assert_eq!((progress.seen, progress.frontier, progress.lag, progress.held), (Some(160), Some(100), 60, 3));
     assert_eq!(progress.held_bytes, 2 * EIGHT + 16 + 104);
@@ -1115,7 +1115,7 @@ fn progress_says_who_holds_the_merge() {
 #[test]
 fn the_ledger_is_one_line_and_outlives_the_reader() {
     let kernel = small(&[0, 4], 256);
-    let order = Order::new().hold(kernel.hold()).numbers(Sequence::u64(0)).when_full(Full::Hold);
+    let order = Order::new().hold(kernel.hold()).numbers(Sequence::u64(0)).when_full(Full::Discard);
     let mut reader = Reader::new(kernel.rings(), order).unwrap();
     (0..FIT).for_each(|time| assert!(kernel.emit(4, time, &time.to_ne_bytes())));
     (0..FIT).for_each(|time| assert_eq!(next(&mut reader), time.to_string()));
@@ -1152,9 +1152,9 @@ fn dense_numbers_that_break_their_sequence_are_told_apart() {
     let mut told = Vec::new();
     for (cpu, number) in [0, 7].into_iter().cycle().zip(written) {
         assert!(kernel.emit(cpu, 0, &number.to_ne_bytes()));
-        merge.look(0);
+        merge.refresh(0);
         for event in merge.batch() {
-            if let What::Irregular(irregular) = event.what() {
+            if let Item::Irregular(irregular) = event.item() {
                 assert_eq!((irregular.cpu, irregular.found), (cpu, number.into()));
                 told.push((irregular.how, irregular.found, irregular.expected));
             } else {
@@ -1181,7 +1181,7 @@ fn a_loss_that_nothing_follows_explains_what_is_missing() {
     assert!(!kernel.write(0, &0u64.to_ne_bytes()));
     kernel.end(0);
     kernel.pause(0, false);
-    merge.look(0);
+    merge.refresh(0);
     assert!(merge.read_losses());
     assert_eq!(merge.batch().count(), 3, "a gap, a record, a loss");
     let ledger = merge.ledger();
@@ -1242,11 +1242,11 @@ fn a_number_that_filled_a_hole_is_a_duplicate_when_it_comes_again() {
         let mut told = Vec::new();
         if between {
             // Both gaps are declared before the second comes.
-            merge.look(0);
+            merge.refresh(0);
             told = all(&mut merge);
         }
         write_numbered(&kernel, 0, (5, 50));
-        merge.look(0);
+        merge.refresh(0);
         told.extend(all(&mut merge));
         let expected = [
             "10 assumed",
@@ -1272,14 +1272,14 @@ fn what_follows_a_dense_number_that_was_pressed_out_as_the_first_is_assumed() {
     // 4 is drawn and in flight.
     kernel.begin(1, 1);
     (5..30u64).for_each(|number| assert!(kernel.emit(0, 1, &number.to_ne_bytes())));
-    merge.look(0);
+    merge.refresh(0);
     let early = all(&mut merge);
     assert_eq!(early[..3], ["unproven on 0 assumed", "5 assumed", "6 assumed"]);
     // The rest needs no room, but 4 may yet come.
     assert!(early.len() > 20 && early.iter().all(|told| told.ends_with(" assumed")), "{early:?}");
     kernel.write(1, &4u64.to_ne_bytes());
     kernel.end(1);
-    merge.look(0);
+    merge.refresh(0);
     assert_eq!(all(&mut merge), ["4 late"], "it breaks nothing: nobody knew where counting begins");
     // Behind a fence nothing is in doubt.
     kernel.emit(0, 1, &30u64.to_ne_bytes());
@@ -1289,7 +1289,7 @@ fn what_follows_a_dense_number_that_was_pressed_out_as_the_first_is_assumed() {
     // If it happens again it is told again.
     kernel.begin(1, 1);
     (32..60u64).for_each(|number| assert!(kernel.emit(0, 1, &number.to_ne_bytes())));
-    merge.look(0);
+    merge.refresh(0);
     let expected = ["unproven on 0 assumed", "gap 31-31 (1) on all in 30..32 assumed", "32 assumed"];
     assert_eq!(all(&mut merge)[..3], expected);
 }
@@ -1302,7 +1302,7 @@ fn a_dense_sequence_that_names_its_first_number_misses_what_is_before_the_first_
     let key = Key::Sequence(Sequence::u16(0).starting_at(65_534));
     let mut merge = merge(&kernel, Order::new().key(key).hold(hold));
     kernel.emit(1, 1, &bytes(1, 16));
-    merge.look(0);
+    merge.refresh(0);
     assert!(merge.next().is_none());
     assert_eq!(merge.progress().missing, Some(65_534));
     fence(&mut merge);
@@ -1314,7 +1314,7 @@ fn a_dense_sequence_that_names_its_first_number_misses_what_is_before_the_first_
     let key = Key::Sequence(Sequence::u16(0).starting_at(65_534));
     let mut merge = self::merge(&kernel, Order::new().key(key).hold(hold));
     kernel.emit(0, 1, &bytes(65_534, 16));
-    merge.look(0);
+    merge.refresh(0);
     assert_eq!(all(&mut merge), ["65534"]);
 }
 
@@ -1326,12 +1326,12 @@ fn a_gap_before_a_late_record_is_not_late() {
     let mut merge = merge(&kernel, order);
     write_numbered(&kernel, 0, (1, 10));
     write_numbered(&kernel, 1, (1, 100));
-    merge.look(0);
+    merge.refresh(0);
     assert_eq!(all(&mut merge).len(), 2);
     write_numbered(&kernel, 0, (4, 60));
     // It has a number and no key.
     assert!(kernel.emit(0, 1, &5u64.to_ne_bytes()));
-    merge.look(0);
+    merge.refresh(0);
     let events: Vec<_> = merge.batch().map(|event| (told(&event), event.late_by())).collect();
     let gap = "gap 2-3 (2) on 0 in 10..60 assumed".to_owned();
     assert_eq!(events, [(gap, 0), ("60 late".into(), 40), ("- late".into(), 40)]);
@@ -1377,10 +1377,10 @@ fn a_dense_sequence_is_reset_to_one() {
         let hold = Hold::Dense { first: Some(100), fence: kernel.fence() };
         let mut merge = merge(&kernel, Order::new().key(Key::Sequence(Sequence::u32(0))).hold(hold));
         (100..300).for_each(|number| assert!(kernel.emit(0, 1, &bytes(number, 32))));
-        merge.look(0);
+        merge.refresh(0);
         assert_eq!(all(&mut merge).len(), 200);
         kernel.emit(0, 1, &bytes(number, 32));
-        merge.look(0);
+        merge.refresh(0);
         assert_eq!(all(&mut merge), [format!("{how} {number} for 300 on 0 late"), format!("{number} late")]);
     }
 }
@@ -1394,11 +1394,11 @@ fn a_leap_is_told_with_the_largest_key_before_it() {
         for (cpu, key) in [0, 1].into_iter().cycle().zip(written) {
             assert!(kernel.emit(cpu, 1, &key.to_ne_bytes()));
             // CPU by CPU: what is largest is so by the order in which rings are indexed.
-            merge.look(0);
+            merge.refresh(0);
         }
         fence(&mut merge);
-        let leaps = merge.batch().filter_map(|event| match event.what() {
-            What::Damage(damage) => Some(damage.fault),
+        let leaps = merge.batch().filter_map(|event| match event.item() {
+            Item::Damage(damage) => Some(damage.fault),
             _ => None,
         });
         leaps.collect::<Vec<_>>()
@@ -1423,8 +1423,8 @@ fn what_a_lag_would_still_hold_is_early() {
     let mut merge = merge(&kernel, order);
     (1..31).for_each(|time| assert!(kernel.emit(0, time, &[0; 8])));
     // Ten are old enough.
-    merge.look(110);
-    merge.look(110);
+    merge.refresh(110);
+    merge.refresh(110);
     let told = all(&mut merge);
     assert_eq!(told[..10], (1..11).map(|time| format!("{time} assumed")).collect::<Vec<_>>());
     assert_eq!(told[10], "unproven on 0 assumed");
@@ -1443,7 +1443,7 @@ fn the_frontier_is_a_key_as_it_was_written() {
     let mut merge = merge(&kernel, Order::new());
     assert_eq!(merge.frontier(), None);
     kernel.emit(0, 70, b"");
-    merge.look(0);
+    merge.refresh(0);
     assert_eq!(merge.frontier(), None, "nothing is proven");
     fence(&mut merge);
     assert_eq!(merge.frontier(), Some(70));
@@ -1452,6 +1452,6 @@ fn the_frontier_is_a_key_as_it_was_written() {
     let key = Key::Sequence(Sequence::u8(0));
     let mut merge = self::merge(&kernel, Order::new().key(key).hold(Hold::None));
     [254u8, 255, 0, 1].into_iter().for_each(|number| assert!(kernel.emit(0, 1, &[number])));
-    merge.look(0);
+    merge.refresh(0);
     assert_eq!((merge.frontier(), merge.progress().seen), (Some(1), Some(1)));
 }

@@ -1,6 +1,6 @@
 //! The bound on memory: what holding takes, counted by the allocator, whatever is written.
 
-use perfweave::{Class, Fence, Full, Hold, Key, Layout, Merge, Order, Sequence, What, sim};
+use perfweave::{Class, Fence, Full, Hold, Item, Key, Layout, Merge, Order, Sequence, sim};
 use std::alloc::{GlobalAlloc, System};
 use std::cell::Cell;
 
@@ -93,7 +93,7 @@ fn hold_up(order: Order, ring: usize, count: Count, bound: usize) -> (u64, u64, 
         }
         if n % 40 == 39 {
             let (peak, ()) = most(|| {
-                merge.look(0);
+                merge.refresh(0);
                 merge.begin_fence();
                 let (mut all, mut unproven) = (0, 0);
                 while let Some(event) = merge.next() {
@@ -114,7 +114,7 @@ fn hold_up(order: Order, ring: usize, count: Count, bound: usize) -> (u64, u64, 
     kernel.end(2);
     for _ in 0..1000 {
         merge.end_fence();
-        merge.look(0);
+        merge.refresh(0);
         yielded += merge.batch().filter(|event| event.record().is_some()).count() as u64;
         if !merge.begin_fence() && !merge.is_behind() && merge.held() == 0 {
             break;
@@ -122,7 +122,7 @@ fn hold_up(order: Order, ring: usize, count: Count, bound: usize) -> (u64, u64, 
     }
     // What the burst took is given back soon.
     for _ in 0..64 {
-        merge.look(0);
+        merge.refresh(0);
     }
     assert!(now() - before <= fixed + 4096, "{} bytes are kept", now() - before - fixed);
     assert!(merge.held() == 0 && merge.stats().memory < 512, "{:?}", merge.stats());
@@ -173,18 +173,18 @@ fn late_numbers_inside_a_gap_take_no_memory() {
     let (far, mut gaps) = (1u64 << 30, 0);
     kernel.emit(0, 1, &0u64.to_ne_bytes());
     kernel.emit(0, 1, &far.to_ne_bytes());
-    merge.look(0);
+    merge.refresh(0);
     let mut seen = merge.batch().filter(|event| event.record().is_some()).count();
     assert_eq!((seen, merge.stats().missing), (2, far - 1), "declared");
     for n in 1..200_000u64 {
         // Every second number of the gap.
         kernel.emit(0, 1 + n, &(2 * n).to_ne_bytes());
         if n % 100 == 0 {
-            merge.look(0);
+            merge.refresh(0);
             for event in merge.batch() {
-                match event.what() {
-                    What::Gap(_) => gaps += 1,
-                    What::Record(_) => seen += 1,
+                match event.item() {
+                    Item::Gap(_) => gaps += 1,
+                    Item::Record(_) => seen += 1,
                     _ => {}
                 }
             }
@@ -205,7 +205,7 @@ fn a_ledger_counts_what_there_was_no_memory_to_look_at() {
     for time in 1..=5_000 {
         assert!(kernel.emit((time % 2) as u32, time, b"record"));
     }
-    merge.look(0);
+    merge.refresh(0);
     let total = merge.ledger().total();
     assert!(merge.held() < 5_000, "{} were looked at", merge.held());
     assert_eq!((total.yielded, total.held, total.lost, total.written()), (0, 5_000, 0, 5_000));
@@ -226,7 +226,7 @@ fn no_bound_is_passed_by_what_lists_of_blocks_take() {
         for time in 1..=40_000 {
             kernel.emit((time % 2) as u32, time, b"");
             if time % 8_000 == 0 {
-                merge.look(0);
+                merge.refresh(0);
             }
         }
         let most = merge.stats().most_memory;

@@ -1,6 +1,6 @@
 //! Single cases of the merge, each on simulated rings.
 
-use perfweave::{Class, Event, Fault, Full, Hold, Key, Kind, Layout, Merge, Order, What, sim};
+use perfweave::{Class, Event, Fault, Full, Hold, Item, Key, Kind, Layout, Merge, Order, sim};
 use std::time::Duration;
 
 const TIME_RAW: u64 = 4 | 1024;
@@ -11,22 +11,22 @@ fn merge(kernel: &sim::Kernel, hold: Hold) -> Merge {
 
 /// A fence, with nobody inside a section.
 fn fence(merge: &mut Merge) {
-    merge.look(0);
+    merge.refresh(0);
     assert!(merge.begin_fence());
     merge.end_fence();
-    merge.look(0);
+    merge.refresh(0);
 }
 
 fn text(event: &Event<'_>) -> String {
-    match event.what() {
-        What::Record(record) => match record.payload() {
+    match event.item() {
+        Item::Record(record) => match record.payload() {
             Some(payload) => payload.iter().map(char::from).take_while(char::is_ascii_alphanumeric).collect(),
             None => format!("{:?}", record.kind()),
         },
-        What::Lost(lost) => format!("lost {}", lost.count),
-        What::Gap(gap) => format!("gap {}-{}", gap.first, gap.last),
-        What::Damage(damage) => format!("damage {}", damage.bytes.len()),
-        What::Unproven(unproven) => format!("unproven {}", unproven.cpu),
+        Item::Lost(lost) => format!("lost {}", lost.count),
+        Item::Gap(gap) => format!("gap {}-{}", gap.first, gap.last),
+        Item::Damage(damage) => format!("damage {}", damage.bytes.len()),
+        Item::Unproven(unproven) => format!("unproven {}", unproven.cpu),
         other => panic!("{other:?}"),
     }
 }
@@ -43,7 +43,7 @@ fn equal_keys_come_out_by_cpu_then_by_position() {
         kernel.emit(cpu, 5, format!("{cpu}a").as_bytes());
         kernel.emit(cpu, 5, format!("{cpu}b").as_bytes());
     }
-    merge.look(0);
+    merge.refresh(0);
     assert_eq!(all(&mut merge), ["0a", "0b", "2a", "2b", "7a", "7b", "300a", "300b"]);
     assert!(merge.rings().cpus().eq([0, 2, 7, 300]));
 }
@@ -117,7 +117,7 @@ fn a_record_without_a_key_stays_behind_the_one_before_it() {
     kernel.emit(0, 1, b"10 ");
     kernel.emit(0, 1, b"w  ");
     kernel.emit(1, 1, b"25 ");
-    merge.look(0);
+    merge.refresh(0);
     // What has no key and nothing before it has nothing to wait for.
     let first = merge.next().unwrap();
     assert_eq!((text(&first.event()).as_str(), first.key(), first.class()), ("x", None, Class::Assumed));
@@ -133,7 +133,7 @@ fn a_record_without_a_key_stays_behind_the_one_before_it() {
     // It comes after its predecessor has long been yielded, and holds nobody up.
     kernel.emit(0, 1, b"v  ");
     kernel.emit(1, 1, b"30 ");
-    merge.look(0);
+    merge.refresh(0);
     assert_eq!(all(&mut merge), ["v"]);
 }
 
@@ -152,7 +152,7 @@ fn a_loss_is_the_first_or_the_only_thing_in_a_ring() {
     fence(&mut merge);
     let events: Vec<_> = merge.batch().collect();
     assert_eq!(events.iter().map(text).collect::<Vec<_>>(), ["before", "lost 2", "behind"]);
-    let What::Lost(lost) = events[1].what() else { panic!() };
+    let Item::Lost(lost) = events[1].item() else { panic!() };
     assert_eq!((lost.cpu, lost.after, lost.until), (0, None, Some(4)));
     assert_eq!(events[1].key(), Some(4));
 
@@ -163,7 +163,7 @@ fn a_loss_is_the_first_or_the_only_thing_in_a_ring() {
     kernel.emit(0, 6, b"behind");
     fence(&mut merge);
     let events: Vec<_> = merge.batch().collect();
-    let What::Lost(lost) = events[0].what() else { panic!("{events:?}") };
+    let Item::Lost(lost) = events[0].item() else { panic!("{events:?}") };
     assert_eq!((lost.count, lost.after, lost.until), (1, Some(4), Some(6)));
     assert_eq!(merge.stats().lost, 3);
 }
@@ -189,7 +189,7 @@ fn a_loss_without_its_record_is_yielded_all_the_same() {
     fence(&mut merge);
     let events: Vec<_> = merge.batch().collect();
     assert_eq!(events.iter().map(text).collect::<Vec<_>>(), ["before", "lost 9", "lost 9"]);
-    let What::Lost(lost) = events[2].what() else { panic!() };
+    let Item::Lost(lost) = events[2].item() else { panic!() };
     assert_eq!((lost.id, lost.after, lost.until), (55, Some(7), None));
 }
 
@@ -226,7 +226,7 @@ fn bad_sizes_are_damage_and_the_ring_is_taken_up_again() {
         fence(&mut merge);
         let events: Vec<_> = merge.batch().collect();
         assert_eq!(events.iter().map(text).collect::<Vec<_>>(), ["good", "damage 48", "elsewhere"], "{size}");
-        let What::Damage(damage) = events[1].what() else { panic!() };
+        let Item::Damage(damage) = events[1].item() else { panic!() };
         assert_eq!((damage.cpu, damage.fault), (0, Fault::Size { size, room: 48 }));
         assert_eq!(events[1].key(), None);
         kernel.emit(0, 20, b"again");
@@ -251,7 +251,7 @@ fn a_bad_raw_size_is_damage_of_one_record() {
     fence(&mut merge);
     let events: Vec<_> = merge.batch().collect();
     assert_eq!(events.iter().map(text).collect::<Vec<_>>(), ["good", "damage 24", "behind"]);
-    let What::Damage(damage) = events[1].what() else { panic!() };
+    let Item::Damage(damage) = events[1].item() else { panic!() };
     assert_eq!(damage.fault, Fault::Raw { raw_size: 1000, room: 4 });
     assert_eq!(damage.bytes.u64(8), Some(11), "the bytes are there to be looked at");
 }
@@ -264,15 +264,15 @@ fn a_bad_head_is_damage_once_everything_before_it_is_out() {
         kernel.emit(0, 10, b"good");
         kernel.emit(0, 30, b"held");
         kernel.emit(1, 20, b"elsewhere");
-        merge.look(0);
+        merge.refresh(0);
         kernel.force_head(0, wild);
         fence(&mut merge);
         let events: Vec<_> = merge.batch().collect();
         assert_eq!(events.iter().map(text).collect::<Vec<_>>(), ["good", "elsewhere", "held", "damage 0"], "{wild}");
-        let What::Damage(damage) = events[3].what() else { panic!() };
+        let Item::Damage(damage) = events[3].item() else { panic!() };
         assert!(matches!(damage.fault, Fault::Head { from: 48, size: 4096, .. }), "{:?}", damage.fault);
         // The ring is taken up where the kernel now says it is.
-        merge.look(0);
+        merge.refresh(0);
         assert_eq!(kernel.tail(0), wild);
         kernel.emit(0, 40, b"again");
         fence(&mut merge);
@@ -289,18 +289,18 @@ fn oversize_output_is_damage() {
         kernel.emit(0, 10, b"good");
         kernel.emit(0, 20, &vec![0xff; size]);
         kernel.emit(1, 25, b"elsewhere");
-        merge.look(0);
+        merge.refresh(0);
         while merge.begin_fence() {
             merge.end_fence();
-            merge.look(0);
+            merge.refresh(0);
         }
         assert!(all(&mut merge).contains(&"elsewhere".to_owned()));
-        merge.look(0);
+        merge.refresh(0);
         kernel.emit(0, 30, b"again");
-        merge.look(0);
+        merge.refresh(0);
         if merge.begin_fence() {
             merge.end_fence();
-            merge.look(0);
+            merge.refresh(0);
         }
         assert_eq!(all(&mut merge), ["again"], "{size} bytes in {pages} pages");
     }
@@ -312,7 +312,7 @@ fn forgetting_an_event_consumes_nothing() {
     let mut merge = merge(&kernel, Hold::None);
     kernel.emit(0, 1, b"a");
     kernel.emit(0, 2, b"b");
-    merge.look(0);
+    merge.refresh(0);
     for _ in 0..3 {
         std::mem::forget(merge.next());
         assert_eq!(merge.held(), 2);
@@ -328,7 +328,7 @@ fn a_batch_gives_its_bytes_back_when_its_borrow_ends() {
     let kernel = sim::Kernel::with(&[0], 4096, Layout::new(TIME_RAW, true, 0));
     let mut merge = merge(&kernel, Hold::None);
     while kernel.emit(0, 1, b"full") {}
-    merge.look(0);
+    merge.refresh(0);
     let events: Vec<_> = merge.batch().collect();
     assert_eq!(kernel.tail(0), 0, "nothing while it is looked at");
     assert!(!kernel.emit(0, 1, b"full"));
@@ -343,7 +343,7 @@ fn tails_are_published_in_groups() {
     let kernel = sim::Kernel::with(&[0], 4096, Layout::new(TIME_RAW, true, 0));
     let mut merge = merge(&kernel, Hold::None);
     while kernel.emit(0, 1, b"full") {}
-    merge.look(0);
+    merge.refresh(0);
     let mut tails = std::collections::BTreeSet::new();
     while merge.next().is_some() {
         tails.insert(kernel.tail(0));
@@ -361,20 +361,20 @@ fn a_dense_sequence_learns_its_first_number_by_a_fence() {
     let emit = |cpu, number: u64| assert!(kernel.emit(cpu, 1, &number.to_ne_bytes()));
     emit(0, 41);
     emit(1, 40);
-    merge.look(0);
+    merge.refresh(0);
     assert!(merge.next().is_none(), "39 may be on its way");
     fence(&mut merge);
     let numbers = |merge: &mut Merge| merge.batch().map(|event| event.key().unwrap_or(0)).collect::<Vec<_>>();
     assert_eq!(numbers(&mut merge), [40, 41]);
     emit(1, 42);
-    merge.look(0);
+    merge.refresh(0);
     assert_eq!(numbers(&mut merge), [42], "without a fence");
 
     // One that is there twice, and one that comes much too late.
     emit(0, 42);
     emit(0, 7);
     emit(1, 43);
-    merge.look(0);
+    merge.refresh(0);
     let events: Vec<_> = merge.batch().map(|event| (event.key(), event.class(), event.late_by())).collect();
     assert_eq!(
         events,
@@ -394,20 +394,20 @@ fn a_gap_is_declared_by_a_fence_and_only_then() {
     emit(0, 0);
     kernel.begin(1, 1);
     emit(0, 3);
-    merge.look(0);
+    merge.refresh(0);
     assert_eq!(merge.batch().count(), 1);
     assert!(merge.begin_fence());
     let grace = kernel.grace();
     assert!(!grace.is_over());
-    merge.look(0);
+    merge.refresh(0);
     assert!(merge.next().is_none());
     kernel.write(1, &2u64.to_ne_bytes());
     kernel.end(1);
     assert!(grace.is_over());
     merge.end_fence();
-    merge.look(0);
+    merge.refresh(0);
     let events: Vec<_> = merge.batch().collect();
-    let What::Gap(gap) = events[0].what() else { panic!("{events:?}") };
+    let Item::Gap(gap) = events[0].item() else { panic!("{events:?}") };
     assert_eq!((gap.first, gap.last, gap.count, events[0].cpu()), (1, 1, 1, None));
     assert_eq!(events[1..].iter().map(|event| event.key()).collect::<Vec<_>>(), [Some(2), Some(3)]);
     assert_eq!(merge.stats().missing, 1);
@@ -420,13 +420,13 @@ fn a_record_seen_during_a_fence_waits_for_the_next() {
     let kernel = sim::Kernel::new(&[0, 1]);
     let mut merge = merge(&kernel, Hold::FENCE);
     kernel.emit(0, 10, b"first");
-    merge.look(0);
+    merge.refresh(0);
     assert!(merge.begin_fence());
     // Its writer draws its key inside the grace period, and is not done when the period is over.
     kernel.begin(1, 15);
     kernel.emit(0, 20, b"third");
     merge.end_fence();
-    merge.look(0);
+    merge.refresh(0);
     assert_eq!(all(&mut merge), ["first"]);
     assert!(merge.begin_fence());
     let grace = kernel.grace();
@@ -434,7 +434,7 @@ fn a_record_seen_during_a_fence_waits_for_the_next() {
     kernel.end(1);
     assert!(grace.is_over());
     merge.end_fence();
-    merge.look(0);
+    merge.refresh(0);
     assert_eq!(all(&mut merge), ["second", "third"]);
     assert_eq!(merge.stats().late, 0);
 }
@@ -445,7 +445,7 @@ fn owned_events_say_what_lent_ones_said() {
     let mut merge = merge(&kernel, Hold::None);
     kernel.emit(0, 1, b"record");
     while kernel.emit(0, 2, &[7; 100]) {}
-    merge.look(0);
+    merge.refresh(0);
     let first = merge.next().unwrap().to_owned();
     let event = first.as_event();
     assert_eq!(
@@ -454,12 +454,12 @@ fn owned_events_say_what_lent_ones_said() {
     );
     assert_eq!(event.record().and_then(|record| record.time()), Some(1));
     while merge.next().is_some() {}
-    merge.look(0);
+    merge.refresh(0);
     kernel.emit(0, 3, b"behind");
     let bad = kernel.head(0);
     kernel.emit(0, 4, b"bad");
     kernel.scribble(0, bad + 6, &3u16.to_ne_bytes());
-    merge.look(0);
+    merge.refresh(0);
     let owned: Vec<_> = merge.batch().map(|event| event.to_owned()).collect();
     let again: Vec<_> = owned.iter().map(|event| text(&event.as_event())).collect();
     assert_eq!(again, ["lost 1", "behind", "damage 24"]);
@@ -501,11 +501,11 @@ fn a_key_function_that_panics_leaves_everything_in_place() {
             let order = Order::new().key(fragile(&bomb)).hold(hold.clone());
             let mut merge = Merge::new(kernel.rings(), order).unwrap();
             times(1000, 1200).for_each(|time| assert!(kernel.emit(0, time, b"admitted")));
-            merge.look(0);
+            merge.refresh(0);
             if merge.begin_fence() {
                 merge.end_fence();
             }
-            merge.look(0);
+            merge.refresh(0);
             times(3000, 3070).for_each(|time| assert!(kernel.emit(0, time, b"in order")));
             times(2000, 2000 + back).for_each(|time| assert!(kernel.emit(0, time, b"far back")));
             kernel.pause(0, true);
@@ -515,7 +515,7 @@ fn a_key_function_that_panics_leaves_everything_in_place() {
             kernel.emit(1, 1500, b"elsewhere");
             kernel.emit(2, 5000, b"last");
             bomb.store(bomb_at, Ordering::Relaxed);
-            let _ = catch_unwind(AssertUnwindSafe(|| merge.look(0)));
+            let _ = catch_unwind(AssertUnwindSafe(|| merge.refresh(0)));
             let mut keys: Vec<u64> = Vec::new();
             let mut take = |merge: &mut Merge| {
                 for event in merge.batch().filter(|event| event.record().is_some()) {
@@ -526,10 +526,10 @@ fn a_key_function_that_panics_leaves_everything_in_place() {
             take(&mut merge);
             bomb.store(0, Ordering::Relaxed);
             for _ in 0..3 {
-                merge.look(0);
+                merge.refresh(0);
                 if merge.begin_fence() {
                     merge.end_fence();
-                    merge.look(0);
+                    merge.refresh(0);
                 }
                 take(&mut merge);
             }
@@ -551,13 +551,13 @@ fn a_record_without_a_key_shares_the_class_of_the_one_before_it() {
     let key = Key::with(|record| record.time().filter(|time| *time > 0));
     let mut merge = Merge::new(kernel.rings(), Order::new().key(key).hold(Hold::None)).unwrap();
     kernel.emit(1, 100, b"early");
-    merge.look(0);
+    merge.refresh(0);
     assert_eq!(merge.batch().count(), 1);
     kernel.emit(0, 50, b"late");
     kernel.emit(0, 0, b"with it");
     kernel.emit(0, 101, b"in time");
     kernel.emit(0, 0, b"with that");
-    merge.look(0);
+    merge.refresh(0);
     let events: Vec<_> = merge.batch().map(|event| (event.key(), event.class(), event.late_by())).collect();
     let expected = [
         (Some(50), Class::Late, 50),
@@ -578,7 +578,7 @@ fn any_call_behind_a_batch_gives_its_bytes_back() {
         kernel.emit(0, time, b"some");
         kernel.emit(1, time, b"some");
     }
-    merge.look(0);
+    merge.refresh(0);
     assert_eq!(merge.batch().take(150).count(), 150);
     assert_eq!((kernel.tail(0), kernel.tail(1)), (0, 0));
     drop(merge.next());
@@ -602,11 +602,11 @@ fn what_an_interrupt_wrote_is_invisible_until_the_outermost_writer_is_done() {
     kernel.emit(0, 4, b"d");
     kernel.end(0);
     assert_eq!(kernel.head(0), 24);
-    merge.look(0);
+    merge.refresh(0);
     assert_eq!(all(&mut merge), ["b"]);
     kernel.end(0);
     assert_eq!(kernel.head(0), 4 * 24);
-    merge.look(0);
+    merge.refresh(0);
     assert_eq!(all(&mut merge), ["a", "c", "d"]);
     assert!(kernel.grace().is_over());
 
@@ -633,7 +633,7 @@ fn what_follows_a_dense_gap_that_was_pressed_out_is_assumed() {
         number += 1;
         assert!(kernel.emit(0, 1, &number.to_ne_bytes()));
     }
-    merge.look(0);
+    merge.refresh(0);
     assert_eq!(text(&merge.next().unwrap().event()), "unproven 0");
     let early: Vec<_> = merge.batch().map(|event| (text(&event).starts_with("gap"), event.class())).collect();
     assert_eq!((early[0], early[1]), ((true, Class::Assumed), (false, Class::Assumed)));
@@ -641,7 +641,7 @@ fn what_follows_a_dense_gap_that_was_pressed_out_is_assumed() {
     assert_eq!((merge.stats().early, merge.stats().missing), (early.len() as u64 - 1, 1));
     kernel.write(1, &0u64.to_ne_bytes());
     kernel.end(1);
-    merge.look(0);
+    merge.refresh(0);
     let late: Vec<_> = merge.batch().take(2).map(|event| (event.key(), event.class())).collect();
     assert_eq!(late, [(None, Class::Late), (Some(0), Class::Late)], "it is said that it was found, and there it is");
     assert_eq!((merge.stats().missing, merge.stats().late), (0, 1), "found after all");
@@ -649,7 +649,7 @@ fn what_follows_a_dense_gap_that_was_pressed_out_is_assumed() {
     fence(&mut merge);
     number += 1;
     assert!(kernel.emit(0, 1, &number.to_ne_bytes()));
-    merge.look(0);
+    merge.refresh(0);
     assert_eq!(merge.batch().map(|event| event.class()).last(), Some(Class::Proven));
 }
 
@@ -661,10 +661,10 @@ fn what_is_held_knows_how_long_it_waits() {
     assert_eq!(merge.wait(0), None, "nothing is held");
     kernel.emit(0, 1000, b"second");
     kernel.emit(1, 900, b"first");
-    merge.look(950);
+    merge.refresh(950);
     assert_eq!(merge.wait(950), Some(Duration::from_nanos(50)));
     assert_eq!([1000, 5000].map(|now| merge.wait(now)), [Some(Duration::ZERO); 2]);
-    merge.look(1050);
+    merge.refresh(1050);
     assert_eq!(all(&mut merge), ["first"]);
     assert_eq!(merge.wait(1050), Some(Duration::from_nanos(50)));
 
@@ -673,7 +673,7 @@ fn what_is_held_knows_how_long_it_waits() {
         let kernel = sim::Kernel::new(&[0]);
         let mut merge = self::merge(&kernel, hold);
         kernel.emit(0, 10, b"held");
-        merge.look(0);
+        merge.refresh(0);
         assert!(merge.next().is_none());
         assert_eq!(merge.wait(0), wait);
     }
@@ -685,16 +685,16 @@ fn a_fence_that_failed_is_asked_for_again() {
     let kernel = sim::Kernel::new(&[0]);
     let mut merge = merge(&kernel, Hold::FENCE);
     kernel.emit(0, 10, b"held");
-    merge.look(0);
+    merge.refresh(0);
     assert!(merge.begin_fence() && !merge.begin_fence());
     merge.fail_fence();
-    merge.look(0);
+    merge.refresh(0);
     assert!(merge.next().is_none());
     assert!(merge.begin_fence());
     merge.end_fence();
     // It ended once.
     merge.end_fence();
-    merge.look(0);
+    merge.refresh(0);
     assert_eq!((all(&mut merge), merge.stats().fences), (vec!["held".to_owned()], 1));
 }
 
@@ -706,7 +706,7 @@ fn what_was_out_of_order_is_counted() {
     let mut merge = Merge::new(kernel.rings(), order).unwrap();
     let mut take = |keys: &[u64]| {
         keys.iter().for_each(|key| assert!(kernel.emit(0, 1, &key.to_ne_bytes())));
-        merge.look(0);
+        merge.refresh(0);
         assert_eq!(merge.batch().count(), keys.len());
         (merge.stats().repaired, merge.stats().late)
     };
@@ -726,17 +726,17 @@ fn a_dense_sequence_asks_for_a_fence_only_for_numbers_that_are_missing() {
     assert!(!merge.begin_fence());
     emit(0);
     emit(1);
-    merge.look(0);
+    merge.refresh(0);
     assert!(!merge.begin_fence(), "the next one is there");
     assert_eq!(merge.batch().count(), 2);
     assert!(!merge.begin_fence(), "nothing is held");
     emit(3);
-    merge.look(0);
+    merge.refresh(0);
     assert!(merge.begin_fence(), "2 is missing");
     merge.end_fence();
-    merge.look(0);
+    merge.refresh(0);
     assert_eq!(merge.batch().count(), 2);
     emit(4);
-    merge.look(0);
+    merge.refresh(0);
     assert!(!merge.begin_fence());
 }

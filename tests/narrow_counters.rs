@@ -1,6 +1,6 @@
 //! Counters that are too narrow for what is unread or lost: what cannot be told apart is noticed, and never called proven.
 
-use perfweave::{Break, Class, Fence, Full, Hold, Key, Layout, Merge, Order, Sequence, What, sim};
+use perfweave::{Break, Class, Fence, Full, Hold, Item, Key, Layout, Merge, Order, Sequence, sim};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Widths in bits. Wider counters take longer to go round.
@@ -30,7 +30,7 @@ struct Outcome {
 /// Writes numbers on several CPUs and looks after so many, with a fence each time. `lost` says of which numbers nothing is written.
 fn run(bits: u32, hold: &Hold, unread: u64, total: u64, lost: impl Fn(u64) -> bool) -> (Outcome, Merge, sim::Kernel) {
     let kernel = sim::Kernel::with(&[0, 1, 2], 16 << 20, Layout::new(4 | 1024, true, 0));
-    let order = Order::new().key(Key::Sequence(counter(bits))).hold(hold.clone()).when_full(Full::Hold);
+    let order = Order::new().key(Key::Sequence(counter(bits))).hold(hold.clone()).when_full(Full::Discard);
     let mut merge = Merge::new(kernel.rings(), order).unwrap();
     let mut outcome = Outcome::default();
     let mut largest = None;
@@ -53,14 +53,14 @@ fn run(bits: u32, hold: &Hold, unread: u64, total: u64, lost: impl Fn(u64) -> bo
 
 /// Looks, with a fence, and takes what comes.
 fn take(merge: &mut Merge, outcome: &mut Outcome, largest: &mut Option<u64>) {
-    merge.look(0);
+    merge.refresh(0);
     if merge.begin_fence() {
         merge.end_fence();
-        merge.look(0);
+        merge.refresh(0);
     }
     for event in merge.batch() {
-        match event.what() {
-            What::Record(record) => {
+        match event.item() {
+            Item::Record(record) => {
                 let number = record.payload().unwrap().u64(0).unwrap();
                 let is_proven = event.class() == Class::Proven;
                 outcome.records += 1;
@@ -68,9 +68,9 @@ fn take(merge: &mut Merge, outcome: &mut Outcome, largest: &mut Option<u64>) {
                 outcome.wrong += u64::from(is_proven && Some(number) <= *largest);
                 *largest = (*largest).max(Some(number));
             }
-            What::Irregular(irregular) if irregular.how == Break::Ambiguous => outcome.ambiguous += 1,
-            What::Irregular(_) | What::Lost(_) => {}
-            What::Gap(gap) => outcome.gaps += gap.count,
+            Item::Irregular(irregular) if irregular.how == Break::Ambiguous => outcome.ambiguous += 1,
+            Item::Irregular(_) | Item::Lost(_) => {}
+            Item::Gap(gap) => outcome.gaps += gap.count,
             other => panic!("{other:?}"),
         }
     }
@@ -185,7 +185,7 @@ fn own(bits: u32) {
         // All that was lost was numbered; or not all of it.
         for numbered in [lost, lost - range / 2 + 1] {
             let kernel = sim::Kernel::with(&[0], 1 << 20, Layout::new(4 | 1024, true, 0));
-            let order = Order::new().numbers(counter(bits)).when_full(Full::Hold);
+            let order = Order::new().numbers(counter(bits)).when_full(Full::Discard);
             let mut merge = Merge::new(kernel.rings(), order).unwrap();
             let mut number = 0;
             let mut emit = |count: u64| {
@@ -204,15 +204,15 @@ fn own(bits: u32) {
                 }
             };
             emit(100);
-            merge.look(0);
+            merge.refresh(0);
             assert!(merge.begin_fence());
             merge.end_fence();
-            merge.look(0);
+            merge.refresh(0);
             let (mut gaps, mut ambiguous) = (0, 0);
             for event in merge.batch() {
-                match event.what() {
-                    What::Gap(gap) => gaps += gap.count,
-                    What::Irregular(irregular) => {
+                match event.item() {
+                    Item::Gap(gap) => gaps += gap.count,
+                    Item::Irregular(irregular) => {
                         assert_eq!(irregular.how, Break::Ambiguous);
                         ambiguous += 1;
                     }
@@ -238,7 +238,7 @@ fn own(bits: u32) {
 fn a_dense_ledger_counts_what_no_lost_record_tells() {
     let kernel = sim::Kernel::with(&[0, 1], 4096, Layout::new(4 | 1024, true, 0));
     let hold = Hold::Dense { first: Some(0), fence: Fence::Auto };
-    let order = Order::new().key(Key::Sequence(Sequence::u64(0))).hold(hold).when_full(Full::Hold);
+    let order = Order::new().key(Key::Sequence(Sequence::u64(0))).hold(hold).when_full(Full::Discard);
     let mut merge = Merge::new(kernel.rings(), order).unwrap();
     let mut number = 0u64;
     let mut emit = |cpu| {
@@ -249,14 +249,14 @@ fn a_dense_ledger_counts_what_no_lost_record_tells() {
     (0..40).for_each(|_| assert!(!emit(0)));
     // The other goes on; the first never writes again.
     (0..10).for_each(|_| assert!(emit(1)));
-    merge.look(0);
+    merge.refresh(0);
     assert!(merge.begin_fence() || merge.batch().count() > 0);
     merge.batch().count();
     if merge.begin_fence() {
         merge.end_fence();
     }
     merge.end_fence();
-    merge.look(0);
+    merge.refresh(0);
     merge.batch().count();
     let ledger = merge.ledger();
     assert_eq!((ledger.missing, ledger.total().lost, ledger.unexplained), (41, 41, 0), "{ledger}");
@@ -281,14 +281,14 @@ fn lost_during_a_look(hold: Hold, lost: u64, further: u64) {
         }
         Some(number)
     });
-    let order = Order::new().key(Key::Sequence(sequence)).hold(hold.clone()).when_full(Full::Hold);
+    let order = Order::new().key(Key::Sequence(sequence)).hold(hold.clone()).when_full(Full::Discard);
     let mut merge = Merge::new(kernel.rings(), order).unwrap();
     let mut largest = None;
     let mut read = || {
-        merge.look(0);
+        merge.refresh(0);
         if merge.begin_fence() {
             merge.end_fence();
-            merge.look(0);
+            merge.refresh(0);
         }
         for event in merge.batch() {
             let Some(number) = event.record().and_then(|record| record.payload()?.u64(0)) else { continue };

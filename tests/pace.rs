@@ -1,4 +1,4 @@
-//! How often a reader looks, sleeps and fences, counted. `src/pace.rs` has the same in simulated time.
+//! How often a reader looks, sleeps and fences, counted. `src/reader/pace.rs` has the same in simulated time.
 
 use perfweave::{Class, Fence, Hold, Key, Layout, Order, Reader, Rings, Stats, bindings, sim};
 use perfweave_support::{kernel, tracefs};
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// So many events are worth a look, and a fence (`src/pace.rs`).
+/// So many events are worth a look, and a fence (`src/reader/pace.rs`).
 const WORTH_A_LOOK: u64 = 64;
 const WORTH_A_FENCE: u64 = 256;
 

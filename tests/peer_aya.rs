@@ -6,7 +6,7 @@
 #[expect(dead_code, reason = "each test takes a part")]
 mod reading;
 
-use perfweave::{Error, Event, Hold, Layout, Merge, Order, Reader, Rings, What, sim};
+use perfweave::{Error, Event, Hold, Item, Layout, Merge, Order, Reader, Rings, sim};
 use perfweave_support::bpf::{self, Map, Program};
 use perfweave_support::{echo, foreign, kernel, load};
 use reading::LONG;
@@ -98,8 +98,8 @@ fn test_for_each_lost() {
     assert!(kernel.emit(0, 1, b"behind"));
     let mut counts = Vec::new();
     let _ = kernel.rings().drain(|event| {
-        match event.what() {
-            What::Lost(lost) => counts.push((lost.cpu, lost.count)),
+        match event.item() {
+            Item::Lost(lost) => counts.push((lost.cpu, lost.count)),
             _ => assert!(event.record().is_some()),
         }
         ControlFlow::<()>::Continue(())
@@ -119,7 +119,7 @@ fn test_read_first_lost() {
     reader.rings().pause_output(0, false).unwrap();
     write(&program, [2]);
     let event = reader.next_timeout(LONG).unwrap().unwrap();
-    let What::Lost(lost) = event.what() else { panic!("{event:?}") };
+    let Item::Lost(lost) = event.item() else { panic!("{event:?}") };
     assert_eq!((lost.cpu, lost.count, lost.after, lost.until), (0, 1000, None, event.key()));
     drop(event);
     assert_eq!(read(&mut reader), [2]);
@@ -185,7 +185,7 @@ fn test_read_many_with_many_reads() {
     }
     // A merge takes rings up where they were left.
     let mut merge = Merge::new(rings, Order::new().hold(Hold::None)).unwrap();
-    merge.look(0);
+    merge.refresh(0);
     for expected in 20..40 {
         assert_eq!(merge.next().map(|event| number(&event.event())), Some(expected));
     }

@@ -8,7 +8,7 @@
 mod reading;
 
 use perfweave::{
-    Error, Fence, Handle, Hold, Key, Kind, Lent, Order, Pause, Reader, Recorder, Rings, Wakeup, What, bindings, sim,
+    Error, Fence, Handle, Hold, Item, Key, Kind, Lent, Order, Pause, Reader, Recorder, Rings, Wakeup, bindings, sim,
 };
 use perfweave_support::bpf::{self, Map, Program};
 use perfweave_support::{echo, foreign, kernel, load, threads, tracefs};
@@ -50,9 +50,9 @@ impl Reading {
         let thread = std::thread::spawn(move || {
             told.send(threads::own()).unwrap();
             loop {
-                let event = reader.next().map(|event| match event.what() {
+                let event = reader.next().map(|event| match event.item() {
                     // Told apart from numbers by their size.
-                    What::Lost(lost) => lost.count << 32,
+                    Item::Lost(lost) => lost.count << 32,
                     _ => number(&event),
                 });
                 let closed = matches!(event, Err(Error::Closed));
@@ -240,7 +240,7 @@ fn test_reader_flush_pending_events_of_dense_numbers() {
         assert_eq!(next(&mut reader), 0);
         assert_eq!(program.run_with(0, &[3]).unwrap(), 0);
         let gap = reader.next().unwrap();
-        assert!(matches!(gap.what(), What::Gap(gap) if (gap.first, gap.last) == (1, 1)), "{gap:?}");
+        assert!(matches!(gap.item(), Item::Gap(gap) if (gap.first, gap.last) == (1, 1)), "{gap:?}");
         drop(gap);
         assert_eq!(next(&mut reader), 2, "{report}");
         assert!(matches!(reader.next(), Err(Error::Flushed | Error::Deadline)), "{report}");
@@ -271,9 +271,9 @@ fn test_perf_reader_lost_sample() {
         let mut lost = Vec::new();
         for place in 0..most + 2 {
             let event = reader.next_timeout(LONG).unwrap().expect("as many as fitted, and LOST");
-            match event.what() {
-                What::Lost(loss) => lost.push((place, loss.count)),
-                What::Record(record) => {
+            match event.item() {
+                Item::Lost(loss) => lost.push((place, loss.count)),
+                Item::Record(record) => {
                     let length = if place < most { 192 } else { 24 };
                     assert_eq!(record.as_bytes().len(), length, "{hold}: {place}");
                 }
@@ -314,7 +314,7 @@ fn test_perf_reader_overwritable() {
         assert_eq!(program.run_with(0, &[0]).unwrap(), -libc::ENOSPC, "stopped");
         let numbers = recorded(&frozen);
         // What came after a stop is preceded by LOST, which takes the place of a record.
-        let lost = frozen.events().filter(|event| matches!(event.what(), What::Lost(_))).count() as u64;
+        let lost = frozen.events().filter(|event| matches!(event.item(), Item::Lost(_))).count() as u64;
         assert_eq!(numbers.len() as u64 + lost, most);
         assert_eq!(numbers, (last + 1 - numbers.len() as u64..=last).collect::<Vec<_>>(), "the newest, in order");
         let newest = frozen.events().next_back().and_then(|event| event.record()?.payload()?.u64(0));
@@ -366,7 +366,7 @@ fn test_ring_buffer_reverse_reader() {
     assert_eq!(recorded(&frozen), [0, 1, 2, 3]);
     // What was refused meanwhile is said where it is missing.
     let lost = frozen.events().nth(2).unwrap();
-    let What::Lost(loss) = lost.what() else { panic!("{lost:?}") };
+    let Item::Lost(loss) = lost.item() else { panic!("{lost:?}") };
     assert_eq!((loss.count, loss.after, loss.until), (2, before, frozen.events().nth(3).unwrap().key()));
     drop(frozen);
     // It takes the place of a record.
@@ -537,7 +537,7 @@ fn test_pause_in_both_ways_at_once() {
     handle.resume().unwrap();
     assert_eq!(program.run_with(0, &[2]).unwrap(), 0);
     let event = reader.next().unwrap();
-    assert!(matches!(event.what(), What::Lost(lost) if lost.count == 1), "{event:?}: what the ring turned away");
+    assert!(matches!(event.item(), Item::Lost(lost) if lost.count == 1), "{event:?}: what the ring turned away");
     drop(event);
     assert_eq!(next(&mut reader), 2);
     assert_eq!(reader.stats().lost, 1, "what found no slot is counted by nobody");

@@ -204,7 +204,7 @@ fn a_pinned_map_is_opened_by_its_path() {
 #[test]
 fn a_path_that_leads_to_no_map_is_named_with_a_cure() {
     let Some(_) = echo() else { return };
-    for (path, errno, cure) in [
+    for (path, errno, hint) in [
         ("/sys/fs/bpf/no such map", libc::ENOENT, "mount -t bpf"),
         ("/proc/self/comm", libc::EACCES, "a file of a BPF file system"),
     ] {
@@ -212,7 +212,7 @@ fn a_path_that_leads_to_no_map_is_named_with_a_cure() {
         let said = error.to_string();
         let Error::Pinned { path: named, errno: found, .. } = error else { panic!("{said}") };
         assert_eq!((named.to_str(), found.raw_os_error()), (Some(path), Some(errno)), "{said}");
-        assert!(said.contains(path) && said.contains(cure), "{said}");
+        assert!(said.contains(path) && said.contains(hint), "{said}");
     }
 }
 

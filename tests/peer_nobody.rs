@@ -133,7 +133,7 @@ fn a_forked_child_panics_rather_than_look() {
     let rings = Rings::options().bpf_output(&map).pages(1).open().unwrap();
     let mut merge = Merge::new(rings, Order::new().hold(Hold::None)).unwrap();
     assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
-    merge.look(0);
+    merge.refresh(0);
     assert!(merge.is_ready());
     let code = in_child(|| {
         let mut panics =
@@ -142,7 +142,7 @@ fn a_forked_child_panics_rather_than_look() {
             panics(&mut |merge| drop(merge.next())),
             panics(&mut |merge| assert_eq!(merge.batch().count(), 0)),
             panics(&mut |merge| merge.publish()),
-            panics(&mut |merge| assert_eq!(merge.look(0), 0)),
+            panics(&mut |merge| assert_eq!(merge.refresh(0), 0)),
             is_forked(merge.follow_cpus()),
             is_forked(merge.rings().raw(0)),
         ])
@@ -156,13 +156,13 @@ fn a_forked_child_panics_rather_than_look() {
 fn a_forked_child_panics_rather_than_put_late_records_aside() {
     let Some((map, program)) = echo() else { return };
     let rings = Rings::options().bpf_output(&map).pages(1).open().unwrap();
-    let order = Order::new().key(Key::Payload(0)).hold(Hold::None).late_aside(10);
+    let order = Order::new().key(Key::Payload(0)).hold(Hold::None).late_side_output(10);
     let mut merge = Merge::new(rings, order).unwrap();
     assert_eq!(program.run_with(0, &[5]).unwrap(), 0);
-    merge.look(0);
+    merge.refresh(0);
     assert_eq!(number(&merge.next().unwrap().event()), 5);
     assert_eq!(program.run_with(0, &[4]).unwrap(), 0);
-    merge.look(0);
+    merge.refresh(0);
     // It is late, and nobody has asked for it yet.
     assert_eq!((merge.held(), merge.stats().late), (1, 0));
     let code = in_child(|| {
@@ -189,7 +189,7 @@ fn what_is_lent_across_a_fork_is_not_looked_for() {
     for value in 0..3 {
         assert_eq!(program.run_with(0, &[value]).unwrap(), 0);
     }
-    merge.look(0);
+    merge.refresh(0);
     let lent = merge.next().unwrap();
     let code = in_child(|| {
         first_false(&[

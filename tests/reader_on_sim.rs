@@ -3,7 +3,7 @@
 #[expect(dead_code, reason = "each test takes a part")]
 mod reading;
 
-use perfweave::{Class, Event, Fence, Full, Hold, Key, Order, Reader, What, sim};
+use perfweave::{Class, Event, Fence, Full, Hold, Item, Key, Order, Reader, sim};
 use perfweave_support::threads;
 use reading::{Gate, LONG};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ fn threads_that_write_and_one_that_reads() {
     let cpus = [0, 1, 5];
     let kernel = sim::Kernel::new(&cpus);
     // A reader that is slow lets nothing out unproven.
-    let order = Order::new().key(Key::Payload(0)).hold(kernel.hold()).when_full(Full::Hold);
+    let order = Order::new().key(Key::Payload(0)).hold(kernel.hold()).when_full(Full::Discard);
     let mut reader = Reader::new(kernel.rings(), order).unwrap();
     let numbers = Arc::new(AtomicU64::new(0));
     let writers = cpus.map(|cpu| {
@@ -47,7 +47,7 @@ fn threads_that_write_and_one_that_reads() {
     });
     let (mut seen, mut lost, mut last) = (0, 0, None);
     let mut note = |event: Event<'_>| {
-        if let What::Lost(loss) = event.what() {
+        if let Item::Lost(loss) = event.item() {
             lost += loss.count;
             return;
         }

@@ -1,6 +1,6 @@
 //! The flight recorder on simulated rings, written backwards over what is oldest.
 
-use perfweave::{Class, Event, Fault, Frozen, Key, Kind, Layout, Recorder, What, sim};
+use perfweave::{Class, Event, Fault, Frozen, Item, Key, Kind, Layout, Recorder, sim};
 use perfweave_support::threads;
 use quickcheck::QuickCheck;
 use std::collections::BTreeMap;
@@ -20,13 +20,13 @@ fn machine(cpus: &[u32], bytes: usize) -> (sim::Kernel, Recorder) {
 }
 
 fn text(event: &Event<'_>) -> String {
-    match event.what() {
-        What::Record(record) => match record.payload() {
+    match event.item() {
+        Item::Record(record) => match record.payload() {
             Some(payload) => payload.iter().map(char::from).take_while(char::is_ascii_alphanumeric).collect(),
             None => format!("{:?}", record.kind()),
         },
-        What::Lost(lost) => format!("lost {}", lost.count),
-        What::Damage(damage) => format!("damage {}", damage.bytes.len()),
+        Item::Lost(lost) => format!("lost {}", lost.count),
+        Item::Damage(damage) => format!("damage {}", damage.bytes.len()),
         other => panic!("{other:?}"),
     }
 }
@@ -181,8 +181,8 @@ fn what_is_written_while_frozen_is_lost_and_said() {
     assert_eq!(texts(&frozen), ["before", "lost 1", "first", "lost 3", "behind", "more"]);
     let losses: Vec<_> = frozen
         .events()
-        .filter_map(|event| match event.what() {
-            What::Lost(lost) => {
+        .filter_map(|event| match event.item() {
+            Item::Lost(lost) => {
                 assert_eq!((event.key(), event.cpu(), event.class()), (lost.until, Some(lost.cpu), Class::Proven));
                 Some((lost.cpu, lost.count, lost.source, lost.after, lost.until))
             }
@@ -208,7 +208,7 @@ fn a_loss_outlives_its_record() {
     let frozen = recorder.freeze().unwrap();
     let events: Vec<_> = frozen.events().collect();
     assert_eq!(events.iter().map(text).collect::<Vec<_>>(), ["lost 1", "kept", "kept", "kept", "kept"]);
-    let What::Lost(lost) = events[0].what() else { panic!() };
+    let Item::Lost(lost) = events[0].item() else { panic!() };
     assert_eq!((lost.after, lost.until, events[0].key(), events[0].class()), (None, None, None, Class::Assumed));
 }
 
@@ -413,7 +413,7 @@ fn bad_sizes_are_damage_and_the_newer_is_there() {
         let events: Vec<_> = frozen.events().collect();
         let expected = ["else", "damage 48", "good", "good", "good", "good"];
         assert_eq!(events.iter().map(text).collect::<Vec<_>>(), expected, "{size}");
-        let What::Damage(damage) = events[1].what() else { panic!() };
+        let Item::Damage(damage) = events[1].item() else { panic!() };
         assert_eq!((damage.cpu, damage.fault), (0, Fault::Size { size, room: 48 }));
         assert_eq!((events[1].key(), events[1].class()), (None, Class::Assumed));
         assert_eq!(frozen.complete_from(), Some(14), "what was given up is missing");
@@ -438,7 +438,7 @@ fn only_what_can_have_been_whole_is_taken_for_cut() {
         kernel.scribble(0, bad.wrapping_add(6), &size.to_ne_bytes());
         let frozen = recorder.freeze().unwrap();
         let first = frozen.events().next().unwrap();
-        assert_eq!(matches!(first.what(), What::Damage(_)), damaged, "{size}");
+        assert_eq!(matches!(first.item(), Item::Damage(_)), damaged, "{size}");
         assert_eq!(frozen.events().len(), 41 + usize::from(damaged));
         assert_eq!(frozen.complete_from(), Some(62));
     }
@@ -456,7 +456,7 @@ fn a_bad_raw_size_is_damage_of_one_record() {
     let frozen = recorder.freeze().unwrap();
     let events: Vec<_> = frozen.events().collect();
     assert_eq!(events.iter().map(text).collect::<Vec<_>>(), ["good", "damage 24", "newer"]);
-    let What::Damage(damage) = events[1].what() else { panic!() };
+    let Item::Damage(damage) = events[1].item() else { panic!() };
     assert_eq!(damage.fault, Fault::Raw { raw_size: 1000, room: 4 });
     assert_eq!((damage.bytes.u64(8), events[1].key()), (Some(11), None));
     assert_eq!(frozen.complete_from(), None, "nothing else is missing");
@@ -510,7 +510,7 @@ fn output_that_is_too_long_is_damage_and_recording_goes_on() {
         kernel.emit(1, 5, b"else");
         kernel.emit(0, 20, &vec![fill; size]);
         let frozen = recorder.freeze().unwrap();
-        let damaged = frozen.events().filter(|event| matches!(event.what(), What::Damage(_))).count();
+        let damaged = frozen.events().filter(|event| matches!(event.item(), Item::Damage(_))).count();
         assert!(damaged > 0, "{size} bytes in {ring}: {:?}", texts(&frozen));
         assert_eq!(frozen.events().filter(|event| event.cpu() == Some(1)).count(), 1);
         drop(frozen);
@@ -688,11 +688,11 @@ fn frozen_matches_sort(cpus: u8, ring: u8, layout: u8, twice: bool, steps: &[(u8
 fn check(frozen: &Frozen<'_>, models: &BTreeMap<u32, Model>, ring: u64, once: bool) {
     let mut expected: Vec<_> = models.iter().flat_map(|(cpu, model)| model.expected(*cpu, ring)).collect();
     expected.sort_by_key(|(order, cpu, _)| (*order, *cpu));
-    let seen = |event: &Event<'_>| match event.what() {
-        What::Record(record) => {
+    let seen = |event: &Event<'_>| match event.item() {
+        Item::Record(record) => {
             Seen::Record { cpu: record.cpu(), key: event.key(), payload: record.payload().unwrap().to_vec() }
         }
-        What::Lost(lost) => {
+        Item::Lost(lost) => {
             assert_eq!(event.key(), lost.until);
             Seen::Lost { cpu: lost.cpu, count: lost.count, after: lost.after, until: lost.until }
         }

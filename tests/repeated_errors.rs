@@ -73,7 +73,7 @@ fn a_fence_that_fails_says_why_and_how_often() {
 fn while_fences_fail_nothing_is_let_out() {
     let (fence, tries) = fails(u64::MAX);
     let kernel = sim::Kernel::new(&[0]);
-    let order = Order::new().hold(Hold::Fence(fence)).when_full(Full::Hold);
+    let order = Order::new().hold(Hold::Fence(fence)).when_full(Full::Discard);
     let mut reader = Reader::new(kernel.rings(), order).unwrap();
     let mut errors = 0u64;
     let mut time = 0;

@@ -2,8 +2,8 @@
 //! supervisor of system calls; the hints of rare errors; how things show themselves for debugging.
 
 use perfweave::{
-    Bytes, Error, Fence, Gap, GracePeriods, Hold, Key, Kind, Layout, Merge, Order, Reader, Rings, Sequence, Wakeup,
-    What, bindings, sim,
+    Bytes, Error, Fence, Gap, GracePeriods, Hold, Item, Key, Kind, Layout, Merge, Order, Reader, Rings, Sequence,
+    Wakeup, bindings, sim,
 };
 use perfweave_support::supervised::{Answer, Call, supervised};
 use perfweave_support::{cpus, echo, foreign, kernel};
@@ -217,7 +217,7 @@ fn what_a_merge_waits_for() {
         if seen {
             kernel.emit(0, 5, b"");
         }
-        merge.look(0);
+        merge.refresh(0);
         assert_eq!(merge.wait(0), waits);
     }
 }
@@ -253,12 +253,12 @@ fn small_things_answer_as_they_say() {
     for (time, number) in [(1, 1u64), (2, 3), (3, 1)] {
         kernel.emit(4, time, &number.to_ne_bytes());
     }
-    merge.look(0);
+    merge.refresh(0);
     let (mut gaps, mut breaks) = (Vec::new(), 0);
     while let Some(event) = merge.next() {
         assert_eq!(event.cpu(), Some(4));
-        gaps.extend(event.what().gap());
-        breaks += u64::from(matches!(event.what(), What::Irregular(_)));
+        gaps.extend(event.item().gap());
+        breaks += u64::from(matches!(event.item(), Item::Irregular(_)));
     }
     assert!(matches!(gaps[..], [Gap { cpu: Some(4), first: 2, .. }]), "{gaps:?}");
     assert_eq!(breaks, 1);

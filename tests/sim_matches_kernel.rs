@@ -125,7 +125,7 @@ fn compare(layout: Layout, steps: &[Step]) -> Option<u64> {
             }
             Step::Yield(most) => {
                 for merge in [&mut on_live, &mut on_sim] {
-                    merge.look(0);
+                    merge.refresh(0);
                     for _ in 0..most {
                         merge.next();
                     }
@@ -225,7 +225,7 @@ fn oversize_output_makes_the_same_bytes() {
                 let fits = program.run_on(0).unwrap() == 0;
                 assert_eq!(machine.emit(0, 0x7777, &pattern[..len]), fits, "{size} in {pages} pages");
                 // What a lawful kernel does not write, it writes when the consumer looks.
-                on_sim.look(0);
+                on_sim.refresh(0);
             }
             let (head, _, kernels) = image(live);
             let (sim_head, _, simulated) = image(simulated);

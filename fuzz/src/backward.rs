@@ -2,7 +2,7 @@
 //! to be wrong: it copies the bytes out first, and sorts.
 
 use crate::raw_bytes::{CPUS, Expected, Input, LAYOUTS, LOSSES, decode};
-use perfweave::{Fault, Key, Layout, What, sim};
+use perfweave::{Fault, Item, Key, Layout, sim};
 
 /// An expected event with what orders it, and its own key.
 #[derive(Debug)]
@@ -58,16 +58,16 @@ pub(crate) fn run(input: &[u8]) {
         assert_eq!(frozen.events().len(), expected.len());
         for (event, (cpu, place)) in frozen.events().zip(&expected) {
             assert_eq!((event.cpu(), event.key(), event.late_by()), (Some(*cpu), place.key, 0), "{place:?}");
-            let seen = match event.what() {
-                What::Record(record) => {
+            let seen = match event.item() {
+                Item::Record(record) => {
                     let payload = record.payload().map(|payload| payload.to_vec());
                     Expected::Record(record.as_bytes().to_vec(), record.time(), payload)
                 }
-                What::Lost(lost) => {
+                Item::Lost(lost) => {
                     assert_eq!((lost.after, lost.until), (place.after, place.key));
                     Expected::Lost(lost.count, lost.id)
                 }
-                What::Damage(damage) => Expected::Damage(damage.fault, damage.bytes.to_vec()),
+                Item::Damage(damage) => Expected::Damage(damage.fault, damage.bytes.to_vec()),
                 other => panic!("{other:?}"),
             };
             assert_eq!(seen, place.what);

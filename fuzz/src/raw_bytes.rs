@@ -1,7 +1,7 @@
 //! Feeds any bytes and any heads to a merge of two rings, and compares what comes out with a decoder that is too simple
 //! to be wrong: it copies the bytes out first, and sorts.
 
-use perfweave::{Fault, Full, Hold, Layout, Merge, Order, What, sim};
+use perfweave::{Fault, Full, Hold, Item, Layout, Merge, Order, sim};
 
 const TID: u64 = 2;
 const TIME: u64 = 4;
@@ -83,7 +83,7 @@ pub(crate) fn run(input: &[u8]) {
     let layout = Layout::new(sample_type, true, read_format);
     let kernel = sim::Kernel::with(&CPUS, size, layout);
     let hold = if input.byte() % 2 == 0 { Hold::None } else { Hold::FENCE };
-    let mut merge = Merge::new(kernel.rings(), Order::new().hold(hold).when_full(Full::Hold)).expect("a merge");
+    let mut merge = Merge::new(kernel.rings(), Order::new().hold(hold).when_full(Full::Discard)).expect("a merge");
     let mut models = CPUS.map(|cpu| {
         kernel.lose(cpu, LOSSES);
         let memory = vec![0; size];
@@ -115,11 +115,11 @@ pub(crate) fn run(input: &[u8]) {
             model.look(head, sample_type, read_format, &mut expected);
         }
         expected.sort_by_key(|place| (place.order, place.cpu, place.position));
-        merge.look(0);
+        merge.refresh(0);
         // Nobody is inside a section: every fence is over at once.
         if merge.begin_fence() {
             merge.end_fence();
-            merge.look(0);
+            merge.refresh(0);
         }
         for place in &expected {
             let event = merge.next().unwrap_or_else(|| panic!("nothing instead of {place:?}"));
@@ -128,8 +128,8 @@ pub(crate) fn run(input: &[u8]) {
             let model = models.iter_mut().find(|model| model.cpu == place.cpu).expect("a model");
             let late_by = if place.own { u64::saturating_sub(last, place.order) } else { model.late_by };
             assert_eq!(event.late_by(), late_by, "{place:?}");
-            let seen = match event.what() {
-                What::Record(record) => {
+            let seen = match event.item() {
+                Item::Record(record) => {
                     if place.own {
                         last = last.max(place.order);
                         model.late_by = late_by;
@@ -137,8 +137,8 @@ pub(crate) fn run(input: &[u8]) {
                     let payload = record.payload().map(|payload| payload.to_vec());
                     Expected::Record(record.as_bytes().to_vec(), record.time(), payload)
                 }
-                What::Lost(lost) => Expected::Lost(lost.count, lost.id),
-                What::Damage(damage) => Expected::Damage(damage.fault, damage.bytes.to_vec()),
+                Item::Lost(lost) => Expected::Lost(lost.count, lost.id),
+                Item::Damage(damage) => Expected::Damage(damage.fault, damage.bytes.to_vec()),
                 other => panic!("{other:?}"),
             };
             assert_eq!(seen, place.what);

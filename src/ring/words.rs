@@ -18,7 +18,7 @@
 //! A pairs with D and B with C. That file licenses the spelling used here: "instead of B, C, D we could also use
 //! smp_store_release() in B and D as well as smp_load_acquire() in C".
 
-pub(super) use crate::sync::{AtomicU64, Ordering};
+pub(super) use crate::instrument::{AtomicU64, Ordering};
 
 /// Reads `data_head` (C).
 ///

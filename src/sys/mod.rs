@@ -10,6 +10,7 @@ pub(crate) mod pmu;
 #[cfg(feature = "tokio")]
 pub(crate) mod register;
 pub(crate) mod wake;
+pub(crate) mod wakeup;
 
 use std::io;
 

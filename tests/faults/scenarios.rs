@@ -1,7 +1,7 @@
 //! What is done while calls fail.
 
 use crate::world::{EXPEDITED, Heard, World};
-use perfweave::{Error, Fence, Hold, Key, Order, Pause, Reader, Record, Recorder, Rings, What};
+use perfweave::{Error, Fence, Hold, Item, Key, Order, Pause, Reader, Record, Recorder, Rings};
 use perfweave_support::threads;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -54,9 +54,9 @@ impl Reading<'_> {
         let mut tries = 0;
         while !until(self) && tries < TRIES {
             match self.reader.next_timeout(wait) {
-                Ok(Some(event)) => match event.what() {
-                    What::Record(record) => self.seen.push(number(&record)),
-                    What::Lost(_) => {}
+                Ok(Some(event)) => match event.item() {
+                    Item::Record(record) => self.seen.push(number(&record)),
+                    Item::Lost(_) => {}
                     other => panic!("{other:?}"),
                 },
                 Ok(None) => {

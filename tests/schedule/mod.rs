@@ -1,7 +1,7 @@
 //! Random schedules of writers and reader, run against the simulator and against a model that is too simple to be
 //! wrong: a list of what was written.
 
-use perfweave::{Class, Event, Full, Hold, Key, Layout, Merge, Order, What, sim};
+use perfweave::{Class, Event, Full, Hold, Item, Key, Layout, Merge, Order, sim};
 use quickcheck::{Arbitrary, Gen};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -198,7 +198,7 @@ impl Trial {
         let layout = Layout::new(4 | 1024, true, 0); // TIME | RAW
         let kernel = sim::Kernel::with(&schedule.cpus, schedule.ring, layout);
         let merge =
-            Merge::new(kernel.rings(), Order::new().key(key).hold(hold).when_full(Full::Hold)).expect("a merge");
+            Merge::new(kernel.rings(), Order::new().key(key).hold(hold).when_full(Full::Discard)).expect("a merge");
         let per_cpu = || schedule.cpus.iter().map(|cpu| (*cpu, 0)).collect::<BTreeMap<_, _>>();
         let mut run = Run {
             schedule,
@@ -311,7 +311,7 @@ impl Run<'_> {
                 }
             }
             Step::Other(cpu) => self.other(self.cpu(cpu)),
-            Step::Look => drop(self.merge.look(self.clock)),
+            Step::Look => drop(self.merge.refresh(self.clock)),
             Step::Fence => self.fence(),
             Step::Yield(most) => self.yield_some(most),
             Step::Batch => {
@@ -436,10 +436,10 @@ impl Run<'_> {
                 self.end(cpu);
             }
         }
-        self.merge.look(self.clock);
+        self.merge.refresh(self.clock);
         self.yield_some(u8::MAX);
         for _ in 0..100 {
-            self.merge.look(u64::MAX);
+            self.merge.refresh(u64::MAX);
             while let Some(event) = self.merge.batch().next() {
                 note(&mut self.trial, event);
             }
@@ -480,8 +480,8 @@ fn assert_tails(kernel: &sim::Kernel, trial: &Trial, borrowed: Option<&Yielded>)
 }
 
 fn note(trial: &mut Trial, event: Event<'_>) {
-    match event.what() {
-        What::Record(record) if record.kind() == perfweave::Kind::SAMPLE => {
+    match event.item() {
+        Item::Record(record) if record.kind() == perfweave::Kind::SAMPLE => {
             let payload = record.payload().expect("a payload");
             let id = payload.u64(0).expect("a number");
             let written = trial.places.get(&id).map(|at| &mut trial.written[*at]).expect("what was never written");
@@ -507,12 +507,12 @@ fn note(trial: &mut Trial, event: Event<'_>) {
                 largest_before: trial.largest,
             });
         }
-        What::Record(record) => {
+        Item::Record(record) => {
             assert_eq!((record.kind(), record.misc()), (perfweave::Kind(77), 5));
             assert_eq!(record.body().get(0..8).map(|body| body.to_vec()), Some(vec![3; 8]));
         }
-        What::Lost(lost) => trial.losses.push((lost.cpu, lost.count, None)),
-        What::Gap(gap) => trial.missing.extend(gap.first..=gap.last),
+        Item::Lost(lost) => trial.losses.push((lost.cpu, lost.count, None)),
+        Item::Gap(gap) => trial.missing.extend(gap.first..=gap.last),
         other => panic!("{other:?} from a lawful kernel"),
     }
     if event.record().is_some() {

@@ -83,7 +83,7 @@ impl Plan {
             _ => random.one(&[By::Time, By::Time, By::Number, By::Ktime]),
         };
         let most = random.one(&[1 << 20, 16 << 20, 64 << 20]);
-        let full = random.one(&[Full::Copy { most }, Full::Copy { most }, Full::Release, Full::Hold]);
+        let full = random.one(&[Full::Copy { most }, Full::Copy { most }, Full::Release, Full::Discard]);
         let wakeup =
             random.one(&[None, None, Some(Wakeup::Events(1)), Some(Wakeup::Events(7)), Some(Wakeup::Bytes(256))]);
         Self {

@@ -1,7 +1,7 @@
 //! What came out of a reader, compared with what the writers counted.
 
 use crate::writers::Outputs;
-use perfweave::{Account, Break, Class, Event, Gap, Irregular, Ledger, What};
+use perfweave::{Account, Break, Class, Event, Gap, Irregular, Item, Ledger};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -99,8 +99,8 @@ impl Tally {
     pub fn event(&mut self, event: &Event<'_>) {
         let cpu = event.cpu().unwrap_or(0) as usize;
         let seen = &mut self.seen[if self.dense { 0 } else { cpu }];
-        match event.what() {
-            What::Record(record) => {
+        match event.item() {
+            Item::Record(record) => {
                 let (own, machine) = match record.payload() {
                     Some(payload) => (payload.u64(8), payload.u64(0)),
                     None => (None, None),
@@ -115,11 +115,11 @@ impl Tally {
                 }
                 self.order(event);
             }
-            What::Gap(gap) => seen.is_missing(&gap),
+            Item::Gap(gap) => seen.is_missing(&gap),
             // Of several that follow each other the first is told.
-            What::Irregular(Irregular { how: Break::Found, .. }) => {}
-            What::Lost(lost) => self.lost[lost.cpu as usize] += lost.count,
-            What::Unproven(_) => {}
+            Item::Irregular(Irregular { how: Break::Found, .. }) => {}
+            Item::Lost(lost) => self.lost[lost.cpu as usize] += lost.count,
+            Item::Unproven(_) => {}
             _ => self.wrong(format!("unexpected: {event:?}")),
         }
     }

@@ -3,7 +3,7 @@
 //! The simulator's writer waits for room by the tail, so that nothing is lost: a loss would be asked after under a lock that
 //! writer and reader share, and hide a race.
 
-use perfweave::{Full, Hold, Key, Layout, Merge, Order, What, sim};
+use perfweave::{Full, Hold, Item, Key, Layout, Merge, Order, sim};
 
 /// Records of each ring.
 const RECORDS: u64 = 20_000;
@@ -14,7 +14,7 @@ fn main() {
         eprintln!("{panic}");
         std::process::exit(101);
     }));
-    let pairs: Vec<_> = [(Full::Hold, 1 << 10), (Full::Release, 4 << 10), (Full::COPY, 4 << 10)]
+    let pairs: Vec<_> = [(Full::Discard, 1 << 10), (Full::Release, 4 << 10), (Full::COPY, 4 << 10)]
         .into_iter()
         .flat_map(|(full, bytes)| {
             let kernel = sim::Kernel::with(&[0], bytes, Layout::new(4 | 1024, true, 0));
@@ -47,9 +47,9 @@ fn write(kernel: &sim::Kernel) {
 fn read(mut merge: Merge) {
     let mut next = 0;
     while next < RECORDS {
-        merge.look(0);
+        merge.refresh(0);
         while let Some(event) = merge.next() {
-            let What::Record(record) = event.what() else { panic!("{:?}", event.what()) };
+            let Item::Record(record) = event.item() else { panic!("{:?}", event.item()) };
             let payload = record.payload().expect("a payload");
             let rest = payload.iter().skip(8);
             assert!(payload.u64(0) == Some(next) && rest.eq(std::iter::repeat_n(next as u8, rest_of(next))));

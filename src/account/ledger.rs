@@ -1,0 +1,279 @@
+//! The ledger: what became of everything that was written.
+
+use std::fmt;
+
+/// What became of everything that was written into one CPU's rings, as far as it is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Account {
+    /// The CPU; `None` for all together.
+    pub cpu: Option<u32>,
+    /// Records yielded.
+    pub yielded: u64,
+    /// Of these, records that were let out before their hold rule would have ([`Unproven`](crate::Unproven)).
+    pub early: u64,
+    /// Of these, records that were late.
+    pub late: u64,
+    /// Records that lay before the heads at the last look and are not yielded yet, also those that it left where they are for
+    /// want of memory ([`Full::Copy`](crate::Full::Copy)).
+    pub held: u64,
+    /// Records that the kernel dropped: a full ring, paused output, or records that can never fit. Those that did not fit an
+    /// empty ring are told of with the next record, at the next flush, or here.
+    pub lost: u64,
+    /// Of these, ones that no event has told of yet, since no record has followed them.
+    pub untold: u64,
+    /// Whether `lost` is what the kernel counts (`PERF_FORMAT_LOST`), to the last. If not, it is what LOST records have told,
+    /// and what was dropped last is not in it: rings that were adopted, kernels before 6.0, and events that sample
+    /// `PERF_SAMPLE_READ`.
+    pub exact: bool,
+    /// Damage: records that were given up, at least one each.
+    pub damaged: u64,
+    /// Numbers that are missing: declared gaps, and holes before records that are held. 0 without
+    /// [`Order::numbers`](crate::Order::numbers).
+    pub missing: u64,
+    /// Of these, more than `lost` accounts for: outputs that failed in another way than for lack of room, damage, or
+    /// numbers drawn and not written. Where records without numbers share the ring, their losses account for numbers too.
+    pub unexplained: u64,
+    /// How often so many numbers were lost at once that a counter as narrow as this one cannot say which
+    /// ([`Break::Ambiguous`](crate::Break::Ambiguous)).
+    pub ambiguous: u64,
+}
+
+impl Account {
+    /// An account of nothing.
+    pub(crate) fn new(cpu: Option<u32>) -> Self {
+        let (yielded, early, late, held, lost, untold) = Default::default();
+        let (damaged, missing, unexplained, ambiguous) = Default::default();
+        Self { cpu, yielded, early, late, held, lost, untold, exact: true, damaged, missing, unexplained, ambiguous }
+    }
+
+    /// How many records were written, or would have been had there been room: the sum of what became of them.
+    pub fn written(&self) -> u64 {
+        self.yielded.saturating_add(self.held).saturating_add(self.lost)
+    }
+
+    /// Whether every number that is missing is accounted for, and nothing was given up. Records that the kernel dropped are
+    /// accounted for; whether any were, [`Account::is_complete`] says.
+    pub fn is_balanced(&self) -> bool {
+        self.unexplained == 0 && self.damaged == 0 && self.ambiguous == 0
+    }
+
+    /// Whether all that was written was yielded or is held: nothing was lost, is missing, or was given up.
+    pub fn is_complete(&self) -> bool {
+        self.lost == 0 && self.missing == 0 && self.is_balanced()
+    }
+
+    /// The same, knowing from elsewhere of so many outputs that failed without the kernel's counting them: what the programs
+    /// themselves have counted ([`Ledger`]). Those behind the last record that was seen leave no hole, so a count that is
+    /// larger than what is unexplained is no fault.
+    pub fn explained(mut self, refused: u64) -> Self {
+        self.unexplained = self.unexplained.saturating_sub(refused);
+        self
+    }
+
+    fn add(&mut self, other: &Self) {
+        for (sum, more) in [
+            (&mut self.yielded, other.yielded),
+            (&mut self.early, other.early),
+            (&mut self.late, other.late),
+            (&mut self.held, other.held),
+            (&mut self.lost, other.lost),
+            (&mut self.untold, other.untold),
+            (&mut self.damaged, other.damaged),
+            (&mut self.missing, other.missing),
+            (&mut self.unexplained, other.unexplained),
+            (&mut self.ambiguous, other.ambiguous),
+        ] {
+            *sum = sum.saturating_add(more);
+        }
+        self.exact &= other.exact;
+    }
+}
+
+impl fmt::Display for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.cpu {
+            Some(cpu) => write!(f, "CPU {cpu}: ")?,
+            None => f.write_str("all: ")?,
+        }
+        let Self { yielded, early, late, held, lost, untold, damaged, missing, unexplained, ambiguous, .. } = self;
+        let about = if self.exact { "" } else { "at least " };
+        write!(f, "{about}{} written: {yielded} yielded ({early} unproven, {late} late), {held} held", self.written())?;
+        if self.is_complete() {
+            return f.write_str(if self.exact { "; nothing is missing" } else { "; nothing is known to be missing" });
+        }
+        write!(f, ", {about}{lost} LOST by the kernel ({untold} not told yet)")?;
+        if *missing > 0 {
+            write!(f, ", {missing} numbers missing")?;
+        }
+        if self.is_balanced() {
+            return f.write_str("; INCOMPLETE, but all of that is accounted for");
+        }
+        f.write_str("; INCOMPLETE, and NOT ACCOUNTED FOR: ")?;
+        let mut separator = "";
+        for (count, what) in [
+            (unexplained, "missing numbers that no loss explains"),
+            (damaged, "damaged stretches"),
+            (ambiguous, "times that so much was lost that the numbers do not say how much"),
+        ] {
+            if *count > 0 {
+                write!(f, "{separator}{count} {what}")?;
+                separator = ", ";
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What became of everything that was written into all rings. Its text is one line. This crate drops nothing itself: with
+/// [`Full::Discard`](crate::Full::Discard) it makes the kernel drop.
+///
+/// # What the kernel does not count
+///
+/// `bpf_perf_event_output` that fails with anything but `-ENOSPC` leaves no trace in any ring: `-ENOENT` (the CPU's slot is
+/// empty), `-EOPNOTSUPP` (its event is another CPU's, disabled, or died with its CPU), `-E2BIG` (the map has no such slot),
+/// `-EBUSY` (nested too deep), `-EINVAL`. Nor does a program that draws a number and ends before its output. With numbers
+/// these show as gaps that are unexplained. A program that wants them explained counts what its output returns, in an array of
+/// its own, and whoever reads it takes that from the account: [`Account::explained`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Ledger {
+    /// Each CPU's, in their order.
+    pub accounts: Vec<Account>,
+    /// Numbers of the whole machine that were declared missing: nobody knows from which CPU ([`Hold::Dense`](crate::Hold)).
+    pub missing: u64,
+    /// Of these, ones that losses do not account for.
+    pub unexplained: u64,
+    /// How often so many numbers of the whole machine were unread or lost that a counter as narrow as this one cannot say which
+    /// ([`Break::Ambiguous`](crate::Break::Ambiguous)).
+    pub ambiguous: u64,
+}
+
+impl Ledger {
+    /// All CPUs together, and what is missing from the whole machine.
+    pub fn total(&self) -> Account {
+        let mut total = Account::new(None);
+        self.accounts.iter().for_each(|account| total.add(account));
+        total.missing = total.missing.saturating_add(self.missing);
+        total.unexplained = total.unexplained.saturating_add(self.unexplained);
+        total.ambiguous = total.ambiguous.saturating_add(self.ambiguous);
+        total
+    }
+
+    /// Whether each account is balanced, and nothing is missing from the whole machine that is not accounted for.
+    pub fn is_balanced(&self) -> bool {
+        self.unexplained == 0 && self.ambiguous == 0 && self.accounts.iter().all(Account::is_balanced)
+    }
+
+    /// Whether all that was written was yielded or is held: nothing was lost, is missing, or was given up.
+    pub fn is_complete(&self) -> bool {
+        self.missing == 0 && self.is_balanced() && self.accounts.iter().all(Account::is_complete)
+    }
+
+    /// Adds a ring to the account of its CPU.
+    pub(crate) fn add(&mut self, account: Account) {
+        match self.accounts.last_mut() {
+            Some(last) if last.cpu == account.cpu => last.add(&account),
+            _ => self.accounts.push(account),
+        }
+    }
+}
+
+impl fmt::Display for Ledger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.total().fmt(f)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::{Account, Ledger};
+
+    fn account(cpu: u32, each: u64) -> Account {
+        let (yielded, early, late, held, lost) = (100 * each, each, 2 * each, 3 * each, 4 * each);
+        let (untold, damaged, missing, unexplained, ambiguous) = (5 * each, 6 * each, 7 * each, 8 * each, 9 * each);
+        let cpu = Some(cpu);
+        Account { cpu, yielded, early, late, held, lost, untold, exact: true, damaged, missing, unexplained, ambiguous }
+    }
+
+    fn ledger(accounts: impl IntoIterator<Item = Account>) -> Ledger {
+        let mut ledger = Ledger { accounts: Vec::new(), missing: 0, unexplained: 0, ambiguous: 0 };
+        accounts.into_iter().for_each(|account| ledger.add(account));
+        ledger
+    }
+
+    #[test]
+    fn rings_of_one_cpu_share_its_account() {
+        let ledger = ledger([account(0, 1), account(2, 10), account(2, 20), account(3, 5)]);
+        assert_eq!(ledger.accounts, [account(0, 1), account(2, 30), account(3, 5)]);
+        assert_eq!(ledger.total(), Account { cpu: None, ..account(0, 36) });
+        assert_eq!(ledger.total().written(), 107 * 36);
+    }
+
+    #[test]
+    fn what_one_ring_does_not_count_nobody_knows() {
+        let unknown = Account { exact: false, ..Account::new(Some(2)) };
+        let exact = |accounts: [Account; 2]| {
+            let ledger = ledger(accounts);
+            (ledger.accounts.iter().map(|account| account.exact).collect::<Vec<_>>(), ledger.total().exact)
+        };
+        assert_eq!(exact([account(2, 1), account(2, 1)]), (vec![true], true));
+        assert_eq!(exact([account(2, 1), unknown]), (vec![false], false));
+        assert_eq!(exact([unknown, account(2, 1)]), (vec![false], false));
+        assert_eq!(exact([unknown, account(3, 1)]), (vec![false, true], false));
+        assert_eq!(
+            ledger([unknown, Account { yielded: 3, ..Account::new(Some(3)) }]).to_string(),
+            "all: at least 3 written: 3 yielded (0 unproven, 0 late), 0 held; nothing is known to be missing"
+        );
+        let lost = Account { lost: 2, untold: 1, ..unknown };
+        assert_eq!(
+            lost.to_string(),
+            "CPU 2: at least 2 written: 0 yielded (0 unproven, 0 late), 0 held, at least 2 LOST by the kernel (1 not told yet); \
+             INCOMPLETE, but all of that is accounted for"
+        );
+    }
+
+    /// Each thing that can be wrong is enough.
+    #[test]
+    fn what_is_wrong_anywhere_is_said() {
+        let good = Account { yielded: 5, late: 1, early: 1, held: 2, ..Account::new(Some(0)) };
+        assert!(
+            good.is_complete() && good.is_balanced() && ledger([good]).is_complete() && ledger([good]).is_balanced()
+        );
+        let at = |change: fn(&mut Account)| {
+            let mut account = good;
+            change(&mut account);
+            let ledger = ledger([good, Account { cpu: Some(1), ..account }]);
+            assert_eq!(ledger.is_balanced(), account.is_balanced());
+            assert_eq!(ledger.is_complete(), account.is_complete());
+            (account.is_balanced(), account.is_complete(), account.to_string())
+        };
+        let begin = "CPU 0: 7 written: 5 yielded (1 unproven, 1 late), 2 held";
+        let lost = ", 0 LOST by the kernel (0 not told yet)";
+        let wrong = "; INCOMPLETE, and NOT ACCOUNTED FOR: ";
+        assert_eq!(at(|_| {}), (true, true, format!("{begin}; nothing is missing")));
+        assert!(!at(|account| account.lost = 1).1);
+        let missing = format!("{begin}{lost}, 1 numbers missing; INCOMPLETE, but all of that is accounted for");
+        assert_eq!(at(|account| account.missing = 1), (true, false, missing));
+        let damaged = format!("{begin}{lost}{wrong}1 damaged stretches");
+        assert_eq!(at(|account| account.damaged = 1), (false, false, damaged));
+        let several = format!(
+            "{begin}{lost}{wrong}2 missing numbers that no loss explains, 3 times that so much was lost that the numbers do not \
+             say how much"
+        );
+        assert_eq!(at(|account| (account.unexplained, account.ambiguous) = (2, 3)), (false, false, several));
+        let explained = Account { unexplained: 3, ..good };
+        assert_eq!([2, 3, 4].map(|refused| explained.explained(refused).is_balanced()), [false, true, true]);
+        // Of the whole machine.
+        let of_all = |missing, unexplained, ambiguous| {
+            let ledger = Ledger { missing, unexplained, ambiguous, ..ledger([good]) };
+            let total = ledger.total();
+            assert_eq!((total.missing, total.unexplained, total.ambiguous), (missing, unexplained, ambiguous));
+            (ledger.is_balanced(), ledger.is_complete())
+        };
+        assert_eq!(
+            [of_all(1, 0, 0), of_all(1, 1, 0), of_all(0, 0, 1)],
+            [(true, false), (false, false), (false, false)]
+        );
+    }
+}

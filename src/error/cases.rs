@@ -1,0 +1,404 @@
+//! Every way in which the crate can fail, with the numbers.
+
+use crate::sys::wakeup::Wakeup;
+use nix::sys::resource::{Resource, getrlimit};
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+/// Why rings could not be opened, ordered or waited for.
+///
+/// What is wrong *inside* a ring is never an error: it is a [`Damage`](crate::Damage) event in the stream.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// perf_event_open(2) failed.
+    #[error("cannot open {event} on CPU {cpu}: {errno}{hint}")]
+    Open {
+        /// The CPU.
+        cpu: u32,
+        /// The event, as it was asked for.
+        event: String,
+        /// What the kernel said.
+        errno: io::Error,
+        /// What would help.
+        hint: Hint,
+    },
+    /// A ring could not be mapped.
+    #[error("cannot map a ring of {bytes} bytes for CPU {cpu}: {errno}{hint}")]
+    Map {
+        /// The CPU.
+        cpu: u32,
+        /// Bytes of the ring, header page included.
+        bytes: usize,
+        /// What the kernel said.
+        errno: io::Error,
+        /// What would help.
+        hint: Hint,
+    },
+    /// An ioctl on an event failed.
+    #[error("cannot {what} {event} on CPU {cpu}: {errno}")]
+    Control {
+        /// What was tried: "redirect", "identify", "enable", "disable", "pause", "resume".
+        what: &'static str,
+        /// The event, as it was asked for.
+        event: String,
+        /// The CPU.
+        cpu: u32,
+        /// What the kernel said.
+        errno: io::Error,
+    },
+    /// An event could not be put into its slot of a `PERF_EVENT_ARRAY`.
+    #[error("cannot set slot {slot} of the perf event array, for CPU {cpu}: {errno}{hint}")]
+    Slot {
+        /// The index of the slot.
+        slot: u32,
+        /// The CPU.
+        cpu: u32,
+        /// What the kernel said.
+        errno: io::Error,
+        /// What would help.
+        hint: Hint,
+    },
+    /// The file descriptor could not be asked what map it is.
+    #[error("cannot use the file descriptor as a perf event array: {errno}{}", asked(errno))]
+    Array {
+        /// What the kernel said.
+        errno: io::Error,
+    },
+    /// What is to be a map is something else.
+    #[error("{event}: this is no BPF map, but {what}")]
+    NotAMap {
+        /// The event, as it was asked for.
+        event: String,
+        /// What it is instead, as `/proc` has it: `/dev/null`, `anon_inode:bpf-prog`.
+        what: String,
+    },
+    /// The map is of another type.
+    #[error("the map is of type {map_type}, not BPF_MAP_TYPE_PERF_EVENT_ARRAY (4)")]
+    NotAnArray {
+        /// `enum bpf_map_type`.
+        map_type: u32,
+    },
+    /// No map could be had by that path.
+    #[error("cannot open the pinned map {}: {errno}{hint}", path.display())]
+    Pinned {
+        /// As it was asked for.
+        path: PathBuf,
+        /// What the kernel said.
+        errno: io::Error,
+        /// What would help.
+        hint: Hint,
+    },
+    /// The map has no slot for a CPU, so that CPU's output would get `-E2BIG`, which nothing counts.
+    #[error(
+        "the perf event array has {entries} slots, but CPU {cpu} needs slot {slot}: make it as large as the machine has \
+         CPUs"
+    )]
+    ArrayTooSmall {
+        /// `max_entries` of the map.
+        entries: u32,
+        /// The slot that is missing.
+        slot: u32,
+        /// The first CPU without a slot.
+        cpu: u32,
+    },
+    /// Two CPUs' events are to be put into the same slot of a map ([`RingOptions::slots`](crate::RingOptions::slots)). It holds
+    /// one, so what one of the CPUs outputs would reach no ring (`-EOPNOTSUPP`), which nothing counts.
+    #[error("CPUs {} and {} would share slot {slot} of the perf event array, which holds one event", cpus[0], cpus[1])]
+    SharedSlot {
+        /// The slot.
+        slot: u32,
+        /// The first two CPUs that were to have it.
+        cpus: [u32; 2],
+    },
+    /// The same map was named twice, by whatever descriptors or paths. Its slots hold one event each, so the second would take
+    /// over what is output into it, and the first yield nothing.
+    #[error("{} and {} are the same map, number {id}, whose slots hold one event each: name it once", events[0], events[1])]
+    SameMap {
+        /// `bpf_map_info.id`.
+        id: u32,
+        /// Both events, as they were asked for.
+        events: [String; 2],
+    },
+    /// An event would never write a record: it counts without sampling, or there is nothing that it counts.
+    #[error(
+        "{event} would never write anything: give it a sample_period or sample_freq, of anything but \
+         PERF_COUNT_SW_DUMMY, or have it record mmap, mmap_data, comm, task, context_switch, namespaces, cgroup, ksymbol, \
+         bpf_event or text_poke"
+    )]
+    Silent {
+        /// The event, as it was asked for.
+        event: String,
+    },
+    /// An attribute has a pointer in it, which nothing keeps alive until the event is opened, and opened again when a CPU comes
+    /// back.
+    #[error(
+        "{event} is one of the PMU {unit}'s, or cannot be told from them, and its attribute points to a name: use \
+         RingOptions::uprobe, uretprobe, kprobe or kretprobe, which keep it"
+    )]
+    Pointer {
+        /// The event, as it was asked for.
+        event: String,
+        /// The PMU: "kprobe" or "uprobe". The latter too where sysfs does not say which number it has.
+        unit: &'static str,
+    },
+    /// There can be no such probe here.
+    #[error("cannot set a {event}: {errno}{hint}")]
+    Probe {
+        /// The event, as it was asked for.
+        event: String,
+        /// What is missing or wrong.
+        errno: io::Error,
+        /// What would help.
+        hint: Hint,
+    },
+    /// There is no tracepoint of that name.
+    #[error("there is no tracepoint {name}{hint}")]
+    NoTracepoint {
+        /// As it was asked for.
+        name: String,
+        /// Where to look for one.
+        hint: Hint,
+    },
+    /// A tracepoint could not be looked up, so it may be there or not.
+    #[error("cannot look up tracepoint {name}: {errno}{hint}")]
+    Tracepoint {
+        /// As it was asked for.
+        name: String,
+        /// What looking for it ended with.
+        errno: io::Error,
+        /// What would help.
+        hint: Hint,
+    },
+    /// No event was asked for.
+    #[error("nothing to open: no map, tracepoint or other event was named")]
+    NoEvents,
+    /// There is no ring to merge.
+    #[error("no rings")]
+    NoRings,
+    /// None of the CPUs that were asked for is online (`ENODEV`).
+    #[error("none of the CPUs {cpus:?} is online; these are: {online:?}")]
+    Offline {
+        /// The CPUs asked for.
+        cpus: Vec<u32>,
+        /// The CPUs that are online.
+        online: Vec<u32>,
+    },
+    /// A reader would never be woken like that.
+    #[error("a ring of {size} bytes, with records of at least {record}, never has {asked} unread: at most {most}")]
+    Wakeup {
+        /// What was asked for, "100 bytes" or "3 events".
+        asked: Wakeup,
+        /// Bytes of the ring.
+        size: u64,
+        /// Bytes of the smallest record.
+        record: u64,
+        /// The most that can be asked for.
+        most: Wakeup,
+    },
+    /// A fill mark would never take effect: what it leaves is less than a record takes.
+    #[error(
+        "a fill mark of {percent} % leaves {left} bytes of the {size} of CPU {cpu}'s ring, and records take {record} and \
+         more: at most {most} %"
+    )]
+    FillMark {
+        /// The CPU.
+        cpu: u32,
+        /// The mark, in percent.
+        percent: u8,
+        /// Bytes of the ring.
+        size: u64,
+        /// Bytes that the mark leaves.
+        left: u64,
+        /// Bytes of the smallest record.
+        record: u64,
+        /// The largest mark that could take effect, in percent.
+        most: u8,
+    },
+    /// A ring of that length cannot be.
+    #[error("a ring cannot have {bytes} bytes: at least 1, at most {max}")]
+    Size {
+        /// Bytes asked for.
+        bytes: u64,
+        /// The largest ring that is taken.
+        max: u64,
+    },
+    /// Memory that is to be adopted does not look like a perf ring of that length.
+    #[error("no perf ring: {mapped} bytes mapped, but its header says {size} bytes of data at {offset}")]
+    Geometry {
+        /// Bytes mapped, header page included.
+        mapped: usize,
+        /// `data_offset` of the header page.
+        offset: u64,
+        /// `data_size` of the header page.
+        size: u64,
+    },
+    /// There can be no CPU of that number on this machine.
+    #[error("no CPU {cpu}: this machine can have CPUs up to {last}")]
+    NoSuchCpu {
+        /// The CPU asked for.
+        cpu: u32,
+        /// The largest possible CPU number.
+        last: u32,
+    },
+    /// The CPU is offline, or was left out.
+    #[error("CPU {cpu} has no ring")]
+    NoRing {
+        /// The CPU asked for.
+        cpu: u32,
+    },
+    /// The key is the kernel's time, but a ring does not carry it.
+    #[error(
+        "the records of CPU {cpu} carry no time to order by: name another key, or open the ring with PERF_SAMPLE_TIME"
+    )]
+    NoTime {
+        /// The first such CPU.
+        cpu: u32,
+    },
+    /// The lag rule needs a clock that user space can read.
+    #[error("the lag rule cannot read the perf clock: open the rings with another")]
+    NoClock,
+    /// The lag rule waits until keys are so old, and a [`Sequence`](crate::Sequence)'s are no times.
+    #[error("the lag rule needs keys that are times of the rings' clock: a sequence is none")]
+    NoTimes,
+    /// A fence was asked for and none is possible.
+    #[error("no fence: {tried}")]
+    NoFence {
+        /// Each way that was tried, and why not.
+        tried: String,
+    },
+    /// A fence that worked before failed. What it was to prove stays held, and the reader tries again by itself: after 1 ms, then
+    /// after twice as long each time, up to a second. It reports the first failure, then the tenth, the hundredth and so on, until
+    /// 16 fences in a row were well; and each one while a flush or a deadline waits for it.
+    #[error("a fence failed: {errno}{}", repeated(*times))]
+    Fence {
+        /// What the kernel said, or the function of a [`Fence::Custom`](crate::Fence::Custom).
+        errno: io::Error,
+        /// How many have failed since this was last reported, this one included.
+        times: u64,
+    },
+    /// The reader could not be put to sleep until something happens. It goes on looking at its own ticks, so that nothing is lost.
+    /// The first failure is reported, then the tenth, the hundredth and so on, until 16 in a row were well.
+    #[error("cannot wait: {errno}{}", repeated(*times))]
+    Wait {
+        /// What the kernel said.
+        errno: io::Error,
+        /// How often this happened since it was last reported, this time included.
+        times: u64,
+    },
+    /// Everything that was in the rings when [`Handle::flush`](crate::Handle::flush) was called has been yielded. Not a
+    /// failure: the reader goes on with what came later.
+    #[error("flushed: all events from before have been yielded")]
+    Flushed,
+    /// The deadline is past, and everything that was in the rings then has been yielded. See
+    /// [`Reader::set_deadline`](crate::Reader::set_deadline). The reader goes on with what came later.
+    #[error("the deadline has passed")]
+    Deadline,
+    /// The reader was closed with [`Handle::close`](crate::Handle::close), or is gone.
+    #[error("the reader is closed")]
+    Closed,
+    /// This process was forked from the one that opened the rings. It does not have their memory (`VM_DONTCOPY`), and
+    /// what it shares with its parent is its parent's.
+    #[error("the rings belong to the process that this one was forked from: open others here")]
+    Forked,
+    /// The system would not give what waiting needs.
+    #[error("cannot {what}: {errno}{}", limit(errno))]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel said.
+        errno: io::Error,
+    },
+}
+
+/// The limit that was reached, if one was: how many descriptors would be enough is not known here.
+fn limit(errno: &io::Error) -> Hint {
+    Hint(match (errno.raw_os_error(), getrlimit(Resource::RLIMIT_NOFILE)) {
+        (Some(libc::EMFILE), Ok((limit, _))) => format!("raise RLIMIT_NOFILE, which is {limit}"),
+        _ => return Hint::default(),
+    })
+}
+
+/// What helps where a map may not even be asked what it is: before Linux 5.19 the setting is for all that bpf(2) does.
+fn asked(errno: &io::Error) -> Hint {
+    Hint(match errno.raw_os_error() {
+        Some(libc::EPERM) => "needs CAP_BPF where kernel.unprivileged_bpf_disabled is set".into(),
+        _ => return Hint::default(),
+    })
+}
+
+/// How often an error came, if it was more than once.
+fn repeated(times: u64) -> String {
+    if times > 1 { format!(", the last of {times} times") } else { String::new() }
+}
+
+/// An error that may repeat: whether to report it, and how often it came since. The first, the tenth, the hundredth and so on,
+/// until it was well so often that it is another.
+#[derive(Debug, Default)]
+pub(crate) struct Repeats {
+    failed: u64,
+    reported: u64,
+    well: u32,
+}
+
+impl Repeats {
+    /// So often in a row it must be well to be forgotten.
+    const WELL: u32 = 16;
+
+    /// It came again. How often since it was last reported, if it is to be reported now, as it always is if it `must` be.
+    pub(crate) fn failed(&mut self, must: bool) -> Option<u64> {
+        self.well = 0;
+        self.failed = self.failed.saturating_add(1);
+        if !must && 10u64.pow(self.failed.ilog10()) != self.failed {
+            return None;
+        }
+        let times = self.failed - self.reported;
+        self.reported = self.failed;
+        Some(times)
+    }
+
+    /// It did not come.
+    #[inline]
+    pub(crate) fn well(&mut self) {
+        if self.failed > 0 {
+            self.well += 1;
+            if self.well >= Self::WELL {
+                *self = Self::default();
+            }
+        }
+    }
+}
+
+/// What would help against an error. Empty where nothing is known to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[doc(alias = "cure")]
+pub struct Hint(pub(crate) String);
+
+impl fmt::Display for Hint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() { Ok(()) } else { write!(f, " ({})", self.0) }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::Repeats;
+
+    #[test]
+    fn what_repeats_is_reported_ever_less_often_and_none_is_left_out() {
+        let mut repeats = Repeats::default();
+        let reported: Vec<_> = (1..=1000).filter_map(|n| repeats.failed(false).map(|times| (n, times))).collect();
+        assert_eq!(reported, [(1, 1), (10, 9), (100, 90), (1000, 900)]);
+        assert_eq!(repeats.failed(true), Some(1));
+        // Now and then well is not well.
+        for _ in 0..15 {
+            repeats.well();
+        }
+        assert_eq!(repeats.failed(false), None);
+        for _ in 0..16 {
+            repeats.well();
+        }
+        assert_eq!(repeats.failed(false), Some(1), "forgotten, and new");
+    }
+}

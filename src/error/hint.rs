@@ -1,0 +1,187 @@
+//! What helps against the kernel's refusals, with the numbers of this machine.
+
+use crate::error::Hint;
+use crate::sys::{machine, pmu};
+use nix::sys::resource::{Resource, getrlimit};
+use perf_event_open_sys::bindings::{self, perf_event_attr};
+use std::ffi::CStr;
+use std::io;
+
+/// What helps when an event cannot be opened. `target` is what it points to; `fds` are needed for all events.
+pub(crate) fn open(errno: &io::Error, attr: &perf_event_attr, target: Option<&CStr>, fds: usize) -> Hint {
+    Hint(match errno.raw_os_error() {
+        Some(libc::EACCES | libc::EPERM) => {
+            let paranoid = setting("kernel/perf_event_paranoid");
+            // What Debian and others have added.
+            if machine::setting("kernel/perf_event_paranoid").is_some_and(|level| level > 2) {
+                return Hint(format!(
+                    "needs CAP_SYS_ADMIN; or kernel.perf_event_paranoid, which is {paranoid}, set to 2, and CAP_PERFMON"
+                ));
+            }
+            format!(
+                "needs CAP_PERFMON, or CAP_SYS_ADMIN before Linux 5.8; or kernel.perf_event_paranoid, which is {paranoid}, \
+                 set to 0, for tracepoints to -1"
+            )
+        }
+        Some(libc::EMFILE) => {
+            let limit = limit(Resource::RLIMIT_NOFILE);
+            format!("{fds} file descriptors are needed for the events alone; raise RLIMIT_NOFILE, which is {limit}")
+        }
+        Some(libc::ENFILE) => format!("{fds} are needed; raise fs.file-max, which is {}", setting("fs/file-max")),
+        Some(libc::ENOSYS) => "this kernel was built without perf events".into(),
+        Some(libc::E2BIG) => format!(
+            "this kernel, {}, is older than something in the event's attribute, of which it knows a shorter version",
+            machine::release()
+        ),
+        Some(libc::ENOENT | libc::EOPNOTSUPP) => absent(attr, target).unwrap_or_else(|| match attr.type_ {
+            bindings::PERF_TYPE_HARDWARE | bindings::PERF_TYPE_HW_CACHE | bindings::PERF_TYPE_RAW => {
+                "this machine has no such event: virtual machines often have no hardware counters".into()
+            }
+            _ => format!("this kernel, {}, has no such event", machine::release()),
+        }),
+        Some(libc::EINVAL) => {
+            let absent = absent(attr, target).map_or_else(String::new, |absent| absent + "; or else: ");
+            format!("{absent}this kernel is {}; {}", machine::release(), refused(attr))
+        }
+        Some(libc::EADDRNOTAVAIL) if target.is_some() => {
+            "the kernel has several functions of that name: see /proc/kallsyms".into()
+        }
+        // ENOTSUPP, which is the kernel's own and has no name here.
+        Some(524) if target.is_some() => "that instruction cannot be probed".into(),
+        _ => return Hint::default(),
+    })
+}
+
+/// What may not be there, where it is for the kernel to find by a number or a name.
+fn absent(attr: &perf_event_attr, target: Option<&CStr>) -> Option<String> {
+    let perf_event_attr { type_, config, .. } = *attr;
+    let units = match type_ {
+        bindings::PERF_TYPE_TRACEPOINT => {
+            let where_to = "see events/*/*/id in tracefs, which differ between kernels";
+            return Some(format!("there may be no tracepoint of number {config}: {where_to}"));
+        }
+        ..bindings::PERF_TYPE_MAX => return None,
+        _ => match pmu::all() {
+            Ok(units) => units,
+            Err(errno) => return Some(format!("whether there is a PMU of type {type_} cannot be told: {errno}")),
+        },
+    };
+    let unit = units.iter().find(|(number, _)| *number == type_).map(|(_, unit)| unit.as_str());
+    let target = target.map(CStr::to_string_lossy);
+    Some(match (unit, target) {
+        (None, _) => {
+            let units: Vec<_> = units.iter().map(|(number, unit)| format!("{unit} {number}")).collect();
+            format!("this kernel has no PMU of type {type_}, but {}", units.join(", "))
+        }
+        (Some("uprobe"), Some(target)) => {
+            let offset = attr.config2;
+            format!("{target} must be a file, and an instruction must begin at the offset {offset:#x} of it")
+        }
+        (Some("kprobe"), Some(target)) => format!(
+            "the kernel has no function {target} that can be probed: see /proc/kallsyms, available_filter_functions in \
+             tracefs, and kprobes/blacklist in debugfs"
+        ),
+        (Some(unit), _) => format!(
+            "the PMU {unit} has no event {config:#x}, or cannot sample, as many cannot: see \
+             /sys/bus/event_source/devices/{unit}"
+        ),
+    })
+}
+
+/// What perf_event_open(2) answers `EINVAL` to, as far as this attribute goes.
+fn refused(attr: &perf_event_attr) -> String {
+    let unknown = attr.sample_type & !u64::from(bindings::PERF_SAMPLE_MAX - 1);
+    if unknown != 0 {
+        return format!("sample_type has bits that are not known to perf_event_open(2) as of this crate: {unknown:#x}");
+    }
+    let mut doubts = Vec::new();
+    let mut doubt = |is: bool, what: &str| {
+        if is {
+            doubts.push(what.to_owned());
+        }
+    };
+    let is_output =
+        attr.type_ == bindings::PERF_TYPE_SOFTWARE && attr.config == u64::from(bindings::PERF_COUNT_SW_BPF_OUTPUT);
+    doubt(is_output, "BPF output needs 4.4");
+    doubt(attr.use_clockid() != 0, "another clock than perf's needs 4.1, and hardware events take monotonic ones only");
+    doubt(attr.write_backward() != 0, "writing backwards needs 4.7");
+    doubt(attr.read_format & u64::from(bindings::PERF_FORMAT_LOST) != 0, "PERF_FORMAT_LOST needs 6.0");
+    let branches = u64::from(bindings::PERF_SAMPLE_BRANCH_STACK | bindings::PERF_SAMPLE_REGS_USER);
+    let stacks = u64::from(bindings::PERF_SAMPLE_STACK_USER | bindings::PERF_SAMPLE_REGS_INTR);
+    doubt(
+        attr.sample_type & (branches | stacks) != 0,
+        "branch stacks, registers and user stacks need their masks and sizes set, and the hardware for them",
+    );
+    format!("sample_type is {:#x}, read_format {:#x}; {}", attr.sample_type, attr.read_format, doubts.join("; "))
+}
+
+/// What helps when a ring cannot be mapped.
+pub(crate) fn map(errno: &io::Error, bytes: usize, cpus: usize) -> Hint {
+    Hint(match errno.raw_os_error() {
+        Some(libc::EPERM) => format!(
+            "{cpus} rings of {} KiB are more than kernel.perf_event_mlock_kb, {} for each CPU and shared by the user's \
+             processes, and RLIMIT_MEMLOCK, {} KiB, allow without CAP_IPC_LOCK",
+            bytes >> 10,
+            setting("kernel/perf_event_mlock_kb"),
+            limit(Resource::RLIMIT_MEMLOCK) >> 10,
+        ),
+        Some(libc::ENOMEM) => format!("{cpus} rings of {} KiB are asked for", bytes >> 10),
+        _ => return Hint::default(),
+    })
+}
+
+/// What helps when a slot of a map cannot be set.
+pub(crate) fn slot(errno: &io::Error) -> Hint {
+    Hint(match errno.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => "needs CAP_BPF, and a map that is not read-only".into(),
+        _ => return Hint::default(),
+    })
+}
+
+/// What helps when a probe cannot be had.
+pub(crate) fn probe(errno: &io::Error, unit: &str) -> Hint {
+    Hint(match errno.kind() {
+        io::ErrorKind::NotFound if pmu::all().is_err() => "mount -t sysfs sysfs /sys".into(),
+        io::ErrorKind::NotFound => {
+            let config = unit.to_uppercase();
+            format!(
+                "this kernel, {}, is older than 4.17 or was built without CONFIG_{config}_EVENTS",
+                machine::release()
+            )
+        }
+        _ => return Hint::default(),
+    })
+}
+
+/// What helps when a tracepoint cannot be looked up in tracefs.
+pub(crate) fn tracefs(errno: &io::Error) -> Hint {
+    Hint(match errno.kind() {
+        io::ErrorKind::NotFound => "mount -t tracefs nodev /sys/kernel/tracing".into(),
+        io::ErrorKind::PermissionDenied => {
+            "whether there is one cannot be told: unless mounted otherwise tracefs can be read by root only; \
+             RingOptions::tracepoint_id needs no file"
+                .into()
+        }
+        _ => return Hint::default(),
+    })
+}
+
+/// What helps when a pinned map cannot be opened.
+pub(crate) fn pinned(errno: &io::Error) -> Hint {
+    Hint(match errno.raw_os_error() {
+        Some(libc::ENOENT) => "maps are pinned in a BPF file system: mount -t bpf bpf /sys/fs/bpf".into(),
+        Some(libc::EACCES) => {
+            "it must be a file of a BPF file system, readable and writable, in directories that are searchable".into()
+        }
+        Some(libc::EPERM) => "needs CAP_BPF where kernel.unprivileged_bpf_disabled is set".into(),
+        _ => return Hint::default(),
+    })
+}
+
+fn setting(name: &str) -> String {
+    machine::setting(name).map_or("unknown".into(), |value| value.to_string())
+}
+
+fn limit(resource: Resource) -> u64 {
+    getrlimit(resource).map_or(0, |(soft, _)| soft)
+}

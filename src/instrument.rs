@@ -1,0 +1,32 @@
+//! What tests put in the place of the real thing: under `--cfg loom` the model checker's atomics and locks, so that the models run
+//! the crate's own code; in unit tests a counter of steps, so that they can say what grows with what.
+
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64};
+#[cfg(loom)]
+pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
+pub(crate) use std::sync::atomic::Ordering;
+#[cfg(not(loom))]
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64};
+#[cfg(not(loom))]
+pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
+
+#[cfg(test)]
+thread_local! {
+    static STEPS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// A comparison, or a turn of a loop, that could be one too many.
+#[inline(always)]
+pub(crate) fn step() {
+    #[cfg(test)]
+    STEPS.with(|steps| steps.set(steps.get() + 1));
+}
+
+/// How many steps something takes.
+#[cfg(test)]
+pub(crate) fn count<T>(run: impl FnOnce() -> T) -> (u64, T) {
+    let before = STEPS.with(std::cell::Cell::get);
+    let value = run();
+    (STEPS.with(std::cell::Cell::get) - before, value)
+}

@@ -1,0 +1,367 @@
+//! Fences beside the consumer: a thread that waits for grace periods, one at a time, when asked.
+
+#[cfg(all(test, loom))]
+mod model;
+
+use crate::error::Error;
+use crate::instrument::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
+use crate::order::hold::Fence;
+use crate::sys::fork::ForkWord;
+use crate::sys::grace::Grace;
+use crate::sys::wake::Wake;
+use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, PoisonError, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// The thread that waits for grace periods.
+#[derive(Debug)]
+pub(crate) struct Fences {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    /// 0 in a forked child, which does not have the thread.
+    alive: ForkWord,
+    name: &'static str,
+    /// Fences begun.
+    begun: u64,
+    /// Fences whose end was taken notice of.
+    noticed: u64,
+    /// The shortest time between two begins, and when the last was.
+    every: Duration,
+    last: Option<Instant>,
+    /// How long to wait from the begin of the last, which failed; zero if it did not.
+    retry: Duration,
+    /// How long the last fence took, from its begin to its end being noticed.
+    latency: Duration,
+}
+
+#[derive(Debug)]
+struct Shared {
+    orders: Mutex<Orders>,
+    ordered: Condvar,
+    /// Fences ended. Stored by the thread alone.
+    ended: AtomicU64,
+    /// How the last one ended.
+    outcome: Mutex<Outcome>,
+    /// Waked when a fence ends.
+    wake: Wake,
+}
+
+#[derive(Debug, Default)]
+struct Orders {
+    begun: u64,
+    stop: bool,
+}
+
+#[derive(Debug)]
+struct Outcome {
+    /// Which way was used.
+    name: &'static str,
+    /// Why it failed, if it did.
+    failure: Option<io::Error>,
+}
+
+/// The shortest and longest time from the begin of a fence that failed to the next.
+const RETRY: Range<Duration> = Duration::from_millis(1)..Duration::from_secs(1);
+
+/// Milliseconds after which a fence that is waited for is asked after, although nothing was heard of its end.
+const MOMENT: u8 = 10;
+
+/// The shortest time between the begins of two fences that are not expedited: where `/sys/kernel/rcu_expedited` is set,
+/// they take no longer than those and interrupt every CPU as well.
+const SHORTEST: Duration = Duration::from_millis(1);
+
+impl Shared {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            orders: Mutex::default(),
+            ordered: Condvar::new(),
+            ended: AtomicU64::new(0),
+            outcome: Mutex::new(Outcome { name: "", failure: None }),
+            wake: Wake::new()?,
+        })
+    }
+
+    fn orders(&self) -> MutexGuard<'_, Orders> {
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn outcome(&self) -> MutexGuard<'_, Outcome> {
+        self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Fences {
+    /// Starts the thread with the first of the fence's ways that works.
+    pub(crate) fn start(fence: &Fence) -> Result<Self, Error> {
+        let system = |what| move |errno: io::Error| Error::System { what, errno };
+        let shared = Arc::new(Shared::new().map_err(system("make an eventfd"))?);
+        let (told, answer) = mpsc::sync_channel(1);
+        let body = {
+            let shared = Arc::clone(&shared);
+            let fence = fence.clone();
+            move || {
+                // Ways are tried on this thread and never leave it: a mount namespace belongs to the thread that enters it.
+                match fence.open_here() {
+                    Ok(mut way) => {
+                        let _ = told.send(Ok(way.name()));
+                        serve(&shared, &mut way);
+                    }
+                    Err(tried) => drop(told.send(Err(tried))),
+                }
+            }
+        };
+        let thread = spawn_without_signals(body).map_err(system("start a thread"))?;
+        let every = match fence {
+            Fence::Expedited { every } => *every,
+            _ => SHORTEST,
+        };
+        match answer.recv() {
+            Ok(Ok(name)) => Ok(Self::over(shared, Some(thread), name, every)),
+            Ok(Err(tried)) => {
+                // It is at its end, and what it holds goes with it.
+                let _ = thread.join();
+                Err(Error::NoFence { tried })
+            }
+            Err(_) => Err(Error::NoFence { tried: "its thread died".into() }),
+        }
+    }
+
+    /// The consumer's half.
+    fn over(shared: Arc<Shared>, thread: Option<JoinHandle<()>>, name: &'static str, every: Duration) -> Self {
+        let alive = ForkWord::new(1);
+        let (begun, noticed, last) = Default::default();
+        let (retry, latency) = Default::default();
+        Self { shared, thread, alive, name, begun, noticed, every, last, retry, latency }
+    }
+
+    /// Which way is in use.
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// How long until a fence may begin; zero if it may now, `None` while one is under way.
+    pub(crate) fn pause(&self) -> Option<Duration> {
+        if self.is_under_way() {
+            return None;
+        }
+        Some(self.last.map_or(Duration::ZERO, |last| self.every.max(self.retry).saturating_sub(last.elapsed())))
+    }
+
+    /// Whether a fence was begun whose end was not noticed yet.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.begun != self.noticed
+    }
+
+    /// Begins a fence.
+    pub(crate) fn begin(&mut self) {
+        self.begun += 1;
+        self.last = Some(Instant::now());
+        // The mutex orders our looks at the heads, which came before, and the grace period, which comes after.
+        self.shared.orders().begun = self.begun;
+        self.shared.ordered.notify_one();
+    }
+
+    /// Whether the fence under way has ended, once.
+    #[inline]
+    pub(crate) fn ended(&mut self) -> Option<io::Result<()>> {
+        // Acquire pairs with the Release store in `serve`: what the grace period made visible to the thread is visible
+        // to our next look.
+        if self.noticed == self.begun || self.shared.ended.load(Ordering::Acquire) == self.noticed {
+            return None;
+        }
+        self.noticed += 1;
+        self.latency = self.last.map_or(Duration::ZERO, |last| last.elapsed());
+        let failure = {
+            let mut outcome = self.shared.outcome();
+            self.name = outcome.name;
+            outcome.failure.take()
+        };
+        self.retry = match failure {
+            None => Duration::ZERO,
+            Some(_) => (self.retry * 2).clamp(RETRY.start, RETRY.end),
+        };
+        Some(failure.map_or(Ok(()), Err))
+    }
+
+    /// Waits for a grace period that begins now. One that is under way ends before.
+    pub(crate) fn wait(&mut self) -> Result<(), Error> {
+        // Relaxed: as in `drop`.
+        if self.alive.get().load(Ordering::Relaxed) == 0 {
+            return Err(Error::Forked);
+        }
+        while self.is_under_way() {
+            self.shared.wake.sleep(MOMENT);
+            // Whether that one failed does not matter.
+            let _ = self.ended();
+        }
+        self.begin();
+        loop {
+            if let Some(ended) = self.ended() {
+                return ended.map_err(|errno| Error::Fence { errno, times: 1 });
+            }
+            self.shared.wake.sleep(MOMENT);
+        }
+    }
+
+    /// How long the last fence took.
+    pub(crate) fn latency(&self) -> Duration {
+        self.latency
+    }
+
+    /// For how long the fence under way has been; `None` if none is.
+    pub(crate) fn under_way(&self) -> Option<Duration> {
+        self.last.filter(|_| self.is_under_way()).map(|begin| begin.elapsed())
+    }
+
+    /// Becomes readable when a fence ends.
+    pub(crate) fn wake(&self) -> BorrowedFd<'_> {
+        self.shared.wake.as_fd()
+    }
+}
+
+impl Drop for Fences {
+    /// Waits for the fence under way, if one is: a grace period cannot be broken off.
+    fn drop(&mut self) {
+        // Relaxed: nobody stores it but the kernel, at the fork.
+        if self.alive.get().load(Ordering::Relaxed) == 0 {
+            // Nobody to wait for; and the parent's thread may have held the lock at the fork.
+            return std::mem::forget(self.thread.take());
+        }
+        self.shared.orders().stop = true;
+        self.shared.ordered.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has said so already.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Fence {
+    /// Opens something to wait for grace periods with, for whoever drives a [`Merge`](crate::Merge). It has a thread of its
+    /// own, as a [`Reader`](crate::Reader)'s fence has: the calling thread stays in its mount namespace, whatever the fence.
+    ///
+    /// # Errors
+    /// [`Error::NoFence`] if none of the fence's ways is possible; [`Error::System`] if there can be no thread.
+    pub fn open(&self) -> Result<GracePeriods, Error> {
+        Fences::start(self).map(GracePeriods)
+    }
+
+    /// Opens the first way that works, to be used on the calling thread, or says why none does.
+    fn open_here(&self) -> Result<Way, String> {
+        let named = |name: &'static str| move |errno: io::Error| format!("{name}: {errno}");
+        let membarrier = || Grace::membarrier().map_err(named("membarrier"));
+        let map = || Grace::map().map_err(named("array of maps"));
+        let grace = match self {
+            Self::Auto => membarrier().or_else(|first| map().map_err(|second| format!("{first}; {second}"))),
+            Self::Membarrier => membarrier(),
+            Self::Map => map(),
+            Self::Expedited { .. } => Grace::expedited().map_err(named("expedited (needs CAP_SYS_ADMIN)")),
+            Self::Custom(wait) => return Ok(Way::Custom(Arc::clone(wait))),
+        };
+        let any = matches!(self, Self::Auto);
+        grace.map(|grace| Way::Kernel { grace, any })
+    }
+}
+
+/// A grace period of the kernel's, or of the user's. Not `Send`, because a [`Grace`] is not.
+enum Way {
+    /// `any` other will do too.
+    Kernel {
+        grace: Grace,
+        any: bool,
+    },
+    Custom(Arc<dyn Fn() -> io::Result<()> + Send + Sync>),
+}
+
+impl Way {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Kernel { grace, .. } => grace.name(),
+            Self::Custom(_) => "custom",
+        }
+    }
+
+    fn wait(&mut self) -> io::Result<()> {
+        match self {
+            Self::Kernel { grace, any } => {
+                let waited = grace.wait();
+                match waited {
+                    // A seccomp filter that was installed meanwhile, perhaps. If there is no other way, this one is tried again.
+                    Err(_) if *any && grace.wait_by_map().is_ok() => Ok(()),
+                    waited => waited,
+                }
+            }
+            Self::Custom(wait) => wait(),
+        }
+    }
+}
+
+/// A way to wait for grace periods that works here. See [`Fence::open`].
+pub struct GracePeriods(Fences);
+
+impl GracePeriods {
+    /// Which way it is: "membarrier", "map", "expedited" or "custom".
+    pub fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    /// Waits for a grace period that begins now. Blocks, and cannot be interrupted. May be called on any thread.
+    ///
+    /// [`Fence::Auto`] leaves `membarrier` for the map, for good, if the kernel has begun to refuse the first.
+    ///
+    /// # Errors
+    /// What the kernel, or the function, says, or that the function panicked; in a forked child, that its thread is the
+    /// parent's. Nothing is proven then.
+    pub fn wait(&mut self) -> io::Result<()> {
+        self.0.wait().map_err(|error| match error {
+            Error::Fence { errno, .. } => errno,
+            other => io::Error::other(other),
+        })
+    }
+}
+
+impl fmt::Debug for GracePeriods {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("GracePeriods").field(&self.name()).finish()
+    }
+}
+
+/// The thread: waits for an order, then for a grace period, then says so.
+fn serve(shared: &Shared, way: &mut Way) {
+    let mut ended = 0;
+    loop {
+        {
+            let mut orders = shared.orders();
+            while orders.begun == ended && !orders.stop {
+                orders = shared.ordered.wait(orders).unwrap_or_else(PoisonError::into_inner);
+            }
+            if orders.stop {
+                return;
+            }
+        }
+        // A function of the user's that panics must not leave the reader waiting for ever.
+        let waited = catch_unwind(AssertUnwindSafe(|| way.wait()));
+        let waited = waited.unwrap_or_else(|_| Err(io::Error::other("the fence's function panicked")));
+        *shared.outcome() = Outcome { name: way.name(), failure: waited.err() };
+        ended += 1;
+        // Release pairs with the Acquire load in `Fences::ended`.
+        shared.ended.store(ended, Ordering::Release);
+        // A failure to wake is made up for by the reader's own tick.
+        shared.wake.wake();
+    }
+}
+
+/// Starts a thread that no signal of the program's is delivered to.
+fn spawn_without_signals(body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    let mut before = SigSet::empty();
+    pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut before))?;
+    let thread = thread::Builder::new().name("perfweave-fence".into()).spawn(body);
+    pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None)?;
+    thread
+}

@@ -1,0 +1,187 @@
+//! The hand-over between a reader and its fence thread, every interleaving of it; and what it proves while a CPU arrives.
+
+use super::{Fences, Shared, Way, serve};
+use crate::instrument::{AtomicBool, AtomicU64, Mutex, Ordering};
+use crate::order::hold::{Frontier, Hold};
+use loom::thread::JoinHandle;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Fences by a function, with the crate's own thread, which is the model's.
+fn fences(wait: impl Fn() -> io::Result<()> + Send + Sync + 'static) -> (Fences, JoinHandle<()>) {
+    let shared = Arc::new(Shared::new().unwrap());
+    let thread = {
+        let shared = Arc::clone(&shared);
+        let mut way = Way::Custom(Arc::new(wait));
+        loom::thread::spawn(move || serve(&shared, &mut way))
+    };
+    (Fences::over(shared, None, "none yet", Duration::ZERO), thread)
+}
+
+/// The first fence fails and the second does not. Relaxed words stand for what the kernel orders: a load finds what was stored
+/// only where the hand-over orders it.
+///
+/// Dies (seen once each) when `ended` is stored before the outcome, when the reader is waked before it is stored, and without the
+/// notification of an order. `ended` alone may be Relaxed: the outcome's lock orders the same.
+#[test]
+fn a_fence_comes_after_its_look_and_its_end_after_both() {
+    loom::model(|| {
+        let (looked, passed) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let (mut fences, thread) = {
+            let (looked, passed) = (Arc::clone(&looked), Arc::clone(&passed));
+            fences(move || {
+                let number = looked.load(Ordering::Relaxed);
+                passed.store(number, Ordering::Relaxed);
+                if number == 1 { Err(io::Error::other("the first")) } else { Ok(()) }
+            })
+        };
+        for number in 1..=2 {
+            looked.store(number, Ordering::Relaxed);
+            let waited = fences.wait();
+            assert_eq!(passed.load(Ordering::Relaxed), number, "a fence that is over is this one");
+            assert_eq!((waited.is_err(), fences.name()), (number == 1, "custom"), "and so is its outcome");
+        }
+        drop(fences);
+        thread.join().unwrap();
+    });
+}
+
+/// Dies (seen) when the stop is not notified.
+#[test]
+fn the_thread_ends_whatever_is_under_way() {
+    loom::model(|| {
+        let (mut fences, thread) = fences(|| Ok(()));
+        fences.begin();
+        let _ = fences.ended();
+        drop(fences);
+        thread.join().unwrap();
+    });
+}
+
+/// A CPU of the model: its writer draws a key and publishes it within a section, if its ring is there.
+#[derive(Default)]
+struct Cpu {
+    section: Mutex<()>,
+    started: AtomicBool,
+    key: AtomicU64,
+    head: AtomicU64,
+}
+
+impl Cpu {
+    fn write(&self, clock: &AtomicU64) {
+        let _section = self.section.lock().unwrap();
+        let key = clock.fetch_add(1, Ordering::Relaxed);
+        if self.started.load(Ordering::Relaxed) {
+            self.key.store(key, Ordering::Relaxed);
+            self.head.store(1, Ordering::Release);
+        }
+    }
+}
+
+/// What a reader does, with the crate's frontier and fences.
+struct Reading {
+    cpus: [Arc<Cpu>; 2],
+    /// The rings that are known: the first so many.
+    lanes: usize,
+    frontier: Frontier,
+    fences: Fences,
+    taken: [bool; 2],
+    held: Vec<u64>,
+    last: u64,
+}
+
+impl Reading {
+    /// A ring is started and known from then on: `Watch::open`.
+    fn arrive(&mut self) {
+        self.cpus[self.lanes].started.store(true, Ordering::Relaxed);
+        self.lanes += 1;
+    }
+
+    fn look(&mut self) {
+        let mut largest = None;
+        for (cpu, taken) in self.cpus[..self.lanes].iter().zip(&mut self.taken) {
+            if !*taken && cpu.head.load(Ordering::Acquire) == 1 {
+                *taken = true;
+                self.held.push(cpu.key.load(Ordering::Relaxed));
+                largest = largest.max(self.held.last().copied());
+            }
+        }
+        self.frontier.looked(largest, 0);
+        if !self.fences.is_under_way() && self.frontier.begin_fence() {
+            self.fences.begin();
+        }
+        self.held.sort_unstable();
+        while let Some(&key) = self.held.first().filter(|key| self.frontier.admits(**key)) {
+            assert!(key > self.last, "{key} behind {}", self.last);
+            self.last = key;
+            self.held.remove(0);
+        }
+    }
+
+    /// `Engine::notice_fence`.
+    fn notice_fence(&mut self) {
+        if self.fences.ended().is_some() {
+            self.frontier.end_fence();
+            self.look();
+        }
+    }
+}
+
+/// A fence is under way when the second CPU arrives, before one of two looks, whatever the writers are at.
+///
+/// Dies (seen once each) when a fence that is under way counts as one that has ended, and when it proves what was seen when it
+/// ended.
+#[test]
+fn a_cpu_that_arrives_beside_a_look_breaks_no_order() {
+    for arrives in 0..2 {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(2);
+        model.check(move || {
+            let cpus = [Arc::new(Cpu::default()), Arc::new(Cpu::default())];
+            let clock = Arc::new(AtomicU64::new(2));
+            let (fences, thread) = {
+                let cpus = cpus.clone();
+                fences(move || {
+                    cpus.iter().for_each(|cpu| drop(cpu.section.lock().unwrap()));
+                    Ok(())
+                })
+            };
+            let mut reading = Reading {
+                cpus: cpus.clone(),
+                lanes: 0,
+                frontier: Frontier::new(&Hold::FENCE),
+                fences,
+                taken: [false; 2],
+                held: Vec::new(),
+                last: 0,
+            };
+            reading.arrive();
+            // What an earlier look has found, and the fence it began.
+            reading.held.push(1);
+            reading.frontier.looked(Some(1), 0);
+            assert!(reading.frontier.begin_fence());
+            reading.fences.begin();
+            let writers = cpus.map(|cpu| {
+                let clock = Arc::clone(&clock);
+                loom::thread::spawn(move || cpu.write(&clock))
+            });
+            for turn in 0..2 {
+                reading.notice_fence();
+                if turn == arrives {
+                    reading.arrive();
+                }
+                reading.look();
+            }
+            writers.into_iter().for_each(|writer| writer.join().unwrap());
+            reading.look();
+            while reading.fences.is_under_way() {
+                reading.fences.shared.wake.sleep(0);
+                reading.notice_fence();
+            }
+            assert!(reading.held.is_empty(), "everything comes out: {:?}", reading.held);
+            drop(reading);
+            thread.join().unwrap();
+        });
+    }
+}

@@ -1,0 +1,488 @@
+//! One ring's unyielded records in key order, and its tail in ring order.
+//!
+//! A ring is not sorted inside. A writer that is interrupted between drawing its key and reserving its place finds the
+//! interrupt's record, with its larger key, before its own. So everything between the tail and the last seen head is
+//! indexed here, and a ring offers its smallest unyielded key rather than its oldest record.
+//!
+//! The index is a run of slots in the order of the ring. A record whose key is not smaller than those before it stays in the
+//! run. Any other is *displaced*: it is kept beside the run, in key order, and its slot is only skipped. Displaced
+//! records have a smaller key than the slot before them, so they are yielded before that slot is; when the tail gets
+//! there, they are always done. So the tail is simply where the run begins.
+
+use crate::account::numbers::Numbers;
+use crate::order::hold::Class;
+mod fill;
+mod memory;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+use crate::instrument::step;
+use crate::order::entry::{BEFORE, Entry, NEVER, NOTED, Note, OWN, SKIPPED};
+use crate::order::run::{Pool, Run, Slot};
+use crate::ring::Header;
+use crate::rings::Lane;
+
+use binary_heap_plus::{BinaryHeap, MinComparator};
+use std::collections::VecDeque;
+
+/// A LOST record before its key is known.
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    position: u64,
+    header: Header,
+    id: u64,
+    count: u64,
+}
+
+/// Where the smallest entry is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Run,
+    Displaced,
+    Rest,
+    Trailing,
+}
+
+/// Yielded bytes of a ring are published once they are this part of it, if nothing else publishes them before: the tail
+/// shares a cache line with the head that the kernel writes.
+const PUBLISH_PART: u64 = 8;
+
+/// The longest record there is, in bytes: a ring with that much room has dropped nothing.
+const LONGEST: u64 = 1 << 16;
+
+/// How far back among the displaced a record is put in place by shifting. Beyond, it goes into a heap.
+const REACH: usize = 8;
+
+/// The part by which the longest record's length is less important with each look: half is left after 44.
+const FORGOTTEN: u64 = 64;
+
+/// How many entries each list has room for from the begin.
+const ROOM: usize = 32;
+
+/// How many entries are made at once, at most: a LOST record's and that of the record it was written with.
+const PAIR: usize = 2;
+
+/// What became of a ring's records so far.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Counts {
+    /// Records that were seen.
+    pub(crate) indexed: u64,
+    /// Records that were yielded.
+    pub(crate) records: u64,
+    /// Of these, ones that were let out before the hold rule would have, because memory or room was used up.
+    pub(crate) early: u64,
+    /// Looks at which the ring was fuller than its mark, and bytes that were copied out of it then.
+    pub(crate) pressed: u64,
+    pub(crate) copied: u64,
+    pub(crate) late: u64,
+    pub(crate) max_late: u64,
+    pub(crate) lost: u64,
+    pub(crate) damaged: u64,
+    /// Records that arrived out of order and were put in place.
+    pub(crate) repaired: u64,
+    /// The most bytes that were not given back when the ring was looked at.
+    pub(crate) most_used: u64,
+}
+
+/// One ring's index.
+#[derive(Debug)]
+pub(crate) struct Index {
+    /// In the order of the ring. INVARIANT: keys of slots that are not skipped never decrease; the first slot is one of those.
+    run: Run,
+    /// Where the first slot begins, or the next will: everything before is yielded.
+    tail: u64,
+    /// The key of the last slot that is not skipped, if there is any.
+    back: u64,
+    /// INVARIANT: sorted. Each lies in a skipped slot, behind one that is not and has a larger key.
+    displaced: VecDeque<Entry>,
+    /// More of those, which came out of order among themselves.
+    rest: BinaryHeap<Entry, MinComparator>,
+    /// INVARIANT: sorted by position; one for each entry that is noted, `None` once that was yielded, and never at either
+    /// end then.
+    notes: VecDeque<(u64, Option<Note>)>,
+    /// A LOST record that waits for the record it was written with, which has its key.
+    lost: Option<Waiting>,
+    /// Key of the record indexed last.
+    before: Option<u64>,
+    /// The largest key ever indexed.
+    largest: Option<u64>,
+    /// Everything before it is indexed.
+    cursor: u64,
+    /// The tail at which yielded bytes are worth publishing.
+    publish_at: u64,
+    /// How many records can be indexed before the lists need more memory.
+    room: usize,
+    /// Entries that were not taken one by one.
+    entries: usize,
+    /// Of these, records of the plainest kind that are yielded.
+    plain: usize,
+    /// The head could not be right: nothing more is indexed until all is yielded.
+    lost_head: bool,
+    /// What was told of beyond LOST records, because the kernel counts it.
+    foretold: u64,
+    /// Of that, what waits to be yielded, and where: behind everything that was indexed then, in no ring.
+    trailing: Option<(Entry, u64, Option<u64>)>,
+    /// What LOST records have told since the last record with a number.
+    skipped: u64,
+    /// Whether the ring was so full since some look that something may have been dropped, since the kernel was last asked.
+    pub(crate) suspect: bool,
+    /// How far the ring was written when its head was marked.
+    pub(crate) marked: u64,
+    /// The published tail at the last look.
+    looked_tail: u64,
+    /// The numbers in its records, if they have any.
+    pub(crate) numbers: Option<Numbers>,
+    /// Bytes of entries that are yielded, and whose slots are still to be skipped.
+    ahead: u64,
+    /// Bytes of the longest record that was seen of late.
+    longest: u64,
+    /// But for records of the plainest kind.
+    counts: Counts,
+    /// Class and lateness of the record with a key that was yielded last, which those without one behind it share.
+    pub(crate) yielded: (Class, u64),
+}
+
+impl Index {
+    /// From here on: what lies before was read by somebody else.
+    pub(crate) fn new(tail: u64, numbers: Option<Numbers>) -> Self {
+        Self {
+            run: Run::new(),
+            tail,
+            back: 0,
+            displaced: VecDeque::with_capacity(ROOM),
+            rest: BinaryHeap::with_capacity_min(ROOM),
+            notes: VecDeque::with_capacity(ROOM),
+            lost: None,
+            before: None,
+            largest: None,
+            cursor: tail,
+            publish_at: tail,
+            room: 0,
+            entries: 0,
+            plain: 0,
+            lost_head: false,
+            foretold: 0,
+            trailing: None,
+            skipped: 0,
+            suspect: false,
+            marked: tail,
+            looked_tail: tail,
+            numbers,
+            ahead: 0,
+            longest: 0,
+            counts: Counts::default(),
+            yielded: (Class::Assumed, 0),
+        }
+    }
+
+    /// The key of the smallest entry not yet yielded.
+    #[inline]
+    pub(crate) fn front_key(&self) -> Option<u64> {
+        self.front().map(|front| front.key)
+    }
+
+    /// The smallest entry not yet yielded.
+    #[inline]
+    pub(crate) fn front(&self) -> Option<Entry> {
+        self.smallest().map(|(entry, _)| entry)
+    }
+
+    /// The first slot, if it is a record of the plainest kind and its key is less than `until`: what is beside the run must not be
+    /// smaller.
+    #[inline(always)]
+    pub(crate) fn plain_before(&self, until: u64) -> Option<Entry> {
+        let slot = self.run.front()?;
+        let is_plain = slot.key < until && slot.header.tag() == OWN;
+        is_plain.then_some(Entry { key: slot.key, position: self.tail, header: slot.header })
+    }
+
+    /// Up to where the run alone says what is smallest: the smallest key beside it, behind which the run's of the same key come
+    /// first.
+    #[inline]
+    pub(crate) fn beside(&self) -> u64 {
+        self.smallest_beside().map_or(u64::MAX, |(entry, _)| entry.key.saturating_add(1))
+    }
+
+    /// The smallest entry, and where it is. Equal ones are damage and a loss behind it, in this order.
+    #[inline]
+    fn smallest(&self) -> Option<(Entry, Place)> {
+        let first = self.first().map(|entry| (entry, Place::Run));
+        let Some(beside) = self.smallest_beside() else { return first };
+        first.filter(|(first, _)| *first <= beside.0).or(Some(beside))
+    }
+
+    /// The smallest entry beside the run.
+    #[inline]
+    fn smallest_beside(&self) -> Option<(Entry, Place)> {
+        let displaced = self.displaced.front().map(|entry| (*entry, Place::Displaced));
+        if self.rest.is_empty() && self.trailing.is_none() { displaced } else { self.smallest_far() }
+    }
+
+    #[cold]
+    fn smallest_far(&self) -> Option<(Entry, Place)> {
+        let displaced = self.displaced.front().map(|entry| (*entry, Place::Displaced));
+        let rest = self.rest.peek().map(|entry| (*entry, Place::Rest));
+        let trailing = self.trailing.map(|(entry, ..)| (entry, Place::Trailing));
+        [displaced, rest, trailing].into_iter().flatten().min_by_key(|(entry, _)| *entry)
+    }
+
+    /// What the first slot stands for.
+    #[inline]
+    fn first(&self) -> Option<Entry> {
+        self.run.front().map(|slot| Entry { key: slot.key, position: self.tail, header: slot.header })
+    }
+
+    /// What became of the ring's records so far.
+    pub(crate) fn counts(&self) -> Counts {
+        Counts { records: self.counts.records + self.plain as u64, ..self.counts }
+    }
+
+    /// The same, to be counted on.
+    #[inline]
+    pub(crate) fn counts_mut(&mut self) -> &mut Counts {
+        &mut self.counts
+    }
+
+    /// How many entries are held.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.entries - self.plain
+    }
+
+    /// Whether so much was yielded since the tail was published that the kernel should know.
+    #[inline]
+    pub(crate) fn unpublished(&self) -> bool {
+        self.tail >= self.publish_at
+    }
+
+    /// Gives the bytes of all that is yielded, as far as nothing before is held, back to the kernel.
+    #[inline]
+    pub(crate) fn publish(&mut self, lane: &mut Lane) {
+        // Further, if held bytes were copied out.
+        let tail = self.tail.max(lane.ring.tail());
+        lane.ring.release(tail);
+        lane.copies.forget_before(self.tail);
+        self.publish_at = self.tail + lane.ring.size() / PUBLISH_PART;
+    }
+
+    /// Everything before it is indexed.
+    pub(crate) fn cursor(&self) -> u64 {
+        self.cursor
+    }
+
+    /// Bytes that were seen and are not yielded.
+    pub(crate) fn unread(&self) -> u64 {
+        self.cursor - self.tail - self.ahead
+    }
+
+    /// Bytes of the longest record that was seen of late.
+    pub(crate) fn longest(&self) -> u64 {
+        self.longest
+    }
+
+    /// What was noted of an entry.
+    pub(crate) fn note(&self, entry: &Entry) -> Option<Note> {
+        if !entry.is_noted() {
+            return None;
+        }
+        // In no ring, so without a length: where it lies there may be the next record, or damage.
+        if let Some((trailing, count, after)) = self.trailing
+            && trailing == *entry
+            && self.smallest().is_some_and(|(_, place)| place == Place::Trailing)
+        {
+            return Some(Note::Lost { id: 0, count, after });
+        }
+        self.notes[self.note_at(entry.position)?].1
+    }
+
+    fn note_at(&self, position: u64) -> Option<usize> {
+        let found = self.notes.binary_search_by_key(&position, |(at, _)| {
+            step();
+            *at
+        });
+        found.ok()
+    }
+
+    /// Takes the first slot, of a record of the plainest kind, as yielded. The tail follows.
+    #[inline(always)]
+    pub(crate) fn take_plain(&mut self, entry: &Entry, pool: &mut Pool) {
+        self.plain += 1;
+        self.tail += entry.record_len();
+        self.run.pop(pool);
+        if self.run.front().is_some_and(|next| next.header.tag() == SKIPPED) {
+            self.skip(pool);
+        }
+    }
+
+    /// Takes so many slots of the first block, which are such records and end at a position.
+    #[inline]
+    fn take_stretch(&mut self, records: usize, end: u64, pool: &mut Pool) {
+        self.plain += records;
+        self.tail = end;
+        self.run.advance(records, pool);
+        if self.run.front().is_some_and(|next| next.header.tag() == SKIPPED) {
+            self.skip(pool);
+        }
+    }
+
+    /// Takes the slots that are only to be skipped.
+    #[inline(never)]
+    fn skip(&mut self, pool: &mut Pool) {
+        while let Some(&Slot { header, .. }) = self.run.front()
+            && header.tag() == SKIPPED
+        {
+            step();
+            self.run.pop(pool);
+            self.tail += header.len();
+            self.ahead -= header.len();
+        }
+    }
+
+    /// Takes the smallest entry as yielded. The tail follows.
+    pub(crate) fn take(&mut self, pool: &mut Pool) {
+        let Some((entry, place)) = self.smallest() else { return };
+        match place {
+            Place::Run => {
+                self.run.pop(pool);
+                self.tail += entry.len();
+                self.skip(pool);
+            }
+            Place::Displaced => {
+                self.displaced.pop_front();
+                self.ahead += entry.len();
+            }
+            Place::Rest => {
+                self.rest.pop();
+                self.ahead += entry.len();
+            }
+            Place::Trailing => self.trailing = None,
+        }
+        self.entries -= 1;
+        if entry.is_noted() && place != Place::Trailing {
+            self.forget(entry.position);
+        }
+    }
+
+    /// What was noted of an entry is told.
+    #[cold]
+    pub(crate) fn forget(&mut self, position: u64) {
+        if let Some(at) = self.note_at(position) {
+            self.notes[at].1 = None;
+        }
+        // Not removed from the middle: that would take as long as there are notes.
+        while let Some((_, None)) = self.notes.front() {
+            step();
+            self.notes.pop_front();
+        }
+        while let Some((_, None)) = self.notes.back() {
+            step();
+            self.notes.pop_back();
+        }
+    }
+
+    /// The largest key ever indexed.
+    pub(crate) fn largest(&self) -> Option<u64> {
+        self.largest
+    }
+
+    /// Takes notice of how many records the kernel has dropped in all, of which LOST records have told some: what no event has
+    /// told yet becomes one behind everything that is held. Call it after a look.
+    pub(crate) fn dropped(&mut self, total: u64, told: u64) {
+        self.suspect = false;
+        let new = total.saturating_sub(told.saturating_add(self.foretold));
+        if new == 0 {
+            return;
+        }
+        self.foretold += new;
+        if let Some((_, waiting, _)) = &mut self.trailing {
+            *waiting += new;
+            return;
+        }
+        let (key, tag) = self.before.map_or((0, NEVER), |key| (key, BEFORE));
+        let header = Header::of_stretch(0).tagged(tag | NOTED);
+        self.trailing = Some((Entry { key, position: self.cursor, header }, new, self.before));
+        self.entries += 1;
+    }
+
+    /// What events have told of beyond LOST records, or will.
+    pub(crate) fn foretold(&self) -> u64 {
+        self.foretold
+    }
+
+    /// Records that are held.
+    pub(crate) fn records(&self) -> u64 {
+        self.counts.indexed - self.counts().records
+    }
+
+    /// The largest key among what lies before a position. Takes as long as there is.
+    pub(crate) fn largest_before(&self, position: u64) -> Option<u64> {
+        let mut begin = self.tail;
+        let before = self.run.iter().take_while(|slot| {
+            let is_before = begin < position;
+            begin += slot.header.len();
+            is_before
+        });
+        // Those that are skipped have smaller keys than the one before them.
+        before.filter(|slot| slot.header.tag() != SKIPPED).last().map(|slot| slot.key)
+    }
+
+    /// The largest key of those that came in order, which none of the others exceeds; `None` if nothing is held.
+    pub(crate) fn back(&self) -> Option<u64> {
+        (!self.run.is_empty()).then_some(self.back)
+    }
+
+    /// Keys that part what is held into pieces of about the same length, the largest included.
+    pub(crate) fn marks(&self) -> impl Iterator<Item = u64> {
+        self.run.firsts().skip(1).map(|slot| slot.key).chain(self.back())
+    }
+}
+
+/// Records of the plainest kind at the begin of a run. They are taken when this is dropped.
+pub(crate) struct Stretch<'a> {
+    index: &'a mut Index,
+    pool: &'a mut Pool,
+    /// The largest key yielded.
+    last: &'a mut u64,
+    until: u64,
+    /// How many were handed out, and where they end.
+    taken: usize,
+    position: u64,
+}
+
+impl<'a> Stretch<'a> {
+    #[inline(always)]
+    pub(crate) fn new(index: &'a mut Index, until: u64, pool: &'a mut Pool, last: &'a mut u64) -> Self {
+        let position = index.tail;
+        Self { index, pool, last, until, taken: 0, position }
+    }
+
+    /// The next, if its key is less than `until`. Ends with a block of the run.
+    #[inline(always)]
+    pub(crate) fn next(&mut self) -> Option<Entry> {
+        let slot = self.index.run.first().get(self.taken)?;
+        if slot.key >= self.until || slot.header.tag() != OWN {
+            return None;
+        }
+        let entry = Entry { key: slot.key, position: self.position, header: slot.header };
+        self.taken += 1;
+        self.position += entry.record_len();
+        *self.last = entry.key;
+        Some(entry)
+    }
+
+    /// Takes those that were handed out. Says whether the kernel should know.
+    #[inline(always)]
+    pub(crate) fn end(self) -> bool {
+        let tail = self.position;
+        let publish_at = self.index.publish_at;
+        drop(self);
+        tail >= publish_at
+    }
+}
+
+impl Drop for Stretch<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.index.take_stretch(self.taken, self.position, self.pool);
+    }
+}

@@ -1,0 +1,250 @@
+//! Indexing: from the ring's bytes to entries. The hot half of a look.
+
+use super::{FORGOTTEN, Index, LONGEST, REACH, Waiting};
+use crate::account::numbers::Said;
+use crate::order::entry::{BEFORE, Entry, NEVER, NOTED, Note, OWN, SKIPPED};
+use crate::order::key::{Keys, Plain};
+use crate::order::run::{Pool, Slot};
+use crate::record::{Kind, Origin, Record};
+use crate::ring::{Fault, Header, Ring};
+use crate::rings::{Lane, Losses};
+use binary_heap_plus::{BinaryHeap, MinComparator};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+impl Index {
+    /// Publishes the tail, loads the head and indexes what is new, using up to so many bytes of memory; some, if nothing is
+    /// held. Gives whether all was indexed. Panics if the key function does.
+    pub(crate) fn look(&mut self, lane: &mut Lane, keys: &mut Keys, pool: &mut Pool, most: usize) -> bool {
+        self.publish(lane);
+        let Lane { ring, origin, losses, .. } = lane;
+        losses.looked();
+        let tail = std::mem::replace(&mut self.looked_tail, ring.tail());
+        if self.lost_head {
+            if self.len() > 0 {
+                return true;
+            }
+            ring.take_up();
+            self.lost_head = false;
+        }
+        // The same memory again, while the caches have it.
+        self.run.rewind();
+        // One that was long is forgotten by and by.
+        self.longest -= self.longest / FORGOTTEN;
+        let head = ring.look();
+        let used = ring.head() - ring.tail();
+        self.counts.most_used = self.counts.most_used.max(used);
+        // It may have been full before what was yielded since the last look was given back.
+        self.suspect |= ring.head() > tail && ring.head() - tail + LONGEST > ring.size();
+        if !self.index(ring, origin, losses, keys, pool, most) {
+            return false;
+        }
+        if let Err(fault) = head {
+            self.lost_head = true;
+            self.damage(fault, self.cursor, pool);
+        }
+        true
+    }
+
+    /// Indexes everything up to the ring's head, or as much as there is memory for.
+    pub(super) fn index(
+        &mut self,
+        ring: &Ring,
+        origin: &Arc<Origin>,
+        losses: &mut Losses,
+        keys: &mut Keys,
+        pool: &mut Pool,
+        most: usize,
+    ) -> bool {
+        // Others may have taken since what there was room for at the last look.
+        self.room = 0;
+        while self.cursor < ring.head() {
+            // A LOST record and the record it was written with belong together.
+            if self.room == 0 && self.lost.is_none() && !self.make_room(pool, most) {
+                return false;
+            }
+            if self.lost.is_none()
+                && let Some(plain) = keys.plain(&origin.layout)
+                && self.index_plain(ring, &plain, keys, pool)
+            {
+                continue;
+            }
+            self.room = self.room.saturating_sub(1);
+            let position = self.cursor;
+            let record = match Record::at(ring, position, origin) {
+                Ok(record) => record,
+                Err((fault, end)) => {
+                    self.damage(fault, end, pool);
+                    continue;
+                }
+            };
+            let header = record.header();
+            let end = position + u64::from(header.size());
+            self.longest = self.longest.max(header.size().into());
+            if record.kind() == Kind::LOST {
+                self.index_lost(&record, losses, pool);
+                continue;
+            }
+            // The user's functions may panic: nothing of this record is kept before they return.
+            let own = match keys.of(&record) {
+                Ok(own) => own,
+                Err(fault) => {
+                    self.damage(fault, end, pool);
+                    continue;
+                }
+            };
+            let number = keys.number(&record);
+            self.settle_lost(own, pool);
+            let note = number.and_then(|number| self.take_number(number, position));
+            self.counts.indexed += 1;
+            self.counts.repaired += u64::from(own.is_some_and(|key| key < self.back) && !self.run.is_empty());
+            self.insert(position, header, own, note, pool);
+            self.before = own.or(self.before);
+            self.cursor = end;
+            self.largest = self.largest.max(own);
+        }
+        self.settle_lost(None, pool);
+        true
+    }
+
+    /// Indexes records of the plainest kind, up to the first that is not, or the end of the ring's memory or of a block. Gives
+    /// whether there was any.
+    pub(super) fn index_plain(&mut self, ring: &Ring, plain: &Plain, keys: &mut Keys, pool: &mut Pool) -> bool {
+        let (bytes, _) = ring.bytes(self.cursor, ring.head() - self.cursor).as_slices();
+        let room = self.plain_room();
+        let Self { run, displaced, rest, .. } = self;
+        let (mut back, mut longest, mut repaired) = (if run.is_empty() { 0 } else { self.back }, self.longest, 0);
+        let (mut at, mut last, mut new) = (0, 0, 0);
+        for slot in run.spare(pool).iter_mut().take(room) {
+            let Some((header, key)) = plain.read(&bytes[at..]) else { break };
+            *slot = Slot { key, header };
+            if key < back {
+                let entry = Entry { key, position: self.cursor + at as u64, header };
+                displace(displaced, rest, entry);
+                *slot = Slot { key: back, header: header.tagged(SKIPPED) };
+                repaired += 1;
+            } else {
+                back = key;
+            }
+            last = key;
+            new += 1;
+            longest = longest.max(header.size().into());
+            at += usize::from(header.size());
+        }
+        run.filled(new);
+        if new == 0 {
+            return false;
+        }
+        self.room = self.room.saturating_sub(new);
+        self.entries += new;
+        self.counts.indexed += new as u64;
+        self.counts.repaired += repaired;
+        (self.back, self.longest) = (back, longest);
+        self.before = Some(last);
+        self.cursor += at as u64;
+        self.largest = self.largest.max(Some(back));
+        keys.grew(back);
+        true
+    }
+
+    /// Takes the number of the record at a position. Gives what is to be noted of the record.
+    #[inline]
+    pub(super) fn take_number(&mut self, number: u64, position: u64) -> Option<Note> {
+        let lost = std::mem::take(&mut self.skipped);
+        match self.numbers.as_mut()?.take(number, position, self.before, lost) {
+            Said::Well => None,
+            Said::Hole => Some(Note::Hole),
+            Said::Break(how, expected) => Some(Note::Break { how, expected, found: number }),
+        }
+    }
+
+    /// Checks what a LOST record says, and lets it wait for the record that it was written with.
+    #[cold]
+    pub(super) fn index_lost(&mut self, record: &Record<'_>, losses: &mut Losses, pool: &mut Pool) {
+        let header = record.header();
+        let end = self.cursor + u64::from(header.size());
+        let (id, count) = record.lost().unwrap_or_default();
+        if let Err(fault) = losses.tell(count) {
+            return self.damage(fault, end, pool);
+        }
+        self.settle_lost(None, pool);
+        self.skipped = self.skipped.saturating_add(count);
+        self.lost = Some(Waiting { position: self.cursor, header, id, count });
+        self.cursor = end;
+    }
+
+    /// Places a waiting LOST record right before the record it was written with.
+    #[inline]
+    pub(super) fn settle_lost(&mut self, key: Option<u64>, pool: &mut Pool) {
+        if let Some(Waiting { position, header, id, count }) = self.lost.take() {
+            let untold = self.untold(count);
+            let told = untold == 0 && count > 0;
+            let note = if told { Note::Told } else { Note::Lost { id, count: untold, after: self.before } };
+            self.insert(position, header, key, Some(note), pool);
+        }
+    }
+
+    /// Of what a LOST record says: what no event has told yet.
+    #[cold]
+    pub(super) fn untold(&mut self, count: u64) -> u64 {
+        // What waits to be told of is told now.
+        if let Some((_, waiting, _)) = self.trailing.take() {
+            self.entries -= 1;
+            self.foretold -= waiting;
+        }
+        let covered = count.min(self.foretold);
+        self.foretold -= covered;
+        count - covered
+    }
+
+    /// Gives up the bytes from the cursor to `end`.
+    #[cold]
+    pub(super) fn damage(&mut self, fault: Fault, end: u64, pool: &mut Pool) {
+        self.settle_lost(None, pool);
+        let header = Header::of_stretch((end - self.cursor) as u32);
+        self.insert(self.cursor, header, None, Some(Note::Fault(fault)), pool);
+        self.cursor = end;
+    }
+
+    #[inline]
+    pub(super) fn insert(
+        &mut self,
+        position: u64,
+        header: Header,
+        own: Option<u64>,
+        note: Option<Note>,
+        pool: &mut Pool,
+    ) {
+        let (key, tag) = match (own, self.before) {
+            (Some(key), _) => (key, OWN),
+            (None, Some(key)) => (key, BEFORE),
+            (None, None) => (0, NEVER),
+        };
+        let tag = match note {
+            None => tag,
+            Some(note) => {
+                self.notes.push_back((position, Some(note)));
+                tag | NOTED
+            }
+        };
+        let header = header.tagged(tag);
+        self.entries += 1;
+        if !self.run.is_empty() && key < self.back {
+            displace(&mut self.displaced, &mut self.rest, Entry { key, position, header });
+            return self.run.push(Slot { key: self.back, header: header.tagged(SKIPPED) }, pool);
+        }
+        self.back = key;
+        self.run.push(Slot { key, header }, pool);
+    }
+}
+
+/// Puts an entry whose key is smaller than one before it where it belongs: beside the run.
+#[inline(never)]
+fn displace(displaced: &mut VecDeque<Entry>, rest: &mut BinaryHeap<Entry, MinComparator>, entry: Entry) {
+    let larger = displaced.iter().rev().take(REACH).take_while(|other| **other > entry).count();
+    if larger < REACH {
+        displaced.insert(displaced.len() - larger, entry);
+    } else {
+        rest.push(entry);
+    }
+}

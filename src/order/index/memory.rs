@@ -1,0 +1,95 @@
+//! The memory that an index takes: seen to before records are indexed, given back after a burst.
+
+use super::{Index, PAIR, ROOM};
+use crate::account::numbers::Numbers;
+use crate::order::entry::{Entry, Note};
+use crate::order::run::{self, BLOCK, Pool, SLOTS, Slot};
+
+impl Index {
+    /// How many records of the plainest kind can be indexed before there is need for memory.
+    pub(super) fn plain_room(&self) -> usize {
+        let beside = (self.displaced.capacity() - self.displaced.len()).min(self.rest.capacity() - self.rest.len());
+        // A block that is not there yet was seen to with the room.
+        let run = if self.run.free() == 0 { SLOTS } else { self.run.free() };
+        run.min(beside)
+    }
+
+    /// Sees to memory for more entries. False if that would be more than there may be, unless nothing is held.
+    #[cold]
+    pub(super) fn make_room(&mut self, pool: &mut Pool, most: usize) -> bool {
+        self.run.rewind();
+        let new_run = self.run.free() < PAIR;
+        let lists = self.lists();
+        // While a list grows, both the old and the new one are there.
+        let growing = lists.into_iter().filter(List::is_full).map(|list| list.grown() * list.each).sum::<usize>()
+            + if new_run { self.run.more() } else { 0 };
+        if self.memory() + growing + pool.memory() > most {
+            pool.clear();
+            if self.len() > 0 && self.memory() + growing > most {
+                return false;
+            }
+        }
+        let [displaced, rest, notes, holes] = lists;
+        let more = |list: List| list.grown() - list.len;
+        self.displaced.reserve_exact(more(displaced));
+        self.rest.reserve_exact(more(rest));
+        self.notes.reserve_exact(more(notes));
+        if let Some(numbers) = &mut self.numbers {
+            numbers.grow(holes.grown());
+        }
+        let run = if new_run { BLOCK / size_of::<Slot>() } else { self.run.free() };
+        let room = self.lists().into_iter().map(|list| list.capacity - list.len).fold(run, usize::min);
+        self.room = room / PAIR;
+        true
+    }
+
+    /// What grows as records are indexed, besides the run.
+    pub(super) fn lists(&self) -> [List; 4] {
+        let (len, capacity, each) = self.numbers.as_ref().map_or((0, usize::MAX, 0), Numbers::list);
+        [
+            List { len: self.displaced.len(), capacity: self.displaced.capacity(), each: size_of::<Entry>() },
+            List { len: self.rest.len(), capacity: self.rest.capacity(), each: size_of::<Entry>() },
+            List { len: self.notes.len(), capacity: self.notes.capacity(), each: size_of::<(u64, Option<Note>)>() },
+            List { len, capacity, each },
+        ]
+    }
+
+    /// Bytes that holding takes, copies apart, beyond what every ring has from the begin.
+    pub(crate) fn memory(&self) -> usize {
+        let lists = self.lists().into_iter().map(|list| list.capacity.saturating_sub(ROOM) * list.each);
+        let pieces = self.numbers.as_ref().map_or(0, Numbers::pieces);
+        self.run.memory().saturating_sub(run::FIXED) + lists.sum::<usize>() + pieces
+    }
+
+    /// Gives memory back that is not needed now.
+    pub(crate) fn shrink(&mut self) {
+        self.run.shrink();
+        self.displaced.shrink_to(ROOM);
+        self.rest.shrink_to(ROOM);
+        self.notes.shrink_to(ROOM);
+        if let Some(numbers) = &mut self.numbers {
+            numbers.shrink();
+        }
+        self.room = 0;
+    }
+}
+
+/// A list that grows.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct List {
+    pub(super) len: usize,
+    capacity: usize,
+    /// Bytes of an element.
+    each: usize,
+}
+
+impl List {
+    fn is_full(&self) -> bool {
+        self.capacity - self.len < PAIR
+    }
+
+    /// For how many elements there will be room.
+    fn grown(&self) -> usize {
+        if self.is_full() { self.capacity + self.capacity / 2 } else { self.capacity }
+    }
+}

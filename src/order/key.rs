@@ -1,0 +1,371 @@
+//! Where a record's key is.
+
+use crate::account::numbers::Numbers;
+use crate::account::sequence::{Sequence, Unwrap};
+use crate::record::clock::Clock;
+use crate::record::{Kind, Layout, Record};
+use crate::ring::{Fault, Header};
+use std::fmt;
+
+/// The function behind [`Key::Fn`].
+type Extract = Box<dyn Fn(&Record<'_>) -> Option<u64> + Send>;
+
+/// Where to find the number that orders records: a time or a sequence number, from one source that only grows.
+///
+/// A record without a key stays with the record before it in its ring.
+#[derive(Default)]
+#[non_exhaustive]
+pub enum Key {
+    /// The kernel's own timestamp, which it draws while it writes the record. The default: no BPF program needs a clock
+    /// of its own, and no delay inside a program can come between its clock and its output.
+    #[default]
+    Time,
+    /// A `u64` in native byte order at this offset, in bytes, of the raw payload: a time or a number that the program
+    /// drew itself. It need not be aligned.
+    Payload(usize),
+    /// A counter of the whole machine, of any width, that wraps. [`Hold::Dense`](crate::Hold::Dense) yields its numbers without
+    /// waiting, and names those that are missing. A key is the number as it was written, so it begins anew where the
+    /// counter wraps; order and lateness are those of a counter that never does.
+    Sequence(Sequence),
+    /// Whatever the function finds. It is called once for each record, LOST records apart, which take the place of
+    /// the record that follows them. It must not panic; if it does, the record stays unread.
+    Fn(Extract),
+}
+
+impl Key {
+    /// The key that `extract` finds in a record.
+    ///
+    /// ```
+    /// # use perfweave::Key;
+    /// // A 32-bit sequence number behind a 4-byte tag.
+    /// let key = Key::with(|record| record.payload()?.u32(4).map(u64::from));
+    /// ```
+    pub fn with(extract: impl Fn(&Record<'_>) -> Option<u64> + Send + 'static) -> Self {
+        Self::Fn(Box::new(extract))
+    }
+
+    #[inline]
+    fn of(&self, record: &Record<'_>) -> Option<u64> {
+        match self {
+            Self::Time => record.time(),
+            Self::Payload(offset) => record.payload()?.u64(*offset),
+            Self::Sequence(sequence) => sequence.of(record),
+            Self::Fn(extract) => extract(record),
+        }
+    }
+}
+
+/// Where keys are, and how large they can be.
+#[derive(Debug)]
+pub(crate) struct Keys {
+    key: Key,
+    /// The clock that keys are read from, where that is known and can be read.
+    clock: Option<Latest>,
+    /// A reading of it.
+    now: u64,
+    /// How keys that wrap are counted on.
+    unwrap: Option<Unwrap>,
+    /// Up to here keys that wrap may have been counted wrong.
+    astray: Option<u64>,
+    /// The largest key so far, where nothing else says what a key can be. Times that no clock is known for are not compared.
+    largest: Option<u64>,
+    /// Where each CPU's own numbers are.
+    numbers: Option<Sequence>,
+}
+
+/// How far a key that is no time may be ahead of all others. No source grows like that, and one that is wild would make
+/// everything behind it late for ever.
+const LEAP: u64 = 1 << 62;
+
+/// How far a key may be ahead of a clock reading that was taken after the record had been found, in nanoseconds. Beyond, it
+/// is damage; up to here it is held until the clock has passed it.
+///
+/// CPUs' clocks differ by less: Linux gives a time stamp counter up that is off by some 100 µs (`WATCHDOG_MAX_SKEW`,
+/// `kernel/time/clocksource.c`), and what is seen are tens of nanoseconds. And a record that is held until its time must not
+/// hold its ring up for longer than a grace period takes.
+const SLACK: u64 = 1_000_000;
+
+/// The latest time that a clock can have shown.
+#[derive(Debug)]
+struct Latest {
+    clock: Clock,
+    /// The most that the clock was ever ahead of the time since boot, in nanoseconds: some clocks can be set back, and records
+    /// from before lie in the rings.
+    ahead: u64,
+}
+
+impl Latest {
+    fn of(clock: Clock) -> Option<Self> {
+        clock.now()?;
+        let mut latest = Self { clock, ahead: 0 };
+        latest.read();
+        Some(latest)
+    }
+
+    fn read(&mut self) -> u64 {
+        if !self.clock.can_be_set() {
+            return self.clock.now().unwrap_or(u64::MAX);
+        }
+        let since_boot = Clock::Boottime.now().unwrap_or(0);
+        let now = self.clock.now().unwrap_or(u64::MAX);
+        self.ahead = self.ahead.max(now.saturating_sub(since_boot));
+        since_boot.saturating_add(self.ahead)
+    }
+}
+
+impl Keys {
+    /// `clock`: if keys are times, the clock they are from.
+    /// `numbers`: where each CPU's own are. `first`: the first key, if it is known.
+    pub(crate) fn new(key: Key, clock: Option<Clock>, numbers: Option<Sequence>, first: Option<u64>) -> Self {
+        let unwrap = match &key {
+            Key::Sequence(sequence) => Some(Unwrap::new(sequence.bits(), first.or(sequence.first()))),
+            _ => None,
+        };
+        let clock = clock.and_then(Latest::of);
+        Self { key, clock, now: 0, unwrap, astray: None, largest: first, numbers }
+    }
+
+    /// A key as the record has it.
+    #[inline]
+    pub(crate) fn written(&self, key: u64) -> u64 {
+        self.unwrap.as_ref().map_or(key, |unwrap| unwrap.wrap(key))
+    }
+
+    /// How keys that wrap are counted on, if they do.
+    pub(crate) fn unwrapping(&self) -> Option<&Unwrap> {
+        self.unwrap.as_ref()
+    }
+
+    /// The key under which a number that a record has is ordered.
+    pub(crate) fn ordered(&mut self, number: u64) -> u64 {
+        self.unwrap.as_mut().and_then(|unwrap| unwrap.unwrap(number)).unwrap_or(number)
+    }
+
+    /// Takes notice that so many numbers may have been drawn since the smallest that may still come. If that is more than the
+    /// counter can be told apart from itself by, nothing up to now is relied on, and counting begins anew. Says whether so.
+    pub(crate) fn drawn(&mut self, numbers: u64) -> bool {
+        let is_too_far = self.unwrap.as_ref().is_some_and(|unwrap| numbers >= unwrap.reach());
+        if is_too_far {
+            self.go_astray();
+        }
+        is_too_far
+    }
+
+    /// Nothing up to now is relied on, and counting begins anew.
+    pub(crate) fn go_astray(&mut self) {
+        self.astray = self.unwrap.as_mut().map(Unwrap::go_astray);
+    }
+
+    /// Numbers are taken that follow others by nobody knows how many.
+    pub(crate) fn resume(&mut self) {
+        if let Some(unwrap) = self.unwrap.as_mut().filter(|unwrap| unwrap.bits() <= u32::BITS) {
+            unwrap.go_astray();
+        }
+    }
+
+    /// Whether a key is what it is taken for.
+    #[inline]
+    pub(crate) fn is_sure(&self, key: u64) -> bool {
+        self.astray.is_none_or(|astray| key > astray)
+    }
+
+    /// Whether all keys are what they are taken for.
+    #[inline]
+    pub(crate) fn are_sure(&self) -> bool {
+        self.astray.is_none()
+    }
+
+    /// The largest key, but none that lies in the future.
+    pub(crate) fn until_now(&mut self, largest: Option<u64>) -> Option<u64> {
+        if self.clock.is_some() && largest > Some(self.now) {
+            self.read_clock();
+            return largest.min(Some(self.now));
+        }
+        largest
+    }
+
+    /// A record's number on its own CPU.
+    #[inline]
+    pub(crate) fn number(&self, record: &Record<'_>) -> Option<u64> {
+        self.numbers.as_ref()?.of(record)
+    }
+
+    /// What a CPU's own numbers begin with, if there are any.
+    pub(crate) fn new_numbers(&self) -> Option<Numbers> {
+        self.numbers.as_ref().map(Numbers::new)
+    }
+
+    /// Where the keys of records of the plainest kind lie, if there are such: those that need nothing but their own bytes to be
+    /// looked at.
+    #[inline]
+    pub(crate) fn plain(&self, layout: &Layout) -> Option<Plain> {
+        if self.numbers.is_some() || self.unwrap.is_some() {
+            return None;
+        }
+        let raw = layout.raw()?;
+        match self.key {
+            Key::Time => {
+                let most = if self.clock.is_some() { self.now } else { u64::MAX };
+                Some(Plain::new(layout.time_at()?, raw, 0, most))
+            }
+            Key::Payload(offset) => {
+                let size = u32::try_from(offset).ok()?.checked_add(8)?;
+                let most = if self.clock.is_some() { self.now } else { self.largest?.saturating_add(LEAP) };
+                Some(Plain::new(raw + 4 + offset, raw, size, most))
+            }
+            _ => None,
+        }
+    }
+
+    /// A record of the plainest kind had this key.
+    #[inline]
+    pub(crate) fn grew(&mut self, key: u64) {
+        if self.clock.is_none() && !matches!(self.key, Key::Time) {
+            self.largest = self.largest.max(Some(key));
+        }
+    }
+
+    /// A record's key, if it has one. A time that has not come yet is a fault: taken for a key, one would make everything
+    /// behind it late, or hold it for ever.
+    #[inline]
+    pub(crate) fn of(&mut self, record: &Record<'_>) -> Result<Option<u64>, Fault> {
+        let key = self.key.of(record);
+        match key {
+            Some(time) if self.clock.is_some() && self.unwrap.is_none() => {
+                if time > self.now {
+                    self.check(time).map(Some)
+                } else {
+                    Ok(key)
+                }
+            }
+            Some(key) => self.check_leap(key).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Counts a key that wraps on, and refuses one that leaps.
+    #[inline]
+    fn check_leap(&mut self, key: u64) -> Result<u64, Fault> {
+        if let Some(unwrap) = &mut self.unwrap {
+            let largest = unwrap.largest();
+            return unwrap.unwrap(key).ok_or(Fault::Leap { key, largest });
+        }
+        match self.largest {
+            Some(largest) if key > largest => {
+                if key - largest > LEAP {
+                    return Err(Fault::Leap { key, largest });
+                }
+                self.largest = Some(key);
+            }
+            None if !matches!(self.key, Key::Time) => self.largest = Some(key),
+            _ => {}
+        }
+        Ok(key)
+    }
+
+    /// Reads the clock anew. The record lies before a head that was loaded already, so the reading is later than it.
+    #[cold]
+    fn check(&mut self, time: u64) -> Result<u64, Fault> {
+        self.read_clock();
+        let now = self.now;
+        if time > now.saturating_add(SLACK) { Err(Fault::Time { time, now }) } else { Ok(time) }
+    }
+
+    fn read_clock(&mut self) {
+        self.now = self.clock.as_mut().map_or(u64::MAX, Latest::read);
+    }
+}
+
+/// Records of the plainest kind: samples with raw data and, before it, nothing of varying length.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plain {
+    /// Where their key lies, and where the length of their raw data.
+    key: usize,
+    raw: usize,
+    /// Bytes of raw data that they must have, and bytes of the smallest such record.
+    least: u32,
+    smallest: usize,
+    /// The largest key that nothing else need be asked about.
+    most: u64,
+}
+
+impl Plain {
+    fn new(key: usize, raw: usize, least: u32, most: u64) -> Self {
+        Self { key, raw, least, smallest: (key + 8).max(raw + 4), most }
+    }
+
+    /// The record at the begin of some bytes, checked, if it is one of these; and its key.
+    #[inline(always)]
+    pub(crate) fn read(&self, bytes: &[u8]) -> Option<(Header, u64)> {
+        let header = Header::first(bytes)?;
+        let size = usize::from(header.size());
+        if header.kind() != Kind::SAMPLE.0 || size < self.smallest {
+            return None;
+        }
+        let key = u64::from_ne_bytes(*bytes.get(self.key..)?.first_chunk()?);
+        let raw = u32::from_ne_bytes(*bytes.get(self.raw..)?.first_chunk()?);
+        let fits = raw as usize <= size - self.raw - 4;
+        (fits && raw >= self.least && key <= self.most).then_some((header, key))
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Time => f.write_str("Time"),
+            Self::Payload(offset) => f.debug_tuple("Payload").field(offset).finish(),
+            Self::Sequence(sequence) => f.debug_tuple("Sequence").field(sequence).finish(),
+            Self::Fn(_) => f.write_str("Fn"),
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::{Key, Keys, Latest, SLACK};
+    use crate::record::clock::Clock;
+    use crate::ring::Fault;
+
+    #[test]
+    fn a_time_that_has_not_come_yet_is_a_fault() {
+        for clock in [Clock::Monotonic, Clock::MonotonicRaw, Clock::Boottime, Clock::Realtime, Clock::Tai] {
+            let mut keys = Keys::new(Key::Time, Some(clock), None, None);
+            let now = clock.now().unwrap();
+            assert_eq!(keys.check(now), Ok(now));
+            assert_eq!(keys.check(now + SLACK / 2), Ok(now + SLACK / 2), "clocks may differ a little");
+            // As far ahead as the clock cannot have come meanwhile.
+            for wild in [now + 3_600_000_000_000, 1 << 63, u64::MAX] {
+                assert!(matches!(keys.check(wild), Err(Fault::Time { time, .. }) if time == wild), "{clock:?}");
+            }
+            assert!(keys.now >= now);
+        }
+        // Where there is no clock, nothing can be said.
+        let mut keys = Keys::new(Key::Time, Some(Clock::Perf), None, None);
+        assert!(keys.clock.is_none());
+        assert_eq!(keys.until_now(Some(u64::MAX)), Some(u64::MAX));
+    }
+
+    #[test]
+    fn no_key_counts_as_seen_before_its_time() {
+        let mut keys = Keys::new(Key::Time, Some(Clock::Monotonic), None, None);
+        assert_eq!(keys.until_now(None), None);
+        assert_eq!(keys.until_now(Some(5)), Some(5));
+        let future = Clock::Monotonic.now().unwrap() + 3_600_000_000_000;
+        let until = keys.until_now(Some(future)).unwrap();
+        assert!(until < future && until <= Clock::Monotonic.now().unwrap());
+        assert!(keys.until_now(Some(future)).unwrap() >= until, "time goes on");
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_leaves_older_times_valid() {
+        let mut latest = Latest::of(Clock::Realtime).unwrap();
+        let now = Clock::Realtime.now().unwrap();
+        // It was an hour ahead when it was read last.
+        latest.ahead += 3_600_000_000_000;
+        assert!(latest.read() >= now + 3_600_000_000_000);
+        // What cannot be set is what it is.
+        let mut latest = Latest::of(Clock::Monotonic).unwrap();
+        latest.ahead = u64::MAX / 2;
+        assert!(latest.read() <= Clock::Monotonic.now().unwrap());
+    }
+}

@@ -1,0 +1,123 @@
+//! What a merge lends: one event at a time, or a batch of them.
+
+use crate::order::event::{Event, Item, OwnedEvent};
+use crate::order::hold::Class;
+use crate::order::stream::Stream;
+use crate::record::Record;
+use crate::rings::Lane;
+use std::convert::Infallible;
+use std::fmt;
+use std::ops::ControlFlow;
+
+/// An event lent by [`Merge::next`](crate::Merge::next) or [`Reader::next`](crate::Reader::next). Consumed when dropped.
+pub struct Lent<'a> {
+    pub(crate) lanes: &'a [Lane],
+    /// Its `picked` is this event.
+    pub(crate) stream: &'a mut Stream,
+}
+
+// Each looks at the event where it lies rather than at a copy made beforehand: what is not asked for is not computed.
+impl<'a> Lent<'a> {
+    /// The event.
+    #[inline]
+    pub fn event(&self) -> Event<'a> {
+        self.stream.event(self.lanes)
+    }
+
+    /// See [`Event::key`].
+    #[inline]
+    pub fn key(&self) -> Option<u64> {
+        self.stream.key()
+    }
+
+    /// See [`Event::class`].
+    #[inline]
+    pub fn class(&self) -> Class {
+        self.stream.picked.class
+    }
+
+    /// See [`Event::late_by`].
+    #[inline]
+    pub fn late_by(&self) -> u64 {
+        self.stream.picked.late_by
+    }
+
+    /// See [`Event::cpu`].
+    #[inline]
+    pub fn cpu(&self) -> Option<u32> {
+        self.event().cpu()
+    }
+
+    /// See [`Event::item`].
+    #[inline]
+    pub fn item(&self) -> Item<'a> {
+        self.event().item()
+    }
+
+    /// See [`Event::record`].
+    #[inline]
+    pub fn record(&self) -> Option<Record<'a>> {
+        self.stream.record(self.lanes)
+    }
+
+    /// Bytes of what was seen in its ring that are left when this event is consumed. cilium/ebpf's `Record.Remaining`.
+    pub fn remaining(&self) -> u64 {
+        self.stream.indexes[self.stream.picked.rank as usize].unread() - self.stream.len()
+    }
+
+    /// See [`Event::to_owned`].
+    pub fn to_owned(&self) -> OwnedEvent {
+        self.event().to_owned()
+    }
+}
+
+impl Drop for Lent<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.stream.commit();
+    }
+}
+
+impl fmt::Debug for Lent<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.event().fmt(f)
+    }
+}
+
+/// The events that could be yielded when it was made. See [`Merge::batch`](crate::Merge::batch).
+pub struct Batch<'a> {
+    pub(crate) lanes: &'a [Lane],
+    pub(crate) stream: &'a mut Stream,
+}
+
+impl<'a> Iterator for Batch<'a> {
+    type Item = Event<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Event<'a>> {
+        if !self.stream.pick_in(self.lanes) {
+            return None;
+        }
+        let event = Some(self.stream.event(self.lanes));
+        self.stream.commit();
+        event
+    }
+
+    #[inline]
+    fn fold<A, F: FnMut(A, Event<'a>) -> A>(self, init: A, mut each: F) -> A {
+        let mut all = Some(init);
+        let mut next = |event| {
+            all = all.take().map(|all| each(all, event));
+            ControlFlow::<Infallible>::Continue(())
+        };
+        while self.stream.hand_out(self.lanes, &mut next).is_continue() {}
+        let Some(all) = all else { unreachable!("it is put back each time") };
+        all
+    }
+}
+
+impl fmt::Debug for Batch<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batch").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,483 @@
+//! The merge: all rings' records as one stream, in place.
+
+use crate::error::Error;
+use crate::order::dense::Dense;
+use crate::order::event::Event;
+use crate::order::hold::{Frontier, Hold};
+use crate::order::index::Index;
+use crate::order::key::{Key, Keys};
+use crate::order::lent::{Batch, Lent};
+use crate::order::passed::{Look, Passed};
+use crate::order::stream::{Due, Stream};
+use crate::order::{FillMark, Full, Order};
+use crate::rings::Rings;
+use std::fmt;
+use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::Duration;
+
+/// The rings of a machine merged into one stream, without waiting: the engine of [`Reader`](crate::Reader), for whoever
+/// has an event loop of their own.
+///
+/// It sees only what was there at the last [`Merge::refresh`]; [`Rings::fds`](crate::Rings::fds) become readable when there
+/// may be more. Under the fence rule, call [`Merge::begin_fence`] after each look, wait for a grace period if it says so
+/// ([`Fence::open`](crate::Fence::open) gives something to wait with), call [`Merge::end_fence`] and look again.
+///
+/// ```
+/// # use perfweave::{Hold, Item, Merge, Order, sim};
+/// let kernel = sim::Kernel::new(&[0, 1]);
+/// let mut merge = Merge::new(kernel.rings(), Order::new().hold(Hold::FENCE))?;
+/// kernel.emit(1, 20, b"second");
+/// kernel.emit(0, 10, b"first");
+///
+/// merge.refresh(0);
+/// assert!(merge.next().is_none(), "something smaller may be on its way");
+/// assert!(merge.begin_fence());
+/// // ... a grace period ...
+/// merge.end_fence();
+/// merge.refresh(0);
+/// assert_eq!(merge.next().unwrap().key(), Some(10));
+/// assert_eq!(merge.next().unwrap().key(), Some(20));
+/// # Ok::<(), perfweave::Error>(())
+/// ```
+///
+/// An event borrows the merge; two cannot be held at once:
+///
+/// ```compile_fail,E0499
+/// # use perfweave::{Merge, Order, sim};
+/// # let mut merge = Merge::new(sim::Kernel::new(&[0]).rings(), Order::new()).unwrap();
+/// let first = merge.next();
+/// let second = merge.next();
+/// drop(first);
+/// ```
+///
+/// Nor can tails move while a record of a batch is still looked at:
+///
+/// ```compile_fail,E0499
+/// # use perfweave::{Merge, Order, sim};
+/// # let mut merge = Merge::new(sim::Kernel::new(&[0]).rings(), Order::new()).unwrap();
+/// let event = merge.batch().next().unwrap();
+/// merge.refresh(0);
+/// println!("{:?}", event.record());
+/// ```
+///
+/// Nor can a record outlive its ring:
+///
+/// ```compile_fail,E0597
+/// # use perfweave::{Merge, Order, sim};
+/// let kept = {
+///     let mut merge = Merge::new(sim::Kernel::new(&[0]).rings(), Order::new()).unwrap();
+///     merge.batch().next().and_then(|event| event.record())
+/// };
+/// println!("{kept:?}");
+/// ```
+#[doc(alias = "kmerge")]
+#[doc(alias = "ordered consumption")]
+pub struct Merge {
+    pub(crate) rings: Rings,
+    pub(crate) stream: Stream,
+    pub(crate) full: Full,
+    pub(crate) mark: FillMark,
+    /// Whether the last look was one at all that lies in the rings.
+    whole: bool,
+    passed: Passed,
+    /// Counting went astray, and so many records were lost by then: it begins anew behind the next whole look, which finds what was
+    /// written before.
+    anew: Option<u64>,
+}
+
+impl Merge {
+    /// Merges rings.
+    ///
+    /// # Errors
+    /// [`Error::NoRings`]; [`Error::NoTimes`]; [`Error::NoTime`] if the key is the kernel's time and a ring does not ask for it;
+    /// [`Error::FillMark`].
+    pub fn new(mut rings: Rings, order: Order) -> Result<Self, Error> {
+        if rings.lanes.is_empty() {
+            return Err(Error::NoRings);
+        }
+        if matches!(order.key, Key::Time)
+            && let Some(lane) = rings.lanes.iter().find(|lane| !lane.origin.layout.has_time())
+        {
+            return Err(Error::NoTime { cpu: lane.origin.cpu });
+        }
+        if matches!((&order.key, &order.hold), (Key::Sequence(_), Hold::Lag(_))) {
+            return Err(Error::NoTimes);
+        }
+        order.mark.check(&rings.lanes)?;
+        // Rank decides between equal keys: by CPU, then in the order in which the rings were added.
+        rings.lanes.sort_by_key(|lane| lane.origin.cpu);
+        // Keys that are times of the rings' clock cannot be from the future.
+        let times = matches!(order.key, Key::Time) || matches!(order.hold, Hold::Lag(_));
+        let dense_first = match order.hold {
+            Hold::Dense { first, .. } => first.or(match &order.key {
+                Key::Sequence(sequence) => sequence.first(),
+                _ => None,
+            }),
+            _ => None,
+        };
+        let mut keys = Keys::new(order.key, times.then_some(rings.clock()), order.numbers, dense_first);
+        let indexes = rings.lanes.iter().map(|lane| Index::new(lane.ring.tail(), keys.new_numbers())).collect();
+        let sequence = match order.hold {
+            Hold::Dense { .. } => Some(Dense::new(dense_first.map(|first| keys.ordered(first)), order.full.most())),
+            _ => None,
+        };
+        let frontier = Frontier::new(&order.hold);
+        let stream = Stream::new(keys, indexes, frontier, sequence, order.late_side_output);
+        Ok(Self {
+            rings,
+            stream,
+            full: order.full,
+            mark: order.mark,
+            whole: true,
+            passed: Passed::default(),
+            anew: None,
+        })
+    }
+
+    /// Publishes the tails of everything yielded, loads every ring's head, and indexes what is new. Gives how many events
+    /// that is. Where records must be let out to make room, looks twice.
+    ///
+    /// `now` is a reading, taken before this call, of the clock that stamps the keys. Only the lag rule uses it.
+    ///
+    /// # Panics
+    /// If the key function does. What it panicked at is read again with the next look; until one has been complete,
+    /// nothing new is let out. In a forked child, which does not have the rings.
+    #[doc(alias = "look")]
+    #[doc(alias = "consume")]
+    #[doc(alias = "sync")]
+    #[doc(alias = "poll")]
+    pub fn refresh(&mut self, now: u64) -> usize {
+        self.rings.control().assert_not_forked();
+        let held = self.held();
+        if let Some(key) = self.look_once(now)
+            && !self.stream.frontier.press(key)
+        {
+            let more = self.look_once(now);
+            self.stream.frontier.press(more.map_or(key, |more| more.max(key)));
+        }
+        // A loss that was told of by itself may have found its LOST record.
+        self.held().saturating_sub(held)
+    }
+
+    /// Whether the last look left something in the rings that was there, because holding it would take more memory than it may
+    /// ([`Full::Copy`]). Then take what there is, and look again before waiting. Nothing is proven until a look has seen all.
+    pub fn is_behind(&self) -> bool {
+        !self.whole
+    }
+
+    /// Looks at all heads, one after the other. Gives the largest key that is to be let out to make room, if any is.
+    fn look_once(&mut self, now: u64) -> Option<u64> {
+        let looked = catch_unwind(AssertUnwindSafe(|| self.index()));
+        let stream = &mut self.stream;
+        stream.due = Due::Nobody;
+        stream.rebuild();
+        let largest = stream.indexes.iter().filter_map(Index::largest).max();
+        let largest = stream.keys.until_now(largest);
+        // The frontier speaks of all heads.
+        self.whole = matches!(looked, Ok(Indexed::Whole));
+        if self.whole {
+            stream.stats.looks += 1;
+            stream.frontier.looked(largest, now);
+            if let Some(sequence) = &mut stream.sequence {
+                // What was found is not proven before it is yielded.
+                let held = stream.fronts.top().map_or(u64::MAX, |top| top.key.saturating_sub(1));
+                sequence.is_proven(stream.frontier.edge().min(Some(held)));
+            }
+        } else {
+            stream.frontier.looked_in_part(largest);
+        }
+        self.check_counting();
+        match looked {
+            Ok(indexed) => self.make_room(indexed),
+            Err(panic) => resume_unwind(panic),
+        }
+    }
+
+    /// Indexes what is new in each ring.
+    fn index(&mut self) -> Indexed {
+        let most = self.full.most();
+        // Gaps that are given up take memory when they are told of.
+        let gaps = self.stream.sequence.as_ref().map_or(0, |sequence| sequence.most_memory() - sequence.memory());
+        let mut others = self.memory() - self.stream.pool.memory() + gaps;
+        let Stream { keys, indexes, pool, .. } = &mut self.stream;
+        let mut indexed = Indexed::Whole;
+        for (lane, index) in self.rings.lanes.iter_mut().zip(indexes) {
+            others -= index.memory();
+            if !index.look(lane, keys, pool, most.saturating_sub(others)) {
+                let known = index.largest().unwrap_or(u64::MAX);
+                indexed = Indexed::UpTo(indexed.up_to().map_or(known, |other| other.min(known)));
+            }
+            others += index.memory();
+        }
+        indexed
+    }
+
+    /// Sees whether a counter that wraps can still be told from itself one round earlier.
+    fn check_counting(&mut self) {
+        let Stream { keys, indexes, sequence, frontier, stats, astray, .. } = &mut self.stream;
+        let Some(unwrap) = keys.unwrapping().filter(|unwrap| unwrap.bits() < u64::BITS) else { return };
+        let (narrow, ahead) = (unwrap.bits() <= NARROW, unwrap.unwrapped().saturating_add(1));
+        // What no LOST record tells of yet is lost all the same.
+        let mut look = Look { ahead, told: 0, lost: 0 };
+        for (lane, index) in self.rings.lanes.iter_mut().zip(&*indexes) {
+            look.told += lane.losses.told();
+            look.lost += if narrow || index.suspect { lane.losses.ask() } else { lane.losses.known() };
+        }
+        let next = match sequence {
+            Some(sequence) => sequence.next(),
+            None => frontier.edge().map(|edge| edge.saturating_add(1)),
+        };
+        // Each number that was drawn and may still come is that of a record which is held, was lost, or is in flight.
+        let held = indexes.iter().map(Index::records).sum::<u64>();
+        let drawn = held.saturating_add(self.passed.look(next, look));
+        let begins = match self.anew {
+            Some(_) if !self.whole => false,
+            // The heads of this look were loaded after it had gone astray: what the next finds was drawn behind what was lost.
+            Some(lost) => {
+                self.anew = None;
+                keys.go_astray();
+                self.passed.begin_anew(lost);
+                true
+            }
+            None if keys.drawn(drawn) => {
+                self.anew = Some(look.lost);
+                stats.ambiguous += 1;
+                astray.get_or_insert(next.unwrap_or(ahead));
+                true
+            }
+            None => false,
+        };
+        if let Some(sequence) = sequence.as_mut().filter(|_| begins) {
+            sequence.go_astray();
+        }
+    }
+
+    /// Takes notice of CPUs that came online since the rings were opened: a new one gets its ring, one that came back
+    /// writes on into the one it had. A [`Reader`](crate::Reader) does this by itself. Gives whether there is a new ring,
+    /// and with it a new file descriptor to wait for ([`Rings::fds`](crate::Rings::fds)).
+    ///
+    /// A CPU that goes offline needs nothing: what it wrote stays in its ring, which keeps nobody waiting. What programs output on
+    /// a CPU between its coming online and this call is lost: `-EOPNOTSUPP` or `-ENOENT`, which the kernel counts
+    /// nowhere.
+    ///
+    /// # Errors
+    /// What opening a ring can end with, once for each CPU; it is tried again with each call.
+    pub fn follow_cpus(&mut self) -> Result<bool, Error> {
+        let mut new = Vec::new();
+        let failed = self.rings.arrived(&mut new);
+        let any = !new.is_empty();
+        for lane in new {
+            // Behind what is there of that CPU: ranks decide between equal keys.
+            let rank = self.rings.lanes.partition_point(|other| other.origin.cpu <= lane.origin.cpu);
+            self.stream.indexes.insert(rank, Index::new(lane.ring.tail(), self.stream.keys.new_numbers()));
+            self.rings.lanes.insert(rank, lane);
+        }
+        if any {
+            self.stream.due = Due::Everybody;
+            self.stream.rebuild();
+        }
+        failed.map(|()| any)
+    }
+
+    /// Notes how far the rings were written when they were last looked at.
+    pub(crate) fn mark_heads(&mut self) {
+        for (lane, index) in self.rings.lanes.iter().zip(&mut self.stream.indexes) {
+            index.marked = lane.ring.head();
+        }
+    }
+
+    /// Whether everything was seen that lay in the rings when heads were marked.
+    pub(crate) fn is_past_marks(&self) -> bool {
+        self.stream.indexes.iter().all(|index| index.cursor() >= index.marked)
+    }
+
+    /// Lets out nothing that is larger than what has been seen, until [`Merge::lift_cap`].
+    pub(crate) fn set_cap(&mut self) {
+        self.stream.sync();
+        self.stream.frontier.set_cap();
+    }
+
+    pub(crate) fn lift_cap(&mut self) {
+        self.stream.sync();
+        self.stream.frontier.lift_cap();
+    }
+
+    /// Whether all that is held waits for the cap to be lifted.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.stream.top().is_none_or(|top| self.stream.frontier.is_capped(top.key))
+    }
+
+    /// Whether what was seen holds something that a grace period begun after this call would let out. If so, wait for
+    /// one, then call [`Merge::end_fence`] and [`Merge::refresh`]; until then this answers false.
+    ///
+    /// What is already proven can be yielded meanwhile.
+    ///
+    /// # Panics
+    /// In a forked child, as [`Merge::is_ready`].
+    pub fn begin_fence(&mut self) -> bool {
+        self.rings.control().assert_not_forked();
+        // A dense sequence needs a fence only for numbers that are missing, or were given up in doubt.
+        let doubt = self.stream.sequence.as_ref().and_then(Dense::doubt);
+        if self.stream.sequence.is_some()
+            && doubt <= self.stream.frontier.edge()
+            && (self.stream.top().is_none() || self.is_ready())
+        {
+            return false;
+        }
+        self.stream.frontier.begin_fence()
+    }
+
+    /// The grace period that [`Merge::begin_fence`] asked for has ended. What it proves may be yielded after the next
+    /// look.
+    pub fn end_fence(&mut self) {
+        if self.stream.frontier.end_fence() {
+            self.stream.stats.fences += 1;
+        }
+    }
+
+    /// The grace period could not be waited for. [`Merge::begin_fence`] will ask again.
+    pub fn fail_fence(&mut self) {
+        self.stream.frontier.fail_fence();
+    }
+
+    /// Whether [`Merge::next`] has an event to give.
+    ///
+    /// # Panics
+    /// In a forked child, which does not have the rings: late records that are put aside are read.
+    #[inline]
+    pub fn is_ready(&mut self) -> bool {
+        self.rings.control().assert_not_forked();
+        self.stream.pick_in(&self.rings.lanes)
+    }
+
+    /// The next event of what the last look found, if it may be yielded.
+    ///
+    /// The event borrows the merge and is consumed when it is dropped; one that is forgotten comes again. Its bytes are
+    /// given back to the kernel at the latest with the next look, earlier when they are a good part of their ring.
+    ///
+    /// # Panics
+    /// In a forked child, which does not have the rings.
+    #[inline]
+    #[expect(clippy::should_implement_trait, reason = "not an iterator: it yields what borrows from it")]
+    pub fn next(&mut self) -> Option<Lent<'_>> {
+        if self.is_ready() { Some(self.lend()) } else { None }
+    }
+
+    /// Hands what comes next to a function: see [`Stream::hand_out`].
+    #[inline]
+    pub(crate) fn hand_out<B>(&mut self, each: impl FnMut(Event<'_>) -> ControlFlow<B>) -> ControlFlow<Option<B>> {
+        self.rings.control().assert_not_forked();
+        self.publish_due();
+        self.stream.hand_out(&self.rings.lanes, each)
+    }
+
+    /// Lends what was picked.
+    #[inline]
+    pub(crate) fn lend(&mut self) -> Lent<'_> {
+        self.publish_due();
+        Lent { lanes: &self.rings.lanes, stream: &mut self.stream }
+    }
+
+    /// All events that may be yielded of what the last look found, as an iterator.
+    ///
+    /// Its items borrow the merge, not the iterator, so any number can be held; an item is consumed when it is handed
+    /// out. Their bytes are given back to the kernel with the first call of the merge after the borrow.
+    ///
+    /// # Panics
+    /// In a forked child, which does not have the rings.
+    pub fn batch(&mut self) -> Batch<'_> {
+        self.publish();
+        self.stream.due = Due::Everybody;
+        Batch { lanes: &self.rings.lanes, stream: &mut self.stream }
+    }
+
+    /// Gives the bytes of everything yielded back to the kernel now.
+    ///
+    /// # Panics
+    /// In a forked child, which does not have the rings.
+    pub fn publish(&mut self) {
+        self.rings.control().assert_not_forked();
+        self.stream.due = Due::Nobody;
+        for (lane, index) in self.rings.lanes.iter_mut().zip(&mut self.stream.indexes) {
+            index.publish(lane);
+        }
+    }
+
+    #[inline]
+    fn publish_due(&mut self) {
+        match self.stream.due {
+            Due::Nobody => {}
+            Due::Everybody => self.publish(),
+            Due::Ring(rank) => {
+                self.stream.due = Due::Nobody;
+                self.stream.indexes[rank as usize].publish(&mut self.rings.lanes[rank as usize]);
+            }
+        }
+    }
+
+    /// Whether a ring is so full that the kernel may soon run out of room. Not after one quarter, at which it wakes a reader: in a
+    /// small ring the fence's own events may be as many.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.rings.lanes.iter().any(|lane| lane.ring.head() - lane.ring.tail() > lane.ring.size() / 2)
+    }
+
+    /// How many events are indexed and not yet yielded.
+    pub fn held(&self) -> usize {
+        self.stream.indexes.iter().map(Index::len).sum()
+    }
+
+    /// How long, from a reading of the keys' clock on, until the smallest key may be yielded. `None` if nothing is
+    /// held, or if no passing of time alone will do.
+    pub fn wait(&self, now: u64) -> Option<Duration> {
+        let top = self.stream.top()?;
+        self.stream.frontier.wait(top.key, now)
+    }
+
+    /// The frontier: the largest key that may be yielded now. `None` before anything may.
+    #[doc(alias = "watermark")]
+    pub fn frontier(&self) -> Option<u64> {
+        self.stream.frontier.edge().map(|edge| self.stream.keys.written(edge))
+    }
+
+    /// Whether [`Merge::refresh`] uses the clock reading it is given.
+    pub(crate) fn needs_clock(&self) -> bool {
+        self.stream.frontier.needs_clock()
+    }
+
+    /// The rings that are merged.
+    pub fn rings(&self) -> &Rings {
+        &self.rings
+    }
+}
+
+/// How much of what lies in the rings was indexed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Indexed {
+    Whole,
+    /// As much as there was memory for: in each ring that was left in the middle, at least to this key.
+    UpTo(u64),
+}
+
+impl Indexed {
+    pub(crate) fn up_to(self) -> Option<u64> {
+        match self {
+            Self::Whole => None,
+            Self::UpTo(key) => Some(key),
+        }
+    }
+}
+
+/// Counters of at most so many bits go round so soon that it takes no full ring to lose as many records.
+const NARROW: u32 = 16;
+
+impl fmt::Debug for Merge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Merge")
+            .field("rings", &self.rings)
+            .field("keys", &self.stream.keys)
+            .field("frontier", &self.stream.frontier)
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,181 @@
+//! How a stream is put in order: what a user decides.
+
+use crate::account::sequence::Sequence;
+use crate::error::Error;
+use crate::order::hold::Hold;
+use crate::order::key::Key;
+use crate::rings::Lane;
+use std::time::Duration;
+
+/// [`Order::latency`] unless it is set.
+pub(crate) const LATENCY: Duration = Duration::from_millis(100);
+
+/// How a stream is put in order.
+#[derive(Debug)]
+pub struct Order {
+    pub(crate) key: Key,
+    pub(crate) hold: Hold,
+    pub(crate) numbers: Option<Sequence>,
+    pub(crate) full: Full,
+    pub(crate) mark: FillMark,
+    pub(crate) late_side_output: usize,
+    pub(crate) latency: Duration,
+}
+
+impl Default for Order {
+    fn default() -> Self {
+        Self {
+            key: Key::default(),
+            hold: Hold::default(),
+            numbers: None,
+            full: Full::default(),
+            mark: FillMark::default(),
+            late_side_output: 0,
+            latency: LATENCY,
+        }
+    }
+}
+
+/// What to do about held records when a ring is filled beyond its mark ([`Order::fill_mark`]): the kernel drops what does
+/// not fit, and holding records must not cost records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+#[doc(alias = "overflow")]
+#[doc(alias = "back-pressure")]
+pub enum Full {
+    /// Copy them out of the ring and keep the order. Nothing is lost and nothing is let out early while holding takes less than
+    /// three quarters of `most`. Beyond, the records with the smallest keys are let out before their order is proven, as
+    /// many as it takes: see [`Unproven`](crate::Unproven). The default, with 64 MiB ([`Full::COPY`]).
+    Copy {
+        /// The most memory that holding may take for all rings together, in bytes: copied records with 0 to 7 bytes of padding each, and for
+        /// each held record 16 bytes of index, 40 if it is out of order in its ring, and some 100 more if something is to be
+        /// said before it. Memory of the rings is not counted; that of a record that lies in its ring is, with its
+        /// index. What each ring has from the begin, 8 KiB, is not. What a burst took is given back within 64 looks.
+        most: usize,
+    },
+    /// Let out as many of them as make room, before their order is proven, and use no memory beyond the index of what lies in
+    /// the rings.
+    Release,
+    /// Leave them where they are, and let the kernel discard what does not fit (discard mode in LTTng).
+    Discard,
+}
+
+impl Full {
+    /// [`Full::Copy`] with 64 MiB: what two CPUs that write as fast as they can fill in a tenth of a second.
+    pub const COPY: Self = Self::Copy { most: 64 << 20 };
+}
+
+impl Default for Full {
+    fn default() -> Self {
+        Self::COPY
+    }
+}
+
+/// A part of a ring, in percent, if one was asked for.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct FillMark(Option<u8>);
+
+/// The part of a ring that may be filled unless said otherwise, in percent.
+const MARK: u8 = 75;
+
+impl FillMark {
+    /// Checks that there is room for a record in what it leaves of each ring.
+    pub(crate) fn check(self, lanes: &[Lane]) -> Result<(), Error> {
+        let Some(percent) = self.0 else { return Ok(()) };
+        for Lane { ring, origin, .. } in lanes {
+            // One byte of a ring is never written.
+            let (size, record) = (ring.size(), origin.layout.smallest());
+            let left = size - self.of(size);
+            if left <= record {
+                let most = (size - record - 1) * 100 / size;
+                return Err(Error::FillMark { cpu: origin.cpu, percent, size, left, record, most: most as u8 });
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of a ring of that size.
+    fn of(self, size: u64) -> u64 {
+        let percent = u64::from(self.0.unwrap_or(MARK));
+        size / 100 * percent + size % 100 * percent / 100
+    }
+
+    /// How full the ring may be, so that two more of its longest records fit; if that leaves little, half of what one leaves. One
+    /// byte of a ring is never written.
+    pub(crate) fn leaving(self, size: u64, longest: u64) -> u64 {
+        let room = |records: u64| (size - 1).saturating_sub(records * longest);
+        self.of(size).min(room(2).max(room(1) / 2))
+    }
+}
+
+impl Order {
+    /// The kernel's timestamps as keys, held until a fence has proven their order.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets where keys are found.
+    pub fn key(mut self, key: Key) -> Self {
+        self.key = key;
+        self
+    }
+
+    /// Sets when keys may be yielded.
+    pub fn hold(mut self, hold: Hold) -> Self {
+        self.hold = hold;
+        self
+    }
+
+    /// Says where each CPU's own numbers are, if programs count what they write: what is missing is then a [`Gap`](crate::Gap) with its
+    /// CPU, before the record that shows it.
+    pub fn numbers(mut self, numbers: Sequence) -> Self {
+        self.numbers = Some(numbers);
+        self
+    }
+
+    /// Sets what to do about held records when a ring fills up.
+    pub fn when_full(mut self, full: Full) -> Self {
+        self.full = full;
+        self
+    }
+
+    /// Sets how full a ring may be, in percent, before [`Order::when_full`] takes effect: 75 unless set, and never more than leaves
+    /// room for two of the longest records that were seen in it. Rings are looked at when the kernel wakes the reader, so what
+    /// is left must take what a CPU writes until the reader runs. A mark that leaves a ring no room for a record is refused
+    /// when the rings are merged ([`Error::FillMark`](crate::Error::FillMark)).
+    ///
+    /// # Panics
+    /// If it is more than 100.
+    #[doc(alias = "high watermark")]
+    #[doc(alias = "watermark")]
+    pub fn fill_mark(mut self, percent: u8) -> Self {
+        assert!(percent <= 100, "{percent} percent");
+        self.mark = FillMark(Some(percent));
+        self
+    }
+
+    /// Keeps up to so many late records out of the stream, as copies, for [`Merge::late`](crate::Merge::late) or
+    /// [`Reader::late`](crate::Reader::late) to hand out. With so many waiting there, further ones are yielded in the stream,
+    /// marked as ever. 0 unless set: late records are yielded at once.
+    #[doc(alias = "side output")]
+    #[doc(alias = "late events")]
+    pub fn late_side_output(mut self, most: usize) -> Self {
+        self.late_side_output = most;
+        self
+    }
+
+    /// Sets how long an event may wait for a look, and then for a fence to begin, while so little is waiting that neither is
+    /// worth its cost: 100 ms unless set, from 1 ms to an hour. A [`Merge`](crate::Merge) does not wait, so it is for readers.
+    ///
+    /// It is what one pays for promptness on a machine where little happens: the reader wakes once each such time, and under
+    /// a fence rule begins a fence if that found anything. Where much happens, a reader looks and fences sooner by itself,
+    /// and where a ring fills up the kernel wakes it. DESIGN.md has what each costs the traced machine.
+    ///
+    /// libpcap calls this the packet buffer timeout, LTTng the read timer.
+    #[doc(alias = "timeout")]
+    #[doc(alias = "linger")]
+    pub fn latency(mut self, latency: Duration) -> Self {
+        self.latency = latency;
+        self
+    }
+}

@@ -1,0 +1,344 @@
+//! The merged stream: which event comes next, what is said before it, and what taking it changes.
+
+use crate::account::breaks::Break;
+use crate::account::numbers::Missing;
+use crate::account::stats::Stats;
+mod notices;
+
+use crate::order::dense::Dense;
+use crate::order::entry::{Entry, Keyed};
+use crate::order::event::{Event, Item, OwnedEvent, Unproven};
+use crate::order::heap::{Front, Fronts};
+use crate::order::hold::{Class, Frontier};
+use crate::order::index::{Index, Stretch};
+use crate::order::key::Keys;
+use crate::order::run::Pool;
+use crate::record::Record;
+use crate::rings::Lane;
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+
+/// All that changes while events are yielded. Kept apart from the rings, which the yielded events borrow.
+pub(crate) struct Stream {
+    pub(crate) keys: Keys,
+    pub(crate) indexes: Vec<Index>,
+    pub(crate) fronts: Fronts,
+    pub(crate) frontier: Frontier,
+    pub(crate) sequence: Option<Dense>,
+    /// The blocks of the index that are not in use.
+    pub(crate) pool: Pool,
+    /// The largest key yielded; 0 before any.
+    pub(crate) last: u64,
+    /// What is lent.
+    pub(crate) picked: Pick,
+    /// The keys below this come from the ring that was picked from last, from its run and one after the other; all of them are of
+    /// the class that was picked last. While it is not 0, the fronts do not know how far that ring is.
+    until: u64,
+    /// Whose yielded bytes are worth publishing.
+    pub(crate) due: Due,
+    /// The ring and position of the record of which a break in dense numbers was told.
+    said: Option<(u32, u64)>,
+    /// Whether the records that come were let out early, which was told.
+    early: bool,
+    /// Why, if they are.
+    pub(crate) pressed: Option<Unproven>,
+    /// That counting went astray, which is to be told: the number that was expected.
+    pub(crate) astray: Option<u64>,
+    /// Late records that were put aside, and how many may be.
+    pub(crate) aside: VecDeque<OwnedEvent>,
+    pub(crate) late_side_output: usize,
+    pub(crate) stats: Stats,
+}
+
+/// What comes next, chosen but not yet taken: the front of a ring, or something that is said before it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pick {
+    pub(crate) entry: Entry,
+    pub(crate) late_by: u64,
+    pub(crate) rank: u32,
+    pub(crate) class: Class,
+    pub(crate) notice: Option<Notice>,
+}
+
+/// What is said before the front of a ring. Numbers are counted on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Notice {
+    /// From here on records are let out before their order is proven.
+    Unproven(Unproven),
+    /// Counting of the whole machine's numbers went astray.
+    Astray { expected: u64 },
+    /// Numbers of the whole machine are missing.
+    Gap { first: u64, last: u64 },
+    /// The number of the whole machine is not the one that was expected.
+    Break { how: Break, expected: u64 },
+    /// Numbers of its CPU are missing.
+    OwnGap(Missing),
+    /// Its CPU's number, as it was written, is not the one that was expected.
+    OwnBreak { how: Break, expected: u64, found: u64 },
+}
+
+/// Whose yielded bytes are worth publishing with the next event.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Due {
+    Nobody,
+    Ring(u32),
+    /// A batch was handed out.
+    Everybody,
+}
+
+// What was picked is kept in `picked` and read from there, never passed on: copying what was only just put together
+// costs more than putting it together.
+impl Stream {
+    pub(crate) fn new(
+        keys: Keys,
+        indexes: Vec<Index>,
+        frontier: Frontier,
+        sequence: Option<Dense>,
+        late_side_output: usize,
+    ) -> Self {
+        Self {
+            fronts: Fronts::with_capacity(indexes.len()),
+            keys,
+            indexes,
+            frontier,
+            sequence,
+            pool: Pool::default(),
+            last: 0,
+            until: 0,
+            picked: Pick { entry: Entry::NONE, late_by: 0, rank: 0, class: Class::Assumed, notice: None },
+            due: Due::Nobody,
+            said: None,
+            early: false,
+            pressed: None,
+            astray: None,
+            aside: VecDeque::new(),
+            late_side_output,
+            stats: Stats::default(),
+        }
+    }
+
+    /// Takes all rings' fronts anew.
+    pub(crate) fn rebuild(&mut self) {
+        self.until = 0;
+        self.fronts.rebuild((0..).zip(&self.indexes).filter_map(|(rank, index)| {
+            let key = index.front_key()?;
+            Some(Front { key, rank })
+        }));
+    }
+
+    /// Picks what comes next in the stream, if anything may. Late records are put aside, if they are to be.
+    #[inline(always)]
+    pub(crate) fn pick_in(&mut self, lanes: &[Lane]) -> bool {
+        while self.pick() {
+            if self.picked.class != Class::Late || !self.put_aside(lanes) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The smallest key of all that is held, and its ring.
+    pub(crate) fn top(&self) -> Option<Front> {
+        self.fronts.top().and_then(|top| {
+            let next = |rank| Some(Front { key: self.indexes.get(rank as usize)?.front_key()?, rank });
+            if self.until == 0 { Some(top) } else { self.fronts.with_top_at(next(top.rank)) }
+        })
+    }
+
+    /// Tells the fronts how far the ring is that was picked from.
+    #[inline]
+    pub(crate) fn sync(&mut self) {
+        if self.until > 0 {
+            self.until = 0;
+            let key = self.indexes[self.picked.rank as usize].front_key();
+            self.fronts.advance(key);
+        }
+    }
+
+    /// Picks what comes next, if anything may.
+    #[inline(always)]
+    pub(crate) fn pick(&mut self) -> bool {
+        if let Some(entry) = self.indexes[self.picked.rank as usize].plain_before(self.until) {
+            self.picked.entry = entry;
+            return true;
+        }
+        self.pick_anew()
+    }
+
+    /// Picks from the ring whose turn it is.
+    #[inline(never)]
+    fn pick_anew(&mut self) -> bool {
+        self.sync();
+        let Some(Front { rank, .. }) = self.fronts.top() else { return false };
+        let Some(entry) = self.indexes[rank as usize].front() else { return false };
+        if self.sequence.is_some() || self.astray.is_some() || !entry.is_plain() {
+            return self.pick_other(rank);
+        }
+        if !self.frontier.admits(entry.key) {
+            return false;
+        }
+        let late_by = self.last.saturating_sub(entry.key);
+        let class = if late_by > 0 { Class::Late } else { self.class(entry.key) };
+        self.picked = Pick { entry, late_by, rank, class, notice: None };
+        if class == Class::Assumed {
+            self.picked.notice = self.unproven();
+        }
+        if self.picked.notice.is_none() && late_by == 0 && self.keys.are_sure() {
+            // Nothing is picked that is not in the run, nothing that is let out early, nothing that another ring comes before.
+            let index = &mut self.indexes[rank as usize];
+            let until = self.frontier.until().min(self.fronts.until()).min(index.beside());
+            if index.plain_before(until).is_some() {
+                (self.until, self.early) = (until, false);
+                index.yielded = (class, 0);
+            }
+        }
+        true
+    }
+
+    /// What a key that is admitted may call itself.
+    #[inline]
+    fn class(&self, key: u64) -> Class {
+        if self.keys.is_sure(key) { self.frontier.class(key) } else { Class::Assumed }
+    }
+
+    /// What is to be said before what was picked, which is assumed.
+    #[inline]
+    fn unproven(&self) -> Option<Notice> {
+        let begins = !self.early && self.is_early();
+        begins.then_some(self.pressed?).map(Notice::Unproven)
+    }
+
+    /// The record that was picked, if it is one.
+    #[inline(always)]
+    pub(crate) fn record<'a>(&self, lanes: &'a [Lane]) -> Option<Record<'a>> {
+        let Pick { entry, rank, notice, .. } = &self.picked;
+        if self.until == 0 && (notice.is_some() || (!entry.is_plain() && !self.is_record())) {
+            return None;
+        }
+        let lane = &lanes[*rank as usize];
+        Some(entry.record(lane.bytes(entry.position, entry.record_len()), &lane.origin))
+    }
+
+    /// The key of what was picked.
+    #[inline(always)]
+    pub(crate) fn key(&self) -> Option<u64> {
+        let Pick { entry, notice, .. } = &self.picked;
+        let has = self.until > 0 || (notice.is_none() && entry.keyed() == Keyed::Own);
+        has.then(|| self.keys.written(entry.key))
+    }
+
+    /// Bytes of the record that was picked.
+    pub(crate) fn len(&self) -> u64 {
+        if self.picked.notice.is_some() { 0 } else { self.picked.entry.len() }
+    }
+
+    /// The event that was picked.
+    #[inline(always)]
+    pub(crate) fn event<'a>(&self, lanes: &'a [Lane]) -> Event<'a> {
+        match self.record(lanes) {
+            Some(record) => self.event_of(Item::Record(record)),
+            None => self.other(lanes),
+        }
+    }
+
+    #[inline(always)]
+    fn event_of<'a>(&self, item: Item<'a>) -> Event<'a> {
+        Event { key: self.key(), class: self.picked.class, late_by: self.picked.late_by, item }
+    }
+
+    /// Hands what comes next to a function, as taken: one event, or several records in a row. Gives whether there was anything, and
+    /// what the function broke off with.
+    #[inline(always)]
+    pub(crate) fn hand_out<'a, B>(
+        &mut self,
+        lanes: &'a [Lane],
+        mut each: impl FnMut(Event<'a>) -> ControlFlow<B>,
+    ) -> ControlFlow<Option<B>> {
+        if !self.pick_in(lanes) {
+            return ControlFlow::Break(None);
+        }
+        if self.until == 0 {
+            let event = self.event(lanes);
+            self.commit_anew();
+            return each(event).map_break(Some);
+        }
+        let Self { keys, indexes, pool, picked: Pick { rank, class, .. }, last, due, until, .. } = self;
+        let lane = &lanes[*rank as usize];
+        let mut stretch = Stretch::new(&mut indexes[*rank as usize], *until, pool, last);
+        let mut handed = ControlFlow::Continue(());
+        while let Some(entry) = stretch.next() {
+            let record = entry.record(lane.bytes(entry.position, entry.record_len()), &lane.origin);
+            let (key, item) = (Some(keys.written(entry.key)), Item::Record(record));
+            handed = each(Event { key, class: *class, late_by: 0, item }).map_break(Some);
+            if handed.is_break() {
+                break;
+            }
+        }
+        if stretch.end() && !matches!(due, Due::Everybody) {
+            *due = Due::Ring(*rank);
+        }
+        handed
+    }
+
+    /// Takes what was picked.
+    #[inline(always)]
+    pub(crate) fn commit(&mut self) {
+        if self.until == 0 {
+            return self.commit_anew();
+        }
+        let Pick { entry, rank, .. } = &self.picked;
+        let index = &mut self.indexes[*rank as usize];
+        self.last = entry.key;
+        index.take_plain(entry, &mut self.pool);
+        if index.unpublished() && !matches!(self.due, Due::Everybody) {
+            self.due = Due::Ring(*rank);
+        }
+    }
+
+    /// The same for what was picked by itself.
+    #[inline(never)]
+    fn commit_anew(&mut self) {
+        let Pick { entry, late_by, rank, class, ref notice } = self.picked;
+        if notice.is_some() || self.sequence.is_some() || !entry.is_plain() {
+            return self.commit_other();
+        }
+        let early = self.is_early();
+        let index = &mut self.indexes[rank as usize];
+        index.counts_mut().records += 1;
+        index.counts_mut().early += u64::from(early);
+        index.yielded = (class, late_by);
+        self.last = self.last.max(entry.key);
+        if class == Class::Late {
+            self.count_late();
+        } else {
+            self.early = early;
+        }
+        self.take();
+    }
+
+    /// Whether the record that was picked was let out before the hold rule would have.
+    #[inline]
+    fn is_early(&self) -> bool {
+        let Pick { entry, class, .. } = &self.picked;
+        *class == Class::Assumed && self.frontier.is_early(entry.key) && entry.keyed() != Keyed::Never
+    }
+
+    #[cold]
+    fn count_late(&mut self) {
+        let counts = self.indexes[self.picked.rank as usize].counts_mut();
+        counts.late += 1;
+        counts.max_late = counts.max_late.max(self.picked.late_by);
+    }
+
+    /// Takes the front of the ring that was picked out of the merge.
+    #[inline]
+    fn take(&mut self) {
+        let rank = self.picked.rank;
+        let index = &mut self.indexes[rank as usize];
+        index.take(&mut self.pool);
+        if index.unpublished() && !matches!(self.due, Due::Everybody) {
+            self.due = Due::Ring(rank);
+        }
+        self.fronts.advance(index.front_key());
+    }
+}

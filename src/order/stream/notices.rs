@@ -1,0 +1,260 @@
+//! The cold half of the stream: what is no plain record, and what is said before a record.
+
+use super::{Notice, Pick, Stream};
+use crate::account::breaks::Break;
+use crate::account::numbers::Missing;
+use crate::order::dense::{Dense, Step};
+use crate::order::entry::{Entry, Keyed, Note};
+use crate::order::event::{Damage, Event, Gap, Irregular, Item, Lost};
+use crate::order::hold::Class;
+use crate::rings::Lane;
+
+impl Stream {
+    /// Puts what was picked aside; false if it is to stay in the stream.
+    #[cold]
+    pub(super) fn put_aside(&mut self, lanes: &[Lane]) -> bool {
+        if self.aside.len() >= self.late_side_output || self.record(lanes).is_none() {
+            return false;
+        }
+        self.aside.push_back(self.event(lanes).to_owned());
+        self.commit();
+        true
+    }
+
+    /// The same where numbers are dense, the entry has no key of its own, or something is noted of it.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn pick_other(&mut self, rank: u32) -> bool {
+        let Some((top, entry, note)) = self.skip_told(rank) else { return false };
+        if top != rank && self.sequence.is_none() && self.astray.is_none() && entry.is_plain() {
+            return self.pick();
+        }
+        let rank = top;
+        let (class, late_by) = self.indexes[rank as usize].yielded;
+        let admitted = self.frontier.admits(entry.key);
+        let keyed = entry.keyed();
+        let sequence = self.sequence.as_ref().filter(|_| self.keys.is_sure(entry.key));
+        let step = sequence.map(|sequence| sequence.step(entry.key));
+        let mut gap = None;
+        let behind = self.last.saturating_sub(entry.key);
+        let own = || if behind > 0 { (Class::Late, behind) } else { (self.class(entry.key), 0) };
+        let picked = match (keyed, step) {
+            // Nothing orders it but its place in its ring.
+            (Keyed::Never, _) => Some((Class::Assumed, 0)),
+            // Numbers are let out by themselves, but not before a report that is due.
+            (_, Some(_)) if self.frontier.is_capped(entry.key) => None,
+            // It stays behind the record before it, and shares its class.
+            (Keyed::Before, Some(Step::Behind | Step::Next)) => Some((class, late_by)),
+            (Keyed::Before, None) if admitted => Some((class, late_by)),
+            (Keyed::Own, None) if admitted => Some(own()),
+            // Unless numbers were given up to make room, and may come after all.
+            (Keyed::Own, Some(Step::Next)) => {
+                let doubt = self.sequence.as_ref().and_then(Dense::doubt);
+                Some((doubt.map_or(Class::Proven, |number| self.frontier.class(number)), 0))
+            }
+            (Keyed::Own, Some(Step::Behind)) => Some((Class::Late, behind)),
+            (_, Some(Step::First)) if admitted => Some((self.frontier.class(entry.key), 0)),
+            // Whatever is missing before a number that is proven to be the smallest there will ever be.
+            (_, Some(Step::Ahead(first))) if admitted => {
+                gap = Some(Notice::Gap { first, last: entry.key - 1 });
+                Some((self.frontier.class(entry.key), 0))
+            }
+            _ => None,
+        };
+        let Some((class, late_by)) = picked else { return false };
+        self.picked = Pick { entry, late_by, rank, class, notice: None };
+        let is_record = !matches!(note, Some(Note::Lost { .. } | Note::Fault(_)));
+        if is_record && keyed == Keyed::Own {
+            let unproven = || if class == Class::Assumed { self.unproven() } else { None };
+            self.picked.notice = self.astray.map(|expected| Notice::Astray { expected }).or_else(unproven);
+        }
+        self.picked.notice = self.picked.notice.or(gap);
+        if self.picked.notice.is_none() && is_record {
+            self.picked.notice = self.machine_break(step).or_else(|| self.own_notice(note));
+        }
+        true
+    }
+
+    /// Takes LOST records at the front that tell nothing new, and gives the front behind them. In a loop: a hostile ring may be full
+    /// of them.
+    fn skip_told(&mut self, mut rank: u32) -> Option<(u32, Entry, Option<Note>)> {
+        loop {
+            let entry = self.indexes[rank as usize].front()?;
+            let note = self.indexes[rank as usize].note(&entry);
+            if !matches!(note, Some(Note::Told)) {
+                return Some((rank, entry, note));
+            }
+            self.picked.rank = rank;
+            self.take();
+            rank = self.fronts.top()?.rank;
+        }
+    }
+
+    /// What is to be said of a number of the whole machine that was passed.
+    pub(super) fn machine_break(&self, step: Option<Step>) -> Option<Notice> {
+        let Pick { entry, rank, class, .. } = &self.picked;
+        if step != Some(Step::Behind) || *class != Class::Late || entry.keyed() != Keyed::Own {
+            return None;
+        }
+        if self.said == Some((*rank, entry.position)) {
+            return None;
+        }
+        let (how, expected) = self.sequence.as_ref()?.broken_by(entry.key, self.keys.written(entry.key))?;
+        Some(Notice::Break { how, expected })
+    }
+
+    /// What is to be said of its CPU's own numbers.
+    pub(super) fn own_notice(&mut self, note: Option<Note>) -> Option<Notice> {
+        let Pick { entry, rank, .. } = self.picked;
+        match note? {
+            Note::Hole => {
+                let missing = self.indexes[rank as usize].numbers.as_ref()?.gap(entry.position)?;
+                // What is missing from a ring has nothing to do with how late its record is. A key that is another record's
+                // proves nothing.
+                let own = entry.keyed() == Keyed::Own;
+                self.picked.class = if own { self.class(entry.key) } else { Class::Assumed };
+                self.picked.late_by = 0;
+                Some(Notice::OwnGap(missing))
+            }
+            Note::Break { how, expected, found } => Some(Notice::OwnBreak { how, expected, found }),
+            Note::Lost { .. } | Note::Told | Note::Fault(_) => None,
+        }
+    }
+
+    /// Whether what was picked, or the notice before, is of a record.
+    #[cold]
+    pub(super) fn is_record(&self) -> bool {
+        let note = self.indexes[self.picked.rank as usize].note(&self.picked.entry);
+        !matches!(note, Some(Note::Lost { .. } | Note::Told | Note::Fault(_)))
+    }
+
+    /// What was picked, if it is no record.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn other<'a>(&self, lanes: &'a [Lane]) -> Event<'a> {
+        let Pick { entry, rank, notice, .. } = &self.picked;
+        let lane = &lanes[*rank as usize];
+        let cpu = lane.origin.cpu;
+        let written = |key| self.keys.written(key);
+        if let Some(notice) = notice {
+            return self.event_of(self.told(notice, cpu));
+        }
+        self.event_of(match self.indexes[*rank as usize].note(entry) {
+            Some(Note::Lost { id, count, after }) => {
+                let (after, until) = (after.map(written), self.key());
+                Item::Lost(Lost { cpu, count, id, source: lane.origin.source(id), after, until })
+            }
+            Some(Note::Fault(fault)) => {
+                Item::Damage(Damage { cpu, fault, bytes: lane.bytes(entry.position, entry.len()) })
+            }
+            _ => unreachable!("all others are records, or passed over"),
+        })
+    }
+
+    /// A notice before what was picked, as it is told.
+    pub(super) fn told(&self, notice: &Notice, cpu: u32) -> Item<'static> {
+        let entry = &self.picked.entry;
+        let written = |key| self.keys.written(key);
+        let own = || (entry.keyed() == Keyed::Own).then(|| written(entry.key));
+        match *notice {
+            Notice::Unproven(unproven) => Item::Unproven(unproven),
+            Notice::Astray { expected } => Item::Irregular(Irregular {
+                cpu,
+                how: Break::Ambiguous,
+                expected: written(expected),
+                found: written(entry.key),
+            }),
+            Notice::Break { how, expected } => {
+                Item::Irregular(Irregular { cpu, how, expected: written(expected), found: written(entry.key) })
+            }
+            Notice::OwnBreak { how, expected, found } => Item::Irregular(Irregular { cpu, how, expected, found }),
+            Notice::Gap { first, last } => {
+                let any = self.indexes.iter().any(|index| index.counts().records > 0);
+                let after = any.then(|| written(self.last));
+                let count = (last - first).saturating_add(1);
+                Item::Gap(Gap { cpu: None, first: written(first), last: written(last), count, after, until: own() })
+            }
+            Notice::OwnGap(Missing { first, last, count, after }) => {
+                Item::Gap(Gap { cpu: Some(cpu), first, last, count, after: after.map(written), until: own() })
+            }
+        }
+    }
+
+    /// The same for what is no record, where something is noted of it, or where numbers are dense.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn commit_other(&mut self) {
+        let Pick { entry, late_by, rank, class, notice } = self.picked;
+        if let Some(notice) = notice {
+            return self.commit_notice(notice);
+        }
+        let keyed = entry.keyed();
+        let early = self.is_early();
+        let index = &mut self.indexes[rank as usize];
+        match index.note(&entry) {
+            Some(Note::Lost { count, .. }) => index.counts_mut().lost = index.counts().lost.saturating_add(count),
+            Some(Note::Fault(_)) => index.counts_mut().damaged += 1,
+            Some(Note::Hole | Note::Break { .. } | Note::Told) | None => {
+                index.counts_mut().records += 1;
+                index.counts_mut().early += u64::from(early);
+                if keyed == Keyed::Own {
+                    index.yielded = (class, late_by);
+                    self.last = self.last.max(entry.key);
+                    self.pass(entry.key, class);
+                    if class != Class::Late {
+                        self.early = early;
+                    }
+                }
+                if class == Class::Late {
+                    self.count_late();
+                }
+            }
+        }
+        self.take();
+    }
+
+    /// Moves a dense sequence on behind a record that is taken.
+    pub(super) fn pass(&mut self, key: u64, class: Class) {
+        if !self.keys.is_sure(key) {
+            return;
+        }
+        let Some(sequence) = &mut self.sequence else { return };
+        match class {
+            Class::Late => self.stats.missing -= u64::from(sequence.found(key)),
+            Class::Assumed => sequence.begin_in_doubt(key),
+            Class::Proven => {}
+        }
+        sequence.passed(key);
+    }
+
+    /// What was picked was told: what follows from that.
+    pub(super) fn commit_notice(&mut self, notice: Notice) {
+        let Pick { entry, rank, class, .. } = self.picked;
+        match notice {
+            Notice::Unproven(_) => self.early = true,
+            Notice::Astray { .. } => self.astray = None,
+            Notice::Gap { first, last } => {
+                self.stats.missing = self.stats.missing.saturating_add((last - first).saturating_add(1));
+                let Some(sequence) = &mut self.sequence else { return };
+                if class == Class::Proven {
+                    sequence.declare(first, last);
+                } else {
+                    sequence.give_up_in_doubt(first, last);
+                }
+                sequence.passed(last);
+            }
+            Notice::Break { how, .. } => {
+                if let Some(sequence) = &mut self.sequence {
+                    sequence.told(how);
+                }
+                self.said = Some((rank, entry.position));
+            }
+            Notice::OwnGap(_) => {
+                if let Some(numbers) = &mut self.indexes[rank as usize].numbers {
+                    numbers.declare(entry.position);
+                }
+            }
+            Notice::OwnBreak { .. } => self.indexes[rank as usize].forget(entry.position),
+        }
+    }
+}

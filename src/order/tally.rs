@@ -1,0 +1,159 @@
+//! What became of everything: statistics, the ledger, and losses that nothing in a ring tells of.
+
+use crate::account::ledger::{Account, Ledger};
+use crate::account::stats::{NumberStats, Progress, RingStats, Stats};
+use crate::order::dense::Step;
+use crate::order::event::OwnedEvent;
+use crate::order::index::Index;
+use crate::order::merge::Merge;
+
+impl Merge {
+    /// Asks the kernel how many records it has dropped, and makes events of what no LOST record has told: loss that is
+    /// followed by nothing. Gives whether there are any. A [`Reader`](crate::Reader) does this when its stream runs dry and
+    /// before it reports a flush; it interrupts every CPU.
+    ///
+    /// Call it right after a [`Merge::refresh`].
+    pub fn read_losses(&mut self) -> bool {
+        self.read_losses_of(|_| true)
+    }
+
+    /// The same for rings that may have dropped something: all of them, or those of which nothing is held.
+    pub(crate) fn read_suspect_losses(&mut self, all: bool) -> bool {
+        self.read_losses_of(|index| index.suspect && (all || index.len() == 0))
+    }
+
+    fn read_losses_of(&mut self, which: impl Fn(&Index) -> bool) -> bool {
+        let held = self.held();
+        for (lane, index) in self.rings.lanes.iter_mut().zip(&mut self.stream.indexes) {
+            if which(index)
+                && let Some(total) = lane.losses.read()
+            {
+                index.dropped(total, lane.losses.told());
+            }
+        }
+        let any = self.held() > held;
+        if any {
+            self.stream.rebuild();
+        }
+        any
+    }
+
+    /// Something may have been dropped from any ring: output was paused.
+    pub(crate) fn suspect_losses(&mut self) {
+        self.stream.indexes.iter_mut().for_each(|index| index.suspect = true);
+    }
+
+    /// What became of everything that was written, as the last look found it and the kernel counts it now. It interrupts
+    /// every CPU.
+    pub fn ledger(&self) -> Ledger {
+        let Stats { missing, ambiguous, .. } = self.stream.stats;
+        let mut ledger = Ledger { accounts: Vec::new(), missing, unexplained: 0, ambiguous };
+        for (lane, index) in self.rings.lanes.iter().zip(&self.stream.indexes) {
+            let counts = index.counts();
+            let total = lane.losses.read();
+            let told = lane.losses.told();
+            let lost = total.unwrap_or(0).max(told.saturating_add(index.foretold()));
+            let numbers = index.numbers.as_ref();
+            let missing = numbers.map_or(0, |numbers| numbers.counts.missing.saturating_add(numbers.open()));
+            ledger.add(Account {
+                yielded: counts.records,
+                early: counts.early,
+                late: counts.late,
+                held: index.records().saturating_add(lane.records_from(index.cursor())),
+                lost,
+                untold: lost.saturating_sub(counts.lost),
+                exact: total.is_some(),
+                damaged: counts.damaged,
+                missing,
+                // What was dropped last may have been drawn before what was written last: by a writer that was interrupted.
+                unexplained: missing.saturating_sub(lost),
+                ambiguous: numbers.map_or(0, |numbers| numbers.counts.ambiguous),
+                ..Account::new(Some(lane.origin.cpu))
+            });
+        }
+        // What was dropped last on one CPU is missing behind the numbers of another.
+        let lost = ledger.accounts.iter().fold(0u64, |sum, account| sum.saturating_add(account.lost));
+        ledger.unexplained = missing.saturating_sub(lost);
+        ledger
+    }
+
+    /// Late records that were kept out of the stream ([`Order::late_side_output`](crate::Order::late_side_output)), oldest first. They are taken.
+    pub fn late(&mut self) -> impl Iterator<Item = OwnedEvent> {
+        self.stream.aside.drain(..)
+    }
+
+    /// Why the stream is behind.
+    pub fn progress(&self) -> Progress {
+        let (frontier, keys) = (&self.stream.frontier, &self.stream.keys);
+        let (seen, edge) = (frontier.seen(), frontier.edge());
+        let top = self.stream.top();
+        let fullest = self.ring_stats().filter(|ring| ring.unread > 0).max_by_key(|ring| ring.unread);
+        Progress {
+            seen: seen.map(|key| keys.written(key)),
+            frontier: edge.map(|key| keys.written(key)),
+            lag: seen.map_or(0, |seen| seen.saturating_sub(edge.unwrap_or(0).max(self.stream.last))),
+            held: self.held(),
+            held_bytes: self.stream.indexes.iter().map(Index::unread).sum(),
+            next: top.map(|top| (self.rings.lanes[top.rank as usize].origin.cpu, keys.written(top.key))),
+            fullest: fullest.map(|ring| ring.cpu),
+            missing: top.and_then(|top| match self.stream.sequence.as_ref()?.step(top.key) {
+                Step::Ahead(first) => Some(keys.written(first)),
+                _ => None,
+            }),
+        }
+    }
+
+    /// What was done so far.
+    pub fn stats(&self) -> Stats {
+        self.stream.indexes.iter().fold(self.stream.stats, |all, index| {
+            let (counts, numbers) = (index.counts(), &index.numbers);
+            Stats {
+                records: all.records + counts.records,
+                late: all.late + counts.late,
+                max_late: all.max_late.max(counts.max_late),
+                repaired: all.repaired + counts.repaired,
+                lost: all.lost.saturating_add(counts.lost),
+                damaged: all.damaged + counts.damaged,
+                early: all.early + counts.early,
+                copied: all.copied.saturating_add(counts.copied),
+                missing: all.missing.saturating_add(numbers.as_ref().map_or(0, |numbers| numbers.counts.missing)),
+                ..all
+            }
+        })
+    }
+
+    /// What became of each ring, in the order of CPUs.
+    pub fn ring_stats(&self) -> impl Iterator<Item = RingStats> {
+        self.rings.lanes.iter().zip(&self.stream.indexes).map(|(lane, index)| {
+            let counts = index.counts();
+            RingStats {
+                cpu: lane.origin.cpu,
+                size: lane.ring.size(),
+                used: lane.ring.head() - lane.ring.tail(),
+                most_used: counts.most_used,
+                unread: index.unread(),
+                held: index.len(),
+                records: counts.records,
+                late: counts.late,
+                lost: counts.lost,
+                damaged: counts.damaged,
+                repaired: counts.repaired,
+                pressed: counts.pressed,
+                early: counts.early,
+                copied: counts.copied,
+                copied_now: lane.copies.len(),
+                numbers: index.numbers.as_ref().map(|numbers| NumberStats {
+                    seen: numbers.counts.seen,
+                    missing: numbers.counts.missing,
+                    open: numbers.open(),
+                    duplicates: numbers.counts.duplicates,
+                    resets: numbers.counts.resets,
+                    backward: numbers.counts.backward,
+                    forward: numbers.counts.forward,
+                    found: numbers.counts.found,
+                    ambiguous: numbers.counts.ambiguous,
+                }),
+            }
+        })
+    }
+}

@@ -1,0 +1,303 @@
+//! Waiting: a merge, a way to sleep until rings are written to, and fences beside it.
+
+use crate::error::{Error, Repeats};
+use crate::order::Order;
+use crate::order::event::{Event, OwnedEvent};
+use crate::order::lent::{Batch, Lent};
+use crate::reader::engine::{Engine, Turn, reader_face};
+use crate::rings::Rings;
+use crate::sys::epoll::Wait;
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use std::io;
+use std::ops::ControlFlow;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+/// The events of a machine in order: a [`Merge`](crate::Merge) that waits.
+///
+/// ```
+/// # use perfweave::{Order, Reader, sim};
+/// # use std::time::Duration;
+/// let kernel = sim::Kernel::new(&[0, 1]);
+/// kernel.emit(1, 20, b"second");
+/// kernel.emit(0, 10, b"first");
+///
+/// let mut reader = Reader::new(kernel.rings(), Order::new().hold(kernel.hold()))?;
+/// while let Some(event) = reader.next_timeout(Duration::from_millis(50))? {
+///     println!("{:?} on CPU {:?}", event.key(), event.cpu());
+/// }
+/// # assert_eq!(reader.stats().records, 2);
+/// # Ok::<(), perfweave::Error>(())
+/// ```
+///
+/// # Waiting
+///
+/// A reader sleeps on epoll. It looks at all heads before every sleep and after every wake, because a perf event's
+/// readiness is consumed by polling it and says nothing about the other rings. The kernel wakes it only when a part of a
+/// ring is filled, since waking it for each event would interrupt the traced system each time; so it also looks by
+/// itself: the more there is to find, the sooner, every 5 ms at the most, and at least every [`Order::latency`]. What it finds
+/// waits for a fence, if the hold rule says so, which begins at once if it is much or the last one began that long ago.
+///
+/// In an event loop of one's own: poll the reader ([`AsFd`](std::os::fd::AsFd)) for no longer than
+/// [`Reader::time_to_next_look`], then call [`Reader::try_next`] until it gives nothing, whatever poll said.
+///
+/// # From other threads
+///
+/// [`Reader::handle`] gives what flushes, closes and pauses it while it blocks.
+///
+/// # CPUs that come and go
+///
+/// The kernel's messages wake the reader when a CPU comes online. It opens the CPU's ring; a CPU that came back writes on into the
+/// one it had. Where there are no such messages it sees for itself at each tick, at most ten times a second. What a program
+/// outputs there before that is lost, and the kernel counts it nowhere. What a CPU wrote before it went offline stays in its
+/// ring and is yielded in its turn.
+///
+/// # Dropping
+///
+/// What is held, or not yet read, is lost with the reader: [`Handle::flush`](crate::Handle::flush) first, to have it all. It waits for a fence under
+/// way, which cannot be broken off.
+#[derive(Debug)]
+pub struct Reader {
+    engine: Engine,
+    epoll: Epoll,
+    /// How many rings epoll waits for.
+    rings: usize,
+    /// Where epoll puts what is ready, so that all of it is taken notice of at once.
+    ready: Vec<libc::epoll_event>,
+    wait: Wait,
+    /// Waits that fail.
+    failures: Repeats,
+}
+
+/// What epoll says of the kernel's messages about CPUs, and of everything else.
+const NEWS: u64 = 1;
+const OTHER: u64 = 0;
+
+impl Reader {
+    /// [`Order::latency`] unless it is set: the longest time for which an event may lie in its ring unseen while the reader waits.
+    pub const TICK: Duration = Engine::TICK;
+
+    /// Reads rings in an order.
+    ///
+    /// # Errors
+    /// As [`Merge::new`](crate::Merge::new); [`Error::NoFence`] if the hold rule needs a fence and none is possible;
+    /// [`Error::NoClock`] for the lag rule on a clock that cannot be read; [`Error::System`].
+    pub fn new(rings: Rings, order: Order) -> Result<Self, Error> {
+        let engine = Engine::new(rings, order)?;
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
+            .map_err(|errno| Error::System { what: "make an epoll instance", errno: errno.into() })?;
+        let (wait, failures) = (Wait::default(), Repeats::default());
+        let mut reader = Self { engine, epoll, rings: 0, ready: Vec::new(), wait, failures };
+        reader.wait_for_all()?;
+        Ok(reader)
+    }
+
+    /// The next event, waiting for it as long as it takes.
+    ///
+    /// The event borrows the reader and is consumed when it is dropped; one that is forgotten comes again.
+    ///
+    /// # Errors
+    /// [`Error::Fence`] or [`Error::Wait`], after which the reader goes on by itself; the reports [`Error::Flushed`] and
+    /// [`Error::Deadline`]; [`Error::System`], and what opening the ring of a CPU that came online can end with;
+    /// [`Error::Closed`], [`Error::Forked`].
+    #[expect(clippy::should_implement_trait, reason = "not an iterator: it yields what borrows from it")]
+    pub fn next(&mut self) -> Result<Lent<'_>, Error> {
+        while !self.advance(None)? {}
+        Ok(self.engine.merge.lend())
+    }
+
+    /// The next event, waiting for it at most so long; `None` when the time is over. What is still held then stays.
+    ///
+    /// # Errors
+    /// As [`Reader::next`].
+    #[inline]
+    pub fn next_timeout(&mut self, timeout: Duration) -> Result<Option<Lent<'_>>, Error> {
+        if self.engine.is_ready()? || self.advance(end(timeout))? {
+            Ok(Some(self.engine.merge.lend()))
+        } else {
+            Ok(None)
+        }
+    }
+
+    /// The next event that can be had without waiting.
+    ///
+    /// # Errors
+    /// As [`Reader::next`].
+    pub fn try_next(&mut self) -> Result<Option<Lent<'_>>, Error> {
+        self.next_timeout(Duration::ZERO)
+    }
+
+    /// All events that can be yielded, as an iterator; if there are none, waits for the first at most so long. Its
+    /// items borrow the reader, so any number can be held. See
+    /// [`Merge::batch`](crate::Merge::batch).
+    ///
+    /// # Errors
+    /// As [`Reader::next`].
+    pub fn batch(&mut self, timeout: Duration) -> Result<Batch<'_>, Error> {
+        self.advance(end(timeout))?;
+        Ok(self.engine.merge.batch())
+    }
+
+    /// The events one by one, copied out of their rings, ending when none comes for so long or the reader is closed.
+    pub fn events(&mut self, timeout: Duration) -> Events<'_> {
+        Events { reader: self, timeout }
+    }
+
+    /// Looks at the rings and folds what can be yielded then, without waiting, until the function breaks off. The event it
+    /// breaks off at is consumed. What is written meanwhile is left for the next call, or there might be no end.
+    ///
+    /// # Errors
+    /// As [`Reader::next`].
+    pub fn try_fold<A, B>(
+        &mut self,
+        init: A,
+        mut fold: impl FnMut(A, Event<'_>) -> ControlFlow<B, A>,
+    ) -> Result<ControlFlow<B, A>, Error> {
+        let mut all = Some(init);
+        self.advance(end(Duration::ZERO))?;
+        // What this look found and no more: a consumer slower than its producers would never be done.
+        let mut each = |event: Event<'_>| match all.take().map(|all| fold(all, event)) {
+            Some(ControlFlow::Continue(next)) => {
+                all = Some(next);
+                ControlFlow::Continue(())
+            }
+            Some(ControlFlow::Break(broken)) => ControlFlow::Break(broken),
+            None => unreachable!("it is put back each time"),
+        };
+        loop {
+            match self.engine.merge.hand_out(&mut each) {
+                ControlFlow::Continue(()) => {}
+                ControlFlow::Break(Some(broken)) => return Ok(ControlFlow::Break(broken)),
+                ControlFlow::Break(None) => break,
+            }
+        }
+        let Some(all) = all else { unreachable!("it is put back each time") };
+        Ok(ControlFlow::Continue(all))
+    }
+
+    /// Looks at the rings and calls a function with each event that can be yielded then, without waiting.
+    ///
+    /// # Errors
+    /// As [`Reader::next`].
+    pub fn for_each(&mut self, mut each: impl FnMut(Event<'_>)) -> Result<(), Error> {
+        let all = self.try_fold((), |(), event| {
+            each(event);
+            ControlFlow::<(), ()>::Continue(())
+        })?;
+        debug_assert!(all.is_continue());
+        Ok(())
+    }
+
+    reader_face!();
+
+    /// How long one may sleep before the rings must be looked at again, although nothing became readable.
+    pub fn time_to_next_look(&self) -> Duration {
+        self.engine.pause()
+    }
+
+    /// Waits for all rings, also those that came online since.
+    fn wait_for_all(&mut self) -> Result<(), Error> {
+        // Edge-triggered: a wake is all we want, once. So an event that stays ready does not keep us awake, and nothing need be
+        // read to fall asleep again.
+        let edge = |data| EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, data);
+        let news = self.engine.merge.rings().news().map(|news| (news.as_fd(), NEWS));
+        for (fd, data) in self.engine.fds().map(|fd| (fd, OTHER)).chain(news) {
+            match self.epoll.add(fd, edge(data)) {
+                Ok(()) | Err(Errno::EEXIST) => {}
+                Err(errno) => return Err(Error::System { what: "wait for a ring", errno: errno.into() }),
+            }
+        }
+        self.rings = self.engine.merge.rings().len();
+        self.ready.resize(self.rings + 3, libc::epoll_event { events: 0, u64: 0 });
+        Ok(())
+    }
+
+    /// Looks, and sleeps, until there is an event to give or the time is over.
+    fn advance(&mut self, until: Option<Instant>) -> Result<bool, Error> {
+        if self.engine.is_ready()? {
+            return Ok(true);
+        }
+        if until.is_some_and(|until| until <= Instant::now()) {
+            // Whoever polls us must find us unreadable until something happens after this look.
+            self.sleep(Duration::ZERO)?;
+        }
+        let mut last_look = false;
+        loop {
+            let Turn::Sleep(pause) = self.engine.turn()? else { return Ok(true) };
+            if self.engine.merge.rings().len() != self.rings {
+                self.wait_for_all()?;
+                // It may have been written to before it was waited for.
+                continue;
+            }
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let over = left.is_some_and(|left| left.is_zero());
+            if over && (last_look || !pause.is_zero()) {
+                return Ok(false);
+            }
+            // Another look may be all it takes; when the time is over, one more and no further.
+            last_look = over;
+            if !pause.is_zero() {
+                self.sleep(left.map_or(pause, |left| left.min(pause)))?;
+            }
+        }
+    }
+
+    /// Sleeps until something is ready, or the time is over.
+    fn sleep(&mut self, time: Duration) -> Result<(), Error> {
+        self.engine.sleeps(time);
+        match self.wait.wait(self.epoll.0.as_fd(), &mut self.ready, Some(time)) {
+            // What is ready does not matter, but for CPUs that come: everything is looked at.
+            Ok(ready) => {
+                self.failures.well();
+                // Without time it only takes notice of what is ready.
+                self.engine.wakes(ready > 0 && !time.is_zero());
+                if self.ready.iter().take(ready).any(|event| { event.u64 } == NEWS) {
+                    self.engine.cpus_changed();
+                }
+                Ok(())
+            }
+            Err(errno) if errno.kind() == io::ErrorKind::Interrupted => Ok(()),
+            Err(errno) => match self.failures.failed(false) {
+                Some(times) => Err(Error::Wait { errno, times }),
+                None => {
+                    // Whatever would have woken us is found at the next look.
+                    std::thread::sleep(time.min(Self::TICK));
+                    Ok(())
+                }
+            },
+        }
+    }
+}
+
+impl AsFd for Reader {
+    /// An epoll instance: readable when a ring was written to or a fence has ended. Polling consumes that. See
+    /// [`Reader`].
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.0.as_fd()
+    }
+}
+
+fn end(timeout: Duration) -> Option<Instant> {
+    // A time-out too long to be a time is as good as none.
+    Instant::now().checked_add(timeout)
+}
+
+/// Events copied out of their rings, as an iterator. See [`Reader::events`].
+#[derive(Debug)]
+pub struct Events<'a> {
+    reader: &'a mut Reader,
+    timeout: Duration,
+}
+
+impl Iterator for Events<'_> {
+    type Item = Result<OwnedEvent, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self.reader.next_timeout(self.timeout) {
+            Ok(event) => event.map(|event| Ok(event.to_owned())),
+            Err(Error::Closed) => None,
+            Err(error) => Some(Err(error)),
+        }
+    }
+}

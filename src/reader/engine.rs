@@ -1,0 +1,454 @@
+//! All that a reader does but sleep: looking, fences, reports that are due, CPUs that come online.
+
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+use crate::account::ledger::Ledger;
+use crate::account::stats::Stats;
+use crate::error::{Error, Repeats};
+use crate::order::fence::Fences;
+use crate::order::hold::Hold;
+use crate::order::merge::Merge;
+use crate::order::{self, Order};
+use crate::reader::pace::{FLOOR, Pace, WORTH_A_LOOK};
+use crate::rings::Rings;
+use crate::rings::control::{Control, Handle, Signals};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What every reader offers beside waiting, over its `engine`.
+macro_rules! reader_face {
+    () => {
+        /// What flushes, closes, pauses and resumes this reader from any thread, also while it blocks.
+        pub fn handle(&self) -> $crate::rings::control::Handle {
+            self.engine.handle()
+        }
+
+        /// Sets when to give up waiting; `None` for never. See [`Handle::set_deadline`](crate::Handle::set_deadline).
+        ///
+        /// # Errors
+        /// As there.
+        pub fn set_deadline(&self, deadline: Option<std::time::Instant>) -> Result<(), $crate::error::Error> {
+            self.handle().set_deadline(deadline)
+        }
+
+        /// Gives the bytes of all yielded events back to the kernel now. It happens by itself before the reader looks or
+        /// sleeps; only who yields events and then does not come back for long needs this.
+        ///
+        /// # Panics
+        /// In a forked child, which does not have the rings.
+        pub fn publish(&mut self) {
+            self.engine.merge.publish();
+        }
+
+        /// The hold rule in force.
+        pub fn hold(&self) -> &$crate::order::hold::Hold {
+            &self.engine.hold
+        }
+
+        /// The way in which grace periods are waited for: "membarrier", "map", "expedited" or "custom"; `None` if the hold
+        /// rule needs none. With [`Fence::Auto`](crate::Fence::Auto) "membarrier" becomes "map" for good if the kernel begins to
+        /// refuse the first.
+        pub fn fence(&self) -> Option<&'static str> {
+            self.engine.fences.as_ref().map($crate::order::fence::Fences::name)
+        }
+
+        /// How long the last fence took until its end was noticed.
+        pub fn fence_latency(&self) -> Option<std::time::Duration> {
+            self.engine.fences.as_ref().map($crate::order::fence::Fences::latency)
+        }
+
+        /// For how long the fence under way has been awaited; `None` if none is.
+        pub fn fence_under_way(&self) -> Option<std::time::Duration> {
+            self.engine.fences.as_ref().and_then($crate::order::fence::Fences::under_way)
+        }
+
+        /// What was done so far.
+        pub fn stats(&self) -> $crate::account::stats::Stats {
+            self.engine.stats()
+        }
+
+        /// What became of everything that was written until now: looks at the rings, and asks the kernel what it dropped, which
+        /// interrupts every CPU. Works on a closed reader too.
+        ///
+        /// # Errors
+        /// [`Error::Forked`].
+        pub fn ledger(&mut self) -> Result<$crate::account::ledger::Ledger, $crate::error::Error> {
+            self.engine.ledger()
+        }
+
+        /// Late records that were kept out of the stream ([`Order::late_side_output`](crate::Order::late_side_output)), oldest first. They are taken.
+        pub fn late(&mut self) -> impl Iterator<Item = $crate::order::event::OwnedEvent> {
+            self.engine.merge.late()
+        }
+
+        /// Why the stream is behind: who holds the merge. See also `fence_under_way`, `fence_latency` and `ring_stats`.
+        pub fn progress(&self) -> $crate::account::stats::Progress {
+            self.engine.merge.progress()
+        }
+
+        /// What became of each ring, in the order of CPUs.
+        pub fn ring_stats(&self) -> impl Iterator<Item = $crate::account::stats::RingStats> {
+            self.engine.merge.ring_stats()
+        }
+
+        /// How many events were seen and are held.
+        pub fn held(&self) -> usize {
+            self.engine.merge.held()
+        }
+
+        /// The rings that are read.
+        pub fn rings(&self) -> &$crate::rings::Rings {
+            self.engine.merge.rings()
+        }
+    };
+}
+pub(crate) use reader_face;
+
+/// A merge, the fences beside it, and when to look.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    pub(crate) merge: Merge,
+    pub(crate) hold: Hold,
+    pub(crate) fences: Option<Fences>,
+    control: Arc<Control>,
+    /// The signals that were taken notice of.
+    noticed: Signals,
+    /// What is reported once everything that was seen before is yielded.
+    report: Option<Report>,
+    /// Whether all that is to come before the report was seen, and what is newer waits.
+    capped: bool,
+    pace: Pace,
+    /// Under the lag rule: when everything is due that had been seen when this was set.
+    due: Option<Instant>,
+    /// Under the round rule: whether another look follows the last at once.
+    again: bool,
+    /// Fences that fail.
+    failures: Repeats,
+    /// When to see next whether CPUs came online.
+    check_cpus: Instant,
+    /// When to ask next what was dropped behind everything else.
+    check_losses: Instant,
+    /// How often the reader went to sleep, and was woken.
+    sleeps: u64,
+    wakes: u64,
+    fences_failed: u64,
+}
+
+/// What is reported between what came before and what comes after.
+#[derive(Debug, Clone, Copy)]
+enum Report {
+    Flushed,
+    Deadline,
+}
+
+/// What to do next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// Yield: there is an event to lend.
+    Ready,
+    /// Sleep until something becomes readable, but no longer than this; zero is to take another turn at once.
+    Sleep(Duration),
+}
+
+/// How often CPUs are listed if the kernel's messages tell of those that come and go. They may not reach us after all.
+const LIST_CPUS: Duration = Duration::from_secs(1);
+
+/// How often the kernel is asked what it dropped.
+const ASK_LOSSES: Duration = Duration::from_millis(100);
+
+impl Engine {
+    /// The longest time for which an event may lie in its ring unseen, unless another is set. It is also how often CPUs are listed
+    /// if nothing tells of them.
+    pub(crate) const TICK: Duration = order::LATENCY;
+
+    pub(crate) fn new(rings: Rings, order: Order) -> Result<Self, Error> {
+        let hold = order.hold.clone();
+        if matches!(hold, Hold::Lag(_)) && rings.clock().now().is_none() {
+            return Err(Error::NoClock);
+        }
+        let control = Arc::clone(rings.control());
+        control.arm().map_err(|errno| Error::System { what: "make an eventfd", errno })?;
+        let pace = Pace::new(&hold, order.latency, Instant::now());
+        let merge = Merge::new(rings, order)?;
+        let fences = match &hold {
+            Hold::Fence(fence) | Hold::Dense { fence, .. } => Some(Fences::start(fence)?),
+            Hold::Lag(_) | Hold::Round | Hold::None => None,
+        };
+        let check_cpus = Instant::now() + Self::TICK;
+        let noticed = Signals::QUIET;
+        Ok(Self {
+            merge,
+            hold,
+            fences,
+            control,
+            noticed,
+            report: None,
+            capped: false,
+            pace,
+            due: None,
+            again: false,
+            failures: Repeats::default(),
+            check_cpus,
+            check_losses: check_cpus,
+            sleeps: 0,
+            wakes: 0,
+            fences_failed: 0,
+        })
+    }
+
+    /// What to wait for.
+    pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.merge.rings().fds().chain(self.others())
+    }
+
+    /// What to wait for besides rings.
+    pub(crate) fn others(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let wake = self.control.arm().ok().map(AsFd::as_fd);
+        wake.into_iter().chain(self.fences.as_ref().map(Fences::wake))
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(crate) fn is_forked(&self) -> bool {
+        self.control.is_forked()
+    }
+
+    pub(crate) fn handle(&self) -> Handle {
+        Handle(Arc::clone(&self.control))
+    }
+
+    /// Whether there is an event to lend, without looking at the heads unless a fence ended or a flush was asked for.
+    #[inline]
+    pub(crate) fn is_ready(&mut self) -> Result<bool, Error> {
+        if self.control.signals() != self.noticed {
+            self.notice_signals()?;
+        }
+        self.notice_fence()?;
+        Ok(self.merge.is_ready())
+    }
+
+    /// Looks at the rings; says whether there is something to lend, or how long to sleep.
+    pub(crate) fn turn(&mut self) -> Result<Turn, Error> {
+        if self.is_ready()? {
+            return Ok(Turn::Ready);
+        }
+        self.follow_cpus()?;
+        if self.report.is_none() && self.control.time_left().is_some_and(|left| left.is_zero()) {
+            self.report_after_look(Report::Deadline);
+        } else if !self.report_is_due() {
+            self.look();
+        }
+        if self.merge.is_ready() || self.find_losses() {
+            return Ok(Turn::Ready);
+        }
+        if let Some(report) = self.report.filter(|_| self.report_is_due()) {
+            (self.report, self.capped) = (None, false);
+            self.merge.lift_cap();
+            return Err(match report {
+                Report::Flushed => Error::Flushed,
+                Report::Deadline => Error::Deadline,
+            });
+        }
+        Ok(Turn::Sleep(self.pause()))
+    }
+
+    /// The longest sleep after which there may be a reason to look.
+    pub(crate) fn pause(&self) -> Duration {
+        if self.merge.is_behind() {
+            return Duration::ZERO;
+        }
+        let now = Instant::now();
+        // While a fence is under way, nothing else lets anything out under its rule. Its end wakes us, and rings that fill up do.
+        let rings = self.merge.rings();
+        let fencing = matches!(self.hold, Hold::Fence(_))
+            && self.fences.as_ref().is_some_and(Fences::is_under_way)
+            && rings.events().count() == rings.len();
+        let mut pause = self.pace.left(now, fencing);
+        if self.merge.held() > 0 {
+            pause = pause.min(self.pause_of_rule(now));
+        }
+        match self.control.time_left() {
+            Some(left) if self.report.is_none() => pause.min(left),
+            _ => pause,
+        }
+    }
+
+    /// How long until the hold rule lets out what is held, or something can be done for it.
+    fn pause_of_rule(&self, now: Instant) -> Duration {
+        match (&self.hold, &self.fences) {
+            (Hold::Lag(_), _) => self.due.map_or(Duration::MAX, |due| due.saturating_duration_since(now)),
+            // Another look is all it takes. It costs nobody anything; but what comes meanwhile must not keep us awake.
+            (Hold::Round, _) if self.again || self.report.is_some() => Duration::ZERO,
+            // A fence that may not begin yet: come back when it may.
+            (_, Some(fences)) if self.may_prove(now) => {
+                fences.pause().filter(|pause| !pause.is_zero()).unwrap_or(Duration::MAX)
+            }
+            _ => Duration::MAX,
+        }
+    }
+
+    /// Flushes, closings, forks.
+    #[cold]
+    fn notice_signals(&mut self) -> Result<(), Error> {
+        let signals = self.control.signals();
+        signals.check()?;
+        // Another report comes first.
+        if self.report.is_none() {
+            self.report_after_look(Report::Flushed);
+            // Behind the look: the key function may panic in it.
+            self.noticed = signals;
+        }
+        Ok(())
+    }
+
+    /// Everything that is in the rings now is yielded before the report, and nothing else.
+    fn report_after_look(&mut self, report: Report) {
+        self.look();
+        self.merge.mark_heads();
+        self.report = Some(report);
+        self.cap();
+        // Whoever waits for a report waits for no tick.
+        self.prove();
+    }
+
+    /// Once all that is to come before the report was seen, keeps back what is newer.
+    fn cap(&mut self) {
+        if self.report.is_some() && !self.capped && self.merge.is_past_marks() {
+            self.capped = true;
+            self.merge.set_cap();
+            self.merge.suspect_losses();
+        }
+    }
+
+    /// Whether all that is to come before the report has come.
+    fn report_is_due(&self) -> bool {
+        self.capped && self.merge.is_drained()
+    }
+
+    /// If the fence under way has ended, looks again, so that what it proved can be yielded, and begins the next.
+    #[inline]
+    fn notice_fence(&mut self) -> Result<(), Error> {
+        match self.fences.as_mut().and_then(Fences::ended) {
+            None => Ok(()),
+            Some(Ok(())) => {
+                self.merge.end_fence();
+                self.failures.well();
+                self.look();
+                Ok(())
+            }
+            Some(Err(errno)) => self.fence_failed(errno),
+        }
+    }
+
+    /// What the fence was to prove stays held, and is tried again. Said now and then, or to whoever waits for a report.
+    #[cold]
+    fn fence_failed(&mut self, errno: std::io::Error) -> Result<(), Error> {
+        self.merge.fail_fence();
+        self.pace.not_proven(self.merge.held());
+        self.fences_failed += 1;
+        let waited_for = self.report.is_some();
+        self.failures.failed(waited_for).map_or(Ok(()), |times| Err(Error::Fence { errno, times }))
+    }
+
+    /// Looks at all heads, and begins what lets out what is held.
+    fn look(&mut self) {
+        let found = self.merge.refresh(self.now());
+        // One more lets out what this one found; of what that one finds, only much is worth a third.
+        self.again = if self.again { found >= WORTH_A_LOOK } else { found > 0 };
+        self.pace.looked(Instant::now(), found);
+        self.cap();
+        self.prove();
+    }
+
+    /// Begins what lets out what is held, if it is time to.
+    fn prove(&mut self) {
+        let now = Instant::now();
+        self.due = self.due.filter(|due| now < *due);
+        if !self.may_prove(now) {
+            return;
+        }
+        let begun = match (&self.hold, &mut self.fences) {
+            // What was seen is due after as long a time, all of it at once.
+            (Hold::Lag(lag), _) if self.due.is_none() && self.merge.held() > 0 => {
+                self.due = now.checked_add(FLOOR.max(*lag));
+                true
+            }
+            (_, Some(fences)) if fences.pause() == Some(Duration::ZERO) && self.merge.begin_fence() => {
+                fences.begin();
+                true
+            }
+            _ => false,
+        };
+        if begun {
+            self.pace.proving(now);
+        }
+    }
+
+    /// Whether what is held is worth a fence: a report waits for it, a ring fills up with it, or the pace says so.
+    fn may_prove(&self, now: Instant) -> bool {
+        self.pace.may_prove(now) || self.report.is_some() || self.merge.is_crowded()
+    }
+
+    /// The reader goes to sleep, if it is for any time at all.
+    pub(crate) fn sleeps(&mut self, time: Duration) {
+        self.sleeps += u64::from(!time.is_zero());
+    }
+
+    /// The reader was woken, if it was, before it would have looked by itself.
+    pub(crate) fn wakes(&mut self, woken: bool) {
+        self.wakes += u64::from(woken);
+    }
+
+    /// When a ring has run dry, or a report is due, asks what was dropped behind everything else. Whether there is an
+    /// event of it.
+    fn find_losses(&mut self) -> bool {
+        if self.control.take_lossy() {
+            self.merge.suspect_losses();
+        }
+        let now = Instant::now();
+        let report = self.report_is_due();
+        if !report && now < self.check_losses {
+            return false;
+        }
+        self.check_losses = now + ASK_LOSSES;
+        // Only of what was seen before: the look that this follows. Ring by ring: others may never run dry.
+        self.merge.read_suspect_losses(report) && self.merge.is_ready()
+    }
+
+    /// What was done so far.
+    pub(crate) fn stats(&self) -> Stats {
+        let Self { sleeps, wakes, fences_failed, .. } = *self;
+        Stats { sleeps, wakes, fences_failed, ..self.merge.stats() }
+    }
+
+    /// What became of everything that was written. Looks first.
+    pub(crate) fn ledger(&mut self) -> Result<Ledger, Error> {
+        if self.control.is_forked() {
+            return Err(Error::Forked);
+        }
+        self.look();
+        Ok(self.merge.ledger())
+    }
+
+    /// A reading of the keys' clock, if the rule needs one.
+    fn now(&self) -> u64 {
+        if self.merge.needs_clock() { self.merge.rings().clock().now().unwrap_or(0) } else { 0 }
+    }
+
+    /// CPUs may have come online: the kernel's message says so.
+    pub(crate) fn cpus_changed(&mut self) {
+        self.check_cpus = Instant::now();
+    }
+
+    /// Takes notice of CPUs that came online: when the kernel's messages say so, and now and then.
+    fn follow_cpus(&mut self) -> Result<(), Error> {
+        let now = Instant::now();
+        if now < self.check_cpus {
+            return Ok(());
+        }
+        let told = self.merge.rings().news().is_some();
+        self.check_cpus = now + if told { LIST_CPUS } else { Self::TICK };
+        self.merge.follow_cpus().map(drop)
+    }
+}

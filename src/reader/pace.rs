@@ -1,0 +1,286 @@
+//! When a reader looks by itself, and when it begins what lets events out. Pure bookkeeping, no clock, no system call.
+//!
+//! A reader that traces the scheduler sees itself: each time it wakes, that is a wake-up and two switches, three events; a fence
+//! with all that it sets in motion is about twenty. If it looked and fenced for those, it would go on for ever. So it looks, and
+//! begins fences, when so many events wait that its own are less than a tenth of them; fewer wait for the tick.
+
+use crate::order::hold::{Fence, Hold};
+use std::time::{Duration, Instant};
+
+/// So many new events are worth a look of our own accord: some twenty times as many as it causes.
+pub(crate) const WORTH_A_LOOK: usize = 64;
+
+/// So many held events are worth a fence that would let them out: some twelve times as many as it causes.
+const WORTH_A_FENCE: usize = 256;
+
+/// A tick at which so many times as many were found as are worth it is cut short.
+const MANY: usize = 4;
+
+/// The shortest tick, unless the hold rule is about less.
+const SHORTEST: Duration = Duration::from_millis(5);
+
+/// The shortest time that a reader sleeps of its own accord, whatever it waits for.
+pub(crate) const FLOOR: Duration = Duration::from_millis(1);
+
+/// The longest tick.
+const CEILING: Duration = Duration::from_secs(3600);
+
+/// How often a reader looks by itself, and begins fences or what stands in for them: the proofs.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    /// So many events are worth a look, and a proof.
+    worth_a_look: usize,
+    worth_a_proof: usize,
+    /// How long to sleep at least and at most if nothing else wakes us, and now.
+    shortest: Duration,
+    longest: Duration,
+    tick: Duration,
+    /// The last look.
+    looked: Instant,
+    /// Events found since the tick began, and when it did.
+    found: usize,
+    since: Instant,
+    /// Events found since the last proof began: what the next one would let out; and when it did.
+    waiting: usize,
+    proved: Option<Instant>,
+}
+
+impl Pace {
+    /// `latency` is the longest tick.
+    pub(crate) fn new(hold: &Hold, latency: Duration, now: Instant) -> Self {
+        let (worth_a_look, worth_a_proof, useful) = match hold {
+            // Events come out with fences alone: what is no reason for a fence is no reason to look.
+            Hold::Fence(Fence::Expedited { every }) => (WORTH_A_FENCE, WORTH_A_FENCE, *every),
+            Hold::Fence(_) => (WORTH_A_FENCE, WORTH_A_FENCE, SHORTEST),
+            Hold::Dense { .. } => (WORTH_A_LOOK, WORTH_A_FENCE, SHORTEST),
+            Hold::Lag(lag) => (WORTH_A_LOOK, WORTH_A_LOOK, *lag),
+            Hold::Round | Hold::None => (WORTH_A_LOOK, WORTH_A_LOOK, SHORTEST),
+        };
+        let longest = latency.clamp(FLOOR, CEILING);
+        let shortest = useful.clamp(FLOOR, SHORTEST).min(longest);
+        Self {
+            worth_a_look,
+            worth_a_proof,
+            shortest,
+            longest,
+            tick: shortest,
+            looked: now,
+            found: 0,
+            since: now,
+            waiting: 0,
+            proved: None,
+        }
+    }
+
+    /// All heads were looked at, and so many new events found. At the end of a tick it becomes twice as long if they were not worth
+    /// it; it becomes short as soon as there are many.
+    pub(crate) fn looked(&mut self, now: Instant, found: usize) {
+        self.looked = now;
+        self.waiting = self.waiting.saturating_add(found);
+        self.found = self.found.saturating_add(found);
+        let over = now.saturating_duration_since(self.since) >= self.tick;
+        if self.found >= self.worth_a_look * MANY {
+            self.tick = self.shortest;
+        } else if over && self.found < self.worth_a_look {
+            self.tick = (self.tick * 2).min(self.longest);
+        } else if !over {
+            return;
+        }
+        (self.found, self.since) = (0, now);
+    }
+
+    /// How long until the next look of our own accord, unless something else wakes us. If a look would `let_nothing_out`, it is
+    /// only to see.
+    pub(crate) fn left(&self, now: Instant, lets_nothing_out: bool) -> Duration {
+        let tick = if lets_nothing_out { self.longest } else { self.tick };
+        tick.saturating_sub(now.saturating_duration_since(self.looked))
+    }
+
+    /// Whether a proof may begin: enough is waiting for it, or the last one is long ago.
+    pub(crate) fn may_prove(&self, now: Instant) -> bool {
+        let long_ago = |proved| now.saturating_duration_since(proved) >= self.longest;
+        self.waiting >= self.worth_a_proof || self.proved.is_none_or(long_ago)
+    }
+
+    /// A proof of all that was found begins.
+    pub(crate) fn proving(&mut self, now: Instant) {
+        self.waiting = 0;
+        self.proved = Some(now);
+    }
+
+    /// The proof came to nothing: so many are held and wait for the next, which may begin as soon as it can.
+    pub(crate) fn not_proven(&mut self, held: usize) {
+        self.waiting = held;
+        self.proved = None;
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const TICK: Duration = Duration::from_millis(100);
+
+    /// What a reader does that traces the scheduler, on a machine where others cause events at a steady rate. Time is what this
+    /// says it is.
+    #[derive(Debug, Default, Clone, Copy)]
+    struct Seen {
+        wakes: f64,
+        proofs: f64,
+        events: f64,
+        /// Of these, those that the reader caused.
+        own: f64,
+    }
+
+    /// Twenty simulated seconds of a rule whose proofs take so long and cause so many events, once each second.
+    fn trace(hold: &Hold, latency: Duration, rate: f64, (takes, causes): (Duration, f64)) -> Seen {
+        let begin = Instant::now();
+        let mut pace = Pace::new(hold, latency, begin);
+        let (mut now, mut proof) = (begin, None::<Instant>);
+        // Events in the rings: those that were not found yet, as parts of one.
+        let (mut unseen, mut seen) = (0.0, Seen::default());
+        let only_proofs = matches!(hold, Hold::Fence(_));
+        while now - begin < SECOND * 20 {
+            let tick = now + pace.left(now, only_proofs && proof.is_some());
+            let next = proof.map_or(tick, |end| end.min(tick));
+            assert!(next > now, "it spins");
+            let own = 3.0 + if proof == Some(next) { causes } else { 0.0 };
+            unseen += (next - now).as_secs_f64() * rate + own;
+            (seen.wakes, seen.own) = (seen.wakes + 1.0, seen.own + own);
+            now = next;
+            proof = proof.filter(|end| now < *end);
+            let found = unseen as usize;
+            unseen -= found as f64;
+            seen.events += found as f64;
+            pace.looked(now, found);
+            if !takes.is_zero() && proof.is_none() && pace.may_prove(now) {
+                pace.proving(now);
+                proof = Some(now + takes);
+                seen.proofs += 1.0;
+            }
+        }
+        let Seen { wakes, proofs, events, own } = seen;
+        Seen { wakes: wakes / 20.0, proofs: proofs / 20.0, events: events / 20.0, own: own / 20.0 }
+    }
+
+    /// A rule, and for how long its proofs take how many events come of each.
+    fn rules() -> Vec<(Hold, (Duration, f64))> {
+        let millis = Duration::from_millis;
+        let fence = (millis(16), 20.0);
+        vec![
+            (Hold::FENCE, fence),
+            (Hold::Fence(Fence::EXPEDITED), (Duration::from_micros(50), 15.0)),
+            (Hold::Dense { first: None, fence: Fence::Auto }, fence),
+            (Hold::Lag(millis(10)), (millis(10), 0.0)),
+            (Hold::Lag(millis(1)), (millis(1), 0.0)),
+            (Hold::Lag(Duration::from_micros(50)), (FLOOR, 0.0)),
+            (Hold::Round, (Duration::ZERO, 0.0)),
+            (Hold::None, (Duration::ZERO, 0.0)),
+        ]
+    }
+
+    #[test]
+    fn a_reader_that_sees_itself_is_left_with_its_ticks() {
+        for (hold, proof) in rules() {
+            let seen = trace(&hold, TICK, 0.0, proof);
+            assert!(seen.wakes <= 21.0 && seen.proofs <= 10.5, "{hold}: {seen:?}");
+            assert!(seen.own <= 280.0, "{hold}: {seen:?}");
+        }
+    }
+
+    #[test]
+    fn a_tenth_of_the_events_is_its_own_at_most_whatever_happens() {
+        for (hold, proof) in rules() {
+            for rate in [1e2, 1e3, 3e3, 1e4, 3e4, 1e5, 1e6] {
+                let seen = trace(&hold, TICK, rate, proof);
+                assert!(seen.own <= 280.0 + rate / 10.0, "{hold} at {rate}: {seen:?}");
+                // Nothing is left to lie.
+                assert!(seen.events >= 0.98 * rate, "{hold} at {rate}: {seen:?}");
+            }
+        }
+    }
+
+    /// What little there is waits for no longer than is asked, for a look and for a proof each; and that is what is paid for.
+    #[test]
+    fn latency_bounds_how_long_little_waits() {
+        for (hold, proof) in rules() {
+            for millis in [1, 10, 1000] {
+                let latency = Duration::from_millis(millis);
+                let seen = trace(&hold, latency, 10.0, proof);
+                let ticks = 1000.0 / millis as f64;
+                assert!(seen.wakes <= 2.0 * ticks + 1.0 && seen.proofs <= ticks + 1.0, "{hold}, {latency:?}: {seen:?}");
+                // From one look to the next, with what a fence takes in between.
+                let longest = latency + proof.0;
+                assert!(seen.wakes >= 0.9 / longest.as_secs_f64(), "{hold}, {latency:?}: {seen:?}");
+                let proofs = if proof.0.is_zero() { 0.0 } else { 0.9 / (longest + latency).as_secs_f64() };
+                assert!(seen.proofs >= proofs, "{hold}, {latency:?}: {seen:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_much_is_looked_for_soon() {
+        for (hold, proof) in rules() {
+            let seen = trace(&hold, SECOND, 1e6, proof);
+            // Ticks of 5 ms, or fences one after the other.
+            assert!(seen.wakes >= 60.0, "{hold}: {seen:?}");
+        }
+    }
+
+    #[test]
+    fn no_time_at_all_is_no_reason_to_spin() {
+        let now = Instant::now();
+        for (hold, _) in rules() {
+            let pace = Pace::new(&hold, Duration::ZERO, now);
+            assert_eq!(pace.left(now, false), FLOOR, "{hold}");
+        }
+    }
+
+    /// What was found in one tick is not counted in the next, and a tick lasts from its own begin.
+    #[test]
+    fn each_tick_counts_anew() {
+        let begin = Instant::now();
+        let mut pace = Pace::new(&Hold::None, SECOND, begin);
+        assert_eq!(pace.tick, SHORTEST);
+        let mut now = begin;
+        // A look less than a tick after the last: it goes on.
+        let half = |now: &mut Instant, pace: &mut Pace, found| {
+            *now += pace.tick / 2;
+            pace.looked(*now, found);
+            pace.tick
+        };
+        assert_eq!(half(&mut now, &mut pace, WORTH_A_LOOK - 1), SHORTEST, "not over yet");
+        assert_eq!(half(&mut now, &mut pace, 1), SHORTEST, "worth it, in two looks");
+        assert_eq!(half(&mut now, &mut pace, WORTH_A_LOOK - 1), SHORTEST);
+        assert_eq!(half(&mut now, &mut pace, 0), SHORTEST * 2, "counted anew, and not worth it");
+        assert_eq!(half(&mut now, &mut pace, 0), SHORTEST * 2, "begun anew");
+        assert_eq!(half(&mut now, &mut pace, 0), SHORTEST * 4);
+        assert_eq!(half(&mut now, &mut pace, WORTH_A_LOOK * MANY - 1), SHORTEST * 4, "not many, and not over");
+        assert_eq!(half(&mut now, &mut pace, 1), SHORTEST, "many");
+        assert_eq!(half(&mut now, &mut pace, 0), SHORTEST);
+        assert_eq!(half(&mut now, &mut pace, 0), SHORTEST * 2, "what was many is not counted twice");
+        for _ in 0..100 {
+            half(&mut now, &mut pace, 0);
+        }
+        assert_eq!(pace.tick, SECOND, "no longer than is asked");
+    }
+
+    #[test]
+    fn a_proof_that_comes_to_nothing_may_begin_anew() {
+        let now = Instant::now();
+        let mut pace = Pace::new(&Hold::FENCE, TICK, now);
+        pace.looked(now, 1);
+        assert!(pace.may_prove(now), "the first");
+        pace.proving(now);
+        pace.looked(now, WORTH_A_FENCE - 1);
+        assert!(!pace.may_prove(now));
+        pace.looked(now, 1);
+        assert!(pace.may_prove(now), "enough");
+        pace.proving(now);
+        assert!(!pace.may_prove(now));
+        assert!(pace.may_prove(now + TICK), "long ago");
+        pace.not_proven(1);
+        assert!(pace.may_prove(now));
+    }
+}

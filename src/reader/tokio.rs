@@ -1,0 +1,220 @@
+//! Waiting under tokio: the same engine as [`Reader`](crate::Reader)'s, woken by the runtime's own epoll instead of one of ours.
+
+use crate::error::Error;
+use crate::order::Order;
+use crate::order::event::OwnedEvent;
+use crate::order::lent::{Batch, Lent};
+use crate::reader::engine::{Engine, Turn, reader_face};
+use crate::rings::Rings;
+use crate::sys::register::Registered;
+use futures_core::Stream;
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::task::coop::poll_proceed;
+use tokio::time::{Instant, Sleep};
+
+/// The events of a machine in order, under tokio (feature `tokio`): what [`Reader`](crate::Reader) does, without blocking
+/// a thread.
+///
+/// Each ring's file descriptor is registered with the runtime by itself. An epoll instance of ours inside the runtime's
+/// would lose wake-ups: a perf event's readiness is consumed by whoever polls it first, so the inner one would find
+/// nothing although the outer one woke. All heads are looked at after every wake, and before every sleep *behind* being
+/// registered, so nothing that is written in between is missed; and as a `Reader` does, it also looks by itself at least
+/// every [`Order::latency`].
+///
+/// ```
+/// # use perfweave::{AsyncReader, Order, sim};
+/// # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+/// # runtime.block_on(async {
+/// let kernel = sim::Kernel::new(&[0, 1]);
+/// kernel.emit(1, 20, b"second");
+/// kernel.emit(0, 10, b"first");
+///
+/// let mut reader = AsyncReader::new(kernel.rings(), Order::new().hold(kernel.hold()))?;
+/// assert_eq!(reader.next().await?.key(), Some(10));
+/// assert_eq!(reader.next().await?.key(), Some(20));
+/// # Ok::<(), perfweave::Error>(())
+/// # }).unwrap();
+/// ```
+///
+/// The runtime's timer has milliseconds, so a [`Hold::Lag`](crate::Hold::Lag) of less is waited for a little longer.
+///
+/// # Cancelling
+///
+/// All futures can be dropped at any time: an event is consumed when what lends it is dropped, not before.
+///
+/// # Dropping
+///
+/// Waits for a fence under way, some 10 ms; use `spawn_blocking` where that is too long for a runtime's thread.
+pub struct AsyncReader {
+    fds: Vec<Registered>,
+    /// The kernel's messages about CPUs.
+    news: Option<Registered>,
+    /// How many rings are registered.
+    rings: usize,
+    sleep: Pin<Box<Sleep>>,
+    engine: Engine,
+}
+
+impl AsyncReader {
+    /// Reads rings in an order.
+    ///
+    /// # Errors
+    /// As [`Reader::new`](crate::Reader::new); [`Error::System`] if there is no runtime.
+    ///
+    /// # Panics
+    /// If the runtime was built without I/O or time.
+    pub fn new(rings: Rings, order: Order) -> Result<Self, Error> {
+        let runtime = tokio::runtime::Handle::try_current();
+        runtime.map_err(|error| Error::System { what: "find a tokio runtime", errno: io::Error::other(error) })?;
+        let engine = Engine::new(rings, order)?;
+        let sleep = Box::pin(tokio::time::sleep(Duration::ZERO));
+        let mut reader = Self { fds: Vec::new(), news: None, rings: 0, sleep, engine };
+        reader.register()?;
+        Ok(reader)
+    }
+
+    /// The next event.
+    ///
+    /// # Errors
+    /// As [`Reader::next`](crate::Reader::next).
+    pub async fn next(&mut self) -> Result<Lent<'_>, Error> {
+        poll_fn(|cx| self.poll_ready(cx)).await?;
+        Ok(self.engine.merge.lend())
+    }
+
+    /// All events that can be yielded, at least one, as an iterator whose items borrow the reader. See
+    /// [`Merge::batch`](crate::Merge::batch).
+    ///
+    /// # Errors
+    /// As [`Reader::next`](crate::Reader::next).
+    pub async fn batch(&mut self) -> Result<Batch<'_>, Error> {
+        poll_fn(|cx| self.poll_ready(cx)).await?;
+        Ok(self.engine.merge.batch())
+    }
+
+    /// The events one by one, copied out of their rings, as a `Stream` that ends when the reader is closed.
+    pub fn into_stream(self) -> EventStream {
+        EventStream(self)
+    }
+
+    /// Ready once there is an event: then [`AsyncReader::next`] does not wait.
+    ///
+    /// # Errors
+    /// As [`Reader::next`](crate::Reader::next).
+    pub fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        // A stream that never runs dry, or a deadline that stays past, must not keep the runtime from its other tasks.
+        let turn = ready!(poll_proceed(cx));
+        let ready = self.poll_engine(cx);
+        if ready.is_ready() {
+            turn.made_progress();
+        }
+        ready
+    }
+
+    fn poll_engine(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        if self.engine.is_ready()? {
+            return Poll::Ready(Ok(()));
+        }
+        loop {
+            // First whatever may wake us, then a look: what is written behind the look wakes us.
+            let (mut failed, mut woken) = (None, false);
+            // What never wakes again is let go, as when the task of an event is gone. The ticks go on.
+            self.fds.retain(|fd| {
+                fd.take_wake(cx)
+                    .map(|wake| woken |= wake)
+                    .map_err(|over| (failed, woken) = (over.or(failed.take()), true))
+                    .is_ok()
+            });
+            match self.news.as_ref().map(|news| news.take_wake(cx)) {
+                Some(Ok(true)) => {
+                    woken = true;
+                    self.engine.cpus_changed();
+                }
+                Some(Err(over)) => (self.news, failed) = (None, over.or(failed)),
+                Some(Ok(false)) | None => {}
+            }
+            self.engine.wakes(woken);
+            if let Some(errno) = failed {
+                return Poll::Ready(Err(Error::Wait { errno, times: 1 }));
+            }
+            let Turn::Sleep(pause) = self.engine.turn()? else { return Poll::Ready(Ok(())) };
+            if self.engine.merge.rings().len() != self.rings {
+                self.register()?;
+                continue;
+            }
+            // The runtime's timer does not come back before its next millisecond.
+            if pause.is_zero() {
+                continue;
+            }
+            self.sleep.as_mut().reset(Instant::now() + pause);
+            self.engine.sleeps(pause);
+            ready!(self.sleep.as_mut().poll(cx));
+        }
+    }
+
+    /// Registers whatever wakes us, also rings of CPUs that came online since.
+    fn register(&mut self) -> Result<(), Error> {
+        let failed = |errno| Error::System { what: "wait for a ring", errno };
+        if self.fds.is_empty() {
+            for fd in self.engine.others() {
+                self.fds.push(Registered::duplicate(fd).map_err(failed)?);
+            }
+            let news = self.engine.merge.rings().news();
+            self.news = news.map(|news| Registered::new(Arc::clone(news))).transpose().map_err(failed)?;
+        }
+        for fd in self.engine.merge.rings().events() {
+            if !self.fds.iter().any(|known| known.is(fd)) {
+                self.fds.push(Registered::new(Arc::clone(fd)).map_err(failed)?);
+            }
+        }
+        self.rings = self.engine.merge.rings().len();
+        Ok(())
+    }
+
+    reader_face!();
+}
+
+impl Drop for AsyncReader {
+    fn drop(&mut self) {
+        if self.engine.is_forked() {
+            // To unregister them would be to take them out of the epoll instance that is the parent's too.
+            std::mem::forget((std::mem::take(&mut self.fds), self.news.take()));
+        }
+    }
+}
+
+impl fmt::Debug for AsyncReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AsyncReader").field("engine", &self.engine).finish_non_exhaustive()
+    }
+}
+
+/// The events of an [`AsyncReader`], copied out of their rings, as a `Stream`.
+#[derive(Debug)]
+pub struct EventStream(AsyncReader);
+
+impl EventStream {
+    /// The reader, with all that was not yielded.
+    pub fn into_reader(self) -> AsyncReader {
+        self.0
+    }
+}
+
+impl Stream for EventStream {
+    type Item = Result<OwnedEvent, Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let reader = &mut self.0;
+        Poll::Ready(match ready!(reader.poll_ready(cx)) {
+            Ok(()) => Some(Ok(reader.engine.merge.lend().to_owned())),
+            Err(Error::Closed) => None,
+            Err(error) => Some(Err(error)),
+        })
+    }
+}

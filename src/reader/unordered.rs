@@ -1,0 +1,152 @@
+//! Reading rings without order: the fullest first, each as it lies.
+
+use crate::error::Error;
+use crate::order::event::{Damage, Event, Item, Lost};
+use crate::order::hold::Class;
+use crate::record::{Kind, Origin, Record};
+use crate::ring::{Bytes, Fault, Header, Ring};
+use crate::rings::{Lane, Rings};
+use smallvec::SmallVec;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+impl Rings {
+    /// Calls a function with everything that is in the rings now, in place and **in no order**: the ring with the least free
+    /// space comes first, each ring's records as they lie. For whoever needs events only counted, or lost as few as
+    /// possible; and what all ordering costs is measured against.
+    ///
+    /// Each ring is read up to the head it has when this is called, so that writers cannot keep it busy for ever. What
+    /// the function was called with is consumed, also if it breaks off or panics. Events have no key, and their class is
+    /// [`Class::Assumed`].
+    ///
+    /// ```
+    /// # use perfweave::sim;
+    /// # use std::ops::ControlFlow;
+    /// # let kernel = sim::Kernel::new(&[0, 1]);
+    /// # let mut rings = kernel.rings();
+    /// # kernel.emit(0, 1, b"one");
+    /// let mut records = 0;
+    /// let _ = rings.drain(|event| {
+    ///     records += usize::from(event.record().is_some());
+    ///     ControlFlow::<()>::Continue(())
+    /// });
+    /// # assert_eq!(records, 1);
+    /// ```
+    ///
+    /// # Panics
+    /// If the function does, or in a forked child, which does not have the rings.
+    pub fn drain<B>(&mut self, mut each: impl FnMut(Event<'_>) -> ControlFlow<B>) -> ControlFlow<B> {
+        self.control().assert_not_forked();
+        let mut order: SmallVec<[_; 64]> = SmallVec::new();
+        for (index, lane) in self.lanes.iter_mut().enumerate() {
+            let fault = lane.ring.look().err();
+            order.push((lane.ring.size() - (lane.ring.head() - lane.ring.tail()), index, fault));
+        }
+        order.sort_by_key(|(free, index, _)| (*free, *index));
+        order.into_iter().try_for_each(|(_, index, fault)| self.lanes[index].drain(fault, &mut each))
+    }
+
+    /// The same for the rings of one CPU, as libbpf's `perf_buffer__consume_buffer()` does.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchCpu`], or [`Error::NoRing`] if the CPU has none.
+    ///
+    /// # Panics
+    /// As [`Rings::drain`].
+    pub fn drain_cpu<B>(
+        &mut self,
+        cpu: u32,
+        mut each: impl FnMut(Event<'_>) -> ControlFlow<B>,
+    ) -> Result<ControlFlow<B>, Error> {
+        self.control().assert_not_forked();
+        let mut found = Err(self.absent(cpu));
+        for lane in self.lanes.iter_mut().filter(|lane| lane.origin.cpu == cpu) {
+            let fault = lane.ring.look().err();
+            match lane.drain(fault, &mut each) {
+                ControlFlow::Continue(()) => found = Ok(ControlFlow::Continue(())),
+                broken => return Ok(broken),
+            }
+        }
+        found
+    }
+}
+
+/// How far a ring was read. Given back to the kernel when dropped, whatever happens.
+struct Reading<'a> {
+    ring: &'a mut Ring,
+    position: u64,
+}
+
+impl Reading<'_> {
+    /// Reads samples up to the first record that is none, or that is cut by the end of the ring's memory.
+    #[inline(always)]
+    fn plain<B>(&mut self, origin: &Arc<Origin>, each: &mut impl FnMut(Event<'_>) -> ControlFlow<B>) -> ControlFlow<B> {
+        let (bytes, _) = self.ring.bytes(self.position, self.ring.head() - self.position).as_slices();
+        let mut at = 0;
+        loop {
+            // The function may have forked.
+            self.ring.assert_here();
+            let Some(header) = Header::first(&bytes[at..]) else { break };
+            let end = at + usize::from(header.size());
+            let record = Record::new(Bytes::from(&bytes[at..end]), header, origin);
+            if record.kind() != Kind::SAMPLE || record.check().is_err() {
+                break;
+            }
+            self.position += u64::from(header.size());
+            at = end;
+            each(unordered(Item::Record(record)))?;
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.ring.release(self.position);
+    }
+}
+
+impl Lane {
+    /// Reads up to the head that was seen, and goes on behind a head that could not be right.
+    fn drain<B>(&mut self, head: Option<Fault>, each: &mut impl FnMut(Event<'_>) -> ControlFlow<B>) -> ControlFlow<B> {
+        let origin = &self.origin;
+        let cpu = origin.cpu;
+        let losses = &mut self.losses;
+        losses.looked();
+        let mut reading = Reading { position: self.ring.tail(), ring: &mut self.ring };
+        while reading.position < reading.ring.head() {
+            reading.plain(origin, each)?;
+            if reading.position == reading.ring.head() {
+                break;
+            }
+            let begin = reading.position;
+            let item = match Record::at(reading.ring, begin, origin) {
+                Ok(record) => {
+                    reading.position += record.as_bytes().len() as u64;
+                    match record.lost() {
+                        Some((id, count)) if record.kind() == Kind::LOST => match losses.tell(count) {
+                            Ok(()) => {
+                                Item::Lost(Lost { cpu, count, id, source: origin.source(id), after: None, until: None })
+                            }
+                            Err(fault) => Item::Damage(Damage { cpu, fault, bytes: record.as_bytes() }),
+                        },
+                        _ => Item::Record(record),
+                    }
+                }
+                Err((fault, end)) => {
+                    reading.position = end;
+                    Item::Damage(Damage { cpu, fault, bytes: reading.ring.bytes(begin, end - begin) })
+                }
+            };
+            each(unordered(item))?;
+        }
+        drop(reading);
+        let Some(fault) = head else { return ControlFlow::Continue(()) };
+        self.ring.take_up();
+        each(unordered(Item::Damage(Damage { cpu, fault, bytes: Default::default() })))
+    }
+}
+
+fn unordered(item: Item<'_>) -> Event<'_> {
+    Event { key: None, class: Class::Assumed, late_by: 0, item }
+}

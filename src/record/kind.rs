@@ -1,0 +1,52 @@
+//! Which kind of record it is.
+
+use perf_event_open_sys::bindings as sys;
+use std::fmt;
+
+/// What a record is: `perf_event_header.type`, a `PERF_RECORD_*` number of perf_event_open(2).
+///
+/// Kinds that this crate has no name for are passed on like all others.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Kind(pub u32);
+
+macro_rules! kinds {
+    ($($name:ident = $constant:ident),* $(,)?) => {
+        impl Kind {
+            $(#[doc = concat!("`", stringify!($constant), "`")]
+            pub const $name: Self = Self(sys::$constant);)*
+        }
+
+        impl fmt::Debug for Kind {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match *self {
+                    $(Self::$name => f.write_str(stringify!($name)),)*
+                    Self(other) => write!(f, "Kind({other})"),
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    MMAP = PERF_RECORD_MMAP,
+    LOST = PERF_RECORD_LOST,
+    COMM = PERF_RECORD_COMM,
+    EXIT = PERF_RECORD_EXIT,
+    THROTTLE = PERF_RECORD_THROTTLE,
+    UNTHROTTLE = PERF_RECORD_UNTHROTTLE,
+    FORK = PERF_RECORD_FORK,
+    READ = PERF_RECORD_READ,
+    SAMPLE = PERF_RECORD_SAMPLE,
+    MMAP2 = PERF_RECORD_MMAP2,
+    AUX = PERF_RECORD_AUX,
+    ITRACE_START = PERF_RECORD_ITRACE_START,
+    LOST_SAMPLES = PERF_RECORD_LOST_SAMPLES,
+    SWITCH = PERF_RECORD_SWITCH,
+    SWITCH_CPU_WIDE = PERF_RECORD_SWITCH_CPU_WIDE,
+    NAMESPACES = PERF_RECORD_NAMESPACES,
+    KSYMBOL = PERF_RECORD_KSYMBOL,
+    BPF_EVENT = PERF_RECORD_BPF_EVENT,
+    CGROUP = PERF_RECORD_CGROUP,
+    TEXT_POKE = PERF_RECORD_TEXT_POKE,
+    AUX_OUTPUT_HW_ID = PERF_RECORD_AUX_OUTPUT_HW_ID,
+}

@@ -1,0 +1,152 @@
+//! Where the fields of a ring's records lie.
+
+use perf_event_open_sys::bindings as sys;
+
+/// Which fields the records of a ring carry, as `perf_event_attr` asked for them, and where they lie.
+///
+/// Rings opened by [`Rings::options`](crate::Rings::options) know theirs. For a ring that somebody else opened, say
+/// what they asked for: [`Layout::RAW`] for libbpf, aya and cilium/ebpf.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layout {
+    pub(super) sample_type: u64,
+    sample_id_all: bool,
+    pub(super) read_format: u64,
+    /// Offsets from the record's begin, in samples. `None`: not asked for. 8 ..= 72.
+    pub(super) time: Option<u8>,
+    pub(super) id: Option<u8>,
+    pub(super) tid: Option<u8>,
+    /// Where READ, CALLCHAIN and RAW begin, the first fields of varying length. 8 ..= 80.
+    pub(super) fixed: u8,
+    /// Whether samples have raw data right there.
+    pub(super) plain: bool,
+    /// Offsets back from the record's end, in all others, where `sample_id_all` is set. 8 ..= 48.
+    pub(super) time_back: Option<u8>,
+    pub(super) id_back: Option<u8>,
+    pub(super) tid_back: Option<u8>,
+    /// Length of what `sample_id_all` appends. 0 ..= 48.
+    pub(super) trailer: u8,
+}
+
+pub(crate) const TID: u64 = sys::PERF_SAMPLE_TID as u64;
+pub(crate) const TIME: u64 = sys::PERF_SAMPLE_TIME as u64;
+pub(crate) const ID: u64 = sys::PERF_SAMPLE_ID as u64;
+pub(crate) const STREAM_ID: u64 = sys::PERF_SAMPLE_STREAM_ID as u64;
+pub(crate) const CPU: u64 = sys::PERF_SAMPLE_CPU as u64;
+pub(crate) const IDENTIFIER: u64 = sys::PERF_SAMPLE_IDENTIFIER as u64;
+pub(super) const READ: u64 = sys::PERF_SAMPLE_READ as u64;
+pub(super) const CALLCHAIN: u64 = sys::PERF_SAMPLE_CALLCHAIN as u64;
+pub(super) const RAW: u64 = sys::PERF_SAMPLE_RAW as u64;
+
+/// The order of the fixed fields at a sample's begin: "struct { ... }" under PERF_RECORD_SAMPLE in perf_event_open(2).
+pub(crate) const SAMPLE_ORDER: [u64; 9] = [
+    IDENTIFIER,
+    sys::PERF_SAMPLE_IP as u64,
+    TID,
+    TIME,
+    sys::PERF_SAMPLE_ADDR as u64,
+    ID,
+    STREAM_ID,
+    CPU,
+    sys::PERF_SAMPLE_PERIOD as u64,
+];
+
+/// The order of `struct sample_id` at the end of all other records (perf_event_open(2)).
+pub(crate) const TRAILER_ORDER: [u64; 6] = [TID, TIME, ID, STREAM_ID, CPU, IDENTIFIER];
+
+impl Layout {
+    /// `PERF_SAMPLE_RAW` alone: what libbpf, aya and cilium/ebpf ask for. Such records carry no time and no id.
+    pub const RAW: Self = Self::new(RAW, false, 0);
+
+    /// The layout that these three members of `perf_event_attr` give.
+    pub const fn new(sample_type: u64, sample_id_all: bool, read_format: u64) -> Self {
+        let mut layout = Self {
+            sample_type,
+            sample_id_all,
+            read_format,
+            time: None,
+            id: None,
+            tid: None,
+            fixed: 8,
+            plain: sample_type & (READ | CALLCHAIN | RAW) == RAW,
+            time_back: None,
+            id_back: None,
+            tid_back: None,
+            trailer: 0,
+        };
+        let mut i = 0;
+        while i < SAMPLE_ORDER.len() {
+            let field = SAMPLE_ORDER[i];
+            if sample_type & field != 0 {
+                match field {
+                    // IDENTIFIER and ID carry the same number; the first found is as good.
+                    IDENTIFIER | ID if layout.id.is_none() => layout.id = Some(layout.fixed),
+                    TID => layout.tid = Some(layout.fixed),
+                    TIME => layout.time = Some(layout.fixed),
+                    _ => {}
+                }
+                layout.fixed += 8;
+            }
+            i += 1;
+        }
+        if sample_id_all {
+            let mut i = TRAILER_ORDER.len();
+            while i > 0 {
+                i -= 1;
+                let field = TRAILER_ORDER[i];
+                if sample_type & field != 0 {
+                    layout.trailer += 8;
+                    match field {
+                        IDENTIFIER | ID if layout.id_back.is_none() => layout.id_back = Some(layout.trailer),
+                        TID => layout.tid_back = Some(layout.trailer),
+                        TIME => layout.time_back = Some(layout.trailer),
+                        _ => {}
+                    }
+                }
+            }
+        }
+        layout
+    }
+
+    /// The `sample_type` this is the layout of.
+    pub fn sample_type(&self) -> u64 {
+        self.sample_type
+    }
+
+    /// Whether records other than samples carry `struct sample_id`.
+    pub fn sample_id_all(&self) -> bool {
+        self.sample_id_all
+    }
+
+    /// The `read_format` of the events, which READ fields are laid out by.
+    pub fn read_format(&self) -> u64 {
+        self.read_format
+    }
+
+    /// Bytes of the smallest sample.
+    pub(crate) fn smallest(&self) -> u64 {
+        // Raw data is 8 bytes with its length; counts of call chains and values are 8 bytes each.
+        u64::from(self.fixed) + 8 * u64::from((self.sample_type & (READ | CALLCHAIN | RAW)).count_ones())
+    }
+
+    /// Where the length of raw data lies in samples, if nothing of varying length comes before.
+    #[inline]
+    pub(crate) fn raw(&self) -> Option<usize> {
+        self.plain.then_some(self.fixed.into())
+    }
+
+    /// Where the kernel's time lies in samples.
+    #[inline]
+    pub(crate) fn time_at(&self) -> Option<usize> {
+        self.time.map(usize::from)
+    }
+
+    /// Whether samples carry the kernel's time.
+    pub fn has_time(&self) -> bool {
+        self.time.is_some()
+    }
+
+    /// Length in bytes of the `struct sample_id` that `sample_id_all` appends to other records.
+    pub fn trailer_len(&self) -> usize {
+        usize::from(self.trailer)
+    }
+}

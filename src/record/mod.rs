@@ -1,0 +1,17 @@
+//! What a record says: its kind, its fields, its payload.
+//!
+//! In come checked bytes and the layout that the ring's events were opened with; out go numbers and slices. This room knows
+//! perf_event_open(2)'s records, field by field. It does not know where records come from, or in which order they are read. Begin with
+//! `view.rs`, a record in its ring; `layout.rs` says where each field lies.
+
+pub(crate) mod clock;
+mod kind;
+mod layout;
+mod origin;
+mod view;
+
+pub use kind::Kind;
+pub use layout::Layout;
+pub(crate) use layout::{CPU, ID, IDENTIFIER, SAMPLE_ORDER, STREAM_ID, TID, TIME, TRAILER_ORDER};
+pub(crate) use origin::{Origin, Sources};
+pub use view::Record;

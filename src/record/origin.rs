@@ -1,0 +1,48 @@
+//! What a ring knows about all its records.
+
+use crate::record::Layout;
+use smallvec::SmallVec;
+
+/// Where a record comes from: what its ring knows about all its records.
+#[derive(Debug, Clone)]
+pub(crate) struct Origin {
+    pub(crate) cpu: u32,
+    pub(crate) layout: Layout,
+    /// The events that write into the ring, and the source that each stands for.
+    sources: Sources,
+    /// Those of events that died with their CPU, and the position behind their last record.
+    pub(super) past: SmallVec<[(u64, Sources); 1]>,
+    /// The source that all of them stand for: records need no id then.
+    pub(super) only: Option<usize>,
+}
+
+/// Event ids (`PERF_EVENT_IOC_ID`), and the index of the source that each stands for.
+pub(crate) type Sources = SmallVec<[(u64, usize); 4]>;
+
+impl Origin {
+    pub(crate) fn new(cpu: u32, layout: Layout, sources: Sources) -> Self {
+        let mut origin = Self { cpu, layout, sources, past: SmallVec::new(), only: None };
+        let only = origin.all().next().map(|(_, first)| first);
+        origin.only = only.filter(|only| origin.all().all(|(_, source)| source == *only));
+        origin
+    }
+
+    /// The same, with other events that write into the ring from a position on. Before `oldest` nothing is unread.
+    pub(crate) fn with(&self, new: Sources, begin: u64, oldest: u64) -> Self {
+        let mut origin = Self::new(self.cpu, self.layout, new);
+        origin.past = self.past.iter().cloned().chain([(begin, self.sources.clone())]).collect();
+        origin.past.retain(|(end, _)| *end > oldest);
+        origin.only = origin.only.filter(|only| origin.all().all(|(_, source)| source == *only));
+        origin
+    }
+
+    fn all(&self) -> impl Iterator<Item = (u64, usize)> {
+        self.sources.iter().chain(self.past.iter().flat_map(|(_, sources)| sources)).copied()
+    }
+
+    /// Which source an event id stands for.
+    #[inline]
+    pub(crate) fn source(&self, id: u64) -> Option<usize> {
+        self.all().find(|(known, _)| *known == id).map(|(_, source)| source)
+    }
+}

@@ -1,0 +1,151 @@
+//! Reading back: what stopped rings held, in order.
+
+use crate::account::sequence::Unwrap;
+use crate::error::Error;
+use crate::order::event::{Damage, Event, Item, Lost};
+use crate::record::Record;
+use crate::recorder::Recorder;
+use crate::recorder::recording::{Mark, Marked};
+use crate::rings::Lane;
+use std::fmt;
+use std::iter::FusedIterator;
+use std::time::Duration;
+
+/// What a [`Recorder`]'s rings held when they were stopped. Recording goes on when it is dropped.
+pub struct Frozen<'a> {
+    pub(super) recorder: &'a mut Recorder,
+    pub(super) complete_from: Option<u64>,
+}
+
+impl<'a> Frozen<'a> {
+    pub(super) fn new(recorder: &'a mut Recorder) -> Self {
+        Self { recorder, complete_from: None }
+    }
+
+    /// All events that the rings hold, oldest first.
+    ///
+    /// In a forked child, which does not have the rings, the iterator panics.
+    pub fn events(&self) -> Recorded<'_> {
+        self.recorded(0)
+    }
+
+    /// The events from a key on. Of counters that wrap, from the number of that kind that is nearest to the largest seen.
+    pub fn since(&self, key: u64) -> Recorded<'_> {
+        self.since_order(self.recorder.keys.unwrapping().map_or(key, |unwrap| unwrap.nearest(key)))
+    }
+
+    fn since_order(&self, order: u64) -> Recorded<'_> {
+        self.recorded(self.recorder.marks.partition_point(|mark| mark.order < order))
+    }
+
+    /// The events of the last so much time before the newest, where keys are times in nanoseconds. A record with a forged time
+    /// from the future does not count as the newest.
+    pub fn last(&self, time: Duration) -> Recorded<'_> {
+        self.since_order(self.recorder.newest.saturating_sub(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
+    /// The key behind which no ring has overwritten anything, or given it up for damage: before it, rings of busy CPUs are
+    /// silent although something happened there. `None` if nothing is missing since the rings were opened, but what
+    /// [`Lost`] events count; `u64::MAX` if a ring from which something is missing holds too few records to tell.
+    ///
+    /// It holds where each record's key is drawn when the record is written, as the kernel draws its times. Programs that
+    /// draw their own, and are preempted before they write, can have left smaller gaps behind it.
+    pub fn complete_from(&self) -> Option<u64> {
+        // Too few records to tell is no key.
+        self.complete_from.map(|key| if key == u64::MAX { key } else { self.recorder.keys.written(key) })
+    }
+
+    /// Lets recording go on, and says if that fails, which dropping does not.
+    ///
+    /// # Errors
+    /// [`Error::Control`]; [`Error::Forked`], since it is not a child's business.
+    pub fn resume(mut self) -> Result<(), Error> {
+        self.thaw()
+    }
+
+    fn recorded(&self, from: usize) -> Recorded<'_> {
+        let Recorder { rings, keys, marks, .. } = &*self.recorder;
+        Recorded { lanes: &rings.lanes, marks: marks[from..].iter(), unwrap: keys.unwrapping() }
+    }
+
+    fn thaw(&mut self) -> Result<(), Error> {
+        // The parent may be looking.
+        if self.recorder.rings.control().is_forked() {
+            return Err(Error::Forked);
+        }
+        // Nobody looks at a byte any more (I9).
+        self.recorder.marks.clear();
+        self.recorder.rings.lanes.iter_mut().for_each(|lane| lane.ring.thaw());
+        self.recorder.rings.resume()
+    }
+}
+
+impl Drop for Frozen<'_> {
+    fn drop(&mut self) {
+        // Nothing is left to resume after `resume`. Of a failure nobody could be told.
+        let _ = self.thaw();
+    }
+}
+
+/// Events of a [`Frozen`] recorder, oldest first.
+#[derive(Clone)]
+pub struct Recorded<'a> {
+    lanes: &'a [Lane],
+    marks: std::slice::Iter<'a, Mark>,
+    /// How keys that wrap are counted on.
+    unwrap: Option<&'a Unwrap>,
+}
+
+impl<'a> Recorded<'a> {
+    fn event(&self, mark: &Mark) -> Event<'a> {
+        let Lane { ring, origin, .. } = &self.lanes[mark.rank as usize];
+        let bytes = || ring.bytes(mark.position, u64::from(mark.len));
+        let cpu = origin.cpu;
+        let written = |key: Option<u64>| key.map(|key| self.unwrap.map_or(key, |unwrap| unwrap.wrap(key)));
+        let key = written(mark.key);
+        let item = match mark.what {
+            Marked::Record(header) => Item::Record(Record::new(bytes(), header, origin)),
+            Marked::Lost { id, count, after } => {
+                Item::Lost(Lost { cpu, count, id, source: origin.source(id), after: written(after), until: key })
+            }
+            Marked::Damage(fault) => Item::Damage(Damage { cpu, fault, bytes: bytes() }),
+        };
+        Event { key, class: mark.class, late_by: 0, item }
+    }
+}
+
+impl<'a> Iterator for Recorded<'a> {
+    type Item = Event<'a>;
+
+    fn next(&mut self) -> Option<Event<'a>> {
+        self.marks.next().map(|mark| self.event(mark))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.marks.size_hint()
+    }
+}
+
+impl DoubleEndedIterator for Recorded<'_> {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.marks.next_back().map(|mark| self.event(mark))
+    }
+}
+
+impl ExactSizeIterator for Recorded<'_> {}
+impl FusedIterator for Recorded<'_> {}
+
+impl fmt::Debug for Frozen<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Frozen")
+            .field("events", &self.recorder.marks.len())
+            .field("complete_from", &self.complete_from)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Recorded<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recorded").field("left", &self.marks.len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,258 @@
+//! Recording: rings that are written over and over, and stopped.
+
+use crate::error::Error;
+use crate::order::fence::Fences;
+use crate::order::hold::{Class, Fence};
+use crate::order::key::{Key, Keys};
+use crate::record::{Kind, Record};
+use crate::recorder::Frozen;
+use crate::ring::{Fault, Header};
+use crate::rings::control::Pause;
+use crate::rings::open;
+use crate::rings::options::RingOptions;
+use crate::rings::plan::Plan;
+use crate::rings::{Lane, Rings};
+use smallvec::SmallVec;
+use std::fmt;
+
+/// The last moments of a whole machine, in order: rings that the kernel writes backwards, over what is oldest
+/// (`write_backward` of perf_event_open(2)), and that nobody reads until it matters.
+///
+/// Recording costs a traced program nothing but the writing: no reader runs, nothing is woken, nothing is ever lost. When
+/// something has happened, [`Recorder::freeze`] stops all rings, waits until whoever was writing is done, and gives all
+/// that they hold, **merged across CPUs in proven order**, where it lies. Recording goes on when the result is dropped.
+///
+/// ```no_run
+/// # use perfweave::{Fence, Key, Recorder, Rings};
+/// # use std::time::Duration;
+/// let options = Rings::options().tracepoint("sched:sched_switch").bytes(4 << 20);
+/// let mut recorder = Recorder::open(options, Key::Time, &Fence::Auto)?;
+/// // ... until something happens ...
+/// let frozen = recorder.freeze()?;
+/// for event in frozen.last(Duration::from_millis(10)) {
+///     println!("{:?} on CPU {:?}: {:?}", event.key(), event.cpu(), event.record());
+/// }
+/// # Ok::<(), perfweave::Error>(())
+/// ```
+///
+/// What is read cannot outlive the stop, so it cannot be overwritten while it is looked at:
+///
+/// ```compile_fail,E0505
+/// # use perfweave::{Key, Layout, sim};
+/// # let mut recorder = sim::Kernel::backward(&[0], 4096, Layout::RAW).recorder(Key::Payload(0)).unwrap();
+/// let frozen = recorder.freeze().unwrap();
+/// let event = frozen.events().next();
+/// drop(frozen);
+/// println!("{event:?}");
+/// ```
+#[doc(alias = "overwrite mode")]
+#[doc(alias = "overwritable")]
+#[doc(alias = "snapshot")]
+#[doc(alias = "flight recorder")]
+pub struct Recorder {
+    pub(super) rings: Rings,
+    pub(super) keys: Keys,
+    fences: Fences,
+    /// What the rings held when they were stopped last, in order. Kept for its memory.
+    pub(super) marks: Vec<Mark>,
+    /// The largest key among that, but none that lies in the future.
+    pub(super) newest: u64,
+}
+
+/// A stretch of a ring.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Mark {
+    /// What puts it in order: its own key, or that of the record it stays with.
+    pub(super) order: u64,
+    pub(super) key: Option<u64>,
+    /// From the newest record back, in bytes.
+    pub(super) position: u64,
+    pub(super) rank: u32,
+    pub(super) len: u32,
+    pub(super) class: Class,
+    pub(super) what: Marked,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Marked {
+    Record(Header),
+    Lost { id: u64, count: u64, after: Option<u64> },
+    Damage(Fault),
+}
+
+impl Recorder {
+    /// Opens rings as [`RingOptions::open`] does, to be written over and over. Wake-ups are of no use and never come but
+    /// once a ring's length.
+    ///
+    /// `key` is what the events are put in order by; `fence` is how to wait for those who are still writing when the
+    /// rings are stopped.
+    ///
+    /// # Errors
+    /// As [`RingOptions::open`]; [`Error::NoFence`] if there is no such fence, or it is a custom one.
+    pub fn open(options: RingOptions, key: Key, fence: &Fence) -> Result<Self, Error> {
+        // For a reader a fence that proves nothing costs the order; here, bytes that change while they are looked at (I9).
+        if let Fence::Custom(_) = fence {
+            return Err(Error::NoFence { tried: "a recorder takes none but the kernel's own".into() });
+        }
+        Self::new(open::open(Plan::new(options, true)?)?, key, fence)
+    }
+
+    pub(crate) fn new(mut rings: Rings, key: Key, fence: &Fence) -> Result<Self, Error> {
+        rings.lanes.sort_by_key(|lane| lane.origin.cpu);
+        let clock = matches!(key, Key::Time).then_some(rings.clock());
+        Ok(Self {
+            keys: Keys::new(key, clock, None, None),
+            fences: Fences::start(fence)?,
+            rings,
+            marks: Vec::new(),
+            newest: 0,
+        })
+    }
+
+    /// Takes notice of CPUs that came online, as [`Merge::follow_cpus`](crate::Merge::follow_cpus) does. To be called now
+    /// and then while recording.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn follow_cpus(&mut self) -> Result<(), Error> {
+        let mut new = Vec::new();
+        let failed = self.rings.arrived(&mut new);
+        self.rings.lanes.append(&mut new);
+        self.rings.lanes.sort_by_key(|lane| lane.origin.cpu);
+        failed
+    }
+
+    /// Stops all rings, waits for a grace period, so that whoever was writing is done, and puts all that the rings hold in
+    /// order. Blocks for as long as a grace period takes ([`Fence`]).
+    ///
+    /// What programs output while the rings are stopped is lost, and counted: the first record after it has a
+    /// [`Lost`](crate::Lost) before it.
+    ///
+    /// # Errors
+    /// [`Error::Control`] if a ring cannot be stopped, [`Error::Fence`] if the grace period could not be waited for, [`Error::Forked`].
+    /// Then recording goes on.
+    pub fn freeze(&mut self) -> Result<Frozen<'_>, Error> {
+        if self.rings.control().is_forked() {
+            return Err(Error::Forked);
+        }
+        let stopped = self.rings.pause(Pause::Output).and_then(|()| self.fences.wait());
+        // Resumes when dropped, also if not all could be stopped.
+        let mut frozen = Frozen::new(self);
+        stopped?;
+        frozen.recorder.marks.clear();
+        // How much was overwritten since the last time is not known.
+        frozen.recorder.keys.resume();
+        for rank in 0..frozen.recorder.rings.lanes.len() {
+            let oldest = frozen.recorder.mark(rank as u32);
+            frozen.complete_from = frozen.complete_from.max(oldest);
+        }
+        let Self { marks, keys, newest, .. } = &mut *frozen.recorder;
+        // Stable: equal keys stay by CPU, then by age. What is in order already is only merged.
+        marks.sort_by_key(|mark| mark.order);
+        *newest = keys.until_now(marks.last().map(|mark| mark.order)).unwrap_or(0);
+        if keys.drawn(marks.len() as u64) {
+            // A counter as narrow as this one says nothing about the order of so many.
+            marks.iter_mut().for_each(|mark| mark.class = Class::Assumed);
+        }
+        Ok(frozen)
+    }
+
+    /// Marks all that a ring holds, oldest first. Gives the key from which on it is complete if anything was overwritten or
+    /// given up.
+    fn mark(&mut self, rank: u32) -> Option<u64> {
+        let Self { rings, keys, marks, .. } = self;
+        let Lane { ring, origin, losses, .. } = &mut rings.lanes[rank as usize];
+        losses.looked();
+        let mut told = 0;
+        let overwrote = ring.look_back();
+        let mut whole = !overwrote;
+        let first = marks.len();
+        let mut position = 0;
+        while position < ring.head() {
+            let (what, key, end) = match Record::at(ring, position, origin) {
+                // The oldest record: the newest is written over its end. One longer than the ring was never whole.
+                Err((Fault::Size { size, room }, _)) if overwrote && is_cut(size, room, ring.size()) => break,
+                Err((fault, end)) => {
+                    // Where the next older record begins is not known.
+                    whole &= !matches!(fault, Fault::Size { .. });
+                    (Marked::Damage(fault), None, end)
+                }
+                Ok(record) => {
+                    let end = position + record.as_bytes().len() as u64;
+                    match record.lost() {
+                        // Its key is that of the record behind it.
+                        Some((id, count)) if record.kind() == Kind::LOST => match losses.check(told, count) {
+                            Ok(sum) => {
+                                told = sum;
+                                (Marked::Lost { id, count, after: None }, None, end)
+                            }
+                            Err(fault) => (Marked::Damage(fault), None, end),
+                        },
+                        _ => match keys.of(&record) {
+                            Ok(key) => (Marked::Record(record.header()), key, end),
+                            Err(fault) => (Marked::Damage(fault), None, end),
+                        },
+                    }
+                }
+            };
+            let len = (end - position) as u32;
+            marks.push(Mark { order: 0, key, position, rank, len, class: Class::Assumed, what });
+            position = end;
+        }
+        let marks = &mut marks[first..];
+        marks.reverse();
+        place(marks);
+        (!whole).then(|| complete_from(marks))
+    }
+}
+
+/// How many writers can be inside a ring at once, each interrupting the one before: in a thread, a soft interrupt, an
+/// interrupt, an NMI (`PERF_NR_CONTEXTS` of the kernel).
+const NESTED: usize = 4;
+
+/// The key from which on a ring, given oldest first, is complete.
+///
+/// Not simply the oldest one's. Whoever is interrupted writes after the interrupts, and has a smaller key: the oldest record
+/// may be theirs, and the interrupts' overwritten. But those who were interrupted by what is gone are fewer than can be
+/// nested, so of so many records one was begun after it.
+fn complete_from(marks: &[Mark]) -> u64 {
+    let records = marks.iter().filter(|mark| matches!(mark.what, Marked::Record(_)));
+    let oldest: SmallVec<[u64; NESTED]> = records.filter_map(|mark| mark.key).take(NESTED).collect();
+    if oldest.len() < NESTED { u64::MAX } else { oldest.into_iter().max().unwrap_or(u64::MAX) }
+}
+
+/// Whether a record of `size` bytes, of which `room` are left, is one whose end was overwritten.
+fn is_cut(size: u16, room: u64, ring: u64) -> bool {
+    size.is_multiple_of(8) && (room + 1..=ring).contains(&u64::from(size))
+}
+
+/// Gives all that a ring held its place, oldest first: losses before the record that they were written with, and what has no
+/// key behind the record before it, or, where none is left, before the one behind it.
+fn place(marks: &mut [Mark]) {
+    // A loss lies in front of its record, so on the way back it was met behind it.
+    for at in 1..marks.len() {
+        if matches!(marks[at].what, Marked::Lost { .. }) {
+            marks.swap(at - 1, at);
+            marks[at - 1].key = marks[at].key;
+        }
+    }
+    let oldest = marks.iter().find_map(|mark| mark.key);
+    let mut before = None;
+    for mark in marks {
+        if let Marked::Lost { after, .. } = &mut mark.what {
+            *after = before;
+        } else {
+            before = mark.key.or(before);
+        }
+        let order = mark.key.or(before);
+        mark.order = order.or(oldest).unwrap_or(0);
+        // All that was ever published is here: a sort of it is proven. Only what has no key to sort by is not.
+        mark.class = if order.is_some() { Class::Proven } else { Class::Assumed };
+    }
+}
+
+impl fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recorder").field("rings", &self.rings).field("keys", &self.keys).finish_non_exhaustive()
+    }
+}

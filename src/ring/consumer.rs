@@ -1,0 +1,371 @@
+//! The consumer's half of one ring: where it stands, and what it may look at.
+
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+use crate::error::Error;
+use crate::ring::memory::{self, DATA_OFFSET_AT, DATA_SIZE_AT, HEAD_AT, Mapping, Memory, TAIL_AT};
+use crate::ring::words::{self, AtomicU64};
+use crate::ring::{Bytes, Fault, Header, KernelHalf};
+use crate::sys::fork::Owner;
+use crate::sys::machine;
+use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+fn duplicate(fd: BorrowedFd<'_>) -> Result<Arc<OwnedFd>, Error> {
+    fd.try_clone_to_owned()
+        .map(Arc::new)
+        .map_err(|errno| Error::System { what: "duplicate an event's file descriptor", errno })
+}
+
+/// A perf ring buffer and our place in it.
+///
+/// What can be done with one from outside is to adopt it and to hand it to [`Rings::add`](crate::Rings::add).
+#[derive(Debug)]
+pub struct Ring {
+    /// `data_head` and `data_tail`. INVARIANT (I1): valid and 8-aligned while `memory` lives.
+    head_word: NonNull<AtomicU64>,
+    tail_word: NonNull<AtomicU64>,
+    /// INVARIANT (I1): `size` bytes, mapped while `memory` lives.
+    data: NonNull<u8>,
+    /// INVARIANT: a power of two, at least 8, at most 2^31.
+    size: u64,
+    /// What the shared words hold is `base` more than our logical positions.
+    base: u64,
+    /// INVARIANT (I2, I3).
+    tail: u64,
+    /// INVARIANT (I3).
+    head: u64,
+    /// Whether the kernel writes backwards, and heeds no tail. `tail` and `head` are then what one may read, counted from the
+    /// newest record back.
+    backward: bool,
+    /// The header page.
+    page: NonNull<u8>,
+    /// The process that has the memory.
+    owner: Owner,
+    /// Last but one, so that it is unmapped before the event is closed.
+    memory: Memory,
+    /// What says that something was written; closed last.
+    fd: Option<Arc<OwnedFd>>,
+}
+
+// SAFETY: the pointers lead to memory that belongs to the process, not to a thread, and `&Ring` only reads what I3 and I5
+// keep still.
+unsafe impl Send for Ring {}
+// SAFETY: as for Send; everything that changes takes `&mut Ring`.
+unsafe impl Sync for Ring {}
+
+impl Ring {
+    /// The longest ring taken: a record's length and place must fit 32 bits.
+    pub(crate) const MAX: u64 = 1 << 31;
+
+    /// Maps the ring of a perf event: a header page of `page` bytes and `size` bytes of data.
+    pub(crate) fn map(fd: Arc<OwnedFd>, page: usize, size: usize) -> Result<Self, Error> {
+        Self::map_as(fd, page, size, false)
+    }
+
+    /// Maps the ring of a perf event that writes backwards, over what is oldest.
+    pub(crate) fn map_backward(fd: Arc<OwnedFd>, page: usize, size: usize) -> Result<Self, Error> {
+        Self::map_as(fd, page, size, true)
+    }
+
+    fn map_as(fd: Arc<OwnedFd>, page: usize, size: usize, backward: bool) -> Result<Self, Error> {
+        let error = |errno: nix::Error| Error::System { what: "map a ring", errno: errno.into() };
+        let len = NonZeroUsize::new(page.saturating_add(size)).ok_or(error(nix::Error::EINVAL))?;
+        let mapping = Mapping::new(fd.as_fd(), len, !backward).map_err(error)?;
+        let base = mapping.base();
+        // SAFETY: the mapping is `len` long and moves into the ring.
+        unsafe { Self::over(base, page, len.get(), Memory::Mapped(mapping), Some(fd), backward) }
+    }
+
+    /// Takes up a ring that somebody else mapped, from its present tail on.
+    ///
+    /// `base` is the header page and `size` the bytes of data behind it, as libbpf's `perf_buffer__buffer()` gives them:
+    /// its size excludes the header page, whatever its comment says. `event` is what becomes readable when the ring was
+    /// written to (`perf_buffer__buffer_fd()`); it is duplicated. Without, the ring is looked at now and then.
+    ///
+    /// # Safety
+    /// `base` must be a perf event's writable mapping of one page and `size` bytes and stay mapped while the ring
+    /// lives. Nobody else may move its `data_tail`. The kernel must heed that tail: the event is not `write_backward`, and
+    /// its first mapping was not read-only, which would have made the ring overwritable for good.
+    ///
+    /// # Errors
+    /// [`Error::Geometry`] if the header page disagrees with `size`; [`Error::System`] if `event` cannot be duplicated.
+    pub unsafe fn adopt_mapping(base: NonNull<u8>, size: usize, event: Option<BorrowedFd<'_>>) -> Result<Self, Error> {
+        let fd = event.map(duplicate).transpose()?;
+        let page = machine::page_size();
+        // SAFETY: this function's contract is the same.
+        unsafe { Self::over(base, page, page.saturating_add(size), Memory::Foreign, fd, false) }
+    }
+
+    /// Takes up the ring of a perf event that somebody else opened, by mapping it once more, from its present tail on.
+    ///
+    /// `size` is the bytes of data that it was mapped with; the kernel refuses any other (`EINVAL`). The file
+    /// descriptor is duplicated.
+    ///
+    /// # Safety
+    /// `event` must be a perf event, and nobody else may move its ring's `data_tail`. The kernel must heed that tail: the
+    /// event is not `write_backward`, and its first mapping was not read-only, which would have made the ring
+    /// overwritable for good, whatever later mappings are.
+    ///
+    /// # Errors
+    /// [`Error::System`] if the event cannot be mapped with that size; [`Error::Geometry`] if its header page disagrees.
+    pub unsafe fn adopt_event(event: BorrowedFd<'_>, size: usize) -> Result<Self, Error> {
+        Self::map(duplicate(event)?, machine::page_size(), size)
+    }
+
+    /// Makes a ring in plain memory, and the kernel's end of it.
+    pub(crate) fn simulated(page: usize, size: usize, fd: Option<Arc<OwnedFd>>, backward: bool) -> (KernelHalf, Self) {
+        let (kernel, memory, base) = memory::simulated(page, size, backward);
+        // SAFETY: the memory is that long, shared through an Arc that the ring keeps, and has no other consumer.
+        let ring = unsafe { Self::over(base, page, page + size, memory, fd, backward) };
+        (kernel, ring.expect("the simulator's own geometry"))
+    }
+
+    /// Reads the geometry from the header page, once, and checks it.
+    ///
+    /// # Safety
+    /// `mapped` bytes from `base` on must be a perf ring that lives as long as `memory` and has no other consumer.
+    unsafe fn over(
+        base: NonNull<u8>,
+        page: usize,
+        mapped: usize,
+        memory: Memory,
+        fd: Option<Arc<OwnedFd>>,
+        backward: bool,
+    ) -> Result<Self, Error> {
+        let word = |offset: usize| -> NonNull<AtomicU64> {
+            // SAFETY: a field of the kernel's header struct, which the first page holds (this function's contract).
+            unsafe { base.add(offset) }.cast()
+        };
+        let read = |offset: usize| {
+            // SAFETY: the pointer is to a mapped, aligned word (this function's contract).
+            words::load_own(unsafe { word(offset).as_ref() })
+        };
+        // Kernels before 4.1 leave the offset zero: the data follows the header page.
+        let offset = match read(DATA_OFFSET_AT) {
+            0 => page as u64,
+            offset => offset,
+        };
+        let size = match read(DATA_SIZE_AT) {
+            0 => mapped.saturating_sub(page) as u64,
+            size => size,
+        };
+        let fits = offset >= page as u64
+            && offset % 8 == 0
+            && (8..=Self::MAX).contains(&size)
+            && size.is_power_of_two()
+            && offset.checked_add(size) == Some(mapped as u64);
+        if !fits {
+            return Err(Error::Geometry { mapped, offset, size });
+        }
+        Ok(Self {
+            head_word: word(HEAD_AT),
+            tail_word: word(TAIL_AT),
+            // SAFETY: `offset + size` is the length of the mapping, checked above.
+            data: unsafe { base.add(offset as usize) },
+            size,
+            base: read(TAIL_AT),
+            tail: 0,
+            head: 0,
+            backward,
+            page: base,
+            owner: Owner::new(),
+            memory,
+            fd,
+        })
+    }
+
+    /// Bytes of the data area.
+    #[inline]
+    pub(crate) fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// The head seen at the last look.
+    #[inline]
+    pub(crate) fn head(&self) -> u64 {
+        self.head
+    }
+
+    /// The header page, for handing out.
+    pub(crate) fn page(&self) -> NonNull<u8> {
+        self.page
+    }
+
+    /// What says that something was written.
+    pub(crate) fn fd(&self) -> Option<&Arc<OwnedFd>> {
+        self.fd.as_ref()
+    }
+
+    /// Every way to the memory leads through here, or asks the same.
+    ///
+    /// # Panics
+    /// In a forked child, which does not have the memory.
+    #[inline(always)]
+    pub(crate) fn assert_here(&self) {
+        assert!(self.owner.is_here(), "rings are used in a child of the process that opened them");
+    }
+
+    /// `data_head` and `data_tail` as they are now.
+    pub(crate) fn words(&self) -> (u64, u64) {
+        self.assert_here();
+        // SAFETY: (I1)
+        let head = words::load_head(unsafe { self.head_word.as_ref() });
+        (head, self.base.wrapping_add(self.tail))
+    }
+
+    /// The position that the kernel writes at now, or, if its head cannot be right, the furthest that it can be.
+    pub(crate) fn written(&self) -> u64 {
+        let (head, _) = self.words();
+        head.wrapping_sub(self.base).clamp(self.head, self.tail + self.size)
+    }
+
+    /// Everything before it was given back to the kernel.
+    #[inline]
+    pub(crate) fn tail(&self) -> u64 {
+        self.tail
+    }
+
+    /// Loads the head. A head that cannot be right is a fault and is not taken; [`Ring::take_up`] is the way on.
+    #[inline]
+    pub(crate) fn look(&mut self) -> Result<(), Fault> {
+        let head = self.load_head().wrapping_sub(self.base);
+        let ahead = head.wrapping_sub(self.tail);
+        if ahead > self.size || ahead < self.head - self.tail {
+            return Err(Fault::Head { from: self.head, to: head, size: self.size });
+        }
+        self.head = head;
+        Ok(())
+    }
+
+    #[inline]
+    fn load_head(&mut self) -> u64 {
+        self.assert_here();
+        if let Memory::Simulated(pages) = &self.memory
+            && pages.is_hostile()
+        {
+            // SAFETY: every slice of this ring borrows it, and we have it exclusively.
+            unsafe { pages.apply_edits() };
+        }
+        // SAFETY: (I1)
+        words::load_head(unsafe { self.head_word.as_ref() })
+    }
+
+    /// Takes up all that is in a ring written backwards: position 0 is the newest record, and older ones follow. The last
+    /// may be cut. Gives whether anything was overwritten. (I9) is for the caller to see to.
+    pub(crate) fn look_back(&mut self) -> bool {
+        debug_assert!(self.backward);
+        let head = self.load_head();
+        // The kernel counts down from zero.
+        let written = head.wrapping_neg();
+        self.base = head;
+        self.tail = 0;
+        self.head = written.min(self.size);
+        written > self.size
+    }
+
+    /// Hands out no more bytes of a ring written backwards.
+    pub(crate) fn thaw(&mut self) {
+        self.head = self.tail;
+    }
+
+    /// Gives up everything between our head and the kernel's, wherever that is, and goes on from there.
+    ///
+    /// # Panics
+    /// Unless everything up to our head was released.
+    pub(crate) fn take_up(&mut self) {
+        assert_eq!(self.tail, self.head, "records before the fault are still held");
+        let head = self.load_head();
+        self.base = head.wrapping_sub(self.head);
+        self.publish();
+    }
+
+    /// Gives bytes back to the kernel: everything before `tail`.
+    ///
+    /// # Panics
+    /// If the tail would move backwards or past the head.
+    #[inline]
+    pub(crate) fn release(&mut self, tail: u64) {
+        assert!((self.tail..=self.head).contains(&tail), "a tail between tail and head");
+        if tail != self.tail {
+            self.tail = tail;
+            self.publish();
+        }
+    }
+
+    #[inline]
+    fn publish(&mut self) {
+        debug_assert!(!self.backward, "mapped read-only");
+        // Nobody heeds a forked child's tail. No panic: this runs when readings are dropped, also in one.
+        if !self.owner.is_here() {
+            return;
+        }
+        // SAFETY: (I1)
+        let word = unsafe { self.tail_word.as_ref() };
+        words::store_tail(word, self.base.wrapping_add(self.tail));
+    }
+
+    /// The bytes at a position, which wrap where the ring ends.
+    ///
+    /// # Panics
+    /// If they do not lie between tail and head.
+    #[inline]
+    pub(crate) fn bytes(&self, position: u64, len: u64) -> Bytes<'_> {
+        self.assert_here();
+        // No overflow: positions count bytes since the ring was taken up.
+        assert!(
+            position >= self.tail && position <= self.head && len <= self.head - position,
+            "bytes between tail and head"
+        );
+        let at = self.index(position);
+        let to_end = self.size - at;
+        // SAFETY: `at` is below `size` (I1).
+        let start = unsafe { self.data.add(at as usize) };
+        if len <= to_end {
+            // SAFETY: within the data area (I1), and still while `self` is borrowed (I3, I5).
+            let run = unsafe { std::slice::from_raw_parts(start.as_ptr(), len as usize) };
+            return Bytes::from(run);
+        }
+        let (head, tail) = (self.to_end(at), self.at_begin(len - to_end));
+        Bytes::new(head, tail)
+    }
+
+    /// The data area from an offset on.
+    #[cold]
+    #[inline(never)]
+    fn to_end(&self, at: u64) -> &[u8] {
+        assert!(at < self.size, "an offset in the data area");
+        // SAFETY: `at` is below `size` (I1).
+        let start = unsafe { self.data.add(at as usize) };
+        // SAFETY: from `at` to the end of the data area (I1), still while `self` is borrowed (I3, I5).
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), (self.size - at) as usize) }
+    }
+
+    /// So many bytes at the data area's begin.
+    #[cold]
+    #[inline(never)]
+    fn at_begin(&self, len: u64) -> &[u8] {
+        assert!(len <= self.size, "a length within the data area");
+        // SAFETY: within the data area (I1), still while `self` is borrowed (I3, I5).
+        unsafe { std::slice::from_raw_parts(self.data.as_ptr(), len as usize) }
+    }
+
+    /// Where in the data area a position lies.
+    #[inline]
+    fn index(&self, position: u64) -> u64 {
+        self.base.wrapping_add(position) & (self.size - 1)
+    }
+
+    /// The header of the record that begins at a position, read once and checked against the head (I4).
+    #[inline]
+    pub(crate) fn header(&self, position: u64) -> Result<Header, Fault> {
+        let room = self.head - position;
+        let Some(bytes) = self.bytes(position, room.min(Header::LEN)).array(0) else {
+            return Err(Fault::Size { size: 0, room });
+        };
+        Header::checked(bytes, room)
+    }
+}

@@ -1,0 +1,187 @@
+//! What a ring takes and what it refuses.
+
+use super::{Fault, Ring};
+
+fn record(kernel: &mut super::KernelHalf, size: u16) {
+    let head = kernel.head();
+    let mut bytes = vec![0xaa; usize::from(size)];
+    bytes[..4].copy_from_slice(&9u32.to_ne_bytes());
+    bytes[4..6].copy_from_slice(&0u16.to_ne_bytes());
+    bytes[6..8].copy_from_slice(&size.to_ne_bytes());
+    kernel.write(head, &bytes);
+    kernel.publish(head.wrapping_add(u64::from(size)));
+}
+
+#[test]
+fn records_are_seen_after_a_look_and_given_back_by_release() {
+    let (mut kernel, mut ring) = Ring::simulated(4096, 64, None, false);
+    record(&mut kernel, 24);
+    assert_eq!(ring.head(), 0, "nothing is seen without a look");
+    ring.look().unwrap();
+    assert_eq!(ring.header(0).unwrap().size(), 24);
+    assert_eq!(ring.bytes(0, 24).len(), 24);
+    ring.release(24);
+    assert_eq!(kernel.tail(), 24);
+}
+
+#[test]
+fn a_record_that_crosses_the_end_comes_in_two_runs() {
+    let (mut kernel, mut ring) = Ring::simulated(4096, 64, None, false);
+    for _ in 0..2 {
+        record(&mut kernel, 24);
+    }
+    ring.look().unwrap();
+    ring.release(48);
+    record(&mut kernel, 24);
+    ring.look().unwrap();
+    let (head, tail) = ring.bytes(48, 24).as_slices();
+    assert_eq!((head.len(), tail.len()), (16, 8));
+    assert_eq!(tail, [0xaa; 8]);
+}
+
+#[test]
+#[should_panic(expected = "bytes between tail and head")]
+fn bytes_before_the_tail_are_refused() {
+    let (mut kernel, mut ring) = Ring::simulated(4096, 64, None, false);
+    record(&mut kernel, 24);
+    ring.look().unwrap();
+    ring.release(24);
+    ring.bytes(0, 8);
+}
+
+#[test]
+#[should_panic(expected = "bytes between tail and head")]
+fn bytes_behind_the_head_are_refused() {
+    let (mut kernel, mut ring) = Ring::simulated(4096, 64, None, false);
+    record(&mut kernel, 24);
+    ring.look().unwrap();
+    ring.bytes(16, 16);
+}
+
+#[test]
+#[should_panic(expected = "a tail between tail and head")]
+fn a_tail_past_the_head_is_refused() {
+    let (mut kernel, mut ring) = Ring::simulated(4096, 64, None, false);
+    record(&mut kernel, 24);
+    ring.look().unwrap();
+    ring.release(32);
+}
+
+#[test]
+fn heads_that_cannot_be_right_are_faults_and_the_ring_goes_on() {
+    for wild in [u64::MAX, 1 << 63, 65, 64 + 8, 4096] {
+        let (mut kernel, mut ring) = Ring::simulated(4096, 64, None, false);
+        record(&mut kernel, 24);
+        ring.look().unwrap();
+        kernel.force_head(wild);
+        assert!(matches!(ring.look(), Err(Fault::Head { from: 24, .. })), "{wild}");
+        assert_eq!(ring.head(), 24, "a bad head is not taken");
+        ring.release(24);
+        ring.take_up();
+        assert_eq!(kernel.tail(), wild);
+        ring.look().unwrap();
+        assert_eq!(ring.head(), 24, "empty, and positions go on where they were");
+        record(&mut kernel, 16);
+        kernel.force_head(wild.wrapping_add(16));
+        ring.look().unwrap();
+        assert_eq!(ring.head(), 40);
+    }
+}
+
+#[test]
+fn a_head_that_moves_back_is_a_fault() {
+    let (mut kernel, mut ring) = Ring::simulated(4096, 64, None, false);
+    record(&mut kernel, 24);
+    record(&mut kernel, 24);
+    ring.look().unwrap();
+    kernel.force_head(24);
+    assert_eq!(ring.look(), Err(Fault::Head { from: 48, to: 24, size: 64 }));
+}
+
+#[test]
+fn fewer_bytes_than_a_header_are_a_fault() {
+    let (mut kernel, mut ring) = Ring::simulated(4096, 64, None, false);
+    kernel.force_head(4);
+    ring.look().unwrap();
+    assert_eq!(ring.header(0), Err(Fault::Size { size: 0, room: 4 }));
+}
+
+#[test]
+fn geometry_is_checked() {
+    let page = crate::sys::machine::page_size();
+    let (_kernel, ring) = Ring::simulated(page, 4096, None, false);
+    assert_eq!(ring.size(), 4096);
+    // SAFETY: the memory is a ring's, and only one of both is read from.
+    let adopted = unsafe { Ring::adopt_mapping(ring.page(), 4096, None) };
+    assert_eq!(adopted.unwrap().size(), 4096);
+    for wrong in [8192, 2048, 0, 4096 + page, usize::MAX] {
+        // SAFETY: as above.
+        let error = unsafe { Ring::adopt_mapping(ring.page(), wrong, None) }.unwrap_err();
+        assert!(matches!(error, crate::Error::Geometry { size: 4096, .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_header_page_that_cannot_be_right_is_refused() {
+    let page = crate::sys::machine::page_size();
+    let at = page as u64;
+    // What the header page says, and how long the data is said to be by whoever hands it out: each is wrong in one way.
+    for (offset, size, given) in [
+        (at, 0x1800, 0x1800),       // not a power of two
+        (at, 4, 4),                 // no room for a header
+        (at, 1 << 40, 1u64 << 40),  // longer than any
+        (at / 2, at / 2, 0),        // inside the header page
+        (at + 4, 4096, 4100),       // not aligned
+        (at + 4096, 4096, 4096),    // behind the mapping
+        (at, 2048, 4096),           // shorter than the mapping
+        (u64::MAX - 4095, 4096, 0), // overflows
+    ] {
+        let (_kernel, ring) = Ring::simulated(page, 4096, None, false);
+        for (word, value) in [(super::DATA_OFFSET_AT, offset), (super::DATA_SIZE_AT, size)] {
+            // SAFETY: a word of the header page, which nobody else looks at now.
+            let at = unsafe { ring.page().add(word) }.cast::<u64>();
+            // SAFETY: as above.
+            unsafe { at.write(value) };
+        }
+        // SAFETY: nothing is read but the header page.
+        let adopted = unsafe { Ring::adopt_mapping(ring.page(), given as usize, None) };
+        assert!(matches!(adopted, Err(crate::Error::Geometry { .. })), "{offset} {size} {given}");
+    }
+    // Before 4.1 the kernel left both zero: the data is what follows the header page.
+    let (_kernel, ring) = Ring::simulated(page, 4096, None, false);
+    for word in [super::DATA_OFFSET_AT, super::DATA_SIZE_AT] {
+        // SAFETY: as above.
+        let at = unsafe { ring.page().add(word) }.cast::<u64>();
+        // SAFETY: as above.
+        unsafe { at.write(0) };
+    }
+    // SAFETY: as above.
+    assert_eq!(unsafe { Ring::adopt_mapping(ring.page(), 4096, None) }.unwrap().size(), 4096);
+}
+
+/// Rings of 8 and 16 bytes at every place, everywhere near where the kernel's words wrap: a head is taken if and only if it
+/// is no further from the tail than the ring is long, and no nearer than the one before.
+#[test]
+fn every_head_is_taken_or_refused_as_it_must_be() {
+    for size in [8u64, 16] {
+        let (_kernel, mut ring) = Ring::simulated(4096, size as usize, None, false);
+        for base in (0..=2 * size).flat_map(|near| [near, near.wrapping_neg(), near.wrapping_sub(1 << 63)]) {
+            for tail in (0..=size).map(|tail| tail + (1 << 20)) {
+                for used in 0..=size {
+                    // As far as a whole ring too far, in both directions, and far from either.
+                    let near = (0..=4 * size).map(|to| (tail + to).wrapping_sub(2 * size));
+                    for to in near.chain([tail.wrapping_add(1 << 63), tail.wrapping_neg(), 1 << 32]) {
+                        (ring.base, ring.tail, ring.head) = (base, tail, tail + used);
+                        // SAFETY: (I1)
+                        let word = unsafe { ring.head_word.as_ref() };
+                        super::words::store_head(word, base.wrapping_add(to));
+                        let taken = ring.look();
+                        let right = to >= tail + used && to <= tail + size;
+                        assert_eq!(taken.is_ok(), right, "{base:#x}, {tail} and {used}, {to}: {taken:?}");
+                        assert_eq!(ring.head(), if right { to } else { tail + used });
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,462 @@
+//! What other threads may do to rings while a reader reads them: flush, close, pause.
+
+#[cfg(all(test, loom))]
+mod model;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+use crate::error::Error;
+use crate::error::hint;
+use crate::instrument::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
+#[cfg(not(loom))]
+use crate::sys::fork::ForkWord;
+use crate::sys::wake::Wake;
+use crate::sys::{bpf, perf};
+#[cfg(loom)]
+use model::ForkWord;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How output is kept from the rings while paused. What differs is who counts what is not written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Pause {
+    /// The rings turn writers away (`PERF_EVENT_IOC_PAUSE_OUTPUT`). Programs see `-ENOSPC`; the kernel counts each record as
+    /// lost. A reader tells of them when output goes on, and before a flush is reported.
+    Output,
+    /// Nobody writes: slots of BPF maps are emptied, and events that have none are disabled. Programs see `-ENOENT`, and
+    /// **nothing counts** what they do not write. This is what cilium/ebpf's `Reader.Pause` does. Cheaper for the traced
+    /// program, which gets no further than the map.
+    Slots,
+}
+
+/// Does to a reader and its rings, from any thread, what may be done while it blocks. Clones do the same.
+///
+/// Nothing here waits for the reader, and the reader takes no lock for it: it reads one atomic word for each event.
+#[derive(Debug, Clone)]
+pub struct Handle(pub(crate) Arc<Control>);
+
+impl Handle {
+    /// Makes the reader yield everything that is in the rings, what is held included, proven by a fence as ever; then
+    /// report [`Error::Flushed`] once; and only then anything newer. Unblocks a blocked reader. What is written between
+    /// this call and the reader's taking notice counts as there before.
+    ///
+    /// Flushes that come before the reader has begun with the last are reported with it.
+    ///
+    /// # Errors
+    /// [`Error::Closed`], [`Error::Forked`].
+    pub fn flush(&self) -> Result<(), Error> {
+        self.0.check()?;
+        // Release pairs with the Acquire load in `Control::signals`: what was written before is found by the look that
+        // follows.
+        self.0.word.get().fetch_add(FLUSH, Ordering::Release);
+        self.0.wake();
+        Ok(())
+    }
+
+    /// Ends the reader: a blocked call returns [`Error::Closed`] at once, as does every later one. Slots of maps are emptied
+    /// and events stopped now; memory is unmapped when the reader is dropped. What was not yielded is lost:
+    /// [`Handle::flush`] first, and wait for [`Error::Flushed`], to have it all. What the kernel dropped last is in the closed
+    /// reader's [`ledger`](crate::Reader::ledger). Closing again does nothing.
+    pub fn close(&self) {
+        if matches!(self.0.check(), Err(Error::Forked)) {
+            return;
+        }
+        self.0.close();
+        drop(self.0.outlets().retire());
+    }
+
+    /// Keeps output from all rings, in one of two ways. Pausing again in the same way does nothing; both ways can be in
+    /// force at once. A writer that is inside at this moment finishes.
+    ///
+    /// # Errors
+    /// [`Error::Closed`], [`Error::Forked`]; [`Error::Slot`], [`Error::Control`] if the kernel refuses. All rings are tried; the
+    /// first refusal is reported, and the others are paused.
+    pub fn pause(&self, how: Pause) -> Result<(), Error> {
+        self.0.check()?;
+        self.0.outlets().pause(how)
+    }
+
+    /// Lets output into all rings again, however it was paused, one ring alone too. Does nothing where it was not.
+    ///
+    /// # Errors
+    /// As [`Handle::pause`].
+    pub fn resume(&self) -> Result<(), Error> {
+        self.0.resume()
+    }
+
+    /// Sets when the reader gives up waiting; `None` for never. Once the deadline is past and the reader runs out of
+    /// events, it yields everything that is in the rings then, what is held included, reports [`Error::Deadline`], and only then
+    /// anything newer. A deadline stays until another is set: every further call that finds nothing reports it again.
+    ///
+    /// What is held needs a fence, so the report can come later than the deadline by as long as one takes.
+    /// [`Reader::next_timeout`](crate::Reader::next_timeout) is strict instead, and leaves what is held.
+    ///
+    /// # Errors
+    /// [`Error::Closed`], [`Error::Forked`].
+    pub fn set_deadline(&self, deadline: Option<Instant>) -> Result<(), Error> {
+        self.0.check()?;
+        self.0.set_deadline(deadline);
+        Ok(())
+    }
+}
+
+/// Bits of the word that a reader checks before each event.
+///
+/// It is never 0 but in a forked child.
+const ALIVE: u64 = 1;
+const CLOSED: u64 = 2;
+/// Flushes are counted from here on.
+const FLUSH: u64 = 4;
+
+/// Shared by rings, their reader and its handles.
+#[derive(Debug)]
+pub(crate) struct Control {
+    word: ForkWord,
+    /// Waked when the reader is to look at the word.
+    wake: OnceLock<Wake>,
+    /// Nanoseconds from `begun` on; `u64::MAX` is never.
+    deadline: AtomicU64,
+    begun: Instant,
+    /// Whether output was paused and goes on: records may have been dropped.
+    lossy: AtomicBool,
+    outlets: Mutex<Outlets>,
+}
+
+/// What a reader has to know before it yields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Signals(u64);
+
+impl Control {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            word: ForkWord::new(ALIVE),
+            wake: OnceLock::new(),
+            deadline: AtomicU64::new(u64::MAX),
+            begun: Instant::now(),
+            lossy: AtomicBool::new(false),
+            outlets: Mutex::default(),
+        })
+    }
+
+    /// What wakes the reader, from now on.
+    pub(crate) fn arm(&self) -> io::Result<&Wake> {
+        if let Some(wake) = self.wake.get() {
+            return Ok(wake);
+        }
+        let wake = Wake::new()?;
+        Ok(self.wake.get_or_init(|| wake))
+    }
+
+    fn wake(&self) {
+        if let Some(wake) = self.wake.get() {
+            wake.wake();
+        }
+    }
+
+    #[inline]
+    pub(crate) fn signals(&self) -> Signals {
+        // Acquire pairs with the Release stores of flush and close.
+        Signals(self.word.get().load(Ordering::Acquire))
+    }
+
+    /// Whether this is a child of the process that made it.
+    #[inline]
+    pub(crate) fn is_forked(&self) -> bool {
+        self.signals().0 == 0
+    }
+
+    /// For calls that have no way to say so.
+    #[inline]
+    pub(crate) fn assert_not_forked(&self) {
+        assert!(!self.is_forked(), "rings are used in a child of the process that opened them");
+    }
+
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        self.signals().check()
+    }
+
+    pub(crate) fn set_deadline(&self, deadline: Option<Instant>) {
+        let nanos = deadline.map_or(u64::MAX, |deadline| {
+            u64::try_from(deadline.saturating_duration_since(self.begun).as_nanos()).unwrap_or(u64::MAX)
+        });
+        // Relaxed: nothing else is read on the strength of it.
+        self.deadline.store(nanos, Ordering::Relaxed);
+        self.wake();
+    }
+
+    /// How long until the deadline: zero if it is past, `None` if there is none.
+    pub(crate) fn time_left(&self) -> Option<Duration> {
+        // Relaxed: as in `set_deadline`.
+        let deadline = self.deadline.load(Ordering::Relaxed);
+        (deadline != u64::MAX).then(|| Duration::from_nanos(deadline).saturating_sub(self.begun.elapsed()))
+    }
+
+    /// Whether output went on after a pause since this was asked last.
+    pub(crate) fn take_lossy(&self) -> bool {
+        // Relaxed: the kernel's counts are read later than this.
+        self.lossy.load(Ordering::Relaxed) && self.lossy.swap(false, Ordering::Relaxed)
+    }
+
+    /// Lets all output in again.
+    pub(crate) fn resume(&self) -> Result<(), Error> {
+        self.check()?;
+        let resumed = self.outlets().resume();
+        self.lossy.store(true, Ordering::Relaxed);
+        resumed
+    }
+
+    /// Stops or restarts the output of one CPU; whether it has any.
+    pub(crate) fn turn_output(&self, cpu: u32, paused: bool) -> Result<bool, Error> {
+        self.check()?;
+        let turned = self.outlets().turn_output(cpu, paused);
+        self.lossy.store(true, Ordering::Relaxed);
+        turned
+    }
+
+    pub(crate) fn outlets(&self) -> MutexGuard<'_, Outlets> {
+        self.outlets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn close(&self) {
+        // Release pairs with the Acquire load in `Control::signals`.
+        self.word.get().fetch_or(CLOSED, Ordering::Release);
+        self.wake();
+    }
+
+    /// Stops all output for good. Gives the events, to be closed when their rings are unmapped.
+    pub(crate) fn retire(&self) -> Vec<Outlet> {
+        self.close();
+        self.outlets().retire()
+    }
+}
+
+impl Signals {
+    /// Nothing was ever asked for.
+    pub(crate) const QUIET: Self = Self(ALIVE);
+
+    pub(crate) fn check(self) -> Result<(), Error> {
+        match self.0 {
+            0 => Err(Error::Forked),
+            word if word & CLOSED != 0 => Err(Error::Closed),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Where a ring's output can be stopped.
+pub(crate) enum Gate {
+    /// The event that owns the ring.
+    Event(Arc<OwnedFd>),
+    /// A simulated one.
+    Simulated(Box<dyn Fn(Pause, bool) + Send + Sync>),
+}
+
+/// An event that writes into a ring, and the slot of a `PERF_EVENT_ARRAY` through which programs find it.
+#[derive(Debug)]
+pub(crate) struct Outlet {
+    pub(crate) cpu: u32,
+    /// The event, as it was asked for.
+    pub(crate) name: Arc<str>,
+    pub(crate) event: Arc<OwnedFd>,
+    pub(crate) slot: Option<Slot>,
+    /// Whether it is in its slot; without one, whether it is enabled.
+    pub(crate) set: bool,
+}
+
+/// A slot of a `PERF_EVENT_ARRAY`.
+///
+/// Keeps a duplicate of the map's file descriptor: the kernel empties the slots by itself when the file they were set
+/// through is closed (`perf_event_fd_array_release`, `kernel/bpf/arraymap.c`).
+#[derive(Debug, Clone)]
+pub(crate) struct Slot {
+    pub(crate) map: Arc<OwnedFd>,
+    pub(crate) index: u32,
+}
+
+/// Everything that writes into the rings, and what it is kept from.
+#[derive(Debug, Default)]
+pub(crate) struct Outlets {
+    gates: Vec<(u32, Gate)>,
+    events: Vec<Outlet>,
+    output_paused: bool,
+    slots_paused: bool,
+    /// Everything was stopped for good.
+    retired: bool,
+}
+
+impl Outlets {
+    /// Adds a ring, paused if the others are.
+    pub(crate) fn add_gate(&mut self, cpu: u32, gate: Gate) -> Result<(), Error> {
+        self.turn_as_others(cpu, &gate)?;
+        self.push_gate(cpu, gate);
+        Ok(())
+    }
+
+    /// Adds the ring of a CPU that came, paused if the others are, and starts its events.
+    pub(crate) fn arrive(&mut self, cpu: u32, gate: Gate, events: Vec<Outlet>) -> Result<(), Error> {
+        self.turn_as_others(cpu, &gate)?;
+        self.start(events)?;
+        self.push_gate(cpu, gate);
+        Ok(())
+    }
+
+    /// Pauses a ring if the others are.
+    fn turn_as_others(&self, cpu: u32, gate: &Gate) -> Result<(), Error> {
+        for (paused, how) in [(self.output_paused, Pause::Output), (self.slots_paused, Pause::Slots)] {
+            if paused {
+                gate.turn(cpu, how, true)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a ring, and leaves it as it is.
+    pub(crate) fn push_gate(&mut self, cpu: u32, gate: Gate) {
+        self.gates.push((cpu, gate));
+    }
+
+    /// Adds events that are ready to write and starts them: first all slots are set, then all events enabled. Paused
+    /// slots stay empty. If one fails, all are stopped again.
+    pub(crate) fn start(&mut self, mut events: Vec<Outlet>) -> Result<(), Error> {
+        if self.retired {
+            return Err(Error::Closed);
+        }
+        let paused = self.slots_paused;
+        let mut start = || {
+            let (mut slotted, mut others): (Vec<_>, Vec<_>) =
+                events.iter_mut().partition(|outlet| outlet.slot.is_some());
+            slotted.iter_mut().filter(|_| !paused).try_for_each(|outlet| outlet.set(true))?;
+            slotted.iter().try_for_each(|outlet| outlet.enable(true))?;
+            others.iter_mut().filter(|_| !paused).try_for_each(|outlet| outlet.set(true))
+        };
+        let started = start();
+        match started {
+            Ok(()) => self.events.append(&mut events),
+            Err(_) => events.iter_mut().for_each(Outlet::stop),
+        }
+        started
+    }
+
+    /// Stops a CPU's events for good: they died with it, or seem to have.
+    pub(crate) fn stop(&mut self, cpu: u32) {
+        self.events.iter_mut().filter(|outlet| outlet.cpu == cpu).for_each(Outlet::stop);
+        self.events.retain(|outlet| outlet.cpu != cpu);
+    }
+
+    /// Stops or restarts the output into the rings of one CPU; whether it has any.
+    pub(crate) fn turn_output(&self, cpu: u32, paused: bool) -> Result<bool, Error> {
+        let mut found = false;
+        for (cpu, gate) in self.gates.iter().filter(|(of, _)| *of == cpu) {
+            gate.turn(*cpu, Pause::Output, paused)?;
+            found = true;
+        }
+        Ok(found)
+    }
+
+    pub(crate) fn pause(&mut self, how: Pause) -> Result<(), Error> {
+        self.turn(how, true)
+    }
+
+    /// However rings were paused, one by one too.
+    pub(crate) fn resume(&mut self) -> Result<(), Error> {
+        let output = self.turn(Pause::Output, false);
+        output.and(self.turn(Pause::Slots, false))
+    }
+
+    /// Turns all rings, also if some refuse; the first refusal is reported.
+    fn turn(&mut self, how: Pause, paused: bool) -> Result<(), Error> {
+        match how {
+            Pause::Output => self.output_paused = paused,
+            Pause::Slots => self.slots_paused = paused,
+        }
+        let mut turned = Ok(());
+        for (cpu, gate) in &self.gates {
+            turned = turned.and(gate.turn(*cpu, how, paused));
+        }
+        if how == Pause::Slots {
+            for outlet in &mut self.events {
+                turned = turned.and(outlet.set(!paused));
+            }
+        }
+        turned
+    }
+
+    fn retire(&mut self) -> Vec<Outlet> {
+        self.retired = true;
+        self.events.iter_mut().for_each(Outlet::stop);
+        self.gates.clear();
+        std::mem::take(&mut self.events)
+    }
+}
+
+impl Gate {
+    fn turn(&self, cpu: u32, how: Pause, paused: bool) -> Result<(), Error> {
+        match (self, how) {
+            (Self::Event(event), Pause::Output) => perf::pause_output(event.as_fd(), paused).map_err(|errno| {
+                let what = if paused { "pause" } else { "resume" };
+                Error::Control { what, event: "the ring".into(), cpu, errno }
+            }),
+            (Self::Event(_), Pause::Slots) => Ok(()),
+            (Self::Simulated(turn), how) => {
+                turn(how, paused);
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Outlet {
+    /// Puts the event where programs find it, or takes it out; without a slot, enables or disables it.
+    fn set(&mut self, set: bool) -> Result<(), Error> {
+        if self.set == set {
+            return Ok(());
+        }
+        let Some(Slot { map, index }) = &self.slot else {
+            self.enable(set)?;
+            self.set = set;
+            return Ok(());
+        };
+        let done = if set {
+            bpf::map_update_fd(map.as_fd(), *index, self.event.as_fd())
+        } else {
+            match bpf::map_delete(map.as_fd(), *index) {
+                // Empty already.
+                Err(errno) if errno.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+                done => done,
+            }
+        };
+        done.map_err(|errno| {
+            let hint = hint::slot(&errno);
+            Error::Slot { slot: *index, cpu: self.cpu, errno, hint }
+        })?;
+        self.set = set;
+        Ok(())
+    }
+
+    /// Stops the event for good.
+    fn stop(&mut self) {
+        // Whoever emptied a slot before us is welcome; there is nothing else to be done about an error.
+        let _ = self.set(false);
+        let _ = self.enable(false);
+    }
+
+    fn enable(&self, enabled: bool) -> Result<(), Error> {
+        perf::enable(self.event.as_fd(), enabled).map_err(|errno| {
+            let what = if enabled { "enable" } else { "disable" };
+            Error::Control { what, event: self.name.as_ref().into(), cpu: self.cpu, errno }
+        })
+    }
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Event(_) => "Event",
+            Self::Simulated(_) => "Simulated",
+        })
+    }
+}

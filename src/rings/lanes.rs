@@ -1,0 +1,255 @@
+//! The rings of a machine, one for each CPU, opened by us or adopted.
+
+use crate::error::Error;
+use crate::record::clock::Clock;
+use crate::record::{Kind, Layout, Origin, Record, Sources};
+use crate::ring::{Bytes, Ring};
+use crate::rings::control::{Control, Gate, Pause};
+use crate::rings::copies::Copies;
+use crate::rings::{Counter, Losses};
+use crate::sys::machine;
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// The rings of a machine, by CPU: what [`Merge`](crate::Merge) and [`Reader`](crate::Reader) take.
+///
+/// Open them with [`Rings::options`], adopt other people's with [`Rings::add`], or simulate them with
+/// [`sim::Kernel`](crate::sim::Kernel).
+///
+/// Dropping them empties the slots of BPF maps, then unmaps, then closes. In a child of fork(2), which does not have the
+/// mappings and shares the slots with its parent, dropping them only closes.
+pub struct Rings {
+    control: Arc<Control>,
+    pub(crate) lanes: Vec<Lane>,
+    arrivals: Option<Arrivals>,
+    news: Option<Arc<OwnedFd>>,
+    clock: Clock,
+    started: Option<u64>,
+}
+
+/// One ring, and what is known of its records.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub(crate) ring: Ring,
+    pub(crate) origin: Arc<Origin>,
+    /// What was copied out of the ring to make room, and is not yielded yet.
+    pub(crate) copies: Copies,
+    pub(crate) losses: Losses,
+}
+
+impl Lane {
+    pub(crate) fn new(ring: Ring, origin: Origin, counter: Counter) -> Self {
+        Self { ring, origin: Arc::new(origin), copies: Copies::default(), losses: Losses::new(counter) }
+    }
+
+    /// Before it, all that was written is read.
+    pub(crate) fn oldest(&self) -> u64 {
+        self.copies.begin().unwrap_or(self.ring.tail())
+    }
+
+    /// Records between a position and the head that was seen. Takes as long as there are.
+    pub(crate) fn records_from(&self, mut position: u64) -> u64 {
+        let mut records = 0;
+        while position < self.ring.head() {
+            match Record::at(&self.ring, position, &self.origin) {
+                Ok(record) => {
+                    records += u64::from(record.kind() != Kind::LOST);
+                    position += u64::from(record.header().size());
+                }
+                Err((_, end)) => position = end,
+            }
+        }
+        records
+    }
+
+    /// Bytes that were indexed, wherever they are now.
+    #[inline(always)]
+    pub(crate) fn bytes(&self, position: u64, len: u64) -> Bytes<'_> {
+        if position >= self.ring.tail() { self.ring.bytes(position, len) } else { self.copies.get(position, len) }
+    }
+}
+
+/// Finds CPUs that came online: starts the events of rings whose CPU came back, and hands out new rings.
+pub(crate) type Arrivals = Box<dyn FnMut(&Control, &mut [Lane], &mut Vec<Lane>) -> Result<(), Error> + Send + Sync>;
+
+/// A ring's memory, as libbpf's `perf_buffer__buffer()` hands it out. See [`Rings::raw`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RawRing {
+    /// The header page, `struct perf_event_mmap_page`. The data area follows at its `data_offset`.
+    pub base: NonNull<u8>,
+    /// Bytes of the data area. The header page is not counted, as in libbpf, whatever the comment there says.
+    pub size: usize,
+    /// `data_head` at this moment: where the kernel writes next, in bytes since the ring was made.
+    pub head: u64,
+    /// `data_tail`: everything before it was given back to the kernel.
+    pub tail: u64,
+}
+
+impl Rings {
+    /// No rings yet, to be filled by [`Rings::add`]. `clock` is the one that the records' times are taken from.
+    pub fn empty(clock: Clock) -> Self {
+        Self { control: Control::new(), lanes: Vec::new(), arrivals: None, news: None, clock, started: None }
+    }
+
+    /// Adds a ring that was opened, whose output can be stopped by a gate.
+    pub(crate) fn open_lane(&mut self, lane: Lane, gate: Gate) -> Result<(), Error> {
+        self.control.outlets().add_gate(lane.origin.cpu, gate)?;
+        self.lanes.push(lane);
+        Ok(())
+    }
+
+    /// `news` becomes readable when a CPU comes or goes, where anything tells.
+    pub(crate) fn set_arrivals(&mut self, arrivals: Arrivals, news: Option<Arc<OwnedFd>>, started: Option<u64>) {
+        self.arrivals = Some(arrivals);
+        self.news = news;
+        self.started = started;
+    }
+
+    /// What becomes readable when a CPU comes or goes, where anything tells.
+    pub(crate) fn news(&self) -> Option<&Arc<OwnedFd>> {
+        self.news.as_ref()
+    }
+
+    /// Adds a ring that was adopted, whose records have this layout. A CPU may have several.
+    ///
+    /// If keys are the kernel's times, the ring must be stamped on the same clock as the others, or its records are damage
+    /// or late. Its records name no source. Pausing output works if its event is known, pausing slots has nothing to
+    /// empty, a pause that is in force does not extend to it, and its CPU's coming and going is its opener's business.
+    pub fn add(&mut self, cpu: u32, ring: Ring, layout: Layout) {
+        if let Some(event) = ring.fd() {
+            self.control.outlets().push_gate(cpu, Gate::Event(Arc::clone(event)));
+        }
+        self.lanes.push(Lane::new(ring, Origin::new(cpu, layout, Sources::new()), Counter::Unknown));
+    }
+
+    /// How many rings there are.
+    pub fn len(&self) -> usize {
+        self.lanes.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.lanes.is_empty()
+    }
+
+    /// The CPUs that have a ring.
+    pub fn cpus(&self) -> impl Iterator<Item = u32> {
+        self.lanes.iter().map(|lane| lane.origin.cpu)
+    }
+
+    /// What becomes readable when a part of a ring was written, for an event loop of one's own. Polling consumes it: who
+    /// is woken looks at all rings, and looks before going to sleep. When a CPU comes online there is one more.
+    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.events().map(|event| event.as_fd())
+    }
+
+    /// The events that own the rings, as far as they are known.
+    pub(crate) fn events(&self) -> impl Iterator<Item = &Arc<OwnedFd>> {
+        self.lanes.iter().filter_map(|lane| lane.ring.fd())
+    }
+
+    /// Says which clock the records' times are taken from, where that is not known: simulated rings have none.
+    pub fn on_clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// The clock that the records' times are taken from.
+    pub fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// When the last event was started, on the rings' clock. Before, some CPUs were traced and others were not yet, so
+    /// a cause may be missing. `None` for adopted rings and for clocks that cannot be read.
+    pub fn started(&self) -> Option<u64> {
+        self.started
+    }
+
+    /// Stops or restarts the output into a CPU's rings (`PERF_EVENT_IOC_PAUSE_OUTPUT`). What is written meanwhile is
+    /// dropped and counted as lost. A writer that is inside at this moment finishes.
+    ///
+    /// For all CPUs, and from other threads, there is [`Handle::pause`](crate::Handle::pause).
+    ///
+    /// # Errors
+    /// [`Error::NoSuchCpu`], [`Error::NoRing`] if the CPU has none whose event is known; [`Error::Control`],
+    /// [`Error::Closed`], [`Error::Forked`].
+    pub fn pause_output(&self, cpu: u32, paused: bool) -> Result<(), Error> {
+        if self.control.turn_output(cpu, paused)? { Ok(()) } else { Err(self.absent(cpu)) }
+    }
+
+    /// Keeps output from all rings, as [`Handle::pause`](crate::Handle::pause) does.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn pause(&self, how: Pause) -> Result<(), Error> {
+        self.control.check()?;
+        self.control.outlets().pause(how)
+    }
+
+    /// Lets output into all rings again, as [`Handle::resume`](crate::Handle::resume) does.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn resume(&self) -> Result<(), Error> {
+        self.control.resume()
+    }
+
+    /// The memory of a CPU's ring, for reading it in one's own way. The first, where a CPU has several.
+    ///
+    /// Nobody but this crate may store `data_tail` while the rings are in use.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchCpu`] if the machine cannot have such a CPU, [`Error::NoRing`] if it has none here;
+    /// [`Error::Closed`], [`Error::Forked`].
+    pub fn raw(&self, cpu: u32) -> Result<RawRing, Error> {
+        self.control.check()?;
+        let Some(lane) = self.lanes.iter().find(|lane| lane.origin.cpu == cpu) else { return Err(self.absent(cpu)) };
+        let (head, tail) = lane.ring.words();
+        Ok(RawRing { base: lane.ring.page(), size: lane.ring.size() as usize, head, tail })
+    }
+
+    /// Why a CPU has no ring.
+    pub(crate) fn absent(&self, cpu: u32) -> Error {
+        match machine::possible_cpus().map(|possible| possible.last().copied()) {
+            Ok(Some(last)) if cpu > last => Error::NoSuchCpu { cpu, last },
+            Ok(_) => Error::NoRing { cpu },
+            Err(errno) => Error::System { what: "list CPUs", errno },
+        }
+    }
+
+    /// What other threads may do to the rings.
+    pub(crate) fn control(&self) -> &Arc<Control> {
+        &self.control
+    }
+
+    /// Takes notice of CPUs that came online. Gives the rings that are new, for `lanes`.
+    pub(crate) fn arrived(&mut self, new: &mut Vec<Lane>) -> Result<(), Error> {
+        // A child would make its own events write into its parent's rings.
+        self.control.check()?;
+        match &mut self.arrivals {
+            Some(arrivals) => arrivals(&self.control, &mut self.lanes, new),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Rings {
+    fn drop(&mut self) {
+        if self.control.is_forked() {
+            return;
+        }
+        // Nobody writes to a ring that is going away; then it is unmapped; then events are closed.
+        let events = self.control.retire();
+        self.lanes.clear();
+        drop(events);
+    }
+}
+
+impl fmt::Debug for Rings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rings").field("lanes", &self.lanes).field("clock", &self.clock).finish_non_exhaustive()
+    }
+}

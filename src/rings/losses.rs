@@ -1,0 +1,112 @@
+//! What one ring's kernel dropped, and what has been told of it.
+
+use crate::record::clock::Clock;
+use crate::ring::Fault;
+use crate::sys::perf;
+use std::fmt;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+/// How many records the kernel dropped for want of room, and how many of them LOST records have told of.
+#[derive(Debug)]
+pub(crate) struct Losses {
+    counter: Counter,
+    told: u64,
+    /// What the kernel said when it was asked last.
+    counted: u64,
+    /// The most that LOST records could have told of then.
+    most: u64,
+    /// Whether it was asked since the last look.
+    asked: bool,
+}
+
+/// Who counts what the kernel drops.
+pub(crate) enum Counter {
+    /// Nobody whom we could ask.
+    Unknown,
+    /// The events that write into the ring, and what those before them lost.
+    Events {
+        events: Vec<Arc<OwnedFd>>,
+        before: u64,
+    },
+    Simulated(Box<dyn Fn() -> u64 + Send + Sync>),
+}
+
+impl Losses {
+    pub(crate) fn new(counter: Counter) -> Self {
+        Self { counter, told: 0, counted: 0, most: 0, asked: false }
+    }
+
+    /// How many were dropped since the ring was opened. Asking interrupts the CPU.
+    pub(crate) fn read(&self) -> Option<u64> {
+        match &self.counter {
+            Counter::Unknown => None,
+            Counter::Events { events, before } => {
+                events.iter().try_fold(*before, |sum, event| Some(sum.saturating_add(perf::lost(event.as_fd()).ok()?)))
+            }
+            Counter::Simulated(lost) => Some(lost()),
+        }
+    }
+
+    /// How many LOST records have told of.
+    pub(crate) fn told(&self) -> u64 {
+        self.told
+    }
+
+    /// The head was loaded anew.
+    #[inline]
+    pub(crate) fn looked(&mut self) {
+        self.asked = false;
+    }
+
+    /// Takes what a LOST record before the head tells of.
+    pub(crate) fn tell(&mut self, count: u64) -> Result<(), Fault> {
+        self.told = self.check(self.told, count)?;
+        Ok(())
+    }
+
+    /// What LOST records have told of together with one more. If that is more than there can be, the one is no LOST record of the
+    /// kernel's, which counts each record that it drops before it writes one (`__perf_output_begin`,
+    /// `kernel/events/ring_buffer.c`). Where that count cannot be read, no more than one a nanosecond can have been dropped since
+    /// the machine was booted.
+    pub(crate) fn check(&mut self, told: u64, count: u64) -> Result<u64, Fault> {
+        let sum = told.saturating_add(count);
+        if sum > self.most && !self.asked {
+            // Once for a look: the answer is the same for all LOST records before the head.
+            self.ask();
+        }
+        if sum > self.most { Err(Fault::Lost { count, most: self.most.saturating_sub(told) }) } else { Ok(sum) }
+    }
+
+    /// How many were dropped as far as is known: by LOST records, or the kernel's last answer.
+    pub(crate) fn known(&self) -> u64 {
+        self.told.max(self.counted)
+    }
+
+    /// The same, and asks the kernel before, if it can be asked. That interrupts the CPU.
+    pub(crate) fn ask(&mut self) -> u64 {
+        self.asked = true;
+        match self.read() {
+            Some(total) => (self.counted, self.most) = (total, total),
+            None => self.most = Clock::Boottime.now().unwrap_or(u64::MAX),
+        }
+        self.known()
+    }
+
+    /// Other events write into the ring from now on.
+    pub(crate) fn change(&mut self, new: Vec<Arc<OwnedFd>>) {
+        if let Counter::Events { .. } = self.counter {
+            self.counter = self.read().map_or(Counter::Unknown, |before| Counter::Events { events: new, before });
+        }
+    }
+}
+
+impl fmt::Debug for Counter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unknown => "Unknown",
+            Self::Events { .. } => "Events",
+            Self::Simulated(_) => "Simulated",
+        })
+    }
+}

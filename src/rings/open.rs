@@ -1,0 +1,350 @@
+//! Opening a ring for every online CPU, and for those that come online later.
+
+use crate::error::Error;
+use crate::error::hint;
+use crate::record::{Origin, Sources};
+use crate::ring::Ring;
+use crate::rings::control::{Control, Gate, Outlet, Slot};
+use crate::rings::options::RingOptions;
+use crate::rings::plan::{Plan, Planned};
+use crate::rings::{Counter, Lane, Rings};
+use crate::sys::machine::{self, CpuEvents, CpuList, OnlineCpus};
+use crate::sys::perf;
+use perf_event_open_sys::bindings::{PERF_COUNT_SW_DUMMY, PERF_TYPE_SOFTWARE, perf_event_attr};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+impl Rings {
+    /// Begins to open rings.
+    pub fn options() -> RingOptions {
+        RingOptions::new()
+    }
+}
+
+impl RingOptions {
+    /// Opens and maps a ring on every online CPU, and starts the events.
+    ///
+    /// CPUs that are offline (`ENODEV`) are skipped; a [`Reader`](crate::Reader) opens their rings when they come online.
+    /// If anything fails, what was opened is closed again.
+    ///
+    /// # Errors
+    /// Whatever the kernel refuses, with what would help: see [`Error`]. What it takes and could never be read:
+    /// [`Error::Silent`] for an event that writes nothing, [`Error::SharedSlot`] and [`Error::SameMap`] for a slot that two events
+    /// are to be put into, [`Error::ArrayTooSmall`] for a CPU without a slot, [`Error::Wakeup`] for a wake-up that would never come.
+    /// [`Error::Pointer`] for an attribute with a pointer in it, [`Error::Size`] for a size of zero or more than 2 GiB,
+    /// [`Error::NoSuchCpu`] if the machine can never have a CPU that is asked for, [`Error::Offline`] if none of them is online.
+    pub fn open(self) -> Result<Rings, Error> {
+        open(Plan::new(self, false)?)
+    }
+}
+
+/// Opens what is planned.
+pub(crate) fn open(plan: Plan) -> Result<Rings, Error> {
+    // Before CPUs are listed: one that comes, or goes and comes back, while rings are opened is noticed by the first check.
+    let mut watch = Watch::new(plan)?;
+    if watch.plan.tells_losses() && refuses_losses(&watch.plan) {
+        watch.plan.without_losses();
+    }
+    let plan = &watch.plan;
+    let cpus = match &plan.cpus {
+        Some(cpus) => cpus.clone(),
+        None => machine::online_cpus().map_err(list_cpus)?,
+    };
+    let last = machine::possible_cpus().map_err(list_cpus)?.last().copied().unwrap_or(0);
+    if let Some(&cpu) = cpus.iter().find(|cpu| **cpu > last) {
+        return Err(Error::NoSuchCpu { cpu, last });
+    }
+    plan.check_slots(&cpus, std::iter::empty())?;
+    // Closes whatever is in it if something fails: slots are emptied first, then rings unmapped, then events closed.
+    let mut rings = Rings::empty(plan.clock);
+    let mut outlets = Vec::new();
+    let mut stations = Vec::new();
+    for &cpu in &cpus {
+        let Some(arrival) = open_cpu(plan, cpu, cpus.len())? else { continue };
+        stations.push(arrival.station);
+        outlets.extend(arrival.outlets);
+        rings.open_lane(arrival.lane, arrival.gate)?;
+    }
+    if rings.is_empty() {
+        return Err(Error::Offline { cpus, online: machine::online_cpus().map_err(list_cpus)? });
+    }
+    // Only now, so that the time in which some CPUs are traced and others are not is short.
+    rings.control().outlets().start(outlets)?;
+    let started = plan.clock.now();
+    watch.stations = stations;
+    let news = watch.events.as_ref().map(|events| Arc::clone(events.socket()));
+    let arrivals = move |control: &Control, lanes: &mut [Lane], new: &mut Vec<Lane>| watch.check(control, lanes, new);
+    rings.set_arrivals(Box::new(arrivals), news, started);
+    Ok(rings)
+}
+
+fn list_cpus(errno: io::Error) -> Error {
+    Error::System { what: "list CPUs", errno }
+}
+
+/// Whether the kernel is too old for `PERF_FORMAT_LOST`: it refuses a plain event that asks for it.
+fn refuses_losses(plan: &Plan) -> bool {
+    let mut attr =
+        perf_event_attr { type_: PERF_TYPE_SOFTWARE, config: PERF_COUNT_SW_DUMMY.into(), ..Default::default() };
+    attr.set_exclude_kernel(1);
+    attr.read_format = plan.events.first().map_or(0, |event| event.attr.read_format);
+    // Of this very process, in user space: what nearly anybody may open.
+    perf::open_own(&attr).is_err_and(|errno| errno.raw_os_error() == Some(libc::EINVAL))
+}
+
+/// A CPU's ring and all that writes into it, opened and not yet started.
+struct Arrival {
+    // In the order in which they are dropped.
+    lane: Lane,
+    gate: Gate,
+    outlets: Vec<Outlet>,
+    station: Station,
+}
+
+/// Opens and maps the ring of one CPU, of `cpus` that are to have one; `None` if it is offline.
+fn open_cpu(plan: &Plan, cpu: u32, cpus: usize) -> Result<Option<Arrival>, Error> {
+    let Some(events) = open_events(plan, cpu, cpus)? else { return Ok(None) };
+    let Some(owner) = events.first().map(Arc::clone) else { return Err(Error::NoEvents) };
+    let ring = map(plan, cpu, Arc::clone(&owner), cpus)?;
+    let (outlets, sources) = join(plan, cpu, events, &owner)?;
+    let losses = match plan.tells_losses() {
+        true => Counter::Events { events: outlets.iter().map(|outlet| Arc::clone(&outlet.event)).collect(), before: 0 },
+        false => Counter::Unknown,
+    };
+    let lane = Lane::new(ring, Origin::new(cpu, plan.layout, sources), losses);
+    let station = Station { cpu, owner: Arc::clone(&owner), first: Arc::clone(&owner), online: true, suspect: false };
+    Ok(Some(Arrival { lane, gate: Gate::Event(owner), outlets, station }))
+}
+
+/// Opens all events of one CPU; `None` if it is offline.
+fn open_events(plan: &Plan, cpu: u32, cpus: usize) -> Result<Option<Vec<Arc<OwnedFd>>>, Error> {
+    let mut opened = Vec::new();
+    for Planned { name, attr, target, .. } in &plan.events {
+        match perf::open(attr, target.as_deref(), -1, cpu) {
+            Ok(event) => opened.push(Arc::new(event)),
+            Err(errno) if errno.raw_os_error() == Some(libc::ENODEV) => return Ok(None),
+            Err(errno) => {
+                let hint = hint::open(&errno, attr, target.as_deref(), cpus * plan.events.len());
+                return Err(Error::Open { cpu, event: name.as_ref().into(), errno, hint });
+            }
+        }
+    }
+    Ok(Some(opened))
+}
+
+fn map(plan: &Plan, cpu: u32, event: Arc<OwnedFd>, cpus: usize) -> Result<Ring, Error> {
+    let bytes = plan.page + plan.bytes;
+    let mapped = if plan.backward {
+        Ring::map_backward(event, plan.page, plan.bytes)
+    } else {
+        Ring::map(event, plan.page, plan.bytes)
+    };
+    mapped.map_err(|error| match error {
+        Error::System { errno, .. } => {
+            let hint = hint::map(&errno, bytes, cpus);
+            Error::Map { cpu, bytes, errno, hint }
+        }
+        other => other,
+    })
+}
+
+/// Makes all events write into the ring of `owner`. Gives the ids by which their records name them.
+fn join(
+    plan: &Plan,
+    cpu: u32,
+    events: Vec<Arc<OwnedFd>>,
+    owner: &Arc<OwnedFd>,
+) -> Result<(Vec<Outlet>, Sources), Error> {
+    let mut outlets = Vec::new();
+    let mut sources = Sources::new();
+    for (index, (event, planned)) in events.into_iter().zip(&plan.events).enumerate() {
+        let control = |what| {
+            let event = planned.name.as_ref().into();
+            move |errno| Error::Control { what, event, cpu, errno }
+        };
+        if !Arc::ptr_eq(&event, owner) {
+            perf::set_output(event.as_fd(), owner.as_fd()).map_err(control("redirect"))?;
+        }
+        sources.push((perf::id(event.as_fd()).map_err(control("identify"))?, index));
+        let slot = planned.map.as_ref().map(|map| Slot { map: Arc::clone(&map.fd), index: (plan.slot)(cpu) });
+        outlets.push(Outlet { cpu, name: Arc::clone(&planned.name), event, slot, set: false });
+    }
+    Ok((outlets, sources))
+}
+
+/// A CPU whose ring was opened here.
+#[derive(Debug)]
+struct Station {
+    cpu: u32,
+    /// The event whose ring it is, which may be long dead.
+    owner: Arc<OwnedFd>,
+    /// The first of the events that write into it now.
+    first: Arc<OwnedFd>,
+    /// Whether the CPU was online when last checked.
+    online: bool,
+    /// Whether the CPU may have gone and come back since.
+    suspect: bool,
+}
+
+/// Watches CPUs come and go.
+///
+/// When a CPU goes offline the kernel stops its events for good and tells nobody; the ring can be read on. When it comes
+/// back, new events are opened, and write on into the same ring.
+#[derive(Debug)]
+struct Watch {
+    plan: Plan,
+    /// By CPU.
+    stations: Vec<Station>,
+    online: OnlineCpus,
+    /// The CPUs that were online when last checked.
+    list: CpuList,
+    /// What tells of CPUs that come, and that went and came back in between. `None` where the kernel has no such thing, or its
+    /// messages do not reach us.
+    events: Option<CpuEvents>,
+    /// CPUs that are online and could not be opened, which was said once.
+    failing: Vec<u32>,
+    /// Whether a CPU that was listed has no events that run: they could not be opened, or it was gone again by then.
+    missing: bool,
+    /// Whether CPUs could not be listed, which was said once.
+    unlisted: bool,
+}
+
+/// How many of the kernel's messages are taken notice of at once. More wait for the next check, so that a flood of them keeps
+/// nobody busy.
+const MOST_MESSAGES: usize = 256;
+
+impl Watch {
+    /// Begins to watch. Nothing is listed yet, so the first check looks at every CPU.
+    fn new(plan: Plan) -> Result<Self, Error> {
+        let online = OnlineCpus::open().map_err(list_cpus)?;
+        let events = match CpuEvents::open() {
+            Ok(events) => Some(events),
+            Err(errno) if matches!(errno.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)) => {
+                return Err(list_cpus(errno));
+            }
+            Err(_) => None,
+        };
+        Ok(Self {
+            plan,
+            stations: Vec::new(),
+            online,
+            list: CpuList::new(),
+            events,
+            failing: Vec::new(),
+            missing: false,
+            unlisted: false,
+        })
+    }
+
+    /// Starts the events of CPUs that came back, and opens the rings of new ones. The first failure of each CPU is
+    /// reported; all are tried again with every check.
+    fn check(&mut self, control: &Control, lanes: &mut [Lane], new: &mut Vec<Lane>) -> Result<(), Error> {
+        let mut suspect = false;
+        for message in self.events.iter().flat_map(CpuEvents::drain).take(MOST_MESSAGES) {
+            for station in self.stations.iter_mut().filter(|station| message.may_be_about(station.cpu)) {
+                station.suspect = true;
+                suspect = true;
+            }
+        }
+        let listed = self.online.read(&mut self.list);
+        let said = std::mem::replace(&mut self.unlisted, listed.is_err());
+        let changed = match listed {
+            Err(errno) if !said => return Err(list_cpus(errno)),
+            listed => listed.unwrap_or(false),
+        };
+        if !changed && !suspect && !self.missing {
+            return Ok(());
+        }
+        let mut failed = Ok(());
+        let cpus = self.list.cpus.len();
+        for at in 0..cpus {
+            let cpu = self.list.cpus[at];
+            if !self.plan.wants(cpu) {
+                continue;
+            }
+            let done = match self.stations.binary_search_by_key(&cpu, |station| station.cpu) {
+                Ok(at) => self.stations[at].check(&self.plan, control, lanes, cpus),
+                Err(at) => self.open(cpu, at, control, new, cpus),
+            };
+            let failing = self.failing.iter().position(|failing| *failing == cpu);
+            match (done, failing) {
+                (Ok(()), Some(at)) => drop(self.failing.swap_remove(at)),
+                (Err(error), None) => {
+                    self.failing.push(cpu);
+                    failed = Err(error);
+                }
+                _ => {}
+            }
+        }
+        let is_online = |cpu: &u32| self.list.cpus.binary_search(cpu).is_ok();
+        self.failing.retain(is_online);
+        for station in &mut self.stations {
+            station.online &= is_online(&station.cpu);
+        }
+        let runs = |cpu: &u32| {
+            let at = self.stations.binary_search_by_key(cpu, |station| station.cpu);
+            at.is_ok_and(|at| self.stations[at].online)
+        };
+        self.missing = self.list.cpus.iter().any(|cpu| self.plan.wants(*cpu) && !runs(cpu));
+        failed
+    }
+
+    /// Opens the ring of a CPU that never had one.
+    fn open(&mut self, cpu: u32, at: usize, control: &Control, new: &mut Vec<Lane>, cpus: usize) -> Result<(), Error> {
+        // Also those of CPUs that are offline now and may come back.
+        self.plan.check_slots(&[cpu], self.stations.iter().map(|station| station.cpu))?;
+        // Gone again, perhaps: then there is nothing to open.
+        let Some(Arrival { lane, gate, outlets, station }) = open_cpu(&self.plan, cpu, cpus)? else { return Ok(()) };
+        control.outlets().arrive(cpu, gate, outlets)?;
+        self.stations.insert(at, station);
+        new.push(lane);
+        Ok(())
+    }
+}
+
+impl Station {
+    /// Opens the CPU's events anew if they died.
+    fn check(&mut self, plan: &Plan, control: &Control, lanes: &mut [Lane], cpus: usize) -> Result<(), Error> {
+        // A CPU may have others, that were adopted. Lanes are in the order of CPUs.
+        let first = lanes.partition_point(|lane| lane.origin.cpu < self.cpu);
+        let is_ours = |lane: &&mut Lane| lane.ring.fd().is_some_and(|event| Arc::ptr_eq(event, &self.owner));
+        let Some(lane) = lanes[first..].iter_mut().find(is_ours) else { return Ok(()) };
+        // To ask whether an event runs interrupts its CPU.
+        let died = std::mem::take(&mut self.suspect)
+            && plan.tells_running
+            && perf::is_running(self.first.as_fd()).is_ok_and(|runs| !runs);
+        if self.online && !died {
+            return Ok(());
+        }
+        self.online = false;
+        let Some(events) = open_events(plan, self.cpu, cpus)? else { return Ok(()) };
+        let Some(first) = events.first().map(Arc::clone) else { return Ok(()) };
+        let (outlets, sources) = join(plan, self.cpu, events, &self.owner)?;
+        let new = outlets.iter().map(|outlet| Arc::clone(&outlet.event)).collect();
+        let mut events = control.outlets();
+        events.stop(self.cpu);
+        lane.losses.change(new);
+        events.start(outlets)?;
+        lane.origin = Arc::new(lane.origin.with(sources, lane.ring.written(), lane.oldest()));
+        self.first = first;
+        self.online = true;
+        Ok(())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_to_open_is_an_error() {
+        assert!(matches!(RingOptions::new().open(), Err(Error::NoEvents)));
+    }
+
+    #[test]
+    fn a_tracepoint_without_category_is_an_error_that_says_so() {
+        let error = RingOptions::new().tracepoint("sched_switch").open().unwrap_err();
+        assert!(error.to_string().contains("category:name"), "{error}");
+    }
+}

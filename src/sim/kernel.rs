@@ -1,0 +1,322 @@
+//! A simulated machine: its CPUs, and what one can make them do.
+
+use crate::error::Error;
+use crate::order::hold::{Fence, Hold};
+use crate::order::key::Key;
+use crate::record::clock::Clock;
+use crate::record::{Kind, Layout, Origin};
+use crate::recorder::Recorder;
+use crate::ring::Ring;
+use crate::rings::control::{Control, Gate, Pause};
+use crate::rings::{Counter, Lane, Rings};
+use crate::sim::Grace;
+use crate::sim::cpu::{Cpu, Output, Writer};
+use crate::sim::sections::Sections;
+use crate::sys::machine;
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use perf_event_open_sys::bindings as sys;
+use std::fmt;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+/// A simulated machine's CPUs and their rings. Cloning gives another handle to the same.
+#[derive(Clone)]
+pub struct Kernel {
+    machine: Arc<Machine>,
+}
+
+struct Machine {
+    cpus: RwLock<Vec<(u32, SharedCpu)>>,
+    rings: Mutex<Consumer>,
+    sections: Arc<Sections>,
+    /// Bytes of each ring, and how it is laid out.
+    bytes: usize,
+    layout: Layout,
+    backward: bool,
+    /// The clock that times are of.
+    clock: Mutex<Clock>,
+}
+
+type SharedCpu = Arc<Mutex<Cpu>>;
+
+/// The consumers' ends.
+#[derive(Default)]
+struct Consumer {
+    /// Whether they were taken; of CPUs that came later, they are picked up one by one.
+    taken: bool,
+    waiting: Vec<(Lane, SharedCpu)>,
+}
+
+/// The id of the first CPU's event; the others count on from it.
+const FIRST_ID: u64 = 1000;
+
+/// How large rings are unless said otherwise.
+const BYTES: usize = 64 << 10;
+
+impl Kernel {
+    /// A machine with these CPUs, whose rings are 64 KiB long and laid out as [`RingOptions`](crate::RingOptions) does
+    /// for a single event.
+    pub fn new(cpus: &[u32]) -> Self {
+        let sample_type = u64::from(sys::PERF_SAMPLE_RAW | sys::PERF_SAMPLE_TIME);
+        Self::with(cpus, BYTES, Layout::new(sample_type, true, 0))
+    }
+
+    /// A machine with these CPUs, whose rings are `bytes` long and laid out as given.
+    ///
+    /// # Panics
+    /// If `bytes` is not a power of two or less than 8.
+    pub fn with(cpus: &[u32], bytes: usize, layout: Layout) -> Self {
+        Self::machine(cpus, bytes, layout, false)
+    }
+
+    /// A machine whose rings are written backwards, over what is oldest, for a [`Recorder`].
+    ///
+    /// # Panics
+    /// If `bytes` is not a power of two or less than 8.
+    pub fn backward(cpus: &[u32], bytes: usize, layout: Layout) -> Self {
+        Self::machine(cpus, bytes, layout, true)
+    }
+
+    fn machine(cpus: &[u32], bytes: usize, layout: Layout, backward: bool) -> Self {
+        let machine = Machine {
+            cpus: RwLock::default(),
+            rings: Mutex::default(),
+            sections: Arc::default(),
+            bytes,
+            layout,
+            backward,
+            // Times are what the tests say, on no clock that could be read.
+            clock: Mutex::new(Clock::Perf),
+        };
+        let kernel = Self { machine: Arc::new(machine) };
+        cpus.iter().for_each(|cpu| kernel.plug(*cpu));
+        kernel
+    }
+
+    /// A CPU comes online that was not there before. A [`Reader`](crate::Reader) opens its ring by itself; a
+    /// [`Merge`](crate::Merge) does with [`Merge::follow_cpus`](crate::Merge::follow_cpus). Until then, what is written there
+    /// waits in the ring, while a real kernel would refuse it.
+    ///
+    /// A CPU that goes offline needs no call: nobody writes there any more.
+    ///
+    /// # Panics
+    /// If it was there before.
+    pub fn plug(&self, cpu: u32) {
+        let Machine { cpus, rings, bytes, layout, backward, .. } = &*self.machine;
+        let mut cpus = cpus.write().unwrap_or_else(PoisonError::into_inner);
+        assert!(cpus.iter().all(|(other, _)| *other != cpu), "CPU {cpu} is there");
+        let id = FIRST_ID + cpus.len() as u64;
+        // Without an eventfd the reader looks now and then, as it does anyway.
+        let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).ok();
+        let fd = wake.as_ref().and_then(|wake| wake.as_fd().try_clone_to_owned().ok());
+        let (half, ring) = Ring::simulated(machine::page_size(), *bytes, fd.map(Arc::new), *backward);
+        let shared = Arc::new(Mutex::new(Cpu::new(cpu, id, half, wake, *layout, *backward)));
+        let counted = Arc::clone(&shared);
+        let losses = Counter::Simulated(Box::new(move || lock(&counted).dropped));
+        let lane = Lane::new(ring, Origin::new(cpu, *layout, [(id, 0)].into_iter().collect()), losses);
+        rings.lock().unwrap_or_else(PoisonError::into_inner).waiting.push((lane, Arc::clone(&shared)));
+        cpus.push((cpu, shared));
+    }
+
+    /// Says which clock the times are of that writers are given: none unless set. To be called before the rings are taken.
+    pub fn set_clock(&self, clock: Clock) {
+        *self.machine.clock.lock().unwrap_or_else(PoisonError::into_inner) = clock;
+    }
+
+    /// The consumer's end: all rings.
+    ///
+    /// # Panics
+    /// If they were taken before; a ring has one consumer.
+    pub fn rings(&self) -> Rings {
+        assert!(!self.machine.backward, "rings written backwards are a recorder's");
+        self.take_rings()
+    }
+
+    pub(crate) fn take_rings(&self) -> Rings {
+        let clock = *self.machine.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rings = Rings::empty(clock);
+        let mut consumer = self.machine.rings.lock().unwrap_or_else(PoisonError::into_inner);
+        assert!(!std::mem::replace(&mut consumer.taken, true), "the rings were taken already");
+        for (lane, cpu) in consumer.waiting.drain(..) {
+            let opened = rings.open_lane(lane, gate(cpu));
+            debug_assert!(opened.is_ok(), "a simulated gate does not fail");
+        }
+        drop(consumer);
+        let machine = Arc::clone(&self.machine);
+        let arrivals = move |control: &Control, _: &mut [Lane], new: &mut Vec<Lane>| {
+            for (lane, cpu) in machine.rings.lock().unwrap_or_else(PoisonError::into_inner).waiting.drain(..) {
+                control.outlets().add_gate(lane.origin.cpu, gate(cpu))?;
+                new.push(lane);
+            }
+            Ok(())
+        };
+        rings.set_arrivals(Box::new(arrivals), None, None);
+        rings
+    }
+
+    /// The consumer's end of rings written backwards.
+    ///
+    /// # Errors
+    /// [`Error::System`] if the recorder's thread cannot be started.
+    ///
+    /// # Panics
+    /// If it was taken before, or the rings are not written backwards.
+    pub fn recorder(&self, key: Key) -> Result<Recorder, Error> {
+        self.recorder_with(key, &self.fence())
+    }
+
+    /// The same with another fence. Whatever it proves, nobody writes into these rings while they are stopped.
+    ///
+    /// # Errors
+    /// [`Error::NoFence`]; [`Error::System`] if the recorder's thread cannot be started.
+    ///
+    /// # Panics
+    /// As [`Kernel::recorder`].
+    pub fn recorder_with(&self, key: Key, fence: &Fence) -> Result<Recorder, Error> {
+        assert!(self.machine.backward, "a recorder's rings are written backwards");
+        Recorder::new(self.take_rings(), key, fence)
+    }
+
+    /// A grace period that begins now.
+    pub fn grace(&self) -> Grace {
+        let sections = Arc::clone(&self.machine.sections);
+        let last = sections.open().last;
+        Grace { sections, last }
+    }
+
+    /// The fence rule with this machine's own grace periods.
+    pub fn hold(&self) -> Hold {
+        Hold::Fence(self.fence())
+    }
+
+    /// A fence that waits for this machine's grace periods. It fails when one takes ten seconds: a writer that was begun
+    /// and never ended.
+    pub fn fence(&self) -> Fence {
+        let kernel = self.clone();
+        Fence::custom(move || kernel.grace().wait())
+    }
+
+    /// A writer on a CPU enters its section and reads the clock, interrupting whoever is writing there.
+    pub fn begin(&self, cpu: u32, time: u64) {
+        let cpu = self.cpu(cpu);
+        let mut cpu = lock(&cpu);
+        let section = self.machine.sections.enter();
+        cpu.writers.push(Writer { section, time, nested: false });
+    }
+
+    /// The innermost writer of a CPU outputs a sample with this raw data. False if it was dropped: the ring is full, or
+    /// paused.
+    ///
+    /// More than 65,516 bytes do what they do in the kernel: the header's 16-bit size is cut short, and the
+    /// rest overwrites what lies behind.
+    ///
+    /// # Panics
+    /// If nobody has begun to write there, or if the rings' layout has fields that vary in length besides raw data.
+    pub fn write(&self, cpu: u32, payload: &[u8]) -> bool {
+        lock(&self.cpu(cpu)).output(&Output::Sample(payload))
+    }
+
+    /// The innermost writer of a CPU outputs a record of another kind: `body` follows the header, and what
+    /// `sample_id_all` appends follows the body. False if it was dropped.
+    ///
+    /// # Panics
+    /// If nobody has begun to write there, if the body is no multiple of 8 bytes or too long for a record, or if the
+    /// kind is SAMPLE.
+    pub fn write_other(&self, cpu: u32, kind: Kind, misc: u16, body: &[u8]) -> bool {
+        assert!(
+            kind != Kind::SAMPLE && body.len().is_multiple_of(8) && body.len() < 65_000,
+            "{kind:?} of {} bytes",
+            body.len()
+        );
+        lock(&self.cpu(cpu)).output(&Output::Other { kind, misc, body })
+    }
+
+    /// The innermost writer of a CPU is done. What it wrote is visible if it interrupted nobody that is writing.
+    ///
+    /// # Panics
+    /// If nobody has begun to write there.
+    pub fn end(&self, cpu: u32) {
+        let section = lock(&self.cpu(cpu)).end();
+        self.machine.sections.leave(section);
+    }
+
+    /// A whole sample, with nobody in between: [`Kernel::begin`], [`Kernel::write`], [`Kernel::end`].
+    pub fn emit(&self, cpu: u32, time: u64, payload: &[u8]) -> bool {
+        self.begin(cpu, time);
+        let written = self.write(cpu, payload);
+        self.end(cpu);
+        written
+    }
+
+    /// Stops or restarts a ring's output, as `PERF_EVENT_IOC_PAUSE_OUTPUT` does: what is written meanwhile is dropped, and
+    /// counted.
+    pub fn pause(&self, cpu: u32, paused: bool) {
+        lock(&self.cpu(cpu)).paused[0] = paused;
+    }
+
+    /// So many records are dropped at this moment, as if the ring were full: the next that fits has a LOST record before it.
+    pub fn lose(&self, cpu: u32, count: u64) {
+        let cpu = self.cpu(cpu);
+        let mut cpu = lock(&cpu);
+        cpu.lost += count;
+        cpu.dropped += count;
+    }
+
+    /// How many records were dropped since the begin, whether a LOST record tells of them yet or not
+    /// (`PERF_FORMAT_LOST`).
+    pub fn dropped(&self, cpu: u32) -> u64 {
+        lock(&self.cpu(cpu)).dropped
+    }
+
+    /// `data_head` of a CPU's ring.
+    pub fn head(&self, cpu: u32) -> u64 {
+        lock(&self.cpu(cpu)).half.head()
+    }
+
+    /// `data_tail` of a CPU's ring.
+    pub fn tail(&self, cpu: u32) -> u64 {
+        lock(&self.cpu(cpu)).half.tail()
+    }
+
+    /// Overwrites bytes of a ring from a position on, as no lawful kernel does. Takes effect at the consumer's next look,
+    /// when it cannot be looking at them.
+    pub fn scribble(&self, cpu: u32, position: u64, bytes: &[u8]) {
+        lock(&self.cpu(cpu)).half.scribble(position, bytes);
+    }
+
+    /// Sets `data_head` to anything, as no lawful kernel does. Takes effect at the consumer's next look. The next record
+    /// is written there.
+    pub fn force_head(&self, cpu: u32, head: u64) {
+        let cpu = self.cpu(cpu);
+        let mut cpu = lock(&cpu);
+        cpu.half.force_head(head);
+        cpu.reserved = head;
+    }
+
+    fn cpu(&self, cpu: u32) -> SharedCpu {
+        let cpus = self.machine.cpus.read().unwrap_or_else(PoisonError::into_inner);
+        let found = cpus.iter().find(|(id, _)| *id == cpu);
+        let (_, found) = found.unwrap_or_else(|| panic!("no CPU {cpu} in this machine"));
+        Arc::clone(found)
+    }
+}
+
+fn lock(cpu: &SharedCpu) -> MutexGuard<'_, Cpu> {
+    cpu.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Where the consumer stops a ring's output.
+fn gate(cpu: SharedCpu) -> Gate {
+    Gate::Simulated(Box::new(move |how, paused| match how {
+        Pause::Output => lock(&cpu).paused[1] = paused,
+        Pause::Slots => lock(&cpu).detached = paused,
+    }))
+}
+
+impl fmt::Debug for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cpus = self.machine.cpus.read().unwrap_or_else(PoisonError::into_inner);
+        let cpus: Vec<_> = cpus.iter().map(|(cpu, _)| *cpu).collect();
+        f.debug_struct("Kernel").field("cpus", &cpus).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,42 @@
+//! The kernel's half of the protocol, in memory: for tests without privileges, of this crate and of its users.
+//!
+//! A [`Kernel`] writes into rings exactly what the kernel writes (`kernel/events/ring_buffer.c`): headers, fields and
+//! padding; records that wrap; a full ring that drops the newest and says so with the next record that fits; writers
+//! that are interrupted by others on the same CPU, whose records then lie in the ring before theirs although they are
+//! stamped later, or are invisible until the interrupted writer is done. It can also do what no lawful kernel does: write
+//! any bytes anywhere and set any head.
+//!
+//! ```
+//! use perfweave::{Merge, Order, sim};
+//!
+//! let kernel = sim::Kernel::new(&[0, 4]);
+//! let mut merge = Merge::new(kernel.rings(), Order::new().hold(kernel.hold()))?;
+//!
+//! // On CPU 4 a writer reads the clock, and is interrupted before it gets to write.
+//! kernel.begin(4, 100);
+//! kernel.emit(4, 130, b"interrupt");
+//! kernel.write(4, b"interrupted");
+//! kernel.end(4);
+//! kernel.emit(0, 120, b"elsewhere");
+//!
+//! merge.refresh(0);
+//! merge.begin_fence();
+//! assert!(kernel.grace().is_over(), "nobody is inside a section");
+//! merge.end_fence();
+//! merge.refresh(0);
+//! let times: Vec<_> = merge.batch().map(|event| event.key()).collect();
+//! assert_eq!(times, [Some(100), Some(120), Some(130)]);
+//! # Ok::<(), perfweave::Error>(())
+//! ```
+//!
+//! All functions may be called from any thread. What the ring of one CPU sees is what happened on that CPU in the
+//! order of the calls, so writers of one CPU belong on one thread, as in the kernel.
+//!
+//! Begin with `kernel.rs`; `cpu.rs` is `ring_buffer.c` again, `sections.rs` stands for grace periods.
+
+mod cpu;
+mod kernel;
+mod sections;
+
+pub use kernel::Kernel;
+pub use sections::Grace;
