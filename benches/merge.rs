@@ -1,137 +1,154 @@
-//! The merge of simulated rings against an unordered walk of the same rings, both in place.
+//! The merge of simulated rings, and others' ways to read them, against a walk that checks nothing. All in memory.
 //!
-//! `k` rings hold the same number of records, written in bursts of `b` from one ring before the next. Both sides read each
-//! record's key and first payload word. Filling the rings is not timed.
+//! `k` rings hold the same number of records, written in bursts from one ring before the next; of the records inside a ring so
+//! many of a hundred have a key below the one before. Each way takes every record's key and first payload word. Rings are filled
+//! before each turn, which is not timed. In each round every way has its turn; what is shown are medians of what it took divided
+//! by what the walk took in the same round.
 //!
 //! ```text
-//! cargo bench --bench merge
+//! cargo bench -p perfweave-benches --bench merge
+//! cargo bench -p perfweave-benches --bench merge -- --rings 32     # one number of rings
+//! cargo bench -p perfweave-benches --bench merge -- --test         # everything once
 //! ```
 
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use perfweave::{Hold, Merge, Order, RawRing, sim};
+use perfweave_benches::{Kind, RECORDS, Shape, Way};
+use perfweave_support::args::Args;
 use std::hint::black_box;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// Records in all rings together.
-const RECORDS: u64 = 16384;
-/// With header and time, 48 bytes in all.
-const PAYLOAD: [u8; 28] = [7; 28];
+const HELP: &str = "\
+merge [--rounds N] [--rings K] [--test]
+  --rounds    how often each way is measured [31]
+  --rings     only so many rings
+  --test      everything once";
 
-/// Writes `RECORDS` records with keys from `*key` on, in bursts.
-fn fill(kernel: &sim::Kernel, cpus: &[u32], burst: u64, key: &mut u64) {
-    let mut ring = cpus.iter().cycle();
-    let mut cpu = cpus[0];
-    for n in 0..RECORDS {
-        if n % burst == 0 {
-            cpu = *ring.next().expect("a cycle has no end");
+/// What was measured of a shape: nanoseconds a record of the walk, and each way's ratio to it.
+struct Row {
+    shape: Shape,
+    walk: f64,
+    ratios: Vec<f64>,
+}
+
+impl Row {
+    fn ratio(&self, kind: Kind) -> f64 {
+        let at = Kind::ALL.iter().position(|known| *known == kind);
+        at.map_or(f64::NAN, |at| self.ratios[at])
+    }
+}
+
+fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_unstable_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn measure(shape: Shape, rounds: usize) -> Row {
+    let mut ways = Kind::ALL.map(|kind| Way::new(kind, shape));
+    let mut times = vec![Vec::new(); ways.len()];
+    for _ in 0..rounds {
+        for (way, times) in ways.iter_mut().zip(&mut times) {
+            way.fill();
+            let begin = Instant::now();
+            let sum = black_box(way.read());
+            times.push(begin.elapsed().as_nanos() as f64 / RECORDS as f64);
+            way.check(sum);
         }
-        assert!(kernel.emit(cpu, *key, &PAYLOAD), "the ring is too small");
-        *key += 1;
+    }
+    let walk = &times[0];
+    let ratio = |times: &Vec<f64>| median(times.iter().zip(walk).map(|(time, walk)| time / walk));
+    Row { shape, walk: median(walk.iter().copied()), ratios: times.iter().map(ratio).collect() }
+}
+
+/// What is meant to be reached: its name, the bound, and the worst of what was measured.
+struct Target {
+    name: String,
+    bound: String,
+    worst: Option<(f64, Shape)>,
+}
+
+impl Target {
+    /// At most so much, in the worst of these.
+    fn most(name: impl Into<String>, bound: f64, values: impl Iterator<Item = (f64, Shape)>) -> Self {
+        let worst = values.max_by(|a, b| a.0.total_cmp(&b.0));
+        Self { name: name.into(), bound: format!("≤ {bound}"), worst }
+    }
+
+    /// At least so much, in the worst of these.
+    fn least(name: impl Into<String>, bound: f64, values: impl Iterator<Item = (f64, Shape)>) -> Self {
+        let worst = values.min_by(|a, b| a.0.total_cmp(&b.0));
+        Self { name: name.into(), bound: format!("≥ {bound}"), worst }
     }
 }
 
-/// Reads all rings in key order.
-fn ordered(merge: &mut Merge) -> u64 {
-    merge.refresh(0);
-    let mut sum = 0;
-    while let Some(event) = merge.next() {
-        let payload = event.record().and_then(|record| record.payload()?.u64(0)).unwrap_or(0);
-        sum = event.key().unwrap_or(0) ^ payload ^ u64::rotate_left(sum, 1);
+fn targets(rows: &[Row]) -> Vec<Target> {
+    let orders = [Kind::Next, Kind::Batch];
+    let all = |kind: Kind| rows.iter().map(move |row| (row.ratio(kind), row.shape));
+    let mut targets = vec![Target::most("`drain`", 2.5, all(Kind::Drain))];
+    for kind in orders {
+        let plain = all(kind).filter(|(_, shape)| shape.disorder == 0);
+        let bursts = plain.clone().filter(|(_, shape)| shape.burst >= 16 && shape.rings <= 32);
+        targets.push(Target::most(format!("{}, bursts ≥ 16, k ≤ 32", kind.name()), 3.0, bursts));
+        for (rings, bound) in [(2, 4.0), (8, 6.0), (32, 9.0), (128, 12.0)] {
+            let single = plain.clone().filter(|(_, shape)| shape.burst == 1 && shape.rings == rings);
+            targets.push(Target::most(format!("{}, bursts of 1, k = {rings}", kind.name()), bound, single));
+        }
+        let without = |shape: Shape| rows.iter().find(|row| row.shape == Shape { disorder: 0, ..shape });
+        let disorder = rows.iter().filter(|row| row.shape.disorder > 0).filter_map(|row| {
+            let without = without(row.shape)?;
+            Some((row.ratio(kind) * row.walk / (without.ratio(kind) * without.walk), row.shape))
+        });
+        targets.push(Target::most(format!("{}, disorder ÷ the same without", kind.name()), 1.5, disorder));
+        for (peer, bound, rings) in [(Kind::Kmerge, 1.5, 2), (Kind::Scan, 1.0, 4), (Kind::Sort, 3.0, 2)] {
+            let faster = rows.iter().filter(|row| row.shape.rings >= rings);
+            let faster = faster.map(|row| (row.ratio(peer) / row.ratio(kind), row.shape));
+            targets.push(Target::least(format!("{} ÷ {}", peer.name(), kind.name()), bound, faster));
+        }
+        let growth = rows.iter().filter(|row| row.shape.rings == 1024 && row.shape.burst == 16).filter_map(|row| {
+            let two = rows.iter().find(|two| two.shape == Shape { rings: 2, ..row.shape })?;
+            Some((row.ratio(kind) * row.walk / (two.ratio(kind) * two.walk), row.shape))
+        });
+        targets.push(Target::most(format!("{}, k = 1024 ÷ k = 2, bursts of 16", kind.name()), 3.0, growth));
     }
-    merge.publish();
-    sum
+    targets
 }
 
-/// The same through the batch iterator.
-fn batched(merge: &mut Merge) -> u64 {
-    merge.refresh(0);
-    let sum = merge.batch().fold(0, |sum: u64, event| {
-        let payload = event.record().and_then(|record| record.payload()?.u64(0)).unwrap_or(0);
-        event.key().unwrap_or(0) ^ payload ^ sum.rotate_left(1)
-    });
-    merge.publish();
-    sum
-}
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut args = Args::new(HELP);
+    args.flag("--bench");
+    let test = args.flag("--test");
+    let number = |text: &str| text.parse::<usize>().map_err(|error| error.to_string());
+    let rounds = args.value("--rounds", number)?.unwrap_or(if test { 1 } else { 31 });
+    let only = args.value("--rings", number)?;
+    args.finish()?;
 
-/// Reads ring after ring, with no check that is not needed to stay inside: what a plain reader does.
-fn unordered(rings: &[RawRing]) -> u64 {
-    let mut sum: u64 = 0;
-    for ring in rings {
-        let page = ring.base.as_ptr();
-        let shared = |offset| {
-            let word = page.wrapping_add(offset).cast::<AtomicU64>();
-            // SAFETY: `data_head`, `data_tail` or `data_offset` in the header page of a simulated ring.
-            unsafe { &*word }
-        };
-        let (head, tail) = (shared(1024), shared(1032));
-        let mask = ring.size as u64 - 1;
-        let data = page.wrapping_add(shared(1040).load(Ordering::Relaxed) as usize);
-        let word = |position: u64| {
-            let at = data.wrapping_add((position & mask) as usize).cast::<u64>();
-            // SAFETY: below `size`, and aligned because records are.
-            unsafe { at.read() }
-        };
-        let unaligned = |position: u64| {
-            let at = (position & mask) as usize;
-            if at + 8 > ring.size {
-                return 0;
+    let names: Vec<_> = Kind::ALL[1..].iter().map(|kind| kind.name()).collect();
+    println!("Time for each record ÷ the walk's. Medians of {rounds} rounds of {RECORDS} records.\n");
+    println!("| bytes | disorder, % | burst | k | walk, ns | {} |", names.join(" | "));
+    println!("|{}", " --- |".repeat(names.len() + 5));
+    let mut rows = Vec::new();
+    for record in [40, 200] {
+        for disorder in [0, 5, 20] {
+            for burst in [1, 16, 256] {
+                for rings in [1, 2, 8, 32, 128, 1024] {
+                    // Some rings would be empty.
+                    if rings * burst > RECORDS || only.is_some_and(|only| only != rings) {
+                        continue;
+                    }
+                    let row = measure(Shape { rings, burst, disorder, record }, rounds);
+                    let ratios: Vec<_> = row.ratios[1..].iter().map(|ratio| format!("{ratio:.1}")).collect();
+                    let (walk, ratios) = (row.walk, ratios.join(" | "));
+                    println!("| {record} | {disorder} | {burst} | {rings} | {walk:.2} | {ratios} |");
+                    rows.push(row);
+                }
             }
-            let at = data.wrapping_add(at).cast::<u64>();
-            // SAFETY: within the data area.
-            unsafe { at.read_unaligned() }
-        };
-        let end = head.load(Ordering::Acquire);
-        let mut at = tail.load(Ordering::Relaxed);
-        while at < end {
-            let size = word(at) >> 48;
-            sum = word(at + 8) ^ unaligned(at + 20) ^ sum.rotate_left(1);
-            at += size;
         }
-        tail.store(at, Ordering::Release);
     }
-    sum
-}
-
-fn merge(c: &mut Criterion) {
-    for burst in [1, 16] {
-        let mut group = c.benchmark_group(format!("burst {burst}"));
-        group.throughput(Throughput::Elements(RECORDS)).measurement_time(Duration::from_secs(2));
-        group.warm_up_time(Duration::from_millis(500)).sample_size(30);
-        for k in [2, 8, 32, 128u32] {
-            let cpus: Vec<u32> = (0..k).collect();
-            let bytes = (RECORDS as usize / k as usize * 48 * 2).next_power_of_two();
-            let sample_type = 4 | 1024; // PERF_SAMPLE_TIME | PERF_SAMPLE_RAW
-            let layout = perfweave::Layout::new(sample_type, true, 0);
-
-            let mut key = 1;
-            let kernel = sim::Kernel::with(&cpus, bytes, layout);
-            let rings = kernel.rings();
-            let raw: Vec<RawRing> = cpus.iter().map(|&cpu| rings.raw(cpu).expect("a ring")).collect();
-            let mut timed = |name: &str, mut drain: Box<dyn FnMut() -> u64 + '_>, kernel: &sim::Kernel| {
-                group.bench_function(BenchmarkId::new(name, k), |b| {
-                    b.iter_custom(|rounds| {
-                        let mut time = Duration::ZERO;
-                        for _ in 0..rounds {
-                            fill(kernel, &cpus, burst, &mut key);
-                            let begin = Instant::now();
-                            black_box(drain());
-                            time += begin.elapsed();
-                        }
-                        time
-                    });
-                });
-            };
-            timed("unordered", Box::new(|| unordered(&raw)), &kernel);
-            for (name, drain) in [("merge", ordered as fn(&mut Merge) -> u64), ("batch", batched)] {
-                let kernel = sim::Kernel::with(&cpus, bytes, layout);
-                let mut merge = Merge::new(kernel.rings(), Order::new().hold(Hold::None)).expect("a merge");
-                timed(name, Box::new(move || drain(&mut merge)), &kernel);
-            }
-        }
-        group.finish();
+    println!("\nThe worst of what was measured, beside what it is meant to be.\n");
+    println!("| what | meant to be | worst | of |\n|{}", " --- |".repeat(4));
+    for Target { name, bound, worst } in targets(&rows) {
+        let Some((worst, Shape { rings, burst, disorder, record })) = worst else { continue };
+        let of = format!("k = {rings}, bursts of {burst}, {disorder} % disorder, {record} bytes");
+        println!("| {name} | {bound} | {worst:.2} | {of} |");
     }
+    Ok(())
 }
-
-criterion_group!(benches, merge);
-criterion_main!(benches);

@@ -5,11 +5,11 @@
 //! cargo run --release --features tokio --example async_tail -- --seconds 5
 //! ```
 
-use futures_util::StreamExt;
 use perfweave::{AsyncReader, Class, Error, Item, OwnedEvent, Rings};
 use perfweave_support::args::Args;
+use perfweave_support::futures_util::StreamExt;
+use perfweave_support::json;
 use perfweave_support::tracefs;
-use serde_json::json;
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::Duration;

@@ -105,7 +105,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     if json {
         println!(
             "{}",
-            serde_json::json!({
+            perfweave_support::json!({
                 "hold": reader.hold().to_string(),
                 "fence": fence,
                 "yielded": tally.yielded,

@@ -12,6 +12,7 @@
 use nix::sys::signal::{SigSet, Signal};
 use perfweave::{Class, Clock, Event, Fence, Frozen, Item, Key, Layout, Record, Recorder, Rings, bindings, sim};
 use perfweave_support::args::Args;
+use perfweave_support::json::Json;
 use perfweave_support::load::{Load, online};
 use perfweave_support::tracefs::{self, Format};
 use std::collections::BTreeSet;
@@ -234,8 +235,8 @@ impl Tally {
         (self.largest - self.first.unwrap_or(self.largest)) as f64 / 1e6
     }
 
-    fn json(&self, trigger: &Trigger, frozen: &Frozen<'_>, simulated: bool) -> serde_json::Value {
-        serde_json::json!({
+    fn json(&self, trigger: &Trigger, frozen: &Frozen<'_>, simulated: bool) -> Json {
+        perfweave_support::json!({
             "triggered_by": trigger.what,
             "events": self.events,
             "cpus": self.cpus.len(),

@@ -124,7 +124,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
     if json {
         println!(
             "{}",
-            serde_json::json!({
+            perfweave_support::json!({
                 "written": machine,
                 "yielded": total.yielded,
                 "held": total.held,

@@ -91,7 +91,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
     if json {
         println!(
             "{}",
-            serde_json::json!({
+            perfweave_support::json!({
                 "handovers": tally.handovers,
                 "violations": tally.violations,
                 "violations_by_ring": tally.violations_by_ring,

@@ -11,6 +11,7 @@
 
 use perfweave::{Clock, Event, Item, Order, Reader, Record, Rings, Stats, sim};
 use perfweave_support::args::Args;
+use perfweave_support::json::Json;
 use perfweave_support::tracefs::{self, Format};
 use std::collections::HashMap;
 use std::error::Error;
@@ -243,15 +244,15 @@ impl Scheduler {
         writeln!(out, "hold rule {}, fence {}", reader.hold(), reader.fence().unwrap_or("none"))
     }
 
-    fn json(&mut self, reader: &Reader, simulated: bool) -> serde_json::Value {
+    fn json(&mut self, reader: &Reader, simulated: bool) -> Json {
         let stats = reader.stats();
         let rows = self.busiest();
         let pairs = rows.iter().take(15).map(|(waker, woken, times, [p50, p99, max])| {
-            serde_json::json!({
+            perfweave_support::json!({
                 "waker": waker, "woken": woken, "times": times, "p50_ns": p50, "p99_ns": p99, "max_ns": max,
             })
         });
-        serde_json::json!({
+        perfweave_support::json!({
             "events": self.events,
             "lost": stats.lost,
             "late": stats.late,

@@ -3,9 +3,9 @@
 #[expect(dead_code, reason = "each test takes a part")]
 mod reading;
 
-use futures_util::{FutureExt, StreamExt};
 use perfweave::{AsyncReader, Class, Error, Hold, Item, Key, Order, Pause, Rings, Wakeup, sim};
 use perfweave_support::bpf::{Map, Program};
+use perfweave_support::futures_util::{FutureExt, StreamExt};
 use perfweave_support::{bpf, echo, kernel, load, threads};
 use reading::LONG;
 use std::sync::Arc;

@@ -7,6 +7,7 @@ pub mod bpf;
 pub mod by_ring;
 pub mod cpus;
 pub mod foreign;
+pub mod json;
 pub mod load;
 pub mod privilege;
 pub mod probe;
@@ -14,6 +15,9 @@ mod skip;
 pub mod supervised;
 pub mod threads;
 pub mod tracefs;
+
+#[cfg(feature = "tokio")]
+pub use futures_util;
 
 /// What a test does that needs the kernel to do something: where the kernel refuses it skips, loudly, or fails if
 /// `PERFWEAVE_REQUIRE_KERNEL=1` says that nothing may be skipped. What was skipped is listed at the end of the process.

@@ -1,0 +1,80 @@
+//! The same BPF producer read by perfweave, aya and libbpf: what each costs its own process and the traced one, as root.
+//!
+//! ```text
+//! cargo run --release --manifest-path benches/peers/Cargo.toml --target-dir target/peers
+//! cargo run --release --manifest-path benches/peers/Cargo.toml --target-dir target/peers -- --test
+//! ```
+//!
+//! This process is the one that is traced: it calls getppid(2) on every CPU, and a BPF program outputs 64 bytes for each call.
+//! Each reader is a process of its own, which is given the map. In each round every reader has its turn with each load, so that
+//! ratios within a round mean something on a machine that is shared. The tables show medians over the rounds.
+
+mod producer;
+mod readers;
+mod table;
+mod tally;
+
+use perfweave_support::args::Args;
+use perfweave_support::{cpus, kernel};
+use producer::{Load, Producer};
+use readers::READERS;
+use std::time::Duration;
+use table::Table;
+
+type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
+
+const HELP: &str = "\
+perfweave-peers [--rounds N] [--seconds N] [--rate N] [--only NAME] [--test]
+  --rounds    how often each reader is measured with each load [5]
+  --seconds   how long a load runs [2]
+  --rate      events a second of the load that is no flood [100000]
+  --only      readers with this in their name, and what they are compared with
+  --test      everything once, and shortly";
+
+fn main() -> Result<()> {
+    let mut args = Args::new(HELP);
+    let failed = |error: Box<dyn std::error::Error>| error.to_string();
+    let number = |text: &str| text.parse::<u32>().map_err(|error| error.to_string());
+    // A reader's own process.
+    if let Some(reader) = args.value("--reader", number).map_err(failed)? {
+        let map = args.value("--map", number).map_err(failed)?.ok_or("no map")?;
+        return readers::run(&READERS[reader as usize], map as i32);
+    }
+    let test = args.flag("--test");
+    let rounds = args.value("--rounds", number).map_err(failed)?.unwrap_or(if test { 1 } else { 5 });
+    let time = args.seconds(if test { 0.2 } else { 2.0 }).map_err(failed)?;
+    let rate = args.value("--rate", number).map_err(failed)?.unwrap_or(100_000);
+    let only = args.value("--only", |text| Ok(text.to_owned())).map_err(failed)?;
+    args.finish().map_err(failed)?;
+
+    let Some(producer) = kernel("load a BPF program", Producer::new()) else { return Ok(()) };
+    let loads = [Load::Flood, Load::Paced(rate)];
+    let mut tables = loads.map(|load| Table::new(load, only.as_deref()));
+    for round in 0..rounds as usize {
+        for table in &mut tables {
+            table.idle(producer.idle(table.load, time));
+            // Not always one behind the same other.
+            let mut turns = table.readers();
+            let first = round % turns.len();
+            turns.rotate_left(first);
+            for reader in turns {
+                table.row(reader, producer.read_by(reader, table.load, time)?);
+            }
+        }
+    }
+    println!("Medians of {rounds} rounds of {} s, {} CPUs.", time.as_secs_f64(), cpus::online().len());
+    tables.iter().for_each(|table| print!("\n{table}"));
+    grace_periods(&producer)
+}
+
+/// How long a fence takes at least, for what is held for one.
+fn grace_periods(producer: &Producer) -> Result<()> {
+    let mut times = producer.grace_periods(Duration::from_millis(500))?;
+    times.sort_unstable();
+    println!(
+        "\nA grace period under the load that is no flood, by membarrier(2): {:?} (median of {}).",
+        times[times.len() / 2],
+        times.len()
+    );
+    Ok(())
+}

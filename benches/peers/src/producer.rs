@@ -1,0 +1,216 @@
+//! The traced process: its BPF program, its loads, and what came of them beside a reader.
+
+use crate::Result;
+use crate::readers::Reader;
+use crate::tally::Seen;
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use perfweave_support::bpf::Reg::{R0, R1, R6, R10};
+use perfweave_support::{bpf, cpus, load};
+use std::io::{BufRead, BufReader, Read};
+use std::os::fd::{AsFd, AsRawFd};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Bytes that the program outputs: its time, its number, and others.
+const SAMPLE: i16 = 64;
+/// Bytes of a count, so that no two CPUs share a cache line.
+const COUNT: u32 = 64;
+
+/// What is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Load {
+    /// As often as possible, on every CPU. Events have their CPU's numbers: one counter for all would slow the CPUs down.
+    Flood,
+    /// So often a second, on all CPUs together, from threads that sleep in between. Events have the machine's numbers.
+    Paced(u32),
+}
+
+/// What came of a load beside a reader.
+#[derive(Debug, Clone, Copy)]
+pub struct Outcome {
+    pub seen: Seen,
+    /// Calls that the program was run for.
+    pub written: u64,
+    /// Calls a second.
+    pub rate: f64,
+    /// The part of the machine that neither this process nor the reader used, and that was not idle.
+    pub others: f64,
+}
+
+/// The map that is read, and the programs that write into it.
+pub struct Producer {
+    events: bpf::Map,
+    counts: bpf::Map,
+    by_cpu: bpf::Program,
+    by_machine: bpf::Program,
+}
+
+impl Producer {
+    pub fn new() -> std::io::Result<Self> {
+        let events = bpf::Map::perf_event_array(load::slots())?;
+        // Readers inherit it.
+        fcntl(&events, FcntlArg::F_SETFD(FdFlag::empty()))?;
+        let counts = bpf::Map::array(COUNT, load::slots())?;
+        let program = |by_cpu| {
+            let mut asm = bpf::Asm::new();
+            asm.mov(R6, R1).load(R1, R6, 8).only_if(R1, libc::SYS_getppid as i32).only_process(std::process::id());
+            if by_cpu {
+                asm.cpu()
+            } else {
+                asm.mov_i(R0, 0)
+            };
+            asm.store_u32(R10, -SAMPLE - 8, R0).element(&counts, i32::from(-SAMPLE - 8));
+            // Number before time, and both before the output.
+            asm.mov_i(R1, 1).fetch_add(R0, 0, R1).store(R10, 8 - SAMPLE, R1).ktime().store(R10, -SAMPLE, R0);
+            for word in 1..SAMPLE / 8 - 1 {
+                asm.store(R10, -8 * word, R0);
+            }
+            asm.output(R6, &events, i32::from(-SAMPLE), SAMPLE as u32).mov_i(R0, 0).exit();
+            bpf::Program::load(bpf::Kind::RawTracepoint, &asm)
+        };
+        let (by_cpu, by_machine) = (program(true)?, program(false)?);
+        Ok(Self { events, counts, by_cpu, by_machine })
+    }
+
+    /// Runs a load that nobody traces. Gives the calls a second.
+    pub fn idle(&self, load: Load, time: Duration) -> f64 {
+        run(load, || thread::sleep(time))
+    }
+
+    /// How long membarrier(2) takes under the load that is no flood.
+    pub fn grace_periods(&self, time: Duration) -> Result<Vec<Duration>> {
+        let mut times = Vec::new();
+        let end = Instant::now() + time;
+        run(Load::Paced(100_000), || {
+            while Instant::now() < end {
+                let begin = Instant::now();
+                // SAFETY: MEMBARRIER_CMD_GLOBAL touches no memory.
+                unsafe { libc::syscall(libc::SYS_membarrier, 1, 0, 0) };
+                times.push(begin.elapsed());
+            }
+        });
+        Ok(times)
+    }
+
+    /// Runs a load while a reader reads it in a process of its own.
+    pub fn read_by(&self, reader: &Reader, load: Load, time: Duration) -> Result<Outcome> {
+        for cpu in 0..load::slots() {
+            self.counts.update(cpu, &[0; COUNT as usize])?;
+            // It may be empty.
+            let _ = self.events.delete(cpu);
+        }
+        let mut process = Process::begin(reader, self.events.as_fd().as_raw_fd())?;
+        process.wait_until_ready()?;
+        let program = if load == Load::Flood { &self.by_cpu } else { &self.by_machine };
+        let link = program.attach_raw_tracepoint("sys_enter")?;
+        let (begin, busy, own) = (Instant::now(), busy()?, own()?);
+        let rate = run(load, || thread::sleep(time));
+        drop(link);
+        let mine = self::own()? - own;
+        let seen = process.end()?;
+        let used = self::busy()? - busy - mine - Duration::from_nanos(seen.cpu_ns).as_secs_f64();
+        let others = used.max(0.0) / begin.elapsed().as_secs_f64() / cpus::online().len() as f64;
+        let written = (0..load::slots()).map(|cpu| self.counts.lookup_u64(cpu, 0)).sum::<std::io::Result<u64>>()?;
+        Ok(Outcome { seen, written, rate, others })
+    }
+}
+
+/// Runs a load on all CPUs while something else is done. Gives the calls a second.
+fn run(load: Load, meanwhile: impl FnOnce()) -> f64 {
+    let cpus = cpus::online();
+    let stop = AtomicBool::new(false);
+    let begin = Instant::now();
+    let calls: u64 = thread::scope(|scope| {
+        let (stop, share) = (&stop, cpus.len() as f64);
+        let each = move |cpu: u32| {
+            load::pin(cpu);
+            match load {
+                Load::Flood => flood(stop),
+                Load::Paced(rate) => paced(stop, f64::from(rate) / share),
+            }
+        };
+        let threads: Vec<_> = cpus.iter().map(|&cpu| scope.spawn(move || each(cpu))).collect();
+        meanwhile();
+        stop.store(true, Ordering::Relaxed);
+        threads.into_iter().map(|thread| thread.join().expect("a load does not panic")).sum()
+    });
+    calls as f64 / begin.elapsed().as_secs_f64()
+}
+
+fn flood(stop: &AtomicBool) -> u64 {
+    let mut calls = 0;
+    while !stop.load(Ordering::Relaxed) {
+        (0..64).for_each(|_| load::getppid());
+        calls += 64;
+    }
+    calls
+}
+
+fn paced(stop: &AtomicBool, rate: f64) -> u64 {
+    // SAFETY: takes a number. So that it sleeps no longer than it means to.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
+    let (begin, mut turn, mut calls) = (Instant::now(), 0, 0);
+    while !stop.load(Ordering::Relaxed) {
+        let due = (begin.elapsed().as_secs_f64() * rate) as u64;
+        // What it missed while it did not have the CPU is not made up for all at once.
+        let now = (due - turn).min(1000);
+        (0..now).for_each(|_| load::getppid());
+        (turn, calls) = (due, calls + now);
+        thread::sleep(Duration::from_micros(100));
+    }
+    calls
+}
+
+/// A reader's process. Its input's end is the end of the load.
+struct Process {
+    child: Child,
+    said: BufReader<std::process::ChildStdout>,
+}
+
+impl Process {
+    fn begin(reader: &Reader, map: i32) -> Result<Self> {
+        let own = std::env::current_exe()?;
+        let arguments = ["--reader", &reader.index().to_string(), "--map", &map.to_string()].map(str::to_owned);
+        let mut child = Command::new(own).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let said = BufReader::new(child.stdout.take().ok_or("no output")?);
+        Ok(Self { child, said })
+    }
+
+    fn wait_until_ready(&mut self) -> Result<()> {
+        let mut line = String::new();
+        self.said.read_line(&mut line)?;
+        if line.trim() == "ready" { Ok(()) } else { Err(format!("a reader said {line:?}").into()) }
+    }
+
+    fn end(mut self) -> Result<Seen> {
+        drop(self.child.stdin.take());
+        let mut said = String::new();
+        self.said.read_to_string(&mut said)?;
+        Ok(said.parse()?)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// CPU time of everybody so far, in seconds.
+fn busy() -> Result<f64> {
+    let stat = std::fs::read_to_string("/proc/stat")?;
+    let line = stat.lines().next().unwrap_or("");
+    let mut all = line.split_whitespace().skip(1).map(|ticks| ticks.parse().unwrap_or(0.0));
+    // user, nice, system; idle and iowait are not; irq, softirq, steal.
+    let busy = all.by_ref().take(3).sum::<f64>() + all.skip(2).take(3).sum::<f64>();
+    Ok(busy / 100.0)
+}
+
+/// CPU time of this process so far, in seconds.
+fn own() -> Result<f64> {
+    let time = nix::time::clock_gettime(nix::time::ClockId::CLOCK_PROCESS_CPUTIME_ID)?;
+    Ok(Duration::from(time).as_secs_f64())
+}

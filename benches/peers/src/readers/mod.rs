@@ -1,0 +1,127 @@
+//! The readers, each in a process of its own.
+
+mod aya;
+mod libbpf;
+mod perfweave;
+
+use crate::Result;
+use crate::producer::Load;
+use crate::tally::{Seen, Tally};
+use ::perfweave::{Fence, Hold};
+use std::io::Read;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// Bytes of each ring: what a flood writes in a few grace periods.
+pub const BYTES: usize = 8 << 20;
+/// How long who is not woken sleeps.
+pub const POLL: Duration = Duration::from_millis(100);
+
+/// A way to read.
+pub struct Reader {
+    pub name: &'static str,
+    /// Only with the load that is no flood: for latency, and where the machine's numbers are needed.
+    pub paced: bool,
+    read: fn(OwnedFd, &Start) -> Result<Seen>,
+}
+
+/// What others are compared with.
+pub const REFERENCE: &str = "libbpf tuned, unordered";
+
+/// With any load.
+const fn always(name: &'static str, read: fn(OwnedFd, &Start) -> Result<Seen>) -> Reader {
+    Reader { name, paced: false, read }
+}
+
+/// With the load that is no flood.
+const fn paced(name: &'static str, read: fn(OwnedFd, &Start) -> Result<Seen>) -> Reader {
+    Reader { name, paced: true, read }
+}
+
+const EXPEDITED: Hold = Hold::Fence(Fence::EXPEDITED);
+const DENSE: Hold = Hold::Dense { first: Some(0), fence: Fence::Membarrier };
+const SOON: Duration = Duration::from_millis(1);
+
+/// All of them.
+pub const READERS: [Reader; 18] = [
+    always("perfweave `fence` (membarrier), the default", |map, start| perfweave::next(map, start, Hold::FENCE, None)),
+    always("perfweave the same, `batch()`", |map, start| perfweave::batch(map, start, Hold::FENCE)),
+    always("perfweave the same, key in the payload", |map, start| perfweave::by_payload(map, start, Hold::FENCE)),
+    always("perfweave `fence` (expedited)", |map, start| perfweave::next(map, start, EXPEDITED, None)),
+    always("perfweave `round`", |map, start| perfweave::next(map, start, Hold::Round, None)),
+    always("perfweave `none`", |map, start| perfweave::next(map, start, Hold::None, None)),
+    always("perfweave `drain`, unordered", perfweave::drain),
+    always(REFERENCE, libbpf::tuned),
+    always("libbpf tuned, copied and sorted", libbpf::sorted),
+    always("libbpf-rs, its default", libbpf::default),
+    always("aya 0.14, its default", aya::default),
+    paced("perfweave `dense`", |map, start| perfweave::dense(map, start, DENSE, None)),
+    paced("perfweave `fence` (membarrier), `latency(1 ms)`", |map, start| {
+        perfweave::next(map, start, Hold::FENCE, Some(SOON))
+    }),
+    paced("perfweave `fence` (expedited), `latency(1 ms)`", |map, start| {
+        perfweave::next(map, start, EXPEDITED, Some(SOON))
+    }),
+    paced("perfweave `dense`, `latency(1 ms)`", |map, start| perfweave::dense(map, start, DENSE, Some(SOON))),
+    paced("perfweave `none`, `latency(1 ms)`", |map, start| perfweave::next(map, start, Hold::None, Some(SOON))),
+    paced("perfweave `drain`, every millisecond", perfweave::drain_often),
+    paced("libbpf tuned, every millisecond", libbpf::often),
+];
+
+impl Reader {
+    /// Its place among all.
+    pub fn index(&self) -> usize {
+        READERS.iter().position(|reader| reader.name == self.name).expect("one of them")
+    }
+
+    /// Whether it is measured with a load.
+    pub fn takes(&self, load: Load) -> bool {
+        !self.paced || load != Load::Flood
+    }
+}
+
+/// The begin of reading, and its end.
+pub struct Start {
+    stop: Arc<AtomicBool>,
+}
+
+impl Start {
+    /// Everything is open: says so, and begins to count. Calls a function when the load has ended, on a thread of its own.
+    pub fn ready(&self, ended: impl FnOnce() + Send + 'static) -> Tally {
+        let stop = Arc::clone(&self.stop);
+        thread::spawn(move || {
+            let _ = std::io::stdin().read(&mut [0]);
+            stop.store(true, Ordering::Relaxed);
+            ended();
+        });
+        let tally = Tally::begin();
+        println!("ready");
+        tally
+    }
+
+    /// Whether the load has ended.
+    pub fn is_over(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
+
+/// Reads until the load has ended, and says what was seen.
+pub fn run(reader: &Reader, map: i32) -> Result<()> {
+    // SAFETY: inherited from the process that began this one, for nobody else here.
+    let map = unsafe { OwnedFd::from_raw_fd(map) };
+    let seen = (reader.read)(map, &Start { stop: Arc::default() })?;
+    println!("{seen}");
+    Ok(())
+}
+
+/// Waits until one of these is readable, at most so long.
+pub fn wait(fds: &mut [nix::poll::PollFd<'_>], most: Duration) -> Result<()> {
+    let most = nix::poll::PollTimeout::try_from(most)?;
+    match nix::poll::poll(fds, most) {
+        Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}

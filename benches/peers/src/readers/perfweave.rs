@@ -1,0 +1,101 @@
+//! perfweave, by each rule and without order.
+
+use super::{BYTES, POLL, Start, wait};
+use crate::Result;
+use crate::tally::{Seen, Tally};
+use nix::poll::{PollFd, PollFlags};
+use perfweave::{Error, Event, Hold, Key, Order, Reader, Rings, Item};
+use std::ops::ControlFlow;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+fn open(map: OwnedFd) -> Result<Rings> {
+    Ok(Rings::options().bpf_output(map).bytes(BYTES as u64).open()?)
+}
+
+/// What is done with an event.
+#[inline(always)]
+fn take(tally: &mut Tally, event: &Event<'_>) {
+    match event.item() {
+        Item::Record(record) => {
+            let payload = record.payload();
+            let word = |at| payload.as_ref().and_then(|payload| payload.u64(at)).unwrap_or(0);
+            let stamp = word(0);
+            tally.event(event.key().unwrap_or(stamp), stamp, word(8));
+        }
+        Item::Lost(lost) => tally.lost(lost.count),
+        _ => {}
+    }
+}
+
+/// A reader, and a tally that is begun. What is left is flushed when the load has ended.
+fn begin(map: OwnedFd, start: &Start, order: Order, latency: Option<Duration>) -> Result<(Reader, Tally)> {
+    let order = if let Some(latency) = latency { order.latency(latency) } else { order };
+    let reader = Reader::new(open(map)?, order)?;
+    let handle = reader.handle();
+    let tally = start.ready(move || handle.flush().expect("it can be flushed"));
+    Ok((reader, tally))
+}
+
+fn by_next((mut reader, mut tally): (Reader, Tally)) -> Result<Seen> {
+    loop {
+        match reader.next() {
+            Ok(event) => take(&mut tally, &event.event()),
+            Err(Error::Flushed) => return Ok(tally.end()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// One by one, by the kernel's time.
+pub fn next(map: OwnedFd, start: &Start, hold: Hold, latency: Option<Duration>) -> Result<Seen> {
+    by_next(begin(map, start, Order::new().hold(hold), latency)?)
+}
+
+/// One by one, by the program's time.
+pub fn by_payload(map: OwnedFd, start: &Start, hold: Hold) -> Result<Seen> {
+    by_next(begin(map, start, Order::new().hold(hold).key(Key::Payload(0)), None)?)
+}
+
+/// One by one, by the program's number.
+pub fn dense(map: OwnedFd, start: &Start, hold: Hold, latency: Option<Duration>) -> Result<Seen> {
+    by_next(begin(map, start, Order::new().hold(hold).key(Key::Payload(8)), latency)?)
+}
+
+/// In batches, by the kernel's time.
+pub fn batch(map: OwnedFd, start: &Start, hold: Hold) -> Result<Seen> {
+    let (mut reader, mut tally) = begin(map, start, Order::new().hold(hold), None)?;
+    loop {
+        match reader.batch(Duration::from_secs(3600)) {
+            Ok(batch) => batch.for_each(|event| take(&mut tally, &event)),
+            Err(Error::Flushed) => return Ok(tally.end()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Without order, woken as perfweave has it by default.
+pub fn drain(map: OwnedFd, start: &Start) -> Result<Seen> {
+    drained(open(map)?, start, POLL)
+}
+
+/// The same with less sleep.
+pub fn drain_often(map: OwnedFd, start: &Start) -> Result<Seen> {
+    drained(open(map)?, start, Duration::from_millis(1))
+}
+
+fn drained(mut rings: Rings, start: &Start, sleep: Duration) -> Result<Seen> {
+    let mut tally = start.ready(|| ());
+    loop {
+        let over = start.is_over();
+        let _ = rings.drain(|event| {
+            take(&mut tally, &event);
+            ControlFlow::<()>::Continue(())
+        });
+        if over {
+            return Ok(tally.end());
+        }
+        let mut fds: Vec<_> = rings.fds().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        wait(&mut fds, sleep)?;
+    }
+}

@@ -1,0 +1,8 @@
+//! Simulated rings of many shapes, and the ways to read them that are compared: for `merge` and `instructions`.
+
+mod plan;
+mod raw;
+mod way;
+
+pub use plan::{RECORDS, Shape};
+pub use way::{Kind, Way};

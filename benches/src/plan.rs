@@ -1,0 +1,82 @@
+//! What is written into the rings.
+
+use perfweave::sim;
+
+/// Records in all rings together.
+pub const RECORDS: usize = 16384;
+
+/// Header, time and the payload's length.
+const FRAME: usize = 20;
+
+/// What the rings are like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// How many rings.
+    pub rings: usize,
+    /// How many records are written into a ring before the next.
+    pub burst: usize,
+    /// Of a hundred records, how many have a key below that of the record before, in the same ring.
+    pub disorder: usize,
+    /// Bytes of a record.
+    pub record: usize,
+}
+
+impl Shape {
+    /// Bytes of a ring that takes its records twice.
+    pub(crate) fn bytes(&self) -> usize {
+        let turns = RECORDS.div_ceil(self.rings * self.burst);
+        (turns * self.burst * self.record * 2).next_power_of_two().max(4096)
+    }
+}
+
+/// The records in the order in which they are written.
+pub(crate) struct Plan {
+    shape: Shape,
+    /// Of each its ring, and its key counted from the least.
+    records: Vec<(u32, u64)>,
+    /// What becomes of all, taken in the order of their keys.
+    pub(crate) in_order: u64,
+}
+
+impl Plan {
+    pub(crate) fn new(shape: Shape) -> Self {
+        let mut records: Vec<(u32, u64)> =
+            (0..RECORDS).map(|n| ((n / shape.burst % shape.rings) as u32, n as u64)).collect();
+        let (mut random, mut last) = (1u64, vec![None; shape.rings]);
+        for at in 0..RECORDS {
+            let last = &mut last[records[at].0 as usize];
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let late = (random >> 33) % 100 < shape.disorder as u64;
+            match last.take() {
+                // An interrupt's record lies before that of the interrupted.
+                Some(before) if late => {
+                    let key = records[at].1;
+                    records[at].1 = std::mem::replace(&mut records[before as usize].1, key);
+                }
+                _ => *last = Some(at as u32),
+            }
+        }
+        let in_order = (0..RECORDS as u64).fold(0, |sum, key| step(sum, key, word(key)));
+        Self { shape, records, in_order }
+    }
+
+    /// Writes all, with keys from `base` on.
+    pub(crate) fn write(&self, kernel: &sim::Kernel, base: u64) {
+        let mut payload = vec![7; self.shape.record - FRAME];
+        for &(ring, key) in &self.records {
+            payload[..8].copy_from_slice(&word(key).to_ne_bytes());
+            assert!(kernel.emit(ring, base + key, &payload), "the ring is too small");
+        }
+    }
+}
+
+/// The first word of the payload of a record.
+fn word(key: u64) -> u64 {
+    key.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// What each way does with each record, so that none can leave anything out, and order tells.
+#[inline(always)]
+pub(crate) fn step(sum: u64, key: u64, word: u64) -> u64 {
+    key ^ word ^ sum.rotate_left(1)
+}

@@ -1,0 +1,171 @@
+//! The ways to read that are compared, each with rings of its own.
+
+use crate::plan::{Plan, RECORDS, Shape, step};
+use crate::raw::{self, Copies};
+use perfweave::{Event, Hold, Layout, Merge, Order, RawRing, Rings, bindings, sim};
+use std::ops::ControlFlow;
+
+/// A way to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// No order, no check that is not needed to stay inside: what the others are compared with.
+    Walk,
+    /// The crate: only its index of what is there.
+    Look,
+    /// The crate: no order.
+    Drain,
+    /// The crate: order, one by one.
+    Next,
+    /// The crate: order, all that can be had.
+    Batch,
+    /// `itertools::kmerge` of the rings, in place, without checks.
+    Kmerge,
+    /// The least of all fronts, in place, without checks.
+    Scan,
+    /// A stable sort of copies, without checks.
+    Sort,
+}
+
+impl Kind {
+    /// All of them. The walk is first.
+    pub const ALL: [Self; 8] =
+        [Self::Walk, Self::Look, Self::Drain, Self::Next, Self::Batch, Self::Kmerge, Self::Scan, Self::Sort];
+
+    /// What it is called in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Walk => "walk",
+            Self::Look => "`look`",
+            Self::Drain => "`drain`",
+            Self::Next => "`next`",
+            Self::Batch => "`batch`",
+            Self::Kmerge => "kmerge",
+            Self::Scan => "scan",
+            Self::Sort => "copy and sort",
+        }
+    }
+
+    /// Whether records come in order even if they lie in their ring out of order.
+    fn repairs(self) -> bool {
+        matches!(self, Self::Next | Self::Batch | Self::Sort)
+    }
+}
+
+/// What reads.
+enum Side {
+    Raw { raw: Vec<RawRing>, copies: Copies, _rings: Rings },
+    Rings(Rings),
+    Merge(Box<Merge>),
+}
+
+/// A way to read, with its rings.
+pub struct Way {
+    kind: Kind,
+    shape: Shape,
+    plan: Plan,
+    kernel: sim::Kernel,
+    side: Side,
+    base: u64,
+}
+
+impl Way {
+    /// Rings of a shape that are empty.
+    ///
+    /// # Panics
+    /// If there can be no such rings.
+    pub fn new(kind: Kind, shape: Shape) -> Self {
+        let cpus: Vec<u32> = (0..shape.rings as u32).collect();
+        let sample = u64::from(bindings::PERF_SAMPLE_TIME | bindings::PERF_SAMPLE_RAW);
+        let kernel = sim::Kernel::with(&cpus, shape.bytes(), Layout::new(sample, true, 0));
+        let rings = kernel.rings();
+        let side = match kind {
+            Kind::Walk | Kind::Kmerge | Kind::Scan | Kind::Sort => {
+                let raw = cpus.iter().map(|&cpu| rings.raw(cpu).expect("a ring")).collect();
+                Side::Raw { raw, copies: Copies::default(), _rings: rings }
+            }
+            Kind::Drain => Side::Rings(rings),
+            Kind::Look | Kind::Next | Kind::Batch => {
+                Side::Merge(Box::new(Merge::new(rings, Order::new().hold(Hold::None)).expect("a merge")))
+            }
+        };
+        Self { kind, shape, plan: Plan::new(shape), kernel, side, base: 1 }
+    }
+
+    /// Writes all records. What was left unread before is gone.
+    pub fn fill(&mut self) {
+        if let (Kind::Look, Side::Merge(merge)) = (self.kind, &mut self.side) {
+            while merge.next().is_some() {}
+            merge.publish();
+        }
+        self.base += RECORDS as u64;
+        self.plan.write(&self.kernel, self.base);
+    }
+
+    /// Reads all records.
+    pub fn read(&mut self) -> u64 {
+        let base = self.base;
+        match (&mut self.side, self.kind) {
+            (Side::Raw { raw, .. }, Kind::Walk) => raw::walk(raw, base),
+            (Side::Raw { raw, .. }, Kind::Kmerge) => raw::kmerge(raw, base),
+            (Side::Raw { raw, .. }, Kind::Scan) => raw::scan(raw, base),
+            (Side::Raw { raw, copies, .. }, _) => copies.sort(raw, base),
+            (Side::Rings(rings), _) => drain(rings, base),
+            (Side::Merge(merge), Kind::Look) => look(merge),
+            (Side::Merge(merge), Kind::Batch) => batch(merge, base),
+            (Side::Merge(merge), _) => next(merge, base),
+        }
+    }
+
+    /// Says whether what [`Way::read`] gave is right, as far as it can be told.
+    ///
+    /// # Panics
+    /// If records were not in order, or missing.
+    pub fn check(&self, sum: u64) {
+        let merges = matches!(self.kind, Kind::Kmerge | Kind::Scan) && self.shape.disorder == 0;
+        if self.kind.repairs() || merges {
+            assert_eq!(sum, self.plan.in_order, "{:?} of {:?}: not all, or not in order", self.kind, self.shape);
+        }
+    }
+}
+
+#[inline(always)]
+fn taken(sum: u64, event: &Event<'_>, key: Option<u64>, base: u64) -> u64 {
+    let word = event.record().and_then(|record| record.payload()?.u64(0)).unwrap_or(0);
+    step(sum, key.unwrap_or(base) - base, word)
+}
+
+#[inline(never)]
+fn look(merge: &mut Merge) -> u64 {
+    merge.refresh(0);
+    0
+}
+
+#[inline(never)]
+fn next(merge: &mut Merge, base: u64) -> u64 {
+    merge.refresh(0);
+    let mut sum = 0;
+    while let Some(event) = merge.next() {
+        sum = taken(sum, &event.event(), event.key(), base);
+    }
+    merge.publish();
+    sum
+}
+
+#[inline(never)]
+fn batch(merge: &mut Merge, base: u64) -> u64 {
+    merge.refresh(0);
+    let sum = merge.batch().fold(0, |sum, event| taken(sum, &event, event.key(), base));
+    merge.publish();
+    sum
+}
+
+#[inline(never)]
+fn drain(rings: &mut Rings, base: u64) -> u64 {
+    let mut sum = 0;
+    let _ = rings.drain(|event| {
+        let key = event.record().and_then(|record| record.time());
+        sum = taken(sum, &event, key, base);
+        ControlFlow::<()>::Continue(())
+    });
+    sum
+}
