@@ -19,10 +19,14 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 const HELP: &str = "\
-causality [--hold fence|membarrier|map|expedited|round|lag=1ms|none] [--full copy|copy=MIB|release|hold]
-          [--bytes N] [--stall MS] [--seconds N] [--delay TURNS] [--json]
-  --hold     the hold rule: fence (membarrier, or map where that is refused), or one of its ways by name; round, lag=…, none
-  --full     what to do about held records when a ring is full: copy (with so many MiB), release, hold [copy]
+causality [--hold fence|membarrier|map|expedited|epoch|round|lag=1ms|none] [--full copy|copy=MIB|release|discard]
+          [--epochs rightly|unlooked|key-first|leave-first|generations|forget] [--bytes N] [--stall MS] [--seconds N]
+          [--delay TURNS] [--spin MICROS] [--json]
+  --hold     the hold rule: fence (membarrier, or map where that is refused), or one of its ways by name; epoch (the programs say
+             when they are inside); round, lag=…, none
+  --epochs   how the programs keep to epochs: all but rightly are wrong, to see the order break (unlooked: nobody reads them)
+  --spin     how long the reader goes on looking before it sleeps, in microseconds [0]
+  --full     what to do about held records when a ring is full: copy (with so many MiB), release, discard [copy]
   --bytes    bytes of each ring [8388608]
   --stall    the consumer does something else for so many milliseconds, ten times a second [0]
   --seconds  how long the load runs [10]
@@ -41,27 +45,38 @@ fn main() -> ExitCode {
 
 fn run() -> Result<(), Box<dyn Error>> {
     let mut args = Args::new(HELP);
-    let hold = args.value("--hold", parse_hold)?.unwrap_or_default();
+    let hold = args.value("--hold", parse_hold)?.unwrap_or(Some(Hold::default()));
+    let keeping = args.value("--epochs", parse_keeping)?.unwrap_or(Some(bpf::Keeping::Rightly));
     let time = args.seconds(10.0)?;
     let delay = args.value("--delay", |text| text.parse::<u32>().map_err(|error| error.to_string()))?.unwrap_or(2000);
     let full = args.value("--full", parse_full)?.unwrap_or_default();
     let number = |text: &str| text.parse::<u64>().map_err(|error| error.to_string());
     let bytes = args.value("--bytes", number)?.unwrap_or(8 << 20);
     let stall = Duration::from_millis(args.value("--stall", number)?.unwrap_or(0));
+    let spin = Duration::from_micros(args.value("--spin", number)?.unwrap_or(0));
     let json = args.flag("--json");
     args.finish()?;
 
     // The programs and their load.
     let events = bpf::Map::perf_event_array(load::slots())?;
     let counter = bpf::Map::array(8, 1)?;
-    let slow = bpf::on_syscall(&events, &counter, libc::SYS_getppid, SLOW, delay)?;
-    let quick = bpf::on_syscall(&events, &counter, libc::SYS_getuid, QUICK, 20)?;
-    let interrupt = bpf::on_clock(&events, &counter, INTERRUPT)?;
+    let words = bpf::Map::epochs(load::slots())?;
+    let keeping = if hold.is_none() { keeping } else { None };
+    let stamps = bpf::Stamps { events: &events, counter: &counter, epochs: keeping.map(|keeping| (&words, keeping)) };
+    let hold = match (hold, keeping) {
+        (Some(hold), _) => hold,
+        (None, Some(_)) => Hold::epochs(&words)?,
+        // A proof that looks at nothing.
+        (None, None) => Hold::Fence(Fence::custom(|| Ok(()))),
+    };
+    let slow = stamps.on_syscall(libc::SYS_getppid, SLOW, delay)?;
+    let quick = stamps.on_syscall(libc::SYS_getuid, QUICK, 20)?;
+    let interrupt = stamps.on_clock(INTERRUPT)?;
 
     let rings = Rings::options().bpf_output(&events).bytes(bytes).open()?;
     let cpus: Vec<u32> = rings.cpus().collect();
     let clock = rings.clock();
-    let order = Order::new().key(Key::Payload(0)).hold(hold).when_full(full);
+    let order = Order::new().key(Key::Payload(0)).hold(hold).when_full(full).spin(spin);
     let mut reader = Reader::new(rings, order)?;
 
     let links = (slow.attach_raw_tracepoint("sys_enter")?, quick.attach_raw_tracepoint("sys_enter")?);
@@ -87,11 +102,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     drop((clocks, links));
     // What is still held comes out, and one more record for each CPU brings with it what was lost last.
     tally.rest(&mut reader, || clock.now().unwrap_or(0))?;
-    let mut last = bpf::Asm::new();
-    last.mov(bpf::Reg::R6, bpf::Reg::R1);
-    bpf::stamped(&mut last, &events, &counter, QUICK, 0);
-    last.exit();
-    let last = bpf::Program::load(bpf::Kind::RawTracepoint, &last)?;
+    let last = stamps.when_run(QUICK)?;
     for &cpu in &cpus {
         last.run_on(cpu)?;
     }
@@ -120,6 +131,7 @@ fn run() -> Result<(), Box<dyn Error>> {
                 "unexplained": unexplained,
                 "damaged": stats.damaged,
                 "fences": stats.fences,
+                "stand_ins": stats.stand_ins,
                 "copied": stats.copied,
                 "most_memory": stats.most_memory,
                 "hold_p50_us": p50,
@@ -135,6 +147,7 @@ fn run() -> Result<(), Box<dyn Error>> {
         println!("repaired in a ring   {}", stats.repaired);
         println!("lost, unexplained    {}, {unexplained}", stats.lost);
         println!("held                 p50 {p50} µs, p99 {p99} µs");
+        println!("stand-ins            {} kernel fences, for programs that did not leave", stats.stand_ins);
         println!("memory for holding   {} KiB at most", stats.most_memory >> 10);
     }
     Ok(())
@@ -202,8 +215,10 @@ impl Tally {
     }
 }
 
-fn parse_hold(name: &str) -> Result<Hold, String> {
-    Ok(match name {
+/// `None` for epochs, which need the programs' words.
+fn parse_hold(name: &str) -> Result<Option<Hold>, String> {
+    Ok(Some(match name {
+        "epoch" => return Ok(None),
         "fence" => Hold::FENCE,
         "membarrier" => Hold::Fence(Fence::Membarrier),
         "map" => Hold::Fence(Fence::Map),
@@ -211,14 +226,27 @@ fn parse_hold(name: &str) -> Result<Hold, String> {
         "round" => Hold::Round,
         "none" => Hold::None,
         other => Hold::Lag(parse_lag(other).ok_or_else(|| format!("no hold rule {other}"))?),
-    })
+    }))
+}
+
+/// `None` if nobody reads what the programs say.
+fn parse_keeping(name: &str) -> Result<Option<bpf::Keeping>, String> {
+    Ok(Some(match name {
+        "unlooked" => return Ok(None),
+        "rightly" => bpf::Keeping::Rightly,
+        "key-first" => bpf::Keeping::KeyFirst,
+        "leave-first" => bpf::Keeping::LeaveFirst,
+        "generations" => bpf::Keeping::Generations,
+        "forget" => bpf::Keeping::Forget,
+        other => return Err(format!("no way {other} to keep to epochs")),
+    }))
 }
 
 fn parse_full(name: &str) -> Result<Full, String> {
     Ok(match name {
         "copy" => Full::default(),
         "release" => Full::Release,
-        "hold" => Full::Discard,
+        "discard" => Full::Discard,
         other => {
             let mib = other.strip_prefix("copy=").and_then(|mib| mib.parse::<usize>().ok());
             Full::Copy { most: mib.ok_or_else(|| format!("no way {other} to treat full rings"))? << 20 }

@@ -108,12 +108,13 @@ pub use account::ledger::{Account, Ledger};
 pub use account::sequence::Sequence;
 pub use account::stats::{NumberStats, Progress, RingStats, Stats};
 pub use error::{Error, Hint};
+pub use order::epochs::Epochs;
 pub use order::event::{Damage, Event, Gap, Irregular, Item, Lost, OwnedEvent, Unproven};
-pub use order::fence::GracePeriods;
 pub use order::hold::{Class, Fence, Hold};
 pub use order::key::Key;
 pub use order::lent::{Batch, Lent};
 pub use order::merge::Merge;
+pub use order::proof::GracePeriods;
 pub use order::{Full, Order};
 #[cfg(feature = "tokio")]
 pub use reader::tokio::{AsyncReader, EventStream};

@@ -9,15 +9,15 @@ const ROOMS: [(&str, &[&str]); 11] = [
     ("instrument", &[]),
     ("sys", &["fork", "bpf", "perf", "pmu", "epoll", "register", "wake", "wakeup", "machine", "grace"]),
     ("error", &["cases", "hint"]),
-    ("ring", &["words", "memory", "frame", "bytes", "consumer"]),
+    ("ring", &["words", "memory", "epochs", "frame", "bytes", "consumer"]),
     ("record", &["clock", "kind", "layout", "origin", "view"]),
     ("account", &["breaks", "sequence", "numbers", "ledger", "stats"]),
     ("rings", &["control", "copies", "losses", "lanes", "options", "plan", "open"]),
     (
         "order",
         &[
-            "key", "hold", "options", "run", "entry", "index", "heap", "dense", "passed", "event", "stream", "lent",
-            "merge", "room", "tally", "fence",
+            "key", "epochs", "hold", "options", "run", "entry", "index", "heap", "dense", "passed", "event", "stream",
+            "lent", "merge", "room", "tally", "fence", "proof",
         ],
     ),
     ("reader", &["pace", "engine", "blocking", "tokio", "unordered"]),

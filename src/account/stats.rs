@@ -34,6 +34,9 @@ pub struct Stats {
     pub fences: u64,
     /// Fences that failed. What they were to prove is left to the next. 0 for a [`Merge`](crate::Merge), which begins none itself.
     pub fences_failed: u64,
+    /// Times a kernel fence stood in for writers' epochs, because a program did not leave ([`Error::EpochStuck`](crate::Error::EpochStuck)).
+    /// 0 for a merge.
+    pub stand_ins: u64,
     /// Times a reader went to sleep. 0 for a merge, which does not wait.
     pub sleeps: u64,
     /// Times something woke it before it would have looked by itself: a ring that filled, a fence that ended, a

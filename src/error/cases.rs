@@ -80,6 +80,54 @@ pub enum Error {
         /// `enum bpf_map_type`.
         map_type: u32,
     },
+    /// What was given as a map of epochs is none ([`Epochs::open`](crate::Epochs::open)).
+    #[error(
+        "a map of epochs is an array that can be mapped (BPF_MAP_TYPE_ARRAY with BPF_F_MMAPABLE, Linux 5.5); this map has type \
+         {map_type} and flags {flags:#x}"
+    )]
+    NotEpochs {
+        /// `enum bpf_map_type`.
+        map_type: u32,
+        /// `map_flags` of the map.
+        flags: u32,
+    },
+    /// The map of epochs has no word for a CPU that the machine can have.
+    #[error("a map of epochs with {entries} elements has none for CPU {cpu}: it needs {}", cpu + 1)]
+    EpochsTooFew {
+        /// `max_entries` of the map.
+        entries: u32,
+        /// The last CPU.
+        cpu: u32,
+    },
+    /// Writers' epochs prove nothing for rings that others write as well.
+    #[error(
+        "epochs say nothing of \"{event}\", which writes into the same rings: open rings for BPF output alone, or choose \
+         another fence"
+    )]
+    EpochsShared {
+        /// The first event that is no BPF output.
+        event: String,
+    },
+    /// The proof of writers' epochs holds for x86-64 only: elsewhere a clock can be read before an earlier atomic is visible.
+    #[error("epochs are proven for x86-64, and this machine is {arch}: choose another fence")]
+    EpochsUnproven {
+        /// The architecture.
+        arch: &'static str,
+    },
+    /// A program has entered and not left for a long time, so a kernel fence stands in, and will each time that this happens. The
+    /// reader goes on. Told at the first, the tenth, the hundredth such time and so on.
+    #[error(
+        "a program on CPU {cpu} has not left for {waited:?}, so a kernel fence stands in ({times} times since this was said \
+         last): is there a way out of the program without perfweave_leave()?"
+    )]
+    EpochStuck {
+        /// The CPU.
+        cpu: u32,
+        /// How long the reader has waited.
+        waited: std::time::Duration,
+        /// How often a fence stood in since this was said last, this time included.
+        times: u64,
+    },
     /// No map could be had by that path.
     #[error("cannot open the pinned map {}: {errno}{hint}", path.display())]
     Pinned {

@@ -10,7 +10,6 @@ use crate::sys::fork::ForkWord;
 use crate::sys::grace::Grace;
 use crate::sys::wake::Wake;
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
-use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -243,15 +242,6 @@ impl Drop for Fences {
 }
 
 impl Fence {
-    /// Opens something to wait for grace periods with, for whoever drives a [`Merge`](crate::Merge). It has a thread of its
-    /// own, as a [`Reader`](crate::Reader)'s fence has: the calling thread stays in its mount namespace, whatever the fence.
-    ///
-    /// # Errors
-    /// [`Error::NoFence`] if none of the fence's ways is possible; [`Error::System`] if there can be no thread.
-    pub fn open(&self) -> Result<GracePeriods, Error> {
-        Fences::start(self).map(GracePeriods)
-    }
-
     /// Opens the first way that works, to be used on the calling thread, or says why none does.
     fn open_here(&self) -> Result<Way, String> {
         let named = |name: &'static str| move |errno: io::Error| format!("{name}: {errno}");
@@ -263,6 +253,7 @@ impl Fence {
             Self::Map => map(),
             Self::Expedited { .. } => Grace::expedited().map_err(named("expedited (needs CAP_SYS_ADMIN)")),
             Self::Custom(wait) => return Ok(Way::Custom(Arc::clone(wait))),
+            Self::Epochs(_) => return Err("epochs are no grace period".into()),
         };
         let any = matches!(self, Self::Auto);
         grace.map(|grace| Way::Kernel { grace, any })
@@ -299,36 +290,6 @@ impl Way {
             }
             Self::Custom(wait) => wait(),
         }
-    }
-}
-
-/// A way to wait for grace periods that works here. See [`Fence::open`].
-pub struct GracePeriods(Fences);
-
-impl GracePeriods {
-    /// Which way it is: "membarrier", "map", "expedited" or "custom".
-    pub fn name(&self) -> &'static str {
-        self.0.name()
-    }
-
-    /// Waits for a grace period that begins now. Blocks, and cannot be interrupted. May be called on any thread.
-    ///
-    /// [`Fence::Auto`] leaves `membarrier` for the map, for good, if the kernel has begun to refuse the first.
-    ///
-    /// # Errors
-    /// What the kernel, or the function, says, or that the function panicked; in a forked child, that its thread is the
-    /// parent's. Nothing is proven then.
-    pub fn wait(&mut self) -> io::Result<()> {
-        self.0.wait().map_err(|error| match error {
-            Error::Fence { errno, .. } => errno,
-            other => io::Error::other(other),
-        })
-    }
-}
-
-impl fmt::Debug for GracePeriods {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("GracePeriods").field(&self.name()).finish()
     }
 }
 

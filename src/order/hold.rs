@@ -1,7 +1,10 @@
 //! When the smallest key may be yielded: the frontier under each rule. Pure bookkeeping, no clock, no system call.
 
+use crate::error::Error;
+use crate::order::epochs::Epochs;
 use std::fmt;
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +12,7 @@ use std::time::Duration;
 ///
 /// | rule | yields a key k when | class |
 /// | --- | --- | --- |
-/// | `Fence` | k ≤ the largest key seen before a kernel grace period that ended before the latest look at all heads | proven |
+/// | `Fence` | k ≤ the largest key seen before a kernel grace period that ended before the latest look at all heads; with [`Epochs`], before all programs that were inside have left | proven |
 /// | `Dense` | k is exactly the next number; a missing number waits for a fence, then is a gap | proven |
 /// | `Lag` | k ≤ a clock reading taken before the heads were loaded, less the lag | assumed |
 /// | `Round` | k ≤ the largest key seen one whole look earlier | assumed |
@@ -45,6 +48,22 @@ pub enum Hold {
 impl Hold {
     /// The fence rule with whatever grace period is to be had.
     pub const FENCE: Self = Self::Fence(Fence::Auto);
+
+    /// The fence rule with writers' epochs in place of grace periods: see [`Epochs`].
+    ///
+    /// # Errors
+    /// As [`Epochs::open`].
+    pub fn epochs(map: impl AsFd) -> Result<Self, Error> {
+        Epochs::open(map).map(|epochs| Self::Fence(Fence::Epochs(epochs)))
+    }
+
+    /// What proves that nothing smaller is in flight, if the rule wants proof.
+    pub(crate) fn fence(&self) -> Option<&Fence> {
+        match self {
+            Self::Fence(fence) | Self::Dense { fence, .. } => Some(fence),
+            Self::Lag(_) | Self::Round | Self::None => None,
+        }
+    }
 }
 
 impl Default for Hold {
@@ -56,6 +75,7 @@ impl Default for Hold {
 impl fmt::Display for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Fence(Fence::Epochs(_)) => f.write_str("epoch"),
             Self::Fence(_) => f.write_str("fence"),
             Self::Dense { .. } => f.write_str("dense"),
             // As `Duration` writes it, but in ASCII.
@@ -105,6 +125,9 @@ pub enum Fence {
     /// A grace period of one's own: the function returns once every record whose key was drawn before the call is
     /// published. `sim` has such a fence for its rings. Dropping the reader waits for a call that is under way.
     Custom(Arc<dyn Fn() -> io::Result<()> + Send + Sync>),
+    /// No grace period: the writers themselves say when they are inside. For rings that only a tool's own BPF programs write.
+    /// Proves in microseconds, with no thread and no system call. See [`Epochs`].
+    Epochs(Epochs),
 }
 
 impl Fence {
@@ -125,6 +148,7 @@ impl fmt::Debug for Fence {
             Self::Map => f.write_str("Map"),
             Self::Expedited { every } => f.debug_struct("Expedited").field("every", every).finish(),
             Self::Custom(_) => f.write_str("Custom"),
+            Self::Epochs(epochs) => epochs.fmt(f),
         }
     }
 }

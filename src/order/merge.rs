@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::order::dense::Dense;
 use crate::order::event::Event;
-use crate::order::hold::{Frontier, Hold};
+use crate::order::hold::{Fence, Frontier, Hold};
 use crate::order::index::Index;
 use crate::order::key::{Key, Keys};
 use crate::order::lent::{Batch, Lent};
@@ -91,7 +91,7 @@ impl Merge {
     ///
     /// # Errors
     /// [`Error::NoRings`]; [`Error::NoTimes`]; [`Error::NoTime`] if the key is the kernel's time and a ring does not ask for it;
-    /// [`Error::FillMark`].
+    /// [`Error::FillMark`]; [`Error::EpochsShared`] and [`Error::EpochsTooFew`] where writers' epochs prove nothing for these rings.
     pub fn new(mut rings: Rings, order: Order) -> Result<Self, Error> {
         if rings.lanes.is_empty() {
             return Err(Error::NoRings);
@@ -105,6 +105,9 @@ impl Merge {
             return Err(Error::NoTimes);
         }
         order.mark.check(&rings.lanes)?;
+        if let Some(Fence::Epochs(epochs)) = order.hold.fence() {
+            epochs.check(&rings)?;
+        }
         // Rank decides between equal keys: by CPU, then in the order in which the rings were added.
         rings.lanes.sort_by_key(|lane| lane.origin.cpu);
         // Keys that are times of the rings' clock cannot be from the future.

@@ -7,6 +7,7 @@
 
 mod dense;
 mod entry;
+pub(crate) mod epochs;
 pub(crate) mod event;
 pub(crate) mod fence;
 mod heap;
@@ -17,6 +18,7 @@ pub(crate) mod lent;
 pub(crate) mod merge;
 mod options;
 mod passed;
+pub(crate) mod proof;
 mod room;
 mod run;
 mod stream;

@@ -20,6 +20,7 @@ pub struct Order {
     pub(crate) mark: FillMark,
     pub(crate) late_side_output: usize,
     pub(crate) latency: Duration,
+    pub(crate) spin: Duration,
 }
 
 impl Default for Order {
@@ -32,6 +33,7 @@ impl Default for Order {
             mark: FillMark::default(),
             late_side_output: 0,
             latency: LATENCY,
+            spin: Duration::ZERO,
         }
     }
 }
@@ -176,6 +178,19 @@ impl Order {
     #[doc(alias = "linger")]
     pub fn latency(mut self, latency: Duration) -> Self {
         self.latency = latency;
+        self
+    }
+
+    /// Sets for how long a reader goes on looking at the rings after it has found something, before it sleeps: zero unless set. It
+    /// then finds the next event within a microsecond or so, without a wake-up, and uses a whole CPU meanwhile. On a machine where
+    /// nothing happens it sleeps as ever; with [`Duration::MAX`] it never does.
+    ///
+    /// For a [`Reader`](crate::Reader). A reader under tokio does not spin, and a [`Merge`](crate::Merge) does not wait. The other way to
+    /// hear of events soon is to be woken for each or every few ([`Wakeup::Events`](crate::Wakeup::Events)), which costs the traced
+    /// program an interrupt each time.
+    #[doc(alias = "busy poll")]
+    pub fn spin(mut self, spin: Duration) -> Self {
+        self.spin = spin;
         self
     }
 }

@@ -237,7 +237,7 @@ impl Reader {
             }
             // Another look may be all it takes; when the time is over, one more and no further.
             last_look = over;
-            if !pause.is_zero() {
+            if !pause.is_zero() && !self.engine.spins() {
                 self.sleep(left.map_or(pause, |left| left.min(pause)))?;
             }
         }

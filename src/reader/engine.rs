@@ -6,9 +6,9 @@ mod tests;
 use crate::account::ledger::Ledger;
 use crate::account::stats::Stats;
 use crate::error::{Error, Repeats};
-use crate::order::fence::Fences;
 use crate::order::hold::Hold;
 use crate::order::merge::Merge;
+use crate::order::proof::Proof;
 use crate::order::{self, Order};
 use crate::reader::pace::{FLOOR, Pace, WORTH_A_LOOK};
 use crate::rings::Rings;
@@ -47,21 +47,21 @@ macro_rules! reader_face {
             &self.engine.hold
         }
 
-        /// The way in which grace periods are waited for: "membarrier", "map", "expedited" or "custom"; `None` if the hold
+        /// The way in which grace periods are waited for: "membarrier", "map", "expedited", "custom" or "epochs"; `None` if the hold
         /// rule needs none. With [`Fence::Auto`](crate::Fence::Auto) "membarrier" becomes "map" for good if the kernel begins to
         /// refuse the first.
         pub fn fence(&self) -> Option<&'static str> {
-            self.engine.fences.as_ref().map($crate::order::fence::Fences::name)
+            self.engine.proof.as_ref().map($crate::order::proof::Proof::name)
         }
 
         /// How long the last fence took until its end was noticed.
         pub fn fence_latency(&self) -> Option<std::time::Duration> {
-            self.engine.fences.as_ref().map($crate::order::fence::Fences::latency)
+            self.engine.proof.as_ref().map($crate::order::proof::Proof::latency)
         }
 
         /// For how long the fence under way has been awaited; `None` if none is.
         pub fn fence_under_way(&self) -> Option<std::time::Duration> {
-            self.engine.fences.as_ref().and_then($crate::order::fence::Fences::under_way)
+            self.engine.proof.as_ref().and_then($crate::order::proof::Proof::under_way)
         }
 
         /// What was done so far.
@@ -111,7 +111,9 @@ pub(crate) use reader_face;
 pub(crate) struct Engine {
     pub(crate) merge: Merge,
     pub(crate) hold: Hold,
-    pub(crate) fences: Option<Fences>,
+    pub(crate) proof: Option<Proof>,
+    /// Whether the end of a proof is taken notice of while there is still something to yield, so that the next one begins.
+    eager: bool,
     control: Arc<Control>,
     /// The signals that were taken notice of.
     noticed: Signals,
@@ -126,8 +128,13 @@ pub(crate) struct Engine {
     again: bool,
     /// Fences that fail.
     failures: Repeats,
+    /// Programs that do not leave.
+    stuck: Repeats,
     /// When to see next whether CPUs came online.
     check_cpus: Instant,
+    /// For how long to go on looking after something was found, and when that was.
+    spin: Duration,
+    found: Option<Instant>,
     /// When to ask next what was dropped behind everything else.
     check_losses: Instant,
     /// How often the reader went to sleep, and was woken.
@@ -171,17 +178,16 @@ impl Engine {
         let control = Arc::clone(rings.control());
         control.arm().map_err(|errno| Error::System { what: "make an eventfd", errno })?;
         let pace = Pace::new(&hold, order.latency, Instant::now());
+        let spin = order.spin;
         let merge = Merge::new(rings, order)?;
-        let fences = match &hold {
-            Hold::Fence(fence) | Hold::Dense { fence, .. } => Some(Fences::start(fence)?),
-            Hold::Lag(_) | Hold::Round | Hold::None => None,
-        };
+        let proof = hold.fence().map(Proof::start).transpose()?;
         let check_cpus = Instant::now() + Self::TICK;
         let noticed = Signals::QUIET;
         Ok(Self {
             merge,
             hold,
-            fences,
+            eager: !matches!(proof, Some(Proof::Epochs(_))),
+            proof,
             control,
             noticed,
             report: None,
@@ -190,7 +196,10 @@ impl Engine {
             due: None,
             again: false,
             failures: Repeats::default(),
+            stuck: Repeats::default(),
             check_cpus,
+            spin,
+            found: None,
             check_losses: check_cpus,
             sleeps: 0,
             wakes: 0,
@@ -206,7 +215,7 @@ impl Engine {
     /// What to wait for besides rings.
     pub(crate) fn others(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let wake = self.control.arm().ok().map(AsFd::as_fd);
-        wake.into_iter().chain(self.fences.as_ref().map(Fences::wake))
+        wake.into_iter().chain(self.proof.as_ref().and_then(Proof::wake))
     }
 
     #[cfg(feature = "tokio")]
@@ -224,7 +233,10 @@ impl Engine {
         if self.control.signals() != self.noticed {
             self.notice_signals()?;
         }
-        self.notice_fence()?;
+        // Epochs end at once, and the look behind that would come with each event: what is proven comes first.
+        if self.eager || !self.merge.is_ready() {
+            self.notice_fence()?;
+        }
         Ok(self.merge.is_ready())
     }
 
@@ -242,6 +254,7 @@ impl Engine {
         if self.merge.is_ready() || self.find_losses() {
             return Ok(Turn::Ready);
         }
+        self.await_epochs()?;
         if let Some(report) = self.report.filter(|_| self.report_is_due()) {
             (self.report, self.capped) = (None, false);
             self.merge.lift_cap();
@@ -262,7 +275,7 @@ impl Engine {
         // While a fence is under way, nothing else lets anything out under its rule. Its end wakes us, and rings that fill up do.
         let rings = self.merge.rings();
         let fencing = matches!(self.hold, Hold::Fence(_))
-            && self.fences.as_ref().is_some_and(Fences::is_under_way)
+            && self.proof.as_ref().is_some_and(Proof::is_under_way)
             && rings.events().count() == rings.len();
         let mut pause = self.pace.left(now, fencing);
         if self.merge.held() > 0 {
@@ -276,13 +289,15 @@ impl Engine {
 
     /// How long until the hold rule lets out what is held, or something can be done for it.
     fn pause_of_rule(&self, now: Instant) -> Duration {
-        match (&self.hold, &self.fences) {
+        match (&self.hold, &self.proof) {
             (Hold::Lag(_), _) => self.due.map_or(Duration::MAX, |due| due.saturating_duration_since(now)),
             // Another look is all it takes. It costs nobody anything; but what comes meanwhile must not keep us awake.
             (Hold::Round, _) if self.again || self.report.is_some() => Duration::ZERO,
-            // A fence that may not begin yet: come back when it may.
-            (_, Some(fences)) if self.may_prove(now) => {
-                fences.pause().filter(|pause| !pause.is_zero()).unwrap_or(Duration::MAX)
+            (_, Some(proof)) => {
+                // A fence that may not begin yet: come back when it may.
+                let begin = proof.pause().filter(|pause| !pause.is_zero() && self.may_prove(now));
+                // Nothing wakes us when a program leaves.
+                proof.nap().or(begin).unwrap_or(Duration::MAX)
             }
             _ => Duration::MAX,
         }
@@ -329,15 +344,33 @@ impl Engine {
     /// If the fence under way has ended, looks again, so that what it proved can be yielded, and begins the next.
     #[inline]
     fn notice_fence(&mut self) -> Result<(), Error> {
-        match self.fences.as_mut().and_then(Fences::ended) {
+        match self.proof.as_mut().and_then(Proof::ended) {
             None => Ok(()),
             Some(Ok(())) => {
                 self.merge.end_fence();
                 self.failures.well();
+                self.stuck.well();
                 self.look();
                 Ok(())
             }
             Some(Err(errno)) => self.fence_failed(errno),
+        }
+    }
+
+    /// While a program is inside, waits a little for it to leave; if it has been for too long, lets a kernel fence stand in.
+    fn await_epochs(&mut self) -> Result<(), Error> {
+        let Some(watch) = self.proof.as_mut().and_then(Proof::epochs) else { return Ok(()) };
+        if watch.is_over() || watch.spin() {
+            return Ok(());
+        }
+        match watch.lose_patience() {
+            Ok(None) => Ok(()),
+            Ok(Some((cpu, waited))) => {
+                let waited_for = self.report.is_some();
+                let times = self.stuck.failed(waited_for);
+                times.map_or(Ok(()), |times| Err(Error::EpochStuck { cpu, waited, times }))
+            }
+            Err(errno) => self.fence_failed(errno),
         }
     }
 
@@ -356,7 +389,11 @@ impl Engine {
         let found = self.merge.refresh(self.now());
         // One more lets out what this one found; of what that one finds, only much is worth a third.
         self.again = if self.again { found >= WORTH_A_LOOK } else { found > 0 };
-        self.pace.looked(Instant::now(), found);
+        let now = Instant::now();
+        self.pace.looked(now, found);
+        if found > 0 {
+            self.found = Some(now);
+        }
         self.cap();
         self.prove();
     }
@@ -368,14 +405,14 @@ impl Engine {
         if !self.may_prove(now) {
             return;
         }
-        let begun = match (&self.hold, &mut self.fences) {
+        let begun = match (&self.hold, &mut self.proof) {
             // What was seen is due after as long a time, all of it at once.
             (Hold::Lag(lag), _) if self.due.is_none() && self.merge.held() > 0 => {
                 self.due = now.checked_add(FLOOR.max(*lag));
                 true
             }
-            (_, Some(fences)) if fences.pause() == Some(Duration::ZERO) && self.merge.begin_fence() => {
-                fences.begin();
+            (_, Some(proof)) if proof.pause() == Some(Duration::ZERO) && self.merge.begin_fence() => {
+                proof.begin();
                 true
             }
             _ => false,
@@ -388,6 +425,12 @@ impl Engine {
     /// Whether what is held is worth a fence: a report waits for it, a ring fills up with it, or the pace says so.
     fn may_prove(&self, now: Instant) -> bool {
         self.pace.may_prove(now) || self.report.is_some() || self.merge.is_crowded()
+    }
+
+    /// Whether to look again instead of sleeping.
+    pub(crate) fn spins(&self) -> bool {
+        !self.spin.is_zero()
+            && (self.spin == Duration::MAX || self.found.is_some_and(|found| found.elapsed() < self.spin))
     }
 
     /// The reader goes to sleep, if it is for any time at all.
@@ -419,7 +462,8 @@ impl Engine {
     /// What was done so far.
     pub(crate) fn stats(&self) -> Stats {
         let Self { sleeps, wakes, fences_failed, .. } = *self;
-        Stats { sleeps, wakes, fences_failed, ..self.merge.stats() }
+        let stand_ins = self.proof.as_ref().map_or(0, Proof::stand_ins);
+        Stats { sleeps, wakes, fences_failed, stand_ins, ..self.merge.stats() }
     }
 
     /// What became of everything that was written. Looks first.

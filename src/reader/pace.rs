@@ -51,6 +51,8 @@ impl Pace {
         let (worth_a_look, worth_a_proof, useful) = match hold {
             // Events come out with fences alone: what is no reason for a fence is no reason to look.
             Hold::Fence(Fence::Expedited { every }) => (WORTH_A_FENCE, WORTH_A_FENCE, *every),
+            // Epochs cost nothing: all that was found is proven at once.
+            Hold::Fence(Fence::Epochs(_)) | Hold::Dense { fence: Fence::Epochs(_), .. } => (WORTH_A_LOOK, 1, SHORTEST),
             Hold::Fence(_) => (WORTH_A_FENCE, WORTH_A_FENCE, SHORTEST),
             Hold::Dense { .. } => (WORTH_A_LOOK, WORTH_A_FENCE, SHORTEST),
             Hold::Lag(lag) => (WORTH_A_LOOK, WORTH_A_LOOK, *lag),

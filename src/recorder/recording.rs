@@ -88,10 +88,10 @@ impl Recorder {
     /// rings are stopped.
     ///
     /// # Errors
-    /// As [`RingOptions::open`]; [`Error::NoFence`] if there is no such fence, or it is a custom one.
+    /// As [`RingOptions::open`]; [`Error::NoFence`] if there is no such fence, or it is a custom one, or writers' epochs.
     pub fn open(options: RingOptions, key: Key, fence: &Fence) -> Result<Self, Error> {
         // For a reader a fence that proves nothing costs the order; here, bytes that change while they are looked at (I9).
-        if let Fence::Custom(_) = fence {
+        if let Fence::Custom(_) | Fence::Epochs(_) = fence {
             return Err(Error::NoFence { tried: "a recorder takes none but the kernel's own".into() });
         }
         Self::new(open::open(Plan::new(options, true)?)?, key, fence)

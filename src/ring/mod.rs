@@ -25,12 +25,14 @@
 
 mod bytes;
 mod consumer;
+mod epochs;
 mod frame;
 mod memory;
 mod words;
 
 pub use bytes::Bytes;
 pub use consumer::Ring;
+pub(crate) use epochs::{Epoch, EpochWords};
 pub use frame::Fault;
 pub(crate) use frame::Header;
 pub(crate) use memory::KernelHalf;

@@ -45,6 +45,35 @@ pub(super) fn load_own(word: &AtomicU64) -> u64 {
     word.load(Ordering::Relaxed)
 }
 
+/// Reads the word in which the programs of a CPU say whether they are inside.
+///
+/// Acquire pairs with the fully ordered atomics of `leave_epoch`, or of `perfweave_leave` in `perfweave.bpf.h`: whoever sees that a
+/// program has left sees the head that was stored before.
+#[inline]
+pub(super) fn load_epoch(word: &AtomicU64) -> u64 {
+    word.load(Ordering::Acquire)
+}
+
+/// A program's half, for `sim` and models: it enters, before it draws its key.
+pub(super) fn enter_epoch(word: &AtomicU64) {
+    // SeqCst stands for the full barrier of BPF's atomic with fetch: the entering is seen before the key is drawn.
+    word.fetch_add(1, Ordering::SeqCst);
+}
+
+/// A program's half, for `sim` and models: it leaves, behind its output. The last one to leave begins a new generation.
+pub(super) fn leave_epoch(word: &AtomicU64) {
+    let seen = word.load(Ordering::Relaxed);
+    if seen as u32 == 1 {
+        let next = seen.wrapping_sub(1).wrapping_add(1 << 32);
+        // SeqCst stands for the full barrier of BPF's compare-and-exchange. Pairs with `load_epoch`.
+        if word.compare_exchange(seen, next, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            return;
+        }
+    }
+    // Somebody else came or went meanwhile. Nobody learns that a generation ended, if one did, but the depth is right.
+    word.fetch_sub(1, Ordering::SeqCst);
+}
+
 /// The kernel's half, for `sim` and for the model below: publishes a head (B).
 #[inline]
 pub(super) fn store_head(head: &AtomicU64, position: u64) {

@@ -27,6 +27,8 @@ pub struct Rings {
     news: Option<Arc<OwnedFd>>,
     clock: Clock,
     started: Option<u64>,
+    /// The first of the events that is no BPF output.
+    others: Option<Arc<str>>,
 }
 
 /// One ring, and what is known of its records.
@@ -91,7 +93,15 @@ pub struct RawRing {
 impl Rings {
     /// No rings yet, to be filled by [`Rings::add`]. `clock` is the one that the records' times are taken from.
     pub fn empty(clock: Clock) -> Self {
-        Self { control: Control::new(), lanes: Vec::new(), arrivals: None, news: None, clock, started: None }
+        Self {
+            control: Control::new(),
+            lanes: Vec::new(),
+            arrivals: None,
+            news: None,
+            clock,
+            started: None,
+            others: None,
+        }
     }
 
     /// Adds a ring that was opened, whose output can be stopped by a gate.
@@ -106,6 +116,16 @@ impl Rings {
         self.arrivals = Some(arrivals);
         self.news = news;
         self.started = started;
+    }
+
+    /// Names the first of the events that is no BPF output.
+    pub(crate) fn set_others(&mut self, others: Option<Arc<str>>) {
+        self.others = others;
+    }
+
+    /// The first of the events that is no BPF output, as far as is known who writes.
+    pub(crate) fn others(&self) -> Option<&str> {
+        self.others.as_deref()
     }
 
     /// What becomes readable when a CPU comes or goes, where anything tells.

@@ -52,6 +52,16 @@ pub(crate) struct Planned {
     pub(crate) map: Option<Array>,
 }
 
+impl Planned {
+    /// Whether only BPF programs write through it.
+    pub(crate) fn is_bpf_output(&self) -> bool {
+        let perf_event_attr { type_, config, .. } = self.attr;
+        (type_, config) == (bindings::PERF_TYPE_SOFTWARE, bindings::PERF_COUNT_SW_BPF_OUTPUT.into())
+            // Records that the kernel writes by itself.
+            && !tells_more(&self.attr)
+    }
+}
+
 /// A `BPF_MAP_TYPE_PERF_EVENT_ARRAY`.
 #[derive(Debug)]
 pub(crate) struct Array {
@@ -295,14 +305,18 @@ fn check_attr(name: &str, attr: &perf_event_attr) -> Result<(), Error> {
     if is_silent(attr) { Err(Error::Silent { event: name.to_owned() }) } else { Ok(()) }
 }
 
-/// Whether an event never writes a record.
-fn is_silent(attr: &perf_event_attr) -> bool {
+/// Whether the kernel writes records of its own for an event, besides samples.
+fn tells_more(attr: &perf_event_attr) -> bool {
     // What the kernel counts its own listeners by (`account_event`, kernel/events/core.c): mmap2, for one, adds to mmap.
     let tells = attr.mmap() | attr.mmap_data() | attr.comm() | attr.task() | attr.context_switch() | attr.namespaces();
-    let tells = tells | attr.cgroup() | attr.ksymbol() | attr.bpf_event() | attr.text_poke();
+    tells | attr.cgroup() | attr.ksymbol() | attr.bpf_event() | attr.text_poke() != 0
+}
+
+/// Whether an event never writes a record.
+fn is_silent(attr: &perf_event_attr) -> bool {
     let is = |config: u32| attr.type_ == bindings::PERF_TYPE_SOFTWARE && attr.config == u64::from(config);
     let samples = attr.sample_period != 0 && !is(bindings::PERF_COUNT_SW_DUMMY);
-    tells == 0 && !samples && !is(bindings::PERF_COUNT_SW_BPF_OUTPUT)
+    !tells_more(attr) && !samples && !is(bindings::PERF_COUNT_SW_BPF_OUTPUT)
 }
 
 /// The number of a tracepoint, from tracefs.

@@ -1,12 +1,13 @@
 //! A simulated machine: its CPUs, and what one can make them do.
 
 use crate::error::Error;
+use crate::order::epochs::Epochs;
 use crate::order::hold::{Fence, Hold};
 use crate::order::key::Key;
 use crate::record::clock::Clock;
 use crate::record::{Kind, Layout, Origin};
 use crate::recorder::Recorder;
-use crate::ring::Ring;
+use crate::ring::{EpochWords, Ring};
 use crate::rings::control::{Control, Gate, Pause};
 use crate::rings::{Counter, Lane, Rings};
 use crate::sim::Grace;
@@ -29,6 +30,8 @@ struct Machine {
     cpus: RwLock<Vec<(u32, SharedCpu)>>,
     rings: Mutex<Consumer>,
     sections: Arc<Sections>,
+    /// What writers say of themselves, for CPUs of low numbers.
+    epochs: Arc<EpochWords>,
     /// Bytes of each ring, and how it is laid out.
     bytes: usize,
     layout: Layout,
@@ -49,6 +52,9 @@ struct Consumer {
 
 /// The id of the first CPU's event; the others count on from it.
 const FIRST_ID: u64 = 1000;
+
+/// CPUs of lower numbers have a word in which writers say that they are inside.
+const WORDS: u32 = 1024;
 
 /// How large rings are unless said otherwise.
 const BYTES: usize = 64 << 10;
@@ -82,6 +88,7 @@ impl Kernel {
             cpus: RwLock::default(),
             rings: Mutex::default(),
             sections: Arc::default(),
+            epochs: Arc::new(EpochWords::simulated(WORDS)),
             bytes,
             layout,
             backward,
@@ -196,12 +203,31 @@ impl Kernel {
         Fence::custom(move || kernel.grace().wait())
     }
 
+    /// The words in which this machine's writers say that they are inside, from [`Kernel::begin`] to [`Kernel::end`]: for
+    /// [`Fence::Epochs`]. What stands in for a writer that stays inside is [`Kernel::fence`].
+    pub fn epochs(&self) -> Epochs {
+        let kernel = self.clone();
+        Epochs::over(Arc::clone(&self.machine.epochs), Some(Arc::new(move || kernel.grace().wait())))
+    }
+
+    /// Writes anything into the word in which the writers of a CPU say that they are inside, as programs can that do not keep to it.
+    ///
+    /// # Panics
+    /// If the CPU's number is 1024 or more: there is no word then.
+    pub fn set_epoch(&self, cpu: u32, word: u64) {
+        self.machine.epochs.set(cpu, word);
+    }
+
     /// A writer on a CPU enters its section and reads the clock, interrupting whoever is writing there.
     pub fn begin(&self, cpu: u32, time: u64) {
-        let cpu = self.cpu(cpu);
-        let mut cpu = lock(&cpu);
-        let section = self.machine.sections.enter();
-        cpu.writers.push(Writer { section, time, nested: false });
+        let Machine { epochs, sections, .. } = &*self.machine;
+        let shared = self.cpu(cpu);
+        let mut shared = lock(&shared);
+        let section = sections.enter();
+        if cpu < epochs.len() {
+            epochs.enter(cpu);
+        }
+        shared.writers.push(Writer { section, time, nested: false });
     }
 
     /// The innermost writer of a CPU outputs a sample with this raw data. False if it was dropped: the ring is full, or
@@ -236,8 +262,12 @@ impl Kernel {
     /// # Panics
     /// If nobody has begun to write there.
     pub fn end(&self, cpu: u32) {
+        let Machine { epochs, sections, .. } = &*self.machine;
         let section = lock(&self.cpu(cpu)).end();
-        self.machine.sections.leave(section);
+        if cpu < epochs.len() {
+            epochs.leave(cpu);
+        }
+        sections.leave(section);
     }
 
     /// A whole sample, with nobody in between: [`Kernel::begin`], [`Kernel::write`], [`Kernel::end`].

@@ -71,10 +71,10 @@ fn more_than_half_a_ring_is_worth_a_fence() {
     // 32 bytes each.
     (0..64).for_each(|time| assert!(kernel.emit(1, time, &[0; 8])));
     sleep(&mut engine);
-    assert!(!engine.fences.as_ref().unwrap().is_under_way(), "half");
+    assert!(!engine.proof.as_ref().unwrap().is_under_way(), "half");
     kernel.emit(1, 64, &[0; 8]);
     sleep(&mut engine);
-    assert!(engine.fences.as_ref().unwrap().is_under_way());
+    assert!(engine.proof.as_ref().unwrap().is_under_way());
 }
 
 /// A fence that may not begin yet is begun when it may, whatever the tick; one that is under way is waited for.
@@ -86,5 +86,5 @@ fn a_fence_that_is_paced_is_waited_for() {
     kernel.emit(0, 1, b"");
     let time = sleep(&mut engine);
     assert!(time > MINUTE, "{time:?}: its end wakes the reader");
-    assert!(engine.fences.as_ref().unwrap().is_under_way());
+    assert!(engine.proof.as_ref().unwrap().is_under_way());
 }

@@ -121,6 +121,16 @@ impl Asm {
         self.push(STX | ATOMIC | DW, dst, src as u8, offset, 0x01)
     }
 
+    /// R0 = compare_exchange((u64 *)(dst + offset), R0, src): what was there
+    pub fn compare_exchange(&mut self, dst: Reg, offset: i16, src: Reg) -> &mut Self {
+        self.push(STX | ATOMIC | DW, dst, src as u8, offset, 0xf1)
+    }
+
+    /// dst += src
+    pub fn add(&mut self, dst: Reg, src: Reg) -> &mut Self {
+        self.push(ALU64 | X, dst, src as u8, 0, 0)
+    }
+
     /// dst = the map, for a helper's argument
     pub fn map(&mut self, dst: Reg, map: &Map) -> &mut Self {
         self.wide(dst, PSEUDO_MAP_FD, map.fd.as_raw_fd(), 0)
@@ -206,6 +216,30 @@ impl Asm {
         self
     }
 
+    /// Runs `body` only if two registers are the same.
+    pub fn when_same(&mut self, one: Reg, other: Reg, body: impl FnOnce(&mut Self) -> &mut Self) -> &mut Self {
+        let at = self.code.len();
+        self.push(JMP | X | 0x50, one, other as u8, 0, 0);
+        body(self);
+        self.code[at].offset = (self.code.len() - at - 1) as i16;
+        self
+    }
+
+    /// `perfweave_enter` of `perfweave.bpf.h`: R8 is this CPU's word from now on. Uses the four bytes at R10 - 28.
+    pub fn enter(&mut self, epochs: &Map) -> &mut Self {
+        self.cpu().store_u32(R10, -28, R0).element(epochs, -28).mov(R8, R0).mov_i(R1, 1).fetch_add(R8, 0, R1)
+    }
+
+    /// `perfweave_leave`: the last one to leave begins a new generation. R9 is what is left to be added.
+    pub fn leave(&mut self) -> &mut Self {
+        self.mov_i(R9, -1).load(R0, R8, 0).mov_low(R1, R0);
+        self.when(R1, 1, |asm| {
+            asm.mov(R2, R0).mov(R1, R0).mov_u32(R3, u32::MAX).add(R1, R3).compare_exchange(R8, 0, R1);
+            asm.when_same(R0, R2, |asm| asm.mov_i(R9, 0))
+        });
+        self.fetch_add(R8, 0, R9)
+    }
+
     /// R0 = the address of the element of an array whose index is the u32 at R10 + offset. If there is none, returns 0.
     pub fn element(&mut self, map: &Map, offset: i32) -> &mut Self {
         self.map(R1, map).mov(R2, R10).add_i(R2, offset).call(MAP_LOOKUP_ELEM);
@@ -249,6 +283,7 @@ struct MapCreate {
     key_size: u32,
     value_size: u32,
     max_entries: u32,
+    map_flags: u32,
 }
 
 #[repr(C)]
@@ -316,8 +351,8 @@ pub struct Map {
 }
 
 impl Map {
-    fn create(map_type: u32, value_size: u32, max_entries: u32) -> io::Result<Self> {
-        let mut attr = MapCreate { map_type, key_size: 4, value_size, max_entries };
+    fn create(map_type: u32, value_size: u32, max_entries: u32, map_flags: u32) -> io::Result<Self> {
+        let mut attr = MapCreate { map_type, key_size: 4, value_size, max_entries, map_flags };
         // SAFETY: no pointers.
         let fd = unsafe { bpf(0, &mut attr) }.map_err(|error| match error.raw_os_error() {
             Some(libc::EPERM) => {
@@ -331,12 +366,17 @@ impl Map {
 
     /// A `BPF_MAP_TYPE_PERF_EVENT_ARRAY`.
     pub fn perf_event_array(entries: u32) -> io::Result<Self> {
-        Self::create(4, 4, entries)
+        Self::create(4, 4, entries, 0)
     }
 
     /// A `BPF_MAP_TYPE_ARRAY`.
     pub fn array(value_size: u32, entries: u32) -> io::Result<Self> {
-        Self::create(2, value_size, entries)
+        Self::create(2, value_size, entries, 0)
+    }
+
+    /// A `BPF_MAP_TYPE_ARRAY` that can be mapped, with an element of 64 bytes for each CPU: the words of writers' epochs.
+    pub fn epochs(cpus: u32) -> io::Result<Self> {
+        Self::create(2, 64, cpus, 1 << 10)
     }
 
     /// Sets an element.
@@ -503,10 +543,50 @@ impl Program {
 /// kind`, `u32 cpu`.
 pub const STAMPED: u32 = 24;
 
+/// Where [`stamped`] records go, where their numbers come from, and how the programs keep to epochs.
+#[derive(Debug, Clone, Copy)]
+pub struct Stamps<'a> {
+    /// The rings.
+    pub events: &'a Map,
+    /// The machine's counter.
+    pub counter: &'a Map,
+    /// The writers' epochs, if they keep to them, and how.
+    pub epochs: Option<(&'a Map, Keeping)>,
+}
+
+/// How programs keep to writers' epochs. All but the first are wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keeping {
+    /// As is right.
+    Rightly,
+    /// Enter when the key is drawn already.
+    KeyFirst,
+    /// Leave before the output.
+    LeaveFirst,
+    /// A generation for each that leaves, also where others are still inside.
+    Generations,
+    /// Never leave.
+    Forget,
+}
+
 /// Appends to a program with its context in R6: draw a number and the time, work for `delay` turns, output both.
 ///
 /// The number is drawn before the time, and both before the delay.
-pub fn stamped(asm: &mut Asm, events: &Map, counter: &Map, kind: u32, delay: u32) {
+pub fn stamped(asm: &mut Asm, stamps: &Stamps<'_>, kind: u32, delay: u32) {
+    let Stamps { events, counter, epochs } = *stamps;
+    let enter_if = |asm: &mut Asm, now: bool| {
+        if let Some((map, keeping)) = epochs
+            && (keeping == Keeping::KeyFirst) != now
+        {
+            asm.enter(map);
+        }
+    };
+    let leave = |asm: &mut Asm| match epochs {
+        Some((_, Keeping::Generations)) => drop(asm.mov_u32(R9, u32::MAX).fetch_add(R8, 0, R9)),
+        Some(_) => drop(asm.leave()),
+        None => {}
+    };
+    enter_if(asm, true);
     asm.mov_i(R1, 1).map_value(R2, counter, 0).fetch_add(R2, 0, R1).store(R10, -16, R1);
     asm.ktime().store(R10, -24, R0);
     asm.cpu().mov_i(R1, kind as i32).store_u32(R10, -8, R1).store_u32(R10, -4, R0);
@@ -515,25 +595,59 @@ pub fn stamped(asm: &mut Asm, events: &Map, counter: &Map, kind: u32, delay: u32
             asm.ktime();
         });
     }
+    enter_if(asm, false);
+    let first = matches!(epochs, Some((_, Keeping::LeaveFirst)));
+    if first {
+        leave(asm);
+    }
     asm.output(R6, events, -(STAMPED as i32), STAMPED);
+    if !first && !matches!(epochs, Some((_, Keeping::Forget))) {
+        leave(asm);
+    }
 }
 
-/// A raw tracepoint program for `sys_enter` that outputs [`stamped`] records when this process calls a system call.
+impl Stamps<'_> {
+    /// A raw tracepoint program for `sys_enter` that outputs [`stamped`] records when this process calls a system call.
+    pub fn on_syscall(&self, number: libc::c_long, kind: u32, delay: u32) -> io::Result<Program> {
+        let mut asm = Asm::new();
+        asm.mov(R6, R1).load(R1, R6, 8).only_if(R1, number as i32).only_process(std::process::id());
+        stamped(&mut asm, self, kind, delay);
+        asm.mov_i(R0, 0).exit();
+        Program::load(Kind::RawTracepoint, &asm)
+    }
+
+    /// A program for [`Program::attach_clock`] that outputs [`stamped`] records.
+    pub fn on_clock(&self, kind: u32) -> io::Result<Program> {
+        let mut asm = Asm::new();
+        asm.mov(R6, R1);
+        stamped(&mut asm, self, kind, 0);
+        asm.mov_i(R0, 0).exit();
+        Program::load(Kind::PerfEvent, &asm)
+    }
+
+    /// A program for [`Program::run_on`] that outputs a [`stamped`] record.
+    pub fn when_run(&self, kind: u32) -> io::Result<Program> {
+        let mut asm = Asm::new();
+        asm.mov(R6, R1);
+        stamped(&mut asm, self, kind, 0);
+        asm.mov_i(R0, 0).exit();
+        Program::load(Kind::RawTracepoint, &asm)
+    }
+}
+
+/// [`Stamps::on_syscall`] without epochs.
 pub fn on_syscall(events: &Map, counter: &Map, number: libc::c_long, kind: u32, delay: u32) -> io::Result<Program> {
-    let mut asm = Asm::new();
-    asm.mov(R6, R1).load(R1, R6, 8).only_if(R1, number as i32).only_process(std::process::id());
-    stamped(&mut asm, events, counter, kind, delay);
-    asm.mov_i(R0, 0).exit();
-    Program::load(Kind::RawTracepoint, &asm)
+    Stamps { events, counter, epochs: None }.on_syscall(number, kind, delay)
 }
 
-/// A program for [`Program::run_on`] that outputs a [`stamped`] record.
+/// [`Stamps::on_clock`] without epochs.
+pub fn on_clock(events: &Map, counter: &Map, kind: u32) -> io::Result<Program> {
+    Stamps { events, counter, epochs: None }.on_clock(kind)
+}
+
+/// [`Stamps::when_run`] without epochs.
 pub fn stamped_when_run(events: &Map, counter: &Map, kind: u32) -> io::Result<Program> {
-    let mut asm = Asm::new();
-    asm.mov(R6, R1);
-    stamped(&mut asm, events, counter, kind, 0);
-    asm.exit();
-    Program::load(Kind::RawTracepoint, &asm)
+    Stamps { events, counter, epochs: None }.when_run(kind)
 }
 
 /// A raw tracepoint program for `sys_enter` that counts system calls of this process in an array of one number: all, or those of
@@ -549,15 +663,6 @@ pub fn count_syscalls(count: &Map, thread: Option<i32>, number: Option<libc::c_l
     }
     asm.mov_i(R1, 1).map_value(R2, count, 0).fetch_add(R2, 0, R1).mov_i(R0, 0).exit();
     Program::load(Kind::RawTracepoint, &asm)
-}
-
-/// A program for [`Program::attach_clock`] that outputs [`stamped`] records.
-pub fn on_clock(events: &Map, counter: &Map, kind: u32) -> io::Result<Program> {
-    let mut asm = Asm::new();
-    asm.mov(R6, R1);
-    stamped(&mut asm, events, counter, kind, 0);
-    asm.mov_i(R0, 0).exit();
-    Program::load(Kind::PerfEvent, &asm)
 }
 
 /// A program for [`Program::run_on`] that outputs the first `size` bytes of an array's only element and returns what

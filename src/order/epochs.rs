@@ -1,0 +1,142 @@
+//! Writers' epochs: the words in which a tool's own BPF programs say that they are inside.
+
+use crate::error::Error;
+use crate::ring::EpochWords;
+use crate::rings::Rings;
+use crate::sys::{bpf, machine};
+use std::fmt;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Words in which BPF programs say when they are between drawing a key and having written it, one for each CPU.
+///
+/// A kernel fence proves order for every producer, and takes a grace period. Where only the tool's own programs write into the rings,
+/// they can say themselves when they are inside. The reader then proves order by reading one word for each CPU: no thread, no system
+/// call, and no wait but for a program that is really inside.
+///
+/// # The programs' side
+///
+/// Each program that writes into the rings enters before it draws its key and leaves behind its output, on every way out. In C, with
+/// [`Epochs::HEADER`]:
+///
+/// ```c
+/// #include "perfweave.bpf.h"
+///
+/// PERFWEAVE_EPOCHS(epochs, 1024);                 /* as many as the machine can have CPUs */
+///
+/// SEC("raw_tp/sys_enter") int on_enter(void *ctx) {
+///     perfweave_word *word = perfweave_enter(&epochs);
+///     if (!word) return 0;
+///     struct event event = { .time = bpf_ktime_get_ns() };
+///     bpf_perf_event_output(ctx, &events, BPF_F_CURRENT_CPU, &event, sizeof event);
+///     perfweave_leave(word);
+///     return 0;
+/// }
+/// ```
+///
+/// Programs may nest and interrupt each other. Kernel times are drawn inside the output helper, so they are always inside.
+///
+/// # What it does not cover
+///
+/// - A key that is drawn before the program enters, or by a sleepable program, or that is saved at entry and written at exit: it is
+///   outside, and can be late, as under any fence.
+/// - A program that writes into the rings and does not enter. The reader cannot see it. What it writes can be late although it is
+///   marked proven.
+/// - A program that returns without leaving. Its CPU looks as if somebody were inside for ever. Then a kernel fence stands in each time,
+///   and the reader says so ([`Error::EpochStuck`]).
+///
+/// The map is a `BPF_MAP_TYPE_ARRAY` with `BPF_F_MMAPABLE` (Linux 5.5). The programs need atomics that return the old value (Linux
+/// 5.12). DESIGN.md has the proof, which holds for x86-64.
+#[derive(Clone)]
+#[doc(alias = "quiescent state")]
+pub struct Epochs {
+    words: Arc<EpochWords>,
+    patience: Duration,
+    stand_in: Option<Arc<dyn Fn() -> io::Result<()> + Send + Sync>>,
+}
+
+/// How long a program may be inside before a kernel fence stands in, unless said otherwise: longer than a fence mostly takes.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+const BPF_MAP_TYPE_ARRAY: u32 = 2;
+const BPF_F_MMAPABLE: u32 = 1 << 10;
+
+impl Epochs {
+    /// `perfweave.bpf.h`: the programs' side in C, for a build script to write where clang finds it.
+    pub const HEADER: &str = include_str!("perfweave.bpf.h");
+
+    /// Maps the words of a BPF array, given as anything that has its file descriptor. The descriptor may be closed afterwards.
+    ///
+    /// # Errors
+    /// [`Error::NotEpochs`] if it is no such map, [`Error::EpochsTooFew`] if a CPU has no element, [`Error::EpochsUnproven`] on anything
+    /// but x86-64, [`Error::System`] if it cannot be mapped.
+    pub fn open(map: impl AsFd) -> Result<Self, Error> {
+        if cfg!(not(target_arch = "x86_64")) {
+            return Err(Error::EpochsUnproven { arch: std::env::consts::ARCH });
+        }
+        let system = |what| move |errno: io::Error| Error::System { what, errno };
+        let info = bpf::map_info(map.as_fd()).map_err(|errno| match machine::what_is(map.as_fd()) {
+            Some(what) if what != "anon_inode:bpf-map" => Error::NotAMap { event: "epochs".into(), what },
+            _ => Error::System { what: "ask what the map of epochs is", errno },
+        })?;
+        let bpf::MapInfo { map_type, map_flags, value_size, max_entries, .. } = info;
+        if map_type != BPF_MAP_TYPE_ARRAY || map_flags & BPF_F_MMAPABLE == 0 || value_size == 0 {
+            return Err(Error::NotEpochs { map_type, flags: map_flags });
+        }
+        let last = machine::possible_cpus().map_err(system("list CPUs"))?.last().copied().unwrap_or(0);
+        if max_entries <= last {
+            return Err(Error::EpochsTooFew { entries: max_entries, cpu: last });
+        }
+        // An element takes as many bytes as its value, rounded up to 8 (`array_map_alloc`, `kernel/bpf/arraymap.c`).
+        let stride = value_size.div_ceil(8) as usize;
+        let words = EpochWords::map(map.as_fd(), stride, max_entries);
+        let words = words.map_err(|errno| Error::System { what: "map the epochs", errno: errno.into() })?;
+        Ok(Self::over(Arc::new(words), None))
+    }
+
+    /// Words that are there already, and what stands in for a program that stays inside.
+    pub(crate) fn over(
+        words: Arc<EpochWords>,
+        stand_in: Option<Arc<dyn Fn() -> io::Result<()> + Send + Sync>>,
+    ) -> Self {
+        Self { words, patience: PATIENCE, stand_in }
+    }
+
+    /// Sets how long a program may be inside before a kernel fence stands in: 20 ms unless set.
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// Checks that nobody writes into the rings who does not say when, and that each CPU has its word.
+    pub(crate) fn check(&self, rings: &Rings) -> Result<(), Error> {
+        if let Some(event) = rings.others() {
+            return Err(Error::EpochsShared { event: event.into() });
+        }
+        match rings.cpus().find(|cpu| *cpu >= self.words.len()) {
+            Some(cpu) => Err(Error::EpochsTooFew { entries: self.words.len(), cpu }),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn words(&self) -> &EpochWords {
+        &self.words
+    }
+
+    pub(crate) fn longest(&self) -> Duration {
+        self.patience
+    }
+
+    /// The wait of a custom fence that stands in, where it is not the kernel's.
+    pub(crate) fn stand_in(&self) -> Option<&Arc<dyn Fn() -> io::Result<()> + Send + Sync>> {
+        self.stand_in.as_ref()
+    }
+}
+
+impl fmt::Debug for Epochs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Epochs").field("cpus", &self.words.len()).field("patience", &self.patience).finish()
+    }
+}

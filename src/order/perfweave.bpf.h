@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0 */
+/*
+ * Writers' epochs: how a BPF program says that it is between drawing its key and having written its record.
+ *
+ *     PERFWEAVE_EPOCHS(epochs, 1024);
+ *
+ *     perfweave_word *word = perfweave_enter(&epochs);    before the key is drawn
+ *     if (!word) return 0;
+ *     ... draw the key, output ...
+ *     perfweave_leave(word);                              on every way out
+ *
+ * Needs <bpf/bpf_helpers.h>, clang -mcpu=v3 (atomics that return the old value, Linux 5.12), and Linux 5.5 for the map.
+ */
+#ifndef PERFWEAVE_BPF_H
+#define PERFWEAVE_BPF_H
+
+/* A cache line, so that CPUs do not disturb each other. The low half of the word is the depth, the high half the generation. */
+typedef struct {
+    __u64 word;
+    __u64 pad[7];
+} perfweave_word;
+
+/* The map. It needs an element for each CPU that the machine can have. */
+#define PERFWEAVE_EPOCHS(name, cpus)             \
+    struct {                                     \
+        __uint(type, BPF_MAP_TYPE_ARRAY);        \
+        __uint(map_flags, BPF_F_MMAPABLE);       \
+        __uint(max_entries, cpus);               \
+        __type(key, __u32);                      \
+        __type(value, perfweave_word);           \
+    } name SEC(".maps")
+
+/* Enters. The old value is used, so that the compiler emits the atomic with fetch, which is a full barrier: that somebody is inside is
+ * seen before the key is drawn. NULL only where the map has no element for this CPU: write nothing then. */
+static __always_inline perfweave_word *perfweave_enter(void *epochs)
+{
+    __u32 cpu = bpf_get_smp_processor_id();
+    perfweave_word *word = bpf_map_lookup_elem(epochs, &cpu);
+
+    if (!word || __sync_fetch_and_add(&word->word, 1) == ~0ULL)
+        return 0;
+    return word;
+}
+
+/* Leaves. The last one to leave begins a new generation, in one step with the depth that falls to zero. If somebody came or went
+ * between the two, the depth alone is counted down; the reader then waits until it sees the depth at zero. */
+static __always_inline void perfweave_leave(perfweave_word *word)
+{
+    __u64 seen = *(volatile __u64 *)&word->word;
+
+    if ((__u32)seen == 1 &&
+        __sync_val_compare_and_swap(&word->word, seen, seen - 1 + (1ULL << 32)) == seen)
+        return;
+    if (__sync_fetch_and_add(&word->word, -1ULL) == 0)
+        __sync_fetch_and_add(&word->word, 1);
+}
+
+#endif

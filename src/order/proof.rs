@@ -1,0 +1,304 @@
+//! What proves that nothing smaller is in flight: the kernel's grace periods, or the writers' epochs.
+
+use crate::error::Error;
+use crate::order::epochs::Epochs;
+use crate::order::fence::Fences;
+use crate::order::hold::Fence;
+use crate::ring::Epoch;
+use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+/// One proof at a time.
+#[derive(Debug)]
+pub(crate) enum Proof {
+    /// Grace periods, waited for by a thread.
+    Fences(Fences),
+    /// Writers' epochs, read by the consumer.
+    Epochs(Watch),
+}
+
+impl Proof {
+    /// Makes ready for what a fence asks for.
+    pub(crate) fn start(fence: &Fence) -> Result<Self, Error> {
+        match fence {
+            Fence::Epochs(epochs) => Ok(Self::Epochs(Watch::new(epochs.clone()))),
+            fence => Fences::start(fence).map(Self::Fences),
+        }
+    }
+
+    /// Which way is in use.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Fences(fences) => fences.name(),
+            Self::Epochs(_) => "epochs",
+        }
+    }
+
+    /// How long until a proof may begin; zero if it may now, `None` while one is under way.
+    pub(crate) fn pause(&self) -> Option<Duration> {
+        match self {
+            Self::Fences(fences) => fences.pause(),
+            Self::Epochs(watch) => (!watch.under_way).then_some(Duration::ZERO),
+        }
+    }
+
+    /// Whether a proof was begun whose end was not noticed yet.
+    pub(crate) fn is_under_way(&self) -> bool {
+        match self {
+            Self::Fences(fences) => fences.is_under_way(),
+            Self::Epochs(watch) => watch.under_way,
+        }
+    }
+
+    /// Begins a proof of all that was seen before.
+    pub(crate) fn begin(&mut self) {
+        match self {
+            Self::Fences(fences) => fences.begin(),
+            Self::Epochs(watch) => watch.begin(),
+        }
+    }
+
+    /// Whether the proof under way has ended, once.
+    #[inline]
+    pub(crate) fn ended(&mut self) -> Option<io::Result<()>> {
+        match self {
+            Self::Fences(fences) => fences.ended(),
+            Self::Epochs(watch) => watch.ended(),
+        }
+    }
+
+    /// Waits for a proof that begins now.
+    pub(crate) fn wait(&mut self) -> Result<(), Error> {
+        match self {
+            Self::Fences(fences) => fences.wait(),
+            Self::Epochs(watch) => watch.wait(),
+        }
+    }
+
+    /// How long the last proof took.
+    pub(crate) fn latency(&self) -> Duration {
+        match self {
+            Self::Fences(fences) => fences.latency(),
+            Self::Epochs(watch) => watch.latency,
+        }
+    }
+
+    /// For how long the proof under way has been; `None` if none is.
+    pub(crate) fn under_way(&self) -> Option<Duration> {
+        match self {
+            Self::Fences(fences) => fences.under_way(),
+            Self::Epochs(watch) => watch.under_way.then(|| watch.begun.elapsed()),
+        }
+    }
+
+    /// Becomes readable when a proof ends, where anything does.
+    pub(crate) fn wake(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Fences(fences) => Some(fences.wake()),
+            Self::Epochs(_) => None,
+        }
+    }
+
+    /// The writers' epochs, if they are the way.
+    pub(crate) fn epochs(&mut self) -> Option<&mut Watch> {
+        match self {
+            Self::Fences(_) => None,
+            Self::Epochs(watch) => Some(watch),
+        }
+    }
+
+    /// How often a kernel fence stood in for programs that did not leave.
+    pub(crate) fn stand_ins(&self) -> u64 {
+        match self {
+            Self::Fences(_) => 0,
+            Self::Epochs(watch) => watch.stood_in,
+        }
+    }
+
+    /// Whether nothing wakes us when the proof under way ends: for how long one may sleep until it should be asked after.
+    pub(crate) fn nap(&self) -> Option<Duration> {
+        match self {
+            Self::Fences(_) => None,
+            Self::Epochs(watch) => watch.nap(),
+        }
+    }
+}
+
+/// Waits until all programs have left that were inside when it began. Reads the words, and nothing else.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    epochs: Epochs,
+    under_way: bool,
+    begun: Instant,
+    /// Words of CPUs where somebody was inside when the proof began, and has not been seen to leave.
+    inside: Vec<(u32, Epoch)>,
+    latency: Duration,
+    /// What stands in for words that stay inside, from the first time on.
+    stand_in: Option<Fences>,
+    /// Whether the fence that is under way stands in for this proof. It may be left from an earlier one.
+    standing_in: bool,
+    /// How often it stood in.
+    stood_in: u64,
+}
+
+/// The shortest sleep while a program is inside.
+const NAP: Duration = Duration::from_micros(50);
+
+/// How often the words are read again before the reader sleeps for a program that is inside: some microseconds, as long as most
+/// programs take.
+const SPINS: u32 = 256;
+
+impl Watch {
+    fn new(epochs: Epochs) -> Self {
+        let inside = Vec::with_capacity(epochs.words().len() as usize);
+        Self {
+            epochs,
+            under_way: false,
+            begun: Instant::now(),
+            inside,
+            latency: Duration::ZERO,
+            stand_in: None,
+            standing_in: false,
+            stood_in: 0,
+        }
+    }
+
+    fn begin(&mut self) {
+        (self.under_way, self.standing_in, self.begun) = (true, false, Instant::now());
+        self.inside.clear();
+        let words = self.epochs.words();
+        // Behind the loads of all heads, which are acquires.
+        let now = (0..words.len()).map(|cpu| (cpu, words.load(cpu)));
+        self.inside.extend(now.filter(|(_, epoch)| epoch.depth() > 0));
+    }
+
+    /// Reads the words of those who were inside again.
+    fn are_outside(&mut self) -> bool {
+        let words = self.epochs.words();
+        self.inside.retain(|(cpu, before)| !words.load(*cpu).has_passed(*before));
+        self.inside.is_empty()
+    }
+
+    fn ended(&mut self) -> Option<io::Result<()>> {
+        if !self.under_way {
+            return None;
+        }
+        if !self.are_outside() {
+            // Only a fence that was begun for this proof says anything.
+            let ended = self.stand_in.as_mut().filter(|_| self.standing_in)?.ended()?;
+            return Some(self.end(ended));
+        }
+        Some(self.end(Ok(())))
+    }
+
+    fn end(&mut self, ended: io::Result<()>) -> io::Result<()> {
+        (self.under_way, self.standing_in) = (false, false);
+        self.latency = self.begun.elapsed();
+        ended
+    }
+
+    /// Whether there is nobody to wait for.
+    pub(crate) fn is_over(&self) -> bool {
+        !self.under_way || self.inside.is_empty()
+    }
+
+    /// Reads the words for some microseconds more. Gives whether everybody has left.
+    pub(crate) fn spin(&mut self) -> bool {
+        (0..SPINS).any(|_| {
+            std::hint::spin_loop();
+            self.are_outside()
+        })
+    }
+
+    fn nap(&self) -> Option<Duration> {
+        // As long again as it has taken: some naps for a program that takes long, and no more.
+        self.under_way.then(|| if self.inside.is_empty() { Duration::ZERO } else { NAP.max(self.begun.elapsed()) })
+    }
+
+    /// If somebody has been inside for too long, lets a kernel fence stand in, and gives the CPU and for how long.
+    pub(crate) fn lose_patience(&mut self) -> io::Result<Option<(u32, Duration)>> {
+        let waited = self.begun.elapsed();
+        let Some(&(cpu, _)) = self.inside.first().filter(|_| self.under_way && !self.standing_in) else {
+            return Ok(None);
+        };
+        if waited < self.epochs.longest() {
+            return Ok(None);
+        }
+        if self.stand_in.is_none() {
+            let fence = self.epochs.stand_in().map_or(Fence::Auto, |wait| Fence::Custom(wait.clone()));
+            let started = Fences::start(&fence).map_err(io::Error::other);
+            // What was to be proven is left to the next.
+            self.under_way = started.is_ok();
+            self.stand_in = Some(started?);
+        }
+        let Some(fences) = &mut self.stand_in else { return Ok(None) };
+        if fences.is_under_way() {
+            // One that stood in for an earlier proof, which ended by itself.
+            let _ = fences.ended();
+        }
+        if fences.pause() != Some(Duration::ZERO) {
+            return Ok(None);
+        }
+        fences.begin();
+        self.standing_in = true;
+        self.stood_in += 1;
+        Ok(Some((cpu, waited)))
+    }
+
+    fn wait(&mut self) -> Result<(), Error> {
+        let failed = |errno| Error::Fence { errno, times: 1 };
+        self.begin();
+        loop {
+            if let Some(ended) = self.ended() {
+                return ended.map_err(failed);
+            }
+            if !self.spin() {
+                self.lose_patience().map_err(failed)?;
+                std::thread::sleep(NAP);
+            }
+        }
+    }
+}
+
+impl Fence {
+    /// Opens something to wait for grace periods with, for whoever drives a [`Merge`](crate::Merge). It has a thread of its
+    /// own, as a [`Reader`](crate::Reader)'s fence has: the calling thread stays in its mount namespace, whatever the fence.
+    ///
+    /// # Errors
+    /// [`Error::NoFence`] if none of the fence's ways is possible; [`Error::System`] if there can be no thread.
+    pub fn open(&self) -> Result<GracePeriods, Error> {
+        Proof::start(self).map(GracePeriods)
+    }
+}
+
+/// A way to wait for grace periods that works here. See [`Fence::open`].
+pub struct GracePeriods(Proof);
+
+impl GracePeriods {
+    /// Which way it is: "membarrier", "map", "expedited", "custom" or "epochs".
+    pub fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    /// Waits for a grace period that begins now. Blocks, and cannot be interrupted. May be called on any thread.
+    ///
+    /// [`Fence::Auto`] leaves `membarrier` for the map, for good, if the kernel has begun to refuse the first.
+    ///
+    /// # Errors
+    /// What the kernel, or the function, says, or that the function panicked; in a forked child, that its thread is the
+    /// parent's. Nothing is proven then.
+    pub fn wait(&mut self) -> io::Result<()> {
+        self.0.wait().map_err(|error| match error {
+            Error::Fence { errno, .. } => errno,
+            other => io::Error::other(other),
+        })
+    }
+}
+
+impl fmt::Debug for GracePeriods {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("GracePeriods").field(&self.name()).finish()
+    }
+}
