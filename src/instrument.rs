@@ -24,7 +24,7 @@ pub(crate) fn step() {
 }
 
 /// How many steps something takes.
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 pub(crate) fn count<T>(run: impl FnOnce() -> T) -> (u64, T) {
     let before = STEPS.with(std::cell::Cell::get);
     let value = run();

@@ -1,16 +1,17 @@
 //! On live kernel rings: order, hold rules, fences.
 
+mod caught;
 #[expect(dead_code, reason = "each test takes a part")]
 mod reading;
 
+use caught::{QUICK, SLOW, caught_inside};
 use perfweave::{Class, Error, Event, Fence, Full, Hold, Item, Key, Order, Reader, Rings, sim};
 use perfweave_support::bpf::Map;
-use perfweave_support::{bpf, echo, foreign, kernel, load, membarrier, needs, privilege, threads};
+use perfweave_support::{bpf, echo, kernel, load, membarrier, needs, privilege, threads};
 use reading::LONG;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 /// The parts of the adversary: an array for the machine's CPUs and a machine-wide counter.
 fn maps() -> Option<(Map, Map)> {
@@ -160,55 +161,6 @@ fn under_a_fence_full_rings_lose_only_what_is_counted() {
     println!("{outcome}");
 }
 
-const SLOW: u32 = 1;
-const QUICK: u32 = 2;
-
-/// A writer on another CPU draws its time, and is caught before it writes; then one on this CPU draws a later time and writes. Gives
-/// what a reader makes of both, each time: who comes first, and with which class; until that is `enough`.
-///
-/// The first writes when this process makes a system call, which nothing else in it makes.
-fn caught_inside(
-    hold: Hold,
-    (number, call): (libc::c_long, fn()),
-    enough: impl Fn(&[[(u32, Class); 2]]) -> bool + Sync,
-) -> Option<Vec<[(u32, Class); 2]>> {
-    let cpus = load::online();
-    needs("a second CPU that is online", cpus.len() > 1)?;
-    let (here, there) = (cpus[0], cpus[cpus.len() - 1]);
-    let (events, counter) = maps()?;
-    // Some milliseconds: as many instructions as the verifier goes through.
-    let slow = kernel("load a BPF program", bpf::on_syscall(&events, &counter, number, SLOW, 150_000))?;
-    let quick = bpf::stamped_when_run(&events, &counter, QUICK).unwrap();
-    let _link = kernel("attach to sys_enter", slow.attach_raw_tracepoint("sys_enter"))?;
-    load::pinned(here, || {
-        let rings = Rings::options().bpf_output(&events).open().unwrap();
-        let base = rings.raw(there).unwrap().base;
-        // SAFETY: mapped until the reader is dropped.
-        let head = || unsafe { foreign::words(base) }[0];
-        // It looks while the writer is inside, however little came before.
-        let order = Order::new().key(Key::Payload(0)).hold(hold).latency(Duration::from_millis(1));
-        let mut reader = Reader::new(rings, order).unwrap();
-        let mut caught = Vec::new();
-        threads::until("the writer is caught inside", || {
-            let (written, drawn) = (head(), counter.lookup_u64(0, 0).unwrap());
-            std::thread::scope(|scope| {
-                scope.spawn(|| load::pinned(there, call));
-                threads::until("the writer begins", || counter.lookup_u64(0, 0).unwrap() > drawn);
-                assert_eq!(quick.run_on(here).unwrap(), 0);
-                let is_inside = head() == written;
-                let both = [(); 2].map(|()| {
-                    let event = reading::next(&mut reader);
-                    let kind = event.record().and_then(|record| record.payload()?.u32(16)).expect("a kind");
-                    (kind, event.class())
-                });
-                caught.extend(is_inside.then_some(both));
-            });
-            enough(&caught)
-        });
-        Some(caught)
-    })
-}
-
 /// The fence itself: it does not end before those are done who were inside when it began.
 #[test]
 fn a_fence_waits_for_whoever_is_inside() {
@@ -217,7 +169,7 @@ fn a_fence_waits_for_whoever_is_inside() {
             continue;
         }
         let Some(caught) =
-            caught_inside(Hold::Fence(fence), (libc::SYS_getgid, load::getgid), |caught| caught.len() == 20)
+            caught_inside(|_| Hold::Fence(fence), None, (libc::SYS_getgid, load::getgid), |caught| caught.len() == 20)
         else {
             return;
         };
@@ -232,7 +184,7 @@ fn without_a_fence_whoever_is_inside_is_late() {
     for hold in [Hold::None, Hold::Round] {
         // The writer may be done before the reader looks, where that is slow; then it is in time.
         let enough = |caught: &[_]| caught.iter().filter(|both| is_late(both)).count() == 5;
-        let Some(caught) = caught_inside(hold, (libc::SYS_getegid, load::getegid), enough) else { return };
+        let Some(caught) = caught_inside(|_| hold, None, (libc::SYS_getegid, load::getegid), enough) else { return };
         let in_time = [(SLOW, Class::Assumed), (QUICK, Class::Assumed)];
         assert!(caught.iter().all(|both| is_late(both) || *both == in_time), "{caught:?}");
     }

@@ -25,6 +25,18 @@ fn fence_matches_sort() {
     });
 }
 
+/// Writers' epochs prove as much as grace periods do.
+#[test]
+fn epochs_match_sort() {
+    check(|schedule| {
+        let trial = Trial::run_with_epochs(&schedule, Key::Time, Hold::FENCE, Times::Unique);
+        assert_eq!(trial.yielded_keys(), trial.sorted_keys());
+        assert!(trial.yielded.iter().all(|event| event.class == Class::Proven));
+        trial.assert_losses_in_place();
+        true
+    });
+}
+
 /// The same where keys are drawn by the program and found in its payload, at an odd offset that wraps everywhere.
 #[test]
 fn payload_keys_match_sort() {

@@ -282,6 +282,23 @@ impl GracePeriods {
         self.0.name()
     }
 
+    /// Begins a grace period, unless one is under way: to be called right after [`Merge::begin_fence`](crate::Merge::begin_fence), by
+    /// a program that does not want to block. False if one is under way.
+    pub fn begin(&mut self) -> bool {
+        let may = !self.0.is_under_way();
+        if may {
+            self.0.begin();
+        }
+        may
+    }
+
+    /// Whether the grace period that was begun has ended, without waiting. Once: then
+    /// [`Merge::end_fence`](crate::Merge::end_fence), or [`Merge::fail_fence`](crate::Merge::fail_fence) if it failed. With
+    /// [`Fence::Epochs`] nothing stands in for a program that does not leave, as in [`GracePeriods::wait`].
+    pub fn poll(&mut self) -> Option<io::Result<()>> {
+        self.0.ended()
+    }
+
     /// Waits for a grace period that begins now. Blocks, and cannot be interrupted. May be called on any thread.
     ///
     /// [`Fence::Auto`] leaves `membarrier` for the map, for good, if the kernel has begun to refuse the first.

@@ -1,5 +1,8 @@
 //! The writers' own words, one for each CPU: whether a program is between drawing its key and having written its record.
 
+#[cfg(all(test, loom))]
+mod model;
+
 use crate::ring::memory::Mapping;
 use crate::ring::words::{self, AtomicU64};
 use std::fmt;

@@ -1,7 +1,7 @@
 //! Random schedules of writers and reader, run against the simulator and against a model that is too simple to be
 //! wrong: a list of what was written.
 
-use perfweave::{Class, Event, Full, Hold, Item, Key, Layout, Merge, Order, sim};
+use perfweave::{Class, Event, Fence, Full, GracePeriods, Hold, Item, Key, Layout, Merge, Order, sim};
 use quickcheck::{Arbitrary, Gen};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -181,7 +181,9 @@ struct Run<'a> {
     times: Times,
     kernel: sim::Kernel,
     merge: Merge,
-    grace: Option<sim::Grace>,
+    grace: Option<Grace>,
+    /// What proves, if it is not the machine's grace periods.
+    epochs: Option<GracePeriods>,
     writers: BTreeMap<u32, Vec<Writer>>,
     /// How far each ring is reserved.
     reserved: BTreeMap<u32, u64>,
@@ -190,15 +192,31 @@ struct Run<'a> {
     trial: Trial,
 }
 
+/// What is waited for.
+enum Grace {
+    Sections(sim::Grace),
+    Epochs,
+}
+
 const HEADER_AND_TIME: u64 = 16;
 const LOST: u64 = 32;
 
 impl Trial {
     pub(crate) fn run(schedule: &Schedule, key: Key, hold: Hold, times: Times) -> Self {
+        Self::run_with(schedule, key, hold, times, false)
+    }
+
+    /// The same with writers' epochs in place of grace periods.
+    pub(crate) fn run_with_epochs(schedule: &Schedule, key: Key, hold: Hold, times: Times) -> Self {
+        Self::run_with(schedule, key, hold, times, true)
+    }
+
+    fn run_with(schedule: &Schedule, key: Key, hold: Hold, times: Times, epochs: bool) -> Self {
         let layout = Layout::new(4 | 1024, true, 0); // TIME | RAW
         let kernel = sim::Kernel::with(&schedule.cpus, schedule.ring, layout);
         let merge =
             Merge::new(kernel.rings(), Order::new().key(key).hold(hold).when_full(Full::Discard)).expect("a merge");
+        let epochs = epochs.then(|| Fence::Epochs(kernel.epochs()).open().expect("words"));
         let per_cpu = || schedule.cpus.iter().map(|cpu| (*cpu, 0)).collect::<BTreeMap<_, _>>();
         let mut run = Run {
             schedule,
@@ -206,6 +224,7 @@ impl Trial {
             kernel,
             merge,
             grace: None,
+            epochs,
             writers: schedule.cpus.iter().map(|cpu| (*cpu, Vec::new())).collect(),
             reserved: per_cpu(),
             clock: 1000,
@@ -401,13 +420,31 @@ impl Run<'_> {
     }
 
     fn fence(&mut self) {
-        if let Some(grace) = &self.grace {
-            if grace.is_over() {
+        if self.grace.is_some() {
+            if self.is_over() {
                 self.grace = None;
                 self.merge.end_fence();
             }
         } else if self.merge.begin_fence() {
-            self.grace = Some(self.kernel.grace());
+            self.begin_grace();
+        }
+    }
+
+    fn begin_grace(&mut self) {
+        self.grace = Some(match &mut self.epochs {
+            None => Grace::Sections(self.kernel.grace()),
+            Some(epochs) => {
+                assert!(epochs.begin());
+                Grace::Epochs
+            }
+        });
+    }
+
+    fn is_over(&mut self) -> bool {
+        match (&self.grace, &mut self.epochs) {
+            (Some(Grace::Sections(grace)), _) => grace.is_over(),
+            (Some(Grace::Epochs), Some(epochs)) => epochs.poll().is_some_and(|ended| ended.is_ok()),
+            _ => false,
         }
     }
 
@@ -447,12 +484,12 @@ impl Run<'_> {
                 break;
             }
             if self.grace.is_some() {
+                assert!(self.is_over(), "nobody is inside");
                 self.merge.end_fence();
                 self.grace = None;
             } else if self.merge.begin_fence() {
                 self.trial.fences_at_the_end += 1;
-                self.grace = Some(self.kernel.grace());
-                assert!(self.grace.as_ref().is_some_and(sim::Grace::is_over));
+                self.begin_grace();
             }
         }
         assert_eq!(self.merge.held(), 0, "everything comes out in the end");

@@ -1,12 +1,15 @@
 //! What a round does: everything is chosen by the seed and the round's number.
 
 use crate::random::Random;
-use perfweave::{Clock, Fence, Full, Hold, Key, Order, Sequence, Wakeup};
+use perfweave::{Clock, Epochs, Error, Fence, Full, Hold, Key, Order, Sequence, Wakeup};
+use perfweave_support::bpf;
 use std::time::Duration;
 
 /// One reader's rules, and what is done to it from inside its process.
 #[derive(Debug)]
 pub struct Plan {
+    /// Whether writers' epochs stand where the rule's fence would.
+    pub epochs: bool,
     pub hold: Hold,
     pub full: Full,
     pub key: By,
@@ -88,6 +91,7 @@ impl Plan {
             random.one(&[None, None, Some(Wakeup::Events(1)), Some(Wakeup::Events(7)), Some(Wakeup::Bytes(256))]);
         Self {
             numbers: !matches!(hold, Hold::Dense { .. }) && !random.once_in(4),
+            epochs: matches!(hold, Hold::Fence(_) | Hold::Dense { .. }) && random.once_in(3),
             hold,
             full,
             key,
@@ -110,14 +114,22 @@ impl Plan {
         matches!(self.hold, Hold::Dense { .. })
     }
 
-    pub fn order(&self) -> Order {
-        let order = Order::new().hold(self.hold.clone()).when_full(self.full).latency(self.latency);
+    /// What the reader is given. The map has the writers' epochs.
+    pub fn order(&self, epochs: &bpf::Map) -> Result<Order, Error> {
+        let fence =
+            |fence: &Fence| if self.epochs { Epochs::open(epochs).map(Fence::Epochs) } else { Ok(fence.clone()) };
+        let hold = match &self.hold {
+            Hold::Fence(own) => Hold::Fence(fence(own)?),
+            Hold::Dense { first, fence: own } => Hold::Dense { first: *first, fence: fence(own)? },
+            other => other.clone(),
+        };
+        let order = Order::new().hold(hold).when_full(self.full).latency(self.latency);
         let order = match self.key {
             By::Time => order,
             By::Number => order.key(Key::Payload(0)),
             By::Ktime => order.key(Key::Payload(16)),
         };
-        if self.numbers { order.numbers(Sequence::u64(8).starting_at(0)) } else { order }
+        Ok(if self.numbers { order.numbers(Sequence::u64(8).starting_at(0)) } else { order })
     }
 
     /// The most memory that holding may take, if that is bounded.

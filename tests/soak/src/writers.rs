@@ -22,6 +22,8 @@ pub struct Outputs {
 #[derive(Debug)]
 pub struct Writers {
     pub events: bpf::Map,
+    /// The words in which they say that they are inside.
+    pub epochs: bpf::Map,
     machine: bpf::Map,
     own: bpf::Map,
     on_syscall: bpf::Program,
@@ -31,11 +33,11 @@ pub struct Writers {
 
 impl Writers {
     pub fn new(process: u32, delay: u32) -> io::Result<Self> {
-        let events = bpf::Map::perf_event_array(load::slots())?;
+        let (events, epochs) = (bpf::Map::perf_event_array(load::slots())?, bpf::Map::epochs(load::slots())?);
         let (machine, own) = (bpf::Map::array(8, 1)?, bpf::Map::array(32, load::slots())?);
-        let on_syscall = program(bpf::Kind::RawTracepoint, process, delay, &events, &machine, &own)?;
-        let on_clock = program(bpf::Kind::PerfEvent, process, 0, &events, &machine, &own)?;
-        Ok(Self { events, machine, own, on_syscall, on_clock, attached: Vec::new() })
+        let on_syscall = program(bpf::Kind::RawTracepoint, process, delay, [&events, &machine, &own, &epochs])?;
+        let on_clock = program(bpf::Kind::PerfEvent, process, 0, [&events, &machine, &own, &epochs])?;
+        Ok(Self { events, epochs, machine, own, on_syscall, on_clock, attached: Vec::new() })
     }
 
     /// They write from now on. The clocks of these CPUs interrupt others between drawing and writing.
@@ -74,28 +76,27 @@ impl Writers {
     }
 }
 
-/// Draws a number of the whole machine, the next of its CPU and the time, works, outputs `u64 machine, u64 own, u64 time`, and
-/// counts what the helper returned.
+/// Enters its epoch, draws a number of the whole machine, the next of its CPU and the time, works, outputs `u64 machine, u64 own, u64 time`, and
+/// counts what the helper returned. Leaves last.
 fn program(
     kind: bpf::Kind,
     process: u32,
     delay: u32,
-    events: &bpf::Map,
-    machine: &bpf::Map,
-    own: &bpf::Map,
+    [events, machine, own, epochs]: [&bpf::Map; 4],
 ) -> io::Result<bpf::Program> {
-    use Reg::{R0, R1, R2, R6, R7, R8, R10};
+    use Reg::{R0, R1, R2, R6, R7, R9, R10};
     let mut asm = bpf::Asm::new();
     asm.mov(R6, R1);
     if let bpf::Kind::RawTracepoint = kind {
         asm.load(R1, R6, 8).only_if(R1, libc::SYS_getppid as i32).only_process(process);
     }
     asm.mov_i(R1, 0).store(R10, -8, R1).cpu().store_u32(R10, -8, R0).element(own, -8).mov(R7, R0);
+    asm.enter(epochs);
     asm.ktime().store(R10, -8, R0);
     asm.mov_i(R1, 1).map_value(R2, machine, 0).fetch_add(R2, 0, R1).store(R10, -24, R1);
     asm.mov_i(R1, 1).fetch_add(R7, 0, R1).store(R10, -16, R1);
     if delay > 0 {
-        asm.repeat(R8, delay, |asm| {
+        asm.repeat(R9, delay, |asm| {
             asm.ktime();
         });
     }
@@ -103,6 +104,6 @@ fn program(
     asm.when(R0, 0, |asm| asm.fetch_add(R7, 8, R1));
     asm.when(R0, -libc::ENOSPC, |asm| asm.fetch_add(R7, 16, R1));
     asm.unless(R0, 0, |asm| asm.unless(R0, -libc::ENOSPC, |asm| asm.fetch_add(R7, 24, R1)));
-    asm.mov_i(R0, 0).exit();
+    asm.leave().mov_i(R0, 0).exit();
     bpf::Program::load(kind, &asm)
 }

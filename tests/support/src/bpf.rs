@@ -581,28 +581,33 @@ pub fn stamped(asm: &mut Asm, stamps: &Stamps<'_>, kind: u32, delay: u32) {
             asm.enter(map);
         }
     };
-    let leave = |asm: &mut Asm| match epochs {
-        Some((_, Keeping::Generations)) => drop(asm.mov_u32(R9, u32::MAX).fetch_add(R8, 0, R9)),
-        Some(_) => drop(asm.leave()),
-        None => {}
-    };
     enter_if(asm, true);
     asm.mov_i(R1, 1).map_value(R2, counter, 0).fetch_add(R2, 0, R1).store(R10, -16, R1);
     asm.ktime().store(R10, -24, R0);
     asm.cpu().mov_i(R1, kind as i32).store_u32(R10, -8, R1).store_u32(R10, -4, R0);
+    let first = matches!(epochs, Some((_, Keeping::LeaveFirst)));
+    if first {
+        asm.leave();
+    }
     if delay > 0 {
         asm.repeat(R7, delay, |asm| {
             asm.ktime();
         });
     }
     enter_if(asm, false);
-    let first = matches!(epochs, Some((_, Keeping::LeaveFirst)));
-    if first {
-        leave(asm);
-    }
     asm.output(R6, events, -(STAMPED as i32), STAMPED);
-    if !first && !matches!(epochs, Some((_, Keeping::Forget))) {
-        leave(asm);
+    if let Some((_, keeping)) = epochs
+        && !first
+    {
+        leave(asm, keeping);
+    }
+}
+
+fn leave(asm: &mut Asm, keeping: Keeping) {
+    match keeping {
+        Keeping::Forget => {}
+        Keeping::Generations => drop(asm.mov_u32(R9, u32::MAX).fetch_add(R8, 0, R9)),
+        _ => drop(asm.leave()),
     }
 }
 
@@ -621,6 +626,17 @@ impl Stamps<'_> {
         let mut asm = Asm::new();
         asm.mov(R6, R1);
         stamped(&mut asm, self, kind, 0);
+        asm.mov_i(R0, 0).exit();
+        Program::load(Kind::PerfEvent, &asm)
+    }
+
+    /// A program for [`Program::attach_clock`] that enters and leaves, and writes nothing.
+    pub fn visit_on_clock(&self) -> io::Result<Program> {
+        let mut asm = Asm::new();
+        if let Some((map, keeping)) = self.epochs {
+            asm.enter(map);
+            leave(&mut asm, keeping);
+        }
         asm.mov_i(R0, 0).exit();
         Program::load(Kind::PerfEvent, &asm)
     }

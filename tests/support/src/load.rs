@@ -143,3 +143,15 @@ pub fn getegid() {
     // SAFETY: takes no arguments.
     unsafe { libc::syscall(libc::SYS_getegid) };
 }
+
+/// Calls getpgrp(2), which a test's program may wait for.
+pub fn getpgrp() {
+    // SAFETY: takes and gives nothing.
+    unsafe { libc::syscall(libc::SYS_getpgrp) };
+}
+
+/// Calls getsid(2), likewise.
+pub fn getsid() {
+    // SAFETY: takes a number and gives one.
+    unsafe { libc::syscall(libc::SYS_getsid, 0) };
+}

@@ -1,0 +1,185 @@
+//! Writers' epochs, on live kernel rings.
+
+mod caught;
+#[expect(dead_code, reason = "each test takes a part")]
+mod reading;
+
+use caught::{QUICK, SLOW, caught_inside};
+use perfweave::{Class, Epochs, Error, Fence, Hold, Key, Order, Reader, Recorder, Rings};
+use perfweave_support::bpf::{Keeping, Map, Stamps};
+use perfweave_support::{kernel, load, threads};
+use std::time::Duration;
+
+/// Patience that ends at no time, so that nothing stands in.
+const FOR_EVER: Duration = Duration::from_secs(3600);
+
+const GETPGRP: (libc::c_long, fn()) = (libc::SYS_getpgrp, load::getpgrp);
+
+fn epochs(words: &Map) -> Hold {
+    Hold::Fence(Fence::Epochs(Epochs::open(words).unwrap().patience(FOR_EVER)))
+}
+
+/// A slow program on every CPU, interrupted by a second one on the same rings.
+#[test]
+fn under_epochs_nothing_is_late_and_nothing_is_missing() {
+    let Some(events) = kernel("make a perf event array", Map::perf_event_array(load::slots())) else { return };
+    let (counter, words) = (Map::array(8, 1).unwrap(), Map::epochs(load::slots()).unwrap());
+    let stamps = Stamps { events: &events, counter: &counter, epochs: Some((&words, Keeping::Rightly)) };
+    let Some(slow) = kernel("load a BPF program", stamps.on_syscall(libc::SYS_getppid, 1, 4000)) else { return };
+    let quick = stamps.on_syscall(libc::SYS_getuid, 2, 20).unwrap();
+    let interrupt = stamps.on_clock(3).unwrap();
+    let rings = Rings::options().bpf_output(&events).bytes(8 << 20).open().unwrap();
+    let cpus: Vec<u32> = rings.cpus().collect();
+    // The default's patience: what stands in proves as much.
+    let hold = Hold::epochs(&words).unwrap();
+    let mut reader = Reader::new(rings, Order::new().key(Key::Payload(0)).hold(hold)).unwrap();
+    let (mut largest, mut yielded) = (0, 0);
+    let mut note = |event: perfweave::Event<'_>| {
+        let key = event.key().expect("a record");
+        assert_eq!(event.class(), Class::Proven);
+        assert!(key >= largest, "{key} comes behind {largest}");
+        (largest, yielded) = (key, yielded + 1);
+        yielded
+    };
+    {
+        let _links =
+            (slow.attach_raw_tracepoint("sys_enter").unwrap(), quick.attach_raw_tracepoint("sys_enter").unwrap());
+        let _clocks: Vec<_> = cpus.iter().map(|&cpu| interrupt.attach_clock(cpu, 200_000).unwrap()).collect();
+        let _writers = load::Load::on(&cpus, |_| {
+            for _ in 0..20 {
+                load::getuid();
+            }
+            load::getppid();
+        });
+        threads::until("the adversary does its worst", || {
+            let batch = reader.batch(reading::LONG);
+            let stuck = matches!(batch, Err(Error::EpochStuck { .. }));
+            let seen = if stuck { 0 } else { batch.unwrap().map(&mut note).last().unwrap_or(0) };
+            seen >= 200_000 && reader.stats().repaired >= 1000
+        });
+    }
+    reading::all(&mut reader, |event| {
+        note(event);
+    });
+    let stats = reader.stats();
+    println!("{yielded} events, {} proofs, {} stand-ins, {} repaired", stats.fences, stats.stand_ins, stats.repaired);
+    assert_eq!((stats.late, stats.early, stats.damaged, stats.lost), (0, 0, 0, 0));
+    assert_eq!(yielded, counter.lookup_u64(0, 0).unwrap());
+    assert!((0..load::slots()).all(|cpu| words.lookup_u64(cpu, 0).unwrap() as u32 == 0), "everybody has left");
+}
+
+/// A writer that is caught inside comes first, although its CPU is interrupted by programs that enter and leave.
+#[test]
+fn epochs_wait_for_whoever_is_inside() {
+    let caught = caught_inside(epochs, Some(Keeping::Rightly), GETPGRP, |caught| caught.len() == 20);
+    let Some(caught) = caught else { return };
+    assert!(caught.iter().all(|both| *both == [(SLOW, Class::Proven), (QUICK, Class::Proven)]), "{caught:?}");
+}
+
+/// Each thing that a program can do wrong, and words that nobody reads, let a writer be overtaken.
+#[test]
+fn every_mistake_with_epochs_is_seen() {
+    let is_late = |both: &[(u32, Class); 2]| *both == [(QUICK, Class::Proven), (SLOW, Class::Late)];
+    let late = |caught: &[[(u32, Class); 2]]| caught.iter().filter(|both| is_late(both)).count() == 3;
+    for keeping in [Keeping::KeyFirst, Keeping::LeaveFirst, Keeping::Generations] {
+        let Some(caught) = caught_inside(epochs, Some(keeping), (libc::SYS_getsid, load::getsid), late) else { return };
+        println!("{keeping:?}: {} late of {}", caught.iter().filter(|both| is_late(both)).count(), caught.len());
+    }
+    let unlooked = |_: &Map| Hold::Fence(Fence::custom(|| Ok(())));
+    let _ = caught_inside(unlooked, Some(Keeping::Rightly), (libc::SYS_getsid, load::getsid), late);
+}
+
+/// Programs that do not leave: a kernel fence stands in, and the reader says so.
+#[test]
+fn a_kernel_fence_stands_in_for_programs_that_do_not_leave() {
+    let Some(events) = kernel("make a perf event array", Map::perf_event_array(load::slots())) else { return };
+    let (counter, words) = (Map::array(8, 1).unwrap(), Map::epochs(load::slots()).unwrap());
+    let stamps = Stamps { events: &events, counter: &counter, epochs: Some((&words, Keeping::Forget)) };
+    let Some(forgetful) = kernel("load a BPF program", stamps.when_run(1)) else { return };
+    let rings = Rings::options().bpf_output(&events).open().unwrap();
+    let cpus: Vec<u32> = rings.cpus().collect();
+    let mut reader = Reader::new(rings, Order::new().hold(Hold::epochs(&words).unwrap())).unwrap();
+    let mut told = 0;
+    for &cpu in cpus.iter().cycle().take(10) {
+        assert_eq!(forgetful.run_on(cpu).unwrap(), 0);
+        loop {
+            match reader.next_timeout(reading::LONG) {
+                Ok(event) => break assert_eq!(event.expect("it comes").class(), Class::Proven),
+                Err(Error::EpochStuck { times, .. }) => told += times,
+                Err(other) => panic!("{other}"),
+            }
+        }
+    }
+    let stats = reader.stats();
+    assert!(told >= 1 && stats.stand_ins >= told && stats.late == 0, "{told}: {stats:?}");
+}
+
+/// Every CPU comes and goes with its word: rings that come later are covered, since words of all CPUs are read.
+#[test]
+fn what_cannot_be_proven_is_refused() {
+    let Some(events) = kernel("make a perf event array", Map::perf_event_array(load::slots())) else { return };
+    let words = Map::epochs(load::slots()).unwrap();
+    let hold = || Hold::epochs(&words).unwrap();
+
+    // Maps that are none.
+    let plain = Map::array(64, load::slots()).unwrap();
+    assert!(matches!(Epochs::open(&plain).unwrap_err(), Error::NotEpochs { map_type: 2, flags: 0 }));
+    assert!(matches!(Epochs::open(&events).unwrap_err(), Error::NotEpochs { map_type: 4, .. }));
+    if load::slots() > 1 {
+        let few = Map::epochs(load::slots() - 1).unwrap();
+        let error = Epochs::open(&few).unwrap_err();
+        assert!(matches!(error, Error::EpochsTooFew { entries, cpu } if entries == cpu), "{error}");
+    }
+    let null = std::fs::File::open("/dev/null").unwrap();
+    assert!(matches!(Epochs::open(&null).unwrap_err(), Error::NotAMap { .. }));
+
+    // Others who write into the rings and say nothing.
+    if let Some(rings) = kernel("trace", Rings::options().bpf_output(&events).tracepoint("sched:sched_switch").open()) {
+        let error = Reader::new(rings, Order::new().hold(hold())).unwrap_err();
+        assert!(matches!(&error, Error::EpochsShared { event } if event.contains("sched_switch")), "{error}");
+    }
+
+    // A recorder's bytes may not change while they are looked at, and that is more than programs can promise.
+    let epochs = Fence::Epochs(Epochs::open(&words).unwrap());
+    let refused = Recorder::open(Rings::options().bpf_output(&events), Key::Time, &epochs);
+    assert!(matches!(refused.unwrap_err(), Error::NoFence { .. }));
+}
+
+/// No thread, no sleep and no system call beside those of looking: what one who is not inside has written comes at once.
+#[test]
+fn a_proof_needs_no_thread() {
+    let Some(events) = kernel("make a perf event array", Map::perf_event_array(load::slots())) else { return };
+    let (counter, words) = (Map::array(8, 1).unwrap(), Map::epochs(load::slots()).unwrap());
+    let stamps = Stamps { events: &events, counter: &counter, epochs: Some((&words, Keeping::Rightly)) };
+    let Some(program) = kernel("load a BPF program", stamps.when_run(1)) else { return };
+    let rings = Rings::options().bpf_output(&events).open().unwrap();
+    let cpus: Vec<u32> = rings.cpus().collect();
+    let mut reader = Reader::new(rings, Order::new().hold(Hold::epochs(&words).unwrap())).unwrap();
+    // The descriptor is not needed any more.
+    for &cpu in cpus.iter().cycle().take(100) {
+        assert_eq!(program.run_on(cpu).unwrap(), 0);
+        let event = reader.try_next().unwrap().expect("nobody is inside, so it comes without waiting");
+        assert_eq!(event.class(), Class::Proven);
+    }
+    let stats = reader.stats();
+    assert_eq!((stats.sleeps, stats.stand_ins, stats.late), (0, 0, 0));
+    assert!(stats.fences >= 100);
+}
+
+/// A reader that spins does not sleep while events come.
+#[test]
+fn a_reader_that_spins_sleeps_only_when_nothing_comes() {
+    let Some(events) = kernel("make a perf event array", Map::perf_event_array(load::slots())) else { return };
+    let (counter, words) = (Map::array(8, 1).unwrap(), Map::epochs(load::slots()).unwrap());
+    let stamps = Stamps { events: &events, counter: &counter, epochs: Some((&words, Keeping::Rightly)) };
+    let Some(program) = kernel("load a BPF program", stamps.when_run(1)) else { return };
+    let rings = Rings::options().bpf_output(&events).open().unwrap();
+    let order = Order::new().hold(Hold::epochs(&words).unwrap()).spin(Duration::MAX);
+    let mut reader = Reader::new(rings, order).unwrap();
+    let cpu = load::online()[0];
+    std::thread::scope(|scope| {
+        scope.spawn(|| (0..100).for_each(|_| assert_eq!(program.run_on(cpu).unwrap(), 0)));
+        (0..100).for_each(|_| drop(reading::next(&mut reader)));
+    });
+    assert_eq!(reader.stats().sleeps, 0);
+}
