@@ -64,17 +64,17 @@ fn main() -> Result<()> {
     }
     println!("Medians of {rounds} rounds of {} s, {} CPUs.", time.as_secs_f64(), cpus::online().len());
     tables.iter().for_each(|table| print!("\n{table}"));
-    grace_periods(&producer)
-}
-
-/// How long a fence takes at least, for what is held for one.
-fn grace_periods(producer: &Producer) -> Result<()> {
-    let mut times = producer.grace_periods(Duration::from_millis(500))?;
+    // How long a fence takes at least, for what is held for one.
+    let mut times = producer.grace_periods(Load::Paced(rate), Duration::from_millis(500))?;
     times.sort_unstable();
+    let grace_period = times[times.len() / 2];
     println!(
-        "\nA grace period under the load that is no flood, by membarrier(2): {:?} (median of {}).",
-        times[times.len() / 2],
+        "\nA grace period by membarrier(2) with {rate} events a second: {grace_period:?} (median of {}).",
         times.len()
     );
+    if only.is_none() {
+        let [flood, paced] = &tables;
+        table::targets(flood, paced, grace_period);
+    }
     Ok(())
 }
