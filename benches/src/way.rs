@@ -1,6 +1,6 @@
 //! The ways to read that are compared, each with rings of its own.
 
-use crate::plan::{Plan, RECORDS, Shape, step};
+use crate::plan::{Plan, Shape, step};
 use crate::raw::{self, Copies};
 use perfweave::{Hold, Layout, Merge, Order, RawRing, Record, Rings, bindings, sim};
 use std::ops::ControlFlow;
@@ -97,7 +97,7 @@ impl Way {
             while merge.next().is_some() {}
             merge.publish();
         }
-        self.base += RECORDS as u64;
+        self.base += self.shape.records as u64;
         self.plan.write(&self.kernel, self.base);
     }
 
