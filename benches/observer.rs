@@ -9,9 +9,9 @@
 //! a CPU was offline: this kernel, 6.18, then drops what is traced while that CPU's idle task is the current one.)
 //!
 //! ```text
-//! cargo bench --bench observer
-//! cargo bench --bench observer -- --raw --rounds 1        # one line for each measurement, to be put together elsewhere
-//! cargo bench --bench observer -- --rate 10000            # another rate than 100,000
+//! cargo bench -p perfweave-benches --bench observer
+//! cargo bench -p perfweave-benches --bench observer -- --raw --rounds 1        # one line for each measurement, to be put together elsewhere
+//! cargo bench -p perfweave-benches --bench observer -- --rate 10000            # another rate than 100,000
 //! ```
 
 use perfweave::{Fence, Hold, Key, Order, Reader, Record, Rings, Stats};

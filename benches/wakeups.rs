@@ -5,7 +5,7 @@
 //! something on a machine that is shared; what is printed are medians over the rounds.
 //!
 //! ```text
-//! cargo bench --bench wakeups
+//! cargo bench -p perfweave-benches --bench wakeups
 //! ```
 
 use nix::errno::Errno;

@@ -4,5 +4,5 @@ mod plan;
 mod raw;
 mod way;
 
-pub use plan::{RECORDS, Shape};
+pub use plan::Shape;
 pub use way::{Kind, Way};

@@ -2,15 +2,14 @@
 
 use perfweave::sim;
 
-/// Records in all rings together.
-pub const RECORDS: usize = 16384;
-
 /// Header, time and the payload's length.
 const FRAME: usize = 20;
 
 /// What the rings are like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
+    /// Records in all rings together.
+    pub records: usize,
     /// How many rings.
     pub rings: usize,
     /// How many records are written into a ring before the next.
@@ -24,7 +23,7 @@ pub struct Shape {
 impl Shape {
     /// Bytes of a ring that takes its records twice.
     pub(crate) fn bytes(&self) -> usize {
-        let turns = RECORDS.div_ceil(self.rings * self.burst);
+        let turns = self.records.div_ceil(self.rings * self.burst);
         (turns * self.burst * self.record * 2).next_power_of_two().max(4096)
     }
 }
@@ -41,9 +40,9 @@ pub(crate) struct Plan {
 impl Plan {
     pub(crate) fn new(shape: Shape) -> Self {
         let mut records: Vec<(u32, u64)> =
-            (0..RECORDS).map(|n| ((n / shape.burst % shape.rings) as u32, n as u64)).collect();
+            (0..shape.records).map(|n| ((n / shape.burst % shape.rings) as u32, n as u64)).collect();
         let (mut random, mut last) = (1u64, vec![None; shape.rings]);
-        for at in 0..RECORDS {
+        for at in 0..shape.records {
             let last = &mut last[records[at].0 as usize];
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let late = (random >> 33) % 100 < shape.disorder as u64;
@@ -56,7 +55,7 @@ impl Plan {
                 _ => *last = Some(at as u32),
             }
         }
-        let in_order = (0..RECORDS as u64).fold(0, |sum, key| step(sum, key, word(key)));
+        let in_order = (0..shape.records as u64).fold(0, |sum, key| step(sum, key, word(key)));
         Self { shape, records, in_order }
     }
 

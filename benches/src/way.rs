@@ -1,8 +1,8 @@
 //! The ways to read that are compared, each with rings of its own.
 
-use crate::plan::{Plan, RECORDS, Shape, step};
+use crate::plan::{Plan, Shape, step};
 use crate::raw::{self, Copies};
-use perfweave::{Event, Hold, Layout, Merge, Order, RawRing, Rings, bindings, sim};
+use perfweave::{Hold, Layout, Merge, Order, RawRing, Record, Rings, bindings, sim};
 use std::ops::ControlFlow;
 
 /// A way to read.
@@ -97,7 +97,7 @@ impl Way {
             while merge.next().is_some() {}
             merge.publish();
         }
-        self.base += RECORDS as u64;
+        self.base += self.shape.records as u64;
         self.plan.write(&self.kernel, self.base);
     }
 
@@ -129,8 +129,8 @@ impl Way {
 }
 
 #[inline(always)]
-fn taken(sum: u64, event: &Event<'_>, key: Option<u64>, base: u64) -> u64 {
-    let word = event.record().and_then(|record| record.payload()?.u64(0)).unwrap_or(0);
+fn taken(sum: u64, key: Option<u64>, record: Option<Record<'_>>, base: u64) -> u64 {
+    let word = record.and_then(|record| record.payload()?.u64(0)).unwrap_or(0);
     step(sum, key.unwrap_or(base) - base, word)
 }
 
@@ -145,7 +145,7 @@ fn next(merge: &mut Merge, base: u64) -> u64 {
     merge.refresh(0);
     let mut sum = 0;
     while let Some(event) = merge.next() {
-        sum = taken(sum, &event.event(), event.key(), base);
+        sum = taken(sum, event.key(), event.record(), base);
     }
     merge.publish();
     sum
@@ -154,7 +154,7 @@ fn next(merge: &mut Merge, base: u64) -> u64 {
 #[inline(never)]
 fn batch(merge: &mut Merge, base: u64) -> u64 {
     merge.refresh(0);
-    let sum = merge.batch().fold(0, |sum, event| taken(sum, &event, event.key(), base));
+    let sum = merge.batch().fold(0, |sum, event| taken(sum, event.key(), event.record(), base));
     merge.publish();
     sum
 }
@@ -163,8 +163,9 @@ fn batch(merge: &mut Merge, base: u64) -> u64 {
 fn drain(rings: &mut Rings, base: u64) -> u64 {
     let mut sum = 0;
     let _ = rings.drain(|event| {
-        let key = event.record().and_then(|record| record.time());
-        sum = taken(sum, &event, key, base);
+        if let Some(record) = event.record() {
+            sum = taken(sum, record.time(), Some(record), base);
+        }
         ControlFlow::<()>::Continue(())
     });
     sum

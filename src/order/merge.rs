@@ -348,7 +348,7 @@ impl Merge {
     ///
     /// # Panics
     /// In a forked child, which does not have the rings: late records that are put aside are read.
-    #[inline]
+    #[inline(always)]
     pub fn is_ready(&mut self) -> bool {
         self.rings.control().assert_not_forked();
         self.stream.pick_in(&self.rings.lanes)
@@ -361,7 +361,7 @@ impl Merge {
     ///
     /// # Panics
     /// In a forked child, which does not have the rings.
-    #[inline]
+    #[inline(always)]
     #[expect(clippy::should_implement_trait, reason = "not an iterator: it yields what borrows from it")]
     pub fn next(&mut self) -> Option<Lent<'_>> {
         if self.is_ready() { Some(self.lend()) } else { None }
@@ -376,7 +376,7 @@ impl Merge {
     }
 
     /// Lends what was picked.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lend(&mut self) -> Lent<'_> {
         self.publish_due();
         Lent { lanes: &self.rings.lanes, stream: &mut self.stream }
@@ -407,8 +407,16 @@ impl Merge {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn publish_due(&mut self) {
+        if !matches!(self.stream.due, Due::Nobody) {
+            self.publish_what_is_due();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn publish_what_is_due(&mut self) {
         match self.stream.due {
             Due::Nobody => {}
             Due::Everybody => self.publish(),

@@ -24,10 +24,11 @@ use table::Table;
 type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
 const HELP: &str = "\
-perfweave-peers [--rounds N] [--seconds N] [--rate N] [--only NAME] [--test]
+perfweave-peers [--rounds N] [--seconds N] [--rate N] [--tries N] [--only NAME] [--test]
   --rounds    how often each reader is measured with each load [5]
   --seconds   how long a load runs [2]
   --rate      events a second of the load that is no flood [100000]
+  --tries     measure up to so often until others use less than 5 % of the machine, and take the quietest [1]
   --only      readers with this in their name, and what they are compared with
   --test      everything once, and shortly";
 
@@ -44,6 +45,7 @@ fn main() -> Result<()> {
     let rounds = args.value("--rounds", number).map_err(failed)?.unwrap_or(if test { 1 } else { 5 });
     let time = args.seconds(if test { 0.2 } else { 2.0 }).map_err(failed)?;
     let rate = args.value("--rate", number).map_err(failed)?.unwrap_or(100_000);
+    let tries = args.value("--tries", number).map_err(failed)?.unwrap_or(1);
     let only = args.value("--only", |text| Ok(text.to_owned())).map_err(failed)?;
     args.finish().map_err(failed)?;
 
@@ -58,23 +60,31 @@ fn main() -> Result<()> {
             let first = round % turns.len();
             turns.rotate_left(first);
             for reader in turns {
-                table.row(reader, producer.read_by(reader, table.load, time)?);
+                let mut outcome = producer.read_by(reader, table.load, time)?;
+                for _ in 1..tries {
+                    if outcome.others < 0.05 {
+                        break;
+                    }
+                    let again = producer.read_by(reader, table.load, time)?;
+                    outcome = if again.others < outcome.others { again } else { outcome };
+                }
+                table.row(reader, outcome);
             }
         }
     }
     println!("Medians of {rounds} rounds of {} s, {} CPUs.", time.as_secs_f64(), cpus::online().len());
     tables.iter().for_each(|table| print!("\n{table}"));
-    grace_periods(&producer)
-}
-
-/// How long a fence takes at least, for what is held for one.
-fn grace_periods(producer: &Producer) -> Result<()> {
-    let mut times = producer.grace_periods(Duration::from_millis(500))?;
+    // How long a fence takes at least, for what is held for one.
+    let mut times = producer.grace_periods(Load::Paced(rate), Duration::from_millis(500))?;
     times.sort_unstable();
+    let grace_period = times[times.len() / 2];
     println!(
-        "\nA grace period under the load that is no flood, by membarrier(2): {:?} (median of {}).",
-        times[times.len() / 2],
+        "\nA grace period by membarrier(2) with {rate} events a second: {grace_period:?} (median of {}).",
         times.len()
     );
+    if only.is_none() {
+        let [flood, paced] = &tables;
+        table::targets(flood, paced, grace_period);
+    }
     Ok(())
 }

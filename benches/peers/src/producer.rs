@@ -79,11 +79,11 @@ impl Producer {
         run(load, || thread::sleep(time))
     }
 
-    /// How long membarrier(2) takes under the load that is no flood.
-    pub fn grace_periods(&self, time: Duration) -> Result<Vec<Duration>> {
+    /// How long membarrier(2) takes beside a load.
+    pub fn grace_periods(&self, load: Load, time: Duration) -> Result<Vec<Duration>> {
         let mut times = Vec::new();
         let end = Instant::now() + time;
-        run(Load::Paced(100_000), || {
+        run(load, || {
             while Instant::now() < end {
                 let begin = Instant::now();
                 // SAFETY: MEMBARRIER_CMD_GLOBAL touches no memory.

@@ -1,8 +1,11 @@
 //! What came of it, as Markdown.
 
 use crate::producer::{Load, Outcome};
-use crate::readers::{READERS, REFERENCE, Reader};
+use crate::readers::{
+    DEFAULT, DENSE_SOON, DRAIN, EXPEDITED_SOON, MEMBARRIER_SOON, OFTEN, READERS, REFERENCE, Reader, SORTED,
+};
 use std::fmt::{Display, Formatter, Result};
+use std::time::Duration;
 
 /// The outcomes of one load, by reader and round.
 pub struct Table {
@@ -35,10 +38,16 @@ impl Table {
         row.expect("it is one of them").1.push(outcome);
     }
 
-    /// Of a column, the reference's in each round.
-    fn reference(&self, column: fn(&Outcome) -> f64) -> Vec<f64> {
-        let row = self.rows.iter().find(|(reader, _)| reader.name == REFERENCE);
+    /// A column of a reader, by round.
+    fn column(&self, name: &str, column: fn(&Outcome) -> f64) -> Vec<f64> {
+        let row = self.rows.iter().find(|(reader, _)| reader.name == name);
         row.map(|(_, outcomes)| outcomes.iter().map(column).collect()).unwrap_or_default()
+    }
+
+    /// The median over the rounds of one reader's column divided by another's.
+    fn ratio(&self, name: &str, by: &str, column: fn(&Outcome) -> f64) -> f64 {
+        let (own, other) = (self.column(name, column), self.column(by, column));
+        median(own.iter().zip(other).map(|(own, other)| own / other))
     }
 }
 
@@ -48,6 +57,32 @@ fn cost(outcome: &Outcome) -> f64 {
 
 fn rate(outcome: &Outcome) -> f64 {
     outcome.rate
+}
+
+fn p99(outcome: &Outcome) -> f64 {
+    outcome.seen.p99_ns as f64 / 1e6
+}
+
+/// What is meant to be reached, beside what was.
+pub fn targets(flood: &Table, paced: &Table, grace_period: Duration) {
+    println!("\n| what | meant to be | flood | paced |\n| --- | --- | --- | --- |");
+    for (what, bound, name, by, column) in [
+        ("CPU: ordered `next()` ÷ libbpf tuned, unordered", "≤ 2", DEFAULT, REFERENCE, cost as fn(&Outcome) -> f64),
+        ("CPU: ordered `next()` ÷ libbpf tuned, copied and sorted", "≤ 0.5", DEFAULT, SORTED, cost),
+        ("CPU: `drain` ÷ libbpf tuned, unordered", "≤ 1", DRAIN, REFERENCE, cost),
+        ("calls: ordered `next()` ÷ libbpf tuned, unordered", "≥ 0.98", DEFAULT, REFERENCE, rate),
+        ("calls: ordered `next()` ÷ libbpf tuned, copied and sorted", "≥ 0.98", DEFAULT, SORTED, rate),
+    ] {
+        let [flood, paced] = [flood, paced].map(|table| table.ratio(name, by, column));
+        println!("| {what} | {bound} | {flood:.2} | {paced:.2} |");
+    }
+    let latency = |name| median(paced.column(name, p99));
+    let period = grace_period.as_secs_f64() * 1e3;
+    println!("| latency p99, expedited, `latency(1 ms)` | < 2 ms | | {:.2} ms |", latency(EXPEDITED_SOON));
+    let periods = latency(MEMBARRIER_SOON) / period;
+    println!("| latency p99, membarrier, `latency(1 ms)` | < 3 grace periods | | {periods:.2} of {period:.1} ms |");
+    let dense = paced.ratio(DENSE_SOON, OFTEN, p99);
+    println!("| latency p99, dense, `latency(1 ms)` ÷ unordered every millisecond | ≤ 2 | | {dense:.2} |");
 }
 
 fn sorted(values: impl IntoIterator<Item = f64>) -> Vec<f64> {
@@ -90,11 +125,7 @@ impl Display for Table {
         }
         writeln!(f, "| {} |\n|{}", COLUMNS.join(" | "), " --- |".repeat(COLUMNS.len()))?;
         for (reader, outcomes) in &self.rows {
-            let ratio = |column: fn(&Outcome) -> f64| {
-                median(
-                    outcomes.iter().zip(self.reference(column)).map(|(outcome, reference)| column(outcome) / reference),
-                )
-            };
+            let ratio = |column| self.ratio(reader.name, REFERENCE, column);
             let middle = |column: fn(&Outcome) -> f64| median(outcomes.iter().map(column));
             let lost = |outcome: &Outcome| outcome.written.saturating_sub(outcome.seen.events) as f64;
             let cells = [
@@ -107,7 +138,7 @@ impl Display for Table {
                 format!("{:.0}", median(outcomes.iter().map(|outcome| lost(outcome) - outcome.seen.lost as f64))),
                 format!("{:.2}", middle(|o| o.seen.out_of_order as f64 / o.seen.events.max(1) as f64 * 100.0)),
                 format!("{:.2}", middle(|o| o.seen.p50_ns as f64 / 1e6)),
-                format!("{:.2}", middle(|o| o.seen.p99_ns as f64 / 1e6)),
+                format!("{:.2}", middle(p99)),
                 format!("{:.1}", middle(|o| o.seen.peak_kib as f64 / 1024.0)),
             ];
             writeln!(f, "| {} |", cells.join(" | "))?;

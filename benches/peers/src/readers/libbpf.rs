@@ -82,16 +82,21 @@ impl Sorted {
 
 /// Woken when a quarter of a ring was written, and all rings read every 100 ms.
 pub fn tuned(map: OwnedFd, start: &Start) -> Result<Seen> {
-    unordered(&map, start, POLL)
+    unordered(&map, start, Stamps::None, POLL)
+}
+
+/// The same with the records that perfweave asks for: the kernel writes its time into each.
+pub fn stamped(map: OwnedFd, start: &Start) -> Result<Seen> {
+    unordered(&map, start, Stamps::Kernel, POLL)
 }
 
 /// All rings read every millisecond.
 pub fn often(map: OwnedFd, start: &Start) -> Result<Seen> {
-    unordered(&map, start, Duration::from_millis(1))
+    unordered(&map, start, Stamps::None, Duration::from_millis(1))
 }
 
-fn unordered(map: &OwnedFd, start: &Start, sleep: Duration) -> Result<Seen> {
-    let mut buffer = Buffer::open(map, Tally::begin())?;
+fn unordered(map: &OwnedFd, start: &Start, stamps: Stamps, sleep: Duration) -> Result<Seen> {
+    let mut buffer = Buffer::open(map, stamps, Tally::begin())?;
     *buffer.each() = start.ready(|| ());
     loop {
         let over = start.is_over();
@@ -104,7 +109,7 @@ fn unordered(map: &OwnedFd, start: &Start, sleep: Duration) -> Result<Seen> {
 
 /// The same, what each poll found copied and sorted by the program's time.
 pub fn sorted(map: OwnedFd, start: &Start) -> Result<Seen> {
-    let mut buffer = Buffer::open(&map, Sorted { tally: Tally::begin(), found: Vec::new() })?;
+    let mut buffer = Buffer::open(&map, Stamps::None, Sorted { tally: Tally::begin(), found: Vec::new() })?;
     buffer.each().tally = start.ready(|| ());
     loop {
         let over = start.is_over();
@@ -116,6 +121,13 @@ pub fn sorted(map: OwnedFd, start: &Start) -> Result<Seen> {
     }
 }
 
+/// Whether the kernel writes its time into each record.
+#[derive(Clone, Copy, PartialEq)]
+enum Stamps {
+    None,
+    Kernel,
+}
+
 /// `perf_buffer__new_raw()`, and what its callback counts in, which is its own.
 struct Buffer<E: Each> {
     buffer: *mut sys::perf_buffer,
@@ -123,7 +135,7 @@ struct Buffer<E: Each> {
 }
 
 impl<E: Each> Buffer<E> {
-    fn open(map: &OwnedFd, each: E) -> Result<Self> {
+    fn open(map: &OwnedFd, stamps: Stamps, each: E) -> Result<Self> {
         let mut attr = sys::perf_event_attr {
             type_: sys::PERF_TYPE_SOFTWARE,
             size: size_of::<sys::perf_event_attr>() as u32,
@@ -134,11 +146,17 @@ impl<E: Each> Buffer<E> {
         attr.__bindgen_anon_1.sample_period = 1;
         attr.set_watermark(1);
         attr.__bindgen_anon_2.wakeup_watermark = BYTES as u32 / 4;
+        if stamps == Stamps::Kernel {
+            attr.sample_type |= u64::from(sys::PERF_SAMPLE_TIME);
+            attr.set_use_clockid(1);
+            attr.clockid = libc::CLOCK_MONOTONIC;
+        }
+        let callback = if stamps == Stamps::Kernel { record::<E, 20> } else { record::<E, 12> };
         let pages = (BYTES / perfweave_support::foreign::page_size()) as sys::size_t;
         let (each, options) = (Box::into_raw(Box::new(each)), std::ptr::null());
         // SAFETY: the attribute lives until the call returns; the callback is for what `each` points to.
         let buffer = unsafe {
-            sys::perf_buffer__new_raw(map.as_raw_fd(), pages, &mut attr, Some(record::<E>), each.cast(), options)
+            sys::perf_buffer__new_raw(map.as_raw_fd(), pages, &mut attr, Some(callback), each.cast(), options)
         };
         if buffer.is_null() {
             return Err(io::Error::last_os_error().into());
@@ -176,7 +194,7 @@ impl<E: Each> Drop for Buffer<E> {
     }
 }
 
-unsafe extern "C" fn record<E: Each>(
+unsafe extern "C" fn record<E: Each, const PAYLOAD: usize>(
     each: *mut c_void,
     _cpu: c_int,
     header: *mut sys::perf_event_header,
@@ -188,8 +206,8 @@ unsafe extern "C" fn record<E: Each>(
     // SAFETY: likewise, with its header.
     let bytes = unsafe { std::slice::from_raw_parts(header.cast::<u8>(), size) };
     match kind {
-        // The length of the payload, and the payload.
-        sys::PERF_RECORD_SAMPLE => each.bytes(&bytes[12..]),
+        // Behind the header, the time if there is one, and the length of the payload.
+        sys::PERF_RECORD_SAMPLE => each.bytes(&bytes[PAYLOAD..]),
         sys::PERF_RECORD_LOST => each.lost(u64::from_ne_bytes(bytes[16..24].try_into().expect("eight bytes"))),
         _ => {}
     }

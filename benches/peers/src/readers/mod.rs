@@ -31,6 +31,17 @@ pub struct Reader {
 /// What others are compared with.
 pub const REFERENCE: &str = "libbpf tuned, unordered";
 
+/// What an ordered reader is compared with.
+pub const SORTED: &str = "libbpf tuned, copied and sorted";
+/// perfweave as it is by default.
+pub const DEFAULT: &str = "perfweave `fence` (membarrier), the default";
+pub const DRAIN: &str = "perfweave `drain`, unordered";
+/// What latencies are compared in.
+pub const OFTEN: &str = "perfweave `drain`, every millisecond";
+pub const MEMBARRIER_SOON: &str = "perfweave `fence` (membarrier), `latency(1 ms)`";
+pub const EXPEDITED_SOON: &str = "perfweave `fence` (expedited), `latency(1 ms)`";
+pub const DENSE_SOON: &str = "perfweave `dense`, `latency(1 ms)`";
+
 /// With any load.
 const fn always(name: &'static str, read: fn(OwnedFd, &Start) -> Result<Seen>) -> Reader {
     Reader { name, paced: false, read }
@@ -46,28 +57,25 @@ const DENSE: Hold = Hold::Dense { first: Some(0), fence: Fence::Membarrier };
 const SOON: Duration = Duration::from_millis(1);
 
 /// All of them.
-pub const READERS: [Reader; 18] = [
-    always("perfweave `fence` (membarrier), the default", |map, start| perfweave::next(map, start, Hold::FENCE, None)),
+pub const READERS: [Reader; 19] = [
+    always(DEFAULT, |map, start| perfweave::next(map, start, Hold::FENCE, None)),
     always("perfweave the same, `batch()`", |map, start| perfweave::batch(map, start, Hold::FENCE)),
     always("perfweave the same, key in the payload", |map, start| perfweave::by_payload(map, start, Hold::FENCE)),
     always("perfweave `fence` (expedited)", |map, start| perfweave::next(map, start, EXPEDITED, None)),
     always("perfweave `round`", |map, start| perfweave::next(map, start, Hold::Round, None)),
     always("perfweave `none`", |map, start| perfweave::next(map, start, Hold::None, None)),
-    always("perfweave `drain`, unordered", perfweave::drain),
+    always(DRAIN, perfweave::drain),
     always(REFERENCE, libbpf::tuned),
-    always("libbpf tuned, copied and sorted", libbpf::sorted),
+    always("libbpf tuned, unordered, records with the kernel's time", libbpf::stamped),
+    always(SORTED, libbpf::sorted),
     always("libbpf-rs, its default", libbpf::default),
     always("aya 0.14, its default", aya::default),
     paced("perfweave `dense`", |map, start| perfweave::dense(map, start, DENSE, None)),
-    paced("perfweave `fence` (membarrier), `latency(1 ms)`", |map, start| {
-        perfweave::next(map, start, Hold::FENCE, Some(SOON))
-    }),
-    paced("perfweave `fence` (expedited), `latency(1 ms)`", |map, start| {
-        perfweave::next(map, start, EXPEDITED, Some(SOON))
-    }),
-    paced("perfweave `dense`, `latency(1 ms)`", |map, start| perfweave::dense(map, start, DENSE, Some(SOON))),
+    paced(MEMBARRIER_SOON, |map, start| perfweave::next(map, start, Hold::FENCE, Some(SOON))),
+    paced(EXPEDITED_SOON, |map, start| perfweave::next(map, start, EXPEDITED, Some(SOON))),
+    paced(DENSE_SOON, |map, start| perfweave::dense(map, start, DENSE, Some(SOON))),
     paced("perfweave `none`, `latency(1 ms)`", |map, start| perfweave::next(map, start, Hold::None, Some(SOON))),
-    paced("perfweave `drain`, every millisecond", perfweave::drain_often),
+    paced(OFTEN, perfweave::drain_often),
     paced("libbpf tuned, every millisecond", libbpf::often),
 ];
 

@@ -4,7 +4,7 @@ use super::{BYTES, POLL, Start, wait};
 use crate::Result;
 use crate::tally::{Seen, Tally};
 use nix::poll::{PollFd, PollFlags};
-use perfweave::{Error, Event, Hold, Key, Order, Reader, Rings, Item};
+use perfweave::{Error, Hold, Item, Key, Order, Reader, Rings};
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -15,13 +15,13 @@ fn open(map: OwnedFd) -> Result<Rings> {
 
 /// What is done with an event.
 #[inline(always)]
-fn take(tally: &mut Tally, event: &Event<'_>) {
-    match event.item() {
+fn take(tally: &mut Tally, key: Option<u64>, what: What<'_>) {
+    match what {
         Item::Record(record) => {
             let payload = record.payload();
             let word = |at| payload.as_ref().and_then(|payload| payload.u64(at)).unwrap_or(0);
             let stamp = word(0);
-            tally.event(event.key().unwrap_or(stamp), stamp, word(8));
+            tally.event(key.unwrap_or(stamp), stamp, word(8));
         }
         Item::Lost(lost) => tally.lost(lost.count),
         _ => {}
@@ -40,7 +40,7 @@ fn begin(map: OwnedFd, start: &Start, order: Order, latency: Option<Duration>) -
 fn by_next((mut reader, mut tally): (Reader, Tally)) -> Result<Seen> {
     loop {
         match reader.next() {
-            Ok(event) => take(&mut tally, &event.event()),
+            Ok(event) => take(&mut tally, event.key(), event.item()),
             Err(Error::Flushed) => return Ok(tally.end()),
             Err(error) => return Err(error.into()),
         }
@@ -67,7 +67,7 @@ pub fn batch(map: OwnedFd, start: &Start, hold: Hold) -> Result<Seen> {
     let (mut reader, mut tally) = begin(map, start, Order::new().hold(hold), None)?;
     loop {
         match reader.batch(Duration::from_secs(3600)) {
-            Ok(batch) => batch.for_each(|event| take(&mut tally, &event)),
+            Ok(batch) => batch.for_each(|event| take(&mut tally, event.key(), event.item())),
             Err(Error::Flushed) => return Ok(tally.end()),
             Err(error) => return Err(error.into()),
         }
@@ -89,7 +89,7 @@ fn drained(mut rings: Rings, start: &Start, sleep: Duration) -> Result<Seen> {
     loop {
         let over = start.is_over();
         let _ = rings.drain(|event| {
-            take(&mut tally, &event);
+            take(&mut tally, event.key(), event.item());
             ControlFlow::<()>::Continue(())
         });
         if over {
