@@ -15,8 +15,8 @@ fn open(map: OwnedFd) -> Result<Rings> {
 
 /// What is done with an event.
 #[inline(always)]
-fn take(tally: &mut Tally, key: Option<u64>, what: What<'_>) {
-    match what {
+fn take(tally: &mut Tally, key: Option<u64>, item: Item<'_>) {
+    match item {
         Item::Record(record) => {
             let payload = record.payload();
             let word = |at| payload.as_ref().and_then(|payload| payload.u64(at)).unwrap_or(0);
