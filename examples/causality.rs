@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 const HELP: &str = "\
 causality [--hold fence|membarrier|map|expedited|epoch|round|lag=1ms|none] [--full copy|copy=MIB|release|discard]
           [--epochs rightly|unlooked|key-first|leave-first|generations|forget] [--bytes N] [--stall MS] [--seconds N]
-          [--delay TURNS] [--spin MICROS] [--json]
+          [--delay TURNS] [--every US] [--spin US] [--json]
   --hold     the hold rule: fence (membarrier, or map where that is refused), or one of its ways by name; epoch (the programs say
              when they are inside); round, lag=…, none
   --epochs   how the programs keep to epochs: all but rightly are wrong, to see the order break (unlooked: nobody reads them)
@@ -31,6 +31,7 @@ causality [--hold fence|membarrier|map|expedited|epoch|round|lag=1ms|none] [--fu
   --stall    the consumer does something else for so many milliseconds, ten times a second [0]
   --seconds  how long the load runs [10]
   --delay    turns of work between clock and output of the slow program [2000]
+  --every    each CPU is interrupted once in so many microseconds [200]
   --json     print one JSON object";
 
 fn main() -> ExitCode {
@@ -54,6 +55,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     let bytes = args.value("--bytes", number)?.unwrap_or(8 << 20);
     let stall = Duration::from_millis(args.value("--stall", number)?.unwrap_or(0));
     let spin = Duration::from_micros(args.value("--spin", number)?.unwrap_or(0));
+    let every = args.value("--every", number)?.unwrap_or(200).saturating_mul(1000);
     let json = args.flag("--json");
     args.finish()?;
 
@@ -80,7 +82,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     let mut reader = Reader::new(rings, order)?;
 
     let links = (slow.attach_raw_tracepoint("sys_enter")?, quick.attach_raw_tracepoint("sys_enter")?);
-    let clocks = cpus.iter().map(|&cpu| interrupt.attach_clock(cpu, 200_000)).collect::<Result<Vec<_>, _>>()?;
+    let clocks = cpus.iter().map(|&cpu| interrupt.attach_clock(cpu, every)).collect::<Result<Vec<_>, _>>()?;
     let writers = load::Load::on(&cpus, |_| {
         for _ in 0..100 {
             load::getuid();

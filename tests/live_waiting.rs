@@ -5,7 +5,7 @@ mod reading;
 
 use perfweave::{Class, Fence, Hold, Order, Reader, Rings};
 use perfweave_support::bpf::Program;
-use perfweave_support::{echo, kernel, load, threads};
+use perfweave_support::{echo, foreign, kernel, load, threads};
 use reading::{LONG, next, number};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -40,7 +40,9 @@ fn a_filling_ring_wakes_the_reader() {
     let woken = reading::wakes(|| {
         let rings = Rings::options().bpf_output(&events).pages(1).open().unwrap();
         let mut reader = Reader::new(rings, Order::new().hold(Hold::None)).unwrap();
-        let write = || (0..60).for_each(|n| assert_eq!(echo.run_with(0, &[n]).unwrap(), 0));
+        // About half of the ring's page, of any size.
+        let write =
+            || (0..foreign::page_size() as u64 / 64).for_each(|n| assert_eq!(echo.run_with(0, &[n]).unwrap(), 0));
         let (woken, given) = reading::woken_by(&mut reader, write);
         assert_eq!(given.unwrap(), 0);
         woken

@@ -272,7 +272,10 @@ fn a_small_ring_does_not_feed_itself() {
         while begin.elapsed() < Duration::from_secs(1) {
             drop(reader.next_timeout(Duration::from_millis(100)).unwrap());
         }
-        let allowed = allowed(begin, Reader::TICK, 0, WORTH_A_FENCE);
+        // What two fences cause is more than half of a page. If the reader looked while it was written, part of it may be left in the
+        // ring, so that the second fence is followed at once by a third. Then all of it is beyond the mark and copied out.
+        let for_room = if bytes == 4096 { 2 } else { 1 };
+        let allowed = for_room * allowed(begin, Reader::TICK, 0, WORTH_A_FENCE);
         let fences = fences.load(Ordering::SeqCst);
         assert!(fences <= allowed, "{bytes} bytes: {fences} fences, allowed are {allowed}");
     }

@@ -138,7 +138,8 @@ fn a_filling_ring_wakes_the_reader() {
     let woken = reading::wakes(|| {
         let kernel = sim::Kernel::new(&[0]);
         let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::None)).unwrap();
-        let write = || (0..1000).for_each(|time| assert!(kernel.emit(0, time, &[0; 20])));
+        // Few and long, so that even a slow machine has written them before the reader looks by itself.
+        let write = || (0..10).for_each(|time| assert!(kernel.emit(0, time, &[0; 6000])));
         let (woken, given) = reading::woken_by(&mut reader, write);
         assert_eq!(given.unwrap(), 0);
         woken
