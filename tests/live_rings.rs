@@ -3,7 +3,9 @@
 #[expect(dead_code, reason = "each test takes a part")]
 mod reading;
 
-use perfweave::{Clock, Error, Fault, Hold, Item, Key, Kind, Layout, Order, Pause, Reader, Ring, Rings, bindings};
+use perfweave::{
+    Class, Clock, Error, Fault, Hold, Item, Key, Kind, Layout, Order, Pause, Reader, Ring, Rings, bindings,
+};
 use perfweave_support::bpf::{Asm, Map, Program, Reg};
 use perfweave_support::{bpf, echo, foreign, kernel, load, needs, threads, tracefs};
 use reading::number;
@@ -260,6 +262,28 @@ fn an_event_that_somebody_else_opened_can_be_adopted() {
     let mut reader = Reader::new(rings, Order::new().key(Key::Payload(0))).unwrap();
     program.run_with(0, &[2]).unwrap();
     assert_eq!(payloads(&mut reader), [(0, 1), (0, 2)], "the ring lives on in our own mapping");
+}
+
+/// Records without the kernel's time are shorter by it, and are ordered by what programs write.
+#[test]
+fn records_go_without_the_kernels_time_if_nobody_needs_it() {
+    let Some((events, echo)) = echo() else { return };
+    let open = || Rings::options().bpf_output(&events).without_time().open().unwrap();
+    let error = Reader::new(open(), Order::new()).unwrap_err();
+    assert!(matches!(error, Error::NoTime { .. }), "{error}");
+
+    let mut reader = Reader::new(open(), Order::new().key(Key::Payload(0))).unwrap();
+    let cpus = load::online();
+    for number in 0..100 {
+        assert_eq!(echo.run_with(cpus[number as usize % cpus.len()], &[number]).unwrap(), 0);
+    }
+    for number in 0..100 {
+        let event = reading::next(&mut reader);
+        let record = event.record().expect("a record");
+        assert_eq!((event.key(), event.class(), record.time()), (Some(number), Class::Proven, None));
+        // Header, length, the number, and what pads them.
+        assert_eq!(record.as_bytes().len(), 24);
+    }
 }
 
 #[test]

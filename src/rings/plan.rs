@@ -73,7 +73,7 @@ pub(crate) struct Array {
 
 impl Plan {
     pub(crate) fn new(options: RingOptions, backward: bool) -> Result<Self, Error> {
-        let RingOptions { sources, size, clock, cpus, wakeup, slot } = options;
+        let RingOptions { sources, size, clock, timed, cpus, wakeup, slot } = options;
         if sources.is_empty() {
             return Err(Error::NoEvents);
         }
@@ -82,7 +82,10 @@ impl Plan {
         let mut events = sources.into_iter().map(plan).collect::<Result<Vec<_>, _>>()?;
         check_maps(&events)?;
         // One ring, one layout: all its events carry the same fields.
-        let mut sample_type = u64::from(bindings::PERF_SAMPLE_RAW | bindings::PERF_SAMPLE_TIME);
+        let mut sample_type = u64::from(bindings::PERF_SAMPLE_RAW);
+        if timed {
+            sample_type |= u64::from(bindings::PERF_SAMPLE_TIME);
+        }
         if events.len() > 1 {
             sample_type |= u64::from(bindings::PERF_SAMPLE_IDENTIFIER);
         }
