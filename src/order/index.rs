@@ -456,6 +456,12 @@ impl<'a> Stretch<'a> {
         Self { index, pool, last, until, taken: 0, position }
     }
 
+    /// Where the next one lies.
+    #[inline(always)]
+    pub(crate) fn position(&self) -> u64 {
+        self.position
+    }
+
     /// The next, if its key is less than `until`. Ends with a block of the run.
     #[inline(always)]
     pub(crate) fn next(&mut self) -> Option<Entry> {

@@ -14,6 +14,7 @@ use crate::order::index::{Index, Stretch};
 use crate::order::key::Keys;
 use crate::order::run::Pool;
 use crate::record::Record;
+use crate::ring::Bytes;
 use crate::rings::Lane;
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -265,9 +266,16 @@ impl Stream {
         let Self { keys, indexes, pool, picked: Pick { rank, class, .. }, last, due, until, .. } = self;
         let lane = &lanes[*rank as usize];
         let mut stretch = Stretch::new(&mut indexes[*rank as usize], *until, pool, last);
+        // They lie one behind the other: bounds of the ring are asked for once, and those of each record within it.
+        let (begin, run) = (stretch.position(), lane.run(stretch.position()));
         let mut handed = ControlFlow::Continue(());
         while let Some(entry) = stretch.next() {
-            let record = entry.record(lane.bytes(entry.position, entry.record_len()), &lane.origin);
+            let at = (entry.position - begin) as usize;
+            let bytes = match run.get(at..at + entry.record_len() as usize) {
+                Some(bytes) => Bytes::from(bytes),
+                None => lane.bytes(entry.position, entry.record_len()),
+            };
+            let record = entry.record(bytes, &lane.origin);
             let (key, item) = (Some(keys.written(entry.key)), Item::Record(record));
             handed = each(Event { key, class: *class, late_by: 0, item }).map_break(Some);
             if handed.is_break() {

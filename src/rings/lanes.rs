@@ -66,6 +66,15 @@ impl Lane {
         records
     }
 
+    /// What lies in the ring from a position on without a wrap; nothing if that was copied out.
+    #[inline]
+    pub(crate) fn run(&self, position: u64) -> &[u8] {
+        if position < self.ring.tail() {
+            return &[];
+        }
+        self.ring.bytes(position, self.ring.head() - position).as_slices().0
+    }
+
     /// Bytes that were indexed, wherever they are now.
     #[inline(always)]
     pub(crate) fn bytes(&self, position: u64, len: u64) -> Bytes<'_> {
