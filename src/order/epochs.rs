@@ -44,6 +44,9 @@ use std::time::Duration;
 ///   outside, and can be late, as under any fence.
 /// - A program that writes into the rings and does not enter. The reader cannot see it. What it writes can be late although it is
 ///   marked proven.
+/// - Rings that somebody else opened ([`Rings::add`](crate::Rings::add)), and a [`Merge`](crate::Merge) that is driven with
+///   [`Fence::open`](crate::Fence::open): who writes there is not checked. It must be such programs alone.
+/// - A program that leaves twice, or that leaves behind a tail call, which does not return: leave before it.
 /// - A program that returns without leaving. Its CPU looks as if somebody were inside for ever. Then a kernel fence stands in each time,
 ///   and the reader says so ([`Error::EpochStuck`]).
 ///
@@ -89,9 +92,9 @@ impl Epochs {
         if max_entries <= last {
             return Err(Error::EpochsTooFew { entries: max_entries, cpu: last });
         }
-        // An element takes as many bytes as its value, rounded up to 8 (`array_map_alloc`, `kernel/bpf/arraymap.c`).
+        // Those of CPUs that there cannot be are not read. An element takes as many bytes as its value, rounded up to 8 (`array_map_alloc`, `kernel/bpf/arraymap.c`).
         let stride = value_size.div_ceil(8) as usize;
-        let words = EpochWords::map(map.as_fd(), stride, max_entries);
+        let words = EpochWords::map(map.as_fd(), stride, last + 1);
         let words = words.map_err(|errno| Error::System { what: "map the epochs", errno: errno.into() })?;
         Ok(Self::over(Arc::new(words), None))
     }
