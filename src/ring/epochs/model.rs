@@ -73,8 +73,9 @@ impl Machine {
     }
 }
 
-/// Dies (seen once each) when a word is loaded Relaxed, when `enter` is Relaxed, when a program leaves before it publishes, enters
-/// behind its key, or begins a generation whenever it leaves.
+/// Dies (seen once each) when a word is loaded Relaxed, when a program leaves Relaxed or before it publishes, enters behind its key, or
+/// begins a generation whenever it leaves. It does not die when `enter` is Relaxed: here the counter orders what came before it. Where
+/// the key is a time, nothing but the barrier of `enter` does, and no model knows clocks.
 #[test]
 fn what_is_smaller_is_there_once_everybody_has_left_who_was_inside() {
     // Three changes of thread that nobody asked for are enough for each of the mistakes; all of them take hours.
