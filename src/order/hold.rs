@@ -1,4 +1,4 @@
-//! When the smallest key may be yielded: the frontier under each rule. Pure bookkeeping, no clock, no system call.
+//! The hold rules, and the frontier under each rule. Pure bookkeeping: no clock, no system call.
 
 use crate::error::Error;
 use crate::order::epochs::Epochs;
@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// When the event with the smallest visible key may be yielded, although a smaller one may still be on its way.
+/// When the event with the smallest visible key may be yielded, although a smaller key may still be in flight.
 ///
 /// | rule | yields a key k when | class |
 /// | --- | --- | --- |
@@ -16,13 +16,15 @@ use std::time::Duration;
 /// | `Dense` | k is exactly the next number; a missing number waits for a fence, then is a gap | proven |
 /// | `Lag` | k ≤ a clock reading taken before the heads were loaded, less the lag | assumed |
 /// | `Round` | k ≤ the largest key seen one whole look earlier | assumed |
-/// | `None` | it is the smallest visible | assumed |
+/// | `None` | k is the smallest visible key | assumed |
 ///
-/// The fence rule needs no clock of ours. Whoever drew a key smaller than one that we have already seen drew it before
-/// our look, inside an RCU read-side section that also publishes the record; after a grace period that section is
-/// over, and the next look finds the record. It needs keys from one source that only grows, a clock the CPUs agree
-/// on or a shared counter, drawn where the record is written: the kernel's timestamps always are; a BPF program's
-/// own are if the program cannot sleep and draws them in the run that outputs them.
+/// The fence rule needs no clock of ours. A writer draws its key inside an RCU read-side section and publishes the
+/// record in the same section. A key smaller than one already seen was drawn before the look. After a grace period that
+/// section is over, and the next look finds the record.
+///
+/// The rule needs keys from one source that only grows: a clock the CPUs agree on, or a shared counter. The key must be
+/// drawn where the record is written. The kernel's timestamps always are. A BPF program's own keys are if the program
+/// cannot sleep and draws them in the run that outputs them.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 #[doc(alias = "watermark strategy")]
@@ -32,12 +34,12 @@ pub enum Hold {
     Fence(Fence),
     /// Keys are the numbers of one counter for the whole machine, without holes.
     Dense {
-        /// The first number. If it is not known, the first event waits for a fence.
+        /// The first number. If it is `None`, the first event waits for a fence.
         first: Option<u64>,
         /// What proves that a missing number is not in flight.
         fence: Fence,
     },
-    /// Wait a guessed time, on the rings' clock. What all other readers do that order at all.
+    /// Wait a guessed time, on the rings' clock. All other readers that order events do this.
     Lag(Duration),
     /// Wait for a second look: the rule of perf(1).
     Round,
@@ -46,7 +48,7 @@ pub enum Hold {
 }
 
 impl Hold {
-    /// The fence rule with whatever grace period is to be had.
+    /// The fence rule with the first grace period that works here ([`Fence::Auto`]).
     pub const FENCE: Self = Self::Fence(Fence::Auto);
 
     /// The fence rule with writers' epochs in place of grace periods: see [`Epochs`].
@@ -88,11 +90,11 @@ impl fmt::Display for Hold {
 
 /// A way to wait for a kernel grace period: `synchronize_rcu()` seen from user space.
 ///
-/// [`Reader`](crate::Reader) waits on a thread of its own, beside the consumer. For whoever drives a
-/// [`Merge`](crate::Merge) there is [`Fence::open`].
+/// A [`Reader`](crate::Reader) waits on a thread of its own, beside the consumer. A program that drives a
+/// [`Merge`](crate::Merge) itself waits with [`Fence::open`].
 ///
-/// None waits for BPF programs that may sleep, but those too write their kernel timestamps inside a section that is
-/// waited for.
+/// No fence waits for BPF programs that may sleep. Their kernel timestamps are still drawn inside a section that the
+/// fence waits for.
 #[derive(Clone, Default)]
 #[non_exhaustive]
 #[doc(alias = "grace period")]
@@ -100,33 +102,33 @@ impl fmt::Display for Hold {
 #[doc(alias = "synchronize_rcu")]
 #[doc(alias = "RCU")]
 pub enum Fence {
-    /// [`Fence::Membarrier`], or [`Fence::Map`] where the kernel refuses it, also if it begins to while a reader runs.
-    /// [`Reader::fence`](crate::Reader::fence) says which.
+    /// [`Fence::Membarrier`], or [`Fence::Map`] where the kernel refuses it, also if the kernel begins to refuse while
+    /// a reader runs. [`Reader::fence`](crate::Reader::fence) says which.
     #[default]
     Auto,
     /// `membarrier(MEMBARRIER_CMD_GLOBAL)`, which is `synchronize_rcu()` (`kernel/sched/membarrier.c`). Needs no
-    /// privilege; takes 8 to 16 ms; refused by kernels with `nohz_full`. While only one CPU is online it does not
-    /// wait at all, so `Map` stands in.
+    /// privilege. Takes 8 to 16 ms. Kernels with `nohz_full` refuse it. While only one CPU is online it does not wait
+    /// at all, so `Map` stands in.
     Membarrier,
-    /// Updating an element of a `BPF_MAP_TYPE_ARRAY_OF_MAPS`, for which the kernel promises this very wait
-    /// (`maybe_wait_bpf_programs`, `kernel/bpf/syscall.c`). Takes as long as `Membarrier`, needs the right to make a BPF
-    /// map.
+    /// Updates an element of a `BPF_MAP_TYPE_ARRAY_OF_MAPS`. The kernel promises a grace period for this
+    /// (`maybe_wait_bpf_programs`, `kernel/bpf/syscall.c`). Takes as long as `Membarrier`. Needs the right to make a
+    /// BPF map.
     Map,
-    /// Unmounting a ramfs in a mount namespace of our own, which runs `synchronize_rcu_expedited()`
-    /// (`namespace_unlock`, `fs/namespace.c`). Takes some 30 µs, needs `CAP_SYS_ADMIN`.
+    /// Unmounts a ramfs in a mount namespace of our own, which runs `synchronize_rcu_expedited()` (`namespace_unlock`,
+    /// `fs/namespace.c`). Takes some 30 µs. Needs `CAP_SYS_ADMIN`.
     ///
-    /// Only when asked for: it interrupts every CPU, shows up in audit logs as mounts, and leans on how the kernel is
-    /// built today. The namespace is that of a thread of the fence's own; no other thread is moved, and what is mounted
-    /// elsewhere can be unmounted.
+    /// Used only when asked for: it interrupts every CPU, shows up in audit logs as mounts, and depends on how the
+    /// kernel is built today. The namespace belongs to the fence's own thread. No other thread is moved, and other
+    /// mounts can still be unmounted.
     Expedited {
         /// The shortest time between the begins of two fences.
         every: Duration,
     },
-    /// A grace period of one's own: the function returns once every record whose key was drawn before the call is
+    /// A grace period of your own. The function returns once every record whose key was drawn before the call is
     /// published. `sim` has such a fence for its rings. Dropping the reader waits for a call that is under way.
     Custom(Arc<dyn Fn() -> io::Result<()> + Send + Sync>),
-    /// No grace period: the writers themselves say when they are inside. For rings that only a tool's own BPF programs write.
-    /// Proves in microseconds, with no thread and no system call. See [`Epochs`].
+    /// No grace period: the writers themselves say when they are inside. For rings that only a tool's own BPF programs
+    /// write. Proves order in microseconds, with no thread and no system call. See [`Epochs`].
     Epochs(Epochs),
 }
 
@@ -156,11 +158,11 @@ impl fmt::Debug for Fence {
 /// How far an event's place in the order can be trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Class {
-    /// No event with a smaller key exists that was not yielded before.
+    /// Every event with a smaller key was yielded before.
     Proven,
-    /// The hold rule let it out before that was certain.
+    /// The hold rule let the event out before its order was certain.
     Assumed,
-    /// An event with a larger key was yielded before it; of dense numbers, one with a larger or the same number.
+    /// An event with a larger key was yielded before. For dense numbers, one with a larger or the same number.
     Late,
 }
 

@@ -1,4 +1,4 @@
-//! Where a record's key is.
+//! Keys: where a record's key is, and which keys can be right.
 
 use crate::account::numbers::Numbers;
 use crate::account::sequence::{Sequence, Unwrap};
@@ -16,19 +16,19 @@ type Extract = Box<dyn Fn(&Record<'_>) -> Option<u64> + Send>;
 #[derive(Default)]
 #[non_exhaustive]
 pub enum Key {
-    /// The kernel's own timestamp, which it draws while it writes the record. The default: no BPF program needs a clock
-    /// of its own, and no delay inside a program can come between its clock and its output.
+    /// The kernel's own timestamp, which it draws while it writes the record. The default: no BPF program needs its own
+    /// clock, and no delay inside a program can come between its clock and its output.
     #[default]
     Time,
-    /// A `u64` in native byte order at this offset, in bytes, of the raw payload: a time or a number that the program
-    /// drew itself. It need not be aligned.
+    /// A `u64` in native byte order at this offset, in bytes, of the raw payload. The program has drawn this time or
+    /// number itself. It need not be aligned.
     Payload(usize),
-    /// A counter of the whole machine, of any width, that wraps. [`Hold::Dense`](crate::Hold::Dense) yields its numbers without
-    /// waiting, and names those that are missing. A key is the number as it was written, so it begins anew where the
-    /// counter wraps; order and lateness are those of a counter that never does.
+    /// A counter of the whole machine, of any width, that wraps. [`Hold::Dense`](crate::Hold::Dense) yields its numbers
+    /// without waiting, and names missing ones. A key is the number as written, so it begins anew where the counter
+    /// wraps. Order and lateness are those of a counter that never wraps.
     Sequence(Sequence),
-    /// Whatever the function finds. It is called once for each record, LOST records apart, which take the place of
-    /// the record that follows them. It must not panic; if it does, the record stays unread.
+    /// The key that the function finds. It is called once for each record except LOST records, which take the place of
+    /// the record that follows them. It must not panic. If it does, the record stays unread.
     Fn(Extract),
 }
 
@@ -136,13 +136,13 @@ impl Keys {
         self.unwrap.as_ref()
     }
 
-    /// The key under which a number that a record has is ordered.
+    /// The key that orders a record with this number.
     pub(crate) fn ordered(&mut self, number: u64) -> u64 {
         self.unwrap.as_mut().and_then(|unwrap| unwrap.unwrap(number)).unwrap_or(number)
     }
 
-    /// Takes notice that so many numbers may have been drawn since the smallest that may still come. If that is more than the
-    /// counter can be told apart from itself by, nothing up to now is relied on, and counting begins anew. Says whether so.
+    /// Notes that so many numbers may have been drawn since the smallest that may still come. If the counter cannot
+    /// tell that many apart, no key up to now is reliable, and counting begins anew. Says whether so.
     pub(crate) fn drawn(&mut self, numbers: u64) -> bool {
         let is_too_far = self.unwrap.as_ref().is_some_and(|unwrap| numbers >= unwrap.reach());
         if is_too_far {
@@ -151,25 +151,25 @@ impl Keys {
         is_too_far
     }
 
-    /// Nothing up to now is relied on, and counting begins anew.
+    /// Declares every key up to now unreliable. Counting begins anew.
     pub(crate) fn go_astray(&mut self) {
         self.astray = self.unwrap.as_mut().map(Unwrap::go_astray);
     }
 
-    /// Numbers are taken that follow others by nobody knows how many.
+    /// Prepares for numbers after an unknown number of others.
     pub(crate) fn resume(&mut self) {
         if let Some(unwrap) = self.unwrap.as_mut().filter(|unwrap| unwrap.bits() <= u32::BITS) {
             unwrap.go_astray();
         }
     }
 
-    /// Whether a key is what it is taken for.
+    /// Whether this key is reliable.
     #[inline]
     pub(crate) fn is_sure(&self, key: u64) -> bool {
         self.astray.is_none_or(|astray| key > astray)
     }
 
-    /// Whether all keys are what they are taken for.
+    /// Whether all keys are reliable.
     #[inline]
     pub(crate) fn are_sure(&self) -> bool {
         self.astray.is_none()

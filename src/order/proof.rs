@@ -1,4 +1,4 @@
-//! What proves that nothing smaller is in flight: the kernel's grace periods, or the writers' epochs.
+//! Proofs that no smaller key is in flight: the kernel's grace periods, or the writers' epochs.
 
 use crate::error::Error;
 use crate::order::epochs::Epochs;
@@ -263,27 +263,28 @@ impl Watch {
 }
 
 impl Fence {
-    /// Opens something to wait for grace periods with, for whoever drives a [`Merge`](crate::Merge). It has a thread of its
-    /// own, as a [`Reader`](crate::Reader)'s fence has: the calling thread stays in its mount namespace, whatever the fence.
+    /// Opens a way to wait for grace periods, for programs that drive a [`Merge`](crate::Merge). It has a thread of its
+    /// own, as a [`Reader`](crate::Reader)'s fence has. The calling thread stays in its mount namespace with every kind
+    /// of fence.
     ///
     /// # Errors
-    /// [`Error::NoFence`] if none of the fence's ways is possible; [`Error::System`] if there can be no thread.
+    /// [`Error::NoFence`] if no way of this fence is possible; [`Error::System`] if the thread cannot be started.
     pub fn open(&self) -> Result<GracePeriods, Error> {
         Proof::start(self).map(GracePeriods)
     }
 }
 
-/// A way to wait for grace periods that works here. See [`Fence::open`].
+/// A way to wait for grace periods that works on this machine. See [`Fence::open`].
 pub struct GracePeriods(Proof);
 
 impl GracePeriods {
-    /// Which way it is: "membarrier", "map", "expedited", "custom" or "epochs".
+    /// The way in use: "membarrier", "map", "expedited", "custom" or "epochs".
     pub fn name(&self) -> &'static str {
         self.0.name()
     }
 
-    /// Begins a grace period, unless one is under way: to be called right after [`Merge::begin_fence`](crate::Merge::begin_fence), by
-    /// a program that does not want to block. False if one is under way.
+    /// Begins a grace period, unless one is under way, and does not wait. Call it right after
+    /// [`Merge::begin_fence`](crate::Merge::begin_fence). False if one is under way.
     pub fn begin(&mut self) -> bool {
         let may = !self.0.is_under_way();
         if may {
@@ -292,20 +293,21 @@ impl GracePeriods {
         may
     }
 
-    /// Whether the grace period that was begun has ended, without waiting. Once: then
-    /// [`Merge::end_fence`](crate::Merge::end_fence), or [`Merge::fail_fence`](crate::Merge::fail_fence) if it failed. With
-    /// [`Fence::Epochs`] nothing stands in for a program that does not leave, as in [`GracePeriods::wait`].
+    /// Whether the grace period that was begun has ended, without waiting. Gives the end once. Then call
+    /// [`Merge::end_fence`](crate::Merge::end_fence), or [`Merge::fail_fence`](crate::Merge::fail_fence) if the grace
+    /// period failed. With [`Fence::Epochs`] no fence stands in for a program that does not leave;
+    /// [`GracePeriods::wait`] has one.
     pub fn poll(&mut self) -> Option<io::Result<()>> {
         self.0.ended()
     }
 
-    /// Waits for a grace period that begins now. Blocks, and cannot be interrupted. May be called on any thread.
+    /// Waits for a grace period that begins now. Blocks, and cannot be interrupted. Any thread may call it.
     ///
-    /// [`Fence::Auto`] leaves `membarrier` for the map, for good, if the kernel has begun to refuse the first.
+    /// [`Fence::Auto`] changes from `membarrier` to the map, for good, if the kernel begins to refuse `membarrier`.
     ///
     /// # Errors
-    /// What the kernel, or the function, says, or that the function panicked; in a forked child, that its thread is the
-    /// parent's. Nothing is proven then.
+    /// The error of the kernel or of the function, or that the function panicked. In a forked child, that the thread is
+    /// the parent's. Nothing is proven then.
     pub fn wait(&mut self) -> io::Result<()> {
         self.0.wait().map_err(|error| match error {
             Error::Fence { errno, .. } => errno,
