@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 impl Rings {
-    /// Begins to open rings.
+    /// Options to open rings with.
     pub fn options() -> RingOptions {
         RingOptions::new()
     }
@@ -25,15 +25,16 @@ impl Rings {
 impl RingOptions {
     /// Opens and maps a ring on every online CPU, and starts the events.
     ///
-    /// CPUs that are offline (`ENODEV`) are skipped; a [`Reader`](crate::Reader) opens their rings when they come online.
-    /// If anything fails, what was opened is closed again.
+    /// CPUs that are offline (`ENODEV`) are skipped; a [`Reader`](crate::Reader) opens their rings when they come
+    /// online. If anything fails, everything opened so far is closed again.
     ///
     /// # Errors
-    /// Whatever the kernel refuses, with what would help: see [`Error`]. What it takes and could never be read:
-    /// [`Error::Silent`] for an event that writes nothing, [`Error::SharedSlot`] and [`Error::SameMap`] for a slot that two events
-    /// are to be put into, [`Error::ArrayTooSmall`] for a CPU without a slot, [`Error::Wakeup`] for a wake-up that would never come.
-    /// [`Error::Pointer`] for an attribute with a pointer in it, [`Error::Size`] for a size of zero or more than 2 GiB,
-    /// [`Error::NoSuchCpu`] if the machine can never have a CPU that is asked for, [`Error::Offline`] if none of them is online.
+    /// [`Error`] with a hint for anything that the kernel refuses. This crate refuses what the kernel takes but could
+    /// never be read: [`Error::Silent`] for an event that writes nothing, [`Error::SharedSlot`] and [`Error::SameMap`]
+    /// for a slot of two events, [`Error::ArrayTooSmall`] for a CPU without a slot, [`Error::Wakeup`] for a wake-up
+    /// that would never come. [`Error::Pointer`] for an attribute with a pointer in it, [`Error::Size`] for a size of
+    /// zero or more than 2 GiB, [`Error::NoSuchCpu`] if the machine can never have a requested CPU, [`Error::Offline`]
+    /// if no requested CPU is online.
     pub fn open(self) -> Result<Rings, Error> {
         open(Plan::new(self, false)?)
     }
