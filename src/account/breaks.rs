@@ -1,23 +1,23 @@
-//! What is remembered of numbers that were missing, and what can be wrong with a number that comes.
+//! Breaks: what can be wrong with a number, and which missing numbers are remembered.
 
 use std::collections::BTreeMap;
 
-/// How a number that is not the next one, nor ahead of it, came to be there.
+/// How a number breaks its sequence: it is neither the next one nor ahead of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Break {
-    /// It was there before, not long ago.
+    /// The number came before, not long ago.
     Duplicate,
-    /// Counting began anew: it is 0, 1, or the first number that was ever seen there.
+    /// Counting began anew: the number is 0, 1, or the first number ever seen there.
     Reset,
-    /// It is further back than records come out of order. Counting goes on from there.
+    /// The number is further back than records come out of order. Counting goes on from there.
     Backward,
-    /// It is further ahead than any records can have been lost. Counting goes on from there.
+    /// The number is further ahead than losses can explain. Counting goes on from there.
     Forward,
-    /// It was declared missing, and came after all: it was not written where it was counted.
+    /// The number was declared missing, and came after all: the program did not write it where it counted.
     Found,
-    /// So many numbers were unread or lost that a counter as narrow as this one may have gone round unseen. How many are missing
-    /// is not known; counting begins anew. See [`Sequence`](crate::Sequence).
+    /// So many numbers were unread or lost that a counter as narrow as this one may have gone round unseen. The number
+    /// of missing ones is not known, and counting begins anew. See [`Sequence`](crate::Sequence).
     Ambiguous,
 }
 

@@ -96,7 +96,7 @@ pub struct Irregular {
     pub found: u64,
 }
 
-/// Records leave before their hold rule lets them out, because holding them takes too much memory or a ring is too full
+/// Records leave before their hold rule allows it, because holding them takes too much memory or a ring is too full
 /// ([`Full`](crate::Full)).
 ///
 /// The event comes once, right before the first of these records. The records are [`Class::Assumed`]. The next record

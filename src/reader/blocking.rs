@@ -41,7 +41,7 @@ use std::time::{Duration, Instant};
 /// the most, and at least every [`Order::latency`].
 ///
 /// If the hold rule needs a fence, the events found wait for it. The fence begins at once if there are many events, or
-/// if the last fence began that long ago.
+/// if [`Order::latency`] has passed since the last one began.
 ///
 /// In your own event loop, poll the reader ([`AsFd`](std::os::fd::AsFd)) for no longer than
 /// [`Reader::time_to_next_look`]. Then call [`Reader::try_next`] until it gives nothing, whatever poll said.

@@ -51,7 +51,7 @@ impl Sections {
     }
 }
 
-/// A grace period: over when everybody has left who was inside a section when it began.
+/// A grace period. It is over when every writer that was inside a section at its begin has left.
 pub struct Grace {
     pub(super) sections: Arc<Sections>,
     /// The last section that had begun.
@@ -59,7 +59,7 @@ pub struct Grace {
 }
 
 impl Grace {
-    /// Whether it is over.
+    /// Whether the grace period is over.
     pub fn is_over(&self) -> bool {
         !self.sections.open().any_until(self.last)
     }
