@@ -80,7 +80,7 @@ pub enum Error {
         /// `enum bpf_map_type`.
         map_type: u32,
     },
-    /// What was given as a map of epochs is none ([`Epochs::open`](crate::Epochs::open)).
+    /// The map given for epochs cannot hold them ([`Epochs::open`](crate::Epochs::open)).
     #[error(
         "a map of epochs is an array that can be mapped (BPF_MAP_TYPE_ARRAY with BPF_F_MMAPABLE, Linux 5.5); this map has type \
          {map_type} and flags {flags:#x}"
@@ -99,7 +99,7 @@ pub enum Error {
         /// The last CPU.
         cpu: u32,
     },
-    /// Writers' epochs prove nothing for rings that others write as well.
+    /// Writers' epochs prove nothing for rings that other writers share.
     #[error(
         "epochs say nothing of \"{event}\", which writes into the same rings: open rings for BPF output alone, or choose \
          another fence"
@@ -114,8 +114,8 @@ pub enum Error {
         /// The architecture.
         arch: &'static str,
     },
-    /// A program has entered and not left for a long time, so a kernel fence stands in, and will each time that this happens. The
-    /// reader goes on. Told at the first, the tenth, the hundredth such time and so on.
+    /// A program has entered and not left for a long time. A kernel fence stands in, and will each time this happens.
+    /// The reader goes on. Reported at the first, the tenth, the hundredth such time and so on.
     #[error(
         "a program on CPU {cpu} has not left for {waited:?}, so a kernel fence stands in ({times} times since this was said \
          last): is there a way out of the program without perfweave_leave()?"
@@ -138,7 +138,7 @@ pub enum Error {
         /// What would help.
         hint: Hint,
     },
-    /// The map has no slot for a CPU, so that CPU's output would get `-E2BIG`, which nothing counts.
+    /// The map has no slot for a CPU. That CPU's output would get `-E2BIG`, which nothing counts.
     #[error(
         "the perf event array has {entries} slots, but CPU {cpu} needs slot {slot}: make it as large as the machine has \
          CPUs"
@@ -169,7 +169,7 @@ pub enum Error {
         /// Both events, as requested.
         events: [String; 2],
     },
-    /// An event would never write a record: it counts without sampling, or there is nothing that it counts.
+    /// An event would never write a record: it counts without sampling, or counts nothing.
     #[error(
         "{event} would never write anything: give it a sample_period or sample_freq, of anything but \
          PERF_COUNT_SW_DUMMY, or have it record mmap, mmap_data, comm, task, context_switch, namespaces, cgroup, ksymbol, \
@@ -179,8 +179,8 @@ pub enum Error {
         /// The event, as requested.
         event: String,
     },
-    /// An attribute has a pointer in it, which nothing keeps alive until the event is opened, and opened again when a CPU comes
-    /// back.
+    /// An attribute has a pointer in it. Nothing keeps its target alive until the event is opened, and opened again
+    /// when a CPU comes back.
     #[error(
         "{event} is one of the PMU {unit}'s, or cannot be told from them, and its attribute points to a name: use \
          RingOptions::uprobe, uretprobe, kprobe or kretprobe, which keep it"
@@ -245,7 +245,7 @@ pub enum Error {
         /// The largest possible wake-up.
         most: Wakeup,
     },
-    /// A fill mark would never take effect: what it leaves is less than a record takes.
+    /// A fill mark would never take effect: it leaves less room than a record takes.
     #[error(
         "a fill mark of {percent} % leaves {left} bytes of the {size} of CPU {cpu}'s ring, and records take {record} and \
          more: at most {most} %"
