@@ -177,8 +177,8 @@ pub(crate) struct Frontier {
     /// The largest key that is let out before a report is made: `None` if none is to be made, `Some(None)` if nothing was
     /// seen.
     cap: Option<Option<u64>>,
-    /// The largest key found by the end of the look before the last, complete or not: whoever was published when it was found
-    /// is found by now.
+    /// The largest key found by the end of the look before the last, complete or not. A record that was published when
+    /// this key was found is found by now.
     settled: Option<u64>,
     /// The largest key found by any look, complete or not.
     found: Option<u64>,

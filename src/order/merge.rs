@@ -187,7 +187,7 @@ impl Merge {
             stream.stats.looks += 1;
             stream.frontier.looked(largest, now);
             if let Some(sequence) = &mut stream.sequence {
-                // What was found is not proven before it is yielded.
+                // A held number is not proven before it is yielded.
                 let held = stream.fronts.top().map_or(u64::MAX, |top| top.key.saturating_sub(1));
                 sequence.is_proven(stream.frontier.edge().min(Some(held)));
             }

@@ -132,7 +132,7 @@ pub(crate) struct Watch {
     epochs: Epochs,
     under_way: bool,
     begun: Instant,
-    /// Words of CPUs where somebody was inside when the proof began, and has not been seen to leave.
+    /// Words of CPUs where a program was inside when the proof began, and has not been seen to leave.
     inside: Vec<(u32, Epoch)>,
     latency: Duration,
     /// What stands in for words that stay inside, from the first time on.
@@ -174,7 +174,7 @@ impl Watch {
         self.inside.extend(now.filter(|(_, epoch)| epoch.depth() > 0));
     }
 
-    /// Reads the words of those who were inside again.
+    /// Reads the words of the programs that were inside again.
     fn are_outside(&mut self) -> bool {
         let words = self.epochs.words();
         self.inside.retain(|(cpu, before)| !words.load(*cpu).has_passed(*before));
@@ -199,7 +199,7 @@ impl Watch {
         ended
     }
 
-    /// Whether there is nobody to wait for.
+    /// Whether there is no program to wait for.
     pub(crate) fn is_over(&self) -> bool {
         !self.under_way || self.inside.is_empty()
     }
@@ -217,7 +217,8 @@ impl Watch {
         self.under_way.then(|| if self.inside.is_empty() { Duration::ZERO } else { NAP.max(self.begun.elapsed()) })
     }
 
-    /// If somebody has been inside for too long, lets a kernel fence stand in, and gives the CPU and for how long.
+    /// If a program has been inside for too long, lets a kernel fence stand in. Gives the CPU, and how long the program
+    /// has been inside.
     pub(crate) fn lose_patience(&mut self) -> io::Result<Option<(u32, Duration)>> {
         let waited = self.begun.elapsed();
         let Some(&(cpu, _)) = self.inside.first().filter(|_| self.under_way && !self.standing_in) else {
@@ -229,7 +230,7 @@ impl Watch {
         if self.stand_in.is_none() {
             let fence = self.epochs.stand_in().map_or(Fence::Auto, |wait| Fence::Custom(wait.clone()));
             let started = Fences::start(&fence).map_err(io::Error::other);
-            // What was to be proven is left to the next.
+            // The next proof takes over what this one was to prove.
             self.under_way = started.is_ok();
             self.stand_in = Some(started?);
         }

@@ -225,7 +225,7 @@ impl Reader {
             return Ok(true);
         }
         if until.is_some_and(|until| until <= Instant::now()) {
-            // Whoever polls us must find us unreadable until something happens after this look.
+            // A program that polls the reader must find it unreadable until something happens after this look.
             self.sleep(Duration::ZERO)?;
         }
         let mut last_look = false;
@@ -253,7 +253,7 @@ impl Reader {
     fn sleep(&mut self, time: Duration) -> Result<(), Error> {
         self.engine.sleeps(time);
         match self.wait.wait(self.epoll.0.as_fd(), &mut self.ready, Some(time)) {
-            // What is ready does not matter, but for CPUs that come: everything is looked at.
+            // Only CPUs that come matter here: the reader looks at everything else anyway.
             Ok(ready) => {
                 self.failures.well();
                 // Without time it only takes notice of what is ready.

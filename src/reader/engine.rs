@@ -120,7 +120,7 @@ pub(crate) struct Engine {
     control: Arc<Control>,
     /// The signals that were taken notice of.
     noticed: Signals,
-    /// What is reported once everything that was seen before is yielded.
+    /// The report to make once everything that was seen before is yielded.
     report: Option<Report>,
     /// Whether all that is to come before the report was seen, and what is newer waits.
     capped: bool,
@@ -146,7 +146,7 @@ pub(crate) struct Engine {
     fences_failed: u64,
 }
 
-/// What is reported between what came before and what comes after.
+/// A report between earlier and later events.
 #[derive(Debug, Clone, Copy)]
 enum Report {
     Flushed,
@@ -326,7 +326,7 @@ impl Engine {
         self.merge.mark_heads();
         self.report = Some(report);
         self.cap();
-        // Whoever waits for a report waits for no tick.
+        // A report does not wait for a tick.
         self.prove();
     }
 
@@ -377,7 +377,7 @@ impl Engine {
         }
     }
 
-    /// What the fence was to prove stays held, and is tried again. Said now and then, or to whoever waits for a report.
+    /// The events of the failed fence stay held, and the reader tries again. Reported now and then, or if a report waits for it.
     #[cold]
     fn fence_failed(&mut self, errno: std::io::Error) -> Result<(), Error> {
         self.merge.fail_fence();
@@ -409,7 +409,7 @@ impl Engine {
             return;
         }
         let begun = match (&self.hold, &mut self.proof) {
-            // What was seen is due after as long a time, all of it at once.
+            // Everything seen is due after as long a time, all at once.
             (Hold::Lag(lag), _) if self.due.is_none() && self.merge.held() > 0 => {
                 self.due = now.checked_add(FLOOR.max(*lag));
                 true
@@ -462,14 +462,14 @@ impl Engine {
         self.merge.read_suspect_losses(report) && self.merge.is_ready()
     }
 
-    /// What was done so far.
+    /// The counts of this reader so far.
     pub(crate) fn stats(&self) -> Stats {
         let Self { sleeps, wakes, fences_failed, .. } = *self;
         let stand_ins = self.proof.as_ref().map_or(0, Proof::stand_ins);
         Stats { sleeps, wakes, fences_failed, stand_ins, ..self.merge.stats() }
     }
 
-    /// What became of everything that was written. Looks first.
+    /// An account of everything that was written. Looks first.
     pub(crate) fn ledger(&mut self) -> Result<Ledger, Error> {
         if self.control.is_forked() {
             return Err(Error::Forked);

@@ -213,9 +213,9 @@ const NESTED: usize = 4;
 
 /// The key from which on a ring, given oldest first, is complete.
 ///
-/// Not simply the oldest one's. Whoever is interrupted writes after the interrupts, and has a smaller key: the oldest record
-/// may be theirs, and the interrupts' overwritten. But those who were interrupted by what is gone are fewer than can be
-/// nested, so of so many records one was begun after it.
+/// This is not simply the oldest record's key. A writer that is interrupted writes after the interrupts, and has a
+/// smaller key. So the oldest record may be its record, while the interrupts' records are overwritten. Fewer writers
+/// than can be nested were interrupted by overwritten ones, so of this many records one was begun after them.
 fn complete_from(marks: &[Mark]) -> u64 {
     let records = marks.iter().filter(|mark| matches!(mark.what, Marked::Record(_)));
     let oldest: SmallVec<[u64; NESTED]> = records.filter_map(|mark| mark.key).take(NESTED).collect();

@@ -442,7 +442,7 @@ impl Outlet {
 
     /// Stops the event for good.
     fn stop(&mut self) {
-        // Whoever emptied a slot before us is welcome; there is nothing else to be done about an error.
+        // Another program may have emptied the slot before. Nothing can be done about an error.
         let _ = self.set(false);
         let _ = self.enable(false);
     }

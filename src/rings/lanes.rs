@@ -36,7 +36,7 @@ pub struct Rings {
 pub(crate) struct Lane {
     pub(crate) ring: Ring,
     pub(crate) origin: Arc<Origin>,
-    /// What was copied out of the ring to make room, and is not yielded yet.
+    /// Bytes that were copied out of the ring to make room, and are not yielded yet.
     pub(crate) copies: Copies,
     pub(crate) losses: Losses,
 }
@@ -66,7 +66,7 @@ impl Lane {
         records
     }
 
-    /// What lies in the ring from a position on without a wrap; nothing if that was copied out.
+    /// The bytes of the ring from a position on, up to a wrap. Empty if they were copied out.
     #[inline]
     pub(crate) fn run(&self, position: u64) -> &[u8] {
         if position < self.ring.tail() {
@@ -127,12 +127,12 @@ impl Rings {
         self.started = started;
     }
 
-    /// Names the first of the events that is no BPF output.
+    /// Names the first of the events that is not BPF output.
     pub(crate) fn set_others(&mut self, others: Option<Arc<str>>) {
         self.others = others;
     }
 
-    /// The first of the events that is no BPF output, as far as is known who writes.
+    /// The first of the events that is not BPF output, as far as the writers are known.
     pub(crate) fn others(&self) -> Option<&str> {
         self.others.as_deref()
     }
