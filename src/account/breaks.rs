@@ -27,7 +27,8 @@ const KINDS: usize = 6;
 /// How far back a number that was there before is a duplicate; beyond, counting jumped.
 pub(crate) const RECENT: u64 = 64;
 
-/// How many numbers must be well in a row before a break of the same kind is told again: what breaks all the time is told once.
+/// How many numbers must be well in a row before a break of the same kind is told again. A break that repeats is told
+/// once.
 const QUIET: u32 = 16;
 
 /// Which breaks were told not long ago.
@@ -56,8 +57,8 @@ impl Quiet {
     }
 }
 
-/// Gaps that were told of, so that a number is known again that comes after all. As first and last number. Disjoint, and never
-/// more than so many.
+/// Reported gaps, so that a number that comes after all is known again. As first and last number. Disjoint, and limited
+/// in number.
 #[derive(Debug)]
 pub(crate) struct Gaps {
     gaps: BTreeMap<u64, u64>,

@@ -65,9 +65,9 @@ impl Account {
         self.lost == 0 && self.missing == 0 && self.is_balanced()
     }
 
-    /// This account, less so many outputs that are known to have failed without the kernel's counting them: the
-    /// programs' own count ([`Ledger`]). Failed outputs after the last record that was seen leave no hole, so `refused`
-    /// may be larger than `unexplained`.
+    /// This account with `refused` fewer unexplained numbers: outputs that failed without the kernel's counting them,
+    /// as the programs counted them ([`Ledger`]). Failed outputs after the last record that was seen leave no hole, so
+    /// `refused` may be larger than `unexplained`.
     pub fn explained(mut self, refused: u64) -> Self {
         self.unexplained = self.unexplained.saturating_sub(refused);
         self

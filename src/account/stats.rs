@@ -128,6 +128,6 @@ pub struct NumberStats {
     pub forward: u64,
     /// Records whose number had been declared missing.
     pub found: u64,
-    /// Records after so many losses that their number does not say how many.
+    /// Records after so many losses that their number does not tell how many records are missing.
     pub ambiguous: u64,
 }

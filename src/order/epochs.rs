@@ -43,14 +43,11 @@ use std::time::Duration;
 /// # What it does not cover
 ///
 /// - A key that is drawn outside: before the program enters, by a sleepable program, or saved at entry and written at
-///   exit.
-/// Such a key can be late, as under any fence.
+///   exit. Such a key can be late, as under any fence.
 /// - A program that writes into the rings and does not enter. The reader cannot see it. Its records can be late
-///   although they
-/// are marked proven.
+///   although they are marked proven.
 /// - A program that returns without leaving. Its CPU looks occupied for ever. A kernel fence then stands in each time,
-///   and
-/// the reader reports it ([`Error::EpochStuck`]).
+///   and the reader reports it ([`Error::EpochStuck`]).
 ///
 /// The map is a `BPF_MAP_TYPE_ARRAY` with `BPF_F_MMAPABLE` (Linux 5.5). The programs need atomics that return the old
 /// value (Linux 5.12). DESIGN.md has the proof, which holds for x86-64.

@@ -160,7 +160,7 @@ impl AsyncReader {
         }
     }
 
-    /// Registers whatever wakes us, also rings of CPUs that came online since.
+    /// Registers everything that wakes the reader, also rings of CPUs that came online since.
     fn register(&mut self) -> Result<(), Error> {
         let failed = |errno| Error::System { what: "wait for a ring", errno };
         if self.fds.is_empty() {

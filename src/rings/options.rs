@@ -201,17 +201,16 @@ impl RingOptions {
     /// Adds any event by its attribute. Opening the rings refuses two kinds of attributes:
     ///
     /// - An event that would never write anything is [`Error::Silent`](crate::Error::Silent). It has no `sample_period`
-    ///   and no
-    /// `sample_freq`, or is `PERF_COUNT_SW_DUMMY`, and asks for none of the records other than samples (`mmap`,
-    /// `mmap_data`, `comm`, `task`, `context_switch`, `namespaces`, `cgroup`, `ksymbol`, `bpf_event`, `text_poke`). BPF
-    /// output needs no period.
+    ///   and no `sample_freq`, or is `PERF_COUNT_SW_DUMMY`, and asks for none of the records other than samples
+    ///   (`mmap`, `mmap_data`, `comm`, `task`, `context_switch`, `namespaces`, `cgroup`, `ksymbol`, `bpf_event`,
+    ///   `text_poke`). BPF output needs no period.
     /// - An attribute that points to a name, as those of the PMUs `uprobe` and `kprobe` do, is
-    /// [`Error::Pointer`](crate::Error::Pointer): events are opened after this call, and again when a CPU comes back.
-    /// [`RingOptions::uprobe`] and [`RingOptions::kprobe`] keep the name.
+    ///   [`Error::Pointer`](crate::Error::Pointer): events are opened after this call, and again when a CPU comes back.
+    ///   [`RingOptions::uprobe`] and [`RingOptions::kprobe`] keep the name.
     ///
     /// This crate sets `size`, `disabled`, `sample_id_all`, `use_clockid` and `clockid`, `watermark` and the wake-up,
-    /// and `write_backward` (off). It adds `RAW`, `TIME`, and `IDENTIFIER` if other events share the rings, to
-    /// `sample_type`.
+    /// and `write_backward` (off). It adds these to `sample_type`: `RAW`, `TIME`, and `IDENTIFIER` if other events
+    /// share the rings.
     ///
     /// All events that share the rings are opened with the same `sample_type`: what any of them asks for. The same
     /// holds for `read_format` if one asks for `PERF_SAMPLE_READ`. A CPU that goes and comes back within a tenth of a
@@ -243,8 +242,8 @@ impl RingOptions {
     /// Leaves the kernel's time out of the records (`PERF_SAMPLE_TIME`), unless an attribute given to
     /// [`RingOptions::event`] asks for it. For keys that programs write into the payload.
     ///
-    /// A record is then 8 bytes shorter, and the kernel reads no clock for it, which costs the traced program about a
-    /// fifth of a small output. [`Key::Time`](crate::Key::Time) is then [`Error::NoTime`](crate::Error::NoTime).
+    /// A record is then 8 bytes shorter, and the kernel reads no clock for it. The clock costs the traced program about
+    /// a fifth of a small output. [`Key::Time`](crate::Key::Time) is then [`Error::NoTime`](crate::Error::NoTime).
     pub fn without_time(mut self) -> Self {
         self.timed = false;
         self

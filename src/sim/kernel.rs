@@ -287,7 +287,7 @@ impl Kernel {
         lock(&self.cpu(cpu)).paused[0] = paused;
     }
 
-    /// Drops so many records now, as if the ring were full. The next record that fits has a LOST record before it.
+    /// Drops `count` records now, as if the ring were full. The next record that fits has a LOST record before it.
     pub fn lose(&self, cpu: u32, count: u64) {
         let cpu = self.cpu(cpu);
         let mut cpu = lock(&cpu);

@@ -4,9 +4,8 @@
 //!
 //! - headers, fields and padding, and records that wrap;
 //! - a full ring that drops the newest record and reports it with the next record that fits;
-//! - writers that others on the same CPU interrupt. The interrupt's records then lie in the ring first although they
-//!   are
-//! stamped later, or are invisible until the interrupted writer is done.
+//! - writers that are interrupted on their CPU. The interrupt's records then lie in the ring first although they are
+//!   stamped later, or are invisible until the interrupted writer is done.
 //!
 //! It can also do what no lawful kernel does: write any bytes anywhere and set any head.
 //!
