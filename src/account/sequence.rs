@@ -117,8 +117,7 @@ pub(crate) const MIDDLE: u64 = 1 << 63;
 /// How far a number may be ahead of all before it. So many records are not lost between two.
 const MOST_AHEAD: i64 = 1 << 32;
 
-/// Beyond, counting has come too near to the end of what a `u64` holds: it takes 2^30 numbers that are each as far ahead as may
-/// be to get there.
+/// The end of what a `u64` can count, with a margin. It takes 2^30 numbers, each as far ahead as may be, to get there.
 const CEILING: u64 = 3 << 62;
 
 /// How many of its numbers a counter of so many bits may be ahead of itself. A sixteenth is left for what is in flight.
@@ -162,8 +161,8 @@ impl Unwrap {
         self.bits
     }
 
-    /// The number, counted on instead of wrapping: the nearest there is to the largest so far. `None` if it is further ahead
-    /// than any records can have been lost.
+    /// The number, counted on instead of wrapping: the nearest one to the largest so far. `None` if it is further ahead
+    /// than any losses can explain.
     #[inline]
     pub(crate) fn unwrap(&mut self, number: u64) -> Option<u64> {
         if self.anchor.is_none() || self.astray {
@@ -178,8 +177,8 @@ impl Unwrap {
         Some(unwrapped)
     }
 
-    /// The first number of all, or the first since the counter went astray: so far ahead of all before that smaller ones,
-    /// which interrupts may have written, are ahead of those too.
+    /// The first number of all, or the first since the counter went astray. It lies so far ahead of all before that
+    /// smaller ones, which interrupts may have written, lie ahead of those too.
     #[cold]
     fn begin(&mut self, number: u64) -> u64 {
         if self.anchor.is_none() {
@@ -223,7 +222,7 @@ impl Unwrap {
         Some(unwrapped)
     }
 
-    /// What a number stands for that is only asked about.
+    /// The number, counted on, that a program asks about.
     pub(crate) fn nearest(&self, number: u64) -> u64 {
         self.largest.saturating_add_signed(self.distance(number))
     }
@@ -253,7 +252,8 @@ impl Unwrap {
         unwrapped.wrapping_sub(MIDDLE).wrapping_add(anchor) & self.mask()
     }
 
-    /// Makes a number, as it was written, stand for another from now on. False if there is no room for more above that one.
+    /// Makes a number, as it was written, stand for another from now on. False if there is no room for more above the
+    /// other.
     pub(crate) fn shift(&mut self, written: u64, other: u64) -> bool {
         let room = other <= CEILING - MOST_AHEAD as u64;
         let other = if room { other } else { MIDDLE };

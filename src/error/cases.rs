@@ -108,7 +108,8 @@ pub enum Error {
         /// The first event that is not BPF output.
         event: String,
     },
-    /// The proof of writers' epochs holds for x86-64 only: elsewhere a clock can be read before an earlier atomic is visible.
+    /// The proof of writers' epochs holds for x86-64 only. Elsewhere a clock can be read before an earlier atomic is
+    /// visible.
     #[error("epochs are proven for x86-64, and this machine is {arch}: choose another fence")]
     EpochsUnproven {
         /// The architecture.
@@ -382,8 +383,8 @@ fn repeated(times: u64) -> String {
     if times > 1 { format!(", the last of {times} times") } else { String::new() }
 }
 
-/// An error that may repeat: whether to report it, and how often it came since. The first, the tenth, the hundredth and so on,
-/// until it was well so often that it is another.
+/// An error that may repeat: whether to report it, and how often it came since. Reports the first, the tenth, the
+/// hundredth and so on, until the error stayed away for so long that the next is a new one.
 #[derive(Debug, Default)]
 pub(crate) struct Repeats {
     failed: u64,
@@ -395,7 +396,8 @@ impl Repeats {
     /// So often in a row it must be well to be forgotten.
     const WELL: u32 = 16;
 
-    /// It came again. How often since it was last reported, if it is to be reported now, as it always is if it `must` be.
+    /// Notes that the error came again. Gives how often it came since the last report, if it is to be reported now. It
+    /// always is if it `must` be.
     pub(crate) fn failed(&mut self, must: bool) -> Option<u64> {
         self.well = 0;
         self.failed = self.failed.saturating_add(1);

@@ -174,7 +174,7 @@ pub(crate) struct Frontier {
     seen: Option<u64>,
     /// The largest key that the rule lets out.
     edge: Option<u64>,
-    /// The largest key that is let out before a report is made: `None` if none is to be made, `Some(None)` if nothing was
+    /// The largest key that leaves before a report is made. `None` if no report is due, `Some(None)` if nothing was
     /// seen.
     cap: Option<Option<u64>>,
     /// The largest key found by the end of the look before the last, complete or not. A record that was published when
@@ -213,14 +213,14 @@ impl Frontier {
         Self { rule, seen, edge, cap, settled, found, pressed, limit, fencing, fenced }
     }
 
-    /// Some heads were looked at, or not all that lies before them. `largest` is the largest key found.
+    /// Notes a look at some heads, or at a part of what lies before them. `largest` is the largest key found.
     pub(crate) fn looked_in_part(&mut self, largest: Option<u64>) {
         self.settled = self.found;
         self.found = self.found.max(largest);
     }
 
-    /// All heads were looked at: the largest key found, which is no later than the clock, and a clock reading taken before the
-    /// first head was loaded.
+    /// Notes a look at all heads. `largest` is the largest key found, which is no later than the clock. `now` is a
+    /// clock reading taken before the first head was loaded.
     pub(crate) fn looked(&mut self, largest: Option<u64>, now: u64) {
         self.looked_in_part(largest);
         let before = self.seen;
@@ -240,8 +240,8 @@ impl Frontier {
         self.limit = self.cap.map_or(edge, |cap| edge.min(cap));
     }
 
-    /// Lets keys out before the rule does, to make room: up to the one given, but nothing that was found only by the last look.
-    /// So what was published when the look before ended comes in order, and only what was still in flight then can be
+    /// Lets keys out before the rule does, to make room: up to `key`, but nothing that only the last look found. So
+    /// records that were published when the look before ended come in order, and only records then in flight can be
     /// late. False if another look would let out more.
     pub(crate) fn press(&mut self, key: u64) -> bool {
         self.pressed = self.pressed.max(Some(key).min(self.settled));
@@ -249,7 +249,7 @@ impl Frontier {
         self.pressed >= Some(key)
     }
 
-    /// Whether a key that is admitted would not be, were there no need for room.
+    /// Whether an admitted key leaves only because room is needed.
     #[inline]
     pub(crate) fn is_early(&self, key: u64) -> bool {
         Some(key) > self.edge
@@ -283,7 +283,7 @@ impl Frontier {
         self.cap.is_some_and(|cap| cap.is_none_or(|cap| key > cap))
     }
 
-    /// What a key that is admitted may call itself.
+    /// The class of a key that is admitted.
     #[inline]
     pub(crate) fn class(&self, key: u64) -> Class {
         if matches!(self.rule, Rule::Fence) && Some(key) <= self.edge { Class::Proven } else { Class::Assumed }
@@ -294,8 +294,8 @@ impl Frontier {
         self.seen
     }
 
-    /// A fence is about to begin: what it will prove is what has been seen. False if it would prove nothing new, if one
-    /// is under way, or if the rule needs none.
+    /// Notes that a fence is about to begin. It will prove what has been seen. False if it would prove nothing new, if
+    /// one is under way, or if the rule needs none.
     pub(crate) fn begin_fence(&mut self) -> bool {
         let useful =
             matches!(self.rule, Rule::Fence) && self.fencing.is_none() && self.seen > self.edge.max(self.fenced);

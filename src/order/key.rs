@@ -67,30 +67,30 @@ pub(crate) struct Keys {
     unwrap: Option<Unwrap>,
     /// Up to here keys that wrap may have been counted wrong.
     astray: Option<u64>,
-    /// The largest key so far, where nothing else says what a key can be. Times that no clock is known for are not compared.
+    /// The largest key so far, where nothing else bounds a key. Times without a known clock are not compared.
     largest: Option<u64>,
     /// Where each CPU's own numbers are.
     numbers: Option<Sequence>,
 }
 
-/// How far a key that is no time may be ahead of all others. No source grows like that, and one that is wild would make
+/// How far a key that is not a time may be ahead of all others. No source grows like that, and a wild key would make
 /// everything behind it late for ever.
 const LEAP: u64 = 1 << 62;
 
-/// How far a key may be ahead of a clock reading that was taken after the record had been found, in nanoseconds. Beyond, it
-/// is damage; up to here it is held until the clock has passed it.
+/// How far a key may be ahead of a clock reading that was taken after the record had been found, in nanoseconds. A key
+/// further ahead is damage; a nearer one is held until the clock has passed it.
 ///
-/// CPUs' clocks differ by less: Linux gives a time stamp counter up that is off by some 100 µs (`WATCHDOG_MAX_SKEW`,
-/// `kernel/time/clocksource.c`), and what is seen are tens of nanoseconds. And a record that is held until its time must not
-/// hold its ring up for longer than a grace period takes.
+/// CPUs' clocks differ by less. Linux gives up a time stamp counter that is off by some 100 µs (`WATCHDOG_MAX_SKEW`,
+/// `kernel/time/clocksource.c`), and real differences are tens of nanoseconds. A record that is held until its time
+/// must not hold its ring up for longer than a grace period takes.
 const SLACK: u64 = 1_000_000;
 
 /// The latest time that a clock can have shown.
 #[derive(Debug)]
 struct Latest {
     clock: Clock,
-    /// The most that the clock was ever ahead of the time since boot, in nanoseconds: some clocks can be set back, and records
-    /// from before lie in the rings.
+    /// The most that the clock was ever ahead of the time since boot, in nanoseconds. Some clocks can be set back, and
+    /// the rings still hold records from before.
     ahead: u64,
 }
 
@@ -195,8 +195,8 @@ impl Keys {
         self.numbers.as_ref().map(Numbers::new)
     }
 
-    /// Where the keys of records of the plainest kind lie, if there are such: those that need nothing but their own bytes to be
-    /// looked at.
+    /// Where the keys of the plainest records lie, if there are such: records that can be checked by their own bytes
+    /// alone.
     #[inline]
     pub(crate) fn plain(&self, layout: &Layout) -> Option<Plain> {
         if self.numbers.is_some() || self.unwrap.is_some() {
@@ -225,8 +225,8 @@ impl Keys {
         }
     }
 
-    /// A record's key, if it has one. A time that has not come yet is a fault: taken for a key, one would make everything
-    /// behind it late, or hold it for ever.
+    /// A record's key, if it has one. A time in the future is a fault: as a key, it would make everything behind it
+    /// late, or hold it for ever.
     #[inline]
     pub(crate) fn of(&mut self, record: &Record<'_>) -> Result<Option<u64>, Fault> {
         let key = self.key.of(record);

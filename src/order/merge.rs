@@ -82,17 +82,18 @@ pub struct Merge {
     /// Whether the last look was one at all that lies in the rings.
     whole: bool,
     passed: Passed,
-    /// Counting went astray, and so many records were lost by then: it begins anew behind the next whole look, which finds what was
-    /// written before.
+    /// Counting went astray, and this many records were lost by then. Counting begins anew behind the next whole look,
+    /// which finds everything written before.
     anew: Option<u64>,
 }
 
 impl Merge {
-    /// Merges rings.
+    /// Merges rings into one stream.
     ///
     /// # Errors
-    /// [`Error::NoRings`]; [`Error::NoTimes`]; [`Error::NoTime`] if the key is the kernel's time and a ring does not ask for it;
-    /// [`Error::FillMark`]; [`Error::EpochsShared`] and [`Error::EpochsTooFew`] where writers' epochs prove nothing for these rings.
+    /// [`Error::NoRings`]; [`Error::NoTimes`]; [`Error::NoTime`] if the key is the kernel's time and a ring does not
+    /// ask for it; [`Error::FillMark`]; [`Error::EpochsShared`] and [`Error::EpochsTooFew`] where writers' epochs prove
+    /// nothing for these rings.
     pub fn new(mut rings: Rings, order: Order) -> Result<Self, Error> {
         if rings.lanes.is_empty() {
             return Err(Error::NoRings);
@@ -173,7 +174,7 @@ impl Merge {
         !self.whole
     }
 
-    /// Looks at all heads, one after the other. Gives the largest key that is to be let out to make room, if any is.
+    /// Looks at all heads, one after the other. Gives the largest key that must leave to make room, if any.
     fn look_once(&mut self, now: u64) -> Option<u64> {
         let looked = catch_unwind(AssertUnwindSafe(|| self.index()));
         let stream = &mut self.stream;
@@ -220,7 +221,7 @@ impl Merge {
         indexed
     }
 
-    /// Sees whether a counter that wraps can still be told from itself one round earlier.
+    /// Checks whether a counter that wraps can still be told from itself one round earlier.
     fn check_counting(&mut self) {
         let Stream { keys, indexes, sequence, frontier, stats, astray, .. } = &mut self.stream;
         let Some(unwrap) = keys.unwrapping().filter(|unwrap| unwrap.bits() < u64::BITS) else { return };
@@ -294,7 +295,7 @@ impl Merge {
         }
     }
 
-    /// Whether everything was seen that lay in the rings when heads were marked.
+    /// Whether the merge has seen everything that lay in the rings when heads were marked.
     pub(crate) fn is_past_marks(&self) -> bool {
         self.stream.indexes.iter().all(|index| index.cursor() >= index.marked)
     }
@@ -431,8 +432,8 @@ impl Merge {
         }
     }
 
-    /// Whether a ring is so full that the kernel may soon run out of room. Not after one quarter, at which it wakes a reader: in a
-    /// small ring the fence's own events may be as many.
+    /// Whether a ring is so full that the kernel may soon run out of room. The limit is not one quarter, at which the
+    /// kernel wakes a reader: in a small ring the fence's own events may fill that.
     pub(crate) fn is_crowded(&self) -> bool {
         self.rings.lanes.iter().any(|lane| lane.ring.head() - lane.ring.tail() > lane.ring.size() / 2)
     }
@@ -483,7 +484,7 @@ impl Indexed {
     }
 }
 
-/// Counters of at most so many bits go round so soon that it takes no full ring to lose as many records.
+/// A counter of at most so many bits goes round so soon that as many records can be lost without a full ring.
 const NARROW: u32 = 16;
 
 impl fmt::Debug for Merge {

@@ -107,8 +107,8 @@ impl FillMark {
         size / 100 * percent + size % 100 * percent / 100
     }
 
-    /// How full the ring may be, so that two more of its longest records fit; if that leaves little, half of what one leaves. One
-    /// byte of a ring is never written.
+    /// How full the ring may be, so that two more of its longest records fit. If that leaves little, half of what one
+    /// record leaves. One byte of a ring is never written.
     pub(crate) fn leaving(self, size: u64, longest: u64) -> u64 {
         let room = |records: u64| (size - 1).saturating_sub(records * longest);
         self.of(size).min(room(2).max(room(1) / 2))

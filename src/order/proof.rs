@@ -117,7 +117,8 @@ impl Proof {
         }
     }
 
-    /// Whether nothing wakes us when the proof under way ends: for how long one may sleep until it should be asked after.
+    /// How long the reader may sleep before it asks for the end of the proof under way. `None` if something wakes it
+    /// then.
     pub(crate) fn nap(&self) -> Option<Duration> {
         match self {
             Self::Fences(_) => None,
@@ -146,8 +147,8 @@ pub(crate) struct Watch {
 /// The shortest sleep while a program is inside.
 const NAP: Duration = Duration::from_micros(50);
 
-/// How often the words are read again before the reader sleeps for a program that is inside: some microseconds, as long as most
-/// programs take.
+/// How often the words are read again before the reader sleeps for a program that is inside. This takes some
+/// microseconds, as long as most programs.
 const SPINS: u32 = 256;
 
 impl Watch {

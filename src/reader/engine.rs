@@ -115,7 +115,7 @@ pub(crate) struct Engine {
     pub(crate) merge: Merge,
     pub(crate) hold: Hold,
     pub(crate) proof: Option<Proof>,
-    /// Whether the end of a proof is taken notice of while there is still something to yield, so that the next one begins.
+    /// Whether the engine notices the end of a proof while it still has events to yield, so that the next proof begins.
     eager: bool,
     control: Arc<Control>,
     /// The signals that were taken notice of.
@@ -169,8 +169,8 @@ const LIST_CPUS: Duration = Duration::from_secs(1);
 const ASK_LOSSES: Duration = Duration::from_millis(100);
 
 impl Engine {
-    /// The longest time for which an event may lie in its ring unseen, unless another is set. It is also how often CPUs are listed
-    /// if nothing tells of them.
+    /// The longest time for which an event may lie in its ring unseen, unless set. It is also how often CPUs are listed
+    /// without messages about them.
     pub(crate) const TICK: Duration = order::LATENCY;
 
     pub(crate) fn new(rings: Rings, order: Order) -> Result<Self, Error> {
@@ -360,7 +360,8 @@ impl Engine {
         }
     }
 
-    /// While a program is inside, waits a little for it to leave; if it has been for too long, lets a kernel fence stand in.
+    /// Waits a little for a program that is inside to leave. If it has been inside for too long, lets a kernel fence
+    /// stand in.
     fn await_epochs(&mut self) -> Result<(), Error> {
         let Some(watch) = self.proof.as_mut().and_then(Proof::epochs) else { return Ok(()) };
         if watch.is_over() || watch.spin() {
@@ -377,7 +378,8 @@ impl Engine {
         }
     }
 
-    /// The events of the failed fence stay held, and the reader tries again. Reported now and then, or if a report waits for it.
+    /// The events of the failed fence stay held, and the reader tries again. Reported now and then, or if a report
+    /// waits for the fence.
     #[cold]
     fn fence_failed(&mut self, errno: std::io::Error) -> Result<(), Error> {
         self.merge.fail_fence();

@@ -158,8 +158,8 @@ impl Recorder {
         Ok(frozen)
     }
 
-    /// Marks all that a ring holds, oldest first. Gives the key from which on it is complete if anything was overwritten or
-    /// given up.
+    /// Marks everything in a ring, oldest first. Gives the key from which on the ring is complete, if anything was
+    /// overwritten or given up.
     fn mark(&mut self, rank: u32) -> Option<u64> {
         let Self { rings, keys, marks, .. } = self;
         let Lane { ring, origin, losses, .. } = &mut rings.lanes[rank as usize];
@@ -227,8 +227,8 @@ fn is_cut(size: u16, room: u64, ring: u64) -> bool {
     size.is_multiple_of(8) && (room + 1..=ring).contains(&u64::from(size))
 }
 
-/// Gives all that a ring held its place, oldest first: losses before the record that they were written with, and what has no
-/// key behind the record before it, or, where none is left, before the one behind it.
+/// Gives every event of a ring its place, oldest first. A loss comes before the record that it was written with. An
+/// event without a key comes behind the record before it or, if none is left, before the one behind it.
 fn place(marks: &mut [Mark]) {
     // A loss lies in front of its record, so on the way back it was met behind it.
     for at in 1..marks.len() {

@@ -38,8 +38,8 @@ pub struct Ring {
     tail: u64,
     /// INVARIANT (I3).
     head: u64,
-    /// Whether the kernel writes backwards, and heeds no tail. `tail` and `head` are then what one may read, counted from the
-    /// newest record back.
+    /// Whether the kernel writes backwards, and heeds no tail. `tail` and `head` then bound what may be read, counted
+    /// from the newest record back.
     backward: bool,
     /// The header page.
     page: NonNull<u8>,
@@ -111,7 +111,8 @@ impl Ring {
     /// overwritable for good, whatever later mappings are.
     ///
     /// # Errors
-    /// [`Error::System`] if the event cannot be mapped with that size; [`Error::Geometry`] if its header page disagrees.
+    /// [`Error::System`] if the event cannot be mapped with that size; [`Error::Geometry`] if its header page
+    /// disagrees.
     pub unsafe fn adopt_event(event: BorrowedFd<'_>, size: usize) -> Result<Self, Error> {
         Self::map(duplicate(event)?, machine::page_size(), size)
     }
@@ -254,8 +255,8 @@ impl Ring {
         words::load_head(unsafe { self.head_word.as_ref() })
     }
 
-    /// Takes up all that is in a ring written backwards: position 0 is the newest record, and older ones follow. The last
-    /// may be cut. Gives whether anything was overwritten. (I9) is for the caller to see to.
+    /// Takes up everything in a ring written backwards: position 0 is the newest record, and older ones follow. The
+    /// last may be cut. Gives whether anything was overwritten. The caller ensures (I9).
     pub(crate) fn look_back(&mut self) -> bool {
         debug_assert!(self.backward);
         let head = self.load_head();

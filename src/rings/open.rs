@@ -191,8 +191,8 @@ struct Station {
 
 /// Watches CPUs come and go.
 ///
-/// When a CPU goes offline the kernel stops its events for good and tells nobody; the ring can be read on. When it comes
-/// back, new events are opened, and write on into the same ring.
+/// When a CPU goes offline, the kernel stops its events for good and reports it to no one. The ring can be read on.
+/// When the CPU comes back, new events are opened, and write into the same ring.
 #[derive(Debug)]
 struct Watch {
     plan: Plan,
@@ -201,8 +201,8 @@ struct Watch {
     online: OnlineCpus,
     /// The CPUs that were online when last checked.
     list: CpuList,
-    /// What tells of CPUs that come, and that went and came back in between. `None` where the kernel has no such thing, or its
-    /// messages do not reach us.
+    /// The kernel's messages about CPUs that come, or that went and came back in between. `None` where the kernel has
+    /// none, or they do not reach us.
     events: Option<CpuEvents>,
     /// CPUs that are online and could not be opened, which was said once.
     failing: Vec<u32>,
@@ -212,8 +212,8 @@ struct Watch {
     unlisted: bool,
 }
 
-/// How many of the kernel's messages are taken notice of at once. More wait for the next check, so that a flood of them keeps
-/// nobody busy.
+/// How many of the kernel's messages one check reads. More wait for the next check, so that a flood of messages keeps
+/// no thread busy.
 const MOST_MESSAGES: usize = 256;
 
 impl Watch {
