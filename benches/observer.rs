@@ -4,6 +4,9 @@
 //! Each rule is measured while nothing else happens, and while a thread on the last CPU, which never sleeps, outputs 100,000
 //! events a second through a BPF program. What is printed are medians over the rounds.
 //!
+//! Writers' epochs are for rings that only a tool's own programs write. For their rows programs of ours on the same two tracepoints
+//! write in the tracepoints' place. They enter and leave, or they do not, for comparison.
+//!
 //! How many events are its own is told by the kernel's counts of context switches, in /proc: for each time that a thread went to
 //! sleep there is a wake-up, and for each time that it left the CPU two switches. (Counted in the stream they would be too few once
 //! a CPU was offline: this kernel, 6.18, then drops what is traced while that CPU's idle task is the current one.)
@@ -26,10 +29,10 @@ use std::{fs, thread};
 type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
 const HELP: &str = "\
-observer [--rounds N] [--rate N] [--only NAME] [--raw]
+observer [--rounds N] [--rate N] [--only NAME,NAME] [--raw]
   --rounds    how often each setting is measured [5]
   --rate      events a second of the loaded half [100000]
-  --only      only settings with this in their name
+  --only      only settings with one of these in their name, separated by commas
   --raw       a line for each measurement instead of the tables";
 
 /// How long a reader has to find its pace before it is measured.
@@ -43,13 +46,31 @@ enum By {
     Nobody,
     /// `Rings::drain` every 100 ms, without order.
     Drain,
-    Reader(Hold, Option<Duration>),
+    Reader(Hold, fn(Order) -> Order),
 }
 
-fn settings() -> Vec<(&'static str, By)> {
-    let reader = |hold| By::Reader(hold, None);
-    let millis = |millis| By::Reader(Hold::FENCE, Some(Duration::from_millis(millis)));
-    vec![
+/// Who writes the scheduler's events.
+#[derive(Clone, Copy, PartialEq)]
+enum From {
+    /// The kernel's tracepoints.
+    Tracepoints,
+    /// Programs on them.
+    Programs,
+    /// Programs that enter and leave.
+    Entering,
+}
+
+/// What is measured.
+struct Setting {
+    name: &'static str,
+    by: By,
+    from: From,
+}
+
+fn settings(epochs: &bpf::Map) -> Result<Vec<Setting>> {
+    let reader = |hold| By::Reader(hold, |order| order);
+    let epoch = Hold::epochs(epochs)?;
+    let tracepoints = [
         ("nobody reads", By::Nobody),
         ("`drain`, every 100 ms", By::Drain),
         ("`none`", reader(Hold::None)),
@@ -60,9 +81,22 @@ fn settings() -> Vec<(&'static str, By)> {
         ("`fence` (membarrier)", reader(Hold::Fence(Fence::Membarrier))),
         ("`fence` (array of maps)", reader(Hold::Fence(Fence::Map))),
         ("`fence` (expedited)", reader(Hold::Fence(Fence::EXPEDITED))),
-        ("`fence`, `latency(10 ms)`", millis(10)),
-        ("`fence`, `latency(1 s)`", millis(1000)),
-    ]
+        ("`fence`, `latency(10 ms)`", By::Reader(Hold::FENCE, |order| order.latency(Duration::from_millis(10)))),
+        ("`fence`, `latency(1 s)`", By::Reader(Hold::FENCE, |order| order.latency(Duration::from_secs(1)))),
+    ];
+    let programs = [
+        ("`none`, programs", reader(Hold::None), From::Programs),
+        ("`none`, programs that enter and leave", reader(Hold::None), From::Entering),
+        ("`epoch`", reader(epoch.clone()), From::Entering),
+        (
+            "`epoch`, `latency(1 ms)`",
+            By::Reader(epoch.clone(), |order| order.latency(Duration::from_millis(1))),
+            From::Entering,
+        ),
+        ("`epoch`, `spin(1 ms)`", By::Reader(epoch, |order| order.spin(Duration::from_millis(1))), From::Entering),
+    ];
+    let tracepoints = tracepoints.into_iter().map(|(name, by)| Setting { name, by, from: From::Tracepoints });
+    Ok(tracepoints.chain(programs.into_iter().map(|(name, by, from)| Setting { name, by, from })).collect())
 }
 
 /// What a setting costs.
@@ -82,31 +116,54 @@ const COLUMNS: [&str; 12] = [
 ];
 type Row = [f64; COLUMNS.len()];
 
-/// The program and its maps.
+/// The programs and their maps.
 struct Stage {
     events: bpf::Map,
-    program: bpf::Program,
+    epochs: bpf::Map,
     counter: bpf::Map,
+    plain: Programs,
+    entering: Programs,
+}
+
+/// Of the load, and of the scheduler's events.
+struct Programs {
+    on_call: bpf::Program,
+    on_event: bpf::Program,
+}
+
+impl Programs {
+    fn load(stamps: &bpf::Stamps<'_>) -> Result<Self> {
+        let on_call = stamps.on_syscall(libc::SYS_getppid, 0, 0)?;
+        Ok(Self { on_call, on_event: stamps.when_run(1)? })
+    }
 }
 
 impl Stage {
     fn new(events: bpf::Map) -> Result<Self> {
-        let counter = bpf::Map::array(8, 1)?;
-        let program = bpf::on_syscall(&events, &counter, libc::SYS_getppid, 0, 0)?;
+        let (counter, epochs) = (bpf::Map::array(8, 1)?, bpf::Map::epochs(load::slots())?);
+        let mut stamps = bpf::Stamps { events: &events, counter: &counter, epochs: None };
+        let plain = Programs::load(&stamps)?;
+        stamps.epochs = Some((&epochs, bpf::Keeping::Rightly));
+        let entering = Programs::load(&stamps)?;
         tracefs::find_or_mount()?;
-        Ok(Self { events, program, counter })
+        Ok(Self { events, epochs, counter, plain, entering })
     }
 
     /// Runs a reader for so long, and gives what it cost for each second.
-    fn measure(&self, by: &By, rate: u32, time: Duration) -> Result<Row> {
+    fn measure(&self, Setting { by, from, .. }: &Setting, rate: u32, time: Duration) -> Result<Row> {
         self.counter.update(0, &[0; 8])?;
-        let rings = Rings::options()
-            .bpf_output(&self.events)
-            .tracepoint("sched:sched_waking")
-            .tracepoint("sched:sched_switch")
-            .bytes(8 << 20)
-            .open()?;
-        let _link = self.program.attach_raw_tracepoint("sys_enter")?;
+        let mut options = Rings::options().bpf_output(&self.events).bytes(8 << 20);
+        if *from == From::Tracepoints {
+            options = options.tracepoint("sched:sched_waking").tracepoint("sched:sched_switch");
+        }
+        let rings = options.open()?;
+        let programs = if *from == From::Entering { &self.entering } else { &self.plain };
+        let mut links = vec![programs.on_call.attach_raw_tracepoint("sys_enter")?];
+        if *from != From::Tracepoints {
+            for event in ["sched_waking", "sched_switch"] {
+                links.push(programs.on_event.attach_raw_tracepoint(event)?);
+            }
+        }
         let _load = (rate > 0).then(|| load(rate));
         thread::scope(|scope| {
             let reader = scope.spawn(|| match by {
@@ -117,7 +174,7 @@ impl Stage {
                     account.end(Stats::default())
                 }
                 By::Drain => drained(rings, time),
-                By::Reader(hold, latency) => read(rings, hold, *latency, time),
+                By::Reader(hold, with) => read(rings, hold, *with, time),
             });
             reader.join().map_err(|_| "the reader panicked")?
         })
@@ -257,7 +314,7 @@ fn drained(mut rings: Rings, time: Duration) -> Result<Row> {
     account.map_or_else(|| Account::begin(Stats::default()), Ok)?.end(stats)
 }
 
-fn read(rings: Rings, hold: &Hold, latency: Option<Duration>, time: Duration) -> Result<Row> {
+fn read(rings: Rings, hold: &Hold, with: fn(Order) -> Order, time: Duration) -> Result<Row> {
     let numbered = matches!(hold, Hold::Dense { .. });
     let clock = rings.clock();
     let mut order = Order::new().hold(hold.clone());
@@ -265,10 +322,7 @@ fn read(rings: Rings, hold: &Hold, latency: Option<Duration>, time: Duration) ->
         let program = |record: &Record<'_>| record.source().is_some_and(|source| source == PROGRAM);
         order = order.key(Key::with(move |record| if program(record) { record.payload()?.u64(8) } else { None }));
     }
-    if let Some(latency) = latency {
-        order = order.latency(latency);
-    }
-    let mut reader = Reader::new(rings, order)?;
+    let mut reader = Reader::new(rings, with(order))?;
     let mut account: Option<Account> = None;
     let begin = Instant::now();
     while let Some(left) = (WARM_UP + time).checked_sub(begin.elapsed()) {
@@ -294,11 +348,11 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 /// Measures until others used less than 5 % of the machine, so many times at most: the quietest.
-fn quiet(stage: &Stage, by: &By, rate: u32, time: Duration, tries: u32) -> Result<Row> {
+fn quiet(stage: &Stage, setting: &Setting, rate: u32, time: Duration, tries: u32) -> Result<Row> {
     const OTHERS: usize = 10;
     let mut best: Option<Row> = None;
     for _ in 0..tries {
-        let row = stage.measure(by, rate, time)?;
+        let row = stage.measure(setting, rate, time)?;
         let quietest = best.is_none_or(|best| row[OTHERS] < best[OTHERS]);
         if quietest {
             best = Some(row);
@@ -326,16 +380,16 @@ fn main() -> Result<()> {
     let map = kernel("make a perf event array", bpf::Map::perf_event_array(load::slots()));
     let Some(events) = map else { return Ok(()) };
     let stage = Stage::new(events)?;
-    let settings: Vec<_> =
-        settings().into_iter().filter(|(name, _)| only.as_ref().is_none_or(|only| name.contains(only))).collect();
+    let mut settings = settings(&stage.epochs)?;
+    settings.retain(|setting| only.as_ref().is_none_or(|only| only.split(',').any(|only| setting.name.contains(only))));
     for rate in [0, rate] {
         let mut all: Vec<Vec<Row>> = vec![Vec::new(); settings.len()];
         for _ in 0..rounds {
-            for ((name, by), rows) in settings.iter().zip(&mut all) {
-                let row = quiet(&stage, by, rate, time, tries)?;
+            for (setting, rows) in settings.iter().zip(&mut all) {
+                let row = quiet(&stage, setting, rate, time, tries)?;
                 if raw {
                     let columns: Vec<_> = row.iter().map(|value| format!("{value:.2}")).collect();
-                    println!("{rate};{name};{}", columns.join(";"));
+                    println!("{rate};{};{}", setting.name, columns.join(";"));
                 }
                 rows.push(row);
             }
@@ -345,7 +399,7 @@ fn main() -> Result<()> {
         }
         println!("\n{rate} events a second; medians of {rounds} rounds of {time:?}, for each second.\n");
         println!("| rule | {} |\n|{}", COLUMNS.join(" | "), " --- |".repeat(COLUMNS.len() + 1));
-        for ((name, _), rows) in settings.iter().zip(&all) {
+        for (Setting { name, .. }, rows) in settings.iter().zip(&all) {
             let cells: Vec<_> = (0..COLUMNS.len())
                 .map(|at| median(rows.iter().map(|row| row[at]).collect()))
                 .map(|value| if value < 10.0 { format!("{value:.1}") } else { format!("{value:.0}") })

@@ -5,14 +5,17 @@ use std::path::Path;
 use std::process::{Command, exit};
 
 const SOURCE: &str = "../order.bpf.c";
+/// Where `perfweave.bpf.h` is. A tool of its own writes `perfweave::Epochs::HEADER` there.
+const HEADERS: &str = "../../../src/order";
 
 fn main() {
     println!("cargo::rerun-if-changed={SOURCE}");
+    println!("cargo::rerun-if-changed={HEADERS}/perfweave.bpf.h");
     println!("cargo::rerun-if-env-changed=CLANG");
     let variable = |name| env::var(name).unwrap_or_else(|error| panic!("{name}: {error}"));
     let clang = env::var("CLANG").unwrap_or("clang".into());
     let compiled = Command::new(&clang)
-        .args(["-O2", "-g", "-Wall", "-target", "bpf"])
+        .args(["-O2", "-g", "-Wall", "-target", "bpf", "-mcpu=v3", "-I", HEADERS])
         // Debian and Ubuntu have <asm/types.h>, which <linux/bpf.h> includes, where only the host's compiler looks.
         .args(["-idirafter", &format!("/usr/include/{}-linux-gnu", variable("CARGO_CFG_TARGET_ARCH"))])
         .args(["-c", SOURCE, "-o"])

@@ -1,6 +1,6 @@
 //! What both packages share: the compiled program, the command line, and reading in order.
 
-use perfweave::{Order, Reader, Record, Rings};
+use perfweave::{Hold, Order, Reader, Record, Rings};
 use perfweave_support::args::Args;
 use perfweave_support::by_ring::ByRing;
 use perfweave_support::load::{self, Load};
@@ -21,7 +21,8 @@ const ALIGNED: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR")
 
 const HELP: &str = concat!(
     env!("CARGO_PKG_NAME"),
-    " [--seconds N] [--json]
+    " [--hold epoch|fence] [--seconds N] [--json]
+  --hold     what proves the order: what the program says of itself, or kernel fences [epoch]
   --seconds  how long to trace [5]
   --json     print one JSON object"
 );
@@ -30,6 +31,7 @@ const HELP: &str = concat!(
 pub struct Options {
     time: Duration,
     json: bool,
+    fence: bool,
 }
 
 /// Takes the command line and runs what differs from loader to loader.
@@ -60,15 +62,23 @@ fn with_causes(error: &dyn Error) -> String {
 
 fn options() -> Result<Options, Box<dyn Error>> {
     let mut args = Args::new(HELP);
-    let options = Options { time: args.seconds(5.0)?, json: args.flag("--json") };
+    let hold = args.value("--hold", |name| match name {
+        "epoch" => Ok(false),
+        "fence" => Ok(true),
+        other => Err(format!("no hold rule {other}")),
+    })?;
+    let options = Options { time: args.seconds(5.0)?, json: args.flag("--json"), fence: hold.unwrap_or(false) };
     args.finish()?;
     Ok(options)
 }
 
-/// Reads the rings in proven order and prints what was in them; whether all of it was as it must be.
-pub fn read(rings: Rings, options: &Options) -> Result<bool, Box<dyn Error>> {
-    // All defaults: the kernel's timestamps, proven by a fence.
-    let mut reader = Reader::new(rings, Order::new())?;
+/// Reads the rings in proven order and prints what was in them; whether all of it was as it must be. The rule is for a program that
+/// says when it is inside.
+pub fn read(rings: Rings, epochs: Hold, options: &Options) -> Result<bool, Box<dyn Error>> {
+    // A kernel fence does for any program.
+    let hold = if options.fence { Hold::FENCE } else { epochs };
+    // Otherwise all defaults: the kernel's timestamps.
+    let mut reader = Reader::new(rings, Order::new().hold(hold))?;
 
     // Threads that move from CPU to CPU: what happens in each move is written into two rings.
     let cpus: Vec<u32> = reader.rings().cpus().collect();
@@ -117,6 +127,7 @@ pub fn read(rings: Rings, options: &Options) -> Result<bool, Box<dyn Error>> {
                 "damaged": stats.damaged,
                 "hold": reader.hold().to_string(),
                 "fence": reader.fence(),
+                "stand_ins": stats.stand_ins,
             })
         );
     } else {

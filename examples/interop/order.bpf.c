@@ -4,6 +4,8 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 
+#include "perfweave.bpf.h"
+
 // The two members that we read; where they lie in the running kernel, its BTF says when the program is loaded.
 struct task_struct {
 	int pid;
@@ -23,6 +25,9 @@ struct {
 	__uint(value_size, sizeof(__u32));
 } EVENTS SEC(".maps");
 
+// Where programs say that they are inside: perfweave reads it, and proves order by it in place of kernel fences.
+PERFWEAVE_EPOCHS(EPOCHS, 1024);
+
 SEC("tp_btf/sched_switch")
 int BPF_PROG(on_switch, _Bool preempt, struct task_struct *prev, struct task_struct *next)
 {
@@ -30,7 +35,13 @@ int BPF_PROG(on_switch, _Bool preempt, struct task_struct *prev, struct task_str
 
 	bpf_probe_read_kernel_str(event.prev_comm, sizeof(event.prev_comm), prev->comm);
 	bpf_probe_read_kernel_str(event.next_comm, sizeof(event.next_comm), next->comm);
+
+	// The kernel stamps the record in the helper. So that is what lies between entering and leaving.
+	perfweave_word *word = perfweave_enter(&EPOCHS);
+	if (!word)
+		return 0;
 	bpf_perf_event_output(ctx, &EVENTS, BPF_F_CURRENT_CPU, &event, sizeof(event));
+	perfweave_leave(word);
 	return 0;
 }
 

@@ -30,15 +30,24 @@ typedef struct {
         __type(value, perfweave_word);           \
     } name SEC(".maps")
 
-/* Enters. The old value is used, so that the compiler emits the atomic with fetch, which is a full barrier: that somebody is inside is
- * seen before the key is drawn. NULL only where the map has no element for this CPU: write nothing then. */
+/* Adds, as a full barrier. Only the form that returns the old value is one. The compiler emits it because the value is used: by an
+ * instruction that is none. */
+static __always_inline void perfweave_add(perfweave_word *word, __u64 what)
+{
+    __u64 old = __sync_fetch_and_add(&word->word, what);
+
+    asm volatile("" : : "r"(old) : "memory");
+}
+
+/* Enters: everybody can see that somebody is inside before the key is drawn. NULL only where the map has no element for this CPU: write
+ * nothing then. */
 static __always_inline perfweave_word *perfweave_enter(void *epochs)
 {
     __u32 cpu = bpf_get_smp_processor_id();
     perfweave_word *word = bpf_map_lookup_elem(epochs, &cpu);
 
-    if (!word || __sync_fetch_and_add(&word->word, 1) == ~0ULL)
-        return 0;
+    if (word)
+        perfweave_add(word, 1);
     return word;
 }
 
@@ -48,11 +57,9 @@ static __always_inline void perfweave_leave(perfweave_word *word)
 {
     __u64 seen = *(volatile __u64 *)&word->word;
 
-    if ((__u32)seen == 1 &&
-        __sync_val_compare_and_swap(&word->word, seen, seen - 1 + (1ULL << 32)) == seen)
+    if ((__u32)seen == 1 && __sync_val_compare_and_swap(&word->word, seen, seen - 1 + (1ULL << 32)) == seen)
         return;
-    if (__sync_fetch_and_add(&word->word, -1ULL) == 0)
-        __sync_fetch_and_add(&word->word, 1);
+    perfweave_add(word, -1ULL);
 }
 
 #endif

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! This process is the one that is traced: it calls getppid(2) on every CPU, and a BPF program outputs 64 bytes for each call.
-//! Each reader is a process of its own, which is given the map. In each round every reader has its turn with each load, so that
+//! For readers by writers' epochs the program enters before it takes its time and leaves behind its output; for all others it does not.
+//! Each reader is a process of its own, which is given the maps. In each round every reader has its turn with each load, so that
 //! ratios within a round mean something on a machine that is shared. The tables show medians over the rounds.
 
 mod producer;
@@ -24,12 +25,12 @@ use table::Table;
 type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
 const HELP: &str = "\
-perfweave-peers [--rounds N] [--seconds N] [--rate N] [--tries N] [--only NAME] [--test]
+perfweave-peers [--rounds N] [--seconds N] [--rate N] [--tries N] [--only NAME,NAME] [--test]
   --rounds    how often each reader is measured with each load [5]
   --seconds   how long a load runs [2]
   --rate      events a second of the load that is no flood [100000]
   --tries     measure up to so often until others use less than 5 % of the machine, and take the quietest [1]
-  --only      readers with this in their name, and what they are compared with
+  --only      readers with one of these in their name, separated by commas, and what they are compared with
   --test      everything once, and shortly";
 
 fn main() -> Result<()> {
@@ -39,7 +40,8 @@ fn main() -> Result<()> {
     // A reader's own process.
     if let Some(reader) = args.value("--reader", number).map_err(failed)? {
         let map = args.value("--map", number).map_err(failed)?.ok_or("no map")?;
-        return readers::run(&READERS[reader as usize], map as i32);
+        let epochs = args.value("--epochs", number).map_err(failed)?.ok_or("no map of epochs")?;
+        return readers::run(&READERS[reader as usize], map as i32, epochs as i32);
     }
     let test = args.flag("--test");
     let rounds = args.value("--rounds", number).map_err(failed)?.unwrap_or(if test { 1 } else { 5 });
@@ -82,9 +84,7 @@ fn main() -> Result<()> {
         "\nA grace period by membarrier(2) with {rate} events a second: {grace_period:?} (median of {}).",
         times.len()
     );
-    if only.is_none() {
-        let [flood, paced] = &tables;
-        table::targets(flood, paced, grace_period);
-    }
+    let [flood, paced] = &tables;
+    table::targets(flood, paced, grace_period);
     Ok(())
 }

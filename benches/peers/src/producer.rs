@@ -35,27 +35,35 @@ pub struct Outcome {
     pub written: u64,
     /// Calls a second.
     pub rate: f64,
+    /// CPU time of this process for each call, in nanoseconds.
+    pub traced_ns: f64,
     /// The part of the machine that neither this process nor the reader used, and that was not idle.
     pub others: f64,
 }
 
-/// The map that is read, and the programs that write into it.
+/// The maps that are read, and the programs that write into them.
 pub struct Producer {
     events: bpf::Map,
+    epochs: bpf::Map,
     counts: bpf::Map,
-    by_cpu: bpf::Program,
-    by_machine: bpf::Program,
+    /// The program for each load; then both again, as they are when they enter and leave.
+    programs: [[bpf::Program; 2]; 2],
 }
 
 impl Producer {
     pub fn new() -> std::io::Result<Self> {
         let events = bpf::Map::perf_event_array(load::slots())?;
-        // Readers inherit it.
+        let epochs = bpf::Map::epochs(load::slots())?;
+        // Readers inherit them.
         fcntl(&events, FcntlArg::F_SETFD(FdFlag::empty()))?;
+        fcntl(&epochs, FcntlArg::F_SETFD(FdFlag::empty()))?;
         let counts = bpf::Map::array(COUNT, load::slots())?;
-        let program = |by_cpu| {
+        let program = |enters, by_cpu| {
             let mut asm = bpf::Asm::new();
             asm.mov(R6, R1).load(R1, R6, 8).only_if(R1, libc::SYS_getppid as i32).only_process(std::process::id());
+            if enters {
+                asm.enter(&epochs);
+            }
             if by_cpu {
                 asm.cpu()
             } else {
@@ -67,11 +75,15 @@ impl Producer {
             for word in 1..SAMPLE / 8 - 1 {
                 asm.store(R10, -8 * word, R0);
             }
-            asm.output(R6, &events, i32::from(-SAMPLE), SAMPLE as u32).mov_i(R0, 0).exit();
+            asm.output(R6, &events, i32::from(-SAMPLE), SAMPLE as u32);
+            if enters {
+                asm.leave();
+            }
+            asm.mov_i(R0, 0).exit();
             bpf::Program::load(bpf::Kind::RawTracepoint, &asm)
         };
-        let (by_cpu, by_machine) = (program(true)?, program(false)?);
-        Ok(Self { events, counts, by_cpu, by_machine })
+        let programs = [[program(false, true)?, program(false, false)?], [program(true, true)?, program(true, false)?]];
+        Ok(Self { events, epochs, counts, programs })
     }
 
     /// Runs a load that nobody traces. Gives the calls a second.
@@ -101,9 +113,10 @@ impl Producer {
             // It may be empty.
             let _ = self.events.delete(cpu);
         }
-        let mut process = Process::begin(reader, self.events.as_fd().as_raw_fd())?;
+        let mut process = Process::begin(reader, &self.events, &self.epochs)?;
         process.wait_until_ready()?;
-        let program = if load == Load::Flood { &self.by_cpu } else { &self.by_machine };
+        let [by_cpu, by_machine] = &self.programs[usize::from(reader.enters)];
+        let program = if load == Load::Flood { by_cpu } else { by_machine };
         let link = program.attach_raw_tracepoint("sys_enter")?;
         let (begin, busy, own) = (Instant::now(), busy()?, own()?);
         let rate = run(load, || thread::sleep(time));
@@ -113,7 +126,8 @@ impl Producer {
         let used = self::busy()? - busy - mine - Duration::from_nanos(seen.cpu_ns).as_secs_f64();
         let others = used.max(0.0) / begin.elapsed().as_secs_f64() / cpus::online().len() as f64;
         let written = (0..load::slots()).map(|cpu| self.counts.lookup_u64(cpu, 0)).sum::<std::io::Result<u64>>()?;
-        Ok(Outcome { seen, written, rate, others })
+        let traced_ns = mine * 1e9 / written.max(1) as f64;
+        Ok(Outcome { seen, written, rate, traced_ns, others })
     }
 }
 
@@ -170,9 +184,11 @@ struct Process {
 }
 
 impl Process {
-    fn begin(reader: &Reader, map: i32) -> Result<Self> {
+    fn begin(reader: &Reader, events: &bpf::Map, epochs: &bpf::Map) -> Result<Self> {
         let own = std::env::current_exe()?;
-        let arguments = ["--reader", &reader.index().to_string(), "--map", &map.to_string()].map(str::to_owned);
+        let [map, epochs] = [events, epochs].map(|map| map.as_fd().as_raw_fd().to_string());
+        let arguments =
+            ["--reader", &reader.index().to_string(), "--map", &map, "--epochs", &epochs].map(str::to_owned);
         let mut child = Command::new(own).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let said = BufReader::new(child.stdout.take().ok_or("no output")?);
         Ok(Self { child, said })

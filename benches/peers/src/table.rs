@@ -2,7 +2,8 @@
 
 use crate::producer::{Load, Outcome};
 use crate::readers::{
-    DEFAULT, DENSE_SOON, DRAIN, EXPEDITED_SOON, MEMBARRIER_SOON, OFTEN, READERS, REFERENCE, Reader, SORTED,
+    DEFAULT, DENSE_SOON, DRAIN, DRAIN_ENTERED, EPOCH, EPOCH_SPINNING, EPOCH_WOKEN, EXPEDITED_SOON, MEMBARRIER_SOON,
+    NONE, OFTEN, READERS, REFERENCE, Reader, SORTED,
 };
 use std::fmt::{Display, Formatter, Result};
 use std::time::Duration;
@@ -17,7 +18,8 @@ pub struct Table {
 impl Table {
     /// Nothing yet.
     pub fn new(load: Load, only: Option<&str>) -> Self {
-        let chosen = |reader: &&Reader| only.is_none_or(|only| reader.name.contains(only)) || reader.name == REFERENCE;
+        let named = |name: &str, only: &str| only.split(',').any(|only| name.contains(only));
+        let chosen = |reader: &&Reader| only.is_none_or(|only| named(reader.name, only)) || reader.name == REFERENCE;
         let readers = READERS.iter().filter(|reader| reader.takes(load)).filter(chosen);
         Self { load, rows: readers.map(|reader| (reader, Vec::new())).collect(), idle: Vec::new() }
     }
@@ -44,7 +46,7 @@ impl Table {
         row.map(|(_, outcomes)| outcomes.iter().map(column).collect()).unwrap_or_default()
     }
 
-    /// The median over the rounds of one reader's column divided by another's.
+    /// The median over the rounds of one reader's column divided by another's; no number if one was not measured.
     fn ratio(&self, name: &str, by: &str, column: fn(&Outcome) -> f64) -> f64 {
         let (own, other) = (self.column(name, column), self.column(by, column));
         median(own.iter().zip(other).map(|(own, other)| own / other))
@@ -59,11 +61,15 @@ fn rate(outcome: &Outcome) -> f64 {
     outcome.rate
 }
 
+fn traced(outcome: &Outcome) -> f64 {
+    outcome.traced_ns
+}
+
 fn p99(outcome: &Outcome) -> f64 {
     outcome.seen.p99_ns as f64 / 1e6
 }
 
-/// What is meant to be reached, beside what was.
+/// What is meant to be reached, beside what was, of what was measured.
 pub fn targets(flood: &Table, paced: &Table, grace_period: Duration) {
     println!("\n| what | meant to be | flood | paced |\n| --- | --- | --- | --- |");
     for (what, bound, name, by, column) in [
@@ -72,17 +78,30 @@ pub fn targets(flood: &Table, paced: &Table, grace_period: Duration) {
         ("CPU: `drain` ÷ libbpf tuned, unordered", "≤ 1", DRAIN, REFERENCE, cost),
         ("calls: ordered `next()` ÷ libbpf tuned, unordered", "≥ 0.98", DEFAULT, REFERENCE, rate),
         ("calls: ordered `next()` ÷ libbpf tuned, copied and sorted", "≥ 0.98", DEFAULT, SORTED, rate),
+        ("CPU: `epoch` ÷ `none`", "≤ 1", EPOCH, NONE, cost),
+        ("the traced program's CPU: entering and leaving ÷ not, both drained", "≤ 1.05", DRAIN_ENTERED, DRAIN, traced),
+        ("its calls: entering and leaving ÷ not, both drained", "≥ 0.95", DRAIN_ENTERED, DRAIN, rate),
     ] {
-        let [flood, paced] = [flood, paced].map(|table| table.ratio(name, by, column));
-        println!("| {what} | {bound} | {flood:.2} | {paced:.2} |");
+        let ratios = [flood, paced].map(|table| table.ratio(name, by, column));
+        let cells = ratios.map(|ratio| if ratio.is_nan() { String::new() } else { format!("{ratio:.2}") });
+        if cells.iter().any(|cell| !cell.is_empty()) {
+            println!("| {what} | {bound} | {} |", cells.join(" | "));
+        }
     }
-    let latency = |name| median(paced.column(name, p99));
     let period = grace_period.as_secs_f64() * 1e3;
-    println!("| latency p99, expedited, `latency(1 ms)` | < 2 ms | | {:.2} ms |", latency(EXPEDITED_SOON));
-    let periods = latency(MEMBARRIER_SOON) / period;
-    println!("| latency p99, membarrier, `latency(1 ms)` | < 3 grace periods | | {periods:.2} of {period:.1} ms |");
-    let dense = paced.ratio(DENSE_SOON, OFTEN, p99);
-    println!("| latency p99, dense, `latency(1 ms)` ÷ unordered every millisecond | ≤ 2 | | {dense:.2} |");
+    let periods = format!("of {period:.1} ms");
+    let latency = |name| median(paced.column(name, p99));
+    for (what, bound, value, unit) in [
+        ("expedited, `latency(1 ms)`", "< 2 ms", latency(EXPEDITED_SOON), "ms"),
+        ("membarrier, `latency(1 ms)`", "< 3 grace periods", latency(MEMBARRIER_SOON) / period, &periods),
+        ("dense, `latency(1 ms)` ÷ unordered every millisecond", "≤ 2", paced.ratio(DENSE_SOON, OFTEN, p99), ""),
+        ("epoch, woken by each event", "< 1 ms", latency(EPOCH_WOKEN), "ms"),
+        ("epoch, spinning", "< 0.1 ms", latency(EPOCH_SPINNING), "ms"),
+    ] {
+        if !value.is_nan() {
+            println!("| latency p99, {what} | {bound} | | {} |", format!("{value:.2} {unit}").trim_end());
+        }
+    }
 }
 
 fn sorted(values: impl IntoIterator<Item = f64>) -> Vec<f64> {
@@ -93,7 +112,7 @@ fn sorted(values: impl IntoIterator<Item = f64>) -> Vec<f64> {
 
 fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let values = sorted(values);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 /// The median, the least and the most.
@@ -103,12 +122,13 @@ fn spread(values: impl IntoIterator<Item = f64>, digits: usize) -> String {
     format!("{middle:.digits$} ({least:.digits$}–{most:.digits$})")
 }
 
-const COLUMNS: [&str; 11] = [
+const COLUMNS: [&str; 12] = [
     "reader",
     "CPU, ns an event",
     "÷ tuned",
     "calls, thousands a second",
     "÷ tuned",
+    "its CPU, ns a call",
     "lost, %",
     "lost and not told",
     "out of order, %",
@@ -134,6 +154,7 @@ impl Display for Table {
                 format!("{:.2}", ratio(cost)),
                 spread(outcomes.iter().map(|outcome| rate(outcome) / 1e3), 0),
                 format!("{:.2}", ratio(rate)),
+                spread(outcomes.iter().map(traced), 0),
                 format!("{:.2}", median(outcomes.iter().map(|outcome| lost(outcome) / outcome.written as f64 * 100.0))),
                 format!("{:.0}", median(outcomes.iter().map(|outcome| lost(outcome) - outcome.seen.lost as f64))),
                 format!("{:.2}", middle(|o| o.seen.out_of_order as f64 / o.seen.events.max(1) as f64 * 100.0)),

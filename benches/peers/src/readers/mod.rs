@@ -25,6 +25,8 @@ pub struct Reader {
     pub name: &'static str,
     /// Only with the load that is no flood: for latency, and where the machine's numbers are needed.
     pub paced: bool,
+    /// The program enters and leaves.
+    pub enters: bool,
     read: fn(OwnedFd, &Start) -> Result<Seen>,
 }
 
@@ -36,6 +38,12 @@ pub const SORTED: &str = "libbpf tuned, copied and sorted";
 /// perfweave as it is by default.
 pub const DEFAULT: &str = "perfweave `fence` (membarrier), the default";
 pub const DRAIN: &str = "perfweave `drain`, unordered";
+/// What entering and leaving costs the program, beside [`DRAIN`].
+pub const DRAIN_ENTERED: &str = "perfweave `drain`, unordered, from a program that enters and leaves";
+pub const NONE: &str = "perfweave `none`";
+pub const EPOCH: &str = "perfweave `epoch`";
+pub const EPOCH_SPINNING: &str = "perfweave `epoch`, spinning";
+pub const EPOCH_WOKEN: &str = "perfweave `epoch`, woken by each event";
 /// What latencies are compared in.
 pub const OFTEN: &str = "perfweave `drain`, every millisecond";
 pub const MEMBARRIER_SOON: &str = "perfweave `fence` (membarrier), `latency(1 ms)`";
@@ -44,12 +52,17 @@ pub const DENSE_SOON: &str = "perfweave `dense`, `latency(1 ms)`";
 
 /// With any load.
 const fn always(name: &'static str, read: fn(OwnedFd, &Start) -> Result<Seen>) -> Reader {
-    Reader { name, paced: false, read }
+    Reader { name, paced: false, enters: false, read }
 }
 
 /// With the load that is no flood.
 const fn paced(name: &'static str, read: fn(OwnedFd, &Start) -> Result<Seen>) -> Reader {
-    Reader { name, paced: true, read }
+    Reader { name, paced: true, enters: false, read }
+}
+
+/// The program enters and leaves.
+const fn entered(reader: Reader) -> Reader {
+    Reader { enters: true, ..reader }
 }
 
 const EXPEDITED: Hold = Hold::Fence(Fence::EXPEDITED);
@@ -57,14 +70,16 @@ const DENSE: Hold = Hold::Dense { first: Some(0), fence: Fence::Membarrier };
 const SOON: Duration = Duration::from_millis(1);
 
 /// All of them.
-pub const READERS: [Reader; 19] = [
+pub const READERS: [Reader; 24] = [
     always(DEFAULT, |map, start| perfweave::next(map, start, Hold::FENCE, None)),
     always("perfweave the same, `batch()`", |map, start| perfweave::batch(map, start, Hold::FENCE)),
     always("perfweave the same, key in the payload", |map, start| perfweave::by_payload(map, start, Hold::FENCE)),
     always("perfweave `fence` (expedited)", |map, start| perfweave::next(map, start, EXPEDITED, None)),
     always("perfweave `round`", |map, start| perfweave::next(map, start, Hold::Round, None)),
-    always("perfweave `none`", |map, start| perfweave::next(map, start, Hold::None, None)),
+    always(NONE, |map, start| perfweave::next(map, start, Hold::None, None)),
+    entered(always(EPOCH, |map, start| perfweave::next(map, start, start.epochs()?, None))),
     always(DRAIN, perfweave::drain),
+    entered(always(DRAIN_ENTERED, perfweave::drain)),
     always(REFERENCE, libbpf::tuned),
     always("libbpf tuned, unordered, records with the kernel's time", libbpf::stamped),
     always(SORTED, libbpf::sorted),
@@ -75,6 +90,11 @@ pub const READERS: [Reader; 19] = [
     paced(EXPEDITED_SOON, |map, start| perfweave::next(map, start, EXPEDITED, Some(SOON))),
     paced(DENSE_SOON, |map, start| perfweave::dense(map, start, DENSE, Some(SOON))),
     paced("perfweave `none`, `latency(1 ms)`", |map, start| perfweave::next(map, start, Hold::None, Some(SOON))),
+    entered(paced("perfweave `epoch`, `latency(1 ms)`", |map, start| {
+        perfweave::next(map, start, start.epochs()?, Some(SOON))
+    })),
+    entered(paced(EPOCH_WOKEN, |map, start| perfweave::woken(map, start, start.epochs()?))),
+    entered(paced(EPOCH_SPINNING, |map, start| perfweave::spinning(map, start, start.epochs()?))),
     paced(OFTEN, perfweave::drain_often),
     paced("libbpf tuned, every millisecond", libbpf::often),
 ];
@@ -94,6 +114,7 @@ impl Reader {
 /// The begin of reading, and its end.
 pub struct Start {
     stop: Arc<AtomicBool>,
+    epochs: OwnedFd,
 }
 
 impl Start {
@@ -110,6 +131,11 @@ impl Start {
         tally
     }
 
+    /// The rule for a program that enters and leaves.
+    fn epochs(&self) -> Result<Hold> {
+        Ok(Hold::epochs(&self.epochs)?)
+    }
+
     /// Whether the load has ended.
     pub fn is_over(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
@@ -117,10 +143,10 @@ impl Start {
 }
 
 /// Reads until the load has ended, and says what was seen.
-pub fn run(reader: &Reader, map: i32) -> Result<()> {
+pub fn run(reader: &Reader, map: i32, epochs: i32) -> Result<()> {
     // SAFETY: inherited from the process that began this one, for nobody else here.
-    let map = unsafe { OwnedFd::from_raw_fd(map) };
-    let seen = (reader.read)(map, &Start { stop: Arc::default() })?;
+    let [map, epochs] = [map, epochs].map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+    let seen = (reader.read)(map, &Start { stop: Arc::default(), epochs })?;
     println!("{seen}");
     Ok(())
 }

@@ -4,7 +4,7 @@ use super::{BYTES, POLL, Start, wait};
 use crate::Result;
 use crate::tally::{Seen, Tally};
 use nix::poll::{PollFd, PollFlags};
-use perfweave::{Error, Hold, Item, Key, Order, Reader, Rings};
+use perfweave::{Error, Hold, Item, Key, Order, Reader, Rings, Wakeup};
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -31,7 +31,11 @@ fn take(tally: &mut Tally, key: Option<u64>, item: Item<'_>) {
 /// A reader, and a tally that is begun. What is left is flushed when the load has ended.
 fn begin(map: OwnedFd, start: &Start, order: Order, latency: Option<Duration>) -> Result<(Reader, Tally)> {
     let order = if let Some(latency) = latency { order.latency(latency) } else { order };
-    let reader = Reader::new(open(map)?, order)?;
+    begin_with(open(map)?, start, order)
+}
+
+fn begin_with(rings: Rings, start: &Start, order: Order) -> Result<(Reader, Tally)> {
+    let reader = Reader::new(rings, order)?;
     let handle = reader.handle();
     let tally = start.ready(move || handle.flush().expect("it can be flushed"));
     Ok((reader, tally))
@@ -50,6 +54,17 @@ fn by_next((mut reader, mut tally): (Reader, Tally)) -> Result<Seen> {
 /// One by one, by the kernel's time.
 pub fn next(map: OwnedFd, start: &Start, hold: Hold, latency: Option<Duration>) -> Result<Seen> {
     by_next(begin(map, start, Order::new().hold(hold), latency)?)
+}
+
+/// One by one, by the kernel's time, woken by each event.
+pub fn woken(map: OwnedFd, start: &Start, hold: Hold) -> Result<Seen> {
+    let rings = Rings::options().bpf_output(map).bytes(BYTES as u64).wakeup(Wakeup::Events(1)).open()?;
+    by_next(begin_with(rings, start, Order::new().hold(hold))?)
+}
+
+/// One by one, by the kernel's time, without sleep.
+pub fn spinning(map: OwnedFd, start: &Start, hold: Hold) -> Result<Seen> {
+    by_next(begin(map, start, Order::new().hold(hold).spin(Duration::MAX), None)?)
 }
 
 /// One by one, by the program's time.

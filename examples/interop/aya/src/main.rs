@@ -6,7 +6,7 @@ mod common;
 use aya::maps::Map;
 use aya::programs::BtfTracePoint;
 use aya::{Btf, Ebpf};
-use perfweave::Rings;
+use perfweave::{Hold, Rings};
 use std::error::Error;
 use std::process::ExitCode;
 
@@ -21,11 +21,14 @@ fn run(options: &common::Options) -> Result<bool, Box<dyn Error>> {
 
     // perfweave takes the map as it is, in place of aya's PerfEventArray and its buffers.
     let rings = Rings::options().bpf_output(events.fd()).bytes(4 << 20).open()?;
+    // And the map in which the program says when it is inside.
+    let Some(Map::Array(epochs)) = ebpf.map("EPOCHS") else { return Err("no array EPOCHS".into()) };
+    let hold = Hold::epochs(epochs.fd())?;
 
     // aya attaches the program, now that there is where to write.
     let program: &mut BtfTracePoint = ebpf.program_mut("on_switch").ok_or("no program on_switch")?.try_into()?;
     program.load("sched_switch", &Btf::from_sys_fs()?)?;
     program.attach()?;
 
-    common::read(rings, options)
+    common::read(rings, hold, options)
 }

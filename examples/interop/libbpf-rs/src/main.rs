@@ -4,7 +4,7 @@
 mod common;
 
 use libbpf_rs::{MapCore, ObjectBuilder};
-use perfweave::Rings;
+use perfweave::{Hold, Rings};
 use std::error::Error;
 use std::process::ExitCode;
 
@@ -15,14 +15,18 @@ fn main() -> ExitCode {
 fn run(options: &common::Options) -> Result<bool, Box<dyn Error>> {
     // libbpf loads the program and makes its map.
     let object = ObjectBuilder::default().open_memory(common::OBJECT)?.load()?;
-    let events = object.maps().find(|map| map.name() == "EVENTS").ok_or("no map EVENTS")?;
+    let map = |name| object.maps().find(|map| map.name() == name).ok_or_else(|| format!("no map {name}"));
+    let events = map("EVENTS")?;
 
     // perfweave takes the map as it is, in place of libbpf's PerfBuffer.
     let rings = Rings::options().bpf_output(&events).bytes(4 << 20).open()?;
+    // And the map in which the program says when it is inside.
+    let epochs = map("EPOCHS")?;
+    let hold = Hold::epochs(&epochs)?;
 
     // libbpf attaches the program, now that there is where to write. Dropping the link would detach it.
     let program = object.progs_mut().find(|program| program.name() == "on_switch").ok_or("no program on_switch")?;
     let _link = program.attach()?;
 
-    common::read(rings, options)
+    common::read(rings, hold, options)
 }
