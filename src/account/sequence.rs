@@ -6,7 +6,8 @@ use std::fmt;
 /// The function behind [`Sequence::with`].
 type Extract = Box<dyn Fn(&Record<'_>) -> Option<u64> + Send>;
 
-/// Numbers that programs write into their records, each one more than the last. A missing number is a missing record.
+/// Numbers that programs write into their records, each one more than the last. A missing number shows that something
+/// is missing from the stream.
 ///
 /// The program must count up where it outputs the record, in the same run, and must not be able to sleep. Then a fence
 /// proves that a missing number will not come.
@@ -117,7 +118,8 @@ pub(crate) const MIDDLE: u64 = 1 << 63;
 /// How far a number may be ahead of all before it. So many records are not lost between two.
 const MOST_AHEAD: i64 = 1 << 32;
 
-/// The end of what a `u64` can count, with a margin. It takes 2^30 numbers, each as far ahead as may be, to get there.
+/// Numbers beyond this are too near to the end of what a `u64` holds. It takes 2^30 numbers, each as far ahead as may
+/// be, to get there.
 const CEILING: u64 = 3 << 62;
 
 /// How many of its numbers a counter of so many bits may be ahead of itself. A sixteenth is left for what is in flight.
@@ -222,7 +224,7 @@ impl Unwrap {
         Some(unwrapped)
     }
 
-    /// The number, counted on, that a program asks about.
+    /// The number, counted on, but not remembered.
     pub(crate) fn nearest(&self, number: u64) -> u64 {
         self.largest.saturating_add_signed(self.distance(number))
     }

@@ -83,7 +83,7 @@ impl Losses {
         self.told.max(self.counted)
     }
 
-    /// The same, and asks the kernel before, if it can be asked. That interrupts the CPU.
+    /// The count of dropped records, after asking the kernel, if it can be asked. That interrupts the CPU.
     pub(crate) fn ask(&mut self) -> u64 {
         self.asked = true;
         match self.read() {
