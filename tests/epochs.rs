@@ -4,8 +4,9 @@
 mod reading;
 
 use perfweave::{Class, Epochs, Error, Fence, Hold, Item, Key, Order, Reader, sim};
+use perfweave_support::threads;
 use quickcheck::{QuickCheck, TestResult};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn reader(kernel: &sim::Kernel, epochs: Epochs) -> Reader {
     Reader::new(kernel.rings(), Order::new().hold(Hold::Fence(Fence::Epochs(epochs)))).unwrap()
@@ -162,6 +163,69 @@ fn a_grace_period_of_ones_own_begins_and_is_asked_after() {
     assert!(grace.poll().is_some_and(|ended| ended.is_ok()));
     assert!(grace.poll().is_none());
     grace.wait().unwrap();
+}
+
+/// A deadline is told, and a CPU that comes gets its ring, although each look finds something and the reader never sleeps.
+#[test]
+fn what_is_due_is_done_although_there_is_always_something_to_yield() {
+    let kernel = sim::Kernel::new(&[0, 1]);
+    let mut reader = reader(&kernel, kernel.epochs().patience(FOR_EVER));
+    let mut time = 20;
+    let mut busy = |reader: &mut Reader| {
+        time += 1;
+        kernel.emit(1, time, b"record");
+        reader.try_next().map(|event| event.is_some())
+    };
+    kernel.begin(0, 10);
+    kernel.emit(1, 20, b"record");
+    assert!(reader.try_next().unwrap().is_none());
+    kernel.end(0);
+    assert!(busy(&mut reader).unwrap());
+    reader.set_deadline(Some(Instant::now())).unwrap();
+    let told = (0..1000).find_map(|_| busy(&mut reader).err());
+    assert!(matches!(told, Some(Error::Deadline)), "{told:?}");
+    reader.set_deadline(None).unwrap();
+    kernel.plug(2);
+    threads::until("the ring of the new CPU is there", || {
+        busy(&mut reader).unwrap();
+        reader.rings().len() == 3
+    });
+}
+
+/// Somebody who asks instead of waiting gets an answer, although a program does not leave.
+#[test]
+fn a_fence_stands_in_for_those_who_ask_as_well() {
+    let kernel = sim::Kernel::new(&[0]);
+    let mut grace = Fence::Epochs(kernel.epochs().patience(Duration::ZERO)).open().unwrap();
+    kernel.set_epoch(0, 1);
+    assert!(grace.begin());
+    threads::until("it is over", || grace.poll().is_some_and(|ended| ended.is_ok()));
+    grace.wait().unwrap();
+}
+
+/// Good proofs in between are no reason to say it again each time.
+#[test]
+fn what_is_stuck_now_and_then_is_told_ever_less_often() {
+    let kernel = sim::Kernel::new(&[0, 1]);
+    let mut reader = reader(&kernel, kernel.epochs().patience(Duration::ZERO));
+    let (mut time, mut errors) = (0, 0);
+    for round in 0..50 {
+        for nth in 0..17 {
+            kernel.set_epoch(1, u64::from(nth == 0) + (round << 32));
+            time += 1;
+            kernel.emit(0, time, b"record");
+            loop {
+                match reader.next_timeout(reading::LONG) {
+                    Ok(event) => break assert_eq!(event.and_then(|event| event.key()), Some(time)),
+                    Err(Error::EpochStuck { .. }) => errors += 1,
+                    Err(other) => panic!("{other}"),
+                }
+            }
+        }
+    }
+    let stand_ins = reader.stats().stand_ins;
+    // The first, the tenth, the hundredth and so on.
+    assert!(stand_ins >= 50 && errors == stand_ins.ilog10() + 1, "{errors} of {stand_ins}");
 }
 
 #[test]

@@ -119,7 +119,8 @@ pub enum Error {
     /// The reader goes on. Reported at the first, the tenth, the hundredth such time and so on.
     #[error(
         "a program on CPU {cpu} has not left for {waited:?}, so a kernel fence stands in ({times} times since this was said \
-         last): is there a way out of the program without perfweave_leave()?"
+         last): is there a way out of the program without perfweave_leave()? A \
+         map keeps its words: make it anew with the program mended"
     )]
     EpochStuck {
         /// The CPU.

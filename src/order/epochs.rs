@@ -46,6 +46,9 @@ use std::time::Duration;
 ///   exit. Such a key can be late, as under any fence.
 /// - A program that writes into the rings and does not enter. The reader cannot see it. Its records can be late
 ///   although they are marked proven.
+/// - Rings that are adopted ([`Rings::add`](crate::Rings::add)), and a [`Merge`](crate::Merge) driven with
+///   [`Fence::open`](crate::Fence::open). The crate does not check who writes there. Only such programs may write.
+/// - A program that leaves twice, or that leaves behind a tail call, which does not return: leave before the call.
 /// - A program that returns without leaving. Its CPU looks occupied for ever. A kernel fence then stands in each time,
 ///   and the reader reports it ([`Error::EpochStuck`]).
 ///
@@ -91,9 +94,9 @@ impl Epochs {
         if max_entries <= last {
             return Err(Error::EpochsTooFew { entries: max_entries, cpu: last });
         }
-        // An element takes as many bytes as its value, rounded up to 8 (`array_map_alloc`, `kernel/bpf/arraymap.c`).
+        // Those of CPUs that there cannot be are not read. An element takes as many bytes as its value, rounded up to 8 (`array_map_alloc`, `kernel/bpf/arraymap.c`).
         let stride = value_size.div_ceil(8) as usize;
-        let words = EpochWords::map(map.as_fd(), stride, max_entries);
+        let words = EpochWords::map(map.as_fd(), stride, last + 1);
         let words = words.map_err(|errno| Error::System { what: "map the epochs", errno: errno.into() })?;
         Ok(Self::over(Arc::new(words), None))
     }

@@ -144,6 +144,12 @@ impl Fences {
         self.name
     }
 
+    /// Whether this is the process that has the thread, and no forked child.
+    pub(crate) fn is_here(&self) -> bool {
+        // Relaxed: as in `drop`.
+        self.alive.get().load(Ordering::Relaxed) != 0
+    }
+
     /// How long until a fence may begin; zero if it may now, `None` while one is under way.
     pub(crate) fn pause(&self) -> Option<Duration> {
         if self.is_under_way() {
@@ -190,8 +196,7 @@ impl Fences {
 
     /// Waits for a grace period that begins now. One that is under way ends before.
     pub(crate) fn wait(&mut self) -> Result<(), Error> {
-        // Relaxed: as in `drop`.
-        if self.alive.get().load(Ordering::Relaxed) == 0 {
+        if !self.is_here() {
             return Err(Error::Forked);
         }
         while self.is_under_way() {

@@ -57,6 +57,9 @@ static __always_inline void perfweave_leave(perfweave_word *word)
 {
     __u64 seen = *(volatile __u64 *)&word->word;
 
+    /* Nobody is inside: this program has left before. Counting down would hide the next one that enters. */
+    if ((__u32)seen == 0)
+        return;
     if ((__u32)seen == 1 && __sync_val_compare_and_swap(&word->word, seen, seen - 1 + (1ULL << 32)) == seen)
         return;
     perfweave_add(word, -1ULL);

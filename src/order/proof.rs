@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::order::epochs::Epochs;
 use crate::order::fence::Fences;
 use crate::order::hold::Fence;
-use crate::ring::Epoch;
+use crate::ring::{Epoch, EpochWords};
 use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -140,8 +140,12 @@ pub(crate) struct Watch {
     stand_in: Option<Fences>,
     /// Whether the fence that is under way stands in for this proof. It may be left from an earlier one.
     standing_in: bool,
+    /// When it began to.
+    stood_since: Instant,
     /// How often it stood in.
     stood_in: u64,
+    /// The word that it stood in for last. If the word is found unchanged, the reader does not wait for it again.
+    stuck: Option<(u32, Epoch)>,
 }
 
 /// The shortest sleep while a program is inside.
@@ -162,7 +166,9 @@ impl Watch {
             latency: Duration::ZERO,
             stand_in: None,
             standing_in: false,
+            stood_since: Instant::now(),
             stood_in: 0,
+            stuck: None,
         }
     }
 
@@ -170,7 +176,8 @@ impl Watch {
         (self.under_way, self.standing_in, self.begun) = (true, false, Instant::now());
         self.inside.clear();
         let words = self.epochs.words();
-        // Behind the loads of all heads, which are acquires.
+        // Behind the loads of all heads, which are acquires, and behind the reading of a clock that may stand for the largest key.
+        EpochWords::behind_clocks();
         let now = (0..words.len()).map(|cpu| (cpu, words.load(cpu)));
         self.inside.extend(now.filter(|(_, epoch)| epoch.depth() > 0));
     }
@@ -214,18 +221,23 @@ impl Watch {
     }
 
     fn nap(&self) -> Option<Duration> {
+        if !self.under_way || self.inside.is_empty() {
+            return self.under_way.then_some(Duration::ZERO);
+        }
         // As long again as it has taken: some naps for a program that takes long, and no more.
-        self.under_way.then(|| if self.inside.is_empty() { Duration::ZERO } else { NAP.max(self.begun.elapsed()) })
+        if self.standing_in {
+            return Some(NAP.max(self.stood_since.elapsed()));
+        }
+        let waited = self.begun.elapsed();
+        Some(NAP.max(waited.min(self.epochs.longest().saturating_sub(waited))))
     }
 
     /// If a program has been inside for too long, lets a kernel fence stand in. Gives the CPU, and how long the program
     /// has been inside.
     pub(crate) fn lose_patience(&mut self) -> io::Result<Option<(u32, Duration)>> {
         let waited = self.begun.elapsed();
-        let Some(&(cpu, _)) = self.inside.first().filter(|_| self.under_way && !self.standing_in) else {
-            return Ok(None);
-        };
-        if waited < self.epochs.longest() {
+        let Some(&stuck) = self.inside.first().filter(|_| self.under_way && !self.standing_in) else { return Ok(None) };
+        if waited < self.epochs.longest() && self.stuck != Some(stuck) {
             return Ok(None);
         }
         if self.stand_in.is_none() {
@@ -236,6 +248,11 @@ impl Watch {
             self.stand_in = Some(started?);
         }
         let Some(fences) = &mut self.stand_in else { return Ok(None) };
+        if !fences.is_here() {
+            // Its thread is the parent's.
+            self.under_way = false;
+            return Err(io::Error::other(Error::Forked));
+        }
         if fences.is_under_way() {
             // One that stood in for an earlier proof, which ended by itself.
             let _ = fences.ended();
@@ -244,15 +261,18 @@ impl Watch {
             return Ok(None);
         }
         fences.begin();
-        self.standing_in = true;
+        (self.standing_in, self.stood_since, self.stuck) = (true, Instant::now(), Some(stuck));
         self.stood_in += 1;
-        Ok(Some((cpu, waited)))
+        Ok(Some((stuck.0, waited)))
     }
 
     fn wait(&mut self) -> Result<(), Error> {
         let failed = |errno| Error::Fence { errno, times: 1 };
         self.begin();
         loop {
+            if self.stand_in.as_ref().is_some_and(|fences| !fences.is_here()) {
+                return Err(Error::Forked);
+            }
             if let Some(ended) = self.ended() {
                 return ended.map_err(failed);
             }
@@ -297,10 +317,14 @@ impl GracePeriods {
 
     /// Whether the grace period that was begun has ended, without waiting. Gives the end once. Then call
     /// [`Merge::end_fence`](crate::Merge::end_fence), or [`Merge::fail_fence`](crate::Merge::fail_fence) if the grace
-    /// period failed. With [`Fence::Epochs`] no fence stands in for a program that does not leave;
-    /// [`GracePeriods::wait`] has one.
+    /// period failed.
     pub fn poll(&mut self) -> Option<io::Result<()>> {
-        self.0.ended()
+        let ended = self.0.ended();
+        match self.0.epochs() {
+            // A kernel fence stands in for a program that stays inside.
+            Some(watch) if ended.is_none() => watch.lose_patience().err().map(Err),
+            _ => ended,
+        }
     }
 
     /// Waits for a grace period that begins now. Blocks, and cannot be interrupted. Any thread may call it.

@@ -72,7 +72,12 @@ pub struct Reader {
     wait: Wait,
     /// Waits that fail.
     failures: Repeats,
+    /// How often it looked again instead of sleeping.
+    spun: u64,
 }
+
+/// After so many looks instead of a sleep, what would have woken the reader is taken notice of.
+const SPINS: u64 = 1024;
 
 /// What epoll says of the kernel's messages about CPUs, and of everything else.
 const NEWS: u64 = 1;
@@ -93,7 +98,7 @@ impl Reader {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
             .map_err(|errno| Error::System { what: "make an epoll instance", errno: errno.into() })?;
         let (wait, failures) = (Wait::default(), Repeats::default());
-        let mut reader = Self { engine, epoll, rings: 0, ready: Vec::new(), wait, failures };
+        let mut reader = Self { engine, epoll, rings: 0, ready: Vec::new(), wait, failures, spun: 0 };
         reader.wait_for_all()?;
         Ok(reader)
     }
@@ -243,8 +248,15 @@ impl Reader {
             }
             // Another look may be all it takes; when the time is over, one more and no further.
             last_look = over;
-            if !pause.is_zero() && !self.engine.spins() {
-                self.sleep(left.map_or(pause, |left| left.min(pause)))?;
+            if !pause.is_zero() {
+                let spins = self.engine.spins();
+                self.spun = if spins { self.spun + 1 } else { 0 };
+                if !spins {
+                    self.sleep(left.map_or(pause, |left| left.min(pause)))?;
+                } else if self.spun.is_multiple_of(SPINS) {
+                    // CPUs that come are still heard of.
+                    self.sleep(Duration::ZERO)?;
+                }
             }
         }
     }

@@ -237,9 +237,10 @@ impl Engine {
             self.notice_signals()?;
         }
         // Epochs end at once, and the look behind that would come with each event: what is proven comes first.
-        if self.eager || !self.merge.is_ready() {
-            self.notice_fence()?;
+        if !self.eager && self.merge.is_ready() {
+            return Ok(true);
         }
+        self.notice_fence()?;
         Ok(self.merge.is_ready())
     }
 
@@ -352,12 +353,21 @@ impl Engine {
             Some(Ok(())) => {
                 self.merge.end_fence();
                 self.failures.well();
-                self.stuck.well();
                 self.look();
-                Ok(())
+                self.attend()
             }
             Some(Err(errno)) => self.fence_failed(errno),
         }
+    }
+
+    /// Does what is due now and then, also if there is always something to yield: CPUs that came, losses, a deadline.
+    fn attend(&mut self) -> Result<(), Error> {
+        self.follow_cpus()?;
+        if self.report.is_none() && self.control.time_left().is_some_and(|left| left.is_zero()) {
+            self.report_after_look(Report::Deadline);
+        }
+        self.find_losses();
+        Ok(())
     }
 
     /// Waits a little for a program that is inside to leave. If it has been inside for too long, lets a kernel fence

@@ -68,6 +68,16 @@ impl EpochWords {
         Self { memory: EpochMemory::Simulated(words), stride: 1, len }
     }
 
+    /// Whatever was read before, clocks included, was read before what is loaded next.
+    #[inline]
+    pub(crate) fn behind_clocks() {
+        #[cfg(all(target_arch = "x86_64", not(loom)))]
+        // SAFETY: every x86-64 CPU has the instruction, and it touches no memory.
+        unsafe {
+            std::arch::x86_64::_mm_lfence();
+        }
+    }
+
     /// How many CPUs there are words for.
     pub(crate) fn len(&self) -> u32 {
         self.len
@@ -81,17 +91,25 @@ impl EpochWords {
 
     /// The writers' half, for `sim`: a program begins.
     pub(crate) fn enter(&self, cpu: u32) {
-        words::enter_epoch(self.word(cpu));
+        words::enter_epoch(self.simulated_word(cpu));
     }
 
     /// The writers' half, for `sim`: a program ends.
     pub(crate) fn leave(&self, cpu: u32) {
-        words::leave_epoch(self.word(cpu));
+        words::leave_epoch(self.simulated_word(cpu));
     }
 
     /// The writers' half, for `sim`: a program writes anything.
     pub(crate) fn set(&self, cpu: u32, word: u64) {
-        words::store_head(self.word(cpu), word);
+        words::store_head(self.simulated_word(cpu), word);
+    }
+
+    /// A mapped word cannot be written.
+    fn simulated_word(&self, cpu: u32) -> &AtomicU64 {
+        match &self.memory {
+            EpochMemory::Simulated(words) => &words[cpu as usize],
+            EpochMemory::Mapped(_) => unreachable!("only programs write into a map"),
+        }
     }
 
     #[inline]

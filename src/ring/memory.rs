@@ -21,7 +21,7 @@ pub(super) enum Memory {
     Simulated(Arc<Pages>),
 }
 
-/// A perf event's mapping; unmapped when dropped.
+/// A mapping of a perf event's, or of a BPF array; unmapped when dropped.
 ///
 /// Never copied, split or protected: the kernel refuses (`perf_mmap_may_split`), and a forked child does not have it
 /// (`VM_DONTCOPY`): to drop it there leaves alone whatever is at its place.

@@ -103,3 +103,39 @@ fn what_is_smaller_is_there_once_everybody_has_left_who_was_inside() {
         }
     });
 }
+
+/// Two programs on one CPU that are preempted, and do not nest. When a word has passed, the program that was inside has left.
+/// Dies (seen) when the generation is added by a fetch-and-add that an earlier reading of the depth decides.
+#[test]
+fn a_generation_ends_only_when_nobody_is_inside() {
+    loom::model(|| {
+        let words = Arc::new(EpochWords::simulated(1));
+        // Of the second program: that it has entered, and that it is about to leave.
+        let (entered, leaves) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let other = thread::spawn({
+            let words = Arc::clone(&words);
+            move || {
+                words.enter(0);
+                words.leave(0);
+            }
+        });
+        let watched = thread::spawn({
+            let (words, entered, leaves) = (Arc::clone(&words), Arc::clone(&entered), Arc::clone(&leaves));
+            move || {
+                words.enter(0);
+                entered.store(1, Ordering::Release);
+                leaves.store(1, Ordering::Relaxed);
+                words.leave(0);
+            }
+        });
+        if entered.load(Ordering::Acquire) == 1 {
+            let before = words.load(0);
+            if words.load(0).has_passed(before) {
+                // Relaxed: ordered by the word.
+                assert_eq!(leaves.load(Ordering::Relaxed), 1, "it is still inside");
+            }
+        }
+        other.join().unwrap();
+        watched.join().unwrap();
+    });
+}
