@@ -1,5 +1,5 @@
-//! What tests put in the place of the real thing: under `--cfg loom` the model checker's atomics and locks, so that the models run
-//! the crate's own code; in unit tests a counter of steps, so that they can say what grows with what.
+//! Stand-ins for tests. Under `--cfg loom` they are the model checker's atomics and locks, so that the models run the
+//! crate's own code. In unit tests they are a counter of steps, so that tests can say what grows with what.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64};

@@ -32,7 +32,7 @@
 //!
 //! # Where to begin
 //!
-//! 1. Open rings with [`Rings::options`], adopt a [`Ring`] that somebody else mapped, or simulate rings with [`sim::Kernel`].
+//! 1. Open rings with [`Rings::options`], adopt a [`Ring`] that is already mapped, or simulate rings with [`sim::Kernel`].
 //! 2. Choose an [`Order`]: by which [`Key`], and under which [`Hold`] rule.
 //! 3. Read: [`Reader`] waits by itself, `AsyncReader` waits under tokio (feature `tokio`), and [`Merge`] does not wait, for programs
 //!    with their own event loop. All three yield [`Event`]s, and most of those are [`Record`]s.

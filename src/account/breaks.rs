@@ -1,23 +1,23 @@
-//! What is remembered of numbers that were missing, and what can be wrong with a number that comes.
+//! Breaks: what can be wrong with a number, and which missing numbers are remembered.
 
 use std::collections::BTreeMap;
 
-/// How a number that is not the next one, nor ahead of it, came to be there.
+/// How a number breaks its sequence: it is neither the next one nor ahead of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Break {
-    /// It was there before, not long ago.
+    /// The number came before, not long ago.
     Duplicate,
-    /// Counting began anew: it is 0, 1, or the first number that was ever seen there.
+    /// Counting began anew: the number is 0, 1, or the first number ever seen there.
     Reset,
-    /// It is further back than records come out of order. Counting goes on from there.
+    /// The number is further back than records come out of order. Counting goes on from there.
     Backward,
-    /// It is further ahead than any records can have been lost. Counting goes on from there.
+    /// The number is further ahead than losses can explain. Counting goes on from there.
     Forward,
-    /// It was declared missing, and came after all: it was not written where it was counted.
+    /// The number was declared missing, and came after all: the program did not write it where it counted.
     Found,
-    /// So many numbers were unread or lost that a counter as narrow as this one may have gone round unseen. How many are missing
-    /// is not known; counting begins anew. See [`Sequence`](crate::Sequence).
+    /// So many numbers were unread or lost that a counter as narrow as this one may have gone round unseen. The number
+    /// of missing ones is not known, and counting begins anew. See [`Sequence`](crate::Sequence).
     Ambiguous,
 }
 
@@ -27,7 +27,8 @@ const KINDS: usize = 6;
 /// How far back a number that was there before is a duplicate; beyond, counting jumped.
 pub(crate) const RECENT: u64 = 64;
 
-/// How many numbers must be well in a row before a break of the same kind is told again: what breaks all the time is told once.
+/// How many numbers must be well in a row before a break of the same kind is told again. A break that repeats is told
+/// once.
 const QUIET: u32 = 16;
 
 /// Which breaks were told not long ago.
@@ -56,8 +57,8 @@ impl Quiet {
     }
 }
 
-/// Gaps that were told of, so that a number is known again that comes after all. As first and last number. Disjoint, and never
-/// more than so many.
+/// Reported gaps, so that a number that comes after all is known again. As first and last number. Disjoint, and limited
+/// in number.
 #[derive(Debug)]
 pub(crate) struct Gaps {
     gaps: BTreeMap<u64, u64>,

@@ -1,8 +1,8 @@
-//! The ledger: what became of everything that was written.
+//! The ledger: an account of everything that was written.
 
 use std::fmt;
 
-/// What became of everything that was written into one CPU's rings, as far as it is known.
+/// An account of everything that was written into one CPU's rings, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Account {
@@ -10,29 +10,30 @@ pub struct Account {
     pub cpu: Option<u32>,
     /// Records yielded.
     pub yielded: u64,
-    /// Of these, records that were let out before their hold rule would have ([`Unproven`](crate::Unproven)).
+    /// Yielded records that left before the hold rule allowed it ([`Unproven`](crate::Unproven)).
     pub early: u64,
-    /// Of these, records that were late.
+    /// Yielded records that were late.
     pub late: u64,
-    /// Records that lay before the heads at the last look and are not yielded yet, also those that it left where they are for
-    /// want of memory ([`Full::Copy`](crate::Full::Copy)).
+    /// Records that lay before the heads at the last look and are not yielded yet. This includes records that the look
+    /// left where they are for want of memory ([`Full::Copy`](crate::Full::Copy)).
     pub held: u64,
-    /// Records that the kernel dropped: a full ring, paused output, or records that can never fit. Those that did not fit an
-    /// empty ring are told of with the next record, at the next flush, or here.
+    /// Records that the kernel dropped: a full ring, paused output, or records that can never fit. A record that did
+    /// not fit an empty ring is reported with the next record, at the next flush, or here.
     pub lost: u64,
-    /// Of these, ones that no event has told of yet, since no record has followed them.
+    /// Lost records that no event has reported yet, since no record has followed them.
     pub untold: u64,
-    /// Whether `lost` is what the kernel counts (`PERF_FORMAT_LOST`), to the last. If not, it is what LOST records have told,
-    /// and what was dropped last is not in it: rings that were adopted, kernels before 6.0, and events that sample
+    /// Whether `lost` is the kernel's own count (`PERF_FORMAT_LOST`), up to the last record. If not, it is the sum of
+    /// the LOST records, without the latest losses: for adopted rings, kernels before 6.0, and events that sample
     /// `PERF_SAMPLE_READ`.
     pub exact: bool,
-    /// Damage: records that were given up, at least one each.
+    /// Damage events. Each stands for at least one record that was given up.
     pub damaged: u64,
-    /// Numbers that are missing: declared gaps, and holes before records that are held. 0 without
+    /// Missing numbers: declared gaps, and holes before held records. 0 without
     /// [`Order::numbers`](crate::Order::numbers).
     pub missing: u64,
-    /// Of these, more than `lost` accounts for: outputs that failed in another way than for lack of room, damage, or
-    /// numbers drawn and not written. Where records without numbers share the ring, their losses account for numbers too.
+    /// Missing numbers beyond those that `lost` accounts for: outputs that failed in another way than for lack of room,
+    /// damage, or numbers drawn and not written. If records without numbers share the ring, their losses account for
+    /// numbers too.
     pub unexplained: u64,
     /// How often so many numbers were lost at once that a counter as narrow as this one cannot say which
     /// ([`Break::Ambiguous`](crate::Break::Ambiguous)).
@@ -47,25 +48,26 @@ impl Account {
         Self { cpu, yielded, early, late, held, lost, untold, exact: true, damaged, missing, unexplained, ambiguous }
     }
 
-    /// How many records were written, or would have been had there been room: the sum of what became of them.
+    /// How many records were written, or would have been if there had been room: yielded, held and lost records
+    /// together.
     pub fn written(&self) -> u64 {
         self.yielded.saturating_add(self.held).saturating_add(self.lost)
     }
 
-    /// Whether every number that is missing is accounted for, and nothing was given up. Records that the kernel dropped are
-    /// accounted for; whether any were, [`Account::is_complete`] says.
+    /// Whether every missing number is accounted for, and nothing was given up. Records that the kernel dropped are
+    /// accounted for; [`Account::is_complete`] says whether there were any.
     pub fn is_balanced(&self) -> bool {
         self.unexplained == 0 && self.damaged == 0 && self.ambiguous == 0
     }
 
-    /// Whether all that was written was yielded or is held: nothing was lost, is missing, or was given up.
+    /// Whether everything written was yielded or is held: nothing was lost, is missing, or was given up.
     pub fn is_complete(&self) -> bool {
         self.lost == 0 && self.missing == 0 && self.is_balanced()
     }
 
-    /// The same, knowing from elsewhere of so many outputs that failed without the kernel's counting them: what the programs
-    /// themselves have counted ([`Ledger`]). Those behind the last record that was seen leave no hole, so a count that is
-    /// larger than what is unexplained is no fault.
+    /// This account with `refused` fewer unexplained numbers: outputs that failed without the kernel's counting them,
+    /// as the programs counted them ([`Ledger`]). Failed outputs after the last record that was seen leave no hole, so
+    /// `refused` may be larger than `unexplained`.
     pub fn explained(mut self, refused: u64) -> Self {
         self.unexplained = self.unexplained.saturating_sub(refused);
         self
@@ -125,32 +127,35 @@ impl fmt::Display for Account {
     }
 }
 
-/// What became of everything that was written into all rings. Its text is one line. This crate drops nothing itself: with
-/// [`Full::Discard`](crate::Full::Discard) it makes the kernel drop.
+/// An account of everything that was written into all rings. Its text is one line. This crate drops nothing itself:
+/// with [`Full::Discard`](crate::Full::Discard) it makes the kernel drop.
 ///
 /// # What the kernel does not count
 ///
-/// `bpf_perf_event_output` that fails with anything but `-ENOSPC` leaves no trace in any ring: `-ENOENT` (the CPU's slot is
-/// empty), `-EOPNOTSUPP` (its event is another CPU's, disabled, or died with its CPU), `-E2BIG` (the map has no such slot),
-/// `-EBUSY` (nested too deep), `-EINVAL`. Nor does a program that draws a number and ends before its output. With numbers
-/// these show as gaps that are unexplained. A program that wants them explained counts what its output returns, in an array of
-/// its own, and whoever reads it takes that from the account: [`Account::explained`].
+/// A `bpf_perf_event_output` that fails with anything but `-ENOSPC` leaves no trace in any ring: `-ENOENT` (the CPU's
+/// slot is empty), `-EOPNOTSUPP` (its event is another CPU's, disabled, or died with its CPU), `-E2BIG` (the map has no
+/// such slot), `-EBUSY` (nested too deep), `-EINVAL`. Nor does a program that draws a number and ends before its
+/// output.
+///
+/// With numbers these show as unexplained gaps. To explain them, a program counts the values that its output returns,
+/// in an array of its own, and its reader takes that count from the account: [`Account::explained`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Ledger {
-    /// Each CPU's, in their order.
+    /// The account of each CPU, in their order.
     pub accounts: Vec<Account>,
-    /// Numbers of the whole machine that were declared missing: nobody knows from which CPU ([`Hold::Dense`](crate::Hold)).
+    /// Numbers of the whole machine that were declared missing. Their CPUs are not known
+    /// ([`Hold::Dense`](crate::Hold)).
     pub missing: u64,
-    /// Of these, ones that losses do not account for.
+    /// Missing numbers of the whole machine that losses do not account for.
     pub unexplained: u64,
-    /// How often so many numbers of the whole machine were unread or lost that a counter as narrow as this one cannot say which
-    /// ([`Break::Ambiguous`](crate::Break::Ambiguous)).
+    /// How often so many numbers of the whole machine were unread or lost that a counter as narrow as this one cannot
+    /// say which ([`Break::Ambiguous`](crate::Break::Ambiguous)).
     pub ambiguous: u64,
 }
 
 impl Ledger {
-    /// All CPUs together, and what is missing from the whole machine.
+    /// The account of all CPUs together, with what is missing from the whole machine.
     pub fn total(&self) -> Account {
         let mut total = Account::new(None);
         self.accounts.iter().for_each(|account| total.add(account));
@@ -160,12 +165,12 @@ impl Ledger {
         total
     }
 
-    /// Whether each account is balanced, and nothing is missing from the whole machine that is not accounted for.
+    /// Whether each account is balanced, and every missing number of the whole machine is accounted for.
     pub fn is_balanced(&self) -> bool {
         self.unexplained == 0 && self.ambiguous == 0 && self.accounts.iter().all(Account::is_balanced)
     }
 
-    /// Whether all that was written was yielded or is held: nothing was lost, is missing, or was given up.
+    /// Whether everything written was yielded or is held: nothing was lost, is missing, or was given up.
     pub fn is_complete(&self) -> bool {
         self.missing == 0 && self.is_balanced() && self.accounts.iter().all(Account::is_complete)
     }

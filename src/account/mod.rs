@@ -1,8 +1,8 @@
-//! What became of everything: numbers and what is missing from them, counts, the ledger.
+//! Accounting: sequence numbers, missing numbers, counts, the ledger.
 //!
-//! In come records' own numbers and what the kernel says was lost; out go gaps, breaks and a balance. This room counts. It does not
-//! know the order of the stream or who reads it. Begin with `numbers.rs`, which finds what is missing from one ring's numbers;
-//! `ledger.rs` is the balance.
+//! This room takes records' own numbers and the kernel's count of lost records. It gives gaps, breaks and a balance. It
+//! counts. It does not know the order of the stream or who reads it. Begin with `numbers.rs`, which finds missing
+//! numbers of one ring; `ledger.rs` is the balance.
 
 pub(crate) mod breaks;
 pub(crate) mod ledger;

@@ -1,4 +1,4 @@
-//! The numbers of one ring, of which each record has one, and what is missing from them.
+//! The sequence numbers of one ring's records, and which are missing.
 
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -90,7 +90,7 @@ pub(crate) struct Missing {
     pub(crate) after: Option<u64>,
 }
 
-/// What became of a ring's numbers.
+/// The counts of a ring's numbers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct NumberCounts {
     /// Records with a number that was not there before.

@@ -1,4 +1,4 @@
-//! Numbers that count records: where they are, and how they wrap.
+//! Sequence numbers that count records: where they are, and how they wrap.
 
 use crate::record::Record;
 use std::fmt;
@@ -6,20 +6,22 @@ use std::fmt;
 /// The function behind [`Sequence::with`].
 type Extract = Box<dyn Fn(&Record<'_>) -> Option<u64> + Send>;
 
-/// Numbers that programs write into their records, each one more than the last: what is missing from them is missing from the
-/// stream.
+/// Numbers that programs write into their records, each one more than the last. A missing number shows that something
+/// is missing from the stream.
 ///
 /// The program must count up where it outputs the record, in the same run, and must not be able to sleep. Then a fence
-/// proves that a number which is missing will not come.
+/// proves that a missing number will not come.
 ///
 /// # Counters that wrap
 ///
-/// A counter may be narrow and wrap around, as long as it can be told from itself one round earlier. For that, between two
-/// looks, **less than 7/16 of its range may be unread in all rings together, held, or lost** (of the CPU's own numbers:
-/// lost at once). With 8 bits that is 111 records, with 16 bits 28,671, with 32 bits two billion. Where it is more, that is
-/// noticed: the stream says so once ([`Break::Ambiguous`](crate::Break::Ambiguous)), what was counted meanwhile is
-/// [`Class::Assumed`](crate::Class::Assumed), no gaps are made up, the ledger is not balanced, and counting begins anew. What
-/// is lost without the kernel's counting it ([`Ledger`](crate::Ledger)) cannot be noticed.
+/// A counter may be narrow and wrap around, as long as the crate can tell one round from the next. For that, between
+/// two looks, **less than 7/16 of its range may be unread in all rings together, held, or lost** (for a CPU's own
+/// numbers: lost at once). With 8 bits that is 111 records, with 16 bits 28,671, with 32 bits two billion.
+///
+/// The crate notices if it is more. The stream then says so once ([`Break::Ambiguous`](crate::Break::Ambiguous)), the
+/// records counted meanwhile are [`Class::Assumed`](crate::Class::Assumed), no gaps are made up, the ledger is not
+/// balanced, and counting begins anew. Losses that the kernel does not count ([`Ledger`](crate::Ledger)) cannot be
+/// noticed.
 pub struct Sequence {
     at: At,
     bits: u32,
@@ -57,8 +59,8 @@ impl Sequence {
         Self::payload(offset, 64)
     }
 
-    /// What a function finds: a counter of this many bits, of which higher ones are ignored. The function must not panic.
-    /// Records without a number are not counted.
+    /// The number that a function finds: a counter of this many bits. Higher bits are ignored. The function must not
+    /// panic. Records without a number are not counted.
     ///
     /// # Panics
     /// Unless `bits` is 2 to 64.
@@ -67,8 +69,8 @@ impl Sequence {
         Self { at: At::Extract(Box::new(extract)), bits, first: None }
     }
 
-    /// Says which number comes first, so that what is missing before the first that is seen is missing too. Unless set,
-    /// counting begins with the first that is seen.
+    /// Sets the first number, so that numbers missing before the first one seen are a gap too. Unless set, counting
+    /// begins with the first number seen.
     pub fn starting_at(mut self, first: u64) -> Self {
         self.first = Some(first);
         self
@@ -116,8 +118,8 @@ pub(crate) const MIDDLE: u64 = 1 << 63;
 /// How far a number may be ahead of all before it. So many records are not lost between two.
 const MOST_AHEAD: i64 = 1 << 32;
 
-/// Beyond, counting has come too near to the end of what a `u64` holds: it takes 2^30 numbers that are each as far ahead as may
-/// be to get there.
+/// Numbers beyond this are too near to the end of what a `u64` holds. It takes 2^30 numbers, each as far ahead as may
+/// be, to get there.
 const CEILING: u64 = 3 << 62;
 
 /// How many of its numbers a counter of so many bits may be ahead of itself. A sixteenth is left for what is in flight.
@@ -161,8 +163,8 @@ impl Unwrap {
         self.bits
     }
 
-    /// The number, counted on instead of wrapping: the nearest there is to the largest so far. `None` if it is further ahead
-    /// than any records can have been lost.
+    /// The number, counted on instead of wrapping: the nearest one to the largest so far. `None` if it is further ahead
+    /// than any losses can explain.
     #[inline]
     pub(crate) fn unwrap(&mut self, number: u64) -> Option<u64> {
         if self.anchor.is_none() || self.astray {
@@ -177,8 +179,8 @@ impl Unwrap {
         Some(unwrapped)
     }
 
-    /// The first number of all, or the first since the counter went astray: so far ahead of all before that smaller ones,
-    /// which interrupts may have written, are ahead of those too.
+    /// The first number of all, or the first since the counter went astray. It lies so far ahead of all before that
+    /// smaller ones, which interrupts may have written, lie ahead of those too.
     #[cold]
     fn begin(&mut self, number: u64) -> u64 {
         if self.anchor.is_none() {
@@ -222,7 +224,7 @@ impl Unwrap {
         Some(unwrapped)
     }
 
-    /// What a number stands for that is only asked about.
+    /// The number, counted on, but not remembered.
     pub(crate) fn nearest(&self, number: u64) -> u64 {
         self.largest.saturating_add_signed(self.distance(number))
     }
@@ -252,7 +254,8 @@ impl Unwrap {
         unwrapped.wrapping_sub(MIDDLE).wrapping_add(anchor) & self.mask()
     }
 
-    /// Makes a number, as it was written, stand for another from now on. False if there is no room for more above that one.
+    /// Makes a number, as it was written, stand for another from now on. False if there is no room for more above the
+    /// other.
     pub(crate) fn shift(&mut self, written: u64, other: u64) -> bool {
         let room = other <= CEILING - MOST_AHEAD as u64;
         let other = if room { other } else { MIDDLE };

@@ -1,16 +1,17 @@
-//! What a merge has done so far, and what it waits for.
+//! Statistics: the counts of a merge so far, and what it waits for.
 
-/// What a merge has done so far.
+/// The counts of a merge so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
     /// Records yielded.
     pub records: u64,
-    /// Of these, late.
+    /// Late records among `records`.
     pub late: u64,
     /// The largest lateness, in units of the key.
     pub max_late: u64,
-    /// Records let out before their hold rule would have, because memory or room was used up ([`Unproven`](crate::Unproven)).
+    /// Records that left before the hold rule allowed it, because memory or room was used up
+    /// ([`Unproven`](crate::Unproven)).
     pub early: u64,
     /// Bytes copied out of full rings ([`Full::Copy`](crate::Full::Copy)).
     pub copied: u64,
@@ -18,33 +19,35 @@ pub struct Stats {
     pub repaired: u64,
     /// Records that the kernel's LOST records count as dropped.
     pub lost: u64,
-    /// Numbers declared missing, and not found after all.
+    /// Numbers declared missing that did not come later.
     pub missing: u64,
     /// Damage events.
     pub damaged: u64,
-    /// How often so many numbers of the whole machine were unread or lost that their counter may have gone round unseen.
+    /// Times that so many numbers of the whole machine were unread or lost that their counter may have gone round
+    /// unseen.
     pub ambiguous: u64,
-    /// Bytes of memory that holding took when the rings were looked at last: index and copies.
+    /// Bytes of memory that holding took at the last look: index and copies.
     pub memory: usize,
-    /// The most at any look.
+    /// The largest `memory` at any look.
     pub most_memory: usize,
     /// Looks at all heads.
     pub looks: u64,
     /// Fences that ended.
     pub fences: u64,
-    /// Fences that failed. What they were to prove is left to the next. 0 for a [`Merge`](crate::Merge), which begins none itself.
+    /// Fences that failed. The next fence proves what they were to prove. 0 for a [`Merge`](crate::Merge), which begins
+    /// none itself.
     pub fences_failed: u64,
-    /// Times a kernel fence stood in for writers' epochs, because a program did not leave ([`Error::EpochStuck`](crate::Error::EpochStuck)).
-    /// 0 for a merge.
+    /// Times a kernel fence stood in for writers' epochs, because a program did not leave
+    /// ([`Error::EpochStuck`](crate::Error::EpochStuck)). 0 for a merge.
     pub stand_ins: u64,
     /// Times a reader went to sleep. 0 for a merge, which does not wait.
     pub sleeps: u64,
-    /// Times something woke it before it would have looked by itself: a ring that filled, a fence that ended, a
+    /// Times something woke the reader before it would have looked by itself: a ring that filled, a fence that ended, a
     /// [`Handle`](crate::Handle), a CPU that came. 0 for a merge.
     pub wakes: u64,
 }
 
-/// What became of one ring so far, and how full it is. Bytes are those of the data area.
+/// The counts of one ring so far, and how full it is. Bytes are those of the data area.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RingStats {
@@ -54,7 +57,7 @@ pub struct RingStats {
     pub size: u64,
     /// Bytes that the kernel could not reuse at the last look: unread, or not yet given back.
     pub used: u64,
-    /// The most that were used at any look: how large the ring needs to be.
+    /// The largest `used` at any look. A ring needs to be this large.
     pub most_used: u64,
     /// Bytes that were seen and are not yielded yet.
     pub unread: u64,
@@ -62,7 +65,7 @@ pub struct RingStats {
     pub held: usize,
     /// Records yielded.
     pub records: u64,
-    /// Of these, late.
+    /// Late records among `records`.
     pub late: u64,
     /// Records that the kernel's LOST records count as dropped.
     pub lost: u64,
@@ -70,19 +73,19 @@ pub struct RingStats {
     pub damaged: u64,
     /// Records that came out of order and were put in place.
     pub repaired: u64,
-    /// Looks at which held records filled it beyond its mark.
+    /// Looks at which held records filled the ring beyond its mark.
     pub pressed: u64,
-    /// Records let out before their hold rule would have, because memory or room was used up.
+    /// Records that left before the hold rule allowed it, because memory or room was used up.
     pub early: u64,
-    /// Bytes that were copied out of it because it was full, and those that are copied now.
+    /// Bytes copied out of the ring because it was full, including `copied_now`.
     pub copied: u64,
-    /// Of these, bytes that are not yielded yet.
+    /// Copied bytes that are not yielded yet.
     pub copied_now: u64,
-    /// What became of the CPU's own numbers, if it has any ([`Order::numbers`](crate::Order::numbers)).
+    /// The counts of the CPU's own numbers, if it has any ([`Order::numbers`](crate::Order::numbers)).
     pub numbers: Option<NumberStats>,
 }
 
-/// Why a stream is behind: who holds the merge.
+/// Why a stream is behind: what holds the merge up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress {
@@ -90,41 +93,41 @@ pub struct Progress {
     pub seen: Option<u64>,
     /// The largest key that may be yielded.
     pub frontier: Option<u64>,
-    /// How far the frontier is behind what was seen, in units of the key; 0 before anything was.
+    /// How far the frontier is behind `seen`, in units of the key; 0 before any key was seen.
     pub lag: u64,
     /// Events that are held.
     pub held: usize,
     /// Bytes that are held.
     pub held_bytes: u64,
-    /// The CPU that comes next with its key, if anything is held: nothing is yielded before it. Under a fence rule it waits for
-    /// whoever may yet write a smaller one, on any CPU; under the dense rule, for the number before.
+    /// The CPU and key of the next event, if any is held: nothing is yielded before it. Under a fence rule it waits for
+    /// writers on any CPU that may yet write a smaller key. Under the dense rule it waits for the number before.
     pub next: Option<(u32, u64)>,
     /// The CPU with the most bytes held.
     pub fullest: Option<u32>,
-    /// Of dense numbers, the one that everything waits for.
+    /// The dense number that every held event waits for.
     pub missing: Option<u64>,
 }
 
-/// What became of the numbers of a CPU's records.
+/// The counts of the numbers in a CPU's records.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NumberStats {
-    /// Records that were seen with a number that was not there before.
+    /// Records with a number that was new.
     pub seen: u64,
-    /// Numbers declared missing, and not found after all.
+    /// Numbers declared missing that did not come later.
     pub missing: u64,
-    /// Numbers that are missing so far, before records that are held.
+    /// Numbers missing so far, before held records.
     pub open: u64,
-    /// Records with a number that was there before, not long ago.
+    /// Records with a number that came before, not long ago.
     pub duplicates: u64,
-    /// Records that began to count anew.
+    /// Records at which counting began anew.
     pub resets: u64,
     /// Records whose number jumped back.
     pub backward: u64,
-    /// Records whose number jumped ahead, by more than can be missing.
+    /// Records whose number jumped ahead, further than losses can explain.
     pub forward: u64,
     /// Records whose number had been declared missing.
     pub found: u64,
-    /// Records behind so many losses that their number does not say how many.
+    /// Records after so many losses that their number does not tell how many records are missing.
     pub ambiguous: u64,
 }

@@ -1,4 +1,4 @@
-//! Every way in which the crate can fail, with the numbers.
+//! Every error of the crate, with its numbers.
 
 use crate::sys::wakeup::Wakeup;
 use nix::sys::resource::{Resource, getrlimit};
@@ -17,9 +17,9 @@ pub enum Error {
     Open {
         /// The CPU.
         cpu: u32,
-        /// The event, as it was asked for.
+        /// The event, as requested.
         event: String,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: io::Error,
         /// What would help.
         hint: Hint,
@@ -31,7 +31,7 @@ pub enum Error {
         cpu: u32,
         /// Bytes of the ring, header page included.
         bytes: usize,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: io::Error,
         /// What would help.
         hint: Hint,
@@ -41,11 +41,11 @@ pub enum Error {
     Control {
         /// What was tried: "redirect", "identify", "enable", "disable", "pause", "resume".
         what: &'static str,
-        /// The event, as it was asked for.
+        /// The event, as requested.
         event: String,
         /// The CPU.
         cpu: u32,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: io::Error,
     },
     /// An event could not be put into its slot of a `PERF_EVENT_ARRAY`.
@@ -55,23 +55,23 @@ pub enum Error {
         slot: u32,
         /// The CPU.
         cpu: u32,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: io::Error,
         /// What would help.
         hint: Hint,
     },
-    /// The file descriptor could not be asked what map it is.
+    /// The kernel did not say what map the file descriptor is.
     #[error("cannot use the file descriptor as a perf event array: {errno}{}", asked(errno))]
     Array {
-        /// What the kernel said.
+        /// The kernel's error.
         errno: io::Error,
     },
-    /// What is to be a map is something else.
+    /// The file descriptor given as a map is something else.
     #[error("{event}: this is no BPF map, but {what}")]
     NotAMap {
-        /// The event, as it was asked for.
+        /// The event, as requested.
         event: String,
-        /// What it is instead, as `/proc` has it: `/dev/null`, `anon_inode:bpf-prog`.
+        /// What the file descriptor is, as `/proc` names it: `/dev/null`, `anon_inode:bpf-prog`.
         what: String,
     },
     /// The map is of another type.
@@ -80,7 +80,7 @@ pub enum Error {
         /// `enum bpf_map_type`.
         map_type: u32,
     },
-    /// What was given as a map of epochs is none ([`Epochs::open`](crate::Epochs::open)).
+    /// The map given for epochs cannot hold them ([`Epochs::open`](crate::Epochs::open)).
     #[error(
         "a map of epochs is an array that can be mapped (BPF_MAP_TYPE_ARRAY with BPF_F_MMAPABLE, Linux 5.5); this map has type \
          {map_type} and flags {flags:#x}"
@@ -99,23 +99,24 @@ pub enum Error {
         /// The last CPU.
         cpu: u32,
     },
-    /// Writers' epochs prove nothing for rings that others write as well.
+    /// Writers' epochs prove nothing for rings that other writers share.
     #[error(
         "epochs say nothing of \"{event}\", which writes into the same rings: open rings for BPF output alone, or choose \
          another fence"
     )]
     EpochsShared {
-        /// The first event that is no BPF output.
+        /// The first event that is not BPF output.
         event: String,
     },
-    /// The proof of writers' epochs holds for x86-64 only: elsewhere a clock can be read before an earlier atomic is visible.
+    /// The proof of writers' epochs holds for x86-64 only. Elsewhere a clock can be read before an earlier atomic is
+    /// visible.
     #[error("epochs are proven for x86-64, and this machine is {arch}: choose another fence")]
     EpochsUnproven {
         /// The architecture.
         arch: &'static str,
     },
-    /// A program has entered and not left for a long time, so a kernel fence stands in, and will each time that this happens. The
-    /// reader goes on. Told at the first, the tenth, the hundredth such time and so on.
+    /// A program has entered and not left for a long time. A kernel fence stands in, and will each time this happens.
+    /// The reader goes on. Reported at the first, the tenth, the hundredth such time and so on.
     #[error(
         "a program on CPU {cpu} has not left for {waited:?}, so a kernel fence stands in ({times} times since this was said \
          last): is there a way out of the program without perfweave_leave()? A \
@@ -126,20 +127,20 @@ pub enum Error {
         cpu: u32,
         /// How long the reader has waited.
         waited: std::time::Duration,
-        /// How often a fence stood in since this was said last, this time included.
+        /// How often a fence stood in since the last report, this time included.
         times: u64,
     },
-    /// No map could be had by that path.
+    /// The map pinned by that path could not be opened.
     #[error("cannot open the pinned map {}: {errno}{hint}", path.display())]
     Pinned {
-        /// As it was asked for.
+        /// The path, as requested.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: io::Error,
         /// What would help.
         hint: Hint,
     },
-    /// The map has no slot for a CPU, so that CPU's output would get `-E2BIG`, which nothing counts.
+    /// The map has no slot for a CPU. That CPU's output would get `-E2BIG`, which nothing counts.
     #[error(
         "the perf event array has {entries} slots, but CPU {cpu} needs slot {slot}: make it as large as the machine has \
          CPUs"
@@ -147,106 +148,106 @@ pub enum Error {
     ArrayTooSmall {
         /// `max_entries` of the map.
         entries: u32,
-        /// The slot that is missing.
+        /// The missing slot.
         slot: u32,
         /// The first CPU without a slot.
         cpu: u32,
     },
-    /// Two CPUs' events are to be put into the same slot of a map ([`RingOptions::slots`](crate::RingOptions::slots)). It holds
-    /// one, so what one of the CPUs outputs would reach no ring (`-EOPNOTSUPP`), which nothing counts.
+    /// Two CPUs' events would share a slot of a map ([`RingOptions::slots`](crate::RingOptions::slots)). A slot holds
+    /// one event, so the output of one CPU would reach no ring (`-EOPNOTSUPP`), which nothing counts.
     #[error("CPUs {} and {} would share slot {slot} of the perf event array, which holds one event", cpus[0], cpus[1])]
     SharedSlot {
         /// The slot.
         slot: u32,
-        /// The first two CPUs that were to have it.
+        /// The first two CPUs with that slot.
         cpus: [u32; 2],
     },
-    /// The same map was named twice, by whatever descriptors or paths. Its slots hold one event each, so the second would take
-    /// over what is output into it, and the first yield nothing.
+    /// The same map was named twice, by whatever descriptors or paths. Its slots hold one event each. The second name
+    /// would take over the output into the map, and the first would yield nothing.
     #[error("{} and {} are the same map, number {id}, whose slots hold one event each: name it once", events[0], events[1])]
     SameMap {
         /// `bpf_map_info.id`.
         id: u32,
-        /// Both events, as they were asked for.
+        /// Both events, as requested.
         events: [String; 2],
     },
-    /// An event would never write a record: it counts without sampling, or there is nothing that it counts.
+    /// An event would never write a record: it counts without sampling, or counts nothing.
     #[error(
         "{event} would never write anything: give it a sample_period or sample_freq, of anything but \
          PERF_COUNT_SW_DUMMY, or have it record mmap, mmap_data, comm, task, context_switch, namespaces, cgroup, ksymbol, \
          bpf_event or text_poke"
     )]
     Silent {
-        /// The event, as it was asked for.
+        /// The event, as requested.
         event: String,
     },
-    /// An attribute has a pointer in it, which nothing keeps alive until the event is opened, and opened again when a CPU comes
-    /// back.
+    /// An attribute has a pointer in it. Nothing keeps its target alive until the event is opened, and opened again
+    /// when a CPU comes back.
     #[error(
         "{event} is one of the PMU {unit}'s, or cannot be told from them, and its attribute points to a name: use \
          RingOptions::uprobe, uretprobe, kprobe or kretprobe, which keep it"
     )]
     Pointer {
-        /// The event, as it was asked for.
+        /// The event, as requested.
         event: String,
-        /// The PMU: "kprobe" or "uprobe". The latter too where sysfs does not say which number it has.
+        /// The PMU: "kprobe" or "uprobe". "uprobe" too where sysfs does not say which number it has.
         unit: &'static str,
     },
-    /// There can be no such probe here.
+    /// This probe is not possible here.
     #[error("cannot set a {event}: {errno}{hint}")]
     Probe {
-        /// The event, as it was asked for.
+        /// The event, as requested.
         event: String,
         /// What is missing or wrong.
         errno: io::Error,
         /// What would help.
         hint: Hint,
     },
-    /// There is no tracepoint of that name.
+    /// No tracepoint has that name.
     #[error("there is no tracepoint {name}{hint}")]
     NoTracepoint {
-        /// As it was asked for.
+        /// The name, as requested.
         name: String,
         /// Where to look for one.
         hint: Hint,
     },
-    /// A tracepoint could not be looked up, so it may be there or not.
+    /// Looking up a tracepoint failed, so it may exist or not.
     #[error("cannot look up tracepoint {name}: {errno}{hint}")]
     Tracepoint {
-        /// As it was asked for.
+        /// The name, as requested.
         name: String,
-        /// What looking for it ended with.
+        /// The error of the lookup.
         errno: io::Error,
         /// What would help.
         hint: Hint,
     },
-    /// No event was asked for.
+    /// No event was requested.
     #[error("nothing to open: no map, tracepoint or other event was named")]
     NoEvents,
     /// There is no ring to merge.
     #[error("no rings")]
     NoRings,
-    /// None of the CPUs that were asked for is online (`ENODEV`).
+    /// None of the requested CPUs is online (`ENODEV`).
     #[error("none of the CPUs {cpus:?} is online; these are: {online:?}")]
     Offline {
-        /// The CPUs asked for.
+        /// The requested CPUs.
         cpus: Vec<u32>,
         /// The CPUs that are online.
         online: Vec<u32>,
     },
-    /// A reader would never be woken like that.
+    /// The requested wake-up would never come.
     #[error("a ring of {size} bytes, with records of at least {record}, never has {asked} unread: at most {most}")]
     Wakeup {
-        /// What was asked for, "100 bytes" or "3 events".
+        /// The request: "100 bytes" or "3 events".
         asked: Wakeup,
         /// Bytes of the ring.
         size: u64,
         /// Bytes of the smallest record.
         record: u64,
-        /// The most that can be asked for.
+        /// The largest possible wake-up.
         most: Wakeup,
     },
-    /// A fill mark would never take effect: what it leaves is less than a record takes.
+    /// A fill mark would never take effect: it leaves less room than a record takes.
     #[error(
         "a fill mark of {percent} % leaves {left} bytes of the {size} of CPU {cpu}'s ring, and records take {record} and \
          more: at most {most} %"
@@ -265,15 +266,15 @@ pub enum Error {
         /// The largest mark that could take effect, in percent.
         most: u8,
     },
-    /// A ring of that length cannot be.
+    /// A ring cannot have that length.
     #[error("a ring cannot have {bytes} bytes: at least 1, at most {max}")]
     Size {
-        /// Bytes asked for.
+        /// The requested bytes.
         bytes: u64,
-        /// The largest ring that is taken.
+        /// The largest possible ring, in bytes.
         max: u64,
     },
-    /// Memory that is to be adopted does not look like a perf ring of that length.
+    /// Memory that was to be adopted does not look like a perf ring of that length.
     #[error("no perf ring: {mapped} bytes mapped, but its header says {size} bytes of data at {offset}")]
     Geometry {
         /// Bytes mapped, header page included.
@@ -283,10 +284,10 @@ pub enum Error {
         /// `data_size` of the header page.
         size: u64,
     },
-    /// There can be no CPU of that number on this machine.
+    /// The machine can have no CPU of that number.
     #[error("no CPU {cpu}: this machine can have CPUs up to {last}")]
     NoSuchCpu {
-        /// The CPU asked for.
+        /// The requested CPU.
         cpu: u32,
         /// The largest possible CPU number.
         last: u32,
@@ -294,7 +295,7 @@ pub enum Error {
     /// The CPU is offline, or was left out.
     #[error("CPU {cpu} has no ring")]
     NoRing {
-        /// The CPU asked for.
+        /// The requested CPU.
         cpu: u32,
     },
     /// The key is the kernel's time, but a ring does not carry it.
@@ -308,55 +309,56 @@ pub enum Error {
     /// The lag rule needs a clock that user space can read.
     #[error("the lag rule cannot read the perf clock: open the rings with another")]
     NoClock,
-    /// The lag rule waits until keys are so old, and a [`Sequence`](crate::Sequence)'s are no times.
+    /// The lag rule waits until keys have a certain age, and the keys of a [`Sequence`](crate::Sequence) are no times.
     #[error("the lag rule needs keys that are times of the rings' clock: a sequence is none")]
     NoTimes,
-    /// A fence was asked for and none is possible.
+    /// A fence is needed and none is possible.
     #[error("no fence: {tried}")]
     NoFence {
-        /// Each way that was tried, and why not.
+        /// Each way that was tried, and why it failed.
         tried: String,
     },
-    /// A fence that worked before failed. What it was to prove stays held, and the reader tries again by itself: after 1 ms, then
-    /// after twice as long each time, up to a second. It reports the first failure, then the tenth, the hundredth and so on, until
-    /// 16 fences in a row were well; and each one while a flush or a deadline waits for it.
+    /// A fence that worked before failed. The events it was to prove stay held. The reader tries again by itself: after
+    /// 1 ms, then after twice as long each time, up to a second. It reports the first failure, then the tenth, the
+    /// hundredth and so on, until 16 fences in a row were well. It reports every failure while a flush or a deadline
+    /// waits for the fence.
     #[error("a fence failed: {errno}{}", repeated(*times))]
     Fence {
-        /// What the kernel said, or the function of a [`Fence::Custom`](crate::Fence::Custom).
+        /// The error of the kernel, or of the function of a [`Fence::Custom`](crate::Fence::Custom).
         errno: io::Error,
-        /// How many have failed since this was last reported, this one included.
+        /// How many fences have failed since the last report, this one included.
         times: u64,
     },
-    /// The reader could not be put to sleep until something happens. It goes on looking at its own ticks, so that nothing is lost.
-    /// The first failure is reported, then the tenth, the hundredth and so on, until 16 in a row were well.
+    /// The reader could not sleep until something happens. It goes on looking at its own ticks, so nothing is lost. It
+    /// reports the first failure, then the tenth, the hundredth and so on, until 16 in a row were well.
     #[error("cannot wait: {errno}{}", repeated(*times))]
     Wait {
-        /// What the kernel said.
+        /// The kernel's error.
         errno: io::Error,
-        /// How often this happened since it was last reported, this time included.
+        /// How often this happened since the last report, this time included.
         times: u64,
     },
-    /// Everything that was in the rings when [`Handle::flush`](crate::Handle::flush) was called has been yielded. Not a
-    /// failure: the reader goes on with what came later.
+    /// All events that were in the rings when [`Handle::flush`](crate::Handle::flush) was called have been yielded. Not
+    /// a failure: the reader goes on with later events.
     #[error("flushed: all events from before have been yielded")]
     Flushed,
-    /// The deadline is past, and everything that was in the rings then has been yielded. See
-    /// [`Reader::set_deadline`](crate::Reader::set_deadline). The reader goes on with what came later.
+    /// The deadline is past, and all events that were in the rings then have been yielded. See
+    /// [`Reader::set_deadline`](crate::Reader::set_deadline). The reader goes on with later events.
     #[error("the deadline has passed")]
     Deadline,
     /// The reader was closed with [`Handle::close`](crate::Handle::close), or is gone.
     #[error("the reader is closed")]
     Closed,
     /// This process was forked from the one that opened the rings. It does not have their memory (`VM_DONTCOPY`), and
-    /// what it shares with its parent is its parent's.
+    /// everything it shares with its parent belongs to the parent.
     #[error("the rings belong to the process that this one was forked from: open others here")]
     Forked,
-    /// The system would not give what waiting needs.
+    /// The system refused something that waiting needs.
     #[error("cannot {what}: {errno}{}", limit(errno))]
     System {
         /// What was tried.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: io::Error,
     },
 }
@@ -382,8 +384,8 @@ fn repeated(times: u64) -> String {
     if times > 1 { format!(", the last of {times} times") } else { String::new() }
 }
 
-/// An error that may repeat: whether to report it, and how often it came since. The first, the tenth, the hundredth and so on,
-/// until it was well so often that it is another.
+/// An error that may repeat: whether to report it, and how often it came since. Reports the first, the tenth, the
+/// hundredth and so on, until the error stayed away for so long that the next is a new one.
 #[derive(Debug, Default)]
 pub(crate) struct Repeats {
     failed: u64,
@@ -395,7 +397,8 @@ impl Repeats {
     /// So often in a row it must be well to be forgotten.
     const WELL: u32 = 16;
 
-    /// It came again. How often since it was last reported, if it is to be reported now, as it always is if it `must` be.
+    /// Notes that the error came again. Gives how often it came since the last report, if it is to be reported now. It
+    /// always is if it `must` be.
     pub(crate) fn failed(&mut self, must: bool) -> Option<u64> {
         self.well = 0;
         self.failed = self.failed.saturating_add(1);
@@ -419,7 +422,7 @@ impl Repeats {
     }
 }
 
-/// What would help against an error. Empty where nothing is known to.
+/// What would help against an error. Empty if nothing is known to help.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[doc(alias = "cure")]
 pub struct Hint(pub(crate) String);

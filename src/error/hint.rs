@@ -1,4 +1,4 @@
-//! What helps against the kernel's refusals, with the numbers of this machine.
+//! Hints: what helps against the kernel's refusals, with the numbers of this machine.
 
 use crate::error::Hint;
 use crate::sys::{machine, pmu};

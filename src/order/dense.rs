@@ -2,7 +2,7 @@
 
 use crate::account::breaks::{Break, Gaps, Quiet, RECENT};
 
-/// Where a dense sequence of the whole machine has got to.
+/// The place of a dense sequence of the whole machine.
 #[derive(Debug)]
 pub(crate) struct Dense {
     /// The next number; `None` until the first is known.

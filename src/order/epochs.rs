@@ -1,4 +1,4 @@
-//! Writers' epochs: the words in which a tool's own BPF programs say that they are inside.
+//! Writers' epochs: words in which a tool's own BPF programs say that they are inside.
 
 use crate::error::Error;
 use crate::ring::EpochWords;
@@ -10,16 +10,17 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Words in which BPF programs say when they are between drawing a key and having written it, one for each CPU.
+/// Words in which BPF programs say that they are inside: between drawing a key and having written it. One word for each
+/// CPU.
 ///
-/// A kernel fence proves order for every producer, and takes a grace period. Where only the tool's own programs write into the rings,
-/// they can say themselves when they are inside. The reader then proves order by reading one word for each CPU: no thread, no system
-/// call, and no wait but for a program that is really inside.
+/// A kernel fence proves order for every producer, and takes a grace period. Where only the tool's own programs write
+/// into the rings, the programs can say when they are inside. The reader then proves order by reading one word for each
+/// CPU: no thread and no system call. It waits only for a program that is really inside.
 ///
 /// # The programs' side
 ///
-/// Each program that writes into the rings enters before it draws its key and leaves behind its output, on every way out. In C, with
-/// [`Epochs::HEADER`]:
+/// Each program that writes into the rings enters before it draws its key. It leaves after its output, on every way
+/// out. In C, with [`Epochs::HEADER`]:
 ///
 /// ```c
 /// #include "perfweave.bpf.h"
@@ -36,22 +37,23 @@ use std::time::Duration;
 /// }
 /// ```
 ///
-/// Programs may nest and interrupt each other. Kernel times are drawn inside the output helper, so they are always inside.
+/// Programs may nest and interrupt each other. Kernel times are drawn inside the output helper, so they are always
+/// inside.
 ///
 /// # What it does not cover
 ///
-/// - A key that is drawn before the program enters, or by a sleepable program, or that is saved at entry and written at exit: it is
-///   outside, and can be late, as under any fence.
-/// - A program that writes into the rings and does not enter. The reader cannot see it. What it writes can be late although it is
-///   marked proven.
-/// - Rings that somebody else opened ([`Rings::add`](crate::Rings::add)), and a [`Merge`](crate::Merge) that is driven with
-///   [`Fence::open`](crate::Fence::open): who writes there is not checked. It must be such programs alone.
-/// - A program that leaves twice, or that leaves behind a tail call, which does not return: leave before it.
-/// - A program that returns without leaving. Its CPU looks as if somebody were inside for ever. Then a kernel fence stands in each time,
-///   and the reader says so ([`Error::EpochStuck`]).
+/// - A key that is drawn outside: before the program enters, by a sleepable program, or saved at entry and written at
+///   exit. Such a key can be late, as under any fence.
+/// - A program that writes into the rings and does not enter. The reader cannot see it. Its records can be late
+///   although they are marked proven.
+/// - Rings that are adopted ([`Rings::add`](crate::Rings::add)), and a [`Merge`](crate::Merge) driven with
+///   [`Fence::open`](crate::Fence::open). The crate does not check who writes there. Only such programs may write.
+/// - A program that leaves twice, or that leaves behind a tail call, which does not return: leave before the call.
+/// - A program that returns without leaving. Its CPU looks occupied for ever. A kernel fence then stands in each time,
+///   and the reader reports it ([`Error::EpochStuck`]).
 ///
-/// The map is a `BPF_MAP_TYPE_ARRAY` with `BPF_F_MMAPABLE` (Linux 5.5). The programs need atomics that return the old value (Linux
-/// 5.12). DESIGN.md has the proof, which holds for x86-64.
+/// The map is a `BPF_MAP_TYPE_ARRAY` with `BPF_F_MMAPABLE` (Linux 5.5). The programs need atomics that return the old
+/// value (Linux 5.12). DESIGN.md has the proof, which holds for x86-64.
 #[derive(Clone)]
 #[doc(alias = "quiescent state")]
 pub struct Epochs {
@@ -60,21 +62,21 @@ pub struct Epochs {
     stand_in: Option<Arc<dyn Fn() -> io::Result<()> + Send + Sync>>,
 }
 
-/// How long a program may be inside before a kernel fence stands in, unless said otherwise: longer than a fence mostly takes.
+/// How long a program may be inside before a kernel fence stands in, unless set: longer than most fences take.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 const BPF_MAP_TYPE_ARRAY: u32 = 2;
 const BPF_F_MMAPABLE: u32 = 1 << 10;
 
 impl Epochs {
-    /// `perfweave.bpf.h`: the programs' side in C, for a build script to write where clang finds it.
+    /// `perfweave.bpf.h`: the programs' side in C. A build script writes it where clang finds it.
     pub const HEADER: &str = include_str!("perfweave.bpf.h");
 
-    /// Maps the words of a BPF array, given as anything that has its file descriptor. The descriptor may be closed afterwards.
+    /// Maps the words of a BPF array. `map` has the array's file descriptor, which may be closed afterwards.
     ///
     /// # Errors
-    /// [`Error::NotEpochs`] if it is no such map, [`Error::EpochsTooFew`] if a CPU has no element, [`Error::EpochsUnproven`] on anything
-    /// but x86-64, [`Error::System`] if it cannot be mapped.
+    /// [`Error::NotEpochs`] if the map is no such array, [`Error::EpochsTooFew`] if a CPU has no element,
+    /// [`Error::EpochsUnproven`] on anything but x86-64, [`Error::System`] if the array cannot be mapped.
     pub fn open(map: impl AsFd) -> Result<Self, Error> {
         if cfg!(not(target_arch = "x86_64")) {
             return Err(Error::EpochsUnproven { arch: std::env::consts::ARCH });
@@ -99,7 +101,7 @@ impl Epochs {
         Ok(Self::over(Arc::new(words), None))
     }
 
-    /// Words that are there already, and what stands in for a program that stays inside.
+    /// Epochs over words that exist already. `stand_in` stands in for a program that stays inside.
     pub(crate) fn over(
         words: Arc<EpochWords>,
         stand_in: Option<Arc<dyn Fn() -> io::Result<()> + Send + Sync>>,
@@ -113,7 +115,7 @@ impl Epochs {
         self
     }
 
-    /// Checks that nobody writes into the rings who does not say when, and that each CPU has its word.
+    /// Checks that every writer into the rings says when it is inside, and that each CPU has its word.
     pub(crate) fn check(&self, rings: &Rings) -> Result<(), Error> {
         if let Some(event) = rings.others() {
             return Err(Error::EpochsShared { event: event.into() });

@@ -1,4 +1,4 @@
-//! What the stream yields.
+//! Events: what the stream yields.
 
 use crate::account::breaks::Break;
 use crate::order::hold::Class;
@@ -6,7 +6,7 @@ use crate::record::{Origin, Record};
 use crate::ring::{Bytes, Fault, Header};
 use std::sync::Arc;
 
-/// One thing in the stream, at its place in the order.
+/// A record, a loss or another item, at its place in the order.
 #[derive(Debug, Clone, Copy)]
 pub struct Event<'a> {
     pub(crate) key: Option<u64>,
@@ -25,21 +25,21 @@ pub enum Item<'a> {
     Record(Record<'a>),
     /// Records that the kernel dropped because a ring was full.
     Lost(Lost),
-    /// Numbers that are missing.
+    /// Sequence numbers that are missing.
     Gap(Gap),
-    /// A number that is not the one that was expected, nor ahead of it.
+    /// A number that is neither the expected one nor ahead of it.
     Irregular(Irregular),
     /// Bytes that cannot be a record.
     Damage(Damage<'a>),
-    /// From here on records come before their order is proven.
+    /// From here on, records come before their order is proven.
     Unproven(Unproven),
 }
 
 /// Records that the kernel dropped: `PERF_RECORD_LOST`.
 ///
-/// The kernel writes it together with the next record that fits (`__perf_output_begin`,
-/// `kernel/events/ring_buffer.c`), and it has its place right before that record. Under a rule that only assumes the order,
-/// something with a smaller key may turn up between the two.
+/// The kernel writes a LOST record together with the next record that fits (`__perf_output_begin`,
+/// `kernel/events/ring_buffer.c`). The loss has its place right before that record. Under a rule that only assumes the
+/// order, an event with a smaller key may come between the two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 #[doc(alias = "PERF_RECORD_LOST")]
@@ -49,14 +49,15 @@ pub struct Lost {
     pub cpu: u32,
     /// How many records were dropped.
     pub count: u64,
-    /// The id of the event that wrote the record after the loss (`PERF_EVENT_IOC_ID`). The lost ones may have been other
-    /// events' that share the ring.
+    /// The id of the event that wrote the record after the loss (`PERF_EVENT_IOC_ID`). The lost records may be those of
+    /// other events that share the ring.
     pub id: u64,
-    /// The source that id stands for, as [`Record::source`] has it.
+    /// The source of that id, as in [`Record::source`].
     pub source: Option<usize>,
-    /// The key of the record before the loss in the same ring; `None` if it is the first or none had a key.
+    /// The key of the record before the loss in the same ring. `None` if the loss is first or no record before it had a
+    /// key.
     pub after: Option<u64>,
-    /// The key of the record behind the loss in the same ring, with which the kernel wrote the count down.
+    /// The key of the record behind the loss in the same ring. The kernel wrote the count down with that record.
     pub until: Option<u64>,
 }
 
@@ -64,29 +65,30 @@ pub struct Lost {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Gap {
-    /// The CPU whose own numbers they are; `None` if it is one counter for the whole machine.
+    /// The CPU that counts these numbers. `None` if one counter counts for the whole machine.
     pub cpu: Option<u32>,
-    /// The first number missing.
+    /// The first missing number.
     pub first: u64,
-    /// The last number missing. Smaller than the first where the counter wraps in between.
+    /// The last missing number. Smaller than `first` where the counter wraps in between.
     pub last: u64,
-    /// How many are missing.
+    /// How many numbers are missing.
     pub count: u64,
-    /// The key of the record before; `None` if there is none, or it has none. In the same ring, if the numbers are a CPU's own.
+    /// The key of the record before the gap. `None` if there is none, or it has no key. For a CPU's own numbers, the
+    /// record before in the same ring.
     pub after: Option<u64>,
-    /// The key of the record that showed them missing.
+    /// The key of the record that showed the gap.
     pub until: Option<u64>,
 }
 
-/// A number that breaks its sequence. Its record follows.
+/// A number that breaks its sequence. The record with that number follows.
 ///
-/// Of several that follow each other, only the first is told; [`RingStats`](crate::RingStats) count all.
+/// Of several such numbers in a row, only the first is an event. [`RingStats`](crate::RingStats) count all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Irregular {
-    /// The CPU whose own number it is.
+    /// The CPU that counts the number.
     pub cpu: u32,
-    /// What it looks like.
+    /// What the break looks like.
     pub how: Break,
     /// The number that should have come.
     pub expected: u64,
@@ -94,11 +96,11 @@ pub struct Irregular {
     pub found: u64,
 }
 
-/// Records are let out before their hold rule would have let them out, because holding them takes more memory than it may, or
-/// because a ring is too full ([`Full`](crate::Full)).
+/// Records leave before their hold rule allows it, because holding them takes too much memory or a ring is too full
+/// ([`Full`](crate::Full)).
 ///
-/// Told once, right before the first of them. They are [`Class::Assumed`]; the next record that is not is in proven order again.
-/// [`Stats::early`](crate::Stats::early) counts them.
+/// The event comes once, right before the first of these records. The records are [`Class::Assumed`]. The next record
+/// that is not is in proven order again. [`Stats::early`](crate::Stats::early) counts them.
 ///
 /// What helps: a larger bound ([`Full::Copy`](crate::Full::Copy)), larger rings, or a reader that is called more often.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,65 +108,65 @@ pub struct Irregular {
 pub struct Unproven {
     /// The CPU whose ring is the fullest.
     pub cpu: u32,
-    /// How full it is, in percent.
+    /// How full that ring is, in percent.
     pub filled: u8,
-    /// Bytes of memory that holding takes.
+    /// The memory that holding takes, in bytes.
     pub memory: usize,
-    /// The most that it may take; 0 where held records are not copied out of their rings.
+    /// The most memory that holding may take, in bytes; 0 where held records are not copied out of their rings.
     pub most: usize,
 }
 
-/// Bytes of a ring that cannot be a record, given up.
+/// Bytes of a ring that cannot be a record. The reader has given them up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Damage<'a> {
-    /// The CPU whose ring it is.
+    /// The CPU of the ring.
     pub cpu: u32,
     /// What is wrong.
     pub fault: Fault,
-    /// The bytes given up, header included; none where the fault is the head.
+    /// The bytes given up, header included. Empty where the fault is the head.
     pub bytes: Bytes<'a>,
 }
 
 impl<'a> Item<'a> {
-    /// The loss, if it is one.
+    /// The loss, if the item is one.
     pub fn lost(&self) -> Option<Lost> {
         if let Self::Lost(lost) = self { Some(*lost) } else { None }
     }
 
-    /// The gap, if it is one.
+    /// The gap, if the item is one.
     pub fn gap(&self) -> Option<Gap> {
         if let Self::Gap(gap) = self { Some(*gap) } else { None }
     }
 
-    /// The damage, if it is that.
+    /// The damage, if the item is one.
     pub fn damage(&self) -> Option<Damage<'a>> {
         if let Self::Damage(damage) = self { Some(*damage) } else { None }
     }
 }
 
 impl<'a> Event<'a> {
-    /// The key that ordered the event: of a record, its own; of a loss, that of the record written with it. `None` for
-    /// whatever has none and stays with the record before it.
+    /// The key that ordered the event. A record has its own; a loss has the key of the record written with it. `None`
+    /// for an event that has no key and stays with the record before it.
     #[inline]
     pub fn key(&self) -> Option<u64> {
         self.key
     }
 
-    /// How far its place in the order can be trusted.
+    /// How far the event's place in the order can be trusted.
     #[inline]
     pub fn class(&self) -> Class {
         self.class
     }
 
-    /// By how much, in units of the key, it is late: the largest key yielded before, less its own. 0 unless its class is
-    /// [`Class::Late`].
+    /// How late the event is, in units of the key: the largest key yielded before, less the event's key. 0 unless the
+    /// class is [`Class::Late`].
     #[inline]
     pub fn late_by(&self) -> u64 {
         self.late_by
     }
 
-    /// The CPU it comes from; `None` for a gap in what the whole machine counts.
+    /// The CPU of the event. `None` for a gap in numbers of the whole machine.
     #[inline]
     pub fn cpu(&self) -> Option<u32> {
         match &self.item {
@@ -177,13 +179,13 @@ impl<'a> Event<'a> {
         }
     }
 
-    /// What it is.
+    /// What the event is.
     #[inline]
     pub fn item(&self) -> Item<'a> {
         self.item
     }
 
-    /// The record, if it is one.
+    /// The record, if the event is one.
     #[inline]
     pub fn record(&self) -> Option<Record<'a>> {
         match self.item {
@@ -192,7 +194,7 @@ impl<'a> Event<'a> {
         }
     }
 
-    /// A copy that can be kept.
+    /// A copy of the event, to keep.
     pub fn to_owned(&self) -> OwnedEvent {
         let item = match &self.item {
             Item::Record(record) => OwnedItem::Record(OwnedRecord {
@@ -212,7 +214,7 @@ impl<'a> Event<'a> {
     }
 }
 
-/// An event with its bytes copied out of the ring, to keep.
+/// An event to keep, with its bytes copied out of the ring.
 #[derive(Debug, Clone)]
 pub struct OwnedEvent {
     key: Option<u64>,
@@ -239,7 +241,7 @@ struct OwnedRecord {
 }
 
 impl OwnedEvent {
-    /// The event, borrowed: everything that [`Event`] can say.
+    /// The event, borrowed, with all methods of [`Event`].
     pub fn as_event(&self) -> Event<'_> {
         let item = match &self.item {
             OwnedItem::Record(OwnedRecord { bytes, header, origin }) => {

@@ -1,4 +1,4 @@
-//! When the smallest key may be yielded: the frontier under each rule. Pure bookkeeping, no clock, no system call.
+//! The hold rules, and the frontier under each rule. Pure bookkeeping: no clock, no system call.
 
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// When the event with the smallest visible key may be yielded, although a smaller one may still be on its way.
+/// When the event with the smallest visible key may be yielded, although a smaller key may still be in flight.
 ///
 /// | rule | yields a key k when | class |
 /// | --- | --- | --- |
@@ -19,13 +19,15 @@ use std::time::Duration;
 /// | `Dense` | k is exactly the next number; a missing number waits for a fence, then is a gap | proven |
 /// | `Lag` | k ≤ a clock reading taken before the heads were loaded, less the lag | assumed |
 /// | `Round` | k ≤ the largest key seen one whole look earlier | assumed |
-/// | `None` | it is the smallest visible | assumed |
+/// | `None` | k is the smallest visible key | assumed |
 ///
-/// The fence rule needs no clock of ours. Whoever drew a key smaller than one that we have already seen drew it before
-/// our look, inside an RCU read-side section that also publishes the record; after a grace period that section is
-/// over, and the next look finds the record. It needs keys from one source that only grows, a clock the CPUs agree
-/// on or a shared counter, drawn where the record is written: the kernel's timestamps always are; a BPF program's
-/// own are if the program cannot sleep and draws them in the run that outputs them.
+/// The fence rule needs no clock of ours. A writer draws its key inside an RCU read-side section and publishes the
+/// record in the same section. A key smaller than one already seen was drawn before the look. After a grace period that
+/// section is over, and the next look finds the record.
+///
+/// The rule needs keys from one source that only grows: a clock the CPUs agree on, or a shared counter. The key must be
+/// drawn where the record is written. The kernel's timestamps always are. A BPF program's own keys are if the program
+/// cannot sleep and draws them in the run that outputs them.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 #[doc(alias = "watermark strategy")]
@@ -35,12 +37,12 @@ pub enum Hold {
     Fence(Fence),
     /// Keys are the numbers of one counter for the whole machine, without holes.
     Dense {
-        /// The first number. If it is not known, the first event waits for a fence.
+        /// The first number. If it is `None`, the first event waits for a fence.
         first: Option<u64>,
         /// What proves that a missing number is not in flight.
         fence: Fence,
     },
-    /// Wait a guessed time, on the rings' clock. What all other readers do that order at all.
+    /// Wait a guessed time, on the rings' clock. All other readers that order events do this.
     Lag(Duration),
     /// Wait for a second look: the rule of perf(1).
     Round,
@@ -49,7 +51,7 @@ pub enum Hold {
 }
 
 impl Hold {
-    /// The fence rule with whatever grace period is to be had.
+    /// The fence rule with the first grace period that works here ([`Fence::Auto`]).
     pub const FENCE: Self = Self::Fence(Fence::Auto);
 
     /// The fence rule with writers' epochs in place of grace periods: see [`Epochs`].
@@ -91,11 +93,11 @@ impl fmt::Display for Hold {
 
 /// A way to wait for a kernel grace period: `synchronize_rcu()` seen from user space.
 ///
-/// [`Reader`](crate::Reader) waits on a thread of its own, beside the consumer. For whoever drives a
-/// [`Merge`](crate::Merge) there is [`Fence::open`].
+/// A [`Reader`](crate::Reader) waits on a thread of its own, beside the consumer. A program that drives a
+/// [`Merge`](crate::Merge) itself waits with [`Fence::open`].
 ///
-/// None waits for BPF programs that may sleep, but those too write their kernel timestamps inside a section that is
-/// waited for.
+/// No fence waits for BPF programs that may sleep. Their kernel timestamps are still drawn inside a section that the
+/// fence waits for.
 #[derive(Clone, Default)]
 #[non_exhaustive]
 #[doc(alias = "grace period")]
@@ -103,33 +105,33 @@ impl fmt::Display for Hold {
 #[doc(alias = "synchronize_rcu")]
 #[doc(alias = "RCU")]
 pub enum Fence {
-    /// [`Fence::Membarrier`], or [`Fence::Map`] where the kernel refuses it, also if it begins to while a reader runs.
-    /// [`Reader::fence`](crate::Reader::fence) says which.
+    /// [`Fence::Membarrier`], or [`Fence::Map`] where the kernel refuses it, also if the kernel begins to refuse while
+    /// a reader runs. [`Reader::fence`](crate::Reader::fence) says which.
     #[default]
     Auto,
     /// `membarrier(MEMBARRIER_CMD_GLOBAL)`, which is `synchronize_rcu()` (`kernel/sched/membarrier.c`). Needs no
-    /// privilege; takes 8 to 16 ms; refused by kernels with `nohz_full`. While only one CPU is online it does not
-    /// wait at all, so `Map` stands in.
+    /// privilege. Takes 8 to 16 ms. Kernels with `nohz_full` refuse it. While only one CPU is online it does not wait
+    /// at all, so `Map` stands in.
     Membarrier,
-    /// Updating an element of a `BPF_MAP_TYPE_ARRAY_OF_MAPS`, for which the kernel promises this very wait
-    /// (`maybe_wait_bpf_programs`, `kernel/bpf/syscall.c`). Takes as long as `Membarrier`, needs the right to make a BPF
-    /// map.
+    /// Updates an element of a `BPF_MAP_TYPE_ARRAY_OF_MAPS`. The kernel promises a grace period for this
+    /// (`maybe_wait_bpf_programs`, `kernel/bpf/syscall.c`). Takes as long as `Membarrier`. Needs the right to make a
+    /// BPF map.
     Map,
-    /// Unmounting a ramfs in a mount namespace of our own, which runs `synchronize_rcu_expedited()`
-    /// (`namespace_unlock`, `fs/namespace.c`). Takes some 30 µs, needs `CAP_SYS_ADMIN`.
+    /// Unmounts a ramfs in a mount namespace of our own, which runs `synchronize_rcu_expedited()` (`namespace_unlock`,
+    /// `fs/namespace.c`). Takes some 30 µs. Needs `CAP_SYS_ADMIN`.
     ///
-    /// Only when asked for: it interrupts every CPU, shows up in audit logs as mounts, and leans on how the kernel is
-    /// built today. The namespace is that of a thread of the fence's own; no other thread is moved, and what is mounted
-    /// elsewhere can be unmounted.
+    /// Used only when asked for: it interrupts every CPU, shows up in audit logs as mounts, and depends on how the
+    /// kernel is built today. The namespace belongs to the fence's own thread. No other thread is moved, and other
+    /// mounts can still be unmounted.
     Expedited {
         /// The shortest time between the begins of two fences.
         every: Duration,
     },
-    /// A grace period of one's own: the function returns once every record whose key was drawn before the call is
+    /// A grace period of your own. The function returns once every record whose key was drawn before the call is
     /// published. `sim` has such a fence for its rings. Dropping the reader waits for a call that is under way.
     Custom(Arc<dyn Fn() -> io::Result<()> + Send + Sync>),
-    /// No grace period: the writers themselves say when they are inside. For rings that only a tool's own BPF programs write.
-    /// Proves in microseconds, with no thread and no system call. See [`Epochs`].
+    /// No grace period: the writers themselves say when they are inside. For rings that only a tool's own BPF programs
+    /// write. Proves order in microseconds, with no thread and no system call. See [`Epochs`].
     Epochs(Epochs),
 }
 
@@ -159,11 +161,11 @@ impl fmt::Debug for Fence {
 /// How far an event's place in the order can be trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Class {
-    /// No event with a smaller key exists that was not yielded before.
+    /// Every event with a smaller key was yielded before.
     Proven,
-    /// The hold rule let it out before that was certain.
+    /// The hold rule let the event out before its order was certain.
     Assumed,
-    /// An event with a larger key was yielded before it; of dense numbers, one with a larger or the same number.
+    /// An event with a larger key was yielded before. For dense numbers, one with a larger or the same number.
     Late,
 }
 
@@ -175,11 +177,11 @@ pub(crate) struct Frontier {
     seen: Option<u64>,
     /// The largest key that the rule lets out.
     edge: Option<u64>,
-    /// The largest key that is let out before a report is made: `None` if none is to be made, `Some(None)` if nothing was
+    /// The largest key that leaves before a report is made. `None` if no report is due, `Some(None)` if nothing was
     /// seen.
     cap: Option<Option<u64>>,
-    /// The largest key found by the end of the look before the last, complete or not: whoever was published when it was found
-    /// is found by now.
+    /// The largest key found by the end of the look before the last, complete or not. A record that was published when
+    /// this key was found is found by now.
     settled: Option<u64>,
     /// The largest key found by any look, complete or not.
     found: Option<u64>,
@@ -214,14 +216,14 @@ impl Frontier {
         Self { rule, seen, edge, cap, settled, found, pressed, limit, fencing, fenced }
     }
 
-    /// Some heads were looked at, or not all that lies before them. `largest` is the largest key found.
+    /// Notes a look at some heads, or at a part of what lies before them. `largest` is the largest key found.
     pub(crate) fn looked_in_part(&mut self, largest: Option<u64>) {
         self.settled = self.found;
         self.found = self.found.max(largest);
     }
 
-    /// All heads were looked at: the largest key found, which is no later than the clock, and a clock reading taken before the
-    /// first head was loaded.
+    /// Notes a look at all heads. `largest` is the largest key found, which is no later than the clock. `now` is a
+    /// clock reading taken before the first head was loaded.
     pub(crate) fn looked(&mut self, largest: Option<u64>, now: u64) {
         self.looked_in_part(largest);
         let before = self.seen;
@@ -241,8 +243,8 @@ impl Frontier {
         self.limit = self.cap.map_or(edge, |cap| edge.min(cap));
     }
 
-    /// Lets keys out before the rule does, to make room: up to the one given, but nothing that was found only by the last look.
-    /// So what was published when the look before ended comes in order, and only what was still in flight then can be
+    /// Lets keys out before the rule does, to make room: up to `key`, but nothing that only the last look found. So
+    /// records that were published when the look before ended come in order, and only records then in flight can be
     /// late. False if another look would let out more.
     pub(crate) fn press(&mut self, key: u64) -> bool {
         self.pressed = self.pressed.max(Some(key).min(self.settled));
@@ -250,7 +252,7 @@ impl Frontier {
         self.pressed >= Some(key)
     }
 
-    /// Whether a key that is admitted would not be, were there no need for room.
+    /// Whether an admitted key leaves only because room is needed.
     #[inline]
     pub(crate) fn is_early(&self, key: u64) -> bool {
         Some(key) > self.edge
@@ -284,7 +286,7 @@ impl Frontier {
         self.cap.is_some_and(|cap| cap.is_none_or(|cap| key > cap))
     }
 
-    /// What a key that is admitted may call itself.
+    /// The class of a key that is admitted.
     #[inline]
     pub(crate) fn class(&self, key: u64) -> Class {
         if matches!(self.rule, Rule::Fence) && Some(key) <= self.edge { Class::Proven } else { Class::Assumed }
@@ -295,8 +297,8 @@ impl Frontier {
         self.seen
     }
 
-    /// A fence is about to begin: what it will prove is what has been seen. False if it would prove nothing new, if one
-    /// is under way, or if the rule needs none.
+    /// Notes that a fence is about to begin. It will prove what has been seen. False if it would prove nothing new, if
+    /// one is under way, or if the rule needs none.
     pub(crate) fn begin_fence(&mut self) -> bool {
         let useful =
             matches!(self.rule, Rule::Fence) && self.fencing.is_none() && self.seen > self.edge.max(self.fenced);

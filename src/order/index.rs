@@ -62,7 +62,7 @@ const ROOM: usize = 32;
 /// How many entries are made at once, at most: a LOST record's and that of the record it was written with.
 const PAIR: usize = 2;
 
-/// What became of a ring's records so far.
+/// Counts of a ring's records so far.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counts {
     /// Records that were seen.
@@ -143,7 +143,7 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// From here on: what lies before was read by somebody else.
+    /// An index from this position on. Earlier records were read by another consumer.
     pub(crate) fn new(tail: u64, numbers: Option<Numbers>) -> Self {
         Self {
             run: Run::new(),
@@ -232,7 +232,7 @@ impl Index {
         self.run.front().map(|slot| Entry { key: slot.key, position: self.tail, header: slot.header })
     }
 
-    /// What became of the ring's records so far.
+    /// The counts of the ring's records so far.
     pub(crate) fn counts(&self) -> Counts {
         Counts { records: self.counts.records + self.plain as u64, ..self.counts }
     }
@@ -280,7 +280,7 @@ impl Index {
         self.longest
     }
 
-    /// What was noted of an entry.
+    /// The note on an entry.
     pub(crate) fn note(&self, entry: &Entry) -> Option<Note> {
         if !entry.is_noted() {
             return None;
@@ -363,7 +363,7 @@ impl Index {
         }
     }
 
-    /// What was noted of an entry is told.
+    /// Marks the note on an entry as told.
     #[cold]
     pub(crate) fn forget(&mut self, position: u64) {
         if let Some(at) = self.note_at(position) {

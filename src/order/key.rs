@@ -1,4 +1,4 @@
-//! Where a record's key is.
+//! Keys: where a record's key is, and which keys can be right.
 
 use crate::account::numbers::Numbers;
 use crate::account::sequence::{Sequence, Unwrap};
@@ -16,19 +16,19 @@ type Extract = Box<dyn Fn(&Record<'_>) -> Option<u64> + Send>;
 #[derive(Default)]
 #[non_exhaustive]
 pub enum Key {
-    /// The kernel's own timestamp, which it draws while it writes the record. The default: no BPF program needs a clock
-    /// of its own, and no delay inside a program can come between its clock and its output.
+    /// The kernel's own timestamp, which it draws while it writes the record. The default: no BPF program needs its own
+    /// clock, and no delay inside a program can come between its clock and its output.
     #[default]
     Time,
-    /// A `u64` in native byte order at this offset, in bytes, of the raw payload: a time or a number that the program
-    /// drew itself. It need not be aligned.
+    /// A `u64` in native byte order at this offset, in bytes, of the raw payload. The program has drawn this time or
+    /// number itself. It need not be aligned.
     Payload(usize),
-    /// A counter of the whole machine, of any width, that wraps. [`Hold::Dense`](crate::Hold::Dense) yields its numbers without
-    /// waiting, and names those that are missing. A key is the number as it was written, so it begins anew where the
-    /// counter wraps; order and lateness are those of a counter that never does.
+    /// A counter of the whole machine, of any width, that wraps. [`Hold::Dense`](crate::Hold::Dense) yields its numbers
+    /// without waiting, and names missing ones. A key is the number as written, so it begins anew where the counter
+    /// wraps. Order and lateness are those of a counter that never wraps.
     Sequence(Sequence),
-    /// Whatever the function finds. It is called once for each record, LOST records apart, which take the place of
-    /// the record that follows them. It must not panic; if it does, the record stays unread.
+    /// The key that the function finds. It is called once for each record except LOST records, which take the place of
+    /// the record that follows them. It must not panic. If it does, the record stays unread.
     Fn(Extract),
 }
 
@@ -67,30 +67,30 @@ pub(crate) struct Keys {
     unwrap: Option<Unwrap>,
     /// Up to here keys that wrap may have been counted wrong.
     astray: Option<u64>,
-    /// The largest key so far, where nothing else says what a key can be. Times that no clock is known for are not compared.
+    /// The largest key so far, where nothing else bounds a key. Times without a known clock are not compared.
     largest: Option<u64>,
     /// Where each CPU's own numbers are.
     numbers: Option<Sequence>,
 }
 
-/// How far a key that is no time may be ahead of all others. No source grows like that, and one that is wild would make
+/// How far a key that is not a time may be ahead of all others. No source grows like that, and a wild key would make
 /// everything behind it late for ever.
 const LEAP: u64 = 1 << 62;
 
-/// How far a key may be ahead of a clock reading that was taken after the record had been found, in nanoseconds. Beyond, it
-/// is damage; up to here it is held until the clock has passed it.
+/// How far a key may be ahead of a clock reading that was taken after the record had been found, in nanoseconds. A key
+/// further ahead is damage; a nearer one is held until the clock has passed it.
 ///
-/// CPUs' clocks differ by less: Linux gives a time stamp counter up that is off by some 100 µs (`WATCHDOG_MAX_SKEW`,
-/// `kernel/time/clocksource.c`), and what is seen are tens of nanoseconds. And a record that is held until its time must not
-/// hold its ring up for longer than a grace period takes.
+/// CPUs' clocks differ by less. Linux gives up a time stamp counter that is off by some 100 µs (`WATCHDOG_MAX_SKEW`,
+/// `kernel/time/clocksource.c`), and real differences are tens of nanoseconds. A record that is held until its time
+/// must not hold its ring up for longer than a grace period takes.
 const SLACK: u64 = 1_000_000;
 
 /// The latest time that a clock can have shown.
 #[derive(Debug)]
 struct Latest {
     clock: Clock,
-    /// The most that the clock was ever ahead of the time since boot, in nanoseconds: some clocks can be set back, and records
-    /// from before lie in the rings.
+    /// The most that the clock was ever ahead of the time since boot, in nanoseconds. Some clocks can be set back, and
+    /// the rings still hold records from before.
     ahead: u64,
 }
 
@@ -136,13 +136,13 @@ impl Keys {
         self.unwrap.as_ref()
     }
 
-    /// The key under which a number that a record has is ordered.
+    /// The key that orders a record with this number.
     pub(crate) fn ordered(&mut self, number: u64) -> u64 {
         self.unwrap.as_mut().and_then(|unwrap| unwrap.unwrap(number)).unwrap_or(number)
     }
 
-    /// Takes notice that so many numbers may have been drawn since the smallest that may still come. If that is more than the
-    /// counter can be told apart from itself by, nothing up to now is relied on, and counting begins anew. Says whether so.
+    /// Notes that so many numbers may have been drawn since the smallest that may still come. If the counter cannot
+    /// tell that many apart, no key up to now is reliable, and counting begins anew. Says whether so.
     pub(crate) fn drawn(&mut self, numbers: u64) -> bool {
         let is_too_far = self.unwrap.as_ref().is_some_and(|unwrap| numbers >= unwrap.reach());
         if is_too_far {
@@ -151,25 +151,25 @@ impl Keys {
         is_too_far
     }
 
-    /// Nothing up to now is relied on, and counting begins anew.
+    /// Declares every key up to now unreliable. Counting begins anew.
     pub(crate) fn go_astray(&mut self) {
         self.astray = self.unwrap.as_mut().map(Unwrap::go_astray);
     }
 
-    /// Numbers are taken that follow others by nobody knows how many.
+    /// Prepares for numbers after an unknown number of others.
     pub(crate) fn resume(&mut self) {
         if let Some(unwrap) = self.unwrap.as_mut().filter(|unwrap| unwrap.bits() <= u32::BITS) {
             unwrap.go_astray();
         }
     }
 
-    /// Whether a key is what it is taken for.
+    /// Whether this key is reliable.
     #[inline]
     pub(crate) fn is_sure(&self, key: u64) -> bool {
         self.astray.is_none_or(|astray| key > astray)
     }
 
-    /// Whether all keys are what they are taken for.
+    /// Whether all keys are reliable.
     #[inline]
     pub(crate) fn are_sure(&self) -> bool {
         self.astray.is_none()
@@ -195,8 +195,8 @@ impl Keys {
         self.numbers.as_ref().map(Numbers::new)
     }
 
-    /// Where the keys of records of the plainest kind lie, if there are such: those that need nothing but their own bytes to be
-    /// looked at.
+    /// Where the keys of the plainest records lie, if there are such: records that can be checked by their own bytes
+    /// alone.
     #[inline]
     pub(crate) fn plain(&self, layout: &Layout) -> Option<Plain> {
         if self.numbers.is_some() || self.unwrap.is_some() {
@@ -225,8 +225,8 @@ impl Keys {
         }
     }
 
-    /// A record's key, if it has one. A time that has not come yet is a fault: taken for a key, one would make everything
-    /// behind it late, or hold it for ever.
+    /// A record's key, if it has one. A time in the future is a fault: as a key, it would make everything behind it
+    /// late, or hold it for ever.
     #[inline]
     pub(crate) fn of(&mut self, record: &Record<'_>) -> Result<Option<u64>, Fault> {
         let key = self.key.of(record);

@@ -1,4 +1,4 @@
-//! What a merge lends: one event at a time, or a batch of them.
+//! Lent events: one at a time, or a batch.
 
 use crate::order::event::{Event, Item, OwnedEvent};
 use crate::order::hold::Class;
@@ -9,7 +9,8 @@ use std::convert::Infallible;
 use std::fmt;
 use std::ops::ControlFlow;
 
-/// An event lent by [`Merge::next`](crate::Merge::next) or [`Reader::next`](crate::Reader::next). Consumed when dropped.
+/// An event lent by [`Merge::next`](crate::Merge::next) or [`Reader::next`](crate::Reader::next). Dropping it consumes
+/// the event.
 pub struct Lent<'a> {
     pub(crate) lanes: &'a [Lane],
     /// Its `picked` is this event.
@@ -60,7 +61,8 @@ impl<'a> Lent<'a> {
         self.stream.record(self.lanes)
     }
 
-    /// Bytes of what was seen in its ring that are left when this event is consumed. cilium/ebpf's `Record.Remaining`.
+    /// How many bytes that were seen in the event's ring are left when this event is consumed. cilium/ebpf's
+    /// `Record.Remaining`.
     pub fn remaining(&self) -> u64 {
         self.stream.indexes[self.stream.picked.rank as usize].unread() - self.stream.len()
     }
@@ -84,7 +86,7 @@ impl fmt::Debug for Lent<'_> {
     }
 }
 
-/// The events that could be yielded when it was made. See [`Merge::batch`](crate::Merge::batch).
+/// An iterator over the events that could be yielded when it was made. See [`Merge::batch`](crate::Merge::batch).
 pub struct Batch<'a> {
     pub(crate) lanes: &'a [Lane],
     pub(crate) stream: &'a mut Stream,

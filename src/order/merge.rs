@@ -18,12 +18,13 @@ use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
-/// The rings of a machine merged into one stream, without waiting: the engine of [`Reader`](crate::Reader), for whoever
-/// has an event loop of their own.
+/// The rings of a machine merged into one stream, without waiting. This is the engine of [`Reader`](crate::Reader), for
+/// programs with their own event loop.
 ///
-/// It sees only what was there at the last [`Merge::refresh`]; [`Rings::fds`](crate::Rings::fds) become readable when there
-/// may be more. Under the fence rule, call [`Merge::begin_fence`] after each look, wait for a grace period if it says so
-/// ([`Fence::open`](crate::Fence::open) gives something to wait with), call [`Merge::end_fence`] and look again.
+/// A merge sees only what was in the rings at the last [`Merge::refresh`]. [`Rings::fds`](crate::Rings::fds) become
+/// readable when there may be more. Under the fence rule, call [`Merge::begin_fence`] after each look. If it gives
+/// true, wait for a grace period, for example with [`Fence::open`](crate::Fence::open). Then call [`Merge::end_fence`]
+/// and look again.
 ///
 /// ```
 /// # use perfweave::{Hold, Item, Merge, Order, sim};
@@ -43,7 +44,7 @@ use std::time::Duration;
 /// # Ok::<(), perfweave::Error>(())
 /// ```
 ///
-/// An event borrows the merge; two cannot be held at once:
+/// An event borrows the merge, so a program cannot hold two at once:
 ///
 /// ```compile_fail,E0499
 /// # use perfweave::{Merge, Order, sim};
@@ -53,7 +54,7 @@ use std::time::Duration;
 /// drop(first);
 /// ```
 ///
-/// Nor can tails move while a record of a batch is still looked at:
+/// Tails cannot move while a record of a batch is still borrowed:
 ///
 /// ```compile_fail,E0499
 /// # use perfweave::{Merge, Order, sim};
@@ -63,7 +64,7 @@ use std::time::Duration;
 /// println!("{:?}", event.record());
 /// ```
 ///
-/// Nor can a record outlive its ring:
+/// A record cannot outlive its ring:
 ///
 /// ```compile_fail,E0597
 /// # use perfweave::{Merge, Order, sim};
@@ -83,17 +84,18 @@ pub struct Merge {
     /// Whether the last look was one at all that lies in the rings.
     whole: bool,
     passed: Passed,
-    /// Counting went astray, and so many records were lost by then: it begins anew behind the next whole look, which finds what was
-    /// written before.
+    /// Counting went astray, and this many records were lost by then. Counting begins anew behind the next whole look,
+    /// which finds everything written before.
     anew: Option<u64>,
 }
 
 impl Merge {
-    /// Merges rings.
+    /// Merges rings into one stream.
     ///
     /// # Errors
-    /// [`Error::NoRings`]; [`Error::NoTimes`]; [`Error::NoTime`] if the key is the kernel's time and a ring does not ask for it;
-    /// [`Error::FillMark`]; [`Error::EpochsShared`] and [`Error::EpochsTooFew`] where writers' epochs prove nothing for these rings.
+    /// [`Error::NoRings`]; [`Error::NoTimes`]; [`Error::NoTime`] if the key is the kernel's time and a ring does not
+    /// ask for it; [`Error::FillMark`]; [`Error::EpochsShared`] and [`Error::EpochsTooFew`] where writers' epochs prove
+    /// nothing for these rings.
     pub fn new(mut rings: Rings, order: Order) -> Result<Self, Error> {
         if rings.lanes.is_empty() {
             return Err(Error::NoRings);
@@ -140,14 +142,16 @@ impl Merge {
         })
     }
 
-    /// Publishes the tails of everything yielded, loads every ring's head, and indexes what is new. Gives how many events
-    /// that is. Where records must be let out to make room, looks twice.
+    /// Publishes the tails of all yielded events, loads every ring's head, and indexes new records. Gives the number of
+    /// new events. Looks twice where records must leave early to make room.
     ///
-    /// `now` is a reading, taken before this call, of the clock that stamps the keys. Only the lag rule uses it.
+    /// `now` is a reading of the clock that stamps the keys, taken before this call. Only the lag rule uses it.
     ///
     /// # Panics
-    /// If the key function does. What it panicked at is read again with the next look; until one has been complete,
-    /// nothing new is let out. In a forked child, which does not have the rings.
+    /// If the key function panics. The next look reads that record again. Until a look has been complete, nothing new
+    /// leaves.
+    ///
+    /// In a forked child, which does not have the rings.
     #[doc(alias = "look")]
     #[doc(alias = "consume")]
     #[doc(alias = "sync")]
@@ -165,13 +169,14 @@ impl Merge {
         self.held().saturating_sub(held)
     }
 
-    /// Whether the last look left something in the rings that was there, because holding it would take more memory than it may
-    /// ([`Full::Copy`]). Then take what there is, and look again before waiting. Nothing is proven until a look has seen all.
+    /// Whether the last look left records in the rings, because holding them would take more memory than allowed
+    /// ([`Full::Copy`]). If so, take the events there are, and look again before waiting. Nothing is proven until a
+    /// look has seen everything.
     pub fn is_behind(&self) -> bool {
         !self.whole
     }
 
-    /// Looks at all heads, one after the other. Gives the largest key that is to be let out to make room, if any is.
+    /// Looks at all heads, one after the other. Gives the largest key that must leave to make room, if any.
     fn look_once(&mut self, now: u64) -> Option<u64> {
         let looked = catch_unwind(AssertUnwindSafe(|| self.index()));
         let stream = &mut self.stream;
@@ -185,7 +190,7 @@ impl Merge {
             stream.stats.looks += 1;
             stream.frontier.looked(largest, now);
             if let Some(sequence) = &mut stream.sequence {
-                // What was found is not proven before it is yielded.
+                // A held number is not proven before it is yielded.
                 let held = stream.fronts.top().map_or(u64::MAX, |top| top.key.saturating_sub(1));
                 sequence.is_proven(stream.frontier.edge().min(Some(held)));
             }
@@ -218,16 +223,16 @@ impl Merge {
         indexed
     }
 
-    /// Takes notice of CPUs that came online since the rings were opened: a new one gets its ring, one that came back
-    /// writes on into the one it had. A [`Reader`](crate::Reader) does this by itself. Gives whether there is a new ring,
-    /// and with it a new file descriptor to wait for ([`Rings::fds`](crate::Rings::fds)).
+    /// Looks for CPUs that came online since the rings were opened. A new CPU gets its ring; a CPU that came back
+    /// writes into the ring it had. Gives whether there is a new ring, and with it a new file descriptor to wait for
+    /// ([`Rings::fds`](crate::Rings::fds)). A [`Reader`](crate::Reader) does this by itself.
     ///
-    /// A CPU that goes offline needs nothing: what it wrote stays in its ring, which keeps nobody waiting. What programs output on
-    /// a CPU between its coming online and this call is lost: `-EOPNOTSUPP` or `-ENOENT`, which the kernel counts
-    /// nowhere.
+    /// A CPU that goes offline needs nothing: its records stay in its ring, and the ring keeps no one waiting. What
+    /// programs output on a CPU between its coming online and this call is lost: `-EOPNOTSUPP` or `-ENOENT`, which the
+    /// kernel counts nowhere.
     ///
     /// # Errors
-    /// What opening a ring can end with, once for each CPU; it is tried again with each call.
+    /// Any error of opening a ring, once for each CPU. Each call tries again.
     pub fn follow_cpus(&mut self) -> Result<bool, Error> {
         let mut new = Vec::new();
         let failed = self.rings.arrived(&mut new);
@@ -252,7 +257,7 @@ impl Merge {
         }
     }
 
-    /// Whether everything was seen that lay in the rings when heads were marked.
+    /// Whether the merge has seen everything that lay in the rings when heads were marked.
     pub(crate) fn is_past_marks(&self) -> bool {
         self.stream.indexes.iter().all(|index| index.cursor() >= index.marked)
     }
@@ -273,10 +278,10 @@ impl Merge {
         self.stream.top().is_none_or(|top| self.stream.frontier.is_capped(top.key))
     }
 
-    /// Whether what was seen holds something that a grace period begun after this call would let out. If so, wait for
-    /// one, then call [`Merge::end_fence`] and [`Merge::refresh`]; until then this answers false.
+    /// Whether a grace period that begins after this call would let out an event that was seen. If so, wait for one,
+    /// then call [`Merge::end_fence`] and [`Merge::refresh`]. Until then this gives false.
     ///
-    /// What is already proven can be yielded meanwhile.
+    /// Events that are already proven can be yielded meanwhile.
     ///
     /// # Panics
     /// In a forked child, as [`Merge::is_ready`].
@@ -293,15 +298,15 @@ impl Merge {
         self.stream.frontier.begin_fence()
     }
 
-    /// The grace period that [`Merge::begin_fence`] asked for has ended. What it proves may be yielded after the next
-    /// look.
+    /// Says that the grace period for [`Merge::begin_fence`] has ended. The events it proves may be yielded after the
+    /// next look.
     pub fn end_fence(&mut self) {
         if self.stream.frontier.end_fence() {
             self.stream.stats.fences += 1;
         }
     }
 
-    /// The grace period could not be waited for. [`Merge::begin_fence`] will ask again.
+    /// Says that waiting for the grace period failed. [`Merge::begin_fence`] will ask again.
     pub fn fail_fence(&mut self) {
         self.stream.frontier.fail_fence();
     }
@@ -309,17 +314,17 @@ impl Merge {
     /// Whether [`Merge::next`] has an event to give.
     ///
     /// # Panics
-    /// In a forked child, which does not have the rings: late records that are put aside are read.
+    /// In a forked child, which does not have the rings: this reads late records that are put aside.
     #[inline(always)]
     pub fn is_ready(&mut self) -> bool {
         self.rings.control().assert_not_forked();
         self.stream.pick_in(&self.rings.lanes)
     }
 
-    /// The next event of what the last look found, if it may be yielded.
+    /// The next event that the last look found, if it may be yielded.
     ///
-    /// The event borrows the merge and is consumed when it is dropped; one that is forgotten comes again. Its bytes are
-    /// given back to the kernel at the latest with the next look, earlier when they are a good part of their ring.
+    /// The event borrows the merge and is consumed when it is dropped. A forgotten event comes again. The kernel gets
+    /// the event's bytes back at the latest with the next look, or earlier when they are a good part of their ring.
     ///
     /// # Panics
     /// In a forked child, which does not have the rings.
@@ -337,17 +342,17 @@ impl Merge {
         self.stream.hand_out(&self.rings.lanes, each)
     }
 
-    /// Lends what was picked.
+    /// Lends the event that was picked.
     #[inline(always)]
     pub(crate) fn lend(&mut self) -> Lent<'_> {
         self.publish_due();
         Lent { lanes: &self.rings.lanes, stream: &mut self.stream }
     }
 
-    /// All events that may be yielded of what the last look found, as an iterator.
+    /// All events that the last look found and that may be yielded, as an iterator.
     ///
-    /// Its items borrow the merge, not the iterator, so any number can be held; an item is consumed when it is handed
-    /// out. Their bytes are given back to the kernel with the first call of the merge after the borrow.
+    /// The items borrow the merge, not the iterator, so a program can hold any number of them. An item is consumed when
+    /// the iterator gives it. The kernel gets the bytes back with the first call of the merge after the borrow.
     ///
     /// # Panics
     /// In a forked child, which does not have the rings.
@@ -357,7 +362,7 @@ impl Merge {
         Batch { lanes: &self.rings.lanes, stream: &mut self.stream }
     }
 
-    /// Gives the bytes of everything yielded back to the kernel now.
+    /// Gives the bytes of all yielded events back to the kernel now.
     ///
     /// # Panics
     /// In a forked child, which does not have the rings.
@@ -389,8 +394,8 @@ impl Merge {
         }
     }
 
-    /// Whether a ring is so full that the kernel may soon run out of room. Not after one quarter, at which it wakes a reader: in a
-    /// small ring the fence's own events may be as many.
+    /// Whether a ring is so full that the kernel may soon run out of room. The limit is not one quarter, at which the
+    /// kernel wakes a reader: in a small ring the fence's own events may fill that.
     pub(crate) fn is_crowded(&self) -> bool {
         self.rings.lanes.iter().any(|lane| lane.ring.head() - lane.ring.tail() > lane.ring.size() / 2)
     }
@@ -400,14 +405,14 @@ impl Merge {
         self.stream.indexes.iter().map(Index::len).sum()
     }
 
-    /// How long, from a reading of the keys' clock on, until the smallest key may be yielded. `None` if nothing is
-    /// held, or if no passing of time alone will do.
+    /// How long after `now`, a reading of the keys' clock, the smallest key may be yielded. `None` if nothing is held,
+    /// or if time alone will not do.
     pub fn wait(&self, now: u64) -> Option<Duration> {
         let top = self.stream.top()?;
         self.stream.frontier.wait(top.key, now)
     }
 
-    /// The frontier: the largest key that may be yielded now. `None` before anything may.
+    /// The frontier: the largest key that may be yielded now. `None` as long as no key may.
     #[doc(alias = "watermark")]
     pub fn frontier(&self) -> Option<u64> {
         self.stream.frontier.edge().map(|edge| self.stream.keys.written(edge))
@@ -418,7 +423,7 @@ impl Merge {
         self.stream.frontier.needs_clock()
     }
 
-    /// The rings that are merged.
+    /// The merged rings.
     pub fn rings(&self) -> &Rings {
         &self.rings
     }

@@ -1,9 +1,11 @@
 //! Order: the records of all rings as one stream, in place.
 //!
-//! In come rings and what a user decides ([`Order`]); out come events whose keys never decrease. This room knows keys, hold rules and
-//! fences. It does not sleep, has no clock, and opens nothing. The way of a record: `index.rs` finds it in its ring and keeps each ring's
-//! records by key, `heap.rs` has the smallest key of each ring, `hold.rs` says up to which key events may leave, `stream.rs` picks the
-//! next one and takes it, `lent.rs` lends it. Begin with `merge.rs`, which joins them.
+//! This room takes rings and a user's options ([`Order`]). It gives events whose keys never decrease. It knows keys,
+//! hold rules and fences. It does not sleep, has no clock, and opens nothing.
+//!
+//! A record takes this way. `index.rs` finds it in its ring and keeps each ring's records by key. `heap.rs` has the
+//! smallest key of each ring. `hold.rs` says up to which key events may leave. `stream.rs` picks the next event and
+//! takes it. `lent.rs` lends it. Begin with `merge.rs`, which joins them.
 
 mod dense;
 mod entry;

@@ -1,4 +1,4 @@
-//! How a stream is put in order: what a user decides.
+//! The options that put a stream in order.
 
 use crate::account::sequence::Sequence;
 use crate::error::Error;
@@ -10,7 +10,7 @@ use std::time::Duration;
 /// [`Order::latency`] unless it is set.
 pub(crate) const LATENCY: Duration = Duration::from_millis(100);
 
-/// How a stream is put in order.
+/// How a stream is put in order: keys, hold rule, full rings.
 #[derive(Debug)]
 pub struct Order {
     pub(crate) key: Key,
@@ -38,32 +38,37 @@ impl Default for Order {
     }
 }
 
-/// What to do about held records when a ring is filled beyond its mark ([`Order::fill_mark`]): the kernel drops what does
-/// not fit, and holding records must not cost records.
+/// What to do with held records when a ring is filled beyond its mark ([`Order::fill_mark`]).
+///
+/// The kernel drops records that do not fit, and holding records must not cost records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 #[doc(alias = "overflow")]
 #[doc(alias = "back-pressure")]
 pub enum Full {
-    /// Copy them out of the ring and keep the order. Nothing is lost and nothing is let out early while holding takes less than
-    /// three quarters of `most`. Beyond, the records with the smallest keys are let out before their order is proven, as
-    /// many as it takes: see [`Unproven`](crate::Unproven). The default, with 64 MiB ([`Full::COPY`]).
+    /// Copy held records out of the ring and keep the order. The default, with 64 MiB ([`Full::COPY`]).
+    ///
+    /// While holding takes less than three quarters of `most`, nothing is lost and nothing leaves early. Beyond that,
+    /// the records with the smallest keys leave before their order is proven, as many as needed: see
+    /// [`Unproven`](crate::Unproven).
     Copy {
-        /// The most memory that holding may take for all rings together, in bytes: copied records with 0 to 7 bytes of padding each, and for
-        /// each held record 16 bytes of index, 40 if it is out of order in its ring, and some 100 more if something is to be
-        /// said before it. Memory of the rings is not counted; that of a record that lies in its ring is, with its
-        /// index. What each ring has from the begin, 8 KiB, is not. What a burst took is given back within 64 looks.
+        /// The most memory that holding may take for all rings together, in bytes.
+        ///
+        /// This counts each copied record with 0 to 7 bytes of padding. It counts 16 bytes of index for each held
+        /// record, also for one that lies in its ring, 40 if the record is out of order in its ring, and some 100 more
+        /// if something is to be said before it. It does not count the memory of the rings, nor the 8 KiB that each
+        /// ring has from the begin. Memory that a burst took is given back within 64 looks.
         most: usize,
     },
-    /// Let out as many of them as make room, before their order is proven, and use no memory beyond the index of what lies in
-    /// the rings.
+    /// Let out as many held records as make room, before their order is proven. This takes no memory beyond the index
+    /// of the records in the rings.
     Release,
-    /// Leave them where they are, and let the kernel discard what does not fit (discard mode in LTTng).
+    /// Leave held records where they are. The kernel discards records that do not fit (discard mode in LTTng).
     Discard,
 }
 
 impl Full {
-    /// [`Full::Copy`] with 64 MiB: what two CPUs that write as fast as they can fill in a tenth of a second.
+    /// [`Full::Copy`] with 64 MiB. Two CPUs that write as fast as they can fill this in a tenth of a second.
     pub const COPY: Self = Self::Copy { most: 64 << 20 };
 }
 
@@ -102,8 +107,8 @@ impl FillMark {
         size / 100 * percent + size % 100 * percent / 100
     }
 
-    /// How full the ring may be, so that two more of its longest records fit; if that leaves little, half of what one leaves. One
-    /// byte of a ring is never written.
+    /// How full the ring may be, so that two more of its longest records fit. If that leaves little, half of what one
+    /// record leaves. One byte of a ring is never written.
     pub(crate) fn leaving(self, size: u64, longest: u64) -> u64 {
         let room = |records: u64| (size - 1).saturating_sub(records * longest);
         self.of(size).min(room(2).max(room(1) / 2))
@@ -116,38 +121,39 @@ impl Order {
         Self::default()
     }
 
-    /// Sets where keys are found.
+    /// Sets where a record's key is found.
     pub fn key(mut self, key: Key) -> Self {
         self.key = key;
         self
     }
 
-    /// Sets when keys may be yielded.
+    /// Sets the hold rule: when an event may be yielded.
     pub fn hold(mut self, hold: Hold) -> Self {
         self.hold = hold;
         self
     }
 
-    /// Says where each CPU's own numbers are, if programs count what they write: what is missing is then a [`Gap`](crate::Gap) with its
-    /// CPU, before the record that shows it.
+    /// Sets where each CPU's own sequence number is, for programs that count what they write. A missing number is then
+    /// a [`Gap`](crate::Gap) with its CPU, before the record that shows the gap.
     pub fn numbers(mut self, numbers: Sequence) -> Self {
         self.numbers = Some(numbers);
         self
     }
 
-    /// Sets what to do about held records when a ring fills up.
+    /// Sets what to do with held records when a ring fills up.
     pub fn when_full(mut self, full: Full) -> Self {
         self.full = full;
         self
     }
 
-    /// Sets how full a ring may be, in percent, before [`Order::when_full`] takes effect: 75 unless set, and never more than leaves
-    /// room for two of the longest records that were seen in it. Rings are looked at when the kernel wakes the reader, so what
-    /// is left must take what a CPU writes until the reader runs. A mark that leaves a ring no room for a record is refused
-    /// when the rings are merged ([`Error::FillMark`](crate::Error::FillMark)).
+    /// Sets how full a ring may be, in percent, before [`Order::when_full`] takes effect. 75 unless set.
+    ///
+    /// The mark always leaves room for two of the longest records seen in the ring. The reader looks at the rings when
+    /// the kernel wakes it, so the rest of a ring must take what a CPU writes until the reader runs. Merging the rings
+    /// fails if the mark leaves a ring no room for a record ([`Error::FillMark`](crate::Error::FillMark)).
     ///
     /// # Panics
-    /// If it is more than 100.
+    /// If `percent` is more than 100.
     #[doc(alias = "high watermark")]
     #[doc(alias = "watermark")]
     pub fn fill_mark(mut self, percent: u8) -> Self {
@@ -156,9 +162,9 @@ impl Order {
         self
     }
 
-    /// Keeps up to so many late records out of the stream, as copies, for [`Merge::late`](crate::Merge::late) or
-    /// [`Reader::late`](crate::Reader::late) to hand out. With so many waiting there, further ones are yielded in the stream,
-    /// marked as ever. 0 unless set: late records are yielded at once.
+    /// Sets how many late records are kept out of the stream, as copies. [`Merge::late`](crate::Merge::late) or
+    /// [`Reader::late`](crate::Reader::late) takes them out. Once `most` are waiting, further ones are yielded in the
+    /// stream, marked late. 0 unless set: late records are yielded at once.
     #[doc(alias = "side output")]
     #[doc(alias = "late events")]
     pub fn late_side_output(mut self, most: usize) -> Self {
@@ -166,12 +172,12 @@ impl Order {
         self
     }
 
-    /// Sets how long an event may wait for a look, and then for a fence to begin, while so little is waiting that neither is
-    /// worth its cost: 100 ms unless set, from 1 ms to an hour. A [`Merge`](crate::Merge) does not wait, so it is for readers.
+    /// Sets the longest time an event may wait for a look, and then for a fence to begin. 100 ms unless set, from 1 ms
+    /// to an hour. For readers: a [`Merge`](crate::Merge) does not wait.
     ///
-    /// It is what one pays for promptness on a machine where little happens: the reader wakes once each such time, and under
-    /// a fence rule begins a fence if that found anything. Where much happens, a reader looks and fences sooner by itself,
-    /// and where a ring fills up the kernel wakes it. DESIGN.md has what each costs the traced machine.
+    /// The latency matters on a machine where little happens. The reader wakes once in that time, and under a fence
+    /// rule begins a fence if it found anything. Where much happens, a reader looks and fences sooner by itself. Where
+    /// a ring fills up, the kernel wakes the reader. DESIGN.md has what each costs the traced machine.
     ///
     /// libpcap calls this the packet buffer timeout, LTTng the read timer.
     #[doc(alias = "timeout")]
@@ -181,13 +187,15 @@ impl Order {
         self
     }
 
-    /// Sets for how long a reader goes on looking at the rings after it has found something, before it sleeps: zero unless set. It
-    /// then finds the next event within a microsecond or so, without a wake-up, and uses a whole CPU meanwhile. On a machine where
-    /// nothing happens it sleeps as ever; with [`Duration::MAX`] it never does.
+    /// Sets how long a reader goes on looking at the rings after it has found something, before it sleeps. Zero unless
+    /// set.
     ///
-    /// For a [`Reader`](crate::Reader). A reader under tokio does not spin, and a [`Merge`](crate::Merge) does not wait. The other way to
-    /// hear of events soon is to be woken for each or every few ([`Wakeup::Events`](crate::Wakeup::Events)), which costs the traced
-    /// program an interrupt each time.
+    /// A spinning reader finds the next event within a microsecond or so, without a wake-up, and uses a whole CPU. On a
+    /// machine where nothing happens it still sleeps. With [`Duration::MAX`] it never sleeps.
+    ///
+    /// For a [`Reader`](crate::Reader): a reader under tokio does not spin, and a [`Merge`](crate::Merge) does not
+    /// wait. The other way to see events soon is a wake-up for every few events
+    /// ([`Wakeup::Events`](crate::Wakeup::Events)). That costs the traced program an interrupt each time.
     #[doc(alias = "busy poll")]
     pub fn spin(mut self, spin: Duration) -> Self {
         self.spin = spin;

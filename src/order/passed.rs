@@ -1,4 +1,4 @@
-//! How many of the records that are lost may still be missed: what a counter that wraps can have gone round by.
+//! How many of the lost records may still be missed: how far a counter that wraps can have gone round.
 
 use std::collections::VecDeque;
 
@@ -16,7 +16,7 @@ pub(crate) struct Passed {
     asked: u64,
 }
 
-/// What was known at the end of a look.
+/// The facts known at the end of a look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Look {
     /// One more than the largest number that was seen.

@@ -1,4 +1,4 @@
-//! What proves that nothing smaller is in flight: the kernel's grace periods, or the writers' epochs.
+//! Proofs that no smaller key is in flight: the kernel's grace periods, or the writers' epochs.
 
 use crate::error::Error;
 use crate::order::epochs::Epochs;
@@ -117,7 +117,8 @@ impl Proof {
         }
     }
 
-    /// Whether nothing wakes us when the proof under way ends: for how long one may sleep until it should be asked after.
+    /// How long the reader may sleep before it asks for the end of the proof under way. `None` if something wakes it
+    /// then.
     pub(crate) fn nap(&self) -> Option<Duration> {
         match self {
             Self::Fences(_) => None,
@@ -132,7 +133,7 @@ pub(crate) struct Watch {
     epochs: Epochs,
     under_way: bool,
     begun: Instant,
-    /// Words of CPUs where somebody was inside when the proof began, and has not been seen to leave.
+    /// Words of CPUs where a program was inside when the proof began, and has not been seen to leave.
     inside: Vec<(u32, Epoch)>,
     latency: Duration,
     /// What stands in for words that stay inside, from the first time on.
@@ -143,15 +144,15 @@ pub(crate) struct Watch {
     stood_since: Instant,
     /// How often it stood in.
     stood_in: u64,
-    /// The word that it stood in for last: if it is found again as it was, nobody waits for it again.
+    /// The word that it stood in for last. If the word is found unchanged, the reader does not wait for it again.
     stuck: Option<(u32, Epoch)>,
 }
 
 /// The shortest sleep while a program is inside.
 const NAP: Duration = Duration::from_micros(50);
 
-/// How often the words are read again before the reader sleeps for a program that is inside: some microseconds, as long as most
-/// programs take.
+/// How often the words are read again before the reader sleeps for a program that is inside. This takes some
+/// microseconds, as long as most programs.
 const SPINS: u32 = 256;
 
 impl Watch {
@@ -181,7 +182,7 @@ impl Watch {
         self.inside.extend(now.filter(|(_, epoch)| epoch.depth() > 0));
     }
 
-    /// Reads the words of those who were inside again.
+    /// Reads the words of the programs that were inside again.
     fn are_outside(&mut self) -> bool {
         let words = self.epochs.words();
         self.inside.retain(|(cpu, before)| !words.load(*cpu).has_passed(*before));
@@ -206,7 +207,7 @@ impl Watch {
         ended
     }
 
-    /// Whether there is nobody to wait for.
+    /// Whether there is no program to wait for.
     pub(crate) fn is_over(&self) -> bool {
         !self.under_way || self.inside.is_empty()
     }
@@ -231,7 +232,8 @@ impl Watch {
         Some(NAP.max(waited.min(self.epochs.longest().saturating_sub(waited))))
     }
 
-    /// If somebody has been inside for too long, lets a kernel fence stand in, and gives the CPU and for how long.
+    /// If a program has been inside for too long, lets a kernel fence stand in. Gives the CPU, and how long the program
+    /// has been inside.
     pub(crate) fn lose_patience(&mut self) -> io::Result<Option<(u32, Duration)>> {
         let waited = self.begun.elapsed();
         let Some(&stuck) = self.inside.first().filter(|_| self.under_way && !self.standing_in) else { return Ok(None) };
@@ -241,7 +243,7 @@ impl Watch {
         if self.stand_in.is_none() {
             let fence = self.epochs.stand_in().map_or(Fence::Auto, |wait| Fence::Custom(wait.clone()));
             let started = Fences::start(&fence).map_err(io::Error::other);
-            // What was to be proven is left to the next.
+            // The next proof takes over what this one was to prove.
             self.under_way = started.is_ok();
             self.stand_in = Some(started?);
         }
@@ -283,27 +285,28 @@ impl Watch {
 }
 
 impl Fence {
-    /// Opens something to wait for grace periods with, for whoever drives a [`Merge`](crate::Merge). It has a thread of its
-    /// own, as a [`Reader`](crate::Reader)'s fence has: the calling thread stays in its mount namespace, whatever the fence.
+    /// Opens a way to wait for grace periods, for programs that drive a [`Merge`](crate::Merge). It has a thread of its
+    /// own, as a [`Reader`](crate::Reader)'s fence has. The calling thread stays in its mount namespace with every kind
+    /// of fence.
     ///
     /// # Errors
-    /// [`Error::NoFence`] if none of the fence's ways is possible; [`Error::System`] if there can be no thread.
+    /// [`Error::NoFence`] if no way of this fence is possible; [`Error::System`] if the thread cannot be started.
     pub fn open(&self) -> Result<GracePeriods, Error> {
         Proof::start(self).map(GracePeriods)
     }
 }
 
-/// A way to wait for grace periods that works here. See [`Fence::open`].
+/// A way to wait for grace periods that works on this machine. See [`Fence::open`].
 pub struct GracePeriods(Proof);
 
 impl GracePeriods {
-    /// Which way it is: "membarrier", "map", "expedited", "custom" or "epochs".
+    /// The way in use: "membarrier", "map", "expedited", "custom" or "epochs".
     pub fn name(&self) -> &'static str {
         self.0.name()
     }
 
-    /// Begins a grace period, unless one is under way: to be called right after [`Merge::begin_fence`](crate::Merge::begin_fence), by
-    /// a program that does not want to block. False if one is under way.
+    /// Begins a grace period, unless one is under way, and does not wait. Call it right after
+    /// [`Merge::begin_fence`](crate::Merge::begin_fence). False if one is under way.
     pub fn begin(&mut self) -> bool {
         let may = !self.0.is_under_way();
         if may {
@@ -312,8 +315,9 @@ impl GracePeriods {
         may
     }
 
-    /// Whether the grace period that was begun has ended, without waiting. Once: then
-    /// [`Merge::end_fence`](crate::Merge::end_fence), or [`Merge::fail_fence`](crate::Merge::fail_fence) if it failed.
+    /// Whether the grace period that was begun has ended, without waiting. Gives the end once. Then call
+    /// [`Merge::end_fence`](crate::Merge::end_fence), or [`Merge::fail_fence`](crate::Merge::fail_fence) if the grace
+    /// period failed.
     pub fn poll(&mut self) -> Option<io::Result<()>> {
         let ended = self.0.ended();
         match self.0.epochs() {
@@ -323,13 +327,13 @@ impl GracePeriods {
         }
     }
 
-    /// Waits for a grace period that begins now. Blocks, and cannot be interrupted. May be called on any thread.
+    /// Waits for a grace period that begins now. Blocks, and cannot be interrupted. Any thread may call it.
     ///
-    /// [`Fence::Auto`] leaves `membarrier` for the map, for good, if the kernel has begun to refuse the first.
+    /// [`Fence::Auto`] changes from `membarrier` to the map, for good, if the kernel begins to refuse `membarrier`.
     ///
     /// # Errors
-    /// What the kernel, or the function, says, or that the function panicked; in a forked child, that its thread is the
-    /// parent's. Nothing is proven then.
+    /// The error of the kernel or of the function, or that the function panicked. In a forked child, that the thread is
+    /// the parent's. Nothing is proven then.
     pub fn wait(&mut self) -> io::Result<()> {
         self.0.wait().map_err(|error| match error {
             Error::Fence { errno, .. } => errno,

@@ -1,4 +1,4 @@
-//! Making room: what is done about records that are held where they fill a ring, and about the memory they take.
+//! Making room: how held records leave a full ring, and the memory they take.
 
 use crate::order::Full;
 use crate::order::dense::Dense;
@@ -27,8 +27,8 @@ impl Merge {
         lanes.chain(indexes).sum::<usize>() + self.stream.pool.memory() + sequence
     }
 
-    /// Does what is to be done about rings that held records fill beyond the mark, and about memory. Gives the largest key that
-    /// is to be let out.
+    /// Makes room in rings that held records fill beyond the mark, and in memory. Gives the largest key that must
+    /// leave.
     pub(crate) fn make_room(&mut self, indexed: Indexed) -> Option<u64> {
         if self.stream.pool.looked() {
             self.stream.indexes.iter_mut().for_each(Index::shrink);
@@ -50,7 +50,7 @@ impl Merge {
         for (lane, index) in self.rings.lanes.iter_mut().zip(&mut self.stream.indexes) {
             let (tail, used, size) = (lane.ring.tail(), lane.ring.head() - lane.ring.tail(), lane.ring.size());
             let mark = self.mark.leaving(size, index.longest());
-            // What is let out is not held: the consumer's taking it makes room.
+            // Events that are let out are not held: the consumer makes room by taking them.
             let is_out = flows || index.back().is_none_or(|back| self.stream.frontier.admits(back));
             if used <= mark || is_out {
                 continue;
@@ -62,7 +62,7 @@ impl Merge {
                     memory += lane.copies.more(&lane.ring, index.cursor());
                     index.counts_mut().copied += lane.copies.take(&mut lane.ring, index.cursor());
                 }
-                // What has been copied will go, and then there is memory for this.
+                // Copied records will leave, and then there is memory for this.
                 Full::Copy { .. } if size as usize <= most / 2 => crowded = true,
                 // Down to half the mark, or the next record would press again.
                 Full::Copy { .. } | Full::Release => {

@@ -1,4 +1,4 @@
-//! The merged stream: which event comes next, what is said before it, and what taking it changes.
+//! The merged stream: which event comes next, which notices come before it, and what taking it changes.
 
 use crate::account::breaks::Break;
 use crate::account::numbers::Missing;
@@ -30,7 +30,7 @@ pub(crate) struct Stream {
     pub(crate) pool: Pool,
     /// The largest key yielded; 0 before any.
     pub(crate) last: u64,
-    /// What is lent.
+    /// The event that is lent.
     pub(crate) picked: Pick,
     /// The keys below this come from the ring that was picked from last, from its run and one after the other; all of them are of
     /// the class that was picked last. While it is not 0, the fronts do not know how far that ring is.
@@ -51,7 +51,7 @@ pub(crate) struct Stream {
     pub(crate) stats: Stats,
 }
 
-/// What comes next, chosen but not yet taken: the front of a ring, or something that is said before it.
+/// The next event, chosen but not yet taken: the front of a ring, or a notice before it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pick {
     pub(crate) entry: Entry,
@@ -61,7 +61,7 @@ pub(crate) struct Pick {
     pub(crate) notice: Option<Notice>,
 }
 
-/// What is said before the front of a ring. Numbers are counted on.
+/// A notice before the front of a ring. Numbers are counted on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Notice {
     /// From here on records are let out before their order is proven.
@@ -87,8 +87,8 @@ pub(crate) enum Due {
     Everybody,
 }
 
-// What was picked is kept in `picked` and read from there, never passed on: copying what was only just put together
-// costs more than putting it together.
+// The picked event stays in `picked` and is read from there, never passed on: copying it so soon costs more than
+// making it.
 impl Stream {
     pub(crate) fn new(
         keys: Keys,
@@ -202,7 +202,7 @@ impl Stream {
         if self.keys.is_sure(key) { self.frontier.class(key) } else { Class::Assumed }
     }
 
-    /// What is to be said before what was picked, which is assumed.
+    /// The notice before the picked event, which is assumed.
     #[inline]
     fn unproven(&self) -> Option<Notice> {
         let begins = !self.early && self.is_early();
@@ -220,7 +220,7 @@ impl Stream {
         Some(entry.record(lane.bytes(entry.position, entry.record_len()), &lane.origin))
     }
 
-    /// The key of what was picked.
+    /// The key of the picked event.
     #[inline(always)]
     pub(crate) fn key(&self) -> Option<u64> {
         let Pick { entry, notice, .. } = &self.picked;
@@ -288,7 +288,7 @@ impl Stream {
         handed
     }
 
-    /// Takes what was picked.
+    /// Takes the event that was picked.
     #[inline(always)]
     pub(crate) fn commit(&mut self) {
         if self.until == 0 {
@@ -303,7 +303,7 @@ impl Stream {
         }
     }
 
-    /// The same for what was picked by itself.
+    /// The same for an event that was picked by itself.
     #[inline(never)]
     fn commit_anew(&mut self) {
         let Pick { entry, late_by, rank, class, ref notice } = self.picked;

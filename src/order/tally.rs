@@ -1,4 +1,4 @@
-//! What became of everything: statistics, the ledger, and losses that nothing in a ring tells of.
+//! Accounts of a merge: statistics, the ledger, and losses that no record in a ring reports.
 
 use crate::account::ledger::{Account, Ledger};
 use crate::account::stats::{NumberStats, Progress, RingStats, Stats};
@@ -8,16 +8,16 @@ use crate::order::index::Index;
 use crate::order::merge::Merge;
 
 impl Merge {
-    /// Asks the kernel how many records it has dropped, and makes events of what no LOST record has told: loss that is
-    /// followed by nothing. Gives whether there are any. A [`Reader`](crate::Reader) does this when its stream runs dry and
-    /// before it reports a flush; it interrupts every CPU.
+    /// Asks the kernel how many records it has dropped, and makes events of losses that no LOST record has reported:
+    /// those that no record has followed. Gives whether there are any. Interrupts every CPU.
     ///
-    /// Call it right after a [`Merge::refresh`].
+    /// Call it right after a [`Merge::refresh`]. A [`Reader`](crate::Reader) does this when its stream runs dry and
+    /// before it reports a flush.
     pub fn read_losses(&mut self) -> bool {
         self.read_losses_of(|_| true)
     }
 
-    /// The same for rings that may have dropped something: all of them, or those of which nothing is held.
+    /// [`Merge::read_losses`] for rings that may have dropped something: all of them, or those without held events.
     pub(crate) fn read_suspect_losses(&mut self, all: bool) -> bool {
         self.read_losses_of(|index| index.suspect && (all || index.len() == 0))
     }
@@ -43,8 +43,8 @@ impl Merge {
         self.stream.indexes.iter_mut().for_each(|index| index.suspect = true);
     }
 
-    /// What became of everything that was written, as the last look found it and the kernel counts it now. It interrupts
-    /// every CPU.
+    /// An account of everything that was written, by the last look and the kernel's present counts. Interrupts every
+    /// CPU.
     pub fn ledger(&self) -> Ledger {
         let Stats { missing, ambiguous, .. } = self.stream.stats;
         let mut ledger = Ledger { accounts: Vec::new(), missing, unexplained: 0, ambiguous };
@@ -77,12 +77,13 @@ impl Merge {
         ledger
     }
 
-    /// Late records that were kept out of the stream ([`Order::late_side_output`](crate::Order::late_side_output)), oldest first. They are taken.
+    /// Takes out the late records that were kept out of the stream
+    /// ([`Order::late_side_output`](crate::Order::late_side_output)), oldest first.
     pub fn late(&mut self) -> impl Iterator<Item = OwnedEvent> {
         self.stream.aside.drain(..)
     }
 
-    /// Why the stream is behind.
+    /// Why the stream is behind: what holds it up.
     pub fn progress(&self) -> Progress {
         let (frontier, keys) = (&self.stream.frontier, &self.stream.keys);
         let (seen, edge) = (frontier.seen(), frontier.edge());
@@ -103,7 +104,7 @@ impl Merge {
         }
     }
 
-    /// What was done so far.
+    /// The counts of this merge so far.
     pub fn stats(&self) -> Stats {
         self.stream.indexes.iter().fold(self.stream.stats, |all, index| {
             let (counts, numbers) = (index.counts(), &index.numbers);
@@ -122,7 +123,7 @@ impl Merge {
         })
     }
 
-    /// What became of each ring, in the order of CPUs.
+    /// The counts of each ring, in the order of CPUs.
     pub fn ring_stats(&self) -> impl Iterator<Item = RingStats> {
         self.rings.lanes.iter().zip(&self.stream.indexes).map(|(lane, index)| {
             let counts = index.counts();

@@ -1,4 +1,4 @@
-//! Waiting: a merge, a way to sleep until rings are written to, and fences beside it.
+//! The blocking reader: a merge, a way to sleep until rings are written to, and fences beside it.
 
 use crate::error::{Error, Repeats};
 use crate::order::Order;
@@ -33,30 +33,34 @@ use std::time::{Duration, Instant};
 ///
 /// # Waiting
 ///
-/// A reader sleeps on epoll. It looks at all heads before every sleep and after every wake, because a perf event's
-/// readiness is consumed by polling it and says nothing about the other rings. The kernel wakes it only when a part of a
-/// ring is filled, since waking it for each event would interrupt the traced system each time; so it also looks by
-/// itself: the more there is to find, the sooner, every 5 ms at the most, and at least every [`Order::latency`]. What it finds
-/// waits for a fence, if the hold rule says so, which begins at once if it is much or the last one began that long ago.
+/// A reader sleeps on epoll. It looks at all heads before every sleep and after every wake: polling a perf event
+/// consumes its readiness, and the readiness says nothing about the other rings.
 ///
-/// In an event loop of one's own: poll the reader ([`AsFd`](std::os::fd::AsFd)) for no longer than
-/// [`Reader::time_to_next_look`], then call [`Reader::try_next`] until it gives nothing, whatever poll said.
+/// The kernel wakes the reader only when a part of a ring is filled, since a wake-up for each event would interrupt the
+/// traced system each time. So the reader also looks by itself: the more there is to find, the sooner, every 5 ms at
+/// the most, and at least every [`Order::latency`].
+///
+/// If the hold rule needs a fence, the events found wait for it. The fence begins at once if there are many events, or
+/// if [`Order::latency`] has passed since the last one began.
+///
+/// In your own event loop, poll the reader ([`AsFd`](std::os::fd::AsFd)) for no longer than
+/// [`Reader::time_to_next_look`]. Then call [`Reader::try_next`] until it gives nothing, whatever poll said.
 ///
 /// # From other threads
 ///
-/// [`Reader::handle`] gives what flushes, closes and pauses it while it blocks.
+/// [`Reader::handle`] gives a handle that flushes, closes and pauses the reader while it blocks.
 ///
 /// # CPUs that come and go
 ///
-/// The kernel's messages wake the reader when a CPU comes online. It opens the CPU's ring; a CPU that came back writes on into the
-/// one it had. Where there are no such messages it sees for itself at each tick, at most ten times a second. What a program
-/// outputs there before that is lost, and the kernel counts it nowhere. What a CPU wrote before it went offline stays in its
-/// ring and is yielded in its turn.
+/// The kernel's messages wake the reader when a CPU comes online. The reader opens the CPU's ring; a CPU that came back
+/// writes into the ring it had. Without such messages the reader checks at each tick, at most ten times a second. What
+/// a program outputs on the CPU before that is lost, and the kernel counts it nowhere. What a CPU wrote before it went
+/// offline stays in its ring and is yielded in its turn.
 ///
 /// # Dropping
 ///
-/// What is held, or not yet read, is lost with the reader: [`Handle::flush`](crate::Handle::flush) first, to have it all. It waits for a fence under
-/// way, which cannot be broken off.
+/// Dropping the reader loses events that are held or not yet read. Call [`Handle::flush`](crate::Handle::flush) first
+/// to have them all. Dropping waits for a fence under way, which cannot be broken off.
 #[derive(Debug)]
 pub struct Reader {
     engine: Engine,
@@ -80,10 +84,11 @@ const NEWS: u64 = 1;
 const OTHER: u64 = 0;
 
 impl Reader {
-    /// [`Order::latency`] unless it is set: the longest time for which an event may lie in its ring unseen while the reader waits.
+    /// The default of [`Order::latency`]: the longest time for which an event may lie in its ring unseen while the
+    /// reader waits.
     pub const TICK: Duration = Engine::TICK;
 
-    /// Reads rings in an order.
+    /// Makes a reader of these rings, in this order.
     ///
     /// # Errors
     /// As [`Merge::new`](crate::Merge::new); [`Error::NoFence`] if the hold rule needs a fence and none is possible;
@@ -98,13 +103,13 @@ impl Reader {
         Ok(reader)
     }
 
-    /// The next event, waiting for it as long as it takes.
+    /// The next event. Waits for it as long as it takes.
     ///
-    /// The event borrows the reader and is consumed when it is dropped; one that is forgotten comes again.
+    /// The event borrows the reader and is consumed when it is dropped. A forgotten event comes again.
     ///
     /// # Errors
-    /// [`Error::Fence`] or [`Error::Wait`], after which the reader goes on by itself; the reports [`Error::Flushed`] and
-    /// [`Error::Deadline`]; [`Error::System`], and what opening the ring of a CPU that came online can end with;
+    /// [`Error::Fence`] or [`Error::Wait`], after which the reader goes on by itself; the reports [`Error::Flushed`]
+    /// and [`Error::Deadline`]; [`Error::System`], and any error of opening the ring of a CPU that came online;
     /// [`Error::Closed`], [`Error::Forked`].
     #[expect(clippy::should_implement_trait, reason = "not an iterator: it yields what borrows from it")]
     pub fn next(&mut self) -> Result<Lent<'_>, Error> {
@@ -112,7 +117,7 @@ impl Reader {
         Ok(self.engine.merge.lend())
     }
 
-    /// The next event, waiting for it at most so long; `None` when the time is over. What is still held then stays.
+    /// The next event. Waits for it at most this long, and gives `None` when the time is over. Held events stay.
     ///
     /// # Errors
     /// As [`Reader::next`].
@@ -125,7 +130,7 @@ impl Reader {
         }
     }
 
-    /// The next event that can be had without waiting.
+    /// The next event, without waiting.
     ///
     /// # Errors
     /// As [`Reader::next`].
@@ -133,9 +138,8 @@ impl Reader {
         self.next_timeout(Duration::ZERO)
     }
 
-    /// All events that can be yielded, as an iterator; if there are none, waits for the first at most so long. Its
-    /// items borrow the reader, so any number can be held. See
-    /// [`Merge::batch`](crate::Merge::batch).
+    /// All events that can be yielded, as an iterator. If there are none, waits for the first at most this long. The
+    /// items borrow the reader, so a program can hold any number of them. See [`Merge::batch`](crate::Merge::batch).
     ///
     /// # Errors
     /// As [`Reader::next`].
@@ -144,13 +148,15 @@ impl Reader {
         Ok(self.engine.merge.batch())
     }
 
-    /// The events one by one, copied out of their rings, ending when none comes for so long or the reader is closed.
+    /// The events one by one, copied out of their rings. The iterator ends when no event comes for `timeout`, or when
+    /// the reader is closed.
     pub fn events(&mut self, timeout: Duration) -> Events<'_> {
         Events { reader: self, timeout }
     }
 
-    /// Looks at the rings and folds what can be yielded then, without waiting, until the function breaks off. The event it
-    /// breaks off at is consumed. What is written meanwhile is left for the next call, or there might be no end.
+    /// Looks at the rings once and folds the events that can be yielded then, without waiting, until the function
+    /// breaks off. The event at which it breaks off is consumed. Events written meanwhile are left for the next call:
+    /// otherwise the call might never end.
     ///
     /// # Errors
     /// As [`Reader::next`].
@@ -181,7 +187,7 @@ impl Reader {
         Ok(ControlFlow::Continue(all))
     }
 
-    /// Looks at the rings and calls a function with each event that can be yielded then, without waiting.
+    /// Looks at the rings once and calls a function with each event that can be yielded then, without waiting.
     ///
     /// # Errors
     /// As [`Reader::next`].
@@ -196,7 +202,7 @@ impl Reader {
 
     reader_face!();
 
-    /// How long one may sleep before the rings must be looked at again, although nothing became readable.
+    /// How long a program may sleep before the rings must be looked at again, although nothing became readable.
     pub fn time_to_next_look(&self) -> Duration {
         self.engine.pause()
     }
@@ -224,7 +230,7 @@ impl Reader {
             return Ok(true);
         }
         if until.is_some_and(|until| until <= Instant::now()) {
-            // Whoever polls us must find us unreadable until something happens after this look.
+            // A program that polls the reader must find it unreadable until something happens after this look.
             self.sleep(Duration::ZERO)?;
         }
         let mut last_look = false;
@@ -259,7 +265,7 @@ impl Reader {
     fn sleep(&mut self, time: Duration) -> Result<(), Error> {
         self.engine.sleeps(time);
         match self.wait.wait(self.epoll.0.as_fd(), &mut self.ready, Some(time)) {
-            // What is ready does not matter, but for CPUs that come: everything is looked at.
+            // Only CPUs that come matter here: the reader looks at everything else anyway.
             Ok(ready) => {
                 self.failures.well();
                 // Without time it only takes notice of what is ready.
@@ -283,7 +289,7 @@ impl Reader {
 }
 
 impl AsFd for Reader {
-    /// An epoll instance: readable when a ring was written to or a fence has ended. Polling consumes that. See
+    /// An epoll instance. Readable when a ring was written to or a fence has ended. Polling consumes that. See
     /// [`Reader`].
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.0.as_fd()
@@ -295,7 +301,7 @@ fn end(timeout: Duration) -> Option<Instant> {
     Instant::now().checked_add(timeout)
 }
 
-/// Events copied out of their rings, as an iterator. See [`Reader::events`].
+/// An iterator over events copied out of their rings. See [`Reader::events`].
 #[derive(Debug)]
 pub struct Events<'a> {
     reader: &'a mut Reader,

@@ -1,4 +1,4 @@
-//! All that a reader does but sleep: looking, fences, reports that are due, CPUs that come online.
+//! The part of a reader that does not sleep: looking, fences, due reports, CPUs that come online.
 
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -17,24 +17,25 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What every reader offers beside waiting, over its `engine`.
+/// The methods of every reader except waiting, over its `engine`.
 macro_rules! reader_face {
     () => {
-        /// What flushes, closes, pauses and resumes this reader from any thread, also while it blocks.
+        /// A handle that flushes, closes, pauses and resumes this reader from any thread, also while the reader blocks.
         pub fn handle(&self) -> $crate::rings::control::Handle {
             self.engine.handle()
         }
 
-        /// Sets when to give up waiting; `None` for never. See [`Handle::set_deadline`](crate::Handle::set_deadline).
+        /// Sets when the reader gives up waiting; `None` for never. See
+        /// [`Handle::set_deadline`](crate::Handle::set_deadline).
         ///
         /// # Errors
-        /// As there.
+        /// As [`Handle::set_deadline`](crate::Handle::set_deadline).
         pub fn set_deadline(&self, deadline: Option<std::time::Instant>) -> Result<(), $crate::error::Error> {
             self.handle().set_deadline(deadline)
         }
 
-        /// Gives the bytes of all yielded events back to the kernel now. It happens by itself before the reader looks or
-        /// sleeps; only who yields events and then does not come back for long needs this.
+        /// Gives the bytes of all yielded events back to the kernel now. The reader does this by itself before it looks
+        /// or sleeps. Only a program that yields events and then does not come back for long needs this.
         ///
         /// # Panics
         /// In a forked child, which does not have the rings.
@@ -47,29 +48,29 @@ macro_rules! reader_face {
             &self.engine.hold
         }
 
-        /// The way in which grace periods are waited for: "membarrier", "map", "expedited", "custom" or "epochs"; `None` if the hold
-        /// rule needs none. With [`Fence::Auto`](crate::Fence::Auto) "membarrier" becomes "map" for good if the kernel begins to
-        /// refuse the first.
+        /// How the reader waits for grace periods: "membarrier", "map", "expedited", "custom" or "epochs". `None` if
+        /// the hold rule needs no fence. With [`Fence::Auto`](crate::Fence::Auto), "membarrier" becomes "map" for good
+        /// if the kernel begins to refuse it.
         pub fn fence(&self) -> Option<&'static str> {
             self.engine.proof.as_ref().map($crate::order::proof::Proof::name)
         }
 
-        /// How long the last fence took until its end was noticed.
+        /// How long the last fence took until the reader noticed its end.
         pub fn fence_latency(&self) -> Option<std::time::Duration> {
             self.engine.proof.as_ref().map($crate::order::proof::Proof::latency)
         }
 
-        /// For how long the fence under way has been awaited; `None` if none is.
+        /// How long the fence under way has taken so far. `None` if no fence is under way.
         pub fn fence_under_way(&self) -> Option<std::time::Duration> {
             self.engine.proof.as_ref().and_then($crate::order::proof::Proof::under_way)
         }
 
-        /// What was done so far.
+        /// The counts of this reader so far.
         pub fn stats(&self) -> $crate::account::stats::Stats {
             self.engine.stats()
         }
 
-        /// What became of everything that was written until now: looks at the rings, and asks the kernel what it dropped, which
+        /// An account of everything written until now. Looks at the rings, and asks the kernel what it dropped, which
         /// interrupts every CPU. Works on a closed reader too.
         ///
         /// # Errors
@@ -78,17 +79,19 @@ macro_rules! reader_face {
             self.engine.ledger()
         }
 
-        /// Late records that were kept out of the stream ([`Order::late_side_output`](crate::Order::late_side_output)), oldest first. They are taken.
+        /// Takes out the late records that were kept out of the stream
+        /// ([`Order::late_side_output`](crate::Order::late_side_output)), oldest first.
         pub fn late(&mut self) -> impl Iterator<Item = $crate::order::event::OwnedEvent> {
             self.engine.merge.late()
         }
 
-        /// Why the stream is behind: who holds the merge. See also `fence_under_way`, `fence_latency` and `ring_stats`.
+        /// Why the stream is behind: what holds the merge up. See also `fence_under_way`, `fence_latency` and
+        /// `ring_stats`.
         pub fn progress(&self) -> $crate::account::stats::Progress {
             self.engine.merge.progress()
         }
 
-        /// What became of each ring, in the order of CPUs.
+        /// The counts of each ring, in the order of CPUs.
         pub fn ring_stats(&self) -> impl Iterator<Item = $crate::account::stats::RingStats> {
             self.engine.merge.ring_stats()
         }
@@ -98,7 +101,7 @@ macro_rules! reader_face {
             self.engine.merge.held()
         }
 
-        /// The rings that are read.
+        /// The rings that this reader reads.
         pub fn rings(&self) -> &$crate::rings::Rings {
             self.engine.merge.rings()
         }
@@ -112,12 +115,12 @@ pub(crate) struct Engine {
     pub(crate) merge: Merge,
     pub(crate) hold: Hold,
     pub(crate) proof: Option<Proof>,
-    /// Whether the end of a proof is taken notice of while there is still something to yield, so that the next one begins.
+    /// Whether the engine notices the end of a proof while it still has events to yield, so that the next proof begins.
     eager: bool,
     control: Arc<Control>,
     /// The signals that were taken notice of.
     noticed: Signals,
-    /// What is reported once everything that was seen before is yielded.
+    /// The report to make once everything that was seen before is yielded.
     report: Option<Report>,
     /// Whether all that is to come before the report was seen, and what is newer waits.
     capped: bool,
@@ -143,7 +146,7 @@ pub(crate) struct Engine {
     fences_failed: u64,
 }
 
-/// What is reported between what came before and what comes after.
+/// A report between earlier and later events.
 #[derive(Debug, Clone, Copy)]
 enum Report {
     Flushed,
@@ -166,8 +169,8 @@ const LIST_CPUS: Duration = Duration::from_secs(1);
 const ASK_LOSSES: Duration = Duration::from_millis(100);
 
 impl Engine {
-    /// The longest time for which an event may lie in its ring unseen, unless another is set. It is also how often CPUs are listed
-    /// if nothing tells of them.
+    /// The longest time for which an event may lie in its ring unseen, unless set. It is also how often CPUs are listed
+    /// without messages about them.
     pub(crate) const TICK: Duration = order::LATENCY;
 
     pub(crate) fn new(rings: Rings, order: Order) -> Result<Self, Error> {
@@ -324,7 +327,7 @@ impl Engine {
         self.merge.mark_heads();
         self.report = Some(report);
         self.cap();
-        // Whoever waits for a report waits for no tick.
+        // A report does not wait for a tick.
         self.prove();
     }
 
@@ -357,7 +360,7 @@ impl Engine {
         }
     }
 
-    /// What is due now and then, also if there is always something to yield: CPUs that came, losses, a deadline.
+    /// Does what is due now and then, also if there is always something to yield: CPUs that came, losses, a deadline.
     fn attend(&mut self) -> Result<(), Error> {
         self.follow_cpus()?;
         if self.report.is_none() && self.control.time_left().is_some_and(|left| left.is_zero()) {
@@ -367,7 +370,8 @@ impl Engine {
         Ok(())
     }
 
-    /// While a program is inside, waits a little for it to leave; if it has been for too long, lets a kernel fence stand in.
+    /// Waits a little for a program that is inside to leave. If it has been inside for too long, lets a kernel fence
+    /// stand in.
     fn await_epochs(&mut self) -> Result<(), Error> {
         let Some(watch) = self.proof.as_mut().and_then(Proof::epochs) else { return Ok(()) };
         if watch.is_over() || watch.spin() {
@@ -384,7 +388,8 @@ impl Engine {
         }
     }
 
-    /// What the fence was to prove stays held, and is tried again. Said now and then, or to whoever waits for a report.
+    /// The events of the failed fence stay held, and the reader tries again. Reported now and then, or if a report
+    /// waits for the fence.
     #[cold]
     fn fence_failed(&mut self, errno: std::io::Error) -> Result<(), Error> {
         self.merge.fail_fence();
@@ -416,7 +421,7 @@ impl Engine {
             return;
         }
         let begun = match (&self.hold, &mut self.proof) {
-            // What was seen is due after as long a time, all of it at once.
+            // Everything seen is due after as long a time, all at once.
             (Hold::Lag(lag), _) if self.due.is_none() && self.merge.held() > 0 => {
                 self.due = now.checked_add(FLOOR.max(*lag));
                 true
@@ -469,14 +474,14 @@ impl Engine {
         self.merge.read_suspect_losses(report) && self.merge.is_ready()
     }
 
-    /// What was done so far.
+    /// The counts of this reader so far.
     pub(crate) fn stats(&self) -> Stats {
         let Self { sleeps, wakes, fences_failed, .. } = *self;
         let stand_ins = self.proof.as_ref().map_or(0, Proof::stand_ins);
         Stats { sleeps, wakes, fences_failed, stand_ins, ..self.merge.stats() }
     }
 
-    /// What became of everything that was written. Looks first.
+    /// An account of everything that was written. Looks first.
     pub(crate) fn ledger(&mut self) -> Result<Ledger, Error> {
         if self.control.is_forked() {
             return Err(Error::Forked);

@@ -1,4 +1,4 @@
-//! Waiting under tokio: the same engine as [`Reader`](crate::Reader)'s, woken by the runtime's own epoll instead of one of ours.
+//! The reader under tokio: the engine of [`Reader`](crate::Reader), woken by the runtime's epoll instead of its own.
 
 use crate::error::Error;
 use crate::order::Order;
@@ -18,14 +18,15 @@ use std::time::Duration;
 use tokio::task::coop::poll_proceed;
 use tokio::time::{Instant, Sleep};
 
-/// The events of a machine in order, under tokio (feature `tokio`): what [`Reader`](crate::Reader) does, without blocking
-/// a thread.
+/// The events of a machine in order, under tokio (feature `tokio`): a [`Reader`](crate::Reader) that does not block a
+/// thread.
 ///
-/// Each ring's file descriptor is registered with the runtime by itself. An epoll instance of ours inside the runtime's
-/// would lose wake-ups: a perf event's readiness is consumed by whoever polls it first, so the inner one would find
-/// nothing although the outer one woke. All heads are looked at after every wake, and before every sleep *behind* being
-/// registered, so nothing that is written in between is missed; and as a `Reader` does, it also looks by itself at least
-/// every [`Order::latency`].
+/// The runtime waits for each ring's file descriptor directly. An epoll instance of ours inside the runtime's would
+/// lose wake-ups: the first poll of a perf event consumes its readiness, so the inner instance would find nothing
+/// although the outer one woke.
+///
+/// The reader looks at all heads after every wake. Before every sleep it registers first and looks *then*, so it misses
+/// nothing written in between. Like a `Reader` it also looks by itself at least every [`Order::latency`].
 ///
 /// ```
 /// # use perfweave::{AsyncReader, Order, sim};
@@ -42,15 +43,16 @@ use tokio::time::{Instant, Sleep};
 /// # }).unwrap();
 /// ```
 ///
-/// The runtime's timer has milliseconds, so a [`Hold::Lag`](crate::Hold::Lag) of less is waited for a little longer.
+/// The runtime's timer counts milliseconds, so a [`Hold::Lag`](crate::Hold::Lag) of less takes a little longer.
 ///
 /// # Cancelling
 ///
-/// All futures can be dropped at any time: an event is consumed when what lends it is dropped, not before.
+/// Any future can be dropped at any time: an event is consumed when its [`Lent`] is dropped, not before.
 ///
 /// # Dropping
 ///
-/// Waits for a fence under way, some 10 ms; use `spawn_blocking` where that is too long for a runtime's thread.
+/// Dropping waits for a fence under way, some 10 ms. Use `spawn_blocking` where that is too long for a runtime's
+/// thread.
 pub struct AsyncReader {
     fds: Vec<Registered>,
     /// The kernel's messages about CPUs.
@@ -62,7 +64,7 @@ pub struct AsyncReader {
 }
 
 impl AsyncReader {
-    /// Reads rings in an order.
+    /// Makes a reader of these rings, in this order.
     ///
     /// # Errors
     /// As [`Reader::new`](crate::Reader::new); [`Error::System`] if there is no runtime.
@@ -79,7 +81,7 @@ impl AsyncReader {
         Ok(reader)
     }
 
-    /// The next event.
+    /// The next event. Waits for it.
     ///
     /// # Errors
     /// As [`Reader::next`](crate::Reader::next).
@@ -88,7 +90,7 @@ impl AsyncReader {
         Ok(self.engine.merge.lend())
     }
 
-    /// All events that can be yielded, at least one, as an iterator whose items borrow the reader. See
+    /// All events that can be yielded, as an iterator. Waits until there is one. The items borrow the reader. See
     /// [`Merge::batch`](crate::Merge::batch).
     ///
     /// # Errors
@@ -98,12 +100,12 @@ impl AsyncReader {
         Ok(self.engine.merge.batch())
     }
 
-    /// The events one by one, copied out of their rings, as a `Stream` that ends when the reader is closed.
+    /// The events one by one, copied out of their rings, as a `Stream`. It ends when the reader is closed.
     pub fn into_stream(self) -> EventStream {
         EventStream(self)
     }
 
-    /// Ready once there is an event: then [`AsyncReader::next`] does not wait.
+    /// Ready once there is an event. [`AsyncReader::next`] then does not wait.
     ///
     /// # Errors
     /// As [`Reader::next`](crate::Reader::next).
@@ -158,7 +160,7 @@ impl AsyncReader {
         }
     }
 
-    /// Registers whatever wakes us, also rings of CPUs that came online since.
+    /// Registers everything that wakes the reader, also rings of CPUs that came online since.
     fn register(&mut self) -> Result<(), Error> {
         let failed = |errno| Error::System { what: "wait for a ring", errno };
         if self.fds.is_empty() {
@@ -200,7 +202,7 @@ impl fmt::Debug for AsyncReader {
 pub struct EventStream(AsyncReader);
 
 impl EventStream {
-    /// The reader, with all that was not yielded.
+    /// The reader, with all events that were not yielded.
     pub fn into_reader(self) -> AsyncReader {
         self.0
     }

@@ -1,4 +1,4 @@
-//! Reading rings without order: the fullest first, each as it lies.
+//! Reading rings without order: the fullest ring first, each ring's records as they lie.
 
 use crate::error::Error;
 use crate::order::event::{Damage, Event, Item, Lost};
@@ -11,13 +11,14 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 impl Rings {
-    /// Calls a function with everything that is in the rings now, in place and **in no order**: the ring with the least free
-    /// space comes first, each ring's records as they lie. For whoever needs events only counted, or lost as few as
-    /// possible; and what all ordering costs is measured against.
+    /// Calls a function with everything that is in the rings now, in place and **in no order**.
     ///
-    /// Each ring is read up to the head it has when this is called, so that writers cannot keep it busy for ever. What
-    /// the function was called with is consumed, also if it breaks off or panics. Events have no key, and their class is
-    /// [`Class::Assumed`].
+    /// The ring with the least free space comes first, and each ring's records come as they lie. This suits a program
+    /// that only counts events, or wants to lose as few as possible. It is also the measure for what ordering costs.
+    ///
+    /// Each ring is read up to the head it has at the call, so writers cannot keep the call busy for ever. Every event
+    /// given to the function is consumed, also if the function breaks off or panics. Events have no key, and their
+    /// class is [`Class::Assumed`].
     ///
     /// ```
     /// # use perfweave::sim;
@@ -34,7 +35,7 @@ impl Rings {
     /// ```
     ///
     /// # Panics
-    /// If the function does, or in a forked child, which does not have the rings.
+    /// If the function panics, or in a forked child, which does not have the rings.
     pub fn drain<B>(&mut self, mut each: impl FnMut(Event<'_>) -> ControlFlow<B>) -> ControlFlow<B> {
         self.control().assert_not_forked();
         let mut order: SmallVec<[_; 64]> = SmallVec::new();
@@ -46,7 +47,7 @@ impl Rings {
         order.into_iter().try_for_each(|(_, index, fault)| self.lanes[index].drain(fault, &mut each))
     }
 
-    /// The same for the rings of one CPU, as libbpf's `perf_buffer__consume_buffer()` does.
+    /// [`Rings::drain`] for the rings of one CPU, as libbpf's `perf_buffer__consume_buffer()` does.
     ///
     /// # Errors
     /// [`Error::NoSuchCpu`], or [`Error::NoRing`] if the CPU has none.

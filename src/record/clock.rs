@@ -2,23 +2,23 @@
 
 use nix::time::ClockId;
 
-/// The clock that records' times are taken from: `perf_event_attr.clockid`.
+/// The clock that stamps records: `perf_event_attr.clockid`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Clock {
-    /// `CLOCK_MONOTONIC`, which is also what `bpf_ktime_get_ns()` reads. The default.
+    /// `CLOCK_MONOTONIC`. `bpf_ktime_get_ns()` reads this clock too. The default.
     #[default]
     Monotonic,
     /// `CLOCK_MONOTONIC_RAW`
     MonotonicRaw,
     /// `CLOCK_BOOTTIME`
     Boottime,
-    /// `CLOCK_REALTIME`, which may be set back: its keys then do not only grow.
+    /// `CLOCK_REALTIME`. It may be set back, so its keys do not only grow.
     Realtime,
     /// `CLOCK_TAI`
     Tai,
-    /// The perf clock (`use_clockid` = 0), which user space cannot read. So a forged time cannot be told from a true one: everything
-    /// behind it is late.
+    /// The perf clock (`use_clockid` = 0), which user space cannot read. So a forged time cannot be told from a true
+    /// one, and makes everything behind it late.
     Perf,
 }
 
@@ -39,7 +39,7 @@ impl Clock {
         matches!(self, Self::Realtime | Self::Tai)
     }
 
-    /// A reading in nanoseconds; `None` for the perf clock.
+    /// A reading of the clock in nanoseconds. `None` for the perf clock.
     pub fn now(self) -> Option<u64> {
         let time = nix::time::clock_gettime(self.id()?).ok()?;
         Some(time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)

@@ -1,11 +1,11 @@
-//! Which kind of record it is.
+//! Kinds of records.
 
 use perf_event_open_sys::bindings as sys;
 use std::fmt;
 
-/// What a record is: `perf_event_header.type`, a `PERF_RECORD_*` number of perf_event_open(2).
+/// The kind of a record: `perf_event_header.type`, a `PERF_RECORD_*` number of perf_event_open(2).
 ///
-/// Kinds that this crate has no name for are passed on like all others.
+/// Records of kinds without a name here are yielded like all others.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Kind(pub u32);
 

@@ -1,11 +1,11 @@
-//! Where the fields of a ring's records lie.
+//! Layouts: where the fields of a ring's records lie.
 
 use perf_event_open_sys::bindings as sys;
 
 /// Which fields the records of a ring carry, as `perf_event_attr` asked for them, and where they lie.
 ///
-/// Rings opened by [`Rings::options`](crate::Rings::options) know theirs. For a ring that somebody else opened, say
-/// what they asked for: [`Layout::RAW`] for libbpf, aya and cilium/ebpf.
+/// Rings opened by [`Rings::options`](crate::Rings::options) know their layout. For a ring of another program, give the
+/// layout that program asked for: [`Layout::RAW`] for libbpf, aya and cilium/ebpf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     pub(super) sample_type: u64,
@@ -54,10 +54,10 @@ pub(crate) const SAMPLE_ORDER: [u64; 9] = [
 pub(crate) const TRAILER_ORDER: [u64; 6] = [TID, TIME, ID, STREAM_ID, CPU, IDENTIFIER];
 
 impl Layout {
-    /// `PERF_SAMPLE_RAW` alone: what libbpf, aya and cilium/ebpf ask for. Such records carry no time and no id.
+    /// `PERF_SAMPLE_RAW` alone, which libbpf, aya and cilium/ebpf ask for. Such records carry no time and no id.
     pub const RAW: Self = Self::new(RAW, false, 0);
 
-    /// The layout that these three members of `perf_event_attr` give.
+    /// The layout for these three members of `perf_event_attr`.
     pub const fn new(sample_type: u64, sample_id_all: bool, read_format: u64) -> Self {
         let mut layout = Self {
             sample_type,
@@ -107,7 +107,7 @@ impl Layout {
         layout
     }
 
-    /// The `sample_type` this is the layout of.
+    /// The `sample_type` of this layout.
     pub fn sample_type(&self) -> u64 {
         self.sample_type
     }
@@ -117,7 +117,7 @@ impl Layout {
         self.sample_id_all
     }
 
-    /// The `read_format` of the events, which READ fields are laid out by.
+    /// The `read_format` of the events, which gives the layout of READ fields.
     pub fn read_format(&self) -> u64 {
         self.read_format
     }

@@ -1,4 +1,4 @@
-//! What a ring knows about all its records.
+//! The facts that hold for all records of a ring.
 
 use crate::record::Layout;
 use smallvec::SmallVec;

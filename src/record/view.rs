@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 /// A record where it lies in its ring, zero-copy.
 ///
-/// Fields come from the record's own bytes at every call and are checked against its length, so none can panic or read
-/// outside of it, whatever wrote the record.
+/// Every call reads the field from the record's own bytes and checks it against the record's length. So no field can
+/// panic or read outside of the record, whatever wrote it.
 #[derive(Clone, Copy)]
 pub struct Record<'a> {
     /// Header included. INVARIANT: at least a header long.
@@ -36,7 +36,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// What kind of record it is.
+    /// The record's kind.
     #[inline]
     pub fn kind(&self) -> Kind {
         Kind(self.header.kind())
@@ -48,13 +48,13 @@ impl<'a> Record<'a> {
         self.header.misc()
     }
 
-    /// The CPU whose ring the record lies in, which is the CPU that wrote it.
+    /// The CPU of the record's ring, which is the CPU that wrote the record.
     #[inline]
     pub fn cpu(&self) -> u32 {
         self.origin.cpu
     }
 
-    /// The kernel's time in nanoseconds on the clock that the ring was opened with; `None` where the ring does not ask
+    /// The kernel's time in nanoseconds, on the clock that the ring was opened with. `None` where the ring does not ask
     /// for it.
     #[inline]
     pub fn time(&self) -> Option<u64> {
@@ -67,7 +67,7 @@ impl<'a> Record<'a> {
         self.field(self.origin.layout.id, self.origin.layout.id_back).and_then(|at| self.bytes.u64(at))
     }
 
-    /// Which of the events that share the ring wrote the record: the place, from 0, at which it was added to
+    /// Which of the events that share the ring wrote the record: the place, from 0, at which the event was added to
     /// [`RingOptions`](crate::RingOptions).
     #[inline]
     pub fn source(&self) -> Option<usize> {
@@ -105,12 +105,12 @@ impl<'a> Record<'a> {
         self.bytes
     }
 
-    /// A sample's raw data (`PERF_SAMPLE_RAW`): what a BPF program passed to `bpf_perf_event_output`, or a tracepoint's
-    /// fields.
+    /// A sample's raw data (`PERF_SAMPLE_RAW`): the data that a BPF program passed to `bpf_perf_event_output`, or a
+    /// tracepoint's fields. `None` for records without raw data.
     ///
-    /// The kernel rounds its length up so that the record's is a multiple of 8: **0 to 7 bytes of old ring memory follow
-    /// the data**, and the record does not say how many (`perf_sample_save_raw_data`, `kernel/events/core.c`). `None` for
-    /// records without raw data.
+    /// The kernel rounds the length of the data up, to make the record's a multiple of 8. So **0 to 7 bytes of old ring
+    /// memory follow the data**, and the record does not say how many (`perf_sample_save_raw_data`,
+    /// `kernel/events/core.c`).
     #[inline(always)]
     pub fn payload(&self) -> Option<Bytes<'a>> {
         let (begin, size) = self.raw().ok()??;

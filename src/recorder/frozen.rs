@@ -1,4 +1,4 @@
-//! Reading back: what stopped rings held, in order.
+//! Reading back the events of stopped rings, in order.
 
 use crate::account::sequence::Unwrap;
 use crate::error::Error;
@@ -11,7 +11,7 @@ use std::fmt;
 use std::iter::FusedIterator;
 use std::time::Duration;
 
-/// What a [`Recorder`]'s rings held when they were stopped. Recording goes on when it is dropped.
+/// The contents of a [`Recorder`]'s stopped rings. Recording goes on when it is dropped.
 pub struct Frozen<'a> {
     pub(super) recorder: &'a mut Recorder,
     pub(super) complete_from: Option<u64>,
@@ -22,14 +22,14 @@ impl<'a> Frozen<'a> {
         Self { recorder, complete_from: None }
     }
 
-    /// All events that the rings hold, oldest first.
+    /// All events in the rings, oldest first.
     ///
     /// In a forked child, which does not have the rings, the iterator panics.
     pub fn events(&self) -> Recorded<'_> {
         self.recorded(0)
     }
 
-    /// The events from a key on. Of counters that wrap, from the number of that kind that is nearest to the largest seen.
+    /// The events from a key on. For a counter that wraps, `key` stands for the number nearest to the largest seen.
     pub fn since(&self, key: u64) -> Recorded<'_> {
         self.since_order(self.recorder.keys.unwrapping().map_or(key, |unwrap| unwrap.nearest(key)))
     }
@@ -38,27 +38,29 @@ impl<'a> Frozen<'a> {
         self.recorded(self.recorder.marks.partition_point(|mark| mark.order < order))
     }
 
-    /// The events of the last so much time before the newest, where keys are times in nanoseconds. A record with a forged time
+    /// The events of this much time before the newest, where keys are times in nanoseconds. A record with a forged time
     /// from the future does not count as the newest.
     pub fn last(&self, time: Duration) -> Recorded<'_> {
         self.since_order(self.recorder.newest.saturating_sub(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
     }
 
-    /// The key behind which no ring has overwritten anything, or given it up for damage: before it, rings of busy CPUs are
-    /// silent although something happened there. `None` if nothing is missing since the rings were opened, but what
-    /// [`Lost`] events count; `u64::MAX` if a ring from which something is missing holds too few records to tell.
+    /// The key behind which nothing is missing: no ring has overwritten anything there, or given it up for damage.
+    /// Before it, rings of busy CPUs are silent although something happened there.
     ///
-    /// It holds where each record's key is drawn when the record is written, as the kernel draws its times. Programs that
-    /// draw their own, and are preempted before they write, can have left smaller gaps behind it.
+    /// `None` if nothing is missing since the rings were opened, except what [`Lost`] events count. `u64::MAX` if a
+    /// ring that misses something holds too few records to tell.
+    ///
+    /// This holds where each record's key is drawn when the record is written, as the kernel draws its times. A program
+    /// that draws its own key and is preempted before it writes can have left smaller gaps behind that key.
     pub fn complete_from(&self) -> Option<u64> {
         // Too few records to tell is no key.
         self.complete_from.map(|key| if key == u64::MAX { key } else { self.recorder.keys.written(key) })
     }
 
-    /// Lets recording go on, and says if that fails, which dropping does not.
+    /// Lets recording go on, and gives the error if that fails. Dropping gives none.
     ///
     /// # Errors
-    /// [`Error::Control`]; [`Error::Forked`], since it is not a child's business.
+    /// [`Error::Control`]; [`Error::Forked`] in a forked child, which may not resume.
     pub fn resume(mut self) -> Result<(), Error> {
         self.thaw()
     }

@@ -1,7 +1,8 @@
-//! A flight recorder: rings that are written over and over, stopped, and read back in order.
+//! A flight recorder: rings in overwrite mode, stopped, and read back in order.
 //!
-//! In come events to record; out come, once it matters, the last moments of all CPUs. This room knows rings that are written backwards and
-//! what such a ring has lost at its old end. It does not merge step by step: a frozen machine can be sorted. Begin with `recording.rs`.
+//! This room takes events to record. Once it matters, it gives the last moments of all CPUs. It knows rings that are
+//! written backwards and what such a ring has lost at its old end. It does not merge step by step: a frozen machine can
+//! be sorted. Begin with `recording.rs`.
 
 mod frozen;
 mod recording;

@@ -1,4 +1,4 @@
-//! Recording: rings that are written over and over, and stopped.
+//! Recording: rings in overwrite mode, and how they are stopped.
 
 use crate::error::Error;
 use crate::order::fence::Fences;
@@ -15,12 +15,13 @@ use crate::rings::{Lane, Rings};
 use smallvec::SmallVec;
 use std::fmt;
 
-/// The last moments of a whole machine, in order: rings that the kernel writes backwards, over what is oldest
-/// (`write_backward` of perf_event_open(2)), and that nobody reads until it matters.
+/// The last moments of a whole machine, in order. The kernel writes the rings backwards, over the oldest records
+/// (`write_backward` of perf_event_open(2)), and no one reads them until it matters.
 ///
-/// Recording costs a traced program nothing but the writing: no reader runs, nothing is woken, nothing is ever lost. When
-/// something has happened, [`Recorder::freeze`] stops all rings, waits until whoever was writing is done, and gives all
-/// that they hold, **merged across CPUs in proven order**, where it lies. Recording goes on when the result is dropped.
+/// Recording costs a traced program only the writing: no reader runs, nothing is woken, nothing is ever lost. When
+/// something has happened, [`Recorder::freeze`] stops all rings, waits until their writers are done, and gives
+/// everything they hold, **merged across CPUs in proven order**, where it lies. Recording goes on when the result is
+/// dropped.
 ///
 /// ```no_run
 /// # use perfweave::{Fence, Key, Recorder, Rings};
@@ -35,7 +36,7 @@ use std::fmt;
 /// # Ok::<(), perfweave::Error>(())
 /// ```
 ///
-/// What is read cannot outlive the stop, so it cannot be overwritten while it is looked at:
+/// An event cannot outlive the stop, so no event is overwritten while it is borrowed:
 ///
 /// ```compile_fail,E0505
 /// # use perfweave::{Key, Layout, sim};
@@ -81,14 +82,14 @@ pub(super) enum Marked {
 }
 
 impl Recorder {
-    /// Opens rings as [`RingOptions::open`] does, to be written over and over. Wake-ups are of no use and never come but
-    /// once a ring's length.
+    /// Opens rings as [`RingOptions::open`] does, in overwrite mode. Wake-ups are of no use, and come at most once a
+    /// ring's length.
     ///
-    /// `key` is what the events are put in order by; `fence` is how to wait for those who are still writing when the
-    /// rings are stopped.
+    /// `key` puts the events in order. `fence` waits for programs that are still writing when the rings are stopped.
     ///
     /// # Errors
-    /// As [`RingOptions::open`]; [`Error::NoFence`] if there is no such fence, or it is a custom one, or writers' epochs.
+    /// As [`RingOptions::open`]; [`Error::NoFence`] if the fence is not possible, or is a custom one, or writers'
+    /// epochs.
     pub fn open(options: RingOptions, key: Key, fence: &Fence) -> Result<Self, Error> {
         // For a reader a fence that proves nothing costs the order; here, bytes that change while they are looked at (I9).
         if let Fence::Custom(_) | Fence::Epochs(_) = fence {
@@ -109,11 +110,11 @@ impl Recorder {
         })
     }
 
-    /// Takes notice of CPUs that came online, as [`Merge::follow_cpus`](crate::Merge::follow_cpus) does. To be called now
-    /// and then while recording.
+    /// Looks for CPUs that came online, as [`Merge::follow_cpus`](crate::Merge::follow_cpus) does. Call it now and then
+    /// while recording.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Merge::follow_cpus`](crate::Merge::follow_cpus).
     pub fn follow_cpus(&mut self) -> Result<(), Error> {
         let mut new = Vec::new();
         let failed = self.rings.arrived(&mut new);
@@ -122,15 +123,15 @@ impl Recorder {
         failed
     }
 
-    /// Stops all rings, waits for a grace period, so that whoever was writing is done, and puts all that the rings hold in
+    /// Stops all rings, waits for a grace period, so that all writers are done, and puts everything in the rings in
     /// order. Blocks for as long as a grace period takes ([`Fence`]).
     ///
     /// What programs output while the rings are stopped is lost, and counted: the first record after it has a
     /// [`Lost`](crate::Lost) before it.
     ///
     /// # Errors
-    /// [`Error::Control`] if a ring cannot be stopped, [`Error::Fence`] if the grace period could not be waited for, [`Error::Forked`].
-    /// Then recording goes on.
+    /// [`Error::Control`] if a ring cannot be stopped, [`Error::Fence`] if waiting for the grace period failed,
+    /// [`Error::Forked`]. Recording goes on then.
     pub fn freeze(&mut self) -> Result<Frozen<'_>, Error> {
         if self.rings.control().is_forked() {
             return Err(Error::Forked);
@@ -157,8 +158,8 @@ impl Recorder {
         Ok(frozen)
     }
 
-    /// Marks all that a ring holds, oldest first. Gives the key from which on it is complete if anything was overwritten or
-    /// given up.
+    /// Marks everything in a ring, oldest first. Gives the key from which on the ring is complete, if anything was
+    /// overwritten or given up.
     fn mark(&mut self, rank: u32) -> Option<u64> {
         let Self { rings, keys, marks, .. } = self;
         let Lane { ring, origin, losses, .. } = &mut rings.lanes[rank as usize];
@@ -212,9 +213,9 @@ const NESTED: usize = 4;
 
 /// The key from which on a ring, given oldest first, is complete.
 ///
-/// Not simply the oldest one's. Whoever is interrupted writes after the interrupts, and has a smaller key: the oldest record
-/// may be theirs, and the interrupts' overwritten. But those who were interrupted by what is gone are fewer than can be
-/// nested, so of so many records one was begun after it.
+/// This is not simply the oldest record's key. A writer that is interrupted writes after the interrupts, and has a
+/// smaller key. So the oldest record may be its record, while the interrupts' records are overwritten. Fewer writers
+/// than can be nested were interrupted by overwritten ones, so of this many records one was begun after them.
 fn complete_from(marks: &[Mark]) -> u64 {
     let records = marks.iter().filter(|mark| matches!(mark.what, Marked::Record(_)));
     let oldest: SmallVec<[u64; NESTED]> = records.filter_map(|mark| mark.key).take(NESTED).collect();
@@ -226,8 +227,8 @@ fn is_cut(size: u16, room: u64, ring: u64) -> bool {
     size.is_multiple_of(8) && (room + 1..=ring).contains(&u64::from(size))
 }
 
-/// Gives all that a ring held its place, oldest first: losses before the record that they were written with, and what has no
-/// key behind the record before it, or, where none is left, before the one behind it.
+/// Gives every event of a ring its place, oldest first. A loss comes before the record that it was written with. An
+/// event without a key comes behind the record before it or, if none is left, before the one behind it.
 fn place(marks: &mut [Mark]) {
     // A loss lies in front of its record, so on the way back it was met behind it.
     for at in 1..marks.len() {

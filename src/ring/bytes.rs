@@ -1,14 +1,14 @@
-//! Bytes of a ring as they lie: one run, or two where they cross the ring's end.
+//! Bytes of a ring where they lie: one run, or two where they cross the ring's end.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 
-/// Bytes that lie in a ring, as one slice, or as two where they wrap.
+/// Bytes that lie in a ring: one slice, or two where they wrap.
 ///
-/// All reads are bounds-checked and cross the wrap by themselves; a read that does not fit gives `None`. Nothing is
-/// copied unless asked for with [`Bytes::to_cow`] or [`Bytes::copy_to`]. Integers are read in the machine's own byte
-/// order, which is the kernel's.
+/// All reads are bounds-checked and cross the wrap by themselves. A read that does not fit gives `None`. Only
+/// [`Bytes::to_cow`], [`Bytes::to_vec`] and [`Bytes::copy_to`] copy. Integers are read in the machine's own byte order,
+/// which is the kernel's.
 #[derive(Clone, Copy, Default)]
 pub struct Bytes<'a> {
     /// INVARIANT: empty only if `tail` is empty too.
@@ -22,7 +22,7 @@ impl<'a> Bytes<'a> {
         if head.is_empty() { Self { head: tail, tail: &[] } } else { Self { head, tail } }
     }
 
-    /// The runs. The second is empty unless the bytes wrap.
+    /// The two runs. The second is empty unless the bytes wrap.
     #[inline]
     pub fn as_slices(&self) -> (&'a [u8], &'a [u8]) {
         (self.head, self.tail)
@@ -34,7 +34,7 @@ impl<'a> Bytes<'a> {
         self.head.len() + self.tail.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.head.is_empty()
@@ -56,7 +56,7 @@ impl<'a> Bytes<'a> {
         self.get(start..self.len())
     }
 
-    /// Fills `out` from `offset` on; `None`, and `out` untouched, where there are too few bytes.
+    /// Fills `out` from `offset` on. `None` where there are too few bytes; `out` is then untouched.
     #[inline]
     pub fn copy_to(&self, offset: usize, out: &mut [u8]) -> Option<()> {
         let part = self.get(offset..offset.checked_add(out.len())?)?;

@@ -1,4 +1,4 @@
-//! The consumer's half of one ring: where it stands, and what it may look at.
+//! The consumer's half of one ring: its tail and head, and the bytes between them.
 
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -22,7 +22,7 @@ fn duplicate(fd: BorrowedFd<'_>) -> Result<Arc<OwnedFd>, Error> {
 
 /// A perf ring buffer and our place in it.
 ///
-/// What can be done with one from outside is to adopt it and to hand it to [`Rings::add`](crate::Rings::add).
+/// A program can adopt a ring and hand it to [`Rings::add`](crate::Rings::add).
 #[derive(Debug)]
 pub struct Ring {
     /// `data_head` and `data_tail`. INVARIANT (I1): valid and 8-aligned while `memory` lives.
@@ -38,8 +38,8 @@ pub struct Ring {
     tail: u64,
     /// INVARIANT (I3).
     head: u64,
-    /// Whether the kernel writes backwards, and heeds no tail. `tail` and `head` are then what one may read, counted from the
-    /// newest record back.
+    /// Whether the kernel writes backwards, and heeds no tail. `tail` and `head` then bound what may be read, counted
+    /// from the newest record back.
     backward: bool,
     /// The header page.
     page: NonNull<u8>,
@@ -80,16 +80,16 @@ impl Ring {
         unsafe { Self::over(base, page, len.get(), Memory::Mapped(mapping), Some(fd), backward) }
     }
 
-    /// Takes up a ring that somebody else mapped, from its present tail on.
+    /// Takes up a ring that is already mapped, from its present tail on.
     ///
-    /// `base` is the header page and `size` the bytes of data behind it, as libbpf's `perf_buffer__buffer()` gives them:
-    /// its size excludes the header page, whatever its comment says. `event` is what becomes readable when the ring was
-    /// written to (`perf_buffer__buffer_fd()`); it is duplicated. Without, the ring is looked at now and then.
+    /// `base` is the header page and `size` the bytes of data behind it, as libbpf's `perf_buffer__buffer()` gives
+    /// them: its size excludes the header page, whatever its comment says. `event` becomes readable when the ring was
+    /// written to (`perf_buffer__buffer_fd()`). It is duplicated. Without it, the ring is looked at now and then.
     ///
     /// # Safety
     /// `base` must be a perf event's writable mapping of one page and `size` bytes and stay mapped while the ring
-    /// lives. Nobody else may move its `data_tail`. The kernel must heed that tail: the event is not `write_backward`, and
-    /// its first mapping was not read-only, which would have made the ring overwritable for good.
+    /// lives. No one else may move its `data_tail`. The kernel must heed that tail: the event is not `write_backward`,
+    /// and its first mapping was not read-only, which would have made the ring overwritable for good.
     ///
     /// # Errors
     /// [`Error::Geometry`] if the header page disagrees with `size`; [`Error::System`] if `event` cannot be duplicated.
@@ -100,18 +100,19 @@ impl Ring {
         unsafe { Self::over(base, page, page.saturating_add(size), Memory::Foreign, fd, false) }
     }
 
-    /// Takes up the ring of a perf event that somebody else opened, by mapping it once more, from its present tail on.
+    /// Maps the ring of an open perf event once more, and takes it up from its present tail on.
     ///
-    /// `size` is the bytes of data that it was mapped with; the kernel refuses any other (`EINVAL`). The file
+    /// `size` is the bytes of data of the first mapping; the kernel refuses any other size (`EINVAL`). The file
     /// descriptor is duplicated.
     ///
     /// # Safety
-    /// `event` must be a perf event, and nobody else may move its ring's `data_tail`. The kernel must heed that tail: the
-    /// event is not `write_backward`, and its first mapping was not read-only, which would have made the ring
+    /// `event` must be a perf event, and no one else may move its ring's `data_tail`. The kernel must heed that tail:
+    /// the event is not `write_backward`, and its first mapping was not read-only, which would have made the ring
     /// overwritable for good, whatever later mappings are.
     ///
     /// # Errors
-    /// [`Error::System`] if the event cannot be mapped with that size; [`Error::Geometry`] if its header page disagrees.
+    /// [`Error::System`] if the event cannot be mapped with that size; [`Error::Geometry`] if its header page
+    /// disagrees.
     pub unsafe fn adopt_event(event: BorrowedFd<'_>, size: usize) -> Result<Self, Error> {
         Self::map(duplicate(event)?, machine::page_size(), size)
     }
@@ -254,8 +255,8 @@ impl Ring {
         words::load_head(unsafe { self.head_word.as_ref() })
     }
 
-    /// Takes up all that is in a ring written backwards: position 0 is the newest record, and older ones follow. The last
-    /// may be cut. Gives whether anything was overwritten. (I9) is for the caller to see to.
+    /// Takes up everything in a ring written backwards: position 0 is the newest record, and older ones follow. The
+    /// last may be cut. Gives whether anything was overwritten. The caller ensures (I9).
     pub(crate) fn look_back(&mut self) -> bool {
         debug_assert!(self.backward);
         let head = self.load_head();

@@ -176,7 +176,7 @@ mod tests {
         }
     }
 
-    /// Whatever is in a word, two readings of the same word with somebody inside say that nothing has passed.
+    /// Whatever is in a word, two readings of the same word with a program inside say that nothing has passed.
     #[test]
     fn what_does_not_change_does_not_pass() {
         for word in [1, u64::MAX, GENERATION | 1, u64::from(u32::MAX)] {

@@ -1,4 +1,4 @@
-//! Where one record ends: the header, read once and checked.
+//! Record headers: read once and checked.
 
 /// What is wrong with bytes that cannot be a record, with the numbers that show it.
 ///
@@ -6,19 +6,19 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// `data_head` is further from `data_tail` than the ring is long, or moved backwards. The ring is taken up again
-    /// at the new head once everything before it was yielded.
+    /// `data_head` is further from `data_tail` than the ring is long, or moved backwards. The ring is taken up again at
+    /// the new head once everything before it was yielded.
     #[error("head moved from {from} to {to} in a ring of {size} bytes")]
     Head {
         /// The head seen before, counted from where this ring was taken up.
         from: u64,
-        /// The head seen now, counted likewise.
+        /// The head seen now, counted in the same way.
         to: u64,
         /// The length of the ring's data area.
         size: u64,
     },
-    /// The record's header gives a size that is less than a header, not a multiple of 8, or goes past the head. Where
-    /// the next record begins cannot be known, so everything up to the head is given up.
+    /// The record's header gives a size that is less than a header, not a multiple of 8, or goes past the head. The
+    /// begin of the next record is then unknown, so everything up to the head is given up.
     #[error("header says {size} bytes with {room} left before the head")]
     Size {
         /// `perf_event_header.size`.
@@ -26,8 +26,8 @@ pub enum Fault {
         /// Bytes between the record's begin and the head.
         room: u64,
     },
-    /// A sample's `raw_size` goes past the end of its record: what BPF output of more than 65,516 bytes looks like,
-    /// whose header's 16-bit size is cut short. Bytes of earlier records may be overwritten too.
+    /// A sample's `raw_size` goes past the end of its record. BPF output of more than 65,516 bytes looks like this: its
+    /// header's 16-bit size is cut short. It may have overwritten bytes of earlier records too.
     #[error("raw data of {raw_size} bytes in {room} bytes of record")]
     Raw {
         /// The `raw_size` the record states.
@@ -35,26 +35,26 @@ pub enum Fault {
         /// Bytes between `raw_size` and the record's end.
         room: u32,
     },
-    /// A LOST record says that more was dropped than the kernel has counted, or can have.
+    /// A LOST record counts more dropped records than the kernel has counted, or can have.
     #[error("LOST record says {count} dropped, {most} at most")]
     Lost {
-        /// What it says.
+        /// The count in the LOST record.
         count: u64,
-        /// How many can have been dropped that no LOST record had told of before.
+        /// How many records can have been dropped that no earlier LOST record counts.
         most: u64,
     },
     /// The record's key is a time that has not come yet.
     #[error("stamped {time}, {} ns from now", time - now)]
     Time {
-        /// Its key, in nanoseconds.
+        /// The record's key, in nanoseconds.
         time: u64,
-        /// What the clock said after the record had been found.
+        /// The clock's reading after the record had been found.
         now: u64,
     },
     /// The record's key is further ahead of all others than any source grows.
     #[error("key {key} leaps ahead of {largest}")]
     Leap {
-        /// Its key.
+        /// The record's key.
         key: u64,
         /// The largest key of all records before it.
         largest: u64,

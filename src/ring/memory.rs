@@ -1,4 +1,4 @@
-//! Who owns the memory of a ring: a mapping of ours, somebody else, or the simulator.
+//! The memory of a ring and its owner: a mapping of ours, another part of the program, or the simulator.
 
 use super::words::{self, AtomicU64};
 use crate::sys::fork::Owner;
@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Keeps a ring's memory alive.
 pub(super) enum Memory {
     Mapped(#[expect(dead_code, reason = "kept for its Drop")] Mapping),
-    /// Adopted: whoever mapped it keeps it, as `Rings::adopt_mapping` demands.
+    /// Adopted: its owner keeps it mapped, as `Ring::adopt_mapping` demands.
     Foreign,
     Simulated(Arc<Pages>),
 }

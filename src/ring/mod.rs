@@ -1,10 +1,11 @@
 //! One ring: the memory shared with the kernel. All pointer work of the crate is in this folder.
 //!
-//! In come a mapped ring and its two shared words; out go checked headers and borrowed bytes. This room knows positions, bytes and
-//! headers. It does not know what a record means, what a key is, or that there are other rings. Begin with `consumer.rs`; `words.rs`
-//! has every atomic access, `memory.rs` the mapping, `frame.rs` the header's checks.
+//! This room takes a mapped ring and its two shared words. It gives checked headers and borrowed bytes. It knows
+//! positions, bytes and headers. It does not know what a record means, what a key is, or that there are other rings.
+//! Begin with `consumer.rs`; `words.rs` has every atomic access, `memory.rs` the mapping, `frame.rs` the header's
+//! checks.
 //!
-//! A [`Ring`] hands out bytes between its tail and the head it saw last, borrowed from `&self`, and moves either only
+//! A [`Ring`] hands out bytes between its tail and the head it saw last, borrowed from `&self`. Tail and head move only
 //! through `&mut self`. So the compiler proves what the kernel's protocol demands: while a byte is borrowed, the tail
 //! that protects it stays where it is. Nothing outside this folder can break that, because nothing outside has a
 //! pointer.

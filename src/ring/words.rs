@@ -23,7 +23,7 @@ pub(super) use crate::instrument::{AtomicU64, Ordering};
 /// Reads `data_head` (C).
 ///
 /// Acquire pairs with (B), `smp_wmb(); WRITE_ONCE(rb->user_page->data_head, head)` in `perf_output_put_handle`
-/// (`kernel/events/ring_buffer.c`): whoever sees the head sees the bytes before it.
+/// (`kernel/events/ring_buffer.c`): a reader that sees the head sees the bytes before it.
 #[inline]
 pub(super) fn load_head(head: &AtomicU64) -> u64 {
     head.load(Ordering::Acquire)
@@ -70,7 +70,7 @@ pub(super) fn leave_epoch(word: &AtomicU64) {
             return;
         }
     }
-    // Somebody else came or went meanwhile. Nobody learns that a generation ended, if one did, but the depth is right.
+    // Another program came or went meanwhile. If a generation ended, no one learns it, but the depth is right.
     word.fetch_sub(1, Ordering::SeqCst);
 }
 

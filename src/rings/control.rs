@@ -1,4 +1,4 @@
-//! What other threads may do to rings while a reader reads them: flush, close, pause.
+//! The controls that other threads have over rings while a reader reads them: flush, close, pause.
 
 #[cfg(all(test, loom))]
 mod model;
@@ -20,29 +20,29 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How output is kept from the rings while paused. What differs is who counts what is not written.
+/// How output is kept from the rings while paused. The two ways differ in who counts the missing records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Pause {
-    /// The rings turn writers away (`PERF_EVENT_IOC_PAUSE_OUTPUT`). Programs see `-ENOSPC`; the kernel counts each record as
-    /// lost. A reader tells of them when output goes on, and before a flush is reported.
+    /// The rings turn writers away (`PERF_EVENT_IOC_PAUSE_OUTPUT`). Programs see `-ENOSPC`, and the kernel counts each
+    /// record as lost. A reader reports these losses when output goes on, and before it reports a flush.
     Output,
-    /// Nobody writes: slots of BPF maps are emptied, and events that have none are disabled. Programs see `-ENOENT`, and
-    /// **nothing counts** what they do not write. This is what cilium/ebpf's `Reader.Pause` does. Cheaper for the traced
-    /// program, which gets no further than the map.
+    /// Writers find no ring: slots of BPF maps are emptied, and events without a slot are disabled. Programs see
+    /// `-ENOENT`, and **nothing counts** the records they do not write. cilium/ebpf's `Reader.Pause` does this. It is
+    /// cheaper for the traced program, which gets no further than the map.
     Slots,
 }
 
-/// Does to a reader and its rings, from any thread, what may be done while it blocks. Clones do the same.
+/// A handle to a reader and its rings, usable from any thread while the reader blocks. Clones control the same reader.
 ///
-/// Nothing here waits for the reader, and the reader takes no lock for it: it reads one atomic word for each event.
+/// No method waits for the reader, and the reader takes no lock for a handle: it reads one atomic word for each event.
 #[derive(Debug, Clone)]
 pub struct Handle(pub(crate) Arc<Control>);
 
 impl Handle {
-    /// Makes the reader yield everything that is in the rings, what is held included, proven by a fence as ever; then
-    /// report [`Error::Flushed`] once; and only then anything newer. Unblocks a blocked reader. What is written between
-    /// this call and the reader's taking notice counts as there before.
+    /// Makes the reader yield everything that is in the rings, held events included, proven by a fence as always. Then
+    /// the reader reports [`Error::Flushed`] once, and only then yields anything newer. Unblocks a blocked reader. What
+    /// is written between this call and the reader's noticing it counts as there before.
     ///
     /// Flushes that come before the reader has begun with the last are reported with it.
     ///
@@ -57,10 +57,11 @@ impl Handle {
         Ok(())
     }
 
-    /// Ends the reader: a blocked call returns [`Error::Closed`] at once, as does every later one. Slots of maps are emptied
-    /// and events stopped now; memory is unmapped when the reader is dropped. What was not yielded is lost:
-    /// [`Handle::flush`] first, and wait for [`Error::Flushed`], to have it all. What the kernel dropped last is in the closed
-    /// reader's [`ledger`](crate::Reader::ledger). Closing again does nothing.
+    /// Ends the reader: a blocked call returns [`Error::Closed`] at once, as does every later one. Slots of maps are
+    /// emptied and events stopped now; memory is unmapped when the reader is dropped. Closing again does nothing.
+    ///
+    /// Events that were not yielded are lost. To have them all, call [`Handle::flush`] first and wait for
+    /// [`Error::Flushed`]. The closed reader's [`ledger`](crate::Reader::ledger) has what the kernel dropped last.
     pub fn close(&self) {
         if matches!(self.0.check(), Err(Error::Forked)) {
             return;
@@ -69,18 +70,19 @@ impl Handle {
         drop(self.0.outlets().retire());
     }
 
-    /// Keeps output from all rings, in one of two ways. Pausing again in the same way does nothing; both ways can be in
+    /// Keeps output from all rings, in one of two ways. Pausing again in the same way does nothing. Both ways can be in
     /// force at once. A writer that is inside at this moment finishes.
     ///
     /// # Errors
-    /// [`Error::Closed`], [`Error::Forked`]; [`Error::Slot`], [`Error::Control`] if the kernel refuses. All rings are tried; the
-    /// first refusal is reported, and the others are paused.
+    /// [`Error::Closed`], [`Error::Forked`]; [`Error::Slot`], [`Error::Control`] if the kernel refuses. All rings are
+    /// tried: the first refusal is reported, and the other rings are paused.
     pub fn pause(&self, how: Pause) -> Result<(), Error> {
         self.0.check()?;
         self.0.outlets().pause(how)
     }
 
-    /// Lets output into all rings again, however it was paused, one ring alone too. Does nothing where it was not.
+    /// Lets output into all rings again. Ends both ways of pausing, and pauses of a single ring. Without a pause it
+    /// does nothing.
     ///
     /// # Errors
     /// As [`Handle::pause`].
@@ -89,11 +91,12 @@ impl Handle {
     }
 
     /// Sets when the reader gives up waiting; `None` for never. Once the deadline is past and the reader runs out of
-    /// events, it yields everything that is in the rings then, what is held included, reports [`Error::Deadline`], and only then
-    /// anything newer. A deadline stays until another is set: every further call that finds nothing reports it again.
+    /// events, it yields everything that is in the rings then, held events included. Then it reports
+    /// [`Error::Deadline`], and only then yields anything newer. A deadline stays until another is set: every further
+    /// call that finds nothing reports it again.
     ///
-    /// What is held needs a fence, so the report can come later than the deadline by as long as one takes.
-    /// [`Reader::next_timeout`](crate::Reader::next_timeout) is strict instead, and leaves what is held.
+    /// Held events need a fence, so the report can come later than the deadline by as long as a fence takes.
+    /// [`Reader::next_timeout`](crate::Reader::next_timeout) is strict instead, and leaves held events.
     ///
     /// # Errors
     /// [`Error::Closed`], [`Error::Forked`].
@@ -439,7 +442,7 @@ impl Outlet {
 
     /// Stops the event for good.
     fn stop(&mut self) {
-        // Whoever emptied a slot before us is welcome; there is nothing else to be done about an error.
+        // Another program may have emptied the slot before. Nothing can be done about an error.
         let _ = self.set(false);
         let _ = self.enable(false);
     }

@@ -1,9 +1,9 @@
-//! Bytes that were copied out of a ring to make room, and are read from there instead.
+//! Bytes that were copied out of a ring to make room, and are read from the copy instead.
 
 use crate::ring::{Bytes, Ring};
 use std::collections::VecDeque;
 
-/// What was copied out of one ring and is not yielded yet.
+/// The bytes that were copied out of one ring and are not yielded yet.
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
     /// By position, each where the one before ends or behind it.

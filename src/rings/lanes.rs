@@ -13,13 +13,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// The rings of a machine, by CPU: what [`Merge`](crate::Merge) and [`Reader`](crate::Reader) take.
+/// The rings of a machine, by CPU. [`Merge`](crate::Merge) and [`Reader`](crate::Reader) take them.
 ///
-/// Open them with [`Rings::options`], adopt other people's with [`Rings::add`], or simulate them with
+/// Open them with [`Rings::options`], adopt rings of other programs with [`Rings::add`], or simulate rings with
 /// [`sim::Kernel`](crate::sim::Kernel).
 ///
-/// Dropping them empties the slots of BPF maps, then unmaps, then closes. In a child of fork(2), which does not have the
-/// mappings and shares the slots with its parent, dropping them only closes.
+/// Dropping the rings empties the slots of BPF maps, then unmaps, then closes. A child of fork(2) does not have the
+/// mappings and shares the slots with its parent: there, dropping only closes.
 pub struct Rings {
     control: Arc<Control>,
     pub(crate) lanes: Vec<Lane>,
@@ -36,7 +36,7 @@ pub struct Rings {
 pub(crate) struct Lane {
     pub(crate) ring: Ring,
     pub(crate) origin: Arc<Origin>,
-    /// What was copied out of the ring to make room, and is not yielded yet.
+    /// Bytes that were copied out of the ring to make room, and are not yielded yet.
     pub(crate) copies: Copies,
     pub(crate) losses: Losses,
 }
@@ -66,7 +66,7 @@ impl Lane {
         records
     }
 
-    /// What lies in the ring from a position on without a wrap; nothing if that was copied out.
+    /// The bytes of the ring from a position on, up to a wrap. Empty if they were copied out.
     #[inline]
     pub(crate) fn run(&self, position: u64) -> &[u8] {
         if position < self.ring.tail() {
@@ -85,22 +85,22 @@ impl Lane {
 /// Finds CPUs that came online: starts the events of rings whose CPU came back, and hands out new rings.
 pub(crate) type Arrivals = Box<dyn FnMut(&Control, &mut [Lane], &mut Vec<Lane>) -> Result<(), Error> + Send + Sync>;
 
-/// A ring's memory, as libbpf's `perf_buffer__buffer()` hands it out. See [`Rings::raw`].
+/// The memory of a ring, as libbpf's `perf_buffer__buffer()` gives it. See [`Rings::raw`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RawRing {
     /// The header page, `struct perf_event_mmap_page`. The data area follows at its `data_offset`.
     pub base: NonNull<u8>,
-    /// Bytes of the data area. The header page is not counted, as in libbpf, whatever the comment there says.
+    /// Bytes of the data area. This excludes the header page, as in libbpf, whatever the comment there says.
     pub size: usize,
-    /// `data_head` at this moment: where the kernel writes next, in bytes since the ring was made.
+    /// `data_head` at the call: where the kernel writes next, in bytes since the ring was made.
     pub head: u64,
-    /// `data_tail`: everything before it was given back to the kernel.
+    /// `data_tail`. Everything before it was given back to the kernel.
     pub tail: u64,
 }
 
 impl Rings {
-    /// No rings yet, to be filled by [`Rings::add`]. `clock` is the one that the records' times are taken from.
+    /// Rings without a ring yet, for [`Rings::add`]. `clock` stamps the records.
     pub fn empty(clock: Clock) -> Self {
         Self {
             control: Control::new(),
@@ -127,12 +127,12 @@ impl Rings {
         self.started = started;
     }
 
-    /// Names the first of the events that is no BPF output.
+    /// Names the first of the events that is not BPF output.
     pub(crate) fn set_others(&mut self, others: Option<Arc<str>>) {
         self.others = others;
     }
 
-    /// The first of the events that is no BPF output, as far as is known who writes.
+    /// The first of the events that is not BPF output, as far as the writers are known.
     pub(crate) fn others(&self) -> Option<&str> {
         self.others.as_deref()
     }
@@ -142,11 +142,12 @@ impl Rings {
         self.news.as_ref()
     }
 
-    /// Adds a ring that was adopted, whose records have this layout. A CPU may have several.
+    /// Adds an adopted ring, whose records have this layout. A CPU may have several.
     ///
-    /// If keys are the kernel's times, the ring must be stamped on the same clock as the others, or its records are damage
-    /// or late. Its records name no source. Pausing output works if its event is known, pausing slots has nothing to
-    /// empty, a pause that is in force does not extend to it, and its CPU's coming and going is its opener's business.
+    /// If keys are the kernel's times, the same clock must stamp this ring as the others: otherwise its records are
+    /// damage or late. The records name no source. Pausing output works if the ring's event is known. Pausing slots has
+    /// no effect on this ring, and a pause in force does not extend to it. The ring's opener handles its CPU's coming
+    /// and going.
     pub fn add(&mut self, cpu: u32, ring: Ring, layout: Layout) {
         if let Some(event) = ring.fd() {
             self.control.outlets().push_gate(cpu, Gate::Event(Arc::clone(event)));
@@ -159,7 +160,7 @@ impl Rings {
         self.lanes.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no rings.
     pub fn is_empty(&self) -> bool {
         self.lanes.is_empty()
     }
@@ -169,8 +170,9 @@ impl Rings {
         self.lanes.iter().map(|lane| lane.origin.cpu)
     }
 
-    /// What becomes readable when a part of a ring was written, for an event loop of one's own. Polling consumes it: who
-    /// is woken looks at all rings, and looks before going to sleep. When a CPU comes online there is one more.
+    /// File descriptors for your own event loop: each becomes readable when a part of a ring was written. Polling
+    /// consumes that. So look at all rings after a wake-up, and before going to sleep. A CPU that comes online adds a
+    /// descriptor.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.events().map(|event| event.as_fd())
     }
@@ -180,30 +182,30 @@ impl Rings {
         self.lanes.iter().filter_map(|lane| lane.ring.fd())
     }
 
-    /// Says which clock the records' times are taken from, where that is not known: simulated rings have none.
+    /// Sets the clock that stamps the records, where it is not known: simulated rings have none.
     pub fn on_clock(mut self, clock: Clock) -> Self {
         self.clock = clock;
         self
     }
 
-    /// The clock that the records' times are taken from.
+    /// The clock that stamps the records.
     pub fn clock(&self) -> Clock {
         self.clock
     }
 
-    /// When the last event was started, on the rings' clock. Before, some CPUs were traced and others were not yet, so
-    /// a cause may be missing. `None` for adopted rings and for clocks that cannot be read.
+    /// When the last event was started, on the rings' clock. Before that, some CPUs were traced and others not, so a
+    /// cause may be missing. `None` for adopted rings and for clocks that cannot be read.
     pub fn started(&self) -> Option<u64> {
         self.started
     }
 
-    /// Stops or restarts the output into a CPU's rings (`PERF_EVENT_IOC_PAUSE_OUTPUT`). What is written meanwhile is
-    /// dropped and counted as lost. A writer that is inside at this moment finishes.
+    /// Stops or restarts the output into a CPU's rings (`PERF_EVENT_IOC_PAUSE_OUTPUT`). The kernel drops what is
+    /// written meanwhile and counts it as lost. A writer that is inside at this moment finishes.
     ///
-    /// For all CPUs, and from other threads, there is [`Handle::pause`](crate::Handle::pause).
+    /// [`Handle::pause`](crate::Handle::pause) does this for all CPUs, and from other threads.
     ///
     /// # Errors
-    /// [`Error::NoSuchCpu`], [`Error::NoRing`] if the CPU has none whose event is known; [`Error::Control`],
+    /// [`Error::NoSuchCpu`]; [`Error::NoRing`] if the CPU has no ring with a known event; [`Error::Control`],
     /// [`Error::Closed`], [`Error::Forked`].
     pub fn pause_output(&self, cpu: u32, paused: bool) -> Result<(), Error> {
         if self.control.turn_output(cpu, paused)? { Ok(()) } else { Err(self.absent(cpu)) }
@@ -212,7 +214,7 @@ impl Rings {
     /// Keeps output from all rings, as [`Handle::pause`](crate::Handle::pause) does.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Handle::pause`](crate::Handle::pause).
     pub fn pause(&self, how: Pause) -> Result<(), Error> {
         self.control.check()?;
         self.control.outlets().pause(how)
@@ -221,17 +223,17 @@ impl Rings {
     /// Lets output into all rings again, as [`Handle::resume`](crate::Handle::resume) does.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Handle::resume`](crate::Handle::resume).
     pub fn resume(&self) -> Result<(), Error> {
         self.control.resume()
     }
 
-    /// The memory of a CPU's ring, for reading it in one's own way. The first, where a CPU has several.
+    /// The memory of a CPU's ring, for your own way of reading it. The first ring, where a CPU has several.
     ///
-    /// Nobody but this crate may store `data_tail` while the rings are in use.
+    /// Only this crate may store `data_tail` while the rings are in use.
     ///
     /// # Errors
-    /// [`Error::NoSuchCpu`] if the machine cannot have such a CPU, [`Error::NoRing`] if it has none here;
+    /// [`Error::NoSuchCpu`] if the machine cannot have such a CPU, [`Error::NoRing`] if the CPU has no ring here;
     /// [`Error::Closed`], [`Error::Forked`].
     pub fn raw(&self, cpu: u32) -> Result<RawRing, Error> {
         self.control.check()?;

@@ -1,4 +1,4 @@
-//! What one ring's kernel dropped, and what has been told of it.
+//! Losses of one ring: how many records the kernel dropped, and how many of them were reported.
 
 use crate::record::clock::Clock;
 use crate::ring::Fault;
@@ -20,9 +20,9 @@ pub(crate) struct Losses {
     asked: bool,
 }
 
-/// Who counts what the kernel drops.
+/// The counter of records that the kernel drops.
 pub(crate) enum Counter {
-    /// Nobody whom we could ask.
+    /// No counter can be read.
     Unknown,
     /// The events that write into the ring, and what those before them lost.
     Events {
@@ -83,7 +83,7 @@ impl Losses {
         self.told.max(self.counted)
     }
 
-    /// The same, and asks the kernel before, if it can be asked. That interrupts the CPU.
+    /// The count of dropped records, after asking the kernel, if it can be asked. That interrupts the CPU.
     pub(crate) fn ask(&mut self) -> u64 {
         self.asked = true;
         match self.read() {

@@ -1,8 +1,9 @@
-//! The rings of a machine: how they are opened, what feeds them, who may stop them.
+//! The rings of a machine: how they are opened, what writes into them, and who may stop them.
 //!
-//! In come events by name, maps of BPF programs and CPUs; out go [`Rings`], one lane for each CPU, with what is lost in each. This room
-//! knows perf_event_open(2)'s attributes, CPUs that come and go, and other threads' flush, close and pause. It does not know keys or
-//! order. Begin with `lanes.rs`; `options.rs` is what a user asks for, `plan.rs` what that means, `open.rs` does it.
+//! This room takes events by name, maps of BPF programs and CPUs. It gives [`Rings`], one lane for each CPU, with the
+//! losses of each. It knows perf_event_open(2)'s attributes, CPUs that come and go, and other threads' flush, close and
+//! pause. It does not know keys or order. Begin with `lanes.rs`. `options.rs` has what a user asks for, `plan.rs` works
+//! out what that means, `open.rs` does it.
 
 pub(crate) mod control;
 pub(crate) mod copies;

@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 impl Rings {
-    /// Begins to open rings.
+    /// Options to open rings with.
     pub fn options() -> RingOptions {
         RingOptions::new()
     }
@@ -25,15 +25,16 @@ impl Rings {
 impl RingOptions {
     /// Opens and maps a ring on every online CPU, and starts the events.
     ///
-    /// CPUs that are offline (`ENODEV`) are skipped; a [`Reader`](crate::Reader) opens their rings when they come online.
-    /// If anything fails, what was opened is closed again.
+    /// CPUs that are offline (`ENODEV`) are skipped; a [`Reader`](crate::Reader) opens their rings when they come
+    /// online. If anything fails, everything opened so far is closed again.
     ///
     /// # Errors
-    /// Whatever the kernel refuses, with what would help: see [`Error`]. What it takes and could never be read:
-    /// [`Error::Silent`] for an event that writes nothing, [`Error::SharedSlot`] and [`Error::SameMap`] for a slot that two events
-    /// are to be put into, [`Error::ArrayTooSmall`] for a CPU without a slot, [`Error::Wakeup`] for a wake-up that would never come.
-    /// [`Error::Pointer`] for an attribute with a pointer in it, [`Error::Size`] for a size of zero or more than 2 GiB,
-    /// [`Error::NoSuchCpu`] if the machine can never have a CPU that is asked for, [`Error::Offline`] if none of them is online.
+    /// [`Error`] with a hint for anything that the kernel refuses. This crate refuses what the kernel takes but could
+    /// never be read: [`Error::Silent`] for an event that writes nothing, [`Error::SharedSlot`] and [`Error::SameMap`]
+    /// for a slot of two events, [`Error::ArrayTooSmall`] for a CPU without a slot, [`Error::Wakeup`] for a wake-up
+    /// that would never come. [`Error::Pointer`] for an attribute with a pointer in it, [`Error::Size`] for a size of
+    /// zero or more than 2 GiB, [`Error::NoSuchCpu`] if the machine can never have a requested CPU, [`Error::Offline`]
+    /// if no requested CPU is online.
     pub fn open(self) -> Result<Rings, Error> {
         open(Plan::new(self, false)?)
     }
@@ -190,8 +191,8 @@ struct Station {
 
 /// Watches CPUs come and go.
 ///
-/// When a CPU goes offline the kernel stops its events for good and tells nobody; the ring can be read on. When it comes
-/// back, new events are opened, and write on into the same ring.
+/// When a CPU goes offline, the kernel stops its events for good and reports it to no one. The ring can be read on.
+/// When the CPU comes back, new events are opened, and write into the same ring.
 #[derive(Debug)]
 struct Watch {
     plan: Plan,
@@ -200,8 +201,8 @@ struct Watch {
     online: OnlineCpus,
     /// The CPUs that were online when last checked.
     list: CpuList,
-    /// What tells of CPUs that come, and that went and came back in between. `None` where the kernel has no such thing, or its
-    /// messages do not reach us.
+    /// The kernel's messages about CPUs that come, or that went and came back in between. `None` where the kernel has
+    /// none, or they do not reach us.
     events: Option<CpuEvents>,
     /// CPUs that are online and could not be opened, which was said once.
     failing: Vec<u32>,
@@ -211,8 +212,8 @@ struct Watch {
     unlisted: bool,
 }
 
-/// How many of the kernel's messages are taken notice of at once. More wait for the next check, so that a flood of them keeps
-/// nobody busy.
+/// How many of the kernel's messages one check reads. More wait for the next check, so that a flood of messages keeps
+/// no thread busy.
 const MOST_MESSAGES: usize = 256;
 
 impl Watch {

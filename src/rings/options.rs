@@ -1,4 +1,4 @@
-//! What a user asks for: events, sizes, CPUs.
+//! Options for opening rings: events, sizes, CPUs.
 
 use crate::record::clock::Clock;
 use crate::sys::wakeup::Wakeup;
@@ -63,8 +63,8 @@ pub(super) enum Size {
 
 /// Which rings to open: one for each online CPU, shared by all events that are named here.
 ///
-/// Events are told apart by [`Record::source`](crate::Record::source): the place, from 0, at which they were added.
-/// All are opened stopped, and started together once every ring is mapped.
+/// [`Record::source`](crate::Record::source) tells events apart: it is the place, from 0, at which an event was added.
+/// All events are opened stopped, and started together once every ring is mapped.
 ///
 /// ```no_run
 /// # use perfweave::{Order, Reader, Rings};
@@ -90,8 +90,8 @@ pub struct RingOptions {
     pub(super) slot: fn(u32) -> u32,
 }
 
-/// Ring size unless another is asked for: with its header page it stays within `perf_event_mlock_kb` (516 KiB for each CPU
-/// by default), so that whoever may open the events may map the rings too.
+/// The default ring size. With its header page a ring stays within `perf_event_mlock_kb` (516 KiB for each CPU by
+/// default), so a user who may open the events may map the rings too.
 const DEFAULT_BYTES: u64 = 512 << 10;
 
 /// The dynamic PMUs, whose attributes point to a name.
@@ -116,24 +116,26 @@ impl RingOptions {
         self
     }
 
-    /// Adds what BPF programs write with `bpf_perf_event_output` into a `BPF_MAP_TYPE_PERF_EVENT_ARRAY`: aya's, libbpf-rs's,
-    /// or any other file descriptor of one. The CPUs' slots are set when the rings are opened and emptied when they
-    /// are dropped.
+    /// Adds the output of BPF programs: what they write with `bpf_perf_event_output` into a
+    /// `BPF_MAP_TYPE_PERF_EVENT_ARRAY`. `map` is aya's, libbpf-rs's, or any other file descriptor of such a map.
+    /// Opening the rings sets the CPUs' slots; dropping the rings empties them.
     ///
-    /// The file descriptor is duplicated; the map may be closed. A slot can hold one event: whoever sets it after us takes
-    /// the output over, and since a slot cannot be read, ours is emptied in the end even if it no longer holds our event. So the
-    /// same map named twice is [`Error::SameMap`](crate::Error::SameMap), by whatever descriptors or paths.
+    /// The file descriptor is duplicated, so the map may be closed. A slot holds one event: a program that sets the
+    /// slot later takes the output over. A slot cannot be read, so dropping the rings empties it even if it no longer
+    /// holds our event. For this reason a map that is named twice is [`Error::SameMap`](crate::Error::SameMap), by
+    /// whatever descriptors or paths.
     pub fn bpf_output(self, map: impl AsFd) -> Self {
         self.source(Source::BpfOutput(map.as_fd().try_clone_to_owned()))
     }
 
-    /// The same for a map that is pinned by a path, in a BPF file system. It is opened when the rings are.
+    /// [`RingOptions::bpf_output`] for a map that is pinned by a path in a BPF file system. Opening the rings opens the
+    /// map.
     pub fn bpf_output_pinned(self, path: impl AsRef<Path>) -> Self {
         self.source(Source::Pinned(path.as_ref().to_owned()))
     }
 
-    /// Sets which slot of a `PERF_EVENT_ARRAY` a CPU's event is put into, for programs that choose slots themselves. Unless set,
-    /// it is that of the CPU's own number, which `BPF_F_CURRENT_CPU` stands for. Each CPU needs a slot of its own
+    /// Sets the slot of a `PERF_EVENT_ARRAY` that takes a CPU's event, for programs that choose slots themselves.
+    /// Unless set, the slot is the CPU's number, as `BPF_F_CURRENT_CPU` expects. Each CPU needs a slot of its own
     /// ([`Error::SharedSlot`](crate::Error::SharedSlot)): only programs on that CPU can output through its event.
     pub fn slots(mut self, slot: fn(u32) -> u32) -> Self {
         self.slot = slot;
@@ -142,30 +144,31 @@ impl RingOptions {
 
     /// Adds a kernel tracepoint by name, `category:name`. Its number is read from tracefs, wherever that is mounted.
     ///
-    /// When rings are opened, a name that tracefs does not have is [`Error::NoTracepoint`](crate::Error::NoTracepoint); [`Error::Tracepoint`](crate::Error::Tracepoint) if tracefs is not
-    /// mounted, or cannot be read.
+    /// Opening the rings gives [`Error::NoTracepoint`](crate::Error::NoTracepoint) for a name that tracefs does not
+    /// have, and [`Error::Tracepoint`](crate::Error::Tracepoint) if tracefs is not mounted or cannot be read.
     pub fn tracepoint(self, name: &str) -> Self {
         self.source(Source::Tracepoint(name.to_owned()))
     }
 
-    /// Adds a kernel tracepoint by number, as `events/category/name/id` in tracefs has it.
+    /// Adds a kernel tracepoint by number, as in `events/category/name/id` of tracefs.
     pub fn tracepoint_id(self, id: u64) -> Self {
         self.source(Source::TracepointId(id))
     }
 
-    /// Adds an instruction of a program or library: whenever a process on a ring's CPU comes by there. `offset` is counted from
-    /// the begin of the file. For a function that is its symbol's value, less `p_vaddr` and plus `p_offset` of its segment
-    /// (elf(5)).
+    /// Adds an instruction of a program or library. The event fires whenever a process on a ring's CPU executes it.
+    /// `offset` is counted from the begin of the file. For a function, it is the symbol's value, less `p_vaddr` and
+    /// plus `p_offset` of its segment (elf(5)).
     ///
-    /// The payload is a tracepoint's: 8 bytes of common fields, then the address that was come by, a `u64`. Takes
-    /// `CAP_PERFMON`, or `CAP_SYS_ADMIN` before Linux 5.8, and a kernel with `CONFIG_UPROBE_EVENTS`; see [`Error::Probe`](crate::Error::Probe). The
-    /// path is kept, made absolute, and looked up for each CPU, also for those that come online later.
+    /// The payload is a tracepoint's: 8 bytes of common fields, then the instruction's address, a `u64`. Takes
+    /// `CAP_PERFMON`, or `CAP_SYS_ADMIN` before Linux 5.8, and a kernel with `CONFIG_UPROBE_EVENTS`; see
+    /// [`Error::Probe`](crate::Error::Probe). The path is made absolute and kept. It is looked up for each CPU, also
+    /// for those that come online later.
     pub fn uprobe(self, path: impl AsRef<Path>, offset: u64) -> Self {
         self.user_probe(path.as_ref(), offset, false)
     }
 
-    /// Adds the return of a function of a program or library, which begins at `offset` of the file: see [`RingOptions::uprobe`].
-    /// The payload has the function's address and, behind it, the one returned to.
+    /// Adds the return of a function of a program or library. The function begins at `offset` of the file: see
+    /// [`RingOptions::uprobe`]. The payload has the function's address and, behind it, the return address.
     pub fn uretprobe(self, path: impl AsRef<Path>, offset: u64) -> Self {
         self.user_probe(path.as_ref(), offset, true)
     }
@@ -176,16 +179,17 @@ impl RingOptions {
         self.source(Source::Probe(Probe { unit: UPROBE, target, offset, returns }))
     }
 
-    /// Adds the begin of a function of the kernel's, as `/proc/kallsyms` names it.
+    /// Adds the begin of a kernel function, by its name in `/proc/kallsyms`.
     ///
-    /// The payload is a tracepoint's: 8 bytes of common fields, then the function's address, a `u64`. Takes `CAP_PERFMON`, or
-    /// `CAP_SYS_ADMIN` before Linux 5.8, and a kernel with `CONFIG_KPROBE_EVENTS`; see [`Error::Probe`](crate::Error::Probe).
+    /// The payload is a tracepoint's: 8 bytes of common fields, then the function's address, a `u64`. Takes
+    /// `CAP_PERFMON`, or `CAP_SYS_ADMIN` before Linux 5.8, and a kernel with `CONFIG_KPROBE_EVENTS`; see
+    /// [`Error::Probe`](crate::Error::Probe).
     pub fn kprobe(self, function: &str) -> Self {
         self.kernel_probe(function, false)
     }
 
-    /// Adds the return of a function of the kernel's: see [`RingOptions::kprobe`]. The payload has the function's address and,
-    /// behind it, the one returned to.
+    /// Adds the return of a kernel function: see [`RingOptions::kprobe`]. The payload has the function's address and,
+    /// behind it, the return address.
     pub fn kretprobe(self, function: &str) -> Self {
         self.kernel_probe(function, true)
     }
@@ -194,19 +198,23 @@ impl RingOptions {
         self.source(Source::Probe(Probe { unit: KPROBE, target: function.into(), offset: 0, returns }))
     }
 
-    /// Adds any event by its attribute, but for what only looks like one:
+    /// Adds any event by its attribute. Opening the rings refuses two kinds of attributes:
     ///
-    /// - One that would never write anything is [`Error::Silent`](crate::Error::Silent): it has no `sample_period` and no `sample_freq`, or is
-    ///   `PERF_COUNT_SW_DUMMY`, and asks for none of the records that are no samples (`mmap`, `mmap_data`, `comm`, `task`,
-    ///   `context_switch`, `namespaces`, `cgroup`, `ksymbol`, `bpf_event`, `text_poke`). BPF output needs no period.
-    /// - One that points to a name, as those of the PMUs `uprobe` and `kprobe` do, is [`Error::Pointer`](crate::Error::Pointer): events are opened
-    ///   after this call, and again when a CPU comes back. [`RingOptions::uprobe`] and [`RingOptions::kprobe`] keep the name.
+    /// - An event that would never write anything is [`Error::Silent`](crate::Error::Silent). It has no `sample_period`
+    ///   and no `sample_freq`, or is `PERF_COUNT_SW_DUMMY`, and asks for none of the records other than samples
+    ///   (`mmap`, `mmap_data`, `comm`, `task`, `context_switch`, `namespaces`, `cgroup`, `ksymbol`, `bpf_event`,
+    ///   `text_poke`). BPF output needs no period.
+    /// - An attribute that points to a name, as those of the PMUs `uprobe` and `kprobe` do, is
+    ///   [`Error::Pointer`](crate::Error::Pointer): events are opened after this call, and again when a CPU comes back.
+    ///   [`RingOptions::uprobe`] and [`RingOptions::kprobe`] keep the name.
     ///
-    /// Of it are set here: `size`, `disabled`, `sample_id_all`, `use_clockid` and `clockid`, `watermark` and the
-    /// wake-up, `write_backward` (off); and added to `sample_type`: `RAW`, `TIME`, and `IDENTIFIER` if other events share
-    /// the rings. All that share them are opened with the same `sample_type`: what any of them asks for. So with `read_format`
-    /// if one asks for `PERF_SAMPLE_READ`; else it is set here, since nobody else can read the events. In the former case a
-    /// CPU that goes and comes back within a tenth of a second is not noticed.
+    /// This crate sets `size`, `disabled`, `sample_id_all`, `use_clockid` and `clockid`, `watermark` and the wake-up,
+    /// and `write_backward` (off). It adds these to `sample_type`: `RAW`, `TIME`, and `IDENTIFIER` if other events
+    /// share the rings.
+    ///
+    /// All events that share the rings are opened with the same `sample_type`: what any of them asks for. The same
+    /// holds for `read_format` if one asks for `PERF_SAMPLE_READ`. A CPU that goes and comes back within a tenth of a
+    /// second is then not noticed. Otherwise this crate sets `read_format`, since no one else can read the events.
     pub fn event(self, attr: &perf_event_attr) -> Self {
         self.source(Source::Attr(Box::new(*attr)))
     }
@@ -225,28 +233,29 @@ impl RingOptions {
         self
     }
 
-    /// Sets the clock.
+    /// Sets the clock that stamps the records.
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = clock;
         self
     }
 
-    /// Leaves the kernel's time out of the records (`PERF_SAMPLE_TIME`), unless an attribute given to [`RingOptions::event`] asks for
-    /// it. For keys that programs write into the payload: a record is 8 bytes shorter, and the kernel reads no clock for it, which
-    /// costs the traced program about a fifth of a small output. [`Key::Time`](crate::Key::Time) is then
-    /// [`Error::NoTime`](crate::Error::NoTime).
+    /// Leaves the kernel's time out of the records (`PERF_SAMPLE_TIME`), unless an attribute given to
+    /// [`RingOptions::event`] asks for it. For keys that programs write into the payload.
+    ///
+    /// A record is then 8 bytes shorter, and the kernel reads no clock for it. The clock costs the traced program about
+    /// a fifth of a small output. [`Key::Time`](crate::Key::Time) is then [`Error::NoTime`](crate::Error::NoTime).
     pub fn without_time(mut self) -> Self {
         self.timed = false;
         self
     }
 
-    /// Sets when the kernel wakes whoever waits for the rings. Unless set, when a quarter of a ring was written.
+    /// Sets when the kernel wakes a program that waits for the rings. Unless set, when a quarter of a ring was written.
     pub fn wakeup(mut self, wakeup: Wakeup) -> Self {
         self.wakeup = Some(wakeup);
         self
     }
 
-    /// Restricts the rings to some CPUs. Those of them that are offline are skipped until they come online.
+    /// Restricts the rings to some CPUs. CPUs that are offline are skipped until they come online.
     pub fn cpus(mut self, cpus: impl IntoIterator<Item = u32>) -> Self {
         let mut cpus: Vec<u32> = cpus.into_iter().collect();
         cpus.sort_unstable();

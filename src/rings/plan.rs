@@ -1,4 +1,4 @@
-//! What options mean: all that can be decided and checked before anything is opened.
+//! Plans: the meaning of options, decided and checked before anything is opened.
 
 use crate::error::hint;
 use crate::error::{Error, Hint};
@@ -248,7 +248,7 @@ fn attr(type_: u32, config: u64) -> perf_event_attr {
     attr
 }
 
-/// What is to be opened for a source.
+/// The events to open for a source.
 fn plan(source: Source) -> Result<Planned, Error> {
     let name: Arc<str> = source.to_string().into();
     let output = || attr(bindings::PERF_TYPE_SOFTWARE, bindings::PERF_COUNT_SW_BPF_OUTPUT.into());

@@ -36,7 +36,7 @@ pub(super) struct Cpu {
     pub(super) writers: Vec<Writer>,
 }
 
-/// Somebody who reads the clock and then writes, inside an RCU read-side section.
+/// A writer that reads the clock and then writes, inside an RCU read-side section.
 pub(super) struct Writer {
     pub(super) section: u64,
     pub(super) time: u64,

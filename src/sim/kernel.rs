@@ -1,4 +1,4 @@
-//! A simulated machine: its CPUs, and what one can make them do.
+//! A simulated machine: its CPUs, and calls that make them write.
 
 use crate::error::Error;
 use crate::order::epochs::Epochs;
@@ -20,7 +20,7 @@ use std::fmt;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-/// A simulated machine's CPUs and their rings. Cloning gives another handle to the same.
+/// A simulated machine's CPUs and their rings. Cloning gives another handle to the same machine.
 #[derive(Clone)]
 pub struct Kernel {
     machine: Arc<Machine>,
@@ -60,14 +60,14 @@ const WORDS: u32 = 1024;
 const BYTES: usize = 64 << 10;
 
 impl Kernel {
-    /// A machine with these CPUs, whose rings are 64 KiB long and laid out as [`RingOptions`](crate::RingOptions) does
+    /// A machine with these CPUs. Its rings are 64 KiB long and laid out as [`RingOptions`](crate::RingOptions) does
     /// for a single event.
     pub fn new(cpus: &[u32]) -> Self {
         let sample_type = u64::from(sys::PERF_SAMPLE_RAW | sys::PERF_SAMPLE_TIME);
         Self::with(cpus, BYTES, Layout::new(sample_type, true, 0))
     }
 
-    /// A machine with these CPUs, whose rings are `bytes` long and laid out as given.
+    /// A machine with these CPUs. Its rings are `bytes` long and have this layout.
     ///
     /// # Panics
     /// If `bytes` is not a power of two or less than 8.
@@ -75,7 +75,7 @@ impl Kernel {
         Self::machine(cpus, bytes, layout, false)
     }
 
-    /// A machine whose rings are written backwards, over what is oldest, for a [`Recorder`].
+    /// A machine whose rings are written backwards, over the oldest records, for a [`Recorder`].
     ///
     /// # Panics
     /// If `bytes` is not a power of two or less than 8.
@@ -100,14 +100,14 @@ impl Kernel {
         kernel
     }
 
-    /// A CPU comes online that was not there before. A [`Reader`](crate::Reader) opens its ring by itself; a
-    /// [`Merge`](crate::Merge) does with [`Merge::follow_cpus`](crate::Merge::follow_cpus). Until then, what is written there
-    /// waits in the ring, while a real kernel would refuse it.
+    /// Brings a new CPU online. A [`Reader`](crate::Reader) opens its ring by itself; a [`Merge`](crate::Merge) does
+    /// with [`Merge::follow_cpus`](crate::Merge::follow_cpus). Until then, records written there wait in the ring. A
+    /// real kernel would refuse them.
     ///
-    /// A CPU that goes offline needs no call: nobody writes there any more.
+    /// A CPU that goes offline needs no call: no one writes there any more.
     ///
     /// # Panics
-    /// If it was there before.
+    /// If the CPU was there before.
     pub fn plug(&self, cpu: u32) {
         let Machine { cpus, rings, bytes, layout, backward, .. } = &*self.machine;
         let mut cpus = cpus.write().unwrap_or_else(PoisonError::into_inner);
@@ -125,15 +125,15 @@ impl Kernel {
         cpus.push((cpu, shared));
     }
 
-    /// Says which clock the times are of that writers are given: none unless set. To be called before the rings are taken.
+    /// Sets the clock of the times given to writers: none unless set. Call it before the rings are taken.
     pub fn set_clock(&self, clock: Clock) {
         *self.machine.clock.lock().unwrap_or_else(PoisonError::into_inner) = clock;
     }
 
-    /// The consumer's end: all rings.
+    /// All rings: the consumer's end.
     ///
     /// # Panics
-    /// If they were taken before; a ring has one consumer.
+    /// If the rings were taken before; a ring has one consumer.
     pub fn rings(&self) -> Rings {
         assert!(!self.machine.backward, "rings written backwards are a recorder's");
         self.take_rings()
@@ -161,18 +161,19 @@ impl Kernel {
         rings
     }
 
-    /// The consumer's end of rings written backwards.
+    /// A recorder of these rings, which are written backwards: the consumer's end.
     ///
     /// # Errors
     /// [`Error::System`] if the recorder's thread cannot be started.
     ///
     /// # Panics
-    /// If it was taken before, or the rings are not written backwards.
+    /// If the rings were taken before, or are not written backwards.
     pub fn recorder(&self, key: Key) -> Result<Recorder, Error> {
         self.recorder_with(key, &self.fence())
     }
 
-    /// The same with another fence. Whatever it proves, nobody writes into these rings while they are stopped.
+    /// [`Kernel::recorder`] with another fence. Whatever the fence proves, no one writes into these rings while they
+    /// are stopped.
     ///
     /// # Errors
     /// [`Error::NoFence`]; [`Error::System`] if the recorder's thread cannot be started.
@@ -196,29 +197,30 @@ impl Kernel {
         Hold::Fence(self.fence())
     }
 
-    /// A fence that waits for this machine's grace periods. It fails when one takes ten seconds: a writer that was begun
-    /// and never ended.
+    /// A fence that waits for this machine's grace periods. It fails when one takes ten seconds, because a writer was
+    /// begun and never ended.
     pub fn fence(&self) -> Fence {
         let kernel = self.clone();
         Fence::custom(move || kernel.grace().wait())
     }
 
-    /// The words in which this machine's writers say that they are inside, from [`Kernel::begin`] to [`Kernel::end`]: for
-    /// [`Fence::Epochs`]. What stands in for a writer that stays inside is [`Kernel::fence`].
+    /// The words in which this machine's writers say that they are inside, from [`Kernel::begin`] to [`Kernel::end`].
+    /// For [`Fence::Epochs`]. [`Kernel::fence`] stands in for a writer that stays inside.
     pub fn epochs(&self) -> Epochs {
         let kernel = self.clone();
         Epochs::over(Arc::clone(&self.machine.epochs), Some(Arc::new(move || kernel.grace().wait())))
     }
 
-    /// Writes anything into the word in which the writers of a CPU say that they are inside, as programs can that do not keep to it.
+    /// Writes any value into a CPU's epoch word, as a program can that breaks the rules.
     ///
     /// # Panics
-    /// If the CPU's number is 1024 or more: there is no word then.
+    /// If the CPU's number is 1024 or more: it has no word then.
     pub fn set_epoch(&self, cpu: u32, word: u64) {
         self.machine.epochs.set(cpu, word);
     }
 
-    /// A writer on a CPU enters its section and reads the clock, interrupting whoever is writing there.
+    /// Starts a writer on a CPU: it enters its section and reads the clock. It interrupts a writer that is already
+    /// there.
     pub fn begin(&self, cpu: u32, time: u64) {
         let Machine { epochs, sections, .. } = &*self.machine;
         let shared = self.cpu(cpu);
@@ -230,24 +232,24 @@ impl Kernel {
         shared.writers.push(Writer { section, time, nested: false });
     }
 
-    /// The innermost writer of a CPU outputs a sample with this raw data. False if it was dropped: the ring is full, or
-    /// paused.
+    /// The innermost writer of a CPU outputs a sample with this raw data. False if the sample was dropped because the
+    /// ring is full or paused.
     ///
-    /// More than 65,516 bytes do what they do in the kernel: the header's 16-bit size is cut short, and the
-    /// rest overwrites what lies behind.
+    /// More than 65,516 bytes do what they do in the kernel: the header's 16-bit size is cut short, and the rest
+    /// overwrites what lies behind.
     ///
     /// # Panics
-    /// If nobody has begun to write there, or if the rings' layout has fields that vary in length besides raw data.
+    /// If no writer has begun there, or if the rings' layout has fields that vary in length besides raw data.
     pub fn write(&self, cpu: u32, payload: &[u8]) -> bool {
         lock(&self.cpu(cpu)).output(&Output::Sample(payload))
     }
 
-    /// The innermost writer of a CPU outputs a record of another kind: `body` follows the header, and what
-    /// `sample_id_all` appends follows the body. False if it was dropped.
+    /// The innermost writer of a CPU outputs a record of another kind. `body` follows the header, and the fields of
+    /// `sample_id_all` follow the body. False if the record was dropped.
     ///
     /// # Panics
-    /// If nobody has begun to write there, if the body is no multiple of 8 bytes or too long for a record, or if the
-    /// kind is SAMPLE.
+    /// If no writer has begun there, if the body is no multiple of 8 bytes or too long for a record, or if the kind is
+    /// SAMPLE.
     pub fn write_other(&self, cpu: u32, kind: Kind, misc: u16, body: &[u8]) -> bool {
         assert!(
             kind != Kind::SAMPLE && body.len().is_multiple_of(8) && body.len() < 65_000,
@@ -257,10 +259,11 @@ impl Kernel {
         lock(&self.cpu(cpu)).output(&Output::Other { kind, misc, body })
     }
 
-    /// The innermost writer of a CPU is done. What it wrote is visible if it interrupted nobody that is writing.
+    /// Ends the innermost writer of a CPU. Its records become visible, unless it interrupted a writer that is still
+    /// writing.
     ///
     /// # Panics
-    /// If nobody has begun to write there.
+    /// If no writer has begun there.
     pub fn end(&self, cpu: u32) {
         let Machine { epochs, sections, .. } = &*self.machine;
         let section = lock(&self.cpu(cpu)).end();
@@ -270,7 +273,7 @@ impl Kernel {
         sections.leave(section);
     }
 
-    /// A whole sample, with nobody in between: [`Kernel::begin`], [`Kernel::write`], [`Kernel::end`].
+    /// Writes a whole sample, uninterrupted: [`Kernel::begin`], [`Kernel::write`], [`Kernel::end`].
     pub fn emit(&self, cpu: u32, time: u64, payload: &[u8]) -> bool {
         self.begin(cpu, time);
         let written = self.write(cpu, payload);
@@ -278,13 +281,13 @@ impl Kernel {
         written
     }
 
-    /// Stops or restarts a ring's output, as `PERF_EVENT_IOC_PAUSE_OUTPUT` does: what is written meanwhile is dropped, and
-    /// counted.
+    /// Stops or restarts a ring's output, as `PERF_EVENT_IOC_PAUSE_OUTPUT` does. Records written meanwhile are dropped,
+    /// and counted.
     pub fn pause(&self, cpu: u32, paused: bool) {
         lock(&self.cpu(cpu)).paused[0] = paused;
     }
 
-    /// So many records are dropped at this moment, as if the ring were full: the next that fits has a LOST record before it.
+    /// Drops `count` records now, as if the ring were full. The next record that fits has a LOST record before it.
     pub fn lose(&self, cpu: u32, count: u64) {
         let cpu = self.cpu(cpu);
         let mut cpu = lock(&cpu);
@@ -292,8 +295,7 @@ impl Kernel {
         cpu.dropped += count;
     }
 
-    /// How many records were dropped since the begin, whether a LOST record tells of them yet or not
-    /// (`PERF_FORMAT_LOST`).
+    /// How many records were dropped since the begin, also those that no LOST record reports yet (`PERF_FORMAT_LOST`).
     pub fn dropped(&self, cpu: u32) -> u64 {
         lock(&self.cpu(cpu)).dropped
     }
@@ -308,14 +310,14 @@ impl Kernel {
         lock(&self.cpu(cpu)).half.tail()
     }
 
-    /// Overwrites bytes of a ring from a position on, as no lawful kernel does. Takes effect at the consumer's next look,
-    /// when it cannot be looking at them.
+    /// Overwrites bytes of a ring from a position on, as no lawful kernel does. Takes effect at the consumer's next
+    /// look, when it cannot be looking at those bytes.
     pub fn scribble(&self, cpu: u32, position: u64, bytes: &[u8]) {
         lock(&self.cpu(cpu)).half.scribble(position, bytes);
     }
 
-    /// Sets `data_head` to anything, as no lawful kernel does. Takes effect at the consumer's next look. The next record
-    /// is written there.
+    /// Sets `data_head` to any value, as no lawful kernel does. Takes effect at the consumer's next look. The next
+    /// record is written there.
     pub fn force_head(&self, cpu: u32, head: u64) {
         let cpu = self.cpu(cpu);
         let mut cpu = lock(&cpu);

@@ -1,10 +1,13 @@
-//! The kernel's half of the protocol, in memory: for tests without privileges, of this crate and of its users.
+//! A simulated kernel in memory, for tests without privileges, of this crate and of its users.
 //!
-//! A [`Kernel`] writes into rings exactly what the kernel writes (`kernel/events/ring_buffer.c`): headers, fields and
-//! padding; records that wrap; a full ring that drops the newest and says so with the next record that fits; writers
-//! that are interrupted by others on the same CPU, whose records then lie in the ring before theirs although they are
-//! stamped later, or are invisible until the interrupted writer is done. It can also do what no lawful kernel does: write
-//! any bytes anywhere and set any head.
+//! A [`Kernel`] writes into rings exactly what the kernel writes (`kernel/events/ring_buffer.c`):
+//!
+//! - headers, fields and padding, and records that wrap;
+//! - a full ring that drops the newest record and reports it with the next record that fits;
+//! - writers that are interrupted on their CPU. The interrupt's records then lie in the ring first although they are
+//!   stamped later, or are invisible until the interrupted writer is done.
+//!
+//! It can also do what no lawful kernel does: write any bytes anywhere and set any head.
 //!
 //! ```
 //! use perfweave::{Merge, Order, sim};
@@ -29,8 +32,8 @@
 //! # Ok::<(), perfweave::Error>(())
 //! ```
 //!
-//! All functions may be called from any thread. What the ring of one CPU sees is what happened on that CPU in the
-//! order of the calls, so writers of one CPU belong on one thread, as in the kernel.
+//! Any thread may call any function. The ring of one CPU sees that CPU's events in the order of the calls, so writers
+//! of one CPU belong on one thread, as in the kernel.
 //!
 //! Begin with `kernel.rs`; `cpu.rs` is `ring_buffer.c` again, `sections.rs` stands for grace periods.
 

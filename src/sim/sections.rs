@@ -18,12 +18,12 @@ pub(super) struct Open {
     /// The number of the section that was entered last.
     pub(super) last: u64,
     sections: BTreeSet<u64>,
-    /// Grace periods that somebody sleeps for.
+    /// Grace periods that a thread sleeps for.
     waiting: u32,
 }
 
 impl Open {
-    /// Whether somebody is still inside who was when `last` was the last to enter.
+    /// Whether a writer that was inside when `last` was the last to enter is still inside.
     fn any_until(&self, last: u64) -> bool {
         self.sections.first().is_some_and(|oldest| *oldest <= last)
     }
@@ -51,7 +51,7 @@ impl Sections {
     }
 }
 
-/// A grace period: over when everybody has left who was inside a section when it began.
+/// A grace period. It is over when every writer that was inside a section at its begin has left.
 pub struct Grace {
     pub(super) sections: Arc<Sections>,
     /// The last section that had begun.
@@ -59,12 +59,13 @@ pub struct Grace {
 }
 
 impl Grace {
-    /// Whether it is over.
+    /// Whether the grace period is over.
     pub fn is_over(&self) -> bool {
         !self.sections.open().any_until(self.last)
     }
 
-    /// Waits until it is over; an error after ten seconds, which is somebody's forgotten [`Kernel::end`](super::Kernel::end).
+    /// Waits until the grace period is over. After ten seconds it gives an error: a program forgot
+    /// [`Kernel::end`](super::Kernel::end).
     pub(super) fn wait(&self) -> io::Result<()> {
         let mut open = self.sections.open();
         open.waiting += 1;

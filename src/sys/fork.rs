@@ -1,4 +1,4 @@
-//! Telling a forked child from its parent, so that it keeps its hands off what it does not have.
+//! Telling a forked child from its parent, so that the child leaves alone what it does not have.
 
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::num::NonZeroUsize;

@@ -61,7 +61,7 @@ impl Grace {
         let Self::Membarrier { map, .. } = self else { return Err(io::ErrorKind::Unsupported.into()) };
         let stand_in = match map {
             Some(map) => map,
-            // What was refused before may be had now.
+            // A refusal may be over by now.
             None => map.insert(ArrayOfMaps::new()?),
         };
         stand_in.wait()?;

@@ -1,4 +1,4 @@
-//! What machine this is: pages, CPUs, clocks, settings.
+//! The machine: pages, CPUs, clocks, settings.
 
 use nix::errno::Errno;
 use nix::sys::socket::{self, AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType};
@@ -240,7 +240,7 @@ impl Mounts {
         fs::File::open(proc.join("thread-self/mounts")).map(Self)
     }
 
-    /// What is mounted now, in the order in which it was.
+    /// The mounted file systems, in the order of mounting.
     pub(crate) fn read(&self) -> io::Result<Vec<Mount>> {
         let (mut text, mut chunk) = (Vec::new(), vec![0; 1 << 16]);
         loop {
@@ -354,7 +354,7 @@ mod tests {
         }
     }
 
-    /// What the kernel sends of itself, as somebody's writing to `uevent` makes it do: of a CPU, and of another device.
+    /// The kernel's own messages, caused by writes to `uevent`: about a CPU, and about another device.
     #[test]
     fn messages_about_cpus_come_and_no_others() {
         let Some(events) = perfweave_support::kernel("hear of devices", CpuEvents::open()) else { return };

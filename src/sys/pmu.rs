@@ -1,5 +1,5 @@
-//! Who counts and samples: the performance monitoring units of this kernel and machine, by name and by the number that an
-//! event's `type` has. Numbers from `PERF_TYPE_MAX` on differ from boot to boot.
+//! The performance monitoring units of this kernel and machine, by name and by number: an event's `type`. Numbers from
+//! `PERF_TYPE_MAX` on differ from boot to boot.
 
 use std::fs;
 use std::io;

@@ -1,4 +1,4 @@
-//! What wakes a reader: an eventfd.
+//! The eventfd that wakes a reader.
 
 #[cfg(not(loom))]
 use nix::errno::Errno;
@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 #[cfg(not(loom))]
 use std::time::Duration;
 
-/// Becomes readable when it is waked. Whoever waits for it in epoll waits for edges, and never reads it.
+/// An eventfd that becomes readable when it is waked. The reader waits for edges in epoll and never reads it.
 #[derive(Debug)]
 pub(crate) struct Wake {
     fd: EventFd,
@@ -40,7 +40,7 @@ impl Wake {
     #[cfg(not(loom))]
     pub(crate) fn sleep(&self, millis: u8) {
         let mut poll = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
-        // A wake that was for something else, or a signal: who calls looks again.
+        // A wake for something else, or a signal: the caller looks again.
         match nix::poll::poll(&mut poll, PollTimeout::from(millis)) {
             Ok(0) | Err(Errno::EINTR) => {}
             Ok(_) => drop(self.fd.read()),

@@ -2,20 +2,20 @@
 
 use std::fmt;
 
-/// When the kernel wakes whoever waits for a ring. Each ring counts for itself.
+/// When the kernel wakes a program that waits for a ring. Each ring counts for itself.
 ///
-/// To be woken is to interrupt the traced system: an interrupt on the CPU that writes, and a context switch where the reader
-/// sleeps. DESIGN.md has measured what each setting costs. Whatever is set, a [`Reader`](crate::Reader) looks by itself
-/// at least every [`Order::latency`](crate::Order::latency), so it bounds how soon an event is seen, not whether.
+/// A wake-up interrupts the traced system: it costs an interrupt on the CPU that writes, and a context switch where the
+/// reader sleeps. DESIGN.md has measured what each setting costs. A [`Reader`](crate::Reader) also looks by itself at
+/// least every [`Order::latency`](crate::Order::latency). So the setting bounds how soon an event is seen, not whether.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 #[doc(alias = "watermark")]
 #[doc(alias = "wakeup_events")]
 #[doc(alias = "wakeup_watermark")]
 pub enum Wakeup {
-    /// When more than so many bytes were written since it did so last (`watermark`, `wakeup_watermark`).
+    /// When more than this many bytes were written since the last wake-up (`watermark`, `wakeup_watermark`).
     Bytes(u32),
-    /// At every so many samples (`wakeup_events`). 1 is what aya and libbpf do.
+    /// At every so many samples (`wakeup_events`). aya and libbpf use 1.
     Events(u32),
 }
 

@@ -1,4 +1,4 @@
-//! The memory that an index takes: seen to before records are indexed, given back after a burst.
+//! The memory of an index: reserved before records are indexed, given back after a burst.
 
 use super::{Index, PAIR, ROOM};
 use crate::account::numbers::Numbers;

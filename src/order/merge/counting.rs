@@ -5,16 +5,16 @@ use crate::order::index::Index;
 use crate::order::passed::Look;
 use crate::order::stream::Stream;
 
-/// Counters of at most so many bits go round so soon that it takes no full ring to lose as many records.
+/// A counter of at most so many bits goes round so soon that as many records can be lost without a full ring.
 const NARROW: u32 = 16;
 
 impl Merge {
-    /// Sees whether a counter that wraps can still be told from itself one round earlier.
+    /// Checks whether a counter that wraps can still be told from itself one round earlier.
     pub(super) fn check_counting(&mut self) {
         let Stream { keys, indexes, sequence, frontier, stats, astray, .. } = &mut self.stream;
         let Some(unwrap) = keys.unwrapping().filter(|unwrap| unwrap.bits() < u64::BITS) else { return };
         let (narrow, ahead) = (unwrap.bits() <= NARROW, unwrap.unwrapped().saturating_add(1));
-        // What no LOST record tells of yet is lost all the same.
+        // Losses that no LOST record reports yet count too.
         let mut look = Look { ahead, told: 0, lost: 0 };
         for (lane, index) in self.rings.lanes.iter_mut().zip(&*indexes) {
             look.told += lane.losses.told();

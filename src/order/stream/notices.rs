@@ -1,4 +1,4 @@
-//! The cold half of the stream: what is no plain record, and what is said before a record.
+//! The cold half of the stream: items other than plain records, and notices before a record.
 
 use super::{Notice, Pick, Stream};
 use crate::account::breaks::Break;
@@ -10,7 +10,7 @@ use crate::order::hold::Class;
 use crate::rings::Lane;
 
 impl Stream {
-    /// Puts what was picked aside; false if it is to stay in the stream.
+    /// Puts the picked event aside; false if it stays in the stream.
     #[cold]
     pub(super) fn put_aside(&mut self, lanes: &[Lane]) -> bool {
         if self.aside.len() >= self.late_side_output || self.record(lanes).is_none() {
@@ -90,7 +90,7 @@ impl Stream {
         }
     }
 
-    /// What is to be said of a number of the whole machine that was passed.
+    /// The notice about a number of the whole machine that was passed.
     pub(super) fn machine_break(&self, step: Option<Step>) -> Option<Notice> {
         let Pick { entry, rank, class, .. } = &self.picked;
         if step != Some(Step::Behind) || *class != Class::Late || entry.keyed() != Keyed::Own {
@@ -103,7 +103,7 @@ impl Stream {
         Some(Notice::Break { how, expected })
     }
 
-    /// What is to be said of its CPU's own numbers.
+    /// The notice about its CPU's own numbers.
     pub(super) fn own_notice(&mut self, note: Option<Note>) -> Option<Notice> {
         let Pick { entry, rank, .. } = self.picked;
         match note? {
@@ -121,14 +121,14 @@ impl Stream {
         }
     }
 
-    /// Whether what was picked, or the notice before, is of a record.
+    /// Whether the picked event, or the notice before it, is about a record.
     #[cold]
     pub(super) fn is_record(&self) -> bool {
         let note = self.indexes[self.picked.rank as usize].note(&self.picked.entry);
         !matches!(note, Some(Note::Lost { .. } | Note::Told | Note::Fault(_)))
     }
 
-    /// What was picked, if it is no record.
+    /// The picked event, if it is not a record.
     #[cold]
     #[inline(never)]
     pub(super) fn other<'a>(&self, lanes: &'a [Lane]) -> Event<'a> {
@@ -151,7 +151,7 @@ impl Stream {
         })
     }
 
-    /// A notice before what was picked, as it is told.
+    /// A notice before the picked event, as it is told.
     pub(super) fn told(&self, notice: &Notice, cpu: u32) -> Item<'static> {
         let entry = &self.picked.entry;
         let written = |key| self.keys.written(key);
@@ -227,7 +227,7 @@ impl Stream {
         sequence.passed(key);
     }
 
-    /// What was picked was told: what follows from that.
+    /// Notes that the picked event was told.
     pub(super) fn commit_notice(&mut self, notice: Notice) {
         let Pick { entry, rank, class, .. } = self.picked;
         match notice {
