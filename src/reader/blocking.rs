@@ -108,7 +108,7 @@ impl Reader {
     /// The event borrows the reader and is consumed when it is dropped. A forgotten event comes again.
     ///
     /// # Errors
-    /// [`Error::Fence`] or [`Error::Wait`], after which the reader goes on by itself; the reports [`Error::Flushed`]
+    /// [`Error::Fence`], [`Error::EpochStuck`] or [`Error::Wait`], after which the reader goes on by itself; the reports [`Error::Flushed`]
     /// and [`Error::Deadline`]; [`Error::System`], and any error of opening the ring of a CPU that came online;
     /// [`Error::Closed`], [`Error::Forked`].
     #[expect(clippy::should_implement_trait, reason = "not an iterator: it yields what borrows from it")]
