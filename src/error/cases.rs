@@ -115,12 +115,11 @@ pub enum Error {
         /// The architecture.
         arch: &'static str,
     },
-    /// A program has entered and not left for a long time. A kernel fence stands in, and will each time this happens.
-    /// The reader goes on. Reported at the first, the tenth, the hundredth such time and so on.
+    /// A program has returned and not left: a grace period has passed, and its CPU's word is what it was. The reader goes on; a kernel
+    /// fence stands in each time that the word is in the way. Told at the first, the tenth, the hundredth such time and so on.
     #[error(
-        "a program on CPU {cpu} has not left for {waited:?}, so a kernel fence stands in ({times} times since this was said \
-         last): is there a way out of the program without perfweave_leave()? A \
-         map keeps its words: make it anew with the program mended"
+        "a program on CPU {cpu} has returned without perfweave_leave(), and was waited for {waited:?} (a kernel fence stood in {times} \
+         times since this was said last). Mend the program and make the map anew: it keeps its words"
     )]
     EpochStuck {
         /// The CPU.

@@ -146,6 +146,8 @@ pub(crate) struct Watch {
     stood_in: u64,
     /// The word that it stood in for last. If the word is found unchanged, the reader does not wait for it again.
     stuck: Option<(u32, Epoch)>,
+    /// What is to be told of it.
+    returned: Option<(u32, Duration)>,
 }
 
 /// The shortest sleep while a program is inside.
@@ -169,6 +171,7 @@ impl Watch {
             stood_since: Instant::now(),
             stood_in: 0,
             stuck: None,
+            returned: None,
         }
     }
 
@@ -196,9 +199,25 @@ impl Watch {
         if !self.are_outside() {
             // Only a fence that was begun for this proof says anything.
             let ended = self.stand_in.as_mut().filter(|_| self.standing_in)?.ended()?;
+            if ended.is_ok() {
+                self.find_who_returned();
+            }
             return Some(self.end(ended));
         }
         Some(self.end(Ok(())))
+    }
+
+    /// A grace period is over, so all programs that were inside have returned. A word that is what it was says that one of them has
+    /// not left.
+    fn find_who_returned(&mut self) {
+        let words = self.epochs.words();
+        self.stuck = self.inside.iter().find(|(cpu, before)| words.load(*cpu) == *before).copied();
+        self.returned = self.stuck.map(|(cpu, _)| (cpu, self.begun.elapsed()));
+    }
+
+    /// The CPU of a program that has returned without leaving, and how long it was waited for. Once for each proof.
+    pub(crate) fn take_returned(&mut self) -> Option<(u32, Duration)> {
+        self.returned.take()
     }
 
     fn end(&mut self, ended: io::Result<()>) -> io::Result<()> {
@@ -232,13 +251,12 @@ impl Watch {
         Some(NAP.max(waited.min(self.epochs.longest().saturating_sub(waited))))
     }
 
-    /// If a program has been inside for too long, lets a kernel fence stand in. Gives the CPU, and how long the program
-    /// has been inside.
-    pub(crate) fn lose_patience(&mut self) -> io::Result<Option<(u32, Duration)>> {
+    /// If a program has been inside for too long, lets a kernel fence stand in.
+    pub(crate) fn lose_patience(&mut self) -> io::Result<()> {
         let waited = self.begun.elapsed();
-        let Some(&stuck) = self.inside.first().filter(|_| self.under_way && !self.standing_in) else { return Ok(None) };
+        let Some(&stuck) = self.inside.first().filter(|_| self.under_way && !self.standing_in) else { return Ok(()) };
         if waited < self.epochs.longest() && self.stuck != Some(stuck) {
-            return Ok(None);
+            return Ok(());
         }
         if self.stand_in.is_none() {
             let fence = self.epochs.stand_in().map_or(Fence::Auto, |wait| Fence::Custom(wait.clone()));
@@ -247,7 +265,7 @@ impl Watch {
             self.under_way = started.is_ok();
             self.stand_in = Some(started?);
         }
-        let Some(fences) = &mut self.stand_in else { return Ok(None) };
+        let Some(fences) = &mut self.stand_in else { return Ok(()) };
         if !fences.is_here() {
             // Its thread is the parent's.
             self.under_way = false;
@@ -258,12 +276,12 @@ impl Watch {
             let _ = fences.ended();
         }
         if fences.pause() != Some(Duration::ZERO) {
-            return Ok(None);
+            return Ok(());
         }
         fences.begin();
-        (self.standing_in, self.stood_since, self.stuck) = (true, Instant::now(), Some(stuck));
+        (self.standing_in, self.stood_since) = (true, Instant::now());
         self.stood_in += 1;
-        Ok(Some((stuck.0, waited)))
+        Ok(())
     }
 
     fn wait(&mut self) -> Result<(), Error> {

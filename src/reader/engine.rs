@@ -8,7 +8,7 @@ use crate::account::stats::Stats;
 use crate::error::{Error, Repeats};
 use crate::order::hold::Hold;
 use crate::order::merge::Merge;
-use crate::order::proof::Proof;
+use crate::order::proof::{Proof, Watch};
 use crate::order::{self, Order};
 use crate::reader::pace::{FLOOR, Pace, WORTH_A_LOOK};
 use crate::rings::Rings;
@@ -354,7 +354,8 @@ impl Engine {
                 self.merge.end_fence();
                 self.failures.well();
                 self.look();
-                self.attend()
+                self.attend()?;
+                self.tell_stuck()
             }
             Some(Err(errno)) => self.fence_failed(errno),
         }
@@ -377,15 +378,15 @@ impl Engine {
         if watch.is_over() || watch.spin() {
             return Ok(());
         }
-        match watch.lose_patience() {
-            Ok(None) => Ok(()),
-            Ok(Some((cpu, waited))) => {
-                let waited_for = self.report.is_some();
-                let times = self.stuck.failed(waited_for);
-                times.map_or(Ok(()), |times| Err(Error::EpochStuck { cpu, waited, times }))
-            }
-            Err(errno) => self.fence_failed(errno),
-        }
+        watch.lose_patience().or_else(|errno| self.fence_failed(errno))
+    }
+
+    /// Tells now and then, or if a report waits for it, of a program that has returned without leaving.
+    fn tell_stuck(&mut self) -> Result<(), Error> {
+        let returned = self.proof.as_mut().and_then(Proof::epochs).and_then(Watch::take_returned);
+        let Some((cpu, waited)) = returned else { return Ok(()) };
+        let times = self.stuck.failed(self.report.is_some());
+        times.map_or(Ok(()), |times| Err(Error::EpochStuck { cpu, waited, times }))
     }
 
     /// The events of the failed fence stay held, and the reader tries again. Reported now and then, or if a report
