@@ -20,7 +20,7 @@ const ROOMS: [(&str, &[&str]); 11] = [
             "lent", "merge", "room", "tally", "fence", "proof",
         ],
     ),
-    ("reader", &["pace", "engine", "blocking", "tokio", "unordered"]),
+    ("reader", &["pace", "engine", "face", "blocking", "tokio", "unordered"]),
     ("recorder", &["recording", "frozen"]),
     ("sim", &["sections", "cpu", "kernel"]),
 ];

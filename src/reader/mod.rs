@@ -7,6 +7,7 @@
 
 mod blocking;
 mod engine;
+mod face;
 mod pace;
 #[cfg(feature = "tokio")]
 pub(crate) mod tokio;

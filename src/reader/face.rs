@@ -1,0 +1,93 @@
+//! The methods that every reader has, over its engine.
+
+/// The methods of every reader except waiting, over its `engine`.
+macro_rules! reader_face {
+    () => {
+        /// A handle that flushes, closes, pauses and resumes this reader from any thread, also while the reader blocks.
+        pub fn handle(&self) -> $crate::rings::control::Handle {
+            self.engine.handle()
+        }
+
+        /// Sets when the reader gives up waiting; `None` for never. See
+        /// [`Handle::set_deadline`](crate::Handle::set_deadline).
+        ///
+        /// # Errors
+        /// As [`Handle::set_deadline`](crate::Handle::set_deadline).
+        pub fn set_deadline(&self, deadline: Option<std::time::Instant>) -> Result<(), $crate::error::Error> {
+            self.handle().set_deadline(deadline)
+        }
+
+        /// Gives the bytes of all yielded events back to the kernel now. The reader does this by itself before it looks
+        /// or sleeps. Only a program that yields events and then does not come back for long needs this.
+        ///
+        /// # Panics
+        /// In a forked child, which does not have the rings.
+        pub fn publish(&mut self) {
+            self.engine.merge.publish();
+        }
+
+        /// The hold rule in force.
+        pub fn hold(&self) -> &$crate::order::hold::Hold {
+            &self.engine.hold
+        }
+
+        /// How the reader waits for grace periods: "membarrier", "map", "expedited", "custom" or "epochs". `None` if
+        /// the hold rule needs no fence. With [`Fence::Auto`](crate::Fence::Auto), "membarrier" becomes "map" for good
+        /// if the kernel begins to refuse it.
+        pub fn fence(&self) -> Option<&'static str> {
+            self.engine.proof.as_ref().map($crate::order::proof::Proof::name)
+        }
+
+        /// How long the last fence took until the reader noticed its end.
+        pub fn fence_latency(&self) -> Option<std::time::Duration> {
+            self.engine.proof.as_ref().map($crate::order::proof::Proof::latency)
+        }
+
+        /// How long the fence under way has taken so far. `None` if no fence is under way.
+        pub fn fence_under_way(&self) -> Option<std::time::Duration> {
+            self.engine.proof.as_ref().and_then($crate::order::proof::Proof::under_way)
+        }
+
+        /// The counts of this reader so far.
+        pub fn stats(&self) -> $crate::account::stats::Stats {
+            self.engine.stats()
+        }
+
+        /// An account of everything written until now. Looks at the rings, and asks the kernel what it dropped, which
+        /// interrupts every CPU. Works on a closed reader too.
+        ///
+        /// # Errors
+        /// [`Error::Forked`].
+        pub fn ledger(&mut self) -> Result<$crate::account::ledger::Ledger, $crate::error::Error> {
+            self.engine.ledger()
+        }
+
+        /// Takes out the late records that were kept out of the stream
+        /// ([`Order::late_side_output`](crate::Order::late_side_output)), oldest first.
+        pub fn late(&mut self) -> impl Iterator<Item = $crate::order::event::OwnedEvent> {
+            self.engine.merge.late()
+        }
+
+        /// Why the stream is behind: what holds the merge up. See also `fence_under_way`, `fence_latency` and
+        /// `ring_stats`.
+        pub fn progress(&self) -> $crate::account::stats::Progress {
+            self.engine.merge.progress()
+        }
+
+        /// The counts of each ring, in the order of CPUs.
+        pub fn ring_stats(&self) -> impl Iterator<Item = $crate::account::stats::RingStats> {
+            self.engine.merge.ring_stats()
+        }
+
+        /// How many events were seen and are held.
+        pub fn held(&self) -> usize {
+            self.engine.merge.held()
+        }
+
+        /// The rings that this reader reads.
+        pub fn rings(&self) -> &$crate::rings::Rings {
+            self.engine.merge.rings()
+        }
+    };
+}
+pub(crate) use reader_face;
