@@ -77,30 +77,28 @@ impl Planted {
         Ok(planted)
     }
 
-    /// Copies the crate, and plants all mutants in the copy.
-    pub fn copy(&mut self) -> Result<(), Box<dyn Error>> {
+    /// Copies the crate but for the files that are to be mutated.
+    pub fn copy(&self) -> Result<(), Box<dyn Error>> {
+        let mut written: BTreeSet<PathBuf> = self.files.iter().map(|file| self.root.join(&file.path)).collect();
+        written.insert(self.root.join("src/lib.rs"));
         for part in ["src", "tests", "fuzz/src", "fuzz/corpus", "benches", "examples"] {
-            let to = self.directory.join(part);
-            if to.exists() {
-                fs::remove_dir_all(&to)?;
-            }
-            copy(&self.root.join(part), &to)?;
+            copy(&self.root.join(part), &self.directory.join(part), &written)?;
         }
         for part in ["Cargo.toml", "Cargo.lock", "README.md"] {
-            fs::copy(self.root.join(part), self.directory.join(part))?;
+            copy(&self.root.join(part), &self.directory.join(part), &written)?;
         }
-        self.write(&BTreeSet::new())
+        Ok(())
     }
 
     /// Writes the files without some mutants.
     pub fn write(&mut self, without: &BTreeSet<usize>) -> Result<(), Box<dyn Error>> {
         for file in &mut self.files {
             let text = file.emit(without);
-            fs::write(self.directory.join(&file.path), text)?;
+            renew(&self.directory.join(&file.path), text.as_bytes())?;
         }
         let lib = fs::read_to_string(self.root.join("src/lib.rs"))?;
-        fs::write(self.directory.join("src/lib.rs"), format!("#![allow(warnings, clippy::all)]\n{lib}\n{SWITCH}"))?;
-        Ok(())
+        let lib = format!("#![allow(warnings, clippy::all)]\n{lib}\n{SWITCH}");
+        renew(&self.directory.join("src/lib.rs"), lib.as_bytes())
     }
 
     /// The mutants that a compiler's message about some bytes of a file is about.
@@ -132,20 +130,36 @@ impl Planted {
     }
 }
 
-fn copy(from: &Path, to: &Path) -> Result<(), Box<dyn Error>> {
+/// Copies a file, or a folder and what is in it, but for `without`. What is the same already is not touched, so that it is not
+/// built again.
+fn copy(from: &Path, to: &Path, without: &BTreeSet<PathBuf>) -> Result<(), Box<dyn Error>> {
+    if without.contains(from) {
+        return Ok(());
+    }
+    if !from.is_dir() {
+        return renew(to, &fs::read(from)?);
+    }
     fs::create_dir_all(to)?;
-    for entry in fs::read_dir(from)? {
+    for entry in fs::read_dir(to)? {
         let entry = entry?;
-        let (from, to) = (entry.path(), to.join(entry.file_name()));
-        if entry.file_type()?.is_dir() {
-            if entry.file_name() != "target" {
-                copy(&from, &to)?;
-            }
-        } else {
-            fs::copy(from, to)?;
+        let left_over = !from.join(entry.file_name()).exists();
+        match entry.file_type()?.is_dir() {
+            true if left_over => fs::remove_dir_all(entry.path())?,
+            false if left_over => fs::remove_file(entry.path())?,
+            _ => {}
+        }
+    }
+    for entry in fs::read_dir(from)? {
+        let name = entry?.file_name();
+        if name != "target" {
+            copy(&from.join(&name), &to.join(&name), without)?;
         }
     }
     Ok(())
+}
+
+fn renew(path: &Path, text: &[u8]) -> Result<(), Box<dyn Error>> {
+    if fs::read(path).is_ok_and(|old| old == text) { Ok(()) } else { Ok(fs::write(path, text)?) }
 }
 
 /// Says which mutant runs, and, in a process that is to record, which are reached.
