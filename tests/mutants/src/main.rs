@@ -6,6 +6,7 @@
 //! cargo run --release --manifest-path tests/mutants/Cargo.toml -- numbers ring/ # of files that have this in their path, in this order
 //! cargo run --release --manifest-path tests/mutants/Cargo.toml -- --budget=5    # a mutant's tests take no longer together, in seconds
 //! cargo run --release --manifest-path tests/mutants/Cargo.toml -- --explained   # those too that `survivors.txt` explains
+//! cargo run --release --manifest-path tests/mutants/Cargo.toml -- --again       # those that survived the last time
 //! cargo run --release --manifest-path tests/mutants/Cargo.toml -- --list        # which there are
 //! ```
 //!
@@ -56,7 +57,12 @@ fn all() -> Result<bool, Box<dyn Error>> {
     sources(&root, Path::new("src"), &mut files)?;
     files.sort();
     let planted = plant::Planted::find(&root, &files)?;
-    let chosen = chosen(&planted.mutants, &asked)?;
+    let mut chosen = chosen(&planted.mutants, &asked)?;
+    let survived = planted.directory.join("survived");
+    if is("--again") {
+        let last = fs::read_to_string(&survived)?;
+        chosen.retain(|at| last.lines().any(|line| line == explain::line(&planted.mutants[*at])));
+    }
     println!("{} mutants in {} files, {} of them chosen", planted.mutants.len(), files.len(), chosen.len());
     if is("--list") {
         chosen.iter().for_each(|at| println!("{at} {}", run::show(&planted.mutants[*at])));
@@ -68,6 +74,8 @@ fn all() -> Result<bool, Box<dyn Error>> {
     let chosen = chosen.into_iter().filter(|at| !known.contains(at)).collect();
     planted.copy()?;
     let outcome = run::run(planted, chosen, budget)?;
+    let lines = outcome.survivors.iter().chain(&outcome.unreached).map(explain::line);
+    fs::write(survived, lines.collect::<Vec<_>>().join("\n"))?;
     Ok(explained.report(&outcome, asked.is_empty() && is("--explained")))
 }
 

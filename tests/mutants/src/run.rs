@@ -403,18 +403,17 @@ fn start(
     command.spawn()
 }
 
-/// How a process ended; `None`, and then it is killed with all it started, if it did not in time.
+/// How a process ended; `None` if it did not in time. All that it started and left behind is killed.
 fn ended(mut child: Child, most: Duration) -> Option<ExitStatus> {
     let begin = Instant::now();
-    loop {
+    let status = loop {
         match child.try_wait() {
-            Ok(Some(status)) => return Some(status),
+            Ok(Some(status)) => break Some(status),
             Ok(None) if begin.elapsed() < most => std::thread::sleep(Duration::from_millis(1)),
-            _ => {
-                let _ = Command::new("kill").args(["-KILL", "--", &format!("-{}", child.id())]).status();
-                let _ = child.wait();
-                return None;
-            }
+            _ => break None,
         }
-    }
+    };
+    let _ = Command::new("kill").args(["-KILL", "--", &format!("-{}", child.id())]).stderr(Stdio::null()).status();
+    let _ = child.wait();
+    status
 }
