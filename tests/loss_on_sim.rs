@@ -561,6 +561,22 @@ fn damage_and_a_loss_at_one_place_are_both_told() {
     }
 }
 
+/// A LOST record whose record is damaged has the place and the key of the record before it.
+#[test]
+fn a_loss_before_damage_is_told_before_it() {
+    let kernel = small(&[0], 4096);
+    let mut merge = merge(&kernel, Order::new().hold(Hold::None));
+    kernel.emit(0, 1, b"");
+    kernel.lose(0, 2);
+    let head = kernel.head(0);
+    kernel.emit(0, 5, b"");
+    kernel.scribble(0, head + 32 + 6, &3u16.to_ne_bytes());
+    merge.refresh(0);
+    assert_eq!(all(&mut merge), ["1 assumed", "lost 2 on 0 in 1..- assumed", "damage on 0 assumed"]);
+    merge.publish();
+    assert_eq!(kernel.tail(0), kernel.head(0));
+}
+
 /// A record that lies where a loss waits to be told of, without a LOST record before it: what an interrupted writer does
 /// that had seen no loss yet.
 #[test]

@@ -151,7 +151,39 @@ fn holding_takes_no_more_than_its_bound() {
 
 #[test]
 fn holding_takes_no_more_than_a_small_bound() {
-    hold(5_000, &[40 << 10]);
+    hold(5_000, &[40 << 10, 100 << 10]);
+}
+
+/// With twice the memory that is needed, burst after burst, nothing is let out early and no look leaves anything.
+#[test]
+fn what_there_is_memory_for_is_held() {
+    let hold = |most: usize| {
+        let kernel = sim::Kernel::with(&[0, 1, 2], 64 << 10, Layout::new(4 | 1024, true, 0));
+        let mut merge = Merge::new(kernel.rings(), Order::new().when_full(Full::Copy { most })).unwrap();
+        for burst in 1..4 {
+            kernel.begin(2, 10_000 * burst);
+            for n in 0..4_000 {
+                assert!(kernel.emit((n % 2) as u32, 10_000 * burst + n, b""));
+                if n % 40 == 39 {
+                    merge.refresh(0);
+                    merge.begin_fence();
+                    assert!(merge.next().is_none() && !merge.is_behind(), "{most}: {merge:?}");
+                }
+            }
+            kernel.write(2, b"");
+            kernel.end(2);
+            let mut proven = 0;
+            while proven < 4_001 {
+                merge.end_fence();
+                merge.refresh(0);
+                proven += merge.batch().inspect(|event| assert_eq!(event.class(), Class::Proven)).count();
+                merge.begin_fence();
+            }
+        }
+        merge.stats().most_memory
+    };
+    let most = hold(1 << 30);
+    hold(2 * most);
 }
 
 fn miss_numbers(records: u64, bounds: &[usize]) {

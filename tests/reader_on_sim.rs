@@ -323,3 +323,24 @@ fn a_fold_that_breaks_off_takes_no_more() {
     });
     assert!(courses[0].len() > 500 && courses.iter().all(|course| *course == courses[0]));
 }
+
+/// However long nothing happened: what was dropped is asked for, and a CPU that comes is noticed.
+#[test]
+fn a_reader_that_was_idle_still_asks_and_lists() {
+    let kernel = sim::Kernel::with(&[0], 4096, Layout::new(4 | 1024, true, 0));
+    let order = Order::new().hold(Hold::None).when_full(Full::Discard);
+    let mut reader = Reader::new(kernel.rings(), order).unwrap();
+    // Longer than from one time of either to the next.
+    let idle = |reader: &mut Reader| assert!(reader.next_timeout(Duration::from_millis(150)).unwrap().is_none());
+    for round in 0..2 {
+        idle(&mut reader);
+        let fit = (0..).take_while(|time| kernel.emit(0, 1000 * round + time, &[0; 8])).count();
+        (0..fit).for_each(|_| assert!(reading::next(&mut reader).record().is_some()));
+        let told = reading::next(&mut reader);
+        assert!(matches!(told.item(), Item::Lost(lost) if lost.count == 1), "{:?}", told.event());
+    }
+    idle(&mut reader);
+    kernel.plug(3);
+    kernel.emit(3, 9_999, b"");
+    assert_eq!(reading::next(&mut reader).cpu(), Some(3));
+}

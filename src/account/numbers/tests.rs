@@ -342,7 +342,7 @@ fn what_may_come_behind_a_number_that_counting_begins_with() {
     let reach = numbers.unwrap.reach();
     numbers.take(0, 0, None, 0);
     assert_eq!(numbers.take(reach as u8 as u64, 1, None, reach - 1), Said::Hole);
-    let mut numbers = Numbers::new(&Sequence::with(8, |_| None));
+    let mut numbers = Numbers::new(&Sequence::with(8, |_| None).starting_at(0));
     numbers.take(0, 0, None, 0);
     assert_eq!(numbers.take(0, 1, None, reach), Said::Break(Break::Ambiguous, 1));
     assert_eq!((numbers.take(255, 2, None, 0), numbers.counts.seen), (Said::Well, 3));

@@ -166,11 +166,12 @@ fn renew(path: &Path, text: &[u8]) -> Result<(), Box<dyn Error>> {
 const SWITCH: &str = r#"
 #[allow(unsafe_code, missing_docs)]
 pub(crate) mod mutant {
-    use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+    use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
     static ACTIVE: AtomicU32 = AtomicU32::new(u32::MAX);
-    static REACHED: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
+    static REACHED: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
     const RECORD: u32 = u32::MAX - 1;
+    const WORDS: usize = 1024;
 
     #[inline]
     pub(crate) fn is(mutant: u32) -> bool {
@@ -186,7 +187,9 @@ pub(crate) mod mutant {
 
     #[cold]
     fn reach(mutant: u32) {
-        let (word, bit) = (&REACHED[mutant as usize / 64], 1 << (mutant % 64));
+        // SAFETY: so many words that stay mapped.
+        let word = unsafe { &*REACHED.load(Ordering::Acquire).add(mutant as usize / 64 % WORDS) };
+        let bit = 1 << (mutant % 64);
         // Written once: others may read it all the time.
         if word.load(Ordering::Relaxed) & bit == 0 {
             word.fetch_or(bit, Ordering::Relaxed);
@@ -196,23 +199,28 @@ pub(crate) mod mutant {
     #[cold]
     fn start() -> u32 {
         let active = match std::env::var("MUTANT") {
-            Ok(number) if number == "record" => RECORD,
+            Ok(number) if number == "record" && map().is_some() => RECORD,
             Ok(number) => number.parse().unwrap_or(u32::MAX - 2),
             Err(_) => u32::MAX - 2,
         };
         ACTIVE.store(active, Ordering::Relaxed);
-        if active == RECORD {
-            // SAFETY: registers a function that takes nothing.
-            unsafe { libc::atexit(tell) };
-        }
         active
     }
 
-    extern "C" fn tell() {
-        let Ok(path) = std::env::var("MUTANT_REACHED") else { return };
-        let words: Vec<String> = REACHED.iter().map(|word| word.load(Ordering::Relaxed).to_string()).collect();
-        // Children that run the test again each write their own.
-        let _ = std::fs::write(format!("{path}/{}", std::process::id()), words.join("\n"));
+    /// Maps the file that tells what is reached: the same in all processes of a test, also in those that are killed, or leave
+    /// without running anything more.
+    fn map() -> Option<()> {
+        use std::os::fd::AsRawFd;
+        let path = std::env::var_os("MUTANT_REACHED")?;
+        let file = std::fs::File::options().read(true).write(true).open(path).ok()?;
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping, of a file that is as long as that.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), 8 * WORDS, access, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        if at == libc::MAP_FAILED {
+            return None;
+        }
+        REACHED.store(at.cast(), Ordering::Release);
+        Some(())
     }
 }
 "#;

@@ -85,7 +85,7 @@ pub fn run(mut planted: Planted, chosen: Vec<usize>, budget: Duration) -> Result
                 loop {
                     let next = queue.lock().ok().and_then(|mut queue| Some((queue.pop_front()?, queue.len())));
                     let Some((mutant, left)) = next else { return };
-                    if !is_caught(mutant, &tests, &planted.directory, budget, &known) {
+                    if !is_caught((mutant, &planted.mutants[mutant].file), &tests, &planted.directory, budget, &known) {
                         println!("SURVIVED {}", show(&planted.mutants[mutant]));
                         survivors.lock().expect("no panic").push(planted.mutants[mutant].clone());
                     }
@@ -216,12 +216,12 @@ fn record(planted: &Planted, executables: &[PathBuf]) -> Result<Vec<Test>, Box<d
     let tests = Mutex::new(tests);
     std::thread::scope(|scope| {
         for worker in 0..workers() {
-            let folder = planted.directory.join(format!("reached-{worker}"));
+            let file = planted.directory.join(format!("reached-by-{worker}"));
             let (queue, tests) = (&queue, &tests);
             scope.spawn(move || {
                 while let Some((binary, name, kept)) = take(queue) {
                     // On a busy machine even a sound test may fail once, or take long.
-                    let once = || record_one(planted, &binary, &name, &folder);
+                    let once = || record_one(planted, &binary, &name, &file);
                     let first = once().ok().flatten();
                     match first.map_or_else(once, |test| Ok(Some(test))) {
                         Ok(Some(test)) => {
@@ -264,13 +264,10 @@ fn take<T>(queue: &Mutex<Vec<T>>) -> Option<T> {
     queue.lock().expect("no panic").pop()
 }
 
-fn record_one(planted: &Planted, binary: &Path, name: &str, folder: &Path) -> Result<Option<Test>, Box<dyn Error>> {
-    if folder.exists() {
-        fs::remove_dir_all(folder)?;
-    }
-    fs::create_dir(folder)?;
+fn record_one(planted: &Planted, binary: &Path, name: &str, file: &Path) -> Result<Option<Test>, Box<dyn Error>> {
+    fs::write(file, [0; 8 << 10])?;
     let begin = Instant::now();
-    let child = start(binary, &[name], &planted.directory, "record", SLOWEST, Some(folder))?;
+    let child = start(binary, &[name], &planted.directory, "record", SLOWEST, Some(file))?;
     match ended(child, SLOWEST) {
         Some(status) if status.success() => {}
         // Killed, for it is slow: it takes no part.
@@ -280,11 +277,9 @@ fn record_one(planted: &Planted, binary: &Path, name: &str, folder: &Path) -> Re
     }
     let time = begin.elapsed();
     let mut reached = BTreeSet::new();
-    for entry in fs::read_dir(folder)? {
-        let words = fs::read_to_string(entry?.path())?;
-        for (at, word) in words.lines().map(|word| word.parse().unwrap_or(0u64)).enumerate() {
-            reached.extend((0..64).filter(|bit| word >> bit & 1 == 1).map(|bit| at * 64 + bit));
-        }
+    for (at, word) in fs::read(file)?.chunks_exact(8).enumerate() {
+        let word = u64::from_ne_bytes(word.try_into()?);
+        reached.extend((0..64).filter(|bit| word >> bit & 1 == 1).map(|bit| at * 64 + bit));
     }
     reached.retain(|at| *at < planted.mutants.len());
     Ok(Some(Test { binary: binary.to_owned(), name: name.to_owned(), time, reached }))
@@ -307,6 +302,8 @@ struct Together<'a> {
     binary: &'a Path,
     /// The test, if it runs alone.
     alone: Option<&'a str>,
+    /// Whether they are of the mutant's own module.
+    near: bool,
     names: Vec<&'a str>,
     /// What they took one by one.
     time: Duration,
@@ -324,12 +321,26 @@ impl Together<'_> {
     }
 }
 
+/// Whether a test is of the module that a file is.
+fn is_near(test: &Test, file: &Path) -> bool {
+    let Some((module, _)) = test.name.split_once("::tests::") else { return false };
+    let path: PathBuf = module.split("::").collect();
+    file.strip_prefix("src").is_ok_and(|file| file.with_extension("").starts_with(path))
+}
+
 /// Whether some test fails with a mutant.
-fn is_caught(mutant: usize, tests: &[Test], directory: &Path, budget: Duration, known: &Known) -> bool {
+fn is_caught(
+    (mutant, file): (usize, &Path),
+    tests: &[Test],
+    directory: &Path,
+    budget: Duration,
+    known: &Known,
+) -> bool {
     let mut runs: Vec<Together<'_>> = Vec::new();
     for test in tests.iter().filter(|test| test.reached.contains(&mutant)) {
-        let quick = test.time < QUICK;
-        match runs.iter_mut().find(|run| quick && run.alone.is_none() && run.binary == test.binary) {
+        let (quick, near) = (test.time < QUICK, is_near(test, file));
+        let same = |run: &&mut Together<'_>| run.alone.is_none() && run.near == near && run.binary == test.binary;
+        match runs.iter_mut().filter(|_| quick).find(same) {
             Some(run) => {
                 run.time += test.time;
                 run.names.push(&test.name);
@@ -337,15 +348,15 @@ fn is_caught(mutant: usize, tests: &[Test], directory: &Path, budget: Duration, 
             None => {
                 let alone = (!quick).then_some(test.name.as_str());
                 let (binary, names, time) = (test.binary.as_path(), vec![test.name.as_str()], test.time);
-                runs.push(Together { binary, alone, names, time, past: Past::default() });
+                runs.push(Together { binary, alone, near, names, time, past: Past::default() });
             }
         }
     }
     for run in &mut runs {
         run.past = known.lock().expect("no panic").get(&run.key()).copied().unwrap_or_default();
     }
-    // Those first that catch most for the time they take.
-    runs.sort_by_key(|run| run.takes() / (run.past.caught + 1));
+    // The module's own first, then those that catch most for the time they take.
+    runs.sort_by_key(|run| (!run.near, run.takes() / (run.past.caught + 1)));
     let mut spent = Duration::ZERO;
     for run in runs {
         spent += run.takes();
