@@ -1132,6 +1132,19 @@ fn a_dense_number_that_comes_after_its_gap_is_late_and_no_longer_missing() {
     assert_eq!(all(&mut merge).last().unwrap(), "30");
 }
 
+/// What begins to be unproven is records: a loss before the first of them is told before that is said.
+#[test]
+fn a_loss_before_the_first_unproven_record_is_told_first() {
+    let kernel = small(&[0], 1024);
+    let mut merge = merge(&kernel, Order::new().when_full(Full::Release).fill_mark(50));
+    kernel.lose(0, 2);
+    (2..30).for_each(|time| assert!(kernel.emit(0, time, b"")));
+    merge.refresh(0);
+    let told = all(&mut merge);
+    assert_eq!(told[..3], ["lost 2 on 0 in -..2 assumed", "unproven on 0 assumed", "2 assumed"]);
+    assert_eq!(told.iter().filter(|told| told.starts_with("unproven")).count(), 1);
+}
+
 #[test]
 fn progress_says_who_holds_the_merge() {
     let kernel = sim::Kernel::new(&[0, 2, 7]);

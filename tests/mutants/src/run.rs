@@ -203,6 +203,7 @@ fn record(planted: &Planted, executables: &[PathBuf]) -> Result<Vec<Test>, Box<d
             let stem = binary.file_name().unwrap_or_default().to_string_lossy();
             let known = kept.join(format!("{stem}-{}", name.replace("::", "-")));
             if fs::read_to_string(&known).is_ok_and(|known| known == TOO_SLOW) {
+                println!("was too slow to take part: {name} of {}", binary.display());
                 continue;
             }
             let is_new = fs::metadata(&known).and_then(|known| known.modified()).is_ok_and(|known| known > built);
