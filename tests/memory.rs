@@ -71,8 +71,8 @@ const LOADS: [(&str, Count); 6] = [
     ("saws", |n| 1000 + n / 512 * 512 + 511 - n % 512),
 ];
 
-/// Records that a writer on another CPU holds up: what lies before the mark, or is copied, until memory is used up.
-fn hold_up(order: Order, ring: usize, count: Count, bound: usize) -> (u64, u64, u64) {
+/// So many records that a writer on another CPU holds up: what lies before the mark, or is copied, until memory is used up.
+fn hold_up(records: u64, order: Order, ring: usize, count: Count, bound: usize) -> (u64, u64, u64) {
     let cpus = [0, 1, 2];
     let kernel = sim::Kernel::with(&cpus, ring, Layout::new(4 | 1024, true, 0));
     let rings = kernel.rings();
@@ -82,7 +82,7 @@ fn hold_up(order: Order, ring: usize, count: Count, bound: usize) -> (u64, u64, 
     assert!(fixed <= 3 * (8 << 10), "{fixed} bytes for three rings");
     kernel.begin(2, 999);
     let (mut written, mut yielded, mut early) = (0, 0, 0);
-    for n in 0..60_000u64 {
+    for n in 0..records {
         let payload = [count(n).to_ne_bytes(), (n * 7919 % 997).to_ne_bytes()].concat();
         written += u64::from(kernel.emit((n % 2) as u32, count(n), &payload));
         if n % 1000 == 777 {
@@ -129,14 +129,12 @@ fn hold_up(order: Order, ring: usize, count: Count, bound: usize) -> (u64, u64, 
     (written + 1, yielded, early)
 }
 
-/// Whatever comes: holding takes no more than its bound, and all comes out, proven until the bound is reached.
-#[test]
-fn holding_takes_no_more_than_its_bound() {
+fn hold(records: u64, bounds: &[usize]) {
     for (load, count) in LOADS {
-        for bound in [40 << 10, 300 << 10, 2 << 20, 64 << 20] {
+        for &bound in bounds {
             for ring in [4 << 10, 64 << 10] {
                 let order = Order::new().when_full(Full::Copy { most: bound });
-                let (written, yielded, early) = hold_up(order, ring, count, bound);
+                let (written, yielded, early) = hold_up(records, order, ring, count, bound);
                 assert_eq!(yielded, written, "{load}, {bound} bytes");
                 // 60,000 records of 40 bytes, an index, and a quarter more.
                 assert_eq!(early == 0, bound == 64 << 20, "{load}, {bound} bytes: {early} early");
@@ -145,22 +143,74 @@ fn holding_takes_no_more_than_its_bound() {
     }
 }
 
-/// The same with numbers that are missing, break, and are found, for each CPU and for the machine.
+/// Whatever comes: holding takes no more than its bound, and all comes out, proven until the bound is reached.
 #[test]
-fn numbers_that_are_missing_are_within_the_bound() {
+fn holding_takes_no_more_than_its_bound() {
+    hold(60_000, &[300 << 10, 2 << 20, 64 << 20]);
+}
+
+#[test]
+fn holding_takes_no_more_than_a_small_bound() {
+    hold(5_000, &[40 << 10, 100 << 10]);
+}
+
+/// With twice the memory that is needed, burst after burst, nothing is let out early and no look leaves anything.
+#[test]
+fn what_there_is_memory_for_is_held() {
+    let hold = |most: usize| {
+        let kernel = sim::Kernel::with(&[0, 1, 2], 64 << 10, Layout::new(4 | 1024, true, 0));
+        let mut merge = Merge::new(kernel.rings(), Order::new().when_full(Full::Copy { most })).unwrap();
+        for burst in 1..4 {
+            kernel.begin(2, 10_000 * burst);
+            for n in 0..4_000 {
+                assert!(kernel.emit((n % 2) as u32, 10_000 * burst + n, b""));
+                if n % 40 == 39 {
+                    merge.refresh(0);
+                    merge.begin_fence();
+                    assert!(merge.next().is_none() && !merge.is_behind(), "{most}: {merge:?}");
+                }
+            }
+            kernel.write(2, b"");
+            kernel.end(2);
+            let mut proven = 0;
+            while proven < 4_001 {
+                merge.end_fence();
+                merge.refresh(0);
+                proven += merge.batch().inspect(|event| assert_eq!(event.class(), Class::Proven)).count();
+                merge.begin_fence();
+            }
+        }
+        merge.stats().most_memory
+    };
+    let most = hold(1 << 30);
+    hold(2 * most);
+}
+
+fn miss_numbers(records: u64, bounds: &[usize]) {
     for (load, count) in LOADS {
-        for bound in [300 << 10, 4 << 20] {
+        for &bound in bounds {
             for offset in [0, 8] {
                 let order = Order::new().numbers(Sequence::u64(offset)).when_full(Full::Copy { most: bound });
-                let (written, yielded, _) = hold_up(order, 64 << 10, count, bound);
+                let (written, yielded, _) = hold_up(records, order, 64 << 10, count, bound);
                 assert_eq!(yielded, written, "{load}");
                 let hold = Hold::Dense { first: None, fence: Fence::Auto };
                 let order = Order::new().key(Key::Payload(offset)).hold(hold).when_full(Full::Copy { most: bound });
-                let (written, yielded, _) = hold_up(order, 64 << 10, count, bound);
+                let (written, yielded, _) = hold_up(records, order, 64 << 10, count, bound);
                 assert_eq!(yielded, written, "{load}");
             }
         }
     }
+}
+
+/// The same with numbers that are missing, break, and are found, for each CPU and for the machine.
+#[test]
+fn numbers_that_are_missing_are_within_the_bound() {
+    miss_numbers(60_000, &[300 << 10, 4 << 20]);
+}
+
+#[test]
+fn numbers_that_are_missing_are_within_a_small_bound() {
+    miss_numbers(5_000, &[60 << 10]);
 }
 
 /// Late numbers inside a declared gap split it, and that costs nothing.
@@ -217,19 +267,28 @@ fn a_ledger_counts_what_there_was_no_memory_to_look_at() {
     assert_eq!((total.yielded, total.written()), (yielded, 5_000));
 }
 
-/// Bounds of any size, so that the lists of blocks are as long as makes them grow just before the bound.
-#[test]
-fn no_bound_is_passed_by_what_lists_of_blocks_take() {
-    for bound in (40 << 10..1 << 20).step_by(4 << 10) {
+fn look_within(bounds: impl Iterator<Item = usize>, records: u64) {
+    for bound in bounds {
         let kernel = sim::Kernel::with(&[0, 1], 1 << 20, Layout::new(4 | 1024, true, 0));
         let mut merge = Merge::new(kernel.rings(), Order::new().when_full(Full::Copy { most: bound })).unwrap();
-        for time in 1..=40_000 {
+        for time in 1..=records {
             kernel.emit((time % 2) as u32, time, b"");
-            if time % 8_000 == 0 {
+            if time % (records / 5) == 0 {
                 merge.refresh(0);
             }
         }
         let most = merge.stats().most_memory;
         assert!(most <= bound, "{most} of {bound}");
     }
+}
+
+/// Bounds of any size, so that the lists of blocks are as long as makes them grow just before the bound.
+#[test]
+fn no_bound_is_passed_by_what_lists_of_blocks_take() {
+    look_within((160 << 10..1 << 20).step_by(4 << 10), 40_000);
+}
+
+#[test]
+fn no_small_bound_is_passed_by_what_lists_of_blocks_take() {
+    look_within((40 << 10..160 << 10).step_by(4 << 10), 8_000);
 }

@@ -464,6 +464,12 @@ fn owned_events_say_what_lent_ones_said() {
     let again: Vec<_> = owned.iter().map(|event| text(&event.as_event())).collect();
     assert_eq!(again, ["lost 1", "behind", "damage 24"]);
     assert_eq!(owned[2].as_event().to_owned().as_event().class(), Class::Assumed);
+    kernel.emit(0, 1, b"late");
+    merge.refresh(0);
+    let lent = merge.next().unwrap();
+    assert_eq!((lent.key(), lent.class(), lent.late_by(), lent.cpu()), (Some(1), Class::Late, 2, Some(0)));
+    let event = lent.event();
+    assert_eq!((event.key(), event.class(), event.late_by(), event.cpu()), (Some(1), Class::Late, 2, Some(0)));
 }
 
 #[test]
@@ -701,9 +707,12 @@ fn a_fence_that_failed_is_asked_for_again() {
 /// Records that lie behind one with a larger key, which waits there, are repaired; equal ones, and late ones alone, are not.
 #[test]
 fn what_was_out_of_order_is_counted() {
-    let kernel = sim::Kernel::new(&[0]);
-    let order = Order::new().key(Key::Payload(0)).hold(Hold::None);
-    let mut merge = Merge::new(kernel.rings(), order).unwrap();
+    let key: [fn() -> Key; 2] = [|| Key::Payload(0), || Key::with(|record| record.payload()?.u64(0))];
+    key.into_iter().for_each(|key| count_out_of_order(&sim::Kernel::new(&[0]), key()));
+}
+
+fn count_out_of_order(kernel: &sim::Kernel, key: Key) {
+    let mut merge = Merge::new(kernel.rings(), Order::new().key(key).hold(Hold::None)).unwrap();
     let mut take = |keys: &[u64]| {
         keys.iter().for_each(|key| assert!(kernel.emit(0, 1, &key.to_ne_bytes())));
         merge.refresh(0);

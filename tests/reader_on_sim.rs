@@ -3,9 +3,10 @@
 #[expect(dead_code, reason = "each test takes a part")]
 mod reading;
 
-use perfweave::{Class, Event, Fence, Full, Hold, Item, Key, Order, Reader, sim};
+use perfweave::{Class, Event, Fence, Full, Hold, Item, Key, Layout, Merge, Order, Reader, Sequence, sim};
 use perfweave_support::threads;
 use reading::{Gate, LONG};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -230,4 +231,123 @@ fn a_reader_can_be_polled() {
     });
     writer.join().unwrap();
     reading::assert_nothing(&mut reader);
+}
+
+/// The n-th burst of writes on three CPUs, always the same: keys in disorder and across CPUs, some late, some records without one,
+/// and more than the rings hold now and then.
+fn burst(kernel: &sim::Kernel, turn: u64) {
+    let random = |n: u64, most: u64| (turn * 1000 + n).wrapping_mul(0x9e37_79b9_7f4a_7c15) % 1009 % most;
+    for n in 0..[3, 20, 60, 130][turn as usize % 4] {
+        let key = 1000 + 20 * turn + random(n, 90);
+        let payload = key.to_ne_bytes();
+        kernel.emit(random(n + 500, 3) as u32, key, if random(n + 700, 9) == 0 { &payload[..4] } else { &payload });
+    }
+}
+
+fn in_short(event: &Event<'_>) -> String {
+    if let Item::Unproven(unproven) = event.item() {
+        assert!(unproven.filled <= 100, "{unproven:?}");
+    }
+    format!("{:?} {:?} {} {:?}", event.key(), event.class(), event.late_by(), event.item())
+}
+
+/// One by one, as a batch, or folded: the same events come, with the same words, and the same is counted.
+#[test]
+fn however_events_are_taken_they_are_the_same() {
+    let take = |way: usize, merge: &mut Merge, taken: &mut Vec<String>| match way {
+        0 => {
+            while let Some(lent) = merge.next() {
+                let event = lent.event();
+                assert_eq!((lent.key(), lent.class(), lent.late_by()), (event.key(), event.class(), event.late_by()));
+                assert_eq!((lent.cpu(), lent.record().is_some()), (event.cpu(), event.record().is_some()));
+                taken.push(in_short(&event));
+            }
+        }
+        1 => {
+            for event in merge.batch() {
+                taken.push(in_short(&event));
+            }
+        }
+        _ => merge.batch().for_each(|event| taken.push(in_short(&event))),
+    };
+    let fulls = [Full::Discard, Full::Release, Full::Copy { most: 16 << 10 }];
+    let holds = [Hold::FENCE, Hold::Round, Hold::None, Hold::Lag(Duration::from_nanos(70))];
+    for (full, hold) in fulls.into_iter().flat_map(|full| holds.iter().map(move |hold| (full, hold))) {
+        let key: fn() -> Key = if matches!(hold, Hold::Lag(_)) { || Key::Time } else { || Key::Payload(0) };
+        let courses = [0, 1, 2].map(|way| {
+            let kernel = sim::Kernel::with(&[0, 1, 2], 4096, Layout::new(4 | 1024, true, 0));
+            let order = Order::new().key(key()).hold(hold.clone()).when_full(full).numbers(Sequence::u64(0));
+            let mut merge = Merge::new(kernel.rings(), order).unwrap();
+            let mut taken = Vec::new();
+            for turn in 0..60 {
+                burst(&kernel, turn);
+                merge.refresh(1000 + 20 * turn);
+                if turn % 3 == 0 && merge.begin_fence() {
+                    merge.end_fence();
+                    merge.refresh(1000 + 20 * turn);
+                }
+                take(way, &mut merge, &mut taken);
+                // Or the rings have other losses.
+                merge.publish();
+                taken.push(format!("{:?}", merge.stats()));
+            }
+            taken.push(format!("{} {:?}", merge.ledger(), merge.ring_stats().collect::<Vec<_>>()));
+            taken
+        });
+        let [first, others @ ..] = &courses;
+        assert!(first.len() > 500);
+        for (way, other) in others.iter().enumerate() {
+            let differs = first.iter().zip(other).find(|(one, other)| one != other);
+            assert_eq!((differs, first.len()), (None, other.len()), "{full:?}, {hold}, way {}", way + 1);
+        }
+    }
+}
+
+/// What a fold breaks off at is taken, and what is behind comes with the next call.
+#[test]
+fn a_fold_that_breaks_off_takes_no_more() {
+    let courses = [1, 2, 7, usize::MAX].map(|each| {
+        let kernel = sim::Kernel::new(&[0, 1, 2]);
+        let mut reader = Reader::new(kernel.rings(), Order::new().key(Key::Payload(0)).hold(Hold::None)).unwrap();
+        let mut taken = Vec::new();
+        for turn in 0..20 {
+            burst(&kernel, turn);
+            loop {
+                let folded = reader.try_fold(1, |events, event| {
+                    taken.push(in_short(&event));
+                    if events < each { ControlFlow::Continue(events + 1) } else { ControlFlow::Break(()) }
+                });
+                if folded.unwrap().is_continue() {
+                    break;
+                }
+            }
+        }
+        assert!(reader.try_next().unwrap().is_none());
+        taken
+    });
+    assert!(courses[0].len() > 500 && courses.iter().all(|course| *course == courses[0]));
+}
+
+/// However long nothing happened: what was dropped is asked for, and a CPU that comes is noticed.
+#[test]
+fn a_reader_that_was_idle_still_asks_and_lists() {
+    let kernel = sim::Kernel::with(&[0], 4096, Layout::new(4 | 1024, true, 0));
+    let order = Order::new().hold(Hold::None).when_full(Full::Discard);
+    let mut reader = Reader::new(kernel.rings(), order).unwrap();
+    // Its user is away for longer than from one time of either to the next.
+    let idle = |reader: &mut Reader| {
+        assert!(reader.try_next().unwrap().is_none());
+        std::thread::sleep(Duration::from_millis(150));
+    };
+    for round in 0..2 {
+        idle(&mut reader);
+        let fit = (0..).take_while(|time| kernel.emit(0, 1000 * round + time, &[0; 8])).count();
+        (0..fit).for_each(|_| assert!(reading::next(&mut reader).record().is_some()));
+        let told = reading::next(&mut reader);
+        assert!(matches!(told.item(), Item::Lost(lost) if lost.count == 1), "{:?}", told.event());
+    }
+    idle(&mut reader);
+    kernel.plug(3);
+    kernel.emit(3, 9_999, b"");
+    assert_eq!(reading::next(&mut reader).cpu(), Some(3));
 }

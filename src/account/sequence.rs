@@ -298,6 +298,7 @@ mod tests {
                 let before = unwrap.go_astray();
                 let number = unwrap.unwrap(next & mask).unwrap();
                 assert!(number > before + mask / 2 && unwrap.wrap(number) == next & mask, "{bits} bits");
+                assert!(number - before <= mask / 2 + 1 + mask, "{bits} bits: no further than that takes");
                 assert_eq!(unwrap.unwrap((next + 1) & mask), Some(number + 1));
                 if bits > 2 {
                     assert!(unwrap.unwrap(next.wrapping_sub(3) & mask).unwrap() > before);
@@ -309,7 +310,10 @@ mod tests {
     #[test]
     fn the_limit_is_less_than_half_a_range() {
         assert_eq!([2, 5, 8, 16, 32].map(reach), [1, 14, 112, 28_672, 0x7000_0000]);
-        assert!(reach(64) > 1 << 61 && reach(61) < 1 << 60);
+        assert!(reach(64) > 1 << 61 && reach(64) < 1 << 62 && reach(61) < 1 << 60);
+        for bits in [0, 1, 65] {
+            assert!(std::panic::catch_unwind(|| Sequence::with(bits, |_| None)).is_err(), "{bits} bits");
+        }
     }
 
     /// What numbers that each leap as far as may be come to, given years.
@@ -321,6 +325,10 @@ mod tests {
         assert_eq!(unwrap.unwrap(written + 5), Some(CEILING));
         assert_eq!(unwrap.unwrap(written + 6), None);
         assert_eq!(unwrap.unwrap(written), Some(CEILING - 5));
+        assert_eq!(unwrap.unwrap_near(written + 5, CEILING - 2, 3), Some(CEILING), "so far, and no further");
+        assert_eq!(unwrap.unwrap_near(written + 6, CEILING - 2, 9), None);
+        let most = CEILING - MOST_AHEAD as u64;
+        assert!(unwrap.clone().shift(7, most) && !unwrap.clone().shift(7, most + 1));
         assert!(!unwrap.shift(written + 6, CEILING + 1));
         assert_eq!(unwrap.unwrap(written + 7), Some(MIDDLE + 1), "counting begins anew");
         assert_eq!(unwrap.wrap(MIDDLE), written + 6);

@@ -88,6 +88,11 @@ mod tests {
         let mut out = Vec::new();
         while let Some(Front { key, rank }) = fronts.top() {
             out.push((key, rank));
+            let others = (0u32..).zip(rings).filter(|(other, _)| *other != rank);
+            let runner_up = others.filter_map(|(other, keys)| Some((*keys.get(at[other as usize])?, other))).min();
+            for key in (0..12).chain([u64::MAX - 1]) {
+                assert_eq!(key < fronts.until(), runner_up.is_none_or(|next| (key, rank) < next), "{key}");
+            }
             let ring = rank as usize;
             at[ring] += 1;
             fronts.advance(rings[ring].get(at[ring]).copied());

@@ -322,9 +322,96 @@ impl fmt::Debug for Key {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{Key, Keys, Latest, SLACK};
+    use super::{Key, Keys, LEAP, Latest, SLACK};
+    use crate::account::sequence::Sequence;
     use crate::record::clock::Clock;
-    use crate::ring::Fault;
+    use crate::record::{Kind, Layout, Origin, Record, TIME};
+    use crate::ring::{Bytes, Fault, Header};
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    /// By the way of the plainest records or by the general one: the same records are whole, and have the same keys.
+    #[test]
+    fn the_plainest_records_are_what_the_general_way_says() {
+        const RAW: u64 = 1 << 10;
+        let origin = Arc::new(Origin::new(0, Layout::new(RAW | TIME, true, 0), [(0, 0)].into_iter().collect()));
+        let general = |keys: &mut Keys, bytes: &[u8], header: Header| {
+            let record = Record::new(Bytes::from(bytes), header, &origin);
+            if record.kind() != Kind::SAMPLE || record.check().is_err() {
+                return None;
+            }
+            keys.of(&record).ok().flatten()
+        };
+        let keys: [fn() -> Key; 5] =
+            [|| Key::Time, || Key::Payload(0), || Key::Payload(4), || Key::Payload(12), || Key::Payload(usize::MAX)];
+        let mut plain = BTreeMap::<String, usize>::new();
+        for (key, size) in keys.into_iter().flat_map(|key| (0..=56u16).map(move |size| (key, size))) {
+            for (kind, raw) in
+                [(9, 0..48u32), (2, 12..13)].into_iter().flat_map(|(kind, raws)| raws.map(move |raw| (kind, raw)))
+            {
+                for value in [7, 5 + LEAP, 6 + LEAP] {
+                    // More lies behind the record.
+                    let mut bytes = [0x11; 72];
+                    bytes[..4].copy_from_slice(&u32::to_ne_bytes(kind));
+                    bytes[6..8].copy_from_slice(&size.to_ne_bytes());
+                    bytes[16..20].copy_from_slice(&raw.to_ne_bytes());
+                    let at = match key() {
+                        Key::Payload(offset) if offset < 40 => 20 + offset,
+                        _ => 8,
+                    };
+                    bytes[at..at + 8].copy_from_slice(&u64::to_ne_bytes(value));
+                    let keys = || Keys::new(key(), None, None, Some(5));
+                    let Some(read) = keys().plain(&origin.layout).map(|plain| plain.read(&bytes)) else { continue };
+                    let header = Header::first(&bytes);
+                    let said = header.and_then(|header| {
+                        let len = usize::from(header.size());
+                        Some((header, general(&mut keys(), &bytes[..len], header)?))
+                    });
+                    // A time that leaps is not compared; as the first key of all this one was given.
+                    let said = if matches!(key(), Key::Time) && value > LEAP { read } else { said };
+                    assert_eq!(read, said, "{:?} of {size} bytes, {raw} raw, {value}", key());
+                    *plain.entry(format!("{:?}", key())).or_default() += usize::from(read.is_some());
+                }
+            }
+        }
+        assert!(plain.len() == 4 && plain.values().all(|plain| *plain > 20), "{plain:?}");
+        // Where what is asked for is no such record there is no such way.
+        assert!(Keys::new(Key::Time, None, None, None).plain(&Layout::RAW).is_none());
+    }
+
+    #[test]
+    fn times_that_no_clock_is_known_for_are_not_compared() {
+        let mut keys = Keys::new(Key::Time, None, None, None);
+        keys.grew(10);
+        assert_eq!(keys.check_leap(u64::MAX), Ok(u64::MAX));
+        let mut keys = Keys::new(Key::Payload(0), None, None, None);
+        keys.grew(10);
+        assert!(keys.check_leap(11 + LEAP).is_err() && keys.check_leap(10 + LEAP).is_ok());
+        assert!(keys.check_leap(10 + 2 * LEAP).is_ok(), "from the largest");
+    }
+
+    /// A counter that wraps is relied on as long as it can be told from itself one round earlier.
+    #[test]
+    fn counters_are_relied_on_within_their_reach() {
+        let counter = |bits| Keys::new(Key::Sequence(Sequence::with(bits, |_| None)), None, None, Some(0));
+        for bits in [8, 16, 32] {
+            let mut keys = counter(bits);
+            let before = keys.ordered(3);
+            let reach = keys.unwrapping().unwrap().reach();
+            assert!(!keys.drawn(reach - 1) && keys.are_sure() && keys.is_sure(before));
+            assert!(keys.drawn(reach) && !keys.are_sure() && !keys.is_sure(before));
+            let next = keys.ordered(4);
+            assert!(keys.is_sure(next) && next > before + 1, "counted anew");
+        }
+        // What follows others by nobody knows how many, where that can be a round.
+        for (bits, anew) in [(8, true), (32, true), (33, false), (64, false)] {
+            let mut keys = counter(bits);
+            let before = keys.ordered(3);
+            keys.resume();
+            assert_eq!(keys.ordered(4) > before + 1, anew, "{bits} bits");
+            assert!(keys.are_sure());
+        }
+    }
 
     #[test]
     fn a_time_that_has_not_come_yet_is_a_fault() {

@@ -98,4 +98,14 @@ mod tests {
         passed.begin_anew(200);
         assert_eq!(passed.look(Some(110), look(120, 100, 230)), 30);
     }
+
+    #[test]
+    fn where_counting_begins_anew_no_look_of_before_is_remembered() {
+        let mut passed = Passed::default();
+        (0..LOOKS as u64).for_each(|n| assert_eq!(passed.look(None, look(10 + n, 0, n)), n));
+        passed.begin_anew(0);
+        assert_eq!(passed.look(None, look(100, 0, 20)), 20);
+        assert_eq!(passed.look(None, look(120, 0, 30)), 30);
+        assert_eq!(passed.look(Some(110), look(120, 0, 30)), 15, "all that was lost before the first of these");
+    }
 }

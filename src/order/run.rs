@@ -270,4 +270,33 @@ mod tests {
             assert!(pool.memory() >= 2 * BLOCK);
         }
     }
+
+    /// Before a block is taken, what that takes is known; behind a burst all of it is in the pool, until it is given back.
+    #[test]
+    fn memory_is_what_blocks_and_their_lists_take() {
+        let (mut run, mut pool) = (Run::new(), Pool::default());
+        assert_eq!((run.memory(), pool.memory()), (FIXED, 0));
+        let blocks = 3 * BLOCKS;
+        for _ in 0..blocks {
+            (0..run.free()).for_each(|_| run.push(slot(1), &mut pool));
+            let (before, more, capacity) = (run.memory(), run.more(), run.blocks.capacity());
+            run.push(slot(1), &mut pool);
+            let list = run.blocks.capacity() * size_of::<Block>();
+            let grew = run.blocks.capacity() > capacity;
+            assert_eq!(more, BLOCK + if grew { list } else { 0 });
+            assert_eq!(run.memory() - before, BLOCK + if grew { list / 2 } else { 0 });
+        }
+        while !run.is_empty() {
+            run.pop(&mut pool);
+        }
+        assert_eq!(pool.memory(), blocks * BLOCK + pool.spare.capacity() * size_of::<Block>());
+        let once: Vec<u32> = (1..=3 * WINDOW).filter(|_| pool.looked()).collect();
+        assert_eq!(once, [WINDOW, 2 * WINDOW, 3 * WINDOW]);
+        assert!(pool.memory() < BLOCK);
+        let block = pool.take();
+        pool.give(block);
+        assert!(pool.memory() >= BLOCK);
+        pool.clear();
+        assert_eq!(pool.memory(), 0);
+    }
 }

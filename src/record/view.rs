@@ -350,6 +350,22 @@ mod tests {
         }
     }
 
+    /// A call chain lies where it does without values before it, and samples need no raw data to be whole.
+    #[test]
+    fn samples_have_what_they_were_asked_for_and_nothing_else() {
+        let mut bytes = Vec::new();
+        let chain = origin(Layout::new(RAW | TIME | CALLCHAIN, true, 0));
+        let sample = record(Kind::SAMPLE, &mut bytes, &chain, &[555, 2, 0xa, 0xb, two(4, 0xabcd)]);
+        assert_eq!((sample.check(), sample.payload().unwrap().u32(0)), (Ok(()), Some(0xabcd)));
+        for (asked, body) in [(TIME, &[555][..]), (TIME | CALLCHAIN, &[555, 1, 0xa]), (TIME | READ, &[555, 9])] {
+            let origin = origin(Layout::new(asked, true, 0));
+            let sample = record(Kind::SAMPLE, &mut bytes, &origin, body);
+            assert_eq!((sample.check(), sample.payload(), sample.time()), (Ok(()), None, Some(555)), "{asked:#x}");
+            let short = record(Kind::SAMPLE, &mut bytes, &origin, &body[1..]);
+            assert_eq!(short.check(), Err(Fault::Short { size: 8 * body.len() as u16 }), "{asked:#x}");
+        }
+    }
+
     #[test]
     fn what_does_not_fit_is_a_fault() {
         let origin = origin(Layout::new(RAW | TIME, true, 0));

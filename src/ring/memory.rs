@@ -275,3 +275,46 @@ impl fmt::Debug for KernelHalf {
         f.debug_struct("KernelHalf").field("head", &self.head()).field("tail", &self.tail()).finish()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::Mapping;
+    use nix::sys::memfd::{MFdFlags, memfd_create};
+    use nix::sys::mman::{MsFlags, msync};
+    use nix::sys::wait::{WaitStatus, waitpid};
+    use nix::unistd::{ForkResult, fork, ftruncate};
+    use std::fs;
+    use std::num::NonZeroUsize;
+    use std::os::fd::AsFd;
+
+    const NAME: &str = "perfweave-mapping";
+
+    fn is_mapped() -> bool {
+        fs::read_to_string("/proc/self/maps").unwrap().contains(NAME)
+    }
+
+    /// Memory that a forked child has, unlike a perf event's: what stands there instead is the child's own.
+    #[test]
+    fn a_mapping_goes_with_its_owner_and_no_forked_child_takes_it_away() {
+        let file = memfd_create(NAME, MFdFlags::MFD_CLOEXEC).unwrap();
+        ftruncate(&file, 4096).unwrap();
+        let len = NonZeroUsize::new(4096).unwrap();
+        let mapping = Mapping::new(file.as_fd(), len, true).unwrap();
+        let base = mapping.base();
+        assert!(is_mapped());
+        let mut mapping = Some(mapping);
+        // SAFETY: the child drops a mapping, asks for it, and leaves.
+        match unsafe { fork() }.unwrap() {
+            ForkResult::Child => {
+                drop(mapping.take());
+                // SAFETY: asks whether there is memory.
+                let is_there = unsafe { msync(base.cast(), 4096, MsFlags::MS_ASYNC) }.is_ok();
+                // SAFETY: leaves without running anything of ours.
+                unsafe { libc::_exit(if is_there { 0 } else { 1 }) }
+            }
+            ForkResult::Parent { child } => assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0)),
+        }
+        drop(mapping);
+        assert!(!is_mapped());
+    }
+}

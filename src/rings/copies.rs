@@ -139,6 +139,7 @@ mod tests {
         write(&mut kernel, &mut ring, 100);
         assert_eq!((copies.take(&mut ring, 60), copies.take(&mut ring, 60), copies.take(&mut ring, 100)), (60, 0, 40));
         assert_eq!((copies.len(), copies.begin(), ring.tail(), kernel.tail()), (100, Some(0), 100, 100));
+        assert_eq!(copies.chunks.len(), 2, "nothing is no chunk");
         for (position, len) in [(0, 60), (60, 40), (59, 1), (60, 1), (99, 1), (8, 16)] {
             let expected: Vec<u8> = (position..position + len).map(|at| at as u8).collect();
             assert_eq!(copies.get(position, len), expected[..]);
@@ -201,6 +202,11 @@ mod tests {
         write(&mut kernel, &mut ring, 512);
         copies.take(&mut ring, 1024 + 512);
         copies.forget_before(1024 + 512);
+        assert_eq!(memory(&copies).0, 512);
+        write(&mut kernel, &mut ring, 512);
+        assert_eq!(copies.more(&ring, 2048), 0, "just large enough");
+        copies.take(&mut ring, 2048);
+        copies.forget_before(2048);
         assert_eq!(memory(&copies).0, 512);
         copies.clear_spare();
         assert_eq!((memory(&copies).0, copies.spare.capacity()), (0, 0));

@@ -77,6 +77,22 @@ fn counting_goes_on_at_the_end_of_all_numbers() {
     assert!(missing >= 2 && numbers.take(number + 1, 200, None, 0) == Said::Well);
 }
 
+/// There, what was missing is counted as missing, and met no more.
+#[test]
+fn nothing_is_kept_over_the_end_of_all_numbers() {
+    let mut numbers = Numbers::new(&Sequence::with(64, |_| None));
+    for (position, number) in (0..).zip([500, 503, 510, 506, 490]) {
+        numbers.take(number, position, None, 0);
+    }
+    numbers.declare(1);
+    assert!(numbers.pieces() > 0 && numbers.early.len() == 1 && numbers.declared.len() == 1);
+    assert_eq!((numbers.list().0, numbers.open(), numbers.counts.missing), (1, 5 + 9, 2));
+    numbers.begin_anew(501, u64::MAX);
+    assert_eq!((numbers.list().0, numbers.open(), numbers.counts.missing), (0, 0, 2 + 5 + 9));
+    assert_eq!((numbers.pieces(), numbers.early.len(), numbers.declared.len()), (0, 0, 0));
+    assert_eq!(numbers.take(502, 5, None, 0), Said::Well);
+}
+
 #[test]
 fn what_comes_out_of_order_breaks_nothing() {
     // Interrupts while the first was being written, also behind a reset.
@@ -159,5 +175,183 @@ quickcheck! {
         let (Some(least), Some(largest)) = (order.iter().min(), order.iter().max()) else { return true };
         let missing: Vec<u64> = (*least..=*largest).filter(|number| !order.contains(number)).collect();
         told == missing && open == missing.len() as u64 && numbers.open() == 0
+    }
+}
+
+/// Numbers said with sets: each that is missing, one by one, with the record that showed it. Those of one counting lie apart from
+/// those of the others.
+struct Sets {
+    counting: u64,
+    next: Option<u64>,
+    first: u64,
+    last: u64,
+    begin: u64,
+    began: bool,
+    missing: BTreeMap<u64, u64>,
+    declared: Gaps,
+    quiet: Quiet,
+    counts: NumberCounts,
+}
+
+impl Sets {
+    const APART: u64 = 1 << 40;
+
+    fn new(first: Option<u64>) -> Self {
+        let counting = Self::APART;
+        let begin = counting + first.unwrap_or(0);
+        Self {
+            counting,
+            next: first.map(|_| begin),
+            first: begin,
+            last: u64::MAX,
+            begin,
+            began: first.is_none(),
+            missing: BTreeMap::new(),
+            declared: Gaps::new(REMEMBERED),
+            quiet: Quiet::default(),
+            counts: NumberCounts::default(),
+        }
+    }
+
+    fn take(&mut self, written: u64, position: u64) -> Said {
+        let number = self.counting + written;
+        let last = std::mem::replace(&mut self.last, number);
+        let Some(next) = self.next else {
+            (self.first, self.begin, self.next) = (number, number, Some(number + 1));
+            self.counts.seen += 1;
+            return Said::Well;
+        };
+        let hole = |from: u64, to: u64| (from..to).map(move |missing| (missing, position));
+        let early = self.began && number < self.begin && next - number <= RECENT;
+        if number >= next || early {
+            let shown = if early { number + 1..self.begin } else { next..number };
+            self.counts.seen += 1;
+            self.begin = self.begin.min(number);
+            self.next = Some(next.max(number + 1));
+            if !early {
+                self.quiet.well(true);
+            }
+            let said = if shown.is_empty() { Said::Well } else { Said::Hole };
+            self.missing.extend(hole(shown.start, shown.end));
+            return said;
+        }
+        if self.missing.remove(&number).is_some() {
+            self.counts.seen += 1;
+            self.quiet.well(true);
+            return Said::Well;
+        }
+        self.counts.seen += 1;
+        let how = if self.declared.take(number) {
+            self.counts.found += 1;
+            self.counts.missing -= 1;
+            Break::Found
+        } else if number == last || (next - number <= RECENT && number >= self.begin) {
+            self.counts.seen -= 1;
+            self.counts.duplicates += 1;
+            Break::Duplicate
+        } else {
+            let is_reset = written <= 1 || number % Self::APART == self.first % Self::APART;
+            *(if is_reset { &mut self.counts.resets } else { &mut self.counts.backward }) += 1;
+            self.counting += Self::APART;
+            self.begin = self.counting + written;
+            (self.last, self.next, self.began) = (self.begin, Some(self.begin + 1), is_reset);
+            if is_reset { Break::Reset } else { Break::Backward }
+        };
+        let may = self.quiet.may_tell(how);
+        self.quiet.told(how);
+        if may { Said::Break(how, next % Self::APART) } else { Said::Well }
+    }
+
+    /// The first in a row of those that the record at a position showed: first and last.
+    fn gap(&self, position: u64) -> Option<(u64, u64)> {
+        let mut shown = self.missing.iter().filter(|(_, at)| **at == position).map(|(number, _)| *number);
+        let first = shown.next()?;
+        Some((first, (first..).zip(std::iter::once(first).chain(shown)).take_while(|(a, b)| a == b).last()?.0))
+    }
+
+    fn declare(&mut self, position: u64) {
+        let Some((first, last)) = self.gap(position) else { return };
+        self.missing.retain(|number, _| !(first..=last).contains(number));
+        self.counts.missing += last - first + 1;
+        self.declared.add(first, last);
+    }
+}
+
+/// Whatever numbers come and whatever is declared of them, holes and pieces are what sets say.
+#[test]
+fn numbers_are_what_sets_say() {
+    for course in 0..200u64 {
+        let first = [None, Some(0), Some(300)][course as usize % 3];
+        let sequence = Sequence::with(64, |_| None);
+        let sequence = if let Some(first) = first { sequence.starting_at(first) } else { sequence };
+        let (mut numbers, mut said) = (Numbers::new(&sequence), Sets::new(first));
+        let mut state = course + 1;
+        let mut random = |most: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % most
+        };
+        let mut next = 300 + random(100);
+        for position in 0..200 {
+            let most = [8, 70, 200][random(3) as usize];
+            let number = match random(20) {
+                0..8 => next,
+                8..12 => next + random(most),
+                12..18 => next.saturating_sub(random(most)),
+                // Breaks are rare, so that there is something to break.
+                18 if random(4) == 0 => random(3),
+                _ => next.saturating_sub(1),
+            };
+            let after = Some(10 * position);
+            assert_eq!(numbers.take(number, position, after, 0), said.take(number, position), "{number} in {course}");
+            next = said.next.unwrap() % Sets::APART;
+            assert_eq!(numbers.open(), said.missing.len() as u64);
+            let at = position.saturating_sub(random(30));
+            for _ in 0..random(3) {
+                let gap = said.gap(at);
+                let written = |number: u64| number % Sets::APART;
+                assert_eq!(
+                    numbers.gap(at),
+                    gap.map(|(first, last)| Missing {
+                        first: written(first),
+                        last: written(last),
+                        count: last - first + 1,
+                        after: Some(10 * at)
+                    }),
+                    "{at} in {course}"
+                );
+                numbers.declare(at);
+                said.declare(at);
+            }
+            assert_eq!((numbers.counts, numbers.open()), (said.counts, said.missing.len() as u64), "{course}");
+            if said.missing.is_empty() {
+                assert_eq!((numbers.list().0, numbers.pieces(), numbers.early.len()), (0, 0, 0), "{course}");
+            }
+        }
+    }
+}
+
+/// Behind a leap nothing of before is waited for; behind a count that may have gone round, something may be.
+#[test]
+fn what_may_come_behind_a_number_that_counting_begins_with() {
+    assert_eq!(
+        told(64, &[5, 6, 1 << 50, (1 << 50) - 1]),
+        ["1125899906842624 Forward for 7", "1125899906842623 Backward for 1125899906842625"]
+    );
+    // 112 is what an eighth bit leaves: one less is a hole, and so many are told apart by what was lost.
+    let mut numbers = Numbers::new(&Sequence::with(8, |_| None));
+    let reach = numbers.unwrap.reach();
+    numbers.take(0, 0, None, 0);
+    assert_eq!(numbers.take(reach as u8 as u64, 1, None, reach - 1), Said::Hole);
+    let mut numbers = Numbers::new(&Sequence::with(8, |_| None).starting_at(0));
+    numbers.take(0, 0, None, 0);
+    assert_eq!(numbers.take(0, 1, None, reach), Said::Break(Break::Ambiguous, 1));
+    assert_eq!((numbers.take(255, 2, None, 0), numbers.counts.seen), (Said::Well, 3));
+    for (off, near) in [(0, true), (8, true), (9, false), (-8, true), (-9, false)] {
+        let mut numbers = Numbers::new(&Sequence::with(8, |_| None));
+        numbers.take(0, 0, None, 0);
+        let number = (1 + 200 + off) as u64;
+        let said = numbers.take(number, 1, None, 200);
+        assert_eq!(said == Said::Hole, near, "{off}: {said:?}");
+        assert_eq!(numbers.open(), if near { number - 1 } else { 0 });
     }
 }

@@ -133,6 +133,7 @@ fn follow(frontier: &Frontier, said: &Said, hold: &Hold, steps: u32, course: Cou
         assert_eq!(frontier.admits(key), due, "{hold} {course:?}: {key}");
         let class = if due && matches!(hold, Hold::Fence(_)) { Class::Proven } else { Class::Assumed };
         assert_eq!(frontier.class(key), class, "{hold} {course:?}: {key}");
+        assert_eq!(key < frontier.until(), due && !frontier.is_early(key), "{hold} {course:?}: {key}");
     }
     if steps == 0 {
         return;

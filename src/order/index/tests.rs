@@ -4,6 +4,7 @@ use super::*;
 use crate::account::sequence::Sequence;
 use crate::instrument;
 use crate::order::key::{Key, Keys};
+use crate::order::run::BLOCK;
 use crate::record::Layout;
 use crate::sim::Kernel;
 
@@ -96,4 +97,328 @@ fn nothing_is_kept_of_what_was_taken() {
         assert_eq!((index.memory(), index.unread()), (0, 0), "{name}");
         assert_eq!(index.tail, index.cursor, "{name}");
     }
+}
+
+/// A stretch of a ring, said without an index.
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    position: u64,
+    len: u64,
+    /// What it is ordered by; before it is indexed, the record's own key.
+    key: Option<u64>,
+    /// Of a LOST record: its count, and the key of the record before.
+    lost: Option<(u64, Option<u64>)>,
+    /// Whether it is a record with a key of its own that came in order.
+    plain: bool,
+}
+
+/// A ring and what it holds, as lists that are searched from end to end.
+struct Said {
+    kernel: Kernel,
+    key: fn() -> Key,
+    /// What was written and not indexed yet, and up to where.
+    written: VecDeque<Held>,
+    head: u64,
+    /// What the kernel dropped since it told last.
+    untold: u64,
+    dropped_since_look: bool,
+    held: Vec<Held>,
+    cursor: u64,
+    before: Option<u64>,
+    largest: Option<u64>,
+    records: [u64; 2],
+    repaired: u64,
+    longest: u64,
+    published: [u64; 2],
+    most_used: u64,
+}
+
+const SIZE: u64 = 1 << 17;
+
+impl Said {
+    fn new(key: fn() -> Key) -> Self {
+        let kernel = Kernel::with(&[0], SIZE as usize, Layout::new(4 | 1024, true, 0));
+        let (written, held) = Default::default();
+        let (head, untold, cursor, repaired, longest, most_used) = Default::default();
+        let (before, largest, records, published, dropped_since_look) = Default::default();
+        Self {
+            kernel,
+            key,
+            written,
+            head,
+            untold,
+            dropped_since_look,
+            held,
+            cursor,
+            before,
+            largest,
+            records,
+            repaired,
+            longest,
+            published,
+            most_used,
+        }
+    }
+
+    /// A record with so many words of payload, or without room for a key in it.
+    fn write(&mut self, key: Option<u64>, words: usize) {
+        let is_time = matches!((self.key)(), Key::Time);
+        let mut payload = key.map_or(vec![1; 4], |key| key.to_ne_bytes().to_vec());
+        payload.resize(payload.len() + 8 * words, 0xff);
+        if key.is_none() {
+            payload.truncate(4);
+        }
+        let time = if is_time { key.unwrap_or(0) } else { 7 };
+        let key = if is_time { Some(time) } else { key };
+        if !self.kernel.emit(0, time, &payload) {
+            self.untold += 1;
+            self.dropped_since_look = true;
+            return;
+        }
+        if self.untold > 0 {
+            self.written.push_back(Held {
+                position: self.head,
+                len: 32,
+                key,
+                lost: Some((self.untold, None)),
+                plain: false,
+            });
+            self.head += 32;
+            self.untold = 0;
+        }
+        let len = 16 + (payload.len() as u64 + 4).next_multiple_of(8);
+        self.written.push_back(Held { position: self.head, len, key, lost: None, plain: false });
+        self.head += len;
+    }
+
+    fn tail(&self) -> u64 {
+        self.held.iter().map(|held| held.position).min().unwrap_or(self.cursor)
+    }
+
+    /// What a look takes notice of that gets as far as the index got.
+    fn look(&mut self, cursor: u64) {
+        self.published = [self.published[1], self.tail()];
+        self.most_used = self.most_used.max(self.head - self.published[1]);
+        self.longest -= self.longest / FORGOTTEN;
+        while let Some(&next) = self.written.front().filter(|next| next.position < cursor) {
+            self.written.pop_front();
+            let key = next.key.or(self.before).or(Some(0));
+            let back = self.held.iter().map(|held| held.key).max();
+            let lost = next.lost.map(|(count, _)| (count, self.before));
+            if lost.is_none() {
+                self.records[0] += 1;
+                self.repaired += u64::from(next.key.is_some() && back.is_some_and(|back| key < back));
+                self.before = next.key.or(self.before);
+                self.largest = self.largest.max(next.key);
+            }
+            self.longest = self.longest.max(next.len);
+            let plain = lost.is_none() && next.key.is_some() && back.is_none_or(|back| key >= back);
+            self.held.push(Held { key, lost, plain, ..next });
+        }
+        self.cursor = cursor;
+    }
+
+    fn front(&self) -> Option<Held> {
+        self.held.iter().min_by_key(|held| (held.key, held.position)).copied()
+    }
+
+    fn take(&mut self, taken: &Held) {
+        self.held.retain(|held| held.position != taken.position);
+        self.records[1] += u64::from(taken.lost.is_none());
+    }
+
+    fn compare(&self, index: &Index) {
+        let front = self.front();
+        let key = |held: Held| held.key.unwrap();
+        assert_eq!(
+            index.front().map(|front| (front.key, front.position, front.len())),
+            front.map(|f| (key(f), f.position, f.len))
+        );
+        assert_eq!((index.tail, index.cursor(), index.front_key()), (self.tail(), self.cursor, front.map(key)));
+        assert_eq!((index.len(), index.unread()), (self.held.len(), self.held.iter().map(|held| held.len).sum()));
+        let [indexed, records] = self.records;
+        assert_eq!(
+            (index.records(), index.counts().records, index.counts().indexed),
+            (indexed - records, records, indexed)
+        );
+        assert_eq!((index.counts().repaired, index.longest()), (self.repaired, self.longest));
+        assert_eq!(index.counts().most_used, self.most_used);
+        let back = self.held.iter().map(|held| key(*held)).max();
+        assert_eq!((index.back(), index.largest()), (back, self.largest));
+        let marks: Vec<_> = index.marks().collect();
+        assert!(
+            marks.is_sorted() && marks.last().copied() == back && marks.len() >= self.held.len() / 2 / 128,
+            "{marks:?}"
+        );
+        assert_eq!(index.unpublished(), index.tail - self.published[1] >= SIZE / 8);
+        for position in [self.tail(), self.cursor, (self.tail() + self.cursor) / 2] {
+            let before = self.held.iter().filter(|held| held.position < position);
+            assert_eq!(index.largest_before(position), before.map(|held| key(*held)).max());
+        }
+        assert_eq!(index.plain_before(index.beside()).is_some(), front.is_some_and(|front| front.plain));
+        assert!([index.notes.front(), index.notes.back()].into_iter().flatten().all(|(_, note)| note.is_some()));
+        let noted = front.and_then(|front| front.lost);
+        match index.front().and_then(|front| index.note(&front)) {
+            Some(Note::Lost { count, after, .. }) => assert_eq!(noted, Some((count, after))),
+            other => assert!(other.is_none() && noted.is_none(), "{other:?}, {noted:?}"),
+        }
+    }
+}
+
+/// Takes some of what an index holds, in each of the ways there are.
+fn take(index: &mut Index, said: &mut Said, pool: &mut Pool, many: u64, way: u64) {
+    let mut taken = 0;
+    while taken < many && index.len() > 0 {
+        let until = index.beside();
+        let plain = index.plain_before(until).filter(|_| way > 0);
+        let check = |said: &mut Said, entry: &Entry| {
+            let front = said.front().unwrap();
+            assert_eq!((Some(entry.key), entry.position, entry.len()), (front.key, front.position, front.len));
+            said.take(&front);
+            front
+        };
+        match plain {
+            Some(entry) if way == 1 => {
+                check(said, &entry);
+                index.take_plain(&entry, pool);
+                taken += 1;
+            }
+            Some(_) => {
+                let mut last = 0;
+                let mut stretch = Stretch::new(index, until, pool, &mut last);
+                while taken < many
+                    && let Some(entry) = stretch.next()
+                {
+                    check(said, &entry);
+                    taken += 1;
+                }
+                let should_tell = stretch.end();
+                assert!(!should_tell || index.unpublished());
+            }
+            None => {
+                let entry = index.front().unwrap();
+                if check(said, &entry).lost.is_none() {
+                    index.counts_mut().records += 1;
+                }
+                index.take(pool);
+                taken += 1;
+            }
+        }
+        if taken % 5 == 0 {
+            said.compare(index);
+        }
+    }
+}
+
+/// Whatever is written, looked at and taken, an index is what lists say that are searched from end to end: by the way of the
+/// plainest records and by the general one, in memory enough and in little.
+#[test]
+fn an_index_is_what_lists_say() {
+    let keys: [fn() -> Key; 3] = [|| Key::Time, || Key::Payload(0), || Key::with(|record| record.payload()?.u64(0))];
+    let mut grown: Vec<usize> = vec![ROOM];
+    (0..30).for_each(|at| grown.push(grown[at] + grown[at] / 2));
+    for course in 0..30u64 {
+        let key = keys[course as usize % 3];
+        let mut said = Said::new(key);
+        let mut rings = said.kernel.take_rings();
+        let lane = &mut rings.lanes[0];
+        let mut keys = Keys::new(key(), None, None, None);
+        let (mut index, mut pool) = (Index::new(0, None), Pool::default());
+        let mut state = course + 1;
+        let mut random = |most: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % most
+        };
+        let disorder = [1, 3, 50, 2000][course as usize / 3 % 4];
+        for turn in 0..40 {
+            for _ in 0..[5, 40, 400][random(3) as usize] {
+                let own = (random(12) > 0).then_some(1000 + 10 * turn + random(disorder));
+                // In the end none that is long, so that those are forgotten.
+                said.write(own, [0, 1, if turn < 25 { 30 } else { 2 }][random(3) as usize]);
+                if random(20) == 0 {
+                    said.kernel.lose(0, 3);
+                    said.untold += 3;
+                }
+            }
+            let most = if random(3) == 0 { random(40_000) as usize } else { usize::MAX };
+            let (before, was_empty) = (index.memory() + pool.memory(), index.len() == 0);
+            let used = said.head - index.looked_tail;
+            index.suspect = false;
+            let whole = index.look(lane, &mut keys, &mut pool, most);
+            said.look(index.cursor());
+            let dropped = std::mem::take(&mut said.dropped_since_look);
+            assert!(index.suspect || !dropped, "the ring was full");
+            assert_eq!(index.suspect, used > 0 && used + LONGEST > SIZE);
+            assert_eq!(whole, index.cursor() == said.head);
+            assert!(whole || most < usize::MAX && index.memory() + pool.memory() + 2 * BLOCK + index.memory() > most);
+            assert!(was_empty || index.memory() + pool.memory() <= before.max(most));
+            let lists = [index.displaced.capacity(), index.rest.capacity(), index.notes.capacity()];
+            assert!(lists.iter().all(|capacity| grown.contains(capacity)), "seen to before: {lists:?}");
+            said.compare(&index);
+            take(&mut index, &mut said, &mut pool, [3, 100, 1000][random(3) as usize], random(3));
+            said.compare(&index);
+        }
+        while index.len() > 0 || index.cursor() < said.head {
+            take(&mut index, &mut said, &mut pool, 10_000, course % 3);
+            index.look(lane, &mut keys, &mut pool, usize::MAX);
+            said.look(index.cursor());
+        }
+        said.compare(&index);
+    }
+}
+
+/// What there was room for at one look is asked for anew at the next: others may have taken it since.
+#[test]
+fn a_block_that_was_not_taken_is_asked_for_again() {
+    let kernel = Kernel::with(&[0], SIZE as usize, Layout::new(4 | 1024, true, 0));
+    let mut rings = kernel.take_rings();
+    let mut keys = Keys::new(Key::Time, None, None, None);
+    let (mut index, mut pool) = (Index::new(0, None), Pool::default());
+    let mut look = |index: &mut Index, records: u64, most| {
+        (0..records).for_each(|time| assert!(kernel.emit(0, time, b"")));
+        index.look(&mut rings.lanes[0], &mut keys, &mut pool, most)
+    };
+    while index.run.free() > 1 {
+        assert!(look(&mut index, 1, usize::MAX));
+    }
+    // Room for two: the second would be in another block.
+    assert!(look(&mut index, 1, usize::MAX) && index.run.free() == 0);
+    let before = index.memory();
+    assert!(!look(&mut index, 1, before));
+    assert_eq!(index.memory(), before);
+    assert!(look(&mut index, 0, before + BLOCK) && index.memory() == before + BLOCK, "just enough");
+}
+
+/// Behind a burst of records in disorder the lists have room that blocks do not have, and blocks lie in the pool.
+#[test]
+fn what_a_burst_left_is_used_within_the_bound() {
+    let kernel = Kernel::with(&[0], 1 << 20, Layout::new(4 | 1024, true, 0));
+    let mut rings = kernel.take_rings();
+    let mut keys = Keys::new(Key::Time, None, Some(Sequence::u64(0)), None);
+    let (mut index, mut pool) = (Index::new(0, keys.new_numbers()), Pool::default());
+    let mut look = |index: &mut Index, pool: &mut Pool, time: fn(u64) -> u64, most| {
+        (0..2000).for_each(|n| assert!(kernel.emit(0, time(n), &(2 * n).to_ne_bytes())));
+        index.look(&mut rings.lanes[0], &mut keys, pool, most)
+    };
+    let drain = |index: &mut Index, pool: &mut Pool| (0..index.len()).for_each(|_| index.take(pool));
+    assert!(look(&mut index, &mut pool, |n| 1_000_000 - n, usize::MAX));
+    let mut grown = vec![ROOM];
+    (0..20).for_each(|at| grown.push(grown[at] + grown[at] / 2));
+    let holes = index.numbers.as_ref().unwrap().list().1;
+    assert!(grown.contains(&holes), "seen to before: {holes}");
+    drain(&mut index, &mut pool);
+    assert!(index.memory() > 10 * BLOCK && pool.memory() > 10 * BLOCK);
+    // Nothing is held: something is looked at, however little there may be. Then no more than there may be.
+    assert!(!look(&mut index, &mut pool, |n| 2_000_000 + n, 0) && index.len() > 0);
+    assert_eq!(pool.memory(), 0);
+    let most = index.memory() + BLOCK;
+    assert!(!look(&mut index, &mut pool, |n| 2_000_000 + n, most) && index.memory() <= most);
+    while index.cursor() < 1 << 17 {
+        drain(&mut index, &mut pool);
+        look(&mut index, &mut pool, |n| 3_000_000 + n, usize::MAX);
+    }
+    index.shrink();
+    let most = index.memory() + pool.memory() + 100;
+    look(&mut index, &mut pool, |n| 3_000_000 - n, most);
+    assert!(index.memory() + pool.memory() <= most);
 }

@@ -185,3 +185,15 @@ fn every_head_is_taken_or_refused_as_it_must_be() {
         }
     }
 }
+
+#[test]
+#[should_panic(expected = "bytes between tail and head")]
+fn a_ring_written_backwards_gives_no_bytes_once_it_is_written_again() {
+    let (mut kernel, mut ring) = Ring::simulated(4096, 4096, None, true);
+    kernel.write(0u64.wrapping_sub(8), &[1; 8]);
+    kernel.publish(0u64.wrapping_sub(8));
+    assert!(!ring.look_back());
+    assert_eq!(ring.bytes(0, 8).to_vec(), [1; 8]);
+    ring.thaw();
+    ring.bytes(0, 8);
+}

@@ -42,14 +42,19 @@ impl Explained {
             stale.for_each(|line| println!("caught by now: {line}"));
         }
         for mutant in &new {
-            println!("NOT EXPLAINED {}\n    {}", show(mutant), fields(mutant).join(SEPARATOR));
+            println!("NOT EXPLAINED {}\n    {}", show(mutant), line(mutant));
         }
         println!("{} are explained, {} are not", all.len() - new.len(), new.len());
         new.is_empty()
     }
 }
 
-/// A mutant as a line has it. Without folders, so that files can move.
+/// The line for a mutant.
+pub fn line(mutant: &Mutant) -> String {
+    fields(mutant).join(SEPARATOR)
+}
+
+/// The fields of a mutant's line. Without folders, so that files can move.
 fn fields(mutant: &Mutant) -> [String; 4] {
     let path =
         if mutant.file.ends_with("mod.rs") { mutant.file.parent().unwrap_or(&mutant.file) } else { &mutant.file };

@@ -77,30 +77,28 @@ impl Planted {
         Ok(planted)
     }
 
-    /// Copies the crate, and plants all mutants in the copy.
-    pub fn copy(&mut self) -> Result<(), Box<dyn Error>> {
+    /// Copies the crate but for the files that are to be mutated.
+    pub fn copy(&self) -> Result<(), Box<dyn Error>> {
+        let mut written: BTreeSet<PathBuf> = self.files.iter().map(|file| self.root.join(&file.path)).collect();
+        written.insert(self.root.join("src/lib.rs"));
         for part in ["src", "tests", "fuzz/src", "fuzz/corpus", "benches", "examples"] {
-            let to = self.directory.join(part);
-            if to.exists() {
-                fs::remove_dir_all(&to)?;
-            }
-            copy(&self.root.join(part), &to)?;
+            copy(&self.root.join(part), &self.directory.join(part), &written)?;
         }
         for part in ["Cargo.toml", "Cargo.lock", "README.md"] {
-            fs::copy(self.root.join(part), self.directory.join(part))?;
+            copy(&self.root.join(part), &self.directory.join(part), &written)?;
         }
-        self.write(&BTreeSet::new())
+        Ok(())
     }
 
     /// Writes the files without some mutants.
     pub fn write(&mut self, without: &BTreeSet<usize>) -> Result<(), Box<dyn Error>> {
         for file in &mut self.files {
             let text = file.emit(without);
-            fs::write(self.directory.join(&file.path), text)?;
+            renew(&self.directory.join(&file.path), text.as_bytes())?;
         }
         let lib = fs::read_to_string(self.root.join("src/lib.rs"))?;
-        fs::write(self.directory.join("src/lib.rs"), format!("#![allow(warnings, clippy::all)]\n{lib}\n{SWITCH}"))?;
-        Ok(())
+        let lib = format!("#![allow(warnings, clippy::all)]\n{lib}\n{SWITCH}");
+        renew(&self.directory.join("src/lib.rs"), lib.as_bytes())
     }
 
     /// The mutants that a compiler's message about some bytes of a file is about.
@@ -132,31 +130,48 @@ impl Planted {
     }
 }
 
-fn copy(from: &Path, to: &Path) -> Result<(), Box<dyn Error>> {
+/// Copies a file, or a folder and what is in it, but for `without`. What is the same already is not touched, so that it is not
+/// built again.
+fn copy(from: &Path, to: &Path, without: &BTreeSet<PathBuf>) -> Result<(), Box<dyn Error>> {
+    if without.contains(from) {
+        return Ok(());
+    }
+    if !from.is_dir() {
+        return renew(to, &fs::read(from)?);
+    }
     fs::create_dir_all(to)?;
-    for entry in fs::read_dir(from)? {
+    for entry in fs::read_dir(to)? {
         let entry = entry?;
-        let (from, to) = (entry.path(), to.join(entry.file_name()));
-        if entry.file_type()?.is_dir() {
-            if entry.file_name() != "target" {
-                copy(&from, &to)?;
-            }
-        } else {
-            fs::copy(from, to)?;
+        let left_over = !from.join(entry.file_name()).exists();
+        match entry.file_type()?.is_dir() {
+            true if left_over => fs::remove_dir_all(entry.path())?,
+            false if left_over => fs::remove_file(entry.path())?,
+            _ => {}
+        }
+    }
+    for entry in fs::read_dir(from)? {
+        let name = entry?.file_name();
+        if name != "target" {
+            copy(&from.join(&name), &to.join(&name), without)?;
         }
     }
     Ok(())
+}
+
+fn renew(path: &Path, text: &[u8]) -> Result<(), Box<dyn Error>> {
+    if fs::read(path).is_ok_and(|old| old == text) { Ok(()) } else { Ok(fs::write(path, text)?) }
 }
 
 /// Says which mutant runs, and, in a process that is to record, which are reached.
 const SWITCH: &str = r#"
 #[allow(unsafe_code, missing_docs)]
 pub(crate) mod mutant {
-    use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+    use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
     static ACTIVE: AtomicU32 = AtomicU32::new(u32::MAX);
-    static REACHED: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
+    static REACHED: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
     const RECORD: u32 = u32::MAX - 1;
+    const WORDS: usize = 1024;
 
     #[inline]
     pub(crate) fn is(mutant: u32) -> bool {
@@ -172,7 +187,9 @@ pub(crate) mod mutant {
 
     #[cold]
     fn reach(mutant: u32) {
-        let (word, bit) = (&REACHED[mutant as usize / 64], 1 << (mutant % 64));
+        // SAFETY: so many words that stay mapped.
+        let word = unsafe { &*REACHED.load(Ordering::Acquire).add(mutant as usize / 64 % WORDS) };
+        let bit = 1 << (mutant % 64);
         // Written once: others may read it all the time.
         if word.load(Ordering::Relaxed) & bit == 0 {
             word.fetch_or(bit, Ordering::Relaxed);
@@ -182,23 +199,28 @@ pub(crate) mod mutant {
     #[cold]
     fn start() -> u32 {
         let active = match std::env::var("MUTANT") {
-            Ok(number) if number == "record" => RECORD,
+            Ok(number) if number == "record" && map().is_some() => RECORD,
             Ok(number) => number.parse().unwrap_or(u32::MAX - 2),
             Err(_) => u32::MAX - 2,
         };
         ACTIVE.store(active, Ordering::Relaxed);
-        if active == RECORD {
-            // SAFETY: registers a function that takes nothing.
-            unsafe { libc::atexit(tell) };
-        }
         active
     }
 
-    extern "C" fn tell() {
-        let Ok(path) = std::env::var("MUTANT_REACHED") else { return };
-        let words: Vec<String> = REACHED.iter().map(|word| word.load(Ordering::Relaxed).to_string()).collect();
-        // Children that run the test again each write their own.
-        let _ = std::fs::write(format!("{path}/{}", std::process::id()), words.join("\n"));
+    /// Maps the file that tells what is reached: the same in all processes of a test, also in those that are killed, or leave
+    /// without running anything more.
+    fn map() -> Option<()> {
+        use std::os::fd::AsRawFd;
+        let path = std::env::var_os("MUTANT_REACHED")?;
+        let file = std::fs::File::options().read(true).write(true).open(path).ok()?;
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping, of a file that is as long as that.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), 8 * WORDS, access, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        if at == libc::MAP_FAILED {
+            return None;
+        }
+        REACHED.store(at.cast(), Ordering::Release);
+        Some(())
     }
 }
 "#;

@@ -27,8 +27,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// A test that takes longer takes no part.
 const SLOWEST: Duration = Duration::from_secs(60);
 
-/// A mutant gets tests that take no longer than this together, those first that catch most for their time.
-const BUDGET: Duration = Duration::from_secs(30);
+/// A mutant gets tests that take no longer than this together if nothing else is asked for, those first that catch most for their
+/// time.
+pub const BUDGET: Duration = Duration::from_secs(30);
 
 /// The most memory that a test may map, in bytes: a mutant may ask for any.
 const MEMORY: u64 = 6 << 30;
@@ -53,8 +54,8 @@ struct Test {
     reached: BTreeSet<usize>,
 }
 
-/// Runs all mutants but those that are `left_out`.
-pub fn run(mut planted: Planted, left_out: &BTreeSet<usize>) -> Result<Outcome, Box<dyn Error>> {
+/// Runs the mutants that are `chosen`, each with tests that take no longer than `budget` together.
+pub fn run(mut planted: Planted, chosen: Vec<usize>, budget: Duration) -> Result<Outcome, Box<dyn Error>> {
     let begin = Instant::now();
     let unviable = make_viable(&mut planted)?;
     println!("{} of them do not compile", unviable.len());
@@ -62,26 +63,29 @@ pub fn run(mut planted: Planted, left_out: &BTreeSet<usize>) -> Result<Outcome, 
     println!("built after {} s", begin.elapsed().as_secs());
     let tests = record(&planted, &executables)?;
     let reached: BTreeSet<usize> = tests.iter().flat_map(|test| &test.reached).copied().collect();
-    let viable = |mutant: &usize| !unviable.contains(mutant) && !left_out.contains(mutant);
-    let unreached = (0..planted.mutants.len()).filter(viable).filter(|mutant| !reached.contains(mutant));
-    let unreached: Vec<Mutant> = unreached.map(|mutant| planted.mutants[mutant].clone()).collect();
+    let all = chosen.len();
+    let chosen: Vec<usize> = chosen.into_iter().filter(|mutant| !unviable.contains(mutant)).collect();
+    let unviable = all - chosen.len();
+    let (chosen, unreached): (VecDeque<usize>, VecDeque<usize>) =
+        chosen.into_iter().partition(|mutant| reached.contains(mutant));
+    let unreached: Vec<Mutant> = unreached.into_iter().map(|mutant| planted.mutants[mutant].clone()).collect();
     println!(
         "{} are reached by some of {} tests, {} by none; {} s",
-        reached.len(),
+        chosen.len(),
         tests.len(),
         unreached.len(),
         begin.elapsed().as_secs()
     );
-    let queue = Mutex::new(reached.iter().copied().filter(viable).collect::<VecDeque<_>>());
+    let total = chosen.len();
+    let queue = Mutex::new(chosen);
     let (survivors, known) = (Mutex::new(Vec::new()), Known::default());
-    let total = queue.lock().map_or(0, |queue| queue.len());
     std::thread::scope(|scope| {
         for _ in 0..workers() {
             scope.spawn(|| {
                 loop {
                     let next = queue.lock().ok().and_then(|mut queue| Some((queue.pop_front()?, queue.len())));
                     let Some((mutant, left)) = next else { return };
-                    if !is_caught(mutant, &tests, &planted.directory, &known) {
+                    if !is_caught((mutant, &planted.mutants[mutant].file), &tests, &planted.directory, budget, &known) {
                         println!("SURVIVED {}", show(&planted.mutants[mutant]));
                         survivors.lock().expect("no panic").push(planted.mutants[mutant].clone());
                     }
@@ -95,7 +99,7 @@ pub fn run(mut planted: Planted, left_out: &BTreeSet<usize>) -> Result<Outcome, 
     let mut survivors = survivors.into_inner().expect("no panic");
     survivors.sort_by(|a, b| (&a.file, a.line).cmp(&(&b.file, b.line)));
     let caught = total - survivors.len();
-    Ok(Outcome { caught, survivors, unreached, unviable: unviable.len() })
+    Ok(Outcome { caught, survivors, unreached, unviable })
 }
 
 /// More than there are processors: many tests wait most of the time.
@@ -120,7 +124,14 @@ fn cargo(directory: &Path) -> Command {
 
 /// Leaves out what does not compile, until the rest does.
 fn make_viable(planted: &mut Planted) -> Result<BTreeSet<usize>, Box<dyn Error>> {
-    let mut unviable = BTreeSet::new();
+    // Those that did not compile the last time, as they are shown.
+    let kept = planted.directory.join("unviable");
+    let known = fs::read_to_string(&kept).unwrap_or_default();
+    let known: BTreeSet<&str> = known.lines().collect();
+    let shown: Vec<String> = planted.mutants.iter().map(show).collect();
+    let mut unviable: BTreeSet<usize> =
+        (0..shown.len()).filter(|mutant| known.contains(shown[*mutant].as_str())).collect();
+    planted.write(&unviable)?;
     loop {
         // As tests are built: the dependencies are shared.
         let output = cargo(&planted.directory)
@@ -128,6 +139,8 @@ fn make_viable(planted: &mut Planted) -> Result<BTreeSet<usize>, Box<dyn Error>>
             .stderr(Stdio::null())
             .output()?;
         if output.status.success() {
+            let lines: Vec<&str> = unviable.iter().map(|mutant| shown[*mutant].as_str()).collect();
+            fs::write(&kept, lines.join("\n"))?;
             return Ok(unviable);
         }
         let before = unviable.len();
@@ -177,52 +190,85 @@ fn executables(directory: &Path) -> Result<Vec<PathBuf>, Box<dyn Error>> {
     Ok(messages.iter().filter_map(|message| message["executable"].as_str().map(PathBuf::from)).collect())
 }
 
-/// Runs each test by itself, and notes which mutants it reaches.
+/// Runs each test by itself, and notes which mutants it reaches. What is known of a binary that has not been built again is kept.
 fn record(planted: &Planted, executables: &[PathBuf]) -> Result<Vec<Test>, Box<dyn Error>> {
-    let mut queue = Vec::new();
+    let kept = planted.directory.join("reached");
+    fs::create_dir_all(&kept)?;
+    let (mut queue, mut tests) = (Vec::new(), Vec::new());
     for binary in executables {
+        let built = fs::metadata(binary)?.modified()?;
         let listed = Command::new(binary).arg("--list").output()?;
         let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
-        let names = listed.lines().filter_map(|line| line.strip_suffix(": test"));
-        queue.extend(names.map(|name| (binary.clone(), name.to_owned())));
+        for name in listed.lines().filter_map(|line| line.strip_suffix(": test")) {
+            let stem = binary.file_name().unwrap_or_default().to_string_lossy();
+            let known = kept.join(format!("{stem}-{}", name.replace("::", "-")));
+            if fs::read_to_string(&known).is_ok_and(|known| known == TOO_SLOW) {
+                println!("was too slow to take part: {name} of {}", binary.display());
+                continue;
+            }
+            let is_new = fs::metadata(&known).and_then(|known| known.modified()).is_ok_and(|known| known > built);
+            match is_new.then(|| Test::read(&known, binary, name)).flatten() {
+                Some(test) => tests.push(test),
+                None => queue.push((binary.clone(), name.to_owned(), known)),
+            }
+        }
     }
     let queue = Mutex::new(queue);
-    let (tests, failed) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+    let tests = Mutex::new(tests);
     std::thread::scope(|scope| {
         for worker in 0..workers() {
-            let folder = planted.directory.join(format!("reached-{worker}"));
-            let (queue, tests, failed) = (&queue, &tests, &failed);
+            let file = planted.directory.join(format!("reached-by-{worker}"));
+            let (queue, tests) = (&queue, &tests);
             scope.spawn(move || {
-                while let Some((binary, name)) = take(queue) {
+                while let Some((binary, name, kept)) = take(queue) {
                     // On a busy machine even a sound test may fail once, or take long.
-                    let once = || record_one(planted, &binary, &name, &folder);
+                    let once = || record_one(planted, &binary, &name, &file);
                     let first = once().ok().flatten();
                     match first.map_or_else(once, |test| Ok(Some(test))) {
-                        Ok(Some(test)) => tests.lock().expect("no panic").push(test),
-                        Ok(None) => println!("too slow to take part: {name} of {}", binary.display()),
-                        Err(error) => failed.lock().expect("no panic").push(error.to_string()),
+                        Ok(Some(test)) => {
+                            let _ = test.write(&kept);
+                            tests.lock().expect("no panic").push(test);
+                        }
+                        Ok(None) => {
+                            println!("too slow to take part: {name} of {}", binary.display());
+                            let _ = fs::write(&kept, TOO_SLOW);
+                        }
+                        Err(error) => println!("takes no part: {error}"),
                     }
                 }
             });
         }
     });
-    if let Some(error) = failed.into_inner().expect("no panic").pop() {
-        return Err(error.into());
-    }
     Ok(tests.into_inner().expect("no panic"))
+}
+
+/// What is kept of a test that takes no part.
+const TOO_SLOW: &str = "too slow";
+
+impl Test {
+    /// In milliseconds, and the mutants.
+    fn write(&self, path: &Path) -> std::io::Result<()> {
+        let reached: Vec<String> = self.reached.iter().map(usize::to_string).collect();
+        fs::write(path, format!("{} {}", self.time.as_millis(), reached.join(" ")))
+    }
+
+    fn read(path: &Path, binary: &Path, name: &str) -> Option<Self> {
+        let text = fs::read_to_string(path).ok()?;
+        let mut numbers = text.split_whitespace().map(|number| number.parse::<u64>().ok());
+        let time = Duration::from_millis(numbers.next()??);
+        let reached = numbers.map(|number| usize::try_from(number?).ok()).collect::<Option<_>>()?;
+        Some(Self { binary: binary.to_owned(), name: name.to_owned(), time, reached })
+    }
 }
 
 fn take<T>(queue: &Mutex<Vec<T>>) -> Option<T> {
     queue.lock().expect("no panic").pop()
 }
 
-fn record_one(planted: &Planted, binary: &Path, name: &str, folder: &Path) -> Result<Option<Test>, Box<dyn Error>> {
-    if folder.exists() {
-        fs::remove_dir_all(folder)?;
-    }
-    fs::create_dir(folder)?;
+fn record_one(planted: &Planted, binary: &Path, name: &str, file: &Path) -> Result<Option<Test>, Box<dyn Error>> {
+    fs::write(file, [0; 8 << 10])?;
     let begin = Instant::now();
-    let child = start(binary, &[name], &planted.directory, "record", SLOWEST, Some(folder))?;
+    let child = start(binary, &[name], &planted.directory, "record", SLOWEST, Some(file))?;
     match ended(child, SLOWEST) {
         Some(status) if status.success() => {}
         // Killed, for it is slow: it takes no part.
@@ -232,11 +278,9 @@ fn record_one(planted: &Planted, binary: &Path, name: &str, folder: &Path) -> Re
     }
     let time = begin.elapsed();
     let mut reached = BTreeSet::new();
-    for entry in fs::read_dir(folder)? {
-        let words = fs::read_to_string(entry?.path())?;
-        for (at, word) in words.lines().map(|word| word.parse().unwrap_or(0u64)).enumerate() {
-            reached.extend((0..64).filter(|bit| word >> bit & 1 == 1).map(|bit| at * 64 + bit));
-        }
+    for (at, word) in fs::read(file)?.chunks_exact(8).enumerate() {
+        let word = u64::from_ne_bytes(word.try_into()?);
+        reached.extend((0..64).filter(|bit| word >> bit & 1 == 1).map(|bit| at * 64 + bit));
     }
     reached.retain(|at| *at < planted.mutants.len());
     Ok(Some(Test { binary: binary.to_owned(), name: name.to_owned(), time, reached }))
@@ -259,6 +303,8 @@ struct Together<'a> {
     binary: &'a Path,
     /// The test, if it runs alone.
     alone: Option<&'a str>,
+    /// Whether they are of the mutant's own module.
+    near: bool,
     names: Vec<&'a str>,
     /// What they took one by one.
     time: Duration,
@@ -276,12 +322,26 @@ impl Together<'_> {
     }
 }
 
+/// Whether a test is of the module that a file is.
+fn is_near(test: &Test, file: &Path) -> bool {
+    let Some((module, _)) = test.name.split_once("::tests::") else { return false };
+    let path: PathBuf = module.split("::").collect();
+    file.strip_prefix("src").is_ok_and(|file| file.with_extension("").starts_with(path))
+}
+
 /// Whether some test fails with a mutant.
-fn is_caught(mutant: usize, tests: &[Test], directory: &Path, known: &Known) -> bool {
+fn is_caught(
+    (mutant, file): (usize, &Path),
+    tests: &[Test],
+    directory: &Path,
+    budget: Duration,
+    known: &Known,
+) -> bool {
     let mut runs: Vec<Together<'_>> = Vec::new();
     for test in tests.iter().filter(|test| test.reached.contains(&mutant)) {
-        let quick = test.time < QUICK;
-        match runs.iter_mut().find(|run| quick && run.alone.is_none() && run.binary == test.binary) {
+        let (quick, near) = (test.time < QUICK, is_near(test, file));
+        let same = |run: &&mut Together<'_>| run.alone.is_none() && run.near == near && run.binary == test.binary;
+        match runs.iter_mut().filter(|_| quick).find(same) {
             Some(run) => {
                 run.time += test.time;
                 run.names.push(&test.name);
@@ -289,19 +349,19 @@ fn is_caught(mutant: usize, tests: &[Test], directory: &Path, known: &Known) -> 
             None => {
                 let alone = (!quick).then_some(test.name.as_str());
                 let (binary, names, time) = (test.binary.as_path(), vec![test.name.as_str()], test.time);
-                runs.push(Together { binary, alone, names, time, past: Past::default() });
+                runs.push(Together { binary, alone, near, names, time, past: Past::default() });
             }
         }
     }
     for run in &mut runs {
         run.past = known.lock().expect("no panic").get(&run.key()).copied().unwrap_or_default();
     }
-    // Those first that catch most for the time they take.
-    runs.sort_by_key(|run| run.takes() / (run.past.caught + 1));
+    // The module's own first, then those that catch most for the time they take.
+    runs.sort_by_key(|run| (!run.near, run.takes() / (run.past.caught + 1)));
     let mut spent = Duration::ZERO;
     for run in runs {
         spent += run.takes();
-        if spent > BUDGET {
+        if spent > budget {
             return false;
         }
         let begin = Instant::now();
@@ -336,7 +396,9 @@ fn start(
         .arg("--core=0")
         .arg(binary)
         .args(names)
-        .args(["--exact", "--quiet", "--test-threads=4"])
+        // Unstable, but for this variable: nothing is run behind the first test that fails.
+        .args(["--exact", "--quiet", "--test-threads=4", "-Zunstable-options", "--fail-fast"])
+        .env("RUSTC_BOOTSTRAP", "1")
         .current_dir(directory)
         .env("MUTANT", mutant)
         .env("RUST_BACKTRACE", "0")
@@ -353,18 +415,17 @@ fn start(
     command.spawn()
 }
 
-/// How a process ended; `None`, and then it is killed with all it started, if it did not in time.
+/// How a process ended; `None` if it did not in time. All that it started and left behind is killed.
 fn ended(mut child: Child, most: Duration) -> Option<ExitStatus> {
     let begin = Instant::now();
-    loop {
+    let status = loop {
         match child.try_wait() {
-            Ok(Some(status)) => return Some(status),
+            Ok(Some(status)) => break Some(status),
             Ok(None) if begin.elapsed() < most => std::thread::sleep(Duration::from_millis(1)),
-            _ => {
-                let _ = Command::new("kill").args(["-KILL", "--", &format!("-{}", child.id())]).status();
-                let _ = child.wait();
-                return None;
-            }
+            _ => break None,
         }
-    }
+    };
+    let _ = Command::new("kill").args(["-KILL", "--", &format!("-{}", child.id())]).stderr(Stdio::null()).status();
+    let _ = child.wait();
+    status
 }
