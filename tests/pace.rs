@@ -184,7 +184,9 @@ fn rules() -> [Hold; 7] {
 }
 
 /// Whether a reader went to sleep, and began fences, no oftener than for time alone and for as many events as are worth it.
-fn is_paced(hold: &Hold, Stats { records, sleeps, fences, .. }: Stats, begin: Instant, tick: Duration) {
+fn is_paced(hold: &Hold, Stats { records, sleeps, fences, .. }: Stats, held: usize, begin: Instant, tick: Duration) {
+    // What is held was found as well, and on a busy machine much may be held in the end.
+    let records = records + held as u64;
     let worth = if matches!(hold, Hold::Fence(_)) { WORTH_A_FENCE } else { WORTH_A_LOOK };
     let most = allowed(begin, tick, records, worth);
     assert!(fences <= most, "{hold}: {fences} fences for {records} events, allowed are {most}");
@@ -206,7 +208,7 @@ fn a_reader_of_the_scheduler_does_not_feed_itself() {
         while begin.elapsed() < Duration::from_secs(1) {
             reader.batch(Duration::from_secs(1)).unwrap().for_each(|_| {});
         }
-        is_paced(&hold, reader.stats(), begin, Reader::TICK);
+        is_paced(&hold, reader.stats(), reader.held(), begin, Reader::TICK);
     }
 }
 
@@ -227,7 +229,7 @@ fn a_task_that_reads_the_scheduler_does_not_feed_itself() {
                         .await
                         .map(|batch| batch.unwrap().count());
                 }
-                is_paced(&hold, reader.stats(), begin, latency);
+                is_paced(&hold, reader.stats(), reader.held(), begin, latency);
             });
         }
     }
