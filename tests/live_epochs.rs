@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Patience that ends at no time, so that nothing stands in.
 const FOR_EVER: Duration = Duration::from_secs(3600);
 
-const GETPGRP: (libc::c_long, fn()) = (libc::SYS_getpgrp, load::getpgrp);
+const GETPGID: (libc::c_long, fn()) = (libc::SYS_getpgid, load::getpgid);
 
 fn epochs(words: &Map) -> Hold {
     Hold::Fence(Fence::Epochs(Epochs::open(words).unwrap().patience(FOR_EVER)))
@@ -71,7 +71,7 @@ fn under_epochs_nothing_is_late_and_nothing_is_missing() {
 /// A writer that is caught inside comes first, although its CPU is interrupted by programs that enter and leave.
 #[test]
 fn epochs_wait_for_whoever_is_inside() {
-    let caught = caught_inside(epochs, Some(Keeping::Rightly), GETPGRP, |caught| caught.len() == 20);
+    let caught = caught_inside(epochs, Some(Keeping::Rightly), GETPGID, |caught| caught.len() == 20);
     let Some(caught) = caught else { return };
     assert!(caught.iter().all(|both| *both == [(SLOW, Class::Proven), (QUICK, Class::Proven)]), "{caught:?}");
 }

@@ -144,10 +144,10 @@ pub fn getegid() {
     unsafe { libc::syscall(libc::SYS_getegid) };
 }
 
-/// Calls getpgrp(2), which a test's program may wait for.
-pub fn getpgrp() {
+/// Calls getpgid(2), which a test's program may wait for.
+pub fn getpgid() {
     // SAFETY: takes and gives nothing.
-    unsafe { libc::syscall(libc::SYS_getpgrp) };
+    unsafe { libc::syscall(libc::SYS_getpgid, 0) };
 }
 
 /// Calls getsid(2), likewise.
