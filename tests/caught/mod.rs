@@ -31,7 +31,7 @@ pub(crate) fn caught_inside(
     let _link = kernel("attach to sys_enter", slow.attach_raw_tracepoint("sys_enter"))?;
     // A program that interrupts the slow one, again and again, and enters and leaves as well. It writes nothing.
     let visitor = keeping.map(|_| stamps.visit_on_clock().unwrap());
-    let _clock = visitor.as_ref().map(|visitor| visitor.attach_clock(there, 200_000).unwrap());
+    let _clock = visitor.as_ref().map(|visitor| visitor.attach_clock(there, 1_000_000).unwrap());
     load::pinned(here, || {
         let rings = Rings::options().bpf_output(&events).open().unwrap();
         let base = rings.raw(there).unwrap().base;
