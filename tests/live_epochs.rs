@@ -5,7 +5,7 @@ mod caught;
 mod reading;
 
 use caught::{QUICK, SLOW, caught_inside};
-use perfweave::{Class, Epochs, Error, Fence, Hold, Key, Order, Reader, Recorder, Rings};
+use perfweave::{Class, Epochs, Error, Fence, Hold, Item, Key, Merge, Order, Pause, Reader, Recorder, Rings};
 use perfweave_support::bpf::{Keeping, Map, Stamps};
 use perfweave_support::{kernel, load, threads};
 use std::time::Duration;
@@ -19,53 +19,15 @@ fn epochs(words: &Map) -> Hold {
     Hold::Fence(Fence::Epochs(Epochs::open(words).unwrap().patience(FOR_EVER)))
 }
 
-/// A slow program on every CPU, interrupted by a second one on the same rings.
-#[test]
-fn under_epochs_nothing_is_late_and_nothing_is_missing() {
-    let Some(events) = kernel("make a perf event array", Map::perf_event_array(load::slots())) else { return };
-    let (counter, words) = (Map::array(8, 1).unwrap(), Map::epochs(load::slots()).unwrap());
-    let stamps = Stamps { events: &events, counter: &counter, epochs: Some((&words, Keeping::Rightly)) };
-    let Some(slow) = kernel("load a BPF program", stamps.on_syscall(libc::SYS_getppid, 1, 4000)) else { return };
-    let quick = stamps.on_syscall(libc::SYS_getuid, 2, 20).unwrap();
-    let interrupt = stamps.on_clock(3).unwrap();
-    let rings = Rings::options().bpf_output(&events).bytes(8 << 20).open().unwrap();
-    let cpus: Vec<u32> = rings.cpus().collect();
-    // The default's patience: what stands in proves as much.
-    let hold = Hold::epochs(&words).unwrap();
-    let mut reader = Reader::new(rings, Order::new().key(Key::Payload(0)).hold(hold)).unwrap();
-    let (mut largest, mut yielded) = (0, 0);
-    let mut note = |event: perfweave::Event<'_>| {
-        let key = event.key().expect("a record");
-        assert_eq!(event.class(), Class::Proven);
-        assert!(key >= largest, "{key} comes behind {largest}");
-        (largest, yielded) = (key, yielded + 1);
-        yielded
-    };
-    {
-        let _links =
-            (slow.attach_raw_tracepoint("sys_enter").unwrap(), quick.attach_raw_tracepoint("sys_enter").unwrap());
-        let _clocks: Vec<_> = cpus.iter().map(|&cpu| interrupt.attach_clock(cpu, 200_000).unwrap()).collect();
-        let _writers = load::Load::on(&cpus, |_| {
-            for _ in 0..20 {
-                load::getuid();
-            }
-            load::getppid();
-        });
-        threads::until("the adversary does its worst", || {
-            let batch = reader.batch(reading::LONG);
-            let stuck = matches!(batch, Err(Error::EpochStuck { .. }));
-            let seen = if stuck { 0 } else { batch.unwrap().map(&mut note).last().unwrap_or(0) };
-            seen >= 200_000 && reader.stats().repaired >= 1000
-        });
-    }
-    reading::all(&mut reader, |event| {
-        note(event);
-    });
-    let stats = reader.stats();
-    println!("{yielded} events, {} proofs, {} stand-ins, {} repaired", stats.fences, stats.stand_ins, stats.repaired);
-    assert_eq!((stats.late, stats.early, stats.damaged, stats.lost), (0, 0, 0, 0));
-    assert_eq!(yielded, counter.lookup_u64(0, 0).unwrap());
-    assert!((0..load::slots()).all(|cpu| words.lookup_u64(cpu, 0).unwrap() as u32 == 0), "everybody has left");
+/// Where records go, the machine's counter, and words: more than there can be CPUs, and in the last one a program that nobody knows is
+/// inside for ever.
+fn maps() -> Option<[Map; 3]> {
+    let events = kernel("make a perf event array", Map::perf_event_array(load::slots()))?;
+    let words = Map::epochs(load::slots() + 1).unwrap();
+    let mut inside = [0; 64];
+    inside[..8].copy_from_slice(&1u64.to_ne_bytes());
+    words.update(load::slots(), &inside).unwrap();
+    Some([events, Map::array(8, 1).unwrap(), words])
 }
 
 /// A writer that is caught inside comes first, although its CPU is interrupted by programs that enter and leave.
@@ -92,8 +54,7 @@ fn every_mistake_with_epochs_is_seen() {
 /// Programs that do not leave: a kernel fence stands in, and the reader says so.
 #[test]
 fn a_kernel_fence_stands_in_for_programs_that_do_not_leave() {
-    let Some(events) = kernel("make a perf event array", Map::perf_event_array(load::slots())) else { return };
-    let (counter, words) = (Map::array(8, 1).unwrap(), Map::epochs(load::slots()).unwrap());
+    let Some([events, counter, words]) = maps() else { return };
     let stamps = Stamps { events: &events, counter: &counter, epochs: Some((&words, Keeping::Forget)) };
     let Some(forgetful) = kernel("load a BPF program", stamps.when_run(1)) else { return };
     let rings = Rings::options().bpf_output(&events).open().unwrap();
@@ -148,14 +109,12 @@ fn what_cannot_be_proven_is_refused() {
 /// No thread, no sleep and no system call beside those of looking: what one who is not inside has written comes at once.
 #[test]
 fn a_proof_needs_no_thread() {
-    let Some(events) = kernel("make a perf event array", Map::perf_event_array(load::slots())) else { return };
-    let (counter, words) = (Map::array(8, 1).unwrap(), Map::epochs(load::slots()).unwrap());
+    let Some([events, counter, words]) = maps() else { return };
     let stamps = Stamps { events: &events, counter: &counter, epochs: Some((&words, Keeping::Rightly)) };
     let Some(program) = kernel("load a BPF program", stamps.when_run(1)) else { return };
     let rings = Rings::options().bpf_output(&events).open().unwrap();
     let cpus: Vec<u32> = rings.cpus().collect();
     let mut reader = Reader::new(rings, Order::new().hold(Hold::epochs(&words).unwrap())).unwrap();
-    // The descriptor is not needed any more.
     for &cpu in cpus.iter().cycle().take(100) {
         assert_eq!(program.run_on(cpu).unwrap(), 0);
         let event = reader.try_next().unwrap().expect("nobody is inside, so it comes without waiting");
@@ -166,11 +125,58 @@ fn a_proof_needs_no_thread() {
     assert!(stats.fences >= 100);
 }
 
+/// Numbers that were drawn and not written are proven missing without a grace period.
+#[test]
+fn a_gap_of_dense_numbers_is_proven_by_epochs() {
+    let Some([events, counter, words]) = maps() else { return };
+    let stamps = Stamps { events: &events, counter: &counter, epochs: Some((&words, Keeping::Rightly)) };
+    let Some(program) = kernel("load a BPF program", stamps.when_run(1)) else { return };
+    let rings = Rings::options().bpf_output(&events).open().unwrap();
+    let cpu = rings.cpus().last().unwrap();
+    let hold = Hold::Dense { first: Some(0), fence: Fence::Epochs(Epochs::open(&words).unwrap()) };
+    let mut reader = Reader::new(rings, Order::new().key(Key::Payload(8)).hold(hold)).unwrap();
+    let write = || assert_eq!(program.run_on(cpu).unwrap(), 0);
+    write();
+    // Numbers 1 and 2 find no ring.
+    reader.handle().pause(Pause::Slots).unwrap();
+    write();
+    write();
+    reader.handle().resume().unwrap();
+    write();
+    assert_eq!(reading::next(&mut reader).key(), Some(0));
+    let event = reading::next(&mut reader);
+    let Item::Gap(gap) = event.item() else { panic!("{event:?}") };
+    assert_eq!((gap.first, gap.last, event.class()), (1, 2, Class::Proven));
+    drop(event);
+    assert_eq!(reading::next(&mut reader).key(), Some(3));
+    assert_eq!((reader.fence(), reader.stats().stand_ins), (Some("epochs"), 0));
+}
+
+/// A merge in an event loop of one's own: a proof is begun, and asked after, by epochs and by the kernel's grace periods.
+#[test]
+fn a_merge_of_ones_own_asks_after_its_proofs() {
+    let Some([events, counter, words]) = maps() else { return };
+    let stamps = Stamps { events: &events, counter: &counter, epochs: Some((&words, Keeping::Rightly)) };
+    let Some(program) = kernel("load a BPF program", stamps.when_run(1)) else { return };
+    for fence in [Fence::Epochs(Epochs::open(&words).unwrap()), Fence::Map] {
+        let rings = Rings::options().bpf_output(&events).open().unwrap();
+        let cpus: Vec<u32> = rings.cpus().collect();
+        let mut proof = fence.open().unwrap();
+        let mut merge = Merge::new(rings, Order::new().hold(Hold::Fence(fence))).unwrap();
+        cpus.iter().for_each(|&cpu| assert_eq!(program.run_on(cpu).unwrap(), 0));
+        merge.refresh(0);
+        assert!(merge.next().is_none() && merge.begin_fence() && proof.begin());
+        threads::until("the proof is over", || proof.poll().is_some_and(|ended| ended.is_ok()));
+        merge.end_fence();
+        merge.refresh(0);
+        assert_eq!(merge.batch().filter(|event| event.class() == Class::Proven).count(), cpus.len());
+    }
+}
+
 /// A reader that spins does not sleep while events come.
 #[test]
 fn a_reader_that_spins_sleeps_only_when_nothing_comes() {
-    let Some(events) = kernel("make a perf event array", Map::perf_event_array(load::slots())) else { return };
-    let (counter, words) = (Map::array(8, 1).unwrap(), Map::epochs(load::slots()).unwrap());
+    let Some([events, counter, words]) = maps() else { return };
     let stamps = Stamps { events: &events, counter: &counter, epochs: Some((&words, Keeping::Rightly)) };
     let Some(program) = kernel("load a BPF program", stamps.when_run(1)) else { return };
     let rings = Rings::options().bpf_output(&events).open().unwrap();

@@ -84,15 +84,24 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 /// A slow program on every CPU, interrupted by a second one on the same rings, for as long as it takes to have seen enough.
-fn adversary(hold: Hold, bytes: u64, enough: impl Fn(&Outcome) -> bool) -> Option<Outcome> {
+/// With epochs the programs say when they are inside, in the words that the hold rule is given.
+fn adversary(
+    hold: impl FnOnce(&Map) -> Hold,
+    epochs: bool,
+    bytes: u64,
+    enough: impl Fn(&Outcome) -> bool,
+) -> Option<Outcome> {
     let _alone = alone();
     let (events, counter) = maps()?;
-    let slow = kernel("load a BPF program", bpf::on_syscall(&events, &counter, libc::SYS_getppid, 1, 4000))?;
-    let quick = bpf::on_syscall(&events, &counter, libc::SYS_getuid, 2, 20).unwrap();
-    let interrupt = bpf::on_clock(&events, &counter, 3).unwrap();
+    let words = Map::epochs(load::slots()).unwrap();
+    let epochs = epochs.then_some((&words, bpf::Keeping::Rightly));
+    let stamps = bpf::Stamps { events: &events, counter: &counter, epochs };
+    let slow = kernel("load a BPF program", stamps.on_syscall(libc::SYS_getppid, 1, 4000))?;
+    let quick = stamps.on_syscall(libc::SYS_getuid, 2, 20).unwrap();
+    let interrupt = stamps.on_clock(3).unwrap();
     let rings = Rings::options().bpf_output(&events).bytes(bytes).open().unwrap();
     let cpus: Vec<u32> = rings.cpus().collect();
-    let order = Order::new().key(Key::Payload(0)).hold(hold).when_full(Full::Discard);
+    let order = Order::new().key(Key::Payload(0)).hold(hold(&words)).when_full(Full::Discard);
     let mut reader = Reader::new(rings, order).unwrap();
 
     let mut outcome = Outcome { yielded: 0, written: 0, lost: 0, late: 0, repaired: 0, numbers: BTreeSet::new() };
@@ -144,18 +153,29 @@ fn under_a_fence_nothing_is_late_and_nothing_is_missing() {
         }
         // A load worth the name, and rings that were not in order inside.
         let enough = |outcome: &Outcome| outcome.yielded >= 200_000 && outcome.repaired >= 1000;
-        let Some(outcome) = adversary(Hold::Fence(fence), 8 << 20, enough) else { return };
+        let Some(outcome) = adversary(|_| Hold::Fence(fence), false, 8 << 20, enough) else { return };
         assert_eq!(outcome.late, 0);
         assert_eq!(outcome.yielded + outcome.lost, outcome.written);
         println!("{outcome}");
     }
 }
 
+/// The same where programs say when they are inside, and no grace period is waited for.
+#[test]
+fn under_epochs_nothing_is_late_and_nothing_is_missing() {
+    let enough = |outcome: &Outcome| outcome.yielded >= 200_000 && outcome.repaired >= 1000;
+    let hold = |words: &Map| Hold::epochs(words).unwrap();
+    let Some(outcome) = adversary(hold, true, 8 << 20, enough) else { return };
+    assert_eq!(outcome.late, 0);
+    assert_eq!(outcome.yielded + outcome.lost, outcome.written);
+    println!("{outcome}");
+}
+
 /// The same with rings so small that the kernel drops: what is missing is what LOST says, and order holds.
 #[test]
 fn under_a_fence_full_rings_lose_only_what_is_counted() {
     let enough = |outcome: &Outcome| outcome.yielded >= 20_000 && outcome.lost >= 100_000;
-    let Some(outcome) = adversary(Hold::FENCE, 4096, enough) else { return };
+    let Some(outcome) = adversary(|_| Hold::FENCE, false, 4096, enough) else { return };
     assert_eq!(outcome.late, 0);
     assert_eq!(outcome.yielded + outcome.lost, outcome.written);
     println!("{outcome}");

@@ -65,9 +65,6 @@ pub struct Epochs {
 /// How long a program may be inside before a kernel fence stands in, unless set: longer than most fences take.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-const BPF_MAP_TYPE_ARRAY: u32 = 2;
-const BPF_F_MMAPABLE: u32 = 1 << 10;
-
 impl Epochs {
     /// `perfweave.bpf.h`: the programs' side in C. A build script writes it where clang finds it.
     pub const HEADER: &str = include_str!("perfweave.bpf.h");
@@ -87,7 +84,7 @@ impl Epochs {
             _ => Error::System { what: "ask what the map of epochs is", errno },
         })?;
         let bpf::MapInfo { map_type, map_flags, value_size, max_entries, .. } = info;
-        if map_type != BPF_MAP_TYPE_ARRAY || map_flags & BPF_F_MMAPABLE == 0 || value_size == 0 {
+        if map_type != bpf::BPF_MAP_TYPE_ARRAY || map_flags & bpf::BPF_F_MMAPABLE == 0 || value_size == 0 {
             return Err(Error::NotEpochs { map_type, flags: map_flags });
         }
         let last = machine::possible_cpus().map_err(system("list CPUs"))?.last().copied().unwrap_or(0);

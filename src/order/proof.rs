@@ -138,10 +138,8 @@ pub(crate) struct Watch {
     latency: Duration,
     /// What stands in for words that stay inside, from the first time on.
     stand_in: Option<Fences>,
-    /// Whether the fence that is under way stands in for this proof. It may be left from an earlier one.
-    standing_in: bool,
-    /// When it began to.
-    stood_since: Instant,
+    /// Since when the fence that is under way stands in for this proof. One may be left from an earlier proof.
+    standing_in: Option<Instant>,
     /// How often it stood in.
     stood_in: u64,
     /// The word that it stood in for last. If the word is found unchanged, the reader does not wait for it again.
@@ -167,8 +165,7 @@ impl Watch {
             inside,
             latency: Duration::ZERO,
             stand_in: None,
-            standing_in: false,
-            stood_since: Instant::now(),
+            standing_in: None,
             stood_in: 0,
             stuck: None,
             returned: None,
@@ -176,7 +173,7 @@ impl Watch {
     }
 
     fn begin(&mut self) {
-        (self.under_way, self.standing_in, self.begun) = (true, false, Instant::now());
+        (self.under_way, self.standing_in, self.begun) = (true, None, Instant::now());
         self.inside.clear();
         let words = self.epochs.words();
         // Behind the loads of all heads, which are acquires, and behind the reading of a clock that may stand for the largest key.
@@ -198,7 +195,7 @@ impl Watch {
         }
         if !self.are_outside() {
             // Only a fence that was begun for this proof says anything.
-            let ended = self.stand_in.as_mut().filter(|_| self.standing_in)?.ended()?;
+            let ended = self.stand_in.as_mut().filter(|_| self.standing_in.is_some())?.ended()?;
             if ended.is_ok() {
                 self.find_who_returned();
             }
@@ -221,7 +218,7 @@ impl Watch {
     }
 
     fn end(&mut self, ended: io::Result<()>) -> io::Result<()> {
-        (self.under_way, self.standing_in) = (false, false);
+        (self.under_way, self.standing_in) = (false, None);
         self.latency = self.begun.elapsed();
         ended
     }
@@ -244,18 +241,19 @@ impl Watch {
             return self.under_way.then_some(Duration::ZERO);
         }
         // As long again as it has taken: some naps for a program that takes long, and no more.
-        if self.standing_in {
-            return Some(NAP.max(self.stood_since.elapsed()));
-        }
         let waited = self.begun.elapsed();
-        Some(NAP.max(waited.min(self.epochs.longest().saturating_sub(waited))))
+        let nap = match self.standing_in {
+            Some(since) => since.elapsed(),
+            None => waited.min(self.epochs.longest().saturating_sub(waited)),
+        };
+        Some(NAP.max(nap))
     }
 
     /// If a program has been inside for too long, lets a kernel fence stand in.
     pub(crate) fn lose_patience(&mut self) -> io::Result<()> {
-        let waited = self.begun.elapsed();
-        let Some(&stuck) = self.inside.first().filter(|_| self.under_way && !self.standing_in) else { return Ok(()) };
-        if waited < self.epochs.longest() && self.stuck != Some(stuck) {
+        let is_known = self.inside.iter().any(|inside| self.stuck == Some(*inside));
+        let is_long = is_known || self.begun.elapsed() >= self.epochs.longest();
+        if self.is_over() || self.standing_in.is_some() || !is_long {
             return Ok(());
         }
         if self.stand_in.is_none() {
@@ -279,7 +277,7 @@ impl Watch {
             return Ok(());
         }
         fences.begin();
-        (self.standing_in, self.stood_since) = (true, Instant::now());
+        self.standing_in = Some(Instant::now());
         self.stood_in += 1;
         Ok(())
     }
@@ -363,5 +361,80 @@ impl GracePeriods {
 impl fmt::Debug for GracePeriods {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("GracePeriods").field(&self.name()).finish()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::sim::Kernel;
+    use std::sync::Mutex;
+    use std::sync::mpsc;
+
+    const FOR_EVER: Duration = Duration::from_secs(3600);
+
+    /// Waits for something that needs nothing but time.
+    fn until(mut condition: impl FnMut() -> bool) {
+        while !condition() {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_word_that_is_known_to_be_stuck_is_not_waited_for_again() {
+        let kernel = Kernel::new(&[0, 1]);
+        kernel.set_epoch(0, 1);
+        let mut watch = Watch::new(kernel.epochs().patience(Duration::ZERO));
+        watch.wait().unwrap();
+        assert!(watch.take_returned().is_some_and(|(cpu, _)| cpu == 0) && watch.take_returned().is_none());
+        watch.epochs = kernel.epochs().patience(FOR_EVER);
+        let mut stands_in_at_once = |cpu, word| {
+            kernel.set_epoch(cpu, word);
+            watch.begin();
+            until(|| watch.stand_in.as_ref().is_none_or(|fences| fences.pause() == Some(Duration::ZERO)));
+            watch.lose_patience().unwrap();
+            let stands_in = watch.standing_in.is_some();
+            until(|| !stands_in || watch.ended().is_some());
+            watch.end(Ok(())).unwrap();
+            stands_in
+        };
+        assert!(stands_in_at_once(0, 1), "as it was");
+        assert!(!stands_in_at_once(0, 1 << 32 | 1), "another generation");
+        kernel.set_epoch(0, 0);
+        assert!(!stands_in_at_once(1, 1), "another CPU");
+    }
+
+    /// A fence that stood in for an earlier proof, and ends later than that one, says nothing about this one.
+    #[test]
+    fn a_fence_of_an_earlier_proof_proves_nothing() {
+        let kernel = Kernel::new(&[0]);
+        let (open, gate) = mpsc::channel::<()>();
+        let gate = Mutex::new(gate);
+        let mut watch = Watch::new(kernel.epochs().patience(Duration::ZERO));
+        let fence = Fence::custom(move || gate.lock().unwrap().recv().map_err(io::Error::other));
+        watch.stand_in = Some(Fences::start(&fence).unwrap());
+
+        kernel.begin(0, 1);
+        watch.begin();
+        watch.lose_patience().unwrap();
+        assert!(watch.standing_in.is_some() && watch.ended().is_none());
+        kernel.write(0, b"");
+        kernel.end(0);
+        assert!(watch.ended().is_some_and(|ended| ended.is_ok()), "it has left, and the fence goes on");
+
+        kernel.begin(0, 2);
+        watch.begin();
+        open.send(()).unwrap();
+        until(|| {
+            assert!(watch.ended().is_none(), "it is inside");
+            watch.lose_patience().unwrap();
+            watch.standing_in.is_some()
+        });
+        assert!(watch.ended().is_none(), "its own fence has not ended");
+        open.send(()).unwrap();
+        until(|| watch.ended().is_some_and(|ended| ended.is_ok()));
+        // The thread's last wait, if it has begun one.
+        drop(open);
+        kernel.end(0);
     }
 }

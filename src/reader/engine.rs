@@ -23,8 +23,6 @@ pub(crate) struct Engine {
     pub(crate) merge: Merge,
     pub(crate) hold: Hold,
     pub(crate) proof: Option<Proof>,
-    /// Whether the engine notices the end of a proof while it still has events to yield, so that the next proof begins.
-    eager: bool,
     control: Arc<Control>,
     /// The signals that were taken notice of.
     noticed: Signals,
@@ -97,7 +95,6 @@ impl Engine {
         Ok(Self {
             merge,
             hold,
-            eager: !matches!(proof, Some(Proof::Epochs(_))),
             proof,
             control,
             noticed,
@@ -145,7 +142,7 @@ impl Engine {
             self.notice_signals()?;
         }
         // Epochs end at once, and the look behind that would come with each event: what is proven comes first.
-        if !self.eager && self.merge.is_ready() {
+        if matches!(self.proof, Some(Proof::Epochs(_))) && self.merge.is_ready() {
             return Ok(true);
         }
         self.notice_fence()?;
@@ -158,7 +155,7 @@ impl Engine {
             return Ok(Turn::Ready);
         }
         self.follow_cpus()?;
-        if self.report.is_none() && self.control.time_left().is_some_and(|left| left.is_zero()) {
+        if self.deadline_is_past() {
             self.report_after_look(Report::Deadline);
         } else if !self.report_is_due() {
             self.look();
@@ -229,6 +226,11 @@ impl Engine {
         Ok(())
     }
 
+    /// Whether a deadline is to be reported, and no other report comes first.
+    fn deadline_is_past(&self) -> bool {
+        self.report.is_none() && self.control.time_left().is_some_and(|left| left.is_zero())
+    }
+
     /// Everything that is in the rings now is yielded before the report, and nothing else.
     fn report_after_look(&mut self, report: Report) {
         self.look();
@@ -272,7 +274,7 @@ impl Engine {
     /// Does what is due now and then, also if there is always something to yield: CPUs that came, losses, a deadline.
     fn attend(&mut self) -> Result<(), Error> {
         self.follow_cpus()?;
-        if self.report.is_none() && self.control.time_left().is_some_and(|left| left.is_zero()) {
+        if self.deadline_is_past() {
             self.report_after_look(Report::Deadline);
         }
         self.find_losses();

@@ -12,6 +12,7 @@ const BPF_MAP_DELETE_ELEM: libc::c_int = 3;
 const BPF_OBJ_GET: libc::c_int = 7;
 const BPF_OBJ_GET_INFO_BY_FD: libc::c_int = 15;
 pub(crate) const BPF_MAP_TYPE_ARRAY: u32 = 2;
+pub(crate) const BPF_F_MMAPABLE: u32 = 1 << 10;
 pub(crate) const BPF_MAP_TYPE_PERF_EVENT_ARRAY: u32 = 4;
 pub(crate) const BPF_MAP_TYPE_ARRAY_OF_MAPS: u32 = 12;
 

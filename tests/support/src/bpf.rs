@@ -661,11 +661,6 @@ pub fn on_clock(events: &Map, counter: &Map, kind: u32) -> io::Result<Program> {
     Stamps { events, counter, epochs: None }.on_clock(kind)
 }
 
-/// [`Stamps::when_run`] without epochs.
-pub fn stamped_when_run(events: &Map, counter: &Map, kind: u32) -> io::Result<Program> {
-    Stamps { events, counter, epochs: None }.when_run(kind)
-}
-
 /// A raw tracepoint program for `sys_enter` that counts system calls of this process in an array of one number: all, or those of
 /// one thread, and only one system call, if that is asked for.
 pub fn count_syscalls(count: &Map, thread: Option<i32>, number: Option<libc::c_long>) -> io::Result<Program> {
