@@ -120,12 +120,12 @@ pub use order::{Full, Order};
 pub use reader::tokio::{AsyncReader, EventStream};
 pub use reader::{Events, Reader};
 pub use record::clock::Clock;
-pub use record::{Kind, Layout, Record};
+pub use record::{Kind, Layout, Record, Sample};
 pub use recorder::{Frozen, Recorded, Recorder};
 pub use ring::{Bytes, Fault, Ring};
 pub use rings::control::{Handle, Pause};
 pub use rings::options::RingOptions;
-pub use rings::{RawRing, Rings};
+pub use rings::{RawRing, Rings, Source};
 pub use sys::wakeup::Wakeup;
 
 /// The kernel's `struct perf_event_attr` and constants, for [`RingOptions::event`].

@@ -10,9 +10,9 @@ const ROOMS: [(&str, &[&str]); 11] = [
     ("sys", &["fork", "bpf", "perf", "pmu", "epoll", "register", "wake", "wakeup", "machine", "grace"]),
     ("error", &["cases", "hint"]),
     ("ring", &["words", "memory", "epochs", "frame", "bytes", "consumer"]),
-    ("record", &["clock", "kind", "layout", "origin", "view"]),
+    ("record", &["clock", "kind", "layout", "sample", "origin", "view"]),
     ("account", &["breaks", "sequence", "numbers", "ledger", "stats"]),
-    ("rings", &["control", "copies", "losses", "lanes", "options", "plan", "open"]),
+    ("rings", &["control", "copies", "losses", "source", "lanes", "options", "plan", "open"]),
     (
         "order",
         &[

@@ -8,10 +8,12 @@ pub(crate) mod clock;
 mod kind;
 mod layout;
 mod origin;
+mod sample;
 mod view;
 
 pub use kind::Kind;
 pub use layout::Layout;
 pub(crate) use layout::{CPU, ID, IDENTIFIER, SAMPLE_ORDER, STREAM_ID, TID, TIME, TRAILER_ORDER};
 pub(crate) use origin::{Origin, Sources};
+pub use sample::Sample;
 pub use view::Record;

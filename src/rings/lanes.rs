@@ -6,7 +6,7 @@ use crate::record::{Kind, Layout, Origin, Record, Sources};
 use crate::ring::{Bytes, Ring};
 use crate::rings::control::{Control, Gate, Pause};
 use crate::rings::copies::Copies;
-use crate::rings::{Counter, Losses};
+use crate::rings::{Counter, Losses, Source};
 use crate::sys::machine;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -29,6 +29,7 @@ pub struct Rings {
     started: Option<u64>,
     /// The first of the events that is no BPF output.
     others: Option<Arc<str>>,
+    sources: Vec<Source>,
 }
 
 /// One ring, and what is known of its records.
@@ -110,6 +111,7 @@ impl Rings {
             clock,
             started: None,
             others: None,
+            sources: Vec::new(),
         }
     }
 
@@ -130,6 +132,16 @@ impl Rings {
     /// Names the first of the events that is not BPF output.
     pub(crate) fn set_others(&mut self, others: Option<Arc<str>>) {
         self.others = others;
+    }
+
+    pub(crate) fn set_sources(&mut self, sources: Vec<Source>) {
+        self.sources = sources;
+    }
+
+    /// The events that write into the rings, in the order in which [`Record::source`] counts them. Empty for adopted and
+    /// simulated rings.
+    pub fn sources(&self) -> &[Source] {
+        &self.sources
     }
 
     /// The first of the events that is not BPF output, as far as the writers are known.

@@ -12,7 +12,9 @@ mod losses;
 pub(crate) mod open;
 pub(crate) mod options;
 pub(crate) mod plan;
+mod source;
 
 pub(crate) use lanes::Lane;
 pub use lanes::{RawRing, Rings};
 pub(crate) use losses::{Counter, Losses};
+pub use source::Source;

@@ -60,6 +60,7 @@ pub(crate) fn open(plan: Plan) -> Result<Rings, Error> {
     // Closes whatever is in it if something fails: slots are emptied first, then rings unmapped, then events closed.
     let mut rings = Rings::empty(plan.clock);
     rings.set_others(plan.events.iter().find(|event| !event.is_bpf_output()).map(|event| Arc::clone(&event.name)));
+    rings.set_sources(plan.events.iter().map(Planned::source).collect());
     let mut outlets = Vec::new();
     let mut stations = Vec::new();
     for &cpu in &cpus {

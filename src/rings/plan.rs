@@ -5,6 +5,7 @@ use crate::error::{Error, Hint};
 use crate::record::Layout;
 use crate::record::clock::Clock;
 use crate::ring::Ring;
+use crate::rings;
 use crate::rings::options::{KPROBE, Probe, RingOptions, Size, Source, UPROBE};
 use crate::sys::wakeup::Wakeup;
 use crate::sys::{bpf, machine, pmu};
@@ -50,9 +51,15 @@ pub(crate) struct Planned {
     pub(crate) target: Option<CString>,
     /// Where BPF programs find it.
     pub(crate) map: Option<Array>,
+    /// `category:name`, if it is a tracepoint that has one.
+    pub(crate) tracepoint: Option<Arc<str>>,
 }
 
 impl Planned {
+    pub(crate) fn source(&self) -> rings::Source {
+        rings::Source::new(Arc::clone(&self.name), self.attr, self.tracepoint.clone())
+    }
+
     /// Whether only BPF programs write through it.
     pub(crate) fn is_bpf_output(&self) -> bool {
         let perf_event_attr { type_, config, .. } = self.attr;
@@ -252,7 +259,7 @@ fn attr(type_: u32, config: u64) -> perf_event_attr {
 fn plan(source: Source) -> Result<Planned, Error> {
     let name: Arc<str> = source.to_string().into();
     let output = || attr(bindings::PERF_TYPE_SOFTWARE, bindings::PERF_COUNT_SW_BPF_OUTPUT.into());
-    let (mut target, mut map) = (None, None);
+    let (mut target, mut map, mut tracepoint) = (None, None, None);
     let attr = match source {
         Source::BpfOutput(duplicate) => {
             map = Some(array(&name, duplicate.map_err(|errno| Error::Array { errno })?)?);
@@ -262,7 +269,11 @@ fn plan(source: Source) -> Result<Planned, Error> {
             map = Some(array(&name, open_pinned(&path)?)?);
             output()
         }
-        Source::Tracepoint(name) => attr(bindings::PERF_TYPE_TRACEPOINT, tracepoint_id(&name)?),
+        Source::Tracepoint(name) => {
+            let attr = attr(bindings::PERF_TYPE_TRACEPOINT, tracepoint_id(&name)?);
+            tracepoint = Some(name.into());
+            attr
+        }
         Source::TracepointId(id) => attr(bindings::PERF_TYPE_TRACEPOINT, id),
         Source::Probe(probe) => {
             let (attr, name) = probe_attr(probe)?;
@@ -274,7 +285,7 @@ fn plan(source: Source) -> Result<Planned, Error> {
             *given
         }
     };
-    Ok(Planned { name, attr, target, map })
+    Ok(Planned { name, attr, target, map, tracepoint })
 }
 
 /// The attribute of a probe, and what it is to point to.

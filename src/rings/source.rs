@@ -1,0 +1,48 @@
+//! The events that write into the rings, as far as a program may want to know them.
+
+use perf_event_open_sys::bindings::{PERF_TYPE_TRACEPOINT, perf_event_attr};
+use std::fmt;
+use std::sync::Arc;
+
+/// One of the events that write into the rings. [`Rings::sources`](crate::Rings::sources) lists them;
+/// [`Record::source`](crate::Record::source) is the place in that list.
+#[derive(Clone)]
+pub struct Source {
+    name: Arc<str>,
+    attr: perf_event_attr,
+    /// `category:name`, for a tracepoint that was asked for by name.
+    tracepoint: Option<Arc<str>>,
+}
+
+impl Source {
+    pub(crate) fn new(name: Arc<str>, attr: perf_event_attr, tracepoint: Option<Arc<str>>) -> Self {
+        Self { name, attr, tracepoint }
+    }
+
+    /// The event in words, as errors name it: `tracepoint sched:sched_switch`, `kprobe do_exit`, `BPF output`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The tracepoint's name, `category:name`. `None` for other events, and for a tracepoint that was given by number.
+    pub fn tracepoint(&self) -> Option<&str> {
+        self.tracepoint.as_deref()
+    }
+
+    /// The tracepoint's number, as in the `id` file of tracefs. `None` for other events.
+    pub fn tracepoint_id(&self) -> Option<u64> {
+        (self.attr.type_ == PERF_TYPE_TRACEPOINT).then_some(self.attr.config)
+    }
+
+    /// The attribute that the event is opened with on each CPU.
+    pub fn attr(&self) -> &perf_event_attr {
+        &self.attr
+    }
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let perf_event_attr { type_, config, .. } = self.attr;
+        f.debug_struct("Source").field("name", &self.name).field("type", &type_).field("config", &config).finish()
+    }
+}
