@@ -207,9 +207,7 @@ impl Merge {
     /// Indexes what is new in each ring.
     fn index(&mut self) -> Indexed {
         let most = self.full.most();
-        // Gaps that are given up take memory when they are told of.
-        let gaps = self.stream.sequence.as_ref().map_or(0, |sequence| sequence.most_memory() - sequence.memory());
-        let mut others = self.memory() - self.stream.pool.memory() + gaps;
+        let mut others = self.memory() - self.stream.pool.memory() + self.reserved();
         let Stream { keys, indexes, pool, .. } = &mut self.stream;
         let mut indexed = Indexed::Whole;
         for (lane, index) in self.rings.lanes.iter_mut().zip(indexes) {

@@ -27,6 +27,11 @@ impl Merge {
         lanes.chain(indexes).sum::<usize>() + self.stream.pool.memory() + sequence
     }
 
+    /// Bytes that gaps may still take which are given up in doubt, when they are told of.
+    pub(super) fn reserved(&self) -> usize {
+        self.stream.sequence.as_ref().map_or(0, |sequence| sequence.most_memory() - sequence.memory())
+    }
+
     /// Makes room in rings that held records fill beyond the mark, and in memory. Gives the largest key that must
     /// leave.
     pub(crate) fn make_room(&mut self, indexed: Indexed) -> Option<u64> {
@@ -45,6 +50,8 @@ impl Merge {
         }
         // Dense numbers are let out by themselves, until one is missing.
         let flows = self.stream.sequence.is_some() && self.stream.pick();
+        // Events that leave free nothing before a whole chunk is passed, and gaps between them take memory at once.
+        let reserved = self.reserved();
         let mut release = None;
         let mut crowded = false;
         for (lane, index) in self.rings.lanes.iter_mut().zip(&mut self.stream.indexes) {
@@ -58,7 +65,7 @@ impl Merge {
             index.counts_mut().pressed += 1;
             match self.full {
                 Full::Discard => {}
-                Full::Copy { .. } if memory.saturating_add(lane.copies.more(&lane.ring, index.cursor())) <= most => {
+                Full::Copy { .. } if memory + reserved + lane.copies.more(&lane.ring, index.cursor()) <= most => {
                     memory += lane.copies.more(&lane.ring, index.cursor());
                     index.counts_mut().copied += lane.copies.take(&mut lane.ring, index.cursor());
                 }
