@@ -4,7 +4,7 @@
 mod reading;
 
 use nix::poll::{PollFd, PollFlags};
-use perfweave::{Class, Error, Event, Fence, Hold, Order, Pause, Reader, Rings, Wakeup};
+use perfweave::{Class, Error, Event, Fence, Hold, Kind, Order, Pause, Reader, Rings, Sample, Wakeup};
 use perfweave_support::bpf::{Map, Program};
 use perfweave_support::{bpf, cpus, echo, kernel, load, membarrier, needs, threads, tracefs};
 use std::os::fd::AsFd;
@@ -81,6 +81,8 @@ fn cpus_that_are_offline() {
     a_message_about_a_cpu_that_was_there_all_along(gone);
     a_message_makes_a_reader_readable(&events, gone);
     a_probe_on_a_cpu_that_comes_back(gone);
+    a_process_is_traced_on_a_cpu_that_comes_back(gone);
+    a_control_group_is_traced_on_a_cpu_that_comes_back(gone);
     comes_to_a_slot_that_another_has(&events, &echo, gone);
 }
 
@@ -381,4 +383,46 @@ fn calls(reader: &mut Reader, cpu: u32) -> usize {
         found += usize::from(record.cpu() == cpu && is_its_own);
     });
     found
+}
+
+/// Events of a process go on when a CPU comes back, each record once. They are the threads' and not the CPU's.
+fn a_process_is_traced_on_a_cpu_that_comes_back(cpu: u32) {
+    let options = Rings::options().tracepoint("syscalls:sys_enter_getppid").records([Kind::EXIT]).sample([Sample::Tid]);
+    let Some(rings) = kernel("trace a process", options.pid(std::process::id()).open()) else { return };
+    let mut reader = Reader::new(rings, Order::new()).unwrap();
+    for _ in 0..3 {
+        let offline = Offline::one(cpu);
+        reading::all(&mut reader, |_| {});
+        drop(offline);
+        let tid = load::pinned(cpu, || {
+            (0..40).for_each(|_| load::getppid());
+            threads::own() as u32
+        });
+        let (mut calls, mut exits) = (0, 0);
+        reading::all(&mut reader, |event| {
+            let record = event.record().unwrap_or_else(|| panic!("{event:?}"));
+            if record.pid_tid().unwrap().1 == tid {
+                assert_eq!(record.cpu(), cpu);
+                calls += usize::from(record.source() == Some(0));
+                exits += usize::from(record.kind() == Kind::EXIT);
+            }
+        });
+        assert_eq!((calls, exits), (40, 1));
+    }
+}
+
+/// Events of a control group die with their CPU, and are opened anew. All processes are in the first of them.
+fn a_control_group_is_traced_on_a_cpu_that_comes_back(cpu: u32) {
+    let Some(root) = kernel("find control groups", perfweave_support::cpus::control_groups()) else { return };
+    let options = Rings::options().tracepoint("syscalls:sys_enter_getppid").cgroup(root);
+    let Some(rings) = kernel("trace a control group", options.open()) else { return };
+    let mut reader = Reader::new(rings, Order::new().hold(Hold::None)).unwrap();
+    for _ in 0..2 {
+        threads::until("calls on the CPU are seen", || {
+            load::pinned(cpu, load::getppid);
+            reader.try_next().unwrap().is_some_and(|event| event.cpu() == Some(cpu))
+        });
+        drop(Offline::one(cpu));
+        while reader.try_next().unwrap().is_some() {}
+    }
 }

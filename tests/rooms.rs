@@ -12,7 +12,13 @@ const ROOMS: [(&str, &[&str]); 11] = [
     ("ring", &["words", "memory", "epochs", "frame", "bytes", "consumer"]),
     ("record", &["clock", "kind", "layout", "sample", "origin", "view"]),
     ("account", &["breaks", "sequence", "numbers", "ledger", "stats"]),
-    ("rings", &["control", "copies", "losses", "source", "lanes", "options", "plan", "open"]),
+    (
+        "rings",
+        &[
+            "control", "copies", "losses", "source", "lanes", "asked", "options", "named", "symbols", "filter",
+            "planned", "whom", "plan", "open",
+        ],
+    ),
     (
         "order",
         &[

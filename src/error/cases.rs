@@ -220,6 +220,72 @@ pub enum Error {
         /// What would help.
         hint: Hint,
     },
+    /// No event has that name.
+    #[error("there is no event {name}{}{hint}", because(errno.as_ref()))]
+    NoEvent {
+        /// The name, as requested.
+        name: String,
+        /// What is wrong with the PMU or its terms, for `pmu/terms/`.
+        errno: Option<io::Error>,
+        /// The nearest name.
+        hint: Hint,
+    },
+    /// The kernel does not write records of that kind on request.
+    #[error("records {kind} are no records that can be asked for: see RingOptions::records")]
+    NotOnRequest {
+        /// The kind, in words.
+        kind: String,
+    },
+    /// A setting for the event that was added last came before any event.
+    #[error("{setting} is a setting of the event that was added last, and none was added before")]
+    NoEventBefore {
+        /// The setting's method.
+        setting: &'static str,
+    },
+    /// The kernel refused a filter.
+    #[error("{event}: cannot filter by \"{filter}\": {errno}{hint}")]
+    Filter {
+        /// The event, as requested.
+        event: String,
+        /// The filter, as requested.
+        filter: String,
+        /// The kernel's error.
+        errno: io::Error,
+        /// What the kernel says of it.
+        hint: Hint,
+    },
+    /// An event that runs all the time was asked for a process, a thread or a control group.
+    #[error("{event} is written whoever runs: it cannot be had for one process, thread or control group")]
+    Everybody {
+        /// The event, as requested.
+        event: String,
+    },
+    /// The process or thread to trace is not there.
+    #[error("there is no process {pid} to trace: {errno}")]
+    NoProcess {
+        /// The process or thread, as requested.
+        pid: u32,
+        /// The system's error.
+        errno: io::Error,
+    },
+    /// The threads of a process come and go faster than events can be opened for them.
+    #[error(
+        "the threads of process {pid} were others each time, {tries} times: trace its control group, or stop it meanwhile"
+    )]
+    Restless {
+        /// The process.
+        pid: u32,
+        /// How often they were listed.
+        tries: usize,
+    },
+    /// The directory of a control group could not be opened.
+    #[error("cannot open the control group {}: {errno}", path.display())]
+    Cgroup {
+        /// The directory, as requested.
+        path: PathBuf,
+        /// The system's error.
+        errno: io::Error,
+    },
     /// No event was requested.
     #[error("nothing to open: no map, tracepoint or other event was named")]
     NoEvents,
@@ -376,6 +442,11 @@ fn asked(errno: &io::Error) -> Hint {
         Some(libc::EPERM) => "needs CAP_BPF where kernel.unprivileged_bpf_disabled is set".into(),
         _ => return Hint::default(),
     })
+}
+
+/// An error behind an error, if there is one.
+fn because(errno: Option<&io::Error>) -> String {
+    errno.map_or_else(String::new, |errno| format!(": {errno}"))
 }
 
 /// How often an error came, if it was more than once.

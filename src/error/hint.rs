@@ -185,3 +185,38 @@ fn setting(name: &str) -> String {
 fn limit(resource: Resource) -> u64 {
     getrlimit(resource).map_or(0, |(soft, _)| soft)
 }
+
+/// The name of these that is nearest to one that there is not, if any is near.
+pub(crate) fn nearest(name: &str, names: impl Iterator<Item = String>) -> Option<Hint> {
+    let near = |other: &String| (distance(name.as_bytes(), other.as_bytes()), other.clone());
+    let (distance, other) = names.map(|other| near(&other)).min()?;
+    (distance <= 2 + name.len() / 4).then(|| Hint(format!("did you mean {other}?")))
+}
+
+/// How many bytes must be added, removed or changed to make one of the other (Levenshtein's distance).
+fn distance(one: &[u8], other: &[u8]) -> usize {
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (at, byte) in one.iter().enumerate() {
+        let mut before = std::mem::replace(&mut row[0], at + 1);
+        for (column, counterpart) in other.iter().enumerate() {
+            let changed = before + usize::from(byte != counterpart);
+            before = row[column + 1];
+            row[column + 1] = changed.min(before + 1).min(row[column] + 1);
+        }
+    }
+    row[other.len()]
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_name_is_hinted_at() {
+        assert_eq!(["kitten", ""].map(|name| distance(name.as_bytes(), b"sitting")), [3, 7]);
+        let names = || ["sched_switch", "sched_waking", "sched_wakeup"].map(str::to_owned).into_iter();
+        assert!(nearest("sched_swtich", names()).unwrap().to_string().contains("sched_switch"));
+        assert!(nearest("tcp_probe", names()).is_none());
+        assert!(nearest("x", std::iter::empty()).is_none());
+    }
+}

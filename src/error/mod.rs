@@ -9,3 +9,4 @@ pub(crate) mod hint;
 
 pub(crate) use cases::Repeats;
 pub use cases::{Error, Hint};
+pub(crate) use hint::nearest;

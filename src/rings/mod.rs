@@ -5,14 +5,21 @@
 //! pause. It does not know keys or order. Begin with `lanes.rs`. `options.rs` has what a user asks for, `plan.rs` works
 //! out what that means, `open.rs` does it.
 
+mod asked;
 pub(crate) mod control;
 pub(crate) mod copies;
+mod filter;
 mod lanes;
 mod losses;
+mod named;
 pub(crate) mod open;
 pub(crate) mod options;
 pub(crate) mod plan;
+mod planned;
 mod source;
+#[cfg(feature = "symbols")]
+mod symbols;
+mod whom;
 
 pub(crate) use lanes::Lane;
 pub use lanes::{RawRing, Rings};

@@ -6,7 +6,9 @@ use crate::record::{Origin, Sources};
 use crate::ring::Ring;
 use crate::rings::control::{Control, Gate, Outlet, Slot};
 use crate::rings::options::RingOptions;
-use crate::rings::plan::{Plan, Planned};
+use crate::rings::plan::Plan;
+use crate::rings::planned::Planned;
+use crate::rings::whom::{Numbered, Opened};
 use crate::rings::{Counter, Lane, Rings};
 use crate::sys::machine::{self, CpuEvents, CpuList, OnlineCpus};
 use crate::sys::perf;
@@ -107,8 +109,7 @@ struct Arrival {
 
 /// Opens and maps the ring of one CPU, of `cpus` that are to have one; `None` if it is offline.
 fn open_cpu(plan: &Plan, cpu: u32, cpus: usize) -> Result<Option<Arrival>, Error> {
-    let Some(events) = open_events(plan, cpu, cpus)? else { return Ok(None) };
-    let Some(owner) = events.first().map(Arc::clone) else { return Err(Error::NoEvents) };
+    let Some(Opened { events, owner }) = plan.target.open(plan, cpu, cpus)? else { return Ok(None) };
     let ring = map(plan, cpu, Arc::clone(&owner), cpus)?;
     let (outlets, sources) = join(plan, cpu, events, &owner)?;
     let losses = match plan.tells_losses() {
@@ -118,22 +119,6 @@ fn open_cpu(plan: &Plan, cpu: u32, cpus: usize) -> Result<Option<Arrival>, Error
     let lane = Lane::new(ring, Origin::new(cpu, plan.layout, sources), losses);
     let station = Station { cpu, owner: Arc::clone(&owner), first: Arc::clone(&owner), online: true, suspect: false };
     Ok(Some(Arrival { lane, gate: Gate::Event(owner), outlets, station }))
-}
-
-/// Opens all events of one CPU; `None` if it is offline.
-fn open_events(plan: &Plan, cpu: u32, cpus: usize) -> Result<Option<Vec<Arc<OwnedFd>>>, Error> {
-    let mut opened = Vec::new();
-    for Planned { name, attr, target, .. } in &plan.events {
-        match perf::open(attr, target.as_deref(), -1, cpu) {
-            Ok(event) => opened.push(Arc::new(event)),
-            Err(errno) if errno.raw_os_error() == Some(libc::ENODEV) => return Ok(None),
-            Err(errno) => {
-                let hint = hint::open(&errno, attr, target.as_deref(), cpus * plan.events.len());
-                return Err(Error::Open { cpu, event: name.as_ref().into(), errno, hint });
-            }
-        }
-    }
-    Ok(Some(opened))
 }
 
 fn map(plan: &Plan, cpu: u32, event: Arc<OwnedFd>, cpus: usize) -> Result<Ring, Error> {
@@ -153,15 +138,11 @@ fn map(plan: &Plan, cpu: u32, event: Arc<OwnedFd>, cpus: usize) -> Result<Ring, 
 }
 
 /// Makes all events write into the ring of `owner`. Gives the ids by which their records name them.
-fn join(
-    plan: &Plan,
-    cpu: u32,
-    events: Vec<Arc<OwnedFd>>,
-    owner: &Arc<OwnedFd>,
-) -> Result<(Vec<Outlet>, Sources), Error> {
+fn join(plan: &Plan, cpu: u32, events: Vec<Numbered>, owner: &Arc<OwnedFd>) -> Result<(Vec<Outlet>, Sources), Error> {
     let mut outlets = Vec::new();
     let mut sources = Sources::new();
-    for (index, (event, planned)) in events.into_iter().zip(&plan.events).enumerate() {
+    for (index, event) in events {
+        let planned = &plan.events[index];
         let control = |what| {
             let event = planned.name.as_ref().into();
             move |errno| Error::Control { what, event, cpu, errno }
@@ -298,7 +279,12 @@ impl Watch {
         // Also those of CPUs that are offline now and may come back.
         self.plan.check_slots(&[cpu], self.stations.iter().map(|station| station.cpu))?;
         // Gone again, perhaps: then there is nothing to open.
-        let Some(Arrival { lane, gate, outlets, station }) = open_cpu(&self.plan, cpu, cpus)? else { return Ok(()) };
+        let opened = match open_cpu(&self.plan, cpu, cpus) {
+            // All that was traced has ended.
+            Err(Error::NoProcess { .. }) => return Ok(()),
+            opened => opened?,
+        };
+        let Some(Arrival { lane, gate, outlets, station }) = opened else { return Ok(()) };
         control.outlets().arrive(cpu, gate, outlets)?;
         self.stations.insert(at, station);
         new.push(lane);
@@ -313,16 +299,17 @@ impl Station {
         let first = lanes.partition_point(|lane| lane.origin.cpu < self.cpu);
         let is_ours = |lane: &&mut Lane| lane.ring.fd().is_some_and(|event| Arc::ptr_eq(event, &self.owner));
         let Some(lane) = lanes[first..].iter_mut().find(is_ours) else { return Ok(()) };
-        // To ask whether an event runs interrupts its CPU.
-        let died = std::mem::take(&mut self.suspect)
-            && plan.tells_running
-            && perf::is_running(self.first.as_fd()).is_ok_and(|runs| !runs);
+        if plan.target.is_tasks() {
+            // Its events are the tasks', and go on with them.
+            self.online = true;
+            return Ok(());
+        }
+        let died = std::mem::take(&mut self.suspect) && self.has_died(plan);
         if self.online && !died {
             return Ok(());
         }
         self.online = false;
-        let Some(events) = open_events(plan, self.cpu, cpus)? else { return Ok(()) };
-        let Some(first) = events.first().map(Arc::clone) else { return Ok(()) };
+        let Some(Opened { events, owner: first }) = plan.target.open(plan, self.cpu, cpus)? else { return Ok(()) };
         let (outlets, sources) = join(plan, self.cpu, events, &self.owner)?;
         let new = outlets.iter().map(|outlet| Arc::clone(&outlet.event)).collect();
         let mut events = control.outlets();
@@ -333,6 +320,14 @@ impl Station {
         self.first = first;
         self.online = true;
         Ok(())
+    }
+
+    /// Whether the events died with their CPU, which came back since. To ask interrupts the CPU.
+    fn has_died(&self, plan: &Plan) -> bool {
+        // Those of a control group stand still too while none of its processes runs. The kernel's message must do.
+        let tells = plan.target.is_everybody() && plan.tells_running;
+        let stands_still = || perf::is_running(self.first.as_fd()).is_ok_and(|runs| !runs);
+        if tells { stands_still() } else { !plan.target.is_everybody() }
     }
 }
 

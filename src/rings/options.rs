@@ -1,59 +1,12 @@
 //! Options for opening rings: events, sizes, CPUs.
 
 use crate::record::clock::Clock;
+use crate::record::{Kind, Sample};
+use crate::rings::asked::{Asked, KPROBE, Place, Probe, Rate, Settings, UPROBE, What};
 use crate::sys::wakeup::Wakeup;
 use perf_event_open_sys::bindings::perf_event_attr;
-use std::ffi::OsString;
-use std::fmt;
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-
-/// What writes into the rings.
-#[derive(Debug)]
-pub(super) enum Source {
-    BpfOutput(io::Result<OwnedFd>),
-    Pinned(PathBuf),
-    Tracepoint(String),
-    TracepointId(u64),
-    Probe(Probe),
-    Attr(Box<perf_event_attr>),
-}
-
-/// A place in code, as the kernel's dynamic PMUs take it.
-#[derive(Debug)]
-pub(super) struct Probe {
-    pub(super) unit: &'static str,
-    /// A function, or the path of a file.
-    pub(super) target: OsString,
-    /// Bytes behind its begin.
-    pub(super) offset: u64,
-    /// Whether where it returns to is meant.
-    pub(super) returns: bool,
-}
-
-impl fmt::Display for Probe {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // kprobe, kretprobe
-        let (kind, probe) = self.unit.split_at(1);
-        let returns = if self.returns { "ret" } else { "" };
-        write!(f, "{kind}{returns}{probe} {}", self.target.display())?;
-        if self.offset == 0 { Ok(()) } else { write!(f, "+{:#x}", self.offset) }
-    }
-}
-
-impl fmt::Display for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::BpfOutput(_) => f.write_str("BPF output"),
-            Self::Pinned(path) => write!(f, "BPF output into {}", path.display()),
-            Self::Tracepoint(name) => write!(f, "tracepoint {name}"),
-            Self::TracepointId(id) => write!(f, "tracepoint {id}"),
-            Self::Probe(probe) => probe.fmt(f),
-            Self::Attr(attr) => write!(f, "event {}:{}", attr.type_, attr.config),
-        }
-    }
-}
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Size {
@@ -61,10 +14,26 @@ pub(super) enum Size {
     Bytes(u64),
 }
 
+/// Which tasks are traced.
+#[derive(Debug)]
+pub(crate) enum Traced {
+    Everybody,
+    /// All threads of a process, and what they start.
+    Process(u32),
+    Thread(u32),
+    /// The control group of that directory.
+    Cgroup(PathBuf),
+}
+
 /// Which rings to open: one for each online CPU, shared by all events that are named here.
 ///
-/// [`Record::source`](crate::Record::source) tells events apart: it is the place, from 0, at which an event was added.
-/// All events are opened stopped, and started together once every ring is mapped.
+/// [`Record::source`](crate::Record::source) tells events apart: it is the event's place, from 0, in
+/// [`Rings::sources`](crate::Rings::sources), which are in the order in which they were added. All events are opened
+/// stopped, and started together once every ring is mapped.
+///
+/// Some methods set something for one event only: the event that was added last ([`filter`](Self::filter),
+/// [`period`](Self::period), [`frequency`](Self::frequency), [`user_only`](Self::user_only),
+/// [`kernel_only`](Self::kernel_only)). Everything else holds for all events.
 ///
 /// ```no_run
 /// # use perfweave::{Order, Reader, Rings};
@@ -81,7 +50,11 @@ pub(super) enum Size {
 #[doc(alias = "perf_event_attr")]
 #[doc(alias = "perf_event_open")]
 pub struct RingOptions {
-    pub(super) sources: Vec<Source>,
+    pub(super) asked: Vec<Asked>,
+    /// A setting for one event, given before any event.
+    pub(super) astray: Option<&'static str>,
+    pub(super) whom: Traced,
+    pub(super) samples: Vec<Sample>,
     pub(super) size: Size,
     pub(super) clock: Clock,
     pub(super) timed: bool,
@@ -94,14 +67,13 @@ pub struct RingOptions {
 /// default), so a user who may open the events may map the rings too.
 const DEFAULT_BYTES: u64 = 512 << 10;
 
-/// The dynamic PMUs, whose attributes point to a name.
-pub(super) const UPROBE: &str = "uprobe";
-pub(super) const KPROBE: &str = "kprobe";
-
 impl RingOptions {
     pub(crate) fn new() -> Self {
         Self {
-            sources: Vec::new(),
+            asked: Vec::new(),
+            astray: None,
+            whom: Traced::Everybody,
+            samples: Vec::new(),
             size: Size::Bytes(DEFAULT_BYTES),
             clock: Clock::default(),
             timed: true,
@@ -111,8 +83,17 @@ impl RingOptions {
         }
     }
 
-    fn source(mut self, source: Source) -> Self {
-        self.sources.push(source);
+    fn ask(mut self, what: What) -> Self {
+        self.asked.push(Asked { what, settings: Settings::default() });
+        self
+    }
+
+    /// Changes the settings of the event that was added last.
+    fn of_last(mut self, setting: &'static str, change: impl FnOnce(&mut Settings)) -> Self {
+        match self.asked.last_mut() {
+            Some(asked) => change(&mut asked.settings),
+            None => self.astray = self.astray.or(Some(setting)),
+        }
         self
     }
 
@@ -125,13 +106,13 @@ impl RingOptions {
     /// holds our event. For this reason a map that is named twice is [`Error::SameMap`](crate::Error::SameMap), by
     /// whatever descriptors or paths.
     pub fn bpf_output(self, map: impl AsFd) -> Self {
-        self.source(Source::BpfOutput(map.as_fd().try_clone_to_owned()))
+        self.ask(What::BpfOutput(map.as_fd().try_clone_to_owned()))
     }
 
     /// [`RingOptions::bpf_output`] for a map that is pinned by a path in a BPF file system. Opening the rings opens the
     /// map.
     pub fn bpf_output_pinned(self, path: impl AsRef<Path>) -> Self {
-        self.source(Source::Pinned(path.as_ref().to_owned()))
+        self.ask(What::Pinned(path.as_ref().to_owned()))
     }
 
     /// Sets the slot of a `PERF_EVENT_ARRAY` that takes a CPU's event, for programs that choose slots themselves.
@@ -144,15 +125,128 @@ impl RingOptions {
 
     /// Adds a kernel tracepoint by name, `category:name`. Its number is read from tracefs, wherever that is mounted.
     ///
-    /// Opening the rings gives [`Error::NoTracepoint`](crate::Error::NoTracepoint) for a name that tracefs does not
-    /// have, and [`Error::Tracepoint`](crate::Error::Tracepoint) if tracefs is not mounted or cannot be read.
+    /// In both parts `*` stands for any characters and `?` for one: `syscalls:*`, `sched:sched_switch*`. Each tracepoint
+    /// that fits becomes a source of its own, by name. Each takes a file descriptor for each CPU. The category `ftrace`
+    /// is left out of patterns, since most of it cannot be opened.
+    ///
+    /// Opening the rings gives [`Error::NoTracepoint`](crate::Error::NoTracepoint), with the nearest name, for a name
+    /// that tracefs does not have, and [`Error::Tracepoint`](crate::Error::Tracepoint) if tracefs is not mounted or cannot be read.
     pub fn tracepoint(self, name: &str) -> Self {
-        self.source(Source::Tracepoint(name.to_owned()))
+        self.ask(What::Tracepoint(name.to_owned()))
     }
 
     /// Adds a kernel tracepoint by number, as in `events/category/name/id` of tracefs.
     pub fn tracepoint_id(self, id: u64) -> Self {
-        self.source(Source::TracepointId(id))
+        self.ask(What::TracepointId(id))
+    }
+
+    /// Adds an event by the name that perf(1) has for it:
+    ///
+    /// - a software event: `cpu-clock`, `task-clock`, `page-faults`, `minor-faults`, `major-faults`, `context-switches`,
+    ///   `cpu-migrations`, `alignment-faults`, `emulation-faults`, `cgroup-switches`;
+    /// - a hardware event: `cycles`, `instructions`, `branches`, `branch-misses`, `cache-references`, `cache-misses`,
+    ///   `bus-cycles`, `ref-cycles`, `stalled-cycles-frontend`, `stalled-cycles-backend`;
+    /// - an event of a cache: `L1-dcache-loads`, `LLC-store-misses`, `dTLB-load-misses` and so on;
+    /// - an event of a PMU as sysfs names it, `pmu/terms/`: `cpu/event=0x3c,umask=1/`, `cpu/cache-misses/`,
+    ///   `msr/tsc/`. Terms are an event of the PMU's `events` folder, a field of its `format` folder, `config`,
+    ///   `config1` or `config2`.
+    ///
+    /// [`period`](Self::period) and [`frequency`](Self::frequency) say how often the event is sampled. Unless set, an
+    /// event that counts time or hardware is sampled 4000 times a second, or as often as
+    /// `kernel.perf_event_max_sample_rate` allows, and others each time.
+    ///
+    /// Opening the rings gives [`Error::NoEvent`](crate::Error::NoEvent), with the nearest name, for a name that is none
+    /// of these, and [`Error::Open`](crate::Error::Open) for an event that this machine does not have. Virtual machines
+    /// often have no hardware events.
+    pub fn named(self, name: &str) -> Self {
+        self.ask(What::Named(name.to_owned()))
+    }
+
+    /// Adds records that the kernel writes beside samples, by their kind: [`Kind::MMAP2`], [`Kind::COMM`],
+    /// [`Kind::FORK`] and [`Kind::EXIT`] (one brings the other), [`Kind::SWITCH`], [`Kind::NAMESPACES`],
+    /// [`Kind::CGROUP`], [`Kind::KSYMBOL`], [`Kind::BPF_EVENT`], [`Kind::TEXT_POKE`], [`Kind::MMAP`]. They come in the
+    /// same stream, in order. They are one source.
+    ///
+    /// Opening the rings gives [`Error::NotOnRequest`](crate::Error::NotOnRequest) for any other kind.
+    #[doc(alias = "side-band")]
+    pub fn records(self, kinds: impl IntoIterator<Item = Kind>) -> Self {
+        self.ask(What::Records(kinds.into_iter().collect(), false))
+    }
+
+    /// [`RingOptions::records`] of the kind [`Kind::MMAP2`] whose files are named by their build id instead of device
+    /// and inode, where a file has one (`perf_event_attr.build_id`, Linux 5.12).
+    pub fn build_ids(self) -> Self {
+        self.ask(What::Records(vec![Kind::MMAP2], true))
+    }
+
+    /// Sets a filter for the event that was added last: the kernel writes only records that pass it
+    /// (`PERF_EVENT_IOC_SET_FILTER`). For tracepoints, in the kernel's words: `prev_pid != 0 && next_comm ~ "post*"`
+    /// (Documentation/trace/events.rst). For a pattern the filter holds for each tracepoint that fits.
+    ///
+    /// Opening the rings gives [`Error::Filter`](crate::Error::Filter) with the kernel's own message if it refuses the
+    /// filter.
+    pub fn filter(self, filter: &str) -> Self {
+        self.of_last("filter", |settings| settings.filter = Some(filter.to_owned()))
+    }
+
+    /// Samples the event that was added last once in so many (`sample_period`).
+    pub fn period(self, period: u64) -> Self {
+        self.of_last("period", |settings| settings.rate = Some(Rate::Period(period)))
+    }
+
+    /// Samples the event that was added last so many times a second (`sample_freq`). The kernel adapts the period.
+    /// It refuses more than `kernel.perf_event_max_sample_rate`.
+    pub fn frequency(self, hertz: u64) -> Self {
+        self.of_last("frequency", |settings| settings.rate = Some(Rate::Frequency(hertz)))
+    }
+
+    /// The event that was added last counts in user space only (`exclude_kernel`, `exclude_hv`). Takes fewer privileges.
+    pub fn user_only(self) -> Self {
+        self.of_last("user_only", |settings| settings.exclude_kernel = true)
+    }
+
+    /// The event that was added last counts in the kernel only (`exclude_user`).
+    pub fn kernel_only(self) -> Self {
+        self.of_last("kernel_only", |settings| settings.exclude_user = true)
+    }
+
+    /// Has the kernel record more with each sample: see [`Sample`]. Records then carry it for all events of the rings.
+    pub fn sample(mut self, samples: impl IntoIterator<Item = Sample>) -> Self {
+        self.samples.extend(samples);
+        self
+    }
+
+    /// Traces one process: all its threads, the threads that they start, and the processes that they fork from then on
+    /// (`inherit`). By default everything is traced. Replaces an earlier choice of whom to trace.
+    ///
+    /// There still is a ring for each CPU, and a record is in the ring of the CPU that the thread ran on. Each event
+    /// takes a file descriptor for each thread and CPU. A process that was forked before the call is not traced.
+    /// BPF output cannot be had so ([`Error::Everybody`](crate::Error::Everybody)): its events must run all the time.
+    ///
+    /// Takes no privilege for processes of one's own, if `kernel.perf_event_paranoid` is 2 or less and events are
+    /// [`user_only`](Self::user_only); for others `CAP_PERFMON`, or what ptrace(2) takes. Opening the rings gives
+    /// [`Error::NoProcess`](crate::Error::NoProcess) if there is no such process, and
+    /// [`Error::Restless`](crate::Error::Restless) if its threads come faster than events can be opened.
+    #[doc(alias = "inherit")]
+    pub fn pid(mut self, pid: u32) -> Self {
+        self.whom = Traced::Process(pid);
+        self
+    }
+
+    /// Traces one thread and nothing that it starts. As [`RingOptions::pid`] otherwise.
+    pub fn tid(mut self, tid: u32) -> Self {
+        self.whom = Traced::Thread(tid);
+        self
+    }
+
+    /// Traces the processes of a control group, by its directory: `/sys/fs/cgroup/system.slice/ssh.service`
+    /// (`PERF_FLAG_PID_CGROUP`). Takes `CAP_PERFMON`. Replaces an earlier choice of whom to trace.
+    ///
+    /// BPF output cannot be had so ([`Error::Everybody`](crate::Error::Everybody)). Opening the rings gives
+    /// [`Error::Cgroup`](crate::Error::Cgroup) if the directory cannot be opened.
+    pub fn cgroup(mut self, directory: impl AsRef<Path>) -> Self {
+        self.whom = Traced::Cgroup(directory.as_ref().to_owned());
+        self
     }
 
     /// Adds an instruction of a program or library. The event fires whenever a process on a ring's CPU executes it.
@@ -164,19 +258,33 @@ impl RingOptions {
     /// [`Error::Probe`](crate::Error::Probe). The path is made absolute and kept. It is looked up for each CPU, also
     /// for those that come online later.
     pub fn uprobe(self, path: impl AsRef<Path>, offset: u64) -> Self {
-        self.user_probe(path.as_ref(), offset, false)
+        self.user_probe(path.as_ref(), Place::Offset(offset), false)
     }
 
     /// Adds the return of a function of a program or library. The function begins at `offset` of the file: see
     /// [`RingOptions::uprobe`]. The payload has the function's address and, behind it, the return address.
     pub fn uretprobe(self, path: impl AsRef<Path>, offset: u64) -> Self {
-        self.user_probe(path.as_ref(), offset, true)
+        self.user_probe(path.as_ref(), Place::Offset(offset), true)
     }
 
-    fn user_probe(self, path: &Path, offset: u64, returns: bool) -> Self {
+    /// [`RingOptions::uprobe`] for a function of a program or library, by its name in the symbol tables of the ELF file
+    /// (`.symtab`, `.dynsym`). Opening the rings reads the file, and gives [`Error::Probe`](crate::Error::Probe) with
+    /// the nearest name if the file has no such function.
+    #[cfg(feature = "symbols")]
+    pub fn uprobe_symbol(self, path: impl AsRef<Path>, symbol: &str) -> Self {
+        self.user_probe(path.as_ref(), Place::Symbol(symbol.to_owned()), false)
+    }
+
+    /// [`RingOptions::uretprobe`] for a function by its name: see [`RingOptions::uprobe_symbol`].
+    #[cfg(feature = "symbols")]
+    pub fn uretprobe_symbol(self, path: impl AsRef<Path>, symbol: &str) -> Self {
+        self.user_probe(path.as_ref(), Place::Symbol(symbol.to_owned()), true)
+    }
+
+    fn user_probe(self, path: &Path, place: Place, returns: bool) -> Self {
         // Where there is no current directory it stays as it is, and the kernel says what it thinks of that.
         let target = std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).into();
-        self.source(Source::Probe(Probe { unit: UPROBE, target, offset, returns }))
+        self.ask(What::Probe(Probe { unit: UPROBE, target, place, returns }))
     }
 
     /// Adds the begin of a kernel function, by its name in `/proc/kallsyms`.
@@ -195,7 +303,7 @@ impl RingOptions {
     }
 
     fn kernel_probe(self, function: &str, returns: bool) -> Self {
-        self.source(Source::Probe(Probe { unit: KPROBE, target: function.into(), offset: 0, returns }))
+        self.ask(What::Probe(Probe { unit: KPROBE, target: function.into(), place: Place::Offset(0), returns }))
     }
 
     /// Adds any event by its attribute. Opening the rings refuses two kinds of attributes:
@@ -216,7 +324,7 @@ impl RingOptions {
     /// holds for `read_format` if one asks for `PERF_SAMPLE_READ`. A CPU that goes and comes back within a tenth of a
     /// second is then not noticed. Otherwise this crate sets `read_format`, since no one else can read the events.
     pub fn event(self, attr: &perf_event_attr) -> Self {
-        self.source(Source::Attr(Box::new(*attr)))
+        self.ask(What::Attr(Box::new(*attr)))
     }
 
     /// Sets the size of each ring in pages of data, rounded up to a power of two.

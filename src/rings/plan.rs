@@ -1,24 +1,16 @@
 //! Plans: the meaning of options, decided and checked before anything is opened.
 
-use crate::error::hint;
-use crate::error::{Error, Hint};
-use crate::record::Layout;
+use crate::error::Error;
 use crate::record::clock::Clock;
+use crate::record::{Layout, Sample};
 use crate::ring::Ring;
-use crate::rings;
-use crate::rings::options::{KPROBE, Probe, RingOptions, Size, Source, UPROBE};
+use crate::rings::options::{RingOptions, Size};
+use crate::rings::planned::{Array, Planned, planned};
+use crate::rings::whom::Target;
+use crate::sys::machine;
 use crate::sys::wakeup::Wakeup;
-use crate::sys::{bpf, machine, pmu};
-use perf_event_open_sys::bindings::{self, perf_event_attr};
+use perf_event_open_sys::bindings;
 use std::collections::HashMap;
-use std::ffi::CString;
-use std::fmt;
-use std::fs;
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
-use std::sync::Arc;
 
 /// The kernel wakes a sleeping reader when this part of a ring was written since it did so last, unless told otherwise.
 const WAKEUP_PART: u64 = 4;
@@ -27,6 +19,7 @@ const WAKEUP_PART: u64 = 4;
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) events: Vec<Planned>,
+    pub(crate) target: Target,
     /// The CPUs to open rings for, as far as they are online; all of them if `None`.
     pub(crate) cpus: Option<Vec<u32>>,
     pub(crate) page: usize,
@@ -41,55 +34,31 @@ pub(crate) struct Plan {
     pub(crate) tells_running: bool,
 }
 
-/// An event that is to be opened on every CPU.
-#[derive(Debug)]
-pub(crate) struct Planned {
-    /// For messages.
-    pub(crate) name: Arc<str>,
-    pub(crate) attr: perf_event_attr,
-    /// What the attribute of a probe points to.
-    pub(crate) target: Option<CString>,
-    /// Where BPF programs find it.
-    pub(crate) map: Option<Array>,
-    /// `category:name`, if it is a tracepoint that has one.
-    pub(crate) tracepoint: Option<Arc<str>>,
-}
-
-impl Planned {
-    pub(crate) fn source(&self) -> rings::Source {
-        rings::Source::new(Arc::clone(&self.name), self.attr, self.tracepoint.clone())
-    }
-
-    /// Whether only BPF programs write through it.
-    pub(crate) fn is_bpf_output(&self) -> bool {
-        let perf_event_attr { type_, config, .. } = self.attr;
-        (type_, config) == (bindings::PERF_TYPE_SOFTWARE, bindings::PERF_COUNT_SW_BPF_OUTPUT.into())
-            // Records that the kernel writes by itself.
-            && !tells_more(&self.attr)
-    }
-}
-
-/// A `BPF_MAP_TYPE_PERF_EVENT_ARRAY`.
-#[derive(Debug)]
-pub(crate) struct Array {
-    pub(crate) fd: Arc<OwnedFd>,
-    /// By which it is known, whatever descriptor or path leads to it.
-    id: u32,
-    entries: u32,
-}
-
 impl Plan {
     pub(crate) fn new(options: RingOptions, backward: bool) -> Result<Self, Error> {
-        let RingOptions { sources, size, clock, timed, cpus, wakeup, slot } = options;
-        if sources.is_empty() {
+        let RingOptions { asked, astray, whom, samples, size, clock, timed, cpus, wakeup, slot } = options;
+        if asked.is_empty() {
             return Err(Error::NoEvents);
+        }
+        if let Some(setting) = astray {
+            return Err(Error::NoEventBefore { setting });
         }
         let page = machine::page_size();
         let bytes = ring_bytes(size, page)?;
-        let mut events = sources.into_iter().map(plan).collect::<Result<Vec<_>, _>>()?;
+        let mut events = Vec::with_capacity(asked.len());
+        for asked in asked {
+            events.extend(planned(asked)?);
+        }
         check_maps(&events)?;
+        let target = Target::new(whom)?;
+        if let Some(event) = events.iter().find(|event| event.is_bpf_output()).filter(|_| !target.is_everybody()) {
+            return Err(Error::Everybody { event: event.name.as_ref().into() });
+        }
         // One ring, one layout: all its events carry the same fields.
-        let mut sample_type = u64::from(bindings::PERF_SAMPLE_RAW);
+        let mut sample_type = samples.iter().fold(0, |all, sample| all | sample.bit());
+        if events.iter().any(Planned::has_payload) {
+            sample_type |= u64::from(bindings::PERF_SAMPLE_RAW);
+        }
         if timed {
             sample_type |= u64::from(bindings::PERF_SAMPLE_TIME);
         }
@@ -117,6 +86,8 @@ impl Plan {
             attr.set_sample_id_all(1);
             attr.set_disabled(1);
             attr.set_write_backward(backward.into());
+            attr.set_inherit(target.inherits().into());
+            samples.iter().for_each(|sample| tell(attr, *sample));
             match wakeup {
                 Wakeup::Bytes(bytes) => {
                     attr.set_watermark(1);
@@ -132,7 +103,7 @@ impl Plan {
                 attr.clockid = clock.as_raw();
             }
         }
-        Ok(Self { events, cpus, page, bytes, clock, layout, slot, backward, tells_running })
+        Ok(Self { events, target, cpus, page, bytes, clock, layout, slot, backward, tells_running })
     }
 
     /// Goes without the kernel's counts of what was lost: before Linux 6.0 it has none.
@@ -169,6 +140,18 @@ impl Plan {
             }
         }
         Ok(())
+    }
+}
+
+/// Sets what belongs to a bit of `sample_type`, beside the bit.
+fn tell(attr: &mut bindings::perf_event_attr, sample: Sample) {
+    match sample {
+        Sample::CallchainUser => attr.set_exclude_callchain_kernel(1),
+        Sample::CallchainKernel => attr.set_exclude_callchain_user(1),
+        Sample::RegsUser(mask) => attr.sample_regs_user = mask,
+        Sample::RegsIntr(mask) => attr.sample_regs_intr = mask,
+        Sample::StackUser(bytes) => attr.sample_stack_user = bytes,
+        _ => {}
     }
 }
 
@@ -215,146 +198,6 @@ fn ring_bytes(size: Size, page: usize) -> Result<usize, Error> {
         return Err(error);
     }
     usize::try_from(asked.div_ceil(page).next_power_of_two() * page).map_err(|_| error)
-}
-
-/// Checks that a map is a perf event array.
-fn array(event: &str, map: OwnedFd) -> Result<Array, Error> {
-    let other = || match machine::what_is(map.as_fd()) {
-        Some(what) if what != "anon_inode:bpf-map" => Some(Error::NotAMap { event: event.into(), what }),
-        _ => None,
-    };
-    match bpf::map_info(map.as_fd()) {
-        // Programs and the like answer too, in their own way; these all have keys and values of 4 bytes.
-        Ok(bpf::MapInfo {
-            map_type: bpf::BPF_MAP_TYPE_PERF_EVENT_ARRAY,
-            key_size: 4,
-            value_size: 4,
-            id,
-            max_entries,
-            ..
-        }) => Ok(Array { fd: Arc::new(map), id, entries: max_entries }),
-        Ok(info) => Err(other().unwrap_or(Error::NotAnArray { map_type: info.map_type })),
-        Err(errno) => Err(other().unwrap_or(Error::Array { errno })),
-    }
-}
-
-/// Opens a map by the path it is pinned by.
-fn open_pinned(path: &Path) -> Result<OwnedFd, Error> {
-    let opened =
-        CString::new(path.as_os_str().as_bytes()).map_err(io::Error::from).and_then(|path| bpf::obj_get(&path));
-    opened.map_err(|errno| {
-        let hint = hint::pinned(&errno);
-        Error::Pinned { path: path.to_owned(), errno, hint }
-    })
-}
-
-/// An event's attribute before what all that share a ring have in common is added.
-fn attr(type_: u32, config: u64) -> perf_event_attr {
-    let mut attr = perf_event_attr { type_, config, ..perf_event_attr::default() };
-    attr.sample_period = 1;
-    attr
-}
-
-/// The events to open for a source.
-fn plan(source: Source) -> Result<Planned, Error> {
-    let name: Arc<str> = source.to_string().into();
-    let output = || attr(bindings::PERF_TYPE_SOFTWARE, bindings::PERF_COUNT_SW_BPF_OUTPUT.into());
-    let (mut target, mut map, mut tracepoint) = (None, None, None);
-    let attr = match source {
-        Source::BpfOutput(duplicate) => {
-            map = Some(array(&name, duplicate.map_err(|errno| Error::Array { errno })?)?);
-            output()
-        }
-        Source::Pinned(path) => {
-            map = Some(array(&name, open_pinned(&path)?)?);
-            output()
-        }
-        Source::Tracepoint(name) => {
-            let attr = attr(bindings::PERF_TYPE_TRACEPOINT, tracepoint_id(&name)?);
-            tracepoint = Some(name.into());
-            attr
-        }
-        Source::TracepointId(id) => attr(bindings::PERF_TYPE_TRACEPOINT, id),
-        Source::Probe(probe) => {
-            let (attr, name) = probe_attr(probe)?;
-            target = Some(name);
-            attr
-        }
-        Source::Attr(given) => {
-            check_attr(&name, &given)?;
-            *given
-        }
-    };
-    Ok(Planned { name, attr, target, map, tracepoint })
-}
-
-/// The attribute of a probe, and what it is to point to.
-fn probe_attr(probe: Probe) -> Result<(perf_event_attr, CString), Error> {
-    let error = |errno: io::Error| {
-        let hint = hint::probe(&errno, probe.unit);
-        Error::Probe { event: probe.to_string(), errno, hint }
-    };
-    let mut attr = attr(pmu::number(probe.unit).map_err(error)?, 0);
-    if probe.returns {
-        attr.config = pmu::flag(probe.unit, "retprobe").map_err(error)?;
-    }
-    attr.config2 = probe.offset;
-    let target = CString::new(probe.target.as_bytes()).map_err(|zero| error(zero.into()))?;
-    Ok((attr, target))
-}
-
-/// Checks that an attribute points to nothing, and that its event writes something.
-fn check_attr(name: &str, attr: &perf_event_attr) -> Result<(), Error> {
-    let is_of = |unit: &&str| match pmu::number(unit) {
-        Ok(number) => number == attr.type_,
-        // This kernel has none. Or it cannot be told, and may be.
-        Err(errno) => errno.kind() != io::ErrorKind::NotFound || pmu::all().is_err(),
-    };
-    if attr.type_ >= bindings::PERF_TYPE_MAX
-        && attr.config1 != 0
-        && let Some(unit) = [UPROBE, KPROBE].into_iter().find(is_of)
-    {
-        return Err(Error::Pointer { event: name.to_owned(), unit });
-    }
-    if is_silent(attr) { Err(Error::Silent { event: name.to_owned() }) } else { Ok(()) }
-}
-
-/// Whether the kernel writes records of its own for an event, besides samples.
-fn tells_more(attr: &perf_event_attr) -> bool {
-    // What the kernel counts its own listeners by (`account_event`, kernel/events/core.c): mmap2, for one, adds to mmap.
-    let tells = attr.mmap() | attr.mmap_data() | attr.comm() | attr.task() | attr.context_switch() | attr.namespaces();
-    tells | attr.cgroup() | attr.ksymbol() | attr.bpf_event() | attr.text_poke() != 0
-}
-
-/// Whether an event never writes a record.
-fn is_silent(attr: &perf_event_attr) -> bool {
-    let is = |config: u32| attr.type_ == bindings::PERF_TYPE_SOFTWARE && attr.config == u64::from(config);
-    let samples = attr.sample_period != 0 && !is(bindings::PERF_COUNT_SW_DUMMY);
-    !tells_more(attr) && !samples && !is(bindings::PERF_COUNT_SW_BPF_OUTPUT)
-}
-
-/// The number of a tracepoint, from tracefs.
-fn tracepoint_id(name: &str) -> Result<u64, Error> {
-    let error = |errno, hint| Error::Tracepoint { name: name.to_owned(), errno, hint };
-    let Some((category, event)) = name.split_once(':').filter(|(c, e)| !c.contains('/') && !e.contains('/')) else {
-        return Err(error(io::ErrorKind::InvalidInput.into(), Hint("write it as category:name".into())));
-    };
-    let look_up = |errno| {
-        let hint = hint::tracefs(&errno);
-        error(errno, hint)
-    };
-    let tracefs = machine::tracefs().map_err(look_up)?;
-    let path = tracefs.join("events").join(category).join(event).join("id");
-    let named = |kind, what: &dyn fmt::Display| look_up(io::Error::new(kind, format!("{}: {what}", path.display())));
-    let id = fs::read_to_string(&path).map_err(|errno| match errno.kind() {
-        // Whatever is above it could be searched.
-        io::ErrorKind::NotFound => {
-            let hint = Hint(format!("see {}", tracefs.join("available_events").display()));
-            Error::NoTracepoint { name: name.to_owned(), hint }
-        }
-        kind => named(kind, &errno),
-    })?;
-    id.trim().parse().map_err(|_| named(io::ErrorKind::InvalidData, &id))
 }
 
 #[cfg(all(test, not(loom)))]

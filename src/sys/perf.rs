@@ -6,29 +6,57 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// Opens an event on one CPU, for all processes (`pid` -1) or one. `target` is what the attribute of a probe points to: a
-/// function of the kernel's, a file.
-pub(crate) fn open(attr: &perf_event_attr, target: Option<&CStr>, pid: i32, cpu: u32) -> io::Result<OwnedFd> {
-    open_on(attr, target, pid, i32::try_from(cpu).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?)
+/// Whom an event is opened for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Whom<'a> {
+    Everybody,
+    /// A thread, by its number.
+    Task(u32),
+    /// The control group of that directory.
+    Cgroup(BorrowedFd<'a>),
+}
+
+/// Opens an event on one CPU. `target` is what the attribute of a probe points to: a function of the kernel's, a file.
+pub(crate) fn open(attr: &perf_event_attr, target: Option<&CStr>, whom: Whom<'_>, cpu: u32) -> io::Result<OwnedFd> {
+    let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
+    let cpu = i32::try_from(cpu).map_err(|_| invalid())?;
+    match whom {
+        Whom::Everybody => open_on(attr, target, -1, cpu, 0),
+        // 0 would be the calling thread.
+        Whom::Task(tid) => match i32::try_from(tid) {
+            Ok(tid @ 1..) => open_on(attr, target, tid, cpu, 0),
+            _ => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+        },
+        Whom::Cgroup(directory) => {
+            open_on(attr, target, directory.as_raw_fd(), cpu, sys::bindings::PERF_FLAG_PID_CGROUP)
+        }
+    }
 }
 
 /// Opens an event of the calling process, wherever it runs.
 pub(crate) fn open_own(attr: &perf_event_attr) -> io::Result<OwnedFd> {
-    open_on(attr, None, 0, -1)
+    open_on(attr, None, 0, -1, 0)
 }
 
-fn open_on(attr: &perf_event_attr, target: Option<&CStr>, pid: i32, cpu: i32) -> io::Result<OwnedFd> {
+fn open_on(attr: &perf_event_attr, target: Option<&CStr>, pid: i32, cpu: i32, flags: u32) -> io::Result<OwnedFd> {
     let mut attr = *attr;
     attr.size = size_of::<perf_event_attr>() as u32;
     if let Some(target) = target {
         attr.config1 = target.as_ptr() as u64;
     }
-    let flags = sys::bindings::PERF_FLAG_FD_CLOEXEC.into();
+    let flags = (sys::bindings::PERF_FLAG_FD_CLOEXEC | flags).into();
     // SAFETY: the attribute is `size` bytes long and only read, as is the target; the kernel checks both and writes neither.
     let fd = unsafe { sys::perf_event_open(&mut attr, pid, cpu, -1, flags) };
     super::check(fd.into())?;
     // SAFETY: a new file descriptor that nobody else knows.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Sets what the kernel checks before it writes a record of an event (`PERF_EVENT_IOC_SET_FILTER`).
+pub(crate) fn set_filter(event: BorrowedFd<'_>, filter: &CStr) -> io::Result<()> {
+    // SAFETY: the kernel copies the text, which ends with a zero byte, and does not write to it.
+    let answer = unsafe { sys::ioctls::SET_FILTER(event.as_raw_fd(), filter.as_ptr().cast_mut()) };
+    super::check(answer.into()).map(drop)
 }
 
 /// Makes an event write into another's ring.

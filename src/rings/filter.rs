@@ -1,0 +1,81 @@
+//! Filters of events, and what the kernel has to say about one that it refuses.
+
+use crate::error::{Error, Hint};
+use crate::rings::planned::Planned;
+use crate::sys::{machine, perf};
+use std::ffi::CString;
+use std::fs;
+use std::io::{self, Write};
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+
+/// What the kernel checks before it writes a record of an event.
+#[derive(Debug)]
+pub(crate) struct Filter(CString);
+
+impl Filter {
+    pub(crate) fn new(filter: &str, event: &str) -> Result<Self, Error> {
+        CString::new(filter).map(Self).map_err(|zero| Error::Filter {
+            event: event.to_owned(),
+            filter: filter.to_owned(),
+            errno: zero.into(),
+            hint: Hint::default(),
+        })
+    }
+
+    /// Sets it for one event.
+    pub(crate) fn apply(&self, event: BorrowedFd<'_>, planned: &Planned, cpu: u32) -> Result<(), Error> {
+        perf::set_filter(event, &self.0).map_err(|errno| {
+            let filter = self.0.to_string_lossy().into_owned();
+            let hint = Hint(match (errno.raw_os_error(), planned.tracepoint.as_deref()) {
+                (Some(libc::EINVAL), Some(name)) => match message(name, &filter) {
+                    Ok(message) => format!("the kernel says:\n{message}"),
+                    Err(errno) => format!("what is wrong with it cannot be told: {errno}"),
+                },
+                (Some(libc::EINVAL), None) => "only tracepoints and probes have filters of fields".into(),
+                (Some(libc::EACCES | libc::EPERM), _) => format!("refused on CPU {cpu}"),
+                _ => {
+                    return Error::Filter { event: planned.name.as_ref().into(), filter, errno, hint: Hint::default() };
+                }
+            });
+            Error::Filter { event: planned.name.as_ref().into(), filter, errno, hint }
+        })
+    }
+}
+
+/// What the kernel says of a filter that it refuses: perf's ioctl says no more than `EINVAL`, and the tracepoint's file in tracefs
+/// says where. The file is written to in a trace instance of our own, which is removed, since whoever uses tracefs may have set a
+/// filter there (`apply_event_filter`, `kernel/trace/trace_events_filter.c`).
+fn message(tracepoint: &str, filter: &str) -> io::Result<String> {
+    let (category, event) = tracepoint.split_once(':').unwrap_or((tracepoint, ""));
+    let instance = Instance::new(&machine::tracefs()?)?;
+    let path = instance.0.join("events").join(category).join(event).join("filter");
+    match fs::OpenOptions::new().write(true).open(&path)?.write_all(filter.as_bytes()) {
+        Ok(()) => Err(io::Error::other("tracefs takes it")),
+        Err(_) => Ok(fs::read_to_string(&path)?.trim_end().to_owned()),
+    }
+}
+
+/// A trace instance of our own, removed when dropped.
+struct Instance(std::path::PathBuf);
+
+impl Instance {
+    fn new(tracefs: &Path) -> io::Result<Self> {
+        // Of two threads that ask at once one is told that it exists already, and tries another.
+        let name = |n: u32| tracefs.join("instances").join(format!("perfweave-{}-{n}", std::process::id()));
+        (0..64)
+            .map(name)
+            .find_map(|path| match fs::create_dir(&path) {
+                Ok(()) => Some(Ok(Self(path))),
+                Err(errno) if errno.kind() == io::ErrorKind::AlreadyExists => None,
+                Err(errno) => Some(Err(errno)),
+            })
+            .unwrap_or_else(|| Err(io::ErrorKind::AlreadyExists.into()))
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}

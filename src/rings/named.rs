@@ -1,0 +1,248 @@
+//! Events by name: what the kernel knows them by.
+
+use crate::error::{Error, Hint, hint, nearest};
+use crate::sys::{machine, pmu};
+use perf_event_open_sys::bindings::{self as sys, perf_event_attr};
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+const SOFTWARE: [(&str, u32); 12] = [
+    ("cpu-clock", sys::PERF_COUNT_SW_CPU_CLOCK),
+    ("task-clock", sys::PERF_COUNT_SW_TASK_CLOCK),
+    ("page-faults", sys::PERF_COUNT_SW_PAGE_FAULTS),
+    ("faults", sys::PERF_COUNT_SW_PAGE_FAULTS),
+    ("context-switches", sys::PERF_COUNT_SW_CONTEXT_SWITCHES),
+    ("cs", sys::PERF_COUNT_SW_CONTEXT_SWITCHES),
+    ("cpu-migrations", sys::PERF_COUNT_SW_CPU_MIGRATIONS),
+    ("minor-faults", sys::PERF_COUNT_SW_PAGE_FAULTS_MIN),
+    ("major-faults", sys::PERF_COUNT_SW_PAGE_FAULTS_MAJ),
+    ("alignment-faults", sys::PERF_COUNT_SW_ALIGNMENT_FAULTS),
+    ("emulation-faults", sys::PERF_COUNT_SW_EMULATION_FAULTS),
+    ("cgroup-switches", sys::PERF_COUNT_SW_CGROUP_SWITCHES),
+];
+
+const HARDWARE: [(&str, u32); 12] = [
+    ("cycles", sys::PERF_COUNT_HW_CPU_CYCLES),
+    ("cpu-cycles", sys::PERF_COUNT_HW_CPU_CYCLES),
+    ("instructions", sys::PERF_COUNT_HW_INSTRUCTIONS),
+    ("cache-references", sys::PERF_COUNT_HW_CACHE_REFERENCES),
+    ("cache-misses", sys::PERF_COUNT_HW_CACHE_MISSES),
+    ("branches", sys::PERF_COUNT_HW_BRANCH_INSTRUCTIONS),
+    ("branch-instructions", sys::PERF_COUNT_HW_BRANCH_INSTRUCTIONS),
+    ("branch-misses", sys::PERF_COUNT_HW_BRANCH_MISSES),
+    ("bus-cycles", sys::PERF_COUNT_HW_BUS_CYCLES),
+    ("stalled-cycles-frontend", sys::PERF_COUNT_HW_STALLED_CYCLES_FRONTEND),
+    ("stalled-cycles-backend", sys::PERF_COUNT_HW_STALLED_CYCLES_BACKEND),
+    ("ref-cycles", sys::PERF_COUNT_HW_REF_CPU_CYCLES),
+];
+
+const CACHES: [(&str, u32); 7] = [
+    ("L1-dcache", sys::PERF_COUNT_HW_CACHE_L1D),
+    ("L1-icache", sys::PERF_COUNT_HW_CACHE_L1I),
+    ("LLC", sys::PERF_COUNT_HW_CACHE_LL),
+    ("dTLB", sys::PERF_COUNT_HW_CACHE_DTLB),
+    ("iTLB", sys::PERF_COUNT_HW_CACHE_ITLB),
+    ("branch", sys::PERF_COUNT_HW_CACHE_BPU),
+    ("node", sys::PERF_COUNT_HW_CACHE_NODE),
+];
+
+/// In one, and in many.
+const CACHE_USES: [([&str; 2], u32); 3] = [
+    (["load", "loads"], sys::PERF_COUNT_HW_CACHE_OP_READ),
+    (["store", "stores"], sys::PERF_COUNT_HW_CACHE_OP_WRITE),
+    (["prefetch", "prefetches"], sys::PERF_COUNT_HW_CACHE_OP_PREFETCH),
+];
+
+/// The attribute of an event by perf's name for it, without a period.
+pub(super) fn attr(name: &str) -> Result<perf_event_attr, Error> {
+    let of = |type_: u32, config: u32| perf_event_attr { type_, config: config.into(), ..Default::default() };
+    let find = |table: &[(&str, u32)]| table.iter().find(|(known, _)| *known == name).map(|(_, config)| *config);
+    if let Some((unit, terms)) = name.strip_suffix('/').and_then(|name| name.split_once('/')) {
+        return of_unit(name, unit, terms);
+    }
+    if let Some(config) = find(&SOFTWARE) {
+        return Ok(of(sys::PERF_TYPE_SOFTWARE, config));
+    }
+    if let Some(config) = find(&HARDWARE) {
+        return Ok(of(sys::PERF_TYPE_HARDWARE, config));
+    }
+    if let Some((_, config)) = cache_names().find(|(known, _)| known == name) {
+        return Ok(of(sys::PERF_TYPE_HW_CACHE, config));
+    }
+    let names = SOFTWARE.iter().chain(&HARDWARE).map(|(name, _)| (*name).to_owned());
+    let hint = nearest(name, names.chain(cache_names().map(|(name, _)| name)));
+    let hint = hint.unwrap_or_else(|| {
+        Hint("a tracepoint is asked for by RingOptions::tracepoint, a PMU's event is named pmu/event/".into())
+    });
+    Err(Error::NoEvent { name: name.to_owned(), errno: None, hint })
+}
+
+/// All events of caches: `LLC-loads`, `LLC-load-misses`.
+fn cache_names() -> impl Iterator<Item = (String, u32)> {
+    let of = |cache: &'static (&str, u32), r#use: &'static ([&str; 2], u32)| {
+        let config = cache.1 | r#use.1 << 8;
+        let [one, many] = r#use.0;
+        let missed = config | sys::PERF_COUNT_HW_CACHE_RESULT_MISS << 16;
+        [(format!("{}-{many}", cache.0), config), (format!("{}-{one}-misses", cache.0), missed)]
+    };
+    CACHES.iter().flat_map(move |cache| CACHE_USES.iter().flat_map(move |r#use| of(cache, r#use)))
+}
+
+/// The attribute of `unit/terms/`.
+fn of_unit(name: &str, unit: &str, terms: &str) -> Result<perf_event_attr, Error> {
+    let error = |errno: io::Error| {
+        let units = || pmu::all().ok().map(|units| units.into_iter().map(|(_, unit)| unit));
+        let hint = match errno.kind() {
+            io::ErrorKind::NotFound if pmu::number(unit).is_err() => units().and_then(|units| nearest(unit, units)),
+            io::ErrorKind::NotFound => nearest(terms, pmu::terms(unit)),
+            _ => None,
+        };
+        Error::NoEvent { name: name.to_owned(), errno: Some(errno), hint: hint.unwrap_or_default() }
+    };
+    let mut attr = perf_event_attr { type_: pmu::number(unit).map_err(error)?, ..Default::default() };
+    let pmu::Config([config, config1, config2]) = pmu::config(unit, terms).map_err(error)?;
+    (attr.config, attr.config2) = (config, config2);
+    attr.config1 = config1;
+    Ok(attr)
+}
+
+/// Tracepoints by name, or all that fit a pattern, by name: each with its number.
+pub(super) fn tracepoints(name: &str) -> Result<Vec<(String, u64)>, Error> {
+    let error = |errno, hint| Error::Tracepoint { name: name.to_owned(), errno, hint };
+    let Some((category, event)) = name.split_once(':').filter(|(c, e)| !c.contains('/') && !e.contains('/')) else {
+        return Err(error(io::ErrorKind::InvalidInput.into(), Hint("write it as category:name".into())));
+    };
+    let look_up = |errno| {
+        let hint = hint::tracefs(&errno);
+        error(errno, hint)
+    };
+    let tracefs = machine::tracefs().map_err(look_up)?;
+    let events = tracefs.join("events");
+    let named = |path: &Path, kind, what: &dyn fmt::Display| {
+        look_up(io::Error::new(kind, format!("{}: {what}", path.display())))
+    };
+    let none = || {
+        let hint = nearest_tracepoint(&events, category, event);
+        let hint = hint.unwrap_or_else(|| Hint(format!("see {}", tracefs.join("available_events").display())));
+        Error::NoTracepoint { name: name.to_owned(), hint }
+    };
+    let names =
+        if is_pattern(name) { fitting(&events, category, event).map_err(look_up)? } else { vec![name.to_owned()] };
+    let mut found = Vec::with_capacity(names.len());
+    for name in names {
+        let path = events.join(name.replacen(':', "/", 1)).join("id");
+        let id = fs::read_to_string(&path).map_err(|errno| match errno.kind() {
+            // Whatever is above it could be searched.
+            io::ErrorKind::NotFound => none(),
+            kind => named(&path, kind, &errno),
+        })?;
+        let id = id.trim().parse().map_err(|_| named(&path, io::ErrorKind::InvalidData, &id))?;
+        found.push((name, id));
+    }
+    if found.is_empty() { Err(none()) } else { Ok(found) }
+}
+
+fn is_pattern(name: &str) -> bool {
+    name.contains(['*', '?'])
+}
+
+/// The folders in a folder, by name.
+fn folders(path: &Path) -> io::Result<Vec<String>> {
+    let named = |errno: io::Error| io::Error::new(errno.kind(), format!("{}: {errno}", path.display()));
+    let mut names = Vec::new();
+    for entry in fs::read_dir(path).map_err(named)? {
+        let entry = entry.map_err(named)?;
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            names.extend(entry.file_name().into_string());
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// The tracepoints that fit a pattern.
+fn fitting(events: &Path, category: &str, event: &str) -> io::Result<Vec<String>> {
+    let mut found = Vec::new();
+    for folder in folders(events)?.iter().filter(|folder| fits(category.as_bytes(), folder.as_bytes())) {
+        if folder == "ftrace" && is_pattern(category) {
+            continue;
+        }
+        let fitting = folders(&events.join(folder))?.into_iter().filter(|name| fits(event.as_bytes(), name.as_bytes()));
+        found.extend(fitting.map(|name| format!("{folder}:{name}")));
+    }
+    Ok(found)
+}
+
+/// The tracepoint of a category, or the category, whose name is nearest.
+fn nearest_tracepoint(events: &Path, category: &str, event: &str) -> Option<Hint> {
+    match folders(&events.join(category)) {
+        Ok(names) => nearest(event, names.into_iter()),
+        Err(_) => nearest(category, folders(events).ok()?.into_iter()),
+    }
+}
+
+/// Whether a name fits a pattern, in which `*` is anything and `?` any one byte.
+fn fits(pattern: &[u8], name: &[u8]) -> bool {
+    match (pattern, name) {
+        ([], []) => true,
+        ([b'*', rest @ ..], _) => (0..=name.len()).any(|skipped| fits(rest, &name[skipped..])),
+        ([b'?', rest @ ..], [_, name @ ..]) => fits(rest, name),
+        ([one, rest @ ..], [other, name @ ..]) => one == other && fits(rest, name),
+        _ => false,
+    }
+}
+
+/// What counts time or what hardware does: sampled by frequency unless told otherwise.
+pub(super) fn is_counted(attr: &perf_event_attr) -> bool {
+    let clocks = [sys::PERF_COUNT_SW_CPU_CLOCK, sys::PERF_COUNT_SW_TASK_CLOCK];
+    match attr.type_ {
+        sys::PERF_TYPE_SOFTWARE => clocks.iter().any(|clock| attr.config == u64::from(*clock)),
+        _ => true,
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_fit() {
+        let fit = |pattern: &str, name: &str| fits(pattern.as_bytes(), name.as_bytes());
+        for (pattern, name) in [
+            ("*", ""),
+            ("*", "abc"),
+            ("a*", "a"),
+            ("*c", "abc"),
+            ("a?c", "abc"),
+            ("*b*", "abc"),
+            ("abc", "abc"),
+            ("a**c", "ac"),
+        ] {
+            assert!(fit(pattern, name), "{pattern} {name}");
+        }
+        for (pattern, name) in
+            [("", "a"), ("?", ""), ("a?", "a"), ("ab", "abc"), ("*d", "abc"), ("abc", "ab"), ("?*?", "a")]
+        {
+            assert!(!fit(pattern, name), "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn names_are_perfs() {
+        let attr = |name: &str| attr(name).map(|attr| (attr.type_, attr.config));
+        assert_eq!(attr("cpu-clock").unwrap(), (1, 0));
+        assert_eq!(attr("cs").unwrap(), (1, 3));
+        assert_eq!(attr("instructions").unwrap(), (0, 1));
+        // perf list, and perf_event_open(2): id | op << 8 | result << 16.
+        assert_eq!(attr("L1-dcache-loads").unwrap(), (3, 0));
+        assert_eq!(attr("LLC-store-misses").unwrap(), (3, 2 | 1 << 8 | 1 << 16));
+        assert_eq!(attr("node-prefetches").unwrap(), (3, 6 | 2 << 8));
+        let error = attr("cpu-clok").unwrap_err();
+        assert!(error.to_string().contains("cpu-clock"), "{error}");
+        let error = attr("softwere/event=1/").unwrap_err();
+        assert!(error.to_string().contains("software"), "{error}");
+        assert!(attr("no-such-thing-at-all").unwrap_err().to_string().contains("pmu/event/"));
+    }
+}

@@ -1,0 +1,268 @@
+//! What was asked for as events to open: each with its attribute, checked.
+
+use crate::error::{Error, hint};
+use crate::record::Kind;
+use crate::rings::asked::{Asked, KPROBE, Place, Probe, Rate, Settings, UPROBE, What};
+use crate::rings::filter::Filter;
+use crate::rings::{Source, named};
+use crate::sys::{bpf, machine, pmu};
+use perf_event_open_sys::bindings::{self, perf_event_attr};
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// An event that is to be opened on every CPU.
+#[derive(Debug)]
+pub(crate) struct Planned {
+    /// For messages.
+    pub(crate) name: Arc<str>,
+    pub(crate) attr: perf_event_attr,
+    /// What the attribute of a probe points to.
+    pub(crate) target: Option<CString>,
+    /// Where BPF programs find it.
+    pub(crate) map: Option<Array>,
+    /// `category:name`, if it is a tracepoint that has one.
+    pub(crate) tracepoint: Option<Arc<str>>,
+    pub(crate) filter: Option<Filter>,
+    /// Whether its samples have raw data: what a program, a tracepoint or a probe wrote.
+    payload: bool,
+}
+
+impl Planned {
+    pub(crate) fn source(&self) -> Source {
+        Source::new(Arc::clone(&self.name), self.attr, self.tracepoint.clone())
+    }
+
+    pub(super) fn has_payload(&self) -> bool {
+        self.payload
+    }
+
+    /// Whether only BPF programs write through it.
+    pub(crate) fn is_bpf_output(&self) -> bool {
+        let perf_event_attr { type_, config, .. } = self.attr;
+        (type_, config) == (bindings::PERF_TYPE_SOFTWARE, bindings::PERF_COUNT_SW_BPF_OUTPUT.into())
+            // Records that the kernel writes by itself.
+            && !tells_more(&self.attr)
+    }
+}
+
+/// A `BPF_MAP_TYPE_PERF_EVENT_ARRAY`.
+#[derive(Debug)]
+pub(crate) struct Array {
+    pub(crate) fd: Arc<OwnedFd>,
+    /// By which it is known, whatever descriptor or path leads to it.
+    pub(super) id: u32,
+    pub(super) entries: u32,
+}
+
+/// Checks that a map is a perf event array.
+fn array(event: &str, map: OwnedFd) -> Result<Array, Error> {
+    let other = || match machine::what_is(map.as_fd()) {
+        Some(what) if what != "anon_inode:bpf-map" => Some(Error::NotAMap { event: event.into(), what }),
+        _ => None,
+    };
+    match bpf::map_info(map.as_fd()) {
+        // Programs and the like answer too, in their own way; these all have keys and values of 4 bytes.
+        Ok(bpf::MapInfo {
+            map_type: bpf::BPF_MAP_TYPE_PERF_EVENT_ARRAY,
+            key_size: 4,
+            value_size: 4,
+            id,
+            max_entries,
+            ..
+        }) => Ok(Array { fd: Arc::new(map), id, entries: max_entries }),
+        Ok(info) => Err(other().unwrap_or(Error::NotAnArray { map_type: info.map_type })),
+        Err(errno) => Err(other().unwrap_or(Error::Array { errno })),
+    }
+}
+
+/// Opens a map by the path it is pinned by.
+fn open_pinned(path: &Path) -> Result<OwnedFd, Error> {
+    let opened =
+        CString::new(path.as_os_str().as_bytes()).map_err(io::Error::from).and_then(|path| bpf::obj_get(&path));
+    opened.map_err(|errno| {
+        let hint = hint::pinned(&errno);
+        Error::Pinned { path: path.to_owned(), errno, hint }
+    })
+}
+
+/// An event's attribute before what all that share a ring have in common is added.
+fn attr(type_: u32, config: u64) -> perf_event_attr {
+    let mut attr = perf_event_attr { type_, config, ..perf_event_attr::default() };
+    attr.sample_period = 1;
+    attr
+}
+
+/// How often what counts time or hardware is sampled, unless told otherwise: as perf(1) does.
+const FREQUENCY: u64 = 4000;
+
+/// The events to open for one that was asked for: several for a pattern.
+pub(super) fn planned(asked: Asked) -> Result<Vec<Planned>, Error> {
+    let Asked { what, settings } = asked;
+    let name: Arc<str> = what.to_string().into();
+    let one = |attr: perf_event_attr| Planned {
+        name: Arc::clone(&name),
+        attr,
+        target: None,
+        map: None,
+        tracepoint: None,
+        filter: None,
+        payload: true,
+    };
+    let output = |map: OwnedFd| -> Result<Planned, Error> {
+        let attr = attr(bindings::PERF_TYPE_SOFTWARE, bindings::PERF_COUNT_SW_BPF_OUTPUT.into());
+        Ok(Planned { map: Some(array(&name, map)?), ..one(attr) })
+    };
+    let mut events = match what {
+        What::BpfOutput(duplicate) => vec![output(duplicate.map_err(|errno| Error::Array { errno })?)?],
+        What::Pinned(path) => vec![output(open_pinned(&path)?)?],
+        What::Tracepoint(name) => named::tracepoints(&name)?.into_iter().map(tracepoint).collect(),
+        What::TracepointId(id) => vec![one(attr(bindings::PERF_TYPE_TRACEPOINT, id))],
+        What::Probe(probe) => {
+            let (attr, target) = probe_attr(probe)?;
+            vec![Planned { target: Some(target), ..one(attr) }]
+        }
+        What::Named(name) => vec![Planned { payload: false, ..one(rated(named::attr(&name)?)) }],
+        What::Records(kinds, build_ids) => vec![Planned { payload: false, ..one(records(&kinds, build_ids)?) }],
+        What::Attr(given) => {
+            check_attr(&name, &given)?;
+            vec![one(*given)]
+        }
+    };
+    events.iter_mut().try_for_each(|event| set(event, &settings))?;
+    Ok(events)
+}
+
+fn tracepoint((name, id): (String, u64)) -> Planned {
+    let attr = attr(bindings::PERF_TYPE_TRACEPOINT, id);
+    let title = format!("tracepoint {name}").into();
+    Planned { name: title, attr, target: None, map: None, tracepoint: Some(name.into()), filter: None, payload: true }
+}
+
+/// Samples an event as often as its kind is usually sampled.
+fn rated(mut attr: perf_event_attr) -> perf_event_attr {
+    if named::is_counted(&attr) {
+        let most = machine::setting("kernel/perf_event_max_sample_rate").and_then(|rate| u64::try_from(rate).ok());
+        set_rate(&mut attr, Rate::Frequency(FREQUENCY.min(most.unwrap_or(FREQUENCY))));
+    } else {
+        set_rate(&mut attr, Rate::Period(1));
+    }
+    attr
+}
+
+fn set_rate(attr: &mut perf_event_attr, rate: Rate) {
+    match rate {
+        Rate::Period(period) => {
+            attr.set_freq(0);
+            attr.sample_period = period;
+        }
+        Rate::Frequency(hertz) => {
+            attr.set_freq(1);
+            attr.sample_freq = hertz;
+        }
+    }
+}
+
+/// Takes over what was set for one event.
+fn set(event: &mut Planned, settings: &Settings) -> Result<(), Error> {
+    let Settings { filter, rate, exclude_user, exclude_kernel } = settings;
+    if let Some(rate) = rate {
+        set_rate(&mut event.attr, *rate);
+        if is_silent(&event.attr) {
+            return Err(Error::Silent { event: event.name.as_ref().into() });
+        }
+    }
+    if *exclude_user {
+        event.attr.set_exclude_user(1);
+    }
+    if *exclude_kernel {
+        event.attr.set_exclude_kernel(1);
+        event.attr.set_exclude_hv(1);
+    }
+    event.filter = filter.as_ref().map(|filter| Filter::new(filter, &event.name)).transpose()?;
+    Ok(())
+}
+
+/// The attribute of an event that writes records of these kinds, and no samples.
+fn records(kinds: &[Kind], build_ids: bool) -> Result<perf_event_attr, Error> {
+    let (type_, config) = (bindings::PERF_TYPE_SOFTWARE, bindings::PERF_COUNT_SW_DUMMY.into());
+    let mut attr = perf_event_attr { type_, config, ..Default::default() };
+    for &kind in kinds {
+        match kind {
+            Kind::MMAP => attr.set_mmap(1),
+            Kind::MMAP2 => {
+                attr.set_mmap(1);
+                attr.set_mmap2(1);
+            }
+            Kind::COMM => {
+                attr.set_comm(1);
+                attr.set_comm_exec(1);
+            }
+            Kind::FORK | Kind::EXIT => attr.set_task(1),
+            Kind::SWITCH | Kind::SWITCH_CPU_WIDE => attr.set_context_switch(1),
+            Kind::NAMESPACES => attr.set_namespaces(1),
+            Kind::CGROUP => attr.set_cgroup(1),
+            Kind::KSYMBOL => attr.set_ksymbol(1),
+            Kind::BPF_EVENT => attr.set_bpf_event(1),
+            Kind::TEXT_POKE => attr.set_text_poke(1),
+            other => return Err(Error::NotOnRequest { kind: format!("{other:?}") }),
+        }
+    }
+    attr.set_build_id(build_ids.into());
+    if tells_more(&attr) { Ok(attr) } else { Err(Error::NotOnRequest { kind: "of no kind".into() }) }
+}
+
+/// The attribute of a probe, and what it is to point to.
+fn probe_attr(probe: Probe) -> Result<(perf_event_attr, CString), Error> {
+    let error = |errno: io::Error| {
+        let hint = hint::probe(&errno, probe.unit);
+        Error::Probe { event: probe.to_string(), errno, hint }
+    };
+    let mut attr = attr(pmu::number(probe.unit).map_err(error)?, 0);
+    if probe.returns {
+        attr.config = pmu::flag(probe.unit, "retprobe").map_err(error)?;
+    }
+    attr.config2 = match &probe.place {
+        Place::Offset(offset) => *offset,
+        #[cfg(feature = "symbols")]
+        Place::Symbol(symbol) => match crate::rings::symbols::offset(Path::new(&probe.target), symbol) {
+            Ok(offset) => offset,
+            Err((errno, hint)) => return Err(Error::Probe { event: probe.to_string(), errno, hint }),
+        },
+    };
+    let target = CString::new(probe.target.as_bytes()).map_err(|zero| error(zero.into()))?;
+    Ok((attr, target))
+}
+
+/// Checks that an attribute points to nothing, and that its event writes something.
+fn check_attr(name: &str, attr: &perf_event_attr) -> Result<(), Error> {
+    let is_of = |unit: &&str| match pmu::number(unit) {
+        Ok(number) => number == attr.type_,
+        // This kernel has none. Or it cannot be told, and may be.
+        Err(errno) => errno.kind() != io::ErrorKind::NotFound || pmu::all().is_err(),
+    };
+    if attr.type_ >= bindings::PERF_TYPE_MAX
+        && attr.config1 != 0
+        && let Some(unit) = [UPROBE, KPROBE].into_iter().find(is_of)
+    {
+        return Err(Error::Pointer { event: name.to_owned(), unit });
+    }
+    if is_silent(attr) { Err(Error::Silent { event: name.to_owned() }) } else { Ok(()) }
+}
+
+/// Whether the kernel writes records of its own for an event, besides samples.
+fn tells_more(attr: &perf_event_attr) -> bool {
+    // What the kernel counts its own listeners by (`account_event`, kernel/events/core.c): mmap2, for one, adds to mmap.
+    let tells = attr.mmap() | attr.mmap_data() | attr.comm() | attr.task() | attr.context_switch() | attr.namespaces();
+    tells | attr.cgroup() | attr.ksymbol() | attr.bpf_event() | attr.text_poke() != 0
+}
+
+/// Whether an event never writes a record.
+fn is_silent(attr: &perf_event_attr) -> bool {
+    let is = |config: u32| attr.type_ == bindings::PERF_TYPE_SOFTWARE && attr.config == u64::from(config);
+    let samples = attr.sample_period != 0 && !is(bindings::PERF_COUNT_SW_DUMMY);
+    !tells_more(attr) && !samples && !is(bindings::PERF_COUNT_SW_BPF_OUTPUT)
+}

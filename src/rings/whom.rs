@@ -1,0 +1,198 @@
+//! Whom events are opened for: everybody, a process, a thread, a control group.
+
+use crate::error::{Error, Hint, hint};
+use crate::rings::options::Traced;
+use crate::rings::plan::Plan;
+use crate::rings::planned::Planned;
+use crate::sys::perf;
+use perf_event_open_sys::bindings::{self, perf_event_attr};
+use std::collections::BTreeSet;
+use std::ffi::CStr;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+/// Whom all events of the rings are opened for.
+#[derive(Debug, Clone)]
+pub(crate) enum Target {
+    Everybody,
+    /// All its threads, and what they start.
+    Process(u32),
+    Thread(u32),
+    Cgroup(Arc<OwnedFd>),
+}
+
+/// An event, behind its place in the plan.
+pub(crate) type Numbered = (usize, Arc<OwnedFd>);
+
+/// The events of one CPU.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) events: Vec<Numbered>,
+    /// Whose ring they write into.
+    pub(crate) owner: Arc<OwnedFd>,
+}
+
+/// How often threads are listed anew, if they come and go while their events are opened.
+const TRIES: usize = 200;
+
+impl Target {
+    pub(crate) fn new(whom: Traced) -> Result<Self, Error> {
+        Ok(match whom {
+            Traced::Everybody => Self::Everybody,
+            Traced::Process(pid) => Self::Process(pid),
+            Traced::Thread(tid) => Self::Thread(tid),
+            Traced::Cgroup(path) => match fs::File::open(&path) {
+                Ok(directory) => Self::Cgroup(Arc::new(directory.into())),
+                Err(errno) => return Err(Error::Cgroup { path, errno }),
+            },
+        })
+    }
+
+    /// Whether events follow tasks, wherever they run: these go on when a CPU that went comes back.
+    pub(crate) fn is_tasks(&self) -> bool {
+        matches!(self, Self::Process(_) | Self::Thread(_))
+    }
+
+    /// Whether events run whenever their CPU does.
+    pub(crate) fn is_everybody(&self) -> bool {
+        matches!(self, Self::Everybody)
+    }
+
+    /// Whether what a task starts is traced too.
+    pub(crate) fn inherits(&self) -> bool {
+        matches!(self, Self::Process(_))
+    }
+
+    /// Opens all events of one CPU; `None` if it is offline. `cpus` are to be opened in all.
+    pub(crate) fn open(&self, plan: &Plan, cpu: u32, cpus: usize) -> Result<Option<Opened>, Error> {
+        let opened = match self {
+            Self::Everybody => open_all(plan, perf::Whom::Everybody, cpu, cpus)?,
+            Self::Cgroup(directory) => open_all(plan, perf::Whom::Cgroup(directory.as_fd()), cpu, cpus)?,
+            Self::Process(_) | Self::Thread(_) => return self.open_tasks(plan, cpu, cpus),
+        };
+        let Some(events) = opened else { return Ok(None) };
+        let Some((_, owner)) = events.first() else { return Err(Error::NoEvents) };
+        let owner = Arc::clone(owner);
+        Ok(Some(Opened { events, owner }))
+    }
+
+    /// The events of all threads on one CPU.
+    ///
+    /// A thread that is started by one whose event is open inherits that event; one that was there before needs an event of its
+    /// own. With both, its records would come twice; with neither, not at all. So threads are listed before and after: if the list
+    /// is the same, all of them were there before, and all that come have inherited.
+    fn open_tasks(&self, plan: &Plan, cpu: u32, cpus: usize) -> Result<Option<Opened>, Error> {
+        let owner = Arc::new(open_owner(plan, cpu)?);
+        for _ in 0..TRIES {
+            let tasks = self.tasks()?;
+            let mut events = Vec::new();
+            for &tid in &tasks {
+                match open_all(plan, perf::Whom::Task(tid), cpu, cpus * tasks.len()) {
+                    Ok(opened) => events.extend(opened.into_iter().flatten()),
+                    // It has ended since.
+                    Err(Error::Open { errno, .. }) if errno.raw_os_error() == Some(libc::ESRCH) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            if events.is_empty() {
+                return Err(self.gone(io::Error::from_raw_os_error(libc::ESRCH)));
+            }
+            if self.tasks()? == tasks {
+                return Ok(Some(Opened { events, owner }));
+            }
+        }
+        Err(Error::Restless { pid: self.number(), tries: TRIES })
+    }
+
+    fn number(&self) -> u32 {
+        match self {
+            Self::Process(number) | Self::Thread(number) => *number,
+            Self::Everybody | Self::Cgroup(_) => 0,
+        }
+    }
+
+    /// The threads that are there now.
+    fn tasks(&self) -> Result<BTreeSet<u32>, Error> {
+        let Self::Process(pid) = self else { return Ok(BTreeSet::from([self.number()])) };
+        let mut tasks = BTreeSet::new();
+        for entry in fs::read_dir(format!("/proc/{pid}/task")).map_err(|errno| self.gone(errno))? {
+            let name = entry.map_err(|errno| self.gone(errno))?.file_name();
+            tasks.extend(name.to_str().and_then(|name| name.parse::<u32>().ok()));
+        }
+        Ok(tasks)
+    }
+
+    fn gone(&self, errno: io::Error) -> Error {
+        Error::NoProcess { pid: self.number(), errno }
+    }
+}
+
+/// Opens all events of one CPU for somebody; `None` if it is offline.
+fn open_all(plan: &Plan, whom: perf::Whom<'_>, cpu: u32, cpus: usize) -> Result<Option<Vec<Numbered>>, Error> {
+    let mut opened = Vec::with_capacity(plan.events.len());
+    for (source, planned) in plan.events.iter().enumerate() {
+        let Planned { name, attr, target, .. } = planned;
+        match perf::open(attr, target.as_deref(), whom, cpu) {
+            Ok(event) => {
+                if let Some(filter) = &planned.filter {
+                    filter.apply(event.as_fd(), planned, cpu)?;
+                }
+                opened.push((source, Arc::new(event)));
+            }
+            Err(errno) if errno.raw_os_error() == Some(libc::ENODEV) => return Ok(None),
+            Err(errno) => {
+                let fds = cpus * plan.events.len();
+                let hint = hint_of(whom, &errno).unwrap_or_else(|| hint::open(&errno, attr, target.as_deref(), fds));
+                return Err(Error::Open { cpu, event: name.as_ref().into(), errno, hint });
+            }
+        }
+    }
+    Ok(Some(opened))
+}
+
+/// What helps where an event cannot be opened for somebody, if that is why.
+fn hint_of(whom: perf::Whom<'_>, errno: &io::Error) -> Option<Hint> {
+    let text = match (whom, errno.raw_os_error()) {
+        (perf::Whom::Cgroup(_), Some(libc::EBADF)) => {
+            "not a directory of a control group: it must lie in a cgroup2 file system, or that of perf_event"
+        }
+        (perf::Whom::Task(_), Some(libc::EACCES | libc::EPERM)) => {
+            "needs CAP_PERFMON, or a process of your own and RingOptions::user_only, if kernel.perf_event_paranoid is 2 or less"
+        }
+        _ => return None,
+    };
+    Some(Hint(text.into()))
+}
+
+/// Opens the event that owns the ring of one CPU where events follow tasks: one of our own process that never writes.
+///
+/// When a task ends, its event reports that to all who poll it, again and again (`EPOLLHUP`), although others still write into the
+/// ring. We end last.
+fn open_owner(plan: &Plan, cpu: u32) -> Result<OwnedFd, Error> {
+    let Some(first) = plan.events.first() else { return Err(Error::NoEvents) };
+    // The ring's clock, direction and wake-up are its owner's.
+    let perf_event_attr { clockid, sample_type, read_format, .. } = first.attr;
+    let mut attr = perf_event_attr {
+        type_: bindings::PERF_TYPE_SOFTWARE,
+        config: bindings::PERF_COUNT_SW_DUMMY.into(),
+        clockid,
+        sample_type,
+        read_format,
+        ..Default::default()
+    };
+    attr.wakeup_watermark = first.attr.wakeup_watermark;
+    attr.wakeup_events = first.attr.wakeup_events;
+    attr.set_watermark(first.attr.watermark());
+    attr.set_use_clockid(first.attr.use_clockid());
+    attr.set_write_backward(first.attr.write_backward());
+    attr.set_sample_id_all(1);
+    attr.set_disabled(1);
+    attr.set_exclude_kernel(1);
+    attr.set_exclude_hv(1);
+    perf::open(&attr, None::<&CStr>, perf::Whom::Task(std::process::id()), cpu).map_err(|errno| {
+        let hint = hint::open(&errno, &attr, None, 1);
+        Error::Open { cpu, event: "the ring's owner".into(), errno, hint }
+    })
+}

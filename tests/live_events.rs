@@ -1,0 +1,317 @@
+//! Events by name, with their own settings, on live kernel rings: patterns, filters, rates, records beside samples.
+
+#[expect(dead_code, reason = "each test takes a part")]
+mod reading;
+
+use perfweave::{Error, Kind, Order, Reader, RingOptions, Rings, Sample};
+use perfweave_support::{kernel, load, threads, tracefs};
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::time::Duration;
+
+fn tracing() -> Option<std::path::PathBuf> {
+    kernel("find tracefs", tracefs::find_or_mount())
+}
+
+fn names(rings: &Rings) -> Vec<&str> {
+    rings.sources().iter().filter_map(|source| source.tracepoint()).collect()
+}
+
+/// What is wrong with options, in words.
+fn refused(options: RingOptions) -> String {
+    options.open().unwrap_err().to_string()
+}
+
+#[test]
+fn patterns_stand_for_all_tracepoints_that_fit() {
+    let Some(tracefs) = tracing() else { return };
+    let options = Rings::options().tracepoint("syscalls:sys_*_getp?id").tracepoint("sched:sched_process_exec");
+    let Some(rings) = kernel("trace", options.sample([Sample::Tid]).open()) else { return };
+    let syscalls = ["sys_enter_getpgid", "sys_enter_getppid", "sys_exit_getpgid", "sys_exit_getppid"];
+    let expected: Vec<String> = syscalls.iter().map(|name| format!("syscalls:{name}")).collect();
+    assert_eq!(names(&rings)[..4], expected);
+    assert_eq!(names(&rings)[4], "sched:sched_process_exec");
+    for source in rings.sources() {
+        let id = tracefs.join("events").join(source.tracepoint().unwrap().replace(':', "/")).join("id");
+        assert_eq!(source.tracepoint_id(), std::fs::read_to_string(id).unwrap().trim().parse().ok());
+        assert_eq!(source.name(), format!("tracepoint {}", source.tracepoint().unwrap()));
+    }
+    let mut reader = Reader::new(rings, Order::new()).unwrap();
+    load::getppid();
+    load::getpgid();
+    Command::new("true").status().unwrap();
+    let mut sources = Vec::new();
+    reading::all(&mut reader, |event| {
+        let record = event.record().unwrap_or_else(|| panic!("{event:?}"));
+        if record.pid_tid().unwrap().1 == threads::own() as u32 {
+            sources.push(record.source().unwrap());
+        }
+    });
+    assert_eq!(sources, [1, 3, 0, 2], "in the order of time, each as its own source");
+}
+
+/// A pattern of many: each record finds its source.
+#[test]
+fn a_category_is_traced_whole() {
+    let Some(_) = tracing() else { return };
+    let options = Rings::options().tracepoint("syscalls:sys_enter_g*").tracepoint("sched:sched_process_*");
+    let Some(rings) = kernel("trace", options.pid(std::process::id()).open()) else { return };
+    let all = rings.sources().len();
+    assert!(all > 20, "{all}");
+    let names: Vec<String> = names(&rings).into_iter().map(str::to_owned).collect();
+    let ids: Vec<_> = rings.sources().iter().map(|source| source.tracepoint_id().unwrap()).collect();
+    let mut reader = Reader::new(rings, Order::new()).unwrap();
+    Command::new("true").status().unwrap();
+    load::getuid();
+    let mut seen = BTreeMap::new();
+    reading::all(&mut reader, |event| {
+        let record = event.record().unwrap_or_else(|| panic!("{event:?}"));
+        let source = record.source().unwrap();
+        // The tracepoint's own number is the first of its fields.
+        assert_eq!(u64::from(record.payload().unwrap().u16(0).unwrap()), ids[source]);
+        *seen.entry(names[source].clone()).or_insert(0) += 1;
+    });
+    for name in ["sched:sched_process_exec", "sched:sched_process_exit", "syscalls:sys_enter_getuid"] {
+        assert!(seen.contains_key(name), "{name}: {seen:?}");
+    }
+}
+
+#[test]
+fn the_nearest_name_is_hinted_at() {
+    let Some(_) = tracing() else { return };
+    for (name, nearest) in [
+        ("sched:sched_swich", "sched_switch"),
+        ("shced:sched_switch", "sched"),
+        ("sched:sched_switch_*", "sched_switch"),
+    ] {
+        let error = Rings::options().tracepoint(name).open().unwrap_err();
+        assert!(matches!(error, Error::NoTracepoint { .. }), "{error}");
+        assert!(error.to_string().contains(&format!("did you mean {nearest}?")), "{error}");
+    }
+    let said = refused(Rings::options().named("cpu-clokc"));
+    assert!(said.contains("did you mean cpu-clock?"), "{said}");
+    let said = refused(Rings::options().named("sofware/config=1/"));
+    assert!(said.contains("did you mean software?"), "{said}");
+    let said = refused(Rings::options().named("msr/tcs/"));
+    assert!(said.contains("did you mean tsc?") || said.contains("msr"), "{said}");
+}
+
+/// Each tracepoint has its own filter, and the kernel checks it.
+#[test]
+fn filters_hold_for_the_event_that_was_added_last() {
+    let Some(_) = tracing() else { return };
+    let own = threads::own();
+    let options = Rings::options()
+        .tracepoint("syscalls:sys_enter_getp*id")
+        .filter(&format!("common_pid == {own} && pid != 5"))
+        .tracepoint("syscalls:sys_enter_getsid")
+        .filter(&format!("common_pid == {own} && pid == 7"))
+        .tracepoint("syscalls:sys_enter_getuid");
+    // getppid has no such field: a filter of a pattern must hold for all.
+    let error = options.open().unwrap_err();
+    assert!(matches!(&error, Error::Filter { event, .. } if event.contains("getppid")), "{error}");
+    let options = Rings::options()
+        .tracepoint("syscalls:sys_enter_getsid")
+        .filter(&format!("common_pid == {own} && pid == 7"))
+        .tracepoint("syscalls:sys_enter_getpgid")
+        .filter(&format!("common_pid == {own}"));
+    let Some(rings) = kernel("trace", options.open()) else { return };
+    let mut reader = Reader::new(rings, Order::new()).unwrap();
+    let mut expected = Vec::new();
+    for n in 0..20u64 {
+        let pid = n % 9;
+        nix::unistd::getsid(Some(nix::unistd::Pid::from_raw(pid as i32))).ok();
+        if pid == 7 {
+            expected.push((0, 7));
+        }
+        nix::unistd::getpgid(Some(nix::unistd::Pid::from_raw(n as i32))).ok();
+        expected.push((1, n));
+    }
+    let mut seen = Vec::new();
+    reading::all(&mut reader, |event| {
+        let record = event.record().unwrap_or_else(|| panic!("{event:?}"));
+        // Behind the common fields and the number of the call.
+        seen.push((record.source().unwrap(), record.payload().unwrap().u64(16).unwrap()));
+    });
+    assert_eq!(seen, expected);
+}
+
+#[test]
+fn the_kernel_says_what_is_wrong_with_a_filter() {
+    let Some(tracefs) = tracing() else { return };
+    let switch = || Rings::options().tracepoint("sched:sched_switch");
+    for (filter, says) in [("no_such_field == 1", "Field not found"), ("next_pid ==", "^"), ("next_pid ~ 1", "^")] {
+        let error = switch().filter(filter).open().unwrap_err();
+        assert!(matches!(&error, Error::Filter { filter: named, .. } if named == filter), "{error}");
+        let said = error.to_string();
+        assert!(said.contains(says) && said.contains("sched_switch"), "{said}");
+    }
+    // What was set to be told so is gone, and tracefs's own filter is as it was.
+    let left = std::fs::read_dir(tracefs.join("instances")).unwrap().flatten();
+    let ours = format!("perfweave-{}-", std::process::id());
+    assert!(!left.map(|entry| entry.file_name()).any(|name| name.to_string_lossy().starts_with(&ours)));
+    let filter = std::fs::read_to_string(tracefs.join("events/sched/sched_switch/filter")).unwrap();
+    assert!(!filter.contains("no_such_field"), "{filter}");
+    // Neither a zero byte nor an event without fields.
+    assert!(matches!(switch().filter("a\0b").open().unwrap_err(), Error::Filter { .. }));
+    let error = Rings::options().named("cpu-clock").filter("pid == 1").open().unwrap_err();
+    assert!(matches!(&error, Error::Filter { event, .. } if event == "cpu-clock"), "{error}");
+    let error = Rings::options().filter("x").tracepoint("sched:sched_switch").open().unwrap_err();
+    assert!(matches!(error, Error::NoEventBefore { setting: "filter" }), "{error}");
+}
+
+/// A page fault each: sampled each time, and once in ten.
+#[test]
+fn events_are_sampled_by_period() {
+    let pages = 200;
+    for (period, samples) in [(1, pages), (10, pages / 10)] {
+        let options =
+            Rings::options().named("page-faults").period(period).user_only().sample([Sample::Tid, Sample::Addr]);
+        let Some(rings) = kernel("sample page faults", options.tid(threads::own() as u32).open()) else { return };
+        let mut reader = Reader::new(rings, Order::new()).unwrap();
+        let size = perfweave_support::foreign::page_size();
+        let mut memory = vec![0u8; (pages + 1) * size];
+        memory.chunks_mut(size).for_each(|page| page[0] = 1);
+        let range = memory.as_ptr_range();
+        let range = range.start as u64..range.end as u64;
+        let mut inside = 0;
+        reading::all(&mut reader, |event| {
+            let record = event.record().unwrap_or_else(|| panic!("{event:?}"));
+            assert_eq!(record.pid_tid().unwrap().1, threads::own() as u32);
+            inside += usize::from(range.contains(&record.addr().unwrap()));
+        });
+        drop(memory);
+        // Huge pages make fewer of them; one more at an end, or a period begun before.
+        assert!(inside <= samples + 1 && (inside + 2 >= samples || inside < 20), "{inside} of {samples}");
+    }
+}
+
+/// A clock samples what runs, with where it is and how it came there.
+#[test]
+fn a_clock_samples_call_chains() {
+    let samples = [Sample::Ip, Sample::Tid, Sample::Period, Sample::Callchain];
+    let options = Rings::options().named("cpu-clock").sample(samples).tid(threads::own() as u32);
+    let Some(rings) = kernel("sample a clock", options.open()) else { return };
+    let mut reader = Reader::new(rings, Order::new()).unwrap();
+    let mut sampled = 0;
+    threads::until("samples are taken", || {
+        (0..200_000u64).for_each(|n| drop(std::hint::black_box(n)));
+        reading::all(&mut reader, |event| {
+            let record = event.record().unwrap_or_else(|| panic!("{event:?}"));
+            assert!(record.ip().unwrap() != 0 && record.period().unwrap() > 0);
+            assert!(record.callchain().unwrap().into_iter().count() > 1);
+            assert!(record.payload().is_none(), "a clock writes no data");
+            sampled += 1;
+        });
+        sampled > 5
+    });
+}
+
+/// What a virtual machine does not have says so; what it has opens.
+#[test]
+fn hardware_is_there_or_said_not_to_be() {
+    for name in ["cycles", "instructions", "LLC-load-misses"] {
+        match Rings::options().named(name).open() {
+            Ok(rings) => assert_eq!(rings.sources()[0].name(), name),
+            Err(error @ Error::Open { .. }) => {
+                let said = error.to_string();
+                assert!(said.contains(name) && (said.contains("hardware") || said.contains("CAP_")), "{said}");
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    // This one counts and cannot sample.
+    if std::path::Path::new("/sys/bus/event_source/devices/msr/events/tsc").exists() {
+        let said = refused(Rings::options().named("msr/tsc/"));
+        assert!(said.contains("msr") && said.contains("cannot sample"), "{said}");
+    }
+}
+
+/// What a process does beside samples, in the same stream and order.
+#[test]
+fn records_beside_samples_come_in_the_same_order() {
+    let Some(_) = tracing() else { return };
+    let kinds = [Kind::MMAP2, Kind::COMM, Kind::FORK, Kind::EXIT, Kind::SWITCH, Kind::NAMESPACES, Kind::CGROUP];
+    let options = Rings::options().records(kinds).tracepoint("sched:sched_process_exec");
+    let options = options.sample([Sample::Tid]).pid(std::process::id());
+    let Some(rings) = kernel("trace a process", options.open()) else { return };
+    let mut reader = Reader::new(rings, Order::new()).unwrap();
+    let mut child = Command::new("true").spawn().unwrap();
+    child.wait().unwrap();
+    let mut seen = Vec::new();
+    reading::all(&mut reader, |event| {
+        let record = event.record().unwrap_or_else(|| panic!("{event:?}"));
+        assert_eq!(record.source(), Some(usize::from(record.kind() == Kind::SAMPLE)));
+        if record.pid_tid().is_some_and(|(pid, _)| pid == child.id()) {
+            seen.push(record.kind());
+        }
+    });
+    let at = |kind: Kind| seen.iter().position(|other| *other == kind).unwrap_or_else(|| panic!("{kind:?}: {seen:?}"));
+    assert!(at(Kind::COMM) < at(Kind::EXIT) && at(Kind::SAMPLE) < at(Kind::EXIT), "{seen:?}");
+    assert!(at(Kind::MMAP2) < at(Kind::EXIT) && seen.contains(&Kind::SWITCH), "{seen:?}");
+}
+
+#[test]
+fn each_kind_of_record_is_asked_for_by_itself() {
+    for kind in [
+        Kind::MMAP,
+        Kind::MMAP2,
+        Kind::COMM,
+        Kind::FORK,
+        Kind::EXIT,
+        Kind::SWITCH,
+        Kind::NAMESPACES,
+        Kind::CGROUP,
+        Kind::KSYMBOL,
+        Kind::BPF_EVENT,
+        Kind::TEXT_POKE,
+    ] {
+        let Some(rings) = kernel(&format!("have records {kind:?}"), Rings::options().records([kind]).open()) else {
+            continue;
+        };
+        assert_eq!(rings.sources()[0].name(), format!("records {kind:?}"));
+    }
+    let Some(_) = kernel("have build ids", Rings::options().build_ids().open()) else { return };
+    for kinds in [&[Kind::SAMPLE][..], &[Kind::COMM, Kind::LOST], &[]] {
+        let error = Rings::options().records(kinds.iter().copied()).open().unwrap_err();
+        assert!(matches!(error, Error::NotOnRequest { .. }), "{error}");
+    }
+}
+
+/// Everything that a sample can have beside its payload: the kernel takes it, or it is refused with a word.
+#[test]
+fn all_that_a_sample_can_say_is_asked_for() {
+    // The stack's pointer and the instruction's, on x86-64; elsewhere registers that exist as well.
+    let registers = 1 << 7 | 1 << 8;
+    for sample in [
+        Sample::Ip,
+        Sample::Tid,
+        Sample::Addr,
+        Sample::Cpu,
+        Sample::Period,
+        Sample::Callchain,
+        Sample::CallchainUser,
+        Sample::CallchainKernel,
+        Sample::RegsUser(registers),
+        Sample::RegsIntr(registers),
+        Sample::StackUser(256),
+        Sample::Weight,
+        Sample::DataSource,
+        Sample::Transaction,
+        Sample::PhysAddr,
+        Sample::Cgroup,
+        Sample::DataPageSize,
+        Sample::CodePageSize,
+    ] {
+        let options = Rings::options().named("cpu-clock").frequency(1000).sample([sample]);
+        let Some(rings) = kernel(&format!("sample {sample:?}"), options.open()) else { continue };
+        assert!(rings.sources()[0].attr().sample_type & sample.bit() != 0);
+        let mut reader = Reader::new(rings, Order::new()).unwrap();
+        threads::until("a sample is taken", || {
+            let event = reader.next_timeout(Duration::from_millis(10)).unwrap();
+            event.is_some_and(|event| event.event().record().is_some_and(|record| record.kind() == Kind::SAMPLE))
+        });
+    }
+    let said = refused(Rings::options().named("cpu-clock").frequency(u64::MAX));
+    assert!(said.contains("cpu-clock"), "{said}");
+}
