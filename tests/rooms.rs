@@ -10,7 +10,7 @@ const ROOMS: [(&str, &[&str]); 11] = [
     ("sys", &["fork", "bpf", "perf", "pmu", "epoll", "register", "wake", "wakeup", "machine", "grace"]),
     ("error", &["cases", "hint"]),
     ("ring", &["words", "memory", "epochs", "frame", "bytes", "consumer"]),
-    ("record", &["clock", "kind", "layout", "sample", "origin", "view"]),
+    ("record", &["clock", "kind", "layout", "fields", "sample", "origin", "view"]),
     ("account", &["breaks", "sequence", "numbers", "ledger", "stats"]),
     (
         "rings",

@@ -25,6 +25,11 @@ pub struct Layout {
     pub(super) tid_back: Option<u8>,
     /// Length of what `sample_id_all` appends. 0 ..= 48.
     pub(super) trailer: u8,
+    /// Masks of registers, of user space and at the interrupt.
+    pub(super) registers_user: u64,
+    pub(super) registers_interrupt: u64,
+    /// `branch_sample_type`
+    pub(super) branches: u64,
 }
 
 pub(crate) const TID: u64 = sys::PERF_SAMPLE_TID as u64;
@@ -33,22 +38,15 @@ pub(crate) const ID: u64 = sys::PERF_SAMPLE_ID as u64;
 pub(crate) const STREAM_ID: u64 = sys::PERF_SAMPLE_STREAM_ID as u64;
 pub(crate) const CPU: u64 = sys::PERF_SAMPLE_CPU as u64;
 pub(crate) const IDENTIFIER: u64 = sys::PERF_SAMPLE_IDENTIFIER as u64;
+pub(super) const IP: u64 = sys::PERF_SAMPLE_IP as u64;
+pub(super) const ADDR: u64 = sys::PERF_SAMPLE_ADDR as u64;
+pub(super) const PERIOD: u64 = sys::PERF_SAMPLE_PERIOD as u64;
 pub(super) const READ: u64 = sys::PERF_SAMPLE_READ as u64;
 pub(super) const CALLCHAIN: u64 = sys::PERF_SAMPLE_CALLCHAIN as u64;
 pub(super) const RAW: u64 = sys::PERF_SAMPLE_RAW as u64;
 
 /// The order of the fixed fields at a sample's begin: "struct { ... }" under PERF_RECORD_SAMPLE in perf_event_open(2).
-pub(crate) const SAMPLE_ORDER: [u64; 9] = [
-    IDENTIFIER,
-    sys::PERF_SAMPLE_IP as u64,
-    TID,
-    TIME,
-    sys::PERF_SAMPLE_ADDR as u64,
-    ID,
-    STREAM_ID,
-    CPU,
-    sys::PERF_SAMPLE_PERIOD as u64,
-];
+pub(crate) const SAMPLE_ORDER: [u64; 9] = [IDENTIFIER, IP, TID, TIME, ADDR, ID, STREAM_ID, CPU, PERIOD];
 
 /// The order of `struct sample_id` at the end of all other records (perf_event_open(2)).
 pub(crate) const TRAILER_ORDER: [u64; 6] = [TID, TIME, ID, STREAM_ID, CPU, IDENTIFIER];
@@ -72,6 +70,9 @@ impl Layout {
             id_back: None,
             tid_back: None,
             trailer: 0,
+            registers_user: 0,
+            registers_interrupt: 0,
+            branches: 0,
         };
         let mut i = 0;
         while i < SAMPLE_ORDER.len() {
@@ -105,6 +106,58 @@ impl Layout {
             }
         }
         layout
+    }
+
+    /// The same with these registers: the masks `sample_regs_user` and `sample_regs_intr` of `perf_event_attr`. They say how
+    /// long the fields `PERF_SAMPLE_REGS_USER` and `PERF_SAMPLE_REGS_INTR` are, and so where the fields behind them begin.
+    #[must_use]
+    pub const fn registers(mut self, user: u64, interrupt: u64) -> Self {
+        self.registers_user = user;
+        self.registers_interrupt = interrupt;
+        self
+    }
+
+    /// The same with this `branch_sample_type` of `perf_event_attr`, which says how long the field `PERF_SAMPLE_BRANCH_STACK` is.
+    #[must_use]
+    pub const fn branches(mut self, branch_sample_type: u64) -> Self {
+        self.branches = branch_sample_type;
+        self
+    }
+
+    /// Where a field lies in samples: bytes from the record's begin, header included. `field` is a bit of `sample_type`
+    /// ([`Sample::bit`](crate::Sample::bit)), such as `PERF_SAMPLE_IP`.
+    ///
+    /// `None` if the field was not asked for, and for fields without a fixed place, which lie behind one of varying length:
+    /// [`Record::field`](crate::Record::field) finds those in a record. The fixed ones are IDENTIFIER, IP, TID, TIME, ADDR, ID,
+    /// STREAM_ID, CPU and PERIOD, in this order and of 8 bytes each (perf_event_open(2), PERF_RECORD_SAMPLE).
+    ///
+    /// Events that share a ring move each other's fields: a ring of several events asks for IDENTIFIER, and for all that any of
+    /// the events asks for.
+    ///
+    /// ```
+    /// use perfweave::{Layout, Sample, bindings::PERF_SAMPLE_IDENTIFIER};
+    ///
+    /// let alone = Layout::new(Sample::Ip.bit() | Sample::Period.bit(), true, 0);
+    /// assert_eq!((alone.offset(Sample::Ip.bit()), alone.offset(Sample::Period.bit())), (Some(8), Some(16)));
+    /// let shared = Layout::new(alone.sample_type() | u64::from(PERF_SAMPLE_IDENTIFIER), true, 0);
+    /// assert_eq!((shared.offset(Sample::Ip.bit()), shared.offset(Sample::Addr.bit())), (Some(16), None));
+    /// ```
+    #[inline]
+    pub const fn offset(&self, field: u64) -> Option<usize> {
+        if self.sample_type & field == 0 {
+            return None;
+        }
+        let (mut at, mut i) = (8, 0);
+        while i < SAMPLE_ORDER.len() {
+            if SAMPLE_ORDER[i] == field {
+                return Some(at);
+            }
+            if self.sample_type & SAMPLE_ORDER[i] != 0 {
+                at += 8;
+            }
+            i += 1;
+        }
+        None
     }
 
     /// The `sample_type` of this layout.

@@ -5,6 +5,7 @@
 //! they are read. Begin with `view.rs`, a record in its ring; `layout.rs` says where each field lies.
 
 pub(crate) mod clock;
+mod fields;
 mod kind;
 mod layout;
 mod origin;

@@ -1,9 +1,9 @@
 //! Records as they lie in a ring: kind, fields, payload. Every read is checked against the record's own length.
 
-use crate::record::layout::{CALLCHAIN, RAW, READ};
-use crate::record::{Kind, Origin};
+use crate::record::fields;
+use crate::record::layout::{ADDR, CALLCHAIN, IP, PERIOD, RAW};
+use crate::record::{Kind, Layout, Origin};
 use crate::ring::{Bytes, Fault, Header, Ring};
-use perf_event_open_sys::bindings as sys;
 use std::fmt;
 use std::sync::Arc;
 
@@ -58,13 +58,13 @@ impl<'a> Record<'a> {
     /// for it.
     #[inline]
     pub fn time(&self) -> Option<u64> {
-        self.field(self.origin.layout.time, self.origin.layout.time_back).and_then(|at| self.bytes.u64(at))
+        self.at_either_end(self.origin.layout.time, self.origin.layout.time_back).and_then(|at| self.bytes.u64(at))
     }
 
     /// The id of the event that wrote the record (`PERF_EVENT_IOC_ID`), where the ring asks for `IDENTIFIER` or `ID`.
     #[inline]
     pub fn id(&self) -> Option<u64> {
-        self.field(self.origin.layout.id, self.origin.layout.id_back).and_then(|at| self.bytes.u64(at))
+        self.at_either_end(self.origin.layout.id, self.origin.layout.id_back).and_then(|at| self.bytes.u64(at))
     }
 
     /// Which of the events that share the ring wrote the record: the place, from 0, at which the event was added to
@@ -79,13 +79,73 @@ impl<'a> Record<'a> {
 
     /// Process and thread id, where the ring asks for `TID`.
     pub fn pid_tid(&self) -> Option<(u32, u32)> {
-        let at = self.field(self.origin.layout.tid, self.origin.layout.tid_back)?;
+        let at = self.at_either_end(self.origin.layout.tid, self.origin.layout.tid_back)?;
         Some((self.bytes.u32(at)?, self.bytes.u32(at + 4)?))
+    }
+
+    /// The layout of the record's ring.
+    pub fn layout(&self) -> &'a Layout {
+        &self.origin.layout
+    }
+
+    /// Where a sample was taken: the instruction's address, where the ring asks for `PERF_SAMPLE_IP`
+    /// ([`Sample::Ip`](crate::Sample::Ip)). `None` for records other than samples.
+    ///
+    /// [`Record::misc`] says whether it is the kernel's (`PERF_RECORD_MISC_KERNEL`) or a program's (`PERF_RECORD_MISC_USER`).
+    #[inline]
+    pub fn ip(&self) -> Option<u64> {
+        self.word(IP)
+    }
+
+    /// The address that a sample is about, where the ring asks for `PERF_SAMPLE_ADDR` ([`Sample::Addr`](crate::Sample::Addr)).
+    /// 0 for events that are about none. `None` for records other than samples.
+    #[inline]
+    pub fn addr(&self) -> Option<u64> {
+        self.word(ADDR)
+    }
+
+    /// How many events a sample stands for, where the ring asks for `PERF_SAMPLE_PERIOD`
+    /// ([`Sample::Period`](crate::Sample::Period)). Of time for clocks: nanoseconds. `None` for records other than samples.
+    #[inline]
+    pub fn period(&self) -> Option<u64> {
+        self.word(PERIOD)
+    }
+
+    #[inline]
+    fn word(&self, field: u64) -> Option<u64> {
+        let at = self.origin.layout.offset(field).filter(|_| self.kind() == Kind::SAMPLE)?;
+        self.bytes.u64(at)
+    }
+
+    /// A sample's call chain, innermost frame first, where the ring asks for `PERF_SAMPLE_CALLCHAIN`
+    /// ([`Sample::Callchain`](crate::Sample::Callchain)). `None` for records other than samples, and for a chain that claims to
+    /// be longer than its record. Read in place, also where it wraps.
+    ///
+    /// The kernel's context markers are kept. A marker is no address: it says what the addresses behind it belong to, up to the
+    /// next one. These are `PERF_CONTEXT_KERNEL` (`u64::MAX` - 127), `PERF_CONTEXT_USER` (`u64::MAX` - 511), and, in guests,
+    /// `PERF_CONTEXT_GUEST` and so on, in [`bindings`](crate::bindings). No address is as large as
+    /// `PERF_CONTEXT_MAX` (`u64::MAX` - 4094) or larger (`enum perf_callchain_context` of `linux/perf_event.h`).
+    pub fn callchain(&self) -> Option<impl ExactSizeIterator<Item = u64> + Clone + use<'a>> {
+        let frames = self.field(CALLCHAIN)?.skip(8)?;
+        Some((0..frames.len() / 8).map(move |frame| frames.u64(8 * frame).unwrap_or_default()))
+    }
+
+    /// The bytes of any field of a sample, as the kernel wrote them, with the counts and sizes that begin it. `field` is a bit of
+    /// `sample_type` ([`Sample::bit`](crate::Sample::bit)), such as `PERF_SAMPLE_WEIGHT`. `None` if the ring does not ask
+    /// for it, if it does not fit into the record, and for records other than samples.
+    ///
+    /// Fields that lie behind others of varying length are found by their lengths. perf_event_open(2), PERF_RECORD_SAMPLE, says
+    /// what is in each.
+    pub fn field(&self, field: u64) -> Option<Bytes<'a>> {
+        if self.kind() != Kind::SAMPLE {
+            return None;
+        }
+        self.bytes.get(fields::range_of(&self.origin.layout, self.bytes, field)?)
     }
 
     /// Where a field lies that samples have at their begin and all others, with `sample_id_all`, at their end.
     #[inline]
-    fn field(&self, front: Option<u8>, back: Option<u8>) -> Option<usize> {
+    fn at_either_end(&self, front: Option<u8>, back: Option<u8>) -> Option<usize> {
         if self.kind() == Kind::SAMPLE {
             front.map(usize::from)
         } else {
@@ -164,34 +224,11 @@ impl<'a> Record<'a> {
     fn raw_behind_others(&self) -> Result<Option<(usize, u32)>, Fault> {
         let layout = &self.origin.layout;
         let short = Fault::Short { size: self.header.size() };
-        let at = self.behind_read_and_callchain(usize::from(layout.fixed)).ok_or(short)?;
+        let at = fields::begin_of(layout, self.bytes, RAW).ok_or(short)?;
         if layout.sample_type & RAW != 0 {
             return self.raw_at(at).map(Some);
         }
         if at <= self.bytes.len() { Ok(None) } else { Err(short) }
-    }
-
-    /// Steps over the two fields of varying length that may precede raw data (perf_event_open(2), PERF_RECORD_SAMPLE).
-    fn behind_read_and_callchain(&self, mut at: usize) -> Option<usize> {
-        let layout = &self.origin.layout;
-        let words = |count: u64| usize::try_from(count).ok()?.checked_mul(8);
-        if layout.sample_type & READ != 0 {
-            let has = |bit: u32| u64::from(layout.read_format & u64::from(bit) != 0);
-            let times = has(sys::PERF_FORMAT_TOTAL_TIME_ENABLED) + has(sys::PERF_FORMAT_TOTAL_TIME_RUNNING);
-            let per_value = 1 + has(sys::PERF_FORMAT_ID) + has(sys::PERF_FORMAT_LOST);
-            let count = if has(sys::PERF_FORMAT_GROUP) == 1 {
-                let values = self.bytes.u64(at)?;
-                values.checked_mul(per_value)?.checked_add(1 + times)?
-            } else {
-                per_value + times
-            };
-            at = at.checked_add(words(count)?)?;
-        }
-        if layout.sample_type & CALLCHAIN != 0 {
-            let frames = self.bytes.u64(at)?;
-            at = at.checked_add(words(frames.checked_add(1)?)?)?;
-        }
-        Some(at)
     }
 
     pub(crate) fn header(&self) -> Header {
@@ -217,7 +254,9 @@ impl fmt::Debug for Record<'_> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::record::{CPU, IDENTIFIER, Layout, Sources, TID, TIME};
+    use crate::record::layout::READ;
+    use crate::record::{CPU, IDENTIFIER, Sources, TID, TIME};
+    use perf_event_open_sys::bindings as sys;
 
     fn origin(layout: Layout) -> Arc<Origin> {
         Arc::new(Origin::new(3, layout, [(7, 0), (9, 1)].into_iter().collect()))
@@ -307,6 +346,9 @@ mod tests {
         );
         assert_eq!(sample.check(), Ok(()));
         assert_eq!(sample.payload().unwrap().u32(0), Some(0xabcd));
+        assert_eq!(sample.callchain().unwrap().collect::<Vec<_>>(), [0xa, 0xb, 0xc]);
+        assert_eq!(sample.callchain().unwrap().len(), 3);
+        assert_eq!(sample.field(READ).unwrap().len(), 48);
 
         for wild in [u64::MAX, u64::MAX / 8, 1 << 61, 1 << 60, 100] {
             let sample = record(Kind::SAMPLE, &mut bytes, &origin, &[555, wild, 99, 1, 2]);
@@ -314,6 +356,31 @@ mod tests {
             assert_eq!(sample.payload(), None);
             let sample = record(Kind::SAMPLE, &mut bytes, &origin, &[555, 0, 99, wild, 2]);
             assert_eq!(sample.check(), Err(Fault::Short { size: 48 }), "{wild}");
+            assert!(sample.callchain().is_none() && sample.field(CALLCHAIN).is_none());
+        }
+    }
+
+    /// Whatever else the events of a ring ask for, each field is found where it moved.
+    #[test]
+    fn fields_that_others_move_are_found() {
+        let mut bytes = Vec::new();
+        let asked = [(IP, 0x1000), (TIME, 555), (ADDR, 0x2000), (PERIOD, 77)];
+        for others in 0..16 {
+            let others: Vec<_> = (0..4).filter(|at| others >> at & 1 == 1).map(|at| asked[at]).collect();
+            for identified in [false, true] {
+                let id = if identified { IDENTIFIER } else { 0 };
+                let origin = origin(Layout::new(others.iter().map(|(field, _)| field).sum::<u64>() | id, true, 0));
+                let mut body = if identified { vec![9] } else { vec![] };
+                body.extend(others.iter().map(|(_, value)| *value));
+                let sample = record(Kind::SAMPLE, &mut bytes, &origin, &body);
+                let found =
+                    [(IP, sample.ip()), (TIME, sample.time()), (ADDR, sample.addr()), (PERIOD, sample.period())];
+                let known = |field| others.iter().find(|(other, _)| *other == field).map(|(_, value)| *value);
+                assert!(found.iter().all(|(field, value)| *value == known(*field)), "{found:x?}, {others:x?}");
+                assert!(found.iter().all(|(field, value)| sample.field(*field).map(|f| f.u64(0).unwrap()) == *value));
+                let other = record(Kind::EXIT, &mut bytes, &origin, &[9; 9]);
+                assert_eq!((other.ip(), other.addr(), other.period(), other.field(IP)), (None, None, None, None));
+            }
         }
     }
 

@@ -72,7 +72,14 @@ impl Plan {
             // Nobody else can read the events, and no record shows what they say.
             read_format = u64::from(bindings::PERF_FORMAT_TOTAL_TIME_RUNNING | bindings::PERF_FORMAT_LOST);
         }
-        let layout = Layout::new(sample_type, true, read_format);
+        let masks = events
+            .iter()
+            .map(|Planned { attr, .. }| [attr.sample_regs_user, attr.sample_regs_intr, attr.branch_sample_type]);
+        // They are as long in the records of all.
+        let [user, interrupt, branches] =
+            masks.reduce(|all, one| [0, 1, 2].map(|at| all[at] | one[at])).unwrap_or_default();
+        let stack = events.iter().map(|event| event.attr.sample_stack_user).max().unwrap_or_default();
+        let layout = Layout::new(sample_type, true, read_format).registers(user, interrupt).branches(branches);
         let size = bytes as u64;
         let mut wakeup = wakeup.unwrap_or(Wakeup::Bytes((size / WAKEUP_PART) as u32));
         check_wakeup(wakeup, size, layout.smallest())?;
@@ -83,6 +90,8 @@ impl Plan {
         for Planned { attr, .. } in &mut events {
             attr.sample_type = sample_type;
             attr.read_format = read_format;
+            (attr.sample_regs_user, attr.sample_regs_intr) = (user, interrupt);
+            (attr.branch_sample_type, attr.sample_stack_user) = (branches, stack);
             attr.set_sample_id_all(1);
             attr.set_disabled(1);
             attr.set_write_backward(backward.into());
