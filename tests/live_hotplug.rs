@@ -409,6 +409,14 @@ fn a_process_is_traced_on_a_cpu_that_comes_back(cpu: u32) {
         });
         assert_eq!((calls, exits), (40, 1));
     }
+    // One that has ended needs nothing.
+    let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let options = Rings::options().tracepoint("syscalls:sys_enter_getppid").pid(child.id());
+    let mut reader = Reader::new(options.open().unwrap(), Order::new()).unwrap();
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    drop(Offline::one(cpu));
+    a_tick_later(&mut reader, |event| panic!("{event:?}"));
 }
 
 /// Events of a control group die with their CPU, and are opened anew. All processes are in the first of them.

@@ -3,13 +3,13 @@
 #[expect(dead_code, reason = "each test takes a part")]
 mod reading;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout};
 use perfweave::{Error, Order, Reader, RingOptions, Rings, Sample};
 use perfweave_support::{bpf, kernel, load, threads, tracefs};
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -113,42 +113,42 @@ fn a_thread_is_traced_and_nothing_that_it_starts() {
     assert_eq!(counts(&mut reader), HashMap::from([(traced.tid, 20)]));
 }
 
-/// Threads that come while events are opened are traced once, or not yet: never twice.
+/// Threads that come while events are opened are traced, and none of them twice: at whatever moment they come.
 #[test]
-fn no_record_comes_twice_while_threads_come_and_go() {
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !stop.load(Ordering::Relaxed) {
-                // A thread that starts another, and calls once itself.
-                let inner = std::thread::spawn(|| {
-                    let inner = std::thread::spawn(load::getppid);
-                    load::getppid();
-                    inner.join().unwrap();
-                });
-                inner.join().unwrap();
-                std::thread::sleep(Duration::from_micros(300));
+fn no_thread_is_missed_or_traced_twice_that_comes_meanwhile() {
+    for round in 0..25u64 {
+        let (rings, callers) = std::thread::scope(|scope| {
+            let (go, started) = mpsc::channel();
+            let comers = scope.spawn(move || {
+                started.recv().unwrap();
+                std::thread::sleep(Duration::from_micros(100 * round));
+                [Caller::new(), Caller::new(), Caller::new()]
+            });
+            // Many events, so that it takes long to open them.
+            let options = Rings::options().tracepoint("syscalls:sys_enter_get*id");
+            let options = options.sample([Sample::Tid]).pages(1).pid(std::process::id());
+            go.send(()).unwrap();
+            (options.open(), comers.join().unwrap())
+        });
+        let rings = match rings {
+            // That is what it is for: other tests start threads too.
+            Err(Error::Restless { .. }) => continue,
+            rings => kernel("trace a process", rings),
+        };
+        let Some(rings) = rings else { return };
+        let getppid = rings.sources().iter().position(|source| source.tracepoint() == Some(GETPPID)).unwrap();
+        let mut reader = Reader::new(rings, Order::new()).unwrap();
+        callers.iter().for_each(|caller| caller.call(1));
+        let mut counts = HashMap::new();
+        reading::all(&mut reader, |event| {
+            if let Some(record) = event.record().filter(|record| record.source() == Some(getppid)) {
+                *counts.entry(record.pid_tid().unwrap().1).or_insert(0) += 1;
             }
         });
-        for _ in 0..5 {
-            let opened = Rings::options().tracepoint(GETPPID).sample([Sample::Tid]).pid(std::process::id()).open();
-            let rings = match opened {
-                // That is what it is for.
-                Err(Error::Restless { .. }) => continue,
-                opened => kernel("trace a process", opened),
-            };
-            let Some(rings) = rings else { break };
-            let mut reader = Reader::new(rings, Order::new()).unwrap();
-            let mut all = 0;
-            while all < 300 {
-                // Others of these tests call more often.
-                let counts = counts(&mut reader);
-                all += counts.values().filter(|count| **count == 1).count();
-                assert!(!counts.values().any(|count| *count == 2), "{counts:?}");
-            }
+        for caller in &callers {
+            assert_eq!(counts.get(&caller.tid), Some(&1), "round {round}: {counts:?}");
         }
-        stop.store(true, Ordering::Relaxed);
-    });
+    }
 }
 
 /// When all that was traced has ended, the reader sleeps, although the kernel reports it again and again (`EPOLLHUP`).
@@ -162,6 +162,12 @@ fn a_process_that_has_ended_keeps_nobody_awake() {
     child.wait().unwrap();
     let counted = counts(&mut reader);
     assert_eq!((counted.len(), counted.values().sum::<usize>()), (2, 2), "the children of the shell: {counted:?}");
+    // Nor a program that polls by itself.
+    for fd in reader.rings().fds() {
+        let mut polled = [PollFd::new(fd, PollFlags::POLLIN)];
+        nix::poll::poll(&mut polled, PollTimeout::ZERO).unwrap();
+        assert!(!polled[0].revents().unwrap().contains(PollFlags::POLLHUP));
+    }
     let before = reader.stats().wakes;
     for _ in 0..10 {
         assert!(reader.next_timeout(Duration::from_millis(20)).unwrap().is_none());

@@ -5,7 +5,7 @@ use crate::rings::planned::Planned;
 use crate::sys::{machine, perf};
 use std::ffi::CString;
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
@@ -52,8 +52,16 @@ fn message(tracepoint: &str, filter: &str) -> io::Result<String> {
     let path = instance.0.join("events").join(category).join(event).join("filter");
     match fs::OpenOptions::new().write(true).open(&path)?.write_all(filter.as_bytes()) {
         Ok(()) => Err(io::Error::other("tracefs takes it")),
-        Err(_) => Ok(fs::read_to_string(&path)?.trim_end().to_owned()),
+        Err(_) => read_once(&path),
     }
+}
+
+/// What a file gives at once: this one gives nothing more to whoever has read a part (`event_filter_read`).
+fn read_once(path: &Path) -> io::Result<String> {
+    let mut text = vec![0; 64 << 10];
+    let len = fs::File::open(path)?.read(&mut text)?;
+    text.truncate(len);
+    Ok(String::from_utf8_lossy(&text).trim_end().to_owned())
 }
 
 /// A trace instance of our own, removed when dropped.
