@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// Rooms from left to right, and the files of each from left to right. Each may use those before it, and itself. What a file
 /// keeps in a folder of its own name belongs to it.
-const ROOMS: [(&str, &[&str]); 11] = [
+const ROOMS: [(&str, &[&str]); 12] = [
     ("instrument", &[]),
     ("sys", &["fork", "bpf", "perf", "pmu", "epoll", "register", "wake", "wakeup", "machine", "grace"]),
     ("error", &["cases", "hint"]),
@@ -13,6 +13,7 @@ const ROOMS: [(&str, &[&str]); 11] = [
     ("record", &["clock", "kind", "layout", "fields", "sample", "origin", "view"]),
     ("account", &["breaks", "sequence", "numbers", "ledger", "stats"]),
     ("rings", &["control", "copies", "losses", "source", "lanes", "options", "plan", "open"]),
+    ("decode", &["error", "records", "field", "tokens", "expression", "value", "print", "format", "lookup", "tests"]),
     (
         "order",
         &[
