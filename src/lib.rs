@@ -90,6 +90,8 @@ compile_error!("perfweave needs a 64-bit machine");
 
 // Each room uses those above it (tests/rooms.rs).
 mod account;
+#[cfg(feature = "decode")]
+pub mod decode;
 mod error;
 mod instrument;
 mod order;

@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 
 /// Rooms from left to right, and the files of each from left to right. Each may use those before it, and itself. What a file
 /// keeps in a folder of its own name belongs to it.
-const ROOMS: [(&str, &[&str]); 11] = [
+const ROOMS: [(&str, &[&str]); 12] = [
     ("instrument", &[]),
     ("sys", &["fork", "bpf", "perf", "pmu", "epoll", "register", "wake", "wakeup", "machine", "grace"]),
     ("error", &["cases", "hint"]),
     ("ring", &["words", "memory", "epochs", "frame", "bytes", "consumer"]),
     ("record", &["clock", "kind", "layout", "fields", "sample", "origin", "view"]),
     ("account", &["breaks", "sequence", "numbers", "ledger", "stats"]),
+<<<<<<< HEAD
     (
         "rings",
         &[
@@ -19,6 +20,10 @@ const ROOMS: [(&str, &[&str]); 11] = [
             "planned", "whom", "plan", "open",
         ],
     ),
+=======
+    ("rings", &["control", "copies", "losses", "source", "lanes", "options", "plan", "open"]),
+    ("decode", &["error", "records", "field", "tokens", "expression", "value", "print", "format", "lookup", "tests"]),
+>>>>>>> decode
     (
         "order",
         &[

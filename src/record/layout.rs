@@ -193,6 +193,30 @@ impl Layout {
         self.time.map(usize::from)
     }
 
+    /// Where the id of the event lies in samples.
+    #[cfg(feature = "decode")]
+    pub(crate) fn id_at(&self) -> Option<usize> {
+        self.id.map(usize::from)
+    }
+
+    /// Offsets of id and time back from the end of all other records.
+    #[cfg(feature = "decode")]
+    pub(crate) fn back(&self) -> [Option<u8>; 2] {
+        [self.id_back, self.time_back]
+    }
+
+    /// Masks of registers of user space and at the interrupt.
+    #[cfg(feature = "decode")]
+    pub(crate) fn register_masks(&self) -> [u64; 2] {
+        [self.registers_user, self.registers_interrupt]
+    }
+
+    /// `branch_sample_type`
+    #[cfg(feature = "decode")]
+    pub(crate) fn branch_sample_type(&self) -> u64 {
+        self.branches
+    }
+
     /// Whether samples carry the kernel's time.
     pub fn has_time(&self) -> bool {
         self.time.is_some()

@@ -1,0 +1,165 @@
+//! A tracepoint's format: its fields by name, and its line of text.
+
+use crate::decode::FormatError;
+use crate::decode::field::{Field, text_of};
+use crate::decode::print::Print;
+use crate::error::Hint;
+use crate::record::Record;
+use crate::ring::Bytes;
+use std::fmt::Write;
+use std::str::FromStr;
+
+/// What a tracepoint writes: the `format` file of tracefs, parsed. It names each field of the payload.
+///
+/// [`Rings::format`](crate::Rings::format) gives the format of each source, [`Format::read`] that of any tracepoint. A format that
+/// another machine wrote is parsed from its text.
+///
+/// ```
+/// use perfweave::decode::Format;
+///
+/// let format: Format = "name: wake\nID: 7\nformat:\n\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n\
+///                       \tfield:char comm[16];\toffset:8;\tsize:16;\tsigned:0;\n\nprint fmt: \"comm=%s\", REC->comm\n".parse()?;
+/// assert_eq!((format.name(), format.id(), format.field("comm")?.offset()), ("wake", 7, 8));
+/// let error = format.field("com").unwrap_err();
+/// assert!(error.to_string().contains("the nearest is comm"));
+/// # Ok::<(), perfweave::decode::FormatError>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Format {
+    name: String,
+    id: u64,
+    /// How many of the fields all tracepoints have.
+    common: usize,
+    fields: Vec<Field>,
+    /// What `print fmt` says, as far as it is understood.
+    print: Option<Print>,
+}
+
+impl Format {
+    /// The event's name, without its category.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The tracepoint's number, which is also the first field of each payload, `common_type`, a `u16`. 0 for a probe, whose number
+    /// is not known before it is opened.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// All fields in their order. The first are those that all tracepoints have: `common_type`, `common_flags`,
+    /// `common_preempt_count` and `common_pid`.
+    pub fn fields(&self) -> &[Field] {
+        &self.fields
+    }
+
+    /// A field by its name. Look it up once, before reading.
+    ///
+    /// # Errors
+    /// [`FormatError::NoField`], which names the nearest that exists.
+    pub fn field(&self, name: &str) -> Result<Field, FormatError> {
+        if let Some(field) = self.fields.iter().find(|field| field.name() == name) {
+            return Ok(field.clone());
+        }
+        let names = || self.fields.iter().map(Field::name);
+        let nearest = names().min_by_key(|other| distance(name, other)).unwrap_or("none");
+        let all: Vec<_> = names().collect();
+        let hint = Hint(format!("the nearest is {nearest}; there are {}", all.join(", ")));
+        Err(FormatError::NoField { event: self.name.clone(), field: name.to_owned(), hint })
+    }
+
+    /// Whether the kernel's own way to print the event is understood, so that [`Format::line`] prints the same.
+    pub fn prints_as_the_kernel(&self) -> bool {
+        self.print.is_some()
+    }
+
+    /// A line of text for a record of this event, without the event's name, CPU and time. `None` for records without payload.
+    ///
+    /// The text is the kernel's, as in `trace` of tracefs: this evaluates `print fmt`, with C's operators and casts, all integer
+    /// conversions, `%c`, `%s` and `%.*s`, and the helpers `__get_str`, `__get_dynamic_array`, `__print_flags`, `__print_symbolic`,
+    /// `__print_hex`, `__print_hex_str` and `__print_array`. Addresses are hexadecimal numbers where the kernel looks up
+    /// symbols (`%pS`) or hides them (`%p`).
+    ///
+    /// What is not understood (`%pI4`, `%pU`, names that only the kernel's source has) is printed as `name=value` for each
+    /// field in its order, and so is a record that does not fit its format. [`Format::prints_as_the_kernel`] tells. This
+    /// allocates.
+    pub fn line(&self, record: &Record<'_>) -> Option<String> {
+        record.payload().map(|payload| self.line_of(payload))
+    }
+
+    pub(super) fn line_of(&self, payload: Bytes<'_>) -> String {
+        self.print.as_ref().and_then(|print| print.line(&self.fields, payload)).unwrap_or_else(|| self.pairs(payload))
+    }
+
+    fn pairs(&self, payload: Bytes<'_>) -> String {
+        let mut line = String::new();
+        for field in &self.fields[self.common..] {
+            let space = if line.is_empty() { "" } else { " " };
+            let _ = write!(line, "{space}{}=", field.name());
+            let _ = match (field.data(payload), field.number(payload), field.numbers(payload)) {
+                (Some(data), ..) if field.is_text() => write!(line, "{}", text_of(data)),
+                (_, Some(number), _) if field.is_signed() => write!(line, "{number}"),
+                (_, Some(number), _) => write!(line, "{}", number as u64),
+                (.., Some(numbers)) => write!(line, "{:?}", numbers.collect::<Vec<_>>()),
+                (Some(data), ..) => write!(line, "{data:x?}"),
+                (None, ..) => write!(line, "?"),
+            };
+        }
+        line
+    }
+}
+
+impl FromStr for Format {
+    type Err = FormatError;
+
+    /// Parses the text of a `format` file, whole. The text may be from another machine with the same byte order.
+    fn from_str(text: &str) -> Result<Self, FormatError> {
+        let error = |line: usize, text: &str, expected| {
+            let hint = Hint("give the text of events/category/name/format of tracefs, whole".into());
+            FormatError::Syntax { line, text: text.chars().take(LONGEST_QUOTE).collect(), expected, hint }
+        };
+        let (mut name, mut id, mut common) = (None, None, None);
+        let mut fields: Vec<Field> = Vec::new();
+        // It is the last, and its text may have line feeds.
+        let (head, print) = text.split_once("\nprint fmt:").unwrap_or((text, ""));
+        for (number, line) in (1..).zip(head.lines()) {
+            let expected = |expected| move || error(number, line, expected);
+            if let Some(rest) = line.strip_prefix("name:") {
+                name = Some(rest.trim());
+            } else if let Some(rest) = line.strip_prefix("ID:") {
+                id = Some(rest.trim().parse().map_err(|_| expected("a number")())?);
+            } else if line.trim_start().starts_with("field:") {
+                fields.push(Field::parse(line).ok_or_else(expected("field:TYPE NAME; offset:N; size:N; signed:N;"))?);
+            } else if line.trim().is_empty() && !fields.is_empty() {
+                common = common.or(Some(fields.len()));
+            } else if !line.trim().is_empty() && line.trim() != "format:" {
+                return Err(error(number, line, "name, ID, format, a field or print fmt"));
+            }
+        }
+        let behind = text.lines().count() + 1;
+        let name = name.filter(|name| !name.is_empty()).ok_or_else(|| error(behind, "", "name:"))?.to_owned();
+        let id = id.ok_or_else(|| error(behind, "", "ID:"))?;
+        // The first blank line parts the fields that all have from the event's own.
+        let common = common.filter(|common| fields[..*common].iter().all(|field| field.name().starts_with("common_")));
+        let print = Print::parse(print, &fields);
+        Ok(Self { name, id, common: common.unwrap_or(0), fields, print })
+    }
+}
+
+/// Letters of a line that an error quotes.
+const LONGEST_QUOTE: usize = 120;
+
+/// How many letters must change to make one name of the other, as Levenshtein counts.
+fn distance(one: &str, other: &str) -> usize {
+    let mut row: Vec<usize> = (0..=other.chars().count()).collect();
+    for (above, a) in one.chars().enumerate() {
+        let mut diagonal = above;
+        row[0] = above + 1;
+        for (at, b) in other.chars().enumerate() {
+            let change = diagonal + usize::from(a != b);
+            diagonal = row[at + 1];
+            row[at + 1] = change.min(diagonal + 1).min(row[at] + 1);
+        }
+    }
+    row.last().copied().unwrap_or(0)
+}

@@ -1,0 +1,128 @@
+//! Where formats come from: tracefs, and what the kernel documents of probes.
+
+use crate::decode::{Format, FormatError};
+use crate::error::{Error, Hint, hint};
+use crate::rings::{Rings, Source};
+use crate::sys::{machine, pmu};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The fields that all tracepoints and probes have.
+const COMMON: &str = "\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;
+\tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;
+\tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;
+\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;
+
+";
+
+/// Those of a probe, and of a probe where a function returns, as `kernel/trace/trace_probe.h` names them.
+const PROBE: &str = "\tfield:unsigned long __probe_ip;\toffset:8;\tsize:8;\tsigned:0;
+
+print fmt: \"(%lx)\", REC->__probe_ip
+";
+const RETURN: &str = "\tfield:unsigned long __probe_func;\toffset:8;\tsize:8;\tsigned:0;
+\tfield:unsigned long __probe_ret_ip;\toffset:16;\tsize:8;\tsigned:0;
+
+print fmt: \"(%lx <- %lx)\", REC->__probe_func, REC->__probe_ret_ip
+";
+
+impl Format {
+    /// Reads the format of a tracepoint, `category:name`, from tracefs, wherever that is mounted.
+    ///
+    /// # Errors
+    /// [`FormatError::Lookup`] with [`Error::NoTracepoint`] for a name that tracefs does not have, or [`Error::Tracepoint`] if
+    /// tracefs is not mounted or cannot be read; [`FormatError::Syntax`] for a file that is not understood.
+    pub fn read(name: &str) -> Result<Self, FormatError> {
+        let Some((category, event)) = name.split_once(':').filter(|(c, e)| !c.contains('/') && !e.contains('/')) else {
+            let hint = Hint("write it as category:name".into());
+            return Err(
+                Error::Tracepoint { name: name.to_owned(), errno: io::ErrorKind::InvalidInput.into(), hint }.into()
+            );
+        };
+        let tracefs = machine::tracefs().map_err(|errno| refused(name, errno))?;
+        let path = tracefs.join("events").join(category).join(event).join("format");
+        match fs::read_to_string(&path) {
+            Ok(text) => text.parse(),
+            Err(errno) if errno.kind() == io::ErrorKind::NotFound => Err(none(name, &tracefs)),
+            Err(errno) => Err(refused(name, at(&path, &errno))),
+        }
+    }
+
+    /// The format of the tracepoint of a number. Takes a look at each tracepoint, of which there are thousands.
+    fn of_number(number: u64) -> Result<Self, FormatError> {
+        let name = format!("of number {number}");
+        let tracefs = machine::tracefs().map_err(|errno| refused(&name, errno))?;
+        let events = tracefs.join("events");
+        let all = directories(&events).map_err(|errno| refused(&name, at(&events, &errno)))?;
+        for event in all.iter().filter_map(|category| directories(category).ok()).flatten() {
+            let found = fs::read_to_string(event.join("id")).is_ok_and(|id| id.trim().parse() == Ok(number));
+            if found {
+                let path = event.join("format");
+                return fs::read_to_string(&path).map_err(|errno| refused(&name, at(&path, &errno)))?.parse();
+            }
+        }
+        Err(none(&name, &tracefs))
+    }
+
+    /// The format of a probe, which tracefs does not have.
+    fn of_probe(name: &str, returns: bool) -> Result<Self, FormatError> {
+        let own = if returns { RETURN } else { PROBE };
+        format!("name: {name}\nID: 0\nformat:\n{COMMON}{own}").parse()
+    }
+}
+
+impl Rings {
+    /// The format of a source, the number that [`Record::source`](crate::Record::source) gives. Call it once for each source,
+    /// before reading: it reads tracefs, and, for a tracepoint that was given by number, looks at every one that there is.
+    ///
+    /// Probes have the fields `__probe_ip`, or `__probe_func` and `__probe_ret_ip` where a function returns, behind the fields
+    /// that all tracepoints have.
+    ///
+    /// # Errors
+    /// [`FormatError::NoSource`] for a number that is none of [`Rings::sources`]; [`FormatError::NoFormat`] for BPF output and
+    /// events that are neither tracepoints nor probes; and what [`Format::read`] gives.
+    pub fn format(&self, source: usize) -> Result<Format, FormatError> {
+        let sources = self.sources();
+        let Some(source) = sources.get(source) else {
+            return Err(FormatError::NoSource { source_number: source, sources: sources.len() });
+        };
+        match (source.tracepoint(), source.tracepoint_id()) {
+            (Some(name), _) => Format::read(name),
+            (None, Some(number)) => Format::of_number(number),
+            (None, None) => match returns(source) {
+                Some(returns) => Format::of_probe(source.name(), returns),
+                None => {
+                    let cure = "a program's output is laid out as the program has it: see Record::payload_as";
+                    Err(FormatError::NoFormat { event: source.name().to_owned(), hint: Hint(cure.into()) })
+                }
+            },
+        }
+    }
+}
+
+/// For a probe, whether it is where a function returns.
+fn returns(source: &Source) -> Option<bool> {
+    let attr = source.attr();
+    let unit =
+        ["kprobe", "uprobe"].into_iter().find(|unit| pmu::number(unit).is_ok_and(|number| number == attr.type_))?;
+    Some(pmu::flag(unit, "retprobe").is_ok_and(|flag| attr.config & flag != 0))
+}
+
+fn directories(path: &Path) -> io::Result<Vec<PathBuf>> {
+    Ok(fs::read_dir(path)?.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.is_dir()).collect())
+}
+
+fn at(path: &Path, errno: &io::Error) -> io::Error {
+    io::Error::new(errno.kind(), format!("{}: {errno}", path.display()))
+}
+
+fn refused(name: &str, errno: io::Error) -> FormatError {
+    let hint = hint::tracefs(&errno);
+    Error::Tracepoint { name: name.to_owned(), errno, hint }.into()
+}
+
+fn none(name: &str, tracefs: &Path) -> FormatError {
+    let hint = Hint(format!("see {}", tracefs.join("available_events").display()));
+    Error::NoTracepoint { name: name.to_owned(), hint }.into()
+}

@@ -1,0 +1,192 @@
+//! `print fmt`: a format of printf(3) with its arguments, evaluated for a record.
+
+use crate::decode::expression::{Cast, Expression, Parser};
+use crate::decode::field::{Field, text_of};
+use crate::decode::tokens::tokens;
+use crate::decode::value::{Scope, Value};
+use crate::ring::Bytes;
+
+/// How an event is printed.
+#[derive(Debug, Clone)]
+pub(super) struct Print(Vec<Piece>);
+
+#[derive(Debug, Clone)]
+enum Piece {
+    Text(String),
+    Argument(Conversion, Expression),
+}
+
+/// `%-*.3llx`
+#[derive(Debug, Clone, Default)]
+struct Conversion {
+    left: bool,
+    zeros: bool,
+    plus: bool,
+    space: bool,
+    alternate: bool,
+    width: Option<Expression>,
+    precision: Option<Expression>,
+    /// Of the number.
+    bits: u32,
+    letter: char,
+}
+
+/// Longer than any field of a line is wide. The kernel's own lines are a page at most.
+const WIDEST: usize = 4096;
+
+impl Print {
+    /// Reads what stands behind `print fmt:`. `None` if not all of it is understood.
+    pub(super) fn parse(text: &str, fields: &[Field]) -> Option<Self> {
+        let tokens = tokens(text)?;
+        let mut parser = Parser::new(&tokens, fields);
+        let format = parser.text()?;
+        let mut pieces = Vec::new();
+        let mut rest = format.as_str();
+        while let Some((before, behind)) = rest.split_once('%') {
+            pieces.push(Piece::Text(before.to_owned()));
+            rest = match behind.strip_prefix('%') {
+                Some(behind) => {
+                    pieces.push(Piece::Text("%".into()));
+                    behind
+                }
+                None => {
+                    let (conversion, behind) = Conversion::parse(behind, &mut parser)?;
+                    parser.takes(",").then_some(())?;
+                    pieces.push(Piece::Argument(conversion, parser.expression()?));
+                    behind
+                }
+            };
+        }
+        pieces.push(Piece::Text(rest.to_owned()));
+        parser.is_at_end().then_some(Self(pieces))
+    }
+
+    /// The line for a payload. `None` if it does not fit.
+    pub(super) fn line(&self, fields: &[Field], payload: Bytes<'_>) -> Option<String> {
+        let scope = Scope { fields, payload };
+        let mut line = String::new();
+        for piece in &self.0 {
+            match piece {
+                Piece::Text(text) => line.push_str(text),
+                Piece::Argument(conversion, argument) => conversion.print(argument.value(scope)?, scope, &mut line)?,
+            }
+        }
+        Some(line)
+    }
+}
+
+impl Conversion {
+    /// Reads what stands behind a `%`. Each `*` takes an argument.
+    fn parse<'t>(mut text: &'t str, arguments: &mut Parser<'_>) -> Option<(Self, &'t str)> {
+        let mut conversion = Self { bits: 32, ..Self::default() };
+        loop {
+            let flag = match text.chars().next()? {
+                '-' => &mut conversion.left,
+                '0' => &mut conversion.zeros,
+                '+' => &mut conversion.plus,
+                ' ' => &mut conversion.space,
+                '#' => &mut conversion.alternate,
+                _ => break,
+            };
+            *flag = true;
+            text = &text[1..];
+        }
+        (conversion.width, text) = count(text, arguments)?;
+        if let Some(behind) = text.strip_prefix('.') {
+            (conversion.precision, text) = count(behind, arguments)?;
+            conversion.precision = conversion.precision.or(Some(Expression::Number(0)));
+        }
+        let behind_length = text.trim_start_matches(['h', 'l', 'L', 'q', 'z', 't', 'j']);
+        conversion.bits = match &text[..text.len() - behind_length.len()] {
+            "" => 32,
+            "h" => 16,
+            "hh" => 8,
+            _ => 64,
+        };
+        conversion.letter = behind_length.chars().next()?;
+        text = &behind_length[conversion.letter.len_utf8()..];
+        match conversion.letter {
+            'd' | 'i' | 'u' | 'x' | 'X' | 'o' | 'c' | 's' => Some((conversion, text)),
+            'p' => {
+                // What the kernel prints for it is told by the letters behind.
+                let behind = text.trim_start_matches(|c: char| c.is_ascii_alphanumeric());
+                let kind = &text[..text.len() - behind.len()];
+                matches!(kind, "" | "x" | "K" | "S" | "s" | "B" | "F" | "f" | "SR").then_some((conversion, behind))
+            }
+            _ => None,
+        }
+    }
+
+    fn print(&self, value: Value<'_>, scope: Scope<'_>, line: &mut String) -> Option<()> {
+        let given = |count: &Option<Expression>| match count {
+            Some(count) => Some(Some(count.number(scope)?)),
+            None => Some(None),
+        };
+        let width = given(&self.width)?.unwrap_or(0);
+        // A negative one means the other side.
+        let left = self.left || width < 0;
+        let width = usize::try_from(width.unsigned_abs()).ok()?.min(WIDEST);
+        let precision = given(&self.precision)?.and_then(|count| usize::try_from(count).ok());
+        let (sign, digits) = match (self.letter, value) {
+            ('s', Value::Text(text)) => ("", cut(&text, precision)),
+            ('s', Value::Bytes(bytes)) => ("", cut(&text_of(bytes), precision)),
+            // Where a string is that only the kernel can read.
+            ('s' | 'p', Value::Number(number)) => ("0x", format!("{:x}", number as u64)),
+            ('c', Value::Number(number)) => ("", char::from(number as u8).to_string()),
+            (_, Value::Number(number)) => self.digits(number, precision.map(|digits| digits.min(WIDEST))),
+            _ => return None,
+        };
+        let padding = width.saturating_sub(sign.len() + digits.chars().count());
+        let is_number = !matches!(self.letter, 's' | 'c');
+        let (before, zeros, behind) = match (left, self.zeros && is_number && precision.is_none()) {
+            (true, _) => (0, 0, padding),
+            (false, true) => (0, padding, 0),
+            (false, false) => (padding, 0, 0),
+        };
+        line.extend(std::iter::repeat_n(' ', before));
+        line.push_str(sign);
+        line.extend(std::iter::repeat_n('0', zeros));
+        line.push_str(&digits);
+        line.extend(std::iter::repeat_n(' ', behind));
+        Some(())
+    }
+
+    /// Sign or prefix of a number, and its digits.
+    fn digits(&self, number: i128, precision: Option<usize>) -> (&'static str, String) {
+        let signed = matches!(self.letter, 'd' | 'i');
+        let number = Cast { bits: self.bits, signed }.cut(number);
+        let sign = match (signed, number < 0) {
+            (true, true) => "-",
+            (true, false) if self.plus => "+",
+            (true, false) if self.space => " ",
+            _ => "",
+        };
+        let number = number.unsigned_abs();
+        let (prefix, digits) = match self.letter {
+            'x' => ("0x", format!("{number:x}")),
+            'X' => ("0X", format!("{number:X}")),
+            'o' => ("0", format!("{number:o}")),
+            _ => ("", number.to_string()),
+        };
+        let zeros = precision.unwrap_or(0).saturating_sub(digits.len());
+        let sign = if self.alternate && !signed { prefix } else { sign };
+        (sign, "0".repeat(zeros) + &digits)
+    }
+}
+
+/// The begin of a text, if it is to be no longer than that.
+fn cut(text: &str, most: Option<usize>) -> String {
+    text.chars().take(most.unwrap_or(usize::MAX)).collect()
+}
+
+/// A width or precision: digits, or `*` for an argument.
+fn count<'t>(text: &'t str, arguments: &mut Parser<'_>) -> Option<(Option<Expression>, &'t str)> {
+    if let Some(behind) = text.strip_prefix('*') {
+        arguments.takes(",").then_some(())?;
+        return Some((Some(arguments.expression()?), behind));
+    }
+    let behind = text.trim_start_matches(|c: char| c.is_ascii_digit());
+    let digits = &text[..text.len() - behind.len()];
+    let count = if digits.is_empty() { None } else { Some(Expression::Number(digits.parse::<u32>().ok()?.into())) };
+    Some((count, behind))
+}

@@ -1,0 +1,340 @@
+//! Records made by hand, hostile ones, and formats in text.
+
+use crate::decode::Format;
+use crate::record::{Kind, Layout, Origin, Record};
+use crate::ring::{Bytes, Fault, Header};
+use linux_perf_event_reader::{EventRecord, Mmap2FileId, RawData};
+use perf_event_open_sys::bindings as sys;
+use quickcheck::quickcheck;
+use std::fmt::Write;
+use std::sync::Arc;
+
+fn origin(layout: Layout) -> Arc<Origin> {
+    Arc::new(Origin::new(0, layout, [(7, 0)].into_iter().collect()))
+}
+
+/// A record of whole words, header included.
+fn written(kind: Kind, misc: u16, body: &[u64]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    bytes.extend(kind.0.to_ne_bytes());
+    bytes.extend(misc.to_ne_bytes());
+    bytes.extend((8 + 8 * body.len() as u16).to_ne_bytes());
+    body.iter().for_each(|word| bytes.extend(word.to_ne_bytes()));
+    bytes
+}
+
+/// The record, which wraps behind so many bytes.
+fn record<'a>(bytes: &'a [u8], cut: usize, origin: &'a Arc<Origin>) -> Record<'a> {
+    let (head, tail) = bytes.split_at(cut % bytes.len());
+    Record::new(Bytes::new(head, tail), Header::unchecked(Bytes::from(bytes).u64(0).unwrap()), origin)
+}
+
+fn pair(low: u32, high: u32) -> u64 {
+    let mut bytes = [0; 8];
+    bytes[..4].copy_from_slice(&low.to_ne_bytes());
+    bytes[4..].copy_from_slice(&high.to_ne_bytes());
+    u64::from_ne_bytes(bytes)
+}
+
+fn bits(bits: &[u32]) -> u64 {
+    bits.iter().map(|bit| u64::from(*bit)).sum()
+}
+
+/// What linux-perf-event-reader itself takes for something else: values of READ, and fields behind CGROUP.
+#[test]
+fn samples_are_taken_apart_wherever_they_wrap() {
+    let asked = bits(&[
+        sys::PERF_SAMPLE_IDENTIFIER,
+        sys::PERF_SAMPLE_IP,
+        sys::PERF_SAMPLE_TID,
+        sys::PERF_SAMPLE_TIME,
+        sys::PERF_SAMPLE_ADDR,
+        sys::PERF_SAMPLE_CPU,
+        sys::PERF_SAMPLE_PERIOD,
+        sys::PERF_SAMPLE_READ,
+        sys::PERF_SAMPLE_CALLCHAIN,
+        sys::PERF_SAMPLE_RAW,
+        sys::PERF_SAMPLE_REGS_USER,
+        sys::PERF_SAMPLE_STACK_USER,
+        sys::PERF_SAMPLE_REGS_INTR,
+        sys::PERF_SAMPLE_CGROUP,
+        sys::PERF_SAMPLE_DATA_PAGE_SIZE,
+    ]);
+    let layout = Layout::new(asked, true, u64::from(sys::PERF_FORMAT_LOST)).registers(0b1010, 0b1);
+    let origin = origin(layout);
+    let body = [
+        &[7, 0x1000, pair(10, 11), 555, 0x2000, pair(3, 0), 77][..],
+        &[99, 1],
+        &[2, 0xa, 0xb],
+        &[pair(4, 0xabcd)],
+        &[2, 501, 503],
+        &[16, 1, 2, 8],
+        // No registers at the interrupt.
+        &[0],
+        &[4242],
+        &[4096],
+    ]
+    .concat();
+    let bytes = written(Kind::SAMPLE, sys::PERF_RECORD_MISC_USER as u16, &body);
+    for cut in 0..bytes.len() {
+        let record = record(&bytes, cut, &origin);
+        let Ok(EventRecord::Sample(sample)) = record.decode() else { panic!("{:?}", record.decode()) };
+        assert_eq!((sample.id, sample.ip, sample.pid, sample.tid), (Some(7), Some(0x1000), Some(10), Some(11)));
+        assert_eq!(
+            (sample.timestamp, sample.addr, sample.cpu, sample.period),
+            (Some(555), Some(0x2000), Some(3), Some(77))
+        );
+        let chain = sample.callchain.unwrap();
+        assert_eq!((chain.len(), chain.get(0), chain.get(1)), (2, Some(0xa), Some(0xb)));
+        assert_eq!(*sample.raw.unwrap().as_slice(), 0xabcd_u32.to_ne_bytes());
+        let registers = sample.user_regs.unwrap();
+        assert_eq!([0, 1, 2, 3].map(|at| registers.get(at)), [None, Some(501), None, Some(503)]);
+        let (stack, used) = sample.user_stack.unwrap();
+        assert_eq!((stack.len(), used, sample.intr_regs), (16, 8, None));
+        assert_eq!((sample.data_page_size, sample.code_page_size), (Some(4096), None));
+        let cgroup = record.field(sys::PERF_SAMPLE_CGROUP.into()).unwrap();
+        assert_eq!(cgroup.u64(0), Some(4242));
+    }
+    // Without its last field it is too short.
+    let bytes = written(Kind::SAMPLE, 0, &body[..body.len() - 1]);
+    assert_eq!(record(&bytes, 0, &origin).decode(), Err(Fault::Short { size: bytes.len() as u16 }));
+}
+
+#[test]
+fn other_records_are_typed_and_end_before_what_all_have() {
+    let origin = origin(Layout::new(bits(&[sys::PERF_SAMPLE_TID, sys::PERF_SAMPLE_TIME]), true, 0));
+    let trailer = [pair(10, 11), 555];
+    let with = |body: &[u64]| [body, &trailer].concat();
+    let decoded = |kind, misc, body: &[u64]| {
+        let bytes = written(kind, misc, &with(body));
+        let whole = format!("{:?}", record(&bytes, 0, &origin).decode());
+        // Wherever it wraps it says the same, as far as it says where.
+        for cut in 0..bytes.len() {
+            let wrapped = format!("{:?}", record(&bytes, cut, &origin).decode());
+            assert!(wrapped == whole || wrapped.contains("Split"), "{wrapped}");
+        }
+        whole
+    };
+    // A name without an end does not run into what is behind it.
+    let name = u64::from_ne_bytes(*b"abcdefgh");
+    let said = decoded(Kind::COMM, sys::PERF_RECORD_MISC_COMM_EXEC as u16, &[pair(1, 2), name]);
+    assert!(said.contains("\"abcdefgh\"") && said.contains("is_execve\": true"), "{said}");
+    let said = decoded(Kind::FORK, 0, &[pair(1, 2), pair(3, 4), 9]);
+    assert!(said.contains("Fork(ForkOrExitRecord { pid: 1, ppid: 2, tid: 3, ptid: 4, timestamp: 9 })"), "{said}");
+    assert!(decoded(Kind::EXIT, 0, &[pair(1, 2), pair(3, 4), 9]).contains("Exit("));
+    assert!(decoded(Kind::LOST, 0, &[7, 12]).contains("count: 12"));
+    let out = sys::PERF_RECORD_MISC_SWITCH_OUT as u16;
+    assert!(decoded(Kind::SWITCH_CPU_WIDE, out, &[pair(1, 2)]).contains("Out { next_pid: Some(1)"));
+
+    // Kinds without a type of their own come whole, with what all records have.
+    let bytes = written(Kind::CGROUP, 0, &with(&[1, 2]));
+    let Ok(EventRecord::Raw(raw)) = record(&bytes, 20, &origin).decode() else { panic!() };
+    assert_eq!((raw.record_type.0, raw.data.len(), raw.timestamp()), (Kind::CGROUP.0, 32, Some(555)));
+    assert_eq!(raw.common_data().unwrap().tid, Some(11));
+}
+
+#[test]
+fn build_ids_are_no_longer_than_they_can_be() {
+    let origin = origin(Layout::new(0, true, 0));
+    for len in 0..=u8::MAX {
+        let mut id = [9; 24];
+        id[..4].copy_from_slice(&[len, 0, 0, 0]);
+        let id: Vec<u64> = id.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap())).collect();
+        let body =
+            [&[pair(1, 2), 0x1000, 0x2000, 0][..], &id, &[pair(5, 0), u64::from_ne_bytes(*b"/a/b\0\0\0\0")]].concat();
+        let bytes = written(Kind::MMAP2, sys::PERF_RECORD_MISC_MMAP_BUILD_ID as u16, &body);
+        match record(&bytes, 30, &origin).decode() {
+            Ok(EventRecord::Mmap2(mapped)) => {
+                assert_eq!(mapped.file_id, Mmap2FileId::BuildId(vec![9; len.into()]));
+                assert_eq!(mapped.path, RawData::Single(b"/a/b"));
+                assert!(len <= 20);
+            }
+            Err(fault) => assert_eq!((fault, len > 20), (Fault::Raw { raw_size: len.into(), room: 20 }, true)),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// A number of bits that are often the ones in question.
+fn leaning(number: u64) -> u64 {
+    match number % 4 {
+        0 => number,
+        1 => number % 64,
+        2 => 1 << (number / 4 % 64),
+        _ => 0,
+    }
+}
+
+quickcheck! {
+    /// Any bytes, as a record of any kind and layout: a value or a fault, and all of it can be looked at.
+    fn hostile_records_are_decoded_or_refused(body: Vec<u64>, kind: u32, misc: u16, sample_type: u64, format: u64, masks: (u64, u64), cut: usize) -> bool {
+        let body: Vec<u64> = body.into_iter().map(leaning).collect();
+        let layout = Layout::new(leaning(sample_type) & 0x1ff_ffff, kind & 64 == 0, format).registers(leaning(masks.0), masks.1);
+        let origin = origin(layout.branches(format));
+        for kind in [9, kind % 24] {
+            let bytes = written(Kind(kind), misc, &body);
+            let record = record(&bytes, cut, &origin);
+            let mut said = format!("{:?} {record:?}", record.decode());
+            if let Ok(EventRecord::Raw(raw)) = record.decode() {
+                write!(said, "{:?} {:?} {:?}", raw.common_data(), raw.timestamp(), raw.id()).unwrap();
+            }
+            if let Ok(EventRecord::Sample(sample)) = record.decode() {
+                let chain = sample.callchain.map(|chain| (0..chain.len()).map(|at| chain.get(at).unwrap()).collect());
+                assert_eq!(sample.ip, record.ip());
+                assert_eq!(chain, record.callchain().map(|chain| chain.collect::<Vec<_>>()));
+                assert_eq!(sample.period, record.period());
+                if let Some(registers) = sample.user_regs {
+                    assert!((0..64).filter_map(|at| registers.get(at)).count() <= 64);
+                }
+            }
+            let _ = (record.payload_as::<[u8; 24]>(), record.payload_as::<u64>());
+        }
+        true
+    }
+
+    /// Whatever a format says, and whatever the payload: fields are read within it, and a line is printed.
+    fn hostile_formats_are_parsed_or_refused(words: Vec<u8>, fields: Vec<(u8, u16, u16, bool)>, payload: Vec<u8>, cut: usize) -> bool {
+        let mut text = "name: x\nID: 1\nformat:\n".to_owned();
+        const TYPES: [&str; 8] =
+            ["int x", "char x[16]", "__data_loc char[] x", "__rel_loc u32[] x", "u64 x[3]", "char x[]", "struct s x", "u16 x[0][7]"];
+        for (at, (kind, offset, size, signed)) in (0..).zip(&fields) {
+            let declared = TYPES[usize::from(kind % 8)].replace('x', &format!("f{at}"));
+            let (offset, size) = if kind & 8 == 0 { (offset % 32, size % 9) } else { (*offset, *size) };
+            writeln!(text, "\tfield:{declared};\toffset:{offset};\tsize:{size};\tsigned:{};", u8::from(*signed)).unwrap();
+        }
+        const WORDS: [&str; 40] = [
+            "\"%d %s %u\"", ",", "REC->f0", "REC->f1", "REC->f2", "(", ")", "+", "-", "<<", ">>", "/", "%", "?", ":", "&", "~", "!", "0",
+            "1", "63", "0xffffffffffffffff", "(int)", "(u8)", "(unsigned long)", "__get_str(f2)", "__get_dynamic_array_len(f2)",
+            "__print_flags(REC->f0, \"|\", {1, \"A\"})", "__print_symbolic(REC->f0, {1, \"A\"})", "__print_hex(REC->f1, 4)",
+            "__print_array(REC->f1, 4, 2)", "[", "]", "\"%*.*s\"", "\"%-#08llx|%+5hhd|% c\"", "\"", "\\", "{", "*", "==",
+        ];
+        text.push_str("\nprint fmt: \"%s %d\"");
+        words.iter().for_each(|word| write!(text, " {}", WORDS[usize::from(*word) % WORDS.len()]).unwrap());
+        let Ok(format) = text.parse::<Format>() else { return true };
+        let (head, tail) = payload.split_at(cut % (payload.len() + 1));
+        let payload = Bytes::new(head, tail);
+        for field in format.fields() {
+            let _ = (field.number(payload), field.numbers(payload).map(|numbers| numbers.count()));
+            assert!(field.data(payload).is_none_or(|data| data.len() <= payload.len()));
+        }
+        format.line_of(payload);
+        true
+    }
+
+    fn any_text_is_parsed_or_refused(text: String, line: usize) -> bool {
+        let whole = format("%d", "REC->pid");
+        let mut lines: Vec<&str> = whole.lines().collect();
+        let line = line % lines.len();
+        lines[line] = &text;
+        let _ = lines.join("\n").parse::<Format>();
+        let _ = format!("name: x\nID: 1\nprint fmt: {text}\n").parse::<Format>();
+        let _ = format!("name: x\nID: 1\nformat:\n\tfield:{text}; offset:0; size:4; signed:1;\n").parse::<Format>();
+        true
+    }
+}
+
+/// A format with a field of each kind.
+fn format(format: &str, arguments: &str) -> String {
+    let comma = if arguments.is_empty() { "" } else { ", " };
+    format!(
+        "name: made_up\nID: 321\nformat:\n\
+         \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;\n\
+         \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n\
+         \tfield:pid_t pid;\toffset:8;\tsize:4;\tsigned:1;\n\
+         \tfield:u64 big;\toffset:16;\tsize:8;\tsigned:0;\n\
+         \tfield:char comm[8];\toffset:24;\tsize:8;\tsigned:0;\n\
+         \tfield:u16 words[2];\toffset:32;\tsize:4;\tsigned:0;\n\
+         \tfield:__data_loc char[] name;\toffset:36;\tsize:4;\tsigned:0;\n\
+         \tfield:__rel_loc char[] near;\toffset:40;\tsize:4;\tsigned:0;\n\n\
+         print fmt: \"{format}\"{comma}{arguments}\n"
+    )
+}
+
+/// Its payload.
+fn payload() -> Vec<u8> {
+    let mut bytes = pair(321, 77).to_ne_bytes().to_vec();
+    bytes.extend((-5i32).to_ne_bytes());
+    bytes.extend([0; 4]);
+    bytes.extend(u64::MAX.to_ne_bytes());
+    bytes.extend(b"bash\0old");
+    bytes.extend([1u16, 0xfffe].map(u16::to_ne_bytes).concat());
+    bytes.extend((4u32 << 16 | 44).to_ne_bytes());
+    bytes.extend((5u32 << 16 | 4).to_ne_bytes());
+    bytes.extend(b"far\0near\0\0\0\0");
+    bytes
+}
+
+/// Conversions, operators and helpers, as C and the kernel have them.
+#[test]
+fn lines_are_printed_as_by_printf() {
+    for (said, arguments, line) in [
+        ("plain 100%%", "", "plain 100%"),
+        ("%d %u %x %#x %o", "REC->pid, REC->pid, REC->pid, REC->pid, 8", "-5 4294967291 fffffffb 0xfffffffb 10"),
+        ("%ld|%5d|%-5d|%05d|%+d|% d", "REC->pid, REC->pid, REC->pid, REC->pid, 5, 5", "-5|   -5|-5   |-0005|+5| 5"),
+        (
+            "%llu %lld %llx %hhx %hu",
+            "REC->big, REC->big, REC->big, REC->big, REC->big",
+            "18446744073709551615 -1 ffffffffffffffff ff 65535",
+        ),
+        ("%#06x|%.3d|%X", "255, 7, 255", "0x00ff|007|FF"),
+        (
+            "[%s] [%8s] [%-8s] [%.2s] [%.*s]",
+            "REC->comm, REC->comm, REC->comm, REC->comm, 3, REC->comm",
+            "[bash] [    bash] [bash    ] [ba] [bas]",
+        ),
+        ("%s %s", "__get_str(name), __get_rel_str(near)", "far near"),
+        ("%c%c", "'a', 0x62", "ab"),
+        ("%d %d", "__get_dynamic_array_len(name), REC->words[1]", "4 65534"),
+        ("%d", "1 + 2 * 3 - 10 / 5 % 3 << 1", "10"),
+        ("%d %d", "(1 | 6 ^ 3 & 5) == 7 && !0, 0 || 1 > 2", "1 0"),
+        ("%s", "REC->pid < 0 ? REC->pid == -5 ? \"five\" : \"less\" : \"more\"", "five"),
+        ("%u %u %d", "(u8)REC->pid, (unsigned short)~0, (int)(u32)REC->pid", "251 65535 -5"),
+        ("%lx", "((unsigned long)(REC->pid))", "fffffffffffffffb"),
+        ("%s", "__print_flags(REC->words[0] | 8, \"|\", { 0x1, \"A\" }, { (1 << 1), \"B\" }, { 4, \"C\" })", "A|0x8"),
+        ("%s", "__print_flags(0, \"|\", { 0x1, \"A\" })", ""),
+        (
+            "%s %s",
+            "__print_symbolic(REC->pid, { -5, \"minus\" \" five\" }), __print_symbolic(9, { 1, \"one\" })",
+            "minus five 0x9",
+        ),
+        ("%s %s", "__print_hex(REC->comm, 2), __print_hex_str(REC->comm, 2)", "62 61 6261"),
+        ("%s", "__print_array(REC->words, 2, 2)", "{0x1,0xfffe}"),
+        ("%pS %p", "(void *)REC->big, 255", "0xffffffffffffffff 0xff"),
+        ("a\\tb \\\"%d\\\"", "1", "a\tb \"1\""),
+    ] {
+        let text = format(said, arguments);
+        let format: Format = text.parse().unwrap();
+        assert!(format.prints_as_the_kernel(), "{text}");
+        let payload = payload();
+        for cut in 0..=payload.len() {
+            let (head, tail) = payload.split_at(cut);
+            assert_eq!(format.line_of(Bytes::new(head, tail)), line, "{said} {arguments}");
+        }
+    }
+}
+
+/// What is not understood is printed by name and value, and so is a record that is too short for its format.
+#[test]
+fn lines_that_are_not_understood_name_each_field() {
+    for (said, arguments) in [
+        ("%pI4", "REC->words"),
+        ("%d", "REC->unknown"),
+        ("%d", "SOME_ENUM"),
+        ("%d", ""),
+        ("%d", "1, 2"),
+        ("%d", "1 +"),
+        ("%d", "({ 1; })"),
+        ("%d", "1 / (REC->pid + 5)"),
+        ("%d", "sizeof(int)"),
+        ("%n", "1"),
+        ("%d", &format!("{}1{}", "(".repeat(100_000), ")".repeat(100_000))),
+        ("%d", &"-".repeat(100_000)),
+        ("%d", &"1 + ".repeat(100_000)),
+    ] {
+        let format: Format = format(said, arguments).parse().unwrap();
+        let line = format.line_of(Bytes::from(&payload()[..]));
+        assert_eq!(line, "pid=-5 big=18446744073709551615 comm=bash words=[1, 65534] name=far near=near", "{said}");
+    }
+    let format: Format = format("%d %llu", "REC->pid, REC->big").parse().unwrap();
+    assert_eq!(format.line_of(Bytes::from(&payload()[..12])), "pid=-5 big=? comm=? words=? name=? near=?");
+}

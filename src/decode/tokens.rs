@@ -1,0 +1,82 @@
+//! The words of `print fmt`: C, as far as the kernel's macros leave it.
+
+/// A word.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Token<'t> {
+    Name(&'t str),
+    Number(i128),
+    /// With its escapes resolved.
+    Text(String),
+    Sign(&'static str),
+}
+
+/// Longer ones first.
+const SIGNS: [&str; 33] = [
+    "->", "<<", ">>", "<=", ">=", "==", "!=", "&&", "||", "+", "-", "*", "/", "%", "&", "|", "^", "~", "!", "<", ">",
+    "?", ":", "(", ")", "[", "]", "{", "}", ",", ".", ";", "=",
+];
+
+/// All words of a text. `None` if there is anything else in it.
+pub(super) fn tokens(mut text: &str) -> Option<Vec<Token<'_>>> {
+    let mut tokens = Vec::new();
+    loop {
+        text = text.trim_start();
+        let Some(first) = text.chars().next() else { return Some(tokens) };
+        let (token, rest) = match first {
+            '"' => {
+                let (text, rest) = quoted(&text[1..], '"')?;
+                (Token::Text(text), rest)
+            }
+            '\'' => {
+                let (text, rest) = quoted(&text[1..], '\'')?;
+                (Token::Number(u32::from(text.chars().next()?).into()), rest)
+            }
+            '0'..='9' => number(text)?,
+            'a'..='z' | 'A'..='Z' | '_' => {
+                let (name, rest) = split(text, |c| c.is_ascii_alphanumeric() || c == '_');
+                (Token::Name(name), rest)
+            }
+            _ => {
+                let sign = SIGNS.into_iter().find(|sign| text.starts_with(sign))?;
+                (Token::Sign(sign), &text[sign.len()..])
+            }
+        };
+        tokens.push(token);
+        text = rest;
+    }
+}
+
+/// The longest begin whose letters are all of a kind, and what is behind it.
+fn split(text: &str, belongs: impl Fn(char) -> bool) -> (&str, &str) {
+    text.split_at(text.find(|c| !belongs(c)).unwrap_or(text.len()))
+}
+
+fn number(text: &str) -> Option<(Token<'_>, &str)> {
+    let (written, rest) = split(text, |c| c.is_ascii_alphanumeric());
+    let digits = written.trim_end_matches(['u', 'U', 'l', 'L']);
+    let value = match digits.strip_prefix("0x").or(digits.strip_prefix("0X")) {
+        Some(hex) => u64::from_str_radix(hex, 16),
+        None if digits.len() > 1 && digits.starts_with('0') => u64::from_str_radix(digits, 8),
+        None => digits.parse(),
+    };
+    Some((Token::Number(value.ok()?.into()), rest))
+}
+
+/// The text up to a quote, with its escapes resolved, and what is behind it.
+fn quoted(text: &str, quote: char) -> Option<(String, &str)> {
+    let (mut out, mut chars) = (String::new(), text.char_indices());
+    while let Some((at, c)) = chars.next() {
+        match c {
+            _ if c == quote => return Some((out, &text[at + c.len_utf8()..])),
+            '\\' => out.push(match chars.next()?.1 {
+                'n' => '\n',
+                't' => '\t',
+                'r' => '\r',
+                '0' => '\0',
+                other => other,
+            }),
+            _ => out.push(c),
+        }
+    }
+    None
+}

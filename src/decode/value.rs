@@ -1,0 +1,172 @@
+//! What expressions come to for a record.
+
+use crate::decode::expression::{Cast, Expression};
+use crate::decode::field::{self, Field};
+use crate::ring::Bytes;
+use std::borrow::Cow;
+use std::fmt::Write;
+
+/// The value of an expression. Numbers are wide enough for those of both signs.
+#[derive(Debug, Clone)]
+pub(super) enum Value<'v> {
+    Number(i128),
+    Text(Cow<'v, str>),
+    Bytes(Bytes<'v>),
+}
+
+impl<'v> Value<'v> {
+    pub(super) fn number(&self) -> Option<i128> {
+        if let Self::Number(number) = self { Some(*number) } else { None }
+    }
+
+    /// An array's bytes.
+    fn bytes(self) -> Option<Bytes<'v>> {
+        if let Self::Bytes(bytes) = self { Some(bytes) } else { None }
+    }
+}
+
+/// Where values come from: a payload, and the fields of its event.
+#[derive(Clone, Copy)]
+pub(super) struct Scope<'v> {
+    pub(super) fields: &'v [Field],
+    pub(super) payload: Bytes<'v>,
+}
+
+impl Expression {
+    /// The number, if it is one without any record.
+    pub(super) fn constant(&self) -> Option<i128> {
+        self.number(Scope { fields: &[], payload: Bytes::default() })
+    }
+
+    pub(super) fn number(&self, scope: Scope<'_>) -> Option<i128> {
+        self.value(scope)?.number()
+    }
+
+    /// The value for a record. `None` if a field does not fit, or there is none, as of a division by 0.
+    pub(super) fn value<'v>(&'v self, scope: Scope<'v>) -> Option<Value<'v>> {
+        let number = match self {
+            Self::Number(number) => *number,
+            Self::Text(text) => return Some(Value::Text(text.as_str().into())),
+            Self::Field(field) => return field_value(scope.fields.get(*field)?, scope),
+            Self::Element(field, index) => {
+                let numbers = scope.fields.get(*field)?.numbers(scope.payload)?;
+                numbers.clone().nth(usize::try_from(index.number(scope)?).ok()?)?.into()
+            }
+            Self::Length(field) => scope.fields.get(*field)?.data(scope.payload)?.len() as i128,
+            Self::Unary(operator, of) => {
+                let of = of.number(scope)?;
+                match *operator {
+                    "-" => of.checked_neg()?,
+                    "!" => (of == 0).into(),
+                    "~" => !of,
+                    _ => of,
+                }
+            }
+            Self::Binary(operator, sides) => binary(operator, sides, scope)?,
+            Self::Choice(of) => {
+                let [condition, then, otherwise] = &**of;
+                return if condition.number(scope)? != 0 { then.value(scope) } else { otherwise.value(scope) };
+            }
+            Self::Cast(cast, of) => match of.value(scope)? {
+                Value::Number(number) => cast.cut(number),
+                other => return Some(other),
+            },
+            Self::Flags(of, between, names) => return flags(of.number(scope)?, between, names),
+            Self::Symbol(of, names) => {
+                let number = of.number(scope)?;
+                let name = names.iter().find(|(known, _)| *known as u64 == number as u64);
+                return Some(Value::Text(name.map_or_else(|| hex(number).into(), |(_, name)| name.as_str().into())));
+            }
+            Self::Hex(of, between) => {
+                let (bytes, len) = (of[0].value(scope)?.bytes()?, usize::try_from(of[1].number(scope)?).ok()?);
+                let bytes: Vec<_> = bytes.get(0..len)?.iter().map(|byte| format!("{byte:02x}")).collect();
+                return Some(Value::Text(bytes.join(between).into()));
+            }
+            Self::Array(of) => return array(of, scope),
+        };
+        Some(Value::Number(number))
+    }
+}
+
+fn field_value<'v>(field: &Field, scope: Scope<'v>) -> Option<Value<'v>> {
+    if field.is_array() || !matches!(field.width(), 1 | 2 | 4 | 8) {
+        return field.data(scope.payload).map(Value::Bytes);
+    }
+    let number = field.number(scope.payload)?;
+    Some(Value::Number(if field.is_signed() { number.into() } else { (number as u64).into() }))
+}
+
+impl Cast {
+    pub(super) fn cut(self, number: i128) -> i128 {
+        let unused = 128 - self.bits;
+        if self.signed { number << unused >> unused } else { ((number as u128) << unused >> unused) as i128 }
+    }
+}
+
+fn binary(operator: &str, sides: &[Expression; 2], scope: Scope<'_>) -> Option<i128> {
+    let left = sides[0].number(scope)?;
+    // The right side of these may be what must not be looked at.
+    match (operator, left) {
+        ("&&", 0) => return Some(0),
+        ("||", 1..) | ("||", ..=-1) => return Some(1),
+        _ => {}
+    }
+    let right = sides[1].number(scope)?;
+    let shift = || u32::try_from(right).ok().filter(|by| *by < 64);
+    Some(match operator {
+        "&&" | "||" => (right != 0).into(),
+        "|" => left | right,
+        "^" => left ^ right,
+        "&" => left & right,
+        "==" => (left == right).into(),
+        "!=" => (left != right).into(),
+        "<" => (left < right).into(),
+        ">" => (left > right).into(),
+        "<=" => (left <= right).into(),
+        ">=" => (left >= right).into(),
+        // No number of C has more bits.
+        "<<" => Cast { bits: 64, signed: left < 0 }.cut(left.checked_shl(shift()?)?),
+        ">>" => left >> shift()?,
+        "+" => left.checked_add(right)?,
+        "-" => left.checked_sub(right)?,
+        "*" => left.checked_mul(right)?,
+        "/" => left.checked_div(right)?,
+        "%" => left.checked_rem(right)?,
+        _ => return None,
+    })
+}
+
+fn hex(number: i128) -> String {
+    format!("{:#x}", number as u64)
+}
+
+/// As `trace_print_flags_seq` prints them (`kernel/trace/trace_output.c`).
+fn flags<'v>(flags: i128, between: &str, names: &'v [(i128, String)]) -> Option<Value<'v>> {
+    let mut left = flags as u64;
+    let mut parts: Vec<Cow<'v, str>> = Vec::new();
+    for (mask, name) in names {
+        let mask = *mask as u64;
+        if left != 0 && left & mask == mask {
+            parts.push(name.into());
+            left &= !mask;
+        }
+    }
+    if left != 0 {
+        parts.push(hex(left.into()).into());
+    }
+    Some(Value::Text(parts.join(between).into()))
+}
+
+/// As `trace_print_array_seq` prints them.
+fn array<'v>(of: &'v [Expression; 3], scope: Scope<'v>) -> Option<Value<'v>> {
+    let bytes = of[0].value(scope)?.bytes()?;
+    let (count, width) = (usize::try_from(of[1].number(scope)?).ok()?, usize::try_from(of[2].number(scope)?).ok()?);
+    let mut out = String::from("{");
+    for at in 0..count {
+        let comma = if at == 0 { "" } else { "," };
+        let number = field::number(bytes, at.checked_mul(width)?, width, false)?;
+        write!(out, "{comma}{number:#x}").ok()?;
+    }
+    out.push('}');
+    Some(Value::Text(out.into()))
+}
