@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 /// Rooms from left to right, and the files of each from left to right. Each may use those before it, and itself. What a file
 /// keeps in a folder of its own name belongs to it.
-const ROOMS: [(&str, &[&str]); 11] = [
+const ROOMS: [(&str, &[&str]); 12] = [
     ("instrument", &[]),
     ("sys", &["fork", "bpf", "perf", "pmu", "epoll", "register", "wake", "wakeup", "machine", "grace"]),
-    ("error", &["cases", "hint"]),
+    ("error", &["recording", "cases", "hint"]),
     ("ring", &["words", "memory", "epochs", "frame", "bytes", "consumer"]),
     ("record", &["clock", "kind", "layout", "sample", "origin", "view"]),
     ("account", &["breaks", "sequence", "numbers", "ledger", "stats"]),
@@ -22,6 +22,7 @@ const ROOMS: [(&str, &[&str]); 11] = [
     ),
     ("reader", &["pace", "engine", "face", "blocking", "tokio", "unordered"]),
     ("recorder", &["recording", "frozen"]),
+    ("perf_data", &["file", "pieces", "metadata", "attrs", "sorting", "open", "tracing", "writer"]),
     ("sim", &["sections", "cpu", "kernel"]),
 ];
 

@@ -14,6 +14,8 @@ pub(crate) mod options;
 pub(crate) mod plan;
 mod source;
 
+#[cfg(feature = "perf-data")]
+pub(crate) use lanes::Features;
 pub(crate) use lanes::Lane;
 pub use lanes::{RawRing, Rings};
 pub(crate) use losses::{Counter, Losses};
