@@ -95,6 +95,8 @@ pub mod decode;
 mod error;
 mod instrument;
 mod order;
+#[cfg(feature = "perf-data")]
+pub mod perf_data;
 mod reader;
 mod record;
 mod recorder;
@@ -110,6 +112,8 @@ pub use account::ledger::{Account, Ledger};
 pub use account::sequence::Sequence;
 pub use account::stats::{NumberStats, Progress, RingStats, Stats};
 pub use error::{Error, Hint};
+#[cfg(feature = "perf-data")]
+pub use error::{Unreadable, Unwritable};
 pub use order::epochs::Epochs;
 pub use order::event::{Damage, Event, Gap, Irregular, Item, Lost, OwnedEvent, Unproven};
 pub use order::hold::{Class, Fence, Hold};

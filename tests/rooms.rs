@@ -5,14 +5,13 @@ use std::path::{Path, PathBuf};
 
 /// Rooms from left to right, and the files of each from left to right. Each may use those before it, and itself. What a file
 /// keeps in a folder of its own name belongs to it.
-const ROOMS: [(&str, &[&str]); 12] = [
+const ROOMS: [(&str, &[&str]); 13] = [
     ("instrument", &[]),
     ("sys", &["fork", "bpf", "perf", "pmu", "epoll", "register", "wake", "wakeup", "machine", "grace"]),
-    ("error", &["cases", "hint"]),
+    ("error", &["recording", "cases", "hint"]),
     ("ring", &["words", "memory", "epochs", "frame", "bytes", "consumer"]),
     ("record", &["clock", "kind", "layout", "fields", "sample", "origin", "view"]),
     ("account", &["breaks", "sequence", "numbers", "ledger", "stats"]),
-<<<<<<< HEAD
     (
         "rings",
         &[
@@ -20,10 +19,7 @@ const ROOMS: [(&str, &[&str]); 12] = [
             "planned", "whom", "plan", "open",
         ],
     ),
-=======
-    ("rings", &["control", "copies", "losses", "source", "lanes", "options", "plan", "open"]),
     ("decode", &["error", "records", "field", "tokens", "expression", "value", "print", "format", "lookup", "tests"]),
->>>>>>> decode
     (
         "order",
         &[
@@ -33,6 +29,7 @@ const ROOMS: [(&str, &[&str]); 12] = [
     ),
     ("reader", &["pace", "engine", "face", "blocking", "tokio", "unordered"]),
     ("recorder", &["recording", "frozen"]),
+    ("perf_data", &["file", "pieces", "metadata", "attrs", "sorting", "open", "tracing", "writer"]),
     ("sim", &["sections", "cpu", "kernel"]),
 ];
 

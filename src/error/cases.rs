@@ -411,9 +411,28 @@ pub enum Error {
     /// [`Reader::set_deadline`](crate::Reader::set_deadline). The reader goes on with later events.
     #[error("the deadline has passed")]
     Deadline,
-    /// The reader was closed with [`Handle::close`](crate::Handle::close), or is gone.
+    /// The reader was closed with [`Handle::close`](crate::Handle::close), or is gone. Or it reads a recording, and all of
+    /// its events have been yielded.
     #[error("the reader is closed")]
     Closed,
+    /// A recording cannot be read.
+    #[cfg(feature = "perf-data")]
+    #[error("cannot read {}: {why}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it, and what would help.
+        why: crate::error::Unreadable,
+    },
+    /// A recording cannot be written.
+    #[cfg(feature = "perf-data")]
+    #[error("cannot write {}: {why}", path.display())]
+    Unwritable {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and what would help.
+        why: crate::error::Unwritable,
+    },
     /// This process was forked from the one that opened the rings. It does not have their memory (`VM_DONTCOPY`), and
     /// everything it shares with its parent belongs to the parent.
     #[error("the rings belong to the process that this one was forked from: open others here")]

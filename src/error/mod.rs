@@ -4,9 +4,14 @@
 //! settings of the machine (limits, capabilities, sysctls) well enough to name the one to change. It does not know
 //! rings or streams: an error carries numbers. A fault *inside* a ring is no error but an event. Begin with `cases.rs`.
 
+#[cfg(feature = "perf-data")]
+mod recording;
+
 mod cases;
 pub(crate) mod hint;
 
 pub(crate) use cases::Repeats;
 pub use cases::{Error, Hint};
 pub(crate) use hint::nearest;
+#[cfg(feature = "perf-data")]
+pub use recording::{Unreadable, Unwritable};

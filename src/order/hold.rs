@@ -197,6 +197,8 @@ pub(crate) struct Frontier {
 
 #[derive(Debug, Clone, Copy)]
 enum Rule {
+    /// Nothing is in flight: the rings hold all that is ever to be read.
+    Complete,
     Fence,
     Lag(u64),
     Round,
@@ -216,6 +218,11 @@ impl Frontier {
         Self { rule, seen, edge, cap, settled, found, pressed, limit, fencing, fenced }
     }
 
+    /// The frontier of rings that hold all that is ever to be read. One look proves everything.
+    pub(crate) fn complete() -> Self {
+        Self { rule: Rule::Complete, ..Self::new(&Hold::None) }
+    }
+
     /// Notes a look at some heads, or at a part of what lies before them. `largest` is the largest key found.
     pub(crate) fn looked_in_part(&mut self, largest: Option<u64>) {
         self.settled = self.found;
@@ -232,7 +239,7 @@ impl Frontier {
             Rule::Fence => self.fenced.take(),
             Rule::Lag(lag) => now.checked_sub(lag),
             Rule::Round => before,
-            Rule::None => self.seen,
+            Rule::Complete | Rule::None => self.seen,
         };
         self.edge = self.edge.max(edge);
         self.limit();
@@ -289,7 +296,11 @@ impl Frontier {
     /// The class of a key that is admitted.
     #[inline]
     pub(crate) fn class(&self, key: u64) -> Class {
-        if matches!(self.rule, Rule::Fence) && Some(key) <= self.edge { Class::Proven } else { Class::Assumed }
+        if matches!(self.rule, Rule::Complete | Rule::Fence) && Some(key) <= self.edge {
+            Class::Proven
+        } else {
+            Class::Assumed
+        }
     }
 
     /// The largest key seen.
@@ -325,7 +336,7 @@ impl Frontier {
         match self.rule {
             Rule::Lag(lag) => Some(Duration::from_nanos(key.saturating_add(lag).saturating_sub(now))),
             // Another look will do, unless it is from the future.
-            Rule::Round | Rule::None => (Some(key) <= self.seen).then_some(Duration::ZERO),
+            Rule::Complete | Rule::Round | Rule::None => (Some(key) <= self.seen).then_some(Duration::ZERO),
             Rule::Fence => None,
         }
     }

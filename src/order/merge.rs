@@ -109,13 +109,16 @@ impl Merge {
             return Err(Error::NoTimes);
         }
         order.mark.check(&rings.lanes)?;
-        if let Some(Fence::Epochs(epochs)) = order.hold.fence() {
+        // A recording needs no rule: one look finds all that there is.
+        let complete = rings.are_complete();
+        if let Some(Fence::Epochs(epochs)) = order.hold.fence().filter(|_| !complete) {
             epochs.check(&rings)?;
         }
         // Rank decides between equal keys: by CPU, then in the order in which the rings were added.
         rings.lanes.sort_by_key(|lane| lane.origin.cpu);
         // Keys that are times of the rings' clock cannot be from the future.
-        let times = matches!(order.key, Key::Time) || matches!(order.hold, Hold::Lag(_));
+        // Those of a recording can be from another machine.
+        let times = !complete && (matches!(order.key, Key::Time) || matches!(order.hold, Hold::Lag(_)));
         let dense_first = match order.hold {
             Hold::Dense { first, .. } => first.or(match &order.key {
                 Key::Sequence(sequence) => sequence.first(),
@@ -129,12 +132,13 @@ impl Merge {
             Hold::Dense { .. } => Some(Dense::new(dense_first.map(|first| keys.ordered(first)), order.full.most())),
             _ => None,
         };
-        let frontier = Frontier::new(&order.hold);
+        let frontier = if complete { Frontier::complete() } else { Frontier::new(&order.hold) };
         let stream = Stream::new(keys, indexes, frontier, sequence, order.late_side_output);
         Ok(Self {
             rings,
             stream,
-            full: order.full,
+            // A recording is in memory whole, and nobody writes for whom there would have to be room.
+            full: if complete { Full::Discard } else { order.full },
             mark: order.mark,
             whole: true,
             passed: Passed::default(),
@@ -307,6 +311,11 @@ impl Merge {
     /// Says that waiting for the grace period failed. [`Merge::begin_fence`] will ask again.
     pub fn fail_fence(&mut self) {
         self.stream.frontier.fail_fence();
+    }
+
+    /// Whether everything was yielded and nothing can follow: the rings are a recording's, and one look has found all.
+    pub(crate) fn is_over(&self) -> bool {
+        self.rings.are_complete() && self.whole && self.stream.stats.looks > 0 && self.held() == 0
     }
 
     /// Whether [`Merge::next`] has an event to give.

@@ -81,7 +81,8 @@ impl Engine {
 
     pub(crate) fn new(rings: Rings, order: Order) -> Result<Self, Error> {
         let hold = order.hold.clone();
-        if matches!(hold, Hold::Lag(_)) && rings.clock().now().is_none() {
+        let complete = rings.are_complete();
+        if matches!(hold, Hold::Lag(_)) && !complete && rings.clock().now().is_none() {
             return Err(Error::NoClock);
         }
         let control = Arc::clone(rings.control());
@@ -89,7 +90,8 @@ impl Engine {
         let pace = Pace::new(&hold, order.latency, Instant::now());
         let spin = order.spin;
         let merge = Merge::new(rings, order)?;
-        let proof = hold.fence().map(Proof::start).transpose()?;
+        // Of a recording everything is there, and nothing waits for proof.
+        let proof = hold.fence().filter(|_| !complete).map(Proof::start).transpose()?;
         let check_cpus = Instant::now() + Self::TICK;
         let noticed = Signals::QUIET;
         Ok(Self {
@@ -171,6 +173,9 @@ impl Engine {
                 Report::Flushed => Error::Flushed,
                 Report::Deadline => Error::Deadline,
             });
+        }
+        if self.merge.is_over() {
+            return Err(Error::Closed);
         }
         Ok(Turn::Sleep(self.pause()))
     }

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 pub(crate) struct Origin {
     pub(crate) cpu: u32,
     pub(crate) layout: Layout,
-    /// The events that write into the ring, and the source that each stands for.
+    /// The events that write into the ring, and the source that each stands for, by rising id.
     sources: Sources,
     /// Those of events that died with their CPU, and the position behind their last record.
     pub(super) past: SmallVec<[(u64, Sources); 1]>,
@@ -20,7 +20,9 @@ pub(crate) struct Origin {
 pub(crate) type Sources = SmallVec<[(u64, usize); 4]>;
 
 impl Origin {
-    pub(crate) fn new(cpu: u32, layout: Layout, sources: Sources) -> Self {
+    pub(crate) fn new(cpu: u32, layout: Layout, mut sources: Sources) -> Self {
+        // A recording can have many.
+        sources.sort_unstable();
         let mut origin = Self { cpu, layout, sources, past: SmallVec::new(), only: None };
         let only = origin.all().next().map(|(_, first)| first);
         origin.only = only.filter(|only| origin.all().all(|(_, source)| source == *only));
@@ -43,6 +45,10 @@ impl Origin {
     /// Which source an event id stands for.
     #[inline]
     pub(crate) fn source(&self, id: u64) -> Option<usize> {
-        self.all().find(|(known, _)| *known == id).map(|(_, source)| source)
+        let past = self.past.iter().map(|(_, sources)| sources);
+        std::iter::once(&self.sources).chain(past).find_map(|sources| {
+            let at = sources.binary_search_by_key(&id, |(known, _)| *known).ok()?;
+            sources.get(at).map(|(_, source)| *source)
+        })
     }
 }

@@ -30,7 +30,12 @@ pub struct Rings {
     /// The first of the events that is no BPF output.
     others: Option<Arc<str>>,
     sources: Vec<Source>,
+    /// What a recording says of its machine, if the rings are those of a recording.
+    recording: Option<Arc<Features>>,
 }
+
+/// What a recording says of its machine: sections by their numbers (`HEADER_*` of `tools/perf/util/header.h`).
+pub(crate) type Features = Vec<(u32, Vec<u8>)>;
 
 /// One ring, and what is known of its records.
 #[derive(Debug)]
@@ -112,6 +117,7 @@ impl Rings {
             started: None,
             others: None,
             sources: Vec::new(),
+            recording: None,
         }
     }
 
@@ -138,8 +144,25 @@ impl Rings {
         self.sources = sources;
     }
 
+    /// Says that the rings are those of a recording: they hold all that is ever to be read.
+    #[cfg(feature = "perf-data")]
+    pub(crate) fn set_recording(&mut self, features: Features) {
+        self.recording = Some(Arc::new(features));
+    }
+
+    /// What the recording says of its machine, if the rings are those of a recording.
+    #[cfg(feature = "perf-data")]
+    pub(crate) fn recording(&self) -> Option<&Arc<Features>> {
+        self.recording.as_ref()
+    }
+
+    /// Whether nothing is ever written into the rings any more, so that one look finds everything.
+    pub(crate) fn are_complete(&self) -> bool {
+        self.recording.is_some()
+    }
+
     /// The events that write into the rings, in the order in which [`Record::source`] counts them. Empty for adopted and
-    /// simulated rings.
+    /// simulated rings. For a recording, the events that it names.
     pub fn sources(&self) -> &[Source] {
         &self.sources
     }

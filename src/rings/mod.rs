@@ -21,6 +21,8 @@ mod source;
 mod symbols;
 mod whom;
 
+#[cfg(feature = "perf-data")]
+pub(crate) use lanes::Features;
 pub(crate) use lanes::Lane;
 pub use lanes::{RawRing, Rings};
 pub(crate) use losses::{Counter, Losses};

@@ -116,3 +116,21 @@ pub(crate) fn pause_output(event: BorrowedFd<'_>, paused: bool) -> io::Result<()
     let answer = unsafe { sys::ioctls::PAUSE_OUTPUT(event.as_raw_fd(), paused.into()) };
     super::check(answer.into()).map(drop)
 }
+
+/// An attribute as files have it. Its members are integers, one behind the other.
+#[cfg(feature = "perf-data")]
+pub(crate) fn attr_bytes(attr: &perf_event_attr) -> &[u8] {
+    // SAFETY: as long as the struct, which is integers without padding between them, borrowed for as long.
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(attr).cast(), size_of::<perf_event_attr>()) }
+}
+
+/// An attribute from a file. What is not there is 0, and what this crate does not know is left out.
+#[cfg(feature = "perf-data")]
+pub(crate) fn attr_from(bytes: &[u8]) -> perf_event_attr {
+    let mut attr = perf_event_attr::default();
+    let len = bytes.len().min(size_of::<perf_event_attr>());
+    // SAFETY: as long as the struct, borrowed exclusively; any bytes are an attribute.
+    let all = unsafe { std::slice::from_raw_parts_mut(std::ptr::from_mut(&mut attr).cast::<u8>(), size_of_val(&attr)) };
+    all[..len].copy_from_slice(&bytes[..len]);
+    attr
+}

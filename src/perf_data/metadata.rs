@@ -1,0 +1,219 @@
+//! What a recording says before and behind its records: events, and facts about the machine.
+
+use crate::error::Unreadable;
+use crate::perf_data::file::{Input, Words};
+use crate::perf_data::pieces::{Piece, walk};
+use crate::rings::Features;
+use crate::sys::perf;
+use perf_event_open_sys::bindings::perf_event_attr;
+use std::ops::Range;
+
+/// The first bytes of a recording, `PERF_MAGIC2`.
+pub(super) const MAGIC: &[u8; 8] = b"PERFILE2";
+
+/// `sizeof(struct perf_file_header)`, and of `struct perf_pipe_file_header`.
+pub(super) const HEADER: u64 = 104;
+const PIPE_HEADER: u64 = 16;
+
+/// `PERF_ATTR_SIZE_VER0`, the size of an attribute that gives none.
+pub(super) const SMALLEST_ATTR: usize = 64;
+
+/// Sections that are not records, by their bits in the header (`HEADER_*`, `tools/perf/util/header.h`).
+pub(super) const TRACING_DATA: u32 = 1;
+pub(super) const OSRELEASE: u32 = 4;
+pub(super) const ARCH: u32 = 6;
+pub(super) const NRCPUS: u32 = 7;
+pub(super) const EVENT_DESC: u32 = 12;
+const DIR_FORMAT: u32 = 24;
+const COMPRESSED: u32 = 27;
+
+/// Those that are kept: what holds for the recorded machine, whatever is read of the records. Besides those above: build ids,
+/// host name, version of perf, processor, memory, command line, topology, PMUs.
+const KEPT: [u32; 15] = [TRACING_DATA, 2, 3, OSRELEASE, 5, ARCH, NRCPUS, 8, 9, 10, 11, EVENT_DESC, 13, 14, 16];
+
+/// Records of perf itself (`enum perf_user_event_type`, `tools/lib/perf/include/perf/event.h`).
+const HEADER_ATTR: u32 = 64;
+const HEADER_TRACING_DATA: u32 = 66;
+const HEADER_FEATURE: u32 = 80;
+
+/// An event that was recorded.
+#[derive(Debug)]
+pub(super) struct Described {
+    pub(super) attr: perf_event_attr,
+    pub(super) ids: Vec<u64>,
+    pub(super) name: Option<String>,
+}
+
+/// All that is no record.
+#[derive(Debug)]
+pub(super) struct Metadata {
+    pub(super) events: Vec<Described>,
+    pub(super) features: Features,
+    /// Where in the file the records are.
+    pub(super) data: Range<u64>,
+}
+
+impl Metadata {
+    pub(super) fn read(input: &mut Input) -> Result<Self, Unreadable> {
+        let mut head = [0; HEADER as usize];
+        let there = input.len.min(HEADER) as usize;
+        input.fill(0, &mut head[..there])?;
+        let magic: [u8; 8] = head[..8].try_into().unwrap_or_default();
+        if magic.iter().rev().eq(MAGIC) {
+            return Err(Unreadable::ByteOrder);
+        }
+        if &magic != MAGIC {
+            return Err(Unreadable::Magic { magic });
+        }
+        let truncated = |end| Unreadable::Truncated { what: "header", end, len: input.len };
+        if (there as u64) < PIPE_HEADER {
+            return Err(truncated(PIPE_HEADER));
+        }
+        let mut words = Words(&head[8..]);
+        let size = words.u64().unwrap_or(0);
+        let mut metadata = if size == PIPE_HEADER {
+            Self::read_pipe(input)?
+        } else if (there as u64) < HEADER {
+            return Err(truncated(HEADER));
+        } else {
+            Self::read_file(input, size, words).and_then(|read| read.ok_or(malformed("header", 8)))?
+        };
+        metadata.name();
+        if metadata.events.is_empty() { Err(Unreadable::NoEvents) } else { Ok(metadata) }
+    }
+
+    /// A file that perf could seek in. `None` if the header makes no sense.
+    fn read_file(input: &mut Input, size: u64, mut words: Words<'_>) -> Result<Option<Self>, Unreadable> {
+        let mut next = || words.u64().unwrap_or(0);
+        let (attr_size, attrs, data, _types) = (next(), [next(), next()], [next(), next()], [next(), next()]);
+        let bits = [next(), next(), next(), next()];
+        if size < HEADER || !attr_size.is_multiple_of(8) || attr_size < SMALLEST_ATTR as u64 + 16 {
+            return Ok(None);
+        }
+        let [at, len] = data;
+        if len == 0 {
+            return Err(Unreadable::Unfinished);
+        }
+        let end = at.saturating_add(len);
+        if end > input.len {
+            return Err(Unreadable::Truncated { what: "records", end, len: input.len });
+        }
+        let events = read_attrs(input, attr_size as usize, attrs)?;
+        let features = read_features(input, end, bits)?;
+        Ok(Some(Self { events, features, data: at..end }))
+    }
+
+    /// A file into which perf's output was redirected: all is among the records.
+    fn read_pipe(input: &mut Input) -> Result<Self, Unreadable> {
+        let data = PIPE_HEADER..input.len;
+        let (mut events, mut features) = (Vec::new(), Features::new());
+        let mut tracing = None;
+        walk(input, &data, |at, piece| {
+            let Piece::Other { kind, body } = piece else { return Ok(()) };
+            let mut words = Words(body);
+            match kind {
+                HEADER_ATTR => {
+                    let event = piped_attr(words).ok_or(malformed("event", at))?;
+                    events.push(event);
+                }
+                HEADER_TRACING_DATA => tracing = words.u32().map(|size| (at + 8 + body.len() as u64, size)),
+                HEADER_FEATURE => {
+                    let feature = words.u64().and_then(|feature| u32::try_from(feature).ok());
+                    let feature = feature.ok_or(malformed("feature", at))?;
+                    refuse(feature)?;
+                    if KEPT.contains(&feature) {
+                        features.push((feature, words.0.to_vec()));
+                    }
+                }
+                _ => {}
+            }
+            Ok(())
+        })?;
+        if let Some((at, size)) = tracing {
+            features.push((TRACING_DATA, input.section("formats of tracepoints", at, size.into())?));
+        }
+        Ok(Self { events, features, data })
+    }
+
+    /// Gives events the names that perf has noted, which are in the same order.
+    fn name(&mut self) {
+        let Some((_, described)) = self.features.iter().find(|(feature, _)| *feature == EVENT_DESC) else { return };
+        let mut names = Words(described);
+        let _ = name_all(&mut self.events, &mut names);
+        self.features.retain(|(feature, _)| *feature != EVENT_DESC);
+    }
+}
+
+fn malformed(what: &'static str, at: u64) -> Unreadable {
+    Unreadable::Malformed { what, at }
+}
+
+/// Refuses what is not in this file, or not in plain text.
+fn refuse(feature: u32) -> Result<(), Unreadable> {
+    match feature {
+        DIR_FORMAT => Err(Unreadable::Directory),
+        COMPRESSED => Err(Unreadable::Compressed),
+        _ => Ok(()),
+    }
+}
+
+/// `struct perf_file_attr`, one behind the other: an attribute, and where its ids are.
+fn read_attrs(input: &mut Input, each: usize, [at, size]: [u64; 2]) -> Result<Vec<Described>, Unreadable> {
+    let section = input.section("events", at, size)?;
+    let mut events = Vec::new();
+    for entry in section.chunks_exact(each) {
+        let (attr, mut ids) = (&entry[..each - 16], Words(&entry[each - 16..]));
+        let stated = attr_size(attr).filter(|stated| *stated <= attr.len()).ok_or(malformed("events", at))?;
+        let ids = input.section("ids", ids.u64().unwrap_or(0), ids.u64().unwrap_or(0))?;
+        events.push(Described { attr: perf::attr_from(&attr[..stated]), ids: all_u64(&ids), name: None });
+    }
+    Ok(events)
+}
+
+/// `struct perf_record_header_attr`: an attribute, and its ids behind it.
+fn piped_attr(words: Words<'_>) -> Option<Described> {
+    let (attr, ids) = words.0.split_at_checked(attr_size(words.0)?)?;
+    Some(Described { attr: perf::attr_from(attr), ids: all_u64(ids), name: None })
+}
+
+/// How long an attribute says that it is.
+fn attr_size(attr: &[u8]) -> Option<usize> {
+    let stated = Words(attr.get(4..)?).u32()? as usize;
+    match stated {
+        0 => Some(SMALLEST_ATTR),
+        _ => Some(stated).filter(|stated| *stated >= SMALLEST_ATTR),
+    }
+}
+
+fn all_u64(bytes: &[u8]) -> Vec<u64> {
+    bytes.chunks_exact(8).filter_map(|word| Words(word).u64()).collect()
+}
+
+/// The sections behind the records that are kept: first where each of them is, by rising bit.
+fn read_features(input: &mut Input, at: u64, bits: [u64; 4]) -> Result<Features, Unreadable> {
+    let count: u32 = bits.iter().map(|word| word.count_ones()).sum();
+    let table = input.section("features", at, 16 * u64::from(count))?;
+    let set = (0..256u32).filter(|bit| bits[*bit as usize / 64] >> (bit % 64) & 1 == 1);
+    let mut features = Features::new();
+    for (feature, place) in set.zip(table.chunks_exact(16)) {
+        refuse(feature)?;
+        if KEPT.contains(&feature) {
+            let mut words = Words(place);
+            let section = input.section("features", words.u64().unwrap_or(0), words.u64().unwrap_or(0))?;
+            features.push((feature, section));
+        }
+    }
+    Ok(features)
+}
+
+/// `HEADER_EVENT_DESC`: for each event an attribute, the number of its ids, a name, and the ids. Names until it makes no sense.
+fn name_all(events: &mut [Described], words: &mut Words<'_>) -> Option<()> {
+    let (_count, attr_size) = (words.u32()?, words.u32()?);
+    for event in events {
+        words.bytes(usize::try_from(attr_size).ok()?)?;
+        let ids = words.u32()?;
+        event.name = Some(words.string()?).filter(|name| !name.is_empty());
+        words.bytes(usize::try_from(ids).ok()?.checked_mul(8)?)?;
+    }
+    Some(())
+}

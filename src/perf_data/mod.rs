@@ -1,0 +1,64 @@
+//! Recordings of perf(1): `perf.data` files as rings, and streams as `perf.data` files.
+//!
+//! [`open`] reads what `perf record` wrote, here or on another machine. The rings that it gives go into a
+//! [`Merge`](crate::Merge) or a [`Reader`](crate::Reader) like those of a kernel, so the same program reads live and recorded
+//! events. A [`Writer`] takes events as they are yielded. `perf script` and `perf report` read its file in the same order.
+//!
+//! ```
+//! use perfweave::{Error, Merge, Order, Reader, perf_data, sim};
+//!
+//! # let path = std::env::temp_dir().join(format!("perfweave-doc-{}.data", std::process::id()));
+//! // Two CPUs write, and what was merged is written down.
+//! let kernel = sim::Kernel::new(&[0, 1]);
+//! kernel.emit(1, 20, b"second");
+//! kernel.emit(0, 10, b"first");
+//! let rings = kernel.rings();
+//! let mut writer = perf_data::Writer::create(&path, &rings)?;
+//! let mut merge = Merge::new(rings, Order::new().hold(perfweave::Hold::None))?;
+//! merge.refresh(0);
+//! while let Some(event) = merge.next() {
+//!     writer.write(&event.event())?;
+//! }
+//! assert_eq!(writer.finish()?.records, 2);
+//!
+//! // The recording is merged like the rings were.
+//! let mut reader = Reader::new(perf_data::open(&path)?, Order::new())?;
+//! # std::fs::remove_file(&path).unwrap();
+//! let mut read = Vec::new();
+//! let end = loop {
+//!     match reader.next() {
+//!         Ok(event) => read.push((event.key(), event.cpu())),
+//!         Err(end) => break end,
+//!     }
+//! };
+//! assert!(matches!(end, Error::Closed), "all was yielded");
+//! assert_eq!(read, [(Some(10), Some(0)), (Some(20), Some(1))]);
+//! # Ok::<(), Error>(())
+//! ```
+//!
+//! # Order
+//!
+//! A recording is complete: one look finds all that there is. So no [`Hold`](crate::Hold) rule waits for anything, every event
+//! is [`Class::Proven`](crate::Class::Proven) whatever rule was asked for, and nothing is late. When all was yielded, a reader
+//! gives [`Error::Closed`](crate::Error::Closed). Times are not compared with this machine's clocks.
+//!
+//! # Room
+//!
+//! This room takes files and gives rings in memory; and it takes events and gives files. It knows the format of `perf.data`
+//! (`tools/perf/Documentation/perf.data-file-format.txt`) and nothing of order. Begin with `open.rs` and `writer.rs`.
+//!
+//! The format is read by hand, and bytes are checked before memory is taken for them. The crate linux-perf-data, which tests
+//! compare this one with, sorts records by itself, ends at the first that cannot be right, and takes memory by counts in the
+//! file.
+
+mod attrs;
+mod file;
+mod metadata;
+mod open;
+mod pieces;
+mod sorting;
+mod tracing;
+mod writer;
+
+pub use open::open;
+pub use writer::{Writer, Written};

@@ -1,0 +1,279 @@
+//! From a file to rings: once through it to see how much there is for each ring, and once to fill them.
+
+use crate::error::{Error, Unreadable};
+use crate::perf_data::file::Input;
+use crate::perf_data::metadata::{Described, Metadata};
+use crate::perf_data::pieces::{Piece, walk};
+use crate::perf_data::sorting::{NO_CPU, Place, Sorting};
+use crate::record::clock::Clock;
+use crate::record::{Origin, Sources};
+use crate::ring::{KernelHalf, Ring};
+use crate::rings::{Counter, Lane, Rings, Source};
+use crate::sys::machine;
+use perf_event_open_sys::bindings::{PERF_TYPE_TRACEPOINT, perf_event_attr};
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+
+/// Rings with the records of a `perf.data` file, which `perf record` wrote on this machine or on another.
+///
+/// The file is read whole before the function returns, and closed. [`Rings::sources`] lists its events in the file's order, and
+/// [`Record::source`](crate::Record::source) is the place in that list. [`Rings::clock`] is the clock that stamped the records
+/// (`perf record -k`), or [`Clock::Perf`].
+///
+/// # Rings
+///
+/// Each CPU has a ring, by the CPU that records name (`PERF_SAMPLE_CPU`). If events have records of different layouts, each
+/// layout has a ring for each CPU. Records that name no CPU, as of `perf record --per-thread`, are in a ring for each event and
+/// thread (the event's id), and [`Record::cpu`](crate::Record::cpu) is `u32::MAX`.
+///
+/// # What becomes of each record
+///
+/// | record | becomes |
+/// | --- | --- |
+/// | of the kernel (type < 64) | a record, a loss or damage, as from a live ring |
+/// | MMAP, COMM and others that perf made up when it began | a record. perf stamps them 0, so they come first, in the file's order |
+/// | without time and CPU (`sample_id_all` = 0) | a record without key, behind the record before it in the file |
+/// | FINISHED_ROUND, TIME_CONV, ID_INDEX, other types from 64 on | nothing: they help perf to read, and say nothing of the recorded machine |
+/// | HEADER_ATTR, HEADER_FEATURE, HEADER_TRACING_DATA | what they say is used, in a file in pipe mode (`perf record -o -`) |
+/// | AUXTRACE and the data behind it | nothing |
+/// | COMPRESSED | the error [`Unreadable::Compressed`] |
+/// | bytes that cannot be a record | a [`Damage`](crate::Damage) with the first MiB of them, and the rest of the file is given up |
+///
+/// # Memory
+///
+/// All records are in memory until the rings are dropped. A ring is a power of two long, so the rings are one to two times as
+/// long as the records in the file. If that is more than the system says is available, the error is
+/// [`Unreadable::Memory`]. From the first look on each record takes 16 to 40 bytes more, and
+/// [`Order::when_full`](crate::Order::when_full) has no effect. Each ring takes some 16 KiB besides. A CPU with more than 1 GiB
+/// of records has several rings, and its own numbers ([`Order::numbers`](crate::Order::numbers)) begin anew in each.
+///
+/// # Errors
+/// [`Error::Unreadable`], with what is wrong and what would help.
+pub fn open(path: impl AsRef<Path>) -> Result<Rings, Error> {
+    let path = path.as_ref();
+    read(path).map_err(|why| Error::Unreadable { path: path.to_owned(), why })
+}
+
+fn read(path: &Path) -> Result<Rings, Unreadable> {
+    let mut input = Input::open(path)?;
+    let metadata = Metadata::read(&mut input)?;
+    let clock = clock(&metadata.events)?;
+    let sorting = Sorting::new(&metadata.events)?;
+    let mut shelf = Shelf::default();
+    walk(&input, &metadata.data, |_, piece| shelf.measure(&sorting, piece))?;
+    shelf.check_memory()?;
+    shelf.build();
+    walk(&input, &metadata.data, |_, piece| shelf.fill(&sorting, piece))?;
+    let mut rings = Rings::empty(clock);
+    for drawer in shelf.drawers {
+        let origin =
+            Origin::new(drawer.place.cpu, sorting.groups[drawer.place.group], drawer.sources(&metadata.events));
+        for mut part in drawer.parts {
+            let filled = part.filled;
+            part.kernel()?.publish(filled);
+            let Some((_, ring)) = part.ring else { return Err(Unreadable::Changed) };
+            rings.lanes.push(Lane::new(ring, origin.clone(), Counter::Unknown));
+        }
+    }
+    rings.set_sources(metadata.events.iter().map(source).collect());
+    rings.set_recording(metadata.features);
+    Ok(rings)
+}
+
+/// The clock of all events.
+fn clock(events: &[Described]) -> Result<Clock, Unreadable> {
+    let clock = |event: &Described| (event.attr.use_clockid() != 0).then_some(event.attr.clockid);
+    let first = events.first().and_then(clock);
+    if let Some(other) = events.iter().map(clock).find(|other| *other != first) {
+        return Err(Unreadable::Clocks { clocks: [first, other] });
+    }
+    let known = [Clock::Monotonic, Clock::MonotonicRaw, Clock::Boottime, Clock::Realtime, Clock::Tai];
+    let is_it = |clock: &Clock| clock.id().is_some_and(|id| Some(id.as_raw()) == first);
+    // None of the others can be had (`perf_event_set_clock`, kernel/events/core.c).
+    Ok(known.into_iter().find(is_it).unwrap_or(Clock::Perf))
+}
+
+/// An event as [`Rings::sources`] lists it.
+fn source(event: &Described) -> Source {
+    let perf_event_attr { type_, config, .. } = event.attr;
+    let tracepoint = || {
+        // Modifiers may follow, as in `sched:sched_switch:u`.
+        let (category, rest) = event.name.as_deref()?.split_once(':')?;
+        (type_ == PERF_TYPE_TRACEPOINT).then(|| format!("{category}:{}", rest.split(':').next().unwrap_or(rest)))
+    };
+    let tracepoint = tracepoint();
+    let name = match (&tracepoint, &event.name) {
+        (Some(name), _) => format!("tracepoint {name}"),
+        (None, Some(name)) => name.clone(),
+        (None, None) => format!("event {type_}:{config}"),
+    };
+    Source::new(name.into(), event.attr, tracepoint.map(Into::into))
+}
+
+/// The longest ring. What there is more of a CPU goes into a further ring of that CPU's.
+const PART: u64 = Ring::MAX / 2;
+
+/// As many CPUs as Linux can have (`NR_CPUS`), for a few layouts. A ring takes some memory, also of a forged CPU.
+const MOST_RINGS: usize = 8192;
+
+/// As many events of no CPU have a ring each.
+const MOST_APART: usize = 1024;
+
+/// The records by the ring that they belong to.
+#[derive(Debug, Default)]
+struct Shelf {
+    drawers: Vec<Drawer>,
+    by_place: HashMap<Place, usize>,
+    /// Where the last record went.
+    last: Option<usize>,
+}
+
+/// All of one place.
+#[derive(Debug)]
+struct Drawer {
+    place: Place,
+    ids: HashMap<u64, usize>,
+    parts: Vec<Part>,
+    /// The part that is being filled.
+    at: usize,
+}
+
+/// One ring.
+#[derive(Debug, Default)]
+struct Part {
+    size: u64,
+    filled: u64,
+    ring: Option<(KernelHalf, Ring)>,
+}
+
+impl Shelf {
+    /// Notes how much room a piece takes.
+    fn measure(&mut self, sorting: &Sorting, piece: Piece<'_>) -> Result<(), Unreadable> {
+        let Some((bytes, drawer)) = self.drawer_of(sorting, &piece)? else { return Ok(()) };
+        let len = bytes.len() as u64;
+        match drawer.parts.last_mut() {
+            Some(part) if part.size + len <= PART => part.size += len,
+            _ => drawer.parts.push(Part { size: len, ..Part::default() }),
+        }
+        Ok(())
+    }
+
+    /// Copies a piece to where there is room for it.
+    fn fill(&mut self, sorting: &Sorting, piece: Piece<'_>) -> Result<(), Unreadable> {
+        let Some((bytes, drawer)) = self.drawer_of(sorting, &piece)? else { return Ok(()) };
+        let len = bytes.len() as u64;
+        if drawer.parts.get(drawer.at).is_some_and(|part| part.filled == part.size) {
+            drawer.at += 1;
+        }
+        let part = drawer.parts.get_mut(drawer.at).ok_or(Unreadable::Changed)?;
+        let at = part.filled;
+        part.filled += len;
+        if part.filled > part.size {
+            return Err(Unreadable::Changed);
+        }
+        part.kernel()?.write(at, bytes);
+        Ok(())
+    }
+
+    /// What is to be kept of a piece, and where.
+    fn drawer_of<'a>(
+        &mut self,
+        sorting: &Sorting,
+        piece: &Piece<'a>,
+    ) -> Result<Option<(&'a [u8], &mut Drawer)>, Unreadable> {
+        let (bytes, place, event) = match *piece {
+            Piece::Other { .. } => return Ok(None),
+            Piece::Rest(bytes) => (bytes, None, None),
+            Piece::Record(bytes) => {
+                let placed = sorting.place(bytes);
+                let event = placed.and_then(|(_, event)| event).filter(|_| sorting.several);
+                (bytes, placed.map(|(place, _)| place), event)
+            }
+        };
+        let at = match (place, self.last) {
+            // What does not say where it belongs stays with what is before it.
+            (None, Some(last)) => last,
+            (place, _) => self.find(place.unwrap_or(Place::NOWHERE))?,
+        };
+        self.last = Some(at);
+        let drawer = &mut self.drawers[at];
+        drawer.ids.extend(event);
+        Ok(Some((bytes, drawer)))
+    }
+
+    fn find(&mut self, place: Place) -> Result<usize, Unreadable> {
+        if let Some(last) = self.last.filter(|last| self.drawers[*last].place == place) {
+            return Ok(last);
+        }
+        if let Some(at) = self.by_place.get(&place) {
+            return Ok(*at);
+        }
+        let is_apart = place.cpu == NO_CPU;
+        let shared = place.shared();
+        if is_apart && self.drawers.len() >= MOST_APART && place != shared {
+            return self.find(shared);
+        }
+        if self.drawers.len() >= MOST_RINGS {
+            return Err(Unreadable::Cpus { most: MOST_RINGS });
+        }
+        self.by_place.insert(place, self.drawers.len());
+        self.drawers.push(Drawer { place, ids: HashMap::new(), parts: Vec::new(), at: 0 });
+        Ok(self.drawers.len() - 1)
+    }
+
+    /// Refuses what does not fit into the memory there is, where that is known.
+    fn check_memory(&self) -> Result<(), Unreadable> {
+        let bytes = self.drawers.iter().flat_map(|drawer| &drawer.parts).map(Part::room).sum();
+        match available() {
+            Some(available) if bytes > available => Err(Unreadable::Memory { bytes, available }),
+            _ => Ok(()),
+        }
+    }
+
+    fn build(&mut self) {
+        for part in self.drawers.iter_mut().flat_map(|drawer| &mut drawer.parts) {
+            part.ring = Some(Ring::simulated(machine::page_size(), part.room() as usize, None, false));
+        }
+        self.last = None;
+    }
+}
+
+impl Part {
+    /// Bytes of its ring.
+    fn room(&self) -> u64 {
+        self.size.next_power_of_two().max(8)
+    }
+
+    fn kernel(&mut self) -> Result<&mut KernelHalf, Unreadable> {
+        self.ring.as_mut().map(|(kernel, _)| kernel).ok_or(Unreadable::Changed)
+    }
+}
+
+impl Drawer {
+    /// What records' ids stand for.
+    fn sources(&self, events: &[Described]) -> Sources {
+        let mut sources: Sources = self.ids.iter().map(|(id, event)| (*id, *event)).collect();
+        if events.len() == 1 {
+            sources.push((0, 0));
+        } else if let Some(other) = other(&sources, events.len()) {
+            // So that records are asked for their id: those that perf made up have none, and are of no event.
+            sources.push((events[other].ids.first().copied().unwrap_or(u64::MAX), other));
+        }
+        sources
+    }
+}
+
+/// An event that none of these ids stands for, if they all stand for the same.
+fn other(sources: &Sources, events: usize) -> Option<usize> {
+    let first = sources.first().map(|(_, event)| *event);
+    let are_same = sources.iter().all(|(_, event)| Some(*event) == first);
+    (0..events).find(|event| are_same && Some(*event) != first)
+}
+
+/// Bytes of memory that can be had without swapping.
+fn available() -> Option<u64> {
+    let memory = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1 << 10)
+}

@@ -1,0 +1,91 @@
+//! The records of a file, one after the other.
+
+use crate::error::Unreadable;
+use crate::perf_data::file::{Input, Words, io};
+use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::ops::Range;
+
+/// A piece of what lies where records are.
+#[derive(Debug)]
+pub(super) enum Piece<'a> {
+    /// A record of the kernel's, or of perf in the kernel's name.
+    Record(&'a [u8]),
+    /// A record of perf's own, without its header.
+    Other { kind: u32, body: &'a [u8] },
+    /// What is no record. Where the next one begins is not known: the rest is given up.
+    Rest(&'a [u8]),
+}
+
+/// The kinds of perf's own records begin here (`PERF_RECORD_USER_TYPE_START`).
+const OWN_KINDS: u32 = 64;
+/// Those that have data behind them (`tools/lib/perf/include/perf/event.h`).
+const TRACING_DATA: u32 = 66;
+const AUXTRACE: u32 = 71;
+const COMPRESSED: [u32; 2] = [81, 83];
+
+/// Of what is no record, so much is shown.
+const REST: u64 = 1 << 20;
+
+/// Goes through all pieces, with the place of each in the file.
+pub(super) fn walk(
+    input: &Input,
+    data: &Range<u64>,
+    mut each: impl FnMut(u64, Piece<'_>) -> Result<(), Unreadable>,
+) -> Result<(), Unreadable> {
+    let mut reader = BufReader::with_capacity(1 << 18, &input.file);
+    reader.seek(SeekFrom::Start(data.start)).map_err(io)?;
+    let mut record = Vec::new();
+    let mut at = data.start;
+    while at < data.end {
+        let left = data.end - at;
+        record.clear();
+        take(&mut reader, &mut record, left.min(8))?;
+        let mut words = Words(&record);
+        let (kind, sizes) = (words.u32().unwrap_or(0), words.bytes(4).unwrap_or(&[0; 4]));
+        let size = u16::from_ne_bytes([sizes[2], sizes[3]]);
+        let is_own = kind >= OWN_KINDS;
+        if size < 8 || u64::from(size) > left || (!is_own && size % 8 != 0) {
+            let more = (left - record.len() as u64).min(REST);
+            take(&mut reader, &mut record, more)?;
+            return each(at, Piece::Rest(&record));
+        }
+        take(&mut reader, &mut record, u64::from(size) - 8)?;
+        let mut behind = 0;
+        if is_own {
+            let body = &record[8..];
+            if COMPRESSED.contains(&kind) {
+                return Err(Unreadable::Compressed);
+            }
+            behind = behind_it(kind, body);
+            each(at, Piece::Other { kind, body })?;
+        } else {
+            each(at, Piece::Record(&record))?;
+        }
+        at += u64::from(size);
+        if behind > data.end - at {
+            return Err(Unreadable::Malformed { what: "records of perf's own", at });
+        }
+        if behind > 0 {
+            at += behind;
+            reader.seek(SeekFrom::Start(at)).map_err(io)?;
+        }
+    }
+    Ok(())
+}
+
+/// Bytes of data behind a record of perf's own.
+fn behind_it(kind: u32, body: &[u8]) -> u64 {
+    match kind {
+        TRACING_DATA => Words(body).u32().map_or(0, |size| u64::from(size).next_multiple_of(8)),
+        AUXTRACE => Words(body).u64().unwrap_or(0),
+        _ => 0,
+    }
+}
+
+/// Appends so many bytes.
+fn take(reader: &mut impl Read, out: &mut Vec<u8>, len: u64) -> Result<(), Unreadable> {
+    match reader.take(len).read_to_end(out).map_err(io)? {
+        read if read as u64 == len => Ok(()),
+        _ => Err(Unreadable::Changed),
+    }
+}

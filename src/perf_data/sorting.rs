@@ -1,0 +1,93 @@
+//! Which event a record is of, and which ring it belongs to.
+
+use crate::error::Unreadable;
+use crate::perf_data::attrs;
+use crate::perf_data::metadata::Described;
+use crate::record::{CPU, ID, IDENTIFIER, Kind, Layout};
+use crate::ring::Bytes;
+use std::collections::HashMap;
+
+/// What a ring's records have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Place {
+    pub(super) cpu: u32,
+    pub(super) group: usize,
+    /// The event's id, where records name no CPU.
+    id: u64,
+}
+
+/// The CPU of records that name none, as perf has it: -1.
+pub(super) const NO_CPU: u32 = u32::MAX;
+
+/// Which event a record is of, and which ring it belongs to.
+#[derive(Debug)]
+pub(super) struct Sorting {
+    /// Layouts that differ.
+    pub(super) groups: Vec<Layout>,
+    /// The layout of each event.
+    group_of: Vec<usize>,
+    by_id: HashMap<u64, usize>,
+    /// Whether there are several events, so that records must be asked which they are of.
+    pub(super) several: bool,
+}
+
+impl Sorting {
+    pub(super) fn new(events: &[Described]) -> Result<Self, Unreadable> {
+        let mut groups: Vec<Layout> = Vec::new();
+        let mut group_of = Vec::new();
+        let mut by_id = HashMap::new();
+        for (index, event) in events.iter().enumerate() {
+            let layout = attrs::layout(&event.attr);
+            let known = groups.iter().position(|known| *known == layout);
+            group_of.push(known.unwrap_or(groups.len()));
+            if known.is_none() {
+                groups.push(layout);
+            }
+            by_id.extend(event.ids.iter().map(|id| (*id, index)));
+        }
+        // The id must be found before the layout is known.
+        let same = |layout: &Layout| layout.sample_id_all() == groups[0].sample_id_all();
+        if groups.len() > 1 && !groups.iter().all(|layout| layout.sample_type() & IDENTIFIER != 0 && same(layout)) {
+            return Err(Unreadable::NoIdentifier);
+        }
+        Ok(Self { groups, group_of, by_id, several: events.len() > 1 })
+    }
+
+    /// The ring that a record belongs to, and the id and the event that it names. `None` for a record that does not say, or is
+    /// too short to.
+    pub(super) fn place(&self, record: &[u8]) -> Option<(Place, Option<(u64, usize)>)> {
+        let record = Bytes::from(record);
+        let first = self.groups.first()?;
+        let group = match self.groups.len() {
+            1 => 0,
+            _ => {
+                let id = attrs::field(record, first, IDENTIFIER)?;
+                self.by_id.get(&id).map_or(0, |event| self.group_of[*event])
+            }
+        };
+        let layout = &self.groups[group];
+        let id = attrs::field(record, layout, IDENTIFIER).or_else(|| attrs::field(record, layout, ID));
+        let event = id.and_then(|id| Some((id, *self.by_id.get(&id)?)));
+        let has = |field: u64| layout.sample_type() & field != 0;
+        if !layout.sample_id_all() && record.u32(0) != Some(Kind::SAMPLE.0) {
+            return None;
+        }
+        let place = if has(CPU) {
+            let cpu = attrs::field(record, layout, CPU)?.to_ne_bytes();
+            Place { cpu: u32::from_ne_bytes([cpu[0], cpu[1], cpu[2], cpu[3]]), group, id: 0 }
+        } else {
+            Place { cpu: NO_CPU, group, id: event.map_or(0, |(id, _)| id) }
+        };
+        Some((place, event))
+    }
+}
+
+impl Place {
+    /// The ring of all further events of a recording that has more of them than there are rings for each.
+    pub(super) fn shared(self) -> Self {
+        Self { id: u64::MAX, ..self }
+    }
+
+    /// A ring for what belongs to none.
+    pub(super) const NOWHERE: Self = Self { cpu: NO_CPU, group: 0, id: 0 };
+}

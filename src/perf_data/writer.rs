@@ -1,0 +1,462 @@
+//! Writing a stream as a recording.
+
+use crate::error::{Error, Unwritable};
+use crate::order::event::{Event, Item, Lost};
+use crate::perf_data::attrs::{self, in_samples, in_trailers};
+use crate::perf_data::metadata::{ARCH, EVENT_DESC, HEADER, MAGIC, NRCPUS, OSRELEASE, SMALLEST_ATTR, TRACING_DATA};
+use crate::perf_data::tracing;
+use crate::record::{CPU, ID, IDENTIFIER, Kind, Layout, Record, TIME, TRAILER_ORDER};
+use crate::rings::{Features, Rings, Source};
+use crate::sys::{machine, perf};
+use perf_event_open_sys::bindings::{self, PERF_TYPE_SOFTWARE, PERF_TYPE_TRACEPOINT, perf_event_attr};
+use smallvec::SmallVec;
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// Writes events, as they are yielded, into a `perf.data` file that `perf script` and `perf report` read.
+///
+/// The example of [`perf_data`](crate::perf_data) writes and reads back.
+///
+/// # Order
+///
+/// perf sorts what it reads by the kernel's time, and leaves records with equal times in the order of the file. So it shows the
+/// events in the order in which they were written, if the key is the kernel's time ([`Key::Time`](crate::Key::Time)) and none
+/// was late. It puts a late event back where its time belongs, as far as it still holds what comes behind.
+///
+/// # What is written
+///
+/// - Records, byte by byte. Two fields are added where the rings do not ask for them. One is the CPU (`PERF_SAMPLE_CPU`), since a
+///   file has no ring that shows it. The other is, in samples of events that are no tracepoints, the instruction pointer
+///   (`PERF_SAMPLE_IP`), which is 0 then: `perf script` insists on it. Records of a recording stay as they are.
+/// - [`Lost`] as a LOST record, in front of the next record of its CPU, with that record's time, as the kernel writes it.
+/// - Not gaps, irregular numbers, damage and [`Unproven`](crate::Unproven), for which perf has no record.
+///   [`Written::left_out`] counts them.
+/// - The events' names and attributes; the formats of tracepoints, from this machine's tracefs or, if the rings are those of a
+///   recording, from there; the kernel's release, the architecture and the number of CPUs.
+///
+/// perf finds the names of processes and functions by MMAP and COMM records. A stream has these only if an event of it asks the
+/// kernel for them (`perf_event_attr.mmap2`, `comm`). They then begin with what starts later than the stream.
+///
+/// The file is whole once [`Writer::finish`] was called. Without it, perf and [`open`](crate::perf_data::open) refuse the file.
+#[derive(Debug)]
+pub struct Writer {
+    path: PathBuf,
+    file: BufWriter<File>,
+    events: Vec<Noted>,
+    /// How many of the events are the rings' sources. Behind them are those that only records tell of.
+    sources: usize,
+    /// The ids that were seen, each of which is noted with its event.
+    ids: HashSet<u64>,
+    features: Features,
+    /// Whether fields are added that records lack.
+    adds: bool,
+    /// Losses that wait for the next record of their CPU.
+    lost: Vec<Lost>,
+    /// A LOST record, before it is written.
+    scratch: Vec<u8>,
+    time: u64,
+    /// Bytes of records.
+    data: u64,
+    /// How many bytes there were when perf was last told that all earlier records are in the file.
+    round: u64,
+    written: Written,
+}
+
+/// What a [`Writer`] has written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Written {
+    /// Records, without those that tell of losses.
+    pub records: u64,
+    /// How many records were lost, by the LOST records that were written.
+    pub lost: u64,
+    /// Events that no record of perf can tell of: gaps, irregular numbers, damage, and notices.
+    pub left_out: u64,
+}
+
+/// An event as the file describes it.
+#[derive(Debug)]
+struct Noted {
+    attr: perf_event_attr,
+    name: String,
+    ids: Vec<u64>,
+    /// How its records are laid out in the rings.
+    layout: Layout,
+    /// The fields that are added to them.
+    adds: u64,
+}
+
+const IP: u64 = bindings::PERF_SAMPLE_IP as u64;
+const ADDR: u64 = bindings::PERF_SAMPLE_ADDR as u64;
+
+/// After so many bytes of records perf is told that it may show what it has. Otherwise it holds the whole file.
+const ROUND: u64 = 1 << 20;
+/// `PERF_RECORD_FINISHED_ROUND`
+const FINISHED_ROUND: u32 = 68;
+
+/// The length that strings are filled up to (`NAME_ALIGN`, `tools/perf/util/header.c`).
+const STRING: usize = 64;
+
+impl Writer {
+    /// Makes a file, over one that may be there, for events of these rings. Readers and merges give them again:
+    /// [`Reader::rings`](crate::Reader::rings).
+    ///
+    /// # Errors
+    /// [`Error::Unwritable`]: the file cannot be made; a tracepoint's format cannot be read; events with records of different
+    /// layouts do not say which is which.
+    pub fn create(path: impl AsRef<Path>, rings: &Rings) -> Result<Self, Error> {
+        let path = path.as_ref().to_owned();
+        match Self::begin(&path, rings) {
+            Ok(writer) => Ok(writer),
+            Err(why) => Err(Error::Unwritable { path, why }),
+        }
+    }
+
+    fn begin(path: &Path, rings: &Rings) -> Result<Self, Unwritable> {
+        // What perf recorded is as perf wants it.
+        let adds = !rings.are_complete();
+        let events: Vec<_> = rings.sources().iter().map(|source| Noted::of(source, adds)).collect();
+        check(&events)?;
+        let features = features(rings)?;
+        let mut file = BufWriter::with_capacity(1 << 18, File::create(path).map_err(io)?);
+        // Until it is finished it says that it is not.
+        file.write_all(&[0; HEADER as usize]).map_err(io)?;
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            sources: events.len(),
+            events,
+            ids: HashSet::new(),
+            features,
+            adds,
+            lost: Vec::new(),
+            scratch: Vec::new(),
+            time: 0,
+            data: 0,
+            round: 0,
+            written: Written::default(),
+        })
+    }
+
+    /// Writes an event behind those before it. Does not allocate memory, but for the first event of each id. Blocks as writing
+    /// to a file does.
+    ///
+    /// # Errors
+    /// [`Error::Unwritable`]: the file cannot be written, and is of no use then; a record is too long to have its CPU added, and is
+    /// not written; a record's layout is not that of the others, and it does not say which event it is of.
+    pub fn write(&mut self, event: &Event<'_>) -> Result<(), Error> {
+        let wrote = match event.item() {
+            Item::Record(record) => self.record(&record),
+            Item::Lost(lost) => {
+                self.lost.push(lost);
+                Ok(())
+            }
+            _ => {
+                self.written.left_out += 1;
+                Ok(())
+            }
+        };
+        wrote.map_err(|why| self.error(why))
+    }
+
+    /// Completes the file and closes it.
+    ///
+    /// # Errors
+    /// [`Error::Unwritable`] if the file cannot be written.
+    pub fn finish(mut self) -> Result<Written, Error> {
+        self.end().map_err(|why| self.error(why))?;
+        Ok(self.written)
+    }
+
+    fn error(&self, why: Unwritable) -> Error {
+        Error::Unwritable { path: self.path.clone(), why }
+    }
+
+    fn record(&mut self, record: &Record<'_>) -> Result<(), Unwritable> {
+        let at = self.event_of(record)?;
+        if let Some(id) = record.id().filter(|id| *id != 0)
+            && (at >= self.sources || record.source().is_some())
+            && self.ids.insert(id)
+        {
+            self.events[at].ids.push(id);
+        }
+        self.time = record.time().unwrap_or(self.time);
+        while let Some(waiting) = self.lost.iter().position(|lost| lost.cpu == record.cpu()) {
+            let lost = self.lost.remove(waiting);
+            self.lost_record(&lost, at, Some(record))?;
+        }
+        let (first, second) = record.as_bytes().as_slices();
+        self.put(record.kind(), [first, second], at, record.cpu())?;
+        self.written.records += 1;
+        if self.data - self.round >= ROUND {
+            self.round = self.data;
+            let header = header(Kind(FINISHED_ROUND), 0, 8);
+            self.bytes(&header)?;
+        }
+        Ok(())
+    }
+
+    /// The event that a record is of.
+    fn event_of(&mut self, record: &Record<'_>) -> Result<usize, Unwritable> {
+        let layout = record.origin().layout;
+        let named = record.source().filter(|source| *source < self.sources);
+        let known = named.filter(|source| self.events[*source].layout == layout);
+        if let Some(at) = known.or_else(|| self.events.iter().position(|event| event.layout == layout)) {
+            return Ok(at);
+        }
+        self.events.push(Noted::unknown(layout, self.adds));
+        check(&self.events).inspect_err(|_| drop(self.events.pop()))?;
+        Ok(self.events.len() - 1)
+    }
+
+    /// Writes a LOST record in front of a record of the same CPU; of the last ones, no record follows.
+    fn lost_record(&mut self, lost: &Lost, at: usize, next: Option<&Record<'_>>) -> Result<(), Unwritable> {
+        let layout = self.events[at].layout;
+        let mut bytes = std::mem::take(&mut self.scratch);
+        bytes.clear();
+        bytes.extend([0; 8]);
+        bytes.extend(lost.id.to_ne_bytes());
+        bytes.extend(lost.count.to_ne_bytes());
+        if layout.sample_id_all() {
+            for field in TRAILER_ORDER.iter().filter(|field| layout.sample_type() & **field != 0) {
+                let value = match (*field, next) {
+                    (ID | IDENTIFIER, _) => lost.id,
+                    (field, Some(next)) => attrs::field(next.as_bytes(), &layout, field).unwrap_or(0),
+                    (TIME, None) => self.time,
+                    (CPU, None) => cpu_field(lost.cpu),
+                    _ => 0,
+                };
+                bytes.extend(value.to_ne_bytes());
+            }
+        }
+        let header = header(Kind::LOST, 0, bytes.len() as u16);
+        bytes[..8].copy_from_slice(&header);
+        let put = self.put(Kind::LOST, [&bytes, &[]], at, lost.cpu);
+        self.scratch = bytes;
+        put?;
+        self.written.lost += lost.count;
+        Ok(())
+    }
+
+    /// Writes a record that lies in up to two pieces, with the fields that are added to its event's records.
+    fn put(&mut self, kind: Kind, [first, second]: [&[u8]; 2], at: usize, cpu: u32) -> Result<(), Unwritable> {
+        let Noted { ref layout, adds, .. } = self.events[at];
+        let (sample_type, len) = (layout.sample_type(), first.len() + second.len());
+        let place = |field| match kind {
+            Kind::SAMPLE => Some(in_samples(sample_type, field)),
+            // `struct sample_id` has no instruction pointer.
+            _ if field == IP || !layout.sample_id_all() => None,
+            _ => len.checked_sub(in_trailers(sample_type, field)),
+        };
+        let added = [(IP, 0), (CPU, cpu_field(cpu))].into_iter().filter(|(field, _)| adds & field != 0);
+        let added: SmallVec<[(usize, u64); 2]> =
+            added.filter_map(|(field, value)| Some((place(field)?, value))).collect();
+        if added.is_empty() {
+            self.bytes(first)?;
+            return self.bytes(second);
+        }
+        let size = u16::try_from(len + 8 * added.len()).map_err(|_| Unwritable::TooLong { size: len as u16 })?;
+        // A header is a multiple of 8 bytes long and lies on one, so it is never in two pieces.
+        let mut header: [u8; 8] = first.first_chunk().copied().unwrap_or_default();
+        header[6..8].copy_from_slice(&size.to_ne_bytes());
+        self.bytes(&header)?;
+        let mut from = header.len();
+        for (to, value) in added {
+            self.part(first, second, from..to)?;
+            self.bytes(&value.to_ne_bytes())?;
+            from = to;
+        }
+        self.part(first, second, from..len)
+    }
+
+    /// Writes a part of two pieces.
+    fn part(&mut self, first: &[u8], second: &[u8], Range { start, end }: Range<usize>) -> Result<(), Unwritable> {
+        let cut = first.len();
+        self.bytes(&first[start.min(cut)..end.min(cut)])?;
+        self.bytes(&second[start.max(cut) - cut..end.max(cut) - cut])
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) -> Result<(), Unwritable> {
+        self.file.write_all(bytes).map_err(io)?;
+        self.data += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Writes what lies behind the records, and the header.
+    fn end(&mut self) -> Result<(), Unwritable> {
+        if self.events.is_empty() {
+            // perf reads no file without an event.
+            self.events.push(Noted::unknown(Layout::RAW, self.adds));
+        }
+        for lost in std::mem::take(&mut self.lost) {
+            let at = lost.source.filter(|source| *source < self.sources).unwrap_or(0);
+            self.lost_record(&lost, at, None)?;
+        }
+        if self.data == 0 {
+            // No data is what an unfinished file has.
+            self.bytes(&header(Kind(FINISHED_ROUND), 0, 8))?;
+        }
+        let attrs: Vec<_> = self.events.iter().map(Noted::as_written).collect();
+        // What perf does not know is an error to it, also if it is 0.
+        let used = attrs.iter().map(|attr| used(perf::attr_bytes(attr))).max().unwrap_or(SMALLEST_ATTR);
+        let attrs: Vec<_> = attrs.iter().map(|attr| sized(perf::attr_bytes(attr), used)).collect();
+        let described = self.describe(&attrs, used);
+        self.features.push((EVENT_DESC, described));
+        self.features.sort_by_key(|(feature, _)| *feature);
+        let data_end = HEADER + self.data;
+        let mut bits = [0u64; 4];
+        let mut at = data_end + 16 * self.features.len() as u64;
+        let mut behind = Vec::new();
+        for (feature, section) in &self.features {
+            bits[*feature as usize / 64] |= 1 << (feature % 64);
+            behind.extend([at, section.len() as u64].iter().flat_map(|word| word.to_ne_bytes()));
+            at += section.len() as u64;
+        }
+        behind.extend(self.features.iter().flat_map(|(_, section)| section));
+        let attrs_at = at;
+        at += (attrs.len() * (used + 16)) as u64;
+        for (attr, event) in attrs.iter().zip(&self.events) {
+            behind.extend(attr);
+            let len = 8 * event.ids.len() as u64;
+            behind.extend([at, len].iter().flat_map(|word| word.to_ne_bytes()));
+            at += len;
+        }
+        behind.extend(self.events.iter().flat_map(|event| &event.ids).flat_map(|id| id.to_ne_bytes()));
+        let each = used as u64 + 16;
+        let head = [HEADER, each, attrs_at, each * attrs.len() as u64, HEADER, self.data, 0, 0];
+        let words = head.into_iter().chain(bits).flat_map(u64::to_ne_bytes);
+        let head: Vec<u8> = MAGIC.iter().copied().chain(words).collect();
+        self.file.write_all(&behind).map_err(io)?;
+        self.file.seek(SeekFrom::Start(0)).map_err(io)?;
+        self.file.write_all(&head).map_err(io)?;
+        self.file.flush().map_err(io)
+    }
+
+    /// `HEADER_EVENT_DESC`: the events with their names.
+    fn describe(&self, attrs: &[Vec<u8>], used: usize) -> Vec<u8> {
+        let mut out = Vec::new();
+        out.extend([attrs.len() as u32, used as u32].iter().flat_map(|word| word.to_ne_bytes()));
+        for (attr, event) in attrs.iter().zip(&self.events) {
+            out.extend(attr);
+            out.extend((event.ids.len() as u32).to_ne_bytes());
+            string(&mut out, &event.name);
+            out.extend(event.ids.iter().flat_map(|id| id.to_ne_bytes()));
+        }
+        out
+    }
+}
+
+impl Noted {
+    fn new(attr: perf_event_attr, name: String, adds: bool) -> Self {
+        let layout = attrs::layout(&attr);
+        let lacks = |bits: u64| adds && layout.sample_type() & bits == 0;
+        let mut added = if lacks(CPU) { CPU } else { 0 };
+        // `perf script` does without for tracepoints alone (`perf_session__check_output_opt`, builtin-script.c).
+        if lacks(IP | ADDR) && attr.type_ != PERF_TYPE_TRACEPOINT {
+            added |= IP;
+        }
+        Self { attr, name, ids: Vec::new(), layout, adds: added }
+    }
+
+    fn of(source: &Source, adds: bool) -> Self {
+        Self::new(*source.attr(), source.tracepoint().unwrap_or(source.name()).to_owned(), adds)
+    }
+
+    /// The event of rings whose events are not known.
+    fn unknown(layout: Layout, adds: bool) -> Self {
+        let mut attr = perf_event_attr {
+            type_: PERF_TYPE_SOFTWARE,
+            config: bindings::PERF_COUNT_SW_BPF_OUTPUT.into(),
+            sample_type: layout.sample_type(),
+            read_format: layout.read_format(),
+            ..perf_event_attr::default()
+        };
+        attr.sample_period = 1;
+        attr.set_sample_id_all(layout.sample_id_all().into());
+        Self::new(attr, "unknown".into(), adds)
+    }
+
+    /// The attribute as the file has it.
+    fn as_written(&self) -> perf_event_attr {
+        let mut attr = self.attr;
+        attr.sample_type |= self.adds;
+        attr
+    }
+}
+
+/// Checks that perf can tell the events' records apart (`evlist__valid_sample_type`, `tools/perf/util/evlist.c`).
+fn check(events: &[Noted]) -> Result<(), Unwritable> {
+    let Some((first, others)) = events.split_first() else { return Ok(()) };
+    let (layout, has) = (first.layout, |layout: &Layout, bits| layout.sample_type() & bits != 0);
+    let can_tell = |other: &Noted| {
+        let same = other.layout == layout && has(&layout, ID | IDENTIFIER);
+        same || (has(&layout, IDENTIFIER) && has(&other.layout, IDENTIFIER))
+    };
+    if others.iter().all(can_tell) { Ok(()) } else { Err(Unwritable::NoIdentifier) }
+}
+
+/// What the file says of the machine.
+fn features(rings: &Rings) -> Result<Features, Unwritable> {
+    if let Some(recording) = rings.recording() {
+        return Ok(recording.as_ref().clone());
+    }
+    let mut features = Features::new();
+    let is_tracepoint = |source: &&Source| source.attr().type_ == PERF_TYPE_TRACEPOINT;
+    let tracepoints = rings.sources().iter().filter(is_tracepoint);
+    let tracepoints: Vec<_> = tracepoints.map(|source| (source.attr().config, source.tracepoint())).collect();
+    if !tracepoints.is_empty() {
+        features.push((TRACING_DATA, tracing::data(&tracepoints)?));
+    }
+    for (feature, text) in [(OSRELEASE, machine::release()), (ARCH, std::env::consts::ARCH.to_owned())] {
+        let mut section = Vec::new();
+        string(&mut section, &text);
+        features.push((feature, section));
+    }
+    if let (Ok(possible), Ok(online)) = (machine::possible_cpus(), machine::online_cpus()) {
+        let counts = [possible.len() as u32, online.len() as u32];
+        features.push((NRCPUS, counts.iter().flat_map(|count| count.to_ne_bytes()).collect()));
+    }
+    Ok(features)
+}
+
+/// `struct perf_header_string`
+fn string(out: &mut Vec<u8>, text: &str) {
+    let len = (text.len() + 1).next_multiple_of(STRING);
+    out.extend((len as u32).to_ne_bytes());
+    out.extend(text.bytes().chain(std::iter::repeat(0)).take(len));
+}
+
+/// The size of the oldest version of an attribute that has all that this one sets (`PERF_ATTR_SIZE_VER0` and so on, which are
+/// 64, 72, 80, 96 and so on, but not 88).
+fn used(attr: &[u8]) -> usize {
+    let len = attr.iter().rposition(|byte| *byte != 0).map_or(0, |last| (last + 1).next_multiple_of(8));
+    if len == 88 { 96 } else { len.max(SMALLEST_ATTR) }
+}
+
+/// An attribute cut to a size, which it says that it has.
+fn sized(attr: &[u8], used: usize) -> Vec<u8> {
+    let mut out = attr[..used.min(attr.len())].to_vec();
+    out[4..8].copy_from_slice(&(used as u32).to_ne_bytes());
+    out
+}
+
+/// `struct { u32 cpu, res; }`
+fn cpu_field(cpu: u32) -> u64 {
+    let [a, b, c, d] = cpu.to_ne_bytes();
+    u64::from_ne_bytes([a, b, c, d, 0, 0, 0, 0])
+}
+
+fn header(kind: Kind, misc: u16, size: u16) -> [u8; 8] {
+    let mut header = [0; 8];
+    header[..4].copy_from_slice(&kind.0.to_ne_bytes());
+    header[4..6].copy_from_slice(&misc.to_ne_bytes());
+    header[6..].copy_from_slice(&size.to_ne_bytes());
+    header
+}
+
+fn io(errno: io::Error) -> Unwritable {
+    Unwritable::Io { errno }
+}

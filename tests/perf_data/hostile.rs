@@ -1,0 +1,243 @@
+//! Files that are cut short, that lie, or that are something else: an error that says so, or damage. Never a panic.
+
+use crate::perf::{File, drain, open};
+use perfweave::{Clock, Error, Event, Fault, Hold, Item, Layout, Merge, Order, Reader, Rings, Unreadable, bindings};
+use perfweave::{perf_data, sim};
+use quickcheck::QuickCheck;
+use std::fs;
+use std::sync::OnceLock;
+
+/// Where the header has what (`struct perf_file_header`).
+const ATTR_SIZE: usize = 16;
+const ATTRS: usize = 24;
+const DATA: usize = 40;
+const FEATURES: usize = 72;
+/// Where the records begin in a file of ours.
+const RECORDS: usize = 104;
+
+/// A small recording of two CPUs with times, CPUs and ids, and a loss.
+fn small() -> Vec<u8> {
+    let bits = bindings::PERF_SAMPLE_RAW | bindings::PERF_SAMPLE_TIME | bindings::PERF_SAMPLE_IDENTIFIER;
+    let machine = sim::Kernel::with(&[0, 1], 4096, Layout::new(bits.into(), true, 0));
+    for time in 1..20 {
+        machine.emit(time as u32 % 2, time, &[time as u8; 12]);
+        if time == 10 {
+            machine.lose(1, 3);
+        }
+    }
+    let rings = machine.rings();
+    let file = File::new();
+    let mut writer = perf_data::Writer::create(&file.0, &rings).unwrap();
+    let mut merge = Merge::new(rings, Order::new().hold(Hold::None)).unwrap();
+    merge.refresh(0);
+    merge.batch().for_each(|event| writer.write(&event).unwrap());
+    assert_eq!(writer.finish().unwrap().records, 19);
+    fs::read(&file.0).unwrap()
+}
+
+fn read(bytes: &[u8]) -> Result<Rings, Unreadable> {
+    let file = File::with(bytes);
+    perf_data::open(&file.0).map_err(|error| {
+        let text = error.to_string();
+        assert!(text.contains(file.path()), "{text}");
+        let Error::Unreadable { why, .. } = error else { panic!("{error:?}") };
+        why
+    })
+}
+
+/// The error that a changed file gives.
+#[track_caller]
+fn refused(change: impl FnOnce(&mut Vec<u8>)) -> Unreadable {
+    let mut bytes = small();
+    change(&mut bytes);
+    read(&bytes).map(|_| panic!("it was read")).unwrap_err()
+}
+
+fn set(bytes: &mut [u8], at: usize, word: u64) {
+    bytes[at..at + 8].copy_from_slice(&word.to_ne_bytes());
+}
+
+fn get(bytes: &[u8], at: usize) -> u64 {
+    u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap())
+}
+
+fn events(rings: Rings) -> Vec<String> {
+    if rings.is_empty() {
+        return Vec::new();
+    }
+    let Ok(mut reader) = Reader::new(rings, Order::new()) else { return Vec::new() };
+    let mut all = Vec::new();
+    let mut last = 0;
+    drain(&mut reader, |event| {
+        assert!(event.key().is_none_or(|key| key >= last), "{event:?} behind {last}");
+        last = event.key().unwrap_or(last);
+        all.push(format!("{event:?}"));
+    });
+    all
+}
+
+#[test]
+fn every_way_of_being_wrong_has_its_error() {
+    let refusals = [
+        (refused(|bytes| bytes.clear()), "PERFILE2"),
+        (refused(|bytes| bytes[..8].copy_from_slice(b"PERFFILE")), "before Linux 3.0"),
+        (refused(|bytes| bytes[..8].reverse()), "other byte order"),
+        (refused(|bytes| bytes.truncate(12)), "cut short"),
+        (refused(|bytes| bytes.truncate(80)), "cut short"),
+        (refused(|bytes| bytes.truncate(RECORDS + 100)), "cut short"),
+        (refused(|bytes| bytes.truncate(bytes.len() - 1)), "cut short"),
+        (refused(|bytes| set(bytes, DATA + 8, 0)), "SIGINT"),
+        (refused(|bytes| set(bytes, 8, 50)), "header"),
+        (refused(|bytes| set(bytes, ATTR_SIZE, 0)), "header"),
+        (refused(|bytes| set(bytes, ATTR_SIZE, u64::MAX)), "header"),
+        (refused(|bytes| set(bytes, ATTRS + 8, 0)), "no event"),
+        (refused(|bytes| set(bytes, ATTRS + 8, u64::MAX)), "cut short"),
+        (refused(|bytes| set(bytes, DATA, u64::MAX)), "cut short"),
+        (refused(|bytes| bytes[FEATURES + 3] |= 1 << 3), "perf inject"),
+        (refused(|bytes| bytes[FEATURES + 3] |= 1), "--threads"),
+        (refused(|bytes| bytes[RECORDS] = 81), "perf inject"),
+        // A record of perf's own that has more behind it than there is.
+        (refused(|bytes| (bytes[RECORDS], bytes[RECORDS + 15]) = (71, 1)), "perf's own"),
+    ];
+    for (error, words) in refusals {
+        assert!(error.to_string().contains(words), "{error} was to say {words}");
+    }
+}
+
+#[test]
+fn what_is_no_file_has_its_error() {
+    let why = |path: &str| match perf_data::open(path) {
+        Err(Error::Unreadable { why, .. }) => why,
+        other => panic!("{other:?}"),
+    };
+    assert!(matches!(why("/nowhere"), Unreadable::Io { .. }));
+    assert!(matches!(why("/dev/null"), Unreadable::NotAFile));
+    assert!(matches!(why("/proc"), Unreadable::Directory));
+}
+
+/// Nothing of a file that is refused stays open, and neither does one that is read.
+#[test]
+fn no_file_stays_open() {
+    let file = File::with(&small());
+    let rings = open(&file.0);
+    let mut bytes = small();
+    set(&mut bytes, ATTRS + 8, 0);
+    let refused = File::with(&bytes);
+    perf_data::open(&refused.0).unwrap_err();
+    let open: Vec<_> =
+        fs::read_dir("/proc/self/fd").unwrap().filter_map(|fd| fs::read_link(fd.unwrap().path()).ok()).collect();
+    assert!(!open.contains(&file.0) && !open.contains(&refused.0), "{open:?}");
+    drop(rings);
+}
+
+/// Everything before the bad bytes is read, and they are damage, as in a ring.
+#[test]
+fn bytes_that_are_no_record_are_damage() {
+    let whole = events(read(&small()).unwrap());
+    for size in [0u16, 7, 9, 4096, u16::MAX] {
+        let mut bytes = small();
+        let first = u16::from_ne_bytes(bytes[RECORDS + 6..RECORDS + 8].try_into().unwrap()) as usize;
+        let at = RECORDS + first;
+        let left = get(&bytes, DATA + 8) as usize - first;
+        bytes[at + 6..at + 8].copy_from_slice(&size.to_ne_bytes());
+        let mut reader = Reader::new(read(&bytes).unwrap(), Order::new()).unwrap();
+        let mut seen = Vec::new();
+        drain(&mut reader, |event: &Event<'_>| match event.item() {
+            Item::Record(_) => seen.push(0),
+            Item::Damage(damage) => {
+                assert!(matches!(damage.fault, Fault::Size { size: found, .. } if found == size), "{damage:?}");
+                seen.push(damage.bytes.len());
+            }
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(seen, [0, left], "{size}");
+    }
+    assert!(whole.len() > 19);
+}
+
+/// A record that is too short for its fields is damage, and the next is read.
+#[test]
+fn a_record_that_is_too_short_is_damage_by_itself() {
+    let mut bytes = small();
+    // The first sample ends behind its header, and what follows is another, of 8 bytes each.
+    let first = u16::from_ne_bytes(bytes[RECORDS + 6..RECORDS + 8].try_into().unwrap()) as usize;
+    for at in (RECORDS..RECORDS + first).step_by(8) {
+        bytes[at..at + 8].copy_from_slice(&[9, 0, 0, 0, 0, 0, 8, 0]);
+    }
+    let mut count = (0, 0);
+    drain(&mut Reader::new(read(&bytes).unwrap(), Order::new()).unwrap(), |event| match event.item() {
+        Item::Damage(damage) => {
+            assert!(matches!(damage.fault, Fault::Short { size: 8 }), "{damage:?}");
+            count.0 += 1;
+        }
+        Item::Record(_) => count.1 += 1,
+        _ => {}
+    });
+    assert_eq!(count, (first / 8, 18));
+}
+
+/// Counts that no file can have: memory is taken for none of them.
+#[test]
+fn counts_in_the_file_take_no_memory() {
+    let plain = small();
+    let table = RECORDS + get(&plain, DATA + 8) as usize;
+    // Of the features the events' description has the highest bit.
+    let described = table + 16 * (get(&plain, FEATURES).count_ones() as usize - 1);
+    let at = get(&plain, described) as usize;
+    for (offset, what) in [(0, "events"), (4, "bytes of an attribute")] {
+        let mut bytes = plain.clone();
+        bytes[at + offset..at + offset + 4].copy_from_slice(&u32::MAX.to_ne_bytes());
+        assert_eq!(events(read(&bytes).unwrap()).len(), events(read(&plain).unwrap()).len(), "{what}");
+    }
+    // The same section again and again.
+    let attrs = get(&plain, ATTRS) as usize;
+    let mut bytes = plain.clone();
+    let ids = attrs + get(&plain, ATTR_SIZE) as usize - 16;
+    let len = bytes.len() as u64;
+    set(&mut bytes, ids, 0);
+    set(&mut bytes, ids + 8, len);
+    assert!(matches!(read(&bytes), Err(Unreadable::Malformed { .. })));
+}
+
+#[test]
+fn a_machine_of_too_many_cpus_is_forged() {
+    let bits =
+        bindings::PERF_SAMPLE_RAW | bindings::PERF_SAMPLE_TIME | bindings::PERF_SAMPLE_CPU | bindings::PERF_SAMPLE_IP;
+    let machine = sim::Kernel::with(&[0], 1 << 20, Layout::new(bits.into(), true, 0));
+    (0..9000).for_each(|time| assert!(machine.emit(0, time, b"")));
+    let rings = machine.rings().on_clock(Clock::Perf);
+    let file = File::new();
+    let mut writer = perf_data::Writer::create(&file.0, &rings).unwrap();
+    let mut merge = Merge::new(rings, Order::new().hold(Hold::None)).unwrap();
+    merge.refresh(0);
+    merge.batch().for_each(|event| writer.write(&event).unwrap());
+    writer.finish().unwrap();
+    let mut bytes = fs::read(&file.0).unwrap();
+    // header, ip, time, cpu, raw
+    let each = 8 + 8 + 8 + 8 + 8;
+    for cpu in 0..9000usize {
+        let at = RECORDS + cpu * each + 24;
+        bytes[at..at + 4].copy_from_slice(&(cpu as u32).to_ne_bytes());
+    }
+    assert!(matches!(read(&bytes), Err(Unreadable::Cpus { most: 8192 })));
+}
+
+/// Any byte may be any other. `QUICKCHECK_TESTS` sets how many files are tried.
+#[test]
+fn no_file_makes_it_panic_or_takes_a_record_from_the_order() {
+    fn property(edits: Vec<(u16, u8)>, cut: Option<u16>) -> bool {
+        static PLAIN: OnceLock<Vec<u8>> = OnceLock::new();
+        let mut bytes = PLAIN.get_or_init(small).clone();
+        for (at, value) in edits.iter().take(8) {
+            // Half of them where counts and places are.
+            let bound = if value % 2 == 0 { RECORDS } else { bytes.len() };
+            bytes[usize::from(*at) % bound] = *value;
+        }
+        if let Some(cut) = cut.filter(|cut| cut % 4 == 0) {
+            bytes.truncate(usize::from(cut) % bytes.len());
+        }
+        let most = bytes.len() / 8 + 1;
+        read(&bytes).map_or(true, |rings| events(rings).len() <= most)
+    }
+    QuickCheck::new().quickcheck(property as fn(_, _) -> _);
+}

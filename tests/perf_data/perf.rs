@@ -1,0 +1,125 @@
+//! perf(1), and files for it that go with the test.
+
+use perfweave::{Item, Order, Reader, Rings, perf_data};
+use perfweave_support::kernel;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// A file that is removed with this.
+pub(crate) struct File(pub(crate) PathBuf);
+
+impl File {
+    pub(crate) fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("perfweave-test-{}-{}.data", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        Self(std::env::temp_dir().join(name))
+    }
+
+    pub(crate) fn with(bytes: &[u8]) -> Self {
+        let file = Self::new();
+        fs::write(&file.0, bytes).unwrap();
+        file
+    }
+
+    pub(crate) fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+        // What perf moves out of its way.
+        let _ = fs::remove_file(self.0.with_extension("data.old"));
+    }
+}
+
+/// Runs perf; its output, or what it complained of.
+pub(crate) fn perf(args: &[&str]) -> io::Result<String> {
+    let output = Command::new("perf").args(args).stdin(Stdio::null()).output()?;
+    if !output.status.success() {
+        let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+        return Err(io::Error::other(format!("perf {args:?}: {complaint}")));
+    }
+    Ok(String::from_utf8(output.stdout).unwrap())
+}
+
+/// What perf records with these arguments while a load runs that switches tasks and burns time on all CPUs. `None` if it cannot.
+#[track_caller]
+pub(crate) fn record(args: &[&str]) -> Option<File> {
+    // One at a time: what one test makes a machine do is recorded by all.
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let file = File::new();
+    let load = "i=0; while [ $i -lt 40 ]; do i=$((i+1)); /bin/true & done; wait";
+    let args = [&["record", "-o", file.path()], args, &["--", "sh", "-c", load]].concat();
+    kernel("record with perf", perf(&args))?;
+    Some(file)
+}
+
+/// A sample as perf shows it: CPU, where it has one, time in nanoseconds, and event.
+pub(crate) type Shown = (Option<u32>, u64, String);
+
+/// What `perf script` shows.
+pub(crate) fn script(path: &str, has_cpu: bool) -> Vec<Shown> {
+    let fields = if has_cpu { "cpu,time,event" } else { "time,event" };
+    let text = perf(&["script", "-i", path, "--ns", "-F", fields]).unwrap();
+    text.lines().filter(|line| line.contains(": ") && !line.starts_with(['\t', '#'])).map(shown).collect()
+}
+
+/// `[000] 35730.198874821: sched:sched_switch: `
+fn shown(line: &str) -> Shown {
+    let mut words = line.split_whitespace().peekable();
+    let cpu =
+        words.peek().filter(|word| word.starts_with('[')).map(|word| word.trim_matches(['[', ']']).parse().unwrap());
+    if cpu.is_some() {
+        words.next();
+    }
+    let (seconds, nanos) = words.next().unwrap().trim_end_matches(':').split_once('.').unwrap();
+    let time = seconds.parse::<u64>().unwrap() * 1_000_000_000 + nanos.parse::<u64>().unwrap();
+    (cpu, time, words.next().unwrap().trim_end_matches(':').to_owned())
+}
+
+/// Where several have the same time perf shows them as they lie in the file, and we by CPU.
+pub(crate) fn by_cpu(mut shown: Vec<Shown>) -> Vec<Shown> {
+    for same in shown.chunk_by_mut(|a, b| a.1 == b.1) {
+        same.sort();
+    }
+    shown
+}
+
+/// The samples of rings, in order, as perf would show them.
+pub(crate) fn samples(rings: Rings, has_cpu: bool) -> Vec<Shown> {
+    let names: Vec<_> =
+        rings.sources().iter().map(|source| source.tracepoint().unwrap_or(source.name()).to_owned()).collect();
+    let mut reader = Reader::new(rings, Order::new()).unwrap();
+    let mut all = Vec::new();
+    drain(&mut reader, |event| {
+        if let Item::Record(record) = event.item()
+            && record.kind() == perfweave::Kind::SAMPLE
+        {
+            let name = names[record.source().unwrap()].clone();
+            all.push((has_cpu.then_some(record.cpu()), record.time().unwrap(), name));
+        }
+    });
+    all
+}
+
+/// All events of a recording, to its end.
+pub(crate) fn drain(reader: &mut Reader, mut each: impl FnMut(&perfweave::Event<'_>)) {
+    loop {
+        match reader.next() {
+            Ok(event) => each(&event.event()),
+            Err(perfweave::Error::Closed) => return,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+pub(crate) fn open(path: impl AsRef<Path>) -> Rings {
+    perf_data::open(path).unwrap()
+}

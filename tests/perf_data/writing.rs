@@ -1,0 +1,240 @@
+//! What was merged, written, and shown by perf or read back.
+
+use crate::perf::{File, by_cpu, drain, open, perf, record, script};
+use perfweave::{
+    Error, Event, Hold, Item, Kind, Layout, Merge, Order, Reader, Rings, Unwritable, bindings, perf_data, sim,
+};
+use perfweave_support::{kernel, tracefs};
+use std::io;
+use std::process::Command;
+
+/// Writes all events of a reader, to a flush if it is live.
+fn write_all(reader: &mut Reader, mut each: impl FnMut(&Event<'_>)) -> (File, perf_data::Written) {
+    let file = File::new();
+    let mut writer = perf_data::Writer::create(&file.0, reader.rings()).unwrap();
+    loop {
+        match reader.next() {
+            Ok(event) => {
+                each(&event.event());
+                writer.write(&event.event()).unwrap();
+            }
+            Err(Error::Flushed | Error::Closed) => return (file, writer.finish().unwrap()),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// A reader of live tracepoints, behind a load, flushed. `None` where the kernel refuses.
+fn live(events: &[&str]) -> Option<Reader> {
+    kernel("run perf", perf(&["--version"]))?;
+    kernel("find tracefs", tracefs::find_or_mount())?;
+    let options = events.iter().fold(Rings::options().bytes(1 << 20), |options, event| options.tracepoint(event));
+    let reader = Reader::new(kernel("open tracepoints", options.open())?, Order::new()).unwrap();
+    for _ in 0..20 {
+        assert!(Command::new("/bin/true").status().unwrap().success());
+    }
+    reader.handle().flush().unwrap();
+    Some(reader)
+}
+
+/// CPU, time and name of all samples, as `perf script` is to show them.
+fn note(names: &[String], shown: &mut Vec<crate::perf::Shown>, event: &Event<'_>) {
+    if let Item::Record(record) = event.item()
+        && record.kind() == Kind::SAMPLE
+    {
+        shown.push((Some(record.cpu()), record.time().unwrap(), names[record.source().unwrap()].clone()));
+    }
+}
+
+#[test]
+fn perf_shows_a_live_stream_as_it_was_yielded() {
+    for events in [&["sched:sched_switch"][..], &["sched:sched_switch", "sched:sched_waking"]] {
+        let Some(mut reader) = live(events) else { return };
+        let names: Vec<_> = events.iter().map(|name| (*name).to_owned()).collect();
+        let mut expected = Vec::new();
+        let (file, written) = write_all(&mut reader, |event| note(&names, &mut expected, event));
+        assert!(expected.len() > 20 && written.records >= expected.len() as u64, "{written:?}");
+        // Not by CPU: equal times too come in the order of the file.
+        assert_eq!(script(file.path(), true), expected);
+        let fields = perf(&["script", "-i", file.path(), "-F", "event,trace"]).unwrap();
+        assert_eq!(fields.matches("prev_comm=").count(), expected.iter().filter(|shown| shown.2 == events[0]).count());
+        let report = perf(&["report", "-i", file.path(), "--stdio"]).unwrap();
+        assert!(events.iter().all(|event| report.contains(event)), "{report}");
+        let header = perf(&["report", "-i", file.path(), "--header-only"]).unwrap();
+        assert!(header.contains("os release"), "{header}");
+        assert_eq!(crate::perf::samples(open(&file.0), true), expected, "read back");
+    }
+}
+
+/// The bytes of every record, and what else there is.
+fn bytes(rings: Rings) -> Vec<(Option<u64>, Option<u32>, Vec<u8>)> {
+    let mut all = Vec::new();
+    drain(&mut Reader::new(rings, Order::new()).unwrap(), |event| {
+        let bytes = match event.item() {
+            Item::Record(record) => record.as_bytes().to_vec(),
+            Item::Lost(lost) => {
+                format!("lost {} of {:?}, {:?} to {:?}", lost.count, lost.source, lost.after, lost.until).into()
+            }
+            other => format!("{other:?}").into(),
+        };
+        all.push((event.key(), event.cpu(), bytes));
+    });
+    all
+}
+
+/// Byte by byte, and perf shows the same of both.
+#[test]
+fn a_recording_written_again_is_the_same() {
+    for args in [
+        &["-a", "-e", "sched:sched_switch"][..],
+        &["-a", "-g", "-e", "sched:sched_switch", "-e", "cpu-clock"],
+        &["--per-thread", "-T", "-e", "sched:sched_switch", "-e", "cpu-clock"],
+        // A ring of one page: the kernel drops some.
+        &["-a", "-m", "1", "-g", "-e", "sched:*"],
+    ] {
+        let Some(recorded) = record(args) else { return };
+        let mut reader = Reader::new(open(&recorded.0), Order::new()).unwrap();
+        let (file, written) = write_all(&mut reader, |_| ());
+        assert_eq!(written.left_out, 0);
+        assert_eq!(bytes(open(&file.0)), bytes(open(&recorded.0)), "{args:?}");
+        let names = |rings: Rings| rings.sources().iter().map(|source| source.name().to_owned()).collect::<Vec<_>>();
+        assert_eq!(names(open(&file.0)), names(open(&recorded.0)));
+        let fields = if args[0] == "-a" {
+            "comm,pid,tid,cpu,time,event,ip,sym,trace"
+        } else {
+            "comm,tid,time,event,ip,sym,trace"
+        };
+        let show = |path: &str| perf(&["script", "-i", path, "--ns", "-F", fields]).unwrap();
+        if args.contains(&"-m") {
+            assert!(written.lost > 0, "{args:?} was to lose some");
+        } else {
+            assert_eq!(show(file.path()), show(recorded.path()), "{args:?}");
+        }
+    }
+}
+
+/// A loss has its place in front of the record that it was written with, in the file as in a ring.
+#[test]
+fn losses_are_written_where_they_were() {
+    let layouts = [
+        u64::from(bindings::PERF_SAMPLE_RAW | bindings::PERF_SAMPLE_TIME),
+        u64::from(
+            bindings::PERF_SAMPLE_RAW
+                | bindings::PERF_SAMPLE_TIME
+                | bindings::PERF_SAMPLE_CPU
+                | bindings::PERF_SAMPLE_TID,
+        ),
+        u64::from(bindings::PERF_SAMPLE_RAW | bindings::PERF_SAMPLE_TIME | bindings::PERF_SAMPLE_IDENTIFIER),
+    ];
+    for sample_type in layouts {
+        let machine = sim::Kernel::with(&[0, 3], 4096, Layout::new(sample_type, true, 0));
+        for time in 1..100 {
+            let cpu = if time % 3 == 0 { 3 } else { 0 };
+            if time % 10 == 0 {
+                machine.lose(cpu, time / 10);
+            }
+            machine.emit(cpu, time, &time.to_ne_bytes());
+        }
+        let mut reader = Reader::new(machine.rings(), Order::new().hold(machine.hold())).unwrap();
+        reader.handle().flush().unwrap();
+        let mut expected = Vec::new();
+        let told = |event: &Event<'_>| match event.item() {
+            Item::Record(record) => (event.key(), event.cpu(), record.payload().unwrap().u64(0).unwrap(), None),
+            Item::Lost(lost) => (event.key(), event.cpu(), lost.count, Some((lost.after, lost.until))),
+            other => panic!("{other:?}"),
+        };
+        let (file, written) = write_all(&mut reader, |event| expected.push(told(event)));
+        assert_eq!((written.records, written.lost), (99, (1..10).sum()));
+        let mut read = Vec::new();
+        drain(&mut Reader::new(open(&file.0), Order::new()).unwrap(), |event| read.push(told(event)));
+        assert_eq!(read, expected, "{sample_type:x}");
+        if kernel("run perf", perf(&["--version"])).is_some() {
+            let dump = perf(&["script", "-i", file.path(), "--show-lost-events"]).unwrap();
+            assert_eq!(dump.matches("PERF_RECORD_LOST").count(), 9, "{dump}");
+        }
+    }
+}
+
+#[test]
+fn what_perf_has_no_record_for_is_counted() {
+    let machine = sim::Kernel::new(&[0]);
+    machine.emit(0, 1, b"whole");
+    machine.emit(0, 2, b"broken");
+    machine.scribble(0, 32 + 6, &7u16.to_ne_bytes());
+    let mut reader = Reader::new(machine.rings(), Order::new().hold(machine.hold())).unwrap();
+    reader.handle().flush().unwrap();
+    let (_file, written) = write_all(&mut reader, |_| ());
+    assert_eq!((written.records, written.left_out), (1, 1));
+}
+
+/// As of a program that was killed.
+#[test]
+fn a_file_that_was_not_finished_is_refused() {
+    let machine = sim::Kernel::new(&[0]);
+    machine.emit(0, 1, b"one");
+    let file = File::new();
+    let rings = machine.rings();
+    let mut writer = perf_data::Writer::create(&file.0, &rings).unwrap();
+    let mut merge = Merge::new(rings, Order::new().hold(Hold::None)).unwrap();
+    merge.refresh(0);
+    merge.batch().for_each(|event| writer.write(&event).unwrap());
+    drop(writer);
+    assert!(matches!(perf_data::open(&file.0), Err(Error::Unreadable { .. })));
+}
+
+#[test]
+fn a_stream_of_nothing_is_a_recording_of_nothing() {
+    let file = File::new();
+    let rings = sim::Kernel::new(&[0]).rings();
+    perf_data::Writer::create(&file.0, &rings).unwrap().finish().unwrap();
+    assert!(open(&file.0).is_empty());
+    if kernel("run perf", perf(&["--version"])).is_some() {
+        assert_eq!(perf(&["script", "-i", file.path()]).unwrap(), "");
+    }
+}
+
+/// The longest BPF output leaves no room for a CPU, and the writer goes on.
+#[test]
+fn a_record_with_no_room_for_its_cpu_is_an_error_of_its_own() {
+    let machine = sim::Kernel::with(&[0], 1 << 18, Layout::new(0x404, true, 0));
+    machine.emit(0, 1, &[1; 65_508]);
+    machine.emit(0, 2, b"after");
+    let file = File::new();
+    let rings = machine.rings();
+    let mut writer = perf_data::Writer::create(&file.0, &rings).unwrap();
+    let mut merge = Merge::new(rings, Order::new().hold(Hold::None)).unwrap();
+    merge.refresh(0);
+    let wrote: Vec<_> = merge.batch().map(|event| writer.write(&event)).collect();
+    let Err(Error::Unwritable { why: Unwritable::TooLong { size }, .. }) = wrote[0] else { panic!("{wrote:?}") };
+    assert_eq!((size, wrote[1].is_ok()), (65_528, true));
+    assert_eq!(writer.finish().unwrap().records, 1);
+    assert_eq!(bytes(open(&file.0)).len(), 1);
+}
+
+#[test]
+fn a_file_that_cannot_be_made_is_an_error_that_names_it() {
+    let rings = sim::Kernel::new(&[0]).rings();
+    let error = perf_data::Writer::create("/nowhere/perf.data", &rings).unwrap_err();
+    assert!(error.to_string().contains("/nowhere/perf.data"), "{error}");
+    let Error::Unwritable { why: Unwritable::Io { errno }, .. } = error else { panic!("{error}") };
+    assert_eq!(errno.kind(), io::ErrorKind::NotFound);
+}
+
+/// perf shows records of equal times in the order of the file.
+#[test]
+fn equal_times_stay_in_order() {
+    let sample_type = bindings::PERF_SAMPLE_RAW | bindings::PERF_SAMPLE_TIME | bindings::PERF_SAMPLE_TID;
+    let machine = sim::Kernel::with(&[0, 1, 2], 4096, Layout::new(sample_type.into(), true, 0));
+    for time in 1..20 {
+        assert_eq!([2, 0, 1].map(|cpu| machine.emit(cpu, time, b"")), [true; 3]);
+    }
+    let mut reader = Reader::new(machine.rings(), Order::new().hold(machine.hold())).unwrap();
+    reader.handle().flush().unwrap();
+    let mut expected = Vec::new();
+    let (file, _) =
+        write_all(&mut reader, |event| expected.push((event.cpu(), event.key().unwrap(), "unknown".to_owned())));
+    assert_eq!(expected, by_cpu(expected.clone()));
+    if kernel("run perf", perf(&["--version"])).is_some() {
+        assert_eq!(script(file.path(), true), expected);
+    }
+}
