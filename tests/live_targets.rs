@@ -63,22 +63,51 @@ impl Caller {
     }
 }
 
-/// Runs a shell that does what it reads, and ends with its input.
-fn shell() -> Child {
-    Command::new("sh").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+/// A shell that does what it reads, and ends with its input.
+struct Shell(Child);
+
+impl Shell {
+    fn new() -> Self {
+        Self(Command::new("sh").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap())
+    }
+
+    fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    fn write(&mut self, what: &str) {
+        self.0.stdin.as_mut().unwrap().write_all(format!("{what}\n").as_bytes()).unwrap();
+    }
+
+    /// Waits until it has written a line.
+    fn answer(&mut self) {
+        self.0.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    }
+
+    /// Has it do something, and waits until it has.
+    fn tell(&mut self, what: &str) {
+        self.write(&format!("{what}\necho"));
+        self.answer();
+    }
+
+    fn end(&mut self) {
+        drop(self.0.stdin.take());
+        self.0.wait().unwrap();
+    }
 }
 
-/// Has the shell do something, and waits until it has.
-fn tell(shell: &mut Child, what: &str) {
-    shell.stdin.as_mut().unwrap().write_all(format!("{what}\necho\n").as_bytes()).unwrap();
-    shell.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+impl Drop for Shell {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 #[test]
 fn a_process_is_traced_with_threads_that_are_there_and_threads_to_come() {
     let before = Caller::new();
     // Others do the same, and are not traced: another process.
-    let mut other = shell();
+    let mut other = Shell::new();
     let Some(rings) = open(Rings::options().tracepoint(GETPPID).pid(std::process::id())) else { return };
     let mut reader = Reader::new(rings, Order::new()).unwrap();
     let after = Caller::new();
@@ -96,10 +125,8 @@ fn a_process_is_traced_with_threads_that_are_there_and_threads_to_come() {
             assert_eq!((counts.get(&before.tid), counts.get(&after.tid)), (Some(&100), Some(&70)), "each once");
         }
     }
-    tell(&mut other, "true");
+    other.tell("true");
     assert!(!counts(&mut reader).contains_key(&other.id()));
-    drop(other.stdin.take());
-    other.wait().unwrap();
 }
 
 #[test]
@@ -154,12 +181,11 @@ fn no_thread_is_missed_or_traced_twice_that_comes_meanwhile() {
 /// When all that was traced has ended, the reader sleeps, although the kernel reports it again and again (`EPOLLHUP`).
 #[test]
 fn a_process_that_has_ended_keeps_nobody_awake() {
-    let mut child = shell();
+    let mut child = Shell::new();
     let Some(rings) = open(Rings::options().tracepoint(EXEC).pid(child.id())) else { return };
     let mut reader = Reader::new(rings, Order::new()).unwrap();
-    tell(&mut child, "/bin/true; /bin/true");
-    drop(child.stdin.take());
-    child.wait().unwrap();
+    child.tell("/bin/true; /bin/true");
+    child.end();
     let counted = counts(&mut reader);
     assert_eq!((counted.len(), counted.values().sum::<usize>()), (2, 2), "the children of the shell: {counted:?}");
     // Nor a program that polls by itself.
@@ -179,25 +205,26 @@ fn a_process_that_has_ended_keeps_nobody_awake() {
 /// What a process starts is on rings whose first thread has long ended.
 #[test]
 fn children_are_traced_when_their_parent_is_gone() {
-    let mut child = shell();
+    let mut child = Shell::new();
     let Some(rings) = open(Rings::options().tracepoint(EXEC).pid(child.id())) else { return };
     let mut reader = Reader::new(rings, Order::new()).unwrap();
-    tell(&mut child, "true");
+    child.tell("true");
     // Another shell, which reads and writes what the first does. The first has read no further when it says so.
-    child.stdin.as_mut().unwrap().write_all(b"sh -c 'echo; exec sh'\n").unwrap();
-    child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
-    child.kill().unwrap();
-    let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
-    child.wait().unwrap();
-    (child.stdin, child.stdout) = (stdin, stdout);
-    tell(&mut child, "/bin/true");
+    child.write("sh -c 'echo; exec sh'");
+    child.answer();
+    child.0.kill().unwrap();
+    let stdin = child.0.stdin.take();
+    child.0.wait().unwrap();
+    child.0.stdin = stdin;
+    child.tell("/bin/true");
     let counted = counts(&mut reader);
     assert_eq!(
         (counted.len(), counted.values().sum::<usize>()),
         (2, 3),
         "the shell, twice, and what it starts: {counted:?}"
     );
-    drop(child.stdin.take());
+    // The other ends with its input.
+    drop(child.0.stdin.take());
 }
 
 #[test]
@@ -248,18 +275,15 @@ fn a_control_group_is_traced_and_nobody_else() {
     let Some(group) = kernel("make a control group", Group::new()) else { return };
     let Some(rings) = open(Rings::options().tracepoint(EXEC).cgroup(&group.0)) else { return };
     let mut reader = Reader::new(rings, Order::new()).unwrap();
-    let (mut inside, mut outside) = (shell(), shell());
-    tell(&mut inside, &format!("echo $$ > {}/cgroup.procs", group.0.display()));
+    let (mut inside, mut outside) = (Shell::new(), Shell::new());
+    inside.tell(&format!("echo $$ > {}/cgroup.procs", group.0.display()));
     for _ in 0..5 {
-        tell(&mut inside, "/bin/true");
-        tell(&mut outside, "/bin/true");
+        inside.tell("/bin/true");
+        outside.tell("/bin/true");
     }
     let counted = counts(&mut reader);
     assert_eq!((counted.len(), counted.values().sum::<usize>()), (5, 5), "{counted:?}");
-    for mut child in [inside, outside] {
-        drop(child.stdin.take());
-        child.wait().unwrap();
-    }
+    inside.end();
     let error = Rings::options().tracepoint(EXEC).cgroup("/").open().unwrap_err();
     assert!(error.to_string().contains("control group"), "{error}");
 }

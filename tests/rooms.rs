@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 const ROOMS: [(&str, &[&str]); 13] = [
     ("instrument", &[]),
     ("sys", &["fork", "bpf", "perf", "pmu", "epoll", "register", "wake", "wakeup", "machine", "grace"]),
-    ("error", &["recording", "cases", "hint"]),
+    ("error", &["recording", "cases", "repeats", "hint"]),
     ("ring", &["words", "memory", "epochs", "frame", "bytes", "consumer"]),
     ("record", &["clock", "kind", "layout", "fields", "sample", "origin", "view"]),
     ("account", &["breaks", "sequence", "numbers", "ledger", "stats"]),

@@ -9,9 +9,10 @@ mod recording;
 
 mod cases;
 pub(crate) mod hint;
+mod repeats;
 
-pub(crate) use cases::Repeats;
 pub use cases::{Error, Hint};
 pub(crate) use hint::nearest;
 #[cfg(feature = "perf-data")]
 pub use recording::{Unreadable, Unwritable};
+pub(crate) use repeats::Repeats;

@@ -1,7 +1,6 @@
 //! Filters of events, and what the kernel has to say about one that it refuses.
 
 use crate::error::{Error, Hint};
-use crate::rings::planned::Planned;
 use crate::sys::{machine, perf};
 use std::ffi::CString;
 use std::fs;
@@ -23,22 +22,19 @@ impl Filter {
         })
     }
 
-    /// Sets it for one event.
-    pub(crate) fn apply(&self, event: BorrowedFd<'_>, planned: &Planned, cpu: u32) -> Result<(), Error> {
+    /// Sets it for one event: `name` in messages. `tracepoint` is its `category:name`, if it is one that has a name.
+    pub(super) fn apply(&self, event: BorrowedFd<'_>, name: &str, tracepoint: Option<&str>) -> Result<(), Error> {
         perf::set_filter(event, &self.0).map_err(|errno| {
             let filter = self.0.to_string_lossy().into_owned();
-            let hint = Hint(match (errno.raw_os_error(), planned.tracepoint.as_deref()) {
-                (Some(libc::EINVAL), Some(name)) => match message(name, &filter) {
+            let hint = Hint(match (errno.raw_os_error(), tracepoint) {
+                (Some(libc::EINVAL), Some(tracepoint)) => match message(tracepoint, &filter) {
                     Ok(message) => format!("the kernel says:\n{message}"),
                     Err(errno) => format!("what is wrong with it cannot be told: {errno}"),
                 },
                 (Some(libc::EINVAL), None) => "only tracepoints and probes have filters of fields".into(),
-                (Some(libc::EACCES | libc::EPERM), _) => format!("refused on CPU {cpu}"),
-                _ => {
-                    return Error::Filter { event: planned.name.as_ref().into(), filter, errno, hint: Hint::default() };
-                }
+                _ => String::new(),
             });
-            Error::Filter { event: planned.name.as_ref().into(), filter, errno, hint }
+            Error::Filter { event: name.to_owned(), filter, errno, hint }
         })
     }
 }

@@ -109,7 +109,7 @@ struct Arrival {
 
 /// Opens and maps the ring of one CPU, of `cpus` that are to have one; `None` if it is offline.
 fn open_cpu(plan: &Plan, cpu: u32, cpus: usize) -> Result<Option<Arrival>, Error> {
-    let Some(Opened { events, owner }) = plan.target.open(plan, cpu, cpus)? else { return Ok(None) };
+    let Some(Opened { events, owner }) = plan.target.open(&plan.events, cpu, cpus)? else { return Ok(None) };
     let ring = map(plan, cpu, Arc::clone(&owner), cpus)?;
     let (outlets, sources) = join(plan, cpu, events, &owner)?;
     let losses = match plan.tells_losses() {
@@ -309,7 +309,9 @@ impl Station {
             return Ok(());
         }
         self.online = false;
-        let Some(Opened { events, owner: first }) = plan.target.open(plan, self.cpu, cpus)? else { return Ok(()) };
+        let Some(Opened { events, owner: first }) = plan.target.open(&plan.events, self.cpu, cpus)? else {
+            return Ok(());
+        };
         let (outlets, sources) = join(plan, self.cpu, events, &self.owner)?;
         let new = outlets.iter().map(|outlet| Arc::clone(&outlet.event)).collect();
         let mut events = control.outlets();

@@ -2,7 +2,6 @@
 
 use crate::error::{Error, Hint, hint};
 use crate::rings::options::Traced;
-use crate::rings::plan::Plan;
 use crate::rings::planned::Planned;
 use crate::sys::perf;
 use perf_event_open_sys::bindings::{self, perf_event_attr};
@@ -66,11 +65,11 @@ impl Target {
     }
 
     /// Opens all events of one CPU; `None` if it is offline. `cpus` are to be opened in all.
-    pub(crate) fn open(&self, plan: &Plan, cpu: u32, cpus: usize) -> Result<Option<Opened>, Error> {
+    pub(crate) fn open(&self, planned: &[Planned], cpu: u32, cpus: usize) -> Result<Option<Opened>, Error> {
         let opened = match self {
-            Self::Everybody => open_all(plan, perf::Whom::Everybody, cpu, cpus)?,
-            Self::Cgroup(directory) => open_all(plan, perf::Whom::Cgroup(directory.as_fd()), cpu, cpus)?,
-            Self::Process(_) | Self::Thread(_) => return self.open_tasks(plan, cpu, cpus),
+            Self::Everybody => open_all(planned, perf::Whom::Everybody, cpu, cpus)?,
+            Self::Cgroup(directory) => open_all(planned, perf::Whom::Cgroup(directory.as_fd()), cpu, cpus)?,
+            Self::Process(_) | Self::Thread(_) => return self.open_tasks(planned, cpu, cpus),
         };
         let Some(events) = opened else { return Ok(None) };
         let Some((_, owner)) = events.first() else { return Err(Error::NoEvents) };
@@ -83,13 +82,13 @@ impl Target {
     /// A thread that is started by one whose event is open inherits that event; one that was there before needs an event of its
     /// own. With both, its records would come twice; with neither, not at all. So threads are listed before and after: if the list
     /// is the same, all of them were there before, and all that come have inherited.
-    fn open_tasks(&self, plan: &Plan, cpu: u32, cpus: usize) -> Result<Option<Opened>, Error> {
-        let owner = Arc::new(open_owner(plan, cpu)?);
+    fn open_tasks(&self, planned: &[Planned], cpu: u32, cpus: usize) -> Result<Option<Opened>, Error> {
+        let owner = Arc::new(open_owner(planned, cpu)?);
         for _ in 0..TRIES {
             let tasks = self.tasks()?;
             let mut events = Vec::new();
             for &tid in &tasks {
-                match open_all(plan, perf::Whom::Task(tid), cpu, cpus * tasks.len()) {
+                match open_all(planned, perf::Whom::Task(tid), cpu, cpus * tasks.len()) {
                     Ok(opened) => events.extend(opened.into_iter().flatten()),
                     // It has ended since.
                     Err(Error::Open { errno, .. }) if errno.raw_os_error() == Some(libc::ESRCH) => {}
@@ -130,20 +129,20 @@ impl Target {
 }
 
 /// Opens all events of one CPU for somebody; `None` if it is offline.
-fn open_all(plan: &Plan, whom: perf::Whom<'_>, cpu: u32, cpus: usize) -> Result<Option<Vec<Numbered>>, Error> {
-    let mut opened = Vec::with_capacity(plan.events.len());
-    for (source, planned) in plan.events.iter().enumerate() {
-        let Planned { name, attr, target, .. } = planned;
+fn open_all(planned: &[Planned], whom: perf::Whom<'_>, cpu: u32, cpus: usize) -> Result<Option<Vec<Numbered>>, Error> {
+    let mut opened = Vec::with_capacity(planned.len());
+    for (source, event) in planned.iter().enumerate() {
+        let Planned { name, attr, target, filter, tracepoint, .. } = event;
         match perf::open(attr, target.as_deref(), whom, cpu) {
             Ok(event) => {
-                if let Some(filter) = &planned.filter {
-                    filter.apply(event.as_fd(), planned, cpu)?;
+                if let Some(filter) = filter {
+                    filter.apply(event.as_fd(), name, tracepoint.as_deref())?;
                 }
                 opened.push((source, Arc::new(event)));
             }
             Err(errno) if errno.raw_os_error() == Some(libc::ENODEV) => return Ok(None),
             Err(errno) => {
-                let fds = cpus * plan.events.len();
+                let fds = cpus * planned.len();
                 let hint = hint_of(whom, &errno).unwrap_or_else(|| hint::open(&errno, attr, target.as_deref(), fds));
                 return Err(Error::Open { cpu, event: name.as_ref().into(), errno, hint });
             }
@@ -170,8 +169,8 @@ fn hint_of(whom: perf::Whom<'_>, errno: &io::Error) -> Option<Hint> {
 ///
 /// When a task ends, its event reports that to all who poll it, again and again (`EPOLLHUP`), although others still write into the
 /// ring. We end last.
-fn open_owner(plan: &Plan, cpu: u32) -> Result<OwnedFd, Error> {
-    let Some(first) = plan.events.first() else { return Err(Error::NoEvents) };
+fn open_owner(planned: &[Planned], cpu: u32) -> Result<OwnedFd, Error> {
+    let Some(first) = planned.first() else { return Err(Error::NoEvents) };
     // The ring's clock, direction and wake-up are its owner's.
     let perf_event_attr { clockid, sample_type, read_format, .. } = first.attr;
     let mut attr = perf_event_attr {

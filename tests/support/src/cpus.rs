@@ -89,9 +89,9 @@ pub fn set_online(cpu: u32, online: bool) -> std::io::Result<()> {
 /// If it is not.
 pub fn control_groups() -> std::io::Result<std::path::PathBuf> {
     let mounts = std::fs::read_to_string("/proc/self/mounts")?;
-    let mounted = mounts.lines().filter_map(|line| {
+    let mut mounted = mounts.lines().rev().filter_map(|line| {
         let fields: Vec<_> = line.split(' ').collect();
         (fields.get(2) == Some(&"cgroup2")).then(|| std::path::PathBuf::from(fields[1]))
     });
-    mounted.last().ok_or_else(|| std::io::Error::other("no cgroup2 file system is mounted"))
+    mounted.next().ok_or_else(|| std::io::Error::other("no cgroup2 file system is mounted"))
 }

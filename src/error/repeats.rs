@@ -1,0 +1,61 @@
+//! Errors that come again and again: which of them are reported.
+
+/// An error that may repeat: whether to report it, and how often it came since. Reports the first, the tenth, the
+/// hundredth and so on, until the error stayed away for so long that the next is a new one.
+#[derive(Debug, Default)]
+pub(crate) struct Repeats {
+    failed: u64,
+    reported: u64,
+    well: u32,
+}
+
+impl Repeats {
+    /// So often in a row it must be well to be forgotten.
+    const WELL: u32 = 16;
+
+    /// Notes that the error came again. Gives how often it came since the last report, if it is to be reported now. It
+    /// always is if it `must` be.
+    pub(crate) fn failed(&mut self, must: bool) -> Option<u64> {
+        self.well = 0;
+        self.failed = self.failed.saturating_add(1);
+        if !must && 10u64.pow(self.failed.ilog10()) != self.failed {
+            return None;
+        }
+        let times = self.failed - self.reported;
+        self.reported = self.failed;
+        Some(times)
+    }
+
+    /// It did not come.
+    #[inline]
+    pub(crate) fn well(&mut self) {
+        if self.failed > 0 {
+            self.well += 1;
+            if self.well >= Self::WELL {
+                *self = Self::default();
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::Repeats;
+
+    #[test]
+    fn what_repeats_is_reported_ever_less_often_and_none_is_left_out() {
+        let mut repeats = Repeats::default();
+        let reported: Vec<_> = (1..=1000).filter_map(|n| repeats.failed(false).map(|times| (n, times))).collect();
+        assert_eq!(reported, [(1, 1), (10, 9), (100, 90), (1000, 900)]);
+        assert_eq!(repeats.failed(true), Some(1));
+        // Now and then well is not well.
+        for _ in 0..15 {
+            repeats.well();
+        }
+        assert_eq!(repeats.failed(false), None);
+        for _ in 0..16 {
+            repeats.well();
+        }
+        assert_eq!(repeats.failed(false), Some(1), "forgotten, and new");
+    }
+}
