@@ -90,7 +90,6 @@ compile_error!("perfweave needs a 64-bit machine");
 
 // Each room uses those above it (tests/rooms.rs).
 mod account;
-#[cfg(feature = "decode")]
 pub mod decode;
 mod error;
 mod instrument;

@@ -6,6 +6,9 @@
 pub struct Stats {
     /// Records yielded.
     pub records: u64,
+    /// Records among `records` that were left out as the tracer's own
+    /// ([`Order::without_self`](crate::Order::without_self)).
+    pub left_out: u64,
     /// Late records among `records`.
     pub late: u64,
     /// The largest lateness, in units of the key.

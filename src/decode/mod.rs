@@ -1,4 +1,4 @@
-//! What records say: typed records, tracepoint fields by name, payloads as a program's own types (feature `decode`).
+//! What records say: tracepoint fields by name and, with feature `decode`, typed records and payloads as a program's own types.
 //!
 //! - [`Record::decode`](crate::Record::decode) gives a record as a value of [`reader`]: a sample with its registers, stack and call
 //!   chain, a mapping, a new name, a fork, an exit, a switch.
@@ -34,6 +34,7 @@ mod field;
 mod format;
 mod lookup;
 mod print;
+#[cfg(feature = "decode")]
 mod records;
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -45,6 +46,8 @@ pub use field::Field;
 pub use format::Format;
 
 /// The types of typed records: samply's parser.
+#[cfg(feature = "decode")]
 pub use linux_perf_event_reader as reader;
 /// The trait of types that any bytes are a value of, and its derive if the program asks for zerocopy's feature `derive`.
+#[cfg(feature = "decode")]
 pub use zerocopy;

@@ -8,6 +8,7 @@ use crate::instrument::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
 use crate::order::hold::Fence;
 use crate::sys::fork::ForkWord;
 use crate::sys::grace::Grace;
+use crate::sys::machine;
 use crate::sys::wake::Wake;
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use std::io;
@@ -23,6 +24,8 @@ use std::time::{Duration, Instant};
 pub(crate) struct Fences {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    /// The thread's number.
+    number: u32,
     /// 0 in a forked child, which does not have the thread.
     alive: ForkWord,
     name: &'static str,
@@ -108,7 +111,7 @@ impl Fences {
                 // Ways are tried on this thread and never leave it: a mount namespace belongs to the thread that enters it.
                 match fence.open_here() {
                     Ok(mut way) => {
-                        let _ = told.send(Ok(way.name()));
+                        let _ = told.send(Ok((way.name(), machine::thread())));
                         serve(&shared, &mut way);
                     }
                     Err(tried) => drop(told.send(Err(tried))),
@@ -121,7 +124,7 @@ impl Fences {
             _ => SHORTEST,
         };
         match answer.recv() {
-            Ok(Ok(name)) => Ok(Self::over(shared, Some(thread), name, every)),
+            Ok(Ok((name, number))) => Ok(Self::over(shared, Some(thread), name, number, every)),
             Ok(Err(tried)) => {
                 // It is at its end, and what it holds goes with it.
                 let _ = thread.join();
@@ -132,16 +135,27 @@ impl Fences {
     }
 
     /// The consumer's half.
-    fn over(shared: Arc<Shared>, thread: Option<JoinHandle<()>>, name: &'static str, every: Duration) -> Self {
+    fn over(
+        shared: Arc<Shared>,
+        thread: Option<JoinHandle<()>>,
+        name: &'static str,
+        number: u32,
+        every: Duration,
+    ) -> Self {
         let alive = ForkWord::new(1);
         let (begun, noticed, last) = Default::default();
         let (retry, latency) = Default::default();
-        Self { shared, thread, alive, name, begun, noticed, every, last, retry, latency }
+        Self { shared, thread, number, alive, name, begun, noticed, every, last, retry, latency }
     }
 
     /// Which way is in use.
     pub(crate) fn name(&self) -> &'static str {
         self.name
+    }
+
+    /// The number of the thread.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
     }
 
     /// Whether this is the process that has the thread, and no forked child.

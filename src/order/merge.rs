@@ -9,10 +9,12 @@ use crate::order::hold::{Fence, Frontier, Hold};
 use crate::order::index::Index;
 use crate::order::key::{Key, Keys};
 use crate::order::lent::{Batch, Lent};
+use crate::order::own::Own;
 use crate::order::passed::Passed;
 use crate::order::stream::{Due, Stream};
 use crate::order::{FillMark, Full, Order};
 use crate::rings::Rings;
+use crate::sys::machine;
 use std::fmt;
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -133,7 +135,8 @@ impl Merge {
             _ => None,
         };
         let frontier = if complete { Frontier::complete() } else { Frontier::new(&order.hold) };
-        let stream = Stream::new(keys, indexes, frontier, sequence, order.late_side_output);
+        let mut stream = Stream::new(keys, indexes, frontier, sequence, order.late_side_output);
+        stream.own = order.without_self.then(|| Own::new(&rings));
         Ok(Self {
             rings,
             stream,
@@ -162,6 +165,7 @@ impl Merge {
     #[doc(alias = "poll")]
     pub fn refresh(&mut self, now: u64) -> usize {
         self.rings.control().assert_not_forked();
+        self.leave_out(machine::thread());
         let held = self.held();
         if let Some(key) = self.look_once(now)
             && !self.stream.frontier.press(key)
@@ -171,6 +175,13 @@ impl Merge {
         }
         // A loss that was told of by itself may have found its LOST record.
         self.held().saturating_sub(held)
+    }
+
+    /// Leaves out what is about a thread, if anything is left out.
+    pub(crate) fn leave_out(&mut self, thread: u32) {
+        if let Some(own) = &mut self.stream.own {
+            own.add(thread);
+        }
     }
 
     /// Whether the last look left records in the rings, because holding them would take more memory than allowed

@@ -19,6 +19,7 @@ pub(crate) mod key;
 pub(crate) mod lent;
 pub(crate) mod merge;
 mod options;
+mod own;
 mod passed;
 pub(crate) mod proof;
 mod room;

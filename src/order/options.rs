@@ -21,6 +21,7 @@ pub struct Order {
     pub(crate) late_side_output: usize,
     pub(crate) latency: Duration,
     pub(crate) spin: Duration,
+    pub(crate) without_self: bool,
 }
 
 impl Default for Order {
@@ -34,6 +35,7 @@ impl Default for Order {
             late_side_output: 0,
             latency: LATENCY,
             spin: Duration::ZERO,
+            without_self: false,
         }
     }
 }
@@ -199,6 +201,29 @@ impl Order {
     #[doc(alias = "busy poll")]
     pub fn spin(mut self, spin: Duration) -> Self {
         self.spin = spin;
+        self
+    }
+
+    /// Leaves out records that are about the tracer alone: the threads that read these rings, and the thread that waits
+    /// for their fences. On an idle machine most events of a scheduler trace are the tracer's.
+    ///
+    /// A record is left out if
+    ///
+    /// - it is a tracepoint's or a probe's, and a thread of the tracer wrote it (`common_pid`), as when the reader wakes
+    ///   another thread;
+    /// - it is a tracepoint of `sched` with a field `pid`, and that is a thread of the tracer: someone wakes the reader;
+    /// - it is `sched:sched_switch`, between a thread of the tracer and the idle thread, or another thread of the tracer.
+    ///   A switch between the reader and another program stays, since it says when that program ran;
+    /// - it is any other record with [`Sample::Tid`](crate::Sample::Tid), and a thread of the tracer ran.
+    ///
+    /// [`Stats::left_out`](crate::Stats::left_out) counts what was left out. A ledger counts it as yielded. Numbers and
+    /// keys are checked as for all records. A thread that reads is known from its first look on:
+    /// [`Reader::threads`](crate::Reader::threads) names them. A filter in the kernel
+    /// ([`RingOptions::filter`](crate::RingOptions::filter)) can leave out what is known when rings are opened, and counts
+    /// nothing.
+    #[doc(alias = "filter")]
+    pub fn without_self(mut self) -> Self {
+        self.without_self = true;
         self
     }
 }

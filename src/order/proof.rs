@@ -36,6 +36,14 @@ impl Proof {
         }
     }
 
+    /// The thread that waits for grace periods, if there is one by now.
+    pub(crate) fn thread(&self) -> Option<u32> {
+        match self {
+            Self::Fences(fences) => Some(fences.number()),
+            Self::Epochs(watch) => watch.stand_in.as_ref().map(Fences::number),
+        }
+    }
+
     /// How long until a proof may begin; zero if it may now, `None` while one is under way.
     pub(crate) fn pause(&self) -> Option<Duration> {
         match self {

@@ -12,6 +12,7 @@ use crate::order::heap::{Front, Fronts};
 use crate::order::hold::{Class, Frontier};
 use crate::order::index::{Index, Stretch};
 use crate::order::key::Keys;
+use crate::order::own::Own;
 use crate::order::run::Pool;
 use crate::record::Record;
 use crate::ring::Bytes;
@@ -48,6 +49,8 @@ pub(crate) struct Stream {
     /// Late records that were put aside, and how many may be.
     pub(crate) aside: VecDeque<OwnedEvent>,
     pub(crate) late_side_output: usize,
+    /// Records that are left out, if any are.
+    pub(crate) own: Option<Own>,
     pub(crate) stats: Stats,
 }
 
@@ -114,6 +117,7 @@ impl Stream {
             astray: None,
             aside: VecDeque::new(),
             late_side_output,
+            own: None,
             stats: Stats::default(),
         }
     }
@@ -127,15 +131,21 @@ impl Stream {
         }));
     }
 
-    /// Picks what comes next in the stream, if anything may. Late records are put aside, if they are to be.
+    /// Picks what comes next in the stream, if anything may. Late records are put aside, if they are to be, and our own left out.
     #[inline(always)]
     pub(crate) fn pick_in(&mut self, lanes: &[Lane]) -> bool {
         while self.pick() {
-            if self.picked.class != Class::Late || !self.put_aside(lanes) {
+            if (self.picked.class != Class::Late || !self.put_aside(lanes)) && !self.leave_out(lanes) {
                 return true;
             }
         }
         false
+    }
+
+    /// Takes the record that was picked without yielding it, if it is our own.
+    #[inline(always)]
+    fn leave_out(&mut self, lanes: &[Lane]) -> bool {
+        self.own.is_some() && self.leave_out_own(lanes)
     }
 
     /// The smallest key of all that is held, and its ring.
@@ -184,7 +194,7 @@ impl Stream {
         if class == Class::Assumed {
             self.picked.notice = self.unproven();
         }
-        if self.picked.notice.is_none() && late_by == 0 && self.keys.are_sure() {
+        if self.picked.notice.is_none() && late_by == 0 && self.keys.are_sure() && self.own.is_none() {
             // Nothing is picked that is not in the run, nothing that is let out early, nothing that another ring comes before.
             let index = &mut self.indexes[rank as usize];
             let until = self.frontier.until().min(self.fronts.until()).min(index.beside());

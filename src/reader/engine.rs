@@ -13,6 +13,8 @@ use crate::order::{self, Order};
 use crate::reader::pace::{FLOOR, Pace, WORTH_A_LOOK};
 use crate::rings::Rings;
 use crate::rings::control::{Control, Handle, Signals};
+use crate::sys::machine;
+use smallvec::SmallVec;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -50,6 +52,8 @@ pub(crate) struct Engine {
     sleeps: u64,
     wakes: u64,
     fences_failed: u64,
+    /// The threads that have looked, and the fence's.
+    pub(crate) threads: SmallVec<[u32; 4]>,
 }
 
 /// A report between earlier and later events.
@@ -94,7 +98,7 @@ impl Engine {
         let proof = hold.fence().filter(|_| !complete).map(Proof::start).transpose()?;
         let check_cpus = Instant::now() + Self::TICK;
         let noticed = Signals::QUIET;
-        Ok(Self {
+        let mut engine = Self {
             merge,
             hold,
             proof,
@@ -114,7 +118,10 @@ impl Engine {
             sleeps: 0,
             wakes: 0,
             fences_failed: 0,
-        })
+            threads: SmallVec::new(),
+        };
+        engine.know_threads();
+        Ok(engine)
     }
 
     /// What to wait for.
@@ -317,6 +324,7 @@ impl Engine {
 
     /// Looks at all heads, and begins what lets out what is held.
     fn look(&mut self) {
+        self.know_threads();
         let found = self.merge.refresh(self.now());
         // One more lets out what this one found; of what that one finds, only much is worth a third.
         self.again = if self.again { found >= WORTH_A_LOOK } else { found > 0 };
@@ -327,6 +335,17 @@ impl Engine {
         }
         self.cap();
         self.prove();
+    }
+
+    /// Takes notice of the thread that looks, and of the fence's.
+    fn know_threads(&mut self) {
+        let fence = self.proof.as_ref().and_then(Proof::thread);
+        for thread in [Some(machine::thread()), fence].into_iter().flatten() {
+            if !self.threads.contains(&thread) {
+                self.threads.push(thread);
+                self.merge.leave_out(thread);
+            }
+        }
     }
 
     /// Begins what lets out what is held, if it is time to.

@@ -38,6 +38,13 @@ macro_rules! reader_face {
             self.engine.proof.as_ref().map($crate::order::proof::Proof::name)
         }
 
+        /// The threads of this reader, by their numbers (gettid(2)): those that have read so far, the one that made the
+        /// reader first, and the one that waits for fences, if there is one by now. To leave out what they do, see
+        /// [`Order::without_self`](crate::Order::without_self).
+        pub fn threads(&self) -> impl Iterator<Item = u32> {
+            self.engine.threads.iter().copied()
+        }
+
         /// How long the last fence took until the reader noticed its end.
         pub fn fence_latency(&self) -> Option<std::time::Duration> {
             self.engine.proof.as_ref().map($crate::order::proof::Proof::latency)

@@ -19,6 +19,14 @@ pub(crate) fn page_size() -> usize {
     answer.ok().flatten().and_then(|size| usize::try_from(size).ok()).unwrap_or(4096)
 }
 
+/// The number of the calling thread. A child of fork(2) has another, and reads nobody's rings.
+pub(crate) fn thread() -> u32 {
+    thread_local! {
+        static THREAD: u32 = nix::unistd::gettid().as_raw().cast_unsigned();
+    }
+    THREAD.with(|thread| *thread)
+}
+
 /// The CPUs that are online, in order. Numbers may be missing in between.
 pub(crate) fn online_cpus() -> io::Result<Vec<u32>> {
     cpus("/sys/devices/system/cpu/online")

@@ -21,6 +21,18 @@ impl Stream {
         true
     }
 
+    #[cold]
+    #[inline(never)]
+    pub(super) fn leave_out_own(&mut self, lanes: &[Lane]) -> bool {
+        let ours =
+            self.record(lanes).is_some_and(|record| self.own.as_ref().is_some_and(|own| own.is_about_us(&record)));
+        if ours {
+            self.stats.left_out += 1;
+            self.commit();
+        }
+        ours
+    }
+
     /// The same where numbers are dense, the entry has no key of its own, or something is noted of it.
     #[cold]
     #[inline(never)]

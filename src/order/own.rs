@@ -1,0 +1,99 @@
+//! The tracer's own threads, and which records are theirs.
+
+use crate::decode::{Field, Format};
+use crate::record::{Kind, Record};
+use crate::rings::{Rings, Source};
+use crate::sys::{machine, pmu};
+use perf_event_open_sys::bindings::PERF_TYPE_TRACEPOINT;
+use smallvec::SmallVec;
+
+/// What a stream leaves out ([`Order::without_self`](crate::Order::without_self)).
+#[derive(Debug)]
+pub(crate) struct Own {
+    threads: SmallVec<[u32; 4]>,
+    /// By source.
+    about: Vec<About>,
+}
+
+/// How a record says whom it is about.
+#[derive(Debug)]
+enum About {
+    /// A switch from one thread to another.
+    Switch { from: Field, to: Field },
+    /// A thread that something is done to, by whomever.
+    Thread(Field),
+    /// Whoever wrote it: the field that all tracepoints and probes have.
+    Writer,
+    /// Whoever ran, where the kernel records that (`PERF_SAMPLE_TID`).
+    Sampled,
+}
+
+/// Where `common_pid` lies in the payload of each tracepoint (`struct trace_entry`, include/linux/trace_events.h).
+const COMMON_PID: usize = 4;
+
+impl Own {
+    /// For these rings. The calling thread is the first that is left out.
+    pub(crate) fn new(rings: &Rings) -> Self {
+        let about = rings.sources().iter().map(About::of).collect();
+        Self { threads: SmallVec::from_slice(&[machine::thread()]), about }
+    }
+
+    /// Another thread that is left out.
+    pub(crate) fn add(&mut self, thread: u32) {
+        if !self.has(thread) {
+            self.threads.push(thread);
+        }
+    }
+
+    fn has(&self, thread: u32) -> bool {
+        self.threads.contains(&thread)
+    }
+
+    /// Whether a record is about our threads and nobody else.
+    pub(crate) fn is_about_us(&self, record: &Record<'_>) -> bool {
+        let about = match record.kind() {
+            Kind::SAMPLE => record.source().and_then(|source| self.about.get(source)).unwrap_or(&About::Sampled),
+            _ => &About::Sampled,
+        };
+        let number = |field: &Field| field.int(record).and_then(|number| u32::try_from(number).ok());
+        let thread = match about {
+            About::Switch { from, to } => {
+                let (Some(from), Some(to)) = (number(from), number(to)) else { return false };
+                // From us to an idle CPU, or back: nobody else is on the CPU or leaves it.
+                let ours = [from, to].map(|thread| self.has(thread));
+                return ours[0] && (ours[1] || to == 0) || ours[1] && from == 0;
+            }
+            About::Thread(field) => match number(field) {
+                Some(thread) if self.has(thread) => Some(thread),
+                // Something that we do to another, as to wake it.
+                _ => writer(record),
+            },
+            About::Writer => writer(record),
+            About::Sampled => record.pid_tid().map(|(_, thread)| thread),
+        };
+        thread.is_some_and(|thread| self.has(thread))
+    }
+}
+
+fn writer(record: &Record<'_>) -> Option<u32> {
+    record.payload()?.u32(COMMON_PID)
+}
+
+impl About {
+    fn of(source: &Source) -> Self {
+        let attr = source.attr();
+        let is_probe =
+            || ["kprobe", "uprobe"].iter().any(|unit| pmu::number(unit).is_ok_and(|unit| unit == attr.type_));
+        if attr.type_ != PERF_TYPE_TRACEPOINT {
+            return if is_probe() { Self::Writer } else { Self::Sampled };
+        }
+        let format =
+            source.tracepoint().filter(|name| name.starts_with("sched:")).and_then(|name| Format::read(name).ok());
+        let field = |name: &str| format.as_ref().and_then(|format| format.field(name).ok());
+        match (field("prev_pid"), field("next_pid"), field("pid")) {
+            (Some(from), Some(to), _) => Self::Switch { from, to },
+            (_, _, Some(thread)) => Self::Thread(thread),
+            _ => Self::Writer,
+        }
+    }
+}

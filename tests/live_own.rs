@@ -1,0 +1,154 @@
+//! The tracer's own part of a trace, left out, on live kernel rings.
+
+#[expect(dead_code, reason = "each test takes a part")]
+mod reading;
+
+use perfweave::{Fence, Hold, Order, Reader, RingOptions, Rings, Sample};
+use perfweave_support::{kernel, load, threads, tracefs};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+const SWITCH: &str = "sched:sched_switch";
+const WAKING: &str = "sched:sched_waking";
+
+fn open(options: RingOptions) -> Option<Rings> {
+    kernel("find tracefs", tracefs::find_or_mount())?;
+    kernel("trace", options.bytes(4 << 20).open())
+}
+
+fn own() -> u32 {
+    threads::own() as u32
+}
+
+/// What each record of a scheduler trace is about: the writer, and the threads that it names.
+fn about(reader: &mut Reader) -> Vec<(usize, [u32; 3])> {
+    let rings = reader.rings();
+    let field = |source: usize, name: &str| rings.format(source).unwrap().field(name).unwrap();
+    let fields = [
+        [field(0, "common_pid"), field(0, "prev_pid"), field(0, "next_pid")],
+        [field(1, "common_pid"), field(1, "pid"), field(1, "pid")],
+    ];
+    let mut all = Vec::new();
+    reading::all(reader, |event| {
+        if let Some(record) = event.record() {
+            let source = record.source().unwrap();
+            all.push((source, fields[source].each_ref().map(|field| field.uint(&record).unwrap() as u32)));
+        }
+    });
+    all
+}
+
+/// Two readers of the same: one leaves out what is its own, and nothing else of what the other sees is missing.
+#[test]
+fn nothing_but_ones_own_is_left_out() {
+    let options = || Rings::options().tracepoint(SWITCH).tracepoint(WAKING);
+    let (Some(all), Some(others)) = (open(options()), open(options())) else { return };
+    let mut all = Reader::new(all, Order::new()).unwrap();
+    let mut others = Reader::new(others, Order::new().without_self()).unwrap();
+    // The other reader's fence thread is a stranger to this one. Here there is one reader of two threads.
+    let ours: BTreeSet<u32> = others.threads().collect();
+    assert!(ours.contains(&own()) && ours.len() == 2, "{ours:?}");
+    assert!(all.threads().any(|thread| thread == own()));
+    let mut kept = Vec::new();
+    let mut whole = Vec::new();
+    for _ in 0..20 {
+        assert!(
+            others.next_timeout(Duration::from_millis(3)).unwrap().is_none_or(|event| event.event().record().is_some())
+        );
+        kept.extend(about(&mut others));
+        whole.extend(about(&mut all));
+    }
+    let is_ours = |thread: u32| ours.contains(&thread);
+    for (source, [writer, one, other]) in &kept {
+        if *source == 0 {
+            let idle = |thread: u32| thread == 0 || is_ours(thread);
+            assert!(!(idle(*one) && idle(*other) && (is_ours(*one) || is_ours(*other))), "{one} -> {other}");
+        } else {
+            assert!(!is_ours(*one) && !is_ours(*writer), "{writer} wakes {one}");
+        }
+    }
+    let stats = others.stats();
+    assert!(stats.left_out > 20, "{stats:?}");
+    assert!(stats.records >= stats.left_out + kept.len() as u64, "{stats:?} {}", kept.len());
+    // What others did on their own is in both.
+    let strangers = |all: &[(usize, [u32; 3])]| {
+        let stranger = |about: &&(usize, [u32; 3])| !about.1.iter().any(|thread| *thread == 0 || is_ours(*thread));
+        all.iter().filter(stranger).count()
+    };
+    let wrote = others.ledger().unwrap();
+    assert!(wrote.is_balanced(), "{wrote}");
+    assert!(strangers(&kept) > 0 && strangers(&whole) > 0);
+}
+
+/// Threads that read one after the other are all left out, from their first look on; the trace is of calls, not of switches.
+#[test]
+fn whoever_reads_is_left_out() {
+    let options = Rings::options().tracepoint("syscalls:sys_enter_getppid").pid(std::process::id());
+    let Some(rings) = open(options) else { return };
+    let mut reader = Reader::new(rings, Order::new().without_self()).unwrap();
+    let mut readers = vec![own()];
+    for turn in 1..4u64 {
+        (0..10).for_each(|_| load::getppid());
+        let stranger = std::thread::spawn(|| {
+            (0..7).for_each(|_| load::getppid());
+            own()
+        });
+        let stranger = stranger.join().unwrap();
+        let (back, thread, counted) = std::thread::spawn(move || {
+            let mut reader = reader;
+            let mut counted = Vec::new();
+            reading::all(&mut reader, |event| counted.push(event.record().unwrap().payload().unwrap().u32(4).unwrap()));
+            // Known by now.
+            (0..5).for_each(|_| load::getppid());
+            reading::all(&mut reader, |event| panic!("{event:?}"));
+            (reader, own(), counted)
+        })
+        .join()
+        .unwrap();
+        reader = back;
+        readers.push(thread);
+        assert_eq!(counted, [stranger; 7]);
+        assert_eq!(reader.stats().left_out, 15 * turn);
+        let named: BTreeSet<u32> = reader.threads().collect();
+        assert!(readers.iter().all(|reader| named.contains(reader)), "{named:?}");
+    }
+}
+
+/// Samples are known by the thread that ran; a reader without fence has no thread but the one that reads.
+#[test]
+fn samples_of_the_reader_are_left_out() {
+    let options = Rings::options().named("page-faults").user_only().sample([Sample::Tid]).pid(std::process::id());
+    let Some(rings) = open(options) else { return };
+    let mut reader = Reader::new(rings, Order::new().hold(Hold::None).without_self()).unwrap();
+    assert_eq!(reader.threads().collect::<Vec<_>>(), [own()]);
+    drop(std::hint::black_box(vec![1u8; 64 << 20]));
+    let other = std::thread::spawn(|| {
+        drop(std::hint::black_box(vec![1u8; 64 << 20]));
+        own()
+    });
+    let other = other.join().unwrap();
+    let mut seen = BTreeSet::new();
+    reading::all(&mut reader, |event| drop(seen.insert(event.record().unwrap().pid_tid().unwrap().1)));
+    assert!(seen.contains(&other) && !seen.contains(&own()), "{seen:?}");
+    assert!(reader.stats().left_out > 0);
+}
+
+/// An idle machine's trace is not its tracer's.
+#[test]
+fn most_of_an_idle_trace_is_ones_own() {
+    let Some(rings) = open(Rings::options().tracepoint(SWITCH).tracepoint(WAKING)) else { return };
+    let order = Order::new().hold(Hold::Fence(Fence::Auto)).without_self();
+    let mut reader = Reader::new(rings, order).unwrap();
+    let ours: BTreeSet<u32> = reader.threads().collect();
+    let mut about_us = 0;
+    for _ in 0..50 {
+        while let Some(event) = reader.next_timeout(Duration::from_millis(2)).unwrap() {
+            let record = event.event().record().unwrap();
+            // sched_waking: whom.
+            about_us +=
+                usize::from(record.source() == Some(1) && ours.contains(&record.payload().unwrap().u32(24).unwrap()));
+        }
+    }
+    assert_eq!(about_us, 0);
+    assert!(reader.stats().left_out > 50, "{:?}", reader.stats());
+}
