@@ -340,10 +340,10 @@ impl Engine {
     /// Takes notice of the thread that looks, and of the fence's.
     fn know_threads(&mut self) {
         let fence = self.proof.as_ref().and_then(Proof::thread);
+        fence.into_iter().for_each(|thread| self.merge.leave_out(thread));
         for thread in [Some(machine::thread()), fence].into_iter().flatten() {
             if !self.threads.contains(&thread) {
                 self.threads.push(thread);
-                self.merge.leave_out(thread);
             }
         }
     }
