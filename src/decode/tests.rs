@@ -330,6 +330,22 @@ fn lines_are_printed_as_by_printf() {
     }
 }
 
+/// Long chains of operators of every kind, each inside the first side of the next: no text is deep enough to end the stack.
+#[test]
+fn expressions_nest_as_deep_as_can_be() {
+    let mut nested = "1".to_owned();
+    let chains: String =
+        ["*", "+", "<<", "<", "==", "&", "^", "|", "&&", "||"].map(|sign| format!("{sign} 1 ").repeat(20)).concat();
+    for _ in 0..110 {
+        nested = format!("({nested} {chains})");
+        let format: Format = format("%d", &nested).parse().unwrap();
+        format.line_of(Bytes::from(&payload()[..]));
+    }
+    let long = "1 + ".repeat(100_000) + "1";
+    let format: Format = format("%d", &long).parse().unwrap();
+    assert_eq!(format.line_of(Bytes::from(&payload()[..])), "100001");
+}
+
 /// What is not understood is printed by name and value, and so is a record that is too short for its format.
 #[test]
 fn lines_that_are_not_understood_name_each_field() {
