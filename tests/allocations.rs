@@ -117,6 +117,45 @@ fn a_merge_in_steady_state_allocates_nothing() {
     }
 }
 
+/// Typed records, and numbers and strings by name, also where records wrap. Only a string that wraps itself is put together.
+#[cfg(feature = "decode")]
+#[test]
+fn decoding_allocates_nothing() {
+    let format = "name: x\nID: 1\nformat:\n\tfield:int number;\toffset:0;\tsize:4;\tsigned:1;\n\
+                  \tfield:__data_loc char[] name;\toffset:4;\tsize:4;\tsigned:0;\n\tfield:u16 words[2];\toffset:8;\tsize:4;\tsigned:0;\n";
+    let format: perfweave::decode::Format = format.parse().unwrap();
+    let [number, name, words] = ["number", "name", "words"].map(|name| format.field(name).unwrap());
+    let payload = [
+        &(-7i32).to_ne_bytes()[..],
+        &(5u32 << 16 | 12).to_ne_bytes(),
+        &[1u16, 2].map(u16::to_ne_bytes).concat(),
+        b"name\0   ",
+    ]
+    .concat();
+    let kernel = sim::Kernel::with(&[0], 4096, perfweave::Layout::new(4 | 1024, true, 0));
+    let mut merge = Merge::new(kernel.rings(), Order::new().hold(Hold::None)).unwrap();
+    let (mut records, mut in_two) = (0, [0; 2]);
+    for time in 1..1000 {
+        assert!(kernel.emit(0, time, &payload));
+        merge.refresh(0);
+        while let Some(event) = merge.next() {
+            let record = event.record().unwrap();
+            let wraps = |bytes: perfweave::Bytes<'_>| usize::from(!bytes.as_slices().1.is_empty());
+            let name_wraps = wraps(name.bytes(&record).unwrap());
+            let (allocated, _) = allocations(|| {
+                assert!(matches!(record.decode(), Ok(perfweave::decode::reader::EventRecord::Sample(_))));
+                assert_eq!((number.int(&record), words.ints(&record).unwrap().sum::<i64>()), (Some(-7), 3));
+                assert_eq!(name.text(&record).unwrap(), "name");
+                assert_eq!(record.payload_as::<[u32; 3]>().unwrap()[0] as i32, -7);
+            });
+            assert!(allocated as usize <= 2 * name_wraps, "{allocated}");
+            records += 1;
+            in_two = [in_two[0] + wraps(record.as_bytes()), in_two[1] + name_wraps];
+        }
+    }
+    assert!(records > 900 && in_two[0] > 3, "{records}, {in_two:?}");
+}
+
 /// The whole reader on live rings, waiting included.
 #[test]
 fn a_reader_in_steady_state_allocates_nothing() {

@@ -14,7 +14,8 @@ pub(super) enum Expression {
     /// How many bytes a dynamic array has.
     Length(usize),
     Unary(&'static str, Box<Expression>),
-    Binary(&'static str, Box<[Expression; 2]>),
+    /// Operators that bind equally tightly, from left to right. In one, so that a long chain is no deep tree.
+    Chain(Box<Expression>, Vec<(&'static str, Expression)>),
     Choice(Box<[Expression; 3]>),
     Cast(Cast, Box<Expression>),
     Flags(Box<Expression>, String, Vec<(i128, String)>),
@@ -125,19 +126,13 @@ impl<'t> Parser<'t> {
 
     fn binary(&mut self, level: usize) -> Option<Expression> {
         let Some(operators) = LEVELS.get(level) else { return self.unary() };
-        let mut left = self.binary(level + 1)?;
-        // A long chain is deep where it is evaluated.
-        let deep = self.deep;
+        let first = self.binary(level + 1)?;
+        let mut others = Vec::new();
         while let Some(operator) = operators.iter().find(|operator| self.is_next(operator)) {
             self.next();
-            self.deep += 1;
-            if self.deep > DEEPEST {
-                return None;
-            }
-            left = Expression::Binary(operator, Box::new([left, self.binary(level + 1)?]));
+            others.push((*operator, self.binary(level + 1)?));
         }
-        self.deep = deep;
-        Some(left)
+        Some(if others.is_empty() { first } else { Expression::Chain(Box::new(first), others) })
     }
 
     fn unary(&mut self) -> Option<Expression> {

@@ -41,6 +41,11 @@ impl Format {
         &self.name
     }
 
+    /// The same of another name.
+    pub(super) fn named(self, name: &str) -> Self {
+        Self { name: name.to_owned(), ..self }
+    }
+
     /// The tracepoint's number, which is also the first field of each payload, `common_type`, a `u16`. 0 for a probe, whose number
     /// is not known before it is opened.
     pub fn id(&self) -> u64 {
@@ -68,14 +73,15 @@ impl Format {
         Err(FormatError::NoField { event: self.name.clone(), field: name.to_owned(), hint })
     }
 
-    /// Whether the kernel's own way to print the event is understood, so that [`Format::line`] prints the same.
+    /// Whether the kernel's own way to print the event is understood, so that [`Format::line`] prints the same, but for addresses.
     pub fn prints_as_the_kernel(&self) -> bool {
         self.print.is_some()
     }
 
     /// A line of text for a record of this event, without the event's name, CPU and time. `None` for records without payload.
     ///
-    /// The text is the kernel's, as in `trace` of tracefs: this evaluates `print fmt`, with C's operators and casts, all integer
+    /// The text is the kernel's, as in `trace` of tracefs, but for `syscalls:*`, where the kernel does not follow its own `print
+    /// fmt`, and perf(1) does. This evaluates `print fmt`, with C's operators and casts, all integer
     /// conversions, `%c`, `%s` and `%.*s`, and the helpers `__get_str`, `__get_dynamic_array`, `__print_flags`, `__print_symbolic`,
     /// `__print_hex`, `__print_hex_str` and `__print_array`. Addresses are hexadecimal numbers where the kernel looks up
     /// symbols (`%pS`) or hides them (`%p`).

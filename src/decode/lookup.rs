@@ -68,7 +68,9 @@ impl Format {
     /// The format of a probe, which tracefs does not have.
     fn of_probe(name: &str, returns: bool) -> Result<Self, FormatError> {
         let own = if returns { RETURN } else { PROBE };
-        format!("name: {name}\nID: 0\nformat:\n{COMMON}{own}").parse()
+        let format: Self = format!("name: probe\nID: 0\nformat:\n{COMMON}{own}").parse()?;
+        // A path may have line feeds.
+        Ok(format.named(name))
     }
 }
 

@@ -55,7 +55,7 @@ impl<'a> Record<'a> {
     /// output ([`Record::payload`]).
     ///
     /// ```
-    /// use perfweave::{Fence, Hold, Key, Order, Merge, sim};
+    /// use perfweave::{Hold, Merge, Order, sim};
     /// use zerocopy::FromBytes;
     ///
     /// #[derive(FromBytes)]
@@ -66,13 +66,12 @@ impl<'a> Record<'a> {
     /// }
     ///
     /// let kernel = sim::Kernel::new(&[0]);
-    /// kernel.write(0, 100, &[7u32.to_ne_bytes(), 9u32.to_ne_bytes()].concat());
-    /// let mut merge = Merge::new(kernel.rings(), Order::new().key(Key::Time).hold(Hold::None))?;
-    /// merge.refresh();
-    /// merge.drain(|event| {
-    ///     let opened: Opened = event.record().unwrap().payload_as().unwrap();
-    ///     assert_eq!((opened.pid, opened.flags), (7, 9));
-    /// });
+    /// kernel.emit(0, 100, &[7u32.to_ne_bytes(), 9u32.to_ne_bytes()].concat());
+    /// let mut merge = Merge::new(kernel.rings(), Order::new().hold(Hold::None))?;
+    /// merge.refresh(0);
+    /// let record = merge.next().and_then(|event| event.record()).expect("a record");
+    /// let opened: Opened = record.payload_as().expect("8 bytes");
+    /// assert_eq!((opened.pid, opened.flags), (7, 9));
     /// # Ok::<(), perfweave::Error>(())
     /// ```
     pub fn payload_as<T: FromBytes>(&self) -> Option<T> {

@@ -155,6 +155,22 @@ fn build_ids_are_no_longer_than_they_can_be() {
     }
 }
 
+/// A payload as a type, wherever it wraps. Raw data begins 4 bytes behind a multiple of 8, as in every ring.
+#[test]
+fn payloads_are_values_of_types_that_take_any_bytes() {
+    let origin = origin(Layout::RAW);
+    let bytes = written(Kind::SAMPLE, 0, &[pair(12, 1), pair(2, 3)]);
+    for cut in 0..bytes.len() {
+        let record = record(&bytes, cut, &origin);
+        assert_eq!(record.payload_as::<[u32; 3]>(), Some([1, 2, 3]), "{cut}");
+        assert_eq!(record.payload_as::<u32>(), Some(1));
+        assert_eq!(record.payload_as::<[u32; 4]>(), None, "there are not as many bytes");
+        assert_eq!(record.payload_as::<()>(), Some(()));
+    }
+    let bytes = written(Kind::EXIT, 0, &[0; 4]);
+    assert_eq!(record(&bytes, 0, &origin).payload_as::<u32>(), None, "no payload");
+}
+
 /// A number of bits that are often the ones in question.
 fn leaning(number: u64) -> u64 {
     match number % 4 {
@@ -171,7 +187,8 @@ quickcheck! {
         let body: Vec<u64> = body.into_iter().map(leaning).collect();
         let layout = Layout::new(leaning(sample_type) & 0x1ff_ffff, kind & 64 == 0, format).registers(leaning(masks.0), masks.1);
         let origin = origin(layout.branches(format));
-        for kind in [9, kind % 24] {
+        let with_build_id = (Kind::MMAP2.0, misc | sys::PERF_RECORD_MISC_MMAP_BUILD_ID as u16);
+        for (kind, misc) in [(9, misc), with_build_id, (kind % 24, misc)] {
             let bytes = written(Kind(kind), misc, &body);
             let record = record(&bytes, cut, &origin);
             let mut said = format!("{:?} {record:?}", record.decode());
@@ -311,6 +328,22 @@ fn lines_are_printed_as_by_printf() {
             assert_eq!(format.line_of(Bytes::new(head, tail)), line, "{said} {arguments}");
         }
     }
+}
+
+/// Long chains of operators of every kind, each inside the first side of the next: no text is deep enough to end the stack.
+#[test]
+fn expressions_nest_as_deep_as_can_be() {
+    let mut nested = "1".to_owned();
+    let chains: String =
+        ["*", "+", "<<", "<", "==", "&", "^", "|", "&&", "||"].map(|sign| format!("{sign} 1 ").repeat(20)).concat();
+    for _ in 0..110 {
+        nested = format!("({nested} {chains})");
+        let format: Format = format("%d", &nested).parse().unwrap();
+        format.line_of(Bytes::from(&payload()[..]));
+    }
+    let long = "1 + ".repeat(100_000) + "1";
+    let format: Format = format("%d", &long).parse().unwrap();
+    assert_eq!(format.line_of(Bytes::from(&payload()[..])), "100001");
 }
 
 /// What is not understood is printed by name and value, and so is a record that is too short for its format.

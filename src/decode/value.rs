@@ -62,7 +62,10 @@ impl Expression {
                     _ => of,
                 }
             }
-            Self::Binary(operator, sides) => binary(operator, sides, scope)?,
+            Self::Chain(first, others) => {
+                let first = first.number(scope)?;
+                others.iter().try_fold(first, |left, (operator, right)| binary(left, operator, right, scope))?
+            }
             Self::Choice(of) => {
                 let [condition, then, otherwise] = &**of;
                 return if condition.number(scope)? != 0 { then.value(scope) } else { otherwise.value(scope) };
@@ -103,15 +106,14 @@ impl Cast {
     }
 }
 
-fn binary(operator: &str, sides: &[Expression; 2], scope: Scope<'_>) -> Option<i128> {
-    let left = sides[0].number(scope)?;
-    // The right side of these may be what must not be looked at.
+fn binary(left: i128, operator: &str, right: &Expression, scope: Scope<'_>) -> Option<i128> {
+    // The right side may be what must not be looked at.
     match (operator, left) {
         ("&&", 0) => return Some(0),
         ("||", 1..) | ("||", ..=-1) => return Some(1),
         _ => {}
     }
-    let right = sides[1].number(scope)?;
+    let right = right.number(scope)?;
     let shift = || u32::try_from(right).ok().filter(|by| *by < 64);
     Some(match operator {
         "&&" | "||" => (right != 0).into(),
