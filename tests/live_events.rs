@@ -321,7 +321,11 @@ fn all_that_a_sample_can_say_is_asked_for() {
         let mut reader = Reader::new(rings, Order::new()).unwrap();
         threads::until("a sample is taken", || {
             let event = reader.next_timeout(Duration::from_millis(10)).unwrap();
-            event.is_some_and(|event| event.event().record().is_some_and(|record| record.kind() == Kind::SAMPLE))
+            let Some(event) = event else { return false };
+            let record = event.event().record().expect("nothing but samples");
+            assert_eq!(record.kind(), Kind::SAMPLE);
+            assert!(!record.field(sample.bit()).expect("it is there").is_empty());
+            true
         });
     }
     let said = refused(Rings::options().named("cpu-clock").frequency(u64::MAX));

@@ -128,7 +128,8 @@ fn samples_of_the_reader_are_left_out() {
     });
     let other = other.join().unwrap();
     let mut seen = BTreeSet::new();
-    reading::all(&mut reader, |event| drop(seen.insert(event.record().unwrap().pid_tid().unwrap().1)));
+    reading::all(&mut reader, |event| seen.extend(event.record().unwrap().pid_tid()));
+    let seen: BTreeSet<u32> = seen.into_iter().map(|(_, thread)| thread).collect();
     assert!(seen.contains(&other) && !seen.contains(&own()), "{seen:?}");
     assert!(reader.stats().left_out > 0);
 }

@@ -9,7 +9,7 @@ use crate::rings::planned::{Array, Planned, planned};
 use crate::rings::whom::Target;
 use crate::sys::machine;
 use crate::sys::wakeup::Wakeup;
-use perf_event_open_sys::bindings;
+use perf_event_open_sys::bindings::{self, perf_event_attr};
 use std::collections::HashMap;
 
 /// The kernel wakes a sleeping reader when this part of a ring was written since it did so last, unless told otherwise.
@@ -54,32 +54,8 @@ impl Plan {
         if let Some(event) = events.iter().find(|event| event.is_bpf_output()).filter(|_| !target.is_everybody()) {
             return Err(Error::Everybody { event: event.name.as_ref().into() });
         }
-        // One ring, one layout: all its events carry the same fields.
-        let mut sample_type = samples.iter().fold(0, |all, sample| all | sample.bit());
-        if events.iter().any(Planned::has_payload) {
-            sample_type |= u64::from(bindings::PERF_SAMPLE_RAW);
-        }
-        if timed {
-            sample_type |= u64::from(bindings::PERF_SAMPLE_TIME);
-        }
-        if events.len() > 1 {
-            sample_type |= u64::from(bindings::PERF_SAMPLE_IDENTIFIER);
-        }
-        sample_type = events.iter().fold(sample_type, |all, event| all | event.attr.sample_type);
-        let mut read_format = events.iter().fold(0, |all, event| all | event.attr.read_format);
-        let tells_running = sample_type & u64::from(bindings::PERF_SAMPLE_READ) == 0;
-        if tells_running {
-            // Nobody else can read the events, and no record shows what they say.
-            read_format = u64::from(bindings::PERF_FORMAT_TOTAL_TIME_RUNNING | bindings::PERF_FORMAT_LOST);
-        }
-        let masks = events
-            .iter()
-            .map(|Planned { attr, .. }| [attr.sample_regs_user, attr.sample_regs_intr, attr.branch_sample_type]);
-        // They are as long in the records of all.
-        let [user, interrupt, branches] =
-            masks.reduce(|all, one| [0, 1, 2].map(|at| all[at] | one[at])).unwrap_or_default();
-        let stack = events.iter().map(|event| event.attr.sample_stack_user).max().unwrap_or_default();
-        let layout = Layout::new(sample_type, true, read_format).registers(user, interrupt).branches(branches);
+        let carried = Carried::of(&mut events, &samples, timed);
+        let layout = carried.layout();
         let size = bytes as u64;
         let mut wakeup = wakeup.unwrap_or(Wakeup::Bytes((size / WAKEUP_PART) as u32));
         check_wakeup(wakeup, size, layout.smallest())?;
@@ -88,30 +64,19 @@ impl Plan {
             wakeup = Wakeup::Bytes((size - 9) as u32);
         }
         for Planned { attr, .. } in &mut events {
-            attr.sample_type = sample_type;
-            attr.read_format = read_format;
-            (attr.sample_regs_user, attr.sample_regs_intr) = (user, interrupt);
-            (attr.branch_sample_type, attr.sample_stack_user) = (branches, stack);
-            attr.set_sample_id_all(1);
+            carried.set(attr);
             attr.set_disabled(1);
             attr.set_write_backward(backward.into());
-            attr.set_inherit(target.inherits().into());
-            samples.iter().for_each(|sample| tell(attr, *sample));
-            match wakeup {
-                Wakeup::Bytes(bytes) => {
-                    attr.set_watermark(1);
-                    attr.wakeup_watermark = bytes;
-                }
-                Wakeup::Events(events) => {
-                    attr.set_watermark(0);
-                    attr.wakeup_events = events;
-                }
+            if target.inherits() {
+                attr.set_inherit(1);
             }
+            set_wakeup(attr, wakeup);
             if let Some(clock) = clock.id() {
                 attr.set_use_clockid(1);
                 attr.clockid = clock.as_raw();
             }
         }
+        let tells_running = carried.tells_running();
         Ok(Self { events, target, cpus, page, bytes, clock, layout, slot, backward, tells_running })
     }
 
@@ -152,14 +117,84 @@ impl Plan {
     }
 }
 
-/// Sets what belongs to a bit of `sample_type`, beside the bit.
-fn tell(attr: &mut bindings::perf_event_attr, sample: Sample) {
+/// What the records of all events of a ring carry: one ring, one layout.
+struct Carried {
+    sample_type: u64,
+    read_format: u64,
+    /// Registers of user space and at the interrupt, and branches: they are as long in the records of all.
+    masks: [u64; 3],
+    /// Bytes of the user's stack.
+    stack: u32,
+}
+
+impl Carried {
+    /// What any of the events asks for, or all of them.
+    fn of(events: &mut [Planned], samples: &[Sample], timed: bool) -> Self {
+        for Planned { attr, .. } in &mut *events {
+            samples.iter().for_each(|sample| tell(attr, *sample));
+        }
+        let attrs = || events.iter().map(|event| &event.attr);
+        let mut sample_type = attrs().fold(0, |all, attr| all | attr.sample_type);
+        if events.iter().any(Planned::has_payload) {
+            sample_type |= u64::from(bindings::PERF_SAMPLE_RAW);
+        }
+        if timed {
+            sample_type |= u64::from(bindings::PERF_SAMPLE_TIME);
+        }
+        if events.len() > 1 {
+            sample_type |= u64::from(bindings::PERF_SAMPLE_IDENTIFIER);
+        }
+        let mut read_format = attrs().fold(0, |all, attr| all | attr.read_format);
+        if sample_type & u64::from(bindings::PERF_SAMPLE_READ) == 0 {
+            // Nobody else can read the events, and no record shows what they say.
+            read_format = u64::from(bindings::PERF_FORMAT_TOTAL_TIME_RUNNING | bindings::PERF_FORMAT_LOST);
+        }
+        let masks = attrs().map(|attr| [attr.sample_regs_user, attr.sample_regs_intr, attr.branch_sample_type]);
+        let masks = masks.reduce(|all, one| [0, 1, 2].map(|at| all[at] | one[at])).unwrap_or_default();
+        let stack = attrs().map(|attr| attr.sample_stack_user).max().unwrap_or_default();
+        Self { sample_type, read_format, masks, stack }
+    }
+
+    fn layout(&self) -> Layout {
+        let [user, interrupt, branches] = self.masks;
+        Layout::new(self.sample_type, true, self.read_format).registers(user, interrupt).branches(branches)
+    }
+
+    fn tells_running(&self) -> bool {
+        self.sample_type & u64::from(bindings::PERF_SAMPLE_READ) == 0
+    }
+
+    fn set(&self, attr: &mut perf_event_attr) {
+        attr.sample_type = self.sample_type;
+        attr.read_format = self.read_format;
+        [attr.sample_regs_user, attr.sample_regs_intr, attr.branch_sample_type] = self.masks;
+        attr.sample_stack_user = self.stack;
+        attr.set_sample_id_all(1);
+    }
+}
+
+fn set_wakeup(attr: &mut perf_event_attr, wakeup: Wakeup) {
+    match wakeup {
+        Wakeup::Bytes(bytes) => {
+            attr.set_watermark(1);
+            attr.wakeup_watermark = bytes;
+        }
+        Wakeup::Events(events) => {
+            attr.set_watermark(0);
+            attr.wakeup_events = events;
+        }
+    }
+}
+
+/// Asks for something more with each sample.
+fn tell(attr: &mut perf_event_attr, sample: Sample) {
+    attr.sample_type |= sample.bit();
     match sample {
         Sample::CallchainUser => attr.set_exclude_callchain_kernel(1),
         Sample::CallchainKernel => attr.set_exclude_callchain_user(1),
-        Sample::RegsUser(mask) => attr.sample_regs_user = mask,
-        Sample::RegsIntr(mask) => attr.sample_regs_intr = mask,
-        Sample::StackUser(bytes) => attr.sample_stack_user = bytes,
+        Sample::RegsUser(mask) => attr.sample_regs_user |= mask,
+        Sample::RegsIntr(mask) => attr.sample_regs_intr |= mask,
+        Sample::StackUser(bytes) => attr.sample_stack_user = attr.sample_stack_user.max(bytes),
         _ => {}
     }
 }
