@@ -52,8 +52,8 @@ pub enum Unreadable {
         /// Where in the file, in bytes.
         at: u64,
     },
-    /// The records are compressed (`perf record -z`).
-    #[error("its records are compressed (unpack them: perf inject -i FILE -o PLAIN)")]
+    /// The records are compressed (`perf record -z`). `perf inject` of perf 6.1 leaves them so.
+    #[error("its records are compressed (record without -z)")]
     Compressed,
     /// No event is described.
     #[error("it describes no event (a recording in pipe mode must be kept from its first byte on)")]

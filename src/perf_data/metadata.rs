@@ -25,7 +25,6 @@ pub(super) const ARCH: u32 = 6;
 pub(super) const NRCPUS: u32 = 7;
 pub(super) const EVENT_DESC: u32 = 12;
 const DIR_FORMAT: u32 = 24;
-const COMPRESSED: u32 = 27;
 
 /// Those that are kept: what holds for the recorded machine, whatever is read of the records. Besides those above: build ids,
 /// host name, version of perf, processor, memory, command line, topology, PMUs.
@@ -148,13 +147,9 @@ fn malformed(what: &'static str, at: u64) -> Unreadable {
     Unreadable::Malformed { what, at }
 }
 
-/// Refuses what is not in this file, or not in plain text.
+/// Refuses what is not in this file. (Whether records are compressed is seen by the records.)
 fn refuse(feature: u32) -> Result<(), Unreadable> {
-    match feature {
-        DIR_FORMAT => Err(Unreadable::Directory),
-        COMPRESSED => Err(Unreadable::Compressed),
-        _ => Ok(()),
-    }
+    if feature == DIR_FORMAT { Err(Unreadable::Directory) } else { Ok(()) }
 }
 
 /// `struct perf_file_attr`, one behind the other: an attribute, and where its ids are.

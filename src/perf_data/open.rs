@@ -21,11 +21,26 @@ use std::path::Path;
 /// [`Record::source`](crate::Record::source) is the place in that list. [`Rings::clock`] is the clock that stamped the records
 /// (`perf record -k`), or [`Clock::Perf`].
 ///
+/// ```no_run
+/// use perfweave::{Merge, Order, perf_data};
+///
+/// // perf record -a -e sched:sched_switch -- sleep 1
+/// let mut merge = Merge::new(perf_data::open("perf.data")?, Order::new())?;
+/// merge.refresh(0);
+/// for event in merge.batch() {
+///     println!("{:?} on CPU {:?}: {:?}", event.key(), event.cpu(), event.item());
+/// }
+/// # Ok::<(), perfweave::Error>(())
+/// ```
+///
 /// # Rings
 ///
 /// Each CPU has a ring, by the CPU that records name (`PERF_SAMPLE_CPU`). If events have records of different layouts, each
 /// layout has a ring for each CPU. Records that name no CPU, as of `perf record --per-thread`, are in a ring for each event and
-/// thread (the event's id), and [`Record::cpu`](crate::Record::cpu) is `u32::MAX`.
+/// thread (the event's id), and [`Record::cpu`](crate::Record::cpu) is `u32::MAX`. A file without records gives no rings, and
+/// [`Merge::new`](crate::Merge::new) then says [`Error::NoRings`].
+///
+/// Rings of other programs that are added ([`Rings::add`]) may still be written to: then the hold rule applies to all.
 ///
 /// # What becomes of each record
 ///

@@ -5,6 +5,7 @@ use crate::order::event::{Event, Item, Lost};
 use crate::perf_data::attrs::{self, in_samples, in_trailers};
 use crate::perf_data::metadata::{ARCH, EVENT_DESC, HEADER, MAGIC, NRCPUS, OSRELEASE, SMALLEST_ATTR, TRACING_DATA};
 use crate::perf_data::tracing;
+use crate::record::clock::Clock;
 use crate::record::{CPU, ID, IDENTIFIER, Kind, Layout, Record, TIME, TRAILER_ORDER};
 use crate::rings::{Features, Rings, Source};
 use crate::sys::{machine, perf};
@@ -18,7 +19,20 @@ use std::path::{Path, PathBuf};
 
 /// Writes events, as they are yielded, into a `perf.data` file that `perf script` and `perf report` read.
 ///
-/// The example of [`perf_data`](crate::perf_data) writes and reads back.
+/// ```no_run
+/// use perfweave::{Order, Reader, Rings, perf_data};
+///
+/// let rings = Rings::options().tracepoint("sched:sched_switch").open()?;
+/// let mut reader = Reader::new(rings, Order::new())?;
+/// let mut writer = perf_data::Writer::create("perf.data", reader.rings())?;
+/// for _ in 0..1000 {
+///     let event = reader.next()?;
+///     writer.write(&event.event())?;
+/// }
+/// writer.finish()?;
+/// // perf script -i perf.data
+/// # Ok::<(), perfweave::Error>(())
+/// ```
 ///
 /// # Order
 ///
@@ -51,6 +65,7 @@ pub struct Writer {
     /// The ids that were seen, each of which is noted with its event.
     ids: HashSet<u64>,
     features: Features,
+    clock: Clock,
     /// Whether fields are added that records lack.
     adds: bool,
     /// Losses that wait for the next record of their CPU.
@@ -131,6 +146,7 @@ impl Writer {
             events,
             ids: HashSet::new(),
             features,
+            clock: rings.clock(),
             adds,
             lost: Vec::new(),
             scratch: Vec::new(),
@@ -207,7 +223,7 @@ impl Writer {
         if let Some(at) = known.or_else(|| self.events.iter().position(|event| event.layout == layout)) {
             return Ok(at);
         }
-        self.events.push(Noted::unknown(layout, self.adds));
+        self.events.push(Noted::unknown(layout, self.clock, self.adds));
         check(&self.events).inspect_err(|_| drop(self.events.pop()))?;
         Ok(self.events.len() - 1)
     }
@@ -289,7 +305,7 @@ impl Writer {
     fn end(&mut self) -> Result<(), Unwritable> {
         if self.events.is_empty() {
             // perf reads no file without an event.
-            self.events.push(Noted::unknown(Layout::RAW, self.adds));
+            self.events.push(Noted::unknown(Layout::RAW, self.clock, self.adds));
         }
         for lost in std::mem::take(&mut self.lost) {
             let at = lost.source.filter(|source| *source < self.sources).unwrap_or(0);
@@ -366,7 +382,7 @@ impl Noted {
     }
 
     /// The event of rings whose events are not known.
-    fn unknown(layout: Layout, adds: bool) -> Self {
+    fn unknown(layout: Layout, clock: Clock, adds: bool) -> Self {
         let mut attr = perf_event_attr {
             type_: PERF_TYPE_SOFTWARE,
             config: bindings::PERF_COUNT_SW_BPF_OUTPUT.into(),
@@ -376,6 +392,10 @@ impl Noted {
         };
         attr.sample_period = 1;
         attr.set_sample_id_all(layout.sample_id_all().into());
+        if let Some(clock) = clock.id() {
+            attr.set_use_clockid(1);
+            attr.clockid = clock.as_raw();
+        }
         Self::new(attr, "unknown".into(), adds)
     }
 

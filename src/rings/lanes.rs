@@ -187,6 +187,8 @@ impl Rings {
         if let Some(event) = ring.fd() {
             self.control.outlets().push_gate(cpu, Gate::Event(Arc::clone(event)));
         }
+        // Something may still be written into this one.
+        self.recording = None;
         self.lanes.push(Lane::new(ring, Origin::new(cpu, layout, Sources::new()), Counter::Unknown));
     }
 
@@ -317,5 +319,21 @@ impl Drop for Rings {
 impl fmt::Debug for Rings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Rings").field("lanes", &self.lanes).field("clock", &self.clock).finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(loom), feature = "perf-data"))]
+mod tests {
+    use super::*;
+
+    /// Into a ring of another program something may still be written, whatever it is added to.
+    #[test]
+    fn a_recording_with_a_ring_of_another_program_is_not_complete() {
+        let mut rings = Rings::empty(Clock::Perf);
+        rings.set_recording(Features::new());
+        assert!(rings.are_complete());
+        let (_kernel, ring) = Ring::simulated(machine::page_size(), 4096, None, false);
+        rings.add(0, ring, Layout::RAW);
+        assert!(!rings.are_complete());
     }
 }

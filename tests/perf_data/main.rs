@@ -1,6 +1,8 @@
 //! Recordings of perf(1): what it recorded is merged as it sorts it, and what was merged is shown as it was written.
 
 mod hostile;
+mod memory;
+mod peer;
 mod perf;
 mod reading;
 mod writing;

@@ -1,7 +1,7 @@
 //! perf(1), and files for it that go with the test.
 
 use perfweave::{Item, Order, Reader, Rings, perf_data};
-use perfweave_support::kernel;
+use perfweave_support::{kernel, lacks};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -33,6 +33,8 @@ impl File {
 impl Drop for File {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
+        // `perf record --threads` makes it a directory.
+        let _ = fs::remove_dir_all(&self.0);
         // What perf moves out of its way.
         let _ = fs::remove_file(self.0.with_extension("data.old"));
     }
@@ -46,6 +48,17 @@ pub(crate) fn perf(args: &[&str]) -> io::Result<String> {
         return Err(io::Error::other(format!("perf {args:?}: {complaint}")));
     }
     Ok(String::from_utf8(output.stdout).unwrap())
+}
+
+/// Whether perf was built with this. Where not, that is noted.
+#[track_caller]
+pub(crate) fn perf_has(what: &str) -> bool {
+    let has = perf(&["version", "--build-options"])
+        .is_ok_and(|options| options.lines().any(|line| line.contains(what) && line.contains("on")));
+    if !has {
+        lacks(&format!("perf(1) with {what}"));
+    }
+    has
 }
 
 /// What perf records with these arguments while a load runs that switches tasks and burns time on all CPUs. `None` if it cannot.

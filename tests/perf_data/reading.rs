@@ -1,7 +1,9 @@
 //! What perf recorded, merged.
 
-use crate::perf::{by_cpu, drain, open, record, samples, script};
-use perfweave::{Class, Clock, Hold, Item, Kind, Merge, Order, Reader};
+use crate::perf::{File, by_cpu, drain, open, record, samples, script};
+use perfweave::{
+    Class, Clock, Error, Full, Hold, Item, Key, Kind, Layout, Merge, Order, Reader, Rings, bindings, perf_data, sim,
+};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -133,4 +135,115 @@ fn the_clock_is_the_recordings() {
     let Some(file) = record(&["-a", "-k", "CLOCK_MONOTONIC", "-e", "sched:sched_switch"]) else { return };
     assert_eq!(open(&file.0).clock(), Clock::Monotonic);
     assert_eq!(samples(open(&file.0), true), by_cpu(script(file.path(), true)));
+}
+
+/// Times are those of the recorded machine, which may be years ahead of this one's.
+#[test]
+fn times_are_not_compared_with_this_machines_clock() {
+    let machine = sim::Kernel::new(&[0]);
+    let far = u64::MAX / 2;
+    machine.emit(0, far, b"far");
+    let file = write(machine.rings(), &sim::Kernel::new(&[0]).rings().on_clock(Clock::Monotonic));
+    let rings = open(&file.0);
+    assert_eq!(rings.clock(), Clock::Monotonic);
+    let mut keys = Vec::new();
+    drain(&mut Reader::new(rings, Order::new()).unwrap(), |event| keys.push((event.key(), event.record().is_some())));
+    assert_eq!(keys, [(Some(far), true)]);
+}
+
+/// What was merged once is in a file.
+fn write(rings: Rings, described: &Rings) -> File {
+    let file = File::new();
+    let mut writer = perf_data::Writer::create(&file.0, described).unwrap();
+    let mut merge = Merge::new(rings, Order::new().hold(Hold::None)).unwrap();
+    merge.refresh(0);
+    merge.batch().for_each(|event| writer.write(&event).unwrap());
+    writer.finish().unwrap();
+    file
+}
+
+/// A bound on the memory for holding is for live rings: of a recording nothing leaves before its order is proven.
+#[test]
+fn nothing_is_let_out_early_however_much_there_is() {
+    let bits = bindings::PERF_SAMPLE_RAW | bindings::PERF_SAMPLE_TIME;
+    let machine = sim::Kernel::with(&[0, 1], 1 << 20, Layout::new(bits.into(), true, 0));
+    // One CPU wrote all that is small, behind all that is large on the other.
+    let large = (5000..10_000u64).map(|number| (0, number));
+    for (cpu, number) in large.chain((0..5000).map(|number| (1, number))) {
+        assert!(machine.emit(cpu, number, &number.to_ne_bytes()));
+    }
+    let file = write(machine.rings(), &sim::Kernel::new(&[0]).rings());
+    let order = Order::new().key(Key::Payload(0)).when_full(Full::Copy { most: 4096 });
+    let mut reader = Reader::new(open(&file.0), order).unwrap();
+    let mut keys = Vec::new();
+    drain(&mut reader, |event| {
+        assert_eq!(event.class(), Class::Proven, "{event:?}");
+        keys.push(event.key().unwrap());
+    });
+    assert!(keys.into_iter().eq(0..10_000));
+}
+
+/// A number that is missing cannot be in flight: nothing waits before it is a gap.
+#[test]
+fn missing_numbers_are_gaps_without_a_wait() {
+    let machine = sim::Kernel::new(&[0, 1]);
+    for number in [1u64, 2, 4, 7, 8] {
+        machine.emit(number as u32 % 2, number, &number.to_ne_bytes());
+    }
+    let rings = machine.rings();
+    let described = sim::Kernel::new(&[0]).rings();
+    let file = write(rings, &described);
+    let hold = Hold::Dense { first: Some(1), fence: perfweave::Fence::Auto };
+    let mut reader = Reader::new(open(&file.0), Order::new().key(Key::Payload(0)).hold(hold)).unwrap();
+    assert_eq!(reader.fence(), None);
+    let mut seen = Vec::new();
+    drain(&mut reader, |event| match event.item() {
+        Item::Record(_) => seen.push((event.key().unwrap(), 0)),
+        Item::Gap(gap) => seen.push((gap.first, gap.count)),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(seen, [(1, 0), (2, 0), (3, 1), (4, 0), (5, 2), (7, 0), (8, 0)]);
+}
+
+/// The end is told again and again, and a flush before it.
+#[test]
+fn the_end_is_an_error_that_stays() {
+    let machine = sim::Kernel::new(&[0]);
+    machine.emit(0, 1, b"one");
+    let file = write(machine.rings(), &sim::Kernel::new(&[0]).rings());
+    let mut reader = Reader::new(open(&file.0), Order::new()).unwrap();
+    reader.handle().flush().unwrap();
+    assert_eq!(reader.next().unwrap().key(), Some(1));
+    assert!(matches!(reader.next(), Err(Error::Flushed)));
+    for _ in 0..3 {
+        assert!(matches!(reader.next(), Err(Error::Closed)));
+        assert!(matches!(reader.try_next(), Err(Error::Closed)));
+    }
+    assert_eq!(reader.events(Duration::MAX).count(), 0);
+}
+
+#[test]
+fn a_recording_without_times_has_no_keys_and_says_so() {
+    let Some(file) = record(&["--no-timestamp", "--per-thread", "-e", "cpu-clock"]) else { return };
+    assert!(matches!(Merge::new(open(&file.0), Order::new()), Err(Error::NoTime { cpu: u32::MAX })));
+}
+
+/// The reader under tokio ends as well, and its stream with it.
+#[cfg(feature = "tokio")]
+#[tokio::test]
+async fn the_end_of_a_recording_is_the_end_of_a_stream() {
+    use perfweave::AsyncReader;
+    use perfweave_support::futures_util::StreamExt;
+
+    let machine = sim::Kernel::new(&[0, 1]);
+    [(1, 20), (0, 10), (1, 30)].into_iter().for_each(|(cpu, time)| assert!(machine.emit(cpu, time, b"")));
+    let file = write(machine.rings(), &sim::Kernel::new(&[0]).rings());
+    let reader = AsyncReader::new(open(&file.0), Order::new()).unwrap();
+    let keys: Vec<_> = reader.into_stream().map(|event| event.unwrap().as_event().key().unwrap()).collect().await;
+    assert_eq!(keys, [10, 20, 30]);
+    let mut reader = AsyncReader::new(open(&file.0), Order::new()).unwrap();
+    for time in [10, 20, 30] {
+        assert_eq!(reader.next().await.unwrap().key(), Some(time));
+    }
+    assert!(matches!(reader.next().await, Err(Error::Closed)));
 }

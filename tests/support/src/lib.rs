@@ -18,6 +18,8 @@ pub mod tracefs;
 
 #[cfg(feature = "tokio")]
 pub use futures_util;
+#[cfg(feature = "perf-data")]
+pub use linux_perf_data;
 
 /// What a test does that needs the kernel to do something: where the kernel refuses it skips, loudly, or fails if
 /// `PERFWEAVE_REQUIRE_KERNEL=1` says that nothing may be skipped. What was skipped is listed at the end of the process.
