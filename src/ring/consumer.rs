@@ -100,10 +100,28 @@ impl Ring {
         unsafe { Self::over(base, page, page.saturating_add(size), Memory::Foreign, fd, false) }
     }
 
-    /// Maps the ring of an open perf event once more, and takes it up from its present tail on.
+    /// Maps the ring of an open perf event, and takes it up from its present tail on. Where another program has mapped
+    /// it, `size` is the bytes of data of that mapping; the kernel refuses any other size (`EINVAL`). The file descriptor
+    /// is duplicated.
     ///
-    /// `size` is the bytes of data of the first mapping; the kernel refuses any other size (`EINVAL`). The file
-    /// descriptor is duplicated.
+    /// This is also the way to read an event that a program has opened by itself, with perf_event_open(2) and whatever
+    /// [`RingOptions`](crate::RingOptions) has no option for. The event is opened for one CPU, and started by the program:
+    ///
+    /// ```no_run
+    /// use perfweave::{Clock, Error, Layout, Order, Reader, Ring, Rings, bindings};
+    /// use std::os::fd::OwnedFd;
+    ///
+    /// /// Reads events that were opened for CPUs, with `use_clockid` and `CLOCK_MONOTONIC`.
+    /// fn read(events: Vec<(u32, OwnedFd)>, attr: &bindings::perf_event_attr) -> Result<Reader, Error> {
+    ///     let mut rings = Rings::empty(Clock::Monotonic);
+    ///     for (cpu, event) in &events {
+    ///         // SAFETY: a perf event, which nobody else maps.
+    ///         let ring = unsafe { Ring::adopt_event(event, 1 << 19) }?;
+    ///         rings.add(*cpu, ring, Layout::new(attr.sample_type, attr.sample_id_all() != 0, attr.read_format));
+    ///     }
+    ///     Reader::new(rings, Order::new())
+    /// }
+    /// ```
     ///
     /// # Safety
     /// `event` must be a perf event, and no one else may move its ring's `data_tail`. The kernel must heed that tail:
@@ -113,8 +131,8 @@ impl Ring {
     /// # Errors
     /// [`Error::System`] if the event cannot be mapped with that size; [`Error::Geometry`] if its header page
     /// disagrees.
-    pub unsafe fn adopt_event(event: BorrowedFd<'_>, size: usize) -> Result<Self, Error> {
-        Self::map(duplicate(event)?, machine::page_size(), size)
+    pub unsafe fn adopt_event(event: impl AsFd, size: usize) -> Result<Self, Error> {
+        Self::map(duplicate(event.as_fd())?, machine::page_size(), size)
     }
 
     /// Makes a ring in plain memory, and the kernel's end of it.

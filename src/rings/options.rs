@@ -98,8 +98,14 @@ impl RingOptions {
     }
 
     /// Adds the output of BPF programs: what they write with `bpf_perf_event_output` into a
-    /// `BPF_MAP_TYPE_PERF_EVENT_ARRAY`. `map` is aya's, libbpf-rs's, or any other file descriptor of such a map.
-    /// Opening the rings sets the CPUs' slots; dropping the rings empties them.
+    /// `BPF_MAP_TYPE_PERF_EVENT_ARRAY`. `map` is a file descriptor of such a map. Opening the rings sets the CPUs' slots;
+    /// dropping the rings empties them.
+    ///
+    /// | from | the line |
+    /// | --- | --- |
+    /// | libbpf-rs | `bpf_output(&map)`, with `map` of an object or a skeleton |
+    /// | aya 0.13 and 0.14 | `let Some(Map::PerfEventArray(map)) = ebpf.map("EVENTS")`, then `bpf_output(map.fd())`. aya's own `PerfEventArray` hides its descriptor |
+    /// | anything else | `bpf_output(fd)` with a `BorrowedFd` or an `&OwnedFd`, or [`bpf_output_pinned`](Self::bpf_output_pinned) |
     ///
     /// The file descriptor is duplicated, so the map may be closed. A slot holds one event: a program that sets the
     /// slot later takes the output over. A slot cannot be read, so dropping the rings empties it even if it no longer

@@ -1,0 +1,36 @@
+//! The lines that hand a map over to perfweave, for each library. They are compiled and not run: the other two folders run them.
+//!
+//! `bpf_output` takes `impl AsFd`. The file descriptor is duplicated, so the map may go afterwards.
+
+use libbpf_rs::MapCore;
+use perfweave::{RingOptions, Rings};
+use std::error::Error;
+use std::os::fd::BorrowedFd;
+
+/// aya 0.14: the map as the program object has it, before it becomes a `PerfEventArray`, which hides its descriptor.
+pub fn from_aya_0_14(ebpf: &aya_0_14::Ebpf) -> Result<RingOptions, Box<dyn Error>> {
+    let Some(aya_0_14::maps::Map::PerfEventArray(events)) = ebpf.map("EVENTS") else { return Err("no EVENTS".into()) };
+    Ok(Rings::options().bpf_output(events.fd()))
+}
+
+/// aya 0.13: the same.
+pub fn from_aya_0_13(ebpf: &aya_0_13::Ebpf) -> Result<RingOptions, Box<dyn Error>> {
+    let Some(aya_0_13::maps::Map::PerfEventArray(events)) = ebpf.map("EVENTS") else { return Err("no EVENTS".into()) };
+    Ok(Rings::options().bpf_output(events.fd()))
+}
+
+/// libbpf-rs: a map is `AsFd`, be it of an object or a skeleton.
+pub fn from_libbpf_rs(object: &libbpf_rs::Object) -> Result<RingOptions, Box<dyn Error>> {
+    let events = object.maps().find(|map| map.name() == "events").ok_or("no events")?;
+    Ok(Rings::options().bpf_output(&events))
+}
+
+/// Any file descriptor of such a map: of a library in another language, or one that came through a socket.
+pub fn from_descriptor(map: BorrowedFd<'_>) -> RingOptions {
+    Rings::options().bpf_output(map)
+}
+
+/// A map that is pinned in a BPF file system, whoever made it.
+pub fn from_path() -> RingOptions {
+    Rings::options().bpf_output_pinned("/sys/fs/bpf/events")
+}
