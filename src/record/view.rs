@@ -113,6 +113,19 @@ impl<'a> Record<'a> {
     /// `kernel/events/core.c`).
     #[inline(always)]
     pub fn payload(&self) -> Option<Bytes<'a>> {
+        if self.kind() == Kind::SAMPLE
+            && let Some(data) = raw_within(self.bytes.as_slices().0, self.origin.layout.raw.into())
+        {
+            return Some(data.into());
+        }
+        self.payload_elsewhere()
+    }
+
+    /// The same where raw data wraps, lies behind fields of varying length, or is none. By value, so that a record on the fast path
+    /// can stay in registers.
+    #[cold]
+    #[inline(never)]
+    fn payload_elsewhere(self) -> Option<Bytes<'a>> {
         let (begin, size) = self.raw().ok()??;
         self.bytes.get(begin..begin + size as usize)
     }
@@ -142,10 +155,10 @@ impl<'a> Record<'a> {
             return Ok(None);
         }
         let layout = &self.origin.layout;
-        if !layout.plain {
-            return self.raw_behind_others();
+        match layout.raw() {
+            Some(at) => self.raw_at(at).map(Some),
+            None => self.raw_behind_others(),
         }
-        self.raw_at(usize::from(layout.fixed)).map(Some)
     }
 
     #[inline]
@@ -201,6 +214,13 @@ impl<'a> Record<'a> {
     pub(crate) fn origin(&self) -> &'a Arc<Origin> {
         self.origin
     }
+}
+
+/// Raw data whose length lies at a place, if both lie within some bytes.
+#[inline(always)]
+fn raw_within(bytes: &[u8], at: usize) -> Option<&[u8]> {
+    let (size, rest) = bytes.get(at..)?.split_first_chunk()?;
+    rest.get(..u32::from_ne_bytes(*size) as usize)
 }
 
 impl fmt::Debug for Record<'_> {
