@@ -36,6 +36,15 @@ impl<'a> Record<'a> {
         }
     }
 
+    /// The record at the begin of some bytes, checked, if it is a sample whose raw data nothing of varying length precedes; and the
+    /// bytes behind it. `raw`: where the length of its raw data lies.
+    #[inline(always)]
+    pub(crate) fn plainest(bytes: &'a [u8], raw: usize, origin: &'a Arc<Origin>) -> Option<(Self, &'a [u8])> {
+        let (header, record, rest) = Header::split(bytes, Kind::SAMPLE.0, Header::LEN as usize)?;
+        raw_within(record, raw)?;
+        Some((Self::new(record.into(), header, origin), rest))
+    }
+
     /// The record's kind.
     #[inline]
     pub fn kind(&self) -> Kind {
