@@ -162,7 +162,21 @@ impl Run {
     /// The oldest slot.
     #[inline(always)]
     pub(crate) fn front(&self) -> Option<&Slot> {
-        self.first().first()
+        if self.taken < self.first_end { self.first.get(self.taken) } else { None }
+    }
+
+    /// The slot behind the oldest, if it lies in the same block.
+    #[inline(always)]
+    pub(crate) fn second(&self) -> Option<&Slot> {
+        let second = self.taken + 1;
+        if second < self.first_end { self.first.get(second) } else { None }
+    }
+
+    /// Takes the oldest slot of two that lie in the same block.
+    #[inline(always)]
+    pub(crate) fn step(&mut self) {
+        debug_assert!(self.taken + 1 < self.first_end);
+        self.taken += 1;
     }
 
     /// The slots of the oldest block.

@@ -228,8 +228,9 @@ impl<'a> Record<'a> {
 /// Raw data whose length lies at a place, if both lie within some bytes.
 #[inline(always)]
 fn raw_within(bytes: &[u8], at: usize) -> Option<&[u8]> {
-    let (size, rest) = bytes.get(at..)?.split_first_chunk()?;
-    rest.get(..u32::from_ne_bytes(*size) as usize)
+    let begin = at + 4;
+    let size = u32::from_ne_bytes(*bytes.get(..begin)?.last_chunk()?) as usize;
+    if size <= bytes.len() - begin { bytes.get(begin..begin + size) } else { None }
 }
 
 impl fmt::Debug for Record<'_> {
