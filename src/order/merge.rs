@@ -334,12 +334,16 @@ impl Merge {
         if self.is_ready() { Some(self.lend()) } else { None }
     }
 
-    /// Hands what comes next to a function: see [`Stream::hand_out`].
+    /// Folds what comes next: see [`Stream::hand_out`].
     #[inline]
-    pub(crate) fn hand_out<B>(&mut self, each: impl FnMut(Event<'_>) -> ControlFlow<B>) -> ControlFlow<Option<B>> {
+    pub(crate) fn hand_out<A, B>(
+        &mut self,
+        all: A,
+        each: impl FnMut(A, Event<'_>) -> ControlFlow<B, A>,
+    ) -> ControlFlow<ControlFlow<B, A>, A> {
         self.rings.control().assert_not_forked();
         self.publish_due();
-        self.stream.hand_out(&self.rings.lanes, each)
+        self.stream.hand_out(&self.rings.lanes, all, each)
     }
 
     /// Lends the event that was picked.

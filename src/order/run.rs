@@ -162,14 +162,14 @@ impl Run {
     /// The oldest slot.
     #[inline(always)]
     pub(crate) fn front(&self) -> Option<&Slot> {
-        if self.taken < self.first_end { self.first.get(self.taken) } else { None }
+        self.nth(0)
     }
 
-    /// The slot behind the oldest, if it lies in the same block.
+    /// A slot of the oldest block, so many behind the oldest.
     #[inline(always)]
-    pub(crate) fn second(&self) -> Option<&Slot> {
-        let second = self.taken + 1;
-        if second < self.first_end { self.first.get(second) } else { None }
+    pub(crate) fn nth(&self, behind: usize) -> Option<&Slot> {
+        let at = self.taken + behind;
+        if at < self.first_end { self.first.get(at) } else { None }
     }
 
     /// Takes the oldest slot of two that lie in the same block.

@@ -267,42 +267,48 @@ impl Stream {
         Event { key: self.key(), class: self.picked.class, late_by: self.picked.late_by, item }
     }
 
-    /// Hands what comes next to a function, as taken: one event, or several records in a row. Gives whether there was anything, and
-    /// what the function broke off with.
+    /// Folds what comes next, as taken: one event, or several records in a row. Breaks with the end of it all: what the function
+    /// broke off with, or what it made of everything, if nothing more may come.
     #[inline(always)]
-    pub(crate) fn hand_out<'a, B>(
+    pub(crate) fn hand_out<'a, A, B>(
         &mut self,
         lanes: &'a [Lane],
-        mut each: impl FnMut(Event<'a>) -> ControlFlow<B>,
-    ) -> ControlFlow<Option<B>> {
+        mut all: A,
+        mut each: impl FnMut(A, Event<'a>) -> ControlFlow<B, A>,
+    ) -> ControlFlow<ControlFlow<B, A>, A> {
         if !self.pick_in(lanes) {
-            return ControlFlow::Break(None);
+            return ControlFlow::Break(ControlFlow::Continue(all));
         }
         if self.until == 0 {
             let event = self.event(lanes);
             self.commit_anew();
-            return each(event).map_break(Some);
+            return each(all, event).map_break(ControlFlow::Break);
         }
         let Self { keys, indexes, pool, picked: Pick { rank, class, .. }, last, due, until, .. } = self;
         let lane = &lanes[*rank as usize];
-        // Whatever comes behind it is picked anew, also if the function panics.
+        // What comes behind it is picked anew, also if the function panics.
         let mut stretch = Stretch::new(&mut indexes[*rank as usize], std::mem::take(until), pool, last);
         // They lie one behind the other: bounds of the ring are asked for once, and those of each record within it.
-        let (begin, run) = (stretch.position(), lane.run(stretch.position()));
-        let mut handed = ControlFlow::Continue(());
-        while let Some(entry) = stretch.next() {
-            let at = (entry.position - begin) as usize;
-            let bytes = match run.get(at..at + entry.record_len() as usize) {
-                Some(bytes) => Bytes::from(bytes),
-                None => lane.bytes(entry.position, entry.record_len()),
+        let mut run = lane.run(stretch.position());
+        let handed = loop {
+            let Some(entry) = stretch.next() else { break ControlFlow::Continue(all) };
+            let bytes = match run.split_at_checked(entry.record_len() as usize) {
+                Some((bytes, rest)) => {
+                    run = rest;
+                    Bytes::from(bytes)
+                }
+                None => {
+                    run = lane.run(stretch.position());
+                    lane.bytes(entry.position, entry.record_len())
+                }
             };
             let record = entry.record(bytes, &lane.origin);
             let (key, item) = (Some(keys.written(entry.key)), Item::Record(record));
-            handed = each(Event { key, class: *class, late_by: 0, item }).map_break(Some);
-            if handed.is_break() {
-                break;
+            match each(all, Event { key, class: *class, late_by: 0, item }) {
+                ControlFlow::Continue(next) => all = next,
+                ControlFlow::Break(broken) => break ControlFlow::Break(ControlFlow::Break(broken)),
             }
-        }
+        };
         if stretch.end() && !matches!(due, Due::Everybody) {
             *due = Due::Ring(*rank);
         }

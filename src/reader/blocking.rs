@@ -166,26 +166,15 @@ impl Reader {
         init: A,
         mut fold: impl FnMut(A, Event<'_>) -> ControlFlow<B, A>,
     ) -> Result<ControlFlow<B, A>, Error> {
-        let mut all = Some(init);
+        let mut all = init;
         self.advance(end(Duration::ZERO))?;
         // What this look found and no more: a consumer slower than its producers would never be done.
-        let mut each = |event: Event<'_>| match all.take().map(|all| fold(all, event)) {
-            Some(ControlFlow::Continue(next)) => {
-                all = Some(next);
-                ControlFlow::Continue(())
-            }
-            Some(ControlFlow::Break(broken)) => ControlFlow::Break(broken),
-            None => unreachable!("it is put back each time"),
-        };
         loop {
-            match self.engine.merge.hand_out(&mut each) {
-                ControlFlow::Continue(()) => {}
-                ControlFlow::Break(Some(broken)) => return Ok(ControlFlow::Break(broken)),
-                ControlFlow::Break(None) => break,
+            match self.engine.merge.hand_out(all, &mut fold) {
+                ControlFlow::Continue(next) => all = next,
+                ControlFlow::Break(ended) => return Ok(ended),
             }
         }
-        let Some(all) = all else { unreachable!("it is put back each time") };
-        Ok(ControlFlow::Continue(all))
     }
 
     /// Looks at the rings once and calls a function with each event that can be yielded then, without waiting.

@@ -19,7 +19,7 @@ impl Index {
     /// The same, and puts the next in the entry's place, if it is as [`Index::plain_before`] wants it. Says whether so.
     #[inline(always)]
     pub(crate) fn step_plain(&mut self, entry: &mut Entry, until: u64, pool: &mut Pool) -> bool {
-        if let Some(&Slot { key, header }) = self.run.second()
+        if let Some(&Slot { key, header }) = self.run.nth(1)
             && header.tag() == OWN
         {
             self.plain += 1;
@@ -81,7 +81,7 @@ impl<'a> Stretch<'a> {
     /// The next, if its key is less than `until`. Ends with a block of the run.
     #[inline(always)]
     pub(crate) fn next(&mut self) -> Option<Entry> {
-        let slot = self.index.run.first().get(self.taken)?;
+        let slot = self.index.run.nth(self.taken)?;
         if slot.key >= self.until || slot.header.tag() != OWN {
             return None;
         }
