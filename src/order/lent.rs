@@ -52,7 +52,7 @@ impl<'a> Lent<'a> {
     /// See [`Event::item`].
     #[inline]
     pub fn item(&self) -> Item<'a> {
-        self.event().item()
+        self.stream.item(self.lanes)
     }
 
     /// See [`Event::record`].

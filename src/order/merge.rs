@@ -321,6 +321,12 @@ impl Merge {
         self.stream.pick_in(&self.rings.lanes)
     }
 
+    /// Whether the next event was picked when the last one was taken. Reads nothing of the rings.
+    #[inline(always)]
+    pub(crate) fn is_at_hand(&self) -> bool {
+        self.stream.is_at_hand()
+    }
+
     /// The next event that the last look found, if it may be yielded.
     ///
     /// The event borrows the merge and is consumed when it is dropped. A forgotten event comes again. The kernel gets

@@ -130,10 +130,16 @@ impl Stream {
         }));
     }
 
+    /// Whether what comes next is picked, as a part of a stretch.
+    #[inline(always)]
+    pub(crate) fn is_at_hand(&self) -> bool {
+        self.until > 0
+    }
+
     /// Picks what comes next in the stream, if anything may. Late records are put aside, if they are to be.
     #[inline(always)]
     pub(crate) fn pick_in(&mut self, lanes: &[Lane]) -> bool {
-        self.until > 0 || self.pick_anew_in(lanes)
+        self.is_at_hand() || self.pick_anew_in(lanes)
     }
 
     #[inline(never)]
@@ -172,7 +178,7 @@ impl Stream {
     /// Picks what comes next, if anything may.
     #[inline(never)]
     pub(crate) fn pick(&mut self) -> bool {
-        self.until > 0 || self.begin_stretch() || self.pick_alone()
+        self.is_at_hand() || self.begin_stretch() || self.pick_alone()
     }
 
     /// Picks from the run of the ring whose turn it is, if that alone says what comes next: nothing is picked that is not in the
@@ -251,6 +257,15 @@ impl Stream {
     /// Bytes of the record that was picked.
     pub(crate) fn len(&self) -> u64 {
         if self.picked.notice.is_some() { 0 } else { self.picked.entry.len() }
+    }
+
+    /// What the event is that was picked.
+    #[inline(always)]
+    pub(crate) fn item<'a>(&self, lanes: &'a [Lane]) -> Item<'a> {
+        match self.record(lanes) {
+            Some(record) => Item::Record(record),
+            None => self.other(lanes).item,
+        }
     }
 
     /// The event that was picked.

@@ -112,9 +112,10 @@ impl Reader {
     /// [`Error::Fence`], [`Error::EpochStuck`] or [`Error::Wait`], after which the reader goes on by itself; the reports [`Error::Flushed`]
     /// and [`Error::Deadline`]; [`Error::System`], and any error of opening the ring of a CPU that came online;
     /// [`Error::Closed`], [`Error::Forked`].
+    #[inline]
     #[expect(clippy::should_implement_trait, reason = "not an iterator: it yields what borrows from it")]
     pub fn next(&mut self) -> Result<Lent<'_>, Error> {
-        while !self.advance(None)? {}
+        while !self.engine.is_at_hand() && !self.advance(None)? {}
         Ok(self.engine.merge.lend())
     }
 
@@ -124,7 +125,7 @@ impl Reader {
     /// As [`Reader::next`].
     #[inline]
     pub fn next_timeout(&mut self, timeout: Duration) -> Result<Option<Lent<'_>>, Error> {
-        if self.engine.is_ready()? || self.advance(end(timeout))? {
+        if self.engine.is_at_hand() || self.engine.is_ready()? || self.advance(end(timeout))? {
             Ok(Some(self.engine.merge.lend()))
         } else {
             Ok(None)
