@@ -169,7 +169,8 @@ impl Run {
     #[inline(always)]
     pub(crate) fn nth(&self, behind: usize) -> Option<&Slot> {
         let at = self.taken + behind;
-        if at < self.first_end { self.first.get(at) } else { None }
+        // The remainder changes nothing, and says that it lies in the block.
+        if at < self.first_end { Some(&self.first[at % SLOTS]) } else { None }
     }
 
     /// Takes the oldest slot of two that lie in the same block.

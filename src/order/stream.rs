@@ -165,7 +165,7 @@ impl Stream {
     }
 
     /// Tells the fronts how far the ring is that was picked from.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn sync(&mut self) {
         self.until = 0;
         if self.ahead {
