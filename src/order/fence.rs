@@ -186,12 +186,18 @@ impl Fences {
         self.shared.ordered.notify_one();
     }
 
+    /// Whether the fence under way has ended.
+    #[inline(always)]
+    pub(crate) fn has_ended(&self) -> bool {
+        // Acquire pairs with the Release store in `serve`: what the grace period made visible to the thread is visible
+        // to our next look.
+        self.noticed != self.begun && self.shared.ended.load(Ordering::Acquire) != self.noticed
+    }
+
     /// Whether the fence under way has ended, once.
     #[inline]
     pub(crate) fn ended(&mut self) -> Option<io::Result<()>> {
-        // Acquire pairs with the Release store in `serve`: what the grace period made visible to the thread is visible
-        // to our next look.
-        if self.noticed == self.begun || self.shared.ended.load(Ordering::Acquire) == self.noticed {
+        if !self.has_ended() {
             return None;
         }
         self.noticed += 1;

@@ -189,6 +189,8 @@ pub(crate) struct Frontier {
     pressed: Option<u64>,
     /// The smaller of the cap and the larger of the others: the largest key that may be yielded.
     limit: Option<u64>,
+    /// The keys below this may be yielded, and need not be let out early.
+    until: u64,
     /// What the fence in flight will prove.
     fencing: Option<u64>,
     /// What the fence that has ended proves, from the next look on.
@@ -214,8 +216,8 @@ impl Frontier {
             Hold::None => Rule::None,
         };
         let (seen, edge, cap, settled, found, pressed) = Default::default();
-        let (limit, fencing, fenced) = Default::default();
-        Self { rule, seen, edge, cap, settled, found, pressed, limit, fencing, fenced }
+        let (limit, until, fencing, fenced) = Default::default();
+        Self { rule, seen, edge, cap, settled, found, pressed, limit, until, fencing, fenced }
     }
 
     /// The frontier of rings that hold all that is ever to be read. One look proves everything.
@@ -248,6 +250,7 @@ impl Frontier {
     fn limit(&mut self) {
         let edge = self.edge.max(self.pressed);
         self.limit = self.cap.map_or(edge, |cap| edge.min(cap));
+        self.until = self.limit.min(self.edge).map_or(0, |limit| limit.saturating_add(1));
     }
 
     /// Lets keys out before the rule does, to make room: up to `key`, but nothing that only the last look found. So
@@ -268,7 +271,7 @@ impl Frontier {
     /// The keys below this may be yielded, and need not be let out early.
     #[inline]
     pub(crate) fn until(&self) -> u64 {
-        self.limit.min(self.edge).map_or(0, |limit| limit.saturating_add(1))
+        self.until
     }
 
     /// Whether a key may be yielded.

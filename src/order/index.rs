@@ -13,8 +13,11 @@ use crate::account::numbers::Numbers;
 use crate::order::hold::Class;
 mod fill;
 mod memory;
+mod stretch;
 #[cfg(all(test, not(loom)))]
 mod tests;
+
+pub(crate) use stretch::Stretch;
 
 use crate::instrument::step;
 use crate::order::entry::{BEFORE, Entry, NEVER, NOTED, Note, OWN, SKIPPED};
@@ -178,7 +181,13 @@ impl Index {
     /// The key of the smallest entry not yet yielded.
     #[inline]
     pub(crate) fn front_key(&self) -> Option<u64> {
-        self.front().map(|front| front.key)
+        if self.is_all_in_run() { self.run.front().map(|slot| slot.key) } else { self.front().map(|front| front.key) }
+    }
+
+    /// Whether nothing is beside the run.
+    #[inline]
+    fn is_all_in_run(&self) -> bool {
+        self.displaced.is_empty() && self.rest.is_empty() && self.trailing.is_none()
     }
 
     /// The smallest entry not yet yielded.
@@ -200,6 +209,9 @@ impl Index {
     /// first.
     #[inline]
     pub(crate) fn beside(&self) -> u64 {
+        if self.is_all_in_run() {
+            return u64::MAX;
+        }
         self.smallest_beside().map_or(u64::MAX, |(entry, _)| entry.key.saturating_add(1))
     }
 
@@ -301,28 +313,6 @@ impl Index {
             *at
         });
         found.ok()
-    }
-
-    /// Takes the first slot, of a record of the plainest kind, as yielded. The tail follows.
-    #[inline(always)]
-    pub(crate) fn take_plain(&mut self, entry: &Entry, pool: &mut Pool) {
-        self.plain += 1;
-        self.tail += entry.record_len();
-        self.run.pop(pool);
-        if self.run.front().is_some_and(|next| next.header.tag() == SKIPPED) {
-            self.skip(pool);
-        }
-    }
-
-    /// Takes so many slots of the first block, which are such records and end at a position.
-    #[inline]
-    fn take_stretch(&mut self, records: usize, end: u64, pool: &mut Pool) {
-        self.plain += records;
-        self.tail = end;
-        self.run.advance(records, pool);
-        if self.run.front().is_some_and(|next| next.header.tag() == SKIPPED) {
-            self.skip(pool);
-        }
     }
 
     /// Takes the slots that are only to be skipped.
@@ -434,61 +424,5 @@ impl Index {
     /// Keys that part what is held into pieces of about the same length, the largest included.
     pub(crate) fn marks(&self) -> impl Iterator<Item = u64> {
         self.run.firsts().skip(1).map(|slot| slot.key).chain(self.back())
-    }
-}
-
-/// Records of the plainest kind at the begin of a run. They are taken when this is dropped.
-pub(crate) struct Stretch<'a> {
-    index: &'a mut Index,
-    pool: &'a mut Pool,
-    /// The largest key yielded.
-    last: &'a mut u64,
-    until: u64,
-    /// How many were handed out, and where they end.
-    taken: usize,
-    position: u64,
-}
-
-impl<'a> Stretch<'a> {
-    #[inline(always)]
-    pub(crate) fn new(index: &'a mut Index, until: u64, pool: &'a mut Pool, last: &'a mut u64) -> Self {
-        let position = index.tail;
-        Self { index, pool, last, until, taken: 0, position }
-    }
-
-    /// Where the next one lies.
-    #[inline(always)]
-    pub(crate) fn position(&self) -> u64 {
-        self.position
-    }
-
-    /// The next, if its key is less than `until`. Ends with a block of the run.
-    #[inline(always)]
-    pub(crate) fn next(&mut self) -> Option<Entry> {
-        let slot = self.index.run.first().get(self.taken)?;
-        if slot.key >= self.until || slot.header.tag() != OWN {
-            return None;
-        }
-        let entry = Entry { key: slot.key, position: self.position, header: slot.header };
-        self.taken += 1;
-        self.position += entry.record_len();
-        *self.last = entry.key;
-        Some(entry)
-    }
-
-    /// Takes those that were handed out. Says whether the kernel should know.
-    #[inline(always)]
-    pub(crate) fn end(self) -> bool {
-        let tail = self.position;
-        let publish_at = self.index.publish_at;
-        drop(self);
-        tail >= publish_at
-    }
-}
-
-impl Drop for Stretch<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        self.index.take_stretch(self.taken, self.position, self.pool);
     }
 }

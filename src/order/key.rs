@@ -279,33 +279,33 @@ impl Keys {
 /// Records of the plainest kind: samples with raw data and, before it, nothing of varying length.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plain {
-    /// Where their key lies, and where the length of their raw data.
-    key: usize,
-    raw: usize,
-    /// Bytes of raw data that they must have, and bytes of the smallest such record.
+    /// Where their key ends, and where the length of their raw data.
+    key_end: usize,
+    raw_end: usize,
+    /// Bytes of raw data that they must have.
     least: u32,
-    smallest: usize,
     /// The largest key that nothing else need be asked about.
     most: u64,
 }
 
 impl Plain {
     fn new(key: usize, raw: usize, least: u32, most: u64) -> Self {
-        Self { key, raw, least, smallest: (key + 8).max(raw + 4), most }
+        Self { key_end: key + 8, raw_end: raw + 4, least, most }
     }
 
-    /// The record at the begin of some bytes, checked, if it is one of these; and its key.
+    /// The record at the begin of some bytes, checked, if it is one of these: its header, its key, and the bytes behind it.
     #[inline(always)]
-    pub(crate) fn read(&self, bytes: &[u8]) -> Option<(Header, u64)> {
-        let header = Header::first(bytes)?;
-        let size = usize::from(header.size());
-        if header.kind() != Kind::SAMPLE.0 || size < self.smallest {
-            return None;
-        }
-        let key = u64::from_ne_bytes(*bytes.get(self.key..)?.first_chunk()?);
-        let raw = u32::from_ne_bytes(*bytes.get(self.raw..)?.first_chunk()?);
-        let fits = raw as usize <= size - self.raw - 4;
-        (fits && raw >= self.least && key <= self.most).then_some((header, key))
+    pub(crate) fn split<'a>(&self, bytes: &'a [u8]) -> Option<(Header, u64, &'a [u8])> {
+        let (header, record, rest) = Header::split(bytes, Kind::SAMPLE.0, self.key_end)?;
+        let key = u64::from_ne_bytes(*record.get(..self.key_end)?.last_chunk()?);
+        let raw = u32::from_ne_bytes(*record.get(..self.raw_end)?.last_chunk()?);
+        let fits = raw as usize <= record.len() - self.raw_end;
+        (fits && raw >= self.least && key <= self.most).then_some((header, key, rest))
+    }
+
+    #[cfg(all(test, not(loom)))]
+    fn read(&self, bytes: &[u8]) -> Option<(Header, u64)> {
+        self.split(bytes).map(|(header, key, _)| (header, key))
     }
 }
 

@@ -52,7 +52,7 @@ impl<'a> Lent<'a> {
     /// See [`Event::item`].
     #[inline]
     pub fn item(&self) -> Item<'a> {
-        self.event().item()
+        self.stream.item(self.lanes)
     }
 
     /// See [`Event::record`].
@@ -107,14 +107,14 @@ impl<'a> Iterator for Batch<'a> {
 
     #[inline]
     fn fold<A, F: FnMut(A, Event<'a>) -> A>(self, init: A, mut each: F) -> A {
-        let mut all = Some(init);
-        let mut next = |event| {
-            all = all.take().map(|all| each(all, event));
-            ControlFlow::<Infallible>::Continue(())
-        };
-        while self.stream.hand_out(self.lanes, &mut next).is_continue() {}
-        let Some(all) = all else { unreachable!("it is put back each time") };
-        all
+        let mut all = init;
+        loop {
+            let next = |all, event| ControlFlow::<Infallible, A>::Continue(each(all, event));
+            match self.stream.hand_out(self.lanes, all, next) {
+                ControlFlow::Continue(next) => all = next,
+                ControlFlow::Break(ControlFlow::Continue(all)) => return all,
+            }
+        }
     }
 }
 

@@ -339,6 +339,12 @@ impl Merge {
         self.stream.pick_in(&self.rings.lanes)
     }
 
+    /// Whether the next event was picked when the last one was taken. Reads nothing of the rings.
+    #[inline(always)]
+    pub(crate) fn is_at_hand(&self) -> bool {
+        self.stream.is_at_hand()
+    }
+
     /// The next event that the last look found, if it may be yielded.
     ///
     /// The event borrows the merge and is consumed when it is dropped. A forgotten event comes again. The kernel gets
@@ -352,12 +358,16 @@ impl Merge {
         if self.is_ready() { Some(self.lend()) } else { None }
     }
 
-    /// Hands what comes next to a function: see [`Stream::hand_out`].
+    /// Folds what comes next: see [`Stream::hand_out`].
     #[inline]
-    pub(crate) fn hand_out<B>(&mut self, each: impl FnMut(Event<'_>) -> ControlFlow<B>) -> ControlFlow<Option<B>> {
+    pub(crate) fn hand_out<A, B>(
+        &mut self,
+        all: A,
+        each: impl FnMut(A, Event<'_>) -> ControlFlow<B, A>,
+    ) -> ControlFlow<ControlFlow<B, A>, A> {
         self.rings.control().assert_not_forked();
         self.publish_due();
-        self.stream.hand_out(&self.rings.lanes, each)
+        self.stream.hand_out(&self.rings.lanes, all, each)
     }
 
     /// Lends the event that was picked.

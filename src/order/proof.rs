@@ -77,6 +77,15 @@ impl Proof {
         }
     }
 
+    /// Whether the proof under way has ended, by itself: that of epochs does when it is asked for.
+    #[inline(always)]
+    pub(crate) fn has_ended(&self) -> bool {
+        match self {
+            Self::Fences(fences) => fences.has_ended(),
+            Self::Epochs(_) => false,
+        }
+    }
+
     /// Waits for a proof that begins now.
     pub(crate) fn wait(&mut self) -> Result<(), Error> {
         match self {

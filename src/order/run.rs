@@ -162,7 +162,22 @@ impl Run {
     /// The oldest slot.
     #[inline(always)]
     pub(crate) fn front(&self) -> Option<&Slot> {
-        self.first().first()
+        self.nth(0)
+    }
+
+    /// A slot of the oldest block, so many behind the oldest.
+    #[inline(always)]
+    pub(crate) fn nth(&self, behind: usize) -> Option<&Slot> {
+        let at = self.taken + behind;
+        // The remainder changes nothing, and says that it lies in the block.
+        if at < self.first_end { Some(&self.first[at % SLOTS]) } else { None }
+    }
+
+    /// Takes the oldest slot of two that lie in the same block.
+    #[inline(always)]
+    pub(crate) fn step(&mut self) {
+        debug_assert!(self.taken + 1 < self.first_end);
+        self.taken += 1;
     }
 
     /// The slots of the oldest block.

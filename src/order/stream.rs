@@ -33,9 +33,11 @@ pub(crate) struct Stream {
     pub(crate) last: u64,
     /// The event that is lent.
     pub(crate) picked: Pick,
-    /// The keys below this come from the ring that was picked from last, from its run and one after the other; all of them are of
-    /// the class that was picked last. While it is not 0, the fronts do not know how far that ring is.
+    /// If not 0: what is picked is the first of a stretch. The keys below this come from the ring of what is picked, from its run and
+    /// one after the other, and all of them are of its class.
     until: u64,
+    /// Whether the fronts do not know how far that ring is, because of a stretch that was begun.
+    ahead: bool,
     /// Whose yielded bytes are worth publishing.
     pub(crate) due: Due,
     /// The ring and position of the record of which a break in dense numbers was told.
@@ -109,6 +111,7 @@ impl Stream {
             pool: Pool::default(),
             last: 0,
             until: 0,
+            ahead: false,
             picked: Pick { entry: Entry::NONE, late_by: 0, rank: 0, class: Class::Assumed, notice: None },
             due: Due::Nobody,
             said: None,
@@ -124,22 +127,37 @@ impl Stream {
 
     /// Takes all rings' fronts anew.
     pub(crate) fn rebuild(&mut self) {
-        self.until = 0;
+        (self.until, self.ahead) = (0, false);
         self.fronts.rebuild((0..).zip(&self.indexes).filter_map(|(rank, index)| {
             let key = index.front_key()?;
             Some(Front { key, rank })
         }));
     }
 
+    /// Whether what comes next is picked, as a part of a stretch.
+    #[inline(always)]
+    pub(crate) fn is_at_hand(&self) -> bool {
+        self.until > 0
+    }
+
     /// Picks what comes next in the stream, if anything may. Late records are put aside, if they are to be, and our own left out.
     #[inline(always)]
     pub(crate) fn pick_in(&mut self, lanes: &[Lane]) -> bool {
-        while self.pick() {
+        self.is_at_hand() || self.pick_anew_in(lanes)
+    }
+
+    #[inline(never)]
+    fn pick_anew_in(&mut self, lanes: &[Lane]) -> bool {
+        // Nothing of a stretch is late.
+        while !self.begin_stretch() {
+            if !self.pick_alone() {
+                return false;
+            }
             if (self.picked.class != Class::Late || !self.put_aside(lanes)) && !self.leave_out(lanes) {
                 return true;
             }
         }
-        false
+        true
     }
 
     /// Takes the record that was picked without yielding it, if it is our own.
@@ -152,34 +170,52 @@ impl Stream {
     pub(crate) fn top(&self) -> Option<Front> {
         self.fronts.top().and_then(|top| {
             let next = |rank| Some(Front { key: self.indexes.get(rank as usize)?.front_key()?, rank });
-            if self.until == 0 { Some(top) } else { self.fronts.with_top_at(next(top.rank)) }
+            if self.ahead { self.fronts.with_top_at(next(top.rank)) } else { Some(top) }
         })
     }
 
     /// Tells the fronts how far the ring is that was picked from.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn sync(&mut self) {
-        if self.until > 0 {
-            self.until = 0;
+        self.until = 0;
+        if self.ahead {
+            self.ahead = false;
             let key = self.indexes[self.picked.rank as usize].front_key();
             self.fronts.advance(key);
         }
     }
 
     /// Picks what comes next, if anything may.
-    #[inline(always)]
+    #[inline(never)]
     pub(crate) fn pick(&mut self) -> bool {
-        if let Some(entry) = self.indexes[self.picked.rank as usize].plain_before(self.until) {
-            self.picked.entry = entry;
-            return true;
-        }
-        self.pick_anew()
+        self.is_at_hand() || self.begin_stretch() || self.pick_alone()
     }
 
-    /// Picks from the ring whose turn it is.
-    #[inline(never)]
-    fn pick_anew(&mut self) -> bool {
+    /// Picks from the run of the ring whose turn it is, if that alone says what comes next: nothing is picked that is not in the
+    /// run, nothing that is let out early or late, nothing that another ring comes before.
+    #[inline(always)]
+    fn begin_stretch(&mut self) -> bool {
         self.sync();
+        let Some(Front { key, rank }) = self.fronts.top() else { return false };
+        let until = self.frontier.until().min(self.fronts.until());
+        let counts = self.sequence.is_some() || self.astray.is_some();
+        // What may be our own is looked at one by one.
+        if key >= until || key < self.last || !self.keys.are_sure() || counts || self.own.is_some() {
+            return false;
+        }
+        let index = &mut self.indexes[rank as usize];
+        let until = until.min(index.beside());
+        let Some(entry) = index.plain_before(until) else { return false };
+        let class = self.frontier.class(key);
+        index.yielded = (class, 0);
+        self.picked = Pick { entry, late_by: 0, rank, class, notice: None };
+        (self.until, self.ahead, self.early) = (until, true, false);
+        true
+    }
+
+    /// Picks what comes next by itself. The fronts are known.
+    #[inline(never)]
+    fn pick_alone(&mut self) -> bool {
         let Some(Front { rank, .. }) = self.fronts.top() else { return false };
         let Some(entry) = self.indexes[rank as usize].front() else { return false };
         if self.sequence.is_some() || self.astray.is_some() || !entry.is_plain() {
@@ -193,15 +229,6 @@ impl Stream {
         self.picked = Pick { entry, late_by, rank, class, notice: None };
         if class == Class::Assumed {
             self.picked.notice = self.unproven();
-        }
-        if self.picked.notice.is_none() && late_by == 0 && self.keys.are_sure() && self.own.is_none() {
-            // Nothing is picked that is not in the run, nothing that is let out early, nothing that another ring comes before.
-            let index = &mut self.indexes[rank as usize];
-            let until = self.frontier.until().min(self.fronts.until()).min(index.beside());
-            if index.plain_before(until).is_some() {
-                (self.until, self.early) = (until, false);
-                index.yielded = (class, 0);
-            }
         }
         true
     }
@@ -243,6 +270,15 @@ impl Stream {
         if self.picked.notice.is_some() { 0 } else { self.picked.entry.len() }
     }
 
+    /// What the event is that was picked.
+    #[inline(always)]
+    pub(crate) fn item<'a>(&self, lanes: &'a [Lane]) -> Item<'a> {
+        match self.record(lanes) {
+            Some(record) => Item::Record(record),
+            None => self.other(lanes).item,
+        }
+    }
+
     /// The event that was picked.
     #[inline(always)]
     pub(crate) fn event<'a>(&self, lanes: &'a [Lane]) -> Event<'a> {
@@ -257,41 +293,48 @@ impl Stream {
         Event { key: self.key(), class: self.picked.class, late_by: self.picked.late_by, item }
     }
 
-    /// Hands what comes next to a function, as taken: one event, or several records in a row. Gives whether there was anything, and
-    /// what the function broke off with.
+    /// Folds what comes next, as taken: one event, or several records in a row. Breaks with the end of it all: what the function
+    /// broke off with, or what it made of everything, if nothing more may come.
     #[inline(always)]
-    pub(crate) fn hand_out<'a, B>(
+    pub(crate) fn hand_out<'a, A, B>(
         &mut self,
         lanes: &'a [Lane],
-        mut each: impl FnMut(Event<'a>) -> ControlFlow<B>,
-    ) -> ControlFlow<Option<B>> {
+        mut all: A,
+        mut each: impl FnMut(A, Event<'a>) -> ControlFlow<B, A>,
+    ) -> ControlFlow<ControlFlow<B, A>, A> {
         if !self.pick_in(lanes) {
-            return ControlFlow::Break(None);
+            return ControlFlow::Break(ControlFlow::Continue(all));
         }
         if self.until == 0 {
             let event = self.event(lanes);
             self.commit_anew();
-            return each(event).map_break(Some);
+            return each(all, event).map_break(ControlFlow::Break);
         }
         let Self { keys, indexes, pool, picked: Pick { rank, class, .. }, last, due, until, .. } = self;
         let lane = &lanes[*rank as usize];
-        let mut stretch = Stretch::new(&mut indexes[*rank as usize], *until, pool, last);
+        // What comes behind it is picked anew, also if the function panics.
+        let mut stretch = Stretch::new(&mut indexes[*rank as usize], std::mem::take(until), pool, last);
         // They lie one behind the other: bounds of the ring are asked for once, and those of each record within it.
-        let (begin, run) = (stretch.position(), lane.run(stretch.position()));
-        let mut handed = ControlFlow::Continue(());
-        while let Some(entry) = stretch.next() {
-            let at = (entry.position - begin) as usize;
-            let bytes = match run.get(at..at + entry.record_len() as usize) {
-                Some(bytes) => Bytes::from(bytes),
-                None => lane.bytes(entry.position, entry.record_len()),
+        let mut run = lane.run(stretch.position());
+        let handed = loop {
+            let Some(entry) = stretch.next() else { break ControlFlow::Continue(all) };
+            let bytes = match run.split_at_checked(entry.record_len() as usize) {
+                Some((bytes, rest)) => {
+                    run = rest;
+                    Bytes::from(bytes)
+                }
+                None => {
+                    run = lane.run(stretch.position());
+                    lane.bytes(entry.position, entry.record_len())
+                }
             };
             let record = entry.record(bytes, &lane.origin);
             let (key, item) = (Some(keys.written(entry.key)), Item::Record(record));
-            handed = each(Event { key, class: *class, late_by: 0, item }).map_break(Some);
-            if handed.is_break() {
-                break;
+            match each(all, Event { key, class: *class, late_by: 0, item }) {
+                ControlFlow::Continue(next) => all = next,
+                ControlFlow::Break(broken) => break ControlFlow::Break(ControlFlow::Break(broken)),
             }
-        }
+        };
         if stretch.end() && !matches!(due, Due::Everybody) {
             *due = Due::Ring(*rank);
         }
@@ -304,10 +347,12 @@ impl Stream {
         if self.until == 0 {
             return self.commit_anew();
         }
-        let Pick { entry, rank, .. } = &self.picked;
+        let Pick { entry, rank, .. } = &mut self.picked;
         let index = &mut self.indexes[*rank as usize];
         self.last = entry.key;
-        index.take_plain(entry, &mut self.pool);
+        if !index.step_plain(entry, self.until, &mut self.pool) {
+            self.until = 0;
+        }
         if index.unpublished() && !matches!(self.due, Due::Everybody) {
             self.due = Due::Ring(*rank);
         }

@@ -112,9 +112,10 @@ impl Reader {
     /// [`Error::Fence`], [`Error::EpochStuck`] or [`Error::Wait`], after which the reader goes on by itself; the reports [`Error::Flushed`]
     /// and [`Error::Deadline`]; [`Error::System`], and any error of opening the ring of a CPU that came online;
     /// [`Error::Closed`], [`Error::Forked`].
+    #[inline]
     #[expect(clippy::should_implement_trait, reason = "not an iterator: it yields what borrows from it")]
     pub fn next(&mut self) -> Result<Lent<'_>, Error> {
-        while !self.advance(None)? {}
+        while !self.engine.is_at_hand() && !self.advance(None)? {}
         Ok(self.engine.merge.lend())
     }
 
@@ -124,7 +125,7 @@ impl Reader {
     /// As [`Reader::next`].
     #[inline]
     pub fn next_timeout(&mut self, timeout: Duration) -> Result<Option<Lent<'_>>, Error> {
-        if self.engine.is_ready()? || self.advance(end(timeout))? {
+        if self.engine.is_at_hand() || self.engine.is_ready()? || self.advance(end(timeout))? {
             Ok(Some(self.engine.merge.lend()))
         } else {
             Ok(None)
@@ -166,26 +167,15 @@ impl Reader {
         init: A,
         mut fold: impl FnMut(A, Event<'_>) -> ControlFlow<B, A>,
     ) -> Result<ControlFlow<B, A>, Error> {
-        let mut all = Some(init);
+        let mut all = init;
         self.advance(end(Duration::ZERO))?;
         // What this look found and no more: a consumer slower than its producers would never be done.
-        let mut each = |event: Event<'_>| match all.take().map(|all| fold(all, event)) {
-            Some(ControlFlow::Continue(next)) => {
-                all = Some(next);
-                ControlFlow::Continue(())
-            }
-            Some(ControlFlow::Break(broken)) => ControlFlow::Break(broken),
-            None => unreachable!("it is put back each time"),
-        };
         loop {
-            match self.engine.merge.hand_out(&mut each) {
-                ControlFlow::Continue(()) => {}
-                ControlFlow::Break(Some(broken)) => return Ok(ControlFlow::Break(broken)),
-                ControlFlow::Break(None) => break,
+            match self.engine.merge.hand_out(all, &mut fold) {
+                ControlFlow::Continue(next) => all = next,
+                ControlFlow::Break(ended) => return Ok(ended),
             }
         }
-        let Some(all) = all else { unreachable!("it is put back each time") };
-        Ok(ControlFlow::Continue(all))
     }
 
     /// Looks at the rings once and calls a function with each event that can be yielded then, without waiting.

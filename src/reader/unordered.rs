@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::order::event::{Damage, Event, Item, Lost};
 use crate::order::hold::Class;
 use crate::record::{Kind, Origin, Record};
-use crate::ring::{Bytes, Fault, Header, Ring};
+use crate::ring::{Fault, Ring};
 use crate::rings::{Lane, Rings};
 use smallvec::SmallVec;
 use std::ops::ControlFlow;
@@ -79,22 +79,17 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// Reads samples up to the first record that is none, or that is cut by the end of the ring's memory.
+    /// Reads samples up to the first record that is none of the plainest, or that is cut by the end of the ring's memory.
     #[inline(always)]
     fn plain<B>(&mut self, origin: &Arc<Origin>, each: &mut impl FnMut(Event<'_>) -> ControlFlow<B>) -> ControlFlow<B> {
-        let (bytes, _) = self.ring.bytes(self.position, self.ring.head() - self.position).as_slices();
-        let mut at = 0;
+        let Some(raw) = origin.layout.raw() else { return ControlFlow::Continue(()) };
+        let (mut left, _) = self.ring.bytes(self.position, self.ring.head() - self.position).as_slices();
         loop {
             // The function may have forked.
             self.ring.assert_here();
-            let Some(header) = Header::first(&bytes[at..]) else { break };
-            let end = at + usize::from(header.size());
-            let record = Record::new(Bytes::from(&bytes[at..end]), header, origin);
-            if record.kind() != Kind::SAMPLE || record.check().is_err() {
-                break;
-            }
-            self.position += u64::from(header.size());
-            at = end;
+            let Some((record, rest)) = Record::plainest(left, raw, origin) else { break };
+            self.position += record.as_bytes().len() as u64;
+            left = rest;
             each(unordered(Item::Record(record)))?;
         }
         ControlFlow::Continue(())

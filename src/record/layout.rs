@@ -17,8 +17,8 @@ pub struct Layout {
     pub(super) tid: Option<u8>,
     /// Where READ, CALLCHAIN and RAW begin, the first fields of varying length. 8 ..= 80.
     pub(super) fixed: u8,
-    /// Whether samples have raw data right there.
-    pub(super) plain: bool,
+    /// The same, if samples have raw data right there; else further than any record is long.
+    pub(super) raw: u16,
     /// Offsets back from the record's end, in all others, where `sample_id_all` is set. 8 ..= 48.
     pub(super) time_back: Option<u8>,
     pub(super) id_back: Option<u8>,
@@ -51,6 +51,9 @@ pub(crate) const SAMPLE_ORDER: [u64; 9] = [IDENTIFIER, IP, TID, TIME, ADDR, ID, 
 /// The order of `struct sample_id` at the end of all other records (perf_event_open(2)).
 pub(crate) const TRAILER_ORDER: [u64; 6] = [TID, TIME, ID, STREAM_ID, CPU, IDENTIFIER];
 
+/// Behind the end of every record.
+const NOWHERE: u16 = u16::MAX;
+
 impl Layout {
     /// `PERF_SAMPLE_RAW` alone, which libbpf, aya and cilium/ebpf ask for. Such records carry no time and no id.
     pub const RAW: Self = Self::new(RAW, false, 0);
@@ -65,7 +68,7 @@ impl Layout {
             id: None,
             tid: None,
             fixed: 8,
-            plain: sample_type & (READ | CALLCHAIN | RAW) == RAW,
+            raw: NOWHERE,
             time_back: None,
             id_back: None,
             tid_back: None,
@@ -88,6 +91,9 @@ impl Layout {
                 layout.fixed += 8;
             }
             i += 1;
+        }
+        if sample_type & (READ | CALLCHAIN | RAW) == RAW {
+            layout.raw = layout.fixed as u16;
         }
         if sample_id_all {
             let mut i = TRAILER_ORDER.len();
@@ -184,7 +190,7 @@ impl Layout {
     /// Where the length of raw data lies in samples, if nothing of varying length comes before.
     #[inline]
     pub(crate) fn raw(&self) -> Option<usize> {
-        self.plain.then_some(self.fixed.into())
+        (self.raw != NOWHERE).then_some(self.raw.into())
     }
 
     /// Where the kernel's time lies in samples.

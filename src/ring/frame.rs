@@ -94,10 +94,18 @@ impl Header {
         Ok(header)
     }
 
-    /// The header at the begin of some bytes, if all of its record lies in them.
+    /// The header at the begin of some bytes, if it is of a kind and all of its record lies in them; the record's bytes, and those
+    /// behind it. `least`: bytes that the record must have, not fewer than a header.
     #[inline(always)]
-    pub(crate) fn first(bytes: &[u8]) -> Option<Self> {
-        Self::checked(*bytes.first_chunk()?, bytes.len() as u64).ok()
+    pub(crate) fn split(bytes: &[u8], kind: u32, least: usize) -> Option<(Self, &[u8], &[u8])> {
+        const KIND_AND_TAG: u64 = (u32::MAX as u64) << KIND_AT | (TAG as u64) << SIZE_AT;
+        debug_assert!(least >= Self::LEN as usize);
+        let header = Self(u64::from_ne_bytes(*bytes.first_chunk()?));
+        if header.0 & KIND_AND_TAG != u64::from(kind) << KIND_AT {
+            return None;
+        }
+        let (record, rest) = bytes.split_at_checked(header.size().into())?;
+        (record.len() >= least).then_some((header, record, rest))
     }
 
     /// `type`
@@ -151,6 +159,12 @@ impl Header {
             0 => self.kind().into(),
             size => size.into(),
         }
+    }
+
+    /// The header at the begin of some bytes, if all of its record lies in them.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn first(bytes: &[u8]) -> Option<Self> {
+        Self::checked(*bytes.first_chunk()?, bytes.len() as u64).ok()
     }
 
     #[cfg(all(test, not(loom)))]

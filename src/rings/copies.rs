@@ -104,12 +104,19 @@ impl Copies {
     ///
     /// # Panics
     /// If they were not, or are forgotten.
-    #[cold]
+    #[inline(always)]
     pub(crate) fn get(&self, position: u64, len: u64) -> Bytes<'_> {
+        self.chunk(position, len).into()
+    }
+
+    /// They lie in one piece.
+    #[cold]
+    #[inline(never)]
+    fn chunk(&self, position: u64, len: u64) -> &[u8] {
         let after = self.chunks.partition_point(|(begin, _)| *begin <= position);
         let (begin, chunk) = &self.chunks[after - 1];
         let from = (position - begin) as usize;
-        Bytes::from(&chunk[from..from + len as usize])
+        &chunk[from..from + len as usize]
     }
 }
 

@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Where the kernel has no such pages the word is an ordinary one, and children are not told apart.
 #[derive(Debug)]
 pub(crate) struct ForkWord {
-    page: Option<NonNull<AtomicU64>>,
-    ordinary: AtomicU64,
+    /// INVARIANT: valid until this is dropped. A page of its own, or `ordinary`.
+    word: NonNull<AtomicU64>,
+    ordinary: Option<Box<AtomicU64>>,
 }
 
 /// Bytes that are mapped for a word: the kernel gives a page, whatever its size.
@@ -26,16 +27,19 @@ unsafe impl Sync for ForkWord {}
 
 impl ForkWord {
     pub(crate) fn new(value: u64) -> Self {
-        Self { page: wiped_page(value), ordinary: AtomicU64::new(value) }
+        match wiped_page(value) {
+            Some(word) => Self { word, ordinary: None },
+            None => {
+                let ordinary = Box::new(AtomicU64::new(value));
+                Self { word: NonNull::from(&*ordinary), ordinary: Some(ordinary) }
+            }
+        }
     }
 
     #[inline]
     pub(crate) fn get(&self) -> &AtomicU64 {
-        match &self.page {
-            // SAFETY: mapped until this is dropped, aligned as pages are, only ever used as an atomic.
-            Some(page) => unsafe { page.as_ref() },
-            None => &self.ordinary,
-        }
+        // SAFETY: valid until this is dropped, aligned as pages and boxes are, only ever used as an atomic.
+        unsafe { self.word.as_ref() }
     }
 }
 
@@ -63,8 +67,8 @@ fn unmap(page: NonNull<AtomicU64>) {
 
 impl Drop for ForkWord {
     fn drop(&mut self) {
-        if let Some(page) = self.page {
-            unmap(page);
+        if self.ordinary.is_none() {
+            unmap(self.word);
         }
     }
 }

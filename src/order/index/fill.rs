@@ -111,25 +111,30 @@ impl Index {
     /// whether there was any.
     pub(super) fn index_plain(&mut self, ring: &Ring, plain: &Plain, keys: &mut Keys, pool: &mut Pool) -> bool {
         let (bytes, _) = ring.bytes(self.cursor, ring.head() - self.cursor).as_slices();
-        let room = self.plain_room();
+        let beside = self.room_beside();
         let Self { run, displaced, rest, .. } = self;
-        let (mut back, mut longest, mut repaired) = (if run.is_empty() { 0 } else { self.back }, self.longest, 0);
-        let (mut at, mut last, mut new) = (0, 0, 0);
-        for slot in run.spare(pool).iter_mut().take(room) {
-            let Some((header, key)) = plain.read(&bytes[at..]) else { break };
-            *slot = Slot { key, header };
-            if key < back {
-                let entry = Entry { key, position: self.cursor + at as u64, header };
-                displace(displaced, rest, entry);
-                *slot = Slot { key: back, header: header.tagged(SKIPPED) };
-                repaired += 1;
-            } else {
-                back = key;
+        let back = if run.is_empty() { 0 } else { self.back };
+        let mut walk = Walk { left: bytes, back, longest: self.longest };
+        let slots = run.spare(pool);
+        let (mut new, mut repaired, mut last) = (0, 0, None);
+        loop {
+            let in_order = slots.get_mut(new..).map_or(0, |slots| walk.in_order(plain, slots));
+            new += in_order;
+            if in_order > 0 {
+                last = Some(walk.back);
             }
-            last = key;
+            let (Some(slot), Some((header, key, left))) = (slots.get_mut(new), plain.split(walk.left)) else { break };
+            if repaired == beside {
+                break;
+            }
+            let at = bytes.len() - walk.left.len();
+            displace(displaced, rest, Entry { key, position: self.cursor + at as u64, header });
+            *slot = Slot { key: walk.back, header: header.tagged(SKIPPED) };
+            walk.longest = walk.longest.max(header.size().into());
+            walk.left = left;
             new += 1;
-            longest = longest.max(header.size().into());
-            at += usize::from(header.size());
+            repaired += 1;
+            last = Some(key);
         }
         run.filled(new);
         if new == 0 {
@@ -138,12 +143,12 @@ impl Index {
         self.room = self.room.saturating_sub(new);
         self.entries += new;
         self.counts.indexed += new as u64;
-        self.counts.repaired += repaired;
-        (self.back, self.longest) = (back, longest);
-        self.before = Some(last);
-        self.cursor += at as u64;
-        self.largest = self.largest.max(Some(back));
-        keys.grew(back);
+        self.counts.repaired += repaired as u64;
+        (self.back, self.longest) = (walk.back, walk.longest);
+        self.before = last;
+        self.cursor += (bytes.len() - walk.left.len()) as u64;
+        self.largest = self.largest.max(Some(self.back));
+        keys.grew(self.back);
         true
     }
 
@@ -235,6 +240,39 @@ impl Index {
         }
         self.back = key;
         self.run.push(Slot { key, header }, pool);
+    }
+}
+
+/// A walk over records of the plainest kind.
+struct Walk<'a> {
+    /// What was not passed yet.
+    left: &'a [u8],
+    /// The largest key so far.
+    back: u64,
+    /// Bytes of the longest so far.
+    longest: u64,
+}
+
+impl Walk<'_> {
+    /// Fills slots up to a record that is displaced, or none of these. Gives how many. Apart from all else, so that what changes
+    /// stays in registers.
+    #[inline(never)]
+    fn in_order(&mut self, plain: &Plain, slots: &mut [Slot]) -> usize {
+        let plain = *plain;
+        let Self { mut left, mut back, mut longest } = *self;
+        let most = slots.len();
+        let mut slots = slots.iter_mut();
+        while let Some((header, key, rest)) = plain.split(left)
+            && key >= back
+            && let Some(slot) = slots.next()
+        {
+            *slot = Slot { key, header };
+            back = key;
+            longest = longest.max(header.size().into());
+            left = rest;
+        }
+        *self = Self { left, back, longest };
+        most - slots.len()
     }
 }
 

@@ -3,15 +3,12 @@
 use super::{Index, PAIR, ROOM};
 use crate::account::numbers::Numbers;
 use crate::order::entry::{Entry, Note};
-use crate::order::run::{self, BLOCK, Pool, SLOTS, Slot};
+use crate::order::run::{self, BLOCK, Pool, Slot};
 
 impl Index {
-    /// How many records of the plainest kind can be indexed before there is need for memory.
-    pub(super) fn plain_room(&self) -> usize {
-        let beside = (self.displaced.capacity() - self.displaced.len()).min(self.rest.capacity() - self.rest.len());
-        // A block that is not there yet was seen to with the room.
-        let run = if self.run.free() == 0 { SLOTS } else { self.run.free() };
-        run.min(beside)
+    /// How many records can be displaced before there is need for memory.
+    pub(super) fn room_beside(&self) -> usize {
+        (self.displaced.capacity() - self.displaced.len()).min(self.rest.capacity() - self.rest.len())
     }
 
     /// Sees to memory for more entries. False if that would be more than there may be, unless nothing is held.
