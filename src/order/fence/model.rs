@@ -16,7 +16,7 @@ fn fences(wait: impl Fn() -> io::Result<()> + Send + Sync + 'static) -> (Fences,
         let mut way = Way::Custom(Arc::new(wait));
         loom::thread::spawn(move || serve(&shared, &mut way))
     };
-    (Fences::over(shared, None, "none yet", Duration::ZERO), thread)
+    (Fences::over(shared, None, "none yet", 0, Duration::ZERO), thread)
 }
 
 /// The first fence fails and the second does not. Relaxed words stand for what the kernel orders: a load finds what was stored
