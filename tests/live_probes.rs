@@ -82,6 +82,54 @@ fn a_function_of_a_program_is_probed_on_every_cpu() {
     probed(1);
 }
 
+/// The same by the function's name: of this program, and of the library that has the system calls.
+#[cfg(feature = "symbols")]
+#[test]
+fn functions_are_probed_by_name() {
+    let Some(_) = kernel("find the PMU of uprobes", unit("uprobe")) else { return };
+    let (address, file, _) = probe::place().unwrap();
+    let options = Rings::options().uprobe_symbol(&file, probe::SYMBOL).uretprobe_symbol(&file, probe::SYMBOL);
+    let Some(rings) = kernel("set a probe", options.open()) else { return };
+    assert_eq!(rings.sources()[1].name(), format!("uretprobe {}:{}", file.display(), probe::SYMBOL));
+    let mut reader = Reader::new(rings, Order::new()).unwrap();
+    (0..7).for_each(|n| assert_eq!(probed(n), 3 * n));
+    let mut ours = hits(&mut reader);
+    ours.retain(|hit| hit.thread == this_thread());
+    assert_eq!(
+        ours.iter().map(|hit| (hit.source, hit.address)).collect::<Vec<_>>(),
+        [(0, address), (1, address)].repeat(7)
+    );
+
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let library =
+        maps.lines().filter_map(|line| line.split_ascii_whitespace().nth(5)).find(|path| path.contains("/libc.so"));
+    let Some(library) = library else { return lacks("a C library that is shared") };
+    let Some(rings) = kernel("set a probe", Rings::options().uprobe_symbol(library, "getppid").open()) else { return };
+    let mut reader = Reader::new(rings, Order::new()).unwrap();
+    (0..5).for_each(|_| assert!(nix::unistd::getppid().as_raw() >= 0));
+    let ours = hits(&mut reader).iter().filter(|hit| hit.thread == this_thread()).count();
+    assert_eq!(ours, 5);
+}
+
+/// A name that is not there is answered with the nearest; a file that is none is named.
+#[cfg(feature = "symbols")]
+#[test]
+fn a_symbol_that_is_not_there_is_said_so() {
+    let Some(_) = kernel("find the PMU of uprobes", unit("uprobe")) else { return };
+    let (_, file, _) = probe::place().unwrap();
+    let said = |path: &Path, symbol: &str| {
+        let error = Rings::options().uprobe_symbol(path, symbol).open().unwrap_err();
+        assert!(matches!(error, Error::Probe { .. }), "{error}");
+        error.to_string()
+    };
+    let nearest = said(&file, "perfweave_suport_probed");
+    assert!(nearest.contains("did you mean perfweave_support_probed?"), "{nearest}");
+    let far = said(&file, "no_such_function_at_all_in_any_program_whatsoever");
+    assert!(far.contains("nm(1)") || far.contains("did you mean"), "{far}");
+    assert!(said(Path::new("/proc/self/maps"), "main").contains("/proc/self/maps"));
+    assert!(said(Path::new("/no/such/file"), "main").contains("/no/such/file"));
+}
+
 /// The same for a function of the kernel's; and where the kernel has no such probes, that is said.
 #[test]
 fn a_function_of_the_kernel_is_probed_or_said_not_to_be() {

@@ -3,7 +3,12 @@
 use std::io;
 use std::path::PathBuf;
 
+/// The name of [`probed`] in the symbols of its file.
+pub const SYMBOL: &str = "perfweave_support_probed";
+
 /// Does nothing that could be left out.
+// SAFETY: no other function has that name.
+#[unsafe(export_name = "perfweave_support_probed")]
 #[inline(never)]
 pub extern "C" fn probed(number: u64) -> u64 {
     std::hint::black_box(number).wrapping_mul(3)
