@@ -2,6 +2,8 @@
 
 #[path = "../fuzz/src/backward.rs"]
 mod backward;
+#[path = "../fuzz/src/epochs.rs"]
+mod epochs;
 #[path = "../fuzz/src/operations.rs"]
 mod operations;
 #[path = "../fuzz/src/raw_bytes.rs"]
@@ -40,6 +42,11 @@ fn operations_over_its_corpus() {
     replay("operations", operations::run);
 }
 
+#[test]
+fn epochs_over_its_corpus() {
+    replay("epochs", epochs::run);
+}
+
 /// Bytes from a generator of our own: a little fuzzing in every `cargo test`.
 #[test]
 fn all_over_random_bytes() {
@@ -56,5 +63,6 @@ fn all_over_random_bytes() {
         raw_bytes::run(&bytes);
         operations::run(&bytes);
         backward::run(&bytes);
+        epochs::run(&bytes);
     }
 }
