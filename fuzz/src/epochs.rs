@@ -238,7 +238,7 @@ fn read(input: &mut Input<'_>) {
     let mut machine = Machine::new();
     let patience = Duration::from_micros(input.byte().into());
     let hold = Hold::Fence(Fence::Epochs(machine.kernel.epochs().patience(patience)));
-    let spin = if input.byte() % 2 == 0 { Duration::ZERO } else { Duration::MAX };
+    let spin = if input.byte().is_multiple_of(2) { Duration::ZERO } else { Duration::MAX };
     let mut reader = Reader::new(machine.kernel.rings(), Order::new().hold(hold).spin(spin)).expect("a reader");
     let mut yielded = 0;
     while !input.0.is_empty() {
