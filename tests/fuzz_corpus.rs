@@ -2,10 +2,18 @@
 
 #[path = "../fuzz/src/backward.rs"]
 mod backward;
+#[cfg(feature = "decode")]
+#[path = "../fuzz/src/decode.rs"]
+mod decode;
+#[path = "../fuzz/src/epochs.rs"]
+mod epochs;
 #[path = "../fuzz/src/operations.rs"]
 mod operations;
 #[path = "../fuzz/src/raw_bytes.rs"]
 mod raw_bytes;
+#[cfg(feature = "perf-data")]
+#[path = "../fuzz/src/recordings.rs"]
+mod recordings;
 #[expect(dead_code, reason = "each user of the schedules takes a part")]
 mod schedule;
 
@@ -40,6 +48,23 @@ fn operations_over_its_corpus() {
     replay("operations", operations::run);
 }
 
+#[test]
+fn epochs_over_its_corpus() {
+    replay("epochs", epochs::run);
+}
+
+#[cfg(feature = "decode")]
+#[test]
+fn decode_over_its_corpus() {
+    replay("decode", decode::run);
+}
+
+#[cfg(feature = "perf-data")]
+#[test]
+fn recordings_over_their_corpus() {
+    replay("recordings", recordings::run);
+}
+
 /// Bytes from a generator of our own: a little fuzzing in every `cargo test`.
 #[test]
 fn all_over_random_bytes() {
@@ -56,5 +81,10 @@ fn all_over_random_bytes() {
         raw_bytes::run(&bytes);
         operations::run(&bytes);
         backward::run(&bytes);
+        epochs::run(&bytes);
+        #[cfg(feature = "decode")]
+        decode::run(&bytes);
+        #[cfg(feature = "perf-data")]
+        recordings::run(&bytes);
     }
 }

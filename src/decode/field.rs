@@ -91,8 +91,9 @@ impl Field {
             (Place::Here, Some(count)) if !array || (count > 0 && size.is_multiple_of(count)) => size / count.max(1),
             _ => width_of(type_),
         };
-        // A string has at least a byte in each element, whatever is claimed.
-        let (width, text) = (width.max(1), array && type_.trim_start_matches("const ") == "char");
+        // A string has at least a byte in each element, whatever is claimed. What is no array has all its bytes, also if there are none.
+        let width = if array { width.max(1) } else { width };
+        let text = array && type_.trim_start_matches("const ") == "char";
         Some(Self { name: name.into(), offset, size, signed, place, width, array, text })
     }
 
@@ -283,6 +284,7 @@ mod tests {
             ("char buf[]", 0, "buf", 1, true, true),
             ("struct in6_addr addr", 16, "addr", 16, false, false),
             ("bool ok", 1, "ok", 1, false, false),
+            ("struct empty nothing", 0, "nothing", 0, false, false),
         ] {
             let field = field(declared, 8, size, false);
             let found = (field.name(), field.width(), field.is_array(), field.is_text());
@@ -314,6 +316,7 @@ mod tests {
             }
             assert_eq!(field("struct s x", 1, 3, true).number(payload), None);
             assert_eq!(field("int x", 13, 4, true).number(payload), None, "does not fit");
+            assert_eq!(field("struct s x", 1, 0, true).number(payload), None, "has no byte");
             let array = field("u8 x[3]", 13, 3, true);
             assert_eq!(array.number(payload), None);
             assert_eq!(array.numbers(payload).unwrap().collect::<Vec<_>>(), [-115, -114, -113]);

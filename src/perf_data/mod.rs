@@ -39,8 +39,10 @@
 //! # Order
 //!
 //! A recording is complete: one look finds all that there is. So no [`Hold`](crate::Hold) rule waits for anything, every event
-//! is [`Class::Proven`](crate::Class::Proven) whatever rule was asked for, and nothing is late. When all was yielded, a reader
-//! gives [`Error::Closed`](crate::Error::Closed). Times are not compared with this machine's clocks.
+//! with a key is [`Class::Proven`](crate::Class::Proven) whatever rule was asked for, and nothing is late. What has no key
+//! shares the class of the event before it in its ring. If there is none, nothing orders it, and it is
+//! [`Class::Assumed`](crate::Class::Assumed). When all was yielded, a reader gives [`Error::Closed`](crate::Error::Closed).
+//! Times are not compared with this machine's clocks.
 //!
 //! # Room
 //!

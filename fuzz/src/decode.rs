@@ -1,0 +1,144 @@
+//! Feeds any bytes, in any layout, to all that says what a record holds, and any text to the parser of formats. What it says of a
+//! record is the same wherever the record wraps.
+
+use crate::raw_bytes::Input;
+use perfweave::decode::Format;
+use perfweave::decode::reader::{EventRecord, RawData};
+use perfweave::{Fault, Hold, Item, Layout, Merge, Order, Record, sim};
+
+/// Bytes of the ring, which any record of an input fits into.
+const RING: usize = 4096;
+
+/// What the order needs.
+const TIME: u64 = 4;
+
+/// One input: a layout, a place, a record, and a format's text.
+pub(crate) fn run(input: &[u8]) {
+    let mut input = Input(input);
+    let choice = input.byte();
+    // Mostly fields that there are.
+    let sample_type = TIME | if choice & 1 == 0 { input.word() } else { input.word() & ((1 << 25) - 1) };
+    let (read_format, branches) = (input.byte().into(), u64::from(input.byte()) << 12);
+    let registers = [input.byte(), input.byte()].map(|byte| u64::from(byte) << (byte % 57));
+    let layout = Layout::new(sample_type, choice & 2 != 0, read_format).registers(registers[0], registers[1]);
+    let before_wrap = 8 * (1 + usize::from(input.byte()));
+    let record = record(&mut input);
+    let format: Option<Format> = String::from_utf8_lossy(input.0).parse().ok();
+    if let Some(format) = &format {
+        check(format);
+    }
+    let layout = layout.branches(branches);
+    let whole = seen(layout, &record, RING, format.as_ref());
+    let wrapped = seen(layout, &record, before_wrap, format.as_ref());
+    assert_eq!(whole, wrapped, "a wrap after {before_wrap} bytes changes what it says");
+}
+
+/// A header that is right, and a body.
+fn record(input: &mut Input<'_>) -> Vec<u8> {
+    // Kinds that there are, and one that there is not.
+    let kind = u32::from(input.byte() % 24);
+    let misc = [input.byte(), input.byte()];
+    let len = 8 * usize::from(input.byte());
+    let body = input.bytes(len);
+    let size = (8 + len) as u16;
+    [&kind.to_ne_bytes()[..], &misc, &size.to_ne_bytes(), &body].concat()
+}
+
+/// What is said of a record that lies so many bytes before the ring's end.
+fn seen(layout: Layout, record: &[u8], before_end: usize, format: Option<&Format>) -> Vec<String> {
+    let kernel = sim::Kernel::with(&[0], RING, layout);
+    let mut merge = Merge::new(kernel.rings(), Order::new().hold(Hold::None)).expect("a merge");
+    let begin = RING - before_end;
+    if begin > 0 {
+        // What fills the ring up to there: a record of no kind, or damage as long.
+        let header = [&99u32.to_ne_bytes()[..], &[0, 0], &(begin as u16).to_ne_bytes()].concat();
+        kernel.scribble(0, 0, &header);
+        kernel.force_head(0, begin as u64);
+        merge.refresh(0);
+        assert!(merge.next().is_some() && merge.next().is_none());
+        merge.publish();
+    }
+    kernel.scribble(0, begin as u64, record);
+    kernel.force_head(0, (begin + record.len()) as u64);
+    merge.refresh(0);
+    let event = merge.next().expect("an event of it");
+    match event.item() {
+        Item::Record(found) => {
+            assert_eq!(found.as_bytes(), *record);
+            said(&found, format)
+        }
+        Item::Damage(damage) => {
+            assert_eq!(damage.bytes, *record);
+            vec![format!("{:?}", damage.fault)]
+        }
+        // Of a loss the key of what lies before it is told too, which is not the same here and there.
+        Item::Lost(lost) => vec![format!("{:?}", (lost.count, lost.id, lost.source, lost.until))],
+        other => panic!("{other:?}"),
+    }
+}
+
+/// All that is said of a record.
+fn said(record: &Record<'_>, format: Option<&Format>) -> Vec<String> {
+    let mut said = vec![format!("{:?}", (record.kind(), record.misc(), record.time(), record.id(), record.source()))];
+    said.push(format!("{:?}", (record.pid_tid(), record.ip(), record.addr(), record.period())));
+    said.push(format!("{:?}", record.callchain().map(|frames| frames.collect::<Vec<_>>())));
+    for bit in 0..64 {
+        let field = record.field(1 << bit).map(|bytes| bytes.to_vec());
+        assert!(field.as_ref().is_none_or(|field| field.len() + 8 <= record.as_bytes().len()));
+        said.extend(field.map(|field| format!("{bit}: {field:x?}")));
+    }
+    said.push(decoded(record));
+    let payload = record.payload();
+    said.push(format!("{:x?}", payload.map(|payload| payload.to_vec())));
+    let Some(format) = format else { return said };
+    let line = format.line(record);
+    assert_eq!(line.is_some(), payload.is_some());
+    said.extend(line);
+    for field in format.fields() {
+        let bytes = field.bytes(record).map(|bytes| bytes.to_vec());
+        let ints: Option<Vec<i64>> = field.ints(record).map(Iterator::collect);
+        assert!(bytes.as_ref().is_none_or(|bytes| payload.is_some_and(|payload| bytes.len() <= payload.len())));
+        let (int, uint) = (field.int(record), field.uint(record));
+        assert_eq!(int.is_some(), uint.is_some(), "{field:?}");
+        assert!(int.is_none() || !field.is_array() && ints == int.map(|int| vec![int]), "{field:?}");
+        said.push(format!("{:?} {bytes:x?} {ints:?} {int:?} {uint:?} {:?}", field.name(), field.text(record)));
+    }
+    said
+}
+
+/// A record as a typed value, in words that do not tell where it wraps.
+fn decoded(record: &Record<'_>) -> String {
+    let slice = |data: RawData<'_>| data.as_slice().into_owned();
+    match record.decode() {
+        Err(fault @ (Fault::Short { .. } | Fault::Raw { .. })) => format!("{fault:?}"),
+        Err(other) => panic!("{other:?}"),
+        Ok(EventRecord::Sample(sample)) => {
+            let chain = sample.callchain.map(|chain| (0..chain.len()).map(|at| chain.get(at)).collect::<Vec<_>>());
+            let registers = [&sample.user_regs, &sample.intr_regs].map(|registers| {
+                registers.as_ref().map(|registers| (0..64).map(|at| registers.get(at)).collect::<Vec<_>>())
+            });
+            let stack = sample.user_stack.map(|(stack, used)| (slice(stack), used));
+            let numbers =
+                (sample.id, sample.addr, sample.stream_id, sample.ip, sample.timestamp, sample.pid, sample.tid);
+            let others = (sample.cpu, sample.period, sample.phys_addr, sample.data_page_size, sample.code_page_size);
+            format!("{numbers:?} {others:?} {chain:?} {registers:?} {stack:?} {:?}", sample.raw.map(slice))
+        }
+        Ok(EventRecord::Mmap(map)) => format!("{:?} {:?}", (map.pid, map.address, map.length), slice(map.path)),
+        Ok(EventRecord::Mmap2(map)) => format!("{:?} {:?} {:?}", (map.pid, map.address), map.file_id, slice(map.path)),
+        Ok(EventRecord::Comm(comm)) => format!("{:?} {:?}", (comm.pid, comm.tid, comm.is_execve), slice(comm.name)),
+        Ok(EventRecord::Raw(raw)) => format!("{:?} {} {:?}", raw.record_type, raw.misc, slice(raw.data)),
+        Ok(other) => format!("{other:?}"),
+    }
+}
+
+/// A format that was parsed is used by the names that it has itself.
+fn check(format: &Format) {
+    assert!(!format.name().is_empty());
+    for field in format.fields() {
+        let found = format.field(field.name()).expect("it has this field");
+        assert_eq!(found.name(), field.name());
+        assert!(!field.is_array() || field.width() > 0, "{field:?}");
+    }
+    let has_it = format.fields().iter().any(|field| field.name() == "nobody");
+    assert_eq!(format.field("nobody").is_ok(), has_it);
+}
