@@ -5,20 +5,17 @@
 //! cargo run --release --features tokio --example async_tail -- --seconds 5
 //! ```
 
-use perfweave::{AsyncReader, Class, Error, Item, OwnedEvent, Rings};
-use perfweave_support::args::Args;
-use perfweave_support::futures_util::StreamExt;
-use perfweave_support::json;
-use perfweave_support::tracefs;
+use perfweave::{AsyncReader, Class, Error, Event, Item, Order, Rings};
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::Duration;
 
 const HELP: &str = "\
-async_tail [--seconds N] [--quiet] [--json]
-  --seconds  how long to follow [until interrupted]
-  --quiet    print no events
-  --json     print one JSON object in the end, and no events";
+async_tail [--seconds N] [--with-self] [--quiet] [--json]
+  --seconds    how long to follow [until interrupted]
+  --with-self  keep what is about this program alone
+  --quiet      print no events
+  --json       print one JSON object in the end, and no events";
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -46,18 +43,23 @@ struct Summary {
 }
 
 async fn run() -> Result<bool, Box<dyn std::error::Error>> {
-    let mut args = Args::new(HELP);
+    let mut args = pico_args::Arguments::from_env();
+    if args.contains(["-h", "--help"]) {
+        println!("{HELP}");
+        return Ok(true);
+    }
     // A year is as good as for ever.
-    let time = args.seconds(365.0 * 86_400.0)?;
-    let json = args.flag("--json");
-    let quiet = args.flag("--quiet") || json;
-    args.finish()?;
+    let time = Duration::try_from_secs_f64(args.opt_value_from_str("--seconds")?.unwrap_or(365.0 * 86_400.0))?;
+    let (with_self, json) = (args.contains("--with-self"), args.contains("--json"));
+    let quiet = args.contains("--quiet") || json;
+    if let [unknown, ..] = args.finish().as_slice() {
+        return Err(format!("{unknown:?} is not understood; see --help").into());
+    }
 
-    tracefs::find_or_mount()?;
     let rings = Rings::options().tracepoint("sched:sched_switch").tracepoint("sched:sched_wakeup").open()?;
-    let reader = AsyncReader::new(rings, perfweave::Order::new())?;
+    let order = if with_self { Order::new() } else { Order::new().without_self() };
+    let mut reader = AsyncReader::new(rings, order)?;
     let handle = reader.handle();
-    let mut events = reader.into_stream();
 
     // Another task of the same runtime goes on beside it: nobody blocks the thread.
     let mut beside = tokio::time::interval(Duration::from_millis(10));
@@ -67,12 +69,11 @@ async fn run() -> Result<bool, Box<dyn std::error::Error>> {
     let mut summary = Summary::default();
     loop {
         tokio::select! {
-            event = events.next() => match event {
-                Some(Ok(event)) => summary.take(&event, quiet),
+            event = reader.next() => match event {
+                Ok(event) => summary.take(&event.event(), quiet),
                 // All that was written before the end is out.
-                Some(Err(Error::Flushed)) => handle.close(),
-                Some(Err(error)) => return Err(error.into()),
-                None => break,
+                Err(Error::Flushed) => break,
+                Err(error) => return Err(error.into()),
             },
             _ = beside.tick() => summary.ticks += 1,
             () = &mut over, if !flushing => {
@@ -86,13 +87,12 @@ async fn run() -> Result<bool, Box<dyn std::error::Error>> {
             }
         }
     }
-    summary.print(json);
+    summary.print(json, reader.stats().left_out);
     Ok(summary.events > 0 && summary.out_of_order == 0 && summary.damaged == 0)
 }
 
 impl Summary {
-    fn take(&mut self, event: &OwnedEvent, quiet: bool) {
-        let event = event.as_event();
+    fn take(&mut self, event: &Event<'_>, quiet: bool) {
         self.out_of_order += u64::from(event.key().is_some_and(|key| Some(key) < self.last));
         self.last = event.key().max(self.last);
         self.cpus.extend(event.cpu());
@@ -112,19 +112,17 @@ impl Summary {
         }
     }
 
-    fn print(&self, json: bool) {
+    fn print(&self, json: bool, left_out: u64) {
         let Self { events, unproven, lost, damaged, out_of_order, ticks, cpus, .. } = self;
+        let cpus = cpus.len();
         if json {
-            let all = json!({
-                "events": events, "unproven": unproven, "lost": lost, "damaged": damaged,
-                "out_of_order": out_of_order, "cpus": cpus.len(), "ticks": ticks,
-            });
-            println!("{all}");
+            println!(
+                r#"{{"events":{events},"unproven":{unproven},"lost":{lost},"damaged":{damaged},"left_out":{left_out},"out_of_order":{out_of_order},"cpus":{cpus},"ticks":{ticks}}}"#
+            );
         } else {
             println!(
-                "{events} events of {} CPUs ({unproven} unproven, {out_of_order} out of order), lost {lost}; the other task ran \
-                 {ticks} times",
-                cpus.len()
+                "{events} events of {cpus} CPUs ({unproven} unproven, {out_of_order} out of order), lost {lost}, left out \
+                 {left_out}; the other task ran {ticks} times"
             );
         }
     }

@@ -10,11 +10,8 @@
 //! Without privileges it says what is missing, and runs the same on simulated rings.
 
 use nix::sys::signal::{SigSet, Signal};
+use perfweave::decode::{Field, Format, FormatError};
 use perfweave::{Class, Clock, Event, Fence, Frozen, Item, Key, Layout, Record, Recorder, Rings, bindings, sim};
-use perfweave_support::args::Args;
-use perfweave_support::json::Json;
-use perfweave_support::load::{Load, online};
-use perfweave_support::tracefs::{self, Format};
 use std::collections::BTreeSet;
 use std::error::Error;
 use std::io::{BufWriter, ErrorKind, Write};
@@ -36,7 +33,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        // Whoever reads our output has had enough of it.
+        // The reader of our output has closed it.
         Err(error) if error.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == ErrorKind::BrokenPipe) => {
             ExitCode::SUCCESS
         }
@@ -49,25 +46,30 @@ fn main() -> ExitCode {
 
 /// Whether all was in order.
 fn run() -> Result<bool, Box<dyn Error>> {
-    let mut args = Args::new(HELP);
-    let number = |text: &str| text.parse::<u64>().map_err(|_| format!("{text} is no whole number"));
-    let threshold = args.value("--threshold-us", number)?.map(Duration::from_micros);
-    let last = Duration::from_millis(args.value("--last-ms", number)?.unwrap_or(10));
-    let time = args.seconds(60.0)?;
-    let (json, simulate) = (args.flag("--json"), args.flag("--simulate"));
-    args.finish()?;
+    let mut args = pico_args::Arguments::from_env();
+    if args.contains(["-h", "--help"]) {
+        println!("{HELP}");
+        return Ok(true);
+    }
+    let threshold = args.opt_value_from_str("--threshold-us")?.map(Duration::from_micros);
+    let last = Duration::from_millis(args.opt_value_from_str("--last-ms")?.unwrap_or(10));
+    let time = Duration::try_from_secs_f64(args.opt_value_from_str("--seconds")?.unwrap_or(60.0))?;
+    let (json, simulate) = (args.contains("--json"), args.contains("--simulate"));
+    if let [unknown, ..] = args.finish().as_slice() {
+        return Err(format!("{unknown:?} is not understood; see --help").into());
+    }
 
     // Before any thread is started, so that none of them is interrupted.
     let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGUSR1]);
     signals.thread_block()?;
     let opened = if simulate { Err("asked for".into()) } else { live() };
-    let (mut recorder, tasks, simulated) = match opened {
-        Ok((recorder, tasks)) => (recorder, tasks, None),
+    let is_simulated = opened.is_err();
+    let (mut recorder, tasks) = match opened {
+        Ok(opened) => opened,
         Err(missing) => {
             eprintln!("flight_recorder: {missing}");
             eprintln!("flight_recorder: what follows is simulated. For the real thing, run as root.");
-            let (recorder, load) = simulated()?;
-            (recorder, Tasks::usual(), Some(load))
+            simulated()?
         }
     };
 
@@ -86,7 +88,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
         }
     };
     let frozen = recorder.freeze()?;
-    // Whoever wants us to end now can have it.
+    // From now on a signal ends the program.
     signals.thread_unblock()?;
 
     let mut out = BufWriter::new(std::io::stdout().lock());
@@ -99,7 +101,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
         }
     }
     if json {
-        writeln!(out, "{}", tally.json(&trigger, &frozen, simulated.is_some()))?;
+        writeln!(out, "{}", tally.json(&trigger, &frozen, is_simulated))?;
     } else {
         tally.text(&mut out, &trigger, &frozen)?;
     }
@@ -111,7 +113,6 @@ const WAKING: &str = "sched:sched_waking";
 
 /// The rings of this machine, or what is missing.
 fn live() -> Result<(Recorder, Tasks), Box<dyn Error>> {
-    tracefs::find_or_mount()?;
     let tasks = Tasks::of(&Format::read(SWITCH)?, &Format::read(WAKING)?)?;
     let options = Rings::options().tracepoint(SWITCH).tracepoint(WAKING).bytes(1 << 20);
     Ok((Recorder::open(options, Key::Time, &Fence::Auto)?, tasks))
@@ -157,27 +158,30 @@ fn sleep_badly(threshold: Duration, told: &Sender<Trigger>) {
     }
 }
 
-/// Where the fields are that we want, in the tracepoints' raw data: of a task, number and name.
+/// The fields that we want of the two tracepoints.
 struct Tasks {
-    switch: u16,
-    waking: u16,
-    common_pid: usize,
-    prev: (usize, usize),
-    next: (usize, usize),
-    woken: (usize, usize),
+    /// The tracepoint's number.
+    switch: u64,
+    waker: Field,
+    prev: Task,
+    next: Task,
+    woken: Task,
+}
+
+/// A thread, as a tracepoint names it.
+struct Task {
+    pid: Field,
+    comm: Field,
 }
 
 impl Tasks {
-    fn of(switch: &Format, waking: &Format) -> std::io::Result<Self> {
-        let task = |format: &Format, pid, comm| Ok::<_, std::io::Error>((format.offset(pid)?, format.offset(comm)?));
+    fn of(switch: &Format, waking: &Format) -> Result<Self, FormatError> {
+        let task = |format: &Format, pid, comm| {
+            Ok::<_, FormatError>(Task { pid: format.field(pid)?, comm: format.field(comm)? })
+        };
         let (prev, next) = (task(switch, "prev_pid", "prev_comm")?, task(switch, "next_pid", "next_comm")?);
-        let (woken, common_pid) = (task(waking, "pid", "comm")?, waking.offset("common_pid")?);
-        Ok(Self { switch: switch.id, waking: waking.id, common_pid, prev, next, woken })
-    }
-
-    /// Where they are on most machines.
-    fn usual() -> Self {
-        Self { switch: 1, waking: 2, common_pid: 4, prev: (24, 8), next: (56, 40), woken: (24, 8) }
+        let (woken, waker) = (task(waking, "pid", "comm")?, waking.field("common_pid")?);
+        Ok(Self { switch: switch.id(), waker, prev, next, woken })
     }
 
     fn line(&self, event: &Event<'_>) -> String {
@@ -189,15 +193,12 @@ impl Tasks {
     }
 
     fn record(&self, record: &Record<'_>) -> Option<String> {
-        let payload = record.payload()?;
-        let task = |(pid, comm): (usize, usize)| {
-            let name = payload.get(comm..comm + 16)?.iter().take_while(|byte| *byte != 0).map(char::from);
-            Some(format!("{}:{}", name.collect::<String>(), payload.u32(pid)?))
-        };
-        if payload.u16(0)? == self.switch {
-            return Some(format!("switch  {} -> {}", task(self.prev)?, task(self.next)?));
+        let name = |task: &Task| Some(format!("{}:{}", task.comm.text(record)?, task.pid.uint(record)?));
+        // `common_type`, which says what wrote the record.
+        if u64::from(record.payload()?.u16(0)?) == self.switch {
+            return Some(format!("switch  {} -> {}", name(&self.prev)?, name(&self.next)?));
         }
-        Some(format!("waking  {} by {}", task(self.woken)?, payload.u32(self.common_pid)?))
+        Some(format!("waking  {} by {}", name(&self.woken)?, self.waker.uint(record)?))
     }
 }
 
@@ -235,21 +236,16 @@ impl Tally {
         (self.largest - self.first.unwrap_or(self.largest)) as f64 / 1e6
     }
 
-    fn json(&self, trigger: &Trigger, frozen: &Frozen<'_>, simulated: bool) -> Json {
-        perfweave_support::json!({
-            "triggered_by": trigger.what,
-            "events": self.events,
-            "cpus": self.cpus.len(),
-            "out_of_order": self.out_of_order,
-            "unproven": self.unproven,
-            "lost": self.lost,
-            "damaged": self.damaged,
-            "span_ms": self.span_ms(),
-            "complete": frozen.complete_from() <= self.first,
-            "complete_from_ms": frozen.complete_from().map(|from| trigger.after(from)),
-            "recorded": frozen.events().len(),
-            "simulated": simulated,
-        })
+    fn json(&self, trigger: &Trigger, frozen: &Frozen<'_>, is_simulated: bool) -> String {
+        let Self { events, out_of_order, unproven, lost, damaged, first, .. } = self;
+        let (what, cpus, span, recorded) = (&trigger.what, self.cpus.len(), self.span_ms(), frozen.events().len());
+        let complete = frozen.complete_from() <= *first;
+        let from = frozen.complete_from().map_or("null".into(), |from| trigger.after(from).to_string());
+        format!(r#"{{"triggered_by":"{what}","events":{events},"cpus":{cpus},"out_of_order":{out_of_order},"#)
+            + &format!(
+                r#""unproven":{unproven},"lost":{lost},"damaged":{damaged},"span_ms":{span},"complete":{complete},"#
+            )
+            + &format!(r#""complete_from_ms":{from},"recorded":{recorded},"simulated":{is_simulated}}}"#)
     }
 
     fn text(&self, out: &mut impl Write, trigger: &Trigger, frozen: &Frozen<'_>) -> std::io::Result<()> {
@@ -271,31 +267,48 @@ impl Tally {
     }
 }
 
-/// Rings of a machine that is not there, and the load on it: task 100 + n lives on CPU n.
-fn simulated() -> Result<(Recorder, Load), perfweave::Error> {
+/// What the simulated tracepoints write, as tracefs would say it.
+const SIMULATED: [&str; 2] = [
+    "name: sched_switch\nID: 1\nformat:
+        field:unsigned short common_type; offset:0; size:2; signed:0;
+        field:int common_pid; offset:4; size:4; signed:1;\n
+        field:char prev_comm[16]; offset:8; size:16; signed:0;
+        field:pid_t prev_pid; offset:24; size:4; signed:1;
+        field:char next_comm[16]; offset:40; size:16; signed:0;
+        field:pid_t next_pid; offset:56; size:4; signed:1;",
+    "name: sched_waking\nID: 2\nformat:
+        field:unsigned short common_type; offset:0; size:2; signed:0;
+        field:int common_pid; offset:4; size:4; signed:1;\n
+        field:char comm[16]; offset:8; size:16; signed:0;
+        field:pid_t pid; offset:24; size:4; signed:1;",
+];
+
+/// Rings of a machine that is not there, and a load on it that goes on until the program ends: task 100 + n lives on CPU n.
+fn simulated() -> Result<(Recorder, Tasks), Box<dyn Error>> {
     let cpus = [0u32, 1, 2, 3];
     let layout = Layout::new(u64::from(bindings::PERF_SAMPLE_RAW | bindings::PERF_SAMPLE_TIME), true, 0);
     let kernel = sim::Kernel::backward(&cpus, 64 << 10, layout);
     let recorder = kernel.recorder(Key::Time)?;
-    let tasks = Tasks::usual();
-    let emit = move |cpu: u32, kind: u16, parts: [((usize, usize), u32); 2]| {
+    let tasks = || -> Result<_, FormatError> { Tasks::of(&SIMULATED[0].parse()?, &SIMULATED[1].parse()?) };
+    let (ours, Tasks { switch, waker, prev, next, woken }) = (tasks()?, tasks()?);
+    let emit = move |cpu: u32, kind: u64, writer: u32, parts: &[(&Task, u32)]| {
         let mut data = [0; 64];
-        data[..2].copy_from_slice(&kind.to_ne_bytes());
-        for ((pid, comm), task) in parts {
-            data[comm..][..4].copy_from_slice(if task == 0 { b"idle" } else { b"task" });
-            data[pid..][..4].copy_from_slice(&task.to_ne_bytes());
+        data[..2].copy_from_slice(&(kind as u16).to_ne_bytes());
+        data[waker.offset()..][..4].copy_from_slice(&writer.to_ne_bytes());
+        for (task, pid) in parts {
+            data[task.comm.offset()..][..4].copy_from_slice(if *pid == 0 { b"idle" } else { b"task" });
+            data[task.pid.offset()..][..4].copy_from_slice(&pid.to_ne_bytes());
         }
         kernel.emit(cpu, Clock::Monotonic.now().unwrap_or(0), &data);
     };
-    let load = Load::on(&online()[..1], move |_| {
-        for cpu in cpus {
+    thread::spawn(move || {
+        for cpu in cpus.into_iter().cycle() {
             let (from, task) = ((cpu + 3) % 4, 100 + cpu);
-            // A waker has no name.
-            emit(from, tasks.waking, [((tasks.common_pid, 40), 100 + from), (tasks.woken, task)]);
-            emit(cpu, tasks.switch, [(tasks.prev, 0), (tasks.next, task)]);
+            emit(from, 2, 100 + from, &[(&woken, task)]);
+            emit(cpu, switch, 0, &[(&prev, 0), (&next, task)]);
             thread::sleep(Duration::from_micros(100));
-            emit(cpu, tasks.switch, [(tasks.prev, task), (tasks.next, 0)]);
+            emit(cpu, switch, task, &[(&prev, task), (&next, 0)]);
         }
     });
-    Ok((recorder, load))
+    Ok((recorder, ours))
 }

@@ -9,27 +9,27 @@
 //!
 //! Without privileges it says what is missing, and runs the same on simulated rings.
 
+use perfweave::decode::{Field, Format, FormatError};
 use perfweave::{Clock, Event, Item, Order, Reader, Record, Rings, Stats, sim};
-use perfweave_support::args::Args;
-use perfweave_support::json::Json;
-use perfweave_support::tracefs::{self, Format};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::error::Error;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 const HELP: &str = "\
-wakeups [--seconds N] [--events] [--json] [--simulate]
-  --seconds   how long to trace [5]
-  --events    print every event, in order
-  --json      print one JSON object instead of the table
-  --simulate  on simulated rings";
+wakeups [--seconds N] [--events] [--with-self] [--json] [--simulate]
+  --seconds    how long to trace [5]
+  --events     print every event, in order
+  --with-self  keep what is about this program alone
+  --json       print one JSON object instead of the table
+  --simulate   on simulated rings";
 
 fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever reads our output has had enough of it.
+        // The reader of our output has closed it.
         Err(error) if error.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == ErrorKind::BrokenPipe) => {
             ExitCode::SUCCESS
         }
@@ -41,21 +41,28 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<(), Box<dyn Error>> {
-    let mut args = Args::new(HELP);
-    let time = args.seconds(5.0)?;
-    let (print_events, json, simulate) = (args.flag("--events"), args.flag("--json"), args.flag("--simulate"));
-    args.finish()?;
+    let mut args = pico_args::Arguments::from_env();
+    if args.contains(["-h", "--help"]) {
+        println!("{HELP}");
+        return Ok(());
+    }
+    let time = Duration::try_from_secs_f64(args.opt_value_from_str("--seconds")?.unwrap_or(5.0))?;
+    let [print_events, with_self, json, simulate] =
+        ["--events", "--with-self", "--json", "--simulate"].map(|flag| args.contains(flag));
+    if let [unknown, ..] = args.finish().as_slice() {
+        return Err(format!("{unknown:?} is not understood; see --help").into());
+    }
 
-    let opened = if simulate { Err("asked for".into()) } else { live() };
-    let (mut reader, fields, simulated) = match opened {
-        Ok((reader, fields)) => (reader, fields, None),
+    let opened = if simulate { Err("asked for".into()) } else { live(with_self) };
+    let is_simulated = opened.is_err();
+    let (mut reader, fields) = match opened {
+        Ok(opened) => opened,
         Err(missing) => {
             eprintln!("wakeups: {missing}");
             eprintln!(
                 "wakeups: what follows is simulated. For the real thing, run as root, or with CAP_PERFMON and a readable tracefs."
             );
-            let (reader, load) = simulated()?;
-            (reader, Fields::usual(), Some(load))
+            simulated()?
         }
     };
 
@@ -70,9 +77,8 @@ fn run() -> Result<(), Box<dyn Error>> {
             }
         }
     }
-    let simulated = simulated.is_some();
     if json {
-        writeln!(out, "{}", scheduler.json(&reader, simulated))?;
+        writeln!(out, "{}", scheduler.json(&reader, is_simulated))?;
     } else {
         scheduler.table(&mut out, &reader)?;
     }
@@ -83,54 +89,43 @@ const WAKING: &str = "sched:sched_waking";
 const SWITCH: &str = "sched:sched_switch";
 
 /// The rings of this machine, or what is missing.
-fn live() -> Result<(Reader, Fields), Box<dyn Error>> {
-    tracefs::find_or_mount()?;
-    let fields = Fields::of(&Format::read(WAKING)?, &Format::read(SWITCH)?)?;
+fn live(with_self: bool) -> Result<(Reader, Fields), Box<dyn Error>> {
     let rings = Rings::options().tracepoint(WAKING).tracepoint(SWITCH).bytes(2 << 20).open()?;
-    Ok((Reader::new(rings, Order::new())?, fields))
+    let fields = Fields::of(&rings.format(0)?, &rings.format(1)?)?;
+    let order = if with_self { Order::new() } else { Order::new().without_self() };
+    Ok((Reader::new(rings, order)?, fields))
 }
 
-/// Where the fields are that we want, in the tracepoints' raw data.
+/// The fields that we want of the two tracepoints.
 struct Fields {
-    waking: u16,
-    switch: u16,
-    common_pid: usize,
-    woken_comm: usize,
-    woken_pid: usize,
-    prev_comm: usize,
-    prev_pid: usize,
-    next_comm: usize,
-    next_pid: usize,
+    /// The tracepoints' numbers.
+    waking: u64,
+    switch: u64,
+    waker: Field,
+    woken: Task,
+    prev: Task,
+    next: Task,
+}
+
+/// A thread, as a tracepoint names it.
+struct Task {
+    pid: Field,
+    comm: Field,
 }
 
 impl Fields {
-    fn of(waking: &Format, switch: &Format) -> std::io::Result<Self> {
+    fn of(waking: &Format, switch: &Format) -> Result<Self, FormatError> {
+        let task = |format: &Format, pid, comm| {
+            Ok::<_, FormatError>(Task { pid: format.field(pid)?, comm: format.field(comm)? })
+        };
         Ok(Self {
-            waking: waking.id,
-            switch: switch.id,
-            common_pid: waking.offset("common_pid")?,
-            woken_comm: waking.offset("comm")?,
-            woken_pid: waking.offset("pid")?,
-            prev_comm: switch.offset("prev_comm")?,
-            prev_pid: switch.offset("prev_pid")?,
-            next_comm: switch.offset("next_comm")?,
-            next_pid: switch.offset("next_pid")?,
+            waking: waking.id(),
+            switch: switch.id(),
+            waker: waking.field("common_pid")?,
+            woken: task(waking, "pid", "comm")?,
+            prev: task(switch, "prev_pid", "prev_comm")?,
+            next: task(switch, "next_pid", "next_comm")?,
         })
-    }
-
-    /// Where they are on most machines.
-    fn usual() -> Self {
-        Self {
-            waking: 1,
-            switch: 2,
-            common_pid: 4,
-            woken_comm: 8,
-            woken_pid: 24,
-            prev_comm: 8,
-            prev_pid: 24,
-            next_comm: 40,
-            next_pid: 56,
-        }
     }
 }
 
@@ -140,7 +135,7 @@ struct Scheduler {
     events: u64,
     /// Woken and not yet running: since when, and by whom.
     waiting: HashMap<u32, (u64, u32)>,
-    /// Who runs on each CPU.
+    /// The thread that runs on each CPU.
     running: HashMap<u32, u32>,
     names: HashMap<u32, String>,
     /// Nanoseconds from wake-up to running, by waker and woken.
@@ -159,7 +154,7 @@ impl Scheduler {
         let record = match event.item() {
             Item::Record(record) => record,
             Item::Lost(lost) => {
-                // Whoever waits may have run meanwhile, and whoever ran on that CPU may not any more.
+                // A waiting thread may have run meanwhile, and the thread that ran on that CPU may have stopped.
                 self.waiting.clear();
                 self.running.remove(&lost.cpu);
                 return Some(format!("{:?} [{:03}] {} events lost", event.key(), lost.cpu, lost.count));
@@ -168,18 +163,19 @@ impl Scheduler {
         };
         self.events += 1;
         let (time, cpu) = (event.key()?, record.cpu());
-        let kind = record.payload()?.u16(0)?;
-        if kind == self.fields.waking {
-            let waker = record.payload()?.u32(self.fields.common_pid)?;
-            let woken = self.task(&record, self.fields.woken_pid, self.fields.woken_comm)?;
-            // Whoever runs already causes no switch; whoever was woken before has been waiting since.
+        // `common_type`, which says what wrote the record.
+        let kind = u64::from(record.payload()?.u16(0)?);
+        let Fields { waking, switch, waker, woken, prev, next } = &self.fields;
+        if kind == *waking {
+            let waker = waker.uint(&record)? as u32;
+            let woken = task(&mut self.names, woken, &record)?;
+            // A running thread causes no switch. A thread that was woken before has been waiting since.
             if !self.running.values().any(|pid| *pid == woken) {
                 self.waiting.entry(woken).or_insert((time, waker));
             }
             Some(format!("{time} [{cpu:03}] {} wakes {}", self.name(waker), self.name(woken)))
-        } else if kind == self.fields.switch {
-            let prev = self.task(&record, self.fields.prev_pid, self.fields.prev_comm)?;
-            let next = self.task(&record, self.fields.next_pid, self.fields.next_comm)?;
+        } else if kind == *switch {
+            let (prev, next) = (task(&mut self.names, prev, &record)?, task(&mut self.names, next, &record)?);
             self.running.insert(cpu, next);
             let mut line = format!("{time} [{cpu:03}] {} -> {}", self.name(prev), self.name(next));
             if let Some((since, waker)) = self.waiting.remove(&next) {
@@ -191,17 +187,6 @@ impl Scheduler {
         } else {
             None
         }
-    }
-
-    /// A thread's number; its name is remembered.
-    fn task(&mut self, record: &Record<'_>, pid: usize, comm: usize) -> Option<u32> {
-        let payload = record.payload()?;
-        let pid = payload.u32(pid)?;
-        if pid != 0 && !self.names.contains_key(&pid) {
-            let name = payload.get(comm..comm + 16)?.iter().take_while(|byte| *byte != 0).map(char::from).collect();
-            self.names.insert(pid, name);
-        }
-        Some(pid)
     }
 
     fn name(&self, pid: u32) -> String {
@@ -241,66 +226,95 @@ impl Scheduler {
         writeln!(out, "{} events, {joined} wake-ups joined to their switch, {} pairs", self.events, rows.len())?;
         let Stats { lost, early, late, damaged, .. } = stats;
         writeln!(out, "lost {lost}, let out before their order was proven {early}, late {late}, damaged {damaged}")?;
+        writeln!(out, "left out {} events of this program alone", stats.left_out)?;
         writeln!(out, "hold rule {}, fence {}", reader.hold(), reader.fence().unwrap_or("none"))
     }
 
-    fn json(&mut self, reader: &Reader, simulated: bool) -> Json {
-        let stats = reader.stats();
-        let rows = self.busiest();
+    fn json(&mut self, reader: &Reader, is_simulated: bool) -> String {
+        let Stats { lost, late, early, damaged, left_out, .. } = reader.stats();
+        let (rows, hold) = (self.busiest(), reader.hold());
         let pairs = rows.iter().take(15).map(|(waker, woken, times, [p50, p99, max])| {
-            perfweave_support::json!({
-                "waker": waker, "woken": woken, "times": times, "p50_ns": p50, "p99_ns": p99, "max_ns": max,
-            })
+            let (waker, woken) = (quoted(waker), quoted(woken));
+            format!(
+                r#"{{"waker":{waker},"woken":{woken},"times":{times},"p50_ns":{p50},"p99_ns":{p99},"max_ns":{max}}}"#
+            )
         });
-        perfweave_support::json!({
-            "events": self.events,
-            "lost": stats.lost,
-            "late": stats.late,
-            "unproven": stats.early,
-            "damaged": stats.damaged,
-            "hold": reader.hold().to_string(),
-            "fence": reader.fence(),
-            "simulated": simulated,
-            "joined": rows.iter().map(|(_, _, times, _)| times).sum::<usize>(),
-            "pairs": pairs.collect::<Vec<_>>(),
-        })
+        let pairs = pairs.collect::<Vec<_>>().join(",");
+        let fence = reader.fence().map_or("null".to_owned(), quoted);
+        let joined: usize = rows.iter().map(|(_, _, times, _)| times).sum();
+        format!(
+            r#"{{"events":{},"lost":{lost},"late":{late},"unproven":{early},"damaged":{damaged},"left_out":{left_out},"#,
+            self.events
+        ) + &format!(
+            r#""hold":"{hold}","fence":{fence},"simulated":{is_simulated},"joined":{joined},"pairs":[{pairs}]}}"#
+        )
     }
 }
 
-/// Rings of a machine that is not there, and the load on it.
-fn simulated() -> Result<(Reader, perfweave_support::load::Load), perfweave::Error> {
+/// A thread's number; its name is remembered.
+fn task(names: &mut HashMap<u32, String>, task: &Task, record: &Record<'_>) -> Option<u32> {
+    let pid = task.pid.uint(record)? as u32;
+    if let Entry::Vacant(unknown) = names.entry(pid) {
+        unknown.insert(task.comm.text(record)?.into_owned());
+    }
+    Some(pid)
+}
+
+/// Text as JSON has it.
+fn quoted(text: &str) -> String {
+    let letter = |letter: char| match letter {
+        '"' | '\\' => format!("\\{letter}"),
+        '\0'..' ' => format!("\\u{:04x}", u32::from(letter)),
+        _ => letter.to_string(),
+    };
+    format!("\"{}\"", text.chars().map(letter).collect::<String>())
+}
+
+/// What the simulated tracepoints write, as tracefs would say it.
+const SIMULATED: [&str; 2] = [
+    "name: sched_waking\nID: 1\nformat:
+        field:unsigned short common_type; offset:0; size:2; signed:0;
+        field:int common_pid; offset:4; size:4; signed:1;\n
+        field:char comm[16]; offset:8; size:16; signed:0;
+        field:pid_t pid; offset:24; size:4; signed:1;",
+    "name: sched_switch\nID: 2\nformat:
+        field:unsigned short common_type; offset:0; size:2; signed:0;
+        field:int common_pid; offset:4; size:4; signed:1;\n
+        field:char prev_comm[16]; offset:8; size:16; signed:0;
+        field:pid_t prev_pid; offset:24; size:4; signed:1;
+        field:char next_comm[16]; offset:40; size:16; signed:0;
+        field:pid_t next_pid; offset:56; size:4; signed:1;",
+];
+
+/// Rings of a machine that is not there, and a load on it that goes on until the program ends.
+fn simulated() -> Result<(Reader, Fields), Box<dyn Error>> {
     let cpus = [0, 1, 2, 3];
     let kernel = sim::Kernel::new(&cpus);
     let reader = Reader::new(kernel.rings(), Order::new().hold(kernel.hold()))?;
-    let fields = Fields::usual();
-    let emit = move |cpu: u32, kind: u16, numbers: &[(usize, u32)], names: &[(usize, u32)]| {
+    let formats = || -> Result<_, FormatError> { Fields::of(&SIMULATED[0].parse()?, &SIMULATED[1].parse()?) };
+    let (fields, theirs) = (formats()?, formats()?);
+    let Fields { waking, switch, waker, woken, prev, next } = theirs;
+    let emit = move |cpu: u32, kind: u64, writer: u32, tasks: &[(&Task, u32)]| {
         let mut data = [0; 64];
-        data[..2].copy_from_slice(&kind.to_ne_bytes());
-        for (at, number) in numbers {
-            data[*at..at + 4].copy_from_slice(&number.to_ne_bytes());
-        }
-        for (at, pid) in names {
+        data[..2].copy_from_slice(&(kind as u16).to_ne_bytes());
+        data[waker.offset()..][..4].copy_from_slice(&writer.to_ne_bytes());
+        for (task, pid) in tasks {
             let name = if *pid == 0 { "idle".to_owned() } else { format!("task{}", pid % 10) };
-            data[*at..at + name.len()].copy_from_slice(name.as_bytes());
+            data[task.comm.offset()..][..name.len()].copy_from_slice(name.as_bytes());
+            data[task.pid.offset()..][..4].copy_from_slice(&pid.to_ne_bytes());
         }
         kernel.emit(cpu, Clock::Monotonic.now().unwrap_or(0), &data);
     };
     // Task 100 + n lives on CPU n and is woken by the one on the CPU before it.
-    let load = perfweave_support::load::Load::on(&perfweave_support::load::online()[..1], move |_| {
-        for cpu in cpus {
-            let (waker, woken) = (100 + (cpu + 3) % 4, 100 + cpu);
-            let from = (cpu + 3) % 4;
-            emit(
-                from,
-                fields.waking,
-                &[(fields.common_pid, waker), (fields.woken_pid, woken)],
-                &[(fields.woken_comm, woken)],
-            );
+    std::thread::spawn(move || {
+        for cpu in cpus.into_iter().cycle() {
+            let (from, task) = ((cpu + 3) % 4, 100 + cpu);
+            emit(from, waking, 100 + from, &[(&woken, task)]);
             std::thread::sleep(Duration::from_micros(50));
-            emit(cpu, fields.switch, &[(fields.prev_pid, 0), (fields.next_pid, woken)], &[(fields.next_comm, woken)]);
+            emit(cpu, switch, 0, &[(&prev, 0), (&next, task)]);
             std::thread::sleep(Duration::from_micros(100));
-            emit(cpu, fields.switch, &[(fields.prev_pid, woken), (fields.next_pid, 0)], &[(fields.prev_comm, woken)]);
+            emit(cpu, switch, task, &[(&prev, task), (&next, 0)]);
         }
     });
-    Ok((reader, load))
+    Ok((reader, fields))
 }

@@ -1,0 +1,74 @@
+//! How long each process is off the CPU: how often its threads left a CPU and came back, how long in all, and the longest.
+//!
+//! ```text
+//! cargo run --release --example offcpu -- --seconds 5
+//! cargo run --release --example offcpu -- --pid 1234        # of one process, until it ends
+//! ```
+//!
+//! `--each` prints each time, when it is over: when the thread came back, its number, and for how long it was away, in
+//! nanoseconds.
+
+use perfweave::{Error, Kind, Order, Reader, Rings, Sample, Stats};
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+#[derive(Default)]
+struct Process {
+    name: String,
+    times: u64,
+    total: u64,
+    longest: u64,
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut args = pico_args::Arguments::from_env();
+    let (only, each): (Option<u32>, _) = (args.opt_value_from_str("--pid")?, args.contains("--each"));
+    let seconds = args.opt_value_from_str("--seconds")?.or(if only.is_none() { Some(5) } else { None });
+
+    let options = Rings::options().tracepoint("sched:sched_switch").records([Kind::EXIT]).sample([Sample::Tid]);
+    let rings = options.bytes(4 << 20).open()?;
+    let (name, next) = (rings.format(0)?.field("prev_comm")?, rings.format(0)?.field("next_pid")?);
+    let mut reader = Reader::new(rings, Order::new().without_self())?;
+    reader.set_deadline(seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds)))?;
+    eprintln!("tracing");
+
+    let (mut away, mut processes) = (HashMap::new(), HashMap::<u32, Process>::new());
+    loop {
+        let event = match reader.next() {
+            Err(Error::Deadline) => break,
+            event => event?,
+        };
+        let Some(record) = event.event().record() else {
+            away.clear(); // Records were lost. It is not known which threads are away.
+            continue;
+        };
+        let (Some((pid, tid)), Some(time)) = (record.pid_tid(), record.time()) else { continue };
+        if record.kind() == Kind::EXIT && only == Some(tid) {
+            break;
+        }
+        let Some(next) = next.uint(&record) else { continue };
+        if let Some((pid, since)) = away.remove(&(next as u32)) {
+            let (process, off): (&mut Process, u64) = (processes.entry(pid).or_default(), time - since);
+            (process.times, process.total) = (process.times + 1, process.total + off);
+            process.longest = process.longest.max(off);
+            if each {
+                println!("{time} {next} {off}");
+            }
+        }
+        // The thread that leaves writes the switch. The idle thread is 0. Half of our own switches are left out.
+        if tid != 0 && pid != std::process::id() && only.is_none_or(|only| only == pid) {
+            processes.entry(pid).or_default().name = name.text(&record).unwrap_or_default().into_owned();
+            away.insert(tid, (pid, time));
+        }
+    }
+    println!("{:>8} {:<16} {:>8} {:>12} {:>12}", "process", "", "times", "off CPU ms", "longest ms");
+    let mut processes: Vec<_> = processes.into_iter().collect();
+    processes.sort_by_key(|(pid, process)| (Reverse(process.total), *pid));
+    for (pid, Process { name, times, total, longest }) in processes.into_iter().filter(|(_, all)| all.times > 0) {
+        println!("{pid:>8} {name:<16} {times:>8} {:>12.3} {:>12.3}", total as f64 / 1e6, longest as f64 / 1e6);
+    }
+    let Stats { records, lost, late, left_out, .. } = reader.stats();
+    eprintln!("{records} records; lost {lost}, late {late}, left out {left_out}");
+    Ok(())
+}
