@@ -172,6 +172,63 @@ fn small_pages(bytes: usize) -> &'static mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(memory.as_ptr().cast(), bytes) }
 }
 
+/// By number too; and a probe's fields are named.
+#[test]
+fn the_kernel_is_asked_about_a_tracepoint_that_was_given_by_number() {
+    let Some(tracefs) = tracing() else { return };
+    let id = std::fs::read_to_string(tracefs.join("events/sched/sched_switch/id")).unwrap().trim().parse().unwrap();
+    let said = refused(Rings::options().tracepoint_id(id).filter("nonsense == 1"));
+    assert!(said.contains("Field not found"), "{said}");
+    let (_, file, offset) = perfweave_support::probe::place().unwrap();
+    let said = refused(Rings::options().uprobe(file, offset).filter("nonsense == 1"));
+    assert!(said.contains("__probe_ip"), "{said}");
+}
+
+/// What would never be written is refused.
+#[test]
+fn what_is_silent_is_refused() {
+    let Some(_) = tracing() else { return };
+    let error = Rings::options().tracepoint("sched:sched_switch").user_only().open().unwrap_err();
+    assert!(matches!(&error, Error::KernelOnly { event } if event.contains("sched_switch")), "{error}");
+    // System calls have the registers of user space.
+    let options = Rings::options().tracepoint("syscalls:sys_enter_getppid").user_only().tid(threads::own() as u32);
+    let Some(rings) = kernel("trace", options.open()) else { return };
+    let mut reader = Reader::new(rings, Order::new()).unwrap();
+    load::getppid();
+    let mut seen = 0;
+    reading::all(&mut reader, |_| seen += 1);
+    assert_eq!(seen, 1);
+    // PERF_COUNT_SW_DUMMY, and BPF output that no program finds.
+    for name in ["software/config=9/", "software/config=10/"] {
+        let error = Rings::options().named(name).open().unwrap_err();
+        assert!(matches!(error, Error::Silent { .. }), "{error}");
+    }
+    let error = Rings::options().named("uprobe/config1=4096/").open().unwrap_err();
+    assert!(matches!(error, Error::Pointer { .. }), "{error}");
+}
+
+/// Half of a call chain, or both halves.
+#[test]
+fn halves_of_call_chains_make_a_whole() {
+    let (user, kernel_half) = (Sample::CallchainUser, Sample::CallchainKernel);
+    for (samples, [no_kernel, no_user]) in [
+        (&[user][..], [1, 0]),
+        (&[kernel_half], [0, 1]),
+        (&[user, kernel_half], [0, 0]),
+        (&[Sample::Callchain, user], [0, 0]),
+        (&[Sample::Ip], [0, 0]),
+    ] {
+        let options = Rings::options().named("cpu-clock").sample(samples.iter().copied());
+        let Some(rings) = kernel("sample", options.open()) else { return };
+        let attr = rings.sources()[0].attr();
+        assert_eq!(
+            [attr.exclude_callchain_kernel(), attr.exclude_callchain_user()],
+            [no_kernel, no_user],
+            "{samples:?}"
+        );
+    }
+}
+
 /// A page fault each: sampled each time, and once in ten.
 #[test]
 fn events_are_sampled_by_period() {

@@ -153,3 +153,54 @@ fn most_of_an_idle_trace_is_ones_own() {
     });
     assert_eq!(about_us, 0);
 }
+
+/// A switch is known whatever the tracepoint was asked for by; of what is not known nothing is left out.
+#[test]
+fn switches_are_known_by_number_too() {
+    let Some(tracefs) = kernel("find tracefs", tracefs::find_or_mount()) else { return };
+    let id = std::fs::read_to_string(tracefs.join("events/sched/sched_switch/id")).unwrap().trim().parse().unwrap();
+    let Some(rings) = open(Rings::options().tracepoint_id(id).cpus([0])) else { return };
+    let (from, to) =
+        (rings.format(0).unwrap().field("prev_pid").unwrap(), rings.format(0).unwrap().field("next_pid").unwrap());
+    let hog = load::Load::on(&[0], |_| (0..100_000u64).for_each(|n| assert!(std::hint::black_box(n) < u64::MAX)));
+    load::pin(0);
+    let mut reader = Reader::new(rings, Order::new().hold(Hold::None).without_self()).unwrap();
+    let own = i64::from(own());
+    threads::until("the reader and others take turns", || {
+        let mut to_others = 0;
+        for _ in 0..5 {
+            let event = reader.next_timeout(Duration::from_millis(1)).unwrap();
+            let Some(record) = event.as_ref().and_then(|event| event.event().record()) else { continue };
+            to_others += usize::from(from.int(&record) == Some(own) && to.int(&record) != Some(0));
+        }
+        to_others > 0
+    });
+    hog.end();
+}
+
+/// In a PID namespace tracepoints have other numbers for threads than these threads know: nothing is left out by them.
+#[test]
+fn threads_of_others_are_not_taken_for_ours_in_a_namespace() {
+    const INSIDE: &str = "PERFWEAVE_TEST_NAMESPACE";
+    if std::env::var_os(INSIDE).is_none() {
+        let test = std::env::current_exe().unwrap();
+        let mut command = std::process::Command::new("unshare");
+        command
+            .args(["-p", "-f", "--mount-proc"])
+            .arg(test)
+            .arg("threads_of_others_are_not_taken_for_ours_in_a_namespace");
+        let ran = kernel("have a PID namespace", command.env(INSIDE, "1").output());
+        if let Some(ran) = ran {
+            assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stdout));
+        }
+        return;
+    }
+    let Some(rings) = open(Rings::options().tracepoint(SWITCH).tracepoint(WAKING)) else { return };
+    let mut reader = Reader::new(rings, Order::new().without_self()).unwrap();
+    let mut seen = 0;
+    threads::until("events come", || {
+        seen += usize::from(reader.next_timeout(Duration::from_millis(1)).unwrap().is_some());
+        seen > 100
+    });
+    assert_eq!(reader.stats().left_out, 0);
+}

@@ -227,6 +227,25 @@ fn children_are_traced_when_their_parent_is_gone() {
     drop(child.0.stdin.take());
 }
 
+/// Registers and stacks have masks and sizes, which the ring's owner does not need.
+#[test]
+fn registers_of_a_thread_are_recorded() {
+    let samples = [Sample::Tid, Sample::RegsUser(1 << 7 | 1 << 8), Sample::StackUser(256)];
+    let options = Rings::options().named("page-faults").user_only().sample(samples).tid(threads::own() as u32);
+    let Some(rings) = kernel("trace a thread", options.open()) else { return };
+    let mut reader = Reader::new(rings, Order::new()).unwrap();
+    drop(std::hint::black_box(vec![1u8; 1 << 20]));
+    let mut seen = 0;
+    reading::all(&mut reader, |event| {
+        let record = event.record().unwrap();
+        // The ABI and two registers.
+        assert_eq!(record.field(samples[1].bit()).unwrap().len(), 24);
+        assert!(record.field(samples[2].bit()).unwrap().len() >= 256);
+        seen += 1;
+    });
+    assert!(seen > 0);
+}
+
 #[test]
 fn a_process_that_is_not_there_is_said_so() {
     let mut child = Command::new("true").spawn().unwrap();

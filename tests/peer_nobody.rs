@@ -128,6 +128,40 @@ fn a_forked_child_is_told_and_harms_nothing() {
     }
 }
 
+/// A function that is handed one event after the other may fork: the child is handed no more of them.
+#[test]
+fn a_child_that_is_forked_between_two_events_is_handed_no_more() {
+    let Some((map, program)) = echo() else { return };
+    let rings = Rings::options().bpf_output(&map).open().unwrap();
+    let mut reader = Reader::new(rings, Order::new().hold(Hold::None)).unwrap();
+    (0..100).for_each(|n| assert_eq!(program.run_with(0, &[n]).unwrap(), 0));
+    quiet_children();
+    let (mut seen, mut child) = (0, None);
+    let handed = catch_unwind(AssertUnwindSafe(|| {
+        while seen < 100 {
+            reader
+                .for_each(|event| {
+                    assert_eq!(number(&event), seen);
+                    seen += 1;
+                    if seen == 40 {
+                        // SAFETY: the child panics, which allocates little, and leaves.
+                        child = Some(unsafe { fork() }.unwrap());
+                    }
+                })
+                .unwrap();
+        }
+    }));
+    match child {
+        // SAFETY: leaves without running anything of ours.
+        Some(ForkResult::Child) => unsafe { libc::_exit(if handed.is_err() && seen == 40 { 0 } else { 1 }) },
+        Some(ForkResult::Parent { child }) => {
+            assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
+            assert!(handed.is_ok() && seen == 100);
+        }
+        None => panic!("nothing was handed out"),
+    }
+}
+
 /// A merge has no way to say so but to panic, and touches nothing.
 #[test]
 fn a_forked_child_panics_rather_than_look() {

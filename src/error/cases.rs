@@ -254,6 +254,12 @@ pub enum Error {
         /// What the kernel says of it.
         hint: Hint,
     },
+    /// An event of the kernel was asked for in user space only ([`RingOptions::user_only`](crate::RingOptions::user_only)).
+    #[error("{event} lies in the kernel, and would never be written in user space only")]
+    KernelOnly {
+        /// The event, as requested.
+        event: String,
+    },
     /// An event that runs all the time was asked for a process, a thread or a control group.
     #[error("{event} is written whoever runs: it cannot be had for one process, thread or control group")]
     Everybody {

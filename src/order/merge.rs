@@ -136,7 +136,8 @@ impl Merge {
         };
         let frontier = if complete { Frontier::complete() } else { Frontier::new(&order.hold) };
         let mut stream = Stream::new(keys, indexes, frontier, sequence, order.late_side_output);
-        stream.own = order.without_self.then(|| Own::new(&rings));
+        // Threads of a recording are others, whatever their numbers.
+        stream.own = (order.without_self && !complete).then(|| Own::new(&rings));
         Ok(Self {
             rings,
             stream,

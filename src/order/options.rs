@@ -211,10 +211,15 @@ impl Order {
     ///
     /// - it is a tracepoint's or a probe's, and a thread of the tracer wrote it (`common_pid`), as when the reader wakes
     ///   another thread;
-    /// - it is a tracepoint of `sched` with a field `pid`, and that is a thread of the tracer: someone wakes the reader;
+    /// - it is a tracepoint of the scheduler (`sched_*`) with a field `pid`, and that is a thread of the tracer: someone
+    ///   wakes the reader;
     /// - it is `sched:sched_switch`, between a thread of the tracer and the idle thread, or another thread of the tracer.
     ///   A switch between the reader and another program stays, since it says when that program ran;
     /// - it is any other record with [`Sample::Tid`](crate::Sample::Tid), and a thread of the tracer ran.
+    ///
+    /// In a PID namespace of its own, as in a container, the tracer does not know the numbers that tracepoints have for its
+    /// threads. There, and for adopted rings, only the last rule holds. Of a recording nothing is left out. A thread that
+    /// has read and ended is left out further on: give readers to threads that last.
     ///
     /// [`Stats::left_out`](crate::Stats::left_out) counts what was left out. A ledger counts it as yielded. Numbers and
     /// keys are checked as for all records. A thread that reads is known from its first look on:

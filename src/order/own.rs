@@ -1,10 +1,9 @@
 //! The tracer's own threads, and which records are theirs.
 
-use crate::decode::{Field, Format};
+use crate::decode::Field;
 use crate::record::{Kind, Record};
-use crate::rings::{Rings, Source};
-use crate::sys::{machine, pmu};
-use perf_event_open_sys::bindings::PERF_TYPE_TRACEPOINT;
+use crate::rings::Rings;
+use crate::sys::machine;
 use smallvec::SmallVec;
 
 /// What a stream leaves out ([`Order::without_self`](crate::Order::without_self)).
@@ -24,6 +23,8 @@ enum About {
     Thread(Field),
     /// Whoever wrote it: the field that all tracepoints and probes have.
     Writer,
+    /// It cannot be told.
+    Nobody,
     /// Whoever ran, where the kernel records that (`PERF_SAMPLE_TID`).
     Sampled,
 }
@@ -34,7 +35,9 @@ const COMMON_PID: usize = 4;
 impl Own {
     /// For these rings. The calling thread is the first that is left out.
     pub(crate) fn new(rings: &Rings) -> Self {
-        let about = rings.sources().iter().map(About::of).collect();
+        let global = machine::has_global_threads();
+        let about = |source| if global { About::of(rings, source) } else { About::Sampled };
+        let about = (0..rings.sources().len()).map(about).collect();
         Self { threads: SmallVec::from_slice(&[machine::thread()]), about }
     }
 
@@ -69,6 +72,7 @@ impl Own {
                 _ => writer(record),
             },
             About::Writer => writer(record),
+            About::Nobody => None,
             About::Sampled => record.pid_tid().map(|(_, thread)| thread),
         };
         thread.is_some_and(|thread| self.has(thread))
@@ -80,16 +84,15 @@ fn writer(record: &Record<'_>) -> Option<u32> {
 }
 
 impl About {
-    fn of(source: &Source) -> Self {
-        let attr = source.attr();
-        let is_probe =
-            || ["kprobe", "uprobe"].iter().any(|unit| pmu::number(unit).is_ok_and(|unit| unit == attr.type_));
-        if attr.type_ != PERF_TYPE_TRACEPOINT {
-            return if is_probe() { Self::Writer } else { Self::Sampled };
-        }
-        let format =
-            source.tracepoint().filter(|name| name.starts_with("sched:")).and_then(|name| Format::read(name).ok());
-        let field = |name: &str| format.as_ref().and_then(|format| format.field(name).ok());
+    fn of(rings: &Rings, index: usize) -> Self {
+        let source = &rings.sources()[index];
+        let is_tracepoint = source.tracepoint_id().is_some();
+        let Ok(format) = rings.format(index) else {
+            // What it is about is not known, so nothing of it is left out.
+            return if is_tracepoint { Self::Nobody } else { Self::Sampled };
+        };
+        let is_scheduler = format.name().starts_with("sched_");
+        let field = |name: &str| format.field(name).ok().filter(|_| is_scheduler);
         match (field("prev_pid"), field("next_pid"), field("pid")) {
             (Some(from), Some(to), _) => Self::Switch { from, to },
             (_, _, Some(thread)) => Self::Thread(thread),

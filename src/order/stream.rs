@@ -317,6 +317,8 @@ impl Stream {
         // They lie one behind the other: bounds of the ring are asked for once, and those of each record within it.
         let mut run = lane.run(stretch.position());
         let handed = loop {
+            // The function may have forked, and a child does not have the ring.
+            lane.ring.assert_here();
             let Some(entry) = stretch.next() else { break ControlFlow::Continue(all) };
             let bytes = match run.split_at_checked(entry.record_len() as usize) {
                 Some((bytes, rest)) => {

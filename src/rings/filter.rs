@@ -22,17 +22,30 @@ impl Filter {
         })
     }
 
-    /// Sets it for one event: `name` in messages. `tracepoint` is its `category:name`, if it is one that has a name.
-    pub(super) fn apply(&self, event: BorrowedFd<'_>, name: &str, tracepoint: Option<&str>) -> Result<(), Error> {
+    /// Sets it for one event: `name` in messages. `tracepoint` finds the name of the tracepoint, if it is one.
+    pub(super) fn apply(
+        &self,
+        event: BorrowedFd<'_>,
+        name: &str,
+        tracepoint: impl FnOnce() -> io::Result<Option<String>>,
+        is_probe: bool,
+    ) -> Result<(), Error> {
         perf::set_filter(event, &self.0).map_err(|errno| {
             let filter = self.0.to_string_lossy().into_owned();
-            let hint = Hint(match (errno.raw_os_error(), tracepoint) {
-                (Some(libc::EINVAL), Some(tracepoint)) => match message(tracepoint, &filter) {
+            let is_wrong = errno.raw_os_error() == Some(libc::EINVAL);
+            let hint = Hint(match is_wrong.then(tracepoint) {
+                None => String::new(),
+                Some(Ok(None)) if is_probe => {
+                    "a probe has the fields common_pid and __probe_ip or, where a function returns, __probe_func and \
+                     __probe_ret_ip"
+                        .into()
+                }
+                Some(Ok(None)) => "only tracepoints and probes have filters of fields".into(),
+                Some(Ok(Some(tracepoint))) => match message(&tracepoint, &filter) {
                     Ok(message) => format!("the kernel says:\n{message}"),
                     Err(errno) => format!("what is wrong with it cannot be told: {errno}"),
                 },
-                (Some(libc::EINVAL), None) => "only tracepoints and probes have filters of fields".into(),
-                _ => String::new(),
+                Some(Err(errno)) => format!("what is wrong with it cannot be told: {errno}"),
             });
             Error::Filter { event: name.to_owned(), filter, errno, hint }
         })

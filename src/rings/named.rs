@@ -144,6 +144,27 @@ pub(super) fn tracepoints(name: &str) -> Result<Vec<(String, u64)>, Error> {
     if found.is_empty() { Err(none()) } else { Ok(found) }
 }
 
+/// Whether a tracepoint is one that tracefs has for a probe.
+pub(super) fn is_probe(name: &str) -> bool {
+    let format = |tracefs: std::path::PathBuf| tracefs.join("events").join(name.replacen(':', "/", 1)).join("format");
+    let text = machine::tracefs().and_then(|tracefs| fs::read_to_string(format(tracefs)));
+    text.is_ok_and(|text| text.contains("__probe_"))
+}
+
+/// The name of the tracepoint of a number. Takes a look at each, of which there are thousands.
+pub(super) fn tracepoint_of(number: u64) -> io::Result<Option<String>> {
+    let events = machine::tracefs()?.join("events");
+    for category in folders(&events)? {
+        for event in folders(&events.join(&category)).unwrap_or_default() {
+            let id = fs::read_to_string(events.join(&category).join(&event).join("id"));
+            if id.is_ok_and(|id| id.trim().parse() == Ok(number)) {
+                return Ok(Some(format!("{category}:{event}")));
+            }
+        }
+    }
+    Ok(None)
+}
+
 fn is_pattern(name: &str) -> bool {
     name.contains(['*', '?'])
 }
@@ -185,13 +206,25 @@ fn nearest_tracepoint(events: &Path, category: &str, event: &str) -> Option<Hint
 
 /// Whether a name fits a pattern, in which `*` is anything and `?` any one byte.
 fn fits(pattern: &[u8], name: &[u8]) -> bool {
-    match (pattern, name) {
-        ([], []) => true,
-        ([b'*', rest @ ..], _) => (0..=name.len()).any(|skipped| fits(rest, &name[skipped..])),
-        ([b'?', rest @ ..], [_, name @ ..]) => fits(rest, name),
-        ([one, rest @ ..], [other, name @ ..]) => one == other && fits(rest, name),
-        _ => false,
+    let (mut at, mut byte) = (0, 0);
+    // Behind the last star, and what it was last taken to end before.
+    let mut star = None;
+    while byte < name.len() {
+        match pattern.get(at) {
+            Some(b'*') => {
+                at += 1;
+                star = Some((at, byte));
+            }
+            Some(one) if *one == b'?' || *one == name[byte] => (at, byte) = (at + 1, byte + 1),
+            _ => {
+                // The star takes one more. Those before it need not: the rest of the pattern is the same.
+                let Some((behind, end)) = star else { return false };
+                star = Some((behind, end + 1));
+                (at, byte) = (behind, end + 1);
+            }
+        }
     }
+    pattern[at..].iter().all(|rest| *rest == b'*')
 }
 
 /// What counts time or what hardware does: sampled by frequency unless told otherwise.
@@ -219,6 +252,8 @@ mod tests {
             ("*b*", "abc"),
             ("abc", "abc"),
             ("a**c", "ac"),
+            ("*ab*ab", "aabab"),
+            ("a*b?c*", "axbbyc"),
         ] {
             assert!(fit(pattern, name), "{pattern} {name}");
         }

@@ -153,8 +153,8 @@ impl RingOptions {
     /// - a hardware event: `cycles`, `instructions`, `branches`, `branch-misses`, `cache-references`, `cache-misses`,
     ///   `bus-cycles`, `ref-cycles`, `stalled-cycles-frontend`, `stalled-cycles-backend`;
     /// - an event of a cache: `L1-dcache-loads`, `LLC-store-misses`, `dTLB-load-misses` and so on;
-    /// - an event of a PMU as sysfs names it, `pmu/terms/`: `cpu/event=0x3c,umask=1/`, `cpu/cache-misses/`,
-    ///   `msr/tsc/`. Terms are an event of the PMU's `events` folder, a field of its `format` folder, `config`,
+    /// - an event of a PMU as sysfs names it, `pmu/terms/`: `cpu/event=0x3c,umask=1/`, `cpu/cache-misses/`. The PMU must
+    ///   be able to sample, as many are not. Terms are an event of the PMU's `events` folder, a field of its `format` folder, `config`,
     ///   `config1` or `config2`.
     ///
     /// [`period`](Self::period) and [`frequency`](Self::frequency) say how often the event is sampled. Unless set, an
@@ -207,6 +207,9 @@ impl RingOptions {
     }
 
     /// The event that was added last counts in user space only (`exclude_kernel`, `exclude_hv`). Takes fewer privileges.
+    ///
+    /// Opening the rings gives [`Error::KernelOnly`](crate::Error::KernelOnly) for a tracepoint by name or a kprobe, which
+    /// would never be written then. `syscalls:*` and probes of programs are.
     pub fn user_only(self) -> Self {
         self.of_last("user_only", |settings| settings.exclude_kernel = true)
     }
@@ -226,11 +229,12 @@ impl RingOptions {
     /// (`inherit`). By default everything is traced. Replaces an earlier choice of whom to trace.
     ///
     /// There still is a ring for each CPU, and a record is in the ring of the CPU that the thread ran on. Each event
-    /// takes a file descriptor for each thread and CPU. A process that was forked before the call is not traced.
+    /// takes a file descriptor for each thread and CPU. A process that was forked before is not traced; one that is forked
+    /// while the rings are opened, or before a CPU comes online, may be traced on some CPUs and not on others.
     /// BPF output cannot be had so ([`Error::Everybody`](crate::Error::Everybody)): its events must run all the time.
     ///
-    /// Takes no privilege for processes of one's own, if `kernel.perf_event_paranoid` is 2 or less and events are
-    /// [`user_only`](Self::user_only); for others `CAP_PERFMON`, or what ptrace(2) takes. Opening the rings gives
+    /// Takes no privilege for processes of one's own, if `kernel.perf_event_paranoid` is 2 or less and events are clocks,
+    /// faults or hardware, [`user_only`](Self::user_only); for others `CAP_PERFMON`, or what ptrace(2) takes. Opening the rings gives
     /// [`Error::NoProcess`](crate::Error::NoProcess) if there is no such process, and
     /// [`Error::Restless`](crate::Error::Restless) if its threads come faster than events can be opened.
     #[doc(alias = "inherit")]

@@ -133,6 +133,7 @@ impl Carried {
         for Planned { attr, .. } in &mut *events {
             samples.iter().for_each(|sample| tell(attr, *sample));
         }
+        set_callchains(events, samples);
         let attrs = || events.iter().map(|event| &event.attr);
         let mut sample_type = attrs().fold(0, |all, attr| all | attr.sample_type);
         if events.iter().any(Planned::has_payload) {
@@ -186,12 +187,22 @@ fn set_wakeup(attr: &mut perf_event_attr, wakeup: Wakeup) {
     }
 }
 
+/// Leaves out the half of call chains that nobody asks for.
+fn set_callchains(events: &mut [Planned], samples: &[Sample]) {
+    let has = |sample| samples.contains(&Sample::Callchain) || samples.contains(&sample);
+    let (user, kernel) = (has(Sample::CallchainUser), has(Sample::CallchainKernel));
+    if user != kernel {
+        for Planned { attr, .. } in events {
+            attr.set_exclude_callchain_kernel((!kernel).into());
+            attr.set_exclude_callchain_user((!user).into());
+        }
+    }
+}
+
 /// Asks for something more with each sample.
 fn tell(attr: &mut perf_event_attr, sample: Sample) {
     attr.sample_type |= sample.bit();
     match sample {
-        Sample::CallchainUser => attr.set_exclude_callchain_kernel(1),
-        Sample::CallchainKernel => attr.set_exclude_callchain_user(1),
         Sample::RegsUser(mask) => attr.sample_regs_user |= mask,
         Sample::RegsIntr(mask) => attr.sample_regs_intr |= mask,
         Sample::StackUser(bytes) => attr.sample_stack_user = attr.sample_stack_user.max(bytes),

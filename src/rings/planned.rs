@@ -40,12 +40,27 @@ impl Planned {
         self.payload
     }
 
+    /// The name of the tracepoint, `category:name`, if it is one; looked up, if it was asked for by number.
+    pub(super) fn tracepoint_name(&self) -> io::Result<Option<String>> {
+        match &self.tracepoint {
+            Some(name) => Ok(Some(name.as_ref().into())),
+            None if self.attr.type_ == bindings::PERF_TYPE_TRACEPOINT => named::tracepoint_of(self.attr.config),
+            None => Ok(None),
+        }
+    }
+
+    /// Whether it is never in user space: a tracepoint but for system calls, which have the registers of user space, and
+    /// those that tracefs has for probes of programs (`perf_tp_event_match`, kernel/events/core.c).
+    fn lies_in_kernel(&self) -> bool {
+        let is_kprobe = || self.target.is_some() && pmu::number(KPROBE).is_ok_and(|number| number == self.attr.type_);
+        let of_tracepoint = |name: &str| !name.starts_with("syscalls:") && !named::is_probe(name);
+        self.tracepoint.as_deref().is_some_and(of_tracepoint) || is_kprobe()
+    }
+
     /// Whether only BPF programs write through it.
     pub(crate) fn is_bpf_output(&self) -> bool {
-        let perf_event_attr { type_, config, .. } = self.attr;
-        (type_, config) == (bindings::PERF_TYPE_SOFTWARE, bindings::PERF_COUNT_SW_BPF_OUTPUT.into())
-            // Records that the kernel writes by itself.
-            && !tells_more(&self.attr)
+        // Records that the kernel writes by itself.
+        is_output(&self.attr) && !tells_more(&self.attr)
     }
 }
 
@@ -125,7 +140,15 @@ pub(super) fn planned(asked: Asked) -> Result<Vec<Planned>, Error> {
             let (attr, target) = probe_attr(probe)?;
             vec![Planned { target: Some(target), ..one(attr) }]
         }
-        What::Named(name) => vec![Planned { payload: false, ..one(rated(named::attr(&name)?)) }],
+        What::Named(asked) => {
+            let attr = rated(named::attr(&asked)?);
+            check_attr(&name, &attr)?;
+            if is_output(&attr) {
+                // No program finds it.
+                return Err(Error::Silent { event: asked });
+            }
+            vec![Planned { payload: false, ..one(attr) }]
+        }
         What::Records(kinds, build_ids) => vec![Planned { payload: false, ..one(records(&kinds, build_ids)?) }],
         What::Attr(given) => {
             check_attr(&name, &given)?;
@@ -179,6 +202,9 @@ fn set(event: &mut Planned, settings: &Settings) -> Result<(), Error> {
         event.attr.set_exclude_user(1);
     }
     if *exclude_kernel {
+        if event.lies_in_kernel() {
+            return Err(Error::KernelOnly { event: event.name.as_ref().into() });
+        }
         event.attr.set_exclude_kernel(1);
         event.attr.set_exclude_hv(1);
     }
@@ -258,6 +284,11 @@ fn tells_more(attr: &perf_event_attr) -> bool {
     // What the kernel counts its own listeners by (`account_event`, kernel/events/core.c): mmap2, for one, adds to mmap.
     let tells = attr.mmap() | attr.mmap_data() | attr.comm() | attr.task() | attr.context_switch() | attr.namespaces();
     tells | attr.cgroup() | attr.ksymbol() | attr.bpf_event() | attr.text_poke() != 0
+}
+
+/// Whether it is the output of BPF programs.
+fn is_output(attr: &perf_event_attr) -> bool {
+    (attr.type_, attr.config) == (bindings::PERF_TYPE_SOFTWARE, bindings::PERF_COUNT_SW_BPF_OUTPUT.into())
 }
 
 /// Whether an event never writes a record.

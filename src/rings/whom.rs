@@ -3,7 +3,7 @@
 use crate::error::{Error, Hint, hint};
 use crate::rings::options::Traced;
 use crate::rings::planned::Planned;
-use crate::sys::perf;
+use crate::sys::{machine, perf};
 use perf_event_open_sys::bindings::{self, perf_event_attr};
 use std::collections::BTreeSet;
 use std::ffi::CStr;
@@ -131,12 +131,12 @@ impl Target {
 /// Opens all events of one CPU for somebody; `None` if it is offline.
 fn open_all(planned: &[Planned], whom: perf::Whom<'_>, cpu: u32, cpus: usize) -> Result<Option<Vec<Numbered>>, Error> {
     let mut opened = Vec::with_capacity(planned.len());
-    for (source, event) in planned.iter().enumerate() {
-        let Planned { name, attr, target, filter, tracepoint, .. } = event;
+    for (source, event_of) in planned.iter().enumerate() {
+        let Planned { name, attr, target, filter, .. } = event_of;
         match perf::open(attr, target.as_deref(), whom, cpu) {
             Ok(event) => {
                 if let Some(filter) = filter {
-                    filter.apply(event.as_fd(), name, tracepoint.as_deref())?;
+                    filter.apply(event.as_fd(), name, || event_of.tracepoint_name(), target.is_some())?;
                 }
                 opened.push((source, Arc::new(event)));
             }
@@ -172,13 +172,11 @@ fn hint_of(whom: perf::Whom<'_>, errno: &io::Error) -> Option<Hint> {
 fn open_owner(planned: &[Planned], cpu: u32) -> Result<OwnedFd, Error> {
     let Some(first) = planned.first() else { return Err(Error::NoEvents) };
     // The ring's clock, direction and wake-up are its owner's.
-    let perf_event_attr { clockid, sample_type, read_format, .. } = first.attr;
+    let perf_event_attr { clockid, .. } = first.attr;
     let mut attr = perf_event_attr {
         type_: bindings::PERF_TYPE_SOFTWARE,
         config: bindings::PERF_COUNT_SW_DUMMY.into(),
         clockid,
-        sample_type,
-        read_format,
         ..Default::default()
     };
     attr.wakeup_watermark = first.attr.wakeup_watermark;
@@ -186,11 +184,16 @@ fn open_owner(planned: &[Planned], cpu: u32) -> Result<OwnedFd, Error> {
     attr.set_watermark(first.attr.watermark());
     attr.set_use_clockid(first.attr.use_clockid());
     attr.set_write_backward(first.attr.write_backward());
-    attr.set_sample_id_all(1);
     attr.set_disabled(1);
     attr.set_exclude_kernel(1);
     attr.set_exclude_hv(1);
-    perf::open(&attr, None::<&CStr>, perf::Whom::Task(std::process::id()), cpu).map_err(|errno| {
+    let open = |thread| perf::open(&attr, None::<&CStr>, perf::Whom::Task(thread), cpu);
+    let opened = match open(std::process::id()) {
+        // The first thread has ended, and the process lives on.
+        Err(errno) if errno.raw_os_error() == Some(libc::ESRCH) => open(machine::thread()),
+        opened => opened,
+    };
+    opened.map_err(|errno| {
         let hint = hint::open(&errno, &attr, None, 1);
         Error::Open { cpu, event: "the ring's owner".into(), errno, hint }
     })

@@ -27,6 +27,14 @@ pub(crate) fn thread() -> u32 {
     THREAD.with(|thread| *thread)
 }
 
+/// Whether threads have the numbers here that the kernel writes into tracepoints: not in a PID namespace of a container.
+pub(crate) fn has_global_threads() -> bool {
+    /// `PROC_PID_INIT_INO` of `include/linux/proc_ns.h`, the same ever since Linux 3.8.
+    const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
+    // Without /proc it cannot be told.
+    fs::metadata("/proc/self/ns/pid").map_or(true, |space| space.ino() == FIRST_PID_NAMESPACE)
+}
+
 /// The CPUs that are online, in order. Numbers may be missing in between.
 pub(crate) fn online_cpus() -> io::Result<Vec<u32>> {
     cpus("/sys/devices/system/cpu/online")

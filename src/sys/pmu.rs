@@ -84,7 +84,7 @@ fn spread(format: &str, mut value: u64) -> Option<(usize, u64, u64)> {
     for range in ranges.split(',') {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let (first, last) = (first.parse::<u32>().ok()?, last.parse::<u32>().ok()?);
-        let width = last.checked_sub(first)? + 1;
+        let width = last.checked_sub(first)?.checked_add(1)?;
         let mask = u64::MAX.checked_shr(64u32.checked_sub(width)?)?;
         bits |= (value & mask).checked_shl(first)?;
         value = value.checked_shr(width).unwrap_or(0);
