@@ -3,8 +3,8 @@
 #[expect(dead_code, reason = "each test takes a part")]
 mod reading;
 
-use perfweave::{AsyncReader, Class, Error, Hold, Item, Key, Order, Pause, Rings, Wakeup, sim};
-use perfweave_support::bpf::{Map, Program};
+use perfweave::{AsyncReader, Class, Error, Fence, Hold, Item, Key, Order, Pause, Rings, Wakeup, sim};
+use perfweave_support::bpf::{Keeping, Map, Program, Stamps};
 use perfweave_support::futures_util::{FutureExt, StreamExt};
 use perfweave_support::{bpf, echo, kernel, load, threads};
 use reading::LONG;
@@ -263,6 +263,89 @@ async fn what_hangs_up_does_not_keep_the_task_busy() {
     perfweave_support::foreign::set_slot(&events, 0, &theirs).unwrap();
     assert_eq!(bpf::echo(&events).unwrap().run_with(0, &[7]).unwrap(), 0);
     assert_eq!(next(&mut reader).await.0, 7);
+}
+
+/// Nothing wakes the task when a program leaves: it comes back by itself.
+#[tokio::test]
+async fn a_task_waits_for_whoever_is_inside() {
+    let kernel = sim::Kernel::new(&[0, 1]);
+    let epochs = kernel.epochs().patience(Duration::MAX);
+    let order = Order::new().hold(Hold::Fence(Fence::Epochs(epochs)));
+    let mut reader = AsyncReader::new(kernel.rings(), order).unwrap();
+    assert_eq!(reader.fence(), Some("epochs"));
+    let runtime = threads::own();
+    for time in (0..60).step_by(3) {
+        // Nobody is inside: at once.
+        kernel.emit(1, time, b"");
+        let event = reader.next().now_or_never().expect("without waiting").unwrap();
+        assert_eq!((event.key(), event.class()), (Some(time), Class::Proven));
+        drop(event);
+        kernel.begin(0, time + 1);
+        kernel.emit(1, time + 2, b"");
+        assert!(reader.next().now_or_never().is_none(), "it may be writing something smaller");
+        let writer = tokio::task::spawn_blocking({
+            let kernel = kernel.clone();
+            move || {
+                threads::until_asleep(runtime);
+                kernel.write(0, b"");
+                kernel.end(0);
+            }
+        });
+        for key in [time + 1, time + 2] {
+            let event = timeout(LONG, reader.next()).await.expect("it comes").unwrap();
+            assert_eq!((event.key(), event.class()), (Some(key), Class::Proven));
+        }
+        writer.await.unwrap();
+    }
+    let stats = reader.stats();
+    assert_eq!((stats.late, stats.stand_ins), (0, 0));
+}
+
+/// A program that returned without leaving holds up no task, and the task is told of it.
+#[tokio::test]
+async fn a_task_is_told_of_a_program_that_does_not_leave() {
+    let kernel = sim::Kernel::new(&[0, 1]);
+    let epochs = kernel.epochs().patience(Duration::ZERO);
+    let order = Order::new().hold(Hold::Fence(Fence::Epochs(epochs)));
+    let mut reader = AsyncReader::new(kernel.rings(), order).unwrap();
+    kernel.set_epoch(1, 1);
+    let mut told = 0;
+    for time in 1..=20 {
+        kernel.emit(0, time, b"");
+        loop {
+            match timeout(LONG, reader.next()).await.expect("it comes") {
+                Ok(event) => break assert_eq!((event.key(), event.class()), (Some(time), Class::Proven)),
+                Err(Error::EpochStuck { cpu: 1, times, .. }) => told += times,
+                Err(other) => panic!("{other}"),
+            }
+        }
+    }
+    let stats = reader.stats();
+    assert!(stats.stand_ins >= 20 && (10..=stats.stand_ins).contains(&told), "{told} of {stats:?}");
+    assert_eq!(stats.late, 0);
+}
+
+/// The same on live rings, whose writers keep to their words.
+#[tokio::test]
+async fn a_task_proves_by_the_words_of_programs() {
+    let Some(events) = kernel("make a perf event array", Map::perf_event_array(load::slots())) else { return };
+    let (counter, words) = (Map::array(8, 1).unwrap(), Map::epochs(load::slots()).unwrap());
+    let stamps = Stamps { events: &events, counter: &counter, epochs: Some((&words, Keeping::Rightly)) };
+    let Some(program) = kernel("load a BPF program", stamps.when_run(1)) else { return };
+    let hold = match Hold::epochs(&words) {
+        Ok(hold) => hold,
+        Err(Error::EpochsUnproven { .. }) => return,
+        Err(other) => panic!("{other}"),
+    };
+    let rings = Rings::options().bpf_output(&events).open().unwrap();
+    let mut reader = AsyncReader::new(rings, Order::new().hold(hold)).unwrap();
+    for (number, &cpu) in (0..100).zip(load::online().iter().cycle()) {
+        assert_eq!(program.run_on(cpu).unwrap(), 0);
+        let event = timeout(LONG, reader.next()).await.expect("it comes").unwrap();
+        let found = event.record().unwrap().payload().unwrap().u64(8);
+        assert_eq!((found, event.cpu(), event.class()), (Some(number), Some(cpu), Class::Proven));
+    }
+    assert_eq!(reader.stats().late, 0);
 }
 
 #[test]

@@ -6,11 +6,12 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 use perfweave::{Error, Fence, GracePeriods, Hold, Order, Reader, sim};
-use perfweave_support::threads::GUARD;
+use perfweave_support::threads::{GUARD, until};
 use perfweave_support::{kernel, membarrier, privilege};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 
 const NONE: Option<&Path> = None;
 
@@ -80,26 +81,74 @@ fn grace_periods_that_fail_say_so_once() {
     assert_eq!(calls.load(Ordering::Relaxed), 3);
 }
 
-/// A child of fork(2) does not have the thread that waits, and is told rather than left waiting for it.
-#[test]
-fn a_forked_child_has_no_grace_periods() {
-    let Some(mut grace) = kernel("open grace periods", Fence::Auto.open()) else { return };
-    grace.wait().unwrap();
-    // SAFETY: the child makes an error, drops, and leaves. It takes no lock but the allocator's, which glibc sees to.
+/// Runs something in a child of fork(2), where it must be true.
+#[track_caller]
+fn in_child(is_so: impl FnOnce() -> bool) {
+    // SAFETY: the child makes errors, and leaves. It takes no lock but the allocator's, which glibc sees to, and those that this test
+    // alone has.
     match unsafe { fork() }.unwrap() {
         ForkResult::Child => {
             // SAFETY: SIGALRM ends a child that hangs.
             unsafe { libc::alarm(GUARD.as_secs() as u32) };
-            let told = grace.wait().is_err_and(|error| error.to_string().contains("forked"));
-            drop(grace);
+            let code = if is_so() { 0 } else { 1 };
             // SAFETY: leaves without running anything of ours.
-            unsafe { libc::_exit(if told { 0 } else { 1 }) }
+            unsafe { libc::_exit(code) }
         }
-        ForkResult::Parent { child } => {
-            assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
-            grace.wait().unwrap();
-        }
+        ForkResult::Parent { child } => assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0)),
     }
+}
+
+/// Whether the answer is that the thread is the parent's.
+fn says_forked(answer: std::io::Result<()>) -> bool {
+    answer.is_err_and(|error| error.to_string().contains("forked"))
+}
+
+/// A child of fork(2) does not have the thread that waits, and is told rather than left waiting for it.
+#[test]
+fn a_forked_child_has_no_grace_periods() {
+    let Some(grace) = kernel("open grace periods", Fence::Auto.open()) else { return };
+    let mut grace = Some(grace);
+    grace.as_mut().unwrap().wait().unwrap();
+    in_child(|| {
+        let mut grace = grace.take().unwrap();
+        let told = says_forked(grace.wait());
+        drop(grace);
+        told
+    });
+    grace.unwrap().wait().unwrap();
+}
+
+/// One that asks instead of waiting is told as well: of a grace period that was under way at the fork, and of one that it begins.
+#[test]
+fn a_forked_child_that_asks_for_grace_periods_is_told() {
+    let (open, gate) = mpsc::channel::<()>();
+    let gate = Mutex::new(gate);
+    let fence = Fence::custom(move || gate.lock().unwrap().recv_timeout(GUARD).map_err(std::io::Error::other));
+    let mut grace = fence.open().unwrap();
+    assert!(grace.begin());
+    in_child(|| {
+        let of_the_first = grace.poll().is_some_and(says_forked) && grace.poll().is_none();
+        of_the_first && grace.begin() && grace.poll().is_some_and(says_forked)
+    });
+    open.send(()).unwrap();
+    until("it is over", || grace.poll().is_some_and(|ended| ended.is_ok()));
+}
+
+/// Words are the child's too, and prove as they do for the parent. A fence that stands in for a program that stays inside is the
+/// parent's.
+#[test]
+fn a_forked_child_has_epochs_but_no_fence_that_stood_in() {
+    let machine = sim::Kernel::new(&[0]);
+    let mut grace = Fence::Epochs(machine.epochs().patience(Duration::ZERO)).open().unwrap();
+    in_child(|| grace.begin() && grace.poll().is_some_and(|ended| ended.is_ok()) && grace.wait().is_ok());
+    machine.begin(0, 1);
+    assert!(grace.begin() && grace.poll().is_none(), "it is inside, and a fence stands in");
+    in_child(|| {
+        let of_the_first = grace.poll().is_some_and(says_forked) && grace.poll().is_none();
+        of_the_first && grace.begin() && grace.poll().is_some_and(says_forked) && says_forked(grace.wait())
+    });
+    machine.end(0);
+    until("it is over", || grace.poll().is_some_and(|ended| ended.is_ok()));
 }
 
 /// On a thread in a mount namespace of its own, whose mounts would spread to copies of it if they are shared. There is an

@@ -181,6 +181,10 @@ impl Fences {
     pub(crate) fn begin(&mut self) {
         self.begun += 1;
         self.last = Some(Instant::now());
+        if !self.is_here() {
+            // Nobody would take the order, and the parent's thread may have held the lock at the fork.
+            return;
+        }
         // The mutex orders our looks at the heads, which came before, and the grace period, which comes after.
         self.shared.orders().begun = self.begun;
         self.shared.ordered.notify_one();
@@ -212,6 +216,15 @@ impl Fences {
             Some(_) => (self.retry * 2).clamp(RETRY.start, RETRY.end),
         };
         Some(failure.map_or(Ok(()), Err))
+    }
+
+    /// Breaks off the fence under way in a forked child, where it does not end. Says whether.
+    pub(crate) fn leave_to_parent(&mut self) -> bool {
+        let left = self.is_under_way() && !self.is_here();
+        if left {
+            self.begun = self.noticed;
+        }
+        left
     }
 
     /// Waits for a grace period that begins now. One that is under way ends before.

@@ -126,6 +126,14 @@ impl Proof {
         }
     }
 
+    /// Breaks off the proof under way if this is a forked child, and the thread that waits for the proof is the parent's. Says whether.
+    fn leave_to_parent(&mut self) -> bool {
+        match self {
+            Self::Fences(fences) => fences.leave_to_parent(),
+            Self::Epochs(watch) => watch.leave_to_parent(),
+        }
+    }
+
     /// How often a kernel fence stood in for programs that did not leave.
     pub(crate) fn stand_ins(&self) -> u64 {
         match self {
@@ -299,6 +307,14 @@ impl Watch {
         Ok(())
     }
 
+    fn leave_to_parent(&mut self) -> bool {
+        let left = self.standing_in.is_some() && self.stand_in.as_mut().is_some_and(Fences::leave_to_parent);
+        if left {
+            (self.under_way, self.standing_in) = (false, None);
+        }
+        left
+    }
+
     fn wait(&mut self) -> Result<(), Error> {
         let failed = |errno| Error::Fence { errno, times: 1 };
         self.begin();
@@ -351,13 +367,18 @@ impl GracePeriods {
     /// Whether the grace period that was begun has ended, without waiting. Gives the end once. Then call
     /// [`Merge::end_fence`](crate::Merge::end_fence), or [`Merge::fail_fence`](crate::Merge::fail_fence) if the grace
     /// period failed.
+    ///
+    /// # Errors
+    /// As [`GracePeriods::wait`].
     pub fn poll(&mut self) -> Option<io::Result<()>> {
-        let ended = self.0.ended();
-        match self.0.epochs() {
-            // A kernel fence stands in for a program that stays inside.
-            Some(watch) if ended.is_none() => watch.lose_patience().err().map(Err),
-            _ => ended,
+        if let Some(ended) = self.0.ended() {
+            return Some(ended);
         }
+        if self.0.leave_to_parent() {
+            return Some(Err(io::Error::other(Error::Forked)));
+        }
+        // A kernel fence stands in for a program that stays inside.
+        self.0.epochs()?.lose_patience().err().map(Err)
     }
 
     /// Waits for a grace period that begins now. Blocks, and cannot be interrupted. Any thread may call it.

@@ -2,8 +2,11 @@
 
 use super::*;
 use crate::order::hold::Fence;
+use crate::reader::Reader;
 use crate::record::clock::Clock;
+use crate::rings::Lane;
 use crate::sim;
+use nix::sys::eventfd::{EfdFlags, EventFd};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const MINUTE: Duration = Duration::from_secs(60);
@@ -87,4 +90,32 @@ fn a_fence_that_is_paced_is_waited_for() {
     let time = sleep(&mut engine);
     assert!(time > MINUTE, "{time:?}: its end wakes the reader");
     assert!(engine.proof.as_ref().unwrap().is_under_way());
+}
+
+/// A message about CPUs comes again and again while the reader spins: each is taken notice of after so many looks, and not only
+/// when CPUs are listed anyway.
+#[test]
+fn messages_about_cpus_are_noticed_while_it_spins() {
+    const MESSAGES: u64 = 50;
+    let kernel = sim::Kernel::new(&[0]);
+    let mut rings = kernel.rings();
+    let news = Arc::new(EventFd::from_flags(EfdFlags::EFD_NONBLOCK).unwrap());
+    news.write(1).unwrap();
+    let socket = Arc::new(news.as_fd().try_clone_to_owned().unwrap());
+    let (writer, mut noticed) = (kernel.clone(), 0);
+    let arrivals = move |_: &Control, _: &mut [Lane], _: &mut Vec<Lane>| {
+        noticed += 1;
+        if noticed == MESSAGES {
+            writer.emit(0, 1, b"");
+        }
+        news.write(1).unwrap();
+        Ok(())
+    };
+    rings.set_arrivals(Box::new(arrivals), Some(socket), None);
+    let order = Order::new().hold(Hold::Fence(Fence::Epochs(kernel.epochs()))).spin(Duration::MAX);
+    let mut reader = Reader::new(rings, order).unwrap();
+    assert_eq!(reader.next_timeout(HOUR).unwrap().and_then(|event| event.key()), Some(1));
+    let stats = reader.stats();
+    assert_eq!(stats.sleeps, 0);
+    assert!(stats.looks < (MESSAGES + 10) * 1024, "{stats:?}");
 }
