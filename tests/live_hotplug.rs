@@ -5,11 +5,11 @@ mod reading;
 
 use nix::poll::{PollFd, PollFlags};
 use perfweave::{Class, Error, Event, Fence, Hold, Kind, Order, Pause, Reader, Rings, Sample, Wakeup};
-use perfweave_support::bpf::{Map, Program};
+use perfweave_support::bpf::{Keeping, Map, Program, Stamps};
 use perfweave_support::{bpf, cpus, echo, kernel, load, membarrier, needs, threads, tracefs};
 use std::os::fd::AsFd;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Takes a CPU offline, and brings it back in the end.
@@ -74,6 +74,7 @@ fn cpus_that_are_offline() {
     }
 
     goes_and_comes_back(&events, &echo, gone);
+    goes_and_comes_back_while_a_reader_spins(gone);
     comes_back_before_anybody_looks(&events, &echo, gone);
     was_not_there_when_the_rings_were_opened(&events, &echo, gone);
     changes_while_rings_are_opened(&events, &echo, gone);
@@ -297,6 +298,69 @@ fn goes_and_comes_back(events: &Map, echo: &Program, cpu: u32) {
         assert_eq!(calls(&mut reader, cpu), 10, "sys_enter_getegid on CPU {cpu} after it came back");
     }
     assert_eq!((reader.stats().late, reader.stats().damaged), (0, 0));
+}
+
+/// A reader that proves by epochs and does not sleep: nothing is late, everything comes out, and numbers are complete.
+fn goes_and_comes_back_while_a_reader_spins(cpu: u32) {
+    let (events, counter) = (Map::perf_event_array(load::slots()).unwrap(), Map::array(8, 1).unwrap());
+    let words = Map::epochs(load::slots()).unwrap();
+    let stamps = Stamps { events: &events, counter: &counter, epochs: Some((&words, Keeping::Rightly)) };
+    let Some(program) = kernel("load a BPF program", stamps.when_run(1)) else { return };
+    let hold = match Hold::epochs(&words) {
+        Ok(hold) => hold,
+        Err(Error::EpochsUnproven { .. }) => return,
+        Err(other) => panic!("{other}"),
+    };
+    let rings = Rings::options().bpf_output(&events).open().unwrap();
+    let order = Order::new().hold(hold).spin(Duration::MAX);
+    let mut reader = Reader::new(rings, order).unwrap();
+    let taken = AtomicU64::new(0);
+    let (mut written, mut refused) = (0, 0);
+    for _ in 0..3 {
+        let before = taken.load(Ordering::Acquire);
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                let write = |cpu| assert_eq!(program.run_on(cpu).unwrap(), 0);
+                (0..10).for_each(|_| [cpu, 0].into_iter().for_each(write));
+                threads::until("they are read", || taken.load(Ordering::Acquire) == before + 20);
+                let offline = Offline::one(cpu).expect("it went before");
+                (0..10).for_each(|_| write(0));
+                threads::until("they are read", || taken.load(Ordering::Acquire) == before + 30);
+                drop(offline);
+                (0..10).for_each(|_| write(0));
+            });
+            for nth in 1..=40 {
+                let event = reading::next(&mut reader);
+                let number = event.record().and_then(|record| record.payload()?.u64(8));
+                assert_eq!((number, event.class()), (Some(written), Class::Proven), "{event:?}");
+                drop(event);
+                written += 1;
+                taken.store(before + nth, Ordering::Release);
+            }
+            writer.join().unwrap();
+        });
+        // Until its ring is found again its outputs fail: the number is drawn, and missing.
+        threads::until("the CPU is back and the reader has noticed", || {
+            [cpu, 0].into_iter().for_each(|cpu| assert_eq!(program.run_on(cpu).unwrap(), 0));
+            let (mut back, mut found) = (false, false);
+            while !found {
+                let event = reading::next(&mut reader);
+                if event.record().is_some() {
+                    back |= event.cpu() == Some(cpu);
+                    found = event.cpu() == Some(0);
+                }
+            }
+            refused += u64::from(!back);
+            written += 2;
+            back
+        });
+    }
+    reading::all(&mut reader, |event| panic!("{event:?}"));
+    let (stats, ledger) = (reader.stats(), reader.ledger().unwrap());
+    assert_eq!((stats.late, stats.damaged), (0, 0));
+    let total = ledger.total();
+    assert!(ledger.is_complete(), "{ledger:?}");
+    assert_eq!((total.yielded, total.held), (written - refused, 0), "{ledger:?}");
 }
 
 /// Gone and back between two checks of the list of CPUs: the kernel's wake is what tells.
