@@ -1,0 +1,86 @@
+//! A sampling profiler: what runs on all CPUs, or in one process, 99 times a second, as folded stacks of program and kernel.
+//!
+//! ```text
+//! cargo run --release -p perfweave-profile -- --seconds 5 > folded          # inferno-flamegraph folded > flames.svg
+//! cargo run --release -p perfweave-profile -- --pid 1234 --seconds 5
+//! ```
+//!
+//! A stack is named when it is seen first, while its process is there. Programs without frame pointers have short stacks.
+
+use blazesym::symbolize::source::{Kernel, Process, Source};
+use blazesym::symbolize::{Input, Symbolizer};
+use perfweave::{Error, Order, Reader, Rings, Sample, Stats, bindings};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::time::{Duration, Instant};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut args = pico_args::Arguments::from_env();
+    let time = Duration::from_secs(args.opt_value_from_str("--seconds")?.unwrap_or(5));
+    let pid = args.opt_value_from_str("--pid")?;
+
+    let options = Rings::options().named("cpu-clock").frequency(99).sample([Sample::Tid, Sample::Callchain]);
+    let options = if let Some(pid) = pid { options.pid(pid) } else { options };
+    let mut reader = Reader::new(options.open()?, Order::new().without_self())?;
+    reader.set_deadline(Some(Instant::now() + time))?;
+    eprintln!("sampling");
+
+    let (names, mut folded) = (Names::default(), HashMap::<String, u64>::new());
+    // The folded stack, for each stack of addresses of a process.
+    let mut known = HashMap::<(u32, Vec<u64>), String>::new();
+    loop {
+        let event = match reader.next() {
+            Err(Error::Deadline) => break,
+            event => event?,
+        };
+        let Some(record) = event.event().record() else { continue };
+        let (Some((pid, _)), Some(chain)) = (record.pid_tid(), record.callchain()) else { continue };
+        // A CPU that is idle runs process 0.
+        if pid != 0 {
+            let stack = match known.entry((pid, chain.collect())) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => {
+                    let stack = names.fold(pid, &new.key().1);
+                    new.insert(stack)
+                }
+            };
+            *folded.entry(stack.clone()).or_default() += 1;
+        }
+    }
+    let mut folded: Vec<_> = folded.into_iter().collect();
+    folded.sort();
+    folded.iter().for_each(|(stack, times)| println!("{stack} {times}"));
+    let (Stats { lost, late, left_out, .. }, samples) = (reader.stats(), folded.iter().map(|(_, times)| times));
+    eprintln!("{} samples; lost {lost}, late {late}, left out {left_out}", samples.sum::<u64>());
+    Ok(())
+}
+
+/// What names addresses. It keeps what it has read of programs and of the kernel.
+#[derive(Default)]
+struct Names(Symbolizer);
+
+impl Names {
+    /// `program;main;...;innermost`.
+    fn fold(&self, pid: u32, chain: &[u64]) -> String {
+        let command = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let (program, kernel) = (Source::Process(Process::new(pid.into())), Source::Kernel(Kernel::default()));
+        let (mut source, mut innermost, mut frames) = (&program, true, Vec::new());
+        for &address in chain {
+            if address >= bindings::PERF_CONTEXT_MAX {
+                // A marker, of what the addresses behind it belong to.
+                source = if address == bindings::PERF_CONTEXT_KERNEL { &kernel } else { &program };
+                innermost = true;
+                continue;
+            }
+            // All but the innermost are where a call returns to, which may be behind the end of the function.
+            let called = if innermost { address } else { address.saturating_sub(1) };
+            let name = self.0.symbolize_single(source, Input::AbsAddr(called)).ok();
+            let name = name.and_then(|found| Some(found.as_sym()?.name.to_string()));
+            frames.push(name.unwrap_or_else(|| "[unknown]".into()));
+            innermost = false;
+        }
+        frames.push(format!("{}:{pid}", command.trim_end()));
+        frames.reverse();
+        frames.join(";")
+    }
+}

@@ -1,0 +1,106 @@
+//! The profiler beside `perf record -g`: the same process, and the same function innermost.
+//!
+//! Each has a timer of its own. So each takes other samples, and their counts are no more equal than two throws of dice. The workload
+//! does nothing but call one function, so both must find it in most samples. Which function called it takes frame pointers, which
+//! Rust leaves out unless told otherwise: neither can tell here.
+
+use perfweave_support::needs;
+use std::hint::black_box;
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+
+#[inline(never)]
+fn the_hot_function(mut sum: u64) -> u64 {
+    // Nothing that could be a call, however little this is optimised.
+    let mut left = 1_000_000;
+    while left > 0 {
+        sum ^= left << 7;
+        sum = black_box(sum);
+        left -= 1;
+    }
+    sum
+}
+
+/// The workload, in a process of its own: this test, told so.
+#[test]
+fn spin() {
+    if std::env::var_os("PERFWEAVE_SPIN").is_some() {
+        println!("spinning");
+        let mut sum = 1;
+        loop {
+            sum = the_hot_function(black_box(sum));
+        }
+    }
+}
+
+struct Spinning(Child);
+
+impl Drop for Spinning {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn perf_finds_the_same_function() {
+    let version = Command::new("perf").arg("--version").output();
+    let is_there = version.is_ok_and(|version| version.status.success());
+    let Some(()) = needs("perf(1), Debian's package linux-perf", is_there) else { return };
+    let mut spin = Command::new(std::env::current_exe().unwrap());
+    spin.args(["--exact", "spin", "--nocapture"]).env("PERFWEAVE_SPIN", "1").stdout(Stdio::piped());
+    let mut spinning = Spinning(spin.spawn().unwrap());
+    let mut said = Vec::new();
+    let mut stdout = spinning.0.stdout.take().unwrap();
+    while !String::from_utf8_lossy(&said).contains("spinning") {
+        let mut byte = [0];
+        stdout.read_exact(&mut byte).unwrap();
+        said.extend(byte);
+    }
+    let pid = spinning.0.id().to_string();
+    let data = std::env::temp_dir().join(format!("perfweave-profile-{pid}"));
+    let data = data.to_str().unwrap();
+
+    // Again if it got too little of a CPU to be seen.
+    let (mut ours, mut theirs) = (String::new(), String::new());
+    for _ in 0..10 {
+        if !ours.is_empty() && theirs.lines().count() > 10 {
+            break;
+        }
+        let mut perf = Command::new("perf");
+        perf.args(["record", "-g", "-e", "cpu-clock", "-F", "99", "-p", &pid, "-o", data, "--", "sleep", "2"]);
+        let mut perf = perf.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_perfweave-profile")).args(["--pid", &pid, "--seconds", "2"]).output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(perf.wait().unwrap().success());
+        ours = String::from_utf8(output.stdout).unwrap();
+        let script =
+            Command::new("perf").args(["script", "--no-inline", "-F", "pid,ip,sym", "-i", data]).output().unwrap();
+        theirs = String::from_utf8(script.stdout).unwrap();
+        std::fs::remove_file(data).unwrap();
+    }
+
+    // Ours: the program and its number, functions, a count.
+    let times = |line: &str| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap();
+    let all: u64 = ours.lines().map(times).sum();
+    let top: u64 = ours.lines().filter(|line| hot(line)).map(times).sum();
+    assert!(ours.lines().all(|line| line.split(';').next().unwrap().ends_with(&format!(":{pid}"))), "{ours}");
+    // perf's: a paragraph for each sample; frames are indented, innermost first.
+    let stacks: Vec<Vec<&str>> = theirs
+        .split("\n\n")
+        .map(|sample| sample.lines().filter(|line| line.starts_with('\t') || line.starts_with("  ")).collect())
+        .collect();
+    let stacks: Vec<_> = stacks.into_iter().filter(|stack| !stack.is_empty()).collect();
+    let on_top = |stack: &&Vec<&str>| stack[0].contains("the_hot_function");
+    let their_top = stacks.iter().filter(on_top).count();
+    println!("profile: {top} of {all} samples; perf: {their_top} of {} samples", stacks.len());
+    assert!(top * 2 > all, "{ours}");
+    assert!(their_top * 2 > stacks.len(), "{theirs}");
+}
+
+/// Whether that function is innermost in a folded stack.
+fn hot(line: &str) -> bool {
+    line.rsplit(';').next().is_some_and(|frame| frame.contains("the_hot_function"))
+}
