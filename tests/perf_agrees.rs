@@ -17,9 +17,10 @@
 //! - **Digits.** `perf script` prints microseconds. Two records of one thread within a microsecond can make the same line. With
 //!   `--ns` each line is another: perf writes and prints each record once.
 //! - **timehist's columns.** `wait time` is all the time off the CPU, the `sch delay` in it included.
-//! - **What the kernel does not write.** With many perf events at once the kernel leaves some switches out (here, most often those
-//!   of the idle thread of a CPU), for all events alike, and counts them nowhere. perf's switches and ours are the same then too. But
-//!   timehist takes the switch before on that CPU for when a thread came, and prints a wait of nothing, where `offcpu` has no time.
+//! - **What the kernel does not write.** Now and then the kernel leaves switches out: the next on that CPU is from another thread than
+//!   the last was to. Most are from an idle thread. No record and no count tells of them (`PERF_RECORD_LOST`, `PERF_FORMAT_LOST`).
+//!   perf nearly always lacks those that we lack, and timehist then prints a wait of nothing, where `offcpu` has no time. Where the
+//!   two differ and either has such a hole, it is tried again with another recording. Without a hole, a difference is a failure.
 
 #[expect(dead_code, reason = "each test takes a part")]
 mod reading;
@@ -28,7 +29,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;
 use nix::unistd::{Pid, mkfifo};
 use perfweave::{Clock, Order, Reader, Rings};
-use perfweave_support::{kernel, load, needs, threads, tracefs};
+use perfweave_support::{kernel, lacks, load, needs, threads, tracefs};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -237,12 +238,16 @@ fn latency_counts_what_perf_stat_counts() {
 #[test]
 fn offcpu_has_the_times_that_timehist_has() {
     let (Some(()), Some(tool)) = (perf(), example("offcpu")) else { return };
+    until_whole(|| offcpu_beside_timehist(&tool));
+}
+
+fn offcpu_beside_timehist(tool: &Path) -> bool {
     let folder = Folder::new("timehist");
     let sleeps = 30;
     let mut shell = Shell::new(&format!("i=0; while [ $i -lt {sleeps} ]; do sleep 0.002; i=$((i+1)); done"));
     let (pid, data) = (shell.pid(), folder.file("perf.data"));
     let perf = Perf::start(&folder, &["sched", "record", "-k", "CLOCK_MONOTONIC", "-m", "16M", "-o", &data]);
-    let ours = Tool::start(&tool, &["--pid", &pid, "--each"]);
+    let ours = Tool::start(tool, &["--pid", &pid, "--each"]);
     let begin = Clock::Monotonic.now().unwrap();
     shell.run();
     let (output, _) = ours.end();
@@ -272,6 +277,10 @@ fn offcpu_has_the_times_that_timehist_has() {
     }
     let ours: Vec<_> = each.into_iter().filter(|(from, _)| *from > begin).collect();
     theirs.retain(|(from, _)| switches[*from].time > begin);
+    if theirs.len() < ours.len() {
+        assert!(!are_whole(&switches), "{ours:?} {switches:?}");
+        return false;
+    }
     for (at, (from, to)) in ours.iter().enumerate() {
         let time = |at: usize| switches[at].time;
         let (their_from, their_to) = theirs[at];
@@ -297,12 +306,16 @@ fn offcpu_has_the_times_that_timehist_has() {
         if left.tasks[0] != tid {
             continue;
         }
-        let wait = waits[&(left.time / 1000)];
+        let Some(&wait) = waits.get(&(left.time / 1000)) else {
+            assert!(!are_whole(&switches), "{left:?}");
+            continue;
+        };
         let away = switches[*their_to].time - switches[*their_from].time;
         assert!(wait.abs_diff(away) <= 1000, "{wait} {away}, ours {}", to - from);
         (total, told) = (total + (to - from), told + wait);
     }
     println!("offcpu: {} times, {total} ns; timehist: {told} ns", ours.len());
+    true
 }
 
 /// A line of timehist, if it is that thread's: when it left the CPU, in microseconds, and for how long it was away before that,
@@ -318,11 +331,15 @@ fn waited(line: &str, tid: &str) -> Option<(u64, u64)> {
 #[test]
 fn switches_are_perfs_in_perfs_order() {
     let Some(()) = perf() else { return };
+    let options = || Rings::options().tracepoint("sched:sched_switch").bytes(16 << 20).open();
+    let Some(_) = kernel("trace", options()) else { return };
+    until_whole(|| switches_beside_perf(options().unwrap()));
+}
+
+fn switches_beside_perf(rings: Rings) -> bool {
     let folder = Folder::new("order");
     let data = folder.file("perf.data");
     let mut shell = Shell::new("i=0; while [ $i -lt 50 ]; do sleep 0.001 | cat; i=$((i+1)); done");
-    let options = Rings::options().tracepoint("sched:sched_switch").bytes(16 << 20);
-    let Some(rings) = kernel("trace", options.open()) else { return };
     let format = rings.format(0).unwrap();
     let [prev, next] = ["prev_pid", "next_pid"].map(|name| format.field(name).unwrap());
     let mut reader = Reader::new(rings, Order::new()).unwrap();
@@ -356,7 +373,11 @@ fn switches_are_perfs_in_perfs_order() {
         // Hits on one CPU do not overlap.
         let behind = mine.partition_point(|own| ours[*own].time < theirs[*first].time);
         let begin = (behind.saturating_sub(1)..=behind).find(|begin| fits(*begin));
-        let begin = begin.unwrap_or_else(|| panic!("CPU {cpu}: {} of perf's, {} of ours", perfs.len(), mine.len()));
+        let Some(begin) = begin else {
+            let (perfs, mine) = (perfs.len(), mine.len());
+            assert!(!are_whole(&ours) || !are_whole(&theirs), "CPU {cpu}: {perfs} of perf's, {mine} of ours");
+            return false;
+        };
         for (at, perf) in perfs.iter().enumerate() {
             let time = ours[mine[begin + at]].time;
             let before = at.checked_sub(1).map_or(0, |before| theirs[perfs[before]].time);
@@ -378,6 +399,20 @@ fn switches_are_perfs_in_perfs_order() {
     let all = ours.len();
     println!("perf script: {} switches, ours: {all}; {otherwise} have another order across CPUs", theirs.len());
     assert!(theirs.len() > 100);
+    true
+}
+
+/// Compares again where the two differ because the kernel left switches out. It is noted if they always do.
+fn until_whole(compare: impl Fn() -> bool) {
+    if !(0..10).any(|_| compare()) {
+        lacks("all switches in sched:sched_switch: perf and perfweave lacked different ones, ten times");
+    }
+}
+
+/// Whether each switch on a CPU is from the thread that the one before was to.
+fn are_whole(switches: &[Switch]) -> bool {
+    let mut running = HashMap::new();
+    switches.iter().all(|switch| running.insert(switch.cpu, switch.tasks[1]).is_none_or(|was| was == switch.tasks[0]))
 }
 
 #[derive(Debug)]
