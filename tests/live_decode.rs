@@ -124,7 +124,12 @@ fn fields_by_name_are_what_the_kernel_wrote() {
 
     let error = format.field("next_comn").unwrap_err();
     assert!(matches!(&error, FormatError::NoField { field, .. } if field == "next_comn"));
-    assert!(error.to_string().contains("sched_switch has no field next_comn (the nearest is next_comm;"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("sched_switch has no field next_comn (did you mean next_comm? There are common_type, "),
+        "{error}"
+    );
 }
 
 /// A string that lies behind the fields, where `__data_loc` points.

@@ -28,7 +28,7 @@ pub enum FormatError {
         event: String,
         /// The name, as requested.
         field: String,
-        /// The name that exists and is nearest, and all others.
+        /// The nearest name, if any is near, and all that there are.
         hint: Hint,
     },
     /// The event is neither a tracepoint nor a probe, so nothing describes its payload.

@@ -48,7 +48,7 @@ const LEVELS: [&[&str]; 10] = [
 ];
 
 /// How deep expressions may be nested. The kernel's are not by far, and a text from elsewhere must not end the stack.
-const DEEPEST: u32 = 200;
+const DEEPEST: u32 = 64;
 
 /// Reads expressions from words. Each function gives `None` for what it does not understand.
 pub(super) struct Parser<'t> {

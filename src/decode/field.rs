@@ -184,6 +184,11 @@ impl Field {
             .then(|| (0..data.len() / width).map(move |at| number(data, at * width, width, signed).unwrap_or_default()))
     }
 
+    /// A number of an array.
+    pub(super) fn element(&self, payload: Bytes<'_>, at: usize) -> Option<i64> {
+        number(self.data(payload)?, at.checked_mul(self.width)?, self.width, self.signed)
+    }
+
     pub(super) fn data<'a>(&self, payload: Bytes<'a>) -> Option<Bytes<'a>> {
         let end = self.offset + self.size;
         let pointed = |from: usize| {

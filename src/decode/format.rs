@@ -2,8 +2,8 @@
 
 use crate::decode::FormatError;
 use crate::decode::field::{Field, text_of};
-use crate::decode::print::Print;
-use crate::error::Hint;
+use crate::decode::print::{LONGEST, Print, shorten};
+use crate::error::{Hint, nearest};
 use crate::record::Record;
 use crate::ring::Bytes;
 use std::fmt::Write;
@@ -21,7 +21,7 @@ use std::str::FromStr;
 ///                       \tfield:char comm[16];\toffset:8;\tsize:16;\tsigned:0;\n\nprint fmt: \"comm=%s\", REC->comm\n".parse()?;
 /// assert_eq!((format.name(), format.id(), format.field("comm")?.offset()), ("wake", 7, 8));
 /// let error = format.field("com").unwrap_err();
-/// assert!(error.to_string().contains("the nearest is comm"));
+/// assert!(error.to_string().contains("did you mean comm?"));
 /// # Ok::<(), perfweave::decode::FormatError>(())
 /// ```
 #[derive(Debug, Clone)]
@@ -61,15 +61,18 @@ impl Format {
     /// A field by its name. Look it up once, before reading.
     ///
     /// # Errors
-    /// [`FormatError::NoField`], which names the nearest that exists.
+    /// [`FormatError::NoField`], which names the nearest, if any is near, and all that there are.
     pub fn field(&self, name: &str) -> Result<Field, FormatError> {
         if let Some(field) = self.fields.iter().find(|field| field.name() == name) {
             return Ok(field.clone());
         }
         let names = || self.fields.iter().map(Field::name);
-        let nearest = names().min_by_key(|other| distance(name, other)).unwrap_or("none");
-        let all: Vec<_> = names().collect();
-        let hint = Hint(format!("the nearest is {nearest}; there are {}", all.join(", ")));
+        let all = names().collect::<Vec<_>>().join(", ");
+        let hint = match nearest(name, names().map(str::to_owned)) {
+            Some(Hint(near)) => format!("{near} There are {all}"),
+            None => format!("there are {all}"),
+        };
+        let hint = Hint(hint);
         Err(FormatError::NoField { event: self.name.clone(), field: name.to_owned(), hint })
     }
 
@@ -87,8 +90,9 @@ impl Format {
     /// symbols (`%pS`) or hides them (`%p`).
     ///
     /// What is not understood (`%pI4`, `%pU`, names that only the kernel's source has) is printed as `name=value` for each
-    /// field in its order, and so is a record that does not fit its format. [`Format::prints_as_the_kernel`] tells. This
-    /// allocates.
+    /// field in its order, and so is a record that does not fit its format. [`Format::prints_as_the_kernel`] tells.
+    ///
+    /// A line is cut at 64 KiB; the kernel's are a page at most. What a precision cuts off counts too. This allocates.
     pub fn line(&self, record: &Record<'_>) -> Option<String> {
         record.payload().map(|payload| self.line_of(payload))
     }
@@ -110,7 +114,11 @@ impl Format {
                 (Some(data), ..) => write!(line, "{data:x?}"),
                 (None, ..) => write!(line, "?"),
             };
+            if line.len() > LONGEST {
+                break;
+            }
         }
+        shorten(&mut line);
         line
     }
 }
@@ -154,18 +162,3 @@ impl FromStr for Format {
 
 /// Letters of a line that an error quotes.
 const LONGEST_QUOTE: usize = 120;
-
-/// How many letters must change to make one name of the other, as Levenshtein counts.
-fn distance(one: &str, other: &str) -> usize {
-    let mut row: Vec<usize> = (0..=other.chars().count()).collect();
-    for (above, a) in one.chars().enumerate() {
-        let mut diagonal = above;
-        row[0] = above + 1;
-        for (at, b) in other.chars().enumerate() {
-            let change = diagonal + usize::from(a != b);
-            diagonal = row[at + 1];
-            row[at + 1] = change.min(diagonal + 1).min(row[at] + 1);
-        }
-    }
-    row.last().copied().unwrap_or(0)
-}

@@ -1,7 +1,7 @@
 //! `print fmt`: a format of printf(3) with its arguments, evaluated for a record.
 
 use crate::decode::expression::{Cast, Expression, Parser};
-use crate::decode::field::{Field, text_of};
+use crate::decode::field::Field;
 use crate::decode::tokens::tokens;
 use crate::decode::value::{Scope, Value};
 use crate::ring::Bytes;
@@ -34,6 +34,9 @@ struct Conversion {
 /// Longer than any field of a line is wide. The kernel's own lines are a page at most.
 const WIDEST: usize = 4096;
 
+/// The longest line, in bytes. A text from elsewhere may ask for more than there is memory.
+pub(super) const LONGEST: usize = 64 << 10;
+
 impl Print {
     /// Reads what stands behind `print fmt:`. `None` if not all of it is understood.
     pub(super) fn parse(text: &str, fields: &[Field]) -> Option<Self> {
@@ -61,16 +64,26 @@ impl Print {
         parser.is_at_end().then_some(Self(pieces))
     }
 
-    /// The line for a payload. `None` if it does not fit.
+    /// The line for a payload, or the begin of one that is longer than [`LONGEST`]. `None` if it does not fit.
     pub(super) fn line(&self, fields: &[Field], payload: Bytes<'_>) -> Option<String> {
-        let scope = Scope { fields, payload };
+        let mut scope = Scope { fields, payload, most: LONGEST };
         let mut line = String::new();
         for piece in &self.0 {
             match piece {
                 Piece::Text(text) => line.push_str(text),
-                Piece::Argument(conversion, argument) => conversion.print(argument.value(scope)?, scope, &mut line)?,
+                Piece::Argument(conversion, argument) => {
+                    let value = argument.value(scope)?.into_text();
+                    // Also what a precision cuts off was made.
+                    let made = if let Value::Text(text) = &value { text.len() } else { 0 };
+                    conversion.print(value, scope, &mut line)?;
+                    scope.most = scope.most.saturating_sub(made);
+                }
+            }
+            if line.len() > LONGEST || scope.most == 0 {
+                break;
             }
         }
+        shorten(&mut line);
         Some(line)
     }
 }
@@ -129,7 +142,6 @@ impl Conversion {
         let precision = given(&self.precision)?.and_then(|count| usize::try_from(count).ok());
         let (sign, digits) = match (self.letter, value) {
             ('s', Value::Text(text)) => ("", cut(&text, precision)),
-            ('s', Value::Bytes(bytes)) => ("", cut(&text_of(bytes), precision)),
             // Where a string is that only the kernel can read.
             ('s' | 'p', Value::Number(number)) => ("0x", format!("{:x}", number as u64)),
             ('c', Value::Number(number)) => ("", char::from(number as u8).to_string()),
@@ -172,6 +184,15 @@ impl Conversion {
         let sign = if self.alternate && !signed { prefix } else { sign };
         (sign, "0".repeat(zeros) + &digits)
     }
+}
+
+/// Cuts a line to [`LONGEST`].
+pub(super) fn shorten(line: &mut String) {
+    let mut end = LONGEST.min(line.len());
+    while !line.is_char_boundary(end) {
+        end -= 1;
+    }
+    line.truncate(end);
 }
 
 /// The begin of a text, if it is to be no longer than that.

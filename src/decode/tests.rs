@@ -8,6 +8,7 @@ use perf_event_open_sys::bindings as sys;
 use quickcheck::quickcheck;
 use std::fmt::Write;
 use std::sync::Arc;
+use std::thread;
 
 fn origin(layout: Layout) -> Arc<Origin> {
     Arc::new(Origin::new(0, layout, [(7, 0)].into_iter().collect()))
@@ -336,11 +337,15 @@ fn expressions_nest_as_deep_as_can_be() {
     let mut nested = "1".to_owned();
     let chains: String =
         ["*", "+", "<<", "<", "==", "&", "^", "|", "&&", "||"].map(|sign| format!("{sign} 1 ").repeat(20)).concat();
-    for _ in 0..110 {
-        nested = format!("({nested} {chains})");
-        let format: Format = format("%d", &nested).parse().unwrap();
-        format.line_of(Bytes::from(&payload()[..]));
-    }
+    let nest = move || {
+        for _ in 0..110 {
+            nested = format!("({nested} {chains})");
+            let format: Format = format("%d", &nested).parse().unwrap();
+            format.line_of(Bytes::from(&payload()[..]));
+        }
+    };
+    // What 64 levels need is 180 KiB of stack.
+    thread::Builder::new().stack_size(512 << 10).spawn(nest).unwrap().join().unwrap();
     let long = "1 + ".repeat(100_000) + "1";
     let format: Format = format("%d", &long).parse().unwrap();
     assert_eq!(format.line_of(Bytes::from(&payload()[..])), "100001");
@@ -370,4 +375,45 @@ fn lines_that_are_not_understood_name_each_field() {
     }
     let format: Format = format("%d %llu", "REC->pid, REC->big").parse().unwrap();
     assert_eq!(format.line_of(Bytes::from(&payload()[..12])), "pid=-5 big=? comm=? words=? name=? near=?");
+}
+
+/// However much a text asks for, a line ends. What would be printed is counted where it is made, also if a precision hides it.
+#[test]
+fn lines_end_where_they_are_too_long() {
+    let payload = payload();
+    let length = |arguments: &str, said: &str| {
+        let format: Format = format(said, arguments).parse().unwrap();
+        assert!(format.prints_as_the_kernel(), "{said}");
+        format.line_of(Bytes::from(&payload[..])).len()
+    };
+    let most = 64 << 10;
+    let masks = format!("__print_flags(1, \"{}\", {})", "x".repeat(4000), vec!["{0,\"\"}"; 4000].join(","));
+    // The first is of the kernel's own length: a mask of 0 fits, as it does there.
+    assert_eq!(length("__print_flags(1, \"|\", {0,\"none\"}, {0,\"none\"}, {1,\"one\"}, {0,\"no more\"})", "%s"), 13);
+    assert_eq!(length(&masks, "%s"), most);
+    assert_eq!(length(&masks, "%.3s-"), 3);
+    for helper in ["__print_array(REC->comm, 8, 1)", "__print_hex(REC->comm, 8)", "REC->comm"] {
+        let hidden = length(&vec![helper; 20_000].join(","), &"%.0s!".repeat(20_000));
+        assert!((1000..20_000).contains(&hidden), "{helper}: {hidden}");
+    }
+    assert_eq!(length(&vec!["1"; 100].join(","), &"%04000d".repeat(100)), most);
+    // Fields by name and value, which all have the same text.
+    let fields = "	field:__data_loc char[] name;	offset:0;	size:4;	signed:0;
+"
+    .repeat(1000);
+    let format: Format = format!(
+        "name: x
+ID: 1
+format:
+{fields}
+print fmt: ?
+"
+    )
+    .parse()
+    .unwrap();
+    let mut payload = (40_000u32 << 16 | 4).to_ne_bytes().to_vec();
+    // Of several bytes each, one of which lies on the end.
+    payload.extend("€".repeat(14_000).into_bytes());
+    let line = format.line_of(Bytes::from(&payload[..]));
+    assert!((most - 2..=most).contains(&line.len()), "{}", line.len());
 }

@@ -1,7 +1,7 @@
 //! What expressions come to for a record.
 
 use crate::decode::expression::{Cast, Expression};
-use crate::decode::field::{self, Field};
+use crate::decode::field::{self, Field, text_of};
 use crate::ring::Bytes;
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -15,6 +15,11 @@ pub(super) enum Value<'v> {
 }
 
 impl<'v> Value<'v> {
+    /// The same, with bytes as the text that they are up to their zero.
+    pub(super) fn into_text(self) -> Self {
+        if let Self::Bytes(bytes) = self { Self::Text(text_of(bytes)) } else { self }
+    }
+
     pub(super) fn number(&self) -> Option<i128> {
         if let Self::Number(number) = self { Some(*number) } else { None }
     }
@@ -30,12 +35,14 @@ impl<'v> Value<'v> {
 pub(super) struct Scope<'v> {
     pub(super) fields: &'v [Field],
     pub(super) payload: Bytes<'v>,
+    /// Text that is made of flags, arrays and bytes ends where it is longer, in bytes.
+    pub(super) most: usize,
 }
 
 impl Expression {
     /// The number, if it is one without any record.
     pub(super) fn constant(&self) -> Option<i128> {
-        self.number(Scope { fields: &[], payload: Bytes::default() })
+        self.number(Scope { fields: &[], payload: Bytes::default(), most: 0 })
     }
 
     pub(super) fn number(&self, scope: Scope<'_>) -> Option<i128> {
@@ -49,8 +56,8 @@ impl Expression {
             Self::Text(text) => return Some(Value::Text(text.as_str().into())),
             Self::Field(field) => return field_value(scope.fields.get(*field)?, scope),
             Self::Element(field, index) => {
-                let numbers = scope.fields.get(*field)?.numbers(scope.payload)?;
-                numbers.clone().nth(usize::try_from(index.number(scope)?).ok()?)?.into()
+                let at = usize::try_from(index.number(scope)?).ok()?;
+                scope.fields.get(*field)?.element(scope.payload, at)?.into()
             }
             Self::Length(field) => scope.fields.get(*field)?.data(scope.payload)?.len() as i128,
             Self::Unary(operator, of) => {
@@ -74,7 +81,7 @@ impl Expression {
                 Value::Number(number) => cast.cut(number),
                 other => return Some(other),
             },
-            Self::Flags(of, between, names) => return flags(of.number(scope)?, between, names),
+            Self::Flags(of, between, names) => return flags(of.number(scope)?, between, names, scope.most),
             Self::Symbol(of, names) => {
                 let number = of.number(scope)?;
                 let name = names.iter().find(|(known, _)| *known as u64 == number as u64);
@@ -82,8 +89,15 @@ impl Expression {
             }
             Self::Hex(of, between) => {
                 let (bytes, len) = (of[0].value(scope)?.bytes()?, usize::try_from(of[1].number(scope)?).ok()?);
-                let bytes: Vec<_> = bytes.get(0..len)?.iter().map(|byte| format!("{byte:02x}")).collect();
-                return Some(Value::Text(bytes.join(between).into()));
+                let mut out = String::new();
+                for (at, byte) in bytes.get(0..len)?.iter().enumerate() {
+                    let between = if at == 0 { "" } else { *between };
+                    write!(out, "{between}{byte:02x}").ok()?;
+                    if out.len() > scope.most {
+                        break;
+                    }
+                }
+                return Some(Value::Text(out.into()));
             }
             Self::Array(of) => return array(of, scope),
         };
@@ -143,20 +157,31 @@ fn hex(number: i128) -> String {
 }
 
 /// As `trace_print_flags_seq` prints them (`kernel/trace/trace_output.c`).
-fn flags<'v>(flags: i128, between: &str, names: &'v [(i128, String)]) -> Option<Value<'v>> {
+fn flags<'v>(flags: i128, between: &str, names: &'v [(i128, String)], most: usize) -> Option<Value<'v>> {
     let mut left = flags as u64;
-    let mut parts: Vec<Cow<'v, str>> = Vec::new();
+    let (mut out, mut is_first) = (String::new(), true);
+    let mut part = |name: &str| {
+        let between = if std::mem::take(&mut is_first) { "" } else { between };
+        out.extend([between, name]);
+        out.len() <= most
+    };
     for (mask, name) in names {
         let mask = *mask as u64;
-        if left != 0 && left & mask == mask {
-            parts.push(name.into());
+        if left == 0 {
+            break;
+        }
+        if left & mask == mask {
             left &= !mask;
+            // A mask of 0 fits again and again.
+            if !part(name) {
+                return Some(Value::Text(out.into()));
+            }
         }
     }
     if left != 0 {
-        parts.push(hex(left.into()).into());
+        part(&hex(left.into()));
     }
-    Some(Value::Text(parts.join(between).into()))
+    Some(Value::Text(out.into()))
 }
 
 /// As `trace_print_array_seq` prints them.
@@ -168,6 +193,9 @@ fn array<'v>(of: &'v [Expression; 3], scope: Scope<'v>) -> Option<Value<'v>> {
         let comma = if at == 0 { "" } else { "," };
         let number = field::number(bytes, at.checked_mul(width)?, width, false)?;
         write!(out, "{comma}{number:#x}").ok()?;
+        if out.len() > scope.most {
+            break;
+        }
     }
     out.push('}');
     Some(Value::Text(out.into()))

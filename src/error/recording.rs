@@ -73,13 +73,13 @@ pub enum Unreadable {
         /// How many can be read.
         most: usize,
     },
-    /// The records do not fit into memory.
+    /// The records, or what describes them, do not fit into memory.
     #[error(
-        "its records take {bytes} bytes of memory, of which {available} are available (record less at a time: \
+        "its contents take {bytes} bytes of memory, of which {available} are available (record less at a time: \
          perf record --switch-output)"
     )]
     Memory {
-        /// Bytes that the records take.
+        /// Bytes that they take.
         bytes: u64,
         /// `MemAvailable` of `/proc/meminfo`, in bytes.
         available: u64,

@@ -7,6 +7,8 @@ use perf_event_open_sys::bindings::perf_event_attr;
 /// How an event's records are laid out.
 pub(super) fn layout(attr: &perf_event_attr) -> Layout {
     Layout::new(attr.sample_type, attr.sample_id_all() != 0, attr.read_format)
+        .registers(attr.sample_regs_user, attr.sample_regs_intr)
+        .branches(attr.branch_sample_type)
 }
 
 /// Where a field of a sample begins, or would begin if it were asked for: bytes from the sample's begin.

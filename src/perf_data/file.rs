@@ -1,4 +1,5 @@
-//! Reading a file that may say anything: no more is read than there is, and no more kept than the file is long.
+//! Reading a file that may say anything: no more is read than there is, and no more kept than the file is long and memory is
+//! available.
 
 use crate::error::Unreadable;
 use std::fs;
@@ -12,6 +13,8 @@ pub(super) struct Input {
     pub(super) file: fs::File,
     pub(super) len: u64,
     budget: u64,
+    /// Memory that there was when it was opened, where that is known. A sparse file may be longer than any memory.
+    available: Option<u64>,
 }
 
 impl Input {
@@ -26,7 +29,7 @@ impl Input {
         }
         let file = fs::File::open(path).map_err(io)?;
         let len = file.metadata().map_err(io)?.len();
-        Ok(Self { file, len, budget: len })
+        Ok(Self { file, len, budget: len, available: available() })
     }
 
     /// Fills a buffer from a place in the file.
@@ -44,10 +47,24 @@ impl Input {
             return Err(Unreadable::Truncated { what, end, len: self.len });
         }
         self.budget = self.budget.checked_sub(size).ok_or(Unreadable::Malformed { what, at })?;
-        let mut out = vec![0; usize::try_from(size).map_err(|_| Unreadable::Malformed { what, at })?];
+        let bytes = self.len - self.budget;
+        if let Some(available) = self.available.filter(|available| bytes > *available) {
+            return Err(Unreadable::Memory { bytes, available });
+        }
+        let size = usize::try_from(size).map_err(|_| Unreadable::Malformed { what, at })?;
+        let mut out = Vec::new();
+        out.try_reserve_exact(size).map_err(|_| io(io::ErrorKind::OutOfMemory.into()))?;
+        out.resize(size, 0);
         self.fill(at, &mut out)?;
         Ok(out)
     }
+}
+
+/// Bytes of memory that can be had without swapping.
+pub(super) fn available() -> Option<u64> {
+    let memory = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1 << 10)
 }
 
 pub(super) fn io(errno: io::Error) -> Unreadable {

@@ -1,7 +1,7 @@
 //! From a file to rings: once through it to see how much there is for each ring, and once to fill them.
 
 use crate::error::{Error, Unreadable};
-use crate::perf_data::file::Input;
+use crate::perf_data::file::{Input, available};
 use crate::perf_data::metadata::{Described, Metadata};
 use crate::perf_data::pieces::{Piece, walk};
 use crate::perf_data::sorting::{NO_CPU, Place, Sorting};
@@ -12,7 +12,6 @@ use crate::rings::{Counter, Lane, Rings, Source};
 use crate::sys::machine;
 use perf_event_open_sys::bindings::{PERF_TYPE_TRACEPOINT, perf_event_attr};
 use std::collections::HashMap;
-use std::fs;
 use std::path::Path;
 
 /// Rings with the records of a `perf.data` file, which `perf record` wrote on this machine or on another.
@@ -284,11 +283,4 @@ fn other(sources: &Sources, events: usize) -> Option<usize> {
     let first = sources.first().map(|(_, event)| *event);
     let are_same = sources.iter().all(|(_, event)| Some(*event) == first);
     (0..events).find(|event| are_same && Some(*event) != first)
-}
-
-/// Bytes of memory that can be had without swapping.
-fn available() -> Option<u64> {
-    let memory = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1 << 10)
 }

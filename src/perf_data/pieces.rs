@@ -17,7 +17,7 @@ pub(super) enum Piece<'a> {
 }
 
 /// The kinds of perf's own records begin here (`PERF_RECORD_USER_TYPE_START`).
-const OWN_KINDS: u32 = 64;
+pub(super) const OWN_KINDS: u32 = 64;
 /// Those that have data behind them (`tools/lib/perf/include/perf/event.h`).
 const TRACING_DATA: u32 = 66;
 const AUXTRACE: u32 = 71;

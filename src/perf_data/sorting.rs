@@ -34,15 +34,14 @@ pub(super) struct Sorting {
 impl Sorting {
     pub(super) fn new(events: &[Described]) -> Result<Self, Unreadable> {
         let mut groups: Vec<Layout> = Vec::new();
-        let mut group_of = Vec::new();
+        let (mut known, mut group_of) = (HashMap::new(), Vec::new());
         let mut by_id = HashMap::new();
         for (index, event) in events.iter().enumerate() {
             let layout = attrs::layout(&event.attr);
-            let known = groups.iter().position(|known| *known == layout);
-            group_of.push(known.unwrap_or(groups.len()));
-            if known.is_none() {
+            group_of.push(*known.entry(layout).or_insert_with(|| {
                 groups.push(layout);
-            }
+                groups.len() - 1
+            }));
             by_id.extend(event.ids.iter().map(|id| (*id, index)));
         }
         // The id must be found before the layout is known.

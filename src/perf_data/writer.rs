@@ -4,6 +4,7 @@ use crate::error::{Error, Unwritable};
 use crate::order::event::{Event, Item, Lost};
 use crate::perf_data::attrs::{self, in_samples, in_trailers};
 use crate::perf_data::metadata::{ARCH, EVENT_DESC, HEADER, MAGIC, NRCPUS, OSRELEASE, SMALLEST_ATTR, TRACING_DATA};
+use crate::perf_data::pieces::OWN_KINDS;
 use crate::perf_data::tracing;
 use crate::record::clock::Clock;
 use crate::record::{CPU, ID, IDENTIFIER, Kind, Layout, Record, TIME, TRAILER_ORDER};
@@ -46,8 +47,8 @@ use std::path::{Path, PathBuf};
 ///   file has no ring that shows it. The other is, in samples of events that are no tracepoints, the instruction pointer
 ///   (`PERF_SAMPLE_IP`), which is 0 then: `perf script` insists on it. Records of a recording stay as they are.
 /// - [`Lost`] as a LOST record, in front of the next record of its CPU, with that record's time, as the kernel writes it.
-/// - Not gaps, irregular numbers, damage and [`Unproven`](crate::Unproven), for which perf has no record.
-///   [`Written::left_out`] counts them.
+/// - Not gaps, irregular numbers, damage and [`Unproven`](crate::Unproven), for which perf has no record, nor records of kinds
+///   from 64 on. The kernel writes none, and in a file they are perf's own. [`Written::left_out`] counts all of these.
 /// - The events' names and attributes; the formats of tracepoints, from this machine's tracefs or, if the rings are those of a
 ///   recording, from there; the kernel's release, the architecture and the number of CPUs.
 ///
@@ -88,7 +89,7 @@ pub struct Written {
     pub records: u64,
     /// How many records were lost, by the LOST records that were written.
     pub lost: u64,
-    /// Events that no record of perf can tell of: gaps, irregular numbers, damage, and notices.
+    /// Events that no record of perf can tell of: gaps, irregular numbers, damage, notices, and records of kinds from 64 on.
     pub left_out: u64,
 }
 
@@ -165,7 +166,7 @@ impl Writer {
     /// not written; a record's layout is not that of the others, and it does not say which event it is of.
     pub fn write(&mut self, event: &Event<'_>) -> Result<(), Error> {
         let wrote = match event.item() {
-            Item::Record(record) => self.record(&record),
+            Item::Record(record) if record.kind().0 < OWN_KINDS => self.record(&record),
             Item::Lost(lost) => {
                 self.lost.push(lost);
                 Ok(())
@@ -388,8 +389,10 @@ impl Noted {
             config: bindings::PERF_COUNT_SW_BPF_OUTPUT.into(),
             sample_type: layout.sample_type(),
             read_format: layout.read_format(),
+            branch_sample_type: layout.branch_sample_type(),
             ..perf_event_attr::default()
         };
+        [attr.sample_regs_user, attr.sample_regs_intr] = layout.register_masks();
         attr.sample_period = 1;
         attr.set_sample_id_all(layout.sample_id_all().into());
         if let Some(clock) = clock.id() {

@@ -6,7 +6,7 @@ use perf_event_open_sys::bindings as sys;
 ///
 /// Rings opened by [`Rings::options`](crate::Rings::options) know their layout. For a ring of another program, give the
 /// layout that program asked for: [`Layout::RAW`] for libbpf, aya and cilium/ebpf.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Layout {
     pub(super) sample_type: u64,
     sample_id_all: bool,
@@ -212,13 +212,13 @@ impl Layout {
     }
 
     /// Masks of registers of user space and at the interrupt.
-    #[cfg(feature = "decode")]
+    #[cfg(any(feature = "decode", feature = "perf-data"))]
     pub(crate) fn register_masks(&self) -> [u64; 2] {
         [self.registers_user, self.registers_interrupt]
     }
 
     /// `branch_sample_type`
-    #[cfg(feature = "decode")]
+    #[cfg(any(feature = "decode", feature = "perf-data"))]
     pub(crate) fn branch_sample_type(&self) -> u64 {
         self.branches
     }

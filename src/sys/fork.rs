@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Where the kernel has no such pages the word is an ordinary one, and children are not told apart.
 #[derive(Debug)]
 pub(crate) struct ForkWord {
-    /// INVARIANT: valid until this is dropped. A page of its own, or `ordinary`.
+    /// INVARIANT: valid until this is dropped. A page of its own, or what was a box.
     word: NonNull<AtomicU64>,
-    ordinary: Option<Box<AtomicU64>>,
+    is_page: bool,
 }
 
 /// Bytes that are mapped for a word: the kernel gives a page, whatever its size.
@@ -28,12 +28,13 @@ unsafe impl Sync for ForkWord {}
 impl ForkWord {
     pub(crate) fn new(value: u64) -> Self {
         match wiped_page(value) {
-            Some(word) => Self { word, ordinary: None },
-            None => {
-                let ordinary = Box::new(AtomicU64::new(value));
-                Self { word: NonNull::from(&*ordinary), ordinary: Some(ordinary) }
-            }
+            Some(word) => Self { word, is_page: true },
+            None => Self::ordinary(value),
         }
+    }
+
+    fn ordinary(value: u64) -> Self {
+        Self { word: NonNull::from(Box::leak(Box::new(AtomicU64::new(value)))), is_page: false }
     }
 
     #[inline]
@@ -67,9 +68,11 @@ fn unmap(page: NonNull<AtomicU64>) {
 
 impl Drop for ForkWord {
     fn drop(&mut self) {
-        if self.ordinary.is_none() {
-            unmap(self.word);
+        if self.is_page {
+            return unmap(self.word);
         }
+        // SAFETY: it was a box (`ordinary`), and no reference to it is left.
+        drop(unsafe { Box::from_raw(self.word.as_ptr()) });
     }
 }
 
@@ -132,6 +135,14 @@ mod tests {
                 assert_eq!(word.get().load(Ordering::Relaxed), 7);
             }
         }
+    }
+
+    /// Where the kernel wipes no pages.
+    #[test]
+    fn an_ordinary_word_may_be_moved() {
+        let moved = Box::new(ForkWord::ordinary(7));
+        moved.get().fetch_add(1, Ordering::Relaxed);
+        assert_eq!(moved.get().load(Ordering::Relaxed), 8);
     }
 
     /// What `yes` is in a child of this process.

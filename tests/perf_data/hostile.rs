@@ -212,6 +212,40 @@ fn counts_in_the_file_take_no_memory() {
     assert!(matches!(bounded(&bytes), Err(Unreadable::Malformed { .. })));
 }
 
+/// A sparse file is as long as it likes.
+#[test]
+fn a_section_longer_than_memory_is_refused() {
+    let mut bytes = small();
+    // Far more than any machine has, and far less than a file system lets a file have.
+    let size = 1u64 << 43;
+    set(&mut bytes, ATTRS + 8, size);
+    let file = File::with(&bytes);
+    fs::File::options().write(true).open(&file.0).unwrap().set_len(size + (1 << 20)).unwrap();
+    let (most, read) = memory::most(|| perf_data::open(&file.0));
+    let Err(Error::Unreadable { why: Unreadable::Memory { bytes, available }, .. }) = read else { panic!("{read:?}") };
+    assert!(bytes == size && available < size && most < 1 << 20, "{bytes} of {available}, {most} taken");
+}
+
+/// Events whose layouts all differ: what is looked up for each must not grow with their number, or this takes minutes.
+#[test]
+fn many_layouts_are_told_apart() {
+    let mut bytes = small();
+    let (each, at) = (get(&bytes, ATTR_SIZE) as usize, get(&bytes, ATTRS) as usize);
+    let event = bytes[at..at + each].to_vec();
+    let (at, count) = (bytes.len() as u64, 100_000u64);
+    for number in 0..count {
+        let mut event = event.clone();
+        // Bits of sample_type that no kernel has, and no ids.
+        let sample_type = get(&event, 24) | number << 32;
+        set(&mut event, 24, sample_type);
+        set(&mut event, each - 8, 0);
+        bytes.extend(event);
+    }
+    set(&mut bytes, ATTRS, at);
+    set(&mut bytes, ATTRS + 8, count * each as u64);
+    assert_eq!(read(&bytes).unwrap().sources().len(), count as usize);
+}
+
 #[test]
 fn a_machine_of_too_many_cpus_is_forged() {
     let bits =

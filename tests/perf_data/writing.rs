@@ -2,11 +2,14 @@
 
 use crate::perf::{File, by_cpu, drain, open, perf, record, script};
 use perfweave::{
-    Error, Event, Hold, Item, Kind, Layout, Merge, Order, Reader, Rings, Unwritable, bindings, perf_data, sim,
+    Error, Event, Hold, Item, Kind, Layout, Merge, Order, Reader, Record, Rings, Sample, Unwritable, bindings,
+    perf_data, sim,
 };
+use perfweave_support::threads::until;
 use perfweave_support::{kernel, tracefs};
 use std::io;
 use std::process::Command;
+use std::time::Duration;
 
 /// Writes all events of a reader, to a flush if it is live.
 fn write_all(reader: &mut Reader, mut each: impl FnMut(&Event<'_>)) -> (File, perf_data::Written) {
@@ -237,4 +240,84 @@ fn equal_times_stay_in_order() {
     if kernel("run perf", perf(&["--version"])).is_some() {
         assert_eq!(script(file.path(), true), expected);
     }
+}
+
+/// Registers and stacks of a live ring with two events are read back as they were written.
+#[test]
+fn registers_and_stacks_are_read_back() {
+    let samples = [Sample::Tid, Sample::Ip, Sample::RegsUser(0b11), Sample::StackUser(512)];
+    let options = Rings::options().named("cpu-clock").frequency(999).named("context-switches").sample(samples);
+    let Some(rings) = kernel("sample registers and stacks", options.open()) else { return };
+    let mut reader = Reader::new(rings, Order::new()).unwrap();
+    let file = File::new();
+    let mut writer = perf_data::Writer::create(&file.0, reader.rings()).unwrap();
+    let fields = |record: &Record<'_>| {
+        let field = |sample: Sample| record.field(sample.bit()).map(|bytes| bytes.to_vec());
+        (record.source(), record.time(), record.cpu(), samples.map(field))
+    };
+    let (mut written, mut full) = (Vec::new(), 0);
+    until("user space is sampled", || {
+        (0..3_000_000).for_each(|step| {
+            std::hint::black_box(step);
+        });
+        while let Some(event) = reader.next_timeout(Duration::ZERO).unwrap() {
+            let event = event.event();
+            writer.write(&event).unwrap();
+            if let Item::Record(record) = event.item() {
+                written.push(fields(&record));
+                // Which registers they are, two of them, and behind the size and the stack how much of it there is.
+                let [.., registers, stack] = &written.last().unwrap().3;
+                let lens = [registers, stack].map(|bytes| bytes.as_ref().unwrap().len());
+                full += usize::from(lens == [8 + 2 * 8, 8 + 512 + 8]);
+            }
+        }
+        full >= 3
+    });
+    assert_eq!(writer.finish().unwrap().records, written.len() as u64);
+    let rings = open(&file.0);
+    assert_eq!(rings.sources().len(), 2);
+    let mut read = Vec::new();
+    drain(&mut Reader::new(rings, Order::new()).unwrap(), |event| match event.item() {
+        Item::Record(record) => read.push(fields(&record)),
+        Item::Lost(_) => {}
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(read, written);
+}
+
+/// Rings of another program with masks of registers and branches: their records are all of one event.
+#[test]
+fn rings_of_unknown_events_have_one_event_for_each_layout() {
+    let sample_type = bindings::PERF_SAMPLE_RAW | bindings::PERF_SAMPLE_TIME;
+    let layout = Layout::new(sample_type.into(), true, 0).registers(0b1010, 0b1).branches(1 << 17);
+    let machine = sim::Kernel::with(&[0], 4096, layout);
+    (1..10).for_each(|time| assert!(machine.emit(0, time, b"payload")));
+    let mut reader = Reader::new(machine.rings(), Order::new().hold(machine.hold())).unwrap();
+    reader.handle().flush().unwrap();
+    let (file, written) = write_all(&mut reader, |_| ());
+    assert_eq!(written.records, 9);
+    let rings = open(&file.0);
+    assert_eq!(rings.sources().len(), 1);
+    let attr = rings.sources()[0].attr();
+    let masks = [attr.sample_regs_user, attr.sample_regs_intr, attr.branch_sample_type];
+    assert_eq!(masks, [0b1010, 0b1, 1 << 17]);
+    assert_eq!(bytes(rings).len(), 9);
+}
+
+/// Kinds that the kernel does not have are perf's own in a file, and say how the rest of it is read.
+#[test]
+fn records_of_kinds_that_are_perfs_own_are_left_out() {
+    let machine = sim::Kernel::new(&[0]);
+    machine.emit(0, 1, b"before");
+    for kind in [64, 81, u32::MAX] {
+        machine.begin(0, 2);
+        assert!(machine.write_other(0, Kind(kind), 0, &[0xff; 24]));
+        machine.end(0);
+    }
+    machine.emit(0, 3, b"after");
+    let mut reader = Reader::new(machine.rings(), Order::new().hold(machine.hold())).unwrap();
+    reader.handle().flush().unwrap();
+    let (file, written) = write_all(&mut reader, |_| ());
+    assert_eq!((written.records, written.left_out), (2, 3));
+    assert_eq!(bytes(open(&file.0)).len(), 2);
 }
