@@ -36,7 +36,7 @@ mod lookup;
 mod print;
 #[cfg(feature = "decode")]
 mod records;
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(loom), feature = "decode"))]
 mod tests;
 mod tokens;
 mod value;

@@ -214,7 +214,9 @@ impl Order {
     /// - it is a tracepoint of the scheduler (`sched_*`) with a field `pid`, and that is a thread of the tracer: someone
     ///   wakes the reader;
     /// - it is `sched:sched_switch`, between a thread of the tracer and the idle thread, or another thread of the tracer.
-    ///   A switch between the reader and another program stays, since it says when that program ran;
+    ///   A switch between the reader and another program stays, since it says when that program ran. So half of the
+    ///   reader's own switches may be there: a tool that pairs switches leaves [`Reader::threads`](crate::Reader::threads)
+    ///   out of its result;
     /// - it is any other record with [`Sample::Tid`](crate::Sample::Tid), and a thread of the tracer ran.
     ///
     /// In a PID namespace of its own, as in a container, the tracer does not know the numbers that tracepoints have for its

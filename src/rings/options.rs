@@ -232,6 +232,8 @@ impl RingOptions {
     /// takes a file descriptor for each thread and CPU. A process that was forked before is not traced; one that is forked
     /// while the rings are opened, or before a CPU comes online, may be traced on some CPUs and not on others.
     /// BPF output cannot be had so ([`Error::Everybody`](crate::Error::Everybody)): its events must run all the time.
+    /// A record is the process's if one of its threads writes it: `sched:sched_switch` tells of switches away from it, and
+    /// not of those back to it, which another thread writes.
     ///
     /// Takes no privilege for processes of one's own, if `kernel.perf_event_paranoid` is 2 or less and events are clocks,
     /// faults or hardware, [`user_only`](Self::user_only); for others `CAP_PERFMON`, or what ptrace(2) takes. Opening the rings gives
