@@ -69,15 +69,16 @@ fn perf_shows_a_live_stream_as_it_was_yielded() {
     }
 }
 
-/// The bytes of every record, and what else there is.
-fn bytes(rings: Rings) -> Vec<(Option<u64>, Option<u32>, Vec<u8>)> {
+/// The bytes of every record, and what else there is; of losses also the keys beside them, if these are `exact`.
+fn bytes(rings: Rings, exact: bool) -> Vec<(Option<u64>, Option<u32>, Vec<u8>)> {
     let mut all = Vec::new();
     drain(&mut Reader::new(rings, Order::new()).unwrap(), |event| {
         let bytes = match event.item() {
             Item::Record(record) => record.as_bytes().to_vec(),
-            Item::Lost(lost) => {
+            Item::Lost(lost) if exact => {
                 format!("lost {} of {:?}, {:?} to {:?}", lost.count, lost.source, lost.after, lost.until).into()
             }
+            Item::Lost(lost) => format!("lost {} of {:?}", lost.count, lost.source).into(),
             other => format!("{other:?}").into(),
         };
         all.push((event.key(), event.cpu(), bytes));
@@ -99,7 +100,9 @@ fn a_recording_written_again_is_the_same() {
         let mut reader = Reader::new(open(&recorded.0), Order::new()).unwrap();
         let (file, written) = write_all(&mut reader, |_| ());
         assert_eq!(written.left_out, 0);
-        let (ours, theirs) = (bytes(open(&file.0)), bytes(open(&recorded.0)));
+        // A file that is written in order has other records beside a loss than a ring that was not.
+        let exact = reader.stats().repaired == 0;
+        let [ours, theirs] = [&file.0, &recorded.0].map(|path| bytes(open(path), exact));
         for (at, (ours, theirs)) in ours.iter().zip(&theirs).enumerate() {
             assert_eq!(ours, theirs, "{args:?}, record {at}");
         }
@@ -211,7 +214,7 @@ fn a_record_with_no_room_for_its_cpu_is_an_error_of_its_own() {
     let Err(Error::Unwritable { why: Unwritable::TooLong { size }, .. }) = wrote[0] else { panic!("{wrote:?}") };
     assert_eq!((size, wrote[1].is_ok()), (65_528, true));
     assert_eq!(writer.finish().unwrap().records, 1);
-    assert_eq!(bytes(open(&file.0)).len(), 1);
+    assert_eq!(bytes(open(&file.0), true).len(), 1);
 }
 
 #[test]
@@ -319,5 +322,5 @@ fn records_of_kinds_that_are_perfs_own_are_left_out() {
     reader.handle().flush().unwrap();
     let (file, written) = write_all(&mut reader, |_| ());
     assert_eq!((written.records, written.left_out), (2, 3));
-    assert_eq!(bytes(open(&file.0)).len(), 2);
+    assert_eq!(bytes(open(&file.0), true).len(), 2);
 }
