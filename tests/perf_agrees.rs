@@ -173,8 +173,7 @@ impl Tool {
 /// What all need: tracefs, and perf.
 fn perf() -> Option<()> {
     kernel("find tracefs", tracefs::find_or_mount())?;
-    let version = Command::new("perf").arg("--version").output();
-    needs("perf(1), Debian's package linux-perf", version.is_ok_and(|version| version.status.success()))
+    perfweave_support::perf()
 }
 
 /// An example as `cargo test` has built it.

@@ -53,6 +53,9 @@ pub(crate) fn perf(args: &[&str]) -> io::Result<String> {
 /// Whether perf was built with this. Where not, that is noted.
 #[track_caller]
 pub(crate) fn perf_has(what: &str) -> bool {
+    if perfweave_support::perf().is_none() {
+        return false;
+    }
     let has = perf(&["version", "--build-options"])
         .is_ok_and(|options| options.lines().any(|line| line.contains(what) && line.contains("on")));
     if !has {
@@ -70,6 +73,7 @@ pub(crate) fn record(args: &[&str]) -> Option<File> {
     let file = File::new();
     let load = "i=0; while [ $i -lt 40 ]; do i=$((i+1)); /bin/true & done; wait";
     let args = [&["record", "-o", file.path()], args, &["--", "sh", "-c", load]].concat();
+    perfweave_support::perf()?;
     kernel("record with perf", perf(&args))?;
     Some(file)
 }

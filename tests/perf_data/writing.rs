@@ -29,7 +29,7 @@ fn write_all(reader: &mut Reader, mut each: impl FnMut(&Event<'_>)) -> (File, pe
 
 /// A reader of live tracepoints, behind a load, flushed. `None` where the kernel refuses.
 fn live(events: &[&str]) -> Option<Reader> {
-    kernel("run perf", perf(&["--version"]))?;
+    perfweave_support::perf()?;
     kernel("find tracefs", tracefs::find_or_mount())?;
     let options = events.iter().fold(Rings::options().bytes(1 << 20), |options, event| options.tracepoint(event));
     let reader = Reader::new(kernel("open tracepoints", options.open())?, Order::new()).unwrap();
@@ -154,7 +154,7 @@ fn losses_are_written_where_they_were() {
         let mut read = Vec::new();
         drain(&mut Reader::new(open(&file.0), Order::new()).unwrap(), |event| read.push(told(event)));
         assert_eq!(read, expected, "{sample_type:x}");
-        if kernel("run perf", perf(&["--version"])).is_some() {
+        if perfweave_support::perf().is_some() {
             let dump = perf(&["script", "-i", file.path(), "--show-lost-events"]).unwrap();
             assert_eq!(dump.matches("PERF_RECORD_LOST").count(), 9, "{dump}");
         }
@@ -194,7 +194,7 @@ fn a_stream_of_nothing_is_a_recording_of_nothing() {
     let rings = sim::Kernel::new(&[0]).rings();
     perf_data::Writer::create(&file.0, &rings).unwrap().finish().unwrap();
     assert!(open(&file.0).is_empty());
-    if kernel("run perf", perf(&["--version"])).is_some() {
+    if perfweave_support::perf().is_some() {
         assert_eq!(perf(&["script", "-i", file.path()]).unwrap(), "");
     }
 }
@@ -240,7 +240,7 @@ fn equal_times_stay_in_order() {
     let (file, _) =
         write_all(&mut reader, |event| expected.push((event.cpu(), event.key().unwrap(), "unknown".to_owned())));
     assert_eq!(expected, by_cpu(expected.clone()));
-    if kernel("run perf", perf(&["--version"])).is_some() {
+    if perfweave_support::perf().is_some() {
         assert_eq!(script(file.path(), true), expected);
     }
 }
@@ -304,7 +304,7 @@ fn rings_of_unknown_events_have_one_event_for_each_layout() {
     let attr = rings.sources()[0].attr();
     let masks = [attr.sample_regs_user, attr.sample_regs_intr, attr.branch_sample_type];
     assert_eq!(masks, [0b1010, 0b1, 1 << 17]);
-    assert_eq!(bytes(rings).len(), 9);
+    assert_eq!(bytes(rings, true).len(), 9);
 }
 
 /// Kinds that the kernel does not have are perf's own in a file, and say how the rest of it is read.

@@ -4,7 +4,6 @@
 //! does nothing but call one function, so both must find it in most samples. Which function called it takes frame pointers, which
 //! Rust leaves out unless told otherwise: neither can tell here.
 
-use perfweave_support::needs;
 use std::hint::black_box;
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
@@ -44,9 +43,7 @@ impl Drop for Spinning {
 
 #[test]
 fn perf_finds_the_same_function() {
-    let version = Command::new("perf").arg("--version").output();
-    let is_there = version.is_ok_and(|version| version.status.success());
-    let Some(()) = needs("perf(1), Debian's package linux-perf", is_there) else { return };
+    let Some(()) = perfweave_support::perf() else { return };
     let mut spin = Command::new(std::env::current_exe().unwrap());
     spin.args(["--exact", "spin", "--nocapture"]).env("PERFWEAVE_SPIN", "1").stdout(Stdio::piped());
     let mut spinning = Spinning(spin.spawn().unwrap());

@@ -53,6 +53,19 @@ pub fn needs(what: &str, is_there: bool) -> Option<()> {
     is_there.then_some(())
 }
 
+/// Whether perf(1) is installed, which some tests compare with. Where it is not, that is listed with what was skipped, and is
+/// never a failure: CI installs it.
+#[track_caller]
+pub fn perf() -> Option<()> {
+    cpus::keep();
+    let version = std::process::Command::new("perf").arg("--version").output();
+    let is_there = version.is_ok_and(|version| version.status.success());
+    if !is_there {
+        skip::note("perf(1), Debian's package linux-perf, is not installed");
+    }
+    is_there.then_some(())
+}
+
 /// Notes what could not be tested because this kernel was built without it, and what was tested instead passed. It is listed with
 /// what was skipped, and never a failure: it takes another kernel.
 #[track_caller]
