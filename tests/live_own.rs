@@ -157,8 +157,8 @@ fn most_of_an_idle_trace_is_ones_own() {
 /// A switch is known whatever the tracepoint was asked for by; of what is not known nothing is left out.
 #[test]
 fn switches_are_known_by_number_too() {
-    let Some(tracefs) = kernel("find tracefs", tracefs::find_or_mount()) else { return };
-    let id = std::fs::read_to_string(tracefs.join("events/sched/sched_switch/id")).unwrap().trim().parse().unwrap();
+    let Some(rings) = open(Rings::options().tracepoint(SWITCH)) else { return };
+    let id = rings.sources()[0].tracepoint_id().unwrap();
     let Some(rings) = open(Rings::options().tracepoint_id(id).cpus([0])) else { return };
     let (from, to) =
         (rings.format(0).unwrap().field("prev_pid").unwrap(), rings.format(0).unwrap().field("next_pid").unwrap());
@@ -183,6 +183,7 @@ fn switches_are_known_by_number_too() {
 fn threads_of_others_are_not_taken_for_ours_in_a_namespace() {
     const INSIDE: &str = "PERFWEAVE_TEST_NAMESPACE";
     if std::env::var_os(INSIDE).is_none() {
+        let Some(_) = open(Rings::options().tracepoint(SWITCH)) else { return };
         let test = std::env::current_exe().unwrap();
         let mut command = std::process::Command::new("unshare");
         command
