@@ -209,13 +209,13 @@ fn reader(kernel: &sim::Kernel, way: Way) -> Reader {
             Way::Chroot { proc } => {
                 unshare(CloneFlags::CLONE_FS).unwrap();
                 if proc {
-                    std::fs::create_dir_all("/mnt/root/proc").unwrap();
-                    mount(NONE, "/mnt/root/proc", Some("proc"), MsFlags::empty(), NONE).unwrap();
+                    std::fs::create_dir_all("/mnt/other/proc").unwrap();
+                    mount(NONE, "/mnt/other/proc", Some("proc"), MsFlags::empty(), NONE).unwrap();
                 } else {
-                    mount_on("/mnt/root");
-                    std::fs::create_dir_all("/mnt/root/tmp").unwrap();
+                    mount_on("/mnt/other");
+                    std::fs::create_dir_all("/mnt/other/tmp").unwrap();
                 }
-                nix::unistd::chroot("/mnt/root").unwrap();
+                nix::unistd::chroot("/mnt/other").unwrap();
                 nix::unistd::chdir("/").unwrap();
             }
         }
@@ -304,8 +304,8 @@ fn an_expedited_fence_that_is_refused_names_the_step() {
 fn an_expedited_fence_in_a_chroot_without_proc_says_what_is_the_matter() {
     let Some(_) = kernel("unmount for a fence", Fence::EXPEDITED.open()) else { return };
     in_a_namespace(MsFlags::MS_PRIVATE, || {
-        std::fs::create_dir_all("/mnt/root/tmp").unwrap();
-        nix::unistd::chroot("/mnt/root").unwrap();
+        std::fs::create_dir_all("/mnt/other/tmp").unwrap();
+        nix::unistd::chroot("/mnt/other").unwrap();
         let said = Fence::EXPEDITED.open().unwrap_err().to_string();
         assert!(said.contains("no mount point") && said.contains("chroot"), "{said}");
     });
