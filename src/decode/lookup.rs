@@ -3,10 +3,10 @@
 use crate::decode::{Format, FormatError};
 use crate::error::{Error, Hint, hint};
 use crate::rings::{Rings, Source};
-use crate::sys::{machine, pmu};
+use crate::sys::{machine, pmu, tracepoint};
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The fields that all tracepoints and probes have.
 const COMMON: &str = "\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;
@@ -52,17 +52,10 @@ impl Format {
     /// The format of the tracepoint of a number. Takes a look at each tracepoint, of which there are thousands.
     fn of_number(number: u64) -> Result<Self, FormatError> {
         let name = format!("of number {number}");
-        let tracefs = machine::tracefs().map_err(|errno| refused(&name, errno))?;
-        let events = tracefs.join("events");
-        let all = directories(&events).map_err(|errno| refused(&name, at(&events, &errno)))?;
-        for event in all.iter().filter_map(|category| directories(category).ok()).flatten() {
-            let found = fs::read_to_string(event.join("id")).is_ok_and(|id| id.trim().parse() == Ok(number));
-            if found {
-                let path = event.join("format");
-                return fs::read_to_string(&path).map_err(|errno| refused(&name, at(&path, &errno)))?.parse();
-            }
+        match tracepoint::of_number(number).map_err(|errno| refused(&name, errno))? {
+            Some(name) => Self::read(&name),
+            None => Err(none(&name, &machine::tracefs().map_err(|errno| refused(&name, errno))?)),
         }
-        Err(none(&name, &tracefs))
     }
 
     /// The format of a probe, which tracefs does not have.
@@ -109,10 +102,6 @@ fn returns(source: &Source) -> Option<bool> {
     let unit =
         ["kprobe", "uprobe"].into_iter().find(|unit| pmu::number(unit).is_ok_and(|number| number == attr.type_))?;
     Some(pmu::flag(unit, "retprobe").is_ok_and(|flag| attr.config & flag != 0))
-}
-
-fn directories(path: &Path) -> io::Result<Vec<PathBuf>> {
-    Ok(fs::read_dir(path)?.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.is_dir()).collect())
 }
 
 fn at(path: &Path, errno: &io::Error) -> io::Error {

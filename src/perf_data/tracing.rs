@@ -3,11 +3,10 @@
 //! The layout is that of `tools/perf/util/trace-event-info.c`, version 0.6, which `trace-event-read.c` reads.
 
 use crate::error::Unwritable;
-use crate::sys::machine;
+use crate::sys::{machine, tracepoint};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::path::Path;
 
 /// Says what it is, and which version.
 const BEGIN: &[u8] = b"\x17\x08\x44tracing0.6\0";
@@ -20,13 +19,16 @@ pub(super) fn data(tracepoints: &[(u64, Option<&str>)]) -> Result<Vec<u8>, Unwri
     let events = tracefs.join("events");
     let mut categories: BTreeMap<String, Vec<Vec<u8>>> = BTreeMap::new();
     for &(id, name) in tracepoints {
-        let found = match name.and_then(|name| name.split_once(':')) {
-            Some((category, name)) => Ok((category.to_owned(), name.to_owned())),
-            None => find(&events, id),
+        let found = match name {
+            Some(name) => Some(name.to_owned()),
+            None => tracepoint::of_number(id).map_err(failed(id))?,
         };
-        let (category, name) = found.map_err(failed(id))?;
-        let format = fs::read(events.join(&category).join(name).join("format")).map_err(failed(id))?;
-        categories.entry(category).or_default().push(format);
+        let Some((category, name)) = found.as_deref().and_then(|found| found.split_once(':')) else {
+            let errno = io::Error::new(io::ErrorKind::NotFound, "no tracepoint has this number");
+            return Err(Unwritable::Tracepoint { id, errno });
+        };
+        let format = fs::read(events.join(category).join(name).join("format")).map_err(failed(id))?;
+        categories.entry(category.to_owned()).or_default().push(format);
     }
     let mut out = BEGIN.to_vec();
     out.push(u8::from(cfg!(target_endian = "big")));
@@ -52,22 +54,4 @@ pub(super) fn data(tracepoints: &[(u64, Option<&str>)]) -> Result<Vec<u8>, Unwri
 fn with_length(out: &mut Vec<u8>, file: &[u8]) {
     out.extend((file.len() as u64).to_ne_bytes());
     out.extend(file);
-}
-
-/// The category and the name of a tracepoint that was given by number.
-fn find(events: &Path, id: u64) -> io::Result<(String, String)> {
-    let id = id.to_string();
-    for category in fs::read_dir(events)? {
-        let category = category?;
-        // Files lie beside directories.
-        let Ok(names) = fs::read_dir(category.path()) else { continue };
-        for name in names {
-            let name = name?;
-            if fs::read_to_string(name.path().join("id")).is_ok_and(|text| text.trim() == id) {
-                let text = |name: std::ffi::OsString| name.to_string_lossy().into_owned();
-                return Ok((text(category.file_name()), text(name.file_name())));
-            }
-        }
-    }
-    Err(io::Error::new(io::ErrorKind::NotFound, "no tracepoint has this number"))
 }

@@ -1,6 +1,7 @@
 //! Events by name: what the kernel knows them by.
 
 use crate::error::{Error, Hint, hint, nearest};
+use crate::sys::tracepoint::folders;
 use crate::sys::{machine, pmu};
 use perf_event_open_sys::bindings::{self as sys, perf_event_attr};
 use std::fmt;
@@ -151,36 +152,8 @@ pub(super) fn is_probe(name: &str) -> bool {
     text.is_ok_and(|text| text.contains("__probe_"))
 }
 
-/// The name of the tracepoint of a number. Takes a look at each, of which there are thousands.
-pub(super) fn tracepoint_of(number: u64) -> io::Result<Option<String>> {
-    let events = machine::tracefs()?.join("events");
-    for category in folders(&events)? {
-        for event in folders(&events.join(&category)).unwrap_or_default() {
-            let id = fs::read_to_string(events.join(&category).join(&event).join("id"));
-            if id.is_ok_and(|id| id.trim().parse() == Ok(number)) {
-                return Ok(Some(format!("{category}:{event}")));
-            }
-        }
-    }
-    Ok(None)
-}
-
 fn is_pattern(name: &str) -> bool {
     name.contains(['*', '?'])
-}
-
-/// The folders in a folder, by name.
-fn folders(path: &Path) -> io::Result<Vec<String>> {
-    let named = |errno: io::Error| io::Error::new(errno.kind(), format!("{}: {errno}", path.display()));
-    let mut names = Vec::new();
-    for entry in fs::read_dir(path).map_err(named)? {
-        let entry = entry.map_err(named)?;
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            names.extend(entry.file_name().into_string());
-        }
-    }
-    names.sort_unstable();
-    Ok(names)
 }
 
 /// The tracepoints that fit a pattern.

@@ -5,7 +5,7 @@ use crate::record::Kind;
 use crate::rings::asked::{Asked, KPROBE, Place, Probe, Rate, Settings, UPROBE, What};
 use crate::rings::filter::Filter;
 use crate::rings::{Source, named};
-use crate::sys::{bpf, machine, pmu};
+use crate::sys::{bpf, machine, pmu, tracepoint};
 use perf_event_open_sys::bindings::{self, perf_event_attr};
 use std::ffi::CString;
 use std::io;
@@ -44,7 +44,7 @@ impl Planned {
     pub(super) fn tracepoint_name(&self) -> io::Result<Option<String>> {
         match &self.tracepoint {
             Some(name) => Ok(Some(name.as_ref().into())),
-            None if self.attr.type_ == bindings::PERF_TYPE_TRACEPOINT => named::tracepoint_of(self.attr.config),
+            None if self.attr.type_ == bindings::PERF_TYPE_TRACEPOINT => tracepoint::of_number(self.attr.config),
             None => Ok(None),
         }
     }
@@ -134,7 +134,7 @@ pub(super) fn planned(asked: Asked) -> Result<Vec<Planned>, Error> {
     let mut events = match what {
         What::BpfOutput(duplicate) => vec![output(duplicate.map_err(|errno| Error::Array { errno })?)?],
         What::Pinned(path) => vec![output(open_pinned(&path)?)?],
-        What::Tracepoint(name) => named::tracepoints(&name)?.into_iter().map(tracepoint).collect(),
+        What::Tracepoint(name) => named::tracepoints(&name)?.into_iter().map(named_tracepoint).collect(),
         What::TracepointId(id) => vec![one(attr(bindings::PERF_TYPE_TRACEPOINT, id))],
         What::Probe(probe) => {
             let (attr, target) = probe_attr(probe)?;
@@ -159,7 +159,7 @@ pub(super) fn planned(asked: Asked) -> Result<Vec<Planned>, Error> {
     Ok(events)
 }
 
-fn tracepoint((name, id): (String, u64)) -> Planned {
+fn named_tracepoint((name, id): (String, u64)) -> Planned {
     let attr = attr(bindings::PERF_TYPE_TRACEPOINT, id);
     let title = format!("tracepoint {name}").into();
     Planned { name: title, attr, target: None, map: None, tracepoint: Some(name.into()), filter: None, payload: true }

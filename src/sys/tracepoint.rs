@@ -1,0 +1,35 @@
+//! Tracepoints in the folder `events` of tracefs: `category/name`.
+
+use crate::sys::machine;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+/// The folders in a folder, by name.
+pub(crate) fn folders(path: &Path) -> io::Result<Vec<String>> {
+    let named = |errno: io::Error| io::Error::new(errno.kind(), format!("{}: {errno}", path.display()));
+    let mut names = Vec::new();
+    for entry in fs::read_dir(path).map_err(named)? {
+        let entry = entry.map_err(named)?;
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            names.extend(entry.file_name().into_string());
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// The name of the tracepoint of a number, `category:name`. Takes a look at each, of which there are thousands.
+pub(crate) fn of_number(number: u64) -> io::Result<Option<String>> {
+    let events = machine::tracefs()?.join("events");
+    for category in folders(&events)? {
+        let category_path = events.join(&category);
+        for event in folders(&category_path).unwrap_or_default() {
+            let id = fs::read_to_string(category_path.join(&event).join("id"));
+            if id.is_ok_and(|id| id.trim().parse() == Ok(number)) {
+                return Ok(Some(format!("{category}:{event}")));
+            }
+        }
+    }
+    Ok(None)
+}
