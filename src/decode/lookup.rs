@@ -71,17 +71,26 @@ impl Rings {
     /// The format of a source, the number that [`Record::source`](crate::Record::source) gives. Call it once for each source,
     /// before reading: it reads tracefs, and, for a tracepoint that was given by number, looks at every one that there is.
     ///
+    /// A recording's formats are those that it brings, of the machine that was recorded.
+    ///
     /// Probes have the fields `__probe_ip`, or `__probe_func` and `__probe_ret_ip` where a function returns, behind the fields
     /// that all tracepoints have.
     ///
     /// # Errors
-    /// [`FormatError::NoSource`] for a number that is none of [`Rings::sources`]; [`FormatError::NoFormat`] for BPF output and
-    /// events that are neither tracepoints nor probes; and what [`Format::read`] gives.
+    /// [`FormatError::NoSource`] for a number that is none of [`Rings::sources`]; [`FormatError::NoFormat`] for BPF output,
+    /// events that are neither tracepoints nor probes, and a recording that does not bring it; and what [`Format::read`] gives.
     pub fn format(&self, source: usize) -> Result<Format, FormatError> {
         let sources = self.sources();
         let Some(source) = sources.get(source) else {
             return Err(FormatError::NoSource { source_number: source, sources: sources.len() });
         };
+        if let Some(text) = source.recorded_format() {
+            return text.parse();
+        }
+        if self.are_complete() && source.tracepoint_id().is_some() {
+            let cure = "the recording does not bring it, and that of this machine (Format::read) may be another";
+            return Err(FormatError::NoFormat { event: source.name().to_owned(), hint: Hint(cure.into()) });
+        }
         match (source.tracepoint(), source.tracepoint_id()) {
             (Some(name), _) => Format::read(name),
             (None, Some(number)) => Format::of_number(number),

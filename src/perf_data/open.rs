@@ -2,9 +2,10 @@
 
 use crate::error::{Error, Unreadable};
 use crate::perf_data::file::{Input, available};
-use crate::perf_data::metadata::{Described, Metadata};
+use crate::perf_data::metadata::{Described, Metadata, TRACING_DATA};
 use crate::perf_data::pieces::{Piece, walk};
 use crate::perf_data::sorting::{NO_CPU, Place, Sorting};
+use crate::perf_data::tracing;
 use crate::record::clock::Clock;
 use crate::record::{Origin, Sources};
 use crate::ring::{KernelHalf, Ring};
@@ -90,7 +91,12 @@ fn read(path: &Path) -> Result<Rings, Unreadable> {
             rings.lanes.push(Lane::new(ring, origin.clone(), Counter::Unknown));
         }
     }
-    rings.set_sources(metadata.events.iter().map(source).collect());
+    let formats = metadata.features.iter().find(|(feature, _)| *feature == TRACING_DATA);
+    let formats = formats.map(|(_, data)| tracing::formats(data)).unwrap_or_default();
+    let format = |event: &Described| {
+        formats.get(&event.attr.config).filter(|_| event.attr.type_ == PERF_TYPE_TRACEPOINT).cloned()
+    };
+    rings.set_sources(metadata.events.iter().map(|event| source(event).with_format(format(event))).collect());
     rings.set_recording(metadata.features);
     Ok(rings)
 }

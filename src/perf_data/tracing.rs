@@ -1,12 +1,14 @@
-//! What perf(1) must know of tracepoints to read their samples: the format files of tracefs, in one piece.
+//! What one must know of tracepoints to read their samples: the format files of tracefs, in one piece.
 //!
 //! The layout is that of `tools/perf/util/trace-event-info.c`, version 0.6, which `trace-event-read.c` reads.
 
 use crate::error::Unwritable;
+use crate::perf_data::file::Words;
 use crate::sys::{machine, tracepoint};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io;
+use std::sync::Arc;
 
 /// Says what it is, and which version.
 const BEGIN: &[u8] = b"\x17\x08\x44tracing0.6\0";
@@ -49,6 +51,46 @@ pub(super) fn data(tracepoints: &[(u64, Option<&str>)]) -> Result<Vec<u8>, Unwri
     // Symbols of the kernel, strings of trace_printk, names of processes: none.
     out.extend([0; 4 + 4 + 8]);
     Ok(out)
+}
+
+/// The formats of tracepoints in such a piece, by number. Those behind what makes no sense are missing.
+pub(super) fn formats(data: &[u8]) -> HashMap<u64, Arc<str>> {
+    let mut formats = HashMap::new();
+    let _ = all_formats(&mut Words(data), &mut formats);
+    formats
+}
+
+fn all_formats(words: &mut Words<'_>, formats: &mut HashMap<u64, Arc<str>>) -> Option<()> {
+    expect(words, BEGIN)?;
+    // Byte order, and the lengths of a long and of a page.
+    words.bytes(1 + 1 + 4)?;
+    for name in [b"header_page\0".as_slice(), b"header_event\0"] {
+        expect(words, name)?;
+        file(words)?;
+    }
+    for _ in 0..words.u32()? {
+        file(words)?;
+    }
+    for _ in 0..words.u32()? {
+        let category = words.0.iter().position(|byte| *byte == 0)?;
+        words.bytes(category + 1)?;
+        for _ in 0..words.u32()? {
+            let text = String::from_utf8_lossy(file(words)?);
+            let id = text.lines().find_map(|line| line.strip_prefix("ID: ")?.trim().parse().ok());
+            formats.extend(id.map(|id| (id, text.into())));
+        }
+    }
+    Some(())
+}
+
+fn expect(words: &mut Words<'_>, bytes: &[u8]) -> Option<()> {
+    (words.bytes(bytes.len())? == bytes).then_some(())
+}
+
+/// A file behind its length.
+fn file<'a>(words: &mut Words<'a>) -> Option<&'a [u8]> {
+    let len = usize::try_from(words.u64()?).ok()?;
+    words.bytes(len)
 }
 
 fn with_length(out: &mut Vec<u8>, file: &[u8]) {

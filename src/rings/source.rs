@@ -12,11 +12,24 @@ pub struct Source {
     attr: perf_event_attr,
     /// `category:name`, for a tracepoint that was asked for by name.
     tracepoint: Option<Arc<str>>,
+    /// The text of the tracepoint's format, where a recording brought it.
+    format: Option<Arc<str>>,
 }
 
 impl Source {
     pub(crate) fn new(name: Arc<str>, attr: perf_event_attr, tracepoint: Option<Arc<str>>) -> Self {
-        Self { name, attr, tracepoint }
+        Self { name, attr, tracepoint, format: None }
+    }
+
+    /// The same with the text of the tracepoint's format, as the machine has it that recorded the event.
+    #[cfg(feature = "perf-data")]
+    pub(crate) fn with_format(self, format: Option<Arc<str>>) -> Self {
+        Self { format, ..self }
+    }
+
+    /// The text of the tracepoint's format, where a recording brought it.
+    pub(crate) fn recorded_format(&self) -> Option<&str> {
+        self.format.as_deref()
     }
 
     /// The event in words, as errors name it: `tracepoint sched:sched_switch`, `kprobe do_exit`, `BPF output`.

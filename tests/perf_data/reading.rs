@@ -247,3 +247,29 @@ async fn the_end_of_a_recording_is_the_end_of_a_stream() {
     }
     assert!(matches!(reader.next().await, Err(Error::Closed)));
 }
+
+/// Fields lie where the recorded machine has them, not where this one does.
+#[test]
+fn formats_are_those_of_the_recorded_machine() {
+    let Some(recorded) = record(&["-a", "-e", "sched:sched_switch"]) else { return };
+    let bytes = std::fs::read(&recorded.0).unwrap();
+    let here = perfweave::decode::Format::read("sched:sched_switch").unwrap();
+    let offset = |path: &std::path::Path| open(path).format(0).map(|format| format.field("prev_pid").unwrap().offset());
+    assert_eq!(offset(&recorded.0).unwrap(), here.field("prev_pid").unwrap().offset());
+    // Another machine, with other fields: texts of the same length.
+    let replaced = |from: &[u8], to: &[u8]| {
+        let at = bytes.windows(from.len()).position(|window| window == from).expect("it is in the file");
+        let mut bytes = bytes.clone();
+        bytes[at..at + to.len()].copy_from_slice(to);
+        let file = File::new();
+        std::fs::write(&file.0, bytes).unwrap();
+        file
+    };
+    let field = format!("pid_t prev_pid;\toffset:{};", here.field("prev_pid").unwrap().offset());
+    let other = replaced(field.as_bytes(), b"pid_t prev_pid;\toffset:28;");
+    assert_eq!(offset(&other.0).unwrap(), 28);
+    // One that does not bring it: this machine's is not taken for it.
+    let none = replaced(b"header_page\0", b"header_page!");
+    let error = offset(&none.0).unwrap_err();
+    assert!(error.to_string().contains("does not bring it"), "{error}");
+}
