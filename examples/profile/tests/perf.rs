@@ -84,11 +84,9 @@ fn perf_finds_the_same_function() {
     let all: u64 = ours.lines().map(times).sum();
     let top: u64 = ours.lines().filter(|line| hot(line)).map(times).sum();
     assert!(ours.lines().all(|line| line.split(';').next().unwrap().ends_with(&format!(":{pid}"))), "{ours}");
-    // perf's: a paragraph for each sample; frames are indented, innermost first.
-    let stacks: Vec<Vec<&str>> = theirs
-        .split("\n\n")
-        .map(|sample| sample.lines().filter(|line| line.starts_with('\t') || line.starts_with("  ")).collect())
-        .collect();
+    // perf's: a paragraph for each sample. Its number is padded with spaces; frames follow a tab, innermost first.
+    let stacks: Vec<Vec<&str>> =
+        theirs.split("\n\n").map(|sample| sample.lines().filter(|line| line.starts_with('\t')).collect()).collect();
     let stacks: Vec<_> = stacks.into_iter().filter(|stack| !stack.is_empty()).collect();
     let on_top = |stack: &&Vec<&str>| stack[0].contains("the_hot_function");
     let their_top = stacks.iter().filter(on_top).count();
