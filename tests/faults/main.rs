@@ -18,7 +18,7 @@ use scenarios::*;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use world::{Aim, Heard, MAP_DELETE_ELEM, Open, Run, World, errno, is_poll};
+use world::{Aim, Heard, MAP_DELETE_ELEM, Open, Run, World, errno, instances_left, is_poll};
 
 /// One after the other: what is open is the process's.
 fn alone() -> MutexGuard<'static, ()> {
@@ -76,6 +76,12 @@ fn check(world: &World, name: &str, aim: Aim, all: usize, run: &Run, heard: &Hea
     let left = world.cpus.iter().filter(|cpu| world.emit(**cpu, 0) != -libc::ENOENT).count();
     let slots = aim.which.number == libc::SYS_bpf && aim.which.detail == MAP_DELETE_ELEM;
     assert!(left <= if slots { run.hits } else { 0 }, "{}: {left} slots", said());
+    let instances = instances_left();
+    assert!(
+        instances <= if aim.which.number == libc::SYS_rmdir { run.hits } else { 0 },
+        "{}: {instances} left",
+        said()
+    );
     let rings = world.options().open().unwrap();
     assert_eq!(rings.len(), world.cpus.len());
     assert!(world.cpus.iter().all(|cpu| world.emit(*cpu, 0) == 0), "{}", said());
@@ -112,6 +118,7 @@ fn every_call_may_fail() {
     let Some(mut world) = World::new() else { return };
     fail_each(&mut world, "opening", opening, 4);
     fail_each(&mut world, "opening by name", opening_by_name, 1);
+    fail_each(&mut world, "opening for some", opening_for_some, 1);
     fail_each(&mut world, "reading", reading, 3);
     refuse_each(&mut world, "reading", reading);
     fail_each(&mut world, "recording", recording, 2);

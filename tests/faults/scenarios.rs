@@ -1,7 +1,7 @@
 //! What is done while calls fail.
 
 use crate::world::{EXPEDITED, Heard, World};
-use perfweave::{Error, Fence, Hold, Item, Key, Order, Pause, Reader, Record, Recorder, Rings};
+use perfweave::{Error, Fence, Hold, Item, Key, Kind, Order, Pause, Reader, Record, Recorder, Rings};
 use perfweave_support::threads;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -14,6 +14,20 @@ pub(crate) fn opening(world: &World, heard: &mut Heard) {
 /// A tracepoint by name: files are looked for, and read.
 pub(crate) fn opening_by_name(_: &World, heard: &mut Heard) {
     heard.hear(Rings::options().tracepoint("sched:sched_process_exec").pages(1).open());
+}
+
+/// Events with filters, for a process whose threads are listed; a directory that is no control group's; and a filter that is wrong,
+/// of which the kernel is asked why. These two are refused whatever else fails.
+pub(crate) fn opening_for_some(_: &World, heard: &mut Heard) {
+    let options = || Rings::options().tracepoint("sched:sched_process_exec").pages(1);
+    heard.hear(options().filter("common_pid != 1").records([Kind::COMM, Kind::EXIT]).pid(std::process::id()).open());
+    for refused in [options().cgroup("/").open(), options().filter("nothing == 1").open()] {
+        match refused.unwrap_err() {
+            Error::Open { errno, .. } if errno.raw_os_error() == Some(libc::EBADF) => {}
+            Error::Filter { errno, .. } if errno.raw_os_error() == Some(libc::EINVAL) => {}
+            other => heard.errors.push(other),
+        }
+    }
 }
 
 /// A reader and the numbers that were written for it.

@@ -67,7 +67,7 @@ impl Which {
         match self.number {
             libc::SYS_ioctl => [ENABLE, SET_OUTPUT].contains(&self.detail),
             libc::SYS_bpf => !self.beside && [MAP_UPDATE_ELEM, OBJ_GET_INFO_BY_FD].contains(&self.detail),
-            libc::SYS_epoll_create1 | libc::SYS_eventfd2 => true,
+            libc::SYS_epoll_create1 | libc::SYS_eventfd2 | libc::SYS_getdents64 => true,
             _ => false,
         }
     }
@@ -304,6 +304,15 @@ impl Open {
     }
 }
 
+/// Removes what is left of the trace instances that this process made to be told what is wrong with a filter. Gives how many.
+pub(crate) fn instances_left() -> usize {
+    let instances = tracefs::find_or_mount().unwrap().join("instances");
+    let ours = format!("perfweave-{}-", std::process::id());
+    let left = std::fs::read_dir(instances).unwrap().map(|instance| instance.unwrap());
+    let left = left.filter(|instance| instance.file_name().to_string_lossy().starts_with(&ours));
+    left.map(|instance| std::fs::remove_dir(instance.path()).unwrap()).count()
+}
+
 /// The error of the kernel's in an error of ours, where there is one.
 pub(crate) fn errno(error: &Error) -> Option<i32> {
     match error {
@@ -315,6 +324,8 @@ pub(crate) fn errno(error: &Error) -> Option<i32> {
         | Error::Pinned { errno, .. }
         | Error::Probe { errno, .. }
         | Error::Tracepoint { errno, .. }
+        | Error::Filter { errno, .. }
+        | Error::Cgroup { errno, .. }
         | Error::Fence { errno, .. }
         | Error::Wait { errno, .. }
         | Error::System { errno, .. } => errno.raw_os_error(),
