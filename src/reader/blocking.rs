@@ -39,7 +39,8 @@ use std::time::{Duration, Instant};
 ///
 /// The kernel wakes the reader only when a part of a ring is filled, since a wake-up for each event would interrupt the
 /// traced system each time. So the reader also looks by itself: the more there is to find, the sooner, every 5 ms at
-/// the most, and at least every [`Order::latency`].
+/// the most, and at least every [`Order::latency`]. A reader that has found and taken much rests before it looks again:
+/// 5 ms, or the latency if that is less. It does not rest when asked with a time-out of zero, nor while it spins.
 ///
 /// If the hold rule needs a fence, the events found wait for it. The fence begins at once if there are many events, or
 /// if [`Order::latency`] has passed since the last one began.
@@ -64,7 +65,7 @@ use std::time::{Duration, Instant};
 /// to have them all. Dropping waits for a fence under way, which cannot be broken off.
 #[derive(Debug)]
 pub struct Reader {
-    engine: Engine,
+    pub(super) engine: Engine,
     epoll: Epoll,
     /// How many rings epoll waits for.
     rings: usize,
@@ -220,9 +221,15 @@ impl Reader {
         if self.engine.is_ready()? {
             return Ok(true);
         }
-        if until.is_some_and(|until| until <= Instant::now()) {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) {
             // A program that polls the reader must find it unreadable until something happens after this look.
             self.sleep(Duration::ZERO)?;
+        } else {
+            let rest = self.engine.rest();
+            if !rest.is_zero() {
+                self.sleep(left.map_or(rest, |left| left.min(rest)))?;
+            }
         }
         let mut last_look = false;
         loop {

@@ -46,6 +46,8 @@ pub(crate) struct Engine {
     /// For how long to go on looking after something was found, and when that was.
     spin: Duration,
     found: Option<Instant>,
+    /// Events found since the reader slept.
+    since_sleep: usize,
     /// When to ask next what was dropped behind everything else.
     check_losses: Instant,
     /// How often the reader went to sleep, and was woken.
@@ -114,6 +116,7 @@ impl Engine {
             check_cpus,
             spin,
             found: None,
+            since_sleep: 0,
             check_losses: check_cpus,
             sleeps: 0,
             wakes: 0,
@@ -215,6 +218,22 @@ impl Engine {
             Some(left) if self.report.is_none() => pause.min(left),
             _ => pause,
         }
+    }
+
+    /// How long to sleep before the next look, although more may have been written since the last. Zero is to look at once.
+    ///
+    /// More is written while a reader takes what it has found. To look for that at once is to find little, time and again, in cache
+    /// lines that are being written to. So a reader that has found much since it slept, and has taken it, sleeps for a short tick.
+    pub(crate) fn rest(&self) -> Duration {
+        let found_much = self.since_sleep >= WORTH_A_LOOK && self.merge.held() < WORTH_A_LOOK;
+        let is_awaited = self.report.is_some() || self.merge.is_behind() || self.merge.rings().are_complete();
+        if !found_much || is_awaited || self.spins() {
+            return Duration::ZERO;
+        }
+        let now = Instant::now();
+        let due = self.due.map(|due| due.saturating_duration_since(now));
+        let ends = [due, self.control.time_left()];
+        ends.into_iter().flatten().fold(self.pace.rest(now), Duration::min)
     }
 
     /// How long until the hold rule lets out what is held, or something can be done for it.
@@ -339,6 +358,7 @@ impl Engine {
         self.again = if self.again { found >= WORTH_A_LOOK } else { found > 0 };
         let now = Instant::now();
         self.pace.looked(now, found);
+        self.since_sleep = self.since_sleep.saturating_add(found);
         if found > 0 {
             self.found = Some(now);
         }
@@ -394,7 +414,9 @@ impl Engine {
 
     /// The reader goes to sleep, if it is for any time at all.
     pub(crate) fn sleeps(&mut self, time: Duration) {
-        self.sleeps += u64::from(!time.is_zero());
+        if !time.is_zero() {
+            (self.sleeps, self.since_sleep) = (self.sleeps + 1, 0);
+        }
     }
 
     /// The reader was woken, if it was, before it would have looked by itself.

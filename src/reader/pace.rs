@@ -3,6 +3,9 @@
 //! A reader that traces the scheduler sees itself: each time it wakes, that is a wake-up and two switches, three events; a fence
 //! with all that it sets in motion is about twenty. If it looked and fenced for those, it would go on for ever. So it looks, and
 //! begins fences, when so many events wait that its own are less than a tenth of them; fewer wait for the tick.
+//!
+//! A reader that is quicker than what is written would look for little all the time. So once it has taken much, it rests before it
+//! looks again.
 
 use crate::order::hold::{Fence, Hold};
 use std::time::{Duration, Instant};
@@ -96,6 +99,11 @@ impl Pace {
     pub(crate) fn left(&self, now: Instant, lets_nothing_out: bool) -> Duration {
         let tick = if lets_nothing_out { self.longest } else { self.tick };
         tick.saturating_sub(now.saturating_duration_since(self.looked))
+    }
+
+    /// How long until a look is worth it again, if the last one found much: the rest of the shortest tick.
+    pub(crate) fn rest(&self, now: Instant) -> Duration {
+        self.shortest.saturating_sub(now.saturating_duration_since(self.looked))
     }
 
     /// Whether a proof may begin: enough is waiting for it, or the last one is long ago.

@@ -61,7 +61,7 @@ pub struct AsyncReader {
     /// How many rings are registered.
     rings: usize,
     sleep: Pin<Box<Sleep>>,
-    engine: Engine,
+    pub(super) engine: Engine,
 }
 
 impl AsyncReader {
@@ -145,6 +145,12 @@ impl AsyncReader {
             self.engine.wakes(woken);
             if let Some(errno) = failed {
                 return Poll::Ready(Err(Error::Wait { errno, times: 1 }));
+            }
+            let rest = if woken { Duration::ZERO } else { self.engine.rest() };
+            if !rest.is_zero() {
+                self.sleep.as_mut().reset(Instant::now() + rest);
+                self.engine.sleeps(rest);
+                ready!(self.sleep.as_mut().poll(cx));
             }
             let Turn::Sleep(pause) = self.engine.turn()? else { return Poll::Ready(Ok(())) };
             if self.engine.merge.rings().len() != self.rings {

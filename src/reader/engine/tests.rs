@@ -92,6 +92,99 @@ fn a_fence_that_is_paced_is_waited_for() {
     assert!(engine.proof.as_ref().unwrap().is_under_way());
 }
 
+/// A reader of which this is known: so many were found since it slept, and all but so many were taken. Its last look was just now, and
+/// always will be.
+fn with_found(hold: Hold, found: u64, held: u64) -> (sim::Kernel, Reader) {
+    let kernel = sim::Kernel::new(&[0]);
+    let mut reader = Reader::new(kernel.rings(), Order::new().hold(hold).latency(HOUR)).unwrap();
+    (0..found - held).for_each(|time| assert!(kernel.emit(0, time, b"")));
+    reader.engine.turn().unwrap();
+    (found - held..found).for_each(|time| assert!(kernel.emit(0, time, b"")));
+    for time in 0..found - held {
+        assert_eq!(reader.try_next().unwrap().and_then(|event| event.key()), Some(time));
+    }
+    assert_eq!(reader.engine.since_sleep as u64, found);
+    assert_eq!(reader.engine.merge.held() as u64, held);
+    reader.engine.pace.looked(Instant::now() + HOUR, 0);
+    (kernel, reader)
+}
+
+#[test]
+fn who_has_taken_much_rests_before_the_next_look() {
+    let much = WORTH_A_LOOK as u64;
+    for (hold, found, held, rests) in [
+        (Hold::None, much, 0, true),
+        (Hold::None, much - 1, 0, false),
+        (Hold::Round, much, 1, true),
+        (Hold::Round, 2 * much, much - 1, true),
+        (Hold::Round, 2 * much, much, false),
+    ] {
+        let (_kernel, mut reader) = with_found(hold, found, held);
+        let rest = reader.engine.rest();
+        assert_eq!(rest, if rests { Duration::from_millis(5) } else { Duration::ZERO }, "{found} found, {held} held");
+        reader.engine.sleeps(Duration::ZERO);
+        assert_eq!(reader.engine.rest(), rest, "that was no sleep");
+        reader.engine.sleeps(Duration::from_nanos(1));
+        assert_eq!(reader.engine.rest(), Duration::ZERO, "it has rested");
+    }
+}
+
+#[test]
+fn nobody_rests_who_is_waited_for() {
+    let much = WORTH_A_LOOK as u64;
+    let (_kernel, mut reader) = with_found(Hold::None, much, 0);
+    reader.engine.control.set_deadline(Some(Instant::now()));
+    assert_eq!(reader.engine.rest(), Duration::ZERO, "a deadline comes first");
+    reader.engine.control.set_deadline(None);
+    reader.engine.spin = Duration::MAX;
+    assert_eq!(reader.engine.rest(), Duration::ZERO, "it spins instead");
+    reader.engine.spin = Duration::ZERO;
+    reader.engine.due = Some(Instant::now());
+    assert_eq!(reader.engine.rest(), Duration::ZERO, "a lag is over");
+    reader.engine.due = None;
+    assert!(!reader.engine.rest().is_zero());
+    reader.handle().flush().unwrap();
+    assert!(matches!(reader.next(), Err(Error::Flushed)));
+    assert_eq!(reader.stats().sleeps, 0);
+}
+
+/// One sleep, a look behind it, and what came meanwhile is there; without time, a look at once.
+#[test]
+fn a_reader_that_rests_looks_when_it_has() {
+    let much = WORTH_A_LOOK as u64;
+    for timeout in [Duration::ZERO, HOUR] {
+        let (kernel, mut reader) = with_found(Hold::None, much, 0);
+        assert!(kernel.emit(0, much, b""));
+        let looks = reader.stats().looks;
+        assert_eq!(reader.next_timeout(timeout).unwrap().and_then(|event| event.key()), Some(much));
+        let stats = reader.stats();
+        assert_eq!((stats.sleeps, stats.looks - looks), (u64::from(!timeout.is_zero()), 1), "{timeout:?}");
+    }
+}
+
+/// The same under tokio: there nobody asks without time.
+#[cfg(feature = "tokio")]
+#[test]
+fn a_task_that_rests_looks_when_it_has() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let kernel = sim::Kernel::new(&[0]);
+        let order = Order::new().hold(Hold::None).latency(HOUR);
+        let mut reader = crate::AsyncReader::new(kernel.rings(), order).unwrap();
+        let much = WORTH_A_LOOK as u64;
+        (0..much).for_each(|time| assert!(kernel.emit(0, time, b"")));
+        for time in 0..much {
+            assert_eq!(reader.next().await.unwrap().key(), Some(time));
+        }
+        reader.engine.pace.looked(Instant::now() + HOUR, 0);
+        assert!(kernel.emit(0, much, b""));
+        let before = reader.stats();
+        assert_eq!(reader.next().await.unwrap().key(), Some(much));
+        let after = reader.stats();
+        assert_eq!((after.sleeps - before.sleeps, after.looks - before.looks), (1, 1));
+    });
+}
+
 /// A message about CPUs comes again and again while the reader spins: each is taken notice of after so many looks, and not only
 /// when CPUs are listed anyway.
 #[test]
