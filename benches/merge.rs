@@ -9,19 +9,22 @@
 //! cargo bench -p perfweave-benches --bench merge
 //! cargo bench -p perfweave-benches --bench merge -- --records 4096  # so few that they stay in the nearest caches
 //! cargo bench -p perfweave-benches --bench merge -- --rings 32      # one number of rings
+//! cargo bench -p perfweave-benches --bench merge -- --cold          # filled on another CPU: its caches have what is read
 //! cargo bench -p perfweave-benches --bench merge -- --test          # everything once
 //! ```
 
 use perfweave_benches::{Kind, Shape, Way};
 use perfweave_support::args::Args;
+use perfweave_support::load;
 use std::hint::black_box;
 use std::time::Instant;
 
 const HELP: &str = "\
-merge [--rounds N] [--records N] [--rings K] [--test]
+merge [--rounds N] [--records N] [--rings K] [--cold] [--test]
   --rounds    how often each way is measured [31]
   --records   in all rings together [16384]
   --rings     only so many rings
+  --cold      rings are filled on another CPU, as a kernel does
   --test      everything once";
 
 /// What was measured of a shape: nanoseconds a record of the walk, and each way's ratio to it.
@@ -44,12 +47,18 @@ fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     values[values.len() / 2]
 }
 
-fn measure(shape: Shape, rounds: usize) -> Row {
+fn measure(shape: Shape, rounds: usize, cold: bool) -> Row {
     let mut ways = Kind::ALL.map(|kind| Way::new(kind, shape));
     let mut times = vec![Vec::new(); ways.len()];
     for _ in 0..rounds {
         for (way, times) in ways.iter_mut().zip(&mut times) {
-            way.fill();
+            if cold {
+                load::pin(1);
+                way.fill();
+                load::pin(0);
+            } else {
+                way.fill();
+            }
             let begin = Instant::now();
             let sum = black_box(way.read());
             times.push(begin.elapsed().as_nanos() as f64 / shape.records as f64);
@@ -124,6 +133,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let rounds = args.value("--rounds", number)?.unwrap_or(if test { 1 } else { 31 });
     let records = args.value("--records", number)?.unwrap_or(16384);
     let only = args.value("--rings", number)?;
+    let cold = args.flag("--cold");
     args.finish()?;
 
     let names: Vec<_> = Kind::ALL[1..].iter().map(|kind| kind.name()).collect();
@@ -139,7 +149,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                     if rings * burst > records || only.is_some_and(|only| only != rings) {
                         continue;
                     }
-                    let row = measure(Shape { records, rings, burst, disorder, record }, rounds);
+                    let row = measure(Shape { records, rings, burst, disorder, record }, rounds, cold);
                     let ratios: Vec<_> = row.ratios[1..].iter().map(|ratio| format!("{ratio:.1}")).collect();
                     let (walk, ratios) = (row.walk, ratios.join(" | "));
                     println!("| {record} | {disorder} | {burst} | {rings} | {walk:.2} | {ratios} |");

@@ -15,10 +15,14 @@ use crate::order::key::Keys;
 use crate::order::own::Own;
 use crate::order::run::Pool;
 use crate::record::Record;
-use crate::ring::Bytes;
+use crate::ring::{Bytes, prefetch};
 use crate::rings::Lane;
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
+
+/// So many bytes ahead the CPU is asked for what is yielded soon from the same ring: the index has read a part of it, and that may have
+/// been long ago.
+const AHEAD: u64 = 512;
 
 /// All that changes while events are yielded. Kept apart from the rings, which the yielded events borrow.
 pub(crate) struct Stream {
@@ -254,6 +258,7 @@ impl Stream {
             return None;
         }
         let lane = &lanes[*rank as usize];
+        lane.ring.prefetch(entry.position + AHEAD);
         Some(entry.record(lane.bytes(entry.position, entry.record_len()), &lane.origin))
     }
 
@@ -320,6 +325,7 @@ impl Stream {
             // The function may have forked, and a child does not have the ring.
             lane.ring.assert_here();
             let Some(entry) = stretch.next() else { break ControlFlow::Continue(all) };
+            prefetch(run, AHEAD as usize);
             let bytes = match run.split_at_checked(entry.record_len() as usize) {
                 Some((bytes, rest)) => {
                     run = rest;

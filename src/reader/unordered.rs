@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::order::event::{Damage, Event, Item, Lost};
 use crate::order::hold::Class;
 use crate::record::{Kind, Origin, Record};
-use crate::ring::{Fault, Ring};
+use crate::ring::{Fault, Ring, prefetch};
 use crate::rings::{Lane, Rings};
 use smallvec::SmallVec;
 use std::ops::ControlFlow;
@@ -72,6 +72,9 @@ impl Rings {
     }
 }
 
+/// So many bytes ahead the CPU is asked for what is read soon.
+const AHEAD: usize = 2048;
+
 /// How far a ring was read. Given back to the kernel when dropped, whatever happens.
 struct Reading<'a> {
     ring: &'a mut Ring,
@@ -88,6 +91,7 @@ impl Reading<'_> {
             // The function may have forked.
             self.ring.assert_here();
             let Some((record, rest)) = Record::plainest(left, raw, origin) else { break };
+            prefetch(rest, AHEAD);
             self.position += record.as_bytes().len() as u64;
             left = rest;
             each(unordered(Item::Record(record)))?;

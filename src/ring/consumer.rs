@@ -5,6 +5,7 @@ mod tests;
 
 use crate::error::Error;
 use crate::ring::memory::{self, DATA_OFFSET_AT, DATA_SIZE_AT, HEAD_AT, Mapping, Memory, TAIL_AT};
+use crate::ring::prefetch::prefetch_at;
 use crate::ring::words::{self, AtomicU64};
 use crate::ring::{Bytes, Fault, Header, KernelHalf};
 use crate::sys::fork::Owner;
@@ -350,6 +351,14 @@ impl Ring {
         }
         let (head, tail) = (self.to_end(at), self.at_begin(len - to_end));
         Bytes::new(head, tail)
+    }
+
+    /// Hints that the bytes at a position are read soon, if they were seen.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, position: u64) {
+        if position < self.head {
+            prefetch_at(self.data.as_ptr().wrapping_add(self.index(position) as usize));
+        }
     }
 
     /// The data area from an offset on.

@@ -29,6 +29,7 @@ mod consumer;
 mod epochs;
 mod frame;
 mod memory;
+mod prefetch;
 mod words;
 
 pub use bytes::Bytes;
@@ -37,3 +38,4 @@ pub(crate) use epochs::{Epoch, EpochWords};
 pub use frame::Fault;
 pub(crate) use frame::Header;
 pub(crate) use memory::KernelHalf;
+pub(crate) use prefetch::prefetch;

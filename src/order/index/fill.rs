@@ -6,11 +6,14 @@ use crate::order::entry::{BEFORE, Entry, NEVER, NOTED, Note, OWN, SKIPPED};
 use crate::order::key::{Keys, Plain};
 use crate::order::run::{Pool, Slot};
 use crate::record::{Kind, Origin, Record};
-use crate::ring::{Fault, Header, Ring};
+use crate::ring::{Fault, Header, Ring, prefetch};
 use crate::rings::{Lane, Losses};
 use binary_heap_plus::{BinaryHeap, MinComparator};
 use std::collections::VecDeque;
 use std::sync::Arc;
+
+/// So many bytes ahead the CPU is asked for what is indexed soon: some ten to fifty records, as long as another CPU's caches take.
+const AHEAD: usize = 2048;
 
 impl Index {
     /// Publishes the tail, loads the head and indexes what is new, using up to so many bytes of memory; some, if nothing is
@@ -266,6 +269,7 @@ impl Walk<'_> {
             && key >= back
             && let Some(slot) = slots.next()
         {
+            prefetch(rest, AHEAD);
             *slot = Slot { key, header };
             back = key;
             longest = longest.max(header.size().into());
