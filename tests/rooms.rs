@@ -9,7 +9,7 @@ const ROOMS: [(&str, &[&str]); 13] = [
     ("instrument", &[]),
     ("sys", &["fork", "bpf", "perf", "pmu", "epoll", "register", "wake", "wakeup", "machine", "tracepoint", "grace"]),
     ("error", &["recording", "cases", "repeats", "hint"]),
-    ("ring", &["words", "memory", "epochs", "frame", "bytes", "consumer"]),
+    ("ring", &["words", "memory", "epochs", "frame", "bytes", "prefetch", "consumer"]),
     ("record", &["clock", "kind", "layout", "fields", "sample", "origin", "view"]),
     ("account", &["breaks", "sequence", "numbers", "ledger", "stats"]),
     (
