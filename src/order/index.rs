@@ -11,6 +11,7 @@
 
 use crate::account::numbers::Numbers;
 use crate::order::hold::Class;
+mod beside;
 mod fill;
 mod memory;
 mod stretch;
@@ -25,7 +26,7 @@ use crate::order::run::{Pool, Run, Slot};
 use crate::ring::Header;
 use crate::rings::Lane;
 
-use binary_heap_plus::{BinaryHeap, MinComparator};
+use beside::{Beside, Place, Trailing};
 use std::collections::VecDeque;
 
 /// A LOST record before its key is known.
@@ -35,15 +36,6 @@ struct Waiting {
     header: Header,
     id: u64,
     count: u64,
-}
-
-/// Where the smallest entry is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
-    Run,
-    Displaced,
-    Rest,
-    Trailing,
 }
 
 /// Yielded bytes of a ring are published once they are this part of it, if nothing else publishes them before: the tail
@@ -96,10 +88,8 @@ pub(crate) struct Index {
     tail: u64,
     /// The key of the last slot that is not skipped, if there is any.
     back: u64,
-    /// INVARIANT: sorted. Each lies in a skipped slot, behind one that is not and has a larger key.
-    displaced: VecDeque<Entry>,
-    /// More of those, which came out of order among themselves.
-    rest: BinaryHeap<Entry, MinComparator>,
+    /// Records that are displaced, and what the kernel counts beyond LOST records.
+    beside: Beside,
     /// INVARIANT: sorted by position; one for each entry that is noted, `None` once that was yielded, and never at either
     /// end then.
     notes: VecDeque<(u64, Option<Note>)>,
@@ -123,8 +113,6 @@ pub(crate) struct Index {
     lost_head: bool,
     /// What was told of beyond LOST records, because the kernel counts it.
     foretold: u64,
-    /// Of that, what waits to be yielded, and where: behind everything that was indexed then, in no ring.
-    trailing: Option<(Entry, u64, Option<u64>)>,
     /// What LOST records have told since the last record with a number.
     skipped: u64,
     /// Whether the ring was so full since some look that something may have been dropped, since the kernel was last asked.
@@ -152,8 +140,7 @@ impl Index {
             run: Run::new(),
             tail,
             back: 0,
-            displaced: VecDeque::with_capacity(ROOM),
-            rest: BinaryHeap::with_capacity_min(ROOM),
+            beside: Beside::new(),
             notes: VecDeque::with_capacity(ROOM),
             lost: None,
             before: None,
@@ -165,7 +152,6 @@ impl Index {
             plain: 0,
             lost_head: false,
             foretold: 0,
-            trailing: None,
             skipped: 0,
             suspect: false,
             marked: tail,
@@ -181,13 +167,10 @@ impl Index {
     /// The key of the smallest entry not yet yielded.
     #[inline]
     pub(crate) fn front_key(&self) -> Option<u64> {
-        if self.is_all_in_run() { self.run.front().map(|slot| slot.key) } else { self.front().map(|front| front.key) }
-    }
-
-    /// Whether nothing is beside the run.
-    #[inline]
-    fn is_all_in_run(&self) -> bool {
-        self.displaced.is_empty() && self.rest.is_empty() && self.trailing.is_none()
+        match self.run.front() {
+            Some(slot) if slot.key < self.beside.until() => Some(slot.key),
+            _ => self.front().map(|front| front.key),
+        }
     }
 
     /// The smallest entry not yet yielded.
@@ -209,33 +192,16 @@ impl Index {
     /// first.
     #[inline]
     pub(crate) fn beside(&self) -> u64 {
-        if self.is_all_in_run() {
-            return u64::MAX;
-        }
-        self.smallest_beside().map_or(u64::MAX, |(entry, _)| entry.key.saturating_add(1))
+        self.beside.until()
     }
 
-    /// The smallest entry, and where it is. Equal ones are damage and a loss behind it, in this order.
+    /// The smallest entry, and where it is beside the run, if it is not in it. Equal ones are damage and a loss behind it, in this
+    /// order.
     #[inline]
-    fn smallest(&self) -> Option<(Entry, Place)> {
-        let first = self.first().map(|entry| (entry, Place::Run));
-        let Some(beside) = self.smallest_beside() else { return first };
-        first.filter(|(first, _)| *first <= beside.0).or(Some(beside))
-    }
-
-    /// The smallest entry beside the run.
-    #[inline]
-    fn smallest_beside(&self) -> Option<(Entry, Place)> {
-        let displaced = self.displaced.front().map(|entry| (*entry, Place::Displaced));
-        if self.rest.is_empty() && self.trailing.is_none() { displaced } else { self.smallest_far() }
-    }
-
-    #[cold]
-    fn smallest_far(&self) -> Option<(Entry, Place)> {
-        let displaced = self.displaced.front().map(|entry| (*entry, Place::Displaced));
-        let rest = self.rest.peek().map(|entry| (*entry, Place::Rest));
-        let trailing = self.trailing.map(|(entry, ..)| (entry, Place::Trailing));
-        [displaced, rest, trailing].into_iter().flatten().min_by_key(|(entry, _)| *entry)
+    fn smallest(&self) -> Option<(Entry, Option<Place>)> {
+        let first = self.first().map(|entry| (entry, None));
+        let Some((beside, place)) = self.beside.first() else { return first };
+        first.filter(|(first, _)| *first <= beside).or(Some((beside, Some(place))))
     }
 
     /// What the first slot stands for.
@@ -298,11 +264,11 @@ impl Index {
             return None;
         }
         // In no ring, so without a length: where it lies there may be the next record, or damage.
-        if let Some((trailing, count, after)) = self.trailing
-            && trailing == *entry
-            && self.smallest().is_some_and(|(_, place)| place == Place::Trailing)
+        if let Some(trailing) = self.beside.trailing()
+            && trailing.entry == *entry
+            && self.smallest().is_some_and(|(_, place)| place == Some(Place::Trailing))
         {
-            return Some(Note::Lost { id: 0, count, after });
+            return Some(trailing.note());
         }
         self.notes[self.note_at(entry.position)?].1
     }
@@ -332,23 +298,19 @@ impl Index {
     pub(crate) fn take(&mut self, pool: &mut Pool) {
         let Some((entry, place)) = self.smallest() else { return };
         match place {
-            Place::Run => {
+            None => {
                 self.run.pop(pool);
                 self.tail += entry.len();
                 self.skip(pool);
             }
-            Place::Displaced => {
-                self.displaced.pop_front();
+            Some(place) => {
+                self.beside.take(place);
+                // A loss in no ring has no bytes.
                 self.ahead += entry.len();
             }
-            Place::Rest => {
-                self.rest.pop();
-                self.ahead += entry.len();
-            }
-            Place::Trailing => self.trailing = None,
         }
         self.entries -= 1;
-        if entry.is_noted() && place != Place::Trailing {
+        if entry.is_noted() && place != Some(Place::Trailing) {
             self.forget(entry.position);
         }
     }
@@ -384,13 +346,14 @@ impl Index {
             return;
         }
         self.foretold += new;
-        if let Some((_, waiting, _)) = &mut self.trailing {
-            *waiting += new;
+        if let Some(trailing) = self.beside.trailing() {
+            self.beside.set_trailing(Some(Trailing { count: trailing.count + new, ..trailing }));
             return;
         }
         let (key, tag) = self.before.map_or((0, NEVER), |key| (key, BEFORE));
         let header = Header::of_stretch(0).tagged(tag | NOTED);
-        self.trailing = Some((Entry { key, position: self.cursor, header }, new, self.before));
+        let entry = Entry { key, position: self.cursor, header };
+        self.beside.set_trailing(Some(Trailing { entry, count: new, after: self.before }));
         self.entries += 1;
     }
 

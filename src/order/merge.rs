@@ -340,10 +340,10 @@ impl Merge {
         self.stream.pick_in(&self.rings.lanes)
     }
 
-    /// Whether the next event was picked when the last one was taken. Reads nothing of the rings.
+    /// [`Merge::is_ready`], where this is known to be no forked child.
     #[inline(always)]
-    pub(crate) fn is_at_hand(&self) -> bool {
-        self.stream.is_at_hand()
+    pub(crate) fn pick(&mut self) -> bool {
+        self.stream.pick_in(&self.rings.lanes)
     }
 
     /// The next event that the last look found, if it may be yielded.

@@ -147,13 +147,13 @@ impl Engine {
         Handle(Arc::clone(&self.control))
     }
 
-    /// Whether the next event lies right behind the last one in the same ring, and nothing has to be noticed first.
+    /// Whether there is an event to lend, and nothing has to be noticed first.
     #[inline(always)]
-    pub(crate) fn is_at_hand(&self) -> bool {
+    pub(crate) fn is_at_hand(&mut self) -> bool {
         // A word that is what it was says that this is no forked child either.
         self.control.signals() == self.noticed
-            && self.merge.is_at_hand()
             && !self.proof.as_ref().is_some_and(Proof::has_ended)
+            && self.merge.pick()
     }
 
     /// Whether there is an event to lend, without looking at the heads unless a fence ended or a flush was asked for.

@@ -1,13 +1,13 @@
-//! Reads rings in one way, so often, for `.ci/instructions` to count what that takes: `instructions WAY RINGS TURNS`.
+//! Reads rings in one way, so often, for `.ci/instructions` to count what that takes: `instructions WAY RINGS BURST TURNS`.
 
 use perfweave_benches::{Kind, Shape, Way};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [way, rings, turns] = &arguments[..] else { panic!("instructions WAY RINGS TURNS") };
+    let [way, rings, burst, turns] = &arguments[..] else { panic!("instructions WAY RINGS BURST TURNS") };
     let kind = Kind::ALL.into_iter().find(|kind| kind.name().trim_matches('`') == way).expect("one of the ways");
-    let shape = Shape { rings: rings.parse().expect("a number"), burst: 16, disorder: 0, record: 48, records: 16384 };
-    let turns: usize = turns.parse().expect("a number");
+    let [rings, burst, turns] = [rings, burst, turns].map(|text| text.parse().expect("a number"));
+    let shape = Shape { rings, burst, disorder: 0, record: 48, records: 16384 };
     let mut way = Way::new(kind, shape);
     for _ in 0..turns {
         way.fill();

@@ -1,6 +1,6 @@
 //! Indexing: from the ring's bytes to entries. The hot half of a look.
 
-use super::{FORGOTTEN, Index, LONGEST, REACH, Waiting};
+use super::{FORGOTTEN, Index, LONGEST, Waiting};
 use crate::account::numbers::Said;
 use crate::order::entry::{BEFORE, Entry, NEVER, NOTED, Note, OWN, SKIPPED};
 use crate::order::key::{Keys, Plain};
@@ -8,8 +8,6 @@ use crate::order::run::{Pool, Slot};
 use crate::record::{Kind, Origin, Record};
 use crate::ring::{Fault, Header, Ring, prefetch};
 use crate::rings::{Lane, Losses};
-use binary_heap_plus::{BinaryHeap, MinComparator};
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// So many bytes ahead the CPU is asked for what is indexed soon: some ten to fifty records, as long as another CPU's caches take.
@@ -114,8 +112,8 @@ impl Index {
     /// whether there was any.
     pub(super) fn index_plain(&mut self, ring: &Ring, plain: &Plain, keys: &mut Keys, pool: &mut Pool) -> bool {
         let (bytes, _) = ring.bytes(self.cursor, ring.head() - self.cursor).as_slices();
-        let beside = self.room_beside();
-        let Self { run, displaced, rest, .. } = self;
+        let room = self.room_beside();
+        let Self { run, beside, .. } = self;
         let back = if run.is_empty() { 0 } else { self.back };
         let mut walk = Walk { left: bytes, back, longest: self.longest };
         let slots = run.spare(pool);
@@ -127,11 +125,11 @@ impl Index {
                 last = Some(walk.back);
             }
             let (Some(slot), Some((header, key, left))) = (slots.get_mut(new), plain.split(walk.left)) else { break };
-            if repaired == beside {
+            if repaired == room {
                 break;
             }
             let at = bytes.len() - walk.left.len();
-            displace(displaced, rest, Entry { key, position: self.cursor + at as u64, header });
+            beside.displace(Entry { key, position: self.cursor + at as u64, header });
             *slot = Slot { key: walk.back, header: header.tagged(SKIPPED) };
             walk.longest = walk.longest.max(header.size().into());
             walk.left = left;
@@ -196,9 +194,9 @@ impl Index {
     #[cold]
     pub(super) fn untold(&mut self, count: u64) -> u64 {
         // What waits to be told of is told now.
-        if let Some((_, waiting, _)) = self.trailing.take() {
+        if let Some(trailing) = self.beside.set_trailing(None) {
             self.entries -= 1;
-            self.foretold -= waiting;
+            self.foretold -= trailing.count;
         }
         let covered = count.min(self.foretold);
         self.foretold -= covered;
@@ -238,7 +236,7 @@ impl Index {
         let header = header.tagged(tag);
         self.entries += 1;
         if !self.run.is_empty() && key < self.back {
-            displace(&mut self.displaced, &mut self.rest, Entry { key, position, header });
+            self.beside.displace(Entry { key, position, header });
             return self.run.push(Slot { key: self.back, header: header.tagged(SKIPPED) }, pool);
         }
         self.back = key;
@@ -277,16 +275,5 @@ impl Walk<'_> {
         }
         *self = Self { left, back, longest };
         most - slots.len()
-    }
-}
-
-/// Puts an entry whose key is smaller than one before it where it belongs: beside the run.
-#[inline(never)]
-fn displace(displaced: &mut VecDeque<Entry>, rest: &mut BinaryHeap<Entry, MinComparator>, entry: Entry) {
-    let larger = displaced.iter().rev().take(REACH).take_while(|other| **other > entry).count();
-    if larger < REACH {
-        displaced.insert(displaced.len() - larger, entry);
-    } else {
-        rest.push(entry);
     }
 }

@@ -8,7 +8,7 @@ use crate::order::run::{self, BLOCK, Pool, Slot};
 impl Index {
     /// How many records can be displaced before there is need for memory.
     pub(super) fn room_beside(&self) -> usize {
-        (self.displaced.capacity() - self.displaced.len()).min(self.rest.capacity() - self.rest.len())
+        self.beside.lists().map(|(len, capacity)| capacity - len).into_iter().fold(usize::MAX, usize::min)
     }
 
     /// Sees to memory for more entries. False if that would be more than there may be, unless nothing is held.
@@ -28,8 +28,7 @@ impl Index {
         }
         let [displaced, rest, notes, holes] = lists;
         let more = |list: List| list.grown() - list.len;
-        self.displaced.reserve_exact(more(displaced));
-        self.rest.reserve_exact(more(rest));
+        self.beside.reserve(more(displaced), more(rest));
         self.notes.reserve_exact(more(notes));
         if let Some(numbers) = &mut self.numbers {
             numbers.grow(holes.grown());
@@ -42,10 +41,12 @@ impl Index {
 
     /// What grows as records are indexed, besides the run.
     pub(super) fn lists(&self) -> [List; 4] {
+        let [displaced, rest] =
+            self.beside.lists().map(|(len, capacity)| List { len, capacity, each: size_of::<Entry>() });
         let (len, capacity, each) = self.numbers.as_ref().map_or((0, usize::MAX, 0), Numbers::list);
         [
-            List { len: self.displaced.len(), capacity: self.displaced.capacity(), each: size_of::<Entry>() },
-            List { len: self.rest.len(), capacity: self.rest.capacity(), each: size_of::<Entry>() },
+            displaced,
+            rest,
             List { len: self.notes.len(), capacity: self.notes.capacity(), each: size_of::<(u64, Option<Note>)>() },
             List { len, capacity, each },
         ]
@@ -61,8 +62,7 @@ impl Index {
     /// Gives memory back that is not needed now.
     pub(crate) fn shrink(&mut self) {
         self.run.shrink();
-        self.displaced.shrink_to(ROOM);
-        self.rest.shrink_to(ROOM);
+        self.beside.shrink();
         self.notes.shrink_to(ROOM);
         if let Some(numbers) = &mut self.numbers {
             numbers.shrink();

@@ -352,7 +352,7 @@ fn an_index_is_what_lists_say() {
             assert_eq!(whole, index.cursor() == said.head);
             assert!(whole || most < usize::MAX && index.memory() + pool.memory() + 2 * BLOCK + index.memory() > most);
             assert!(was_empty || index.memory() + pool.memory() <= before.max(most));
-            let lists = [index.displaced.capacity(), index.rest.capacity(), index.notes.capacity()];
+            let lists = [index.beside.lists()[0].1, index.beside.lists()[1].1, index.notes.capacity()];
             assert!(lists.iter().all(|capacity| grown.contains(capacity)), "seen to before: {lists:?}");
             said.compare(&index);
             take(&mut index, &mut said, &mut pool, [3, 100, 1000][random(3) as usize], random(3));
