@@ -74,6 +74,9 @@ pub(crate) enum Turn {
     Sleep(Duration),
 }
 
+/// Of what a reader has found since it slept so small a part may be held, and wait, while the reader rests.
+const PART_HELD: usize = 4;
+
 /// How often CPUs are listed if the kernel's messages tell of those that come and go. They may not reach us after all.
 const LIST_CPUS: Duration = Duration::from_secs(1);
 
@@ -175,13 +178,14 @@ impl Engine {
         if self.is_ready()? {
             return Ok(Turn::Ready);
         }
-        self.follow_cpus()?;
+        let now = Instant::now();
+        self.follow_cpus(now)?;
         if self.deadline_is_past() {
             self.report_after_look(Report::Deadline);
         } else if !self.report_is_due() {
             self.look();
         }
-        if self.merge.is_ready() || self.find_losses() {
+        if self.merge.is_ready() || self.find_losses(now) {
             return Ok(Turn::Ready);
         }
         self.await_epochs()?;
@@ -225,7 +229,8 @@ impl Engine {
     /// More is written while a reader takes what it has found. To look for that at once is to find little, time and again, in cache
     /// lines that are being written to. So a reader that has found much since it slept, and has taken it, sleeps for a short tick.
     pub(crate) fn rest(&self) -> Duration {
-        let found_much = self.since_sleep >= WORTH_A_LOOK && self.merge.held() < WORTH_A_LOOK;
+        let found_much =
+            self.since_sleep >= WORTH_A_LOOK && self.merge.held() < WORTH_A_LOOK.max(self.since_sleep / PART_HELD);
         let is_awaited = self.report.is_some() || self.merge.is_behind() || self.merge.rings().are_complete();
         if !found_much || is_awaited || self.spins() {
             return Duration::ZERO;
@@ -278,7 +283,7 @@ impl Engine {
         self.report = Some(report);
         self.cap();
         // A report does not wait for a tick.
-        self.prove();
+        self.prove(Instant::now());
     }
 
     /// Once all that is to come before the report was seen, keeps back what is newer.
@@ -313,11 +318,12 @@ impl Engine {
 
     /// Does what is due now and then, also if there is always something to yield: CPUs that came, losses, a deadline.
     fn attend(&mut self) -> Result<(), Error> {
-        self.follow_cpus()?;
+        let now = Instant::now();
+        self.follow_cpus(now)?;
         if self.deadline_is_past() {
             self.report_after_look(Report::Deadline);
         }
-        self.find_losses();
+        self.find_losses(now);
         Ok(())
     }
 
@@ -363,7 +369,7 @@ impl Engine {
             self.found = Some(now);
         }
         self.cap();
-        self.prove();
+        self.prove(now);
     }
 
     /// Takes notice of the thread that looks, and of the fence's.
@@ -378,8 +384,7 @@ impl Engine {
     }
 
     /// Begins what lets out what is held, if it is time to.
-    fn prove(&mut self) {
-        let now = Instant::now();
+    fn prove(&mut self, now: Instant) {
         self.due = self.due.filter(|due| now < *due);
         if !self.may_prove(now) {
             return;
@@ -426,11 +431,10 @@ impl Engine {
 
     /// When a ring has run dry, or a report is due, asks what was dropped behind everything else. Whether there is an
     /// event of it.
-    fn find_losses(&mut self) -> bool {
+    fn find_losses(&mut self, now: Instant) -> bool {
         if self.control.take_lossy() {
             self.merge.suspect_losses();
         }
-        let now = Instant::now();
         let report = self.report_is_due();
         if !report && now < self.check_losses {
             return false;
@@ -467,8 +471,7 @@ impl Engine {
     }
 
     /// Takes notice of CPUs that came online: when the kernel's messages say so, and now and then.
-    fn follow_cpus(&mut self) -> Result<(), Error> {
-        let now = Instant::now();
+    fn follow_cpus(&mut self, now: Instant) -> Result<(), Error> {
         if now < self.check_cpus {
             return Ok(());
         }

@@ -73,7 +73,7 @@ impl Rings {
 }
 
 /// So many bytes ahead the CPU is asked for what is read soon.
-const AHEAD: usize = 2048;
+const AHEAD: usize = 4096;
 
 /// How far a ring was read. Given back to the kernel when dropped, whatever happens.
 struct Reading<'a> {

@@ -10,8 +10,8 @@ use crate::ring::{Fault, Header, Ring, prefetch};
 use crate::rings::{Lane, Losses};
 use std::sync::Arc;
 
-/// So many bytes ahead the CPU is asked for what is indexed soon: some ten to fifty records, as long as another CPU's caches take.
-const AHEAD: usize = 2048;
+/// So many bytes ahead the CPU is asked for what is indexed soon: twenty to a hundred records, as long as another CPU's caches take.
+const AHEAD: usize = 4096;
 
 impl Index {
     /// Publishes the tail, loads the head and indexes what is new, using up to so many bytes of memory; some, if nothing is

@@ -118,6 +118,8 @@ fn who_has_taken_much_rests_before_the_next_look() {
         (Hold::Round, much, 1, true),
         (Hold::Round, 2 * much, much - 1, true),
         (Hold::Round, 2 * much, much, false),
+        (Hold::Round, 8 * much, 2 * much - 1, true),
+        (Hold::Round, 8 * much, 2 * much, false),
     ] {
         let (_kernel, mut reader) = with_found(hold, found, held);
         let rest = reader.engine.rest();
