@@ -39,8 +39,10 @@ use std::time::{Duration, Instant};
 ///
 /// The kernel wakes the reader only when a part of a ring is filled, since a wake-up for each event would interrupt the
 /// traced system each time. So the reader also looks by itself: the more there is to find, the sooner, every 5 ms at
-/// the most, and at least every [`Order::latency`]. A reader that has found and taken much rests before it looks again:
-/// 5 ms, or the latency if that is less. It does not rest when asked with a time-out of zero, nor while it spins.
+/// the most, and at least every [`Order::latency`]. A reader that has found and taken much rests before it looks again,
+/// for up to 5 ms from its last look and no longer than the latency; little that is held meanwhile waits as long. A ring
+/// that fills up, a handle or a deadline ends the rest. A reader that spins does not rest, nor one that is asked with a
+/// time-out of zero.
 ///
 /// If the hold rule needs a fence, the events found wait for it. The fence begins at once if there are many events, or
 /// if [`Order::latency`] has passed since the last one began.

@@ -46,7 +46,7 @@ pub(crate) struct Engine {
     /// For how long to go on looking after something was found, and when that was.
     spin: Duration,
     found: Option<Instant>,
-    /// Events found since the reader slept.
+    /// Events found since the reader slept, or could have.
     since_sleep: usize,
     /// When to ask next what was dropped behind everything else.
     check_losses: Instant,
@@ -228,17 +228,33 @@ impl Engine {
     ///
     /// More is written while a reader takes what it has found. To look for that at once is to find little, time and again, in cache
     /// lines that are being written to. So a reader that has found much since it slept, and has taken it, sleeps for a short tick.
-    pub(crate) fn rest(&self) -> Duration {
-        let found_much =
-            self.since_sleep >= WORTH_A_LOOK && self.merge.held() < WORTH_A_LOOK.max(self.since_sleep / PART_HELD);
-        let is_awaited = self.report.is_some() || self.merge.is_behind() || self.merge.rings().are_complete();
-        if !found_much || is_awaited || self.spins() {
+    /// Where rings cannot wake it as they fill up, where one is full already, and where somebody waits, it does not.
+    pub(crate) fn rest(&mut self) -> Duration {
+        let little = WORTH_A_LOOK.max(self.since_sleep / PART_HELD);
+        let rings = self.merge.rings();
+        let is_awaited = self.report.is_some() || self.merge.is_behind() || rings.are_complete();
+        let wakes = rings.events().count() == rings.len();
+        if self.since_sleep < WORTH_A_LOOK
+            || is_awaited
+            || !wakes
+            || !self.spin.is_zero()
+            || self.merge.held() >= little
+        {
             return Duration::ZERO;
         }
         let now = Instant::now();
         let due = self.due.map(|due| due.saturating_duration_since(now));
         let ends = [due, self.control.time_left()];
-        ends.into_iter().flatten().fold(self.pace.rest(now), Duration::min)
+        let rest = ends.into_iter().flatten().fold(self.pace.rest(now), Duration::min);
+        // What was yielded is given back before every sleep: by a look, or here.
+        if !rest.is_zero() {
+            self.merge.publish();
+        }
+        if rest.is_zero() || self.merge.is_crowded() {
+            self.since_sleep = 0;
+            return Duration::ZERO;
+        }
+        rest
     }
 
     /// How long until the hold rule lets out what is held, or something can be done for it.
@@ -419,9 +435,8 @@ impl Engine {
 
     /// The reader goes to sleep, if it is for any time at all.
     pub(crate) fn sleeps(&mut self, time: Duration) {
-        if !time.is_zero() {
-            (self.sleeps, self.since_sleep) = (self.sleeps + 1, 0);
-        }
+        self.since_sleep = 0;
+        self.sleeps += u64::from(!time.is_zero());
     }
 
     /// The reader was woken, if it was, before it would have looked by itself.

@@ -106,6 +106,12 @@ impl Pace {
         self.shortest.saturating_sub(now.saturating_duration_since(self.looked))
     }
 
+    /// Makes the shortest tick another.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn set_shortest(&mut self, tick: Duration) {
+        self.shortest = tick;
+    }
+
     /// Whether a proof may begin: enough is waiting for it, or the last one is long ago.
     pub(crate) fn may_prove(&self, now: Instant) -> bool {
         let long_ago = |proved| now.saturating_duration_since(proved) >= self.longest;

@@ -27,7 +27,8 @@ use tokio::time::{Instant, Sleep};
 /// although the outer one woke.
 ///
 /// The reader looks at all heads after every wake. Before every sleep it registers first and looks *then*, so it misses
-/// nothing written in between. Like a `Reader` it also looks by itself at least every [`Order::latency`].
+/// nothing written in between. Like a `Reader` it also looks by itself at least every [`Order::latency`], and rests when it
+/// has taken much.
 ///
 /// ```
 /// # use perfweave::{AsyncReader, Order, sim};

@@ -220,6 +220,12 @@ impl Ring {
         self.fd.as_ref()
     }
 
+    /// As if it had been adopted without an event.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn forget_fd(&mut self) {
+        self.fd = None;
+    }
+
     /// Every way to the memory leads through here, or asks the same.
     ///
     /// # Panics

@@ -74,7 +74,8 @@ impl Beside {
             Place::Displaced => self.displaced.insert(self.displaced.len() - larger, entry),
             _ => self.rest.push(entry),
         }
-        if self.first.is_none_or(|(first, _)| entry < first) {
+        // Damage comes before a loss behind it, which has the same place.
+        if self.first.is_none_or(|(first, _)| entry <= first) {
             self.set_first(Some((entry, place)));
         }
     }

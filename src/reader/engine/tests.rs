@@ -103,8 +103,9 @@ fn with_found(hold: Hold, found: u64, held: u64) -> (sim::Kernel, Reader) {
     for time in 0..found - held {
         assert_eq!(reader.try_next().unwrap().and_then(|event| event.key()), Some(time));
     }
-    assert_eq!(reader.engine.since_sleep as u64, found);
     assert_eq!(reader.engine.merge.held() as u64, held);
+    // As if it had not been asked without time.
+    reader.engine.since_sleep = found as usize;
     reader.engine.pace.looked(Instant::now() + HOUR, 0);
     (kernel, reader)
 }
@@ -124,10 +125,13 @@ fn who_has_taken_much_rests_before_the_next_look() {
         let (_kernel, mut reader) = with_found(hold, found, held);
         let rest = reader.engine.rest();
         assert_eq!(rest, if rests { Duration::from_millis(5) } else { Duration::ZERO }, "{found} found, {held} held");
+        let lane = &reader.rings().lanes[0];
+        assert!(
+            !rests || held > 0 || lane.ring.words() == (lane.ring.head(), lane.ring.head()),
+            "given back before it sleeps"
+        );
         reader.engine.sleeps(Duration::ZERO);
-        assert_eq!(reader.engine.rest(), rest, "that was no sleep");
-        reader.engine.sleeps(Duration::from_nanos(1));
-        assert_eq!(reader.engine.rest(), Duration::ZERO, "it has rested");
+        assert_eq!(reader.engine.rest(), Duration::ZERO, "it has rested, or somebody asks all the time");
     }
 }
 
@@ -138,16 +142,77 @@ fn nobody_rests_who_is_waited_for() {
     reader.engine.control.set_deadline(Some(Instant::now()));
     assert_eq!(reader.engine.rest(), Duration::ZERO, "a deadline comes first");
     reader.engine.control.set_deadline(None);
-    reader.engine.spin = Duration::MAX;
-    assert_eq!(reader.engine.rest(), Duration::ZERO, "it spins instead");
+    reader.engine.since_sleep = WORTH_A_LOOK;
+    for spin in [Duration::MAX, Duration::from_nanos(1)] {
+        reader.engine.spin = spin;
+        assert_eq!(reader.engine.rest(), Duration::ZERO, "it spins instead");
+    }
     reader.engine.spin = Duration::ZERO;
     reader.engine.due = Some(Instant::now());
     assert_eq!(reader.engine.rest(), Duration::ZERO, "a lag is over");
-    reader.engine.due = None;
+    (reader.engine.due, reader.engine.since_sleep) = (None, WORTH_A_LOOK);
     assert!(!reader.engine.rest().is_zero());
     reader.handle().flush().unwrap();
     assert!(matches!(reader.next(), Err(Error::Flushed)));
     assert_eq!(reader.stats().sleeps, 0);
+
+    // A ring that is more than half full of what is held: there may be no room for what would wake.
+    let kernel = sim::Kernel::with(&[0], 4096, crate::record::Layout::new(4 | 1024, true, 0));
+    let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::Round)).unwrap();
+    (0..70).for_each(|time| assert!(kernel.emit(0, time, &[0; 8])));
+    reader.engine.look();
+    assert!(reader.engine.since_sleep >= WORTH_A_LOOK);
+    reader.engine.since_sleep = 1 << 20;
+    assert_eq!(reader.engine.rest(), Duration::ZERO, "70 of 128 are held");
+    // One whose time is over is as good as rested.
+    let (_kernel, mut reader) = with_found(Hold::None, much, 0);
+    reader.engine.pace.set_shortest(Duration::ZERO);
+    assert_eq!(reader.engine.rest(), Duration::ZERO);
+    reader.engine.pace.set_shortest(HOUR);
+    assert_eq!(reader.engine.rest(), Duration::ZERO);
+}
+
+/// Rings that another program opened, without an event of theirs: nothing says that they fill up.
+#[test]
+fn nobody_rests_whom_rings_do_not_wake() {
+    let much = WORTH_A_LOOK as u64;
+    let (_kernel, mut reader) = with_found(Hold::None, much, 0);
+    assert!(!reader.engine.rest().is_zero());
+    reader.engine.merge.rings.lanes[0].ring.forget_fd();
+    assert_eq!(reader.engine.rest(), Duration::ZERO);
+}
+
+/// Whatever would break off a sleep breaks off a rest. In vain it would be an hour.
+#[test]
+fn a_rest_is_broken_off() {
+    let much = WORTH_A_LOOK as u64;
+    let rests = || {
+        let (kernel, mut reader) = with_found(Hold::None, much, 0);
+        reader.engine.pace.set_shortest(HOUR);
+        (kernel, reader)
+    };
+    let meanwhile = |handle: Handle, act: fn(&Handle)| {
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            act(&handle);
+        })
+    };
+    for (act, expected) in [
+        ((|handle| handle.flush().unwrap()) as fn(&Handle), "Flushed"),
+        (|handle| handle.close(), "Closed"),
+        (|handle| handle.set_deadline(Some(Instant::now())).unwrap(), "Deadline"),
+    ] {
+        let (_kernel, mut reader) = rests();
+        let acting = meanwhile(reader.handle(), act);
+        assert_eq!(format!("{:?}", reader.next().unwrap_err()), expected);
+        acting.join().unwrap();
+    }
+    // A ring that fills up.
+    let (kernel, mut reader) = rests();
+    let filling =
+        std::thread::spawn(move || (much..much + 10_000).for_each(|time| drop(kernel.emit(0, time, &[0; 64]))));
+    assert_eq!(reader.next().unwrap().key(), Some(much));
+    filling.join().unwrap();
 }
 
 /// One sleep, a look behind it, and what came meanwhile is there; without time, a look at once.
@@ -184,6 +249,24 @@ fn a_task_that_rests_looks_when_it_has() {
         assert_eq!(reader.next().await.unwrap().key(), Some(much));
         let after = reader.stats();
         assert_eq!((after.sleeps - before.sleeps, after.looks - before.looks), (1, 1));
+
+        // A flush breaks it off. A reader that is asked anew in its rest looks, and what it had yielded is given back.
+        reader.engine.since_sleep = 64;
+        reader.engine.pace.set_shortest(HOUR);
+        let is_over = tokio::time::timeout(Duration::from_millis(10), reader.next()).await.is_err();
+        assert!(is_over, "it rests");
+        let lane = &reader.rings().lanes[0];
+        assert_eq!(lane.ring.words(), (lane.ring.head(), lane.ring.head()));
+        assert!(kernel.emit(0, much + 1, b""));
+        assert_eq!(reader.next().await.unwrap().key(), Some(much + 1));
+        reader.engine.since_sleep = 64;
+        let handle = reader.handle();
+        let flushing = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            handle.flush().unwrap();
+        });
+        assert!(matches!(reader.next().await, Err(Error::Flushed)));
+        flushing.join().unwrap();
     });
 }
 
