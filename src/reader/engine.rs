@@ -210,10 +210,9 @@ impl Engine {
         }
         let now = Instant::now();
         // While a fence is under way, nothing else lets anything out under its rule. Its end wakes us, and rings that fill up do.
-        let rings = self.merge.rings();
         let fencing = matches!(self.hold, Hold::Fence(_))
             && self.proof.as_ref().is_some_and(Proof::is_under_way)
-            && rings.events().count() == rings.len();
+            && self.do_rings_wake();
         let mut pause = self.pace.left(now, fencing);
         if self.merge.held() > 0 {
             pause = pause.min(self.pause_of_rule(now));
@@ -230,31 +229,31 @@ impl Engine {
     /// lines that are being written to. So a reader that has found much since it slept, and has taken it, sleeps for a short tick.
     /// Where rings cannot wake it as they fill up, where one is full already, and where somebody waits, it does not.
     pub(crate) fn rest(&mut self) -> Duration {
-        let little = WORTH_A_LOOK.max(self.since_sleep / PART_HELD);
-        let rings = self.merge.rings();
-        let is_awaited = self.report.is_some() || self.merge.is_behind() || rings.are_complete();
-        let wakes = rings.events().count() == rings.len();
-        if self.since_sleep < WORTH_A_LOOK
-            || is_awaited
-            || !wakes
-            || !self.spin.is_zero()
-            || self.merge.held() >= little
-        {
+        let took_much =
+            self.since_sleep >= WORTH_A_LOOK && self.merge.held() < WORTH_A_LOOK.max(self.since_sleep / PART_HELD);
+        let is_awaited = self.report.is_some() || self.merge.is_behind() || self.merge.rings().are_complete();
+        if !took_much || is_awaited || !self.spin.is_zero() || !self.do_rings_wake() {
             return Duration::ZERO;
         }
         let now = Instant::now();
         let due = self.due.map(|due| due.saturating_duration_since(now));
         let ends = [due, self.control.time_left()];
         let rest = ends.into_iter().flatten().fold(self.pace.rest(now), Duration::min);
-        // What was yielded is given back before every sleep: by a look, or here.
         if !rest.is_zero() {
+            // What was yielded is given back before every sleep: by a look, or here.
             self.merge.publish();
+            if !self.merge.is_crowded() {
+                return rest;
+            }
         }
-        if rest.is_zero() || self.merge.is_crowded() {
-            self.since_sleep = 0;
-            return Duration::ZERO;
-        }
-        rest
+        self.since_sleep = 0;
+        Duration::ZERO
+    }
+
+    /// Whether each ring wakes the reader as it fills up.
+    fn do_rings_wake(&self) -> bool {
+        let rings = self.merge.rings();
+        rings.events().count() == rings.len()
     }
 
     /// How long until the hold rule lets out what is held, or something can be done for it.

@@ -149,9 +149,7 @@ impl AsyncReader {
             }
             let rest = if woken { Duration::ZERO } else { self.engine.rest() };
             if !rest.is_zero() {
-                self.sleep.as_mut().reset(Instant::now() + rest);
-                self.engine.sleeps(rest);
-                ready!(self.sleep.as_mut().poll(cx));
+                ready!(self.poll_sleep(rest, cx));
             }
             let Turn::Sleep(pause) = self.engine.turn()? else { return Poll::Ready(Ok(())) };
             if self.engine.merge.rings().len() != self.rings {
@@ -162,10 +160,15 @@ impl AsyncReader {
             if pause.is_zero() {
                 continue;
             }
-            self.sleep.as_mut().reset(Instant::now() + pause);
-            self.engine.sleeps(pause);
-            ready!(self.sleep.as_mut().poll(cx));
+            ready!(self.poll_sleep(pause, cx));
         }
+    }
+
+    /// Goes to sleep for so long.
+    fn poll_sleep(&mut self, time: Duration, cx: &mut Context<'_>) -> Poll<()> {
+        self.sleep.as_mut().reset(Instant::now() + time);
+        self.engine.sleeps(time);
+        self.sleep.as_mut().poll(cx)
     }
 
     /// Registers everything that wakes the reader, also rings of CPUs that came online since.

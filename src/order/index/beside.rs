@@ -38,8 +38,6 @@ pub(super) struct Beside {
     trailing: Option<Trailing>,
     /// INVARIANT: the smallest of all, and where it is.
     first: Option<(Entry, Place)>,
-    /// INVARIANT: up to where the run alone says what is smallest: the key of the first, behind which the run's of the same key come.
-    until: u64,
 }
 
 impl Beside {
@@ -49,7 +47,6 @@ impl Beside {
             rest: BinaryHeap::with_capacity_min(ROOM),
             trailing: None,
             first: None,
-            until: u64::MAX,
         }
     }
 
@@ -59,10 +56,10 @@ impl Beside {
         self.first
     }
 
-    /// Keys of the run that are less than this come before all that is here.
+    /// Keys of the run that are less than this come before all that is here: the run's of the same key as the first do.
     #[inline(always)]
     pub(super) fn until(&self) -> u64 {
-        self.until
+        self.first.map_or(u64::MAX, |(entry, _)| entry.key.saturating_add(1))
     }
 
     /// Puts an entry whose key is smaller than one before it where it belongs.
@@ -76,7 +73,7 @@ impl Beside {
         }
         // Damage comes before a loss behind it, which has the same place.
         if self.first.is_none_or(|(first, _)| entry <= first) {
-            self.set_first(Some((entry, place)));
+            self.first = Some((entry, place));
         }
     }
 
@@ -105,8 +102,7 @@ impl Beside {
     fn find_first(&mut self) {
         let displaced = self.displaced.front().map(|entry| (*entry, Place::Displaced));
         let far = !self.rest.is_empty() || self.trailing.is_some();
-        let first = if far { self.smallest_far(displaced) } else { displaced };
-        self.set_first(first);
+        self.first = if far { self.smallest_far(displaced) } else { displaced };
     }
 
     #[cold]
@@ -114,12 +110,6 @@ impl Beside {
         let rest = self.rest.peek().map(|entry| (*entry, Place::Rest));
         let trailing = self.trailing.map(|trailing| (trailing.entry, Place::Trailing));
         [displaced, rest, trailing].into_iter().flatten().min_by_key(|(entry, _)| *entry)
-    }
-
-    #[inline]
-    fn set_first(&mut self, first: Option<(Entry, Place)>) {
-        self.first = first;
-        self.until = first.map_or(u64::MAX, |(entry, _)| entry.key.saturating_add(1));
     }
 
     /// The two lists: how many there are in each, and for how many there is room.
@@ -137,5 +127,59 @@ impl Beside {
     pub(super) fn shrink(&mut self) {
         self.displaced.shrink_to(ROOM);
         self.rest.shrink_to(ROOM);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::ring::Header;
+
+    /// Whatever is put beside a run and taken, the first is the smallest in a plain list; and damage comes before a loss at its place.
+    #[test]
+    fn the_first_is_the_smallest_of_all() {
+        let mut state = 1u64;
+        let mut random = |most: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % most
+        };
+        let entry = |key, position| Entry { key, position, header: Header::of_stretch(8) };
+        let (mut beside, mut list, mut trailing) = (Beside::new(), Vec::new(), None);
+        let (mut ties, mut far) = (0, 0);
+        for position in 0..20_000 {
+            match random(5) {
+                0 | 1 => {
+                    // Now and then at the place of the loss, which is where the next record lies.
+                    let lost = trailing.filter(|_| random(2) == 0);
+                    let new = lost.unwrap_or_else(|| entry(random(50) * random(50), position));
+                    if !list.contains(&new) {
+                        list.push(new);
+                        beside.displace(new);
+                    }
+                }
+                2 => {
+                    let lost = (random(3) > 0).then(|| entry(random(1000), position));
+                    let before = beside.set_trailing(lost.map(|entry| Trailing { entry, count: 1, after: None }));
+                    assert_eq!(before.map(|before| before.entry), trailing);
+                    trailing = lost;
+                }
+                _ => {
+                    let Some((first, place)) = beside.first() else { continue };
+                    far += u32::from(place == Place::Rest);
+                    beside.take(place);
+                    match place {
+                        Place::Trailing => trailing = None,
+                        _ => list.retain(|entry| *entry != first),
+                    }
+                }
+            }
+            let smallest = list.iter().min().copied();
+            ties += u32::from(smallest.is_some() && smallest == trailing);
+            let (first, place) = beside.first().unzip();
+            assert_eq!(first, smallest.into_iter().chain(trailing).min());
+            assert_eq!(place == Some(Place::Trailing), first.is_some() && smallest != first, "{place:?}");
+            assert_eq!(beside.until(), first.map_or(u64::MAX, |first| first.key + 1));
+        }
+        assert!(ties > 100 && far > 100, "{ties} ties, {far} taken from the heap");
     }
 }

@@ -7,6 +7,9 @@ use crate::record::clock::Clock;
 use crate::rings::Lane;
 use crate::sim;
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use perfweave_support::threads;
+#[cfg(feature = "tokio")]
+use std::{future::Future, task::Poll};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const MINUTE: Duration = Duration::from_secs(60);
@@ -191,9 +194,10 @@ fn a_rest_is_broken_off() {
         reader.engine.pace.set_shortest(HOUR);
         (kernel, reader)
     };
+    let sleeper = threads::own();
     let meanwhile = |handle: Handle, act: fn(&Handle)| {
         std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(20));
+            threads::until_asleep(sleeper);
             act(&handle);
         })
     };
@@ -252,16 +256,18 @@ fn a_task_that_rests_looks_when_it_has() {
         // A flush breaks it off. A reader that is asked anew in its rest looks, and what it had yielded is given back.
         reader.engine.since_sleep = 64;
         reader.engine.pace.set_shortest(HOUR);
-        let is_over = tokio::time::timeout(Duration::from_millis(10), reader.next()).await.is_err();
-        assert!(is_over, "it rests");
+        let mut next = Box::pin(reader.next());
+        let rests = std::future::poll_fn(|cx| Poll::Ready(next.as_mut().poll(cx).is_pending())).await;
+        drop(next);
+        assert!(rests);
         let lane = &reader.rings().lanes[0];
         assert_eq!(lane.ring.words(), (lane.ring.head(), lane.ring.head()));
         assert!(kernel.emit(0, much + 1, b""));
         assert_eq!(reader.next().await.unwrap().key(), Some(much + 1));
         reader.engine.since_sleep = 64;
-        let handle = reader.handle();
+        let (handle, sleeper) = (reader.handle(), threads::own());
         let flushing = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(20));
+            threads::until_asleep(sleeper);
             handle.flush().unwrap();
         });
         assert!(matches!(reader.next().await, Err(Error::Flushed)));
