@@ -1,7 +1,8 @@
 //! How often a reader looks, sleeps and fences, counted. `src/reader/pace.rs` has the same in simulated time.
 
 use perfweave::{Class, Fence, Hold, Key, Layout, Order, Reader, Rings, Stats, bindings, sim};
-use perfweave_support::{kernel, tracefs};
+use perfweave_support::load::{self, Load};
+use perfweave_support::{echo, kernel, tracefs};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -280,5 +281,32 @@ fn a_small_ring_does_not_feed_itself() {
         let allowed = for_room * allowed(begin, Reader::TICK, 0, WORTH_A_FENCE);
         let fences = fences.load(Ordering::SeqCst);
         assert!(fences <= allowed, "{bytes} bytes: {fences} fences, allowed are {allowed}");
+    }
+}
+
+/// A reader of a flood looks, takes much and rests; or as much time has passed as it would have rested. It does not look for the few
+/// that come meanwhile: that would be thousands of looks for each sleep.
+#[test]
+fn a_reader_in_a_flood_rests() {
+    const RECORDS: u64 = 100_000;
+    for hold in [Hold::None, Hold::Round] {
+        let Some((events, program)) = echo() else { return };
+        let rings = Rings::options().bpf_output(&events).bytes(1 << 20).open().unwrap();
+        let mut reader = Reader::new(rings, Order::new().hold(hold.clone())).unwrap();
+        let flood = Load::on(&load::online(), move |cpu| {
+            program.run_with(cpu, &[7]).unwrap();
+        });
+        let begin = Instant::now();
+        while reader.stats().records < RECORDS {
+            for _ in 0..1000 {
+                assert!(reader.next_timeout(MUCH_TOO_LONG).unwrap().is_some());
+            }
+        }
+        let (stats, rests) = (reader.stats(), begin.elapsed().as_millis() as u64 / 5);
+        flood.end();
+        // So many looks at most find as many as are much, and two more let out what one has found.
+        let allowed = (stats.sleeps + rests + 2) * (WORTH_A_LOOK + 2);
+        assert!(stats.looks <= allowed, "{hold}: {} looks, {} sleeps, {rests} ticks", stats.looks, stats.sleeps);
+        println!("{hold}: {} looks, allowed are {allowed}", stats.looks);
     }
 }
