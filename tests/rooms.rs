@@ -24,7 +24,7 @@ const ROOMS: [(&str, &[&str]); 13] = [
         "order",
         &[
             "key", "epochs", "hold", "options", "run", "entry", "index", "heap", "dense", "passed", "event", "own",
-            "stream", "lent", "merge", "room", "tally", "fence", "proof",
+            "stream", "lent", "merge", "room", "tally", "visits", "fence", "proof",
         ],
     ),
     ("reader", &["pace", "engine", "face", "blocking", "tokio", "unordered"]),

@@ -6,6 +6,7 @@ mod model;
 use crate::error::Error;
 use crate::instrument::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
 use crate::order::hold::Fence;
+use crate::order::visits::Visits;
 use crate::sys::fork::ForkWord;
 use crate::sys::grace::Grace;
 use crate::sys::machine;
@@ -40,6 +41,8 @@ pub(crate) struct Fences {
     retry: Duration,
     /// How long the last fence took, from its begin to its end being noticed.
     latency: Duration,
+    /// From the first fence on for which much waits.
+    visits: Option<Visits>,
 }
 
 #[derive(Debug)]
@@ -145,7 +148,7 @@ impl Fences {
         let alive = ForkWord::new(1);
         let (begun, noticed, last) = Default::default();
         let (retry, latency) = Default::default();
-        Self { shared, thread, number, alive, name, begun, noticed, every, last, retry, latency }
+        Self { shared, thread, number, alive, name, begun, noticed, every, last, retry, latency, visits: None }
     }
 
     /// Which way is in use.
@@ -153,9 +156,9 @@ impl Fences {
         self.name
     }
 
-    /// The number of the thread.
-    pub(crate) fn number(&self) -> u32 {
-        self.number
+    /// The numbers of its threads.
+    pub(crate) fn threads(&self) -> impl Iterator<Item = u32> + use<> {
+        [Some(self.number), self.visits.as_ref().map(Visits::number)].into_iter().flatten()
     }
 
     /// Whether this is the process that has the thread, and no forked child.
@@ -190,6 +193,19 @@ impl Fences {
         self.shared.ordered.notify_one();
     }
 
+    /// Hurries the fence under way, where it is the kernel's and not expedited: makes CPUs switch, so many times in all.
+    pub(crate) fn hurry(&mut self, cpus: impl Iterator<Item = u32>, most: usize) {
+        if most == 0 || !matches!(self.name, "membarrier" | "map") || !self.is_here() {
+            return;
+        }
+        if self.visits.is_none() {
+            self.visits = Visits::start(spawn_numbered).ok();
+        }
+        if let Some(visits) = &self.visits {
+            visits.begin(cpus, most);
+        }
+    }
+
     /// Whether the fence under way has ended.
     #[inline(always)]
     pub(crate) fn has_ended(&self) -> bool {
@@ -205,6 +221,9 @@ impl Fences {
             return None;
         }
         self.noticed += 1;
+        if let Some(visits) = &self.visits {
+            visits.end();
+        }
         self.latency = self.last.map_or(Duration::ZERO, |last| last.elapsed());
         let failure = {
             let mut outcome = self.shared.outcome();
@@ -268,8 +287,10 @@ impl Drop for Fences {
         // Relaxed: nobody stores it but the kernel, at the fork.
         if self.alive.get().load(Ordering::Relaxed) == 0 {
             // Nobody to wait for; and the parent's thread may have held the lock at the fork.
+            self.visits.take().map(Visits::forget);
             return std::mem::forget(self.thread.take());
         }
+        drop(self.visits.take());
         self.shared.orders().stop = true;
         self.shared.ordered.notify_one();
         if let Some(thread) = self.thread.take() {
@@ -363,4 +384,15 @@ fn spawn_without_signals(body: impl FnOnce() + Send + 'static) -> io::Result<Joi
     let thread = thread::Builder::new().name("perfweave-fence".into()).spawn(body);
     pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None)?;
     thread
+}
+
+/// The same, with the number of the thread.
+fn spawn_numbered(body: Box<dyn FnOnce() + Send>) -> io::Result<(JoinHandle<()>, u32)> {
+    let (told, number) = mpsc::sync_channel(1);
+    let thread = spawn_without_signals(move || {
+        let _ = told.send(machine::thread());
+        body();
+    })?;
+    let number = number.recv().map_err(io::Error::other)?;
+    Ok((thread, number))
 }

@@ -112,6 +112,14 @@ pub enum Fence {
     /// `membarrier(MEMBARRIER_CMD_GLOBAL)`, which is `synchronize_rcu()` (`kernel/sched/membarrier.c`). Needs no
     /// privilege. Takes 8 to 16 ms. Kernels with `nohz_full` refuse it. While only one CPU is online it does not wait
     /// at all, so `Map` stands in.
+    ///
+    /// While much waits for a fence, a second thread of the reader moves from CPU to CPU, over those whose rings hold
+    /// events and that the process may run on (`sched_setaffinity(2)`). Each move makes a CPU switch, without which a
+    /// CPU that is busy in traced programs would hold the grace period up for several scheduler ticks.
+    ///
+    /// Real-time programs that never sleep keep the kernel's thread `rcu_preempt` from running, and then a grace period
+    /// takes up to seconds. Give that thread a higher real-time priority than theirs (`chrt`, or `rcutree.kthread_prio=`
+    /// on the kernel's command line), and make the reader on a thread with such a priority; or use another fence.
     Membarrier,
     /// Updates an element of a `BPF_MAP_TYPE_ARRAY_OF_MAPS`. The kernel promises a grace period for this
     /// (`maybe_wait_bpf_programs`, `kernel/bpf/syscall.c`). Takes as long as `Membarrier`. Needs the right to make a

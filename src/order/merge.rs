@@ -83,6 +83,10 @@ pub struct Merge {
     pub(crate) stream: Stream,
     pub(crate) full: Full,
     pub(crate) mark: FillMark,
+    /// How long before the last look the one before was, if the program says.
+    pub(crate) pause: Option<Duration>,
+    /// Whether a ring was more than half full at the last look, before held records were copied out of it.
+    pub(crate) was_crowded: bool,
     /// Whether the last look was one at all that lies in the rings.
     whole: bool,
     passed: Passed,
@@ -144,6 +148,8 @@ impl Merge {
             // A recording is in memory whole, and nobody writes for whom there would have to be room.
             full: if complete { Full::Discard } else { order.full },
             mark: order.mark,
+            pause: None,
+            was_crowded: false,
             whole: true,
             passed: Passed::default(),
             anew: None,
@@ -196,7 +202,7 @@ impl Merge {
     fn look_once(&mut self, now: u64) -> Option<u64> {
         let looked = catch_unwind(AssertUnwindSafe(|| self.index()));
         let stream = &mut self.stream;
-        stream.due = Due::Nobody;
+        (stream.due, stream.rushed) = (Due::Nobody, false);
         stream.rebuild();
         let largest = stream.indexes.iter().filter_map(Index::largest).max();
         let largest = stream.keys.until_now(largest);
@@ -378,7 +384,8 @@ impl Merge {
         Lent { lanes: &self.rings.lanes, stream: &mut self.stream }
     }
 
-    /// All events that the last look found and that may be yielded, as an iterator.
+    /// All events that the last look found and that may be yielded, as an iterator. The iterator ends early if a ring
+    /// has filled up by a quarter since that look: look again, then go on.
     ///
     /// The items borrow the merge, not the iterator, so a program can hold any number of them. An item is consumed when
     /// the iterator gives it. The kernel gets the bytes back with the first call of the merge after the borrow.
@@ -418,7 +425,9 @@ impl Merge {
             Due::Everybody => self.publish(),
             Due::Ring(rank) => {
                 self.stream.due = Due::Nobody;
-                self.stream.indexes[rank as usize].publish(&mut self.rings.lanes[rank as usize]);
+                let lane = &mut self.rings.lanes[rank as usize];
+                self.stream.indexes[rank as usize].publish(lane);
+                self.stream.rushed = lane.ring.fills_up();
             }
         }
     }
@@ -429,9 +438,21 @@ impl Merge {
         self.rings.lanes.iter().any(|lane| lane.ring.head() - lane.ring.tail() > lane.ring.size() / 2)
     }
 
+    /// Whether a ring has filled up by so much while events were yielded that the next should wait for a look.
+    #[inline(always)]
+    pub(crate) fn is_rushed(&self) -> bool {
+        self.stream.rushed
+    }
+
     /// How many events are indexed and not yet yielded.
     pub fn held(&self) -> usize {
         self.stream.indexes.iter().map(Index::len).sum()
+    }
+
+    /// The CPUs of rings that hold events.
+    pub(crate) fn writers(&self) -> impl Iterator<Item = u32> {
+        let holding = self.rings.lanes.iter().zip(&self.stream.indexes).filter(|(_, index)| index.back().is_some());
+        holding.map(|(lane, _)| lane.origin.cpu)
     }
 
     /// How long after `now`, a reading of the keys' clock, the smallest key may be yielded. `None` if nothing is held,

@@ -26,6 +26,7 @@ mod room;
 mod run;
 mod stream;
 mod tally;
+mod visits;
 
 pub(crate) use options::{FillMark, LATENCY};
 pub use options::{Full, Order};

@@ -36,12 +36,13 @@ impl Proof {
         }
     }
 
-    /// The thread that waits for grace periods, if there is one by now.
-    pub(crate) fn thread(&self) -> Option<u32> {
-        match self {
-            Self::Fences(fences) => Some(fences.number()),
-            Self::Epochs(watch) => watch.stand_in.as_ref().map(Fences::number),
-        }
+    /// The threads that wait for grace periods and hurry them, if there are any by now.
+    pub(crate) fn threads(&self) -> impl Iterator<Item = u32> + use<> {
+        let fences = match self {
+            Self::Fences(fences) => Some(fences),
+            Self::Epochs(watch) => watch.stand_in.as_ref(),
+        };
+        fences.map(Fences::threads).into_iter().flatten()
     }
 
     /// How long until a proof may begin; zero if it may now, `None` while one is under way.
@@ -65,6 +66,13 @@ impl Proof {
         match self {
             Self::Fences(fences) => fences.begin(),
             Self::Epochs(watch) => watch.begin(),
+        }
+    }
+
+    /// Hurries the proof under way, where a grace period is waited for: makes these CPUs switch, so many times in all.
+    pub(crate) fn hurry(&mut self, cpus: impl Iterator<Item = u32>, most: usize) {
+        if let Self::Fences(fences) = self {
+            fences.hurry(cpus, most);
         }
     }
 

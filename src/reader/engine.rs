@@ -156,6 +156,7 @@ impl Engine {
         // A word that is what it was says that this is no forked child either.
         self.control.signals() == self.noticed
             && !self.proof.as_ref().is_some_and(Proof::has_ended)
+            && !self.merge.is_rushed()
             && self.merge.pick()
     }
 
@@ -164,6 +165,10 @@ impl Engine {
     pub(crate) fn is_ready(&mut self) -> Result<bool, Error> {
         if self.control.signals() != self.noticed {
             self.notice_signals()?;
+        }
+        if self.merge.is_rushed() {
+            // Proven events still wait to be taken, and what is new must leave its ring meanwhile.
+            self.look();
         }
         // Epochs end at once, and the look behind that would come with each event: what is proven comes first.
         if matches!(self.proof, Some(Proof::Epochs(_))) && self.merge.is_ready() {
@@ -205,7 +210,7 @@ impl Engine {
 
     /// The longest sleep after which there may be a reason to look.
     pub(crate) fn pause(&self) -> Duration {
-        if self.merge.is_behind() {
+        if self.merge.is_behind() || self.merge.is_rushed() {
             return Duration::ZERO;
         }
         let now = Instant::now();
@@ -374,6 +379,7 @@ impl Engine {
     /// Looks at all heads, and begins what lets out what is held.
     fn look(&mut self) {
         self.know_threads();
+        self.merge.pause = Some(self.pace.since_look(Instant::now()));
         let found = self.merge.refresh(self.now());
         // One more lets out what this one found; of what that one finds, only much is worth a third.
         self.again = if self.again { found >= WORTH_A_LOOK } else { found > 0 };
@@ -387,13 +393,13 @@ impl Engine {
         self.prove(now);
     }
 
-    /// Takes notice of the thread that looks, and of the fence's.
+    /// Takes notice of the thread that looks, and of those of fences.
     fn know_threads(&mut self) {
-        let fence = self.proof.as_ref().and_then(Proof::thread);
-        fence.into_iter().for_each(|thread| self.merge.leave_out(thread));
-        for thread in [Some(machine::thread()), fence].into_iter().flatten() {
+        let fences = self.proof.as_ref().map(Proof::threads).into_iter().flatten();
+        for thread in std::iter::once(machine::thread()).chain(fences) {
             if !self.threads.contains(&thread) {
                 self.threads.push(thread);
+                self.merge.leave_out(thread);
             }
         }
     }
@@ -412,6 +418,7 @@ impl Engine {
             }
             (_, Some(proof)) if proof.pause() == Some(Duration::ZERO) && self.merge.begin_fence() => {
                 proof.begin();
+                proof.hurry(self.merge.writers(), self.pace.visits());
                 true
             }
             _ => false,
@@ -423,7 +430,7 @@ impl Engine {
 
     /// Whether what is held is worth a fence: a report waits for it, a ring fills up with it, or the pace says so.
     fn may_prove(&self, now: Instant) -> bool {
-        self.pace.may_prove(now) || self.report.is_some() || self.merge.is_crowded()
+        self.pace.may_prove(now) || self.report.is_some() || self.merge.was_crowded
     }
 
     /// Whether to look again instead of sleeping.

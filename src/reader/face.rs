@@ -39,7 +39,8 @@ macro_rules! reader_face {
         }
 
         /// The threads of this reader, by their numbers (gettid(2)): those that have read so far, the one that made the
-        /// reader first, and the one that waits for fences, if there is one by now. To leave out what they do, see
+        /// reader first, the one that waits for fences, and the one that hurries them, if there are any by now. To leave
+        /// out what they do, see
         /// [`Order::without_self`](crate::Order::without_self).
         pub fn threads(&self) -> impl Iterator<Item = u32> {
             self.engine.threads.iter().copied()

@@ -16,6 +16,9 @@ pub(crate) const WORTH_A_LOOK: usize = 64;
 /// So many held events are worth a fence that would let them out: some twelve times as many as it causes.
 const WORTH_A_FENCE: usize = 256;
 
+/// So many held events are worth one visit to a CPU that keeps a grace period waiting (`order/visits.rs`).
+const WORTH_A_VISIT: usize = 512;
+
 /// A tick at which so many times as many were found as are worth it is cut short.
 const MANY: usize = 4;
 
@@ -101,6 +104,11 @@ impl Pace {
         tick.saturating_sub(now.saturating_duration_since(self.looked))
     }
 
+    /// How long ago the last look was.
+    pub(crate) fn since_look(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.looked)
+    }
+
     /// How long until a look is worth it again, if the last one found much: the rest of the shortest tick.
     pub(crate) fn rest(&self, now: Instant) -> Duration {
         self.shortest.saturating_sub(now.saturating_duration_since(self.looked))
@@ -116,6 +124,11 @@ impl Pace {
     pub(crate) fn may_prove(&self, now: Instant) -> bool {
         let long_ago = |proved| now.saturating_duration_since(proved) >= self.longest;
         self.waiting >= self.worth_a_proof || self.proved.is_none_or(long_ago)
+    }
+
+    /// How many visits to CPUs the proof is worth that may begin now.
+    pub(crate) fn visits(&self) -> usize {
+        self.waiting / WORTH_A_VISIT
     }
 
     /// A proof of all that was found begins.
