@@ -121,6 +121,8 @@ pub(crate) struct Index {
     pub(crate) marked: u64,
     /// The published tail at the last look.
     looked_tail: u64,
+    /// Bytes that the last look found.
+    found: u64,
     /// The numbers in its records, if they have any.
     pub(crate) numbers: Option<Numbers>,
     /// Bytes of entries that are yielded, and whose slots are still to be skipped.
@@ -156,6 +158,7 @@ impl Index {
             suspect: false,
             marked: tail,
             looked_tail: tail,
+            found: 0,
             numbers,
             ahead: 0,
             longest: 0,
@@ -233,6 +236,16 @@ impl Index {
         self.tail >= self.publish_at
     }
 
+    /// Bytes that the last look found.
+    pub(crate) fn found(&self) -> u64 {
+        self.found
+    }
+
+    /// The tail cannot be published yet: asks again once as much more was yielded.
+    pub(crate) fn publish_later(&mut self, ring: &crate::ring::Ring) {
+        self.publish_at = self.tail + ring.size() / PUBLISH_PART;
+    }
+
     /// Gives the bytes of all that is yielded, as far as nothing before is held, back to the kernel.
     #[inline]
     pub(crate) fn publish(&mut self, lane: &mut Lane) {
@@ -240,7 +253,7 @@ impl Index {
         let tail = self.tail.max(lane.ring.tail());
         lane.ring.release(tail);
         lane.copies.forget_before(self.tail);
-        self.publish_at = self.tail + lane.ring.size() / PUBLISH_PART;
+        self.publish_later(&lane.ring);
     }
 
     /// Everything before it is indexed.

@@ -97,11 +97,14 @@ impl<'a> Iterator for Batch<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<Event<'a>> {
-        if !self.stream.pick_in(self.lanes) {
+        if self.stream.rushed || !self.stream.pick_in(self.lanes) {
             return None;
         }
         let event = Some(self.stream.event(self.lanes));
         self.stream.commit();
+        if self.stream.indexes[self.stream.picked.rank as usize].unpublished() {
+            self.stream.heed(self.lanes);
+        }
         event
     }
 
@@ -111,6 +114,7 @@ impl<'a> Iterator for Batch<'a> {
         loop {
             let next = |all, event| ControlFlow::<Infallible, A>::Continue(each(all, event));
             match self.stream.hand_out(self.lanes, all, next) {
+                ControlFlow::Continue(next) if self.stream.rushed => return next,
                 ControlFlow::Continue(next) => all = next,
                 ControlFlow::Break(ControlFlow::Continue(all)) => return all,
             }

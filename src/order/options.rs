@@ -151,7 +151,9 @@ impl Order {
     /// Sets how full a ring may be, in percent, before [`Order::when_full`] takes effect. 75 unless set.
     ///
     /// The mark always leaves room for two of the longest records seen in the ring. The reader looks at the rings when
-    /// the kernel wakes it, so the rest of a ring must take what a CPU writes until the reader runs. Merging the rings
+    /// the kernel wakes it, so the rest of a ring must take what a CPU writes until the reader runs. Under [`Full::Copy`]
+    /// a reader also copies held records out of a ring below the mark, if the ring is written so quickly that the rest
+    /// of it would be full within ten milliseconds. Merging the rings
     /// fails if the mark leaves a ring no room for a record ([`Error::FillMark`](crate::Error::FillMark)).
     ///
     /// # Panics

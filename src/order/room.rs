@@ -6,6 +6,19 @@ use crate::order::event::Unproven;
 use crate::order::index::Index;
 use crate::order::merge::{Indexed, Merge};
 use crate::ring::Ring;
+use std::time::Duration;
+
+/// For so long a reader may not get a CPU although it was woken: two ticks of a kernel with 250 Hz, and some more. Held records are copied
+/// out of a ring unless what is free takes what is written meanwhile.
+const SOON: Duration = Duration::from_millis(10);
+
+/// Looks that follow one another sooner say little of how quickly a ring is written.
+const SHORT: Duration = Duration::from_micros(500);
+
+/// Bytes that are written within a time, if so many were written in another.
+fn written_within(time: Duration, bytes: u64, other: Duration) -> u64 {
+    bytes.saturating_mul(time.as_micros() as u64) / other.max(SHORT).as_micros() as u64
+}
 
 impl Full {
     /// The most memory that holding may take, in bytes.
@@ -48,15 +61,18 @@ impl Merge {
             self.rings.lanes.iter_mut().for_each(|lane| lane.copies.clear_spare());
             memory = self.memory();
         }
+        let scarce = self.pause.filter(|_| matches!(self.full, Full::Copy { .. }));
         // Dense numbers are let out by themselves, until one is missing.
         let flows = self.stream.sequence.is_some() && self.stream.pick();
         // Events that leave free nothing before a whole chunk is passed, and gaps between them take memory at once.
         let reserved = self.reserved();
         let mut release = None;
         let mut crowded = false;
+        self.was_crowded = self.is_crowded();
         for (lane, index) in self.rings.lanes.iter_mut().zip(&mut self.stream.indexes) {
             let (tail, used, size) = (lane.ring.tail(), lane.ring.head() - lane.ring.tail(), lane.ring.size());
-            let mark = self.mark.leaving(size, index.longest());
+            let soon = scarce.map_or(0, |pause| written_within(SOON, index.found(), pause));
+            let mark = self.mark.leaving(size, index.longest()).min(size.saturating_sub(soon));
             // Events that are let out are not held: the consumer makes room by taking them.
             let is_out = flows || index.back().is_none_or(|back| self.stream.frontier.admits(back));
             if used <= mark || is_out {

@@ -44,6 +44,8 @@ pub(crate) struct Stream {
     ahead: bool,
     /// Whose yielded bytes are worth publishing.
     pub(crate) due: Due,
+    /// A ring fills up while its events are yielded: a look is due before more are.
+    pub(crate) rushed: bool,
     /// The ring and position of the record of which a break in dense numbers was told.
     said: Option<(u32, u64)>,
     /// Whether the records that come were let out early, which was told.
@@ -118,6 +120,7 @@ impl Stream {
             ahead: false,
             picked: Pick { entry: Entry::NONE, late_by: 0, rank: 0, class: Class::Assumed, notice: None },
             due: Due::Nobody,
+            rushed: false,
             said: None,
             early: false,
             pressed: None,
@@ -315,7 +318,7 @@ impl Stream {
             self.commit_anew();
             return each(all, event).map_break(ControlFlow::Break);
         }
-        let Self { keys, indexes, pool, picked: Pick { rank, class, .. }, last, due, until, .. } = self;
+        let Self { keys, indexes, pool, picked: Pick { rank, class, .. }, last, until, .. } = self;
         let lane = &lanes[*rank as usize];
         // What comes behind it is picked anew, also if the function panics.
         let mut stretch = Stretch::new(&mut indexes[*rank as usize], std::mem::take(until), pool, last);
@@ -343,10 +346,24 @@ impl Stream {
                 ControlFlow::Break(broken) => break ControlFlow::Break(ControlFlow::Break(broken)),
             }
         };
-        if stretch.end() && !matches!(due, Due::Everybody) {
-            *due = Due::Ring(*rank);
+        if stretch.end() {
+            self.heed(lanes);
         }
         handed
+    }
+
+    /// A good part of the ring that was picked from was yielded. In a batch, whose events may still be borrowed, nothing is published:
+    /// there it is only asked whether the ring fills up.
+    #[inline(never)]
+    pub(crate) fn heed(&mut self, lanes: &[Lane]) {
+        let rank = self.picked.rank;
+        if matches!(self.due, Due::Everybody) {
+            let ring = &lanes[rank as usize].ring;
+            self.rushed = ring.fills_up();
+            self.indexes[rank as usize].publish_later(ring);
+        } else {
+            self.due = Due::Ring(rank);
+        }
     }
 
     /// Takes the event that was picked.

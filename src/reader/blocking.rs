@@ -144,7 +144,8 @@ impl Reader {
     }
 
     /// All events that can be yielded, as an iterator. If there are none, waits for the first at most this long. The
-    /// items borrow the reader, so a program can hold any number of them. See [`Merge::batch`](crate::Merge::batch).
+    /// items borrow the reader, so a program can hold any number of them. The batch ends early if a ring has filled up by
+    /// a quarter since the last look: the next batch begins with a look. See [`Merge::batch`](crate::Merge::batch).
     ///
     /// # Errors
     /// As [`Reader::next`].
@@ -161,7 +162,7 @@ impl Reader {
 
     /// Looks at the rings once and folds the events that can be yielded then, without waiting, until the function
     /// breaks off. The event at which it breaks off is consumed. Events written meanwhile are left for the next call:
-    /// otherwise the call might never end.
+    /// otherwise the call might never end. Ends early where [`Reader::batch`] does.
     ///
     /// # Errors
     /// As [`Reader::next`].
@@ -175,13 +176,16 @@ impl Reader {
         // What this look found and no more: a consumer slower than its producers would never be done.
         loop {
             match self.engine.merge.hand_out(all, &mut fold) {
+                // What is new comes with the next call, which looks first.
+                ControlFlow::Continue(next) if self.engine.merge.is_rushed() => return Ok(ControlFlow::Continue(next)),
                 ControlFlow::Continue(next) => all = next,
                 ControlFlow::Break(ended) => return Ok(ended),
             }
         }
     }
 
-    /// Looks at the rings once and calls a function with each event that can be yielded then, without waiting.
+    /// Looks at the rings once and calls a function with each event that can be yielded then, without waiting. Ends
+    /// early where [`Reader::batch`] does.
     ///
     /// # Errors
     /// As [`Reader::next`].

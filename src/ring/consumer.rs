@@ -249,6 +249,11 @@ impl Ring {
         head.wrapping_sub(self.base).clamp(self.head, self.tail + self.size)
     }
 
+    /// Whether a quarter of the ring was written since its head was looked at: as much as wakes a reader that sleeps.
+    pub(crate) fn fills_up(&self) -> bool {
+        self.written() - self.head >= self.size / 4
+    }
+
     /// Everything before it was given back to the kernel.
     #[inline]
     pub(crate) fn tail(&self) -> u64 {

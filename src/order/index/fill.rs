@@ -33,6 +33,7 @@ impl Index {
         // One that was long is forgotten by and by.
         self.longest -= self.longest / FORGOTTEN;
         let head = ring.look();
+        self.found = ring.head() - self.cursor;
         let used = ring.head() - ring.tail();
         self.counts.most_used = self.counts.most_used.max(used);
         // It may have been full before what was yielded since the last look was given back.

@@ -16,7 +16,9 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 /// A reader of an idle machine, whose tick has become an hour.
 fn idle(rings: Rings, hold: Hold) -> Engine {
-    let mut engine = Engine::new(rings, Order::new().hold(hold).latency(HOUR)).unwrap();
+    // What is held stays in its ring.
+    let order = Order::new().hold(hold).latency(HOUR).when_full(crate::Full::Discard);
+    let mut engine = Engine::new(rings, order).unwrap();
     (1..40).for_each(|hours| engine.pace.looked(Instant::now() + HOUR * hours, 0));
     assert!(sleep(&mut engine) > HOUR / 2);
     engine
@@ -99,7 +101,9 @@ fn a_fence_that_is_paced_is_waited_for() {
 /// always will be.
 fn with_found(hold: Hold, found: u64, held: u64) -> (sim::Kernel, Reader) {
     let kernel = sim::Kernel::new(&[0]);
-    let mut reader = Reader::new(kernel.rings(), Order::new().hold(hold).latency(HOUR)).unwrap();
+    // What is held stays in its ring.
+    let order = Order::new().hold(hold).latency(HOUR).when_full(crate::Full::Discard);
+    let mut reader = Reader::new(kernel.rings(), order).unwrap();
     (0..found - held).for_each(|time| assert!(kernel.emit(0, time, b"")));
     reader.engine.turn().unwrap();
     (found - held..found).for_each(|time| assert!(kernel.emit(0, time, b"")));
@@ -161,7 +165,8 @@ fn nobody_rests_who_is_waited_for() {
 
     // A ring that is more than half full of what is held: there may be no room for what would wake.
     let kernel = sim::Kernel::with(&[0], 4096, crate::record::Layout::new(4 | 1024, true, 0));
-    let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::Round)).unwrap();
+    let mut reader =
+        Reader::new(kernel.rings(), Order::new().hold(Hold::Round).when_full(crate::Full::Discard)).unwrap();
     (0..70).for_each(|time| assert!(kernel.emit(0, time, &[0; 8])));
     reader.engine.look();
     assert!(reader.engine.since_sleep >= WORTH_A_LOOK);
@@ -301,4 +306,92 @@ fn messages_about_cpus_are_noticed_while_it_spins() {
     let stats = reader.stats();
     assert_eq!(stats.sleeps, 0);
     assert!(stats.looks < (MESSAGES + 10) * 1024, "{stats:?}");
+}
+
+/// A ring that fills up while what is proven is taken is looked at in the middle, and what is new leaves it.
+#[test]
+fn rings_are_looked_at_while_much_is_taken() {
+    type Take = fn(&mut Reader) -> usize;
+    let by_next: Take = |reader| {
+        let mut taken = 0;
+        while reader.engine.is_at_hand() {
+            drop(reader.next().unwrap());
+            taken += 1;
+        }
+        taken
+    };
+    let in_batches: Take = |reader| reader.batch(Duration::ZERO).unwrap().fold(0, |taken, _| taken + 1);
+    let one_by_one: Take = |reader| {
+        let mut batch = reader.batch(Duration::ZERO).unwrap();
+        std::iter::from_fn(|| batch.next()).count()
+    };
+    let each: Take = |reader| {
+        let mut taken = 0;
+        reader.for_each(|_| taken += 1).unwrap();
+        taken
+    };
+    for (way, take) in [("next", by_next), ("batch", in_batches), ("batch, one by one", one_by_one), ("for_each", each)]
+    {
+        for meanwhile in [0, 31, 32] {
+            // 32 bytes each: 128 fill a ring. Both rings take turns, so that no stretch has more than one record.
+            let kernel = sim::Kernel::with(&[0, 1], 4096, crate::record::Layout::new(4 | 1024, true, 0));
+            let fence = Fence::custom(|| Ok(()));
+            let order = Order::new().hold(Hold::Fence(fence)).latency(HOUR);
+            let mut reader = Reader::new(kernel.rings(), order).unwrap();
+            (0..160).for_each(|time| assert!(kernel.emit(time % 2, time.into(), &[0; 8])));
+            threads::until("a fence has passed", || {
+                reader.engine.is_ready().unwrap() || {
+                    reader.engine.look();
+                    false
+                }
+            });
+            // Half of each ring is given back; as much as this is written into one meanwhile.
+            (0..80).for_each(|_| drop(reader.try_next().unwrap()));
+            reader.engine.look();
+            let looks = reader.stats().looks;
+            (0..meanwhile).for_each(|n| assert!(kernel.emit(1, 1000 + n, &[0; 8])));
+            let taken = take(&mut reader);
+            let is_rushed = reader.engine.merge.is_rushed();
+            assert_eq!(
+                (is_rushed, taken < 80),
+                (meanwhile == 32, meanwhile == 32),
+                "{way}, {meanwhile} written: {taken} taken"
+            );
+            assert_eq!(reader.stats().looks, looks, "{way}");
+            if is_rushed {
+                assert!(reader.engine.pause().is_zero(), "{way}: whoever polls comes back at once");
+                assert!(reader.try_next().unwrap().is_some(), "{way}");
+                assert_eq!((reader.stats().looks, reader.engine.merge.is_rushed()), (looks + 1, false), "{way}");
+            }
+        }
+    }
+}
+
+/// What is held is copied out of a ring that would be full before a reader that is woken may run.
+#[test]
+fn a_ring_that_is_written_quickly_is_emptied_before_its_mark() {
+    for (full, pause, is_copied) in [
+        (crate::Full::COPY, Duration::from_millis(3), true),
+        (crate::Full::COPY, Duration::from_millis(4), false),
+        (crate::Full::Discard, Duration::from_millis(3), false),
+        (crate::Full::Release, Duration::from_millis(3), false),
+    ] {
+        let kernel = sim::Kernel::with(&[0], 4096, crate::record::Layout::new(4 | 1024, true, 0));
+        let order = Order::new().hold(Hold::FENCE).when_full(full);
+        let mut merge = Merge::new(kernel.rings(), order).unwrap();
+        // A quarter of the ring: three quarters are written in three times as long, and ten milliseconds are asked for.
+        (0..32).for_each(|time| assert!(kernel.emit(0, time, &[0; 8])));
+        merge.pause = Some(pause);
+        merge.refresh(0);
+        assert_eq!(merge.stats().copied, if is_copied { 1024 } else { 0 }, "{full:?}, {pause:?}");
+        assert_eq!(merge.stats().early, 0);
+    }
+    // A ring that was more than half full is worth a fence, although it is empty now.
+    let kernel = sim::Kernel::with(&[0], 4096, crate::record::Layout::new(4 | 1024, true, 0));
+    let fence = Fence::custom(|| Ok(()));
+    let mut engine = Engine::new(kernel.rings(), Order::new().hold(Hold::Fence(fence)).latency(HOUR)).unwrap();
+    engine.pace.proving(Instant::now() + HOUR);
+    (0..65).for_each(|time| assert!(kernel.emit(0, time, &[0; 8])));
+    sleep(&mut engine);
+    assert!(engine.stats().copied > 0 && engine.proof.as_ref().unwrap().is_under_way());
 }
