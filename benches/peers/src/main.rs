@@ -17,7 +17,7 @@ mod tally;
 
 use perfweave_support::args::Args;
 use perfweave_support::{cpus, kernel};
-use producer::{Load, Producer};
+use producer::{Load, Producer, Setting};
 use readers::READERS;
 use std::time::Duration;
 use table::Table;
@@ -25,13 +25,18 @@ use table::Table;
 type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
 const HELP: &str = "\
-perfweave-peers [--rounds N] [--seconds N] [--rate N] [--tries N] [--only NAME,NAME] [--test]
+perfweave-peers [--rounds N] [--seconds N] [--rate N] [--tries N] [--only NAME,NAME] [--loads NAME,NAME] [--test]
   --rounds    how often each reader is measured with each load [5]
   --seconds   how long a load runs [2]
   --rate      events a second of the load that is no flood [100000]
   --tries     measure up to so often until others use less than 5 % of the machine, and take the quietest [1]
   --only      readers with one of these in their name, separated by commas, and what they are compared with
+  --loads     loads of these names: flood, paced, small (a flood with rings of 64 pages), hogs (the same beside busy loops) [all]
   --test      everything once, and shortly";
+
+/// Pages of each ring: what a flood writes in a few grace periods, and what it writes in two milliseconds.
+const PAGES: usize = 2048;
+const FEW_PAGES: usize = 64;
 
 fn main() -> Result<()> {
     let mut args = Args::new(HELP);
@@ -41,7 +46,13 @@ fn main() -> Result<()> {
     if let Some(reader) = args.value("--reader", number).map_err(failed)? {
         let map = args.value("--map", number).map_err(failed)?.ok_or("no map")?;
         let epochs = args.value("--epochs", number).map_err(failed)?.ok_or("no map of epochs")?;
-        return readers::run(&READERS[reader as usize], map as i32, epochs as i32);
+        let pages = args.value("--pages", number).map_err(failed)?.ok_or("no pages")?;
+        return readers::run(&READERS[reader as usize], map as i32, epochs as i32, pages as usize);
+    }
+    if args.flag("--hog") {
+        loop {
+            std::hint::spin_loop();
+        }
     }
     let test = args.flag("--test");
     let rounds = args.value("--rounds", number).map_err(failed)?.unwrap_or(if test { 1 } else { 5 });
@@ -49,25 +60,32 @@ fn main() -> Result<()> {
     let rate = args.value("--rate", number).map_err(failed)?.unwrap_or(100_000);
     let tries = args.value("--tries", number).map_err(failed)?.unwrap_or(1);
     let only = args.value("--only", |text| Ok(text.to_owned())).map_err(failed)?;
+    let loads = args.value("--loads", |text| Ok(text.to_owned())).map_err(failed)?;
     args.finish().map_err(failed)?;
 
     let Some(producer) = kernel("load a BPF program", Producer::new()) else { return Ok(()) };
-    let loads = [Load::Flood, Load::Paced(rate)];
-    let mut tables = loads.map(|load| Table::new(load, only.as_deref()));
+    let settings = [
+        Setting { name: "flood", load: Load::Flood, pages: PAGES, hogs: false },
+        Setting { name: "paced", load: Load::Paced(rate), pages: PAGES, hogs: false },
+        Setting { name: "small", load: Load::Flood, pages: FEW_PAGES, hogs: false },
+        Setting { name: "hogs", load: Load::Flood, pages: FEW_PAGES, hogs: true },
+    ];
+    let mut tables = settings.map(|setting| Table::new(setting, only.as_deref()));
+    let is_chosen = |name| loads.as_deref().is_none_or(|loads| loads.split(',').any(|load| load == name));
     for round in 0..rounds as usize {
-        for table in &mut tables {
-            table.idle(producer.idle(table.load, time));
+        for table in tables.iter_mut().filter(|table| is_chosen(table.setting.name)) {
+            table.idle(producer.idle(table.setting.load, time));
             // Not always one behind the same other.
             let mut turns = table.readers();
             let first = round % turns.len();
             turns.rotate_left(first);
             for reader in turns {
-                let mut outcome = producer.read_by(reader, table.load, time)?;
+                let mut outcome = producer.read_by(reader, table.setting, time)?;
                 for _ in 1..tries {
                     if outcome.others < 0.05 {
                         break;
                     }
-                    let again = producer.read_by(reader, table.load, time)?;
+                    let again = producer.read_by(reader, table.setting, time)?;
                     outcome = if again.others < outcome.others { again } else { outcome };
                 }
                 table.row(reader, outcome);
@@ -75,7 +93,7 @@ fn main() -> Result<()> {
         }
     }
     println!("Medians of {rounds} rounds of {} s, {} CPUs.", time.as_secs_f64(), cpus::online().len());
-    tables.iter().for_each(|table| print!("\n{table}"));
+    tables.iter().filter(|table| is_chosen(table.setting.name)).for_each(|table| print!("\n{table}"));
     // How long a fence takes at least, for what is held for one.
     let mut times = producer.grace_periods(Load::Paced(rate), Duration::from_millis(500))?;
     times.sort_unstable();
@@ -84,7 +102,6 @@ fn main() -> Result<()> {
         "\nA grace period by membarrier(2) with {rate} events a second: {grace_period:?} (median of {}).",
         times.len()
     );
-    let [flood, paced] = &tables;
-    table::targets(flood, paced, grace_period);
+    table::targets(&tables, grace_period);
     Ok(())
 }

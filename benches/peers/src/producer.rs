@@ -27,6 +27,18 @@ pub enum Load {
     Paced(u32),
 }
 
+/// What a reader is measured with.
+#[derive(Debug, Clone, Copy)]
+pub struct Setting {
+    /// Its word on the command line.
+    pub name: &'static str,
+    pub load: Load,
+    /// Pages of each ring.
+    pub pages: usize,
+    /// Whether a busy loop for each CPU runs beside.
+    pub hogs: bool,
+}
+
 /// What came of a load beside a reader.
 #[derive(Debug, Clone, Copy)]
 pub struct Outcome {
@@ -107,13 +119,20 @@ impl Producer {
     }
 
     /// Runs a load while a reader reads it in a process of its own.
-    pub fn read_by(&self, reader: &Reader, load: Load, time: Duration) -> Result<Outcome> {
+    pub fn read_by(
+        &self,
+        reader: &Reader,
+        Setting { load, pages, hogs, .. }: Setting,
+        time: Duration,
+    ) -> Result<Outcome> {
+        let _hogs =
+            if hogs { cpus::online().iter().map(|_| Process::hog()).collect::<Result<_>>()? } else { Vec::new() };
         for cpu in 0..load::slots() {
             self.counts.update(cpu, &[0; COUNT as usize])?;
             // It may be empty.
             let _ = self.events.delete(cpu);
         }
-        let mut process = Process::begin(reader, &self.events, &self.epochs)?;
+        let mut process = Process::begin(reader, &self.events, &self.epochs, pages)?;
         process.wait_until_ready()?;
         let [by_cpu, by_machine] = &self.programs[usize::from(reader.enters)];
         let program = if load == Load::Flood { by_cpu } else { by_machine };
@@ -184,11 +203,19 @@ struct Process {
 }
 
 impl Process {
-    fn begin(reader: &Reader, events: &bpf::Map, epochs: &bpf::Map) -> Result<Self> {
-        let own = std::env::current_exe()?;
+    fn begin(reader: &Reader, events: &bpf::Map, epochs: &bpf::Map, pages: usize) -> Result<Self> {
         let [map, epochs] = [events, epochs].map(|map| map.as_fd().as_raw_fd().to_string());
-        let arguments =
-            ["--reader", &reader.index().to_string(), "--map", &map, "--epochs", &epochs].map(str::to_owned);
+        let (reader, pages) = (reader.index().to_string(), pages.to_string());
+        Self::spawn(&["--reader", &reader, "--map", &map, "--epochs", &epochs, "--pages", &pages])
+    }
+
+    /// A busy loop.
+    fn hog() -> Result<Self> {
+        Self::spawn(&["--hog"])
+    }
+
+    fn spawn(arguments: &[&str]) -> Result<Self> {
+        let own = std::env::current_exe()?;
         let mut child = Command::new(own).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let said = BufReader::new(child.stdout.take().ok_or("no output")?);
         Ok(Self { child, said })

@@ -1,6 +1,6 @@
 //! What came of it, as Markdown.
 
-use crate::producer::{Load, Outcome};
+use crate::producer::{Load, Outcome, Setting};
 use crate::readers::{
     DEFAULT, DENSE_SOON, DRAIN, DRAIN_ENTERED, EPOCH, EPOCH_SPINNING, EPOCH_WOKEN, EXPEDITED_SOON, MEMBARRIER_SOON,
     NONE, OFTEN, READERS, REFERENCE, Reader, SORTED,
@@ -10,18 +10,18 @@ use std::time::Duration;
 
 /// The outcomes of one load, by reader and round.
 pub struct Table {
-    pub load: Load,
+    pub setting: Setting,
     rows: Vec<(&'static Reader, Vec<Outcome>)>,
     idle: Vec<f64>,
 }
 
 impl Table {
     /// Nothing yet.
-    pub fn new(load: Load, only: Option<&str>) -> Self {
+    pub fn new(setting: Setting, only: Option<&str>) -> Self {
         let named = |name: &str, only: &str| only.split(',').any(|only| name.contains(only));
         let chosen = |reader: &&Reader| only.is_none_or(|only| named(reader.name, only)) || reader.name == REFERENCE;
-        let readers = READERS.iter().filter(|reader| reader.takes(load)).filter(chosen);
-        Self { load, rows: readers.map(|reader| (reader, Vec::new())).collect(), idle: Vec::new() }
+        let readers = READERS.iter().filter(|reader| reader.takes(setting.load)).filter(chosen);
+        Self { setting, rows: readers.map(|reader| (reader, Vec::new())).collect(), idle: Vec::new() }
     }
 
     /// Who is measured.
@@ -65,12 +65,16 @@ fn traced(outcome: &Outcome) -> f64 {
     outcome.traced_ns
 }
 
+fn lost(outcome: &Outcome) -> f64 {
+    outcome.written.saturating_sub(outcome.seen.events) as f64 / outcome.written.max(1) as f64 * 100.0
+}
+
 fn p99(outcome: &Outcome) -> f64 {
     outcome.seen.p99_ns as f64 / 1e6
 }
 
 /// What is meant to be reached, beside what was, of what was measured.
-pub fn targets(flood: &Table, paced: &Table, grace_period: Duration) {
+pub fn targets([flood, paced, small, hogs]: &[Table; 4], grace_period: Duration) {
     println!("\n| what | meant to be | flood | paced |\n| --- | --- | --- | --- |");
     for (what, bound, name, by, column) in [
         ("CPU: ordered `next()` ÷ libbpf tuned, unordered", "≤ 2", DEFAULT, REFERENCE, cost as fn(&Outcome) -> f64),
@@ -86,6 +90,16 @@ pub fn targets(flood: &Table, paced: &Table, grace_period: Duration) {
         let cells = ratios.map(|ratio| if ratio.is_nan() { String::new() } else { format!("{ratio:.2}") });
         if cells.iter().any(|cell| !cell.is_empty()) {
             println!("| {what} | {bound} | {} |", cells.join(" | "));
+        }
+    }
+    // In percentage points: what an ordered reader loses more than an unordered one.
+    for (what, table) in [("rings of 64 pages", small), ("the same beside hogs", hogs)] {
+        for other in [DRAIN, REFERENCE] {
+            let lost = |name| table.column(name, lost);
+            let more = median(lost(DEFAULT).iter().zip(lost(other)).map(|(own, other)| own - other));
+            if !more.is_nan() {
+                println!("| lost, {what}: ordered `next()` less {other}, percentage points | ≤ 0 | {more:.2} | |");
+            }
         }
     }
     let period = grace_period.as_secs_f64() * 1e3;
@@ -139,15 +153,21 @@ const COLUMNS: [&str; 12] = [
 
 impl Display for Table {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        match self.load {
-            Load::Flood => writeln!(f, "## A flood on all CPUs\n")?,
-            Load::Paced(rate) => writeln!(f, "## {rate} events a second on all CPUs together\n")?,
+        let Setting { load, pages, hogs, .. } = self.setting;
+        let beside = if hogs { ", beside a busy loop for each CPU" } else { "" };
+        match load {
+            Load::Flood => writeln!(f, "## A flood on all CPUs, rings of {pages} pages{beside}\n")?,
+            Load::Paced(rate) => {
+                writeln!(f, "## {rate} events a second on all CPUs together, rings of {pages} pages\n")?
+            }
         }
         writeln!(f, "| {} |\n|{}", COLUMNS.join(" | "), " --- |".repeat(COLUMNS.len()))?;
         for (reader, outcomes) in &self.rows {
             let ratio = |column| self.ratio(reader.name, REFERENCE, column);
             let middle = |column: fn(&Outcome) -> f64| median(outcomes.iter().map(column));
-            let lost = |outcome: &Outcome| outcome.written.saturating_sub(outcome.seen.events) as f64;
+            let untold = |outcome: &Outcome| {
+                outcome.written.saturating_sub(outcome.seen.events) as f64 - outcome.seen.lost as f64
+            };
             let cells = [
                 reader.name.to_owned(),
                 spread(outcomes.iter().map(cost), 0),
@@ -155,8 +175,8 @@ impl Display for Table {
                 spread(outcomes.iter().map(|outcome| rate(outcome) / 1e3), 0),
                 format!("{:.2}", ratio(rate)),
                 spread(outcomes.iter().map(traced), 0),
-                format!("{:.2}", median(outcomes.iter().map(|outcome| lost(outcome) / outcome.written as f64 * 100.0))),
-                format!("{:.0}", median(outcomes.iter().map(|outcome| lost(outcome) - outcome.seen.lost as f64))),
+                format!("{:.2}", middle(lost)),
+                format!("{:.0}", middle(untold)),
                 format!("{:.2}", middle(|o| o.seen.out_of_order as f64 / o.seen.events.max(1) as f64 * 100.0)),
                 format!("{:.2}", middle(|o| o.seen.p50_ns as f64 / 1e6)),
                 format!("{:.2}", middle(p99)),

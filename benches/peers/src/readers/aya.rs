@@ -1,6 +1,6 @@
 //! aya's perf buffers. Their wake-up is one for each event, and there is no option for it.
 
-use super::{BYTES, POLL, Start, wait};
+use super::{POLL, Start, wait};
 use crate::Result;
 use crate::tally::Seen;
 use aya::maps::perf::PerfEvent;
@@ -14,7 +14,7 @@ pub fn default(map: OwnedFd, start: &Start) -> Result<Seen> {
     let mut array = PerfEventArray::try_from(Map::from_map_data(MapData::from_fd(map)?)?)?;
     let mut buffers = Vec::new();
     for cpu in online_cpus().map_err(|(_, error)| error)? {
-        buffers.push(array.open(cpu, Some(BYTES / page_size()))?);
+        buffers.push(array.open(cpu, Some(start.bytes / page_size()))?);
     }
     let mut tally = start.ready(|| ());
     loop {

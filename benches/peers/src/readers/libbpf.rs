@@ -1,6 +1,6 @@
 //! libbpf's perf buffers: as libbpf-rs makes them, which wakes the reader for each event, and tuned by hand.
 
-use super::{BYTES, POLL, Start};
+use super::{POLL, Start};
 use crate::Result;
 use crate::tally::{Seen, Tally};
 use libbpf_rs::{MapHandle, PerfBufferBuilder};
@@ -18,7 +18,7 @@ pub fn default(map: OwnedFd, start: &Start) -> Result<Seen> {
     let tally = RefCell::new(None::<Tally>);
     let count = |count: &dyn Fn(&mut Tally)| tally.borrow_mut().as_mut().into_iter().for_each(count);
     let buffer = PerfBufferBuilder::new(&map)
-        .pages(BYTES / perfweave_support::foreign::page_size())
+        .pages(start.bytes / perfweave_support::foreign::page_size())
         .sample_cb(|_, bytes: &[u8]| count(&|tally| tally.bytes(bytes)))
         .lost_cb(|_, lost| count(&|tally| tally.lost(lost)))
         .build()?;
@@ -96,7 +96,7 @@ pub fn often(map: OwnedFd, start: &Start) -> Result<Seen> {
 }
 
 fn unordered(map: &OwnedFd, start: &Start, stamps: Stamps, sleep: Duration) -> Result<Seen> {
-    let mut buffer = Buffer::open(map, stamps, Tally::begin())?;
+    let mut buffer = Buffer::open(map, start.bytes, stamps, Tally::begin())?;
     *buffer.each() = start.ready(|| ());
     loop {
         let over = start.is_over();
@@ -109,7 +109,8 @@ fn unordered(map: &OwnedFd, start: &Start, stamps: Stamps, sleep: Duration) -> R
 
 /// The same, what each poll found copied and sorted by the program's time.
 pub fn sorted(map: OwnedFd, start: &Start) -> Result<Seen> {
-    let mut buffer = Buffer::open(&map, Stamps::None, Sorted { tally: Tally::begin(), found: Vec::new() })?;
+    let mut buffer =
+        Buffer::open(&map, start.bytes, Stamps::None, Sorted { tally: Tally::begin(), found: Vec::new() })?;
     buffer.each().tally = start.ready(|| ());
     loop {
         let over = start.is_over();
@@ -135,7 +136,7 @@ struct Buffer<E: Each> {
 }
 
 impl<E: Each> Buffer<E> {
-    fn open(map: &OwnedFd, stamps: Stamps, each: E) -> Result<Self> {
+    fn open(map: &OwnedFd, bytes: usize, stamps: Stamps, each: E) -> Result<Self> {
         let mut attr = sys::perf_event_attr {
             type_: sys::PERF_TYPE_SOFTWARE,
             size: size_of::<sys::perf_event_attr>() as u32,
@@ -145,14 +146,14 @@ impl<E: Each> Buffer<E> {
         };
         attr.__bindgen_anon_1.sample_period = 1;
         attr.set_watermark(1);
-        attr.__bindgen_anon_2.wakeup_watermark = BYTES as u32 / 4;
+        attr.__bindgen_anon_2.wakeup_watermark = bytes as u32 / 4;
         if stamps == Stamps::Kernel {
             attr.sample_type |= u64::from(sys::PERF_SAMPLE_TIME);
             attr.set_use_clockid(1);
             attr.clockid = libc::CLOCK_MONOTONIC;
         }
         let callback = if stamps == Stamps::Kernel { record::<E, 20> } else { record::<E, 12> };
-        let pages = (BYTES / perfweave_support::foreign::page_size()) as sys::size_t;
+        let pages = (bytes / perfweave_support::foreign::page_size()) as sys::size_t;
         let (each, options) = (Box::into_raw(Box::new(each)), std::ptr::null());
         // SAFETY: the attribute lives until the call returns; the callback is for what `each` points to.
         let buffer = unsafe {

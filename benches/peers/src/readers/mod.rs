@@ -15,9 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Bytes of each ring: what a flood writes in a few grace periods.
-pub const BYTES: usize = 8 << 20;
-/// How long who is not woken sleeps.
+/// How long a reader that is not woken sleeps.
 pub const POLL: Duration = Duration::from_millis(100);
 
 /// A way to read.
@@ -115,6 +113,8 @@ impl Reader {
 pub struct Start {
     stop: Arc<AtomicBool>,
     epochs: OwnedFd,
+    /// Bytes of each ring.
+    pub bytes: usize,
 }
 
 impl Start {
@@ -142,11 +142,12 @@ impl Start {
     }
 }
 
-/// Reads until the load has ended, and says what was seen.
-pub fn run(reader: &Reader, map: i32, epochs: i32) -> Result<()> {
+/// Reads rings of so many pages until the load has ended, and says what was seen.
+pub fn run(reader: &Reader, map: i32, epochs: i32, pages: usize) -> Result<()> {
+    let bytes = pages * perfweave_support::foreign::page_size();
     // SAFETY: inherited from the process that began this one, for nobody else here.
     let [map, epochs] = [map, epochs].map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
-    let seen = (reader.read)(map, &Start { stop: Arc::default(), epochs })?;
+    let seen = (reader.read)(map, &Start { stop: Arc::default(), epochs, bytes })?;
     println!("{seen}");
     Ok(())
 }

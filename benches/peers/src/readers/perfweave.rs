@@ -1,6 +1,6 @@
 //! perfweave, by each rule and without order.
 
-use super::{BYTES, POLL, Start, wait};
+use super::{POLL, Start, wait};
 use crate::Result;
 use crate::tally::{Seen, Tally};
 use nix::poll::{PollFd, PollFlags};
@@ -9,8 +9,8 @@ use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-fn open(map: OwnedFd) -> Result<Rings> {
-    Ok(Rings::options().bpf_output(map).bytes(BYTES as u64).open()?)
+fn open(map: OwnedFd, start: &Start) -> Result<Rings> {
+    Ok(Rings::options().bpf_output(map).bytes(start.bytes as u64).open()?)
 }
 
 /// What is done with an event.
@@ -31,7 +31,7 @@ fn take(tally: &mut Tally, key: Option<u64>, item: Item<'_>) {
 /// A reader, and a tally that is begun. What is left is flushed when the load has ended.
 fn begin(map: OwnedFd, start: &Start, order: Order, latency: Option<Duration>) -> Result<(Reader, Tally)> {
     let order = if let Some(latency) = latency { order.latency(latency) } else { order };
-    begin_with(open(map)?, start, order)
+    begin_with(open(map, start)?, start, order)
 }
 
 fn begin_with(rings: Rings, start: &Start, order: Order) -> Result<(Reader, Tally)> {
@@ -58,7 +58,7 @@ pub fn next(map: OwnedFd, start: &Start, hold: Hold, latency: Option<Duration>) 
 
 /// One by one, by the kernel's time, woken by each event.
 pub fn woken(map: OwnedFd, start: &Start, hold: Hold) -> Result<Seen> {
-    let rings = Rings::options().bpf_output(map).bytes(BYTES as u64).wakeup(Wakeup::Events(1)).open()?;
+    let rings = Rings::options().bpf_output(map).bytes(start.bytes as u64).wakeup(Wakeup::Events(1)).open()?;
     by_next(begin_with(rings, start, Order::new().hold(hold))?)
 }
 
@@ -91,12 +91,12 @@ pub fn batch(map: OwnedFd, start: &Start, hold: Hold) -> Result<Seen> {
 
 /// Without order, woken as perfweave has it by default.
 pub fn drain(map: OwnedFd, start: &Start) -> Result<Seen> {
-    drained(open(map)?, start, POLL)
+    drained(open(map, start)?, start, POLL)
 }
 
 /// The same with less sleep.
 pub fn drain_often(map: OwnedFd, start: &Start) -> Result<Seen> {
-    drained(open(map)?, start, Duration::from_millis(1))
+    drained(open(map, start)?, start, Duration::from_millis(1))
 }
 
 fn drained(mut rings: Rings, start: &Start, sleep: Duration) -> Result<Seen> {
