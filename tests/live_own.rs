@@ -10,6 +10,7 @@ use std::time::Duration;
 
 const SWITCH: &str = "sched:sched_switch";
 const WAKING: &str = "sched:sched_waking";
+const GETPPID: &str = "syscalls:sys_enter_getppid";
 
 fn open(options: RingOptions) -> Option<Rings> {
     kernel("find tracefs", tracefs::find_or_mount())?;
@@ -32,6 +33,9 @@ fn about(reader: &mut Reader) -> Vec<(usize, [u32; 3])> {
     reading::all(reader, |event| {
         if let Some(record) = event.record() {
             let source = record.source().unwrap();
+            if source >= fields.len() {
+                return;
+            }
             all.push((source, fields[source].each_ref().map(|field| field.uint(&record).unwrap() as u32)));
         }
     });
@@ -80,10 +84,48 @@ fn nothing_but_ones_own_is_left_out() {
     assert!(strangers(&kept) > 0 && strangers(&whole) > 0);
 }
 
+/// A flood keeps grace periods waiting, so the reader starts a thread that makes CPUs switch. It is one of the reader's.
+#[test]
+fn a_thread_that_hurries_fences_is_left_out() {
+    let Some(rings) = open(Rings::options().tracepoint(SWITCH).tracepoint(WAKING).tracepoint(GETPPID)) else { return };
+    let cpus: Vec<u32> = rings.cpus().collect();
+    let order = || Order::new().hold(Hold::Fence(Fence::Membarrier)).without_self();
+    let Some(mut reader) = kernel("wait for grace periods", Reader::new(rings, order())) else { return };
+    let before: BTreeSet<u32> = reader.threads().collect();
+    let flood = load::Load::on(&cpus, |_| load::getppid());
+    let take = |reader: &mut Reader| while reader.try_next().unwrap().is_some() {};
+    threads::until("the thread starts", || {
+        take(&mut reader);
+        reader.threads().count() > before.len()
+    });
+    let hurrying = reader.threads().find(|thread| !before.contains(thread)).unwrap();
+    let name = std::fs::read_to_string(format!("/proc/self/task/{hurrying}/comm")).unwrap();
+    assert_eq!(name.trim(), "perfweave-fence");
+    // It runs, and is not seen to.
+    let switches = || {
+        let status = std::fs::read_to_string(format!("/proc/self/task/{hurrying}/status")).unwrap();
+        let count =
+            |line: &str| line.contains("ctxt_switches").then(|| line.rsplit('\t').next()?.parse::<u64>().ok())?;
+        status.lines().filter_map(count).sum::<u64>()
+    };
+    let begun = switches();
+    threads::until("it visits CPUs", || {
+        take(&mut reader);
+        switches() > begun + 20
+    });
+    drop(flood);
+    let about = about(&mut reader);
+    let seen = about.iter().filter(|(source, [writer, one, other])| match source {
+        0 => [*one, *other].contains(&hurrying) && [*one, *other].contains(&0),
+        _ => *writer == hurrying || *one == hurrying,
+    });
+    assert_eq!(seen.count(), 0, "{hurrying} in {about:?}");
+}
+
 /// Threads that read one after the other are all left out, from their first look on; the trace is of calls, not of switches.
 #[test]
 fn whoever_reads_is_left_out() {
-    let options = Rings::options().tracepoint("syscalls:sys_enter_getppid").pid(std::process::id());
+    let options = Rings::options().tracepoint(GETPPID).pid(std::process::id());
     let Some(rings) = open(options) else { return };
     let mut reader = Reader::new(rings, Order::new().without_self()).unwrap();
     let mut readers = vec![own()];
