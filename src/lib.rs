@@ -76,7 +76,11 @@
 //! - What was lent before the fork ([`Lent`], [`Batch`], [`Frozen`], [`Recorded`]) panics in the child rather than give a record.
 //! - The crate cannot guard an [`Event`] with a record that was handed out before the fork: reading its bytes in the child is SIGSEGV.
 //!
-//! A child opens rings of its own. (The crate knows a child by a page with `MADV_WIPEONFORK`, Linux 4.14.)
+//! A child opens rings of its own. A daemon forks first and then opens them.
+//!
+//! The crate knows a child by a page with `MADV_WIPEONFORK` (madvise(2), Linux 4.14). Where a seccomp filter refuses that, it compares
+//! process numbers: dropping, handles and [`Order::without_self`] do as they do elsewhere, but reading its parent's rings in a child
+//! can be SIGSEGV.
 
 // Allowed in `ring` and `sys` only.
 #![deny(unsafe_code)]

@@ -6,6 +6,7 @@ mod reading;
 use nix::poll::{PollFd, PollFlags};
 use perfweave::{Class, Error, Event, Fence, Hold, Kind, Order, Pause, Reader, Rings, Sample, Wakeup};
 use perfweave_support::bpf::{Keeping, Map, Program, Stamps};
+use perfweave_support::numbered::Numbered;
 use perfweave_support::{bpf, cpus, echo, kernel, load, membarrier, needs, threads, tracefs};
 use std::os::fd::AsFd;
 use std::sync::Mutex;
@@ -83,6 +84,7 @@ fn cpus_that_are_offline() {
     a_message_makes_a_reader_readable(&events, gone);
     a_probe_on_a_cpu_that_comes_back(gone);
     a_process_is_traced_on_a_cpu_that_comes_back(gone);
+    a_process_that_has_got_the_number_of_another_is_not_traced_on_a_cpu_that_comes(gone);
     a_control_group_is_traced_on_a_cpu_that_comes_back(gone);
     comes_to_a_slot_that_another_has(&events, &echo, gone);
 }
@@ -481,6 +483,30 @@ fn a_process_is_traced_on_a_cpu_that_comes_back(cpu: u32) {
     child.wait().unwrap();
     drop(Offline::one(cpu));
     a_tick_later(&mut reader, |event| panic!("{event:?}"));
+}
+
+/// The process that was to be traced has ended, and another one has got its number when a CPU comes.
+fn a_process_that_has_got_the_number_of_another_is_not_traced_on_a_cpu_that_comes(cpu: u32) {
+    let options = || Rings::options().tracepoint("syscalls:sys_enter_getppid").pages(8);
+    let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let offline = Offline::one(cpu).expect("it went before");
+    let Some(rings) = kernel("trace a process", options().pid(child.id()).open()) else { return };
+    let mut reader = Reader::new(rings, Order::new()).unwrap();
+    // Another, which says when there was time to take notice of the CPU.
+    let mut witness = Reader::new(options().open().unwrap(), Order::new().hold(Hold::None)).unwrap();
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    let Some(mut other) = kernel("choose a process's number", Numbered::start(child.id())) else { return };
+    drop(offline);
+    threads::until("the CPU is noticed", || {
+        reading::all(&mut witness, |_| {});
+        witness.rings().cpus().any(|other| other == cpu)
+    });
+    a_tick_later(&mut reader, |event| panic!("{event:?}"));
+    other.call(cpu, 100);
+    let mut records = 0;
+    reading::all(&mut reader, |event| records += usize::from(event.record().is_some()));
+    assert_eq!(records, 0, "calls of a process that was never asked for");
 }
 
 /// Events of a control group die with their CPU, and are opened anew. All processes are in the first of them.

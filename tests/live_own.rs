@@ -3,9 +3,13 @@
 #[expect(dead_code, reason = "each test takes a part")]
 mod reading;
 
+use nix::sys::wait::waitpid;
+use nix::unistd::{ForkResult, fork};
 use perfweave::{Fence, Hold, Order, Reader, RingOptions, Rings, Sample};
 use perfweave_support::{kernel, load, threads, tracefs};
 use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 const SWITCH: &str = "sched:sched_switch";
@@ -246,4 +250,56 @@ fn threads_of_others_are_not_taken_for_ours_in_a_namespace() {
         seen > 100
     });
     assert_eq!(reader.stats().left_out, 0);
+}
+
+/// A daemon forks and then opens its rings: what its parent knew of its own threads is not the child's.
+#[test]
+fn a_forked_child_leaves_out_itself_and_sees_its_parent() {
+    const PARENTS: u64 = 40;
+    const OWN: u64 = 15;
+    let options = || Rings::options().tracepoint("syscalls:sys_enter_getppid").sample([Sample::Tid]);
+    let Some(rings) = open(options()) else { return };
+    // The parent's thread is known from here on.
+    let readers = Reader::new(rings, Order::new().without_self()).unwrap();
+    let parent = own();
+    let ((mut ready, is_ready), (mut has_called, mut called)) = (std::io::pipe().unwrap(), std::io::pipe().unwrap());
+    let child = || {
+        let mut reader = Reader::new(options().bytes(4 << 20).open()?, Order::new().without_self())?;
+        (&is_ready).write_all(&[1]).unwrap();
+        has_called.read_exact(&mut [0]).unwrap();
+        (0..OWN).for_each(|_| load::getppid());
+        let (mut of_parent, mut of_own) = (0u64, 0u64);
+        reading::all(&mut reader, |event| {
+            let thread = event.record().unwrap().pid_tid().unwrap().1;
+            of_parent += u64::from(thread == parent);
+            of_own += u64::from(thread == own());
+        });
+        Ok::<_, perfweave::Error>([of_parent, of_own, reader.stats().left_out])
+    };
+    // SAFETY: the child takes no lock but the allocator's, which glibc sees to, and leaves.
+    match unsafe { fork() }.unwrap() {
+        ForkResult::Child => {
+            // SAFETY: SIGALRM ends a child that hangs.
+            unsafe { libc::alarm(reading::LONG.as_secs() as u32) };
+            if let Ok(Ok(counts)) = catch_unwind(AssertUnwindSafe(child)) {
+                (&is_ready).write_all(counts.map(u64::to_ne_bytes).as_flattened()).unwrap();
+            }
+            // SAFETY: leaves without running anything of ours.
+            unsafe { libc::_exit(0) }
+        }
+        ForkResult::Parent { child } => {
+            drop(is_ready);
+            let ended = "the child has ended before it had its rings";
+            ready.read_exact(&mut [0]).expect(ended);
+            (0..PARENTS).for_each(|_| load::getppid());
+            called.write_all(&[1]).unwrap();
+            let mut counts = Vec::new();
+            ready.read_to_end(&mut counts).unwrap();
+            waitpid(child, None).unwrap();
+            let counts: Vec<_> =
+                counts.chunks_exact(8).map(|count| u64::from_ne_bytes(count.try_into().unwrap())).collect();
+            assert_eq!(counts, [PARENTS, 0, OWN], "of the parent's, of its own, left out");
+        }
+    }
+    drop(readers);
 }

@@ -5,6 +5,7 @@ mod reading;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use perfweave::{Error, Order, Reader, RingOptions, Rings, Sample};
+use perfweave_support::numbered::Numbered;
 use perfweave_support::{bpf, kernel, load, threads, tracefs};
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -260,6 +261,39 @@ fn a_process_that_is_not_there_is_said_so() {
     assert!(matches!(error, Err(Error::NoProcess { .. } | Error::Open { .. })), "{error:?}");
     let error = options().cgroup("/no/such/group").open().unwrap_err();
     assert!(matches!(error, Error::Cgroup { .. }), "{error}");
+}
+
+/// A number that somebody else has got since is not whom it named.
+#[test]
+fn a_number_that_another_has_got_since_is_not_traced() {
+    let options = || Rings::options().tracepoint(GETPPID).sample([Sample::Tid]);
+    let Some(_) = open(options()) else { return };
+    let mut child = Shell::new();
+    let (name, number) = mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        name.send(own()).unwrap();
+        std::thread::park();
+    });
+    let tid = number.recv().unwrap();
+    let named = [(options().pid(child.id()), child.id()), (options().tid(tid), tid)];
+    child.end();
+    thread.thread().unpark();
+    thread.join().unwrap();
+    for (options, number) in named {
+        // A thread is gone a moment after it was joined.
+        let gone = format!("/proc/{number}");
+        threads::until("nobody has the number", || !std::path::Path::new(&gone).exists());
+        let Some(mut other) = kernel("choose a process's number", Numbered::start(number)) else { return };
+        match options.open() {
+            Err(Error::NoProcess { pid, .. }) => assert_eq!(pid, number),
+            Err(error) => panic!("{error}"),
+            Ok(rings) => {
+                let mut reader = Reader::new(rings, Order::new()).unwrap();
+                other.call(0, 10);
+                panic!("{:?} events of another process", counts(&mut reader));
+            }
+        }
+    }
 }
 
 #[test]

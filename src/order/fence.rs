@@ -163,8 +163,7 @@ impl Fences {
 
     /// Whether this is the process that has the thread, and no forked child.
     pub(crate) fn is_here(&self) -> bool {
-        // Relaxed: as in `drop`.
-        self.alive.get().load(Ordering::Relaxed) != 0
+        self.alive.is_here()
     }
 
     /// How long until a fence may begin; zero if it may now, `None` while one is under way.
@@ -284,8 +283,7 @@ impl Fences {
 impl Drop for Fences {
     /// Waits for the fence under way, if one is: a grace period cannot be broken off.
     fn drop(&mut self) {
-        // Relaxed: nobody stores it but the kernel, at the fork.
-        if self.alive.get().load(Ordering::Relaxed) == 0 {
+        if !self.is_here() {
             // Nobody to wait for; and the parent's thread may have held the lock at the fork.
             self.visits.take().map(Visits::forget);
             return std::mem::forget(self.thread.take());

@@ -331,7 +331,7 @@ impl Ring {
     fn publish(&mut self) {
         debug_assert!(!self.backward, "mapped read-only");
         // Nobody heeds a forked child's tail. No panic: this runs when readings are dropped, also in one.
-        if !self.owner.is_here() {
+        if !self.owner.is_surely_here() {
             return;
         }
         // SAFETY: (I1)

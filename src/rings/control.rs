@@ -166,20 +166,19 @@ impl Control {
         Signals(self.word.get().load(Ordering::Acquire))
     }
 
-    /// Whether this is a child of the process that made it.
-    #[inline]
+    /// Whether this is a child of the process that made it. Not for each event: see [`ForkWord::is_here`].
     pub(crate) fn is_forked(&self) -> bool {
-        self.signals().0 == 0
+        !self.word.is_here()
     }
 
     /// For calls that have no way to say so.
     #[inline]
     pub(crate) fn assert_not_forked(&self) {
-        assert!(!self.is_forked(), "rings are used in a child of the process that opened them");
+        assert!(self.signals().0 != 0, "rings are used in a child of the process that opened them");
     }
 
     pub(crate) fn check(&self) -> Result<(), Error> {
-        self.signals().check()
+        if self.is_forked() { Err(Error::Forked) } else { self.signals().check() }
     }
 
     pub(crate) fn set_deadline(&self, deadline: Option<Instant>) {

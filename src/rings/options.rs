@@ -3,8 +3,10 @@
 use crate::record::clock::Clock;
 use crate::record::{Kind, Sample};
 use crate::rings::asked::{Asked, KPROBE, Place, Probe, Rate, Settings, UPROBE, What};
+use crate::sys::pidfd::Task;
 use crate::sys::wakeup::Wakeup;
 use perf_event_open_sys::bindings::perf_event_attr;
+use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
@@ -18,9 +20,9 @@ pub(super) enum Size {
 #[derive(Debug)]
 pub(crate) enum Traced {
     Everybody,
-    /// All threads of a process, and what they start.
-    Process(u32),
-    Thread(u32),
+    /// All threads of the process of that number, and what they start.
+    Process(u32, io::Result<Task>),
+    Thread(u32, io::Result<Task>),
     /// The control group of that directory.
     Cgroup(PathBuf),
 }
@@ -235,19 +237,26 @@ impl RingOptions {
     /// A record is the process's if one of its threads writes it: `sched:sched_switch` tells of switches away from it, and
     /// not of those back to it, which another thread writes.
     ///
+    /// The process is held from this call on (pidfd_open(2)). When it has ended and another gets its number, that one is not traced:
+    /// opening the rings gives [`Error::NoProcess`](crate::Error::NoProcess), and a CPU that comes online has nothing to trace. Before
+    /// this call the number is the caller's to vouch for: that of a child is nobody else's until it was waited for.
+    ///
     /// Takes no privilege for processes of one's own, if `kernel.perf_event_paranoid` is 2 or less and events are clocks,
     /// faults or hardware, [`user_only`](Self::user_only); for others `CAP_PERFMON`, or what ptrace(2) takes. Opening the rings gives
     /// [`Error::NoProcess`](crate::Error::NoProcess) if there is no such process, and
     /// [`Error::Restless`](crate::Error::Restless) if its threads come faster than events can be opened.
     #[doc(alias = "inherit")]
     pub fn pid(mut self, pid: u32) -> Self {
-        self.whom = Traced::Process(pid);
+        self.whom = Traced::Process(pid, Task::process(pid));
         self
     }
 
     /// Traces one thread and nothing that it starts. As [`RingOptions::pid`] otherwise.
+    ///
+    /// Before Linux 6.9 a thread cannot be held (`PIDFD_THREAD`). There its process is, and the thread must be one of that process: only
+    /// a later thread of the same process with the same number is taken for it.
     pub fn tid(mut self, tid: u32) -> Self {
-        self.whom = Traced::Thread(tid);
+        self.whom = Traced::Thread(tid, Task::thread(tid));
         self
     }
 

@@ -3,9 +3,9 @@
 use crate::error::{Error, Hint, hint};
 use crate::rings::options::Traced;
 use crate::rings::planned::Planned;
+use crate::sys::pidfd::Task;
 use crate::sys::{machine, perf};
 use perf_event_open_sys::bindings::{self, perf_event_attr};
-use std::collections::BTreeSet;
 use std::ffi::CStr;
 use std::fs;
 use std::io;
@@ -13,13 +13,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 /// Whom all events of the rings are opened for.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) enum Target {
     Everybody,
     /// All its threads, and what they start.
-    Process(u32),
-    Thread(u32),
-    Cgroup(Arc<OwnedFd>),
+    Process(Task),
+    Thread(Task),
+    Cgroup(OwnedFd),
 }
 
 /// An event, behind its place in the plan.
@@ -40,10 +40,10 @@ impl Target {
     pub(crate) fn new(whom: Traced) -> Result<Self, Error> {
         Ok(match whom {
             Traced::Everybody => Self::Everybody,
-            Traced::Process(pid) => Self::Process(pid),
-            Traced::Thread(tid) => Self::Thread(tid),
+            Traced::Process(pid, held) => Self::Process(held.map_err(|errno| gone(pid, errno))?),
+            Traced::Thread(tid, held) => Self::Thread(held.map_err(|errno| gone(tid, errno))?),
             Traced::Cgroup(path) => match fs::File::open(&path) {
-                Ok(directory) => Self::Cgroup(Arc::new(directory.into())),
+                Ok(directory) => Self::Cgroup(directory.into()),
                 Err(errno) => return Err(Error::Cgroup { path, errno }),
             },
         })
@@ -69,62 +69,51 @@ impl Target {
         let opened = match self {
             Self::Everybody => open_all(planned, perf::Whom::Everybody, cpu, cpus)?,
             Self::Cgroup(directory) => open_all(planned, perf::Whom::Cgroup(directory.as_fd()), cpu, cpus)?,
-            Self::Process(_) | Self::Thread(_) => return self.open_tasks(planned, cpu, cpus),
+            Self::Process(task) | Self::Thread(task) => return open_tasks(task, planned, cpu, cpus),
         };
         let Some(events) = opened else { return Ok(None) };
         let Some((_, owner)) = events.first() else { return Err(Error::NoEvents) };
         let owner = Arc::clone(owner);
         Ok(Some(Opened { events, owner }))
     }
+}
 
-    /// The events of all threads on one CPU.
-    ///
-    /// A thread that is started by one whose event is open inherits that event; one that was there before needs an event of its
-    /// own. With both, its records would come twice; with neither, not at all. So threads are listed before and after: if the list
-    /// is the same, all of them were there before, and all that come have inherited.
-    fn open_tasks(&self, planned: &[Planned], cpu: u32, cpus: usize) -> Result<Option<Opened>, Error> {
-        let owner = Arc::new(open_owner(planned, cpu)?);
-        for _ in 0..TRIES {
-            let tasks = self.tasks()?;
-            let mut events = Vec::new();
-            for &tid in &tasks {
-                match open_all(planned, perf::Whom::Task(tid), cpu, cpus * tasks.len()) {
-                    Ok(opened) => events.extend(opened.into_iter().flatten()),
-                    // It has ended since.
-                    Err(Error::Open { errno, .. }) if errno.raw_os_error() == Some(libc::ESRCH) => {}
-                    Err(error) => return Err(error),
-                }
-            }
-            if events.is_empty() {
-                return Err(self.gone(io::Error::from_raw_os_error(libc::ESRCH)));
-            }
-            if self.tasks()? == tasks {
-                return Ok(Some(Opened { events, owner }));
+/// The events of all threads on one CPU.
+///
+/// A thread that is started by one whose event is open inherits that event; one that was there before needs an event of its
+/// own. With both, its records would come twice; with neither, not at all. So threads are listed before and after: if the list
+/// is the same, all of them were there before, and all that come have inherited. A number that somebody else has got since is in no list.
+fn open_tasks(task: &Task, planned: &[Planned], cpu: u32, cpus: usize) -> Result<Option<Opened>, Error> {
+    let threads = || task.threads().map_err(|errno| gone(task.number(), errno));
+    let owner = Arc::new(open_owner(planned, cpu)?);
+    for _ in 0..TRIES {
+        let tasks = threads()?;
+        let mut events = Vec::new();
+        for &tid in &tasks {
+            match open_all(planned, perf::Whom::Task(tid), cpu, cpus * tasks.len()) {
+                Ok(opened) => events.extend(opened.into_iter().flatten()),
+                // It has ended since.
+                Err(Error::Open { errno, .. }) if errno.raw_os_error() == Some(libc::ESRCH) => {}
+                Err(error) => return Err(error),
             }
         }
-        Err(Error::Restless { pid: self.number(), tries: TRIES })
-    }
-
-    fn number(&self) -> u32 {
-        match self {
-            Self::Process(number) | Self::Thread(number) => *number,
-            Self::Everybody | Self::Cgroup(_) => 0,
+        if events.is_empty() {
+            return Err(gone(task.number(), io::Error::from_raw_os_error(libc::ESRCH)));
+        }
+        if threads()? == tasks {
+            return Ok(Some(Opened { events, owner }));
         }
     }
+    Err(Error::Restless { pid: task.number(), tries: TRIES })
+}
 
-    /// The threads that are there now.
-    fn tasks(&self) -> Result<BTreeSet<u32>, Error> {
-        let Self::Process(pid) = self else { return Ok(BTreeSet::from([self.number()])) };
-        let mut tasks = BTreeSet::new();
-        for entry in fs::read_dir(format!("/proc/{pid}/task")).map_err(|errno| self.gone(errno))? {
-            let name = entry.map_err(|errno| self.gone(errno))?.file_name();
-            tasks.extend(name.to_str().and_then(|name| name.parse::<u32>().ok()));
+/// Why a process or thread cannot be had: it is not there, or the kernel refuses to let it be held.
+fn gone(pid: u32, errno: io::Error) -> Error {
+    match errno.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOSYS | libc::EPERM) => {
+            Error::System { what: "hold the process to trace, or list its threads", errno }
         }
-        Ok(tasks)
-    }
-
-    fn gone(&self, errno: io::Error) -> Error {
-        Error::NoProcess { pid: self.number(), errno }
+        _ => Error::NoProcess { pid, errno },
     }
 }
 

@@ -9,12 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// An atomic word on a page of its own, which the kernel wipes in children of fork(2) (`MADV_WIPEONFORK`, Linux 4.14).
 ///
 /// Mappings of perf events are not in the child at all (`VM_DONTCOPY`), and slots of maps and threads are the parent's.
-/// Where the kernel has no such pages the word is an ordinary one, and children are not told apart.
+/// Where the kernel refuses such pages, as under a seccomp filter, the word is an ordinary one and children find it as it was.
+/// There only [`ForkWord::is_here`] tells them apart.
 #[derive(Debug)]
 pub(crate) struct ForkWord {
     /// INVARIANT: valid until this is dropped. A page of its own, or what was a box.
     word: NonNull<AtomicU64>,
-    is_page: bool,
+    /// The number of the process that made it, if the word is an ordinary one.
+    maker: Option<u32>,
 }
 
 /// Bytes that are mapped for a word: the kernel gives a page, whatever its size.
@@ -28,13 +30,21 @@ unsafe impl Sync for ForkWord {}
 impl ForkWord {
     pub(crate) fn new(value: u64) -> Self {
         match wiped_page(value) {
-            Some(word) => Self { word, is_page: true },
+            Some(word) => Self { word, maker: None },
             None => Self::ordinary(value),
         }
     }
 
     fn ordinary(value: u64) -> Self {
-        Self { word: NonNull::from(Box::leak(Box::new(AtomicU64::new(value)))), is_page: false }
+        let maker = Some(std::process::id());
+        Self { word: NonNull::from(Box::leak(Box::new(AtomicU64::new(value)))), maker }
+    }
+
+    /// Whether this is the process that made it, for a word that is never 0 there. Takes a system call where the word is an ordinary
+    /// one, so it is not for each event. (There a descendant that has got the number of its dead ancestor is not told apart.)
+    pub(crate) fn is_here(&self) -> bool {
+        // Relaxed: nothing else is read on the strength of it.
+        self.maker.map_or_else(|| self.get().load(Ordering::Relaxed) != 0, |maker| maker == std::process::id())
     }
 
     #[inline]
@@ -68,7 +78,7 @@ fn unmap(page: NonNull<AtomicU64>) {
 
 impl Drop for ForkWord {
     fn drop(&mut self) {
-        if self.is_page {
+        if self.maker.is_none() {
             return unmap(self.word);
         }
         // SAFETY: it was a box (`ordinary`), and no reference to it is left.
@@ -81,7 +91,8 @@ impl Drop for ForkWord {
 /// As good as a [`ForkWord`] of its own for whatever has one of these, but all of them share one page.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Owner {
-    /// The number of the process that this runs in; 0 in a child until it makes an owner.
+    /// The number of the process that this runs in; 0 in a child until it makes an owner. An ordinary word has the kernel's number of
+    /// the process that made the last owner.
     here: &'static AtomicU64,
     number: u64,
 }
@@ -95,8 +106,14 @@ static LAST: AtomicU64 = AtomicU64::new(0);
 impl Owner {
     /// This process.
     pub(crate) fn new() -> Self {
-        let here = HERE.get_or_init(|| ForkWord::new(0)).get();
+        let word = HERE.get_or_init(|| ForkWord::new(0));
+        let here = word.get();
         // Relaxed, here and below: nothing else is read on the strength of these numbers.
+        if word.maker.is_some() {
+            let number = std::process::id().into();
+            here.store(number, Ordering::Relaxed);
+            return Self { here, number };
+        }
         if here.load(Ordering::Relaxed) == 0 {
             let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
             // Unless another thread was quicker.
@@ -105,10 +122,18 @@ impl Owner {
         Self { here, number: here.load(Ordering::Relaxed) }
     }
 
-    /// Whether this still runs in that process.
+    /// Whether this still runs in that process. Where the kernel refuses pages that it wipes, a child is not told apart before it makes
+    /// an owner.
     #[inline(always)]
     pub(crate) fn is_here(self) -> bool {
         self.here.load(Ordering::Relaxed) == self.number
+    }
+
+    /// The same, and there it is sure: for what writes, unmaps or is told once. It takes a system call there, so it is not for each
+    /// event.
+    pub(crate) fn is_surely_here(self) -> bool {
+        let is_ordinary = HERE.get().is_some_and(|word| word.maker.is_some());
+        self.is_here() && (!is_ordinary || self.number == u64::from(std::process::id()))
     }
 }
 

@@ -1,8 +1,10 @@
 //! The machine: pages, CPUs, clocks, settings.
 
+use super::fork::Owner;
 use nix::errno::Errno;
 use nix::sys::socket::{self, AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType};
 use nix::sys::statfs::{TRACEFS_MAGIC, statfs};
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
@@ -19,12 +21,20 @@ pub(crate) fn page_size() -> usize {
     answer.ok().flatten().and_then(|size| usize::try_from(size).ok()).unwrap_or(4096)
 }
 
-/// The number of the calling thread. A child of fork(2) has another, and reads nobody's rings.
+/// The number of the calling thread. It is kept, so that to ask again takes no system call; a child of fork(2) has a copy of what its
+/// parent kept, and asks anew.
 pub(crate) fn thread() -> u32 {
     thread_local! {
-        static THREAD: u32 = nix::unistd::gettid().as_raw().cast_unsigned();
+        static THREAD: Cell<Option<(Owner, u32)>> = const { Cell::new(None) };
     }
-    THREAD.with(|thread| *thread)
+    THREAD.with(|kept| match kept.get() {
+        Some((owner, number)) if owner.is_surely_here() => number,
+        _ => {
+            let number = nix::unistd::gettid().as_raw().cast_unsigned();
+            kept.set(Some((Owner::new(), number)));
+            number
+        }
+    })
 }
 
 /// Whether threads have the numbers here that the kernel writes into tracepoints: not in a PID namespace of a container.

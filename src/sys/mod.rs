@@ -6,6 +6,7 @@ pub(crate) mod fork;
 pub(crate) mod grace;
 pub(crate) mod machine;
 pub(crate) mod perf;
+pub(crate) mod pidfd;
 pub(crate) mod pmu;
 #[cfg(feature = "tokio")]
 pub(crate) mod register;

@@ -19,6 +19,11 @@ impl ForkWord {
     pub(super) fn get(&self) -> &AtomicU64 {
         &self.0
     }
+
+    /// A model has no children.
+    pub(super) fn is_here(&self) -> bool {
+        true
+    }
 }
 
 /// A reader's end, armed, as a reader's is.

@@ -1,0 +1,133 @@
+//! A hold on a process or thread that was named by its number (pidfd_open(2)): when it has ended, somebody else may get the number.
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::path::PathBuf;
+
+/// `PIDFD_THREAD` of include/uapi/linux/pidfd.h, Linux 6.9.
+const PIDFD_THREAD: libc::c_uint = libc::O_EXCL as libc::c_uint;
+
+/// A process or thread, held since it was named.
+#[derive(Debug)]
+pub(crate) struct Task {
+    number: u32,
+    /// Whose threads are meant, if not one thread alone is: the number of the process.
+    process: Option<u32>,
+    held: OwnedFd,
+    /// Where this is no longer there, a thread is not its process's any more. For a thread of which only the process is held.
+    path: Option<PathBuf>,
+}
+
+impl Task {
+    /// A process, by its number or that of one of its threads.
+    pub(crate) fn process(number: u32) -> io::Result<Self> {
+        let (process, held) = match open(number, 0) {
+            // A thread that is not the first of its process: EINVAL, or since Linux 6.16 ENOENT.
+            Err(errno) if matches!(errno.raw_os_error(), Some(libc::EINVAL | libc::ENOENT)) => of_thread(number)?,
+            held => (number, held?),
+        };
+        Ok(Self { number, process: Some(process), held, path: None })
+    }
+
+    /// A thread.
+    ///
+    /// Before Linux 6.9 there is no hold on a thread. There its process is held, and the thread must be among that one's threads: the
+    /// number of a thread that has ended is told from any but that of a later thread of the same process.
+    pub(crate) fn thread(number: u32) -> io::Result<Self> {
+        let (held, path) = match open(number, PIDFD_THREAD) {
+            Err(errno) if errno.raw_os_error() == Some(libc::EINVAL) => {
+                let (process, held) = of_thread(number)?;
+                (held, Some(format!("/proc/{process}/task/{number}").into()))
+            }
+            held => (held?, None),
+        };
+        Ok(Self { number, process: None, held, path })
+    }
+
+    /// The number, as it was named.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Its threads, or the thread. `ESRCH` if it has ended. What was opened by the numbers between two calls that give the same was opened
+    /// for it: until the second call nobody else could have them.
+    pub(crate) fn threads(&self) -> io::Result<BTreeSet<u32>> {
+        let mut threads = BTreeSet::new();
+        match self.process {
+            None => drop(threads.insert(self.number)),
+            Some(process) => {
+                for entry in fs::read_dir(format!("/proc/{process}/task"))? {
+                    threads.extend(entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()));
+                }
+            }
+        }
+        // Behind the list, which is then that of the process that is held.
+        let left = self.path.as_ref().is_some_and(|path| !path.exists());
+        if left || has_ended(&self.held)? { Err(io::Error::from_raw_os_error(libc::ESRCH)) } else { Ok(threads) }
+    }
+}
+
+/// The process of a thread, held.
+fn of_thread(number: u32) -> io::Result<(u32, OwnedFd)> {
+    let status = fs::read_to_string(format!("/proc/{number}/status"))?;
+    let process = status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse::<u32>().ok());
+    let process = process.ok_or(io::ErrorKind::InvalidData)?;
+    let held = open(process, 0)?;
+    // The thread may have ended before its process was held, and that one too.
+    fs::metadata(format!("/proc/{process}/task/{number}"))?;
+    Ok((process, held))
+}
+
+/// Whether a process, with all its threads, or a thread has ended.
+fn has_ended(held: &OwnedFd) -> io::Result<bool> {
+    let mut ended = [PollFd::new(held.as_fd(), PollFlags::POLLIN)];
+    Ok(poll(&mut ended, PollTimeout::ZERO)? > 0)
+}
+
+fn open(number: u32, flags: libc::c_uint) -> io::Result<OwnedFd> {
+    // 0 is nobody's, and none is larger than a pid_t.
+    let Ok(number @ 1..) = libc::pid_t::try_from(number) else { return Err(io::Error::from_raw_os_error(libc::ESRCH)) };
+    // SAFETY: no pointer is passed.
+    let fd = super::check(unsafe { libc::syscall(libc::SYS_pidfd_open, number, flags) })?;
+    // SAFETY: a new file descriptor, nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::Task;
+    use std::sync::mpsc;
+
+    /// Any thread of a process names it, and a thread is held by itself.
+    #[test]
+    fn a_thread_names_its_process_and_ends_by_itself() {
+        let (name, number) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            name.send(nix::unistd::gettid().as_raw() as u32).unwrap();
+            std::thread::park();
+        });
+        let number = number.recv().unwrap();
+        let [process, same, alone] = [Task::process(number), Task::process(std::process::id()), Task::thread(number)];
+        let [process, same, alone] = [process.unwrap(), same.unwrap(), alone.unwrap()];
+        assert_eq!((process.number(), process.process), (number, same.process));
+        assert!(process.threads().unwrap().contains(&number) && same.threads().unwrap().contains(&number));
+        assert_eq!(alone.threads().unwrap().into_iter().collect::<Vec<_>>(), [number]);
+        // As before Linux 6.9.
+        let (of, held) = super::of_thread(number).unwrap();
+        let path = Some(format!("/proc/{of}/task/{number}").into());
+        let old = Task { number, process: None, held, path };
+        assert_eq!(old.threads().unwrap(), alone.threads().unwrap());
+        thread.thread().unpark();
+        thread.join().unwrap();
+        // It is gone a moment after it was joined.
+        while alone.threads().is_ok() || old.threads().is_ok() {
+            std::thread::yield_now();
+        }
+        assert_eq!([&alone, &old].map(|task| task.threads().unwrap_err().raw_os_error()), [Some(libc::ESRCH); 2]);
+        assert!(!process.threads().unwrap().contains(&number));
+        assert!(Task::thread(number).is_err() && Task::process(number).is_err());
+    }
+}
