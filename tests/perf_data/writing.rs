@@ -7,7 +7,7 @@ use perfweave::{
 };
 use perfweave_support::threads::until;
 use perfweave_support::{kernel, tracefs};
-use std::io;
+use std::io::{self, Read};
 use std::process::Command;
 use std::time::Duration;
 
@@ -66,6 +66,25 @@ fn perf_shows_a_live_stream_as_it_was_yielded() {
         let header = perf(&["report", "-i", file.path(), "--header-only"]).unwrap();
         assert!(header.contains("os release"), "{header}");
         assert_eq!(crate::perf::samples(open(&file.0), true), expected, "read back");
+    }
+}
+
+/// tracefs gives these files in the first read alone, and perf reads nothing behind one that is cut short.
+#[test]
+fn files_of_tracefs_are_in_the_recording_whole() {
+    let Some(tracefs) = kernel("find tracefs", tracefs::find_or_mount()) else { return };
+    let options = Rings::options().tracepoint("sched:sched_switch");
+    let Some(rings) = kernel("open a tracepoint", options.open()) else { return };
+    let file = File::new();
+    perf_data::Writer::create(&file.0, &rings).unwrap().finish().unwrap();
+    let recorded = std::fs::read(&file.0).unwrap();
+    for name in ["header_page", "header_event"] {
+        let mut text = vec![0; 1 << 16];
+        let mut source = std::fs::File::open(tracefs.join("events").join(name)).unwrap();
+        let len = source.read(&mut text).unwrap();
+        assert!(len > 100 && source.read(&mut text[len..]).unwrap() == 0, "not what this test is about: {len} bytes");
+        let expected = [name.as_bytes(), &[0], &len.to_ne_bytes(), &text[..len]].concat();
+        assert!(recorded.windows(expected.len()).any(|bytes| bytes == expected), "{name}");
     }
 }
 

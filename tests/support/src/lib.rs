@@ -9,6 +9,7 @@ pub mod cpus;
 pub mod foreign;
 pub mod json;
 pub mod load;
+pub mod perf;
 pub mod privilege;
 pub mod probe;
 mod skip;
