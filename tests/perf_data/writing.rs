@@ -8,7 +8,7 @@ use perfweave::{
 use perfweave_support::threads::until;
 use perfweave_support::{kernel, tracefs};
 use std::io::{self, Read};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Writes all events of a reader, to a flush if it is live.
@@ -305,6 +305,33 @@ fn registers_and_stacks_are_read_back() {
         other => panic!("{other:?}"),
     });
     assert_eq!(read, written);
+}
+
+/// What the documentation says of names: those of a program that starts behind the rings are there, if they are asked for.
+#[test]
+fn names_of_what_starts_later_are_in_the_recording() {
+    if perfweave_support::perf().is_none() || kernel("find tracefs", tracefs::find_or_mount()).is_none() {
+        return;
+    }
+    for asked in [true, false] {
+        let samples = [Sample::Tid, Sample::Ip];
+        let options = Rings::options().tracepoint("raw_syscalls:sys_exit").sample(samples).bytes(4 << 20);
+        let options = if asked { options.records([Kind::COMM, Kind::MMAP2]) } else { options };
+        let mut command = Command::new("sh");
+        command.args(["-c", "read go; exec /bin/cat /proc/self/comm"]).stdin(Stdio::piped()).stdout(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let Some(rings) = kernel("trace", options.pid(child.id()).open()) else { return };
+        let pid = child.id().to_string();
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success());
+        let mut reader = Reader::new(rings, Order::new()).unwrap();
+        reader.handle().flush().unwrap();
+        let (file, _) = write_all(&mut reader, |_| ());
+        let shown = perf(&["script", "-i", file.path(), "-F", "comm,tid,event"]).unwrap();
+        // From the exec on, of a process that ran before: its name was "sh" until then.
+        let names = [" cat ", &format!(":{pid} ")].map(|name| format!(" {shown}").contains(name));
+        assert_eq!(names, [asked, true], "{shown}");
+    }
 }
 
 /// Rings of another program with masks of registers and branches: their records are all of one event.
