@@ -187,3 +187,68 @@ fn a_reader_in_steady_state_allocates_nothing() {
     }
     assert_eq!((0..20).map(|_| round()).sum::<u64>(), 0);
 }
+
+/// Writing a recording, whatever is written. Losses in a row are kept nowhere, so none costs more than the one before.
+#[cfg(feature = "perf-data")]
+#[test]
+fn writing_a_recording_allocates_for_the_first_loss_of_each_cpu_alone() {
+    use perfweave::{Item, Kind, perf_data};
+
+    let paths = ["plain", "losses"]
+        .map(|name| std::env::temp_dir().join(format!("perfweave-allocations-{name}-{}.data", std::process::id())));
+    let cpus = [0, 1, 2];
+    let kernel = sim::Kernel::with(&cpus, 16 << 20, perfweave::Layout::new(4 | 1024, true, 0));
+    let records = 300_000u64;
+    (0..records).for_each(|n| assert!(kernel.emit(cpus[n as usize % cpus.len()], 1 + n, b"")));
+    let mut merge = Merge::new(kernel.rings(), Order::new().hold(Hold::None)).unwrap();
+    let mut writer = perf_data::Writer::create(&paths[0], merge.rings()).unwrap();
+    merge.refresh(0);
+    merge.batch().for_each(|event| writer.write(&event).unwrap());
+    writer.finish().unwrap();
+
+    // Nearly all of them become losses: in a row, with a record of each CPU now and then, and at last with none behind them.
+    let mut bytes = std::fs::read(&paths[0]).unwrap();
+    let (mut at, mut n) = (104, 0);
+    while n < records {
+        let record = &mut bytes[at..];
+        let [kind, size] =
+            [&record[..4], &[record[6], record[7], 0, 0]].map(|word| u32::from_ne_bytes(word.try_into().unwrap()));
+        if kind == Kind::SAMPLE.0 {
+            let cpu = cpus[n as usize % cpus.len()];
+            if n % 30_000 > 10 {
+                // Header, id, count, time, CPU.
+                let words = [u64::from(Kind::LOST.0) | u64::from(size) << 48, 0, 1, 1 + n, cpu.into()];
+                assert_eq!(size as usize, size_of_val(&words));
+                words
+                    .iter()
+                    .zip(record.chunks_exact_mut(8))
+                    .for_each(|(word, to)| to.copy_from_slice(&word.to_ne_bytes()));
+            }
+            n += 1;
+        }
+        at += size as usize;
+    }
+    std::fs::write(&paths[0], bytes).unwrap();
+
+    let mut merge = Merge::new(perf_data::open(&paths[0]).unwrap(), Order::new()).unwrap();
+    let mut writer = perf_data::Writer::create(&paths[1], merge.rings()).unwrap();
+    merge.refresh(0);
+    let (mut events, mut told, mut all) = (0, 0, 0);
+    while let Some(event) = merge.next() {
+        let event = event.event();
+        events += 1;
+        told += u64::from(matches!(event.item(), Item::Lost(_)));
+        let (allocated, ()) = allocations(|| writer.write(&event).unwrap());
+        all += allocated;
+    }
+    assert!(events == records && told > 290_000, "{told} of {events}");
+    // The first loss of a CPU makes room for one of each.
+    assert!(all as usize <= cpus.len(), "{all} allocations");
+    assert_eq!(writer.finish().unwrap().lost, told);
+    let again = perf_data::open(&paths[1]).unwrap();
+    let mut again = Merge::new(again, Order::new()).unwrap();
+    again.refresh(0);
+    let lost: u64 = again.batch().filter_map(|event| event.item().lost()).map(|lost| lost.count).sum();
+    assert_eq!(lost, told);
+    paths.iter().for_each(|path| std::fs::remove_file(path).unwrap());
+}

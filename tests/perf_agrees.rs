@@ -29,6 +29,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;
 use nix::unistd::{Pid, mkfifo};
 use perfweave::{Clock, Order, Reader, Rings};
+use perfweave_support::perf::complaints;
 use perfweave_support::{kernel, lacks, load, needs, threads, tracefs};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
@@ -104,6 +105,8 @@ impl Shell {
 /// perf, told by a pipe when to begin.
 struct Perf {
     process: Running,
+    /// The file with what it says on stderr.
+    said: String,
     _control: File,
 }
 
@@ -121,12 +124,14 @@ impl Perf {
         let (verbs, rest) = command.split_at(if command[0] == "sched" { 2 } else { 1 });
         let mut process = Command::new("perf");
         process.args(verbs).args(["-D", "-1", "--control", &pipes]).args(rest);
-        let process = Running::new(process.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()));
+        let said_by = folder.file("said");
+        let stderr = File::create(&said_by).unwrap();
+        let process = Running::new(process.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr));
         told.write_all(b"enable\n").unwrap();
         let mut said = [0; 4];
         answer.read_exact(&mut said).unwrap();
         assert_eq!(&said, b"ack\n");
-        Self { process, _control: told }
+        Self { process, said: said_by, _control: told }
     }
 
     /// Waits until it has written all, and ends it first unless it ends by itself.
@@ -135,14 +140,15 @@ impl Perf {
             kill(Pid::from_raw(self.process.0.id() as i32), Signal::SIGINT).unwrap();
         }
         self.process.0.wait().unwrap();
+        let said = std::fs::read_to_string(&self.said).unwrap();
+        let complaints = complaints(&said);
+        assert!(complaints.is_empty(), "{complaints:#?}");
     }
 }
 
 /// What perf prints of what it recorded.
 fn printed(command: &[&str]) -> String {
-    let output = Command::new("perf").args(command).stdin(Stdio::null()).output().unwrap();
-    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
+    perfweave_support::perf::printed(Command::new("perf").args(command)).unwrap()
 }
 
 /// An example that traces, and what it said.

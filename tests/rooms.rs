@@ -45,7 +45,7 @@ const ROOMS: [(&str, &[&str]); 13] = [
     ),
     ("reader", &["pace", "engine", "face", "blocking", "tokio", "unordered"]),
     ("recorder", &["recording", "frozen"]),
-    ("perf_data", &["file", "pieces", "metadata", "attrs", "sorting", "tracing", "open", "writer"]),
+    ("perf_data", &["file", "pieces", "metadata", "attrs", "sorting", "tracing", "open", "output", "noted", "writer"]),
     ("sim", &["sections", "cpu", "kernel"]),
 ];
 

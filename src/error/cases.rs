@@ -440,8 +440,8 @@ pub enum Error {
         why: crate::error::Unwritable,
     },
     /// This process was forked from the one that opened the rings. It does not have their memory (`VM_DONTCOPY`), and
-    /// everything it shares with its parent belongs to the parent.
-    #[error("the rings belong to the process that this one was forked from: open others here")]
+    /// everything it shares with its parent belongs to the parent: also the file of a `perf_data::Writer`.
+    #[error("the rings, or the recording, belong to the process that this one was forked from: open others here")]
     Forked,
     /// The system refused something that waiting needs.
     #[error("cannot {what}: {errno}{}", limit(errno))]

@@ -56,7 +56,9 @@
 mod attrs;
 mod file;
 mod metadata;
+mod noted;
 mod open;
+mod output;
 mod pieces;
 mod sorting;
 mod tracing;

@@ -38,7 +38,7 @@ pub(super) fn data(tracepoints: &[(u64, Option<&str>)]) -> Result<Vec<u8>, Unwri
     out.extend((machine::page_size() as u32).to_ne_bytes());
     for name in ["header_page", "header_event"] {
         out.extend(name.bytes().chain([0]));
-        with_length(&mut out, &fs::read(events.join(name)).map_err(failed(first))?);
+        with_length(&mut out, &tracepoint::read_at_once(&events.join(name)).map_err(failed(first))?);
     }
     // Formats of ftrace's own entries, which no event has.
     out.extend(0u32.to_ne_bytes());

@@ -4,17 +4,17 @@ use crate::error::{Error, Unwritable};
 use crate::order::event::{Event, Item, Lost};
 use crate::perf_data::attrs::{self, in_samples, in_trailers};
 use crate::perf_data::metadata::{ARCH, EVENT_DESC, HEADER, MAGIC, NRCPUS, OSRELEASE, SMALLEST_ATTR, TRACING_DATA};
+use crate::perf_data::noted::{IP, Noted, check};
+use crate::perf_data::output::Output;
 use crate::perf_data::pieces::OWN_KINDS;
 use crate::perf_data::tracing;
 use crate::record::clock::Clock;
 use crate::record::{CPU, ID, IDENTIFIER, Kind, Layout, Record, TIME, TRAILER_ORDER};
 use crate::rings::{Features, Rings, Source};
 use crate::sys::{machine, perf};
-use perf_event_open_sys::bindings::{self, PERF_TYPE_SOFTWARE, PERF_TYPE_TRACEPOINT, perf_event_attr};
+use perf_event_open_sys::bindings::PERF_TYPE_TRACEPOINT;
 use smallvec::SmallVec;
-use std::collections::HashSet;
-use std::fs::File;
-use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -46,20 +46,40 @@ use std::path::{Path, PathBuf};
 /// - Records, byte by byte. Two fields are added where the rings do not ask for them. One is the CPU (`PERF_SAMPLE_CPU`), since a
 ///   file has no ring that shows it. The other is, in samples of events that are no tracepoints, the instruction pointer
 ///   (`PERF_SAMPLE_IP`), which is 0 then: `perf script` insists on it. Records of a recording stay as they are.
-/// - [`Lost`] as a LOST record, in front of the next record of its CPU, with that record's time, as the kernel writes it.
+/// - [`Lost`] as a LOST record, in front of the next record of its CPU, with that record's time, as the kernel writes it. Losses of one CPU
+///   with no record between them are one LOST record with the sum of their counts.
 /// - Not gaps, irregular numbers, damage and [`Unproven`](crate::Unproven), for which perf has no record, nor records of kinds
 ///   from 64 on. The kernel writes none, and in a file they are perf's own. [`Written::left_out`] counts all of these.
 /// - The events' names and attributes; the formats of tracepoints, from this machine's tracefs or, if the rings are those of a
 ///   recording, from there; the kernel's release, the architecture and the number of CPUs.
 ///
-/// perf finds the names of processes and functions by MMAP and COMM records. A stream has these only if an event of it asks the
-/// kernel for them (`perf_event_attr.mmap2`, `comm`). They then begin with what starts later than the stream.
+/// # Names
 ///
-/// The file is whole once [`Writer::finish`] was called. Without it, perf and [`open`](crate::perf_data::open) refuse the file.
+/// perf finds the name of a process by a COMM record, and the names of functions by MMAP records. The kernel writes these only when a
+/// process starts, is renamed or maps a file, and only if a source asks for them
+/// ([`RingOptions::records`](crate::RingOptions::records) with [`Kind::COMM`] and [`Kind::MMAP2`]). perf(1) makes up such records for
+/// what runs already, and for the kernel. A `Writer` does not: of what ran before the rings were opened, `perf script` shows `:1234` in
+/// place of the process's name and `[unknown]` in place of a function. In a profile of a whole machine 98 % of the frames had no name,
+/// and 21 % in perf's own recording.
+///
+/// Until that is mended:
+///
+/// - Ask for these records, and start the program that you trace after the rings are opened. Its names are then in the recording.
+/// - Names of threads in tracepoints, such as `prev_comm` of `sched:sched_switch`, are always there.
+/// - Name addresses while the traced processes run, as the example `profile` does.
+/// - Record with `perf record` and read that file with [`open`](crate::perf_data::open). The file has the names, and writing it again keeps
+///   them.
+///
+/// # The end
+///
+/// The file is whole once [`Writer::finish`] has returned without an error. Without it, perf and [`open`](crate::perf_data::open) refuse
+/// the file. If the file cannot be written, every later call gives the first error again.
+///
+/// A forked child can do nothing with its parent's writer but drop it, and that writes nothing.
 #[derive(Debug)]
 pub struct Writer {
     path: PathBuf,
-    file: BufWriter<File>,
+    file: Output,
     events: Vec<Noted>,
     /// How many of the events are the rings' sources. Behind them are those that only records tell of.
     sources: usize,
@@ -69,10 +89,8 @@ pub struct Writer {
     clock: Clock,
     /// Whether fields are added that records lack.
     adds: bool,
-    /// Losses that wait for the next record of their CPU.
-    lost: Vec<Lost>,
-    /// A LOST record, before it is written.
-    scratch: Vec<u8>,
+    /// Losses that wait for the next record of their CPU, by CPU.
+    lost: HashMap<u32, Lost>,
     time: u64,
     /// Bytes of records.
     data: u64,
@@ -92,21 +110,6 @@ pub struct Written {
     /// Events that no record of perf can tell of: gaps, irregular numbers, damage, notices, and records of kinds from 64 on.
     pub left_out: u64,
 }
-
-/// An event as the file describes it.
-#[derive(Debug)]
-struct Noted {
-    attr: perf_event_attr,
-    name: String,
-    ids: Vec<u64>,
-    /// How its records are laid out in the rings.
-    layout: Layout,
-    /// The fields that are added to them.
-    adds: u64,
-}
-
-const IP: u64 = bindings::PERF_SAMPLE_IP as u64;
-const ADDR: u64 = bindings::PERF_SAMPLE_ADDR as u64;
 
 /// After so many bytes of records perf is told that it may show what it has. Otherwise it holds the whole file.
 const ROUND: u64 = 1 << 20;
@@ -137,9 +140,9 @@ impl Writer {
         let events: Vec<_> = rings.sources().iter().map(|source| Noted::of(source, adds)).collect();
         check(&events)?;
         let features = features(rings)?;
-        let mut file = BufWriter::with_capacity(1 << 18, File::create(path).map_err(io)?);
+        let mut file = Output::create(path)?;
         // Until it is finished it says that it is not.
-        file.write_all(&[0; HEADER as usize]).map_err(io)?;
+        file.put(&[0; HEADER as usize])?;
         Ok(Self {
             path: path.to_owned(),
             file,
@@ -149,8 +152,7 @@ impl Writer {
             features,
             clock: rings.clock(),
             adds,
-            lost: Vec::new(),
-            scratch: Vec::new(),
+            lost: HashMap::new(),
             time: 0,
             data: 0,
             round: 0,
@@ -158,17 +160,21 @@ impl Writer {
         })
     }
 
-    /// Writes an event behind those before it. Does not allocate memory, but for the first event of each id. Blocks as writing
-    /// to a file does.
+    /// Writes an event behind those before it. The time and the memory that this takes do not grow with what was written before.
+    /// Allocates memory for the first event of each id, some 40 bytes, and for the first loss of each CPU, some 100 bytes. Blocks as
+    /// writing to a file does, once for 256 KiB of records.
     ///
     /// # Errors
     /// [`Error::Unwritable`]: the file cannot be written, and is of no use then; a record is too long to have its CPU added, and is
-    /// not written; a record's layout is not that of the others, and it does not say which event it is of.
+    /// not written; a record's layout is not that of the others, and it does not say which event it is of. [`Error::Forked`].
     pub fn write(&mut self, event: &Event<'_>) -> Result<(), Error> {
+        self.check()?;
         let wrote = match event.item() {
             Item::Record(record) if record.kind().0 < OWN_KINDS => self.record(&record),
-            Item::Lost(lost) => {
-                self.lost.push(lost);
+            Item::Lost(mut lost) => {
+                // A CPU has one that waits at most: what it costs must not depend on how many come in a row.
+                lost.count = lost.count.saturating_add(self.lost.get(&lost.cpu).map_or(0, |before| before.count));
+                self.lost.insert(lost.cpu, lost);
                 Ok(())
             }
             _ => {
@@ -179,13 +185,24 @@ impl Writer {
         wrote.map_err(|why| self.error(why))
     }
 
-    /// Completes the file and closes it.
+    /// Completes the file and closes it. Blocks as writing to a file does. Does not wait until the file is on a disk.
     ///
     /// # Errors
-    /// [`Error::Unwritable`] if the file cannot be written.
+    /// [`Error::Unwritable`] if the file cannot be written, or could not be written before: the first error. [`Error::Forked`].
     pub fn finish(mut self) -> Result<Written, Error> {
-        self.end().map_err(|why| self.error(why))?;
-        Ok(self.written)
+        self.check()?;
+        let begin = self.end().map_err(|why| self.error(why))?;
+        let Self { path, file, written, .. } = self;
+        file.finish(&begin).map_err(|why| Error::Unwritable { path, why })?;
+        Ok(written)
+    }
+
+    /// Whether the file is this process's, and could be written so far.
+    fn check(&self) -> Result<(), Error> {
+        if !self.file.is_here() {
+            return Err(Error::Forked);
+        }
+        self.file.check().map_err(|why| self.error(why))
     }
 
     fn error(&self, why: Unwritable) -> Error {
@@ -201,8 +218,9 @@ impl Writer {
             self.events[at].ids.push(id);
         }
         self.time = record.time().unwrap_or(self.time);
-        while let Some(waiting) = self.lost.iter().position(|lost| lost.cpu == record.cpu()) {
-            let lost = self.lost.remove(waiting);
+        if !self.lost.is_empty()
+            && let Some(lost) = self.lost.remove(&record.cpu())
+        {
             self.lost_record(&lost, at, Some(record))?;
         }
         let (first, second) = record.as_bytes().as_slices();
@@ -232,9 +250,8 @@ impl Writer {
     /// Writes a LOST record in front of a record of the same CPU; of the last ones, no record follows.
     fn lost_record(&mut self, lost: &Lost, at: usize, next: Option<&Record<'_>>) -> Result<(), Unwritable> {
         let layout = self.events[at].layout;
-        let mut bytes = std::mem::take(&mut self.scratch);
-        bytes.clear();
-        bytes.extend([0; 8]);
+        // Header, id, count, and six fields of `struct sample_id` at most.
+        let mut bytes = SmallVec::<[u8; 96]>::from_slice(&[0; 8]);
         bytes.extend(lost.id.to_ne_bytes());
         bytes.extend(lost.count.to_ne_bytes());
         if layout.sample_id_all() {
@@ -251,10 +268,8 @@ impl Writer {
         }
         let header = header(Kind::LOST, 0, bytes.len() as u16);
         bytes[..8].copy_from_slice(&header);
-        let put = self.put(Kind::LOST, [&bytes, &[]], at, lost.cpu);
-        self.scratch = bytes;
-        put?;
-        self.written.lost += lost.count;
+        self.put(Kind::LOST, [&bytes, &[]], at, lost.cpu)?;
+        self.written.lost = self.written.lost.saturating_add(lost.count);
         Ok(())
     }
 
@@ -297,18 +312,20 @@ impl Writer {
     }
 
     fn bytes(&mut self, bytes: &[u8]) -> Result<(), Unwritable> {
-        self.file.write_all(bytes).map_err(io)?;
+        self.file.put(bytes)?;
         self.data += bytes.len() as u64;
         Ok(())
     }
 
-    /// Writes what lies behind the records, and the header.
-    fn end(&mut self) -> Result<(), Unwritable> {
+    /// Writes what lies behind the records. Gives the header.
+    fn end(&mut self) -> Result<Vec<u8>, Unwritable> {
         if self.events.is_empty() {
             // perf reads no file without an event.
             self.events.push(Noted::unknown(Layout::RAW, self.clock, self.adds));
         }
-        for lost in std::mem::take(&mut self.lost) {
+        let mut lost: Vec<_> = std::mem::take(&mut self.lost).into_values().collect();
+        lost.sort_by_key(|lost| lost.cpu);
+        for lost in lost {
             let at = lost.source.filter(|source| *source < self.sources).unwrap_or(0);
             self.lost_record(&lost, at, None)?;
         }
@@ -345,11 +362,8 @@ impl Writer {
         let each = used as u64 + 16;
         let head = [HEADER, each, attrs_at, each * attrs.len() as u64, HEADER, self.data, 0, 0];
         let words = head.into_iter().chain(bits).flat_map(u64::to_ne_bytes);
-        let head: Vec<u8> = MAGIC.iter().copied().chain(words).collect();
-        self.file.write_all(&behind).map_err(io)?;
-        self.file.seek(SeekFrom::Start(0)).map_err(io)?;
-        self.file.write_all(&head).map_err(io)?;
-        self.file.flush().map_err(io)
+        self.file.put(&behind)?;
+        Ok(MAGIC.iter().copied().chain(words).collect())
     }
 
     /// `HEADER_EVENT_DESC`: the events with their names.
@@ -364,61 +378,6 @@ impl Writer {
         }
         out
     }
-}
-
-impl Noted {
-    fn new(attr: perf_event_attr, name: String, adds: bool) -> Self {
-        let layout = attrs::layout(&attr);
-        let lacks = |bits: u64| adds && layout.sample_type() & bits == 0;
-        let mut added = if lacks(CPU) { CPU } else { 0 };
-        // `perf script` does without for tracepoints alone (`perf_session__check_output_opt`, builtin-script.c).
-        if lacks(IP | ADDR) && attr.type_ != PERF_TYPE_TRACEPOINT {
-            added |= IP;
-        }
-        Self { attr, name, ids: Vec::new(), layout, adds: added }
-    }
-
-    fn of(source: &Source, adds: bool) -> Self {
-        Self::new(*source.attr(), source.tracepoint().unwrap_or(source.name()).to_owned(), adds)
-    }
-
-    /// The event of rings whose events are not known.
-    fn unknown(layout: Layout, clock: Clock, adds: bool) -> Self {
-        let mut attr = perf_event_attr {
-            type_: PERF_TYPE_SOFTWARE,
-            config: bindings::PERF_COUNT_SW_BPF_OUTPUT.into(),
-            sample_type: layout.sample_type(),
-            read_format: layout.read_format(),
-            branch_sample_type: layout.branch_sample_type(),
-            ..perf_event_attr::default()
-        };
-        [attr.sample_regs_user, attr.sample_regs_intr] = layout.register_masks();
-        attr.sample_period = 1;
-        attr.set_sample_id_all(layout.sample_id_all().into());
-        if let Some(clock) = clock.id() {
-            attr.set_use_clockid(1);
-            attr.clockid = clock.as_raw();
-        }
-        Self::new(attr, "unknown".into(), adds)
-    }
-
-    /// The attribute as the file has it.
-    fn as_written(&self) -> perf_event_attr {
-        let mut attr = self.attr;
-        attr.sample_type |= self.adds;
-        attr
-    }
-}
-
-/// Checks that perf can tell the events' records apart (`evlist__valid_sample_type`, `tools/perf/util/evlist.c`).
-fn check(events: &[Noted]) -> Result<(), Unwritable> {
-    let Some((first, others)) = events.split_first() else { return Ok(()) };
-    let (layout, has) = (first.layout, |layout: &Layout, bits| layout.sample_type() & bits != 0);
-    let can_tell = |other: &Noted| {
-        let same = other.layout == layout && has(&layout, ID | IDENTIFIER);
-        same || (has(&layout, IDENTIFIER) && has(&other.layout, IDENTIFIER))
-    };
-    if others.iter().all(can_tell) { Ok(()) } else { Err(Unwritable::NoIdentifier) }
 }
 
 /// What the file says of the machine.
@@ -478,8 +437,4 @@ fn header(kind: Kind, misc: u16, size: u16) -> [u8; 8] {
     header[4..6].copy_from_slice(&misc.to_ne_bytes());
     header[6..].copy_from_slice(&size.to_ne_bytes());
     header
-}
-
-fn io(errno: io::Error) -> Unwritable {
-    Unwritable::Io { errno }
 }

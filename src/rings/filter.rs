@@ -1,10 +1,10 @@
 //! Filters of events, and what the kernel has to say about one that it refuses.
 
 use crate::error::{Error, Hint};
-use crate::sys::{machine, perf};
+use crate::sys::{machine, perf, tracepoint};
 use std::ffi::CString;
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
@@ -55,22 +55,14 @@ impl Filter {
 /// What the kernel says of a filter that it refuses: perf's ioctl says no more than `EINVAL`, and the tracepoint's file in tracefs
 /// says where. The file is written to in a trace instance of our own, which is removed, since whoever uses tracefs may have set a
 /// filter there (`apply_event_filter`, `kernel/trace/trace_events_filter.c`).
-fn message(tracepoint: &str, filter: &str) -> io::Result<String> {
-    let (category, event) = tracepoint.split_once(':').unwrap_or((tracepoint, ""));
+fn message(name: &str, filter: &str) -> io::Result<String> {
+    let (category, event) = name.split_once(':').unwrap_or((name, ""));
     let instance = Instance::new(&machine::tracefs()?)?;
     let path = instance.0.join("events").join(category).join(event).join("filter");
     match fs::OpenOptions::new().write(true).open(&path)?.write_all(filter.as_bytes()) {
         Ok(()) => Err(io::Error::other("tracefs takes it")),
-        Err(_) => read_once(&path),
+        Err(_) => Ok(String::from_utf8_lossy(&tracepoint::read_at_once(&path)?).trim_end().to_owned()),
     }
-}
-
-/// What a file gives at once: this one gives nothing more to whoever has read a part (`event_filter_read`).
-fn read_once(path: &Path) -> io::Result<String> {
-    let mut text = vec![0; 64 << 10];
-    let len = fs::File::open(path)?.read(&mut text)?;
-    text.truncate(len);
-    Ok(String::from_utf8_lossy(&text).trim_end().to_owned())
 }
 
 /// A trace instance of our own, removed when dropped.

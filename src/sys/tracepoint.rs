@@ -1,8 +1,12 @@
 //! Tracepoints in the folder `events` of tracefs: `category/name`.
+//!
+//! Some files there give all that they have to the first read, and nothing to the next: `header_page`, `header_event`, `filter`
+//! and `id` (`kernel/trace/trace_events.c`: `if (*ppos) return 0`). The standard library's first read is of 32 bytes. A number fits into
+//! these; for the others there is [`read_at_once`]. Numbers in `/proc/sys` are like `id`.
 
 use crate::sys::machine;
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::path::Path;
 
 /// The folders in a folder, by name.
@@ -17,6 +21,17 @@ pub(crate) fn folders(path: &Path) -> io::Result<Vec<String>> {
     }
     names.sort_unstable();
     Ok(names)
+}
+
+/// More than such a file has: the kernel writes it into one page or two.
+const LONGEST: usize = 1 << 16;
+
+/// What a file gives to one read.
+pub(crate) fn read_at_once(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; LONGEST];
+    let len = fs::File::open(path)?.read(&mut bytes)?;
+    bytes.truncate(len);
+    Ok(bytes)
 }
 
 /// The name of the tracepoint of a number, `category:name`. Takes a look at each, of which there are thousands.

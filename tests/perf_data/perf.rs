@@ -1,11 +1,12 @@
 //! perf(1), and files for it that go with the test.
 
 use perfweave::{Item, Order, Reader, Rings, perf_data};
+use perfweave_support::perf::printed;
 use perfweave_support::{kernel, lacks};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -40,14 +41,10 @@ impl Drop for File {
     }
 }
 
-/// Runs perf; its output, or what it complained of.
+/// Runs perf; its output, or why it failed. It must not complain.
+#[track_caller]
 pub(crate) fn perf(args: &[&str]) -> io::Result<String> {
-    let output = Command::new("perf").args(args).stdin(Stdio::null()).output()?;
-    if !output.status.success() {
-        let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
-        return Err(io::Error::other(format!("perf {args:?}: {complaint}")));
-    }
-    Ok(String::from_utf8(output.stdout).unwrap())
+    printed(Command::new("perf").args(args))
 }
 
 /// Whether perf was built with this. Where not, that is noted.

@@ -4,7 +4,9 @@ use crate::perf::{File, by_cpu, drain, open, record, samples, script};
 use perfweave::{
     Class, Clock, Error, Full, Hold, Item, Key, Kind, Layout, Merge, Order, Reader, Rings, bindings, perf_data, sim,
 };
+use perfweave_support::perf::printed;
 use std::collections::BTreeSet;
+use std::process::Command;
 use std::time::Duration;
 
 #[test]
@@ -54,7 +56,7 @@ fn a_recording_made_per_thread_has_no_cpu_and_is_in_order() {
 
 #[test]
 fn a_recording_of_a_process() {
-    let mut child = std::process::Command::new("sh").args(["-c", "while :; do /bin/true; done"]).spawn().unwrap();
+    let mut child = Command::new("sh").args(["-c", "while :; do /bin/true; done"]).spawn().unwrap();
     let file = record(&["-p", &child.id().to_string(), "-e", "cpu-clock", "-F", "20000"]);
     child.kill().unwrap();
     child.wait().unwrap();
@@ -68,17 +70,13 @@ fn a_recording_in_pipe_mode() {
     let Some(plain) = record(&["-a", "-e", "sched:sched_switch"]) else { return };
     let file = crate::perf::File::new();
     let script_of = format!("perf record -o - -a -e sched:sched_switch -e cpu-clock -- sleep 0.2 > {}", file.path());
-    let piped = std::process::Command::new("sh").args(["-c", &script_of]).output().unwrap();
-    assert!(piped.status.success(), "{piped:?}");
+    printed(Command::new("sh").args(["-c", &script_of])).unwrap();
     let rings = open(&file.0);
     let names: Vec<_> = rings.sources().iter().map(|source| source.name().to_owned()).collect();
     assert_eq!(names[..2], ["tracepoint sched:sched_switch", "cpu-clock"]);
     let shown = samples(rings, true);
-    let expected = std::process::Command::new("sh")
-        .args(["-c", &format!("perf script -i - --ns -F cpu,time,event < {}", file.path())])
-        .output()
-        .unwrap();
-    let lines = String::from_utf8(expected.stdout).unwrap().lines().count();
+    let script_of = format!("perf script -i - --ns -F cpu,time,event < {}", file.path());
+    let lines = printed(Command::new("sh").args(["-c", &script_of])).unwrap().lines().count();
     assert!(shown.len() > 40 && shown.len() == lines, "{} of {lines}", shown.len());
     drop(plain);
 }

@@ -7,8 +7,8 @@ use perfweave::{
 };
 use perfweave_support::threads::until;
 use perfweave_support::{kernel, tracefs};
-use std::io;
-use std::process::Command;
+use std::io::{self, Read};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Writes all events of a reader, to a flush if it is live.
@@ -66,6 +66,25 @@ fn perf_shows_a_live_stream_as_it_was_yielded() {
         let header = perf(&["report", "-i", file.path(), "--header-only"]).unwrap();
         assert!(header.contains("os release"), "{header}");
         assert_eq!(crate::perf::samples(open(&file.0), true), expected, "read back");
+    }
+}
+
+/// tracefs gives these files in the first read alone, and perf reads nothing behind one that is cut short.
+#[test]
+fn files_of_tracefs_are_in_the_recording_whole() {
+    let Some(tracefs) = kernel("find tracefs", tracefs::find_or_mount()) else { return };
+    let options = Rings::options().tracepoint("sched:sched_switch");
+    let Some(rings) = kernel("open a tracepoint", options.open()) else { return };
+    let file = File::new();
+    perf_data::Writer::create(&file.0, &rings).unwrap().finish().unwrap();
+    let recorded = std::fs::read(&file.0).unwrap();
+    for name in ["header_page", "header_event"] {
+        let mut text = vec![0; 1 << 16];
+        let mut source = std::fs::File::open(tracefs.join("events").join(name)).unwrap();
+        let len = source.read(&mut text).unwrap();
+        assert!(len > 100 && source.read(&mut text[len..]).unwrap() == 0, "not what this test is about: {len} bytes");
+        let expected = [name.as_bytes(), &[0], &len.to_ne_bytes(), &text[..len]].concat();
+        assert!(recorded.windows(expected.len()).any(|bytes| bytes == expected), "{name}");
     }
 }
 
@@ -286,6 +305,33 @@ fn registers_and_stacks_are_read_back() {
         other => panic!("{other:?}"),
     });
     assert_eq!(read, written);
+}
+
+/// What the documentation says of names: those of a program that starts behind the rings are there, if they are asked for.
+#[test]
+fn names_of_what_starts_later_are_in_the_recording() {
+    if perfweave_support::perf().is_none() || kernel("find tracefs", tracefs::find_or_mount()).is_none() {
+        return;
+    }
+    for asked in [true, false] {
+        let samples = [Sample::Tid, Sample::Ip];
+        let options = Rings::options().tracepoint("raw_syscalls:sys_exit").sample(samples).bytes(4 << 20);
+        let options = if asked { options.records([Kind::COMM, Kind::MMAP2]) } else { options };
+        let mut command = Command::new("sh");
+        command.args(["-c", "read go; exec /bin/cat /proc/self/comm"]).stdin(Stdio::piped()).stdout(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let Some(rings) = kernel("trace", options.pid(child.id()).open()) else { return };
+        let pid = child.id().to_string();
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success());
+        let mut reader = Reader::new(rings, Order::new()).unwrap();
+        reader.handle().flush().unwrap();
+        let (file, _) = write_all(&mut reader, |_| ());
+        let shown = perf(&["script", "-i", file.path(), "-F", "comm,tid,event"]).unwrap();
+        // From the exec on, of a process that ran before: its name was "sh" until then.
+        let names = [" cat ", &format!(":{pid} ")].map(|name| format!(" {shown}").contains(name));
+        assert_eq!(names, [asked, true], "{shown}");
+    }
 }
 
 /// Rings of another program with masks of registers and branches: their records are all of one event.

@@ -66,16 +66,18 @@ fn perf_finds_the_same_function() {
         }
         let mut perf = Command::new("perf");
         perf.args(["record", "-g", "-e", "cpu-clock", "-F", "99", "-p", &pid, "-o", data, "--", "sleep", "2"]);
-        let mut perf = perf.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let perf = perf.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let output =
             Command::new(env!("CARGO_BIN_EXE_perfweave-profile")).args(["--pid", &pid, "--seconds", "2"]).output();
         let output = output.unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        assert!(perf.wait().unwrap().success());
+        let perf = perf.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&perf.stderr);
+        let complaints = perfweave_support::perf::complaints(&said);
+        assert!(perf.status.success() && complaints.is_empty(), "{said}");
         ours = String::from_utf8(output.stdout).unwrap();
-        let script =
-            Command::new("perf").args(["script", "--no-inline", "-F", "pid,ip,sym", "-i", data]).output().unwrap();
-        theirs = String::from_utf8(script.stdout).unwrap();
+        let script = ["script", "--no-inline", "-F", "pid,ip,sym", "-i", data];
+        theirs = perfweave_support::perf::printed(Command::new("perf").args(script)).unwrap();
         std::fs::remove_file(data).unwrap();
     }
 

@@ -10,6 +10,7 @@ pub mod foreign;
 pub mod json;
 pub mod load;
 pub mod numbered;
+pub mod perf;
 pub mod privilege;
 pub mod probe;
 mod skip;

@@ -1,0 +1,78 @@
+//! An event as a file describes it.
+
+use crate::error::Unwritable;
+use crate::perf_data::attrs;
+use crate::record::clock::Clock;
+use crate::record::{CPU, ID, IDENTIFIER, Layout};
+use crate::rings::Source;
+use perf_event_open_sys::bindings::{self, PERF_TYPE_SOFTWARE, PERF_TYPE_TRACEPOINT, perf_event_attr};
+
+/// An event as the file describes it.
+#[derive(Debug)]
+pub(super) struct Noted {
+    pub(super) attr: perf_event_attr,
+    pub(super) name: String,
+    pub(super) ids: Vec<u64>,
+    /// How its records are laid out in the rings.
+    pub(super) layout: Layout,
+    /// The fields that are added to them.
+    pub(super) adds: u64,
+}
+
+pub(super) const IP: u64 = bindings::PERF_SAMPLE_IP as u64;
+const ADDR: u64 = bindings::PERF_SAMPLE_ADDR as u64;
+
+impl Noted {
+    fn new(attr: perf_event_attr, name: String, adds: bool) -> Self {
+        let layout = attrs::layout(&attr);
+        let lacks = |bits: u64| adds && layout.sample_type() & bits == 0;
+        let mut added = if lacks(CPU) { CPU } else { 0 };
+        // `perf script` does without for tracepoints alone (`perf_session__check_output_opt`, builtin-script.c).
+        if lacks(IP | ADDR) && attr.type_ != PERF_TYPE_TRACEPOINT {
+            added |= IP;
+        }
+        Self { attr, name, ids: Vec::new(), layout, adds: added }
+    }
+
+    pub(super) fn of(source: &Source, adds: bool) -> Self {
+        Self::new(*source.attr(), source.tracepoint().unwrap_or(source.name()).to_owned(), adds)
+    }
+
+    /// The event of rings whose events are not known.
+    pub(super) fn unknown(layout: Layout, clock: Clock, adds: bool) -> Self {
+        let mut attr = perf_event_attr {
+            type_: PERF_TYPE_SOFTWARE,
+            config: bindings::PERF_COUNT_SW_BPF_OUTPUT.into(),
+            sample_type: layout.sample_type(),
+            read_format: layout.read_format(),
+            branch_sample_type: layout.branch_sample_type(),
+            ..perf_event_attr::default()
+        };
+        [attr.sample_regs_user, attr.sample_regs_intr] = layout.register_masks();
+        attr.sample_period = 1;
+        attr.set_sample_id_all(layout.sample_id_all().into());
+        if let Some(clock) = clock.id() {
+            attr.set_use_clockid(1);
+            attr.clockid = clock.as_raw();
+        }
+        Self::new(attr, "unknown".into(), adds)
+    }
+
+    /// The attribute as the file has it.
+    pub(super) fn as_written(&self) -> perf_event_attr {
+        let mut attr = self.attr;
+        attr.sample_type |= self.adds;
+        attr
+    }
+}
+
+/// Checks that perf can tell the events' records apart (`evlist__valid_sample_type`, `tools/perf/util/evlist.c`).
+pub(super) fn check(events: &[Noted]) -> Result<(), Unwritable> {
+    let Some((first, others)) = events.split_first() else { return Ok(()) };
+    let (layout, has) = (first.layout, |layout: &Layout, bits| layout.sample_type() & bits != 0);
+    let can_tell = |other: &Noted| {
+        let same = other.layout == layout && has(&layout, ID | IDENTIFIER);
+        same || (has(&layout, IDENTIFIER) && has(&other.layout, IDENTIFIER))
+    };
+    if others.iter().all(can_tell) { Ok(()) } else { Err(Unwritable::NoIdentifier) }
+}

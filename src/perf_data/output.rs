@@ -1,0 +1,86 @@
+//! The file of a recording while it is written: by the process that made it, until something fails.
+
+use crate::error::Unwritable;
+use crate::sys::fork::Owner;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// So many bytes are written at once.
+const BUFFER: usize = 1 << 18;
+
+/// A file that is written from its begin on. It has no `Drop`: what is still in the buffer belongs to a file that nobody finished.
+#[derive(Debug)]
+pub(super) struct Output {
+    file: File,
+    /// What lies behind the bytes in the file.
+    buffer: Vec<u8>,
+    /// Bytes in the file.
+    len: u64,
+    owner: Owner,
+    /// The first error. Bytes are missing in the file since then.
+    failed: Option<io::Error>,
+}
+
+impl Output {
+    /// Makes a file, over one that may be there.
+    pub(super) fn create(path: &Path) -> Result<Self, Unwritable> {
+        let file = File::create(path).map_err(|errno| Unwritable::Io { errno })?;
+        Ok(Self { file, buffer: Vec::with_capacity(BUFFER), len: 0, owner: Owner::new(), failed: None })
+    }
+
+    /// Whether this is the process that made the file.
+    pub(super) fn is_here(&self) -> bool {
+        self.owner.is_here()
+    }
+
+    /// The first error again, if there was one.
+    pub(super) fn check(&self) -> Result<(), Unwritable> {
+        match &self.failed {
+            None => Ok(()),
+            Some(errno) => Err(Unwritable::Io { errno: again(errno) }),
+        }
+    }
+
+    /// Appends bytes.
+    pub(super) fn put(&mut self, bytes: &[u8]) -> Result<(), Unwritable> {
+        if self.buffer.len() + bytes.len() > BUFFER {
+            self.flush()?;
+        }
+        if bytes.len() > BUFFER {
+            return self.append(bytes);
+        }
+        self.check()?;
+        self.buffer.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    /// Writes all that was put, and then the first bytes of the file anew.
+    pub(super) fn finish(mut self, begin: &[u8]) -> Result<(), Unwritable> {
+        self.flush()?;
+        self.file.write_all_at(begin, 0).map_err(|errno| Unwritable::Io { errno })
+    }
+
+    fn flush(&mut self) -> Result<(), Unwritable> {
+        let buffer = std::mem::take(&mut self.buffer);
+        let wrote = self.append(&buffer);
+        self.buffer = buffer;
+        self.buffer.clear();
+        wrote
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> Result<(), Unwritable> {
+        self.check()?;
+        match self.file.write_all_at(bytes, self.len) {
+            Ok(()) => self.len += bytes.len() as u64,
+            Err(errno) => self.failed = Some(errno),
+        }
+        self.check()
+    }
+}
+
+/// An error that says the same.
+fn again(errno: &io::Error) -> io::Error {
+    errno.raw_os_error().map_or_else(|| errno.kind().into(), io::Error::from_raw_os_error)
+}

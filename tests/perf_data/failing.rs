@@ -1,0 +1,132 @@
+//! A file that could not be written, or is another process's: no later call says that all is well.
+
+use crate::perf::{File, open};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::{SigHandler, Signal, signal};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, fork};
+use perfweave::{Error, Hold, Merge, Order, Unwritable, perf_data, sim};
+
+/// A merge that has so many records to give.
+fn merge(records: u64) -> Merge {
+    let machine = sim::Kernel::with(&[0], 1 << 20, perfweave::Layout::new(4 | 1024, true, 0));
+    (0..records).for_each(|time| assert!(machine.emit(0, time + 1, &[7; 100])));
+    let mut merge = Merge::new(machine.rings(), Order::new().hold(Hold::None)).unwrap();
+    merge.refresh(0);
+    merge
+}
+
+fn errno(wrote: Result<impl std::fmt::Debug, Error>) -> Option<i32> {
+    match wrote {
+        Ok(_) => None,
+        Err(Error::Unwritable { why: Unwritable::Io { errno }, .. }) => errno.raw_os_error(),
+        Err(other) => panic!("{other:?}"),
+    }
+}
+
+/// There is no room for the file, then there is some again. In a process of its own, which may not write as much as others.
+#[test]
+fn after_an_error_every_call_gives_that_error() {
+    if std::env::var_os("PERFWEAVE_NO_ROOM").is_none() {
+        let mut limited = std::process::Command::new(std::env::current_exe().unwrap());
+        limited.args(["--exact", "failing::after_an_error_every_call_gives_that_error"]);
+        let said = limited.env("PERFWEAVE_NO_ROOM", "1").output().unwrap();
+        return assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stdout));
+    }
+    // SAFETY: ignoring a signal runs no code.
+    unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) }.unwrap();
+    let (before, most) = getrlimit(Resource::RLIMIT_FSIZE).unwrap();
+    setrlimit(Resource::RLIMIT_FSIZE, 300 << 10, most).unwrap();
+    let mut merge = merge(6000);
+    let file = File::new();
+    let mut writer = perf_data::Writer::create(&file.0, merge.rings()).unwrap();
+    let (mut whole, mut refused) = (0, 0);
+    while let Some(event) = merge.next() {
+        match errno(writer.write(&event.event())) {
+            None => {
+                assert_eq!(refused, 0, "it went on behind an error");
+                whole += 1;
+            }
+            Some(errno) => {
+                assert_eq!(errno, libc::EFBIG);
+                refused += 1;
+            }
+        }
+        if refused == 100 {
+            // There is room again.
+            setrlimit(Resource::RLIMIT_FSIZE, before, most).unwrap();
+        }
+    }
+    assert!(whole > 2000 && refused > 2000, "{whole} written, {refused} refused");
+    assert_eq!(errno(writer.finish()), Some(libc::EFBIG), "what failed first");
+    assert!(matches!(perf_data::open(&file.0), Err(Error::Unreadable { .. })), "it is not whole");
+}
+
+/// What something gives in a forked child: the number of the assertion that failed, or 0.
+fn in_child(run: impl FnOnce() -> u8) -> i32 {
+    // SAFETY: the child uses nothing but what its one thread made, the allocator, and system calls.
+    match unsafe { fork() }.unwrap() {
+        ForkResult::Child => {
+            let code = run();
+            // SAFETY: leaves without running what the parent registered.
+            unsafe { libc::_exit(code.into()) }
+        }
+        ForkResult::Parent { child } => match waitpid(child, None).unwrap() {
+            WaitStatus::Exited(_, code) => code,
+            other => panic!("{other:?}"),
+        },
+    }
+}
+
+/// A child has the writer and its buffer. The file is the parent's.
+#[test]
+fn a_forked_child_writes_nothing_into_the_file() {
+    for finishes in [false, true] {
+        let mut merge = merge(20);
+        let file = File::new();
+        let mut writer = Some(perf_data::Writer::create(&file.0, merge.rings()).unwrap());
+        // Some bytes are in the buffer.
+        for _ in 0..10 {
+            writer.as_mut().unwrap().write(&merge.next().unwrap().event()).unwrap();
+        }
+        let before = std::fs::read(&file.0).unwrap();
+        let code = in_child(|| {
+            let mut writer = writer.take().unwrap();
+            // An event of the child's own: the parent's rings are not here.
+            let machine = sim::Kernel::new(&[0]);
+            machine.emit(0, 1, b"child");
+            let mut own = Merge::new(machine.rings(), Order::new().hold(Hold::None)).unwrap();
+            own.refresh(0);
+            let wrote = writer.write(&own.next().unwrap().event());
+            if !matches!(wrote, Err(Error::Forked)) {
+                return 1;
+            }
+            if finishes && !matches!(writer.finish(), Err(Error::Forked)) {
+                return 2;
+            }
+            0
+        });
+        assert_eq!(code, 0);
+        assert!(before == std::fs::read(&file.0).unwrap(), "the child wrote into it");
+        let mut writer = writer.unwrap();
+        while let Some(event) = merge.next() {
+            writer.write(&event.event()).unwrap();
+        }
+        assert_eq!(writer.finish().unwrap().records, 20);
+        let mut read = perfweave::Reader::new(open(&file.0), Order::new()).unwrap();
+        let mut times = Vec::new();
+        crate::perf::drain(&mut read, |event| times.extend(event.record().and_then(|record| record.time())));
+        assert!(times.into_iter().eq(1..=20));
+    }
+}
+
+/// A device that has no room ever: dropping the writer says nothing, and `finish` does.
+#[test]
+fn a_device_without_room_is_an_error_at_the_end() {
+    let mut merge = merge(5);
+    let mut writer = perf_data::Writer::create("/dev/full", merge.rings()).unwrap();
+    while let Some(event) = merge.next() {
+        writer.write(&event.event()).unwrap();
+    }
+    assert_eq!(errno(writer.finish()), Some(libc::ENOSPC));
+}
