@@ -1,5 +1,6 @@
 //! Every error of the crate, with its numbers.
 
+use crate::error::short;
 use crate::sys::wakeup::Wakeup;
 use nix::sys::resource::{Resource, getrlimit};
 use std::fmt;
@@ -13,7 +14,7 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub enum Error {
     /// perf_event_open(2) failed.
-    #[error("cannot open {event} on CPU {cpu}: {errno}{hint}")]
+    #[error("cannot open {} on CPU {cpu}: {errno}{hint}", short(event))]
     Open {
         /// The CPU.
         cpu: u32,
@@ -193,7 +194,7 @@ pub enum Error {
         unit: &'static str,
     },
     /// This probe is not possible here.
-    #[error("cannot set a {event}: {errno}{hint}")]
+    #[error("cannot set a {}: {errno}{hint}", short(event))]
     Probe {
         /// The event, as requested.
         event: String,
@@ -203,7 +204,7 @@ pub enum Error {
         hint: Hint,
     },
     /// No tracepoint has that name.
-    #[error("there is no tracepoint {name}{hint}")]
+    #[error("there is no tracepoint {}{hint}", short(name))]
     NoTracepoint {
         /// The name, as requested.
         name: String,
@@ -211,7 +212,7 @@ pub enum Error {
         hint: Hint,
     },
     /// Looking up a tracepoint failed, so it may exist or not.
-    #[error("cannot look up tracepoint {name}: {errno}{hint}")]
+    #[error("cannot look up tracepoint {}: {errno}{hint}", short(name))]
     Tracepoint {
         /// The name, as requested.
         name: String,
@@ -221,7 +222,7 @@ pub enum Error {
         hint: Hint,
     },
     /// No event has that name.
-    #[error("there is no event {name}{}{hint}", because(errno.as_ref()))]
+    #[error("there is no event {}{}{hint}", short(name), because(errno.as_ref()))]
     NoEvent {
         /// The name, as requested.
         name: String,

@@ -12,7 +12,7 @@ pub(crate) mod hint;
 mod repeats;
 
 pub use cases::{Error, Hint};
-pub(crate) use hint::nearest;
+pub(crate) use hint::{nearest, short};
 #[cfg(feature = "perf-data")]
 pub use recording::{Unreadable, Unwritable};
 pub(crate) use repeats::Repeats;
