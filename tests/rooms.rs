@@ -7,8 +7,24 @@ use std::path::{Path, PathBuf};
 /// keeps in a folder of its own name belongs to it.
 const ROOMS: [(&str, &[&str]); 13] = [
     ("instrument", &[]),
-    ("sys", &["fork", "bpf", "perf", "pmu", "epoll", "register", "wake", "wakeup", "machine", "tracepoint", "grace"]),
-    ("error", &["recording", "cases", "repeats", "hint"]),
+    (
+        "sys",
+        &[
+            "file",
+            "fork",
+            "bpf",
+            "perf",
+            "pmu",
+            "epoll",
+            "register",
+            "wake",
+            "wakeup",
+            "machine",
+            "tracepoint",
+            "grace",
+        ],
+    ),
+    ("error", &["recording", "words", "cases", "repeats", "hint"]),
     ("ring", &["words", "memory", "epochs", "frame", "bytes", "prefetch", "consumer"]),
     ("record", &["clock", "kind", "layout", "fields", "sample", "origin", "view"]),
     ("account", &["breaks", "sequence", "numbers", "ledger", "stats"]),

@@ -1,11 +1,10 @@
 //! Hints: what helps against the kernel's refusals, with the numbers of this machine.
 
-use crate::error::Hint;
+use crate::error::{Hint, short};
 use crate::instrument::step;
 use crate::sys::{machine, pmu};
 use nix::sys::resource::{Resource, getrlimit};
 use perf_event_open_sys::bindings::{self, perf_event_attr};
-use std::borrow::Cow;
 use std::ffi::CStr;
 use std::io;
 
@@ -231,17 +230,6 @@ fn distance(one: &[u8], other: &[u8], bound: usize, steps: &mut u64) -> Option<u
         }
     }
     Some(row[other.len()]).filter(|distance| *distance < bound)
-}
-
-/// Letters of a name that a message shows.
-const LONGEST_NAME: usize = 512;
-
-/// A name for a message. The end of one that is too long is left out.
-pub(crate) fn short(name: &str) -> Cow<'_, str> {
-    match name.char_indices().nth(LONGEST_NAME) {
-        Some((end, _)) => format!("{}... ({} bytes)", &name[..end], name.len()).into(),
-        None => name.into(),
-    }
 }
 
 #[cfg(all(test, not(loom)))]

@@ -9,6 +9,7 @@ use crate::perf_data::tracing;
 use crate::record::clock::Clock;
 use crate::record::{CPU, ID, IDENTIFIER, Kind, Layout, Record, TIME, TRAILER_ORDER};
 use crate::rings::{Features, Rings, Source};
+use crate::sys::file::{self, Found};
 use crate::sys::{machine, perf};
 use perf_event_open_sys::bindings::{self, PERF_TYPE_SOFTWARE, PERF_TYPE_TRACEPOINT, perf_event_attr};
 use smallvec::SmallVec;
@@ -137,7 +138,12 @@ impl Writer {
         let events: Vec<_> = rings.sources().iter().map(|source| Noted::of(source, adds)).collect();
         check(&events)?;
         let features = features(rings)?;
-        let mut file = BufWriter::with_capacity(1 << 18, File::create(path).map_err(io)?);
+        let file = match file::create(path).map_err(io)? {
+            Found::File(file, _) => file,
+            Found::Directory => return Err(io(io::ErrorKind::IsADirectory.into())),
+            Found::Other => return Err(Unwritable::NotAFile),
+        };
+        let mut file = BufWriter::with_capacity(1 << 18, file);
         // Until it is finished it says that it is not.
         file.write_all(&[0; HEADER as usize]).map_err(io)?;
         Ok(Self {
