@@ -10,6 +10,7 @@ const ROOMS: [(&str, &[&str]); 13] = [
     (
         "sys",
         &[
+            "file",
             "fork",
             "bpf",
             "perf",
@@ -24,7 +25,7 @@ const ROOMS: [(&str, &[&str]); 13] = [
             "grace",
         ],
     ),
-    ("error", &["recording", "cases", "repeats", "hint"]),
+    ("error", &["recording", "words", "cases", "repeats", "hint"]),
     ("ring", &["words", "memory", "epochs", "frame", "bytes", "prefetch", "consumer"]),
     ("record", &["clock", "kind", "layout", "fields", "sample", "origin", "view"]),
     ("account", &["breaks", "sequence", "numbers", "ledger", "stats"]),

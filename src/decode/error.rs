@@ -1,6 +1,6 @@
 //! What can be wrong with formats.
 
-use crate::error::{Error, Hint};
+use crate::error::{Error, Hint, short};
 
 /// Why a tracepoint's format, or a field of it, cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -22,17 +22,17 @@ pub enum FormatError {
         hint: Hint,
     },
     /// The event has no such field.
-    #[error("{event} has no field {field}{hint}")]
+    #[error("{} has no field {}{hint}", short(event), short(field))]
     NoField {
         /// The event.
         event: String,
         /// The name, as requested.
         field: String,
-        /// The nearest name, if any is near, and all that there are.
+        /// The nearest name, if any is near, and those that there are, up to 1 KiB of names.
         hint: Hint,
     },
     /// The event is neither a tracepoint nor a probe, so nothing describes its payload.
-    #[error("{event} has no format{hint}")]
+    #[error("{} has no format{hint}", short(event))]
     NoFormat {
         /// The event, as requested.
         event: String,

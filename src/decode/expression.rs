@@ -2,6 +2,8 @@
 
 use crate::decode::field::Field;
 use crate::decode::tokens::Token;
+use crate::instrument::step;
+use std::collections::HashMap;
 
 /// What an argument is made of. Fields are named by their place among the event's.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,12 +55,15 @@ const DEEPEST: u32 = 64;
 /// Reads expressions from words. Each function gives `None` for what it does not understand.
 pub(super) struct Parser<'t> {
     tokens: &'t [Token<'t>],
-    fields: &'t [Field],
+    /// The place of each field, by its name. A text from elsewhere may have many fields, and name each again and again.
+    fields: HashMap<&'t str, usize>,
     deep: u32,
 }
 
 impl<'t> Parser<'t> {
     pub(super) fn new(tokens: &'t [Token<'t>], fields: &'t [Field]) -> Self {
+        // Of two fields of one name, the first.
+        let fields = fields.iter().enumerate().rev().map(|(place, field)| (field.name(), place)).collect();
         Self { tokens, fields, deep: 0 }
     }
 
@@ -233,7 +238,8 @@ impl<'t> Parser<'t> {
 
     fn field(&mut self) -> Option<usize> {
         let name = self.name()?;
-        self.fields.iter().position(|field| field.name() == name)
+        step();
+        self.fields.get(name).copied()
     }
 
     /// The arguments of a helper, whose macros are in `include/trace/stages/stage3_trace_output.h`.

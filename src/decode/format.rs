@@ -61,14 +61,14 @@ impl Format {
     /// A field by its name. Look it up once, before reading.
     ///
     /// # Errors
-    /// [`FormatError::NoField`], which names the nearest, if any is near, and all that there are.
+    /// [`FormatError::NoField`], which names the nearest, if any is near, and those that there are, up to 1 KiB of names.
     pub fn field(&self, name: &str) -> Result<Field, FormatError> {
         if let Some(field) = self.fields.iter().find(|field| field.name() == name) {
             return Ok(field.clone());
         }
-        let names = || self.fields.iter().map(Field::name);
-        let all = names().collect::<Vec<_>>().join(", ");
-        let hint = match nearest(name, names().map(str::to_owned)) {
+        let names = self.fields.iter().map(Field::name);
+        let all = listed(names.clone());
+        let hint = match nearest(name, names.map(str::to_owned)) {
             Some(Hint(near)) => format!("{near} There are {all}"),
             None => format!("there are {all}"),
         };
@@ -90,7 +90,8 @@ impl Format {
     /// symbols (`%pS`) or hides them (`%p`).
     ///
     /// What is not understood (`%pI4`, `%pU`, names that only the kernel's source has) is printed as `name=value` for each
-    /// field in its order, and so is a record that does not fit its format. [`Format::prints_as_the_kernel`] tells.
+    /// field in its order. So is a record that does not fit its format, and so is a `print fmt` of more than 64 KiB.
+    /// [`Format::prints_as_the_kernel`] tells.
     ///
     /// A line is cut at 64 KiB; the kernel's are a page at most. What a precision cuts off counts too. This allocates.
     pub fn line(&self, record: &Record<'_>) -> Option<String> {
@@ -159,6 +160,27 @@ impl FromStr for Format {
         Ok(Self { name, id, common: common.unwrap_or(0), fields, print })
     }
 }
+
+/// Names in a row, as many as fit into [`MOST_NAMED`] bytes, and how many others there are.
+fn listed<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
+    let (mut text, mut left) = (String::new(), names.len());
+    for name in names {
+        if text.len() + name.len() > MOST_NAMED {
+            break;
+        }
+        let comma = if text.is_empty() { "" } else { ", " };
+        text.extend([comma, name]);
+        left -= 1;
+    }
+    if left > 0 {
+        let and = if text.is_empty() { "" } else { " and " };
+        let _ = write!(text, "{and}{left} others");
+    }
+    text
+}
+
+/// Bytes of names that an error lists.
+const MOST_NAMED: usize = 1 << 10;
 
 /// Letters of a line that an error quotes.
 const LONGEST_QUOTE: usize = 120;

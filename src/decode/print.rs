@@ -4,6 +4,7 @@ use crate::decode::expression::{Cast, Expression, Parser};
 use crate::decode::field::Field;
 use crate::decode::tokens::tokens;
 use crate::decode::value::{Scope, Value};
+use crate::instrument::step;
 use crate::ring::Bytes;
 
 /// How an event is printed.
@@ -37,9 +38,14 @@ const WIDEST: usize = 4096;
 /// The longest line, in bytes. A text from elsewhere may ask for more than there is memory.
 pub(super) const LONGEST: usize = 64 << 10;
 
+/// The longest `print fmt` that is evaluated, in bytes. The kernel's own are a few KiB, and each line costs all of it.
+const LONGEST_FORMAT: usize = 64 << 10;
+
 impl Print {
-    /// Reads what stands behind `print fmt:`. `None` if not all of it is understood.
+    /// Reads what stands behind `print fmt:`. `None` if not all of it is understood, or it is longer than
+    /// [`LONGEST_FORMAT`].
     pub(super) fn parse(text: &str, fields: &[Field]) -> Option<Self> {
+        (text.len() <= LONGEST_FORMAT).then_some(())?;
         let tokens = tokens(text)?;
         let mut parser = Parser::new(&tokens, fields);
         let format = parser.text()?;
@@ -69,6 +75,7 @@ impl Print {
         let mut scope = Scope { fields, payload, most: LONGEST };
         let mut line = String::new();
         for piece in &self.0 {
+            step();
             match piece {
                 Piece::Text(text) => line.push_str(text),
                 Piece::Argument(conversion, argument) => {

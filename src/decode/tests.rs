@@ -1,6 +1,7 @@
 //! Records made by hand, hostile ones, and formats in text.
 
 use crate::decode::Format;
+use crate::instrument::count;
 use crate::record::{Kind, Layout, Origin, Record};
 use crate::ring::{Bytes, Fault, Header};
 use linux_perf_event_reader::{EventRecord, Mmap2FileId, RawData};
@@ -346,9 +347,9 @@ fn expressions_nest_as_deep_as_can_be() {
     };
     // What 64 levels need is 180 KiB of stack.
     thread::Builder::new().stack_size(512 << 10).spawn(nest).unwrap().join().unwrap();
-    let long = "1 + ".repeat(100_000) + "1";
+    let long = "1 + ".repeat(16_000) + "1";
     let format: Format = format("%d", &long).parse().unwrap();
-    assert_eq!(format.line_of(Bytes::from(&payload()[..])), "100001");
+    assert_eq!(format.line_of(Bytes::from(&payload()[..])), "16001");
 }
 
 /// What is not understood is printed by name and value, and so is a record that is too short for its format.
@@ -380,7 +381,10 @@ fn lines_that_are_not_understood_name_each_field() {
 /// However much a text asks for, a line ends. What would be printed is counted where it is made, also if a precision hides it.
 #[test]
 fn lines_end_where_they_are_too_long() {
-    let payload = payload();
+    let mut payload = payload();
+    payload.truncate(44);
+    payload[36..40].copy_from_slice(&(1000u32 << 16 | 44).to_ne_bytes());
+    payload.extend([b'n'; 1000]);
     let length = |arguments: &str, said: &str| {
         let format: Format = format(said, arguments).parse().unwrap();
         assert!(format.prints_as_the_kernel(), "{said}");
@@ -392,9 +396,11 @@ fn lines_end_where_they_are_too_long() {
     assert_eq!(length("__print_flags(1, \"|\", {0,\"none\"}, {0,\"none\"}, {1,\"one\"}, {0,\"no more\"})", "%s"), 13);
     assert_eq!(length(&masks, "%s"), most);
     assert_eq!(length(&masks, "%.3s-"), 3);
-    for helper in ["__print_array(REC->comm, 8, 1)", "__print_hex(REC->comm, 8)", "REC->comm"] {
-        let hidden = length(&vec![helper; 20_000].join(","), &"%.0s!".repeat(20_000));
-        assert!((1000..20_000).contains(&hidden), "{helper}: {hidden}");
+    // Each makes a text of 600 bytes or more, and a format of 64 KiB has thousands.
+    for helper in ["__print_array(REC->name, 200, 1)", "__print_hex(REC->name, 200)", "REC->name"] {
+        let count = (63 << 10) / (helper.len() + ",%.0s!".len());
+        let hidden = length(&vec![helper; count].join(","), &"%.0s!".repeat(count));
+        assert!((50..200).contains(&hidden) && count > 1500, "{helper}: {hidden} of {count}");
     }
     assert_eq!(length(&vec!["1"; 100].join(","), &"%04000d".repeat(100)), most);
     // Fields by name and value, which all have the same text.
@@ -416,4 +422,54 @@ print fmt: ?
     payload.extend("€".repeat(14_000).into_bytes());
     let line = format.line_of(Bytes::from(&payload[..]));
     assert!((most - 2..=most).contains(&line.len()), "{}", line.len());
+}
+
+/// A format with so many fields, each of which its line prints.
+fn wide(fields: usize) -> String {
+    let mut text = String::from("name: wide\nID: 1\nformat:\n");
+    (0..fields).for_each(|n| writeln!(text, "\tfield:u8 field_{n};\toffset:0;\tsize:1;\tsigned:0;").unwrap());
+    text.push_str("\nprint fmt: \"");
+    (0..fields).for_each(|_| text.push_str("%.0s"));
+    text.push('"');
+    (0..fields).for_each(|n| write!(text, ", REC->field_{n} ? \"\" : \"\"").unwrap());
+    text
+}
+
+/// Twice as many fields take twice as long, and not four times.
+#[test]
+fn a_format_is_parsed_in_time_that_grows_with_its_length() {
+    let parse = |fields| count(|| wide(fields).parse::<Format>().unwrap());
+    let (steps, format) = parse(1000);
+    assert!(format.prints_as_the_kernel());
+    assert_eq!(format.field("field_999").unwrap().offset(), 0);
+    assert!(steps <= 2 * 1000, "{steps}");
+    // The first of two fields of one name is the one, as `Format::field` has it.
+    let twice: Format =
+        "name: x\nID: 1\nformat:\n\tfield:u8 a;\toffset:0;\tsize:1;\tsigned:0;\n\tfield:u8 a;\toffset:1;\tsize:1;\t\
+                         signed:0;\n\nprint fmt: \"%d\", REC->a\n"
+            .parse()
+            .unwrap();
+    assert_eq!(twice.line_of(Bytes::from(&[1, 2][..])), "1");
+}
+
+/// A text from elsewhere may have any length, and each line of each record costs all of it.
+#[test]
+fn a_line_costs_no_more_than_a_format_of_64_kib() {
+    let format: Format = wide(100_000).parse().unwrap();
+    let (steps, line) = count(|| format.line_of(Bytes::from(&[1][..])));
+    assert!(steps <= 64 << 10, "{steps}");
+    assert!(!format.prints_as_the_kernel() && line.starts_with("field_0=1 field_1=1 "), "{line:.100}");
+}
+
+/// What is said of a field that there is not is a message, however many there are and however long its name is.
+#[test]
+fn a_field_that_there_is_not_is_named_in_a_message_that_can_be_read() {
+    let format: Format = wide(10_000).parse().unwrap();
+    let said = format.field("field_10000").unwrap_err().to_string();
+    assert!(said.contains("did you mean field_1000?") && said.contains("field_7, "), "{said:.200}");
+    assert!(said.contains("others"), "{said:.200}");
+    for name in ["field_10000".to_owned(), "x".repeat(64 << 10), "\u{20ac}".repeat(64 << 10)] {
+        let said = format.field(&name).unwrap_err().to_string();
+        assert!(said.len() < 4 << 10, "{} bytes", said.len());
+    }
 }

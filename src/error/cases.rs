@@ -1,7 +1,7 @@
 //! Every error of the crate, with its numbers.
 
+use crate::error::words::{asked, because, limit, repeated, short};
 use crate::sys::wakeup::Wakeup;
-use nix::sys::resource::{Resource, getrlimit};
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub enum Error {
     /// perf_event_open(2) failed.
-    #[error("cannot open {event} on CPU {cpu}: {errno}{hint}")]
+    #[error("cannot open {} on CPU {cpu}: {errno}{hint}", short(event))]
     Open {
         /// The CPU.
         cpu: u32,
@@ -193,7 +193,7 @@ pub enum Error {
         unit: &'static str,
     },
     /// This probe is not possible here.
-    #[error("cannot set a {event}: {errno}{hint}")]
+    #[error("cannot set a {}: {errno}{hint}", short(event))]
     Probe {
         /// The event, as requested.
         event: String,
@@ -203,7 +203,7 @@ pub enum Error {
         hint: Hint,
     },
     /// No tracepoint has that name.
-    #[error("there is no tracepoint {name}{hint}")]
+    #[error("there is no tracepoint {}{hint}", short(name))]
     NoTracepoint {
         /// The name, as requested.
         name: String,
@@ -211,7 +211,7 @@ pub enum Error {
         hint: Hint,
     },
     /// Looking up a tracepoint failed, so it may exist or not.
-    #[error("cannot look up tracepoint {name}: {errno}{hint}")]
+    #[error("cannot look up tracepoint {}: {errno}{hint}", short(name))]
     Tracepoint {
         /// The name, as requested.
         name: String,
@@ -221,7 +221,7 @@ pub enum Error {
         hint: Hint,
     },
     /// No event has that name.
-    #[error("there is no event {name}{}{hint}", because(errno.as_ref()))]
+    #[error("there is no event {}{}{hint}", short(name), because(errno.as_ref()))]
     NoEvent {
         /// The name, as requested.
         name: String,
@@ -284,13 +284,15 @@ pub enum Error {
         /// How often they were listed.
         tries: usize,
     },
-    /// The directory of a control group could not be opened.
-    #[error("cannot open the control group {}: {errno}", path.display())]
+    /// The directory of a control group could not be opened, or the path leads to something else.
+    #[error("cannot open the control group {}: {errno}{hint}", path.display())]
     Cgroup {
         /// The directory, as requested.
         path: PathBuf,
         /// The system's error.
         errno: io::Error,
+        /// What would help.
+        hint: Hint,
     },
     /// No event was requested.
     #[error("nothing to open: no map, tracepoint or other event was named")]
@@ -451,32 +453,6 @@ pub enum Error {
         /// The kernel's error.
         errno: io::Error,
     },
-}
-
-/// The limit that was reached, if one was: how many descriptors would be enough is not known here.
-fn limit(errno: &io::Error) -> Hint {
-    Hint(match (errno.raw_os_error(), getrlimit(Resource::RLIMIT_NOFILE)) {
-        (Some(libc::EMFILE), Ok((limit, _))) => format!("raise RLIMIT_NOFILE, which is {limit}"),
-        _ => return Hint::default(),
-    })
-}
-
-/// What helps where a map may not even be asked what it is: before Linux 5.19 the setting is for all that bpf(2) does.
-fn asked(errno: &io::Error) -> Hint {
-    Hint(match errno.raw_os_error() {
-        Some(libc::EPERM) => "needs CAP_BPF where kernel.unprivileged_bpf_disabled is set".into(),
-        _ => return Hint::default(),
-    })
-}
-
-/// An error behind an error, if there is one.
-fn because(errno: Option<&io::Error>) -> String {
-    errno.map_or_else(String::new, |errno| format!(": {errno}"))
-}
-
-/// How often an error came, if it was more than once.
-fn repeated(times: u64) -> String {
-    if times > 1 { format!(", the last of {times} times") } else { String::new() }
 }
 
 /// What would help against an error. Empty if nothing is known to help.

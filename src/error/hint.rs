@@ -1,6 +1,7 @@
 //! Hints: what helps against the kernel's refusals, with the numbers of this machine.
 
-use crate::error::Hint;
+use crate::error::{Hint, short};
+use crate::instrument::step;
 use crate::sys::{machine, pmu};
 use nix::sys::resource::{Resource, getrlimit};
 use perf_event_open_sys::bindings::{self, perf_event_attr};
@@ -68,6 +69,7 @@ fn absent(attr: &perf_event_attr, target: Option<&CStr>) -> Option<String> {
     };
     let unit = units.iter().find(|(number, _)| *number == type_).map(|(_, unit)| unit.as_str());
     let target = target.map(CStr::to_string_lossy);
+    let target = target.as_deref().map(short);
     Some(match (unit, target) {
         (None, _) => {
             let units: Vec<_> = units.iter().map(|(number, unit)| format!("{unit} {number}")).collect();
@@ -186,37 +188,85 @@ fn limit(resource: Resource) -> u64 {
     getrlimit(resource).map_or(0, |(soft, _)| soft)
 }
 
-/// The name of these that is nearest to one that there is not, if any is near.
+/// How many letters are compared for one hint: as much as 10,000 names of 40 letters. A name from elsewhere may have any
+/// length, and there may be any number of names.
+const MOST_STEPS: u64 = 1 << 24;
+
+/// The name of these that is nearest to one that there is not, if any is near. Names for which too little is left of
+/// [`MOST_STEPS`] are not compared.
 pub(crate) fn nearest(name: &str, names: impl Iterator<Item = String>) -> Option<Hint> {
-    let near = |other: &String| (distance(name.as_bytes(), other.as_bytes()), other.clone());
-    let (distance, other) = names.map(|other| near(&other)).min()?;
-    (distance <= 2 + name.len() / 4).then(|| Hint(format!("did you mean {other}?")))
+    // One more than is still near.
+    let mut bound = 3 + name.len() / 4;
+    let (mut steps, mut found) = (MOST_STEPS, None);
+    for other in names {
+        if let Some(distance) = distance(name.as_bytes(), other.as_bytes(), bound, &mut steps) {
+            bound = distance + 1;
+            // Of two that are as near, the first in the alphabet.
+            found = found.into_iter().chain([(distance, other)]).min();
+        }
+    }
+    found.map(|(_, other)| Hint(format!("did you mean {}?", short(&other))))
 }
 
-/// How many bytes must be added, removed or changed to make one of the other (Levenshtein's distance).
-fn distance(one: &[u8], other: &[u8]) -> usize {
+/// How many bytes must be added, removed or changed to make one of the other (Levenshtein's distance). `None` if that is
+/// `bound` or more, or takes more than these steps, which are counted down.
+fn distance(one: &[u8], other: &[u8], bound: usize, steps: &mut u64) -> Option<usize> {
+    if one.len().abs_diff(other.len()) >= bound {
+        return None;
+    }
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (at, byte) in one.iter().enumerate() {
+        *steps = steps.checked_sub(other.len() as u64)?;
         let mut before = std::mem::replace(&mut row[0], at + 1);
         for (column, counterpart) in other.iter().enumerate() {
+            step();
             let changed = before + usize::from(byte != counterpart);
             before = row[column + 1];
             row[column + 1] = changed.min(before + 1).min(row[column] + 1);
         }
+        // It grows from row to row.
+        if row.iter().all(|distance| *distance >= bound) {
+            return None;
+        }
     }
-    row[other.len()]
+    Some(row[other.len()]).filter(|distance| *distance < bound)
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::instrument::count;
 
     #[test]
     fn the_nearest_name_is_hinted_at() {
-        assert_eq!(["kitten", ""].map(|name| distance(name.as_bytes(), b"sitting")), [3, 7]);
+        let far = |name: &str, bound| distance(name.as_bytes(), b"sitting", bound, &mut 100);
+        assert_eq!([("kitten", 4), ("", 8)].map(|(name, bound)| far(name, bound)), [Some(3), Some(7)]);
+        assert_eq!([("kitten", 3), ("", 7)].map(|(name, bound)| far(name, bound)), [None, None]);
         let names = || ["sched_switch", "sched_waking", "sched_wakeup"].map(str::to_owned).into_iter();
         assert!(nearest("sched_swtich", names()).unwrap().to_string().contains("sched_switch"));
         assert!(nearest("tcp_probe", names()).is_none());
         assert!(nearest("x", std::iter::empty()).is_none());
+    }
+
+    /// A name from elsewhere may have any length, and there may be any number of names beside it.
+    #[test]
+    fn a_hint_costs_no_more_than_it_is_worth() {
+        let long = "x".repeat(64 << 10);
+        let near = format!("{}y", &long[1..]);
+        let (steps, hint) = count(|| nearest(&long, std::iter::once(near)));
+        assert!(steps <= MOST_STEPS, "{steps}");
+        assert!(hint.is_none(), "so long a name says nothing in a message");
+        // Each is as long as the name, and none is near.
+        let name = "y".repeat(100);
+        let others = (0..100_000u32).map(|number| format!("{number:0100}"));
+        let (steps, hint) = count(|| nearest(&name, others));
+        assert!(steps <= MOST_STEPS, "{steps}");
+        assert!(hint.is_none());
+        // What is near is found among as many names as a large program has.
+        let functions = |number: u32| format!("_ZN4core3fmt9Formatter{number:08}17h0123456789abcdefE");
+        let asked = functions(77_777).replace("Formatter", "Fromatter");
+        let (steps, hint) = count(|| nearest(&asked, (0..100_000).map(functions)));
+        assert!(steps <= MOST_STEPS, "{steps}");
+        assert!(hint.is_some());
     }
 }

@@ -10,9 +10,11 @@ mod recording;
 mod cases;
 pub(crate) mod hint;
 mod repeats;
+mod words;
 
 pub use cases::{Error, Hint};
 pub(crate) use hint::nearest;
 #[cfg(feature = "perf-data")]
 pub use recording::{Unreadable, Unwritable};
 pub(crate) use repeats::Repeats;
+pub(crate) use words::short;

@@ -99,6 +99,9 @@ pub enum Unwritable {
         /// The kernel's error.
         errno: io::Error,
     },
+    /// A pipe, a socket or a device. The begin of a recording is written last.
+    #[error("it is no regular file (write into one, and copy that)")]
+    NotAFile,
     /// The format of a tracepoint cannot be read, without which perf(1) does not read the file.
     #[error("no format of tracepoint {id}: {errno} (tracefs must be mounted and readable)")]
     Tracepoint {

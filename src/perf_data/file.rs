@@ -2,6 +2,7 @@
 //! available.
 
 use crate::error::Unreadable;
+use crate::sys::file::{self, Found};
 use std::fs;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -19,17 +20,11 @@ pub(super) struct Input {
 
 impl Input {
     pub(super) fn open(path: &Path) -> Result<Self, Unreadable> {
-        // Asked before it is opened: opening a pipe waits for its writer.
-        let kind = fs::metadata(path).map_err(io)?;
-        if kind.is_dir() {
-            return Err(Unreadable::Directory);
+        match file::open(path).map_err(io)? {
+            Found::File(file, len) => Ok(Self { file, len, budget: len, available: available() }),
+            Found::Directory => Err(Unreadable::Directory),
+            Found::Other => Err(Unreadable::NotAFile),
         }
-        if !kind.is_file() {
-            return Err(Unreadable::NotAFile);
-        }
-        let file = fs::File::open(path).map_err(io)?;
-        let len = file.metadata().map_err(io)?.len();
-        Ok(Self { file, len, budget: len, available: available() })
     }
 
     /// Fills a buffer from a place in the file.

@@ -1,6 +1,7 @@
 //! The file of a recording while it is written: by the process that made it, until something fails.
 
 use crate::error::Unwritable;
+use crate::sys::file::{self, Found};
 use crate::sys::fork::Owner;
 use std::fs::File;
 use std::io;
@@ -26,7 +27,12 @@ pub(super) struct Output {
 impl Output {
     /// Makes a file, over one that may be there.
     pub(super) fn create(path: &Path) -> Result<Self, Unwritable> {
-        let file = File::create(path).map_err(|errno| Unwritable::Io { errno })?;
+        let io = |errno| Unwritable::Io { errno };
+        let file = match file::create(path).map_err(io)? {
+            Found::File(file, _) => file,
+            Found::Directory => return Err(io(io::ErrorKind::IsADirectory.into())),
+            Found::Other => return Err(Unwritable::NotAFile),
+        };
         Ok(Self { file, buffer: Vec::with_capacity(BUFFER), len: 0, owner: Owner::new(), failed: None })
     }
 

@@ -264,7 +264,7 @@ impl RingOptions {
     /// (`PERF_FLAG_PID_CGROUP`). Takes `CAP_PERFMON`. Replaces an earlier choice of whom to trace.
     ///
     /// BPF output cannot be had so ([`Error::Everybody`](crate::Error::Everybody)). Opening the rings gives
-    /// [`Error::Cgroup`](crate::Error::Cgroup) if the directory cannot be opened.
+    /// [`Error::Cgroup`](crate::Error::Cgroup) if the directory cannot be opened, or the path leads to something else.
     pub fn cgroup(mut self, directory: impl AsRef<Path>) -> Self {
         self.whom = Traced::Cgroup(directory.as_ref().to_owned());
         self
@@ -289,8 +289,8 @@ impl RingOptions {
     }
 
     /// [`RingOptions::uprobe`] for a function of a program or library, by its name in the symbol tables of the ELF file
-    /// (`.symtab`, `.dynsym`). Opening the rings reads the file, and gives [`Error::Probe`](crate::Error::Probe) with
-    /// the nearest name if the file has no such function.
+    /// (`.symtab`, `.dynsym`). Opening the rings reads the file, which may have 1 GiB, and gives
+    /// [`Error::Probe`](crate::Error::Probe) with the nearest name if the file has no such function.
     #[cfg(feature = "symbols")]
     pub fn uprobe_symbol(self, path: impl AsRef<Path>, symbol: &str) -> Self {
         self.user_probe(path.as_ref(), Place::Symbol(symbol.to_owned()), false)

@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::record::clock::Clock;
 use crate::record::{Layout, Sample};
 use crate::ring::Ring;
-use crate::rings::options::{RingOptions, Size};
+use crate::rings::options::{RingOptions, Size, Traced};
 use crate::rings::planned::{Array, Planned, planned};
 use crate::rings::whom::Target;
 use crate::sys::machine;
@@ -50,10 +50,11 @@ impl Plan {
             events.extend(planned(asked)?);
         }
         check_maps(&events)?;
-        let target = Target::new(whom)?;
-        if let Some(event) = events.iter().find(|event| event.is_bpf_output()).filter(|_| !target.is_everybody()) {
+        let is_everybody = matches!(whom, Traced::Everybody);
+        if let Some(event) = events.iter().find(|event| event.is_bpf_output()).filter(|_| !is_everybody) {
             return Err(Error::Everybody { event: event.name.as_ref().into() });
         }
+        let target = Target::new(whom)?;
         let carried = Carried::of(&mut events, &samples, timed);
         let layout = carried.layout();
         let size = bytes as u64;

@@ -1,15 +1,42 @@
 //! Where a function lies in a program or library.
 
 use crate::error::{Hint, nearest};
+use crate::sys::file::{self, Found};
 use object::{File, Object, ObjectSegment, ObjectSymbol, SymbolKind};
-use std::fs;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
+
+/// No longer file is read, in bytes: all of it is in memory while a function is looked for.
+const LONGEST: u64 = 1 << 30;
+
+/// All of a regular file.
+fn read(path: &Path) -> Result<Vec<u8>, (io::Error, Hint)> {
+    let named = |kind, what: String| (io::Error::new(kind, format!("{}: {what}", path.display())), Hint::default());
+    let failed = |errno: io::Error| named(errno.kind(), errno.to_string());
+    let wrong = |what: &str| named(io::ErrorKind::InvalidInput, format!("it is {what}, and no program or library"));
+    let (file, len) = match file::open(path).map_err(failed)? {
+        Found::File(_, len) if len > LONGEST => {
+            let hint =
+                "give the function's place in the file to RingOptions::uprobe: nm(1) and readelf(1) tell it".into();
+            let what = format!("it is {len} bytes long, and no more than {LONGEST} are read to look for a function");
+            return Err((named(io::ErrorKind::FileTooLarge, what).0, Hint(hint)));
+        }
+        Found::File(file, len) => (file, len as usize),
+        Found::Directory => return Err(wrong("a directory")),
+        Found::Other => return Err(wrong("a pipe, a socket or a device")),
+    };
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(len).map_err(|_| failed(io::ErrorKind::OutOfMemory.into()))?;
+    bytes.resize(len, 0);
+    file.read_exact_at(&mut bytes, 0).map_err(failed)?;
+    Ok(bytes)
+}
 
 /// The offset of a function from the begin of an ELF file, as a uprobe takes it: the symbol's value, less `p_vaddr` and plus
 /// `p_offset` of its segment (elf(5)).
 pub(super) fn offset(path: &Path, symbol: &str) -> Result<u64, (io::Error, Hint)> {
-    let bytes = fs::read(path).map_err(|errno| (errno, Hint::default()))?;
+    let bytes = read(path)?;
     let file = File::parse(&*bytes).map_err(|error| {
         (io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", path.display())), Hint::default())
     })?;

@@ -4,10 +4,9 @@ use crate::error::{Error, Hint, hint};
 use crate::rings::options::Traced;
 use crate::rings::planned::Planned;
 use crate::sys::pidfd::Task;
-use crate::sys::{machine, perf};
+use crate::sys::{file, machine, perf};
 use perf_event_open_sys::bindings::{self, perf_event_attr};
 use std::ffi::CStr;
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -42,9 +41,9 @@ impl Target {
             Traced::Everybody => Self::Everybody,
             Traced::Process(pid, held) => Self::Process(held.map_err(|errno| gone(pid, errno))?),
             Traced::Thread(tid, held) => Self::Thread(held.map_err(|errno| gone(tid, errno))?),
-            Traced::Cgroup(path) => match fs::File::open(&path) {
-                Ok(directory) => Self::Cgroup(directory.into()),
-                Err(errno) => return Err(Error::Cgroup { path, errno }),
+            Traced::Cgroup(path) => match file::open_cgroup(&path) {
+                Ok(directory) => Self::Cgroup(directory),
+                Err(errno) => return Err(Error::Cgroup { path, errno, hint: hint_of_group() }),
             },
         })
     }
@@ -140,12 +139,19 @@ fn open_all(planned: &[Planned], whom: perf::Whom<'_>, cpu: u32, cpus: usize) ->
     Ok(Some(opened))
 }
 
+/// What helps where a path leads to no control group that can be traced.
+fn hint_of_group() -> Hint {
+    Hint(
+        "a control group is a directory of a cgroup2 file system, or of the cgroup file system of perf_event: see \
+         /proc/mounts"
+            .into(),
+    )
+}
+
 /// What helps where an event cannot be opened for somebody, if that is why.
 fn hint_of(whom: perf::Whom<'_>, errno: &io::Error) -> Option<Hint> {
     let text = match (whom, errno.raw_os_error()) {
-        (perf::Whom::Cgroup(_), Some(libc::EBADF)) => {
-            "not a directory of a control group: it must lie in a cgroup2 file system, or that of perf_event"
-        }
+        (perf::Whom::Cgroup(_), Some(libc::EBADF)) => return Some(hint_of_group()),
         (perf::Whom::Task(_), Some(libc::EACCES | libc::EPERM)) => {
             "needs CAP_PERFMON, or a process of your own and RingOptions::user_only, if kernel.perf_event_paranoid is 2 or less"
         }

@@ -2,6 +2,7 @@
 
 pub(crate) mod bpf;
 pub(crate) mod epoll;
+pub(crate) mod file;
 pub(crate) mod fork;
 pub(crate) mod grace;
 pub(crate) mod machine;

@@ -45,6 +45,13 @@ pub(crate) fn config(unit: &str, terms: &str) -> io::Result<Config> {
 fn config_in(unit: &Path, terms: &str, config: &mut Config, names: bool) -> io::Result<()> {
     for term in terms.split(',').map(str::trim).filter(|term| !term.is_empty()) {
         let (name, value) = term.split_once('=').map_or((term, None), |(name, value)| (name, Some(value)));
+        // The name of a file, which leads to no other folder.
+        if name.contains('/') {
+            return Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                format!("{name}: no event and no field has a slash in its name"),
+            ));
+        }
         if value.is_none() && names {
             // A term without a value is an event, or else a flag.
             match read(&unit.join("events").join(name)) {
