@@ -1,6 +1,6 @@
 //! The bound on memory: what holding takes, counted by the allocator, whatever is written.
 
-use perfweave::{Class, Fence, Full, Hold, Item, Key, Layout, Merge, Order, Sequence, sim};
+use perfweave::{Class, Fence, Full, Hold, Item, Key, Kind, Layout, Merge, Order, Sequence, sim};
 use std::alloc::{GlobalAlloc, System};
 use std::cell::Cell;
 
@@ -243,6 +243,121 @@ fn gaps_in_doubt_are_within_the_bound() {
             assert!(most <= bound, "{most} of {bound} bytes with seed {seed}: {merge:?}");
         }
     }
+}
+
+/// Writes the n-th of records that are told of by themselves, or have no key of their own. False if there is no room.
+type Forge = fn(&sim::Kernel, u32, u64) -> bool;
+
+fn forge(kernel: &sim::Kernel, cpu: u32, kind: Kind, body: &[u64]) -> bool {
+    let body: Vec<u8> = body.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    kernel.begin(cpu, 1500);
+    let written = kernel.write_other(cpu, kind, 0, &body);
+    kernel.end(cpu);
+    written
+}
+
+fn lost(kernel: &sim::Kernel, cpu: u32, count: u64) -> bool {
+    forge(kernel, cpu, Kind::LOST, &[7, count])
+}
+
+/// A LOST record that is too short for what it is to say.
+fn damage(kernel: &sim::Kernel, cpu: u32) -> bool {
+    forge(kernel, cpu, Kind::LOST, &[])
+}
+
+fn other(kernel: &sim::Kernel, cpu: u32) -> bool {
+    forge(kernel, cpu, Kind::COMM, &[1, 2])
+}
+
+const FORGED: [(&str, Forge); 9] = [
+    ("losses", |kernel, cpu, _| lost(kernel, cpu, 1)),
+    ("losses of nothing", |kernel, cpu, _| lost(kernel, cpu, 0)),
+    ("losses of too much", |kernel, cpu, _| lost(kernel, cpu, u64::MAX)),
+    ("losses of each kind", |kernel, cpu, n| lost(kernel, cpu, [1, 0, u64::MAX][n as usize % 3])),
+    ("damage", |kernel, cpu, _| damage(kernel, cpu)),
+    ("losses before damage", |kernel, cpu, n| if n % 2 == 0 { lost(kernel, cpu, 1) } else { damage(kernel, cpu) }),
+    (
+        "losses before records without a number",
+        |kernel, cpu, n| {
+            if n % 3 < 2 { lost(kernel, cpu, 1) } else { other(kernel, cpu) }
+        },
+    ),
+    ("numbers that begin anew, and smaller ones behind", |kernel, cpu, n| {
+        kernel.emit(cpu, 1500 + n, &[0, u64::MAX - 1, 100][n as usize % 3].to_ne_bytes())
+    }),
+    ("all of them", |kernel, cpu, n| match n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 61 {
+        0 | 1 => lost(kernel, cpu, 1),
+        2 => lost(kernel, cpu, 0),
+        3 => damage(kernel, cpu),
+        4 => other(kernel, cpu),
+        // In order, and behind its time.
+        5 => kernel.emit(cpu, 1500 + n, &n.to_ne_bytes()),
+        _ => kernel.emit(cpu, 1200, &n.to_ne_bytes()),
+    }),
+];
+
+/// Rings full of what no lawful kernel writes in a row take no more than the bound, and all of it comes out.
+/// `fixed`: what the order takes besides.
+fn hold_forged(bound: usize, how: &str, fixed: isize, order: impl Fn() -> Order) {
+    let cpus = [0, 1, 2, 3];
+    for (what, forge) in FORGED {
+        // Records other than samples have a time, or none; and at last a head that cannot be right, or not.
+        for (timed, wrong_head) in [(true, false), (true, true), (false, false), (false, true)] {
+            let kernel = sim::Kernel::with(&cpus, 64 << 10, Layout::new(4 | 1024, timed, 0));
+            let rings = kernel.rings();
+            let before = now();
+            let mut merge = Merge::new(rings, order().when_full(Full::Copy { most: bound })).unwrap();
+            let fixed = fixed + now() - before;
+            let told = format!("{what}, {how}, {bound} bytes, timed: {timed}, wrong head: {wrong_head}");
+            for cpu in cpus {
+                kernel.emit(cpu, 1000, &[0; 8]);
+                (1..).take_while(|n| forge(&kernel, cpu, *n)).for_each(drop);
+                // So much LOST records can tell of.
+                kernel.lose(cpu, 1 << 32);
+            }
+            for turn in 0.. {
+                assert!(turn < 10_000, "{told}: {merge:?}");
+                if wrong_head && turn == 1 {
+                    cpus.iter().for_each(|cpu| kernel.force_head(*cpu, 1 << 40));
+                }
+                let (peak, ()) = most(|| {
+                    merge.refresh(0);
+                    while merge.next().is_some() {}
+                });
+                let used = peak - before - fixed;
+                assert!(
+                    used <= bound as isize + bound as isize / 64 + 4096,
+                    "{told}: {used} bytes, {:?}",
+                    merge.stats()
+                );
+                assert!(merge.stats().most_memory <= bound, "{told}: {:?}", merge.stats());
+                if merge.begin_fence() {
+                    merge.end_fence();
+                } else if merge.held() == 0 && !merge.is_behind() {
+                    break;
+                }
+            }
+            merge.publish();
+            let is_read = |cpu: &u32| kernel.tail(*cpu) == kernel.head(*cpu);
+            assert!(wrong_head || cpus.iter().all(is_read), "{told}: {merge:?}");
+            let stats = merge.stats();
+            assert!(stats.records + stats.lost + stats.damaged > 1000 || what.contains("nothing"), "{told}: {stats:?}");
+        }
+    }
+}
+
+#[test]
+fn forged_records_in_a_row_are_within_the_bound() {
+    for bound in [40 << 10, 100 << 10, 500 << 10] {
+        hold_forged(bound, "by time", 0, Order::new);
+    }
+}
+
+#[test]
+fn forged_records_in_a_row_with_numbers_are_within_the_bound() {
+    hold_forged(100 << 10, "numbers of each CPU", 0, || Order::new().numbers(Sequence::u64(0)));
+    let dense = || Hold::Dense { first: None, fence: Fence::Auto };
+    hold_forged(100 << 10, "numbers of the machine", 12 << 10, || Order::new().key(Key::Payload(0)).hold(dense()));
 }
 
 /// The same with numbers that are missing, break, and are found, for each CPU and for the machine.

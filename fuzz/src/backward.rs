@@ -109,7 +109,10 @@ fn read_back(memory: &[u8], head: u64, sample_type: u64, read_format: u64) -> (V
             }
             missing = true;
         }
-        stretches.push((key, what));
+        // Of a loss of nothing nothing is told.
+        if !matches!(what, Expected::Lost(0, _)) {
+            stretches.push((key, what));
+        }
         at += len;
     }
     let mut places: Vec<Place> = Vec::new();

@@ -1,7 +1,7 @@
 //! Feeds any bytes and any heads to a merge of two rings, and compares what comes out with a decoder that is too simple
 //! to be wrong: it copies the bytes out first, and sorts.
 
-use perfweave::{Fault, Full, Hold, Item, Layout, Merge, Order, sim};
+use perfweave::{Fault, Full, Hold, Item, Kind, Layout, Merge, Order, Sequence, sim};
 
 const TID: u64 = 2;
 const TIME: u64 = 4;
@@ -82,7 +82,11 @@ pub(crate) fn run(input: &[u8]) {
     let size = 64usize << (input.byte() % 6);
     let layout = Layout::new(sample_type, true, read_format);
     let kernel = sim::Kernel::with(&CPUS, size, layout);
-    let hold = if input.byte() % 2 == 0 { Hold::None } else { Hold::FENCE };
+    let hold = match input.byte() % 8 {
+        7 => return stay_within_bound(&mut input),
+        hold if hold % 2 == 0 => Hold::None,
+        _ => Hold::FENCE,
+    };
     let mut merge = Merge::new(kernel.rings(), Order::new().hold(hold).when_full(Full::Discard)).expect("a merge");
     let mut models = CPUS.map(|cpu| {
         kernel.lose(cpu, LOSSES);
@@ -152,6 +156,70 @@ pub(crate) fn run(input: &[u8]) {
     }
 }
 
+/// Runs of records that are told of by themselves, that have no key or number, and of samples, with little memory: holding never takes
+/// more, and all of it comes out.
+fn stay_within_bound(input: &mut Input<'_>) {
+    let most = 512 << (input.byte() % 8);
+    let choice = input.byte();
+    let kernel = sim::Kernel::with(&CPUS, 8 << 10, Layout::new(TIME | RAW, choice.is_multiple_of(2), 0));
+    let order = Order::new().when_full(Full::Copy { most });
+    let order = if choice & 2 == 0 { order } else { order.numbers(Sequence::u64(0)) };
+    let mut merge = Merge::new(kernel.rings(), order).expect("a merge");
+    let mut time = 1000;
+    let turn = |merge: &mut Merge, taken: usize| {
+        merge.refresh(0);
+        let is_begun = merge.begin_fence();
+        if is_begun {
+            merge.end_fence();
+            merge.refresh(0);
+        }
+        (0..taken).all(|_| merge.next().is_some());
+        assert!(merge.stats().most_memory <= most, "{most} bytes: {merge:?}");
+        is_begun
+    };
+    while !input.0.is_empty() {
+        let (choice, what) = (input.byte(), input.byte());
+        let cpu = CPUS[usize::from(choice & 1)];
+        let other = |kind, body: &[u64]| {
+            // Records other than samples may have no time, and none orders by it.
+            kernel.begin(cpu, 1000);
+            let body: Vec<u8> = body.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            let written = kernel.write_other(cpu, kind, 0, &body);
+            kernel.end(cpu);
+            written
+        };
+        // One, or as many as fit.
+        let times = if choice & 2 == 0 { 1 } else { 1 << 9 };
+        for n in 0..times {
+            time += u64::from(choice >> 2);
+            let written = match what % 8 {
+                0 => other(Kind::LOST, &[1, 1]),
+                1 => other(Kind::LOST, &[1, 0]),
+                2 => other(Kind::LOST, &[1, u64::MAX]),
+                3 => other(Kind::LOST, &[]),
+                4 => other(Kind::COMM, &[]),
+                5 => kernel.emit(cpu, time, &u64::from(what / 8).wrapping_mul(n).to_ne_bytes()),
+                6 => kernel.emit(cpu, time - 1000, &[what; 8]),
+                _ => {
+                    // So that LOST records can tell of something.
+                    kernel.lose(cpu, n);
+                    turn(&mut merge, usize::from(choice >> 2) * 8);
+                    false
+                }
+            };
+            if !written {
+                break;
+            }
+        }
+    }
+    for turns in 0.. {
+        assert!(turns < 10_000, "it stalls: {merge:?}");
+        if !turn(&mut merge, usize::MAX) && merge.held() == 0 && !merge.is_behind() {
+            break;
+        }
+    }
+}
+
 impl Model {
     fn write(&mut self, position: u64, bytes: &[u8]) {
         for (at, byte) in (position..=u64::MAX).chain(0..).zip(bytes) {
@@ -192,10 +260,12 @@ impl Model {
                 _ => (own, what),
             };
             let is_lost = matches!(what, Expected::Lost(..));
-            // A LOST record has the key of the record right behind it.
+            // A LOST record has the key of the record right behind it. Of a loss of nothing nothing is told.
             if let Some((position, loss)) = lost.take() {
                 let key = if is_lost || matches!(what, Expected::Damage(..)) { None } else { own };
-                self.push(position, key, loss, out);
+                if !matches!(loss, Expected::Lost(0, _)) {
+                    self.push(position, key, loss, out);
+                }
             }
             if is_lost {
                 lost = Some((position, what));
@@ -205,7 +275,7 @@ impl Model {
             }
             at += len;
         }
-        if let Some((position, loss)) = lost {
+        if let Some((position, loss)) = lost.filter(|(_, loss)| !matches!(loss, Expected::Lost(0, _))) {
             self.push(position, None, loss, out);
         }
         self.tail = head;

@@ -38,8 +38,9 @@ pub(crate) struct Numbers {
     holes: VecDeque<Hole>,
     /// What is left of holes behind a number that was taken out of their middle, by its first number: the last.
     pieces: BTreeMap<u64, u64>,
-    /// Holes before the first number that was seen, which a smaller one showed later: no more than `RECENT` numbers in all.
-    early: Vec<Hole>,
+    /// Holes before the first number that was seen, which a smaller one showed later, by their first number: no more than `RECENT`
+    /// numbers in all.
+    early: BTreeMap<u64, Hole>,
     /// How many numbers are missing in all of these.
     open: u64,
     /// Gaps declared not long ago.
@@ -130,7 +131,7 @@ impl Numbers {
             unwrap,
             holes: VecDeque::with_capacity(ROOM),
             pieces: BTreeMap::new(),
-            early: Vec::new(),
+            early: BTreeMap::new(),
             open: 0,
             declared: Gaps::new(REMEMBERED),
             counts: NumberCounts::default(),
@@ -169,9 +170,8 @@ impl Numbers {
         self.counts.ambiguous += 1;
         self.counts.seen += 1;
         let expected = self.unwrap.wrap(next);
-        self.begin_anew(written, next);
         // Smaller ones may have been drawn before.
-        self.began = true;
+        self.begin_anew(written, next, true);
         self.tell(Break::Ambiguous, expected)
     }
 
@@ -182,8 +182,7 @@ impl Numbers {
         let expected = self.unwrap.wrap(next);
         self.counts.forward += 1;
         self.counts.seen += 1;
-        self.begin_anew(number, next);
-        self.began = false;
+        self.begin_anew(number, next, false);
         self.tell(Break::Forward, expected)
     }
 
@@ -228,7 +227,7 @@ impl Numbers {
             if number + 1 == begin {
                 return Said::Well;
             }
-            self.early.push(hole(number + 1, begin));
+            self.early.insert(number + 1, hole(number + 1, begin));
             self.open = self.open.saturating_add(begin - number - 1);
             return Said::Hole;
         }
@@ -236,8 +235,7 @@ impl Numbers {
         let expected = self.unwrap.wrap(next);
         if matches!(how, Break::Reset | Break::Backward) {
             let written = self.unwrap.wrap(number);
-            self.begin_anew(written, next);
-            self.began = how == Break::Reset;
+            self.begin_anew(written, next, how == Break::Reset);
         }
         self.tell(how, expected)
     }
@@ -253,9 +251,7 @@ impl Numbers {
         });
         if self.fill_hole(at, number) {
             self.trim();
-        } else if let Some(at) = self.early.iter().position(|hole| hole.has(number)) {
-            self.fill_early(at, number);
-        } else {
+        } else if !self.fill_early(number) {
             return false;
         }
         self.open -= 1;
@@ -292,15 +288,14 @@ impl Numbers {
         true
     }
 
-    /// Of a hole before the first number, of which there are few.
-    fn fill_early(&mut self, at: usize, number: u64) {
-        let hole = self.early[at];
-        self.early.swap_remove(at);
-        self.early.extend(
-            [Hole { last: number - 1, ..hole }, Hole { first: number + 1, ..hole }]
-                .into_iter()
-                .filter(|hole| !hole.is_empty()),
-        );
+    /// The same for a hole before the first number that was seen.
+    fn fill_early(&mut self, number: u64) -> bool {
+        let hole = self.early.range(..=number).next_back().map(|(_, hole)| *hole);
+        let Some(hole) = hole.filter(|hole| hole.has(number)) else { return false };
+        self.early.remove(&hole.first);
+        let rest = [Hole { last: number - 1, ..hole }, Hole { first: number + 1, ..hole }];
+        self.early.extend(rest.into_iter().filter(|hole| !hole.is_empty()).map(|hole| (hole.first, hole)));
+        true
     }
 
     /// If nothing is missing any more before the pieces of a hole, goes on with the first of them.
@@ -348,8 +343,9 @@ impl Numbers {
         }
     }
 
-    /// Counting goes on from a number, as it was written, that is not the next. What was missing before stays missing.
-    fn begin_anew(&mut self, written: u64, next: u64) {
+    /// Counting goes on from a number, as it was written, that is not the next. What was missing before stays missing. `began`: whether
+    /// smaller ones may have been drawn before it.
+    fn begin_anew(&mut self, written: u64, next: u64, began: bool) {
         let ahead = next.saturating_add(APART);
         if !self.unwrap.shift(written, ahead) {
             // At the end of all numbers. What is missing is not told of any more, but counted.
@@ -363,6 +359,8 @@ impl Numbers {
         let number = self.unwrap.unwrapped();
         (self.last, self.begin) = (number, number);
         self.next = Some(number + 1);
+        // Of one begin at a time: forged numbers begin anew again and again.
+        self.began = began && self.early.is_empty();
     }
 
     /// The next numbers missing before the record at a position, as they would have been written.
@@ -377,7 +375,7 @@ impl Numbers {
         let ahead = self.holes.get(self.first_hole(position));
         ahead
             .filter(|hole| hole.position == position && !hole.is_empty())
-            .or_else(|| self.early.iter().filter(|hole| hole.position == position).min_by_key(|hole| hole.first))
+            .or_else(|| self.early.values().find(|hole| hole.position == position))
     }
 
     /// The first hole ahead that was shown by the record at a position, or behind it: as numbers rise, so do positions.
@@ -402,7 +400,7 @@ impl Numbers {
                 self.close_up(at);
                 self.trim();
             }
-            None => self.early.retain(|early| early.first != first),
+            None => drop(self.early.remove(&first)),
         }
     }
 
@@ -424,11 +422,13 @@ impl Numbers {
     /// Gives memory back that the holes do not need.
     pub(crate) fn shrink(&mut self) {
         self.holes.shrink_to(ROOM);
-        self.early.shrink_to_fit();
     }
 
-    /// Bytes that pieces of holes take.
+    /// The most bytes that a number adds to these, nodes that are half full included.
+    pub(crate) const PIECE: usize = 3 * size_of::<(u64, Hole)>();
+
+    /// Bytes that pieces of holes take, and holes before the first number.
     pub(crate) fn pieces(&self) -> usize {
-        self.pieces.len() * Gaps::EACH
+        self.pieces.len() * Gaps::EACH + self.early.len() * Self::PIECE
     }
 }

@@ -102,7 +102,7 @@ pub(crate) enum Note {
     /// Of a LOST record: what it says that was not told before, and the key of the record before it in its ring. Also of
     /// what the kernel counts and no LOST record has told yet.
     Lost { id: u64, count: u64, after: Option<u64> },
-    /// Of a LOST record: all that it says was told before.
+    /// Of a LOST record: all that it says was told before, or it says nothing.
     Told,
     /// Of damage: what is wrong.
     Fault(Fault),

@@ -59,7 +59,7 @@ pub enum Full {
         /// This counts each copied record with 0 to 7 bytes of padding. It counts 16 bytes of index for each held
         /// record, also for one that lies in its ring, 40 if the record is out of order in its ring, and some 100 more
         /// if something is to be said before it. It does not count the memory of the rings, nor the 8 KiB that each
-        /// ring has from the begin. Memory that a burst took is given back within 64 looks.
+        /// ring has from the begin, nor up to 12 KiB for numbers of the machine that are missing. Memory that a burst took is given back within 64 looks.
         most: usize,
     },
     /// Let out as many held records as make room, before their order is proven. This takes no memory beyond the index

@@ -48,11 +48,16 @@ impl Merge {
     /// Makes room in rings that held records fill beyond the mark, and in memory. Gives the largest key that must
     /// leave.
     pub(crate) fn make_room(&mut self, indexed: Indexed) -> Option<u64> {
-        if self.stream.pool.looked() {
-            self.stream.indexes.iter_mut().for_each(Index::shrink);
-            self.rings.lanes.iter_mut().for_each(|lane| lane.copies.shrink());
-        }
         let most = self.full.most();
+        if self.stream.pool.looked() {
+            self.rings.lanes.iter_mut().for_each(|lane| lane.copies.shrink());
+            let mut memory = self.memory();
+            for index in &mut self.stream.indexes {
+                let before = index.memory();
+                index.shrink(most.saturating_sub(memory));
+                memory -= before - index.memory();
+            }
+        }
         // A quarter is left for what comes while the consumer takes what is let out.
         let enough = most - most / 4;
         let mut memory = self.memory();

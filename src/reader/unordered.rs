@@ -125,6 +125,7 @@ impl Lane {
                     reading.position += record.as_bytes().len() as u64;
                     match record.lost() {
                         Some((id, count)) if record.kind() == Kind::LOST => match losses.tell(count) {
+                            Ok(()) if count == 0 => continue,
                             Ok(()) => {
                                 Item::Lost(Lost { cpu, count, id, source: origin.source(id), after: None, until: None })
                             }

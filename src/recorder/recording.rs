@@ -183,6 +183,10 @@ impl Recorder {
                     match record.lost() {
                         // Its key is that of the record behind it.
                         Some((id, count)) if record.kind() == Kind::LOST => match losses.check(told, count) {
+                            Ok(_) if count == 0 => {
+                                position = end;
+                                continue;
+                            }
                             Ok(sum) => {
                                 told = sum;
                                 (Marked::Lost { id, count, after: None }, None, end)

@@ -59,7 +59,8 @@ impl Losses {
         self.asked = false;
     }
 
-    /// Takes what a LOST record before the head tells of.
+    /// Takes what a LOST record before the head tells of. Zero is what a lawful kernel writes where a writer is interrupted between
+    /// seeing that records were lost and taking their count: the interrupt's writer has taken it (`__perf_output_begin`).
     pub(crate) fn tell(&mut self, count: u64) -> Result<(), Fault> {
         self.told = self.check(self.told, count)?;
         Ok(())

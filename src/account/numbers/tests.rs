@@ -2,6 +2,7 @@
 
 use super::*;
 use quickcheck::quickcheck;
+use std::collections::BTreeSet;
 
 /// What is told of numbers, given in the order of the ring: breaks as they come, gaps in the end.
 fn told(bits: u32, written: &[u64]) -> Vec<String> {
@@ -87,7 +88,7 @@ fn nothing_is_kept_over_the_end_of_all_numbers() {
     numbers.declare(1);
     assert!(numbers.pieces() > 0 && numbers.early.len() == 1 && numbers.declared.len() == 1);
     assert_eq!((numbers.list().0, numbers.open(), numbers.counts.missing), (1, 5 + 9, 2));
-    numbers.begin_anew(501, u64::MAX);
+    numbers.begin_anew(501, u64::MAX, false);
     assert_eq!((numbers.list().0, numbers.open(), numbers.counts.missing), (0, 0, 2 + 5 + 9));
     assert_eq!((numbers.pieces(), numbers.early.len(), numbers.declared.len()), (0, 0, 0));
     assert_eq!(numbers.take(502, 5, None, 0), Said::Well);
@@ -188,6 +189,8 @@ struct Sets {
     begin: u64,
     began: bool,
     missing: BTreeMap<u64, u64>,
+    /// Those that were shown to be missing before the first of a counting.
+    early: BTreeSet<u64>,
     declared: Gaps,
     quiet: Quiet,
     counts: NumberCounts,
@@ -207,6 +210,7 @@ impl Sets {
             begin,
             began: first.is_none(),
             missing: BTreeMap::new(),
+            early: BTreeSet::new(),
             declared: Gaps::new(REMEMBERED),
             quiet: Quiet::default(),
             counts: NumberCounts::default(),
@@ -232,6 +236,7 @@ impl Sets {
                 self.quiet.well(true);
             }
             let said = if shown.is_empty() { Said::Well } else { Said::Hole };
+            self.early.extend(shown.clone().filter(|_| early));
             self.missing.extend(hole(shown.start, shown.end));
             return said;
         }
@@ -254,7 +259,8 @@ impl Sets {
             *(if is_reset { &mut self.counts.resets } else { &mut self.counts.backward }) += 1;
             self.counting += Self::APART;
             self.begin = self.counting + written;
-            (self.last, self.next, self.began) = (self.begin, Some(self.begin + 1), is_reset);
+            (self.last, self.next) = (self.begin, Some(self.begin + 1));
+            self.began = is_reset && !self.early.iter().any(|number| self.missing.contains_key(number));
             if is_reset { Break::Reset } else { Break::Backward }
         };
         let may = self.quiet.may_tell(how);

@@ -42,6 +42,10 @@ impl Index {
             return false;
         }
         if let Err(fault) = head {
+            // What there is no room to tell of is found again by the next look.
+            if self.room == 0 && !self.make_room(pool, most) {
+                return false;
+            }
             self.lost_head = true;
             self.damage(fault, self.cursor, pool);
         }
@@ -84,7 +88,12 @@ impl Index {
             let end = position + u64::from(header.size());
             self.longest = self.longest.max(header.size().into());
             if record.kind() == Kind::LOST {
-                self.index_lost(&record, losses, pool);
+                if self.lost.is_some() {
+                    // The kernel writes no two in a row. There is room for the one and what it was written with. This one asks for more.
+                    self.settle_lost(None, pool);
+                } else {
+                    self.index_lost(&record, losses, pool);
+                }
                 continue;
             }
             // The user's functions may panic: nothing of this record is kept before they return.
@@ -174,7 +183,6 @@ impl Index {
         if let Err(fault) = losses.tell(count) {
             return self.damage(fault, end, pool);
         }
-        self.settle_lost(None, pool);
         self.skipped = self.skipped.saturating_add(count);
         self.lost = Some(Waiting { position: self.cursor, header, id, count });
         self.cursor = end;
@@ -185,8 +193,7 @@ impl Index {
     pub(super) fn settle_lost(&mut self, key: Option<u64>, pool: &mut Pool) {
         if let Some(Waiting { position, header, id, count }) = self.lost.take() {
             let untold = self.untold(count);
-            let told = untold == 0 && count > 0;
-            let note = if told { Note::Told } else { Note::Lost { id, count: untold, after: self.before } };
+            let note = if untold == 0 { Note::Told } else { Note::Lost { id, count: untold, after: self.before } };
             self.insert(position, header, key, Some(note), pool);
         }
     }

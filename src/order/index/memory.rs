@@ -20,12 +20,16 @@ impl Index {
         // While a list grows, both the old and the new one are there.
         let growing = lists.into_iter().filter(List::is_full).map(|list| list.grown() * list.each).sum::<usize>()
             + if new_run { self.run.more() } else { 0 };
-        if self.memory() + growing + pool.memory() > most {
+        // A number may cut a hole to pieces.
+        let piece = if self.numbers.is_some() { Numbers::PIECE } else { 0 };
+        let needed = self.memory() + growing;
+        if needed + piece + pool.memory() > most {
             pool.clear();
-            if self.len() > 0 && self.memory() + growing > most {
+            if self.len() > 0 && needed + piece > most {
                 return false;
             }
         }
+        let pieces = most.saturating_sub(needed + pool.memory()).checked_div(piece).unwrap_or(usize::MAX);
         let [displaced, rest, notes, holes] = lists;
         let more = |list: List| list.grown() - list.len;
         self.beside.reserve(more(displaced), more(rest));
@@ -35,7 +39,7 @@ impl Index {
         }
         let run = if new_run { BLOCK / size_of::<Slot>() } else { self.run.free() };
         let room = self.lists().into_iter().map(|list| list.capacity - list.len).fold(run, usize::min);
-        self.room = room / PAIR;
+        self.room = (room / PAIR).min(pieces.max(1));
         true
     }
 
@@ -59,8 +63,13 @@ impl Index {
         self.run.memory().saturating_sub(run::FIXED) + lists.sum::<usize>() + pieces
     }
 
-    /// Gives memory back that is not needed now.
-    pub(crate) fn shrink(&mut self) {
+    /// Gives memory back that is not needed now. While a list shrinks, the old and the new one are both there: not if that takes more
+    /// than so many bytes.
+    pub(crate) fn shrink(&mut self, most: usize) {
+        let shrinking = self.lists().into_iter().filter(|list| list.capacity > list.len.max(ROOM));
+        if shrinking.map(|list| list.len.max(ROOM) * list.each).max() > Some(most) {
+            return;
+        }
         self.run.shrink();
         self.beside.shrink();
         self.notes.shrink_to(ROOM);

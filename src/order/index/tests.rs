@@ -90,7 +90,7 @@ fn the_worst_records_cost_no_more_the_more_are_held() {
 fn nothing_is_kept_of_what_was_taken() {
     for (name, load) in LOADS {
         let (_, mut index) = dearest(2_000, 100, load);
-        index.shrink();
+        index.shrink(usize::MAX);
         let lists = index.lists().map(|list| list.len);
         assert_eq!((index.len(), index.run.is_empty(), lists), (0, true, [0; 4]), "{name}");
         assert_eq!(index.numbers.as_ref().map(|numbers| (numbers.open(), numbers.pieces())), Some((0, 0)), "{name}");
@@ -417,7 +417,7 @@ fn what_a_burst_left_is_used_within_the_bound() {
         drain(&mut index, &mut pool);
         look(&mut index, &mut pool, |n| 3_000_000 + n, usize::MAX);
     }
-    index.shrink();
+    index.shrink(usize::MAX);
     let most = index.memory() + pool.memory() + 100;
     look(&mut index, &mut pool, |n| 3_000_000 - n, most);
     assert!(index.memory() + pool.memory() <= most);
