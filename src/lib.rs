@@ -4,13 +4,18 @@
 //! use perfweave::{Order, Reader, Rings};
 //!
 //! let rings = Rings::options().tracepoint("sched:sched_switch").open()?;
+//! let switch = rings.format(0)?;
 //! let mut reader = Reader::new(rings, Order::new())?;
 //! loop {
 //!     let event = reader.next()?;
-//!     println!("{:?} on CPU {:?}: {:?}", event.key(), event.cpu(), event.item());
+//!     match event.record() {
+//!         Some(record) => println!("{:?} on CPU {}: {:?}", event.key(), record.cpu(), switch.line(&record)),
+//!         // A loss, a gap or damage, at its place. The stream goes on behind it.
+//!         None => println!("{:?}: {:?}", event.key(), event.item()),
+//!     }
 //! }
 //! # #[allow(unreachable_code)]
-//! # Ok::<(), perfweave::Error>(())
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! # What holds

@@ -164,7 +164,7 @@ async fn a_handle_reaches_a_task_that_waits() {
             let said = match reader.next().await {
                 Ok(event) => format!("{:?}", event.record().unwrap().payload().unwrap().u64(0)),
                 Err(Error::Closed) => return,
-                Err(error) => format!("{error:?}"),
+                Err(error) => reading::report(&error),
             };
             // Again and again without a pause, once the deadline is past: other tasks must get their turn.
             let _ = report.try_send(said);

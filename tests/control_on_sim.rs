@@ -7,7 +7,7 @@ mod reading;
 use perfweave::{Class, Error, Event, Hold, Item, Key, Layout, Merge, Order, Pause, Reader, Rings, sim};
 use perfweave_support::threads;
 use quickcheck::quickcheck;
-use reading::{LONG, assert_nothing};
+use reading::{LONG, assert_nothing, report};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 fn next(reader: &mut Reader) -> String {
     match reader.next_timeout(LONG) {
         Ok(event) => event.expect("an event or a report").key().expect("a key").to_string(),
-        Err(error) => format!("{error:?}"),
+        Err(error) => report(&error),
     }
 }
 
@@ -422,7 +422,7 @@ fn a_flush_and_a_close_are_heeded_in_the_middle_of_a_stretch() {
     let handle = reader.handle();
     let blocking = |reader: &mut Reader| match reader.next() {
         Ok(event) => event.key().unwrap().to_string(),
-        Err(error) => format!("{error:?}"),
+        Err(error) => report(&error),
     };
     for (ask, begin) in [(next as fn(&mut Reader) -> String, 0), (blocking, 7)] {
         (1..=6).for_each(|time| assert!(kernel.emit(0, begin + time, b"before")));

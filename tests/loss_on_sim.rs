@@ -8,7 +8,7 @@ use perfweave::{
     sim,
 };
 use perfweave_support::threads;
-use reading::LONG;
+use reading::{LONG, report};
 use std::time::{Duration, Instant};
 
 /// TIME | RAW: a record of 8 bytes takes 32 bytes of its ring.
@@ -69,7 +69,7 @@ fn all(merge: &mut Merge) -> Vec<String> {
 fn next(reader: &mut Reader) -> String {
     match reader.next_timeout(LONG) {
         Ok(event) => told(&event.expect("an event or a report").event()),
-        Err(error) => format!("{error:?}"),
+        Err(error) => report(&error),
     }
 }
 

@@ -1,9 +1,9 @@
 //! What can be wrong with formats.
 
-use crate::error::{Error, Hint, short};
+use crate::error::{Error, Hint, debug_as_display, short};
 
 /// Why a tracepoint's format, or a field of it, cannot be had.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum FormatError {
     /// The format could not be looked up in tracefs: [`Error::NoTracepoint`] or [`Error::Tracepoint`].
@@ -48,3 +48,5 @@ pub enum FormatError {
         sources: usize,
     },
 }
+
+debug_as_display!(FormatError);

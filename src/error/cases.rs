@@ -9,7 +9,7 @@ use std::path::PathBuf;
 /// Why rings could not be opened, ordered or waited for.
 ///
 /// What is wrong *inside* a ring is never an error: it is a [`Damage`](crate::Damage) event in the stream.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// perf_event_open(2) failed.

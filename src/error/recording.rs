@@ -5,7 +5,7 @@ use std::io;
 /// Why a recording of perf(1) cannot be read: [`Error::Unreadable`](crate::Error::Unreadable).
 ///
 /// Bytes among the records that cannot be a record are no error: they are a [`Damage`](crate::Damage) event.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Unreadable {
     /// The file cannot be opened or read.
@@ -90,7 +90,7 @@ pub enum Unreadable {
 }
 
 /// Why a recording cannot be written: [`Error::Unwritable`](crate::Error::Unwritable).
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Unwritable {
     /// The file cannot be made or written.

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 ///
 /// let mut reader = Reader::new(kernel.rings(), Order::new().hold(kernel.hold()))?;
 /// while let Some(event) = reader.next_timeout(Duration::from_millis(50))? {
-///     println!("{:?} on CPU {:?}", event.key(), event.cpu());
+///     println!("{:?} on CPU {:?}: {:?}", event.key(), event.cpu(), event.item());
 /// }
 /// # assert_eq!(reader.stats().records, 2);
 /// # Ok::<(), perfweave::Error>(())

@@ -21,17 +21,23 @@ impl Rings {
     /// class is [`Class::Assumed`].
     ///
     /// ```
-    /// # use perfweave::sim;
+    /// # use perfweave::{Item, sim};
     /// # use std::ops::ControlFlow;
     /// # let kernel = sim::Kernel::new(&[0, 1]);
     /// # let mut rings = kernel.rings();
     /// # kernel.emit(0, 1, b"one");
-    /// let mut records = 0;
+    /// # kernel.lose(0, 2);
+    /// # kernel.emit(0, 2, b"two");
+    /// let (mut records, mut lost) = (0, 0);
     /// let _ = rings.drain(|event| {
-    ///     records += usize::from(event.record().is_some());
+    ///     match event.item() {
+    ///         Item::Record(_) => records += 1,
+    ///         Item::Lost(loss) => lost += loss.count,
+    ///         other => println!("{other:?}"),
+    ///     }
     ///     ControlFlow::<()>::Continue(())
     /// });
-    /// # assert_eq!(records, 1);
+    /// # assert_eq!((records, lost), (2, 2));
     /// ```
     ///
     /// # Panics

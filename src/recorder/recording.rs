@@ -31,7 +31,7 @@ use std::fmt;
 /// // ... until something happens ...
 /// let frozen = recorder.freeze()?;
 /// for event in frozen.last(Duration::from_millis(10)) {
-///     println!("{:?} on CPU {:?}: {:?}", event.key(), event.cpu(), event.record());
+///     println!("{:?} on CPU {:?}: {:?}", event.key(), event.cpu(), event.item());
 /// }
 /// # Ok::<(), perfweave::Error>(())
 /// ```

@@ -3,7 +3,7 @@
 /// What is wrong with bytes that cannot be a record, with the numbers that show it.
 ///
 /// Sizes and positions are in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
     /// `data_head` is further from `data_tail` than the ring is long, or moved backwards. The ring is taken up again at
@@ -66,6 +66,8 @@ pub enum Fault {
         size: u16,
     },
 }
+
+crate::error::debug_as_display!(Fault);
 
 /// The bits of a size that are 0 in every checked header.
 const TAG: u16 = 7;

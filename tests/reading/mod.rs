@@ -30,6 +30,16 @@ pub(crate) fn all(reader: &mut Reader, mut each: impl FnMut(Event<'_>)) {
     }
 }
 
+/// The name of a reader's report.
+pub(crate) fn report(error: &Error) -> String {
+    match error {
+        Error::Flushed => "Flushed".into(),
+        Error::Deadline => "Deadline".into(),
+        Error::Closed => "Closed".into(),
+        failure => failure.to_string(),
+    }
+}
+
 /// The numbers of everything that was written until now.
 pub(crate) fn numbers(reader: &mut Reader) -> Vec<u64> {
     let mut all_of_them = Vec::new();

@@ -207,13 +207,13 @@ fn a_rest_is_broken_off() {
         })
     };
     for (act, expected) in [
-        ((|handle| handle.flush().unwrap()) as fn(&Handle), "Flushed"),
-        (|handle| handle.close(), "Closed"),
-        (|handle| handle.set_deadline(Some(Instant::now())).unwrap(), "Deadline"),
+        ((|handle| handle.flush().unwrap()) as fn(&Handle), Error::Flushed),
+        (|handle| handle.close(), Error::Closed),
+        (|handle| handle.set_deadline(Some(Instant::now())).unwrap(), Error::Deadline),
     ] {
         let (_kernel, mut reader) = rests();
         let acting = meanwhile(reader.handle(), act);
-        assert_eq!(format!("{:?}", reader.next().unwrap_err()), expected);
+        assert_eq!(reader.next().unwrap_err().to_string(), expected.to_string());
         acting.join().unwrap();
     }
     // A ring that fills up.
