@@ -53,7 +53,7 @@ async fn run() -> Result<bool, Box<dyn std::error::Error>> {
     let (with_self, json) = (args.contains("--with-self"), args.contains("--json"));
     let quiet = args.contains("--quiet") || json;
     if let [unknown, ..] = args.finish().as_slice() {
-        return Err(format!("{unknown:?} is not understood; see --help").into());
+        return Err(format!("{unknown:?} is not understood\n{HELP}").into());
     }
 
     let rings = Rings::options().tracepoint("sched:sched_switch").tracepoint("sched:sched_wakeup").open()?;

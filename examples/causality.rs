@@ -148,6 +148,7 @@ fn run() -> Result<(), Box<dyn Error>> {
         println!("ring by ring         {} would have come out of order", tally.inversions_by_ring);
         println!("repaired in a ring   {}", stats.repaired);
         println!("lost, unexplained    {}, {unexplained}", stats.lost);
+        println!("damaged              {}", stats.damaged);
         println!("held                 p50 {p50} µs, p99 {p99} µs");
         println!("stand-ins            {} kernel fences, for programs that did not leave", stats.stand_ins);
         println!("memory for holding   {} KiB at most", stats.most_memory >> 10);

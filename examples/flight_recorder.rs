@@ -7,7 +7,7 @@
 //! cargo run --release --example flight_recorder -- --threshold-us 500 --last-ms 5
 //! ```
 //!
-//! Without privileges it says what is missing, and runs the same on simulated rings.
+//! Without privileges it says what is missing. With `--simulate` it runs the same on simulated rings, and says so.
 
 use nix::sys::signal::{SigSet, Signal};
 use perfweave::decode::{Field, Format, FormatError};
@@ -27,7 +27,7 @@ flight_recorder [--threshold-us N] [--seconds N] [--last-ms N] [--json] [--simul
   --seconds       for so long at most [60]
   --last-ms       how much of what was before is printed [10]
   --json          print one JSON object instead of the events
-  --simulate      on simulated rings";
+  --simulate      on simulated rings: nothing of it has happened";
 
 fn main() -> ExitCode {
     match run() {
@@ -56,22 +56,16 @@ fn run() -> Result<bool, Box<dyn Error>> {
     let time = Duration::try_from_secs_f64(args.opt_value_from_str("--seconds")?.unwrap_or(60.0))?;
     let (json, simulate) = (args.contains("--json"), args.contains("--simulate"));
     if let [unknown, ..] = args.finish().as_slice() {
-        return Err(format!("{unknown:?} is not understood; see --help").into());
+        return Err(format!("{unknown:?} is not understood\n{HELP}").into());
     }
 
     // Before any thread is started, so that none of them is interrupted.
     let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGUSR1]);
     signals.thread_block()?;
-    let opened = if simulate { Err("asked for".into()) } else { live() };
-    let is_simulated = opened.is_err();
-    let (mut recorder, tasks) = match opened {
-        Ok(opened) => opened,
-        Err(missing) => {
-            eprintln!("flight_recorder: {missing}");
-            eprintln!("flight_recorder: what follows is simulated. For the real thing, run as root.");
-            simulated()?
-        }
-    };
+    let opened = if simulate { simulated() } else { live() };
+    let (mut recorder, tasks) = opened.map_err(|missing| {
+        format!("{missing}\nRun it as root, or with CAP_PERFMON and a readable tracefs. --simulate shows the same on simulated rings.")
+    })?;
 
     let (told, triggers) = mpsc::channel();
     wait_for_signals(signals, told.clone());
@@ -92,6 +86,9 @@ fn run() -> Result<bool, Box<dyn Error>> {
     signals.thread_unblock()?;
 
     let mut out = BufWriter::new(std::io::stdout().lock());
+    if simulate && !json {
+        writeln!(out, "{SIMULATION}")?;
+    }
     let mut tally = Tally::default();
     for event in frozen.since(trigger.time.saturating_sub(last.as_nanos() as u64)) {
         tally.event(&event);
@@ -101,7 +98,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
         }
     }
     if json {
-        writeln!(out, "{}", tally.json(&trigger, &frozen, is_simulated))?;
+        writeln!(out, "{}", tally.json(&trigger, &frozen, simulate))?;
     } else {
         tally.text(&mut out, &trigger, &frozen)?;
     }
@@ -266,6 +263,9 @@ impl Tally {
         writeln!(out, "lost {lost}, damaged {damaged}, unproven {unproven}, out of order {out_of_order}")
     }
 }
+
+/// What the output of a simulation begins with.
+const SIMULATION: &str = "SIMULATED: nothing of this has happened on this machine";
 
 /// What the simulated tracepoints write, as tracefs would say it.
 const SIMULATED: [&str; 2] = [

@@ -5,19 +5,72 @@
 //! cargo run --release --example latency -- ls -lR /usr
 //! ```
 //!
-//! A command is traced from its first system call on; it reads nothing. Without `--seconds` until the process ends.
+//! A command is traced from its first system call on; it reads nothing. Without `--seconds` until the process ends. Where that is a
+//! command, its status becomes that of `latency`.
 
 use perfweave::{Error, Kind, Order, Reader, Rings, Stats};
 use std::collections::{BTreeMap, HashMap};
-use std::process::{Command, Stdio};
+use std::ffi::OsString;
+use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut args = pico_args::Arguments::from_env();
-    let (pid, seconds) = (args.opt_value_from_str("--pid")?, args.opt_value_from_str("--seconds")?);
+const HELP: &str = "\
+latency [--seconds N] --pid N
+latency [--seconds N] [--] COMMAND [ARGUMENT]...
+  --seconds  how long to trace [until the process ends]
+  --pid      a process that runs already";
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(status) => status,
+        Err(error) => {
+            eprintln!("latency: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What is asked for. Options come before the command: what is behind it is its own.
+struct Asked {
+    pid: Option<u32>,
+    time: Option<Duration>,
+    command: Vec<OsString>,
+}
+
+impl Asked {
+    /// `None` if only help is asked for.
+    fn from_command_line() -> Result<Option<Self>, Box<dyn std::error::Error>> {
+        let (mut pid, mut time) = (None, None);
+        let mut args = std::env::args_os().skip(1).peekable();
+        while let Some(option) = args.next_if(|arg| arg.as_encoded_bytes().starts_with(b"-")) {
+            let mut value = || {
+                let given = args.next().and_then(|value| value.into_string().ok());
+                given.ok_or_else(|| format!("{option:?} needs a number\n{HELP}"))
+            };
+            match option.to_str() {
+                Some("-h" | "--help") => return Ok(None),
+                Some("--pid") => pid = Some(value()?.parse()?),
+                Some("--seconds") => time = Some(Duration::try_from_secs_f64(value()?.parse()?)?),
+                Some("--") => break,
+                _ => return Err(format!("{option:?} is not understood\n{HELP}").into()),
+            }
+        }
+        let command: Vec<_> = args.collect();
+        if pid.is_some() != command.is_empty() {
+            return Err(format!("give a process or a command\n{HELP}").into());
+        }
+        Ok(Some(Self { pid, time, command }))
+    }
+}
+
+fn run() -> Result<ExitCode, Box<dyn std::error::Error>> {
+    let Some(Asked { pid, time, command }) = Asked::from_command_line()? else {
+        println!("{HELP}");
+        return Ok(ExitCode::SUCCESS);
+    };
     // The shell becomes the command when its input ends, which is once it is traced.
     let mut shell = Command::new("sh");
-    shell.args(["-c", "read end; exec \"$@\"", "sh"]).args(args.finish()).stdin(Stdio::piped());
+    shell.args(["-c", "read end; exec \"$@\"", "sh"]).args(command).stdin(Stdio::piped());
     let mut child = if pid.is_none() { Some(shell.spawn()?) } else { None };
     let pid = pid.or(child.as_ref().map(|child| child.id())).unwrap_or(0);
     let options = Rings::options().tracepoint("raw_syscalls:sys_*").records([Kind::EXIT]).pid(pid);
@@ -25,18 +78,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // The pattern stands for sys_enter and sys_exit, in this order.
     let (thread, number) = (rings.format(0)?.field("common_pid")?, rings.format(0)?.field("id")?);
     let mut reader = Reader::new(rings, Order::new())?;
-    reader.set_deadline(seconds.map(|seconds: u64| Instant::now() + Duration::from_secs(seconds)))?;
+    reader.set_deadline(time.map(|time| Instant::now() + time))?;
     eprintln!("tracing {pid}");
     drop(child.as_mut().and_then(|child| child.stdin.take()));
 
     let (mut inside, mut calls, mut seen) = (HashMap::new(), BTreeMap::<_, Vec<u64>>::new(), [0; 3]);
+    let mut has_ended = false;
     loop {
         let event = match reader.next() {
             Err(Error::Deadline) => break,
             event => event?,
         };
         let Some(record) = event.event().record() else {
-            inside.clear(); // Records were lost. It is not known which call returns next.
+            inside.clear(); // Records are lost or damaged. It is not known which call returns next.
             continue;
         };
         let (source, time) = (record.source().unwrap_or(2), record.time().unwrap_or(0));
@@ -44,9 +98,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         if source == 0 {
             inside.insert(thread.uint(&record), (number.int(&record), time));
         } else if let (1, Some((number, since))) = (source, inside.remove(&thread.uint(&record))) {
-            calls.entry(number).or_default().push(time - since);
+            calls.entry(number).or_default().push(time.saturating_sub(since));
         } else if record.kind() == Kind::EXIT && record.body().u32(8) == Some(pid) {
-            break; // struct { pid, ppid, tid, ptid, time }, and it is the first thread of the process.
+            has_ended = true; // struct { pid, ppid, tid, ptid, time }, and it is the first thread of the process.
+            break;
         }
     }
     println!("{:>6} {:>9} {:>10} {:>10} {:>10}", "number", "calls", "p50 µs", "p99 µs", "max µs");
@@ -55,7 +110,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let [p50, p99, max] = [50, 99, 100].map(|percent| times[(times.len() - 1) * percent / 100] as f64 / 1e3);
         println!("{:>6} {:>9} {p50:>10.1} {p99:>10.1} {max:>10.1}", number.unwrap_or(-1), times.len());
     }
-    let ([entered, returned, _], Stats { lost, late, left_out, .. }) = (seen, reader.stats());
-    eprintln!("{entered} calls entered, {returned} returned; lost {lost}, late {late}, left out {left_out}");
-    Ok(())
+    let ([entered, returned, _], Stats { lost, late, damaged, left_out, .. }) = (seen, reader.stats());
+    eprintln!(
+        "{entered} calls entered, {returned} returned; lost {lost}, late {late}, damaged {damaged}, left out {left_out}"
+    );
+    let Some(child) = child.as_mut().filter(|_| has_ended) else { return Ok(ExitCode::SUCCESS) };
+    // A signal ends it without a status.
+    let status = child.wait()?.code().and_then(|code| u8::try_from(code).ok());
+    Ok(status.map_or(ExitCode::FAILURE, ExitCode::from))
 }

@@ -11,7 +11,15 @@
 use perfweave::{Error, Kind, Order, Reader, Rings, Sample, Stats};
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::path::Path;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
+
+const HELP: &str = "\
+offcpu [--seconds N] [--pid N] [--each]
+  --seconds  how long to trace [5; with --pid until the process ends]
+  --pid      this process alone
+  --each     print each time off the CPU as well, when it is over";
 
 #[derive(Default)]
 struct Process {
@@ -21,16 +29,38 @@ struct Process {
     longest: u64,
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("offcpu: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = pico_args::Arguments::from_env();
+    if args.contains(["-h", "--help"]) {
+        println!("{HELP}");
+        return Ok(());
+    }
     let (only, each): (Option<u32>, _) = (args.opt_value_from_str("--pid")?, args.contains("--each"));
-    let seconds = args.opt_value_from_str("--seconds")?.or(if only.is_none() { Some(5) } else { None });
+    let seconds = args.opt_value_from_str("--seconds")?.or(if only.is_none() { Some(5.0) } else { None });
+    let time = seconds.map(Duration::try_from_secs_f64).transpose()?;
+    if let [unknown, ..] = args.finish().as_slice() {
+        return Err(format!("{unknown:?} is not understood\n{HELP}").into());
+    }
+
+    if let Some(pid) = only.filter(|pid| !Path::new("/proc").join(pid.to_string()).exists()) {
+        return Err(format!("there is no process {pid}").into());
+    }
 
     let options = Rings::options().tracepoint("sched:sched_switch").records([Kind::EXIT]).sample([Sample::Tid]);
     let rings = options.bytes(4 << 20).open()?;
     let (name, next) = (rings.format(0)?.field("prev_comm")?, rings.format(0)?.field("next_pid")?);
     let mut reader = Reader::new(rings, Order::new().without_self())?;
-    reader.set_deadline(seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds)))?;
+    reader.set_deadline(time.map(|time| Instant::now() + time))?;
     eprintln!("tracing");
 
     let (mut away, mut processes) = (HashMap::new(), HashMap::<u32, Process>::new());
@@ -40,7 +70,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             event => event?,
         };
         let Some(record) = event.event().record() else {
-            away.clear(); // Records were lost. It is not known which threads are away.
+            away.clear(); // Records are lost or damaged. It is not known which threads are away.
             continue;
         };
         let (Some((pid, tid)), Some(time)) = (record.pid_tid(), record.time()) else { continue };
@@ -49,7 +79,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         let Some(next) = next.uint(&record) else { continue };
         if let Some((pid, since)) = away.remove(&(next as u32)) {
-            let (process, off): (&mut Process, u64) = (processes.entry(pid).or_default(), time - since);
+            let (process, off): (&mut Process, u64) = (processes.entry(pid).or_default(), time.saturating_sub(since));
             (process.times, process.total) = (process.times + 1, process.total + off);
             process.longest = process.longest.max(off);
             if each {
@@ -68,7 +98,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for (pid, Process { name, times, total, longest }) in processes.into_iter().filter(|(_, all)| all.times > 0) {
         println!("{pid:>8} {name:<16} {times:>8} {:>12.3} {:>12.3}", total as f64 / 1e6, longest as f64 / 1e6);
     }
-    let Stats { records, lost, late, left_out, .. } = reader.stats();
-    eprintln!("{records} records; lost {lost}, late {late}, left out {left_out}");
+    let Stats { records, lost, late, damaged, left_out, .. } = reader.stats();
+    eprintln!("{records} records; lost {lost}, late {late}, damaged {damaged}, left out {left_out}");
     Ok(())
 }

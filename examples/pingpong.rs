@@ -99,6 +99,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
                 "lost": stats.lost,
                 "late": stats.late,
                 "unproven": stats.early,
+                "damaged": stats.damaged,
                 "cpus": [first, second],
                 "hold": reader.hold().to_string(),
                 "fence": reader.fence(),
@@ -111,7 +112,8 @@ fn run() -> Result<bool, Box<dyn Error>> {
             "out of turn by ring   {} of the same events, read one ring after the other",
             tally.violations_by_ring
         );
-        println!("lost, unproven, late  {}, {}, {}", stats.lost, stats.early, stats.late);
+        println!("lost, damaged         {}, {}", stats.lost, stats.damaged);
+        println!("unproven, late        {}, {}", stats.early, stats.late);
         println!("hold rule             {} (fence: {})", reader.hold(), reader.fence().unwrap_or("none"));
     }
     Ok(tally.violations == 0)
@@ -132,7 +134,8 @@ impl Tally {
     fn batch(&mut self, reader: &mut Reader, timeout: Duration) -> Result<bool, perfweave::Error> {
         let mut any = false;
         for event in reader.batch(timeout)? {
-            // What is lost is not known to be whose turn it was: both counts would be of no use. It is reported.
+            // Whose turn it was is not known of what is lost or damaged. That is counted in the end, and then neither count of
+            // violations is of use.
             let Some(record) = event.record() else { continue };
             let Some(player) = record.payload().and_then(|payload| payload.u32(16)) else { continue };
             any = true;

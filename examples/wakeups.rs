@@ -7,7 +7,7 @@
 //! cargo run --release --example wakeups -- --seconds 5
 //! ```
 //!
-//! Without privileges it says what is missing, and runs the same on simulated rings.
+//! Without privileges it says what is missing. With `--simulate` it runs the same on simulated rings, and says so.
 
 use perfweave::decode::{Field, Format, FormatError};
 use perfweave::{Clock, Event, Item, Order, Reader, Record, Rings, Stats, sim};
@@ -24,7 +24,7 @@ wakeups [--seconds N] [--events] [--with-self] [--json] [--simulate]
   --events     print every event, in order
   --with-self  keep what is about this program alone
   --json       print one JSON object instead of the table
-  --simulate   on simulated rings";
+  --simulate   on simulated rings: nothing of it has happened";
 
 fn main() -> ExitCode {
     match run() {
@@ -50,24 +50,19 @@ fn run() -> Result<(), Box<dyn Error>> {
     let [print_events, with_self, json, simulate] =
         ["--events", "--with-self", "--json", "--simulate"].map(|flag| args.contains(flag));
     if let [unknown, ..] = args.finish().as_slice() {
-        return Err(format!("{unknown:?} is not understood; see --help").into());
+        return Err(format!("{unknown:?} is not understood\n{HELP}").into());
     }
 
-    let opened = if simulate { Err("asked for".into()) } else { live(with_self) };
-    let is_simulated = opened.is_err();
-    let (mut reader, fields) = match opened {
-        Ok(opened) => opened,
-        Err(missing) => {
-            eprintln!("wakeups: {missing}");
-            eprintln!(
-                "wakeups: what follows is simulated. For the real thing, run as root, or with CAP_PERFMON and a readable tracefs."
-            );
-            simulated()?
-        }
-    };
+    let opened = if simulate { simulated() } else { live(with_self) };
+    let (mut reader, fields) = opened.map_err(|missing| {
+        format!("{missing}\nRun it as root, or with CAP_PERFMON and a readable tracefs. --simulate shows the same on simulated rings.")
+    })?;
 
     let mut scheduler = Scheduler::new(fields);
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    if simulate && !json {
+        writeln!(out, "{SIMULATION}")?;
+    }
     let end = Instant::now() + time;
     while let Some(left) = end.checked_duration_since(Instant::now()) {
         for event in reader.batch(left.min(Duration::from_millis(100)))? {
@@ -78,7 +73,7 @@ fn run() -> Result<(), Box<dyn Error>> {
         }
     }
     if json {
-        writeln!(out, "{}", scheduler.json(&reader, is_simulated))?;
+        writeln!(out, "{}", scheduler.json(&reader, simulate))?;
     } else {
         scheduler.table(&mut out, &reader)?;
     }
@@ -269,6 +264,9 @@ fn quoted(text: &str) -> String {
     };
     format!("\"{}\"", text.chars().map(letter).collect::<String>())
 }
+
+/// What the output of a simulation begins with.
+const SIMULATION: &str = "SIMULATED: nothing of this has happened on this machine";
 
 /// What the simulated tracepoints write, as tracefs would say it.
 const SIMULATED: [&str; 2] = [

@@ -96,8 +96,9 @@ pub fn read(rings: Rings, epochs: Hold, options: &Options) -> Result<bool, Box<d
     let end = Instant::now() + options.time;
     while let Some(left) = end.checked_duration_since(Instant::now()) {
         for event in reader.batch(left.min(Duration::from_millis(100)))? {
+            // What is lost or damaged is counted in the end.
             let (Some(key), Some(record)) = (event.key(), event.record()) else { continue };
-            let Some(switch) = Switch::read(&record) else { continue };
+            let switch = Switch::read(&record).ok_or_else(|| format!("this is no switch: {record:?}"))?;
             if ordered.events < 10 && !options.json {
                 println!("{key} {switch}");
             }

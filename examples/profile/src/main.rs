@@ -12,12 +12,35 @@ use blazesym::symbolize::{Input, Symbolizer};
 use perfweave::{Error, Order, Reader, Rings, Sample, Stats, bindings};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+const HELP: &str = "\
+perfweave-profile [--seconds N] [--pid N]
+  --seconds  how long to sample [5]
+  --pid      this process alone";
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("perfweave-profile: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = pico_args::Arguments::from_env();
-    let time = Duration::from_secs(args.opt_value_from_str("--seconds")?.unwrap_or(5));
+    if args.contains(["-h", "--help"]) {
+        println!("{HELP}");
+        return Ok(());
+    }
+    let time = Duration::try_from_secs_f64(args.opt_value_from_str("--seconds")?.unwrap_or(5.0))?;
     let pid = args.opt_value_from_str("--pid")?;
+    if let [unknown, ..] = args.finish().as_slice() {
+        return Err(format!("{unknown:?} is not understood\n{HELP}").into());
+    }
 
     let options = Rings::options().named("cpu-clock").frequency(99).sample([Sample::Tid, Sample::Callchain]);
     let options = if let Some(pid) = pid { options.pid(pid) } else { options };
@@ -25,7 +48,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     reader.set_deadline(Some(Instant::now() + time))?;
     eprintln!("sampling");
 
-    let (names, mut folded) = (Names::default(), HashMap::<String, u64>::new());
+    let (names, mut folded, mut unknown) = (Names::default(), HashMap::<String, u64>::new(), 0u64);
     // The folded stack, for each stack of addresses of a process.
     let mut known = HashMap::<(u32, Vec<u64>), String>::new();
     loop {
@@ -33,8 +56,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             Err(Error::Deadline) => break,
             event => event?,
         };
+        // What is lost or damaged is counted in the end.
         let Some(record) = event.event().record() else { continue };
-        let (Some((pid, _)), Some(chain)) = (record.pid_tid(), record.callchain()) else { continue };
+        let (Some((pid, _)), Some(chain)) = (record.pid_tid(), record.callchain()) else {
+            unknown += 1;
+            continue;
+        };
         // A CPU that is idle runs process 0.
         if pid != 0 {
             let stack = match known.entry((pid, chain.collect())) {
@@ -50,8 +77,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut folded: Vec<_> = folded.into_iter().collect();
     folded.sort();
     folded.iter().for_each(|(stack, times)| println!("{stack} {times}"));
-    let (Stats { lost, late, left_out, .. }, samples) = (reader.stats(), folded.iter().map(|(_, times)| times));
-    eprintln!("{} samples; lost {lost}, late {late}, left out {left_out}", samples.sum::<u64>());
+    let (Stats { lost, late, damaged, left_out, .. }, samples) =
+        (reader.stats(), folded.iter().map(|(_, times)| times));
+    eprintln!(
+        "{} samples; lost {lost}, late {late}, damaged {damaged}, without a stack {unknown}, left out {left_out}",
+        samples.sum::<u64>()
+    );
     Ok(())
 }
 

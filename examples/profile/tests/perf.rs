@@ -97,6 +97,22 @@ fn perf_finds_the_same_function() {
     assert!(their_top * 2 > stacks.len(), "{theirs}");
 }
 
+/// What it is asked for is understood, or refused before anything is traced.
+#[test]
+fn the_command_line_is_understood_or_refused() {
+    let run = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_perfweave-profile")).args(arguments).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (output.status.success(), text(output.stdout), text(output.stderr))
+    };
+    let (succeeds, said, complained) = run(&["--seconds", "1", "--help"]);
+    assert!(succeeds && said.starts_with("perfweave-profile [") && complained.is_empty(), "{said}{complained}");
+    for unknown in [&["--nosuch"] as &[_], &["nosuch", "--seconds", "1"]] {
+        let (succeeds, said, complained) = run(unknown);
+        assert!(!succeeds && said.is_empty() && complained.contains("\nperfweave-profile ["), "{said}{complained}");
+    }
+}
+
 /// Whether that function is innermost in a folded stack.
 fn hot(line: &str) -> bool {
     line.rsplit(';').next().is_some_and(|frame| frame.contains("the_hot_function"))

@@ -5,22 +5,25 @@ use std::time::Duration;
 
 /// What was given on the command line.
 #[derive(Debug)]
-pub struct Args(pico_args::Arguments);
+pub struct Args {
+    left: pico_args::Arguments,
+    help: &'static str,
+}
 
 impl Args {
     /// Takes the command line; prints `help` and ends the program if that is asked for.
-    pub fn new(help: &str) -> Self {
-        let mut args = pico_args::Arguments::from_env();
-        if args.contains(["-h", "--help"]) {
+    pub fn new(help: &'static str) -> Self {
+        let mut left = pico_args::Arguments::from_env();
+        if left.contains(["-h", "--help"]) {
             println!("{help}");
             std::process::exit(0);
         }
-        Self(args)
+        Self { left, help }
     }
 
     /// Whether a flag was given.
     pub fn flag(&mut self, name: &'static str) -> bool {
-        self.0.contains(name)
+        self.left.contains(name)
     }
 
     /// The value of an option, if it was given.
@@ -29,7 +32,7 @@ impl Args {
         name: &'static str,
         parse: fn(&str) -> Result<T, String>,
     ) -> Result<Option<T>, Box<dyn Error>> {
-        Ok(self.0.opt_value_from_fn(name, parse)?)
+        Ok(self.left.opt_value_from_fn(name, parse)?)
     }
 
     /// `--seconds N`, or so many.
@@ -42,11 +45,11 @@ impl Args {
         Ok(given.unwrap_or(Duration::from_secs_f64(default)))
     }
 
-    /// An error if there is more on the command line than was asked for.
+    /// An error, with the help, if there is more on the command line than was asked for.
     pub fn finish(self) -> Result<(), Box<dyn Error>> {
-        match self.0.finish().as_slice() {
+        match self.left.finish().as_slice() {
             [] => Ok(()),
-            rest => Err(format!("not understood: {rest:?}; see --help").into()),
+            [unknown, ..] => Err(format!("{unknown:?} is not understood\n{}", self.help).into()),
         }
     }
 }
