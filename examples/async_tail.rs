@@ -108,6 +108,7 @@ impl Summary {
             }
             Item::Lost(lost) => self.lost += lost.count,
             Item::Unproven(unproven) => println!("{unproven:?}"),
+            Item::Untraced(untraced) => println!("{untraced:?}"),
             _ => self.damaged += 1,
         }
     }

@@ -140,7 +140,7 @@ pub use recorder::{Frozen, Recorded, Recorder};
 pub use ring::{Bytes, Fault, Ring};
 pub use rings::control::{Handle, Pause};
 pub use rings::options::RingOptions;
-pub use rings::{RawRing, Rings, Source};
+pub use rings::{RawRing, Rings, Source, Untraced};
 pub use sys::wakeup::Wakeup;
 
 /// The kernel's `struct perf_event_attr` and constants, for [`RingOptions::event`].

@@ -4,13 +4,16 @@
 mod reading;
 
 use nix::poll::{PollFd, PollFlags};
-use perfweave::{Class, Error, Event, Fence, Hold, Kind, Order, Pause, Reader, Rings, Sample, Wakeup};
+use perfweave::{
+    Class, Error, Event, Fence, Hold, Item, Key, Kind, Order, Pause, Reader, Recorder, Rings, Sample, Untraced, Wakeup,
+};
 use perfweave_support::bpf::{Keeping, Map, Program, Stamps};
 use perfweave_support::numbered::Numbered;
-use perfweave_support::{bpf, cpus, echo, kernel, load, membarrier, needs, threads, tracefs};
+use perfweave_support::supervised::{Answer, Call, supervised};
+use perfweave_support::{bpf, cpus, echo, kernel, lacks, load, membarrier, needs, privilege, threads, tracefs};
 use std::os::fd::AsFd;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
 /// Takes a CPU offline, and brings it back in the end.
@@ -87,6 +90,156 @@ fn cpus_that_are_offline() {
     a_process_that_has_got_the_number_of_another_is_not_traced_on_a_cpu_that_comes(gone);
     a_control_group_is_traced_on_a_cpu_that_comes_back(gone);
     comes_to_a_slot_that_another_has(&events, &echo, gone);
+    a_recorder_is_refused_it_for_a_time(&events, &echo, gone);
+    is_refused_for_a_time(&events, &echo, gone);
+    comes_when_privileges_were_dropped(&events, &echo, gone);
+}
+
+/// Reads until something is told of a CPU that is not traced, and until a refusal is reported, if one is to be.
+fn until_told(reader: &mut Reader, refused: bool) -> (Untraced, Option<Error>) {
+    let (mut told, mut error) = (None, None);
+    threads::until("it is told", || {
+        match reader.next_timeout(Duration::from_millis(10)) {
+            Ok(event) => match event.map(|event| (event.item(), event.key())) {
+                Some((Item::Untraced(untraced), None)) => assert!(told.replace(untraced).is_none(), "told twice"),
+                Some((other, _)) => panic!("{other:?}"),
+                None => {}
+            },
+            Err(refusal) => assert!(error.replace(refusal).is_none(), "reported twice"),
+        }
+        told.is_some() && error.is_some() == refused
+    });
+    (told.unwrap(), error)
+}
+
+/// A CPU that comes, or comes back, and whose events the kernel refuses to open: it is said, the ledger knows, and it is tried again.
+fn is_refused_for_a_time(events: &Map, echo: &Program, cpu: u32) {
+    for had_ring in [true, false] {
+        let (refused, tries) = (AtomicBool::new(false), AtomicU64::new(0));
+        let judge = |call: &Call| match call.number {
+            libc::SYS_perf_event_open if refused.load(Ordering::Relaxed) => {
+                tries.fetch_add(1, Ordering::Relaxed);
+                Answer::Fail(libc::EACCES)
+            }
+            _ => Answer::Make,
+        };
+        let done = supervised(judge, || {
+            let mut offline = (!had_ring).then(|| Offline::one(cpu).expect("it went before"));
+            let rings = Rings::options().bpf_output(events).open().unwrap();
+            let mut reader = Reader::new(rings, Order::new()).unwrap();
+            assert!(reader.ledger().unwrap().is_complete());
+            refused.store(true, Ordering::Relaxed);
+            drop(offline.take().or_else(|| Offline::one(cpu)));
+
+            // It is told, with the reason, and the others go on.
+            let (told, error) = until_told(&mut reader, true);
+            assert!(matches!(error, Some(Error::Open { cpu: of, .. }) if of == cpu), "{error:?}");
+            assert_eq!((told.cpu, told.lasted), (cpu, None));
+            assert!(echo.run_with(cpu, &[5]).unwrap() < 0, "it reaches no ring");
+            assert_eq!(echo.run_with(0, &[6]).unwrap(), 0);
+            let event = reading::next(&mut reader);
+            assert!(told.since < event.key() && told.since.is_some(), "{told:?} {event:?}");
+            assert_eq!(number(event.event()), Some(6));
+            drop(event);
+            let ledger = reader.ledger().unwrap();
+            assert!(!ledger.is_complete() && !ledger.is_balanced(), "{ledger}");
+            assert!(ledger.to_string().contains("nothing of an online CPU was traced"), "{ledger}");
+            let account = *ledger.accounts.iter().find(|account| account.cpu == Some(cpu)).unwrap();
+            assert!(account.untraced_since == told.since && !account.untraced.is_zero(), "{account:?}");
+
+            // It is tried again, and not reported each time.
+            let before = tries.load(Ordering::Relaxed);
+            threads::until("it is tried again", || {
+                assert!(reader.next_timeout(Duration::from_millis(10)).unwrap().is_none());
+                tries.load(Ordering::Relaxed) >= before + 2
+            });
+            refused.store(false, Ordering::Relaxed);
+            let (over, _) = until_told(&mut reader, false);
+            assert!(over.cpu == cpu && over.since == told.since && over.lasted >= Some(account.untraced), "{over:?}");
+            assert_eq!(echo.run_with(cpu, &[7]).unwrap(), 0);
+            assert_eq!(numbers(&mut reader, 1), [7]);
+            let account = reader.ledger().unwrap().total();
+            assert_eq!((Some(account.untraced), account.untraced_since), (over.lasted, None));
+            assert!(!account.is_complete(), "what was not traced is missing for ever: {account}");
+        });
+        if kernel("supervise system calls", done).is_none() {
+            return;
+        }
+    }
+}
+
+/// What a recorder has is complete behind the time for which it was refused a CPU.
+fn a_recorder_is_refused_it_for_a_time(events: &Map, echo: &Program, cpu: u32) {
+    let refused = AtomicBool::new(false);
+    let judge = |call: &Call| match call.number {
+        libc::SYS_perf_event_open if refused.load(Ordering::Relaxed) => Answer::Fail(libc::EACCES),
+        _ => Answer::Make,
+    };
+    let done = supervised(judge, || {
+        let recorder = Recorder::open(Rings::options().bpf_output(events).pages(1), Key::Time, &Fence::Auto);
+        let Some(mut recorder) = kernel("open a recorder", recorder) else { return };
+        assert_eq!(recorder.freeze().unwrap().complete_from(), None);
+        refused.store(true, Ordering::Relaxed);
+        drop(Offline::one(cpu));
+        let mut error = None;
+        threads::until("it is refused", || {
+            error = recorder.follow_cpus().err();
+            error.is_some()
+        });
+        assert!(matches!(error, Some(Error::Open { cpu: of, .. }) if of == cpu), "{error:?}");
+        assert_eq!(recorder.freeze().unwrap().complete_from(), Some(u64::MAX), "nothing is complete");
+        refused.store(false, Ordering::Relaxed);
+        threads::until("it is traced again", || {
+            recorder.follow_cpus().unwrap();
+            echo.run_with(cpu, &[1]).unwrap() == 0
+        });
+        let frozen = recorder.freeze().unwrap();
+        let written = frozen.events().next_back().unwrap();
+        assert!(written.cpu() == Some(cpu) && frozen.complete_from() < written.key(), "{written:?}");
+        assert!(frozen.complete_from().is_some(), "it was not traced for a time");
+    });
+    kernel("supervise system calls", done);
+}
+
+/// What a thread may still do decides whether its reader takes up a CPU that comes: nothing at all, or what opening takes.
+fn comes_when_privileges_were_dropped(events: &Map, echo: &Program, cpu: u32) {
+    if privilege::perf_event_paranoid() < 1 {
+        return lacks("a perf_event_paranoid that keeps anybody out");
+    }
+    let enough = match privilege::perf_event_paranoid() {
+        ..=2 => privilege::CAP_PERFMON,
+        _ => privilege::CAP_SYS_ADMIN,
+    };
+    for (kept, is_enough) in [(&[][..], false), (&[enough, privilege::CAP_BPF][..], true)] {
+        let ((ready, is_ready), (there, is_there)) = (mpsc::channel(), mpsc::channel());
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(move || {
+                let rings = Rings::options().bpf_output(events).pages(1).open().unwrap();
+                let mut reader = Reader::new(rings, Order::new()).unwrap();
+                privilege::keep(kept).unwrap();
+                ready.send(()).unwrap();
+                is_there.recv().unwrap();
+                if is_enough {
+                    wait_until_back(&mut reader, echo, cpu, 5000);
+                    return assert!(reader.ledger().unwrap().is_complete());
+                }
+                let (told, error) = until_told(&mut reader, true);
+                assert!(
+                    matches!(error, Some(Error::Open { cpu: of, .. }) if of == cpu) && told.cpu == cpu,
+                    "{error:?}"
+                );
+                let said = error.unwrap().to_string();
+                assert!(said.contains("CAP_PERFMON") || said.contains("CAP_SYS_ADMIN"), "{said}");
+                assert_eq!(echo.run_with(0, &[6]).unwrap(), 0);
+                assert_eq!(numbers(&mut reader, 1), [6]);
+                assert!(!reader.ledger().unwrap().is_complete());
+            });
+            is_ready.recv().unwrap();
+            drop(Offline::one(cpu));
+            there.send(()).unwrap();
+            reader.join().unwrap();
+        });
+    }
 }
 
 /// A probe is set anew when its CPU is back, by a name that nobody else keeps.
@@ -488,10 +641,9 @@ fn a_process_is_traced_on_a_cpu_that_comes_back(cpu: u32) {
 /// The process that was to be traced has ended, and another one has got its number when a CPU comes.
 fn a_process_that_has_got_the_number_of_another_is_not_traced_on_a_cpu_that_comes(cpu: u32) {
     let options = || Rings::options().tracepoint("syscalls:sys_enter_getppid").pages(8);
-    let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
     let offline = Offline::one(cpu).expect("it went before");
-    let Some(rings) = kernel("trace a process", options().pid(child.id()).open()) else { return };
-    let mut reader = Reader::new(rings, Order::new()).unwrap();
+    let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let mut reader = Reader::new(options().pid(child.id()).open().unwrap(), Order::new()).unwrap();
     // Another, which says when there was time to take notice of the CPU.
     let mut witness = Reader::new(options().open().unwrap(), Order::new().hold(Hold::None)).unwrap();
     drop(child.stdin.take());

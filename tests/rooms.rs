@@ -32,8 +32,8 @@ const ROOMS: [(&str, &[&str]); 13] = [
     (
         "rings",
         &[
-            "control", "copies", "losses", "source", "lanes", "asked", "options", "named", "symbols", "filter",
-            "planned", "whom", "plan", "open",
+            "control", "copies", "losses", "source", "untraced", "lanes", "asked", "options", "named", "symbols",
+            "filter", "planned", "whom", "plan", "open",
         ],
     ),
     ("decode", &["error", "records", "field", "tokens", "expression", "value", "print", "format", "lookup", "tests"]),

@@ -1,6 +1,7 @@
 //! The ledger: an account of everything that was written.
 
 use std::fmt;
+use std::time::Duration;
 
 /// An account of everything that was written into one CPU's rings, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +39,13 @@ pub struct Account {
     /// How often so many numbers were lost at once that a counter as narrow as this one cannot say which
     /// ([`Break::Ambiguous`](crate::Break::Ambiguous)).
     pub ambiguous: u64,
+    /// For how long the CPU was online and nothing of it was traced, because its ring or events could not be opened
+    /// ([`Untraced`](crate::Untraced)), until now. What happened there then is missing, and nobody counted it. For all CPUs together, the
+    /// sum.
+    pub untraced: Duration,
+    /// Since when nothing of the CPU is traced, if that lasts: a time of the rings' clock, in nanoseconds. `None` also where that clock
+    /// cannot be read.
+    pub untraced_since: Option<u64>,
 }
 
 impl Account {
@@ -45,7 +53,22 @@ impl Account {
     pub(crate) fn new(cpu: Option<u32>) -> Self {
         let (yielded, early, late, held, lost, untold) = Default::default();
         let (damaged, missing, unexplained, ambiguous) = Default::default();
-        Self { cpu, yielded, early, late, held, lost, untold, exact: true, damaged, missing, unexplained, ambiguous }
+        Self {
+            cpu,
+            yielded,
+            early,
+            late,
+            held,
+            lost,
+            untold,
+            exact: true,
+            damaged,
+            missing,
+            unexplained,
+            ambiguous,
+            untraced: Duration::ZERO,
+            untraced_since: None,
+        }
     }
 
     /// How many records were written, or would have been if there had been room: yielded, held and lost records
@@ -54,13 +77,13 @@ impl Account {
         self.yielded.saturating_add(self.held).saturating_add(self.lost)
     }
 
-    /// Whether every missing number is accounted for, and nothing was given up. Records that the kernel dropped are
+    /// Whether every missing number is accounted for, nothing was given up, and all was traced. Records that the kernel dropped are
     /// accounted for; [`Account::is_complete`] says whether there were any.
     pub fn is_balanced(&self) -> bool {
-        self.unexplained == 0 && self.damaged == 0 && self.ambiguous == 0
+        self.unexplained == 0 && self.damaged == 0 && self.ambiguous == 0 && self.untraced.is_zero()
     }
 
-    /// Whether everything written was yielded or is held: nothing was lost, is missing, or was given up.
+    /// Whether everything written was yielded or is held: nothing was lost, is missing, was given up, or was not traced.
     pub fn is_complete(&self) -> bool {
         self.lost == 0 && self.missing == 0 && self.is_balanced()
     }
@@ -89,6 +112,8 @@ impl Account {
             *sum = sum.saturating_add(more);
         }
         self.exact &= other.exact;
+        self.untraced = self.untraced.saturating_add(other.untraced);
+        self.untraced_since = [self.untraced_since, other.untraced_since].into_iter().flatten().min();
     }
 }
 
@@ -122,6 +147,9 @@ impl fmt::Display for Account {
                 write!(f, "{separator}{count} {what}")?;
                 separator = ", ";
             }
+        }
+        if !self.untraced.is_zero() {
+            write!(f, "{separator}{:?} in which nothing of an online CPU was traced", self.untraced)?;
         }
         Ok(())
     }
@@ -170,9 +198,17 @@ impl Ledger {
         self.unexplained == 0 && self.ambiguous == 0 && self.accounts.iter().all(Account::is_balanced)
     }
 
-    /// Whether everything written was yielded or is held: nothing was lost, is missing, or was given up.
+    /// Whether everything written was yielded or is held: nothing was lost, is missing, was given up, or was not traced.
     pub fn is_complete(&self) -> bool {
         self.missing == 0 && self.is_balanced() && self.accounts.iter().all(Account::is_complete)
+    }
+
+    /// Adds the time for which nothing of a CPU was traced. It may have no ring.
+    pub(crate) fn add_untraced(&mut self, account: Account) {
+        match self.accounts.binary_search_by_key(&account.cpu, |other| other.cpu) {
+            Ok(at) => self.accounts[at].add(&account),
+            Err(at) => self.accounts.insert(at, account),
+        }
     }
 
     /// Adds a ring to the account of its CPU.
@@ -193,12 +229,29 @@ impl fmt::Display for Ledger {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::{Account, Ledger};
+    use std::time::Duration;
 
     fn account(cpu: u32, each: u64) -> Account {
         let (yielded, early, late, held, lost) = (100 * each, each, 2 * each, 3 * each, 4 * each);
         let (untold, damaged, missing, unexplained, ambiguous) = (5 * each, 6 * each, 7 * each, 8 * each, 9 * each);
-        let cpu = Some(cpu);
-        Account { cpu, yielded, early, late, held, lost, untold, exact: true, damaged, missing, unexplained, ambiguous }
+        let (cpu, exact) = (Some(cpu), true);
+        let (untraced, untraced_since) = (Duration::from_secs(each), None);
+        Account {
+            cpu,
+            yielded,
+            early,
+            late,
+            held,
+            lost,
+            untold,
+            exact,
+            damaged,
+            missing,
+            unexplained,
+            ambiguous,
+            untraced,
+            untraced_since,
+        }
     }
 
     fn ledger(accounts: impl IntoIterator<Item = Account>) -> Ledger {
@@ -238,6 +291,28 @@ mod tests {
         );
     }
 
+    /// A CPU of which nothing is traced has an account, also if it has no ring.
+    #[test]
+    fn what_was_not_traced_is_in_the_account_of_its_cpu() {
+        let untraced = |cpu, seconds, untraced_since| Account {
+            untraced: Duration::from_secs(seconds),
+            untraced_since,
+            ..Account::new(Some(cpu))
+        };
+        let mut ledger = ledger([account(0, 1), account(2, 1)]);
+        for untraced in [untraced(2, 5, Some(7)), untraced(1, 4, Some(6)), untraced(3, 1, None)] {
+            ledger.add_untraced(untraced);
+        }
+        let times: Vec<_> = ledger
+            .accounts
+            .iter()
+            .map(|account| (account.cpu.unwrap(), account.untraced.as_secs(), account.untraced_since, account.yielded))
+            .collect();
+        assert_eq!(times, [(0, 1, None, 100), (1, 4, Some(6), 0), (2, 6, Some(7), 100), (3, 1, None, 0)]);
+        let total = ledger.total();
+        assert_eq!((total.untraced.as_secs(), total.untraced_since), (12, Some(6)));
+    }
+
     /// Each thing that can be wrong is enough.
     #[test]
     fn what_is_wrong_anywhere_is_said() {
@@ -267,6 +342,8 @@ mod tests {
              say how much"
         );
         assert_eq!(at(|account| (account.unexplained, account.ambiguous) = (2, 3)), (false, false, several));
+        let untraced = format!("{begin}{lost}{wrong}1.5s in which nothing of an online CPU was traced");
+        assert_eq!(at(|account| account.untraced = Duration::from_millis(1500)), (false, false, untraced));
         let explained = Account { unexplained: 3, ..good };
         assert_eq!([2, 3, 4].map(|refused| explained.explained(refused).is_balanced()), [false, true, true]);
         // Of the whole machine.

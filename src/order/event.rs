@@ -4,6 +4,7 @@ use crate::account::breaks::Break;
 use crate::order::hold::Class;
 use crate::record::{Origin, Record};
 use crate::ring::{Bytes, Fault, Header};
+use crate::rings::Untraced;
 use std::sync::Arc;
 
 /// A record, a loss or another item, at its place in the order.
@@ -33,6 +34,8 @@ pub enum Item<'a> {
     Damage(Damage<'a>),
     /// From here on, records come before their order is proven.
     Unproven(Unproven),
+    /// Nothing of a CPU is traced from a time on, or it is traced again.
+    Untraced(Untraced),
 }
 
 /// Records that the kernel dropped: `PERF_RECORD_LOST`.
@@ -176,6 +179,7 @@ impl<'a> Event<'a> {
             Item::Irregular(irregular) => Some(irregular.cpu),
             Item::Gap(gap) => gap.cpu,
             Item::Unproven(unproven) => Some(unproven.cpu),
+            Item::Untraced(untraced) => Some(untraced.cpu),
         }
     }
 
@@ -206,6 +210,7 @@ impl<'a> Event<'a> {
             Item::Gap(gap) => OwnedItem::Gap(*gap),
             Item::Irregular(irregular) => OwnedItem::Irregular(*irregular),
             Item::Unproven(unproven) => OwnedItem::Unproven(*unproven),
+            Item::Untraced(untraced) => OwnedItem::Untraced(*untraced),
             Item::Damage(Damage { cpu, fault, bytes }) => {
                 OwnedItem::Damage { cpu: *cpu, fault: *fault, bytes: bytes.to_vec().into() }
             }
@@ -230,6 +235,7 @@ enum OwnedItem {
     Gap(Gap),
     Irregular(Irregular),
     Unproven(Unproven),
+    Untraced(Untraced),
     Damage { cpu: u32, fault: Fault, bytes: Box<[u8]> },
 }
 
@@ -251,6 +257,7 @@ impl OwnedEvent {
             OwnedItem::Gap(gap) => Item::Gap(*gap),
             OwnedItem::Irregular(irregular) => Item::Irregular(*irregular),
             OwnedItem::Unproven(unproven) => Item::Unproven(*unproven),
+            OwnedItem::Untraced(untraced) => Item::Untraced(*untraced),
             OwnedItem::Damage { cpu, fault, bytes } => {
                 Item::Damage(Damage { cpu: *cpu, fault: *fault, bytes: Bytes::from(&**bytes) })
             }

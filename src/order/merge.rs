@@ -252,10 +252,16 @@ impl Merge {
     /// kernel counts nowhere.
     ///
     /// # Errors
-    /// Any error of opening a ring, once for each CPU. Each call tries again.
+    /// Any error of opening a ring: the first of each CPU, then the tenth, the hundredth and so on. Each call tries again.
+    /// [`Item::Untraced`](crate::Item::Untraced) says since when nothing of that CPU is traced, and how long it was in the end.
     pub fn follow_cpus(&mut self) -> Result<bool, Error> {
         let mut new = Vec::new();
         let failed = self.rings.arrived(&mut new);
+        self.stream.untraced.extend(self.rings.untraced.take_news());
+        if !self.stream.untraced.is_empty() {
+            // It comes before what is left of a stretch.
+            self.stream.sync();
+        }
         let any = !new.is_empty();
         for lane in new {
             // Behind what is there of that CPU: ranks decide between equal keys.

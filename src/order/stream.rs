@@ -16,7 +16,7 @@ use crate::order::own::Own;
 use crate::order::run::Pool;
 use crate::record::Record;
 use crate::ring::{Bytes, prefetch};
-use crate::rings::Lane;
+use crate::rings::{Lane, Untraced};
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 
@@ -54,6 +54,8 @@ pub(crate) struct Stream {
     pub(crate) pressed: Option<Unproven>,
     /// That counting went astray, which is to be told: the number that was expected.
     pub(crate) astray: Option<u64>,
+    /// CPUs of which nothing is traced, or is again: to be told before anything else.
+    pub(crate) untraced: VecDeque<Untraced>,
     /// Late records that were put aside, and how many may be.
     pub(crate) aside: VecDeque<OwnedEvent>,
     pub(crate) late_side_output: usize,
@@ -75,6 +77,8 @@ pub(crate) struct Pick {
 /// A notice before the front of a ring. Numbers are counted on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Notice {
+    /// Nothing of a CPU is traced, or it is again.
+    Untraced(Untraced),
     /// From here on records are let out before their order is proven.
     Unproven(Unproven),
     /// Counting of the whole machine's numbers went astray.
@@ -125,6 +129,7 @@ impl Stream {
             early: false,
             pressed: None,
             astray: None,
+            untraced: VecDeque::new(),
             aside: VecDeque::new(),
             late_side_output,
             own: None,
@@ -155,6 +160,9 @@ impl Stream {
 
     #[inline(never)]
     fn pick_anew_in(&mut self, lanes: &[Lane]) -> bool {
+        if self.pick_untraced() {
+            return true;
+        }
         // Nothing of a stretch is late.
         while !self.begin_stretch() {
             if !self.pick_alone() {

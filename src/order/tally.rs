@@ -71,6 +71,10 @@ impl Merge {
                 ..Account::new(Some(lane.origin.cpu))
             });
         }
+        for (cpu, untraced, since) in self.rings.untraced.times() {
+            let account = Account { untraced, untraced_since: since, ..Account::new(Some(cpu)) };
+            ledger.add_untraced(account);
+        }
         // What was dropped last on one CPU is missing behind the numbers of another.
         let lost = ledger.accounts.iter().fold(0u64, |sum, account| sum.saturating_add(account.lost));
         ledger.unexplained = missing.saturating_sub(lost);

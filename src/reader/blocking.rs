@@ -61,6 +61,27 @@ use std::time::{Duration, Instant};
 /// a program outputs on the CPU before that is lost, and the kernel counts it nowhere. What a CPU wrote before it went
 /// offline stays in its ring and is yielded in its turn.
 ///
+/// If the kernel refuses to open a CPU's ring or events, the first call says why, and [`Item::Untraced`](crate::Item::Untraced) since when
+/// nothing of that CPU is traced. The reader tries again, once a second, or ten times a second where no messages come. The error comes
+/// again at the tenth failure, the hundredth and so on. [`Ledger::is_complete`](crate::Ledger::is_complete) is false from then on.
+///
+/// # Dropping privileges
+///
+/// A program that has opened its rings and made its reader may give its privileges up. Capabilities are each thread's
+/// (capabilities(7)): what counts are those of the thread that calls.
+///
+/// | what | takes then |
+/// | --- | --- |
+/// | reading, flushes, deadlines, [`Pause::Output`](crate::Pause::Output), what the kernel counts as lost, [`Order::without_self`] | nothing |
+/// | fences by `membarrier`, the default | nothing, opened before or then |
+/// | fences by a map that were opened before; [`Pause::Slots`](crate::Pause::Slots) | nothing; `CAP_BPF` before Linux 5.19, where `kernel.unprivileged_bpf_disabled` is set |
+/// | [`Fence::EXPEDITED`](crate::Fence::EXPEDITED) | `CAP_SYS_ADMIN`, each time, of the fence's own thread |
+/// | a CPU that comes online, or back | what opening took: `CAP_PERFMON`, or `CAP_SYS_ADMIN` where `kernel.perf_event_paranoid` is above 2; `CAP_BPF` for slots of maps, as above; `CAP_IPC_LOCK` for the ring of a new CPU beyond `kernel.perf_event_mlock_kb` |
+/// | opening other rings | the same |
+/// | a reader with [`Order::without_self`] that is made only then, fields by [`Rings::format`](crate::Rings::format) | that tracefs can still be read: otherwise nothing of a tracepoint is left out |
+///
+/// So a program that is to follow CPUs keeps `CAP_PERFMON` and `CAP_BPF`, and `CAP_IPC_LOCK` if its rings are large.
+///
 /// # Dropping
 ///
 /// Dropping the reader loses events that are held or not yet read. Call [`Handle::flush`](crate::Handle::flush) first

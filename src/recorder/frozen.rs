@@ -48,7 +48,8 @@ impl<'a> Frozen<'a> {
     /// Before it, rings of busy CPUs are silent although something happened there.
     ///
     /// `None` if nothing is missing since the rings were opened, except what [`Lost`] events count. `u64::MAX` if a
-    /// ring that misses something holds too few records to tell.
+    /// ring that misses something holds too few records to tell, or if nothing of a CPU is traced ([`Untraced`](crate::Untraced)); if
+    /// nothing of one was traced for a time, and keys are no times, too.
     ///
     /// This holds where each record's key is drawn when the record is written, as the kernel draws its times. A program
     /// that draws its own key and is preempted before it writes can have left smaller gaps behind that key.

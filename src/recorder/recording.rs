@@ -53,6 +53,8 @@ use std::fmt;
 pub struct Recorder {
     pub(super) rings: Rings,
     pub(super) keys: Keys,
+    /// Whether keys are times of the rings' clock.
+    timed: bool,
     fences: Fences,
     /// What the rings held when they were stopped last, in order. Kept for its memory.
     pub(super) marks: Vec<Mark>,
@@ -100,8 +102,10 @@ impl Recorder {
 
     pub(crate) fn new(mut rings: Rings, key: Key, fence: &Fence) -> Result<Self, Error> {
         rings.lanes.sort_by_key(|lane| lane.origin.cpu);
-        let clock = matches!(key, Key::Time).then_some(rings.clock());
+        let timed = matches!(key, Key::Time);
+        let clock = timed.then_some(rings.clock());
         Ok(Self {
+            timed,
             keys: Keys::new(key, clock, None, None),
             fences: Fences::start(fence)?,
             rings,
@@ -118,6 +122,8 @@ impl Recorder {
     pub fn follow_cpus(&mut self) -> Result<(), Error> {
         let mut new = Vec::new();
         let failed = self.rings.arrived(&mut new);
+        // Whoever reads it back is told by `Frozen::complete_from`.
+        self.rings.untraced.take_news().for_each(drop);
         self.rings.lanes.append(&mut new);
         self.rings.lanes.sort_by_key(|lane| lane.origin.cpu);
         failed
@@ -147,6 +153,10 @@ impl Recorder {
             let oldest = frozen.recorder.mark(rank as u32);
             frozen.complete_from = frozen.complete_from.max(oldest);
         }
+        // By keys that are no times it cannot be told what is behind that.
+        let untraced = frozen.recorder.rings.untraced.until();
+        let timed = frozen.recorder.timed;
+        frozen.complete_from = frozen.complete_from.max(untraced.map(|until| if timed { until } else { u64::MAX }));
         let Self { marks, keys, newest, .. } = &mut *frozen.recorder;
         // Stable: equal keys stay by CPU, then by age. What is in order already is only merged.
         marks.sort_by_key(|mark| mark.order);

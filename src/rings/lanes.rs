@@ -6,6 +6,7 @@ use crate::record::{Kind, Layout, Origin, Record, Sources};
 use crate::ring::{Bytes, Ring};
 use crate::rings::control::{Control, Gate, Pause};
 use crate::rings::copies::Copies;
+use crate::rings::untraced::UntracedCpus;
 use crate::rings::{Counter, Losses, Source};
 use crate::sys::machine;
 use std::fmt;
@@ -24,6 +25,7 @@ pub struct Rings {
     control: Arc<Control>,
     pub(crate) lanes: Vec<Lane>,
     arrivals: Option<Arrivals>,
+    pub(crate) untraced: UntracedCpus,
     news: Option<Arc<OwnedFd>>,
     clock: Clock,
     started: Option<u64>,
@@ -88,8 +90,10 @@ impl Lane {
     }
 }
 
-/// Finds CPUs that came online: starts the events of rings whose CPU came back, and hands out new rings.
-pub(crate) type Arrivals = Box<dyn FnMut(&Control, &mut [Lane], &mut Vec<Lane>) -> Result<(), Error> + Send + Sync>;
+/// Finds CPUs that came online: starts the events of rings whose CPU came back, hands out new rings, and notes of which CPUs nothing is
+/// traced.
+pub(crate) type Arrivals =
+    Box<dyn FnMut(&Control, &mut [Lane], &mut Vec<Lane>, &mut UntracedCpus) -> Result<(), Error> + Send + Sync>;
 
 /// The memory of a ring, as libbpf's `perf_buffer__buffer()` gives it. See [`Rings::raw`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,6 +116,7 @@ impl Rings {
             control: Control::new(),
             lanes: Vec::new(),
             arrivals: None,
+            untraced: UntracedCpus::default(),
             news: None,
             clock,
             started: None,
@@ -298,7 +303,7 @@ impl Rings {
         // A child would make its own events write into its parent's rings.
         self.control.check()?;
         match &mut self.arrivals {
-            Some(arrivals) => arrivals(&self.control, &mut self.lanes, new),
+            Some(arrivals) => arrivals(&self.control, &mut self.lanes, new, &mut self.untraced),
             None => Ok(()),
         }
     }

@@ -19,6 +19,7 @@ mod planned;
 mod source;
 #[cfg(feature = "symbols")]
 mod symbols;
+pub(crate) mod untraced;
 mod whom;
 
 #[cfg(feature = "perf-data")]
@@ -27,3 +28,4 @@ pub(crate) use lanes::Lane;
 pub use lanes::{RawRing, Rings};
 pub(crate) use losses::{Counter, Losses};
 pub use source::Source;
+pub use untraced::Untraced;

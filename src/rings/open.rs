@@ -8,6 +8,7 @@ use crate::rings::control::{Control, Gate, Outlet, Slot};
 use crate::rings::options::RingOptions;
 use crate::rings::plan::Plan;
 use crate::rings::planned::Planned;
+use crate::rings::untraced::{Moment, UntracedCpus};
 use crate::rings::whom::{Numbered, Opened};
 use crate::rings::{Counter, Lane, Rings};
 use crate::sys::machine::{self, CpuEvents, CpuList, OnlineCpus};
@@ -79,7 +80,9 @@ pub(crate) fn open(plan: Plan) -> Result<Rings, Error> {
     let started = plan.clock.now();
     watch.stations = stations;
     let news = watch.events.as_ref().map(|events| Arc::clone(events.socket()));
-    let arrivals = move |control: &Control, lanes: &mut [Lane], new: &mut Vec<Lane>| watch.check(control, lanes, new);
+    let arrivals = move |control: &Control, lanes: &mut [Lane], new: &mut Vec<Lane>, untraced: &mut UntracedCpus| {
+        watch.check(control, lanes, new, untraced)
+    };
     rings.set_arrivals(Box::new(arrivals), news, started);
     Ok(rings)
 }
@@ -186,8 +189,8 @@ struct Watch {
     /// The kernel's messages about CPUs that come, or that went and came back in between. `None` where the kernel has
     /// none, or they do not reach us.
     events: Option<CpuEvents>,
-    /// CPUs that are online and could not be opened, which was said once.
-    failing: Vec<u32>,
+    /// When it was last known which CPUs are online, and that all of them are traced, but for those of which it was said.
+    checked: Moment,
     /// Whether a CPU that was listed has no events that run: they could not be opened, or it was gone again by then.
     missing: bool,
     /// Whether CPUs could not be listed, which was said once.
@@ -202,6 +205,7 @@ impl Watch {
     /// Begins to watch. Nothing is listed yet, so the first check looks at every CPU.
     fn new(plan: Plan) -> Result<Self, Error> {
         let online = OnlineCpus::open().map_err(list_cpus)?;
+        let checked = Moment::now(plan.clock);
         let events = match CpuEvents::open() {
             Ok(events) => Some(events),
             Err(errno) if matches!(errno.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)) => {
@@ -215,15 +219,23 @@ impl Watch {
             online,
             list: CpuList::new(),
             events,
-            failing: Vec::new(),
+            checked,
             missing: false,
             unlisted: false,
         })
     }
 
     /// Starts the events of CPUs that came back, and opens the rings of new ones. The first failure of each CPU is
-    /// reported; all are tried again with every check.
-    fn check(&mut self, control: &Control, lanes: &mut [Lane], new: &mut Vec<Lane>) -> Result<(), Error> {
+    /// reported, the tenth, the hundredth and so on; all are tried again with every check.
+    fn check(
+        &mut self,
+        control: &Control,
+        lanes: &mut [Lane],
+        new: &mut Vec<Lane>,
+        untraced: &mut UntracedCpus,
+    ) -> Result<(), Error> {
+        // Before anything is asked: what changes from here on is found by the next check.
+        let now = Moment::now(self.plan.clock);
         let mut suspect = false;
         for message in self.events.iter().flat_map(CpuEvents::drain).take(MOST_MESSAGES) {
             for station in self.stations.iter_mut().filter(|station| message.may_be_about(station.cpu)) {
@@ -233,9 +245,10 @@ impl Watch {
         }
         let listed = self.online.read(&mut self.list);
         let said = std::mem::replace(&mut self.unlisted, listed.is_err());
-        let changed = match listed {
+        let (changed, well) = match listed {
             Err(errno) if !said => return Err(list_cpus(errno)),
-            listed => listed.unwrap_or(false),
+            Err(_) => (false, self.checked),
+            Ok(changed) => (changed, std::mem::replace(&mut self.checked, now)),
         };
         if !changed && !suspect && !self.missing {
             return Ok(());
@@ -251,18 +264,16 @@ impl Watch {
                 Ok(at) => self.stations[at].check(&self.plan, control, lanes, cpus),
                 Err(at) => self.open(cpu, at, control, new, cpus),
             };
-            let failing = self.failing.iter().position(|failing| *failing == cpu);
-            match (done, failing) {
-                (Ok(()), Some(at)) => drop(self.failing.swap_remove(at)),
-                (Err(error), None) => {
-                    self.failing.push(cpu);
-                    failed = Err(error);
-                }
-                _ => {}
+            match done {
+                Ok(()) => untraced.well(Moment::now(self.plan.clock), |well| well == cpu),
+                Err(Error::Closed) => return Err(Error::Closed),
+                Err(error) if untraced.failed(cpu, well) => failed = Err(error),
+                Err(_) => {}
             }
         }
         let is_online = |cpu: &u32| self.list.cpus.binary_search(cpu).is_ok();
-        self.failing.retain(is_online);
+        // Nothing happens on a CPU that is offline.
+        untraced.well(now, |cpu| !is_online(&cpu));
         for station in &mut self.stations {
             station.online &= is_online(&station.cpu);
         }

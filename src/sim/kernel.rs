@@ -9,6 +9,7 @@ use crate::record::{Kind, Layout, Origin};
 use crate::recorder::Recorder;
 use crate::ring::{EpochWords, Ring};
 use crate::rings::control::{Control, Gate, Pause};
+use crate::rings::untraced::UntracedCpus;
 use crate::rings::{Counter, Lane, Rings};
 use crate::sim::Grace;
 use crate::sim::cpu::{Cpu, Output, Writer};
@@ -150,7 +151,7 @@ impl Kernel {
         }
         drop(consumer);
         let machine = Arc::clone(&self.machine);
-        let arrivals = move |control: &Control, _: &mut [Lane], new: &mut Vec<Lane>| {
+        let arrivals = move |control: &Control, _: &mut [Lane], new: &mut Vec<Lane>, _: &mut UntracedCpus| {
             for (lane, cpu) in machine.rings.lock().unwrap_or_else(PoisonError::into_inner).waiting.drain(..) {
                 control.outlets().add_gate(lane.origin.cpu, gate(cpu))?;
                 new.push(lane);

@@ -21,6 +21,16 @@ impl Stream {
         true
     }
 
+    /// Picks that nothing of a CPU is traced, if that is to be told. It has no ring of its own to come from.
+    #[inline]
+    pub(super) fn pick_untraced(&mut self) -> bool {
+        let Some(&untraced) = self.untraced.front() else { return false };
+        self.sync();
+        let notice = Some(Notice::Untraced(untraced));
+        self.picked = Pick { entry: Entry::NONE, late_by: 0, rank: 0, class: Class::Assumed, notice };
+        true
+    }
+
     #[cold]
     #[inline(never)]
     pub(super) fn leave_out_own(&mut self, lanes: &[Lane]) -> bool {
@@ -169,6 +179,7 @@ impl Stream {
         let written = |key| self.keys.written(key);
         let own = || (entry.keyed() == Keyed::Own).then(|| written(entry.key));
         match *notice {
+            Notice::Untraced(untraced) => Item::Untraced(untraced),
             Notice::Unproven(unproven) => Item::Unproven(unproven),
             Notice::Astray { expected } => Item::Irregular(Irregular {
                 cpu,
@@ -243,6 +254,7 @@ impl Stream {
     pub(super) fn commit_notice(&mut self, notice: Notice) {
         let Pick { entry, rank, class, .. } = self.picked;
         match notice {
+            Notice::Untraced(_) => drop(self.untraced.pop_front()),
             Notice::Unproven(_) => self.early = true,
             Notice::Astray { .. } => self.astray = None,
             Notice::Gap { first, last } => {

@@ -1,10 +1,12 @@
 //! What is waited for, and for how long.
 
 use super::*;
+use crate::order::event::{Event, Item};
 use crate::order::hold::Fence;
 use crate::reader::Reader;
 use crate::record::clock::Clock;
 use crate::rings::Lane;
+use crate::rings::untraced::{Moment, UntracedCpus};
 use crate::sim;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use perfweave_support::threads;
@@ -291,7 +293,7 @@ fn messages_about_cpus_are_noticed_while_it_spins() {
     news.write(1).unwrap();
     let socket = Arc::new(news.as_fd().try_clone_to_owned().unwrap());
     let (writer, mut noticed) = (kernel.clone(), 0);
-    let arrivals = move |_: &Control, _: &mut [Lane], _: &mut Vec<Lane>| {
+    let arrivals = move |_: &Control, _: &mut [Lane], _: &mut Vec<Lane>, _: &mut UntracedCpus| {
         noticed += 1;
         if noticed == MESSAGES {
             writer.emit(0, 1, b"");
@@ -394,4 +396,56 @@ fn a_ring_that_is_written_quickly_is_emptied_before_its_mark() {
     (0..65).for_each(|time| assert!(kernel.emit(0, time, &[0; 8])));
     sleep(&mut engine);
     assert!(engine.stats().copied > 0 && engine.proof.as_ref().unwrap().is_under_way());
+}
+
+/// What is told of a CPU that is not traced comes before all that is held, in the middle of a ring's turn too, once, whatever way
+/// events are taken; and nothing else changes.
+#[test]
+fn a_cpu_that_is_not_traced_is_told_before_anything_else() {
+    let kernel = sim::Kernel::new(&[0, 1]);
+    let mut rings = kernel.rings();
+    let clock = rings.clock();
+    let mut checks = 0;
+    let arrivals = move |_: &Control, _: &mut [Lane], _: &mut Vec<Lane>, untraced: &mut UntracedCpus| {
+        checks += 1;
+        match checks {
+            1 if untraced.failed(3, Moment::now(clock)) => Err(Error::NoEvents),
+            2 => {
+                untraced.well(Moment::now(clock), |cpu| cpu == 3);
+                Ok(())
+            }
+            _ => unreachable!(),
+        }
+    };
+    rings.set_arrivals(Box::new(arrivals), None, None);
+    let mut merge = Merge::new(rings, Order::new().hold(Hold::None)).unwrap();
+    (1..=6).for_each(|time| assert!(kernel.emit(0, time, b"")));
+    assert!(kernel.emit(1, 7, b""));
+    merge.refresh(0);
+    let key = |merge: &mut Merge| merge.next().and_then(|event| event.key());
+    assert_eq!([key(&mut merge), key(&mut merge)], [Some(1), Some(2)]);
+
+    assert!(matches!(merge.follow_cpus(), Err(Error::NoEvents)));
+    let told = |event: Event<'_>| match event.item() {
+        Item::Untraced(untraced) => {
+            assert_eq!((event.key(), event.cpu(), untraced.cpu), (None, Some(3), 3));
+            untraced.lasted.is_some()
+        }
+        other => panic!("{other:?}"),
+    };
+    let lent = merge.next().unwrap();
+    assert!(!told(lent.event()) && !told(lent.to_owned().as_event()) && lent.remaining() > 0);
+    // It comes again if it is forgotten.
+    std::mem::forget(lent);
+    assert!(!told(merge.next().unwrap().event()));
+    assert_eq!([key(&mut merge), key(&mut merge)], [Some(3), Some(4)]);
+
+    assert!(!merge.follow_cpus().unwrap());
+    let ledger = merge.ledger();
+    assert!(!ledger.is_complete() && ledger.total().untraced_since.is_none(), "{ledger}");
+    assert_eq!(ledger.accounts.iter().map(|account| account.cpu).collect::<Vec<_>>(), [Some(0), Some(1), Some(3)]);
+    let mut batch = merge.batch();
+    assert!(told(batch.next().unwrap()));
+    assert_eq!(batch.fold(Vec::new(), |keys, event| [keys, vec![event.key().unwrap()]].concat()), [5, 6, 7]);
+    assert!(merge.next().is_none() && merge.stats().late == 0);
 }
