@@ -7,7 +7,23 @@ use std::path::{Path, PathBuf};
 /// keeps in a folder of its own name belongs to it.
 const ROOMS: [(&str, &[&str]); 13] = [
     ("instrument", &[]),
-    ("sys", &["fork", "bpf", "perf", "pmu", "epoll", "register", "wake", "wakeup", "machine", "tracepoint", "grace"]),
+    (
+        "sys",
+        &[
+            "fork",
+            "bpf",
+            "perf",
+            "pmu",
+            "epoll",
+            "register",
+            "wake",
+            "wakeup",
+            "machine",
+            "memory",
+            "tracepoint",
+            "grace",
+        ],
+    ),
     ("error", &["recording", "cases", "repeats", "hint"]),
     ("ring", &["words", "memory", "epochs", "frame", "bytes", "prefetch", "consumer"]),
     ("record", &["clock", "kind", "layout", "fields", "sample", "origin", "view"]),

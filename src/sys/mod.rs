@@ -5,6 +5,8 @@ pub(crate) mod epoll;
 pub(crate) mod fork;
 pub(crate) mod grace;
 pub(crate) mod machine;
+#[cfg(feature = "perf-data")]
+pub(crate) mod memory;
 pub(crate) mod perf;
 pub(crate) mod pmu;
 #[cfg(feature = "tokio")]
