@@ -21,6 +21,7 @@ const ROOMS: [(&str, &[&str]); 13] = [
             "wake",
             "wakeup",
             "machine",
+            "memory",
             "tracepoint",
             "grace",
         ],

@@ -75,13 +75,14 @@ pub enum Unreadable {
     },
     /// The records, or what describes them, do not fit into memory.
     #[error(
-        "its contents take {bytes} bytes of memory, of which {available} are available (record less at a time: \
-         perf record --switch-output)"
+        "its contents take {bytes} bytes of memory, of which {available} are available here (record less at a time: perf record \
+         --switch-output; or raise what is least of free memory, the control group's memory.max, and RLIMIT_AS)"
     )]
     Memory {
         /// Bytes that they take.
         bytes: u64,
-        /// `MemAvailable` of `/proc/meminfo`, in bytes.
+        /// Bytes that can be had: the smallest of `MemAvailable` of `/proc/meminfo`, of what the control group's `memory.max`
+        /// leaves, and of what `RLIMIT_AS` and `RLIMIT_DATA` leave.
         available: u64,
     },
     /// Somebody wrote into the file while it was read.

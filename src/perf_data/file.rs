@@ -3,10 +3,14 @@
 
 use crate::error::Unreadable;
 use crate::sys::file::{self, Found};
+use crate::sys::memory;
 use std::fs;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+
+/// A byte of what describes the records takes so many bytes of memory at most: an id is kept, and found by its event and by its ring.
+const TIMES: u64 = 8;
 
 /// A file, its length, and how much of it may still be kept.
 #[derive(Debug)]
@@ -21,7 +25,7 @@ pub(super) struct Input {
 impl Input {
     pub(super) fn open(path: &Path) -> Result<Self, Unreadable> {
         match file::open(path).map_err(io)? {
-            Found::File(file, len) => Ok(Self { file, len, budget: len, available: available() }),
+            Found::File(file, len) => Ok(Self { file, len, budget: len, available: memory::available() }),
             Found::Directory => Err(Unreadable::Directory),
             Found::Other => Err(Unreadable::NotAFile),
         }
@@ -35,6 +39,15 @@ impl Input {
         })
     }
 
+    /// Refuses so many bytes that are to be kept, if there is no memory for what becomes of them.
+    pub(super) fn fits(&self, kept: u64) -> Result<(), Unreadable> {
+        let bytes = kept.saturating_mul(TIMES);
+        match self.available {
+            Some(available) if bytes > available => Err(Unreadable::Memory { bytes, available }),
+            _ => Ok(()),
+        }
+    }
+
     /// The bytes of a section, to be kept. Sections may overlap in a forged file: all together are no longer than the file.
     pub(super) fn section(&mut self, what: &'static str, at: u64, size: u64) -> Result<Vec<u8>, Unreadable> {
         let end = at.saturating_add(size);
@@ -42,24 +55,19 @@ impl Input {
             return Err(Unreadable::Truncated { what, end, len: self.len });
         }
         self.budget = self.budget.checked_sub(size).ok_or(Unreadable::Malformed { what, at })?;
-        let bytes = self.len - self.budget;
-        if let Some(available) = self.available.filter(|available| bytes > *available) {
-            return Err(Unreadable::Memory { bytes, available });
-        }
+        self.fits(self.len - self.budget)?;
         let size = usize::try_from(size).map_err(|_| Unreadable::Malformed { what, at })?;
         let mut out = Vec::new();
-        out.try_reserve_exact(size).map_err(|_| io(io::ErrorKind::OutOfMemory.into()))?;
+        out.try_reserve_exact(size).map_err(no_memory)?;
         out.resize(size, 0);
         self.fill(at, &mut out)?;
         Ok(out)
     }
 }
 
-/// Bytes of memory that can be had without swapping.
-pub(super) fn available() -> Option<u64> {
-    let memory = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1 << 10)
+/// The allocator has no memory, although enough was available: others were quicker.
+pub(super) fn no_memory<E>(_: E) -> Unreadable {
+    io(io::ErrorKind::OutOfMemory.into())
 }
 
 pub(super) fn io(errno: io::Error) -> Unreadable {

@@ -106,10 +106,14 @@ impl Metadata {
     fn read_pipe(input: &mut Input) -> Result<Self, Unreadable> {
         let data = PIPE_HEADER..input.len;
         let (mut events, mut features) = (Vec::new(), Features::new());
-        let mut tracing = None;
+        let (mut tracing, mut kept) = (None, 0);
         walk(input, &data, |at, piece| {
             let Piece::Other { kind, body } = piece else { return Ok(()) };
             let mut words = Words(body);
+            if let HEADER_ATTR | HEADER_FEATURE = kind {
+                kept += body.len() as u64;
+                input.fits(kept)?;
+            }
             match kind {
                 HEADER_ATTR => {
                     let event = piped_attr(words).ok_or(malformed("event", at))?;

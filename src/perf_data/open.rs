@@ -1,7 +1,7 @@
 //! From a file to rings: once through it to see how much there is for each ring, and once to fill them.
 
 use crate::error::{Error, Unreadable};
-use crate::perf_data::file::{Input, available};
+use crate::perf_data::file::{Input, no_memory};
 use crate::perf_data::metadata::{Described, Metadata, TRACING_DATA};
 use crate::perf_data::pieces::{Piece, walk};
 use crate::perf_data::sorting::{NO_CPU, Place, Sorting};
@@ -10,7 +10,7 @@ use crate::record::clock::Clock;
 use crate::record::{Origin, Sources};
 use crate::ring::{KernelHalf, Ring};
 use crate::rings::{Counter, Lane, Rings, Source};
-use crate::sys::machine;
+use crate::sys::{machine, memory};
 use perf_event_open_sys::bindings::{PERF_TYPE_TRACEPOINT, perf_event_attr};
 use std::collections::HashMap;
 use std::path::Path;
@@ -78,7 +78,7 @@ fn read(path: &Path) -> Result<Rings, Unreadable> {
     let mut shelf = Shelf::default();
     walk(&input, &metadata.data, |_, piece| shelf.measure(&sorting, piece))?;
     shelf.check_memory()?;
-    shelf.build();
+    shelf.build()?;
     walk(&input, &metadata.data, |_, piece| shelf.fill(&sorting, piece))?;
     let mut rings = Rings::empty(clock);
     for drawer in shelf.drawers {
@@ -133,6 +133,9 @@ fn source(event: &Described) -> Source {
 
 /// The longest ring. What there is more of a CPU goes into a further ring of that CPU's.
 const PART: u64 = Ring::MAX / 2;
+
+/// What a ring takes besides: a page in front of it, and what a merge has for it from the begin.
+const BESIDES: u64 = 16 << 10;
 
 /// As many CPUs as Linux can have (`NR_CPUS`), for a few layouts. A ring takes some memory, also of a forged CPU.
 const MOST_RINGS: usize = 8192;
@@ -244,18 +247,20 @@ impl Shelf {
 
     /// Refuses what does not fit into the memory there is, where that is known.
     fn check_memory(&self) -> Result<(), Unreadable> {
-        let bytes = self.drawers.iter().flat_map(|drawer| &drawer.parts).map(Part::room).sum();
-        match available() {
+        let bytes = self.drawers.iter().flat_map(|drawer| &drawer.parts).map(|part| part.room() + BESIDES).sum();
+        match memory::available() {
             Some(available) if bytes > available => Err(Unreadable::Memory { bytes, available }),
             _ => Ok(()),
         }
     }
 
-    fn build(&mut self) {
+    fn build(&mut self) -> Result<(), Unreadable> {
         for part in self.drawers.iter_mut().flat_map(|drawer| &mut drawer.parts) {
-            part.ring = Some(Ring::simulated(machine::page_size(), part.room() as usize, None, false));
+            let ring = Ring::in_memory(machine::page_size(), part.room() as usize, None, false);
+            part.ring = Some(ring.ok_or(()).map_err(no_memory)?);
         }
         self.last = None;
+        Ok(())
     }
 }
 

@@ -137,11 +137,24 @@ impl Ring {
     }
 
     /// Makes a ring in plain memory, and the kernel's end of it.
+    ///
+    /// # Panics
+    /// If there is not so much memory.
     pub(crate) fn simulated(page: usize, size: usize, fd: Option<Arc<OwnedFd>>, backward: bool) -> (KernelHalf, Self) {
-        let (kernel, memory, base) = memory::simulated(page, size, backward);
+        Self::in_memory(page, size, fd, backward).expect("memory for a ring")
+    }
+
+    /// The same; `None` if there is not so much memory.
+    pub(crate) fn in_memory(
+        page: usize,
+        size: usize,
+        fd: Option<Arc<OwnedFd>>,
+        backward: bool,
+    ) -> Option<(KernelHalf, Self)> {
+        let (kernel, memory, base) = memory::simulated(page, size, backward)?;
         // SAFETY: the memory is that long, shared through an Arc that the ring keeps, and has no other consumer.
         let ring = unsafe { Self::over(base, page, page + size, memory, fd, backward) };
-        (kernel, ring.expect("the simulator's own geometry"))
+        Some((kernel, ring.expect("the simulator's own geometry")))
     }
 
     /// Reads the geometry from the header page, once, and checks it.

@@ -4,7 +4,7 @@ use super::words::{self, AtomicU64};
 use crate::sys::fork::Owner;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use perf_event_open_sys::bindings::perf_event_mmap_page;
-use std::alloc::{self, Layout, handle_alloc_error};
+use std::alloc::{self, Layout};
 use std::fmt;
 use std::mem::offset_of;
 use std::num::NonZeroUsize;
@@ -242,22 +242,22 @@ impl KernelHalf {
     }
 }
 
-/// Makes the memory of a simulated ring: the kernel's half, and the rest for a [`super::Ring`].
+/// Makes the memory of a simulated ring: the kernel's half, and the rest for a [`super::Ring`]. `None` if there is not so much memory.
 ///
 /// # Panics
 /// Unless both sizes are powers of two, with the page no smaller than the kernel's header struct.
-pub(super) fn simulated(page: usize, size: usize, backward: bool) -> (KernelHalf, Memory, NonNull<u8>) {
+pub(super) fn simulated(page: usize, size: usize, backward: bool) -> Option<(KernelHalf, Memory, NonNull<u8>)> {
     assert!(page.is_power_of_two() && page >= size_of::<perf_event_mmap_page>(), "a page of {page} bytes");
     assert!(size.is_power_of_two() && size >= 8, "a ring of {size} bytes");
-    let layout = Layout::from_size_align(page + size, page).expect("a ring that fits the address space");
+    let layout = Layout::from_size_align(page + size, page).ok()?;
     // SAFETY: the layout is not empty.
     let base = unsafe { alloc::alloc_zeroed(layout) };
-    let base = NonNull::new(base).unwrap_or_else(|| handle_alloc_error(layout));
+    let base = NonNull::new(base)?;
     let pages = Arc::new(Pages { base, layout, page, hostile: AtomicBool::new(false), edits: Mutex::new(Vec::new()) });
     // Relaxed by way of `store_head`'s Release: nobody shares the memory yet.
     words::store_head(pages.word(DATA_OFFSET_AT), page as u64);
     words::store_head(pages.word(DATA_SIZE_AT), size as u64);
-    (KernelHalf { pages: Arc::clone(&pages), backward }, Memory::Simulated(pages), base)
+    Some((KernelHalf { pages: Arc::clone(&pages), backward }, Memory::Simulated(pages), base))
 }
 
 impl fmt::Debug for Memory {

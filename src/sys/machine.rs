@@ -286,7 +286,7 @@ fn parse_mount(line: &[u8]) -> Option<Mount> {
 }
 
 /// Blanks, tabs, line feeds and backslashes are written as `\040`, `\011`, `\012` and `\134` (`mangle_path`, `fs/seq_file.c`).
-fn unescape(mut field: &[u8]) -> OsString {
+pub(super) fn unescape(mut field: &[u8]) -> OsString {
     let mut bytes = Vec::with_capacity(field.len());
     while let Some((&first, rest)) = field.split_first() {
         let octal =

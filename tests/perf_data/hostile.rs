@@ -223,7 +223,7 @@ fn a_section_longer_than_memory_is_refused() {
     fs::File::options().write(true).open(&file.0).unwrap().set_len(size + (1 << 20)).unwrap();
     let (most, read) = memory::most(|| perf_data::open(&file.0));
     let Err(Error::Unreadable { why: Unreadable::Memory { bytes, available }, .. }) = read else { panic!("{read:?}") };
-    assert!(bytes == size && available < size && most < 1 << 20, "{bytes} of {available}, {most} taken");
+    assert!(bytes >= size && available < size && most < 1 << 20, "{bytes} of {available}, {most} taken");
 }
 
 /// Events whose layouts all differ: what is looked up for each must not grow with their number, or this takes minutes.

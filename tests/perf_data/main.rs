@@ -2,6 +2,7 @@
 
 mod failing;
 mod hostile;
+mod limits;
 mod memory;
 mod peer;
 mod perf;

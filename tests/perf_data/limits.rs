@@ -1,0 +1,131 @@
+//! Limits of memory: of the process, and of a control group that it is in. In processes of their own, which have these limits.
+
+use crate::perf::File;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use perfweave::{Error, Unreadable, perf_data, sim};
+use perfweave_support::{kernel, lacks};
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Bytes of a record of the longest kind.
+const LONG: u64 = 65_528;
+
+/// A recording with so many long records on one CPU. Nearly all of the file is a hole, and takes no disk.
+fn large(records: u64) -> File {
+    let file = File::new();
+    let rings = sim::Kernel::new(&[0]).rings();
+    perf_data::Writer::create(&file.0, &rings).unwrap().finish().unwrap();
+    let bytes = fs::read(&file.0).unwrap();
+    let word = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap());
+    let (each, attrs) = (word(16), word(24) as usize);
+    let mut head = bytes[..104].to_vec();
+    let end = 104 + records * LONG;
+    // Where the event is described, where the records are, and that there is nothing else.
+    for (at, word) in [(24, end), (32, each), (40, 104), (48, records * LONG), (72, 0)] {
+        head[at..at + 8].copy_from_slice(&u64::to_ne_bytes(word));
+    }
+    let event = &bytes[attrs..attrs + each as usize];
+    let large = File::new();
+    let out = fs::File::create(&large.0).unwrap();
+    out.write_all_at(&head, 0).unwrap();
+    out.write_all_at(event, end).unwrap();
+    let sample_type = u64::from_ne_bytes(event[24..32].try_into().unwrap());
+    // A header, fields that are 0, and the length of what is raw.
+    let fields = 8 * (sample_type & !(1 << 10)).count_ones();
+    let header = (9 | LONG << 48).to_ne_bytes();
+    let raw = (LONG as u32 - 8 - fields - 4).to_ne_bytes();
+    for at in (0..records).map(|n| 104 + n * LONG) {
+        out.write_all_at(&header, at).unwrap();
+        out.write_all_at(&raw, at + 8 + u64::from(fields)).unwrap();
+    }
+    large
+}
+
+/// Runs this test again, with a file to open, in a control group or none. It must succeed.
+fn again(test: &str, file: &File, group: &Path) {
+    let mut limited = Command::new(std::env::current_exe().unwrap());
+    limited.args(["--exact", test]).env("PERFWEAVE_LIMITED", file.path()).env("PERFWEAVE_GROUP", group);
+    let said = limited.output().unwrap();
+    assert!(said.status.success(), "{}: {}", said.status, String::from_utf8_lossy(&said.stdout));
+}
+
+fn limited() -> Option<PathBuf> {
+    std::env::var_os("PERFWEAVE_LIMITED").map(PathBuf::from)
+}
+
+/// The recording is refused, with what is left of a limit.
+fn is_refused(path: &Path, least: u64, limit: u64) {
+    match perf_data::open(path) {
+        Err(Error::Unreadable { why: Unreadable::Memory { bytes, available }, .. }) => {
+            assert!(bytes >= least && available <= limit, "{bytes} of {available} bytes");
+        }
+        other => panic!("{:?}", other.map(|_| "it was read")),
+    }
+}
+
+#[test]
+fn a_limit_of_the_process_is_an_error_and_not_its_end() {
+    const LIMIT: u64 = 64 << 20;
+    let Some(path) = limited() else {
+        let file = large(1500);
+        assert!(!perf_data::open(&file.0).unwrap().is_empty());
+        return again("limits::a_limit_of_the_process_is_an_error_and_not_its_end", &file, Path::new(""));
+    };
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+    let size = size.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10;
+    let (_, most) = getrlimit(Resource::RLIMIT_AS).unwrap();
+    setrlimit(Resource::RLIMIT_AS, size + LIMIT, most).unwrap();
+    is_refused(&path, 1500 * LONG, LIMIT);
+}
+
+/// A control group with a limit, removed in the end.
+struct Group(PathBuf);
+
+impl Group {
+    /// Beside this process's own. An error where there is no memory controller, or it is not ours to use.
+    fn new(limit: u64) -> std::io::Result<Self> {
+        let groups = fs::read_to_string("/proc/self/cgroup")?;
+        let own = |name: &str| {
+            let line = groups.lines().find(|line| line.split(':').nth(1) == Some(name))?;
+            Some(line.rsplit(':').next()?.trim_start_matches('/').to_owned())
+        };
+        let one = own("memory").map(|own| (Path::new("/sys/fs/cgroup/memory").join(own), "memory.limit_in_bytes"));
+        let two = own("").map(|own| (Path::new("/sys/fs/cgroup").join(own), "memory.max"));
+        let (parent, file) = one.or(two).ok_or(std::io::ErrorKind::NotFound)?;
+        let group = Self(parent.join(format!("perfweave-{}", std::process::id())));
+        fs::create_dir(&group.0)?;
+        fs::write(group.0.join(file), limit.to_string())?;
+        Ok(group)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn a_limit_of_a_control_group_is_an_error_and_no_kill() {
+    const LIMIT: u64 = 64 << 20;
+    let Some(path) = limited() else {
+        let group = match Group::new(LIMIT) {
+            Ok(group) => group,
+            Err(errno) if errno.kind() == std::io::ErrorKind::PermissionDenied => {
+                kernel::<(), _>("make a control group", Err(errno));
+                return;
+            }
+            Err(errno) => return lacks(&format!("a memory controller for control groups: {errno}")),
+        };
+        let file = large(1500);
+        return again("limits::a_limit_of_a_control_group_is_an_error_and_no_kill", &file, &group.0);
+    };
+    let group = PathBuf::from(std::env::var_os("PERFWEAVE_GROUP").unwrap());
+    fs::write(group.join("cgroup.procs"), std::process::id().to_string()).unwrap();
+    is_refused(&path, 1500 * LONG, LIMIT);
+    // Back to where it was, so that the group can be removed.
+    fs::write(group.parent().unwrap().join("cgroup.procs"), std::process::id().to_string()).unwrap();
+}
