@@ -10,6 +10,7 @@ pub(crate) mod perf;
 pub(crate) mod pmu;
 #[cfg(feature = "tokio")]
 pub(crate) mod register;
+pub(crate) mod status;
 pub(crate) mod tracepoint;
 pub(crate) mod wake;
 pub(crate) mod wakeup;
