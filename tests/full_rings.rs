@@ -160,6 +160,14 @@ fn a_mark_that_leaves_no_room_for_a_record_is_refused() {
     let Error::FillMark { most, .. } = error else { panic!("{error}") };
     let kernel = small(&[3], 128);
     assert!(Merge::new(kernel.rings(), Order::new().fill_mark(most)).is_ok(), "what the error names is taken");
+    // Where no record fits, no mark is to blame.
+    for (ring, percent) in [(8, 100), (16, 50), (16, 100), (16, 0)] {
+        let kernel = small(&[3], ring);
+        assert!(Merge::new(kernel.rings(), Order::new().fill_mark(percent)).is_ok(), "{ring} {percent}");
+    }
+    let kernel = small(&[3], 32);
+    let error = Merge::new(kernel.rings(), Order::new().fill_mark(100)).unwrap_err();
+    assert!(matches!(error, Error::FillMark { size: 32, record: 24, most: 21, .. }), "{error}");
 }
 
 /// What a user gets who asks for nothing, with rings of 64 KiB and a fence that takes as long as it likes: all records, in

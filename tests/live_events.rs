@@ -3,7 +3,7 @@
 #[expect(dead_code, reason = "each test takes a part")]
 mod reading;
 
-use perfweave::{Error, Kind, Order, Reader, RingOptions, Rings, Sample};
+use perfweave::{Clock, Error, Fence, Key, Kind, Order, Reader, Recorder, RingOptions, Rings, Sample};
 use perfweave_support::{kernel, load, threads, tracefs};
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -187,6 +187,105 @@ fn the_kernel_is_asked_about_a_tracepoint_that_was_given_by_number() {
     let (_, file, offset) = perfweave_support::probe::place().unwrap();
     let said = refused(Rings::options().uprobe(file, offset).filter("nonsense == 1"));
     assert!(said.contains("__probe_ip"), "{said}");
+}
+
+/// One tracepoint is forbidden, for everybody: it would cause itself. It is named by itself, and left out of a pattern.
+#[test]
+fn a_tracepoint_that_the_kernel_forbids_is_named_and_left_out_of_patterns() {
+    let Some(tracefs) = tracing() else { return };
+    const FORBIDDEN: &str = "irq_vectors:irq_work_exit";
+    if !tracefs.join("events").join(FORBIDDEN.replace(':', "/")).exists() {
+        return perfweave_support::lacks("interrupts by irq_work, which x86-64 has");
+    }
+    // A pattern that leaves nothing is as the name itself.
+    for options in [
+        Rings::options().tracepoint(FORBIDDEN),
+        Rings::options().tracepoint("sched:sched_switch").tracepoint("irq_vectors:irq_work_exi?"),
+        Rings::options().tracepoint_id(
+            std::fs::read_to_string(tracefs.join("events/irq_vectors/irq_work_exit/id"))
+                .unwrap()
+                .trim()
+                .parse()
+                .unwrap(),
+        ),
+    ] {
+        let error = options.open().unwrap_err();
+        let said = error.to_string();
+        assert!(matches!(error, Error::Open { .. }) && said.contains("lets nobody sample"), "{said}");
+        assert!(!said.contains("CAP_PERFMON"), "{said}");
+    }
+    let options = Rings::options().tracepoint("sched:sched_switch").tracepoint("irq_vectors:*");
+    let rings = options.tracepoint("sched:sched_waking").open().unwrap();
+    let skipped: Vec<String> = rings.skipped().iter().map(Error::to_string).collect();
+    assert!(skipped.len() == 1 && skipped[0].contains(FORBIDDEN), "{skipped:?}");
+    let traced = names(&rings);
+    assert!(traced.len() > 10 && !traced.contains(&FORBIDDEN) && traced.contains(&"irq_vectors:irq_work_entry"));
+    assert_eq!((traced[0], traced[traced.len() - 1]), ("sched:sched_switch", "sched:sched_waking"));
+    // Records find their source, also behind what was left out.
+    let mut reader = Reader::new(rings, Order::new()).unwrap();
+    let ids: Vec<_> = reader.rings().sources().iter().map(|source| source.tracepoint_id().unwrap()).collect();
+    std::thread::spawn(|| {}).join().unwrap();
+    let mut waking = 0;
+    reading::all(&mut reader, |event| {
+        let Some(record) = event.record() else { return };
+        let source = record.source().unwrap();
+        assert_eq!(u64::from(record.payload().unwrap().u16(0).unwrap()), ids[source]);
+        waking += usize::from(source == ids.len() - 1);
+    });
+    assert!(waking > 0);
+    assert!(Rings::options().tracepoint("sched:*").open().unwrap().skipped().is_empty());
+    let recorder = Recorder::open(Rings::options().tracepoint("irq_vectors:*"), Key::Time, &Fence::Auto).unwrap();
+    assert_eq!(recorder.skipped().len(), 1);
+}
+
+/// Times that cannot be read in an NMI are refused for events that can come in one.
+#[test]
+fn a_clock_that_an_event_cannot_have_is_named() {
+    let Some(_) = tracing() else { return };
+    let fast = [Clock::Monotonic, Clock::MonotonicRaw, Clock::Perf];
+    let slow = [(Clock::Boottime, "CLOCK_BOOTTIME"), (Clock::Realtime, "CLOCK_REALTIME"), (Clock::Tai, "CLOCK_TAI")];
+    for clock in fast {
+        drop(Rings::options().tracepoint("sched:sched_switch").clock(clock).open().unwrap());
+    }
+    let (_, file, offset) = perfweave_support::probe::place().unwrap();
+    for (clock, name) in slow {
+        drop(Rings::options().named("cpu-clock").clock(clock).open().unwrap());
+        for options in [Rings::options().tracepoint("sched:sched_switch"), Rings::options().uprobe(&file, offset)] {
+            let said = refused(options.clock(clock));
+            for named in [name, "Clock::Monotonic", "NMI"] {
+                assert!(said.contains(named), "{said}: no {named}");
+            }
+            assert!(!said.contains("there may be no tracepoint") && !said.contains("must be a file"), "{said}");
+        }
+        let said = refused(Rings::options().tracepoint("sched:sched_switch").clock(clock).tid(threads::own() as u32));
+        assert!(said.contains(name), "{said}");
+    }
+}
+
+/// Of two settings that exclude each other none is taken in silence.
+#[test]
+fn settings_that_replace_each_other_are_refused() {
+    let Some(_) = tracing() else { return };
+    let switch = || Rings::options().tracepoint("sched:sched_switch");
+    for (options, settings) in [
+        (switch().filter("next_pid != 0").filter("prev_pid != 0"), ["filter", "filter"]),
+        (switch().period(2).frequency(3), ["period", "frequency"]),
+        (switch().frequency(3).frequency(4), ["frequency", "frequency"]),
+        (switch().user_only().kernel_only(), ["user_only", "kernel_only"]),
+        (switch().pid(1).tid(2), ["pid", "tid"]),
+        (switch().cgroup("/sys/fs/cgroup").pid(1), ["cgroup", "pid"]),
+        (switch().tid(1).tid(2), ["tid", "tid"]),
+    ] {
+        let error = options.open().unwrap_err();
+        let said = error.to_string();
+        assert!(matches!(&error, Error::Replaced { settings: named, .. } if *named == settings), "{said}");
+        assert!(said.contains(settings[0]) && said.contains(settings[1]), "{said}");
+    }
+    let said = refused(switch().filter("next_pid != 0").filter("prev_pid != 0"));
+    assert!(said.contains("&&"), "{said}");
+    // Each event has its own.
+    drop(switch().filter("next_pid != 0").tracepoint("sched:sched_waking").filter("pid != 0").open().unwrap());
+    drop(switch().kernel_only().kernel_only().open().unwrap());
 }
 
 /// What would never be written is refused.

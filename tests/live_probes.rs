@@ -232,6 +232,19 @@ fn what_cannot_be_measured_is_named() {
             format!("{} must be a file, and an instruction must begin at the offset {offset:#x}", path.display());
         assert!(said.contains(&named), "{said}");
     }
+    // Where no instruction begins: in the operand of one, where the kernel finds what it cannot probe. And what is a file, and
+    // cannot be mapped.
+    #[cfg(target_arch = "x86_64")]
+    {
+        let (file, offset) = probe::operand().unwrap();
+        for inside in [2, 6] {
+            let said = said(Rings::options().uprobe(&file, offset + inside));
+            let named = format!("no instruction begins at the offset {:#x} of {}", offset + inside, file.display());
+            assert!(said.contains(&named), "{said}: no {named}");
+        }
+    }
+    let said_of_log = said(Rings::options().uprobe("/proc/version", 0));
+    assert!(said_of_log.contains("no instructions can be read from /proc/version"), "{said_of_log}");
     // What no path and no function can have in it.
     let error = Rings::options().uprobe("zero\0", 0).open().unwrap_err();
     assert!(matches!(error, Error::Probe { .. }) && error.to_string().contains("nul byte"), "{error}");

@@ -1,7 +1,7 @@
 //! What the live kernel refuses, and what is said of it: each error has the numbers and the hint. Running out of file
 //! descriptors is in `leaks.rs`, because it is the whole process that does.
 
-use perfweave::{Error, Order, Reader, RingOptions, Rings, bindings};
+use perfweave::{Error, Order, Reader, RingOptions, Rings, Sample, bindings};
 use perfweave_support::bpf::Map;
 use perfweave_support::{echo, foreign, kernel, load, needs, privilege};
 use std::os::fd::AsFd;
@@ -34,14 +34,13 @@ fn refused(errno: i32) -> Option<Error> {
 #[test]
 fn every_refusal_of_an_event_names_its_cure() {
     let cpus = load::online().len();
-    let paranoid = setting("perf_event_paranoid");
     let needed = format!("{cpus} file descriptors");
     for (errno, hints) in [
-        (libc::EACCES, vec!["CAP_PERFMON", "perf_event_paranoid", &paranoid]),
-        (libc::EPERM, vec!["CAP_PERFMON", "perf_event_paranoid", &paranoid]),
+        (libc::EACCES, vec!["seccomp", "container"]),
+        (libc::EPERM, vec!["seccomp", "container"]),
         (libc::EMFILE, vec!["RLIMIT_NOFILE", &needed]),
         (libc::ENFILE, vec!["fs.file-max"]),
-        (libc::ENOSYS, vec!["without perf events"]),
+        (libc::ENOSYS, vec!["seccomp", "container"]),
         (libc::E2BIG, vec!["older"]),
         (libc::ENOENT, vec!["no such event"]),
         (libc::EINVAL, vec!["sample_type", "4.4"]),
@@ -53,6 +52,78 @@ fn every_refusal_of_an_event_names_its_cure() {
         assert_eq!(found.raw_os_error(), Some(errno), "{said}");
         for hint in hints {
             assert!(said.contains(hint), "{said}: no {hint}");
+        }
+        // This thread has all of them.
+        assert!(!said.contains("CAP_"), "{said}");
+    }
+}
+
+/// A filter refuses what a capability would not allow either: both are named.
+#[test]
+fn a_filter_and_a_missing_capability_are_both_named() {
+    let Some(_) = map() else { return };
+    let refused = std::thread::spawn(|| {
+        privilege::drop_all().expect("capabilities can be dropped");
+        privilege::refuse(libc::SYS_perf_event_open, libc::EPERM).expect("a seccomp filter");
+        Rings::options().named("cpu-clock").pages(1).open().unwrap_err().to_string()
+    });
+    let said = refused.join().unwrap();
+    for hint in ["seccomp", "container", "CAP_PERFMON", "perf_event_paranoid", &setting("perf_event_paranoid")] {
+        assert!(said.contains(hint), "{said}: no {hint}");
+    }
+}
+
+/// The same of bpf(2).
+#[test]
+fn a_filter_that_refuses_bpf_is_named() {
+    let Some((map, _)) = echo() else { return };
+    let refused = std::thread::spawn(move || {
+        privilege::refuse(libc::SYS_bpf, libc::EPERM).expect("a seccomp filter");
+        [Rings::options().bpf_output(&map), Rings::options().bpf_output_pinned("/sys/fs/bpf/none")]
+            .map(|options| options.pages(1).open().unwrap_err().to_string())
+    });
+    for said in refused.join().unwrap() {
+        assert!(said.contains("seccomp") && said.contains("container") && !said.contains("CAP_"), "{said}");
+    }
+}
+
+/// A frequency that the kernel refuses is named with the setting that it must not exceed.
+#[test]
+fn a_frequency_that_is_too_high_names_the_setting() {
+    let most = setting("perf_event_max_sample_rate");
+    let clock = || Rings::options().named("cpu-clock").pages(1);
+    let Some(_) = kernel("sample a clock", clock().open()) else { return };
+    for hertz in [100_000_000, u64::MAX] {
+        let said = clock().frequency(hertz).open().unwrap_err().to_string();
+        let named = format!("kernel.perf_event_max_sample_rate, which is {most}");
+        assert!(said.contains(&named) && said.contains(&hertz.to_string()), "{said}: no {named}");
+        assert!(!said.contains("sample_type"), "{said}");
+    }
+    let said = clock().period(1 << 63).open().unwrap_err().to_string();
+    assert!(said.contains("less than 2^63") && !said.contains("sample_type"), "{said}");
+}
+
+/// How much of a stack there may be in a sample is known before the kernel is asked.
+#[test]
+fn stacks_of_no_possible_size_are_refused() {
+    let clock = || Rings::options().named("cpu-clock").pages(1);
+    let Some(_) = kernel("sample a clock", clock().open()) else { return };
+    let sampled = |bytes| clock().sample([Sample::StackUser(bytes)]).open();
+    let given = |bytes| {
+        let mut attr = foreign::software(bindings::PERF_COUNT_SW_CPU_CLOCK, 1 << 30);
+        attr.sample_type = bindings::PERF_SAMPLE_STACK_USER.into();
+        attr.sample_stack_user = bytes;
+        Rings::options().event(&attr).pages(1).open()
+    };
+    for open in [&sampled as &dyn Fn(u32) -> Result<Rings, Error>, &given] {
+        for bytes in [7, 65_535, 65_536, u32::MAX] {
+            let error = open(bytes).unwrap_err();
+            let said = error.to_string();
+            assert!(matches!(error, Error::StackSize { bytes: named } if named == bytes), "{said}");
+            assert!(said.contains("multiple of 8") && said.contains("65528"), "{said}");
+        }
+        for bytes in [8, 65_528] {
+            open(bytes).unwrap();
         }
     }
 }
@@ -92,10 +163,10 @@ fn sample_types_that_are_not_known_are_named() {
         let said = error.to_string();
         assert!(matches!(error, Error::Open { .. }) && said.contains(named), "{said}");
     }
-    // Known, with a size that cannot be.
+    // Known, with a mask of registers that cannot be.
     let mut attr = dummy();
-    attr.sample_type = bindings::PERF_SAMPLE_STACK_USER.into();
-    attr.sample_stack_user = 7;
+    attr.sample_type = bindings::PERF_SAMPLE_REGS_USER.into();
+    attr.sample_regs_user = 0;
     let said = Rings::options().event(&attr).open().unwrap_err().to_string();
     assert!(said.contains("masks"), "{said}");
 }
@@ -139,8 +210,8 @@ fn a_refused_map_is_an_error_and_nothing_stays_set() {
         Rings::options().bpf_output(&duplicate).open().unwrap_err()
     });
     let error = error.join().unwrap();
-    assert!(matches!(&error, Error::Array { errno } if errno.raw_os_error() == Some(libc::EPERM)), "{error}");
-    assert!(error.to_string().contains("CAP_BPF"), "{error}");
+    assert!(matches!(&error, Error::Array { errno, .. } if errno.raw_os_error() == Some(libc::EPERM)), "{error}");
+    assert!(error.to_string().contains("seccomp"), "{error}");
     assert_eq!(echo.run_with(0, &[1]).unwrap(), -libc::ENOENT);
 }
 

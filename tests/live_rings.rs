@@ -131,6 +131,14 @@ fn what_is_no_perf_event_array_is_refused() {
     let Some(array) = kernel("make a map", Map::array(8, 1)) else { return };
     let error = Rings::options().bpf_output(&array).open().unwrap_err();
     assert!(matches!(error, Error::NotAnArray { map_type: 2 }), "{error}");
+    assert!(error.to_string().contains("BPF_MAP_TYPE_ARRAY (2)"), "{error}");
+    // What most look for by that name.
+    let Some(ring) = kernel("make a BPF ring buffer", Map::ring_buffer(64 << 10)) else { return };
+    let error = Rings::options().bpf_output(&ring).open().unwrap_err();
+    assert!(matches!(error, Error::NotAnArray { map_type: 27 }), "{error}");
+    for named in ["a BPF ring buffer", "bpf_perf_event_output", "BPF_MAP_TYPE_PERF_EVENT_ARRAY (4)"] {
+        assert!(error.to_string().contains(named), "{error}: no {named}");
+    }
     let file = std::fs::File::open("/dev/null").unwrap();
     let error = Rings::options().bpf_output(&file).open().unwrap_err();
     assert!(matches!(&error, Error::NotAMap { what, .. } if what == "/dev/null"), "{error}");

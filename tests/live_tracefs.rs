@@ -6,7 +6,7 @@ use nix::sched::{CloneFlags, unshare};
 use perfweave::{Error, Rings};
 use perfweave_support::{kernel, needs, privilege, tracefs};
 use std::io::ErrorKind;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 const NONE: Option<&Path> = None;
@@ -88,6 +88,45 @@ fn tracefs_is_found_behind_one_that_is_hidden() {
         assert!(open("sched:sched_switch").is_err());
         mount_on("/media", "tracefs");
         open("sched:sched_switch").unwrap();
+    });
+}
+
+/// The remount that a message names lets somebody read tracefs who has no more than `CAP_PERFMON`.
+#[test]
+fn the_remount_that_is_named_lets_tracefs_be_read() {
+    without_tracefs(|| {
+        mount_on("/sys/kernel/tracing", "tracefs");
+        // Of no other user. There is one tracefs, wherever it is mounted.
+        const GROUP: u32 = 54_321;
+        let before = std::fs::metadata("/sys/kernel/tracing").unwrap();
+        let somebody = || {
+            let opened = std::thread::spawn(|| {
+                // SAFETY: no pointer. Not by way of libc, which would change all threads.
+                let answers = [
+                    unsafe { libc::syscall(libc::SYS_setgroups, 0, 0) },
+                    // SAFETY: the same.
+                    unsafe { libc::syscall(libc::SYS_setresgid, GROUP, GROUP, GROUP) },
+                ];
+                assert_eq!(answers, [0, 0]);
+                privilege::become_nobody_with(&[privilege::CAP_PERFMON]).unwrap();
+                open("sched:sched_switch").map_err(|error| error.to_string())
+            });
+            opened.join().unwrap()
+        };
+        let Some(()) = needs("kernel.perf_event_paranoid of 2 or less", privilege::perf_event_paranoid() <= 2) else {
+            return;
+        };
+        let Err(said) = somebody() else { return perfweave_support::lacks("a tracefs that not anybody can read") };
+        let options =
+            said.split_once("mount -o remount,").and_then(|(_, rest)| rest.split_once(" /sys/kernel/tracing"));
+        let (options, _) = options.unwrap_or_else(|| panic!("{said}"));
+        let remount = |options: &str| {
+            mount(NONE, "/sys/kernel/tracing", NONE, MsFlags::MS_REMOUNT, Some(options)).unwrap();
+        };
+        remount(options);
+        let opened = somebody();
+        remount(&format!("gid={},mode={:o}", before.gid(), before.mode() & 0o777));
+        opened.unwrap_or_else(|now| panic!("{said}: {options}: {now}"));
     });
 }
 

@@ -12,6 +12,7 @@ const ROOMS: [(&str, &[&str]); 13] = [
         &[
             "file",
             "fork",
+            "status",
             "bpf",
             "perf",
             "pidfd",

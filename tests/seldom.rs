@@ -127,6 +127,29 @@ fn refused(
     judged(judge, || options().pages(1).open().unwrap_err().to_string())
 }
 
+/// Refuses maps, and events, all of them or those of others, to a thread with this status where the level is this.
+fn denied<'a>(errno: i32, level: &'a str, status: &'a str, all: bool) -> impl FnMut(&Call) -> Answer + use<'a> {
+    // What is left of the file that was opened last, if it is one of these.
+    let mut left: Option<&str> = None;
+    move |call: &Call| match call.number {
+        libc::SYS_openat => {
+            let path = path(call);
+            let files = [("perf_event_paranoid", level), ("thread-self/status", status)];
+            left = files.into_iter().find(|(name, _)| path.ends_with(name)).map(|(_, text)| text);
+            Answer::Make
+        }
+        libc::SYS_read => left.map_or(Answer::Make, |text| {
+            let (now, later) = text.split_at(text.len().min(call.args[2] as usize));
+            left = Some(later);
+            read(call, now)
+        }),
+        libc::SYS_bpf => Answer::Fail(errno),
+        // The second argument is the process, of which -1 is everybody.
+        libc::SYS_perf_event_open if all || call.args[1] as i32 == -1 => Answer::Fail(errno),
+        _ => Answer::Make,
+    }
+}
+
 /// Hints of errors that need another kernel, other settings or other hardware.
 #[test]
 fn rare_errors_have_their_hints() {
@@ -161,27 +184,27 @@ fn rare_errors_have_their_hints() {
         assert!(said.as_ref().is_some_and(|said| said.contains("cannot be told")), "{said:?}");
     }
 
-    // Debian's level, above which CAP_PERFMON is not enough.
-    // What is read next, and then the end.
-    let mut text: std::slice::Iter<'_, &str> = [].iter();
-    let judge = |call: &Call| match call.number {
-        libc::SYS_openat => {
-            text = if path(call).ends_with("perf_event_paranoid") { ["3\n", ""].iter() } else { [].iter() };
-            Answer::Make
-        }
-        libc::SYS_read => text.next().map_or(Answer::Make, |text| read(call, text)),
-        libc::SYS_perf_event_open => Answer::Fail(libc::EACCES),
-        _ => Answer::Make,
-    };
-    let said = refused(hardware, judge).unwrap();
+    // Debian's level, above which CAP_PERFMON is not enough, of a thread that has no other.
+    let perfmon = "CapEff:\t0000004000000000\nSeccomp:\t0\n";
+    let said = refused(hardware, denied(libc::EACCES, "3\n", perfmon, true)).unwrap();
     assert!(said.contains("needs CAP_SYS_ADMIN; or kernel.perf_event_paranoid, which is 3, set to 2"), "{said}");
+    // Without a filter ENOSYS is the kernel's.
+    let said = refused(hardware, denied(libc::ENOSYS, "2\n", "CapEff:\t0\nSeccomp:\t0\n", true)).unwrap();
+    assert!(said.contains("without perf events") && !said.contains("seccomp"), "{said}");
+    // What a thread without capabilities needs, and with a filter that lets the call pass.
+    for filtered in [0, 2] {
+        let status = format!("CapEff:\t0\nSeccomp:\t{filtered}\n");
+        let said = refused(hardware, denied(libc::EACCES, "2\n", &status, false)).unwrap();
+        assert!(said.contains("CAP_PERFMON") && said.contains("which is 2") && !said.contains("seccomp"), "{said}");
+    }
+    // A thread with all of them is refused by something else.
+    let all = "CapEff:\t000001ffffffffff\nSeccomp:\t2\n";
+    let said = refused(hardware, denied(libc::EACCES, "2\n", all, false)).unwrap();
+    assert!(said.contains("security module") && !said.contains("CAP_") && !said.contains("seccomp"), "{said}");
 
     for (errno, hint) in [(libc::EPERM, "unprivileged_bpf_disabled"), (libc::ENOMEM, "Cannot allocate memory")] {
-        let judge = |call: &Call| match call.number {
-            libc::SYS_bpf => Answer::Fail(errno),
-            _ => Answer::Make,
-        };
-        let said = refused(|| Rings::options().bpf_output_pinned("/sys/fs/bpf/none"), judge).unwrap();
+        let pinned = || Rings::options().bpf_output_pinned("/sys/fs/bpf/none");
+        let said = refused(pinned, denied(errno, "2\n", "CapEff:\t0\nSeccomp:\t0\n", true)).unwrap();
         assert!(said.contains(hint), "{said}");
     }
 

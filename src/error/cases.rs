@@ -1,6 +1,6 @@
 //! Every error of the crate, with its numbers.
 
-use crate::error::words::{asked, because, limit, repeated, short};
+use crate::error::words::{self, because, instead_of, limit, repeated, short};
 use crate::sys::wakeup::Wakeup;
 use std::fmt;
 use std::io;
@@ -61,10 +61,12 @@ pub enum Error {
         hint: Hint,
     },
     /// The kernel did not say what map the file descriptor is.
-    #[error("cannot use the file descriptor as a perf event array: {errno}{}", asked(errno))]
+    #[error("cannot use the file descriptor as a perf event array: {errno}{hint}")]
     Array {
         /// The kernel's error.
         errno: io::Error,
+        /// What would help.
+        hint: Hint,
     },
     /// The file descriptor given as a map is something else.
     #[error("{event}: this is no BPF map, but {what}")]
@@ -75,15 +77,20 @@ pub enum Error {
         what: String,
     },
     /// The map is of another type.
-    #[error("the map is of type {map_type}, not BPF_MAP_TYPE_PERF_EVENT_ARRAY (4)")]
+    #[error(
+        "the map is {}, and not a BPF_MAP_TYPE_PERF_EVENT_ARRAY (4){}",
+        words::map_type(*map_type),
+        instead_of(*map_type)
+    )]
     NotAnArray {
         /// `enum bpf_map_type`.
         map_type: u32,
     },
     /// The map given for epochs cannot hold them ([`Epochs::open`](crate::Epochs::open)).
     #[error(
-        "a map of epochs is an array that can be mapped (BPF_MAP_TYPE_ARRAY with BPF_F_MMAPABLE, Linux 5.5); this map has type \
-         {map_type} and flags {flags:#x}"
+        "a map of epochs is an array that can be mapped (BPF_MAP_TYPE_ARRAY with BPF_F_MMAPABLE, Linux 5.5); this map is {}, with \
+         flags {flags:#x}",
+        words::map_type(*map_type)
     )]
     NotEpochs {
         /// `enum bpf_map_type`.
@@ -266,6 +273,21 @@ pub enum Error {
         /// The event, as requested.
         event: String,
     },
+    /// A size of the user's stack that no sample can have ([`Sample::StackUser`](crate::Sample::StackUser), or
+    /// `sample_stack_user` of an attribute).
+    #[error("no sample can have {bytes} bytes of the user's stack: it must be a multiple of 8, and at most 65528")]
+    StackSize {
+        /// The size, as requested.
+        bytes: u32,
+    },
+    /// One of two settings would replace the other: two filters of one event, a process and a thread.
+    #[error("{} and {} are set, and one would replace the other{hint}", settings[0], settings[1])]
+    Replaced {
+        /// The settings' methods, in the order of the calls.
+        settings: [&'static str; 2],
+        /// What would help.
+        hint: Hint,
+    },
     /// The process or thread to trace is not there.
     #[error("there is no process {pid} to trace: {errno}")]
     NoProcess {
@@ -386,10 +408,12 @@ pub enum Error {
     #[error("the lag rule needs keys that are times of the rings' clock: a sequence is none")]
     NoTimes,
     /// A fence is needed and none is possible.
-    #[error("no fence: {tried}")]
+    #[error("no fence: {tried}{hint}")]
     NoFence {
         /// Each way that was tried, and why it failed.
         tried: String,
+        /// What would help.
+        hint: Hint,
     },
     /// A fence that worked before failed. The events it was to prove stay held. The reader tries again by itself: after
     /// 1 ms, then after twice as long each time, up to a second. It reports the first failure, then the tenth, the

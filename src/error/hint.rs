@@ -1,8 +1,10 @@
 //! Hints: what helps against the kernel's refusals, with the numbers of this machine.
 
+use crate::error::words::{MODULE, bpf_needs, filtered};
 use crate::error::{Hint, short};
 use crate::instrument::step;
-use crate::sys::{machine, pmu};
+use crate::sys::status::{CAP_PERFMON, CAP_SYS_ADMIN, Status};
+use crate::sys::{machine, perf, pmu};
 use nix::sys::resource::{Resource, getrlimit};
 use perf_event_open_sys::bindings::{self, perf_event_attr};
 use std::ffi::CStr;
@@ -11,25 +13,26 @@ use std::io;
 /// What helps when an event cannot be opened. `target` is what it points to; `fds` are needed for all events.
 pub(crate) fn open(errno: &io::Error, attr: &perf_event_attr, target: Option<&CStr>, fds: usize) -> Hint {
     Hint(match errno.raw_os_error() {
-        Some(libc::EACCES | libc::EPERM) => {
-            let paranoid = setting("kernel/perf_event_paranoid");
-            // What Debian and others have added.
-            if machine::setting("kernel/perf_event_paranoid").is_some_and(|level| level > 2) {
-                return Hint(format!(
-                    "needs CAP_SYS_ADMIN; or kernel.perf_event_paranoid, which is {paranoid}, set to 2, and CAP_PERFMON"
-                ));
+        Some(libc::EACCES | libc::EPERM) => match denial(errno) {
+            Denial::Filter { capable: true } => filtered(CALL),
+            Denial::Filter { capable: false } => format!("{}; and it {}", filtered(CALL), privilege()),
+            Denial::Privilege => privilege(),
+            Denial::Event if attr.type_ == bindings::PERF_TYPE_TRACEPOINT => {
+                "the kernel lets nobody sample this tracepoint, as one that a sample of it would cause anew; a pattern leaves it out, see \
+                 Rings::skipped"
+                    .into()
             }
-            format!(
-                "needs CAP_PERFMON, or CAP_SYS_ADMIN before Linux 5.8; or kernel.perf_event_paranoid, which is {paranoid}, \
-                 set to 0, for tracepoints to -1"
-            )
-        }
+            Denial::Event => MODULE.into(),
+        },
         Some(libc::EMFILE) => {
             let limit = limit(Resource::RLIMIT_NOFILE);
             format!("{fds} file descriptors are needed for the events alone; raise RLIMIT_NOFILE, which is {limit}")
         }
         Some(libc::ENFILE) => format!("{fds} are needed; raise fs.file-max, which is {}", setting("fs/file-max")),
-        Some(libc::ENOSYS) => "this kernel was built without perf events".into(),
+        Some(libc::ENOSYS) => match denial(errno) {
+            Denial::Filter { .. } => filtered(CALL),
+            _ => "this kernel was built without perf events".into(),
+        },
         Some(libc::E2BIG) => format!(
             "this kernel, {}, is older than something in the event's attribute, of which it knows a shorter version",
             machine::release()
@@ -40,17 +43,108 @@ pub(crate) fn open(errno: &io::Error, attr: &perf_event_attr, target: Option<&CS
             }
             _ => format!("this kernel, {}, has no such event", machine::release()),
         }),
-        Some(libc::EINVAL) => {
+        Some(libc::EINVAL) => rate(attr).unwrap_or_else(|| {
             let absent = absent(attr, target).map_or_else(String::new, |absent| absent + "; or else: ");
             format!("{absent}this kernel is {}; {}", machine::release(), refused(attr))
-        }
+        }),
         Some(libc::EADDRNOTAVAIL) if target.is_some() => {
             "the kernel has several functions of that name: see /proc/kallsyms".into()
         }
         // ENOTSUPP, which is the kernel's own and has no name here.
-        Some(524) if target.is_some() => "that instruction cannot be probed".into(),
+        Some(errno @ (libc::ENOEXEC | libc::EIO | 524)) => match (target, errno) {
+            (Some(target), libc::EIO) => {
+                format!("no instructions can be read from {}: give a program or library", short(&target.to_string_lossy()))
+            }
+            (Some(target), _) => format!(
+                "no instruction begins at the offset {:#x} of {}, or one that the kernel does not probe",
+                attr.config2,
+                short(&target.to_string_lossy())
+            ),
+            _ => return Hint::default(),
+        },
         _ => return Hint::default(),
     })
+}
+
+const CALL: &str = "perf_event_open(2)";
+
+/// Why an event is not permitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Denial {
+    /// A filter of seccomp refuses all events. `capable`: the thread has the capability.
+    Filter { capable: bool },
+    /// The thread lacks a capability.
+    Privilege,
+    /// The thread has the capability, and other events are permitted.
+    Event,
+}
+
+/// Why perf_event_open(2) fails with `EACCES`, `EPERM` or `ENOSYS`. Tries to open an event that nearly anybody may have.
+pub(crate) fn denial(errno: &io::Error) -> Denial {
+    let status = Status::read();
+    let capable = status.has_any(if is_paranoid() { &[CAP_SYS_ADMIN] } else { &[CAP_PERFMON, CAP_SYS_ADMIN] });
+    let is_same = |other: io::Error| other.raw_os_error() == errno.raw_os_error();
+    if status.is_filtered && perf::open_own(&harmless()).is_err_and(is_same) {
+        return Denial::Filter { capable };
+    }
+    if capable { Denial::Event } else { Denial::Privilege }
+}
+
+/// An event that nearly anybody may have, of their own process in user space.
+pub(crate) fn harmless() -> perf_event_attr {
+    let (type_, config) = (bindings::PERF_TYPE_SOFTWARE, bindings::PERF_COUNT_SW_DUMMY.into());
+    let mut attr = perf_event_attr { type_, config, ..Default::default() };
+    attr.set_exclude_kernel(1);
+    attr.set_exclude_hv(1);
+    attr
+}
+
+/// Whether `kernel.perf_event_paranoid` is above the kernel's own levels: what Debian and others have added.
+fn is_paranoid() -> bool {
+    machine::setting("kernel/perf_event_paranoid").is_some_and(|level| level > 2)
+}
+
+/// What events of the whole machine need.
+fn privilege() -> String {
+    let paranoid = setting("kernel/perf_event_paranoid");
+    if is_paranoid() {
+        return format!(
+            "needs CAP_SYS_ADMIN; or kernel.perf_event_paranoid, which is {paranoid}, set to 2, and CAP_PERFMON"
+        );
+    }
+    format!(
+        "needs CAP_PERFMON, or CAP_SYS_ADMIN before Linux 5.8; or kernel.perf_event_paranoid, which is {paranoid}, set to 0, for \
+         tracepoints to -1"
+    )
+}
+
+/// What the kernel refuses of an attribute's rate, if it does (`perf_event_open`, kernel/events/core.c).
+fn rate(attr: &perf_event_attr) -> Option<String> {
+    const MOST: &str = "kernel/perf_event_max_sample_rate";
+    if attr.freq() == 0 {
+        let is_too_long = attr.sample_period >> 63 == 1;
+        return is_too_long.then(|| format!("a period is less than 2^63, and this one is {}", attr.sample_period));
+    }
+    let most = machine::setting(MOST).and_then(|most| u64::try_from(most).ok())?;
+    (attr.sample_freq > most).then(|| {
+        let asked = attr.sample_freq;
+        format!("{asked} samples a second are more than kernel.perf_event_max_sample_rate, which is {most}: raise it, or take fewer")
+    })
+}
+
+/// What helps where an event can be had with another clock than this one, and with this one not (`perf_event_set_clock`,
+/// kernel/events/core.c).
+pub(crate) fn clock(attr: &perf_event_attr) -> Hint {
+    let clock = match attr.clockid {
+        libc::CLOCK_REALTIME => "CLOCK_REALTIME",
+        libc::CLOCK_BOOTTIME => "CLOCK_BOOTTIME",
+        libc::CLOCK_TAI => "CLOCK_TAI",
+        _ => "this clock",
+    };
+    Hint(format!(
+        "the kernel does not stamp this event by {clock}, which cannot be read in an NMI, where the event may come: take Clock::Monotonic, \
+         Clock::MonotonicRaw or Clock::Perf. Every clock is there for software events and BPF output"
+    ))
 }
 
 /// What may not be there, where it is for the kernel to find by a number or a name.
@@ -105,7 +199,7 @@ fn refused(attr: &perf_event_attr) -> String {
     let is_output =
         attr.type_ == bindings::PERF_TYPE_SOFTWARE && attr.config == u64::from(bindings::PERF_COUNT_SW_BPF_OUTPUT);
     doubt(is_output, "BPF output needs 4.4");
-    doubt(attr.use_clockid() != 0, "another clock than perf's needs 4.1, and hardware events take monotonic ones only");
+    doubt(attr.use_clockid() != 0, "another clock than perf's needs 4.1");
     doubt(attr.write_backward() != 0, "writing backwards needs 4.7");
     doubt(attr.read_format & u64::from(bindings::PERF_FORMAT_LOST) != 0, "PERF_FORMAT_LOST needs 6.0");
     let branches = u64::from(bindings::PERF_SAMPLE_BRANCH_STACK | bindings::PERF_SAMPLE_REGS_USER);
@@ -132,10 +226,23 @@ pub(crate) fn map(errno: &io::Error, bytes: usize, cpus: usize) -> Hint {
     })
 }
 
+/// What helps where no fence is possible: an expedited one, or any other.
+pub(crate) fn fence(is_expedited: bool) -> Hint {
+    let other =
+        if is_expedited { "Fence::Auto takes no privilege" } else { "Fence::Expedited takes CAP_SYS_ADMIN alone" };
+    let filtered = if Status::read().is_filtered {
+        ". This process has a seccomp filter, as in a container, which may refuse the calls"
+    } else {
+        ""
+    };
+    Hint(format!("{other}; a reader with Hold::Lag needs no fence, and assumes the order{filtered}"))
+}
+
 /// What helps when a slot of a map cannot be set.
 pub(crate) fn slot(errno: &io::Error) -> Hint {
     Hint(match errno.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => "needs CAP_BPF, and a map that is not read-only".into(),
+        Some(libc::EPERM) => bpf_needs("needs CAP_BPF, and a map that is not read-only"),
+        Some(libc::EACCES) => "needs a map that is not read-only".into(),
         _ => return Hint::default(),
     })
 }
@@ -160,10 +267,22 @@ pub(crate) fn tracefs(errno: &io::Error) -> Hint {
     Hint(match errno.kind() {
         io::ErrorKind::NotFound => "mount -t tracefs nodev /sys/kernel/tracing".into(),
         io::ErrorKind::PermissionDenied => {
-            "whether there is one cannot be told: unless mounted otherwise tracefs can be read by root only; \
-             RingOptions::tracepoint_id needs no file"
-                .into()
+            let place = machine::tracefs_place();
+            format!(
+                "whether there is one cannot be told: unless it is mounted otherwise, only root can read tracefs. As root, `mount -o \
+                 remount,gid={},mode=750 {}` lets the group of this process read it. RingOptions::tracepoint_id needs no file",
+                Status::read().group,
+                place.display(),
+            )
         }
+        _ => return Hint::default(),
+    })
+}
+
+/// What helps where a map may not even be asked what it is. Before Linux 5.19 the setting is for all that bpf(2) does.
+pub(crate) fn array(errno: &io::Error) -> Hint {
+    Hint(match errno.raw_os_error() {
+        Some(libc::EPERM) => bpf_needs("needs CAP_BPF where kernel.unprivileged_bpf_disabled is set"),
         _ => return Hint::default(),
     })
 }
@@ -175,7 +294,7 @@ pub(crate) fn pinned(errno: &io::Error) -> Hint {
         Some(libc::EACCES) => {
             "it must be a file of a BPF file system, readable and writable, in directories that are searchable".into()
         }
-        Some(libc::EPERM) => "needs CAP_BPF where kernel.unprivileged_bpf_disabled is set".into(),
+        Some(libc::EPERM) => bpf_needs("needs CAP_BPF where kernel.unprivileged_bpf_disabled is set"),
         _ => return Hint::default(),
     })
 }

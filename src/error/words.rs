@@ -1,5 +1,6 @@
 //! Parts of messages.
 
+use crate::sys::status::{CAP_BPF, CAP_SYS_ADMIN, Status};
 use nix::sys::resource::{Resource, getrlimit};
 use std::borrow::Cow;
 use std::io;
@@ -23,11 +24,82 @@ pub(super) fn limit(errno: &io::Error) -> String {
     }
 }
 
-/// What helps where a map may not even be asked what it is. Before Linux 5.19 the setting is for all that bpf(2) does.
-pub(super) fn asked(errno: &io::Error) -> &'static str {
-    match errno.raw_os_error() {
-        Some(libc::EPERM) => " (needs CAP_BPF where kernel.unprivileged_bpf_disabled is set)",
-        _ => "",
+/// What a call of bpf(2) needs that is refused: so much, unless the calling thread has it.
+pub(super) fn bpf_needs(needed: &str) -> String {
+    let status = Status::read();
+    match (status.has_any(&[CAP_BPF, CAP_SYS_ADMIN]), status.is_filtered) {
+        (true, true) => filtered("bpf(2)"),
+        (true, false) => MODULE.into(),
+        (false, true) => format!("{needed}; or {}", filtered("bpf(2)")),
+        (false, false) => needed.into(),
+    }
+}
+
+/// What is said where seccomp refuses a call.
+pub(super) fn filtered(call: &str) -> String {
+    format!(
+        "a seccomp filter of this process refuses {call}, as those of containers do: allow it in the container's seccomp profile"
+    )
+}
+
+/// What is said where the thread has all capabilities, and no filter refuses the call.
+pub(super) const MODULE: &str =
+    "a security module of this machine may refuse it, such as SELinux, lockdown or a BPF LSM: see the kernel's log";
+
+/// A map's type in words: `enum bpf_map_type`, include/uapi/linux/bpf.h.
+pub(super) fn map_type(number: u32) -> String {
+    const NAMES: [&str; 35] = [
+        "UNSPEC",
+        "HASH",
+        "ARRAY",
+        "PROG_ARRAY",
+        "PERF_EVENT_ARRAY",
+        "PERCPU_HASH",
+        "PERCPU_ARRAY",
+        "STACK_TRACE",
+        "CGROUP_ARRAY",
+        "LRU_HASH",
+        "LRU_PERCPU_HASH",
+        "LPM_TRIE",
+        "ARRAY_OF_MAPS",
+        "HASH_OF_MAPS",
+        "DEVMAP",
+        "SOCKMAP",
+        "CPUMAP",
+        "XSKMAP",
+        "SOCKHASH",
+        "CGROUP_STORAGE",
+        "REUSEPORT_SOCKARRAY",
+        "PERCPU_CGROUP_STORAGE",
+        "QUEUE",
+        "STACK",
+        "SK_STORAGE",
+        "DEVMAP_HASH",
+        "STRUCT_OPS",
+        "RINGBUF",
+        "INODE_STORAGE",
+        "TASK_STORAGE",
+        "BLOOM_FILTER",
+        "USER_RINGBUF",
+        "CGRP_STORAGE",
+        "ARENA",
+        "INSN_ARRAY",
+    ];
+    match NAMES.get(number as usize) {
+        Some(name) => format!("a BPF_MAP_TYPE_{name} ({number})"),
+        None => format!("of type {number}"),
+    }
+}
+
+/// What helps against a map of another type than a perf event array.
+pub(super) fn instead_of(map_type: u32) -> &'static str {
+    /// `BPF_MAP_TYPE_RINGBUF`
+    const RING_BUFFER: u32 = 27;
+    if map_type == RING_BUFFER {
+        ": it is a BPF ring buffer, one for all CPUs, which is in order by itself. Read it with libbpf's ring_buffer or aya's RingBuf, or let \
+         the program write with bpf_perf_event_output"
+    } else {
+        ""
     }
 }
 

@@ -3,7 +3,7 @@
 #[cfg(all(test, loom))]
 mod model;
 
-use crate::error::Error;
+use crate::error::{Error, Hint, hint};
 use crate::instrument::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
 use crate::order::hold::Fence;
 use crate::order::visits::Visits;
@@ -131,9 +131,9 @@ impl Fences {
             Ok(Err(tried)) => {
                 // It is at its end, and what it holds goes with it.
                 let _ = thread.join();
-                Err(Error::NoFence { tried })
+                Err(Error::NoFence { tried, hint: hint::fence(matches!(fence, Fence::Expedited { .. })) })
             }
-            Err(_) => Err(Error::NoFence { tried: "its thread died".into() }),
+            Err(_) => Err(Error::NoFence { tried: "its thread died".into(), hint: Hint::default() }),
         }
     }
 

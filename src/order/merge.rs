@@ -114,9 +114,11 @@ impl Merge {
         if matches!((&order.key, &order.hold), (Key::Sequence(_), Hold::Lag(_))) {
             return Err(Error::NoTimes);
         }
-        order.mark.check(&rings.lanes)?;
-        // A recording needs no rule: one look finds all that there is.
+        // A recording needs no rule: one look finds all that there is. Nor does it need room.
         let complete = rings.are_complete();
+        if !complete {
+            order.mark.check(&rings.lanes)?;
+        }
         if let Some(Fence::Epochs(epochs)) = order.hold.fence().filter(|_| !complete) {
             epochs.check(&rings)?;
         }

@@ -92,11 +92,13 @@ impl FillMark {
     pub(crate) fn check(self, lanes: &[Lane]) -> Result<(), Error> {
         let Some(percent) = self.0 else { return Ok(()) };
         for Lane { ring, origin, .. } in lanes {
-            // One byte of a ring is never written.
             let (size, record) = (ring.size(), origin.layout.smallest());
             let left = size - self.of(size);
-            if left <= record {
-                let most = (size - record - 1) * 100 / size;
+            // One byte of a ring is never written. Where no record fits anyway, no mark is to blame.
+            if let Some(room) = size.checked_sub(record + 1)
+                && left <= record
+            {
+                let most = room * 100 / size;
                 return Err(Error::FillMark { cpu: origin.cpu, percent, size, left, record, most: most as u8 });
             }
         }
@@ -153,8 +155,8 @@ impl Order {
     /// The mark always leaves room for two of the longest records seen in the ring. The reader looks at the rings when
     /// the kernel wakes it, so the rest of a ring must take what a CPU writes until the reader runs. Under [`Full::Copy`]
     /// a reader also copies held records out of a ring below the mark, if the ring is written so quickly that the rest
-    /// of it would be full within ten milliseconds. Merging the rings
-    /// fails if the mark leaves a ring no room for a record ([`Error::FillMark`](crate::Error::FillMark)).
+    /// of it would be full within ten milliseconds. Merging the rings fails if the mark leaves a ring no room for a
+    /// record ([`Error::FillMark`](crate::Error::FillMark)). A recording needs none.
     ///
     /// # Panics
     /// If `percent` is more than 100.

@@ -1,6 +1,6 @@
 //! Recording: rings in overwrite mode, and how they are stopped.
 
-use crate::error::Error;
+use crate::error::{Error, Hint};
 use crate::order::fence::Fences;
 use crate::order::hold::{Class, Fence};
 use crate::order::key::{Key, Keys};
@@ -95,7 +95,10 @@ impl Recorder {
     pub fn open(options: RingOptions, key: Key, fence: &Fence) -> Result<Self, Error> {
         // For a reader a fence that proves nothing costs the order; here, bytes that change while they are looked at (I9).
         if let Fence::Custom(_) | Fence::Epochs(_) = fence {
-            return Err(Error::NoFence { tried: "a recorder takes none but the kernel's own".into() });
+            return Err(Error::NoFence {
+                tried: "a recorder takes none but the kernel's own".into(),
+                hint: Hint("give it Fence::Auto".into()),
+            });
         }
         Self::new(open::open(Plan::new(options, true)?)?, key, fence)
     }
@@ -112,6 +115,11 @@ impl Recorder {
             marks: Vec::new(),
             newest: 0,
         })
+    }
+
+    /// The tracepoints that patterns stand for and that the kernel lets nobody sample: see [`Rings::skipped`].
+    pub fn skipped(&self) -> &[Error] {
+        self.rings.skipped()
     }
 
     /// Looks for CPUs that came online, as [`Merge::follow_cpus`](crate::Merge::follow_cpus) does. Call it now and then

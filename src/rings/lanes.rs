@@ -32,6 +32,8 @@ pub struct Rings {
     /// The first of the events that is no BPF output.
     others: Option<Arc<str>>,
     sources: Vec<Source>,
+    /// What patterns stand for and cannot be had.
+    skipped: Vec<Error>,
     /// What a recording says of its machine, if the rings are those of a recording.
     recording: Option<Arc<Features>>,
 }
@@ -122,6 +124,7 @@ impl Rings {
             started: None,
             others: None,
             sources: Vec::new(),
+            skipped: Vec::new(),
             recording: None,
         }
     }
@@ -170,6 +173,17 @@ impl Rings {
     /// simulated rings. For a recording, the events that it names.
     pub fn sources(&self) -> &[Source] {
         &self.sources
+    }
+
+    /// The tracepoints that a pattern stands for and that the kernel lets nobody sample, each as the
+    /// [`Error::Open`](crate::Error::Open) that opening it by its name ends with. They are in no ring and no source. Of Linux 6.18 on
+    /// x86-64 it is one, `irq_vectors:irq_work_exit`, which a sample would cause anew.
+    pub fn skipped(&self) -> &[Error] {
+        &self.skipped
+    }
+
+    pub(crate) fn set_skipped(&mut self, skipped: Vec<Error>) {
+        self.skipped = skipped;
     }
 
     /// The first of the events that is not BPF output, as far as the writers are known.

@@ -152,7 +152,8 @@ pub(super) fn is_probe(name: &str) -> bool {
     text.is_ok_and(|text| text.contains("__probe_"))
 }
 
-fn is_pattern(name: &str) -> bool {
+/// Whether a name stands for all that fit it.
+pub(super) fn is_pattern(name: &str) -> bool {
     name.contains(['*', '?'])
 }
 

@@ -13,7 +13,6 @@ use crate::rings::whom::{Numbered, Opened};
 use crate::rings::{Counter, Lane, Rings};
 use crate::sys::machine::{self, CpuEvents, CpuList, OnlineCpus};
 use crate::sys::perf;
-use perf_event_open_sys::bindings::{PERF_COUNT_SW_DUMMY, PERF_TYPE_SOFTWARE, perf_event_attr};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -34,7 +33,7 @@ impl RingOptions {
     /// # Errors
     /// [`Error`] with a hint for anything that the kernel refuses. This crate refuses what the kernel takes but could
     /// never be read: [`Error::Silent`] for an event that writes nothing, [`Error::SharedSlot`] and [`Error::SameMap`]
-    /// for a slot of two events, [`Error::ArrayTooSmall`] for a CPU without a slot, [`Error::Wakeup`] for a wake-up
+    /// for a slot of two events, [`Error::Replaced`] for two settings that exclude each other, [`Error::ArrayTooSmall`] for a CPU without a slot, [`Error::Wakeup`] for a wake-up
     /// that would never come. [`Error::Pointer`] for an attribute with a pointer in it, [`Error::Size`] for a size of
     /// zero or more than 2 GiB, [`Error::NoSuchCpu`] if the machine can never have a requested CPU, [`Error::Offline`]
     /// if no requested CPU is online.
@@ -50,8 +49,7 @@ pub(crate) fn open(plan: Plan) -> Result<Rings, Error> {
     if watch.plan.tells_losses() && refuses_losses(&watch.plan) {
         watch.plan.without_losses();
     }
-    let plan = &watch.plan;
-    let cpus = match &plan.cpus {
+    let cpus = match &watch.plan.cpus {
         Some(cpus) => cpus.clone(),
         None => machine::online_cpus().map_err(list_cpus)?,
     };
@@ -59,15 +57,23 @@ pub(crate) fn open(plan: Plan) -> Result<Rings, Error> {
     if let Some(&cpu) = cpus.iter().find(|cpu| **cpu > last) {
         return Err(Error::NoSuchCpu { cpu, last });
     }
-    plan.check_slots(&cpus, std::iter::empty())?;
+    watch.plan.check_slots(&cpus, std::iter::empty())?;
+    let mut skipped = Vec::new();
+    let arrivals = loop {
+        match open_cpus(&watch.plan, &cpus) {
+            Ok(arrivals) => break arrivals,
+            Err(error) => skipped.push(watch.plan.skip(error)?),
+        }
+    };
+    let plan = &watch.plan;
     // Closes whatever is in it if something fails: slots are emptied first, then rings unmapped, then events closed.
     let mut rings = Rings::empty(plan.clock);
+    rings.set_skipped(skipped);
     rings.set_others(plan.events.iter().find(|event| !event.is_bpf_output()).map(|event| Arc::clone(&event.name)));
     rings.set_sources(plan.events.iter().map(Planned::source).collect());
     let mut outlets = Vec::new();
     let mut stations = Vec::new();
-    for &cpu in &cpus {
-        let Some(arrival) = open_cpu(plan, cpu, cpus.len())? else { continue };
+    for arrival in arrivals {
         stations.push(arrival.station);
         outlets.extend(arrival.outlets);
         rings.open_lane(arrival.lane, arrival.gate)?;
@@ -93,9 +99,7 @@ fn list_cpus(errno: io::Error) -> Error {
 
 /// Whether the kernel is too old for `PERF_FORMAT_LOST`: it refuses a plain event that asks for it.
 fn refuses_losses(plan: &Plan) -> bool {
-    let mut attr =
-        perf_event_attr { type_: PERF_TYPE_SOFTWARE, config: PERF_COUNT_SW_DUMMY.into(), ..Default::default() };
-    attr.set_exclude_kernel(1);
+    let mut attr = hint::harmless();
     attr.read_format = plan.events.first().map_or(0, |event| event.attr.read_format);
     // Of this very process, in user space: what nearly anybody may open.
     perf::open_own(&attr).is_err_and(|errno| errno.raw_os_error() == Some(libc::EINVAL))
@@ -108,6 +112,11 @@ struct Arrival {
     gate: Gate,
     outlets: Vec<Outlet>,
     station: Station,
+}
+
+/// Opens and maps the rings of these CPUs, as far as they are online.
+fn open_cpus(plan: &Plan, cpus: &[u32]) -> Result<Vec<Arrival>, Error> {
+    cpus.iter().filter_map(|cpu| open_cpu(plan, *cpu, cpus.len()).transpose()).collect()
 }
 
 /// Opens and maps the ring of one CPU, of `cpus` that are to have one; `None` if it is offline.

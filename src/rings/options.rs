@@ -1,5 +1,6 @@
 //! Options for opening rings: events, sizes, CPUs.
 
+use crate::error::{Error, Hint};
 use crate::record::clock::Clock;
 use crate::record::{Kind, Sample};
 use crate::rings::asked::{Asked, KPROBE, Place, Probe, Rate, Settings, UPROBE, What};
@@ -25,6 +26,18 @@ pub(crate) enum Traced {
     Thread(u32, io::Result<Task>),
     /// The control group of that directory.
     Cgroup(PathBuf),
+}
+
+impl Traced {
+    /// The method that sets it. `None` for the default.
+    fn setting(&self) -> Option<&'static str> {
+        match self {
+            Self::Everybody => None,
+            Self::Process(..) => Some("pid"),
+            Self::Thread(..) => Some("tid"),
+            Self::Cgroup(_) => Some("cgroup"),
+        }
+    }
 }
 
 /// Which rings to open: one for each online CPU, shared by all events that are named here.
@@ -53,8 +66,8 @@ pub(crate) enum Traced {
 #[doc(alias = "perf_event_open")]
 pub struct RingOptions {
     pub(super) asked: Vec<Asked>,
-    /// A setting for one event, given before any event.
-    pub(super) astray: Option<&'static str>,
+    /// What is wrong with the first call that is.
+    pub(super) wrong: Option<Error>,
     pub(super) whom: Traced,
     pub(super) samples: Vec<Sample>,
     pub(super) size: Size,
@@ -73,7 +86,7 @@ impl RingOptions {
     pub(crate) fn new() -> Self {
         Self {
             asked: Vec::new(),
-            astray: None,
+            wrong: None,
             whom: Traced::Everybody,
             samples: Vec::new(),
             size: Size::Bytes(DEFAULT_BYTES),
@@ -90,12 +103,30 @@ impl RingOptions {
         self
     }
 
-    /// Changes the settings of the event that was added last.
-    fn of_last(mut self, setting: &'static str, change: impl FnOnce(&mut Settings)) -> Self {
-        match self.asked.last_mut() {
-            Some(asked) => change(&mut asked.settings),
-            None => self.astray = self.astray.or(Some(setting)),
+    /// Changes the settings of the event that was added last. `change` gives the setting that this one would replace.
+    fn of_last(
+        mut self,
+        setting: &'static str,
+        cure: &str,
+        change: impl FnOnce(&mut Settings) -> Option<&'static str>,
+    ) -> Self {
+        let wrong = match self.asked.last_mut() {
+            Some(asked) => change(&mut asked.settings)
+                .map(|before| Error::Replaced { settings: [before, setting], hint: Hint(cure.into()) }),
+            None => Some(Error::NoEventBefore { setting }),
+        };
+        self.wrong = self.wrong.or(wrong);
+        self
+    }
+
+    /// Sets whom to trace, once.
+    fn trace(mut self, whom: Traced) -> Self {
+        if let Some(before) = self.whom.setting() {
+            let settings = [before, whom.setting().unwrap_or(before)];
+            let hint = Hint("call one of pid, tid and cgroup, once: other rings can trace others".into());
+            self.wrong = self.wrong.or(Some(Error::Replaced { settings, hint }));
         }
+        self.whom = whom;
         self
     }
 
@@ -135,7 +166,8 @@ impl RingOptions {
     ///
     /// In both parts `*` stands for any characters and `?` for one: `syscalls:*`, `sched:sched_switch*`. Each tracepoint
     /// that fits becomes a source of its own, by name. Each takes a file descriptor for each CPU. The category `ftrace`
-    /// is left out of patterns, since most of it cannot be opened.
+    /// is left out of patterns, since most of it cannot be opened. So is a tracepoint that the kernel lets nobody sample:
+    /// [`Rings::skipped`](crate::Rings::skipped) lists those. A pattern that leaves nothing is an error.
     ///
     /// Opening the rings gives [`Error::NoTracepoint`](crate::Error::NoTracepoint), with the nearest name, for a name
     /// that tracefs does not have, and [`Error::Tracepoint`](crate::Error::Tracepoint) if tracefs is not mounted or cannot be read.
@@ -192,20 +224,33 @@ impl RingOptions {
     /// (Documentation/trace/events.rst). For a pattern the filter holds for each tracepoint that fits.
     ///
     /// Opening the rings gives [`Error::Filter`](crate::Error::Filter) with the kernel's own message if it refuses the
-    /// filter.
+    /// filter. An event has one filter: a second is [`Error::Replaced`](crate::Error::Replaced). Join both with `&&`.
     pub fn filter(self, filter: &str) -> Self {
-        self.of_last("filter", |settings| settings.filter = Some(filter.to_owned()))
+        self.of_last("filter", "join them with && in one", |settings| {
+            settings.filter.replace(filter.to_owned()).map(|_| "filter")
+        })
     }
 
-    /// Samples the event that was added last once in so many (`sample_period`).
+    /// Samples the event that was added last once in so many (`sample_period`). An event has one period or frequency: a second is
+    /// [`Error::Replaced`](crate::Error::Replaced).
     pub fn period(self, period: u64) -> Self {
-        self.of_last("period", |settings| settings.rate = Some(Rate::Period(period)))
+        self.rate("period", Rate::Period(period))
     }
 
     /// Samples the event that was added last so many times a second (`sample_freq`). The kernel adapts the period.
-    /// It refuses more than `kernel.perf_event_max_sample_rate`.
+    /// It refuses more than `kernel.perf_event_max_sample_rate`. An event has one period or frequency: a second is
+    /// [`Error::Replaced`](crate::Error::Replaced).
     pub fn frequency(self, hertz: u64) -> Self {
-        self.of_last("frequency", |settings| settings.rate = Some(Rate::Frequency(hertz)))
+        self.rate("frequency", Rate::Frequency(hertz))
+    }
+
+    fn rate(self, setting: &'static str, rate: Rate) -> Self {
+        self.of_last(setting, "an event has one of them", |settings| {
+            settings.rate.replace(rate).map(|before| match before {
+                Rate::Period(_) => "period",
+                Rate::Frequency(_) => "frequency",
+            })
+        })
     }
 
     /// The event that was added last counts in user space only (`exclude_kernel`, `exclude_hv`). Takes fewer privileges.
@@ -213,12 +258,19 @@ impl RingOptions {
     /// Opening the rings gives [`Error::KernelOnly`](crate::Error::KernelOnly) for a tracepoint by name or a kprobe, which
     /// would never be written then. `syscalls:*` and probes of programs are.
     pub fn user_only(self) -> Self {
-        self.of_last("user_only", |settings| settings.exclude_kernel = true)
+        self.of_last("user_only", "both are the default", |settings| {
+            settings.exclude_kernel = true;
+            settings.exclude_user.then_some("kernel_only")
+        })
     }
 
-    /// The event that was added last counts in the kernel only (`exclude_user`).
+    /// The event that was added last counts in the kernel only (`exclude_user`). With [`user_only`](Self::user_only) nothing would be
+    /// left: that is [`Error::Replaced`](crate::Error::Replaced).
     pub fn kernel_only(self) -> Self {
-        self.of_last("kernel_only", |settings| settings.exclude_user = true)
+        self.of_last("kernel_only", "both are the default", |settings| {
+            settings.exclude_user = true;
+            settings.exclude_kernel.then_some("user_only")
+        })
     }
 
     /// Has the kernel record more with each sample: see [`Sample`]. Records then carry it for all events of the rings.
@@ -228,7 +280,8 @@ impl RingOptions {
     }
 
     /// Traces one process: all its threads, the threads that they start, and the processes that they fork from then on
-    /// (`inherit`). By default everything is traced. Replaces an earlier choice of whom to trace.
+    /// (`inherit`). By default everything is traced. Rings trace one process, thread or control group: a second choice is
+    /// [`Error::Replaced`](crate::Error::Replaced). A number of a thread says of which process it is.
     ///
     /// There still is a ring for each CPU, and a record is in the ring of the CPU that the thread ran on. Each event
     /// takes a file descriptor for each thread and CPU. A process that was forked before is not traced; one that is forked
@@ -246,28 +299,25 @@ impl RingOptions {
     /// [`Error::NoProcess`](crate::Error::NoProcess) if there is no such process, and
     /// [`Error::Restless`](crate::Error::Restless) if its threads come faster than events can be opened.
     #[doc(alias = "inherit")]
-    pub fn pid(mut self, pid: u32) -> Self {
-        self.whom = Traced::Process(pid, Task::process(pid));
-        self
+    pub fn pid(self, pid: u32) -> Self {
+        self.trace(Traced::Process(pid, Task::process(pid)))
     }
 
     /// Traces one thread and nothing that it starts. As [`RingOptions::pid`] otherwise.
     ///
     /// Before Linux 6.9 a thread cannot be held (`PIDFD_THREAD`). There its process is, and the thread must be one of that process: only
     /// a later thread of the same process with the same number is taken for it.
-    pub fn tid(mut self, tid: u32) -> Self {
-        self.whom = Traced::Thread(tid, Task::thread(tid));
-        self
+    pub fn tid(self, tid: u32) -> Self {
+        self.trace(Traced::Thread(tid, Task::thread(tid)))
     }
 
     /// Traces the processes of a control group, by its directory: `/sys/fs/cgroup/system.slice/ssh.service`
-    /// (`PERF_FLAG_PID_CGROUP`). Takes `CAP_PERFMON`. Replaces an earlier choice of whom to trace.
+    /// (`PERF_FLAG_PID_CGROUP`). Takes `CAP_PERFMON`. Rings trace one control group: as [`RingOptions::pid`] otherwise.
     ///
     /// BPF output cannot be had so ([`Error::Everybody`](crate::Error::Everybody)). Opening the rings gives
     /// [`Error::Cgroup`](crate::Error::Cgroup) if the directory cannot be opened, or the path leads to something else.
-    pub fn cgroup(mut self, directory: impl AsRef<Path>) -> Self {
-        self.whom = Traced::Cgroup(directory.as_ref().to_owned());
-        self
+    pub fn cgroup(self, directory: impl AsRef<Path>) -> Self {
+        self.trace(Traced::Cgroup(directory.as_ref().to_owned()))
     }
 
     /// Adds an instruction of a program or library. The event fires whenever a process on a ring's CPU executes it.
@@ -277,7 +327,8 @@ impl RingOptions {
     /// The payload is a tracepoint's: 8 bytes of common fields, then the instruction's address, a `u64`. Takes
     /// `CAP_PERFMON`, or `CAP_SYS_ADMIN` before Linux 5.8, and a kernel with `CONFIG_UPROBE_EVENTS`; see
     /// [`Error::Probe`](crate::Error::Probe). The path is made absolute and kept. It is looked up for each CPU, also
-    /// for those that come online later.
+    /// for those that come online later. An instruction must begin at the offset. The kernel refuses some places inside an
+    /// instruction, which is [`Error::Open`](crate::Error::Open). It takes others, and then the probe breaks the program.
     pub fn uprobe(self, path: impl AsRef<Path>, offset: u64) -> Self {
         self.user_probe(path.as_ref(), Place::Offset(offset), false)
     }
@@ -363,6 +414,10 @@ impl RingOptions {
     }
 
     /// Sets the clock that stamps the records.
+    ///
+    /// [`Clock::Boottime`], [`Clock::Realtime`] and [`Clock::Tai`] cannot be read in an NMI. The kernel refuses them, which is
+    /// [`Error::Open`](crate::Error::Open), for each event that may come in one: tracepoints, probes and most hardware. Software events and
+    /// BPF output take them (`perf_event_set_clock`, kernel/events/core.c).
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = clock;
         self

@@ -1,6 +1,7 @@
 //! Plans: the meaning of options, decided and checked before anything is opened.
 
 use crate::error::Error;
+use crate::error::hint::{self, Denial};
 use crate::record::clock::Clock;
 use crate::record::{Layout, Sample};
 use crate::ring::Ring;
@@ -36,12 +37,12 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub(crate) fn new(options: RingOptions, backward: bool) -> Result<Self, Error> {
-        let RingOptions { asked, astray, whom, samples, size, clock, timed, cpus, wakeup, slot } = options;
+        let RingOptions { asked, wrong, whom, samples, size, clock, timed, cpus, wakeup, slot } = options;
         if asked.is_empty() {
             return Err(Error::NoEvents);
         }
-        if let Some(setting) = astray {
-            return Err(Error::NoEventBefore { setting });
+        if let Some(wrong) = wrong {
+            return Err(wrong);
         }
         let page = machine::page_size();
         let bytes = ring_bytes(size, page)?;
@@ -56,6 +57,7 @@ impl Plan {
         }
         let target = Target::new(whom)?;
         let carried = Carried::of(&mut events, &samples, timed);
+        carried.check()?;
         let layout = carried.layout();
         let size = bytes as u64;
         let mut wakeup = wakeup.unwrap_or(Wakeup::Bytes((size / WAKEUP_PART) as u32));
@@ -79,6 +81,20 @@ impl Plan {
         }
         let tells_running = carried.tells_running();
         Ok(Self { events, target, cpus, page, bytes, clock, layout, slot, backward, tells_running })
+    }
+
+    /// Goes without the event that could not be opened, if it is of a pattern that leaves others and the kernel lets nobody have it.
+    /// Gives the error, or the one that there is no way around.
+    pub(crate) fn skip(&mut self, error: Error) -> Result<Error, Error> {
+        let Error::Open { event, errno, .. } = &error else { return Err(error) };
+        let Some(at) = self.events.iter().position(|planned| *planned.name == **event) else { return Err(error) };
+        let Some(pattern) = &self.events[at].pattern else { return Err(error) };
+        let is_last = self.events.iter().filter(|other| other.pattern.as_ref() == Some(pattern)).count() == 1;
+        if is_last || errno.raw_os_error() != Some(libc::EPERM) || hint::denial(errno) != Denial::Event {
+            return Err(error);
+        }
+        self.events.remove(at);
+        Ok(error)
     }
 
     /// Goes without the kernel's counts of what was lost: before Linux 6.0 it has none.
@@ -155,6 +171,15 @@ impl Carried {
         let masks = masks.reduce(|all, one| [0, 1, 2].map(|at| all[at] | one[at])).unwrap_or_default();
         let stack = attrs().map(|attr| attr.sample_stack_user).max().unwrap_or_default();
         Self { sample_type, read_format, masks, stack }
+    }
+
+    /// Checks that there can be such a stack: the kernel has 16 bits for its size, and wants words
+    /// (`perf_copy_attr`, kernel/events/core.c).
+    fn check(&self) -> Result<(), Error> {
+        let bytes = self.stack;
+        let is_sampled = self.sample_type & u64::from(bindings::PERF_SAMPLE_STACK_USER) != 0;
+        let is_possible = bytes < u16::MAX.into() && bytes.is_multiple_of(8);
+        if is_sampled && !is_possible { Err(Error::StackSize { bytes }) } else { Ok(()) }
     }
 
     fn layout(&self) -> Layout {

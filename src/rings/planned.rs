@@ -27,6 +27,8 @@ pub(crate) struct Planned {
     /// `category:name`, if it is a tracepoint that has one.
     pub(crate) tracepoint: Option<Arc<str>>,
     pub(crate) filter: Option<Filter>,
+    /// The pattern that it fits, if it was asked for by one.
+    pub(super) pattern: Option<Arc<str>>,
     /// Whether its samples have raw data: what a program, a tracepoint or a probe wrote.
     payload: bool,
 }
@@ -90,8 +92,14 @@ fn array(event: &str, map: OwnedFd) -> Result<Array, Error> {
             ..
         }) => Ok(Array { fd: Arc::new(map), id, entries: max_entries }),
         Ok(info) => Err(other().unwrap_or(Error::NotAnArray { map_type: info.map_type })),
-        Err(errno) => Err(other().unwrap_or(Error::Array { errno })),
+        Err(errno) => Err(other().unwrap_or_else(|| no_array(errno))),
     }
+}
+
+/// Why a file descriptor could not be asked, or not be duplicated.
+fn no_array(errno: io::Error) -> Error {
+    let hint = hint::array(&errno);
+    Error::Array { errno, hint }
 }
 
 /// Opens a map by the path it is pinned by.
@@ -125,6 +133,7 @@ pub(super) fn planned(asked: Asked) -> Result<Vec<Planned>, Error> {
         map: None,
         tracepoint: None,
         filter: None,
+        pattern: None,
         payload: true,
     };
     let output = |map: OwnedFd| -> Result<Planned, Error> {
@@ -132,9 +141,13 @@ pub(super) fn planned(asked: Asked) -> Result<Vec<Planned>, Error> {
         Ok(Planned { map: Some(array(&name, map)?), ..one(attr) })
     };
     let mut events = match what {
-        What::BpfOutput(duplicate) => vec![output(duplicate.map_err(|errno| Error::Array { errno })?)?],
+        What::BpfOutput(duplicate) => vec![output(duplicate.map_err(no_array)?)?],
         What::Pinned(path) => vec![output(open_pinned(&path)?)?],
-        What::Tracepoint(name) => named::tracepoints(&name)?.into_iter().map(named_tracepoint).collect(),
+        What::Tracepoint(asked) => {
+            let pattern = named::is_pattern(&asked).then(|| Arc::clone(&name));
+            let found = named::tracepoints(&asked)?.into_iter();
+            found.map(|found| Planned { pattern: pattern.clone(), ..named_tracepoint(found) }).collect()
+        }
         What::TracepointId(id) => vec![one(attr(bindings::PERF_TYPE_TRACEPOINT, id))],
         What::Probe(probe) => {
             let (attr, target) = probe_attr(probe)?;
@@ -162,7 +175,8 @@ pub(super) fn planned(asked: Asked) -> Result<Vec<Planned>, Error> {
 fn named_tracepoint((name, id): (String, u64)) -> Planned {
     let attr = attr(bindings::PERF_TYPE_TRACEPOINT, id);
     let title = format!("tracepoint {name}").into();
-    Planned { name: title, attr, target: None, map: None, tracepoint: Some(name.into()), filter: None, payload: true }
+    let (target, map, filter, pattern) = Default::default();
+    Planned { name: title, attr, target, map, tracepoint: Some(name.into()), filter, pattern, payload: true }
 }
 
 /// Samples an event as often as its kind is usually sampled.

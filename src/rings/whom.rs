@@ -1,6 +1,7 @@
 //! Whom events are opened for: everybody, a process, a thread, a control group.
 
-use crate::error::{Error, Hint, hint};
+use crate::error::hint::{self, Denial};
+use crate::error::{Error, Hint};
 use crate::rings::options::Traced;
 use crate::rings::planned::Planned;
 use crate::sys::pidfd::Task;
@@ -131,7 +132,9 @@ fn open_all(planned: &[Planned], whom: perf::Whom<'_>, cpu: u32, cpus: usize) ->
             Err(errno) if errno.raw_os_error() == Some(libc::ENODEV) => return Ok(None),
             Err(errno) => {
                 let fds = cpus * planned.len();
-                let hint = hint_of(whom, &errno).unwrap_or_else(|| hint::open(&errno, attr, target.as_deref(), fds));
+                let hint = hint_of(whom, &errno)
+                    .or_else(|| hint_of_clock(event_of, whom, cpu, &errno))
+                    .unwrap_or_else(|| hint::open(&errno, attr, target.as_deref(), fds));
                 return Err(Error::Open { cpu, event: name.as_ref().into(), errno, hint });
             }
         }
@@ -152,12 +155,23 @@ fn hint_of_group() -> Hint {
 fn hint_of(whom: perf::Whom<'_>, errno: &io::Error) -> Option<Hint> {
     let text = match (whom, errno.raw_os_error()) {
         (perf::Whom::Cgroup(_), Some(libc::EBADF)) => return Some(hint_of_group()),
-        (perf::Whom::Task(_), Some(libc::EACCES | libc::EPERM)) => {
+        (perf::Whom::Task(_), Some(libc::EACCES | libc::EPERM)) if hint::denial(errno) == Denial::Privilege => {
             "needs CAP_PERFMON, or a process of your own and RingOptions::user_only, if kernel.perf_event_paranoid is 2 or less"
         }
         _ => return None,
     };
     Some(Hint(text.into()))
+}
+
+/// What helps where the kernel refuses an event with this clock, and would take it with its own.
+fn hint_of_clock(planned: &Planned, whom: perf::Whom<'_>, cpu: u32, errno: &io::Error) -> Option<Hint> {
+    let mut attr = planned.attr;
+    if errno.raw_os_error() != Some(libc::EINVAL) || attr.use_clockid() == 0 {
+        return None;
+    }
+    attr.set_use_clockid(0);
+    attr.clockid = 0;
+    perf::open(&attr, planned.target.as_deref(), whom, cpu).ok().map(|_| hint::clock(&planned.attr))
 }
 
 /// Opens the event that owns the ring of one CPU where events follow tasks: one of our own process that never writes.

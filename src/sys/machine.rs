@@ -155,8 +155,6 @@ impl CpuEvents {
 /// Whether messages about devices are sent to the network namespace we are in: those that belong to the first user namespace get
 /// them (`uevent_net_init`).
 fn uevents_reach_us() -> bool {
-    /// `USER_NS_INIT_INO` of `include/uapi/linux/nsfs.h`; the same under another name ever since Linux 3.8.
-    const FIRST_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
     // If it cannot be told, they may not.
     let Ok(network) = fs::File::open("/proc/thread-self/ns/net") else { return false };
     // SAFETY: takes no argument.
@@ -164,7 +162,7 @@ fn uevents_reach_us() -> bool {
     let Some(owner) = owner.ok().and_then(|fd| i32::try_from(fd).ok()) else { return false };
     // SAFETY: a new file descriptor, nobody else's.
     let owner = fs::File::from(unsafe { OwnedFd::from_raw_fd(owner) });
-    owner.metadata().is_ok_and(|owner| owner.ino() == FIRST_USER_NAMESPACE)
+    owner.metadata().is_ok_and(|owner| owner.ino() == super::status::FIRST_USER_NAMESPACE)
 }
 
 /// The actions and the device that messages about CPUs begin with, such as `online@/devices/system/cpu/cpu1`.
@@ -326,6 +324,13 @@ pub(crate) fn tracefs() -> io::Result<PathBuf> {
             io::Error::new(io::ErrorKind::NotFound, format!("tracefs is not mounted where it usually is{unlisted}"))
         }
     })
+}
+
+/// Where tracefs is mounted, or usually is, whether it can be read or not.
+pub(crate) fn tracefs_place() -> PathBuf {
+    let listed = Mounts::open().and_then(|mounts| mounts.read()).unwrap_or_default();
+    let mounted = listed.into_iter().find(|mount| mount.kind == "tracefs").map(|mount| mount.path);
+    mounted.unwrap_or_else(|| "/sys/kernel/tracing".into())
 }
 
 /// Whether what is seen at a path is tracefs, whole: another file system may be mounted over it, and one of its directories

@@ -320,7 +320,7 @@ pub(crate) fn errno(error: &Error) -> Option<i32> {
         | Error::Map { errno, .. }
         | Error::Control { errno, .. }
         | Error::Slot { errno, .. }
-        | Error::Array { errno }
+        | Error::Array { errno, .. }
         | Error::Pinned { errno, .. }
         | Error::Probe { errno, .. }
         | Error::Tracepoint { errno, .. }

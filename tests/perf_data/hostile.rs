@@ -113,6 +113,14 @@ fn every_way_of_being_wrong_has_its_error() {
     }
 }
 
+/// A ring of a recording is as long as its records, so that no mark leaves room: there need be none.
+#[test]
+fn a_recording_needs_no_room() {
+    let file = File::with(&small());
+    let merge = Merge::new(open(&file.0), Order::new().fill_mark(100));
+    assert!(merge.is_ok(), "{:?}", merge.err());
+}
+
 #[test]
 fn what_is_no_file_has_its_error() {
     let why = |path: &str| match perf_data::open(path) {

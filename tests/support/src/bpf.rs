@@ -352,7 +352,11 @@ pub struct Map {
 
 impl Map {
     fn create(map_type: u32, value_size: u32, max_entries: u32, map_flags: u32) -> io::Result<Self> {
-        let mut attr = MapCreate { map_type, key_size: 4, value_size, max_entries, map_flags };
+        Self::make(MapCreate { map_type, key_size: 4, value_size, max_entries, map_flags })
+    }
+
+    fn make(mut attr: MapCreate) -> io::Result<Self> {
+        let value_size = attr.value_size;
         // SAFETY: no pointers.
         let fd = unsafe { bpf(0, &mut attr) }.map_err(|error| match error.raw_os_error() {
             Some(libc::EPERM) => {
@@ -367,6 +371,11 @@ impl Map {
     /// A `BPF_MAP_TYPE_PERF_EVENT_ARRAY`.
     pub fn perf_event_array(entries: u32) -> io::Result<Self> {
         Self::create(4, 4, entries, 0)
+    }
+
+    /// A `BPF_MAP_TYPE_RINGBUF` (Linux 5.8).
+    pub fn ring_buffer(bytes: u32) -> io::Result<Self> {
+        Self::make(MapCreate { map_type: 27, max_entries: bytes, ..MapCreate::default() })
     }
 
     /// A `BPF_MAP_TYPE_ARRAY`.

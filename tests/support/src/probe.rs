@@ -14,9 +14,33 @@ pub extern "C" fn probed(number: u64) -> u64 {
     std::hint::black_box(number).wrapping_mul(3)
 }
 
+#[cfg(target_arch = "x86_64")]
+core::arch::global_asm!(
+    ".pushsection .text",
+    ".globl perfweave_support_operand",
+    "perfweave_support_operand:",
+    // movabs of a number to rax, and a return. As instructions, the number's bytes are none, and one that 64-bit programs lack.
+    ".byte 0x48, 0xb8, 0x62, 0xcf, 0x1a, 0x00, 0x06, 0xff, 0xff, 0xff, 0xc3",
+    ".popsection",
+);
+
+/// An instruction whose number lies from its third byte on: the file, and how far behind that file's begin the instruction is. A
+/// decoder finds nothing at the third byte, and what no program may do at the seventh.
+#[cfg(target_arch = "x86_64")]
+pub fn operand() -> io::Result<(PathBuf, u64)> {
+    unsafe extern "C" {
+        safe fn perfweave_support_operand();
+    }
+    let (_, file, offset) = place_of(perfweave_support_operand as *const () as u64)?;
+    Ok((file, offset))
+}
+
 /// Where [`probed`] is: its address, the file, and how far behind that file's begin it is.
 pub fn place() -> io::Result<(u64, PathBuf, u64)> {
-    let address = probed as *const () as u64;
+    place_of(probed as *const () as u64)
+}
+
+fn place_of(address: u64) -> io::Result<(u64, PathBuf, u64)> {
     let maps = std::fs::read_to_string("/proc/self/maps")?;
     let place = maps.lines().find_map(|line| {
         // 55d0c0a00000-55d0c0a2d000 r-xp 0002c000 fe:00 1234    /path

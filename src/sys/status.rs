@@ -1,0 +1,48 @@
+//! What the calling thread may do, as `/proc` tells it.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+// include/uapi/linux/capability.h
+pub(crate) const CAP_SYS_ADMIN: u32 = 21;
+pub(crate) const CAP_PERFMON: u32 = 38;
+pub(crate) const CAP_BPF: u32 = 39;
+
+/// The privileges of a thread (proc_pid_status(5)).
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Status {
+    /// `CapEff`, if they hold for the whole machine.
+    capabilities: u64,
+    /// Whether seccomp filters its system calls.
+    pub(crate) is_filtered: bool,
+    /// The group by which files are judged.
+    pub(crate) group: u32,
+}
+
+impl Status {
+    /// Those of the calling thread: none, and no filter, where `/proc` cannot be read.
+    pub(crate) fn read() -> Self {
+        let text = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+        let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map_or("", str::trim);
+        let capabilities = u64::from_str_radix(field("CapEff:"), 16).unwrap_or(0);
+        Self {
+            // The kernel asks for them in the first user namespace (`perfmon_capable`, include/linux/capability.h).
+            capabilities: if is_in_first_user_namespace() { capabilities } else { 0 },
+            is_filtered: field("Seccomp:") == "2",
+            // Behind the real one.
+            group: field("Gid:").split_whitespace().nth(1).and_then(|group| group.parse().ok()).unwrap_or(0),
+        }
+    }
+
+    /// Whether the thread has one of these capabilities.
+    pub(crate) fn has_any(self, capabilities: &[u32]) -> bool {
+        capabilities.iter().any(|capability| self.capabilities >> capability & 1 == 1)
+    }
+}
+
+/// `USER_NS_INIT_INO` of `include/uapi/linux/nsfs.h`; the same under another name ever since Linux 3.8.
+pub(super) const FIRST_USER_NAMESPACE: u64 = 0xEFFF_FFFD;
+
+fn is_in_first_user_namespace() -> bool {
+    fs::metadata("/proc/thread-self/ns/user").is_ok_and(|space| space.ino() == FIRST_USER_NAMESPACE)
+}
