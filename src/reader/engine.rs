@@ -12,7 +12,7 @@ use crate::order::proof::{Proof, Watch};
 use crate::order::{self, Order};
 use crate::reader::pace::{FLOOR, Pace, WORTH_A_LOOK};
 use crate::rings::Rings;
-use crate::rings::control::{Control, Handle, Signals};
+use crate::rings::control::{Control, Handle, Report, Signals};
 use crate::sys::machine;
 use smallvec::SmallVec;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -56,13 +56,6 @@ pub(crate) struct Engine {
     fences_failed: u64,
     /// The threads that have looked, and the fence's.
     pub(crate) threads: SmallVec<[u32; 4]>,
-}
-
-/// A report between earlier and later events.
-#[derive(Debug, Clone, Copy)]
-enum Report {
-    Flushed,
-    Deadline,
 }
 
 /// What to do next.
@@ -180,14 +173,13 @@ impl Engine {
 
     /// Looks at the rings; says whether there is something to lend, or how long to sleep.
     pub(crate) fn turn(&mut self) -> Result<Turn, Error> {
+        self.forget_deadline();
         if self.is_ready()? {
             return Ok(Turn::Ready);
         }
         let now = Instant::now();
         self.follow_cpus(now)?;
-        if self.deadline_is_past() {
-            self.report_after_look(Report::Deadline);
-        } else if !self.report_is_due() {
+        if !self.report_past_deadline() && !self.report_is_due() {
             self.look();
         }
         if self.merge.is_ready() || self.find_losses(now) {
@@ -195,12 +187,8 @@ impl Engine {
         }
         self.await_epochs()?;
         if let Some(report) = self.report.filter(|_| self.report_is_due()) {
-            (self.report, self.capped) = (None, false);
-            self.merge.lift_cap();
-            return Err(match report {
-                Report::Flushed => Error::Flushed,
-                Report::Deadline => Error::Deadline,
-            });
+            self.end_report();
+            return Err(report.error());
         }
         if self.merge.is_over() {
             return Err(Error::Closed);
@@ -282,6 +270,7 @@ impl Engine {
     fn notice_signals(&mut self) -> Result<(), Error> {
         let signals = self.control.signals();
         signals.check()?;
+        self.forget_deadline();
         // Another report comes first.
         if self.report.is_none() {
             self.report_after_look(Report::Flushed);
@@ -291,9 +280,22 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether a deadline is to be reported, and no other report comes first.
-    fn deadline_is_past(&self) -> bool {
-        self.report.is_none() && self.control.time_left().is_some_and(|left| left.is_zero())
+    /// Begins with the report of a deadline that is past, if no other report comes first. Says whether it does.
+    fn report_past_deadline(&mut self) -> bool {
+        let past = self.control.past_deadline().filter(|_| self.report.is_none());
+        past.map(|report| self.report_after_look(report)).is_some()
+    }
+
+    /// Gives up the report of a deadline that is not set any more.
+    fn forget_deadline(&mut self) {
+        if self.report.is_some_and(|report| !self.control.asks_for(report)) {
+            self.end_report();
+        }
+    }
+
+    fn end_report(&mut self) {
+        (self.report, self.capped) = (None, false);
+        self.merge.lift_cap();
     }
 
     /// Everything that is in the rings now is yielded before the report, and nothing else.
@@ -340,9 +342,7 @@ impl Engine {
     fn attend(&mut self) -> Result<(), Error> {
         let now = Instant::now();
         self.follow_cpus(now)?;
-        if self.deadline_is_past() {
-            self.report_after_look(Report::Deadline);
-        }
+        self.report_past_deadline();
         self.find_losses(now);
         Ok(())
     }

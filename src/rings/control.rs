@@ -93,7 +93,8 @@ impl Handle {
     /// Sets when the reader gives up waiting; `None` for never. Once the deadline is past and the reader runs out of
     /// events, it yields everything that is in the rings then, held events included. Then it reports
     /// [`Error::Deadline`], and only then yields anything newer. A deadline stays until another is set: every further
-    /// call that finds nothing reports it again.
+    /// call that finds nothing reports it again. A report that is under way when the deadline is moved or taken back is not
+    /// made.
     ///
     /// Held events need a fence, so the report can come later than the deadline by as long as a fence takes.
     /// [`Reader::next_timeout`](crate::Reader::next_timeout) is strict instead, and leaves held events.
@@ -127,6 +128,20 @@ pub(crate) struct Control {
     /// Whether output was paused and goes on: records may have been dropped.
     lossy: AtomicBool,
     outlets: Mutex<Outlets>,
+}
+
+/// A report between earlier and later events.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Report {
+    Flushed,
+    /// Of this deadline, in nanoseconds from `begun` on.
+    Deadline(u64),
+}
+
+impl Report {
+    pub(crate) fn error(self) -> Error {
+        if let Self::Flushed = self { Error::Flushed } else { Error::Deadline }
+    }
 }
 
 /// What a reader has to know before it yields.
@@ -195,6 +210,19 @@ impl Control {
         // Relaxed: as in `set_deadline`.
         let deadline = self.deadline.load(Ordering::Relaxed);
         (deadline != u64::MAX).then(|| Duration::from_nanos(deadline).saturating_sub(self.begun.elapsed()))
+    }
+
+    /// The report of the deadline, if it is past.
+    pub(crate) fn past_deadline(&self) -> Option<Report> {
+        // Relaxed: as in `set_deadline`.
+        let deadline = self.deadline.load(Ordering::Relaxed);
+        (u128::from(deadline) <= self.begun.elapsed().as_nanos()).then_some(Report::Deadline(deadline))
+    }
+
+    /// Whether a report is still asked for: its deadline may have been moved.
+    pub(crate) fn asks_for(&self, report: Report) -> bool {
+        // Relaxed: as in `set_deadline`.
+        !matches!(report, Report::Deadline(deadline) if self.deadline.load(Ordering::Relaxed) != deadline)
     }
 
     /// Whether output went on after a pause since this was asked last.

@@ -114,6 +114,23 @@ fn a_deadline_that_is_moved_wakes_the_reader() {
     });
 }
 
+/// The report of a deadline ends when that is taken back, also if the reader sleeps until something else ends. Dies when the reader is
+/// waked before, or not at all, and when a report is asked for whatever the deadline is.
+#[test]
+fn a_deadline_that_is_taken_back_ends_its_report() {
+    loom::model(|| {
+        let control = control();
+        control.set_deadline(Some(Instant::now()));
+        let report = control.past_deadline().unwrap();
+        let other = beside(&control, |handle| handle.set_deadline(None).unwrap());
+        while control.asks_for(report) {
+            control.arm().unwrap().sleep(0);
+        }
+        other.join().unwrap();
+        assert!(control.past_deadline().is_none());
+    });
+}
+
 /// A ring whose output is stopped when it is `true`.
 fn gate() -> (Gate, Arc<AtomicBool>) {
     let paused = Arc::new(AtomicBool::new(false));
