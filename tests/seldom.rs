@@ -197,8 +197,16 @@ fn rare_errors_have_their_hints() {
         let said = refused(hardware, denied(libc::EACCES, "2\n", &status, false)).unwrap();
         assert!(said.contains("CAP_PERFMON") && said.contains("which is 2") && !said.contains("seccomp"), "{said}");
     }
-    // A thread with all of them is refused by something else.
+    // In a user namespace of its own a thread has all of them in vain.
     let all = "CapEff:\t000001ffffffffff\nSeccomp:\t2\n";
+    let mut judge = denied(libc::EACCES, "2\n", all, false);
+    let said = refused(hardware, |call: &Call| match call.number {
+        libc::SYS_statx if path(call).ends_with("ns/user") => Answer::Fail(libc::EACCES),
+        _ => judge(call),
+    });
+    let said = said.unwrap();
+    assert!(said.contains("CAP_PERFMON in the first user namespace") && said.contains("container"), "{said}");
+    // A thread with all of them is refused by something else.
     let said = refused(hardware, denied(libc::EACCES, "2\n", all, false)).unwrap();
     assert!(said.contains("security module") && !said.contains("CAP_") && !said.contains("seccomp"), "{said}");
 

@@ -17,8 +17,8 @@ pub(crate) fn open(errno: &io::Error, attr: &perf_event_attr, target: Option<&CS
             Denial::Filter { capable: true } => filtered(CALL),
             Denial::Filter { capable: false } => format!("{}; and it {}", filtered(CALL), privilege()),
             Denial::Privilege => privilege(),
-            Denial::Event if attr.type_ == bindings::PERF_TYPE_TRACEPOINT => {
-                "the kernel lets nobody sample this tracepoint, as one that a sample of it would cause anew; a pattern leaves it out, see \
+            Denial::Event if is_forbidden(attr, errno) => {
+                "the kernel lets nobody sample this tracepoint, because a sample of it would cause the next. A pattern leaves it out: see \
                  Rings::skipped"
                     .into()
             }
@@ -90,6 +90,11 @@ pub(crate) fn denial(errno: &io::Error) -> Denial {
     if capable { Denial::Event } else { Denial::Privilege }
 }
 
+/// Whether that is how the kernel forbids a tracepoint (`perf_perm` of `struct trace_event_call`). Security modules say `EACCES`.
+fn is_forbidden(attr: &perf_event_attr, errno: &io::Error) -> bool {
+    attr.type_ == bindings::PERF_TYPE_TRACEPOINT && errno.raw_os_error() == Some(libc::EPERM)
+}
+
 /// An event that nearly anybody may have, of their own process in user space.
 pub(crate) fn harmless() -> perf_event_attr {
     let (type_, config) = (bindings::PERF_TYPE_SOFTWARE, bindings::PERF_COUNT_SW_DUMMY.into());
@@ -107,6 +112,12 @@ fn is_paranoid() -> bool {
 /// What events of the whole machine need.
 fn privilege() -> String {
     let paranoid = setting("kernel/perf_event_paranoid");
+    if Status::read().has_in_vain(&[CAP_PERFMON, CAP_SYS_ADMIN]) {
+        return format!(
+            "needs CAP_PERFMON in the first user namespace, and this process is in another, as a container's may be; or \
+             kernel.perf_event_paranoid, which is {paranoid}, set to 0, for tracepoints to -1"
+        );
+    }
     if is_paranoid() {
         return format!(
             "needs CAP_SYS_ADMIN; or kernel.perf_event_paranoid, which is {paranoid}, set to 2, and CAP_PERFMON"

@@ -104,7 +104,9 @@ pub enum Unwritable {
     #[error("it is no regular file (write into one, and copy that)")]
     NotAFile,
     /// The format of a tracepoint cannot be read, without which perf(1) does not read the file.
-    #[error("no format of tracepoint {id}: {errno} (tracefs must be mounted and readable)")]
+    #[error(
+        "no format of tracepoint {id}: {errno} (tracefs must be mounted, and readable: mount -o remount,gid=GROUP,mode=750)"
+    )]
     Tracepoint {
         /// The tracepoint's number.
         id: u64,

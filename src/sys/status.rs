@@ -11,8 +11,10 @@ pub(crate) const CAP_BPF: u32 = 39;
 /// The privileges of a thread (proc_pid_status(5)).
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Status {
-    /// `CapEff`, if they hold for the whole machine.
+    /// `CapEff`.
     capabilities: u64,
+    /// Whether they hold for its own user namespace alone, and not for the machine.
+    is_confined: bool,
     /// Whether seccomp filters its system calls.
     pub(crate) is_filtered: bool,
     /// The group by which files are judged.
@@ -26,16 +28,26 @@ impl Status {
         let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map_or("", str::trim);
         let capabilities = u64::from_str_radix(field("CapEff:"), 16).unwrap_or(0);
         Self {
-            // The kernel asks for them in the first user namespace (`perfmon_capable`, include/linux/capability.h).
-            capabilities: if is_in_first_user_namespace() { capabilities } else { 0 },
+            capabilities,
+            is_confined: !is_in_first_user_namespace(),
             is_filtered: field("Seccomp:") == "2",
             // Behind the real one.
             group: field("Gid:").split_whitespace().nth(1).and_then(|group| group.parse().ok()).unwrap_or(0),
         }
     }
 
-    /// Whether the thread has one of these capabilities.
+    /// Whether the thread has one of these capabilities. The kernel asks for them in the first user namespace
+    /// (`perfmon_capable`, include/linux/capability.h).
     pub(crate) fn has_any(self, capabilities: &[u32]) -> bool {
+        !self.is_confined && self.seems_to_have(capabilities)
+    }
+
+    /// Whether the thread has one of these in its own user namespace, where they are of no use.
+    pub(crate) fn has_in_vain(self, capabilities: &[u32]) -> bool {
+        self.is_confined && self.seems_to_have(capabilities)
+    }
+
+    fn seems_to_have(self, capabilities: &[u32]) -> bool {
         capabilities.iter().any(|capability| self.capabilities >> capability & 1 == 1)
     }
 }
