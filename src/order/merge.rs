@@ -440,27 +440,9 @@ impl Merge {
         }
     }
 
-    /// Whether a ring is so full that the kernel may soon run out of room. The limit is not one quarter, at which the
-    /// kernel wakes a reader: in a small ring the fence's own events may fill that.
-    pub(crate) fn is_crowded(&self) -> bool {
-        self.rings.lanes.iter().any(|lane| lane.ring.head() - lane.ring.tail() > lane.ring.size() / 2)
-    }
-
-    /// Whether a ring has filled up by so much while events were yielded that the next should wait for a look.
-    #[inline(always)]
-    pub(crate) fn is_rushed(&self) -> bool {
-        self.stream.rushed
-    }
-
     /// How many events are indexed and not yet yielded.
     pub fn held(&self) -> usize {
         self.stream.indexes.iter().map(Index::len).sum()
-    }
-
-    /// The CPUs of rings that hold events.
-    pub(crate) fn writers(&self) -> impl Iterator<Item = u32> {
-        let holding = self.rings.lanes.iter().zip(&self.stream.indexes).filter(|(_, index)| index.back().is_some());
-        holding.map(|(lane, _)| lane.origin.cpu)
     }
 
     /// How long after `now`, a reading of the keys' clock, the smallest key may be yielded. `None` if nothing is held,

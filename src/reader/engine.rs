@@ -70,7 +70,7 @@ pub(crate) enum Turn {
 /// Of what a reader has found since it slept so small a part may be held, and wait, while the reader rests.
 const PART_HELD: usize = 4;
 
-/// How often CPUs are listed if the kernel's messages tell of those that come and go. They may not reach us after all.
+/// How often CPUs are listed although the kernel's messages tell of them: a message may not arrive.
 const LIST_CPUS: Duration = Duration::from_secs(1);
 
 /// How often the kernel is asked what it dropped.
@@ -153,14 +153,13 @@ impl Engine {
             && self.merge.pick()
     }
 
-    /// Whether there is an event to lend, without looking at the heads unless a fence ended or a flush was asked for.
+    /// Whether there is an event to lend, without a look unless a fence ended, a flush was asked for or a ring fills up.
     #[inline]
     pub(crate) fn is_ready(&mut self) -> Result<bool, Error> {
         if self.control.signals() != self.noticed {
             self.notice_signals()?;
         }
         if self.merge.is_rushed() {
-            // Proven events still wait to be taken, and what is new must leave its ring meanwhile.
             self.look();
         }
         // Epochs end at once, and the look behind that would come with each event: what is proven comes first.
@@ -218,9 +217,9 @@ impl Engine {
 
     /// How long to sleep before the next look, although more may have been written since the last. Zero is to look at once.
     ///
-    /// More is written while a reader takes what it has found. To look for that at once is to find little, time and again, in cache
-    /// lines that are being written to. So a reader that has found much since it slept, and has taken it, sleeps for a short tick.
-    /// Where rings cannot wake it as they fill up, where one is full already, and where somebody waits, it does not.
+    /// More is written while a reader takes what it has found. A look at once would find little, in cache lines that are being
+    /// written to. So a reader that has found much since it slept, and has taken it, sleeps for a short tick. It does not where rings
+    /// cannot wake it as they fill up, where one is full already, or where somebody waits.
     pub(crate) fn rest(&mut self) -> Duration {
         let took_much =
             self.since_sleep >= WORTH_A_LOOK && self.merge.held() < WORTH_A_LOOK.max(self.since_sleep / PART_HELD);
@@ -347,8 +346,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits a little for a program that is inside to leave. If it has been inside for too long, lets a kernel fence
-    /// stand in.
+    /// Waits a little for a program that is inside to leave. After too long a kernel fence stands in.
     fn await_epochs(&mut self) -> Result<(), Error> {
         let Some(watch) = self.proof.as_mut().and_then(Proof::epochs) else { return Ok(()) };
         if watch.is_over() || watch.spin() {
@@ -395,8 +393,7 @@ impl Engine {
 
     /// Takes notice of the thread that looks, and of those of fences.
     fn know_threads(&mut self) {
-        let fences = self.proof.as_ref().map(Proof::threads).into_iter().flatten();
-        for thread in std::iter::once(machine::thread()).chain(fences) {
+        for thread in std::iter::once(machine::thread()).chain(self.proof.iter().flat_map(Proof::threads)) {
             if !self.threads.contains(&thread) {
                 self.threads.push(thread);
                 self.merge.leave_out(thread);
