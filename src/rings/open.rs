@@ -200,7 +200,8 @@ struct Watch {
     events: Option<CpuEvents>,
     /// When it was last known which CPUs are online, and that all of them are traced, but for those of which it was said.
     checked: Moment,
-    /// Whether a CPU that was listed has no events that run: they could not be opened, or it was gone again by then.
+    /// Whether a CPU that was listed has no events that run: they could not be opened, or it was gone again by then. Or that cannot be
+    /// told yet.
     missing: bool,
     /// Whether CPUs could not be listed, which was said once.
     unlisted: bool,
@@ -252,6 +253,8 @@ impl Watch {
                 suspect = true;
             }
         }
+        // A message comes once: whatever fails before all CPUs are looked at, they are looked at again.
+        self.missing |= suspect;
         let listed = self.online.read(&mut self.list);
         let said = std::mem::replace(&mut self.unlisted, listed.is_err());
         let (changed, well) = match listed {
@@ -259,7 +262,7 @@ impl Watch {
             Err(_) => (false, self.checked),
             Ok(changed) => (changed, std::mem::replace(&mut self.checked, now)),
         };
-        if !changed && !suspect && !self.missing {
+        if !changed && !self.missing {
             return Ok(());
         }
         let mut failed = Ok(());

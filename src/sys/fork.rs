@@ -129,7 +129,7 @@ impl Owner {
         self.here.load(Ordering::Relaxed) == self.number
     }
 
-    /// The same, and there it is sure: for what writes, unmaps or is told once. It takes a system call there, so it is not for each
+    /// The same, and there it is sure: for what writes, unmaps or is kept. It takes a system call there, so it is not for each
     /// event.
     pub(crate) fn is_surely_here(self) -> bool {
         let is_ordinary = HERE.get().is_some_and(|word| word.maker.is_some());

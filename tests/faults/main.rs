@@ -13,7 +13,7 @@ mod world;
 
 use perfweave::{Error, Fence, Hold, Order, Reader, Rings};
 use perfweave_support::supervised::{Answer, Call, supervised};
-use perfweave_support::{kernel, threads};
+use perfweave_support::{kernel, lacks, threads};
 use scenarios::*;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -165,6 +165,59 @@ fn a_poll_that_is_refused_is_no_reason_to_spin() {
     });
     waited.unwrap().unwrap();
     assert!(polls <= sleeps + 10, "{polls} polls, {sleeps} sleeps");
+}
+
+/// A CPU went and came back, and when that was told the list of CPUs could not be read. The message comes once, and is not forgotten.
+#[test]
+fn a_cpu_that_bounced_when_none_could_be_listed_is_opened_anew() {
+    let _alone = alone();
+    let Some(world) = World::new() else { return };
+    let (unlisted, away, opened) = (AtomicBool::new(false), AtomicBool::new(false), AtomicI32::new(0));
+    let listens = AtomicBool::new(false);
+    let judge = |call: &Call| match call.number {
+        libc::SYS_recvfrom => {
+            listens.store(true, Ordering::Relaxed);
+            Answer::Make
+        }
+        libc::SYS_pread64 if unlisted.swap(false, Ordering::Relaxed) => Answer::Fail(libc::EIO),
+        // Who asks an event how long it ran has so much room: it did not run.
+        libc::SYS_read if call.args[2] == 128 && away.load(Ordering::Relaxed) => {
+            // SAFETY: so long is the buffer of the thread that waits for us.
+            unsafe { std::ptr::write_bytes(call.args[1] as *mut u8, 0, 128) };
+            Answer::Say(24)
+        }
+        libc::SYS_perf_event_open if away.load(Ordering::Relaxed) => {
+            opened.fetch_add(1, Ordering::Relaxed);
+            Answer::Make
+        }
+        _ => Answer::Make,
+    };
+    supervised(judge, || {
+        let mut reader = Reader::new(world.options().open().unwrap(), Order::new().hold(Hold::None)).unwrap();
+        // All CPUs were looked at once.
+        threads::until("nothing is left to be noticed", || {
+            let before = reader.stats();
+            assert!(reader.next_timeout(2 * Reader::TICK).unwrap().is_none());
+            reader.stats().wakes == before.wakes
+        });
+        if !listens.load(Ordering::Relaxed) {
+            return lacks("messages about CPUs in this network namespace");
+        }
+        world.announce(world.cpus[0]);
+        away.store(true, Ordering::Relaxed);
+        unlisted.store(true, Ordering::Relaxed);
+        let mut error = None;
+        threads::until("it is said that CPUs cannot be listed", || {
+            error = reader.next_timeout(Duration::from_millis(10)).err();
+            error.is_some()
+        });
+        assert!(matches!(error, Some(Error::System { what: "list CPUs", .. })), "{error:?}");
+        threads::until("its events are opened anew", || {
+            assert!(reader.next_timeout(Duration::from_millis(10)).unwrap().is_none());
+            opened.load(Ordering::Relaxed) > 0
+        });
+    })
+    .unwrap();
 }
 
 /// A CPU that was listed, and gone again before its events were opened, is tried again although the list never changes, where no
