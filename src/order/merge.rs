@@ -85,7 +85,7 @@ pub struct Merge {
     pub(crate) mark: FillMark,
     /// How long before the last look the one before was, if the program says.
     pub(crate) pause: Option<Duration>,
-    /// Whether a ring was more than half full at the last look, before held records were copied out of it.
+    /// Whether a ring was more than half full at a look since the last proof began, before held records were copied out of it.
     pub(crate) was_crowded: bool,
     /// Whether the last look was one at all that lies in the rings.
     whole: bool,

@@ -91,7 +91,7 @@ impl Merge {
         let reserved = self.reserved();
         let mut release = None;
         let mut crowded = false;
-        self.was_crowded = self.is_crowded();
+        self.was_crowded |= self.is_crowded();
         for (lane, index) in self.rings.lanes.iter_mut().zip(&mut self.stream.indexes) {
             let (tail, used, size) = (lane.ring.tail(), lane.ring.head() - lane.ring.tail(), lane.ring.size());
             let soon = scarce.map_or(0, |pause| written_within(SOON, index.found(), pause));

@@ -67,7 +67,7 @@ pub(crate) enum Turn {
     Sleep(Duration),
 }
 
-/// Of what a reader has found since it slept so small a part may be held, and wait, while the reader rests.
+/// A reader rests while it holds less than this part of what it has found since it slept.
 const PART_HELD: usize = 4;
 
 /// How often CPUs are listed although the kernel's messages tell of them: a message may not arrive.
@@ -228,8 +228,7 @@ impl Engine {
             return Duration::ZERO;
         }
         let now = Instant::now();
-        let due = self.due.map(|due| due.saturating_duration_since(now));
-        let ends = [due, self.control.time_left()];
+        let ends = [self.due.map(|due| due.saturating_duration_since(now)), self.control.time_left()];
         let rest = ends.into_iter().flatten().fold(self.pace.rest(now), Duration::min);
         if !rest.is_zero() {
             // What was yielded is given back before every sleep: by a look, or here.
@@ -421,6 +420,7 @@ impl Engine {
             _ => false,
         };
         if begun {
+            self.merge.was_crowded = false;
             self.pace.proving(now);
         }
     }

@@ -262,9 +262,12 @@ impl Ring {
         head.wrapping_sub(self.base).clamp(self.head, self.tail + self.size)
     }
 
-    /// Whether a quarter of the ring was written since its head was looked at: as much as wakes a reader that sleeps.
+    /// Whether a quarter of the ring was written since its head was looked at: as much as wakes a reader that sleeps. A head that cannot
+    /// be right says nothing.
     pub(crate) fn fills_up(&self) -> bool {
-        self.written() - self.head >= self.size / 4
+        let head = self.words().0.wrapping_sub(self.base);
+        let (new, used) = (head.wrapping_sub(self.head), head.wrapping_sub(self.tail));
+        new <= used && used <= self.size && new >= self.size / 4
     }
 
     /// Everything before it was given back to the kernel.
