@@ -107,8 +107,8 @@ impl Summary {
                 }
             }
             Item::Lost(lost) => self.lost += lost.count,
-            Item::Unproven(unproven) => println!("{unproven:?}"),
-            Item::Untraced(untraced) => println!("{untraced:?}"),
+            Item::Unproven(unproven) => eprintln!("{unproven:?}"),
+            Item::Untraced(untraced) => eprintln!("{untraced:?}"),
             _ => self.damaged += 1,
         }
     }

@@ -218,7 +218,8 @@ impl Tally {
         match event.item() {
             Item::Record(_) => self.events += 1,
             Item::Lost(lost) => self.lost += lost.count,
-            _ => self.damaged += 1,
+            Item::Damage(_) => self.damaged += 1,
+            _ => {}
         }
         self.cpus.extend(event.cpu());
         self.unproven += u64::from(event.class() != Class::Proven);

@@ -11,6 +11,7 @@
 use perfweave::{Error, Kind, Order, Reader, Rings, Stats};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
@@ -83,14 +84,22 @@ fn run() -> Result<ExitCode, Box<dyn std::error::Error>> {
     drop(child.as_mut().and_then(|child| child.stdin.take()));
 
     let (mut inside, mut calls, mut seen) = (HashMap::new(), BTreeMap::<_, Vec<u64>>::new(), [0; 3]);
-    let mut has_ended = false;
+    let (mut has_ended, handle) = (false, reader.handle());
     loop {
         let event = match reader.next() {
-            Err(Error::Deadline) => break,
+            Err(Error::Deadline | Error::Flushed) => break,
             event => event?,
         };
         let Some(record) = event.event().record() else {
             inside.clear(); // Records are lost or damaged. It is not known which call returns next.
+            // The record of its end may be among them.
+            has_ended = match &mut child {
+                Some(child) => child.try_wait()?.is_some(),
+                None => !Path::new(&format!("/proc/{pid}")).exists(),
+            };
+            if has_ended {
+                handle.flush()?;
+            }
             continue;
         };
         let (source, time) = (record.source().unwrap_or(2), record.time().unwrap_or(0));

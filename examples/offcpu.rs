@@ -64,13 +64,18 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     eprintln!("tracing");
 
     let (mut away, mut processes) = (HashMap::new(), HashMap::<u32, Process>::new());
+    let handle = reader.handle();
     loop {
         let event = match reader.next() {
-            Err(Error::Deadline) => break,
+            Err(Error::Deadline | Error::Flushed) => break,
             event => event?,
         };
         let Some(record) = event.event().record() else {
             away.clear(); // Records are lost or damaged. It is not known which threads are away.
+            // The record of its end may be among them.
+            if only.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+                handle.flush()?;
+            }
             continue;
         };
         let (Some((pid, tid)), Some(time)) = (record.pid_tid(), record.time()) else { continue };

@@ -154,7 +154,12 @@ impl Scheduler {
                 self.running.remove(&lost.cpu);
                 return Some(format!("{:?} [{:03}] {} events lost", event.key(), lost.cpu, lost.count));
             }
-            _ => return None,
+            // So it is where bytes are damaged, or a CPU was not traced for a time.
+            other => {
+                self.waiting.clear();
+                self.running.clear();
+                return Some(format!("{:?} {other:?}", event.key()));
+            }
         };
         self.events += 1;
         let (time, cpu) = (event.key()?, record.cpu());

@@ -105,7 +105,7 @@ pub enum Unwritable {
     NotAFile,
     /// The format of a tracepoint cannot be read, without which perf(1) does not read the file.
     #[error(
-        "no format of tracepoint {id}: {errno} (tracefs must be mounted, and readable: mount -o remount,gid=GROUP,mode=750)"
+        "no format of tracepoint {id}: {errno} (tracefs must be mounted, and readable: mount -o remount,gid=GROUP,mode=750 /sys/kernel/tracing)"
     )]
     Tracepoint {
         /// The tracepoint's number.

@@ -38,7 +38,7 @@ impl Output {
 
     /// Whether this is the process that made the file.
     pub(super) fn is_here(&self) -> bool {
-        self.owner.is_here()
+        self.owner.is_surely_here()
     }
 
     /// The first error again, if there was one.

