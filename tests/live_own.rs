@@ -104,7 +104,7 @@ fn a_thread_that_hurries_fences_is_left_out() {
     });
     let hurrying = reader.threads().find(|thread| !before.contains(thread)).unwrap();
     let name = std::fs::read_to_string(format!("/proc/self/task/{hurrying}/comm")).unwrap();
-    assert_eq!(name.trim(), "perfweave-fence");
+    assert_eq!(name.trim(), "perfweave-visit");
     // It runs, and is not seen to.
     let switches = || {
         let status = std::fs::read_to_string(format!("/proc/self/task/{hurrying}/status")).unwrap();

@@ -41,8 +41,8 @@ pub(crate) struct Fences {
     retry: Duration,
     /// How long the last fence took, from its begin to its end being noticed.
     latency: Duration,
-    /// From the first fence on for which much waits.
-    visits: Option<Visits>,
+    /// From the first fence on for which much waits, if it could be started.
+    visits: Option<Option<Visits>>,
 }
 
 #[derive(Debug)]
@@ -121,7 +121,7 @@ impl Fences {
                 }
             }
         };
-        let thread = spawn_without_signals(body).map_err(system("start a thread"))?;
+        let thread = spawn_without_signals("perfweave-fence", body).map_err(system("start a thread"))?;
         let every = match fence {
             Fence::Expedited { every } => *every,
             _ => SHORTEST,
@@ -158,7 +158,9 @@ impl Fences {
 
     /// The numbers of its threads.
     pub(crate) fn threads(&self) -> impl Iterator<Item = u32> + use<> {
-        [Some(self.number), self.visits.as_ref().map(Visits::number)].into_iter().flatten()
+        [Some(self.number), self.visits.as_ref().and_then(Option::as_ref).and_then(Visits::number)]
+            .into_iter()
+            .flatten()
     }
 
     /// Whether this is the process that has the thread, and no forked child.
@@ -197,10 +199,10 @@ impl Fences {
         if most == 0 || !matches!(self.name, "membarrier" | "map") || !self.is_here() {
             return;
         }
-        if self.visits.is_none() {
-            self.visits = Visits::start(spawn_numbered).ok();
-        }
-        if let Some(visits) = &self.visits {
+        // Where it cannot be started once, it is not tried again.
+        let start =
+            || Visits::start(|body| spawn_without_signals("perfweave-visit", body).map(|it| it.thread().clone())).ok();
+        if let Some(visits) = self.visits.get_or_insert_with(start) {
             visits.begin(cpus, most);
         }
     }
@@ -220,7 +222,7 @@ impl Fences {
             return None;
         }
         self.noticed += 1;
-        if let Some(visits) = &self.visits {
+        if let Some(Some(visits)) = &self.visits {
             visits.end();
         }
         self.latency = self.last.map_or(Duration::ZERO, |last| last.elapsed());
@@ -285,10 +287,8 @@ impl Drop for Fences {
     fn drop(&mut self) {
         if !self.is_here() {
             // Nobody to wait for; and the parent's thread may have held the lock at the fork.
-            self.visits.take().map(Visits::forget);
             return std::mem::forget(self.thread.take());
         }
-        drop(self.visits.take());
         self.shared.orders().stop = true;
         self.shared.ordered.notify_one();
         if let Some(thread) = self.thread.take() {
@@ -376,21 +376,10 @@ fn serve(shared: &Shared, way: &mut Way) {
 }
 
 /// Starts a thread that no signal of the program's is delivered to.
-fn spawn_without_signals(body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+fn spawn_without_signals(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     let mut before = SigSet::empty();
     pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut before))?;
-    let thread = thread::Builder::new().name("perfweave-fence".into()).spawn(body);
+    let thread = thread::Builder::new().name(name.into()).spawn(body);
     pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&before), None)?;
     thread
-}
-
-/// The same, with the number of the thread.
-fn spawn_numbered(body: Box<dyn FnOnce() + Send>) -> io::Result<(JoinHandle<()>, u32)> {
-    let (told, number) = mpsc::sync_channel(1);
-    let thread = spawn_without_signals(move || {
-        let _ = told.send(machine::thread());
-        body();
-    })?;
-    let number = number.recv().map_err(io::Error::other)?;
-    Ok((thread, number))
 }

@@ -114,8 +114,8 @@ pub enum Fence {
     /// at all, so `Map` stands in.
     ///
     /// While much waits for a fence, a second thread of the reader moves from CPU to CPU, over those whose rings hold
-    /// events and that the process may run on (`sched_setaffinity(2)`). Each move makes a CPU switch, without which a
-    /// CPU that is busy in traced programs would hold the grace period up for several scheduler ticks.
+    /// events and that the program's first thread may run on (`sched_setaffinity(2)`). Each move makes a CPU switch,
+    /// without which a CPU that is busy in traced programs would hold the grace period up for several scheduler ticks.
     ///
     /// Real-time programs that never sleep keep the kernel's thread `rcu_preempt` from running, and then a grace period
     /// takes up to seconds. Give that thread a higher real-time priority than theirs (`chrt`, or `rcutree.kthread_prio=`

@@ -193,11 +193,11 @@ impl Merge {
         }
     }
 
-    /// Whether the last look left records in the rings, because holding them would take more memory than allowed
-    /// ([`Full::Copy`]). If so, take the events there are, and look again before waiting. Nothing is proven until a
-    /// look has seen everything.
+    /// Whether another look is due before waiting. Either the last look left records in the rings, because holding them
+    /// would take more memory than allowed ([`Full::Copy`]): take the events there are first; nothing is proven until a
+    /// look has seen everything. Or a ring has filled up by a quarter since, and a batch has ended early for that.
     pub fn is_behind(&self) -> bool {
-        !self.whole
+        !self.whole || self.stream.rushed
     }
 
     /// Looks at all heads, one after the other. Gives the largest key that must leave to make room, if any.

@@ -95,19 +95,22 @@ impl Merge {
         for (lane, index) in self.rings.lanes.iter_mut().zip(&mut self.stream.indexes) {
             let (tail, used, size) = (lane.ring.tail(), lane.ring.head() - lane.ring.tail(), lane.ring.size());
             let soon = scarce.map_or(0, |pause| written_within(SOON, index.found(), pause));
-            let mark = self.mark.leaving(size, index.longest()).min(size.saturating_sub(soon));
+            let mark = self.mark.leaving(size, index.longest());
             // Events that are let out are not held: the consumer makes room by taking them.
             let is_out = flows || index.back().is_none_or(|back| self.stream.frontier.admits(back));
-            if used <= mark || is_out {
+            if used <= mark.min(size.saturating_sub(soon)) || is_out {
                 continue;
             }
-            index.counts_mut().pressed += 1;
+            let is_pressed = used > mark;
+            index.counts_mut().pressed += u64::from(is_pressed);
             match self.full {
                 Full::Discard => {}
                 Full::Copy { .. } if memory + reserved + lane.copies.more(&lane.ring, index.cursor()) <= most => {
                     memory += lane.copies.more(&lane.ring, index.cursor());
                     index.counts_mut().copied += lane.copies.take(&mut lane.ring, index.cursor());
                 }
+                // There is room in the ring yet.
+                Full::Copy { .. } if !is_pressed => {}
                 // Copied records will leave, and then there is memory for this.
                 Full::Copy { .. } if size as usize <= most / 2 => crowded = true,
                 // Down to half the mark, or the next record would press again.

@@ -324,6 +324,9 @@ impl Stream {
         if self.until == 0 {
             let event = self.event(lanes);
             self.commit_anew();
+            if self.indexes[self.picked.rank as usize].unpublished() {
+                self.heed(lanes);
+            }
             return each(all, event).map_break(ControlFlow::Break);
         }
         let Self { keys, indexes, pool, picked: Pick { rank, class, .. }, last, until, .. } = self;

@@ -5,11 +5,13 @@
 //! that spends nearly all of its time in traced programs does none of these for many ticks. A thread that moves to that
 //! CPU makes it switch.
 
+use crate::sys::machine;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getpid};
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, Thread};
 use std::time::Duration;
 
 /// Each CPU is visited once in this time, while a fence is under way: more often than two ticks at 250 Hz come, so that the second
@@ -19,121 +21,100 @@ const ROUND: Duration = Duration::from_millis(6);
 /// The shortest time between two visits. With more CPUs than 24 a round takes longer.
 const SHORTEST: Duration = Duration::from_micros(250);
 
-/// A thread that visits CPUs while fences are under way.
+/// A thread that visits CPUs while fences are under way. The reader never waits for it: on the CPU that it visits, others may be more
+/// urgent for long.
 #[derive(Debug)]
 pub(crate) struct Visits {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
-    /// The thread's number.
-    number: u32,
-    /// The CPUs that this process may run on.
-    allowed: CpuSet,
+    thread: Thread,
+    /// CPUs without ticks while a program runs on them (`nohz_full`). Such a CPU is in a quiescent state whenever it is in user mode.
+    tickless: Vec<u32>,
 }
 
 #[derive(Debug, Default)]
 struct Shared {
-    plan: Mutex<Plan>,
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct Plan {
     /// The CPUs to visit.
-    cpus: Vec<u32>,
+    cpus: Mutex<Vec<u32>>,
     /// How many more visits may be made.
-    left: usize,
+    left: AtomicUsize,
     /// Visits so far. The next is to the CPU behind the last.
-    made: usize,
-    /// The thread sleeps until it is notified.
-    waits: bool,
-    stop: bool,
-}
-
-impl Shared {
-    fn plan(&self) -> MutexGuard<'_, Plan> {
-        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    made: AtomicUsize,
+    /// The thread sleeps until it is woken.
+    waits: AtomicBool,
+    stop: AtomicBool,
+    /// The thread's number, once it runs.
+    number: AtomicU32,
 }
 
 impl Visits {
     /// Starts the thread. It visits nobody yet.
-    ///
-    /// `spawn` starts a thread and gives its number.
-    pub(crate) fn start(
-        spawn: impl FnOnce(Box<dyn FnOnce() + Send>) -> io::Result<(JoinHandle<()>, u32)>,
-    ) -> io::Result<Self> {
-        // The process may be confined to some CPUs (taskset, cpuset, isolcpus): nothing of it runs on others.
-        let allowed = sched_getaffinity(Pid::from_raw(0))?;
+    pub(crate) fn start(spawn: impl FnOnce(Box<dyn FnOnce() + Send>) -> io::Result<Thread>) -> io::Result<Self> {
         let shared = Arc::<Shared>::default();
-        let (thread, number) = {
+        let thread = {
             let shared = Arc::clone(&shared);
             spawn(Box::new(move || visit(&shared)))?
         };
-        Ok(Self { shared, thread: Some(thread), number, allowed })
+        Ok(Self { shared, thread, tickless: machine::tickless_cpus() })
     }
 
-    /// The number of the thread.
-    pub(crate) fn number(&self) -> u32 {
-        self.number
+    /// The number of the thread, once it runs.
+    pub(crate) fn number(&self) -> Option<u32> {
+        Some(self.shared.number.load(Ordering::Relaxed)).filter(|number| *number != 0)
     }
 
     /// A fence has begun: these CPUs are visited one after the other, as often as `most` says in all.
     pub(crate) fn begin(&self, cpus: impl Iterator<Item = u32>, most: usize) {
-        let mut plan = self.shared.plan();
-        plan.cpus.clear();
-        plan.cpus.extend(cpus.filter(|cpu| self.allowed.is_set(*cpu as usize).unwrap_or(false)));
-        plan.left = if plan.cpus.is_empty() { 0 } else { most };
-        if plan.waits && plan.left > 0 {
-            plan.waits = false;
-            self.shared.changed.notify_one();
+        // The program may be confined to some CPUs (taskset, cpusets, isolcpus): nothing of it runs on others. Its first thread says so;
+        // the one that reads may be pinned to a CPU of its own.
+        let Ok(allowed) = sched_getaffinity(getpid()) else { return };
+        let visited = |cpu: &u32| allowed.is_set(*cpu as usize).unwrap_or(false) && !self.tickless.contains(cpu);
+        // If the thread has the list just now, the list stays.
+        if let Ok(mut list) = self.shared.cpus.try_lock() {
+            list.clear();
+            list.extend(cpus.filter(visited));
+        }
+        // SeqCst, here and in `visit`: either the thread finds visits left, or it is found waiting.
+        self.shared.left.store(most, Ordering::SeqCst);
+        if self.shared.waits.load(Ordering::SeqCst) {
+            self.thread.unpark();
         }
     }
 
     /// The fence has ended.
     pub(crate) fn end(&self) {
-        self.shared.plan().left = 0;
-    }
-
-    /// Lets go of a thread that a forked child does not have.
-    pub(crate) fn forget(mut self) {
-        std::mem::forget(self.thread.take());
-        std::mem::forget(self);
+        self.shared.left.store(0, Ordering::SeqCst);
     }
 }
 
 impl Drop for Visits {
     fn drop(&mut self) {
-        self.shared.plan().stop = true;
-        self.shared.changed.notify_one();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        // In a forked child this wakes nobody.
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.thread.unpark();
     }
 }
 
 /// The thread.
 fn visit(shared: &Shared) {
-    let mut plan = shared.plan();
-    while !plan.stop {
-        if plan.left == 0 {
-            plan.waits = true;
-            while plan.waits && !plan.stop {
-                plan = shared.changed.wait(plan).unwrap_or_else(PoisonError::into_inner);
-            }
+    shared.number.store(machine::thread(), Ordering::Relaxed);
+    let is_over = || shared.stop.load(Ordering::SeqCst);
+    while !is_over() {
+        shared.waits.store(true, Ordering::SeqCst);
+        while shared.left.load(Ordering::SeqCst) == 0 && !is_over() {
+            thread::park();
         }
+        shared.waits.store(false, Ordering::SeqCst);
         // A fence that ends soon has no visit at all.
-        let cpus = plan.cpus.len().max(1) as u32;
-        let step = (ROUND / cpus).max(SHORTEST);
-        plan = shared.changed.wait_timeout(plan, step).unwrap_or_else(PoisonError::into_inner).0;
-        if plan.left == 0 || plan.stop {
+        let cpus = || shared.cpus.lock().unwrap_or_else(PoisonError::into_inner);
+        let step = ROUND / cpus().len().max(1) as u32;
+        thread::park_timeout(step.max(SHORTEST));
+        let allowed = shared.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        if allowed.is_err() || is_over() {
             continue;
         }
-        plan.left -= 1;
-        plan.made += 1;
-        let cpu = plan.cpus[plan.made % plan.cpus.len()];
-        drop(plan);
-        move_to(cpu);
-        plan = shared.plan();
+        let made = shared.made.fetch_add(1, Ordering::Relaxed);
+        let cpu = Some(cpus()).filter(|cpus| !cpus.is_empty()).map(|cpus| cpus[made % cpus.len()]);
+        cpu.into_iter().for_each(move_to);
     }
 }
 
@@ -149,41 +130,52 @@ fn move_to(cpu: u32) {
 mod tests {
     use super::*;
     use nix::sched::sched_getcpu;
+    use perfweave_support::threads::until;
     use std::sync::mpsc;
 
-    fn spawn(body: Box<dyn FnOnce() + Send>) -> io::Result<(JoinHandle<()>, u32)> {
-        Ok((std::thread::spawn(body), 0))
+    fn start() -> Visits {
+        Visits::start(|body| Ok(std::thread::spawn(body).thread().clone())).unwrap()
+    }
+
+    fn allowed() -> Vec<u32> {
+        let allowed = sched_getaffinity(getpid()).unwrap();
+        (0..1024).filter(|cpu| allowed.is_set(*cpu as usize).unwrap()).collect()
     }
 
     /// Waits until so many visits were made, or fails after two minutes.
     fn await_visits(visits: &Visits, made: usize) {
-        perfweave_support::threads::until("visits are made", || visits.shared.plan().made == made);
+        until("visits are made", || visits.shared.made.load(Ordering::SeqCst) >= made);
     }
 
     #[test]
-    fn each_cpu_is_visited_in_turn_as_often_as_is_allowed_and_no_more() {
-        let visits = Visits::start(spawn).unwrap();
-        let allowed: Vec<u32> = (0..1024).filter(|cpu| visits.allowed.is_set(*cpu as usize).unwrap()).collect();
+    fn cpus_are_visited_as_often_as_is_allowed_and_no_more() {
+        let visits = start();
+        let allowed = allowed();
+        let listed = || visits.shared.cpus.lock().unwrap().clone();
         // None but those that the process may run on.
-        visits.begin([5000, 1023].into_iter().filter(|cpu| !allowed.contains(cpu)), 3);
-        assert_eq!(visits.shared.plan().left, 0);
-        visits.begin(allowed.iter().copied(), allowed.len() + 1);
+        visits.begin([5000, 1023].into_iter().chain(allowed.clone()), allowed.len() + 1);
         await_visits(&visits, allowed.len() + 1);
-        assert_eq!(visits.shared.plan().left, 0);
-        // The next fence goes on with the next CPU; its end ends the visits.
+        assert_eq!(listed(), allowed);
+        until("the thread waits", || visits.shared.waits.load(Ordering::SeqCst));
+        assert_eq!(visits.shared.made.load(Ordering::SeqCst), allowed.len() + 1);
+        // The next fence goes on; its end ends the visits.
         visits.begin(allowed.iter().copied(), usize::MAX);
         await_visits(&visits, allowed.len() + 3);
         visits.end();
-        let made = visits.shared.plan().made;
-        perfweave_support::threads::until("the thread waits", || visits.shared.plan().waits);
-        assert!(visits.shared.plan().made <= made + 1, "a visit was under way");
+        until("the thread waits", || visits.shared.waits.load(Ordering::SeqCst));
+        let made = visits.shared.made.load(Ordering::SeqCst);
+        assert!(visits.number().is_some());
+        // Nobody waits for the thread, and it ends.
+        let shared = Arc::downgrade(&visits.shared);
+        drop(visits);
+        until("the thread ends", || shared.strong_count() == 0);
+        assert!(made > allowed.len() + 2);
     }
 
     #[test]
     fn a_visit_is_made_on_its_cpu() {
         let (told, seen) = mpsc::channel();
-        let allowed = sched_getaffinity(Pid::from_raw(0)).unwrap();
-        let cpus: Vec<u32> = (0..1024).filter(|cpu| allowed.is_set(*cpu as usize).unwrap()).collect();
+        let cpus = allowed();
         let turns = cpus.clone();
         std::thread::spawn(move || {
             turns.into_iter().for_each(|cpu| {

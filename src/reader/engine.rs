@@ -1,5 +1,6 @@
 //! The part of a reader that does not sleep: looking, fences, due reports, CPUs that come online.
 
+mod rest;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
@@ -66,9 +67,6 @@ pub(crate) enum Turn {
     /// Sleep until something becomes readable, but no longer than this; zero is to take another turn at once.
     Sleep(Duration),
 }
-
-/// A reader rests while it holds less than this part of what it has found since it slept.
-const PART_HELD: usize = 4;
 
 /// How often CPUs are listed although the kernel's messages tell of them: a message may not arrive.
 const LIST_CPUS: Duration = Duration::from_secs(1);
@@ -161,6 +159,7 @@ impl Engine {
         }
         if self.merge.is_rushed() {
             self.look();
+            self.attend()?;
         }
         // Epochs end at once, and the look behind that would come with each event: what is proven comes first.
         if matches!(self.proof, Some(Proof::Epochs(_))) && self.merge.is_ready() {
@@ -197,7 +196,7 @@ impl Engine {
 
     /// The longest sleep after which there may be a reason to look.
     pub(crate) fn pause(&self) -> Duration {
-        if self.merge.is_behind() || self.merge.is_rushed() {
+        if self.merge.is_behind() {
             return Duration::ZERO;
         }
         let now = Instant::now();
@@ -213,38 +212,6 @@ impl Engine {
             Some(left) if self.report.is_none() => pause.min(left),
             _ => pause,
         }
-    }
-
-    /// How long to sleep before the next look, although more may have been written since the last. Zero is to look at once.
-    ///
-    /// More is written while a reader takes what it has found. A look at once would find little, in cache lines that are being
-    /// written to. So a reader that has found much since it slept, and has taken it, sleeps for a short tick. It does not where rings
-    /// cannot wake it as they fill up, where one is full already, or where somebody waits.
-    pub(crate) fn rest(&mut self) -> Duration {
-        let took_much =
-            self.since_sleep >= WORTH_A_LOOK && self.merge.held() < WORTH_A_LOOK.max(self.since_sleep / PART_HELD);
-        let is_awaited = self.report.is_some() || self.merge.is_behind() || self.merge.rings().are_complete();
-        if !took_much || is_awaited || !self.spin.is_zero() || !self.do_rings_wake() {
-            return Duration::ZERO;
-        }
-        let now = Instant::now();
-        let ends = [self.due.map(|due| due.saturating_duration_since(now)), self.control.time_left()];
-        let rest = ends.into_iter().flatten().fold(self.pace.rest(now), Duration::min);
-        if !rest.is_zero() {
-            // What was yielded is given back before every sleep: by a look, or here.
-            self.merge.publish();
-            if !self.merge.is_crowded() {
-                return rest;
-            }
-        }
-        self.since_sleep = 0;
-        Duration::ZERO
-    }
-
-    /// Whether each ring wakes the reader as it fills up.
-    fn do_rings_wake(&self) -> bool {
-        let rings = self.merge.rings();
-        rings.events().count() == rings.len()
     }
 
     /// How long until the hold rule lets out what is held, or something can be done for it.

@@ -55,6 +55,11 @@ pub(crate) fn possible_cpus() -> io::Result<Vec<u32>> {
     cpus("/sys/devices/system/cpu/possible")
 }
 
+/// The CPUs without ticks while a program runs on them (`nohz_full`). The file says "(null)" where there are none.
+pub(crate) fn tickless_cpus() -> Vec<u32> {
+    cpus("/sys/devices/system/cpu/nohz_full").unwrap_or_default()
+}
+
 fn cpus(path: &str) -> io::Result<Vec<u32>> {
     let list = fs::read_to_string(path)?;
     let mut cpus = Vec::new();

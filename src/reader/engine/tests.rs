@@ -334,11 +334,13 @@ fn rings_are_looked_at_while_much_is_taken() {
     };
     for (way, take) in [("next", by_next), ("batch", in_batches), ("batch, one by one", one_by_one), ("for_each", each)]
     {
-        for meanwhile in [0, 31, 32] {
+        // Those that may be its own are taken one by one.
+        for (meanwhile, one_by_one) in [(0, false), (31, false), (32, false), (32, true)] {
             // 32 bytes each: 128 fill a ring. Both rings take turns, so that no stretch has more than one record.
             let kernel = sim::Kernel::with(&[0, 1], 4096, crate::record::Layout::new(4 | 1024, true, 0));
             let fence = Fence::custom(|| Ok(()));
             let order = Order::new().hold(Hold::Fence(fence)).latency(HOUR);
+            let order = if one_by_one { order.without_self() } else { order };
             let mut reader = Reader::new(kernel.rings(), order).unwrap();
             (0..160).for_each(|time| assert!(kernel.emit(time % 2, time.into(), &[0; 8])));
             threads::until("a fence has passed", || {
@@ -369,6 +371,29 @@ fn rings_are_looked_at_while_much_is_taken() {
     }
 }
 
+/// What a reader does now and then it does also where rings fill up all the time, and it never runs dry.
+#[test]
+fn a_deadline_is_reported_in_a_flood_that_never_ends() {
+    for hold in [Hold::None, Hold::Round, Hold::Lag(Duration::ZERO), Hold::Fence(Fence::custom(|| Ok(())))] {
+        let kernel = sim::Kernel::with(&[0, 1], 4096, crate::record::Layout::new(4 | 1024, true, 0));
+        let rings = kernel.rings().on_clock(Clock::Monotonic);
+        let mut reader = Reader::new(rings, Order::new().hold(hold.clone())).unwrap();
+        let write = || (0..2).for_each(|cpu| while kernel.emit(cpu, Clock::Monotonic.now().unwrap(), &[0; 8]) {});
+        write();
+        (0..1000).for_each(|_| {
+            drop(reader.next().unwrap());
+            write();
+        });
+        reader.handle().set_deadline(Some(Instant::now())).unwrap();
+        // As many as fill both rings a hundred times.
+        let reported = (0..25_600).any(|_| {
+            write();
+            matches!(reader.next().map(drop), Err(Error::Deadline))
+        });
+        assert!(reported, "{hold}");
+    }
+}
+
 /// What is held is copied out of a ring that would be full before a reader that is woken may run.
 #[test]
 fn a_ring_that_is_written_quickly_is_emptied_before_its_mark() {
@@ -388,6 +413,17 @@ fn a_ring_that_is_written_quickly_is_emptied_before_its_mark() {
         assert_eq!(merge.stats().copied, if is_copied { 1024 } else { 0 }, "{full:?}, {pause:?}");
         assert_eq!(merge.stats().early, 0);
     }
+    // What does not fit into the bound stays in its ring, below the mark, and is not let out.
+    let kernel = sim::Kernel::with(&[0], 1 << 20, crate::record::Layout::new(4 | 1024, true, 0));
+    let order = Order::new().hold(Hold::FENCE).when_full(crate::Full::Copy { most: 64 << 10 });
+    let mut merge = Merge::new(kernel.rings(), order).unwrap();
+    merge.pause = Some(Duration::from_micros(500));
+    for look in 0..12 {
+        (0..50).for_each(|n| assert!(kernel.emit(0, 100 * look + n, &[0; 1000])));
+        merge.refresh(0);
+        assert!(!merge.is_ready());
+    }
+    assert_eq!((merge.stats().early, merge.held()), (0, 600));
     // A ring that was more than half full is worth a fence, although it is empty now.
     let kernel = sim::Kernel::with(&[0], 4096, crate::record::Layout::new(4 | 1024, true, 0));
     let fence = Fence::custom(|| Ok(()));
