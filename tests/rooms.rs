@@ -39,8 +39,8 @@ const ROOMS: [(&str, &[&str]); 13] = [
     (
         "order",
         &[
-            "key", "epochs", "hold", "options", "run", "entry", "index", "heap", "dense", "passed", "event", "own",
-            "stream", "lent", "merge", "room", "tally", "fence", "proof",
+            "key", "epochs", "hold", "options", "run", "entry", "index", "floors", "heap", "dense", "passed", "event",
+            "own", "stream", "lent", "merge", "parts", "room", "tally", "fence", "proof",
         ],
     ),
     ("reader", &["pace", "engine", "face", "blocking", "tokio", "unordered"]),
