@@ -450,3 +450,24 @@ fn no_bound_is_passed_by_what_lists_of_blocks_take() {
 fn no_small_bound_is_passed_by_what_lists_of_blocks_take() {
     look_within((40 << 10..160 << 10).step_by(4 << 10), 8_000);
 }
+
+/// What the documentation of a recorder says that a stop takes, with the smallest records there are.
+#[test]
+fn a_stop_of_a_recorder_takes_what_its_documentation_says() {
+    for records in [(1u64 << 16) - 1, (1 << 16) + 1] {
+        let kernel = sim::Kernel::backward(&[0], 1 << 20, Layout::new(1024, false, 0));
+        for time in 0..records {
+            kernel.begin(0, time);
+            assert!(kernel.write_other(0, perfweave::Kind::SWITCH, 0, &[]));
+            kernel.end(0);
+        }
+        assert_eq!(kernel.head(0) as i64, -(8 * records as i64), "records of 8 bytes");
+        let mut recorder = kernel.recorder(Key::Payload(0)).unwrap();
+        let before = now();
+        let (peak, events) = most(|| recorder.freeze().unwrap().events().count());
+        let (peak, kept) = ((peak - before) as u64, (now() - before) as u64);
+        assert_eq!(events as u64, records);
+        assert!(peak <= 264 * records + 4096, "{} bytes a record", peak / records);
+        assert!(kept <= 2 * 88 * records + 4096, "{} bytes a record are kept", kept / records);
+    }
+}

@@ -42,8 +42,8 @@ const ROOMS: [(&str, &[&str]); 13] = [
     (
         "order",
         &[
-            "key", "epochs", "hold", "options", "run", "entry", "index", "heap", "dense", "passed", "event", "own",
-            "stream", "lent", "merge", "room", "tally", "visits", "fence", "proof",
+            "key", "epochs", "hold", "options", "run", "entry", "index", "floors", "heap", "dense", "passed", "event",
+            "own", "stream", "lent", "merge", "parts", "room", "tally", "visits", "fence", "proof",
         ],
     ),
     ("reader", &["pace", "engine", "face", "blocking", "tokio", "unordered"]),

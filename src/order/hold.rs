@@ -255,6 +255,12 @@ impl Frontier {
         self.limit();
     }
 
+    /// Notes that no key below this is still to come. Only where nothing is in flight.
+    pub(crate) fn prove_below(&mut self, key: u64) {
+        self.edge = self.edge.max(key.checked_sub(1));
+        self.limit();
+    }
+
     fn limit(&mut self) {
         let edge = self.edge.max(self.pressed);
         self.limit = self.cap.map_or(edge, |cap| edge.min(cap));

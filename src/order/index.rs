@@ -261,6 +261,11 @@ impl Index {
         self.cursor
     }
 
+    /// The key of the record that was indexed last.
+    pub(crate) fn before(&self) -> Option<u64> {
+        self.before
+    }
+
     /// Bytes that were seen and are not yielded.
     pub(crate) fn unread(&self) -> u64 {
         self.cursor - self.tail - self.ahead

@@ -28,7 +28,8 @@ pub enum Key {
     /// wraps. Order and lateness are those of a counter that never wraps.
     Sequence(Sequence),
     /// The key that the function finds. It is called once for each record except LOST records, which take the place of
-    /// the record that follows them. It must not panic. If it does, the record stays unread.
+    /// the record that follows them. For a recording that is looked at in parts it is called twice: see
+    /// [`Full`](crate::Full). It must not panic. If it does, the record stays unread.
     Fn(Extract),
 }
 
@@ -223,6 +224,11 @@ impl Keys {
         if self.clock.is_none() && !matches!(self.key, Key::Time) {
             self.largest = self.largest.max(Some(key));
         }
+    }
+
+    /// The key that a record says, before it is counted on and checked.
+    pub(crate) fn peek(&self, record: &Record<'_>) -> Option<u64> {
+        self.key.of(record)
     }
 
     /// A record's key, if it has one. A time in the future is a fault: as a key, it would make everything behind it

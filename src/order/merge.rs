@@ -5,6 +5,7 @@ mod counting;
 use crate::error::Error;
 use crate::order::dense::Dense;
 use crate::order::event::Event;
+use crate::order::floors::Floors;
 use crate::order::hold::{Fence, Frontier, Hold};
 use crate::order::index::Index;
 use crate::order::key::{Key, Keys};
@@ -82,6 +83,8 @@ pub struct Merge {
     pub(crate) rings: Rings,
     pub(crate) stream: Stream,
     pub(crate) full: Full,
+    /// Of a recording that is looked at in parts.
+    pub(crate) floors: Option<Floors>,
     pub(crate) mark: FillMark,
     /// How long before the last look the one before was, if the program says.
     pub(crate) pause: Option<Duration>,
@@ -114,7 +117,7 @@ impl Merge {
         if matches!((&order.key, &order.hold), (Key::Sequence(_), Hold::Lag(_))) {
             return Err(Error::NoTimes);
         }
-        // A recording needs no rule: one look finds all that there is. Nor does it need room.
+        // A recording needs no rule: nothing is in flight. Nor does it need room.
         let complete = rings.are_complete();
         if !complete {
             order.mark.check(&rings.lanes)?;
@@ -147,8 +150,8 @@ impl Merge {
         Ok(Self {
             rings,
             stream,
-            // A recording is in memory whole, and nobody writes for whom there would have to be room.
-            full: if complete { Full::Discard } else { order.full },
+            full: order.full,
+            floors: None,
             mark: order.mark,
             pause: None,
             was_crowded: false,
@@ -230,6 +233,9 @@ impl Merge {
 
     /// Indexes what is new in each ring.
     fn index(&mut self) -> Indexed {
+        if self.is_in_parts() {
+            return self.index_in_parts();
+        }
         let most = self.full.most();
         let mut others = self.memory() - self.stream.pool.memory() + self.reserved();
         let Stream { keys, indexes, pool, .. } = &mut self.stream;

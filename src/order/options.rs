@@ -43,6 +43,15 @@ impl Default for Order {
 /// What to do with held records when a ring is filled beyond its mark ([`Order::fill_mark`]).
 ///
 /// The kernel drops records that do not fit, and holding records must not cost records.
+///
+/// # Recordings
+///
+/// Nobody writes into the rings of a recording, so nothing is copied, let out or discarded for a ring that is full. The bound of
+/// [`Full::Copy`] holds for what is indexed. If the index of the whole recording could take more than the bound, a look takes a part of each
+/// ring, and [`Merge::is_behind`](crate::Merge::is_behind) says that there is more. Before the first part each record is asked for its key
+/// once, so that a part proves the order of what is smaller than all that is left. Only if a key is smaller than so many before it in its
+/// ring that they do not fit into the bound, and where keys wrap ([`Key::Sequence`](crate::Key::Sequence)), records leave before their order
+/// is proven: [`Unproven`](crate::Unproven) says so. [`Full::Release`] and [`Full::Discard`] index a whole recording at once, without a bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 #[doc(alias = "overflow")]

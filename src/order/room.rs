@@ -92,13 +92,15 @@ impl Merge {
         let mut release = None;
         let mut crowded = false;
         self.was_crowded |= self.is_crowded();
+        let is_complete = self.rings.are_complete();
         for (lane, index) in self.rings.lanes.iter_mut().zip(&mut self.stream.indexes) {
             let (tail, used, size) = (lane.ring.tail(), lane.ring.head() - lane.ring.tail(), lane.ring.size());
             let soon = scarce.map_or(0, |pause| written_within(SOON, index.found(), pause));
             let mark = self.mark.leaving(size, index.longest());
             // Events that are let out are not held: the consumer makes room by taking them.
             let is_out = flows || index.back().is_none_or(|back| self.stream.frontier.admits(back));
-            if used <= mark.min(size.saturating_sub(soon)) || is_out {
+            // Nobody writes into a recording for whom there would have to be room.
+            if used <= mark.min(size.saturating_sub(soon)) || is_out || is_complete {
                 continue;
             }
             let is_pressed = used > mark;
@@ -121,7 +123,9 @@ impl Merge {
         }
         let stats = &mut self.stream.stats;
         (stats.memory, stats.most_memory) = (memory, stats.most_memory.max(memory));
-        if crowded || indexed.up_to().is_some() || memory > enough {
+        // Of a recording what is proven leaves first, and makes room.
+        let is_enough = is_complete && self.stream.top().is_some_and(|top| self.stream.frontier.admits(top.key));
+        if (crowded || indexed.up_to().is_some() || memory > enough) && !is_enough {
             release = release.max(self.oldest_quarter());
         }
         let release = release?.min(indexed.up_to().unwrap_or(u64::MAX));

@@ -38,11 +38,15 @@
 //!
 //! # Order
 //!
-//! A recording is complete: one look finds all that there is. So no [`Hold`](crate::Hold) rule waits for anything, every event
+//! A recording is complete: nothing is in flight. So no [`Hold`](crate::Hold) rule waits for anything, every event
 //! with a key is [`Class::Proven`](crate::Class::Proven) whatever rule was asked for, and nothing is late. What has no key
 //! shares the class of the event before it in its ring. If there is none, nothing orders it, and it is
 //! [`Class::Assumed`](crate::Class::Assumed). When all was yielded, a reader gives [`Error::Closed`](crate::Error::Closed).
 //! Times are not compared with this machine's clocks.
+//!
+//! A merge looks at a long recording in parts, so that holding keeps to its bound ([`Full`](crate::Full)). The order of what leaves is
+//! proven all the same, unless a key is smaller than more records before it than fit into the bound. That is announced:
+//! [`Unproven`](crate::Unproven).
 //!
 //! # Room
 //!

@@ -26,9 +26,15 @@ use std::path::Path;
 ///
 /// // perf record -a -e sched:sched_switch -- sleep 1
 /// let mut merge = Merge::new(perf_data::open("perf.data")?, Order::new())?;
-/// merge.refresh(0);
-/// for event in merge.batch() {
-///     println!("{:?} on CPU {:?}: {:?}", event.key(), event.cpu(), event.item());
+/// loop {
+///     merge.refresh(0);
+///     for event in merge.batch() {
+///         println!("{:?} on CPU {:?}: {:?}", event.key(), event.cpu(), event.item());
+///     }
+///     // A long recording is looked at in parts.
+///     if !merge.is_behind() {
+///         break;
+///     }
 /// }
 /// # Ok::<(), perfweave::Error>(())
 /// ```
@@ -58,10 +64,16 @@ use std::path::Path;
 /// # Memory
 ///
 /// All records are in memory until the rings are dropped. A ring is a power of two long, so the rings are one to two times as
-/// long as the records in the file. If that is more than the system says is available, the error is
-/// [`Unreadable::Memory`]. From the first look on each record takes 16 to 40 bytes more, and
-/// [`Order::when_full`](crate::Order::when_full) has no effect. Each ring takes some 16 KiB besides. A CPU with more than 1 GiB
-/// of records has several rings, and its own numbers ([`Order::numbers`](crate::Order::numbers)) begin anew in each.
+/// long as the records in the file. Each takes some 16 KiB besides. If that is more than is available, the error is
+/// [`Unreadable::Memory`]: more than `MemAvailable` of `/proc/meminfo`, or than `RLIMIT_AS`, `RLIMIT_DATA` and the `memory.max` of a control
+/// group of this process leave. A CPU with more than 1 GiB of records has several rings, and its own numbers
+/// ([`Order::numbers`](crate::Order::numbers)) begin anew in each.
+///
+/// From the first look on a merge takes 16 bytes for each record that is indexed, 40 if the record is out of order, and 64 for damage and for
+/// a loss. While a list of records out of order, or of damage and losses, grows, the old one and the new one are there, so these are up to 80
+/// and 140 bytes. All of that together is no more than the bound of [`Full::Copy`](crate::Full::Copy), 64 MiB unless set. A recording whose
+/// index could be larger is looked at in parts, in proven order: see [`Full`](crate::Full). That takes 4 bytes more for each KiB of
+/// records.
 ///
 /// # Errors
 /// [`Error::Unreadable`], with what is wrong and what would help.

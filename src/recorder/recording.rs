@@ -36,6 +36,13 @@ use std::fmt;
 /// # Ok::<(), perfweave::Error>(())
 /// ```
 ///
+/// # Memory
+///
+/// Recording takes the rings and nothing else. A stop takes 88 bytes for each record in them, and half as much again while it puts them in
+/// order. While the list grows, the old list and the new one are there: up to 264 bytes for each record. So a ring that is full of records of
+/// 64 bytes takes up to four times its size more, and one full of the smallest records there are, of 8 bytes, up to 33 times. The list is
+/// kept for the next stop.
+///
 /// An event cannot outlive the stop, so no event is overwritten while it is borrowed:
 ///
 /// ```compile_fail,E0505
@@ -62,7 +69,7 @@ pub struct Recorder {
     pub(super) newest: u64,
 }
 
-/// A stretch of a ring.
+/// A stretch of a ring. 88 bytes, as the documentation of [`Recorder`] says.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Mark {
     /// What puts it in order: its own key, or that of the record it stays with.
@@ -138,7 +145,7 @@ impl Recorder {
     }
 
     /// Stops all rings, waits for a grace period, so that all writers are done, and puts everything in the rings in
-    /// order. Blocks for as long as a grace period takes ([`Fence`]).
+    /// order. Blocks for as long as a grace period takes ([`Fence`]). Takes memory for each record: see [`Recorder`].
     ///
     /// What programs output while the rings are stopped is lost, and counted: the first record after it has a
     /// [`Lost`](crate::Lost) before it.

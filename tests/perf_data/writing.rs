@@ -320,10 +320,11 @@ fn names_of_what_starts_later_are_in_the_recording() {
         let mut command = Command::new("sh");
         command.args(["-c", "read go; exec /bin/cat /proc/self/comm"]).stdin(Stdio::piped()).stdout(Stdio::null());
         let mut child = command.spawn().unwrap();
-        let Some(rings) = kernel("trace", options.pid(child.id()).open()) else { return };
+        let rings = kernel("trace", options.pid(child.id()).open());
         let pid = child.id().to_string();
         drop(child.stdin.take());
         assert!(child.wait().unwrap().success());
+        let Some(rings) = rings else { return };
         let mut reader = Reader::new(rings, Order::new()).unwrap();
         reader.handle().flush().unwrap();
         let (file, _) = write_all(&mut reader, |_| ());

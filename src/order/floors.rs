@@ -1,0 +1,55 @@
+//! Of a recording: the smallest key that a ring has from a place on. What is smaller is proven before all of the ring is indexed.
+
+use crate::order::key::Keys;
+use crate::record::{Kind, Record};
+use crate::rings::Lane;
+
+/// A key is noted for each so many bytes of a ring.
+const EACH: u64 = 1 << 12;
+
+/// Of each ring, by rising position: the smallest key from there to the end.
+#[derive(Debug)]
+pub(crate) struct Floors(Vec<Vec<(u64, u64)>>);
+
+impl Floors {
+    /// Asks each record for its key. None is known of keys that wrap: how they are counted on follows from all before them.
+    pub(crate) fn of(lanes: &[Lane], keys: &Keys) -> Self {
+        Self(
+            lanes
+                .iter()
+                .map(|lane| if keys.unwrapping().is_some() { Vec::new() } else { floors(lane, keys) })
+                .collect(),
+        )
+    }
+
+    /// No record of a ring that lies at a position or behind it has a smaller key. 0 if nothing is known.
+    pub(crate) fn behind(&self, rank: usize, position: u64) -> u64 {
+        let floors = &self.0[rank];
+        let after = floors.partition_point(|(begin, _)| *begin <= position);
+        after.checked_sub(1).map_or(0, |at| floors[at].1)
+    }
+}
+
+fn floors(Lane { ring, origin, .. }: &Lane, keys: &Keys) -> Vec<(u64, u64)> {
+    let (mut floors, mut position) = (Vec::new(), ring.tail());
+    while position < ring.head() {
+        let (begin, mut smallest) = (position, u64::MAX);
+        while position < ring.head().min(begin + EACH) {
+            match Record::at(ring, position, origin) {
+                Ok(record) => {
+                    let has_key = record.kind() != Kind::LOST;
+                    smallest = smallest.min(keys.peek(&record).filter(|_| has_key).unwrap_or(u64::MAX));
+                    position += u64::from(record.header().size());
+                }
+                Err((_, end)) => position = end,
+            }
+        }
+        floors.push((begin, smallest));
+    }
+    let mut behind = u64::MAX;
+    for (_, smallest) in floors.iter_mut().rev() {
+        behind = behind.min(*smallest);
+        *smallest = behind;
+    }
+    floors
+}

@@ -1,0 +1,218 @@
+//! The bound on memory holds for recordings too, whatever is in them, and the order is proven under it.
+
+use crate::memory;
+use crate::perf::{File, drain};
+use perfweave::{
+    Class, Fence, Full, Hold, Item, Key, Merge, Order, Reader, Record, Rings, Sequence, bindings, perf_data, sim,
+};
+use quickcheck::QuickCheck;
+use std::fs;
+
+const SAMPLE_TYPE: u64 =
+    (bindings::PERF_SAMPLE_TIME | bindings::PERF_SAMPLE_ADDR | bindings::PERF_SAMPLE_CPU | bindings::PERF_SAMPLE_RAW)
+        as u64;
+
+/// Rings of a recording that has these bytes where records are.
+fn recorded(records: &[u8]) -> Rings {
+    let file = File::new();
+    perf_data::Writer::create(&file.0, &sim::Kernel::new(&[0]).rings()).unwrap().finish().unwrap();
+    let bytes = fs::read(&file.0).unwrap();
+    let word = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
+    let mut event = bytes[word(24)..word(24) + word(16)].to_vec();
+    // `sample_type`, `sample_id_all`, and no ids.
+    event[24..32].copy_from_slice(&SAMPLE_TYPE.to_ne_bytes());
+    event[42] |= 1 << 2;
+    let ids = event.len() - 16;
+    event[ids..].fill(0);
+    let mut all = [&bytes[..104], records, &event].concat();
+    // Where the event is described, where the records are, and that there is nothing else.
+    for (at, word) in [(24, 104 + records.len()), (32, event.len()), (40, 104), (48, records.len()), (72, 0)] {
+        all[at..at + 8].copy_from_slice(&word.to_ne_bytes());
+    }
+    perf_data::open(&File::with(&all).0).unwrap()
+}
+
+/// A record of a CPU.
+fn sample(cpu: u32, time: u64, len: u16) -> Vec<u8> {
+    // Header, time, address, CPU, length of what is raw.
+    let size = 8 * (5 + len);
+    let raw = 8 * len + 4;
+    let words = [9 | u64::from(size) << 48, time, 0, u64::from(cpu), u64::from(raw)];
+    let mut record: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    record.resize(size.into(), 7);
+    // What is raw begins with the time, if there is room for it.
+    if len > 0 {
+        record[36..44].copy_from_slice(&time.to_ne_bytes());
+    }
+    record
+}
+
+/// What cannot be a sample: its fields would not fit.
+fn damage() -> Vec<u8> {
+    (9 | 8u64 << 48).to_ne_bytes().to_vec()
+}
+
+/// What became of each event, and the most memory that there was for them, by the allocator and by the merge's own count.
+struct Read {
+    events: Vec<(Option<u64>, Option<u32>, Class, usize)>,
+    unproven: u64,
+    allocated: u64,
+    counted: usize,
+}
+
+fn read(rings: Rings, full: Full) -> Read {
+    read_by(rings, Order::new().when_full(full))
+}
+
+fn read_by(rings: Rings, order: Order) -> Read {
+    let mut events = Vec::with_capacity(1 << 20);
+    let mut unproven = 0;
+    let (allocated, counted) = memory::most(|| {
+        let mut reader = Reader::new(rings, order).unwrap();
+        drain(&mut reader, |event| match event.item() {
+            Item::Record(record) => events.push((event.key(), event.cpu(), event.class(), record.as_bytes().len())),
+            Item::Damage(damage) => events.push((None, event.cpu(), event.class(), damage.bytes.len())),
+            Item::Unproven(_) => unproven += 1,
+            Item::Gap(_) | Item::Irregular(_) => {}
+            other => panic!("{other:?}"),
+        });
+        reader.stats().most_memory
+    });
+    Read { events, unproven, allocated, counted }
+}
+
+/// The rings and what they have from the begin, besides what holding takes.
+const FIXED: u64 = 256 << 10;
+
+#[test]
+fn damage_takes_no_more_than_the_bound() {
+    let records = 200_000;
+    let rings = recorded(&damage().repeat(records));
+    let most = 1 << 20;
+    let Read { events, allocated, counted, .. } = read(rings, Full::Copy { most });
+    assert_eq!(events.len(), records);
+    assert!(allocated <= most as u64 + FIXED && counted <= most, "{allocated}, counted {counted}, of {most}");
+}
+
+/// What the documentation says of each kind of record, while lists grow: the old one and the new one.
+#[test]
+fn a_record_takes_what_the_documentation_says() {
+    let records = 100_000u64;
+    let of = |record: fn(u64) -> Vec<u8>| recorded(&(0..records).flat_map(record).collect::<Vec<_>>());
+    for (name, rings, most) in [
+        ("in order", of(|n| sample(0, n, 0)), 18),
+        ("out of order", of(|n| sample(0, u64::MAX / 2 - n, 0)), 80),
+        ("damage", of(|_| damage()), 140),
+    ] {
+        let Read { events, allocated, counted, .. } = read(rings, Full::Release);
+        assert_eq!(events.len() as u64, records, "{name}");
+        let each = allocated.saturating_sub(FIXED) / records;
+        assert!(each <= most, "{each} bytes for a record: {name}");
+        assert!(counted as u64 <= records * most, "{counted}: {name}");
+    }
+}
+
+/// Writers on three CPUs, interrupted now and then: what perf records.
+fn usual(records: u64) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut state = 1u64;
+    for n in 0..records {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let cpu = (state >> 40) as u32 % 3;
+        let back = if state >> 60 == 0 { (state >> 33) % 50 } else { 0 };
+        out.extend(sample(cpu, 1000 + n - back, (state >> 50) as u16 % 8));
+        if state >> 52 == 0 {
+            out.extend(damage());
+        }
+    }
+    out
+}
+
+#[test]
+fn the_order_is_proven_under_the_bound() {
+    let bytes = usual(100_000);
+    let all = read(recorded(&bytes), Full::Release);
+    assert!(all.counted > 1 << 20, "not what this test is about: {}", all.counted);
+    for most in [128 << 10, 64 << 10] {
+        let part = read(recorded(&bytes), Full::Copy { most });
+        assert!(part.counted <= most && part.allocated <= most as u64 + FIXED, "{} {}", part.counted, part.allocated);
+        assert_eq!(part.unproven, 0);
+        assert!(part.events.iter().all(|(key, _, class, _)| key.is_none() || *class == Class::Proven));
+        assert!(part.events == all.events, "{most}: in another order");
+    }
+}
+
+/// All that is small comes last in its ring: to hold what comes before takes more than there may be.
+#[test]
+fn what_cannot_be_proven_within_the_bound_is_announced() {
+    let records = 50_000u64;
+    let bytes: Vec<u8> = (0..records).flat_map(|n| sample(0, 1000 + n, 0)).chain(sample(0, 1, 0)).collect();
+    let whole = read(recorded(&bytes), Full::COPY);
+    assert!(whole.unproven == 0 && whole.events[0].0 == Some(1));
+    let most = 64 << 10;
+    let part = read(recorded(&bytes), Full::Copy { most });
+    assert!(part.unproven > 0 && part.counted <= most, "{} {}", part.unproven, part.counted);
+    assert_eq!(part.events.len() as u64, records + 1);
+    let late: Vec<_> = part.events.iter().filter(|(.., class, _)| *class == Class::Late).collect();
+    assert_eq!((late.len(), late[0].0), (1, Some(1)));
+}
+
+/// A merge says that there is more.
+#[test]
+fn a_merge_in_parts_is_behind_until_it_has_looked_at_all() {
+    let bytes = usual(20_000);
+    let order = Order::new().hold(Hold::FENCE).when_full(Full::Copy { most: 32 << 10 });
+    let mut merge = Merge::new(recorded(&bytes), order).unwrap();
+    let (mut events, mut looks, mut last) = (0, 0, 0);
+    loop {
+        merge.refresh(0);
+        looks += 1;
+        assert!(!merge.begin_fence(), "nothing is in flight");
+        for event in merge.batch() {
+            assert!(event.key().is_none_or(|key| key >= last), "{event:?}");
+            last = event.key().unwrap_or(last);
+            events += 1;
+        }
+        if !merge.is_behind() {
+            break;
+        }
+    }
+    assert_eq!(events, read(recorded(&bytes), Full::Release).events.len());
+    assert!(looks > 10 && merge.held() == 0, "{looks} looks");
+}
+
+/// Any recording, any bound, any kind of key: nothing is missing. What is not announced is as without a bound, unless keys are counted on.
+#[test]
+fn any_recording_under_any_bound() {
+    fn property(records: Vec<(u8, u16, bool)>, times: u8, most: u16, kind: u8) -> bool {
+        let mut bytes = Vec::new();
+        for round in 0..=u64::from(times) {
+            for (cpu, time, broken) in &records {
+                let time = round * 30_000 + u64::from(*time);
+                bytes.extend(if *broken && cpu % 8 == 0 { damage() } else { sample(u32::from(cpu % 4), time, 1) });
+            }
+        }
+        if records.is_empty() {
+            return true;
+        }
+        let order = |full| {
+            let number = |record: &Record<'_>| record.payload()?.u64(0);
+            let order = Order::new().when_full(full);
+            match kind % 4 {
+                0 => order.key(Key::Payload(0)).hold(Hold::Dense { first: None, fence: Fence::Auto }),
+                1 => order.key(Key::Sequence(Sequence::with(16, number))),
+                2 => order.key(Key::with(number)).numbers(Sequence::u64(0)),
+                _ => order,
+            }
+        };
+        let all = read_by(recorded(&bytes), order(Full::Release));
+        let part = read_by(recorded(&bytes), order(Full::Copy { most: most.into() }));
+        let sorted = |read: &Read| {
+            let mut all: Vec<_> = read.events.iter().map(|(key, cpu, _, len)| (*key, *cpu, *len)).collect();
+            all.sort();
+            all
+        };
+        sorted(&all) == sorted(&part) && (kind % 4 < 2 || part.unproven > 0 || part.events == all.events)
+    }
+    QuickCheck::new().quickcheck(property as fn(_, _, _, _) -> _);
+}
