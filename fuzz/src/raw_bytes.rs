@@ -159,13 +159,13 @@ pub(crate) fn run(input: &[u8]) {
 /// Runs of records that are told of by themselves, that have no key or number, and of samples, with little memory: holding never takes
 /// more, and all of it comes out.
 fn stay_within_bound(input: &mut Input<'_>) {
-    let most = 512 << (input.byte() % 8);
+    let most = 512 << (input.byte() % 5);
     let choice = input.byte();
-    let kernel = sim::Kernel::with(&CPUS, 8 << 10, Layout::new(TIME | RAW, choice.is_multiple_of(2), 0));
+    let kernel = sim::Kernel::with(&CPUS, 4 << 10, Layout::new(TIME | RAW, choice.is_multiple_of(2), 0));
     let order = Order::new().when_full(Full::Copy { most });
     let order = if choice & 2 == 0 { order } else { order.numbers(Sequence::u64(0)) };
     let mut merge = Merge::new(kernel.rings(), order).expect("a merge");
-    let mut time = 1000;
+    let (mut time, mut left) = (1000, 1000);
     let turn = |merge: &mut Merge, taken: usize| {
         merge.refresh(0);
         let is_begun = merge.begin_fence();
@@ -177,7 +177,7 @@ fn stay_within_bound(input: &mut Input<'_>) {
         assert!(merge.stats().most_memory <= most, "{most} bytes: {merge:?}");
         is_begun
     };
-    while !input.0.is_empty() {
+    while !input.0.is_empty() && left > 0 {
         let (choice, what) = (input.byte(), input.byte());
         let cpu = CPUS[usize::from(choice & 1)];
         let other = |kind, body: &[u64]| {
@@ -189,8 +189,9 @@ fn stay_within_bound(input: &mut Input<'_>) {
             written
         };
         // One, or as many as fit.
-        let times = if choice & 2 == 0 { 1 } else { 1 << 9 };
+        let times = if choice & 2 == 0 { 1 } else { left };
         for n in 0..times {
+            left -= 1;
             time += u64::from(choice >> 2);
             let written = match what % 8 {
                 0 => other(Kind::LOST, &[1, 1]),
@@ -202,7 +203,7 @@ fn stay_within_bound(input: &mut Input<'_>) {
                 6 => kernel.emit(cpu, time - 1000, &[what; 8]),
                 _ => {
                     // So that LOST records can tell of something.
-                    kernel.lose(cpu, n);
+                    kernel.lose(cpu, u64::from(choice) * 8);
                     turn(&mut merge, usize::from(choice >> 2) * 8);
                     false
                 }

@@ -1,6 +1,7 @@
 //! Proofs that no smaller key is in flight: the kernel's grace periods, or the writers' epochs.
 
 use crate::error::Error;
+use crate::instrument::step;
 use crate::order::epochs::Epochs;
 use crate::order::fence::Fences;
 use crate::order::hold::Fence;
@@ -168,6 +169,8 @@ pub(crate) struct Watch {
     begun: Instant,
     /// Words of CPUs where a program was inside when the proof began, and has not been seen to leave.
     inside: Vec<(u32, Epoch)>,
+    /// Whether the words were read again and again for this proof.
+    spun: bool,
     latency: Duration,
     /// What stands in for words that stay inside, from the first time on.
     stand_in: Option<Fences>,
@@ -196,6 +199,7 @@ impl Watch {
             under_way: false,
             begun: Instant::now(),
             inside,
+            spun: false,
             latency: Duration::ZERO,
             stand_in: None,
             standing_in: None,
@@ -207,6 +211,7 @@ impl Watch {
 
     fn begin(&mut self) {
         (self.under_way, self.standing_in, self.begun) = (true, None, Instant::now());
+        self.spun = false;
         self.inside.clear();
         let words = self.epochs.words();
         // Behind the loads of all heads, which are acquires, and behind the reading of a clock that may stand for the largest key.
@@ -261,9 +266,12 @@ impl Watch {
         !self.under_way || self.inside.is_empty()
     }
 
-    /// Reads the words for some microseconds more. Gives whether everybody has left.
+    /// Reads the words for some microseconds more, or once if that was done for this proof: most programs have left by then, and the
+    /// others take longer. Gives whether everybody has left.
     pub(crate) fn spin(&mut self) -> bool {
-        (0..SPINS).any(|_| {
+        let times = if std::mem::replace(&mut self.spun, true) { 1 } else { SPINS };
+        (0..times).any(|_| {
+            step();
             std::hint::spin_loop();
             self.are_outside()
         })
@@ -413,6 +421,7 @@ impl fmt::Debug for GracePeriods {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::instrument::count;
     use crate::sim::Kernel;
     use std::sync::Mutex;
     use std::sync::mpsc;
@@ -448,6 +457,19 @@ mod tests {
         assert!(!stands_in_at_once(0, 1 << 32 | 1), "another generation");
         kernel.set_epoch(0, 0);
         assert!(!stands_in_at_once(1, 1), "another CPU");
+    }
+
+    #[test]
+    fn words_are_read_in_a_loop_once_for_each_proof() {
+        let kernel = Kernel::new(&[0]);
+        let mut watch = Watch::new(kernel.epochs().patience(FOR_EVER));
+        kernel.begin(0, 1);
+        for _ in 0..2 {
+            watch.begin();
+            assert_eq!([(); 3].map(|()| count(|| watch.spin()).0), [SPINS.into(), 1, 1]);
+        }
+        kernel.end(0);
+        assert_eq!(count(|| watch.spin()), (1, true), "it has left");
     }
 
     /// A fence that stood in for an earlier proof, and ends later than that one, says nothing about this one.
