@@ -1,6 +1,7 @@
 //! The merge: all rings' records as one stream, in place.
 
 mod counting;
+mod reports;
 
 use crate::error::Error;
 use crate::order::dense::Dense;
@@ -282,34 +283,6 @@ impl Merge {
             self.stream.rebuild();
         }
         failed.map(|()| any)
-    }
-
-    /// Notes how far the rings were written when they were last looked at.
-    pub(crate) fn mark_heads(&mut self) {
-        for (lane, index) in self.rings.lanes.iter().zip(&mut self.stream.indexes) {
-            index.marked = lane.ring.head();
-        }
-    }
-
-    /// Whether the merge has seen everything that lay in the rings when heads were marked.
-    pub(crate) fn is_past_marks(&self) -> bool {
-        self.stream.indexes.iter().all(|index| index.cursor() >= index.marked)
-    }
-
-    /// Lets out nothing that is larger than what has been seen, until [`Merge::lift_cap`].
-    pub(crate) fn set_cap(&mut self) {
-        self.stream.sync();
-        self.stream.frontier.set_cap();
-    }
-
-    pub(crate) fn lift_cap(&mut self) {
-        self.stream.sync();
-        self.stream.frontier.lift_cap();
-    }
-
-    /// Whether all that is held waits for the cap to be lifted.
-    pub(crate) fn is_drained(&self) -> bool {
-        self.stream.top().is_none_or(|top| self.stream.frontier.is_capped(top.key))
     }
 
     /// Whether a grace period that begins after this call would let out an event that was seen. If so, wait for one,
