@@ -2,6 +2,7 @@
 
 mod counting;
 
+use crate::account::sequence::Sequence;
 use crate::error::Error;
 use crate::order::dense::Dense;
 use crate::order::event::Event;
@@ -96,8 +97,8 @@ impl Merge {
     ///
     /// # Errors
     /// [`Error::NoRings`]; [`Error::NoTimes`]; [`Error::NoTime`] if the key is the kernel's time and a ring does not
-    /// ask for it; [`Error::FillMark`]; [`Error::EpochsShared`] and [`Error::EpochsTooFew`] where writers' epochs prove
-    /// nothing for these rings.
+    /// ask for it; [`Error::NarrowCounter`]; [`Error::FillMark`]; [`Error::EpochsShared`] and
+    /// [`Error::EpochsTooFew`] where writers' epochs prove nothing for these rings.
     pub fn new(mut rings: Rings, order: Order) -> Result<Self, Error> {
         if rings.lanes.is_empty() {
             return Err(Error::NoRings);
@@ -110,6 +111,8 @@ impl Merge {
         if matches!((&order.key, &order.hold), (Key::Sequence(_), Hold::Lag(_))) {
             return Err(Error::NoTimes);
         }
+        order.key.check()?;
+        order.numbers.as_ref().map_or(Ok(()), Sequence::check)?;
         order.mark.check(&rings.lanes)?;
         // A recording needs no rule: one look finds all that there is.
         let complete = rings.are_complete();
