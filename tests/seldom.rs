@@ -255,21 +255,6 @@ fn what_a_merge_waits_for() {
     }
 }
 
-/// More records than a counter can tell apart: what a recorder makes of them is assumed.
-#[test]
-fn a_recorder_with_a_narrow_counter_proves_nothing_of_too_many() {
-    for (count, class) in [(8, perfweave::Class::Proven), (200, perfweave::Class::Assumed)] {
-        let kernel = sim::Kernel::backward(&[0], 1 << 16, Layout::RAW);
-        let mut recorder = kernel.recorder(Key::Sequence(Sequence::u8(0))).unwrap();
-        for number in 0..count {
-            kernel.emit(0, 1 + u64::from(number), &[number]);
-        }
-        let frozen = recorder.freeze().unwrap();
-        assert!(frozen.events().all(|event| event.class() == class), "{count}");
-        assert_eq!(frozen.events().len(), usize::from(count));
-    }
-}
-
 /// Bytes that are compared, layouts, gaps and what breaks a sequence.
 #[test]
 fn small_things_answer_as_they_say() {

@@ -16,7 +16,7 @@ pub enum Break {
     Forward,
     /// The number was declared missing, and came after all: the program did not write it where it counted.
     Found,
-    /// So many numbers were unread or lost that a counter as narrow as this one may have gone round unseen. The number
+    /// So many numbers were unread or lost that a counter of this width may have gone round unseen. The number
     /// of missing ones is not known, and counting begins anew. See [`Sequence`](crate::Sequence).
     Ambiguous,
 }

@@ -36,7 +36,7 @@ pub struct Account {
     /// damage, or numbers drawn and not written. If records without numbers share the ring, their losses account for
     /// numbers too.
     pub unexplained: u64,
-    /// How often so many numbers were lost at once that a counter as narrow as this one cannot say which
+    /// How often so many numbers were lost at once that a counter of this width cannot say which
     /// ([`Break::Ambiguous`](crate::Break::Ambiguous)).
     pub ambiguous: u64,
     /// For how long the CPU was online and nothing of it was traced, because its ring or events could not be opened
@@ -177,7 +177,7 @@ pub struct Ledger {
     pub missing: u64,
     /// Missing numbers of the whole machine that losses do not account for.
     pub unexplained: u64,
-    /// How often so many numbers of the whole machine were unread or lost that a counter as narrow as this one cannot
+    /// How often so many numbers of the whole machine were unread or lost that a counter of this width cannot
     /// say which ([`Break::Ambiguous`](crate::Break::Ambiguous)).
     pub ambiguous: u64,
 }

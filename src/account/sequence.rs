@@ -1,5 +1,6 @@
 //! Sequence numbers that count records: where they are, and how they wrap.
 
+use crate::error::Error;
 use crate::record::Record;
 use std::fmt;
 
@@ -14,9 +15,12 @@ type Extract = Box<dyn Fn(&Record<'_>) -> Option<u64> + Send>;
 ///
 /// # Counters that wrap
 ///
-/// A counter may be narrow and wrap around, as long as the crate can tell one round from the next. For that, between
-/// two looks, **less than 7/16 of its range may be unread in all rings together, held, or lost** (for a CPU's own
-/// numbers: lost at once). With 8 bits that is 111 records, with 16 bits 28,671, with 32 bits two billion.
+/// A counter has 32 bits or more. A narrower one can go round while one program is held up between drawing a number and
+/// writing it: [`Merge::new`](crate::Merge::new) refuses it ([`Error::NarrowCounter`](crate::Error::NarrowCounter)).
+///
+/// A counter may wrap around, as long as the crate can tell one round from the next. For that, between two looks, **less
+/// than 7/16 of its range may be unread in all rings together, held, or lost** (for a CPU's own numbers: lost at once).
+/// With 32 bits that is 1.8 billion records.
 ///
 /// The crate notices if it is more. The stream then says so once ([`Break::Ambiguous`](crate::Break::Ambiguous)), the
 /// records counted meanwhile are [`Class::Assumed`](crate::Class::Assumed), no gaps are made up, the ledger is not
@@ -27,6 +31,10 @@ pub struct Sequence {
     bits: u32,
     first: Option<u64>,
 }
+
+/// A counter of so many bits does not go round while a program is held up: nobody writes two billion records meanwhile. Those of 16 bits
+/// and less do.
+const NARROWEST: u32 = 32;
 
 enum At {
     /// Of the raw payload, in bytes.
@@ -39,12 +47,13 @@ impl Sequence {
         Self { at: At::Payload(offset), bits, first: None }
     }
 
-    /// One byte at this offset of the raw payload.
+    /// One byte at this offset of the raw payload. No stream takes it: it is too narrow.
     pub fn u8(offset: usize) -> Self {
         Self::payload(offset, 8)
     }
 
-    /// Two bytes at this offset of the raw payload, in native byte order. They need not be aligned.
+    /// Two bytes at this offset of the raw payload, in native byte order. They need not be aligned. No stream takes
+    /// them: they are too narrow.
     pub fn u16(offset: usize) -> Self {
         Self::payload(offset, 16)
     }
@@ -59,8 +68,8 @@ impl Sequence {
         Self::payload(offset, 64)
     }
 
-    /// The number that a function finds: a counter of this many bits. Higher bits are ignored. The function must not
-    /// panic. Records without a number are not counted.
+    /// The number that a function finds: a counter of this many bits, of which there must be 32 for a stream to take it.
+    /// Higher bits are ignored. The function must not panic. Records without a number are not counted.
     ///
     /// # Panics
     /// Unless `bits` is 2 to 64.
@@ -91,6 +100,11 @@ impl Sequence {
             }
             At::Extract(extract) => extract(record),
         }
+    }
+
+    /// Refuses a counter that can go round while a program is held up between drawing a number and writing it.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if self.bits < NARROWEST { Err(Error::NarrowCounter { bits: self.bits }) } else { Ok(()) }
     }
 
     pub(crate) fn bits(&self) -> u32 {

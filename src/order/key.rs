@@ -2,6 +2,7 @@
 
 use crate::account::numbers::Numbers;
 use crate::account::sequence::{Sequence, Unwrap};
+use crate::error::Error;
 use crate::record::clock::Clock;
 use crate::record::{Kind, Layout, Record};
 use crate::ring::{Fault, Header};
@@ -23,7 +24,7 @@ pub enum Key {
     /// A `u64` in native byte order at this offset, in bytes, of the raw payload. The program has drawn this time or
     /// number itself. It need not be aligned.
     Payload(usize),
-    /// A counter of the whole machine, of any width, that wraps. [`Hold::Dense`](crate::Hold::Dense) yields its numbers
+    /// A counter of the whole machine, of 32 bits or more, that wraps. [`Hold::Dense`](crate::Hold::Dense) yields its numbers
     /// without waiting, and names missing ones. A key is the number as written, so it begins anew where the counter
     /// wraps. Order and lateness are those of a counter that never wraps.
     Sequence(Sequence),
@@ -43,6 +44,11 @@ impl Key {
     /// ```
     pub fn with(extract: impl Fn(&Record<'_>) -> Option<u64> + Send + 'static) -> Self {
         Self::Fn(Box::new(extract))
+    }
+
+    /// Refuses keys that cannot be told apart.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if let Self::Sequence(sequence) = self { sequence.check() } else { Ok(()) }
     }
 
     #[inline]

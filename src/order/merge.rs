@@ -3,6 +3,7 @@
 mod counting;
 mod reports;
 
+use crate::account::sequence::Sequence;
 use crate::error::Error;
 use crate::order::dense::Dense;
 use crate::order::event::Event;
@@ -104,8 +105,8 @@ impl Merge {
     ///
     /// # Errors
     /// [`Error::NoRings`]; [`Error::NoTimes`]; [`Error::NoTime`] if the key is the kernel's time and a ring does not
-    /// ask for it; [`Error::FillMark`]; [`Error::EpochsShared`] and [`Error::EpochsTooFew`] where writers' epochs prove
-    /// nothing for these rings.
+    /// ask for it; [`Error::NarrowCounter`]; [`Error::FillMark`]; [`Error::EpochsShared`] and
+    /// [`Error::EpochsTooFew`] where writers' epochs prove nothing for these rings.
     pub fn new(mut rings: Rings, order: Order) -> Result<Self, Error> {
         if rings.lanes.is_empty() {
             return Err(Error::NoRings);
@@ -118,6 +119,8 @@ impl Merge {
         if matches!((&order.key, &order.hold), (Key::Sequence(_), Hold::Lag(_))) {
             return Err(Error::NoTimes);
         }
+        order.key.check()?;
+        order.numbers.as_ref().map_or(Ok(()), Sequence::check)?;
         // A recording needs no rule: nothing is in flight. Nor does it need room.
         let complete = rings.are_complete();
         if !complete {

@@ -14,6 +14,8 @@ pub(crate) struct Passed {
     looks: VecDeque<Look>,
     /// How many were lost when that was asked last: before the heads of the look that comes next are loaded.
     asked: u64,
+    /// How many LOST records had told of at the last look.
+    told: u64,
 }
 
 /// The facts known at the end of a look.
@@ -52,6 +54,12 @@ impl Passed {
             self.looks.pop_front();
         }
         now - self.lost
+    }
+
+    /// How many LOST records have told of since the last look. So many numbers may lie between the largest that was seen then and those
+    /// that this look found: if they cannot be told apart, none of these says what is passed.
+    pub(crate) fn told(&mut self, told: u64) -> u64 {
+        told - std::mem::replace(&mut self.told, told)
     }
 
     /// Counting begins anew: nothing that is lost by now is waited for.

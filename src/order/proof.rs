@@ -1,5 +1,7 @@
 //! Proofs that no smaller key is in flight: the kernel's grace periods, or the writers' epochs.
 
+mod threads;
+
 use crate::error::Error;
 use crate::instrument::step;
 use crate::order::epochs::Epochs;
@@ -37,15 +39,6 @@ impl Proof {
         }
     }
 
-    /// The threads that wait for grace periods and hurry them, if there are any by now.
-    pub(crate) fn threads(&self) -> impl Iterator<Item = u32> + use<> {
-        let fences = match self {
-            Self::Fences(fences) => Some(fences),
-            Self::Epochs(watch) => watch.stand_in.as_ref(),
-        };
-        fences.map(Fences::threads).into_iter().flatten()
-    }
-
     /// How long until a proof may begin; zero if it may now, `None` while one is under way.
     pub(crate) fn pause(&self) -> Option<Duration> {
         match self {
@@ -67,13 +60,6 @@ impl Proof {
         match self {
             Self::Fences(fences) => fences.begin(),
             Self::Epochs(watch) => watch.begin(),
-        }
-    }
-
-    /// Hurries the proof under way, where a grace period is waited for: makes these CPUs switch, so many times in all.
-    pub(crate) fn hurry(&mut self, cpus: impl Iterator<Item = u32>, most: usize) {
-        if let Self::Fences(fences) = self {
-            fences.hurry(cpus, most);
         }
     }
 

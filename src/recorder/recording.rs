@@ -97,8 +97,8 @@ impl Recorder {
     /// `key` puts the events in order. `fence` waits for programs that are still writing when the rings are stopped.
     ///
     /// # Errors
-    /// As [`RingOptions::open`]; [`Error::NoFence`] if the fence is not possible, or is a custom one, or writers'
-    /// epochs.
+    /// As [`RingOptions::open`]; [`Error::NarrowCounter`]; [`Error::NoFence`] if the fence is not possible, or is a custom
+    /// one, or writers' epochs.
     pub fn open(options: RingOptions, key: Key, fence: &Fence) -> Result<Self, Error> {
         // For a reader a fence that proves nothing costs the order; here, bytes that change while they are looked at (I9).
         if let Fence::Custom(_) | Fence::Epochs(_) = fence {
@@ -111,6 +111,7 @@ impl Recorder {
     }
 
     pub(crate) fn new(mut rings: Rings, key: Key, fence: &Fence) -> Result<Self, Error> {
+        key.check()?;
         rings.lanes.sort_by_key(|lane| lane.origin.cpu);
         let timed = matches!(key, Key::Time);
         let clock = timed.then_some(rings.clock());
@@ -176,10 +177,6 @@ impl Recorder {
         // Stable: equal keys stay by CPU, then by age. What is in order already is only merged.
         marks.sort_by_key(|mark| mark.order);
         *newest = keys.until_now(marks.last().map(|mark| mark.order)).unwrap_or(0);
-        if keys.drawn(marks.len() as u64) {
-            // A counter as narrow as this one says nothing about the order of so many.
-            marks.iter_mut().for_each(|mark| mark.class = Class::Assumed);
-        }
         Ok(frozen)
     }
 

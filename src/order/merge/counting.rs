@@ -5,20 +5,17 @@ use crate::order::index::Index;
 use crate::order::passed::Look;
 use crate::order::stream::Stream;
 
-/// A counter of at most so many bits goes round so soon that as many records can be lost without a full ring.
-const NARROW: u32 = 16;
-
 impl Merge {
     /// Checks whether a counter that wraps can still be told from itself one round earlier.
     pub(super) fn check_counting(&mut self) {
         let Stream { keys, indexes, sequence, frontier, stats, astray, .. } = &mut self.stream;
         let Some(unwrap) = keys.unwrapping().filter(|unwrap| unwrap.bits() < u64::BITS) else { return };
-        let (narrow, ahead) = (unwrap.bits() <= NARROW, unwrap.unwrapped().saturating_add(1));
-        // Losses that no LOST record reports yet count too.
+        let ahead = unwrap.unwrapped().saturating_add(1);
+        // Losses that no LOST record reports yet count too. So many are lost only where a ring was full.
         let mut look = Look { ahead, told: 0, lost: 0 };
         for (lane, index) in self.rings.lanes.iter_mut().zip(&*indexes) {
             look.told += lane.losses.told();
-            look.lost += if narrow || index.suspect { lane.losses.ask() } else { lane.losses.known() };
+            look.lost += if index.suspect { lane.losses.ask() } else { lane.losses.known() };
         }
         let next = match sequence {
             Some(sequence) => sequence.next(),
@@ -26,7 +23,8 @@ impl Merge {
         };
         // Each number that was drawn and may still come is that of a record which is held, was lost, or is in flight.
         let held = indexes.iter().map(Index::records).sum::<u64>();
-        let drawn = held.saturating_add(self.passed.look(next, look));
+        let lost = self.passed.look(next, look).max(self.passed.told(look.told));
+        let drawn = held.saturating_add(lost);
         let begins = match self.anew {
             Some(_) if !self.whole => false,
             // The heads of this look were loaded after it had gone astray: what the next finds was drawn behind what was lost.
