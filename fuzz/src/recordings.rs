@@ -1,49 +1,150 @@
-//! Reads any bytes as a recording of perf(1), to its end: events in order, or an error of its own.
+//! Reads any bytes as a recording of perf(1), to its end: events in order, or an error of its own. Reads it again within little memory, and
+//! writes it and reads what was written: the same records.
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use perfweave::{Class, Error, Order, Reader, perf_data};
+use perfweave::{Class, Error, Full, Item, Order, Reader, Rings, perf_data};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsRawFd;
 
+/// So many sources are asked for their format: one of a long recording takes as long as the recording is.
+const FORMATS: usize = 4;
+
+/// What records say: key, CPU, source and bytes.
+type Records = Vec<(Option<u64>, Option<u32>, Option<usize>, Vec<u8>)>;
+
+/// What is read of a recording.
+#[derive(Default)]
+struct Read {
+    records: Records,
+    events: usize,
+    lost: u64,
+    /// Events that are neither records nor losses.
+    others: u64,
+    unproven: bool,
+}
+
+fn memory() -> (File, String) {
+    let file = File::from(memfd_create(c"recording", MFdFlags::MFD_CLOEXEC).expect("a file"));
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    (file, path)
+}
+
 /// One input: the file.
 pub(crate) fn run(input: &[u8]) {
-    let mut file = File::from(memfd_create(c"recording", MFdFlags::MFD_CLOEXEC).expect("a file"));
+    let (mut file, path) = memory();
     file.write_all(input).expect("memory");
-    let rings = match perf_data::open(format!("/proc/self/fd/{}", file.as_raw_fd())) {
-        Ok(rings) => rings,
+    let open = || match perf_data::open(&path) {
+        Ok(rings) => Some(rings).filter(|rings| !rings.is_empty()),
         Err(Error::Unreadable { why, .. }) => {
             assert!(!why.to_string().is_empty());
-            return;
+            None
         }
         Err(other) => panic!("{other:?}"),
     };
-    if rings.is_empty() {
-        return;
+    let Some(rings) = open() else { return };
+    for source in 0..rings.sources().len().min(FORMATS) {
+        let _ = rings.format(source);
     }
-    let mut reader = match Reader::new(rings, Order::new()) {
-        Ok(reader) => reader,
-        // `perf record --no-timestamp`
-        Err(Error::NoTime { .. }) => return,
+    let names: Vec<_> = rings.sources().iter().map(|source| source.name().to_owned()).collect();
+    let says_all = rings.sources().iter().all(|source| source.attr().sample_id_all() != 0);
+    let (written_file, written_path) = memory();
+    // Events that cannot be told apart are a recording, and are none that perf could read.
+    let mut writer = match perf_data::Writer::create(&written_path, &rings) {
+        Ok(writer) => Some(writer),
+        Err(Error::Unwritable { why: perfweave::Unwritable::NoIdentifier, .. }) => None,
         Err(other) => panic!("{other:?}"),
     };
+    let Some(first) = read(rings, Full::COPY, writer.as_mut()) else { return };
     // A record is 8 bytes at least.
-    let (most, mut events, mut last) = (input.len() / 8 + 1, 0, 0);
+    assert!(first.events <= input.len() / 8 + 1, "{} events of {} bytes", first.events, input.len());
+    assert!(!first.unproven);
+
+    // In parts.
+    let again = read(open().expect("as before"), Full::Copy { most: input.len() % 4096 }, None).expect("as before");
+    if again.unproven {
+        assert_eq!(sorted(&again), sorted(&first));
+    } else {
+        assert!(again.records == first.records);
+    }
+    assert_eq!((again.lost, again.others), (first.lost, first.others));
+
+    let Some(writer) = writer else { return };
+    let written = writer.finish().expect("memory");
+    assert_eq!(
+        (written.records, written.lost, written.left_out),
+        (first.records.len() as u64, first.lost, first.others)
+    );
+    let rings = perf_data::open(&written_path).expect("what was written");
+    drop(written_file);
+    if rings.is_empty() {
+        return assert!(first.records.is_empty() && first.lost == 0);
+    }
+    let written: Vec<_> = rings.sources().iter().map(|source| source.name()).collect();
+    assert_eq!(written, names);
+    let second = read(rings, Full::COPY, None).expect("keys as before");
+    // What does not say when and where it was written is where the file has it, and that is beside other records.
+    if says_all {
+        assert_eq!(sorted(&second), sorted(&first));
+        assert_eq!((second.lost, second.others), (first.lost, 0));
+    } else {
+        let bytes = |read: &Read| {
+            let mut all: Vec<_> = read.records.iter().map(|(.., bytes)| bytes.clone()).collect();
+            all.sort();
+            all
+        };
+        assert_eq!(bytes(&second), bytes(&first));
+    }
+}
+
+/// What has the same key may be in another order: rings are in the order in which the file first has something of them.
+fn sorted(read: &Read) -> Records {
+    let mut records = read.records.clone();
+    records.sort();
+    records
+}
+
+/// Reads all events, and writes them. `None` if records have no time.
+fn read(rings: Rings, full: Full, mut writer: Option<&mut perf_data::Writer>) -> Option<Read> {
+    let mut reader = match Reader::new(rings, Order::new().when_full(full)) {
+        Ok(reader) => reader,
+        // `perf record --no-timestamp`
+        Err(Error::NoTime { .. }) => return None,
+        Err(other) => panic!("{other:?}"),
+    };
+    let (mut read, mut last) = (Read::default(), 0);
     loop {
-        match reader.next() {
-            Ok(event) => {
-                // What has no key and lies behind none in its ring is ordered by nothing.
-                let expected = if event.key().is_some() { Class::Proven } else { event.class() };
-                assert_eq!((event.class(), event.late_by()), (expected, 0), "{event:?}");
-                assert!(event.class() != Class::Late, "{event:?}");
-                assert!(event.key().is_none_or(|key| key >= last), "{event:?} behind {last}");
-                last = event.key().unwrap_or(last);
-                events += 1;
-                assert!(events <= most, "{events} events of {} bytes", input.len());
-            }
+        let event = match reader.next() {
+            Ok(event) => event,
             Err(Error::Closed) => break,
             Err(other) => panic!("{other:?}"),
+        };
+        let event = event.event();
+        read.unproven |= matches!(event.item(), Item::Unproven(_));
+        // Nothing is late, and what has a key is proven; unless it was let out early. What has no key and lies behind none in its ring is
+        // ordered by nothing.
+        if !read.unproven {
+            let expected = if event.key().is_some() { Class::Proven } else { event.class() };
+            assert_eq!((event.class(), event.late_by()), (expected, 0), "{event:?}");
+            assert!(event.class() != Class::Late, "{event:?}");
+            assert!(event.key().is_none_or(|key| key >= last), "{event:?} behind {last}");
+            last = event.key().unwrap_or(last);
+        }
+        match event.item() {
+            Item::Record(record) => {
+                // The kernel gives no event the id 0, and the writer does not note it.
+                let source = record.id().filter(|id| *id != 0).and(record.source());
+                read.records.push((event.key(), event.cpu(), source, record.as_bytes().to_vec()));
+            }
+            Item::Lost(lost) => read.lost += lost.count,
+            Item::Unproven(_) => continue,
+            _ => read.others += 1,
+        }
+        read.events += 1;
+        if let Some(writer) = &mut writer {
+            writer.write(&event).expect("memory");
         }
     }
     assert_eq!(reader.held(), 0);
+    Some(read)
 }

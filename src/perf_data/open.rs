@@ -94,8 +94,7 @@ fn read(path: &Path) -> Result<Rings, Unreadable> {
     walk(&input, &metadata.data, |_, piece| shelf.fill(&sorting, piece))?;
     let mut rings = Rings::empty(clock);
     for drawer in shelf.drawers {
-        let origin =
-            Origin::new(drawer.place.cpu, sorting.groups[drawer.place.group], drawer.sources(&metadata.events));
+        let origin = drawer.origin(&sorting);
         for mut part in drawer.parts {
             let filled = part.filled;
             part.kernel()?.publish(filled);
@@ -130,8 +129,9 @@ fn clock(events: &[Described]) -> Result<Clock, Unreadable> {
 fn source(event: &Described) -> Source {
     let perf_event_attr { type_, config, .. } = event.attr;
     let tracepoint = || {
-        // Modifiers may follow, as in `sched:sched_switch:u`.
-        let (category, rest) = event.name.as_deref()?.split_once(':')?;
+        // Modifiers may follow, as in `sched:sched_switch:u`. The name that is made up below is none of a tracepoint.
+        let (category, rest) =
+            event.name.as_deref()?.split_once(':').filter(|(category, _)| !category.contains(' '))?;
         (type_ == PERF_TYPE_TRACEPOINT).then(|| format!("{category}:{}", rest.split(':').next().unwrap_or(rest)))
     };
     let tracepoint = tracepoint();
@@ -289,21 +289,12 @@ impl Part {
 
 impl Drawer {
     /// What records' ids stand for.
-    fn sources(&self, events: &[Described]) -> Sources {
-        let mut sources: Sources = self.ids.iter().map(|(id, event)| (*id, *event)).collect();
-        if events.len() == 1 {
-            sources.push((0, 0));
-        } else if let Some(other) = other(&sources, events.len()) {
-            // So that records are asked for their id: those that perf made up have none, and are of no event.
-            sources.push((events[other].ids.first().copied().unwrap_or(u64::MAX), other));
+    fn origin(&self, sorting: &Sorting) -> Origin {
+        let Place { cpu, group, .. } = self.place;
+        let sources: Sources = self.ids.iter().map(|(id, event)| (*id, *event)).collect();
+        match sorting.several {
+            true => Origin::new(cpu, sorting.groups[group], sources).asked(),
+            false => Origin::new(cpu, sorting.groups[group], [(0, 0)].into_iter().collect()),
         }
-        sources
     }
-}
-
-/// An event that none of these ids stands for, if they all stand for the same.
-fn other(sources: &Sources, events: usize) -> Option<usize> {
-    let first = sources.first().map(|(_, event)| *event);
-    let are_same = sources.iter().all(|(_, event)| Some(*event) == first);
-    (0..events).find(|event| are_same && Some(*event) != first)
 }

@@ -29,6 +29,12 @@ impl Origin {
         origin
     }
 
+    /// The same where every record is asked for its id, also if all that are known stand for one source: a recording has records of none.
+    #[cfg(feature = "perf-data")]
+    pub(crate) fn asked(self) -> Self {
+        Self { only: None, ..self }
+    }
+
     /// The same, with other events that write into the ring from a position on. Before `oldest` nothing is unread.
     pub(crate) fn with(&self, new: Sources, begin: u64, oldest: u64) -> Self {
         let mut origin = Self::new(self.cpu, self.layout, new);

@@ -254,6 +254,43 @@ fn many_layouts_are_told_apart() {
     assert_eq!(read(&bytes).unwrap().sources().len(), count as usize);
 }
 
+/// Two events, and records with the id of neither: they are not the first's.
+#[test]
+fn records_of_an_event_that_is_not_described_are_of_none() {
+    let mut bytes = small();
+    let (each, at) = (get(&bytes, ATTR_SIZE) as usize, get(&bytes, ATTRS) as usize);
+    let mut event = bytes[at..at + each].to_vec();
+    event[each - 16..].fill(0);
+    let at = bytes.len() as u64;
+    bytes.extend(event.repeat(2));
+    set(&mut bytes, ATTRS, at);
+    set(&mut bytes, ATTRS + 8, 2 * each as u64);
+    let mut sources = Vec::new();
+    drain(&mut Reader::new(read(&bytes).unwrap(), Order::new()).unwrap(), |event| {
+        sources.extend(event.record().map(|record| record.source()));
+    });
+    assert_eq!(sources, [None; 19]);
+}
+
+/// A tracepoint without a name gets one, which is none of a tracepoint when it is written and read again.
+#[test]
+fn a_name_that_was_made_up_is_no_tracepoints() {
+    let mut bytes = small();
+    let at = get(&bytes, ATTRS) as usize;
+    // `PERF_TYPE_TRACEPOINT`, and no features that would bring a name.
+    bytes[at..at + 4].copy_from_slice(&2u32.to_ne_bytes());
+    set(&mut bytes, FEATURES, 0);
+    let rings = read(&bytes).unwrap();
+    let file = File::new();
+    perf_data::Writer::create(&file.0, &rings).unwrap().finish().unwrap();
+    let again = File::new();
+    perf_data::Writer::create(&again.0, &open(&file.0)).unwrap().finish().unwrap();
+    for rings in [rings, open(&again.0)] {
+        let source = &rings.sources()[0];
+        assert_eq!((source.name().starts_with("event 2:"), source.tracepoint()), (true, None), "{source:?}");
+    }
+}
+
 #[test]
 fn a_machine_of_too_many_cpus_is_forged() {
     let bits =
