@@ -132,9 +132,7 @@ fn read(rings: Rings, full: Full, mut writer: Option<&mut perf_data::Writer>) ->
         }
         match event.item() {
             Item::Record(record) => {
-                // The kernel gives no event the id 0, and the writer does not note it.
-                let source = record.id().filter(|id| *id != 0).and(record.source());
-                read.records.push((event.key(), event.cpu(), source, record.as_bytes().to_vec()));
+                read.records.push((event.key(), event.cpu(), record.source(), record.as_bytes().to_vec()));
             }
             Item::Lost(lost) => read.lost += lost.count,
             Item::Unproven(_) => continue,

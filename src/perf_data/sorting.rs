@@ -42,7 +42,8 @@ impl Sorting {
                 groups.push(layout);
                 groups.len() - 1
             }));
-            by_id.extend(event.ids.iter().map(|id| (*id, index)));
+            // No event has the id 0, and records that perf made up have it (`primary_event_id`, kernel/events/core.c).
+            by_id.extend(event.ids.iter().filter(|id| **id != 0).map(|id| (*id, index)));
         }
         // The id must be found before the layout is known.
         let same = |layout: &Layout| layout.sample_id_all() == groups[0].sample_id_all();
