@@ -85,7 +85,7 @@ fn reading_flushing_pausing_counting_and_leaving_oneself_out_go_on() {
     });
     assert!(lost >= 30, "{lost}: what was kept out is counted");
     let account = reader.ledger().unwrap().total();
-    // Linux 6.0 counts what it drops, for whoever has the event's descriptor.
+    // Linux 6.0 counts what it drops, and tells any process that has the event's descriptor.
     assert!(account.lost >= 30 && account.untraced.is_zero() && account.is_balanced(), "{account}");
     handle.pause(Pause::Slots).unwrap();
     let thread = call(10);

@@ -95,7 +95,7 @@ fn cpus_that_are_offline() {
     comes_when_privileges_were_dropped(&events, &echo, gone);
 }
 
-/// Reads until something is told of a CPU that is not traced, and until a refusal is reported, if one is to be.
+/// Reads until the stream names a CPU that is not traced and, if a refusal is expected, until the reader reports it.
 fn until_told(reader: &mut Reader, refused: bool) -> (Untraced, Option<Error>) {
     let (mut told, mut error) = (None, None);
     threads::until("it is told", || {

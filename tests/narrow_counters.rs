@@ -21,7 +21,7 @@ fn holds() -> [Hold; 3] {
 
 /// While a program is held up between drawing a number and writing it, a narrow counter goes round: what it writes then is taken for a
 /// number of another round, and a gap that is called proven names one that was yielded. (Seen with 8, 10 and 16 bits, of the machine and of
-/// a CPU.) So no stream takes it, whoever counts.
+/// a CPU.) So no stream takes it.
 #[test]
 fn a_counter_of_less_than_32_bits_is_refused() {
     let rings = || sim::Kernel::new(&[0, 1]).rings();

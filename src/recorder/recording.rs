@@ -138,7 +138,7 @@ impl Recorder {
     pub fn follow_cpus(&mut self) -> Result<(), Error> {
         let mut new = Vec::new();
         let failed = self.rings.arrived(&mut new);
-        // Whoever reads it back is told by `Frozen::complete_from`.
+        // `Frozen::complete_from` says so to the program.
         self.rings.untraced.take_news().for_each(drop);
         self.rings.lanes.append(&mut new);
         self.rings.lanes.sort_by_key(|lane| lane.origin.cpu);

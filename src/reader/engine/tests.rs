@@ -363,7 +363,7 @@ fn rings_are_looked_at_while_much_is_taken() {
             );
             assert_eq!(reader.stats().looks, looks, "{way}");
             if is_rushed {
-                assert!(reader.engine.pause().is_zero(), "{way}: whoever polls comes back at once");
+                assert!(reader.engine.pause().is_zero(), "{way}: a program that polls must come back at once");
                 assert!(reader.try_next().unwrap().is_some(), "{way}");
                 assert_eq!((reader.stats().looks, reader.engine.merge.is_rushed()), (looks + 1, false), "{way}");
             }
