@@ -123,6 +123,7 @@ impl Merge {
         order.numbers.as_ref().map_or(Ok(()), Sequence::check)?;
         // A recording needs no rule: nothing is in flight. Nor does it need room.
         let complete = rings.are_complete();
+        let full = if complete { order.full.for_a_recording() } else { order.full };
         if !complete {
             order.mark.check(&rings.lanes)?;
         }
@@ -144,7 +145,7 @@ impl Merge {
         let mut keys = Keys::new(order.key, times.then_some(rings.clock()), order.numbers, dense_first);
         let indexes = rings.lanes.iter().map(|lane| Index::new(lane.ring.tail(), keys.new_numbers())).collect();
         let sequence = match order.hold {
-            Hold::Dense { .. } => Some(Dense::new(dense_first.map(|first| keys.ordered(first)), order.full.most())),
+            Hold::Dense { .. } => Some(Dense::new(dense_first.map(|first| keys.ordered(first)), full.most())),
             _ => None,
         };
         let frontier = if complete { Frontier::complete() } else { Frontier::new(&order.hold) };
@@ -154,7 +155,7 @@ impl Merge {
         Ok(Self {
             rings,
             stream,
-            full: order.full,
+            full,
             floors: None,
             mark: order.mark,
             pause: None,

@@ -6,6 +6,7 @@ use crate::order::event::Unproven;
 use crate::order::index::Index;
 use crate::order::merge::{Indexed, Merge};
 use crate::ring::Ring;
+use crate::sys::memory;
 use std::time::Duration;
 
 /// For so long a reader may not get a CPU although it was woken: two ticks of a kernel with 250 Hz, and some more. Held records are copied
@@ -28,6 +29,14 @@ impl Full {
             // No more than there is in the rings, and that is bounded by them.
             Self::Release | Self::Discard => usize::MAX,
         }
+    }
+
+    /// The same for rings that nobody writes to: no more than half of the memory that this process can have now. The allocator ends a
+    /// process that passes a limit, and a control group kills it. The other half is for the rest of the program.
+    pub(crate) fn for_a_recording(self) -> Self {
+        let available =
+            memory::available().map_or(usize::MAX, |bytes| usize::try_from(bytes / 2).unwrap_or(usize::MAX));
+        Self::Copy { most: self.most().min(available) }
     }
 }
 

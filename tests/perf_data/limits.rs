@@ -2,7 +2,7 @@
 
 use crate::perf::File;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use perfweave::{Error, Unreadable, perf_data, sim};
+use perfweave::{Class, Error, Hold, Merge, Order, Unreadable, perf_data, sim};
 use perfweave_support::{kernel, lacks};
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -47,6 +47,8 @@ fn large(records: u64) -> File {
 fn again(test: &str, file: &File, group: &Path) {
     let mut limited = Command::new(std::env::current_exe().unwrap());
     limited.args(["--exact", test]).env("PERFWEAVE_LIMITED", file.path()).env("PERFWEAVE_GROUP", group);
+    // What glibc reserves for the heap of a thread is within the limit already.
+    limited.env("MALLOC_ARENA_MAX", "1");
     let said = limited.output().unwrap();
     assert!(said.status.success(), "{}: {}", said.status, String::from_utf8_lossy(&said.stdout));
 }
@@ -65,6 +67,72 @@ fn is_refused(path: &Path, least: u64, limit: u64) {
     }
 }
 
+/// Sets how much memory this process may have beyond what it has.
+fn limit_more(bytes: u64) {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+    let size = size.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10;
+    let (_, most) = getrlimit(Resource::RLIMIT_AS).unwrap();
+    setrlimit(Resource::RLIMIT_AS, size + bytes, most).unwrap();
+}
+
+/// A recording of so many short records on each of two CPUs.
+fn short(records: u64) -> File {
+    let file = File::new();
+    let kernel = sim::Kernel::new(&[0, 1]);
+    let rings = kernel.rings();
+    let mut writer = perf_data::Writer::create(&file.0, &rings).unwrap();
+    let mut merge = Merge::new(rings, Order::new().hold(Hold::None)).unwrap();
+    for n in 0..records {
+        kernel.emit(0, 2 * n + 1, &[]);
+        kernel.emit(1, 2 * n + 2, &[]);
+        if n % 16 == 0 || n + 1 == records {
+            merge.refresh(0);
+        }
+        while let Some(event) = merge.next() {
+            writer.write(&event.event()).unwrap();
+        }
+    }
+    assert_eq!(writer.finish().unwrap().records, 2 * records);
+    file
+}
+
+/// Reads a recording to its end, in order, and says how many records there are.
+fn read(path: &Path) -> u64 {
+    let mut merge = Merge::new(perf_data::open(path).unwrap(), Order::new()).unwrap();
+    let (mut records, mut last) = (0, 0);
+    loop {
+        if merge.refresh(0) == 0 && merge.held() == 0 {
+            return records;
+        }
+        while let Some(event) = merge.next() {
+            assert!(event.key().unwrap() >= last && event.class() == Class::Proven);
+            last = event.key().unwrap();
+            records += 1;
+        }
+    }
+}
+
+#[test]
+fn what_just_fits_is_read_to_its_end() {
+    // The index of all records would take 16 bytes for each of them, some 14 MiB.
+    const RECORDS: u64 = 450_000;
+    let Some(path) = limited() else {
+        return again("limits::what_just_fits_is_read_to_its_end", &short(RECORDS), Path::new(""));
+    };
+    let most = memory_of_rings(&path);
+    for more in [2 << 20, 6 << 20, 20 << 20] {
+        limit_more(most + more);
+        assert_eq!(read(&path), 2 * RECORDS, "{more}");
+    }
+}
+
+/// Bytes of memory that the rings of a recording take.
+fn memory_of_rings(path: &Path) -> u64 {
+    let rings = perf_data::open(path).unwrap();
+    rings.cpus().map(|cpu| rings.raw(cpu).unwrap().size as u64).sum()
+}
+
 #[test]
 fn a_limit_of_the_process_is_an_error_and_not_its_end() {
     const LIMIT: u64 = 64 << 20;
@@ -73,11 +141,7 @@ fn a_limit_of_the_process_is_an_error_and_not_its_end() {
         assert!(!perf_data::open(&file.0).unwrap().is_empty());
         return again("limits::a_limit_of_the_process_is_an_error_and_not_its_end", &file, Path::new(""));
     };
-    let status = fs::read_to_string("/proc/self/status").unwrap();
-    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
-    let size = size.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10;
-    let (_, most) = getrlimit(Resource::RLIMIT_AS).unwrap();
-    setrlimit(Resource::RLIMIT_AS, size + LIMIT, most).unwrap();
+    limit_more(LIMIT);
     is_refused(&path, 1500 * LONG, LIMIT);
 }
 
