@@ -10,8 +10,9 @@
 //! Without privileges it says what is missing. With `--simulate` it runs the same on simulated rings, and says so.
 
 use nix::sys::signal::{SigSet, Signal};
+use perf_event_open_sys::bindings;
 use perfweave::decode::{Field, Format, FormatError};
-use perfweave::{Class, Clock, Event, Fence, Frozen, Item, Key, Layout, Record, Recorder, Rings, bindings, sim};
+use perfweave::{Class, Clock, Event, Fence, Frozen, Item, Key, Layout, Record, Recorder, Rings, sim};
 use std::collections::BTreeSet;
 use std::error::Error;
 use std::io::{BufWriter, ErrorKind, Write};

@@ -90,6 +90,11 @@
 
 // Allowed in `ring` and `sys` only.
 #![deny(unsafe_code)]
+// Rooms have the seams of these features at all times. What is used by nothing is found with all features.
+#![cfg_attr(
+    not(all(feature = "perf-event-open-sys-7", feature = "print", feature = "test-util")),
+    expect(dead_code, reason = "what only a feature uses")
+)]
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("perf rings are Linux's");
@@ -112,6 +117,7 @@ mod recorder;
 #[expect(unsafe_code, reason = "the shared memory: all pointer work is here")]
 mod ring;
 mod rings;
+#[cfg(any(test, feature = "test-util"))]
 pub mod sim;
 #[expect(unsafe_code, reason = "system calls that no crate offers")]
 mod sys;
@@ -142,9 +148,6 @@ pub use rings::control::{Handle, Pause};
 pub use rings::options::RingOptions;
 pub use rings::{RawRing, Rings, Source, Untraced};
 pub use sys::wakeup::Wakeup;
-
-/// The kernel's `struct perf_event_attr` and constants, for [`RingOptions::event`].
-pub use perf_event_open_sys::bindings;
 
 /// The README's examples are compiled.
 #[cfg(doctest)]

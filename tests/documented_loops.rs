@@ -1,8 +1,9 @@
 //! Every loop of the documentation, word for word, and every way to iterate: over rings that hold a record, a loss, a record, a gap, a
 //! record, damage and a record. Each must read all of them.
 
+use perf_event_open_sys::bindings;
 use perfweave::decode::Format;
-use perfweave::{Error, Event, Hold, Item, Key, Layout, Merge, Order, Reader, Sequence, bindings, sim};
+use perfweave::{Error, Event, Hold, Item, Key, Layout, Merge, Order, Reader, Sequence, sim};
 use std::cell::RefCell;
 use std::error::Error as StdError;
 use std::ops::ControlFlow;

@@ -2,7 +2,7 @@
 
 #[path = "../fuzz/src/backward.rs"]
 mod backward;
-#[cfg(feature = "decode")]
+#[cfg(all(feature = "linux-perf-event-reader-0-10", feature = "zerocopy-0-8"))]
 #[path = "../fuzz/src/decode.rs"]
 mod decode;
 #[path = "../fuzz/src/epochs.rs"]
@@ -53,7 +53,7 @@ fn epochs_over_its_corpus() {
     replay("epochs", epochs::run);
 }
 
-#[cfg(feature = "decode")]
+#[cfg(all(feature = "linux-perf-event-reader-0-10", feature = "zerocopy-0-8"))]
 #[test]
 fn decode_over_its_corpus() {
     replay("decode", decode::run);
@@ -82,7 +82,7 @@ fn all_over_random_bytes() {
         operations::run(&bytes);
         backward::run(&bytes);
         epochs::run(&bytes);
-        #[cfg(feature = "decode")]
+        #[cfg(all(feature = "linux-perf-event-reader-0-10", feature = "zerocopy-0-8"))]
         decode::run(&bytes);
         #[cfg(feature = "perf-data")]
         recordings::run(&bytes);

@@ -65,7 +65,7 @@ fn opening_and_closing(map: &Map, echo: &Program) {
 fn failing_halfway(map: &Map) {
     let last = *load::online().last().unwrap();
     let small = Map::perf_event_array(last.max(1)).unwrap();
-    let mut unknown = foreign::software(perfweave::bindings::PERF_COUNT_SW_DUMMY, 0);
+    let mut unknown = foreign::software(perf_event_open_sys::bindings::PERF_COUNT_SW_DUMMY, 0);
     unknown.set_comm(1);
     unknown.sample_type = 1 << 40;
     let fail = || {

@@ -3,9 +3,8 @@
 #[expect(dead_code, reason = "each test takes a part")]
 mod reading;
 
-use perfweave::bindings as sys;
-use perfweave::decode::reader::{ContextSwitchRecord, CpuMode, EventRecord, Mmap2FileId, SampleRecord};
-use perfweave::decode::zerocopy::FromBytes;
+use linux_perf_event_reader::{ContextSwitchRecord, CpuMode, EventRecord, Mmap2FileId, SampleRecord};
+use perf_event_open_sys::bindings as sys;
 use perfweave::decode::{Format, FormatError};
 use perfweave::{Error, Item, Kind, Order, Reader, Record, Rings};
 use perfweave_support::load::{self, Load};
@@ -16,6 +15,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::mpsc;
+use zerocopy::FromBytes;
 
 /// All records that were written until now; `None` if some were lost, so that a test begins anew with less around it.
 fn records(reader: &mut Reader, mut each: impl FnMut(Record<'_>)) -> Option<()> {

@@ -373,7 +373,7 @@ fn a_reader_that_is_closed_meanwhile(events: &Map, echo: &Program, cpu: u32) {
 
 /// A message such as `udevadm trigger` causes: the events live, and nothing is opened a second time.
 fn a_message_about_a_cpu_that_was_there_all_along(cpu: u32) {
-    use perfweave::bindings::{
+    use perf_event_open_sys::bindings::{
         PERF_FORMAT_ID, PERF_SAMPLE_READ, PERF_SAMPLE_TID, PERF_TYPE_TRACEPOINT, perf_event_attr,
     };
     let Some(format) = kernel("find a tracepoint", tracefs::Format::read("syscalls:sys_enter_getegid")) else { return };

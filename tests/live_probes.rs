@@ -5,7 +5,8 @@ mod reading;
 
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
-use perfweave::{Error, Hold, Key, Order, Reader, RingOptions, Rings, bindings};
+use perf_event_open_sys::bindings;
+use perfweave::{Error, Hold, Key, Order, Reader, RingOptions, Rings};
 use perfweave_support::probe::probed;
 use perfweave_support::{foreign, kernel, lacks, load, probe};
 use std::ffi::CString;

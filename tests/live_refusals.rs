@@ -1,7 +1,8 @@
 //! What the live kernel refuses, and what is said of it: each error has the numbers and the hint. Running out of file
 //! descriptors is in `leaks.rs`, because it is the whole process that does.
 
-use perfweave::{Error, Order, Reader, RingOptions, Rings, Sample, bindings};
+use perf_event_open_sys::bindings;
+use perfweave::{Error, Order, Reader, RingOptions, Rings, Sample};
 use perfweave_support::bpf::Map;
 use perfweave_support::{echo, foreign, kernel, load, needs, privilege};
 use std::os::fd::AsFd;

@@ -3,9 +3,8 @@
 #[expect(dead_code, reason = "each test takes a part")]
 mod reading;
 
-use perfweave::{
-    Class, Clock, Error, Fault, Hold, Item, Key, Kind, Layout, Order, Pause, Reader, Ring, Rings, bindings,
-};
+use perf_event_open_sys::bindings;
+use perfweave::{Class, Clock, Error, Fault, Hold, Item, Key, Kind, Layout, Order, Pause, Reader, Ring, Rings};
 use perfweave_support::bpf::{Asm, Map, Program, Reg};
 use perfweave_support::{bpf, echo, foreign, kernel, load, needs, threads, tracefs};
 use reading::number;

@@ -1,6 +1,7 @@
 //! How often a reader looks, sleeps and fences, counted. `src/reader/pace.rs` has the same in simulated time.
 
-use perfweave::{Class, Fence, Hold, Key, Layout, Order, Reader, Rings, Stats, bindings, sim};
+use perf_event_open_sys::bindings;
+use perfweave::{Class, Fence, Hold, Key, Layout, Order, Reader, Rings, Stats, sim};
 use perfweave_support::load::{self, Load};
 use perfweave_support::{echo, kernel, tracefs};
 use std::io;

@@ -7,8 +7,9 @@
 #[expect(dead_code, reason = "each test takes a part")]
 mod reading;
 
+use perf_event_open_sys::bindings;
 use perfweave::{
-    Error, Fence, Handle, Hold, Item, Key, Kind, Lent, Order, Pause, Reader, Recorder, Rings, Wakeup, bindings, sim,
+    Error, Fence, Handle, Hold, Item, Key, Kind, Lent, Order, Pause, Reader, Recorder, Rings, Wakeup, sim,
 };
 use perfweave_support::bpf::{self, Map, Program};
 use perfweave_support::{echo, foreign, kernel, load, threads, tracefs};

@@ -38,7 +38,22 @@ const ROOMS: [(&str, &[&str]); 13] = [
             "filter", "planned", "whom", "plan", "open",
         ],
     ),
-    ("decode", &["error", "records", "field", "tokens", "expression", "value", "print", "format", "lookup", "tests"]),
+    (
+        "decode",
+        &[
+            "error",
+            "payload",
+            "records",
+            "field",
+            "tokens",
+            "expression",
+            "value",
+            "print",
+            "format",
+            "lookup",
+            "tests",
+        ],
+    ),
     (
         "order",
         &[

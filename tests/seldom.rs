@@ -1,9 +1,10 @@
 //! What happens so seldom that no other test runs it: answers of the kernel that this machine's never gives, played by a
 //! supervisor of system calls; the hints of rare errors; how things show themselves for debugging.
 
+use perf_event_open_sys::bindings;
 use perfweave::{
     Bytes, Error, Fence, Gap, GracePeriods, Hold, Item, Key, Kind, Layout, Merge, Order, Reader, Rings, Sequence,
-    Wakeup, bindings, sim,
+    Wakeup, sim,
 };
 use perfweave_support::supervised::{Answer, Call, supervised};
 use perfweave_support::{cpus, echo, foreign, kernel, threads};

@@ -1,6 +1,7 @@
 //! The simulator against the kernel it plays: the same writes, the same reads, the same bytes.
 
-use perfweave::{Hold, Kind, Layout, Merge, Order, RawRing, Rings, bindings as sys, sim};
+use perf_event_open_sys::bindings as sys;
+use perfweave::{Hold, Kind, Layout, Merge, Order, RawRing, Rings, sim};
 use perfweave_support::bpf::{Map, Program};
 use perfweave_support::{bpf, foreign, kernel, load, threads};
 use quickcheck::{Arbitrary, Gen};

@@ -2,7 +2,8 @@
 
 use crate::plan::{Plan, Shape, step};
 use crate::raw::{self, Copies};
-use perfweave::{Hold, Layout, Merge, Order, RawRing, Record, Rings, bindings, sim};
+use perf_event_open_sys::bindings;
+use perfweave::{Hold, Layout, Merge, Order, RawRing, Record, Rings, sim};
 use std::ops::ControlFlow;
 
 /// A way to read.

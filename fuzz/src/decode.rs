@@ -2,8 +2,8 @@
 //! record is the same wherever the record wraps.
 
 use crate::raw_bytes::Input;
+use linux_perf_event_reader::{EventRecord, RawData};
 use perfweave::decode::Format;
-use perfweave::decode::reader::{EventRecord, RawData};
 use perfweave::{Fault, Hold, Item, Layout, Merge, Order, Record, sim};
 
 /// Bytes of the ring, which any record of an input fits into.

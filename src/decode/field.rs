@@ -262,6 +262,18 @@ fn width_of(type_: &str) -> usize {
     }
 }
 
+/// The longest line, in bytes. A text from elsewhere may ask for more than there is memory.
+pub(super) const LONGEST: usize = 64 << 10;
+
+/// Cuts a line to [`LONGEST`].
+pub(super) fn shorten(line: &mut String) {
+    let mut end = LONGEST.min(line.len());
+    while !line.is_char_boundary(end) {
+        end -= 1;
+    }
+    line.truncate(end);
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;

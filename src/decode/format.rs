@@ -1,8 +1,9 @@
 //! A tracepoint's format: its fields by name, and its line of text.
 
 use crate::decode::FormatError;
-use crate::decode::field::{Field, text_of};
-use crate::decode::print::{LONGEST, Print, shorten};
+use crate::decode::field::{Field, LONGEST, shorten, text_of};
+#[cfg(feature = "print")]
+use crate::decode::print::Print;
 use crate::error::{Hint, nearest};
 use crate::record::Record;
 use crate::ring::Bytes;
@@ -32,6 +33,7 @@ pub struct Format {
     common: usize,
     fields: Vec<Field>,
     /// What `print fmt` says, as far as it is understood.
+    #[cfg(feature = "print")]
     print: Option<Print>,
 }
 
@@ -77,13 +79,17 @@ impl Format {
     }
 
     /// Whether the kernel's own way to print the event is understood, so that [`Format::line`] prints the same, but for addresses.
+    /// Never without feature `print`.
     pub fn prints_as_the_kernel(&self) -> bool {
-        self.print.is_some()
+        #[cfg(feature = "print")]
+        return self.print.is_some();
+        #[cfg(not(feature = "print"))]
+        false
     }
 
     /// A line of text for a record of this event, without the event's name, CPU and time. `None` for records without payload.
     ///
-    /// The text is the kernel's, as in `trace` of tracefs, but for `syscalls:*`, where the kernel does not follow its own `print
+    /// Without feature `print` the line has `name=value` for each field in its order. With it the text is the kernel's, as in `trace` of tracefs, but for `syscalls:*`, where the kernel does not follow its own `print
     /// fmt`, and perf(1) does. This evaluates `print fmt`, with C's operators and casts, all integer
     /// conversions, `%c`, `%s` and `%.*s`, and the helpers `__get_str`, `__get_dynamic_array`, `__print_flags`, `__print_symbolic`,
     /// `__print_hex`, `__print_hex_str` and `__print_array`. Addresses are hexadecimal numbers where the kernel looks up
@@ -99,7 +105,11 @@ impl Format {
     }
 
     pub(super) fn line_of(&self, payload: Bytes<'_>) -> String {
-        self.print.as_ref().and_then(|print| print.line(&self.fields, payload)).unwrap_or_else(|| self.pairs(payload))
+        #[cfg(feature = "print")]
+        if let Some(line) = self.print.as_ref().and_then(|print| print.line(&self.fields, payload)) {
+            return line;
+        }
+        self.pairs(payload)
     }
 
     fn pairs(&self, payload: Bytes<'_>) -> String {
@@ -136,7 +146,7 @@ impl FromStr for Format {
         let (mut name, mut id, mut common) = (None, None, None);
         let mut fields: Vec<Field> = Vec::new();
         // It is the last, and its text may have line feeds.
-        let (head, print) = text.split_once("\nprint fmt:").unwrap_or((text, ""));
+        let (head, _print) = text.split_once("\nprint fmt:").unwrap_or((text, ""));
         for (number, line) in (1..).zip(head.lines()) {
             let expected = |expected| move || error(number, line, expected);
             if let Some(rest) = line.strip_prefix("name:") {
@@ -156,8 +166,14 @@ impl FromStr for Format {
         let id = id.ok_or_else(|| error(behind, "", "ID:"))?;
         // The first blank line parts the fields that all have from the event's own.
         let common = common.filter(|common| fields[..*common].iter().all(|field| field.name().starts_with("common_")));
-        let print = Print::parse(print, &fields);
-        Ok(Self { name, id, common: common.unwrap_or(0), fields, print })
+        Ok(Self {
+            name,
+            id,
+            common: common.unwrap_or(0),
+            #[cfg(feature = "print")]
+            print: Print::parse(_print, &fields),
+            fields,
+        })
     }
 }
 

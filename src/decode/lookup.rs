@@ -107,7 +107,7 @@ impl Rings {
 
 /// For a probe, whether it is where a function returns.
 fn returns(source: &Source) -> Option<bool> {
-    let attr = source.attr();
+    let attr = &source.attr;
     let unit =
         ["kprobe", "uprobe"].into_iter().find(|unit| pmu::number(unit).is_ok_and(|number| number == attr.type_))?;
     Some(pmu::flag(unit, "retprobe").is_ok_and(|flag| attr.config & flag != 0))

@@ -1,11 +1,12 @@
-//! What records say: tracepoint fields by name and, with feature `decode`, typed records and payloads as a program's own types.
+//! What records say: tracepoint fields by name and, with features named after the crates whose
+//! types they are, records as typed values and payloads as a program's own types.
 //!
-//! - [`Record::decode`](crate::Record::decode) gives a record as a value of [`reader`]: a sample with its registers, stack and call
+//! - [`Record::decode`](crate::Record::decode) (feature `linux-perf-event-reader-0-10`) gives a record as a value of that crate, samply's parser: a sample with its registers, stack and call
 //!   chain, a mapping, a new name, a fork, an exit, a switch.
 //! - [`Rings::format`](crate::Rings::format) and [`Format::read`] give what a tracepoint writes. [`Format::field`] looks a field up
 //!   once; [`Field`] reads it in place, without allocating. [`Format::line`] prints a record as the kernel does.
-//! - [`Record::payload_as`](crate::Record::payload_as) gives the output of a BPF program as a `#[repr(C)]` type, checked by the
-//!   compiler ([`zerocopy`]).
+//! - [`Record::payload_as`](crate::Record::payload_as) (feature `zerocopy-0-8`) gives the output of a BPF program as a `#[repr(C)]` type, checked by the
+//!   compiler.
 //!
 //! ```no_run
 //! use perfweave::{Order, Reader, Rings};
@@ -35,25 +36,24 @@
 // with `format.rs` for tracepoints.
 
 mod error;
+#[cfg(feature = "print")]
 mod expression;
 mod field;
 mod format;
 mod lookup;
+#[cfg(feature = "zerocopy-0-8")]
+mod payload;
+#[cfg(feature = "print")]
 mod print;
-#[cfg(feature = "decode")]
+#[cfg(feature = "linux-perf-event-reader-0-10")]
 mod records;
-#[cfg(all(test, not(loom), feature = "decode"))]
+#[cfg(all(test, not(loom), feature = "print", feature = "linux-perf-event-reader-0-10"))]
 mod tests;
+#[cfg(feature = "print")]
 mod tokens;
+#[cfg(feature = "print")]
 mod value;
 
 pub use error::FormatError;
 pub use field::Field;
 pub use format::Format;
-
-/// The types of typed records: samply's parser.
-#[cfg(feature = "decode")]
-pub use linux_perf_event_reader as reader;
-/// The trait of types that any bytes are a value of, and its derive if the program asks for zerocopy's feature `derive`.
-#[cfg(feature = "decode")]
-pub use zerocopy;

@@ -1,7 +1,7 @@
 //! `print fmt`: a format of printf(3) with its arguments, evaluated for a record.
 
 use crate::decode::expression::{Cast, Expression, Parser};
-use crate::decode::field::Field;
+use crate::decode::field::{Field, LONGEST, shorten};
 use crate::decode::tokens::tokens;
 use crate::decode::value::{Scope, Value};
 use crate::instrument::step;
@@ -34,9 +34,6 @@ struct Conversion {
 
 /// Longer than any field of a line is wide. The kernel's own lines are a page at most.
 const WIDEST: usize = 4096;
-
-/// The longest line, in bytes. A text from elsewhere may ask for more than there is memory.
-pub(super) const LONGEST: usize = 64 << 10;
 
 /// The longest `print fmt` that is evaluated, in bytes. The kernel's own are a few KiB, and each line costs all of it.
 const LONGEST_FORMAT: usize = 64 << 10;
@@ -191,15 +188,6 @@ impl Conversion {
         let sign = if self.alternate && !signed { prefix } else { sign };
         (sign, "0".repeat(zeros) + &digits)
     }
-}
-
-/// Cuts a line to [`LONGEST`].
-pub(super) fn shorten(line: &mut String) {
-    let mut end = LONGEST.min(line.len());
-    while !line.is_char_boundary(end) {
-        end -= 1;
-    }
-    line.truncate(end);
 }
 
 /// The begin of a text, if it is to be no longer than that.

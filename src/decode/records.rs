@@ -8,14 +8,12 @@ use linux_perf_event_reader::{
     RecordIdParseInfo, RecordParseInfo, RecordType, Regs, SampleFormat, SampleRecord,
 };
 use perf_event_open_sys::bindings as sys;
-use std::io::Read;
-use zerocopy::FromBytes;
 
 /// Bytes of `struct perf_event_header`.
 const HEADER: usize = 8;
 
 impl<'a> Record<'a> {
-    /// The record as a typed value of [`reader`](crate::decode::reader): a sample, or MMAP, MMAP2, COMM, FORK, EXIT, SWITCH,
+    /// The record as a typed value of the crate linux-perf-event-reader: a sample, or MMAP, MMAP2, COMM, FORK, EXIT, SWITCH,
     /// SWITCH_CPU_WIDE, LOST, THROTTLE or UNTHROTTLE. All other kinds are [`EventRecord::Raw`]. Nothing is copied but a build id,
     /// also where the record wraps.
     ///
@@ -45,41 +43,6 @@ impl<'a> Record<'a> {
             EventRecord::Raw(_) => Ok(EventRecord::Raw(raw(raw_data(body)))),
             known => Ok(known),
         }
-    }
-
-    /// The payload as a value of `T`, which any bytes must be a value of: derive [`zerocopy::FromBytes`] for a `#[repr(C)]` type.
-    /// The compiler then refuses types with references, enums or `bool`. Alignment does not matter, and neither does a wrap: the
-    /// value is copied out.
-    ///
-    /// `None` if the record has no payload, or a shorter one. Longer ones are fine: up to 7 bytes of padding follow what was
-    /// output ([`Record::payload`]).
-    ///
-    /// ```
-    /// use perfweave::{Hold, Merge, Order, sim};
-    /// use zerocopy::FromBytes;
-    ///
-    /// #[derive(FromBytes)]
-    /// #[repr(C)]
-    /// struct Opened {
-    ///     pid: u32,
-    ///     flags: u32,
-    /// }
-    ///
-    /// let kernel = sim::Kernel::new(&[0]);
-    /// kernel.emit(0, 100, &[7u32.to_ne_bytes(), 9u32.to_ne_bytes()].concat());
-    /// let mut merge = Merge::new(kernel.rings(), Order::new().hold(Hold::None))?;
-    /// merge.refresh(0);
-    /// let record = merge.next().and_then(|event| event.record()).expect("a record");
-    /// let opened: Opened = record.payload_as().expect("8 bytes");
-    /// assert_eq!((opened.pid, opened.flags), (7, 9));
-    /// # Ok::<(), perfweave::Error>(())
-    /// ```
-    pub fn payload_as<T: FromBytes>(&self) -> Option<T> {
-        let (head, tail) = self.payload()?.as_slices();
-        if let Ok((value, _)) = T::read_from_prefix(head) {
-            return Some(value);
-        }
-        T::read_from_io(head.chain(tail)).ok()
     }
 }
 

@@ -35,7 +35,7 @@ impl Noted {
     }
 
     pub(super) fn of(source: &Source, adds: bool) -> Self {
-        Self::new(*source.attr(), source.tracepoint().unwrap_or(source.name()).to_owned(), adds)
+        Self::new(source.attr, source.tracepoint().unwrap_or(source.name()).to_owned(), adds)
     }
 
     /// The event of rings whose events are not known.

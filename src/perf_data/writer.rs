@@ -386,9 +386,9 @@ fn features(rings: &Rings) -> Result<Features, Unwritable> {
         return Ok(recording.as_ref().clone());
     }
     let mut features = Features::new();
-    let is_tracepoint = |source: &&Source| source.attr().type_ == PERF_TYPE_TRACEPOINT;
+    let is_tracepoint = |source: &&Source| source.attr.type_ == PERF_TYPE_TRACEPOINT;
     let tracepoints = rings.sources().iter().filter(is_tracepoint);
-    let tracepoints: Vec<_> = tracepoints.map(|source| (source.attr().config, source.tracepoint())).collect();
+    let tracepoints: Vec<_> = tracepoints.map(|source| (source.attr.config, source.tracepoint())).collect();
     if !tracepoints.is_empty() {
         features.push((TRACING_DATA, tracing::data(&tracepoints)?));
     }

@@ -141,7 +141,8 @@ impl Layout {
     /// the events asks for.
     ///
     /// ```
-    /// use perfweave::{Layout, Sample, bindings::PERF_SAMPLE_IDENTIFIER};
+    /// use perf_event_open_sys::bindings::PERF_SAMPLE_IDENTIFIER;
+    /// use perfweave::{Layout, Sample};
     ///
     /// let alone = Layout::new(Sample::Ip.bit() | Sample::Period.bit(), true, 0);
     /// assert_eq!((alone.offset(Sample::Ip.bit()), alone.offset(Sample::Period.bit())), (Some(8), Some(16)));
@@ -200,25 +201,25 @@ impl Layout {
     }
 
     /// Where the id of the event lies in samples.
-    #[cfg(feature = "decode")]
+    #[cfg(feature = "linux-perf-event-reader-0-10")]
     pub(crate) fn id_at(&self) -> Option<usize> {
         self.id.map(usize::from)
     }
 
     /// Offsets of id and time back from the end of all other records.
-    #[cfg(feature = "decode")]
+    #[cfg(feature = "linux-perf-event-reader-0-10")]
     pub(crate) fn back(&self) -> [Option<u8>; 2] {
         [self.id_back, self.time_back]
     }
 
     /// Masks of registers of user space and at the interrupt.
-    #[cfg(any(feature = "decode", feature = "perf-data"))]
+    #[cfg(any(feature = "linux-perf-event-reader-0-10", feature = "perf-data"))]
     pub(crate) fn register_masks(&self) -> [u64; 2] {
         [self.registers_user, self.registers_interrupt]
     }
 
     /// `branch_sample_type`
-    #[cfg(any(feature = "decode", feature = "perf-data"))]
+    #[cfg(any(feature = "linux-perf-event-reader-0-10", feature = "perf-data"))]
     pub(crate) fn branch_sample_type(&self) -> u64 {
         self.branches
     }

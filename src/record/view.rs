@@ -135,7 +135,7 @@ impl<'a> Record<'a> {
     ///
     /// The kernel's context markers are kept. A marker is no address: it says what the addresses behind it belong to, up to the
     /// next one. These are `PERF_CONTEXT_KERNEL` (`u64::MAX` - 127), `PERF_CONTEXT_USER` (`u64::MAX` - 511), and, in guests,
-    /// `PERF_CONTEXT_GUEST` and so on, in [`bindings`](crate::bindings). No address is as large as
+    /// `PERF_CONTEXT_GUEST` and so on, in the crate perf-event-open-sys. No address is as large as
     /// `PERF_CONTEXT_MAX` (`u64::MAX` - 4094) or larger (`enum perf_callchain_context` of `linux/perf_event.h`).
     pub fn callchain(&self) -> Option<impl ExactSizeIterator<Item = u64> + Clone + use<'a>> {
         let frames = self.field(CALLCHAIN)?.skip(8)?;

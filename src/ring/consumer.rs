@@ -109,7 +109,8 @@ impl Ring {
     /// [`RingOptions`](crate::RingOptions) has no option for. The event is opened for one CPU, and started by the program:
     ///
     /// ```no_run
-    /// use perfweave::{Clock, Error, Layout, Order, Reader, Ring, Rings, bindings};
+    /// use perf_event_open_sys::bindings;
+    /// use perfweave::{Clock, Error, Layout, Order, Reader, Ring, Rings};
     /// use std::os::fd::OwnedFd;
     ///
     /// /// Reads events that were opened for CPUs, with `use_clockid` and `CLOCK_MONOTONIC`.

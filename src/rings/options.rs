@@ -6,7 +6,6 @@ use crate::record::{Kind, Sample};
 use crate::rings::asked::{Asked, KPROBE, Place, Probe, Rate, Settings, UPROBE, What};
 use crate::sys::pidfd::Task;
 use crate::sys::wakeup::Wakeup;
-use perf_event_open_sys::bindings::perf_event_attr;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -378,7 +377,7 @@ impl RingOptions {
         self.ask(What::Probe(Probe { unit: KPROBE, target: function.into(), place: Place::Offset(0), returns }))
     }
 
-    /// Adds any event by its attribute. Opening the rings refuses two kinds of attributes:
+    /// Adds any event by its attribute, a type of the crate perf-event-open-sys. Opening the rings refuses two kinds of attributes:
     ///
     /// - An event that would never write anything is [`Error::Silent`](crate::Error::Silent). It has no `sample_period`
     ///   and no `sample_freq`, or is `PERF_COUNT_SW_DUMMY`, and asks for none of the records other than samples
@@ -395,7 +394,8 @@ impl RingOptions {
     /// All events that share the rings are opened with the same `sample_type`: what any of them asks for. The same
     /// holds for `read_format` if one asks for `PERF_SAMPLE_READ`. A CPU that goes and comes back within a tenth of a
     /// second is then not noticed. Otherwise this crate sets `read_format`, since no one else can read the events.
-    pub fn event(self, attr: &perf_event_attr) -> Self {
+    #[cfg(feature = "perf-event-open-sys-7")]
+    pub fn event(self, attr: &perf_event_open_sys::bindings::perf_event_attr) -> Self {
         self.ask(What::Attr(Box::new(*attr)))
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Source {
     name: Arc<str>,
-    attr: perf_event_attr,
+    pub(crate) attr: perf_event_attr,
     /// `category:name`, for a tracepoint that was asked for by name.
     tracepoint: Option<Arc<str>>,
     /// The text of the tracepoint's format, where a recording brought it.
@@ -47,7 +47,8 @@ impl Source {
         (self.attr.type_ == PERF_TYPE_TRACEPOINT).then_some(self.attr.config)
     }
 
-    /// The attribute that the event is opened with on each CPU.
+    /// The attribute that the event is opened with on each CPU, as a type of the crate perf-event-open-sys.
+    #[cfg(feature = "perf-event-open-sys-7")]
     pub fn attr(&self) -> &perf_event_attr {
         &self.attr
     }

@@ -6,7 +6,6 @@ pub(crate) mod file;
 pub(crate) mod fork;
 pub(crate) mod grace;
 pub(crate) mod machine;
-#[cfg(feature = "perf-data")]
 pub(crate) mod memory;
 pub(crate) mod perf;
 pub(crate) mod pidfd;

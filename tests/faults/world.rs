@@ -236,7 +236,7 @@ impl World {
 
     pub(crate) fn options(&self) -> RingOptions {
         // The second has no slot, and hardly anything to write.
-        let rare = foreign::software(perfweave::bindings::PERF_COUNT_SW_EMULATION_FAULTS, 1 << 60);
+        let rare = foreign::software(perf_event_open_sys::bindings::PERF_COUNT_SW_EMULATION_FAULTS, 1 << 60);
         Rings::options().bpf_output(&self.events).event(&rare).pages(1)
     }
 

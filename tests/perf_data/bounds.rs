@@ -2,9 +2,8 @@
 
 use crate::memory;
 use crate::perf::{File, drain};
-use perfweave::{
-    Class, Fence, Full, Hold, Item, Key, Merge, Order, Reader, Record, Rings, Sequence, bindings, perf_data, sim,
-};
+use perf_event_open_sys::bindings;
+use perfweave::{Class, Fence, Full, Hold, Item, Key, Merge, Order, Reader, Record, Rings, Sequence, perf_data, sim};
 use quickcheck::QuickCheck;
 use std::fs;
 

@@ -2,7 +2,8 @@
 
 use crate::memory;
 use crate::perf::{File, drain, open, perf_has, record};
-use perfweave::{Clock, Error, Event, Fault, Hold, Item, Layout, Merge, Order, Reader, Rings, Unreadable, bindings};
+use perf_event_open_sys::bindings;
+use perfweave::{Clock, Error, Event, Fault, Hold, Item, Layout, Merge, Order, Reader, Rings, Unreadable};
 use perfweave::{perf_data, sim};
 use quickcheck::QuickCheck;
 use std::fs;

@@ -1,8 +1,9 @@
 //! What perf recorded, merged.
 
 use crate::perf::{File, by_cpu, drain, open, record, samples, script};
+use perf_event_open_sys::bindings;
 use perfweave::{
-    Class, Clock, Error, Full, Hold, Item, Key, Kind, Layout, Merge, Order, Reader, Rings, bindings, perf_data, sim,
+    Class, Clock, Error, Full, Hold, Item, Key, Kind, Layout, Merge, Order, Reader, Rings, perf_data, sim,
 };
 use perfweave_support::perf::printed;
 use std::collections::BTreeSet;

@@ -1,9 +1,9 @@
 //! What was merged, written, and shown by perf or read back.
 
 use crate::perf::{File, by_cpu, drain, open, perf, record, script};
+use perf_event_open_sys::bindings;
 use perfweave::{
-    Error, Event, Hold, Item, Kind, Layout, Merge, Order, Reader, Record, Rings, Sample, Unwritable, bindings,
-    perf_data, sim,
+    Error, Event, Hold, Item, Kind, Layout, Merge, Order, Reader, Record, Rings, Sample, Unwritable, perf_data, sim,
 };
 use perfweave_support::threads::until;
 use perfweave_support::{kernel, tracefs};

@@ -9,7 +9,8 @@
 
 use blazesym::symbolize::source::{Kernel, Process, Source};
 use blazesym::symbolize::{Input, Symbolizer};
-use perfweave::{Error, Order, Reader, Rings, Sample, Stats, bindings};
+use perf_event_open_sys::bindings;
+use perfweave::{Error, Order, Reader, Rings, Sample, Stats};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::process::ExitCode;
