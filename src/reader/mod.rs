@@ -13,4 +13,5 @@ mod pace;
 pub(crate) mod tokio;
 mod unordered;
 
-pub use blocking::{Events, Reader};
+pub use blocking::Reader;
+pub use engine::Ended;
