@@ -293,7 +293,7 @@ fn everything_shows_itself() {
     shows("Kernel", format!("{kernel:?}"));
     let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::None)).unwrap();
     shows("Reader", format!("{reader:?}"));
-    let event = reader.next().unwrap();
+    let event = reader.next().unwrap().unwrap();
     shows("Event", format!("{event:?}"));
     shows("Record", format!("{:?}", event.record().unwrap()));
     drop(event);
@@ -395,7 +395,7 @@ fn child_without_wiped_pages(reader: Reader, rings: &[perfweave::RawRing]) -> Op
     let Ok(mut reader) = rings.and_then(|rings| Reader::new(rings, Order::new().hold(Hold::None))) else {
         return Some("the child cannot open rings of its own");
     };
-    if reader.try_next().is_err() || mapped() == before {
+    if reader.next_timeout(Duration::ZERO).is_err() || mapped() == before {
         return Some("the child's own reader does not read");
     }
     if reader.threads().collect::<Vec<_>>() != [threads::own() as u32] {
