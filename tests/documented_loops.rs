@@ -402,7 +402,7 @@ mod recordings {
         let mut reader = Reader::new(kernel.rings(), order()).unwrap();
         let mut writer = perf_data::Writer::create(&file.0, reader.rings()).unwrap();
         documented!("src/perf_data/writer.rs":
-            reader.set_deadline(Some(Instant::now() + Duration::from_secs(5)))?;
+            reader.set_deadline(Some(Instant::now() + Duration::from_secs(1)))?;
             while let Some(event) = reader.next()? {
                 writer.write(&event.event())?;
             }

@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 /// let rings = Rings::options().tracepoint("sched:sched_switch").open()?;
 /// let mut reader = Reader::new(rings, Order::new())?;
 /// let mut writer = perf_data::Writer::create("perf.data", reader.rings())?;
-/// reader.set_deadline(Some(Instant::now() + Duration::from_secs(5)))?;
+/// reader.set_deadline(Some(Instant::now() + Duration::from_secs(1)))?;
 /// while let Some(event) = reader.next()? {
 ///     writer.write(&event.event())?;
 /// }

@@ -209,7 +209,7 @@ impl Engine {
         match self.report.filter(|_| self.report_is_due()) {
             Some(Report::Flushed) => {
                 self.end_report();
-                self.merge.tell_flushed();
+                self.merge.pick_flushed();
                 Ok(Turn::Ready)
             }
             Some(Report::Deadline(_)) => Ok(self.end(Ended::Deadline)),

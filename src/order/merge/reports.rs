@@ -27,10 +27,11 @@ impl Merge {
         self.stream.frontier.lift_cap();
     }
 
-    /// Yields next that everything from before a flush was yielded.
-    pub(crate) fn tell_flushed(&mut self) {
+    /// Picks, to be yielded next, that everything from before a flush was yielded.
+    pub(crate) fn pick_flushed(&mut self) {
         self.stream.sync();
         self.stream.notices.push_back(Notice::Flushed);
+        self.pick();
     }
 
     /// Whether all that is held waits for the cap to be lifted.
