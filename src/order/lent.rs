@@ -1,4 +1,4 @@
-//! Lent events: one at a time, or a batch.
+//! Events in place: one at a time, or a batch.
 
 use crate::order::event::{Event, Item, OwnedEvent};
 use crate::order::hold::Class;

@@ -11,6 +11,7 @@ use crate::order::hold::Hold;
 use crate::order::merge::Merge;
 use crate::order::proof::{Proof, Watch};
 use crate::order::{self, Order};
+use crate::reader::ended::Ended;
 use crate::reader::pace::{FLOOR, Pace, WORTH_A_LOOK};
 use crate::rings::Rings;
 use crate::rings::control::{Control, Handle, Report, Signals};
@@ -59,19 +60,6 @@ pub(crate) struct Engine {
     fences_failed: u64,
     /// The threads that have looked, and the fence's.
     pub(crate) threads: SmallVec<[u32; 4]>,
-}
-
-/// Why a stream has ended: why a reader gives `None`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Ended {
-    /// The reader was closed ([`Handle::close`]). For good.
-    Closed,
-    /// The rings are those of a recording, and all of its events have been yielded. For good.
-    Recording,
-    /// The deadline is past ([`Handle::set_deadline`]), and all events that were in the rings then have been yielded. The
-    /// stream goes on once another deadline is set, or none.
-    Deadline,
 }
 
 /// What to do next.

@@ -6,6 +6,7 @@
 //! often to look; `unordered.rs` reads rings as they lie.
 
 mod blocking;
+mod ended;
 mod engine;
 mod face;
 mod pace;
@@ -14,4 +15,4 @@ pub(crate) mod tokio;
 mod unordered;
 
 pub use blocking::Reader;
-pub use engine::Ended;
+pub use ended::Ended;

@@ -35,7 +35,8 @@ pub enum Pause {
 
 /// A handle to a reader and its rings, usable from any thread while the reader blocks. Clones control the same reader.
 ///
-/// No method waits for the reader, and the reader takes no lock for a handle: it reads one atomic word for each event.
+/// No method waits for the reader, and the reader takes no lock for a handle: it reads one atomic word for each event. Of a reader that is
+/// closed or gone, no method does anything, and none fails.
 #[derive(Debug, Clone)]
 pub struct Handle(pub(crate) Arc<Control>);
 
@@ -44,23 +45,21 @@ impl Handle {
     /// the reader yields [`Item::Flushed`](crate::Item::Flushed) once, and only then anything newer. Unblocks a blocked
     /// reader. What is written between this call and the reader's noticing it counts as there before.
     ///
-    /// Flushes that come before the reader has begun with the last share one item. A stream that has ended yields none: after
-    /// a deadline it comes when the stream goes on. On a closed reader this does nothing.
+    /// Flushes that come before the reader has begun with the last share one item. A stream that has ended by a deadline
+    /// yields it when it goes on.
     ///
     /// # Errors
     /// [`Error::Forked`].
     pub fn flush(&self) -> Result<(), Error> {
         self.0.check()?;
-        // Release pairs with the Acquire load in `Control::signals`: what was written before is found by the look that
-        // follows.
+        // Release pairs with the Acquire load in `Control::signals`: the look that follows finds what was written before.
         self.0.word.get().fetch_add(FLUSH, Ordering::Release);
         self.0.wake();
         Ok(())
     }
 
     /// Ends the stream for good ([`Ended::Closed`](crate::Ended::Closed)): a blocked call gives `None` at once, as does every
-    /// later one. Slots of maps are emptied and events stopped now; memory is unmapped when the reader is dropped. Closing
-    /// again does nothing.
+    /// later one. Slots of maps are emptied and events stopped now; memory is unmapped when the reader is dropped.
     ///
     /// Events that were not yielded are lost. To have them all, call [`Handle::flush`] first and wait for
     /// [`Item::Flushed`](crate::Item::Flushed). The closed reader's [`ledger`](crate::Reader::ledger) has what the kernel dropped last.
@@ -73,11 +72,11 @@ impl Handle {
     }
 
     /// Keeps output from all rings, in one of two ways. Pausing again in the same way does nothing. Both ways can be in
-    /// force at once. A writer that is inside at this moment finishes. On a closed reader this does nothing.
+    /// force at once. A writer that is inside at this moment finishes.
     ///
     /// # Errors
-    /// [`Error::Forked`]; [`Error::Slot`], [`Error::Control`] if the kernel refuses. All rings are
-    /// tried: the first refusal is reported, and the other rings are paused.
+    /// [`Error::Forked`]; [`Error::Slot`], [`Error::Control`] if the kernel refuses. All rings are tried: the first refusal is
+    /// reported, and the other rings are paused.
     pub fn pause(&self, how: Pause) -> Result<(), Error> {
         self.0.check()?;
         self.0.outlets().pause(how)
@@ -99,8 +98,6 @@ impl Handle {
     ///
     /// Held events need a fence, so the end can come later than the deadline by as long as a fence takes.
     /// [`Reader::next_timeout`](crate::Reader::next_timeout) is strict instead, and leaves held events.
-    ///
-    /// On a closed reader this does nothing.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -334,8 +331,7 @@ impl Outlets {
         Ok(())
     }
 
-    /// Adds the ring of a CPU that came, paused if the others are, and starts its events. Does nothing once all are stopped for
-    /// good.
+    /// Adds the ring of a CPU that came, paused if the others are, and starts its events. Does nothing once all are retired.
     pub(crate) fn arrive(&mut self, cpu: u32, gate: Gate, events: Vec<Outlet>) -> Result<(), Error> {
         if self.retired {
             return Ok(());

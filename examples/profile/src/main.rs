@@ -9,7 +9,7 @@
 
 use blazesym::symbolize::source::{Kernel, Process, Source};
 use blazesym::symbolize::{Input, Symbolizer};
-use perfweave::{Error, Order, Reader, Rings, Sample, Stats, bindings};
+use perfweave::{Order, Reader, Rings, Sample, Stats, bindings};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::process::ExitCode;
