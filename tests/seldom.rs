@@ -297,7 +297,7 @@ fn everything_shows_itself() {
     shows("Event", format!("{event:?}"));
     shows("Record", format!("{:?}", event.record().unwrap()));
     drop(event);
-    shows("Batch", format!("{:?}", reader.batch(Duration::ZERO).unwrap()));
+    shows("Batch", format!("{:?}", reader.batch(Duration::ZERO).unwrap().unwrap()));
     let rings = sim::Kernel::new(&[0]).rings();
     shows("Rings", format!("{rings:?}"));
     shows("Merge", format!("{:?}", Merge::new(rings, Order::new()).unwrap()));
