@@ -330,7 +330,8 @@ fn read(rings: Rings, hold: &Hold, with: fn(Order) -> Order, time: Duration) -> 
             account = Some(Account::begin(reader.stats())?);
         }
         let left = if account.is_none() { left.saturating_sub(time).max(Duration::from_millis(1)) } else { left };
-        for event in reader.batch(left)? {
+        let Some(batch) = reader.batch(left)? else { break };
+        for event in batch {
             let (Some(account), Some(record)) = (&mut account, event.record()) else { continue };
             account.events += 1;
             // One clock reading for each event would be most of what is measured.

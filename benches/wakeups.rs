@@ -10,7 +10,7 @@
 
 use nix::errno::Errno;
 use nix::time::{ClockId, clock_gettime};
-use perfweave::{Error, Fence, Hold, Order, Pause, Reader, Rings, Stats, Wakeup};
+use perfweave::{Error, Fence, Hold, Item, Order, Pause, Reader, Rings, Stats, Wakeup};
 use perfweave_support::{bpf, kernel, load};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -156,16 +156,16 @@ impl Stage {
     }
 }
 
-/// Reads until a flush is reported. Gives for each event how many milliseconds lie between its stamp and now.
+/// Reads to the end of a flush. Gives for each event how many milliseconds lie between its stamp and now.
 fn read(reader: &mut Reader) -> Result<Vec<f64>, Error> {
     let clock = reader.rings().clock();
     let mut waits = Vec::new();
-    loop {
-        let stamp = match reader.next() {
-            Ok(event) => event.key(),
-            Err(Error::Flushed) => break,
-            Err(error) => return Err(error),
-        };
+    while let Some(event) = reader.next()? {
+        if let Item::Flushed = event.item() {
+            break;
+        }
+        let stamp = event.key();
+        drop(event);
         waits.extend(stamp.zip(clock.now()).map(|(stamp, now)| now.saturating_sub(stamp) as f64 / 1e6));
     }
     // So that there is room.

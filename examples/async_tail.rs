@@ -5,7 +5,7 @@
 //! cargo run --release --features tokio --example async_tail -- --seconds 5
 //! ```
 
-use perfweave::{AsyncReader, Class, Error, Event, Item, Order, Rings};
+use perfweave::{AsyncReader, Class, Event, Item, Order, Rings};
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -69,11 +69,12 @@ async fn run() -> Result<bool, Box<dyn std::error::Error>> {
     let mut summary = Summary::default();
     loop {
         tokio::select! {
-            event = reader.next() => match event {
-                Ok(event) => summary.take(&event.event(), quiet),
+            event = reader.next() => match event? {
                 // All that was written before the end is out.
-                Err(Error::Flushed) => break,
-                Err(error) => return Err(error.into()),
+                Some(event) if matches!(event.item(), Item::Flushed) => break,
+                Some(event) => summary.take(&event.event(), quiet),
+                // Nobody closes it, and it has no deadline.
+                None => break,
             },
             _ = beside.tick() => summary.ticks += 1,
             () = &mut over, if !flushing => {

@@ -94,7 +94,8 @@ fn run() -> Result<(), Box<dyn Error>> {
     let end = Instant::now() + time;
     let mut next_stall = Instant::now() + STALL_EVERY;
     while let Some(left) = end.checked_duration_since(Instant::now()) {
-        tally.batch(reader.batch(left.min(Duration::from_millis(100)))?, || clock.now().unwrap_or(0));
+        let Some(batch) = reader.batch(left.min(Duration::from_millis(100)))? else { break };
+        tally.batch(batch, || clock.now().unwrap_or(0));
         if !stall.is_zero() && Instant::now() >= next_stall {
             std::thread::sleep(stall);
             next_stall = Instant::now() + STALL_EVERY;
@@ -201,7 +202,8 @@ impl Tally {
     fn rest(&mut self, reader: &mut Reader, now: impl Fn() -> u64) -> Result<(), perfweave::Error> {
         loop {
             let before = self.yielded;
-            self.batch(reader.batch(Duration::from_millis(300))?, &now);
+            let Some(batch) = reader.batch(Duration::from_millis(300))? else { return Ok(()) };
+            self.batch(batch, &now);
             if self.yielded == before && reader.held() == 0 {
                 return Ok(());
             }

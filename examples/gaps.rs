@@ -90,7 +90,8 @@ fn run() -> Result<bool, Box<dyn Error>> {
     let begin = Instant::now();
     while let Some(left) = time.checked_sub(begin.elapsed()) {
         for _ in 0..16 {
-            tally.batch(reader.batch(left.min(Duration::from_millis(10)))?, &mut printer);
+            let Some(batch) = reader.batch(left.min(Duration::from_millis(10)))? else { break };
+            tally.batch(batch, &mut printer);
         }
         // Slow, so that something is lost whatever is done about full rings.
         std::thread::sleep(Duration::from_millis(2));
@@ -102,12 +103,10 @@ fn run() -> Result<bool, Box<dyn Error>> {
 
     // Nobody writes any more: everything comes out, and then the kernel is asked what it dropped last.
     reader.handle().flush()?;
-    loop {
-        match reader.batch(Duration::from_secs(1)) {
-            Ok(batch) => tally.batch(batch, &mut printer),
-            Err(perfweave::Error::Flushed) => break,
-            Err(error) => return Err(error.into()),
-        }
+    while !tally.flushed
+        && let Some(batch) = reader.batch(Duration::from_secs(1))?
+    {
+        tally.batch(batch, &mut printer);
     }
     printer.end();
 
@@ -228,6 +227,8 @@ impl Seen {
 #[derive(Default)]
 struct Tally {
     dense: bool,
+    /// All that was asked for has come out.
+    flushed: bool,
     /// By CPU. The numbers of the whole machine are all in the first.
     all: Vec<Seen>,
     /// What LOST events told, by CPU.
@@ -271,6 +272,10 @@ impl Tally {
                     self.found += 1;
                 }
                 Item::Lost(lost) => self.lost[lost.cpu as usize] += lost.count,
+                Item::Flushed => {
+                    self.flushed = true;
+                    continue;
+                }
                 _ => {}
             }
             printer.line(&event);

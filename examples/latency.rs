@@ -8,7 +8,7 @@
 //! A command is traced from its first system call on; it reads nothing. Without `--seconds` until the process ends. Where that is a
 //! command, its status becomes that of `latency`.
 
-use perfweave::{Error, Kind, Order, Reader, Rings, Stats};
+use perfweave::{Item, Kind, Order, Reader, Rings, Stats};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::path::Path;
@@ -85,12 +85,11 @@ fn run() -> Result<ExitCode, Box<dyn std::error::Error>> {
 
     let (mut inside, mut calls, mut seen) = (HashMap::new(), BTreeMap::<_, Vec<u64>>::new(), [0; 3]);
     let (mut has_ended, handle) = (false, reader.handle());
-    loop {
-        let event = match reader.next() {
-            Err(Error::Deadline | Error::Flushed) => break,
-            event => event?,
-        };
-        let Some(record) = event.event().record() else {
+    while let Some(event) = reader.next()? {
+        if let Item::Flushed = event.item() {
+            break; // All that it wrote is out.
+        }
+        let Some(record) = event.record() else {
             inside.clear(); // Records are lost or damaged. It is not known which call returns next.
             // The record of its end may be among them.
             has_ended = match &mut child {

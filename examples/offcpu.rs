@@ -8,7 +8,7 @@
 //! `--each` prints each time, when it is over: when the thread came back, its number, and for how long it was away, in
 //! nanoseconds.
 
-use perfweave::{Error, Kind, Order, Reader, Rings, Sample, Stats};
+use perfweave::{Item, Kind, Order, Reader, Rings, Sample, Stats};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::path::Path;
@@ -65,12 +65,11 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
 
     let (mut away, mut processes) = (HashMap::new(), HashMap::<u32, Process>::new());
     let handle = reader.handle();
-    loop {
-        let event = match reader.next() {
-            Err(Error::Deadline | Error::Flushed) => break,
-            event => event?,
-        };
-        let Some(record) = event.event().record() else {
+    while let Some(event) = reader.next()? {
+        if let Item::Flushed = event.item() {
+            break; // All that it wrote is out.
+        }
+        let Some(record) = event.record() else {
             away.clear(); // Records are lost or damaged. It is not known which threads are away.
             // The record of its end may be among them.
             if only.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {

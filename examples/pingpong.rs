@@ -133,7 +133,8 @@ impl Tally {
     /// Takes a batch; whether there was anything in it.
     fn batch(&mut self, reader: &mut Reader, timeout: Duration) -> Result<bool, perfweave::Error> {
         let mut any = false;
-        for event in reader.batch(timeout)? {
+        let Some(batch) = reader.batch(timeout)? else { return Ok(any) };
+        for event in batch {
             // Whose turn it was is not known of what is lost or damaged. That is counted in the end, and then neither count of
             // violations is of use.
             let Some(record) = event.record() else { continue };

@@ -63,9 +63,9 @@ fn run() -> Result<(), Box<dyn Error>> {
     if simulate && !json {
         writeln!(out, "{SIMULATION}")?;
     }
-    let end = Instant::now() + time;
-    while let Some(left) = end.checked_duration_since(Instant::now()) {
-        for event in reader.batch(left.min(Duration::from_millis(100)))? {
+    reader.set_deadline(Some(Instant::now() + time))?;
+    while let Some(batch) = reader.batch(Duration::from_millis(100))? {
+        for event in batch {
             let line = scheduler.event(&event);
             if print_events {
                 writeln!(out, "{}", line.unwrap_or_else(|| format!("{event:?}")))?;

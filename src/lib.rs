@@ -6,15 +6,13 @@
 //! let rings = Rings::options().tracepoint("sched:sched_switch").open()?;
 //! let switch = rings.format(0)?;
 //! let mut reader = Reader::new(rings, Order::new())?;
-//! loop {
-//!     let event = reader.next()?;
+//! while let Some(event) = reader.next()? {
 //!     match event.record() {
 //!         Some(record) => println!("{:?} on CPU {}: {:?}", event.key(), record.cpu(), switch.line(&record)),
-//!         // A loss, a gap or damage, at its place. The stream goes on behind it.
+//!         // A loss, a gap, damage or the end of a flush, at its place. The stream goes on behind it.
 //!         None => println!("{:?}: {:?}", event.key(), event.item()),
 //!     }
 //! }
-//! # #[allow(unreachable_code)]
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -79,7 +77,7 @@
 //! - A reader of the parent's gives [`Error::Forked`] in the child, and a [`Merge`] panics.
 //! - Dropping either in the child leaves the parent's maps, slots and threads alone.
 //! - A writer of a recording gives [`Error::Forked`] in the child. Dropping it writes nothing into the parent's file.
-//! - What was lent before the fork ([`Lent`], [`Batch`], [`Frozen`], [`Recorded`]) panics in the child rather than give a record.
+//! - What was lent before the fork ([`EventGuard`], [`Batch`], [`Frozen`], [`Recorded`]) panics in the child rather than give a record.
 //! - The crate cannot guard an [`Event`] with a record that was handed out before the fork: reading its bytes in the child is SIGSEGV.
 //!
 //! A child opens rings of its own. A daemon forks first and then opens them.
@@ -133,13 +131,13 @@ pub use order::epochs::Epochs;
 pub use order::event::{Damage, Event, Gap, Irregular, Item, Lost, OwnedEvent, Unproven};
 pub use order::hold::{Class, Fence, Hold};
 pub use order::key::Key;
-pub use order::lent::{Batch, Lent};
+pub use order::lent::{Batch, EventGuard};
 pub use order::merge::Merge;
 pub use order::proof::GracePeriods;
 pub use order::{Full, Order};
 #[cfg(feature = "tokio")]
 pub use reader::tokio::{AsyncReader, EventStream};
-pub use reader::{Events, Reader};
+pub use reader::{Ended, Reader};
 pub use record::clock::Clock;
 pub use record::{Kind, Layout, Record, Sample};
 pub use recorder::{Frozen, Recorded, Recorder};

@@ -4,20 +4,12 @@
 #[expect(dead_code, reason = "each test takes a part")]
 mod reading;
 
-use perfweave::{Class, Error, Event, Fence, Hold, Item, Key, Layout, Merge, Order, Pause, Reader, Rings, sim};
+use perfweave::{Class, Ended, Error, Event, Fence, Hold, Item, Key, Layout, Merge, Order, Pause, Reader, Rings, sim};
 use perfweave_support::threads;
 use quickcheck::quickcheck;
-use reading::{LONG, assert_nothing, report};
+use reading::{LONG, assert_nothing, ended, said as next, word};
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
-
-/// What a reader gives next: a key, or a report.
-fn next(reader: &mut Reader) -> String {
-    match reader.next_timeout(LONG) {
-        Ok(event) => event.expect("an event or a report").key().expect("a key").to_string(),
-        Err(error) => report(&error),
-    }
-}
 
 fn holds(kernel: &sim::Kernel) -> [Hold; 4] {
     [kernel.hold(), Hold::Lag(Duration::from_millis(1)), Hold::Round, Hold::None]
@@ -106,13 +98,14 @@ fn a_deadline_is_reported_between_what_was_there_and_what_is_newer_and_stays() {
         assert_eq!(next(&mut reader), "Deadline", "{hold}");
         assert!(begin.elapsed() >= Duration::from_millis(60), "{hold}");
         assert_eq!(next(&mut reader), "Deadline", "{hold}: it stays past");
-        kernel.emit(0, 3, b"");
-        assert_eq!(next(&mut reader), "3");
-        kernel.emit(0, 4, b"newer than the look that found nothing else");
-        let seen = [next(&mut reader), next(&mut reader), next(&mut reader)];
-        // Under a rule that takes several looks it may have been found with them.
-        assert!(seen.iter().filter(|seen| *seen == "4").count() == 1, "{hold}: {seen:?}");
-        assert!(seen.contains(&"Deadline".to_owned()), "{hold}: {seen:?}");
+        kernel.emit(0, 3, b"newer");
+        assert_eq!(next(&mut reader), "Deadline", "{hold}: it stays past");
+        // The next is past too: what was there before it comes first.
+        reader.set_deadline(Some(Instant::now())).unwrap();
+        assert_eq!([next(&mut reader), next(&mut reader)], ["3", "Deadline"], "{hold}");
+        kernel.emit(0, 4, b"newer than the second");
+        reader.set_deadline(Some(Instant::now() + LONG)).unwrap();
+        assert_eq!(next(&mut reader), "4", "{hold}");
         reader.set_deadline(None).unwrap();
         assert_nothing(&mut reader);
     }
@@ -135,7 +128,7 @@ fn a_report_that_is_under_way_ends_with_its_deadline() {
             },
             &["10", "20", "30", "Flushed"],
         ),
-        (|_| {}, &["10", "20", "Deadline", "30"]),
+        (|_| {}, &["10", "20", "Deadline", "Deadline"]),
     ];
     for epochs in [false, true] {
         for (at, (instead, expected)) in instead.iter().enumerate() {
@@ -153,14 +146,17 @@ fn a_report_that_is_under_way_ends_with_its_deadline() {
             let seen: Vec<_> = expected.iter().map(|_| next(&mut reader)).collect();
             assert_eq!(seen, *expected, "{at}, epochs: {epochs}");
             reader.set_deadline(None).unwrap();
+            if expected.ends_with(&["Deadline"]) && !expected.contains(&"30") {
+                assert_eq!(next(&mut reader), "30", "the stream goes on");
+            }
             assert_nothing(&mut reader);
         }
     }
 }
 
-/// Neither report takes anything with it, whatever way one iterates.
+/// The end of a flush is an event in its place, and the end of the stream is its end, whatever way one iterates.
 #[test]
-fn reports_reach_every_face() {
+fn flushes_and_the_end_reach_every_way_to_read() {
     let kernel = sim::Kernel::new(&[0]);
     let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::None)).unwrap();
     let handle = reader.handle();
@@ -171,28 +167,96 @@ fn reports_reach_every_face() {
         handle.flush().unwrap();
         time
     };
-    let key = |event: Event<'_>| event.key().unwrap();
-
     let expected = write_and_flush();
-    let batch: Vec<_> = reader.batch(LONG).unwrap().map(key).collect();
-    assert_eq!(batch, [expected]);
-    assert!(matches!(reader.batch(LONG), Err(Error::Flushed)));
+    let batch = |reader: &mut Reader| reader.batch(LONG).unwrap().unwrap().map(word).collect::<Vec<_>>();
+    assert_eq!(batch(&mut reader), [expected.to_string()]);
+    assert_eq!(batch(&mut reader), ["Flushed"]);
+    assert_eq!(reader.batch(Duration::ZERO).unwrap().unwrap().count(), 0, "nothing yet is not the end");
 
     let expected = write_and_flush();
     let mut seen = Vec::new();
-    reader.for_each(|event| seen.push(key(event))).unwrap();
-    assert_eq!(seen, [expected]);
-    assert!(matches!(reader.for_each(|_| panic!("nothing is newer")), Err(Error::Flushed)));
+    reader.for_each(|event| seen.push(word(event))).unwrap();
+    assert_eq!(seen, [expected.to_string()]);
+    reader.for_each(|event| seen.push(word(event))).unwrap();
+    assert_eq!(seen[1..], ["Flushed"]);
+    reader.for_each(|event| panic!("{event:?}")).unwrap();
 
     let expected = write_and_flush();
-    // Ends by the time being over.
-    let mut events = reader.events(Duration::from_millis(20));
-    assert_eq!(events.next().unwrap().unwrap().as_event().key(), Some(expected));
-    assert!(matches!(events.next(), Some(Err(Error::Flushed))));
-    assert!(events.next().is_none());
-    handle.close();
-    assert!(reader.events(LONG).next().is_none());
-    assert!(matches!(reader.try_next(), Err(Error::Closed)));
+    let fold = |reader: &mut Reader| {
+        let all = |all: String, event: Event<'_>| ControlFlow::<(), _>::Continue(all + &word(event));
+        reader.try_fold(String::new(), all).unwrap().continue_value().unwrap()
+    };
+    assert_eq!([fold(&mut reader), fold(&mut reader), fold(&mut reader)], [&expected.to_string(), "Flushed", ""]);
+
+    let expected = write_and_flush();
+    let owned = reader.next().unwrap().unwrap().to_owned();
+    assert_eq!(word(owned.as_event()), expected.to_string());
+    // A flush that is forgotten comes again.
+    std::mem::forget(reader.next().unwrap());
+    let flushed = reader.next().unwrap().unwrap();
+    assert_eq!((flushed.key(), flushed.cpu(), flushed.class(), flushed.late_by()), (None, None, Class::Proven, 0));
+    assert_eq!(word(flushed.to_owned().as_event()), "Flushed");
+    drop(flushed);
+    assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
+    assert_eq!(reader.ended(), None, "only the time is over");
+
+    // Three times the end of the stream, of which the first two are none for good.
+    for (end, why) in [("deadline", Ended::Deadline), ("deadline", Ended::Deadline), ("close", Ended::Closed)] {
+        let expected = write_and_flush();
+        assert_eq!([next(&mut reader), next(&mut reader)], [&expected.to_string(), "Flushed"]);
+        match end {
+            "close" => handle.close(),
+            _ => reader.set_deadline(Some(Instant::now())).unwrap(),
+        }
+        assert_eq!(reader.ended(), None, "nobody has asked");
+        assert_eq!(ended(&mut reader), Some(why));
+        // What comes now is not given, in any way.
+        let newer = write_and_flush();
+        assert_eq!(ended(&mut reader), Some(why));
+        assert!(reader.next_timeout(LONG).unwrap().is_none());
+        assert!(reader.batch(LONG).unwrap().is_none());
+        reader.for_each(|event| panic!("{event:?}")).unwrap();
+        assert_eq!(fold(&mut reader), "");
+        assert_eq!(reader.ended(), Some(why));
+        // With another deadline, or none, it goes on where it was.
+        reader.set_deadline(None).unwrap();
+        let rest = if why == Ended::Deadline {
+            [newer.to_string(), "Flushed".into()]
+        } else {
+            ["Closed", "Closed"].map(Into::into)
+        };
+        assert_eq!([next(&mut reader), next(&mut reader)], rest);
+    }
+}
+
+/// A stream that has ended by a deadline gives nothing whatever happens, and everything afterwards: also what has no key.
+#[test]
+fn nothing_comes_between_a_deadline_and_the_next() {
+    let kernel = sim::Kernel::new(&[0, 1]);
+    let mut reader = Reader::new(kernel.rings(), Order::new().hold(kernel.hold())).unwrap();
+    kernel.emit(0, 1, b"");
+    reader.set_deadline(Some(Instant::now())).unwrap();
+    assert_eq!([next(&mut reader), next(&mut reader)], ["1", "Deadline"]);
+    // Given back: nobody knows when the stream goes on.
+    let raw = reader.rings().raw(0).unwrap();
+    assert_eq!((raw.head, raw.tail), (raw.head, raw.head));
+    (2..10).for_each(|time| assert!(kernel.emit(time as u32 % 2, time, b"")));
+    kernel.pause(0, true);
+    kernel.emit(0, 10, b"lost");
+    kernel.pause(0, false);
+    kernel.plug(2);
+    // It looks, and asks what was lost.
+    assert!(reader.ledger().unwrap().total().held > 0);
+    for _ in 0..3 {
+        assert_eq!(next(&mut reader), "Deadline");
+    }
+    reader.handle().flush().unwrap();
+    assert_eq!(next(&mut reader), "Deadline", "a flush does not move it");
+    reader.set_deadline(Some(Instant::now() + Duration::from_secs(3600))).unwrap();
+    let mut seen: Vec<_> = std::iter::from_fn(|| Some(next(&mut reader)).filter(|said| said != "Flushed")).collect();
+    assert_eq!(reader.ended(), None);
+    seen.retain(|said| said.parse::<u64>().is_ok());
+    assert_eq!(seen, (2..10).map(|time| time.to_string()).collect::<Vec<_>>());
 }
 
 /// Both pauses on simulated rings: what differs is who counts.
@@ -252,7 +316,7 @@ fn a_flush_survives_a_panic() {
     let mut reader = Reader::new(kernel.rings(), Order::new().key(key).hold(Hold::None)).unwrap();
     kernel.emit(0, 1, b"");
     reader.handle().flush().unwrap();
-    assert!(catch_unwind(AssertUnwindSafe(|| reader.try_next().map(drop))).is_err());
+    assert!(catch_unwind(AssertUnwindSafe(|| reader.next_timeout(Duration::ZERO).map(drop))).is_err());
     bomb.store(false, std::sync::atomic::Ordering::Relaxed);
     assert_eq!([next(&mut reader), next(&mut reader)], ["1", "Flushed"]);
 }
@@ -319,15 +383,11 @@ fn reading_without_order_begins_with_the_fullest_ring() {
 
     fill([1, 2, 0]);
     let mut seen = Vec::new();
-    let taken = rings.drain_cpu(1, |event| {
+    let taken = rings.drain(|event| {
         seen.push(event.cpu().unwrap());
         ControlFlow::<()>::Continue(())
     });
-    assert_eq!((taken.unwrap(), seen), (ControlFlow::Continue(()), vec![1, 1]));
-    assert!(matches!(
-        rings.drain_cpu(9, |_| ControlFlow::<()>::Continue(())),
-        Err(Error::NoRing { .. } | Error::NoSuchCpu { .. })
-    ));
+    assert_eq!((taken, seen), (ControlFlow::Continue(()), vec![1, 1, 0]));
 }
 
 /// Hostile rings, read without order: damage, and the others go on.
@@ -380,10 +440,9 @@ quickcheck! {
                 merge.handle().flush().unwrap();
                 let mut newer = true;
                 loop {
-                    match merge.next_timeout(LONG) {
-                        Ok(event) => since.push(event.expect("something comes").key().unwrap()),
-                        Err(Error::Flushed) => break,
-                        Err(error) => panic!("{error}"),
+                    match reading::next(&mut merge).event() {
+                        event if matches!(event.item(), Item::Flushed) => break,
+                        event => since.push(event.key().unwrap()),
                     }
                     // Written while the report is due.
                     if std::mem::take(&mut newer) {
@@ -438,19 +497,21 @@ fn what_is_left_is_known() {
     assert_eq!(merge.stats().records, 3);
 }
 
-/// A handle outlives its reader, and says so.
+/// A handle outlives its reader, and then does nothing.
 #[test]
-fn a_handle_of_a_reader_that_is_gone_is_closed() {
+fn a_handle_of_a_reader_that_is_gone_does_nothing() {
     let kernel = sim::Kernel::new(&[0]);
     let reader = kernel_reader(&kernel);
     let handle = reader.handle();
     handle.flush().unwrap();
     drop(reader);
-    assert!(matches!(handle.flush(), Err(Error::Closed)));
-    assert!(matches!(handle.resume(), Err(Error::Closed)));
-    assert!(matches!(handle.pause(perfweave::Pause::Output), Err(Error::Closed)));
-    assert!(matches!(handle.set_deadline(None), Err(Error::Closed)));
+    handle.flush().unwrap();
+    handle.resume().unwrap();
+    handle.pause(perfweave::Pause::Output).unwrap();
+    handle.set_deadline(None).unwrap();
     handle.close();
+    // It was not paused: nothing of it is there any more.
+    assert!(kernel.emit(0, 1, b""));
 }
 
 /// What a handle asks for is heeded before the next event, also while that lies right behind the last in the same ring.
@@ -460,8 +521,9 @@ fn a_flush_and_a_close_are_heeded_in_the_middle_of_a_stretch() {
     let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::None)).unwrap();
     let handle = reader.handle();
     let blocking = |reader: &mut Reader| match reader.next() {
-        Ok(event) => event.key().unwrap().to_string(),
-        Err(error) => report(&error),
+        Ok(Some(event)) => word(event.event()),
+        Ok(None) => "nothing".into(),
+        Err(error) => error.to_string(),
     };
     for (ask, begin) in [(next as fn(&mut Reader) -> String, 0), (blocking, 7)] {
         (1..=6).for_each(|time| assert!(kernel.emit(0, begin + time, b"before")));
@@ -478,7 +540,7 @@ fn a_flush_and_a_close_are_heeded_in_the_middle_of_a_stretch() {
     (1..=3).for_each(|time| assert!(kernel.emit(0, 20 + time, b"lost")));
     assert_eq!(next(&mut reader), "21");
     handle.close();
-    assert_eq!((next(&mut reader), blocking(&mut reader)), ("Closed".to_owned(), "Closed".to_owned()));
+    assert_eq!((next(&mut reader), blocking(&mut reader)), ("Closed".to_owned(), "nothing".to_owned()));
 }
 
 /// So is the end of a fence, so that the next can begin while what is proven is taken.
@@ -498,7 +560,7 @@ fn the_end_of_a_fence_is_noticed_in_the_middle_of_a_stretch() {
     let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::Fence(fence))).unwrap();
     // So many are worth a fence.
     (1..=600).for_each(|time| assert!(kernel.emit(0, time, b"")));
-    assert!(reader.try_next().unwrap().is_none());
+    assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
     (601..=1200).for_each(|time| assert!(kernel.emit(0, time, b"")));
     // The next may not begin sooner.
     while reader.fence_under_way().expect("the first") < Duration::from_millis(2) {

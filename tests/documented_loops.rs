@@ -3,12 +3,12 @@
 
 use perf_event_open_sys::bindings;
 use perfweave::decode::Format;
-use perfweave::{Error, Event, Hold, Item, Key, Layout, Merge, Order, Reader, Sequence, sim};
+use perfweave::{Ended, Error, Event, Hold, Item, Key, Layout, Merge, Order, Reader, Sequence, sim};
 use std::cell::RefCell;
 use std::error::Error as StdError;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 thread_local! {
     /// What the loops of this test print.
@@ -20,25 +20,19 @@ macro_rules! println {
     ($($what:tt)*) => { PRINTED.with_borrow_mut(|printed| printed.push(format!($($what)*))) };
 }
 
-type Ended = Result<(), Box<dyn StdError>>;
-
-/// Runs a loop that stands so in the documentation of a file, and gives how it ended. `forever`: only an error ends it.
+/// Runs a loop that stands so in the documentation of a file.
 macro_rules! documented {
-    (forever $file:literal: $($code:tt)*) => {{
-        assert_documented($file, stringify!($($code)*));
-        run(|| $($code)*)
-    }};
     ($file:literal: $($code:tt)*) => {{
         assert_documented($file, stringify!($($code)*));
         run(|| {
             $($code)*
             Ok(())
-        })
+        });
     }};
 }
 
-fn run(code: impl FnOnce() -> Ended) -> Ended {
-    code()
+fn run(code: impl FnOnce() -> Result<(), Box<dyn StdError>>) {
+    code().unwrap();
 }
 
 /// Code without its comments and spaces.
@@ -170,12 +164,13 @@ fn merged() -> Merge {
     merge
 }
 
-/// A reader, which says when all has been read.
+/// A reader, which says when all has been read, and ends then.
 fn reader() -> Reader {
     let kernel = sim::Kernel::new(&[0, 1]);
     trouble(&kernel);
     let reader = Reader::new(kernel.rings(), order()).unwrap();
     reader.handle().flush().unwrap();
+    reader.set_deadline(Some(Instant::now())).unwrap();
     reader
 }
 
@@ -184,31 +179,34 @@ fn order() -> Order {
     Order::new().hold(Hold::None).numbers(Sequence::u64(NUMBER))
 }
 
-/// Takes what was printed: lines about records, losses, gaps and damage.
-fn printed() -> [usize; 4] {
-    let mut counts = [0; 4];
+/// Takes what was printed: lines about records, losses, gaps, damage and flushes.
+fn printed() -> [usize; 5] {
+    let mut counts = [0; 5];
     for line in PRINTED.take() {
-        let about = ["Lost", "Gap", "Damage"].iter().position(|what| line.contains(what));
+        let about = ["Lost", "Gap", "Damage", "Flushed"].iter().position(|what| line.contains(what));
         let about = about.or(line.contains(" lost 3 records here").then_some(0));
         counts[about.map_or(0, |about| about + 1)] += 1;
     }
     counts
 }
 
-const ALL: [usize; 4] = [RECORDS, 2, 2, 2];
+/// What a reader has.
+const ALL: [usize; 5] = [RECORDS, 2, 2, 2, 1];
 
+/// What lies in the rings.
+const WITHOUT_FLUSH: [usize; 5] = [RECORDS, 2, 2, 2, 0];
+
+/// All was printed, and the stream has ended.
 #[track_caller]
-fn assert_flushed(ended: Ended) {
-    let error = ended.expect_err("it goes on for ever");
-    assert!(matches!(error.downcast_ref(), Some(Error::Flushed)), "{error}");
+fn assert_all(reader: &Reader) {
+    assert_eq!((printed(), reader.ended()), (ALL, Some(Ended::Deadline)));
 }
 
 #[test]
 fn the_first_program() {
     let (mut reader, formats) = (reader(), [FORMAT.parse::<Format>().unwrap()]);
-    assert_flushed(documented!(forever "README.md":
-        loop {
-            let event = reader.next()?;
+    documented!("README.md":
+        while let Some(event) = reader.next()? {
             let time = event.key().unwrap_or(0);
             match event.item() {
                 Item::Record(record) => {
@@ -219,52 +217,52 @@ fn the_first_program() {
                 other => println!("{time} {other:?}"),
             }
         }
-    ));
+    );
     let line = PRINTED.with_borrow(|lines| lines[0].clone());
     assert_eq!(line, "101 CPU 0: next_comm=task next_pid=101", "no bytes: text");
-    assert_eq!(printed(), ALL);
+    assert_all(&reader);
 }
 
 #[test]
 fn the_first_loop_of_the_crate() {
     let (mut reader, switch) = (reader(), FORMAT.parse::<Format>().unwrap());
-    assert_flushed(documented!(forever "src/lib.rs":
-        loop {
-            let event = reader.next()?;
+    documented!("src/lib.rs":
+        while let Some(event) = reader.next()? {
             match event.record() {
                 Some(record) => println!("{:?} on CPU {}: {:?}", event.key(), record.cpu(), switch.line(&record)),
                 None => println!("{:?}: {:?}", event.key(), event.item()),
             }
         }
-    ));
-    assert_eq!(printed(), ALL);
+    );
+    assert_all(&reader);
 }
 
 #[test]
 fn fields_by_name() {
     let (mut reader, switch) = (reader(), FORMAT.parse::<Format>().unwrap());
     let (next, name) = (switch.field("next_pid").unwrap(), switch.field("next_comm").unwrap());
-    assert_flushed(documented!(forever "src/decode/mod.rs":
-        loop {
-            let event = reader.next()?;
+    documented!("src/decode/mod.rs":
+        while let Some(event) = reader.next()? {
             match event.record() {
                 Some(record) => println!("{:?} {:?}: {:?}", next.int(&record), name.text(&record), switch.line(&record)),
                 None => println!("{:?}", event.item()),
             }
         }
-    ));
-    assert_eq!(printed(), ALL);
+    );
+    assert_all(&reader);
 }
 
 #[test]
-fn a_reader_that_waits_for_so_long() {
+fn a_reader_with_a_deadline() {
     let mut reader = reader();
-    assert_flushed(documented!("src/reader/blocking.rs":
-        while let Some(event) = reader.next_timeout(Duration::from_millis(50))? {
+    documented!("src/reader/blocking.rs":
+        reader.set_deadline(Some(Instant::now() + Duration::from_millis(50)))?;
+        while let Some(event) = reader.next()? {
             println!("{:?} on CPU {:?}: {:?}", event.key(), event.cpu(), event.item());
         }
-    ));
-    assert_eq!(printed(), ALL);
+        assert_eq!(reader.ended(), Some(Ended::Deadline));
+    );
+    assert_all(&reader);
 }
 
 #[test]
@@ -282,17 +280,16 @@ fn without_order() {
             }
             ControlFlow::<()>::Continue(())
         });
-    )
-    .unwrap();
+    );
     // Numbers are checked where there is an order.
-    assert_eq!((records, lost, printed()), (RECORDS, 6, [0, 0, 0, 2]));
+    assert_eq!((records, lost, printed()), (RECORDS, 6, [0, 0, 0, 2, 0]));
 }
 
 #[test]
 fn a_simulated_machine() {
     let mut merge = merged();
     let times: Vec<_> = merge.batch().map(|event| event.key()).collect();
-    assert_eq!(times.len(), ALL.iter().sum());
+    assert_eq!(times.len(), WITHOUT_FLUSH.iter().sum());
     assert_eq!(merge.stats().records, RECORDS as u64);
 }
 
@@ -312,9 +309,8 @@ fn what_a_recorder_has_kept() {
         for event in frozen.last(Duration::from_millis(10)) {
             println!("{:?} on CPU {:?}: {:?}", event.key(), event.cpu(), event.item());
         }
-    )
-    .unwrap();
-    assert_eq!(printed(), [3, 1, 0, 1]);
+    );
+    assert_eq!(printed(), [3, 1, 0, 1, 0]);
     assert_eq!(frozen.events().count(), frozen.since(0).count());
 }
 
@@ -351,8 +347,7 @@ mod recordings {
             while let Some(event) = merge.next() {
                 writer.write(&event.event())?;
             }
-        )
-        .unwrap();
+        );
         // perf has no record for gaps and damage.
         let written = writer.finish().unwrap();
         assert_eq!((written.records, written.lost, written.left_out), (RECORDS as u64, 6, 4));
@@ -369,7 +364,7 @@ mod recordings {
         file
     }
 
-    const READ: [usize; 4] = [RECORDS - 2, 2, 2, 2];
+    const READ: [usize; 5] = [RECORDS - 2, 2, 2, 2, 0];
 
     #[test]
     fn a_recording_in_one_batch() {
@@ -380,8 +375,7 @@ mod recordings {
             for event in merge.batch() {
                 println!("{:?} on CPU {:?}: {:?}", event.key(), event.cpu(), event.item());
             }
-        )
-        .unwrap();
+        );
         assert_eq!(printed(), READ);
     }
 
@@ -391,21 +385,17 @@ mod recordings {
         let mut reader = Reader::new(perf_data::open(&file.0).unwrap(), order()).unwrap();
         let mut read = Vec::new();
         documented!("src/perf_data/mod.rs":
-            let end = loop {
-                match reader.next() {
-                    Ok(event) => read.push((event.key(), event.cpu())),
-                    Err(end) => break end,
-                }
-            };
-            assert!(matches!(end, Error::Closed), "all was yielded");
-        )
-        .unwrap();
+            while let Some(event) = reader.next()? {
+                read.push((event.key(), event.cpu()));
+            }
+            assert_eq!(reader.ended(), Some(Ended::Recording));
+        );
         assert_eq!(read.len(), READ.iter().sum());
         assert_eq!(reader.stats().records, READ[0] as u64);
     }
 
     #[test]
-    fn a_recording_of_so_many_events() {
+    fn a_recording_for_so_long() {
         let file = File::new("many");
         let kernel = sim::Kernel::with(&[0, 1], 1 << 20, Layout::new(1024 | 4, true, 0));
         trouble(&kernel);
@@ -413,20 +403,19 @@ mod recordings {
         let mut reader = Reader::new(kernel.rings(), order()).unwrap();
         let mut writer = perf_data::Writer::create(&file.0, reader.rings()).unwrap();
         documented!("src/perf_data/writer.rs":
-            for _ in 0..1000 {
-                let event = reader.next()?;
+            reader.set_deadline(Some(Instant::now() + Duration::from_secs(1)))?;
+            while let Some(event) = reader.next()? {
                 writer.write(&event.event())?;
             }
-        )
-        .unwrap();
+        );
         let written = writer.finish().unwrap();
-        assert_eq!((written.records, written.lost, written.left_out), (1000 - 6, 6, 4));
+        assert_eq!((written.records, written.lost, written.left_out), (2000 + RECORDS as u64, 6, 4));
     }
 }
 
 /// How many there are of each, of whatever gives events.
 #[derive(Debug, Default, PartialEq)]
-struct Count([usize; 4]);
+struct Count([usize; 5]);
 
 impl Count {
     fn add(&mut self, event: Event<'_>) {
@@ -435,6 +424,7 @@ impl Count {
             Item::Lost(_) => 1,
             Item::Gap(_) => 2,
             Item::Damage(_) => 3,
+            Item::Flushed => 4,
             other => panic!("{other:?}"),
         };
         self.0[at] += 1;
@@ -446,76 +436,93 @@ type Way = fn(&mut Reader, &mut Count) -> Result<(), Error>;
 
 #[test]
 fn no_way_to_iterate_ends_before_the_end() {
-    let ways: [(&str, Way); 7] = [
+    let ways: [(&str, Way); 5] = [
         ("next", |reader, count| {
-            loop {
-                count.add(reader.next()?.event());
+            while let Some(event) = reader.next()? {
+                count.add(event.event());
             }
+            Ok(())
         }),
         ("next_timeout", |reader, count| {
-            loop {
-                count.add(reader.next_timeout(Duration::MAX)?.expect("an event").event());
-            }
-        }),
-        ("try_next", |reader, count| {
-            while let Some(event) = reader.try_next()? {
+            while let Some(event) = reader.next_timeout(Duration::MAX)? {
                 count.add(event.event());
             }
             Ok(())
         }),
         ("batch", |reader, count| {
-            loop {
-                reader.batch(Duration::MAX)?.for_each(|event| count.add(event));
-            }
-        }),
-        ("events", |reader, count| {
-            for event in reader.events(Duration::MAX) {
-                count.add(event?.as_event());
+            while let Some(batch) = reader.batch(Duration::MAX)? {
+                batch.for_each(|event| count.add(event));
             }
             Ok(())
         }),
         ("for_each", |reader, count| {
-            loop {
+            while reader.ended().is_none() {
                 reader.for_each(|event| count.add(event))?;
             }
+            Ok(())
         }),
         ("try_fold", |reader, count| {
-            loop {
+            while reader.ended().is_none() {
                 let all = reader.try_fold((), |(), event| {
                     count.add(event);
                     ControlFlow::<(), ()>::Continue(())
                 })?;
                 assert!(all.is_continue());
             }
+            Ok(())
         }),
     ];
     for (name, way) in ways {
         let (mut reader, mut count) = (reader(), Count::default());
-        let ended = way(&mut reader, &mut count);
-        assert!(matches!(ended, Err(Error::Flushed)), "{name}: {ended:?}");
-        assert_eq!(count, Count(ALL), "{name}");
+        way(&mut reader, &mut count).unwrap();
+        assert_eq!((count, reader.ended()), (Count(ALL), Some(Ended::Deadline)), "{name}");
     }
 
     let (mut merge, mut count) = (merged(), Count::default());
     while let Some(event) = merge.next() {
         count.add(event.event());
     }
-    assert_eq!(count, Count(ALL), "Merge::next");
+    assert_eq!(count, Count(WITHOUT_FLUSH), "Merge::next");
     let (mut merge, mut count) = (merged(), Count::default());
     merge.batch().for_each(|event| count.add(event));
-    assert_eq!(count, Count(ALL), "Merge::batch");
+    assert_eq!(count, Count(WITHOUT_FLUSH), "Merge::batch");
 
     let kernel = sim::Kernel::new(&[0, 1]);
     trouble(&kernel);
     let (mut rings, mut count) = (kernel.rings(), Count::default());
-    for cpu in [0, 1] {
-        let drained = rings.drain_cpu(cpu, |event| {
-            count.add(event);
-            ControlFlow::<()>::Continue(())
-        });
-        assert!(drained.unwrap().is_continue());
+    let drained = rings.drain(|event| {
+        count.add(event);
+        ControlFlow::<()>::Continue(())
+    });
+    assert!(drained.is_continue());
+    assert_eq!(count, Count([RECORDS, 2, 0, 2, 0]), "Rings::drain");
+}
+
+/// The loop that `AsyncReader` has: to the end of a flush.
+#[cfg(feature = "tokio")]
+#[tokio::test]
+async fn a_task_that_reads_to_the_end_of_a_flush() {
+    let kernel = sim::Kernel::new(&[0, 1]);
+    trouble(&kernel);
+    let mut reader = perfweave::AsyncReader::new(kernel.rings(), order()).unwrap();
+    assert_documented(
+        "src/reader/tokio.rs",
+        stringify!(while let Some(event) = reader.next().await? {
+            println!("{:?} on CPU {:?}: {:?}", event.key(), event.cpu(), event.item());
+            if let Item::Flushed = event.item() {
+                break;
+            }
+        }),
+    );
+    reader.handle().flush().unwrap();
+    // Word for word, but for what is done with an error.
+    while let Some(event) = reader.next().await.unwrap() {
+        println!("{:?} on CPU {:?}: {:?}", event.key(), event.cpu(), event.item());
+        if let Item::Flushed = event.item() {
+            break;
+        }
     }
-    assert_eq!(count, Count([RECORDS, 2, 0, 2]), "Rings::drain_cpu");
+    assert_eq!(printed(), ALL);
 }
 
 #[cfg(feature = "tokio")]
@@ -529,35 +536,24 @@ async fn no_way_to_iterate_under_tokio_ends_before_the_end() {
         trouble(&kernel);
         let reader = AsyncReader::new(kernel.rings(), order()).unwrap();
         reader.handle().flush().unwrap();
+        reader.set_deadline(Some(Instant::now())).unwrap();
         reader
     };
     let (mut one, mut count) = (reader(), Count::default());
-    let ended = loop {
-        match one.next().await {
-            Ok(event) => count.add(event.event()),
-            Err(ended) => break ended,
-        }
-    };
-    assert!(matches!(ended, Error::Flushed), "{ended}");
-    assert_eq!(count, Count(ALL), "next");
+    while let Some(event) = one.next().await.unwrap() {
+        count.add(event.event());
+    }
+    assert_eq!((count, one.ended()), (Count(ALL), Some(Ended::Deadline)), "next");
 
     let (mut many, mut count) = (reader(), Count::default());
-    let ended = loop {
-        match many.batch().await {
-            Ok(batch) => batch.for_each(|event| count.add(event)),
-            Err(ended) => break ended,
-        }
-    };
-    assert!(matches!(ended, Error::Flushed), "{ended}");
-    assert_eq!(count, Count(ALL), "batch");
+    while let Some(batch) = many.batch().await.unwrap() {
+        batch.for_each(|event| count.add(event));
+    }
+    assert_eq!((count, many.ended()), (Count(ALL), Some(Ended::Deadline)), "batch");
 
     let (mut stream, mut count) = (reader().into_stream(), Count::default());
-    let ended = loop {
-        match stream.next().await {
-            Some(Ok(event)) => count.add(event.as_event()),
-            ended => break ended,
-        }
-    };
-    assert!(matches!(ended, Some(Err(Error::Flushed))), "{ended:?}");
-    assert_eq!(count, Count(ALL), "into_stream");
+    while let Some(event) = stream.next().await {
+        count.add(event.unwrap().as_event());
+    }
+    assert_eq!((count, stream.into_reader().ended()), (Count(ALL), Some(Ended::Deadline)), "into_stream");
 }

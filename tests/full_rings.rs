@@ -4,10 +4,13 @@
 #[expect(dead_code, reason = "each test takes a part")]
 mod reading;
 
-use perfweave::{Class, Error, Event, Fence, Full, Hold, Item, Key, Layout, Merge, Order, Reader, Record, Rings, sim};
+use perfweave::{
+    Class, Ended, Error, Event, Fence, Full, Hold, Item, Key, Layout, Merge, Order, Reader, Record, Rings, sim,
+};
 use perfweave_support::{echo, load, needs};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 fn small(cpus: &[u32], bytes: usize) -> sim::Kernel {
     sim::Kernel::with(cpus, bytes, Layout::new(4 | 1024, true, 0))
@@ -193,7 +196,7 @@ fn by_default_order_is_kept_until_memory_is_used_up() {
             cpus.iter().for_each(|cpu| assert_eq!(program.run_with(*cpu, &[written]).unwrap(), 0));
             written += 1;
         }
-        assert!(reader.try_next().unwrap().is_none(), "nothing is let out");
+        assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none(), "nothing is let out");
     }
     assert_eq!(reader.held() as u64, written * cpus.len() as u64);
     let memory = reader.stats().memory;
@@ -296,19 +299,20 @@ fn a_report_waits_for_what_there_is_no_memory_for_yet() {
             }
             let (mut seen, mut newer) = (0, 0);
             loop {
-                match reader.next_timeout(reading::LONG) {
-                    Ok(event) => {
-                        let event = event.expect("a report");
-                        if let Some((key, _)) = event.key().zip(event.record()) {
-                            assert!(key > seen, "{key} behind {seen}");
-                            seen = key;
-                        }
+                let Some(event) = reader.next_timeout(reading::LONG).unwrap() else { break };
+                match event.item() {
+                    Item::Flushed => break,
+                    Item::Record(_) => {
+                        let key = event.key().unwrap();
+                        assert!(key > seen, "{key} behind {seen}");
+                        seen = key;
                     }
-                    Err(Error::Flushed | Error::Deadline) => break,
-                    Err(error) => panic!("{error}"),
+                    _ => {}
                 }
+                drop(event);
                 newer += u64::from(more && write(newer as u32 % 2) > 0);
             }
+            assert_eq!(reader.ended(), deadline.then_some(Ended::Deadline));
             assert!(seen >= last, "{most}: {seen} of {last} before the report");
             assert!(more || seen == last);
             assert!(newer < 50_000, "{newer} were written until it came");

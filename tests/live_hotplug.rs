@@ -5,7 +5,8 @@ mod reading;
 
 use nix::poll::{PollFd, PollFlags};
 use perfweave::{
-    Class, Error, Event, Fence, Hold, Item, Key, Kind, Order, Pause, Reader, Recorder, Rings, Sample, Untraced, Wakeup,
+    Class, Ended, Error, Event, Fence, Hold, Item, Key, Kind, Order, Pause, Reader, Recorder, Rings, Sample, Untraced,
+    Wakeup,
 };
 use perfweave_support::bpf::{Keeping, Map, Program, Stamps};
 use perfweave_support::numbered::Numbered;
@@ -251,10 +252,10 @@ fn a_probe_on_a_cpu_that_comes_back(cpu: u32) {
         // Until it is back, which the reader has to notice first.
         threads::until("calls on the CPU are seen", || {
             load::pinned(cpu, || perfweave_support::probe::probed(1));
-            reader.try_next().unwrap().is_some_and(|event| event.cpu() == Some(cpu))
+            reader.next_timeout(Duration::ZERO).unwrap().is_some_and(|event| event.cpu() == Some(cpu))
         });
         drop(Offline::one(cpu));
-        while reader.try_next().unwrap().is_some() {}
+        while reader.next_timeout(Duration::ZERO).unwrap().is_some() {}
     }
 }
 
@@ -359,13 +360,12 @@ fn a_reader_that_is_closed_meanwhile(events: &Map, echo: &Program, cpu: u32) {
     let handle = reader.handle();
     at_slot(move |_| handle.close());
     drop(offline);
-    let mut closed = None;
     threads::until("the CPU is found, and the reader closed", || {
-        closed = reader.next_timeout(Duration::from_millis(10)).err();
-        closed.is_some()
+        assert!(reader.next_timeout(Duration::from_millis(10)).unwrap().is_none());
+        reader.ended().is_some()
     });
     *MOMENT.lock().unwrap() = None;
-    assert!(matches!(closed, Some(Error::Closed)), "{closed:?}");
+    assert_eq!(reader.ended(), Some(Ended::Closed));
     for cpu in [0, cpu] {
         assert_eq!(echo.run_with(cpu, &[1]).unwrap(), -libc::ENOENT);
     }
@@ -421,7 +421,7 @@ fn a_message_makes_a_reader_readable(events: &Map, cpu: u32) {
         let mut poll = [PollFd::new(reader.as_fd(), PollFlags::POLLIN)];
         nix::poll::poll(&mut poll, 100u8) == Ok(1)
     });
-    assert!(reader.try_next().unwrap().is_none());
+    assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
     assert!(has_ring(&reader), "what was told was not listened to");
 }
 
@@ -554,7 +554,7 @@ fn was_not_there_when_the_rings_were_opened(events: &Map, echo: &Program, cpu: u
     handle.resume().unwrap();
     let woken = reading::wakes(|| {
         let (woken, given) = reading::woken_by(&mut reader, || assert_eq!(echo.run_with(cpu, &[5]).unwrap(), 0));
-        assert_eq!(given.unwrap(), 5);
+        assert_eq!(given.unwrap(), reading::Given::Number(5));
         woken
     });
     assert!(woken, "the reader was never woken, and looked by itself");
@@ -670,9 +670,9 @@ fn a_control_group_is_traced_on_a_cpu_that_comes_back(cpu: u32) {
     for _ in 0..2 {
         threads::until("calls on the CPU are seen", || {
             load::pinned(cpu, load::getppid);
-            reader.try_next().unwrap().is_some_and(|event| event.cpu() == Some(cpu))
+            reader.next_timeout(Duration::ZERO).unwrap().is_some_and(|event| event.cpu() == Some(cpu))
         });
         drop(Offline::one(cpu));
-        while reader.try_next().unwrap().is_some() {}
+        while reader.next_timeout(Duration::ZERO).unwrap().is_some() {}
     }
 }

@@ -3,7 +3,7 @@
 #[expect(dead_code, reason = "each test takes a part")]
 mod reading;
 
-use perfweave::{Account, Class, Error, Fence, Full, Hold, Item, Key, Merge, Order, Pause, Reader, Rings, Sequence};
+use perfweave::{Account, Class, Ended, Fence, Full, Hold, Item, Key, Merge, Order, Pause, Reader, Rings, Sequence};
 use perfweave_support::bpf::{Asm, Kind, Map, Program, Reg};
 use perfweave_support::{bpf, echo, kernel, load, threads};
 use reading::{Gate, LONG};
@@ -153,7 +153,7 @@ fn burst_behind_a_slow_fence(full: Full) -> Option<(Seen, u64, Reader)> {
         let thread = scope.spawn(|| {
             let mut seen = Seen::default();
             while !done.load(Ordering::Acquire) {
-                for event in reader.batch(Duration::from_millis(2)).unwrap() {
+                for event in reader.batch(Duration::from_millis(2)).unwrap().unwrap() {
                     seen.note(&event);
                 }
                 // What was yielded is given back by the next look.
@@ -280,7 +280,8 @@ fn a_flush_tells_of_a_loss_that_nothing_follows() {
     // And at the end: the ledger of a closed reader has what came after.
     writers.iter().for_each(|writer| (0..2).for_each(|_| writer.burst()));
     reader.handle().close();
-    assert!(matches!(reader.try_next(), Err(Error::Closed)));
+    assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
+    assert_eq!(reader.ended(), Some(Ended::Closed));
     let ledger = reader.ledger().unwrap();
     for (account, writer) in ledger.accounts.iter().zip(&writers) {
         assert_eq!((account.lost, account.written()), (writer.refused(), writer.written()), "{account}");
@@ -311,7 +312,7 @@ fn numbers_of_each_cpu_are_exact_under_forced_loss() {
         for round in 0..50 {
             writers.iter().for_each(Writer::burst);
             if round % 3 == 2 {
-                for event in reader.batch(Duration::from_millis(20)).unwrap() {
+                for event in reader.batch(Duration::from_millis(20)).unwrap().unwrap() {
                     seen.note(&event);
                 }
             }
@@ -351,7 +352,7 @@ fn the_ledger_balances_over_pauses() {
         writers.iter().for_each(Writer::burst);
         // Not one of them finds a slot.
         unseen += if round % 4 == 3 { u64::from(BURST) } else { 0 };
-        for event in reader.batch(Duration::from_millis(30)).unwrap() {
+        for event in reader.batch(Duration::from_millis(30)).unwrap().unwrap() {
             seen.note(&event);
         }
     }
@@ -417,18 +418,16 @@ fn counters_wrap_and_what_breaks_them_is_told_apart() {
             // Each is yielded before the next is drawn, so that a number behind is behind what was yielded.
             handle.flush().unwrap();
             loop {
-                match reader.next() {
-                    Ok(event) => match event.item() {
-                        Item::Record(record) => told.push(record.payload().unwrap().u32(0).unwrap().to_string()),
-                        Item::Gap(gap) => {
-                            assert_eq!((gap.cpu, event.class()), (by_cpu.then_some(first), Class::Proven));
-                            told.push(format!("gap {}-{}", gap.first, gap.last));
-                        }
-                        Item::Irregular(irregular) => told.push(format!("{:?}", irregular.how)),
-                        other => panic!("{other:?}"),
-                    },
-                    Err(Error::Flushed) => break,
-                    Err(error) => panic!("{error}"),
+                let event = reader.next().unwrap().unwrap();
+                match event.item() {
+                    Item::Record(record) => told.push(record.payload().unwrap().u32(0).unwrap().to_string()),
+                    Item::Gap(gap) => {
+                        assert_eq!((gap.cpu, event.class()), (by_cpu.then_some(first), Class::Proven));
+                        told.push(format!("gap {}-{}", gap.first, gap.last));
+                    }
+                    Item::Irregular(irregular) => told.push(format!("{:?}", irregular.how)),
+                    Item::Flushed => break,
+                    other => panic!("{other:?}"),
                 }
             }
         }
@@ -446,7 +445,7 @@ fn late_records_are_kept_aside() {
     let mut reader = Reader::new(rings, order).unwrap();
     let mut write_and_read = |number: u64| {
         assert_eq!(program.run_with(0, &[number]).unwrap(), 0);
-        let event = reader.try_next().unwrap().map(|event| (event.key().unwrap(), event.late_by()));
+        let event = reader.next_timeout(Duration::ZERO).unwrap().map(|event| (event.key().unwrap(), event.late_by()));
         (
             event,
             reader.late().map(|late| (late.as_event().key().unwrap(), late.as_event().late_by())).collect::<Vec<_>>(),
@@ -458,7 +457,10 @@ fn late_records_are_kept_aside() {
     for number in [800, 801, 802] {
         assert_eq!(program.run_with(0, &[number]).unwrap(), 0);
     }
-    assert_eq!(reader.try_next().unwrap().map(|event| (event.key(), event.class())), Some((Some(802), Class::Late)));
+    assert_eq!(
+        reader.next_timeout(Duration::ZERO).unwrap().map(|event| (event.key(), event.class())),
+        Some((Some(802), Class::Late))
+    );
     assert_eq!(reader.late().map(|late| late.as_event().key().unwrap()).collect::<Vec<_>>(), [800, 801]);
     assert_eq!((reader.stats().late, reader.stats().max_late), (4, 201));
 }
@@ -474,7 +476,7 @@ fn progress_says_what_a_stream_waits_for() {
     assert_eq!(program.run_with(last, &[1]).unwrap(), 0);
     assert_eq!(program.run_with(0, &[2]).unwrap(), 0);
     assert_eq!(program.run_with(0, &[3]).unwrap(), 0);
-    assert!(reader.try_next().unwrap().is_none());
+    assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
     let progress = reader.progress();
     assert_eq!((progress.held, progress.held_bytes, progress.frontier), (3, 96, None));
     assert_eq!((progress.next.unwrap().0, progress.fullest), (last, Some(0)));

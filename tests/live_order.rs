@@ -12,6 +12,7 @@ use reading::LONG;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// The parts of the adversary: an array for the machine's CPUs and a machine-wide counter.
 fn maps() -> Option<(Map, Map)> {
@@ -53,7 +54,7 @@ fn events_of_different_cpus_come_in_the_order_in_which_they_were_written() {
             assert_eq!(event.late_by(), 0);
             assert_eq!(event.record().and_then(|record| record.payload()?.u64(0)), Some(number), "{name}");
         }
-        assert!(reader.try_next().unwrap().is_none());
+        assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
         assert!(reader.stats().fences > 0 && reader.fence_latency().is_some_and(|time| !time.is_zero()));
     }
 }
@@ -128,7 +129,7 @@ fn adversary(
             load::getppid();
         });
         threads::until("the adversary does its worst", || {
-            reader.batch(LONG).unwrap().for_each(|event| note(event, &mut outcome));
+            reader.batch(LONG).unwrap().unwrap().for_each(|event| note(event, &mut outcome));
             let stats = reader.stats();
             (outcome.late, outcome.repaired) = (stats.late, stats.repaired);
             enough(&outcome)
@@ -223,7 +224,7 @@ fn dense_numbers_come_one_by_one_and_gaps_are_exactly_what_was_lost() {
         assert_eq!(echo.run_with(cpus[number as usize % cpus.len()], &[number]).unwrap(), 0);
     }
     for number in 0..50 {
-        let event = reader.try_next().unwrap().expect("no wait");
+        let event = reader.next_timeout(Duration::ZERO).unwrap().expect("no wait");
         assert_eq!((event.key(), event.class()), (Some(number), Class::Proven));
     }
     assert_eq!(reader.stats().fences, 0);

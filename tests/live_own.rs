@@ -101,7 +101,7 @@ fn a_thread_that_hurries_fences_is_left_out() {
     let flood = load::Load::on(&cpus, |_| load::getuid());
     // No more at once: the flood may be quicker than the reader.
     let take = |reader: &mut Reader| {
-        let _ = (0..10_000).any(|_| reader.try_next().unwrap().is_none());
+        let _ = (0..10_000).any(|_| reader.next_timeout(Duration::ZERO).unwrap().is_none());
     };
     threads::until("the thread starts", || {
         take(&mut reader);

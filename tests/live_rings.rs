@@ -198,7 +198,7 @@ fn a_ring_handed_out_is_the_one_that_is_read() {
     assert_eq!((head, tail), (32, 0));
     assert_eq!(payloads(&mut reader), [(0, 7)]);
     // The next look gives back what was yielded.
-    assert!(reader.try_next().unwrap().is_none());
+    assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
     // SAFETY: as above.
     let [head, tail, ..] = unsafe { foreign::words(raw.base) };
     assert_eq!((head, tail), (32, 32));
@@ -241,7 +241,7 @@ fn a_ring_that_somebody_else_mapped_can_be_adopted() {
     let mut reader = Reader::new(rings, Order::new().key(Key::Payload(0))).unwrap();
     program.run_with(0, &[2]).unwrap();
     assert_eq!(payloads(&mut reader), [(0, 1), (0, 2)]);
-    assert!(reader.try_next().unwrap().is_none());
+    assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
     // SAFETY: still mapped.
     let [head, tail, ..] = unsafe { foreign::words(base) };
     assert_eq!((head, tail), (48, 48), "given back through their mapping");
@@ -510,7 +510,7 @@ fn records_that_wrap_come_whole() {
         array.update(0, &value).unwrap();
         let (size, program) = &programs[round as usize % programs.len()];
         assert_eq!(program.run_on(0).unwrap(), 0);
-        let event = reader.try_next().unwrap().expect("what was just written");
+        let event = reader.next_timeout(Duration::ZERO).unwrap().expect("what was just written");
         let payload = event.record().and_then(|record| record.payload()).unwrap();
         let size = *size as usize;
         assert!((size..size + 8).contains(&payload.len()), "0 to 7 bytes of padding");

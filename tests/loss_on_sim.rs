@@ -4,11 +4,11 @@
 mod reading;
 
 use perfweave::{
-    Class, Error, Event, Fault, Fence, Full, Hold, Item, Key, Layout, Merge, Order, Pause, Reader, Record, Sequence,
-    sim,
+    Class, Ended, Error, Event, Fault, Fence, Full, Hold, Item, Key, Layout, Merge, Order, Pause, Reader, Record,
+    Sequence, sim,
 };
 use perfweave_support::threads;
-use reading::{LONG, report};
+use reading::LONG;
 use std::time::{Duration, Instant};
 
 /// TIME | RAW: a record of 8 bytes takes 32 bytes of its ring.
@@ -56,6 +56,7 @@ fn told(event: &Event<'_>) -> String {
         Item::Irregular(it) => format!("{:?} {} for {} on {}", it.how, it.found, it.expected, it.cpu),
         Item::Damage(damage) => format!("damage on {}", damage.cpu),
         Item::Unproven(unproven) => format!("unproven on {}", unproven.cpu),
+        Item::Flushed => return "Flushed".into(),
         other => panic!("{other:?}"),
     };
     what + class
@@ -65,12 +66,10 @@ fn all(merge: &mut Merge) -> Vec<String> {
     merge.batch().map(|event| told(&event)).collect()
 }
 
-/// The next of a reader, or its report.
+/// The next of a reader, or why its stream has ended.
 fn next(reader: &mut Reader) -> String {
-    match reader.next_timeout(LONG) {
-        Ok(event) => told(&event.expect("an event or a report").event()),
-        Err(error) => report(&error),
-    }
+    let event = reader.next_timeout(LONG).unwrap().map(|event| told(&event.event()));
+    event.unwrap_or_else(|| format!("{:?}", reader.ended().unwrap()))
 }
 
 fn bytes(number: u64, bits: u32) -> Vec<u8> {
@@ -1045,20 +1044,15 @@ fn a_reader_copies_out_of_full_rings_while_its_fence_is_slow() {
         reader.handle().flush().unwrap();
         let mut lost = 0;
         loop {
-            match reader.next_timeout(LONG) {
-                Ok(event) => {
-                    let event = event.unwrap();
-                    match event.item() {
-                        Item::Lost(loss) => lost += loss.count,
-                        Item::Unproven(_) => {}
-                        _ => {
-                            check_bytes(&event.event());
-                            seen.push((event.key().unwrap(), event.class()));
-                        }
-                    }
+            let event = reading::next(&mut reader);
+            match event.item() {
+                Item::Lost(loss) => lost += loss.count,
+                Item::Unproven(_) => {}
+                Item::Flushed => break,
+                _ => {
+                    check_bytes(&event.event());
+                    seen.push((event.key().unwrap(), event.class()));
                 }
-                Err(Error::Flushed) => break,
-                Err(error) => panic!("{error}"),
             }
         }
         assert_eq!((lost, seen.len() as u64), (dropped, 600 - dropped), "{full:?}");
@@ -1175,7 +1169,8 @@ fn the_ledger_is_one_line_and_outlives_the_reader() {
     assert_eq!(ledger.to_string(), "all: 7 written: 7 yielded (0 unproven, 0 late), 0 held; nothing is missing");
     let handle = reader.handle();
     handle.close();
-    assert!(matches!(reader.try_next(), Err(Error::Closed)));
+    assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
+    assert_eq!(reader.ended(), Some(Ended::Closed));
     // Written and dropped before and after the closing, and never yielded.
     (FIT..2 * FIT + 3).for_each(|time| {
         kernel.emit(4, time, &time.to_ne_bytes());

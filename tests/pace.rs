@@ -1,7 +1,7 @@
 //! How often a reader looks, sleeps and fences, counted. `src/reader/pace.rs` has the same in simulated time.
 
 use perf_event_open_sys::bindings;
-use perfweave::{Class, Fence, Hold, Key, Layout, Order, Reader, Rings, Stats, sim};
+use perfweave::{Class, Ended, Fence, Hold, Item, Key, Layout, Order, Reader, Rings, Stats, sim};
 use perfweave_support::load::{self, Load};
 use perfweave_support::{echo, kernel, tracefs};
 use std::io;
@@ -141,20 +141,22 @@ fn a_report_waits_for_no_tick() {
         for n in 0..20 {
             kernel.emit(0, stamp(2 * n), b"");
             // Whatever has its turn with this, the next finds that it was not long ago.
-            let mut seen = u64::from(reader.try_next().unwrap().is_some());
+            let mut seen = u64::from(reader.next_timeout(Duration::ZERO).unwrap().is_some());
             kernel.emit(0, stamp(2 * n + 1), b"");
             if n % 2 == 0 {
                 reader.handle().flush().unwrap();
             } else {
                 reader.set_deadline(Some(Instant::now())).unwrap();
             }
-            let report = loop {
-                match reader.next_timeout(MUCH_TOO_LONG) {
-                    Ok(event) => seen += u64::from(event.expect("it waits for a tick").key().is_some()),
-                    Err(report) => break report,
+            let flushed = loop {
+                match reader.next_timeout(MUCH_TOO_LONG).unwrap() {
+                    Some(event) if matches!(event.item(), Item::Flushed) => break true,
+                    Some(event) => seen += u64::from(event.key().is_some()),
+                    None => break false,
                 }
             };
-            assert!(matches!(report, perfweave::Error::Flushed | perfweave::Error::Deadline), "{hold}: {report}");
+            let deadline = (n % 2 == 1).then_some(Ended::Deadline);
+            assert_eq!((flushed, reader.ended()), (deadline.is_none(), deadline), "{hold}: it waits for a tick");
             assert_eq!(seen, 2, "{hold}");
             reader.set_deadline(None).unwrap();
         }
@@ -167,7 +169,7 @@ fn a_second_look_is_one_look() {
     let kernel = sim::Kernel::new(&[0]);
     let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::Round)).unwrap();
     kernel.emit(0, 1, b"");
-    assert_eq!(reader.next().unwrap().key(), Some(1));
+    assert_eq!(reader.next().unwrap().unwrap().key(), Some(1));
     let Stats { looks, sleeps, .. } = reader.stats();
     assert_eq!((looks, sleeps), (2, 0));
 }
@@ -208,7 +210,7 @@ fn a_reader_of_the_scheduler_does_not_feed_itself() {
         let begin = Instant::now();
         let mut reader = Reader::new(rings, Order::new().hold(hold.clone())).unwrap();
         while begin.elapsed() < Duration::from_secs(1) {
-            reader.batch(Duration::from_secs(1)).unwrap().for_each(|_| {});
+            reader.batch(Duration::from_secs(1)).unwrap().unwrap().for_each(|_| {});
         }
         is_paced(&hold, reader.stats(), reader.held(), begin, Reader::TICK);
     }
@@ -229,7 +231,7 @@ fn a_task_that_reads_the_scheduler_does_not_feed_itself() {
                 while begin.elapsed() < Duration::from_millis(500) {
                     let _ = tokio::time::timeout(Duration::from_secs(1), reader.batch())
                         .await
-                        .map(|batch| batch.unwrap().count());
+                        .map(|batch| batch.unwrap().unwrap().count());
                 }
                 is_paced(&hold, reader.stats(), reader.held(), begin, latency);
             });

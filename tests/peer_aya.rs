@@ -77,16 +77,16 @@ fn test_for_each_samples() {
     assert_eq!(drained(&mut rings), []);
 
     let mut reader = reader(rings);
-    assert!(reader.try_next().unwrap().is_none());
+    assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
     assert_eq!(read(&mut reader), []);
     write(&program, [8]);
     assert_eq!(read(&mut reader), [8]);
     write(&program, 0..100);
     assert_eq!(read(&mut reader), (0..100).collect::<Vec<_>>());
     assert_eq!(read(&mut reader), []);
-    assert_eq!(reader.batch(Duration::ZERO).unwrap().count(), 0);
+    assert_eq!(reader.batch(Duration::ZERO).unwrap().unwrap().count(), 0);
     write(&program, 0..100);
-    let batch: Vec<_> = reader.batch(LONG).unwrap().collect();
+    let batch: Vec<_> = reader.batch(LONG).unwrap().unwrap().collect();
     assert!(batch.iter().map(number).eq(0..100));
 }
 

@@ -9,11 +9,11 @@ mod reading;
 
 use perf_event_open_sys::bindings;
 use perfweave::{
-    Error, Fence, Handle, Hold, Item, Key, Kind, Lent, Order, Pause, Reader, Recorder, Rings, Wakeup, sim,
+    Ended, Error, EventGuard, Fence, Handle, Hold, Item, Key, Kind, Order, Pause, Reader, Recorder, Rings, Wakeup, sim,
 };
 use perfweave_support::bpf::{self, Map, Program};
 use perfweave_support::{echo, foreign, kernel, load, threads, tracefs};
-use reading::{Gate, LONG, assert_nothing, wakes, woken_by};
+use reading::{Gate, Given, LONG, assert_nothing, ended, is_flushed, wakes, woken_by};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -21,12 +21,12 @@ fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-fn number(event: &Lent<'_>) -> u64 {
+fn number(event: &EventGuard<'_>) -> u64 {
     event.record().and_then(|record| record.payload()?.u64(0)).unwrap_or_else(|| panic!("{event:?}"))
 }
 
 fn next(reader: &mut Reader) -> u64 {
-    number(&reader.next().unwrap())
+    number(&reading::next(reader))
 }
 
 /// The order of every kind, for what must hold under all.
@@ -37,7 +37,7 @@ fn holds() -> [Hold; 5] {
 /// A reader in a thread of its own, until it is closed, and what it gives there.
 struct Reading {
     handle: Handle,
-    given: mpsc::Receiver<Result<u64, Error>>,
+    given: mpsc::Receiver<Result<Given, Error>>,
     thread: std::thread::JoinHandle<()>,
     /// The thread's number.
     number: i32,
@@ -51,13 +51,10 @@ impl Reading {
         let thread = std::thread::spawn(move || {
             told.send(threads::own()).unwrap();
             loop {
-                let event = reader.next().map(|event| match event.item() {
-                    // Told apart from numbers by their size.
-                    Item::Lost(lost) => lost.count << 32,
-                    _ => number(&event),
-                });
-                let closed = matches!(event, Err(Error::Closed));
-                if give.send(event).is_err() || closed {
+                let given = reader.next().map(|event| event.map(|event| Given::of(event.event())));
+                let given = given.map(|event| event.unwrap_or_else(|| Given::Ended(reader.ended().unwrap())));
+                let closed = matches!(given, Ok(Given::Ended(_)));
+                if give.send(given).is_err() || closed {
                     return;
                 }
             }
@@ -66,12 +63,12 @@ impl Reading {
     }
 
     /// What it gives next, whenever it does.
-    fn next(&self) -> Result<u64, Error> {
+    fn next(&self) -> Result<Given, Error> {
         self.given.recv_timeout(LONG).expect("it gives something")
     }
 
     /// What it has given by the time that it has slept more than twice: it looked in between.
-    fn so_far(&self) -> Vec<Result<u64, Error>> {
+    fn so_far(&self) -> Vec<Result<Given, Error>> {
         threads::until_slept(self.number, 3);
         self.given.try_iter().collect()
     }
@@ -97,17 +94,16 @@ fn test_perf_reader() {
         for value in [5, 6] {
             assert_eq!(program.run_with(0, &[value]).unwrap(), 0);
         }
-        let first = reader.next().unwrap();
+        let first = reader.next().unwrap().unwrap();
         // Header, time, length and 8 bytes, rounded up to 8.
         assert_eq!((number(&first), first.cpu(), first.remaining()), (5, Some(0), 32));
         drop(first);
-        let second = reader.next().unwrap();
+        let second = reader.next().unwrap().unwrap();
         assert_eq!((number(&second), second.remaining()), (6, 0));
         drop(second);
         let begin = Instant::now();
         reader.set_deadline(Some(begin + millis(4))).unwrap();
-        let error = reader.next().unwrap_err();
-        assert!(matches!(error, Error::Deadline), "{error}");
+        assert_eq!(ended(&mut reader), Some(Ended::Deadline));
         assert!(begin.elapsed() >= millis(4));
         assert_eq!(reader.stats().lost, 0);
     }
@@ -123,16 +119,17 @@ fn test_reader_set_deadline() {
         let past = Instant::now() - Duration::from_secs(1);
         reader.set_deadline(Some(past)).unwrap();
         for _ in 0..3 {
-            assert!(matches!(reader.next(), Err(Error::Deadline)), "{hold}");
+            assert_eq!(ended(&mut reader), Some(Ended::Deadline), "{hold}");
         }
-        assert!(matches!(reader.next_timeout(LONG), Err(Error::Deadline)), "{hold}");
-        assert!(matches!(reader.try_next(), Err(Error::Deadline)), "{hold}");
-        assert!(matches!(reader.batch(LONG), Err(Error::Deadline)), "{hold}");
+        assert!(reader.next_timeout(LONG).unwrap().is_none(), "{hold}");
+        assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none(), "{hold}");
+        assert!(reader.batch(LONG).unwrap().is_none(), "{hold}");
+        assert_eq!(reader.ended(), Some(Ended::Deadline), "{hold}");
 
         let begin = Instant::now();
         reader.set_deadline(Some(begin + millis(10))).unwrap();
         for _ in 0..2 {
-            assert!(matches!(reader.next(), Err(Error::Deadline)), "{hold}");
+            assert_eq!(ended(&mut reader), Some(Ended::Deadline), "{hold}");
             assert!(begin.elapsed() >= millis(10), "{hold}");
         }
         // None is never.
@@ -153,13 +150,17 @@ fn test_reader_set_deadline_pending_events() {
         let mut reader = Reader::new(rings, Order::new().hold(hold.clone())).unwrap();
         assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
         reader.set_deadline(Some(Instant::now())).unwrap();
-        let pending = reader.next().unwrap();
+        let pending = reader.next().unwrap().unwrap();
         assert_eq!((number(&pending), pending.remaining()), (1, 0), "{hold}");
         drop(pending);
         assert_eq!(program.run_with(0, &[2]).unwrap(), 0);
-        assert!(matches!(reader.next(), Err(Error::Deadline)), "{hold}");
-        assert_eq!(next(&mut reader), 2, "{hold}");
-        assert!(matches!(reader.next(), Err(Error::Deadline)), "{hold}");
+        assert_eq!(ended(&mut reader), Some(Ended::Deadline), "{hold}");
+        // It has ended, and goes on with another deadline.
+        assert_eq!(ended(&mut reader), Some(Ended::Deadline), "{hold}");
+        reader.set_deadline(Some(Instant::now())).unwrap();
+        assert_eq!((reader.ended(), next(&mut reader)), (Some(Ended::Deadline), 2), "{hold}");
+        assert_eq!(reader.ended(), None, "{hold}");
+        assert_eq!(ended(&mut reader), Some(Ended::Deadline), "{hold}");
     }
 }
 
@@ -176,7 +177,7 @@ fn test_reader_flush_pending_events() {
     let reading = Reading::start(Reader::new(rings, Order::new().hold(hold)).unwrap());
     // Nothing pending: the report is all there is.
     reading.handle.flush().unwrap();
-    assert!(matches!(reading.next(), Err(Error::Flushed)));
+    assert_eq!(reading.next().unwrap(), Given::Flushed);
 
     assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
     // Seen and held.
@@ -186,12 +187,12 @@ fn test_reader_flush_pending_events() {
     assert!(early.is_empty(), "{early:?} before what is held is proven");
     assert_eq!(program.run_with(0, &[2]).unwrap(), 0);
     gate.open();
-    assert!(matches!(reading.next(), Ok(1)));
-    assert!(matches!(reading.next(), Err(Error::Flushed)));
+    assert_eq!(reading.next().unwrap(), Given::Number(1));
+    assert_eq!(reading.next().unwrap(), Given::Flushed);
     // Reported once.
-    assert!(matches!(reading.next(), Ok(2)));
+    assert_eq!(reading.next().unwrap(), Given::Number(2));
     assert_eq!(program.run_with(0, &[3]).unwrap(), 0);
-    assert!(matches!(reading.next(), Ok(3)));
+    assert_eq!(reading.next().unwrap(), Given::Number(3));
     reading.close();
 }
 
@@ -214,7 +215,7 @@ fn test_reader_flush_pending_events_of_all_rings() {
         for value in 1..50 {
             assert_eq!(next(&mut reader), value, "{hold}");
         }
-        assert!(matches!(reader.next(), Err(Error::Flushed)), "{hold}");
+        assert!(is_flushed(&mut reader), "{hold}");
         assert_eq!(next(&mut reader), 1000, "{hold}");
         // Reported once.
         assert_eq!(program.run_with(0, &[1001]).unwrap(), 0);
@@ -240,11 +241,16 @@ fn test_reader_flush_pending_events_of_dense_numbers() {
         }
         assert_eq!(next(&mut reader), 0);
         assert_eq!(program.run_with(0, &[3]).unwrap(), 0);
-        let gap = reader.next().unwrap();
+        let gap = reader.next().unwrap().unwrap();
         assert!(matches!(gap.item(), Item::Gap(gap) if (gap.first, gap.last) == (1, 1)), "{gap:?}");
         drop(gap);
         assert_eq!(next(&mut reader), 2, "{report}");
-        assert!(matches!(reader.next(), Err(Error::Flushed | Error::Deadline)), "{report}");
+        if report == "flush" {
+            assert!(is_flushed(&mut reader));
+        } else {
+            assert_eq!(ended(&mut reader), Some(Ended::Deadline));
+            reader.set_deadline(None).unwrap();
+        }
         assert_eq!(next(&mut reader), 3, "{report}");
     }
 }
@@ -390,13 +396,13 @@ fn test_perf_reader_close() {
         let mut reader = Reader::new(rings, Order::new()).unwrap();
         let handle = reader.handle();
         let (woken, given) = woken_by(&mut reader, || handle.close());
-        assert!(matches!(given, Err(Error::Closed)), "{given:?}");
+        assert_eq!(given.unwrap(), Given::Ended(Ended::Closed));
         handle.close();
-        assert!(matches!(reader.next(), Err(Error::Closed)));
-        assert!(matches!(reader.try_next(), Err(Error::Closed)));
-        assert!(matches!(reader.next_timeout(LONG), Err(Error::Closed)));
-        assert!(matches!(reader.batch(LONG), Err(Error::Closed)));
-        assert!(reader.events(LONG).next().is_none());
+        assert_eq!(ended(&mut reader), Some(Ended::Closed));
+        assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
+        assert!(reader.next_timeout(LONG).unwrap().is_none());
+        assert!(reader.batch(LONG).unwrap().is_none());
+        assert_eq!(reader.ended(), Some(Ended::Closed));
         assert_eq!(program.run_with(0, &[1]).unwrap(), -libc::ENOENT, "nothing is written for nobody");
         assert_closed(&handle);
         drop(reader);
@@ -406,13 +412,14 @@ fn test_perf_reader_close() {
     assert!(woken, "the reader slept on, and looked by itself");
 }
 
+/// There is nothing left to do, and that is no failure.
 fn assert_closed(handle: &Handle) {
     handle.close();
-    assert!(matches!(handle.flush(), Err(Error::Closed)));
-    assert!(matches!(handle.pause(Pause::Slots), Err(Error::Closed)));
-    assert!(matches!(handle.pause(Pause::Output), Err(Error::Closed)));
-    assert!(matches!(handle.resume(), Err(Error::Closed)));
-    assert!(matches!(handle.set_deadline(None), Err(Error::Closed)));
+    handle.flush().unwrap();
+    handle.pause(Pause::Slots).unwrap();
+    handle.pause(Pause::Output).unwrap();
+    handle.resume().unwrap();
+    handle.set_deadline(None).unwrap();
 }
 
 /// A reader that is dropped is closed, for whoever still has a handle. What was ready before a close is not given after it.
@@ -429,7 +436,7 @@ fn test_perf_reader_close_by_dropping() {
         assert_eq!(next(&mut reader), 0);
         if close_first {
             handle.close();
-            assert!(matches!(reader.next(), Err(Error::Closed)));
+            assert_eq!(ended(&mut reader), Some(Ended::Closed));
         }
         drop(reader);
         assert_closed(&handle.clone());
@@ -461,7 +468,7 @@ fn test_read_record_of_unknown_type() {
         kernel.end(0);
         kernel.emit(0, 10 * round + 3, &2u64.to_ne_bytes());
         assert_eq!(next(&mut reader), 1);
-        let unknown = reader.next().unwrap();
+        let unknown = reader.next().unwrap().unwrap();
         let record = unknown.record().unwrap();
         assert_eq!((record.kind(), record.misc(), record.time()), (Kind(200), 7, Some(10 * round + 2)));
         assert_eq!(record.body().get(0..length).unwrap().to_vec(), vec![0xff; length]);
@@ -490,7 +497,7 @@ fn test_pause() {
         handle.resume().unwrap();
         handle.resume().unwrap();
         assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
-        assert!(matches!(reading.next(), Ok(1)));
+        assert_eq!(reading.next().unwrap(), Given::Number(1));
         for round in 0..3 {
             handle.pause(how).unwrap();
             for _ in 0..2 {
@@ -500,9 +507,7 @@ fn test_pause() {
                 handle.pause(how).unwrap();
             }
             // What is lost may be told of in between: rings of a page are soon so full that the kernel is asked.
-            let is_lost = |given: &Result<u64, Error>| {
-                how == Pause::Output && given.as_ref().is_ok_and(|given| *given >= 1 << 32)
-            };
+            let is_lost = |given: &Result<Given, Error>| how == Pause::Output && matches!(given, Ok(Given::Lost(_)));
             let meanwhile = reading.so_far();
             assert!(meanwhile.iter().all(is_lost), "blocked, and not {meanwhile:?}");
             handle.resume().unwrap();
@@ -512,10 +517,10 @@ fn test_pause() {
             while is_lost(&next) {
                 next = reading.next();
             }
-            assert_eq!(next.unwrap(), 10 + round);
+            assert_eq!(next.unwrap(), Given::Number(10 + round));
             // All are told before the next round.
             handle.flush().unwrap();
-            while !matches!(reading.next(), Err(Error::Flushed)) {}
+            while reading.next().unwrap() != Given::Flushed {}
         }
         reading.close();
         assert_closed(&handle);
@@ -537,7 +542,7 @@ fn test_pause_in_both_ways_at_once() {
     }
     handle.resume().unwrap();
     assert_eq!(program.run_with(0, &[2]).unwrap(), 0);
-    let event = reader.next().unwrap();
+    let event = reader.next().unwrap().unwrap();
     assert!(matches!(event.item(), Item::Lost(lost) if lost.count == 1), "{event:?}: what the ring turned away");
     drop(event);
     assert_eq!(next(&mut reader), 2);
@@ -590,7 +595,7 @@ fn woken_by_records(map: &Map, program: &Program, wakeup: Wakeup, records: u64) 
     let (woken, given) = woken_by(&mut reader, || {
         (0..records).for_each(|value| assert_eq!(program.run_with(0, &[value]).unwrap(), 0));
     });
-    assert_eq!(given.unwrap(), 0);
+    assert_eq!(given.unwrap(), reading::Given::Number(0));
     woken
 }
 
@@ -630,7 +635,7 @@ fn test_read_without_wakeup() {
         assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
         reader.set_deadline(Some(Instant::now())).unwrap();
         assert_eq!(next(&mut reader), 1, "{hold}");
-        assert!(matches!(reader.next(), Err(Error::Deadline)), "{hold}");
+        assert_eq!(ended(&mut reader), Some(Ended::Deadline), "{hold}");
     }
 }
 
@@ -683,11 +688,11 @@ fn test_poller_deadline() {
         let handle = reader.handle();
         handle.set_deadline(Some(far)).unwrap();
         let (woken, given) = woken_by(&mut reader, || handle.set_deadline(Some(Instant::now())).unwrap());
-        assert!(matches!(given, Err(Error::Deadline)), "{given:?}");
+        assert_eq!(given.unwrap(), Given::Ended(Ended::Deadline));
         moved |= woken;
         handle.set_deadline(Some(far)).unwrap();
         let (woken, given) = woken_by(&mut reader, || handle.close());
-        assert!(matches!(given, Err(Error::Closed)), "{given:?}");
+        assert_eq!(given.unwrap(), Given::Ended(Ended::Closed));
         closed |= woken;
         moved && closed
     });
@@ -703,7 +708,7 @@ fn test_poller_flush() {
     let handle = reader.handle();
     let woken = wakes(|| {
         let (woken, given) = woken_by(&mut reader, || handle.flush().unwrap());
-        assert!(matches!(given, Err(Error::Flushed)), "{given:?}");
+        assert_eq!(given.unwrap(), Given::Flushed);
         woken
     });
     assert!(woken, "the reader slept on, and looked by itself");

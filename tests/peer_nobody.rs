@@ -91,14 +91,14 @@ fn a_forked_child_is_told_and_harms_nothing() {
         let Some(mut reader) = kernel("wait for grace periods", reader) else { continue };
         let handle = reader.handle();
         assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
-        assert_eq!(number(&reader.next().unwrap().event()), 1);
+        assert_eq!(number(&reader.next().unwrap().unwrap().event()), 1);
         // Ready, or held, when it is forked.
         assert_eq!(program.run_with(0, &[2]).unwrap(), 0);
         let mut reader = Some(reader);
         let code = in_child(|| {
             let mut reader = reader.take().unwrap();
             let code = first_false(&[
-                is_forked(reader.try_next()),
+                is_forked(reader.next_timeout(Duration::ZERO)),
                 is_forked(reader.next()),
                 is_forked(reader.next_timeout(LONG)),
                 is_forked(reader.batch(LONG)),
@@ -115,14 +115,14 @@ fn a_forked_child_is_told_and_harms_nothing() {
         assert_eq!(code, 0, "{hold}");
         // The child is gone, and with it all it had.
         let mut reader = reader.take().unwrap();
-        assert_eq!(number(&reader.next().unwrap().event()), 2, "{hold}");
+        assert_eq!(number(&reader.next().unwrap().unwrap().event()), 2, "{hold}");
         for cpu in load::online() {
             assert_eq!(program.run_with(cpu, &[3]).unwrap(), 0, "{hold}: the slot is set");
             let event = reader.next_timeout(LONG).unwrap().expect("it comes");
             assert_eq!((event.cpu(), number(&event.event())), (Some(cpu), 3), "{hold}");
         }
         handle.flush().unwrap();
-        assert!(matches!(reader.next(), Err(Error::Flushed)));
+        assert!(reading::is_flushed(&mut reader));
         drop(reader);
         assert_eq!(program.run_with(0, &[4]).unwrap(), -libc::ENOENT);
     }
@@ -340,7 +340,7 @@ fn a_forked_child_may_open_its_own() {
         let rings = Rings::options().bpf_output(&other).pages(1).open().unwrap();
         let mut reader = Reader::new(rings, Order::new()).unwrap();
         let written = others.run_with(0, &[5]).is_ok_and(|answer| answer == 0);
-        let code = first_false(&[written, number(&reader.next().unwrap().event()) == 5]);
+        let code = first_false(&[written, number(&reader.next().unwrap().unwrap().event()) == 5]);
         drop(reader);
         code
     });
@@ -364,14 +364,14 @@ fn a_wake_through_a_nested_epoll_still_yields() {
     };
     let cpus = load::online();
     for value in 0..20 {
-        assert!(reader.try_next().unwrap().is_none());
+        assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
         while poll(&outer, EpollTimeout::ZERO) > 0 {}
         let cpu = cpus[value as usize % cpus.len()];
         assert_eq!(program.run_with(cpu, &[value]).unwrap(), 0);
         assert_eq!(poll(&outer, EpollTimeout::from(60_000u16)), 1, "the wake comes through");
         // Whatever the inner one says now.
         poll(&inner, EpollTimeout::ZERO);
-        let event = reader.try_next().unwrap().expect("it is there");
+        let event = reader.next_timeout(Duration::ZERO).unwrap().expect("it is there");
         assert_eq!((event.cpu(), number(&event.event())), (Some(cpu), value));
     }
 }
@@ -386,13 +386,13 @@ fn a_tail_never_passes_what_is_not_yielded() {
         assert_eq!(program.run_with(0, &[value]).unwrap(), 0);
     }
     for (expected, tail) in [(1, 0), (2, 0), (3, 0), (4, 4 * 32), (5, 5 * 32)] {
-        let event = reader.try_next().unwrap().unwrap();
+        let event = reader.next_timeout(Duration::ZERO).unwrap().unwrap();
         assert_eq!(number(&event.event()), expected);
         // What is given up while it is borrowed comes again, and its bytes stay.
         std::mem::forget(event);
         reader.publish();
         assert!(reader.rings().raw(0).unwrap().tail < tail.max(1), "{expected} is not consumed");
-        let event = reader.try_next().unwrap().unwrap();
+        let event = reader.next_timeout(Duration::ZERO).unwrap().unwrap();
         assert_eq!(number(&event.event()), expected);
         drop(event);
         reader.publish();
@@ -458,7 +458,7 @@ fn a_map_whose_descriptor_was_closed_keeps_its_slots() {
     // A slot has one event: the second reader took the output over.
     assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
     reading::assert_nothing(&mut readers[0]);
-    assert_eq!(number(&readers[1].next().unwrap().event()), 1);
+    assert_eq!(number(&readers[1].next().unwrap().unwrap().event()), 1);
     readers.clear();
     assert_eq!(program.run_with(0, &[1]).unwrap(), -libc::ENOENT);
 }
@@ -469,8 +469,8 @@ fn a_forked_child_is_told_in_the_middle_of_a_stretch() {
     let kernel = perfweave::sim::Kernel::new(&[0]);
     let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::None)).unwrap();
     (1..=3).for_each(|time| assert!(kernel.emit(0, time, b"")));
-    assert_eq!(reader.next().unwrap().key(), Some(1));
-    let code = in_child(|| first_false(&[is_forked(reader.next()), is_forked(reader.try_next())]));
+    assert_eq!(reader.next().unwrap().unwrap().key(), Some(1));
+    let code = in_child(|| first_false(&[is_forked(reader.next()), is_forked(reader.next_timeout(Duration::ZERO))]));
     assert_eq!(code, 0);
-    assert_eq!(reader.next().unwrap().key(), Some(2));
+    assert_eq!(reader.next().unwrap().unwrap().key(), Some(2));
 }

@@ -58,7 +58,7 @@ fn threads_that_write_and_one_that_reads() {
         seen += 1;
     };
     while writers.iter().any(|writer| !writer.is_finished()) {
-        reader.batch(Duration::from_millis(20)).unwrap().for_each(&mut note);
+        reader.batch(Duration::from_millis(20)).unwrap().unwrap().for_each(&mut note);
     }
     for writer in writers {
         writer.join().unwrap();
@@ -80,7 +80,7 @@ fn fences_run_beside_the_consumer() {
     for time in 1..=3 {
         kernel.emit(time as u32 % 2, time, b"proven by the first");
     }
-    assert!(reader.try_next().unwrap().is_none());
+    assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
     gate.let_one_pass();
     let first = reader.next_timeout(LONG).unwrap().unwrap();
     assert_eq!((first.key(), first.class()), (Some(1), Class::Proven));
@@ -142,7 +142,7 @@ fn a_filling_ring_wakes_the_reader() {
         // Few and long, so that even a slow machine has written them before the reader looks by itself.
         let write = || (0..10).for_each(|time| assert!(kernel.emit(0, time, &[0; 6000])));
         let (woken, given) = reading::woken_by(&mut reader, write);
-        assert_eq!(given.unwrap(), 0);
+        assert_eq!(given.unwrap(), reading::Given::Number(0));
         woken
     });
     assert!(woken, "the reader was never woken, and looked by itself");
@@ -156,10 +156,10 @@ fn the_end_of_a_fence_wakes_the_reader() {
         let kernel = sim::Kernel::new(&[0]);
         let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::Fence(gate.fence()))).unwrap();
         kernel.emit(0, 1, &7u64.to_ne_bytes());
-        assert!(reader.try_next().unwrap().is_none());
+        assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
         gate.until_begun(1);
         let (woken, given) = reading::woken_by(&mut reader, || gate.open());
-        assert_eq!(given.unwrap(), 7);
+        assert_eq!(given.unwrap(), reading::Given::Number(7));
         woken
     });
     assert!(woken, "the reader was never woken, and looked by itself");
@@ -223,7 +223,7 @@ fn a_reader_can_be_polled() {
         let millis = reader.time_to_next_look().as_millis() as i32 + 1;
         // SAFETY: one pollfd.
         unsafe { libc::poll(&raw mut poll, 1, millis) };
-        while let Some(event) = reader.try_next().unwrap() {
+        while let Some(event) = reader.next_timeout(Duration::ZERO).unwrap() {
             seen += 1;
             assert_eq!(event.key(), Some(seen));
         }
@@ -322,7 +322,7 @@ fn a_fold_that_breaks_off_takes_no_more() {
                 }
             }
         }
-        assert!(reader.try_next().unwrap().is_none());
+        assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
         taken
     });
     assert!(courses[0].len() > 500 && courses.iter().all(|course| *course == courses[0]));
@@ -336,7 +336,7 @@ fn a_reader_that_was_idle_still_asks_and_lists() {
     let mut reader = Reader::new(kernel.rings(), order).unwrap();
     // Its user is away for longer than from one time of either to the next.
     let idle = |reader: &mut Reader| {
-        assert!(reader.try_next().unwrap().is_none());
+        assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
         std::thread::sleep(Duration::from_millis(150));
     };
     for round in 0..2 {

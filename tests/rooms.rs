@@ -61,7 +61,7 @@ const ROOMS: [(&str, &[&str]); 13] = [
             "own", "stream", "lent", "merge", "parts", "room", "tally", "visits", "fence", "proof",
         ],
     ),
-    ("reader", &["pace", "engine", "face", "blocking", "tokio", "unordered"]),
+    ("reader", &["pace", "ended", "engine", "face", "blocking", "tokio", "unordered"]),
     ("recorder", &["recording", "frozen"]),
     ("perf_data", &["file", "pieces", "metadata", "attrs", "sorting", "tracing", "open", "output", "noted", "writer"]),
     ("sim", &["sections", "cpu", "kernel"]),

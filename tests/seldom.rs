@@ -294,11 +294,11 @@ fn everything_shows_itself() {
     shows("Kernel", format!("{kernel:?}"));
     let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::None)).unwrap();
     shows("Reader", format!("{reader:?}"));
-    let event = reader.next().unwrap();
+    let event = reader.next().unwrap().unwrap();
     shows("Event", format!("{event:?}"));
     shows("Record", format!("{:?}", event.record().unwrap()));
     drop(event);
-    shows("Batch", format!("{:?}", reader.batch(Duration::ZERO).unwrap()));
+    shows("Batch", format!("{:?}", reader.batch(Duration::ZERO).unwrap().unwrap()));
     let rings = sim::Kernel::new(&[0]).rings();
     shows("Rings", format!("{rings:?}"));
     shows("Merge", format!("{:?}", Merge::new(rings, Order::new()).unwrap()));
@@ -396,7 +396,7 @@ fn child_without_wiped_pages(reader: Reader, rings: &[perfweave::RawRing]) -> Op
     let Ok(mut reader) = rings.and_then(|rings| Reader::new(rings, Order::new().hold(Hold::None))) else {
         return Some("the child cannot open rings of its own");
     };
-    if reader.try_next().is_err() || mapped() == before {
+    if reader.next_timeout(Duration::ZERO).is_err() || mapped() == before {
         return Some("the child's own reader does not read");
     }
     if reader.threads().collect::<Vec<_>>() != [threads::own() as u32] {

@@ -93,9 +93,9 @@ pub fn read(rings: Rings, epochs: Hold, options: &Options) -> Result<bool, Box<d
     let mut ordered = Check::default();
     let mut by_ring = Check::default();
     let mut pass = ByRing::default();
-    let end = Instant::now() + options.time;
-    while let Some(left) = end.checked_duration_since(Instant::now()) {
-        for event in reader.batch(left.min(Duration::from_millis(100)))? {
+    reader.set_deadline(Some(Instant::now() + options.time))?;
+    while let Some(batch) = reader.batch(Duration::from_millis(100))? {
+        for event in batch {
             // What is lost or damaged is counted in the end.
             let (Some(key), Some(record)) = (event.key(), event.record()) else { continue };
             let switch = Switch::read(&record).ok_or_else(|| format!("this is no switch: {record:?}"))?;

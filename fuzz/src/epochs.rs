@@ -2,7 +2,7 @@
 //! each proof ends, and what comes out then.
 
 use crate::raw_bytes::Input;
-use perfweave::{Class, Error, Fence, GracePeriods, Hold, Merge, Order, Reader, sim};
+use perfweave::{Class, Error, Fence, GracePeriods, Hold, Item, Merge, Order, Reader, sim};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -300,11 +300,11 @@ fn read(input: &mut Input<'_>) {
 /// Takes an event, if one comes. False at the report of a flush.
 fn take(reader: &mut Reader, timeout: Duration, mut each: impl FnMut(&perfweave::Event<'_>)) -> bool {
     match reader.next_timeout(timeout) {
+        Ok(Some(event)) if matches!(event.item(), Item::Flushed) => return false,
         Ok(Some(event)) => each(&event.event()),
         Ok(None) => assert!(timeout.is_zero(), "it stalls"),
         // A program has returned without leaving, as far as words say.
         Err(Error::EpochStuck { .. }) => {}
-        Err(Error::Flushed) => return false,
         Err(other) => panic!("{other}"),
     }
     true

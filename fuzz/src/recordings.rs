@@ -113,12 +113,7 @@ fn read(rings: Rings, full: Full, mut writer: Option<&mut perf_data::Writer>) ->
         Err(other) => panic!("{other:?}"),
     };
     let (mut read, mut last) = (Read::default(), 0);
-    loop {
-        let event = match reader.next() {
-            Ok(event) => event,
-            Err(Error::Closed) => break,
-            Err(other) => panic!("{other:?}"),
-        };
+    while let Some(event) = reader.next().unwrap() {
         let event = event.event();
         read.unproven |= matches!(event.item(), Item::Unproven(_));
         // Nothing is late, and what has a key is proven; unless it was let out early. What has no key and lies behind none in its ring is

@@ -15,15 +15,13 @@
 //! let switch = rings.format(0)?;
 //! let (next, name) = (switch.field("next_pid")?, switch.field("next_comm")?);
 //! let mut reader = Reader::new(rings, Order::new())?;
-//! loop {
-//!     let event = reader.next()?;
+//! while let Some(event) = reader.next()? {
 //!     match event.record() {
 //!         Some(record) => println!("{:?} {:?}: {:?}", next.int(&record), name.text(&record), switch.line(&record)),
-//!         // A loss, a gap or damage, at its place. The stream goes on behind it.
+//!         // A loss, a gap, damage or the end of a flush, at its place. The stream goes on behind it.
 //!         None => println!("{:?}", event.item()),
 //!     }
 //! }
-//! # #[allow(unreachable_code)]
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!

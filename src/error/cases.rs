@@ -444,18 +444,6 @@ pub enum Error {
         /// How often this happened since the last report, this time included.
         times: u64,
     },
-    /// All events that were in the rings when [`Handle::flush`](crate::Handle::flush) was called have been yielded. Not
-    /// a failure: the reader goes on with later events.
-    #[error("flushed: all events from before have been yielded")]
-    Flushed,
-    /// The deadline is past, and all events that were in the rings then have been yielded. See
-    /// [`Reader::set_deadline`](crate::Reader::set_deadline). The reader goes on with later events.
-    #[error("the deadline has passed")]
-    Deadline,
-    /// The reader was closed with [`Handle::close`](crate::Handle::close), or is gone. Or it reads a recording, and all of
-    /// its events have been yielded.
-    #[error("the reader is closed")]
-    Closed,
     /// A recording cannot be read.
     #[cfg(feature = "perf-data")]
     #[error("cannot read {}: {why}", path.display())]

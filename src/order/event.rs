@@ -36,6 +36,8 @@ pub enum Item<'a> {
     Unproven(Unproven),
     /// Nothing of a CPU is traced from a time on, or it is traced again.
     Untraced(Untraced),
+    /// All events that were in the rings at a [`Handle::flush`](crate::Handle::flush) have been yielded. Newer ones follow.
+    Flushed,
 }
 
 /// Records that the kernel dropped: `PERF_RECORD_LOST`.
@@ -169,7 +171,7 @@ impl<'a> Event<'a> {
         self.late_by
     }
 
-    /// The CPU of the event. `None` for a gap in numbers of the whole machine.
+    /// The CPU of the event. `None` for a gap in numbers of the whole machine, and for a flush.
     #[inline]
     pub fn cpu(&self) -> Option<u32> {
         match &self.item {
@@ -180,6 +182,7 @@ impl<'a> Event<'a> {
             Item::Gap(gap) => gap.cpu,
             Item::Unproven(unproven) => Some(unproven.cpu),
             Item::Untraced(untraced) => Some(untraced.cpu),
+            Item::Flushed => None,
         }
     }
 
@@ -211,6 +214,7 @@ impl<'a> Event<'a> {
             Item::Irregular(irregular) => OwnedItem::Irregular(*irregular),
             Item::Unproven(unproven) => OwnedItem::Unproven(*unproven),
             Item::Untraced(untraced) => OwnedItem::Untraced(*untraced),
+            Item::Flushed => OwnedItem::Flushed,
             Item::Damage(Damage { cpu, fault, bytes }) => {
                 OwnedItem::Damage { cpu: *cpu, fault: *fault, bytes: bytes.to_vec().into() }
             }
@@ -236,6 +240,7 @@ enum OwnedItem {
     Irregular(Irregular),
     Unproven(Unproven),
     Untraced(Untraced),
+    Flushed,
     Damage { cpu: u32, fault: Fault, bytes: Box<[u8]> },
 }
 
@@ -258,6 +263,7 @@ impl OwnedEvent {
             OwnedItem::Irregular(irregular) => Item::Irregular(*irregular),
             OwnedItem::Unproven(unproven) => Item::Unproven(*unproven),
             OwnedItem::Untraced(untraced) => Item::Untraced(*untraced),
+            OwnedItem::Flushed => Item::Flushed,
             OwnedItem::Damage { cpu, fault, bytes } => {
                 Item::Damage(Damage { cpu: *cpu, fault: *fault, bytes: Bytes::from(&**bytes) })
             }

@@ -1,4 +1,4 @@
-//! Lent events: one at a time, or a batch.
+//! Events in place: one at a time, or a batch.
 
 use crate::order::event::{Event, Item, OwnedEvent};
 use crate::order::hold::Class;
@@ -11,14 +11,14 @@ use std::ops::ControlFlow;
 
 /// An event lent by [`Merge::next`](crate::Merge::next) or [`Reader::next`](crate::Reader::next). Dropping it consumes
 /// the event.
-pub struct Lent<'a> {
+pub struct EventGuard<'a> {
     pub(crate) lanes: &'a [Lane],
     /// Its `picked` is this event.
     pub(crate) stream: &'a mut Stream,
 }
 
 // Each looks at the event where it lies rather than at a copy made beforehand: what is not asked for is not computed.
-impl<'a> Lent<'a> {
+impl<'a> EventGuard<'a> {
     /// The event.
     #[inline]
     pub fn event(&self) -> Event<'a> {
@@ -73,20 +73,24 @@ impl<'a> Lent<'a> {
     }
 }
 
-impl Drop for Lent<'_> {
+impl Drop for EventGuard<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         self.stream.commit();
     }
 }
 
-impl fmt::Debug for Lent<'_> {
+impl fmt::Debug for EventGuard<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.event().fmt(f)
     }
 }
 
 /// An iterator over the events that could be yielded when it was made. See [`Merge::batch`](crate::Merge::batch).
+///
+/// `batch.for_each(|event| ..)` is quicker than `for event in batch`, and so are [`Iterator::fold`] and what is made of it
+/// (`count`, `sum`): they take records that follow each other in the same ring in one go. A `for` loop takes each by itself,
+/// and costs what [`Merge::next`](crate::Merge::next) does. Both yield the same.
 pub struct Batch<'a> {
     pub(crate) lanes: &'a [Lane],
     pub(crate) stream: &'a mut Stream,

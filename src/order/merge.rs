@@ -11,10 +11,10 @@ use crate::order::floors::Floors;
 use crate::order::hold::{Fence, Frontier, Hold};
 use crate::order::index::Index;
 use crate::order::key::{Key, Keys};
-use crate::order::lent::{Batch, Lent};
+use crate::order::lent::{Batch, EventGuard};
 use crate::order::own::Own;
 use crate::order::passed::Passed;
-use crate::order::stream::{Due, Stream};
+use crate::order::stream::{Due, Notice, Stream};
 use crate::order::{FillMark, Full, Order};
 use crate::rings::Rings;
 use crate::sys::machine;
@@ -270,8 +270,8 @@ impl Merge {
     pub fn follow_cpus(&mut self) -> Result<bool, Error> {
         let mut new = Vec::new();
         let failed = self.rings.arrived(&mut new);
-        self.stream.untraced.extend(self.rings.untraced.take_news());
-        if !self.stream.untraced.is_empty() {
+        self.stream.notices.extend(self.rings.untraced.take_news().map(Notice::Untraced));
+        if !self.stream.notices.is_empty() {
             // It comes before what is left of a stretch.
             self.stream.sync();
         }
@@ -352,7 +352,7 @@ impl Merge {
     /// In a forked child, which does not have the rings.
     #[inline(always)]
     #[expect(clippy::should_implement_trait, reason = "not an iterator: it yields what borrows from it")]
-    pub fn next(&mut self) -> Option<Lent<'_>> {
+    pub fn next(&mut self) -> Option<EventGuard<'_>> {
         if self.is_ready() { Some(self.lend()) } else { None }
     }
 
@@ -370,9 +370,9 @@ impl Merge {
 
     /// Lends the event that was picked.
     #[inline(always)]
-    pub(crate) fn lend(&mut self) -> Lent<'_> {
+    pub(crate) fn lend(&mut self) -> EventGuard<'_> {
         self.publish_due();
-        Lent { lanes: &self.rings.lanes, stream: &mut self.stream }
+        EventGuard { lanes: &self.rings.lanes, stream: &mut self.stream }
     }
 
     /// All events that the last look found and that may be yielded, as an iterator. The iterator ends early if a ring

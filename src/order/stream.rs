@@ -54,8 +54,8 @@ pub(crate) struct Stream {
     pub(crate) pressed: Option<Unproven>,
     /// That counting went astray, which is to be told: the number that was expected.
     pub(crate) astray: Option<u64>,
-    /// CPUs of which nothing is traced, or is again: to be told before anything else.
-    pub(crate) untraced: VecDeque<Untraced>,
+    /// Notices about no record: to be told before anything else.
+    pub(crate) notices: VecDeque<Notice>,
     /// Late records that were put aside, and how many may be.
     pub(crate) aside: VecDeque<OwnedEvent>,
     pub(crate) late_side_output: usize,
@@ -77,6 +77,8 @@ pub(crate) struct Pick {
 /// A notice before the front of a ring. Numbers are counted on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Notice {
+    /// Everything from before a flush was yielded.
+    Flushed,
     /// Nothing of a CPU is traced, or it is again.
     Untraced(Untraced),
     /// From here on records are let out before their order is proven.
@@ -129,7 +131,7 @@ impl Stream {
             early: false,
             pressed: None,
             astray: None,
-            untraced: VecDeque::new(),
+            notices: VecDeque::new(),
             aside: VecDeque::new(),
             late_side_output,
             own: None,
@@ -160,7 +162,7 @@ impl Stream {
 
     #[inline(never)]
     fn pick_anew_in(&mut self, lanes: &[Lane]) -> bool {
-        if self.pick_untraced() {
+        if self.pick_notice() {
             return true;
         }
         // Nothing of a stretch is late.

@@ -5,7 +5,7 @@
 //! events. A [`Writer`] takes events as they are yielded. `perf script` and `perf report` read its file in the same order.
 //!
 //! ```
-//! use perfweave::{Error, Merge, Order, Reader, perf_data, sim};
+//! use perfweave::{Ended, Merge, Order, Reader, perf_data, sim};
 //!
 //! # let path = std::env::temp_dir().join(format!("perfweave-doc-{}.data", std::process::id()));
 //! // Two CPUs write, and what was merged is written down.
@@ -25,15 +25,12 @@
 //! let mut reader = Reader::new(perf_data::open(&path)?, Order::new())?;
 //! # std::fs::remove_file(&path).unwrap();
 //! let mut read = Vec::new();
-//! let end = loop {
-//!     match reader.next() {
-//!         Ok(event) => read.push((event.key(), event.cpu())),
-//!         Err(end) => break end,
-//!     }
-//! };
-//! assert!(matches!(end, Error::Closed), "all was yielded");
+//! while let Some(event) = reader.next()? {
+//!     read.push((event.key(), event.cpu()));
+//! }
+//! assert_eq!(reader.ended(), Some(Ended::Recording));
 //! assert_eq!(read, [(Some(10), Some(0)), (Some(20), Some(1))]);
-//! # Ok::<(), Error>(())
+//! # Ok::<(), perfweave::Error>(())
 //! ```
 //!
 //! # Order
@@ -41,7 +38,8 @@
 //! A recording is complete: nothing is in flight. So no [`Hold`](crate::Hold) rule waits for anything, every event
 //! with a key is [`Class::Proven`](crate::Class::Proven) whatever rule was asked for, and nothing is late. What has no key
 //! shares the class of the event before it in its ring. If there is none, nothing orders it, and it is
-//! [`Class::Assumed`](crate::Class::Assumed). When all was yielded, a reader gives [`Error::Closed`](crate::Error::Closed).
+//! [`Class::Assumed`](crate::Class::Assumed). When all was yielded, the stream has ended: a reader gives `None`
+//! ([`Ended::Recording`](crate::Ended::Recording)).
 //! Times are not compared with this machine's clocks.
 //!
 //! A merge looks at a long recording in parts, so that holding keeps to its bound ([`Full`](crate::Full)). The order of what leaves is

@@ -22,12 +22,13 @@ use std::path::{Path, PathBuf};
 ///
 /// ```no_run
 /// use perfweave::{Order, Reader, Rings, perf_data};
+/// use std::time::{Duration, Instant};
 ///
 /// let rings = Rings::options().tracepoint("sched:sched_switch").open()?;
 /// let mut reader = Reader::new(rings, Order::new())?;
 /// let mut writer = perf_data::Writer::create("perf.data", reader.rings())?;
-/// for _ in 0..1000 {
-///     let event = reader.next()?;
+/// reader.set_deadline(Some(Instant::now() + Duration::from_secs(1)))?;
+/// while let Some(event) = reader.next()? {
 ///     writer.write(&event.event())?;
 /// }
 /// writer.finish()?;
@@ -177,6 +178,8 @@ impl Writer {
                 self.lost.insert(lost.cpu, lost);
                 Ok(())
             }
+            // It says nothing of what was traced.
+            Item::Flushed => Ok(()),
             _ => {
                 self.written.left_out += 1;
                 Ok(())

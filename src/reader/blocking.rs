@@ -2,8 +2,8 @@
 
 use crate::error::{Error, Repeats};
 use crate::order::Order;
-use crate::order::event::{Event, OwnedEvent};
-use crate::order::lent::{Batch, Lent};
+use crate::order::event::Event;
+use crate::order::lent::{Batch, EventGuard};
 use crate::reader::engine::{Engine, Turn};
 use crate::reader::face::reader_face;
 use crate::rings::Rings;
@@ -18,16 +18,18 @@ use std::time::{Duration, Instant};
 /// The events of a machine in order: a [`Merge`](crate::Merge) that waits.
 ///
 /// ```
-/// # use perfweave::{Order, Reader, sim};
-/// # use std::time::Duration;
+/// # use perfweave::{Ended, Order, Reader, sim};
+/// # use std::time::{Duration, Instant};
 /// let kernel = sim::Kernel::new(&[0, 1]);
 /// kernel.emit(1, 20, b"second");
 /// kernel.emit(0, 10, b"first");
 ///
 /// let mut reader = Reader::new(kernel.rings(), Order::new().hold(kernel.hold()))?;
-/// while let Some(event) = reader.next_timeout(Duration::from_millis(50))? {
+/// reader.set_deadline(Some(Instant::now() + Duration::from_millis(50)))?;
+/// while let Some(event) = reader.next()? {
 ///     println!("{:?} on CPU {:?}: {:?}", event.key(), event.cpu(), event.item());
 /// }
+/// assert_eq!(reader.ended(), Some(Ended::Deadline));
 /// # assert_eq!(reader.stats().records, 2);
 /// # Ok::<(), perfweave::Error>(())
 /// ```
@@ -48,7 +50,8 @@ use std::time::{Duration, Instant};
 /// if [`Order::latency`] has passed since the last one began.
 ///
 /// In your own event loop, poll the reader ([`AsFd`](std::os::fd::AsFd)) for no longer than
-/// [`Reader::time_to_next_look`]. Then call [`Reader::try_next`] until it gives nothing, whatever poll said.
+/// [`Reader::time_to_next_look`]. Then call [`Reader::next_timeout`] with a time-out of zero until it gives nothing, whatever
+/// poll said.
 ///
 /// # From other threads
 ///
@@ -128,27 +131,29 @@ impl Reader {
         Ok(reader)
     }
 
-    /// The next event. Waits for it as long as it takes.
+    /// The next event. Waits for it as long as it takes. `None` when the stream has ended: [`Reader::ended`] says why. After an
+    /// error the reader goes on with the next call.
     ///
-    /// The event borrows the reader and is consumed when it is dropped. A forgotten event comes again.
+    /// The event borrows the reader and is consumed when it is dropped. A forgotten event comes again. To keep one, copy it:
+    /// [`EventGuard::to_owned`].
     ///
     /// # Errors
-    /// [`Error::Fence`], [`Error::EpochStuck`] or [`Error::Wait`], after which the reader goes on by itself; the reports [`Error::Flushed`]
-    /// and [`Error::Deadline`]; [`Error::System`], and any error of opening the ring of a CPU that came online;
-    /// [`Error::Closed`], [`Error::Forked`].
+    /// [`Error::Fence`], [`Error::EpochStuck`] or [`Error::Wait`], after which the reader goes on by itself; [`Error::System`], and any
+    /// error of opening the ring of a CPU that came online; [`Error::Forked`].
     #[inline]
     #[expect(clippy::should_implement_trait, reason = "not an iterator: it yields what borrows from it")]
-    pub fn next(&mut self) -> Result<Lent<'_>, Error> {
-        while !self.engine.is_at_hand() && !self.advance(None)? {}
-        Ok(self.engine.merge.lend())
+    pub fn next(&mut self) -> Result<Option<EventGuard<'_>>, Error> {
+        // Without an end to the waiting, only the stream's end gives nothing.
+        if self.engine.is_at_hand() || self.advance(None)? { Ok(Some(self.engine.merge.lend())) } else { Ok(None) }
     }
 
-    /// The next event. Waits for it at most this long, and gives `None` when the time is over. Held events stay.
+    /// The next event. Waits for it at most this long. `None` when the time is over, or when the stream has ended:
+    /// [`Reader::ended`] says which. Held events stay. With a time-out of zero it looks at the rings and does not wait.
     ///
     /// # Errors
     /// As [`Reader::next`].
     #[inline]
-    pub fn next_timeout(&mut self, timeout: Duration) -> Result<Option<Lent<'_>>, Error> {
+    pub fn next_timeout(&mut self, timeout: Duration) -> Result<Option<EventGuard<'_>>, Error> {
         if self.engine.is_at_hand() || self.engine.is_ready()? || self.advance(end(timeout))? {
             Ok(Some(self.engine.merge.lend()))
         } else {
@@ -156,34 +161,24 @@ impl Reader {
         }
     }
 
-    /// The next event, without waiting.
+    /// All events that can be yielded, as an iterator. If there are none, waits for the first at most this long; the batch is
+    /// empty when the time is over. `None` when the stream has ended: [`Reader::ended`] says why.
+    ///
+    /// The items borrow the reader, so a program can hold any number of them. The batch ends early if a ring has filled up by
+    /// a quarter since the last look: the next batch begins with a look. See [`Merge::batch`](crate::Merge::batch), and
+    /// [`Batch`] for the quickest way to take the events.
     ///
     /// # Errors
     /// As [`Reader::next`].
-    pub fn try_next(&mut self) -> Result<Option<Lent<'_>>, Error> {
-        self.next_timeout(Duration::ZERO)
-    }
-
-    /// All events that can be yielded, as an iterator. If there are none, waits for the first at most this long. The
-    /// items borrow the reader, so a program can hold any number of them. The batch ends early if a ring has filled up by
-    /// a quarter since the last look: the next batch begins with a look. See [`Merge::batch`](crate::Merge::batch).
-    ///
-    /// # Errors
-    /// As [`Reader::next`].
-    pub fn batch(&mut self, timeout: Duration) -> Result<Batch<'_>, Error> {
+    pub fn batch(&mut self, timeout: Duration) -> Result<Option<Batch<'_>>, Error> {
         self.advance(end(timeout))?;
-        Ok(self.engine.merge.batch())
-    }
-
-    /// The events one by one, copied out of their rings. The iterator ends when no event comes for `timeout`, or when
-    /// the reader is closed.
-    pub fn events(&mut self, timeout: Duration) -> Events<'_> {
-        Events { reader: self, timeout }
+        Ok(if self.engine.ended.is_some() { None } else { Some(self.engine.merge.batch()) })
     }
 
     /// Looks at the rings once and folds the events that can be yielded then, without waiting, until the function
     /// breaks off. The event at which it breaks off is consumed. Events written meanwhile are left for the next call:
-    /// otherwise the call might never end. Ends early where [`Reader::batch`] does.
+    /// otherwise the call might never end. Ends early where [`Reader::batch`] does. Folds nothing once the stream has ended:
+    /// [`Reader::ended`].
     ///
     /// # Errors
     /// As [`Reader::next`].
@@ -194,6 +189,9 @@ impl Reader {
     ) -> Result<ControlFlow<B, A>, Error> {
         let mut all = init;
         self.advance(end(Duration::ZERO))?;
+        if self.engine.ended.is_some() {
+            return Ok(ControlFlow::Continue(all));
+        }
         // What this look found and no more: a consumer slower than its producers would never be done.
         loop {
             match self.engine.merge.hand_out(all, &mut fold) {
@@ -206,7 +204,7 @@ impl Reader {
     }
 
     /// Looks at the rings once and calls a function with each event that can be yielded then, without waiting. Ends
-    /// early where [`Reader::batch`] does.
+    /// early where [`Reader::batch`] does. Calls nothing once the stream has ended: [`Reader::ended`].
     ///
     /// # Errors
     /// As [`Reader::next`].
@@ -243,10 +241,13 @@ impl Reader {
         Ok(())
     }
 
-    /// Looks, and sleeps, until there is an event to give or the time is over.
+    /// Looks, and sleeps, until there is an event to give, which it says, or the time is over, or the stream has ended.
     fn advance(&mut self, until: Option<Instant>) -> Result<bool, Error> {
         if self.engine.is_ready()? {
             return Ok(true);
+        }
+        if self.engine.ended.is_some() {
+            return Ok(false);
         }
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
@@ -260,7 +261,11 @@ impl Reader {
         }
         let mut last_look = false;
         loop {
-            let Turn::Sleep(pause) = self.engine.turn()? else { return Ok(true) };
+            let pause = match self.engine.turn()? {
+                Turn::Ready => return Ok(true),
+                Turn::Ended => return Ok(false),
+                Turn::Sleep(pause) => pause,
+            };
             if self.engine.merge.rings().len() != self.rings {
                 self.wait_for_all()?;
                 // It may have been written to before it was waited for.
@@ -324,23 +329,4 @@ impl AsFd for Reader {
 fn end(timeout: Duration) -> Option<Instant> {
     // A time-out too long to be a time is as good as none.
     Instant::now().checked_add(timeout)
-}
-
-/// An iterator over events copied out of their rings. See [`Reader::events`].
-#[derive(Debug)]
-pub struct Events<'a> {
-    reader: &'a mut Reader,
-    timeout: Duration,
-}
-
-impl Iterator for Events<'_> {
-    type Item = Result<OwnedEvent, Error>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        match self.reader.next_timeout(self.timeout) {
-            Ok(event) => event.map(|event| Ok(event.to_owned())),
-            Err(Error::Closed) => None,
-            Err(error) => Some(Err(error)),
-        }
-    }
 }

@@ -11,6 +11,7 @@ use crate::order::hold::Hold;
 use crate::order::merge::Merge;
 use crate::order::proof::{Proof, Watch};
 use crate::order::{self, Order};
+use crate::reader::ended::Ended;
 use crate::reader::pace::{FLOOR, Pace, WORTH_A_LOOK};
 use crate::rings::Rings;
 use crate::rings::control::{Control, Handle, Report, Signals};
@@ -29,6 +30,8 @@ pub(crate) struct Engine {
     control: Arc<Control>,
     /// The signals that were taken notice of.
     noticed: Signals,
+    /// Why the stream has ended, if it has. Then the signals are never what was noticed.
+    pub(crate) ended: Option<Ended>,
     /// The report to make once everything that was seen before is yielded.
     report: Option<Report>,
     /// Whether all that is to come before the report was seen, and what is newer waits.
@@ -64,6 +67,8 @@ pub(crate) struct Engine {
 pub(crate) enum Turn {
     /// Yield: there is an event to lend.
     Ready,
+    /// Give up: the stream has ended.
+    Ended,
     /// Sleep until something becomes readable, but no longer than this; zero is to take another turn at once.
     Sleep(Duration),
 }
@@ -100,6 +105,7 @@ impl Engine {
             proof,
             control,
             noticed,
+            ended: None,
             report: None,
             capped: false,
             pace,
@@ -154,8 +160,9 @@ impl Engine {
     /// Whether there is an event to lend, without a look unless a fence ended, a flush was asked for or a ring fills up.
     #[inline]
     pub(crate) fn is_ready(&mut self) -> Result<bool, Error> {
-        if self.control.signals() != self.noticed {
-            self.notice_signals()?;
+        // They never are once the stream has ended.
+        if self.control.signals() != self.noticed && !self.notice_signals()? {
+            return Ok(false);
         }
         if self.merge.is_rushed() {
             self.look();
@@ -175,6 +182,9 @@ impl Engine {
         if self.is_ready()? {
             return Ok(Turn::Ready);
         }
+        if self.ended.is_some() {
+            return Ok(Turn::Ended);
+        }
         let now = Instant::now();
         self.follow_cpus(now)?;
         if !self.report_past_deadline() && !self.report_is_due() {
@@ -184,14 +194,23 @@ impl Engine {
             return Ok(Turn::Ready);
         }
         self.await_epochs()?;
-        if let Some(report) = self.report.filter(|_| self.report_is_due()) {
-            self.end_report();
-            return Err(report.error());
+        match self.report.filter(|_| self.report_is_due()) {
+            Some(Report::Flushed) => {
+                self.end_report();
+                self.merge.pick_flushed();
+                Ok(Turn::Ready)
+            }
+            Some(Report::Deadline(_)) => Ok(self.end(Ended::Deadline)),
+            None if self.merge.is_over() => Ok(self.end(Ended::Recording)),
+            None => Ok(Turn::Sleep(self.pause())),
         }
-        if self.merge.is_over() {
-            return Err(Error::Closed);
-        }
-        Ok(Turn::Sleep(self.pause()))
+    }
+
+    /// Ends the stream. What was yielded is given back: there may be no look any more.
+    fn end(&mut self, why: Ended) -> Turn {
+        self.merge.publish();
+        (self.ended, self.noticed) = (Some(why), self.noticed.never());
+        Turn::Ended
     }
 
     /// The longest sleep after which there may be a reason to look.
@@ -230,19 +249,24 @@ impl Engine {
         }
     }
 
-    /// Flushes, closings, forks.
+    /// Flushes, closings, forks. Says whether the stream goes on.
     #[cold]
-    fn notice_signals(&mut self) -> Result<(), Error> {
+    fn notice_signals(&mut self) -> Result<bool, Error> {
         let signals = self.control.signals();
-        signals.check()?;
+        if signals.is_closed()? && self.ended.is_none_or(|ended| ended == Ended::Deadline) {
+            self.end(Ended::Closed);
+        }
         self.forget_deadline();
+        if self.ended.is_some() {
+            return Ok(false);
+        }
         // Another report comes first.
-        if self.report.is_none() {
+        if signals != self.noticed && self.report.is_none() {
             self.report_after_look(Report::Flushed);
             // Behind the look: the key function may panic in it.
             self.noticed = signals;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Begins with the report of a deadline that is past, if no other report comes first. Says whether it does.
@@ -251,10 +275,13 @@ impl Engine {
         past.map(|report| self.report_after_look(report)).is_some()
     }
 
-    /// Gives up the report of a deadline that is not set any more.
+    /// Gives up the report of a deadline that is not set any more. A stream that ended by it goes on.
     fn forget_deadline(&mut self) {
         if self.report.is_some_and(|report| !self.control.asks_for(report)) {
             self.end_report();
+            if self.ended == Some(Ended::Deadline) {
+                (self.ended, self.noticed) = (None, self.noticed.again());
+            }
         }
     }
 

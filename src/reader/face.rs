@@ -8,7 +8,13 @@ macro_rules! reader_face {
             self.engine.handle()
         }
 
-        /// Sets when the reader gives up waiting; `None` for never. See
+        /// Why the stream has ended, if the last call found that it has. `None` as long as it goes on, also when only a
+        /// time-out is over.
+        pub fn ended(&self) -> Option<$crate::reader::Ended> {
+            self.engine.ended
+        }
+
+        /// Sets when the stream ends; `None` for never. See
         /// [`Handle::set_deadline`](crate::Handle::set_deadline).
         ///
         /// # Errors

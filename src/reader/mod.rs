@@ -6,6 +6,7 @@
 //! often to look; `unordered.rs` reads rings as they lie.
 
 mod blocking;
+mod ended;
 mod engine;
 mod face;
 mod pace;
@@ -13,4 +14,5 @@ mod pace;
 pub(crate) mod tokio;
 mod unordered;
 
-pub use blocking::{Events, Reader};
+pub use blocking::Reader;
+pub use ended::Ended;

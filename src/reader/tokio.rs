@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::order::Order;
 use crate::order::event::OwnedEvent;
-use crate::order::lent::{Batch, Lent};
+use crate::order::lent::{Batch, EventGuard};
 use crate::reader::engine::{Engine, Turn};
 use crate::reader::face::reader_face;
 use crate::rings::Rings;
@@ -31,7 +31,7 @@ use tokio::time::{Instant, Sleep};
 /// has taken much.
 ///
 /// ```
-/// # use perfweave::{AsyncReader, Order, sim};
+/// # use perfweave::{AsyncReader, Item, Order, sim};
 /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
 /// # runtime.block_on(async {
 /// let kernel = sim::Kernel::new(&[0, 1]);
@@ -39,8 +39,14 @@ use tokio::time::{Instant, Sleep};
 /// kernel.emit(0, 10, b"first");
 ///
 /// let mut reader = AsyncReader::new(kernel.rings(), Order::new().hold(kernel.hold()))?;
-/// assert_eq!(reader.next().await?.key(), Some(10));
-/// assert_eq!(reader.next().await?.key(), Some(20));
+/// reader.handle().flush()?;
+/// while let Some(event) = reader.next().await? {
+///     println!("{:?} on CPU {:?}: {:?}", event.key(), event.cpu(), event.item());
+///     if let Item::Flushed = event.item() {
+///         break;
+///     }
+/// }
+/// # assert_eq!(reader.stats().records, 2);
 /// # Ok::<(), perfweave::Error>(())
 /// # }).unwrap();
 /// ```
@@ -49,7 +55,7 @@ use tokio::time::{Instant, Sleep};
 ///
 /// # Cancelling
 ///
-/// Any future can be dropped at any time: an event is consumed when its [`Lent`] is dropped, not before.
+/// Any future can be dropped at any time: an event is consumed when its [`EventGuard`] is dropped, not before.
 ///
 /// # Dropping
 ///
@@ -83,35 +89,36 @@ impl AsyncReader {
         Ok(reader)
     }
 
-    /// The next event. Waits for it.
+    /// The next event. Waits for it. `None` when the stream has ended: [`AsyncReader::ended`] says why.
     ///
     /// # Errors
     /// As [`Reader::next`](crate::Reader::next).
-    pub async fn next(&mut self) -> Result<Lent<'_>, Error> {
-        poll_fn(|cx| self.poll_ready(cx)).await?;
-        Ok(self.engine.merge.lend())
+    pub async fn next(&mut self) -> Result<Option<EventGuard<'_>>, Error> {
+        let ready = poll_fn(|cx| self.poll_ready(cx)).await?;
+        Ok(if ready { Some(self.engine.merge.lend()) } else { None })
     }
 
-    /// All events that can be yielded, as an iterator. Waits until there is one. The items borrow the reader. See
-    /// [`Merge::batch`](crate::Merge::batch).
+    /// All events that can be yielded, as an iterator. Waits until there is one. `None` when the stream has ended. The items
+    /// borrow the reader. See [`Merge::batch`](crate::Merge::batch).
     ///
     /// # Errors
     /// As [`Reader::next`](crate::Reader::next).
-    pub async fn batch(&mut self) -> Result<Batch<'_>, Error> {
-        poll_fn(|cx| self.poll_ready(cx)).await?;
-        Ok(self.engine.merge.batch())
+    pub async fn batch(&mut self) -> Result<Option<Batch<'_>>, Error> {
+        let ready = poll_fn(|cx| self.poll_ready(cx)).await?;
+        Ok(if ready { Some(self.engine.merge.batch()) } else { None })
     }
 
-    /// The events one by one, copied out of their rings, as a `Stream`. It ends when the reader is closed.
+    /// The events one by one, copied out of their rings, as a `Stream`. It ends when [`AsyncReader::next`] gives `None`.
     pub fn into_stream(self) -> EventStream {
         EventStream(self)
     }
 
-    /// Ready once there is an event. [`AsyncReader::next`] then does not wait.
+    /// Ready once there is an event, or the stream has ended. Says whether there is an event. [`AsyncReader::next`] then does
+    /// not wait.
     ///
     /// # Errors
     /// As [`Reader::next`](crate::Reader::next).
-    pub fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+    pub fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, Error>> {
         // A stream that never runs dry, or a deadline that stays past, must not keep the runtime from its other tasks.
         let turn = ready!(poll_proceed(cx));
         let ready = self.poll_engine(cx);
@@ -121,9 +128,12 @@ impl AsyncReader {
         ready
     }
 
-    fn poll_engine(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+    fn poll_engine(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, Error>> {
         if self.engine.is_ready()? {
-            return Poll::Ready(Ok(()));
+            return Poll::Ready(Ok(true));
+        }
+        if self.engine.ended.is_some() {
+            return Poll::Ready(Ok(false));
         }
         loop {
             // First whatever may wake us, then a look: what is written behind the look wakes us.
@@ -151,7 +161,11 @@ impl AsyncReader {
             if !rest.is_zero() {
                 ready!(self.poll_sleep(rest, cx));
             }
-            let Turn::Sleep(pause) = self.engine.turn()? else { return Poll::Ready(Ok(())) };
+            let pause = match self.engine.turn()? {
+                Turn::Ready => return Poll::Ready(Ok(true)),
+                Turn::Ended => return Poll::Ready(Ok(false)),
+                Turn::Sleep(pause) => pause,
+            };
             if self.engine.merge.rings().len() != self.rings {
                 self.register()?;
                 continue;
@@ -225,8 +239,8 @@ impl Stream for EventStream {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let reader = &mut self.0;
         Poll::Ready(match ready!(reader.poll_ready(cx)) {
-            Ok(()) => Some(Ok(reader.engine.merge.lend().to_owned())),
-            Err(Error::Closed) => None,
+            Ok(true) => Some(Ok(reader.engine.merge.lend().to_owned())),
+            Ok(false) => None,
             Err(error) => Some(Err(error)),
         })
     }

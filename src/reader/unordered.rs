@@ -1,6 +1,5 @@
 //! Reading rings without order: the fullest ring first, each ring's records as they lie.
 
-use crate::error::Error;
 use crate::order::event::{Damage, Event, Item, Lost};
 use crate::order::hold::Class;
 use crate::record::{Kind, Origin, Record};
@@ -18,7 +17,8 @@ impl Rings {
     ///
     /// Each ring is read up to the head it has at the call, so writers cannot keep the call busy for ever. Every event
     /// given to the function is consumed, also if the function breaks off or panics. Events have no key, and their
-    /// class is [`Class::Assumed`].
+    /// class is [`Class::Assumed`]. To read some CPUs and leave others, open their rings apart
+    /// ([`RingOptions::cpus`](crate::RingOptions::cpus)).
     ///
     /// ```
     /// # use perfweave::{Item, sim};
@@ -51,30 +51,6 @@ impl Rings {
         }
         order.sort_by_key(|(free, index, _)| (*free, *index));
         order.into_iter().try_for_each(|(_, index, fault)| self.lanes[index].drain(fault, &mut each))
-    }
-
-    /// [`Rings::drain`] for the rings of one CPU, as libbpf's `perf_buffer__consume_buffer()` does.
-    ///
-    /// # Errors
-    /// [`Error::NoSuchCpu`], or [`Error::NoRing`] if the CPU has none.
-    ///
-    /// # Panics
-    /// As [`Rings::drain`].
-    pub fn drain_cpu<B>(
-        &mut self,
-        cpu: u32,
-        mut each: impl FnMut(Event<'_>) -> ControlFlow<B>,
-    ) -> Result<ControlFlow<B>, Error> {
-        self.control().assert_not_forked();
-        let mut found = Err(self.absent(cpu));
-        for lane in self.lanes.iter_mut().filter(|lane| lane.origin.cpu == cpu) {
-            let fault = lane.ring.look().err();
-            match lane.drain(fault, &mut each) {
-                ControlFlow::Continue(()) => found = Ok(ControlFlow::Continue(())),
-                broken => return Ok(broken),
-            }
-        }
-        found
     }
 }
 

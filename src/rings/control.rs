@@ -35,35 +35,36 @@ pub enum Pause {
 
 /// A handle to a reader and its rings, usable from any thread while the reader blocks. Clones control the same reader.
 ///
-/// No method waits for the reader, and the reader takes no lock for a handle: it reads one atomic word for each event.
+/// No method waits for the reader, and the reader takes no lock for a handle: it reads one atomic word for each event. Of a reader that is
+/// closed or gone, no method does anything, and none fails.
 #[derive(Debug, Clone)]
 pub struct Handle(pub(crate) Arc<Control>);
 
 impl Handle {
     /// Makes the reader yield everything that is in the rings, held events included, proven by a fence as always. Then
-    /// the reader reports [`Error::Flushed`] once, and only then yields anything newer. Unblocks a blocked reader. What
-    /// is written between this call and the reader's noticing it counts as there before.
+    /// the reader yields [`Item::Flushed`](crate::Item::Flushed) once, and only then anything newer. Unblocks a blocked
+    /// reader. What is written between this call and the reader's noticing it counts as there before.
     ///
-    /// Flushes that come before the reader has begun with the last are reported with it.
+    /// Flushes that come before the reader has begun with the last share one item. A stream that has ended by a deadline
+    /// yields it when it goes on.
     ///
     /// # Errors
-    /// [`Error::Closed`], [`Error::Forked`].
+    /// [`Error::Forked`].
     pub fn flush(&self) -> Result<(), Error> {
         self.0.check()?;
-        // Release pairs with the Acquire load in `Control::signals`: what was written before is found by the look that
-        // follows.
+        // Release pairs with the Acquire load in `Control::signals`: the look that follows finds what was written before.
         self.0.word.get().fetch_add(FLUSH, Ordering::Release);
         self.0.wake();
         Ok(())
     }
 
-    /// Ends the reader: a blocked call returns [`Error::Closed`] at once, as does every later one. Slots of maps are
-    /// emptied and events stopped now; memory is unmapped when the reader is dropped. Closing again does nothing.
+    /// Ends the stream for good ([`Ended::Closed`](crate::Ended::Closed)): a blocked call gives `None` at once, as does every
+    /// later one. Slots of maps are emptied and events stopped now; memory is unmapped when the reader is dropped.
     ///
     /// Events that were not yielded are lost. To have them all, call [`Handle::flush`] first and wait for
-    /// [`Error::Flushed`]. The closed reader's [`ledger`](crate::Reader::ledger) has what the kernel dropped last.
+    /// [`Item::Flushed`](crate::Item::Flushed). The closed reader's [`ledger`](crate::Reader::ledger) has what the kernel dropped last.
     pub fn close(&self) {
-        if matches!(self.0.check(), Err(Error::Forked)) {
+        if self.0.is_forked() {
             return;
         }
         self.0.close();
@@ -74,8 +75,8 @@ impl Handle {
     /// force at once. A writer that is inside at this moment finishes.
     ///
     /// # Errors
-    /// [`Error::Closed`], [`Error::Forked`]; [`Error::Slot`], [`Error::Control`] if the kernel refuses. All rings are
-    /// tried: the first refusal is reported, and the other rings are paused.
+    /// [`Error::Forked`]; [`Error::Slot`], [`Error::Control`] if the kernel refuses. All rings are tried: the first refusal is
+    /// reported, and the other rings are paused.
     pub fn pause(&self, how: Pause) -> Result<(), Error> {
         self.0.check()?;
         self.0.outlets().pause(how)
@@ -90,17 +91,16 @@ impl Handle {
         self.0.resume()
     }
 
-    /// Sets when the reader gives up waiting; `None` for never. Once the deadline is past and the reader runs out of
-    /// events, it yields everything that is in the rings then, held events included. Then it reports
-    /// [`Error::Deadline`], and only then yields anything newer. A deadline stays until another is set: every further
-    /// call that finds nothing reports it again. A report that is under way when the deadline is moved or taken back is not
-    /// made.
+    /// Sets when the stream ends; `None` for never. Once the deadline is past and the reader runs out of events, it yields
+    /// everything that is in the rings then, held events included. Then the stream has ended
+    /// ([`Ended::Deadline`](crate::Ended::Deadline)): every call gives `None` until another deadline is set, or none. From
+    /// then on the stream goes on with what is newer. It does not end by a deadline that is moved or taken back before.
     ///
-    /// Held events need a fence, so the report can come later than the deadline by as long as a fence takes.
+    /// Held events need a fence, so the end can come later than the deadline by as long as a fence takes.
     /// [`Reader::next_timeout`](crate::Reader::next_timeout) is strict instead, and leaves held events.
     ///
     /// # Errors
-    /// [`Error::Closed`], [`Error::Forked`].
+    /// [`Error::Forked`].
     pub fn set_deadline(&self, deadline: Option<Instant>) -> Result<(), Error> {
         self.0.check()?;
         self.0.set_deadline(deadline);
@@ -115,6 +115,8 @@ const ALIVE: u64 = 1;
 const CLOSED: u64 = 2;
 /// Flushes are counted from here on.
 const FLUSH: u64 = 4;
+/// Never set in the word: so many flushes cannot be counted.
+const NEVER: u64 = 1 << 63;
 
 /// Shared by rings, their reader and its handles.
 #[derive(Debug)]
@@ -136,12 +138,6 @@ pub(crate) enum Report {
     Flushed,
     /// Of this deadline, in nanoseconds from `begun` on.
     Deadline(u64),
-}
-
-impl Report {
-    pub(crate) fn error(self) -> Error {
-        if let Self::Flushed = self { Error::Flushed } else { Error::Deadline }
-    }
 }
 
 /// What a reader has to know before it yields.
@@ -193,7 +189,7 @@ impl Control {
     }
 
     pub(crate) fn check(&self) -> Result<(), Error> {
-        if self.is_forked() { Err(Error::Forked) } else { self.signals().check() }
+        if self.is_forked() { Err(Error::Forked) } else { Ok(()) }
     }
 
     pub(crate) fn set_deadline(&self, deadline: Option<Instant>) {
@@ -268,12 +264,21 @@ impl Signals {
     /// Nothing was ever asked for.
     pub(crate) const QUIET: Self = Self(ALIVE);
 
-    pub(crate) fn check(self) -> Result<(), Error> {
-        match self.0 {
-            0 => Err(Error::Forked),
-            word if word & CLOSED != 0 => Err(Error::Closed),
-            _ => Ok(()),
-        }
+    /// Whether the reader was closed.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub(crate) fn is_closed(self) -> Result<bool, Error> {
+        if self.0 == 0 { Err(Error::Forked) } else { Ok(self.0 & CLOSED != 0) }
+    }
+
+    /// The same, but unlike all that is ever asked for, until [`Signals::again`].
+    pub(crate) fn never(self) -> Self {
+        Self(self.0 | NEVER)
+    }
+
+    pub(crate) fn again(self) -> Self {
+        Self(self.0 & !NEVER)
     }
 }
 
@@ -326,8 +331,11 @@ impl Outlets {
         Ok(())
     }
 
-    /// Adds the ring of a CPU that came, paused if the others are, and starts its events.
+    /// Adds the ring of a CPU that came, paused if the others are, and starts its events. Does nothing once all are retired.
     pub(crate) fn arrive(&mut self, cpu: u32, gate: Gate, events: Vec<Outlet>) -> Result<(), Error> {
+        if self.retired {
+            return Ok(());
+        }
         self.turn_as_others(cpu, &gate)?;
         self.start(events)?;
         self.push_gate(cpu, gate);
@@ -350,10 +358,10 @@ impl Outlets {
     }
 
     /// Adds events that are ready to write and starts them: first all slots are set, then all events enabled. Paused
-    /// slots stay empty. If one fails, all are stopped again.
+    /// slots stay empty. If one fails, all are stopped again. Does nothing once all are stopped for good.
     pub(crate) fn start(&mut self, mut events: Vec<Outlet>) -> Result<(), Error> {
         if self.retired {
-            return Err(Error::Closed);
+            return Ok(());
         }
         let paused = self.slots_paused;
         let mut start = || {
@@ -377,9 +385,9 @@ impl Outlets {
         self.events.retain(|outlet| outlet.cpu != cpu);
     }
 
-    /// Stops or restarts the output into the rings of one CPU; whether it has any.
+    /// Stops or restarts the output into the rings of one CPU; whether it has any, or all are stopped for good.
     pub(crate) fn turn_output(&self, cpu: u32, paused: bool) -> Result<bool, Error> {
-        let mut found = false;
+        let mut found = self.retired;
         for (cpu, gate) in self.gates.iter().filter(|(of, _)| *of == cpu) {
             gate.turn(*cpu, Pause::Output, paused)?;
             found = true;

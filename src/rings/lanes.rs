@@ -262,7 +262,7 @@ impl Rings {
     ///
     /// # Errors
     /// [`Error::NoSuchCpu`]; [`Error::NoRing`] if the CPU has no ring with a known event; [`Error::Control`],
-    /// [`Error::Closed`], [`Error::Forked`].
+    /// [`Error::Forked`].
     pub fn pause_output(&self, cpu: u32, paused: bool) -> Result<(), Error> {
         if self.control.turn_output(cpu, paused)? { Ok(()) } else { Err(self.absent(cpu)) }
     }
@@ -290,7 +290,7 @@ impl Rings {
     ///
     /// # Errors
     /// [`Error::NoSuchCpu`] if the machine cannot have such a CPU, [`Error::NoRing`] if the CPU has no ring here;
-    /// [`Error::Closed`], [`Error::Forked`].
+    /// [`Error::Forked`].
     pub fn raw(&self, cpu: u32) -> Result<RawRing, Error> {
         self.control.check()?;
         let Some(lane) = self.lanes.iter().find(|lane| lane.origin.cpu == cpu) else { return Err(self.absent(cpu)) };

@@ -278,7 +278,6 @@ impl Watch {
             };
             match done {
                 Ok(()) => untraced.well(Moment::now(self.plan.clock), |well| well == cpu),
-                Err(Error::Closed) => return Err(Error::Closed),
                 Err(error) if untraced.failed(cpu, well) => failed = Err(error),
                 Err(_) => {}
             }

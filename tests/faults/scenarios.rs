@@ -1,7 +1,7 @@
 //! What is done while calls fail.
 
 use crate::world::{EXPEDITED, Heard, World};
-use perfweave::{Error, Fence, Hold, Item, Key, Kind, Order, Pause, Reader, Record, Recorder, Rings};
+use perfweave::{Ended, Error, Fence, Hold, Item, Key, Kind, Order, Pause, Reader, Record, Recorder, Rings};
 use perfweave_support::threads;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -67,24 +67,33 @@ impl Reading<'_> {
         let wait = if self.world.forever { Duration::from_millis(2) } else { threads::GUARD };
         let mut tries = 0;
         while !until(self) && tries < TRIES {
-            match self.reader.next_timeout(wait) {
+            let given = match self.reader.next_timeout(wait) {
                 Ok(Some(event)) => match event.item() {
-                    Item::Record(record) => self.seen.push(number(&record)),
+                    Item::Record(record) => {
+                        self.seen.push(number(&record));
+                        true
+                    }
                     // What was refused once.
-                    Item::Lost(_) | Item::Untraced(_) => {}
+                    Item::Lost(_) | Item::Untraced(_) => true,
+                    Item::Flushed => return true,
                     other => panic!("{other:?}"),
                 },
-                Ok(None) => {
-                    assert!(self.world.forever, "nothing came: {:?} of {:?}", self.seen, self.written);
-                    tries += 1;
-                }
-                Err(Error::Flushed | Error::Deadline) => return true,
+                Ok(None) => false,
                 Err(error) => {
-                    assert!(!matches!(error, Error::Closed | Error::Forked));
+                    assert!(!matches!(error, Error::Forked));
                     heard.errors.push(error);
                     tries += 1;
+                    true
                 }
+            };
+            if given {
+                continue;
             }
+            if let Some(ended) = self.reader.ended() {
+                return ended == Ended::Deadline;
+            }
+            assert!(self.world.forever, "nothing came: {:?} of {:?}", self.seen, self.written);
+            tries += 1;
         }
         until(self)
     }
@@ -159,7 +168,8 @@ pub(crate) fn reading(world: &World, heard: &mut Heard) {
     assert_eq!((stats.late, stats.early, stats.damaged), (0, 0, 0));
     heard.sleeps = stats.sleeps.saturating_sub(stats.wakes);
     handle.close();
-    assert!(matches!(reader.next(), Err(Error::Closed)));
+    assert!(reader.next().unwrap().is_none());
+    assert_eq!(reader.ended(), Some(Ended::Closed));
 }
 
 /// The recorder is stopped and read three times, in both ways of letting it go on.
@@ -247,26 +257,34 @@ pub(crate) fn reading_under_tokio(world: &World, heard: &mut Heard) {
             let mut reported = false;
             heard.hear(handle.flush());
             while !reported || seen < written {
-                match reader.next().await {
-                    Ok(event) => seen += u64::from(event.record().is_some()),
-                    Err(Error::Flushed) => {
-                        reported = true;
-                        // A CPU that was said to be offline, or that is said to have been away, may need another look.
-                        for cpu in &world.cpus {
-                            match world.emit(*cpu, 1) {
-                                0 => written += 1,
-                                _ => {
-                                    reported = false;
-                                    world.announce(*cpu);
-                                }
-                            }
-                        }
-                        if !reported {
-                            tokio::time::sleep(Duration::from_millis(1)).await;
-                            heard.hear(handle.flush());
+                let flushed = match reader.next().await {
+                    Ok(event) => {
+                        let event = event.expect("nobody closed it");
+                        seen += u64::from(event.record().is_some());
+                        matches!(event.item(), Item::Flushed)
+                    }
+                    Err(error) => {
+                        heard.errors.push(error);
+                        false
+                    }
+                };
+                if !flushed {
+                    continue;
+                }
+                reported = true;
+                // A CPU that was said to be offline, or that is said to have been away, may need another look.
+                for cpu in &world.cpus {
+                    match world.emit(*cpu, 1) {
+                        0 => written += 1,
+                        _ => {
+                            reported = false;
+                            world.announce(*cpu);
                         }
                     }
-                    Err(error) => heard.errors.push(error),
+                }
+                if !reported {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                    heard.hear(handle.flush());
                 }
             }
         }
@@ -278,7 +296,8 @@ pub(crate) fn reading_under_tokio(world: &World, heard: &mut Heard) {
         let stats = reader.stats();
         heard.sleeps = stats.sleeps.saturating_sub(stats.wakes);
         handle.close();
-        assert!(matches!(reader.next().await, Err(Error::Closed)));
+        assert!(reader.next().await.unwrap().is_none());
+        assert_eq!(reader.ended(), Some(Ended::Closed));
     });
     world.stage.begun.store(false, Ordering::Relaxed);
     world.stage.theirs.store(0, Ordering::Relaxed);

@@ -125,13 +125,10 @@ pub(crate) fn samples(rings: Rings, has_cpu: bool) -> Vec<Shown> {
 
 /// All events of a recording, to its end.
 pub(crate) fn drain(reader: &mut Reader, mut each: impl FnMut(&perfweave::Event<'_>)) {
-    loop {
-        match reader.next() {
-            Ok(event) => each(&event.event()),
-            Err(perfweave::Error::Closed) => return,
-            Err(error) => panic!("{error}"),
-        }
+    while let Some(event) = reader.next().unwrap() {
+        each(&event.event());
     }
+    assert_eq!(reader.ended(), Some(perfweave::Ended::Recording));
 }
 
 pub(crate) fn open(path: impl AsRef<Path>) -> Rings {

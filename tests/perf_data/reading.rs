@@ -3,12 +3,12 @@
 use crate::perf::{File, by_cpu, drain, open, record, samples, script};
 use perf_event_open_sys::bindings;
 use perfweave::{
-    Class, Clock, Error, Full, Hold, Item, Key, Kind, Layout, Merge, Order, Reader, Rings, perf_data, sim,
+    Class, Clock, Ended, Error, Full, Hold, Item, Key, Kind, Layout, Merge, Order, Reader, Rings, perf_data, sim,
 };
 use perfweave_support::perf::printed;
 use std::collections::BTreeSet;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[test]
 fn switches_of_all_cpus_come_in_the_order_in_which_perf_shows_them() {
@@ -206,19 +206,41 @@ fn missing_numbers_are_gaps_without_a_wait() {
 
 /// The end is told again and again, and a flush before it.
 #[test]
-fn the_end_is_an_error_that_stays() {
+fn the_end_is_one_that_stays() {
     let machine = sim::Kernel::new(&[0]);
     machine.emit(0, 1, b"one");
     let file = write(machine.rings(), &sim::Kernel::new(&[0]).rings());
     let mut reader = Reader::new(open(&file.0), Order::new()).unwrap();
-    reader.handle().flush().unwrap();
-    assert_eq!(reader.next().unwrap().key(), Some(1));
-    assert!(matches!(reader.next(), Err(Error::Flushed)));
+    let handle = reader.handle();
+    handle.flush().unwrap();
+    assert_eq!(reader.next().unwrap().unwrap().key(), Some(1));
+    assert!(matches!(reader.next().unwrap().unwrap().item(), Item::Flushed));
     for _ in 0..3 {
-        assert!(matches!(reader.next(), Err(Error::Closed)));
-        assert!(matches!(reader.try_next(), Err(Error::Closed)));
+        assert!(reader.next().unwrap().is_none());
+        assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
+        assert!(reader.batch(Duration::MAX).unwrap().is_none());
+        assert_eq!(reader.ended(), Some(Ended::Recording));
+        // Whatever is asked for.
+        handle.flush().unwrap();
+        handle.set_deadline(Some(Instant::now())).unwrap();
+        handle.close();
     }
-    assert_eq!(reader.events(Duration::MAX).count(), 0);
+}
+
+/// A deadline that is past before all was yielded comes first, and the end of the recording behind it.
+#[test]
+fn a_deadline_ends_the_stream_of_a_recording_too() {
+    let machine = sim::Kernel::new(&[0]);
+    machine.emit(0, 1, b"one");
+    let file = write(machine.rings(), &sim::Kernel::new(&[0]).rings());
+    let mut reader = Reader::new(open(&file.0), Order::new()).unwrap();
+    reader.set_deadline(Some(Instant::now())).unwrap();
+    assert_eq!(reader.next().unwrap().unwrap().key(), Some(1));
+    assert!(reader.next().unwrap().is_none());
+    assert_eq!(reader.ended(), Some(Ended::Deadline));
+    reader.set_deadline(None).unwrap();
+    assert!(reader.next().unwrap().is_none());
+    assert_eq!(reader.ended(), Some(Ended::Recording));
 }
 
 #[test]
@@ -242,9 +264,10 @@ async fn the_end_of_a_recording_is_the_end_of_a_stream() {
     assert_eq!(keys, [10, 20, 30]);
     let mut reader = AsyncReader::new(open(&file.0), Order::new()).unwrap();
     for time in [10, 20, 30] {
-        assert_eq!(reader.next().await.unwrap().key(), Some(time));
+        assert_eq!(reader.next().await.unwrap().unwrap().key(), Some(time));
     }
-    assert!(matches!(reader.next().await, Err(Error::Closed)));
+    assert!(reader.next().await.unwrap().is_none());
+    assert_eq!(reader.ended(), Some(Ended::Recording));
 }
 
 /// Fields lie where the recorded machine has them, not where this one does.

@@ -1,6 +1,6 @@
 //! What tests of readers share: all that was written, exactly, and nothing that depends on how fast a machine is.
 
-use perfweave::{Error, Event, Fence, Lent, Reader};
+use perfweave::{Ended, Error, Event, EventGuard, Fence, Item, Reader};
 pub(crate) use perfweave_support::threads::GUARD as LONG;
 use perfweave_support::threads::{self, until};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,30 +14,73 @@ pub(crate) fn number(event: Event<'_>) -> u64 {
 
 /// The next event, whenever it comes.
 #[track_caller]
-pub(crate) fn next(reader: &mut Reader) -> Lent<'_> {
+pub(crate) fn next(reader: &mut Reader) -> EventGuard<'_> {
     reader.next_timeout(LONG).unwrap().expect("it comes")
 }
 
-/// Everything that was written until now, up to the report of a flush.
+/// Everything that was written until now, up to the end of a flush.
 pub(crate) fn all(reader: &mut Reader, mut each: impl FnMut(Event<'_>)) {
     reader.handle().flush().unwrap();
     loop {
-        match reader.next_timeout(LONG) {
-            Ok(event) => each(event.expect("a report").event()),
-            Err(Error::Flushed) => return,
-            Err(error) => panic!("{error}"),
+        match next(reader).event() {
+            event if matches!(event.item(), Item::Flushed) => return,
+            event => each(event),
         }
     }
 }
 
-/// The name of a reader's report.
-pub(crate) fn report(error: &Error) -> String {
-    match error {
-        Error::Flushed => "Flushed".into(),
-        Error::Deadline => "Deadline".into(),
-        Error::Closed => "Closed".into(),
-        failure => failure.to_string(),
+/// Whether the next event is the end of a flush, whenever it comes.
+#[track_caller]
+pub(crate) fn is_flushed(reader: &mut Reader) -> bool {
+    matches!(next(reader).item(), Item::Flushed)
+}
+
+/// Why the stream has ended. It has, or does so without another event.
+#[track_caller]
+pub(crate) fn ended(reader: &mut Reader) -> Option<Ended> {
+    let event = reader.next().unwrap().map(|event| event.to_owned());
+    assert!(event.is_none(), "{event:?}");
+    reader.ended()
+}
+
+/// What a reader gives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Given {
+    /// A record with this number.
+    Number(u64),
+    Lost(u64),
+    Flushed,
+    Ended(Ended),
+}
+
+impl Given {
+    /// The next, whenever it comes.
+    pub(crate) fn by(reader: &mut Reader) -> Result<Self, Error> {
+        let given = reader.next_timeout(LONG)?.map(|event| Self::of(event.event()));
+        Ok(given.unwrap_or_else(|| Self::Ended(reader.ended().expect("something comes"))))
     }
+
+    pub(crate) fn of(event: Event<'_>) -> Self {
+        match event.item() {
+            Item::Flushed => Self::Flushed,
+            Item::Lost(lost) => Self::Lost(lost.count),
+            _ => Self::Number(number(event)),
+        }
+    }
+}
+
+/// What a reader gives next, in words: a key, a flush, why the stream has ended.
+pub(crate) fn said(reader: &mut Reader) -> String {
+    let event = reader.next_timeout(LONG).map(|event| event.map(|event| word(event.event())));
+    match event {
+        Ok(event) => event.unwrap_or_else(|| format!("{:?}", reader.ended().expect("something comes"))),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// A key, or what the event is that has none.
+pub(crate) fn word(event: Event<'_>) -> String {
+    event.key().map_or_else(|| format!("{:?}", event.item()), |key| key.to_string())
 }
 
 /// The numbers of everything that was written until now.
@@ -68,7 +111,7 @@ pub(crate) fn settle(reader: &mut Reader) {
 /// What a sleeping reader gives when something is done elsewhere, and whether that woke it. Otherwise it looked by itself.
 ///
 /// That it looks by itself while the thing is being done is possible, if unlikely: ask [`wakes`].
-pub(crate) fn woken_by(reader: &mut Reader, act: impl FnOnce() + Send) -> (bool, Result<u64, Error>) {
+pub(crate) fn woken_by(reader: &mut Reader, act: impl FnOnce() + Send) -> (bool, Result<Given, Error>) {
     settle(reader);
     let before = reader.stats().wakes;
     let sleeper = threads::own();
@@ -77,7 +120,7 @@ pub(crate) fn woken_by(reader: &mut Reader, act: impl FnOnce() + Send) -> (bool,
             threads::until_asleep(sleeper);
             act();
         });
-        reader.next_timeout(LONG).map(|event| number(event.expect("something comes").event()))
+        Given::by(reader)
     });
     (reader.stats().wakes > before, given)
 }

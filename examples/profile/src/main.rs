@@ -10,7 +10,7 @@
 use blazesym::symbolize::source::{Kernel, Process, Source};
 use blazesym::symbolize::{Input, Symbolizer};
 use perf_event_open_sys::bindings;
-use perfweave::{Error, Order, Reader, Rings, Sample, Stats};
+use perfweave::{Order, Reader, Rings, Sample, Stats};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::process::ExitCode;
@@ -52,13 +52,9 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     let (names, mut folded, mut unknown) = (Names::default(), HashMap::<String, u64>::new(), 0u64);
     // The folded stack, for each stack of addresses of a process.
     let mut known = HashMap::<(u32, Vec<u64>), String>::new();
-    loop {
-        let event = match reader.next() {
-            Err(Error::Deadline) => break,
-            event => event?,
-        };
+    while let Some(event) = reader.next()? {
         // What is lost or damaged is counted in the end.
-        let Some(record) = event.event().record() else { continue };
+        let Some(record) = event.record() else { continue };
         let (Some((pid, _)), Some(chain)) = (record.pid_tid(), record.callchain()) else {
             unknown += 1;
             continue;

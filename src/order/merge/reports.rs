@@ -1,6 +1,7 @@
 //! What a report waits for: all that lay in the rings when it was asked for, and nothing newer.
 
 use super::Merge;
+use crate::order::stream::Notice;
 
 impl Merge {
     /// Notes how far the rings were written when they were last looked at.
@@ -24,6 +25,13 @@ impl Merge {
     pub(crate) fn lift_cap(&mut self) {
         self.stream.sync();
         self.stream.frontier.lift_cap();
+    }
+
+    /// Picks, to be yielded next, that everything from before a flush was yielded.
+    pub(crate) fn pick_flushed(&mut self) {
+        self.stream.sync();
+        self.stream.notices.push_back(Notice::Flushed);
+        self.pick();
     }
 
     /// Whether all that is held waits for the cap to be lifted.

@@ -21,13 +21,14 @@ impl Stream {
         true
     }
 
-    /// Picks that nothing of a CPU is traced, if that is to be told. It has no ring of its own to come from.
+    /// Picks a notice about no record, if there is one. It has no ring of its own to come from.
     #[inline]
-    pub(super) fn pick_untraced(&mut self) -> bool {
-        let Some(&untraced) = self.untraced.front() else { return false };
+    pub(super) fn pick_notice(&mut self) -> bool {
+        let Some(&notice) = self.notices.front() else { return false };
         self.sync();
-        let notice = Some(Notice::Untraced(untraced));
-        self.picked = Pick { entry: Entry::NONE, late_by: 0, rank: 0, class: Class::Assumed, notice };
+        // All that a flush promises has been yielded. Nothing says so of other notices.
+        let class = if let Notice::Flushed = notice { Class::Proven } else { Class::Assumed };
+        self.picked = Pick { entry: Entry::NONE, late_by: 0, rank: 0, class, notice: Some(notice) };
         true
     }
 
@@ -179,6 +180,7 @@ impl Stream {
         let written = |key| self.keys.written(key);
         let own = || (entry.keyed() == Keyed::Own).then(|| written(entry.key));
         match *notice {
+            Notice::Flushed => Item::Flushed,
             Notice::Untraced(untraced) => Item::Untraced(untraced),
             Notice::Unproven(unproven) => Item::Unproven(unproven),
             Notice::Astray { expected } => Item::Irregular(Irregular {
@@ -254,7 +256,7 @@ impl Stream {
     pub(super) fn commit_notice(&mut self, notice: Notice) {
         let Pick { entry, rank, class, .. } = self.picked;
         match notice {
-            Notice::Untraced(_) => drop(self.untraced.pop_front()),
+            Notice::Flushed | Notice::Untraced(_) => drop(self.notices.pop_front()),
             Notice::Unproven(_) => self.early = true,
             Notice::Astray { .. } => self.astray = None,
             Notice::Gap { first, last } => {

@@ -30,7 +30,7 @@ fn idle(rings: Rings, hold: Hold) -> Engine {
 fn sleep(engine: &mut Engine) -> Duration {
     match engine.turn().unwrap() {
         Turn::Sleep(time) => time,
-        Turn::Ready => panic!("there is nothing to give"),
+        other => panic!("there is nothing to give: {other:?}"),
     }
 }
 
@@ -59,7 +59,7 @@ fn a_deadline_within_a_tick_is_waited_for() {
     engine.control.set_deadline(None);
     assert!(sleep(&mut engine) > MINUTE);
     engine.control.set_deadline(Some(Instant::now()));
-    assert!(matches!(engine.turn(), Err(Error::Deadline)));
+    assert_eq!((engine.turn().unwrap(), engine.ended), (Turn::Ended, Some(Ended::Deadline)));
 }
 
 /// One more look lets out what a round holds.
@@ -110,7 +110,7 @@ fn with_found(hold: Hold, found: u64, held: u64) -> (sim::Kernel, Reader) {
     reader.engine.turn().unwrap();
     (found - held..found).for_each(|time| assert!(kernel.emit(0, time, b"")));
     for time in 0..found - held {
-        assert_eq!(reader.try_next().unwrap().and_then(|event| event.key()), Some(time));
+        assert_eq!(reader.next_timeout(Duration::ZERO).unwrap().and_then(|event| event.key()), Some(time));
     }
     assert_eq!(reader.engine.merge.held() as u64, held);
     // As if it had not been asked without time.
@@ -162,7 +162,7 @@ fn nobody_rests_who_is_waited_for() {
     (reader.engine.due, reader.engine.since_sleep) = (None, WORTH_A_LOOK);
     assert!(!reader.engine.rest().is_zero());
     reader.handle().flush().unwrap();
-    assert!(matches!(reader.next(), Err(Error::Flushed)));
+    assert!(matches!(reader.next().unwrap().unwrap().item(), Item::Flushed));
     assert_eq!(reader.stats().sleeps, 0);
 
     // A ring that is more than half full of what is held: there may be no room for what would wake.
@@ -209,19 +209,20 @@ fn a_rest_is_broken_off() {
         })
     };
     for (act, expected) in [
-        ((|handle| handle.flush().unwrap()) as fn(&Handle), Error::Flushed),
-        (|handle| handle.close(), Error::Closed),
-        (|handle| handle.set_deadline(Some(Instant::now())).unwrap(), Error::Deadline),
+        ((|handle| handle.flush().unwrap()) as fn(&Handle), None),
+        (|handle| handle.close(), Some(Ended::Closed)),
+        (|handle| handle.set_deadline(Some(Instant::now())).unwrap(), Some(Ended::Deadline)),
     ] {
         let (_kernel, mut reader) = rests();
         let acting = meanwhile(reader.handle(), act);
-        assert_eq!(reader.next().unwrap_err().to_string(), expected.to_string());
+        let flushed = reader.next().unwrap().is_some_and(|event| matches!(event.item(), Item::Flushed));
+        assert_eq!((flushed, reader.ended()), (expected.is_none(), expected));
         acting.join().unwrap();
     }
     // A ring that fills up.
     let (kernel, mut reader) = rests();
     let filling = std::thread::spawn(move || (much..much + 10_000).for_each(|time| _ = kernel.emit(0, time, &[0; 64])));
-    assert_eq!(reader.next().unwrap().key(), Some(much));
+    assert_eq!(reader.next().unwrap().unwrap().key(), Some(much));
     filling.join().unwrap();
 }
 
@@ -251,12 +252,12 @@ fn a_task_that_rests_looks_when_it_has() {
         let much = WORTH_A_LOOK as u64;
         (0..much).for_each(|time| assert!(kernel.emit(0, time, b"")));
         for time in 0..much {
-            assert_eq!(reader.next().await.unwrap().key(), Some(time));
+            assert_eq!(reader.next().await.unwrap().unwrap().key(), Some(time));
         }
         reader.engine.pace.looked(Instant::now() + HOUR, 0);
         assert!(kernel.emit(0, much, b""));
         let before = reader.stats();
-        assert_eq!(reader.next().await.unwrap().key(), Some(much));
+        assert_eq!(reader.next().await.unwrap().unwrap().key(), Some(much));
         let after = reader.stats();
         assert_eq!((after.sleeps - before.sleeps, after.looks - before.looks), (1, 1));
 
@@ -270,14 +271,14 @@ fn a_task_that_rests_looks_when_it_has() {
         let lane = &reader.rings().lanes[0];
         assert_eq!(lane.ring.words(), (lane.ring.head(), lane.ring.head()));
         assert!(kernel.emit(0, much + 1, b""));
-        assert_eq!(reader.next().await.unwrap().key(), Some(much + 1));
+        assert_eq!(reader.next().await.unwrap().unwrap().key(), Some(much + 1));
         reader.engine.since_sleep = 64;
         let (handle, sleeper) = (reader.handle(), threads::own());
         let flushing = std::thread::spawn(move || {
             threads::until_asleep(sleeper);
             handle.flush().unwrap();
         });
-        assert!(matches!(reader.next().await, Err(Error::Flushed)));
+        assert!(matches!(reader.next().await.unwrap().unwrap().item(), Item::Flushed));
         flushing.join().unwrap();
     });
 }
@@ -317,14 +318,14 @@ fn rings_are_looked_at_while_much_is_taken() {
     let by_next: Take = |reader| {
         let mut taken = 0;
         while reader.engine.is_at_hand() {
-            drop(reader.next().unwrap());
+            drop(reader.next().unwrap().unwrap());
             taken += 1;
         }
         taken
     };
-    let in_batches: Take = |reader| reader.batch(Duration::ZERO).unwrap().fold(0, |taken, _| taken + 1);
+    let in_batches: Take = |reader| reader.batch(Duration::ZERO).unwrap().unwrap().fold(0, |taken, _| taken + 1);
     let one_by_one: Take = |reader| {
-        let mut batch = reader.batch(Duration::ZERO).unwrap();
+        let mut batch = reader.batch(Duration::ZERO).unwrap().unwrap();
         std::iter::from_fn(|| batch.next()).count()
     };
     let each: Take = |reader| {
@@ -350,7 +351,7 @@ fn rings_are_looked_at_while_much_is_taken() {
                 }
             });
             // Half of each ring is given back; as much as this is written into one meanwhile.
-            (0..80).for_each(|_| drop(reader.try_next().unwrap()));
+            (0..80).for_each(|_| drop(reader.next_timeout(Duration::ZERO).unwrap()));
             reader.engine.look();
             let looks = reader.stats().looks;
             (0..meanwhile).for_each(|n| assert!(kernel.emit(1, 1000 + n, &[0; 8])));
@@ -364,7 +365,7 @@ fn rings_are_looked_at_while_much_is_taken() {
             assert_eq!(reader.stats().looks, looks, "{way}");
             if is_rushed {
                 assert!(reader.engine.pause().is_zero(), "{way}: a program that polls must come back at once");
-                assert!(reader.try_next().unwrap().is_some(), "{way}");
+                assert!(reader.next_timeout(Duration::ZERO).unwrap().is_some(), "{way}");
                 assert_eq!((reader.stats().looks, reader.engine.merge.is_rushed()), (looks + 1, false), "{way}");
             }
         }
@@ -381,14 +382,14 @@ fn a_deadline_is_reported_in_a_flood_that_never_ends() {
         let write = || (0..2).for_each(|cpu| while kernel.emit(cpu, Clock::Monotonic.now().unwrap(), &[0; 8]) {});
         write();
         (0..1000).for_each(|_| {
-            drop(reader.next().unwrap());
+            drop(reader.next().unwrap().unwrap());
             write();
         });
         reader.handle().set_deadline(Some(Instant::now())).unwrap();
         // As many as fill both rings a hundred times.
         let reported = (0..25_600).any(|_| {
             write();
-            matches!(reader.next().map(drop), Err(Error::Deadline))
+            reader.next().unwrap().is_none()
         });
         assert!(reported, "{hold}");
     }

@@ -4,7 +4,7 @@ use crate::plan::{End, Plan, Way};
 use crate::random::Random;
 use crate::tally::Tally;
 use crate::writers::Writers;
-use perfweave::{Error, Handle, Pause, Reader, Rings};
+use perfweave::{Ended, Error, Event, Handle, Item, Pause, Reader, Rings};
 use perfweave_support::load::{self, Beside};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -73,8 +73,7 @@ pub fn run(plan: &Plan, random: Random, process: u32) -> Result<Outcome, Box<dyn
     while begin.elapsed() < plan.time && tally.wrong.is_empty() {
         let until = Instant::now() + Duration::from_millis(20);
         while Instant::now() < until {
-            let taken = turn(plan.way, &mut reader, &mut tally);
-            report(taken, &mut outcome, &reader, &mut tally, &asked)?;
+            turn(plan.way, &mut reader, &mut outcome, &mut tally, &asked)?;
         }
         std::thread::sleep(plan.stall);
     }
@@ -86,26 +85,21 @@ pub fn run(plan: &Plan, random: Random, process: u32) -> Result<Outcome, Box<dyn
         writers.stop()?;
         // One that is under way first.
         while !ask(&asked, &writers, &reader.handle())? {
-            let taken = turn(Way::Batch, &mut reader, &mut tally);
-            report(taken, &mut outcome, &reader, &mut tally, &asked)?;
+            turn(Way::Batch, &mut reader, &mut outcome, &mut tally, &asked)?;
         }
         let before = outcome.flushes;
         while outcome.flushes == before {
-            let taken = turn(Way::Batch, &mut reader, &mut tally);
-            report(taken, &mut outcome, &reader, &mut tally, &asked)?;
+            turn(Way::Batch, &mut reader, &mut outcome, &mut tally, &asked)?;
         }
         tally.balance(&reader.ledger()?, &writers.all()?, writers.drawn()?, true);
     } else if plan.end == End::Close {
         // Beside whoever meddles, as it may be: what they get is that it is closed.
         reader.handle().close();
-        match reader.next_timeout(Duration::ZERO).err() {
-            Some(Error::Closed) => {}
-            other => tally.wrong(format!("a closed reader answers {other:?}")),
+        let event = reader.next_timeout(Duration::ZERO)?.map(|event| event.to_owned());
+        if event.is_some() || reader.ended() != Some(Ended::Closed) {
+            tally.wrong(format!("a closed reader gives {event:?}: {:?}", reader.ended()));
         }
-        let ended = hands.end();
-        if ended.as_ref().is_err_and(|error| *error != Error::Closed.to_string()) {
-            ended?;
-        }
+        hands.end()?;
         let mut writers = writers.lock().unwrap_or_else(PoisonError::into_inner);
         writers.stop()?;
         tally.balance(&reader.ledger()?, &writers.all()?, writers.drawn()?, false);
@@ -127,53 +121,48 @@ pub fn run(plan: &Plan, random: Random, process: u32) -> Result<Outcome, Box<dyn
     Ok(outcome)
 }
 
-/// Takes some events, or what comes instead.
-fn turn(way: Way, reader: &mut Reader, tally: &mut Tally) -> Result<(), Error> {
-    let time = Duration::from_millis(10);
-    match way {
-        Way::Batch => reader.batch(time)?.for_each(|event| tally.event(&event)),
-        Way::Next => {
-            for _ in 0..64 {
-                let Some(event) = reader.next_timeout(time)? else { break };
-                tally.event(&event.event());
+/// Takes some events. A stream that has ended by a deadline goes on.
+fn turn(way: Way, reader: &mut Reader, outcome: &mut Outcome, tally: &mut Tally, asked: &Asked) -> Result<(), Error> {
+    match take_some(way, reader, |event| match event.item() {
+        Item::Flushed => {
+            outcome.flushes += 1;
+            match take(asked) {
+                Some(written) => tally.flushed(&written),
+                None => tally.wrong("the end of a flush that nobody asked for".into()),
             }
         }
-        Way::ForEach => reader.for_each(|event| tally.event(&event))?,
-        Way::Owned => {
-            for event in reader.events(time).take(64) {
-                tally.event(&event?.as_event());
-            }
-        }
+        _ => tally.event(event),
+    }) {
+        // A program that was preempted inside; the reader goes on with a kernel fence.
+        Ok(()) | Err(Error::EpochStuck { .. }) => {}
+        Err(other) => return Err(other),
+    }
+    if reader.ended() == Some(Ended::Deadline) {
+        outcome.deadlines += 1;
+        reader.set_deadline(None)?;
     }
     Ok(())
 }
 
-/// Takes notice of a report. Every other error is one.
-fn report(
-    taken: Result<(), Error>,
-    outcome: &mut Outcome,
-    reader: &Reader,
-    tally: &mut Tally,
-    asked: &Asked,
-) -> Result<(), Error> {
-    match taken {
-        Ok(()) => Ok(()),
-        Err(Error::Flushed) => {
-            outcome.flushes += 1;
-            match take(asked) {
-                Some(written) => tally.flushed(&written),
-                None => tally.wrong("a report of a flush that nobody asked for".into()),
+fn take_some(way: Way, reader: &mut Reader, mut each: impl FnMut(&Event<'_>)) -> Result<(), Error> {
+    let time = Duration::from_millis(10);
+    match way {
+        Way::Batch => reader.batch(time)?.into_iter().flatten().for_each(|event| each(&event)),
+        Way::Next => {
+            for _ in 0..64 {
+                let Some(event) = reader.next_timeout(time)? else { break };
+                each(&event.event());
             }
-            Ok(())
         }
-        Err(Error::Deadline) => {
-            outcome.deadlines += 1;
-            reader.set_deadline(None)
+        Way::ForEach => reader.for_each(|event| each(&event))?,
+        Way::Owned => {
+            for _ in 0..64 {
+                let Some(event) = reader.next_timeout(time)?.map(|event| event.to_owned()) else { break };
+                each(&event.as_event());
+            }
         }
-        // A program that was preempted inside; the reader goes on with a kernel fence.
-        Err(Error::EpochStuck { .. }) => Ok(()),
-        Err(other) => Err(other),
     }
+    Ok(())
 }
 
 /// Pauses, flushes, sets deadlines, until the round is over. Output is resumed in the end.

@@ -4,7 +4,7 @@ use super::{POLL, Start, wait};
 use crate::Result;
 use crate::tally::{Seen, Tally};
 use nix::poll::{PollFd, PollFlags};
-use perfweave::{Error, Hold, Item, Key, Order, Reader, Rings, Wakeup};
+use perfweave::{Hold, Item, Key, Order, Reader, Rings, Wakeup};
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -42,13 +42,13 @@ fn begin_with(rings: Rings, start: &Start, order: Order) -> Result<(Reader, Tall
 }
 
 fn by_next((mut reader, mut tally): (Reader, Tally)) -> Result<Seen> {
-    loop {
-        match reader.next() {
-            Ok(event) => take(&mut tally, event.key(), event.item()),
-            Err(Error::Flushed) => return Ok(tally.end()),
-            Err(error) => return Err(error.into()),
+    while let Some(event) = reader.next()? {
+        match event.item() {
+            Item::Flushed => break,
+            item => take(&mut tally, event.key(), item),
         }
     }
+    Ok(tally.end())
 }
 
 /// One by one, by the kernel's time.
@@ -80,13 +80,16 @@ pub fn dense(map: OwnedFd, start: &Start, hold: Hold, latency: Option<Duration>)
 /// In batches, by the kernel's time.
 pub fn batch(map: OwnedFd, start: &Start, hold: Hold) -> Result<Seen> {
     let (mut reader, mut tally) = begin(map, start, Order::new().hold(hold), None)?;
-    loop {
-        match reader.batch(Duration::from_secs(3600)) {
-            Ok(batch) => batch.for_each(|event| take(&mut tally, event.key(), event.item())),
-            Err(Error::Flushed) => return Ok(tally.end()),
-            Err(error) => return Err(error.into()),
-        }
+    let mut flushed = false;
+    while !flushed
+        && let Some(batch) = reader.batch(Duration::from_secs(3600))?
+    {
+        batch.for_each(|event| match event.item() {
+            Item::Flushed => flushed = true,
+            item => take(&mut tally, event.key(), item),
+        });
     }
+    Ok(tally.end())
 }
 
 /// Without order, woken as perfweave has it by default.
