@@ -10,7 +10,7 @@
 
 use nix::errno::Errno;
 use nix::time::{ClockId, clock_gettime};
-use perfweave::{Error, Fence, Hold, Order, Pause, Reader, Rings, Stats, Wakeup};
+use perfweave::{Error, ErrorKind, Fence, Hold, Order, Pause, Reader, Rings, Stats, Wakeup};
 use perfweave_support::{bpf, kernel, load};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -163,7 +163,7 @@ fn read(reader: &mut Reader) -> Result<Vec<f64>, Error> {
     loop {
         let stamp = match reader.next() {
             Ok(event) => event.key(),
-            Err(Error::Flushed) => break,
+            Err(error) if error.kind() == ErrorKind::Flushed => break,
             Err(error) => return Err(error),
         };
         waits.extend(stamp.zip(clock.now()).map(|(stamp, now)| now.saturating_sub(stamp) as f64 / 1e6));

@@ -5,7 +5,7 @@
 //! cargo run --release --features tokio --example async_tail -- --seconds 5
 //! ```
 
-use perfweave::{AsyncReader, Class, Error, Event, Item, Order, Rings};
+use perfweave::{AsyncReader, Class, ErrorKind, Event, Item, Order, Rings};
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -72,7 +72,7 @@ async fn run() -> Result<bool, Box<dyn std::error::Error>> {
             event = reader.next() => match event {
                 Ok(event) => summary.take(&event.event(), quiet),
                 // All that was written before the end is out.
-                Err(Error::Flushed) => break,
+                Err(error) if error.kind() == ErrorKind::Flushed => break,
                 Err(error) => return Err(error.into()),
             },
             _ = beside.tick() => summary.ticks += 1,

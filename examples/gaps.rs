@@ -11,7 +11,8 @@
 //! ```
 
 use perfweave::{
-    Account, Break, Class, Event, Fence, Full, Handle, Hold, Irregular, Key, Ledger, Order, Pause, Reader, Rings,
+    Account, Break, Class, ErrorKind, Event, Fence, Full, Handle, Hold, Irregular, Key, Ledger, Order, Pause, Reader,
+    Rings,
 };
 use perfweave::{Item, Sequence};
 use perfweave_support::args::Args;
@@ -105,7 +106,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
     loop {
         match reader.batch(Duration::from_secs(1)) {
             Ok(batch) => tally.batch(batch, &mut printer),
-            Err(perfweave::Error::Flushed) => break,
+            Err(error) if error.kind() == ErrorKind::Flushed => break,
             Err(error) => return Err(error.into()),
         }
     }

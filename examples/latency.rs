@@ -8,7 +8,7 @@
 //! A command is traced from its first system call on; it reads nothing. Without `--seconds` until the process ends. Where that is a
 //! command, its status becomes that of `latency`.
 
-use perfweave::{Error, Kind, Order, Reader, Rings, Stats};
+use perfweave::{ErrorKind, Kind, Order, Reader, Rings, Stats};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::path::Path;
@@ -87,7 +87,7 @@ fn run() -> Result<ExitCode, Box<dyn std::error::Error>> {
     let (mut has_ended, handle) = (false, reader.handle());
     loop {
         let event = match reader.next() {
-            Err(Error::Deadline | Error::Flushed) => break,
+            Err(error) if matches!(error.kind(), ErrorKind::Deadline | ErrorKind::Flushed) => break,
             event => event?,
         };
         let Some(record) = event.event().record() else {

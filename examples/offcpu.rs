@@ -8,7 +8,7 @@
 //! `--each` prints each time, when it is over: when the thread came back, its number, and for how long it was away, in
 //! nanoseconds.
 
-use perfweave::{Error, Kind, Order, Reader, Rings, Sample, Stats};
+use perfweave::{ErrorKind, Kind, Order, Reader, Rings, Sample, Stats};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::path::Path;
@@ -67,7 +67,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     let handle = reader.handle();
     loop {
         let event = match reader.next() {
-            Err(Error::Deadline | Error::Flushed) => break,
+            Err(error) if matches!(error.kind(), ErrorKind::Deadline | ErrorKind::Flushed) => break,
             event => event?,
         };
         let Some(record) = event.event().record() else {

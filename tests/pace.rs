@@ -1,6 +1,6 @@
 //! How often a reader looks, sleeps and fences, counted. `src/reader/pace.rs` has the same in simulated time.
 
-use perfweave::{Class, Fence, Hold, Key, Layout, Order, Reader, Rings, Stats, bindings, sim};
+use perfweave::{Class, ErrorKind, Fence, Hold, Key, Layout, Order, Reader, Rings, Stats, bindings, sim};
 use perfweave_support::load::{self, Load};
 use perfweave_support::{echo, kernel, tracefs};
 use std::io;
@@ -153,7 +153,7 @@ fn a_report_waits_for_no_tick() {
                     Err(report) => break report,
                 }
             };
-            assert!(matches!(report, perfweave::Error::Flushed | perfweave::Error::Deadline), "{hold}: {report}");
+            assert!(matches!(report.kind(), ErrorKind::Flushed | ErrorKind::Deadline), "{hold}: {report}");
             assert_eq!(seen, 2, "{hold}");
             reader.set_deadline(None).unwrap();
         }

@@ -34,7 +34,6 @@
 // C as far as `print fmt` uses it. It does not know order, readers, or where a ring's bytes come from. Begin with `records.rs`, or
 // with `format.rs` for tracepoints.
 
-mod error;
 mod expression;
 mod field;
 mod format;
@@ -47,7 +46,6 @@ mod tests;
 mod tokens;
 mod value;
 
-pub use error::FormatError;
 pub use field::Field;
 pub use format::Format;
 

@@ -5,7 +5,7 @@
 //! events. A [`Writer`] takes events as they are yielded. `perf script` and `perf report` read its file in the same order.
 //!
 //! ```
-//! use perfweave::{Error, Merge, Order, Reader, perf_data, sim};
+//! use perfweave::{Error, ErrorKind, Merge, Order, Reader, perf_data, sim};
 //!
 //! # let path = std::env::temp_dir().join(format!("perfweave-doc-{}.data", std::process::id()));
 //! // Two CPUs write, and what was merged is written down.
@@ -31,7 +31,7 @@
 //!         Err(end) => break end,
 //!     }
 //! };
-//! assert!(matches!(end, Error::Closed), "all was yielded");
+//! assert_eq!(end.kind(), ErrorKind::Closed, "all was yielded");
 //! assert_eq!(read, [(Some(10), Some(0)), (Some(20), Some(1))]);
 //! # Ok::<(), Error>(())
 //! ```
@@ -41,7 +41,7 @@
 //! A recording is complete: nothing is in flight. So no [`Hold`](crate::Hold) rule waits for anything, every event
 //! with a key is [`Class::Proven`](crate::Class::Proven) whatever rule was asked for, and nothing is late. What has no key
 //! shares the class of the event before it in its ring. If there is none, nothing orders it, and it is
-//! [`Class::Assumed`](crate::Class::Assumed). When all was yielded, a reader gives [`Error::Closed`](crate::Error::Closed).
+//! [`Class::Assumed`](crate::Class::Assumed). When all was yielded, a reader gives [`ErrorKind::Closed`](crate::ErrorKind::Closed).
 //! Times are not compared with this machine's clocks.
 //!
 //! A merge looks at a long recording in parts, so that holding keeps to its bound ([`Full`](crate::Full)). The order of what leaves is

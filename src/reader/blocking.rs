@@ -1,6 +1,6 @@
 //! The blocking reader: a merge, a way to sleep until rings are written to, and fences beside it.
 
-use crate::error::{Error, Repeats};
+use crate::error::{Error, ErrorKind, Repeats};
 use crate::order::Order;
 use crate::order::event::{Event, OwnedEvent};
 use crate::order::lent::{Batch, Lent};
@@ -116,12 +116,12 @@ impl Reader {
     /// Makes a reader of these rings, in this order.
     ///
     /// # Errors
-    /// As [`Merge::new`](crate::Merge::new); [`Error::NoFence`] if the hold rule needs a fence and none is possible;
-    /// [`Error::NoClock`] for the lag rule on a clock that cannot be read; [`Error::System`].
+    /// As [`Merge::new`](crate::Merge::new); [`ErrorKind::Fence`] if the hold rule needs a fence and none is possible;
+    /// [`ErrorKind::Clock`] for the lag rule on a clock that cannot be read; [`ErrorKind::Limit`]; [`ErrorKind::System`].
     pub fn new(rings: Rings, order: Order) -> Result<Self, Error> {
         let engine = Engine::new(rings, order)?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
-            .map_err(|errno| Error::System { what: "make an epoll instance", errno: errno.into() })?;
+            .map_err(|errno| Error::system("make an epoll instance", errno.into()))?;
         let (wait, failures) = (Wait::default(), Repeats::default());
         let mut reader = Self { engine, epoll, rings: 0, ready: Vec::new(), wait, failures, spun: 0 };
         reader.wait_for_all()?;
@@ -133,9 +133,9 @@ impl Reader {
     /// The event borrows the reader and is consumed when it is dropped. A forgotten event comes again.
     ///
     /// # Errors
-    /// [`Error::Fence`], [`Error::EpochStuck`] or [`Error::Wait`], after which the reader goes on by itself; the reports [`Error::Flushed`]
-    /// and [`Error::Deadline`]; [`Error::System`], and any error of opening the ring of a CPU that came online;
-    /// [`Error::Closed`], [`Error::Forked`].
+    /// [`ErrorKind::Degraded`], after which the reader goes on by itself; the reports [`ErrorKind::Flushed`]
+    /// and [`ErrorKind::Deadline`]; [`ErrorKind::System`], and any error of opening the ring of a CPU that came online;
+    /// [`ErrorKind::Closed`], [`ErrorKind::Forked`].
     #[inline]
     #[expect(clippy::should_implement_trait, reason = "not an iterator: it yields what borrows from it")]
     pub fn next(&mut self) -> Result<Lent<'_>, Error> {
@@ -235,7 +235,7 @@ impl Reader {
         for (fd, data) in self.engine.fds().map(|fd| (fd, OTHER)).chain(news) {
             match self.epoll.add(fd, edge(data)) {
                 Ok(()) | Err(Errno::EEXIST) => {}
-                Err(errno) => return Err(Error::System { what: "wait for a ring", errno: errno.into() }),
+                Err(errno) => return Err(Error::system("wait for a ring", errno.into())),
             }
         }
         self.rings = self.engine.merge.rings().len();
@@ -302,7 +302,7 @@ impl Reader {
             }
             Err(errno) if errno.kind() == io::ErrorKind::Interrupted => Ok(()),
             Err(errno) => match self.failures.failed(false) {
-                Some(times) => Err(Error::Wait { errno, times }),
+                Some(times) => Err(Error::wait(errno, times)),
                 None => {
                     // Whatever would have woken us is found at the next look.
                     std::thread::sleep(time.min(Self::TICK));
@@ -339,7 +339,7 @@ impl Iterator for Events<'_> {
     fn next(&mut self) -> Option<Self::Item> {
         match self.reader.next_timeout(self.timeout) {
             Ok(event) => event.map(|event| Ok(event.to_owned())),
-            Err(Error::Closed) => None,
+            Err(error) if error.kind() == ErrorKind::Closed => None,
             Err(error) => Some(Err(error)),
         }
     }

@@ -1,6 +1,6 @@
 //! The reader under tokio: the engine of [`Reader`](crate::Reader), woken by the runtime's epoll instead of its own.
 
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::order::Order;
 use crate::order::event::OwnedEvent;
 use crate::order::lent::{Batch, Lent};
@@ -69,13 +69,13 @@ impl AsyncReader {
     /// Makes a reader of these rings, in this order.
     ///
     /// # Errors
-    /// As [`Reader::new`](crate::Reader::new); [`Error::System`] if there is no runtime.
+    /// As [`Reader::new`](crate::Reader::new); [`ErrorKind::System`] if there is no runtime.
     ///
     /// # Panics
     /// If the runtime was built without I/O or time.
     pub fn new(rings: Rings, order: Order) -> Result<Self, Error> {
         let runtime = tokio::runtime::Handle::try_current();
-        runtime.map_err(|error| Error::System { what: "find a tokio runtime", errno: io::Error::other(error) })?;
+        runtime.map_err(|error| Error::system("find a tokio runtime", io::Error::other(error)))?;
         let engine = Engine::new(rings, order)?;
         let sleep = Box::pin(tokio::time::sleep(Duration::ZERO));
         let mut reader = Self { fds: Vec::new(), news: None, rings: 0, sleep, engine };
@@ -145,7 +145,7 @@ impl AsyncReader {
             }
             self.engine.wakes(woken);
             if let Some(errno) = failed {
-                return Poll::Ready(Err(Error::Wait { errno, times: 1 }));
+                return Poll::Ready(Err(Error::wait(errno, 1)));
             }
             let rest = if woken { Duration::ZERO } else { self.engine.rest() };
             if !rest.is_zero() {
@@ -173,7 +173,7 @@ impl AsyncReader {
 
     /// Registers everything that wakes the reader, also rings of CPUs that came online since.
     fn register(&mut self) -> Result<(), Error> {
-        let failed = |errno| Error::System { what: "wait for a ring", errno };
+        let failed = |errno| Error::system("wait for a ring", errno);
         if self.fds.is_empty() {
             for fd in self.engine.others() {
                 self.fds.push(Registered::duplicate(fd).map_err(failed)?);
@@ -226,7 +226,7 @@ impl Stream for EventStream {
         let reader = &mut self.0;
         Poll::Ready(match ready!(reader.poll_ready(cx)) {
             Ok(()) => Some(Ok(reader.engine.merge.lend().to_owned())),
-            Err(Error::Closed) => None,
+            Err(error) if error.kind() == ErrorKind::Closed => None,
             Err(error) => Some(Err(error)),
         })
     }

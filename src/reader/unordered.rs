@@ -56,7 +56,7 @@ impl Rings {
     /// [`Rings::drain`] for the rings of one CPU, as libbpf's `perf_buffer__consume_buffer()` does.
     ///
     /// # Errors
-    /// [`Error::NoSuchCpu`], or [`Error::NoRing`] if the CPU has none.
+    /// [`ErrorKind::Cpu`](crate::ErrorKind::Cpu) if the CPU has no ring.
     ///
     /// # Panics
     /// As [`Rings::drain`].

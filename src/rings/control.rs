@@ -5,8 +5,7 @@ mod model;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-use crate::error::Error;
-use crate::error::hint;
+use crate::error::{Error, ErrorKind, hint};
 use crate::instrument::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
 #[cfg(not(loom))]
 use crate::sys::fork::ForkWord;
@@ -41,13 +40,13 @@ pub struct Handle(pub(crate) Arc<Control>);
 
 impl Handle {
     /// Makes the reader yield everything that is in the rings, held events included, proven by a fence as always. Then
-    /// the reader reports [`Error::Flushed`] once, and only then yields anything newer. Unblocks a blocked reader. What
+    /// the reader reports [`ErrorKind::Flushed`] once, and only then yields anything newer. Unblocks a blocked reader. What
     /// is written between this call and the reader's noticing it counts as there before.
     ///
     /// Flushes that come before the reader has begun with the last are reported with it.
     ///
     /// # Errors
-    /// [`Error::Closed`], [`Error::Forked`].
+    /// [`ErrorKind::Closed`], [`ErrorKind::Forked`].
     pub fn flush(&self) -> Result<(), Error> {
         self.0.check()?;
         // Release pairs with the Acquire load in `Control::signals`: what was written before is found by the look that
@@ -57,13 +56,13 @@ impl Handle {
         Ok(())
     }
 
-    /// Ends the reader: a blocked call returns [`Error::Closed`] at once, as does every later one. Slots of maps are
+    /// Ends the reader: a blocked call returns [`ErrorKind::Closed`] at once, as does every later one. Slots of maps are
     /// emptied and events stopped now; memory is unmapped when the reader is dropped. Closing again does nothing.
     ///
     /// Events that were not yielded are lost. To have them all, call [`Handle::flush`] first and wait for
-    /// [`Error::Flushed`]. The closed reader's [`ledger`](crate::Reader::ledger) has what the kernel dropped last.
+    /// [`ErrorKind::Flushed`]. The closed reader's [`ledger`](crate::Reader::ledger) has what the kernel dropped last.
     pub fn close(&self) {
-        if matches!(self.0.check(), Err(Error::Forked)) {
+        if self.0.check().is_err_and(|error| error.kind() == ErrorKind::Forked) {
             return;
         }
         self.0.close();
@@ -74,7 +73,7 @@ impl Handle {
     /// force at once. A writer that is inside at this moment finishes.
     ///
     /// # Errors
-    /// [`Error::Closed`], [`Error::Forked`]; [`Error::Slot`], [`Error::Control`] if the kernel refuses. All rings are
+    /// [`ErrorKind::Closed`], [`ErrorKind::Forked`]; [`ErrorKind::Permission`] or [`ErrorKind::System`] if the kernel refuses. All rings are
     /// tried: the first refusal is reported, and the other rings are paused.
     pub fn pause(&self, how: Pause) -> Result<(), Error> {
         self.0.check()?;
@@ -92,7 +91,7 @@ impl Handle {
 
     /// Sets when the reader gives up waiting; `None` for never. Once the deadline is past and the reader runs out of
     /// events, it yields everything that is in the rings then, held events included. Then it reports
-    /// [`Error::Deadline`], and only then yields anything newer. A deadline stays until another is set: every further
+    /// [`ErrorKind::Deadline`], and only then yields anything newer. A deadline stays until another is set: every further
     /// call that finds nothing reports it again. A report that is under way when the deadline is moved or taken back is not
     /// made.
     ///
@@ -100,7 +99,7 @@ impl Handle {
     /// [`Reader::next_timeout`](crate::Reader::next_timeout) is strict instead, and leaves held events.
     ///
     /// # Errors
-    /// [`Error::Closed`], [`Error::Forked`].
+    /// [`ErrorKind::Closed`], [`ErrorKind::Forked`].
     pub fn set_deadline(&self, deadline: Option<Instant>) -> Result<(), Error> {
         self.0.check()?;
         self.0.set_deadline(deadline);
@@ -140,7 +139,7 @@ pub(crate) enum Report {
 
 impl Report {
     pub(crate) fn error(self) -> Error {
-        if let Self::Flushed = self { Error::Flushed } else { Error::Deadline }
+        Error::report(if let Self::Flushed = self { ErrorKind::Flushed } else { ErrorKind::Deadline })
     }
 }
 
@@ -193,7 +192,7 @@ impl Control {
     }
 
     pub(crate) fn check(&self) -> Result<(), Error> {
-        if self.is_forked() { Err(Error::Forked) } else { self.signals().check() }
+        if self.is_forked() { Err(Error::forked()) } else { self.signals().check() }
     }
 
     pub(crate) fn set_deadline(&self, deadline: Option<Instant>) {
@@ -270,8 +269,8 @@ impl Signals {
 
     pub(crate) fn check(self) -> Result<(), Error> {
         match self.0 {
-            0 => Err(Error::Forked),
-            word if word & CLOSED != 0 => Err(Error::Closed),
+            0 => Err(Error::forked()),
+            word if word & CLOSED != 0 => Err(Error::report(ErrorKind::Closed)),
             _ => Ok(()),
         }
     }
@@ -353,7 +352,7 @@ impl Outlets {
     /// slots stay empty. If one fails, all are stopped again.
     pub(crate) fn start(&mut self, mut events: Vec<Outlet>) -> Result<(), Error> {
         if self.retired {
-            return Err(Error::Closed);
+            return Err(Error::report(ErrorKind::Closed));
         }
         let paused = self.slots_paused;
         let mut start = || {
@@ -428,7 +427,7 @@ impl Gate {
         match (self, how) {
             (Self::Event(event), Pause::Output) => perf::pause_output(event.as_fd(), paused).map_err(|errno| {
                 let what = if paused { "pause" } else { "resume" };
-                Error::Control { what, event: "the ring".into(), cpu, errno }
+                Error::control(what, "the ring", cpu, errno)
             }),
             (Self::Event(_), Pause::Slots) => Ok(()),
             (Self::Simulated(turn), how) => {
@@ -460,8 +459,9 @@ impl Outlet {
             }
         };
         done.map_err(|errno| {
+            let message = format!("cannot set slot {index} of the perf event array, for CPU {}", self.cpu);
             let hint = hint::slot(&errno);
-            Error::Slot { slot: *index, cpu: self.cpu, errno, hint }
+            Error::new(ErrorKind::of(&errno), message).because(errno).hinting(hint).about(&self.name)
         })?;
         self.set = set;
         Ok(())
@@ -477,7 +477,7 @@ impl Outlet {
     fn enable(&self, enabled: bool) -> Result<(), Error> {
         perf::enable(self.event.as_fd(), enabled).map_err(|errno| {
             let what = if enabled { "enable" } else { "disable" };
-            Error::Control { what, event: self.name.as_ref().into(), cpu: self.cpu, errno }
+            Error::control(what, &self.name, self.cpu, errno)
         })
     }
 }

@@ -1,6 +1,6 @@
 //! perf(1), and files for it that go with the test.
 
-use perfweave::{Item, Order, Reader, Rings, perf_data};
+use perfweave::{ErrorKind, Item, Order, Reader, Rings, perf_data};
 use perfweave_support::perf::printed;
 use perfweave_support::{kernel, lacks};
 use std::fs;
@@ -128,7 +128,7 @@ pub(crate) fn drain(reader: &mut Reader, mut each: impl FnMut(&perfweave::Event<
     loop {
         match reader.next() {
             Ok(event) => each(&event.event()),
-            Err(perfweave::Error::Closed) => return,
+            Err(error) if error.kind() == ErrorKind::Closed => return,
             Err(error) => panic!("{error}"),
         }
     }

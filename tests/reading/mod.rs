@@ -1,6 +1,6 @@
 //! What tests of readers share: all that was written, exactly, and nothing that depends on how fast a machine is.
 
-use perfweave::{Error, Event, Fence, Lent, Reader};
+use perfweave::{Error, ErrorKind, Event, Fence, Lent, Reader};
 pub(crate) use perfweave_support::threads::GUARD as LONG;
 use perfweave_support::threads::{self, until};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,7 +24,7 @@ pub(crate) fn all(reader: &mut Reader, mut each: impl FnMut(Event<'_>)) {
     loop {
         match reader.next_timeout(LONG) {
             Ok(event) => each(event.expect("a report").event()),
-            Err(Error::Flushed) => return,
+            Err(error) if error.kind() == ErrorKind::Flushed => return,
             Err(error) => panic!("{error}"),
         }
     }
@@ -32,11 +32,9 @@ pub(crate) fn all(reader: &mut Reader, mut each: impl FnMut(Event<'_>)) {
 
 /// The name of a reader's report.
 pub(crate) fn report(error: &Error) -> String {
-    match error {
-        Error::Flushed => "Flushed".into(),
-        Error::Deadline => "Deadline".into(),
-        Error::Closed => "Closed".into(),
-        failure => failure.to_string(),
+    match error.kind() {
+        kind @ (ErrorKind::Flushed | ErrorKind::Deadline | ErrorKind::Closed) => format!("{kind:?}"),
+        _ => error.to_string(),
     }
 }
 

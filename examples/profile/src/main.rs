@@ -9,7 +9,7 @@
 
 use blazesym::symbolize::source::{Kernel, Process, Source};
 use blazesym::symbolize::{Input, Symbolizer};
-use perfweave::{Error, Order, Reader, Rings, Sample, Stats, bindings};
+use perfweave::{ErrorKind, Order, Reader, Rings, Sample, Stats, bindings};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::process::ExitCode;
@@ -53,7 +53,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     let mut known = HashMap::<(u32, Vec<u64>), String>::new();
     loop {
         let event = match reader.next() {
-            Err(Error::Deadline) => break,
+            Err(error) if error.kind() == ErrorKind::Deadline => break,
             event => event?,
         };
         // What is lost or damaged is counted in the end.

@@ -4,7 +4,7 @@ use super::{POLL, Start, wait};
 use crate::Result;
 use crate::tally::{Seen, Tally};
 use nix::poll::{PollFd, PollFlags};
-use perfweave::{Error, Hold, Item, Key, Order, Reader, Rings, Wakeup};
+use perfweave::{Hold, Item, Key, Order, Reader, Rings, Wakeup, ErrorKind};
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -45,7 +45,7 @@ fn by_next((mut reader, mut tally): (Reader, Tally)) -> Result<Seen> {
     loop {
         match reader.next() {
             Ok(event) => take(&mut tally, event.key(), event.item()),
-            Err(Error::Flushed) => return Ok(tally.end()),
+            Err(error) if error.kind() == ErrorKind::Flushed => return Ok(tally.end()),
             Err(error) => return Err(error.into()),
         }
     }
@@ -83,7 +83,7 @@ pub fn batch(map: OwnedFd, start: &Start, hold: Hold) -> Result<Seen> {
     loop {
         match reader.batch(Duration::from_secs(3600)) {
             Ok(batch) => batch.for_each(|event| take(&mut tally, event.key(), event.item())),
-            Err(Error::Flushed) => return Ok(tally.end()),
+            Err(error) if error.kind() == ErrorKind::Flushed => return Ok(tally.end()),
             Err(error) => return Err(error.into()),
         }
     }
