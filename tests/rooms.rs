@@ -27,7 +27,7 @@ const ROOMS: [(&str, &[&str]); 13] = [
             "grace",
         ],
     ),
-    ("error", &["kind", "words", "cases", "repeats", "hint"]),
+    ("error", &["words", "kind", "cases", "repeats", "hint", "tests"]),
     ("ring", &["words", "memory", "epochs", "frame", "bytes", "prefetch", "consumer"]),
     ("record", &["clock", "kind", "layout", "fields", "sample", "origin", "view"]),
     ("account", &["breaks", "sequence", "numbers", "ledger", "stats"]),

@@ -1,60 +1,17 @@
 //! Hints: what helps against refusals, with the numbers of this machine. Empty if nothing is known to help.
 
-use crate::error::short;
-use crate::error::words::bpf_needs;
+use crate::error::words::{bpf_needs, short};
 use crate::instrument::step;
+use crate::sys::machine;
 use crate::sys::status::Status;
-use crate::sys::{machine, pmu};
 use nix::sys::resource::{Resource, getrlimit};
 use std::io;
-
-/// What helps when a ring cannot be mapped.
-pub(crate) fn map(errno: i32, bytes: usize, cpus: usize) -> String {
-    match errno {
-        libc::EPERM => format!(
-            "{cpus} rings of {} KiB are more than kernel.perf_event_mlock_kb, {} for each CPU and shared by the user's \
-             processes, and RLIMIT_MEMLOCK, {} KiB, allow without CAP_IPC_LOCK",
-            bytes >> 10,
-            setting("kernel/perf_event_mlock_kb"),
-            limit(Resource::RLIMIT_MEMLOCK) >> 10,
-        ),
-        libc::ENOMEM => format!("{cpus} rings of {} KiB are asked for", bytes >> 10),
-        _ => String::new(),
-    }
-}
-
-/// What helps where no fence is possible: an expedited one, or any other.
-pub(crate) fn fence(is_expedited: bool) -> String {
-    let other =
-        if is_expedited { "Fence::Auto takes no privilege" } else { "Fence::Expedited takes CAP_SYS_ADMIN alone" };
-    let filtered = if Status::read().is_filtered {
-        ". This process has a seccomp filter, as in a container, which may refuse the calls"
-    } else {
-        ""
-    };
-    format!("{other}; a reader with Hold::Lag needs no fence, and assumes the order{filtered}")
-}
 
 /// What helps when a slot of a map cannot be set.
 pub(crate) fn slot(errno: &io::Error) -> String {
     match errno.raw_os_error() {
         Some(libc::EPERM) => bpf_needs("needs CAP_BPF, and a map that is not read-only"),
         Some(libc::EACCES) => "needs a map that is not read-only".into(),
-        _ => String::new(),
-    }
-}
-
-/// What helps when a probe cannot be had.
-pub(crate) fn probe(errno: &io::Error, unit: &str) -> String {
-    match errno.kind() {
-        io::ErrorKind::NotFound if pmu::all().is_err() => "mount -t sysfs sysfs /sys".into(),
-        io::ErrorKind::NotFound => {
-            let config = unit.to_uppercase();
-            format!(
-                "this kernel, {}, is older than 4.17 or was built without CONFIG_{config}_EVENTS",
-                machine::release()
-            )
-        }
         _ => String::new(),
     }
 }

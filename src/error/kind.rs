@@ -74,6 +74,7 @@ impl ErrorKind {
             (_, io::ErrorKind::OutOfMemory | io::ErrorKind::StorageFull | io::ErrorKind::FileTooLarge) => Self::Limit,
             (_, io::ErrorKind::ResourceBusy | io::ErrorKind::WouldBlock) => Self::Busy,
             (_, io::ErrorKind::Unsupported) => Self::Unsupported,
+            (_, io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory) => Self::InvalidInput,
             // Told by this crate. Where the kernel says `EINVAL`, the call may be wrong, or the kernel old.
             (None, io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData) => Self::InvalidInput,
             _ => Self::System,

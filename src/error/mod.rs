@@ -27,7 +27,7 @@ pub(crate) use debug_as_display;
 pub(crate) use hint::nearest;
 pub use kind::ErrorKind;
 pub(crate) use repeats::Repeats;
-pub(crate) use words::{MODULE, filtered, instead_of, map_type, short};
+pub(crate) use words::{MODULE, filtered, short};
 
 #[cfg(all(test, not(loom)))]
 mod tests;

@@ -1,6 +1,6 @@
 //! Writers' epochs: words in which a tool's own BPF programs say that they are inside.
 
-use crate::error::{self, Error, ErrorKind};
+use crate::error::{Error, ErrorKind};
 use crate::ring::EpochWords;
 use crate::rings::Rings;
 use crate::sys::{bpf, machine};
@@ -89,7 +89,7 @@ impl Epochs {
             let message = format!(
                 "a map of epochs is an array that can be mapped (BPF_MAP_TYPE_ARRAY with BPF_F_MMAPABLE, Linux 5.5); this map is {}, with \
                  flags {map_flags:#x}",
-                error::map_type(map_type)
+                bpf::map_type(map_type)
             );
             return Err(Error::new(ErrorKind::Map, message));
         }

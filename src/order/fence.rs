@@ -3,13 +3,14 @@
 #[cfg(all(test, loom))]
 mod model;
 
-use crate::error::{Error, ErrorKind, hint};
+use crate::error::{Error, ErrorKind};
 use crate::instrument::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
 use crate::order::hold::Fence;
 use crate::order::visits::Visits;
 use crate::sys::fork::ForkWord;
 use crate::sys::grace::Grace;
 use crate::sys::machine;
+use crate::sys::status::Status;
 use crate::sys::wake::Wake;
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use std::io;
@@ -101,6 +102,18 @@ impl Shared {
     }
 }
 
+/// What helps where no fence is possible: an expedited one, or any other.
+fn hint(is_expedited: bool) -> String {
+    let other =
+        if is_expedited { "Fence::Auto takes no privilege" } else { "Fence::Expedited takes CAP_SYS_ADMIN alone" };
+    let filtered = if Status::read().is_filtered {
+        ". This process has a seccomp filter, as in a container, which may refuse the calls"
+    } else {
+        ""
+    };
+    format!("{other}; a reader with Hold::Lag needs no fence, and assumes the order{filtered}")
+}
+
 impl Fences {
     /// Starts the thread with the first of the fence's ways that works.
     pub(crate) fn start(fence: &Fence) -> Result<Self, Error> {
@@ -130,7 +143,7 @@ impl Fences {
             Ok(Err(tried)) => {
                 // It is at its end, and what it holds goes with it.
                 let _ = thread.join();
-                Err(Error::no_fence(&tried, hint::fence(matches!(fence, Fence::Expedited { .. }))))
+                Err(Error::no_fence(&tried, hint(matches!(fence, Fence::Expedited { .. }))))
             }
             Err(_) => Err(Error::no_fence("its thread died", "")),
         }

@@ -12,6 +12,7 @@ use crate::rings::whom::{Numbered, Opened};
 use crate::rings::{Counter, Lane, Rings, lanes, refusal};
 use crate::sys::machine::{self, CpuEvents, CpuList, OnlineCpus};
 use crate::sys::perf;
+use nix::sys::resource::Resource;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -143,7 +144,7 @@ fn map(plan: &Plan, cpu: u32, event: Arc<OwnedFd>, cpus: usize) -> Result<Ring, 
     };
     mapped.map_err(|error| {
         let Some(errno) = error.raw_os_error() else { return error };
-        let (hint, errno) = (hint::map(errno, bytes, cpus), error.into_source());
+        let (hint, errno) = (hint_of_map(errno, bytes, cpus), error.into_source());
         let kind = match errno.raw_os_error() {
             // More locked memory than is allowed.
             Some(libc::EPERM) => ErrorKind::Limit,
@@ -152,6 +153,21 @@ fn map(plan: &Plan, cpu: u32, event: Arc<OwnedFd>, cpus: usize) -> Result<Ring, 
         let message = format!("cannot map a ring of {bytes} bytes for CPU {cpu}");
         Error::new(kind, message).because(errno).hinting(hint)
     })
+}
+
+/// What helps when a ring cannot be mapped.
+fn hint_of_map(errno: i32, bytes: usize, cpus: usize) -> String {
+    match errno {
+        libc::EPERM => format!(
+            "{cpus} rings of {} KiB are more than kernel.perf_event_mlock_kb, {} for each CPU and shared by the user's \
+             processes, and RLIMIT_MEMLOCK, {} KiB, allow without CAP_IPC_LOCK",
+            bytes >> 10,
+            hint::setting("kernel/perf_event_mlock_kb"),
+            hint::limit(Resource::RLIMIT_MEMLOCK) >> 10,
+        ),
+        libc::ENOMEM => format!("{cpus} rings of {} KiB are asked for", bytes >> 10),
+        _ => String::new(),
+    }
 }
 
 /// Makes all events write into the ring of `owner`. Gives the ids by which their records name them.

@@ -1,6 +1,6 @@
 //! What was asked for as events to open: each with its attribute, checked.
 
-use crate::error::{self, Error, ErrorKind, hint, instead_of, short};
+use crate::error::{Error, ErrorKind, hint, short};
 use crate::record::Kind;
 use crate::rings::asked::{Asked, KPROBE, Place, Probe, Rate, Settings, UPROBE, What};
 use crate::rings::filter::Filter;
@@ -96,8 +96,20 @@ fn array(event: &str, map: OwnedFd) -> Result<Array, Error> {
     }
 }
 
+/// What helps against a map of another type than a perf event array.
+fn instead_of(map_type: u32) -> &'static str {
+    /// `BPF_MAP_TYPE_RINGBUF`
+    const RING_BUFFER: u32 = 27;
+    if map_type == RING_BUFFER {
+        "it is a BPF ring buffer, one for all CPUs, which is in order by itself. Read it with libbpf's ring_buffer or aya's RingBuf, or let \
+         the program write with bpf_perf_event_output"
+    } else {
+        ""
+    }
+}
+
 fn wrong_type(event: &str, map_type: u32) -> Error {
-    let message = format!("the map is {}, and not a BPF_MAP_TYPE_PERF_EVENT_ARRAY (4)", error::map_type(map_type));
+    let message = format!("the map is {}, and not a BPF_MAP_TYPE_PERF_EVENT_ARRAY (4)", bpf::map_type(map_type));
     Error::new(ErrorKind::Map, message).hinting(instead_of(map_type)).about(event)
 }
 
@@ -266,7 +278,7 @@ fn records(kinds: &[Kind], build_ids: bool) -> Result<perf_event_attr, Error> {
 /// The attribute of a probe, and what it is to point to.
 fn probe_attr(probe: Probe) -> Result<(perf_event_attr, CString), Error> {
     let error = |errno: io::Error| {
-        let hint = hint::probe(&errno, probe.unit);
+        let hint = hint_of_probe(&errno, probe.unit);
         let kind = match ErrorKind::of(&errno) {
             // The PMU.
             ErrorKind::NotFound => ErrorKind::Unsupported,
@@ -288,6 +300,21 @@ fn probe_attr(probe: Probe) -> Result<(perf_event_attr, CString), Error> {
     };
     let target = CString::new(probe.target.as_bytes()).map_err(|zero| error(zero.into()))?;
     Ok((attr, target))
+}
+
+/// What helps when a probe cannot be had.
+fn hint_of_probe(errno: &io::Error, unit: &str) -> String {
+    match errno.kind() {
+        io::ErrorKind::NotFound if pmu::all().is_err() => "mount -t sysfs sysfs /sys".into(),
+        io::ErrorKind::NotFound => {
+            let config = unit.to_uppercase();
+            format!(
+                "this kernel, {}, is older than 4.17 or was built without CONFIG_{config}_EVENTS",
+                machine::release()
+            )
+        }
+        _ => String::new(),
+    }
 }
 
 fn no_probe(probe: &Probe, kind: ErrorKind, errno: io::Error, hint: String) -> Error {
