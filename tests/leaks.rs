@@ -73,7 +73,7 @@ fn failing_halfway(map: &Map) {
             assert_error!(Rings::options().bpf_output(&small).open().unwrap_err(), Map, "the perf event array has");
         }
         let refused = Rings::options().bpf_output(map).event(&unknown).open();
-        assert_error!(refused.unwrap_err(), Unsupported, "cannot open event 1:9");
+        assert_error!(refused.unwrap_err(), Unsupported, "cannot open BPF output on CPU");
         // Opened, and then refused by the reader.
         let lag = Order::new().hold(Hold::Lag(Duration::from_millis(1)));
         let rings = options(map).clock(perfweave::Clock::Perf).open().unwrap();

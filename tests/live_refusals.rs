@@ -1,9 +1,10 @@
 //! What the live kernel refuses, and what is said of it: each error has the numbers and the hint. Running out of file
 //! descriptors is in `leaks.rs`, because it is the whole process that does.
 
-use perfweave::{Error, ErrorKind, Order, Reader, RingOptions, Rings, Sample, bindings};
+use perfweave::{Error, ErrorKind, Fence, Hold, Key, Order, Reader, Recorder, RingOptions, Rings, Sample, bindings};
 use perfweave_support::bpf::Map;
 use perfweave_support::{assert_error, echo, foreign, kernel, load, needs, number_behind, privilege};
+use std::io;
 use std::os::fd::AsFd;
 
 fn map() -> Option<Map> {
@@ -318,4 +319,52 @@ fn a_slot_for_two_events_is_refused() {
     let rings = Rings::options().bpf_output(&other).bpf_output(&duplicate).pages(1).open().unwrap();
     assert_eq!(program.run_with(cpus[0], &[1]).unwrap(), 0);
     drop(rings);
+}
+
+/// On live rings, but for `Forked` (`peer_nobody.rs`, `live_recorder.rs`) and for what is no failure.
+#[test]
+fn each_kind_of_error_is_given() {
+    let Some((map, echo)) = echo() else { return };
+    let options = || Rings::options().bpf_output(&map).pages(1);
+    let of = |options: RingOptions| options.open().map(drop).unwrap_err();
+    let made = |options: RingOptions, order| Reader::new(options.open().unwrap(), order).map(drop).unwrap_err();
+    let custom = Fence::custom(|| Err(io::Error::from_raw_os_error(libc::EIO)));
+    let degraded = || {
+        let order = Order::new().hold(Hold::Fence(custom.clone()));
+        let mut reader = Reader::new(options().open().unwrap(), order).unwrap();
+        echo.run_with(load::online()[0], &[1]).unwrap();
+        reader.next().map(drop).unwrap_err()
+    };
+    let given = [
+        (ErrorKind::Permission, refused(libc::EPERM).unwrap(), io::ErrorKind::PermissionDenied),
+        (ErrorKind::NotFound, of(Rings::options().named("cpu-clokc")), io::ErrorKind::NotFound),
+        (ErrorKind::InvalidInput, of(Rings::options()), io::ErrorKind::InvalidInput),
+        (ErrorKind::Unsupported, refused(libc::EOPNOTSUPP).unwrap(), io::ErrorKind::Unsupported),
+        (ErrorKind::Limit, refused(libc::ENFILE).unwrap(), io::ErrorKind::QuotaExceeded),
+        (ErrorKind::Busy, refused(libc::EBUSY).unwrap(), io::ErrorKind::ResourceBusy),
+        (ErrorKind::Map, of(options().slots(|cpu| cpu + (1 << 20))), io::ErrorKind::InvalidInput),
+        (ErrorKind::Cpu, of(options().cpus([100_000])), io::ErrorKind::NotFound),
+        (ErrorKind::Clock, made(options().without_time(), Order::new()), io::ErrorKind::InvalidInput),
+        (ErrorKind::Fence, Recorder::open(options(), Key::Time, &custom).map(drop).unwrap_err(), io::ErrorKind::Other),
+        (ErrorKind::Degraded, degraded(), io::Error::from_raw_os_error(libc::EIO).kind()),
+        (ErrorKind::System, refused(libc::EEXIST).unwrap(), io::ErrorKind::AlreadyExists),
+        #[cfg(feature = "perf-data")]
+        (
+            ErrorKind::Recording,
+            perfweave::perf_data::open("/dev/null").map(drop).unwrap_err(),
+            io::ErrorKind::InvalidData,
+        ),
+        #[cfg(feature = "perf-data")]
+        (
+            ErrorKind::Output,
+            perfweave::perf_data::Writer::create("/", &options().open().unwrap()).map(drop).unwrap_err(),
+            io::ErrorKind::IsADirectory,
+        ),
+    ];
+    for (kind, error, std) in given {
+        let said = error.to_string();
+        assert_eq!(error.kind(), kind, "{said}");
+        let error = io::Error::from(error);
+        assert_eq!((error.kind(), error.to_string()), (std, said));
+    }
 }

@@ -50,7 +50,7 @@ impl Error {
         Some(self.0.hint.as_ref()).filter(|hint| !hint.is_empty())
     }
 
-    /// The event that it is about, as requested: `tracepoint sched:sched_switch`. A program that asks for several events can
+    /// The event that it is about, by its name in [`Rings::sources`](crate::Rings::sources): `tracepoint sched:sched_switch`. A program that asks for several events can
     /// go without this one. `None` if it is about no event in particular.
     pub fn event(&self) -> Option<&str> {
         self.0.event.as_deref()
@@ -142,7 +142,7 @@ impl Error {
 
     pub(crate) fn no_tracepoint(name: &str, hint: impl Into<Text>) -> Self {
         let message = format!("there is no tracepoint {}", short(name));
-        Self::new(ErrorKind::NotFound, message).hinting(hint).about(name)
+        Self::new(ErrorKind::NotFound, message).hinting(hint).about(&format!("tracepoint {name}"))
     }
 
     /// A tracepoint cannot be looked up, so it may exist or not.
@@ -153,7 +153,7 @@ impl Error {
             kind => kind,
         };
         let message = format!("cannot look up tracepoint {}", short(name));
-        Self::new(kind, message).because(source).hinting(hint).about(name)
+        Self::new(kind, message).because(source).hinting(hint).about(&format!("tracepoint {name}"))
     }
 
     /// No fence is possible. `tried` has each way, and why it failed.

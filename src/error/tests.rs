@@ -33,7 +33,7 @@ fn an_error_has_parts() {
     let error = refused();
     assert_eq!(error.kind(), ErrorKind::Permission);
     assert_eq!(error.hint(), Some("mount it so that you may read it"));
-    assert_eq!(error.event(), Some("sched:sched_switch"));
+    assert_eq!(error.event(), Some("tracepoint sched:sched_switch"));
     let source = error.source().unwrap().downcast_ref::<io::Error>().unwrap();
     assert_eq!((source.raw_os_error(), error.raw_os_error()), (Some(libc::EACCES), Some(libc::EACCES)));
     let bare = Error::forked();

@@ -31,7 +31,7 @@
 //!         Err(end) => break end,
 //!     }
 //! };
-//! assert_eq!(end.kind(), ErrorKind::Closed, "all was yielded");
+//! assert!(end.kind() == ErrorKind::Closed, "all was yielded");
 //! assert_eq!(read, [(Some(10), Some(0)), (Some(20), Some(1))]);
 //! # Ok::<(), Error>(())
 //! ```

@@ -69,7 +69,7 @@ fn after_an_error_every_call_gives_that_error() {
     }
     assert!(whole > 2000 && refused > 2000, "{whole} written, {refused} refused");
     assert_eq!(errno(writer.finish()), Some(libc::EFBIG), "what failed first");
-    assert_error!(perf_data::open(&file.0).unwrap_err(), Recording, "perf did not finish it");
+    assert_error!(perf_data::open(&file.0).unwrap_err(), Recording, "and not with PERFILE2");
 }
 
 /// What something gives in a forked child: the number of the assertion that failed, or 0.

@@ -205,7 +205,7 @@ fn a_file_that_was_not_finished_is_refused() {
     merge.refresh(0);
     merge.batch().for_each(|event| writer.write(&event).unwrap());
     drop(writer);
-    assert_error!(perf_data::open(&file.0).unwrap_err(), Recording, "perf did not finish it");
+    assert_error!(perf_data::open(&file.0).unwrap_err(), Recording, "and not with PERFILE2");
 }
 
 #[test]
