@@ -9,7 +9,7 @@
 //!
 //! Without privileges it says what is missing. With `--simulate` it runs the same on simulated rings, and says so.
 
-use perfweave::decode::{Field, Format, FormatError};
+use perfweave::decode::{Field, Format};
 use perfweave::{Clock, Event, Item, Order, Reader, Record, Rings, Stats, sim};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -109,9 +109,9 @@ struct Task {
 }
 
 impl Fields {
-    fn of(waking: &Format, switch: &Format) -> Result<Self, FormatError> {
+    fn of(waking: &Format, switch: &Format) -> Result<Self, perfweave::Error> {
         let task = |format: &Format, pid, comm| {
-            Ok::<_, FormatError>(Task { pid: format.field(pid)?, comm: format.field(comm)? })
+            Ok::<_, perfweave::Error>(Task { pid: format.field(pid)?, comm: format.field(comm)? })
         };
         Ok(Self {
             waking: waking.id(),
@@ -294,7 +294,7 @@ fn simulated() -> Result<(Reader, Fields), Box<dyn Error>> {
     let cpus = [0, 1, 2, 3];
     let kernel = sim::Kernel::new(&cpus);
     let reader = Reader::new(kernel.rings(), Order::new().hold(kernel.hold()))?;
-    let formats = || -> Result<_, FormatError> { Fields::of(&SIMULATED[0].parse()?, &SIMULATED[1].parse()?) };
+    let formats = || -> Result<_, perfweave::Error> { Fields::of(&SIMULATED[0].parse()?, &SIMULATED[1].parse()?) };
     let (fields, theirs) = (formats()?, formats()?);
     let Fields { waking, switch, waker, woken, prev, next } = theirs;
     let emit = move |cpu: u32, kind: u64, writer: u32, tasks: &[(&Task, u32)]| {

@@ -4,10 +4,8 @@
 #[expect(dead_code, reason = "each test takes a part")]
 mod reading;
 
-use perfweave::{
-    Class, Ended, Error, Event, Fence, Full, Hold, Item, Key, Layout, Merge, Order, Reader, Record, Rings, sim,
-};
-use perfweave_support::{echo, load, needs};
+use perfweave::{Class, Ended, Event, Fence, Full, Hold, Item, Key, Layout, Merge, Order, Reader, Record, Rings, sim};
+use perfweave_support::{assert_error, echo, load, needs, number_behind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -151,16 +149,14 @@ fn a_mark_leaves_room_for_the_records_there_are() {
 fn a_mark_that_leaves_no_room_for_a_record_is_refused() {
     let kernel = small(&[3], 4096);
     let error = Merge::new(kernel.rings(), Order::new().fill_mark(100)).unwrap_err();
-    assert!(
-        matches!(error, Error::FillMark { cpu: 3, percent: 100, size: 4096, left: 0, record: 24, most: 99 }),
-        "{error:?}"
-    );
-    assert!(error.to_string().contains("at most 99 %"), "{error}");
+    let says =
+        "a fill mark of 100 % leaves 0 bytes of the 4096 of CPU 3's ring, and records take 24 and more: at most 99 %";
+    assert_error!(error, InvalidInput, says);
     let kernel = small(&[3], 4096);
     assert!(Merge::new(kernel.rings(), Order::new().fill_mark(99)).is_ok());
     let kernel = small(&[3], 128);
     let error = Merge::new(kernel.rings(), Order::new().fill_mark(99)).unwrap_err();
-    let Error::FillMark { most, .. } = error else { panic!("{error}") };
+    let most = number_behind(&error.to_string(), "at most ") as u8;
     let kernel = small(&[3], 128);
     assert!(Merge::new(kernel.rings(), Order::new().fill_mark(most)).is_ok(), "what the error names is taken");
     // Where no record fits, no mark is to blame.
@@ -170,7 +166,7 @@ fn a_mark_that_leaves_no_room_for_a_record_is_refused() {
     }
     let kernel = small(&[3], 32);
     let error = Merge::new(kernel.rings(), Order::new().fill_mark(100)).unwrap_err();
-    assert!(matches!(error, Error::FillMark { size: 32, record: 24, most: 21, .. }), "{error}");
+    assert_error!(error, InvalidInput, "of the 32 of CPU 3", "records take 24", "at most 21 %");
 }
 
 /// What a user gets who asks for nothing, with rings of 64 KiB and a fence that takes as long as it likes: all records, in

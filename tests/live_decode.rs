@@ -5,10 +5,10 @@ mod reading;
 
 use linux_perf_event_reader::{ContextSwitchRecord, CpuMode, EventRecord, Mmap2FileId, SampleRecord};
 use perf_event_open_sys::bindings as sys;
-use perfweave::decode::{Format, FormatError};
-use perfweave::{Error, Item, Kind, Order, Reader, Record, Rings};
+use perfweave::decode::Format;
+use perfweave::{Item, Kind, Order, Reader, Record, Rings};
 use perfweave_support::load::{self, Load};
-use perfweave_support::{echo, foreign, kernel, lacks, probe, threads, tracefs};
+use perfweave_support::{assert_error, echo, foreign, kernel, lacks, probe, threads, tracefs};
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -123,7 +123,7 @@ fn fields_by_name_are_what_the_kernel_wrote() {
     });
 
     let error = format.field("next_comn").unwrap_err();
-    assert!(matches!(&error, FormatError::NoField { field, .. } if field == "next_comn"));
+    assert_error!(error, NotFound, "has no field next_comn");
     assert!(
         error
             .to_string()
@@ -283,7 +283,7 @@ fn samples_of_time_say_where_they_were_taken() {
     };
     // The last three need Linux 5.11 and CONFIG_CGROUP_PERF.
     let (rings, last) = match open(&all) {
-        Err(Error::Open { errno, .. }) if errno.raw_os_error() == Some(libc::EINVAL) => {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
             lacks("samples with control groups and sizes of pages, so that others were looked at");
             (open(&all[..14]), all[13])
         }
@@ -419,21 +419,16 @@ fn sources_have_formats_or_say_why_not() {
     let options = Rings::options().bpf_output(&map).tracepoint_id(waking.id.into()).bytes(1 << 20);
     let Some(rings) = kernel("open a tracepoint", options.open()) else { return };
     let error = rings.format(0).unwrap_err();
-    assert!(matches!(error, FormatError::NoFormat { .. }) && error.to_string().contains("payload_as"), "{error}");
+    assert_error!(error, NotFound, "has no format", "payload_as");
     assert_eq!(rings.format(1).unwrap().name(), "sched_waking");
     let error = rings.format(2).unwrap_err();
-    assert!(matches!(error, FormatError::NoSource { source_number: 2, sources: 2 }), "{error}");
+    assert_error!(error, InvalidInput, "there is no source 2: the rings have 2");
     let error = Format::read("sched:no_such_event").unwrap_err();
-    assert!(
-        matches!(error, FormatError::Lookup(Error::NoTracepoint { .. }))
-            && error.to_string().contains("available_events")
-    );
+    assert_error!(error, NotFound, "there is no tracepoint sched:no_such_event", "available_events");
     let error = Format::read("sched_waking").unwrap_err();
-    assert!(
-        matches!(error, FormatError::Lookup(Error::Tracepoint { .. })) && error.to_string().contains("category:name")
-    );
+    assert_error!(error, InvalidInput, "cannot look up tracepoint sched_waking", "category:name");
     let error = "name: x\nID: 1\nformat:\n\tfield:int;\n".parse::<Format>().unwrap_err();
-    assert!(matches!(error, FormatError::Syntax { line: 4, .. }) && error.to_string().contains("tracefs"), "{error}");
+    assert_error!(error, InvalidInput, "line 4 of the format is not understood", "tracefs");
 
     /// What the program outputs.
     #[derive(FromBytes, Debug, PartialEq)]

@@ -4,9 +4,9 @@
 #[expect(dead_code, reason = "each test takes a part")]
 mod reading;
 
-use perfweave::{Error, Fence, Hold, Item, Order, Pause, Reader, Rings};
+use perfweave::{Fence, Hold, Item, Order, Pause, Reader, Rings};
 use perfweave_support::bpf::{self, Map};
-use perfweave_support::{echo, kernel, lacks, load, privilege, threads, tracefs};
+use perfweave_support::{assert_error, echo, kernel, lacks, load, privilege, threads, tracefs};
 use std::io::{self, Write};
 use std::process::Command;
 
@@ -150,8 +150,9 @@ fn slots_of_maps_are_paused() {
     match reader.handle().pause(Pause::Slots) {
         Ok(()) => {}
         // Before Linux 5.19, where kernel.unprivileged_bpf_disabled says so.
-        Err(Error::Slot { errno, hint, .. }) if errno.raw_os_error() == Some(libc::EPERM) => {
-            assert!(hint.to_string().contains("CAP_BPF"), "{hint}");
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+            assert_error!(error, Permission, "cannot set slot");
+            assert!(error.hint().is_some_and(|hint| hint.contains("CAP_BPF")), "{error}");
             return lacks("slots that are set without CAP_BPF");
         }
         Err(error) => panic!("{error}"),

@@ -4,8 +4,7 @@
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use perfweave::{Error, Rings};
-use perfweave_support::{kernel, needs, privilege, tracefs};
-use std::io::ErrorKind;
+use perfweave_support::{assert_error, kernel, needs, privilege, tracefs};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
@@ -31,6 +30,11 @@ fn mount_on(path: &str, kind: &str) {
     mount(NONE, path, Some(kind), MsFlags::empty(), NONE).unwrap();
 }
 
+/// The kernel's error.
+fn source(error: &Error) -> &std::io::Error {
+    std::error::Error::source(error).and_then(|source| source.downcast_ref()).expect("a source")
+}
+
 fn open(name: &str) -> Result<(), Error> {
     Rings::options().tracepoint(name).pages(1).open().map(drop)
 }
@@ -43,7 +47,7 @@ fn tracefs_is_found_without_proc() {
         assert!(!Path::new("/proc/self").exists());
         open("sched:sched_switch").unwrap();
         let error = open("sched:nope").unwrap_err();
-        assert!(matches!(error, Error::NoTracepoint { .. }), "{error}");
+        assert_error!(error, NotFound, "there is no tracepoint ");
         // Nor is it anywhere else then.
         umount2("/sys/kernel/tracing", MntFlags::MNT_DETACH).unwrap();
         let said = open("sched:sched_switch").unwrap_err().to_string();
@@ -62,7 +66,8 @@ fn tracefs_is_found_under_any_path() {
             umount2(path, MntFlags::empty()).unwrap();
         }
         let error = open("sched:sched_switch").unwrap_err();
-        assert!(matches!(&error, Error::Tracepoint { errno, .. } if errno.kind() == ErrorKind::NotFound), "{error}");
+        assert_error!(error, System, "cannot look up tracepoint");
+        assert_eq!(source(&error).kind(), std::io::ErrorKind::NotFound);
         assert!(error.to_string().contains("mount -t tracefs"), "{error}");
     });
 }
@@ -75,7 +80,8 @@ fn tracefs_is_found_behind_one_that_is_hidden() {
         open("sched:sched_switch").unwrap();
         mount_on("/mnt", "tmpfs");
         let error = open("sched:sched_switch").unwrap_err();
-        assert!(matches!(&error, Error::Tracepoint { errno, .. } if errno.kind() == ErrorKind::NotFound), "{error}");
+        assert_error!(error, System, "cannot look up tracepoint");
+        assert_eq!(source(&error).kind(), std::io::ErrorKind::NotFound);
         // One that pretends.
         std::fs::create_dir_all("/mnt/events/sched/sched_switch").unwrap();
         std::fs::write("/mnt/events/sched/sched_switch/id", "1").unwrap();
@@ -139,8 +145,7 @@ fn what_cannot_be_read_is_not_said_to_be_missing() {
         mount_on("/sys/kernel/tracing", "tracefs");
         for name in ["sched:nope", "nope:nope"] {
             let error = open(name).unwrap_err();
-            assert!(matches!(&error, Error::NoTracepoint { name: named, .. } if named == name), "{error}");
-            assert!(error.to_string().contains("there is no tracepoint"), "{error}");
+            assert_error!(error, NotFound, format!("there is no tracepoint {name}"));
         }
         let mode = std::fs::metadata("/sys/kernel/tracing").unwrap().permissions().mode();
         let error = std::thread::spawn(|| {
@@ -150,10 +155,7 @@ fn what_cannot_be_read_is_not_said_to_be_missing() {
         let error = error.join().unwrap();
         let said = error.to_string();
         let Some(()) = needs("a tracefs that not anybody can search", mode & 0o001 == 0) else { return };
-        assert!(
-            matches!(&error, Error::Tracepoint { errno, .. } if errno.kind() == ErrorKind::PermissionDenied),
-            "{said}"
-        );
+        assert_error!(error, Permission, "cannot look up tracepoint");
         assert!(!said.contains("no tracepoint") && said.contains("/sys/kernel/tracing"), "{said}");
         println!("{said}");
     });

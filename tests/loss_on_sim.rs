@@ -4,10 +4,10 @@
 mod reading;
 
 use perfweave::{
-    Class, Ended, Error, Event, Fault, Fence, Full, Hold, Item, Key, Layout, Merge, Order, Pause, Reader, Record,
-    Sequence, sim,
+    Class, Ended, Event, Fault, Fence, Full, Hold, Item, Key, Layout, Merge, Order, Pause, Reader, Record, Sequence,
+    sim,
 };
-use perfweave_support::threads;
+use perfweave_support::{assert_error, threads};
 use reading::LONG;
 use std::time::{Duration, Instant};
 
@@ -1241,7 +1241,7 @@ fn a_loss_that_nothing_follows_explains_what_is_missing() {
 fn a_lag_of_numbers_is_refused() {
     let kernel = sim::Kernel::new(&[0]);
     let order = Order::new().key(Key::Sequence(Sequence::u64(0))).hold(Hold::Lag(std::time::Duration::from_millis(1)));
-    assert!(matches!(Merge::new(kernel.rings(), order), Err(Error::NoTimes)));
+    assert_error!(Merge::new(kernel.rings(), order).unwrap_err(), Clock, "needs keys that are times");
 }
 
 /// Records of one CPU with a number and a key each, in the order of the ring.

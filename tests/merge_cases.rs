@@ -1,6 +1,7 @@
 //! Single cases of the merge, each on simulated rings.
 
 use perfweave::{Class, Event, Fault, Full, Hold, Item, Key, Kind, Layout, Merge, Order, sim};
+use perfweave_support::assert_error;
 use std::time::Duration;
 
 const TIME_RAW: u64 = 4 | 1024;
@@ -476,9 +477,9 @@ fn owned_events_say_what_lent_ones_said() {
 fn rings_without_what_the_key_needs_are_refused() {
     let kernel = sim::Kernel::with(&[0, 1], 4096, Layout::RAW);
     let error = Merge::new(kernel.rings(), Order::new()).unwrap_err();
-    assert!(matches!(error, perfweave::Error::NoTime { cpu: 0 }), "{error}");
+    assert_error!(error, Clock, "the records of CPU 0 carry no time to order by");
     let none = perfweave::Rings::empty(perfweave::Clock::Monotonic);
-    assert!(matches!(Merge::new(none, Order::new()), Err(perfweave::Error::NoRings)));
+    assert_error!(Merge::new(none, Order::new()).unwrap_err(), InvalidInput, "no rings");
 }
 
 /// A key function that panics once it is told to.

@@ -6,9 +6,9 @@
 #[expect(dead_code, reason = "each test takes a part")]
 mod reading;
 
-use perfweave::{Error, Event, Hold, Item, Layout, Merge, Order, Reader, Rings, sim};
+use perfweave::{Event, Hold, Item, Layout, Merge, Order, Reader, Rings, sim};
 use perfweave_support::bpf::{self, Map, Program};
-use perfweave_support::{echo, foreign, kernel, load};
+use perfweave_support::{assert_error, echo, foreign, kernel, load};
 use reading::LONG;
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -57,7 +57,7 @@ fn read(reader: &mut Reader) -> Vec<u64> {
 fn test_invalid_page_count() {
     let Some((_, map, _)) = open() else { return };
     let error = Rings::options().bpf_output(&map).pages(0).open().unwrap_err();
-    assert!(matches!(error, Error::Size { bytes: 0, .. }), "{error}");
+    assert_error!(error, InvalidInput, "a ring cannot have 0 bytes");
     for (pages, rounded) in [(3, 4), (5, 8)] {
         let rings = Rings::options().bpf_output(&map).pages(pages).open().unwrap();
         assert_eq!(rings.raw(0).unwrap().size, rounded * foreign::page_size());

@@ -12,7 +12,7 @@ use perfweave::{
     Ended, Error, EventGuard, Fence, Handle, Hold, Item, Key, Kind, Order, Pause, Reader, Recorder, Rings, Wakeup, sim,
 };
 use perfweave_support::bpf::{self, Map, Program};
-use perfweave_support::{echo, foreign, kernel, load, threads, tracefs};
+use perfweave_support::{assert_error, echo, foreign, kernel, load, threads, tracefs};
 use reading::{Gate, Given, LONG, assert_nothing, ended, is_flushed, wakes, woken_by};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -659,7 +659,7 @@ fn test_perf_event_ring() {
         for error in
             [options().open().unwrap_err(), Recorder::open(options(), Key::Time, &Fence::Auto).map(drop).unwrap_err()]
         {
-            assert!(matches!(error, Error::Wakeup { asked, .. } if asked == wakeup), "{error}");
+            assert_error!(error, InvalidInput, format!("never has {wakeup} unread"));
         }
     }
     for wakeup in [Wakeup::Bytes(page - 9), Wakeup::Events(most)] {

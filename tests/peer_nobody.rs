@@ -8,7 +8,9 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
-use perfweave::{Error, Event, Fence, Handle, Hold, Key, Merge, Order, Pause, Reader, Recorder, Rings, Wakeup};
+use perfweave::{
+    Error, ErrorKind, Event, Fence, Handle, Hold, Key, Merge, Order, Pause, Reader, Recorder, Rings, Wakeup,
+};
 use perfweave_support::bpf::{self, Map};
 use perfweave_support::{echo, kernel, load, needs};
 use reading::LONG;
@@ -69,7 +71,7 @@ fn first_false(all: &[bool]) -> i32 {
 }
 
 fn is_forked<T>(answer: Result<T, Error>) -> bool {
-    matches!(answer, Err(Error::Forked))
+    matches!(answer, Err(ref error) if error.kind() == ErrorKind::Forked)
 }
 
 fn handle_is_forked(handle: &Handle) -> bool {

@@ -1,7 +1,7 @@
 //! The flight recorder on simulated rings, written backwards over what is oldest.
 
 use perfweave::{Class, Event, Fault, Frozen, Item, Key, Kind, Layout, Recorder, sim};
-use perfweave_support::threads;
+use perfweave_support::{assert_error, threads};
 use quickcheck::QuickCheck;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -743,7 +743,7 @@ fn what_is_frozen_is_a_sort_of_the_newest_that_fit() {
 fn a_fence_of_ones_own_is_refused() {
     let fence = perfweave::Fence::custom(|| Ok(()));
     let opened = Recorder::open(perfweave::Rings::options().tracepoint_id(1), Key::Time, &fence);
-    assert!(matches!(opened, Err(perfweave::Error::NoFence { .. })));
+    assert_error!(opened.unwrap_err(), Fence, "no fence: ");
 }
 
 #[test]
@@ -752,7 +752,8 @@ fn if_the_fence_fails_recording_goes_on() {
     let fence = perfweave::Fence::custom(|| Err(std::io::ErrorKind::TimedOut.into()));
     let mut recorder = kernel.recorder_with(Key::Time, &fence).unwrap();
     for time in 0..3 {
-        assert!(matches!(recorder.freeze(), Err(perfweave::Error::Fence { .. })));
+        let error = recorder.freeze().map(drop).unwrap_err();
+        assert_error!(error, Fence, "a fence failed: timed out");
         assert!(kernel.emit(0, time, b"goes on") && kernel.emit(5, time, b"goes on"));
     }
 }

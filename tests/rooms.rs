@@ -27,7 +27,7 @@ const ROOMS: [(&str, &[&str]); 13] = [
             "grace",
         ],
     ),
-    ("error", &["recording", "words", "cases", "repeats", "hint"]),
+    ("error", &["words", "kind", "cases", "repeats", "hint", "tests"]),
     ("ring", &["words", "memory", "epochs", "frame", "bytes", "prefetch", "consumer"]),
     ("record", &["clock", "kind", "layout", "fields", "sample", "origin", "view"]),
     ("account", &["breaks", "sequence", "numbers", "ledger", "stats"]),
@@ -35,25 +35,10 @@ const ROOMS: [(&str, &[&str]); 13] = [
         "rings",
         &[
             "control", "copies", "losses", "source", "untraced", "lanes", "asked", "options", "named", "symbols",
-            "filter", "planned", "whom", "plan", "open",
+            "filter", "planned", "refusal", "whom", "plan", "open",
         ],
     ),
-    (
-        "decode",
-        &[
-            "error",
-            "payload",
-            "records",
-            "field",
-            "tokens",
-            "expression",
-            "value",
-            "print",
-            "format",
-            "lookup",
-            "tests",
-        ],
-    ),
+    ("decode", &["payload", "records", "field", "tokens", "expression", "value", "print", "format", "lookup", "tests"]),
     (
         "order",
         &[

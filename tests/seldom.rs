@@ -3,11 +3,11 @@
 
 use perf_event_open_sys::bindings;
 use perfweave::{
-    Bytes, Error, Fence, Gap, GracePeriods, Hold, Item, Key, Kind, Layout, Merge, Order, Reader, Rings, Sequence,
-    Wakeup, sim,
+    Bytes, Error, ErrorKind, Fence, Gap, GracePeriods, Hold, Item, Key, Kind, Layout, Merge, Order, Reader, Rings,
+    Sequence, Wakeup, sim,
 };
 use perfweave_support::supervised::{Answer, Call, supervised};
-use perfweave_support::{cpus, echo, foreign, kernel, threads};
+use perfweave_support::{assert_error, cpus, echo, foreign, kernel, threads};
 use std::ffi::CStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
@@ -110,12 +110,12 @@ fn cpus_that_cannot_be_listed_are_an_error() {
         let Some(error) = judged(judge, || {
             // Also of a ring that is not there.
             let absent = Rings::empty(Default::default()).pause_output(0, true).unwrap_err();
-            assert!(matches!(absent, Error::System { what: "list CPUs", .. }), "{absent}");
+            assert!(absent.to_string().starts_with("cannot list CPUs"), "{absent}");
             Rings::options().bpf_output(&events).pages(1).open().unwrap_err()
         }) else {
             return;
         };
-        assert!(matches!(error, Error::System { what: "list CPUs", .. }), "{error}");
+        assert!(error.to_string().starts_with("cannot list CPUs"), "{error}");
         assert!(!garbage || error.to_string().contains("all of them"), "{error}");
     }
 }
@@ -350,7 +350,7 @@ fn a_runtime_that_is_gone_is_an_error() {
     assert!(format!("{reader:?}").starts_with("AsyncReader"));
     drop(gone);
     let error = other.block_on(async { reader.next().await.map(|_| ()).unwrap_err() });
-    assert!(matches!(&error, Error::Wait { errno, times: 1 } if errno.to_string().contains("shutdown")), "{error}");
+    assert_error!(error, Degraded, "cannot wait: ", "shutdown");
 }
 
 /// What a child of fork(2) does where the kernel wipes no pages. Gives what does not hold.
@@ -387,7 +387,7 @@ fn child_without_wiped_pages(reader: Reader, rings: &[perfweave::RawRing]) -> Op
             unsafe { at.wrapping_add(page).write_volatile(1) };
         }
     }
-    if !matches!(handle.flush(), Err(Error::Forked)) {
+    if !matches!(handle.flush(), Err(ref error) if error.kind() == ErrorKind::Forked) {
         return Some("the child is not told");
     }
     // It opens rings of its own, and these go with what opened them.

@@ -1,6 +1,6 @@
 //! Sequence numbers that count records: where they are, and how they wrap.
 
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::record::Record;
 use std::fmt;
 
@@ -16,7 +16,7 @@ type Extract = Box<dyn Fn(&Record<'_>) -> Option<u64> + Send>;
 /// # Counters that wrap
 ///
 /// A counter has 32 bits or more. A narrower one can go round while one program is held up between drawing a number and
-/// writing it: [`Merge::new`](crate::Merge::new) refuses it ([`Error::NarrowCounter`](crate::Error::NarrowCounter)).
+/// writing it: [`Merge::new`](crate::Merge::new) refuses it ([`ErrorKind::Clock`]).
 ///
 /// A counter may wrap around, as long as the crate can tell one round from the next. For that, between two looks, **less
 /// than 7/16 of its range may be unread in all rings together, held, or lost** (for a CPU's own numbers: lost at once).
@@ -104,7 +104,15 @@ impl Sequence {
 
     /// Refuses a counter that can go round while a program is held up between drawing a number and writing it.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        if self.bits < NARROWEST { Err(Error::NarrowCounter { bits: self.bits }) } else { Ok(()) }
+        if self.bits >= NARROWEST {
+            return Ok(());
+        }
+        let message = format!(
+            "a counter of {} bits can go round unseen, and numbers that were yielded would be called missing: count in 32 or 64 bits \
+             (Sequence::u32, Sequence::u64)",
+            self.bits
+        );
+        Err(Error::new(ErrorKind::Clock, message))
     }
 
     pub(crate) fn bits(&self) -> u32 {

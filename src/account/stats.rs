@@ -41,7 +41,7 @@ pub struct Stats {
     /// none itself.
     pub fences_failed: u64,
     /// Times a kernel fence stood in for writers' epochs, because a program did not leave
-    /// ([`Error::EpochStuck`](crate::Error::EpochStuck)). 0 for a merge.
+    /// ([`ErrorKind::Degraded`](crate::ErrorKind::Degraded)). 0 for a merge.
     pub stand_ins: u64,
     /// Times a reader went to sleep. 0 for a merge, which does not wait.
     pub sleeps: u64,

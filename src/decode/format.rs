@@ -1,10 +1,9 @@
 //! A tracepoint's format: its fields by name, and its line of text.
 
-use crate::decode::FormatError;
 use crate::decode::field::{Field, LONGEST, shorten, text_of};
 #[cfg(feature = "print")]
 use crate::decode::print::Print;
-use crate::error::{Hint, nearest};
+use crate::error::{Error, ErrorKind, nearest, short};
 use crate::record::Record;
 use crate::ring::Bytes;
 use std::fmt::Write;
@@ -23,7 +22,7 @@ use std::str::FromStr;
 /// assert_eq!((format.name(), format.id(), format.field("comm")?.offset()), ("wake", 7, 8));
 /// let error = format.field("com").unwrap_err();
 /// assert!(error.to_string().contains("did you mean comm?"));
-/// # Ok::<(), perfweave::decode::FormatError>(())
+/// # Ok::<(), perfweave::decode::Error>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct Format {
@@ -63,19 +62,19 @@ impl Format {
     /// A field by its name. Look it up once, before reading.
     ///
     /// # Errors
-    /// [`FormatError::NoField`], which names the nearest, if any is near, and those that there are, up to 1 KiB of names.
-    pub fn field(&self, name: &str) -> Result<Field, FormatError> {
+    /// [`ErrorKind::NotFound`], which names the nearest, if any is near, and those that there are, up to 1 KiB of names.
+    pub fn field(&self, name: &str) -> Result<Field, Error> {
         if let Some(field) = self.fields.iter().find(|field| field.name() == name) {
             return Ok(field.clone());
         }
         let names = self.fields.iter().map(Field::name);
         let all = listed(names.clone());
         let hint = match nearest(name, names.map(str::to_owned)) {
-            Some(Hint(near)) => format!("{near} There are {all}"),
+            Some(near) => format!("{near} There are {all}"),
             None => format!("there are {all}"),
         };
-        let hint = Hint(hint);
-        Err(FormatError::NoField { event: self.name.clone(), field: name.to_owned(), hint })
+        let message = format!("{} has no field {}", short(&self.name), short(name));
+        Err(Error::new(ErrorKind::NotFound, message).hinting(hint).about(&self.name))
     }
 
     /// Whether the kernel's own way to print the event is understood, so that [`Format::line`] prints the same, but for addresses.
@@ -135,13 +134,15 @@ impl Format {
 }
 
 impl FromStr for Format {
-    type Err = FormatError;
+    type Err = Error;
 
     /// Parses the text of a `format` file, whole. The text may be from another machine with the same byte order.
-    fn from_str(text: &str) -> Result<Self, FormatError> {
+    fn from_str(text: &str) -> Result<Self, Error> {
         let error = |line: usize, text: &str, expected| {
-            let hint = Hint("give the text of events/category/name/format of tracefs, whole".into());
-            FormatError::Syntax { line, text: text.chars().take(LONGEST_QUOTE).collect(), expected, hint }
+            let text: String = text.chars().take(LONGEST_QUOTE).collect();
+            let message = format!("line {line} of the format is not understood: {text:?}, where {expected} should be");
+            let hint = "give the text of events/category/name/format of tracefs, whole";
+            Error::new(ErrorKind::InvalidInput, message).hinting(hint)
         };
         let (mut name, mut id, mut common) = (None, None, None);
         let mut fields: Vec<Field> = Vec::new();

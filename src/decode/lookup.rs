@@ -1,7 +1,7 @@
 //! Where formats come from: tracefs, and what the kernel documents of probes.
 
-use crate::decode::{Format, FormatError};
-use crate::error::{Error, Hint, hint};
+use crate::decode::Format;
+use crate::error::{Error, ErrorKind, hint, short};
 use crate::rings::{Rings, Source};
 use crate::sys::{machine, pmu, tracepoint};
 use std::fs;
@@ -31,14 +31,11 @@ impl Format {
     /// Reads the format of a tracepoint, `category:name`, from tracefs, wherever that is mounted.
     ///
     /// # Errors
-    /// [`FormatError::Lookup`] with [`Error::NoTracepoint`] for a name that tracefs does not have, or [`Error::Tracepoint`] if
-    /// tracefs is not mounted or cannot be read; [`FormatError::Syntax`] for a file that is not understood.
-    pub fn read(name: &str) -> Result<Self, FormatError> {
+    /// [`ErrorKind::NotFound`] for a name that tracefs does not have; [`ErrorKind::Permission`] if tracefs cannot be read, and
+    /// [`ErrorKind::System`] if it is not mounted; [`ErrorKind::InvalidInput`] for a name or a file that is not understood.
+    pub fn read(name: &str) -> Result<Self, Error> {
         let Some((category, event)) = name.split_once(':').filter(|(c, e)| !c.contains('/') && !e.contains('/')) else {
-            let hint = Hint("write it as category:name".into());
-            return Err(
-                Error::Tracepoint { name: name.to_owned(), errno: io::ErrorKind::InvalidInput.into(), hint }.into()
-            );
+            return Err(Error::tracepoint(name, io::ErrorKind::InvalidInput.into(), "write it as category:name"));
         };
         let tracefs = machine::tracefs().map_err(|errno| refused(name, errno))?;
         let path = tracefs.join("events").join(category).join(event).join("format");
@@ -50,7 +47,7 @@ impl Format {
     }
 
     /// The format of the tracepoint of a number. Takes a look at each tracepoint, of which there are thousands.
-    fn of_number(number: u64) -> Result<Self, FormatError> {
+    fn of_number(number: u64) -> Result<Self, Error> {
         let name = format!("of number {number}");
         match tracepoint::of_number(number).map_err(|errno| refused(&name, errno))? {
             Some(name) => Self::read(&name),
@@ -59,7 +56,7 @@ impl Format {
     }
 
     /// The format of a probe, which tracefs does not have.
-    fn of_probe(name: &str, returns: bool) -> Result<Self, FormatError> {
+    fn of_probe(name: &str, returns: bool) -> Result<Self, Error> {
         let own = if returns { RETURN } else { PROBE };
         let format: Self = format!("name: probe\nID: 0\nformat:\n{COMMON}{own}").parse()?;
         // A path may have line feeds.
@@ -77,19 +74,20 @@ impl Rings {
     /// that all tracepoints have.
     ///
     /// # Errors
-    /// [`FormatError::NoSource`] for a number that is none of [`Rings::sources`]; [`FormatError::NoFormat`] for BPF output,
+    /// [`ErrorKind::InvalidInput`] for a number that is none of [`Rings::sources`]; [`ErrorKind::NotFound`] for BPF output,
     /// events that are neither tracepoints nor probes, and a recording that does not bring it; and what [`Format::read`] gives.
-    pub fn format(&self, source: usize) -> Result<Format, FormatError> {
+    pub fn format(&self, source: usize) -> Result<Format, Error> {
         let sources = self.sources();
         let Some(source) = sources.get(source) else {
-            return Err(FormatError::NoSource { source_number: source, sources: sources.len() });
+            let has = format!("the rings have {} (adopted and simulated rings have none)", sources.len());
+            return Err(Error::new(ErrorKind::InvalidInput, format!("there is no source {source}: {has}")));
         };
         if let Some(text) = source.recorded_format() {
             return text.parse();
         }
         if self.are_complete() && source.tracepoint_id().is_some() {
             let cure = "the recording does not bring it, and that of this machine (Format::read) may be another";
-            return Err(FormatError::NoFormat { event: source.name().to_owned(), hint: Hint(cure.into()) });
+            return Err(no_format(source.name(), cure));
         }
         match (source.tracepoint(), source.tracepoint_id()) {
             (Some(name), _) => Format::read(name),
@@ -98,7 +96,7 @@ impl Rings {
                 Some(returns) => Format::of_probe(source.name(), returns),
                 None => {
                     let cure = "a program's output is laid out as the program has it: see Record::payload_as";
-                    Err(FormatError::NoFormat { event: source.name().to_owned(), hint: Hint(cure.into()) })
+                    Err(no_format(source.name(), cure))
                 }
             },
         }
@@ -117,12 +115,15 @@ fn at(path: &Path, errno: &io::Error) -> io::Error {
     io::Error::new(errno.kind(), format!("{}: {errno}", path.display()))
 }
 
-fn refused(name: &str, errno: io::Error) -> FormatError {
+fn refused(name: &str, errno: io::Error) -> Error {
     let hint = hint::tracefs(&errno);
-    Error::Tracepoint { name: name.to_owned(), errno, hint }.into()
+    Error::tracepoint(name, errno, hint)
 }
 
-fn none(name: &str, tracefs: &Path) -> FormatError {
-    let hint = Hint(format!("see {}", tracefs.join("available_events").display()));
-    Error::NoTracepoint { name: name.to_owned(), hint }.into()
+fn none(name: &str, tracefs: &Path) -> Error {
+    Error::no_tracepoint(name, format!("see {}", tracefs.join("available_events").display()))
+}
+
+fn no_format(event: &str, cure: &'static str) -> Error {
+    Error::new(ErrorKind::NotFound, format!("{} has no format", short(event))).hinting(cure).about(event)
 }

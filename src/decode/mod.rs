@@ -33,7 +33,6 @@
 // C as far as `print fmt` uses it. It does not know order, readers, or where a ring's bytes come from. Begin with `records.rs`, or
 // with `format.rs` for tracepoints.
 
-mod error;
 #[cfg(feature = "print")]
 mod expression;
 mod field;
@@ -52,6 +51,5 @@ mod tokens;
 #[cfg(feature = "print")]
 mod value;
 
-pub use error::FormatError;
 pub use field::Field;
 pub use format::Format;

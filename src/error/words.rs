@@ -19,7 +19,7 @@ pub(crate) fn short(name: &str) -> Cow<'_, str> {
 /// The limit that was reached, if one was. How many descriptors would be enough is not known here.
 pub(super) fn limit(errno: &io::Error) -> String {
     match (errno.raw_os_error(), getrlimit(Resource::RLIMIT_NOFILE)) {
-        (Some(libc::EMFILE), Ok((limit, _))) => format!(" (raise RLIMIT_NOFILE, which is {limit})"),
+        (Some(libc::EMFILE), Ok((limit, _))) => format!("raise RLIMIT_NOFILE, which is {limit}"),
         _ => String::new(),
     }
 }
@@ -36,76 +36,24 @@ pub(super) fn bpf_needs(needed: &str) -> String {
 }
 
 /// What is said where seccomp refuses a call.
-pub(super) fn filtered(call: &str) -> String {
+pub(crate) fn filtered(call: &str) -> String {
     format!(
         "a seccomp filter of this process refuses {call}, as those of containers do: allow it in the container's seccomp profile"
     )
 }
 
 /// What is said where the thread has all capabilities, and no filter refuses the call.
-pub(super) const MODULE: &str =
+pub(crate) const MODULE: &str =
     "a security module of this machine may refuse it, such as SELinux, lockdown or a BPF LSM: see the kernel's log";
-
-/// A map's type in words: `enum bpf_map_type`, include/uapi/linux/bpf.h.
-pub(super) fn map_type(number: u32) -> String {
-    const NAMES: [&str; 35] = [
-        "UNSPEC",
-        "HASH",
-        "ARRAY",
-        "PROG_ARRAY",
-        "PERF_EVENT_ARRAY",
-        "PERCPU_HASH",
-        "PERCPU_ARRAY",
-        "STACK_TRACE",
-        "CGROUP_ARRAY",
-        "LRU_HASH",
-        "LRU_PERCPU_HASH",
-        "LPM_TRIE",
-        "ARRAY_OF_MAPS",
-        "HASH_OF_MAPS",
-        "DEVMAP",
-        "SOCKMAP",
-        "CPUMAP",
-        "XSKMAP",
-        "SOCKHASH",
-        "CGROUP_STORAGE",
-        "REUSEPORT_SOCKARRAY",
-        "PERCPU_CGROUP_STORAGE",
-        "QUEUE",
-        "STACK",
-        "SK_STORAGE",
-        "DEVMAP_HASH",
-        "STRUCT_OPS",
-        "RINGBUF",
-        "INODE_STORAGE",
-        "TASK_STORAGE",
-        "BLOOM_FILTER",
-        "USER_RINGBUF",
-        "CGRP_STORAGE",
-        "ARENA",
-        "INSN_ARRAY",
-    ];
-    match NAMES.get(number as usize) {
-        Some(name) => format!("a BPF_MAP_TYPE_{name} ({number})"),
-        None => format!("of type {number}"),
-    }
-}
-
-/// What helps against a map of another type than a perf event array.
-pub(super) fn instead_of(map_type: u32) -> &'static str {
-    /// `BPF_MAP_TYPE_RINGBUF`
-    const RING_BUFFER: u32 = 27;
-    if map_type == RING_BUFFER {
-        ": it is a BPF ring buffer, one for all CPUs, which is in order by itself. Read it with libbpf's ring_buffer or aya's RingBuf, or let \
-         the program write with bpf_perf_event_output"
-    } else {
-        ""
-    }
-}
 
 /// An error behind an error, if there is one.
 pub(super) fn because(errno: Option<&io::Error>) -> String {
     errno.map_or_else(String::new, |errno| format!(": {errno}"))
+}
+
+/// What helps, in parentheses, if anything is known to.
+pub(super) fn hinted(hint: &str) -> String {
+    if hint.is_empty() { String::new() } else { format!(" ({hint})") }
 }
 
 /// How often an error came, if it was more than once.

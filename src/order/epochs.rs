@@ -1,6 +1,6 @@
 //! Writers' epochs: words in which a tool's own BPF programs say that they are inside.
 
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::ring::EpochWords;
 use crate::rings::Rings;
 use crate::sys::{bpf, machine};
@@ -50,7 +50,7 @@ use std::time::Duration;
 ///   [`Fence::open`](crate::Fence::open). The crate does not check who writes there. Only such programs may write.
 /// - A program that leaves twice, or that leaves behind a tail call, which does not return: leave before the call.
 /// - A program that returns without leaving. Its CPU looks occupied for ever. A kernel fence then stands in each time,
-///   and the reader reports it ([`Error::EpochStuck`]).
+///   and the reader reports it ([`ErrorKind::Degraded`]).
 ///
 /// The map is a `BPF_MAP_TYPE_ARRAY` with `BPF_F_MMAPABLE` (Linux 5.5). The programs need atomics that return the old
 /// value (Linux 5.12). DESIGN.md has the proof, which holds for x86-64.
@@ -72,29 +72,35 @@ impl Epochs {
     /// Maps the words of a BPF array. `map` has the array's file descriptor, which may be closed afterwards.
     ///
     /// # Errors
-    /// [`Error::NotEpochs`] if the map is no such array, [`Error::EpochsTooFew`] if a CPU has no element,
-    /// [`Error::EpochsUnproven`] on anything but x86-64, [`Error::System`] if the array cannot be mapped.
+    /// [`ErrorKind::Map`] if the map is no such array or has no element for a CPU,
+    /// [`ErrorKind::Unsupported`] on anything but x86-64, [`ErrorKind::System`] if the array cannot be mapped.
     pub fn open(map: impl AsFd) -> Result<Self, Error> {
         if cfg!(not(target_arch = "x86_64")) {
-            return Err(Error::EpochsUnproven { arch: std::env::consts::ARCH });
+            let arch = std::env::consts::ARCH;
+            let message = format!("epochs are proven for x86-64, and this machine is {arch}: choose another fence");
+            return Err(Error::new(ErrorKind::Unsupported, message));
         }
-        let system = |what| move |errno: io::Error| Error::System { what, errno };
         let info = bpf::map_info(map.as_fd()).map_err(|errno| match machine::what_is(map.as_fd()) {
-            Some(what) if what != "anon_inode:bpf-map" => Error::NotAMap { event: "epochs".into(), what },
-            _ => Error::System { what: "ask what the map of epochs is", errno },
+            Some(what) if what != "anon_inode:bpf-map" => Error::not_a_map("epochs", &what),
+            _ => Error::system("ask what the map of epochs is", errno),
         })?;
         let bpf::MapInfo { map_type, map_flags, value_size, max_entries, .. } = info;
         if map_type != bpf::BPF_MAP_TYPE_ARRAY || map_flags & bpf::BPF_F_MMAPABLE == 0 || value_size == 0 {
-            return Err(Error::NotEpochs { map_type, flags: map_flags });
+            let message = format!(
+                "a map of epochs is an array that can be mapped (BPF_MAP_TYPE_ARRAY with BPF_F_MMAPABLE, Linux 5.5); this map is {}, with \
+                 flags {map_flags:#x}",
+                bpf::map_type(map_type)
+            );
+            return Err(Error::new(ErrorKind::Map, message));
         }
-        let last = machine::possible_cpus().map_err(system("list CPUs"))?.last().copied().unwrap_or(0);
+        let last = machine::possible_cpus().map_err(Error::cannot("list CPUs"))?.last().copied().unwrap_or(0);
         if max_entries <= last {
-            return Err(Error::EpochsTooFew { entries: max_entries, cpu: last });
+            return Err(too_few(max_entries, last));
         }
         // Those of CPUs that there cannot be are not read. An element takes as many bytes as its value, rounded up to 8 (`array_map_alloc`, `kernel/bpf/arraymap.c`).
         let stride = value_size.div_ceil(8) as usize;
         let words = EpochWords::map(map.as_fd(), stride, last + 1);
-        let words = words.map_err(|errno| Error::System { what: "map the epochs", errno: errno.into() })?;
+        let words = words.map_err(|errno| Error::system("map the epochs", errno.into()))?;
         Ok(Self::over(Arc::new(words), None))
     }
 
@@ -115,10 +121,14 @@ impl Epochs {
     /// Checks that every writer into the rings says when it is inside, and that each CPU has its word.
     pub(crate) fn check(&self, rings: &Rings) -> Result<(), Error> {
         if let Some(event) = rings.others() {
-            return Err(Error::EpochsShared { event: event.into() });
+            let message = format!(
+                "epochs say nothing of \"{event}\", which writes into the same rings: open rings for BPF output alone, or choose \
+                 another fence"
+            );
+            return Err(Error::new(ErrorKind::Fence, message).about(event));
         }
         match rings.cpus().find(|cpu| *cpu >= self.words.len()) {
-            Some(cpu) => Err(Error::EpochsTooFew { entries: self.words.len(), cpu }),
+            Some(cpu) => Err(too_few(self.words.len(), cpu)),
             None => Ok(()),
         }
     }
@@ -135,6 +145,11 @@ impl Epochs {
     pub(crate) fn stand_in(&self) -> Option<&Arc<dyn Fn() -> io::Result<()> + Send + Sync>> {
         self.stand_in.as_ref()
     }
+}
+
+fn too_few(entries: u32, cpu: u32) -> Error {
+    let message = format!("a map of epochs with {entries} elements has none for CPU {cpu}: it needs {}", cpu + 1);
+    Error::new(ErrorKind::Map, message)
 }
 
 impl fmt::Debug for Epochs {

@@ -3,13 +3,14 @@
 #[cfg(all(test, loom))]
 mod model;
 
-use crate::error::{Error, Hint, hint};
+use crate::error::{Error, ErrorKind};
 use crate::instrument::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
 use crate::order::hold::Fence;
 use crate::order::visits::Visits;
 use crate::sys::fork::ForkWord;
 use crate::sys::grace::Grace;
 use crate::sys::machine;
+use crate::sys::status::Status;
 use crate::sys::wake::Wake;
 use nix::sys::signal::{SigSet, SigmaskHow, pthread_sigmask};
 use std::io;
@@ -101,11 +102,22 @@ impl Shared {
     }
 }
 
+/// What helps where no fence is possible: an expedited one, or any other.
+fn hint(is_expedited: bool) -> String {
+    let other =
+        if is_expedited { "Fence::Auto takes no privilege" } else { "Fence::Expedited takes CAP_SYS_ADMIN alone" };
+    let filtered = if Status::read().is_filtered {
+        ". This process has a seccomp filter, as in a container, which may refuse the calls"
+    } else {
+        ""
+    };
+    format!("{other}; a reader with Hold::Lag needs no fence, and assumes the order{filtered}")
+}
+
 impl Fences {
     /// Starts the thread with the first of the fence's ways that works.
     pub(crate) fn start(fence: &Fence) -> Result<Self, Error> {
-        let system = |what| move |errno: io::Error| Error::System { what, errno };
-        let shared = Arc::new(Shared::new().map_err(system("make an eventfd"))?);
+        let shared = Arc::new(Shared::new().map_err(Error::cannot("make an eventfd"))?);
         let (told, answer) = mpsc::sync_channel(1);
         let body = {
             let shared = Arc::clone(&shared);
@@ -121,7 +133,7 @@ impl Fences {
                 }
             }
         };
-        let thread = spawn_without_signals("perfweave-fence", body).map_err(system("start a thread"))?;
+        let thread = spawn_without_signals("perfweave-fence", body).map_err(Error::cannot("start a thread"))?;
         let every = match fence {
             Fence::Expedited { every } => *every,
             _ => SHORTEST,
@@ -131,9 +143,9 @@ impl Fences {
             Ok(Err(tried)) => {
                 // It is at its end, and what it holds goes with it.
                 let _ = thread.join();
-                Err(Error::NoFence { tried, hint: hint::fence(matches!(fence, Fence::Expedited { .. })) })
+                Err(Error::no_fence(&tried, hint(matches!(fence, Fence::Expedited { .. }))))
             }
-            Err(_) => Err(Error::NoFence { tried: "its thread died".into(), hint: Hint::default() }),
+            Err(_) => Err(Error::no_fence("its thread died", "")),
         }
     }
 
@@ -250,7 +262,7 @@ impl Fences {
     /// Waits for a grace period that begins now. One that is under way ends before.
     pub(crate) fn wait(&mut self) -> Result<(), Error> {
         if !self.is_here() {
-            return Err(Error::Forked);
+            return Err(Error::forked());
         }
         while self.is_under_way() {
             self.shared.wake.sleep(MOMENT);
@@ -260,7 +272,7 @@ impl Fences {
         self.begin();
         loop {
             if let Some(ended) = self.ended() {
-                return ended.map_err(|errno| Error::Fence { errno, times: 1 });
+                return ended.map_err(|errno| Error::fence_failed(ErrorKind::Fence, errno, 1));
             }
             self.shared.wake.sleep(MOMENT);
         }

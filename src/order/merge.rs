@@ -4,7 +4,7 @@ mod counting;
 mod reports;
 
 use crate::account::sequence::Sequence;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::order::dense::Dense;
 use crate::order::event::Event;
 use crate::order::floors::Floors;
@@ -104,20 +104,24 @@ impl Merge {
     /// Merges rings into one stream.
     ///
     /// # Errors
-    /// [`Error::NoRings`]; [`Error::NoTimes`]; [`Error::NoTime`] if the key is the kernel's time and a ring does not
-    /// ask for it; [`Error::NarrowCounter`]; [`Error::FillMark`]; [`Error::EpochsShared`] and
-    /// [`Error::EpochsTooFew`] where writers' epochs prove nothing for these rings.
+    /// [`ErrorKind::InvalidInput`] if there are no rings, or a fill mark leaves no room for a record; [`ErrorKind::Clock`] if the key
+    /// is the kernel's time and a ring does not ask for it, if a counter has fewer than 32 bits, or for [`Hold::Lag`] with keys that are no times;
+    /// [`ErrorKind::Fence`] and [`ErrorKind::Map`] where writers' epochs prove nothing for these rings.
     pub fn new(mut rings: Rings, order: Order) -> Result<Self, Error> {
         if rings.lanes.is_empty() {
-            return Err(Error::NoRings);
+            return Err(Error::new(ErrorKind::InvalidInput, "no rings"));
         }
         if matches!(order.key, Key::Time)
             && let Some(lane) = rings.lanes.iter().find(|lane| !lane.origin.layout.has_time())
         {
-            return Err(Error::NoTime { cpu: lane.origin.cpu });
+            let cpu = lane.origin.cpu;
+            let cure = "name another key, or open the ring with PERF_SAMPLE_TIME";
+            let message = format!("the records of CPU {cpu} carry no time to order by: {cure}");
+            return Err(Error::new(ErrorKind::Clock, message));
         }
         if matches!((&order.key, &order.hold), (Key::Sequence(_), Hold::Lag(_))) {
-            return Err(Error::NoTimes);
+            let message = "the lag rule needs keys that are times of the rings' clock: a sequence is none";
+            return Err(Error::new(ErrorKind::Clock, message));
         }
         order.key.check()?;
         order.numbers.as_ref().map_or(Ok(()), Sequence::check)?;

@@ -1,7 +1,7 @@
 //! The options that put a stream in order.
 
 use crate::account::sequence::Sequence;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::order::hold::Hold;
 use crate::order::key::Key;
 use crate::rings::Lane;
@@ -108,7 +108,12 @@ impl FillMark {
                 && left <= record
             {
                 let most = room * 100 / size;
-                return Err(Error::FillMark { cpu: origin.cpu, percent, size, left, record, most: most as u8 });
+                let message = format!(
+                    "a fill mark of {percent} % leaves {left} bytes of the {size} of CPU {}'s ring, and records take {record} and \
+                     more: at most {most} %",
+                    origin.cpu
+                );
+                return Err(Error::new(ErrorKind::InvalidInput, message));
             }
         }
         Ok(())
@@ -165,7 +170,7 @@ impl Order {
     /// the kernel wakes it, so the rest of a ring must take what a CPU writes until the reader runs. Under [`Full::Copy`]
     /// a reader also copies held records out of a ring below the mark, if the ring is written so quickly that the rest
     /// of it would be full within ten milliseconds. Merging the rings fails if the mark leaves a ring no room for a
-    /// record ([`Error::FillMark`](crate::Error::FillMark)). A recording needs none.
+    /// record ([`ErrorKind::InvalidInput`]). A recording needs none.
     ///
     /// # Panics
     /// If `percent` is more than 100.

@@ -2,7 +2,7 @@
 
 mod threads;
 
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::instrument::step;
 use crate::order::epochs::Epochs;
 use crate::order::fence::Fences;
@@ -294,7 +294,7 @@ impl Watch {
         if !fences.is_here() {
             // Its thread is the parent's.
             self.under_way = false;
-            return Err(io::Error::other(Error::Forked));
+            return Err(io::Error::other(Error::forked()));
         }
         if fences.is_under_way() {
             // One that stood in for an earlier proof, which ended by itself.
@@ -318,11 +318,11 @@ impl Watch {
     }
 
     fn wait(&mut self) -> Result<(), Error> {
-        let failed = |errno| Error::Fence { errno, times: 1 };
+        let failed = |errno| Error::fence_failed(ErrorKind::Fence, errno, 1);
         self.begin();
         loop {
             if self.stand_in.as_ref().is_some_and(|fences| !fences.is_here()) {
-                return Err(Error::Forked);
+                return Err(Error::forked());
             }
             if let Some(ended) = self.ended() {
                 return ended.map_err(failed);
@@ -341,7 +341,7 @@ impl Fence {
     /// of fence.
     ///
     /// # Errors
-    /// [`Error::NoFence`] if no way of this fence is possible; [`Error::System`] if the thread cannot be started.
+    /// [`ErrorKind::Fence`] if no way of this fence is possible; [`ErrorKind::System`] if the thread cannot be started.
     pub fn open(&self) -> Result<GracePeriods, Error> {
         Proof::start(self).map(GracePeriods)
     }
@@ -377,7 +377,7 @@ impl GracePeriods {
             return Some(ended);
         }
         if self.0.leave_to_parent() {
-            return Some(Err(io::Error::other(Error::Forked)));
+            return Some(Err(io::Error::other(Error::forked())));
         }
         // A kernel fence stands in for a program that stays inside.
         self.0.epochs()?.lose_patience().err().map(Err)
@@ -391,10 +391,7 @@ impl GracePeriods {
     /// The error of the kernel or of the function, or that the function panicked. In a forked child, that the thread is
     /// the parent's. Nothing is proven then.
     pub fn wait(&mut self) -> io::Result<()> {
-        self.0.wait().map_err(|error| match error {
-            Error::Fence { errno, .. } => errno,
-            other => io::Error::other(other),
-        })
+        self.0.wait().map_err(Error::into_source)
     }
 }
 

@@ -1,9 +1,10 @@
 //! Reading a file that may say anything: no more is read than there is, and no more kept than the file is long and memory is
 //! available.
 
-use crate::error::Unreadable;
+use crate::error::{Error, ErrorKind};
 use crate::sys::file::{self, Found};
 use crate::sys::memory;
+use std::borrow::Cow;
 use std::fs;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -23,55 +24,90 @@ pub(super) struct Input {
 }
 
 impl Input {
-    pub(super) fn open(path: &Path) -> Result<Self, Unreadable> {
+    pub(super) fn open(path: &Path) -> Result<Self, Error> {
         match file::open(path).map_err(io)? {
             Found::File(file, len) => Ok(Self { file, len, budget: len, available: memory::available() }),
-            Found::Directory => Err(Unreadable::Directory),
-            Found::Other => Err(Unreadable::NotAFile),
+            Found::Directory => Err(directory()),
+            Found::Other => {
+                Err(unreadable("it is no regular file", "write what comes through a pipe into a file first"))
+            }
         }
     }
 
     /// Fills a buffer from a place in the file.
-    pub(super) fn fill(&self, at: u64, out: &mut [u8]) -> Result<(), Unreadable> {
+    pub(super) fn fill(&self, at: u64, out: &mut [u8]) -> Result<(), Error> {
         self.file.read_exact_at(out, at).map_err(|errno| match errno.kind() {
-            io::ErrorKind::UnexpectedEof => Unreadable::Changed,
+            io::ErrorKind::UnexpectedEof => changed(),
             _ => io(errno),
         })
     }
 
     /// Refuses so many bytes that are to be kept, if there is no memory for what becomes of them.
-    pub(super) fn fits(&self, kept: u64) -> Result<(), Unreadable> {
+    pub(super) fn fits(&self, kept: u64) -> Result<(), Error> {
         let bytes = kept.saturating_mul(TIMES);
         match self.available {
-            Some(available) if bytes > available => Err(Unreadable::Memory { bytes, available }),
+            Some(available) if bytes > available => Err(too_large(bytes, available)),
             _ => Ok(()),
         }
     }
 
     /// The bytes of a section, to be kept. Sections may overlap in a forged file: all together are no longer than the file.
-    pub(super) fn section(&mut self, what: &'static str, at: u64, size: u64) -> Result<Vec<u8>, Unreadable> {
+    pub(super) fn section(&mut self, what: &'static str, at: u64, size: u64) -> Result<Vec<u8>, Error> {
         let end = at.saturating_add(size);
         if end > self.len {
-            return Err(Unreadable::Truncated { what, end, len: self.len });
+            return Err(self.truncated(what, end));
         }
-        self.budget = self.budget.checked_sub(size).ok_or(Unreadable::Malformed { what, at })?;
+        self.budget = self.budget.checked_sub(size).ok_or_else(|| malformed(what, at))?;
         self.fits(self.len - self.budget)?;
-        let size = usize::try_from(size).map_err(|_| Unreadable::Malformed { what, at })?;
+        let size = usize::try_from(size).map_err(|_| malformed(what, at))?;
         let mut out = Vec::new();
         out.try_reserve_exact(size).map_err(no_memory)?;
         out.resize(size, 0);
         self.fill(at, &mut out)?;
         Ok(out)
     }
+
+    /// The file ends before what it says that it has.
+    pub(super) fn truncated(&self, what: &str, end: u64) -> Error {
+        let message = format!("it is {} bytes long, and its {what} end at {end}", self.len);
+        unreadable(message, "the file was cut short: copy it anew")
+    }
+}
+
+pub(super) fn unreadable(what: impl Into<Cow<'static, str>>, hint: &'static str) -> Error {
+    Error::new(ErrorKind::Recording, what).hinting(hint)
+}
+
+/// Something before or behind the records contradicts itself.
+pub(super) fn malformed(what: &str, at: u64) -> Error {
+    unreadable(format!("its {what} make no sense at byte {at}"), "try `perf script -i`; if that reads it, report this")
+}
+
+/// Somebody wrote into the file while it was read.
+pub(super) fn changed() -> Error {
+    unreadable("it changed while it was read", "wait for `perf record` to end")
+}
+
+/// As `perf record --threads` writes.
+pub(super) fn directory() -> Error {
+    unreadable("it is a directory", "record without --threads, into one file")
+}
+
+/// The records, or what describes them, do not fit into memory.
+pub(super) fn too_large(bytes: u64, available: u64) -> Error {
+    let message = format!("its contents take {bytes} bytes of memory, of which {available} are available here");
+    let hint = "record less at a time: perf record --switch-output; or raise what is least of free memory, the control group's memory.max, \
+                and RLIMIT_AS";
+    Error::new(ErrorKind::Limit, message).hinting(hint)
 }
 
 /// The allocator has no memory, although enough was available: others were quicker.
-pub(super) fn no_memory<E>(_: E) -> Unreadable {
+pub(super) fn no_memory<E>(_: E) -> Error {
     io(io::ErrorKind::OutOfMemory.into())
 }
 
-pub(super) fn io(errno: io::Error) -> Unreadable {
-    Unreadable::Io { errno }
+pub(super) fn io(errno: io::Error) -> Error {
+    Error::new(ErrorKind::Recording, "").because(errno)
 }
 
 /// Numbers and strings, one behind the other.

@@ -1,7 +1,7 @@
 //! What a recording says before and behind its records: events, and facts about the machine.
 
-use crate::error::Unreadable;
-use crate::perf_data::file::{Input, Words};
+use crate::error::Error;
+use crate::perf_data::file::{Input, Words, directory, malformed, unreadable};
 use crate::perf_data::pieces::{Piece, walk};
 use crate::rings::Features;
 use crate::sys::perf;
@@ -53,36 +53,41 @@ pub(super) struct Metadata {
 }
 
 impl Metadata {
-    pub(super) fn read(input: &mut Input) -> Result<Self, Unreadable> {
+    pub(super) fn read(input: &mut Input) -> Result<Self, Error> {
         let mut head = [0; HEADER as usize];
         let there = input.len.min(HEADER) as usize;
         input.fill(0, &mut head[..there])?;
         let magic: [u8; 8] = head[..8].try_into().unwrap_or_default();
         if magic.iter().rev().eq(MAGIC) {
-            return Err(Unreadable::ByteOrder);
+            let cure = "read it on a machine with that order";
+            return Err(unreadable("it is of a machine with the other byte order", cure));
         }
         if &magic != MAGIC {
-            return Err(Unreadable::Magic { magic });
+            let what = "it is no recording of perf(1), or one from before Linux 3.0";
+            return Err(unreadable(format!("it begins with {magic:02x?} and not with PERFILE2: {what}"), ""));
         }
-        let truncated = |end| Unreadable::Truncated { what: "header", end, len: input.len };
         if (there as u64) < PIPE_HEADER {
-            return Err(truncated(PIPE_HEADER));
+            return Err(input.truncated("header", PIPE_HEADER));
         }
         let mut words = Words(&head[8..]);
         let size = words.u64().unwrap_or(0);
         let mut metadata = if size == PIPE_HEADER {
             Self::read_pipe(input)?
         } else if (there as u64) < HEADER {
-            return Err(truncated(HEADER));
+            return Err(input.truncated("header", HEADER));
         } else {
-            Self::read_file(input, size, words).and_then(|read| read.ok_or(malformed("header", 8)))?
+            Self::read_file(input, size, words).and_then(|read| read.ok_or_else(|| malformed("header", 8)))?
         };
         metadata.name();
-        if metadata.events.is_empty() { Err(Unreadable::NoEvents) } else { Ok(metadata) }
+        if metadata.events.is_empty() {
+            let cure = "a recording in pipe mode must be kept from its first byte on";
+            return Err(unreadable("it describes no event", cure));
+        }
+        Ok(metadata)
     }
 
     /// A file that perf could seek in. `None` if the header makes no sense.
-    fn read_file(input: &mut Input, size: u64, mut words: Words<'_>) -> Result<Option<Self>, Unreadable> {
+    fn read_file(input: &mut Input, size: u64, mut words: Words<'_>) -> Result<Option<Self>, Error> {
         let mut next = || words.u64().unwrap_or(0);
         let (attr_size, attrs, data, _types) = (next(), [next(), next()], [next(), next()], [next(), next()]);
         let bits = [next(), next(), next(), next()];
@@ -91,11 +96,14 @@ impl Metadata {
         }
         let [at, len] = data;
         if len == 0 {
-            return Err(Unreadable::Unfinished);
+            return Err(unreadable(
+                "perf did not finish it",
+                "end `perf record` with SIGINT or SIGTERM, not with SIGKILL",
+            ));
         }
         let end = at.saturating_add(len);
         if end > input.len {
-            return Err(Unreadable::Truncated { what: "records", end, len: input.len });
+            return Err(input.truncated("records", end));
         }
         let events = read_attrs(input, attr_size as usize, attrs)?;
         let features = read_features(input, end, bits)?;
@@ -103,7 +111,7 @@ impl Metadata {
     }
 
     /// A file into which perf's output was redirected: all is among the records.
-    fn read_pipe(input: &mut Input) -> Result<Self, Unreadable> {
+    fn read_pipe(input: &mut Input) -> Result<Self, Error> {
         let data = PIPE_HEADER..input.len;
         let (mut events, mut features) = (Vec::new(), Features::new());
         let (mut tracing, mut kept) = (None, 0);
@@ -116,13 +124,13 @@ impl Metadata {
             }
             match kind {
                 HEADER_ATTR => {
-                    let event = piped_attr(words).ok_or(malformed("event", at))?;
+                    let event = piped_attr(words).ok_or_else(|| malformed("event", at))?;
                     events.push(event);
                 }
                 HEADER_TRACING_DATA => tracing = words.u32().map(|size| (at + 8 + body.len() as u64, size)),
                 HEADER_FEATURE => {
                     let feature = words.u64().and_then(|feature| u32::try_from(feature).ok());
-                    let feature = feature.ok_or(malformed("feature", at))?;
+                    let feature = feature.ok_or_else(|| malformed("feature", at))?;
                     refuse(feature)?;
                     if KEPT.contains(&feature) {
                         features.push((feature, words.0.to_vec()));
@@ -147,22 +155,18 @@ impl Metadata {
     }
 }
 
-fn malformed(what: &'static str, at: u64) -> Unreadable {
-    Unreadable::Malformed { what, at }
-}
-
 /// Refuses what is not in this file. (Whether records are compressed is seen by the records.)
-fn refuse(feature: u32) -> Result<(), Unreadable> {
-    if feature == DIR_FORMAT { Err(Unreadable::Directory) } else { Ok(()) }
+fn refuse(feature: u32) -> Result<(), Error> {
+    if feature == DIR_FORMAT { Err(directory()) } else { Ok(()) }
 }
 
 /// `struct perf_file_attr`, one behind the other: an attribute, and where its ids are.
-fn read_attrs(input: &mut Input, each: usize, [at, size]: [u64; 2]) -> Result<Vec<Described>, Unreadable> {
+fn read_attrs(input: &mut Input, each: usize, [at, size]: [u64; 2]) -> Result<Vec<Described>, Error> {
     let section = input.section("events", at, size)?;
     let mut events = Vec::new();
     for entry in section.chunks_exact(each) {
         let (attr, mut ids) = (&entry[..each - 16], Words(&entry[each - 16..]));
-        let stated = attr_size(attr).filter(|stated| *stated <= attr.len()).ok_or(malformed("events", at))?;
+        let stated = attr_size(attr).filter(|stated| *stated <= attr.len()).ok_or_else(|| malformed("events", at))?;
         let ids = input.section("ids", ids.u64().unwrap_or(0), ids.u64().unwrap_or(0))?;
         events.push(Described { attr: perf::attr_from(&attr[..stated]), ids: all_u64(&ids), name: None });
     }
@@ -189,7 +193,7 @@ fn all_u64(bytes: &[u8]) -> Vec<u64> {
 }
 
 /// The sections behind the records that are kept: first where each of them is, by rising bit.
-fn read_features(input: &mut Input, at: u64, bits: [u64; 4]) -> Result<Features, Unreadable> {
+fn read_features(input: &mut Input, at: u64, bits: [u64; 4]) -> Result<Features, Error> {
     let count: u32 = bits.iter().map(|word| word.count_ones()).sum();
     let table = input.section("features", at, 16 * u64::from(count))?;
     let set = (0..256u32).filter(|bit| bits[*bit as usize / 64] >> (bit % 64) & 1 == 1);

@@ -1,6 +1,6 @@
 //! An event as a file describes it.
 
-use crate::error::Unwritable;
+use crate::error::{Error, ErrorKind};
 use crate::perf_data::attrs;
 use crate::record::clock::Clock;
 use crate::record::{CPU, ID, IDENTIFIER, Layout};
@@ -67,12 +67,16 @@ impl Noted {
 }
 
 /// Checks that perf can tell the events' records apart (`evlist__valid_sample_type`, `tools/perf/util/evlist.c`).
-pub(super) fn check(events: &[Noted]) -> Result<(), Unwritable> {
+pub(super) fn check(events: &[Noted]) -> Result<(), Error> {
     let Some((first, others)) = events.split_first() else { return Ok(()) };
     let (layout, has) = (first.layout, |layout: &Layout, bits| layout.sample_type() & bits != 0);
     let can_tell = |other: &Noted| {
         let same = other.layout == layout && has(&layout, ID | IDENTIFIER);
         same || (has(&layout, IDENTIFIER) && has(&other.layout, IDENTIFIER))
     };
-    if others.iter().all(can_tell) { Ok(()) } else { Err(Unwritable::NoIdentifier) }
+    if others.iter().all(can_tell) {
+        return Ok(());
+    }
+    let message = "its records are of several events and carry no PERF_SAMPLE_IDENTIFIER";
+    Err(Error::new(ErrorKind::InvalidInput, message).hinting("write the rings into a file each"))
 }

@@ -1,7 +1,7 @@
 //! From a file to rings: once through it to see how much there is for each ring, and once to fill them.
 
-use crate::error::{Error, Unreadable};
-use crate::perf_data::file::{Input, no_memory};
+use crate::error::{Error, ErrorKind};
+use crate::perf_data::file::{Input, changed, no_memory, too_large};
 use crate::perf_data::metadata::{Described, Metadata, TRACING_DATA};
 use crate::perf_data::pieces::{Piece, walk};
 use crate::perf_data::sorting::{NO_CPU, Place, Sorting};
@@ -44,7 +44,7 @@ use std::path::Path;
 /// Each CPU has a ring, by the CPU that records name (`PERF_SAMPLE_CPU`). If events have records of different layouts, each
 /// layout has a ring for each CPU. Records that name no CPU, as of `perf record --per-thread`, are in a ring for each event and
 /// thread (the event's id), and [`Record::cpu`](crate::Record::cpu) is `u32::MAX`. A file without records gives no rings, and
-/// [`Merge::new`](crate::Merge::new) then says [`Error::NoRings`].
+/// [`Merge::new`](crate::Merge::new) then says [`ErrorKind::InvalidInput`].
 ///
 /// Rings of other programs that are added ([`Rings::add`]) may still be written to: then the hold rule applies to all.
 ///
@@ -58,14 +58,14 @@ use std::path::Path;
 /// | FINISHED_ROUND, TIME_CONV, ID_INDEX, other types from 64 on | nothing: they help perf to read, and say nothing of the recorded machine |
 /// | HEADER_ATTR, HEADER_FEATURE, HEADER_TRACING_DATA | what they say is used, in a file in pipe mode (`perf record -o -`) |
 /// | AUXTRACE and the data behind it | nothing |
-/// | COMPRESSED | the error [`Unreadable::Compressed`] |
+/// | COMPRESSED | the error [`ErrorKind::Recording`] |
 /// | bytes that cannot be a record | a [`Damage`](crate::Damage) with the first MiB of them, and the rest of the file is given up |
 ///
 /// # Memory
 ///
 /// All records are in memory until the rings are dropped. A ring is a power of two long, so the rings are one to two times as
 /// long as the records in the file. Each takes some 16 KiB besides. If that is more than is available, the error is
-/// [`Unreadable::Memory`]: more than `MemAvailable` of `/proc/meminfo`, or than `RLIMIT_AS`, `RLIMIT_DATA` and the `memory.max` of a control
+/// [`ErrorKind::Limit`]: more than `MemAvailable` of `/proc/meminfo`, or than `RLIMIT_AS`, `RLIMIT_DATA` and the `memory.max` of a control
 /// group of this process leave. A CPU with more than 1 GiB of records has several rings, and its own numbers
 /// ([`Order::numbers`](crate::Order::numbers)) begin anew in each.
 ///
@@ -76,13 +76,13 @@ use std::path::Path;
 /// in proven order: see [`Full`](crate::Full). That takes 4 bytes more for each KiB of records.
 ///
 /// # Errors
-/// [`Error::Unreadable`], with what is wrong and what would help.
+/// [`ErrorKind::Recording`], with what is wrong and what helps; [`ErrorKind::Limit`] if there is too little memory.
 pub fn open(path: impl AsRef<Path>) -> Result<Rings, Error> {
     let path = path.as_ref();
-    read(path).map_err(|why| Error::Unreadable { path: path.to_owned(), why })
+    read(path).map_err(|why| why.during(&format!("cannot read {}", path.display())))
 }
 
-fn read(path: &Path) -> Result<Rings, Unreadable> {
+fn read(path: &Path) -> Result<Rings, Error> {
     let mut input = Input::open(path)?;
     let metadata = Metadata::read(&mut input)?;
     let clock = clock(&metadata.events)?;
@@ -98,7 +98,7 @@ fn read(path: &Path) -> Result<Rings, Unreadable> {
         for mut part in drawer.parts {
             let filled = part.filled;
             part.kernel()?.publish(filled);
-            let Some((_, ring)) = part.ring else { return Err(Unreadable::Changed) };
+            let Some((_, ring)) = part.ring else { return Err(changed()) };
             rings.lanes.push(Lane::new(ring, origin.clone(), Counter::Unknown));
         }
     }
@@ -113,11 +113,13 @@ fn read(path: &Path) -> Result<Rings, Unreadable> {
 }
 
 /// The clock of all events.
-fn clock(events: &[Described]) -> Result<Clock, Unreadable> {
+fn clock(events: &[Described]) -> Result<Clock, Error> {
     let clock = |event: &Described| (event.attr.use_clockid() != 0).then_some(event.attr.clockid);
     let first = events.first().and_then(clock);
     if let Some(other) = events.iter().map(clock).find(|other| *other != first) {
-        return Err(Unreadable::Clocks { clocks: [first, other] });
+        let clocks = [first, other];
+        let message = format!("its events are stamped by different clocks: {clocks:?}");
+        return Err(Error::new(ErrorKind::Recording, message).hinting("record with one `-k CLOCK`"));
     }
     let known = [Clock::Monotonic, Clock::MonotonicRaw, Clock::Boottime, Clock::Realtime, Clock::Tai];
     let is_it = |clock: &Clock| clock.id().is_some_and(|id| Some(id.as_raw()) == first);
@@ -184,7 +186,7 @@ struct Part {
 
 impl Shelf {
     /// Notes how much room a piece takes.
-    fn measure(&mut self, sorting: &Sorting, piece: Piece<'_>) -> Result<(), Unreadable> {
+    fn measure(&mut self, sorting: &Sorting, piece: Piece<'_>) -> Result<(), Error> {
         let Some((bytes, drawer)) = self.drawer_of(sorting, &piece)? else { return Ok(()) };
         let len = bytes.len() as u64;
         match drawer.parts.last_mut() {
@@ -195,17 +197,17 @@ impl Shelf {
     }
 
     /// Copies a piece to where there is room for it.
-    fn fill(&mut self, sorting: &Sorting, piece: Piece<'_>) -> Result<(), Unreadable> {
+    fn fill(&mut self, sorting: &Sorting, piece: Piece<'_>) -> Result<(), Error> {
         let Some((bytes, drawer)) = self.drawer_of(sorting, &piece)? else { return Ok(()) };
         let len = bytes.len() as u64;
         if drawer.parts.get(drawer.at).is_some_and(|part| part.filled == part.size) {
             drawer.at += 1;
         }
-        let part = drawer.parts.get_mut(drawer.at).ok_or(Unreadable::Changed)?;
+        let part = drawer.parts.get_mut(drawer.at).ok_or_else(changed)?;
         let at = part.filled;
         part.filled += len;
         if part.filled > part.size {
-            return Err(Unreadable::Changed);
+            return Err(changed());
         }
         part.kernel()?.write(at, bytes);
         Ok(())
@@ -216,7 +218,7 @@ impl Shelf {
         &mut self,
         sorting: &Sorting,
         piece: &Piece<'a>,
-    ) -> Result<Option<(&'a [u8], &mut Drawer)>, Unreadable> {
+    ) -> Result<Option<(&'a [u8], &mut Drawer)>, Error> {
         let (bytes, place, event) = match *piece {
             Piece::Other { .. } => return Ok(None),
             Piece::Rest(bytes) => (bytes, None, None),
@@ -237,7 +239,7 @@ impl Shelf {
         Ok(Some((bytes, drawer)))
     }
 
-    fn find(&mut self, place: Place) -> Result<usize, Unreadable> {
+    fn find(&mut self, place: Place) -> Result<usize, Error> {
         if let Some(last) = self.last.filter(|last| self.drawers[*last].place == place) {
             return Ok(last);
         }
@@ -250,7 +252,7 @@ impl Shelf {
             return self.find(shared);
         }
         if self.drawers.len() >= MOST_RINGS {
-            return Err(Unreadable::Cpus { most: MOST_RINGS });
+            return Err(Error::new(ErrorKind::Recording, format!("its records name more than {MOST_RINGS} CPUs")));
         }
         self.by_place.insert(place, self.drawers.len());
         self.drawers.push(Drawer { place, ids: HashMap::new(), parts: Vec::new(), at: 0 });
@@ -258,15 +260,15 @@ impl Shelf {
     }
 
     /// Refuses what does not fit into the memory there is, where that is known.
-    fn check_memory(&self) -> Result<(), Unreadable> {
+    fn check_memory(&self) -> Result<(), Error> {
         let bytes = self.drawers.iter().flat_map(|drawer| &drawer.parts).map(|part| part.room() + BESIDES).sum();
         match memory::available() {
-            Some(available) if bytes > available => Err(Unreadable::Memory { bytes, available }),
+            Some(available) if bytes > available => Err(too_large(bytes, available)),
             _ => Ok(()),
         }
     }
 
-    fn build(&mut self) -> Result<(), Unreadable> {
+    fn build(&mut self) -> Result<(), Error> {
         for part in self.drawers.iter_mut().flat_map(|drawer| &mut drawer.parts) {
             let ring = Ring::in_memory(machine::page_size(), part.room() as usize, None, false);
             part.ring = Some(ring.ok_or(()).map_err(no_memory)?);
@@ -282,8 +284,8 @@ impl Part {
         self.size.next_power_of_two().max(8)
     }
 
-    fn kernel(&mut self) -> Result<&mut KernelHalf, Unreadable> {
-        self.ring.as_mut().map(|(kernel, _)| kernel).ok_or(Unreadable::Changed)
+    fn kernel(&mut self) -> Result<&mut KernelHalf, Error> {
+        self.ring.as_mut().map(|(kernel, _)| kernel).ok_or_else(changed)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The file of a recording while it is written: by the process that made it, until something fails.
 
-use crate::error::Unwritable;
+use crate::error::{Error, ErrorKind};
 use crate::sys::file::{self, Found};
 use crate::sys::fork::Owner;
 use std::fs::File;
@@ -26,12 +26,14 @@ pub(super) struct Output {
 
 impl Output {
     /// Makes a file, over one that may be there.
-    pub(super) fn create(path: &Path) -> Result<Self, Unwritable> {
-        let io = |errno| Unwritable::Io { errno };
+    pub(super) fn create(path: &Path) -> Result<Self, Error> {
         let file = match file::create(path).map_err(io)? {
             Found::File(file, _) => file,
             Found::Directory => return Err(io(io::ErrorKind::IsADirectory.into())),
-            Found::Other => return Err(Unwritable::NotAFile),
+            Found::Other => {
+                let message = "it is no regular file";
+                return Err(Error::new(ErrorKind::Output, message).hinting("write into one, and copy that"));
+            }
         };
         Ok(Self { file, buffer: Vec::with_capacity(BUFFER), len: 0, owner: Owner::new(), failed: None })
     }
@@ -42,15 +44,15 @@ impl Output {
     }
 
     /// The first error again, if there was one.
-    pub(super) fn check(&self) -> Result<(), Unwritable> {
+    pub(super) fn check(&self) -> Result<(), Error> {
         match &self.failed {
             None => Ok(()),
-            Some(errno) => Err(Unwritable::Io { errno: again(errno) }),
+            Some(errno) => Err(io(again(errno))),
         }
     }
 
     /// Appends bytes.
-    pub(super) fn put(&mut self, bytes: &[u8]) -> Result<(), Unwritable> {
+    pub(super) fn put(&mut self, bytes: &[u8]) -> Result<(), Error> {
         if self.buffer.len() + bytes.len() > BUFFER {
             self.flush()?;
         }
@@ -63,12 +65,12 @@ impl Output {
     }
 
     /// Writes all that was put, and then the first bytes of the file anew.
-    pub(super) fn finish(mut self, begin: &[u8]) -> Result<(), Unwritable> {
+    pub(super) fn finish(mut self, begin: &[u8]) -> Result<(), Error> {
         self.flush()?;
-        self.file.write_all_at(begin, 0).map_err(|errno| Unwritable::Io { errno })
+        self.file.write_all_at(begin, 0).map_err(io)
     }
 
-    fn flush(&mut self) -> Result<(), Unwritable> {
+    fn flush(&mut self) -> Result<(), Error> {
         let buffer = std::mem::take(&mut self.buffer);
         let wrote = self.append(&buffer);
         self.buffer = buffer;
@@ -76,7 +78,7 @@ impl Output {
         wrote
     }
 
-    fn append(&mut self, bytes: &[u8]) -> Result<(), Unwritable> {
+    fn append(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.check()?;
         match self.file.write_all_at(bytes, self.len) {
             Ok(()) => self.len += bytes.len() as u64,
@@ -84,6 +86,10 @@ impl Output {
         }
         self.check()
     }
+}
+
+fn io(errno: io::Error) -> Error {
+    Error::new(ErrorKind::Output, "").because(errno)
 }
 
 /// An error that says the same.

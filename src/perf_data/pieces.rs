@@ -1,7 +1,7 @@
 //! The records of a file, one after the other.
 
-use crate::error::Unreadable;
-use crate::perf_data::file::{Input, Words, io};
+use crate::error::Error;
+use crate::perf_data::file::{Input, Words, changed, io, malformed, unreadable};
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::ops::Range;
 
@@ -30,8 +30,8 @@ const REST: u64 = 1 << 20;
 pub(super) fn walk(
     input: &Input,
     data: &Range<u64>,
-    mut each: impl FnMut(u64, Piece<'_>) -> Result<(), Unreadable>,
-) -> Result<(), Unreadable> {
+    mut each: impl FnMut(u64, Piece<'_>) -> Result<(), Error>,
+) -> Result<(), Error> {
     let mut reader = BufReader::with_capacity(1 << 18, &input.file);
     reader.seek(SeekFrom::Start(data.start)).map_err(io)?;
     let mut record = Vec::new();
@@ -54,7 +54,7 @@ pub(super) fn walk(
         if is_own {
             let body = &record[8..];
             if COMPRESSED.contains(&kind) {
-                return Err(Unreadable::Compressed);
+                return Err(unreadable("its records are compressed", "record without -z"));
             }
             behind = behind_it(kind, body);
             each(at, Piece::Other { kind, body })?;
@@ -63,7 +63,7 @@ pub(super) fn walk(
         }
         at += u64::from(size);
         if behind > data.end - at {
-            return Err(Unreadable::Malformed { what: "records of perf's own", at });
+            return Err(malformed("records of perf's own", at));
         }
         if behind > 0 {
             at += behind;
@@ -83,9 +83,9 @@ fn behind_it(kind: u32, body: &[u8]) -> u64 {
 }
 
 /// Appends so many bytes.
-fn take(reader: &mut impl Read, out: &mut Vec<u8>, len: u64) -> Result<(), Unreadable> {
+fn take(reader: &mut impl Read, out: &mut Vec<u8>, len: u64) -> Result<(), Error> {
     match reader.take(len).read_to_end(out).map_err(io)? {
         read if read as u64 == len => Ok(()),
-        _ => Err(Unreadable::Changed),
+        _ => Err(changed()),
     }
 }

@@ -1,6 +1,6 @@
 //! Which event a record is of, and which ring it belongs to.
 
-use crate::error::Unreadable;
+use crate::error::{Error, ErrorKind};
 use crate::perf_data::attrs;
 use crate::perf_data::metadata::Described;
 use crate::record::{CPU, ID, IDENTIFIER, Kind, Layout};
@@ -32,7 +32,7 @@ pub(super) struct Sorting {
 }
 
 impl Sorting {
-    pub(super) fn new(events: &[Described]) -> Result<Self, Unreadable> {
+    pub(super) fn new(events: &[Described]) -> Result<Self, Error> {
         let mut groups: Vec<Layout> = Vec::new();
         let (mut known, mut group_of) = (HashMap::new(), Vec::new());
         let mut by_id = HashMap::new();
@@ -48,7 +48,9 @@ impl Sorting {
         // The id must be found before the layout is known.
         let same = |layout: &Layout| layout.sample_id_all() == groups[0].sample_id_all();
         if groups.len() > 1 && !groups.iter().all(|layout| layout.sample_type() & IDENTIFIER != 0 && same(layout)) {
-            return Err(Unreadable::NoIdentifier);
+            let message =
+                "its events have records of different layouts without PERF_SAMPLE_IDENTIFIER at the same place";
+            return Err(Error::new(ErrorKind::Recording, message));
         }
         Ok(Self { groups, group_of, by_id, several: events.len() > 1 })
     }

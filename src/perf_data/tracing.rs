@@ -2,7 +2,7 @@
 //!
 //! The layout is that of `tools/perf/util/trace-event-info.c`, version 0.6, which `trace-event-read.c` reads.
 
-use crate::error::Unwritable;
+use crate::error::{Error, ErrorKind};
 use crate::perf_data::file::Words;
 use crate::sys::{machine, tracepoint};
 use std::collections::{BTreeMap, HashMap};
@@ -14,8 +14,8 @@ use std::sync::Arc;
 const BEGIN: &[u8] = b"\x17\x08\x44tracing0.6\0";
 
 /// The formats of tracepoints, each by number and, if it is known, `category:name`.
-pub(super) fn data(tracepoints: &[(u64, Option<&str>)]) -> Result<Vec<u8>, Unwritable> {
-    let failed = |id| move |errno| Unwritable::Tracepoint { id, errno };
+pub(super) fn data(tracepoints: &[(u64, Option<&str>)]) -> Result<Vec<u8>, Error> {
+    let failed = |id| move |errno| no_format(id, errno);
     let first = tracepoints.first().map_or(0, |(id, _)| *id);
     let tracefs = machine::tracefs().map_err(failed(first))?;
     let events = tracefs.join("events");
@@ -27,7 +27,7 @@ pub(super) fn data(tracepoints: &[(u64, Option<&str>)]) -> Result<Vec<u8>, Unwri
         };
         let Some((category, name)) = found.as_deref().and_then(|found| found.split_once(':')) else {
             let errno = io::Error::new(io::ErrorKind::NotFound, "no tracepoint has this number");
-            return Err(Unwritable::Tracepoint { id, errno });
+            return Err(no_format(id, errno));
         };
         let format = fs::read(events.join(category).join(name).join("format")).map_err(failed(id))?;
         categories.entry(category.to_owned()).or_default().push(format);
@@ -51,6 +51,12 @@ pub(super) fn data(tracepoints: &[(u64, Option<&str>)]) -> Result<Vec<u8>, Unwri
     // Symbols of the kernel, strings of trace_printk, names of processes: none.
     out.extend([0; 4 + 4 + 8]);
     Ok(out)
+}
+
+/// The format of a tracepoint cannot be read, without which perf(1) does not read the file.
+fn no_format(id: u64, errno: io::Error) -> Error {
+    let hint = "tracefs must be mounted, and readable: mount -o remount,gid=GROUP,mode=750 /sys/kernel/tracing";
+    Error::new(ErrorKind::of(&errno), format!("no format of tracepoint {id}")).because(errno).hinting(hint)
 }
 
 /// The formats of tracepoints in such a piece, by number. Those behind what makes no sense are missing.

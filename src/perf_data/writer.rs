@@ -1,6 +1,6 @@
 //! Writing a stream as a recording.
 
-use crate::error::{Error, Unwritable};
+use crate::error::{Error, ErrorKind};
 use crate::order::event::{Event, Item, Lost};
 use crate::perf_data::attrs::{self, in_samples, in_trailers};
 use crate::perf_data::metadata::{ARCH, EVENT_DESC, HEADER, MAGIC, NRCPUS, OSRELEASE, SMALLEST_ATTR, TRACING_DATA};
@@ -125,17 +125,15 @@ impl Writer {
     /// [`Reader::rings`](crate::Reader::rings).
     ///
     /// # Errors
-    /// [`Error::Unwritable`]: the file cannot be made; a tracepoint's format cannot be read; events with records of different
-    /// layouts do not say which is which.
+    /// [`ErrorKind::Output`] if the file cannot be created; [`ErrorKind::InvalidInput`] if events with records of different layouts do not
+    /// say which is which; [`ErrorKind::Permission`], [`ErrorKind::NotFound`] or [`ErrorKind::System`] if a tracepoint's format
+    /// cannot be read.
     pub fn create(path: impl AsRef<Path>, rings: &Rings) -> Result<Self, Error> {
         let path = path.as_ref().to_owned();
-        match Self::begin(&path, rings) {
-            Ok(writer) => Ok(writer),
-            Err(why) => Err(Error::Unwritable { path, why }),
-        }
+        Self::begin(&path, rings).map_err(|why| unwritable(&path, why))
     }
 
-    fn begin(path: &Path, rings: &Rings) -> Result<Self, Unwritable> {
+    fn begin(path: &Path, rings: &Rings) -> Result<Self, Error> {
         // What perf recorded is as perf wants it.
         let adds = !rings.are_complete();
         let events: Vec<_> = rings.sources().iter().map(|source| Noted::of(source, adds)).collect();
@@ -166,8 +164,9 @@ impl Writer {
     /// writing to a file does, once for 256 KiB of records.
     ///
     /// # Errors
-    /// [`Error::Unwritable`]: the file cannot be written, and is of no use then; a record is too long to have its CPU added, and is
-    /// not written; a record's layout is not that of the others, and it does not say which event it is of. [`Error::Forked`].
+    /// [`ErrorKind::Output`] if the file cannot be written; it is of no use then. [`ErrorKind::InvalidInput`] if the record is too long to
+    /// have its CPU added, or its layout is not that of the others and it does not say which event it is of: it is not written, and the
+    /// writer can go on. [`ErrorKind::Forked`].
     pub fn write(&mut self, event: &Event<'_>) -> Result<(), Error> {
         self.check()?;
         let wrote = match event.item() {
@@ -185,34 +184,30 @@ impl Writer {
                 Ok(())
             }
         };
-        wrote.map_err(|why| self.error(why))
+        wrote.map_err(|why| unwritable(&self.path, why))
     }
 
     /// Completes the file and closes it. Blocks as writing to a file does. Does not wait until the file is on a disk.
     ///
     /// # Errors
-    /// [`Error::Unwritable`] if the file cannot be written, or could not be written before: the first error. [`Error::Forked`].
+    /// [`ErrorKind::Output`] if the file cannot be written, or could not be written before: the first error. [`ErrorKind::Forked`].
     pub fn finish(mut self) -> Result<Written, Error> {
         self.check()?;
-        let begin = self.end().map_err(|why| self.error(why))?;
+        let begin = self.end().map_err(|why| unwritable(&self.path, why))?;
         let Self { path, file, written, .. } = self;
-        file.finish(&begin).map_err(|why| Error::Unwritable { path, why })?;
+        file.finish(&begin).map_err(|why| unwritable(&path, why))?;
         Ok(written)
     }
 
     /// Whether the file is this process's, and could be written so far.
     fn check(&self) -> Result<(), Error> {
         if !self.file.is_here() {
-            return Err(Error::Forked);
+            return Err(Error::forked());
         }
-        self.file.check().map_err(|why| self.error(why))
+        self.file.check().map_err(|why| unwritable(&self.path, why))
     }
 
-    fn error(&self, why: Unwritable) -> Error {
-        Error::Unwritable { path: self.path.clone(), why }
-    }
-
-    fn record(&mut self, record: &Record<'_>) -> Result<(), Unwritable> {
+    fn record(&mut self, record: &Record<'_>) -> Result<(), Error> {
         let at = self.event_of(record)?;
         if let Some(id) = record.id().filter(|id| *id != 0)
             && (at >= self.sources || record.source().is_some())
@@ -238,7 +233,7 @@ impl Writer {
     }
 
     /// The event that a record is of.
-    fn event_of(&mut self, record: &Record<'_>) -> Result<usize, Unwritable> {
+    fn event_of(&mut self, record: &Record<'_>) -> Result<usize, Error> {
         let layout = record.origin().layout;
         let named = record.source().filter(|source| *source < self.sources);
         let known = named.filter(|source| self.events[*source].layout == layout);
@@ -251,7 +246,7 @@ impl Writer {
     }
 
     /// Writes a LOST record in front of a record of the same CPU; of the last ones, no record follows.
-    fn lost_record(&mut self, lost: &Lost, at: usize, next: Option<&Record<'_>>) -> Result<(), Unwritable> {
+    fn lost_record(&mut self, lost: &Lost, at: usize, next: Option<&Record<'_>>) -> Result<(), Error> {
         let layout = self.events[at].layout;
         // Header, id, count, and six fields of `struct sample_id` at most.
         let mut bytes = SmallVec::<[u8; 96]>::from_slice(&[0; 8]);
@@ -277,7 +272,7 @@ impl Writer {
     }
 
     /// Writes a record that lies in up to two pieces, with the fields that are added to its event's records.
-    fn put(&mut self, kind: Kind, [first, second]: [&[u8]; 2], at: usize, cpu: u32) -> Result<(), Unwritable> {
+    fn put(&mut self, kind: Kind, [first, second]: [&[u8]; 2], at: usize, cpu: u32) -> Result<(), Error> {
         let Noted { ref layout, adds, .. } = self.events[at];
         let (sample_type, len) = (layout.sample_type(), first.len() + second.len());
         let place = |field| match kind {
@@ -293,7 +288,7 @@ impl Writer {
             self.bytes(first)?;
             return self.bytes(second);
         }
-        let size = u16::try_from(len + 8 * added.len()).map_err(|_| Unwritable::TooLong { size: len as u16 })?;
+        let size = u16::try_from(len + 8 * added.len()).map_err(|_| too_long(len))?;
         // A header is a multiple of 8 bytes long and lies on one, so it is never in two pieces.
         let mut header: [u8; 8] = first.first_chunk().copied().unwrap_or_default();
         header[6..8].copy_from_slice(&size.to_ne_bytes());
@@ -308,20 +303,20 @@ impl Writer {
     }
 
     /// Writes a part of two pieces.
-    fn part(&mut self, first: &[u8], second: &[u8], Range { start, end }: Range<usize>) -> Result<(), Unwritable> {
+    fn part(&mut self, first: &[u8], second: &[u8], Range { start, end }: Range<usize>) -> Result<(), Error> {
         let cut = first.len();
         self.bytes(&first[start.min(cut)..end.min(cut)])?;
         self.bytes(&second[start.max(cut) - cut..end.max(cut) - cut])
     }
 
-    fn bytes(&mut self, bytes: &[u8]) -> Result<(), Unwritable> {
+    fn bytes(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.file.put(bytes)?;
         self.data += bytes.len() as u64;
         Ok(())
     }
 
     /// Writes what lies behind the records. Gives the header.
-    fn end(&mut self) -> Result<Vec<u8>, Unwritable> {
+    fn end(&mut self) -> Result<Vec<u8>, Error> {
         if self.events.is_empty() {
             // perf reads no file without an event.
             self.events.push(Noted::unknown(Layout::RAW, self.clock, self.adds));
@@ -383,8 +378,18 @@ impl Writer {
     }
 }
 
+fn unwritable(path: &Path, why: Error) -> Error {
+    why.during(&format!("cannot write {}", path.display()))
+}
+
+/// The record is not written, and the writer can go on.
+fn too_long(size: usize) -> Error {
+    let message = format!("a record of {size} bytes is too long to have its CPU added");
+    Error::new(ErrorKind::InvalidInput, message).hinting("ask for it: PERF_SAMPLE_CPU | PERF_SAMPLE_IP in sample_type")
+}
+
 /// What the file says of the machine.
-fn features(rings: &Rings) -> Result<Features, Unwritable> {
+fn features(rings: &Rings) -> Result<Features, Error> {
     if let Some(recording) = rings.recording() {
         return Ok(recording.as_ref().clone());
     }

@@ -119,12 +119,12 @@ impl Reader {
     /// Makes a reader of these rings, in this order.
     ///
     /// # Errors
-    /// As [`Merge::new`](crate::Merge::new); [`Error::NoFence`] if the hold rule needs a fence and none is possible;
-    /// [`Error::NoClock`] for the lag rule on a clock that cannot be read; [`Error::System`].
+    /// As [`Merge::new`](crate::Merge::new); [`ErrorKind::Fence`](crate::ErrorKind::Fence) if the hold rule needs a fence and none is possible;
+    /// [`ErrorKind::Clock`](crate::ErrorKind::Clock) for the lag rule on a clock that cannot be read; [`ErrorKind::Limit`](crate::ErrorKind::Limit); [`ErrorKind::System`](crate::ErrorKind::System).
     pub fn new(rings: Rings, order: Order) -> Result<Self, Error> {
         let engine = Engine::new(rings, order)?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
-            .map_err(|errno| Error::System { what: "make an epoll instance", errno: errno.into() })?;
+            .map_err(|errno| Error::system("make an epoll instance", errno.into()))?;
         let (wait, failures) = (Wait::default(), Repeats::default());
         let mut reader = Self { engine, epoll, rings: 0, ready: Vec::new(), wait, failures, spun: 0 };
         reader.wait_for_all()?;
@@ -138,8 +138,8 @@ impl Reader {
     /// [`EventGuard::to_owned`].
     ///
     /// # Errors
-    /// [`Error::Fence`], [`Error::EpochStuck`] or [`Error::Wait`], after which the reader goes on by itself; [`Error::System`], and any
-    /// error of opening the ring of a CPU that came online; [`Error::Forked`].
+    /// [`ErrorKind::Degraded`](crate::ErrorKind::Degraded), after which the reader goes on by itself; [`ErrorKind::System`](crate::ErrorKind::System), and any
+    /// error of opening the ring of a CPU that came online; [`ErrorKind::Forked`](crate::ErrorKind::Forked).
     #[inline]
     #[expect(clippy::should_implement_trait, reason = "not an iterator: it yields what borrows from it")]
     pub fn next(&mut self) -> Result<Option<EventGuard<'_>>, Error> {
@@ -233,7 +233,7 @@ impl Reader {
         for (fd, data) in self.engine.fds().map(|fd| (fd, OTHER)).chain(news) {
             match self.epoll.add(fd, edge(data)) {
                 Ok(()) | Err(Errno::EEXIST) => {}
-                Err(errno) => return Err(Error::System { what: "wait for a ring", errno: errno.into() }),
+                Err(errno) => return Err(Error::system("wait for a ring", errno.into())),
             }
         }
         self.rings = self.engine.merge.rings().len();
@@ -307,7 +307,7 @@ impl Reader {
             }
             Err(errno) if errno.kind() == io::ErrorKind::Interrupted => Ok(()),
             Err(errno) => match self.failures.failed(false) {
-                Some(times) => Err(Error::Wait { errno, times }),
+                Some(times) => Err(Error::wait(errno, times)),
                 None => {
                     // Whatever would have woken us is found at the next look.
                     std::thread::sleep(time.min(Self::TICK));

@@ -6,7 +6,7 @@ mod tests;
 
 use crate::account::ledger::Ledger;
 use crate::account::stats::Stats;
-use crate::error::{Error, Repeats};
+use crate::error::{Error, ErrorKind, Repeats};
 use crate::order::hold::Hold;
 use crate::order::merge::Merge;
 use crate::order::proof::{Proof, Watch};
@@ -88,10 +88,11 @@ impl Engine {
         let hold = order.hold.clone();
         let complete = rings.are_complete();
         if matches!(hold, Hold::Lag(_)) && !complete && rings.clock().now().is_none() {
-            return Err(Error::NoClock);
+            let message = "the lag rule cannot read the perf clock: open the rings with another";
+            return Err(Error::new(ErrorKind::Clock, message));
         }
         let control = Arc::clone(rings.control());
-        control.arm().map_err(|errno| Error::System { what: "make an eventfd", errno })?;
+        control.arm().map_err(Error::cannot("make an eventfd"))?;
         let pace = Pace::new(&hold, order.latency, Instant::now());
         let spin = order.spin;
         let merge = Merge::new(rings, order)?;
@@ -353,7 +354,7 @@ impl Engine {
         let returned = self.proof.as_mut().and_then(Proof::epochs).and_then(Watch::take_returned);
         let Some((cpu, waited)) = returned else { return Ok(()) };
         let times = self.stuck.failed(self.report.is_some());
-        times.map_or(Ok(()), |times| Err(Error::EpochStuck { cpu, waited, times }))
+        times.map_or(Ok(()), |times| Err(stuck(cpu, waited, times)))
     }
 
     /// The events of the failed fence stay held, and the reader tries again. Reported now and then, or if a report
@@ -364,7 +365,9 @@ impl Engine {
         self.pace.not_proven(self.merge.held());
         self.fences_failed += 1;
         let waited_for = self.report.is_some();
-        self.failures.failed(waited_for).map_or(Ok(()), |times| Err(Error::Fence { errno, times }))
+        self.failures
+            .failed(waited_for)
+            .map_or(Ok(()), |times| Err(Error::fence_failed(ErrorKind::Degraded, errno, times)))
     }
 
     /// Looks at all heads, and begins what lets out what is held.
@@ -466,7 +469,7 @@ impl Engine {
     /// An account of everything that was written. Looks first.
     pub(crate) fn ledger(&mut self) -> Result<Ledger, Error> {
         if self.control.is_forked() {
-            return Err(Error::Forked);
+            return Err(Error::forked());
         }
         self.look();
         Ok(self.merge.ledger())
@@ -491,4 +494,15 @@ impl Engine {
         self.check_cpus = now + if told { LIST_CPUS } else { Self::TICK };
         self.merge.follow_cpus().map(drop)
     }
+}
+
+/// A program has returned and not left: a grace period has passed, and its CPU's word is what it was. A fence stood in so often since
+/// the last report.
+#[cold]
+fn stuck(cpu: u32, waited: Duration, times: u64) -> Error {
+    let message = format!(
+        "a program on CPU {cpu} has returned without perfweave_leave(), and was waited for {waited:?} (a kernel fence stood in {times} \
+         times since the last report)"
+    );
+    Error::new(ErrorKind::Degraded, message).hinting("fix the program and recreate the map: it keeps its words")
 }

@@ -71,7 +71,7 @@ macro_rules! reader_face {
         /// interrupts every CPU. Works on a closed reader too.
         ///
         /// # Errors
-        /// [`Error::Forked`].
+        /// [`ErrorKind::Forked`](crate::ErrorKind::Forked).
         pub fn ledger(&mut self) -> Result<$crate::account::ledger::Ledger, $crate::error::Error> {
             self.engine.ledger()
         }

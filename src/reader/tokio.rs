@@ -75,13 +75,13 @@ impl AsyncReader {
     /// Makes a reader of these rings, in this order.
     ///
     /// # Errors
-    /// As [`Reader::new`](crate::Reader::new); [`Error::System`] if there is no runtime.
+    /// As [`Reader::new`](crate::Reader::new); [`ErrorKind::System`](crate::ErrorKind::System) if there is no runtime.
     ///
     /// # Panics
     /// If the runtime was built without I/O or time.
     pub fn new(rings: Rings, order: Order) -> Result<Self, Error> {
         let runtime = tokio::runtime::Handle::try_current();
-        runtime.map_err(|error| Error::System { what: "find a tokio runtime", errno: io::Error::other(error) })?;
+        runtime.map_err(|error| Error::system("find a tokio runtime", io::Error::other(error)))?;
         let engine = Engine::new(rings, order)?;
         let sleep = Box::pin(tokio::time::sleep(Duration::ZERO));
         let mut reader = Self { fds: Vec::new(), news: None, rings: 0, sleep, engine };
@@ -155,7 +155,7 @@ impl AsyncReader {
             }
             self.engine.wakes(woken);
             if let Some(errno) = failed {
-                return Poll::Ready(Err(Error::Wait { errno, times: 1 }));
+                return Poll::Ready(Err(Error::wait(errno, 1)));
             }
             let rest = if woken { Duration::ZERO } else { self.engine.rest() };
             if !rest.is_zero() {
@@ -187,7 +187,7 @@ impl AsyncReader {
 
     /// Registers everything that wakes the reader, also rings of CPUs that came online since.
     fn register(&mut self) -> Result<(), Error> {
-        let failed = |errno| Error::System { what: "wait for a ring", errno };
+        let failed = |errno| Error::system("wait for a ring", errno);
         if self.fds.is_empty() {
             for fd in self.engine.others() {
                 self.fds.push(Registered::duplicate(fd).map_err(failed)?);

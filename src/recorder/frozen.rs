@@ -61,7 +61,8 @@ impl<'a> Frozen<'a> {
     /// Lets recording go on, and gives the error if that fails. Dropping gives none.
     ///
     /// # Errors
-    /// [`Error::Control`]; [`Error::Forked`] in a forked child, which may not resume.
+    /// [`ErrorKind::System`](crate::ErrorKind::System) if the kernel refuses; [`ErrorKind::Forked`](crate::ErrorKind::Forked) in a
+    /// forked child, which may not resume.
     pub fn resume(mut self) -> Result<(), Error> {
         self.thaw()
     }
@@ -74,7 +75,7 @@ impl<'a> Frozen<'a> {
     fn thaw(&mut self) -> Result<(), Error> {
         // The parent may be looking.
         if self.recorder.rings.control().is_forked() {
-            return Err(Error::Forked);
+            return Err(Error::forked());
         }
         // Nobody looks at a byte any more (I9).
         self.recorder.marks.clear();

@@ -1,6 +1,6 @@
 //! Recording: rings in overwrite mode, and how they are stopped.
 
-use crate::error::{Error, Hint};
+use crate::error::Error;
 use crate::order::fence::Fences;
 use crate::order::hold::{Class, Fence};
 use crate::order::key::{Key, Keys};
@@ -97,15 +97,12 @@ impl Recorder {
     /// `key` puts the events in order. `fence` waits for programs that are still writing when the rings are stopped.
     ///
     /// # Errors
-    /// As [`RingOptions::open`]; [`Error::NarrowCounter`]; [`Error::NoFence`] if the fence is not possible, or is a custom
-    /// one, or writers' epochs.
+    /// As [`RingOptions::open`]; [`ErrorKind::Clock`](crate::ErrorKind::Clock) for a counter of fewer than 32 bits;
+    /// [`ErrorKind::Fence`](crate::ErrorKind::Fence) if the fence is not possible, or is a custom one, or writers' epochs.
     pub fn open(options: RingOptions, key: Key, fence: &Fence) -> Result<Self, Error> {
         // For a reader a fence that proves nothing costs the order; here, bytes that change while they are looked at (I9).
         if let Fence::Custom(_) | Fence::Epochs(_) = fence {
-            return Err(Error::NoFence {
-                tried: "a recorder takes none but the kernel's own".into(),
-                hint: Hint("give it Fence::Auto".into()),
-            });
+            return Err(Error::no_fence("a recorder takes none but the kernel's own", "give it Fence::Auto"));
         }
         Self::new(open::open(Plan::new(options, true)?)?, key, fence)
     }
@@ -152,11 +149,11 @@ impl Recorder {
     /// [`Lost`](crate::Lost) before it.
     ///
     /// # Errors
-    /// [`Error::Control`] if a ring cannot be stopped, [`Error::Fence`] if waiting for the grace period failed,
-    /// [`Error::Forked`]. Recording goes on then.
+    /// [`ErrorKind::System`](crate::ErrorKind::System) if a ring cannot be stopped, [`ErrorKind::Fence`](crate::ErrorKind::Fence) if
+    /// waiting for the grace period failed, [`ErrorKind::Forked`](crate::ErrorKind::Forked). Recording goes on then.
     pub fn freeze(&mut self) -> Result<Frozen<'_>, Error> {
         if self.rings.control().is_forked() {
-            return Err(Error::Forked);
+            return Err(Error::forked());
         }
         let stopped = self.rings.pause(Pause::Output).and_then(|()| self.fences.wait());
         // Resumes when dropped, also if not all could be stopped.

@@ -3,7 +3,7 @@
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::ring::memory::{self, DATA_OFFSET_AT, DATA_SIZE_AT, HEAD_AT, Mapping, Memory, TAIL_AT};
 use crate::ring::prefetch::prefetch_at;
 use crate::ring::words::{self, AtomicU64};
@@ -16,9 +16,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 fn duplicate(fd: BorrowedFd<'_>) -> Result<Arc<OwnedFd>, Error> {
-    fd.try_clone_to_owned()
-        .map(Arc::new)
-        .map_err(|errno| Error::System { what: "duplicate an event's file descriptor", errno })
+    fd.try_clone_to_owned().map(Arc::new).map_err(Error::cannot("duplicate an event's file descriptor"))
 }
 
 /// A perf ring buffer and our place in it.
@@ -73,7 +71,7 @@ impl Ring {
     }
 
     fn map_as(fd: Arc<OwnedFd>, page: usize, size: usize, backward: bool) -> Result<Self, Error> {
-        let error = |errno: nix::Error| Error::System { what: "map a ring", errno: errno.into() };
+        let error = |errno: nix::Error| Error::system("map a ring", errno.into());
         let len = NonZeroUsize::new(page.saturating_add(size)).ok_or(error(nix::Error::EINVAL))?;
         let mapping = Mapping::new(fd.as_fd(), len, !backward).map_err(error)?;
         let base = mapping.base();
@@ -93,7 +91,7 @@ impl Ring {
     /// and its first mapping was not read-only, which would have made the ring overwritable for good.
     ///
     /// # Errors
-    /// [`Error::Geometry`] if the header page disagrees with `size`; [`Error::System`] if `event` cannot be duplicated.
+    /// [`ErrorKind::InvalidInput`] if the header page disagrees with `size`; [`ErrorKind::System`] if `event` cannot be duplicated.
     pub unsafe fn adopt_mapping(base: NonNull<u8>, size: usize, event: Option<BorrowedFd<'_>>) -> Result<Self, Error> {
         let fd = event.map(duplicate).transpose()?;
         let page = machine::page_size();
@@ -131,7 +129,7 @@ impl Ring {
     /// overwritable for good, whatever later mappings are.
     ///
     /// # Errors
-    /// [`Error::System`] if the event cannot be mapped with that size; [`Error::Geometry`] if its header page
+    /// [`ErrorKind::System`] if the event cannot be mapped with that size; [`ErrorKind::InvalidInput`] if its header page
     /// disagrees.
     pub unsafe fn adopt_event(event: impl AsFd, size: usize) -> Result<Self, Error> {
         Self::map(duplicate(event.as_fd())?, machine::page_size(), size)
@@ -193,7 +191,8 @@ impl Ring {
             && size.is_power_of_two()
             && offset.checked_add(size) == Some(mapped as u64);
         if !fits {
-            return Err(Error::Geometry { mapped, offset, size });
+            let says = format!("{mapped} bytes mapped, but its header says {size} bytes of data at {offset}");
+            return Err(Error::new(ErrorKind::InvalidInput, format!("no perf ring: {says}")));
         }
         Ok(Self {
             head_word: word(HEAD_AT),

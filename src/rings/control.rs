@@ -5,8 +5,7 @@ mod model;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-use crate::error::Error;
-use crate::error::hint;
+use crate::error::{Error, ErrorKind, hint};
 use crate::instrument::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
 #[cfg(not(loom))]
 use crate::sys::fork::ForkWord;
@@ -49,7 +48,7 @@ impl Handle {
     /// yields it when it goes on.
     ///
     /// # Errors
-    /// [`Error::Forked`].
+    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked).
     pub fn flush(&self) -> Result<(), Error> {
         self.0.check()?;
         // Release pairs with the Acquire load in `Control::signals`: the look that follows finds what was written before.
@@ -75,7 +74,7 @@ impl Handle {
     /// force at once. A writer that is inside at this moment finishes.
     ///
     /// # Errors
-    /// [`Error::Forked`]; [`Error::Slot`], [`Error::Control`] if the kernel refuses. All rings are tried: the first refusal is
+    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked); [`ErrorKind::Permission`](crate::ErrorKind::Permission) or [`ErrorKind::System`](crate::ErrorKind::System) if the kernel refuses. All rings are tried: the first refusal is
     /// reported, and the other rings are paused.
     pub fn pause(&self, how: Pause) -> Result<(), Error> {
         self.0.check()?;
@@ -100,7 +99,7 @@ impl Handle {
     /// [`Reader::next_timeout`](crate::Reader::next_timeout) is strict instead, and leaves held events.
     ///
     /// # Errors
-    /// [`Error::Forked`].
+    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked).
     pub fn set_deadline(&self, deadline: Option<Instant>) -> Result<(), Error> {
         self.0.check()?;
         self.0.set_deadline(deadline);
@@ -189,7 +188,7 @@ impl Control {
     }
 
     pub(crate) fn check(&self) -> Result<(), Error> {
-        if self.is_forked() { Err(Error::Forked) } else { Ok(()) }
+        if self.is_forked() { Err(Error::forked()) } else { Ok(()) }
     }
 
     pub(crate) fn set_deadline(&self, deadline: Option<Instant>) {
@@ -267,9 +266,9 @@ impl Signals {
     /// Whether the reader was closed.
     ///
     /// # Errors
-    /// [`Error::Forked`].
+    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked).
     pub(crate) fn is_closed(self) -> Result<bool, Error> {
-        if self.0 == 0 { Err(Error::Forked) } else { Ok(self.0 & CLOSED != 0) }
+        if self.0 == 0 { Err(Error::forked()) } else { Ok(self.0 & CLOSED != 0) }
     }
 
     /// The same, but unlike all that is ever asked for, until [`Signals::again`].
@@ -436,7 +435,7 @@ impl Gate {
         match (self, how) {
             (Self::Event(event), Pause::Output) => perf::pause_output(event.as_fd(), paused).map_err(|errno| {
                 let what = if paused { "pause" } else { "resume" };
-                Error::Control { what, event: "the ring".into(), cpu, errno }
+                Error::control(what, "the ring", cpu, errno)
             }),
             (Self::Event(_), Pause::Slots) => Ok(()),
             (Self::Simulated(turn), how) => {
@@ -468,8 +467,9 @@ impl Outlet {
             }
         };
         done.map_err(|errno| {
+            let message = format!("cannot set slot {index} of the perf event array, for CPU {}", self.cpu);
             let hint = hint::slot(&errno);
-            Error::Slot { slot: *index, cpu: self.cpu, errno, hint }
+            Error::new(ErrorKind::of(&errno), message).because(errno).hinting(hint).about(&self.name)
         })?;
         self.set = set;
         Ok(())
@@ -485,7 +485,7 @@ impl Outlet {
     fn enable(&self, enabled: bool) -> Result<(), Error> {
         perf::enable(self.event.as_fd(), enabled).map_err(|errno| {
             let what = if enabled { "enable" } else { "disable" };
-            Error::Control { what, event: self.name.as_ref().into(), cpu: self.cpu, errno }
+            Error::control(what, &self.name, self.cpu, errno)
         })
     }
 }

@@ -1,6 +1,6 @@
 //! Filters of events, and what the kernel has to say about one that it refuses.
 
-use crate::error::{Error, Hint};
+use crate::error::{Error, ErrorKind};
 use crate::sys::{machine, perf, tracepoint};
 use std::ffi::CString;
 use std::fs;
@@ -14,12 +14,7 @@ pub(crate) struct Filter(CString);
 
 impl Filter {
     pub(crate) fn new(filter: &str, event: &str) -> Result<Self, Error> {
-        CString::new(filter).map(Self).map_err(|zero| Error::Filter {
-            event: event.to_owned(),
-            filter: filter.to_owned(),
-            errno: zero.into(),
-            hint: Hint::default(),
-        })
+        CString::new(filter).map(Self).map_err(|zero| refused(event, filter, zero.into()))
     }
 
     /// Sets it for one event: `name` in messages. `tracepoint` finds the name of the tracepoint, if it is one.
@@ -33,7 +28,7 @@ impl Filter {
         perf::set_filter(event, &self.0).map_err(|errno| {
             let filter = self.0.to_string_lossy().into_owned();
             let is_wrong = errno.raw_os_error() == Some(libc::EINVAL);
-            let hint = Hint(match is_wrong.then(tracepoint) {
+            let hint = match is_wrong.then(tracepoint) {
                 None => String::new(),
                 Some(Ok(None)) if is_probe => {
                     "a probe has the fields common_pid and __probe_ip or, where a function returns, __probe_func and \
@@ -46,10 +41,18 @@ impl Filter {
                     Err(errno) => format!("what is wrong with it cannot be told: {errno}"),
                 },
                 Some(Err(errno)) => format!("what is wrong with it cannot be told: {errno}"),
-            });
-            Error::Filter { event: name.to_owned(), filter, errno, hint }
+            };
+            refused(name, &filter, errno).hinting(hint)
         })
     }
+}
+
+fn refused(event: &str, filter: &str, errno: io::Error) -> Error {
+    let kind = match errno.raw_os_error() {
+        Some(libc::EINVAL) => ErrorKind::InvalidInput,
+        _ => ErrorKind::of(&errno),
+    };
+    Error::new(kind, format!("{event}: cannot filter by \"{filter}\"")).because(errno).about(event)
 }
 
 /// What the kernel says of a filter that it refuses: perf's ioctl says no more than `EINVAL`, and the tracepoint's file in tracefs

@@ -1,6 +1,6 @@
 //! The rings of a machine, one for each CPU, opened by us or adopted.
 
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::record::clock::Clock;
 use crate::record::{Kind, Layout, Origin, Record, Sources};
 use crate::ring::{Bytes, Ring};
@@ -176,7 +176,7 @@ impl Rings {
     }
 
     /// The tracepoints that a pattern stands for and that the kernel lets nobody sample, each as the
-    /// [`Error::Open`](crate::Error::Open) that opening it by its name ends with. They are in no ring and no source. Of Linux 6.18 on
+    /// [`ErrorKind::Permission`](crate::ErrorKind::Permission) that opening it by its name ends with. They are in no ring and no source. Of Linux 6.18 on
     /// x86-64 it is one, `irq_vectors:irq_work_exit`, which a sample would cause anew.
     pub fn skipped(&self) -> &[Error] {
         &self.skipped
@@ -261,8 +261,8 @@ impl Rings {
     /// [`Handle::pause`](crate::Handle::pause) does this for all CPUs, and from other threads.
     ///
     /// # Errors
-    /// [`Error::NoSuchCpu`]; [`Error::NoRing`] if the CPU has no ring with a known event; [`Error::Control`],
-    /// [`Error::Forked`].
+    /// [`ErrorKind::Cpu`](crate::ErrorKind::Cpu) if the CPU has no ring with a known event; [`ErrorKind::System`](crate::ErrorKind::System) if the kernel refuses;
+    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked).
     pub fn pause_output(&self, cpu: u32, paused: bool) -> Result<(), Error> {
         if self.control.turn_output(cpu, paused)? { Ok(()) } else { Err(self.absent(cpu)) }
     }
@@ -289,8 +289,8 @@ impl Rings {
     /// Only this crate may store `data_tail` while the rings are in use.
     ///
     /// # Errors
-    /// [`Error::NoSuchCpu`] if the machine cannot have such a CPU, [`Error::NoRing`] if the CPU has no ring here;
-    /// [`Error::Forked`].
+    /// [`ErrorKind::Cpu`](crate::ErrorKind::Cpu) if the CPU has no ring here, or the machine cannot have such a CPU;
+    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked).
     pub fn raw(&self, cpu: u32) -> Result<RawRing, Error> {
         self.control.check()?;
         let Some(lane) = self.lanes.iter().find(|lane| lane.origin.cpu == cpu) else { return Err(self.absent(cpu)) };
@@ -301,9 +301,9 @@ impl Rings {
     /// Why a CPU has no ring.
     pub(crate) fn absent(&self, cpu: u32) -> Error {
         match machine::possible_cpus().map(|possible| possible.last().copied()) {
-            Ok(Some(last)) if cpu > last => Error::NoSuchCpu { cpu, last },
-            Ok(_) => Error::NoRing { cpu },
-            Err(errno) => Error::System { what: "list CPUs", errno },
+            Ok(Some(last)) if cpu > last => no_such_cpu(cpu, last),
+            Ok(_) => Error::new(ErrorKind::Cpu, format!("CPU {cpu} has no ring")),
+            Err(errno) => Error::system("list CPUs", errno),
         }
     }
 
@@ -321,6 +321,11 @@ impl Rings {
             None => Ok(()),
         }
     }
+}
+
+/// The machine can have no CPU of that number.
+pub(super) fn no_such_cpu(cpu: u32, last: u32) -> Error {
+    Error::new(ErrorKind::Cpu, format!("no CPU {cpu}: this machine can have CPUs up to {last}"))
 }
 
 impl Drop for Rings {

@@ -16,6 +16,7 @@ pub(crate) mod open;
 pub(crate) mod options;
 pub(crate) mod plan;
 mod planned;
+mod refusal;
 mod source;
 #[cfg(feature = "symbols")]
 mod symbols;

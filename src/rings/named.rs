@@ -1,6 +1,6 @@
 //! Events by name: what the kernel knows them by.
 
-use crate::error::{Error, Hint, hint, nearest};
+use crate::error::{Error, ErrorKind, hint, nearest, short};
 use crate::sys::tracepoint::folders;
 use crate::sys::{machine, pmu};
 use perf_event_open_sys::bindings::{self as sys, perf_event_attr};
@@ -75,9 +75,13 @@ pub(super) fn attr(name: &str) -> Result<perf_event_attr, Error> {
     let names = SOFTWARE.iter().chain(&HARDWARE).map(|(name, _)| (*name).to_owned());
     let hint = nearest(name, names.chain(cache_names().map(|(name, _)| name)));
     let hint = hint.unwrap_or_else(|| {
-        Hint("a tracepoint is asked for by RingOptions::tracepoint, a PMU's event is named pmu/event/".into())
+        "a tracepoint is asked for by RingOptions::tracepoint, a PMU's event is named pmu/event/".into()
     });
-    Err(Error::NoEvent { name: name.to_owned(), errno: None, hint })
+    Err(no_event(ErrorKind::NotFound, name, hint))
+}
+
+fn no_event(kind: ErrorKind, name: &str, hint: String) -> Error {
+    Error::new(kind, format!("there is no event {}", short(name))).hinting(hint).about(name)
 }
 
 /// All events of caches: `LLC-loads`, `LLC-load-misses`.
@@ -100,7 +104,7 @@ fn of_unit(name: &str, unit: &str, terms: &str) -> Result<perf_event_attr, Error
             io::ErrorKind::NotFound => nearest(terms, pmu::terms(unit)),
             _ => None,
         };
-        Error::NoEvent { name: name.to_owned(), errno: Some(errno), hint: hint.unwrap_or_default() }
+        no_event(ErrorKind::of(&errno), name, hint.unwrap_or_default()).because(errno)
     };
     let mut attr = perf_event_attr { type_: pmu::number(unit).map_err(error)?, ..Default::default() };
     let pmu::Config([config, config1, config2]) = pmu::config(unit, terms).map_err(error)?;
@@ -111,13 +115,12 @@ fn of_unit(name: &str, unit: &str, terms: &str) -> Result<perf_event_attr, Error
 
 /// Tracepoints by name, or all that fit a pattern, by name: each with its number.
 pub(super) fn tracepoints(name: &str) -> Result<Vec<(String, u64)>, Error> {
-    let error = |errno, hint| Error::Tracepoint { name: name.to_owned(), errno, hint };
     let Some((category, event)) = name.split_once(':').filter(|(c, e)| !c.contains('/') && !e.contains('/')) else {
-        return Err(error(io::ErrorKind::InvalidInput.into(), Hint("write it as category:name".into())));
+        return Err(Error::tracepoint(name, io::ErrorKind::InvalidInput.into(), "write it as category:name"));
     };
     let look_up = |errno| {
         let hint = hint::tracefs(&errno);
-        error(errno, hint)
+        Error::tracepoint(name, errno, hint)
     };
     let tracefs = machine::tracefs().map_err(look_up)?;
     let events = tracefs.join("events");
@@ -126,8 +129,8 @@ pub(super) fn tracepoints(name: &str) -> Result<Vec<(String, u64)>, Error> {
     };
     let none = || {
         let hint = nearest_tracepoint(&events, category, event);
-        let hint = hint.unwrap_or_else(|| Hint(format!("see {}", tracefs.join("available_events").display())));
-        Error::NoTracepoint { name: name.to_owned(), hint }
+        let hint = hint.unwrap_or_else(|| format!("see {}", tracefs.join("available_events").display()));
+        Error::no_tracepoint(name, hint)
     };
     let names =
         if is_pattern(name) { fitting(&events, category, event).map_err(look_up)? } else { vec![name.to_owned()] };
@@ -171,7 +174,7 @@ fn fitting(events: &Path, category: &str, event: &str) -> io::Result<Vec<String>
 }
 
 /// The tracepoint of a category, or the category, whose name is nearest.
-fn nearest_tracepoint(events: &Path, category: &str, event: &str) -> Option<Hint> {
+fn nearest_tracepoint(events: &Path, category: &str, event: &str) -> Option<String> {
     match folders(&events.join(category)) {
         Ok(names) => nearest(event, names.into_iter()),
         Err(_) => nearest(category, folders(events).ok()?.into_iter()),

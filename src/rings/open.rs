@@ -1,7 +1,6 @@
 //! Opening a ring for every online CPU, and for those that come online later.
 
-use crate::error::Error;
-use crate::error::hint;
+use crate::error::{Error, ErrorKind, hint};
 use crate::record::{Origin, Sources};
 use crate::ring::Ring;
 use crate::rings::control::{Control, Gate, Outlet, Slot};
@@ -10,9 +9,10 @@ use crate::rings::plan::Plan;
 use crate::rings::planned::Planned;
 use crate::rings::untraced::{Moment, UntracedCpus};
 use crate::rings::whom::{Numbered, Opened};
-use crate::rings::{Counter, Lane, Rings};
+use crate::rings::{Counter, Lane, Rings, lanes, refusal};
 use crate::sys::machine::{self, CpuEvents, CpuList, OnlineCpus};
 use crate::sys::perf;
+use nix::sys::resource::Resource;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -31,12 +31,12 @@ impl RingOptions {
     /// online. If anything fails, everything opened so far is closed again.
     ///
     /// # Errors
-    /// [`Error`] with a hint for anything that the kernel refuses. This crate refuses what the kernel takes but could
-    /// never be read: [`Error::Silent`] for an event that writes nothing, [`Error::SharedSlot`] and [`Error::SameMap`]
-    /// for a slot of two events, [`Error::Replaced`] for two settings that exclude each other, [`Error::ArrayTooSmall`] for a CPU without a slot, [`Error::Wakeup`] for a wake-up
-    /// that would never come. [`Error::Pointer`] for an attribute with a pointer in it, [`Error::Size`] for a size of
-    /// zero or more than 2 GiB, [`Error::NoSuchCpu`] if the machine can never have a requested CPU, [`Error::Offline`]
-    /// if no requested CPU is online.
+    /// [`ErrorKind`] says what helps: a privilege, a limit, another name, another kernel, a later try.
+    ///
+    /// This crate also refuses what the kernel takes but could never be read. [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): an event that
+    /// writes nothing, a map that is named twice, two settings that exclude each other, a wake-up that would never come, an
+    /// attribute with a pointer in it, a size of zero or more than 2 GiB. [`ErrorKind::Map`](crate::ErrorKind::Map): a map without a slot for a CPU, or
+    /// with one slot for two. [`ErrorKind::Cpu`](crate::ErrorKind::Cpu): a CPU that the machine can never have, or no requested CPU is online.
     pub fn open(self) -> Result<Rings, Error> {
         open(Plan::new(self, false)?)
     }
@@ -55,7 +55,7 @@ pub(crate) fn open(plan: Plan) -> Result<Rings, Error> {
     };
     let last = machine::possible_cpus().map_err(list_cpus)?.last().copied().unwrap_or(0);
     if let Some(&cpu) = cpus.iter().find(|cpu| **cpu > last) {
-        return Err(Error::NoSuchCpu { cpu, last });
+        return Err(lanes::no_such_cpu(cpu, last));
     }
     watch.plan.check_slots(&cpus, std::iter::empty())?;
     let mut skipped = Vec::new();
@@ -79,7 +79,9 @@ pub(crate) fn open(plan: Plan) -> Result<Rings, Error> {
         rings.open_lane(arrival.lane, arrival.gate)?;
     }
     if rings.is_empty() {
-        return Err(Error::Offline { cpus, online: machine::online_cpus().map_err(list_cpus)? });
+        let online = machine::online_cpus().map_err(list_cpus)?;
+        let message = format!("none of the CPUs {cpus:?} is online; these are: {online:?}");
+        return Err(Error::new(ErrorKind::Cpu, message));
     }
     // Only now, so that the time in which some CPUs are traced and others are not is short.
     rings.control().outlets().start(outlets)?;
@@ -94,12 +96,12 @@ pub(crate) fn open(plan: Plan) -> Result<Rings, Error> {
 }
 
 fn list_cpus(errno: io::Error) -> Error {
-    Error::System { what: "list CPUs", errno }
+    Error::system("list CPUs", errno)
 }
 
 /// Whether the kernel is too old for `PERF_FORMAT_LOST`: it refuses a plain event that asks for it.
 fn refuses_losses(plan: &Plan) -> bool {
-    let mut attr = hint::harmless();
+    let mut attr = refusal::harmless();
     attr.read_format = plan.events.first().map_or(0, |event| event.attr.read_format);
     // Of this very process, in user space: what nearly anybody may open.
     perf::open_own(&attr).is_err_and(|errno| errno.raw_os_error() == Some(libc::EINVAL))
@@ -140,13 +142,32 @@ fn map(plan: &Plan, cpu: u32, event: Arc<OwnedFd>, cpus: usize) -> Result<Ring, 
     } else {
         Ring::map(event, plan.page, plan.bytes)
     };
-    mapped.map_err(|error| match error {
-        Error::System { errno, .. } => {
-            let hint = hint::map(&errno, bytes, cpus);
-            Error::Map { cpu, bytes, errno, hint }
-        }
-        other => other,
+    mapped.map_err(|error| {
+        let Some(errno) = error.raw_os_error() else { return error };
+        let (hint, errno) = (hint_of_map(errno, bytes, cpus), error.into_source());
+        let kind = match errno.raw_os_error() {
+            // More locked memory than is allowed.
+            Some(libc::EPERM) => ErrorKind::Limit,
+            _ => ErrorKind::of(&errno),
+        };
+        let message = format!("cannot map a ring of {bytes} bytes for CPU {cpu}");
+        Error::new(kind, message).because(errno).hinting(hint)
     })
+}
+
+/// What helps when a ring cannot be mapped.
+fn hint_of_map(errno: i32, bytes: usize, cpus: usize) -> String {
+    match errno {
+        libc::EPERM => format!(
+            "{cpus} rings of {} KiB are more than kernel.perf_event_mlock_kb, {} for each CPU and shared by the user's \
+             processes, and RLIMIT_MEMLOCK, {} KiB, allow without CAP_IPC_LOCK",
+            bytes >> 10,
+            hint::setting("kernel/perf_event_mlock_kb"),
+            hint::limit(Resource::RLIMIT_MEMLOCK) >> 10,
+        ),
+        libc::ENOMEM => format!("{cpus} rings of {} KiB are asked for", bytes >> 10),
+        _ => String::new(),
+    }
 }
 
 /// Makes all events write into the ring of `owner`. Gives the ids by which their records name them.
@@ -156,8 +177,8 @@ fn join(plan: &Plan, cpu: u32, events: Vec<Numbered>, owner: &Arc<OwnedFd>) -> R
     for (index, event) in events {
         let planned = &plan.events[index];
         let control = |what| {
-            let event = planned.name.as_ref().into();
-            move |errno| Error::Control { what, event, cpu, errno }
+            let event = &planned.name;
+            move |errno| Error::control(what, event, cpu, errno)
         };
         if !Arc::ptr_eq(&event, owner) {
             perf::set_output(event.as_fd(), owner.as_fd()).map_err(control("redirect"))?;
@@ -303,7 +324,7 @@ impl Watch {
         // Gone again, perhaps: then there is nothing to open.
         let opened = match open_cpu(&self.plan, cpu, cpus) {
             // All that was traced has ended.
-            Err(Error::NoProcess { .. }) => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::NotFound && error.event().is_none() => return Ok(()),
             opened => opened?,
         };
         let Some(Arrival { lane, gate, outlets, station }) = opened else { return Ok(()) };
@@ -361,7 +382,8 @@ mod tests {
 
     #[test]
     fn nothing_to_open_is_an_error() {
-        assert!(matches!(RingOptions::new().open(), Err(Error::NoEvents)));
+        let error = RingOptions::new().open().unwrap_err();
+        assert!(error.kind() == ErrorKind::InvalidInput && error.to_string().starts_with("nothing to open"), "{error}");
     }
 
     #[test]

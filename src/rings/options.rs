@@ -1,6 +1,6 @@
 //! Options for opening rings: events, sizes, CPUs.
 
-use crate::error::{Error, Hint};
+use crate::error::{Error, ErrorKind};
 use crate::record::clock::Clock;
 use crate::record::{Kind, Sample};
 use crate::rings::asked::{Asked, KPROBE, Place, Probe, Rate, Settings, UPROBE, What};
@@ -106,13 +106,16 @@ impl RingOptions {
     fn of_last(
         mut self,
         setting: &'static str,
-        cure: &str,
+        cure: &'static str,
         change: impl FnOnce(&mut Settings) -> Option<&'static str>,
     ) -> Self {
         let wrong = match self.asked.last_mut() {
-            Some(asked) => change(&mut asked.settings)
-                .map(|before| Error::Replaced { settings: [before, setting], hint: Hint(cure.into()) }),
-            None => Some(Error::NoEventBefore { setting }),
+            Some(asked) => change(&mut asked.settings).map(|before| replaced([before, setting], cure)),
+            None => {
+                let message =
+                    format!("{setting} is a setting of the event that was added last, and none was added before");
+                Some(Error::new(ErrorKind::InvalidInput, message))
+            }
         };
         self.wrong = self.wrong.or(wrong);
         self
@@ -122,8 +125,8 @@ impl RingOptions {
     fn trace(mut self, whom: Traced) -> Self {
         if let Some(before) = self.whom.setting() {
             let settings = [before, whom.setting().unwrap_or(before)];
-            let hint = Hint("call one of pid, tid and cgroup, once: other rings can trace others".into());
-            self.wrong = self.wrong.or(Some(Error::Replaced { settings, hint }));
+            let cure = "call one of pid, tid and cgroup, once: other rings can trace others";
+            self.wrong = self.wrong.or(Some(replaced(settings, cure)));
         }
         self.whom = whom;
         self
@@ -141,7 +144,7 @@ impl RingOptions {
     ///
     /// The file descriptor is duplicated, so the map may be closed. A slot holds one event: a program that sets the
     /// slot later takes the output over. A slot cannot be read, so dropping the rings empties it even if it no longer
-    /// holds our event. For this reason a map that is named twice is [`Error::SameMap`](crate::Error::SameMap), by
+    /// holds our event. For this reason a map that is named twice is [`ErrorKind::InvalidInput`], by
     /// whatever descriptors or paths.
     pub fn bpf_output(self, map: impl AsFd) -> Self {
         self.ask(What::BpfOutput(map.as_fd().try_clone_to_owned()))
@@ -155,7 +158,7 @@ impl RingOptions {
 
     /// Sets the slot of a `PERF_EVENT_ARRAY` that takes a CPU's event, for programs that choose slots themselves.
     /// Unless set, the slot is the CPU's number, as `BPF_F_CURRENT_CPU` expects. Each CPU needs a slot of its own
-    /// ([`Error::SharedSlot`](crate::Error::SharedSlot)): only programs on that CPU can output through its event.
+    /// ([`ErrorKind::Map`]): only programs on that CPU can output through its event.
     pub fn slots(mut self, slot: fn(u32) -> u32) -> Self {
         self.slot = slot;
         self
@@ -168,8 +171,9 @@ impl RingOptions {
     /// is left out of patterns, since most of it cannot be opened. So is a tracepoint that the kernel lets nobody sample:
     /// [`Rings::skipped`](crate::Rings::skipped) lists those. A pattern that leaves nothing is an error.
     ///
-    /// Opening the rings gives [`Error::NoTracepoint`](crate::Error::NoTracepoint), with the nearest name, for a name
-    /// that tracefs does not have, and [`Error::Tracepoint`](crate::Error::Tracepoint) if tracefs is not mounted or cannot be read.
+    /// Opening the rings gives [`ErrorKind::NotFound`], with the nearest name, for a name
+    /// that tracefs does not have, [`ErrorKind::Permission`] if tracefs
+    /// cannot be read, and [`ErrorKind::System`] if it is not mounted.
     pub fn tracepoint(self, name: &str) -> Self {
         self.ask(What::Tracepoint(name.to_owned()))
     }
@@ -194,8 +198,8 @@ impl RingOptions {
     /// event that counts time or hardware is sampled 4000 times a second, or as often as
     /// `kernel.perf_event_max_sample_rate` allows, and others each time.
     ///
-    /// Opening the rings gives [`Error::NoEvent`](crate::Error::NoEvent), with the nearest name, for a name that is none
-    /// of these, and [`Error::Open`](crate::Error::Open) for an event that this machine does not have. Virtual machines
+    /// Opening the rings gives [`ErrorKind::NotFound`], with the nearest name, for a name that is none
+    /// of these, and [`ErrorKind::Unsupported`] for an event that this machine does not have. Virtual machines
     /// often have no hardware events.
     pub fn named(self, name: &str) -> Self {
         self.ask(What::Named(name.to_owned()))
@@ -206,7 +210,7 @@ impl RingOptions {
     /// [`Kind::CGROUP`], [`Kind::KSYMBOL`], [`Kind::BPF_EVENT`], [`Kind::TEXT_POKE`], [`Kind::MMAP`]. They come in the
     /// same stream, in order. They are one source.
     ///
-    /// Opening the rings gives [`Error::NotOnRequest`](crate::Error::NotOnRequest) for any other kind.
+    /// Opening the rings gives [`ErrorKind::InvalidInput`] for any other kind.
     #[doc(alias = "side-band")]
     pub fn records(self, kinds: impl IntoIterator<Item = Kind>) -> Self {
         self.ask(What::Records(kinds.into_iter().collect(), false))
@@ -222,8 +226,8 @@ impl RingOptions {
     /// (`PERF_EVENT_IOC_SET_FILTER`). For tracepoints, in the kernel's words: `prev_pid != 0 && next_comm ~ "post*"`
     /// (Documentation/trace/events.rst). For a pattern the filter holds for each tracepoint that fits.
     ///
-    /// Opening the rings gives [`Error::Filter`](crate::Error::Filter) with the kernel's own message if it refuses the
-    /// filter. An event has one filter: a second is [`Error::Replaced`](crate::Error::Replaced). Join both with `&&`.
+    /// Opening the rings gives [`ErrorKind::InvalidInput`] with the kernel's own message if it refuses the
+    /// filter. An event has one filter: a second is [`ErrorKind::InvalidInput`]. Join both with `&&`.
     pub fn filter(self, filter: &str) -> Self {
         self.of_last("filter", "join them with && in one", |settings| {
             settings.filter.replace(filter.to_owned()).map(|_| "filter")
@@ -231,14 +235,14 @@ impl RingOptions {
     }
 
     /// Samples the event that was added last once in so many (`sample_period`). An event has one period or frequency: a second is
-    /// [`Error::Replaced`](crate::Error::Replaced).
+    /// [`ErrorKind::InvalidInput`].
     pub fn period(self, period: u64) -> Self {
         self.rate("period", Rate::Period(period))
     }
 
     /// Samples the event that was added last so many times a second (`sample_freq`). The kernel adapts the period.
     /// It refuses more than `kernel.perf_event_max_sample_rate`. An event has one period or frequency: a second is
-    /// [`Error::Replaced`](crate::Error::Replaced).
+    /// [`ErrorKind::InvalidInput`].
     pub fn frequency(self, hertz: u64) -> Self {
         self.rate("frequency", Rate::Frequency(hertz))
     }
@@ -254,7 +258,7 @@ impl RingOptions {
 
     /// The event that was added last counts in user space only (`exclude_kernel`, `exclude_hv`). Takes fewer privileges.
     ///
-    /// Opening the rings gives [`Error::KernelOnly`](crate::Error::KernelOnly) for a tracepoint by name or a kprobe, which
+    /// Opening the rings gives [`ErrorKind::InvalidInput`] for a tracepoint by name or a kprobe, which
     /// would never be written then. `syscalls:*` and probes of programs are.
     pub fn user_only(self) -> Self {
         self.of_last("user_only", "both are the default", |settings| {
@@ -264,7 +268,7 @@ impl RingOptions {
     }
 
     /// The event that was added last counts in the kernel only (`exclude_user`). With [`user_only`](Self::user_only) nothing would be
-    /// left: that is [`Error::Replaced`](crate::Error::Replaced).
+    /// left: that is [`ErrorKind::InvalidInput`].
     pub fn kernel_only(self) -> Self {
         self.of_last("kernel_only", "both are the default", |settings| {
             settings.exclude_user = true;
@@ -280,23 +284,23 @@ impl RingOptions {
 
     /// Traces one process: all its threads, the threads that they start, and the processes that they fork from then on
     /// (`inherit`). By default everything is traced. Rings trace one process, thread or control group: a second choice is
-    /// [`Error::Replaced`](crate::Error::Replaced). A number of a thread says of which process it is.
+    /// [`ErrorKind::InvalidInput`]. A number of a thread says of which process it is.
     ///
     /// There still is a ring for each CPU, and a record is in the ring of the CPU that the thread ran on. Each event
     /// takes a file descriptor for each thread and CPU. A process that was forked before is not traced; one that is forked
     /// while the rings are opened, or before a CPU comes online, may be traced on some CPUs and not on others.
-    /// BPF output cannot be had so ([`Error::Everybody`](crate::Error::Everybody)): its events must run all the time.
+    /// BPF output cannot be had so ([`ErrorKind::InvalidInput`]): its events must run all the time.
     /// A record is the process's if one of its threads writes it: `sched:sched_switch` tells of switches away from it, and
     /// not of those back to it, which another thread writes.
     ///
     /// The process is held from this call on (pidfd_open(2)). When it has ended and another gets its number, that one is not traced:
-    /// opening the rings gives [`Error::NoProcess`](crate::Error::NoProcess), and a CPU that comes online has nothing to trace. Before
+    /// opening the rings gives [`ErrorKind::NotFound`], and a CPU that comes online has nothing to trace. Before
     /// this call the number is the caller's to vouch for: that of a child is nobody else's until it was waited for.
     ///
     /// Takes no privilege for processes of one's own, if `kernel.perf_event_paranoid` is 2 or less and events are clocks,
     /// faults or hardware, [`user_only`](Self::user_only); for others `CAP_PERFMON`, or what ptrace(2) takes. Opening the rings gives
-    /// [`Error::NoProcess`](crate::Error::NoProcess) if there is no such process, and
-    /// [`Error::Restless`](crate::Error::Restless) if its threads come faster than events can be opened.
+    /// [`ErrorKind::NotFound`] if there is no such process, and
+    /// [`ErrorKind::Busy`] if its threads come faster than events can be opened.
     #[doc(alias = "inherit")]
     pub fn pid(self, pid: u32) -> Self {
         self.trace(Traced::Process(pid, Task::process(pid)))
@@ -313,8 +317,8 @@ impl RingOptions {
     /// Traces the processes of a control group, by its directory: `/sys/fs/cgroup/system.slice/ssh.service`
     /// (`PERF_FLAG_PID_CGROUP`). Takes `CAP_PERFMON`. Rings trace one control group: as [`RingOptions::pid`] otherwise.
     ///
-    /// BPF output cannot be had so ([`Error::Everybody`](crate::Error::Everybody)). Opening the rings gives
-    /// [`Error::Cgroup`](crate::Error::Cgroup) if the directory cannot be opened, or the path leads to something else.
+    /// BPF output cannot be had so ([`ErrorKind::InvalidInput`]). Opening the rings gives
+    /// [`ErrorKind::NotFound`] if the directory cannot be opened, or the path leads to something else.
     pub fn cgroup(self, directory: impl AsRef<Path>) -> Self {
         self.trace(Traced::Cgroup(directory.as_ref().to_owned()))
     }
@@ -325,9 +329,9 @@ impl RingOptions {
     ///
     /// The payload is a tracepoint's: 8 bytes of common fields, then the instruction's address, a `u64`. Takes
     /// `CAP_PERFMON`, or `CAP_SYS_ADMIN` before Linux 5.8, and a kernel with `CONFIG_UPROBE_EVENTS`; see
-    /// [`Error::Probe`](crate::Error::Probe). The path is made absolute and kept. It is looked up for each CPU, also
+    /// [`ErrorKind::Unsupported`]. The path is made absolute and kept. It is looked up for each CPU, also
     /// for those that come online later. An instruction must begin at the offset. The kernel refuses some places inside an
-    /// instruction, which is [`Error::Open`](crate::Error::Open). It takes others, and then the probe breaks the program.
+    /// instruction, which is [`ErrorKind::Unsupported`]. It takes others, and then the probe breaks the program.
     pub fn uprobe(self, path: impl AsRef<Path>, offset: u64) -> Self {
         self.user_probe(path.as_ref(), Place::Offset(offset), false)
     }
@@ -340,7 +344,7 @@ impl RingOptions {
 
     /// [`RingOptions::uprobe`] for a function of a program or library, by its name in the symbol tables of the ELF file
     /// (`.symtab`, `.dynsym`). Opening the rings reads the file, which may have 1 GiB, and gives
-    /// [`Error::Probe`](crate::Error::Probe) with the nearest name if the file has no such function.
+    /// [`ErrorKind::NotFound`] with the nearest name if the file has no such function.
     #[cfg(feature = "symbols")]
     pub fn uprobe_symbol(self, path: impl AsRef<Path>, symbol: &str) -> Self {
         self.user_probe(path.as_ref(), Place::Symbol(symbol.to_owned()), false)
@@ -362,7 +366,7 @@ impl RingOptions {
     ///
     /// The payload is a tracepoint's: 8 bytes of common fields, then the function's address, a `u64`. Takes
     /// `CAP_PERFMON`, or `CAP_SYS_ADMIN` before Linux 5.8, and a kernel with `CONFIG_KPROBE_EVENTS`; see
-    /// [`Error::Probe`](crate::Error::Probe).
+    /// [`ErrorKind::Unsupported`].
     pub fn kprobe(self, function: &str) -> Self {
         self.kernel_probe(function, false)
     }
@@ -379,12 +383,12 @@ impl RingOptions {
 
     /// Adds any event by its attribute, a type of the crate perf-event-open-sys. Opening the rings refuses two kinds of attributes:
     ///
-    /// - An event that would never write anything is [`Error::Silent`](crate::Error::Silent). It has no `sample_period`
+    /// - An event that would never write anything is [`ErrorKind::InvalidInput`]. It has no `sample_period`
     ///   and no `sample_freq`, or is `PERF_COUNT_SW_DUMMY`, and asks for none of the records other than samples
     ///   (`mmap`, `mmap_data`, `comm`, `task`, `context_switch`, `namespaces`, `cgroup`, `ksymbol`, `bpf_event`,
     ///   `text_poke`). BPF output needs no period.
     /// - An attribute that points to a name, as those of the PMUs `uprobe` and `kprobe` do, is
-    ///   [`Error::Pointer`](crate::Error::Pointer): events are opened after this call, and again when a CPU comes back.
+    ///   [`ErrorKind::InvalidInput`]: events are opened after this call, and again when a CPU comes back.
     ///   [`RingOptions::uprobe`] and [`RingOptions::kprobe`] keep the name.
     ///
     /// This crate sets `size`, `disabled`, `sample_id_all`, `use_clockid` and `clockid`, `watermark` and the wake-up,
@@ -416,7 +420,7 @@ impl RingOptions {
     /// Sets the clock that stamps the records.
     ///
     /// [`Clock::Boottime`], [`Clock::Realtime`] and [`Clock::Tai`] cannot be read in an NMI. The kernel refuses them, which is
-    /// [`Error::Open`](crate::Error::Open), for each event that may come in one: tracepoints, probes and most hardware. Software events and
+    /// [`ErrorKind::Unsupported`], for each event that may come in one: tracepoints, probes and most hardware. Software events and
     /// BPF output take them (`perf_event_set_clock`, kernel/events/core.c).
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = clock;
@@ -427,7 +431,7 @@ impl RingOptions {
     /// [`RingOptions::event`] asks for it. For keys that programs write into the payload.
     ///
     /// A record is then 8 bytes shorter, and the kernel reads no clock for it. The clock costs the traced program about
-    /// a fifth of a small output. [`Key::Time`](crate::Key::Time) is then [`Error::NoTime`](crate::Error::NoTime).
+    /// a fifth of a small output. [`Key::Time`](crate::Key::Time) is then [`ErrorKind::Clock`].
     pub fn without_time(mut self) -> Self {
         self.timed = false;
         self
@@ -447,4 +451,10 @@ impl RingOptions {
         self.cpus = Some(cpus);
         self
     }
+}
+
+/// One of two settings would replace the other: two filters of one event, a process and a thread.
+fn replaced([before, setting]: [&str; 2], hint: &'static str) -> Error {
+    let message = format!("{before} and {setting} are set, and one would replace the other");
+    Error::new(ErrorKind::InvalidInput, message).hinting(hint)
 }

@@ -1,12 +1,12 @@
 //! Plans: the meaning of options, decided and checked before anything is opened.
 
-use crate::error::Error;
-use crate::error::hint::{self, Denial};
+use crate::error::{Error, ErrorKind};
 use crate::record::clock::Clock;
 use crate::record::{Layout, Sample};
 use crate::ring::Ring;
 use crate::rings::options::{RingOptions, Size, Traced};
 use crate::rings::planned::{Array, Planned, planned};
+use crate::rings::refusal::{self, Denial};
 use crate::rings::whom::Target;
 use crate::sys::machine;
 use crate::sys::wakeup::Wakeup;
@@ -39,7 +39,7 @@ impl Plan {
     pub(crate) fn new(options: RingOptions, backward: bool) -> Result<Self, Error> {
         let RingOptions { asked, wrong, whom, samples, size, clock, timed, cpus, wakeup, slot } = options;
         if asked.is_empty() {
-            return Err(Error::NoEvents);
+            return Err(Error::no_events());
         }
         if let Some(wrong) = wrong {
             return Err(wrong);
@@ -53,7 +53,8 @@ impl Plan {
         check_maps(&events)?;
         let is_everybody = matches!(whom, Traced::Everybody);
         if let Some(event) = events.iter().find(|event| event.is_bpf_output()).filter(|_| !is_everybody) {
-            return Err(Error::Everybody { event: event.name.as_ref().into() });
+            let message = "is written whoever runs: it cannot be had for one process, thread or control group";
+            return Err(Error::new(ErrorKind::InvalidInput, format!("{} {message}", event.name)).about(&event.name));
         }
         let target = Target::new(whom)?;
         let carried = Carried::of(&mut events, &samples, timed);
@@ -86,11 +87,11 @@ impl Plan {
     /// Goes without the event that could not be opened, if it is of a pattern that leaves others and the kernel lets nobody have it.
     /// Gives the error, or the one that there is no way around.
     pub(crate) fn skip(&mut self, error: Error) -> Result<Error, Error> {
-        let Error::Open { event, errno, .. } = &error else { return Err(error) };
-        let Some(at) = self.events.iter().position(|planned| *planned.name == **event) else { return Err(error) };
+        let at = self.events.iter().position(|planned| error.event() == Some(&planned.name));
+        let (ErrorKind::Permission, Some(at)) = (error.kind(), at) else { return Err(error) };
         let Some(pattern) = &self.events[at].pattern else { return Err(error) };
         let is_last = self.events.iter().filter(|other| other.pattern.as_ref() == Some(pattern)).count() == 1;
-        if is_last || errno.raw_os_error() != Some(libc::EPERM) || hint::denial(errno) != Denial::Event {
+        if is_last || error.raw_os_error() != Some(libc::EPERM) || refusal::denial(libc::EPERM) != Denial::Event {
             return Err(error);
         }
         self.events.remove(at);
@@ -124,10 +125,15 @@ impl Plan {
         for &cpu in cpus {
             let slot = (self.slot)(cpu);
             if slot >= entries {
-                return Err(Error::ArrayTooSmall { entries, slot, cpu });
+                let message = format!(
+                    "the perf event array has {entries} slots, but CPU {cpu} needs slot {slot}: make it as large as the machine has \
+                     CPUs"
+                );
+                return Err(Error::new(ErrorKind::Map, message));
             }
             if let Some(other) = taken.insert(slot, cpu) {
-                return Err(Error::SharedSlot { slot, cpus: [other, cpu] });
+                let what = format!("slot {slot} of the perf event array, which holds one event");
+                return Err(Error::new(ErrorKind::Map, format!("CPUs {other} and {cpu} would share {what}")));
             }
         }
         Ok(())
@@ -179,7 +185,12 @@ impl Carried {
         let bytes = self.stack;
         let is_sampled = self.sample_type & u64::from(bindings::PERF_SAMPLE_STACK_USER) != 0;
         let is_possible = bytes < u16::MAX.into() && bytes.is_multiple_of(8);
-        if is_sampled && !is_possible { Err(Error::StackSize { bytes }) } else { Ok(()) }
+        if !is_sampled || is_possible {
+            return Ok(());
+        }
+        let rule = "it must be a multiple of 8, and at most 65528";
+        let message = format!("no sample can have {bytes} bytes of the user's stack: {rule}");
+        Err(Error::new(ErrorKind::InvalidInput, message))
     }
 
     fn layout(&self) -> Layout {
@@ -243,7 +254,11 @@ fn check_maps(events: &[Planned]) -> Result<(), Error> {
         if let Some(&Array { id, .. }) = event.map.as_ref()
             && let Some(other) = seen.insert(id, event)
         {
-            return Err(Error::SameMap { id, events: [other, event].map(|event| event.name.as_ref().into()) });
+            let message = format!(
+                "{} and {} are the same map, number {id}, whose slots hold one event each: name it once",
+                other.name, event.name
+            );
+            return Err(Error::new(ErrorKind::InvalidInput, message).about(&event.name));
         }
     }
     Ok(())
@@ -263,7 +278,12 @@ fn check_wakeup(wakeup: Wakeup, size: u64, record: u64) -> Result<(), Error> {
         {
             Ok(())
         }
-        _ => Err(Error::Wakeup { asked: wakeup, size, record, most }),
+        _ => {
+            let message = format!(
+                "a ring of {size} bytes, with records of at least {record}, never has {wakeup} unread: at most {most}"
+            );
+            Err(Error::new(ErrorKind::InvalidInput, message))
+        }
     }
 }
 
@@ -274,11 +294,11 @@ fn ring_bytes(size: Size, page: usize) -> Result<usize, Error> {
         Size::Pages(pages) => pages.saturating_mul(page),
         Size::Bytes(bytes) => bytes,
     };
-    let error = Error::Size { bytes: asked, max: Ring::MAX };
-    if asked == 0 || asked > Ring::MAX {
-        return Err(error);
-    }
-    usize::try_from(asked.div_ceil(page).next_power_of_two() * page).map_err(|_| error)
+    let bytes = (1..=Ring::MAX).contains(&asked).then(|| asked.div_ceil(page).next_power_of_two() * page);
+    bytes.and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(|| {
+        let message = format!("a ring cannot have {asked} bytes: at least 1, at most {}", Ring::MAX);
+        Error::new(ErrorKind::InvalidInput, message)
+    })
 }
 
 #[cfg(all(test, not(loom)))]
@@ -303,7 +323,11 @@ mod tests {
         for size in
             [Size::Bytes(0), Size::Pages(0), Size::Bytes((1 << 31) + 1), Size::Pages(u64::MAX), Size::Bytes(u64::MAX)]
         {
-            assert!(matches!(ring_bytes(size, 4096), Err(Error::Size { .. })), "{size:?}");
+            let error = ring_bytes(size, 4096).unwrap_err();
+            assert!(
+                error.kind() == ErrorKind::InvalidInput && error.to_string().contains("a ring cannot have"),
+                "{error}"
+            );
         }
     }
 
@@ -323,7 +347,7 @@ mod tests {
             Wakeup::Events(u32::MAX),
         ] {
             let error = check_wakeup(wakeup, 4096, 24).unwrap_err();
-            assert!(matches!(error, Error::Wakeup { asked, .. } if asked == wakeup), "{error}");
+            assert!(error.to_string().contains(&format!("never has {wakeup} unread")), "{error}");
         }
         // The largest ring: nothing overflows.
         assert!(check_wakeup(Wakeup::Bytes((1 << 31) - 9), 1 << 31, 24).is_ok());

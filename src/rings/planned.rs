@@ -1,6 +1,6 @@
 //! What was asked for as events to open: each with its attribute, checked.
 
-use crate::error::{Error, hint};
+use crate::error::{Error, ErrorKind, hint, short};
 use crate::record::Kind;
 use crate::rings::asked::{Asked, KPROBE, Place, Probe, Rate, Settings, UPROBE, What};
 use crate::rings::filter::Filter;
@@ -78,7 +78,7 @@ pub(crate) struct Array {
 /// Checks that a map is a perf event array.
 fn array(event: &str, map: OwnedFd) -> Result<Array, Error> {
     let other = || match machine::what_is(map.as_fd()) {
-        Some(what) if what != "anon_inode:bpf-map" => Some(Error::NotAMap { event: event.into(), what }),
+        Some(what) if what != "anon_inode:bpf-map" => Some(Error::not_a_map(event, &what)),
         _ => None,
     };
     match bpf::map_info(map.as_fd()) {
@@ -91,15 +91,33 @@ fn array(event: &str, map: OwnedFd) -> Result<Array, Error> {
             max_entries,
             ..
         }) => Ok(Array { fd: Arc::new(map), id, entries: max_entries }),
-        Ok(info) => Err(other().unwrap_or(Error::NotAnArray { map_type: info.map_type })),
+        Ok(info) => Err(other().unwrap_or_else(|| wrong_type(event, info.map_type))),
         Err(errno) => Err(other().unwrap_or_else(|| no_array(errno))),
     }
+}
+
+/// What helps against a map of another type than a perf event array.
+fn instead_of(map_type: u32) -> &'static str {
+    /// `BPF_MAP_TYPE_RINGBUF`
+    const RING_BUFFER: u32 = 27;
+    if map_type == RING_BUFFER {
+        "it is a BPF ring buffer, one for all CPUs, which is in order by itself. Read it with libbpf's ring_buffer or aya's RingBuf, or let \
+         the program write with bpf_perf_event_output"
+    } else {
+        ""
+    }
+}
+
+fn wrong_type(event: &str, map_type: u32) -> Error {
+    let message = format!("the map is {}, and not a BPF_MAP_TYPE_PERF_EVENT_ARRAY (4)", bpf::map_type(map_type));
+    Error::new(ErrorKind::Map, message).hinting(instead_of(map_type)).about(event)
 }
 
 /// Why a file descriptor could not be asked, or not be duplicated.
 fn no_array(errno: io::Error) -> Error {
     let hint = hint::array(&errno);
-    Error::Array { errno, hint }
+    let message = "cannot use the file descriptor as a perf event array";
+    Error::new(ErrorKind::of(&errno), message).because(errno).hinting(hint)
 }
 
 /// Opens a map by the path it is pinned by.
@@ -108,7 +126,8 @@ fn open_pinned(path: &Path) -> Result<OwnedFd, Error> {
         CString::new(path.as_os_str().as_bytes()).map_err(io::Error::from).and_then(|path| bpf::obj_get(&path));
     opened.map_err(|errno| {
         let hint = hint::pinned(&errno);
-        Error::Pinned { path: path.to_owned(), errno, hint }
+        let message = format!("cannot open the pinned map {}", path.display());
+        Error::new(ErrorKind::of(&errno), message).because(errno).hinting(hint)
     })
 }
 
@@ -158,7 +177,7 @@ pub(super) fn planned(asked: Asked) -> Result<Vec<Planned>, Error> {
             check_attr(&name, &attr)?;
             if is_output(&attr) {
                 // No program finds it.
-                return Err(Error::Silent { event: asked });
+                return Err(silent(&asked));
             }
             vec![Planned { payload: false, ..one(attr) }]
         }
@@ -209,7 +228,7 @@ fn set(event: &mut Planned, settings: &Settings) -> Result<(), Error> {
     if let Some(rate) = rate {
         set_rate(&mut event.attr, *rate);
         if is_silent(&event.attr) {
-            return Err(Error::Silent { event: event.name.as_ref().into() });
+            return Err(silent(&event.name));
         }
     }
     if *exclude_user {
@@ -217,7 +236,8 @@ fn set(event: &mut Planned, settings: &Settings) -> Result<(), Error> {
     }
     if *exclude_kernel {
         if event.lies_in_kernel() {
-            return Err(Error::KernelOnly { event: event.name.as_ref().into() });
+            let message = format!("{} lies in the kernel, and would never be written in user space only", event.name);
+            return Err(Error::new(ErrorKind::InvalidInput, message).about(&event.name));
         }
         event.attr.set_exclude_kernel(1);
         event.attr.set_exclude_hv(1);
@@ -248,18 +268,23 @@ fn records(kinds: &[Kind], build_ids: bool) -> Result<perf_event_attr, Error> {
             Kind::KSYMBOL => attr.set_ksymbol(1),
             Kind::BPF_EVENT => attr.set_bpf_event(1),
             Kind::TEXT_POKE => attr.set_text_poke(1),
-            other => return Err(Error::NotOnRequest { kind: format!("{other:?}") }),
+            other => return Err(not_on_request(&format!("{other:?}"))),
         }
     }
     attr.set_build_id(build_ids.into());
-    if tells_more(&attr) { Ok(attr) } else { Err(Error::NotOnRequest { kind: "of no kind".into() }) }
+    if tells_more(&attr) { Ok(attr) } else { Err(not_on_request("of no kind")) }
 }
 
 /// The attribute of a probe, and what it is to point to.
 fn probe_attr(probe: Probe) -> Result<(perf_event_attr, CString), Error> {
     let error = |errno: io::Error| {
-        let hint = hint::probe(&errno, probe.unit);
-        Error::Probe { event: probe.to_string(), errno, hint }
+        let hint = hint_of_probe(&errno, probe.unit);
+        let kind = match ErrorKind::of(&errno) {
+            // The PMU.
+            ErrorKind::NotFound => ErrorKind::Unsupported,
+            kind => kind,
+        };
+        no_probe(&probe, kind, errno, hint)
     };
     let mut attr = attr(pmu::number(probe.unit).map_err(error)?, 0);
     if probe.returns {
@@ -270,11 +295,31 @@ fn probe_attr(probe: Probe) -> Result<(perf_event_attr, CString), Error> {
         #[cfg(feature = "symbols")]
         Place::Symbol(symbol) => match crate::rings::symbols::offset(Path::new(&probe.target), symbol) {
             Ok(offset) => offset,
-            Err((errno, hint)) => return Err(Error::Probe { event: probe.to_string(), errno, hint }),
+            Err((errno, hint)) => return Err(no_probe(&probe, ErrorKind::of(&errno), errno, hint)),
         },
     };
     let target = CString::new(probe.target.as_bytes()).map_err(|zero| error(zero.into()))?;
     Ok((attr, target))
+}
+
+/// What helps when a probe cannot be had.
+fn hint_of_probe(errno: &io::Error, unit: &str) -> String {
+    match errno.kind() {
+        io::ErrorKind::NotFound if pmu::all().is_err() => "mount -t sysfs sysfs /sys".into(),
+        io::ErrorKind::NotFound => {
+            let config = unit.to_uppercase();
+            format!(
+                "this kernel, {}, is older than 4.17 or was built without CONFIG_{config}_EVENTS",
+                machine::release()
+            )
+        }
+        _ => String::new(),
+    }
+}
+
+fn no_probe(probe: &Probe, kind: ErrorKind, errno: io::Error, hint: String) -> Error {
+    let event = probe.to_string();
+    Error::new(kind, format!("cannot set a {}", short(&event))).because(errno).hinting(hint).about(&event)
 }
 
 /// Checks that an attribute points to nothing, and that its event writes something.
@@ -288,9 +333,28 @@ fn check_attr(name: &str, attr: &perf_event_attr) -> Result<(), Error> {
         && attr.config1 != 0
         && let Some(unit) = [UPROBE, KPROBE].into_iter().find(is_of)
     {
-        return Err(Error::Pointer { event: name.to_owned(), unit });
+        let message = format!(
+            "{name} is one of the PMU {unit}'s, or cannot be told from them, and its attribute points to a name: use \
+             RingOptions::uprobe, uretprobe, kprobe or kretprobe, which keep it"
+        );
+        return Err(Error::new(ErrorKind::InvalidInput, message).about(name));
     }
-    if is_silent(attr) { Err(Error::Silent { event: name.to_owned() }) } else { Ok(()) }
+    if is_silent(attr) { Err(silent(name)) } else { Ok(()) }
+}
+
+/// An event would never write a record: it counts without sampling, or counts nothing.
+fn silent(event: &str) -> Error {
+    let message = format!(
+        "{event} would never write anything: give it a sample_period or sample_freq, of anything but \
+         PERF_COUNT_SW_DUMMY, or have it record mmap, mmap_data, comm, task, context_switch, namespaces, cgroup, ksymbol, \
+         bpf_event or text_poke"
+    );
+    Error::new(ErrorKind::InvalidInput, message).about(event)
+}
+
+fn not_on_request(kind: &str) -> Error {
+    let message = format!("records {kind} are no records that can be asked for: see RingOptions::records");
+    Error::new(ErrorKind::InvalidInput, message)
 }
 
 /// Whether the kernel writes records of its own for an event, besides samples.

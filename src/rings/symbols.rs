@@ -1,6 +1,6 @@
 //! Where a function lies in a program or library.
 
-use crate::error::{Hint, nearest};
+use crate::error::nearest;
 use crate::sys::file::{self, Found};
 use object::{File, Object, ObjectSegment, ObjectSymbol, SymbolKind};
 use std::io;
@@ -11,8 +11,8 @@ use std::path::Path;
 const LONGEST: u64 = 1 << 30;
 
 /// All of a regular file.
-fn read(path: &Path) -> Result<Vec<u8>, (io::Error, Hint)> {
-    let named = |kind, what: String| (io::Error::new(kind, format!("{}: {what}", path.display())), Hint::default());
+fn read(path: &Path) -> Result<Vec<u8>, (io::Error, String)> {
+    let named = |kind, what: String| (io::Error::new(kind, format!("{}: {what}", path.display())), String::new());
     let failed = |errno: io::Error| named(errno.kind(), errno.to_string());
     let wrong = |what: &str| named(io::ErrorKind::InvalidInput, format!("it is {what}, and no program or library"));
     let (file, len) = match file::open(path).map_err(failed)? {
@@ -20,7 +20,7 @@ fn read(path: &Path) -> Result<Vec<u8>, (io::Error, Hint)> {
             let hint =
                 "give the function's place in the file to RingOptions::uprobe: nm(1) and readelf(1) tell it".into();
             let what = format!("it is {len} bytes long, and no more than {LONGEST} are read to look for a function");
-            return Err((named(io::ErrorKind::FileTooLarge, what).0, Hint(hint)));
+            return Err((named(io::ErrorKind::FileTooLarge, what).0, hint));
         }
         Found::File(file, len) => (file, len as usize),
         Found::Directory => return Err(wrong("a directory")),
@@ -35,10 +35,10 @@ fn read(path: &Path) -> Result<Vec<u8>, (io::Error, Hint)> {
 
 /// The offset of a function from the begin of an ELF file, as a uprobe takes it: the symbol's value, less `p_vaddr` and plus
 /// `p_offset` of its segment (elf(5)).
-pub(super) fn offset(path: &Path, symbol: &str) -> Result<u64, (io::Error, Hint)> {
+pub(super) fn offset(path: &Path, symbol: &str) -> Result<u64, (io::Error, String)> {
     let bytes = read(path)?;
     let file = File::parse(&*bytes).map_err(|error| {
-        (io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", path.display())), Hint::default())
+        (io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", path.display())), String::new())
     })?;
     let functions = || {
         let all = file.symbols().chain(file.dynamic_symbols());
@@ -47,8 +47,8 @@ pub(super) fn offset(path: &Path, symbol: &str) -> Result<u64, (io::Error, Hint)
     let Some(found) = functions().find(|function| function.name() == Ok(symbol)) else {
         let names = functions().filter_map(|function| function.name().ok().map(str::to_owned));
         let hint = nearest(symbol, names).unwrap_or_else(|| match functions().count() {
-            0 => Hint("the file has no symbols: it was stripped".into()),
-            count => Hint(format!("the file has {count} other functions: see nm(1), also with -D")),
+            0 => "the file has no symbols: it was stripped".into(),
+            count => format!("the file has {count} other functions: see nm(1), also with -D"),
         });
         return Err((io::Error::new(io::ErrorKind::NotFound, format!("no function {symbol}")), hint));
     };
@@ -59,9 +59,6 @@ pub(super) fn offset(path: &Path, symbol: &str) -> Result<u64, (io::Error, Hint)
         (behind < len).then(|| begin + behind)
     });
     inside.ok_or_else(|| {
-        (
-            io::Error::new(io::ErrorKind::InvalidData, format!("{symbol} lies in no segment of the file")),
-            Hint::default(),
-        )
+        (io::Error::new(io::ErrorKind::InvalidData, format!("{symbol} lies in no segment of the file")), String::new())
     })
 }

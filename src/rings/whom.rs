@@ -1,9 +1,9 @@
 //! Whom events are opened for: everybody, a process, a thread, a control group.
 
-use crate::error::hint::{self, Denial};
-use crate::error::{Error, Hint};
+use crate::error::{Error, ErrorKind, short};
 use crate::rings::options::Traced;
 use crate::rings::planned::Planned;
+use crate::rings::refusal::{self, Denial};
 use crate::sys::pidfd::Task;
 use crate::sys::{file, machine, perf};
 use perf_event_open_sys::bindings::{self, perf_event_attr};
@@ -44,7 +44,10 @@ impl Target {
             Traced::Thread(tid, held) => Self::Thread(held.map_err(|errno| gone(tid, errno))?),
             Traced::Cgroup(path) => match file::open_cgroup(&path) {
                 Ok(directory) => Self::Cgroup(directory),
-                Err(errno) => return Err(Error::Cgroup { path, errno, hint: hint_of_group() }),
+                Err(errno) => {
+                    let message = format!("cannot open the control group {}", path.display());
+                    return Err(Error::new(ErrorKind::of(&errno), message).because(errno).hinting(GROUP));
+                }
             },
         })
     }
@@ -72,7 +75,7 @@ impl Target {
             Self::Process(task) | Self::Thread(task) => return open_tasks(task, planned, cpu, cpus),
         };
         let Some(events) = opened else { return Ok(None) };
-        let Some((_, owner)) = events.first() else { return Err(Error::NoEvents) };
+        let Some((_, owner)) = events.first() else { return Err(Error::no_events()) };
         let owner = Arc::clone(owner);
         Ok(Some(Opened { events, owner }))
     }
@@ -93,7 +96,7 @@ fn open_tasks(task: &Task, planned: &[Planned], cpu: u32, cpus: usize) -> Result
             match open_all(planned, perf::Whom::Task(tid), cpu, cpus * tasks.len()) {
                 Ok(opened) => events.extend(opened.into_iter().flatten()),
                 // It has ended since.
-                Err(Error::Open { errno, .. }) if errno.raw_os_error() == Some(libc::ESRCH) => {}
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -104,16 +107,18 @@ fn open_tasks(task: &Task, planned: &[Planned], cpu: u32, cpus: usize) -> Result
             return Ok(Some(Opened { events, owner }));
         }
     }
-    Err(Error::Restless { pid: task.number(), tries: TRIES })
+    let (pid, cure) = (task.number(), "trace its control group, or stop it meanwhile");
+    let message = format!("the threads of process {pid} were others each time, {TRIES} times: {cure}");
+    Err(Error::new(ErrorKind::Busy, message))
 }
 
 /// Why a process or thread cannot be had: it is not there, or the kernel refuses to let it be held.
 fn gone(pid: u32, errno: io::Error) -> Error {
     match errno.raw_os_error() {
         Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOSYS | libc::EPERM) => {
-            Error::System { what: "hold the process to trace, or list its threads", errno }
+            Error::system("hold the process to trace, or list its threads", errno)
         }
-        _ => Error::NoProcess { pid, errno },
+        _ => Error::new(ErrorKind::NotFound, format!("there is no process {pid} to trace")).because(errno),
     }
 }
 
@@ -134,8 +139,9 @@ fn open_all(planned: &[Planned], whom: perf::Whom<'_>, cpu: u32, cpus: usize) ->
                 let fds = cpus * planned.len();
                 let hint = hint_of(whom, &errno)
                     .or_else(|| hint_of_clock(event_of, whom, cpu, &errno))
-                    .unwrap_or_else(|| hint::open(&errno, attr, target.as_deref(), fds));
-                return Err(Error::Open { cpu, event: name.as_ref().into(), errno, hint });
+                    .unwrap_or_else(|| refusal::open(&errno, attr, target.as_deref(), fds));
+                let kind = refusal::kind(&errno, attr, target.as_deref());
+                return Err(cannot_open(name, cpu, kind, errno, hint));
             }
         }
     }
@@ -143,35 +149,37 @@ fn open_all(planned: &[Planned], whom: perf::Whom<'_>, cpu: u32, cpus: usize) ->
 }
 
 /// What helps where a path leads to no control group that can be traced.
-fn hint_of_group() -> Hint {
-    Hint(
-        "a control group is a directory of a cgroup2 file system, or of the cgroup file system of perf_event: see \
-         /proc/mounts"
-            .into(),
-    )
+const GROUP: &str = "a control group is a directory of a cgroup2 file system, or of the cgroup file system of perf_event: see \
+                     /proc/mounts";
+
+fn cannot_open(event: &str, cpu: u32, kind: ErrorKind, errno: io::Error, hint: String) -> Error {
+    let message = format!("cannot open {} on CPU {cpu}", short(event));
+    Error::new(kind, message).because(errno).hinting(hint).about(event)
 }
 
 /// What helps where an event cannot be opened for somebody, if that is why.
-fn hint_of(whom: perf::Whom<'_>, errno: &io::Error) -> Option<Hint> {
+fn hint_of(whom: perf::Whom<'_>, errno: &io::Error) -> Option<String> {
     let text = match (whom, errno.raw_os_error()) {
-        (perf::Whom::Cgroup(_), Some(libc::EBADF)) => return Some(hint_of_group()),
-        (perf::Whom::Task(_), Some(libc::EACCES | libc::EPERM)) if hint::denial(errno) == Denial::Privilege => {
+        (perf::Whom::Cgroup(_), Some(libc::EBADF)) => GROUP,
+        (perf::Whom::Task(_), Some(raw @ (libc::EACCES | libc::EPERM)))
+            if refusal::denial(raw) == Denial::Privilege =>
+        {
             "needs CAP_PERFMON, or a process of your own and RingOptions::user_only, if kernel.perf_event_paranoid is 2 or less"
         }
         _ => return None,
     };
-    Some(Hint(text.into()))
+    Some(text.into())
 }
 
 /// What helps where the kernel refuses an event with this clock, and would take it with its own.
-fn hint_of_clock(planned: &Planned, whom: perf::Whom<'_>, cpu: u32, errno: &io::Error) -> Option<Hint> {
+fn hint_of_clock(planned: &Planned, whom: perf::Whom<'_>, cpu: u32, errno: &io::Error) -> Option<String> {
     let mut attr = planned.attr;
     if errno.raw_os_error() != Some(libc::EINVAL) || attr.use_clockid() == 0 {
         return None;
     }
     attr.set_use_clockid(0);
     attr.clockid = 0;
-    perf::open(&attr, planned.target.as_deref(), whom, cpu).ok().map(|_| hint::clock(&planned.attr))
+    perf::open(&attr, planned.target.as_deref(), whom, cpu).ok().map(|_| refusal::clock(&planned.attr))
 }
 
 /// Opens the event that owns the ring of one CPU where events follow tasks: one of our own process that never writes.
@@ -179,7 +187,7 @@ fn hint_of_clock(planned: &Planned, whom: perf::Whom<'_>, cpu: u32, errno: &io::
 /// When a task ends, its event reports that to all who poll it, again and again (`EPOLLHUP`), although others still write into the
 /// ring. We end last.
 fn open_owner(planned: &[Planned], cpu: u32) -> Result<OwnedFd, Error> {
-    let Some(first) = planned.first() else { return Err(Error::NoEvents) };
+    let Some(first) = planned.first() else { return Err(Error::no_events()) };
     // The ring's clock, direction and wake-up are its owner's.
     let perf_event_attr { clockid, .. } = first.attr;
     let mut attr = perf_event_attr {
@@ -203,7 +211,7 @@ fn open_owner(planned: &[Planned], cpu: u32) -> Result<OwnedFd, Error> {
         opened => opened,
     };
     opened.map_err(|errno| {
-        let hint = hint::open(&errno, &attr, None, 1);
-        Error::Open { cpu, event: "the ring's owner".into(), errno, hint }
+        let hint = refusal::open(&errno, &attr, None, 1);
+        cannot_open("the ring's owner", cpu, refusal::kind(&errno, &attr, None), errno, hint)
     })
 }

@@ -165,7 +165,8 @@ impl Kernel {
     /// A recorder of these rings, which are written backwards: the consumer's end.
     ///
     /// # Errors
-    /// [`Error::NarrowCounter`]; [`Error::System`] if the recorder's thread cannot be started.
+    /// [`ErrorKind::Clock`](crate::ErrorKind::Clock) for a narrow counter;
+    /// [`ErrorKind::System`](crate::ErrorKind::System) if the recorder's thread cannot be started.
     ///
     /// # Panics
     /// If the rings were taken before, or are not written backwards.
@@ -177,7 +178,8 @@ impl Kernel {
     /// are stopped.
     ///
     /// # Errors
-    /// [`Error::NoFence`]; [`Error::NarrowCounter`]; [`Error::System`] if the recorder's thread cannot be started.
+    /// [`ErrorKind::Fence`](crate::ErrorKind::Fence); [`ErrorKind::Clock`](crate::ErrorKind::Clock) for a narrow counter;
+    /// [`ErrorKind::System`](crate::ErrorKind::System) if the recorder's thread cannot be started.
     ///
     /// # Panics
     /// As [`Kernel::recorder`].

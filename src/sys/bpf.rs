@@ -135,3 +135,15 @@ pub(crate) fn map_info(map: BorrowedFd<'_>) -> io::Result<MapInfo> {
     unsafe { bpf(BPF_OBJ_GET_INFO_BY_FD, &mut attr) }?;
     Ok(info)
 }
+
+/// A map's type in words: `enum bpf_map_type`, include/uapi/linux/bpf.h.
+pub(crate) fn map_type(number: u32) -> String {
+    const NAMES: &str = "UNSPEC HASH ARRAY PROG_ARRAY PERF_EVENT_ARRAY PERCPU_HASH PERCPU_ARRAY STACK_TRACE CGROUP_ARRAY LRU_HASH \
+        LRU_PERCPU_HASH LPM_TRIE ARRAY_OF_MAPS HASH_OF_MAPS DEVMAP SOCKMAP CPUMAP XSKMAP SOCKHASH CGROUP_STORAGE \
+        REUSEPORT_SOCKARRAY PERCPU_CGROUP_STORAGE QUEUE STACK SK_STORAGE DEVMAP_HASH STRUCT_OPS RINGBUF INODE_STORAGE \
+        TASK_STORAGE BLOOM_FILTER USER_RINGBUF CGRP_STORAGE ARENA INSN_ARRAY";
+    match NAMES.split(' ').nth(number as usize) {
+        Some(name) => format!("a BPF_MAP_TYPE_{name} ({number})"),
+        None => format!("of type {number}"),
+    }
+}

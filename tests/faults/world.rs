@@ -5,6 +5,7 @@ use perfweave_support::bpf::{Map, Program};
 use perfweave_support::supervised::{Answer, Call, supervised};
 use perfweave_support::{cpus, echo, foreign, kernel, threads, tracefs};
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::mpsc::{self, Sender};
@@ -185,13 +186,13 @@ impl Run {
 /// What a scenario hears, and how often its readers slept in peace.
 #[derive(Debug, Default)]
 pub(crate) struct Heard {
-    pub(crate) errors: Vec<Error>,
+    pub(crate) errors: Vec<io::Error>,
     pub(crate) sleeps: u64,
 }
 
 impl Heard {
     pub(crate) fn hear<T>(&mut self, answer: Result<T, Error>) -> Option<T> {
-        answer.map_err(|error| self.errors.push(error)).ok()
+        answer.map_err(|error| self.errors.push(error.into())).ok()
     }
 }
 
@@ -313,22 +314,8 @@ pub(crate) fn instances_left() -> usize {
     left.map(|instance| std::fs::remove_dir(instance.path()).unwrap()).count()
 }
 
-/// The error of the kernel's in an error of ours, where there is one.
-pub(crate) fn errno(error: &Error) -> Option<i32> {
-    match error {
-        Error::Open { errno, .. }
-        | Error::Map { errno, .. }
-        | Error::Control { errno, .. }
-        | Error::Slot { errno, .. }
-        | Error::Array { errno, .. }
-        | Error::Pinned { errno, .. }
-        | Error::Probe { errno, .. }
-        | Error::Tracepoint { errno, .. }
-        | Error::Filter { errno, .. }
-        | Error::Cgroup { errno, .. }
-        | Error::Fence { errno, .. }
-        | Error::Wait { errno, .. }
-        | Error::System { errno, .. } => errno.raw_os_error(),
-        _ => None,
-    }
+/// The kernel's error number: of an error of the system, or of one of ours.
+pub(crate) fn errno(error: &io::Error) -> Option<i32> {
+    let ours = || error.get_ref()?.downcast_ref::<Error>()?.raw_os_error();
+    error.raw_os_error().or_else(ours)
 }

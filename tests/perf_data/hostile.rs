@@ -3,8 +3,9 @@
 use crate::memory;
 use crate::perf::{File, drain, open, perf_has, record};
 use perf_event_open_sys::bindings;
-use perfweave::{Clock, Error, Event, Fault, Hold, Item, Layout, Merge, Order, Reader, Rings, Unreadable};
+use perfweave::{Clock, Error, ErrorKind, Event, Fault, Hold, Item, Layout, Merge, Order, Reader, Rings};
 use perfweave::{perf_data, sim};
+use perfweave_support::assert_error;
 use quickcheck::QuickCheck;
 use std::fs;
 use std::sync::OnceLock;
@@ -37,18 +38,18 @@ fn small() -> Vec<u8> {
     fs::read(&file.0).unwrap()
 }
 
-fn read(bytes: &[u8]) -> Result<Rings, Unreadable> {
+fn read(bytes: &[u8]) -> Result<Rings, Error> {
     let file = File::with(bytes);
     perf_data::open(&file.0).map_err(|error| {
         let text = error.to_string();
         assert!(text.contains(file.path()), "{text}");
-        let Error::Unreadable { why, .. } = error else { panic!("{error:?}") };
-        why
+        assert!(matches!(error.kind(), ErrorKind::Recording | ErrorKind::Limit), "{text}");
+        error
     })
 }
 
 /// Reads a file, and checks what that takes: a buffer of 256 KiB, some 16 KiB for each ring, and the file itself a few times.
-fn bounded(bytes: &[u8]) -> Result<Rings, Unreadable> {
+fn bounded(bytes: &[u8]) -> Result<Rings, Error> {
     let (most, rings) = memory::most(|| read(bytes));
     let rings_of = rings.as_ref().map_or(bytes.len() / 32, Rings::len);
     let bound = (512 << 10) + (16 << 10) * rings_of + 8 * bytes.len();
@@ -58,7 +59,7 @@ fn bounded(bytes: &[u8]) -> Result<Rings, Unreadable> {
 
 /// The error that a changed file gives.
 #[track_caller]
-fn refused(change: impl FnOnce(&mut Vec<u8>)) -> Unreadable {
+fn refused(change: impl FnOnce(&mut Vec<u8>)) -> Error {
     let mut bytes = small();
     change(&mut bytes);
     read(&bytes).map(|_| panic!("it was read")).unwrap_err()
@@ -124,13 +125,11 @@ fn a_recording_needs_no_room() {
 
 #[test]
 fn what_is_no_file_has_its_error() {
-    let why = |path: &str| match perf_data::open(path) {
-        Err(Error::Unreadable { why, .. }) => why,
-        other => panic!("{other:?}"),
-    };
-    assert!(matches!(why("/nowhere"), Unreadable::Io { .. }));
-    assert!(matches!(why("/dev/null"), Unreadable::NotAFile));
-    assert!(matches!(why("/proc"), Unreadable::Directory));
+    let why = |path: &str| perf_data::open(path).unwrap_err();
+    assert_error!(why("/nowhere"), Recording, "cannot read /nowhere: No such file");
+    assert_eq!(why("/nowhere").raw_os_error(), Some(2));
+    assert_error!(why("/dev/null"), Recording, "cannot read /dev/null: it is no regular file (write what comes");
+    assert_error!(why("/proc"), Recording, "cannot read /proc: it is a directory");
 }
 
 /// Nothing of a file that is refused stays open, and neither does one that is read.
@@ -218,7 +217,7 @@ fn counts_in_the_file_take_no_memory() {
     let len = bytes.len() as u64;
     set(&mut bytes, ids, 0);
     set(&mut bytes, ids + 8, len);
-    assert!(matches!(bounded(&bytes), Err(Unreadable::Malformed { .. })));
+    assert_error!(bounded(&bytes).unwrap_err(), Recording, "make no sense at byte");
 }
 
 /// A sparse file is as long as it likes.
@@ -231,7 +230,7 @@ fn a_section_longer_than_memory_is_refused() {
     let file = File::with(&bytes);
     fs::File::options().write(true).open(&file.0).unwrap().set_len(size + (1 << 20)).unwrap();
     let (most, read) = memory::most(|| perf_data::open(&file.0));
-    let Err(Error::Unreadable { why: Unreadable::Memory { bytes, available }, .. }) = read else { panic!("{read:?}") };
+    let [bytes, available] = crate::memory::lacking(&read.unwrap_err());
     assert!(bytes >= size && available < size && most < 1 << 20, "{bytes} of {available}, {most} taken");
 }
 
@@ -312,7 +311,7 @@ fn a_machine_of_too_many_cpus_is_forged() {
         let at = RECORDS + cpu * each + 24;
         bytes[at..at + 4].copy_from_slice(&(cpu as u32).to_ne_bytes());
     }
-    assert!(matches!(read(&bytes), Err(Unreadable::Cpus { most: 8192 })));
+    assert_error!(read(&bytes).unwrap_err(), Recording, "its records name more than 8192 CPUs");
 }
 
 /// Any byte may be any other. `QUICKCHECK_TESTS` sets how many files are tried.
@@ -341,12 +340,16 @@ fn a_compressed_recording_is_refused() {
         return;
     }
     let Some(packed) = record(&["-z", "-a", "-e", "sched:sched_switch"]) else { return };
-    assert!(matches!(perf_data::open(&packed.0), Err(Error::Unreadable { why: Unreadable::Compressed, .. })));
+    assert_error!(perf_data::open(&packed.0).unwrap_err(), Recording, "its records are compressed (record without -z)");
 }
 
 /// What `perf record --threads` writes.
 #[test]
 fn a_recording_by_several_threads_is_a_directory() {
     let Some(file) = record(&["--threads", "-a", "-e", "sched:sched_switch"]) else { return };
-    assert!(matches!(perf_data::open(&file.0), Err(Error::Unreadable { why: Unreadable::Directory, .. })));
+    assert_error!(
+        perf_data::open(&file.0).unwrap_err(),
+        Recording,
+        "it is a directory (record without --threads, into one file)"
+    );
 }

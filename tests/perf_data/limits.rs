@@ -2,7 +2,7 @@
 
 use crate::perf::File;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use perfweave::{Class, Error, Hold, Merge, Order, Unreadable, perf_data, sim};
+use perfweave::{Class, Hold, Merge, Order, perf_data, sim};
 use perfweave_support::{kernel, lacks};
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -59,12 +59,8 @@ fn limited() -> Option<PathBuf> {
 
 /// The recording is refused, with what is left of a limit.
 fn is_refused(path: &Path, least: u64, limit: u64) {
-    match perf_data::open(path) {
-        Err(Error::Unreadable { why: Unreadable::Memory { bytes, available }, .. }) => {
-            assert!(bytes >= least && available <= limit, "{bytes} of {available} bytes");
-        }
-        other => panic!("{:?}", other.map(|_| "it was read")),
-    }
+    let [bytes, available] = crate::memory::lacking(&perf_data::open(path).map(|_| "it was read").unwrap_err());
+    assert!(bytes >= least && available <= limit, "{bytes} of {available} bytes");
 }
 
 /// Sets how much memory this process may have beyond what it has.

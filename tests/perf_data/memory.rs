@@ -60,3 +60,10 @@ fn the_counter_counts() {
     assert_eq!(most(|| drop(vec![1u8; 1000])).0, 1000);
     assert_eq!(most(|| (drop(vec![1u8; 100]), drop(vec![1u8; 200]))).0, 200);
 }
+
+/// The bytes that a recording takes, and those that are available, of an error that says that there are too few.
+#[track_caller]
+pub(crate) fn lacking(error: &perfweave::Error) -> [u64; 2] {
+    perfweave_support::assert_error!(error, Limit, "bytes of memory, of which");
+    ["its contents take ", "of which "].map(|text| perfweave_support::number_behind(&error.to_string(), text))
+}

@@ -3,9 +3,9 @@
 use crate::perf::{File, by_cpu, drain, open, record, samples, script};
 use perf_event_open_sys::bindings;
 use perfweave::{
-    Class, Clock, Ended, Error, Full, Hold, Item, Key, Kind, Layout, Merge, Order, Reader, Rings, perf_data, sim,
+    Class, Clock, Ended, Full, Hold, Item, Key, Kind, Layout, Merge, Order, Reader, Rings, perf_data, sim,
 };
-use perfweave_support::perf::printed;
+use perfweave_support::{assert_error, perf::printed};
 use std::collections::BTreeSet;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -246,7 +246,8 @@ fn a_deadline_ends_the_stream_of_a_recording_too() {
 #[test]
 fn a_recording_without_times_has_no_keys_and_says_so() {
     let Some(file) = record(&["--no-timestamp", "--per-thread", "-e", "cpu-clock"]) else { return };
-    assert!(matches!(Merge::new(open(&file.0), Order::new()), Err(Error::NoTime { cpu: u32::MAX })));
+    let error = Merge::new(open(&file.0), Order::new()).unwrap_err();
+    assert_error!(error, Clock, format!("the records of CPU {} carry no time", u32::MAX));
 }
 
 /// The reader under tokio ends as well, and its stream with it.

@@ -2,11 +2,9 @@
 
 use crate::perf::{File, by_cpu, drain, open, perf, record, script};
 use perf_event_open_sys::bindings;
-use perfweave::{
-    Error, Event, Hold, Item, Kind, Layout, Merge, Order, Reader, Record, Rings, Sample, Unwritable, perf_data, sim,
-};
+use perfweave::{Event, Hold, Item, Kind, Layout, Merge, Order, Reader, Record, Rings, Sample, perf_data, sim};
 use perfweave_support::threads::until;
-use perfweave_support::{kernel, tracefs};
+use perfweave_support::{assert_error, kernel, tracefs};
 use std::io::{self, Read};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -203,7 +201,7 @@ fn a_file_that_was_not_finished_is_refused() {
     merge.refresh(0);
     merge.batch().for_each(|event| writer.write(&event).unwrap());
     drop(writer);
-    assert!(matches!(perf_data::open(&file.0), Err(Error::Unreadable { .. })));
+    assert_error!(perf_data::open(&file.0).unwrap_err(), Recording, "and not with PERFILE2");
 }
 
 #[test]
@@ -229,8 +227,12 @@ fn a_record_with_no_room_for_its_cpu_is_an_error_of_its_own() {
     let mut merge = Merge::new(rings, Order::new().hold(Hold::None)).unwrap();
     merge.refresh(0);
     let wrote: Vec<_> = merge.batch().map(|event| writer.write(&event)).collect();
-    let Err(Error::Unwritable { why: Unwritable::TooLong { size }, .. }) = wrote[0] else { panic!("{wrote:?}") };
-    assert_eq!((size, wrote[1].is_ok()), (65_528, true));
+    assert_error!(
+        wrote[0].as_ref().unwrap_err(),
+        InvalidInput,
+        "a record of 65528 bytes is too long to have its CPU added"
+    );
+    assert!(wrote[1].is_ok());
     assert_eq!(writer.finish().unwrap().records, 1);
     assert_eq!(bytes(open(&file.0), true).len(), 1);
 }
@@ -239,9 +241,8 @@ fn a_record_with_no_room_for_its_cpu_is_an_error_of_its_own() {
 fn a_file_that_cannot_be_made_is_an_error_that_names_it() {
     let rings = sim::Kernel::new(&[0]).rings();
     let error = perf_data::Writer::create("/nowhere/perf.data", &rings).unwrap_err();
-    assert!(error.to_string().contains("/nowhere/perf.data"), "{error}");
-    let Error::Unwritable { why: Unwritable::Io { errno }, .. } = error else { panic!("{error}") };
-    assert_eq!(errno.kind(), io::ErrorKind::NotFound);
+    assert_error!(error, Output, "cannot write /nowhere/perf.data: No such file");
+    assert_eq!(io::Error::from(error).kind(), io::ErrorKind::NotFound);
 }
 
 /// perf shows records of equal times in the order of the file.

@@ -95,3 +95,32 @@ pub fn echo() -> Option<(bpf::Map, bpf::Program)> {
     let program = kernel("load a BPF program", bpf::echo(&events))?;
     Some((events, program))
 }
+
+/// Checks an error's kind and what its message says: `assert_error!(error, Cpu, "CPU 3 has no ring")`. Texts may be formatted values.
+#[macro_export]
+macro_rules! assert_error {
+    ($error:expr, $kind:ident $(, $text:expr)* $(,)?) => {{
+        let error = &$error;
+        let said = error.to_string();
+        assert_eq!(error.kind(), perfweave::ErrorKind::$kind, "{said}");
+        $({
+            let text = $text.to_string();
+            assert!(said.contains(&text), "{said:?} lacks {text:?}");
+        })*
+    }};
+}
+
+/// The number in a message behind a text.
+///
+/// # Panics
+/// If there is none.
+pub fn number_behind(message: &str, text: &str) -> u64 {
+    let (_, behind) = message.split_once(text).unwrap_or_else(|| panic!("{message:?} lacks {text:?}"));
+    let digits = behind.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(behind.len());
+    behind[..digits].parse().unwrap_or_else(|_| panic!("{message:?} has no number behind {text:?}"))
+}
+
+/// How many times since the last report an error came: a message says so if it was more than once.
+pub fn times(message: &str) -> u64 {
+    if message.contains(", the last of ") { number_behind(message, ", the last of ") } else { 1 }
+}
