@@ -74,7 +74,7 @@
 //!
 //! A child of fork(2) does not have the mappings of perf events (`VM_DONTCOPY`).
 //!
-//! - A reader of the parent's gives [`ErrorKind::Forked`](crate::ErrorKind::Forked) in the child, and a [`Merge`] panics.
+//! - A reader of the parent's gives [`ErrorKind::Forked`] in the child, and a [`Merge`] panics.
 //! - Dropping either in the child leaves the parent's maps, slots and threads alone.
 //! - A writer of a recording gives [`ErrorKind::Forked`](crate::ErrorKind::Forked) in the child. Dropping it writes nothing into the parent's file.
 //! - What was lent before the fork ([`EventGuard`], [`Batch`], [`Frozen`], [`Recorded`]) panics in the child rather than give a record.

@@ -40,11 +40,10 @@ fn small() -> Vec<u8> {
 
 fn read(bytes: &[u8]) -> Result<Rings, Error> {
     let file = File::with(bytes);
-    perf_data::open(&file.0).map_err(|error| {
+    perf_data::open(&file.0).inspect_err(|error| {
         let text = error.to_string();
         assert!(text.contains(file.path()), "{text}");
         assert!(matches!(error.kind(), ErrorKind::Recording | ErrorKind::Limit), "{text}");
-        error
     })
 }
 
