@@ -112,19 +112,18 @@ mod recorder;
 #[expect(unsafe_code, reason = "the shared memory: all pointer work is here")]
 mod ring;
 mod rings;
+mod sequence;
 pub mod sim;
 #[expect(unsafe_code, reason = "system calls that no crate offers")]
 mod sys;
 
-pub use account::breaks::Break;
 pub use account::ledger::{Account, Ledger};
-pub use account::sequence::Sequence;
-pub use account::stats::{NumberStats, Progress, RingStats, Stats};
+pub use account::stats::{Progress, RingStats, Stats};
 pub use error::{Error, Hint};
 #[cfg(feature = "perf-data")]
 pub use error::{Unreadable, Unwritable};
 pub use order::epochs::Epochs;
-pub use order::event::{Damage, Event, Gap, Irregular, Item, Lost, OwnedEvent, Unproven};
+pub use order::event::{Damage, Event, Gap, Item, Lost, OwnedEvent, SequenceAnomaly, Unproven};
 pub use order::hold::{Class, Fence, Hold};
 pub use order::key::Key;
 pub use order::lent::{Batch, Lent};
@@ -141,6 +140,8 @@ pub use ring::{Bytes, Fault, Ring};
 pub use rings::control::{Handle, Pause};
 pub use rings::options::RingOptions;
 pub use rings::{RawRing, Rings, Source, Untraced};
+pub use sequence::anomaly::AnomalyKind;
+pub use sequence::counter::Sequence;
 pub use sys::wakeup::Wakeup;
 
 /// The kernel's `struct perf_event_attr` and constants, for [`RingOptions::event`].

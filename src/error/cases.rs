@@ -407,15 +407,6 @@ pub enum Error {
     /// The lag rule waits until keys have a certain age, and the keys of a [`Sequence`](crate::Sequence) are no times.
     #[error("the lag rule needs keys that are times of the rings' clock: a sequence is none")]
     NoTimes,
-    /// A counter has so few bits that it can go round while a program is held up between drawing a number and writing it.
-    #[error(
-        "a counter of {bits} bits can go round unseen, and numbers that were yielded would be called missing: count in 32 or 64 bits \
-         (Sequence::u32, Sequence::u64)"
-    )]
-    NarrowCounter {
-        /// Bits of the counter.
-        bits: u32,
-    },
     /// A fence is needed and none is possible.
     #[error("no fence: {tried}{hint}")]
     NoFence {

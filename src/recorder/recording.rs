@@ -97,7 +97,7 @@ impl Recorder {
     /// `key` puts the events in order. `fence` waits for programs that are still writing when the rings are stopped.
     ///
     /// # Errors
-    /// As [`RingOptions::open`]; [`Error::NarrowCounter`]; [`Error::NoFence`] if the fence is not possible, or is a custom
+    /// As [`RingOptions::open`]; [`Error::NoFence`] if the fence is not possible, or is a custom
     /// one, or writers' epochs.
     pub fn open(options: RingOptions, key: Key, fence: &Fence) -> Result<Self, Error> {
         // For a reader a fence that proves nothing costs the order; here, bytes that change while they are looked at (I9).
@@ -111,7 +111,6 @@ impl Recorder {
     }
 
     pub(crate) fn new(mut rings: Rings, key: Key, fence: &Fence) -> Result<Self, Error> {
-        key.check()?;
         rings.lanes.sort_by_key(|lane| lane.origin.cpu);
         let timed = matches!(key, Key::Time);
         let clock = timed.then_some(rings.clock());

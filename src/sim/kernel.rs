@@ -165,7 +165,7 @@ impl Kernel {
     /// A recorder of these rings, which are written backwards: the consumer's end.
     ///
     /// # Errors
-    /// [`Error::NarrowCounter`]; [`Error::System`] if the recorder's thread cannot be started.
+    /// [`Error::System`] if the recorder's thread cannot be started.
     ///
     /// # Panics
     /// If the rings were taken before, or are not written backwards.
@@ -177,7 +177,7 @@ impl Kernel {
     /// are stopped.
     ///
     /// # Errors
-    /// [`Error::NoFence`]; [`Error::NarrowCounter`]; [`Error::System`] if the recorder's thread cannot be started.
+    /// [`Error::NoFence`]; [`Error::System`] if the recorder's thread cannot be started.
     ///
     /// # Panics
     /// As [`Kernel::recorder`].
