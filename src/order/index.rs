@@ -124,7 +124,7 @@ pub(crate) struct Index {
     /// Bytes that the last look found.
     found: u64,
     /// The numbers in its records, if they have any.
-    pub(crate) numbers: Option<Numbers>,
+    pub(crate) numbers: Option<Box<Numbers>>,
     /// Bytes of entries that are yielded, and whose slots are still to be skipped.
     ahead: u64,
     /// Bytes of the longest record that was seen of late.
@@ -159,7 +159,7 @@ impl Index {
             marked: tail,
             looked_tail: tail,
             found: 0,
-            numbers,
+            numbers: numbers.map(Box::new),
             ahead: 0,
             longest: 0,
             counts: Counts::default(),

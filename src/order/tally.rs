@@ -54,7 +54,7 @@ impl Merge {
             let total = lane.losses.read();
             let lost = total.unwrap_or(0).max(lane.losses.told().saturating_add(index.foretold()));
             let numbers = index.number_counts();
-            let missing = numbers.missing.saturating_add(index.numbers.as_ref().map_or(0, Numbers::open));
+            let missing = numbers.missing.saturating_add(index.numbers.as_deref().map_or(0, Numbers::open));
             ledger.add(Account {
                 yielded: counts.records,
                 held: index.records().saturating_add(lane.records_from(index.cursor())),

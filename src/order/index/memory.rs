@@ -54,7 +54,7 @@ impl Index {
     /// Bytes that holding takes, copies apart, beyond what every ring has from the begin.
     pub(crate) fn memory(&self) -> usize {
         let lists = self.lists().into_iter().map(|list| list.capacity.saturating_sub(ROOM) * list.each);
-        let holes = self.numbers.as_ref().map_or(0, Numbers::memory);
+        let holes = self.numbers.as_deref().map_or(0, Numbers::memory);
         self.run.memory().saturating_sub(run::FIXED) + lists.sum::<usize>() + holes
     }
 
