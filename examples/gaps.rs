@@ -11,7 +11,8 @@
 //! ```
 
 use perfweave::{
-    Account, Break, Class, Event, Fence, Full, Handle, Hold, Irregular, Key, Ledger, Order, Pause, Reader, Rings,
+    Account, AnomalyKind, Class, Event, Fence, Full, Handle, Hold, Key, Ledger, Order, Pause, Reader, Rings,
+    SequenceAnomaly,
 };
 use perfweave::{Item, Sequence};
 use perfweave_support::args::Args;
@@ -266,7 +267,7 @@ impl Tally {
                     seen.missing += gap.count;
                     seen.sum += (u128::from(gap.first) + u128::from(gap.last)) * u128::from(gap.count) / 2;
                 }
-                Item::Irregular(Irregular { how: Break::Found, found, .. }) => {
+                Item::Anomaly(SequenceAnomaly { kind: AnomalyKind::Late, found, .. }) => {
                     seen.missing -= 1;
                     seen.sum -= u128::from(found);
                     self.found += 1;

@@ -115,18 +115,17 @@ mod recorder;
 #[expect(unsafe_code, reason = "the shared memory: all pointer work is here")]
 mod ring;
 mod rings;
+mod sequence;
 #[cfg(any(test, feature = "test-util"))]
 pub mod sim;
 #[expect(unsafe_code, reason = "system calls that no crate offers")]
 mod sys;
 
-pub use account::breaks::Break;
 pub use account::ledger::{Account, Ledger};
-pub use account::sequence::Sequence;
-pub use account::stats::{NumberStats, Progress, RingStats, Stats};
+pub use account::stats::{Progress, RingStats, Stats};
 pub use error::{Error, ErrorKind};
 pub use order::epochs::Epochs;
-pub use order::event::{Damage, Event, Gap, Irregular, Item, Lost, OwnedEvent, Unproven};
+pub use order::event::{Damage, Event, Gap, Item, Lost, OwnedEvent, SequenceAnomaly, Unproven};
 pub use order::hold::{Class, Fence, Hold};
 pub use order::key::Key;
 pub use order::lent::{Batch, EventGuard};
@@ -143,6 +142,8 @@ pub use ring::{Bytes, Fault, Ring};
 pub use rings::control::{Handle, Pause};
 pub use rings::options::RingOptions;
 pub use rings::{RawRing, Rings, Source, Untraced};
+pub use sequence::anomaly::AnomalyKind;
+pub use sequence::counter::Sequence;
 pub use sys::wakeup::Wakeup;
 
 /// The README's examples are compiled.

@@ -481,8 +481,8 @@ fn what_is_left_is_known() {
     let sizes = [24 + 8, 24, 24];
     let stats: Vec<_> = merge.ring_stats().collect();
     assert_eq!((stats[0].cpu, stats[0].size, stats[0].unread, stats[0].held), (0, 64 << 10, 56, 2));
-    assert_eq!((stats[1].cpu, stats[1].used, stats[1].repaired), (9, 24, 0));
-    assert_eq!(stats[0].repaired, 1);
+    assert_eq!((stats[1].cpu, stats[1].most_used, stats[1].unread), (9, 24, 24));
+    assert_eq!(merge.stats().repaired, 1);
     // 10 of CPU 0, which lies behind 20; then 15 of CPU 9; then 20.
     for (key, left) in [(10, sizes[1]), (15, 0), (20, 0)] {
         let event = merge.next().unwrap();
@@ -490,7 +490,7 @@ fn what_is_left_is_known() {
     }
     merge.refresh(0);
     let stats: Vec<_> = merge.ring_stats().collect();
-    assert_eq!((stats[0].records, stats[0].used, stats[0].most_used), (2, 0, 56));
+    assert_eq!((stats[0].records, stats[0].unread, stats[0].most_used), (2, 0, 56));
     assert_eq!((stats[1].records, stats[1].unread, stats[1].held), (1, 0, 0));
     let raw = merge.rings().raw(9).unwrap();
     assert_eq!((raw.size, raw.head, raw.tail), (64 << 10, 24, 24));

@@ -1,7 +1,7 @@
 //! Property: whatever is written, dropped, paused, given up or late, and in whatever order, the ledger balances to the last
 //! record, each missing number is declared once, and no gap that is proven names a number that ever appears.
 
-use perfweave::{Break, Class, Event, Full, Hold, Item, Key, Layout, Merge, Order, Pause, Sequence, sim};
+use perfweave::{AnomalyKind, Class, Event, Full, Hold, Item, Key, Layout, Merge, Order, Pause, Sequence, sim};
 use quickcheck::{Arbitrary, Gen, QuickCheck};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -366,9 +366,9 @@ impl<'a> Run<'a> {
                     assert_eq!(event.class(), Class::Proven);
                 }
             }
-            Item::Irregular(irregular) => {
-                assert_eq!(irregular.how, Break::Found, "{irregular:?}");
-                assert!(!self.keeps_order(), "{irregular:?}");
+            Item::Anomaly(anomaly) => {
+                assert_eq!(anomaly.kind, AnomalyKind::Late, "{anomaly:?}");
+                assert!(!self.keeps_order(), "{anomaly:?}");
                 self.found += 1;
             }
             Item::Unproven(_) => {

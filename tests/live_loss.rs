@@ -425,7 +425,7 @@ fn counters_wrap_and_what_breaks_them_is_told_apart() {
                         assert_eq!((gap.cpu, event.class()), (by_cpu.then_some(first), Class::Proven));
                         told.push(format!("gap {}-{}", gap.first, gap.last));
                     }
-                    Item::Irregular(irregular) => told.push(format!("{:?}", irregular.how)),
+                    Item::Anomaly(anomaly) => told.push(format!("{:?}", anomaly.kind)),
                     Item::Flushed => break,
                     other => panic!("{other:?}"),
                 }

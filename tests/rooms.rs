@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// Rooms from left to right, and the files of each from left to right. Each may use those before it, and itself. What a file
 /// keeps in a folder of its own name belongs to it.
-const ROOMS: [(&str, &[&str]); 13] = [
+const ROOMS: [(&str, &[&str]); 14] = [
     ("instrument", &[]),
     (
         "sys",
@@ -30,7 +30,8 @@ const ROOMS: [(&str, &[&str]); 13] = [
     ("error", &["words", "kind", "cases", "repeats", "hint", "tests"]),
     ("ring", &["words", "memory", "epochs", "frame", "bytes", "prefetch", "consumer"]),
     ("record", &["clock", "kind", "layout", "fields", "sample", "origin", "view"]),
-    ("account", &["breaks", "sequence", "numbers", "ledger", "stats"]),
+    ("sequence", &["anomaly", "ranges", "counter", "wrap", "tracker", "numbers"]),
+    ("account", &["ledger", "stats"]),
     (
         "rings",
         &[
@@ -42,8 +43,8 @@ const ROOMS: [(&str, &[&str]); 13] = [
     (
         "order",
         &[
-            "key", "epochs", "hold", "options", "run", "entry", "index", "floors", "heap", "dense", "passed", "event",
-            "own", "stream", "lent", "merge", "parts", "room", "tally", "visits", "fence", "proof",
+            "key", "epochs", "hold", "options", "run", "entry", "index", "floors", "heap", "event", "own", "stream",
+            "lent", "merge", "parts", "room", "tally", "visits", "fence", "proof",
         ],
     ),
     ("reader", &["pace", "ended", "engine", "face", "blocking", "tokio", "unordered"]),

@@ -277,7 +277,7 @@ fn small_things_answer_as_they_say() {
     while let Some(event) = merge.next() {
         assert_eq!(event.cpu(), Some(4));
         gaps.extend(event.item().gap());
-        breaks += u64::from(matches!(event.item(), Item::Irregular(_)));
+        breaks += u64::from(matches!(event.item(), Item::Anomaly(_)));
     }
     assert!(matches!(gaps[..], [Gap { cpu: Some(4), first: 2, .. }]), "{gaps:?}");
     assert_eq!(breaks, 1);
@@ -325,7 +325,7 @@ fn everything_shows_itself() {
         (Key::Time, "Time"),
         (Key::Payload(8), "Payload(8)"),
         (Key::Sequence(Sequence::u32(4)), "Sequence(Sequence"),
-        (Key::Sequence(Sequence::with(7, |_| None)), "Sequence(Sequence"),
+        (Key::Sequence(Sequence::with(37, |_| None)), "Sequence(Sequence"),
         (Key::with(|_| None), "Fn"),
     ] {
         shows(shown, format!("{key:?}"));

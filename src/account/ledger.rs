@@ -11,10 +11,6 @@ pub struct Account {
     pub cpu: Option<u32>,
     /// Records yielded.
     pub yielded: u64,
-    /// Yielded records that left before the hold rule allowed it ([`Unproven`](crate::Unproven)).
-    pub early: u64,
-    /// Yielded records that were late.
-    pub late: u64,
     /// Records that lay before the heads at the last look and are not yielded yet. This includes records that the look
     /// left where they are for want of memory ([`Full::Copy`](crate::Full::Copy)).
     pub held: u64,
@@ -36,28 +32,23 @@ pub struct Account {
     /// damage, or numbers drawn and not written. If records without numbers share the ring, their losses account for
     /// numbers too.
     pub unexplained: u64,
-    /// How often so many numbers were lost at once that a counter of this width cannot say which
-    /// ([`Break::Ambiguous`](crate::Break::Ambiguous)).
-    pub ambiguous: u64,
+    /// Times that so many records were lost that a counter of this width may have wrapped around unseen: how many numbers are missing
+    /// is not known ([`AnomalyKind::Wraparound`](crate::AnomalyKind::Wraparound)).
+    pub wraparounds: u64,
     /// For how long the CPU was online and nothing of it was traced, because its ring or events could not be opened
     /// ([`Untraced`](crate::Untraced)), until now. What happened there then is missing, and nobody counted it. For all CPUs together, the
     /// sum.
     pub untraced: Duration,
-    /// Since when nothing of the CPU is traced, if that lasts: a time of the rings' clock, in nanoseconds. `None` also where that clock
-    /// cannot be read.
-    pub untraced_since: Option<u64>,
 }
 
 impl Account {
     /// An account of nothing.
     pub(crate) fn new(cpu: Option<u32>) -> Self {
-        let (yielded, early, late, held, lost, untold) = Default::default();
-        let (damaged, missing, unexplained, ambiguous) = Default::default();
+        let (yielded, held, lost, untold) = Default::default();
+        let (damaged, missing, unexplained, wraparounds) = Default::default();
         Self {
             cpu,
             yielded,
-            early,
-            late,
             held,
             lost,
             untold,
@@ -65,9 +56,8 @@ impl Account {
             damaged,
             missing,
             unexplained,
-            ambiguous,
+            wraparounds,
             untraced: Duration::ZERO,
-            untraced_since: None,
         }
     }
 
@@ -80,7 +70,7 @@ impl Account {
     /// Whether every missing number is accounted for, nothing was given up, and all was traced. Records that the kernel dropped are
     /// accounted for; [`Account::is_complete`] says whether there were any.
     pub fn is_balanced(&self) -> bool {
-        self.unexplained == 0 && self.damaged == 0 && self.ambiguous == 0 && self.untraced.is_zero()
+        self.unexplained == 0 && self.damaged == 0 && self.wraparounds == 0 && self.untraced.is_zero()
     }
 
     /// Whether everything written was yielded or is held: nothing was lost, is missing, was given up, or was not traced.
@@ -99,21 +89,18 @@ impl Account {
     fn add(&mut self, other: &Self) {
         for (sum, more) in [
             (&mut self.yielded, other.yielded),
-            (&mut self.early, other.early),
-            (&mut self.late, other.late),
             (&mut self.held, other.held),
             (&mut self.lost, other.lost),
             (&mut self.untold, other.untold),
             (&mut self.damaged, other.damaged),
             (&mut self.missing, other.missing),
             (&mut self.unexplained, other.unexplained),
-            (&mut self.ambiguous, other.ambiguous),
+            (&mut self.wraparounds, other.wraparounds),
         ] {
             *sum = sum.saturating_add(more);
         }
         self.exact &= other.exact;
         self.untraced = self.untraced.saturating_add(other.untraced);
-        self.untraced_since = [self.untraced_since, other.untraced_since].into_iter().flatten().min();
     }
 }
 
@@ -123,9 +110,9 @@ impl fmt::Display for Account {
             Some(cpu) => write!(f, "CPU {cpu}: ")?,
             None => f.write_str("all: ")?,
         }
-        let Self { yielded, early, late, held, lost, untold, damaged, missing, unexplained, ambiguous, .. } = self;
+        let Self { yielded, held, lost, untold, damaged, missing, unexplained, wraparounds, .. } = self;
         let about = if self.exact { "" } else { "at least " };
-        write!(f, "{about}{} written: {yielded} yielded ({early} unproven, {late} late), {held} held", self.written())?;
+        write!(f, "{about}{} written: {yielded} yielded, {held} held", self.written())?;
         if self.is_complete() {
             return f.write_str(if self.exact { "; nothing is missing" } else { "; nothing is known to be missing" });
         }
@@ -141,7 +128,7 @@ impl fmt::Display for Account {
         for (count, what) in [
             (unexplained, "missing numbers that no loss explains"),
             (damaged, "damaged stretches"),
-            (ambiguous, "times that so much was lost that the numbers do not say how much"),
+            (wraparounds, "times that so much was lost that the numbers do not say how much"),
         ] {
             if *count > 0 {
                 write!(f, "{separator}{count} {what}")?;
@@ -172,35 +159,37 @@ impl fmt::Display for Account {
 pub struct Ledger {
     /// The account of each CPU, in their order.
     pub accounts: Vec<Account>,
-    /// Numbers of the whole machine that were declared missing. Their CPUs are not known
-    /// ([`Hold::Dense`](crate::Hold)).
-    pub missing: u64,
-    /// Missing numbers of the whole machine that losses do not account for.
-    pub unexplained: u64,
-    /// How often so many numbers of the whole machine were unread or lost that a counter of this width cannot
-    /// say which ([`Break::Ambiguous`](crate::Break::Ambiguous)).
-    pub ambiguous: u64,
+    /// What is known of numbers of the whole machine alone, whose CPUs are not known ([`Hold::Dense`](crate::Hold)).
+    machine: Account,
+}
+
+impl Default for Ledger {
+    fn default() -> Self {
+        Self { accounts: Vec::new(), machine: Account::new(None) }
+    }
 }
 
 impl Ledger {
-    /// The account of all CPUs together, with what is missing from the whole machine.
+    /// The account of all CPUs together, with what is missing from numbers of the whole machine.
     pub fn total(&self) -> Account {
-        let mut total = Account::new(None);
-        self.accounts.iter().for_each(|account| total.add(account));
-        total.missing = total.missing.saturating_add(self.missing);
-        total.unexplained = total.unexplained.saturating_add(self.unexplained);
-        total.ambiguous = total.ambiguous.saturating_add(self.ambiguous);
-        total
+        self.rows().fold(Account::new(None), |mut total, account| {
+            total.add(account);
+            total
+        })
+    }
+
+    fn rows(&self) -> impl Iterator<Item = &Account> {
+        self.accounts.iter().chain([&self.machine])
     }
 
     /// Whether each account is balanced, and every missing number of the whole machine is accounted for.
     pub fn is_balanced(&self) -> bool {
-        self.unexplained == 0 && self.ambiguous == 0 && self.accounts.iter().all(Account::is_balanced)
+        self.rows().all(Account::is_balanced)
     }
 
     /// Whether everything written was yielded or is held: nothing was lost, is missing, was given up, or was not traced.
     pub fn is_complete(&self) -> bool {
-        self.missing == 0 && self.is_balanced() && self.accounts.iter().all(Account::is_complete)
+        self.rows().all(Account::is_complete)
     }
 
     /// Adds the time for which nothing of a CPU was traced. It may have no ring.
@@ -209,6 +198,13 @@ impl Ledger {
             Ok(at) => self.accounts[at].add(&account),
             Err(at) => self.accounts.insert(at, account),
         }
+    }
+
+    /// Adds numbers of the whole machine that are missing, when all CPUs have their accounts.
+    pub(crate) fn add_machine(&mut self, missing: u64, wraparounds: u64) {
+        // What was dropped last on one CPU is missing behind the numbers of another.
+        let lost = self.accounts.iter().fold(0u64, |sum, account| sum.saturating_add(account.lost));
+        self.machine = Account { missing, unexplained: missing.saturating_sub(lost), wraparounds, ..self.machine };
     }
 
     /// Adds a ring to the account of its CPU.
@@ -232,30 +228,14 @@ mod tests {
     use std::time::Duration;
 
     fn account(cpu: u32, each: u64) -> Account {
-        let (yielded, early, late, held, lost) = (100 * each, each, 2 * each, 3 * each, 4 * each);
-        let (untold, damaged, missing, unexplained, ambiguous) = (5 * each, 6 * each, 7 * each, 8 * each, 9 * each);
-        let (cpu, exact) = (Some(cpu), true);
-        let (untraced, untraced_since) = (Duration::from_secs(each), None);
-        Account {
-            cpu,
-            yielded,
-            early,
-            late,
-            held,
-            lost,
-            untold,
-            exact,
-            damaged,
-            missing,
-            unexplained,
-            ambiguous,
-            untraced,
-            untraced_since,
-        }
+        let (yielded, held, lost, untold) = (100 * each, 3 * each, 4 * each, 5 * each);
+        let (damaged, missing, unexplained, wraparounds) = (6 * each, 7 * each, 8 * each, 9 * each);
+        let (cpu, exact, untraced) = (Some(cpu), true, Duration::from_secs(each));
+        Account { cpu, yielded, held, lost, untold, exact, damaged, missing, unexplained, wraparounds, untraced }
     }
 
     fn ledger(accounts: impl IntoIterator<Item = Account>) -> Ledger {
-        let mut ledger = Ledger { accounts: Vec::new(), missing: 0, unexplained: 0, ambiguous: 0 };
+        let mut ledger = Ledger::default();
         accounts.into_iter().for_each(|account| ledger.add(account));
         ledger
     }
@@ -281,12 +261,12 @@ mod tests {
         assert_eq!(exact([unknown, account(3, 1)]), (vec![false, true], false));
         assert_eq!(
             ledger([unknown, Account { yielded: 3, ..Account::new(Some(3)) }]).to_string(),
-            "all: at least 3 written: 3 yielded (0 unproven, 0 late), 0 held; nothing is known to be missing"
+            "all: at least 3 written: 3 yielded, 0 held; nothing is known to be missing"
         );
         let lost = Account { lost: 2, untold: 1, ..unknown };
         assert_eq!(
             lost.to_string(),
-            "CPU 2: at least 2 written: 0 yielded (0 unproven, 0 late), 0 held, at least 2 LOST by the kernel (1 not told yet); \
+            "CPU 2: at least 2 written: 0 yielded, 0 held, at least 2 LOST by the kernel (1 not told yet); \
              INCOMPLETE, but all of that is accounted for"
         );
     }
@@ -294,29 +274,24 @@ mod tests {
     /// A CPU of which nothing is traced has an account, also if it has no ring.
     #[test]
     fn what_was_not_traced_is_in_the_account_of_its_cpu() {
-        let untraced = |cpu, seconds, untraced_since| Account {
-            untraced: Duration::from_secs(seconds),
-            untraced_since,
-            ..Account::new(Some(cpu))
-        };
+        let untraced = |cpu, seconds| Account { untraced: Duration::from_secs(seconds), ..Account::new(Some(cpu)) };
         let mut ledger = ledger([account(0, 1), account(2, 1)]);
-        for untraced in [untraced(2, 5, Some(7)), untraced(1, 4, Some(6)), untraced(3, 1, None)] {
+        for untraced in [untraced(2, 5), untraced(1, 4), untraced(3, 1)] {
             ledger.add_untraced(untraced);
         }
         let times: Vec<_> = ledger
             .accounts
             .iter()
-            .map(|account| (account.cpu.unwrap(), account.untraced.as_secs(), account.untraced_since, account.yielded))
+            .map(|account| (account.cpu.unwrap(), account.untraced.as_secs(), account.yielded))
             .collect();
-        assert_eq!(times, [(0, 1, None, 100), (1, 4, Some(6), 0), (2, 6, Some(7), 100), (3, 1, None, 0)]);
-        let total = ledger.total();
-        assert_eq!((total.untraced.as_secs(), total.untraced_since), (12, Some(6)));
+        assert_eq!(times, [(0, 1, 100), (1, 4, 0), (2, 6, 100), (3, 1, 0)]);
+        assert_eq!(ledger.total().untraced.as_secs(), 12);
     }
 
     /// Each thing that can be wrong is enough.
     #[test]
     fn what_is_wrong_anywhere_is_said() {
-        let good = Account { yielded: 5, late: 1, early: 1, held: 2, ..Account::new(Some(0)) };
+        let good = Account { yielded: 5, held: 2, ..Account::new(Some(0)) };
         assert!(
             good.is_complete() && good.is_balanced() && ledger([good]).is_complete() && ledger([good]).is_balanced()
         );
@@ -328,7 +303,7 @@ mod tests {
             assert_eq!(ledger.is_complete(), account.is_complete());
             (account.is_balanced(), account.is_complete(), account.to_string())
         };
-        let begin = "CPU 0: 7 written: 5 yielded (1 unproven, 1 late), 2 held";
+        let begin = "CPU 0: 7 written: 5 yielded, 2 held";
         let lost = ", 0 LOST by the kernel (0 not told yet)";
         let wrong = "; INCOMPLETE, and NOT ACCOUNTED FOR: ";
         assert_eq!(at(|_| {}), (true, true, format!("{begin}; nothing is missing")));
@@ -341,21 +316,23 @@ mod tests {
             "{begin}{lost}{wrong}2 missing numbers that no loss explains, 3 times that so much was lost that the numbers do not \
              say how much"
         );
-        assert_eq!(at(|account| (account.unexplained, account.ambiguous) = (2, 3)), (false, false, several));
+        assert_eq!(at(|account| (account.unexplained, account.wraparounds) = (2, 3)), (false, false, several));
         let untraced = format!("{begin}{lost}{wrong}1.5s in which nothing of an online CPU was traced");
         assert_eq!(at(|account| account.untraced = Duration::from_millis(1500)), (false, false, untraced));
         let explained = Account { unexplained: 3, ..good };
         assert_eq!([2, 3, 4].map(|refused| explained.explained(refused).is_balanced()), [false, true, true]);
         // Of the whole machine.
-        let of_all = |missing, unexplained, ambiguous| {
-            let ledger = Ledger { missing, unexplained, ambiguous, ..ledger([good]) };
+        let of_all = |missing, wraparounds| {
+            let mut ledger = ledger([Account { lost: 3, ..good }]);
+            ledger.add_machine(missing, wraparounds);
             let total = ledger.total();
-            assert_eq!((total.missing, total.unexplained, total.ambiguous), (missing, unexplained, ambiguous));
-            (ledger.is_balanced(), ledger.is_complete())
+            assert_eq!((total.missing, total.wraparounds), (missing, wraparounds));
+            assert_eq!(total.unexplained, u64::from(missing > 3));
+            (ledger.is_balanced(), total.is_balanced())
         };
-        assert_eq!(
-            [of_all(1, 0, 0), of_all(1, 1, 0), of_all(0, 0, 1)],
-            [(true, false), (false, false), (false, false)]
-        );
+        assert_eq!([of_all(3, 0), of_all(4, 0), of_all(0, 1)], [(true, true), (false, false), (false, false)]);
+        let mut ledger = ledger([good]);
+        ledger.add_machine(1, 0);
+        assert!(!ledger.is_complete());
     }
 }

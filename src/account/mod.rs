@@ -1,11 +1,7 @@
-//! Accounting: sequence numbers, missing numbers, counts, the ledger.
+//! Accounting: counts, and the ledger.
 //!
-//! This room takes records' own numbers and the kernel's count of lost records. It gives gaps, breaks and a balance. It
-//! counts. It does not know the order of the stream or who reads it. Begin with `numbers.rs`, which finds missing
-//! numbers of one ring; `ledger.rs` is the balance.
+//! This room has the structs in which a program finds what was counted. It does not know who counts. `ledger.rs` is the balance;
+//! `stats.rs` has all other counts.
 
-pub(crate) mod breaks;
 pub(crate) mod ledger;
-pub(crate) mod numbers;
-pub(crate) mod sequence;
 pub(crate) mod stats;

@@ -1,5 +1,7 @@
 //! Statistics: the counts of a merge so far, and what it waits for.
 
+use crate::sequence::anomaly::{AnomalyKind, KINDS};
+
 /// The counts of a merge so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -26,9 +28,6 @@ pub struct Stats {
     pub missing: u64,
     /// Damage events.
     pub damaged: u64,
-    /// Times that so many numbers of the whole machine were unread or lost that their counter may have gone round
-    /// unseen.
-    pub ambiguous: u64,
     /// Bytes of memory that holding took at the last look: index and copies.
     pub memory: usize,
     /// The largest `memory` at any look.
@@ -58,9 +57,7 @@ pub struct RingStats {
     pub cpu: u32,
     /// Bytes of the ring.
     pub size: u64,
-    /// Bytes that the kernel could not reuse at the last look: unread, or not yet given back.
-    pub used: u64,
-    /// The largest `used` at any look. A ring needs to be this large.
+    /// The most bytes that the kernel could not reuse at any look: unread, or not yet given back. A ring needs to be this large.
     pub most_used: u64,
     /// Bytes that were seen and are not yielded yet.
     pub unread: u64,
@@ -70,22 +67,27 @@ pub struct RingStats {
     pub records: u64,
     /// Late records among `records`.
     pub late: u64,
-    /// Records that the kernel's LOST records count as dropped.
-    pub lost: u64,
-    /// Damage events.
-    pub damaged: u64,
-    /// Records that came out of order and were put in place.
-    pub repaired: u64,
+    /// Records among `records` that left before the hold rule allowed it, because memory or room was used up.
+    pub early: u64,
     /// Looks at which held records filled the ring beyond its mark.
     pub pressed: u64,
-    /// Records that left before the hold rule allowed it, because memory or room was used up.
-    pub early: u64,
     /// Bytes copied out of the ring because it was full, including `copied_now`.
     pub copied: u64,
     /// Copied bytes that are not yielded yet.
     pub copied_now: u64,
-    /// The counts of the CPU's own numbers, if it has any ([`Order::numbers`](crate::Order::numbers)).
-    pub numbers: Option<NumberStats>,
+    /// Records that the kernel's LOST records count as dropped.
+    pub lost: u64,
+    /// The CPU's own numbers that were declared missing and did not come later ([`Order::numbers`](crate::Order::numbers)).
+    pub missing: u64,
+    pub(crate) anomalies: [u64; KINDS],
+}
+
+impl RingStats {
+    /// Records with this anomaly in their CPU's own number ([`Order::numbers`](crate::Order::numbers)). Those that were not told,
+    /// because they came in a row, count too.
+    pub fn anomalies(&self, kind: AnomalyKind) -> u64 {
+        self.anomalies[kind as usize]
+    }
 }
 
 /// Why a stream is behind: what holds the merge up.
@@ -107,30 +109,6 @@ pub struct Progress {
     pub next: Option<(u32, u64)>,
     /// The CPU with the most bytes held.
     pub fullest: Option<u32>,
-    /// The dense number that every held event waits for.
-    pub missing: Option<u64>,
-}
-
-/// The counts of the numbers in a CPU's records.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct NumberStats {
-    /// Records with a number that was new.
-    pub seen: u64,
-    /// Numbers declared missing that did not come later.
-    pub missing: u64,
-    /// Numbers missing so far, before held records.
-    pub open: u64,
-    /// Records with a number that came before, not long ago.
-    pub duplicates: u64,
-    /// Records at which counting began anew.
-    pub resets: u64,
-    /// Records whose number jumped back.
-    pub backward: u64,
-    /// Records whose number jumped ahead, further than losses can explain.
-    pub forward: u64,
-    /// Records whose number had been declared missing.
-    pub found: u64,
-    /// Records after so many losses that their number does not tell how many records are missing.
-    pub ambiguous: u64,
+    /// The number of the whole machine that all held events wait for ([`Hold::Dense`](crate::Hold::Dense)), if it has not been seen.
+    pub awaited: Option<u64>,
 }

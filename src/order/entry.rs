@@ -1,9 +1,10 @@
 //! An indexed stretch of a ring: a record, a loss or damage, with its key.
 
-use crate::account::breaks::Break;
 use crate::instrument::step;
 use crate::record::{Origin, Record};
 use crate::ring::{Bytes, Fault, Header};
+use crate::sequence::anomaly::AnomalyKind;
+use crate::sequence::numbers::Hole;
 use std::cmp::Ordering;
 use std::sync::Arc;
 
@@ -107,7 +108,7 @@ pub(crate) enum Note {
     /// Of damage: what is wrong.
     Fault(Fault),
     /// Of a record: its number is not the one that was expected.
-    Break { how: Break, expected: u64, found: u64 },
-    /// Of a record: numbers before its own are missing, or were when it was indexed.
-    Hole,
+    Anomaly { kind: AnomalyKind, expected: u64, found: u64 },
+    /// Of a record: numbers before its own are missing, or were when it was indexed, and the key of the record before it in its ring.
+    Hole { hole: Hole, after: Option<u64> },
 }

@@ -1,10 +1,10 @@
 //! Events: what the stream yields.
 
-use crate::account::breaks::Break;
 use crate::order::hold::Class;
 use crate::record::{Origin, Record};
 use crate::ring::{Bytes, Fault, Header};
 use crate::rings::Untraced;
+use crate::sequence::anomaly::AnomalyKind;
 use std::sync::Arc;
 
 /// A record, a loss or another item, at its place in the order.
@@ -29,7 +29,7 @@ pub enum Item<'a> {
     /// Sequence numbers that are missing.
     Gap(Gap),
     /// A number that is neither the expected one nor ahead of it.
-    Irregular(Irregular),
+    Anomaly(SequenceAnomaly),
     /// Bytes that cannot be a record.
     Damage(Damage<'a>),
     /// From here on, records come before their order is proven.
@@ -87,14 +87,15 @@ pub struct Gap {
 
 /// A number that breaks its sequence. The record with that number follows.
 ///
-/// Of several such numbers in a row, only the first is an event. [`RingStats`](crate::RingStats) count all.
+/// Of several such numbers in a row, only the first is an event. [`RingStats::anomalies`](crate::RingStats::anomalies)
+/// counts all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Irregular {
+pub struct SequenceAnomaly {
     /// The CPU that counts the number.
     pub cpu: u32,
-    /// What the break looks like.
-    pub how: Break,
+    /// What is wrong with it.
+    pub kind: AnomalyKind,
     /// The number that should have come.
     pub expected: u64,
     /// The number that came.
@@ -178,7 +179,7 @@ impl<'a> Event<'a> {
             Item::Record(record) => Some(record.cpu()),
             Item::Lost(lost) => Some(lost.cpu),
             Item::Damage(damage) => Some(damage.cpu),
-            Item::Irregular(irregular) => Some(irregular.cpu),
+            Item::Anomaly(anomaly) => Some(anomaly.cpu),
             Item::Gap(gap) => gap.cpu,
             Item::Unproven(unproven) => Some(unproven.cpu),
             Item::Untraced(untraced) => Some(untraced.cpu),
@@ -211,7 +212,7 @@ impl<'a> Event<'a> {
             }),
             Item::Lost(lost) => OwnedItem::Lost(*lost),
             Item::Gap(gap) => OwnedItem::Gap(*gap),
-            Item::Irregular(irregular) => OwnedItem::Irregular(*irregular),
+            Item::Anomaly(anomaly) => OwnedItem::Anomaly(*anomaly),
             Item::Unproven(unproven) => OwnedItem::Unproven(*unproven),
             Item::Untraced(untraced) => OwnedItem::Untraced(*untraced),
             Item::Flushed => OwnedItem::Flushed,
@@ -237,7 +238,7 @@ enum OwnedItem {
     Record(OwnedRecord),
     Lost(Lost),
     Gap(Gap),
-    Irregular(Irregular),
+    Anomaly(SequenceAnomaly),
     Unproven(Unproven),
     Untraced(Untraced),
     Flushed,
@@ -260,7 +261,7 @@ impl OwnedEvent {
             }
             OwnedItem::Lost(lost) => Item::Lost(*lost),
             OwnedItem::Gap(gap) => Item::Gap(*gap),
-            OwnedItem::Irregular(irregular) => Item::Irregular(*irregular),
+            OwnedItem::Anomaly(anomaly) => Item::Anomaly(*anomaly),
             OwnedItem::Unproven(unproven) => Item::Unproven(*unproven),
             OwnedItem::Untraced(untraced) => Item::Untraced(*untraced),
             OwnedItem::Flushed => Item::Flushed,

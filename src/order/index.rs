@@ -9,7 +9,6 @@
 //! records have a smaller key than the slot before them, so they are yielded before that slot is; when the tail gets
 //! there, they are always done. So the tail is simply where the run begins.
 
-use crate::account::numbers::Numbers;
 use crate::order::hold::Class;
 mod beside;
 mod fill;
@@ -25,6 +24,7 @@ use crate::order::entry::{BEFORE, Entry, NEVER, NOTED, Note, OWN, SKIPPED};
 use crate::order::run::{Pool, Run, Slot};
 use crate::ring::Header;
 use crate::rings::Lane;
+use crate::sequence::numbers::{NumberCounts, Numbers};
 
 use beside::{Beside, Place, Trailing};
 use std::collections::VecDeque;
@@ -124,7 +124,7 @@ pub(crate) struct Index {
     /// Bytes that the last look found.
     found: u64,
     /// The numbers in its records, if they have any.
-    pub(crate) numbers: Option<Numbers>,
+    pub(crate) numbers: Option<Box<Numbers>>,
     /// Bytes of entries that are yielded, and whose slots are still to be skipped.
     ahead: u64,
     /// Bytes of the longest record that was seen of late.
@@ -159,7 +159,7 @@ impl Index {
             marked: tail,
             looked_tail: tail,
             found: 0,
-            numbers,
+            numbers: numbers.map(Box::new),
             ahead: 0,
             longest: 0,
             counts: Counts::default(),
@@ -222,6 +222,11 @@ impl Index {
     #[inline]
     pub(crate) fn counts_mut(&mut self) -> &mut Counts {
         &mut self.counts
+    }
+
+    /// The counts of the numbers in its records.
+    pub(crate) fn number_counts(&self) -> NumberCounts {
+        self.numbers.as_ref().map_or_else(NumberCounts::default, |numbers| numbers.counts)
     }
 
     /// How many entries are held.

@@ -1,11 +1,11 @@
 //! Keys: where a record's key is, and which keys can be right.
 
-use crate::account::numbers::Numbers;
-use crate::account::sequence::{Sequence, Unwrap};
-use crate::error::Error;
 use crate::record::clock::Clock;
 use crate::record::{Kind, Layout, Record};
 use crate::ring::{Fault, Header};
+use crate::sequence::counter::Sequence;
+use crate::sequence::numbers::Numbers;
+use crate::sequence::wrap::Unwrap;
 use std::fmt;
 
 /// The function behind [`Key::Fn`].
@@ -46,11 +46,6 @@ impl Key {
         Self::Fn(Box::new(extract))
     }
 
-    /// Refuses keys that cannot be told apart.
-    pub(crate) fn check(&self) -> Result<(), Error> {
-        if let Self::Sequence(sequence) = self { sequence.check() } else { Ok(()) }
-    }
-
     #[inline]
     fn of(&self, record: &Record<'_>) -> Option<u64> {
         match self {
@@ -72,8 +67,8 @@ pub(crate) struct Keys {
     now: u64,
     /// How keys that wrap are counted on.
     unwrap: Option<Unwrap>,
-    /// Up to here keys that wrap may have been counted wrong.
-    astray: Option<u64>,
+    /// Up to here keys may have been counted a round wrong.
+    unsure_until: Option<u64>,
     /// The largest key so far, where nothing else bounds a key. Times without a known clock are not compared.
     largest: Option<u64>,
     /// Where each CPU's own numbers are.
@@ -129,7 +124,7 @@ impl Keys {
             _ => None,
         };
         let clock = clock.and_then(Latest::of);
-        Self { key, clock, now: 0, unwrap, astray: None, largest: first, numbers }
+        Self { key, clock, now: 0, unwrap, unsure_until: None, largest: first, numbers }
     }
 
     /// A key as the record has it.
@@ -148,38 +143,28 @@ impl Keys {
         self.unwrap.as_mut().and_then(|unwrap| unwrap.unwrap(number)).unwrap_or(number)
     }
 
-    /// Notes that so many numbers may have been drawn since the smallest that may still come. If the counter cannot
-    /// tell that many apart, no key up to now is reliable, and counting begins anew. Says whether so.
-    pub(crate) fn drawn(&mut self, numbers: u64) -> bool {
-        let is_too_far = self.unwrap.as_ref().is_some_and(|unwrap| numbers >= unwrap.reach());
-        if is_too_far {
-            self.go_astray();
-        }
-        is_too_far
-    }
-
-    /// Declares every key up to now unreliable. Counting begins anew.
-    pub(crate) fn go_astray(&mut self) {
-        self.astray = self.unwrap.as_mut().map(Unwrap::go_astray);
+    /// The counter may have wrapped around unseen: no key up to now is reliable, and counting begins anew.
+    pub(crate) fn begin_anew(&mut self) {
+        self.unsure_until = self.unwrap.as_mut().map(Unwrap::begin_anew);
     }
 
     /// Prepares for numbers after an unknown number of others.
     pub(crate) fn resume(&mut self) {
         if let Some(unwrap) = self.unwrap.as_mut().filter(|unwrap| unwrap.bits() <= u32::BITS) {
-            unwrap.go_astray();
+            unwrap.begin_anew();
         }
     }
 
     /// Whether this key is reliable.
     #[inline]
     pub(crate) fn is_sure(&self, key: u64) -> bool {
-        self.astray.is_none_or(|astray| key > astray)
+        self.unsure_until.is_none_or(|until| key > until)
     }
 
     /// Whether all keys are reliable.
     #[inline]
     pub(crate) fn are_sure(&self) -> bool {
-        self.astray.is_none()
+        self.unsure_until.is_none()
     }
 
     /// The largest key, but none that lies in the future.
@@ -199,7 +184,7 @@ impl Keys {
 
     /// What a CPU's own numbers begin with, if there are any.
     pub(crate) fn new_numbers(&self) -> Option<Numbers> {
-        self.numbers.as_ref().map(Numbers::new)
+        self.numbers.as_ref().map(|numbers| Numbers::new(numbers.bits(), numbers.first()))
     }
 
     /// Where the keys of the plainest records lie, if there are such: records that can be checked by their own bytes
@@ -335,10 +320,10 @@ impl fmt::Debug for Key {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::{Key, Keys, LEAP, Latest, SLACK};
-    use crate::account::sequence::Sequence;
     use crate::record::clock::Clock;
     use crate::record::{Kind, Layout, Origin, Record, TIME};
     use crate::ring::{Bytes, Fault, Header};
+    use crate::sequence::counter::Sequence;
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
@@ -402,21 +387,19 @@ mod tests {
         assert!(keys.check_leap(10 + 2 * LEAP).is_ok(), "from the largest");
     }
 
-    /// A counter that wraps is relied on as long as it can be told from itself one round earlier.
+    /// Where a counter may have wrapped around, no key of before is relied on, and those behind it are larger.
     #[test]
-    fn counters_are_relied_on_within_their_reach() {
+    fn keys_are_relied_on_behind_a_wraparound() {
         let counter = |bits| Keys::new(Key::Sequence(Sequence::with(bits, |_| None)), None, None, Some(0));
-        for bits in [8, 16, 32] {
-            let mut keys = counter(bits);
-            let before = keys.ordered(3);
-            let reach = keys.unwrapping().unwrap().reach();
-            assert!(!keys.drawn(reach - 1) && keys.are_sure() && keys.is_sure(before));
-            assert!(keys.drawn(reach) && !keys.are_sure() && !keys.is_sure(before));
-            let next = keys.ordered(4);
-            assert!(keys.is_sure(next) && next > before + 1, "counted anew");
-        }
+        let mut keys = counter(32);
+        let before = keys.ordered(3);
+        assert!(keys.are_sure() && keys.is_sure(before));
+        keys.begin_anew();
+        assert!(!keys.are_sure() && !keys.is_sure(before));
+        let next = keys.ordered(4);
+        assert!(keys.is_sure(next) && next > before + 1, "counted anew");
         // What follows others by nobody knows how many, where that can be a round.
-        for (bits, anew) in [(8, true), (32, true), (33, false), (64, false)] {
+        for (bits, anew) in [(32, true), (33, false), (64, false)] {
             let mut keys = counter(bits);
             let before = keys.ordered(3);
             keys.resume();

@@ -1,11 +1,9 @@
 //! The merge: all rings' records as one stream, in place.
 
-mod counting;
 mod reports;
+mod wraparound;
 
-use crate::account::sequence::Sequence;
 use crate::error::{Error, ErrorKind};
-use crate::order::dense::Dense;
 use crate::order::event::Event;
 use crate::order::floors::Floors;
 use crate::order::hold::{Fence, Frontier, Hold};
@@ -13,10 +11,11 @@ use crate::order::index::Index;
 use crate::order::key::{Key, Keys};
 use crate::order::lent::{Batch, EventGuard};
 use crate::order::own::Own;
-use crate::order::passed::Passed;
 use crate::order::stream::{Due, Notice, Stream};
 use crate::order::{FillMark, Full, Order};
 use crate::rings::Rings;
+use crate::sequence::tracker::Tracker;
+use crate::sequence::wrap::LossWindow;
 use crate::sys::machine;
 use std::fmt;
 use std::ops::ControlFlow;
@@ -94,10 +93,12 @@ pub struct Merge {
     pub(crate) was_crowded: bool,
     /// Whether the last look was one at all that lies in the rings.
     whole: bool,
-    passed: Passed,
-    /// Counting went astray, and this many records were lost by then. Counting begins anew behind the next whole look,
-    /// which finds everything written before.
+    window: LossWindow,
+    /// A counter of the machine may have wrapped around, and this many records were lost by then. Counting begins anew once more behind
+    /// the next whole look, which finds everything written before.
     anew: Option<u64>,
+    /// How often that was.
+    pub(crate) wraparounds: u64,
 }
 
 impl Merge {
@@ -105,7 +106,7 @@ impl Merge {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] if there are no rings, or a fill mark leaves no room for a record; [`ErrorKind::Clock`] if the key
-    /// is the kernel's time and a ring does not ask for it, if a counter has fewer than 32 bits, or for [`Hold::Lag`] with keys that are no times;
+    /// is the kernel's time and a ring does not ask for it, or for [`Hold::Lag`] with keys that are no times;
     /// [`ErrorKind::Fence`] and [`ErrorKind::Map`] where writers' epochs prove nothing for these rings.
     pub fn new(mut rings: Rings, order: Order) -> Result<Self, Error> {
         if rings.lanes.is_empty() {
@@ -123,8 +124,6 @@ impl Merge {
             let message = "the lag rule needs keys that are times of the rings' clock: a sequence is none";
             return Err(Error::new(ErrorKind::Clock, message));
         }
-        order.key.check()?;
-        order.numbers.as_ref().map_or(Ok(()), Sequence::check)?;
         // A recording needs no rule: nothing is in flight. Nor does it need room.
         let complete = rings.are_complete();
         let full = if complete { order.full.for_a_recording() } else { order.full };
@@ -149,7 +148,7 @@ impl Merge {
         let mut keys = Keys::new(order.key, times.then_some(rings.clock()), order.numbers, dense_first);
         let indexes = rings.lanes.iter().map(|lane| Index::new(lane.ring.tail(), keys.new_numbers())).collect();
         let sequence = match order.hold {
-            Hold::Dense { .. } => Some(Dense::new(dense_first.map(|first| keys.ordered(first)), full.most())),
+            Hold::Dense { .. } => Some(Tracker::in_doubt(dense_first.map(|first| keys.ordered(first)), full.most())),
             _ => None,
         };
         let frontier = if complete { Frontier::complete() } else { Frontier::new(&order.hold) };
@@ -165,8 +164,9 @@ impl Merge {
             pause: None,
             was_crowded: false,
             whole: true,
-            passed: Passed::default(),
+            window: LossWindow::default(),
             anew: None,
+            wraparounds: 0,
         })
     }
 
@@ -233,7 +233,7 @@ impl Merge {
         } else {
             stream.frontier.looked_in_part(largest);
         }
-        self.check_counting();
+        self.watch_wraparound();
         match looked {
             Ok(indexed) => self.make_room(indexed),
             Err(panic) => resume_unwind(panic),
@@ -303,7 +303,7 @@ impl Merge {
     pub fn begin_fence(&mut self) -> bool {
         self.rings.control().assert_not_forked();
         // A dense sequence needs a fence only for numbers that are missing, or were given up in doubt.
-        let doubt = self.stream.sequence.as_ref().and_then(Dense::doubt);
+        let doubt = self.stream.sequence.as_ref().and_then(Tracker::doubt);
         if self.stream.sequence.is_some()
             && doubt <= self.stream.frontier.edge()
             && (self.stream.top().is_none() || self.is_ready())

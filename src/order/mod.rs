@@ -7,7 +7,6 @@
 //! smallest key of each ring. `hold.rs` says up to which key events may leave. `stream.rs` picks the next event and
 //! takes it. `lent.rs` lends it. Begin with `merge.rs`, which joins them.
 
-mod dense;
 mod entry;
 pub(crate) mod epochs;
 pub(crate) mod event;
@@ -22,7 +21,6 @@ pub(crate) mod merge;
 mod options;
 mod own;
 mod parts;
-mod passed;
 pub(crate) mod proof;
 mod room;
 mod run;

@@ -1,10 +1,10 @@
 //! The options that put a stream in order.
 
-use crate::account::sequence::Sequence;
 use crate::error::{Error, ErrorKind};
 use crate::order::hold::Hold;
 use crate::order::key::Key;
 use crate::rings::Lane;
+use crate::sequence::counter::Sequence;
 use std::time::Duration;
 
 /// [`Order::latency`] unless it is set.

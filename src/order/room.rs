@@ -1,11 +1,11 @@
 //! Making room: how held records leave a full ring, and the memory they take.
 
 use crate::order::Full;
-use crate::order::dense::Dense;
 use crate::order::event::Unproven;
 use crate::order::index::Index;
 use crate::order::merge::{Indexed, Merge};
 use crate::ring::Ring;
+use crate::sequence::tracker::Tracker;
 use crate::sys::memory;
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ impl Merge {
     pub(crate) fn memory(&self) -> usize {
         let lanes = self.rings.lanes.iter().map(|lane| lane.copies.memory());
         let indexes = self.stream.indexes.iter().map(Index::memory);
-        let sequence = self.stream.sequence.as_ref().map_or(0, Dense::memory);
+        let sequence = self.stream.sequence.as_ref().map_or(0, Tracker::memory);
         lanes.chain(indexes).sum::<usize>() + self.stream.pool.memory() + sequence
     }
 

@@ -1,11 +1,8 @@
 //! The merged stream: which event comes next, which notices come before it, and what taking it changes.
 
-use crate::account::breaks::Break;
-use crate::account::numbers::Missing;
 use crate::account::stats::Stats;
 mod notices;
 
-use crate::order::dense::Dense;
 use crate::order::entry::{Entry, Keyed};
 use crate::order::event::{Event, Item, OwnedEvent, Unproven};
 use crate::order::heap::{Front, Fronts};
@@ -17,6 +14,9 @@ use crate::order::run::Pool;
 use crate::record::Record;
 use crate::ring::{Bytes, prefetch};
 use crate::rings::{Lane, Untraced};
+use crate::sequence::anomaly::AnomalyKind;
+use crate::sequence::numbers::Hole;
+use crate::sequence::tracker::Tracker;
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 
@@ -30,7 +30,7 @@ pub(crate) struct Stream {
     pub(crate) indexes: Vec<Index>,
     pub(crate) fronts: Fronts,
     pub(crate) frontier: Frontier,
-    pub(crate) sequence: Option<Dense>,
+    pub(crate) sequence: Option<Tracker>,
     /// The blocks of the index that are not in use.
     pub(crate) pool: Pool,
     /// The largest key yielded; 0 before any.
@@ -46,14 +46,14 @@ pub(crate) struct Stream {
     pub(crate) due: Due,
     /// A ring fills up while its events are yielded: a look is due before more are.
     pub(crate) rushed: bool,
-    /// The ring and position of the record of which a break in dense numbers was told.
+    /// The ring and position of the record of which an anomaly in numbers of the machine was told.
     said: Option<(u32, u64)>,
     /// Whether the records that come were let out early, which was told.
     early: bool,
     /// Why, if they are.
     pub(crate) pressed: Option<Unproven>,
-    /// That counting went astray, which is to be told: the number that was expected.
-    pub(crate) astray: Option<u64>,
+    /// That a counter of the machine may have wrapped around unseen, which is to be told: the number that was expected.
+    pub(crate) wraparound: Option<u64>,
     /// Notices about no record: to be told before anything else.
     pub(crate) notices: VecDeque<Notice>,
     /// Late records that were put aside, and how many may be.
@@ -83,16 +83,16 @@ pub(crate) enum Notice {
     Untraced(Untraced),
     /// From here on records are let out before their order is proven.
     Unproven(Unproven),
-    /// Counting of the whole machine's numbers went astray.
-    Astray { expected: u64 },
+    /// The counter of the whole machine may have wrapped around unseen.
+    Wraparound { expected: u64 },
     /// Numbers of the whole machine are missing.
     Gap { first: u64, last: u64 },
     /// The number of the whole machine is not the one that was expected.
-    Break { how: Break, expected: u64 },
-    /// Numbers of its CPU are missing.
-    OwnGap(Missing),
+    Anomaly { kind: AnomalyKind, expected: u64 },
+    /// Numbers of its CPU are missing, behind the record with a key.
+    OwnGap { gap: Hole, after: Option<u64> },
     /// Its CPU's number, as it was written, is not the one that was expected.
-    OwnBreak { how: Break, expected: u64, found: u64 },
+    OwnAnomaly { kind: AnomalyKind, expected: u64, found: u64 },
 }
 
 /// Whose yielded bytes are worth publishing with the next event.
@@ -111,7 +111,7 @@ impl Stream {
         keys: Keys,
         indexes: Vec<Index>,
         frontier: Frontier,
-        sequence: Option<Dense>,
+        sequence: Option<Tracker>,
         late_side_output: usize,
     ) -> Self {
         Self {
@@ -130,7 +130,7 @@ impl Stream {
             said: None,
             early: false,
             pressed: None,
-            astray: None,
+            wraparound: None,
             notices: VecDeque::new(),
             aside: VecDeque::new(),
             late_side_output,
@@ -215,7 +215,7 @@ impl Stream {
         self.sync();
         let Some(Front { key, rank }) = self.fronts.top() else { return false };
         let until = self.frontier.until().min(self.fronts.until());
-        let counts = self.sequence.is_some() || self.astray.is_some();
+        let counts = self.sequence.is_some() || self.wraparound.is_some();
         // What may be our own is looked at one by one.
         if key >= until || key < self.last || !self.keys.are_sure() || counts || self.own.is_some() {
             return false;
@@ -235,7 +235,7 @@ impl Stream {
     fn pick_alone(&mut self) -> bool {
         let Some(Front { rank, .. }) = self.fronts.top() else { return false };
         let Some(entry) = self.indexes[rank as usize].front() else { return false };
-        if self.sequence.is_some() || self.astray.is_some() || !entry.is_plain() {
+        if self.sequence.is_some() || self.wraparound.is_some() || !entry.is_plain() {
             return self.pick_other(rank);
         }
         if !self.frontier.admits(entry.key) {

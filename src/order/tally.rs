@@ -1,11 +1,13 @@
 //! Accounts of a merge: statistics, the ledger, and losses that no record in a ring reports.
 
 use crate::account::ledger::{Account, Ledger};
-use crate::account::stats::{NumberStats, Progress, RingStats, Stats};
-use crate::order::dense::Step;
+use crate::account::stats::{Progress, RingStats, Stats};
 use crate::order::event::OwnedEvent;
 use crate::order::index::Index;
 use crate::order::merge::Merge;
+use crate::sequence::anomaly::AnomalyKind;
+use crate::sequence::numbers::{NumberCounts, Numbers};
+use crate::sequence::tracker::Step;
 
 impl Merge {
     /// Asks the kernel how many records it has dropped, and makes events of losses that no LOST record has reported:
@@ -46,19 +48,15 @@ impl Merge {
     /// An account of everything that was written, by the last look and the kernel's present counts. Interrupts every
     /// CPU.
     pub fn ledger(&self) -> Ledger {
-        let Stats { missing, ambiguous, .. } = self.stream.stats;
-        let mut ledger = Ledger { accounts: Vec::new(), missing, unexplained: 0, ambiguous };
+        let mut ledger = Ledger::default();
         for (lane, index) in self.rings.lanes.iter().zip(&self.stream.indexes) {
             let counts = index.counts();
             let total = lane.losses.read();
-            let told = lane.losses.told();
-            let lost = total.unwrap_or(0).max(told.saturating_add(index.foretold()));
-            let numbers = index.numbers.as_ref();
-            let missing = numbers.map_or(0, |numbers| numbers.counts.missing.saturating_add(numbers.open()));
+            let lost = total.unwrap_or(0).max(lane.losses.told().saturating_add(index.foretold()));
+            let numbers = index.number_counts();
+            let missing = numbers.missing.saturating_add(index.numbers.as_deref().map_or(0, Numbers::open));
             ledger.add(Account {
                 yielded: counts.records,
-                early: counts.early,
-                late: counts.late,
                 held: index.records().saturating_add(lane.records_from(index.cursor())),
                 lost,
                 untold: lost.saturating_sub(counts.lost),
@@ -67,17 +65,14 @@ impl Merge {
                 missing,
                 // What was dropped last may have been drawn before what was written last: by a writer that was interrupted.
                 unexplained: missing.saturating_sub(lost),
-                ambiguous: numbers.map_or(0, |numbers| numbers.counts.ambiguous),
+                wraparounds: numbers.anomalies[AnomalyKind::Wraparound as usize],
                 ..Account::new(Some(lane.origin.cpu))
             });
         }
-        for (cpu, untraced, since) in self.rings.untraced.times() {
-            let account = Account { untraced, untraced_since: since, ..Account::new(Some(cpu)) };
-            ledger.add_untraced(account);
+        for (cpu, untraced) in self.rings.untraced.times() {
+            ledger.add_untraced(Account { untraced, ..Account::new(Some(cpu)) });
         }
-        // What was dropped last on one CPU is missing behind the numbers of another.
-        let lost = ledger.accounts.iter().fold(0u64, |sum, account| sum.saturating_add(account.lost));
-        ledger.unexplained = missing.saturating_sub(lost);
+        ledger.add_machine(self.stream.stats.missing, self.wraparounds);
         ledger
     }
 
@@ -101,7 +96,7 @@ impl Merge {
             held_bytes: self.stream.indexes.iter().map(Index::unread).sum(),
             next: top.map(|top| (self.rings.lanes[top.rank as usize].origin.cpu, keys.written(top.key))),
             fullest: fullest.map(|ring| ring.cpu),
-            missing: top.and_then(|top| match self.stream.sequence.as_ref()?.step(top.key) {
+            awaited: top.and_then(|top| match self.stream.sequence.as_ref()?.step(top.key) {
                 Step::Ahead(first) => Some(keys.written(first)),
                 _ => None,
             }),
@@ -111,7 +106,7 @@ impl Merge {
     /// The counts of this merge so far.
     pub fn stats(&self) -> Stats {
         self.stream.indexes.iter().fold(self.stream.stats, |all, index| {
-            let (counts, numbers) = (index.counts(), &index.numbers);
+            let counts = index.counts();
             Stats {
                 records: all.records + counts.records,
                 late: all.late + counts.late,
@@ -121,7 +116,7 @@ impl Merge {
                 damaged: all.damaged + counts.damaged,
                 early: all.early + counts.early,
                 copied: all.copied.saturating_add(counts.copied),
-                missing: all.missing.saturating_add(numbers.as_ref().map_or(0, |numbers| numbers.counts.missing)),
+                missing: all.missing.saturating_add(index.number_counts().missing),
                 ..all
             }
         })
@@ -131,33 +126,22 @@ impl Merge {
     pub fn ring_stats(&self) -> impl Iterator<Item = RingStats> {
         self.rings.lanes.iter().zip(&self.stream.indexes).map(|(lane, index)| {
             let counts = index.counts();
+            let NumberCounts { missing, anomalies } = index.number_counts();
             RingStats {
                 cpu: lane.origin.cpu,
                 size: lane.ring.size(),
-                used: lane.ring.head() - lane.ring.tail(),
                 most_used: counts.most_used,
                 unread: index.unread(),
                 held: index.len(),
                 records: counts.records,
                 late: counts.late,
-                lost: counts.lost,
-                damaged: counts.damaged,
-                repaired: counts.repaired,
-                pressed: counts.pressed,
                 early: counts.early,
+                pressed: counts.pressed,
                 copied: counts.copied,
                 copied_now: lane.copies.len(),
-                numbers: index.numbers.as_ref().map(|numbers| NumberStats {
-                    seen: numbers.counts.seen,
-                    missing: numbers.counts.missing,
-                    open: numbers.open(),
-                    duplicates: numbers.counts.duplicates,
-                    resets: numbers.counts.resets,
-                    backward: numbers.counts.backward,
-                    forward: numbers.counts.forward,
-                    found: numbers.counts.found,
-                    ambiguous: numbers.counts.ambiguous,
-                }),
+                lost: counts.lost,
+                missing,
+                anomalies,
             }
         })
     }

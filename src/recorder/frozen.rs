@@ -1,12 +1,12 @@
 //! Reading back the events of stopped rings, in order.
 
-use crate::account::sequence::Unwrap;
 use crate::error::Error;
 use crate::order::event::{Damage, Event, Item, Lost};
 use crate::record::Record;
 use crate::recorder::Recorder;
 use crate::recorder::recording::{Mark, Marked};
 use crate::rings::Lane;
+use crate::sequence::wrap::Unwrap;
 use std::fmt;
 use std::iter::FusedIterator;
 use std::time::Duration;

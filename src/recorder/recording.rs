@@ -97,8 +97,7 @@ impl Recorder {
     /// `key` puts the events in order. `fence` waits for programs that are still writing when the rings are stopped.
     ///
     /// # Errors
-    /// As [`RingOptions::open`]; [`ErrorKind::Clock`](crate::ErrorKind::Clock) for a counter of fewer than 32 bits;
-    /// [`ErrorKind::Fence`](crate::ErrorKind::Fence) if the fence is not possible, or is a custom one, or writers' epochs.
+    /// As [`RingOptions::open`]; [`ErrorKind::Fence`](crate::ErrorKind::Fence) if the fence is not possible, or is a custom one, or writers' epochs.
     pub fn open(options: RingOptions, key: Key, fence: &Fence) -> Result<Self, Error> {
         // For a reader a fence that proves nothing costs the order; here, bytes that change while they are looked at (I9).
         if let Fence::Custom(_) | Fence::Epochs(_) = fence {
@@ -108,7 +107,6 @@ impl Recorder {
     }
 
     pub(crate) fn new(mut rings: Rings, key: Key, fence: &Fence) -> Result<Self, Error> {
-        key.check()?;
         rings.lanes.sort_by_key(|lane| lane.origin.cpu);
         let timed = matches!(key, Key::Time);
         let clock = timed.then_some(rings.clock());

@@ -87,11 +87,11 @@ impl UntracedCpus {
         self.news.drain(..)
     }
 
-    /// Each CPU, how long nothing of it was traced in all, and since when if that lasts.
-    pub(crate) fn times(&self) -> impl Iterator<Item = (u32, Duration, Option<u64>)> {
+    /// Each CPU, and how long nothing of it was traced in all.
+    pub(crate) fn times(&self) -> impl Iterator<Item = (u32, Duration)> {
         self.cpus.iter().map(|known| {
             let now = known.since.map_or(Duration::ZERO, |since| lasted(since, Instant::now()));
-            (known.cpu, known.before + now, known.since.and_then(|since| since.key))
+            (known.cpu, known.before + now)
         })
     }
 
@@ -142,7 +142,7 @@ mod tests {
         ];
         assert_eq!(told(&mut all), expected);
         let times: Vec<_> = all.times().collect();
-        assert_eq!(times, [(3, Duration::from_secs(8), None), (1, Duration::from_secs(4), None)]);
+        assert_eq!(times, [(3, Duration::from_secs(8)), (1, Duration::from_secs(4))]);
         assert_eq!(all.until(), Some(25));
     }
 }

@@ -165,7 +165,6 @@ impl Kernel {
     /// A recorder of these rings, which are written backwards: the consumer's end.
     ///
     /// # Errors
-    /// [`ErrorKind::Clock`](crate::ErrorKind::Clock) for a narrow counter;
     /// [`ErrorKind::System`](crate::ErrorKind::System) if the recorder's thread cannot be started.
     ///
     /// # Panics
@@ -178,8 +177,7 @@ impl Kernel {
     /// are stopped.
     ///
     /// # Errors
-    /// [`ErrorKind::Fence`](crate::ErrorKind::Fence); [`ErrorKind::Clock`](crate::ErrorKind::Clock) for a narrow counter;
-    /// [`ErrorKind::System`](crate::ErrorKind::System) if the recorder's thread cannot be started.
+    /// [`ErrorKind::Fence`](crate::ErrorKind::Fence); [`ErrorKind::System`](crate::ErrorKind::System) if the recorder's thread cannot be started.
     ///
     /// # Panics
     /// As [`Kernel::recorder`].

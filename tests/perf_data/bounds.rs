@@ -72,7 +72,7 @@ fn read_by(rings: Rings, order: Order) -> Read {
             Item::Record(record) => events.push((event.key(), event.cpu(), event.class(), record.as_bytes().len())),
             Item::Damage(damage) => events.push((None, event.cpu(), event.class(), damage.bytes.len())),
             Item::Unproven(_) => unproven += 1,
-            Item::Gap(_) | Item::Irregular(_) => {}
+            Item::Gap(_) | Item::Anomaly(_) => {}
             other => panic!("{other:?}"),
         });
         reader.stats().most_memory

@@ -1,13 +1,13 @@
 //! Indexing: from the ring's bytes to entries. The hot half of a look.
 
 use super::{FORGOTTEN, Index, LONGEST, Waiting};
-use crate::account::numbers::Said;
 use crate::order::entry::{BEFORE, Entry, NEVER, NOTED, Note, OWN, SKIPPED};
 use crate::order::key::{Keys, Plain};
 use crate::order::run::{Pool, Slot};
 use crate::record::{Kind, Origin, Record};
 use crate::ring::{Fault, Header, Ring, prefetch};
 use crate::rings::{Lane, Losses};
+use crate::sequence::numbers::Said;
 use std::sync::Arc;
 
 /// So many bytes ahead the CPU is asked for what is indexed soon: twenty to a hundred records, as long as another CPU's caches take.
@@ -106,7 +106,7 @@ impl Index {
             };
             let number = keys.number(&record);
             self.settle_lost(own, pool);
-            let note = number.and_then(|number| self.take_number(number, position));
+            let note = number.and_then(|number| self.take_number(number));
             self.counts.indexed += 1;
             self.counts.repaired += u64::from(own.is_some_and(|key| key < self.back) && !self.run.is_empty());
             self.insert(position, header, own, note, pool);
@@ -163,14 +163,14 @@ impl Index {
         true
     }
 
-    /// Takes the number of the record at a position. Gives what is to be noted of the record.
+    /// Takes the number of a record. Gives what is to be noted of the record.
     #[inline]
-    pub(super) fn take_number(&mut self, number: u64, position: u64) -> Option<Note> {
+    pub(super) fn take_number(&mut self, number: u64) -> Option<Note> {
         let lost = std::mem::take(&mut self.skipped);
-        match self.numbers.as_mut()?.take(number, position, self.before, lost) {
+        match self.numbers.as_mut()?.take(number, lost) {
             Said::Well => None,
-            Said::Hole => Some(Note::Hole),
-            Said::Break(how, expected) => Some(Note::Break { how, expected, found: number }),
+            Said::Hole(hole) => Some(Note::Hole { hole, after: self.before }),
+            Said::Anomaly(kind, expected) => Some(Note::Anomaly { kind, expected, found: number }),
         }
     }
 

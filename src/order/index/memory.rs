@@ -1,9 +1,9 @@
 //! The memory of an index: reserved before records are indexed, given back after a burst.
 
 use super::{Index, PAIR, ROOM};
-use crate::account::numbers::Numbers;
 use crate::order::entry::{Entry, Note};
 use crate::order::run::{self, BLOCK, Pool, Slot};
+use crate::sequence::numbers::Numbers;
 
 impl Index {
     /// How many records can be displaced before there is need for memory.
@@ -20,8 +20,8 @@ impl Index {
         // While a list grows, both the old and the new one are there.
         let growing = lists.into_iter().filter(List::is_full).map(|list| list.grown() * list.each).sum::<usize>()
             + if new_run { self.run.more() } else { 0 };
-        // A number may cut a hole to pieces.
-        let piece = if self.numbers.is_some() { Numbers::PIECE } else { 0 };
+        // A number may add a hole, or cut one in two.
+        let piece = if self.numbers.is_some() { Numbers::EACH } else { 0 };
         let needed = self.memory() + growing;
         if needed + piece + pool.memory() > most {
             pool.clear();
@@ -30,13 +30,10 @@ impl Index {
             }
         }
         let pieces = most.saturating_sub(needed + pool.memory()).checked_div(piece).unwrap_or(usize::MAX);
-        let [displaced, rest, notes, holes] = lists;
+        let [displaced, rest, notes] = lists;
         let more = |list: List| list.grown() - list.len;
         self.beside.reserve(more(displaced), more(rest));
         self.notes.reserve_exact(more(notes));
-        if let Some(numbers) = &mut self.numbers {
-            numbers.grow(holes.grown());
-        }
         let run = if new_run { BLOCK / size_of::<Slot>() } else { self.run.free() };
         let room = self.lists().into_iter().map(|list| list.capacity - list.len).fold(run, usize::min);
         self.room = (room / PAIR).min(pieces.max(1));
@@ -44,23 +41,21 @@ impl Index {
     }
 
     /// What grows as records are indexed, besides the run.
-    pub(super) fn lists(&self) -> [List; 4] {
+    pub(super) fn lists(&self) -> [List; 3] {
         let [displaced, rest] =
             self.beside.lists().map(|(len, capacity)| List { len, capacity, each: size_of::<Entry>() });
-        let (len, capacity, each) = self.numbers.as_ref().map_or((0, usize::MAX, 0), Numbers::list);
         [
             displaced,
             rest,
             List { len: self.notes.len(), capacity: self.notes.capacity(), each: size_of::<(u64, Option<Note>)>() },
-            List { len, capacity, each },
         ]
     }
 
     /// Bytes that holding takes, copies apart, beyond what every ring has from the begin.
     pub(crate) fn memory(&self) -> usize {
         let lists = self.lists().into_iter().map(|list| list.capacity.saturating_sub(ROOM) * list.each);
-        let pieces = self.numbers.as_ref().map_or(0, Numbers::pieces);
-        self.run.memory().saturating_sub(run::FIXED) + lists.sum::<usize>() + pieces
+        let holes = self.numbers.as_deref().map_or(0, Numbers::memory);
+        self.run.memory().saturating_sub(run::FIXED) + lists.sum::<usize>() + holes
     }
 
     /// Gives memory back that is not needed now. While a list shrinks, the old and the new one are both there: not if that takes more
@@ -73,9 +68,6 @@ impl Index {
         self.run.shrink();
         self.beside.shrink();
         self.notes.shrink_to(ROOM);
-        if let Some(numbers) = &mut self.numbers {
-            numbers.shrink();
-        }
         self.room = 0;
     }
 }

@@ -1,13 +1,12 @@
 //! The cold half of the stream: items other than plain records, and notices before a record.
 
 use super::{Notice, Pick, Stream};
-use crate::account::breaks::Break;
-use crate::account::numbers::Missing;
-use crate::order::dense::{Dense, Step};
 use crate::order::entry::{Entry, Keyed, Note};
-use crate::order::event::{Damage, Event, Gap, Irregular, Item, Lost};
+use crate::order::event::{Damage, Event, Gap, Item, Lost, SequenceAnomaly};
 use crate::order::hold::Class;
 use crate::rings::Lane;
+use crate::sequence::anomaly::AnomalyKind;
+use crate::sequence::tracker::{Step, Tracker};
 
 impl Stream {
     /// Puts the picked event aside; false if it stays in the stream.
@@ -49,7 +48,7 @@ impl Stream {
     #[inline(never)]
     pub(super) fn pick_other(&mut self, rank: u32) -> bool {
         let Some((top, entry, note)) = self.skip_told(rank) else { return false };
-        if top != rank && self.sequence.is_none() && self.astray.is_none() && entry.is_plain() {
+        if top != rank && self.sequence.is_none() && self.wraparound.is_none() && entry.is_plain() {
             return self.pick();
         }
         let rank = top;
@@ -72,7 +71,7 @@ impl Stream {
             (Keyed::Own, None) if admitted => Some(own()),
             // Unless numbers were given up to make room, and may come after all.
             (Keyed::Own, Some(Step::Next)) => {
-                let doubt = self.sequence.as_ref().and_then(Dense::doubt);
+                let doubt = self.sequence.as_ref().and_then(Tracker::doubt);
                 Some((doubt.map_or(Class::Proven, |number| self.frontier.class(number)), 0))
             }
             (Keyed::Own, Some(Step::Behind)) => Some((Class::Late, behind)),
@@ -89,11 +88,11 @@ impl Stream {
         let is_record = !matches!(note, Some(Note::Lost { .. } | Note::Fault(_)));
         if is_record && keyed == Keyed::Own {
             let unproven = || if class == Class::Assumed { self.unproven() } else { None };
-            self.picked.notice = self.astray.map(|expected| Notice::Astray { expected }).or_else(unproven);
+            self.picked.notice = self.wraparound.map(|expected| Notice::Wraparound { expected }).or_else(unproven);
         }
         self.picked.notice = self.picked.notice.or(gap);
         if self.picked.notice.is_none() && is_record {
-            self.picked.notice = self.machine_break(step).or_else(|| self.own_notice(note));
+            self.picked.notice = self.machine_anomaly(step).or_else(|| self.own_notice(note));
         }
         true
     }
@@ -114,7 +113,7 @@ impl Stream {
     }
 
     /// The notice about a number of the whole machine that was passed.
-    pub(super) fn machine_break(&self, step: Option<Step>) -> Option<Notice> {
+    pub(super) fn machine_anomaly(&self, step: Option<Step>) -> Option<Notice> {
         let Pick { entry, rank, class, .. } = &self.picked;
         if step != Some(Step::Behind) || *class != Class::Late || entry.keyed() != Keyed::Own {
             return None;
@@ -122,24 +121,25 @@ impl Stream {
         if self.said == Some((*rank, entry.position)) {
             return None;
         }
-        let (how, expected) = self.sequence.as_ref()?.broken_by(entry.key, self.keys.written(entry.key))?;
-        Some(Notice::Break { how, expected })
+        let sequence = self.sequence.as_ref()?;
+        let kind = sequence.to_tell(entry.key, self.keys.written(entry.key))?;
+        Some(Notice::Anomaly { kind, expected: sequence.next()? })
     }
 
     /// The notice about its CPU's own numbers.
     pub(super) fn own_notice(&mut self, note: Option<Note>) -> Option<Notice> {
         let Pick { entry, rank, .. } = self.picked;
         match note? {
-            Note::Hole => {
-                let missing = self.indexes[rank as usize].numbers.as_ref()?.gap(entry.position)?;
+            Note::Hole { hole, after } => {
+                let gap = self.indexes[rank as usize].numbers.as_ref()?.gap(&hole)?;
                 // What is missing from a ring has nothing to do with how late its record is. A key that is another record's
                 // proves nothing.
                 let own = entry.keyed() == Keyed::Own;
                 self.picked.class = if own { self.class(entry.key) } else { Class::Assumed };
                 self.picked.late_by = 0;
-                Some(Notice::OwnGap(missing))
+                Some(Notice::OwnGap { gap, after })
             }
-            Note::Break { how, expected, found } => Some(Notice::OwnBreak { how, expected, found }),
+            Note::Anomaly { kind, expected, found } => Some(Notice::OwnAnomaly { kind, expected, found }),
             Note::Lost { .. } | Note::Told | Note::Fault(_) => None,
         }
     }
@@ -183,23 +183,28 @@ impl Stream {
             Notice::Flushed => Item::Flushed,
             Notice::Untraced(untraced) => Item::Untraced(untraced),
             Notice::Unproven(unproven) => Item::Unproven(unproven),
-            Notice::Astray { expected } => Item::Irregular(Irregular {
+            Notice::Wraparound { expected } => Item::Anomaly(SequenceAnomaly {
                 cpu,
-                how: Break::Ambiguous,
+                kind: AnomalyKind::Wraparound,
                 expected: written(expected),
                 found: written(entry.key),
             }),
-            Notice::Break { how, expected } => {
-                Item::Irregular(Irregular { cpu, how, expected: written(expected), found: written(entry.key) })
+            Notice::Anomaly { kind, expected } => {
+                Item::Anomaly(SequenceAnomaly { cpu, kind, expected: written(expected), found: written(entry.key) })
             }
-            Notice::OwnBreak { how, expected, found } => Item::Irregular(Irregular { cpu, how, expected, found }),
+            Notice::OwnAnomaly { kind, expected, found } => {
+                Item::Anomaly(SequenceAnomaly { cpu, kind, expected, found })
+            }
             Notice::Gap { first, last } => {
                 let any = self.indexes.iter().any(|index| index.counts().records > 0);
                 let after = any.then(|| written(self.last));
                 let count = (last - first).saturating_add(1);
                 Item::Gap(Gap { cpu: None, first: written(first), last: written(last), count, after, until: own() })
             }
-            Notice::OwnGap(Missing { first, last, count, after }) => {
+            Notice::OwnGap { gap, after } => {
+                let count = gap.count();
+                let numbers = self.indexes[self.picked.rank as usize].numbers.as_ref();
+                let (first, last) = numbers.map_or((0, 0), |numbers| numbers.written(&gap));
                 Item::Gap(Gap { cpu: Some(cpu), first, last, count, after: after.map(written), until: own() })
             }
         }
@@ -219,7 +224,7 @@ impl Stream {
         match index.note(&entry) {
             Some(Note::Lost { count, .. }) => index.counts_mut().lost = index.counts().lost.saturating_add(count),
             Some(Note::Fault(_)) => index.counts_mut().damaged += 1,
-            Some(Note::Hole | Note::Break { .. } | Note::Told) | None => {
+            Some(Note::Hole { .. } | Note::Anomaly { .. } | Note::Told) | None => {
                 index.counts_mut().records += 1;
                 index.counts_mut().early += u64::from(early);
                 if keyed == Keyed::Own {
@@ -249,7 +254,7 @@ impl Stream {
             Class::Assumed => sequence.begin_in_doubt(key),
             Class::Proven => {}
         }
-        sequence.passed(key);
+        sequence.pass(key);
     }
 
     /// Notes that the picked event was told.
@@ -258,29 +263,25 @@ impl Stream {
         match notice {
             Notice::Flushed | Notice::Untraced(_) => drop(self.notices.pop_front()),
             Notice::Unproven(_) => self.early = true,
-            Notice::Astray { .. } => self.astray = None,
+            Notice::Wraparound { .. } => self.wraparound = None,
             Notice::Gap { first, last } => {
                 self.stats.missing = self.stats.missing.saturating_add((last - first).saturating_add(1));
                 let Some(sequence) = &mut self.sequence else { return };
-                if class == Class::Proven {
-                    sequence.declare(first, last);
-                } else {
-                    sequence.give_up_in_doubt(first, last);
-                }
-                sequence.passed(last);
+                sequence.declare(first, last, class != Class::Proven);
+                sequence.pass(last);
             }
-            Notice::Break { how, .. } => {
+            Notice::Anomaly { kind, .. } => {
                 if let Some(sequence) = &mut self.sequence {
-                    sequence.told(how);
+                    sequence.told(kind);
                 }
                 self.said = Some((rank, entry.position));
             }
-            Notice::OwnGap(_) => {
+            Notice::OwnGap { gap, .. } => {
                 if let Some(numbers) = &mut self.indexes[rank as usize].numbers {
-                    numbers.declare(entry.position);
+                    numbers.declare(&gap);
                 }
             }
-            Notice::OwnBreak { .. } => self.indexes[rank as usize].forget(entry.position),
+            Notice::OwnAnomaly { .. } => self.indexes[rank as usize].forget(entry.position),
         }
     }
 }

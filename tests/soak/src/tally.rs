@@ -1,7 +1,7 @@
 //! What came out of a reader, compared with what the writers counted.
 
 use crate::writers::Outputs;
-use perfweave::{Account, Break, Class, Event, Gap, Irregular, Item, Ledger};
+use perfweave::{Account, AnomalyKind, Class, Event, Gap, Item, Ledger, SequenceAnomaly};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -117,7 +117,7 @@ impl Tally {
             }
             Item::Gap(gap) => seen.is_missing(&gap),
             // Of several that follow each other the first is told.
-            Item::Irregular(Irregular { how: Break::Found, .. }) => {}
+            Item::Anomaly(SequenceAnomaly { kind: AnomalyKind::Late, .. }) => {}
             Item::Lost(lost) => self.lost[lost.cpu as usize] += lost.count,
             Item::Unproven(_) => {}
             _ => self.wrong(format!("unexpected: {event:?}")),

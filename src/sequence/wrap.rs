@@ -1,141 +1,7 @@
-//! Sequence numbers that count records: where they are, and how they wrap.
-
-use crate::error::{Error, ErrorKind};
-use crate::record::Record;
-use std::fmt;
-
-/// The function behind [`Sequence::with`].
-type Extract = Box<dyn Fn(&Record<'_>) -> Option<u64> + Send>;
-
-/// Numbers that programs write into their records, each one more than the last. A missing number shows that something
-/// is missing from the stream.
-///
-/// The program must count up where it outputs the record, in the same run, and must not be able to sleep. Then a fence
-/// proves that a missing number will not come.
-///
-/// # Counters that wrap
-///
-/// A counter has 32 bits or more. A narrower one can go round while one program is held up between drawing a number and
-/// writing it: [`Merge::new`](crate::Merge::new) refuses it ([`ErrorKind::Clock`]).
-///
-/// A counter may wrap around, as long as the crate can tell one round from the next. For that, between two looks, **less
-/// than 7/16 of its range may be unread in all rings together, held, or lost** (for a CPU's own numbers: lost at once).
-/// With 32 bits that is 1.8 billion records.
-///
-/// The crate notices if it is more. The stream then says so once ([`Break::Ambiguous`](crate::Break::Ambiguous)), the
-/// records counted meanwhile are [`Class::Assumed`](crate::Class::Assumed), no gaps are made up, the ledger is not
-/// balanced, and counting begins anew. Losses that the kernel does not count ([`Ledger`](crate::Ledger)) cannot be
-/// noticed.
-pub struct Sequence {
-    at: At,
-    bits: u32,
-    first: Option<u64>,
-}
-
-/// A counter of so many bits does not go round while a program is held up: nobody writes two billion records meanwhile. Those of 16 bits
-/// and less do.
-const NARROWEST: u32 = 32;
-
-enum At {
-    /// Of the raw payload, in bytes.
-    Payload(usize),
-    Extract(Extract),
-}
-
-impl Sequence {
-    fn payload(offset: usize, bits: u32) -> Self {
-        Self { at: At::Payload(offset), bits, first: None }
-    }
-
-    /// One byte at this offset of the raw payload. No stream takes it: it is too narrow.
-    pub fn u8(offset: usize) -> Self {
-        Self::payload(offset, 8)
-    }
-
-    /// Two bytes at this offset of the raw payload, in native byte order. They need not be aligned. No stream takes
-    /// them: they are too narrow.
-    pub fn u16(offset: usize) -> Self {
-        Self::payload(offset, 16)
-    }
-
-    /// Four bytes at this offset of the raw payload, in native byte order. They need not be aligned.
-    pub fn u32(offset: usize) -> Self {
-        Self::payload(offset, 32)
-    }
-
-    /// Eight bytes at this offset of the raw payload, in native byte order. They need not be aligned.
-    pub fn u64(offset: usize) -> Self {
-        Self::payload(offset, 64)
-    }
-
-    /// The number that a function finds: a counter of this many bits, of which there must be 32 for a stream to take it.
-    /// Higher bits are ignored. The function must not panic. Records without a number are not counted.
-    ///
-    /// # Panics
-    /// Unless `bits` is 2 to 64.
-    pub fn with(bits: u32, extract: impl Fn(&Record<'_>) -> Option<u64> + Send + 'static) -> Self {
-        assert!((2..=64).contains(&bits), "a counter of {bits} bits");
-        Self { at: At::Extract(Box::new(extract)), bits, first: None }
-    }
-
-    /// Sets the first number, so that numbers missing before the first one seen are a gap too. Unless set, counting
-    /// begins with the first number seen.
-    pub fn starting_at(mut self, first: u64) -> Self {
-        self.first = Some(first);
-        self
-    }
-
-    /// A record's number, if it has one.
-    #[inline]
-    pub(crate) fn of(&self, record: &Record<'_>) -> Option<u64> {
-        match &self.at {
-            At::Payload(offset) => {
-                let payload = record.payload()?;
-                match self.bits {
-                    8 => payload.u8(*offset).map(u64::from),
-                    16 => payload.u16(*offset).map(u64::from),
-                    32 => payload.u32(*offset).map(u64::from),
-                    _ => payload.u64(*offset),
-                }
-            }
-            At::Extract(extract) => extract(record),
-        }
-    }
-
-    /// Refuses a counter that can go round while a program is held up between drawing a number and writing it.
-    pub(crate) fn check(&self) -> Result<(), Error> {
-        if self.bits >= NARROWEST {
-            return Ok(());
-        }
-        let message = format!(
-            "a counter of {} bits can go round unseen, and numbers that were yielded would be called missing: count in 32 or 64 bits \
-             (Sequence::u32, Sequence::u64)",
-            self.bits
-        );
-        Err(Error::new(ErrorKind::Clock, message))
-    }
-
-    pub(crate) fn bits(&self) -> u32 {
-        self.bits
-    }
-
-    pub(crate) fn first(&self) -> Option<u64> {
-        self.first
-    }
-}
-
-impl fmt::Debug for Sequence {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut debug = f.debug_struct("Sequence");
-        if let At::Payload(offset) = &self.at {
-            debug.field("offset", offset);
-        }
-        debug.field("bits", &self.bits).finish_non_exhaustive()
-    }
-}
+//! Counters that wrap: counted on, and whether they can still be told from themselves one round earlier.
 
 /// Where counting begins once it is unwrapped: far from both ends.
-pub(crate) const MIDDLE: u64 = 1 << 63;
+pub(super) const MIDDLE: u64 = 1 << 63;
 
 /// How far a number may be ahead of all before it. So many records are not lost between two.
 const MOST_AHEAD: i64 = 1 << 32;
@@ -143,15 +9,6 @@ const MOST_AHEAD: i64 = 1 << 32;
 /// Numbers beyond this are too near to the end of what a `u64` holds. It takes 2^30 numbers, each as far ahead as may
 /// be, to get there.
 const CEILING: u64 = 3 << 62;
-
-/// How many of its numbers a counter of so many bits may be ahead of itself. A sixteenth is left for what is in flight.
-pub(crate) fn reach(bits: u32) -> u64 {
-    match bits {
-        // Nobody writes that many.
-        62.. => u64::MAX >> 2,
-        bits => (7 << bits) >> 4,
-    }
-}
 
 /// A counter that wraps, told apart from itself one round earlier by what was seen before.
 #[derive(Debug, Clone)]
@@ -162,12 +19,12 @@ pub(crate) struct Unwrap {
     /// The largest so far, unwrapped.
     largest: u64,
     /// Whether the counter may have gone round since: the next number is taken for one that is ahead.
-    astray: bool,
+    begins: bool,
 }
 
 impl Unwrap {
     pub(crate) fn new(bits: u32, first: Option<u64>) -> Self {
-        let mut unwrap = Self { bits, anchor: None, largest: MIDDLE, astray: false };
+        let mut unwrap = Self { bits, anchor: None, largest: MIDDLE, begins: false };
         unwrap.anchor = first.map(|first| first & unwrap.mask());
         unwrap
     }
@@ -178,7 +35,12 @@ impl Unwrap {
 
     /// How many numbers the counter can be ahead and still be told from itself one round earlier.
     pub(crate) fn reach(&self) -> u64 {
-        reach(self.bits)
+        match self.bits {
+            // Nobody writes that many.
+            62.. => u64::MAX >> 2,
+            // A sixteenth is left for what is in flight.
+            bits => (7 << bits) >> 4,
+        }
     }
 
     pub(crate) fn bits(&self) -> u32 {
@@ -189,7 +51,7 @@ impl Unwrap {
     /// than any losses can explain.
     #[inline]
     pub(crate) fn unwrap(&mut self, number: u64) -> Option<u64> {
-        if self.anchor.is_none() || self.astray {
+        if self.anchor.is_none() || self.begins {
             return Some(self.begin(number));
         }
         let distance = self.distance(number);
@@ -201,25 +63,25 @@ impl Unwrap {
         Some(unwrapped)
     }
 
-    /// The first number of all, or the first since the counter went astray. It lies so far ahead of all before that
+    /// The first number of all, or the first since the counter may have gone round. It lies so far ahead of all before that
     /// smaller ones, which interrupts may have written, lie ahead of those too.
     #[cold]
     fn begin(&mut self, number: u64) -> u64 {
         if self.anchor.is_none() {
             self.anchor = Some(number & self.mask());
         } else {
-            // Astray, so narrow: a round and more fits.
+            // Of 32 bits or little more: a round and more fits.
             let half = 1 << (self.bits - 1);
             let ahead = self.largest.saturating_add(half);
             self.largest = ahead.saturating_add(number.wrapping_sub(self.wrap(ahead)) & self.mask());
         }
-        self.astray = false;
+        self.begins = false;
         self.largest
     }
 
     /// Takes notice that the counter may have gone round unseen. Nothing up to the number given can be relied on.
-    pub(crate) fn go_astray(&mut self) -> u64 {
-        self.astray = true;
+    pub(crate) fn begin_anew(&mut self) -> u64 {
+        self.begins = true;
         self.largest
     }
 
@@ -287,6 +149,42 @@ impl Unwrap {
     }
 }
 
+/// How many records may have been lost behind the smallest number that may still come. As many numbers may lie between it and the largest.
+#[derive(Debug, Default)]
+pub(crate) struct LossWindow {
+    /// So many were lost before that number was drawn.
+    before: u64,
+    /// One more than the largest number at the end of some look, and how many were lost before its heads were loaded: a record that it did
+    /// not find may have been drawn before a loss that came later.
+    mark: Option<(u64, u64)>,
+    /// How many were lost when that was asked last: at the end of a look, so before the heads of the next are loaded.
+    asked: u64,
+    /// How many LOST records had told of then.
+    told: u64,
+}
+
+impl LossWindow {
+    /// Ends a look. `next` is the smallest number that may still come, `ahead` one more than the largest. `lost` records were lost, and LOST
+    /// records have told of `told` of them.
+    pub(crate) fn look(&mut self, next: Option<u64>, ahead: u64, lost: u64, told: u64) -> u64 {
+        let asked = std::mem::replace(&mut self.asked, lost);
+        let told = told - std::mem::replace(&mut self.told, told);
+        if self.mark.is_none_or(|(ahead, _)| Some(ahead) < next) {
+            // A number is passed that lay in no ring when those heads were loaded: it was drawn behind all losses before.
+            self.before = self.mark.map_or(self.before, |(_, lost)| lost);
+            self.mark = Some((ahead, asked));
+        }
+        // So many numbers may also lie between the largest of the last look and those of this one. If they cannot be told apart, none of
+        // these says what is passed.
+        (lost - self.before).max(told)
+    }
+
+    /// Counting begins anew: nothing that is lost by now is waited for.
+    pub(crate) fn begin_anew(&mut self, lost: u64) {
+        (self.before, self.mark) = (lost, None);
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -311,13 +209,13 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_went_astray_is_ahead_of_all_before() {
+    fn a_counter_that_begins_anew_is_ahead_of_all_before() {
         for bits in [2u32, 5, 8, 16] {
             let mask = u64::MAX >> (64 - bits);
             for next in 0..64 {
                 let mut unwrap = Unwrap::new(bits, Some(0));
                 assert!((0..100).all(|number| unwrap.unwrap(number & mask).is_some()));
-                let before = unwrap.go_astray();
+                let before = unwrap.begin_anew();
                 let number = unwrap.unwrap(next & mask).unwrap();
                 assert!(number > before + mask / 2 && unwrap.wrap(number) == next & mask, "{bits} bits");
                 assert!(number - before <= mask / 2 + 1 + mask, "{bits} bits: no further than that takes");
@@ -331,11 +229,9 @@ mod tests {
 
     #[test]
     fn the_limit_is_less_than_half_a_range() {
+        let reach = |bits| Unwrap::new(bits, None).reach();
         assert_eq!([2, 5, 8, 16, 32].map(reach), [1, 14, 112, 28_672, 0x7000_0000]);
         assert!(reach(64) > 1 << 61 && reach(64) < 1 << 62 && reach(61) < 1 << 60);
-        for bits in [0, 1, 65] {
-            assert!(std::panic::catch_unwind(|| Sequence::with(bits, |_| None)).is_err(), "{bits} bits");
-        }
     }
 
     /// What numbers that each leap as far as may be come to, given years.
@@ -380,5 +276,38 @@ mod tests {
                 follow(&unwrap, first, 0, 4);
             }
         }
+    }
+
+    #[test]
+    fn losses_are_passed_when_a_number_behind_them_is() {
+        let mut window = LossWindow::default();
+        assert_eq!(window.look(None, 10, 0, 0), 0);
+        // Five are lost, nobody knows where.
+        assert_eq!(window.look(Some(10), 10, 5, 0), 5);
+        assert_eq!(window.look(Some(10), 12, 5, 0), 5, "10 and 11 were seen, and are not passed");
+        assert_eq!(window.look(Some(12), 12, 5, 0), 5, "they may have been drawn before the loss");
+        assert_eq!(window.look(Some(12), 14, 5, 0), 5);
+        assert_eq!(window.look(Some(14), 14, 5, 0), 0, "passed, and drawn behind the loss");
+        // Three more, of which LOST records tell at once.
+        assert_eq!(window.look(Some(14), 16, 8, 8), 8, "all that was told since the last look");
+        assert_eq!(window.look(Some(16), 16, 8, 8), 3);
+        window.begin_anew(8);
+        assert_eq!(window.look(Some(16), 20, 12, 8), 4);
+        assert_eq!(window.look(Some(30), 40, 12, 8), 4, "no mark of before is remembered");
+    }
+
+    /// While nothing is passed, everything that is lost counts, however many looks there are.
+    #[test]
+    fn losses_add_up_until_a_number_is_passed() {
+        let mut window = LossWindow::default();
+        for n in 0..100 {
+            assert_eq!(window.look(Some(1), 10 + n, n, 0), n);
+        }
+        assert_eq!(
+            window.look(Some(11), 110, 100, 0),
+            100,
+            "passed, but what was lost before its look began is nothing"
+        );
+        assert_eq!(window.look(Some(111), 120, 100, 0), 1, "all that was lost by the look before");
     }
 }

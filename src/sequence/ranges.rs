@@ -1,0 +1,144 @@
+//! Ranges: sets of numbers.
+
+use std::collections::BTreeMap;
+
+/// A set of numbers, as disjoint ranges: the first and the last number of each. There are no more than so many ranges.
+#[derive(Debug)]
+pub(super) struct Ranges {
+    ranges: BTreeMap<u64, u64>,
+    most: usize,
+}
+
+impl Ranges {
+    /// Bytes that a range takes, nodes that are half full included.
+    pub(super) const EACH: usize = 3 * size_of::<(u64, u64)>();
+
+    pub(super) fn new(most: usize) -> Self {
+        Self { ranges: BTreeMap::new(), most }
+    }
+
+    /// Adds one. The smallest are forgotten if there are too many.
+    pub(super) fn add(&mut self, first: u64, last: u64) {
+        self.ranges.insert(first, last);
+        while self.ranges.len() > self.most {
+            self.ranges.pop_first();
+        }
+    }
+
+    /// Forgets ranges that lie wholly up to a number, the smallest first, but keeps the last few.
+    pub(super) fn forget_until(&mut self, number: Option<u64>, few: usize) {
+        while self.ranges.len() > few && self.ranges.first_key_value().is_some_and(|(_, last)| Some(*last) <= number) {
+            self.ranges.pop_first();
+        }
+    }
+
+    /// The smallest range that begins between two numbers.
+    pub(super) fn first_between(&self, first: u64, last: u64) -> Option<(u64, u64)> {
+        self.ranges.range(first..=last).next().map(|(first, last)| (*first, *last))
+    }
+
+    /// Removes the range that begins with a number. Gives whether there was one.
+    pub(super) fn remove(&mut self, first: u64) -> bool {
+        self.ranges.remove(&first).is_some()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.ranges.clear();
+    }
+
+    /// The first number of the range that has a number.
+    fn of(&self, number: u64) -> Option<u64> {
+        let (first, last) = self.ranges.range(..=number).next_back()?;
+        (number <= *last).then_some(*first)
+    }
+
+    /// Whether a number is in the set.
+    pub(super) fn has(&self, number: u64) -> bool {
+        self.of(number).is_some()
+    }
+
+    /// Takes a number out of the set. Gives whether it was there.
+    pub(super) fn take(&mut self, number: u64) -> bool {
+        let Some(first) = self.of(number) else { return false };
+        let Some(last) = self.ranges.remove(&first) else { return false };
+        if first < number {
+            self.add(first, number - 1);
+        }
+        if number < last {
+            self.add(number + 1, last);
+        }
+        true
+    }
+
+    /// How many ranges there are at most.
+    pub(super) fn most(&self) -> usize {
+        self.most
+    }
+
+    /// How many ranges there are.
+    pub(super) fn len(&self) -> usize {
+        self.ranges.len()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::Ranges;
+    use quickcheck::quickcheck;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn as_many_gaps_are_remembered_as_may_be_and_the_smallest_are_forgotten() {
+        let mut gaps = Ranges::new(3);
+        for (at, first) in [(1, 50), (2, 10), (3, 30)] {
+            gaps.add(first, first + 4);
+            assert_eq!(gaps.len(), at);
+        }
+        assert!([10, 14, 30, 34, 50, 54].into_iter().all(|number| gaps.has(number)));
+        assert!([9, 15, 29, 35, 49, 55].into_iter().all(|number| !gaps.has(number)));
+        gaps.add(70, 70);
+        assert_eq!((gaps.len(), gaps.most(), gaps.has(10), gaps.has(30), gaps.has(70)), (3, 3, false, true, true));
+    }
+
+    #[test]
+    fn a_gap_is_forgotten_with_its_last_number() {
+        let mut gaps = Ranges::new(10);
+        gaps.add(10, 14);
+        gaps.add(20, 24);
+        for (until, left) in [(None, 2), (Some(9), 2), (Some(13), 2), (Some(14), 1), (Some(23), 1), (Some(100), 0)] {
+            gaps.forget_until(until, 1);
+            assert_eq!(gaps.len(), left.max(1), "{until:?}");
+        }
+        gaps.add(10, 14);
+        for (until, left) in [(None, 2), (Some(9), 2), (Some(13), 2), (Some(14), 1), (Some(23), 1), (Some(100), 0)] {
+            gaps.forget_until(until, 0);
+            assert_eq!(gaps.len(), left, "{until:?}");
+        }
+    }
+
+    quickcheck! {
+        /// As a set of numbers does it, as long as there is room for all.
+        fn gaps_are_sets_of_numbers(added: Vec<(u8, u8)>, taken: Vec<u8>) -> bool {
+            let mut gaps = Ranges::new(1000);
+            let mut set = BTreeSet::new();
+            for (first, len) in added {
+                let (first, last) = (u64::from(first), u64::from(first) + u64::from(len % 8));
+                if (first..=last).all(|number| !set.contains(&number)) {
+                    gaps.add(first, last);
+                    set.extend(first..=last);
+                }
+            }
+            taken.into_iter().map(u64::from).all(|number| gaps.has(number) == set.contains(&number) && gaps.take(number) == set.remove(&number))
+        }
+
+        /// However numbers come out of them, there are never more than so many.
+        fn gaps_are_bounded(taken: Vec<u16>) -> bool {
+            let mut gaps = Ranges::new(16);
+            gaps.add(0, 65_535);
+            taken.into_iter().all(|number| {
+                gaps.take(number.into());
+                gaps.len() <= 16
+            })
+        }
+    }
+}

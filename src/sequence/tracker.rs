@@ -1,0 +1,264 @@
+//! The rule of a sequence: which number is next, and what another means.
+
+use super::anomaly::{AnomalyKind, Quiet};
+use super::ranges::Ranges;
+
+/// How far back a number that was there before is a duplicate; beyond, counting jumped.
+pub(super) const RECENT: u64 = 64;
+
+/// How many gaps are remembered after they are proven, to know a number again that comes after all.
+pub(super) const REMEMBERED: usize = 16;
+
+/// How many gaps are remembered that were told in doubt, at most: as many as can be between two fences, or nearly.
+const DOUBTED: usize = 1 << 16;
+
+/// The part of the memory for holding that they may take.
+const DOUBTED_PART: usize = 8;
+
+/// How many are remembered whatever memory there is.
+const FIXED: usize = 256;
+
+/// The place of a sequence, and what was told of it. Numbers are counted on instead of wrapping.
+#[derive(Debug)]
+pub(crate) struct Tracker {
+    /// The next number; `None` until the first is known.
+    next: Option<u64>,
+    /// The first number, or the one that counting began anew with. What is smaller was counted before, or drawn before the first.
+    begin: u64,
+    /// Gaps that were told, whose numbers may yet come.
+    gaps: Ranges,
+    /// The last number that was passed over in doubt: it may yet come.
+    doubt: Option<u64>,
+    quiet: Quiet,
+}
+
+/// How a number stands to the sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// It is the next.
+    Next,
+    /// It was passed already: it is late, or it is there twice.
+    Behind,
+    /// Numbers before it are missing, from this one on. They may be in flight.
+    Ahead(u64),
+    /// Nothing is known yet.
+    First,
+}
+
+impl Tracker {
+    /// A tracker of numbers that are proven when they are told of as missing.
+    pub(super) fn new(first: Option<u64>) -> Self {
+        Self::with(first, REMEMBERED)
+    }
+
+    /// A tracker of numbers of which some may be told of in doubt. `most` is the memory that holding may take, in bytes.
+    pub(crate) fn in_doubt(first: Option<u64>, most: usize) -> Self {
+        Self::with(first, DOUBTED.min(FIXED.max(most / DOUBTED_PART / Ranges::EACH)))
+    }
+
+    fn with(first: Option<u64>, gaps: usize) -> Self {
+        let (gaps, quiet) = (Ranges::new(gaps), Quiet::default());
+        Self { next: first, begin: first.unwrap_or(u64::MAX), gaps, doubt: None, quiet }
+    }
+
+    /// The next number, if it is known.
+    #[inline]
+    pub(crate) fn next(&self) -> Option<u64> {
+        self.next
+    }
+
+    /// The smallest number that belongs to this counting.
+    pub(super) fn begin(&self) -> u64 {
+        self.begin
+    }
+
+    #[inline]
+    pub(crate) fn step(&self, number: u64) -> Step {
+        match self.next {
+            None => Step::First,
+            Some(next) if number == next => Step::Next,
+            Some(next) if number < next => Step::Behind,
+            Some(next) => Step::Ahead(next),
+        }
+    }
+
+    /// A number has come, or numbers up to it are given up.
+    #[inline]
+    pub(crate) fn pass(&mut self, number: u64) {
+        self.quiet.well(self.next.is_none_or(|next| number >= next));
+        if self.next.is_none() {
+            self.begin = number;
+        }
+        self.next = self.next.max(Some(number.saturating_add(1)));
+    }
+
+    /// A number behind has come that nothing is wrong with. `number`: the smallest that belongs to this counting now.
+    pub(super) fn begin_before(&mut self, number: u64) {
+        self.begin = self.begin.min(number);
+    }
+
+    /// A number behind has come that was waited for.
+    pub(super) fn well(&mut self) {
+        self.quiet.well(true);
+    }
+
+    /// Counting begins anew with a number.
+    pub(super) fn restart(&mut self, number: u64) {
+        (self.begin, self.next) = (number, Some(number.saturating_add(1)));
+    }
+
+    /// Which number is next is not known any more.
+    pub(crate) fn forget_next(&mut self) {
+        self.next = None;
+    }
+
+    /// Whether a number is one that was drawn right before the first: it breaks nothing.
+    pub(crate) fn is_before_first(&self, number: u64) -> bool {
+        number < self.begin && self.is_recent(number)
+    }
+
+    fn is_recent(&self, number: u64) -> bool {
+        self.next.is_some_and(|next| next.saturating_sub(number) <= RECENT)
+    }
+
+    /// What is wrong with a number that is behind. `starts`: whether it is one that counters begin with.
+    pub(crate) fn anomaly(&self, number: u64, starts: bool) -> AnomalyKind {
+        let ours = number >= self.begin;
+        match () {
+            () if ours && self.gaps.has(number) => AnomalyKind::Late,
+            () if ours && self.is_recent(number) => AnomalyKind::Duplicate,
+            () if starts => AnomalyKind::Reset,
+            () => AnomalyKind::Backward,
+        }
+    }
+
+    /// What is wrong with a number of the whole machine that is behind, if that is to be told. `written` is the number as the program
+    /// wrote it.
+    pub(crate) fn to_tell(&self, number: u64, written: u64) -> Option<AnomalyKind> {
+        let kind = self.anomaly(number, written <= 1 || number == self.begin);
+        (!self.is_before_first(number) && self.may_tell(kind)).then_some(kind)
+    }
+
+    /// Whether an anomaly is to be told: none of its kind was, not long ago.
+    pub(super) fn may_tell(&self, kind: AnomalyKind) -> bool {
+        self.quiet.may_tell(kind)
+    }
+
+    /// An anomaly was told, or might have been.
+    pub(crate) fn told(&mut self, kind: AnomalyKind) {
+        self.quiet.told(kind);
+    }
+
+    /// Numbers are told of as missing. In doubt, they may yet come.
+    pub(crate) fn declare(&mut self, first: u64, last: u64, in_doubt: bool) {
+        self.gaps.add(first, last);
+        if in_doubt {
+            self.doubt = Some(last);
+        } else {
+            // Nor will anything before it.
+            self.is_proven(Some(last));
+        }
+    }
+
+    /// A number that was passed has come: whether it had been told of as missing, which it is no more.
+    pub(crate) fn found(&mut self, number: u64) -> bool {
+        self.gaps.take(number)
+    }
+
+    /// A number is taken for the first, and smaller ones may yet come.
+    pub(crate) fn begin_in_doubt(&mut self, number: u64) {
+        if self.next.is_none() {
+            self.doubt = Some(number);
+        }
+    }
+
+    /// What must be proven before the next number is: `None` if it is already.
+    pub(crate) fn doubt(&self) -> Option<u64> {
+        self.doubt
+    }
+
+    /// Nothing up to this number will come any more.
+    pub(crate) fn is_proven(&mut self, number: Option<u64>) {
+        self.gaps.forget_until(number, REMEMBERED);
+    }
+
+    /// Nothing that was told of is met again.
+    pub(super) fn forget_gaps(&mut self) {
+        self.gaps.clear();
+    }
+
+    /// Bytes that gaps take, beyond what is there from the begin.
+    pub(crate) fn memory(&self) -> usize {
+        self.gaps.len().saturating_sub(FIXED) * Ranges::EACH
+    }
+
+    /// The most bytes that they can take.
+    pub(crate) fn most_memory(&self) -> usize {
+        self.gaps.most().saturating_sub(FIXED) * Ranges::EACH
+    }
+}
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_of_a_sequence() {
+        let mut sequence = Tracker::in_doubt(None, 1 << 20);
+        assert_eq!(sequence.step(7), Step::First);
+        sequence.pass(7);
+        assert_eq!(sequence.step(8), Step::Next);
+        assert_eq!(sequence.step(7), Step::Behind);
+        assert_eq!(sequence.step(10), Step::Ahead(8));
+        sequence.pass(3);
+        assert_eq!(sequence.step(8), Step::Next, "never backwards");
+        sequence.pass(u64::MAX);
+        assert_eq!(sequence.step(0), Step::Behind);
+        sequence.forget_next();
+        assert_eq!((sequence.step(0), sequence.next()), (Step::First, None));
+        assert_eq!(Tracker::in_doubt(Some(9), 0).next(), Some(9));
+    }
+
+    #[test]
+    fn numbers_that_are_behind_are_told_apart() {
+        let mut sequence = Tracker::in_doubt(Some(1000), 1 << 20);
+        (1000..1100).for_each(|number| sequence.pass(number));
+        let how = |sequence: &Tracker, number, written| sequence.to_tell(number, written);
+        assert_eq!(sequence.to_tell(1100 - RECENT, 500), Some(AnomalyKind::Duplicate));
+        assert_eq!(how(&sequence, 1099 - RECENT, 500), Some(AnomalyKind::Backward));
+        assert_eq!(how(&sequence, 1000, 500), Some(AnomalyKind::Reset), "the first number");
+        assert_eq!(
+            [0, 1, 2].map(|written| how(&sequence, 900, written)),
+            [AnomalyKind::Reset, AnomalyKind::Reset, AnomalyKind::Backward].map(Some)
+        );
+        // Both kinds of gaps are known again, and each number once.
+        sequence.declare(1100, 1104, false);
+        sequence.pass(1104);
+        sequence.declare(1105, 1109, true);
+        sequence.pass(1109);
+        assert_eq!([1100, 1104, 1105, 1109].map(|number| how(&sequence, number, 500)), [Some(AnomalyKind::Late); 4]);
+        assert!(sequence.found(1105) && !sequence.found(1105) && sequence.found(1100) && !sequence.found(1100));
+        assert_eq!(how(&sequence, 1105, 500), Some(AnomalyKind::Duplicate));
+        // Before the first that was seen nothing is broken; that one is.
+        let mut sequence = Tracker::in_doubt(None, 0);
+        sequence.pass(1000);
+        assert_eq!((how(&sequence, 999, 500), how(&sequence, 1000, 500)), (None, Some(AnomalyKind::Duplicate)));
+    }
+
+    /// What is given up in doubt takes memory, as long as it is in doubt, and no more than its part.
+    #[test]
+    fn gaps_in_doubt_take_a_part_of_the_memory() {
+        let most = |most| Tracker::in_doubt(None, most).most_memory() / Ranges::EACH + FIXED;
+        let part = DOUBTED_PART * Ranges::EACH;
+        assert_eq!([0, FIXED * part, FIXED * part + part, 1000 * part].map(most), [FIXED, FIXED, FIXED + 1, 1000]);
+        assert_eq!([DOUBTED * part, usize::MAX].map(most), [DOUBTED; 2]);
+        let mut sequence = Tracker::in_doubt(Some(0), usize::MAX);
+        (0..400).for_each(|n| sequence.declare(10 * n, 10 * n + 5, true));
+        assert_eq!((sequence.memory(), sequence.doubt()), ((400 - FIXED) * Ranges::EACH, Some(3995)));
+        sequence.is_proven(Some(104));
+        assert_eq!(sequence.memory(), (400 - 10 - FIXED) * Ranges::EACH);
+        sequence.is_proven(Some(105));
+        assert_eq!(sequence.memory(), (400 - 11 - FIXED) * Ranges::EACH);
+        sequence.is_proven(Some(u64::MAX));
+        assert_eq!(sequence.memory(), 0);
+    }
+}
