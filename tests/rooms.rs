@@ -42,7 +42,7 @@ const ROOMS: [(&str, &[&str]); 13] = [
     (
         "order",
         &[
-            "key", "epochs", "hold", "options", "run", "entry", "index", "floors", "heap", "dense", "passed", "event",
+            "key", "epochs", "hold", "options", "run", "entry", "index", "floors", "fronts", "dense", "passed", "event",
             "own", "stream", "lent", "merge", "parts", "room", "tally", "visits", "fence", "proof",
         ],
     ),

@@ -18,10 +18,8 @@ mod stretch;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub(crate) use stretch::Stretch;
-
 use crate::instrument::step;
-use crate::order::entry::{BEFORE, Entry, NEVER, NOTED, Note, OWN, SKIPPED};
+use crate::order::entry::{BEFORE, Entry, NEVER, NOTED, Note, SKIPPED};
 use crate::order::run::{Pool, Run, Slot};
 use crate::ring::Header;
 use crate::rings::Lane;
@@ -182,18 +180,9 @@ impl Index {
         self.smallest().map(|(entry, _)| entry)
     }
 
-    /// The first slot, if it is a record of the plainest kind and its key is less than `until`: what is beside the run must not be
-    /// smaller.
-    #[inline(always)]
-    pub(crate) fn plain_before(&self, until: u64) -> Option<Entry> {
-        let slot = self.run.front()?;
-        let is_plain = slot.key < until && slot.header.tag() == OWN;
-        is_plain.then_some(Entry { key: slot.key, position: self.tail, header: slot.header })
-    }
-
     /// Up to where the run alone says what is smallest: the smallest key beside it, behind which the run's of the same key come
     /// first.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn beside(&self) -> u64 {
         self.beside.until()
     }

@@ -13,7 +13,7 @@ pub(crate) mod epochs;
 pub(crate) mod event;
 pub(crate) mod fence;
 mod floors;
-mod heap;
+mod fronts;
 pub(crate) mod hold;
 mod index;
 pub(crate) mod key;

@@ -38,6 +38,8 @@ pub(super) struct Beside {
     trailing: Option<Trailing>,
     /// INVARIANT: the smallest of all, and where it is.
     first: Option<(Entry, Place)>,
+    /// INVARIANT: what [`Beside::until`] gives.
+    until: u64,
 }
 
 impl Beside {
@@ -47,6 +49,7 @@ impl Beside {
             rest: BinaryHeap::with_capacity_min(ROOM),
             trailing: None,
             first: None,
+            until: u64::MAX,
         }
     }
 
@@ -56,10 +59,15 @@ impl Beside {
         self.first
     }
 
-    /// Keys of the run that are less than this come before all that is here: the run's of the same key as the first do.
+    /// Exclusive bound of the keys of the run that come before all that is here: those equal to the first's do.
     #[inline(always)]
     pub(super) fn until(&self) -> u64 {
-        self.first.map_or(u64::MAX, |(entry, _)| entry.key.saturating_add(1))
+        self.until
+    }
+
+    fn set_first(&mut self, first: Option<(Entry, Place)>) {
+        self.first = first;
+        self.until = first.map_or(u64::MAX, |(entry, _)| entry.key.saturating_add(1));
     }
 
     /// Puts an entry whose key is smaller than one before it where it belongs.
@@ -73,7 +81,7 @@ impl Beside {
         }
         // Damage comes before a loss behind it, which has the same place.
         if self.first.is_none_or(|(first, _)| entry <= first) {
-            self.first = Some((entry, place));
+            self.set_first(Some((entry, place)));
         }
     }
 
@@ -102,7 +110,7 @@ impl Beside {
     fn find_first(&mut self) {
         let displaced = self.displaced.front().map(|entry| (*entry, Place::Displaced));
         let far = !self.rest.is_empty() || self.trailing.is_some();
-        self.first = if far { self.smallest_far(displaced) } else { displaced };
+        self.set_first(if far { self.smallest_far(displaced) } else { displaced });
     }
 
     #[cold]
