@@ -11,10 +11,10 @@
 
 use crate::account::numbers::Numbers;
 use crate::order::hold::Class;
-mod beside;
+mod displaced;
 mod fill;
 mod memory;
-mod stretch;
+mod plain;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
@@ -24,7 +24,7 @@ use crate::order::run::{Pool, Run, Slot};
 use crate::ring::Header;
 use crate::rings::Lane;
 
-use beside::{Beside, Place, Trailing};
+use displaced::{Displaced, Place, Trailing};
 use std::collections::VecDeque;
 
 /// A LOST record before its key is known.
@@ -87,7 +87,7 @@ pub(crate) struct Index {
     /// The key of the last slot that is not skipped, if there is any.
     back: u64,
     /// Records that are displaced, and what the kernel counts beyond LOST records.
-    beside: Beside,
+    beside: Displaced,
     /// INVARIANT: sorted by position; one for each entry that is noted, `None` once that was yielded, and never at either
     /// end then.
     notes: VecDeque<(u64, Option<Note>)>,
@@ -140,7 +140,7 @@ impl Index {
             run: Run::new(),
             tail,
             back: 0,
-            beside: Beside::new(),
+            beside: Displaced::new(),
             notes: VecDeque::with_capacity(ROOM),
             lost: None,
             before: None,

@@ -12,8 +12,8 @@ use crate::order::fronts::{Front, Fronts, Player};
 use crate::order::hold::{Class, Frontier};
 use crate::order::index::Index;
 use crate::order::key::Keys;
-use crate::order::own::Own;
 use crate::order::run::{Pool, Slot};
+use crate::order::self_filter::SelfFilter;
 use crate::record::Record;
 use crate::ring::{Bytes, prefetch};
 use crate::rings::{Lane, Untraced};
@@ -59,7 +59,7 @@ pub(crate) struct Stream {
     pub(crate) aside: VecDeque<OwnedEvent>,
     pub(crate) late_side_output: usize,
     /// Records that are left out, if any are.
-    pub(crate) own: Option<Own>,
+    pub(crate) own: Option<SelfFilter>,
     pub(crate) stats: Stats,
 }
 
@@ -154,7 +154,8 @@ impl Stream {
         }
         let plain = self.sequence.is_none() && self.astray.is_none() && self.keys.are_sure();
         loop {
-            if !(plain && self.pick_plain(true)) && !self.pick_other() {
+            let is_picked = (plain && self.pick_plain(true)) || self.pick_other();
+            if !is_picked {
                 return false;
             }
             if (self.picked.class != Class::Late || !self.put_aside(lanes)) && !self.leave_out(lanes) {
@@ -350,7 +351,7 @@ impl Stream {
         }
         let Pick { entry, rank, .. } = &mut self.picked;
         let index = &mut self.indexes[*rank as usize];
-        let Some(next) = index.nth_plain(1).filter(|next| next.key < self.until.max(index.beside())) else {
+        let Some(next) = index.nth_plain(1).filter(|next| next.key < index.beside()) else {
             let (key, end) = (entry.key, entry.position + entry.record_len());
             return self.take_stretch(1, key, end);
         };

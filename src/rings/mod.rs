@@ -7,7 +7,6 @@
 
 mod asked;
 pub(crate) mod control;
-pub(crate) mod copies;
 mod filter;
 mod lanes;
 mod losses;
@@ -17,6 +16,7 @@ pub(crate) mod options;
 pub(crate) mod plan;
 mod planned;
 mod source;
+pub(crate) mod spill;
 #[cfg(feature = "symbols")]
 mod symbols;
 pub(crate) mod untraced;

@@ -30,7 +30,7 @@ impl Trailing {
 
 /// The entries beside a run.
 #[derive(Debug)]
-pub(super) struct Beside {
+pub(super) struct Displaced {
     /// INVARIANT: sorted. Each lies in a skipped slot, behind one that is not and has a larger key.
     displaced: VecDeque<Entry>,
     /// More of those, which came out of order among themselves.
@@ -38,11 +38,11 @@ pub(super) struct Beside {
     trailing: Option<Trailing>,
     /// INVARIANT: the smallest of all, and where it is.
     first: Option<(Entry, Place)>,
-    /// INVARIANT: what [`Beside::until`] gives.
+    /// INVARIANT: what [`Displaced::until`] gives.
     until: u64,
 }
 
-impl Beside {
+impl Displaced {
     pub(super) fn new() -> Self {
         Self {
             displaced: VecDeque::with_capacity(ROOM),
@@ -152,7 +152,7 @@ mod tests {
             (state >> 33) % most
         };
         let entry = |key, position| Entry { key, position, header: Header::of_stretch(8) };
-        let (mut beside, mut list, mut trailing) = (Beside::new(), Vec::new(), None);
+        let (mut beside, mut list, mut trailing) = (Displaced::new(), Vec::new(), None);
         let (mut ties, mut far) = (0, 0);
         for position in 0..20_000 {
             match random(5) {

@@ -9,7 +9,11 @@ impl Index {
     #[inline(always)]
     pub(crate) fn plain_front(&self, key: u64) -> Option<Entry> {
         // Of equal keys the run's come first.
-        self.nth_plain(0).filter(|slot| slot.key == key).map(|slot| Entry { key, position: self.tail, header: slot.header })
+        self.nth_plain(0).filter(|slot| slot.key == key).map(|slot| Entry {
+            key,
+            position: self.tail,
+            header: slot.header,
+        })
     }
 
     /// The slot so many behind the oldest, if it lies in the same block and is a plain record.
