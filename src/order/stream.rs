@@ -293,7 +293,9 @@ impl Stream {
             return each(all, event).map_break(ControlFlow::Break);
         }
         let lane = &lanes[rank as usize];
-        let mut stretch = Stretch::new(self);
+        let Self { keys, indexes, pool, fronts, last, until, .. } = self;
+        let index = &mut indexes[rank as usize];
+        let mut stretch = Stretch { index, pool, fronts, last, until, rank, taken: 0, position: entry.position };
         // They lie one behind the other: bounds of the ring are asked for once, and those of each record within it.
         let mut run = lane.run(stretch.position);
         let handed = loop {
@@ -310,7 +312,7 @@ impl Stream {
                 }
             };
             let record = entry.record(bytes, &lane.origin);
-            let (key, item) = (Some(stretch.stream.keys.written(entry.key)), Item::Record(record));
+            let (key, item) = (Some(keys.written(entry.key)), Item::Record(record));
             match each(all, Event { key, class, late_by: 0, item }) {
                 ControlFlow::Continue(next) => all = next,
                 ControlFlow::Break(broken) => break ControlFlow::Break(ControlFlow::Break(broken)),
@@ -352,8 +354,7 @@ impl Stream {
         let Pick { entry, rank, .. } = &mut self.picked;
         let index = &mut self.indexes[*rank as usize];
         let Some(next) = index.nth_plain(1).filter(|next| next.key < index.beside()) else {
-            let (key, end) = (entry.key, entry.position + entry.record_len());
-            return self.take_stretch(1, key, end);
+            return self.take_last();
         };
         self.last = entry.key;
         *entry = index.step(entry, next);
@@ -366,16 +367,16 @@ impl Stream {
         }
     }
 
-    /// Takes the last so many records of a stretch, which lie in one block: their largest key, and where they end.
+    /// Takes the last record of a stretch, behind which another block begins, or what is no plain record.
     #[inline(never)]
-    fn take_stretch(&mut self, records: usize, last: u64, end: u64) {
-        let rank = self.picked.rank;
+    fn take_last(&mut self) {
+        let Pick { entry, rank, .. } = self.picked;
         let index = &mut self.indexes[rank as usize];
-        let next = index.take_run(records, end, &mut self.pool);
+        let next = index.take_run(1, entry.position + entry.record_len(), &mut self.pool);
         if index.unpublished() && !matches!(self.due, Due::Everybody) {
             self.due = Due::Ring(rank);
         }
-        self.last = last;
+        self.last = entry.key;
         self.turn(Player::new(next, rank));
     }
 
@@ -421,31 +422,26 @@ impl Stream {
 
 /// Plain records of a ring, one behind the other. Those handed out are taken when this is dropped, also if the function panics.
 struct Stretch<'a> {
-    stream: &'a mut Stream,
-    rank: usize,
-    until: u64,
-    /// How many were handed out, the largest key, and where they end.
+    index: &'a mut Index,
+    pool: &'a mut Pool,
+    fronts: &'a mut Fronts,
+    last: &'a mut u64,
+    until: &'a mut u64,
+    rank: u32,
+    /// How many were handed out, and where they end.
     taken: usize,
-    last: u64,
     position: u64,
 }
 
-impl<'a> Stretch<'a> {
-    #[inline(always)]
-    fn new(stream: &'a mut Stream) -> Self {
-        let Pick { entry, rank, .. } = stream.picked;
-        Self { rank: rank as usize, until: stream.until, taken: 0, last: entry.key, position: entry.position, stream }
-    }
-
+impl Stretch<'_> {
     /// The next. Ends with a block of the run.
     #[inline(always)]
     fn next(&mut self) -> Option<Entry> {
-        let next = self.stream.indexes[self.rank].nth_plain(self.taken);
-        let Slot { key, header } = next.filter(|next| next.key < self.until)?;
+        let Slot { key, header } = self.index.nth_plain(self.taken).filter(|next| next.key < *self.until)?;
         let entry = Entry { key, position: self.position, header };
         self.taken += 1;
         self.position += entry.record_len();
-        self.last = key;
+        *self.last = key;
         Some(entry)
     }
 }
@@ -453,6 +449,8 @@ impl<'a> Stretch<'a> {
 impl Drop for Stretch<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.stream.take_stretch(self.taken, self.last, self.position);
+        let next = self.index.take_run(self.taken, self.position, self.pool);
+        *self.until = 0;
+        self.fronts.advance(Player::new(next, self.rank));
     }
 }
