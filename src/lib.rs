@@ -77,8 +77,9 @@
 //! - A reader of the parent's gives [`ErrorKind::Forked`] in the child, and a [`Merge`] panics.
 //! - Dropping either in the child leaves the parent's maps, slots and threads alone.
 //! - A writer of a recording gives [`ErrorKind::Forked`](crate::ErrorKind::Forked) in the child. Dropping it writes nothing into the parent's file.
-//! - What was lent before the fork ([`EventGuard`], [`Batch`], [`Frozen`], [`Recorded`]) panics in the child rather than give a record.
-//! - The crate cannot guard an [`Event`] with a record that was handed out before the fork: reading its bytes in the child is SIGSEGV.
+//! - A [`Frozen`] recorder and its [`Recorded`] panic in the child rather than give a record.
+//! - What was lent before the fork ([`EventGuard`], [`Batch`], [`Event`], and the rest of a `for_each` whose function has forked) is not
+//!   guarded. To read its bytes in the child is SIGSEGV. To drop it is harmless.
 //!
 //! A child opens rings of its own. A daemon forks first and then opens them.
 //!

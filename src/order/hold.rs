@@ -313,11 +313,13 @@ impl Frontier {
     /// The class of a key that is admitted.
     #[inline]
     pub(crate) fn class(&self, key: u64) -> Class {
-        if matches!(self.rule, Rule::Complete | Rule::Fence) && Some(key) <= self.edge {
-            Class::Proven
-        } else {
-            Class::Assumed
-        }
+        if Some(key) <= self.edge { self.class_of_rule() } else { Class::Assumed }
+    }
+
+    /// The class of a key that is less than [`Frontier::until`].
+    #[inline]
+    pub(crate) fn class_of_rule(&self) -> Class {
+        if matches!(self.rule, Rule::Complete | Rule::Fence) { Class::Proven } else { Class::Assumed }
     }
 
     /// The largest key seen.

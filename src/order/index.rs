@@ -10,23 +10,21 @@
 //! there, they are always done. So the tail is simply where the run begins.
 
 use crate::order::hold::Class;
-mod beside;
+mod displaced;
 mod fill;
 mod memory;
-mod stretch;
+mod plain;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-pub(crate) use stretch::Stretch;
-
 use crate::instrument::step;
-use crate::order::entry::{BEFORE, Entry, NEVER, NOTED, Note, OWN, SKIPPED};
+use crate::order::entry::{BEFORE, Entry, NEVER, NOTED, Note, SKIPPED};
 use crate::order::run::{Pool, Run, Slot};
 use crate::ring::Header;
 use crate::rings::Lane;
 use crate::sequence::numbers::{NumberCounts, Numbers};
 
-use beside::{Beside, Place, Trailing};
+use displaced::{Displaced, Place, Trailing};
 use std::collections::VecDeque;
 
 /// A LOST record before its key is known.
@@ -89,7 +87,7 @@ pub(crate) struct Index {
     /// The key of the last slot that is not skipped, if there is any.
     back: u64,
     /// Records that are displaced, and what the kernel counts beyond LOST records.
-    beside: Beside,
+    beside: Displaced,
     /// INVARIANT: sorted by position; one for each entry that is noted, `None` once that was yielded, and never at either
     /// end then.
     notes: VecDeque<(u64, Option<Note>)>,
@@ -142,7 +140,7 @@ impl Index {
             run: Run::new(),
             tail,
             back: 0,
-            beside: Beside::new(),
+            beside: Displaced::new(),
             notes: VecDeque::with_capacity(ROOM),
             lost: None,
             before: None,
@@ -182,18 +180,9 @@ impl Index {
         self.smallest().map(|(entry, _)| entry)
     }
 
-    /// The first slot, if it is a record of the plainest kind and its key is less than `until`: what is beside the run must not be
-    /// smaller.
-    #[inline(always)]
-    pub(crate) fn plain_before(&self, until: u64) -> Option<Entry> {
-        let slot = self.run.front()?;
-        let is_plain = slot.key < until && slot.header.tag() == OWN;
-        is_plain.then_some(Entry { key: slot.key, position: self.tail, header: slot.header })
-    }
-
     /// Up to where the run alone says what is smallest: the smallest key beside it, behind which the run's of the same key come
     /// first.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn beside(&self) -> u64 {
         self.beside.until()
     }

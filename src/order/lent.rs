@@ -76,7 +76,7 @@ impl<'a> EventGuard<'a> {
 impl Drop for EventGuard<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.stream.commit();
+        self.stream.take();
     }
 }
 
@@ -104,12 +104,10 @@ impl<'a> Iterator for Batch<'a> {
         if self.stream.rushed || !self.stream.pick_in(self.lanes) {
             return None;
         }
-        let event = Some(self.stream.event(self.lanes));
-        self.stream.commit();
-        if self.stream.indexes[self.stream.picked.rank as usize].unpublished() {
-            self.stream.heed(self.lanes);
-        }
-        event
+        let (rank, event) = (self.stream.picked.rank, self.stream.event(self.lanes));
+        self.stream.take();
+        self.stream.heed(rank, self.lanes);
+        Some(event)
     }
 
     #[inline]

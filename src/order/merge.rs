@@ -10,7 +10,7 @@ use crate::order::hold::{Fence, Frontier, Hold};
 use crate::order::index::Index;
 use crate::order::key::{Key, Keys};
 use crate::order::lent::{Batch, EventGuard};
-use crate::order::own::Own;
+use crate::order::self_filter::SelfFilter;
 use crate::order::stream::{Due, Notice, Stream};
 use crate::order::{FillMark, Full, Order};
 use crate::rings::Rings;
@@ -154,7 +154,7 @@ impl Merge {
         let frontier = if complete { Frontier::complete() } else { Frontier::new(&order.hold) };
         let mut stream = Stream::new(keys, indexes, frontier, sequence, order.late_side_output);
         // Threads of a recording are others, whatever their numbers.
-        stream.own = (order.without_self && !complete).then(|| Own::new(&rings));
+        stream.own = (order.without_self && !complete).then(|| SelfFilter::new(&rings));
         Ok(Self {
             rings,
             stream,

@@ -5,12 +5,12 @@ mod notices;
 
 use crate::order::entry::{Entry, Keyed};
 use crate::order::event::{Event, Item, OwnedEvent, Unproven};
-use crate::order::heap::{Front, Fronts};
+use crate::order::fronts::{Front, Fronts, Player};
 use crate::order::hold::{Class, Frontier};
-use crate::order::index::{Index, Stretch};
+use crate::order::index::Index;
 use crate::order::key::Keys;
-use crate::order::own::Own;
-use crate::order::run::Pool;
+use crate::order::run::{Pool, Slot};
+use crate::order::self_filter::SelfFilter;
 use crate::record::Record;
 use crate::ring::{Bytes, prefetch};
 use crate::rings::{Lane, Untraced};
@@ -37,11 +37,10 @@ pub(crate) struct Stream {
     pub(crate) last: u64,
     /// The event that is lent.
     pub(crate) picked: Pick,
-    /// If not 0: what is picked is the first of a stretch. The keys below this come from the ring of what is picked, from its run and
-    /// one after the other, and all of them are of its class.
+    /// Exclusive key bound of the current stretch; 0 if none. A stretch begins with what is picked, a plain record of a ring. All records of
+    /// the ring with a key below the bound come next, in the order of the ring and of the same class, as long as they are plain. The
+    /// fronts have the key with which the stretch began.
     until: u64,
-    /// Whether the fronts do not know how far that ring is, because of a stretch that was begun.
-    ahead: bool,
     /// Whose yielded bytes are worth publishing.
     pub(crate) due: Due,
     /// A ring fills up while its events are yielded: a look is due before more are.
@@ -60,7 +59,7 @@ pub(crate) struct Stream {
     pub(crate) aside: VecDeque<OwnedEvent>,
     pub(crate) late_side_output: usize,
     /// Records that are left out, if any are.
-    pub(crate) own: Option<Own>,
+    pub(crate) own: Option<SelfFilter>,
     pub(crate) stats: Stats,
 }
 
@@ -115,7 +114,7 @@ impl Stream {
         late_side_output: usize,
     ) -> Self {
         Self {
-            fronts: Fronts::with_capacity(indexes.len()),
+            fronts: Fronts::new(),
             keys,
             indexes,
             frontier,
@@ -123,7 +122,6 @@ impl Stream {
             pool: Pool::default(),
             last: 0,
             until: 0,
-            ahead: false,
             picked: Pick { entry: Entry::NONE, late_by: 0, rank: 0, class: Class::Assumed, notice: None },
             due: Due::Nobody,
             rushed: false,
@@ -141,40 +139,58 @@ impl Stream {
 
     /// Takes all rings' fronts anew.
     pub(crate) fn rebuild(&mut self) {
-        (self.until, self.ahead) = (0, false);
-        self.fronts.rebuild((0..).zip(&self.indexes).filter_map(|(rank, index)| {
-            let key = index.front_key()?;
-            Some(Front { key, rank })
-        }));
+        self.until = 0;
+        self.fronts.rebuild(self.indexes.iter().map(Index::front_key));
     }
 
-    /// Whether what comes next is picked, as a part of a stretch.
-    #[inline(always)]
-    pub(crate) fn is_at_hand(&self) -> bool {
-        self.until > 0
-    }
-
-    /// Picks what comes next in the stream, if anything may. Late records are put aside, if they are to be, and our own left out.
+    /// Picks the next event, if there is one that may be yielded. Late records are put aside, if they are to be, and our own left out.
     #[inline(always)]
     pub(crate) fn pick_in(&mut self, lanes: &[Lane]) -> bool {
-        self.is_at_hand() || self.pick_anew_in(lanes)
+        self.until > 0 || self.pick_anew(lanes)
     }
 
     #[inline(never)]
-    fn pick_anew_in(&mut self, lanes: &[Lane]) -> bool {
+    fn pick_anew(&mut self, lanes: &[Lane]) -> bool {
         if self.pick_notice() {
             return true;
         }
-        // Nothing of a stretch is late.
-        while !self.begin_stretch() {
-            if !self.pick_alone() {
+        let plain = self.sequence.is_none() && self.wraparound.is_none() && self.keys.are_sure();
+        loop {
+            let is_picked = (plain && self.pick_plain(true)) || self.pick_other();
+            if !is_picked {
                 return false;
             }
             if (self.picked.class != Class::Late || !self.put_aside(lanes)) && !self.leave_out(lanes) {
                 return true;
             }
         }
+    }
+
+    /// Picks the front of the ring whose turn it is, if that is a plain record of its run, and neither late nor let out early. Where a
+    /// stretch is likely, finds its end.
+    #[inline(always)]
+    fn pick_plain(&mut self, is_likely: bool) -> bool {
+        let Some(Front { key, rank }) = self.fronts.top() else { return false };
+        let until = self.frontier.until();
+        if key >= until || key < self.last {
+            return false;
+        }
+        let index = &mut self.indexes[rank as usize];
+        let Some(entry) = index.plain_front(key) else { return false };
+        let class = self.frontier.class_of_rule();
+        index.yielded = (class, 0);
+        let is_likely = is_likely || rank == self.picked.rank;
+        self.picked = Pick { entry, late_by: 0, rank, class, notice: None };
+        self.until = if is_likely { self.end_of_stretch() } else { key + 1 };
+        self.early = false;
         true
+    }
+
+    /// Up to which key the ring on top comes before all others, and its run before what is displaced.
+    #[inline(never)]
+    fn end_of_stretch(&self) -> u64 {
+        let index = &self.indexes[self.picked.rank as usize];
+        self.frontier.until().min(self.fronts.until()).min(index.beside())
     }
 
     /// Takes the record that was picked without yielding it, if it is our own.
@@ -185,69 +201,17 @@ impl Stream {
 
     /// The smallest key of all that is held, and its ring.
     pub(crate) fn top(&self) -> Option<Front> {
-        self.fronts.top().and_then(|top| {
-            let next = |rank| Some(Front { key: self.indexes.get(rank as usize)?.front_key()?, rank });
-            if self.ahead { self.fronts.with_top_at(next(top.rank)) } else { Some(top) }
-        })
+        let Pick { entry, rank, .. } = self.picked;
+        if self.until > 0 { Some(Front { key: entry.key, rank }) } else { self.fronts.top() }
     }
 
-    /// Tells the fronts how far the ring is that was picked from.
-    #[inline(always)]
+    /// Ends a stretch: what comes next is picked anew.
     pub(crate) fn sync(&mut self) {
-        self.until = 0;
-        if self.ahead {
-            self.ahead = false;
-            let key = self.indexes[self.picked.rank as usize].front_key();
-            self.fronts.advance(key);
+        if self.until > 0 {
+            self.until = 0;
+            let rank = self.picked.rank;
+            self.fronts.advance(Player::new(self.indexes[rank as usize].front_key(), rank));
         }
-    }
-
-    /// Picks what comes next, if anything may.
-    #[inline(never)]
-    pub(crate) fn pick(&mut self) -> bool {
-        self.is_at_hand() || self.begin_stretch() || self.pick_alone()
-    }
-
-    /// Picks from the run of the ring whose turn it is, if that alone says what comes next: nothing is picked that is not in the
-    /// run, nothing that is let out early or late, nothing that another ring comes before.
-    #[inline(always)]
-    fn begin_stretch(&mut self) -> bool {
-        self.sync();
-        let Some(Front { key, rank }) = self.fronts.top() else { return false };
-        let until = self.frontier.until().min(self.fronts.until());
-        let counts = self.sequence.is_some() || self.wraparound.is_some();
-        // What may be our own is looked at one by one.
-        if key >= until || key < self.last || !self.keys.are_sure() || counts || self.own.is_some() {
-            return false;
-        }
-        let index = &mut self.indexes[rank as usize];
-        let until = until.min(index.beside());
-        let Some(entry) = index.plain_before(until) else { return false };
-        let class = self.frontier.class(key);
-        index.yielded = (class, 0);
-        self.picked = Pick { entry, late_by: 0, rank, class, notice: None };
-        (self.until, self.ahead, self.early) = (until, true, false);
-        true
-    }
-
-    /// Picks what comes next by itself. The fronts are known.
-    #[inline(never)]
-    fn pick_alone(&mut self) -> bool {
-        let Some(Front { rank, .. }) = self.fronts.top() else { return false };
-        let Some(entry) = self.indexes[rank as usize].front() else { return false };
-        if self.sequence.is_some() || self.wraparound.is_some() || !entry.is_plain() {
-            return self.pick_other(rank);
-        }
-        if !self.frontier.admits(entry.key) {
-            return false;
-        }
-        let late_by = self.last.saturating_sub(entry.key);
-        let class = if late_by > 0 { Class::Late } else { self.class(entry.key) };
-        self.picked = Pick { entry, late_by, rank, class, notice: None };
-        if class == Class::Assumed {
-            self.picked.notice = self.unproven();
-        }
-        true
     }
 
     /// What a key that is admitted may call itself.
@@ -311,7 +275,7 @@ impl Stream {
         Event { key: self.key(), class: self.picked.class, late_by: self.picked.late_by, item }
     }
 
-    /// Folds what comes next, as taken: one event, or several records in a row. Breaks with the end of it all: what the function
+    /// Folds what comes next, as taken: one event, or several records of a stretch. Breaks with the end of it all: what the function
     /// broke off with, or what it made of everything, if nothing more may come.
     #[inline(always)]
     pub(crate) fn hand_out<'a, A, B>(
@@ -323,23 +287,20 @@ impl Stream {
         if !self.pick_in(lanes) {
             return ControlFlow::Break(ControlFlow::Continue(all));
         }
-        if self.until == 0 {
+        let Pick { rank, class, entry, .. } = self.picked;
+        if self.until <= entry.key.saturating_add(1) {
             let event = self.event(lanes);
-            self.commit_anew();
-            if self.indexes[self.picked.rank as usize].unpublished() {
-                self.heed(lanes);
-            }
+            self.take();
+            self.heed(rank, lanes);
             return each(all, event).map_break(ControlFlow::Break);
         }
-        let Self { keys, indexes, pool, picked: Pick { rank, class, .. }, last, until, .. } = self;
-        let lane = &lanes[*rank as usize];
-        // What comes behind it is picked anew, also if the function panics.
-        let mut stretch = Stretch::new(&mut indexes[*rank as usize], std::mem::take(until), pool, last);
+        let lane = &lanes[rank as usize];
+        let Self { keys, indexes, pool, fronts, last, until, .. } = self;
+        let index = &mut indexes[rank as usize];
+        let mut stretch = Stretch { index, pool, fronts, last, until, rank, taken: 0, position: entry.position };
         // They lie one behind the other: bounds of the ring are asked for once, and those of each record within it.
-        let mut run = lane.run(stretch.position());
+        let mut run = lane.run(stretch.position);
         let handed = loop {
-            // The function may have forked, and a child does not have the ring.
-            lane.ring.assert_here();
             let Some(entry) = stretch.next() else { break ControlFlow::Continue(all) };
             prefetch(run, AHEAD as usize);
             let bytes = match run.split_at_checked(entry.record_len() as usize) {
@@ -348,28 +309,35 @@ impl Stream {
                     Bytes::from(bytes)
                 }
                 None => {
-                    run = lane.run(stretch.position());
+                    run = lane.run(stretch.position);
                     lane.bytes(entry.position, entry.record_len())
                 }
             };
             let record = entry.record(bytes, &lane.origin);
             let (key, item) = (Some(keys.written(entry.key)), Item::Record(record));
-            match each(all, Event { key, class: *class, late_by: 0, item }) {
+            match each(all, Event { key, class, late_by: 0, item }) {
                 ControlFlow::Continue(next) => all = next,
                 ControlFlow::Break(broken) => break ControlFlow::Break(ControlFlow::Break(broken)),
             }
         };
-        if stretch.end() {
-            self.heed(lanes);
-        }
+        drop(stretch);
+        self.heed(rank, lanes);
         handed
     }
 
-    /// A good part of the ring that was picked from was yielded. In a batch, whose events may still be borrowed, nothing is published:
-    /// there it is only asked whether the ring fills up.
+    /// Takes notice of how much of a ring was yielded.
+    #[inline(always)]
+    pub(crate) fn heed(&mut self, rank: u32, lanes: &[Lane]) {
+        if self.indexes[rank as usize].unpublished() {
+            self.heed_unpublished(rank, lanes);
+        }
+    }
+
+    /// A good part of a ring was yielded. In a batch, whose events may still be borrowed, nothing is published: there it is only asked
+    /// whether the ring fills up.
+    #[cold]
     #[inline(never)]
-    pub(crate) fn heed(&mut self, lanes: &[Lane]) {
-        let rank = self.picked.rank;
+    fn heed_unpublished(&mut self, rank: u32, lanes: &[Lane]) {
         if matches!(self.due, Due::Everybody) {
             let ring = &lanes[rank as usize].ring;
             self.rushed = ring.fills_up();
@@ -379,42 +347,52 @@ impl Stream {
         }
     }
 
-    /// Takes the event that was picked.
+    /// Takes the event that was picked. The next of its stretch is picked, if there is one.
     #[inline(always)]
-    pub(crate) fn commit(&mut self) {
+    pub(crate) fn take(&mut self) {
         if self.until == 0 {
-            return self.commit_anew();
+            return self.take_other();
         }
         let Pick { entry, rank, .. } = &mut self.picked;
         let index = &mut self.indexes[*rank as usize];
+        let Some(next) = index.nth_plain(1).filter(|next| next.key < index.beside()) else {
+            return self.take_last();
+        };
         self.last = entry.key;
-        if !index.step_plain(entry, self.until, &mut self.pool) {
-            self.until = 0;
-        }
+        *entry = index.step(entry, next);
         if index.unpublished() && !matches!(self.due, Due::Everybody) {
             self.due = Due::Ring(*rank);
         }
+        if next.key >= self.until {
+            let next = Player::new(Some(next.key), *rank);
+            self.turn(next);
+        }
     }
 
-    /// The same for an event that was picked by itself.
+    /// Takes the last record of a stretch, behind which another block begins, or what is no plain record.
     #[inline(never)]
-    fn commit_anew(&mut self) {
-        let Pick { entry, late_by, rank, class, ref notice } = self.picked;
-        if notice.is_some() || self.sequence.is_some() || !entry.is_plain() {
-            return self.commit_other();
-        }
-        let early = self.is_early();
+    fn take_last(&mut self) {
+        let Pick { entry, rank, .. } = self.picked;
         let index = &mut self.indexes[rank as usize];
-        index.counts_mut().records += 1;
-        index.counts_mut().early += u64::from(early);
-        index.yielded = (class, late_by);
-        self.last = self.last.max(entry.key);
-        if class == Class::Late {
-            self.count_late();
-        } else {
-            self.early = early;
+        let next = index.take_run(1, entry.position + entry.record_len(), &mut self.pool);
+        if index.unpublished() && !matches!(self.due, Due::Everybody) {
+            self.due = Due::Ring(rank);
         }
-        self.take();
+        self.last = entry.key;
+        self.turn(Player::new(next, rank));
+    }
+
+    /// Ends a stretch with what its ring has next. Picks from the ring whose turn it is.
+    #[inline(never)]
+    fn turn(&mut self, next: Player) {
+        // Stretches of two and more follow one another, and so do single records.
+        let was_longer = self.fronts.top_key() < self.last;
+        self.until = 0;
+        self.fronts.advance(next);
+        // What may be our own is looked at one by one.
+        if self.own.is_none() {
+            self.pick_plain(was_longer);
+        }
     }
 
     /// Whether the record that was picked was let out before the hold rule would have.
@@ -433,13 +411,48 @@ impl Stream {
 
     /// Takes the front of the ring that was picked out of the merge.
     #[inline]
-    fn take(&mut self) {
+    fn take_front(&mut self) {
         let rank = self.picked.rank;
         let index = &mut self.indexes[rank as usize];
         index.take(&mut self.pool);
         if index.unpublished() && !matches!(self.due, Due::Everybody) {
             self.due = Due::Ring(rank);
         }
-        self.fronts.advance(index.front_key());
+        self.fronts.advance(Player::new(index.front_key(), rank));
+    }
+}
+
+/// Plain records of a ring, one behind the other. Those handed out are taken when this is dropped, also if the function panics.
+struct Stretch<'a> {
+    index: &'a mut Index,
+    pool: &'a mut Pool,
+    fronts: &'a mut Fronts,
+    last: &'a mut u64,
+    until: &'a mut u64,
+    rank: u32,
+    /// How many were handed out, and where they end.
+    taken: usize,
+    position: u64,
+}
+
+impl Stretch<'_> {
+    /// The next. Ends with a block of the run.
+    #[inline(always)]
+    fn next(&mut self) -> Option<Entry> {
+        let Slot { key, header } = self.index.nth_plain(self.taken).filter(|next| next.key < *self.until)?;
+        let entry = Entry { key, position: self.position, header };
+        self.taken += 1;
+        self.position += entry.record_len();
+        *self.last = key;
+        Some(entry)
+    }
+}
+
+impl Drop for Stretch<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        let next = self.index.take_run(self.taken, self.position, self.pool);
+        *self.until = 0;
+        self.fronts.advance(Player::new(next, self.rank));
     }
 }

@@ -103,6 +103,7 @@ pub struct Recorded<'a> {
 impl<'a> Recorded<'a> {
     fn event(&self, mark: &Mark) -> Event<'a> {
         let Lane { ring, origin, .. } = &self.lanes[mark.rank as usize];
+        ring.assert_here();
         let bytes = || ring.bytes(mark.position, u64::from(mark.len));
         let cpu = origin.cpu;
         let written = |key: Option<u64>| key.map(|key| self.unwrap.map_or(key, |unwrap| unwrap.wrap(key)));

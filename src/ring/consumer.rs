@@ -239,7 +239,8 @@ impl Ring {
         self.fd = None;
     }
 
-    /// Every way to the memory leads through here, or asks the same.
+    /// Asked before something new is read: at each look, and before each record whose header is read from the ring. Not asked before each
+    /// event of what was indexed: whoever lends that asks once, for a batch or for an event.
     ///
     /// # Panics
     /// In a forked child, which does not have the memory.
@@ -361,7 +362,6 @@ impl Ring {
     /// If they do not lie between tail and head.
     #[inline]
     pub(crate) fn bytes(&self, position: u64, len: u64) -> Bytes<'_> {
-        self.assert_here();
         // No overflow: positions count bytes since the ring was taken up.
         assert!(
             position >= self.tail && position <= self.head && len <= self.head - position,
@@ -417,6 +417,7 @@ impl Ring {
     /// The header of the record that begins at a position, read once and checked against the head (I4).
     #[inline]
     pub(crate) fn header(&self, position: u64) -> Result<Header, Fault> {
+        self.assert_here();
         let room = self.head - position;
         let Some(bytes) = self.bytes(position, room.min(Header::LEN)).array(0) else {
             return Err(Fault::Size { size: 0, room });

@@ -15,7 +15,8 @@
 //! Invariants, cited as (I1)…(I5) here and in DESIGN.md:
 //!
 //! - **I1** The header page and `size` bytes of data, a power of two, stay mapped while the ring lives, in the process that
-//!   took it up. A forked child does not have them: there nothing reaches for them ([`Ring::assert_here`]).
+//!   took it up. A forked child does not have them: no call that begins there reads them ([`Ring::assert_here`]). What was lent before
+//!   the fork reads an address that is not mapped in the child: SIGSEGV.
 //! - **I2** `data_tail` is stored by this ring alone and holds `tail`.
 //! - **I3** `tail <= head <= tail + size`, and every slice handed out lies within `tail..head`.
 //! - **I4** Each word and each header is read once, checked, and the checked copy used.

@@ -5,7 +5,7 @@ use crate::record::clock::Clock;
 use crate::record::{Kind, Layout, Origin, Record, Sources};
 use crate::ring::{Bytes, Ring};
 use crate::rings::control::{Control, Gate, Pause};
-use crate::rings::copies::Copies;
+use crate::rings::spill::Copies;
 use crate::rings::untraced::UntracedCpus;
 use crate::rings::{Counter, Losses, Source};
 use crate::sys::machine;

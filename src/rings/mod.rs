@@ -7,7 +7,6 @@
 
 mod asked;
 pub(crate) mod control;
-pub(crate) mod copies;
 mod filter;
 mod lanes;
 mod losses;
@@ -18,6 +17,7 @@ pub(crate) mod plan;
 mod planned;
 mod refusal;
 mod source;
+pub(crate) mod spill;
 #[cfg(feature = "symbols")]
 mod symbols;
 pub(crate) mod untraced;

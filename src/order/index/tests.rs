@@ -257,7 +257,7 @@ impl Said {
             let before = self.held.iter().filter(|held| held.position < position);
             assert_eq!(index.largest_before(position), before.map(|held| key(*held)).max());
         }
-        assert_eq!(index.plain_before(index.beside()).is_some(), front.is_some_and(|front| front.plain));
+        assert_eq!(plain_front(index).is_some(), front.is_some_and(|front| front.plain));
         assert!([index.notes.front(), index.notes.back()].into_iter().flatten().all(|(_, note)| note.is_some()));
         let noted = front.and_then(|front| front.lost);
         match index.front().and_then(|front| index.note(&front)) {
@@ -267,12 +267,16 @@ impl Said {
     }
 }
 
+fn plain_front(index: &Index) -> Option<Entry> {
+    index.front_key().and_then(|key| index.plain_front(key))
+}
+
 /// Takes some of what an index holds, in each of the ways there are.
 fn take(index: &mut Index, said: &mut Said, pool: &mut Pool, many: u64, way: u64) {
     let mut taken = 0;
     while taken < many && index.len() > 0 {
         let until = index.beside();
-        let plain = index.plain_before(until).filter(|_| way > 0);
+        let plain = plain_front(index).filter(|_| way > 0);
         let check = |said: &mut Said, entry: &Entry| {
             let front = said.front().unwrap();
             assert_eq!((Some(entry.key), entry.position, entry.len()), (front.key, front.position, front.len));
@@ -282,20 +286,23 @@ fn take(index: &mut Index, said: &mut Said, pool: &mut Pool, many: u64, way: u64
         match plain {
             Some(entry) if way == 1 => {
                 check(said, &entry);
-                index.take_plain(&entry, pool);
+                match index.nth_plain(1) {
+                    Some(next) => assert_eq!(index.step(&entry, next).position, index.tail),
+                    None => assert_eq!(index.take_run(1, entry.position + entry.record_len(), pool), index.front_key()),
+                }
                 taken += 1;
             }
-            Some(_) => {
-                let mut last = 0;
-                let mut stretch = Stretch::new(index, until, pool, &mut last);
+            Some(Entry { mut position, .. }) => {
+                let mut records = 0;
                 while taken < many
-                    && let Some(entry) = stretch.next()
+                    && let Some(Slot { key, header }) = index.nth_plain(records).filter(|slot| slot.key < until)
                 {
+                    let entry = Entry { key, position, header };
                     check(said, &entry);
-                    taken += 1;
+                    position += entry.record_len();
+                    (records, taken) = (records + 1, taken + 1);
                 }
-                let should_tell = stretch.end();
-                assert!(!should_tell || index.unpublished());
+                assert_eq!(index.take_run(records, position, pool), index.front_key());
             }
             None => {
                 let entry = index.front().unwrap();

@@ -16,7 +16,7 @@ impl Stream {
             return false;
         }
         self.aside.push_back(self.event(lanes).to_owned());
-        self.commit();
+        self.take();
         true
     }
 
@@ -38,20 +38,15 @@ impl Stream {
             self.record(lanes).is_some_and(|record| self.own.as_ref().is_some_and(|own| own.is_about_us(&record)));
         if ours {
             self.stats.left_out += 1;
-            self.commit();
+            self.take();
         }
         ours
     }
 
-    /// The same where numbers are dense, the entry has no key of its own, or something is noted of it.
-    #[cold]
+    /// Picks the front of the ring whose turn it is, whatever it is.
     #[inline(never)]
-    pub(super) fn pick_other(&mut self, rank: u32) -> bool {
-        let Some((top, entry, note)) = self.skip_told(rank) else { return false };
-        if top != rank && self.sequence.is_none() && self.wraparound.is_none() && entry.is_plain() {
-            return self.pick();
-        }
-        let rank = top;
+    pub(crate) fn pick_other(&mut self) -> bool {
+        let Some((rank, entry, note)) = self.skip_told() else { return false };
         let (class, late_by) = self.indexes[rank as usize].yielded;
         let admitted = self.frontier.admits(entry.key);
         let keyed = entry.keyed();
@@ -99,16 +94,16 @@ impl Stream {
 
     /// Takes LOST records at the front that tell nothing new, and gives the front behind them. In a loop: a hostile ring may be full
     /// of them.
-    fn skip_told(&mut self, mut rank: u32) -> Option<(u32, Entry, Option<Note>)> {
+    fn skip_told(&mut self) -> Option<(u32, Entry, Option<Note>)> {
         loop {
+            let rank = self.fronts.top()?.rank;
             let entry = self.indexes[rank as usize].front()?;
             let note = self.indexes[rank as usize].note(&entry);
             if !matches!(note, Some(Note::Told)) {
                 return Some((rank, entry, note));
             }
             self.picked.rank = rank;
-            self.take();
-            rank = self.fronts.top()?.rank;
+            self.take_front();
         }
     }
 
@@ -210,10 +205,9 @@ impl Stream {
         }
     }
 
-    /// The same for what is no record, where something is noted of it, or where numbers are dense.
-    #[cold]
+    /// Takes the event that was picked, whatever it is.
     #[inline(never)]
-    pub(super) fn commit_other(&mut self) {
+    pub(super) fn take_other(&mut self) {
         let Pick { entry, late_by, rank, class, notice } = self.picked;
         if let Some(notice) = notice {
             return self.commit_notice(notice);
@@ -240,7 +234,7 @@ impl Stream {
                 }
             }
         }
-        self.take();
+        self.take_front();
     }
 
     /// Moves a dense sequence on behind a record that is taken.

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 /// What a stream leaves out ([`Order::without_self`](crate::Order::without_self)).
 #[derive(Debug)]
-pub(crate) struct Own {
+pub(crate) struct SelfFilter {
     threads: SmallVec<[u32; 4]>,
     /// By source.
     about: Vec<About>,
@@ -32,7 +32,7 @@ enum About {
 /// Where `common_pid` lies in the payload of each tracepoint (`struct trace_entry`, include/linux/trace_events.h).
 const COMMON_PID: usize = 4;
 
-impl Own {
+impl SelfFilter {
     /// For these rings. The calling thread is the first that is left out.
     pub(crate) fn new(rings: &Rings) -> Self {
         let global = machine::has_global_threads();

@@ -30,7 +30,7 @@ impl Trailing {
 
 /// The entries beside a run.
 #[derive(Debug)]
-pub(super) struct Beside {
+pub(super) struct Displaced {
     /// INVARIANT: sorted. Each lies in a skipped slot, behind one that is not and has a larger key.
     displaced: VecDeque<Entry>,
     /// More of those, which came out of order among themselves.
@@ -38,15 +38,18 @@ pub(super) struct Beside {
     trailing: Option<Trailing>,
     /// INVARIANT: the smallest of all, and where it is.
     first: Option<(Entry, Place)>,
+    /// INVARIANT: what [`Displaced::until`] gives.
+    until: u64,
 }
 
-impl Beside {
+impl Displaced {
     pub(super) fn new() -> Self {
         Self {
             displaced: VecDeque::with_capacity(ROOM),
             rest: BinaryHeap::with_capacity_min(ROOM),
             trailing: None,
             first: None,
+            until: u64::MAX,
         }
     }
 
@@ -56,10 +59,15 @@ impl Beside {
         self.first
     }
 
-    /// Keys of the run that are less than this come before all that is here: the run's of the same key as the first do.
+    /// Exclusive bound of the keys of the run that come before all that is here: those equal to the first's do.
     #[inline(always)]
     pub(super) fn until(&self) -> u64 {
-        self.first.map_or(u64::MAX, |(entry, _)| entry.key.saturating_add(1))
+        self.until
+    }
+
+    fn set_first(&mut self, first: Option<(Entry, Place)>) {
+        self.first = first;
+        self.until = first.map_or(u64::MAX, |(entry, _)| entry.key.saturating_add(1));
     }
 
     /// Puts an entry whose key is smaller than one before it where it belongs.
@@ -73,7 +81,7 @@ impl Beside {
         }
         // Damage comes before a loss behind it, which has the same place.
         if self.first.is_none_or(|(first, _)| entry <= first) {
-            self.first = Some((entry, place));
+            self.set_first(Some((entry, place)));
         }
     }
 
@@ -102,7 +110,7 @@ impl Beside {
     fn find_first(&mut self) {
         let displaced = self.displaced.front().map(|entry| (*entry, Place::Displaced));
         let far = !self.rest.is_empty() || self.trailing.is_some();
-        self.first = if far { self.smallest_far(displaced) } else { displaced };
+        self.set_first(if far { self.smallest_far(displaced) } else { displaced });
     }
 
     #[cold]
@@ -144,7 +152,7 @@ mod tests {
             (state >> 33) % most
         };
         let entry = |key, position| Entry { key, position, header: Header::of_stretch(8) };
-        let (mut beside, mut list, mut trailing) = (Beside::new(), Vec::new(), None);
+        let (mut beside, mut list, mut trailing) = (Displaced::new(), Vec::new(), None);
         let (mut ties, mut far) = (0, 0);
         for position in 0..20_000 {
             match random(5) {

@@ -95,7 +95,7 @@ impl Merge {
         }
         let scarce = self.pause.filter(|_| matches!(self.full, Full::Copy { .. }));
         // Dense numbers are let out by themselves, until one is missing.
-        let flows = self.stream.sequence.is_some() && self.stream.pick();
+        let flows = self.stream.sequence.is_some() && self.stream.pick_other();
         // Events that leave free nothing before a whole chunk is passed, and gaps between them take memory at once.
         let reserved = self.reserved();
         let mut release = None;
