@@ -42,6 +42,8 @@
 //! 3. Read: [`Reader`] waits by itself, `AsyncReader` waits under tokio (feature `tokio`), and [`Merge`] does not wait, for programs
 //!    with their own event loop. All three yield [`Event`]s, and most of those are [`Record`]s.
 //!
+//! The [`guide`] has a page each on ordering, loss, sizing, hold rules and migrating.
+//!
 //! A [`Handle`] flushes, closes and pauses a reader from other threads. A [`Recorder`] reads nothing until something has happened, and
 //! then gives the last moments of all CPUs.
 //!
@@ -102,6 +104,7 @@ compile_error!("perfweave needs a 64-bit machine");
 mod account;
 pub mod decode;
 mod error;
+pub mod guide;
 mod instrument;
 mod order;
 #[cfg(feature = "perf-data")]

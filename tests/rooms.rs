@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// Rooms from left to right, and the files of each from left to right. Each may use those before it, and itself. What a file
 /// keeps in a folder of its own name belongs to it.
-const ROOMS: [(&str, &[&str]); 13] = [
+const ROOMS: [(&str, &[&str]); 14] = [
     ("instrument", &[]),
     (
         "sys",
@@ -50,6 +50,7 @@ const ROOMS: [(&str, &[&str]); 13] = [
     ("recorder", &["recording", "frozen"]),
     ("perf_data", &["file", "pieces", "metadata", "attrs", "sorting", "tracing", "open", "output", "noted", "writer"]),
     ("sim", &["sections", "cpu", "kernel"]),
+    ("guide", &[]),
 ];
 
 fn src() -> PathBuf {
