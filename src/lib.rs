@@ -35,13 +35,32 @@
 //!
 //! # Where to begin
 //!
-//! 1. Open rings with [`Rings::options`], adopt a [`Ring`] that is already mapped, or simulate rings with [`sim::Kernel`].
+//! 1. Open rings with [`Rings::options`], adopt a [`Ring`] that is already mapped, or simulate rings with `sim::Kernel` (feature `test-util`).
 //! 2. Choose an [`Order`]: by which [`Key`], and under which [`Hold`] rule.
 //! 3. Read: [`Reader`] waits by itself, `AsyncReader` waits under tokio (feature `tokio`), and [`Merge`] does not wait, for programs
 //!    with their own event loop. All three yield [`Event`]s, and most of those are [`Record`]s.
 //!
+//! The [`guide`] has a page each on ordering, loss, sizing, hold rules and migrating.
+//!
 //! A [`Handle`] flushes, closes and pauses a reader from other threads. A [`Recorder`] reads nothing until something has happened, and
 //! then gives the last moments of all CPUs.
+//!
+//! [`guide`] goes through this page by page.
+//!
+//! # Features
+//!
+//! | feature | brings |
+//! | --- | --- |
+//! | `tokio` | `AsyncReader`, `EventStream` |
+//! | `print` | [`decode::Format::line`] as the kernel prints; without it, `name=value` for each field |
+//! | `symbols` | uprobes by a function's name |
+//! | `perf-data` | `perf_data`: recordings of perf(1), read and written |
+//! | `perf-event-open-sys-7` | `RingOptions::event`, `Source::attr`: any event by its attribute |
+//! | `linux-perf-event-reader-0-10` | `Record::decode`: records as typed values |
+//! | `zerocopy-0-8` | `Record::payload_as`: payloads as a program's own types |
+//! | `test-util` | `sim`: a simulated kernel for a program's own tests |
+//!
+//! None is on by default. A feature that is named after a crate and its version has types of that crate in its signatures.
 //!
 //! # Words
 //!
@@ -89,6 +108,8 @@
 
 // Allowed in `ring` and `sys` only.
 #![deny(unsafe_code)]
+// docs.rs says at each item which feature brings it.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 // Rooms have the seams of these features at all times. What is used by nothing is found with all features.
 #![cfg_attr(
     not(all(feature = "perf-event-open-sys-7", feature = "print", feature = "test-util")),
@@ -106,6 +127,7 @@ compile_error!("perfweave needs a 64-bit machine");
 mod account;
 pub mod decode;
 mod error;
+pub mod guide;
 mod instrument;
 mod order;
 #[cfg(feature = "perf-data")]

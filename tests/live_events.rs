@@ -75,7 +75,7 @@ fn a_category_is_traced_whole() {
         assert_eq!(u64::from(record.payload().unwrap().u16(0).unwrap()), ids[source]);
         *seen.entry(names[source].clone()).or_insert(0) += 1;
     });
-    // Not sched_process_exit: stable kernels end the events of a task before it (DESIGN.md, section 14).
+    // Not sched_process_exit: stable kernels end the events of a task before it (docs/PLATFORMS.md).
     for name in ["sched:sched_process_fork", "sched:sched_process_exec", "syscalls:sys_enter_getuid"] {
         assert!(seen.contains_key(name), "{name}: {seen:?}");
     }

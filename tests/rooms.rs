@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Rooms from left to right. Each may use those before it, and itself. Inside a room, concepts decide.
-const ROOMS: [&str; 14] = [
+const ROOMS: [&str; 15] = [
     "instrument",
     "sys",
     "error",
@@ -19,6 +19,7 @@ const ROOMS: [&str; 14] = [
     "recorder",
     "perf_data",
     "sim",
+    "guide",
 ];
 
 fn src() -> PathBuf {

@@ -53,7 +53,7 @@ use std::time::Duration;
 ///   and the reader reports it ([`ErrorKind::Degraded`]).
 ///
 /// The map is a `BPF_MAP_TYPE_ARRAY` with `BPF_F_MMAPABLE` (Linux 5.5). The programs need atomics that return the old
-/// value (Linux 5.12). DESIGN.md has the proof, which holds for x86-64.
+/// value (Linux 5.12). docs/PROOF.md has the proof, which holds for x86-64.
 #[derive(Clone)]
 #[doc(alias = "quiescent state")]
 pub struct Epochs {

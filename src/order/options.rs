@@ -197,7 +197,7 @@ impl Order {
     ///
     /// The latency matters on a machine where little happens. The reader wakes once in that time, and under a fence
     /// rule begins a fence if it found anything. Where much happens, a reader looks and fences sooner by itself. Where
-    /// a ring fills up, the kernel wakes the reader. DESIGN.md has what each costs the traced machine.
+    /// a ring fills up, the kernel wakes the reader. docs/NUMBERS.md has what each costs the traced machine.
     ///
     /// libpcap calls this the packet buffer timeout, LTTng the read timer.
     #[doc(alias = "timeout")]

@@ -5,7 +5,7 @@ use std::fmt;
 /// When the kernel wakes a program that waits for a ring. Each ring counts for itself.
 ///
 /// A wake-up interrupts the traced system: it costs an interrupt on the CPU that writes, and a context switch where the
-/// reader sleeps. DESIGN.md has measured what each setting costs. A [`Reader`](crate::Reader) also looks by itself at
+/// reader sleeps. docs/NUMBERS.md has what each setting costs. A [`Reader`](crate::Reader) also looks by itself at
 /// least every [`Order::latency`](crate::Order::latency). So the setting bounds how soon an event is seen, not whether.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]

@@ -1,0 +1,58 @@
+# The parts of .ci, by name. `just` lists them.
+
+_list:
+    @just --list
+
+# Everything that guards main: as root, on any machine with Rust
+ci:
+    .ci/run
+
+# All tests on this machine's own kernel: as root, with two CPUs
+test *args:
+    PERFWEAVE_REQUIRE_KERNEL=1 cargo test --all-features {{args}}
+
+# Formatting, clippy and rustdoc, with warnings as errors
+lint:
+    cargo fmt --all -- --check
+    cargo clippy --workspace --all-targets --all-features -- -D warnings
+    RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --all-features
+
+# The package as crates.io would have it, built and used elsewhere
+package:
+    .ci/package
+
+# Lines of src/ that no test runs; with a commit, those of the change since
+coverage *args:
+    .ci/coverage {{args}}
+
+# Instructions of the hot paths, against benches/instructions.txt
+instructions *args:
+    .ci/instructions {{args}}
+
+# Other kernels and machines in emulation; all of them without names
+guests *names:
+    .ci/guests/run {{names}}
+
+# ThreadSanitizer, with only the two shared words to rely on
+tsan:
+    .ci/tsan
+
+# The loom models
+loom:
+    RUSTFLAGS="--cfg loom" cargo test --lib --target-dir target/loom
+
+# One fuzz target for a minute
+fuzz target="raw_bytes":
+    cargo +nightly fuzz run {{target}} -- -max_total_time=60
+
+# Mutants of the crate, or of one room
+mutants *rooms:
+    cargo run --release --manifest-path tests/mutants/Cargo.toml -- {{rooms}}
+
+# The adversary with random rules, policies, pauses and hotplug
+soak seconds="60":
+    cargo run --release -p perfweave-soak -- --seconds {{seconds}}
+
+# The tables of the pages: --check, --write, or names
+tables *args:
+    benches/tables {{args}}
