@@ -314,8 +314,10 @@ pub(crate) fn instances_left() -> usize {
     left.map(|instance| std::fs::remove_dir(instance.path()).unwrap()).count()
 }
 
-/// The kernel's error number: of an error of the system, or of one of ours.
+/// The kernel's error number: of an error of the system, or of one of ours. A getpid(2) that fails gives a number that no process
+/// has, which is found out by another call.
 pub(crate) fn errno(error: &io::Error) -> Option<i32> {
-    let ours = || error.get_ref()?.downcast_ref::<Error>()?.raw_os_error();
+    let is_other = |error: &&Error| !error.to_string().starts_with("there is no process ");
+    let ours = || error.get_ref()?.downcast_ref::<Error>().filter(is_other)?.raw_os_error();
     error.raw_os_error().or_else(ours)
 }
