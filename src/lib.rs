@@ -95,7 +95,7 @@
 //!
 //! - A reader of the parent's gives [`ErrorKind::Forked`] in the child, and a [`Merge`] panics.
 //! - Dropping either in the child leaves the parent's maps, slots and threads alone.
-//! - A writer of a recording gives [`ErrorKind::Forked`](crate::ErrorKind::Forked) in the child. Dropping it writes nothing into the parent's file.
+//! - A writer of a recording gives [`ErrorKind::Forked`] in the child. Dropping it writes nothing into the parent's file.
 //! - A [`Frozen`] recorder and its [`Recorded`] panic in the child rather than give a record.
 //! - What was lent before the fork ([`EventGuard`], [`Batch`], [`Event`], and the rest of a `for_each` whose function has forked) is not
 //!   guarded. To read its bytes in the child is SIGSEGV. To drop it is harmless.
