@@ -7,7 +7,7 @@ use perfweave::{
     Sequence, Wakeup, sim,
 };
 use perfweave_support::supervised::{Answer, Call, supervised};
-use perfweave_support::{assert_error, cpus, echo, foreign, kernel, threads};
+use perfweave_support::{cpus, echo, foreign, kernel, threads};
 use std::ffi::CStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
@@ -350,7 +350,7 @@ fn a_runtime_that_is_gone_is_an_error() {
     assert!(format!("{reader:?}").starts_with("AsyncReader"));
     drop(gone);
     let error = other.block_on(async { reader.next().await.map(|_| ()).unwrap_err() });
-    assert_error!(error, Degraded, "cannot wait: ", "shutdown");
+    perfweave_support::assert_error!(error, Degraded, "cannot wait: ", "shutdown");
 }
 
 /// What a child of fork(2) does where the kernel wipes no pages. Gives what does not hold.

@@ -10,8 +10,9 @@ use crate::rings::untraced::{Moment, UntracedCpus};
 use crate::sim;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use perfweave_support::threads;
+use std::ops::ControlFlow;
 #[cfg(feature = "tokio")]
-use std::{future::Future, ops::ControlFlow, task::Poll};
+use std::{future::Future, task::Poll};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const MINUTE: Duration = Duration::from_secs(60);
