@@ -22,7 +22,7 @@
 //!   keys that leave together come by CPU, then by place in the ring, so the same rings always give the same stream.
 //! - **Proof.** Under the fence rule, which is the default, no event is late. [`Hold`] says why, and what that takes.
 //! - **Memory.** Held records that fill a ring are copied out of it. All that holding takes stays within 64 MiB unless set
-//!   ([`Full`]). Only beyond that bound some events leave before their order is proven, and the stream says so ([`Unproven`]).
+//!   ([`WhenFull`]). Only beyond that bound some events leave before their order is proven, and the stream says so ([`EarlyRelease`]).
 //! - **Lateness.** Under another hold rule an event can be late. The reader yields it at once, marks it with how late it is, counts it,
 //!   and never drops it.
 //! - **In place.** A record lies in its ring until the reader has yielded it and the program no longer borrows it. Then the tail passes
@@ -71,11 +71,11 @@
 //! | frontier | the key up to which events may leave now ([`Merge::frontier`]) | watermark (Flink), frontier (timely dataflow) |
 //! | fence | a wait for an RCU grace period, which proves that nothing smaller is still to come ([`Fence`]) | `synchronize_rcu()`, `membarrier(2)` |
 //! | refresh | load the heads of all rings and find their new records ([`Merge::refresh`]); a *look* in the texts | `consume` (libbpf), `sync` (io-uring) |
-//! | late event | an event with a smaller key than one that has left ([`Class::Late`]) | late event (Flink), out-of-orderness |
+//! | late event | an event with a smaller key than one that has left ([`Certainty::Late`]) | late event (Flink), out-of-orderness |
 //! | lag | hold each event for a fixed time ([`Hold::Lag`]) | bounded out-of-orderness (Flink), a guessed delay |
 //! | loss | records that the kernel dropped because the ring was full ([`Lost`]) | `PERF_RECORD_LOST`, lost samples |
 //! | gap | sequence numbers that are missing ([`Gap`]) | |
-//! | fill mark | how full a ring may become before [`Full`] applies ([`Order::fill_mark`]) | high watermark |
+//! | fill mark | how full a ring may become before [`WhenFull`] applies ([`Order::fill_mark`]) | high watermark |
 //! | flight recorder | rings that the kernel overwrites until they are read ([`Recorder`]) | overwrite mode, snapshot mode |
 //!
 //! # Hostile rings
@@ -148,13 +148,13 @@ pub use account::ledger::{Account, Ledger};
 pub use account::stats::{Progress, RingStats, Stats};
 pub use error::{Error, ErrorKind};
 pub use order::epochs::Epochs;
-pub use order::event::{Damage, Event, Gap, Item, Lost, OwnedEvent, SequenceAnomaly, Unproven};
-pub use order::hold::{Class, Fence, Hold};
+pub use order::event::{Damage, EarlyRelease, Event, Gap, Item, Lost, OwnedEvent, SequenceAnomaly};
+pub use order::event_guard::{Batch, EventGuard};
+pub use order::hold::{Certainty, Fence, Hold};
 pub use order::key::Key;
-pub use order::lent::{Batch, EventGuard};
 pub use order::merge::Merge;
 pub use order::proof::GracePeriods;
-pub use order::{Full, Order};
+pub use order::{Order, WhenFull};
 #[cfg(feature = "tokio")]
 pub use reader::tokio::{AsyncReader, EventStream};
 pub use reader::{Ended, Reader};

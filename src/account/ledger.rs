@@ -12,7 +12,7 @@ pub struct Account {
     /// Records yielded.
     pub yielded: u64,
     /// Records that lay before the heads at the last look and are not yielded yet. This includes records that the look
-    /// left where they are for want of memory ([`Full::Copy`](crate::Full::Copy)).
+    /// left where they are for want of memory ([`WhenFull::Copy`](crate::WhenFull::Copy)).
     pub held: u64,
     /// Records that the kernel dropped: a full ring, paused output, or records that can never fit. A record that did
     /// not fit an empty ring is reported with the next record, at the next flush, or here.
@@ -143,7 +143,7 @@ impl fmt::Display for Account {
 }
 
 /// An account of everything that was written into all rings. Its text is one line. This crate drops nothing itself:
-/// with [`Full::Discard`](crate::Full::Discard) it makes the kernel drop.
+/// with [`WhenFull::Discard`](crate::WhenFull::Discard) it makes the kernel drop.
 ///
 /// # What the kernel does not count
 ///

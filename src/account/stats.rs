@@ -16,9 +16,9 @@ pub struct Stats {
     /// The largest lateness, in units of the key.
     pub max_late: u64,
     /// Records that left before the hold rule allowed it, because memory or room was used up
-    /// ([`Unproven`](crate::Unproven)).
+    /// ([`EarlyRelease`](crate::EarlyRelease)).
     pub early: u64,
-    /// Bytes copied out of full rings ([`Full::Copy`](crate::Full::Copy)).
+    /// Bytes copied out of full rings ([`WhenFull::Copy`](crate::WhenFull::Copy)).
     pub copied: u64,
     /// Records that came out of order inside their ring and were put in place.
     pub repaired: u64,
@@ -33,7 +33,7 @@ pub struct Stats {
     /// The largest `memory` at any look.
     pub most_memory: usize,
     /// Looks at all heads.
-    pub looks: u64,
+    pub refreshes: u64,
     /// Fences that ended.
     pub fences: u64,
     /// Fences that failed. The next fence proves what they were to prove. 0 for a [`Merge`](crate::Merge), which begins

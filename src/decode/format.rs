@@ -43,7 +43,7 @@ impl Format {
     }
 
     /// The same of another name.
-    pub(super) fn named(self, name: &str) -> Self {
+    pub(super) fn with_name(self, name: &str) -> Self {
         Self { name: name.to_owned(), ..self }
     }
 

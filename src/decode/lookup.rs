@@ -60,7 +60,7 @@ impl Format {
         let own = if returns { RETURN } else { PROBE };
         let format: Self = format!("name: probe\nID: 0\nformat:\n{COMMON}{own}").parse()?;
         // A path may have line feeds.
-        Ok(format.named(name))
+        Ok(format.with_name(name))
     }
 }
 

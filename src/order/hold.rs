@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// When the event with the smallest visible key may be yielded, although a smaller key may still be in flight.
 ///
-/// | rule | yields a key k when | class |
+/// | rule | yields a key k when | certainty |
 /// | --- | --- | --- |
 /// | `Fence` | k ≤ the largest key seen before a kernel grace period that ended before the latest look at all heads; with [`Epochs`], before all programs that were inside have left | proven |
 /// | `Dense` | k is exactly the next number; a missing number waits for a fence, then is a gap | proven |
@@ -168,7 +168,7 @@ impl fmt::Debug for Fence {
 
 /// How far an event's place in the order can be trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Class {
+pub enum Certainty {
     /// Every event with a smaller key was yielded before.
     Proven,
     /// The hold rule let the event out before its order was certain.
@@ -310,16 +310,16 @@ impl Frontier {
         self.cap.is_some_and(|cap| cap.is_none_or(|cap| key > cap))
     }
 
-    /// The class of a key that is admitted.
+    /// The certainty of a key that is admitted.
     #[inline]
-    pub(crate) fn class(&self, key: u64) -> Class {
-        if Some(key) <= self.edge { self.class_of_rule() } else { Class::Assumed }
+    pub(crate) fn certainty(&self, key: u64) -> Certainty {
+        if Some(key) <= self.edge { self.certainty_of_rule() } else { Certainty::Assumed }
     }
 
-    /// The class of a key that is less than [`Frontier::until`].
+    /// The certainty of a key that is less than [`Frontier::until`].
     #[inline]
-    pub(crate) fn class_of_rule(&self) -> Class {
-        if matches!(self.rule, Rule::Complete | Rule::Fence) { Class::Proven } else { Class::Assumed }
+    pub(crate) fn certainty_of_rule(&self) -> Certainty {
+        if matches!(self.rule, Rule::Complete | Rule::Fence) { Certainty::Proven } else { Certainty::Assumed }
     }
 
     /// The largest key seen.

@@ -9,7 +9,7 @@
 //! records have a smaller key than the slot before them, so they are yielded before that slot is; when the tail gets
 //! there, they are always done. So the tail is simply where the run begins.
 
-use crate::order::hold::Class;
+use crate::order::hold::Certainty;
 mod displaced;
 mod fill;
 mod memory;
@@ -130,7 +130,7 @@ pub(crate) struct Index {
     /// But for records of the plainest kind.
     counts: Counts,
     /// Class and lateness of the record with a key that was yielded last, which those without one behind it share.
-    pub(crate) yielded: (Class, u64),
+    pub(crate) yielded: (Certainty, u64),
 }
 
 impl Index {
@@ -161,7 +161,7 @@ impl Index {
             ahead: 0,
             longest: 0,
             counts: Counts::default(),
-            yielded: (Class::Assumed, 0),
+            yielded: (Certainty::Assumed, 0),
         }
     }
 

@@ -30,7 +30,7 @@ pub enum Key {
     Sequence(Sequence),
     /// The key that the function finds. It is called once for each record except LOST records, which take the place of
     /// the record that follows them. For a recording that is looked at in parts it is called twice: see
-    /// [`Full`](crate::Full). It must not panic. If it does, the record stays unread.
+    /// [`WhenFull`](crate::WhenFull). It must not panic. If it does, the record stays unread.
     Fn(Extract),
 }
 

@@ -5,14 +5,14 @@ mod wraparound;
 
 use crate::error::{Error, ErrorKind};
 use crate::order::event::Event;
+use crate::order::event_guard::{Batch, EventGuard};
 use crate::order::floors::Floors;
 use crate::order::hold::{Fence, Frontier, Hold};
 use crate::order::index::Index;
 use crate::order::key::{Key, Keys};
-use crate::order::lent::{Batch, EventGuard};
 use crate::order::self_filter::SelfFilter;
 use crate::order::stream::{Due, Notice, Stream};
-use crate::order::{FillMark, Full, Order};
+use crate::order::{FillMark, Order, WhenFull};
 use crate::rings::Rings;
 use crate::sequence::tracker::Tracker;
 use crate::sequence::wrap::LossWindow;
@@ -83,7 +83,7 @@ use std::time::Duration;
 pub struct Merge {
     pub(crate) rings: Rings,
     pub(crate) stream: Stream,
-    pub(crate) full: Full,
+    pub(crate) when_full: WhenFull,
     /// Of a recording that is looked at in parts.
     pub(crate) floors: Option<Floors>,
     pub(crate) mark: FillMark,
@@ -126,7 +126,7 @@ impl Merge {
         }
         // A recording needs no rule: nothing is in flight. Nor does it need room.
         let complete = rings.are_complete();
-        let full = if complete { order.full.for_a_recording() } else { order.full };
+        let when_full = if complete { order.when_full.for_a_recording() } else { order.when_full };
         if !complete {
             order.mark.check(&rings.lanes)?;
         }
@@ -148,7 +148,9 @@ impl Merge {
         let mut keys = Keys::new(order.key, times.then_some(rings.clock()), order.numbers, dense_first);
         let indexes = rings.lanes.iter().map(|lane| Index::new(lane.ring.tail(), keys.new_numbers())).collect();
         let sequence = match order.hold {
-            Hold::Dense { .. } => Some(Tracker::in_doubt(dense_first.map(|first| keys.ordered(first)), full.most())),
+            Hold::Dense { .. } => {
+                Some(Tracker::in_doubt(dense_first.map(|first| keys.ordered(first)), when_full.most()))
+            }
             _ => None,
         };
         let frontier = if complete { Frontier::complete() } else { Frontier::new(&order.hold) };
@@ -158,7 +160,7 @@ impl Merge {
         Ok(Self {
             rings,
             stream,
-            full,
+            when_full,
             floors: None,
             mark: order.mark,
             pause: None,
@@ -206,7 +208,7 @@ impl Merge {
     }
 
     /// Whether another look is due before waiting. Either the last look left records in the rings, because holding them
-    /// would take more memory than allowed ([`Full::Copy`]): take the events there are first; nothing is proven until a
+    /// would take more memory than allowed ([`WhenFull::Copy`]): take the events there are first; nothing is proven until a
     /// look has seen everything. Or a ring has filled up by a quarter since, and a batch has ended early for that.
     pub fn is_behind(&self) -> bool {
         !self.whole || self.stream.rushed
@@ -223,7 +225,7 @@ impl Merge {
         // The frontier speaks of all heads.
         self.whole = matches!(looked, Ok(Indexed::Whole));
         if self.whole {
-            stream.stats.looks += 1;
+            stream.stats.refreshes += 1;
             stream.frontier.looked(largest, now);
             if let Some(sequence) = &mut stream.sequence {
                 // A held number is not proven before it is yielded.
@@ -245,7 +247,7 @@ impl Merge {
         if self.is_in_parts() {
             return self.index_in_parts();
         }
-        let most = self.full.most();
+        let most = self.when_full.most();
         let mut others = self.memory() - self.stream.pool.memory() + self.reserved();
         let Stream { keys, indexes, pool, .. } = &mut self.stream;
         let mut indexed = Indexed::Whole;
@@ -328,7 +330,7 @@ impl Merge {
 
     /// Whether everything was yielded and nothing can follow: the rings are a recording's, and one look has found all.
     pub(crate) fn is_over(&self) -> bool {
-        self.rings.are_complete() && self.whole && self.stream.stats.looks > 0 && self.held() == 0
+        self.rings.are_complete() && self.whole && self.stream.stats.refreshes > 0 && self.held() == 0
     }
 
     /// Whether [`Merge::next`] has an event to give.

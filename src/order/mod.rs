@@ -33,13 +33,13 @@
 mod entry;
 pub(crate) mod epochs;
 pub(crate) mod event;
+pub(crate) mod event_guard;
 pub(crate) mod fence;
 mod floors;
 mod fronts;
 pub(crate) mod hold;
 mod index;
 pub(crate) mod key;
-pub(crate) mod lent;
 pub(crate) mod merge;
 mod options;
 mod parts;
@@ -52,4 +52,4 @@ mod stream;
 mod visits;
 
 pub(crate) use options::{FillMark, LATENCY};
-pub use options::{Full, Order};
+pub use options::{Order, WhenFull};

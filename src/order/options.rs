@@ -16,7 +16,7 @@ pub struct Order {
     pub(crate) key: Key,
     pub(crate) hold: Hold,
     pub(crate) numbers: Option<Sequence>,
-    pub(crate) full: Full,
+    pub(crate) when_full: WhenFull,
     pub(crate) mark: FillMark,
     pub(crate) late_side_output: usize,
     pub(crate) latency: Duration,
@@ -30,7 +30,7 @@ impl Default for Order {
             key: Key::default(),
             hold: Hold::default(),
             numbers: None,
-            full: Full::default(),
+            when_full: WhenFull::default(),
             mark: FillMark::default(),
             late_side_output: 0,
             latency: LATENCY,
@@ -47,21 +47,21 @@ impl Default for Order {
 /// # Recordings
 ///
 /// Nobody writes into the rings of a recording, so nothing is copied, let out or discarded for a ring that is full. The bound of
-/// [`Full::Copy`] holds for what is indexed. If the index of the whole recording could take more than the bound, a look takes a part of each
+/// [`WhenFull::Copy`] holds for what is indexed. If the index of the whole recording could take more than the bound, a look takes a part of each
 /// ring, and [`Merge::is_behind`](crate::Merge::is_behind) says that there is more. Before the first part each record is asked for its key
 /// once, so that a part proves the order of what is smaller than all that is left. Only if a key is smaller than so many before it in its
 /// ring that they do not fit into the bound, and where keys wrap ([`Key::Sequence`](crate::Key::Sequence)), records leave before their order
-/// is proven: [`Unproven`](crate::Unproven) says so. [`Full::Release`] and [`Full::Discard`] index a whole recording at once, without a bound.
+/// is proven: [`EarlyRelease`](crate::EarlyRelease) says so. [`WhenFull::Release`] and [`WhenFull::Discard`] index a whole recording at once, without a bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 #[doc(alias = "overflow")]
 #[doc(alias = "back-pressure")]
-pub enum Full {
-    /// Copy held records out of the ring and keep the order. The default, with 64 MiB ([`Full::COPY`]).
+pub enum WhenFull {
+    /// Copy held records out of the ring and keep the order. The default, with 64 MiB ([`WhenFull::COPY`]).
     ///
     /// While holding takes less than three quarters of `most`, nothing is lost and nothing leaves early. Beyond that,
     /// the records with the smallest keys leave before their order is proven, as many as needed: see
-    /// [`Unproven`](crate::Unproven).
+    /// [`EarlyRelease`](crate::EarlyRelease).
     Copy {
         /// The most memory that holding may take for all rings together, in bytes.
         ///
@@ -78,12 +78,12 @@ pub enum Full {
     Discard,
 }
 
-impl Full {
-    /// [`Full::Copy`] with 64 MiB. Two CPUs that write as fast as they can fill this in a tenth of a second.
+impl WhenFull {
+    /// [`WhenFull::Copy`] with 64 MiB. Two CPUs that write as fast as they can fill this in a tenth of a second.
     pub const COPY: Self = Self::Copy { most: 64 << 20 };
 }
 
-impl Default for Full {
+impl Default for WhenFull {
     fn default() -> Self {
         Self::COPY
     }
@@ -159,15 +159,15 @@ impl Order {
     }
 
     /// Sets what to do with held records when a ring fills up.
-    pub fn when_full(mut self, full: Full) -> Self {
-        self.full = full;
+    pub fn when_full(mut self, when_full: WhenFull) -> Self {
+        self.when_full = when_full;
         self
     }
 
     /// Sets how full a ring may be, in percent, before [`Order::when_full`] takes effect. 75 unless set.
     ///
     /// The mark always leaves room for two of the longest records seen in the ring. The reader looks at the rings when
-    /// the kernel wakes it, so the rest of a ring must take what a CPU writes until the reader runs. Under [`Full::Copy`]
+    /// the kernel wakes it, so the rest of a ring must take what a CPU writes until the reader runs. Under [`WhenFull::Copy`]
     /// a reader also copies held records out of a ring below the mark, if the ring is written so quickly that the rest
     /// of it would be full within ten milliseconds. Merging the rings fails if the mark leaves a ring no room for a
     /// record ([`ErrorKind::InvalidInput`]). A recording needs none.

@@ -22,7 +22,7 @@ impl Merge {
                 let _ = lane.ring.look();
             }
             let bytes: u64 = self.rings.lanes.iter().map(|lane| lane.ring.head() - lane.ring.tail()).sum();
-            if bytes.saturating_mul(DEAREST) > self.full.most() as u64 {
+            if bytes.saturating_mul(DEAREST) > self.when_full.most() as u64 {
                 self.floors = Some(Floors::of(&self.rings.lanes, &self.stream.keys));
             }
         }
@@ -32,7 +32,7 @@ impl Merge {
     /// Indexes as much as there is memory for, always of the ring that has the smallest keys left: then few are held that a ring does not
     /// let out. What is smaller than all that is left is proven.
     pub(super) fn index_in_parts(&mut self) -> Indexed {
-        let most = self.full.most();
+        let most = self.when_full.most();
         // What is spare would go to the first ring that asks.
         self.stream.pool.clear();
         let mut all = self.memory() + self.reserved();
@@ -57,7 +57,7 @@ impl Merge {
         let Stream { keys, indexes, pool, .. } = &mut self.stream;
         let (lane, index) = (&mut self.rings.lanes[rank], &mut indexes[rank]);
         let (cursor, others, mut more) = (index.cursor(), *all - index.memory(), step);
-        let most = self.full.most().saturating_sub(others);
+        let most = self.when_full.most().saturating_sub(others);
         // A list may have to grow by more than a step, and no more than it takes: the other rings need what is left.
         loop {
             let some = most.min(index.memory().saturating_add(more));

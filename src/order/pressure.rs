@@ -1,7 +1,7 @@
 //! Making room: how held records leave a full ring, and the memory they take.
 
-use crate::order::Full;
-use crate::order::event::Unproven;
+use crate::order::WhenFull;
+use crate::order::event::EarlyRelease;
 use crate::order::index::Index;
 use crate::order::merge::{Indexed, Merge};
 use crate::ring::Ring;
@@ -21,7 +21,7 @@ fn written_within(time: Duration, bytes: u64, other: Duration) -> u64 {
     bytes.saturating_mul(time.as_micros() as u64) / other.max(SHORT).as_micros() as u64
 }
 
-impl Full {
+impl WhenFull {
     /// The most memory that holding may take, in bytes.
     pub(crate) fn most(self) -> usize {
         match self {
@@ -75,7 +75,7 @@ impl Merge {
     /// Makes room in rings that held records fill beyond the mark, and in memory. Gives the largest key that must
     /// leave.
     pub(crate) fn make_room(&mut self, indexed: Indexed) -> Option<u64> {
-        let most = self.full.most();
+        let most = self.when_full.most();
         if self.stream.pool.looked() {
             self.rings.lanes.iter_mut().for_each(|lane| lane.copies.shrink());
             let mut memory = self.memory();
@@ -93,7 +93,7 @@ impl Merge {
             self.rings.lanes.iter_mut().for_each(|lane| lane.copies.clear_spare());
             memory = self.memory();
         }
-        let scarce = self.pause.filter(|_| matches!(self.full, Full::Copy { .. }));
+        let scarce = self.pause.filter(|_| matches!(self.when_full, WhenFull::Copy { .. }));
         // Dense numbers are let out by themselves, until one is missing.
         let flows = self.stream.sequence.is_some() && self.stream.pick_other();
         // Events that leave free nothing before a whole chunk is passed, and gaps between them take memory at once.
@@ -114,18 +114,18 @@ impl Merge {
             }
             let is_pressed = used > mark;
             index.counts_mut().pressed += u64::from(is_pressed);
-            match self.full {
-                Full::Discard => {}
-                Full::Copy { .. } if memory + reserved + lane.copies.more(&lane.ring, index.cursor()) <= most => {
+            match self.when_full {
+                WhenFull::Discard => {}
+                WhenFull::Copy { .. } if memory + reserved + lane.copies.more(&lane.ring, index.cursor()) <= most => {
                     memory += lane.copies.more(&lane.ring, index.cursor());
                     index.counts_mut().copied += lane.copies.take(&mut lane.ring, index.cursor());
                 }
                 // There is room in the ring yet.
-                Full::Copy { .. } if !is_pressed => {}
+                WhenFull::Copy { .. } if !is_pressed => {}
                 // Copied records will leave, and then there is memory for this.
-                Full::Copy { .. } if size as usize <= most / 2 => crowded = true,
+                WhenFull::Copy { .. } if size as usize <= most / 2 => crowded = true,
                 // Down to half the mark, or the next record would press again.
-                Full::Copy { .. } | Full::Release => {
+                WhenFull::Copy { .. } | WhenFull::Release => {
                     release = release.max(index.largest_before(tail + used - mark / 2));
                 }
             }
@@ -150,11 +150,11 @@ impl Merge {
     }
 
     /// Why records are let out early.
-    fn unproven(&self, memory: usize) -> Unproven {
+    fn unproven(&self, memory: usize) -> EarlyRelease {
         let filled = |ring: &Ring| ((ring.head() - ring.tail()) * 100 / ring.size()) as u8;
         let fullest = self.rings.lanes.iter().max_by_key(|lane| filled(&lane.ring));
         let (cpu, filled) = fullest.map_or((0, 0), |lane| (lane.origin.cpu, filled(&lane.ring)));
-        let most = if let Full::Copy { most } = self.full { most } else { 0 };
-        Unproven { cpu, filled, memory, most }
+        let most = if let WhenFull::Copy { most } = self.when_full { most } else { 0 };
+        EarlyRelease { cpu, filled, memory, most }
     }
 }

@@ -38,7 +38,7 @@ pub(crate) struct Pool {
     in_use: usize,
     /// The most that were in use since the window began.
     peak: usize,
-    looks: u32,
+    refreshes: u32,
 }
 
 impl Pool {
@@ -65,13 +65,13 @@ impl Pool {
 
     /// Ends a look. Once in a while gives back what was not needed since the last time; says whether this was one.
     pub(crate) fn looked(&mut self) -> bool {
-        self.looks += 1;
-        if self.looks < WINDOW {
+        self.refreshes += 1;
+        if self.refreshes < WINDOW {
             return false;
         }
         self.spare.truncate(self.peak.saturating_sub(self.in_use));
         self.spare.shrink_to(self.peak);
-        self.looks = 0;
+        self.refreshes = 0;
         self.peak = self.in_use;
         true
     }

@@ -4,9 +4,9 @@ use crate::account::stats::Stats;
 mod notices;
 
 use crate::order::entry::{Entry, Keyed};
-use crate::order::event::{Event, Item, OwnedEvent, Unproven};
+use crate::order::event::{EarlyRelease, Event, Item, OwnedEvent};
 use crate::order::fronts::{Front, Fronts, Player};
-use crate::order::hold::{Class, Frontier};
+use crate::order::hold::{Certainty, Frontier};
 use crate::order::index::Index;
 use crate::order::key::Keys;
 use crate::order::run::{Pool, Slot};
@@ -38,7 +38,7 @@ pub(crate) struct Stream {
     /// The event that is lent.
     pub(crate) picked: Pick,
     /// Exclusive key bound of the current stretch; 0 if none. A stretch begins with what is picked, a plain record of a ring. All records of
-    /// the ring with a key below the bound come next, in the order of the ring and of the same class, as long as they are plain. The
+    /// the ring with a key below the bound come next, in the order of the ring and with the same certainty, as long as they are plain. The
     /// fronts have the key with which the stretch began.
     until: u64,
     /// Whose yielded bytes are worth publishing.
@@ -50,7 +50,7 @@ pub(crate) struct Stream {
     /// Whether the records that come were let out early, which was told.
     early: bool,
     /// Why, if they are.
-    pub(crate) pressed: Option<Unproven>,
+    pub(crate) pressed: Option<EarlyRelease>,
     /// That a counter of the machine may have wrapped around unseen, which is to be told: the number that was expected.
     pub(crate) wraparound: Option<u64>,
     /// Notices about no record: to be told before anything else.
@@ -69,7 +69,7 @@ pub(crate) struct Pick {
     pub(crate) entry: Entry,
     pub(crate) late_by: u64,
     pub(crate) rank: u32,
-    pub(crate) class: Class,
+    pub(crate) certainty: Certainty,
     pub(crate) notice: Option<Notice>,
 }
 
@@ -81,7 +81,7 @@ pub(crate) enum Notice {
     /// Nothing of a CPU is traced, or it is again.
     Untraced(Untraced),
     /// From here on records are let out before their order is proven.
-    Unproven(Unproven),
+    EarlyRelease(EarlyRelease),
     /// The counter of the whole machine may have wrapped around unseen.
     Wraparound { expected: u64 },
     /// Numbers of the whole machine are missing.
@@ -122,7 +122,7 @@ impl Stream {
             pool: Pool::default(),
             last: 0,
             until: 0,
-            picked: Pick { entry: Entry::NONE, late_by: 0, rank: 0, class: Class::Assumed, notice: None },
+            picked: Pick { entry: Entry::NONE, late_by: 0, rank: 0, certainty: Certainty::Assumed, notice: None },
             due: Due::Nobody,
             rushed: false,
             said: None,
@@ -160,7 +160,7 @@ impl Stream {
             if !is_picked {
                 return false;
             }
-            if (self.picked.class != Class::Late || !self.put_aside(lanes)) && !self.leave_out(lanes) {
+            if (self.picked.certainty != Certainty::Late || !self.put_aside(lanes)) && !self.leave_out(lanes) {
                 return true;
             }
         }
@@ -177,10 +177,10 @@ impl Stream {
         }
         let index = &mut self.indexes[rank as usize];
         let Some(entry) = index.plain_front(key) else { return false };
-        let class = self.frontier.class_of_rule();
-        index.yielded = (class, 0);
+        let certainty = self.frontier.certainty_of_rule();
+        index.yielded = (certainty, 0);
         let is_likely = is_likely || rank == self.picked.rank;
-        self.picked = Pick { entry, late_by: 0, rank, class, notice: None };
+        self.picked = Pick { entry, late_by: 0, rank, certainty, notice: None };
         self.until = if is_likely { self.end_of_stretch() } else { key + 1 };
         self.early = false;
         true
@@ -216,15 +216,15 @@ impl Stream {
 
     /// What a key that is admitted may call itself.
     #[inline]
-    fn class(&self, key: u64) -> Class {
-        if self.keys.is_sure(key) { self.frontier.class(key) } else { Class::Assumed }
+    fn certainty(&self, key: u64) -> Certainty {
+        if self.keys.is_sure(key) { self.frontier.certainty(key) } else { Certainty::Assumed }
     }
 
     /// The notice before the picked event, which is assumed.
     #[inline]
     fn unproven(&self) -> Option<Notice> {
         let begins = !self.early && self.is_early();
-        begins.then_some(self.pressed?).map(Notice::Unproven)
+        begins.then_some(self.pressed?).map(Notice::EarlyRelease)
     }
 
     /// The record that was picked, if it is one.
@@ -272,7 +272,7 @@ impl Stream {
 
     #[inline(always)]
     fn event_of<'a>(&self, item: Item<'a>) -> Event<'a> {
-        Event { key: self.key(), class: self.picked.class, late_by: self.picked.late_by, item }
+        Event { key: self.key(), certainty: self.picked.certainty, late_by: self.picked.late_by, item }
     }
 
     /// Folds what comes next, as taken: one event, or several records of a stretch. Breaks with the end of it all: what the function
@@ -287,7 +287,7 @@ impl Stream {
         if !self.pick_in(lanes) {
             return ControlFlow::Break(ControlFlow::Continue(all));
         }
-        let Pick { rank, class, entry, .. } = self.picked;
+        let Pick { rank, certainty, entry, .. } = self.picked;
         if self.until <= entry.key.saturating_add(1) {
             let event = self.event(lanes);
             self.take();
@@ -315,7 +315,7 @@ impl Stream {
             };
             let record = entry.record(bytes, &lane.origin);
             let (key, item) = (Some(keys.written(entry.key)), Item::Record(record));
-            match each(all, Event { key, class, late_by: 0, item }) {
+            match each(all, Event { key, certainty, late_by: 0, item }) {
                 ControlFlow::Continue(next) => all = next,
                 ControlFlow::Break(broken) => break ControlFlow::Break(ControlFlow::Break(broken)),
             }
@@ -398,8 +398,8 @@ impl Stream {
     /// Whether the record that was picked was let out before the hold rule would have.
     #[inline]
     fn is_early(&self) -> bool {
-        let Pick { entry, class, .. } = &self.picked;
-        *class == Class::Assumed && self.frontier.is_early(entry.key) && entry.keyed() != Keyed::Never
+        let Pick { entry, certainty, .. } = &self.picked;
+        *certainty == Certainty::Assumed && self.frontier.is_early(entry.key) && entry.keyed() != Keyed::Never
     }
 
     #[cold]

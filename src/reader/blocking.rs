@@ -3,7 +3,7 @@
 use crate::error::{Error, Repeats};
 use crate::order::Order;
 use crate::order::event::Event;
-use crate::order::lent::{Batch, EventGuard};
+use crate::order::event_guard::{Batch, EventGuard};
 use crate::reader::engine::{Engine, Turn};
 use crate::reader::face::reader_face;
 use crate::rings::Rings;
@@ -50,7 +50,7 @@ use std::time::{Duration, Instant};
 /// if [`Order::latency`] has passed since the last one began.
 ///
 /// In your own event loop, poll the reader ([`AsFd`](std::os::fd::AsFd)) for no longer than
-/// [`Reader::time_to_next_look`]. Then call [`Reader::next_timeout`] with a time-out of zero until it gives nothing, whatever
+/// [`Reader::time_to_next_refresh`]. Then call [`Reader::next_timeout`] with a time-out of zero until it gives nothing, whatever
 /// poll said.
 ///
 /// # From other threads
@@ -220,7 +220,7 @@ impl Reader {
     reader_face!();
 
     /// How long a program may sleep before the rings must be looked at again, although nothing became readable.
-    pub fn time_to_next_look(&self) -> Duration {
+    pub fn time_to_next_refresh(&self) -> Duration {
         self.engine.pause()
     }
 

@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::order::Order;
 use crate::order::event::OwnedEvent;
-use crate::order::lent::{Batch, EventGuard};
+use crate::order::event_guard::{Batch, EventGuard};
 use crate::reader::engine::{Engine, Turn};
 use crate::reader::face::reader_face;
 use crate::rings::Rings;

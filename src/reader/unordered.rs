@@ -1,7 +1,7 @@
 //! Reading rings without order: the fullest ring first, each ring's records as they lie.
 
 use crate::order::event::{Damage, Event, Item, Lost};
-use crate::order::hold::Class;
+use crate::order::hold::Certainty;
 use crate::record::{Kind, Origin, Record};
 use crate::ring::{Fault, Ring, prefetch};
 use crate::rings::{Lane, Rings};
@@ -17,7 +17,7 @@ impl Rings {
     ///
     /// Each ring is read up to the head it has at the call, so writers cannot keep the call busy for ever. Every event
     /// given to the function is consumed, also if the function breaks off or panics. Events have no key, and their
-    /// class is [`Class::Assumed`]. To read some CPUs and leave others, open their rings apart
+    /// certainty is [`Certainty::Assumed`]. To read some CPUs and leave others, open their rings apart
     /// ([`RingOptions::cpus`](crate::RingOptions::cpus)).
     ///
     /// ```
@@ -131,5 +131,5 @@ impl Lane {
 }
 
 fn unordered(item: Item<'_>) -> Event<'_> {
-    Event { key: None, class: Class::Assumed, late_by: 0, item }
+    Event { key: None, certainty: Certainty::Assumed, late_by: 0, item }
 }

@@ -115,7 +115,7 @@ impl<'a> Recorded<'a> {
             }
             Marked::Damage(fault) => Item::Damage(Damage { cpu, fault, bytes: bytes() }),
         };
-        Event { key, class: mark.class, late_by: 0, item }
+        Event { key, certainty: mark.certainty, late_by: 0, item }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::order::fence::Fences;
-use crate::order::hold::{Class, Fence};
+use crate::order::hold::{Certainty, Fence};
 use crate::order::key::{Key, Keys};
 use crate::record::{Kind, Record};
 use crate::recorder::Frozen;
@@ -79,7 +79,7 @@ pub(super) struct Mark {
     pub(super) position: u64,
     pub(super) rank: u32,
     pub(super) len: u32,
-    pub(super) class: Class,
+    pub(super) certainty: Certainty,
     pub(super) what: Marked,
 }
 
@@ -218,7 +218,7 @@ impl Recorder {
                 }
             };
             let len = (end - position) as u32;
-            marks.push(Mark { order: 0, key, position, rank, len, class: Class::Assumed, what });
+            marks.push(Mark { order: 0, key, position, rank, len, certainty: Certainty::Assumed, what });
             position = end;
         }
         let marks = &mut marks[first..];
@@ -269,7 +269,7 @@ fn place(marks: &mut [Mark]) {
         let order = mark.key.or(before);
         mark.order = order.or(oldest).unwrap_or(0);
         // All that was ever published is here: a sort of it is proven. Only what has no key to sort by is not.
-        mark.class = if order.is_some() { Class::Proven } else { Class::Assumed };
+        mark.certainty = if order.is_some() { Certainty::Proven } else { Certainty::Assumed };
     }
 }
 

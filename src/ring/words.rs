@@ -146,7 +146,7 @@ mod model {
                 thread::spawn(move || kernel(&shared, attempts))
             };
             let mut tail = 0;
-            for _ in 0..looks {
+            for _ in 0..refreshes {
                 tail = look(&shared, tail);
             }
             producer.join().unwrap();

@@ -21,7 +21,7 @@ type Extract = Box<dyn Fn(&Record<'_>) -> Option<u64> + Send>;
 /// With 32 bits that is 1.8 billion records: at five million a second, a reader or a ring that pauses for six minutes.
 ///
 /// The crate notices if it is more. The stream then says so once ([`AnomalyKind::Wraparound`](crate::AnomalyKind::Wraparound)), the
-/// records counted meanwhile are [`Class::Assumed`](crate::Class::Assumed), no gaps are made up, the ledger is not
+/// records counted meanwhile are [`Certainty::Assumed`](crate::Certainty::Assumed), no gaps are made up, the ledger is not
 /// balanced, and counting begins anew. Losses that the kernel does not count ([`Ledger`](crate::Ledger)) cannot be
 /// noticed. A counter of 64 bits does not wrap.
 pub struct Sequence {

@@ -70,13 +70,13 @@ fn what_is_pressed_out_is_assumed() {
     frontier.looked(Some(20), 0);
     assert!(frontier.press(5));
     assert!(frontier.admits(5) && !frontier.admits(6));
-    assert_eq!((frontier.class(5), frontier.is_early(5)), (Class::Assumed, true));
+    assert_eq!((frontier.certainty(5), frontier.is_early(5)), (Certainty::Assumed, true));
     assert!(!frontier.press(15));
     assert!(frontier.admits(10) && !frontier.admits(11), "no more than the look before had found");
     assert!(frontier.begin_fence());
     frontier.end_fence();
     frontier.looked(None, 0);
-    assert_eq!((frontier.class(5), frontier.class(20)), (Class::Proven, Class::Proven));
+    assert_eq!((frontier.certainty(5), frontier.certainty(20)), (Certainty::Proven, Certainty::Proven));
     assert!(!frontier.is_early(20) && frontier.is_early(21));
 }
 
@@ -109,7 +109,7 @@ fn none_admits_what_is_seen() {
     let mut frontier = Frontier::new(&Hold::None);
     frontier.looked(Some(10), 0);
     assert!(frontier.admits(10));
-    assert_eq!(frontier.class(10), Class::Assumed);
+    assert_eq!(frontier.certainty(10), Certainty::Assumed);
 }
 
 /// The rule as it is said, with whole histories instead of running maxima.
@@ -131,8 +131,8 @@ fn follow(frontier: &Frontier, said: &Said, hold: &Hold, steps: u32, course: Cou
         };
         let due = out.iter().any(|seen| key <= *seen);
         assert_eq!(frontier.admits(key), due, "{hold} {course:?}: {key}");
-        let class = if due && matches!(hold, Hold::Fence(_)) { Class::Proven } else { Class::Assumed };
-        assert_eq!(frontier.class(key), class, "{hold} {course:?}: {key}");
+        let certainty = if due && matches!(hold, Hold::Fence(_)) { Certainty::Proven } else { Certainty::Assumed };
+        assert_eq!(frontier.certainty(key), certainty, "{hold} {course:?}: {key}");
         assert_eq!(key < frontier.until(), due && !frontier.is_early(key), "{hold} {course:?}: {key}");
     }
     if steps == 0 {

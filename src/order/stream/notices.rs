@@ -3,7 +3,7 @@
 use super::{Notice, Pick, Stream};
 use crate::order::entry::{Entry, Keyed, Note};
 use crate::order::event::{Damage, Event, Gap, Item, Lost, SequenceAnomaly};
-use crate::order::hold::Class;
+use crate::order::hold::Certainty;
 use crate::rings::Lane;
 use crate::sequence::anomaly::AnomalyKind;
 use crate::sequence::tracker::{Step, Tracker};
@@ -26,8 +26,8 @@ impl Stream {
         let Some(&notice) = self.notices.front() else { return false };
         self.sync();
         // All that a flush promises has been yielded. Nothing says so of other notices.
-        let class = if let Notice::Flushed = notice { Class::Proven } else { Class::Assumed };
-        self.picked = Pick { entry: Entry::NONE, late_by: 0, rank: 0, class, notice: Some(notice) };
+        let certainty = if let Notice::Flushed = notice { Certainty::Proven } else { Certainty::Assumed };
+        self.picked = Pick { entry: Entry::NONE, late_by: 0, rank: 0, certainty, notice: Some(notice) };
         true
     }
 
@@ -47,42 +47,42 @@ impl Stream {
     #[inline(never)]
     pub(crate) fn pick_other(&mut self) -> bool {
         let Some((rank, entry, note)) = self.skip_told() else { return false };
-        let (class, late_by) = self.indexes[rank as usize].yielded;
+        let (certainty, late_by) = self.indexes[rank as usize].yielded;
         let admitted = self.frontier.admits(entry.key);
         let keyed = entry.keyed();
         let sequence = self.sequence.as_ref().filter(|_| self.keys.is_sure(entry.key));
         let step = sequence.map(|sequence| sequence.step(entry.key));
         let mut gap = None;
         let behind = self.last.saturating_sub(entry.key);
-        let own = || if behind > 0 { (Class::Late, behind) } else { (self.class(entry.key), 0) };
+        let own = || if behind > 0 { (Certainty::Late, behind) } else { (self.certainty(entry.key), 0) };
         let picked = match (keyed, step) {
             // Nothing orders it but its place in its ring.
-            (Keyed::Never, _) => Some((Class::Assumed, 0)),
+            (Keyed::Never, _) => Some((Certainty::Assumed, 0)),
             // Numbers are let out by themselves, but not before a report that is due.
             (_, Some(_)) if self.frontier.is_capped(entry.key) => None,
-            // It stays behind the record before it, and shares its class.
-            (Keyed::Before, Some(Step::Behind | Step::Next)) => Some((class, late_by)),
-            (Keyed::Before, None) if admitted => Some((class, late_by)),
+            // It stays behind the record before it, and shares its certainty.
+            (Keyed::Before, Some(Step::Behind | Step::Next)) => Some((certainty, late_by)),
+            (Keyed::Before, None) if admitted => Some((certainty, late_by)),
             (Keyed::Own, None) if admitted => Some(own()),
             // Unless numbers were given up to make room, and may come after all.
             (Keyed::Own, Some(Step::Next)) => {
                 let doubt = self.sequence.as_ref().and_then(Tracker::doubt);
-                Some((doubt.map_or(Class::Proven, |number| self.frontier.class(number)), 0))
+                Some((doubt.map_or(Certainty::Proven, |number| self.frontier.certainty(number)), 0))
             }
-            (Keyed::Own, Some(Step::Behind)) => Some((Class::Late, behind)),
-            (_, Some(Step::First)) if admitted => Some((self.frontier.class(entry.key), 0)),
+            (Keyed::Own, Some(Step::Behind)) => Some((Certainty::Late, behind)),
+            (_, Some(Step::First)) if admitted => Some((self.frontier.certainty(entry.key), 0)),
             // Whatever is missing before a number that is proven to be the smallest there will ever be.
             (_, Some(Step::Ahead(first))) if admitted => {
                 gap = Some(Notice::Gap { first, last: entry.key - 1 });
-                Some((self.frontier.class(entry.key), 0))
+                Some((self.frontier.certainty(entry.key), 0))
             }
             _ => None,
         };
-        let Some((class, late_by)) = picked else { return false };
-        self.picked = Pick { entry, late_by, rank, class, notice: None };
+        let Some((certainty, late_by)) = picked else { return false };
+        self.picked = Pick { entry, late_by, rank, certainty, notice: None };
         let is_record = !matches!(note, Some(Note::Lost { .. } | Note::Fault(_)));
         if is_record && keyed == Keyed::Own {
-            let unproven = || if class == Class::Assumed { self.unproven() } else { None };
+            let unproven = || if certainty == Certainty::Assumed { self.unproven() } else { None };
             self.picked.notice = self.wraparound.map(|expected| Notice::Wraparound { expected }).or_else(unproven);
         }
         self.picked.notice = self.picked.notice.or(gap);
@@ -109,8 +109,8 @@ impl Stream {
 
     /// The notice about a number of the whole machine that was passed.
     pub(super) fn machine_anomaly(&self, step: Option<Step>) -> Option<Notice> {
-        let Pick { entry, rank, class, .. } = &self.picked;
-        if step != Some(Step::Behind) || *class != Class::Late || entry.keyed() != Keyed::Own {
+        let Pick { entry, rank, certainty, .. } = &self.picked;
+        if step != Some(Step::Behind) || *certainty != Certainty::Late || entry.keyed() != Keyed::Own {
             return None;
         }
         if self.said == Some((*rank, entry.position)) {
@@ -130,7 +130,7 @@ impl Stream {
                 // What is missing from a ring has nothing to do with how late its record is. A key that is another record's
                 // proves nothing.
                 let own = entry.keyed() == Keyed::Own;
-                self.picked.class = if own { self.class(entry.key) } else { Class::Assumed };
+                self.picked.certainty = if own { self.certainty(entry.key) } else { Certainty::Assumed };
                 self.picked.late_by = 0;
                 Some(Notice::OwnGap { gap, after })
             }
@@ -177,7 +177,7 @@ impl Stream {
         match *notice {
             Notice::Flushed => Item::Flushed,
             Notice::Untraced(untraced) => Item::Untraced(untraced),
-            Notice::Unproven(unproven) => Item::Unproven(unproven),
+            Notice::EarlyRelease(unproven) => Item::EarlyRelease(unproven),
             Notice::Wraparound { expected } => Item::Anomaly(SequenceAnomaly {
                 cpu,
                 kind: AnomalyKind::Wraparound,
@@ -208,7 +208,7 @@ impl Stream {
     /// Takes the event that was picked, whatever it is.
     #[inline(never)]
     pub(super) fn take_other(&mut self) {
-        let Pick { entry, late_by, rank, class, notice } = self.picked;
+        let Pick { entry, late_by, rank, certainty, notice } = self.picked;
         if let Some(notice) = notice {
             return self.commit_notice(notice);
         }
@@ -222,14 +222,14 @@ impl Stream {
                 index.counts_mut().records += 1;
                 index.counts_mut().early += u64::from(early);
                 if keyed == Keyed::Own {
-                    index.yielded = (class, late_by);
+                    index.yielded = (certainty, late_by);
                     self.last = self.last.max(entry.key);
-                    self.pass(entry.key, class);
-                    if class != Class::Late {
+                    self.pass(entry.key, certainty);
+                    if certainty != Certainty::Late {
                         self.early = early;
                     }
                 }
-                if class == Class::Late {
+                if certainty == Certainty::Late {
                     self.count_late();
                 }
             }
@@ -238,30 +238,30 @@ impl Stream {
     }
 
     /// Moves a dense sequence on behind a record that is taken.
-    pub(super) fn pass(&mut self, key: u64, class: Class) {
+    pub(super) fn pass(&mut self, key: u64, certainty: Certainty) {
         if !self.keys.is_sure(key) {
             return;
         }
         let Some(sequence) = &mut self.sequence else { return };
-        match class {
-            Class::Late => self.stats.missing -= u64::from(sequence.found(key)),
-            Class::Assumed => sequence.begin_in_doubt(key),
-            Class::Proven => {}
+        match certainty {
+            Certainty::Late => self.stats.missing -= u64::from(sequence.found(key)),
+            Certainty::Assumed => sequence.begin_in_doubt(key),
+            Certainty::Proven => {}
         }
         sequence.pass(key);
     }
 
     /// Notes that the picked event was told.
     pub(super) fn commit_notice(&mut self, notice: Notice) {
-        let Pick { entry, rank, class, .. } = self.picked;
+        let Pick { entry, rank, certainty, .. } = self.picked;
         match notice {
             Notice::Flushed | Notice::Untraced(_) => drop(self.notices.pop_front()),
-            Notice::Unproven(_) => self.early = true,
+            Notice::EarlyRelease(_) => self.early = true,
             Notice::Wraparound { .. } => self.wraparound = None,
             Notice::Gap { first, last } => {
                 self.stats.missing = self.stats.missing.saturating_add((last - first).saturating_add(1));
                 let Some(sequence) = &mut self.sequence else { return };
-                sequence.declare(first, last, class != Class::Proven);
+                sequence.declare(first, last, certainty != Certainty::Proven);
                 sequence.pass(last);
             }
             Notice::Anomaly { kind, .. } => {

@@ -19,7 +19,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// A reader of an idle machine, whose tick has become an hour.
 fn idle(rings: Rings, hold: Hold) -> Engine {
     // What is held stays in its ring.
-    let order = Order::new().hold(hold).latency(HOUR).when_full(crate::Full::Discard);
+    let order = Order::new().hold(hold).latency(HOUR).when_full(crate::WhenFull::Discard);
     let mut engine = Engine::new(rings, order).unwrap();
     (1..40).for_each(|hours| engine.pace.looked(Instant::now() + HOUR * hours, 0));
     assert!(sleep(&mut engine) > HOUR / 2);
@@ -104,7 +104,7 @@ fn a_fence_that_is_paced_is_waited_for() {
 fn with_found(hold: Hold, found: u64, held: u64) -> (sim::Kernel, Reader) {
     let kernel = sim::Kernel::new(&[0]);
     // What is held stays in its ring.
-    let order = Order::new().hold(hold).latency(HOUR).when_full(crate::Full::Discard);
+    let order = Order::new().hold(hold).latency(HOUR).when_full(crate::WhenFull::Discard);
     let mut reader = Reader::new(kernel.rings(), order).unwrap();
     (0..found - held).for_each(|time| assert!(kernel.emit(0, time, b"")));
     reader.engine.turn().unwrap();
@@ -168,7 +168,7 @@ fn nobody_rests_who_is_waited_for() {
     // A ring that is more than half full of what is held: there may be no room for what would wake.
     let kernel = sim::Kernel::with(&[0], 4096, crate::record::Layout::new(4 | 1024, true, 0));
     let mut reader =
-        Reader::new(kernel.rings(), Order::new().hold(Hold::Round).when_full(crate::Full::Discard)).unwrap();
+        Reader::new(kernel.rings(), Order::new().hold(Hold::Round).when_full(crate::WhenFull::Discard)).unwrap();
     (0..70).for_each(|time| assert!(kernel.emit(0, time, &[0; 8])));
     reader.engine.look();
     assert!(reader.engine.since_sleep >= WORTH_A_LOOK);
@@ -233,10 +233,10 @@ fn a_reader_that_rests_looks_when_it_has() {
     for timeout in [Duration::ZERO, HOUR] {
         let (kernel, mut reader) = with_found(Hold::None, much, 0);
         assert!(kernel.emit(0, much, b""));
-        let looks = reader.stats().looks;
+        let looks = reader.stats().refreshes;
         assert_eq!(reader.next_timeout(timeout).unwrap().and_then(|event| event.key()), Some(much));
         let stats = reader.stats();
-        assert_eq!((stats.sleeps, stats.looks - looks), (u64::from(!timeout.is_zero()), 1), "{timeout:?}");
+        assert_eq!((stats.sleeps, stats.refreshes - looks), (u64::from(!timeout.is_zero()), 1), "{timeout:?}");
     }
 }
 
@@ -259,7 +259,7 @@ fn a_task_that_rests_looks_when_it_has() {
         let before = reader.stats();
         assert_eq!(reader.next().await.unwrap().unwrap().key(), Some(much));
         let after = reader.stats();
-        assert_eq!((after.sleeps - before.sleeps, after.looks - before.looks), (1, 1));
+        assert_eq!((after.sleeps - before.sleeps, after.refreshes - before.refreshes), (1, 1));
 
         // A flush breaks it off. A reader that is asked anew in its rest looks, and what it had yielded is given back.
         reader.engine.since_sleep = 64;
@@ -308,7 +308,7 @@ fn messages_about_cpus_are_noticed_while_it_spins() {
     assert_eq!(reader.next_timeout(HOUR).unwrap().and_then(|event| event.key()), Some(1));
     let stats = reader.stats();
     assert_eq!(stats.sleeps, 0);
-    assert!(stats.looks < (MESSAGES + 10) * 1024, "{stats:?}");
+    assert!(stats.refreshes < (MESSAGES + 10) * 1024, "{stats:?}");
 }
 
 /// A ring that fills up while what is proven is taken is looked at in the middle, and what is new leaves it.
@@ -353,7 +353,7 @@ fn rings_are_looked_at_while_much_is_taken() {
             // Half of each ring is given back; as much as this is written into one meanwhile.
             (0..80).for_each(|_| drop(reader.next_timeout(Duration::ZERO).unwrap()));
             reader.engine.look();
-            let looks = reader.stats().looks;
+            let looks = reader.stats().refreshes;
             (0..meanwhile).for_each(|n| assert!(kernel.emit(1, 1000 + n, &[0; 8])));
             let taken = take(&mut reader);
             let is_rushed = reader.engine.merge.is_rushed();
@@ -362,11 +362,11 @@ fn rings_are_looked_at_while_much_is_taken() {
                 (meanwhile == 32, meanwhile == 32),
                 "{way}, {meanwhile} written: {taken} taken"
             );
-            assert_eq!(reader.stats().looks, looks, "{way}");
+            assert_eq!(reader.stats().refreshes, looks, "{way}");
             if is_rushed {
                 assert!(reader.engine.pause().is_zero(), "{way}: a program that polls must come back at once");
                 assert!(reader.next_timeout(Duration::ZERO).unwrap().is_some(), "{way}");
-                assert_eq!((reader.stats().looks, reader.engine.merge.is_rushed()), (looks + 1, false), "{way}");
+                assert_eq!((reader.stats().refreshes, reader.engine.merge.is_rushed()), (looks + 1, false), "{way}");
             }
         }
     }
@@ -399,10 +399,10 @@ fn a_deadline_is_reported_in_a_flood_that_never_ends() {
 #[test]
 fn a_ring_that_is_written_quickly_is_emptied_before_its_mark() {
     for (full, pause, is_copied) in [
-        (crate::Full::COPY, Duration::from_millis(3), true),
-        (crate::Full::COPY, Duration::from_millis(4), false),
-        (crate::Full::Discard, Duration::from_millis(3), false),
-        (crate::Full::Release, Duration::from_millis(3), false),
+        (crate::WhenFull::COPY, Duration::from_millis(3), true),
+        (crate::WhenFull::COPY, Duration::from_millis(4), false),
+        (crate::WhenFull::Discard, Duration::from_millis(3), false),
+        (crate::WhenFull::Release, Duration::from_millis(3), false),
     ] {
         let kernel = sim::Kernel::with(&[0], 4096, crate::record::Layout::new(4 | 1024, true, 0));
         let order = Order::new().hold(Hold::FENCE).when_full(full);
@@ -416,7 +416,7 @@ fn a_ring_that_is_written_quickly_is_emptied_before_its_mark() {
     }
     // What does not fit into the bound stays in its ring, below the mark, and is not let out.
     let kernel = sim::Kernel::with(&[0], 1 << 20, crate::record::Layout::new(4 | 1024, true, 0));
-    let order = Order::new().hold(Hold::FENCE).when_full(crate::Full::Copy { most: 64 << 10 });
+    let order = Order::new().hold(Hold::FENCE).when_full(crate::WhenFull::Copy { most: 64 << 10 });
     let mut merge = Merge::new(kernel.rings(), order).unwrap();
     merge.pause = Some(Duration::from_micros(500));
     for look in 0..12 {

@@ -1,7 +1,7 @@
 //! Events in place: one at a time, or a batch.
 
 use crate::order::event::{Event, Item, OwnedEvent};
-use crate::order::hold::Class;
+use crate::order::hold::Certainty;
 use crate::order::stream::Stream;
 use crate::record::Record;
 use crate::rings::Lane;
@@ -31,10 +31,10 @@ impl<'a> EventGuard<'a> {
         self.stream.key()
     }
 
-    /// See [`Event::class`].
+    /// See [`Event::certainty`].
     #[inline]
-    pub fn class(&self) -> Class {
-        self.stream.picked.class
+    pub fn certainty(&self) -> Certainty {
+        self.stream.picked.certainty
     }
 
     /// See [`Event::late_by`].
