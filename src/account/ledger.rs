@@ -11,7 +11,7 @@ pub struct Account {
     pub cpu: Option<u32>,
     /// Records yielded.
     pub yielded: u64,
-    /// Records that lay before the heads at the last look and are not yielded yet. This includes records that the look
+    /// Records that lay before the heads at the last refresh and are not yielded yet. This includes records that the refresh
     /// left where they are for want of memory ([`WhenFull::Copy`](crate::WhenFull::Copy)).
     pub held: u64,
     /// Records that the kernel dropped: a full ring, paused output, or records that can never fit. A record that did

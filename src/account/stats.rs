@@ -28,9 +28,9 @@ pub struct Stats {
     pub missing: u64,
     /// Damage events.
     pub damaged: u64,
-    /// Bytes of memory that holding took at the last look: index and copies.
+    /// Bytes of memory that holding took at the last refresh: index and copies.
     pub memory: usize,
-    /// The largest `memory` at any look.
+    /// The largest `memory` at any refresh.
     pub most_memory: usize,
     /// Looks at all heads.
     pub refreshes: u64,
@@ -57,7 +57,7 @@ pub struct RingStats {
     pub cpu: u32,
     /// Bytes of the ring.
     pub size: u64,
-    /// The most bytes that the kernel could not reuse at any look: unread, or not yet given back. A ring needs to be this large.
+    /// The most bytes that the kernel could not reuse at any refresh: unread, or not yet given back. A ring needs to be this large.
     pub most_used: u64,
     /// Bytes that were seen and are not yielded yet.
     pub unread: u64,

@@ -46,7 +46,7 @@ impl Format {
         }
     }
 
-    /// The format of the tracepoint of a number. Takes a look at each tracepoint, of which there are thousands.
+    /// The format of the tracepoint of a number. Takes a refresh at each tracepoint, of which there are thousands.
     fn of_number(number: u64) -> Result<Self, Error> {
         let name = format!("of number {number}");
         match tracepoint::of_number(number).map_err(|errno| refused(&name, errno))? {

@@ -223,7 +223,7 @@ impl Fences {
     #[inline(always)]
     pub(crate) fn has_ended(&self) -> bool {
         // Acquire pairs with the Release store in `serve`: what the grace period made visible to the thread is visible
-        // to our next look.
+        // to our next refresh.
         self.noticed != self.begun && self.shared.ended.load(Ordering::Acquire) != self.noticed
     }
 

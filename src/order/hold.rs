@@ -15,15 +15,15 @@ use std::time::Duration;
 ///
 /// | rule | yields a key k when | certainty |
 /// | --- | --- | --- |
-/// | `Fence` | k ≤ the largest key seen before a kernel grace period that ended before the latest look at all heads; with [`Epochs`], before all programs that were inside have left | proven |
+/// | `Fence` | k ≤ the largest key seen before a kernel grace period that ended before the latest refresh of all heads; with [`Epochs`], before all programs that were inside have left | proven |
 /// | `Dense` | k is exactly the next number; a missing number waits for a fence, then is a gap | proven |
 /// | `Lag` | k ≤ a clock reading taken before the heads were loaded, less the lag | assumed |
-/// | `Round` | k ≤ the largest key seen one whole look earlier | assumed |
+/// | `Round` | k ≤ the largest key seen one complete refresh earlier | assumed |
 /// | `None` | k is the smallest visible key | assumed |
 ///
 /// The fence rule needs no clock of ours. A writer draws its key inside an RCU read-side section and publishes the
-/// record in the same section. A key smaller than one already seen was drawn before the look. After a grace period that
-/// section is over, and the next look finds the record.
+/// record in the same section. A key smaller than one already seen was drawn before the refresh. After a grace period that
+/// section is over, and the next refresh finds the record.
 ///
 /// The rule needs keys from one source that only grows: a clock the CPUs agree on, or a shared counter. The key must be
 /// drawn where the record is written. The kernel's timestamps always are. A BPF program's own keys are if the program
@@ -44,7 +44,7 @@ pub enum Hold {
     },
     /// Wait a guessed time, on the rings' clock. All other readers that order events do this.
     Lag(Duration),
-    /// Wait for a second look: the rule of perf(1).
+    /// Wait for a second refresh: the rule of perf(1).
     Round,
     /// Do not wait.
     None,
@@ -181,17 +181,17 @@ pub enum Certainty {
 #[derive(Debug)]
 pub(crate) struct Frontier {
     rule: Rule,
-    /// The largest key of all looks.
+    /// The largest key of all refreshes.
     seen: Option<u64>,
     /// The largest key that the rule lets out.
     edge: Option<u64>,
     /// The largest key that leaves before a report is made. `None` if no report is due, `Some(None)` if nothing was
     /// seen.
     cap: Option<Option<u64>>,
-    /// The largest key found by the end of the look before the last, complete or not. A record that was published when
+    /// The largest key found by the end of the refresh before the last, complete or not. A record that was published when
     /// this key was found is found by now.
     settled: Option<u64>,
-    /// The largest key found by any look, complete or not.
+    /// The largest key found by any refresh, complete or not.
     found: Option<u64>,
     /// The largest key that must be let out because memory or room is used up.
     pressed: Option<u64>,
@@ -201,7 +201,7 @@ pub(crate) struct Frontier {
     until: u64,
     /// What the fence in flight will prove.
     fencing: Option<u64>,
-    /// What the fence that has ended proves, from the next look on.
+    /// What the fence that has ended proves, from the next refresh on.
     fenced: Option<u64>,
 }
 
@@ -228,21 +228,21 @@ impl Frontier {
         Self { rule, seen, edge, cap, settled, found, pressed, limit, until, fencing, fenced }
     }
 
-    /// The frontier of rings that hold all that is ever to be read. One look proves everything.
+    /// The frontier of rings that hold all that is ever to be read. One refresh proves everything.
     pub(crate) fn complete() -> Self {
         Self { rule: Rule::Complete, ..Self::new(&Hold::None) }
     }
 
-    /// Notes a look at some heads, or at a part of what lies before them. `largest` is the largest key found.
-    pub(crate) fn looked_in_part(&mut self, largest: Option<u64>) {
+    /// Notes a refresh at some heads, or at a part of what lies before them. `largest` is the largest key found.
+    pub(crate) fn refreshed_in_part(&mut self, largest: Option<u64>) {
         self.settled = self.found;
         self.found = self.found.max(largest);
     }
 
-    /// Notes a look at all heads. `largest` is the largest key found, which is no later than the clock. `now` is a
+    /// Notes a refresh of all heads. `largest` is the largest key found, which is no later than the clock. `now` is a
     /// clock reading taken before the first head was loaded.
-    pub(crate) fn looked(&mut self, largest: Option<u64>, now: u64) {
-        self.looked_in_part(largest);
+    pub(crate) fn refreshed(&mut self, largest: Option<u64>, now: u64) {
+        self.refreshed_in_part(largest);
         let before = self.seen;
         self.seen = self.seen.max(largest);
         let edge = match self.rule {
@@ -267,9 +267,9 @@ impl Frontier {
         self.until = self.limit.min(self.edge).map_or(0, |limit| limit.saturating_add(1));
     }
 
-    /// Lets keys out before the rule does, to make room: up to `key`, but nothing that only the last look found. So
-    /// records that were published when the look before ended come in order, and only records then in flight can be
-    /// late. False if another look would let out more.
+    /// Lets keys out before the rule does, to make room: up to `key`, but nothing that only the last refresh found. So
+    /// records that were published when the refresh before ended come in order, and only records then in flight can be
+    /// late. False if another refresh would let out more.
     pub(crate) fn press(&mut self, key: u64) -> bool {
         self.pressed = self.pressed.max(Some(key).min(self.settled));
         self.limit();
@@ -354,7 +354,7 @@ impl Frontier {
     pub(crate) fn wait(&self, key: u64, now: u64) -> Option<Duration> {
         match self.rule {
             Rule::Lag(lag) => Some(Duration::from_nanos(key.saturating_add(lag).saturating_sub(now))),
-            // Another look will do, unless it is from the future.
+            // Another refresh will do, unless it is from the future.
             Rule::Complete | Rule::Round | Rule::None => (Some(key) <= self.seen).then_some(Duration::ZERO),
             Rule::Fence => None,
         }

@@ -46,7 +46,7 @@ const LONGEST: u64 = 1 << 16;
 /// How far back among the displaced a record is put in place by shifting. Beyond, it goes into a heap.
 const REACH: usize = 8;
 
-/// The part by which the longest record's length is less important with each look: half is left after 44.
+/// The part by which the longest record's length is less important with each refresh: half is left after 44.
 const FORGOTTEN: u64 = 64;
 
 /// How many entries each list has room for from the begin.
@@ -117,9 +117,9 @@ pub(crate) struct Index {
     pub(crate) suspect: bool,
     /// How far the ring was written when its head was marked.
     pub(crate) marked: u64,
-    /// The published tail at the last look.
+    /// The published tail at the last refresh.
     looked_tail: u64,
-    /// Bytes that the last look found.
+    /// Bytes that the last refresh found.
     found: u64,
     /// The numbers in its records, if they have any.
     pub(crate) numbers: Option<Box<Numbers>>,
@@ -230,7 +230,7 @@ impl Index {
         self.tail >= self.publish_at
     }
 
-    /// Bytes that the last look found.
+    /// Bytes that the last refresh found.
     pub(crate) fn found(&self) -> u64 {
         self.found
     }
@@ -350,7 +350,7 @@ impl Index {
     }
 
     /// Takes notice of how many records the kernel has dropped in all, of which LOST records have told some: what no event has
-    /// told yet becomes one behind everything that is held. Call it after a look.
+    /// told yet becomes one behind everything that is held. Call it after a refresh.
     pub(crate) fn dropped(&mut self, total: u64, told: u64) {
         self.suspect = false;
         let new = total.saturating_sub(told.saturating_add(self.foretold));

@@ -26,7 +26,7 @@ use std::time::Duration;
 /// programs with their own event loop.
 ///
 /// A merge sees only what was in the rings at the last [`Merge::refresh`]. [`Rings::fds`](crate::Rings::fds) become
-/// readable when there may be more. Under the fence rule, call [`Merge::begin_fence`] after each look. If it gives
+/// readable when there may be more. Under the fence rule, call [`Merge::begin_fence`] after each refresh. If it gives
 /// true, wait for a grace period, for example with [`Fence::open`](crate::Fence::open). Then call [`Merge::end_fence`]
 /// and look again.
 ///
@@ -87,15 +87,15 @@ pub struct Merge {
     /// Of a recording that is looked at in parts.
     pub(crate) floors: Option<Floors>,
     pub(crate) mark: FillMark,
-    /// How long before the last look the one before was, if the program says.
+    /// How long before the last refresh the one before was, if the program says.
     pub(crate) pause: Option<Duration>,
-    /// Whether a ring was more than half full at a look since the last proof began, before held records were copied out of it.
+    /// Whether a ring was more than half full at a refresh since the last proof began, before held records were copied out of it.
     pub(crate) was_crowded: bool,
-    /// Whether the last look was one at all that lies in the rings.
+    /// Whether the last refresh was one at all that lies in the rings.
     whole: bool,
     window: LossWindow,
     /// A counter of the machine may have wrapped around, and this many records were lost by then. Counting begins anew once more behind
-    /// the next whole look, which finds everything written before.
+    /// the next whole refresh, which finds everything written before.
     anew: Option<u64>,
     /// How often that was.
     pub(crate) wraparounds: u64,
@@ -178,7 +178,7 @@ impl Merge {
     /// `now` is a reading of the clock that stamps the keys, taken before this call. Only the lag rule uses it.
     ///
     /// # Panics
-    /// If the key function panics. The next look reads that record again. Until a look has been complete, nothing new
+    /// If the key function panics. The next refresh reads that record again. Until a refresh has been complete, nothing new
     /// leaves.
     ///
     /// In a forked child, which does not have the rings.
@@ -190,10 +190,10 @@ impl Merge {
         self.rings.control().assert_not_forked();
         self.leave_out(machine::thread());
         let held = self.held();
-        if let Some(key) = self.look_once(now)
+        if let Some(key) = self.refresh_once(now)
             && !self.stream.frontier.press(key)
         {
-            let more = self.look_once(now);
+            let more = self.refresh_once(now);
             self.stream.frontier.press(more.map_or(key, |more| more.max(key)));
         }
         // A loss that was told of by itself may have found its LOST record.
@@ -207,7 +207,7 @@ impl Merge {
         }
     }
 
-    /// Whether another look is due before waiting. Either the last look left records in the rings, because holding them
+    /// Whether another refresh is due before waiting. Either the last refresh left records in the rings, because holding them
     /// would take more memory than allowed ([`WhenFull::Copy`]): take the events there are first; nothing is proven until a
     /// look has seen everything. Or a ring has filled up by a quarter since, and a batch has ended early for that.
     pub fn is_behind(&self) -> bool {
@@ -215,7 +215,7 @@ impl Merge {
     }
 
     /// Looks at all heads, one after the other. Gives the largest key that must leave to make room, if any.
-    fn look_once(&mut self, now: u64) -> Option<u64> {
+    fn refresh_once(&mut self, now: u64) -> Option<u64> {
         let looked = catch_unwind(AssertUnwindSafe(|| self.index()));
         let stream = &mut self.stream;
         (stream.due, stream.rushed) = (Due::Nobody, false);
@@ -226,14 +226,14 @@ impl Merge {
         self.whole = matches!(looked, Ok(Indexed::Whole));
         if self.whole {
             stream.stats.refreshes += 1;
-            stream.frontier.looked(largest, now);
+            stream.frontier.refreshed(largest, now);
             if let Some(sequence) = &mut stream.sequence {
                 // A held number is not proven before it is yielded.
                 let held = stream.fronts.top().map_or(u64::MAX, |top| top.key.saturating_sub(1));
                 sequence.is_proven(stream.frontier.edge().min(Some(held)));
             }
         } else {
-            stream.frontier.looked_in_part(largest);
+            stream.frontier.refreshed_in_part(largest);
         }
         self.watch_wraparound();
         match looked {
@@ -253,7 +253,7 @@ impl Merge {
         let mut indexed = Indexed::Whole;
         for (lane, index) in self.rings.lanes.iter_mut().zip(indexes) {
             others -= index.memory();
-            if !index.look(lane, keys, pool, most.saturating_sub(others)) {
+            if !index.refresh(lane, keys, pool, most.saturating_sub(others)) {
                 let known = index.largest().unwrap_or(u64::MAX);
                 indexed = Indexed::UpTo(indexed.up_to().map_or(known, |other| other.min(known)));
             }
@@ -316,7 +316,7 @@ impl Merge {
     }
 
     /// Says that the grace period for [`Merge::begin_fence`] has ended. The events it proves may be yielded after the
-    /// next look.
+    /// next refresh.
     pub fn end_fence(&mut self) {
         if self.stream.frontier.end_fence() {
             self.stream.stats.fences += 1;
@@ -328,7 +328,7 @@ impl Merge {
         self.stream.frontier.fail_fence();
     }
 
-    /// Whether everything was yielded and nothing can follow: the rings are a recording's, and one look has found all.
+    /// Whether everything was yielded and nothing can follow: the rings are a recording's, and one refresh has found all.
     pub(crate) fn is_over(&self) -> bool {
         self.rings.are_complete() && self.whole && self.stream.stats.refreshes > 0 && self.held() == 0
     }
@@ -349,10 +349,10 @@ impl Merge {
         self.stream.pick_in(&self.rings.lanes)
     }
 
-    /// The next event that the last look found, if it may be yielded.
+    /// The next event that the last refresh found, if it may be yielded.
     ///
     /// The event borrows the merge and is consumed when it is dropped. A forgotten event comes again. The kernel gets
-    /// the event's bytes back at the latest with the next look, or earlier when they are a good part of their ring.
+    /// the event's bytes back at the latest with the next refresh, or earlier when they are a good part of their ring.
     ///
     /// # Panics
     /// In a forked child, which does not have the rings.
@@ -381,8 +381,8 @@ impl Merge {
         EventGuard { lanes: &self.rings.lanes, stream: &mut self.stream }
     }
 
-    /// All events that the last look found and that may be yielded, as an iterator. The iterator ends early if a ring
-    /// has filled up by a quarter since that look: look again, then go on.
+    /// All events that the last refresh found and that may be yielded, as an iterator. The iterator ends early if a ring
+    /// has filled up by a quarter since that refresh: look again, then go on.
     ///
     /// The items borrow the merge, not the iterator, so a program can hold any number of them. An item is consumed when
     /// the iterator gives it. The kernel gets the bytes back with the first call of the merge after the borrow.

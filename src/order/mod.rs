@@ -11,14 +11,14 @@
 //!
 //! | function | what it does | instructions |
 //! | --- | --- | --- |
-//! | `Index::look` (index/fill.rs) | publishes the tail and loads the head of a ring, once for all that is new in it | 3 |
+//! | `Index::refresh` (index/fill.rs) | publishes the tail and loads the head of a ring, once for all that is new in it | 3 |
 //! | `Walk::in_order` (index/fill.rs) | checks the header, the lengths and the key where they lie, and writes a slot of 16 bytes | 46 |
-//! | `Frontier::looked` (hold.rs) | says up to which key events may be yielded, once for all rings | 0 |
+//! | `Frontier::refreshed` (hold.rs) | says up to which key events may be yielded, once for all rings | 0 |
 //! | `Stream::pick_plain` (stream.rs) | picks the first slot of the ring that is on top of the tournament (fronts.rs), if its key may be yielded; where a stretch is likely, says how far the ring comes before all others | in `turn` |
 //! | `Stream::record`, `Stream::key` (stream.rs) | lend the bytes where they lie | 125, with `take` and what the bench does with the record |
 //! | `Stream::take` (stream.rs) | takes the slot, moves the tail, and picks the next of the stretch | |
 //! | `Stream::turn` (stream.rs) | at the end of a stretch: plays the matches of the ring in the tournament, 21 for each doubling of the rings, and picks from the ring whose turn it is | 10 (100) |
-//! | `Index::publish` (index.rs) | gives the bytes back to the kernel, with the next look or once they are an eighth of the ring | 0 |
+//! | `Index::publish` (index.rs) | gives the bytes back to the kernel, with the next refresh or once they are an eighth of the ring | 0 |
 //!
 //! A *stretch* is several plain records of one ring with no other event between them. `Batch::fold` and `Reader::for_each` hand a stretch
 //! out in one loop (`Stream::hand_out`). The end of a stretch costs one walk through the tournament, so it is sought only where a stretch of

@@ -47,7 +47,7 @@ impl Default for Order {
 /// # Recordings
 ///
 /// Nobody writes into the rings of a recording, so nothing is copied, let out or discarded for a ring that is full. The bound of
-/// [`WhenFull::Copy`] holds for what is indexed. If the index of the whole recording could take more than the bound, a look takes a part of each
+/// [`WhenFull::Copy`] holds for what is indexed. If the index of the whole recording could take more than the bound, a refresh takes a part of each
 /// ring, and [`Merge::is_behind`](crate::Merge::is_behind) says that there is more. Before the first part each record is asked for its key
 /// once, so that a part proves the order of what is smaller than all that is left. Only if a key is smaller than so many before it in its
 /// ring that they do not fit into the bound, and where keys wrap ([`Key::Sequence`](crate::Key::Sequence)), records leave before their order
@@ -68,7 +68,7 @@ pub enum WhenFull {
         /// This counts each copied record with 0 to 7 bytes of padding. It counts 16 bytes of index for each held
         /// record, also for one that lies in its ring, 40 if the record is out of order in its ring, and some 100 more
         /// if something is to be said before it. It does not count the memory of the rings, nor the 8 KiB that each
-        /// ring has from the begin, nor up to 12 KiB for numbers of the machine that are missing. Memory that a burst took is given back within 64 looks.
+        /// ring has from the begin, nor up to 12 KiB for numbers of the machine that are missing. Memory that a burst took is given back within 64 refreshes.
         most: usize,
     },
     /// Let out as many held records as make room, before their order is proven. This takes no memory beyond the index
@@ -192,7 +192,7 @@ impl Order {
         self
     }
 
-    /// Sets the longest time an event may wait for a look, and then for a fence to begin. 100 ms unless set, from 1 ms
+    /// Sets the longest time an event may wait for a refresh, and then for a fence to begin. 100 ms unless set, from 1 ms
     /// to an hour. For readers: a [`Merge`](crate::Merge) does not wait.
     ///
     /// The latency matters on a machine where little happens. The reader wakes once in that time, and under a fence
@@ -242,7 +242,7 @@ impl Order {
     /// has read and ended is left out further on: give readers to threads that last.
     ///
     /// [`Stats::left_out`](crate::Stats::left_out) counts what was left out. A ledger counts it as yielded. Numbers and
-    /// keys are checked as for all records. A thread that reads is known from its first look on:
+    /// keys are checked as for all records. A thread that reads is known from its first refresh on:
     /// [`Reader::threads`](crate::Reader::threads) names them. A filter in the kernel
     /// ([`RingOptions::filter`](crate::RingOptions::filter)) can leave out what is known when rings are opened, and counts
     /// nothing.

@@ -17,9 +17,9 @@ impl Merge {
     /// Whether the rings are a recording that must be looked at in parts. Then also finds what each of them has from where on.
     pub(super) fn is_in_parts(&mut self) -> bool {
         if self.floors.is_none() && self.rings.are_complete() {
-            // Heads are known from the first look on, and this may be it.
+            // Heads are known from the first refresh on, and this may be it.
             for lane in &mut self.rings.lanes {
-                let _ = lane.ring.look();
+                let _ = lane.ring.refresh();
             }
             let bytes: u64 = self.rings.lanes.iter().map(|lane| lane.ring.head() - lane.ring.tail()).sum();
             if bytes.saturating_mul(DEAREST) > self.when_full.most() as u64 {
@@ -61,7 +61,7 @@ impl Merge {
         // A list may have to grow by more than a step, and no more than it takes: the other rings need what is left.
         loop {
             let some = most.min(index.memory().saturating_add(more));
-            if index.look(lane, keys, pool, some) || index.cursor() > cursor || some == most {
+            if index.refresh(lane, keys, pool, some) || index.cursor() > cursor || some == most {
                 break;
             }
             more = more.saturating_mul(2);

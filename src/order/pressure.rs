@@ -47,7 +47,7 @@ impl Merge {
         self.rings.lanes.iter().any(|lane| lane.ring.head() - lane.ring.tail() > lane.ring.size() / 2)
     }
 
-    /// Whether a ring has filled up by so much while events were yielded that the next should wait for a look.
+    /// Whether a ring has filled up by so much while events were yielded that the next should wait for a refresh.
     #[inline(always)]
     pub(crate) fn is_rushed(&self) -> bool {
         self.stream.rushed
@@ -76,7 +76,7 @@ impl Merge {
     /// leave.
     pub(crate) fn make_room(&mut self, indexed: Indexed) -> Option<u64> {
         let most = self.when_full.most();
-        if self.stream.pool.looked() {
+        if self.stream.pool.refreshed() {
             self.rings.lanes.iter_mut().for_each(|lane| lane.copies.shrink());
             let mut memory = self.memory();
             for index in &mut self.stream.indexes {

@@ -22,7 +22,7 @@ const BLOCKS: usize = 8;
 /// Bytes that each queue takes from the begin.
 pub(crate) const FIXED: usize = BLOCK + BLOCKS * size_of::<Block>();
 
-/// How many looks pass between two times at which spare blocks are given back.
+/// How many refreshes pass between two times at which spare blocks are given back.
 const WINDOW: u32 = 32;
 
 type Block = Box<[Slot; SLOTS]>;
@@ -63,8 +63,8 @@ impl Pool {
         self.spare = Vec::new();
     }
 
-    /// Ends a look. Once in a while gives back what was not needed since the last time; says whether this was one.
-    pub(crate) fn looked(&mut self) -> bool {
+    /// Ends a refresh. Once in a while gives back what was not needed since the last time; says whether this was one.
+    pub(crate) fn refreshed(&mut self) -> bool {
         self.refreshes += 1;
         if self.refreshes < WINDOW {
             return false;
@@ -274,14 +274,14 @@ mod tests {
         }
         assert!(pool.memory() + run.memory() > blocks * BLOCK, "kept for a while");
         // The burst was in the first window.
-        (0..2 * WINDOW).filter(|_| pool.looked()).for_each(|_| run.shrink());
+        (0..2 * WINDOW).filter(|_| pool.refreshed()).for_each(|_| run.shrink());
         assert_eq!(run.memory(), FIXED);
         assert!(pool.memory() < 100, "{}", pool.memory());
         // A load that needs as much in each window keeps what it needs.
         for _ in 0..10 * WINDOW {
             (0..3 * SLOTS as u64).for_each(|key| run.push(slot(key), &mut pool));
             (0..3 * SLOTS).for_each(|_| run.pop(&mut pool));
-            pool.looked();
+            pool.refreshed();
             assert!(pool.memory() >= 2 * BLOCK);
         }
     }
@@ -305,7 +305,7 @@ mod tests {
             run.pop(&mut pool);
         }
         assert_eq!(pool.memory(), blocks * BLOCK + pool.spare.capacity() * size_of::<Block>());
-        let once: Vec<u32> = (1..=3 * WINDOW).filter(|_| pool.looked()).collect();
+        let once: Vec<u32> = (1..=3 * WINDOW).filter(|_| pool.refreshed()).collect();
         assert_eq!(once, [WINDOW, 2 * WINDOW, 3 * WINDOW]);
         assert!(pool.memory() < BLOCK);
         let block = pool.take();

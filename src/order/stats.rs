@@ -45,7 +45,7 @@ impl Merge {
         self.stream.indexes.iter_mut().for_each(|index| index.suspect = true);
     }
 
-    /// An account of everything that was written, by the last look and the kernel's present counts. Interrupts every
+    /// An account of everything that was written, by the last refresh and the kernel's present counts. Interrupts every
     /// CPU.
     pub fn ledger(&self) -> Ledger {
         let mut ledger = Ledger::default();

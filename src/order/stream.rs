@@ -43,7 +43,7 @@ pub(crate) struct Stream {
     until: u64,
     /// Whose yielded bytes are worth publishing.
     pub(crate) due: Due,
-    /// A ring fills up while its events are yielded: a look is due before more are.
+    /// A ring fills up while its events are yielded: a refresh is due before more are.
     pub(crate) rushed: bool,
     /// The ring and position of the record of which an anomaly in numbers of the machine was told.
     said: Option<(u32, u64)>,

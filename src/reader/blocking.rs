@@ -42,7 +42,7 @@ use std::time::{Duration, Instant};
 /// The kernel wakes the reader only when a part of a ring is filled, since a wake-up for each event would interrupt the
 /// traced system each time. So the reader also looks by itself: the more there is to find, the sooner, every 5 ms at
 /// the most, and at least every [`Order::latency`]. A reader that has found and taken much rests before it looks again,
-/// for up to 5 ms from its last look and no longer than the latency; little that is held meanwhile waits as long. A ring
+/// for up to 5 ms from its last refresh and no longer than the latency; little that is held meanwhile waits as long. A ring
 /// that fills up, a handle or a deadline ends the rest. A reader that spins does not rest, nor one that is asked with a
 /// time-out of zero.
 ///
@@ -104,7 +104,7 @@ pub struct Reader {
     spun: u64,
 }
 
-/// After so many looks instead of a sleep, what would have woken the reader is taken notice of.
+/// After so many refreshes instead of a sleep, what would have woken the reader is taken notice of.
 const SPINS: u64 = 1024;
 
 /// What epoll says of the kernel's messages about CPUs, and of everything else.
@@ -165,7 +165,7 @@ impl Reader {
     /// empty when the time is over. `None` when the stream has ended: [`Reader::ended`] says why.
     ///
     /// The items borrow the reader, so a program can hold any number of them. The batch ends early if a ring has filled up by
-    /// a quarter since the last look: the next batch begins with a look. See [`Merge::batch`](crate::Merge::batch), and
+    /// a quarter since the last refresh: the next batch begins with a refresh. See [`Merge::batch`](crate::Merge::batch), and
     /// [`Batch`] for the quickest way to take the events.
     ///
     /// # Errors
@@ -192,7 +192,7 @@ impl Reader {
         if self.engine.ended.is_some() {
             return Ok(ControlFlow::Continue(all));
         }
-        // What this look found and no more: a consumer slower than its producers would never be done.
+        // What this refresh found and no more: a consumer slower than its producers would never be done.
         loop {
             match self.engine.merge.hand_out(all, &mut fold) {
                 // What is new comes with the next call, which looks first.
@@ -251,7 +251,7 @@ impl Reader {
         }
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
-            // A program that polls the reader must find it unreadable until something happens after this look.
+            // A program that polls the reader must find it unreadable until something happens after this refresh.
             self.sleep(Duration::ZERO)?;
         } else {
             let rest = self.engine.rest();
@@ -259,7 +259,7 @@ impl Reader {
                 self.sleep(left.map_or(rest, |left| left.min(rest)))?;
             }
         }
-        let mut last_look = false;
+        let mut last_refresh = false;
         loop {
             let pause = match self.engine.turn()? {
                 Turn::Ready => return Ok(true),
@@ -273,11 +273,11 @@ impl Reader {
             }
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             let over = left.is_some_and(|left| left.is_zero());
-            if over && (last_look || !pause.is_zero()) {
+            if over && (last_refresh || !pause.is_zero()) {
                 return Ok(false);
             }
-            // Another look may be all it takes; when the time is over, one more and no further.
-            last_look = over;
+            // Another refresh may be all it takes; when the time is over, one more and no further.
+            last_refresh = over;
             if !pause.is_zero() {
                 let spins = self.engine.spins();
                 self.spun = if spins { self.spun + 1 } else { 0 };
@@ -309,7 +309,7 @@ impl Reader {
             Err(errno) => match self.failures.failed(false) {
                 Some(times) => Err(Error::wait(errno, times)),
                 None => {
-                    // Whatever would have woken us is found at the next look.
+                    // Whatever would have woken us is found at the next refresh.
                     std::thread::sleep(time.min(Self::TICK));
                     Ok(())
                 }

@@ -39,7 +39,7 @@ pub(crate) struct Engine {
     pace: Pace,
     /// Under the lag rule: when everything is due that had been seen when this was set.
     due: Option<Instant>,
-    /// Under the round rule: whether another look follows the last at once.
+    /// Under the round rule: whether another refresh follows the last at once.
     again: bool,
     /// Fences that fail.
     failures: Repeats,
@@ -158,7 +158,7 @@ impl Engine {
             && self.merge.pick()
     }
 
-    /// Whether there is an event to lend, without a look unless a fence ended, a flush was asked for or a ring fills up.
+    /// Whether there is an event to lend, without a refresh unless a fence ended, a flush was asked for or a ring fills up.
     #[inline]
     pub(crate) fn is_ready(&mut self) -> Result<bool, Error> {
         // They never are once the stream has ended.
@@ -166,10 +166,10 @@ impl Engine {
             return Ok(false);
         }
         if self.merge.is_rushed() {
-            self.look();
+            self.refresh();
             self.attend()?;
         }
-        // Epochs end at once, and the look behind that would come with each event: what is proven comes first.
+        // Epochs end at once, and the refresh behind that would come with each event: what is proven comes first.
         if matches!(self.proof, Some(Proof::Epochs(_))) && self.merge.is_ready() {
             return Ok(true);
         }
@@ -189,7 +189,7 @@ impl Engine {
         let now = Instant::now();
         self.follow_cpus(now)?;
         if !self.report_past_deadline() && !self.report_is_due() {
-            self.look();
+            self.refresh();
         }
         if self.merge.is_ready() || self.find_losses(now) {
             return Ok(Turn::Ready);
@@ -207,7 +207,7 @@ impl Engine {
         }
     }
 
-    /// Ends the stream. What was yielded is given back: there may be no look any more.
+    /// Ends the stream. What was yielded is given back: there may be no refresh any more.
     fn end(&mut self, why: Ended) -> Turn {
         self.merge.publish();
         (self.ended, self.noticed) = (Some(why), self.noticed.never());
@@ -238,7 +238,7 @@ impl Engine {
     fn pause_of_rule(&self, now: Instant) -> Duration {
         match (&self.hold, &self.proof) {
             (Hold::Lag(_), _) => self.due.map_or(Duration::MAX, |due| due.saturating_duration_since(now)),
-            // Another look is all it takes. It costs nobody anything; but what comes meanwhile must not keep us awake.
+            // Another refresh is all it takes. It costs nobody anything; but what comes meanwhile must not keep us awake.
             (Hold::Round, _) if self.again || self.report.is_some() => Duration::ZERO,
             (_, Some(proof)) => {
                 // A fence that may not begin yet: come back when it may.
@@ -263,8 +263,8 @@ impl Engine {
         }
         // Another report comes first.
         if signals != self.noticed && self.report.is_none() {
-            self.report_after_look(Report::Flushed);
-            // Behind the look: the key function may panic in it.
+            self.report_after_refresh(Report::Flushed);
+            // Behind the refresh: the key function may panic in it.
             self.noticed = signals;
         }
         Ok(true)
@@ -273,7 +273,7 @@ impl Engine {
     /// Begins with the report of a deadline that is past, if no other report comes first. Says whether it does.
     fn report_past_deadline(&mut self) -> bool {
         let past = self.control.past_deadline().filter(|_| self.report.is_none());
-        past.map(|report| self.report_after_look(report)).is_some()
+        past.map(|report| self.report_after_refresh(report)).is_some()
     }
 
     /// Gives up the report of a deadline that is not set any more. A stream that ended by it goes on.
@@ -292,8 +292,8 @@ impl Engine {
     }
 
     /// Everything that is in the rings now is yielded before the report, and nothing else.
-    fn report_after_look(&mut self, report: Report) {
-        self.look();
+    fn report_after_refresh(&mut self, report: Report) {
+        self.refresh();
         self.merge.mark_heads();
         self.report = Some(report);
         self.cap();
@@ -323,7 +323,7 @@ impl Engine {
             Some(Ok(())) => {
                 self.merge.end_fence();
                 self.failures.well();
-                self.look();
+                self.refresh();
                 self.attend()?;
                 self.tell_stuck()
             }
@@ -371,14 +371,14 @@ impl Engine {
     }
 
     /// Looks at all heads, and begins what lets out what is held.
-    fn look(&mut self) {
+    fn refresh(&mut self) {
         self.know_threads();
         self.merge.pause = Some(self.pace.since_look(Instant::now()));
         let found = self.merge.refresh(self.now());
         // One more lets out what this one found; of what that one finds, only much is worth a third.
         self.again = if self.again { found >= WORTH_A_LOOK } else { found > 0 };
         let now = Instant::now();
-        self.pace.looked(now, found);
+        self.pace.refreshed(now, found);
         self.since_sleep = self.since_sleep.saturating_add(found);
         if found > 0 {
             self.found = Some(now);
@@ -455,7 +455,7 @@ impl Engine {
             return false;
         }
         self.check_losses = now + ASK_LOSSES;
-        // Only of what was seen before: the look that this follows. Ring by ring: others may never run dry.
+        // Only of what was seen before: the refresh that this follows. Ring by ring: others may never run dry.
         self.merge.read_suspect_losses(report) && self.merge.is_ready()
     }
 
@@ -471,7 +471,7 @@ impl Engine {
         if self.control.is_forked() {
             return Err(Error::forked());
         }
-        self.look();
+        self.refresh();
         Ok(self.merge.ledger())
     }
 

@@ -10,7 +10,7 @@
 use crate::order::hold::{Fence, Hold};
 use std::time::{Duration, Instant};
 
-/// So many new events are worth a look of our own accord: some twenty times as many as it causes.
+/// So many new events are worth a refresh of our own accord: some twenty times as many as it causes.
 pub(crate) const WORTH_A_LOOK: usize = 64;
 
 /// So many held events are worth a fence that would let them out: some twelve times as many as it causes.
@@ -34,15 +34,15 @@ const CEILING: Duration = Duration::from_secs(3600);
 /// How often a reader looks by itself, and begins fences or what stands in for them: the proofs.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    /// So many events are worth a look, and a proof.
+    /// So many events are worth a refresh, and a proof.
     worth_a_look: usize,
     worth_a_proof: usize,
     /// How long to sleep at least and at most if nothing else wakes us, and now.
     shortest: Duration,
     longest: Duration,
     tick: Duration,
-    /// The last look.
-    looked: Instant,
+    /// The last refresh.
+    refreshed: Instant,
     /// Events found since the tick began, and when it did.
     found: usize,
     since: Instant,
@@ -72,7 +72,7 @@ impl Pace {
             shortest,
             longest,
             tick: shortest,
-            looked: now,
+            refreshed: now,
             found: 0,
             since: now,
             waiting: 0,
@@ -82,8 +82,8 @@ impl Pace {
 
     /// All heads were looked at, and so many new events found. At the end of a tick it becomes twice as long if they were not worth
     /// it; it becomes short as soon as there are many.
-    pub(crate) fn looked(&mut self, now: Instant, found: usize) {
-        self.looked = now;
+    pub(crate) fn refreshed(&mut self, now: Instant, found: usize) {
+        self.refreshed = now;
         self.waiting = self.waiting.saturating_add(found);
         self.found = self.found.saturating_add(found);
         let over = now.saturating_duration_since(self.since) >= self.tick;
@@ -97,21 +97,21 @@ impl Pace {
         (self.found, self.since) = (0, now);
     }
 
-    /// How long until the next look of our own accord, unless something else wakes us. If a look would `let_nothing_out`, it is
+    /// How long until the next refresh of our own accord, unless something else wakes us. If a refresh would `let_nothing_out`, it is
     /// only to see.
     pub(crate) fn left(&self, now: Instant, lets_nothing_out: bool) -> Duration {
         let tick = if lets_nothing_out { self.longest } else { self.tick };
-        tick.saturating_sub(now.saturating_duration_since(self.looked))
+        tick.saturating_sub(now.saturating_duration_since(self.refreshed))
     }
 
-    /// How long ago the last look was.
+    /// How long ago the last refresh was.
     pub(crate) fn since_look(&self, now: Instant) -> Duration {
-        now.saturating_duration_since(self.looked)
+        now.saturating_duration_since(self.refreshed)
     }
 
-    /// How long until a look is worth it again, if the last one found much: the rest of the shortest tick.
+    /// How long until a refresh is worth it again, if the last one found much: the rest of the shortest tick.
     pub(crate) fn rest(&self, now: Instant) -> Duration {
-        self.shortest.saturating_sub(now.saturating_duration_since(self.looked))
+        self.shortest.saturating_sub(now.saturating_duration_since(self.refreshed))
     }
 
     /// Makes the shortest tick another.
@@ -182,7 +182,7 @@ mod tests {
             let found = unseen as usize;
             unseen -= found as f64;
             seen.events += found as f64;
-            pace.looked(now, found);
+            pace.refreshed(now, found);
             if !takes.is_zero() && proof.is_none() && pace.may_prove(now) {
                 pace.proving(now);
                 proof = Some(now + takes);
@@ -230,7 +230,7 @@ mod tests {
         }
     }
 
-    /// What little there is waits for no longer than is asked, for a look and for a proof each; and that is what is paid for.
+    /// What little there is waits for no longer than is asked, for a refresh and for a proof each; and that is what is paid for.
     #[test]
     fn latency_bounds_how_long_little_waits() {
         for (hold, proof) in rules() {
@@ -239,7 +239,7 @@ mod tests {
                 let seen = trace(&hold, latency, 10.0, proof);
                 let ticks = 1000.0 / millis as f64;
                 assert!(seen.wakes <= 2.0 * ticks + 1.0 && seen.proofs <= ticks + 1.0, "{hold}, {latency:?}: {seen:?}");
-                // From one look to the next, with what a fence takes in between.
+                // From one refresh to the next, with what a fence takes in between.
                 let longest = latency + proof.0;
                 assert!(seen.wakes >= 0.9 / longest.as_secs_f64(), "{hold}, {latency:?}: {seen:?}");
                 let proofs = if proof.0.is_zero() { 0.0 } else { 0.9 / (longest + latency).as_secs_f64() };
@@ -273,10 +273,10 @@ mod tests {
         let mut pace = Pace::new(&Hold::None, SECOND, begin);
         assert_eq!(pace.tick, SHORTEST);
         let mut now = begin;
-        // A look less than a tick after the last: it goes on.
+        // A refresh less than a tick after the last: it goes on.
         let half = |now: &mut Instant, pace: &mut Pace, found| {
             *now += pace.tick / 2;
-            pace.looked(*now, found);
+            pace.refreshed(*now, found);
             pace.tick
         };
         assert_eq!(half(&mut now, &mut pace, WORTH_A_LOOK - 1), SHORTEST, "not over yet");
@@ -299,12 +299,12 @@ mod tests {
     fn a_proof_that_comes_to_nothing_may_begin_anew() {
         let now = Instant::now();
         let mut pace = Pace::new(&Hold::FENCE, TICK, now);
-        pace.looked(now, 1);
+        pace.refreshed(now, 1);
         assert!(pace.may_prove(now), "the first");
         pace.proving(now);
-        pace.looked(now, WORTH_A_FENCE - 1);
+        pace.refreshed(now, WORTH_A_FENCE - 1);
         assert!(!pace.may_prove(now));
-        pace.looked(now, 1);
+        pace.refreshed(now, 1);
         assert!(pace.may_prove(now), "enough");
         pace.proving(now);
         assert!(!pace.may_prove(now));

@@ -136,7 +136,7 @@ impl AsyncReader {
             return Poll::Ready(Ok(false));
         }
         loop {
-            // First whatever may wake us, then a look: what is written behind the look wakes us.
+            // First whatever may wake us, then a refresh: what is written behind the refresh wakes us.
             let (mut failed, mut woken) = (None, false);
             // What never wakes again is let go, as when the task of an event is gone. The ticks go on.
             self.fds.retain(|fd| {

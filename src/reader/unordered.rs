@@ -46,7 +46,7 @@ impl Rings {
         self.control().assert_not_forked();
         let mut order: SmallVec<[_; 64]> = SmallVec::new();
         for (index, lane) in self.lanes.iter_mut().enumerate() {
-            let fault = lane.ring.look().err();
+            let fault = lane.ring.refresh().err();
             order.push((lane.ring.size() - (lane.ring.head() - lane.ring.tail()), index, fault));
         }
         order.sort_by_key(|(free, index, _)| (*free, *index));
@@ -94,7 +94,7 @@ impl Lane {
         let origin = &self.origin;
         let cpu = origin.cpu;
         let losses = &mut self.losses;
-        losses.looked();
+        losses.refreshed();
         let mut reading = Reading { position: self.ring.tail(), ring: &mut self.ring };
         while reading.position < reading.ring.head() {
             reading.plain(origin, each)?;

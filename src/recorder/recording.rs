@@ -180,7 +180,7 @@ impl Recorder {
     fn mark(&mut self, rank: u32) -> Option<u64> {
         let Self { rings, keys, marks, .. } = self;
         let Lane { ring, origin, losses, .. } = &mut rings.lanes[rank as usize];
-        losses.looked();
+        losses.refreshed();
         let mut told = 0;
         let overwrote = ring.look_back();
         let mut whole = !overwrote;

@@ -217,7 +217,7 @@ impl Ring {
         self.size
     }
 
-    /// The head seen at the last look.
+    /// The head seen at the last refresh.
     #[inline]
     pub(crate) fn head(&self) -> u64 {
         self.head
@@ -239,7 +239,7 @@ impl Ring {
         self.fd = None;
     }
 
-    /// Asked before something new is read: at each look, and before each record whose header is read from the ring. Not asked before each
+    /// Asked before something new is read: at each refresh, and before each record whose header is read from the ring. Not asked before each
     /// event of what was indexed: whoever lends that asks once, for a batch or for an event.
     ///
     /// # Panics
@@ -279,7 +279,7 @@ impl Ring {
 
     /// Loads the head. A head that cannot be right is a fault and is not taken; [`Ring::take_up`] is the way on.
     #[inline]
-    pub(crate) fn look(&mut self) -> Result<(), Fault> {
+    pub(crate) fn refresh(&mut self) -> Result<(), Fault> {
         let head = self.load_head().wrapping_sub(self.base);
         let ahead = head.wrapping_sub(self.tail);
         if ahead > self.size || ahead < self.head - self.tail {

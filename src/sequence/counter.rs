@@ -16,7 +16,7 @@ type Extract = Box<dyn Fn(&Record<'_>) -> Option<u64> + Send>;
 ///
 /// A counter has 32 to 64 bits. A narrower one can go round while one program is held up between drawing a number and writing it.
 ///
-/// A counter may wrap around, as long as the crate can tell one round from the next. For that, between two looks, **less
+/// A counter may wrap around, as long as the crate can tell one round from the next. For that, between two refreshes, **less
 /// than 7/16 of its range may be unread in all rings together, held, or lost** (for a CPU's own numbers: lost at once).
 /// With 32 bits that is 1.8 billion records: at five million a second, a reader or a ring that pauses for six minutes.
 ///

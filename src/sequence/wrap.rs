@@ -157,16 +157,16 @@ pub(crate) struct LossWindow {
     /// One more than the largest number at the end of some look, and how many were lost before its heads were loaded: a record that it did
     /// not find may have been drawn before a loss that came later.
     mark: Option<(u64, u64)>,
-    /// How many were lost when that was asked last: at the end of a look, so before the heads of the next are loaded.
+    /// How many were lost when that was asked last: at the end of a refresh, so before the heads of the next are loaded.
     asked: u64,
     /// How many LOST records had told of then.
     told: u64,
 }
 
 impl LossWindow {
-    /// Ends a look. `next` is the smallest number that may still come, `ahead` one more than the largest. `lost` records were lost, and LOST
+    /// Ends a refresh. `next` is the smallest number that may still come, `ahead` one more than the largest. `lost` records were lost, and LOST
     /// records have told of `told` of them.
-    pub(crate) fn look(&mut self, next: Option<u64>, ahead: u64, lost: u64, told: u64) -> u64 {
+    pub(crate) fn refresh(&mut self, next: Option<u64>, ahead: u64, lost: u64, told: u64) -> u64 {
         let asked = std::mem::replace(&mut self.asked, lost);
         let told = told - std::mem::replace(&mut self.told, told);
         if self.mark.is_none_or(|(ahead, _)| Some(ahead) < next) {
@@ -174,7 +174,7 @@ impl LossWindow {
             self.before = self.mark.map_or(self.before, |(_, lost)| lost);
             self.mark = Some((ahead, asked));
         }
-        // So many numbers may also lie between the largest of the last look and those of this one. If they cannot be told apart, none of
+        // So many numbers may also lie between the largest of the last refresh and those of this one. If they cannot be told apart, none of
         // these says what is passed.
         (lost - self.before).max(told)
     }
@@ -281,33 +281,33 @@ mod tests {
     #[test]
     fn losses_are_passed_when_a_number_behind_them_is() {
         let mut window = LossWindow::default();
-        assert_eq!(window.look(None, 10, 0, 0), 0);
+        assert_eq!(window.refresh(None, 10, 0, 0), 0);
         // Five are lost, nobody knows where.
-        assert_eq!(window.look(Some(10), 10, 5, 0), 5);
-        assert_eq!(window.look(Some(10), 12, 5, 0), 5, "10 and 11 were seen, and are not passed");
-        assert_eq!(window.look(Some(12), 12, 5, 0), 5, "they may have been drawn before the loss");
-        assert_eq!(window.look(Some(12), 14, 5, 0), 5);
-        assert_eq!(window.look(Some(14), 14, 5, 0), 0, "passed, and drawn behind the loss");
+        assert_eq!(window.refresh(Some(10), 10, 5, 0), 5);
+        assert_eq!(window.refresh(Some(10), 12, 5, 0), 5, "10 and 11 were seen, and are not passed");
+        assert_eq!(window.refresh(Some(12), 12, 5, 0), 5, "they may have been drawn before the loss");
+        assert_eq!(window.refresh(Some(12), 14, 5, 0), 5);
+        assert_eq!(window.refresh(Some(14), 14, 5, 0), 0, "passed, and drawn behind the loss");
         // Three more, of which LOST records tell at once.
-        assert_eq!(window.look(Some(14), 16, 8, 8), 8, "all that was told since the last look");
-        assert_eq!(window.look(Some(16), 16, 8, 8), 3);
+        assert_eq!(window.refresh(Some(14), 16, 8, 8), 8, "all that was told since the last look");
+        assert_eq!(window.refresh(Some(16), 16, 8, 8), 3);
         window.begin_anew(8);
-        assert_eq!(window.look(Some(16), 20, 12, 8), 4);
-        assert_eq!(window.look(Some(30), 40, 12, 8), 4, "no mark of before is remembered");
+        assert_eq!(window.refresh(Some(16), 20, 12, 8), 4);
+        assert_eq!(window.refresh(Some(30), 40, 12, 8), 4, "no mark of before is remembered");
     }
 
-    /// While nothing is passed, everything that is lost counts, however many looks there are.
+    /// While nothing is passed, everything that is lost counts, however many refreshes there are.
     #[test]
     fn losses_add_up_until_a_number_is_passed() {
         let mut window = LossWindow::default();
         for n in 0..100 {
-            assert_eq!(window.look(Some(1), 10 + n, n, 0), n);
+            assert_eq!(window.refresh(Some(1), 10 + n, n, 0), n);
         }
         assert_eq!(
-            window.look(Some(11), 110, 100, 0),
+            window.refresh(Some(11), 110, 100, 0),
             100,
             "passed, but what was lost before its look began is nothing"
         );
-        assert_eq!(window.look(Some(111), 120, 100, 0), 1, "all that was lost by the look before");
+        assert_eq!(window.refresh(Some(111), 120, 100, 0), 1, "all that was lost by the look before");
     }
 }

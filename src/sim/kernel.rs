@@ -317,7 +317,7 @@ impl Kernel {
         lock(&self.cpu(cpu)).half.scribble(position, bytes);
     }
 
-    /// Sets `data_head` to any value, as no lawful kernel does. Takes effect at the consumer's next look. The next
+    /// Sets `data_head` to any value, as no lawful kernel does. Takes effect at the consumer's next refresh. The next
     /// record is written there.
     pub fn force_head(&self, cpu: u32, head: u64) {
         let cpu = self.cpu(cpu);

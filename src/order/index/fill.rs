@@ -1,4 +1,4 @@
-//! Indexing: from the ring's bytes to entries. The hot half of a look.
+//! Indexing: from the ring's bytes to entries. The hot half of a refresh.
 
 use super::{FORGOTTEN, Index, LONGEST, Waiting};
 use crate::order::entry::{BEFORE, Entry, NEVER, NOTED, Note, OWN, SKIPPED};
@@ -16,10 +16,10 @@ const AHEAD: usize = 4096;
 impl Index {
     /// Publishes the tail, loads the head and indexes what is new, using up to so many bytes of memory; some, if nothing is
     /// held. Gives whether all was indexed. Panics if the key function does.
-    pub(crate) fn look(&mut self, lane: &mut Lane, keys: &mut Keys, pool: &mut Pool, most: usize) -> bool {
+    pub(crate) fn refresh(&mut self, lane: &mut Lane, keys: &mut Keys, pool: &mut Pool, most: usize) -> bool {
         self.publish(lane);
         let Lane { ring, origin, losses, .. } = lane;
-        losses.looked();
+        losses.refreshed();
         let tail = std::mem::replace(&mut self.looked_tail, ring.tail());
         if self.lost_head {
             if self.len() > 0 {
@@ -32,17 +32,17 @@ impl Index {
         self.run.rewind();
         // One that was long is forgotten by and by.
         self.longest -= self.longest / FORGOTTEN;
-        let head = ring.look();
+        let head = ring.refresh();
         self.found = ring.head() - self.cursor;
         let used = ring.head() - ring.tail();
         self.counts.most_used = self.counts.most_used.max(used);
-        // It may have been full before what was yielded since the last look was given back.
+        // It may have been full before what was yielded since the last refresh was given back.
         self.suspect |= ring.head() > tail && ring.head() - tail + LONGEST > ring.size();
         if !self.index(ring, origin, losses, keys, pool, most) {
             return false;
         }
         if let Err(fault) = head {
-            // What there is no room to tell of is found again by the next look.
+            // What there is no room to tell of is found again by the next refresh.
             if self.room == 0 && !self.make_room(pool, most) {
                 return false;
             }
@@ -62,7 +62,7 @@ impl Index {
         pool: &mut Pool,
         most: usize,
     ) -> bool {
-        // Others may have taken since what there was room for at the last look.
+        // Others may have taken since what there was room for at the last refresh.
         self.room = 0;
         while self.cursor < ring.head() {
             // A LOST record and the record it was written with belong together.

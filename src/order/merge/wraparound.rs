@@ -22,10 +22,10 @@ impl Merge {
         };
         // Each number that was drawn and may still come is that of a record which is held, was lost, or is in flight.
         let held = indexes.iter().map(Index::records).sum::<u64>();
-        let drawn = held.saturating_add(self.window.look(next, ahead, lost, told));
+        let drawn = held.saturating_add(self.window.refresh(next, ahead, lost, told));
         match self.anew {
             Some(_) if !self.whole => return,
-            // The heads of the look before were loaded when it was noticed: what the next finds was drawn behind what was lost.
+            // The heads of the refresh before were loaded when it was noticed: what the next finds was drawn behind what was lost.
             Some(lost) => {
                 self.anew = None;
                 self.window.begin_anew(lost);

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 const PART_HELD: usize = 4;
 
 impl Engine {
-    /// How long to sleep before the next look, although more may have been written since the last. Zero is to look at once.
+    /// How long to sleep before the next refresh, although more may have been written since the last. Zero is to look at once.
     ///
-    /// More is written while a reader takes what it has found. A look at once would find little, in cache lines that are being
+    /// More is written while a reader takes what it has found. A refresh at once would find little, in cache lines that are being
     /// written to. So a reader that has found much since it slept, and has taken it, sleeps for a short tick. It does not where rings
     /// cannot wake it as they fill up, where one is full already, or where somebody waits.
     pub(crate) fn rest(&mut self) -> Duration {
@@ -24,7 +24,7 @@ impl Engine {
         let ends = [self.due.map(|due| due.saturating_duration_since(now)), self.control.time_left()];
         let rest = ends.into_iter().flatten().fold(self.pace.rest(now), Duration::min);
         if !rest.is_zero() {
-            // What was yielded is given back before every sleep: by a look, or here.
+            // What was yielded is given back before every sleep: by a refresh, or here.
             self.merge.publish();
             if !self.merge.is_crowded() {
                 return rest;

@@ -21,7 +21,7 @@ fn idle(rings: Rings, hold: Hold) -> Engine {
     // What is held stays in its ring.
     let order = Order::new().hold(hold).latency(HOUR).when_full(crate::WhenFull::Discard);
     let mut engine = Engine::new(rings, order).unwrap();
-    (1..40).for_each(|hours| engine.pace.looked(Instant::now() + HOUR * hours, 0));
+    (1..40).for_each(|hours| engine.pace.refreshed(Instant::now() + HOUR * hours, 0));
     assert!(sleep(&mut engine) > HOUR / 2);
     engine
 }
@@ -99,7 +99,7 @@ fn a_fence_that_is_paced_is_waited_for() {
     assert!(engine.proof.as_ref().unwrap().is_under_way());
 }
 
-/// A reader of which this is known: so many were found since it slept, and all but so many were taken. Its last look was just now, and
+/// A reader of which this is known: so many were found since it slept, and all but so many were taken. Its last refresh was just now, and
 /// always will be.
 fn with_found(hold: Hold, found: u64, held: u64) -> (sim::Kernel, Reader) {
     let kernel = sim::Kernel::new(&[0]);
@@ -115,7 +115,7 @@ fn with_found(hold: Hold, found: u64, held: u64) -> (sim::Kernel, Reader) {
     assert_eq!(reader.engine.merge.held() as u64, held);
     // As if it had not been asked without time.
     reader.engine.since_sleep = found as usize;
-    reader.engine.pace.looked(Instant::now() + HOUR, 0);
+    reader.engine.pace.refreshed(Instant::now() + HOUR, 0);
     (kernel, reader)
 }
 
@@ -170,7 +170,7 @@ fn nobody_rests_who_is_waited_for() {
     let mut reader =
         Reader::new(kernel.rings(), Order::new().hold(Hold::Round).when_full(crate::WhenFull::Discard)).unwrap();
     (0..70).for_each(|time| assert!(kernel.emit(0, time, &[0; 8])));
-    reader.engine.look();
+    reader.engine.refresh();
     assert!(reader.engine.since_sleep >= WORTH_A_LOOK);
     reader.engine.since_sleep = 1 << 20;
     assert_eq!(reader.engine.rest(), Duration::ZERO, "70 of 128 are held");
@@ -226,7 +226,7 @@ fn a_rest_is_broken_off() {
     filling.join().unwrap();
 }
 
-/// One sleep, a look behind it, and what came meanwhile is there; without time, a look at once.
+/// One sleep, a refresh behind it, and what came meanwhile is there; without time, a refresh at once.
 #[test]
 fn a_reader_that_rests_looks_when_it_has() {
     let much = WORTH_A_LOOK as u64;
@@ -254,7 +254,7 @@ fn a_task_that_rests_looks_when_it_has() {
         for time in 0..much {
             assert_eq!(reader.next().await.unwrap().unwrap().key(), Some(time));
         }
-        reader.engine.pace.looked(Instant::now() + HOUR, 0);
+        reader.engine.pace.refreshed(Instant::now() + HOUR, 0);
         assert!(kernel.emit(0, much, b""));
         let before = reader.stats();
         assert_eq!(reader.next().await.unwrap().unwrap().key(), Some(much));
@@ -283,7 +283,7 @@ fn a_task_that_rests_looks_when_it_has() {
     });
 }
 
-/// A message about CPUs comes again and again while the reader spins: each is taken notice of after so many looks, and not only
+/// A message about CPUs comes again and again while the reader spins: each is taken notice of after so many refreshes, and not only
 /// when CPUs are listed anyway.
 #[test]
 fn messages_about_cpus_are_noticed_while_it_spins() {
@@ -346,13 +346,13 @@ fn rings_are_looked_at_while_much_is_taken() {
             (0..160).for_each(|time| assert!(kernel.emit(time % 2, time.into(), &[0; 8])));
             threads::until("a fence has passed", || {
                 reader.engine.is_ready().unwrap() || {
-                    reader.engine.look();
+                    reader.engine.refresh();
                     false
                 }
             });
             // Half of each ring is given back; as much as this is written into one meanwhile.
             (0..80).for_each(|_| drop(reader.next_timeout(Duration::ZERO).unwrap()));
-            reader.engine.look();
+            reader.engine.refresh();
             let looks = reader.stats().refreshes;
             (0..meanwhile).for_each(|n| assert!(kernel.emit(1, 1000 + n, &[0; 8])));
             let taken = take(&mut reader);
