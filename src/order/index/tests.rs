@@ -383,7 +383,7 @@ fn a_block_that_was_not_taken_is_asked_for_again() {
     let mut rings = kernel.take_rings();
     let mut keys = Keys::new(Key::Time, None, None, None);
     let (mut index, mut pool) = (Index::new(0, None), Pool::default());
-    let mut look = |index: &mut Index, records: u64, most| {
+    let mut refresh = |index: &mut Index, records: u64, most| {
         (0..records).for_each(|time| assert!(kernel.emit(0, time, b"")));
         index.refresh(&mut rings.lanes[0], &mut keys, &mut pool, most)
     };
@@ -405,7 +405,7 @@ fn what_a_burst_left_is_used_within_the_bound() {
     let mut rings = kernel.take_rings();
     let mut keys = Keys::new(Key::Time, None, Some(Sequence::u64(0)), None);
     let (mut index, mut pool) = (Index::new(0, keys.new_numbers()), Pool::default());
-    let mut look = |index: &mut Index, pool: &mut Pool, time: fn(u64) -> u64, most| {
+    let mut refresh = |index: &mut Index, pool: &mut Pool, time: fn(u64) -> u64, most| {
         (0..2000).for_each(|n| assert!(kernel.emit(0, time(n), &(2 * n).to_ne_bytes())));
         index.refresh(&mut rings.lanes[0], &mut keys, pool, most)
     };
