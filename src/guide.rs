@@ -6,7 +6,7 @@
 //! - [`hold_rules`]: when an event may leave, and which rule to choose.
 //! - [`migrating`]: from libbpf-rs, aya, cilium/ebpf and a sort of your own.
 //!
-//! The types that it names: [`Reader`](crate::Reader), [`Rings`](crate::Rings), [`Order`](crate::Order), [`Key`](crate::Key),
+//! Types in the guide: [`Reader`](crate::Reader), [`Rings`](crate::Rings), [`Order`](crate::Order), [`Key`](crate::Key),
 //! [`Hold`](crate::Hold), [`Fence`](crate::Fence), [`Epochs`](crate::Epochs), [`Certainty`](crate::Certainty), [`Item`](crate::Item),
 //! [`WhenFull`](crate::WhenFull), [`Ledger`](crate::Ledger), [`Handle`](crate::Handle) and [`Recorder`](crate::Recorder).
 

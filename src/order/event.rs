@@ -7,7 +7,7 @@ use crate::rings::Untraced;
 use crate::sequence::anomaly::AnomalyKind;
 use std::sync::Arc;
 
-/// A record, a loss or another item, at its place in the order.
+/// A record, a loss or another item, at its place in the stream.
 #[derive(Debug, Clone, Copy)]
 pub struct Event<'a> {
     pub(crate) key: Option<u64>,
@@ -28,13 +28,13 @@ pub enum Item<'a> {
     Lost(Lost),
     /// Sequence numbers that are missing.
     Gap(Gap),
-    /// A number that is neither the expected one nor ahead of it.
+    /// A number that breaks its sequence.
     Anomaly(SequenceAnomaly),
     /// Bytes that cannot be a record.
     Damage(Damage<'a>),
-    /// From here on, records come before their order is proven.
+    /// From here on, records leave before their order is proven.
     EarlyRelease(EarlyRelease),
-    /// Nothing of a CPU is traced from a time on, or it is traced again.
+    /// From some time on a CPU is not traced, or it is traced again.
     Untraced(Untraced),
     /// All events that were in the rings at a [`Handle::flush`](crate::Handle::flush) have been yielded. Newer ones follow.
     Flushed,
@@ -62,7 +62,7 @@ pub struct Lost {
     /// The key of the record before the loss in the same ring. `None` if the loss is first or no record before it had a
     /// key.
     pub after: Option<u64>,
-    /// The key of the record behind the loss in the same ring. The kernel wrote the count down with that record.
+    /// The key of the record after the loss in the same ring. The kernel wrote the count with that record.
     pub until: Option<u64>,
 }
 
@@ -105,8 +105,8 @@ pub struct SequenceAnomaly {
 /// Records leave before their hold rule allows it, because holding them takes too much memory or a ring is too full
 /// ([`WhenFull`](crate::WhenFull)).
 ///
-/// The event comes once, right before the first of these records. The records are [`Certainty::Assumed`]. The next record
-/// that is not is in proven order again. [`Stats::early`](crate::Stats::early) counts them.
+/// The event comes once, right before the first of these records. The records are [`Certainty::Assumed`]. The next record with another
+/// certainty is in proven order again. [`Stats::early`](crate::Stats::early) counts the records that left early.
 ///
 /// What helps: a larger bound ([`WhenFull::Copy`](crate::WhenFull::Copy)), larger rings, or a reader that is called more often.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,7 +122,7 @@ pub struct EarlyRelease {
     pub most: usize,
 }
 
-/// Bytes of a ring that cannot be a record. The reader has given them up.
+/// Bytes of a ring that cannot be a record. The reader skips them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Damage<'a> {
@@ -130,7 +130,7 @@ pub struct Damage<'a> {
     pub cpu: u32,
     /// What is wrong.
     pub fault: Fault,
-    /// The bytes given up, header included. Empty where the fault is the head.
+    /// The bytes that the reader skips, header included. Empty if the fault is the head.
     pub bytes: Bytes<'a>,
 }
 
@@ -224,7 +224,7 @@ impl<'a> Event<'a> {
     }
 }
 
-/// An event to keep, with its bytes copied out of the ring.
+/// An owned event, with its bytes copied out of the ring.
 #[derive(Debug, Clone)]
 pub struct OwnedEvent {
     key: Option<u64>,
@@ -253,7 +253,7 @@ struct OwnedRecord {
 }
 
 impl OwnedEvent {
-    /// The event, borrowed, with all methods of [`Event`].
+    /// Borrows the event as an [`Event`], which has all methods.
     pub fn as_event(&self) -> Event<'_> {
         let item = match &self.item {
             OwnedItem::Record(OwnedRecord { bytes, header, origin }) => {

@@ -125,7 +125,7 @@ impl Lane {
         }
         drop(reading);
         let Some(fault) = head else { return ControlFlow::Continue(()) };
-        self.ring.take_up();
+        self.ring.skip_to_head();
         each(unordered(Item::Damage(Damage { cpu, fault, bytes: Default::default() })))
     }
 }

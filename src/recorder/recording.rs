@@ -182,7 +182,7 @@ impl Recorder {
         let Lane { ring, origin, losses, .. } = &mut rings.lanes[rank as usize];
         losses.refreshed();
         let mut told = 0;
-        let overwrote = ring.look_back();
+        let overwrote = ring.refresh_backward();
         let mut whole = !overwrote;
         let first = marks.len();
         let mut position = 0;

@@ -25,7 +25,7 @@ impl Index {
             if self.len() > 0 {
                 return true;
             }
-            ring.take_up();
+            ring.skip_to_head();
             self.lost_head = false;
         }
         // The same memory again, while the caches have it.

@@ -77,7 +77,7 @@ fn heads_that_cannot_be_right_are_faults_and_the_ring_goes_on() {
         assert!(matches!(ring.refresh(), Err(Fault::Head { from: 24, .. })), "{wild}");
         assert_eq!(ring.head(), 24, "a bad head is not taken");
         ring.release(24);
-        ring.take_up();
+        ring.skip_to_head();
         assert_eq!(kernel.tail(), wild);
         ring.refresh().unwrap();
         assert_eq!(ring.head(), 24, "empty, and positions go on where they were");
@@ -196,7 +196,7 @@ fn a_ring_written_backwards_gives_no_bytes_once_it_is_written_again() {
     let (mut kernel, mut ring) = Ring::simulated(4096, 4096, None, true);
     kernel.write(0u64.wrapping_sub(8), &[1; 8]);
     kernel.publish(0u64.wrapping_sub(8));
-    assert!(!ring.look_back());
+    assert!(!ring.refresh_backward());
     assert_eq!(ring.bytes(0, 8).to_vec(), [1; 8]);
     ring.thaw();
     ring.bytes(0, 8);
