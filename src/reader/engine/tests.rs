@@ -121,7 +121,7 @@ fn with_found(hold: Hold, found: u64, held: u64) -> (sim::Kernel, Reader) {
 
 #[test]
 fn who_has_taken_much_rests_before_the_next_look() {
-    let much = WORTH_A_LOOK as u64;
+    let much = WORTH_A_REFRESH as u64;
     for (hold, found, held, rests) in [
         (Hold::None, much, 0, true),
         (Hold::None, much - 1, 0, false),
@@ -146,12 +146,12 @@ fn who_has_taken_much_rests_before_the_next_look() {
 
 #[test]
 fn nobody_rests_who_is_waited_for() {
-    let much = WORTH_A_LOOK as u64;
+    let much = WORTH_A_REFRESH as u64;
     let (_kernel, mut reader) = with_found(Hold::None, much, 0);
     reader.engine.control.set_deadline(Some(Instant::now()));
     assert_eq!(reader.engine.rest(), Duration::ZERO, "a deadline comes first");
     reader.engine.control.set_deadline(None);
-    reader.engine.since_sleep = WORTH_A_LOOK;
+    reader.engine.since_sleep = WORTH_A_REFRESH;
     for spin in [Duration::MAX, Duration::from_nanos(1)] {
         reader.engine.spin = spin;
         assert_eq!(reader.engine.rest(), Duration::ZERO, "it spins instead");
@@ -159,7 +159,7 @@ fn nobody_rests_who_is_waited_for() {
     reader.engine.spin = Duration::ZERO;
     reader.engine.due = Some(Instant::now());
     assert_eq!(reader.engine.rest(), Duration::ZERO, "a lag is over");
-    (reader.engine.due, reader.engine.since_sleep) = (None, WORTH_A_LOOK);
+    (reader.engine.due, reader.engine.since_sleep) = (None, WORTH_A_REFRESH);
     assert!(!reader.engine.rest().is_zero());
     reader.handle().flush().unwrap();
     assert!(matches!(reader.next().unwrap().unwrap().item(), Item::Flushed));
@@ -171,7 +171,7 @@ fn nobody_rests_who_is_waited_for() {
         Reader::new(kernel.rings(), Order::new().hold(Hold::Round).when_full(crate::WhenFull::Discard)).unwrap();
     (0..70).for_each(|time| assert!(kernel.emit(0, time, &[0; 8])));
     reader.engine.refresh();
-    assert!(reader.engine.since_sleep >= WORTH_A_LOOK);
+    assert!(reader.engine.since_sleep >= WORTH_A_REFRESH);
     reader.engine.since_sleep = 1 << 20;
     assert_eq!(reader.engine.rest(), Duration::ZERO, "70 of 128 are held");
     // One whose time is over is as good as rested.
@@ -185,7 +185,7 @@ fn nobody_rests_who_is_waited_for() {
 /// Rings that another program opened, without an event of theirs: nothing says that they fill up.
 #[test]
 fn nobody_rests_whom_rings_do_not_wake() {
-    let much = WORTH_A_LOOK as u64;
+    let much = WORTH_A_REFRESH as u64;
     let (_kernel, mut reader) = with_found(Hold::None, much, 0);
     assert!(!reader.engine.rest().is_zero());
     reader.engine.merge.rings.lanes[0].ring.forget_fd();
@@ -195,7 +195,7 @@ fn nobody_rests_whom_rings_do_not_wake() {
 /// Whatever would break off a sleep breaks off a rest. In vain it would be an hour.
 #[test]
 fn a_rest_is_broken_off() {
-    let much = WORTH_A_LOOK as u64;
+    let much = WORTH_A_REFRESH as u64;
     let rests = || {
         let (kernel, mut reader) = with_found(Hold::None, much, 0);
         reader.engine.pace.set_shortest(HOUR);
@@ -229,7 +229,7 @@ fn a_rest_is_broken_off() {
 /// One sleep, a refresh behind it, and what came meanwhile is there; without time, a refresh at once.
 #[test]
 fn a_reader_that_rests_looks_when_it_has() {
-    let much = WORTH_A_LOOK as u64;
+    let much = WORTH_A_REFRESH as u64;
     for timeout in [Duration::ZERO, HOUR] {
         let (kernel, mut reader) = with_found(Hold::None, much, 0);
         assert!(kernel.emit(0, much, b""));
@@ -249,7 +249,7 @@ fn a_task_that_rests_looks_when_it_has() {
         let kernel = sim::Kernel::new(&[0]);
         let order = Order::new().hold(Hold::None).latency(HOUR);
         let mut reader = crate::AsyncReader::new(kernel.rings(), order).unwrap();
-        let much = WORTH_A_LOOK as u64;
+        let much = WORTH_A_REFRESH as u64;
         (0..much).for_each(|time| assert!(kernel.emit(0, time, b"")));
         for time in 0..much {
             assert_eq!(reader.next().await.unwrap().unwrap().key(), Some(time));
