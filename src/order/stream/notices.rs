@@ -20,12 +20,12 @@ impl Stream {
         true
     }
 
-    /// Picks a notice about no record, if there is one. It has no ring of its own to come from.
+    /// Picks a notice about no record, if there is one. It belongs to no ring.
     #[inline]
     pub(super) fn pick_notice(&mut self) -> bool {
         let Some(&notice) = self.notices.front() else { return false };
         self.sync();
-        // All that a flush promises has been yielded. Nothing says so of other notices.
+        // A flush proves that its events were yielded. Nothing proves the order of other notices.
         let certainty = if let Notice::Flushed = notice { Certainty::Proven } else { Certainty::Assumed };
         self.picked = Pick { entry: Entry::NONE, late_by: 0, rank: 0, certainty, notice: Some(notice) };
         true
@@ -43,7 +43,7 @@ impl Stream {
         ours
     }
 
-    /// Picks the front of the ring whose turn it is, whatever it is.
+    /// Picks the front of the ring with the smallest key, of any kind.
     #[inline(never)]
     pub(crate) fn pick_other(&mut self) -> bool {
         let Some((rank, entry, note)) = self.skip_told() else { return false };
@@ -56,22 +56,22 @@ impl Stream {
         let behind = self.last.saturating_sub(entry.key);
         let own = || if behind > 0 { (Certainty::Late, behind) } else { (self.certainty(entry.key), 0) };
         let picked = match (keyed, step) {
-            // Nothing orders it but its place in its ring.
+            // Nothing orders it except its place in its ring.
             (Keyed::Never, _) => Some((Certainty::Assumed, 0)),
-            // Numbers are let out by themselves, but not before a report that is due.
+            // Numbers leave without a fence, but not before a report that is due.
             (_, Some(_)) if self.frontier.is_capped(entry.key) => None,
-            // It stays behind the record before it, and shares its certainty.
+            // It comes after the record before it, and shares its certainty.
             (Keyed::Before, Some(Step::Behind | Step::Next)) => Some((certainty, late_by)),
             (Keyed::Before, None) if admitted => Some((certainty, late_by)),
             (Keyed::Own, None) if admitted => Some(own()),
-            // Unless numbers were given up to make room, and may come after all.
+            // Unless numbers were released in doubt, and may still come.
             (Keyed::Own, Some(Step::Next)) => {
                 let doubt = self.sequence.as_ref().and_then(Tracker::doubt);
                 Some((doubt.map_or(Certainty::Proven, |number| self.frontier.certainty(number)), 0))
             }
             (Keyed::Own, Some(Step::Behind)) => Some((Certainty::Late, behind)),
             (_, Some(Step::First)) if admitted => Some((self.frontier.certainty(entry.key), 0)),
-            // Whatever is missing before a number that is proven to be the smallest there will ever be.
+            // The numbers missing before a number that is proven to be the smallest that can still come.
             (_, Some(Step::Ahead(first))) if admitted => {
                 gap = Some(Notice::Gap { first, last: entry.key - 1 });
                 Some((self.frontier.certainty(entry.key), 0))
@@ -92,8 +92,8 @@ impl Stream {
         true
     }
 
-    /// Takes LOST records at the front that tell nothing new, and gives the front behind them. In a loop: a hostile ring may be full
-    /// of them.
+    /// Takes LOST records at the front that report nothing new, and returns the front after them. In a loop: a hostile ring may be full of
+    /// them.
     fn skip_told(&mut self) -> Option<(u32, Entry, Option<Note>)> {
         loop {
             let rank = self.fronts.top()?.rank;
@@ -107,7 +107,7 @@ impl Stream {
         }
     }
 
-    /// The notice about a number of the whole machine that was passed.
+    /// The notice about a skipped number of the whole machine.
     pub(super) fn machine_anomaly(&self, step: Option<Step>) -> Option<Notice> {
         let Pick { entry, rank, certainty, .. } = &self.picked;
         if step != Some(Step::Behind) || *certainty != Certainty::Late || entry.keyed() != Keyed::Own {
@@ -121,14 +121,13 @@ impl Stream {
         Some(Notice::Anomaly { kind, expected: sequence.next()? })
     }
 
-    /// The notice about its CPU's own numbers.
+    /// The notice about numbers of the record's CPU.
     pub(super) fn own_notice(&mut self, note: Option<Note>) -> Option<Notice> {
         let Pick { entry, rank, .. } = self.picked;
         match note? {
             Note::Hole { hole, after } => {
                 let gap = self.indexes[rank as usize].numbers.as_ref()?.gap(&hole)?;
-                // What is missing from a ring has nothing to do with how late its record is. A key that is another record's
-                // proves nothing.
+                // A gap in a ring does not depend on how late its record is. A key taken from another record proves nothing.
                 let own = entry.keyed() == Keyed::Own;
                 self.picked.certainty = if own { self.certainty(entry.key) } else { Certainty::Assumed };
                 self.picked.late_by = 0;
@@ -169,7 +168,7 @@ impl Stream {
         })
     }
 
-    /// A notice before the picked event, as it is told.
+    /// A notice before the picked event, as an item.
     pub(super) fn told(&self, notice: &Notice, cpu: u32) -> Item<'static> {
         let entry = &self.picked.entry;
         let written = |key| self.keys.written(key);
@@ -205,7 +204,7 @@ impl Stream {
         }
     }
 
-    /// Takes the event that was picked, whatever it is.
+    /// Takes the picked event, of any kind.
     #[inline(never)]
     pub(super) fn take_other(&mut self) {
         let Pick { entry, late_by, rank, certainty, notice } = self.picked;
@@ -237,7 +236,7 @@ impl Stream {
         self.take_front();
     }
 
-    /// Moves a dense sequence on behind a record that is taken.
+    /// Advances a dense sequence past a record that is taken.
     pub(super) fn pass(&mut self, key: u64, certainty: Certainty) {
         if !self.keys.is_sure(key) {
             return;
@@ -251,7 +250,7 @@ impl Stream {
         sequence.pass(key);
     }
 
-    /// Notes that the picked event was told.
+    /// Marks the notice of the picked event as yielded.
     pub(super) fn commit_notice(&mut self, notice: Notice) {
         let Pick { entry, rank, certainty, .. } = self.picked;
         match notice {
