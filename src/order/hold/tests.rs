@@ -174,9 +174,9 @@ fn copy(of: &Frontier) -> Frontier {
     Frontier { ..*of }
 }
 
-/// Every course of five steps over keys up to 3: looks, whole and in part, fences that begin, end and fail. What is called
-/// proven was seen by a whole refresh before a fence began that ended before the last whole refresh; all of that is let out, and
-/// under the other rules what was seen.
+/// Every course of five steps over keys up to 3: complete and partial refreshes, fences that begin, end and fail. A key called proven was
+/// seen by a complete refresh before the start of a fence that ended before the last complete refresh. All such keys leave. Under the other
+/// rules, seen keys leave.
 #[test]
 fn every_short_course_of_a_frontier_lets_out_what_is_proven_and_nothing_else() {
     for hold in [Hold::FENCE, Hold::Round, Hold::None] {
