@@ -232,7 +232,7 @@ impl Account {
         let others = (busy - mine) / load::online().len() as f64 * 100.0;
         Ok([
             wakeups,
-            per_second(stats.looks - self.stats.looks),
+            per_second(stats.refreshes - self.stats.refreshes),
             per_second(stats.fences - self.stats.fences),
             switches,
             own,
@@ -308,7 +308,7 @@ fn drained(mut rings: Rings, time: Duration) -> Result<Row> {
         if account.is_none() && begin.elapsed() >= WARM_UP {
             account = Some(Account::begin(Stats::default())?);
         }
-        stats.looks += u64::from(account.is_some());
+        stats.refreshes += u64::from(account.is_some());
     }
     // On a machine that is busy enough the time was over before it had begun.
     account.map_or_else(|| Account::begin(Stats::default()), Ok)?.end(stats)

@@ -287,7 +287,7 @@ fn idle(stage: &Stage, time: Duration) -> Result<()> {
             return Err(format!("not idle: {event:?}").into());
         }
         let (used, now) = ((cpu_time()? - begin).as_secs_f64(), reader.stats());
-        let (looks, sleeps) = (now.looks - before.looks, now.sleeps - before.sleeps);
+        let (looks, sleeps) = (now.refreshes - before.refreshes, now.sleeps - before.sleeps);
         let part = used / time.as_secs_f64() * 100.0;
         println!("| {hold} {name} | {:.2} | {part:.3} | {looks} | {sleeps} |", used * 1000.0);
     }

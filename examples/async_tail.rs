@@ -5,7 +5,7 @@
 //! cargo run --release --features tokio --example async_tail -- --seconds 5
 //! ```
 
-use perfweave::{AsyncReader, Class, Event, Item, Order, Rings};
+use perfweave::{AsyncReader, Certainty, Event, Item, Order, Rings};
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -100,7 +100,7 @@ impl Summary {
         match event.item() {
             Item::Record(record) => {
                 self.events += 1;
-                self.unproven += u64::from(event.class() == Class::Assumed);
+                self.unproven += u64::from(event.certainty() == Certainty::Assumed);
                 if !quiet {
                     let name = if record.source() == Some(0) { "switch" } else { "wakeup" };
                     let time = Duration::from_nanos(record.time().unwrap_or(0));
@@ -108,7 +108,7 @@ impl Summary {
                 }
             }
             Item::Lost(lost) => self.lost += lost.count,
-            Item::Unproven(unproven) => eprintln!("{unproven:?}"),
+            Item::EarlyRelease(unproven) => eprintln!("{unproven:?}"),
             Item::Untraced(untraced) => eprintln!("{untraced:?}"),
             _ => self.damaged += 1,
         }

@@ -10,7 +10,7 @@
 //! cargo run --release --example causality -- --hold none --seconds 10 --json
 //! ```
 
-use perfweave::{Class, Event, Fence, Full, Hold, Item, Key, Order, Reader, Rings};
+use perfweave::{Certainty, Event, Fence, Hold, Item, Key, Order, Reader, Rings, WhenFull};
 use perfweave_support::args::Args;
 use perfweave_support::by_ring::ByRing;
 use perfweave_support::{bpf, load};
@@ -169,7 +169,7 @@ struct Tally {
     yielded: u64,
     /// The largest key so far.
     largest: u64,
-    /// Checked here once more, whatever the class says.
+    /// Checked here once more, whatever the certainty says.
     out_of_order: u64,
     by_ring: ByRing<u64>,
     largest_by_ring: u64,
@@ -185,7 +185,7 @@ impl Tally {
             let Item::Record(record) = event.item() else { continue };
             let Some(key) = event.key() else { continue };
             self.yielded += 1;
-            if key < self.largest && event.class() != Class::Late {
+            if key < self.largest && event.certainty() != Certainty::Late {
                 self.out_of_order += 1;
             }
             self.largest = self.largest.max(key);
@@ -247,14 +247,14 @@ fn parse_keeping(name: &str) -> Result<Option<bpf::Keeping>, String> {
     }))
 }
 
-fn parse_full(name: &str) -> Result<Full, String> {
+fn parse_full(name: &str) -> Result<WhenFull, String> {
     Ok(match name {
-        "copy" => Full::default(),
-        "release" => Full::Release,
-        "discard" => Full::Discard,
+        "copy" => WhenFull::default(),
+        "release" => WhenFull::Release,
+        "discard" => WhenFull::Discard,
         other => {
             let mib = other.strip_prefix("copy=").and_then(|mib| mib.parse::<usize>().ok());
-            Full::Copy { most: mib.ok_or_else(|| format!("no way {other} to treat full rings"))? << 20 }
+            WhenFull::Copy { most: mib.ok_or_else(|| format!("no way {other} to treat full rings"))? << 20 }
         }
     })
 }

@@ -12,7 +12,7 @@
 use nix::sys::signal::{SigSet, Signal};
 use perf_event_open_sys::bindings;
 use perfweave::decode::{Field, Format};
-use perfweave::{Class, Clock, Event, Fence, Frozen, Item, Key, Layout, Record, Recorder, Rings, sim};
+use perfweave::{Certainty, Clock, Event, Fence, Frozen, Item, Key, Layout, Record, Recorder, Rings, sim};
 use std::collections::BTreeSet;
 use std::error::Error;
 use std::io::{BufWriter, ErrorKind, Write};
@@ -223,7 +223,7 @@ impl Tally {
             _ => {}
         }
         self.cpus.extend(event.cpu());
-        self.unproven += u64::from(event.class() != Class::Proven);
+        self.unproven += u64::from(event.certainty() != Certainty::Proven);
         if let Some(key) = event.key() {
             self.out_of_order += u64::from(key < self.largest);
             self.largest = self.largest.max(key);

@@ -11,8 +11,8 @@
 //! ```
 
 use perfweave::{
-    Account, AnomalyKind, Class, Event, Fence, Full, Handle, Hold, Key, Ledger, Order, Pause, Reader, Rings,
-    SequenceAnomaly,
+    Account, AnomalyKind, Certainty, Event, Fence, Handle, Hold, Key, Ledger, Order, Pause, Reader, Rings,
+    SequenceAnomaly, WhenFull,
 };
 use perfweave::{Item, Sequence};
 use perfweave_support::args::Args;
@@ -50,7 +50,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
     let mut args = Args::new(HELP);
     let time = args.seconds(5.0)?;
     let pages = args.value("--pages", |text| text.parse().map_err(|_| format!("{text} pages")))?.unwrap_or(1);
-    let full = args.value("--full", parse_full)?.unwrap_or(Full::Discard);
+    let full = args.value("--full", parse_full)?.unwrap_or(WhenFull::Discard);
     let [dense, pauses, offline] = ["--dense", "--pauses", "--offline"].map(|flag| args.flag(flag));
     let [quiet, json] = ["--quiet", "--json"].map(|flag| args.flag(flag));
     args.finish()?;
@@ -252,13 +252,13 @@ impl Tally {
                     seen.yielded += 1;
                     seen.sum += u128::from(number);
                     seen.next = seen.next.max(number + 1);
-                    if self.dense && event.class() == Class::Late {
+                    if self.dense && event.certainty() == Certainty::Late {
                         seen.missing -= 1;
                         seen.sum -= u128::from(number);
                         self.found += 1;
                     }
                     let key = event.key().unwrap_or(0);
-                    self.out_of_order += u64::from(key < self.largest && event.class() != Class::Late);
+                    self.out_of_order += u64::from(key < self.largest && event.certainty() != Certainty::Late);
                     self.largest = self.largest.max(key);
                     continue;
                 }
@@ -370,11 +370,11 @@ fn go_and_come_back(every: Duration, wait: &dyn Fn(Duration) -> bool) -> Result<
     Ok(())
 }
 
-fn parse_full(name: &str) -> Result<Full, String> {
+fn parse_full(name: &str) -> Result<WhenFull, String> {
     Ok(match name {
-        "hold" => Full::Discard,
-        "release" => Full::Release,
-        "copy" => Full::Copy { most: 16 << 20 },
+        "hold" => WhenFull::Discard,
+        "release" => WhenFull::Release,
+        "copy" => WhenFull::Copy { most: 16 << 20 },
         other => return Err(format!("no way {other} to treat full rings")),
     })
 }

@@ -1,14 +1,14 @@
 //! The guide: how to read perf rings in order, page by page.
 //!
-//! - [`ordering`]: keys, classes, and ways to read.
+//! - [`ordering`]: keys, certainty, and ways to read.
 //! - [`loss`]: what can be missing, and how the stream says so.
 //! - [`sizing`]: rings, memory, latency and wake-ups.
 //! - [`hold_rules`]: when an event may leave, and which rule to choose.
 //! - [`migrating`]: from libbpf-rs, aya, cilium/ebpf and a sort of your own.
 //!
-//! The types that it names: [`Reader`](crate::Reader), [`Rings`](crate::Rings), [`Order`](crate::Order), [`Key`](crate::Key),
-//! [`Hold`](crate::Hold), [`Fence`](crate::Fence), [`Epochs`](crate::Epochs), [`Class`](crate::Class), [`Item`](crate::Item),
-//! [`Full`](crate::Full), [`Ledger`](crate::Ledger), [`Handle`](crate::Handle) and [`Recorder`](crate::Recorder).
+//! Types in the guide: [`Reader`](crate::Reader), [`Rings`](crate::Rings), [`Order`](crate::Order), [`Key`](crate::Key),
+//! [`Hold`](crate::Hold), [`Fence`](crate::Fence), [`Epochs`](crate::Epochs), [`Certainty`](crate::Certainty), [`Item`](crate::Item),
+//! [`WhenFull`](crate::WhenFull), [`Ledger`](crate::Ledger), [`Handle`](crate::Handle) and [`Recorder`](crate::Recorder).
 
 #[doc = include_str!("../docs/guide/ordering.md")]
 pub mod ordering {}

@@ -9,7 +9,7 @@
 //! while let Some(event) = reader.next()? {
 //!     match event.record() {
 //!         Some(record) => println!("{:?} on CPU {}: {:?}", event.key(), record.cpu(), switch.line(&record)),
-//!         // A loss, a gap, damage or the end of a flush, at its place. The stream goes on behind it.
+//!         // A loss, a gap, damage or the end of a flush, at its place. The stream goes on after it.
 //!         None => println!("{:?}: {:?}", event.key(), event.item()),
 //!     }
 //! }
@@ -22,14 +22,15 @@
 //!   keys that leave together come by CPU, then by place in the ring, so the same rings always give the same stream.
 //! - **Proof.** Under the fence rule, which is the default, no event is late. [`Hold`] says why, and what that takes.
 //! - **Memory.** Held records that fill a ring are copied out of it. All that holding takes stays within 64 MiB unless set
-//!   ([`Full`]). Only beyond that bound some events leave before their order is proven, and the stream says so ([`Unproven`]).
-//! - **Lateness.** Under another hold rule an event can be late. The reader yields it at once, marks it with how late it is, counts it,
-//!   and never drops it.
-//! - **In place.** A record lies in its ring until the reader has yielded it and the program no longer borrows it. Then the tail passes
-//!   it. A record that was copied out of a full ring is passed earlier.
-//! - **Loss.** What the kernel dropped, what is missing from a sequence, and bytes that cannot be a record are events too, at their place.
-//! - **Hostile bytes.** Whatever a ring holds, there is no panic, no endless loop and no read outside of the ring. Memory is bounded.
-//!   The time for a record grows with the logarithm of what is held.
+//!   ([`WhenFull`]). Only beyond that bound some events leave before their order is proven, and the stream says so ([`EarlyRelease`]).
+//! - **Lateness.** Under another hold rule an event can be late. The reader yields it at once, marks it with its lateness, counts it, and
+//!   never drops it.
+//! - **In place.** A record stays in its ring until the reader has yielded it and the program no longer borrows it. Then the reader moves
+//!   the tail past it. The tail passes a record earlier only if the reader has copied it out of a full ring.
+//! - **Loss.** Records that the kernel dropped, numbers that are missing from a sequence, and bytes that cannot be a record are events too,
+//!   at their place.
+//! - **Hostile bytes.** Whatever a ring holds, the crate does not panic, does not loop endlessly and does not read outside of the ring.
+//!   Memory is bounded. The time for a record grows with the logarithm of the number of held records.
 //! - **Cost.** An event costs no allocation, no system call and no copy. The crate copies a wrapped record only if the program asks for
 //!   it in one piece.
 //!
@@ -42,10 +43,8 @@
 //!
 //! The [`guide`] has a page each on ordering, loss, sizing, hold rules and migrating.
 //!
-//! A [`Handle`] flushes, closes and pauses a reader from other threads. A [`Recorder`] reads nothing until something has happened, and
-//! then gives the last moments of all CPUs.
-//!
-//! [`guide`] goes through this page by page.
+//! A [`Handle`] flushes, closes and pauses a reader from other threads. A [`Recorder`] lets the kernel overwrite the rings. When something
+//! has happened, it gives the last moments of all CPUs.
 //!
 //! # Features
 //!
@@ -60,7 +59,7 @@
 //! | `zerocopy-0-8` | `Record::payload_as`: payloads as a program's own types |
 //! | `test-util` | `sim`: a simulated kernel for a program's own tests |
 //!
-//! None is on by default. A feature that is named after a crate and its version has types of that crate in its signatures.
+//! None is on by default. A feature with the name and the version of a crate puts types of that crate into this crate's signatures.
 //!
 //! # Words
 //!
@@ -69,48 +68,48 @@
 //! | key | the number that orders events: a time or a sequence number | event time (Flink), timestamp |
 //! | hold rule | when an event may leave the reader ([`Hold`]) | watermark strategy (Flink) |
 //! | frontier | the key up to which events may leave now ([`Merge::frontier`]) | watermark (Flink), frontier (timely dataflow) |
-//! | fence | a wait for an RCU grace period, which proves that nothing smaller is still to come ([`Fence`]) | `synchronize_rcu()`, `membarrier(2)` |
-//! | refresh | load the heads of all rings and find their new records ([`Merge::refresh`]); a *look* in the texts | `consume` (libbpf), `sync` (io-uring) |
-//! | late event | an event with a smaller key than one that has left ([`Class::Late`]) | late event (Flink), out-of-orderness |
+//! | fence | a wait for an RCU grace period, which proves that no smaller key can still come ([`Fence`]) | `synchronize_rcu()`, `membarrier(2)` |
+//! | refresh | load the heads of all rings and find their new records ([`Merge::refresh`]) | `consume` (libbpf), `sync` (io-uring) |
+//! | late event | an event with a smaller key than one that has left ([`Certainty::Late`]) | late event (Flink), out-of-orderness |
 //! | lag | hold each event for a fixed time ([`Hold::Lag`]) | bounded out-of-orderness (Flink), a guessed delay |
 //! | loss | records that the kernel dropped because the ring was full ([`Lost`]) | `PERF_RECORD_LOST`, lost samples |
 //! | gap | sequence numbers that are missing ([`Gap`]) | |
-//! | fill mark | how full a ring may become before [`Full`] applies ([`Order::fill_mark`]) | high watermark |
+//! | fill mark | how full a ring may become before [`WhenFull`] applies ([`Order::fill_mark`]) | high watermark |
 //! | flight recorder | rings that the kernel overwrites until they are read ([`Recorder`]) | overwrite mode, snapshot mode |
 //!
 //! # Hostile rings
 //!
-//! Everything in a ring is untrusted: the head, headers, sizes and payloads. The crate reads each of them once, checks it, and uses
-//! the checked copy. A record that cannot be right becomes a [`Damage`] event. The reader takes its ring up again behind it, and the
-//! other rings go on.
+//! Everything in a ring is untrusted: the head, headers, sizes and payloads. The crate reads each of them once, checks it, and uses the
+//! checked copy. A record that cannot be right becomes a [`Damage`] event. The reader goes on after it in the same ring. Other rings are
+//! not affected.
 //!
-//! One thing cannot be checked. A lawful kernel does not write between tail and head, and that makes a `&[u8]` into the ring sound.
-//! A BPF program that outputs more than 65,516 bytes at once makes the kernel break this law: the output overwrites unread records, also
-//! while a program looks at them. The bytes of those records are then garbage. The crate takes no length and no bound from them a
-//! second time.
+//! The crate cannot check one thing. A lawful kernel does not write between tail and head. That makes a `&[u8]` into the ring sound. A BPF
+//! program that outputs more than 65,516 bytes at once makes the kernel break this law: the output overwrites unread records, even while a
+//! program reads them. The bytes of those records are then garbage. The crate never takes a length or a bound from such bytes a second
+//! time.
 //!
 //! # Forked children
 //!
 //! A child of fork(2) does not have the mappings of perf events (`VM_DONTCOPY`).
 //!
-//! - A reader of the parent's gives [`ErrorKind::Forked`] in the child, and a [`Merge`] panics.
+//! - In the child, the parent's reader gives [`ErrorKind::Forked`], and the parent's [`Merge`] panics.
 //! - Dropping either in the child leaves the parent's maps, slots and threads alone.
-//! - A writer of a recording gives [`ErrorKind::Forked`] in the child. Dropping it writes nothing into the parent's file.
-//! - A [`Frozen`] recorder and its [`Recorded`] panic in the child rather than give a record.
+//! - A writer of a recording gives [`ErrorKind::Forked`] in the child. Dropping it in the child writes nothing into the parent's file.
+//! - A [`Frozen`] recorder and its [`Recorded`] panic in the child. They give no record.
 //! - What was lent before the fork ([`EventGuard`], [`Batch`], [`Event`], and the rest of a `for_each` whose function has forked) is not
-//!   guarded. To read its bytes in the child is SIGSEGV. To drop it is harmless.
+//!   guarded. Reading its bytes in the child is a SIGSEGV. Dropping it is harmless.
 //!
-//! A child opens rings of its own. A daemon forks first and then opens them.
+//! A child opens its own rings. A daemon forks first and then opens rings.
 //!
-//! The crate knows a child by a page with `MADV_WIPEONFORK` (madvise(2), Linux 4.14). Where a seccomp filter refuses that, it compares
-//! process numbers: dropping, handles and [`Order::without_self`] do as they do elsewhere, but reading its parent's rings in a child
-//! can be SIGSEGV.
+//! The crate recognizes a child by a page with `MADV_WIPEONFORK` (madvise(2), Linux 4.14). If a seccomp filter refuses that, the crate
+//! compares process IDs. Dropping, handles and [`Order::without_self`] still work then, but reading the parent's rings in a child can be a
+//! SIGSEGV.
 
 // Allowed in `ring` and `sys` only.
 #![deny(unsafe_code)]
 // docs.rs says at each item which feature brings it.
 #![cfg_attr(docsrs, feature(doc_cfg))]
-// Rooms have the seams of these features at all times. What is used by nothing is found with all features.
+// Rooms always contain the seams of these features. A build with all features finds unused code.
 #![cfg_attr(
     not(all(feature = "perf-event-open-sys-7", feature = "print", feature = "test-util")),
     expect(dead_code, reason = "what only a feature uses")
@@ -119,7 +118,7 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("perf rings are Linux's");
 
-// data_head is an unsigned long in the kernel and would wrap at 2^32 where we count to 2^64.
+// data_head is an unsigned long in the kernel. On 32 bits it would wrap at 2^32, but this crate counts to 2^64.
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("perfweave needs a 64-bit machine");
 
@@ -148,13 +147,13 @@ pub use account::ledger::{Account, Ledger};
 pub use account::stats::{Progress, RingStats, Stats};
 pub use error::{Error, ErrorKind};
 pub use order::epochs::Epochs;
-pub use order::event::{Damage, Event, Gap, Item, Lost, OwnedEvent, SequenceAnomaly, Unproven};
-pub use order::hold::{Class, Fence, Hold};
+pub use order::event::{Damage, EarlyRelease, Event, Gap, Item, Lost, OwnedEvent, SequenceAnomaly};
+pub use order::event_guard::{Batch, EventGuard};
+pub use order::hold::{Certainty, Fence, Hold};
 pub use order::key::Key;
-pub use order::lent::{Batch, EventGuard};
 pub use order::merge::Merge;
 pub use order::proof::GracePeriods;
-pub use order::{Full, Order};
+pub use order::{Order, WhenFull};
 #[cfg(feature = "tokio")]
 pub use reader::tokio::{AsyncReader, EventStream};
 pub use reader::{Ended, Reader};

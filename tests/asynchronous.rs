@@ -3,7 +3,7 @@
 #[expect(dead_code, reason = "each test takes a part")]
 mod reading;
 
-use perfweave::{AsyncReader, Class, Ended, ErrorKind, Fence, Hold, Item, Key, Order, Pause, Rings, Wakeup, sim};
+use perfweave::{AsyncReader, Certainty, Ended, ErrorKind, Fence, Hold, Item, Key, Order, Pause, Rings, Wakeup, sim};
 use perfweave_support::bpf::{Keeping, Map, Program, Stamps};
 use perfweave_support::futures_util::{FutureExt, StreamExt};
 use perfweave_support::{bpf, echo, kernel, load, number_behind, threads};
@@ -21,9 +21,9 @@ fn open(hold: Hold) -> Option<(AsyncReader, Program)> {
     Some((AsyncReader::new(rings, Order::new().hold(hold)).unwrap(), echo))
 }
 
-async fn next(reader: &mut AsyncReader) -> (u64, Class) {
+async fn next(reader: &mut AsyncReader) -> (u64, Certainty) {
     let event = timeout(LONG, reader.next()).await.expect("it comes").unwrap().unwrap();
-    (event.record().unwrap().payload().unwrap().u64(0).unwrap(), event.class())
+    (event.record().unwrap().payload().unwrap().u64(0).unwrap(), event.certainty())
 }
 
 #[tokio::test]
@@ -34,7 +34,7 @@ async fn events_of_all_cpus_come_in_proven_order() {
         assert_eq!(echo.run_with(cpus[n as usize % cpus.len()], &[n]).unwrap(), 0);
     }
     for n in 0..100 {
-        assert_eq!(next(&mut reader).await, (n, Class::Proven));
+        assert_eq!(next(&mut reader).await, (n, Certainty::Proven));
     }
     for n in 0..100 {
         assert_eq!(echo.run_with(cpus[n as usize % cpus.len()], &[n]).unwrap(), 0);
@@ -92,7 +92,7 @@ async fn nothing_stays_behind() {
         }
     });
     for n in 0..count {
-        assert_eq!(next(&mut reader).await, (n, Class::Proven));
+        assert_eq!(next(&mut reader).await, (n, Certainty::Proven));
         taken.store(n + 1, Ordering::Release);
     }
     writer.await.unwrap();
@@ -203,7 +203,7 @@ async fn keys_are_those_that_were_asked_for() {
     emit(0, 30, 100);
     for key in [100, 200, 300] {
         let event = timeout(LONG, reader.next()).await.expect("it comes").unwrap().unwrap();
-        assert_eq!((event.key(), event.class()), (Some(key), Class::Proven));
+        assert_eq!((event.key(), event.certainty()), (Some(key), Certainty::Proven));
     }
     emit(7, 1, 400);
     emit(0, 2, 500);
@@ -278,7 +278,7 @@ async fn a_task_waits_for_whoever_is_inside() {
         // Nobody is inside: at once.
         kernel.emit(1, time, b"");
         let event = reader.next().now_or_never().expect("without waiting").unwrap().unwrap();
-        assert_eq!((event.key(), event.class()), (Some(time), Class::Proven));
+        assert_eq!((event.key(), event.certainty()), (Some(time), Certainty::Proven));
         drop(event);
         kernel.begin(0, time + 1);
         kernel.emit(1, time + 2, b"");
@@ -293,7 +293,7 @@ async fn a_task_waits_for_whoever_is_inside() {
         });
         for key in [time + 1, time + 2] {
             let event = timeout(LONG, reader.next()).await.expect("it comes").unwrap().unwrap();
-            assert_eq!((event.key(), event.class()), (Some(key), Class::Proven));
+            assert_eq!((event.key(), event.certainty()), (Some(key), Certainty::Proven));
         }
         writer.await.unwrap();
     }
@@ -314,7 +314,7 @@ async fn a_task_is_told_of_a_program_that_does_not_leave() {
         kernel.emit(0, time, b"");
         loop {
             match timeout(LONG, reader.next()).await.expect("it comes") {
-                Ok(Some(event)) => break assert_eq!((event.key(), event.class()), (Some(time), Class::Proven)),
+                Ok(Some(event)) => break assert_eq!((event.key(), event.certainty()), (Some(time), Certainty::Proven)),
                 Err(error)
                     if error.to_string().contains("a program on CPU 1 has returned without perfweave_leave()") =>
                 {
@@ -347,7 +347,7 @@ async fn a_task_proves_by_the_words_of_programs() {
         assert_eq!(program.run_on(cpu).unwrap(), 0);
         let event = timeout(LONG, reader.next()).await.expect("it comes").unwrap().unwrap();
         let found = event.record().unwrap().payload().unwrap().u64(8);
-        assert_eq!((found, event.cpu(), event.class()), (Some(number), Some(cpu), Class::Proven));
+        assert_eq!((found, event.cpu(), event.certainty()), (Some(number), Some(cpu), Certainty::Proven));
     }
     assert_eq!(reader.stats().late, 0);
 }

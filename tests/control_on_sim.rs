@@ -4,7 +4,7 @@
 #[expect(dead_code, reason = "each test takes a part")]
 mod reading;
 
-use perfweave::{Class, Ended, Event, Fence, Hold, Item, Key, Layout, Merge, Order, Pause, Reader, Rings, sim};
+use perfweave::{Certainty, Ended, Event, Fence, Hold, Item, Key, Layout, Merge, Order, Pause, Reader, Rings, sim};
 use perfweave_support::{assert_error, threads};
 use quickcheck::quickcheck;
 use reading::{LONG, assert_nothing, ended, said as next, word};
@@ -194,7 +194,10 @@ fn flushes_and_the_end_reach_every_way_to_read() {
     // A flush that is forgotten comes again.
     std::mem::forget(reader.next().unwrap());
     let flushed = reader.next().unwrap().unwrap();
-    assert_eq!((flushed.key(), flushed.cpu(), flushed.class(), flushed.late_by()), (None, None, Class::Proven, 0));
+    assert_eq!(
+        (flushed.key(), flushed.cpu(), flushed.certainty(), flushed.late_by()),
+        (None, None, Certainty::Proven, 0)
+    );
     assert_eq!(word(flushed.to_owned().as_event()), "Flushed");
     drop(flushed);
     assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
@@ -361,7 +364,7 @@ fn reading_without_order_begins_with_the_fullest_ring() {
     fill([3, 70, 20]);
     let mut seen = Vec::new();
     let _ = rings.drain(|event| {
-        assert_eq!((event.key(), event.class()), (None, Class::Assumed));
+        assert_eq!((event.key(), event.certainty()), (None, Certainty::Assumed));
         seen.push(event.cpu().unwrap());
         ControlFlow::<()>::Continue(())
     });

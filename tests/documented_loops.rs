@@ -3,7 +3,9 @@
 
 use perf_event_open_sys::bindings;
 use perfweave::decode::Format;
-use perfweave::{Ended, Error, Event, Hold, Item, Key, Layout, Merge, Order, Reader, Sequence, sim};
+use perfweave::{
+    Certainty, Ended, Error, ErrorKind, Event, Hold, Item, Key, Layout, Merge, Order, Reader, Sequence, sim,
+};
 use std::cell::RefCell;
 use std::error::Error as StdError;
 use std::ops::ControlFlow;
@@ -79,11 +81,11 @@ fn assert_documented(file: &str, code: &str) {
     assert!(is_there, "{file} does not say: {code}");
 }
 
-fn files(folder: &Path, out: &mut Vec<PathBuf>) {
+fn files(folder: &Path, kind: &str, out: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
         if entry.is_dir() {
-            files(&entry, out);
-        } else if entry.extension().is_some_and(|extension| extension == "rs") {
+            files(&entry, kind, out);
+        } else if entry.extension().is_some_and(|extension| extension == kind) {
             out.push(entry);
         }
     }
@@ -95,7 +97,8 @@ fn every_documented_loop_is_run() {
     let mut documents = ["README.md", "DESIGN.md", "CHANGELOG.md", "tests/README.md", "examples/interop/README.md"]
         .map(|file| root().join(file))
         .to_vec();
-    files(&root().join("src"), &mut documents);
+    files(&root().join("src"), "rs", &mut documents);
+    files(&root().join("docs/guide"), "md", &mut documents);
     let run = squeezed(include_str!("documented_loops.rs"));
     let loops = ["loop{", "whilelet", "for", ".for_each(", ".drain(", ".batch().", ".try_fold(", ".events("];
     // Over descriptors, and no events.
@@ -112,7 +115,7 @@ fn every_documented_loop_is_run() {
             }
         }
     }
-    assert!(seen >= 9, "{seen} loops found");
+    assert!(seen >= 16, "{seen} loops found");
 }
 
 /// What `record` writes is described so.
@@ -263,6 +266,84 @@ fn a_reader_with_a_deadline() {
         assert_eq!(reader.ended(), Some(Ended::Deadline));
     );
     assert_all(&reader);
+}
+
+/// The pages of the guide. A loop that prints no item prints one line for each event.
+#[test]
+fn the_guide_to_ordering() {
+    let mut reader = crate::reader();
+    documented!("docs/guide/ordering.md": while let Some(event) = reader.next()? {
+        match event.item() {
+            Item::Record(record) => println!("{:?} on CPU {}", event.key(), record.cpu()),
+            other => println!("{:?}: {other:?}", event.key()),
+        }
+        if event.certainty() == Certainty::Late {
+            println!("late by {} ns", event.late_by());
+        }
+    });
+    assert_all(&reader);
+
+    let mut reader = crate::reader();
+    documented!("docs/guide/ordering.md": loop {
+        match reader.next() {
+            Ok(Some(event)) => println!("{:?}", event.item()),
+            Ok(None) => break,
+            Err(error) if error.kind() == ErrorKind::Degraded => eprintln!("{error}"),
+            Err(error) => return Err(error.into()),
+        }
+    });
+    assert_all(&reader);
+}
+
+#[test]
+fn the_guide_to_loss() {
+    let mut reader = crate::reader();
+    documented!("docs/guide/loss.md": while let Some(event) = reader.next()? {
+        match event.item() {
+            Item::Record(record) => println!("CPU {}: {record:?}", record.cpu()),
+            Item::Lost(lost) => println!("CPU {} lost {} records between {:?} and {:?}", lost.cpu, lost.count, lost.after, lost.until),
+            Item::Gap(gap) => println!("{} numbers are missing, from {} to {}", gap.count, gap.first, gap.last),
+            other => println!("{other:?}"),
+        }
+    });
+    let printed = PRINTED.with_borrow(Clone::clone);
+    let with = |text: &str| printed.iter().filter(|line| line.contains(text)).count();
+    assert_eq!([with(" lost 3 records between "), with("5 numbers are missing, from 2 to 6")], [2, 2]);
+    assert_eq!((self::printed(), reader.ended()), ([RECORDS + 4, 0, 0, 2, 1], Some(Ended::Deadline)));
+}
+
+#[test]
+fn the_guides_to_sizing_and_hold_rules() {
+    let mut reader = crate::reader();
+    documented!("docs/guide/sizing.md": while let Some(event) = reader.next()? {
+        println!("{:?}", event.item());
+    });
+    assert_all(&reader);
+
+    let mut reader = crate::reader();
+    documented!("docs/guide/hold_rules.md": while let Some(event) = reader.next()? {
+        println!("{:?} {:?}", event.key(), event.certainty());
+    });
+    assert_eq!((printed(), reader.ended()), ([ALL.iter().sum(), 0, 0, 0, 0], Some(Ended::Deadline)));
+}
+
+#[test]
+fn the_guide_to_migrating() {
+    let mut reader = crate::reader();
+    documented!("docs/guide/migrating.md": while let Some(event) = reader.next()? {
+        match event.item() {
+            Item::Record(record) => println!("CPU {}: {:?}", record.cpu(), record.payload()),
+            Item::Lost(lost) => println!("CPU {} lost {}", lost.cpu, lost.count),
+            other => println!("{other:?}"),
+        }
+    });
+    assert_eq!((printed(), reader.ended()), ([RECORDS + 2, 0, 2, 2, 1], Some(Ended::Deadline)));
+
+    let mut reader = crate::reader();
+    documented!("docs/guide/migrating.md": while let Some(event) = reader.next()? {
+        println!("{:?}", event.key());
+    });
+    assert_eq!((printed(), reader.ended()), ([ALL.iter().sum(), 0, 0, 0, 0], Some(Ended::Deadline)));
 }
 
 #[test]

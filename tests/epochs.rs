@@ -3,7 +3,7 @@
 #[expect(dead_code, reason = "each test takes a part")]
 mod reading;
 
-use perfweave::{Class, Ended, Epochs, Fence, Hold, Item, Key, Order, Reader, sim};
+use perfweave::{Certainty, Ended, Epochs, Fence, Hold, Item, Key, Order, Reader, sim};
 use perfweave_support::{assert_error, number_behind, threads};
 use quickcheck::{QuickCheck, TestResult};
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ fn what_was_written_by_nobody_who_is_inside_is_proven_at_once() {
     kernel.emit(0, 10, b"first");
     for key in [10, 20] {
         let event = reader.next_timeout(Duration::ZERO).unwrap().expect("no wait");
-        assert_eq!((event.key(), event.class()), (Some(key), Class::Proven));
+        assert_eq!((event.key(), event.certainty()), (Some(key), Certainty::Proven));
     }
     assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
     assert_eq!((reader.stats().sleeps, reader.stats().stand_ins), (0, 0));
@@ -100,7 +100,7 @@ fn a_fence_stands_in_for_a_program_that_does_not_leave() {
             match reader.next_timeout(reading::LONG) {
                 Ok(event) => {
                     let event = event.expect("it comes");
-                    assert_eq!((event.key(), event.class()), (Some(time), Class::Proven));
+                    assert_eq!((event.key(), event.certainty()), (Some(time), Certainty::Proven));
                     break;
                 }
                 Err(error)
@@ -138,7 +138,7 @@ fn a_gap_of_dense_numbers_is_proven_by_epochs() {
     kernel.end(0);
     let event = reading::next(&mut reader);
     let Item::Gap(gap) = event.item() else { panic!("{event:?}") };
-    assert_eq!((gap.first, gap.last, event.class()), (1, 1, Class::Proven));
+    assert_eq!((gap.first, gap.last, event.certainty()), (1, 1, Certainty::Proven));
     drop(event);
     assert_eq!(reading::next(&mut reader).key(), Some(2));
 }

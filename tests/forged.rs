@@ -4,7 +4,9 @@
 #[expect(dead_code, reason = "each test takes a part")]
 mod reading;
 
-use perfweave::{Class, Clock, Event, Fault, Full, Hold, Item, Key, Kind, Layout, Merge, Order, Reader, Rings, sim};
+use perfweave::{
+    Certainty, Clock, Event, Fault, Hold, Item, Key, Kind, Layout, Merge, Order, Reader, Rings, WhenFull, sim,
+};
 use perfweave_support::bpf::{self, Map};
 use perfweave_support::{foreign, kernel, load, threads};
 use std::time::Duration;
@@ -222,7 +224,7 @@ fn is_seen_before_its_time(ahead: u64, is_damage: bool, hold: &Hold) -> bool {
             }
             let key = event.key().unwrap();
             assert!(key <= clock(), "{hold}: yielded before its time");
-            assert!(event.class() != Class::Late && key >= last, "{hold}, {ahead} ns: {event:?}");
+            assert!(event.certainty() != Certainty::Late && key >= last, "{hold}, {ahead} ns: {event:?}");
             (last, seen) = (key, seen + 1);
         }
         // The last comes when its time has come.
@@ -295,7 +297,7 @@ impl Forger {
 #[test]
 fn live_forged_losses_do_not_reach_the_ledger() {
     let Some(forger) = Forger::new() else { return };
-    for (count, full) in [(56_294_995_342_131_210, Full::Discard), (1, Full::default())] {
+    for (count, full) in [(56_294_995_342_131_210, WhenFull::Discard), (1, WhenFull::default())] {
         let mut reader = Reader::new(forger.rings(), Order::new().when_full(full)).unwrap();
         forger.forge(&lost(count, 1));
         let (mut forgeries, mut told) = (0, 0);
@@ -343,7 +345,7 @@ fn live_forged_times_harm_no_other_ring() {
                     };
                     let key = event.key().unwrap();
                     assert!(key <= Clock::Monotonic.now().unwrap(), "yielded before its time");
-                    assert!(event.class() == Class::Proven && key >= last, "{ahead} ns: {event:?}");
+                    assert!(event.certainty() == Certainty::Proven && key >= last, "{ahead} ns: {event:?}");
                     last = key;
                     let number = record.payload().and_then(|payload| payload.u64(0));
                     numbers.extend(number.filter(|number| *number >= 1000));

@@ -4,7 +4,9 @@
 #[expect(dead_code, reason = "each test takes a part")]
 mod reading;
 
-use perfweave::{Class, Ended, Event, Fence, Full, Hold, Item, Key, Layout, Merge, Order, Reader, Record, Rings, sim};
+use perfweave::{
+    Certainty, Ended, Event, Fence, Hold, Item, Key, Layout, Merge, Order, Reader, Record, Rings, WhenFull, sim,
+};
 use perfweave_support::{assert_error, echo, load, needs, number_behind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -30,7 +32,7 @@ fn time_or(number: u64, once: impl Fn() + Send + Sync + 'static) -> Key {
 /// before what lay in the first ring, published, all the time.
 #[test]
 fn a_stall_inside_a_look_makes_nothing_late() {
-    for full in [Full::Release, Full::Copy { most: 0 }] {
+    for full in [WhenFull::Release, WhenFull::Copy { most: 0 }] {
         let kernel = small(&[0, 1], 4096);
         let writer = kernel.clone();
         let key = time_or(7, move || {
@@ -49,7 +51,7 @@ fn a_stall_inside_a_look_makes_nothing_late() {
         for _ in 0..4 {
             merge.refresh(0);
             for event in merge.batch() {
-                assert_ne!(event.class(), Class::Late, "{full:?}: {event:?}");
+                assert_ne!(event.certainty(), Certainty::Late, "{full:?}: {event:?}");
                 keys.extend(event.key());
             }
         }
@@ -71,13 +73,13 @@ fn a_stall_inside_a_live_look_makes_nothing_late() {
         (0..50).for_each(|n| assert_eq!(writer.run_with(first, &[100 + n]).unwrap(), 0));
         (0..110).for_each(|n| assert_eq!(writer.run_with(last, &[200 + n]).unwrap(), 0));
     });
-    let mut merge = Merge::new(rings, Order::new().key(key).when_full(Full::Release)).unwrap();
+    let mut merge = Merge::new(rings, Order::new().key(key).when_full(WhenFull::Release)).unwrap();
     assert_eq!(program.run_with(first, &[7]).unwrap(), 0);
     merge.refresh(0);
     let numbers: Vec<_> = merge
         .batch()
         .filter_map(|event| {
-            assert_ne!(event.class(), Class::Late);
+            assert_ne!(event.certainty(), Certainty::Late);
             event.record()?.payload()?.u64(0)
         })
         .collect();
@@ -90,7 +92,7 @@ fn a_stall_inside_a_live_look_makes_nothing_late() {
 fn only_what_was_in_flight_can_be_late() {
     for depth in [1, 3] {
         let kernel = small(&[0, 1, 2], 4096);
-        let mut merge = Merge::new(kernel.rings(), Order::new().when_full(Full::Release)).unwrap();
+        let mut merge = Merge::new(kernel.rings(), Order::new().when_full(WhenFull::Release)).unwrap();
         (0..depth).for_each(|n| kernel.begin(2, 1000 + n));
         let (mut late, mut last) = (Vec::new(), 0);
         for n in 0..2000u64 {
@@ -106,7 +108,7 @@ fn only_what_was_in_flight_can_be_late() {
                 }
                 for event in merge.batch().filter(|event| event.record().is_some()) {
                     let key = event.key().unwrap();
-                    assert_eq!(key < last, event.class() == Class::Late);
+                    assert_eq!(key < last, event.certainty() == Certainty::Late);
                     if key < last {
                         late.push(key);
                     }
@@ -126,7 +128,7 @@ fn a_mark_leaves_room_for_the_records_there_are() {
     for (ring, len, mark) in
         [(64 << 10, 24_500, None), page(99), page(90), page(0), (4096, 1500, None), (4096, 4000, None)]
     {
-        for full in [Full::default(), Full::Release] {
+        for full in [WhenFull::default(), WhenFull::Release] {
             let kernel = small(&[0, 1], ring);
             let order = Order::new().when_full(full);
             let order = if let Some(percent) = mark { order.fill_mark(percent) } else { order };
@@ -136,7 +138,9 @@ fn a_mark_leaves_room_for_the_records_there_are() {
                 assert!(kernel.emit(0, 10 + n, &vec![0; len]), "{n} of {len} bytes in {ring}, mark {mark:?}, {full:?}");
                 merge.refresh(0);
                 merge.begin_fence();
-                assert!(merge.batch().all(|event| full == Full::Release && event.class() == Class::Assumed));
+                assert!(
+                    merge.batch().all(|event| full == WhenFull::Release && event.certainty() == Certainty::Assumed)
+                );
                 merge.publish();
             }
             assert!(merge.ring_stats().next().unwrap().pressed > 0);
@@ -201,7 +205,7 @@ fn by_default_order_is_kept_until_memory_is_used_up() {
     gate.open();
     let (mut last, mut seen) = (0, 0);
     reading::all(&mut reader, |event| {
-        assert!(event.class() == Class::Proven && event.key().unwrap() >= last, "{event:?}");
+        assert!(event.certainty() == Certainty::Proven && event.key().unwrap() >= last, "{event:?}");
         (last, seen) = (event.key().unwrap(), seen + 1);
     });
     assert_eq!(seen, written * cpus.len() as u64);
@@ -213,15 +217,17 @@ fn by_default_order_is_kept_until_memory_is_used_up() {
 #[test]
 fn the_ledger_says_what_was_lost() {
     let kernel = small(&[0, 1], 4096);
-    let mut merge = Merge::new(kernel.rings(), Order::new().when_full(Full::Release)).unwrap();
+    let mut merge = Merge::new(kernel.rings(), Order::new().when_full(WhenFull::Release)).unwrap();
     assert_eq!(merge.ledger().to_string(), "all: 0 written: 0 yielded, 0 held; nothing is missing");
     kernel.begin(1, 1);
     for n in 0..150u64 {
         kernel.emit(0, 10 + n, &[0; 8]);
     }
     merge.refresh(0);
-    let told: Vec<_> =
-        merge.batch().map(|event: Event<'_>| (matches!(event.item(), Item::Unproven(_)), event.class())).collect();
+    let told: Vec<_> = merge
+        .batch()
+        .map(|event: Event<'_>| (matches!(event.item(), Item::EarlyRelease(_)), event.certainty()))
+        .collect();
     assert!(told.len() > 60 && told.iter().filter(|(is, _)| *is).count() == 1 && told[0].0, "once, and first");
     let ledger = merge.ledger();
     assert!(ledger.is_balanced() && !ledger.is_complete());
@@ -239,7 +245,7 @@ fn the_ledger_says_what_was_lost() {
 #[test]
 fn a_look_in_part_proves_nothing() {
     let kernel = small(&[0, 1], 64 << 10);
-    let mut merge = Merge::new(kernel.rings(), Order::new().when_full(Full::Copy { most: 0 })).unwrap();
+    let mut merge = Merge::new(kernel.rings(), Order::new().when_full(WhenFull::Copy { most: 0 })).unwrap();
     kernel.begin(1, 10);
     kernel.emit(0, 5000, &[0; 8]);
     merge.refresh(0);
@@ -257,7 +263,7 @@ fn a_look_in_part_proves_nothing() {
         for event in merge.batch().filter(|event| event.record().is_some()) {
             let key = event.key().unwrap();
             assert!(key >= proven, "{key} behind {proven}, which was proven");
-            if event.class() == Class::Proven {
+            if event.certainty() == Certainty::Proven {
                 proven = key;
             }
             seen += 1;
@@ -276,7 +282,7 @@ fn a_report_waits_for_what_there_is_no_memory_for_yet() {
     for (most, deadline) in [(0, false), (10_000, false), (10_000, true), (1 << 20, false)] {
         for more in [false, true] {
             let kernel = small(&[0, 1], 64 << 10);
-            let order = Order::new().hold(Hold::Fence(Fence::custom(|| Ok(())))).when_full(Full::Copy { most });
+            let order = Order::new().hold(Hold::Fence(Fence::custom(|| Ok(())))).when_full(WhenFull::Copy { most });
             let mut reader = Reader::new(kernel.rings(), order).unwrap();
             let mut time = 0;
             let mut write = |cpu| {
@@ -317,13 +323,13 @@ fn a_report_waits_for_what_there_is_no_memory_for_yet() {
 #[test]
 fn a_reader_that_is_behind_does_not_sleep() {
     let kernel = small(&[0, 1], 64 << 10);
-    let order = Order::new().hold(Hold::Fence(Fence::custom(|| Ok(())))).when_full(Full::Copy { most: 10_000 });
+    let order = Order::new().hold(Hold::Fence(Fence::custom(|| Ok(())))).when_full(WhenFull::Copy { most: 10_000 });
     let mut reader = Reader::new(kernel.rings(), order).unwrap();
     let written = (1..).take_while(|&time| kernel.emit(0, time, &[0; 8])).count();
     let (mut seen, mut at_once) = (0, 0);
     while seen < written / 2 {
         reader.for_each(|event| seen += usize::from(event.record().is_some())).unwrap();
-        at_once += u64::from(reader.time_to_next_look().is_zero());
+        at_once += u64::from(reader.time_to_next_refresh().is_zero());
     }
     assert!(at_once > 1, "{at_once}");
 }
@@ -334,7 +340,7 @@ fn a_reader_that_is_behind_does_not_sleep() {
 fn one_long_record_does_not_end_the_proof() {
     for long in [33_000, 60_000] {
         let kernel = small(&[0, 1], 64 << 10);
-        let order = Order::new().hold(Hold::Fence(Fence::custom(|| Ok(())))).when_full(Full::Release);
+        let order = Order::new().hold(Hold::Fence(Fence::custom(|| Ok(())))).when_full(WhenFull::Release);
         let mut merge = Merge::new(kernel.rings(), order).unwrap();
         let mut time = 1;
         assert!(kernel.emit(0, time, &vec![0; long]));

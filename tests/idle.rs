@@ -28,7 +28,7 @@ fn an_idle_reader_looks_now_and_then_and_does_nothing_else() {
         assert!(reader.next_timeout(Duration::from_millis(700)).unwrap().is_none());
         let made = calls() - made;
         let now = reader.stats();
-        let (looks, sleeps) = (now.looks - before.looks, now.sleeps - before.sleeps);
+        let (looks, sleeps) = (now.refreshes - before.refreshes, now.sleeps - before.sleeps);
         // However long it took: it sleeps for longer and longer, from a twentieth of a tick on, and then for a tick. A reader
         // that sleeps no longer than at first sleeps six times as often.
         let most = (begin.elapsed().as_millis() / Reader::TICK.as_millis()) as u64 + 12;

@@ -1,7 +1,7 @@
 //! Property: whatever is written, dropped, paused, given up or late, and in whatever order, the ledger balances to the last
 //! record, each missing number is declared once, and no gap that is proven names a number that ever appears.
 
-use perfweave::{AnomalyKind, Class, Event, Full, Hold, Item, Key, Layout, Merge, Order, Pause, Sequence, sim};
+use perfweave::{AnomalyKind, Certainty, Event, Hold, Item, Key, Layout, Merge, Order, Pause, Sequence, WhenFull, sim};
 use quickcheck::{Arbitrary, Gen, QuickCheck};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,7 +31,7 @@ struct Schedule {
     bits: u32,
     /// How many numbers before the end of its range a counter begins.
     before_end: u8,
-    full: Full,
+    full: WhenFull,
     mark: u8,
     steps: Vec<Step>,
 }
@@ -39,7 +39,8 @@ struct Schedule {
 impl Arbitrary for Schedule {
     fn arbitrary(g: &mut Gen) -> Self {
         let cpus = g.choose(&[&[0][..], &[0, 1], &[0, 2, 3], &[1, 64, 300]]).expect("a choice").to_vec();
-        let full = [Full::Discard, Full::Release, Full::Copy { most: 1 << 20 }, Full::Copy { most: 700 }];
+        let full =
+            [WhenFull::Discard, WhenFull::Release, WhenFull::Copy { most: 1 << 20 }, WhenFull::Copy { most: 700 }];
         let steps = (0..usize::arbitrary(g) % 300)
             .map(|_| {
                 let (kind, cpu, count) = (u8::arbitrary(g), u8::arbitrary(g), u8::arbitrary(g));
@@ -114,7 +115,7 @@ struct Number {
     time: u64,
     fate: Fate,
     yielded: bool,
-    declared: Option<Class>,
+    declared: Option<Certainty>,
 }
 
 /// Whose numbers they are.
@@ -323,21 +324,21 @@ impl<'a> Run<'a> {
                 let len = fill.len().saturating_sub(7);
                 assert!(fill.iter().take(len).all(|byte| byte == id as u8), "its own bytes");
                 number.yielded = true;
-                assert_ne!(number.declared, Some(Class::Proven), "declared, and proven to be: {number:?}");
+                assert_ne!(number.declared, Some(Certainty::Proven), "declared, and proven to be: {number:?}");
                 // What orders it.
                 let key = if self.counted == Counted::ByCpu { number.time } else { number.index + 1 };
                 let late_by = self.largest.saturating_sub(key);
                 // Behind its gap a number of the machine is late, although nothing larger was yielded.
                 let late = late_by > 0 || self.counted == Counted::ByMachine && number.declared.is_some();
-                assert_eq!((event.class() == Class::Late, event.late_by()), (late, late_by));
+                assert_eq!((event.certainty() == Certainty::Late, event.late_by()), (late, late_by));
                 self.largest = self.largest.max(key);
                 self.records += 1;
                 self.late += u64::from(late);
-                self.early += u64::from(event.class() == Class::Assumed);
-                assert!(event.class() != Class::Assumed || self.weakened, "early, and nothing was said");
-                self.weakened &= event.class() != Class::Proven;
+                self.early += u64::from(event.certainty() == Certainty::Assumed);
+                assert!(event.certainty() != Certainty::Assumed || self.weakened, "early, and nothing was said");
+                self.weakened &= event.certainty() != Certainty::Proven;
                 if self.keeps_order() {
-                    assert_eq!(event.class(), Class::Proven);
+                    assert_eq!(event.certainty(), Certainty::Proven);
                 }
             }
             Item::Lost(lost) => *self.lost.entry(lost.cpu).or_default() += lost.count,
@@ -356,14 +357,14 @@ impl<'a> Run<'a> {
                 for index in first..first + gap.count {
                     let number = &mut self.numbers[ids[index as usize]];
                     assert!(!number.yielded && number.declared.is_none(), "{gap:?}: {number:?}");
-                    number.declared = Some(event.class());
+                    number.declared = Some(event.certainty());
                     // A fence has ended since it was drawn: whoever drew it is done.
-                    if event.class() == Class::Proven {
+                    if event.certainty() == Certainty::Proven {
                         assert!(matches!(number.fate, Fate::Dropped | Fate::Gone), "{gap:?}: {number:?}");
                     }
                 }
                 if self.keeps_order() {
-                    assert_eq!(event.class(), Class::Proven);
+                    assert_eq!(event.certainty(), Certainty::Proven);
                 }
             }
             Item::Anomaly(anomaly) => {
@@ -371,7 +372,7 @@ impl<'a> Run<'a> {
                 assert!(!self.keeps_order(), "{anomaly:?}");
                 self.found += 1;
             }
-            Item::Unproven(_) => {
+            Item::EarlyRelease(_) => {
                 assert!(!self.keeps_order() && !self.weakened, "told once, before the first that is let out early");
                 self.weakened = true;
             }
@@ -381,7 +382,7 @@ impl<'a> Run<'a> {
 
     /// Whether nothing is ever let out early.
     fn keeps_order(&self) -> bool {
-        !matches!(self.schedule.full, Full::Release | Full::Copy { most: ..100_000 })
+        !matches!(self.schedule.full, WhenFull::Release | WhenFull::Copy { most: ..100_000 })
     }
 
     /// Fences until all is out.
@@ -416,7 +417,7 @@ impl<'a> Run<'a> {
             assert!(account.exact && account.damaged == 0);
             copied_now += ring.copied_now;
         }
-        if let Full::Copy { most } = self.schedule.full {
+        if let WhenFull::Copy { most } = self.schedule.full {
             assert!(copied_now <= most as u64);
         } else {
             assert_eq!(copied_now, 0);

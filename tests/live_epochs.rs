@@ -5,7 +5,7 @@ mod caught;
 mod reading;
 
 use caught::{QUICK, SLOW, caught_inside};
-use perfweave::{Class, Epochs, Fence, Hold, Item, Key, Merge, Order, Pause, Reader, Recorder, Rings};
+use perfweave::{Certainty, Epochs, Fence, Hold, Item, Key, Merge, Order, Pause, Reader, Recorder, Rings};
 use perfweave_support::bpf::{Keeping, Map, Stamps};
 use perfweave_support::{assert_error, kernel, load, number_behind, threads};
 use std::time::Duration;
@@ -35,14 +35,14 @@ fn maps() -> Option<[Map; 3]> {
 fn epochs_wait_for_whoever_is_inside() {
     let caught = caught_inside(epochs, Some(Keeping::Rightly), GETPGID, |caught| caught.len() == 20);
     let Some(caught) = caught else { return };
-    assert!(caught.iter().all(|both| *both == [(SLOW, Class::Proven), (QUICK, Class::Proven)]), "{caught:?}");
+    assert!(caught.iter().all(|both| *both == [(SLOW, Certainty::Proven), (QUICK, Certainty::Proven)]), "{caught:?}");
 }
 
 /// Each thing that a program can do wrong, and words that nobody reads, let a writer be overtaken.
 #[test]
 fn every_mistake_with_epochs_is_seen() {
-    let is_late = |both: &[(u32, Class); 2]| *both == [(QUICK, Class::Proven), (SLOW, Class::Late)];
-    let late = |caught: &[[(u32, Class); 2]]| caught.iter().filter(|both| is_late(both)).count() == 3;
+    let is_late = |both: &[(u32, Certainty); 2]| *both == [(QUICK, Certainty::Proven), (SLOW, Certainty::Late)];
+    let late = |caught: &[[(u32, Certainty); 2]]| caught.iter().filter(|both| is_late(both)).count() == 3;
     for keeping in [Keeping::KeyFirst, Keeping::LeaveFirst, Keeping::Generations] {
         let Some(caught) = caught_inside(epochs, Some(keeping), (libc::SYS_getsid, load::getsid), late) else { return };
         println!("{keeping:?}: {} late of {}", caught.iter().filter(|both| is_late(both)).count(), caught.len());
@@ -65,7 +65,7 @@ fn a_kernel_fence_stands_in_for_programs_that_do_not_leave() {
         assert_eq!(forgetful.run_on(cpu).unwrap(), 0);
         loop {
             match reader.next_timeout(reading::LONG) {
-                Ok(event) => break assert_eq!(event.expect("it comes").class(), Class::Proven),
+                Ok(event) => break assert_eq!(event.expect("it comes").certainty(), Certainty::Proven),
                 Err(error) if error.to_string().contains("without perfweave_leave()") => {
                     told += number_behind(&error.to_string(), "stood in ");
                 }
@@ -123,7 +123,7 @@ fn a_proof_needs_no_thread() {
         assert_eq!(program.run_on(cpu).unwrap(), 0);
         let event =
             reader.next_timeout(Duration::ZERO).unwrap().expect("nobody is inside, so it comes without waiting");
-        assert_eq!(event.class(), Class::Proven);
+        assert_eq!(event.certainty(), Certainty::Proven);
     }
     let stats = reader.stats();
     assert_eq!((stats.sleeps, stats.stand_ins, stats.late), (0, 0, 0));
@@ -151,7 +151,7 @@ fn a_gap_of_dense_numbers_is_proven_by_epochs() {
     assert_eq!(reading::next(&mut reader).key(), Some(0));
     let event = reading::next(&mut reader);
     let Item::Gap(gap) = event.item() else { panic!("{event:?}") };
-    assert_eq!((gap.first, gap.last, event.class()), (1, 2, Class::Proven));
+    assert_eq!((gap.first, gap.last, event.certainty()), (1, 2, Certainty::Proven));
     drop(event);
     assert_eq!(reading::next(&mut reader).key(), Some(3));
     assert_eq!((reader.fence(), reader.stats().stand_ins), (Some("epochs"), 0));
@@ -174,7 +174,7 @@ fn a_merge_of_ones_own_asks_after_its_proofs() {
         threads::until("the proof is over", || proof.poll().is_some_and(|ended| ended.is_ok()));
         merge.end_fence();
         merge.refresh(0);
-        assert_eq!(merge.batch().filter(|event| event.class() == Class::Proven).count(), cpus.len());
+        assert_eq!(merge.batch().filter(|event| event.certainty() == Certainty::Proven).count(), cpus.len());
     }
 }
 

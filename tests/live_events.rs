@@ -93,11 +93,11 @@ fn the_nearest_name_is_hinted_at() {
         assert_error!(error, NotFound, "there is no tracepoint ");
         assert!(error.to_string().contains(&format!("did you mean {nearest}?")), "{error}");
     }
-    let said = refused(Rings::options().named("cpu-clokc"));
+    let said = refused(Rings::options().event_name("cpu-clokc"));
     assert!(said.contains("did you mean cpu-clock?"), "{said}");
-    let said = refused(Rings::options().named("sofware/config=1/"));
+    let said = refused(Rings::options().event_name("sofware/config=1/"));
     assert!(said.contains("did you mean software?"), "{said}");
-    let said = refused(Rings::options().named("msr/tcs/"));
+    let said = refused(Rings::options().event_name("msr/tcs/"));
     assert!(said.contains("did you mean tsc?") || said.contains("msr"), "{said}");
 }
 
@@ -160,7 +160,7 @@ fn the_kernel_says_what_is_wrong_with_a_filter() {
     assert!(!filter.contains("no_such_field"), "{filter}");
     // Neither a zero byte nor an event without fields.
     assert_error!(switch().filter("a\0b").open().unwrap_err(), InvalidInput, "cannot filter by");
-    let error = Rings::options().named("cpu-clock").filter("pid == 1").open().unwrap_err();
+    let error = Rings::options().event_name("cpu-clock").filter("pid == 1").open().unwrap_err();
     assert_error!(error, InvalidInput, "cpu-clock: cannot filter by");
     let error = Rings::options().filter("x").tracepoint("sched:sched_switch").open().unwrap_err();
     assert_error!(error, InvalidInput, "filter is a setting of the event that was added last");
@@ -250,7 +250,7 @@ fn a_clock_that_an_event_cannot_have_is_named() {
     }
     let (_, file, offset) = perfweave_support::probe::place().unwrap();
     for (clock, name) in slow {
-        drop(Rings::options().named("cpu-clock").clock(clock).open().unwrap());
+        drop(Rings::options().event_name("cpu-clock").clock(clock).open().unwrap());
         for options in [Rings::options().tracepoint("sched:sched_switch"), Rings::options().uprobe(&file, offset)] {
             let said = refused(options.clock(clock));
             for named in [name, "Clock::Monotonic", "NMI"] {
@@ -309,10 +309,10 @@ fn what_is_silent_is_refused() {
     assert_eq!(seen, 1);
     // PERF_COUNT_SW_DUMMY, and BPF output that no program finds.
     for name in ["software/config=9/", "software/config=10/"] {
-        let error = Rings::options().named(name).open().unwrap_err();
+        let error = Rings::options().event_name(name).open().unwrap_err();
         assert_error!(error, InvalidInput, "would never write anything");
     }
-    let error = Rings::options().named("uprobe/config1=4096/").open().unwrap_err();
+    let error = Rings::options().event_name("uprobe/config1=4096/").open().unwrap_err();
     assert_error!(error, InvalidInput, "its attribute points to a name");
 }
 
@@ -327,7 +327,7 @@ fn halves_of_call_chains_make_a_whole() {
         (&[Sample::Callchain, user], [0, 0]),
         (&[Sample::Ip], [0, 0]),
     ] {
-        let options = Rings::options().named("cpu-clock").sample(samples.iter().copied());
+        let options = Rings::options().event_name("cpu-clock").sample(samples.iter().copied());
         let Some(rings) = kernel("sample", options.open()) else { return };
         let attr = rings.sources()[0].attr();
         assert_eq!(
@@ -344,7 +344,7 @@ fn events_are_sampled_by_period() {
     let pages = 200;
     for (period, samples) in [(1, pages), (10, pages / 10)] {
         let options =
-            Rings::options().named("page-faults").period(period).user_only().sample([Sample::Tid, Sample::Addr]);
+            Rings::options().event_name("page-faults").period(period).user_only().sample([Sample::Tid, Sample::Addr]);
         let Some(rings) = kernel("sample page faults", options.tid(threads::own() as u32).open()) else { return };
         let mut reader = Reader::new(rings, Order::new()).unwrap();
         let size = perfweave_support::foreign::page_size();
@@ -368,7 +368,7 @@ fn events_are_sampled_by_period() {
 #[test]
 fn a_clock_samples_call_chains() {
     let samples = [Sample::Ip, Sample::Tid, Sample::Period, Sample::Callchain];
-    let options = Rings::options().named("cpu-clock").sample(samples).tid(threads::own() as u32);
+    let options = Rings::options().event_name("cpu-clock").sample(samples).tid(threads::own() as u32);
     let Some(rings) = kernel("sample a clock", options.open()) else { return };
     let mut reader = Reader::new(rings, Order::new()).unwrap();
     let mut sampled = 0;
@@ -389,7 +389,7 @@ fn a_clock_samples_call_chains() {
 #[test]
 fn hardware_is_there_or_said_not_to_be() {
     for name in ["cycles", "instructions", "LLC-load-misses"] {
-        match Rings::options().named(name).open() {
+        match Rings::options().event_name(name).open() {
             Ok(rings) => assert_eq!(rings.sources()[0].name(), name),
             Err(error) if matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::Permission) => {
                 let said = error.to_string();
@@ -401,7 +401,7 @@ fn hardware_is_there_or_said_not_to_be() {
     }
     // This one counts and cannot sample.
     if std::path::Path::new("/sys/bus/event_source/devices/msr/events/tsc").exists() {
-        let said = refused(Rings::options().named("msr/tsc/"));
+        let said = refused(Rings::options().event_name("msr/tsc/"));
         assert!(said.contains("msr") && (said.contains("cannot sample") || said.contains("CAP_")), "{said}");
     }
 }
@@ -482,7 +482,7 @@ fn all_that_a_sample_can_say_is_asked_for() {
         Sample::DataPageSize,
         Sample::CodePageSize,
     ] {
-        let options = Rings::options().named("cpu-clock").frequency(1000).sample([sample]);
+        let options = Rings::options().event_name("cpu-clock").frequency(1000).sample([sample]);
         let Some(rings) = kernel(&format!("sample {sample:?}"), options.open()) else { continue };
         assert!(rings.sources()[0].attr().sample_type & sample.bit() != 0);
         let mut reader = Reader::new(rings, Order::new()).unwrap();
@@ -495,6 +495,6 @@ fn all_that_a_sample_can_say_is_asked_for() {
             true
         });
     }
-    let said = refused(Rings::options().named("cpu-clock").frequency(u64::MAX));
+    let said = refused(Rings::options().event_name("cpu-clock").frequency(u64::MAX));
     assert!(said.contains("cpu-clock"), "{said}");
 }

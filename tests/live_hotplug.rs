@@ -5,8 +5,8 @@ mod reading;
 
 use nix::poll::{PollFd, PollFlags};
 use perfweave::{
-    Class, Ended, Error, ErrorKind, Event, Fence, Hold, Item, Key, Kind, Order, Pause, Reader, Recorder, Rings, Sample,
-    Untraced, Wakeup,
+    Certainty, Ended, Error, ErrorKind, Event, Fence, Hold, Item, Key, Kind, Order, Pause, Reader, Recorder, Rings,
+    Sample, Untraced, Wakeup,
 };
 use perfweave_support::bpf::{Keeping, Map, Program, Stamps};
 use perfweave_support::numbered::Numbered;
@@ -312,7 +312,7 @@ fn calls_of_fences(events: &Map, echo: &Program) -> Option<Calls> {
     for number in 0..10 {
         assert_eq!(echo.run_with(0, &[number]).unwrap(), 0);
         let event = reading::next(&mut reader);
-        assert_eq!((reading::number(event.event()), event.class()), (number, Class::Proven));
+        assert_eq!((reading::number(event.event()), event.certainty()), (number, Certainty::Proven));
     }
     let fences = reader.stats().fences;
     let [membarriers, maps] = counts.map(|(count, _link)| count.lookup_u64(0, 0).unwrap());
@@ -490,7 +490,7 @@ fn goes_and_comes_back_while_a_reader_spins(cpu: u32) {
             for nth in 1..=40 {
                 let event = reading::next(&mut reader);
                 let number = event.record().and_then(|record| record.payload()?.u64(8));
-                assert_eq!((number, event.class()), (Some(written), Class::Proven), "{event:?}");
+                assert_eq!((number, event.certainty()), (Some(written), Certainty::Proven), "{event:?}");
                 drop(event);
                 written += 1;
                 taken.store(before + nth, Ordering::Release);

@@ -3,7 +3,9 @@
 #[expect(dead_code, reason = "each test takes a part")]
 mod reading;
 
-use perfweave::{Account, Class, Ended, Fence, Full, Hold, Item, Key, Merge, Order, Pause, Reader, Rings, Sequence};
+use perfweave::{
+    Account, Certainty, Ended, Fence, Hold, Item, Key, Merge, Order, Pause, Reader, Rings, Sequence, WhenFull,
+};
 use perfweave_support::bpf::{Asm, Kind, Map, Program, Reg};
 use perfweave_support::{bpf, echo, kernel, load, threads};
 use reading::{Gate, LONG};
@@ -78,15 +80,15 @@ impl Seen {
     fn note(&mut self, event: &perfweave::Event<'_>) {
         let cpu = event.cpu().expect("a CPU");
         let (map, count) = match event.item() {
-            Item::Unproven(_) => return self.unproven += 1,
+            Item::EarlyRelease(_) => return self.unproven += 1,
             Item::Record(record) => {
                 let number = record.payload().and_then(|payload| payload.u64(0)).expect("a number");
                 let last = self.last.insert(cpu, number);
                 assert!(last.is_none_or(|last| number > last), "{number} behind {last:?} on CPU {cpu}");
-                self.assumed += u64::from(event.class() == Class::Assumed);
-                self.late += u64::from(event.class() == Class::Late);
+                self.assumed += u64::from(event.certainty() == Certainty::Assumed);
+                self.late += u64::from(event.certainty() == Certainty::Late);
                 let key = event.key().expect("a time");
-                assert_eq!(key < self.key, event.class() == Class::Late);
+                assert_eq!(key < self.key, event.certainty() == Certainty::Late);
                 self.key = self.key.max(key);
                 (&mut self.records, 1)
             }
@@ -132,7 +134,7 @@ impl<F: Fn()> Drop for OnDrop<F> {
 }
 
 /// A burst overruns the rings while a fence is awaited. Gives what came of it, and how much was refused.
-fn burst_behind_a_slow_fence(full: Full) -> Option<(Seen, u64, Reader)> {
+fn burst_behind_a_slow_fence(full: WhenFull) -> Option<(Seen, u64, Reader)> {
     let (events, writers) = writers()?;
     // 32 KiB, which 1023 records fill.
     let rings = Rings::options().bpf_output(&events).bytes(32 << 10).open().unwrap();
@@ -157,7 +159,7 @@ fn burst_behind_a_slow_fence(full: Full) -> Option<(Seen, u64, Reader)> {
                     seen.note(&event);
                 }
                 // What was yielded is given back by the next look.
-                looks.store(reader.stats().looks, Ordering::Release);
+                looks.store(reader.stats().refreshes, Ordering::Release);
             }
             (seen, reader)
         });
@@ -192,7 +194,7 @@ fn burst_behind_a_slow_fence(full: Full) -> Option<(Seen, u64, Reader)> {
 
 #[test]
 fn a_burst_behind_a_slow_fence_overruns_rings_that_hold_strictly_in_place() {
-    let Some((seen, refused, reader)) = burst_behind_a_slow_fence(Full::Discard) else { return };
+    let Some((seen, refused, reader)) = burst_behind_a_slow_fence(WhenFull::Discard) else { return };
     assert!(refused > 0);
     assert_eq!((seen.assumed, seen.unproven, seen.late), (0, 0, 0));
     let stats = reader.stats();
@@ -202,7 +204,7 @@ fn a_burst_behind_a_slow_fence_overruns_rings_that_hold_strictly_in_place() {
 
 #[test]
 fn the_same_burst_loses_nothing_where_records_are_released_early() {
-    let Some((seen, refused, reader)) = burst_behind_a_slow_fence(Full::Release) else { return };
+    let Some((seen, refused, reader)) = burst_behind_a_slow_fence(WhenFull::Release) else { return };
     assert_eq!((refused, seen.late), (0, 0), "written one CPU after the other");
     let stats = reader.stats();
     assert!(seen.assumed > 0 && seen.unproven > 0 && stats.early == seen.assumed, "{stats:?}");
@@ -213,7 +215,7 @@ fn the_same_burst_loses_nothing_where_records_are_released_early() {
 /// What a user gets who asks for nothing: the order, all of it proven, and every record.
 #[test]
 fn by_default_the_same_burst_loses_nothing_and_keeps_proven_order() {
-    let Some((seen, refused, reader)) = burst_behind_a_slow_fence(Full::default()) else { return };
+    let Some((seen, refused, reader)) = burst_behind_a_slow_fence(WhenFull::default()) else { return };
     assert_eq!((refused, seen.assumed, seen.unproven, seen.late), (0, 0, 0, 0));
     let stats = reader.stats();
     assert!(stats.early == 0 && stats.copied > 0, "{stats:?}");
@@ -225,7 +227,7 @@ fn by_default_the_same_burst_loses_nothing_and_keeps_proven_order() {
 fn a_loss_that_nothing_follows_is_told_by_the_kernels_own_count() {
     let Some((events, writers)) = writers() else { return };
     let rings = Rings::options().bpf_output(&events).pages(1).open().unwrap();
-    let order = Order::new().when_full(Full::Discard).numbers(Sequence::u64(0).starting_at(0));
+    let order = Order::new().when_full(WhenFull::Discard).numbers(Sequence::u64(0).starting_at(0));
     let mut reader = Reader::new(rings, order).unwrap();
     let mut seen = Seen::default();
     let mut told = BTreeMap::new();
@@ -268,7 +270,7 @@ fn a_loss_that_nothing_follows_is_told_by_the_kernels_own_count() {
 fn a_flush_tells_of_a_loss_that_nothing_follows() {
     let Some((events, writers)) = writers() else { return };
     let rings = Rings::options().bpf_output(&events).pages(1).open().unwrap();
-    let mut reader = Reader::new(rings, Order::new().when_full(Full::Discard)).unwrap();
+    let mut reader = Reader::new(rings, Order::new().when_full(WhenFull::Discard)).unwrap();
     let mut seen = Seen::default();
     writers.iter().for_each(|writer| (0..2).for_each(|_| writer.burst()));
     seen.flush(&mut reader);
@@ -295,7 +297,7 @@ fn a_flush_tells_of_a_loss_that_nothing_follows() {
 #[test]
 fn numbers_of_each_cpu_are_exact_under_forced_loss() {
     let Some((events, writers)) = writers() else { return };
-    for full in [Full::Discard, Full::Release, Full::Copy { most: 10_000 }] {
+    for full in [WhenFull::Discard, WhenFull::Release, WhenFull::Copy { most: 10_000 }] {
         let before: Vec<_> = writers.iter().map(|writer| (writer.written(), writer.refused())).collect();
         // The same first number for all, so that none is missing before it.
         let first = before.iter().map(|(written, _)| *written).max().unwrap();
@@ -422,7 +424,7 @@ fn counters_wrap_and_what_breaks_them_is_told_apart() {
                 match event.item() {
                     Item::Record(record) => told.push(record.payload().unwrap().u32(0).unwrap().to_string()),
                     Item::Gap(gap) => {
-                        assert_eq!((gap.cpu, event.class()), (by_cpu.then_some(first), Class::Proven));
+                        assert_eq!((gap.cpu, event.certainty()), (by_cpu.then_some(first), Certainty::Proven));
                         told.push(format!("gap {}-{}", gap.first, gap.last));
                     }
                     Item::Anomaly(anomaly) => told.push(format!("{:?}", anomaly.kind)),
@@ -458,8 +460,8 @@ fn late_records_are_kept_aside() {
         assert_eq!(program.run_with(0, &[number]).unwrap(), 0);
     }
     assert_eq!(
-        reader.next_timeout(Duration::ZERO).unwrap().map(|event| (event.key(), event.class())),
-        Some((Some(802), Class::Late))
+        reader.next_timeout(Duration::ZERO).unwrap().map(|event| (event.key(), event.certainty())),
+        Some((Some(802), Certainty::Late))
     );
     assert_eq!(reader.late().map(|late| late.as_event().key().unwrap()).collect::<Vec<_>>(), [800, 801]);
     assert_eq!((reader.stats().late, reader.stats().max_late), (4, 201));
@@ -505,7 +507,7 @@ fn lost_records_that_count_nothing_are_no_events() {
     let online = load::online();
     let (reader, writer) = (online[0], *online.last().expect("a CPU"));
     // Interrupts that write into the same ring.
-    let rings = Rings::options().bpf_output(&events).named("cpu-clock").period(20_000).pages(1).cpus([writer]);
+    let rings = Rings::options().bpf_output(&events).event_name("cpu-clock").period(20_000).pages(1).cpus([writer]);
     let Some(mut rings) = kernel("open a sampled clock", rings.open()) else { return };
     let load = load::Load::on(&[writer], move |cpu| assert_eq!(program.run_on(cpu).unwrap(), 0));
     let (mut losses, mut told) = (0, 0);

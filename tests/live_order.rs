@@ -5,7 +5,7 @@ mod caught;
 mod reading;
 
 use caught::{QUICK, SLOW, caught_inside};
-use perfweave::{Class, ErrorKind, Event, Fence, Full, Hold, Item, Key, Order, Reader, Rings, sim};
+use perfweave::{Certainty, ErrorKind, Event, Fence, Hold, Item, Key, Order, Reader, Rings, WhenFull, sim};
 use perfweave_support::bpf::Map;
 use perfweave_support::{assert_error, bpf, echo, kernel, load, membarrier, needs, privilege, threads};
 use reading::LONG;
@@ -50,7 +50,7 @@ fn events_of_different_cpus_come_in_the_order_in_which_they_were_written() {
         }
         for number in 0..300u64 {
             let event = reading::next(&mut reader);
-            assert_eq!(event.class(), Class::Proven);
+            assert_eq!(event.certainty(), Certainty::Proven);
             assert_eq!(event.late_by(), 0);
             assert_eq!(event.record().and_then(|record| record.payload()?.u64(0)), Some(number), "{name}");
         }
@@ -102,7 +102,7 @@ fn adversary(
     let interrupt = stamps.on_clock(3).unwrap();
     let rings = Rings::options().bpf_output(&events).bytes(bytes).open().unwrap();
     let cpus: Vec<u32> = rings.cpus().collect();
-    let order = Order::new().key(Key::Payload(0)).hold(hold(&words)).when_full(Full::Discard);
+    let order = Order::new().key(Key::Payload(0)).hold(hold(&words)).when_full(WhenFull::Discard);
     let mut reader = Reader::new(rings, order).unwrap();
 
     let mut outcome = Outcome { yielded: 0, written: 0, lost: 0, late: 0, repaired: 0, numbers: BTreeSet::new() };
@@ -110,7 +110,7 @@ fn adversary(
     let mut note = |event: Event<'_>, outcome: &mut Outcome| match event.item() {
         Item::Record(record) => {
             let key = event.key().expect("a key");
-            assert_eq!(event.class() == Class::Late, key < largest, "late is marked, and only late");
+            assert_eq!(event.certainty() == Certainty::Late, key < largest, "late is marked, and only late");
             largest = largest.max(key);
             outcome.yielded += 1;
             assert!(outcome.numbers.insert(record.payload().and_then(|p| p.u64(8)).unwrap()), "twice");
@@ -194,19 +194,22 @@ fn a_fence_waits_for_whoever_is_inside() {
         else {
             return;
         };
-        assert!(caught.iter().all(|both| *both == [(SLOW, Class::Proven), (QUICK, Class::Proven)]), "{caught:?}");
+        assert!(
+            caught.iter().all(|both| *both == [(SLOW, Certainty::Proven), (QUICK, Certainty::Proven)]),
+            "{caught:?}"
+        );
     }
 }
 
 /// The same writers show what the other rules are worth.
 #[test]
 fn without_a_fence_whoever_is_inside_is_late() {
-    let is_late = |both: &[(u32, Class); 2]| *both == [(QUICK, Class::Assumed), (SLOW, Class::Late)];
+    let is_late = |both: &[(u32, Certainty); 2]| *both == [(QUICK, Certainty::Assumed), (SLOW, Certainty::Late)];
     for hold in [Hold::None, Hold::Round] {
         // The writer may be done before the reader looks, where that is slow; then it is in time.
         let enough = |caught: &[_]| caught.iter().filter(|both| is_late(both)).count() == 5;
         let Some(caught) = caught_inside(|_| hold, None, (libc::SYS_getegid, load::getegid), enough) else { return };
-        let in_time = [(SLOW, Class::Assumed), (QUICK, Class::Assumed)];
+        let in_time = [(SLOW, Certainty::Assumed), (QUICK, Certainty::Assumed)];
         assert!(caught.iter().all(|both| is_late(both) || *both == in_time), "{caught:?}");
     }
 }
@@ -225,7 +228,7 @@ fn dense_numbers_come_one_by_one_and_gaps_are_exactly_what_was_lost() {
     }
     for number in 0..50 {
         let event = reader.next_timeout(Duration::ZERO).unwrap().expect("no wait");
-        assert_eq!((event.key(), event.class()), (Some(number), Class::Proven));
+        assert_eq!((event.key(), event.certainty()), (Some(number), Certainty::Proven));
     }
     assert_eq!(reader.stats().fences, 0);
 
@@ -249,7 +252,7 @@ fn dense_numbers_come_one_by_one_and_gaps_are_exactly_what_was_lost() {
                 Item::Lost(loss) => lost += loss.count,
                 other => panic!("{other:?}"),
             }
-            assert_eq!(event.class(), Class::Proven);
+            assert_eq!(event.certainty(), Certainty::Proven);
         });
         // Once there is room again, one more for each ring tells of the loss before it.
         for &cpu in &cpus {
@@ -297,7 +300,7 @@ fn where_membarrier_is_refused_the_map_stands_in() {
         for number in 0..20 {
             let event = reading::next(&mut reader);
             assert_eq!(event.record().and_then(|record| record.payload()?.u64(0)), Some(number));
-            assert_eq!(event.class(), Class::Proven);
+            assert_eq!(event.certainty(), Certainty::Proven);
         }
         let rings = sim::Kernel::new(&[0]).rings();
         let error = Reader::new(rings, Order::new().hold(Hold::Fence(Fence::Membarrier))).unwrap_err();

@@ -168,7 +168,7 @@ fn whoever_reads_is_left_out() {
 /// Samples are known by the thread that ran; a reader without fence has no thread but the one that reads.
 #[test]
 fn samples_of_the_reader_are_left_out() {
-    let options = Rings::options().named("page-faults").user_only().sample([Sample::Tid]).pid(std::process::id());
+    let options = Rings::options().event_name("page-faults").user_only().sample([Sample::Tid]).pid(std::process::id());
     let Some(rings) = open(options) else { return };
     let mut reader = Reader::new(rings, Order::new().hold(Hold::None).without_self()).unwrap();
     assert_eq!(reader.threads().collect::<Vec<_>>(), [own()]);

@@ -1,6 +1,6 @@
 //! The flight recorder on live kernel rings.
 
-use perfweave::{Class, ErrorKind, Fence, Frozen, Item, Key, Recorder, Rings};
+use perfweave::{Certainty, ErrorKind, Fence, Frozen, Item, Key, Recorder, Rings};
 use perfweave_support::bpf::{Asm, Map, Program, Reg};
 use perfweave_support::{bpf, echo, foreign, kernel, load, membarrier, threads};
 use std::collections::BTreeMap;
@@ -56,7 +56,7 @@ fn all_cpus_are_read_back_oldest_first() {
         }
         let frozen = recorder.freeze().unwrap();
         assert_eq!(numbers(&frozen), expected);
-        assert!(frozen.events().all(|event| event.class() == Class::Proven && event.record().is_some()));
+        assert!(frozen.events().all(|event| event.certainty() == Certainty::Proven && event.record().is_some()));
         assert_eq!(frozen.complete_from(), None);
         let mut reversed: Vec<_> = frozen.events().rev().map(|event| event.key()).collect();
         reversed.reverse();
@@ -152,7 +152,7 @@ fn what_is_written_while_frozen_is_refused_and_counted() {
     let (loss, record) = (frozen.events().nth(1).unwrap(), frozen.events().nth(2).unwrap());
     let Item::Lost(said) = loss.item() else { panic!() };
     assert_eq!((said.after, said.until, said.source), (key, record.key(), Some(0)));
-    assert_eq!((loss.key(), loss.class()), (record.key(), Class::Proven));
+    assert_eq!((loss.key(), loss.certainty()), (record.key(), Certainty::Proven));
 }
 
 /// Output that is longer than the ring, and such that is longer than a header can say.
@@ -270,7 +270,7 @@ fn hammer(bytes: u64, key: fn() -> Key, fence: &Fence, rounds: u32, delay: u32) 
                     let (number, key) = (payload.u64(0).unwrap(), event.key().unwrap());
                     assert!(key >= largest, "round {round}: {key} after {largest}");
                     assert!(payload.u64(8).unwrap() <= record.time().unwrap(), "round {round}: garbled");
-                    assert_eq!(event.class(), Class::Proven);
+                    assert_eq!(event.certainty(), Certainty::Proven);
                     largest = key;
                     let missing = lost.remove(&cpu).unwrap_or(0);
                     if let Some((before, count)) = last.get(&cpu) {

@@ -72,7 +72,7 @@ fn a_filter_and_a_missing_capability_are_both_named() {
     let refused = std::thread::spawn(|| {
         privilege::drop_all().expect("capabilities can be dropped");
         privilege::refuse(libc::SYS_perf_event_open, libc::EPERM).expect("a seccomp filter");
-        Rings::options().named("cpu-clock").pages(1).open().unwrap_err().to_string()
+        Rings::options().event_name("cpu-clock").pages(1).open().unwrap_err().to_string()
     });
     let said = refused.join().unwrap();
     for hint in ["seccomp", "container", "CAP_PERFMON", "perf_event_paranoid", &setting("perf_event_paranoid")] {
@@ -98,7 +98,7 @@ fn a_filter_that_refuses_bpf_is_named() {
 #[test]
 fn a_frequency_that_is_too_high_names_the_setting() {
     let most = setting("perf_event_max_sample_rate");
-    let clock = || Rings::options().named("cpu-clock").pages(1);
+    let clock = || Rings::options().event_name("cpu-clock").pages(1);
     let Some(_) = kernel("sample a clock", clock().open()) else { return };
     for hertz in [100_000_000, u64::MAX] {
         let said = clock().frequency(hertz).open().unwrap_err().to_string();
@@ -113,7 +113,7 @@ fn a_frequency_that_is_too_high_names_the_setting() {
 /// How much of a stack there may be in a sample is known before the kernel is asked.
 #[test]
 fn stacks_of_no_possible_size_are_refused() {
-    let clock = || Rings::options().named("cpu-clock").pages(1);
+    let clock = || Rings::options().event_name("cpu-clock").pages(1);
     let Some(_) = kernel("sample a clock", clock().open()) else { return };
     let sampled = |bytes| clock().sample([Sample::StackUser(bytes)]).open();
     let given = |bytes| {
@@ -338,7 +338,7 @@ fn each_kind_of_error_is_given() {
     };
     let given = [
         (ErrorKind::Permission, refused(libc::EPERM).unwrap(), io::ErrorKind::PermissionDenied),
-        (ErrorKind::NotFound, of(Rings::options().named("cpu-clokc")), io::ErrorKind::NotFound),
+        (ErrorKind::NotFound, of(Rings::options().event_name("cpu-clokc")), io::ErrorKind::NotFound),
         (ErrorKind::InvalidInput, of(Rings::options()), io::ErrorKind::InvalidInput),
         (ErrorKind::Unsupported, refused(libc::EOPNOTSUPP).unwrap(), io::ErrorKind::Unsupported),
         (ErrorKind::Limit, refused(libc::ENFILE).unwrap(), io::ErrorKind::QuotaExceeded),

@@ -4,7 +4,7 @@
 mod reading;
 
 use perf_event_open_sys::bindings;
-use perfweave::{Class, Clock, ErrorKind, Fault, Hold, Item, Key, Kind, Layout, Order, Pause, Reader, Ring, Rings};
+use perfweave::{Certainty, Clock, ErrorKind, Fault, Hold, Item, Key, Kind, Layout, Order, Pause, Reader, Ring, Rings};
 use perfweave_support::bpf::{Asm, Map, Program, Reg};
 use perfweave_support::{assert_error, bpf, echo, foreign, kernel, load, needs, threads, tracefs};
 use reading::number;
@@ -282,7 +282,7 @@ fn records_go_without_the_kernels_time_if_nobody_needs_it() {
     for number in 0..100 {
         let event = reading::next(&mut reader);
         let record = event.record().expect("a record");
-        assert_eq!((event.key(), event.class(), record.time()), (Some(number), Class::Proven, None));
+        assert_eq!((event.key(), event.certainty(), record.time()), (Some(number), Certainty::Proven, None));
         // Header, length, the number, and what pads them.
         assert_eq!(record.as_bytes().len(), 24);
     }
@@ -651,7 +651,7 @@ fn forged_times_are_damage_and_others_keep_their_order() {
     }
     let mut numbers = Vec::new();
     reading::all(&mut reader, |event| {
-        assert_eq!(event.class(), perfweave::Class::Proven);
+        assert_eq!(event.certainty(), perfweave::Certainty::Proven);
         numbers.push(event.record().and_then(|record| record.payload()?.u64(0)).unwrap());
     });
     assert_eq!(numbers, (0..50).collect::<Vec<_>>());

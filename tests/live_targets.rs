@@ -235,7 +235,7 @@ fn children_are_traced_when_their_parent_is_gone() {
 #[test]
 fn registers_of_a_thread_are_recorded() {
     let samples = [Sample::Tid, Sample::RegsUser(1 << 7 | 1 << 8), Sample::StackUser(256)];
-    let options = Rings::options().named("page-faults").user_only().sample(samples).tid(threads::own() as u32);
+    let options = Rings::options().event_name("page-faults").user_only().sample(samples).tid(threads::own() as u32);
     let Some(rings) = kernel("trace a thread", options.open()) else { return };
     let mut reader = Reader::new(rings, Order::new()).unwrap();
     drop(std::hint::black_box(vec![1u8; 1 << 20]));

@@ -3,7 +3,7 @@
 #[expect(dead_code, reason = "each test takes a part")]
 mod reading;
 
-use perfweave::{Class, Fence, Hold, Order, Reader, Rings};
+use perfweave::{Certainty, Fence, Hold, Order, Reader, Rings};
 use perfweave_support::bpf::Program;
 use perfweave_support::{echo, foreign, kernel, load, threads};
 use reading::{LONG, next, number};
@@ -65,7 +65,7 @@ fn a_silent_cpu_delays_nobody_and_held_events_come_out_in_silence() {
             }
             assert_eq!(reader.held(), 0);
             let stats = reader.stats();
-            let (looks, fences) = (stats.looks - before.looks, stats.fences - before.fences);
+            let (looks, fences) = (stats.refreshes - before.refreshes, stats.fences - before.fences);
             println!("{hold}: {looks} looks, {fences} fences");
             match hold {
                 // One that begins once all are seen; another may have been under way.
@@ -107,11 +107,11 @@ fn a_lag_is_waited_for_and_no_longer() {
         assert_eq!(echo.run_with(0, &[n]).unwrap(), 0);
         // Where it is over already, because the machine is slow, the look gives the event at once.
         if reader.next_timeout(Duration::ZERO).unwrap().map(std::mem::forget).is_none() {
-            assert!(reader.time_to_next_look() <= latency, "{:?}", reader.time_to_next_look());
+            assert!(reader.time_to_next_refresh() <= latency, "{:?}", reader.time_to_next_refresh());
             held += 1;
         }
         let event = next(&mut reader);
-        assert_eq!((number(event.event()), event.class()), (n, Class::Assumed));
+        assert_eq!((number(event.event()), event.certainty()), (n, Certainty::Assumed));
         assert!(begin.elapsed() >= lag);
         held == 10
     });

@@ -4,8 +4,8 @@
 mod reading;
 
 use perfweave::{
-    AnomalyKind, Class, Ended, Event, Fault, Fence, Full, Hold, Item, Key, Layout, Merge, Order, Pause, Reader, Record,
-    Sequence, sim,
+    AnomalyKind, Certainty, Ended, Event, Fault, Fence, Hold, Item, Key, Layout, Merge, Order, Pause, Reader, Record,
+    Sequence, WhenFull, sim,
 };
 use perfweave_support::{assert_error, threads};
 use reading::LONG;
@@ -38,10 +38,10 @@ fn or_none(key: Option<u64>) -> String {
 
 /// All that an event says, in short.
 fn told(event: &Event<'_>) -> String {
-    let class = match event.class() {
-        Class::Proven => "",
-        Class::Assumed => " assumed",
-        Class::Late => " late",
+    let certainty = match event.certainty() {
+        Certainty::Proven => "",
+        Certainty::Assumed => " assumed",
+        Certainty::Late => " late",
     };
     let what = match event.item() {
         Item::Record(_) => or_none(event.key()),
@@ -55,11 +55,11 @@ fn told(event: &Event<'_>) -> String {
         }
         Item::Anomaly(it) => format!("{:?} {} for {} on {}", it.kind, it.found, it.expected, it.cpu),
         Item::Damage(damage) => format!("damage on {}", damage.cpu),
-        Item::Unproven(unproven) => format!("unproven on {}", unproven.cpu),
+        Item::EarlyRelease(unproven) => format!("unproven on {}", unproven.cpu),
         Item::Flushed => return "Flushed".into(),
         other => panic!("{other:?}"),
     };
-    what + class
+    what + certainty
 }
 
 fn all(merge: &mut Merge) -> Vec<String> {
@@ -226,7 +226,7 @@ const FIT: u64 = 7;
 #[test]
 fn a_loss_and_its_gap_stand_before_the_record_that_follows() {
     let kernel = small(&[3], 256);
-    let mut merge = merge(&kernel, Order::new().numbers(Sequence::u32(0)).when_full(Full::Discard));
+    let mut merge = merge(&kernel, Order::new().numbers(Sequence::u32(0)).when_full(WhenFull::Discard));
     let mut number = 0u32;
     let mut emit = |time| {
         number += 1;
@@ -430,7 +430,7 @@ fn a_gap_of_the_whole_machine_reaches_over_the_end() {
                 kernel.emit(number as u32 % 2 * 5, 1, &bytes(number, 8));
                 if number % 50 == 0 {
                     merge.refresh(0);
-                    merge.batch().for_each(|event| assert_eq!(event.class(), Class::Proven));
+                    merge.batch().for_each(|event| assert_eq!(event.certainty(), Certainty::Proven));
                 }
             }
             merge.refresh(0);
@@ -461,7 +461,7 @@ fn keys_that_leap_are_damage_and_the_rest_is_in_order() {
                 leaps += 1;
             }
             _ => {
-                assert_eq!(event.class(), Class::Proven);
+                assert_eq!(event.certainty(), Certainty::Proven);
                 keys.push(event.key().unwrap());
             }
         }
@@ -477,7 +477,7 @@ fn keys_that_leap_are_damage_and_the_rest_is_in_order() {
 #[test]
 fn a_loss_that_nothing_follows_is_told_once() {
     let kernel = small(&[0, 4], 256);
-    let mut merge = merge(&kernel, Order::new().when_full(Full::Discard));
+    let mut merge = merge(&kernel, Order::new().when_full(WhenFull::Discard));
     (0..FIT + 5).for_each(|time| {
         kernel.emit(4, time, &[0; 8]);
     });
@@ -687,7 +687,8 @@ fn behind_a_lost_record_by_itself_comes_what_is_smallest() {
 #[test]
 fn a_reader_tells_of_a_loss_that_nothing_follows() {
     let kernel = small(&[0, 4], 256);
-    let mut reader = Reader::new(kernel.rings(), Order::new().hold(kernel.hold()).when_full(Full::Discard)).unwrap();
+    let mut reader =
+        Reader::new(kernel.rings(), Order::new().hold(kernel.hold()).when_full(WhenFull::Discard)).unwrap();
     (0..FIT + 5).for_each(|time| {
         kernel.emit(4, time, &[0; 8]);
     });
@@ -709,7 +710,7 @@ fn a_reader_tells_of_a_loss_that_nothing_follows() {
 #[test]
 fn a_large_ring_that_filled_up_between_two_looks_is_asked_too() {
     let kernel = small(&[0], 1 << 20);
-    let order = Order::new().hold(Hold::None).when_full(Full::Discard);
+    let order = Order::new().hold(Hold::None).when_full(WhenFull::Discard);
     let mut reader = Reader::new(kernel.rings(), order).unwrap();
     let emit = |time| kernel.emit(0, time, &[0; 1000]);
     (0..800).for_each(|time| assert!(emit(time)));
@@ -724,7 +725,8 @@ fn a_large_ring_that_filled_up_between_two_looks_is_asked_too() {
 #[test]
 fn a_silent_cpus_loss_is_told_while_others_are_busy() {
     let kernel = small(&[0, 1], 256);
-    let mut reader = Reader::new(kernel.rings(), Order::new().hold(kernel.hold()).when_full(Full::Discard)).unwrap();
+    let mut reader =
+        Reader::new(kernel.rings(), Order::new().hold(kernel.hold()).when_full(WhenFull::Discard)).unwrap();
     (1..FIT + 5).for_each(|time| {
         kernel.emit(1, time, &[0; 8]);
     });
@@ -826,7 +828,7 @@ fn late_records_can_be_kept_aside() {
             .map(|event| {
                 let event = event.as_event();
                 let (time, late_by) = (event.key().unwrap(), event.late_by());
-                assert_eq!((event.class(), late_by), (Class::Late, 1000 - time));
+                assert_eq!((event.certainty(), late_by), (Certainty::Late, 1000 - time));
                 assert_eq!(event.record().unwrap().payload().unwrap().u64(0), Some(time + 1), "its bytes");
                 told(&event)
             })
@@ -864,7 +866,7 @@ fn overrun(kernel: &sim::Kernel, merge: &mut Merge, count: u64, mut each_look: i
 
 /// Whether it is a record, whose bytes are checked; all else says that records are let out early.
 fn check_bytes(event: &Event<'_>) -> bool {
-    if let Item::Unproven(_) = event.item() {
+    if let Item::EarlyRelease(_) = event.item() {
         return false;
     }
     let payload = event.record().unwrap().payload().unwrap();
@@ -874,7 +876,7 @@ fn check_bytes(event: &Event<'_>) -> bool {
 }
 
 /// One writer on another CPU holds everything up, with the smallest key.
-fn held_up(full: Full) -> (sim::Kernel, Merge) {
+fn held_up(full: WhenFull) -> (sim::Kernel, Merge) {
     let kernel = small(&[0, 1], 4096);
     let merge = merge(&kernel, Order::new().when_full(full));
     kernel.begin(1, 999);
@@ -891,7 +893,7 @@ fn let_go(kernel: &sim::Kernel, merge: &mut Merge) {
 
 #[test]
 fn a_full_ring_that_is_held_strictly_in_place_loses() {
-    let (kernel, mut merge) = held_up(Full::Discard);
+    let (kernel, mut merge) = held_up(WhenFull::Discard);
     let dropped = overrun(&kernel, &mut merge, 1000, |merge| assert!(merge.next().is_none()));
     // 40 bytes each, of 4096.
     assert_eq!(dropped, 1000 - 102);
@@ -909,12 +911,12 @@ fn a_full_ring_that_is_held_strictly_in_place_loses() {
 
 #[test]
 fn a_full_ring_that_is_released_early_loses_nothing_but_proof() {
-    let (kernel, mut merge) = held_up(Full::Release);
+    let (kernel, mut merge) = held_up(WhenFull::Release);
     let (mut seen, mut told) = (Vec::new(), 0);
-    let mut take = |merge: &mut Merge, seen: &mut Vec<(u64, Class)>| {
+    let mut take = |merge: &mut Merge, seen: &mut Vec<(u64, Certainty)>| {
         for event in merge.batch() {
             if check_bytes(&event) {
-                seen.push((event.key().unwrap(), event.class()));
+                seen.push((event.key().unwrap(), event.certainty()));
             } else {
                 told += 1;
             }
@@ -923,13 +925,13 @@ fn a_full_ring_that_is_released_early_loses_nothing_but_proof() {
     let dropped = overrun(&kernel, &mut merge, 1000, |merge| take(merge, &mut seen));
     assert_eq!(dropped, 0);
     let early = seen.len() as u64;
-    assert!(early > 800 && seen.iter().all(|(_, class)| *class == Class::Assumed));
+    assert!(early > 800 && seen.iter().all(|(_, certainty)| *certainty == Certainty::Assumed));
     assert!(merge.held() >= 30, "no more than makes room");
     let_go(&kernel, &mut merge);
     take(&mut merge, &mut seen);
-    assert_eq!(seen.iter().filter(|(_, class)| *class == Class::Proven).count() as u64, 1000 - early);
-    let late: Vec<_> = seen.iter().filter(|(_, class)| *class == Class::Late).collect();
-    assert_eq!(late, [&(999, Class::Late)], "what the writer that was held up wrote");
+    assert_eq!(seen.iter().filter(|(_, certainty)| *certainty == Certainty::Proven).count() as u64, 1000 - early);
+    let late: Vec<_> = seen.iter().filter(|(_, certainty)| *certainty == Certainty::Late).collect();
+    assert_eq!(late, [&(999, Certainty::Late)], "what the writer that was held up wrote");
     let mut times: Vec<u64> = seen.iter().map(|(time, _)| *time).collect();
     times.sort_unstable();
     assert!(times.into_iter().eq(999..2000), "each once");
@@ -941,7 +943,7 @@ fn a_full_ring_that_is_released_early_loses_nothing_but_proof() {
 
 #[test]
 fn a_full_ring_that_is_copied_loses_nothing_and_keeps_the_order() {
-    let (kernel, mut merge) = held_up(Full::Copy { most: 1 << 20 });
+    let (kernel, mut merge) = held_up(WhenFull::Copy { most: 1 << 20 });
     let dropped = overrun(&kernel, &mut merge, 5000, |merge| assert!(merge.next().is_none()));
     assert_eq!(dropped, 0);
     assert!(kernel.head(0) > 40 * 4096, "the ring was overwritten many times");
@@ -955,7 +957,7 @@ fn a_full_ring_that_is_copied_loses_nothing_and_keeps_the_order() {
     let events: Vec<Event<'_>> = merge.batch().collect();
     assert!(events.iter().all(check_bytes));
     assert!(events.iter().map(|event| event.key().unwrap()).eq(999..6000));
-    assert!(events.iter().all(|event| event.class() == Class::Proven));
+    assert!(events.iter().all(|event| event.certainty() == Certainty::Proven));
     merge.refresh(0);
     let (stats, ring) = (merge.stats(), merge.ring_stats().next().unwrap());
     assert_eq!((stats.early, stats.late, stats.lost, ring.copied_now), (0, 0, 0, 0));
@@ -984,16 +986,16 @@ fn a_full_ring_that_is_copied_loses_nothing_and_keeps_the_order() {
 #[test]
 fn holding_keeps_to_its_bound() {
     let most = 40_000;
-    let (kernel, mut merge) = held_up(Full::Copy { most });
+    let (kernel, mut merge) = held_up(WhenFull::Copy { most });
     let (mut seen, mut told) = (Vec::new(), Vec::new());
     let mut largest = 0;
     let dropped = overrun(&kernel, &mut merge, 3000, |merge| {
         largest = merge.stats().memory.max(largest);
         for event in merge.batch() {
-            if let Item::Unproven(unproven) = event.item() {
+            if let Item::EarlyRelease(unproven) = event.item() {
                 told.push(unproven);
             } else {
-                assert!(check_bytes(&event) && event.class() == Class::Assumed);
+                assert!(check_bytes(&event) && event.certainty() == Certainty::Assumed);
                 seen.push(event.key().unwrap());
             }
         }
@@ -1019,7 +1021,7 @@ fn holding_keeps_to_its_bound() {
             merge.refresh(0);
             merge.begin_fence();
             told.extend(merge.batch().filter_map(|event| match event.item() {
-                Item::Unproven(unproven) => Some(unproven),
+                Item::EarlyRelease(unproven) => Some(unproven),
                 _ => None,
             }));
         }
@@ -1030,7 +1032,7 @@ fn holding_keeps_to_its_bound() {
 /// The same under a reader, whose fence takes its time.
 #[test]
 fn a_reader_copies_out_of_full_rings_while_its_fence_is_slow() {
-    for full in [Full::Release, Full::Copy { most: 1 << 20 }, Full::Discard] {
+    for full in [WhenFull::Release, WhenFull::Copy { most: 1 << 20 }, WhenFull::Discard] {
         let kernel = small(&[0], 4096);
         let (open, gate) = std::sync::mpsc::channel::<()>();
         let gate = std::sync::Mutex::new(gate);
@@ -1044,7 +1046,7 @@ fn a_reader_copies_out_of_full_rings_while_its_fence_is_slow() {
         for time in 1..=600u64 {
             dropped += u64::from(!kernel.emit(0, time, &[time.to_ne_bytes(), (!time).to_ne_bytes()].concat()));
             if time % 8 == 0 {
-                reader.for_each(|event| seen.extend(event.key().map(|key| (key, event.class())))).unwrap();
+                reader.for_each(|event| seen.extend(event.key().map(|key| (key, event.certainty())))).unwrap();
             }
         }
         drop(open);
@@ -1054,19 +1056,19 @@ fn a_reader_copies_out_of_full_rings_while_its_fence_is_slow() {
             let event = reading::next(&mut reader);
             match event.item() {
                 Item::Lost(loss) => lost += loss.count,
-                Item::Unproven(_) => {}
+                Item::EarlyRelease(_) => {}
                 Item::Flushed => break,
                 _ => {
                     check_bytes(&event.event());
-                    seen.push((event.key().unwrap(), event.class()));
+                    seen.push((event.key().unwrap(), event.certainty()));
                 }
             }
         }
         assert_eq!((lost, seen.len() as u64), (dropped, 600 - dropped), "{full:?}");
-        assert_eq!(dropped > 0, full == Full::Discard, "{full:?}");
-        assert_eq!(seen.iter().any(|(_, class)| *class == Class::Assumed), full == Full::Release);
+        assert_eq!(dropped > 0, full == WhenFull::Discard, "{full:?}");
+        assert_eq!(seen.iter().any(|(_, certainty)| *certainty == Certainty::Assumed), full == WhenFull::Release);
         assert!(seen.is_sorted_by_key(|(time, _)| *time) && reader.ledger().unwrap().is_balanced());
-        assert_eq!(reader.stats().early > 0, full == Full::Release);
+        assert_eq!(reader.stats().early > 0, full == WhenFull::Release);
     }
 }
 
@@ -1074,7 +1076,7 @@ fn a_reader_copies_out_of_full_rings_while_its_fence_is_slow() {
 #[test]
 fn a_gap_before_an_early_record_is_assumed() {
     let kernel = small(&[0], 1024);
-    let order = Order::new().numbers(Sequence::u64(0)).when_full(Full::Release).fill_mark(50);
+    let order = Order::new().numbers(Sequence::u64(0)).when_full(WhenFull::Release).fill_mark(50);
     let mut merge = merge(&kernel, order);
     let number = |number: u64| number.to_ne_bytes();
     kernel.emit(0, 1, &number(1));
@@ -1106,7 +1108,8 @@ fn what_has_no_key_is_not_early() {
 fn a_dense_number_that_comes_after_its_gap_is_late_and_no_longer_missing() {
     let kernel = small(&[0], 1024);
     let hold = Hold::Dense { first: Some(1), fence: kernel.fence() };
-    let mut merge = merge(&kernel, Order::new().key(Key::Payload(0)).hold(hold).when_full(Full::Release).fill_mark(50));
+    let mut merge =
+        merge(&kernel, Order::new().key(Key::Payload(0)).hold(hold).when_full(WhenFull::Release).fill_mark(50));
     let number = |number: u64| number.to_ne_bytes();
     kernel.begin(0, 1);
     (2..30).for_each(|time| assert!(kernel.emit(0, time, &number(time))));
@@ -1132,7 +1135,7 @@ fn a_dense_number_that_comes_after_its_gap_is_late_and_no_longer_missing() {
 #[test]
 fn a_loss_before_the_first_unproven_record_is_told_first() {
     let kernel = small(&[0], 1024);
-    let mut merge = merge(&kernel, Order::new().when_full(Full::Release).fill_mark(50));
+    let mut merge = merge(&kernel, Order::new().when_full(WhenFull::Release).fill_mark(50));
     kernel.lose(0, 2);
     (2..30).for_each(|time| assert!(kernel.emit(0, time, b"")));
     merge.refresh(0);
@@ -1168,7 +1171,7 @@ fn progress_says_who_holds_the_merge() {
 #[test]
 fn the_ledger_is_one_line_and_outlives_the_reader() {
     let kernel = small(&[0, 4], 256);
-    let order = Order::new().hold(kernel.hold()).numbers(Sequence::u64(0)).when_full(Full::Discard);
+    let order = Order::new().hold(kernel.hold()).numbers(Sequence::u64(0)).when_full(WhenFull::Discard);
     let mut reader = Reader::new(kernel.rings(), order).unwrap();
     (0..FIT).for_each(|time| assert!(kernel.emit(4, time, &time.to_ne_bytes())));
     (0..FIT).for_each(|time| assert_eq!(next(&mut reader), time.to_string()));
@@ -1325,7 +1328,8 @@ fn a_number_that_filled_a_hole_is_a_duplicate_when_it_comes_again() {
 fn what_follows_a_dense_number_that_was_pressed_out_as_the_first_is_assumed() {
     let kernel = small(&[0, 1], 1024);
     let hold = Hold::Dense { first: None, fence: kernel.fence() };
-    let mut merge = merge(&kernel, Order::new().key(Key::Payload(0)).hold(hold).when_full(Full::Release).fill_mark(50));
+    let mut merge =
+        merge(&kernel, Order::new().key(Key::Payload(0)).hold(hold).when_full(WhenFull::Release).fill_mark(50));
     // 4 is drawn and in flight.
     kernel.begin(1, 1);
     (5..30u64).for_each(|number| assert!(kernel.emit(0, 1, &number.to_ne_bytes())));
@@ -1476,7 +1480,7 @@ fn a_leap_is_told_with_the_largest_key_before_it() {
 #[test]
 fn what_a_lag_would_still_hold_is_early() {
     let kernel = small(&[0], 1024);
-    let order = Order::new().hold(Hold::Lag(Duration::from_nanos(100))).when_full(Full::Release).fill_mark(50);
+    let order = Order::new().hold(Hold::Lag(Duration::from_nanos(100))).when_full(WhenFull::Release).fill_mark(50);
     let mut merge = merge(&kernel, order);
     (1..31).for_each(|time| assert!(kernel.emit(0, time, &[0; 8])));
     // Ten are old enough.

@@ -1,6 +1,6 @@
 //! The bound on memory: what holding takes, counted by the allocator, whatever is written.
 
-use perfweave::{AnomalyKind, Class, Fence, Full, Hold, Item, Key, Kind, Layout, Merge, Order, Sequence, sim};
+use perfweave::{AnomalyKind, Certainty, Fence, Hold, Item, Key, Kind, Layout, Merge, Order, Sequence, WhenFull, sim};
 use std::alloc::{GlobalAlloc, System};
 use std::cell::Cell;
 
@@ -100,7 +100,7 @@ fn hold_up(records: u64, order: Order, ring: usize, count: Count, bound: usize) 
                 while let Some(event) = merge.next() {
                     if event.record().is_some() {
                         all += 1;
-                        unproven += u64::from(event.class() != Class::Proven);
+                        unproven += u64::from(event.certainty() != Certainty::Proven);
                     }
                 }
                 (yielded, early) = (yielded + all, early + unproven);
@@ -137,7 +137,7 @@ fn hold(records: u64, bounds: &[usize]) {
     for (load, count) in LOADS {
         for &bound in bounds {
             for ring in [4 << 10, 64 << 10] {
-                let order = Order::new().when_full(Full::Copy { most: bound });
+                let order = Order::new().when_full(WhenFull::Copy { most: bound });
                 let (written, yielded, early) = hold_up(records, order, ring, count, bound);
                 assert_eq!(yielded, written, "{load}, {bound} bytes");
                 // 60,000 records of 40 bytes, an index, and a quarter more.
@@ -163,7 +163,7 @@ fn holding_takes_no_more_than_a_small_bound() {
 fn what_there_is_memory_for_is_held() {
     let hold = |most: usize| {
         let kernel = sim::Kernel::with(&[0, 1, 2], 64 << 10, Layout::new(4 | 1024, true, 0));
-        let mut merge = Merge::new(kernel.rings(), Order::new().when_full(Full::Copy { most })).unwrap();
+        let mut merge = Merge::new(kernel.rings(), Order::new().when_full(WhenFull::Copy { most })).unwrap();
         for burst in 1..4 {
             kernel.begin(2, 10_000 * burst);
             for n in 0..4_000 {
@@ -180,7 +180,7 @@ fn what_there_is_memory_for_is_held() {
             while proven < 4_001 {
                 merge.end_fence();
                 merge.refresh(0);
-                proven += merge.batch().inspect(|event| assert_eq!(event.class(), Class::Proven)).count();
+                proven += merge.batch().inspect(|event| assert_eq!(event.certainty(), Certainty::Proven)).count();
                 merge.begin_fence();
             }
         }
@@ -194,11 +194,11 @@ fn miss_numbers(records: u64, bounds: &[usize]) {
     for (load, count) in LOADS {
         for &bound in bounds {
             for offset in [0, 8] {
-                let order = Order::new().numbers(Sequence::u64(offset)).when_full(Full::Copy { most: bound });
+                let order = Order::new().numbers(Sequence::u64(offset)).when_full(WhenFull::Copy { most: bound });
                 let (written, yielded, _) = hold_up(records, order, 64 << 10, count, bound);
                 assert_eq!(yielded, written, "{load}");
                 let hold = Hold::Dense { first: None, fence: Fence::Auto };
-                let order = Order::new().key(Key::Payload(offset)).hold(hold).when_full(Full::Copy { most: bound });
+                let order = Order::new().key(Key::Payload(offset)).hold(hold).when_full(WhenFull::Copy { most: bound });
                 let (written, yielded, _) = hold_up(records, order, 64 << 10, count, bound);
                 assert_eq!(yielded, written, "{load}");
             }
@@ -218,7 +218,7 @@ fn gaps_in_doubt_are_within_the_bound() {
         };
         let kernel = sim::Kernel::with(&[0, 1, 2], 256 << 10, Layout::new(4 | 1024, true, 0));
         let hold = Hold::Dense { first: Some(0), fence: Fence::Auto };
-        let order = Order::new().key(Key::Payload(0)).hold(hold).when_full(Full::Copy { most: bound });
+        let order = Order::new().key(Key::Payload(0)).hold(hold).when_full(WhenFull::Copy { most: bound });
         let mut merge = Merge::new(kernel.rings(), order).unwrap();
         let mut number = 0u64;
         for _ in 0..400 {
@@ -306,7 +306,7 @@ fn hold_forged(bound: usize, how: &str, fixed: isize, order: impl Fn() -> Order)
             let kernel = sim::Kernel::with(&cpus, 64 << 10, Layout::new(4 | 1024, timed, 0));
             let rings = kernel.rings();
             let before = now();
-            let mut merge = Merge::new(rings, order().when_full(Full::Copy { most: bound })).unwrap();
+            let mut merge = Merge::new(rings, order().when_full(WhenFull::Copy { most: bound })).unwrap();
             let fixed = fixed + now() - before;
             let told = format!("{what}, {how}, {bound} bytes, timed: {timed}, wrong head: {wrong_head}");
             for cpu in cpus {
@@ -408,7 +408,7 @@ fn late_numbers_inside_a_gap_take_no_memory() {
 #[test]
 fn a_ledger_counts_what_there_was_no_memory_to_look_at() {
     let kernel = sim::Kernel::with(&[0, 1], 1 << 20, Layout::new(4 | 1024, true, 0));
-    let order = Order::new().when_full(Full::Copy { most: 16 << 10 });
+    let order = Order::new().when_full(WhenFull::Copy { most: 16 << 10 });
     let mut merge = Merge::new(kernel.rings(), order).unwrap();
     for time in 1..=5_000 {
         assert!(kernel.emit((time % 2) as u32, time, b"record"));
@@ -428,7 +428,7 @@ fn a_ledger_counts_what_there_was_no_memory_to_look_at() {
 fn look_within(bounds: impl Iterator<Item = usize>, records: u64) {
     for bound in bounds {
         let kernel = sim::Kernel::with(&[0, 1], 1 << 20, Layout::new(4 | 1024, true, 0));
-        let mut merge = Merge::new(kernel.rings(), Order::new().when_full(Full::Copy { most: bound })).unwrap();
+        let mut merge = Merge::new(kernel.rings(), Order::new().when_full(WhenFull::Copy { most: bound })).unwrap();
         for time in 1..=records {
             kernel.emit((time % 2) as u32, time, b"");
             if time % (records / 5) == 0 {

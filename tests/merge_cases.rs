@@ -1,6 +1,6 @@
 //! Single cases of the merge, each on simulated rings.
 
-use perfweave::{Class, Event, Fault, Full, Hold, Item, Key, Kind, Layout, Merge, Order, sim};
+use perfweave::{Certainty, Event, Fault, Hold, Item, Key, Kind, Layout, Merge, Order, WhenFull, sim};
 use perfweave_support::assert_error;
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn text(event: &Event<'_>) -> String {
         Item::Lost(lost) => format!("lost {}", lost.count),
         Item::Gap(gap) => format!("gap {}-{}", gap.first, gap.last),
         Item::Damage(damage) => format!("damage {}", damage.bytes.len()),
-        Item::Unproven(unproven) => format!("unproven {}", unproven.cpu),
+        Item::EarlyRelease(unproven) => format!("unproven {}", unproven.cpu),
         other => panic!("{other:?}"),
     }
 }
@@ -121,14 +121,14 @@ fn a_record_without_a_key_stays_behind_the_one_before_it() {
     merge.refresh(0);
     // What has no key and nothing before it has nothing to wait for.
     let first = merge.next().unwrap();
-    assert_eq!((text(&first.event()).as_str(), first.key(), first.class()), ("x", None, Class::Assumed));
+    assert_eq!((text(&first.event()).as_str(), first.key(), first.certainty()), ("x", None, Certainty::Assumed));
     drop(first);
     assert!(merge.next().is_none());
     fence(&mut merge);
-    let events: Vec<_> = merge.batch().map(|event| (text(&event), event.key(), event.class())).collect();
+    let events: Vec<_> = merge.batch().map(|event| (text(&event), event.key(), event.certainty())).collect();
     let names: Vec<_> = events.iter().map(|(name, ..)| name.as_str()).collect();
     assert_eq!(names, ["10", "w", "15", "20", "y", "z", "25"]);
-    assert!(events.iter().all(|(.., class)| *class == Class::Proven));
+    assert!(events.iter().all(|(.., certainty)| *certainty == Certainty::Proven));
     assert_eq!(events.iter().filter(|(_, key, _)| key.is_none()).count(), 3);
 
     // It comes after its predecessor has long been yielded, and holds nobody up.
@@ -376,10 +376,15 @@ fn a_dense_sequence_learns_its_first_number_by_a_fence() {
     emit(0, 7);
     emit(1, 43);
     merge.refresh(0);
-    let events: Vec<_> = merge.batch().map(|event| (event.key(), event.class(), event.late_by())).collect();
+    let events: Vec<_> = merge.batch().map(|event| (event.key(), event.certainty(), event.late_by())).collect();
     assert_eq!(
         events,
-        [(Some(7), Class::Late, 35), (None, Class::Late, 0), (Some(42), Class::Late, 0), (Some(43), Class::Proven, 0)],
+        [
+            (Some(7), Certainty::Late, 35),
+            (None, Certainty::Late, 0),
+            (Some(42), Certainty::Late, 0),
+            (Some(43), Certainty::Proven, 0)
+        ],
         "behind the largest by so many; 0 is there twice, which is said"
     );
     assert_eq!(merge.stats().late, 2);
@@ -450,8 +455,8 @@ fn owned_events_say_what_lent_ones_said() {
     let first = merge.next().unwrap().to_owned();
     let event = first.as_event();
     assert_eq!(
-        (text(&event).as_str(), event.key(), event.class(), event.cpu()),
-        ("record", Some(1), Class::Assumed, Some(0))
+        (text(&event).as_str(), event.key(), event.certainty(), event.cpu()),
+        ("record", Some(1), Certainty::Assumed, Some(0))
     );
     assert_eq!(event.record().and_then(|record| record.time()), Some(1));
     while merge.next().is_some() {}
@@ -464,13 +469,13 @@ fn owned_events_say_what_lent_ones_said() {
     let owned: Vec<_> = merge.batch().map(|event| event.to_owned()).collect();
     let again: Vec<_> = owned.iter().map(|event| text(&event.as_event())).collect();
     assert_eq!(again, ["lost 1", "behind", "damage 24"]);
-    assert_eq!(owned[2].as_event().to_owned().as_event().class(), Class::Assumed);
+    assert_eq!(owned[2].as_event().to_owned().as_event().certainty(), Certainty::Assumed);
     kernel.emit(0, 1, b"late");
     merge.refresh(0);
     let lent = merge.next().unwrap();
-    assert_eq!((lent.key(), lent.class(), lent.late_by(), lent.cpu()), (Some(1), Class::Late, 2, Some(0)));
+    assert_eq!((lent.key(), lent.certainty(), lent.late_by(), lent.cpu()), (Some(1), Certainty::Late, 2, Some(0)));
     let event = lent.event();
-    assert_eq!((event.key(), event.class(), event.late_by(), event.cpu()), (Some(1), Class::Late, 2, Some(0)));
+    assert_eq!((event.key(), event.certainty(), event.late_by(), event.cpu()), (Some(1), Certainty::Late, 2, Some(0)));
 }
 
 #[test]
@@ -526,7 +531,7 @@ fn a_key_function_that_panics_leaves_everything_in_place() {
             let mut keys: Vec<u64> = Vec::new();
             let mut take = |merge: &mut Merge| {
                 for event in merge.batch().filter(|event| event.record().is_some()) {
-                    assert_ne!(event.class(), Class::Late, "{hold}, {bomb_at}");
+                    assert_ne!(event.certainty(), Certainty::Late, "{hold}, {bomb_at}");
                     keys.push(event.key().unwrap());
                 }
             };
@@ -565,12 +570,12 @@ fn a_record_without_a_key_shares_the_class_of_the_one_before_it() {
     kernel.emit(0, 101, b"in time");
     kernel.emit(0, 0, b"with that");
     merge.refresh(0);
-    let events: Vec<_> = merge.batch().map(|event| (event.key(), event.class(), event.late_by())).collect();
+    let events: Vec<_> = merge.batch().map(|event| (event.key(), event.certainty(), event.late_by())).collect();
     let expected = [
-        (Some(50), Class::Late, 50),
-        (None, Class::Late, 50),
-        (Some(101), Class::Assumed, 0),
-        (None, Class::Assumed, 0),
+        (Some(50), Certainty::Late, 50),
+        (None, Certainty::Late, 50),
+        (Some(101), Certainty::Assumed, 0),
+        (None, Certainty::Assumed, 0),
     ];
     assert_eq!(events, expected);
     assert_eq!(merge.stats().late, 2);
@@ -631,7 +636,7 @@ fn what_an_interrupt_wrote_is_invisible_until_the_outermost_writer_is_done() {
 fn what_follows_a_dense_gap_that_was_pressed_out_is_assumed() {
     let kernel = sim::Kernel::with(&[0, 1], 4096, Layout::new(TIME_RAW, false, 0));
     let hold = Hold::Dense { first: Some(0), fence: kernel.fence() };
-    let order = Order::new().key(Key::Payload(0)).hold(hold).when_full(Full::Release);
+    let order = Order::new().key(Key::Payload(0)).hold(hold).when_full(WhenFull::Release);
     let mut merge = Merge::new(kernel.rings(), order).unwrap();
     // Number 0 is drawn and in flight.
     kernel.begin(1, 1);
@@ -642,22 +647,26 @@ fn what_follows_a_dense_gap_that_was_pressed_out_is_assumed() {
     }
     merge.refresh(0);
     assert_eq!(text(&merge.next().unwrap().event()), "unproven 0");
-    let early: Vec<_> = merge.batch().map(|event| (text(&event).starts_with("gap"), event.class())).collect();
-    assert_eq!((early[0], early[1]), ((true, Class::Assumed), (false, Class::Assumed)));
-    assert!(early.iter().all(|(_, class)| *class == Class::Assumed), "{early:?}");
+    let early: Vec<_> = merge.batch().map(|event| (text(&event).starts_with("gap"), event.certainty())).collect();
+    assert_eq!((early[0], early[1]), ((true, Certainty::Assumed), (false, Certainty::Assumed)));
+    assert!(early.iter().all(|(_, certainty)| *certainty == Certainty::Assumed), "{early:?}");
     assert_eq!((merge.stats().early, merge.stats().missing), (early.len() as u64 - 1, 1));
     kernel.write(1, &0u64.to_ne_bytes());
     kernel.end(1);
     merge.refresh(0);
-    let late: Vec<_> = merge.batch().take(2).map(|event| (event.key(), event.class())).collect();
-    assert_eq!(late, [(None, Class::Late), (Some(0), Class::Late)], "it is said that it was found, and there it is");
+    let late: Vec<_> = merge.batch().take(2).map(|event| (event.key(), event.certainty())).collect();
+    assert_eq!(
+        late,
+        [(None, Certainty::Late), (Some(0), Certainty::Late)],
+        "it is said that it was found, and there it is"
+    );
     assert_eq!((merge.stats().missing, merge.stats().late), (0, 1), "found after all");
     // Behind a fence all is as it was.
     fence(&mut merge);
     number += 1;
     assert!(kernel.emit(0, 1, &number.to_ne_bytes()));
     merge.refresh(0);
-    assert_eq!(merge.batch().map(|event| event.class()).last(), Some(Class::Proven));
+    assert_eq!(merge.batch().map(|event| event.certainty()).last(), Some(Certainty::Proven));
 }
 
 /// How long the smallest key is held, as far as time alone decides it.

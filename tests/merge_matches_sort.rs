@@ -4,7 +4,7 @@
 #[expect(dead_code, reason = "each user of the schedules takes a part")]
 mod schedule;
 
-use perfweave::{Class, Hold, Key};
+use perfweave::{Certainty, Hold, Key};
 use quickcheck::QuickCheck;
 use schedule::{Schedule, Times, Trial};
 
@@ -19,7 +19,7 @@ fn fence_matches_sort() {
     check(|schedule| {
         let trial = Trial::run(&schedule, Key::Time, Hold::FENCE, Times::Unique);
         assert_eq!(trial.yielded_keys(), trial.sorted_keys());
-        assert!(trial.yielded.iter().all(|event| event.class == Class::Proven));
+        assert!(trial.yielded.iter().all(|event| event.certainty == Certainty::Proven));
         trial.assert_losses_in_place();
         true
     });
@@ -31,7 +31,7 @@ fn epochs_match_sort() {
     check(|schedule| {
         let trial = Trial::run_with_epochs(&schedule, Key::Time, Hold::FENCE, Times::Unique);
         assert_eq!(trial.yielded_keys(), trial.sorted_keys());
-        assert!(trial.yielded.iter().all(|event| event.class == Class::Proven));
+        assert!(trial.yielded.iter().all(|event| event.certainty == Certainty::Proven));
         trial.assert_losses_in_place();
         true
     });
@@ -54,7 +54,7 @@ fn fence_keeps_order_with_equal_keys() {
     check(|schedule| {
         let trial = Trial::run(&schedule, Key::Time, Hold::FENCE, Times::Tied);
         assert_eq!(trial.yielded_keys(), trial.sorted_keys());
-        assert!(trial.yielded.iter().all(|event| event.class == Class::Proven));
+        assert!(trial.yielded.iter().all(|event| event.certainty == Certainty::Proven));
         true
     });
 }
@@ -101,7 +101,7 @@ fn dense_sequence_declares_exactly_what_is_missing() {
         let mut numbers: Vec<u64> = trial.written.iter().map(|record| record.id).collect();
         numbers.sort_unstable();
         assert_eq!(trial.yielded_ids(), numbers);
-        assert!(trial.yielded.iter().all(|event| event.class == Class::Proven));
+        assert!(trial.yielded.iter().all(|event| event.certainty == Certainty::Proven));
         true
     });
 }

@@ -1,6 +1,6 @@
 //! Counters of 32 bits: where more is lost than they can tell apart, that is noticed, and nothing of it is called proven.
 
-use perfweave::{AnomalyKind, Class, Fence, Full, Hold, Item, Key, Layout, Merge, Order, Sequence, sim};
+use perfweave::{AnomalyKind, Certainty, Fence, Hold, Item, Key, Layout, Merge, Order, Sequence, WhenFull, sim};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 fn counter(bits: u32) -> Sequence {
@@ -39,7 +39,7 @@ fn take(merge: &mut Merge, outcome: &mut Outcome, largest: &mut Option<u64>) {
         match event.item() {
             Item::Record(record) => {
                 let number = record.payload().unwrap().u64(0).unwrap();
-                let is_proven = event.class() == Class::Proven;
+                let is_proven = event.certainty() == Certainty::Proven;
                 outcome.records += 1;
                 outcome.proven += u64::from(is_proven);
                 outcome.wrong += u64::from(is_proven && Some(number) <= *largest);
@@ -63,7 +63,7 @@ fn losses_beyond_the_limit_are_said() {
         for lost in [10, range / 8, limit - 3000, limit, range / 2, range - 50, range, range + 50, 5 * range] {
             // So small that it may have been full.
             let kernel = sim::Kernel::with(&[0, 1, 2], 64 << 10, Layout::new(4 | 1024, true, 0));
-            let order = Order::new().key(Key::Sequence(counter(32))).hold(hold.clone()).when_full(Full::Discard);
+            let order = Order::new().key(Key::Sequence(counter(32))).hold(hold.clone()).when_full(WhenFull::Discard);
             let mut merge = Merge::new(kernel.rings(), order).unwrap();
             let (mut outcome, mut largest) = (Outcome::default(), None);
             for number in (0..1000).chain(1000 + lost..3000 + lost) {
@@ -104,7 +104,7 @@ fn a_cpus_own_numbers_are_told_apart_by_what_was_lost() {
         // All that was lost was numbered; or not all of it.
         for numbered in [lost, lost - range / 2 + 1] {
             let kernel = sim::Kernel::with(&[0], 1 << 20, Layout::new(4 | 1024, true, 0));
-            let order = Order::new().numbers(counter(32)).when_full(Full::Discard);
+            let order = Order::new().numbers(counter(32)).when_full(WhenFull::Discard);
             let mut merge = Merge::new(kernel.rings(), order).unwrap();
             let mut number = 0;
             let mut emit = |count: u64| {
@@ -157,7 +157,7 @@ fn a_cpus_own_numbers_are_told_apart_by_what_was_lost() {
 fn a_dense_ledger_counts_what_no_lost_record_tells() {
     let kernel = sim::Kernel::with(&[0, 1], 4096, Layout::new(4 | 1024, true, 0));
     let hold = Hold::Dense { first: Some(0), fence: Fence::Auto };
-    let order = Order::new().key(Key::Sequence(Sequence::u64(0))).hold(hold).when_full(Full::Discard);
+    let order = Order::new().key(Key::Sequence(Sequence::u64(0))).hold(hold).when_full(WhenFull::Discard);
     let mut merge = Merge::new(kernel.rings(), order).unwrap();
     let mut number = 0u64;
     let mut emit = |cpu| {
@@ -204,7 +204,7 @@ fn lost_during_a_look(hold: Hold, lost: u64, further: u64) {
         }
         Some(number)
     });
-    let order = Order::new().key(Key::Sequence(sequence)).hold(hold.clone()).when_full(Full::Discard);
+    let order = Order::new().key(Key::Sequence(sequence)).hold(hold.clone()).when_full(WhenFull::Discard);
     let mut merge = Merge::new(kernel.rings(), order).unwrap();
     let mut largest = None;
     let mut read = || {
@@ -215,7 +215,7 @@ fn lost_during_a_look(hold: Hold, lost: u64, further: u64) {
         }
         for event in merge.batch() {
             let Some(number) = event.record().and_then(|record| record.payload()?.u64(0)) else { continue };
-            let is_wrong = event.class() == Class::Proven && Some(number) <= largest;
+            let is_wrong = event.certainty() == Certainty::Proven && Some(number) <= largest;
             assert!(!is_wrong, "{hold}, {lost} lost: {number} is called proven behind {largest:?}");
             largest = largest.max(Some(number));
         }

@@ -1,7 +1,7 @@
 //! How often a reader looks, sleeps and fences, counted. `src/reader/pace.rs` has the same in simulated time.
 
 use perf_event_open_sys::bindings;
-use perfweave::{Class, Ended, Fence, Hold, Item, Key, Layout, Order, Reader, Rings, Stats, sim};
+use perfweave::{Certainty, Ended, Fence, Hold, Item, Key, Layout, Order, Reader, Rings, Stats, sim};
 use perfweave_support::load::{self, Load};
 use perfweave_support::{echo, kernel, tracefs};
 use std::io;
@@ -33,9 +33,9 @@ fn allowed(begin: Instant, tick: Duration, events: u64, worth: u64) -> u64 {
 /// Shorter than the ticks of tests that have hours, so that what waits for one fails.
 const MUCH_TOO_LONG: Duration = Duration::from_secs(60);
 
-fn next(reader: &mut Reader) -> (Option<u64>, Class) {
+fn next(reader: &mut Reader) -> (Option<u64>, Certainty) {
     let event = reader.next_timeout(MUCH_TOO_LONG).unwrap().expect("it waits for a tick");
-    (event.key(), event.class())
+    (event.key(), event.certainty())
 }
 
 /// Events that come one by one, to a reader that looks for each: a fence for as many as are worth it, or when a tick is over.
@@ -54,7 +54,7 @@ fn trickling_events_share_their_fences() {
             kernel.emit(events as u32 % 2, 2 * events, b"");
             while reader.next_timeout(Duration::from_millis(2)).unwrap().is_some() {}
         }
-        assert!(reader.stats().looks >= events, "it looked for each");
+        assert!(reader.stats().refreshes >= events, "it looked for each");
         let fences = fences.load(Ordering::SeqCst);
         let allowed = allowed(begin, Reader::TICK, events, WORTH_A_FENCE);
         assert!(fences <= allowed, "{fences} fences for {events} events, allowed are {allowed}");
@@ -76,7 +76,7 @@ fn a_burst_does_not_wait_for_the_tick() {
             assert!(kernel.emit(0, time, b""));
         }
         for expected in time - WORTH_A_FENCE + 1..=time {
-            assert_eq!(next(&mut reader), (Some(expected), Class::Proven));
+            assert_eq!(next(&mut reader), (Some(expected), Certainty::Proven));
         }
         assert_eq!(fences.load(Ordering::SeqCst), bursts);
     }
@@ -96,7 +96,7 @@ fn a_ring_that_fills_up_does_not_wait_for_the_tick() {
             assert!(kernel.emit(1, 20 * round + n, &[0; 100]));
         }
         for n in 0..20 {
-            assert_eq!(next(&mut reader), (Some(20 * round + n), Class::Proven));
+            assert_eq!(next(&mut reader), (Some(20 * round + n), Certainty::Proven));
         }
         assert_eq!(fences.load(Ordering::SeqCst), round);
     }
@@ -118,7 +118,7 @@ fn a_reader_sleeps_while_a_fence_is_under_way() {
     // One, and another if that ended a little early.
     assert!((1..=2).contains(&reader.stats().sleeps), "{} sleeps", reader.stats().sleeps);
     open.send(()).unwrap();
-    assert_eq!(next(&mut reader), (Some(1), Class::Proven));
+    assert_eq!(next(&mut reader), (Some(1), Certainty::Proven));
 }
 
 /// However long little may wait, a report does not.
@@ -170,7 +170,7 @@ fn a_second_look_is_one_look() {
     let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::Round)).unwrap();
     kernel.emit(0, 1, b"");
     assert_eq!(reader.next().unwrap().unwrap().key(), Some(1));
-    let Stats { looks, sleeps, .. } = reader.stats();
+    let Stats { refreshes: looks, sleeps, .. } = reader.stats();
     assert_eq!((looks, sleeps), (2, 0));
 }
 
@@ -249,8 +249,8 @@ fn latency_is_the_longest_tick() {
         // What is left of the tick behind the look that the call ends with.
         let mut longest = Duration::ZERO;
         while longest < latency * 3 / 4 {
-            assert!(reader.next_timeout(reader.time_to_next_look()).unwrap().is_none());
-            longest = longest.max(reader.time_to_next_look());
+            assert!(reader.next_timeout(reader.time_to_next_refresh()).unwrap().is_none());
+            longest = longest.max(reader.time_to_next_refresh());
             assert!(longest <= latency, "{longest:?}");
         }
     }
@@ -309,7 +309,12 @@ fn a_reader_in_a_flood_rests() {
         flood.end();
         // So many looks at most find as many as are much, and two more let out what one has found.
         let allowed = (stats.sleeps + rests + 2) * (WORTH_A_LOOK + 2);
-        assert!(stats.looks <= allowed, "{hold}: {} looks, {} sleeps, {rests} ticks", stats.looks, stats.sleeps);
-        println!("{hold}: {} looks, allowed are {allowed}", stats.looks);
+        assert!(
+            stats.refreshes <= allowed,
+            "{hold}: {} looks, {} sleeps, {rests} ticks",
+            stats.refreshes,
+            stats.sleeps
+        );
+        println!("{hold}: {} looks, allowed are {allowed}", stats.refreshes);
     }
 }

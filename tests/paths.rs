@@ -80,7 +80,7 @@ fn a_control_group_is_a_directory_of_control_groups() {
     let fifo = folder.fifo();
     for path in [fifo.as_path(), Path::new("/dev/zero"), Path::new("/proc/kmsg"), Path::new("/proc"), &folder.0] {
         let group = |path: &Path| {
-            let error = Rings::options().named("cpu-clock").cgroup(path).open().unwrap_err();
+            let error = Rings::options().event_name("cpu-clock").cgroup(path).open().unwrap_err();
             assert_error!(error, InvalidInput, format!("cannot open the control group {}: ", path.display()));
             error.to_string()
         };
@@ -139,7 +139,7 @@ fn names_lead_nowhere_else() {
     let folder = Folder::new("names");
     let fifo = folder.fifo();
     let up = "../".repeat(12);
-    let term = |path: &Path| refused(Rings::options().named(&format!("software/{up}{}/", path.display())).open());
+    let term = |path: &Path| refused(Rings::options().event_name(&format!("software/{up}{}/", path.display())).open());
     let Some(said) = said(&fifo, term) else { return };
     assert!(said.contains("there is no event"), "{said}");
     for name in ["../..:x", "..:x/../..", "sched:../sched/sched_switch"] {

@@ -3,7 +3,7 @@
 #[expect(dead_code, reason = "each test takes a part")]
 mod reading;
 
-use perfweave::{Class, Event, Fence, Full, Hold, Item, Key, Layout, Merge, Order, Reader, Sequence, sim};
+use perfweave::{Certainty, Event, Fence, Hold, Item, Key, Layout, Merge, Order, Reader, Sequence, WhenFull, sim};
 use perfweave_support::threads;
 use reading::{Gate, LONG};
 use std::ops::ControlFlow;
@@ -18,7 +18,7 @@ fn threads_that_write_and_one_that_reads() {
     let cpus = [0, 1, 5];
     let kernel = sim::Kernel::new(&cpus);
     // A reader that is slow lets nothing out unproven.
-    let order = Order::new().key(Key::Payload(0)).hold(kernel.hold()).when_full(Full::Discard);
+    let order = Order::new().key(Key::Payload(0)).hold(kernel.hold()).when_full(WhenFull::Discard);
     let mut reader = Reader::new(kernel.rings(), order).unwrap();
     let numbers = Arc::new(AtomicU64::new(0));
     let writers = cpus.map(|cpu| {
@@ -52,7 +52,7 @@ fn threads_that_write_and_one_that_reads() {
             lost += loss.count;
             return;
         }
-        assert_eq!(event.class(), Class::Proven);
+        assert_eq!(event.certainty(), Certainty::Proven);
         assert!(event.key() > last, "{:?} behind {last:?}", event.key());
         last = event.key();
         seen += 1;
@@ -83,7 +83,7 @@ fn fences_run_beside_the_consumer() {
     assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
     gate.let_one_pass();
     let first = reader.next_timeout(LONG).unwrap().unwrap();
-    assert_eq!((first.key(), first.class()), (Some(1), Class::Proven));
+    assert_eq!((first.key(), first.certainty()), (Some(1), Certainty::Proven));
     drop(first);
     // Seen with the look that took notice of the first fence's end, or with the next: a second fence is under way.
     for time in 4..=6 {
@@ -176,7 +176,7 @@ fn lag_takes_its_reading_before_it_looks() {
     let mut reader = Reader::new(rings, order).unwrap();
     kernel.emit(0, 1, b"any");
     assert!(reader.next_timeout(LONG).unwrap().is_some());
-    assert!(reader.stats().looks >= 2, "the look that found it could not let it out");
+    assert!(reader.stats().refreshes >= 2, "the look that found it could not let it out");
 }
 
 /// The thread that waits for fences takes no signals: they are the program's.
@@ -220,7 +220,7 @@ fn a_reader_can_be_polled() {
     let mut seen = 0;
     threads::until("all are read", || {
         let mut poll = libc::pollfd { fd: reader.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        let millis = reader.time_to_next_look().as_millis() as i32 + 1;
+        let millis = reader.time_to_next_refresh().as_millis() as i32 + 1;
         // SAFETY: one pollfd.
         unsafe { libc::poll(&raw mut poll, 1, millis) };
         while let Some(event) = reader.next_timeout(Duration::ZERO).unwrap() {
@@ -245,10 +245,10 @@ fn burst(kernel: &sim::Kernel, turn: u64) {
 }
 
 fn in_short(event: &Event<'_>) -> String {
-    if let Item::Unproven(unproven) = event.item() {
+    if let Item::EarlyRelease(unproven) = event.item() {
         assert!(unproven.filled <= 100, "{unproven:?}");
     }
-    format!("{:?} {:?} {} {:?}", event.key(), event.class(), event.late_by(), event.item())
+    format!("{:?} {:?} {} {:?}", event.key(), event.certainty(), event.late_by(), event.item())
 }
 
 /// One by one, as a batch, or folded: the same events come, with the same words, and the same is counted.
@@ -258,7 +258,10 @@ fn however_events_are_taken_they_are_the_same() {
         0 => {
             while let Some(lent) = merge.next() {
                 let event = lent.event();
-                assert_eq!((lent.key(), lent.class(), lent.late_by()), (event.key(), event.class(), event.late_by()));
+                assert_eq!(
+                    (lent.key(), lent.certainty(), lent.late_by()),
+                    (event.key(), event.certainty(), event.late_by())
+                );
                 assert_eq!((lent.cpu(), lent.record().is_some()), (event.cpu(), event.record().is_some()));
                 taken.push(in_short(&event));
             }
@@ -270,7 +273,7 @@ fn however_events_are_taken_they_are_the_same() {
         }
         _ => merge.batch().for_each(|event| taken.push(in_short(&event))),
     };
-    let fulls = [Full::Discard, Full::Release, Full::Copy { most: 16 << 10 }];
+    let fulls = [WhenFull::Discard, WhenFull::Release, WhenFull::Copy { most: 16 << 10 }];
     let holds = [Hold::FENCE, Hold::Round, Hold::None, Hold::Lag(Duration::from_nanos(70))];
     for (full, hold) in fulls.into_iter().flat_map(|full| holds.iter().map(move |hold| (full, hold))) {
         let key: fn() -> Key = if matches!(hold, Hold::Lag(_)) { || Key::Time } else { || Key::Payload(0) };
@@ -332,7 +335,7 @@ fn a_fold_that_breaks_off_takes_no_more() {
 #[test]
 fn a_reader_that_was_idle_still_asks_and_lists() {
     let kernel = sim::Kernel::with(&[0], 4096, Layout::new(4 | 1024, true, 0));
-    let order = Order::new().hold(Hold::None).when_full(Full::Discard);
+    let order = Order::new().hold(Hold::None).when_full(WhenFull::Discard);
     let mut reader = Reader::new(kernel.rings(), order).unwrap();
     // Its user is away for longer than from one time of either to the next.
     let idle = |reader: &mut Reader| {

@@ -1,6 +1,6 @@
 //! The flight recorder on simulated rings, written backwards over what is oldest.
 
-use perfweave::{Class, Event, Fault, Frozen, Item, Key, Kind, Layout, Recorder, sim};
+use perfweave::{Certainty, Event, Fault, Frozen, Item, Key, Kind, Layout, Recorder, sim};
 use perfweave_support::{assert_error, threads};
 use quickcheck::QuickCheck;
 use std::collections::BTreeMap;
@@ -55,7 +55,10 @@ fn what_was_written_is_there_as_often_as_one_looks() {
     for _ in 0..3 {
         let frozen = recorder.freeze().unwrap();
         let event = frozen.events().next().unwrap();
-        assert_eq!((event.key(), event.cpu(), event.class(), event.late_by()), (Some(10), Some(5), Class::Proven, 0));
+        assert_eq!(
+            (event.key(), event.cpu(), event.certainty(), event.late_by()),
+            (Some(10), Some(5), Certainty::Proven, 0)
+        );
         let record = event.record().unwrap();
         assert_eq!((record.cpu(), record.time(), record.kind()), (5, Some(10), Kind::SAMPLE));
         assert_eq!(record.payload().unwrap().to_vec(), b"only");
@@ -110,7 +113,7 @@ fn writers_that_were_interrupted_come_before_their_interrupts() {
     kernel.emit(1, 120, b"elsewhere");
     let frozen = recorder.freeze().unwrap();
     assert_eq!(texts(&frozen), ["interrupted", "elsewhere", "deeper", "deepest", "between"]);
-    assert!(frozen.events().all(|event| event.class() == Class::Proven));
+    assert!(frozen.events().all(|event| event.certainty() == Certainty::Proven));
 }
 
 #[test]
@@ -183,7 +186,10 @@ fn what_is_written_while_frozen_is_lost_and_said() {
         .events()
         .filter_map(|event| match event.item() {
             Item::Lost(lost) => {
-                assert_eq!((event.key(), event.cpu(), event.class()), (lost.until, Some(lost.cpu), Class::Proven));
+                assert_eq!(
+                    (event.key(), event.cpu(), event.certainty()),
+                    (lost.until, Some(lost.cpu), Certainty::Proven)
+                );
                 Some((lost.cpu, lost.count, lost.source, lost.after, lost.until))
             }
             _ => None,
@@ -209,7 +215,10 @@ fn a_loss_outlives_its_record() {
     let events: Vec<_> = frozen.events().collect();
     assert_eq!(events.iter().map(text).collect::<Vec<_>>(), ["lost 1", "kept", "kept", "kept", "kept"]);
     let Item::Lost(lost) = events[0].item() else { panic!() };
-    assert_eq!((lost.after, lost.until, events[0].key(), events[0].class()), (None, None, None, Class::Assumed));
+    assert_eq!(
+        (lost.after, lost.until, events[0].key(), events[0].certainty()),
+        (None, None, None, Certainty::Assumed)
+    );
 }
 
 #[test]
@@ -277,8 +286,8 @@ fn records_without_a_key_stay_with_their_neighbours() {
     // Nothing is before x: it goes with what is behind it in its ring.
     assert_eq!(texts(&frozen), ["10", "w", "15", "x", "20", "y", "z", "25", "v"]);
     for event in frozen.events() {
-        let expected = if text(&event) == "x" { Class::Assumed } else { Class::Proven };
-        assert_eq!((event.class(), event.key().is_some()), (expected, text(&event).len() > 1), "{event:?}");
+        let expected = if text(&event) == "x" { Certainty::Assumed } else { Certainty::Proven };
+        assert_eq!((event.certainty(), event.key().is_some()), (expected, text(&event).len() > 1), "{event:?}");
     }
     assert_eq!(frozen.last(Duration::from_nanos(5)).count(), 6, "x is among them");
 }
@@ -294,7 +303,7 @@ fn without_any_key_rings_come_one_after_the_other() {
     }
     let frozen = recorder.freeze().unwrap();
     assert_eq!(texts(&frozen), ["a6", "a7", "a8", "a9", "d6", "d7", "d8", "d9"]);
-    assert!(frozen.events().all(|event| event.class() == Class::Assumed && event.key().is_none()));
+    assert!(frozen.events().all(|event| event.certainty() == Certainty::Assumed && event.key().is_none()));
     assert_eq!(frozen.complete_from(), Some(u64::MAX));
 }
 
@@ -415,7 +424,7 @@ fn bad_sizes_are_damage_and_the_newer_is_there() {
         assert_eq!(events.iter().map(text).collect::<Vec<_>>(), expected, "{size}");
         let Item::Damage(damage) = events[1].item() else { panic!() };
         assert_eq!((damage.cpu, damage.fault), (0, Fault::Size { size, room: 48 }));
-        assert_eq!((events[1].key(), events[1].class()), (None, Class::Assumed));
+        assert_eq!((events[1].key(), events[1].certainty()), (None, Certainty::Assumed));
         assert_eq!(frozen.complete_from(), Some(14), "what was given up is missing");
         drop(frozen);
         // What lies further on is written over in time, and then all is well.

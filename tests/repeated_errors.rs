@@ -1,7 +1,7 @@
 //! Fences and waits that fail again and again: said once with a count, tried ever less often, and done without where there is
 //! another way. What is counted is errors and tries, not time.
 
-use perfweave::{Class, Error, ErrorKind, Fence, Full, Hold, Order, Reader, Rings, sim};
+use perfweave::{Certainty, Error, ErrorKind, Fence, Hold, Order, Reader, Rings, WhenFull, sim};
 use perfweave_support::{assert_error, bpf, kernel, load, membarrier, needs, privilege, times};
 use std::io;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ fn until_proven(reader: &mut Reader, key: u64) -> Vec<u64> {
         match reader.next_timeout(LONG) {
             Ok(event) => {
                 let event = event.expect("it comes");
-                assert_eq!((event.key(), event.class()), (Some(key), Class::Proven));
+                assert_eq!((event.key(), event.certainty()), (Some(key), Certainty::Proven));
                 return reported;
             }
             Err(error) if is_fence(&error) => reported.push(times(&error.to_string())),
@@ -77,7 +77,7 @@ fn a_fence_that_fails_says_why_and_how_often() {
 fn while_fences_fail_nothing_is_let_out() {
     let (fence, tries) = fails(u64::MAX);
     let kernel = sim::Kernel::new(&[0]);
-    let order = Order::new().hold(Hold::Fence(fence)).when_full(Full::Discard);
+    let order = Order::new().hold(Hold::Fence(fence)).when_full(WhenFull::Discard);
     let mut reader = Reader::new(kernel.rings(), order).unwrap();
     let mut errors = 0u64;
     let mut time = 0;
@@ -100,14 +100,14 @@ fn while_fences_fail_nothing_is_let_out() {
 fn while_fences_fail_a_full_ring_makes_room() {
     let (fence, _) = fails(u64::MAX);
     let kernel = sim::Kernel::new(&[0]);
-    let order = Order::new().hold(Hold::Fence(fence)).when_full(Full::Release);
+    let order = Order::new().hold(Hold::Fence(fence)).when_full(WhenFull::Release);
     let mut reader = Reader::new(kernel.rings(), order).unwrap();
     let mut time = 0;
     while reader.stats().early < 1000 {
         time += 1;
         assert!(kernel.emit(0, time, &[0; 64]), "there is room");
         match reader.next_timeout(Duration::ZERO) {
-            Ok(event) => assert!(event.is_none_or(|event| event.class() == Class::Assumed)),
+            Ok(event) => assert!(event.is_none_or(|event| event.certainty() == Certainty::Assumed)),
             Err(error) if is_fence(&error) => {}
             Err(other) => panic!("{other}"),
         }
@@ -164,7 +164,7 @@ fn auto_falls_back_to_the_map_while_it_runs() {
             for number in 0..3 {
                 assert_eq!(echo.run_with(0, &[number]).unwrap(), 0);
                 let event = reader.next_timeout(LONG).unwrap().expect("it comes");
-                assert_eq!(event.class(), Class::Proven);
+                assert_eq!(event.certainty(), Certainty::Proven);
                 drop(event);
                 assert_eq!(reader.fence(), Some("map"));
             }
@@ -246,12 +246,12 @@ fn a_reader_that_cannot_wait_goes_on_by_its_ticks() {
         let mut errors = 0;
         let event = loop {
             match reader.next() {
-                Ok(event) => break event.unwrap().class(),
+                Ok(event) => break event.unwrap().certainty(),
                 Err(error) if error.to_string().contains("cannot wait") => errors += 1,
                 Err(other) => panic!("{other}"),
             }
         };
-        assert_eq!(event, Class::Proven);
+        assert_eq!(event, Certainty::Proven);
         assert!(errors <= 1, "{errors}");
     });
     waited.join().unwrap();

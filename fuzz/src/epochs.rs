@@ -2,7 +2,7 @@
 //! each proof ends, and what comes out then.
 
 use crate::raw_bytes::Input;
-use perfweave::{Class, Fence, GracePeriods, Hold, Item, Merge, Order, Reader, sim};
+use perfweave::{Certainty, Fence, GracePeriods, Hold, Item, Merge, Order, Reader, sim};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -288,9 +288,9 @@ fn read(input: &mut Input<'_>) {
     machine.end(0);
     let mut keys = Vec::new();
     while keys.len() < 4 {
-        take(&mut reader, LONG, |event| keys.push((event.key().unwrap_or(0), event.class())));
+        take(&mut reader, LONG, |event| keys.push((event.key().unwrap_or(0), event.certainty())));
     }
-    assert_eq!(keys, [0, 1, 2, 3].map(|nth| (first + nth, Class::Proven)));
+    assert_eq!(keys, [0, 1, 2, 3].map(|nth| (first + nth, Certainty::Proven)));
     let ledger = reader.ledger().expect("an account");
     let total = ledger.total();
     assert!(ledger.is_balanced() && ledger.is_complete(), "{ledger:?}");
@@ -313,6 +313,9 @@ fn take(reader: &mut Reader, timeout: Duration, mut each: impl FnMut(&perfweave:
 /// Only what words have lied about is late. Gives 1, for an event.
 fn check(event: &perfweave::Event<'_>, betrayed: &BTreeSet<u64>) -> u64 {
     let is_lied_about = event.key().is_some_and(|key| betrayed.contains(&key));
-    assert!(event.class() == Class::Proven || event.class() == Class::Late && is_lied_about, "{event:?}");
+    assert!(
+        event.certainty() == Certainty::Proven || event.certainty() == Certainty::Late && is_lied_about,
+        "{event:?}"
+    );
     1
 }

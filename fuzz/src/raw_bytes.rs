@@ -1,7 +1,7 @@
 //! Feeds any bytes and any heads to a merge of two rings, and compares what comes out with a decoder that is too simple
 //! to be wrong: it copies the bytes out first, and sorts.
 
-use perfweave::{Fault, Full, Hold, Item, Kind, Layout, Merge, Order, Sequence, sim};
+use perfweave::{Fault, Hold, Item, Kind, Layout, Merge, Order, Sequence, WhenFull, sim};
 
 const TID: u64 = 2;
 const TIME: u64 = 4;
@@ -87,7 +87,7 @@ pub(crate) fn run(input: &[u8]) {
         hold if hold % 2 == 0 => Hold::None,
         _ => Hold::FENCE,
     };
-    let mut merge = Merge::new(kernel.rings(), Order::new().hold(hold).when_full(Full::Discard)).expect("a merge");
+    let mut merge = Merge::new(kernel.rings(), Order::new().hold(hold).when_full(WhenFull::Discard)).expect("a merge");
     let mut models = CPUS.map(|cpu| {
         kernel.lose(cpu, LOSSES);
         let memory = vec![0; size];
@@ -162,7 +162,7 @@ fn stay_within_bound(input: &mut Input<'_>) {
     let most = 512 << (input.byte() % 5);
     let choice = input.byte();
     let kernel = sim::Kernel::with(&CPUS, 4 << 10, Layout::new(TIME | RAW, choice.is_multiple_of(2), 0));
-    let order = Order::new().when_full(Full::Copy { most });
+    let order = Order::new().when_full(WhenFull::Copy { most });
     let order = if choice & 2 == 0 { order } else { order.numbers(Sequence::u64(0)) };
     let mut merge = Merge::new(kernel.rings(), order).expect("a merge");
     let (mut time, mut left) = (1000, 1000);

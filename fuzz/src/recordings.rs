@@ -2,7 +2,7 @@
 //! writes it and reads what was written: the same records.
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use perfweave::{Class, ErrorKind, Full, Item, Order, Reader, Rings, perf_data};
+use perfweave::{Certainty, ErrorKind, Item, Order, Reader, Rings, WhenFull, perf_data};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsRawFd;
@@ -57,13 +57,13 @@ pub(crate) fn run(input: &[u8]) {
         Err(error) if error.to_string().contains("carry no PERF_SAMPLE_IDENTIFIER") => None,
         Err(other) => panic!("{other:?}"),
     };
-    let Some(first) = read(rings, Full::COPY, writer.as_mut()) else { return };
+    let Some(first) = read(rings, WhenFull::COPY, writer.as_mut()) else { return };
     // A record is 8 bytes at least.
     assert!(first.events <= input.len() / 8 + 1, "{} events of {} bytes", first.events, input.len());
     assert!(!first.unproven);
 
     // In parts.
-    let again = read(open().expect("as before"), Full::Copy { most: input.len() % 4096 }, None).expect("as before");
+    let again = read(open().expect("as before"), WhenFull::Copy { most: input.len() % 4096 }, None).expect("as before");
     if again.unproven {
         assert_eq!(sorted(&again), sorted(&first));
     } else {
@@ -84,7 +84,7 @@ pub(crate) fn run(input: &[u8]) {
     }
     let written: Vec<_> = rings.sources().iter().map(|source| source.name()).collect();
     assert_eq!(written, names);
-    let second = read(rings, Full::COPY, None).expect("keys as before");
+    let second = read(rings, WhenFull::COPY, None).expect("keys as before");
     // What does not say when and where it was written is where the file has it, and that is beside other records.
     if says_all {
         assert_eq!(sorted(&second), sorted(&first));
@@ -107,7 +107,7 @@ fn sorted(read: &Read) -> Records {
 }
 
 /// Reads all events, and writes them. `None` if records have no time.
-fn read(rings: Rings, full: Full, mut writer: Option<&mut perf_data::Writer>) -> Option<Read> {
+fn read(rings: Rings, full: WhenFull, mut writer: Option<&mut perf_data::Writer>) -> Option<Read> {
     let mut reader = match Reader::new(rings, Order::new().when_full(full)) {
         Ok(reader) => reader,
         // `perf record --no-timestamp`
@@ -117,13 +117,13 @@ fn read(rings: Rings, full: Full, mut writer: Option<&mut perf_data::Writer>) ->
     let (mut read, mut last) = (Read::default(), 0);
     while let Some(event) = reader.next().unwrap() {
         let event = event.event();
-        read.unproven |= matches!(event.item(), Item::Unproven(_));
+        read.unproven |= matches!(event.item(), Item::EarlyRelease(_));
         // Nothing is late, and what has a key is proven; unless it was let out early. What has no key and lies behind none in its ring is
         // ordered by nothing.
         if !read.unproven {
-            let expected = if event.key().is_some() { Class::Proven } else { event.class() };
-            assert_eq!((event.class(), event.late_by()), (expected, 0), "{event:?}");
-            assert!(event.class() != Class::Late, "{event:?}");
+            let expected = if event.key().is_some() { Certainty::Proven } else { event.certainty() };
+            assert_eq!((event.certainty(), event.late_by()), (expected, 0), "{event:?}");
+            assert!(event.certainty() != Certainty::Late, "{event:?}");
             assert!(event.key().is_none_or(|key| key >= last), "{event:?} behind {last}");
             last = event.key().unwrap_or(last);
         }
@@ -132,7 +132,7 @@ fn read(rings: Rings, full: Full, mut writer: Option<&mut perf_data::Writer>) ->
                 read.records.push((event.key(), event.cpu(), record.source(), record.as_bytes().to_vec()));
             }
             Item::Lost(lost) => read.lost += lost.count,
-            Item::Unproven(_) => continue,
+            Item::EarlyRelease(_) => continue,
             _ => read.others += 1,
         }
         read.events += 1;

@@ -3,18 +3,18 @@
 use std::fmt;
 use std::time::Duration;
 
-/// An account of everything that was written into one CPU's rings, as far as it is known.
+/// An account of everything that was written into one CPU's rings, as far as the crate can tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Account {
-    /// The CPU; `None` for all together.
+    /// The CPU. `None` for all CPUs together.
     pub cpu: Option<u32>,
     /// Records yielded.
     pub yielded: u64,
-    /// Records that lay before the heads at the last look and are not yielded yet. This includes records that the look
-    /// left where they are for want of memory ([`Full::Copy`](crate::Full::Copy)).
+    /// Records before the heads of the last refresh that are not yielded yet. This includes records that the refresh left unindexed because
+    /// memory was used up ([`WhenFull::Copy`](crate::WhenFull::Copy)).
     pub held: u64,
-    /// Records that the kernel dropped: a full ring, paused output, or records that can never fit. A record that did
+    /// Records that the kernel dropped because of a full ring, paused output, or a size that can never fit. The loss of a record that did
     /// not fit an empty ring is reported with the next record, at the next flush, or here.
     pub lost: u64,
     /// Lost records that no event has reported yet, since no record has followed them.
@@ -23,21 +23,19 @@ pub struct Account {
     /// the LOST records, without the latest losses: for adopted rings, kernels before 6.0, and events that sample
     /// `PERF_SAMPLE_READ`.
     pub exact: bool,
-    /// Damage events. Each stands for at least one record that was given up.
+    /// Damage events. Each stands for at least one lost record.
     pub damaged: u64,
     /// Missing numbers: declared gaps, and holes before held records. 0 without
     /// [`Order::numbers`](crate::Order::numbers).
     pub missing: u64,
-    /// Missing numbers beyond those that `lost` accounts for: outputs that failed in another way than for lack of room,
-    /// damage, or numbers drawn and not written. If records without numbers share the ring, their losses account for
-    /// numbers too.
+    /// Missing numbers beyond those that `lost` explains: outputs that failed for another reason than a full ring, damage, or numbers drawn
+    /// and not written. If records without numbers share the ring, their losses explain missing numbers too.
     pub unexplained: u64,
-    /// Times that so many records were lost that a counter of this width may have wrapped around unseen: how many numbers are missing
-    /// is not known ([`AnomalyKind::Wraparound`](crate::AnomalyKind::Wraparound)).
+    /// How often so many records were lost that a counter of this width may have wrapped around without being noticed. The crate then does
+    /// not know how many numbers are missing ([`AnomalyKind::Wraparound`](crate::AnomalyKind::Wraparound)).
     pub wraparounds: u64,
-    /// For how long the CPU was online and nothing of it was traced, because its ring or events could not be opened
-    /// ([`Untraced`](crate::Untraced)), until now. What happened there then is missing, and nobody counted it. For all CPUs together, the
-    /// sum.
+    /// How long the CPU has been online without being traced, because its ring or events could not be opened
+    /// ([`Untraced`](crate::Untraced)). Nobody counted the events of that time. For all CPUs together, the sum.
     pub untraced: Duration,
 }
 
@@ -61,26 +59,25 @@ impl Account {
         }
     }
 
-    /// How many records were written, or would have been if there had been room: yielded, held and lost records
-    /// together.
+    /// How many records were written, or would have been written into a larger ring: yielded, held and lost records together.
     pub fn written(&self) -> u64 {
         self.yielded.saturating_add(self.held).saturating_add(self.lost)
     }
 
-    /// Whether every missing number is accounted for, nothing was given up, and all was traced. Records that the kernel dropped are
-    /// accounted for; [`Account::is_complete`] says whether there were any.
+    /// Whether every missing number is explained, no damage occurred, and the CPU was traced all the time. Records that the kernel dropped
+    /// count as explained. [`Account::is_complete`] says whether there were any.
     pub fn is_balanced(&self) -> bool {
         self.unexplained == 0 && self.damaged == 0 && self.wraparounds == 0 && self.untraced.is_zero()
     }
 
-    /// Whether everything written was yielded or is held: nothing was lost, is missing, was given up, or was not traced.
+    /// Whether everything written was yielded or is held: no loss, no missing number, no damage, no time without tracing.
     pub fn is_complete(&self) -> bool {
         self.lost == 0 && self.missing == 0 && self.is_balanced()
     }
 
-    /// This account with `refused` fewer unexplained numbers: outputs that failed without the kernel's counting them,
-    /// as the programs counted them ([`Ledger`]). Failed outputs after the last record that was seen leave no hole, so
-    /// `refused` may be larger than `unexplained`.
+    /// This account with `refused` fewer unexplained numbers. `refused` is the programs' own count of outputs that failed without the
+    /// kernel's counting them ([`Ledger`]). Outputs that failed after the last record seen leave no hole, so `refused` may be larger than
+    /// `unexplained`.
     pub fn explained(mut self, refused: u64) -> Self {
         self.unexplained = self.unexplained.saturating_sub(refused);
         self
@@ -142,24 +139,23 @@ impl fmt::Display for Account {
     }
 }
 
-/// An account of everything that was written into all rings. Its text is one line. This crate drops nothing itself:
-/// with [`Full::Discard`](crate::Full::Discard) it makes the kernel drop.
+/// An account of everything that was written into all rings. Its text is one line. This crate itself drops nothing. With
+/// [`WhenFull::Discard`](crate::WhenFull::Discard) the kernel drops what does not fit.
 ///
 /// # What the kernel does not count
 ///
-/// A `bpf_perf_event_output` that fails with anything but `-ENOSPC` leaves no trace in any ring: `-ENOENT` (the CPU's
-/// slot is empty), `-EOPNOTSUPP` (its event is another CPU's, disabled, or died with its CPU), `-E2BIG` (the map has no
-/// such slot), `-EBUSY` (nested too deep), `-EINVAL`. Nor does a program that draws a number and ends before its
-/// output.
+/// A `bpf_perf_event_output` that fails with anything but `-ENOSPC` leaves no trace in any ring: `-ENOENT` (the CPU's slot is empty),
+/// `-EOPNOTSUPP` (its event is another CPU's, disabled, or died with its CPU), `-E2BIG` (the map has no such slot), `-EBUSY` (nested too
+/// deep), `-EINVAL`. A program that draws a number and ends before its output leaves no trace either.
 ///
-/// With numbers these show as unexplained gaps. To explain them, a program counts the values that its output returns,
-/// in an array of its own, and its reader takes that count from the account: [`Account::explained`].
+/// With numbers, these failures show as unexplained gaps. To explain them, a program counts its failed outputs in a map. Its reader
+/// subtracts that count from the account: [`Account::explained`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Ledger {
     /// The account of each CPU, in their order.
     pub accounts: Vec<Account>,
-    /// What is known of numbers of the whole machine alone, whose CPUs are not known ([`Hold::Dense`](crate::Hold)).
+    /// The account of numbers of the whole machine whose CPUs are not known ([`Hold::Dense`](crate::Hold)).
     machine: Account,
 }
 
@@ -170,7 +166,7 @@ impl Default for Ledger {
 }
 
 impl Ledger {
-    /// The account of all CPUs together, with what is missing from numbers of the whole machine.
+    /// The account of all CPUs together, including the missing numbers of the whole machine.
     pub fn total(&self) -> Account {
         self.rows().fold(Account::new(None), |mut total, account| {
             total.add(account);
@@ -182,17 +178,17 @@ impl Ledger {
         self.accounts.iter().chain([&self.machine])
     }
 
-    /// Whether each account is balanced, and every missing number of the whole machine is accounted for.
+    /// Whether each account is balanced, and every missing number of the whole machine is explained.
     pub fn is_balanced(&self) -> bool {
         self.rows().all(Account::is_balanced)
     }
 
-    /// Whether everything written was yielded or is held: nothing was lost, is missing, was given up, or was not traced.
+    /// Whether everything written was yielded or is held: no loss, no missing number, no damage, no time without tracing.
     pub fn is_complete(&self) -> bool {
         self.rows().all(Account::is_complete)
     }
 
-    /// Adds the time for which nothing of a CPU was traced. It may have no ring.
+    /// Adds the time for which a CPU was not traced. The CPU may have no ring.
     pub(crate) fn add_untraced(&mut self, account: Account) {
         match self.accounts.binary_search_by_key(&account.cpu, |other| other.cpu) {
             Ok(at) => self.accounts[at].add(&account),
@@ -200,9 +196,9 @@ impl Ledger {
         }
     }
 
-    /// Adds numbers of the whole machine that are missing, when all CPUs have their accounts.
+    /// Adds missing numbers of the whole machine, after all CPUs have their accounts.
     pub(crate) fn add_machine(&mut self, missing: u64, wraparounds: u64) {
-        // What was dropped last on one CPU is missing behind the numbers of another.
+        // The last loss on one CPU is missing after the numbers of another.
         let lost = self.accounts.iter().fold(0u64, |sum, account| sum.saturating_add(account.lost));
         self.machine = Account { missing, unexplained: missing.saturating_sub(lost), wraparounds, ..self.machine };
     }
@@ -271,7 +267,7 @@ mod tests {
         );
     }
 
-    /// A CPU of which nothing is traced has an account, also if it has no ring.
+    /// A CPU that is not traced has an account, even without a ring.
     #[test]
     fn what_was_not_traced_is_in_the_account_of_its_cpu() {
         let untraced = |cpu, seconds| Account { untraced: Duration::from_secs(seconds), ..Account::new(Some(cpu)) };
@@ -288,7 +284,7 @@ mod tests {
         assert_eq!(ledger.total().untraced.as_secs(), 12);
     }
 
-    /// Each thing that can be wrong is enough.
+    /// Each fault alone is enough.
     #[test]
     fn what_is_wrong_anywhere_is_said() {
         let good = Account { yielded: 5, held: 2, ..Account::new(Some(0)) };

@@ -1,4 +1,4 @@
-//! Statistics: the counts of a merge so far, and what it waits for.
+//! Statistics: the counts of a merge so far, and the events that it waits for.
 
 use crate::sequence::anomaly::{AnomalyKind, KINDS};
 
@@ -8,19 +8,17 @@ use crate::sequence::anomaly::{AnomalyKind, KINDS};
 pub struct Stats {
     /// Records yielded.
     pub records: u64,
-    /// Records among `records` that were left out as the tracer's own
-    /// ([`Order::without_self`](crate::Order::without_self)).
+    /// Records among `records` that were left out because they are about the tracer ([`Order::without_self`](crate::Order::without_self)).
     pub left_out: u64,
     /// Late records among `records`.
     pub late: u64,
     /// The largest lateness, in units of the key.
     pub max_late: u64,
-    /// Records that left before the hold rule allowed it, because memory or room was used up
-    /// ([`Unproven`](crate::Unproven)).
+    /// Records that left before the hold rule allowed it, because memory or ring space was used up ([`EarlyRelease`](crate::EarlyRelease)).
     pub early: u64,
-    /// Bytes copied out of full rings ([`Full::Copy`](crate::Full::Copy)).
+    /// Bytes copied out of full rings ([`WhenFull::Copy`](crate::WhenFull::Copy)).
     pub copied: u64,
-    /// Records that came out of order inside their ring and were put in place.
+    /// Records that were out of order inside their ring and were put in order.
     pub repaired: u64,
     /// Records that the kernel's LOST records count as dropped.
     pub lost: u64,
@@ -28,24 +26,23 @@ pub struct Stats {
     pub missing: u64,
     /// Damage events.
     pub damaged: u64,
-    /// Bytes of memory that holding took at the last look: index and copies.
+    /// Bytes of memory that holding took at the last refresh: index and copies.
     pub memory: usize,
-    /// The largest `memory` at any look.
+    /// The largest `memory` at any refresh.
     pub most_memory: usize,
-    /// Looks at all heads.
-    pub looks: u64,
+    /// How often the heads of all rings were loaded: refreshes.
+    pub refreshes: u64,
     /// Fences that ended.
     pub fences: u64,
-    /// Fences that failed. The next fence proves what they were to prove. 0 for a [`Merge`](crate::Merge), which begins
-    /// none itself.
+    /// Fences that failed. The next fence proves their events. 0 for a [`Merge`](crate::Merge), which runs no fence itself.
     pub fences_failed: u64,
-    /// Times a kernel fence stood in for writers' epochs, because a program did not leave
+    /// How often a kernel fence replaced writers' epochs, because a program did not leave
     /// ([`ErrorKind::Degraded`](crate::ErrorKind::Degraded)). 0 for a merge.
     pub stand_ins: u64,
-    /// Times a reader went to sleep. 0 for a merge, which does not wait.
+    /// How often a reader went to sleep. 0 for a merge, which does not wait.
     pub sleeps: u64,
-    /// Times something woke the reader before it would have looked by itself: a ring that filled, a fence that ended, a
-    /// [`Handle`](crate::Handle), a CPU that came. 0 for a merge.
+    /// How often a reader woke before its own tick: because of a filled ring, an ended fence, a [`Handle`](crate::Handle) or a new CPU. 0
+    /// for a merge.
     pub wakes: u64,
 }
 
@@ -57,7 +54,8 @@ pub struct RingStats {
     pub cpu: u32,
     /// Bytes of the ring.
     pub size: u64,
-    /// The most bytes that the kernel could not reuse at any look: unread, or not yet given back. A ring needs to be this large.
+    /// The most bytes that the kernel could not reuse at any refresh, because they were unread or not yet given back. A ring needs to be
+    /// this large.
     pub most_used: u64,
     /// Bytes that were seen and are not yielded yet.
     pub unread: u64,
@@ -67,9 +65,9 @@ pub struct RingStats {
     pub records: u64,
     /// Late records among `records`.
     pub late: u64,
-    /// Records among `records` that left before the hold rule allowed it, because memory or room was used up.
+    /// Records among `records` that left before the hold rule allowed it, because memory or ring space was used up.
     pub early: u64,
-    /// Looks at which held records filled the ring beyond its mark.
+    /// Refreshes at which held records filled the ring beyond its mark.
     pub pressed: u64,
     /// Bytes copied out of the ring because it was full, including `copied_now`.
     pub copied: u64,
@@ -83,14 +81,14 @@ pub struct RingStats {
 }
 
 impl RingStats {
-    /// Records with this anomaly in their CPU's own number ([`Order::numbers`](crate::Order::numbers)). Those that were not told,
-    /// because they came in a row, count too.
+    /// Records with this anomaly in their CPU's own number ([`Order::numbers`](crate::Order::numbers)). This includes those that were not
+    /// reported because they came in a row.
     pub fn anomalies(&self, kind: AnomalyKind) -> u64 {
         self.anomalies[kind as usize]
     }
 }
 
-/// Why a stream is behind: what holds the merge up.
+/// Why a stream is delayed: what holds the merge up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress {
@@ -98,17 +96,17 @@ pub struct Progress {
     pub seen: Option<u64>,
     /// The largest key that may be yielded.
     pub frontier: Option<u64>,
-    /// How far the frontier is behind `seen`, in units of the key; 0 before any key was seen.
+    /// How far the frontier is below `seen`, in units of the key. 0 before any key was seen.
     pub lag: u64,
     /// Events that are held.
     pub held: usize,
     /// Bytes that are held.
     pub held_bytes: u64,
-    /// The CPU and key of the next event, if any is held: nothing is yielded before it. Under a fence rule it waits for
-    /// writers on any CPU that may yet write a smaller key. Under the dense rule it waits for the number before.
+    /// The CPU and key of the next event, if any is held. Nothing is yielded before it. Under a fence rule it waits for writers on any CPU
+    /// that may still write a smaller key. Under the dense rule it waits for the number before it.
     pub next: Option<(u32, u64)>,
     /// The CPU with the most bytes held.
     pub fullest: Option<u32>,
-    /// The number of the whole machine that all held events wait for ([`Hold::Dense`](crate::Hold::Dense)), if it has not been seen.
+    /// The number of the whole machine for which all held events wait ([`Hold::Dense`](crate::Hold::Dense)), if it has not been seen.
     pub awaited: Option<u64>,
 }

@@ -1,11 +1,11 @@
-//! The expressions behind `print fmt`: C over a record's fields, and the kernel's helpers.
+//! The expressions of `print fmt`: C over a record's fields, and the kernel's helpers.
 
 use crate::decode::field::Field;
 use crate::decode::tokens::Token;
 use crate::instrument::step;
 use std::collections::HashMap;
 
-/// What an argument is made of. Fields are named by their place among the event's.
+/// The expression of an argument. Fields are named by their index among the event's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Expression {
     Number(i128),
@@ -13,29 +13,29 @@ pub(super) enum Expression {
     Field(usize),
     /// An element of an array.
     Element(usize, Box<Expression>),
-    /// How many bytes a dynamic array has.
+    /// The length of a dynamic array in bytes.
     Length(usize),
     Unary(&'static str, Box<Expression>),
-    /// Operators that bind equally tightly, from left to right. In one, so that a long chain is no deep tree.
+    /// Operators of equal precedence, from left to right. In one list, so that a long chain is no deep tree.
     Chain(Box<Expression>, Vec<(&'static str, Expression)>),
     Choice(Box<[Expression; 3]>),
     Cast(Cast, Box<Expression>),
     Flags(Box<Expression>, String, Vec<(i128, String)>),
     Symbol(Box<Expression>, Vec<(i128, String)>),
-    /// Bytes in hexadecimal: which, how many, and what stands between them.
+    /// Bytes in hexadecimal: which, how many, and the separator.
     Hex(Box<[Expression; 2]>, &'static str),
-    /// Numbers: of which array, how many, of how many bytes each.
+    /// Numbers: the array, how many, and the bytes of each.
     Array(Box<[Expression; 3]>),
 }
 
-/// To what a cast cuts a number. Pointers and 64 bits stay as they are but for their sign.
+/// The width to which a cast cuts a number. Pointers and 64 bits keep all bits and only change the sign.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Cast {
     pub(super) bits: u32,
     pub(super) signed: bool,
 }
 
-/// Operators by how tightly they bind, the loosest first.
+/// Operators by precedence, the lowest first.
 const LEVELS: [&[&str]; 10] = [
     &["||"],
     &["&&"],
@@ -49,20 +49,20 @@ const LEVELS: [&[&str]; 10] = [
     &["*", "/", "%"],
 ];
 
-/// How deep expressions may be nested. The kernel's are not by far, and a text from elsewhere must not end the stack.
+/// The greatest depth of nested expressions. The kernel's are much less deep. A text from another machine must not overflow the stack.
 const DEEPEST: u32 = 64;
 
-/// Reads expressions from words. Each function gives `None` for what it does not understand.
+/// Parses expressions from tokens. Each function gives `None` for anything it does not understand.
 pub(super) struct Parser<'t> {
     tokens: &'t [Token<'t>],
-    /// The place of each field, by its name. A text from elsewhere may have many fields, and name each again and again.
+    /// The index of each field, by its name. A text from another machine may have many fields, and name each of them many times.
     fields: HashMap<&'t str, usize>,
     deep: u32,
 }
 
 impl<'t> Parser<'t> {
     pub(super) fn new(tokens: &'t [Token<'t>], fields: &'t [Field]) -> Self {
-        // Of two fields of one name, the first.
+        // Of two fields with one name, the first.
         let fields = fields.iter().enumerate().rev().map(|(place, field)| (field.name(), place)).collect();
         Self { tokens, fields, deep: 0 }
     }
@@ -81,7 +81,7 @@ impl<'t> Parser<'t> {
         matches!(self.tokens.first(), Some(Token::Sign(found)) if *found == sign)
     }
 
-    /// Takes a sign if it comes next.
+    /// Takes a sign if it is the next token.
     pub(super) fn takes(&mut self, sign: &str) -> bool {
         let takes = self.is_next(sign);
         if takes {
@@ -101,7 +101,7 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// Texts that stand side by side are one.
+    /// Adjacent texts are one text.
     pub(super) fn text(&mut self) -> Option<String> {
         let Token::Text(first) = self.next()? else { return None };
         let mut text = first.clone();
@@ -281,7 +281,7 @@ impl<'t> Parser<'t> {
     /// Names of numbers: `{ 1, "one" }, { 2, "two" }`.
     fn names(&mut self) -> Option<Vec<(i128, String)>> {
         let mut names = Vec::new();
-        // The one before may have taken the comma.
+        // The previous one may have taken the comma.
         while self.takes(",") || self.is_next("{") {
             self.must("{")?;
             let number = self.expression()?.constant()?;

@@ -7,9 +7,8 @@ use std::sync::Arc;
 
 /// A field of a tracepoint, read in place. [`Format::field`](super::Format::field) looks it up once; cloning is cheap.
 ///
-/// Each read is checked against the payload: a field that does not fit gives `None`. Numbers are read in the machine's byte order.
-/// The caller gives records of the field's own event ([`Record::source`]); in records of others, there is something else at
-/// the same place.
+/// Each read is checked against the payload: a field that does not fit gives `None`. Numbers are read in the machine's byte order. The
+/// caller passes records of the field's own event ([`Record::source`]). In records of other events, other data lies at the same offset.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Field {
     name: Arc<str>,
@@ -17,10 +16,10 @@ pub struct Field {
     size: usize,
     signed: bool,
     place: Place,
-    /// Bytes of an element.
+    /// Bytes of one element.
     width: usize,
     array: bool,
-    /// Of plain `char`.
+    /// Whether elements are plain `char`.
     text: bool,
 }
 
@@ -28,9 +27,9 @@ pub struct Field {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Here,
-    /// From here to the end of the payload.
+    /// From this offset to the end of the payload.
     Rest,
-    /// Where a word says, `length << 16 | offset`, counted from the payload's begin (`__data_loc`).
+    /// Where a word `length << 16 | offset` says, counted from the payload's start (`__data_loc`).
     DataLoc,
     /// The same, counted from the word's own end (`__rel_loc`, Linux 5.16).
     RelLoc,
@@ -61,7 +60,7 @@ impl Field {
             Some(("__rel_loc", rest)) => (Place::RelLoc, rest),
             _ => (Place::Here, declared),
         };
-        // The dimensions stand behind the name, or, for dynamic arrays, behind the type.
+        // The dimensions follow the name, or, for dynamic arrays, the type.
         let (before, dimensions) = declared.split_at(declared.find('[').unwrap_or(declared.len()));
         let (dimensions, behind) = dimensions.split_at(dimensions.rfind(']').map_or(0, |last| last + 1));
         let (type_, name) = if behind.trim().is_empty() {
@@ -80,7 +79,7 @@ impl Field {
         if matches!(place, Place::DataLoc | Place::RelLoc) && size != 4 {
             return None;
         }
-        // Their number may be a constant's name. The product of none of them is that of a scalar.
+        // A dimension may be the name of a constant. Without dimensions the product is that of a scalar.
         let mut counts =
             dimensions.split(['[', ']']).filter(|count| !count.is_empty()).map(|count| count.parse::<usize>().ok());
         let count = match counts.next() {
@@ -91,7 +90,8 @@ impl Field {
             (Place::Here, Some(count)) if !array || (count > 0 && size.is_multiple_of(count)) => size / count.max(1),
             _ => width_of(type_),
         };
-        // A string has at least a byte in each element, whatever is claimed. What is no array has all its bytes, also if there are none.
+        // A string has at least a byte in each element, whatever the format claims. A field that is no array has all its bytes, even if
+        // there are none.
         let width = if array { width.max(1) } else { width };
         let text = array && type_.trim_start_matches("const ") == "char";
         Some(Self { name: name.into(), offset, size, signed, place, width, array, text })
@@ -102,8 +102,8 @@ impl Field {
         &self.name
     }
 
-    /// Where the field begins, in bytes from the payload's begin. For `__data_loc` and `__rel_loc`, where the word lies that
-    /// says where the data is.
+    /// Where the field begins, in bytes from the payload's start. For `__data_loc` and `__rel_loc`, the offset of the word that locates the
+    /// data.
     pub fn offset(&self) -> usize {
         self.offset
     }
@@ -133,14 +133,14 @@ impl Field {
         self.text
     }
 
-    /// The number, sign-extended if the field is signed. `None` for arrays, for structs, and where it does not fit. An unsigned
-    /// number from 2^63 on comes out negative: see [`Field::uint`].
+    /// The number, sign-extended if the field is signed. `None` for arrays, for structs, and if it does not fit. An unsigned number from
+    /// 2^63 on becomes negative: see [`Field::uint`].
     #[inline]
     pub fn int(&self, record: &Record<'_>) -> Option<i64> {
         self.number(record.payload()?)
     }
 
-    /// The number's own bits, without its sign: -1 of 4 bytes is `u32::MAX`. `None` where [`Field::int`] is.
+    /// The number's own bits, without its sign: -1 of 4 bytes is `u32::MAX`. `None` in the same cases as [`Field::int`].
     #[inline]
     pub fn uint(&self, record: &Record<'_>) -> Option<u64> {
         if self.array {
@@ -149,19 +149,19 @@ impl Field {
         unsigned(record.payload()?, self.offset, self.width)
     }
 
-    /// The numbers of an array, fixed or dynamic, each like [`Field::int`]. Of a field that is no array, the one number. `None`
-    /// for elements that are no numbers of 1, 2, 4 or 8 bytes, and where it does not fit.
+    /// The numbers of an array, fixed or dynamic, each like [`Field::int`]. For a field that is no array, its one number. `None` if
+    /// elements are not numbers of 1, 2, 4 or 8 bytes, or if the array does not fit.
     pub fn ints<'a>(&self, record: &Record<'a>) -> Option<impl ExactSizeIterator<Item = i64> + Clone + use<'a>> {
         self.numbers(record.payload()?)
     }
 
-    /// The field's bytes: for `__data_loc` and `__rel_loc`, those that it points to. `None` where they do not fit.
+    /// The field's bytes: for `__data_loc` and `__rel_loc`, those that it points to. `None` if they do not fit.
     pub fn bytes<'a>(&self, record: &Record<'a>) -> Option<Bytes<'a>> {
         self.data(record.payload()?)
     }
 
-    /// The string up to its zero byte, or to the field's end. Borrowed unless it wraps or is no UTF-8; what is no UTF-8 becomes
-    /// U+FFFD. `None` if elements are longer than a byte, for fields that are no array, and where it does not fit.
+    /// The string up to its zero byte, or to the field's end. Borrowed unless it wraps or is not UTF-8. Invalid UTF-8 becomes U+FFFD.
+    /// `None` if elements are longer than a byte, for fields that are no array, and if it does not fit.
     pub fn text<'a>(&self, record: &Record<'a>) -> Option<Cow<'a, str>> {
         (self.array && self.width == 1).then(|| Some(text_of(self.data(record.payload()?)?)))?
     }
@@ -242,7 +242,7 @@ fn is_of_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }
 
-/// Bytes of a type of C, as far as formats use it in arrays whose length they do not say.
+/// The size of a C type, for arrays whose format gives no length.
 fn width_of(type_: &str) -> usize {
     if type_.ends_with('*') {
         return 8;
@@ -262,7 +262,7 @@ fn width_of(type_: &str) -> usize {
     }
 }
 
-/// The longest line, in bytes. A text from elsewhere may ask for more than there is memory.
+/// The longest line, in bytes. A text from another machine may ask for more than there is memory.
 pub(super) const LONGEST: usize = 64 << 10;
 
 /// Cuts a line to [`LONGEST`].

@@ -9,10 +9,10 @@ use crate::ring::Bytes;
 use std::fmt::Write;
 use std::str::FromStr;
 
-/// What a tracepoint writes: the `format` file of tracefs, parsed. It names each field of the payload.
+/// The format of a tracepoint's payload: the `format` file of tracefs, parsed. It names each field.
 ///
-/// [`Rings::format`](crate::Rings::format) gives the format of each source, [`Format::read`] that of any tracepoint. A format that
-/// another machine wrote is parsed from its text.
+/// [`Rings::format`](crate::Rings::format) gives the format of each source, [`Format::read`] that of any tracepoint. To use a format from
+/// another machine, parse its text.
 ///
 /// ```
 /// use perfweave::decode::Format;
@@ -28,10 +28,10 @@ use std::str::FromStr;
 pub struct Format {
     name: String,
     id: u64,
-    /// How many of the fields all tracepoints have.
+    /// How many of the fields are common to all tracepoints.
     common: usize,
     fields: Vec<Field>,
-    /// What `print fmt` says, as far as it is understood.
+    /// The parsed `print fmt`, if it was understood.
     #[cfg(feature = "print")]
     print: Option<Print>,
 }
@@ -42,8 +42,8 @@ impl Format {
         &self.name
     }
 
-    /// The same of another name.
-    pub(super) fn named(self, name: &str) -> Self {
+    /// The same format with another name.
+    pub(super) fn with_name(self, name: &str) -> Self {
         Self { name: name.to_owned(), ..self }
     }
 
@@ -53,8 +53,8 @@ impl Format {
         self.id
     }
 
-    /// All fields in their order. The first are those that all tracepoints have: `common_type`, `common_flags`,
-    /// `common_preempt_count` and `common_pid`.
+    /// All fields in their order. The first are common to all tracepoints: `common_type`, `common_flags`, `common_preempt_count` and
+    /// `common_pid`.
     pub fn fields(&self) -> &[Field] {
         &self.fields
     }
@@ -62,7 +62,7 @@ impl Format {
     /// A field by its name. Look it up once, before reading.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`], which names the nearest, if any is near, and those that there are, up to 1 KiB of names.
+    /// [`ErrorKind::NotFound`]. It names the nearest field, if any is near, and lists the existing fields, up to 1 KiB of names.
     pub fn field(&self, name: &str) -> Result<Field, Error> {
         if let Some(field) = self.fields.iter().find(|field| field.name() == name) {
             return Ok(field.clone());
@@ -77,8 +77,8 @@ impl Format {
         Err(Error::new(ErrorKind::NotFound, message).hinting(hint).about(&self.name))
     }
 
-    /// Whether the kernel's own way to print the event is understood, so that [`Format::line`] prints the same, but for addresses.
-    /// Never without feature `print`.
+    /// Whether the crate understands the kernel's own way to print the event, so that [`Format::line`] prints the same, except for
+    /// addresses. Always false without feature `print`.
     pub fn prints_as_the_kernel(&self) -> bool {
         #[cfg(feature = "print")]
         return self.print.is_some();
@@ -88,17 +88,17 @@ impl Format {
 
     /// A line of text for a record of this event, without the event's name, CPU and time. `None` for records without payload.
     ///
-    /// Without feature `print` the line has `name=value` for each field in its order. With it the text is the kernel's, as in `trace` of tracefs, but for `syscalls:*`, where the kernel does not follow its own `print
-    /// fmt`, and perf(1) does. This evaluates `print fmt`, with C's operators and casts, all integer
-    /// conversions, `%c`, `%s` and `%.*s`, and the helpers `__get_str`, `__get_dynamic_array`, `__print_flags`, `__print_symbolic`,
-    /// `__print_hex`, `__print_hex_str` and `__print_array`. Addresses are hexadecimal numbers where the kernel looks up
-    /// symbols (`%pS`) or hides them (`%p`).
+    /// Without feature `print` the line has `name=value` for each field in its order. With it the text is the kernel's, as in `trace` of
+    /// tracefs. An exception is `syscalls:*`, where the kernel does not follow its own `print fmt`; perf(1) follows it, and so does this.
+    /// The method evaluates `print fmt`, with C's operators and casts, all integer conversions, `%c`, `%s` and `%.*s`, and the helpers
+    /// `__get_str`, `__get_dynamic_array`, `__print_flags`, `__print_symbolic`, `__print_hex`, `__print_hex_str` and `__print_array`.
+    /// Addresses are hexadecimal numbers where the kernel looks up symbols (`%pS`) or hides them (`%p`).
     ///
-    /// What is not understood (`%pI4`, `%pU`, names that only the kernel's source has) is printed as `name=value` for each
-    /// field in its order. So is a record that does not fit its format, and so is a `print fmt` of more than 64 KiB.
-    /// [`Format::prints_as_the_kernel`] tells.
+    /// A `print fmt` that the crate does not understand (`%pI4`, `%pU`, names that only the kernel's source has), or that is longer than 64
+    /// KiB, prints `name=value` for each field in its order. So does a record that does not fit its format.
+    /// [`Format::prints_as_the_kernel`] says which applies.
     ///
-    /// A line is cut at 64 KiB; the kernel's are a page at most. What a precision cuts off counts too. This allocates.
+    /// A line is cut at 64 KiB; the kernel's lines are at most a page. Text that a precision cuts off counts too. This allocates.
     pub fn line(&self, record: &Record<'_>) -> Option<String> {
         record.payload().map(|payload| self.line_of(payload))
     }
@@ -136,7 +136,7 @@ impl Format {
 impl FromStr for Format {
     type Err = Error;
 
-    /// Parses the text of a `format` file, whole. The text may be from another machine with the same byte order.
+    /// Parses the whole text of a `format` file. The text may be from another machine with the same byte order.
     fn from_str(text: &str) -> Result<Self, Error> {
         let error = |line: usize, text: &str, expected| {
             let text: String = text.chars().take(LONGEST_QUOTE).collect();
@@ -146,7 +146,7 @@ impl FromStr for Format {
         };
         let (mut name, mut id, mut common) = (None, None, None);
         let mut fields: Vec<Field> = Vec::new();
-        // It is the last, and its text may have line feeds.
+        // `print fmt` comes last, and its text may have line feeds.
         let (head, _print) = text.split_once("\nprint fmt:").unwrap_or((text, ""));
         for (number, line) in (1..).zip(head.lines()) {
             let expected = |expected| move || error(number, line, expected);
@@ -165,7 +165,7 @@ impl FromStr for Format {
         let behind = text.lines().count() + 1;
         let name = name.filter(|name| !name.is_empty()).ok_or_else(|| error(behind, "", "name:"))?.to_owned();
         let id = id.ok_or_else(|| error(behind, "", "ID:"))?;
-        // The first blank line parts the fields that all have from the event's own.
+        // The first blank line separates the common fields from the event's own.
         let common = common.filter(|common| fields[..*common].iter().all(|field| field.name().starts_with("common_")));
         Ok(Self {
             name,
@@ -178,7 +178,7 @@ impl FromStr for Format {
     }
 }
 
-/// Names in a row, as many as fit into [`MOST_NAMED`] bytes, and how many others there are.
+/// As many names as fit into [`MOST_NAMED`] bytes, separated by commas, and how many others there are.
 fn listed<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
     let (mut text, mut left) = (String::new(), names.len());
     for name in names {

@@ -1,4 +1,4 @@
-//! Where formats come from: tracefs, and what the kernel documents of probes.
+//! Where formats come from: tracefs, and the kernel's documentation of probes.
 
 use crate::decode::Format;
 use crate::error::{Error, ErrorKind, hint, short};
@@ -16,7 +16,7 @@ const COMMON: &str = "\tfield:unsigned short common_type;\toffset:0;\tsize:2;\ts
 
 ";
 
-/// Those of a probe, and of a probe where a function returns, as `kernel/trace/trace_probe.h` names them.
+/// The fields of a probe, and of a return probe, as `kernel/trace/trace_probe.h` names them.
 const PROBE: &str = "\tfield:unsigned long __probe_ip;\toffset:8;\tsize:8;\tsigned:0;
 
 print fmt: \"(%lx)\", REC->__probe_ip
@@ -32,7 +32,7 @@ impl Format {
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] for a name that tracefs does not have; [`ErrorKind::Permission`] if tracefs cannot be read, and
-    /// [`ErrorKind::System`] if it is not mounted; [`ErrorKind::InvalidInput`] for a name or a file that is not understood.
+    /// [`ErrorKind::System`] if it is not mounted; [`ErrorKind::InvalidInput`] for a name or a file that the crate does not understand.
     pub fn read(name: &str) -> Result<Self, Error> {
         let Some((category, event)) = name.split_once(':').filter(|(c, e)| !c.contains('/') && !e.contains('/')) else {
             return Err(Error::tracepoint(name, io::ErrorKind::InvalidInput.into(), "write it as category:name"));
@@ -46,7 +46,7 @@ impl Format {
         }
     }
 
-    /// The format of the tracepoint of a number. Takes a look at each tracepoint, of which there are thousands.
+    /// The format of the tracepoint with a number. Searches all tracepoints, of which there are thousands.
     fn of_number(number: u64) -> Result<Self, Error> {
         let name = format!("of number {number}");
         match tracepoint::of_number(number).map_err(|errno| refused(&name, errno))? {
@@ -60,22 +60,22 @@ impl Format {
         let own = if returns { RETURN } else { PROBE };
         let format: Self = format!("name: probe\nID: 0\nformat:\n{COMMON}{own}").parse()?;
         // A path may have line feeds.
-        Ok(format.named(name))
+        Ok(format.with_name(name))
     }
 }
 
 impl Rings {
-    /// The format of a source, the number that [`Record::source`](crate::Record::source) gives. Call it once for each source,
-    /// before reading: it reads tracefs, and, for a tracepoint that was given by number, looks at every one that there is.
+    /// The format of a source, by the number that [`Record::source`](crate::Record::source) gives. Call it once for each source, before
+    /// reading: it reads tracefs. For a tracepoint that was given by number it searches all tracepoints.
     ///
-    /// A recording's formats are those that it brings, of the machine that was recorded.
+    /// A recording contains its formats, those of the machine that was recorded.
     ///
-    /// Probes have the fields `__probe_ip`, or `__probe_func` and `__probe_ret_ip` where a function returns, behind the fields
-    /// that all tracepoints have.
+    /// Probes have the fields `__probe_ip`, or, for return probes, `__probe_func` and `__probe_ret_ip`, after the fields that are common to
+    /// all tracepoints.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] for a number that is none of [`Rings::sources`]; [`ErrorKind::NotFound`] for BPF output,
-    /// events that are neither tracepoints nor probes, and a recording that does not bring it; and what [`Format::read`] gives.
+    /// [`ErrorKind::InvalidInput`] for a number that is not an index of [`Rings::sources`]; [`ErrorKind::NotFound`] for BPF output, for
+    /// events that are neither tracepoints nor probes, and for a recording without the format; and the errors of [`Format::read`].
     pub fn format(&self, source: usize) -> Result<Format, Error> {
         let sources = self.sources();
         let Some(source) = sources.get(source) else {
@@ -103,7 +103,7 @@ impl Rings {
     }
 }
 
-/// For a probe, whether it is where a function returns.
+/// For a probe, whether it is a return probe.
 fn returns(source: &Source) -> Option<bool> {
     let attr = &source.attr;
     let unit =

@@ -1,10 +1,10 @@
-//! What records say: tracepoint fields by name and, with features named after the crates whose
-//! types they are, records as typed values and payloads as a program's own types.
+//! Decoding: tracepoint fields by name; and, with features that are named after crates, records as typed values and payloads as a program's
+//! own types.
 //!
-//! - [`Record::decode`](crate::Record::decode) (feature `linux-perf-event-reader-0-10`) gives a record as a value of that crate, samply's parser: a sample with its registers, stack and call
-//!   chain, a mapping, a new name, a fork, an exit, a switch.
-//! - [`Rings::format`](crate::Rings::format) and [`Format::read`] give what a tracepoint writes. [`Format::field`] looks a field up
-//!   once; [`Field`] reads it in place, without allocating. [`Format::line`] prints a record as the kernel does.
+//! - [`Record::decode`](crate::Record::decode) (feature `linux-perf-event-reader-0-10`) gives a record as a value of that crate, samply's
+//!   parser: a sample with its registers, stack and call chain, a mapping, a new name, a fork, an exit, a switch.
+//! - [`Rings::format`](crate::Rings::format) and [`Format::read`] give the format of a tracepoint. [`Format::field`] looks a field up once;
+//!   [`Field`] reads it in place, without allocating. [`Format::line`] prints a record as the kernel does.
 //! - [`Record::payload_as`](crate::Record::payload_as) (feature `zerocopy-0-8`) gives the output of a BPF program as a `#[repr(C)]` type, checked by the
 //!   compiler.
 //!
@@ -18,7 +18,7 @@
 //! while let Some(event) = reader.next()? {
 //!     match event.record() {
 //!         Some(record) => println!("{:?} {:?}: {:?}", next.int(&record), name.text(&record), switch.line(&record)),
-//!         // A loss, a gap, damage or the end of a flush, at its place. The stream goes on behind it.
+//!         // A loss, a gap, damage or the end of a flush, at its place. The stream goes on after it.
 //!         None => println!("{:?}", event.item()),
 //!     }
 //! }
@@ -27,11 +27,11 @@
 //!
 //! # Hostile bytes
 //!
-//! Whatever a record holds, nothing here panics or reads outside of it. That is tested with any bytes in any layout. It holds for
-//! formats from elsewhere too: each text is parsed or refused, and evaluating one ends.
-// This room takes records, and descriptions of them from the kernel. It gives values and text. It knows what is in each record, and
-// C as far as `print fmt` uses it. It does not know order, readers, or where a ring's bytes come from. Begin with `records.rs`, or
-// with `format.rs` for tracepoints.
+//! Whatever a record holds, nothing here panics or reads outside of it. Tests check that with any bytes in any layout. The same is true for
+//! formats from other machines: each text is parsed or refused, and evaluating one always ends.
+// This room takes records, and descriptions of them from the kernel. It gives values and text. It knows the fields of each record, and the
+// part of C that `print fmt` uses. It does not know order, readers, or the source of a ring's bytes. Begin with `records.rs`, or with
+// `format.rs` for tracepoints.
 
 #[cfg(feature = "print")]
 mod expression;

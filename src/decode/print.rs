@@ -32,15 +32,14 @@ struct Conversion {
     letter: char,
 }
 
-/// Longer than any field of a line is wide. The kernel's own lines are a page at most.
+/// Wider than any field of a line. The kernel's own lines are at most a page.
 const WIDEST: usize = 4096;
 
-/// The longest `print fmt` that is evaluated, in bytes. The kernel's own are a few KiB, and each line costs all of it.
+/// The longest `print fmt` that is evaluated, in bytes. The kernel's own are a few KiB, and each line evaluates all of it.
 const LONGEST_FORMAT: usize = 64 << 10;
 
 impl Print {
-    /// Reads what stands behind `print fmt:`. `None` if not all of it is understood, or it is longer than
-    /// [`LONGEST_FORMAT`].
+    /// Parses the text after `print fmt:`. `None` if a part of it is not understood, or it is longer than [`LONGEST_FORMAT`].
     pub(super) fn parse(text: &str, fields: &[Field]) -> Option<Self> {
         (text.len() <= LONGEST_FORMAT).then_some(())?;
         let tokens = tokens(text)?;
@@ -67,7 +66,7 @@ impl Print {
         parser.is_at_end().then_some(Self(pieces))
     }
 
-    /// The line for a payload, or the begin of one that is longer than [`LONGEST`]. `None` if it does not fit.
+    /// The line for a payload, or the start of one that is longer than [`LONGEST`]. `None` if the payload does not fit.
     pub(super) fn line(&self, fields: &[Field], payload: Bytes<'_>) -> Option<String> {
         let mut scope = Scope { fields, payload, most: LONGEST };
         let mut line = String::new();
@@ -77,7 +76,7 @@ impl Print {
                 Piece::Text(text) => line.push_str(text),
                 Piece::Argument(conversion, argument) => {
                     let value = argument.value(scope)?.into_text();
-                    // Also what a precision cuts off was made.
+                    // Text that a precision cuts off was made too.
                     let made = if let Value::Text(text) = &value { text.len() } else { 0 };
                     conversion.print(value, scope, &mut line)?;
                     scope.most = scope.most.saturating_sub(made);
@@ -93,7 +92,7 @@ impl Print {
 }
 
 impl Conversion {
-    /// Reads what stands behind a `%`. Each `*` takes an argument.
+    /// Parses the text after a `%`. Each `*` takes an argument.
     fn parse<'t>(mut text: &'t str, arguments: &mut Parser<'_>) -> Option<(Self, &'t str)> {
         let mut conversion = Self { bits: 32, ..Self::default() };
         loop {
@@ -125,7 +124,7 @@ impl Conversion {
         match conversion.letter {
             'd' | 'i' | 'u' | 'x' | 'X' | 'o' | 'c' | 's' => Some((conversion, text)),
             'p' => {
-                // What the kernel prints for it is told by the letters behind.
+                // The letters after it say what the kernel prints.
                 let behind = text.trim_start_matches(|c: char| c.is_ascii_alphanumeric());
                 let kind = &text[..text.len() - behind.len()];
                 matches!(kind, "" | "x" | "K" | "S" | "s" | "B" | "F" | "f" | "SR").then_some((conversion, behind))
@@ -140,13 +139,13 @@ impl Conversion {
             None => Some(None),
         };
         let width = given(&self.width)?.unwrap_or(0);
-        // A negative one means the other side.
+        // A negative width means left alignment.
         let left = self.left || width < 0;
         let width = usize::try_from(width.unsigned_abs()).ok()?.min(WIDEST);
         let precision = given(&self.precision)?.and_then(|count| usize::try_from(count).ok());
         let (sign, digits) = match (self.letter, value) {
             ('s', Value::Text(text)) => ("", cut(&text, precision)),
-            // Where a string is that only the kernel can read.
+            // The address of a string that only the kernel can read.
             ('s' | 'p', Value::Number(number)) => ("0x", format!("{:x}", number as u64)),
             ('c', Value::Number(number)) => ("", char::from(number as u8).to_string()),
             (_, Value::Number(number)) => self.digits(number, precision.map(|digits| digits.min(WIDEST))),
@@ -190,7 +189,7 @@ impl Conversion {
     }
 }
 
-/// The begin of a text, if it is to be no longer than that.
+/// The start of a text, if a precision limits it.
 fn cut(text: &str, most: Option<usize>) -> String {
     text.chars().take(most.unwrap_or(usize::MAX)).collect()
 }

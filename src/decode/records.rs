@@ -14,11 +14,11 @@ const HEADER: usize = 8;
 
 impl<'a> Record<'a> {
     /// The record as a typed value of the crate linux-perf-event-reader: a sample, or MMAP, MMAP2, COMM, FORK, EXIT, SWITCH,
-    /// SWITCH_CPU_WIDE, LOST, THROTTLE or UNTHROTTLE. All other kinds are [`EventRecord::Raw`]. Nothing is copied but a build id,
-    /// also where the record wraps.
+    /// SWITCH_CPU_WIDE, LOST, THROTTLE or UNTHROTTLE. All other kinds are [`EventRecord::Raw`]. Only a build id is copied, even if the
+    /// record wraps.
     ///
-    /// Samples are taken apart by this crate. [`RawEventRecord::parse`] of linux-perf-event-reader 0.10.2 takes samples with
-    /// READ, CGROUP, WEIGHT_STRUCT or AUX for others. What [`SampleRecord`] has no member for, [`Record::field`] gives.
+    /// This crate parses samples itself. [`RawEventRecord::parse`] of linux-perf-event-reader 0.10.2 misreads samples with READ, CGROUP,
+    /// WEIGHT_STRUCT or AUX. For fields without a member in [`SampleRecord`], use [`Record::field`].
     ///
     /// # Errors
     /// [`Fault::Short`] if the record ends before its fields do, and [`Fault::Raw`] if a build id claims to be longer than 20
@@ -29,10 +29,10 @@ impl<'a> Record<'a> {
             return sample(self).map(EventRecord::Sample).ok_or(short);
         }
         let body = self.body();
-        // What stands behind a kind's own fields is none of them.
+        // The trailer after a kind's own fields is not one of them.
         let own = body.get(0..body.len().saturating_sub(self.layout().trailer_len())).ok_or(short)?;
         if self.kind() == Kind::MMAP2 && self.misc() & sys::PERF_RECORD_MISC_MMAP_BUILD_ID as u16 != 0 {
-            // Behind ids and addresses. The parser panics at longer ones.
+            // After ids and addresses. The parser panics at longer ones.
             let len = own.u8(32).ok_or(short)?;
             if len > 20 {
                 return Err(Fault::Raw { raw_size: len.into(), room: 20 });
@@ -53,7 +53,7 @@ fn raw_data(bytes: Bytes<'_>) -> RawData<'_> {
     }
 }
 
-/// The layout in the parser's words. Its offsets are counted behind the header.
+/// The layout as the parser's type. Its offsets count from the end of the header.
 fn parse_info(layout: &Layout) -> RecordParseInfo {
     let behind_header = |at: Option<usize>| at.map(|at| (at - HEADER) as u8);
     let [user, interrupt] = layout.register_masks();
@@ -77,10 +77,10 @@ fn parse_info(layout: &Layout) -> RecordParseInfo {
     }
 }
 
-/// `None` if a field that was asked for does not fit.
+/// `None` if a requested field does not fit.
 fn sample<'a>(record: &Record<'a>) -> Option<SampleRecord<'a>> {
     let layout = record.layout();
-    // Outside: whether it fits. Inside: whether it was asked for.
+    // Outer option: whether the field fits. Inner option: whether it was requested.
     let field = |bit: u32| match layout.sample_type() & u64::from(bit) {
         0 => Some(None),
         asked => record.field(asked).map(Some),
@@ -127,13 +127,13 @@ fn words(bytes: Bytes<'_>) -> RawDataU64<'_> {
     RawDataU64::from_raw_data::<NativeEndian>(raw_data(bytes))
 }
 
-/// Registers behind the word that names their ABI. `None` if there were none to save, as in kernel threads.
+/// Registers after the word with their ABI. `None` if there were none to save, as in kernel threads.
 fn registers(field: Bytes<'_>, mask: u64) -> Option<Regs<'_>> {
     let values = field.skip(8).filter(|values| !values.is_empty())?;
     Some(Regs::new(mask, words(values)))
 }
 
-/// The stack's bytes between the two words that say how many there are, and how many are of use.
+/// The stack's bytes between two words: how many there are, and how many are valid.
 fn stack(field: Bytes<'_>) -> Option<(RawData<'_>, u64)> {
     match field.len() {
         8 => Some((RawData::empty(), 0)),

@@ -1,6 +1,6 @@
-//! The words of `print fmt`: C, as far as the kernel's macros leave it.
+//! The tokens of `print fmt`: C as it is after the kernel's macros.
 
-/// A word.
+/// A token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Token<'t> {
     Name(&'t str),
@@ -16,7 +16,7 @@ const SIGNS: [&str; 33] = [
     "?", ":", "(", ")", "[", "]", "{", "}", ",", ".", ";", "=",
 ];
 
-/// All words of a text. `None` if there is anything else in it.
+/// All tokens of a text. `None` if the text has anything else in it.
 pub(super) fn tokens(mut text: &str) -> Option<Vec<Token<'_>>> {
     let mut tokens = Vec::new();
     loop {
@@ -46,7 +46,7 @@ pub(super) fn tokens(mut text: &str) -> Option<Vec<Token<'_>>> {
     }
 }
 
-/// The longest begin whose letters are all of a kind, and what is behind it.
+/// The longest prefix whose letters all belong, and the rest.
 fn split(text: &str, belongs: impl Fn(char) -> bool) -> (&str, &str) {
     text.split_at(text.find(|c| !belongs(c)).unwrap_or(text.len()))
 }
@@ -62,7 +62,7 @@ fn number(text: &str) -> Option<(Token<'_>, &str)> {
     Some((Token::Number(value.ok()?.into()), rest))
 }
 
-/// The text up to a quote, with its escapes resolved, and what is behind it.
+/// The text up to a quote, with its escapes resolved, and the rest.
 fn quoted(text: &str, quote: char) -> Option<(String, &str)> {
     let (mut out, mut chars) = (String::new(), text.char_indices());
     while let Some((at, c)) = chars.next() {

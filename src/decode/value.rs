@@ -1,4 +1,4 @@
-//! What expressions come to for a record.
+//! The values of expressions for a record.
 
 use crate::decode::expression::{Cast, Expression};
 use crate::decode::field::{self, Field, text_of};
@@ -6,7 +6,7 @@ use crate::ring::Bytes;
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// The value of an expression. Numbers are wide enough for those of both signs.
+/// The value of an expression. Numbers are wide enough for 64 bits of either signedness.
 #[derive(Debug, Clone)]
 pub(super) enum Value<'v> {
     Number(i128),
@@ -15,7 +15,7 @@ pub(super) enum Value<'v> {
 }
 
 impl<'v> Value<'v> {
-    /// The same, with bytes as the text that they are up to their zero.
+    /// The same, with bytes as text up to their zero byte.
     pub(super) fn into_text(self) -> Self {
         if let Self::Bytes(bytes) = self { Self::Text(text_of(bytes)) } else { self }
     }
@@ -30,17 +30,17 @@ impl<'v> Value<'v> {
     }
 }
 
-/// Where values come from: a payload, and the fields of its event.
+/// The inputs of an expression: a payload, and the fields of its event.
 #[derive(Clone, Copy)]
 pub(super) struct Scope<'v> {
     pub(super) fields: &'v [Field],
     pub(super) payload: Bytes<'v>,
-    /// Text that is made of flags, arrays and bytes ends where it is longer, in bytes.
+    /// The longest text, in bytes, that flags, arrays and bytes produce.
     pub(super) most: usize,
 }
 
 impl Expression {
-    /// The number, if it is one without any record.
+    /// The number, if the expression needs no record.
     pub(super) fn constant(&self) -> Option<i128> {
         self.number(Scope { fields: &[], payload: Bytes::default(), most: 0 })
     }
@@ -49,7 +49,7 @@ impl Expression {
         self.value(scope)?.number()
     }
 
-    /// The value for a record. `None` if a field does not fit, or there is none, as of a division by 0.
+    /// The value for a record. `None` if a field does not fit, or the value is undefined, as in a division by 0.
     pub(super) fn value<'v>(&'v self, scope: Scope<'v>) -> Option<Value<'v>> {
         let number = match self {
             Self::Number(number) => *number,
@@ -121,7 +121,7 @@ impl Cast {
 }
 
 fn binary(left: i128, operator: &str, right: &Expression, scope: Scope<'_>) -> Option<i128> {
-    // The right side may be what must not be looked at.
+    // The right side must not be evaluated in every case.
     match (operator, left) {
         ("&&", 0) => return Some(0),
         ("||", 1..) | ("||", ..=-1) => return Some(1),
@@ -172,7 +172,7 @@ fn flags<'v>(flags: i128, between: &str, names: &'v [(i128, String)], most: usiz
         }
         if left & mask == mask {
             left &= !mask;
-            // A mask of 0 fits again and again.
+            // A mask of 0 would match without end.
             if !part(name) {
                 return Some(Value::Text(out.into()));
             }

@@ -5,21 +5,21 @@ use crate::error::words::{because, hinted, limit, repeated, short};
 use std::borrow::Cow;
 use std::io;
 
-/// Why rings could not be opened, ordered, waited for, read or written.
+/// An error of opening, ordering, waiting for, reading or writing rings and recordings.
 ///
-/// [`Error::kind`] says what a program can do about it. The message says what was tried, with all numbers and names, what the kernel
-/// answered, and in parentheses what helps: so a program that prints it need not print its source too. `Debug` prints the
-/// same, because Rust prints that if `main` returns the error.
+/// [`Error::kind`] says what a program can do about it. The message says what was tried, with all numbers and names, then what the kernel
+/// answered, and in parentheses what helps. So a program that prints the error need not print its source too. `Debug` prints the same,
+/// because Rust prints `Debug` if `main` returns the error.
 ///
 /// [`std::error::Error::source`] gives the error of the kernel as a [`std::io::Error`], if there is one.
 ///
-/// What is wrong *inside* a ring is never an error: it is a [`Damage`](crate::Damage) event in the stream.
+/// Bad bytes *inside* a ring are never an error. They are a [`Damage`](crate::Damage) event in the stream.
 ///
 /// # As an `io::Error`
 ///
-/// `io::Error::from(error)` has the nearest [`std::io::ErrorKind`] and holds this error: it prints the same, and
-/// [`std::io::Error::downcast`] gives it back. It has no `raw_os_error`, because an `io::Error` has either that or a message. Ask for
-/// [`Error::raw_os_error`] before.
+/// `io::Error::from(error)` has the nearest [`std::io::ErrorKind`] and holds this error. It prints the same, and
+/// [`std::io::Error::downcast`] returns this error. It has no `raw_os_error`, because an `io::Error` has either that or a message. Ask for
+/// [`Error::raw_os_error`] before the conversion.
 #[derive(thiserror::Error)]
 #[error(transparent)]
 pub struct Error(Box<Inner>);
@@ -43,21 +43,21 @@ impl Error {
         self.0.kind
     }
 
-    /// What helps against it on this machine: a setting with its value, a capability, the nearest name. `None` if nothing is known to
-    /// help. The message ends with it.
+    /// What helps on this machine: a setting with its value, a capability, the nearest name. `None` if the crate knows nothing that helps.
+    /// The message ends with the hint.
     #[doc(alias = "cure")]
     pub fn hint(&self) -> Option<&str> {
         Some(self.0.hint.as_ref()).filter(|hint| !hint.is_empty())
     }
 
-    /// The event that it is about, by its name in [`Rings::sources`](crate::Rings::sources): `tracepoint sched:sched_switch`. A program that asks for several events can
-    /// go without this one. `None` if it is about no event in particular.
+    /// The event that the error is about, by its name in [`Rings::sources`](crate::Rings::sources): `tracepoint sched:sched_switch`. A
+    /// program that asks for several events can go on without this one. `None` if the error is about no event in particular.
     pub fn event(&self) -> Option<&str> {
         self.0.event.as_deref()
     }
 
-    /// The kernel's error number (`errno`), if [`source`](std::error::Error::source) has one. For programs that act on more than
-    /// the kind tells: a library whose callers want error numbers.
+    /// The kernel's error number (`errno`), if [`source`](std::error::Error::source) has one. For programs that need more detail than the
+    /// kind, such as a library whose callers want error numbers.
     pub fn raw_os_error(&self) -> Option<i32> {
         self.0.source.as_ref()?.raw_os_error()
     }
@@ -68,25 +68,25 @@ impl Error {
         Self(Box::new(Inner { kind, message: message.into(), hint, event: None, source: None }))
     }
 
-    /// Adds why.
+    /// Adds the cause.
     pub(crate) fn because(mut self, source: io::Error) -> Self {
         self.0.source = Some(source);
         self
     }
 
-    /// Adds what helps. Empty: nothing is known to help.
+    /// Adds what helps. Empty if nothing is known to help.
     pub(crate) fn hinting(mut self, hint: impl Into<Text>) -> Self {
         self.0.hint = hint.into();
         self
     }
 
-    /// Adds the event that it is about.
+    /// Adds the event that the error is about.
     pub(crate) fn about(mut self, event: &str) -> Self {
         self.0.event = Some(event.into());
         self
     }
 
-    /// Puts in front of the message what was being done.
+    /// Puts before the message what the crate was doing.
     #[cfg(feature = "perf-data")]
     pub(crate) fn during(mut self, what: &str) -> Self {
         let colon = if self.0.message.is_empty() { "" } else { ": " };
@@ -99,13 +99,13 @@ impl Error {
         self.0.source.take().unwrap_or_else(|| self.into())
     }
 
-    /// The system refuses something.
+    /// The system refuses a call.
     pub(crate) fn system(what: &str, source: io::Error) -> Self {
         let hint = limit(&source);
         Self::new(ErrorKind::of(&source), format!("cannot {what}")).because(source).hinting(hint)
     }
 
-    /// The same, as a function of what the system says.
+    /// The same, as a function of the system's error.
     pub(crate) fn cannot(what: &str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::system(what, source)
     }
@@ -125,7 +125,7 @@ impl Error {
         Self::new(ErrorKind::InvalidInput, "nothing to open: no map, tracepoint or other event was named")
     }
 
-    /// `what` is what the file descriptor of a map is, as `/proc` names it: `/dev/null`, `anon_inode:bpf-prog`.
+    /// `what` is the target of the map's file descriptor, as `/proc` names it: `/dev/null`, `anon_inode:bpf-prog`.
     pub(crate) fn not_a_map(event: &str, what: &str) -> Self {
         Self::new(ErrorKind::Map, format!("{event}: this is no BPF map, but {what}")).about(event)
     }
@@ -135,7 +135,7 @@ impl Error {
         Self::new(ErrorKind::NotFound, message).hinting(hint).about(&format!("tracepoint {name}"))
     }
 
-    /// A tracepoint cannot be looked up, so it may exist or not.
+    /// A tracepoint cannot be looked up, so nobody knows whether it exists.
     pub(crate) fn tracepoint(name: &str, source: io::Error, hint: impl Into<Text>) -> Self {
         let kind = match ErrorKind::of(&source) {
             // tracefs is not mounted.
@@ -146,17 +146,17 @@ impl Error {
         Self::new(kind, message).because(source).hinting(hint).about(&format!("tracepoint {name}"))
     }
 
-    /// No fence is possible. `tried` has each way, and why it failed.
+    /// No fence is possible. `tried` has each way and its error.
     pub(crate) fn no_fence(tried: &str, hint: impl Into<Text>) -> Self {
         Self::new(ErrorKind::Fence, format!("no fence: {tried}")).hinting(hint)
     }
 
-    /// A fence failed for so many times since the last report.
+    /// A fence has failed `times` times since the last report.
     pub(crate) fn fence_failed(kind: ErrorKind, source: io::Error, times: u64) -> Self {
         Self::new(kind, format!("a fence failed{}", repeated(times))).because(source)
     }
 
-    /// Waiting failed for so many times since the last report.
+    /// Waiting has failed `times` times since the last report.
     pub(crate) fn wait(source: io::Error, times: u64) -> Self {
         Self::new(ErrorKind::Degraded, format!("cannot wait{}", repeated(times))).because(source)
     }

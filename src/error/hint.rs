@@ -33,7 +33,7 @@ pub(crate) fn tracefs(errno: &io::Error) -> String {
     }
 }
 
-/// What helps where a map may not even be asked what it is. Before Linux 5.19 the setting is for all that bpf(2) does.
+/// What helps if the process may not even ask for a map's type. Before Linux 5.19 the setting applies to all of bpf(2).
 pub(crate) fn array(errno: &io::Error) -> String {
     match errno.raw_os_error() {
         Some(libc::EPERM) => bpf_needs("needs CAP_BPF where kernel.unprivileged_bpf_disabled is set"),
@@ -63,28 +63,27 @@ pub(crate) fn limit(resource: Resource) -> u64 {
     getrlimit(resource).map_or(0, |(soft, _)| soft)
 }
 
-/// How many letters are compared for one hint: as much as 10,000 names of 40 letters. A name from elsewhere may have any
-/// length, and there may be any number of names.
+/// How many letters one hint compares at most: 10,000 names of 40 letters. Names from elsewhere may have any length and any number.
 const MOST_STEPS: u64 = 1 << 24;
 
-/// The name of these that is nearest to one that there is not, if any is near. Names for which too little is left of
-/// [`MOST_STEPS`] are not compared.
+/// The one of these names that is nearest to a name that does not exist, if any is near. Names are not compared once [`MOST_STEPS`] are
+/// used up.
 pub(crate) fn nearest(name: &str, names: impl Iterator<Item = String>) -> Option<String> {
-    // One more than is still near.
+    // The first distance that is no longer near.
     let mut bound = 3 + name.len() / 4;
     let (mut steps, mut found) = (MOST_STEPS, None);
     for other in names {
         if let Some(distance) = distance(name.as_bytes(), other.as_bytes(), bound, &mut steps) {
             bound = distance + 1;
-            // Of two that are as near, the first in the alphabet.
+            // Of two names that are equally near, the first in the alphabet.
             found = found.into_iter().chain([(distance, other)]).min();
         }
     }
     found.map(|(_, other)| format!("did you mean {}?", short(&other)))
 }
 
-/// How many bytes must be added, removed or changed to make one of the other (Levenshtein's distance). `None` if that is
-/// `bound` or more, or takes more than these steps, which are counted down.
+/// How many bytes must be added, removed or changed to turn one into the other (Levenshtein's distance). `None` if that is `bound` or more,
+/// or takes more than `steps`, which this counts down.
 fn distance(one: &[u8], other: &[u8], bound: usize, steps: &mut u64) -> Option<usize> {
     if one.len().abs_diff(other.len()) >= bound {
         return None;
@@ -99,7 +98,7 @@ fn distance(one: &[u8], other: &[u8], bound: usize, steps: &mut u64) -> Option<u
             before = row[column + 1];
             row[column + 1] = changed.min(before + 1).min(row[column] + 1);
         }
-        // It grows from row to row.
+        // The distance grows from row to row.
         if row.iter().all(|distance| *distance >= bound) {
             return None;
         }

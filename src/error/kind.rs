@@ -15,17 +15,17 @@ pub enum ErrorKind {
     /// The process lacks a privilege, or a filter or security module refuses the call. Get the privilege that the hint names, or
     /// ask for less: one process, user space only.
     Permission,
-    /// What was named is not there: a tracepoint, an event, a function, a file, a field, a process, a thread, a control group. Name
-    /// another (the hint has the nearest name), or go without it.
+    /// The named thing does not exist: a tracepoint, an event, a function, a file, a field, a process, a thread, a control group. Name
+    /// another (the hint has the nearest name), or go on without it.
     NotFound,
-    /// The request can never be met, on no machine: settings that exclude each other, a size that no ring has, an event that writes
-    /// nothing, text that is no format. Fix the program, or what its user has asked for.
+    /// No machine can meet the request: settings that exclude each other, a size that no ring has, an event that writes nothing, text that
+    /// is no format. Fix the program, or the input of its user.
     InvalidInput,
     /// This kernel, this hardware or this processor architecture cannot do it. Go without it.
     Unsupported,
     /// A limit is reached: file descriptors, locked memory, memory, space on a disk. Raise it, or ask for less.
     Limit,
-    /// What is asked for is in use, or changes too fast. Try again later.
+    /// The resource is in use, or changes too fast. Try again later.
     Busy,
     /// The BPF map does not fit: its type, its flags, its length, or which slots are used. Create it as the message says.
     Map,
@@ -34,28 +34,31 @@ pub enum ErrorKind {
     /// The events cannot be put in order by this key, clock or counter. Choose another, or open the rings with
     /// `PERF_SAMPLE_TIME`.
     Clock,
-    /// No fence is possible here, or the only fence that a call takes has failed. Choose another [`Fence`](crate::Fence) or
+    /// No fence is possible here, or the only fence that the call can use has failed. Choose another [`Fence`](crate::Fence) or
     /// [`Hold`](crate::Hold).
     Fence,
-    /// A reader has a problem and goes on by itself: log it, and read on. Events stay held while fences fail; the reader tries again
-    /// after 1 ms, then after twice as long each time, up to a second. A reader that cannot sleep until something happens looks at
-    /// its own ticks. A kernel fence stands in for a program that has returned without leaving its epoch. Each is reported at the
-    /// first time, the tenth, the hundredth and so on, until it was well 16 times in a row; failing fences every time while a flush or a
-    /// deadline waits for them.
+    /// A reader has a problem and goes on by itself. Log the error and read on.
+    ///
+    /// Events stay held while fences fail. The reader tries again after 1 ms, then after twice as long each time, up to a second. A reader
+    /// that cannot sleep until an event comes refreshes at its own ticks. A kernel fence replaces the proof for a program that has returned
+    /// without leaving its epoch.
+    ///
+    /// Each problem is reported at the first time, the tenth, the hundredth and so on, until 16 attempts in a row have succeeded. While a
+    /// flush or a deadline waits for fences, every failure is reported.
     Degraded,
     /// A recording cannot be read. Read another; the hint says how to record one that can be.
     Recording,
     /// A recording cannot be written or completed, and its file is of no use.
     Output,
-    /// This process was forked from the one that opened the rings or the file. It does not have the rings' memory
-    /// (`VM_DONTCOPY`), and all else it shares with its parent is the parent's. Open others here.
+    /// This process was forked from the one that opened the rings or the file. It does not have the rings' memory (`VM_DONTCOPY`), and it
+    /// shares everything else with its parent. Open new ones here.
     Forked,
     /// The kernel refused something for any other reason, which [`source`](std::error::Error::source) gives.
     System,
 }
 
 impl ErrorKind {
-    /// What an error of the system calls for, where nothing more is known.
+    /// The kind of an error of the system, if nothing more is known.
     pub(crate) fn of(source: &io::Error) -> Self {
         match (source.raw_os_error(), source.kind()) {
             (Some(libc::EMFILE | libc::ENFILE | libc::EDQUOT), _) => Self::Limit,
@@ -66,13 +69,13 @@ impl ErrorKind {
             (_, io::ErrorKind::ResourceBusy | io::ErrorKind::WouldBlock) => Self::Busy,
             (_, io::ErrorKind::Unsupported) => Self::Unsupported,
             (_, io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory) => Self::InvalidInput,
-            // Told by this crate. Where the kernel says `EINVAL`, the call may be wrong, or the kernel old.
+            // From this crate. If the kernel says `EINVAL`, either the call is wrong or the kernel is old.
             (None, io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData) => Self::InvalidInput,
             _ => Self::System,
         }
     }
 
-    /// The kind that is nearest in the standard library. `source` is the kind of the source, if there is one.
+    /// The nearest kind in the standard library. `source` is the kind of the source, if there is one.
     pub(super) fn in_std(self, source: Option<io::ErrorKind>) -> io::ErrorKind {
         match self {
             Self::Permission => io::ErrorKind::PermissionDenied,

@@ -1,7 +1,7 @@
-//! Errors that come again and again: which of them are reported.
+//! Errors that repeat: which of them are reported.
 
-/// An error that may repeat: whether to report it, and how often it came since. Reports the first, the tenth, the
-/// hundredth and so on, until the error stayed away for so long that the next is a new one.
+/// An error that may repeat: whether to report it, and how often it occurred since the last report. Reports the first, the tenth, the
+/// hundredth and so on, until 16 attempts in a row have succeeded. The next error then counts as the first.
 #[derive(Debug, Default)]
 pub(crate) struct Repeats {
     failed: u64,
@@ -10,11 +10,11 @@ pub(crate) struct Repeats {
 }
 
 impl Repeats {
-    /// So often in a row it must be well to be forgotten.
+    /// How many successes in a row end a series of errors.
     const WELL: u32 = 16;
 
-    /// Notes that the error came again. Gives how often it came since the last report, if it is to be reported now. It
-    /// always is if it `must` be.
+    /// Records that the error occurred again. Returns how often it occurred since the last report, if it is to be reported now. If `must`
+    /// is true, it always is.
     pub(crate) fn failed(&mut self, must: bool) -> Option<u64> {
         self.well = 0;
         self.failed = self.failed.saturating_add(1);
@@ -26,7 +26,7 @@ impl Repeats {
         Some(times)
     }
 
-    /// It did not come.
+    /// Records a success.
     #[inline]
     pub(crate) fn well(&mut self) {
         if self.failed > 0 {

@@ -1,4 +1,4 @@
-//! An indexed stretch of a ring: a record, a loss or damage, with its key.
+//! An indexed part of a ring: a record, a loss or damage, with its key.
 
 use crate::instrument::step;
 use crate::record::{Origin, Record};
@@ -8,38 +8,38 @@ use crate::sequence::numbers::Hole;
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-/// How an entry came by its key.
+/// The origin of an entry's key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keyed {
     /// The record's own, or for a LOST record that of the record it was written with.
     Own,
-    /// That of the record before it in its ring.
+    /// The key of the record before it in its ring.
     Before,
-    /// None, and nothing before it has one either.
+    /// It has no key, and no record before it has one.
     Never,
 }
 
-/// What the tag of an indexed header says. `NOTED` goes with any of the other three.
+/// Values of the tag of an indexed header. `NOTED` is combined with any of the other three.
 pub(super) const OWN: u8 = 0;
 pub(super) const SKIPPED: u8 = 1;
 pub(super) const BEFORE: u8 = 2;
 pub(super) const NEVER: u8 = 3;
 pub(super) const NOTED: u8 = 4;
 
-/// An indexed stretch of a ring. Its length was checked when it was indexed and is not read again (I4).
+/// An indexed part of a ring. Its length was checked when it was indexed and is not read again (I4).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Entry {
     pub(crate) key: u64,
     pub(crate) position: u64,
-    /// As it was checked, with a tag. Damage, and losses that nothing follows, have none but their length.
+    /// The checked header, with a tag. For damage and for losses in no ring, only a length.
     pub(super) header: Header,
 }
 
 impl Entry {
-    /// In place of an entry where there is none.
+    /// Stands for no entry.
     pub(crate) const NONE: Self = Self { key: 0, position: 0, header: Header::NONE };
 
-    /// Whether it is a record with a key of its own, and nothing is noted of it.
+    /// Whether it is a record with its own key and without a note.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         self.header.tag() == OWN
@@ -57,19 +57,19 @@ impl Entry {
         self.header.tag() & NOTED != 0
     }
 
-    /// Bytes that it stands for.
+    /// Its length in bytes.
     #[inline]
     pub(crate) fn len(&self) -> u64 {
         self.header.len()
     }
 
-    /// The same of a record.
+    /// The same for a record.
     #[inline(always)]
     pub(crate) fn record_len(&self) -> u64 {
         self.header.size().into()
     }
 
-    /// The record that it stands for.
+    /// Its record.
     #[inline]
     pub(crate) fn record<'a>(&self, bytes: Bytes<'a>, origin: &'a Arc<Origin>) -> Record<'a> {
         Record::new(bytes, self.header.tagged(OWN), origin)
@@ -97,18 +97,18 @@ impl PartialEq for Entry {
 
 impl Eq for Entry {}
 
-/// What only few entries need, kept aside by position. An entry without a note is a record.
+/// Details that few entries need, stored separately by position. An entry without a note is a record.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Note {
-    /// Of a LOST record: what it says that was not told before, and the key of the record before it in its ring. Also of
-    /// what the kernel counts and no LOST record has told yet.
+    /// For a LOST record: the part of its count that was not reported before, and the key of the record before it in its ring. Also for
+    /// losses that the kernel counts and no LOST record has reported yet.
     Lost { id: u64, count: u64, after: Option<u64> },
-    /// Of a LOST record: all that it says was told before, or it says nothing.
+    /// For a LOST record: its count was reported before, or is zero.
     Told,
-    /// Of damage: what is wrong.
+    /// For damage: the fault.
     Fault(Fault),
-    /// Of a record: its number is not the one that was expected.
+    /// For a record: its number is not the expected one.
     Anomaly { kind: AnomalyKind, expected: u64, found: u64 },
-    /// Of a record: numbers before its own are missing, or were when it was indexed, and the key of the record before it in its ring.
+    /// For a record: numbers before its own are missing, or were when it was indexed; and the key of the record before it in its ring.
     Hole { hole: Hole, after: Option<u64> },
 }

@@ -10,17 +10,16 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Words in which BPF programs say that they are inside: between drawing a key and having written it. One word for each
-/// CPU.
+/// Words in which BPF programs say that they are inside: from before they draw a key until they have written it. One word for each CPU.
 ///
-/// A kernel fence proves order for every producer, and takes a grace period. Where only the tool's own programs write
-/// into the rings, the programs can say when they are inside. The reader then proves order by reading one word for each
-/// CPU: no thread and no system call. It waits only for a program that is really inside.
+/// A kernel fence proves order for every producer, and takes a grace period. If only the tool's own programs write into the rings, the
+/// programs can say when they are inside. The reader then proves order by reading one word for each CPU, without a thread or a system call.
+/// It waits only for a program that is inside.
 ///
-/// # The programs' side
+/// # The programs' part
 ///
-/// Each program that writes into the rings enters before it draws its key. It leaves after its output, on every way
-/// out. In C, with [`Epochs::HEADER`]:
+/// Each program that writes into the rings enters before it draws its key. It leaves after its output, on every path to its end. In C, with
+/// [`Epochs::HEADER`]:
 ///
 /// ```c
 /// #include "perfweave.bpf.h"
@@ -37,20 +36,19 @@ use std::time::Duration;
 /// }
 /// ```
 ///
-/// Programs may nest and interrupt each other. Kernel times are drawn inside the output helper, so they are always
-/// inside.
+/// Programs may nest and interrupt each other. The kernel draws its times inside the output helper, so they are always inside.
 ///
 /// # What it does not cover
 ///
-/// - A key that is drawn outside: before the program enters, by a sleepable program, or saved at entry and written at
+/// - A key that is drawn outside: before the program enters, by a sleepable program, or saved at the entry of a function and written at its
 ///   exit. Such a key can be late, as under any fence.
-/// - A program that writes into the rings and does not enter. The reader cannot see it. Its records can be late
-///   although they are marked proven.
+/// - A program that writes into the rings and does not enter. The reader cannot see it. Its records can be late although they are marked
+///   proven.
 /// - Rings that are adopted ([`Rings::add`](crate::Rings::add)), and a [`Merge`](crate::Merge) driven with
 ///   [`Fence::open`](crate::Fence::open). The crate does not check who writes there. Only such programs may write.
-/// - A program that leaves twice, or that leaves behind a tail call, which does not return: leave before the call.
-/// - A program that returns without leaving. Its CPU looks occupied for ever. A kernel fence then stands in each time,
-///   and the reader reports it ([`ErrorKind::Degraded`]).
+/// - A program that leaves twice, or that leaves after a tail call, which does not return: leave before the call.
+/// - A program that returns without leaving. Its CPU looks occupied for ever. A kernel fence then replaces the proof each time, and the
+///   reader reports it ([`ErrorKind::Degraded`]).
 ///
 /// The map is a `BPF_MAP_TYPE_ARRAY` with `BPF_F_MMAPABLE` (Linux 5.5). The programs need atomics that return the old
 /// value (Linux 5.12). docs/PROOF.md has the proof, which holds for x86-64.
@@ -62,18 +60,18 @@ pub struct Epochs {
     stand_in: Option<Arc<dyn Fn() -> io::Result<()> + Send + Sync>>,
 }
 
-/// How long a program may be inside before a kernel fence stands in, unless set: longer than most fences take.
+/// The default time that a program may be inside before a kernel fence replaces the proof: longer than most fences take.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 impl Epochs {
-    /// `perfweave.bpf.h`: the programs' side in C. A build script writes it where clang finds it.
+    /// `perfweave.bpf.h`: the programs' part in C. A build script writes it to where clang finds it.
     pub const HEADER: &str = include_str!("perfweave.bpf.h");
 
-    /// Maps the words of a BPF array. `map` has the array's file descriptor, which may be closed afterwards.
+    /// Maps the words of a BPF array. `map` has the array's file descriptor, which the program may close afterwards.
     ///
     /// # Errors
-    /// [`ErrorKind::Map`] if the map is no such array or has no element for a CPU,
-    /// [`ErrorKind::Unsupported`] on anything but x86-64, [`ErrorKind::System`] if the array cannot be mapped.
+    /// [`ErrorKind::Map`] if the map is no such array or lacks an element for a CPU, [`ErrorKind::Unsupported`] on any architecture but
+    /// x86-64, [`ErrorKind::System`] if the array cannot be mapped.
     pub fn open(map: impl AsFd) -> Result<Self, Error> {
         if cfg!(not(target_arch = "x86_64")) {
             let arch = std::env::consts::ARCH;
@@ -97,14 +95,15 @@ impl Epochs {
         if max_entries <= last {
             return Err(too_few(max_entries, last));
         }
-        // Those of CPUs that there cannot be are not read. An element takes as many bytes as its value, rounded up to 8 (`array_map_alloc`, `kernel/bpf/arraymap.c`).
+        // Words of impossible CPUs are not read. An element takes as many bytes as its value, rounded up to 8 (`array_map_alloc`,
+        // `kernel/bpf/arraymap.c`).
         let stride = value_size.div_ceil(8) as usize;
         let words = EpochWords::map(map.as_fd(), stride, last + 1);
         let words = words.map_err(|errno| Error::system("map the epochs", errno.into()))?;
         Ok(Self::over(Arc::new(words), None))
     }
 
-    /// Epochs over words that exist already. `stand_in` stands in for a program that stays inside.
+    /// Epochs over existing words. `stand_in` replaces the proof for a program that stays inside.
     pub(crate) fn over(
         words: Arc<EpochWords>,
         stand_in: Option<Arc<dyn Fn() -> io::Result<()> + Send + Sync>>,
@@ -112,13 +111,13 @@ impl Epochs {
         Self { words, patience: PATIENCE, stand_in }
     }
 
-    /// Sets how long a program may be inside before a kernel fence stands in: 20 ms unless set.
+    /// Sets how long a program may be inside before a kernel fence replaces the proof: 20 ms unless set.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
-    /// Checks that every writer into the rings says when it is inside, and that each CPU has its word.
+    /// Checks that every writer into the rings uses the epochs, and that each CPU has its word.
     pub(crate) fn check(&self, rings: &Rings) -> Result<(), Error> {
         if let Some(event) = rings.others() {
             let message = format!(
@@ -141,7 +140,7 @@ impl Epochs {
         self.patience
     }
 
-    /// The wait of a custom fence that stands in, where it is not the kernel's.
+    /// The wait of a custom fence that replaces the proof, if it is not the kernel's.
     pub(crate) fn stand_in(&self) -> Option<&Arc<dyn Fn() -> io::Result<()> + Send + Sync>> {
         self.stand_in.as_ref()
     }

@@ -1,17 +1,17 @@
 //! Events: what the stream yields.
 
-use crate::order::hold::Class;
+use crate::order::hold::Certainty;
 use crate::record::{Origin, Record};
 use crate::ring::{Bytes, Fault, Header};
 use crate::rings::Untraced;
 use crate::sequence::anomaly::AnomalyKind;
 use std::sync::Arc;
 
-/// A record, a loss or another item, at its place in the order.
+/// A record, a loss or another item, at its place in the stream.
 #[derive(Debug, Clone, Copy)]
 pub struct Event<'a> {
     pub(crate) key: Option<u64>,
-    pub(crate) class: Class,
+    pub(crate) certainty: Certainty,
     pub(crate) late_by: u64,
     pub(crate) item: Item<'a>,
 }
@@ -28,13 +28,13 @@ pub enum Item<'a> {
     Lost(Lost),
     /// Sequence numbers that are missing.
     Gap(Gap),
-    /// A number that is neither the expected one nor ahead of it.
+    /// A number that breaks its sequence.
     Anomaly(SequenceAnomaly),
     /// Bytes that cannot be a record.
     Damage(Damage<'a>),
-    /// From here on, records come before their order is proven.
-    Unproven(Unproven),
-    /// Nothing of a CPU is traced from a time on, or it is traced again.
+    /// From here on, records leave before their order is proven.
+    EarlyRelease(EarlyRelease),
+    /// From some time on a CPU is not traced, or it is traced again.
     Untraced(Untraced),
     /// All events that were in the rings at a [`Handle::flush`](crate::Handle::flush) have been yielded. Newer ones follow.
     Flushed,
@@ -62,7 +62,7 @@ pub struct Lost {
     /// The key of the record before the loss in the same ring. `None` if the loss is first or no record before it had a
     /// key.
     pub after: Option<u64>,
-    /// The key of the record behind the loss in the same ring. The kernel wrote the count down with that record.
+    /// The key of the record after the loss in the same ring. The kernel wrote the count with that record.
     pub until: Option<u64>,
 }
 
@@ -103,15 +103,15 @@ pub struct SequenceAnomaly {
 }
 
 /// Records leave before their hold rule allows it, because holding them takes too much memory or a ring is too full
-/// ([`Full`](crate::Full)).
+/// ([`WhenFull`](crate::WhenFull)).
 ///
-/// The event comes once, right before the first of these records. The records are [`Class::Assumed`]. The next record
-/// that is not is in proven order again. [`Stats::early`](crate::Stats::early) counts them.
+/// The event comes once, right before the first of these records. The records are [`Certainty::Assumed`]. The next record with another
+/// certainty is in proven order again. [`Stats::early`](crate::Stats::early) counts the records that left early.
 ///
-/// What helps: a larger bound ([`Full::Copy`](crate::Full::Copy)), larger rings, or a reader that is called more often.
+/// What helps: a larger bound ([`WhenFull::Copy`](crate::WhenFull::Copy)), larger rings, or a reader that is called more often.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Unproven {
+pub struct EarlyRelease {
     /// The CPU whose ring is the fullest.
     pub cpu: u32,
     /// How full that ring is, in percent.
@@ -122,7 +122,7 @@ pub struct Unproven {
     pub most: usize,
 }
 
-/// Bytes of a ring that cannot be a record. The reader has given them up.
+/// Bytes of a ring that cannot be a record. The reader skips them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Damage<'a> {
@@ -130,7 +130,7 @@ pub struct Damage<'a> {
     pub cpu: u32,
     /// What is wrong.
     pub fault: Fault,
-    /// The bytes given up, header included. Empty where the fault is the head.
+    /// The bytes that the reader skips, header included. Empty if the fault is the head.
     pub bytes: Bytes<'a>,
 }
 
@@ -161,12 +161,12 @@ impl<'a> Event<'a> {
 
     /// How far the event's place in the order can be trusted.
     #[inline]
-    pub fn class(&self) -> Class {
-        self.class
+    pub fn certainty(&self) -> Certainty {
+        self.certainty
     }
 
     /// How late the event is, in units of the key: the largest key yielded before, less the event's key. 0 unless the
-    /// class is [`Class::Late`].
+    /// certainty is [`Certainty::Late`].
     #[inline]
     pub fn late_by(&self) -> u64 {
         self.late_by
@@ -181,7 +181,7 @@ impl<'a> Event<'a> {
             Item::Damage(damage) => Some(damage.cpu),
             Item::Anomaly(anomaly) => Some(anomaly.cpu),
             Item::Gap(gap) => gap.cpu,
-            Item::Unproven(unproven) => Some(unproven.cpu),
+            Item::EarlyRelease(unproven) => Some(unproven.cpu),
             Item::Untraced(untraced) => Some(untraced.cpu),
             Item::Flushed => None,
         }
@@ -213,22 +213,22 @@ impl<'a> Event<'a> {
             Item::Lost(lost) => OwnedItem::Lost(*lost),
             Item::Gap(gap) => OwnedItem::Gap(*gap),
             Item::Anomaly(anomaly) => OwnedItem::Anomaly(*anomaly),
-            Item::Unproven(unproven) => OwnedItem::Unproven(*unproven),
+            Item::EarlyRelease(unproven) => OwnedItem::EarlyRelease(*unproven),
             Item::Untraced(untraced) => OwnedItem::Untraced(*untraced),
             Item::Flushed => OwnedItem::Flushed,
             Item::Damage(Damage { cpu, fault, bytes }) => {
                 OwnedItem::Damage { cpu: *cpu, fault: *fault, bytes: bytes.to_vec().into() }
             }
         };
-        OwnedEvent { key: self.key, class: self.class, late_by: self.late_by, item }
+        OwnedEvent { key: self.key, certainty: self.certainty, late_by: self.late_by, item }
     }
 }
 
-/// An event to keep, with its bytes copied out of the ring.
+/// An owned event, with its bytes copied out of the ring.
 #[derive(Debug, Clone)]
 pub struct OwnedEvent {
     key: Option<u64>,
-    class: Class,
+    certainty: Certainty,
     late_by: u64,
     item: OwnedItem,
 }
@@ -239,7 +239,7 @@ enum OwnedItem {
     Lost(Lost),
     Gap(Gap),
     Anomaly(SequenceAnomaly),
-    Unproven(Unproven),
+    EarlyRelease(EarlyRelease),
     Untraced(Untraced),
     Flushed,
     Damage { cpu: u32, fault: Fault, bytes: Box<[u8]> },
@@ -253,7 +253,7 @@ struct OwnedRecord {
 }
 
 impl OwnedEvent {
-    /// The event, borrowed, with all methods of [`Event`].
+    /// Borrows the event as an [`Event`], which has all methods.
     pub fn as_event(&self) -> Event<'_> {
         let item = match &self.item {
             OwnedItem::Record(OwnedRecord { bytes, header, origin }) => {
@@ -262,13 +262,13 @@ impl OwnedEvent {
             OwnedItem::Lost(lost) => Item::Lost(*lost),
             OwnedItem::Gap(gap) => Item::Gap(*gap),
             OwnedItem::Anomaly(anomaly) => Item::Anomaly(*anomaly),
-            OwnedItem::Unproven(unproven) => Item::Unproven(*unproven),
+            OwnedItem::EarlyRelease(unproven) => Item::EarlyRelease(*unproven),
             OwnedItem::Untraced(untraced) => Item::Untraced(*untraced),
             OwnedItem::Flushed => Item::Flushed,
             OwnedItem::Damage { cpu, fault, bytes } => {
                 Item::Damage(Damage { cpu: *cpu, fault: *fault, bytes: Bytes::from(&**bytes) })
             }
         };
-        Event { key: self.key, class: self.class, late_by: self.late_by, item }
+        Event { key: self.key, certainty: self.certainty, late_by: self.late_by, item }
     }
 }

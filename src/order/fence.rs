@@ -1,4 +1,4 @@
-//! Fences beside the consumer: a thread that waits for grace periods, one at a time, when asked.
+//! Fences: a thread that waits for grace periods, one at a time, on request.
 
 #[cfg(all(test, loom))]
 mod model;
@@ -33,16 +33,16 @@ pub(crate) struct Fences {
     name: &'static str,
     /// Fences begun.
     begun: u64,
-    /// Fences whose end was taken notice of.
+    /// Fences whose end the consumer has noticed.
     noticed: u64,
-    /// The shortest time between two begins, and when the last was.
+    /// The shortest time between two starts, and the time of the last start.
     every: Duration,
     last: Option<Instant>,
-    /// How long to wait from the begin of the last, which failed; zero if it did not.
+    /// The time to wait after the start of the last fence, if it failed; zero if it did not.
     retry: Duration,
-    /// How long the last fence took, from its begin to its end being noticed.
+    /// The time of the last fence, from its start until its end was noticed.
     latency: Duration,
-    /// From the first fence on for which much waits, if it could be started.
+    /// Started with the first fence for which many events wait, if the thread could be started.
     visits: Option<Option<Visits>>,
 }
 
@@ -54,7 +54,7 @@ struct Shared {
     ended: AtomicU64,
     /// How the last one ended.
     outcome: Mutex<Outcome>,
-    /// Waked when a fence ends.
+    /// Woken when a fence ends.
     wake: Wake,
 }
 
@@ -68,18 +68,18 @@ struct Orders {
 struct Outcome {
     /// Which way was used.
     name: &'static str,
-    /// Why it failed, if it did.
+    /// Why it failed, if it failed.
     failure: Option<io::Error>,
 }
 
-/// The shortest and longest time from the begin of a fence that failed to the next.
+/// The shortest and the longest time from the start of a failed fence to the next.
 const RETRY: Range<Duration> = Duration::from_millis(1)..Duration::from_secs(1);
 
-/// Milliseconds after which a fence that is waited for is asked after, although nothing was heard of its end.
+/// Milliseconds after which a caller that waits for a fence checks its end, even without a wake.
 const MOMENT: u8 = 10;
 
-/// The shortest time between the begins of two fences that are not expedited: where `/sys/kernel/rcu_expedited` is set,
-/// they take no longer than those and interrupt every CPU as well.
+/// The shortest time between the starts of two fences that are not expedited. With `/sys/kernel/rcu_expedited` set, they are as fast as
+/// expedited ones and also interrupt every CPU.
 const SHORTEST: Duration = Duration::from_millis(1);
 
 impl Shared {
@@ -102,7 +102,7 @@ impl Shared {
     }
 }
 
-/// What helps where no fence is possible: an expedited one, or any other.
+/// What helps if no fence is possible: for an expedited one, or for any other.
 fn hint(is_expedited: bool) -> String {
     let other =
         if is_expedited { "Fence::Auto takes no privilege" } else { "Fence::Expedited takes CAP_SYS_ADMIN alone" };
@@ -123,7 +123,7 @@ impl Fences {
             let shared = Arc::clone(&shared);
             let fence = fence.clone();
             move || {
-                // Ways are tried on this thread and never leave it: a mount namespace belongs to the thread that enters it.
+                // Each way is tried on this thread and stays on it: a mount namespace belongs to the thread that enters it.
                 match fence.open_here() {
                     Ok(mut way) => {
                         let _ = told.send(Ok((way.name(), machine::thread())));
@@ -141,7 +141,7 @@ impl Fences {
         match answer.recv() {
             Ok(Ok((name, number))) => Ok(Self::over(shared, Some(thread), name, number, every)),
             Ok(Err(tried)) => {
-                // It is at its end, and what it holds goes with it.
+                // The thread is ending, and drops what it holds.
                 let _ = thread.join();
                 Err(Error::no_fence(&tried, hint(matches!(fence, Fence::Expedited { .. }))))
             }
@@ -180,7 +180,7 @@ impl Fences {
         self.alive.is_here()
     }
 
-    /// How long until a fence may begin; zero if it may now, `None` while one is under way.
+    /// How long until a fence may begin. Zero if it may begin now, `None` while one is under way.
     pub(crate) fn pause(&self) -> Option<Duration> {
         if self.is_under_way() {
             return None;
@@ -188,7 +188,7 @@ impl Fences {
         Some(self.last.map_or(Duration::ZERO, |last| self.every.max(self.retry).saturating_sub(last.elapsed())))
     }
 
-    /// Whether a fence was begun whose end was not noticed yet.
+    /// Whether a fence was begun and its end was not noticed yet.
     pub(crate) fn is_under_way(&self) -> bool {
         self.begun != self.noticed
     }
@@ -198,20 +198,20 @@ impl Fences {
         self.begun += 1;
         self.last = Some(Instant::now());
         if !self.is_here() {
-            // Nobody would take the order, and the parent's thread may have held the lock at the fork.
+            // No thread would take the request, and the parent's thread may have held the lock at the fork.
             return;
         }
-        // The mutex orders our looks at the heads, which came before, and the grace period, which comes after.
+        // The mutex orders the loads of the heads, which came before, and the grace period, which comes after.
         self.shared.orders().begun = self.begun;
         self.shared.ordered.notify_one();
     }
 
-    /// Hurries the fence under way, where it is the kernel's and not expedited: makes CPUs switch, so many times in all.
+    /// Speeds up the fence under way, if it is the kernel's and not expedited: makes CPUs switch, `most` times in all.
     pub(crate) fn hurry(&mut self, cpus: impl Iterator<Item = u32>, most: usize) {
         if most == 0 || !matches!(self.name, "membarrier" | "map") || !self.is_here() {
             return;
         }
-        // Where it cannot be started once, it is not tried again.
+        // If it could not be started once, it is not tried again.
         let start =
             || Visits::start(|body| spawn_without_signals("perfweave-visit", body).map(|it| it.thread().clone())).ok();
         if let Some(visits) = self.visits.get_or_insert_with(start) {
@@ -222,12 +222,12 @@ impl Fences {
     /// Whether the fence under way has ended.
     #[inline(always)]
     pub(crate) fn has_ended(&self) -> bool {
-        // Acquire pairs with the Release store in `serve`: what the grace period made visible to the thread is visible
-        // to our next look.
+        // Acquire pairs with the Release store in `serve`: memory that the grace period made visible to the thread is visible to the next
+        // refresh.
         self.noticed != self.begun && self.shared.ended.load(Ordering::Acquire) != self.noticed
     }
 
-    /// Whether the fence under way has ended, once.
+    /// The result of the fence under way, if it has ended. Returned once.
     #[inline]
     pub(crate) fn ended(&mut self) -> Option<io::Result<()>> {
         if !self.has_ended() {
@@ -250,7 +250,7 @@ impl Fences {
         Some(failure.map_or(Ok(()), Err))
     }
 
-    /// Breaks off the fence under way in a forked child, where it does not end. Says whether.
+    /// In a forked child, drops the fence under way, which does not end there. Returns whether it did.
     pub(crate) fn leave_to_parent(&mut self) -> bool {
         let left = self.is_under_way() && !self.is_here();
         if left {
@@ -259,14 +259,14 @@ impl Fences {
         left
     }
 
-    /// Waits for a grace period that begins now. One that is under way ends before.
+    /// Waits for a grace period that begins now. First waits for the end of one under way.
     pub(crate) fn wait(&mut self) -> Result<(), Error> {
         if !self.is_here() {
             return Err(Error::forked());
         }
         while self.is_under_way() {
             self.shared.wake.sleep(MOMENT);
-            // Whether that one failed does not matter.
+            // It does not matter whether that one failed.
             let _ = self.ended();
         }
         self.begin();
@@ -283,7 +283,7 @@ impl Fences {
         self.latency
     }
 
-    /// For how long the fence under way has been; `None` if none is.
+    /// How long the fence under way has taken so far; `None` if none is under way.
     pub(crate) fn under_way(&self) -> Option<Duration> {
         self.last.filter(|_| self.is_under_way()).map(|begin| begin.elapsed())
     }
@@ -295,23 +295,23 @@ impl Fences {
 }
 
 impl Drop for Fences {
-    /// Waits for the fence under way, if one is: a grace period cannot be broken off.
+    /// Waits for the fence under way, if there is one: the kernel cannot cancel a grace period.
     fn drop(&mut self) {
         if !self.is_here() {
-            // Nobody to wait for; and the parent's thread may have held the lock at the fork.
+            // There is no thread to wait for; and the parent's thread may have held the lock at the fork.
             return std::mem::forget(self.thread.take());
         }
         self.shared.orders().stop = true;
         self.shared.ordered.notify_one();
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has said so already.
+            // A thread that panicked has already reported it.
             let _ = thread.join();
         }
     }
 }
 
 impl Fence {
-    /// Opens the first way that works, to be used on the calling thread, or says why none does.
+    /// Opens the first way that works, for use on the calling thread, or says why none works.
     fn open_here(&self) -> Result<Way, String> {
         let named = |name: &'static str| move |errno: io::Error| format!("{name}: {errno}");
         let membarrier = || Grace::membarrier().map_err(named("membarrier"));
@@ -329,9 +329,9 @@ impl Fence {
     }
 }
 
-/// A grace period of the kernel's, or of the user's. Not `Send`, because a [`Grace`] is not.
+/// A grace period of the kernel, or a custom one. Not `Send`, because a [`Grace`] is not.
 enum Way {
-    /// `any` other will do too.
+    /// `any`: another way may replace it.
     Kernel {
         grace: Grace,
         any: bool,
@@ -352,7 +352,7 @@ impl Way {
             Self::Kernel { grace, any } => {
                 let waited = grace.wait();
                 match waited {
-                    // A seccomp filter that was installed meanwhile, perhaps. If there is no other way, this one is tried again.
+                    // For example, a seccomp filter was installed meanwhile. If no other way works, this one is tried again.
                     Err(_) if *any && grace.wait_by_map().is_ok() => Ok(()),
                     waited => waited,
                 }
@@ -362,7 +362,7 @@ impl Way {
     }
 }
 
-/// The thread: waits for an order, then for a grace period, then says so.
+/// The thread: waits for a request, then for a grace period, then reports its end.
 fn serve(shared: &Shared, way: &mut Way) {
     let mut ended = 0;
     loop {
@@ -375,19 +375,19 @@ fn serve(shared: &Shared, way: &mut Way) {
                 return;
             }
         }
-        // A function of the user's that panics must not leave the reader waiting for ever.
+        // A custom function that panics must not leave the reader waiting for ever.
         let waited = catch_unwind(AssertUnwindSafe(|| way.wait()));
         let waited = waited.unwrap_or_else(|_| Err(io::Error::other("the fence's function panicked")));
         *shared.outcome() = Outcome { name: way.name(), failure: waited.err() };
         ended += 1;
         // Release pairs with the Acquire load in `Fences::ended`.
         shared.ended.store(ended, Ordering::Release);
-        // A failure to wake is made up for by the reader's own tick.
+        // If the wake fails, the reader's own tick finds the end.
         shared.wake.wake();
     }
 }
 
-/// Starts a thread that no signal of the program's is delivered to.
+/// Starts a thread to which no signal of the program is delivered.
 fn spawn_without_signals(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     let mut before = SigSet::empty();
     pthread_sigmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), Some(&mut before))?;

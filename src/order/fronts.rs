@@ -1,7 +1,7 @@
-//! The smallest key of each ring, in a tournament: which ring's turn it is.
+//! The smallest key of each ring, in a tournament that finds the ring with the smallest key of all.
 //!
-//! A loser tree (Knuth, The Art of Computer Programming, volume 3, 5.4.1). A ring that offers another key plays one match on each level, and
-//! no branch depends on who wins.
+//! A loser tree (Knuth, The Art of Computer Programming, volume 3, 5.4.1). A ring with a new front plays one match on each level, and no
+//! branch depends on the winner.
 
 use std::hint::select_unpredictable;
 
@@ -12,15 +12,15 @@ pub(crate) struct Front {
     pub(crate) rank: u32,
 }
 
-/// A ring in the tournament. INVARIANT of those that are empty: their key is the largest there is.
+/// A ring in the tournament. INVARIANT: the key of an empty ring is the largest possible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Player {
     key: u64,
-    /// Decides between equal keys: the rank, and [`EMPTY`] where the ring has no record.
+    /// Decides between equal keys: the rank, plus [`EMPTY`] if the ring has no record.
     tie: u64,
 }
 
-/// An empty ring loses against each that has a record.
+/// An empty ring loses against every ring with a record.
 const EMPTY: u64 = 1 << 32;
 
 impl Player {
@@ -43,7 +43,7 @@ impl Player {
     }
 }
 
-/// The same where keys are equal, which they seldom are.
+/// The match of equal keys, which are rare.
 #[cold]
 #[inline(never)]
 fn ties(one: Player, other: Player) -> bool {
@@ -55,7 +55,7 @@ fn ties(one: Player, other: Player) -> bool {
 pub(crate) struct Fronts {
     /// The smallest front.
     top: Player,
-    /// The loser of each match from 1 on. The match of 2n and 2n + 1 is n. The rings stand behind all matches.
+    /// The loser of each match from 1 on. The winner of match n comes from 2n and 2n + 1. The rings come after all matches.
     losers: Vec<Player>,
     rings: usize,
 }
@@ -77,7 +77,7 @@ impl Fronts {
         (self.rings + self.top.rank() as usize) / 2
     }
 
-    /// Up to where the top ring stays on top: its keys that are less.
+    /// Exclusive bound of the keys with which the top ring stays on top.
     #[inline]
     pub(crate) fn until(&self) -> u64 {
         let (mut runner_up, mut at) = (Player { key: u64::MAX, tie: u64::MAX }, self.first_match());
@@ -91,14 +91,14 @@ impl Fronts {
         runner_up.key.saturating_add(u64::from(self.top.tie < runner_up.tie))
     }
 
-    /// Takes the fronts of all rings anew, by rank.
+    /// Rebuilds the tournament from the fronts of all rings, by rank.
     pub(crate) fn rebuild(&mut self, keys: impl ExactSizeIterator<Item = Option<u64>>) {
         self.rings = keys.len();
         self.losers.clear();
         let none = Player::new(None, 0);
         self.losers.resize(self.rings, none);
         self.losers.extend((0..).zip(keys).map(|(rank, key)| Player::new(key, rank)));
-        // Each match has its winner first, and then its loser, when the winner has gone up.
+        // Each match first has its winner. Its loser stays once the winner has moved up.
         for at in (1..self.rings).rev() {
             self.losers[at] = self.losers[2 * at].min(self.losers[2 * at + 1]);
         }
@@ -108,20 +108,20 @@ impl Fronts {
         }
     }
 
-    /// The key with which the ring on top came there.
+    /// The key with which the top ring got there.
     #[inline(always)]
     pub(crate) fn top_key(&self) -> u64 {
         self.top.key
     }
 
-    /// The top ring's front was taken. What it has next.
+    /// The top ring's front was taken. `next` is its new front.
     #[inline(always)]
     pub(crate) fn advance(&mut self, next: Player) {
         let (mut at, mut winner) = (self.first_match(), next);
         while at > 0
             && let Some(loser) = self.losers.get_mut(at)
         {
-            // Nothing foretells who wins.
+            // No branch: the winner is unpredictable.
             let other = *loser;
             let loses = winner.loses(other);
             loser.key = select_unpredictable(loses, winner.key, other.key);

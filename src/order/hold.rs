@@ -11,23 +11,23 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// When the event with the smallest visible key may be yielded, although a smaller key may still be in flight.
+/// When the event with the smallest visible key may leave, although a smaller key may still be in flight.
 ///
-/// | rule | yields a key k when | class |
+/// | rule | yields a key k when | certainty |
 /// | --- | --- | --- |
-/// | `Fence` | k ≤ the largest key seen before a kernel grace period that ended before the latest look at all heads; with [`Epochs`], before all programs that were inside have left | proven |
-/// | `Dense` | k is exactly the next number; a missing number waits for a fence, then is a gap | proven |
+/// | `Fence` | k ≤ the largest key seen before a kernel grace period that ended before the latest refresh of all heads; with [`Epochs`], seen before all programs that were inside have left | proven |
+/// | `Dense` | k is exactly the next number; a missing number waits for a fence and then becomes a gap | proven |
 /// | `Lag` | k ≤ a clock reading taken before the heads were loaded, less the lag | assumed |
-/// | `Round` | k ≤ the largest key seen one whole look earlier | assumed |
+/// | `Round` | k ≤ the largest key seen one complete refresh earlier | assumed |
 /// | `None` | k is the smallest visible key | assumed |
 ///
-/// The fence rule needs no clock of ours. A writer draws its key inside an RCU read-side section and publishes the
-/// record in the same section. A key smaller than one already seen was drawn before the look. After a grace period that
-/// section is over, and the next look finds the record.
+/// The fence rule needs no clock in user space. A writer draws its key inside an RCU read-side section and publishes the record in the same
+/// section. A key smaller than one already seen was drawn before the refresh. A grace period waits until that section has ended. The next
+/// refresh finds the record.
 ///
-/// The rule needs keys from one source that only grows: a clock the CPUs agree on, or a shared counter. The key must be
-/// drawn where the record is written. The kernel's timestamps always are. A BPF program's own keys are if the program
-/// cannot sleep and draws them in the run that outputs them.
+/// The keys must come from one source that only grows: a clock on which the CPUs agree, or a shared counter. The writer must draw the key
+/// where it writes the record. The kernel's timestamps always fulfil this. The keys of a BPF program fulfil it if the program cannot sleep
+/// and draws each key in the run that outputs it.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 #[doc(alias = "watermark strategy")]
@@ -44,7 +44,7 @@ pub enum Hold {
     },
     /// Wait a guessed time, on the rings' clock. All other readers that order events do this.
     Lag(Duration),
-    /// Wait for a second look: the rule of perf(1).
+    /// Wait for a second refresh: the rule of perf(1).
     Round,
     /// Do not wait.
     None,
@@ -54,7 +54,7 @@ impl Hold {
     /// The fence rule with the first grace period that works here ([`Fence::Auto`]).
     pub const FENCE: Self = Self::Fence(Fence::Auto);
 
-    /// The fence rule with writers' epochs in place of grace periods: see [`Epochs`].
+    /// The fence rule with writers' epochs instead of grace periods: see [`Epochs`].
     ///
     /// # Errors
     /// As [`Epochs::open`].
@@ -62,7 +62,7 @@ impl Hold {
         Epochs::open(map).map(|epochs| Self::Fence(Fence::Epochs(epochs)))
     }
 
-    /// What proves that nothing smaller is in flight, if the rule wants proof.
+    /// The fence that proves that nothing smaller is in flight, if the rule has one.
     pub(crate) fn fence(&self) -> Option<&Fence> {
         match self {
             Self::Fence(fence) | Self::Dense { fence, .. } => Some(fence),
@@ -93,8 +93,8 @@ impl fmt::Display for Hold {
 
 /// A way to wait for a kernel grace period: `synchronize_rcu()` seen from user space.
 ///
-/// A [`Reader`](crate::Reader) waits on a thread of its own, beside the consumer. A program that drives a
-/// [`Merge`](crate::Merge) itself waits with [`Fence::open`].
+/// A [`Reader`](crate::Reader) waits on a separate thread. A program that drives a [`Merge`](crate::Merge) itself waits with
+/// [`Fence::open`].
 ///
 /// No fence waits for BPF programs that may sleep. Their kernel timestamps are still drawn inside a section that the
 /// fence waits for.
@@ -105,41 +105,40 @@ impl fmt::Display for Hold {
 #[doc(alias = "synchronize_rcu")]
 #[doc(alias = "RCU")]
 pub enum Fence {
-    /// [`Fence::Membarrier`], or [`Fence::Map`] where the kernel refuses it, also if the kernel begins to refuse while
-    /// a reader runs. [`Reader::fence`](crate::Reader::fence) says which.
+    /// [`Fence::Membarrier`], or [`Fence::Map`] if the kernel refuses membarrier, even if it begins to refuse while a reader runs.
+    /// [`Reader::fence`](crate::Reader::fence) says which.
     #[default]
     Auto,
-    /// `membarrier(MEMBARRIER_CMD_GLOBAL)`, which is `synchronize_rcu()` (`kernel/sched/membarrier.c`). Needs no
-    /// privilege. Takes 8 to 16 ms. Kernels with `nohz_full` refuse it. While only one CPU is online it does not wait
-    /// at all, so `Map` stands in.
+    /// `membarrier(MEMBARRIER_CMD_GLOBAL)`, which is `synchronize_rcu()` (`kernel/sched/membarrier.c`). Needs no privilege. Takes 8 to 16
+    /// ms. Kernels with `nohz_full` refuse it. While only one CPU is online, membarrier does not wait at all, and `Map` replaces it.
     ///
-    /// While much waits for a fence, a second thread of the reader moves from CPU to CPU, over those whose rings hold
-    /// events and that the program's first thread may run on (`sched_setaffinity(2)`). Each move makes a CPU switch,
-    /// without which a CPU that is busy in traced programs would hold the grace period up for several scheduler ticks.
+    /// While many events wait for a fence, a second thread of the reader moves from CPU to CPU (`sched_setaffinity(2)`). It visits CPUs
+    /// whose rings hold events and on which the program's first thread may run. Each move makes that CPU switch tasks. Without the switch,
+    /// a CPU that is busy in traced programs would delay the grace period by several scheduler ticks.
     ///
-    /// Real-time programs that never sleep keep the kernel's thread `rcu_preempt` from running, and then a grace period
-    /// takes up to seconds. Give that thread a higher real-time priority than theirs (`chrt`, or `rcutree.kthread_prio=`
-    /// on the kernel's command line), and make the reader on a thread with such a priority; or use another fence.
+    /// Real-time programs that never sleep keep the kernel's thread `rcu_preempt` from running. A grace period then takes up to seconds.
+    /// Give that thread a higher real-time priority than theirs (`chrt`, or `rcutree.kthread_prio=` on the kernel's command line), and
+    /// create the reader on a thread with such a priority. Or use another fence.
     Membarrier,
     /// Updates an element of a `BPF_MAP_TYPE_ARRAY_OF_MAPS`. The kernel promises a grace period for this
     /// (`maybe_wait_bpf_programs`, `kernel/bpf/syscall.c`). Takes as long as `Membarrier`. Needs the right to make a
     /// BPF map.
     Map,
-    /// Unmounts a ramfs in a mount namespace of our own, which runs `synchronize_rcu_expedited()` (`namespace_unlock`,
-    /// `fs/namespace.c`). Takes some 30 µs. Needs `CAP_SYS_ADMIN`.
+    /// Unmounts a ramfs in a separate mount namespace, which runs `synchronize_rcu_expedited()` (`namespace_unlock`, `fs/namespace.c`).
+    /// Takes some 30 µs. Needs `CAP_SYS_ADMIN`.
     ///
-    /// Used only when asked for: it interrupts every CPU, shows up in audit logs as mounts, and depends on how the
-    /// kernel is built today. The namespace belongs to the fence's own thread. No other thread is moved, and other
-    /// mounts can still be unmounted.
+    /// It is used only if you ask for it: it interrupts every CPU, shows up in audit logs as mounts, and depends on how the kernel is built
+    /// today. The namespace belongs to the fence's own thread. No other thread changes its namespace, and other mounts can still be
+    /// unmounted.
     Expedited {
-        /// The shortest time between the begins of two fences.
+        /// The shortest time between the starts of two fences.
         every: Duration,
     },
-    /// A grace period of your own. The function returns once every record whose key was drawn before the call is
-    /// published. `sim` has such a fence for its rings. Dropping the reader waits for a call that is under way.
+    /// A custom grace period. The function returns once every record whose key was drawn before the call is published. `sim` has such a
+    /// fence for its rings. Dropping the reader waits for a call that is still running.
     Custom(Arc<dyn Fn() -> io::Result<()> + Send + Sync>),
-    /// No grace period: the writers themselves say when they are inside. For rings that only a tool's own BPF programs
-    /// write. Proves order in microseconds, with no thread and no system call. See [`Epochs`].
+    /// No grace period: each writer says when it is inside. For rings that only a tool's own BPF programs write. Proves order in
+    /// microseconds, with no thread and no system call. See [`Epochs`].
     Epochs(Epochs),
 }
 
@@ -168,10 +167,10 @@ impl fmt::Debug for Fence {
 
 /// How far an event's place in the order can be trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Class {
+pub enum Certainty {
     /// Every event with a smaller key was yielded before.
     Proven,
-    /// The hold rule let the event out before its order was certain.
+    /// The hold rule, or a full ring, released the event before its order was certain.
     Assumed,
     /// An event with a larger key was yielded before. For dense numbers, one with a larger or the same number.
     Late,
@@ -181,33 +180,32 @@ pub enum Class {
 #[derive(Debug)]
 pub(crate) struct Frontier {
     rule: Rule,
-    /// The largest key of all looks.
+    /// The largest key of all refreshes.
     seen: Option<u64>,
-    /// The largest key that the rule lets out.
+    /// The largest key that the rule releases.
     edge: Option<u64>,
-    /// The largest key that leaves before a report is made. `None` if no report is due, `Some(None)` if nothing was
-    /// seen.
+    /// The largest key that leaves before a flush or deadline is reported. `None` if no report is due, `Some(None)` if nothing was seen.
     cap: Option<Option<u64>>,
-    /// The largest key found by the end of the look before the last, complete or not. A record that was published when
-    /// this key was found is found by now.
+    /// The largest key found by the end of the refresh before the last, complete or not. Every record that was published when this key was
+    /// found has been found by now.
     settled: Option<u64>,
-    /// The largest key found by any look, complete or not.
+    /// The largest key found by any refresh, complete or not.
     found: Option<u64>,
-    /// The largest key that must be let out because memory or room is used up.
+    /// The largest key that must leave because memory or ring space is used up.
     pressed: Option<u64>,
-    /// The smaller of the cap and the larger of the others: the largest key that may be yielded.
+    /// The smaller of `cap` and the largest of the other bounds: the largest key that may leave.
     limit: Option<u64>,
-    /// The keys below this may be yielded, and need not be let out early.
+    /// Exclusive bound of the keys that may leave by the rule, not early.
     until: u64,
-    /// What the fence in flight will prove.
+    /// What the fence that is under way will prove.
     fencing: Option<u64>,
-    /// What the fence that has ended proves, from the next look on.
+    /// What the fence that has ended proves, from the next refresh on.
     fenced: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Rule {
-    /// Nothing is in flight: the rings hold all that is ever to be read.
+    /// Nothing is in flight: the rings hold all there will ever be.
     Complete,
     Fence,
     Lag(u64),
@@ -228,21 +226,21 @@ impl Frontier {
         Self { rule, seen, edge, cap, settled, found, pressed, limit, until, fencing, fenced }
     }
 
-    /// The frontier of rings that hold all that is ever to be read. One look proves everything.
+    /// The frontier of rings that hold all there will ever be. One refresh proves everything.
     pub(crate) fn complete() -> Self {
         Self { rule: Rule::Complete, ..Self::new(&Hold::None) }
     }
 
-    /// Notes a look at some heads, or at a part of what lies before them. `largest` is the largest key found.
-    pub(crate) fn looked_in_part(&mut self, largest: Option<u64>) {
+    /// Records a refresh of some heads, or of a part of the bytes before them. `largest` is the largest key found.
+    pub(crate) fn refreshed_in_part(&mut self, largest: Option<u64>) {
         self.settled = self.found;
         self.found = self.found.max(largest);
     }
 
-    /// Notes a look at all heads. `largest` is the largest key found, which is no later than the clock. `now` is a
-    /// clock reading taken before the first head was loaded.
-    pub(crate) fn looked(&mut self, largest: Option<u64>, now: u64) {
-        self.looked_in_part(largest);
+    /// Records a refresh of all heads. `largest` is the largest key found, which is no later than the clock. `now` is a clock reading taken
+    /// before the first head was loaded.
+    pub(crate) fn refreshed(&mut self, largest: Option<u64>, now: u64) {
+        self.refreshed_in_part(largest);
         let before = self.seen;
         self.seen = self.seen.max(largest);
         let edge = match self.rule {
@@ -255,7 +253,7 @@ impl Frontier {
         self.limit();
     }
 
-    /// Notes that no key below this is still to come. Only where nothing is in flight.
+    /// Records that no key below `key` can still come. Only where nothing is in flight.
     pub(crate) fn prove_below(&mut self, key: u64) {
         self.edge = self.edge.max(key.checked_sub(1));
         self.limit();
@@ -267,22 +265,22 @@ impl Frontier {
         self.until = self.limit.min(self.edge).map_or(0, |limit| limit.saturating_add(1));
     }
 
-    /// Lets keys out before the rule does, to make room: up to `key`, but nothing that only the last look found. So
-    /// records that were published when the look before ended come in order, and only records then in flight can be
-    /// late. False if another look would let out more.
+    /// Releases keys up to `key` before the rule does, to make space, but no key that only the last refresh found. So records that were
+    /// published before the end of the previous refresh leave in order, and only records in flight at that time can be late. Returns false
+    /// if another refresh would release more.
     pub(crate) fn press(&mut self, key: u64) -> bool {
         self.pressed = self.pressed.max(Some(key).min(self.settled));
         self.limit();
         self.pressed >= Some(key)
     }
 
-    /// Whether an admitted key leaves only because room is needed.
+    /// Whether an admitted key leaves only to make space.
     #[inline]
     pub(crate) fn is_early(&self, key: u64) -> bool {
         Some(key) > self.edge
     }
 
-    /// The keys below this may be yielded, and need not be let out early.
+    /// Exclusive bound of the keys that may leave by the rule, not early.
     #[inline]
     pub(crate) fn until(&self) -> u64 {
         self.until
@@ -294,7 +292,7 @@ impl Frontier {
         self.limit.is_some_and(|limit| key <= limit)
     }
 
-    /// Lets out nothing that is larger than what has been seen, until [`Frontier::lift_cap`].
+    /// Releases nothing larger than the keys seen so far, until [`Frontier::lift_cap`].
     pub(crate) fn set_cap(&mut self) {
         self.cap = Some(self.found);
         self.limit();
@@ -305,21 +303,21 @@ impl Frontier {
         self.limit();
     }
 
-    /// Whether a key has to wait for the cap to be lifted.
+    /// Whether a key has to wait until the cap is lifted.
     pub(crate) fn is_capped(&self, key: u64) -> bool {
         self.cap.is_some_and(|cap| cap.is_none_or(|cap| key > cap))
     }
 
-    /// The class of a key that is admitted.
+    /// The certainty of a key that is admitted.
     #[inline]
-    pub(crate) fn class(&self, key: u64) -> Class {
-        if Some(key) <= self.edge { self.class_of_rule() } else { Class::Assumed }
+    pub(crate) fn certainty(&self, key: u64) -> Certainty {
+        if Some(key) <= self.edge { self.certainty_of_rule() } else { Certainty::Assumed }
     }
 
-    /// The class of a key that is less than [`Frontier::until`].
+    /// The certainty of a key that is less than [`Frontier::until`].
     #[inline]
-    pub(crate) fn class_of_rule(&self) -> Class {
-        if matches!(self.rule, Rule::Complete | Rule::Fence) { Class::Proven } else { Class::Assumed }
+    pub(crate) fn certainty_of_rule(&self) -> Certainty {
+        if matches!(self.rule, Rule::Complete | Rule::Fence) { Certainty::Proven } else { Certainty::Assumed }
     }
 
     /// The largest key seen.
@@ -327,8 +325,8 @@ impl Frontier {
         self.seen
     }
 
-    /// Notes that a fence is about to begin. It will prove what has been seen. False if it would prove nothing new, if
-    /// one is under way, or if the rule needs none.
+    /// Records that a fence is about to begin. It will prove the keys seen so far. False if it would prove nothing new, if another fence is
+    /// under way, or if the rule needs none.
     pub(crate) fn begin_fence(&mut self) -> bool {
         let useful =
             matches!(self.rule, Rule::Fence) && self.fencing.is_none() && self.seen > self.edge.max(self.fenced);
@@ -345,16 +343,16 @@ impl Frontier {
         ended.is_some()
     }
 
-    /// The fence failed, and proves nothing.
+    /// The fence failed and proves nothing.
     pub(crate) fn fail_fence(&mut self) {
         self.fencing = None;
     }
 
-    /// How long, from a clock reading on, until a key may be yielded; `None` if no passing of time will do.
+    /// How long, from a clock reading on, until a key may leave. `None` if time alone does not release it.
     pub(crate) fn wait(&self, key: u64, now: u64) -> Option<Duration> {
         match self.rule {
             Rule::Lag(lag) => Some(Duration::from_nanos(key.saturating_add(lag).saturating_sub(now))),
-            // Another look will do, unless it is from the future.
+            // Another refresh is enough, unless the key is from the future.
             Rule::Complete | Rule::Round | Rule::None => (Some(key) <= self.seen).then_some(Duration::ZERO),
             Rule::Fence => None,
         }
@@ -364,7 +362,7 @@ impl Frontier {
         matches!(self.rule, Rule::Lag(_))
     }
 
-    /// The largest key that the rule lets out now.
+    /// The largest key that the rule releases now.
     pub(crate) fn edge(&self) -> Option<u64> {
         self.edge
     }

@@ -1,15 +1,15 @@
 //! One ring's unyielded records in key order, and its tail in ring order.
 //!
-//! A ring is not sorted inside. A writer that is interrupted between drawing its key and reserving its place finds the
-//! interrupt's record, with its larger key, before its own. So everything between the tail and the last seen head is
-//! indexed here, and a ring offers its smallest unyielded key rather than its oldest record.
+//! A ring is not sorted inside. A writer may be interrupted between drawing its key and reserving its place. Its record then lies after the
+//! interrupt's record, which has a larger key. So the index covers everything between the tail and the last head seen, and a ring offers
+//! its smallest unyielded key instead of its oldest record.
 //!
-//! The index is a run of slots in the order of the ring. A record whose key is not smaller than those before it stays in the
-//! run. Any other is *displaced*: it is kept beside the run, in key order, and its slot is only skipped. Displaced
-//! records have a smaller key than the slot before them, so they are yielded before that slot is; when the tail gets
-//! there, they are always done. So the tail is simply where the run begins.
+//! The index is a run of slots in the order of the ring. A record whose key is not smaller than the keys before it stays in the run. Any
+//! other record is *displaced*: a separate list holds it in key order, and its slot is only skipped. A displaced record has a smaller key
+//! than the slot before it, so it is yielded before that slot. When the tail reaches its slot, it has always been yielded. So the tail is
+//! simply the start of the run.
 
-use crate::order::hold::Class;
+use crate::order::hold::Certainty;
 mod displaced;
 mod fill;
 mod memory;
@@ -36,23 +36,23 @@ struct Waiting {
     count: u64,
 }
 
-/// Yielded bytes of a ring are published once they are this part of it, if nothing else publishes them before: the tail
-/// shares a cache line with the head that the kernel writes.
+/// Yielded bytes of a ring are published once they are this part of it, if not before: the tail shares a cache line with the head that the
+/// kernel writes.
 const PUBLISH_PART: u64 = 8;
 
-/// The longest record there is, in bytes: a ring with that much room has dropped nothing.
+/// The longest possible record, in bytes. A ring with that much free space has dropped nothing.
 const LONGEST: u64 = 1 << 16;
 
-/// How far back among the displaced a record is put in place by shifting. Beyond, it goes into a heap.
+/// How far back a record is inserted into the sorted displaced records by shifting. Beyond that, it goes into a heap.
 const REACH: usize = 8;
 
-/// The part by which the longest record's length is less important with each look: half is left after 44.
+/// The part by which each refresh reduces the remembered length of the longest record. Half is left after 44 refreshes.
 const FORGOTTEN: u64 = 64;
 
-/// How many entries each list has room for from the begin.
+/// The initial capacity of each list, in entries.
 const ROOM: usize = 32;
 
-/// How many entries are made at once, at most: a LOST record's and that of the record it was written with.
+/// How many entries one step makes at most: a LOST record's and that of the record it was written with.
 const PAIR: usize = 2;
 
 /// Counts of a ring's records so far.
@@ -62,18 +62,18 @@ pub(crate) struct Counts {
     pub(crate) indexed: u64,
     /// Records that were yielded.
     pub(crate) records: u64,
-    /// Of these, ones that were let out before the hold rule would have, because memory or room was used up.
+    /// Those among `records` that left before the hold rule allowed it, because memory or ring space was used up.
     pub(crate) early: u64,
-    /// Looks at which the ring was fuller than its mark, and bytes that were copied out of it then.
+    /// Refreshes at which the ring was fuller than its mark, and bytes that were copied out of it then.
     pub(crate) pressed: u64,
     pub(crate) copied: u64,
     pub(crate) late: u64,
     pub(crate) max_late: u64,
     pub(crate) lost: u64,
     pub(crate) damaged: u64,
-    /// Records that arrived out of order and were put in place.
+    /// Records that were out of order and were put in order.
     pub(crate) repaired: u64,
-    /// The most bytes that were not given back when the ring was looked at.
+    /// The most bytes that were not given back at a refresh.
     pub(crate) most_used: u64,
 }
 
@@ -82,16 +82,15 @@ pub(crate) struct Counts {
 pub(crate) struct Index {
     /// In the order of the ring. INVARIANT: keys of slots that are not skipped never decrease; the first slot is one of those.
     run: Run,
-    /// Where the first slot begins, or the next will: everything before is yielded.
+    /// The start of the first slot, or of the next one to come: everything before is yielded.
     tail: u64,
     /// The key of the last slot that is not skipped, if there is any.
     back: u64,
-    /// Records that are displaced, and what the kernel counts beyond LOST records.
+    /// Displaced records, and losses that the kernel counts beyond LOST records.
     beside: Displaced,
-    /// INVARIANT: sorted by position; one for each entry that is noted, `None` once that was yielded, and never at either
-    /// end then.
+    /// INVARIANT: sorted by position; one for each entry with a note, `None` once that was yielded, and then never at either end.
     notes: VecDeque<(u64, Option<Note>)>,
-    /// A LOST record that waits for the record it was written with, which has its key.
+    /// A LOST record that waits for the record it was written with, whose key it takes.
     lost: Option<Waiting>,
     /// Key of the record indexed last.
     before: Option<u64>,
@@ -99,38 +98,38 @@ pub(crate) struct Index {
     largest: Option<u64>,
     /// Everything before it is indexed.
     cursor: u64,
-    /// The tail at which yielded bytes are worth publishing.
+    /// The tail from which on yielded bytes are published.
     publish_at: u64,
     /// How many records can be indexed before the lists need more memory.
     room: usize,
-    /// Entries that were not taken one by one.
+    /// Entries that were not yielded one by one.
     entries: usize,
-    /// Of these, records of the plainest kind that are yielded.
+    /// Plain records among the yielded ones.
     plain: usize,
-    /// The head could not be right: nothing more is indexed until all is yielded.
+    /// The head could not be right: nothing more is indexed until everything is yielded.
     lost_head: bool,
-    /// What was told of beyond LOST records, because the kernel counts it.
+    /// Losses that events have reported beyond LOST records, because the kernel counts them.
     foretold: u64,
-    /// What LOST records have told since the last record with a number.
+    /// Losses that LOST records have reported since the last record with a number.
     skipped: u64,
-    /// Whether the ring was so full since some look that something may have been dropped, since the kernel was last asked.
+    /// Whether, since the kernel was last asked, the ring was so full at a refresh that records may have been dropped.
     pub(crate) suspect: bool,
-    /// How far the ring was written when its head was marked.
+    /// The position up to which the ring was written when its head was marked.
     pub(crate) marked: u64,
-    /// The published tail at the last look.
+    /// The published tail at the last refresh.
     looked_tail: u64,
-    /// Bytes that the last look found.
+    /// Bytes that the last refresh found.
     found: u64,
     /// The numbers in its records, if they have any.
     pub(crate) numbers: Option<Box<Numbers>>,
-    /// Bytes of entries that are yielded, and whose slots are still to be skipped.
+    /// Bytes of yielded entries whose slots are still to be skipped.
     ahead: u64,
-    /// Bytes of the longest record that was seen of late.
+    /// Bytes of the longest record of recent refreshes.
     longest: u64,
-    /// But for records of the plainest kind.
+    /// Excludes plain records.
     counts: Counts,
-    /// Class and lateness of the record with a key that was yielded last, which those without one behind it share.
-    pub(crate) yielded: (Class, u64),
+    /// Certainty and lateness of the last yielded record with a key. Records without a key after it share them.
+    pub(crate) yielded: (Certainty, u64),
 }
 
 impl Index {
@@ -161,7 +160,7 @@ impl Index {
             ahead: 0,
             longest: 0,
             counts: Counts::default(),
-            yielded: (Class::Assumed, 0),
+            yielded: (Certainty::Assumed, 0),
         }
     }
 
@@ -180,15 +179,14 @@ impl Index {
         self.smallest().map(|(entry, _)| entry)
     }
 
-    /// Up to where the run alone says what is smallest: the smallest key beside it, behind which the run's of the same key come
+    /// Exclusive bound of the keys for which the run alone decides: below the smallest displaced key. Of equal keys, those of the run come
     /// first.
     #[inline(always)]
     pub(crate) fn beside(&self) -> u64 {
         self.beside.until()
     }
 
-    /// The smallest entry, and where it is beside the run, if it is not in it. Equal ones are damage and a loss behind it, in this
-    /// order.
+    /// The smallest entry, and its place if it is displaced. Equal ones are damage and a loss after it, in this order.
     #[inline]
     fn smallest(&self) -> Option<(Entry, Option<Place>)> {
         let first = self.first().map(|entry| (entry, None));
@@ -196,7 +194,7 @@ impl Index {
         first.filter(|(first, _)| *first <= beside).or(Some((beside, Some(place))))
     }
 
-    /// What the first slot stands for.
+    /// The entry of the first slot.
     #[inline]
     fn first(&self) -> Option<Entry> {
         self.run.front().map(|slot| Entry { key: slot.key, position: self.tail, header: slot.header })
@@ -207,7 +205,7 @@ impl Index {
         Counts { records: self.counts.records + self.plain as u64, ..self.counts }
     }
 
-    /// The same, to be counted on.
+    /// The counts, mutable.
     #[inline]
     pub(crate) fn counts_mut(&mut self) -> &mut Counts {
         &mut self.counts
@@ -224,13 +222,13 @@ impl Index {
         self.entries - self.plain
     }
 
-    /// Whether so much was yielded since the tail was published that the kernel should know.
+    /// Whether so much was yielded since the tail was published that it should be published again.
     #[inline]
     pub(crate) fn unpublished(&self) -> bool {
         self.tail >= self.publish_at
     }
 
-    /// Bytes that the last look found.
+    /// Bytes that the last refresh found.
     pub(crate) fn found(&self) -> u64 {
         self.found
     }
@@ -240,7 +238,7 @@ impl Index {
         self.publish_at = self.tail + ring.size() / PUBLISH_PART;
     }
 
-    /// Gives the bytes of all that is yielded, as far as nothing before is held, back to the kernel.
+    /// Gives back to the kernel the bytes of all yielded records before the first held one.
     #[inline]
     pub(crate) fn publish(&mut self, lane: &mut Lane) {
         // Further, if held bytes were copied out.
@@ -265,7 +263,7 @@ impl Index {
         self.cursor - self.tail - self.ahead
     }
 
-    /// Bytes of the longest record that was seen of late.
+    /// Bytes of the longest record of recent refreshes.
     pub(crate) fn longest(&self) -> u64 {
         self.longest
     }
@@ -275,7 +273,7 @@ impl Index {
         if !entry.is_noted() {
             return None;
         }
-        // In no ring, so without a length: where it lies there may be the next record, or damage.
+        // The entry lies in no ring and has no length. Its position may also be that of the next record, or of damage.
         if let Some(trailing) = self.beside.trailing()
             && trailing.entry == *entry
             && self.smallest().is_some_and(|(_, place)| place == Some(Place::Trailing))
@@ -293,7 +291,7 @@ impl Index {
         found.ok()
     }
 
-    /// Takes the slots that are only to be skipped.
+    /// Removes the slots that are only to be skipped.
     #[inline(never)]
     fn skip(&mut self, pool: &mut Pool) {
         while let Some(&Slot { header, .. }) = self.run.front()
@@ -327,13 +325,13 @@ impl Index {
         }
     }
 
-    /// Marks the note on an entry as told.
+    /// Marks the note on an entry as yielded.
     #[cold]
     pub(crate) fn forget(&mut self, position: u64) {
         if let Some(at) = self.note_at(position) {
             self.notes[at].1 = None;
         }
-        // Not removed from the middle: that would take as long as there are notes.
+        // Not removed from the middle, because that would take time proportional to the number of notes.
         while let Some((_, None)) = self.notes.front() {
             step();
             self.notes.pop_front();
@@ -349,8 +347,8 @@ impl Index {
         self.largest
     }
 
-    /// Takes notice of how many records the kernel has dropped in all, of which LOST records have told some: what no event has
-    /// told yet becomes one behind everything that is held. Call it after a look.
+    /// Records how many records the kernel has dropped in total, and how many of them LOST records have reported. The losses that no event
+    /// has reported yet become one loss after all held records. Call it after a refresh.
     pub(crate) fn dropped(&mut self, total: u64, told: u64) {
         self.suspect = false;
         let new = total.saturating_sub(told.saturating_add(self.foretold));
@@ -369,7 +367,7 @@ impl Index {
         self.entries += 1;
     }
 
-    /// What events have told of beyond LOST records, or will.
+    /// Losses that events have reported beyond LOST records, or will report.
     pub(crate) fn foretold(&self) -> u64 {
         self.foretold
     }
@@ -379,7 +377,7 @@ impl Index {
         self.counts.indexed - self.counts().records
     }
 
-    /// The largest key among what lies before a position. Takes as long as there is.
+    /// The largest key of the records before a position. Takes time proportional to their number.
     pub(crate) fn largest_before(&self, position: u64) -> Option<u64> {
         let mut begin = self.tail;
         let before = self.run.iter().take_while(|slot| {
@@ -387,16 +385,16 @@ impl Index {
             begin += slot.header.len();
             is_before
         });
-        // Those that are skipped have smaller keys than the one before them.
+        // Skipped slots have smaller keys than the slot before them.
         before.filter(|slot| slot.header.tag() != SKIPPED).last().map(|slot| slot.key)
     }
 
-    /// The largest key of those that came in order, which none of the others exceeds; `None` if nothing is held.
+    /// The largest key of the run, which is also the largest held key. `None` if nothing is held.
     pub(crate) fn back(&self) -> Option<u64> {
         (!self.run.is_empty()).then_some(self.back)
     }
 
-    /// Keys that part what is held into pieces of about the same length, the largest included.
+    /// Keys that divide the held records into pieces of about the same length, the largest key included.
     pub(crate) fn marks(&self) -> impl Iterator<Item = u64> {
         self.run.firsts().skip(1).map(|slot| slot.key).chain(self.back())
     }

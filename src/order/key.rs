@@ -17,20 +17,20 @@ type Extract = Box<dyn Fn(&Record<'_>) -> Option<u64> + Send>;
 #[derive(Default)]
 #[non_exhaustive]
 pub enum Key {
-    /// The kernel's own timestamp, which it draws while it writes the record. The default: no BPF program needs its own
-    /// clock, and no delay inside a program can come between its clock and its output.
+    /// The kernel's own timestamp, which it draws while it writes the record. The default. BPF programs need no clock of their own, and no
+    /// delay inside a program can come between its clock and its output.
     #[default]
     Time,
-    /// A `u64` in native byte order at this offset, in bytes, of the raw payload. The program has drawn this time or
-    /// number itself. It need not be aligned.
+    /// A `u64` in native byte order at this offset, in bytes, of the raw payload. The program has drawn this time or number itself. The
+    /// offset need not be aligned.
     Payload(usize),
-    /// A counter of the whole machine, of 32 bits or more, that wraps. [`Hold::Dense`](crate::Hold::Dense) yields its numbers
-    /// without waiting, and names missing ones. A key is the number as written, so it begins anew where the counter
-    /// wraps. Order and lateness are those of a counter that never wraps.
+    /// A counter of the whole machine, of 32 bits or more, that wraps. [`Hold::Dense`](crate::Hold::Dense) yields its numbers without
+    /// waiting, and reports missing ones. The key of an event is the number as written, so keys begin again where the counter wraps. Order
+    /// and lateness are those of a counter that never wraps.
     Sequence(Sequence),
-    /// The key that the function finds. It is called once for each record except LOST records, which take the place of
-    /// the record that follows them. For a recording that is looked at in parts it is called twice: see
-    /// [`Full`](crate::Full). It must not panic. If it does, the record stays unread.
+    /// The key that the function finds. The merge calls it once for each record except LOST records, which take the place of the record
+    /// that follows them. For a recording that is indexed in parts, the merge calls it twice: see [`WhenFull`](crate::WhenFull). It must
+    /// not panic. If it panics, the record stays unread.
     Fn(Extract),
 }
 
@@ -61,13 +61,13 @@ impl Key {
 #[derive(Debug)]
 pub(crate) struct Keys {
     key: Key,
-    /// The clock that keys are read from, where that is known and can be read.
+    /// The clock that the keys come from, if it is known and can be read.
     clock: Option<Latest>,
-    /// A reading of it.
+    /// The last reading of that clock.
     now: u64,
-    /// How keys that wrap are counted on.
+    /// Extends keys that wrap to 64 bits.
     unwrap: Option<Unwrap>,
-    /// Up to here keys may have been counted a round wrong.
+    /// Keys up to here may be wrong by one round of the counter.
     unsure_until: Option<u64>,
     /// The largest key so far, where nothing else bounds a key. Times without a known clock are not compared.
     largest: Option<u64>,
@@ -75,24 +75,24 @@ pub(crate) struct Keys {
     numbers: Option<Sequence>,
 }
 
-/// How far a key that is not a time may be ahead of all others. No source grows like that, and a wild key would make
-/// everything behind it late for ever.
+/// The furthest that a key that is not a time may exceed all others. No source grows like that. A wild key would make all later records
+/// late for ever.
 const LEAP: u64 = 1 << 62;
 
-/// How far a key may be ahead of a clock reading that was taken after the record had been found, in nanoseconds. A key
-/// further ahead is damage; a nearer one is held until the clock has passed it.
+/// The furthest that a key may exceed a clock reading that was taken after the record had been found, in nanoseconds. A key further in the
+/// future is damage. A nearer one is held until the clock has passed it.
 ///
-/// CPUs' clocks differ by less. Linux gives up a time stamp counter that is off by some 100 µs (`WATCHDOG_MAX_SKEW`,
-/// `kernel/time/clocksource.c`), and real differences are tens of nanoseconds. A record that is held until its time
-/// must not hold its ring up for longer than a grace period takes.
+/// The clocks of CPUs differ by less. Linux rejects a time stamp counter that is off by some 100 µs (`WATCHDOG_MAX_SKEW`,
+/// `kernel/time/clocksource.c`), and real differences are tens of nanoseconds. A record that is held until its time must not hold its ring
+/// up for longer than a grace period takes.
 const SLACK: u64 = 1_000_000;
 
 /// The latest time that a clock can have shown.
 #[derive(Debug)]
 struct Latest {
     clock: Clock,
-    /// The most that the clock was ever ahead of the time since boot, in nanoseconds. Some clocks can be set back, and
-    /// the rings still hold records from before.
+    /// The most that the clock was ever ahead of the time since boot, in nanoseconds. Some clocks can be set back, and the rings still hold
+    /// records from before that.
     ahead: u64,
 }
 
@@ -116,8 +116,8 @@ impl Latest {
 }
 
 impl Keys {
-    /// `clock`: if keys are times, the clock they are from.
-    /// `numbers`: where each CPU's own are. `first`: the first key, if it is known.
+    /// `clock`: the clock of the keys, if keys are times. `numbers`: where each CPU's own numbers are. `first`: the first key, if it is
+    /// known.
     pub(crate) fn new(key: Key, clock: Option<Clock>, numbers: Option<Sequence>, first: Option<u64>) -> Self {
         let unwrap = match &key {
             Key::Sequence(sequence) => Some(Unwrap::new(sequence.bits(), first.or(sequence.first()))),
@@ -127,13 +127,13 @@ impl Keys {
         Self { key, clock, now: 0, unwrap, unsure_until: None, largest: first, numbers }
     }
 
-    /// A key as the record has it.
+    /// A key as the record contains it.
     #[inline]
     pub(crate) fn written(&self, key: u64) -> u64 {
         self.unwrap.as_ref().map_or(key, |unwrap| unwrap.wrap(key))
     }
 
-    /// How keys that wrap are counted on, if they do.
+    /// The state that extends keys that wrap, if keys wrap.
     pub(crate) fn unwrapping(&self) -> Option<&Unwrap> {
         self.unwrap.as_ref()
     }
@@ -143,7 +143,7 @@ impl Keys {
         self.unwrap.as_mut().and_then(|unwrap| unwrap.unwrap(number)).unwrap_or(number)
     }
 
-    /// The counter may have wrapped around unseen: no key up to now is reliable, and counting begins anew.
+    /// The counter may have wrapped without being noticed. No key up to now is reliable, and counting starts again.
     pub(crate) fn begin_anew(&mut self) {
         self.unsure_until = self.unwrap.as_mut().map(Unwrap::begin_anew);
     }
@@ -167,7 +167,7 @@ impl Keys {
         self.unsure_until.is_none()
     }
 
-    /// The largest key, but none that lies in the future.
+    /// The largest key that is not in the future.
     pub(crate) fn until_now(&mut self, largest: Option<u64>) -> Option<u64> {
         if self.clock.is_some() && largest > Some(self.now) {
             self.read_clock();
@@ -182,13 +182,12 @@ impl Keys {
         self.numbers.as_ref()?.of(record)
     }
 
-    /// What a CPU's own numbers begin with, if there are any.
+    /// A new sequence of a CPU's own numbers, if records have such numbers.
     pub(crate) fn new_numbers(&self) -> Option<Numbers> {
         self.numbers.as_ref().map(|numbers| Numbers::new(numbers.bits(), numbers.first()))
     }
 
-    /// Where the keys of the plainest records lie, if there are such: records that can be checked by their own bytes
-    /// alone.
+    /// Where the keys of plain records lie, if this layout has plain records. A plain record can be checked by its own bytes alone.
     #[inline]
     pub(crate) fn plain(&self, layout: &Layout) -> Option<Plain> {
         if self.numbers.is_some() || self.unwrap.is_some() {
@@ -209,7 +208,7 @@ impl Keys {
         }
     }
 
-    /// A record of the plainest kind had this key.
+    /// Records that a plain record had this key.
     #[inline]
     pub(crate) fn grew(&mut self, key: u64) {
         if self.clock.is_none() && !matches!(self.key, Key::Time) {
@@ -217,13 +216,13 @@ impl Keys {
         }
     }
 
-    /// The key that a record says, before it is counted on and checked.
+    /// The key that a record contains, before it is extended and checked.
     pub(crate) fn peek(&self, record: &Record<'_>) -> Option<u64> {
         self.key.of(record)
     }
 
-    /// A record's key, if it has one. A time in the future is a fault: as a key, it would make everything behind it
-    /// late, or hold it for ever.
+    /// A record's key, if it has one. A time in the future is a fault: as a key, it would make all later records late, or hold them for
+    /// ever.
     #[inline]
     pub(crate) fn of(&mut self, record: &Record<'_>) -> Result<Option<u64>, Fault> {
         let key = self.key.of(record);
@@ -240,7 +239,7 @@ impl Keys {
         }
     }
 
-    /// Counts a key that wraps on, and refuses one that leaps.
+    /// Extends a key that wraps, and refuses one that leaps.
     #[inline]
     fn check_leap(&mut self, key: u64) -> Result<u64, Fault> {
         if let Some(unwrap) = &mut self.unwrap {
@@ -260,7 +259,7 @@ impl Keys {
         Ok(key)
     }
 
-    /// Reads the clock anew. The record lies before a head that was loaded already, so the reading is later than it.
+    /// Reads the clock again. The record lies before a head that was loaded already, so the reading is later than the record.
     #[cold]
     fn check(&mut self, time: u64) -> Result<u64, Fault> {
         self.read_clock();
@@ -273,15 +272,15 @@ impl Keys {
     }
 }
 
-/// Records of the plainest kind: samples with raw data and, before it, nothing of varying length.
+/// Plain records: samples with raw data and no field of varying length before it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plain {
-    /// Where their key ends, and where the length of their raw data.
+    /// Where their key ends, and where the length of their raw data ends.
     key_end: usize,
     raw_end: usize,
-    /// Bytes of raw data that they must have.
+    /// The least length of their raw data, in bytes.
     least: u32,
-    /// The largest key that nothing else need be asked about.
+    /// The largest key that needs no other check.
     most: u64,
 }
 
@@ -290,7 +289,7 @@ impl Plain {
         Self { key_end: key + 8, raw_end: raw + 4, least, most }
     }
 
-    /// The record at the begin of some bytes, checked, if it is one of these: its header, its key, and the bytes behind it.
+    /// The record at the start of some bytes, if it is plain: its checked header, its key, and the bytes after it.
     #[inline(always)]
     pub(crate) fn split<'a>(&self, bytes: &'a [u8]) -> Option<(Header, u64, &'a [u8])> {
         let (header, record, rest) = Header::split(bytes, Kind::SAMPLE.0, self.key_end)?;

@@ -5,14 +5,14 @@ mod wraparound;
 
 use crate::error::{Error, ErrorKind};
 use crate::order::event::Event;
+use crate::order::event_guard::{Batch, EventGuard};
 use crate::order::floors::Floors;
 use crate::order::hold::{Fence, Frontier, Hold};
 use crate::order::index::Index;
 use crate::order::key::{Key, Keys};
-use crate::order::lent::{Batch, EventGuard};
 use crate::order::self_filter::SelfFilter;
 use crate::order::stream::{Due, Notice, Stream};
-use crate::order::{FillMark, Full, Order};
+use crate::order::{FillMark, Order, WhenFull};
 use crate::rings::Rings;
 use crate::sequence::tracker::Tracker;
 use crate::sequence::wrap::LossWindow;
@@ -22,13 +22,12 @@ use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
-/// The rings of a machine merged into one stream, without waiting. This is the engine of [`Reader`](crate::Reader), for
-/// programs with their own event loop.
+/// The rings of a machine merged into one stream, without waiting. A [`Reader`](crate::Reader) is built on it. Use it in programs with
+/// their own event loop.
 ///
-/// A merge sees only what was in the rings at the last [`Merge::refresh`]. [`Rings::fds`](crate::Rings::fds) become
-/// readable when there may be more. Under the fence rule, call [`Merge::begin_fence`] after each look. If it gives
-/// true, wait for a grace period, for example with [`Fence::open`](crate::Fence::open). Then call [`Merge::end_fence`]
-/// and look again.
+/// A merge sees only what was in the rings at the last [`Merge::refresh`]. [`Rings::fds`](crate::Rings::fds) become readable when there may
+/// be more. Under the fence rule, call [`Merge::begin_fence`] after each refresh. If it returns true, wait for a grace period, for example
+/// with [`Fence::open`](crate::Fence::open). Then call [`Merge::end_fence`] and refresh again.
 ///
 /// ```
 /// # use perfweave::{Hold, Item, Merge, Order, sim};
@@ -83,21 +82,21 @@ use std::time::Duration;
 pub struct Merge {
     pub(crate) rings: Rings,
     pub(crate) stream: Stream,
-    pub(crate) full: Full,
-    /// Of a recording that is looked at in parts.
+    pub(crate) when_full: WhenFull,
+    /// For a recording that is indexed in parts.
     pub(crate) floors: Option<Floors>,
     pub(crate) mark: FillMark,
-    /// How long before the last look the one before was, if the program says.
+    /// The time between the last two refreshes, if the program gives it.
     pub(crate) pause: Option<Duration>,
-    /// Whether a ring was more than half full at a look since the last proof began, before held records were copied out of it.
+    /// Whether a ring was more than half full at a refresh since the last proof began, before the merge copied held records out of it.
     pub(crate) was_crowded: bool,
-    /// Whether the last look was one at all that lies in the rings.
+    /// Whether the last refresh indexed everything.
     whole: bool,
     window: LossWindow,
-    /// A counter of the machine may have wrapped around, and this many records were lost by then. Counting begins anew once more behind
-    /// the next whole look, which finds everything written before.
+    /// A counter of the machine may have wrapped around, and this many records were lost by then. Counting starts again once more after the
+    /// next complete refresh, which finds everything written before.
     anew: Option<u64>,
-    /// How often that was.
+    /// How often a counter of the machine may have wrapped around.
     pub(crate) wraparounds: u64,
 }
 
@@ -105,9 +104,9 @@ impl Merge {
     /// Merges rings into one stream.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] if there are no rings, or a fill mark leaves no room for a record; [`ErrorKind::Clock`] if the key
-    /// is the kernel's time and a ring does not ask for it, or for [`Hold::Lag`] with keys that are no times;
-    /// [`ErrorKind::Fence`] and [`ErrorKind::Map`] where writers' epochs prove nothing for these rings.
+    /// [`ErrorKind::InvalidInput`] if there are no rings, or if a fill mark leaves no space for a record. [`ErrorKind::Clock`] if the key
+    /// is the kernel's time and a ring does not record it, or for [`Hold::Lag`] with keys that are no times. [`ErrorKind::Fence`] and
+    /// [`ErrorKind::Map`] if writers' epochs prove nothing for these rings.
     pub fn new(mut rings: Rings, order: Order) -> Result<Self, Error> {
         if rings.lanes.is_empty() {
             return Err(Error::new(ErrorKind::InvalidInput, "no rings"));
@@ -124,19 +123,18 @@ impl Merge {
             let message = "the lag rule needs keys that are times of the rings' clock: a sequence is none";
             return Err(Error::new(ErrorKind::Clock, message));
         }
-        // A recording needs no rule: nothing is in flight. Nor does it need room.
+        // A recording needs no hold rule, because nothing is in flight. It needs no fill mark either.
         let complete = rings.are_complete();
-        let full = if complete { order.full.for_a_recording() } else { order.full };
+        let when_full = if complete { order.when_full.for_a_recording() } else { order.when_full };
         if !complete {
             order.mark.check(&rings.lanes)?;
         }
         if let Some(Fence::Epochs(epochs)) = order.hold.fence().filter(|_| !complete) {
             epochs.check(&rings)?;
         }
-        // Rank decides between equal keys: by CPU, then in the order in which the rings were added.
+        // Rank decides between equal keys: first by CPU, then by the order in which the rings were added.
         rings.lanes.sort_by_key(|lane| lane.origin.cpu);
-        // Keys that are times of the rings' clock cannot be from the future.
-        // Those of a recording can be from another machine.
+        // Keys that are times of the rings' clock cannot be from the future. Keys of a recording can come from another machine.
         let times = !complete && (matches!(order.key, Key::Time) || matches!(order.hold, Hold::Lag(_)));
         let dense_first = match order.hold {
             Hold::Dense { first, .. } => first.or(match &order.key {
@@ -148,17 +146,19 @@ impl Merge {
         let mut keys = Keys::new(order.key, times.then_some(rings.clock()), order.numbers, dense_first);
         let indexes = rings.lanes.iter().map(|lane| Index::new(lane.ring.tail(), keys.new_numbers())).collect();
         let sequence = match order.hold {
-            Hold::Dense { .. } => Some(Tracker::in_doubt(dense_first.map(|first| keys.ordered(first)), full.most())),
+            Hold::Dense { .. } => {
+                Some(Tracker::in_doubt(dense_first.map(|first| keys.ordered(first)), when_full.most()))
+            }
             _ => None,
         };
         let frontier = if complete { Frontier::complete() } else { Frontier::new(&order.hold) };
         let mut stream = Stream::new(keys, indexes, frontier, sequence, order.late_side_output);
-        // Threads of a recording are others, whatever their numbers.
+        // The threads of a recording are not threads of this tracer, whatever their numbers are.
         stream.own = (order.without_self && !complete).then(|| SelfFilter::new(&rings));
         Ok(Self {
             rings,
             stream,
-            full,
+            when_full,
             floors: None,
             mark: order.mark,
             pause: None,
@@ -170,14 +170,13 @@ impl Merge {
         })
     }
 
-    /// Publishes the tails of all yielded events, loads every ring's head, and indexes new records. Gives the number of
-    /// new events. Looks twice where records must leave early to make room.
+    /// Publishes the tails of all yielded events, loads every ring's head, and indexes new records. Returns the number of new events. It
+    /// refreshes twice if records must leave early to make space.
     ///
     /// `now` is a reading of the clock that stamps the keys, taken before this call. Only the lag rule uses it.
     ///
     /// # Panics
-    /// If the key function panics. The next look reads that record again. Until a look has been complete, nothing new
-    /// leaves.
+    /// If the key function panics. The next refresh reads that record again. Nothing new leaves until a refresh has been complete.
     ///
     /// In a forked child, which does not have the rings.
     #[doc(alias = "look")]
@@ -188,50 +187,50 @@ impl Merge {
         self.rings.control().assert_not_forked();
         self.leave_out(machine::thread());
         let held = self.held();
-        if let Some(key) = self.look_once(now)
+        if let Some(key) = self.refresh_once(now)
             && !self.stream.frontier.press(key)
         {
-            let more = self.look_once(now);
+            let more = self.refresh_once(now);
             self.stream.frontier.press(more.map_or(key, |more| more.max(key)));
         }
-        // A loss that was told of by itself may have found its LOST record.
+        // A loss that was reported separately may have found its LOST record.
         self.held().saturating_sub(held)
     }
 
-    /// Leaves out what is about a thread, if anything is left out.
+    /// Leaves out records about a thread, if the merge leaves records out.
     pub(crate) fn leave_out(&mut self, thread: u32) {
         if let Some(own) = &mut self.stream.own {
             own.add(thread);
         }
     }
 
-    /// Whether another look is due before waiting. Either the last look left records in the rings, because holding them
-    /// would take more memory than allowed ([`Full::Copy`]): take the events there are first; nothing is proven until a
-    /// look has seen everything. Or a ring has filled up by a quarter since, and a batch has ended early for that.
+    /// Whether another refresh is due before waiting. One cause: the last refresh left records in the rings, because holding them would
+    /// take more memory than allowed ([`WhenFull::Copy`]). Take the events that are ready first. Nothing is proven until a refresh has seen
+    /// everything. The other cause: a ring has filled up by a quarter since the last refresh, and a batch has ended early.
     pub fn is_behind(&self) -> bool {
         !self.whole || self.stream.rushed
     }
 
-    /// Looks at all heads, one after the other. Gives the largest key that must leave to make room, if any.
-    fn look_once(&mut self, now: u64) -> Option<u64> {
+    /// Refreshes all rings, one after the other. Returns the largest key that must leave to make space, if any.
+    fn refresh_once(&mut self, now: u64) -> Option<u64> {
         let looked = catch_unwind(AssertUnwindSafe(|| self.index()));
         let stream = &mut self.stream;
         (stream.due, stream.rushed) = (Due::Nobody, false);
         stream.rebuild();
         let largest = stream.indexes.iter().filter_map(Index::largest).max();
         let largest = stream.keys.until_now(largest);
-        // The frontier speaks of all heads.
+        // The frontier is valid only for all heads together.
         self.whole = matches!(looked, Ok(Indexed::Whole));
         if self.whole {
-            stream.stats.looks += 1;
-            stream.frontier.looked(largest, now);
+            stream.stats.refreshes += 1;
+            stream.frontier.refreshed(largest, now);
             if let Some(sequence) = &mut stream.sequence {
-                // A held number is not proven before it is yielded.
+                // A number that is held is not proven before it is yielded.
                 let held = stream.fronts.top().map_or(u64::MAX, |top| top.key.saturating_sub(1));
                 sequence.is_proven(stream.frontier.edge().min(Some(held)));
             }
         } else {
-            stream.frontier.looked_in_part(largest);
+            stream.frontier.refreshed_in_part(largest);
         }
         self.watch_wraparound();
         match looked {
@@ -240,18 +239,18 @@ impl Merge {
         }
     }
 
-    /// Indexes what is new in each ring.
+    /// Indexes the new records of each ring.
     fn index(&mut self) -> Indexed {
         if self.is_in_parts() {
             return self.index_in_parts();
         }
-        let most = self.full.most();
+        let most = self.when_full.most();
         let mut others = self.memory() - self.stream.pool.memory() + self.reserved();
         let Stream { keys, indexes, pool, .. } = &mut self.stream;
         let mut indexed = Indexed::Whole;
         for (lane, index) in self.rings.lanes.iter_mut().zip(indexes) {
             others -= index.memory();
-            if !index.look(lane, keys, pool, most.saturating_sub(others)) {
+            if !index.refresh(lane, keys, pool, most.saturating_sub(others)) {
                 let known = index.largest().unwrap_or(u64::MAX);
                 indexed = Indexed::UpTo(indexed.up_to().map_or(known, |other| other.min(known)));
             }
@@ -260,28 +259,27 @@ impl Merge {
         indexed
     }
 
-    /// Looks for CPUs that came online since the rings were opened. A new CPU gets its ring; a CPU that came back
-    /// writes into the ring it had. Gives whether there is a new ring, and with it a new file descriptor to wait for
-    /// ([`Rings::fds`](crate::Rings::fds)). A [`Reader`](crate::Reader) does this by itself.
+    /// Opens rings for CPUs that came online since the rings were opened. A new CPU gets a ring. A CPU that came back writes into the ring
+    /// it had. Returns whether there is a new ring, and with it a new file descriptor to wait for ([`Rings::fds`](crate::Rings::fds)). A
+    /// [`Reader`](crate::Reader) does this by itself.
     ///
-    /// A CPU that goes offline needs nothing: its records stay in its ring, and the ring keeps no one waiting. What
-    /// programs output on a CPU between its coming online and this call is lost: `-EOPNOTSUPP` or `-ENOENT`, which the
-    /// kernel counts nowhere.
+    /// A CPU that goes offline needs nothing: its records stay in its ring, and no proof waits for it. Output of programs on a CPU between
+    /// its coming online and this call is lost: `-EOPNOTSUPP` or `-ENOENT`. The kernel does not count it.
     ///
     /// # Errors
     /// Any error of opening a ring: the first of each CPU, then the tenth, the hundredth and so on. Each call tries again.
-    /// [`Item::Untraced`](crate::Item::Untraced) says since when nothing of that CPU is traced, and how long it was in the end.
+    /// [`Item::Untraced`](crate::Item::Untraced) says since when the CPU is not traced, and finally for how long it was not.
     pub fn follow_cpus(&mut self) -> Result<bool, Error> {
         let mut new = Vec::new();
         let failed = self.rings.arrived(&mut new);
         self.stream.notices.extend(self.rings.untraced.take_news().map(Notice::Untraced));
         if !self.stream.notices.is_empty() {
-            // It comes before what is left of a stretch.
+            // The new events come before the rest of a stretch.
             self.stream.sync();
         }
         let any = !new.is_empty();
         for lane in new {
-            // Behind what is there of that CPU: ranks decide between equal keys.
+            // After the other rings of that CPU: ranks decide between equal keys.
             let rank = self.rings.lanes.partition_point(|other| other.origin.cpu <= lane.origin.cpu);
             self.stream.indexes.insert(rank, Index::new(lane.ring.tail(), self.stream.keys.new_numbers()));
             self.rings.lanes.insert(rank, lane);
@@ -293,8 +291,8 @@ impl Merge {
         failed.map(|()| any)
     }
 
-    /// Whether a grace period that begins after this call would let out an event that was seen. If so, wait for one,
-    /// then call [`Merge::end_fence`] and [`Merge::refresh`]. Until then this gives false.
+    /// Whether a grace period that begins after this call would release an event that was seen. If so, wait for one, then call
+    /// [`Merge::end_fence`] and [`Merge::refresh`]. Until then this returns false.
     ///
     /// Events that are already proven can be yielded meanwhile.
     ///
@@ -302,7 +300,7 @@ impl Merge {
     /// In a forked child, as [`Merge::is_ready`].
     pub fn begin_fence(&mut self) -> bool {
         self.rings.control().assert_not_forked();
-        // A dense sequence needs a fence only for numbers that are missing, or were given up in doubt.
+        // A dense sequence needs a fence only for numbers that are missing, or that were released in doubt.
         let doubt = self.stream.sequence.as_ref().and_then(Tracker::doubt);
         if self.stream.sequence.is_some()
             && doubt <= self.stream.frontier.edge()
@@ -313,44 +311,44 @@ impl Merge {
         self.stream.frontier.begin_fence()
     }
 
-    /// Says that the grace period for [`Merge::begin_fence`] has ended. The events it proves may be yielded after the
-    /// next look.
+    /// Tells the merge that the grace period for [`Merge::begin_fence`] has ended. The events that it proves may leave after the next
+    /// refresh.
     pub fn end_fence(&mut self) {
         if self.stream.frontier.end_fence() {
             self.stream.stats.fences += 1;
         }
     }
 
-    /// Says that waiting for the grace period failed. [`Merge::begin_fence`] will ask again.
+    /// Tells the merge that waiting for the grace period failed. [`Merge::begin_fence`] will ask again.
     pub fn fail_fence(&mut self) {
         self.stream.frontier.fail_fence();
     }
 
-    /// Whether everything was yielded and nothing can follow: the rings are a recording's, and one look has found all.
+    /// Whether everything was yielded and nothing can follow: the rings are a recording's, and a refresh has indexed all of it.
     pub(crate) fn is_over(&self) -> bool {
-        self.rings.are_complete() && self.whole && self.stream.stats.looks > 0 && self.held() == 0
+        self.rings.are_complete() && self.whole && self.stream.stats.refreshes > 0 && self.held() == 0
     }
 
     /// Whether [`Merge::next`] has an event to give.
     ///
     /// # Panics
-    /// In a forked child, which does not have the rings: this reads late records that are put aside.
+    /// In a forked child, which does not have the rings: this reads late records to keep them out of the stream.
     #[inline(always)]
     pub fn is_ready(&mut self) -> bool {
         self.rings.control().assert_not_forked();
         self.stream.pick_in(&self.rings.lanes)
     }
 
-    /// [`Merge::is_ready`], where this is known to be no forked child.
+    /// [`Merge::is_ready`] without the check for a forked child.
     #[inline(always)]
     pub(crate) fn pick(&mut self) -> bool {
         self.stream.pick_in(&self.rings.lanes)
     }
 
-    /// The next event that the last look found, if it may be yielded.
+    /// The next event that the last refresh found, if it may be yielded.
     ///
-    /// The event borrows the merge and is consumed when it is dropped. A forgotten event comes again. The kernel gets
-    /// the event's bytes back at the latest with the next look, or earlier when they are a good part of their ring.
+    /// The event borrows the merge and is consumed when it is dropped. A forgotten event comes again. The kernel gets the event's bytes
+    /// back with the next refresh, or earlier once an eighth of the ring has been consumed.
     ///
     /// # Panics
     /// In a forked child, which does not have the rings.
@@ -360,7 +358,7 @@ impl Merge {
         if self.is_ready() { Some(self.lend()) } else { None }
     }
 
-    /// Folds what comes next: see [`Stream::hand_out`].
+    /// Folds the next events: see [`Stream::hand_out`].
     #[inline]
     pub(crate) fn hand_out<A, B>(
         &mut self,
@@ -379,8 +377,8 @@ impl Merge {
         EventGuard { lanes: &self.rings.lanes, stream: &mut self.stream }
     }
 
-    /// All events that the last look found and that may be yielded, as an iterator. The iterator ends early if a ring
-    /// has filled up by a quarter since that look: look again, then go on.
+    /// All events that the last refresh found and that may leave now, as an iterator. The iterator ends early if a ring has filled up by a
+    /// quarter since that refresh: refresh, then go on.
     ///
     /// The items borrow the merge, not the iterator, so a program can hold any number of them. An item is consumed when
     /// the iterator gives it. The kernel gets the bytes back with the first call of the merge after the borrow.
@@ -432,8 +430,8 @@ impl Merge {
         self.stream.indexes.iter().map(Index::len).sum()
     }
 
-    /// How long after `now`, a reading of the keys' clock, the smallest key may be yielded. `None` if nothing is held,
-    /// or if time alone will not do.
+    /// How long after `now`, a reading of the keys' clock, the smallest key may leave. `None` if nothing is held, or if time alone does not
+    /// release it.
     pub fn wait(&self, now: u64) -> Option<Duration> {
         let top = self.stream.top()?;
         self.stream.frontier.wait(top.key, now)
@@ -456,11 +454,11 @@ impl Merge {
     }
 }
 
-/// How much of what lies in the rings was indexed.
+/// How much of the rings' content was indexed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Indexed {
     Whole,
-    /// As much as there was memory for: in each ring that was left in the middle, at least to this key.
+    /// As much as fits into the memory. Each ring that was left in the middle is indexed at least up to this key.
     UpTo(u64),
 }
 

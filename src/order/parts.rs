@@ -1,4 +1,4 @@
-//! Looking at a recording in parts, where the index of all of it would take more memory than holding may.
+//! Indexing a recording in parts, if the index of the whole would exceed the memory bound.
 
 use crate::order::floors::Floors;
 use crate::order::index::Index;
@@ -6,38 +6,37 @@ use crate::order::merge::{Indexed, Merge};
 use crate::order::run::BLOCK;
 use crate::order::stream::Stream;
 
-/// Bytes of memory that a byte of a ring takes at most: a record of 8 bytes that is out of order, and of which something is noted, while
-/// the lists grow that it is in.
+/// The most bytes of memory that a byte of a ring takes: a record of 8 bytes that is out of order and has a note, while its lists grow.
 const DEAREST: u64 = 32;
 
-/// A ring is indexed further by so many bytes of memory, before it is seen which one holds all others up.
+/// How many bytes of memory a ring's index grows before the rings are compared again.
 const STEP: usize = 64 << 10;
 
 impl Merge {
-    /// Whether the rings are a recording that must be looked at in parts. Then also finds what each of them has from where on.
+    /// Whether the rings are a recording that must be indexed in parts. If so, also computes the smallest keys of each ring's parts.
     pub(super) fn is_in_parts(&mut self) -> bool {
         if self.floors.is_none() && self.rings.are_complete() {
-            // Heads are known from the first look on, and this may be it.
+            // This may be the first refresh, before which the heads are unknown.
             for lane in &mut self.rings.lanes {
-                let _ = lane.ring.look();
+                let _ = lane.ring.refresh();
             }
             let bytes: u64 = self.rings.lanes.iter().map(|lane| lane.ring.head() - lane.ring.tail()).sum();
-            if bytes.saturating_mul(DEAREST) > self.full.most() as u64 {
+            if bytes.saturating_mul(DEAREST) > self.when_full.most() as u64 {
                 self.floors = Some(Floors::of(&self.rings.lanes, &self.stream.keys));
             }
         }
         self.floors.is_some()
     }
 
-    /// Indexes as much as there is memory for, always of the ring that has the smallest keys left: then few are held that a ring does not
-    /// let out. What is smaller than all that is left is proven.
+    /// Indexes as much as fits into the memory, always in the ring with the smallest keys left. So few events are held that another ring
+    /// keeps from leaving. Keys smaller than all that are left are proven.
     pub(super) fn index_in_parts(&mut self) -> Indexed {
-        let most = self.full.most();
-        // What is spare would go to the first ring that asks.
+        let most = self.when_full.most();
+        // Otherwise the first ring would get all spare blocks.
         self.stream.pool.clear();
         let mut all = self.memory() + self.reserved();
         let step = (most / 2 / self.rings.lanes.len()).clamp(BLOCK, STEP);
-        // Something of each: a ring of which nothing is held says nothing of its keys.
+        // A part of each ring: a ring without held events says nothing about its keys.
         for rank in 0..self.rings.lanes.len() {
             if self.stream.indexes[rank].len() == 0 {
                 self.index_further(rank, &mut all, step);
@@ -52,16 +51,16 @@ impl Merge {
         Indexed::Whole
     }
 
-    /// Indexes a step of a ring, if there is memory for it. Says whether it did. `all` are bytes that all rings take.
+    /// Indexes one more part of a ring, if it fits into the memory. Returns whether it did. `all` are the bytes that all rings take.
     fn index_further(&mut self, rank: usize, all: &mut usize, step: usize) -> bool {
         let Stream { keys, indexes, pool, .. } = &mut self.stream;
         let (lane, index) = (&mut self.rings.lanes[rank], &mut indexes[rank]);
         let (cursor, others, mut more) = (index.cursor(), *all - index.memory(), step);
-        let most = self.full.most().saturating_sub(others);
-        // A list may have to grow by more than a step, and no more than it takes: the other rings need what is left.
+        let most = self.when_full.most().saturating_sub(others);
+        // A list may have to grow by more than one part. It gets no more than necessary, because the other rings need the rest.
         loop {
             let some = most.min(index.memory().saturating_add(more));
-            if index.look(lane, keys, pool, some) || index.cursor() > cursor || some == most {
+            if index.refresh(lane, keys, pool, some) || index.cursor() > cursor || some == most {
                 break;
             }
             more = more.saturating_mul(2);
@@ -70,18 +69,18 @@ impl Merge {
         index.cursor() > cursor
     }
 
-    /// Of the rings that are not indexed whole the one with the smallest keys left, and no key that is left is smaller than this.
+    /// Of the rings that are not completely indexed, the one with the smallest keys left, and a lower bound of those keys.
     fn lowest(&self) -> Option<(u64, usize)> {
         let floors = self.floors.as_ref()?;
         let floor = |(index, rank): (&Index, usize)| {
-            // What has no key of its own has that of the record before it.
+            // An event without a key of its own has the key of the record before it.
             let floor = floors.behind(rank, index.cursor()).min(index.before().unwrap_or(0));
             (floor, index.largest(), rank)
         };
         self.left().map(floor).min().map(|(floor, _, rank)| (floor, rank))
     }
 
-    /// The rings that are not indexed whole.
+    /// The rings that are not completely indexed.
     fn left(&self) -> impl Iterator<Item = (&Index, usize)> {
         let all = self.rings.lanes.iter().zip(&self.stream.indexes).enumerate();
         all.filter(|(_, (lane, index))| index.cursor() < lane.ring.head()).map(|(rank, (_, index))| (index, rank))

@@ -1,7 +1,7 @@
-//! Making room: how held records leave a full ring, and the memory they take.
+//! Full rings: how held records leave them, and the memory that this takes.
 
-use crate::order::Full;
-use crate::order::event::Unproven;
+use crate::order::WhenFull;
+use crate::order::event::EarlyRelease;
 use crate::order::index::Index;
 use crate::order::merge::{Indexed, Merge};
 use crate::ring::Ring;
@@ -9,30 +9,30 @@ use crate::sequence::tracker::Tracker;
 use crate::sys::memory;
 use std::time::Duration;
 
-/// For so long a reader may not get a CPU although it was woken: two ticks of a kernel with 250 Hz, and some more. Held records are copied
-/// out of a ring unless what is free takes what is written meanwhile.
+/// How long a woken reader may have to wait for a CPU: two ticks of a kernel with 250 Hz, and a margin. Held records are copied out of a
+/// ring unless its free part can take what is written meanwhile.
 const SOON: Duration = Duration::from_millis(10);
 
-/// Looks that follow one another sooner say little of how quickly a ring is written.
+/// Refreshes in quicker succession say little about how fast a ring is written.
 const SHORT: Duration = Duration::from_micros(500);
 
-/// Bytes that are written within a time, if so many were written in another.
+/// The bytes that are written in `time`, if `bytes` were written in `other`.
 fn written_within(time: Duration, bytes: u64, other: Duration) -> u64 {
     bytes.saturating_mul(time.as_micros() as u64) / other.max(SHORT).as_micros() as u64
 }
 
-impl Full {
+impl WhenFull {
     /// The most memory that holding may take, in bytes.
     pub(crate) fn most(self) -> usize {
         match self {
             Self::Copy { most } => most,
-            // No more than there is in the rings, and that is bounded by them.
+            // The index is bounded by the size of the rings.
             Self::Release | Self::Discard => usize::MAX,
         }
     }
 
-    /// The same for rings that nobody writes to: no more than half of the memory that this process can have now. The allocator ends a
-    /// process that passes a limit, and a control group kills it. The other half is for the rest of the program.
+    /// The bound for a recording: no more than half of the memory that this process can get now. The allocator ends a process that exceeds
+    /// a limit, and a control group kills it. The other half is for the rest of the program.
     pub(crate) fn for_a_recording(self) -> Self {
         let available =
             memory::available().map_or(usize::MAX, |bytes| usize::try_from(bytes / 2).unwrap_or(usize::MAX));
@@ -41,13 +41,13 @@ impl Full {
 }
 
 impl Merge {
-    /// Whether a ring is so full that the kernel may soon run out of room. The limit is not one quarter, at which the
-    /// kernel wakes a reader: in a small ring the fence's own events may fill that.
+    /// Whether a ring is so full that the kernel may soon have no space. The limit is not a quarter, at which the kernel wakes a reader: in
+    /// a small ring the fence's own events may fill a quarter.
     pub(crate) fn is_crowded(&self) -> bool {
         self.rings.lanes.iter().any(|lane| lane.ring.head() - lane.ring.tail() > lane.ring.size() / 2)
     }
 
-    /// Whether a ring has filled up by so much while events were yielded that the next should wait for a look.
+    /// Whether a ring has filled up so much while events were yielded that a refresh should come before the next one.
     #[inline(always)]
     pub(crate) fn is_rushed(&self) -> bool {
         self.stream.rushed
@@ -67,16 +67,15 @@ impl Merge {
         lanes.chain(indexes).sum::<usize>() + self.stream.pool.memory() + sequence
     }
 
-    /// Bytes that gaps may still take which are given up in doubt, when they are told of.
+    /// Bytes that gaps released in doubt may still take when they are reported.
     pub(super) fn reserved(&self) -> usize {
         self.stream.sequence.as_ref().map_or(0, |sequence| sequence.most_memory() - sequence.memory())
     }
 
-    /// Makes room in rings that held records fill beyond the mark, and in memory. Gives the largest key that must
-    /// leave.
+    /// Makes space in rings that held records fill beyond the mark, and in memory. Returns the largest key that must leave.
     pub(crate) fn make_room(&mut self, indexed: Indexed) -> Option<u64> {
-        let most = self.full.most();
-        if self.stream.pool.looked() {
+        let most = self.when_full.most();
+        if self.stream.pool.refreshed() {
             self.rings.lanes.iter_mut().for_each(|lane| lane.copies.shrink());
             let mut memory = self.memory();
             for index in &mut self.stream.indexes {
@@ -85,7 +84,7 @@ impl Merge {
                 memory -= before - index.memory();
             }
         }
-        // A quarter is left for what comes while the consumer takes what is let out.
+        // A quarter stays free for new records while the consumer takes the released ones.
         let enough = most - most / 4;
         let mut memory = self.memory();
         if memory > enough {
@@ -93,10 +92,10 @@ impl Merge {
             self.rings.lanes.iter_mut().for_each(|lane| lane.copies.clear_spare());
             memory = self.memory();
         }
-        let scarce = self.pause.filter(|_| matches!(self.full, Full::Copy { .. }));
-        // Dense numbers are let out by themselves, until one is missing.
+        let scarce = self.pause.filter(|_| matches!(self.when_full, WhenFull::Copy { .. }));
+        // Dense numbers leave without a fence, until one is missing.
         let flows = self.stream.sequence.is_some() && self.stream.pick_other();
-        // Events that leave free nothing before a whole chunk is passed, and gaps between them take memory at once.
+        // Events that leave free nothing until a whole chunk has left, and gaps between them take memory at once.
         let reserved = self.reserved();
         let mut release = None;
         let mut crowded = false;
@@ -106,33 +105,33 @@ impl Merge {
             let (tail, used, size) = (lane.ring.tail(), lane.ring.head() - lane.ring.tail(), lane.ring.size());
             let soon = scarce.map_or(0, |pause| written_within(SOON, index.found(), pause));
             let mark = self.mark.leaving(size, index.longest());
-            // Events that are let out are not held: the consumer makes room by taking them.
+            // Events that may leave are not held: the consumer makes space by taking them.
             let is_out = flows || index.back().is_none_or(|back| self.stream.frontier.admits(back));
-            // Nobody writes into a recording for whom there would have to be room.
+            // The rings of a recording need no free space.
             if used <= mark.min(size.saturating_sub(soon)) || is_out || is_complete {
                 continue;
             }
             let is_pressed = used > mark;
             index.counts_mut().pressed += u64::from(is_pressed);
-            match self.full {
-                Full::Discard => {}
-                Full::Copy { .. } if memory + reserved + lane.copies.more(&lane.ring, index.cursor()) <= most => {
+            match self.when_full {
+                WhenFull::Discard => {}
+                WhenFull::Copy { .. } if memory + reserved + lane.copies.more(&lane.ring, index.cursor()) <= most => {
                     memory += lane.copies.more(&lane.ring, index.cursor());
                     index.counts_mut().copied += lane.copies.take(&mut lane.ring, index.cursor());
                 }
-                // There is room in the ring yet.
-                Full::Copy { .. } if !is_pressed => {}
-                // Copied records will leave, and then there is memory for this.
-                Full::Copy { .. } if size as usize <= most / 2 => crowded = true,
-                // Down to half the mark, or the next record would press again.
-                Full::Copy { .. } | Full::Release => {
+                // The ring still has space.
+                WhenFull::Copy { .. } if !is_pressed => {}
+                // Copied records will leave, which frees memory for this ring.
+                WhenFull::Copy { .. } if size as usize <= most / 2 => crowded = true,
+                // Down to half the mark. Otherwise the next record would exceed it again.
+                WhenFull::Copy { .. } | WhenFull::Release => {
                     release = release.max(index.largest_before(tail + used - mark / 2));
                 }
             }
         }
         let stats = &mut self.stream.stats;
         (stats.memory, stats.most_memory) = (memory, stats.most_memory.max(memory));
-        // Of a recording what is proven leaves first, and makes room.
+        // Proven events of a recording leave first and free memory.
         let is_enough = is_complete && self.stream.top().is_some_and(|top| self.stream.frontier.admits(top.key));
         if (crowded || indexed.up_to().is_some() || memory > enough) && !is_enough {
             release = release.max(self.oldest_quarter());
@@ -142,19 +141,19 @@ impl Merge {
         Some(release)
     }
 
-    /// The key up to which about a quarter of what is held lies.
+    /// The key below or at which about a quarter of the held records lie.
     fn oldest_quarter(&self) -> Option<u64> {
         let mut marks: Vec<u64> = self.stream.indexes.iter().flat_map(|index| index.marks()).collect();
         let quarter = marks.len() / 4;
         (!marks.is_empty()).then(|| *marks.select_nth_unstable(quarter).1)
     }
 
-    /// Why records are let out early.
-    fn unproven(&self, memory: usize) -> Unproven {
+    /// The notice of an early release.
+    fn unproven(&self, memory: usize) -> EarlyRelease {
         let filled = |ring: &Ring| ((ring.head() - ring.tail()) * 100 / ring.size()) as u8;
         let fullest = self.rings.lanes.iter().max_by_key(|lane| filled(&lane.ring));
         let (cpu, filled) = fullest.map_or((0, 0), |lane| (lane.origin.cpu, filled(&lane.ring)));
-        let most = if let Full::Copy { most } = self.full { most } else { 0 };
-        Unproven { cpu, filled, memory, most }
+        let most = if let WhenFull::Copy { most } = self.when_full { most } else { 0 };
+        EarlyRelease { cpu, filled, memory, most }
     }
 }

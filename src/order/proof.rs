@@ -23,7 +23,7 @@ pub(crate) enum Proof {
 }
 
 impl Proof {
-    /// Makes ready for what a fence asks for.
+    /// Prepares the proof that a fence asks for.
     pub(crate) fn start(fence: &Fence) -> Result<Self, Error> {
         match fence {
             Fence::Epochs(epochs) => Ok(Self::Epochs(Watch::new(epochs.clone()))),
@@ -39,7 +39,7 @@ impl Proof {
         }
     }
 
-    /// How long until a proof may begin; zero if it may now, `None` while one is under way.
+    /// How long until a proof may begin. Zero if it may begin now, `None` while one is under way.
     pub(crate) fn pause(&self) -> Option<Duration> {
         match self {
             Self::Fences(fences) => fences.pause(),
@@ -47,7 +47,7 @@ impl Proof {
         }
     }
 
-    /// Whether a proof was begun whose end was not noticed yet.
+    /// Whether a proof was begun and its end was not noticed yet.
     pub(crate) fn is_under_way(&self) -> bool {
         match self {
             Self::Fences(fences) => fences.is_under_way(),
@@ -55,7 +55,7 @@ impl Proof {
         }
     }
 
-    /// Begins a proof of all that was seen before.
+    /// Begins a proof for all keys seen before.
     pub(crate) fn begin(&mut self) {
         match self {
             Self::Fences(fences) => fences.begin(),
@@ -63,7 +63,7 @@ impl Proof {
         }
     }
 
-    /// Whether the proof under way has ended, once.
+    /// The result of the proof under way, if it has ended. Returned once.
     #[inline]
     pub(crate) fn ended(&mut self) -> Option<io::Result<()>> {
         match self {
@@ -72,7 +72,7 @@ impl Proof {
         }
     }
 
-    /// Whether the proof under way has ended, by itself: that of epochs does when it is asked for.
+    /// Whether the proof under way has ended by itself. A proof of epochs ends when the reader asks.
     #[inline(always)]
     pub(crate) fn has_ended(&self) -> bool {
         match self {
@@ -97,7 +97,7 @@ impl Proof {
         }
     }
 
-    /// For how long the proof under way has been; `None` if none is.
+    /// How long the proof under way has taken so far; `None` if none is under way.
     pub(crate) fn under_way(&self) -> Option<Duration> {
         match self {
             Self::Fences(fences) => fences.under_way(),
@@ -105,7 +105,7 @@ impl Proof {
         }
     }
 
-    /// Becomes readable when a proof ends, where anything does.
+    /// Becomes readable when a proof ends, if the proof has a descriptor.
     pub(crate) fn wake(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Fences(fences) => Some(fences.wake()),
@@ -113,7 +113,7 @@ impl Proof {
         }
     }
 
-    /// The writers' epochs, if they are the way.
+    /// The writers' epochs, if they are used.
     pub(crate) fn epochs(&mut self) -> Option<&mut Watch> {
         match self {
             Self::Fences(_) => None,
@@ -121,7 +121,7 @@ impl Proof {
         }
     }
 
-    /// Breaks off the proof under way if this is a forked child, and the thread that waits for the proof is the parent's. Says whether.
+    /// In a forked child, drops the proof under way, because the thread that waits for it is the parent's. Returns whether it did.
     fn leave_to_parent(&mut self) -> bool {
         match self {
             Self::Fences(fences) => fences.leave_to_parent(),
@@ -129,7 +129,7 @@ impl Proof {
         }
     }
 
-    /// How often a kernel fence stood in for programs that did not leave.
+    /// How often a kernel fence replaced the proof for programs that did not leave.
     pub(crate) fn stand_ins(&self) -> u64 {
         match self {
             Self::Fences(_) => 0,
@@ -137,8 +137,7 @@ impl Proof {
         }
     }
 
-    /// How long the reader may sleep before it asks for the end of the proof under way. `None` if something wakes it
-    /// then.
+    /// How long the reader may sleep before it asks for the end of the proof under way. `None` if the end wakes it.
     pub(crate) fn nap(&self) -> Option<Duration> {
         match self {
             Self::Fences(_) => None,
@@ -147,34 +146,33 @@ impl Proof {
     }
 }
 
-/// Waits until all programs have left that were inside when it began. Reads the words, and nothing else.
+/// Waits until all programs that were inside at its start have left. It only reads the words.
 #[derive(Debug)]
 pub(crate) struct Watch {
     epochs: Epochs,
     under_way: bool,
     begun: Instant,
-    /// Words of CPUs where a program was inside when the proof began, and has not been seen to leave.
+    /// Words of CPUs where a program was inside when the proof began and has not left yet, as far as the reader has seen.
     inside: Vec<(u32, Epoch)>,
-    /// Whether the words were read again and again for this proof.
+    /// Whether the words were read repeatedly for this proof.
     spun: bool,
     latency: Duration,
-    /// What stands in for words that stay inside, from the first time on.
+    /// The kernel fence that replaces the proof for words that stay inside. Started at first use.
     stand_in: Option<Fences>,
-    /// Since when the fence that is under way stands in for this proof. One may be left from an earlier proof.
+    /// Since when the fence under way replaces this proof. A fence may be left from an earlier proof.
     standing_in: Option<Instant>,
-    /// How often it stood in.
+    /// How often it replaced a proof.
     stood_in: u64,
-    /// The word that it stood in for last. If the word is found unchanged, the reader does not wait for it again.
+    /// The last word for which it replaced a proof. If the word is unchanged, the reader does not wait for it again.
     stuck: Option<(u32, Epoch)>,
-    /// What is to be told of it.
+    /// The CPU and the time to report.
     returned: Option<(u32, Duration)>,
 }
 
 /// The shortest sleep while a program is inside.
 const NAP: Duration = Duration::from_micros(50);
 
-/// How often the words are read again before the reader sleeps for a program that is inside. This takes some
-/// microseconds, as long as most programs.
+/// How often the words are read again before the reader sleeps. This takes some microseconds, as long as most programs.
 const SPINS: u32 = 256;
 
 impl Watch {
@@ -200,7 +198,7 @@ impl Watch {
         self.spun = false;
         self.inside.clear();
         let words = self.epochs.words();
-        // Behind the loads of all heads, which are acquires, and behind the reading of a clock that may stand for the largest key.
+        // After the loads of all heads, which are acquires, and after the clock reading that may stand for the largest key.
         EpochWords::behind_clocks();
         let now = (0..words.len()).map(|cpu| (cpu, words.load(cpu)));
         self.inside.extend(now.filter(|(_, epoch)| epoch.depth() > 0));
@@ -218,7 +216,7 @@ impl Watch {
             return None;
         }
         if !self.are_outside() {
-            // Only a fence that was begun for this proof says anything.
+            // Only a fence that was begun for this proof counts.
             let ended = self.stand_in.as_mut().filter(|_| self.standing_in.is_some())?.ended()?;
             if ended.is_ok() {
                 self.find_who_returned();
@@ -228,15 +226,14 @@ impl Watch {
         Some(self.end(Ok(())))
     }
 
-    /// A grace period is over, so all programs that were inside have returned. A word that is what it was says that one of them has
-    /// not left.
+    /// A grace period has ended, so all programs that were inside have returned. If a word is unchanged, one of them has not left.
     fn find_who_returned(&mut self) {
         let words = self.epochs.words();
         self.stuck = self.inside.iter().find(|(cpu, before)| words.load(*cpu) == *before).copied();
         self.returned = self.stuck.map(|(cpu, _)| (cpu, self.begun.elapsed()));
     }
 
-    /// The CPU of a program that has returned without leaving, and how long it was waited for. Once for each proof.
+    /// The CPU of a program that has returned without leaving, and how long the reader waited for it. Once for each proof.
     pub(crate) fn take_returned(&mut self) -> Option<(u32, Duration)> {
         self.returned.take()
     }
@@ -252,8 +249,8 @@ impl Watch {
         !self.under_way || self.inside.is_empty()
     }
 
-    /// Reads the words for some microseconds more, or once if that was done for this proof: most programs have left by then, and the
-    /// others take longer. Gives whether everybody has left.
+    /// Reads the words for some more microseconds, or once if that was already done for this proof: by then most programs have left, and
+    /// the others take longer. Returns whether all programs have left.
     pub(crate) fn spin(&mut self) -> bool {
         let times = if std::mem::replace(&mut self.spun, true) { 1 } else { SPINS };
         (0..times).any(|_| {
@@ -267,7 +264,7 @@ impl Watch {
         if !self.under_way || self.inside.is_empty() {
             return self.under_way.then_some(Duration::ZERO);
         }
-        // As long again as it has taken: some naps for a program that takes long, and no more.
+        // As long again as the wait so far: a few short sleeps for a program that takes long.
         let waited = self.begun.elapsed();
         let nap = match self.standing_in {
             Some(since) => since.elapsed(),
@@ -276,7 +273,7 @@ impl Watch {
         Some(NAP.max(nap))
     }
 
-    /// If a program has been inside for too long, lets a kernel fence stand in.
+    /// If a program has been inside for too long, a kernel fence replaces the proof.
     pub(crate) fn lose_patience(&mut self) -> io::Result<()> {
         let is_known = self.inside.iter().any(|inside| self.stuck == Some(*inside));
         let is_long = is_known || self.begun.elapsed() >= self.epochs.longest();
@@ -286,7 +283,7 @@ impl Watch {
         if self.stand_in.is_none() {
             let fence = self.epochs.stand_in().map_or(Fence::Auto, |wait| Fence::Custom(wait.clone()));
             let started = Fences::start(&fence).map_err(io::Error::other);
-            // The next proof takes over what this one was to prove.
+            // The next proof also proves the events of this one.
             self.under_way = started.is_ok();
             self.stand_in = Some(started?);
         }
@@ -297,7 +294,7 @@ impl Watch {
             return Err(io::Error::other(Error::forked()));
         }
         if fences.is_under_way() {
-            // One that stood in for an earlier proof, which ended by itself.
+            // The end of a fence for an earlier proof, which ended by itself.
             let _ = fences.ended();
         }
         if fences.pause() != Some(Duration::ZERO) {
@@ -336,9 +333,8 @@ impl Watch {
 }
 
 impl Fence {
-    /// Opens a way to wait for grace periods, for programs that drive a [`Merge`](crate::Merge). It has a thread of its
-    /// own, as a [`Reader`](crate::Reader)'s fence has. The calling thread stays in its mount namespace with every kind
-    /// of fence.
+    /// Opens a way to wait for grace periods, for programs that drive a [`Merge`](crate::Merge). It has its own thread, like a
+    /// [`Reader`](crate::Reader)'s fence. The calling thread stays in its mount namespace with every kind of fence.
     ///
     /// # Errors
     /// [`ErrorKind::Fence`] if no way of this fence is possible; [`ErrorKind::System`] if the thread cannot be started.
@@ -356,8 +352,8 @@ impl GracePeriods {
         self.0.name()
     }
 
-    /// Begins a grace period, unless one is under way, and does not wait. Call it right after
-    /// [`Merge::begin_fence`](crate::Merge::begin_fence). False if one is under way.
+    /// Begins a grace period and does not wait. Call it right after [`Merge::begin_fence`](crate::Merge::begin_fence). Returns false if one
+    /// is already under way.
     pub fn begin(&mut self) -> bool {
         let may = !self.0.is_under_way();
         if may {
@@ -366,9 +362,8 @@ impl GracePeriods {
         may
     }
 
-    /// Whether the grace period that was begun has ended, without waiting. Gives the end once. Then call
-    /// [`Merge::end_fence`](crate::Merge::end_fence), or [`Merge::fail_fence`](crate::Merge::fail_fence) if the grace
-    /// period failed.
+    /// The result of the grace period under way, if it has ended, without waiting. Returned once. Then call
+    /// [`Merge::end_fence`](crate::Merge::end_fence), or [`Merge::fail_fence`](crate::Merge::fail_fence) if the grace period failed.
     ///
     /// # Errors
     /// As [`GracePeriods::wait`].
@@ -379,7 +374,7 @@ impl GracePeriods {
         if self.0.leave_to_parent() {
             return Some(Err(io::Error::other(Error::forked())));
         }
-        // A kernel fence stands in for a program that stays inside.
+        // A kernel fence replaces the proof for a program that stays inside.
         self.0.epochs()?.lose_patience().err().map(Err)
     }
 
@@ -388,8 +383,8 @@ impl GracePeriods {
     /// [`Fence::Auto`] changes from `membarrier` to the map, for good, if the kernel begins to refuse `membarrier`.
     ///
     /// # Errors
-    /// The error of the kernel or of the function, or that the function panicked. In a forked child, that the thread is
-    /// the parent's. Nothing is proven then.
+    /// The error of the kernel or of the function, or that the function panicked. In a forked child, that the thread is the parent's.
+    /// Nothing is proven in these cases.
     pub fn wait(&mut self) -> io::Result<()> {
         self.0.wait().map_err(Error::into_source)
     }
@@ -455,7 +450,7 @@ mod tests {
         assert_eq!(count(|| watch.spin()), (1, true), "it has left");
     }
 
-    /// A fence that stood in for an earlier proof, and ends later than that one, says nothing about this one.
+    /// A fence begun for an earlier proof, which ends after that proof, proves nothing for this one.
     #[test]
     fn a_fence_of_an_earlier_proof_proves_nothing() {
         let kernel = Kernel::new(&[0]);

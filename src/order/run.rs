@@ -1,9 +1,9 @@
-//! A queue in blocks: nothing moves when it grows, and memory goes back block by block.
+//! A queue in blocks: growing moves nothing, and memory is freed block by block.
 
 use crate::ring::Header;
 use std::collections::VecDeque;
 
-/// One stretch of a ring: what orders it, and its header. Where it lies follows from the lengths of those before it.
+/// One part of a ring: its key and its header. Its position follows from the lengths of the slots before it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Slot {
     pub(crate) key: u64,
@@ -16,13 +16,13 @@ pub(crate) const SLOTS: usize = 128;
 /// Bytes of a block.
 pub(crate) const BLOCK: usize = SLOTS * size_of::<Slot>();
 
-/// For how many blocks each queue has room from the begin.
+/// The initial capacity of each queue's list of blocks.
 const BLOCKS: usize = 8;
 
-/// Bytes that each queue takes from the begin.
+/// The initial bytes of each queue.
 pub(crate) const FIXED: usize = BLOCK + BLOCKS * size_of::<Block>();
 
-/// How many looks pass between two times at which spare blocks are given back.
+/// How many refreshes pass between two times at which spare blocks are freed.
 const WINDOW: u32 = 32;
 
 type Block = Box<[Slot; SLOTS]>;
@@ -31,14 +31,14 @@ fn block() -> Block {
     Box::new([Slot { key: 0, header: Header::NONE }; SLOTS])
 }
 
-/// The blocks of all rings that are not in use.
+/// The unused blocks of all rings.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
     spare: Vec<Block>,
     in_use: usize,
-    /// The most that were in use since the window began.
+    /// The most blocks in use since the window began.
     peak: usize,
-    looks: u32,
+    refreshes: u32,
 }
 
 impl Pool {
@@ -53,25 +53,25 @@ impl Pool {
         self.spare.push(block);
     }
 
-    /// Bytes of the blocks that nobody uses.
+    /// Bytes of the unused blocks.
     pub(crate) fn memory(&self) -> usize {
         self.spare.len() * BLOCK + self.spare.capacity() * size_of::<Block>()
     }
 
-    /// Gives all spare blocks back to the allocator.
+    /// Frees all spare blocks.
     pub(crate) fn clear(&mut self) {
         self.spare = Vec::new();
     }
 
-    /// Ends a look. Once in a while gives back what was not needed since the last time; says whether this was one.
-    pub(crate) fn looked(&mut self) -> bool {
-        self.looks += 1;
-        if self.looks < WINDOW {
+    /// Counts a refresh. At the end of each window, frees the blocks that the window did not need, and returns true.
+    pub(crate) fn refreshed(&mut self) -> bool {
+        self.refreshes += 1;
+        if self.refreshes < WINDOW {
             return false;
         }
         self.spare.truncate(self.peak.saturating_sub(self.in_use));
         self.spare.shrink_to(self.peak);
-        self.looks = 0;
+        self.refreshes = 0;
         self.peak = self.in_use;
         true
     }
@@ -84,8 +84,8 @@ pub(crate) struct Run {
     first: Block,
     taken: usize,
     first_end: usize,
-    /// What is behind, the last of them filled up to `end`. INVARIANT: if there are any, `first_end` is `SLOTS`, `taken` is less,
-    /// all but the last are full.
+    /// The later blocks. The last is filled up to `end`. INVARIANT: if there are any, `first_end` is `SLOTS`, `taken` is less, and all but
+    /// the last are full.
     blocks: VecDeque<Block>,
     end: usize,
 }
@@ -112,25 +112,25 @@ impl Run {
         (1 + self.blocks.len()) * BLOCK + self.blocks.capacity() * size_of::<Block>()
     }
 
-    /// Bytes that another block takes, with the list of blocks where that must grow: while it does, both are there.
+    /// Bytes that another block takes, with the list of blocks if that must grow: while it grows, the old and the new list both exist.
     pub(crate) fn more(&self) -> usize {
         let list = if self.blocks.len() == self.blocks.capacity() { 2 * self.blocks.capacity() } else { 0 };
         BLOCK + list * size_of::<Block>()
     }
 
-    /// Gives memory back that is not needed now.
+    /// Frees memory that is not needed now.
     pub(crate) fn shrink(&mut self) {
         self.blocks.shrink_to(BLOCKS);
     }
 
-    /// Begins its block anew, if there are no slots.
+    /// Starts its block again, if there are no slots.
     pub(crate) fn rewind(&mut self) {
         if self.is_empty() {
             (self.taken, self.first_end) = (0, 0);
         }
     }
 
-    /// Where the next slots go: at least one. Say how many were filled with [`Run::filled`].
+    /// The next slots to fill: at least one. [`Run::filled`] says how many were filled.
     #[inline]
     pub(crate) fn spare(&mut self, pool: &mut Pool) -> &mut [Slot] {
         if self.free() == 0 {
@@ -143,7 +143,7 @@ impl Run {
         }
     }
 
-    /// So many of the spare slots are filled.
+    /// Records that `slots` of the spare slots are filled.
     #[inline]
     pub(crate) fn filled(&mut self, slots: usize) {
         if self.blocks.is_empty() {
@@ -165,15 +165,15 @@ impl Run {
         self.nth(0)
     }
 
-    /// A slot of the oldest block, so many behind the oldest.
+    /// A slot of the oldest block, `behind` slots after the oldest.
     #[inline(always)]
     pub(crate) fn nth(&self, behind: usize) -> Option<&Slot> {
         let at = self.taken + behind;
-        // The remainder changes nothing, and says that it lies in the block.
+        // The remainder changes nothing. It shows the compiler that the slot lies in the block.
         if at < self.first_end { Some(&self.first[at % SLOTS]) } else { None }
     }
 
-    /// Takes the oldest slot of two that lie in the same block.
+    /// Takes the oldest slot, if the next one lies in the same block.
     #[inline(always)]
     pub(crate) fn step(&mut self) {
         debug_assert!(self.taken + 1 < self.first_end);
@@ -192,7 +192,7 @@ impl Run {
         self.advance(1, pool);
     }
 
-    /// Takes so many slots of the oldest block.
+    /// Takes the `slots` oldest slots of the oldest block.
     #[inline(always)]
     pub(crate) fn advance(&mut self, slots: usize, pool: &mut Pool) {
         self.taken = self.first_end.min(self.taken + slots);
@@ -212,7 +212,7 @@ impl Run {
         }
     }
 
-    /// The slots in pieces, oldest first; none is empty.
+    /// The slots in pieces, oldest first. No piece is empty.
     fn pieces(&self) -> impl DoubleEndedIterator<Item = &[Slot]> {
         let first = Some(self.first()).filter(|first| !first.is_empty());
         let last = self.blocks.len().wrapping_sub(1);
@@ -274,14 +274,14 @@ mod tests {
         }
         assert!(pool.memory() + run.memory() > blocks * BLOCK, "kept for a while");
         // The burst was in the first window.
-        (0..2 * WINDOW).filter(|_| pool.looked()).for_each(|_| run.shrink());
+        (0..2 * WINDOW).filter(|_| pool.refreshed()).for_each(|_| run.shrink());
         assert_eq!(run.memory(), FIXED);
         assert!(pool.memory() < 100, "{}", pool.memory());
         // A load that needs as much in each window keeps what it needs.
         for _ in 0..10 * WINDOW {
             (0..3 * SLOTS as u64).for_each(|key| run.push(slot(key), &mut pool));
             (0..3 * SLOTS).for_each(|_| run.pop(&mut pool));
-            pool.looked();
+            pool.refreshed();
             assert!(pool.memory() >= 2 * BLOCK);
         }
     }
@@ -305,7 +305,7 @@ mod tests {
             run.pop(&mut pool);
         }
         assert_eq!(pool.memory(), blocks * BLOCK + pool.spare.capacity() * size_of::<Block>());
-        let once: Vec<u32> = (1..=3 * WINDOW).filter(|_| pool.looked()).collect();
+        let once: Vec<u32> = (1..=3 * WINDOW).filter(|_| pool.refreshed()).collect();
         assert_eq!(once, [WINDOW, 2 * WINDOW, 3 * WINDOW]);
         assert!(pool.memory() < BLOCK);
         let block = pool.take();

@@ -1,4 +1,4 @@
-//! The tracer's own threads, and which records are theirs.
+//! The tracer's own threads, and the records about them.
 
 use crate::decode::Field;
 use crate::record::{Kind, Record};
@@ -6,7 +6,7 @@ use crate::rings::Rings;
 use crate::sys::machine;
 use smallvec::SmallVec;
 
-/// What a stream leaves out ([`Order::without_self`](crate::Order::without_self)).
+/// The records that a stream leaves out ([`Order::without_self`](crate::Order::without_self)).
 #[derive(Debug)]
 pub(crate) struct SelfFilter {
     threads: SmallVec<[u32; 4]>,
@@ -14,18 +14,18 @@ pub(crate) struct SelfFilter {
     about: Vec<About>,
 }
 
-/// How a record says whom it is about.
+/// Which field of a record names the thread that it is about.
 #[derive(Debug)]
 enum About {
     /// A switch from one thread to another.
     Switch { from: Field, to: Field },
-    /// A thread that something is done to, by whomever.
+    /// A thread on which another thread acts.
     Thread(Field),
-    /// Whoever wrote it: the field that all tracepoints and probes have.
+    /// The writer: the field that all tracepoints and probes have.
     Writer,
-    /// It cannot be told.
+    /// Unknown.
     Nobody,
-    /// Whoever ran, where the kernel records that (`PERF_SAMPLE_TID`).
+    /// The running thread, if the kernel records it (`PERF_SAMPLE_TID`).
     Sampled,
 }
 
@@ -33,7 +33,7 @@ enum About {
 const COMMON_PID: usize = 4;
 
 impl SelfFilter {
-    /// For these rings. The calling thread is the first that is left out.
+    /// A filter for these rings. It leaves out the calling thread first.
     pub(crate) fn new(rings: &Rings) -> Self {
         let global = machine::has_global_threads();
         let about = |source| if global { About::of(rings, source) } else { About::Sampled };
@@ -41,7 +41,7 @@ impl SelfFilter {
         Self { threads: SmallVec::from_slice(&[machine::thread()]), about }
     }
 
-    /// Another thread that is left out.
+    /// Leaves out one more thread.
     pub(crate) fn add(&mut self, thread: u32) {
         if !self.has(thread) {
             self.threads.push(thread);
@@ -52,7 +52,7 @@ impl SelfFilter {
         self.threads.contains(&thread)
     }
 
-    /// Whether a record is about our threads and nobody else.
+    /// Whether a record is about the tracer's threads alone.
     pub(crate) fn is_about_us(&self, record: &Record<'_>) -> bool {
         let about = match record.kind() {
             Kind::SAMPLE => record.source().and_then(|source| self.about.get(source)).unwrap_or(&About::Sampled),
@@ -62,13 +62,13 @@ impl SelfFilter {
         let thread = match about {
             About::Switch { from, to } => {
                 let (Some(from), Some(to)) = (number(from), number(to)) else { return false };
-                // From us to an idle CPU, or back: nobody else is on the CPU or leaves it.
+                // From the tracer to an idle CPU, or back: no other program starts or stops.
                 let ours = [from, to].map(|thread| self.has(thread));
                 return ours[0] && (ours[1] || to == 0) || ours[1] && from == 0;
             }
             About::Thread(field) => match number(field) {
                 Some(thread) if self.has(thread) => Some(thread),
-                // Something that we do to another, as to wake it.
+                // An action of the tracer on another thread, such as a wake-up.
                 _ => writer(record),
             },
             About::Writer => writer(record),
@@ -88,7 +88,7 @@ impl About {
         let source = &rings.sources()[index];
         let is_tracepoint = source.tracepoint_id().is_some();
         let Ok(format) = rings.format(index) else {
-            // What it is about is not known, so nothing of it is left out.
+            // The subject is unknown, so nothing is left out.
             return if is_tracepoint { Self::Nobody } else { Self::Sampled };
         };
         let is_scheduler = format.name().starts_with("sched_");

@@ -10,8 +10,8 @@ use crate::sequence::numbers::{NumberCounts, Numbers};
 use crate::sequence::tracker::Step;
 
 impl Merge {
-    /// Asks the kernel how many records it has dropped, and makes events of losses that no LOST record has reported:
-    /// those that no record has followed. Gives whether there are any. Interrupts every CPU.
+    /// Asks the kernel how many records it has dropped, and makes events of losses that no LOST record has reported, because no record
+    /// followed them. Returns whether there are any. Interrupts every CPU.
     ///
     /// Call it right after a [`Merge::refresh`]. A [`Reader`](crate::Reader) does this when its stream runs dry and
     /// before it reports a flush.
@@ -19,7 +19,7 @@ impl Merge {
         self.read_losses_of(|_| true)
     }
 
-    /// [`Merge::read_losses`] for rings that may have dropped something: all of them, or those without held events.
+    /// [`Merge::read_losses`] for rings that may have dropped records: all of them, or those without held events.
     pub(crate) fn read_suspect_losses(&mut self, all: bool) -> bool {
         self.read_losses_of(|index| index.suspect && (all || index.len() == 0))
     }
@@ -40,12 +40,12 @@ impl Merge {
         any
     }
 
-    /// Something may have been dropped from any ring: output was paused.
+    /// Records may have been dropped from any ring, because output was paused.
     pub(crate) fn suspect_losses(&mut self) {
         self.stream.indexes.iter_mut().for_each(|index| index.suspect = true);
     }
 
-    /// An account of everything that was written, by the last look and the kernel's present counts. Interrupts every
+    /// An account of everything that was written, by the last refresh and the kernel's present counts. Interrupts every
     /// CPU.
     pub fn ledger(&self) -> Ledger {
         let mut ledger = Ledger::default();
@@ -63,7 +63,7 @@ impl Merge {
                 exact: total.is_some(),
                 damaged: counts.damaged,
                 missing,
-                // What was dropped last may have been drawn before what was written last: by a writer that was interrupted.
+                // The last loss may have been drawn before the last record: by a writer that was interrupted.
                 unexplained: missing.saturating_sub(lost),
                 wraparounds: numbers.anomalies[AnomalyKind::Wraparound as usize],
                 ..Account::new(Some(lane.origin.cpu))
@@ -82,7 +82,7 @@ impl Merge {
         self.stream.aside.drain(..)
     }
 
-    /// Why the stream is behind: what holds it up.
+    /// Why the stream is delayed: what holds it up.
     pub fn progress(&self) -> Progress {
         let (frontier, keys) = (&self.stream.frontier, &self.stream.keys);
         let (seen, edge) = (frontier.seen(), frontier.edge());

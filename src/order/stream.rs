@@ -4,9 +4,9 @@ use crate::account::stats::Stats;
 mod notices;
 
 use crate::order::entry::{Entry, Keyed};
-use crate::order::event::{Event, Item, OwnedEvent, Unproven};
+use crate::order::event::{EarlyRelease, Event, Item, OwnedEvent};
 use crate::order::fronts::{Front, Fronts, Player};
-use crate::order::hold::{Class, Frontier};
+use crate::order::hold::{Certainty, Frontier};
 use crate::order::index::Index;
 use crate::order::key::Keys;
 use crate::order::run::{Pool, Slot};
@@ -20,11 +20,10 @@ use crate::sequence::tracker::Tracker;
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 
-/// So many bytes ahead the CPU is asked for what is yielded soon from the same ring: the index has read a part of it, and that may have
-/// been long ago.
+/// How many bytes ahead of the yielded record to prefetch in the same ring. The index has read a part of that memory, but maybe long ago.
 const AHEAD: u64 = 512;
 
-/// All that changes while events are yielded. Kept apart from the rings, which the yielded events borrow.
+/// Everything that changes while events are yielded. Separate from the rings, which the yielded events borrow.
 pub(crate) struct Stream {
     pub(crate) keys: Keys,
     pub(crate) indexes: Vec<Index>,
@@ -37,28 +36,28 @@ pub(crate) struct Stream {
     pub(crate) last: u64,
     /// The event that is lent.
     pub(crate) picked: Pick,
-    /// Exclusive key bound of the current stretch; 0 if none. A stretch begins with what is picked, a plain record of a ring. All records of
-    /// the ring with a key below the bound come next, in the order of the ring and of the same class, as long as they are plain. The
-    /// fronts have the key with which the stretch began.
+    /// Exclusive key bound of the current stretch; 0 if none. A stretch begins with the picked event, a plain record of a ring. All records
+    /// of the ring with a key below the bound come next, in the order of the ring and with the same certainty, as long as they are plain.
+    /// The fronts have the key with which the stretch began.
     until: u64,
-    /// Whose yielded bytes are worth publishing.
+    /// Which rings have enough yielded bytes to publish.
     pub(crate) due: Due,
-    /// A ring fills up while its events are yielded: a look is due before more are.
+    /// A ring fills up while its events are yielded, so a refresh is due before further events.
     pub(crate) rushed: bool,
-    /// The ring and position of the record of which an anomaly in numbers of the machine was told.
+    /// Ring and position of the record whose anomaly in numbers of the machine was reported.
     said: Option<(u32, u64)>,
-    /// Whether the records that come were let out early, which was told.
+    /// Whether records leave early, and this was reported.
     early: bool,
-    /// Why, if they are.
-    pub(crate) pressed: Option<Unproven>,
-    /// That a counter of the machine may have wrapped around unseen, which is to be told: the number that was expected.
+    /// The report of an early release that is due.
+    pub(crate) pressed: Option<EarlyRelease>,
+    /// A counter of the machine may have wrapped around unnoticed, and this is to be reported: the expected number.
     pub(crate) wraparound: Option<u64>,
-    /// Notices about no record: to be told before anything else.
+    /// Notices about no record. They come before anything else.
     pub(crate) notices: VecDeque<Notice>,
-    /// Late records that were put aside, and how many may be.
+    /// Late records that are kept out of the stream, and how many may be.
     pub(crate) aside: VecDeque<OwnedEvent>,
     pub(crate) late_side_output: usize,
-    /// Records that are left out, if any are.
+    /// Finds records about the tracer, if those are left out.
     pub(crate) own: Option<SelfFilter>,
     pub(crate) stats: Stats,
 }
@@ -69,32 +68,32 @@ pub(crate) struct Pick {
     pub(crate) entry: Entry,
     pub(crate) late_by: u64,
     pub(crate) rank: u32,
-    pub(crate) class: Class,
+    pub(crate) certainty: Certainty,
     pub(crate) notice: Option<Notice>,
 }
 
-/// A notice before the front of a ring. Numbers are counted on.
+/// A notice before the front of a ring. Numbers are extended to 64 bits.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Notice {
-    /// Everything from before a flush was yielded.
+    /// All events from before a flush were yielded.
     Flushed,
-    /// Nothing of a CPU is traced, or it is again.
+    /// A CPU is not traced, or it is traced again.
     Untraced(Untraced),
-    /// From here on records are let out before their order is proven.
-    Unproven(Unproven),
-    /// The counter of the whole machine may have wrapped around unseen.
+    /// From here on records leave before their order is proven.
+    EarlyRelease(EarlyRelease),
+    /// The counter of the whole machine may have wrapped around unnoticed.
     Wraparound { expected: u64 },
     /// Numbers of the whole machine are missing.
     Gap { first: u64, last: u64 },
-    /// The number of the whole machine is not the one that was expected.
+    /// The number of the whole machine is not the expected one.
     Anomaly { kind: AnomalyKind, expected: u64 },
-    /// Numbers of its CPU are missing, behind the record with a key.
+    /// Numbers of the record's CPU are missing, after the record with key `after`.
     OwnGap { gap: Hole, after: Option<u64> },
-    /// Its CPU's number, as it was written, is not the one that was expected.
+    /// The record's number on its CPU, as it was written, is not the expected one.
     OwnAnomaly { kind: AnomalyKind, expected: u64, found: u64 },
 }
 
-/// Whose yielded bytes are worth publishing with the next event.
+/// Which rings have enough yielded bytes to publish with the next event.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Due {
     Nobody,
@@ -103,7 +102,7 @@ pub(crate) enum Due {
     Everybody,
 }
 
-// The picked event stays in `picked` and is read from there, never passed on: copying it so soon costs more than
+// The picked event stays in `picked` and is read from there. It is never passed on: copying it right after it was written costs more than
 // making it.
 impl Stream {
     pub(crate) fn new(
@@ -122,7 +121,7 @@ impl Stream {
             pool: Pool::default(),
             last: 0,
             until: 0,
-            picked: Pick { entry: Entry::NONE, late_by: 0, rank: 0, class: Class::Assumed, notice: None },
+            picked: Pick { entry: Entry::NONE, late_by: 0, rank: 0, certainty: Certainty::Assumed, notice: None },
             due: Due::Nobody,
             rushed: false,
             said: None,
@@ -137,13 +136,13 @@ impl Stream {
         }
     }
 
-    /// Takes all rings' fronts anew.
+    /// Rebuilds the tournament from all rings' fronts.
     pub(crate) fn rebuild(&mut self) {
         self.until = 0;
         self.fronts.rebuild(self.indexes.iter().map(Index::front_key));
     }
 
-    /// Picks the next event, if there is one that may be yielded. Late records are put aside, if they are to be, and our own left out.
+    /// Picks the next event, if one may be yielded. Puts late records aside and leaves out records about the tracer, if the options say so.
     #[inline(always)]
     pub(crate) fn pick_in(&mut self, lanes: &[Lane]) -> bool {
         self.until > 0 || self.pick_anew(lanes)
@@ -161,14 +160,14 @@ impl Stream {
             if !is_picked {
                 return false;
             }
-            if (self.picked.class != Class::Late || !self.put_aside(lanes)) && !self.leave_out(lanes) {
+            if (self.picked.certainty != Certainty::Late || !self.put_aside(lanes)) && !self.leave_out(lanes) {
                 return true;
             }
         }
     }
 
-    /// Picks the front of the ring whose turn it is, if that is a plain record of its run, and neither late nor let out early. Where a
-    /// stretch is likely, finds its end.
+    /// Picks the front of the ring with the smallest key, if that is a plain record of its run, and neither late nor early. If a stretch is
+    /// likely, computes its end.
     #[inline(always)]
     fn pick_plain(&mut self, is_likely: bool) -> bool {
         let Some(Front { key, rank }) = self.fronts.top() else { return false };
@@ -178,35 +177,35 @@ impl Stream {
         }
         let index = &mut self.indexes[rank as usize];
         let Some(entry) = index.plain_front(key) else { return false };
-        let class = self.frontier.class_of_rule();
-        index.yielded = (class, 0);
+        let certainty = self.frontier.certainty_of_rule();
+        index.yielded = (certainty, 0);
         let is_likely = is_likely || rank == self.picked.rank;
-        self.picked = Pick { entry, late_by: 0, rank, class, notice: None };
+        self.picked = Pick { entry, late_by: 0, rank, certainty, notice: None };
         self.until = if is_likely { self.end_of_stretch() } else { key + 1 };
         self.early = false;
         true
     }
 
-    /// Up to which key the ring on top comes before all others, and its run before what is displaced.
+    /// The bound below which the top ring's keys come before those of all other rings, and its run before its displaced records.
     #[inline(never)]
     fn end_of_stretch(&self) -> u64 {
         let index = &self.indexes[self.picked.rank as usize];
         self.frontier.until().min(self.fronts.until()).min(index.beside())
     }
 
-    /// Takes the record that was picked without yielding it, if it is our own.
+    /// Takes the picked record without yielding it, if it is about the tracer.
     #[inline(always)]
     fn leave_out(&mut self, lanes: &[Lane]) -> bool {
         self.own.is_some() && self.leave_out_own(lanes)
     }
 
-    /// The smallest key of all that is held, and its ring.
+    /// The smallest held key, and its ring.
     pub(crate) fn top(&self) -> Option<Front> {
         let Pick { entry, rank, .. } = self.picked;
         if self.until > 0 { Some(Front { key: entry.key, rank }) } else { self.fronts.top() }
     }
 
-    /// Ends a stretch: what comes next is picked anew.
+    /// Ends a stretch: the next event is picked again from all rings.
     pub(crate) fn sync(&mut self) {
         if self.until > 0 {
             self.until = 0;
@@ -215,20 +214,20 @@ impl Stream {
         }
     }
 
-    /// What a key that is admitted may call itself.
+    /// The certainty of an admitted key.
     #[inline]
-    fn class(&self, key: u64) -> Class {
-        if self.keys.is_sure(key) { self.frontier.class(key) } else { Class::Assumed }
+    fn certainty(&self, key: u64) -> Certainty {
+        if self.keys.is_sure(key) { self.frontier.certainty(key) } else { Certainty::Assumed }
     }
 
-    /// The notice before the picked event, which is assumed.
+    /// The notice before a picked event that is assumed.
     #[inline]
     fn unproven(&self) -> Option<Notice> {
         let begins = !self.early && self.is_early();
-        begins.then_some(self.pressed?).map(Notice::Unproven)
+        begins.then_some(self.pressed?).map(Notice::EarlyRelease)
     }
 
-    /// The record that was picked, if it is one.
+    /// The picked record, if the picked event is one.
     #[inline(always)]
     pub(crate) fn record<'a>(&self, lanes: &'a [Lane]) -> Option<Record<'a>> {
         let Pick { entry, rank, notice, .. } = &self.picked;
@@ -248,12 +247,12 @@ impl Stream {
         has.then(|| self.keys.written(entry.key))
     }
 
-    /// Bytes of the record that was picked.
+    /// Bytes of the picked record.
     pub(crate) fn len(&self) -> u64 {
         if self.picked.notice.is_some() { 0 } else { self.picked.entry.len() }
     }
 
-    /// What the event is that was picked.
+    /// The item of the picked event.
     #[inline(always)]
     pub(crate) fn item<'a>(&self, lanes: &'a [Lane]) -> Item<'a> {
         match self.record(lanes) {
@@ -262,7 +261,7 @@ impl Stream {
         }
     }
 
-    /// The event that was picked.
+    /// The picked event.
     #[inline(always)]
     pub(crate) fn event<'a>(&self, lanes: &'a [Lane]) -> Event<'a> {
         match self.record(lanes) {
@@ -273,11 +272,11 @@ impl Stream {
 
     #[inline(always)]
     fn event_of<'a>(&self, item: Item<'a>) -> Event<'a> {
-        Event { key: self.key(), class: self.picked.class, late_by: self.picked.late_by, item }
+        Event { key: self.key(), certainty: self.picked.certainty, late_by: self.picked.late_by, item }
     }
 
-    /// Folds what comes next, as taken: one event, or several records of a stretch. Breaks with the end of it all: what the function
-    /// broke off with, or what it made of everything, if nothing more may come.
+    /// Folds the next events and takes them: one event, or several records of a stretch. Breaks at the end: with the function's break
+    /// value, or with the accumulated value if no event is left.
     #[inline(always)]
     pub(crate) fn hand_out<'a, A, B>(
         &mut self,
@@ -288,7 +287,7 @@ impl Stream {
         if !self.pick_in(lanes) {
             return ControlFlow::Break(ControlFlow::Continue(all));
         }
-        let Pick { rank, class, entry, .. } = self.picked;
+        let Pick { rank, certainty, entry, .. } = self.picked;
         if self.until <= entry.key.saturating_add(1) {
             let event = self.event(lanes);
             self.take();
@@ -299,7 +298,7 @@ impl Stream {
         let Self { keys, indexes, pool, fronts, last, until, .. } = self;
         let index = &mut indexes[rank as usize];
         let mut stretch = Stretch { index, pool, fronts, last, until, rank, taken: 0, position: entry.position };
-        // They lie one behind the other: bounds of the ring are asked for once, and those of each record within it.
+        // The records are contiguous, so the ring's bounds are checked once, and each record is checked within them.
         let mut run = lane.run(stretch.position);
         let handed = loop {
             let Some(entry) = stretch.next() else { break ControlFlow::Continue(all) };
@@ -316,7 +315,7 @@ impl Stream {
             };
             let record = entry.record(bytes, &lane.origin);
             let (key, item) = (Some(keys.written(entry.key)), Item::Record(record));
-            match each(all, Event { key, class, late_by: 0, item }) {
+            match each(all, Event { key, certainty, late_by: 0, item }) {
                 ControlFlow::Continue(next) => all = next,
                 ControlFlow::Break(broken) => break ControlFlow::Break(ControlFlow::Break(broken)),
             }
@@ -326,7 +325,7 @@ impl Stream {
         handed
     }
 
-    /// Takes notice of how much of a ring was yielded.
+    /// Checks how much of a ring was yielded.
     #[inline(always)]
     pub(crate) fn heed(&mut self, rank: u32, lanes: &[Lane]) {
         if self.indexes[rank as usize].unpublished() {
@@ -334,8 +333,8 @@ impl Stream {
         }
     }
 
-    /// A good part of a ring was yielded. In a batch, whose events may still be borrowed, nothing is published: there it is only asked
-    /// whether the ring fills up.
+    /// Much of a ring was yielded. In a batch, whose events may still be borrowed, nothing is published; this only checks whether the ring
+    /// fills up.
     #[cold]
     #[inline(never)]
     fn heed_unpublished(&mut self, rank: u32, lanes: &[Lane]) {
@@ -348,7 +347,7 @@ impl Stream {
         }
     }
 
-    /// Takes the event that was picked. The next of its stretch is picked, if there is one.
+    /// Takes the picked event. Picks the next one of its stretch, if there is one.
     #[inline(always)]
     pub(crate) fn take(&mut self) {
         if self.until == 0 {
@@ -370,7 +369,7 @@ impl Stream {
         }
     }
 
-    /// Takes the last record of a stretch, behind which another block begins, or what is no plain record.
+    /// Takes the last record of a stretch, or the last one before a new block, or an event that is no plain record.
     #[inline(never)]
     fn take_last(&mut self) {
         let Pick { entry, rank, .. } = self.picked;
@@ -383,21 +382,21 @@ impl Stream {
         self.turn(Player::new(next, rank));
     }
 
-    /// Ends a stretch with what its ring has next. Picks from the ring whose turn it is.
+    /// Ends a stretch with the next record of its ring. Picks from the ring with the smallest key.
     #[inline(never)]
     fn turn(&mut self, next: Player) {
-        // Stretches of two and more follow one another, and so do single records.
+        // Stretches of two and more tend to follow one another, and so do single records.
         let was_longer = self.fronts.top_key() < self.last;
         self.until = 0;
         self.fronts.advance(next);
         self.pick_plain(was_longer);
     }
 
-    /// Whether the record that was picked was let out before the hold rule would have.
+    /// Whether the picked record leaves before the hold rule allows it.
     #[inline]
     fn is_early(&self) -> bool {
-        let Pick { entry, class, .. } = &self.picked;
-        *class == Class::Assumed && self.frontier.is_early(entry.key) && entry.keyed() != Keyed::Never
+        let Pick { entry, certainty, .. } = &self.picked;
+        *certainty == Certainty::Assumed && self.frontier.is_early(entry.key) && entry.keyed() != Keyed::Never
     }
 
     #[cold]
@@ -407,7 +406,7 @@ impl Stream {
         counts.max_late = counts.max_late.max(self.picked.late_by);
     }
 
-    /// Takes the front of the ring that was picked out of the merge.
+    /// Takes the front of the picked ring out of the merge.
     #[inline]
     fn take_front(&mut self) {
         let rank = self.picked.rank;
@@ -420,7 +419,7 @@ impl Stream {
     }
 }
 
-/// Plain records of a ring, one behind the other. Those handed out are taken when this is dropped, also if the function panics.
+/// Contiguous plain records of a ring. The yielded ones are taken when this is dropped, even if the function panics.
 struct Stretch<'a> {
     index: &'a mut Index,
     pool: &'a mut Pool,
@@ -428,13 +427,13 @@ struct Stretch<'a> {
     last: &'a mut u64,
     until: &'a mut u64,
     rank: u32,
-    /// How many were handed out, and where they end.
+    /// How many were yielded, and where they end.
     taken: usize,
     position: u64,
 }
 
 impl Stretch<'_> {
-    /// The next. Ends with a block of the run.
+    /// The next record. Ends with a block of the run.
     #[inline(always)]
     fn next(&mut self) -> Option<Entry> {
         let Slot { key, header } = self.index.nth_plain(self.taken).filter(|next| next.key < *self.until)?;

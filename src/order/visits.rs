@@ -1,4 +1,4 @@
-//! Visits to CPUs that keep a grace period waiting.
+//! Visits to CPUs that delay a grace period.
 //!
 //! A grace period ends when each CPU has passed a quiescent state since it began: a context switch, the idle loop, or a
 //! scheduler tick outside of every RCU read-side section (kernel/rcu/tree_plugin.h, `rcu_flavor_sched_clock_irq`). A CPU
@@ -14,15 +14,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-/// Each CPU is visited once in this time, while a fence is under way: more often than two ticks at 250 Hz come, so that the second
-/// tick of a grace period finds the quiescent state and reports it.
+/// Each CPU is visited once in this time while a fence is under way. That is more often than two ticks at 250 Hz, so that the second tick
+/// of a grace period finds the quiescent state and reports it.
 const ROUND: Duration = Duration::from_millis(6);
 
 /// The shortest time between two visits. With more CPUs than 24 a round takes longer.
 const SHORTEST: Duration = Duration::from_micros(250);
 
-/// A thread that visits CPUs while fences are under way. The reader never waits for it: on the CPU that it visits, others may be more
-/// urgent for long.
+/// A thread that visits CPUs while fences are under way. The reader never waits for it, because other threads may occupy the visited CPU
+/// for a long time.
 #[derive(Debug)]
 pub(crate) struct Visits {
     shared: Arc<Shared>,
@@ -37,7 +37,7 @@ struct Shared {
     cpus: Mutex<Vec<u32>>,
     /// How many more visits may be made.
     left: AtomicUsize,
-    /// Visits so far. The next is to the CPU behind the last.
+    /// Visits so far. The next CPU is the one after the last.
     made: AtomicUsize,
     /// The thread sleeps until it is woken.
     waits: AtomicBool,
@@ -47,7 +47,7 @@ struct Shared {
 }
 
 impl Visits {
-    /// Starts the thread. It visits nobody yet.
+    /// Starts the thread. It does not visit any CPU yet.
     pub(crate) fn start(spawn: impl FnOnce(Box<dyn FnOnce() + Send>) -> io::Result<Thread>) -> io::Result<Self> {
         let shared = Arc::<Shared>::default();
         let thread = {
@@ -62,13 +62,13 @@ impl Visits {
         Some(self.shared.number.load(Ordering::Relaxed)).filter(|number| *number != 0)
     }
 
-    /// A fence has begun: these CPUs are visited one after the other, as often as `most` says in all.
+    /// A fence has begun: the thread visits these CPUs one after the other, at most `most` times in all.
     pub(crate) fn begin(&self, cpus: impl Iterator<Item = u32>, most: usize) {
-        // The program may be confined to some CPUs (taskset, cpusets, isolcpus): nothing of it runs on others. Its first thread says so;
-        // the one that reads may be pinned to a CPU of its own.
+        // The program may be confined to some CPUs (taskset, cpusets, isolcpus), and no thread of it runs on others. The affinity of its
+        // first thread shows that; the thread that reads may be pinned to one CPU.
         let Ok(allowed) = sched_getaffinity(getpid()) else { return };
         let visited = |cpu: &u32| allowed.is_set(*cpu as usize).unwrap_or(false) && !self.tickless.contains(cpu);
-        // If the thread has the list just now, the list stays.
+        // If the thread is using the list now, the list stays as it is.
         if let Ok(mut list) = self.shared.cpus.try_lock() {
             list.clear();
             list.extend(cpus.filter(visited));
@@ -88,7 +88,7 @@ impl Visits {
 
 impl Drop for Visits {
     fn drop(&mut self) {
-        // In a forked child this wakes nobody.
+        // In a forked child this wakes no thread.
         self.shared.stop.store(true, Ordering::SeqCst);
         self.thread.unpark();
     }
@@ -104,7 +104,7 @@ fn visit(shared: &Shared) {
             thread::park();
         }
         shared.waits.store(false, Ordering::SeqCst);
-        // A fence that ends soon has no visit at all.
+        // A fence that ends soon causes no visit.
         let cpus = || shared.cpus.lock().unwrap_or_else(PoisonError::into_inner);
         let step = ROUND / cpus().len().max(1) as u32;
         thread::park_timeout(step.max(SHORTEST));

@@ -36,15 +36,15 @@
 //! # Order
 //!
 //! A recording is complete: nothing is in flight. So no [`Hold`](crate::Hold) rule waits for anything, every event
-//! with a key is [`Class::Proven`](crate::Class::Proven) whatever rule was asked for, and nothing is late. What has no key
-//! shares the class of the event before it in its ring. If there is none, nothing orders it, and it is
-//! [`Class::Assumed`](crate::Class::Assumed). When all was yielded, the stream has ended: a reader gives `None`
+//! with a key is [`Certainty::Proven`](crate::Certainty::Proven) whatever rule was asked for, and nothing is late. What has no key
+//! shares the certainty of the event before it in its ring. If there is none, nothing orders it, and it is
+//! [`Certainty::Assumed`](crate::Certainty::Assumed). When all was yielded, the stream has ended: a reader gives `None`
 //! ([`Ended::Recording`](crate::Ended::Recording)).
 //! Times are not compared with this machine's clocks.
 //!
-//! A merge looks at a long recording in parts, so that holding keeps to its bound ([`Full`](crate::Full)). The order of what leaves is
+//! A merge looks at a long recording in parts, so that holding keeps to its bound ([`WhenFull`](crate::WhenFull)). The order of what leaves is
 //! proven all the same, unless a key is smaller than more records before it than fit into the bound. That is announced:
-//! [`Unproven`](crate::Unproven).
+//! [`EarlyRelease`](crate::EarlyRelease).
 //!
 //! # Room
 //!

@@ -69,11 +69,11 @@ use std::path::Path;
 /// group of this process leave. A CPU with more than 1 GiB of records has several rings, and its own numbers
 /// ([`Order::numbers`](crate::Order::numbers)) begin anew in each.
 ///
-/// From the first look on a merge takes 16 bytes for each record that is indexed, 40 if the record is out of order, and 64 for damage and for
+/// From the first refresh on a merge takes 16 bytes for each record that is indexed, 40 if the record is out of order, and 64 for damage and for
 /// a loss. While a list of records out of order, or of damage and losses, grows, the old one and the new one are there, so these are up to 80
-/// and 140 bytes. All of that together is no more than the bound of [`Full::Copy`](crate::Full::Copy), 64 MiB unless set, and no more than
+/// and 140 bytes. All of that together is no more than the bound of [`WhenFull::Copy`](crate::WhenFull::Copy), 64 MiB unless set, and no more than
 /// half of the memory that is available when the merge is made. A recording whose index could be larger is looked at in parts,
-/// in proven order: see [`Full`](crate::Full). That takes 4 bytes more for each KiB of records.
+/// in proven order: see [`WhenFull`](crate::WhenFull). That takes 4 bytes more for each KiB of records.
 ///
 /// # Errors
 /// [`ErrorKind::Recording`], with what is wrong and what helps; [`ErrorKind::Limit`] if there is too little memory.

@@ -49,7 +49,7 @@ use std::path::{Path, PathBuf};
 ///   (`PERF_SAMPLE_IP`), which is 0 then: `perf script` insists on it. Records of a recording stay as they are.
 /// - [`Lost`] as a LOST record, in front of the next record of its CPU, with that record's time, as the kernel writes it. Losses of one CPU
 ///   with no record between them are one LOST record with the sum of their counts.
-/// - Not gaps, irregular numbers, damage, [`Unproven`](crate::Unproven) and [`Untraced`](crate::Untraced), for which perf has no record,
+/// - Not gaps, irregular numbers, damage, [`EarlyRelease`](crate::EarlyRelease) and [`Untraced`](crate::Untraced), for which perf has no record,
 ///   nor records of kinds from 64 on. The kernel writes none, and in a file they are perf's own. [`Written::left_out`] counts all of these.
 /// - The events' names and attributes; the formats of tracepoints, from this machine's tracefs or, if the rings are those of a
 ///   recording, from there; the kernel's release, the architecture and the number of CPUs.

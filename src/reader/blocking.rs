@@ -1,9 +1,9 @@
-//! The blocking reader: a merge, a way to sleep until rings are written to, and fences beside it.
+//! The blocking reader: a merge with fences, which sleeps until rings are written to.
 
 use crate::error::{Error, Repeats};
 use crate::order::Order;
 use crate::order::event::Event;
-use crate::order::lent::{Batch, EventGuard};
+use crate::order::event_guard::{Batch, EventGuard};
 use crate::reader::engine::{Engine, Turn};
 use crate::reader::face::reader_face;
 use crate::rings::Rings;
@@ -36,22 +36,20 @@ use std::time::{Duration, Instant};
 ///
 /// # Waiting
 ///
-/// A reader sleeps on epoll. It looks at all heads before every sleep and after every wake: polling a perf event
-/// consumes its readiness, and the readiness says nothing about the other rings.
+/// A reader sleeps on epoll. It refreshes all heads before every sleep and after every wake: polling a perf event consumes its readiness,
+/// and the readiness of one ring says nothing about other rings.
 ///
-/// The kernel wakes the reader only when a part of a ring is filled, since a wake-up for each event would interrupt the
-/// traced system each time. So the reader also looks by itself: the more there is to find, the sooner, every 5 ms at
-/// the most, and at least every [`Order::latency`]. A reader that has found and taken much rests before it looks again,
-/// for up to 5 ms from its last look and no longer than the latency; little that is held meanwhile waits as long. A ring
-/// that fills up, a handle or a deadline ends the rest. A reader that spins does not rest, nor one that is asked with a
-/// time-out of zero.
+/// The kernel wakes the reader only when a part of a ring is filled, because a wake-up for each event would interrupt the traced system
+/// each time. So the reader also refreshes by itself: every 5 ms if there are many events, and at least every [`Order::latency`]. A reader
+/// that has taken many events rests before the next refresh, for up to 5 ms from its last refresh and no longer than the latency. The few
+/// events that are held meanwhile wait as long. A ring that fills up, a handle or a deadline ends the rest. A reader does not rest while it
+/// spins, or when it is called with a time-out of zero.
 ///
-/// If the hold rule needs a fence, the events found wait for it. The fence begins at once if there are many events, or
-/// if [`Order::latency`] has passed since the last one began.
+/// If the hold rule needs a fence, new events wait for it. The fence begins at once if there are many events, or if [`Order::latency`] has
+/// passed since the last one began.
 ///
-/// In your own event loop, poll the reader ([`AsFd`](std::os::fd::AsFd)) for no longer than
-/// [`Reader::time_to_next_look`]. Then call [`Reader::next_timeout`] with a time-out of zero until it gives nothing, whatever
-/// poll said.
+/// In your own event loop, poll the reader ([`AsFd`](std::os::fd::AsFd)) for no longer than [`Reader::time_to_next_refresh`]. Then call
+/// [`Reader::next_timeout`] with a time-out of zero until it returns `None`, whatever poll returned.
 ///
 /// # From other threads
 ///
@@ -59,64 +57,63 @@ use std::time::{Duration, Instant};
 ///
 /// # CPUs that come and go
 ///
-/// The kernel's messages wake the reader when a CPU comes online. The reader opens the CPU's ring; a CPU that came back
-/// writes into the ring it had. Without such messages the reader checks at each tick, at most ten times a second. What
-/// a program outputs on the CPU before that is lost, and the kernel counts it nowhere. What a CPU wrote before it went
-/// offline stays in its ring and is yielded in its turn.
+/// The kernel's messages wake the reader when a CPU comes online. The reader opens the CPU's ring. A CPU that came back writes into the
+/// ring it had. Without such messages the reader checks at each tick, at most ten times a second. Output of a program on the CPU before
+/// that is lost, and the kernel does not count it. Records that a CPU wrote before it went offline stay in its ring and are yielded in
+/// their order.
 ///
-/// If the kernel refuses to open a CPU's ring or events, the first call says why, and [`Item::Untraced`](crate::Item::Untraced) since when
-/// nothing of that CPU is traced. The reader tries again, once a second, or ten times a second where no messages come. The error comes
-/// again at the tenth failure, the hundredth and so on. [`Ledger::is_complete`](crate::Ledger::is_complete) is false from then on.
+/// If the kernel refuses to open a CPU's ring or events, the first call gives the error, and [`Item::Untraced`](crate::Item::Untraced) says
+/// since when the CPU is not traced. The reader tries again once a second, or ten times a second if no messages come. The error comes again
+/// at the tenth failure, the hundredth and so on. [`Ledger::is_complete`](crate::Ledger::is_complete) is false from then on.
 ///
 /// # Dropping privileges
 ///
-/// A program that has opened its rings and made its reader may give its privileges up. Capabilities are each thread's
-/// (capabilities(7)): what counts are those of the thread that calls.
+/// A program may drop its privileges once it has opened its rings and made its reader. Each thread has its own capabilities
+/// (capabilities(7)): those of the calling thread count.
 ///
-/// | what | takes then |
+/// | what | needs afterwards |
 /// | --- | --- |
 /// | reading, flushes, deadlines, [`Pause::Output`](crate::Pause::Output), what the kernel counts as lost, [`Order::without_self`] | nothing |
-/// | fences by `membarrier`, the default | nothing, opened before or then |
+/// | fences by `membarrier`, the default | nothing, whenever they were opened |
 /// | fences by a map that were opened before; [`Pause::Slots`](crate::Pause::Slots) | nothing; `CAP_BPF` before Linux 5.19, where `kernel.unprivileged_bpf_disabled` is set |
 /// | [`Fence::EXPEDITED`](crate::Fence::EXPEDITED) | `CAP_SYS_ADMIN`, each time, of the fence's own thread |
 /// | a CPU that comes online, or back | what opening took: `CAP_PERFMON`, or `CAP_SYS_ADMIN` where `kernel.perf_event_paranoid` is above 2; `CAP_BPF` for slots of maps, as above; `CAP_IPC_LOCK` for the ring of a new CPU beyond `kernel.perf_event_mlock_kb` |
 /// | opening other rings | the same |
-/// | a reader with [`Order::without_self`] that is made only then, fields by [`Rings::format`](crate::Rings::format) | that tracefs can still be read: otherwise nothing of a tracepoint is left out |
+/// | a reader with [`Order::without_self`] that is made afterwards, fields by [`Rings::format`](crate::Rings::format) | a readable tracefs: otherwise no record of a tracepoint is left out |
 ///
-/// So a program that is to follow CPUs keeps `CAP_PERFMON` and `CAP_BPF`, and `CAP_IPC_LOCK` if its rings are large.
+/// So a program that follows CPUs keeps `CAP_PERFMON` and `CAP_BPF`, and `CAP_IPC_LOCK` if its rings are large.
 ///
 /// # Dropping
 ///
-/// Dropping the reader loses events that are held or not yet read. Call [`Handle::flush`](crate::Handle::flush) first
-/// to have them all. Dropping waits for a fence under way, which cannot be broken off.
+/// Dropping the reader loses events that are held or not yet read. To get them all, call [`Handle::flush`](crate::Handle::flush) first.
+/// Dropping waits for a fence under way, because the kernel cannot cancel it.
 #[derive(Debug)]
 pub struct Reader {
     pub(super) engine: Engine,
     epoll: Epoll,
-    /// How many rings epoll waits for.
+    /// How many rings epoll watches.
     rings: usize,
-    /// Where epoll puts what is ready, so that all of it is taken notice of at once.
+    /// Where epoll writes ready descriptors, all in one call.
     ready: Vec<libc::epoll_event>,
     wait: Wait,
     /// Waits that fail.
     failures: Repeats,
-    /// How often it looked again instead of sleeping.
+    /// How often it refreshed again instead of sleeping.
     spun: u64,
 }
 
-/// After so many looks instead of a sleep, what would have woken the reader is taken notice of.
+/// After this many refreshes without a sleep, a spinning reader reads what would have woken it.
 const SPINS: u64 = 1024;
 
-/// What epoll says of the kernel's messages about CPUs, and of everything else.
+/// The epoll data of the kernel's messages about CPUs, and of all other descriptors.
 const NEWS: u64 = 1;
 const OTHER: u64 = 0;
 
 impl Reader {
-    /// The default of [`Order::latency`]: the longest time for which an event may lie in its ring unseen while the
-    /// reader waits.
+    /// The default of [`Order::latency`]: the longest time that an event lies in its ring unseen while the reader waits.
     pub const TICK: Duration = Engine::TICK;
 
-    /// Makes a reader of these rings, in this order.
+    /// Makes a reader of these rings, with these options.
     ///
     /// # Errors
     /// As [`Merge::new`](crate::Merge::new); [`ErrorKind::Fence`](crate::ErrorKind::Fence) if the hold rule needs a fence and none is possible;
@@ -131,8 +128,8 @@ impl Reader {
         Ok(reader)
     }
 
-    /// The next event. Waits for it as long as it takes. `None` when the stream has ended: [`Reader::ended`] says why. After an
-    /// error the reader goes on with the next call.
+    /// The next event. Waits for it as long as necessary. `None` when the stream has ended: [`Reader::ended`] says why. After an error the
+    /// reader goes on with the next call.
     ///
     /// The event borrows the reader and is consumed when it is dropped. A forgotten event comes again. To keep one, copy it:
     /// [`EventGuard::to_owned`].
@@ -143,12 +140,12 @@ impl Reader {
     #[inline]
     #[expect(clippy::should_implement_trait, reason = "not an iterator: it yields what borrows from it")]
     pub fn next(&mut self) -> Result<Option<EventGuard<'_>>, Error> {
-        // Without an end to the waiting, only the stream's end gives nothing.
+        // Without a time-out, only the end of the stream gives `None`.
         if self.engine.is_at_hand() || self.advance(None)? { Ok(Some(self.engine.merge.lend())) } else { Ok(None) }
     }
 
-    /// The next event. Waits for it at most this long. `None` when the time is over, or when the stream has ended:
-    /// [`Reader::ended`] says which. Held events stay. With a time-out of zero it looks at the rings and does not wait.
+    /// The next event. Waits for it at most this long. `None` when the time is over, or when the stream has ended: [`Reader::ended`] says
+    /// which. Held events stay. With a time-out of zero it refreshes the rings and does not wait.
     ///
     /// # Errors
     /// As [`Reader::next`].
@@ -164,9 +161,9 @@ impl Reader {
     /// All events that can be yielded, as an iterator. If there are none, waits for the first at most this long; the batch is
     /// empty when the time is over. `None` when the stream has ended: [`Reader::ended`] says why.
     ///
-    /// The items borrow the reader, so a program can hold any number of them. The batch ends early if a ring has filled up by
-    /// a quarter since the last look: the next batch begins with a look. See [`Merge::batch`](crate::Merge::batch), and
-    /// [`Batch`] for the quickest way to take the events.
+    /// The items borrow the reader, so a program can hold any number of them. The batch ends early if a ring has filled up by a quarter
+    /// since the last refresh; the next batch then begins with a refresh. See [`Merge::batch`](crate::Merge::batch), and [`Batch`] for the
+    /// fastest way to take the events.
     ///
     /// # Errors
     /// As [`Reader::next`].
@@ -175,10 +172,9 @@ impl Reader {
         Ok(if self.engine.ended.is_some() { None } else { Some(self.engine.merge.batch()) })
     }
 
-    /// Looks at the rings once and folds the events that can be yielded then, without waiting, until the function
-    /// breaks off. The event at which it breaks off is consumed. Events written meanwhile are left for the next call:
-    /// otherwise the call might never end. Ends early where [`Reader::batch`] does. Folds nothing once the stream has ended:
-    /// [`Reader::ended`].
+    /// Refreshes the rings once and folds the events that can be yielded then, without waiting, until the function breaks. The event at
+    /// which it breaks is consumed. Events written meanwhile stay for the next call; otherwise the call might never end. It ends early in
+    /// the same case as [`Reader::batch`]. It folds nothing once the stream has ended: [`Reader::ended`].
     ///
     /// # Errors
     /// As [`Reader::next`].
@@ -192,10 +188,10 @@ impl Reader {
         if self.engine.ended.is_some() {
             return Ok(ControlFlow::Continue(all));
         }
-        // What this look found and no more: a consumer slower than its producers would never be done.
+        // Only the events of this refresh: otherwise a consumer slower than its producers would never return.
         loop {
             match self.engine.merge.hand_out(all, &mut fold) {
-                // What is new comes with the next call, which looks first.
+                // New events come with the next call, which refreshes first.
                 ControlFlow::Continue(next) if self.engine.merge.is_rushed() => return Ok(ControlFlow::Continue(next)),
                 ControlFlow::Continue(next) => all = next,
                 ControlFlow::Break(ended) => return Ok(ended),
@@ -203,8 +199,8 @@ impl Reader {
         }
     }
 
-    /// Looks at the rings once and calls a function with each event that can be yielded then, without waiting. Ends
-    /// early where [`Reader::batch`] does. Calls nothing once the stream has ended: [`Reader::ended`].
+    /// Refreshes the rings once and calls a function with each event that can be yielded then, without waiting. It ends early in the same
+    /// case as [`Reader::batch`]. It calls nothing once the stream has ended: [`Reader::ended`].
     ///
     /// # Errors
     /// As [`Reader::next`].
@@ -219,15 +215,15 @@ impl Reader {
 
     reader_face!();
 
-    /// How long a program may sleep before the rings must be looked at again, although nothing became readable.
-    pub fn time_to_next_look(&self) -> Duration {
+    /// How long a program may sleep before it must call the reader again, even if nothing became readable.
+    pub fn time_to_next_refresh(&self) -> Duration {
         self.engine.pause()
     }
 
-    /// Waits for all rings, also those that came online since.
+    /// Registers all rings with epoll, including those of new CPUs.
     fn wait_for_all(&mut self) -> Result<(), Error> {
-        // Edge-triggered: a wake is all we want, once. So an event that stays ready does not keep us awake, and nothing need be
-        // read to fall asleep again.
+        // Edge-triggered: the reader wants one wake for each change. So an event that stays ready does not keep it awake, and it need not
+        // read anything before it sleeps again.
         let edge = |data| EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, data);
         let news = self.engine.merge.rings().news().map(|news| (news.as_fd(), NEWS));
         for (fd, data) in self.engine.fds().map(|fd| (fd, OTHER)).chain(news) {
@@ -241,7 +237,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Looks, and sleeps, until there is an event to give, which it says, or the time is over, or the stream has ended.
+    /// Refreshes and sleeps until there is an event to lend (true), or the time is over or the stream has ended (false).
     fn advance(&mut self, until: Option<Instant>) -> Result<bool, Error> {
         if self.engine.is_ready()? {
             return Ok(true);
@@ -251,7 +247,7 @@ impl Reader {
         }
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
-            // A program that polls the reader must find it unreadable until something happens after this look.
+            // A program that polls the reader must find it unreadable until something happens after this refresh.
             self.sleep(Duration::ZERO)?;
         } else {
             let rest = self.engine.rest();
@@ -259,7 +255,7 @@ impl Reader {
                 self.sleep(left.map_or(rest, |left| left.min(rest)))?;
             }
         }
-        let mut last_look = false;
+        let mut last_refresh = false;
         loop {
             let pause = match self.engine.turn()? {
                 Turn::Ready => return Ok(true),
@@ -268,23 +264,23 @@ impl Reader {
             };
             if self.engine.merge.rings().len() != self.rings {
                 self.wait_for_all()?;
-                // It may have been written to before it was waited for.
+                // The ring may have been written to before it was registered.
                 continue;
             }
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             let over = left.is_some_and(|left| left.is_zero());
-            if over && (last_look || !pause.is_zero()) {
+            if over && (last_refresh || !pause.is_zero()) {
                 return Ok(false);
             }
-            // Another look may be all it takes; when the time is over, one more and no further.
-            last_look = over;
+            // Another refresh may be enough. When the time is over, there is one more and no further one.
+            last_refresh = over;
             if !pause.is_zero() {
                 let spins = self.engine.spins();
                 self.spun = if spins { self.spun + 1 } else { 0 };
                 if !spins {
                     self.sleep(left.map_or(pause, |left| left.min(pause)))?;
                 } else if self.spun.is_multiple_of(SPINS) {
-                    // CPUs that come are still heard of.
+                    // Messages about new CPUs are still read.
                     self.sleep(Duration::ZERO)?;
                 }
             }
@@ -295,10 +291,10 @@ impl Reader {
     fn sleep(&mut self, time: Duration) -> Result<(), Error> {
         self.engine.sleeps(time);
         match self.wait.wait(self.epoll.0.as_fd(), &mut self.ready, Some(time)) {
-            // Only CPUs that come matter here: the reader looks at everything else anyway.
+            // Only messages about new CPUs matter here: the reader refreshes everything else anyway.
             Ok(ready) => {
                 self.failures.well();
-                // Without time it only takes notice of what is ready.
+                // Without time it only reads what is ready.
                 self.engine.wakes(ready > 0 && !time.is_zero());
                 if self.ready.iter().take(ready).any(|event| { event.u64 } == NEWS) {
                     self.engine.cpus_changed();
@@ -309,7 +305,7 @@ impl Reader {
             Err(errno) => match self.failures.failed(false) {
                 Some(times) => Err(Error::wait(errno, times)),
                 None => {
-                    // Whatever would have woken us is found at the next look.
+                    // Whatever would have woken the reader is found at the next refresh.
                     std::thread::sleep(time.min(Self::TICK));
                     Ok(())
                 }
@@ -327,6 +323,6 @@ impl AsFd for Reader {
 }
 
 fn end(timeout: Duration) -> Option<Instant> {
-    // A time-out too long to be a time is as good as none.
+    // A time-out that overflows the clock counts as none.
     Instant::now().checked_add(timeout)
 }

@@ -1,4 +1,4 @@
-//! The part of a reader that does not sleep: looking, fences, due reports, CPUs that come online.
+//! The part of a reader that does not sleep: refreshes, fences, due reports, new CPUs.
 
 mod rest;
 #[cfg(all(test, not(loom)))]
@@ -12,7 +12,7 @@ use crate::order::merge::Merge;
 use crate::order::proof::{Proof, Watch};
 use crate::order::{self, Order};
 use crate::reader::ended::Ended;
-use crate::reader::pace::{FLOOR, Pace, WORTH_A_LOOK};
+use crate::reader::pace::{FLOOR, Pace, WORTH_A_REFRESH};
 use crate::rings::Rings;
 use crate::rings::control::{Control, Handle, Report, Signals};
 use crate::sys::machine;
@@ -21,67 +21,66 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A merge, the fences beside it, and when to look.
+/// A merge, its fences, and the times of refreshes.
 #[derive(Debug)]
 pub(crate) struct Engine {
     pub(crate) merge: Merge,
     pub(crate) hold: Hold,
     pub(crate) proof: Option<Proof>,
     control: Arc<Control>,
-    /// The signals that were taken notice of.
+    /// The signals that the engine has acted on.
     noticed: Signals,
-    /// Why the stream has ended, if it has. Then the signals are never what was noticed.
+    /// Why the stream has ended, if it has. The signals then never equal `noticed`.
     pub(crate) ended: Option<Ended>,
-    /// The report to make once everything that was seen before is yielded.
+    /// The report that is due once all events from before it are yielded.
     report: Option<Report>,
-    /// Whether all that is to come before the report was seen, and what is newer waits.
+    /// Whether all events before the report were seen, and newer events wait.
     capped: bool,
     pace: Pace,
-    /// Under the lag rule: when everything is due that had been seen when this was set.
+    /// Under the lag rule: when all events that had been seen when this was set are due.
     due: Option<Instant>,
-    /// Under the round rule: whether another look follows the last at once.
+    /// Under the round rule: whether another refresh follows the last one at once.
     again: bool,
     /// Fences that fail.
     failures: Repeats,
-    /// Programs that do not leave.
+    /// Reports of programs that do not leave.
     stuck: Repeats,
-    /// When to see next whether CPUs came online.
+    /// When to check next for new CPUs.
     check_cpus: Instant,
-    /// For how long to go on looking after something was found, and when that was.
+    /// How long to keep refreshing after an event was found, and when the last one was found.
     spin: Duration,
     found: Option<Instant>,
-    /// Events found since the reader slept, or could have.
+    /// Events found since the reader last slept, or could have slept.
     since_sleep: usize,
-    /// When to ask next what was dropped behind everything else.
+    /// When to ask the kernel next for losses after the last record of a ring.
     check_losses: Instant,
-    /// How often the reader went to sleep, and was woken.
+    /// How often the reader went to sleep, and how often it was woken.
     sleeps: u64,
     wakes: u64,
     fences_failed: u64,
-    /// The threads that have looked, and the fence's.
+    /// The threads that have refreshed, and those of fences.
     pub(crate) threads: SmallVec<[u32; 4]>,
 }
 
-/// What to do next.
+/// The next action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// Yield: there is an event to lend.
     Ready,
-    /// Give up: the stream has ended.
+    /// Return: the stream has ended.
     Ended,
-    /// Sleep until something becomes readable, but no longer than this; zero is to take another turn at once.
+    /// Sleep until something becomes readable, but no longer than this. Zero: take another turn at once.
     Sleep(Duration),
 }
 
-/// How often CPUs are listed although the kernel's messages tell of them: a message may not arrive.
+/// How often CPUs are listed in addition to the kernel's messages: a message may not arrive.
 const LIST_CPUS: Duration = Duration::from_secs(1);
 
-/// How often the kernel is asked what it dropped.
+/// How often the kernel is asked for its count of losses.
 const ASK_LOSSES: Duration = Duration::from_millis(100);
 
 impl Engine {
-    /// The longest time for which an event may lie in its ring unseen, unless set. It is also how often CPUs are listed
-    /// without messages about them.
+    /// The default of the longest time that an event lies in its ring unseen. Without messages about CPUs, also how often CPUs are listed.
     pub(crate) const TICK: Duration = order::LATENCY;
 
     pub(crate) fn new(rings: Rings, order: Order) -> Result<Self, Error> {
@@ -96,7 +95,7 @@ impl Engine {
         let pace = Pace::new(&hold, order.latency, Instant::now());
         let spin = order.spin;
         let merge = Merge::new(rings, order)?;
-        // Of a recording everything is there, and nothing waits for proof.
+        // A recording is complete, and nothing waits for proof.
         let proof = hold.fence().filter(|_| !complete).map(Proof::start).transpose()?;
         let check_cpus = Instant::now() + Self::TICK;
         let noticed = Signals::QUIET;
@@ -128,12 +127,12 @@ impl Engine {
         Ok(engine)
     }
 
-    /// What to wait for.
+    /// The descriptors to wait for.
     pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.merge.rings().fds().chain(self.others())
     }
 
-    /// What to wait for besides rings.
+    /// The descriptors to wait for besides rings.
     pub(crate) fn others(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let wake = self.control.arm().ok().map(AsFd::as_fd);
         wake.into_iter().chain(self.proof.as_ref().and_then(Proof::wake))
@@ -148,28 +147,28 @@ impl Engine {
         Handle(Arc::clone(&self.control))
     }
 
-    /// Whether there is an event to lend, and nothing has to be noticed first.
+    /// Whether there is an event to lend and no signal to act on first.
     #[inline(always)]
     pub(crate) fn is_at_hand(&mut self) -> bool {
-        // A word that is what it was says that this is no forked child either.
+        // An unchanged word also means that this is no forked child.
         self.control.signals() == self.noticed
             && !self.proof.as_ref().is_some_and(Proof::has_ended)
             && !self.merge.is_rushed()
             && self.merge.pick()
     }
 
-    /// Whether there is an event to lend, without a look unless a fence ended, a flush was asked for or a ring fills up.
+    /// Whether there is an event to lend. Refreshes only if a fence ended, a flush was requested or a ring fills up.
     #[inline]
     pub(crate) fn is_ready(&mut self) -> Result<bool, Error> {
-        // They never are once the stream has ended.
+        // They never are equal once the stream has ended.
         if self.control.signals() != self.noticed && !self.notice_signals()? {
             return Ok(false);
         }
         if self.merge.is_rushed() {
-            self.look();
+            self.refresh();
             self.attend()?;
         }
-        // Epochs end at once, and the look behind that would come with each event: what is proven comes first.
+        // Epochs end at once, and each event would bring the refresh that follows. So proven events come first.
         if matches!(self.proof, Some(Proof::Epochs(_))) && self.merge.is_ready() {
             return Ok(true);
         }
@@ -177,7 +176,7 @@ impl Engine {
         Ok(self.merge.is_ready())
     }
 
-    /// Looks at the rings; says whether there is something to lend, or how long to sleep.
+    /// Refreshes the rings. Says whether there is an event to lend, or how long to sleep.
     pub(crate) fn turn(&mut self) -> Result<Turn, Error> {
         self.forget_deadline();
         if self.is_ready()? {
@@ -189,7 +188,7 @@ impl Engine {
         let now = Instant::now();
         self.follow_cpus(now)?;
         if !self.report_past_deadline() && !self.report_is_due() {
-            self.look();
+            self.refresh();
         }
         if self.merge.is_ready() || self.find_losses(now) {
             return Ok(Turn::Ready);
@@ -207,20 +206,21 @@ impl Engine {
         }
     }
 
-    /// Ends the stream. What was yielded is given back: there may be no look any more.
+    /// Ends the stream. Gives the bytes of yielded events back, because there may be no further refresh.
     fn end(&mut self, why: Ended) -> Turn {
         self.merge.publish();
         (self.ended, self.noticed) = (Some(why), self.noticed.never());
         Turn::Ended
     }
 
-    /// The longest sleep after which there may be a reason to look.
+    /// The longest sleep after which there may be a reason to refresh.
     pub(crate) fn pause(&self) -> Duration {
         if self.merge.is_behind() {
             return Duration::ZERO;
         }
         let now = Instant::now();
-        // While a fence is under way, nothing else lets anything out under its rule. Its end wakes us, and rings that fill up do.
+        // While a fence is under way, nothing else releases events under its rule. The fence's end wakes the reader, and so do rings that
+        // fill up.
         let fencing = matches!(self.hold, Hold::Fence(_))
             && self.proof.as_ref().is_some_and(Proof::is_under_way)
             && self.do_rings_wake();
@@ -234,23 +234,23 @@ impl Engine {
         }
     }
 
-    /// How long until the hold rule lets out what is held, or something can be done for it.
+    /// How long until the hold rule releases held events, or until something can be done for that.
     fn pause_of_rule(&self, now: Instant) -> Duration {
         match (&self.hold, &self.proof) {
             (Hold::Lag(_), _) => self.due.map_or(Duration::MAX, |due| due.saturating_duration_since(now)),
-            // Another look is all it takes. It costs nobody anything; but what comes meanwhile must not keep us awake.
+            // One more refresh is enough, and it disturbs nobody. But events that come meanwhile must not keep the reader awake.
             (Hold::Round, _) if self.again || self.report.is_some() => Duration::ZERO,
             (_, Some(proof)) => {
-                // A fence that may not begin yet: come back when it may.
+                // A fence that may not begin yet: wait until it may.
                 let begin = proof.pause().filter(|pause| !pause.is_zero() && self.may_prove(now));
-                // Nothing wakes us when a program leaves.
+                // Nothing wakes the reader when a program leaves.
                 proof.nap().or(begin).unwrap_or(Duration::MAX)
             }
             _ => Duration::MAX,
         }
     }
 
-    /// Flushes, closings, forks. Says whether the stream goes on.
+    /// Acts on flushes, closings and forks. Says whether the stream goes on.
     #[cold]
     fn notice_signals(&mut self) -> Result<bool, Error> {
         let signals = self.control.signals();
@@ -263,20 +263,20 @@ impl Engine {
         }
         // Another report comes first.
         if signals != self.noticed && self.report.is_none() {
-            self.report_after_look(Report::Flushed);
-            // Behind the look: the key function may panic in it.
+            self.report_after_refresh(Report::Flushed);
+            // After the refresh, because the key function may panic in it.
             self.noticed = signals;
         }
         Ok(true)
     }
 
-    /// Begins with the report of a deadline that is past, if no other report comes first. Says whether it does.
+    /// Starts the report of a deadline that is past, if no other report comes first. Says whether it does.
     fn report_past_deadline(&mut self) -> bool {
         let past = self.control.past_deadline().filter(|_| self.report.is_none());
-        past.map(|report| self.report_after_look(report)).is_some()
+        past.map(|report| self.report_after_refresh(report)).is_some()
     }
 
-    /// Gives up the report of a deadline that is not set any more. A stream that ended by it goes on.
+    /// Drops the report of a deadline that is no longer set. A stream that ended at that deadline goes on.
     fn forget_deadline(&mut self) {
         if self.report.is_some_and(|report| !self.control.asks_for(report)) {
             self.end_report();
@@ -291,9 +291,9 @@ impl Engine {
         self.merge.lift_cap();
     }
 
-    /// Everything that is in the rings now is yielded before the report, and nothing else.
-    fn report_after_look(&mut self, report: Report) {
-        self.look();
+    /// Yields all events that are in the rings now before the report, and no others.
+    fn report_after_refresh(&mut self, report: Report) {
+        self.refresh();
         self.merge.mark_heads();
         self.report = Some(report);
         self.cap();
@@ -301,7 +301,7 @@ impl Engine {
         self.prove(Instant::now());
     }
 
-    /// Once all that is to come before the report was seen, keeps back what is newer.
+    /// Once all events before the report were seen, holds newer ones back.
     fn cap(&mut self) {
         if self.report.is_some() && !self.capped && self.merge.is_past_marks() {
             self.capped = true;
@@ -310,12 +310,12 @@ impl Engine {
         }
     }
 
-    /// Whether all that is to come before the report has come.
+    /// Whether all events before the report were yielded.
     fn report_is_due(&self) -> bool {
         self.capped && self.merge.is_drained()
     }
 
-    /// If the fence under way has ended, looks again, so that what it proved can be yielded, and begins the next.
+    /// If the fence under way has ended, refreshes, so that the events it proved can be yielded, and begins the next fence.
     #[inline]
     fn notice_fence(&mut self) -> Result<(), Error> {
         match self.proof.as_mut().and_then(Proof::ended) {
@@ -323,7 +323,7 @@ impl Engine {
             Some(Ok(())) => {
                 self.merge.end_fence();
                 self.failures.well();
-                self.look();
+                self.refresh();
                 self.attend()?;
                 self.tell_stuck()
             }
@@ -331,7 +331,7 @@ impl Engine {
         }
     }
 
-    /// Does what is due now and then, also if there is always something to yield: CPUs that came, losses, a deadline.
+    /// Does periodic work, even if there is always an event to yield: new CPUs, losses, a deadline.
     fn attend(&mut self) -> Result<(), Error> {
         let now = Instant::now();
         self.follow_cpus(now)?;
@@ -340,7 +340,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits a little for a program that is inside to leave. After too long a kernel fence stands in.
+    /// Waits a little for a program that is inside to leave. After too long, a kernel fence replaces the proof.
     fn await_epochs(&mut self) -> Result<(), Error> {
         let Some(watch) = self.proof.as_mut().and_then(Proof::epochs) else { return Ok(()) };
         if watch.is_over() || watch.spin() {
@@ -349,7 +349,7 @@ impl Engine {
         watch.lose_patience().or_else(|errno| self.fence_failed(errno))
     }
 
-    /// Tells now and then, or if a report waits for it, of a program that has returned without leaving.
+    /// Reports a program that has returned without leaving. Not every time, unless a flush or deadline waits for it.
     fn tell_stuck(&mut self) -> Result<(), Error> {
         let returned = self.proof.as_mut().and_then(Proof::epochs).and_then(Watch::take_returned);
         let Some((cpu, waited)) = returned else { return Ok(()) };
@@ -357,7 +357,7 @@ impl Engine {
         times.map_or(Ok(()), |times| Err(stuck(cpu, waited, times)))
     }
 
-    /// The events of the failed fence stay held, and the reader tries again. Reported now and then, or if a report
+    /// The events of the failed fence stay held, and the reader tries again. Not every failure is reported, unless a flush or deadline
     /// waits for the fence.
     #[cold]
     fn fence_failed(&mut self, errno: std::io::Error) -> Result<(), Error> {
@@ -370,15 +370,15 @@ impl Engine {
             .map_or(Ok(()), |times| Err(Error::fence_failed(ErrorKind::Degraded, errno, times)))
     }
 
-    /// Looks at all heads, and begins what lets out what is held.
-    fn look(&mut self) {
+    /// Refreshes all rings, and begins the proof that releases held events.
+    fn refresh(&mut self) {
         self.know_threads();
-        self.merge.pause = Some(self.pace.since_look(Instant::now()));
+        self.merge.pause = Some(self.pace.since_refresh(Instant::now()));
         let found = self.merge.refresh(self.now());
-        // One more lets out what this one found; of what that one finds, only much is worth a third.
-        self.again = if self.again { found >= WORTH_A_LOOK } else { found > 0 };
+        // One more refresh releases the events of this one. A third one follows only if the second finds many events.
+        self.again = if self.again { found >= WORTH_A_REFRESH } else { found > 0 };
         let now = Instant::now();
-        self.pace.looked(now, found);
+        self.pace.refreshed(now, found);
         self.since_sleep = self.since_sleep.saturating_add(found);
         if found > 0 {
             self.found = Some(now);
@@ -387,7 +387,7 @@ impl Engine {
         self.prove(now);
     }
 
-    /// Takes notice of the thread that looks, and of those of fences.
+    /// Learns the thread that refreshes, and those of fences.
     fn know_threads(&mut self) {
         for thread in std::iter::once(machine::thread()).chain(self.proof.iter().flat_map(Proof::threads)) {
             if !self.threads.contains(&thread) {
@@ -397,14 +397,14 @@ impl Engine {
         }
     }
 
-    /// Begins what lets out what is held, if it is time to.
+    /// Begins the proof that releases held events, if it is time.
     fn prove(&mut self, now: Instant) {
         self.due = self.due.filter(|due| now < *due);
         if !self.may_prove(now) {
             return;
         }
         let begun = match (&self.hold, &mut self.proof) {
-            // Everything seen is due after as long a time, all at once.
+            // All events seen are due together, after the lag.
             (Hold::Lag(lag), _) if self.due.is_none() && self.merge.held() > 0 => {
                 self.due = now.checked_add(FLOOR.max(*lag));
                 true
@@ -422,30 +422,30 @@ impl Engine {
         }
     }
 
-    /// Whether what is held is worth a fence: a report waits for it, a ring fills up with it, or the pace says so.
+    /// Whether the held events justify a fence: a report waits for it, a ring fills up with them, or the pace allows it.
     fn may_prove(&self, now: Instant) -> bool {
         self.pace.may_prove(now) || self.report.is_some() || self.merge.was_crowded
     }
 
-    /// Whether to look again instead of sleeping.
+    /// Whether to refresh again instead of sleeping.
     pub(crate) fn spins(&self) -> bool {
         !self.spin.is_zero()
             && (self.spin == Duration::MAX || self.found.is_some_and(|found| found.elapsed() < self.spin))
     }
 
-    /// The reader goes to sleep, if it is for any time at all.
+    /// Counts a sleep, if its time is not zero.
     pub(crate) fn sleeps(&mut self, time: Duration) {
         self.since_sleep = 0;
         self.sleeps += u64::from(!time.is_zero());
     }
 
-    /// The reader was woken, if it was, before it would have looked by itself.
+    /// Counts a wake, if something other than the reader's own tick woke it.
     pub(crate) fn wakes(&mut self, woken: bool) {
         self.wakes += u64::from(woken);
     }
 
-    /// When a ring has run dry, or a report is due, asks what was dropped behind everything else. Whether there is an
-    /// event of it.
+    /// When a ring has run dry, or a report is due, asks the kernel for losses after the last record. Returns whether there is an event of
+    /// one.
     fn find_losses(&mut self, now: Instant) -> bool {
         if self.control.take_lossy() {
             self.merge.suspect_losses();
@@ -455,7 +455,7 @@ impl Engine {
             return false;
         }
         self.check_losses = now + ASK_LOSSES;
-        // Only of what was seen before: the look that this follows. Ring by ring: others may never run dry.
+        // Only losses before the last refresh count. The kernel is asked ring by ring, because other rings may never run dry.
         self.merge.read_suspect_losses(report) && self.merge.is_ready()
     }
 
@@ -466,12 +466,12 @@ impl Engine {
         Stats { sleeps, wakes, fences_failed, stand_ins, ..self.merge.stats() }
     }
 
-    /// An account of everything that was written. Looks first.
+    /// An account of everything that was written. Refreshes first.
     pub(crate) fn ledger(&mut self) -> Result<Ledger, Error> {
         if self.control.is_forked() {
             return Err(Error::forked());
         }
-        self.look();
+        self.refresh();
         Ok(self.merge.ledger())
     }
 
@@ -480,12 +480,12 @@ impl Engine {
         if self.merge.needs_clock() { self.merge.rings().clock().now().unwrap_or(0) } else { 0 }
     }
 
-    /// CPUs may have come online: the kernel's message says so.
+    /// The kernel's message says that CPUs may have come online.
     pub(crate) fn cpus_changed(&mut self) {
         self.check_cpus = Instant::now();
     }
 
-    /// Takes notice of CPUs that came online: when the kernel's messages say so, and now and then.
+    /// Opens rings for new CPUs: when the kernel's messages say so, and periodically.
     fn follow_cpus(&mut self, now: Instant) -> Result<(), Error> {
         if now < self.check_cpus {
             return Ok(());
@@ -496,8 +496,8 @@ impl Engine {
     }
 }
 
-/// A program has returned and not left: a grace period has passed, and its CPU's word is what it was. A fence stood in so often since
-/// the last report.
+/// The error for a program that has returned without leaving: a grace period has passed, and its CPU's word has not changed. A fence
+/// replaced the proof `times` times since the last report.
 #[cold]
 fn stuck(cpu: u32, waited: Duration, times: u64) -> Error {
     let message = format!(

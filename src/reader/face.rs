@@ -1,15 +1,14 @@
-//! The methods that every reader has, over its engine.
+//! The methods that both readers share, over their engine.
 
-/// The methods of every reader except waiting, over its `engine`.
+/// The methods of both readers except waiting, over their `engine`.
 macro_rules! reader_face {
     () => {
-        /// A handle that flushes, closes, pauses and resumes this reader from any thread, also while the reader blocks.
+        /// A handle that flushes, closes, pauses and resumes this reader from any thread, even while the reader blocks.
         pub fn handle(&self) -> $crate::rings::control::Handle {
             self.engine.handle()
         }
 
-        /// Why the stream has ended, if the last call found that it has. `None` as long as it goes on, also when only a
-        /// time-out is over.
+        /// Why the stream has ended, if the last call found that it has. `None` while it goes on, also if only a time-out is over.
         pub fn ended(&self) -> Option<$crate::reader::Ended> {
             self.engine.ended
         }
@@ -23,8 +22,8 @@ macro_rules! reader_face {
             self.handle().set_deadline(deadline)
         }
 
-        /// Gives the bytes of all yielded events back to the kernel now. The reader does this by itself before it looks
-        /// or sleeps. Only a program that yields events and then does not come back for long needs this.
+        /// Gives the bytes of all yielded events back to the kernel now. The reader does this by itself before each refresh and each sleep.
+        /// Only a program that takes events and then does not call the reader for a long time needs this method.
         ///
         /// # Panics
         /// In a forked child, which does not have the rings.
@@ -37,16 +36,14 @@ macro_rules! reader_face {
             &self.engine.hold
         }
 
-        /// How the reader waits for grace periods: "membarrier", "map", "expedited", "custom" or "epochs". `None` if
-        /// the hold rule needs no fence. With [`Fence::Auto`](crate::Fence::Auto), "membarrier" becomes "map" for good
-        /// if the kernel begins to refuse it.
+        /// How the reader waits for grace periods: "membarrier", "map", "expedited", "custom" or "epochs". `None` if the hold rule needs no
+        /// fence. With [`Fence::Auto`](crate::Fence::Auto), "membarrier" changes to "map" for good if the kernel begins to refuse it.
         pub fn fence(&self) -> Option<&'static str> {
             self.engine.proof.as_ref().map($crate::order::proof::Proof::name)
         }
 
-        /// The threads of this reader, by their numbers (gettid(2)): those that have read so far, the one that made the
-        /// reader first, the one that waits for fences, and the one that hurries them, if there are any by now. To leave
-        /// out what they do, see
+        /// The threads of this reader, by their numbers (gettid(2)): first the one that made the reader, then all others that have read so
+        /// far, the one that waits for fences, and the one that speeds fences up, once they exist. To leave out records about them, see
         /// [`Order::without_self`](crate::Order::without_self).
         pub fn threads(&self) -> impl Iterator<Item = u32> {
             self.engine.threads.iter().copied()
@@ -67,8 +64,8 @@ macro_rules! reader_face {
             self.engine.stats()
         }
 
-        /// An account of everything written until now. Looks at the rings, and asks the kernel what it dropped, which
-        /// interrupts every CPU. Works on a closed reader too.
+        /// An account of everything written until now. Refreshes the rings, and asks the kernel for its count of losses, which interrupts
+        /// every CPU. Works on a closed reader too.
         ///
         /// # Errors
         /// [`ErrorKind::Forked`](crate::ErrorKind::Forked).
@@ -82,8 +79,7 @@ macro_rules! reader_face {
             self.engine.merge.late()
         }
 
-        /// Why the stream is behind: what holds the merge up. See also `fence_under_way`, `fence_latency` and
-        /// `ring_stats`.
+        /// Why the stream is delayed: what holds the merge up. See also `fence_under_way`, `fence_latency` and `ring_stats`.
         pub fn progress(&self) -> $crate::account::stats::Progress {
             self.engine.merge.progress()
         }

@@ -1,52 +1,52 @@
-//! When a reader looks by itself, and when it begins what lets events out. Pure bookkeeping, no clock, no system call.
+//! When a reader refreshes by itself, and when it begins the proofs that release events. Pure bookkeeping: no clock, no system call.
 //!
-//! A reader that traces the scheduler sees itself: each time it wakes, that is a wake-up and two switches, three events; a fence
-//! with all that it sets in motion is about twenty. If it looked and fenced for those, it would go on for ever. So it looks, and
-//! begins fences, when so many events wait that its own are less than a tenth of them; fewer wait for the tick.
+//! A reader that traces the scheduler traces itself. Each time it wakes, it causes three events: a wake-up and two switches. A fence causes
+//! about twenty. If the reader refreshed and fenced for those, it would never stop. So it refreshes and begins fences only when so many
+//! events wait that its own are less than a tenth of them. Fewer events wait for the tick.
 //!
-//! A reader that is quicker than what is written would look for little all the time. So once it has taken much, it rests before it
-//! looks again.
+//! A reader that is faster than the writers would refresh for few events all the time. So once it has taken many events, it rests before it
+//! refreshes again.
 
 use crate::order::hold::{Fence, Hold};
 use std::time::{Duration, Instant};
 
-/// So many new events are worth a look of our own accord: some twenty times as many as it causes.
-pub(crate) const WORTH_A_LOOK: usize = 64;
+/// Enough new events to justify a refresh between ticks: some twenty times as many as it causes.
+pub(crate) const WORTH_A_REFRESH: usize = 64;
 
-/// So many held events are worth a fence that would let them out: some twelve times as many as it causes.
+/// Enough held events to justify a fence that would release them: some twelve times as many as it causes.
 const WORTH_A_FENCE: usize = 256;
 
-/// So many held events are worth one visit to a CPU that keeps a grace period waiting (`order/visits.rs`).
+/// Held events that justify one visit to a CPU that delays a grace period (`order/visits.rs`).
 const WORTH_A_VISIT: usize = 512;
 
-/// A tick at which so many times as many were found as are worth it is cut short.
+/// A tick ends early if this many times the justifying number of events were found.
 const MANY: usize = 4;
 
-/// The shortest tick, unless the hold rule is about less.
+/// The shortest tick, unless the hold rule has a shorter time.
 const SHORTEST: Duration = Duration::from_millis(5);
 
-/// The shortest time that a reader sleeps of its own accord, whatever it waits for.
+/// The shortest time that a reader sleeps by its own timer.
 pub(crate) const FLOOR: Duration = Duration::from_millis(1);
 
 /// The longest tick.
 const CEILING: Duration = Duration::from_secs(3600);
 
-/// How often a reader looks by itself, and begins fences or what stands in for them: the proofs.
+/// When a reader refreshes by itself, and when it begins proofs: fences or epochs.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    /// So many events are worth a look, and a proof.
-    worth_a_look: usize,
+    /// Enough events to justify a refresh, and enough to justify a proof.
+    worth_a_refresh: usize,
     worth_a_proof: usize,
-    /// How long to sleep at least and at most if nothing else wakes us, and now.
+    /// The shortest and the longest sleep if nothing wakes the reader, and the present one.
     shortest: Duration,
     longest: Duration,
     tick: Duration,
-    /// The last look.
-    looked: Instant,
-    /// Events found since the tick began, and when it did.
+    /// The last refresh.
+    refreshed: Instant,
+    /// Events found since the tick began, and when it began.
     found: usize,
     since: Instant,
-    /// Events found since the last proof began: what the next one would let out; and when it did.
+    /// Events found since the last proof began, which the next one would release, and when the last one began.
     waiting: usize,
     proved: Option<Instant>,
 }
@@ -54,25 +54,27 @@ pub(crate) struct Pace {
 impl Pace {
     /// `latency` is the longest tick.
     pub(crate) fn new(hold: &Hold, latency: Duration, now: Instant) -> Self {
-        let (worth_a_look, worth_a_proof, useful) = match hold {
-            // Events come out with fences alone: what is no reason for a fence is no reason to look.
+        let (worth_a_refresh, worth_a_proof, useful) = match hold {
+            // Only fences release events, so a number that does not justify a fence does not justify a refresh.
             Hold::Fence(Fence::Expedited { every }) => (WORTH_A_FENCE, WORTH_A_FENCE, *every),
-            // Epochs cost nothing: all that was found is proven at once.
-            Hold::Fence(Fence::Epochs(_)) | Hold::Dense { fence: Fence::Epochs(_), .. } => (WORTH_A_LOOK, 1, SHORTEST),
+            // Epochs cost nothing, so every event is proven at once.
+            Hold::Fence(Fence::Epochs(_)) | Hold::Dense { fence: Fence::Epochs(_), .. } => {
+                (WORTH_A_REFRESH, 1, SHORTEST)
+            }
             Hold::Fence(_) => (WORTH_A_FENCE, WORTH_A_FENCE, SHORTEST),
-            Hold::Dense { .. } => (WORTH_A_LOOK, WORTH_A_FENCE, SHORTEST),
-            Hold::Lag(lag) => (WORTH_A_LOOK, WORTH_A_LOOK, *lag),
-            Hold::Round | Hold::None => (WORTH_A_LOOK, WORTH_A_LOOK, SHORTEST),
+            Hold::Dense { .. } => (WORTH_A_REFRESH, WORTH_A_FENCE, SHORTEST),
+            Hold::Lag(lag) => (WORTH_A_REFRESH, WORTH_A_REFRESH, *lag),
+            Hold::Round | Hold::None => (WORTH_A_REFRESH, WORTH_A_REFRESH, SHORTEST),
         };
         let longest = latency.clamp(FLOOR, CEILING);
         let shortest = useful.clamp(FLOOR, SHORTEST).min(longest);
         Self {
-            worth_a_look,
+            worth_a_refresh,
             worth_a_proof,
             shortest,
             longest,
             tick: shortest,
-            looked: now,
+            refreshed: now,
             found: 0,
             since: now,
             waiting: 0,
@@ -80,16 +82,16 @@ impl Pace {
         }
     }
 
-    /// All heads were looked at, and so many new events found. At the end of a tick it becomes twice as long if they were not worth
-    /// it; it becomes short as soon as there are many.
-    pub(crate) fn looked(&mut self, now: Instant, found: usize) {
-        self.looked = now;
+    /// Records a refresh that found `found` new events. At the end of a tick without enough events the tick doubles. It becomes short as
+    /// soon as there are many events.
+    pub(crate) fn refreshed(&mut self, now: Instant, found: usize) {
+        self.refreshed = now;
         self.waiting = self.waiting.saturating_add(found);
         self.found = self.found.saturating_add(found);
         let over = now.saturating_duration_since(self.since) >= self.tick;
-        if self.found >= self.worth_a_look * MANY {
+        if self.found >= self.worth_a_refresh * MANY {
             self.tick = self.shortest;
-        } else if over && self.found < self.worth_a_look {
+        } else if over && self.found < self.worth_a_refresh {
             self.tick = (self.tick * 2).min(self.longest);
         } else if !over {
             return;
@@ -97,47 +99,47 @@ impl Pace {
         (self.found, self.since) = (0, now);
     }
 
-    /// How long until the next look of our own accord, unless something else wakes us. If a look would `let_nothing_out`, it is
-    /// only to see.
+    /// How long until the next refresh, unless something else wakes the reader. If a refresh releases nothing (`lets_nothing_out`), it only
+    /// makes events visible.
     pub(crate) fn left(&self, now: Instant, lets_nothing_out: bool) -> Duration {
         let tick = if lets_nothing_out { self.longest } else { self.tick };
-        tick.saturating_sub(now.saturating_duration_since(self.looked))
+        tick.saturating_sub(now.saturating_duration_since(self.refreshed))
     }
 
-    /// How long ago the last look was.
-    pub(crate) fn since_look(&self, now: Instant) -> Duration {
-        now.saturating_duration_since(self.looked)
+    /// How long ago the last refresh was.
+    pub(crate) fn since_refresh(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.refreshed)
     }
 
-    /// How long until a look is worth it again, if the last one found much: the rest of the shortest tick.
+    /// If the last refresh found many events, how long until the next one is justified: the rest of the shortest tick.
     pub(crate) fn rest(&self, now: Instant) -> Duration {
-        self.shortest.saturating_sub(now.saturating_duration_since(self.looked))
+        self.shortest.saturating_sub(now.saturating_duration_since(self.refreshed))
     }
 
-    /// Makes the shortest tick another.
+    /// Sets the shortest tick.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn set_shortest(&mut self, tick: Duration) {
         self.shortest = tick;
     }
 
-    /// Whether a proof may begin: enough is waiting for it, or the last one is long ago.
+    /// Whether a proof may begin: enough events wait for it, or the last one began long ago.
     pub(crate) fn may_prove(&self, now: Instant) -> bool {
         let long_ago = |proved| now.saturating_duration_since(proved) >= self.longest;
         self.waiting >= self.worth_a_proof || self.proved.is_none_or(long_ago)
     }
 
-    /// How many visits to CPUs the proof is worth that may begin now.
+    /// How many visits to CPUs the next proof justifies.
     pub(crate) fn visits(&self) -> usize {
         self.waiting / WORTH_A_VISIT
     }
 
-    /// A proof of all that was found begins.
+    /// Records that a proof of all found events begins.
     pub(crate) fn proving(&mut self, now: Instant) {
         self.waiting = 0;
         self.proved = Some(now);
     }
 
-    /// The proof came to nothing: so many are held and wait for the next, which may begin as soon as it can.
+    /// The proof failed: `held` events wait for the next, which may begin as soon as it can.
     pub(crate) fn not_proven(&mut self, held: usize) {
         self.waiting = held;
         self.proved = None;
@@ -151,8 +153,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const TICK: Duration = Duration::from_millis(100);
 
-    /// What a reader does that traces the scheduler, on a machine where others cause events at a steady rate. Time is what this
-    /// says it is.
+    /// What a reader that traces the scheduler does, on a machine where others cause events at a steady rate. The clock is simulated.
     #[derive(Debug, Default, Clone, Copy)]
     struct Seen {
         wakes: f64,
@@ -162,12 +163,12 @@ mod tests {
         own: f64,
     }
 
-    /// Twenty simulated seconds of a rule whose proofs take so long and cause so many events, once each second.
+    /// Twenty simulated seconds of a rule. Each of its proofs takes `takes` and causes `causes` events.
     fn trace(hold: &Hold, latency: Duration, rate: f64, (takes, causes): (Duration, f64)) -> Seen {
         let begin = Instant::now();
         let mut pace = Pace::new(hold, latency, begin);
         let (mut now, mut proof) = (begin, None::<Instant>);
-        // Events in the rings: those that were not found yet, as parts of one.
+        // Events in the rings that were not found yet; also fractions of one.
         let (mut unseen, mut seen) = (0.0, Seen::default());
         let only_proofs = matches!(hold, Hold::Fence(_));
         while now - begin < SECOND * 20 {
@@ -182,7 +183,7 @@ mod tests {
             let found = unseen as usize;
             unseen -= found as f64;
             seen.events += found as f64;
-            pace.looked(now, found);
+            pace.refreshed(now, found);
             if !takes.is_zero() && proof.is_none() && pace.may_prove(now) {
                 pace.proving(now);
                 proof = Some(now + takes);
@@ -193,7 +194,7 @@ mod tests {
         Seen { wakes: wakes / 20.0, proofs: proofs / 20.0, events: events / 20.0, own: own / 20.0 }
     }
 
-    /// A rule, and for how long its proofs take how many events come of each.
+    /// Each rule, and how long its proofs take and how many events they cause.
     fn rules() -> Vec<(Hold, (Duration, f64))> {
         let millis = Duration::from_millis;
         let fence = (millis(16), 20.0);
@@ -230,7 +231,7 @@ mod tests {
         }
     }
 
-    /// What little there is waits for no longer than is asked, for a look and for a proof each; and that is what is paid for.
+    /// Few events wait no longer than the set latency, once for a refresh and once for a proof.
     #[test]
     fn latency_bounds_how_long_little_waits() {
         for (hold, proof) in rules() {
@@ -239,7 +240,7 @@ mod tests {
                 let seen = trace(&hold, latency, 10.0, proof);
                 let ticks = 1000.0 / millis as f64;
                 assert!(seen.wakes <= 2.0 * ticks + 1.0 && seen.proofs <= ticks + 1.0, "{hold}, {latency:?}: {seen:?}");
-                // From one look to the next, with what a fence takes in between.
+                // From one refresh to the next, including the time of a fence.
                 let longest = latency + proof.0;
                 assert!(seen.wakes >= 0.9 / longest.as_secs_f64(), "{hold}, {latency:?}: {seen:?}");
                 let proofs = if proof.0.is_zero() { 0.0 } else { 0.9 / (longest + latency).as_secs_f64() };
@@ -266,26 +267,26 @@ mod tests {
         }
     }
 
-    /// What was found in one tick is not counted in the next, and a tick lasts from its own begin.
+    /// Events of one tick are not counted in the next, and a tick lasts from its own start.
     #[test]
     fn each_tick_counts_anew() {
         let begin = Instant::now();
         let mut pace = Pace::new(&Hold::None, SECOND, begin);
         assert_eq!(pace.tick, SHORTEST);
         let mut now = begin;
-        // A look less than a tick after the last: it goes on.
+        // A refresh less than a tick after the last: the tick goes on.
         let half = |now: &mut Instant, pace: &mut Pace, found| {
             *now += pace.tick / 2;
-            pace.looked(*now, found);
+            pace.refreshed(*now, found);
             pace.tick
         };
-        assert_eq!(half(&mut now, &mut pace, WORTH_A_LOOK - 1), SHORTEST, "not over yet");
+        assert_eq!(half(&mut now, &mut pace, WORTH_A_REFRESH - 1), SHORTEST, "not over yet");
         assert_eq!(half(&mut now, &mut pace, 1), SHORTEST, "worth it, in two looks");
-        assert_eq!(half(&mut now, &mut pace, WORTH_A_LOOK - 1), SHORTEST);
+        assert_eq!(half(&mut now, &mut pace, WORTH_A_REFRESH - 1), SHORTEST);
         assert_eq!(half(&mut now, &mut pace, 0), SHORTEST * 2, "counted anew, and not worth it");
         assert_eq!(half(&mut now, &mut pace, 0), SHORTEST * 2, "begun anew");
         assert_eq!(half(&mut now, &mut pace, 0), SHORTEST * 4);
-        assert_eq!(half(&mut now, &mut pace, WORTH_A_LOOK * MANY - 1), SHORTEST * 4, "not many, and not over");
+        assert_eq!(half(&mut now, &mut pace, WORTH_A_REFRESH * MANY - 1), SHORTEST * 4, "not many, and not over");
         assert_eq!(half(&mut now, &mut pace, 1), SHORTEST, "many");
         assert_eq!(half(&mut now, &mut pace, 0), SHORTEST);
         assert_eq!(half(&mut now, &mut pace, 0), SHORTEST * 2, "what was many is not counted twice");
@@ -299,12 +300,12 @@ mod tests {
     fn a_proof_that_comes_to_nothing_may_begin_anew() {
         let now = Instant::now();
         let mut pace = Pace::new(&Hold::FENCE, TICK, now);
-        pace.looked(now, 1);
+        pace.refreshed(now, 1);
         assert!(pace.may_prove(now), "the first");
         pace.proving(now);
-        pace.looked(now, WORTH_A_FENCE - 1);
+        pace.refreshed(now, WORTH_A_FENCE - 1);
         assert!(!pace.may_prove(now));
-        pace.looked(now, 1);
+        pace.refreshed(now, 1);
         assert!(pace.may_prove(now), "enough");
         pace.proving(now);
         assert!(!pace.may_prove(now));

@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::order::Order;
 use crate::order::event::OwnedEvent;
-use crate::order::lent::{Batch, EventGuard};
+use crate::order::event_guard::{Batch, EventGuard};
 use crate::reader::engine::{Engine, Turn};
 use crate::reader::face::reader_face;
 use crate::rings::Rings;
@@ -22,13 +22,12 @@ use tokio::time::{Instant, Sleep};
 /// The events of a machine in order, under tokio (feature `tokio`): a [`Reader`](crate::Reader) that does not block a
 /// thread.
 ///
-/// The runtime waits for each ring's file descriptor directly. An epoll instance of ours inside the runtime's would
-/// lose wake-ups: the first poll of a perf event consumes its readiness, so the inner instance would find nothing
-/// although the outer one woke.
+/// The runtime waits for each ring's file descriptor directly. A nested epoll instance inside the runtime's would lose wake-ups: the first
+/// poll of a perf event consumes its readiness, so the inner instance would find nothing although the outer one woke.
 ///
-/// The reader looks at all heads after every wake. Before every sleep it registers first and looks *then*, so it misses
-/// nothing written in between. Like a `Reader` it also looks by itself at least every [`Order::latency`], and rests when it
-/// has taken much.
+/// The reader refreshes all heads after every wake. Before every sleep it first registers and *then* refreshes, so it misses nothing
+/// written in between. Like a `Reader` it also refreshes by itself at least every [`Order::latency`], and rests when it has taken many
+/// events.
 ///
 /// ```
 /// # use perfweave::{AsyncReader, Item, Order, sim};
@@ -51,7 +50,7 @@ use tokio::time::{Instant, Sleep};
 /// # }).unwrap();
 /// ```
 ///
-/// The runtime's timer counts milliseconds, so a [`Hold::Lag`](crate::Hold::Lag) of less takes a little longer.
+/// The runtime's timer counts milliseconds, so a [`Hold::Lag`](crate::Hold::Lag) of less than a millisecond takes a little longer.
 ///
 /// # Cancelling
 ///
@@ -59,8 +58,7 @@ use tokio::time::{Instant, Sleep};
 ///
 /// # Dropping
 ///
-/// Dropping waits for a fence under way, some 10 ms. Use `spawn_blocking` where that is too long for a runtime's
-/// thread.
+/// Dropping waits for a fence under way, some 10 ms. If that is too long for a runtime's thread, use `spawn_blocking`.
 pub struct AsyncReader {
     fds: Vec<Registered>,
     /// The kernel's messages about CPUs.
@@ -113,13 +111,12 @@ impl AsyncReader {
         EventStream(self)
     }
 
-    /// Ready once there is an event, or the stream has ended. Says whether there is an event. [`AsyncReader::next`] then does
-    /// not wait.
+    /// Ready once there is an event, or the stream has ended. True if there is an event; [`AsyncReader::next`] then does not wait.
     ///
     /// # Errors
     /// As [`Reader::next`](crate::Reader::next).
     pub fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, Error>> {
-        // A stream that never runs dry, or a deadline that stays past, must not keep the runtime from its other tasks.
+        // A stream that never runs dry, or a deadline that stays past, must not block the runtime's other tasks.
         let turn = ready!(poll_proceed(cx));
         let ready = self.poll_engine(cx);
         if ready.is_ready() {
@@ -136,9 +133,9 @@ impl AsyncReader {
             return Poll::Ready(Ok(false));
         }
         loop {
-            // First whatever may wake us, then a look: what is written behind the look wakes us.
+            // First register every wake, then refresh: anything written after the refresh wakes the reader.
             let (mut failed, mut woken) = (None, false);
-            // What never wakes again is let go, as when the task of an event is gone. The ticks go on.
+            // Drops descriptors that never wake again, such as that of an event whose task is gone. The ticks go on.
             self.fds.retain(|fd| {
                 fd.take_wake(cx)
                     .map(|wake| woken |= wake)
@@ -178,14 +175,14 @@ impl AsyncReader {
         }
     }
 
-    /// Goes to sleep for so long.
+    /// Sleeps for this time.
     fn poll_sleep(&mut self, time: Duration, cx: &mut Context<'_>) -> Poll<()> {
         self.sleep.as_mut().reset(Instant::now() + time);
         self.engine.sleeps(time);
         self.sleep.as_mut().poll(cx)
     }
 
-    /// Registers everything that wakes the reader, also rings of CPUs that came online since.
+    /// Registers everything that wakes the reader, including rings of CPUs that came online since.
     fn register(&mut self) -> Result<(), Error> {
         let failed = |errno| Error::system("wait for a ring", errno);
         if self.fds.is_empty() {
@@ -210,7 +207,7 @@ impl AsyncReader {
 impl Drop for AsyncReader {
     fn drop(&mut self) {
         if self.engine.is_forked() {
-            // To unregister them would be to take them out of the epoll instance that is the parent's too.
+            // Unregistering them would remove them from the epoll instance, which the parent shares.
             std::mem::forget((std::mem::take(&mut self.fds), self.news.take()));
         }
     }

@@ -1,7 +1,7 @@
-//! Reading rings without order: the fullest ring first, each ring's records as they lie.
+//! Reading rings without order: the fullest ring first, each ring's records in the order of the ring.
 
 use crate::order::event::{Damage, Event, Item, Lost};
-use crate::order::hold::Class;
+use crate::order::hold::Certainty;
 use crate::record::{Kind, Origin, Record};
 use crate::ring::{Fault, Ring, prefetch};
 use crate::rings::{Lane, Rings};
@@ -12,13 +12,12 @@ use std::sync::Arc;
 impl Rings {
     /// Calls a function with everything that is in the rings now, in place and **in no order**.
     ///
-    /// The ring with the least free space comes first, and each ring's records come as they lie. This suits a program
-    /// that only counts events, or wants to lose as few as possible. It is also the measure for what ordering costs.
+    /// The ring with the least free space comes first. Each ring's records come in the order of the ring. This suits a program that only
+    /// counts events, or wants to lose as few as possible. It also measures the cost of ordering.
     ///
-    /// Each ring is read up to the head it has at the call, so writers cannot keep the call busy for ever. Every event
-    /// given to the function is consumed, also if the function breaks off or panics. Events have no key, and their
-    /// class is [`Class::Assumed`]. To read some CPUs and leave others, open their rings apart
-    /// ([`RingOptions::cpus`](crate::RingOptions::cpus)).
+    /// Each ring is read up to the head it has at the call, so writers cannot keep the call busy for ever. Every event given to the
+    /// function is consumed, even if the function breaks or panics. Events have no key, and their certainty is [`Certainty::Assumed`]. To
+    /// read only some CPUs, open their rings separately ([`RingOptions::cpus`](crate::RingOptions::cpus)).
     ///
     /// ```
     /// # use perfweave::{Item, sim};
@@ -46,7 +45,7 @@ impl Rings {
         self.control().assert_not_forked();
         let mut order: SmallVec<[_; 64]> = SmallVec::new();
         for (index, lane) in self.lanes.iter_mut().enumerate() {
-            let fault = lane.ring.look().err();
+            let fault = lane.ring.refresh().err();
             order.push((lane.ring.size() - (lane.ring.head() - lane.ring.tail()), index, fault));
         }
         order.sort_by_key(|(free, index, _)| (*free, *index));
@@ -54,17 +53,17 @@ impl Rings {
     }
 }
 
-/// So many bytes ahead the CPU is asked for what is read soon.
+/// How many bytes ahead to prefetch.
 const AHEAD: usize = 4096;
 
-/// How far a ring was read. Given back to the kernel when dropped, whatever happens.
+/// How far a ring was read. The bytes are given back to the kernel on drop, even after a panic.
 struct Reading<'a> {
     ring: &'a mut Ring,
     position: u64,
 }
 
 impl Reading<'_> {
-    /// Reads samples up to the first record that is none of the plainest, or that is cut by the end of the ring's memory.
+    /// Reads samples up to the first record that is not plain, or that the end of the ring's memory cuts.
     #[inline(always)]
     fn plain<B>(&mut self, origin: &Arc<Origin>, each: &mut impl FnMut(Event<'_>) -> ControlFlow<B>) -> ControlFlow<B> {
         let Some(raw) = origin.layout.raw() else { return ControlFlow::Continue(()) };
@@ -89,12 +88,12 @@ impl Drop for Reading<'_> {
 }
 
 impl Lane {
-    /// Reads up to the head that was seen, and goes on behind a head that could not be right.
+    /// Reads up to the last head seen, and skips to a head that could not be right.
     fn drain<B>(&mut self, head: Option<Fault>, each: &mut impl FnMut(Event<'_>) -> ControlFlow<B>) -> ControlFlow<B> {
         let origin = &self.origin;
         let cpu = origin.cpu;
         let losses = &mut self.losses;
-        losses.looked();
+        losses.refreshed();
         let mut reading = Reading { position: self.ring.tail(), ring: &mut self.ring };
         while reading.position < reading.ring.head() {
             reading.plain(origin, each)?;
@@ -125,11 +124,11 @@ impl Lane {
         }
         drop(reading);
         let Some(fault) = head else { return ControlFlow::Continue(()) };
-        self.ring.take_up();
+        self.ring.skip_to_head();
         each(unordered(Item::Damage(Damage { cpu, fault, bytes: Default::default() })))
     }
 }
 
 fn unordered(item: Item<'_>) -> Event<'_> {
-    Event { key: None, class: Class::Assumed, late_by: 0, item }
+    Event { key: None, certainty: Certainty::Assumed, late_by: 0, item }
 }

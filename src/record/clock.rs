@@ -13,12 +13,12 @@ pub enum Clock {
     MonotonicRaw,
     /// `CLOCK_BOOTTIME`
     Boottime,
-    /// `CLOCK_REALTIME`. It may be set back, so its keys do not only grow.
+    /// `CLOCK_REALTIME`. It may be set back, so its keys can also decrease.
     Realtime,
     /// `CLOCK_TAI`
     Tai,
-    /// The perf clock (`use_clockid` = 0), which user space cannot read. So a forged time cannot be told from a true
-    /// one, and makes everything behind it late.
+    /// The perf clock (`use_clockid` = 0), which user space cannot read. So the crate cannot tell a forged time from a true one. A forged
+    /// time makes all later records late.
     Perf,
 }
 
@@ -34,7 +34,7 @@ impl Clock {
         }
     }
 
-    /// Whether an administrator can set it, also back.
+    /// Whether an administrator can set the clock, even back.
     pub(crate) fn can_be_set(self) -> bool {
         matches!(self, Self::Realtime | Self::Tai)
     }

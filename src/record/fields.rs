@@ -1,4 +1,4 @@
-//! The fields of a sample, one behind the other: where each begins, and how long it is.
+//! The fields of a sample in the kernel's order: where each begins, and how long it is.
 
 use crate::record::Layout;
 use crate::record::layout::{CALLCHAIN, RAW, READ};
@@ -12,8 +12,8 @@ const STACK_USER: u64 = sys::PERF_SAMPLE_STACK_USER as u64;
 const REGS_INTR: u64 = sys::PERF_SAMPLE_REGS_INTR as u64;
 const AUX: u64 = sys::PERF_SAMPLE_AUX as u64;
 
-/// The order of the fields behind those of [`SAMPLE_ORDER`](super::SAMPLE_ORDER), as the kernel writes them
-/// (`perf_output_sample`, `kernel/events/core.c`). The two kinds of weight exclude each other.
+/// The order of the fields after those of [`SAMPLE_ORDER`](super::SAMPLE_ORDER), as the kernel writes them (`perf_output_sample`,
+/// `kernel/events/core.c`). The two kinds of weight exclude each other.
 const ORDER: [u64; 15] = [
     READ,
     CALLCHAIN,
@@ -32,8 +32,8 @@ const ORDER: [u64; 15] = [
     AUX,
 ];
 
-/// Where a field behind the fixed ones begins in a sample, or would begin: behind all that were asked for before it. `None` if one
-/// of those cannot be read.
+/// Where a field after the fixed ones begins in a sample, or would begin: after all requested fields before it. `None` if one of those
+/// cannot be read.
 pub(super) fn begin_of(layout: &Layout, bytes: Bytes<'_>, field: u64) -> Option<usize> {
     let mut at = usize::from(layout.fixed);
     for before in ORDER.into_iter().take_while(|other| other & field == 0) {
@@ -44,7 +44,7 @@ pub(super) fn begin_of(layout: &Layout, bytes: Bytes<'_>, field: u64) -> Option<
     Some(at)
 }
 
-/// Where a field lies in a sample. `None` if it was not asked for, or does not fit.
+/// The range of a field in a sample. `None` if it was not requested, or does not fit.
 pub(super) fn range_of(layout: &Layout, bytes: Bytes<'_>, field: u64) -> Option<Range<usize>> {
     if let Some(at) = layout.offset(field) {
         return Some(at..at + 8);
@@ -56,7 +56,7 @@ pub(super) fn range_of(layout: &Layout, bytes: Bytes<'_>, field: u64) -> Option<
     Some(at..at.checked_add(len_of(layout, bytes, field, at)?)?)
 }
 
-/// How long a field is that begins there, in bytes. It may claim to be longer than the record.
+/// The length in bytes of a field that begins at `at`. It may claim to be longer than the record.
 fn len_of(layout: &Layout, bytes: Bytes<'_>, field: u64, at: usize) -> Option<usize> {
     let words = match field {
         READ => read_words(layout, bytes, at)?,
@@ -64,15 +64,14 @@ fn len_of(layout: &Layout, bytes: Bytes<'_>, field: u64, at: usize) -> Option<us
         // In bytes.
         RAW => return Some(4 + bytes.u32(at)? as usize),
         STACK_USER => {
-            // The size, so many bytes, and how many of them are of use.
+            // The size, that many bytes, and how many of them are valid.
             let size = usize::try_from(bytes.u64(at)?).ok()?;
             return if size == 0 { Some(8) } else { size.checked_add(16) };
         }
         AUX => return usize::try_from(bytes.u64(at)?.checked_add(8)?).ok(),
         BRANCH_STACK => {
             let has = |bit: u32| u64::from(layout.branches & u64::from(bit) != 0);
-            // From, to and flags of each; the counters of all lie behind. Both options are taken to be written always, as perf(1)
-            // takes them.
+            // From, to and flags of each; the counters of all follow. Both options are assumed to be written always, as perf(1) assumes.
             let each = 3 + has(sys::PERF_SAMPLE_BRANCH_COUNTERS);
             bytes.u64(at)?.checked_mul(each)?.checked_add(1 + has(sys::PERF_SAMPLE_BRANCH_HW_INDEX))?
         }
@@ -94,7 +93,7 @@ fn read_words(layout: &Layout, bytes: Bytes<'_>, at: usize) -> Option<u64> {
     bytes.u64(at)?.checked_mul(per_value)?.checked_add(1 + times)
 }
 
-/// Words of registers: which ABI they are of, and those asked for, unless there is no ABI.
+/// Words of registers: the ABI, and the registers in the mask, unless there is no ABI.
 fn register_words(bytes: Bytes<'_>, at: usize, mask: u64) -> Option<u64> {
     let abi = bytes.u64(at)?;
     Some(if abi == u64::from(sys::PERF_SAMPLE_REGS_ABI_NONE) { 1 } else { 1 + u64::from(mask.count_ones()) })

@@ -11,19 +11,19 @@ pub struct Layout {
     pub(super) sample_type: u64,
     sample_id_all: bool,
     pub(super) read_format: u64,
-    /// Offsets from the record's begin, in samples. `None`: not asked for. 8 ..= 72.
+    /// Offsets from the start of a sample. `None`: not requested. 8 ..= 72.
     pub(super) time: Option<u8>,
     pub(super) id: Option<u8>,
     pub(super) tid: Option<u8>,
     /// Where READ, CALLCHAIN and RAW begin, the first fields of varying length. 8 ..= 80.
     pub(super) fixed: u8,
-    /// The same, if samples have raw data right there; else further than any record is long.
+    /// The same, if samples have raw data at that offset; else beyond the end of any record.
     pub(super) raw: u16,
-    /// Offsets back from the record's end, in all others, where `sample_id_all` is set. 8 ..= 48.
+    /// Offsets back from the end of all other records, where `sample_id_all` is set. 8 ..= 48.
     pub(super) time_back: Option<u8>,
     pub(super) id_back: Option<u8>,
     pub(super) tid_back: Option<u8>,
-    /// Length of what `sample_id_all` appends. 0 ..= 48.
+    /// Length of the trailer that `sample_id_all` appends. 0 ..= 48.
     pub(super) trailer: u8,
     /// Masks of registers, of user space and at the interrupt.
     pub(super) registers_user: u64,
@@ -51,7 +51,7 @@ pub(crate) const SAMPLE_ORDER: [u64; 9] = [IDENTIFIER, IP, TID, TIME, ADDR, ID, 
 /// The order of `struct sample_id` at the end of all other records (perf_event_open(2)).
 pub(crate) const TRAILER_ORDER: [u64; 6] = [TID, TIME, ID, STREAM_ID, CPU, IDENTIFIER];
 
-/// Behind the end of every record.
+/// Beyond the end of every record.
 const NOWHERE: u16 = u16::MAX;
 
 impl Layout {
@@ -82,7 +82,7 @@ impl Layout {
             let field = SAMPLE_ORDER[i];
             if sample_type & field != 0 {
                 match field {
-                    // IDENTIFIER and ID carry the same number; the first found is as good.
+                    // IDENTIFIER and ID carry the same number, so the first one found is enough.
                     IDENTIFIER | ID if layout.id.is_none() => layout.id = Some(layout.fixed),
                     TID => layout.tid = Some(layout.fixed),
                     TIME => layout.time = Some(layout.fixed),
@@ -114,8 +114,8 @@ impl Layout {
         layout
     }
 
-    /// The same with these registers: the masks `sample_regs_user` and `sample_regs_intr` of `perf_event_attr`. They say how
-    /// long the fields `PERF_SAMPLE_REGS_USER` and `PERF_SAMPLE_REGS_INTR` are, and so where the fields behind them begin.
+    /// The same layout with these registers: the masks `sample_regs_user` and `sample_regs_intr` of `perf_event_attr`. The masks give the
+    /// length of the fields `PERF_SAMPLE_REGS_USER` and `PERF_SAMPLE_REGS_INTR`, and so the offset of the fields after them.
     #[must_use]
     pub const fn registers(mut self, user: u64, interrupt: u64) -> Self {
         self.registers_user = user;
@@ -123,22 +123,22 @@ impl Layout {
         self
     }
 
-    /// The same with this `branch_sample_type` of `perf_event_attr`, which says how long the field `PERF_SAMPLE_BRANCH_STACK` is.
+    /// The same layout with this `branch_sample_type` of `perf_event_attr`, which gives the length of the field `PERF_SAMPLE_BRANCH_STACK`.
     #[must_use]
     pub const fn branches(mut self, branch_sample_type: u64) -> Self {
         self.branches = branch_sample_type;
         self
     }
 
-    /// Where a field lies in samples: bytes from the record's begin, header included. `field` is a bit of `sample_type`
+    /// The offset of a field in samples, in bytes from the record's start, header included. `field` is a bit of `sample_type`
     /// ([`Sample::bit`](crate::Sample::bit)), such as `PERF_SAMPLE_IP`.
     ///
-    /// `None` if the field was not asked for, and for fields without a fixed place, which lie behind one of varying length:
-    /// [`Record::field`](crate::Record::field) finds those in a record. The fixed ones are IDENTIFIER, IP, TID, TIME, ADDR, ID,
+    /// `None` if the field was not requested, and for fields after one of varying length, which have no fixed offset:
+    /// [`Record::field`](crate::Record::field) finds those in a record. The fixed fields are IDENTIFIER, IP, TID, TIME, ADDR, ID,
     /// STREAM_ID, CPU and PERIOD, in this order and of 8 bytes each (perf_event_open(2), PERF_RECORD_SAMPLE).
     ///
-    /// Events that share a ring move each other's fields: a ring of several events asks for IDENTIFIER, and for all that any of
-    /// the events asks for.
+    /// Events that share a ring move each other's fields: a ring of several events requests IDENTIFIER, and every field that any of the
+    /// events requests.
     ///
     /// ```
     /// use perf_event_open_sys::bindings::PERF_SAMPLE_IDENTIFIER;
@@ -188,7 +188,7 @@ impl Layout {
         u64::from(self.fixed) + 8 * u64::from((self.sample_type & (READ | CALLCHAIN | RAW)).count_ones())
     }
 
-    /// Where the length of raw data lies in samples, if nothing of varying length comes before.
+    /// Where the length of raw data lies in samples, if no field of varying length comes before it.
     #[inline]
     pub(crate) fn raw(&self) -> Option<usize> {
         (self.raw != NOWHERE).then_some(self.raw.into())

@@ -8,20 +8,20 @@ use smallvec::SmallVec;
 pub(crate) struct Origin {
     pub(crate) cpu: u32,
     pub(crate) layout: Layout,
-    /// The events that write into the ring, and the source that each stands for, by rising id.
+    /// The events that write into the ring, and the source of each, by rising id.
     sources: Sources,
-    /// Those of events that died with their CPU, and the position behind their last record.
+    /// The same of events that died with their CPU, and the position after their last record.
     pub(super) past: SmallVec<[(u64, Sources); 1]>,
-    /// The source that all of them stand for: records need no id then.
+    /// The one source of all events: records then need no id.
     pub(super) only: Option<usize>,
 }
 
-/// Event ids (`PERF_EVENT_IOC_ID`), and the index of the source that each stands for.
+/// Event ids (`PERF_EVENT_IOC_ID`), and the index of each event's source.
 pub(crate) type Sources = SmallVec<[(u64, usize); 4]>;
 
 impl Origin {
     pub(crate) fn new(cpu: u32, layout: Layout, mut sources: Sources) -> Self {
-        // A recording can have many.
+        // A recording can have many sources.
         sources.sort_unstable();
         let mut origin = Self { cpu, layout, sources, past: SmallVec::new(), only: None };
         let only = origin.all().next().map(|(_, first)| first);
@@ -29,13 +29,13 @@ impl Origin {
         origin
     }
 
-    /// The same where every record is asked for its id, also if all that are known stand for one source: a recording has records of none.
+    /// The same, but every record must have an id, even if all known ids have one source: a recording also has records of no source.
     #[cfg(feature = "perf-data")]
     pub(crate) fn asked(self) -> Self {
         Self { only: None, ..self }
     }
 
-    /// The same, with other events that write into the ring from a position on. Before `oldest` nothing is unread.
+    /// The same, with other events that write into the ring from a position on. Nothing before `oldest` is unread.
     pub(crate) fn with(&self, new: Sources, begin: u64, oldest: u64) -> Self {
         let mut origin = Self::new(self.cpu, self.layout, new);
         origin.past = self.past.iter().cloned().chain([(begin, self.sources.clone())]).collect();
@@ -48,7 +48,7 @@ impl Origin {
         self.sources.iter().chain(self.past.iter().flat_map(|(_, sources)| sources)).copied()
     }
 
-    /// Which source an event id stands for.
+    /// The source of an event id.
     #[inline]
     pub(crate) fn source(&self, id: u64) -> Option<usize> {
         let past = self.past.iter().map(|(_, sources)| sources);

@@ -1,10 +1,10 @@
-//! What samples can say beside their payload.
+//! What samples can contain besides their payload.
 
 use perf_event_open_sys::bindings as sys;
 
 /// What the kernel records with each sample, beside the payload: a bit of `perf_event_attr.sample_type`.
 ///
-/// [`RingOptions::sample`](crate::RingOptions::sample) asks for it. All events of a ring record the same.
+/// [`RingOptions::sample`](crate::RingOptions::sample) requests it. All events of a ring record the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 #[doc(alias = "sample_type")]
@@ -15,7 +15,7 @@ pub enum Sample {
     Tid,
     /// The address that the event is about (`PERF_SAMPLE_ADDR`): [`Record::addr`](crate::Record::addr).
     Addr,
-    /// The CPU (`PERF_SAMPLE_CPU`). [`Record::cpu`](crate::Record::cpu) knows it without.
+    /// The CPU (`PERF_SAMPLE_CPU`). [`Record::cpu`](crate::Record::cpu) gives it without this field.
     Cpu,
     /// How many events the sample stands for (`PERF_SAMPLE_PERIOD`): [`Record::period`](crate::Record::period).
     Period,
@@ -28,12 +28,12 @@ pub enum Sample {
     CallchainKernel,
     /// Registers of user space (`PERF_SAMPLE_REGS_USER`): the mask of `perf_event_attr.sample_regs_user`.
     RegsUser(u64),
-    /// So many bytes of the user's stack (`PERF_SAMPLE_STACK_USER`), a multiple of 8 and at most 65,528.
-    /// Opening the rings gives [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for any other size.
+    /// This many bytes of the user's stack (`PERF_SAMPLE_STACK_USER`), a multiple of 8 and at most 65,528. Opening the rings gives
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for any other size.
     StackUser(u32),
     /// Registers at the interrupt (`PERF_SAMPLE_REGS_INTR`): the mask of `perf_event_attr.sample_regs_intr`.
     RegsIntr(u64),
-    /// What the hardware says of the cost (`PERF_SAMPLE_WEIGHT`).
+    /// The cost that the hardware measured (`PERF_SAMPLE_WEIGHT`).
     Weight,
     /// Where data came from (`PERF_SAMPLE_DATA_SRC`).
     DataSource,
@@ -50,7 +50,7 @@ pub enum Sample {
 }
 
 impl Sample {
-    /// The bit of `sample_type` that stands for it.
+    /// Its bit of `sample_type`.
     pub fn bit(self) -> u64 {
         u64::from(match self {
             Self::Ip => sys::PERF_SAMPLE_IP,

@@ -10,10 +10,10 @@ use crate::ring::{Bytes, Fault, Header, Ring};
 use std::fmt;
 use std::sync::Arc;
 
-/// A record where it lies in its ring, zero-copy.
+/// A record in its ring, zero-copy.
 ///
-/// Every call reads the field from the record's own bytes and checks it against the record's length. So no field can
-/// panic or read outside of the record, whatever wrote it.
+/// Every call reads the field from the record's own bytes and checks it against the record's length. So no field can panic or read outside
+/// of the record, whatever the ring holds.
 #[derive(Clone, Copy)]
 pub struct Record<'a> {
     /// Header included. INVARIANT: at least a header long.
@@ -28,7 +28,7 @@ impl<'a> Record<'a> {
         Self { bytes, header, origin }
     }
 
-    /// The record at a position of a ring, checked; or what is wrong there, and where to go on.
+    /// The checked record at a position of a ring; or the fault there, and the position at which to go on.
     #[inline]
     pub(crate) fn at(ring: &'a Ring, position: u64, origin: &'a Arc<Origin>) -> Result<Self, (Fault, u64)> {
         let header = ring.header(position).map_err(|fault| (fault, ring.head()))?;
@@ -39,8 +39,8 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// The record at the begin of some bytes, checked, if it is a sample whose raw data nothing of varying length precedes; and the
-    /// bytes behind it. `raw`: where the length of its raw data lies.
+    /// The checked record at the start of some bytes, and the bytes after it, if it is a sample without a field of varying length before
+    /// its raw data. `raw`: where the length of its raw data lies.
     #[inline(always)]
     pub(crate) fn plainest(bytes: &'a [u8], raw: usize, origin: &'a Arc<Origin>) -> Option<(Self, &'a [u8])> {
         let (header, record, rest) = Header::split(bytes, Kind::SAMPLE.0, Header::LEN as usize)?;
@@ -66,20 +66,19 @@ impl<'a> Record<'a> {
         self.origin.cpu
     }
 
-    /// The kernel's time in nanoseconds, on the clock that the ring was opened with. `None` where the ring does not ask
-    /// for it.
+    /// The kernel's time in nanoseconds, on the clock with which the ring was opened. `None` if the ring does not record it.
     #[inline]
     pub fn time(&self) -> Option<u64> {
         self.at_either_end(self.origin.layout.time, self.origin.layout.time_back).and_then(|at| self.bytes.u64(at))
     }
 
-    /// The id of the event that wrote the record (`PERF_EVENT_IOC_ID`), where the ring asks for `IDENTIFIER` or `ID`.
+    /// The id of the event that wrote the record (`PERF_EVENT_IOC_ID`), if the ring records `IDENTIFIER` or `ID`.
     #[inline]
     pub fn id(&self) -> Option<u64> {
         self.at_either_end(self.origin.layout.id, self.origin.layout.id_back).and_then(|at| self.bytes.u64(at))
     }
 
-    /// Which of the events that share the ring wrote the record: the place, from 0, at which the event was added to
+    /// Which of the events that share the ring wrote the record: the index, from 0, in the order in which they were added to
     /// [`RingOptions`](crate::RingOptions).
     #[inline]
     pub fn source(&self) -> Option<usize> {
@@ -89,7 +88,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Process and thread id, where the ring asks for `TID`.
+    /// Process and thread id, if the ring records `TID`.
     pub fn pid_tid(&self) -> Option<(u32, u32)> {
         let at = self.at_either_end(self.origin.layout.tid, self.origin.layout.tid_back)?;
         Some((self.bytes.u32(at)?, self.bytes.u32(at + 4)?))
@@ -100,7 +99,7 @@ impl<'a> Record<'a> {
         &self.origin.layout
     }
 
-    /// Where a sample was taken: the instruction's address, where the ring asks for `PERF_SAMPLE_IP`
+    /// The address of the instruction at which a sample was taken, if the ring records `PERF_SAMPLE_IP`
     /// ([`Sample::Ip`](crate::Sample::Ip)). `None` for records other than samples.
     ///
     /// [`Record::misc`] says whether it is the kernel's (`PERF_RECORD_MISC_KERNEL`) or a program's (`PERF_RECORD_MISC_USER`).
@@ -109,15 +108,15 @@ impl<'a> Record<'a> {
         self.word(IP)
     }
 
-    /// The address that a sample is about, where the ring asks for `PERF_SAMPLE_ADDR` ([`Sample::Addr`](crate::Sample::Addr)).
-    /// 0 for events that are about none. `None` for records other than samples.
+    /// The address that a sample is about, if the ring records `PERF_SAMPLE_ADDR` ([`Sample::Addr`](crate::Sample::Addr)). 0 for events
+    /// without an address. `None` for records other than samples.
     #[inline]
     pub fn addr(&self) -> Option<u64> {
         self.word(ADDR)
     }
 
-    /// How many events a sample stands for, where the ring asks for `PERF_SAMPLE_PERIOD`
-    /// ([`Sample::Period`](crate::Sample::Period)). Of time for clocks: nanoseconds. `None` for records other than samples.
+    /// How many events a sample stands for, if the ring records `PERF_SAMPLE_PERIOD` ([`Sample::Period`](crate::Sample::Period)).
+    /// Nanoseconds for clocks. `None` for records other than samples.
     #[inline]
     pub fn period(&self) -> Option<u64> {
         self.word(PERIOD)
@@ -129,25 +128,25 @@ impl<'a> Record<'a> {
         self.bytes.u64(at)
     }
 
-    /// A sample's call chain, innermost frame first, where the ring asks for `PERF_SAMPLE_CALLCHAIN`
-    /// ([`Sample::Callchain`](crate::Sample::Callchain)). `None` for records other than samples, and for a chain that claims to
-    /// be longer than its record. Read in place, also where it wraps.
+    /// A sample's call chain, innermost frame first, if the ring records `PERF_SAMPLE_CALLCHAIN`
+    /// ([`Sample::Callchain`](crate::Sample::Callchain)). `None` for records other than samples, and for a chain that claims to be longer
+    /// than its record. Read in place, even if it wraps.
     ///
-    /// The kernel's context markers are kept. A marker is no address: it says what the addresses behind it belong to, up to the
-    /// next one. These are `PERF_CONTEXT_KERNEL` (`u64::MAX` - 127), `PERF_CONTEXT_USER` (`u64::MAX` - 511), and, in guests,
-    /// `PERF_CONTEXT_GUEST` and so on, in the crate perf-event-open-sys. No address is as large as
-    /// `PERF_CONTEXT_MAX` (`u64::MAX` - 4094) or larger (`enum perf_callchain_context` of `linux/perf_event.h`).
+    /// The kernel's context markers stay in the chain. A marker is no address. It says to what the addresses after it belong, up to the
+    /// next marker. The markers are `PERF_CONTEXT_KERNEL` (`u64::MAX` - 127), `PERF_CONTEXT_USER` (`u64::MAX` - 511), and, in guests,
+    /// `PERF_CONTEXT_GUEST` and so on, in the crate perf-event-open-sys. No address is as large as `PERF_CONTEXT_MAX` (`u64::MAX` - 4094)
+    /// or larger (`enum perf_callchain_context` of `linux/perf_event.h`).
     pub fn callchain(&self) -> Option<impl ExactSizeIterator<Item = u64> + Clone + use<'a>> {
         let frames = self.field(CALLCHAIN)?.skip(8)?;
         Some((0..frames.len() / 8).map(move |frame| frames.u64(8 * frame).unwrap_or_default()))
     }
 
-    /// The bytes of any field of a sample, as the kernel wrote them, with the counts and sizes that begin it. `field` is a bit of
-    /// `sample_type` ([`Sample::bit`](crate::Sample::bit)), such as `PERF_SAMPLE_WEIGHT`. `None` if the ring does not ask
-    /// for it, if it does not fit into the record, and for records other than samples.
+    /// The bytes of any field of a sample, as the kernel wrote them, with the counts and sizes at its start. `field` is a bit of
+    /// `sample_type` ([`Sample::bit`](crate::Sample::bit)), such as `PERF_SAMPLE_WEIGHT`. `None` if the ring does not record it, if it does
+    /// not fit into the record, and for records other than samples.
     ///
-    /// Fields that lie behind others of varying length are found by their lengths. perf_event_open(2), PERF_RECORD_SAMPLE, says
-    /// what is in each.
+    /// A field after others of varying length is found by their lengths. perf_event_open(2), PERF_RECORD_SAMPLE, describes the content of
+    /// each.
     pub fn field(&self, field: u64) -> Option<Bytes<'a>> {
         if self.kind() != Kind::SAMPLE {
             return None;
@@ -155,7 +154,7 @@ impl<'a> Record<'a> {
         self.bytes.get(fields::range_of(&self.origin.layout, self.bytes, field)?)
     }
 
-    /// Where a field lies that samples have at their begin and all others, with `sample_id_all`, at their end.
+    /// The offset of a field that samples have at their start, and all other records, with `sample_id_all`, at their end.
     #[inline]
     fn at_either_end(&self, front: Option<u8>, back: Option<u8>) -> Option<usize> {
         if self.kind() == Kind::SAMPLE {
@@ -165,7 +164,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Everything behind the header: fields, payload and padding as the kernel wrote them.
+    /// Everything after the header: fields, payload and padding as the kernel wrote them.
     #[inline]
     pub fn body(&self) -> Bytes<'a> {
         // Not `unwrap`: a record is never shorter than a header, but a panic has no place on this path.
@@ -180,9 +179,8 @@ impl<'a> Record<'a> {
     /// A sample's raw data (`PERF_SAMPLE_RAW`): the data that a BPF program passed to `bpf_perf_event_output`, or a
     /// tracepoint's fields. `None` for records without raw data.
     ///
-    /// The kernel rounds the length of the data up, to make the record's a multiple of 8. So **0 to 7 bytes of old ring
-    /// memory follow the data**, and the record does not say how many (`perf_sample_save_raw_data`,
-    /// `kernel/events/core.c`).
+    /// The kernel rounds the length of the data up, so that the record's length is a multiple of 8. So **0 to 7 bytes of old ring memory
+    /// follow the data**, and the record does not say how many (`perf_sample_save_raw_data`, `kernel/events/core.c`).
     #[inline(always)]
     pub fn payload(&self) -> Option<Bytes<'a>> {
         if self.kind() == Kind::SAMPLE
@@ -193,8 +191,8 @@ impl<'a> Record<'a> {
         self.payload_elsewhere()
     }
 
-    /// The same where raw data wraps, lies behind fields of varying length, or is none. By value, so that a record on the fast path
-    /// can stay in registers.
+    /// The same if raw data wraps, comes after fields of varying length, or is absent. By value, so that a record on the fast path can stay
+    /// in registers.
     #[cold]
     #[inline(never)]
     fn payload_elsewhere(self) -> Option<Bytes<'a>> {
@@ -220,7 +218,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Where raw data begins and how long it claims to be, checked; `None` for records that have none.
+    /// Where raw data begins and how long it claims to be, checked. `None` for records without raw data.
     #[inline]
     fn raw(&self) -> Result<Option<(usize, u32)>, Fault> {
         if self.kind() != Kind::SAMPLE {

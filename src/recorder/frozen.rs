@@ -29,7 +29,7 @@ impl<'a> Frozen<'a> {
         self.recorded(0)
     }
 
-    /// The events from a key on. For a counter that wraps, `key` stands for the number nearest to the largest seen.
+    /// The events from a key on. For a counter that wraps, `key` means the number nearest to the largest one seen.
     pub fn since(&self, key: u64) -> Recorded<'_> {
         self.since_order(self.recorder.keys.unwrapping().map_or(key, |unwrap| unwrap.nearest(key)))
     }
@@ -38,31 +38,31 @@ impl<'a> Frozen<'a> {
         self.recorded(self.recorder.marks.partition_point(|mark| mark.order < order))
     }
 
-    /// The events of this much time before the newest, where keys are times in nanoseconds. A record with a forged time
-    /// from the future does not count as the newest.
+    /// The events of this much time before the newest, if keys are times in nanoseconds. A record with a forged time from the future does
+    /// not count as the newest.
     pub fn last(&self, time: Duration) -> Recorded<'_> {
         self.since_order(self.recorder.newest.saturating_sub(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
     }
 
-    /// The key behind which nothing is missing: no ring has overwritten anything there, or given it up for damage.
-    /// Before it, rings of busy CPUs are silent although something happened there.
+    /// The key from which on nothing is missing: no ring has overwritten a later record, or skipped one as damage. Before this key, the
+    /// rings of busy CPUs have no records although events happened there.
     ///
-    /// `None` if nothing is missing since the rings were opened, except what [`Lost`] events count. `u64::MAX` if a
-    /// ring that misses something holds too few records to tell, or if nothing of a CPU is traced ([`Untraced`](crate::Untraced)); if
-    /// nothing of one was traced for a time, and keys are no times, too.
+    /// `None` if nothing is missing since the rings were opened, except records that [`Lost`] events count. `u64::MAX` if a ring with
+    /// missing records holds too few records to tell, or if a CPU is not traced ([`Untraced`](crate::Untraced)), or if a CPU was not traced
+    /// for some time and keys are no times.
     ///
-    /// This holds where each record's key is drawn when the record is written, as the kernel draws its times. A program
-    /// that draws its own key and is preempted before it writes can have left smaller gaps behind that key.
+    /// This is valid if each record's key is drawn when the record is written, as the kernel draws its times. A program that draws its own
+    /// key and is preempted before it writes can leave smaller gaps after that key.
     pub fn complete_from(&self) -> Option<u64> {
-        // Too few records to tell is no key.
+        // `u64::MAX` means too few records. It is no key.
         self.complete_from.map(|key| if key == u64::MAX { key } else { self.recorder.keys.written(key) })
     }
 
-    /// Lets recording go on, and gives the error if that fails. Dropping gives none.
+    /// Resumes recording, and returns the error if that fails. Dropping does not report the error.
     ///
     /// # Errors
-    /// [`ErrorKind::System`](crate::ErrorKind::System) if the kernel refuses; [`ErrorKind::Forked`](crate::ErrorKind::Forked) in a
-    /// forked child, which may not resume.
+    /// [`ErrorKind::System`](crate::ErrorKind::System) if the kernel refuses; [`ErrorKind::Forked`](crate::ErrorKind::Forked) in a forked
+    /// child, which may not resume the parent's rings.
     pub fn resume(mut self) -> Result<(), Error> {
         self.thaw()
     }
@@ -73,11 +73,11 @@ impl<'a> Frozen<'a> {
     }
 
     fn thaw(&mut self) -> Result<(), Error> {
-        // The parent may be looking.
+        // The parent may still read.
         if self.recorder.rings.control().is_forked() {
             return Err(Error::forked());
         }
-        // Nobody looks at a byte any more (I9).
+        // No slice is borrowed any more (I9).
         self.recorder.marks.clear();
         self.recorder.rings.lanes.iter_mut().for_each(|lane| lane.ring.thaw());
         self.recorder.rings.resume()
@@ -86,7 +86,7 @@ impl<'a> Frozen<'a> {
 
 impl Drop for Frozen<'_> {
     fn drop(&mut self) {
-        // Nothing is left to resume after `resume`. Of a failure nobody could be told.
+        // After `resume` there is nothing left to resume. A drop cannot report a failure.
         let _ = self.thaw();
     }
 }
@@ -96,7 +96,7 @@ impl Drop for Frozen<'_> {
 pub struct Recorded<'a> {
     lanes: &'a [Lane],
     marks: std::slice::Iter<'a, Mark>,
-    /// How keys that wrap are counted on.
+    /// Extends keys that wrap to 64 bits.
     unwrap: Option<&'a Unwrap>,
 }
 
@@ -115,7 +115,7 @@ impl<'a> Recorded<'a> {
             }
             Marked::Damage(fault) => Item::Damage(Damage { cpu, fault, bytes: bytes() }),
         };
-        Event { key, class: mark.class, late_by: 0, item }
+        Event { key, certainty: mark.certainty, late_by: 0, item }
     }
 }
 

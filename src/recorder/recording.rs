@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::order::fence::Fences;
-use crate::order::hold::{Class, Fence};
+use crate::order::hold::{Certainty, Fence};
 use crate::order::key::{Key, Keys};
 use crate::record::{Kind, Record};
 use crate::recorder::Frozen;
@@ -15,13 +15,12 @@ use crate::rings::{Lane, Rings};
 use smallvec::SmallVec;
 use std::fmt;
 
-/// The last moments of a whole machine, in order. The kernel writes the rings backwards, over the oldest records
-/// (`write_backward` of perf_event_open(2)), and no one reads them until it matters.
+/// The last moments of a whole machine, in order. The kernel writes the rings backwards, over the oldest records (`write_backward` of
+/// perf_event_open(2)). No program reads them until [`Recorder::freeze`].
 ///
-/// Recording costs a traced program only the writing: no reader runs, nothing is woken, nothing is ever lost. When
-/// something has happened, [`Recorder::freeze`] stops all rings, waits until their writers are done, and gives
-/// everything they hold, **merged across CPUs in proven order**, where it lies. Recording goes on when the result is
-/// dropped.
+/// Recording costs a traced program only the writing: no reader runs, nothing wakes, and no record is dropped. When something has happened,
+/// [`Recorder::freeze`] stops all rings, waits until their writers are done, and gives everything they hold, **merged across CPUs in proven
+/// order**, in place. Recording resumes when the result is dropped.
 ///
 /// ```no_run
 /// # use perfweave::{Fence, Key, Recorder, Rings};
@@ -38,10 +37,10 @@ use std::fmt;
 ///
 /// # Memory
 ///
-/// Recording takes the rings and nothing else. A stop takes 88 bytes for each record in them, and half as much again while it puts them in
-/// order. While the list grows, the old list and the new one are there: up to 264 bytes for each record. So a ring that is full of records of
-/// 64 bytes takes up to four times its size more, and one full of the smallest records there are, of 8 bytes, up to 33 times. The list is
-/// kept for the next stop.
+/// Recording takes the memory of the rings and no more. A stop takes 88 bytes for each record in them, and half as much again while it
+/// sorts. While the list grows, the old list and the new one both exist: up to 264 bytes for each record. So a ring full of records of 64
+/// bytes takes up to four times its size in addition, and one full of the smallest possible records, of 8 bytes, up to 33 times. The list
+/// is kept for the next stop.
 ///
 /// An event cannot outlive the stop, so no event is overwritten while it is borrowed:
 ///
@@ -63,23 +62,23 @@ pub struct Recorder {
     /// Whether keys are times of the rings' clock.
     timed: bool,
     fences: Fences,
-    /// What the rings held when they were stopped last, in order. Kept for its memory.
+    /// The records of the rings at the last stop, in order. Kept to reuse the memory.
     pub(super) marks: Vec<Mark>,
-    /// The largest key among that, but none that lies in the future.
+    /// The largest key among them that is not in the future.
     pub(super) newest: u64,
 }
 
-/// A stretch of a ring. 88 bytes, as the documentation of [`Recorder`] says.
+/// A part of a ring: a record, a loss or damage. 88 bytes, as the documentation of [`Recorder`] says.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Mark {
-    /// What puts it in order: its own key, or that of the record it stays with.
+    /// The key that orders it: its own, or that of the record before it.
     pub(super) order: u64,
     pub(super) key: Option<u64>,
     /// From the newest record back, in bytes.
     pub(super) position: u64,
     pub(super) rank: u32,
     pub(super) len: u32,
-    pub(super) class: Class,
+    pub(super) certainty: Certainty,
     pub(super) what: Marked,
 }
 
@@ -91,15 +90,15 @@ pub(super) enum Marked {
 }
 
 impl Recorder {
-    /// Opens rings as [`RingOptions::open`] does, in overwrite mode. Wake-ups are of no use, and come at most once a
-    /// ring's length.
+    /// Opens rings as [`RingOptions::open`] does, in overwrite mode. A recorder does not use wake-ups. They come at most once a ring's
+    /// length.
     ///
-    /// `key` puts the events in order. `fence` waits for programs that are still writing when the rings are stopped.
+    /// `key` orders the events. `fence` waits for programs that are still writing when the rings are stopped.
     ///
     /// # Errors
     /// As [`RingOptions::open`]; [`ErrorKind::Fence`](crate::ErrorKind::Fence) if the fence is not possible, or is a custom one, or writers' epochs.
     pub fn open(options: RingOptions, key: Key, fence: &Fence) -> Result<Self, Error> {
-        // For a reader a fence that proves nothing costs the order; here, bytes that change while they are looked at (I9).
+        // A reader whose fence proves nothing loses only the order. Here, bytes would change while they are read (I9).
         if let Fence::Custom(_) | Fence::Epochs(_) = fence {
             return Err(Error::no_fence("a recorder takes none but the kernel's own", "give it Fence::Auto"));
         }
@@ -120,31 +119,31 @@ impl Recorder {
         })
     }
 
-    /// The tracepoints that patterns stand for and that the kernel lets nobody sample: see [`Rings::skipped`].
+    /// The tracepoints of patterns that the kernel does not let anyone sample: see [`Rings::skipped`].
     pub fn skipped(&self) -> &[Error] {
         self.rings.skipped()
     }
 
-    /// Looks for CPUs that came online, as [`Merge::follow_cpus`](crate::Merge::follow_cpus) does. Call it now and then
-    /// while recording.
+    /// Opens rings for CPUs that came online, as [`Merge::follow_cpus`](crate::Merge::follow_cpus) does. Call it from time to time while
+    /// recording.
     ///
     /// # Errors
     /// As [`Merge::follow_cpus`](crate::Merge::follow_cpus).
     pub fn follow_cpus(&mut self) -> Result<(), Error> {
         let mut new = Vec::new();
         let failed = self.rings.arrived(&mut new);
-        // `Frozen::complete_from` says so to the program.
+        // `Frozen::complete_from` reports this to the program.
         self.rings.untraced.take_news().for_each(drop);
         self.rings.lanes.append(&mut new);
         self.rings.lanes.sort_by_key(|lane| lane.origin.cpu);
         failed
     }
 
-    /// Stops all rings, waits for a grace period, so that all writers are done, and puts everything in the rings in
-    /// order. Blocks for as long as a grace period takes ([`Fence`]). Takes memory for each record: see [`Recorder`].
+    /// Stops all rings, waits for a grace period, so that all writers are done, and sorts everything in the rings. Blocks for the length of
+    /// a grace period ([`Fence`]). Takes memory for each record: see [`Recorder`].
     ///
-    /// What programs output while the rings are stopped is lost, and counted: the first record after it has a
-    /// [`Lost`](crate::Lost) before it.
+    /// Records written while the rings are stopped are lost, and counted: the first record after them has a [`Lost`](crate::Lost) before
+    /// it.
     ///
     /// # Errors
     /// [`ErrorKind::System`](crate::ErrorKind::System) if a ring cannot be stopped, [`ErrorKind::Fence`](crate::ErrorKind::Fence) if
@@ -154,51 +153,51 @@ impl Recorder {
             return Err(Error::forked());
         }
         let stopped = self.rings.pause(Pause::Output).and_then(|()| self.fences.wait());
-        // Resumes when dropped, also if not all could be stopped.
+        // Resumes when dropped, even if not all rings could be stopped.
         let mut frozen = Frozen::new(self);
         stopped?;
         frozen.recorder.marks.clear();
-        // How much was overwritten since the last time is not known.
+        // The number of records overwritten since the last stop is unknown.
         frozen.recorder.keys.resume();
         for rank in 0..frozen.recorder.rings.lanes.len() {
             let oldest = frozen.recorder.mark(rank as u32);
             frozen.complete_from = frozen.complete_from.max(oldest);
         }
-        // By keys that are no times it cannot be told what is behind that.
+        // Keys that are no times do not show which records came after that.
         let untraced = frozen.recorder.rings.untraced.until();
         let timed = frozen.recorder.timed;
         frozen.complete_from = frozen.complete_from.max(untraced.map(|until| if timed { until } else { u64::MAX }));
         let Self { marks, keys, newest, .. } = &mut *frozen.recorder;
-        // Stable: equal keys stay by CPU, then by age. What is in order already is only merged.
+        // Stable: equal keys stay ordered by CPU, then by age. Parts that are already in order are only merged.
         marks.sort_by_key(|mark| mark.order);
         *newest = keys.until_now(marks.last().map(|mark| mark.order)).unwrap_or(0);
         Ok(frozen)
     }
 
-    /// Marks everything in a ring, oldest first. Gives the key from which on the ring is complete, if anything was
-    /// overwritten or given up.
+    /// Marks everything in a ring, oldest first. Returns the key from which on the ring is complete, if anything was overwritten or
+    /// skipped.
     fn mark(&mut self, rank: u32) -> Option<u64> {
         let Self { rings, keys, marks, .. } = self;
         let Lane { ring, origin, losses, .. } = &mut rings.lanes[rank as usize];
-        losses.looked();
+        losses.refreshed();
         let mut told = 0;
-        let overwrote = ring.look_back();
+        let overwrote = ring.refresh_backward();
         let mut whole = !overwrote;
         let first = marks.len();
         let mut position = 0;
         while position < ring.head() {
             let (what, key, end) = match Record::at(ring, position, origin) {
-                // The oldest record: the newest is written over its end. One longer than the ring was never whole.
+                // The oldest record: the newest one is written over its end. A record longer than the ring was never complete.
                 Err((Fault::Size { size, room }, _)) if overwrote && is_cut(size, room, ring.size()) => break,
                 Err((fault, end)) => {
-                    // Where the next older record begins is not known.
+                    // The start of the next older record is unknown.
                     whole &= !matches!(fault, Fault::Size { .. });
                     (Marked::Damage(fault), None, end)
                 }
                 Ok(record) => {
                     let end = position + record.as_bytes().len() as u64;
                     match record.lost() {
-                        // Its key is that of the record behind it.
+                        // Its key is that of the record after it.
                         Some((id, count)) if record.kind() == Kind::LOST => match losses.check(told, count) {
                             Ok(_) if count == 0 => {
                                 position = end;
@@ -218,7 +217,7 @@ impl Recorder {
                 }
             };
             let len = (end - position) as u32;
-            marks.push(Mark { order: 0, key, position, rank, len, class: Class::Assumed, what });
+            marks.push(Mark { order: 0, key, position, rank, len, certainty: Certainty::Assumed, what });
             position = end;
         }
         let marks = &mut marks[first..];
@@ -234,9 +233,9 @@ const NESTED: usize = 4;
 
 /// The key from which on a ring, given oldest first, is complete.
 ///
-/// This is not simply the oldest record's key. A writer that is interrupted writes after the interrupts, and has a
-/// smaller key. So the oldest record may be its record, while the interrupts' records are overwritten. Fewer writers
-/// than can be nested were interrupted by overwritten ones, so of this many records one was begun after them.
+/// This is not always the oldest record's key. A writer that is interrupted writes after the interrupts, and has a smaller key. So the
+/// oldest record may be that writer's record, while the interrupts' records are overwritten. Overwritten writers interrupted fewer writers
+/// than can be nested. So of this many records at least one was begun after them.
 fn complete_from(marks: &[Mark]) -> u64 {
     let records = marks.iter().filter(|mark| matches!(mark.what, Marked::Record(_)));
     let oldest: SmallVec<[u64; NESTED]> = records.filter_map(|mark| mark.key).take(NESTED).collect();
@@ -248,10 +247,10 @@ fn is_cut(size: u16, room: u64, ring: u64) -> bool {
     size.is_multiple_of(8) && (room + 1..=ring).contains(&u64::from(size))
 }
 
-/// Gives every event of a ring its place, oldest first. A loss comes before the record that it was written with. An
-/// event without a key comes behind the record before it or, if none is left, before the one behind it.
+/// Gives every event of a ring its place, oldest first. A loss comes before the record that it was written with. An event without a key
+/// comes after the record before it or, if none is left, before the one after it.
 fn place(marks: &mut [Mark]) {
-    // A loss lies in front of its record, so on the way back it was met behind it.
+    // A loss lies before its record, so a walk from the newest record back meets it after that record.
     for at in 1..marks.len() {
         if matches!(marks[at].what, Marked::Lost { .. }) {
             marks.swap(at - 1, at);
@@ -268,8 +267,8 @@ fn place(marks: &mut [Mark]) {
         }
         let order = mark.key.or(before);
         mark.order = order.or(oldest).unwrap_or(0);
-        // All that was ever published is here: a sort of it is proven. Only what has no key to sort by is not.
-        mark.class = if order.is_some() { Class::Proven } else { Class::Assumed };
+        // Every published record is here, so sorting them proves the order. Only records without a key stay unproven.
+        mark.certainty = if order.is_some() { Certainty::Proven } else { Certainty::Assumed };
     }
 }
 

@@ -1,14 +1,13 @@
-//! Bytes of a ring where they lie: one run, or two where they cross the ring's end.
+//! Bytes of a ring in place: one run, or two where they cross the ring's end.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 
-/// Bytes that lie in a ring: one slice, or two where they wrap.
+/// Bytes in a ring: one slice, or two if they wrap.
 ///
-/// All reads are bounds-checked and cross the wrap by themselves. A read that does not fit gives `None`. Only
-/// [`Bytes::to_cow`], [`Bytes::to_vec`] and [`Bytes::copy_to`] copy. Integers are read in the machine's own byte order,
-/// which is the kernel's.
+/// All reads are bounds-checked and work across the wrap. A read that does not fit gives `None`. Only [`Bytes::to_cow`], [`Bytes::to_vec`]
+/// and [`Bytes::copy_to`] copy. Integers are read in the machine's own byte order, which is the kernel's.
 #[derive(Clone, Copy, Default)]
 pub struct Bytes<'a> {
     /// INVARIANT: empty only if `tail` is empty too.
@@ -40,7 +39,7 @@ impl<'a> Bytes<'a> {
         self.head.is_empty()
     }
 
-    /// The bytes in `range`, or `None` where it does not lie within.
+    /// The bytes in `range`. `None` if there are fewer.
     #[inline]
     pub fn get(&self, range: Range<usize>) -> Option<Bytes<'a>> {
         if let Some(head) = self.head.get(range.clone()) {
@@ -50,13 +49,13 @@ impl<'a> Bytes<'a> {
         Some(Self { head, tail: tail_across(self.head, self.tail, range) })
     }
 
-    /// The bytes from `start` on, or `None` where there are fewer.
+    /// The bytes from `start` on. `None` if there are fewer.
     #[inline]
     pub fn skip(&self, start: usize) -> Option<Bytes<'a>> {
         self.get(start..self.len())
     }
 
-    /// Fills `out` from `offset` on. `None` where there are too few bytes; `out` is then untouched.
+    /// Fills `out` from `offset` on. `None` if there are too few bytes; `out` is then unchanged.
     #[inline]
     pub fn copy_to(&self, offset: usize, out: &mut [u8]) -> Option<()> {
         let part = self.get(offset..offset.checked_add(out.len())?)?;
@@ -66,7 +65,7 @@ impl<'a> Bytes<'a> {
         Some(())
     }
 
-    /// `N` bytes from `offset` on, across the wrap where need be.
+    /// `N` bytes from `offset` on, across the wrap if necessary.
     #[inline]
     pub fn array<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
         let end = offset.checked_add(N)?;
@@ -100,7 +99,7 @@ impl<'a> Bytes<'a> {
         self.array(offset).map(u64::from_ne_bytes)
     }
 
-    /// The bytes as one slice: borrowed where they lie in one run, copied only where they wrap.
+    /// The bytes as one slice: borrowed if they lie in one run, copied only if they wrap.
     pub fn to_cow(&self) -> Cow<'a, [u8]> {
         if self.tail.is_empty() { Cow::Borrowed(self.head) } else { Cow::Owned(self.to_vec()) }
     }
@@ -116,7 +115,7 @@ impl<'a> Bytes<'a> {
     }
 }
 
-// What does not lie in the first run, out of the way: by value, so that a `Bytes` on the fast path can stay in registers.
+// The slow cases, out of line and by value, so that a `Bytes` on the fast path can stay in registers.
 
 /// The first run of a range that is not all in `head`.
 #[cold]

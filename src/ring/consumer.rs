@@ -19,7 +19,7 @@ fn duplicate(fd: BorrowedFd<'_>) -> Result<Arc<OwnedFd>, Error> {
     fd.try_clone_to_owned().map(Arc::new).map_err(Error::cannot("duplicate an event's file descriptor"))
 }
 
-/// A perf ring buffer and our place in it.
+/// A perf ring buffer and the consumer's position in it.
 ///
 /// A program can adopt a ring and hand it to [`Rings::add`](crate::Rings::add).
 #[derive(Debug)]
@@ -31,22 +31,22 @@ pub struct Ring {
     data: NonNull<u8>,
     /// INVARIANT: a power of two, at least 8, at most 2^31.
     size: u64,
-    /// What the shared words hold is `base` more than our logical positions.
+    /// The shared words hold `base` more than the logical positions.
     base: u64,
     /// INVARIANT (I2, I3).
     tail: u64,
     /// INVARIANT (I3).
     head: u64,
-    /// Whether the kernel writes backwards, and heeds no tail. `tail` and `head` then bound what may be read, counted
-    /// from the newest record back.
+    /// Whether the kernel writes backwards and ignores the tail. `tail` and `head` then bound the readable bytes, counted from the newest
+    /// record back.
     backward: bool,
     /// The header page.
     page: NonNull<u8>,
-    /// The process that has the memory.
+    /// The process that owns the memory.
     owner: Owner,
-    /// Last but one, so that it is unmapped before the event is closed.
+    /// Last but one, so that the memory is unmapped before the event is closed.
     memory: Memory,
-    /// What says that something was written; closed last.
+    /// The event that becomes readable when the ring is written to. Closed last.
     fd: Option<Arc<OwnedFd>>,
 }
 
@@ -65,7 +65,7 @@ impl Ring {
         Self::map_as(fd, page, size, false)
     }
 
-    /// Maps the ring of a perf event that writes backwards, over what is oldest.
+    /// Maps the ring of a perf event that writes backwards, over the oldest records.
     pub(crate) fn map_backward(fd: Arc<OwnedFd>, page: usize, size: usize) -> Result<Self, Error> {
         Self::map_as(fd, page, size, true)
     }
@@ -79,11 +79,11 @@ impl Ring {
         unsafe { Self::over(base, page, len.get(), Memory::Mapped(mapping), Some(fd), backward) }
     }
 
-    /// Takes up a ring that is already mapped, from its present tail on.
+    /// Adopts a ring that is already mapped, from its present tail on.
     ///
-    /// `base` is the header page and `size` the bytes of data behind it, as libbpf's `perf_buffer__buffer()` gives
-    /// them: its size excludes the header page, whatever its comment says. `event` becomes readable when the ring was
-    /// written to (`perf_buffer__buffer_fd()`). It is duplicated. Without it, the ring is looked at now and then.
+    /// `base` is the header page and `size` the bytes of data after it, as libbpf's `perf_buffer__buffer()` gives them: its size excludes
+    /// the header page, although its comment says otherwise. `event` becomes readable when the ring was written to
+    /// (`perf_buffer__buffer_fd()`). It is duplicated. Without it, the reader refreshes the ring at its own ticks.
     ///
     /// # Safety
     /// `base` must be a perf event's writable mapping of one page and `size` bytes and stay mapped while the ring
@@ -99,12 +99,11 @@ impl Ring {
         unsafe { Self::over(base, page, page.saturating_add(size), Memory::Foreign, fd, false) }
     }
 
-    /// Maps the ring of an open perf event, and takes it up from its present tail on. Where another program has mapped
-    /// it, `size` is the bytes of data of that mapping; the kernel refuses any other size (`EINVAL`). The file descriptor
-    /// is duplicated.
+    /// Maps the ring of an open perf event, and adopts it from its present tail on. If another program has mapped it, `size` is the bytes
+    /// of data of that mapping; the kernel refuses any other size (`EINVAL`). The file descriptor is duplicated.
     ///
-    /// This is also the way to read an event that a program has opened by itself, with perf_event_open(2) and whatever
-    /// [`RingOptions`](crate::RingOptions) has no option for. The event is opened for one CPU, and started by the program:
+    /// This is also the way to read an event that a program has opened itself with perf_event_open(2), with settings for which
+    /// [`RingOptions`](crate::RingOptions) has no option. The program opens the event for one CPU and starts it:
     ///
     /// ```no_run
     /// use perf_event_open_sys::bindings;
@@ -135,15 +134,15 @@ impl Ring {
         Self::map(duplicate(event.as_fd())?, machine::page_size(), size)
     }
 
-    /// Makes a ring in plain memory, and the kernel's end of it.
+    /// Makes a ring in plain memory, and the kernel's half of it.
     ///
     /// # Panics
-    /// If there is not so much memory.
+    /// If there is not enough memory.
     pub(crate) fn simulated(page: usize, size: usize, fd: Option<Arc<OwnedFd>>, backward: bool) -> (KernelHalf, Self) {
         Self::in_memory(page, size, fd, backward).expect("memory for a ring")
     }
 
-    /// The same; `None` if there is not so much memory.
+    /// The same; `None` if there is not enough memory.
     pub(crate) fn in_memory(
         page: usize,
         size: usize,
@@ -217,7 +216,7 @@ impl Ring {
         self.size
     }
 
-    /// The head seen at the last look.
+    /// The head seen at the last refresh.
     #[inline]
     pub(crate) fn head(&self) -> u64 {
         self.head
@@ -228,19 +227,19 @@ impl Ring {
         self.page
     }
 
-    /// What says that something was written.
+    /// The event that becomes readable when the ring is written to.
     pub(crate) fn fd(&self) -> Option<&Arc<OwnedFd>> {
         self.fd.as_ref()
     }
 
-    /// As if it had been adopted without an event.
+    /// Drops the event, as if the ring had been adopted without one.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn forget_fd(&mut self) {
         self.fd = None;
     }
 
-    /// Asked before something new is read: at each look, and before each record whose header is read from the ring. Not asked before each
-    /// event of what was indexed: whoever lends that asks once, for a batch or for an event.
+    /// Checked before new bytes are read: at each refresh, and before each record whose header is read from the ring. Not checked before
+    /// each indexed event: the caller that lends events checks once for each event or batch.
     ///
     /// # Panics
     /// In a forked child, which does not have the memory.
@@ -257,29 +256,29 @@ impl Ring {
         (head, self.base.wrapping_add(self.tail))
     }
 
-    /// The position that the kernel writes at now, or, if its head cannot be right, the furthest that it can be.
+    /// The position at which the kernel writes now. If its head cannot be right, the largest possible position.
     pub(crate) fn written(&self) -> u64 {
         let (head, _) = self.words();
         head.wrapping_sub(self.base).clamp(self.head, self.tail + self.size)
     }
 
-    /// Whether a quarter of the ring was written since its head was looked at: as much as wakes a reader that sleeps. A head that cannot
-    /// be right says nothing.
+    /// Whether a quarter of the ring was written since the last refresh of its head. A quarter is also what wakes a sleeping reader. A head
+    /// that cannot be right gives false.
     pub(crate) fn fills_up(&self) -> bool {
         let head = self.words().0.wrapping_sub(self.base);
         let (new, used) = (head.wrapping_sub(self.head), head.wrapping_sub(self.tail));
         new <= used && used <= self.size && new >= self.size / 4
     }
 
-    /// Everything before it was given back to the kernel.
+    /// The position up to which all bytes were given back to the kernel.
     #[inline]
     pub(crate) fn tail(&self) -> u64 {
         self.tail
     }
 
-    /// Loads the head. A head that cannot be right is a fault and is not taken; [`Ring::take_up`] is the way on.
+    /// Loads the head. A head that cannot be right is a fault and is not taken; [`Ring::skip_to_head`] goes on after it.
     #[inline]
-    pub(crate) fn look(&mut self) -> Result<(), Fault> {
+    pub(crate) fn refresh(&mut self) -> Result<(), Fault> {
         let head = self.load_head().wrapping_sub(self.base);
         let ahead = head.wrapping_sub(self.tail);
         if ahead > self.size || ahead < self.head - self.tail {
@@ -302,9 +301,9 @@ impl Ring {
         words::load_head(unsafe { self.head_word.as_ref() })
     }
 
-    /// Takes up everything in a ring written backwards: position 0 is the newest record, and older ones follow. The
-    /// last may be cut. Gives whether anything was overwritten. The caller ensures (I9).
-    pub(crate) fn look_back(&mut self) -> bool {
+    /// Loads the head of a ring written backwards and makes everything in it readable: position 0 is the newest record, and older ones
+    /// follow. The last one may be cut. Returns whether anything was overwritten. The caller ensures (I9).
+    pub(crate) fn refresh_backward(&mut self) -> bool {
         debug_assert!(self.backward);
         let head = self.load_head();
         // The kernel counts down from zero.
@@ -315,16 +314,16 @@ impl Ring {
         written > self.size
     }
 
-    /// Hands out no more bytes of a ring written backwards.
+    /// Stops lending bytes of a ring written backwards.
     pub(crate) fn thaw(&mut self) {
         self.head = self.tail;
     }
 
-    /// Gives up everything between our head and the kernel's, wherever that is, and goes on from there.
+    /// Skips everything between the last head seen and the kernel's head, and goes on from there.
     ///
     /// # Panics
-    /// Unless everything up to our head was released.
-    pub(crate) fn take_up(&mut self) {
+    /// Unless everything up to the last head seen was released.
+    pub(crate) fn skip_to_head(&mut self) {
         assert_eq!(self.tail, self.head, "records before the fault are still held");
         let head = self.load_head();
         self.base = head.wrapping_sub(self.head);
@@ -347,7 +346,7 @@ impl Ring {
     #[inline]
     fn publish(&mut self) {
         debug_assert!(!self.backward, "mapped read-only");
-        // Nobody heeds a forked child's tail. No panic: this runs when readings are dropped, also in one.
+        // Nobody reads a forked child's tail. No panic: this runs in drops, which also happen in a child.
         if !self.owner.is_surely_here() {
             return;
         }
@@ -356,13 +355,13 @@ impl Ring {
         words::store_tail(word, self.base.wrapping_add(self.tail));
     }
 
-    /// The bytes at a position, which wrap where the ring ends.
+    /// The bytes at a position. They wrap at the end of the ring.
     ///
     /// # Panics
     /// If they do not lie between tail and head.
     #[inline]
     pub(crate) fn bytes(&self, position: u64, len: u64) -> Bytes<'_> {
-        // No overflow: positions count bytes since the ring was taken up.
+        // No overflow: positions count bytes since the ring was adopted.
         assert!(
             position >= self.tail && position <= self.head && len <= self.head - position,
             "bytes between tail and head"
@@ -380,7 +379,7 @@ impl Ring {
         Bytes::new(head, tail)
     }
 
-    /// Hints that the bytes at a position are read soon, if they were seen.
+    /// Hints that the bytes at a position will be read soon, if they were seen.
     #[inline(always)]
     pub(crate) fn prefetch(&self, position: u64) {
         if position < self.head {
@@ -399,7 +398,7 @@ impl Ring {
         unsafe { std::slice::from_raw_parts(start.as_ptr(), (self.size - at) as usize) }
     }
 
-    /// So many bytes at the data area's begin.
+    /// The first `len` bytes of the data area.
     #[cold]
     #[inline(never)]
     fn at_begin(&self, len: u64) -> &[u8] {

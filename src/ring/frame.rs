@@ -1,29 +1,29 @@
 //! Record headers: read once and checked.
 
-/// What is wrong with bytes that cannot be a record, with the numbers that show it.
+/// The fault of bytes that cannot be a record, with its numbers.
 ///
 /// Sizes and positions are in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// `data_head` is further from `data_tail` than the ring is long, or moved backwards. The ring is taken up again at
-    /// the new head once everything before it was yielded.
+    /// `data_head` is further from `data_tail` than the length of the ring, or moved backwards. The reader goes on at the new head once
+    /// everything before it was yielded.
     #[error("head moved from {from} to {to} in a ring of {size} bytes")]
     Head {
-        /// The head seen before, counted from where this ring was taken up.
+        /// The head seen before, counted from where the crate began to read this ring.
         from: u64,
         /// The head seen now, counted in the same way.
         to: u64,
         /// The length of the ring's data area.
         size: u64,
     },
-    /// The record's header gives a size that is less than a header, not a multiple of 8, or goes past the head. The
-    /// begin of the next record is then unknown, so everything up to the head is given up.
+    /// The record's header gives a size that is less than a header, not a multiple of 8, or goes past the head. The start of the next
+    /// record is then unknown, so the reader skips everything up to the head.
     #[error("header says {size} bytes with {room} left before the head")]
     Size {
         /// `perf_event_header.size`.
         size: u16,
-        /// Bytes between the record's begin and the head.
+        /// Bytes between the record's start and the head.
         room: u64,
     },
     /// A sample's `raw_size` goes past the end of its record. BPF output of more than 65,516 bytes looks like this: its
@@ -40,10 +40,10 @@ pub enum Fault {
     Lost {
         /// The count in the LOST record.
         count: u64,
-        /// How many records can have been dropped that no earlier LOST record counts.
+        /// The most dropped records that earlier LOST records leave uncounted.
         most: u64,
     },
-    /// The record's key is a time that has not come yet.
+    /// The record's key is a time in the future.
     #[error("stamped {time}, {} ns from now", time - now)]
     Time {
         /// The record's key, in nanoseconds.
@@ -51,7 +51,7 @@ pub enum Fault {
         /// The clock's reading after the record had been found.
         now: u64,
     },
-    /// The record's key is further ahead of all others than any source grows.
+    /// The record's key exceeds all others by more than any source grows.
     #[error("key {key} leaps ahead of {largest}")]
     Leap {
         /// The record's key.
@@ -72,19 +72,19 @@ crate::error::debug_as_display!(Fault);
 /// The bits of a size that are 0 in every checked header.
 const TAG: u16 = 7;
 
-/// By how many bits the members of a header are shifted in its word.
+/// The bit positions of a header's members in its word.
 const KIND_AT: u32 = if cfg!(target_endian = "little") { 0 } else { 32 };
 const MISC_AT: u32 = if cfg!(target_endian = "little") { 32 } else { 16 };
 const SIZE_AT: u32 = if cfg!(target_endian = "little") { 48 } else { 0 };
 
-/// `struct perf_event_header`, copied out of the ring: one word, as it lies there.
+/// `struct perf_event_header`, copied out of the ring as one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header(u64);
 
 impl Header {
     pub(crate) const LEN: u64 = size_of::<perf_event_open_sys::bindings::perf_event_header>() as u64;
 
-    /// Checks a header against the bytes between its begin and the head.
+    /// Checks a header against the bytes between its start and the head.
     #[inline]
     pub(super) fn checked(bytes: [u8; 8], room: u64) -> Result<Self, Fault> {
         let header = Self(u64::from_ne_bytes(bytes));
@@ -96,8 +96,8 @@ impl Header {
         Ok(header)
     }
 
-    /// The header at the begin of some bytes, if it is of a kind and all of its record lies in them; the record's bytes, and those
-    /// behind it. `least`: bytes that the record must have, not fewer than a header.
+    /// The header at the start of some bytes, if it has this kind and its whole record lies in them; with the record's bytes, and the bytes
+    /// after it. `least`: the least length of the record, at least that of a header.
     #[inline(always)]
     pub(crate) fn split(bytes: &[u8], kind: u32, least: usize) -> Option<(Self, &[u8], &[u8])> {
         const KIND_AND_TAG: u64 = (u32::MAX as u64) << KIND_AT | (TAG as u64) << SIZE_AT;
@@ -133,28 +133,28 @@ impl Header {
         (self.0 >> SIZE_AT) as u16
     }
 
-    /// What the holder of a checked header has noted in the three bits that its size leaves free; 0 unless it has.
+    /// The tag in the three bits of the size that are always 0 in a checked header. 0 unless it was set.
     #[inline(always)]
     pub(crate) fn tag(self) -> u8 {
         (self.size_and_tag() & TAG) as u8
     }
 
-    /// The same header with another tag. Of a tag three bits count.
+    /// The same header with another tag. Only three bits of the tag count.
     #[inline(always)]
     pub(crate) fn tagged(self, tag: u8) -> Self {
         let cleared = self.0 & !(u64::from(TAG) << SIZE_AT);
         Self(cleared | u64::from(u16::from(tag) & TAG) << SIZE_AT)
     }
 
-    /// The header of nothing.
+    /// The header of no record.
     pub(crate) const NONE: Self = Self(0);
 
-    /// In place of a header: of so many bytes that are no record. Its size is 0, as no record's is.
+    /// Stands for a header: this many bytes that are no record. Its size is 0, which no record has.
     pub(crate) fn of_stretch(bytes: u32) -> Self {
         Self(u64::from(bytes) << KIND_AT)
     }
 
-    /// Bytes of the record, or of what is none.
+    /// Bytes of the record, or of the bytes that are no record.
     #[inline]
     pub(crate) fn len(self) -> u64 {
         match self.size() {
@@ -163,7 +163,7 @@ impl Header {
         }
     }
 
-    /// The header at the begin of some bytes, if all of its record lies in them.
+    /// The header at the start of some bytes, if its whole record lies in them.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn first(bytes: &[u8]) -> Option<Self> {
         Self::checked(*bytes.first_chunk()?, bytes.len() as u64).ok()

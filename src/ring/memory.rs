@@ -120,7 +120,7 @@ impl Pages {
         }
     }
 
-    /// Does what a hostile kernel did since the last look.
+    /// Does what a hostile kernel did since the last refresh.
     ///
     /// # Safety
     /// No slice of the data area may be alive.
@@ -155,7 +155,7 @@ impl Drop for Pages {
 ///
 /// A lawful write never touches a byte between the published tail and head, so a consumer's slices stay untouched
 /// whatever thread it is on. Anything else goes through [`KernelHalf::scribble`] and [`KernelHalf::force_head`] and
-/// takes effect at the consumer's next look, when it cannot hold a slice.
+/// takes effect at the consumer's next refresh, when it cannot hold a slice.
 pub(crate) struct KernelHalf {
     pages: Arc<Pages>,
     backward: bool,
@@ -220,13 +220,13 @@ impl KernelHalf {
         words::store_head(self.pages.word(HEAD_AT), head);
     }
 
-    /// Overwrites any bytes of the data area, at the consumer's next look.
+    /// Overwrites any bytes of the data area, at the consumer's next refresh.
     pub(crate) fn scribble(&mut self, position: u64, bytes: &[u8]) {
         self.turn_hostile();
         self.queue(Edit::Data { position, bytes: bytes.to_vec() });
     }
 
-    /// Publishes any head, at the consumer's next look.
+    /// Publishes any head, at the consumer's next refresh.
     pub(crate) fn force_head(&mut self, head: u64) {
         self.turn_hostile();
         self.queue(Edit::Head(head));

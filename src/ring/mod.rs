@@ -5,25 +5,24 @@
 //! Begin with `consumer.rs`; `words.rs` has every atomic access, `memory.rs` the mapping, `frame.rs` the header's
 //! checks.
 //!
-//! A [`Ring`] hands out bytes between its tail and the head it saw last, borrowed from `&self`. Tail and head move only
-//! through `&mut self`. So the compiler proves what the kernel's protocol demands: while a byte is borrowed, the tail
-//! that protects it stays where it is. Nothing outside this folder can break that, because nothing outside has a
-//! pointer.
+//! A [`Ring`] lends the bytes between its tail and the last head it saw, borrowed from `&self`. Tail and head move only through `&mut
+//! self`. So the compiler proves the rule of the kernel's protocol: while a byte is borrowed, the tail that protects it does not move. Code
+//! outside this folder cannot break the rule, because it has no pointer.
 //!
-//! Positions are *logical*: bytes since this ring was taken up, never wrapping, whatever `data_head` started from.
+//! Positions are *logical*: bytes since the crate adopted this ring. They never wrap, and do not depend on the start value of `data_head`.
 //!
 //! Invariants, cited as (I1)…(I5) here and in DESIGN.md:
 //!
-//! - **I1** The header page and `size` bytes of data, a power of two, stay mapped while the ring lives, in the process that
-//!   took it up. A forked child does not have them: no call that begins there reads them ([`Ring::assert_here`]). What was lent before
-//!   the fork reads an address that is not mapped in the child: SIGSEGV.
+//! - **I1** The header page and `size` bytes of data, a power of two, stay mapped while the ring lives, in the process that adopted it. A
+//!   forked child does not have them: no call that begins in the child reads them ([`Ring::assert_here`]). Reading bytes that were lent
+//!   before the fork reads an unmapped address in the child: SIGSEGV.
 //! - **I2** `data_tail` is stored by this ring alone and holds `tail`.
 //! - **I3** `tail <= head <= tail + size`, and every slice handed out lies within `tail..head`.
 //! - **I4** Each word and each header is read once, checked, and the checked copy used.
 //! - **I5** A lawful kernel does not write between the published tail and the head. (One that breaks this, as BPF output
 //!   of more than 65,516 bytes does, garbles bytes; it cannot move a bound, because of I4.)
-//! - **I9** A ring that is written backwards, over what is oldest, is looked at only while its output is paused and after a
-//!   grace period that began behind the pause: nobody writes anywhere. Bytes are handed out until [`Ring::thaw`] only.
+//! - **I9** A ring that is written backwards, over the oldest records, is read only while its output is paused and after a grace period
+//!   that began after the pause: no writer is inside. Bytes are lent until [`Ring::thaw`] only.
 
 mod bytes;
 mod consumer;

@@ -121,7 +121,7 @@ mod model {
     }
 
     /// Looks, reads everything up to the head, and only then gives it back. Gives the new tail.
-    fn look(shared: &Shared, tail: u64) -> u64 {
+    fn refresh(shared: &Shared, tail: u64) -> u64 {
         let head = load_head(&shared.head);
         for position in tail..head {
             shared.data[(position % SIZE) as usize].with(|slot| {
@@ -146,8 +146,8 @@ mod model {
                 thread::spawn(move || kernel(&shared, attempts))
             };
             let mut tail = 0;
-            for _ in 0..looks {
-                tail = look(&shared, tail);
+            for _ in 0..refreshes {
+                tail = refresh(&shared, tail);
             }
             producer.join().unwrap();
         });

@@ -55,7 +55,7 @@ impl Losses {
 
     /// The head was loaded anew.
     #[inline]
-    pub(crate) fn looked(&mut self) {
+    pub(crate) fn refreshed(&mut self) {
         self.asked = false;
     }
 

@@ -201,7 +201,7 @@ impl RingOptions {
     /// Opening the rings gives [`ErrorKind::NotFound`], with the nearest name, for a name that is none
     /// of these, and [`ErrorKind::Unsupported`] for an event that this machine does not have. Virtual machines
     /// often have no hardware events.
-    pub fn named(self, name: &str) -> Self {
+    pub fn event_name(self, name: &str) -> Self {
         self.ask(What::Named(name.to_owned()))
     }
 

@@ -135,7 +135,7 @@ mod tests {
         let bytes: Vec<u8> = (begin..begin + len).map(|at| at as u8).collect();
         kernel.write(begin, &bytes);
         kernel.publish(begin + len);
-        ring.look().unwrap();
+        ring.refresh().unwrap();
     }
 
     fn simulated() -> (KernelHalf, Ring) {

@@ -1,35 +1,34 @@
-//! Anomalies: what can be wrong with a number, and when it is told.
+//! Anomalies: what can be wrong with a number, and when it is reported.
 
-/// What is wrong with a number: it is neither the next one nor ahead of it.
+/// What is wrong with a number that is neither the next one nor a later one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AnomalyKind {
-    /// The number came before, not long ago.
+    /// The number came before, at most 64 numbers ago.
     Duplicate,
-    /// Counting began anew: the number is 0, 1, or the first number ever seen there.
+    /// Counting started again: the number is 0, 1, or the first number ever seen there.
     Reset,
-    /// The number is further back than records come out of order. Counting goes on from there.
+    /// The number is smaller than disorder can explain. Counting goes on from there.
     Backward,
-    /// The number is further ahead than losses can explain. Counting goes on from there.
+    /// The number is larger than losses can explain. Counting goes on from there.
     Forward,
-    /// The number was declared missing, and came after all: the program did not write it where it counted.
+    /// The number was declared missing, and came after all: the program did not write it in the run in which it drew it.
     Late,
-    /// So many records were lost that a counter of this width may have wrapped around unseen. How many numbers are missing is not
-    /// known, and counting begins anew. See [`Sequence`](crate::Sequence).
+    /// So many records were lost that a counter of this width may have wrapped around unnoticed. The count of missing numbers is unknown,
+    /// and counting starts again. See [`Sequence`](crate::Sequence).
     Wraparound,
 }
 
 /// How many kinds of anomalies there are.
 pub(crate) const KINDS: usize = 6;
 
-/// How many numbers must be well in a row before an anomaly of the same kind is told again. One that repeats is told
-/// once.
+/// How many correct numbers in a row must come before an anomaly of the same kind is reported again.
 const QUIET: u32 = 16;
 
-/// Which anomalies were told not long ago.
+/// Which anomalies were reported recently.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Quiet {
-    /// Numbers in a row that were well.
+    /// Correct numbers in a row.
     well: u32,
     told: [bool; KINDS],
 }

@@ -6,31 +6,31 @@ use std::fmt;
 /// The function behind [`Sequence::with`].
 type Extract = Box<dyn Fn(&Record<'_>) -> Option<u64> + Send>;
 
-/// Numbers that programs write into their records, each one more than the last. A missing number shows that something
-/// is missing from the stream.
+/// Numbers that programs write into their records, each one more than the last. A missing number shows that a record is missing from the
+/// stream.
 ///
-/// The program must count up where it outputs the record, in the same run, and must not be able to sleep. Then a fence
-/// proves that a missing number will not come.
+/// The program must count up in the same run in which it outputs the record, and must not be able to sleep. Then a fence proves that a
+/// missing number will not come.
 ///
 /// # Counters that wrap
 ///
-/// A counter has 32 to 64 bits. A narrower one can go round while one program is held up between drawing a number and writing it.
+/// A counter has 32 to 64 bits. A narrower one could wrap while one program is delayed between drawing a number and writing it.
 ///
-/// A counter may wrap around, as long as the crate can tell one round from the next. For that, between two looks, **less
-/// than 7/16 of its range may be unread in all rings together, held, or lost** (for a CPU's own numbers: lost at once).
-/// With 32 bits that is 1.8 billion records: at five million a second, a reader or a ring that pauses for six minutes.
+/// A counter may wrap around, as long as the crate can tell one round from the next. For that, between two refreshes, **less than 7/16 of
+/// its range may be unread in all rings together, held, or lost** (for a CPU's own numbers: lost at once). With 32 bits that is 1.8 billion
+/// records. At five million records a second, a reader or a ring would have to pause for six minutes.
 ///
-/// The crate notices if it is more. The stream then says so once ([`AnomalyKind::Wraparound`](crate::AnomalyKind::Wraparound)), the
-/// records counted meanwhile are [`Class::Assumed`](crate::Class::Assumed), no gaps are made up, the ledger is not
-/// balanced, and counting begins anew. Losses that the kernel does not count ([`Ledger`](crate::Ledger)) cannot be
-/// noticed. A counter of 64 bits does not wrap.
+/// The crate notices if more records are lost. The stream then reports it once
+/// ([`AnomalyKind::Wraparound`](crate::AnomalyKind::Wraparound)). The records counted meanwhile are
+/// [`Certainty::Assumed`](crate::Certainty::Assumed), no gaps are reported for them, the ledger is not balanced, and counting starts again.
+/// Losses that the kernel does not count ([`Ledger`](crate::Ledger)) are not noticed. A counter of 64 bits does not wrap.
 pub struct Sequence {
     at: At,
     bits: u32,
     first: Option<u64>,
 }
 
-/// The narrowest counter. Nobody writes two billion records while one program is held up; 2^16 are written.
+/// The narrowest counter. No program is delayed for two billion records. It may be delayed for 2^16.
 const NARROWEST: u32 = 32;
 
 enum At {
@@ -44,18 +44,18 @@ impl Sequence {
         Self { at: At::Payload(offset), bits, first: None }
     }
 
-    /// Four bytes at this offset of the raw payload, in native byte order. They need not be aligned.
+    /// Four bytes at this offset of the raw payload, in native byte order. The offset need not be aligned.
     pub fn u32(offset: usize) -> Self {
         Self::payload(offset, 32)
     }
 
-    /// Eight bytes at this offset of the raw payload, in native byte order. They need not be aligned.
+    /// Eight bytes at this offset of the raw payload, in native byte order. The offset need not be aligned.
     pub fn u64(offset: usize) -> Self {
         Self::payload(offset, 64)
     }
 
-    /// The number that a function finds: a counter of this many bits. Higher bits are ignored. The function must not panic. Records
-    /// without a number are not counted.
+    /// The number that a function finds: a counter of this many bits. Higher bits are ignored. The function must not panic. Records without
+    /// a number are not checked.
     ///
     /// # Panics
     /// Unless `bits` is 32 to 64.
@@ -67,8 +67,8 @@ impl Sequence {
         Self { at: At::Extract(Box::new(extract)), bits, first: None }
     }
 
-    /// Sets the first number, so that numbers missing before the first one seen are a gap too. Unless set, counting
-    /// begins with the first number seen.
+    /// Sets the first number, so that numbers missing before the first one seen are a gap too. Unless set, counting starts with the first
+    /// number seen.
     pub fn starting_at(mut self, first: u64) -> Self {
         self.first = Some(first);
         self

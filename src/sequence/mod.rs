@@ -1,9 +1,9 @@
-//! Sequence numbers: where they are, how they wrap, which are missing, and what else is wrong with them.
+//! Sequence numbers: where they are, how they wrap, which are missing, and other anomalies.
 //!
-//! This room takes the numbers that programs write into their records. It gives gaps and anomalies. `counter.rs` says where a number
-//! is. `wrap.rs` counts on where a counter wraps. `tracker.rs` has the rule: which number is next, and what one that is not the next
-//! means. The stream asks it for numbers of the whole machine, in their own order. `numbers.rs` asks it for those of each CPU, in the
-//! order of the ring, where a hole may be filled until its record is yielded.
+//! This room takes the numbers that programs write into their records. It gives gaps and anomalies. `counter.rs` says where a number is.
+//! `wrap.rs` extends a counter that wraps to 64 bits. `tracker.rs` has the rule: which number is next, and what any other number means. The
+//! stream uses it for numbers of the whole machine, in their own order. `numbers.rs` uses it for the numbers of each CPU, in the order of
+//! the ring, where a hole can be filled until its record is yielded.
 
 pub(crate) mod anomaly;
 pub(crate) mod counter;

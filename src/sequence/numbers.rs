@@ -8,46 +8,45 @@ use super::ranges::Ranges;
 use super::tracker::{Step, Tracker};
 use super::wrap::{MIDDLE, Unwrap};
 
-/// How far counting is moved ahead when it begins anew: numbers of before are not met again.
+/// How far counting moves up when it starts again, so that earlier numbers never recur.
 const APART: u64 = 1 << 20;
 
-/// How many holes take no more memory than a first node does, which is kept.
+/// How many holes fit into the tree's first node, which is kept.
 const FIRST_NODE: usize = 4;
 
-/// How far from where losses lead a number may be: what interrupts wrote lies around it.
+/// How far a number may be from the position that losses predict: interrupts write numbers around it.
 const NEAR: u64 = 8;
 
-/// The numbers of one ring, of which each record has one, and the holes in them.
+/// The numbers of one ring, one for each record, and the holes in them.
 ///
-/// Fed as records are indexed, which is in the order of the ring. Programs interrupt each other between counting and writing,
-/// so a number that is ahead leaves a hole, and what comes later may fill it. What is still a hole when the record that showed it
-/// is yielded is a gap: under the fence rule nothing will fill it any more.
+/// It gets numbers as records are indexed, in the order of the ring. Programs interrupt each other between counting and writing. So a
+/// number that is too large leaves a hole, and later records may fill it. If a hole is still there when the record that showed it is
+/// yielded, it is a gap: under the fence rule no record can fill it any more.
 ///
-/// Whatever numbers come, each takes a time that grows with the logarithm of the holes that are open, and adds no more than one range
-/// to them.
+/// Each number takes a time that grows with the logarithm of the open holes, and adds at most one range to them, whatever numbers come.
 #[derive(Debug)]
 pub(crate) struct Numbers {
     unwrap: Unwrap,
     tracker: Tracker,
     /// The number that came last.
     last: u64,
-    /// The first of all, as it was written.
+    /// The first number, as it was written.
     first: u64,
-    /// What is missing so far, and may yet come.
+    /// Numbers that are missing so far, and may still come.
     holes: Ranges,
     /// How many numbers these are.
     open: u64,
-    /// Whether smaller ones may have been drawn before the first: it began with a number that interrupts may have written.
+    /// Whether numbers before the first may have been drawn earlier: the first record may come from an interrupt.
     began: bool,
     pub(crate) counts: NumberCounts,
 }
 
-/// Numbers that a record showed to be missing, counted on. Some may have come since.
+/// Numbers that a record showed to be missing, extended to 64 bits. Some may have come since.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Hole {
     first: u64,
     last: u64,
-    /// What they are wrapped with.
+    /// The anchor with which they are wrapped.
     anchor: u64,
 }
 
@@ -60,25 +59,25 @@ impl Hole {
 /// The counts of a ring's numbers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct NumberCounts {
-    /// Numbers declared missing that did not come after all.
+    /// Numbers declared missing that did not come later.
     pub(crate) missing: u64,
-    /// Anomalies of each kind, told or not.
+    /// Anomalies of each kind, reported or not.
     pub(crate) anomalies: [u64; KINDS],
 }
 
-/// What a number says about the record it is in.
+/// What a number shows about its record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Said {
-    /// Nothing to tell, now at least.
+    /// No anomaly to report now.
     Well,
     /// Numbers before it are missing so far.
     Hole(Hole),
-    /// It breaks the sequence: what was expected.
+    /// It breaks the sequence: the kind and the expected number.
     Anomaly(AnomalyKind, u64),
 }
 
 impl Numbers {
-    /// The numbers of a counter of so many bits, and the first, if it is known.
+    /// The numbers of a counter of `bits` bits, and the first number, if it is known.
     pub(crate) fn new(bits: u32, first: Option<u64>) -> Self {
         let unwrap = Unwrap::new(bits, first);
         Self {
@@ -94,7 +93,7 @@ impl Numbers {
         }
     }
 
-    /// Takes the number of a record. `lost` is what LOST records have told since the last number.
+    /// Takes the number of a record. `lost` is the sum of the LOST records since the last number.
     #[inline]
     pub(crate) fn take(&mut self, written: u64, lost: u64) -> Said {
         let number = if lost >= self.unwrap.reach() && self.tracker.next().is_some() {
@@ -125,8 +124,8 @@ impl Numbers {
         }
     }
 
-    /// A number behind so many losses that the counter may have gone round. If it is where all of them together lead, they are
-    /// what is missing.
+    /// A number after so many losses that the counter may have wrapped. If it is where all the losses together lead, they are the missing
+    /// numbers.
     #[cold]
     fn unwrap_far(&mut self, written: u64, lost: u64) -> Option<u64> {
         let next = self.tracker.next().unwrap_or(MIDDLE);
@@ -142,7 +141,7 @@ impl Numbers {
             return Said::Well;
         }
         if self.began && self.tracker.is_before_first(number) {
-            // Drawn before the first that was seen, and written behind it.
+            // Drawn before the first number seen, and written after it.
             self.tracker.begin_before(number);
             return if number + 1 == begin { Said::Well } else { self.hole(number + 1, begin - 1) };
         }
@@ -165,25 +164,25 @@ impl Numbers {
         Said::Hole(Hole { first, last, anchor: self.unwrap.anchor() })
     }
 
-    /// Counting goes on from a number, as it was written, that is not the next. What was missing before stays missing.
+    /// Counting goes on from a number, as it was written, that is not the next. Numbers missing before stay missing.
     #[cold]
     fn begin_anew(&mut self, written: u64, kind: AnomalyKind) -> Said {
         let said = self.tell(kind);
         let ahead = self.tracker.next().unwrap_or(MIDDLE).saturating_add(APART);
         if !self.unwrap.shift(written, ahead) {
-            // At the end of all numbers. What is missing is not told of any more, but counted.
+            // Near the end of all numbers. Missing numbers are no longer reported, but counted.
             self.counts.missing = self.counts.missing.saturating_add(std::mem::take(&mut self.open));
             self.holes.clear();
             self.tracker.forget_gaps();
         }
         self.last = self.unwrap.unwrapped();
         self.tracker.restart(self.last);
-        // Behind a leap nothing smaller is in flight.
+        // After a leap no smaller number is in flight.
         self.began = matches!(kind, AnomalyKind::Reset | AnomalyKind::Wraparound);
         said
     }
 
-    /// Counts an anomaly, and tells of it unless one was told not long ago.
+    /// Counts an anomaly, and reports it unless one was reported recently.
     fn tell(&mut self, kind: AnomalyKind) -> Said {
         self.counts.anomalies[kind as usize] += 1;
         let expected = self.unwrap.wrap(self.tracker.next().unwrap_or(MIDDLE));
@@ -198,13 +197,13 @@ impl Numbers {
         Some(Hole { first, last, ..*hole })
     }
 
-    /// The first and the last number of a hole as they would have been written.
+    /// The first and the last number of a hole as programs would have written them.
     pub(crate) fn written(&self, hole: &Hole) -> (u64, u64) {
         let written = |number| self.unwrap.wrap_from(hole.anchor, number);
         (written(hole.first), written(hole.last))
     }
 
-    /// Gives up the numbers of a gap: they are no hole any more.
+    /// Declares the numbers of a gap: they are no longer a hole.
     pub(crate) fn declare(&mut self, gap: &Hole) {
         if self.holes.remove(gap.first) {
             self.open = self.open.saturating_sub(gap.count());

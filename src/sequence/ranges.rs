@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// A set of numbers, as disjoint ranges: the first and the last number of each. There are no more than so many ranges.
+/// A set of numbers, as disjoint ranges: the first and the last number of each. The number of ranges is bounded.
 #[derive(Debug)]
 pub(super) struct Ranges {
     ranges: BTreeMap<u64, u64>,
@@ -10,14 +10,14 @@ pub(super) struct Ranges {
 }
 
 impl Ranges {
-    /// Bytes that a range takes, nodes that are half full included.
+    /// Bytes that a range takes in nodes that are half full.
     pub(super) const EACH: usize = 3 * size_of::<(u64, u64)>();
 
     pub(super) fn new(most: usize) -> Self {
         Self { ranges: BTreeMap::new(), most }
     }
 
-    /// Adds one. The smallest are forgotten if there are too many.
+    /// Adds a range. If there are too many, drops the smallest.
     pub(super) fn add(&mut self, first: u64, last: u64) {
         self.ranges.insert(first, last);
         while self.ranges.len() > self.most {
@@ -25,7 +25,7 @@ impl Ranges {
         }
     }
 
-    /// Forgets ranges that lie wholly up to a number, the smallest first, but keeps the last few.
+    /// Drops ranges that lie entirely up to a number, the smallest first, but keeps the last few.
     pub(super) fn forget_until(&mut self, number: Option<u64>, few: usize) {
         while self.ranges.len() > few && self.ranges.first_key_value().is_some_and(|(_, last)| Some(*last) <= number) {
             self.ranges.pop_first();
@@ -37,7 +37,7 @@ impl Ranges {
         self.ranges.range(first..=last).next().map(|(first, last)| (*first, *last))
     }
 
-    /// Removes the range that begins with a number. Gives whether there was one.
+    /// Removes the range that begins with a number. Returns whether there was one.
     pub(super) fn remove(&mut self, first: u64) -> bool {
         self.ranges.remove(&first).is_some()
     }
@@ -46,7 +46,7 @@ impl Ranges {
         self.ranges.clear();
     }
 
-    /// The first number of the range that has a number.
+    /// The first number of the range that contains a number.
     fn of(&self, number: u64) -> Option<u64> {
         let (first, last) = self.ranges.range(..=number).next_back()?;
         (number <= *last).then_some(*first)
@@ -57,7 +57,7 @@ impl Ranges {
         self.of(number).is_some()
     }
 
-    /// Takes a number out of the set. Gives whether it was there.
+    /// Removes a number from the set. Returns whether it was there.
     pub(super) fn take(&mut self, number: u64) -> bool {
         let Some(first) = self.of(number) else { return false };
         let Some(last) = self.ranges.remove(&first) else { return false };

@@ -3,41 +3,41 @@
 use super::anomaly::{AnomalyKind, Quiet};
 use super::ranges::Ranges;
 
-/// How far back a number that was there before is a duplicate; beyond, counting jumped.
+/// How far back a repeated number counts as a duplicate. A number further back means that counting jumped.
 pub(super) const RECENT: u64 = 64;
 
-/// How many gaps are remembered after they are proven, to know a number again that comes after all.
+/// How many gaps are remembered after they are proven, to recognize a number that comes after all.
 pub(super) const REMEMBERED: usize = 16;
 
-/// How many gaps are remembered that were told in doubt, at most: as many as can be between two fences, or nearly.
+/// The most gaps reported in doubt that are remembered: nearly as many as can occur between two fences.
 const DOUBTED: usize = 1 << 16;
 
-/// The part of the memory for holding that they may take.
+/// The part of the memory for holding that these gaps may take.
 const DOUBTED_PART: usize = 8;
 
-/// How many are remembered whatever memory there is.
+/// How many are remembered without regard to memory.
 const FIXED: usize = 256;
 
-/// The place of a sequence, and what was told of it. Numbers are counted on instead of wrapping.
+/// The state of a sequence, and what was reported about it. Numbers are extended to 64 bits.
 #[derive(Debug)]
 pub(crate) struct Tracker {
     /// The next number; `None` until the first is known.
     next: Option<u64>,
-    /// The first number, or the one that counting began anew with. What is smaller was counted before, or drawn before the first.
+    /// The first number, or the one with which counting started again. Smaller numbers were counted before that, or drawn before the first.
     begin: u64,
-    /// Gaps that were told, whose numbers may yet come.
+    /// Reported gaps whose numbers may still come.
     gaps: Ranges,
-    /// The last number that was passed over in doubt: it may yet come.
+    /// The last number that was skipped in doubt: it may still come.
     doubt: Option<u64>,
     quiet: Quiet,
 }
 
-/// How a number stands to the sequence.
+/// The relation of a number to the sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// It is the next.
+    /// It is the next number.
     Next,
-    /// It was passed already: it is late, or it is there twice.
+    /// It was passed already: it is late, or it came twice.
     Behind,
     /// Numbers before it are missing, from this one on. They may be in flight.
     Ahead(u64),
@@ -46,12 +46,12 @@ pub(crate) enum Step {
 }
 
 impl Tracker {
-    /// A tracker of numbers that are proven when they are told of as missing.
+    /// A tracker whose missing numbers are proven when they are reported.
     pub(super) fn new(first: Option<u64>) -> Self {
         Self::with(first, REMEMBERED)
     }
 
-    /// A tracker of numbers of which some may be told of in doubt. `most` is the memory that holding may take, in bytes.
+    /// A tracker whose missing numbers may be reported in doubt. `most` is the memory that holding may take, in bytes.
     pub(crate) fn in_doubt(first: Option<u64>, most: usize) -> Self {
         Self::with(first, DOUBTED.min(FIXED.max(most / DOUBTED_PART / Ranges::EACH)))
     }
@@ -67,7 +67,7 @@ impl Tracker {
         self.next
     }
 
-    /// The smallest number that belongs to this counting.
+    /// The smallest number of this count.
     pub(super) fn begin(&self) -> u64 {
         self.begin
     }
@@ -82,7 +82,7 @@ impl Tracker {
         }
     }
 
-    /// A number has come, or numbers up to it are given up.
+    /// A number has come, or numbers up to it are skipped.
     #[inline]
     pub(crate) fn pass(&mut self, number: u64) {
         self.quiet.well(self.next.is_none_or(|next| number >= next));
@@ -92,27 +92,27 @@ impl Tracker {
         self.next = self.next.max(Some(number.saturating_add(1)));
     }
 
-    /// A number behind has come that nothing is wrong with. `number`: the smallest that belongs to this counting now.
+    /// A smaller number has come that is correct. `number`: the smallest number of this count from now on.
     pub(super) fn begin_before(&mut self, number: u64) {
         self.begin = self.begin.min(number);
     }
 
-    /// A number behind has come that was waited for.
+    /// A smaller number has come that was expected.
     pub(super) fn well(&mut self) {
         self.quiet.well(true);
     }
 
-    /// Counting begins anew with a number.
+    /// Counting starts again with a number.
     pub(super) fn restart(&mut self, number: u64) {
         (self.begin, self.next) = (number, Some(number.saturating_add(1)));
     }
 
-    /// Which number is next is not known any more.
+    /// The next number is no longer known.
     pub(crate) fn forget_next(&mut self) {
         self.next = None;
     }
 
-    /// Whether a number is one that was drawn right before the first: it breaks nothing.
+    /// Whether a number was drawn right before the first one. Such a number is no anomaly.
     pub(crate) fn is_before_first(&self, number: u64) -> bool {
         number < self.begin && self.is_recent(number)
     }
@@ -121,7 +121,7 @@ impl Tracker {
         self.next.is_some_and(|next| next.saturating_sub(number) <= RECENT)
     }
 
-    /// What is wrong with a number that is behind. `starts`: whether it is one that counters begin with.
+    /// The anomaly of a number smaller than the next. `starts`: whether counters start with it.
     pub(crate) fn anomaly(&self, number: u64, starts: bool) -> AnomalyKind {
         let ours = number >= self.begin;
         match () {
@@ -132,62 +132,62 @@ impl Tracker {
         }
     }
 
-    /// What is wrong with a number of the whole machine that is behind, if that is to be told. `written` is the number as the program
+    /// The anomaly of a number of the whole machine smaller than the next, if it is to be reported. `written` is the number as the program
     /// wrote it.
     pub(crate) fn to_tell(&self, number: u64, written: u64) -> Option<AnomalyKind> {
         let kind = self.anomaly(number, written <= 1 || number == self.begin);
         (!self.is_before_first(number) && self.may_tell(kind)).then_some(kind)
     }
 
-    /// Whether an anomaly is to be told: none of its kind was, not long ago.
+    /// Whether an anomaly is to be reported: none of its kind was reported recently.
     pub(super) fn may_tell(&self, kind: AnomalyKind) -> bool {
         self.quiet.may_tell(kind)
     }
 
-    /// An anomaly was told, or might have been.
+    /// An anomaly was reported, or was left unreported because it repeats.
     pub(crate) fn told(&mut self, kind: AnomalyKind) {
         self.quiet.told(kind);
     }
 
-    /// Numbers are told of as missing. In doubt, they may yet come.
+    /// Numbers are reported as missing. In doubt, they may still come.
     pub(crate) fn declare(&mut self, first: u64, last: u64, in_doubt: bool) {
         self.gaps.add(first, last);
         if in_doubt {
             self.doubt = Some(last);
         } else {
-            // Nor will anything before it.
+            // Nor can any number before it.
             self.is_proven(Some(last));
         }
     }
 
-    /// A number that was passed has come: whether it had been told of as missing, which it is no more.
+    /// A number that was passed has come. Returns whether it was reported as missing; it no longer is.
     pub(crate) fn found(&mut self, number: u64) -> bool {
         self.gaps.take(number)
     }
 
-    /// A number is taken for the first, and smaller ones may yet come.
+    /// A number is taken as the first, and smaller ones may still come.
     pub(crate) fn begin_in_doubt(&mut self, number: u64) {
         if self.next.is_none() {
             self.doubt = Some(number);
         }
     }
 
-    /// What must be proven before the next number is: `None` if it is already.
+    /// The number that must be proven before the next number is: `None` if it is proven already.
     pub(crate) fn doubt(&self) -> Option<u64> {
         self.doubt
     }
 
-    /// Nothing up to this number will come any more.
+    /// No number up to this one can still come.
     pub(crate) fn is_proven(&mut self, number: Option<u64>) {
         self.gaps.forget_until(number, REMEMBERED);
     }
 
-    /// Nothing that was told of is met again.
+    /// Forgets all reported gaps.
     pub(super) fn forget_gaps(&mut self) {
         self.gaps.clear();
     }
 
-    /// Bytes that gaps take, beyond what is there from the begin.
+    /// Bytes that gaps take, beyond the initial ones.
     pub(crate) fn memory(&self) -> usize {
         self.gaps.len().saturating_sub(FIXED) * Ranges::EACH
     }

@@ -1,24 +1,24 @@
-//! Counters that wrap: counted on, and whether they can still be told from themselves one round earlier.
+//! Counters that wrap: their extension to 64 bits, and whether a number can still be told from the same number one round earlier.
 
-/// Where counting begins once it is unwrapped: far from both ends.
+/// The start value of an extended counter: far from both ends.
 pub(super) const MIDDLE: u64 = 1 << 63;
 
-/// How far a number may be ahead of all before it. So many records are not lost between two.
+/// How far a number may exceed all before it. So many records are not lost between two.
 const MOST_AHEAD: i64 = 1 << 32;
 
-/// Numbers beyond this are too near to the end of what a `u64` holds. It takes 2^30 numbers, each as far ahead as may
-/// be, to get there.
+/// Numbers beyond this are too near to the limit of a `u64`. To get there, 2^30 numbers must each exceed the one before by as much as is
+/// allowed.
 const CEILING: u64 = 3 << 62;
 
-/// A counter that wraps, told apart from itself one round earlier by what was seen before.
+/// A counter that wraps. Earlier numbers tell which round a number belongs to.
 #[derive(Debug, Clone)]
 pub(crate) struct Unwrap {
     bits: u32,
-    /// The number that `MIDDLE` stands for.
+    /// The written number that `MIDDLE` stands for.
     anchor: Option<u64>,
-    /// The largest so far, unwrapped.
+    /// The largest number so far, extended.
     largest: u64,
-    /// Whether the counter may have gone round since: the next number is taken for one that is ahead.
+    /// Whether the counter may have wrapped since: the next number is then taken as a larger one.
     begins: bool,
 }
 
@@ -33,12 +33,12 @@ impl Unwrap {
         u64::MAX >> (64 - self.bits)
     }
 
-    /// How many numbers the counter can be ahead and still be told from itself one round earlier.
+    /// By how much a number may exceed the largest and still be told from the same number one round earlier.
     pub(crate) fn reach(&self) -> u64 {
         match self.bits {
-            // Nobody writes that many.
+            // No program writes that many.
             62.. => u64::MAX >> 2,
-            // A sixteenth is left for what is in flight.
+            // A sixteenth is left for numbers in flight.
             bits => (7 << bits) >> 4,
         }
     }
@@ -47,8 +47,8 @@ impl Unwrap {
         self.bits
     }
 
-    /// The number, counted on instead of wrapping: the nearest one to the largest so far. `None` if it is further ahead
-    /// than any losses can explain.
+    /// The number, extended to 64 bits: the candidate nearest to the largest so far. `None` if it exceeds the largest by more than any
+    /// losses can explain.
     #[inline]
     pub(crate) fn unwrap(&mut self, number: u64) -> Option<u64> {
         if self.anchor.is_none() || self.begins {
@@ -63,14 +63,14 @@ impl Unwrap {
         Some(unwrapped)
     }
 
-    /// The first number of all, or the first since the counter may have gone round. It lies so far ahead of all before that
-    /// smaller ones, which interrupts may have written, lie ahead of those too.
+    /// The first number of all, or the first since the counter may have wrapped. It is so much larger than all before it that smaller ones,
+    /// which interrupts may have written, are larger than those too.
     #[cold]
     fn begin(&mut self, number: u64) -> u64 {
         if self.anchor.is_none() {
             self.anchor = Some(number & self.mask());
         } else {
-            // Of 32 bits or little more: a round and more fits.
+            // For 32 bits or little more: there is space for a round and more.
             let half = 1 << (self.bits - 1);
             let ahead = self.largest.saturating_add(half);
             self.largest = ahead.saturating_add(number.wrapping_sub(self.wrap(ahead)) & self.mask());
@@ -79,25 +79,25 @@ impl Unwrap {
         self.largest
     }
 
-    /// Takes notice that the counter may have gone round unseen. Nothing up to the number given can be relied on.
+    /// The counter may have wrapped unnoticed. No number up to the returned one is reliable.
     pub(crate) fn begin_anew(&mut self) -> u64 {
         self.begins = true;
         self.largest
     }
 
-    /// How far a number is ahead of the largest so far.
+    /// By how much a number exceeds the largest so far.
     fn distance(&self, number: u64) -> i64 {
         self.distance_from(self.largest, number)
     }
 
-    /// How far a number is ahead of another, which is unwrapped.
+    /// By how much a number exceeds another, which is extended.
     fn distance_from(&self, other: u64, number: u64) -> i64 {
-        // Shifted up, the sign is where i64 has it.
+        // Shifted up, so that the sign bit is that of an i64.
         let up = 64 - self.bits;
         (number.wrapping_sub(self.wrap(other)) << up) as i64 >> up
     }
 
-    /// The number nearest to another, which is unwrapped, if it is at most so far away from it.
+    /// The number nearest to another, which is extended, if it is at most `reach` away from it.
     pub(crate) fn unwrap_near(&mut self, number: u64, other: u64, reach: u64) -> Option<u64> {
         let distance = self.distance_from(other, number);
         let unwrapped = other.saturating_add_signed(distance);
@@ -108,7 +108,7 @@ impl Unwrap {
         Some(unwrapped)
     }
 
-    /// The number, counted on, but not remembered.
+    /// The extended number, without remembering it.
     pub(crate) fn nearest(&self, number: u64) -> u64 {
         self.largest.saturating_add_signed(self.distance(number))
     }
@@ -118,7 +118,7 @@ impl Unwrap {
         self.wrap(self.largest)
     }
 
-    /// The largest number so far, counted on.
+    /// The largest number so far, extended.
     pub(crate) fn unwrapped(&self) -> u64 {
         self.largest
     }
@@ -128,18 +128,17 @@ impl Unwrap {
         self.wrap_from(self.anchor(), unwrapped)
     }
 
-    /// What numbers are wrapped with now.
+    /// The present anchor, with which numbers are wrapped.
     pub(crate) fn anchor(&self) -> u64 {
         self.anchor.unwrap_or(0)
     }
 
-    /// The number as the program wrote it, with an anchor that was in force.
+    /// The number as the program wrote it, with an earlier anchor.
     pub(crate) fn wrap_from(&self, anchor: u64, unwrapped: u64) -> u64 {
         unwrapped.wrapping_sub(MIDDLE).wrapping_add(anchor) & self.mask()
     }
 
-    /// Makes a number, as it was written, stand for another from now on. False if there is no room for more above the
-    /// other.
+    /// Maps a written number to another from now on. False if there is too little space above the other.
     pub(crate) fn shift(&mut self, written: u64, other: u64) -> bool {
         let room = other <= CEILING - MOST_AHEAD as u64;
         let other = if room { other } else { MIDDLE };
@@ -149,37 +148,39 @@ impl Unwrap {
     }
 }
 
-/// How many records may have been lost behind the smallest number that may still come. As many numbers may lie between it and the largest.
+/// How many records may have been lost since the smallest number that may still come was drawn. As many numbers may lie between it and the
+/// largest.
 #[derive(Debug, Default)]
 pub(crate) struct LossWindow {
-    /// So many were lost before that number was drawn.
+    /// How many records were lost before that number was drawn.
     before: u64,
-    /// One more than the largest number at the end of some look, and how many were lost before its heads were loaded: a record that it did
-    /// not find may have been drawn before a loss that came later.
+    /// One more than the largest number at the end of an earlier refresh, and how many records were lost before its heads were loaded. A
+    /// record that the refresh did not find may have been drawn before a later loss.
     mark: Option<(u64, u64)>,
-    /// How many were lost when that was asked last: at the end of a look, so before the heads of the next are loaded.
+    /// How many were lost at the last query: at the end of a refresh, so before the heads of the next are loaded.
     asked: u64,
-    /// How many LOST records had told of then.
+    /// How many of them LOST records had reported then.
     told: u64,
 }
 
 impl LossWindow {
-    /// Ends a look. `next` is the smallest number that may still come, `ahead` one more than the largest. `lost` records were lost, and LOST
-    /// records have told of `told` of them.
-    pub(crate) fn look(&mut self, next: Option<u64>, ahead: u64, lost: u64, told: u64) -> u64 {
+    /// Ends a refresh. `next` is the smallest number that may still come, `ahead` one more than the largest. `lost` records were lost, and
+    /// LOST records have reported `told` of them.
+    pub(crate) fn refresh(&mut self, next: Option<u64>, ahead: u64, lost: u64, told: u64) -> u64 {
         let asked = std::mem::replace(&mut self.asked, lost);
         let told = told - std::mem::replace(&mut self.told, told);
         if self.mark.is_none_or(|(ahead, _)| Some(ahead) < next) {
-            // A number is passed that lay in no ring when those heads were loaded: it was drawn behind all losses before.
+            // All numbers that were in no ring when those heads were loaded have passed. So the next was drawn after all losses before
+            // that.
             self.before = self.mark.map_or(self.before, |(_, lost)| lost);
             self.mark = Some((ahead, asked));
         }
-        // So many numbers may also lie between the largest of the last look and those of this one. If they cannot be told apart, none of
-        // these says what is passed.
+        // As many numbers may also lie between the largest of the last refresh and those of this one. If they cannot be told apart, none of
+        // these shows which numbers have passed.
         (lost - self.before).max(told)
     }
 
-    /// Counting begins anew: nothing that is lost by now is waited for.
+    /// Counting starts again: no loss up to now matters any more.
     pub(crate) fn begin_anew(&mut self, lost: u64) {
         (self.before, self.mark) = (lost, None);
     }
@@ -281,33 +282,33 @@ mod tests {
     #[test]
     fn losses_are_passed_when_a_number_behind_them_is() {
         let mut window = LossWindow::default();
-        assert_eq!(window.look(None, 10, 0, 0), 0);
+        assert_eq!(window.refresh(None, 10, 0, 0), 0);
         // Five are lost, nobody knows where.
-        assert_eq!(window.look(Some(10), 10, 5, 0), 5);
-        assert_eq!(window.look(Some(10), 12, 5, 0), 5, "10 and 11 were seen, and are not passed");
-        assert_eq!(window.look(Some(12), 12, 5, 0), 5, "they may have been drawn before the loss");
-        assert_eq!(window.look(Some(12), 14, 5, 0), 5);
-        assert_eq!(window.look(Some(14), 14, 5, 0), 0, "passed, and drawn behind the loss");
+        assert_eq!(window.refresh(Some(10), 10, 5, 0), 5);
+        assert_eq!(window.refresh(Some(10), 12, 5, 0), 5, "10 and 11 were seen, and are not passed");
+        assert_eq!(window.refresh(Some(12), 12, 5, 0), 5, "they may have been drawn before the loss");
+        assert_eq!(window.refresh(Some(12), 14, 5, 0), 5);
+        assert_eq!(window.refresh(Some(14), 14, 5, 0), 0, "passed, and drawn behind the loss");
         // Three more, of which LOST records tell at once.
-        assert_eq!(window.look(Some(14), 16, 8, 8), 8, "all that was told since the last look");
-        assert_eq!(window.look(Some(16), 16, 8, 8), 3);
+        assert_eq!(window.refresh(Some(14), 16, 8, 8), 8, "all that was told since the last look");
+        assert_eq!(window.refresh(Some(16), 16, 8, 8), 3);
         window.begin_anew(8);
-        assert_eq!(window.look(Some(16), 20, 12, 8), 4);
-        assert_eq!(window.look(Some(30), 40, 12, 8), 4, "no mark of before is remembered");
+        assert_eq!(window.refresh(Some(16), 20, 12, 8), 4);
+        assert_eq!(window.refresh(Some(30), 40, 12, 8), 4, "no mark of before is remembered");
     }
 
-    /// While nothing is passed, everything that is lost counts, however many looks there are.
+    /// While nothing is passed, everything that is lost counts, however many refreshes there are.
     #[test]
     fn losses_add_up_until_a_number_is_passed() {
         let mut window = LossWindow::default();
         for n in 0..100 {
-            assert_eq!(window.look(Some(1), 10 + n, n, 0), n);
+            assert_eq!(window.refresh(Some(1), 10 + n, n, 0), n);
         }
         assert_eq!(
-            window.look(Some(11), 110, 100, 0),
+            window.refresh(Some(11), 110, 100, 0),
             100,
             "passed, but what was lost before its look began is nothing"
         );
-        assert_eq!(window.look(Some(111), 120, 100, 0), 1, "all that was lost by the look before");
+        assert_eq!(window.refresh(Some(111), 120, 100, 0), 1, "all that was lost by the look before");
     }
 }

@@ -15,22 +15,22 @@ pub(super) struct Cpu {
     pub(super) half: KernelHalf,
     /// `rb->head`: how far the ring is reserved.
     pub(super) reserved: u64,
-    /// `rb->nest`: how many writers are between reserving and publishing.
+    /// `rb->nest`: how many writers have reserved and not yet published.
     pub(super) nest: u32,
     /// `rb->lost`: dropped since the last LOST record.
     pub(super) lost: u64,
-    /// `event->lost_samples`: dropped since the begin.
+    /// `event->lost_samples`: dropped since the start.
     pub(super) dropped: u64,
     /// `rb->wakeup`: where the reader was woken last.
     pub(super) woken: u64,
-    /// By whom output is paused: through the kernel's end, or the consumer's.
+    /// Who paused output: the kernel's half, or the consumer's.
     pub(super) paused: [bool; 2],
     /// Whether writers find no ring at all: their slots are empty.
     pub(super) detached: bool,
     /// The event's id.
     pub(super) id: u64,
     pub(super) wake: Option<EventFd>,
-    /// Whether it writes backwards, over what is oldest.
+    /// Whether it writes backwards, over the oldest records.
     pub(super) backward: bool,
     /// The innermost writer is last.
     pub(super) writers: Vec<Writer>,
@@ -95,7 +95,7 @@ impl Cpu {
             return false;
         }
         let record = self.record(output, time);
-        // What the header says is what is reserved, cut short or not.
+        // The header's size is what is reserved, even if it is cut short.
         let size = u64::from(u16::from_ne_bytes([record[6], record[7]]));
         let lost = if self.lost > 0 { self.lost_record(time) } else { Vec::new() };
         let needed = size + lost.len() as u64;
@@ -140,7 +140,7 @@ impl Cpu {
         if self.reserved.wrapping_sub(self.woken) > watermark {
             self.woken = self.woken.wrapping_add(watermark);
             if let Some(wake) = &self.wake {
-                // Full, which takes 2^64 of them, is as readable as can be.
+                // An eventfd is full only at 2^64, and is readable then too.
                 let _ = wake.write(1);
             }
         }
@@ -157,7 +157,7 @@ impl Cpu {
         self.half.tail().wrapping_sub(self.reserved.wrapping_add(1)) & mask >= needed
     }
 
-    /// Writes a record whose reservation is `size` bytes. Padding is not written: what was there before stays.
+    /// Writes a record whose reservation is `size` bytes. Padding is not written: the old bytes stay.
     pub(super) fn store(&mut self, position: u64, record: &[u8], size: u64) {
         if record.len() as u64 <= size {
             self.half.write(position, record);
@@ -166,7 +166,7 @@ impl Cpu {
         }
     }
 
-    /// The bytes of a record, without the padding behind them, which the header counts.
+    /// The bytes of a record, without the padding after it, which the header counts.
     pub(super) fn record(&self, output: &Output<'_>, time: u64) -> Vec<u8> {
         let mut bytes = vec![0; 8];
         let (kind, misc) = match output {
@@ -195,7 +195,7 @@ impl Cpu {
         bytes
     }
 
-    /// `struct { header; u64 id; u64 lost; struct sample_id; }`. Its time is that of the record behind it.
+    /// `struct { header; u64 id; u64 lost; struct sample_id; }`. Its time is that of the record after it.
     pub(super) fn lost_record(&self, time: u64) -> Vec<u8> {
         let mut bytes = vec![0; 8];
         bytes.extend(self.id.to_ne_bytes());

@@ -21,7 +21,7 @@ use std::fmt;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-/// A simulated machine's CPUs and their rings. Cloning gives another handle to the same machine.
+/// The CPUs of a simulated machine, and their rings. A clone is another handle to the same machine.
 #[derive(Clone)]
 pub struct Kernel {
     machine: Arc<Machine>,
@@ -31,38 +31,38 @@ struct Machine {
     cpus: RwLock<Vec<(u32, SharedCpu)>>,
     rings: Mutex<Consumer>,
     sections: Arc<Sections>,
-    /// What writers say of themselves, for CPUs of low numbers.
+    /// The epoch words of the writers, for CPUs with low numbers.
     epochs: Arc<EpochWords>,
-    /// Bytes of each ring, and how it is laid out.
+    /// The length of each ring in bytes, and its layout.
     bytes: usize,
     layout: Layout,
     backward: bool,
-    /// The clock that times are of.
+    /// The clock of the times.
     clock: Mutex<Clock>,
 }
 
 type SharedCpu = Arc<Mutex<Cpu>>;
 
-/// The consumers' ends.
+/// The consumers' halves.
 #[derive(Default)]
 struct Consumer {
-    /// Whether they were taken; of CPUs that came later, they are picked up one by one.
+    /// Whether the rings were taken. Rings of CPUs that came later are picked up one by one.
     taken: bool,
     waiting: Vec<(Lane, SharedCpu)>,
 }
 
-/// The id of the first CPU's event; the others count on from it.
+/// The id of the first CPU's event. The ids of the others follow.
 const FIRST_ID: u64 = 1000;
 
-/// CPUs of lower numbers have a word in which writers say that they are inside.
+/// CPUs with lower numbers have an epoch word.
 const WORDS: u32 = 1024;
 
-/// How large rings are unless said otherwise.
+/// The default length of a ring.
 const BYTES: usize = 64 << 10;
 
 impl Kernel {
-    /// A machine with these CPUs. Its rings are 64 KiB long and laid out as [`RingOptions`](crate::RingOptions) does
-    /// for a single event.
+    /// A machine with these CPUs. Its rings are 64 KiB long and have the layout that [`RingOptions`](crate::RingOptions) uses for a single
+    /// event.
     pub fn new(cpus: &[u32]) -> Self {
         let sample_type = u64::from(sys::PERF_SAMPLE_RAW | sys::PERF_SAMPLE_TIME);
         Self::with(cpus, BYTES, Layout::new(sample_type, true, 0))
@@ -93,7 +93,7 @@ impl Kernel {
             bytes,
             layout,
             backward,
-            // Times are what the tests say, on no clock that could be read.
+            // Tests set the times, on no clock that can be read.
             clock: Mutex::new(Clock::Perf),
         };
         let kernel = Self { machine: Arc::new(machine) };
@@ -101,11 +101,11 @@ impl Kernel {
         kernel
     }
 
-    /// Brings a new CPU online. A [`Reader`](crate::Reader) opens its ring by itself; a [`Merge`](crate::Merge) does
-    /// with [`Merge::follow_cpus`](crate::Merge::follow_cpus). Until then, records written there wait in the ring. A
-    /// real kernel would refuse them.
+    /// Brings a new CPU online. A [`Reader`](crate::Reader) opens its ring by itself; a [`Merge`](crate::Merge) opens it with
+    /// [`Merge::follow_cpus`](crate::Merge::follow_cpus). Until then, records written there wait in the ring. A real kernel would refuse
+    /// them.
     ///
-    /// A CPU that goes offline needs no call: no one writes there any more.
+    /// A CPU that goes offline needs no call: no test writes there any more.
     ///
     /// # Panics
     /// If the CPU was there before.
@@ -114,7 +114,7 @@ impl Kernel {
         let mut cpus = cpus.write().unwrap_or_else(PoisonError::into_inner);
         assert!(cpus.iter().all(|(other, _)| *other != cpu), "CPU {cpu} is there");
         let id = FIRST_ID + cpus.len() as u64;
-        // Without an eventfd the reader looks now and then, as it does anyway.
+        // Without an eventfd the reader refreshes at its own ticks.
         let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).ok();
         let fd = wake.as_ref().and_then(|wake| wake.as_fd().try_clone_to_owned().ok());
         let (half, ring) = Ring::simulated(machine::page_size(), *bytes, fd.map(Arc::new), *backward);
@@ -126,12 +126,12 @@ impl Kernel {
         cpus.push((cpu, shared));
     }
 
-    /// Sets the clock of the times given to writers: none unless set. Call it before the rings are taken.
+    /// Sets the clock of the times given to writers. There is none unless set. Call it before the rings are taken.
     pub fn set_clock(&self, clock: Clock) {
         *self.machine.clock.lock().unwrap_or_else(PoisonError::into_inner) = clock;
     }
 
-    /// All rings: the consumer's end.
+    /// All rings: the consumer's half.
     ///
     /// # Panics
     /// If the rings were taken before; a ring has one consumer.
@@ -162,7 +162,7 @@ impl Kernel {
         rings
     }
 
-    /// A recorder of these rings, which are written backwards: the consumer's end.
+    /// A recorder of these rings, which are written backwards: the consumer's half.
     ///
     /// # Errors
     /// [`ErrorKind::System`](crate::ErrorKind::System) if the recorder's thread cannot be started.
@@ -173,8 +173,7 @@ impl Kernel {
         self.recorder_with(key, &self.fence())
     }
 
-    /// [`Kernel::recorder`] with another fence. Whatever the fence proves, no one writes into these rings while they
-    /// are stopped.
+    /// [`Kernel::recorder`] with another fence. Whatever the fence proves, no writer writes into these rings while they are stopped.
     ///
     /// # Errors
     /// [`ErrorKind::Fence`](crate::ErrorKind::Fence); [`ErrorKind::System`](crate::ErrorKind::System) if the recorder's thread cannot be started.
@@ -198,24 +197,24 @@ impl Kernel {
         Hold::Fence(self.fence())
     }
 
-    /// A fence that waits for this machine's grace periods. It fails when one takes ten seconds, because a writer was
-    /// begun and never ended.
+    /// A fence that waits for this machine's grace periods. It fails when one takes ten seconds, because a test began a writer and never
+    /// ended it.
     pub fn fence(&self) -> Fence {
         let kernel = self.clone();
         Fence::custom(move || kernel.grace().wait())
     }
 
-    /// The words in which this machine's writers say that they are inside, from [`Kernel::begin`] to [`Kernel::end`].
-    /// For [`Fence::Epochs`]. [`Kernel::fence`] stands in for a writer that stays inside.
+    /// The words in which this machine's writers say that they are inside, from [`Kernel::begin`] to [`Kernel::end`]. For
+    /// [`Fence::Epochs`]. [`Kernel::fence`] replaces the proof for a writer that stays inside.
     pub fn epochs(&self) -> Epochs {
         let kernel = self.clone();
         Epochs::over(Arc::clone(&self.machine.epochs), Some(Arc::new(move || kernel.grace().wait())))
     }
 
-    /// Writes any value into a CPU's epoch word, as a program can that breaks the rules.
+    /// Writes any value into a CPU's epoch word, as a faulty program can.
     ///
     /// # Panics
-    /// If the CPU's number is 1024 or more: it has no word then.
+    /// If the CPU's number is 1024 or more: such a CPU has no word.
     pub fn set_epoch(&self, cpu: u32, word: u64) {
         self.machine.epochs.set(cpu, word);
     }
@@ -236,8 +235,8 @@ impl Kernel {
     /// The innermost writer of a CPU outputs a sample with this raw data. False if the sample was dropped because the
     /// ring is full or paused.
     ///
-    /// More than 65,516 bytes do what they do in the kernel: the header's 16-bit size is cut short, and the rest
-    /// overwrites what lies behind.
+    /// More than 65,516 bytes have the same effect as in the kernel: the header's 16-bit size is cut short, and the rest overwrites the
+    /// bytes after it.
     ///
     /// # Panics
     /// If no writer has begun there, or if the rings' layout has fields that vary in length besides raw data.
@@ -296,7 +295,7 @@ impl Kernel {
         cpu.dropped += count;
     }
 
-    /// How many records were dropped since the begin, also those that no LOST record reports yet (`PERF_FORMAT_LOST`).
+    /// How many records were dropped since the start, including those that no LOST record reports yet (`PERF_FORMAT_LOST`).
     pub fn dropped(&self, cpu: u32) -> u64 {
         lock(&self.cpu(cpu)).dropped
     }
@@ -311,13 +310,13 @@ impl Kernel {
         lock(&self.cpu(cpu)).half.tail()
     }
 
-    /// Overwrites bytes of a ring from a position on, as no lawful kernel does. Takes effect at the consumer's next
-    /// look, when it cannot be looking at those bytes.
+    /// Overwrites bytes of a ring from a position on, as no lawful kernel does. Takes effect at the consumer's next refresh, when it cannot
+    /// be reading those bytes.
     pub fn scribble(&self, cpu: u32, position: u64, bytes: &[u8]) {
         lock(&self.cpu(cpu)).half.scribble(position, bytes);
     }
 
-    /// Sets `data_head` to any value, as no lawful kernel does. Takes effect at the consumer's next look. The next
+    /// Sets `data_head` to any value, as no lawful kernel does. Takes effect at the consumer's next refresh. The next
     /// record is written there.
     pub fn force_head(&self, cpu: u32, head: u64) {
         let cpu = self.cpu(cpu);
@@ -338,7 +337,7 @@ fn lock(cpu: &SharedCpu) -> MutexGuard<'_, Cpu> {
     cpu.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Where the consumer stops a ring's output.
+/// The gate with which the consumer stops a ring's output.
 fn gate(cpu: SharedCpu) -> Gate {
     Gate::Simulated(Box::new(move |how, paused| match how {
         Pause::Output => lock(&cpu).paused[1] = paused,

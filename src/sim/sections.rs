@@ -15,15 +15,15 @@ pub(super) struct Sections {
 
 #[derive(Default)]
 pub(super) struct Open {
-    /// The number of the section that was entered last.
+    /// The number of the last section entered.
     pub(super) last: u64,
     sections: BTreeSet<u64>,
-    /// Grace periods that a thread sleeps for.
+    /// How many threads sleep until a grace period is over.
     waiting: u32,
 }
 
 impl Open {
-    /// Whether a writer that was inside when `last` was the last to enter is still inside.
+    /// Whether a writer that was inside when section `last` was entered is still inside.
     fn any_until(&self, last: u64) -> bool {
         self.sections.first().is_some_and(|oldest| *oldest <= last)
     }
@@ -51,10 +51,10 @@ impl Sections {
     }
 }
 
-/// A grace period. It is over when every writer that was inside a section at its begin has left.
+/// A grace period. It is over when every writer that was inside a section at its start has left.
 pub struct Grace {
     pub(super) sections: Arc<Sections>,
-    /// The last section that had begun.
+    /// The last section that had begun at its start.
     pub(super) last: u64,
 }
 

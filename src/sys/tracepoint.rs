@@ -34,7 +34,7 @@ pub(crate) fn read_at_once(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The name of the tracepoint of a number, `category:name`. Takes a look at each, of which there are thousands.
+/// The name of the tracepoint of a number, `category:name`. Searches all of them, of which there are thousands.
 pub(crate) fn of_number(number: u64) -> io::Result<Option<String>> {
     let events = machine::tracefs()?.join("events");
     for category in folders(&events)? {

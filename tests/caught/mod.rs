@@ -1,7 +1,7 @@
 //! A writer that is caught between drawing its key and writing its record.
 
 use crate::reading;
-use perfweave::{Class, Hold, Key, Order, Reader, Rings};
+use perfweave::{Certainty, Hold, Key, Order, Reader, Rings};
 use perfweave_support::bpf::{Keeping, Map, Stamps};
 use perfweave_support::{foreign, kernel, load, needs, threads};
 use std::time::Duration;
@@ -10,15 +10,15 @@ pub(crate) const SLOW: u32 = 1;
 pub(crate) const QUICK: u32 = 2;
 
 /// A writer on another CPU draws its time, and is caught before it writes; then one on this CPU draws a later time and writes. Gives
-/// what a reader makes of both, each time: who comes first, and with which class; until that is `enough`.
+/// what a reader makes of both, each time: who comes first, and with which certainty; until that is `enough`.
 ///
 /// The first writes when this process makes a system call, which nothing else in it makes.
 pub(crate) fn caught_inside(
     hold: impl FnOnce(&Map) -> Hold + Send,
     keeping: Option<Keeping>,
     (number, call): (libc::c_long, fn()),
-    enough: impl Fn(&[[(u32, Class); 2]]) -> bool + Sync,
-) -> Option<Vec<[(u32, Class); 2]>> {
+    enough: impl Fn(&[[(u32, Certainty); 2]]) -> bool + Sync,
+) -> Option<Vec<[(u32, Certainty); 2]>> {
     let cpus = load::online();
     needs("a second CPU that is online", cpus.len() > 1)?;
     let (here, there) = (cpus[0], cpus[cpus.len() - 1]);
@@ -51,7 +51,7 @@ pub(crate) fn caught_inside(
                 let both = [(); 2].map(|()| {
                     let event = reading::next(&mut reader);
                     let kind = event.record().and_then(|record| record.payload()?.u32(16)).expect("a kind");
-                    (kind, event.class())
+                    (kind, event.certainty())
                 });
                 caught.extend(is_inside.then_some(both));
             });

@@ -3,7 +3,9 @@
 use crate::memory;
 use crate::perf::{File, drain};
 use perf_event_open_sys::bindings;
-use perfweave::{Class, Fence, Full, Hold, Item, Key, Merge, Order, Reader, Record, Rings, Sequence, perf_data, sim};
+use perfweave::{
+    Certainty, Fence, Hold, Item, Key, Merge, Order, Reader, Record, Rings, Sequence, WhenFull, perf_data, sim,
+};
 use quickcheck::QuickCheck;
 use std::fs;
 
@@ -53,13 +55,13 @@ fn damage() -> Vec<u8> {
 
 /// What became of each event, and the most memory that there was for them, by the allocator and by the merge's own count.
 struct Read {
-    events: Vec<(Option<u64>, Option<u32>, Class, usize)>,
+    events: Vec<(Option<u64>, Option<u32>, Certainty, usize)>,
     unproven: u64,
     allocated: u64,
     counted: usize,
 }
 
-fn read(rings: Rings, full: Full) -> Read {
+fn read(rings: Rings, full: WhenFull) -> Read {
     read_by(rings, Order::new().when_full(full))
 }
 
@@ -69,9 +71,9 @@ fn read_by(rings: Rings, order: Order) -> Read {
     let (allocated, counted) = memory::most(|| {
         let mut reader = Reader::new(rings, order).unwrap();
         drain(&mut reader, |event| match event.item() {
-            Item::Record(record) => events.push((event.key(), event.cpu(), event.class(), record.as_bytes().len())),
-            Item::Damage(damage) => events.push((None, event.cpu(), event.class(), damage.bytes.len())),
-            Item::Unproven(_) => unproven += 1,
+            Item::Record(record) => events.push((event.key(), event.cpu(), event.certainty(), record.as_bytes().len())),
+            Item::Damage(damage) => events.push((None, event.cpu(), event.certainty(), damage.bytes.len())),
+            Item::EarlyRelease(_) => unproven += 1,
             Item::Gap(_) | Item::Anomaly(_) => {}
             other => panic!("{other:?}"),
         });
@@ -88,7 +90,7 @@ fn damage_takes_no_more_than_the_bound() {
     let records = 200_000;
     let rings = recorded(&damage().repeat(records));
     let most = 1 << 20;
-    let Read { events, allocated, counted, .. } = read(rings, Full::Copy { most });
+    let Read { events, allocated, counted, .. } = read(rings, WhenFull::Copy { most });
     assert_eq!(events.len(), records);
     assert!(allocated <= most as u64 + FIXED && counted <= most, "{allocated}, counted {counted}, of {most}");
 }
@@ -103,7 +105,7 @@ fn a_record_takes_what_the_documentation_says() {
         ("out of order", of(|n| sample(0, u64::MAX / 2 - n, 0)), 80),
         ("damage", of(|_| damage()), 140),
     ] {
-        let Read { events, allocated, counted, .. } = read(rings, Full::Release);
+        let Read { events, allocated, counted, .. } = read(rings, WhenFull::Release);
         assert_eq!(events.len() as u64, records, "{name}");
         let each = allocated.saturating_sub(FIXED) / records;
         assert!(each <= most, "{each} bytes for a record: {name}");
@@ -130,13 +132,13 @@ fn usual(records: u64) -> Vec<u8> {
 #[test]
 fn the_order_is_proven_under_the_bound() {
     let bytes = usual(100_000);
-    let all = read(recorded(&bytes), Full::Release);
+    let all = read(recorded(&bytes), WhenFull::Release);
     assert!(all.counted > 1 << 20, "not what this test is about: {}", all.counted);
     for most in [128 << 10, 64 << 10] {
-        let part = read(recorded(&bytes), Full::Copy { most });
+        let part = read(recorded(&bytes), WhenFull::Copy { most });
         assert!(part.counted <= most && part.allocated <= most as u64 + FIXED, "{} {}", part.counted, part.allocated);
         assert_eq!(part.unproven, 0);
-        assert!(part.events.iter().all(|(key, _, class, _)| key.is_none() || *class == Class::Proven));
+        assert!(part.events.iter().all(|(key, _, certainty, _)| key.is_none() || *certainty == Certainty::Proven));
         assert!(part.events == all.events, "{most}: in another order");
     }
 }
@@ -146,13 +148,13 @@ fn the_order_is_proven_under_the_bound() {
 fn what_cannot_be_proven_within_the_bound_is_announced() {
     let records = 50_000u64;
     let bytes: Vec<u8> = (0..records).flat_map(|n| sample(0, 1000 + n, 0)).chain(sample(0, 1, 0)).collect();
-    let whole = read(recorded(&bytes), Full::COPY);
+    let whole = read(recorded(&bytes), WhenFull::COPY);
     assert!(whole.unproven == 0 && whole.events[0].0 == Some(1));
     let most = 64 << 10;
-    let part = read(recorded(&bytes), Full::Copy { most });
+    let part = read(recorded(&bytes), WhenFull::Copy { most });
     assert!(part.unproven > 0 && part.counted <= most, "{} {}", part.unproven, part.counted);
     assert_eq!(part.events.len() as u64, records + 1);
-    let late: Vec<_> = part.events.iter().filter(|(.., class, _)| *class == Class::Late).collect();
+    let late: Vec<_> = part.events.iter().filter(|(.., certainty, _)| *certainty == Certainty::Late).collect();
     assert_eq!((late.len(), late[0].0), (1, Some(1)));
 }
 
@@ -160,7 +162,7 @@ fn what_cannot_be_proven_within_the_bound_is_announced() {
 #[test]
 fn a_merge_in_parts_is_behind_until_it_has_looked_at_all() {
     let bytes = usual(20_000);
-    let order = Order::new().hold(Hold::FENCE).when_full(Full::Copy { most: 32 << 10 });
+    let order = Order::new().hold(Hold::FENCE).when_full(WhenFull::Copy { most: 32 << 10 });
     let mut merge = Merge::new(recorded(&bytes), order).unwrap();
     let (mut events, mut looks, mut last) = (0, 0, 0);
     loop {
@@ -176,7 +178,7 @@ fn a_merge_in_parts_is_behind_until_it_has_looked_at_all() {
             break;
         }
     }
-    assert_eq!(events, read(recorded(&bytes), Full::Release).events.len());
+    assert_eq!(events, read(recorded(&bytes), WhenFull::Release).events.len());
     assert!(looks > 10 && merge.held() == 0, "{looks} looks");
 }
 
@@ -204,8 +206,8 @@ fn any_recording_under_any_bound() {
                 _ => order,
             }
         };
-        let all = read_by(recorded(&bytes), order(Full::Release));
-        let part = read_by(recorded(&bytes), order(Full::Copy { most: most.into() }));
+        let all = read_by(recorded(&bytes), order(WhenFull::Release));
+        let part = read_by(recorded(&bytes), order(WhenFull::Copy { most: most.into() }));
         let sorted = |read: &Read| {
             let mut all: Vec<_> = read.events.iter().map(|(key, cpu, _, len)| (*key, *cpu, *len)).collect();
             all.sort();

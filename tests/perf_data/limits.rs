@@ -2,7 +2,7 @@
 
 use crate::perf::File;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use perfweave::{Class, Hold, Merge, Order, perf_data, sim};
+use perfweave::{Certainty, Hold, Merge, Order, perf_data, sim};
 use perfweave_support::{kernel, lacks};
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -102,7 +102,7 @@ fn read(path: &Path) -> u64 {
             return records;
         }
         while let Some(event) = merge.next() {
-            assert!(event.key().unwrap() >= last && event.class() == Class::Proven);
+            assert!(event.key().unwrap() >= last && event.certainty() == Certainty::Proven);
             last = event.key().unwrap();
             records += 1;
         }

@@ -3,7 +3,7 @@
 use crate::perf::{File, by_cpu, drain, open, record, samples, script};
 use perf_event_open_sys::bindings;
 use perfweave::{
-    Class, Clock, Ended, Full, Hold, Item, Key, Kind, Layout, Merge, Order, Reader, Rings, perf_data, sim,
+    Certainty, Clock, Ended, Hold, Item, Key, Kind, Layout, Merge, Order, Reader, Rings, WhenFull, perf_data, sim,
 };
 use perfweave_support::{assert_error, perf::printed};
 use std::collections::BTreeSet;
@@ -92,7 +92,7 @@ fn every_event_is_proven_under_every_rule() {
         assert_eq!(reader.fence(), None, "{hold}: nothing to wait for");
         let (mut last, mut count) = (0, 0);
         drain(&mut reader, |event| {
-            assert_eq!(event.class(), Class::Proven, "{hold}: {event:?}");
+            assert_eq!(event.certainty(), Certainty::Proven, "{hold}: {event:?}");
             last = event.key().inspect(|key| assert!(*key >= last, "{hold}")).unwrap_or(last);
             count += 1;
         });
@@ -172,11 +172,11 @@ fn nothing_is_let_out_early_however_much_there_is() {
         assert!(machine.emit(cpu, number, &number.to_ne_bytes()));
     }
     let file = write(machine.rings(), &sim::Kernel::new(&[0]).rings());
-    let order = Order::new().key(Key::Payload(0)).when_full(Full::Copy { most: 4096 });
+    let order = Order::new().key(Key::Payload(0)).when_full(WhenFull::Copy { most: 4096 });
     let mut reader = Reader::new(open(&file.0), order).unwrap();
     let mut keys = Vec::new();
     drain(&mut reader, |event| {
-        assert_eq!(event.class(), Class::Proven, "{event:?}");
+        assert_eq!(event.certainty(), Certainty::Proven, "{event:?}");
         keys.push(event.key().unwrap());
     });
     assert!(keys.into_iter().eq(0..10_000));

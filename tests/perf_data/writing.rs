@@ -268,7 +268,8 @@ fn equal_times_stay_in_order() {
 #[test]
 fn registers_and_stacks_are_read_back() {
     let samples = [Sample::Tid, Sample::Ip, Sample::RegsUser(0b11), Sample::StackUser(512)];
-    let options = Rings::options().named("cpu-clock").frequency(999).named("context-switches").sample(samples);
+    let options =
+        Rings::options().event_name("cpu-clock").frequency(999).event_name("context-switches").sample(samples);
     let Some(rings) = kernel("sample registers and stacks", options.open()) else { return };
     let mut reader = Reader::new(rings, Order::new()).unwrap();
     let file = File::new();

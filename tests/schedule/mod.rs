@@ -1,7 +1,7 @@
 //! Random schedules of writers and reader, run against the simulator and against a model that is too simple to be
 //! wrong: a list of what was written.
 
-use perfweave::{Class, Event, Fence, Full, GracePeriods, Hold, Item, Key, Layout, Merge, Order, sim};
+use perfweave::{Certainty, Event, Fence, GracePeriods, Hold, Item, Key, Layout, Merge, Order, WhenFull, sim};
 use quickcheck::{Arbitrary, Gen};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -139,7 +139,7 @@ pub(crate) struct Written {
 pub(crate) struct Yielded {
     pub(crate) id: u64,
     pub(crate) key: u64,
-    pub(crate) class: Class,
+    pub(crate) certainty: Certainty,
     pub(crate) late_by: u64,
     /// The largest key of the records before it.
     largest_before: u64,
@@ -215,7 +215,7 @@ impl Trial {
         let layout = Layout::new(4 | 1024, true, 0); // TIME | RAW
         let kernel = sim::Kernel::with(&schedule.cpus, schedule.ring, layout);
         let merge =
-            Merge::new(kernel.rings(), Order::new().key(key).hold(hold).when_full(Full::Discard)).expect("a merge");
+            Merge::new(kernel.rings(), Order::new().key(key).hold(hold).when_full(WhenFull::Discard)).expect("a merge");
         let epochs = epochs.then(|| Fence::Epochs(kernel.epochs()).open().expect("words"));
         let per_cpu = || schedule.cpus.iter().map(|cpu| (*cpu, 0)).collect::<BTreeMap<_, _>>();
         let mut run = Run {
@@ -302,7 +302,7 @@ impl Trial {
         for event in &self.yielded {
             let late_by = event.largest_before.saturating_sub(event.key);
             assert_eq!(event.late_by, late_by);
-            assert_eq!(event.class == Class::Late, late_by > 0);
+            assert_eq!(event.certainty == Certainty::Late, late_by > 0);
         }
         self.yielded.iter().filter(|event| event.late_by > 0).count()
     }
@@ -539,7 +539,7 @@ fn note(trial: &mut Trial, event: Event<'_>) {
             trial.yielded.push(Yielded {
                 id,
                 key: written.time,
-                class: event.class(),
+                certainty: event.certainty(),
                 late_by: event.late_by(),
                 largest_before: trial.largest,
             });

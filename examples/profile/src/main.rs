@@ -43,7 +43,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
         return Err(format!("{unknown:?} is not understood\n{HELP}").into());
     }
 
-    let options = Rings::options().named("cpu-clock").frequency(99).sample([Sample::Tid, Sample::Callchain]);
+    let options = Rings::options().event_name("cpu-clock").frequency(99).sample([Sample::Tid, Sample::Callchain]);
     let options = if let Some(pid) = pid { options.pid(pid) } else { options };
     let mut reader = Reader::new(options.open()?, Order::new().without_self())?;
     reader.set_deadline(Some(Instant::now() + time))?;

@@ -98,7 +98,7 @@ impl Reading {
         self.lanes += 1;
     }
 
-    fn look(&mut self) {
+    fn refresh(&mut self) {
         let mut largest = None;
         for (cpu, taken) in self.cpus[..self.lanes].iter().zip(&mut self.taken) {
             if !*taken && cpu.head.load(Ordering::Acquire) == 1 {
@@ -107,7 +107,7 @@ impl Reading {
                 largest = largest.max(self.held.last().copied());
             }
         }
-        self.frontier.looked(largest, 0);
+        self.frontier.refreshed(largest, 0);
         if !self.fences.is_under_way() && self.frontier.begin_fence() {
             self.fences.begin();
         }
@@ -123,12 +123,12 @@ impl Reading {
     fn notice_fence(&mut self) {
         if self.fences.ended().is_some() {
             self.frontier.end_fence();
-            self.look();
+            self.refresh();
         }
     }
 }
 
-/// A fence is under way when the second CPU arrives, before one of two looks, whatever the writers are at.
+/// A fence is under way when the second CPU arrives, before one of two refreshes, whatever the writers are at.
 ///
 /// Dies (seen once each) when a fence that is under way counts as one that has ended, and when it proves what was seen when it
 /// ended.
@@ -157,9 +157,9 @@ fn a_cpu_that_arrives_beside_a_look_breaks_no_order() {
                 last: 0,
             };
             reading.arrive();
-            // What an earlier look has found, and the fence it began.
+            // What an earlier refresh has found, and the fence it began.
             reading.held.push(1);
-            reading.frontier.looked(Some(1), 0);
+            reading.frontier.refreshed(Some(1), 0);
             assert!(reading.frontier.begin_fence());
             reading.fences.begin();
             let writers = cpus.map(|cpu| {
@@ -171,10 +171,10 @@ fn a_cpu_that_arrives_beside_a_look_breaks_no_order() {
                 if turn == arrives {
                     reading.arrive();
                 }
-                reading.look();
+                reading.refresh();
             }
             writers.into_iter().for_each(|writer| writer.join().unwrap());
-            reading.look();
+            reading.refresh();
             while reading.fences.is_under_way() {
                 reading.fences.shared.wake.sleep(0);
                 reading.notice_fence();

@@ -6,20 +6,20 @@ use super::*;
 fn a_fence_proves_what_was_seen_before_it_began_and_not_before_the_next_look() {
     let mut frontier = Frontier::new(&Hold::FENCE);
     assert!(!frontier.begin_fence(), "nothing was seen");
-    frontier.looked(Some(10), 0);
+    frontier.refreshed(Some(10), 0);
     assert!(!frontier.admits(10));
     assert!(frontier.begin_fence());
     assert!(!frontier.begin_fence(), "one at a time");
-    frontier.looked(Some(20), 0);
+    frontier.refreshed(Some(20), 0);
     assert!(!frontier.admits(1), "not before it ended");
     frontier.end_fence();
     assert!(!frontier.admits(1), "not before the next look");
-    frontier.looked(None, 0);
+    frontier.refreshed(None, 0);
     assert!(frontier.admits(10));
     assert!(!frontier.admits(11), "seen after the fence began");
     assert!(frontier.begin_fence());
     frontier.end_fence();
-    frontier.looked(Some(5), 0);
+    frontier.refreshed(Some(5), 0);
     assert!(frontier.admits(20));
     assert!(!frontier.begin_fence(), "nothing is held");
 }
@@ -27,10 +27,10 @@ fn a_fence_proves_what_was_seen_before_it_began_and_not_before_the_next_look() {
 #[test]
 fn a_failed_fence_proves_nothing() {
     let mut frontier = Frontier::new(&Hold::FENCE);
-    frontier.looked(Some(10), 0);
+    frontier.refreshed(Some(10), 0);
     assert!(frontier.begin_fence());
     frontier.fail_fence();
-    frontier.looked(Some(11), 0);
+    frontier.refreshed(Some(11), 0);
     assert!(!frontier.admits(0));
     assert!(frontier.begin_fence(), "and can be tried again");
 }
@@ -38,11 +38,11 @@ fn a_failed_fence_proves_nothing() {
 #[test]
 fn round_proves_what_was_seen_one_look_earlier() {
     let mut frontier = Frontier::new(&Hold::Round);
-    frontier.looked(Some(10), 0);
+    frontier.refreshed(Some(10), 0);
     assert!(!frontier.admits(1));
-    frontier.looked(Some(30), 0);
+    frontier.refreshed(Some(30), 0);
     assert!(frontier.admits(10) && !frontier.admits(11));
-    frontier.looked(None, 0);
+    frontier.refreshed(None, 0);
     assert!(frontier.admits(30));
     assert!(!frontier.begin_fence());
 }
@@ -51,12 +51,12 @@ fn round_proves_what_was_seen_one_look_earlier() {
 fn a_cap_keeps_back_what_was_not_seen_when_it_was_set() {
     let mut frontier = Frontier::new(&Hold::None);
     frontier.set_cap();
-    frontier.looked(Some(10), 0);
+    frontier.refreshed(Some(10), 0);
     assert!(!frontier.admits(1) && frontier.is_capped(1), "nothing had been seen");
     frontier.lift_cap();
     assert!(frontier.admits(10) && !frontier.is_capped(10));
     frontier.set_cap();
-    frontier.looked(Some(20), 0);
+    frontier.refreshed(Some(20), 0);
     assert!(frontier.admits(10) && !frontier.admits(11) && frontier.is_capped(11));
     frontier.lift_cap();
     assert!(frontier.admits(20));
@@ -65,51 +65,51 @@ fn a_cap_keeps_back_what_was_not_seen_when_it_was_set() {
 #[test]
 fn what_is_pressed_out_is_assumed() {
     let mut frontier = Frontier::new(&Hold::FENCE);
-    frontier.looked(Some(10), 0);
+    frontier.refreshed(Some(10), 0);
     assert!(!frontier.press(5) && !frontier.admits(0), "found by this look only");
-    frontier.looked(Some(20), 0);
+    frontier.refreshed(Some(20), 0);
     assert!(frontier.press(5));
     assert!(frontier.admits(5) && !frontier.admits(6));
-    assert_eq!((frontier.class(5), frontier.is_early(5)), (Class::Assumed, true));
+    assert_eq!((frontier.certainty(5), frontier.is_early(5)), (Certainty::Assumed, true));
     assert!(!frontier.press(15));
     assert!(frontier.admits(10) && !frontier.admits(11), "no more than the look before had found");
     assert!(frontier.begin_fence());
     frontier.end_fence();
-    frontier.looked(None, 0);
-    assert_eq!((frontier.class(5), frontier.class(20)), (Class::Proven, Class::Proven));
+    frontier.refreshed(None, 0);
+    assert_eq!((frontier.certainty(5), frontier.certainty(20)), (Certainty::Proven, Certainty::Proven));
     assert!(!frontier.is_early(20) && frontier.is_early(21));
 }
 
 #[test]
 fn a_look_in_part_moves_nothing_but_what_may_be_pressed_out() {
     let mut frontier = Frontier::new(&Hold::None);
-    frontier.looked_in_part(Some(10));
+    frontier.refreshed_in_part(Some(10));
     assert!(!frontier.admits(0) && !frontier.press(10));
-    frontier.looked_in_part(Some(20));
+    frontier.refreshed_in_part(Some(20));
     assert!(frontier.press(10) && frontier.admits(10) && !frontier.admits(11));
     assert_eq!(frontier.seen(), None);
-    frontier.looked(Some(30), 0);
+    frontier.refreshed(Some(30), 0);
     assert!(frontier.admits(30));
 }
 
 #[test]
 fn lag_follows_the_clock() {
     let mut frontier = Frontier::new(&Hold::Lag(Duration::from_nanos(50)));
-    frontier.looked(Some(100), 20);
+    frontier.refreshed(Some(100), 20);
     assert!(!frontier.admits(0), "less time has passed than the lag");
-    frontier.looked(None, 149);
+    frontier.refreshed(None, 149);
     assert!(frontier.admits(99) && !frontier.admits(100));
     assert_eq!(frontier.wait(100, 149), Some(Duration::from_nanos(1)));
-    frontier.looked(None, 20);
+    frontier.refreshed(None, 20);
     assert!(frontier.admits(99), "a frontier never moves back");
 }
 
 #[test]
 fn none_admits_what_is_seen() {
     let mut frontier = Frontier::new(&Hold::None);
-    frontier.looked(Some(10), 0);
+    frontier.refreshed(Some(10), 0);
     assert!(frontier.admits(10));
-    assert_eq!(frontier.class(10), Class::Assumed);
+    assert_eq!(frontier.certainty(10), Certainty::Assumed);
 }
 
 /// The rule as it is said, with whole histories instead of running maxima.
@@ -131,8 +131,8 @@ fn follow(frontier: &Frontier, said: &Said, hold: &Hold, steps: u32, course: Cou
         };
         let due = out.iter().any(|seen| key <= *seen);
         assert_eq!(frontier.admits(key), due, "{hold} {course:?}: {key}");
-        let class = if due && matches!(hold, Hold::Fence(_)) { Class::Proven } else { Class::Assumed };
-        assert_eq!(frontier.class(key), class, "{hold} {course:?}: {key}");
+        let certainty = if due && matches!(hold, Hold::Fence(_)) { Certainty::Proven } else { Certainty::Assumed };
+        assert_eq!(frontier.certainty(key), certainty, "{hold} {course:?}: {key}");
         assert_eq!(key < frontier.until(), due && !frontier.is_early(key), "{hold} {course:?}: {key}");
     }
     if steps == 0 {
@@ -145,12 +145,12 @@ fn follow(frontier: &Frontier, said: &Said, hold: &Hold, steps: u32, course: Cou
     };
     for largest in [None, Some(1), Some(2), Some(3)] {
         next("look", &|frontier, said| {
-            frontier.looked(largest, 0);
+            frontier.refreshed(largest, 0);
             said.before = said.seen.clone();
             said.seen.extend(largest);
             said.proven.append(&mut said.fenced);
         });
-        next("look in part", &|frontier, _| frontier.looked_in_part(largest));
+        next("look in part", &|frontier, _| frontier.refreshed_in_part(largest));
     }
     next("begin", &|frontier, said| {
         let useful = matches!(hold, Hold::Fence(_))
@@ -174,9 +174,9 @@ fn copy(of: &Frontier) -> Frontier {
     Frontier { ..*of }
 }
 
-/// Every course of five steps over keys up to 3: looks, whole and in part, fences that begin, end and fail. What is called
-/// proven was seen by a whole look before a fence began that ended before the last whole look; all of that is let out, and
-/// under the other rules what was seen.
+/// Every course of five steps over keys up to 3: complete and partial refreshes, fences that begin, end and fail. A key called proven was
+/// seen by a complete refresh before the start of a fence that ended before the last complete refresh. All such keys leave. Under the other
+/// rules, seen keys leave.
 #[test]
 fn every_short_course_of_a_frontier_lets_out_what_is_proven_and_nothing_else() {
     for hold in [Hold::FENCE, Hold::Round, Hold::None] {

@@ -1,11 +1,11 @@
-//! What lies beside the run: displaced records, and a loss that lies in no ring.
+//! Entries outside the run: displaced records, and a loss that lies in no ring.
 
 use super::{REACH, ROOM};
 use crate::order::entry::{Entry, Note};
 use binary_heap_plus::{BinaryHeap, MinComparator};
 use std::collections::VecDeque;
 
-/// Where the smallest entry beside the run is.
+/// The list that holds the smallest entry outside the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     Displaced,
@@ -13,7 +13,7 @@ pub(super) enum Place {
     Trailing,
 }
 
-/// A loss behind everything that was indexed when it was found, in no ring.
+/// A loss after everything that was indexed when it was found. It lies in no ring.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Trailing {
     pub(super) entry: Entry,
@@ -28,17 +28,17 @@ impl Trailing {
     }
 }
 
-/// The entries beside a run.
+/// The entries outside a run.
 #[derive(Debug)]
 pub(super) struct Displaced {
-    /// INVARIANT: sorted. Each lies in a skipped slot, behind one that is not and has a larger key.
+    /// INVARIANT: sorted. Each lies in a skipped slot, after a slot that is not skipped and has a larger key.
     displaced: VecDeque<Entry>,
-    /// More of those, which came out of order among themselves.
+    /// Further displaced records, which were out of order among themselves.
     rest: BinaryHeap<Entry, MinComparator>,
     trailing: Option<Trailing>,
-    /// INVARIANT: the smallest of all, and where it is.
+    /// INVARIANT: the smallest of all entries here, and its list.
     first: Option<(Entry, Place)>,
-    /// INVARIANT: what [`Displaced::until`] gives.
+    /// INVARIANT: the value of [`Displaced::until`].
     until: u64,
 }
 
@@ -53,13 +53,13 @@ impl Displaced {
         }
     }
 
-    /// The smallest entry, and where it is.
+    /// The smallest entry, and its list.
     #[inline]
     pub(super) fn first(&self) -> Option<(Entry, Place)> {
         self.first
     }
 
-    /// Exclusive bound of the keys of the run that come before all that is here: those equal to the first's do.
+    /// Exclusive bound of the run's keys that come before all entries here. Keys equal to the first entry's come before it.
     #[inline(always)]
     pub(super) fn until(&self) -> u64 {
         self.until
@@ -70,7 +70,7 @@ impl Displaced {
         self.until = first.map_or(u64::MAX, |(entry, _)| entry.key.saturating_add(1));
     }
 
-    /// Puts an entry whose key is smaller than one before it where it belongs.
+    /// Inserts an entry whose key is smaller than one before it.
     #[inline(never)]
     pub(super) fn displace(&mut self, entry: Entry) {
         let larger = self.displaced.iter().rev().take(REACH).take_while(|other| **other > entry).count();
@@ -79,7 +79,7 @@ impl Displaced {
             Place::Displaced => self.displaced.insert(self.displaced.len() - larger, entry),
             _ => self.rest.push(entry),
         }
-        // Damage comes before a loss behind it, which has the same place.
+        // Damage comes before a loss after it, which has the same position.
         if self.first.is_none_or(|(first, _)| entry <= first) {
             self.set_first(Some((entry, place)));
         }
@@ -99,7 +99,7 @@ impl Displaced {
         self.trailing
     }
 
-    /// Takes or replaces the loss that lies in no ring. Gives what there was.
+    /// Takes or replaces the loss that lies in no ring. Returns the previous one.
     pub(super) fn set_trailing(&mut self, trailing: Option<Trailing>) -> Option<Trailing> {
         let before = std::mem::replace(&mut self.trailing, trailing);
         self.find_first();
@@ -120,18 +120,18 @@ impl Displaced {
         [displaced, rest, trailing].into_iter().flatten().min_by_key(|(entry, _)| *entry)
     }
 
-    /// The two lists: how many there are in each, and for how many there is room.
+    /// The two lists: the length and the capacity of each.
     pub(super) fn lists(&self) -> [(usize, usize); 2] {
         [(self.displaced.len(), self.displaced.capacity()), (self.rest.len(), self.rest.capacity())]
     }
 
-    /// Makes room for so many more in each.
+    /// Reserves memory for more entries in each.
     pub(super) fn reserve(&mut self, displaced: usize, rest: usize) {
         self.displaced.reserve_exact(displaced);
         self.rest.reserve_exact(rest);
     }
 
-    /// Gives memory back that is not needed now.
+    /// Frees memory that is not needed now.
     pub(super) fn shrink(&mut self) {
         self.displaced.shrink_to(ROOM);
         self.rest.shrink_to(ROOM);

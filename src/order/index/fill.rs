@@ -1,4 +1,4 @@
-//! Indexing: from the ring's bytes to entries. The hot half of a look.
+//! Indexing: from the ring's bytes to entries. The hot half of a refresh.
 
 use super::{FORGOTTEN, Index, LONGEST, Waiting};
 use crate::order::entry::{BEFORE, Entry, NEVER, NOTED, Note, OWN, SKIPPED};
@@ -10,39 +10,39 @@ use crate::rings::{Lane, Losses};
 use crate::sequence::numbers::Said;
 use std::sync::Arc;
 
-/// So many bytes ahead the CPU is asked for what is indexed soon: twenty to a hundred records, as long as another CPU's caches take.
+/// How many bytes ahead to prefetch while indexing: twenty to a hundred records, which hides the latency of another CPU's cache.
 const AHEAD: usize = 4096;
 
 impl Index {
-    /// Publishes the tail, loads the head and indexes what is new, using up to so many bytes of memory; some, if nothing is
-    /// held. Gives whether all was indexed. Panics if the key function does.
-    pub(crate) fn look(&mut self, lane: &mut Lane, keys: &mut Keys, pool: &mut Pool, most: usize) -> bool {
+    /// Publishes the tail, loads the head and indexes new records, using up to `most` bytes of memory; some memory if nothing is held.
+    /// Returns whether everything was indexed. Panics if the key function panics.
+    pub(crate) fn refresh(&mut self, lane: &mut Lane, keys: &mut Keys, pool: &mut Pool, most: usize) -> bool {
         self.publish(lane);
         let Lane { ring, origin, losses, .. } = lane;
-        losses.looked();
+        losses.refreshed();
         let tail = std::mem::replace(&mut self.looked_tail, ring.tail());
         if self.lost_head {
             if self.len() > 0 {
                 return true;
             }
-            ring.take_up();
+            ring.skip_to_head();
             self.lost_head = false;
         }
-        // The same memory again, while the caches have it.
+        // Reuses the same memory, while the caches have it.
         self.run.rewind();
-        // One that was long is forgotten by and by.
+        // The length of an unusually long record fades over time.
         self.longest -= self.longest / FORGOTTEN;
-        let head = ring.look();
+        let head = ring.refresh();
         self.found = ring.head() - self.cursor;
         let used = ring.head() - ring.tail();
         self.counts.most_used = self.counts.most_used.max(used);
-        // It may have been full before what was yielded since the last look was given back.
+        // The ring may have been full before the bytes yielded since the last refresh were given back.
         self.suspect |= ring.head() > tail && ring.head() - tail + LONGEST > ring.size();
         if !self.index(ring, origin, losses, keys, pool, most) {
             return false;
         }
         if let Err(fault) = head {
-            // What there is no room to tell of is found again by the next look.
+            // A fault that cannot be reported for lack of memory is found again by the next refresh.
             if self.room == 0 && !self.make_room(pool, most) {
                 return false;
             }
@@ -52,7 +52,7 @@ impl Index {
         true
     }
 
-    /// Indexes everything up to the ring's head, or as much as there is memory for.
+    /// Indexes everything up to the ring's head, or as much as fits into the memory.
     pub(super) fn index(
         &mut self,
         ring: &Ring,
@@ -62,7 +62,7 @@ impl Index {
         pool: &mut Pool,
         most: usize,
     ) -> bool {
-        // Others may have taken since what there was room for at the last look.
+        // Other rings may have used the memory that was free at the last refresh.
         self.room = 0;
         while self.cursor < ring.head() {
             // A LOST record and the record it was written with belong together.
@@ -89,14 +89,14 @@ impl Index {
             self.longest = self.longest.max(header.size().into());
             if record.kind() == Kind::LOST {
                 if self.lost.is_some() {
-                    // The kernel writes no two in a row. There is room for the one and what it was written with. This one asks for more.
+                    // The kernel never writes two in a row. There is memory for one LOST record and its record. This one reserves more.
                     self.settle_lost(None, pool);
                 } else {
                     self.index_lost(&record, losses, pool);
                 }
                 continue;
             }
-            // The user's functions may panic: nothing of this record is kept before they return.
+            // The user's functions may panic. Nothing of this record is stored before they return.
             let own = match keys.of(&record) {
                 Ok(own) => own,
                 Err(fault) => {
@@ -118,8 +118,8 @@ impl Index {
         true
     }
 
-    /// Indexes records of the plainest kind, up to the first that is not, or the end of the ring's memory or of a block. Gives
-    /// whether there was any.
+    /// Indexes plain records, up to the first that is not plain, or the end of the ring's memory or of a block. Returns whether there was
+    /// any.
     pub(super) fn index_plain(&mut self, ring: &Ring, plain: &Plain, keys: &mut Keys, pool: &mut Pool) -> bool {
         let (bytes, _) = ring.bytes(self.cursor, ring.head() - self.cursor).as_slices();
         let room = self.room_beside();
@@ -163,7 +163,7 @@ impl Index {
         true
     }
 
-    /// Takes the number of a record. Gives what is to be noted of the record.
+    /// Counts the number of a record. Returns the note for the record, if it needs one.
     #[inline]
     pub(super) fn take_number(&mut self, number: u64) -> Option<Note> {
         let lost = std::mem::take(&mut self.skipped);
@@ -174,7 +174,7 @@ impl Index {
         }
     }
 
-    /// Checks what a LOST record says, and lets it wait for the record that it was written with.
+    /// Checks the count of a LOST record, and keeps it until the record with which it was written.
     #[cold]
     pub(super) fn index_lost(&mut self, record: &Record<'_>, losses: &mut Losses, pool: &mut Pool) {
         let header = record.header();
@@ -188,7 +188,7 @@ impl Index {
         self.cursor = end;
     }
 
-    /// Places a waiting LOST record right before the record it was written with.
+    /// Places a waiting LOST record right before the record with which it was written.
     #[inline]
     pub(super) fn settle_lost(&mut self, key: Option<u64>, pool: &mut Pool) {
         if let Some(Waiting { position, header, id, count }) = self.lost.take() {
@@ -198,10 +198,10 @@ impl Index {
         }
     }
 
-    /// Of what a LOST record says: what no event has told yet.
+    /// The part of a LOST record's count that no event has reported yet.
     #[cold]
     pub(super) fn untold(&mut self, count: u64) -> u64 {
-        // What waits to be told of is told now.
+        // The loss that waits to be reported is reported now.
         if let Some(trailing) = self.beside.set_trailing(None) {
             self.entries -= 1;
             self.foretold -= trailing.count;
@@ -211,7 +211,7 @@ impl Index {
         count - covered
     }
 
-    /// Gives up the bytes from the cursor to `end`.
+    /// Skips the bytes from the cursor to `end` as damage.
     #[cold]
     pub(super) fn damage(&mut self, fault: Fault, end: u64, pool: &mut Pool) {
         self.settle_lost(None, pool);
@@ -252,19 +252,19 @@ impl Index {
     }
 }
 
-/// A walk over records of the plainest kind.
+/// A walk over plain records.
 struct Walk<'a> {
-    /// What was not passed yet.
+    /// The bytes that are left.
     left: &'a [u8],
     /// The largest key so far.
     back: u64,
-    /// Bytes of the longest so far.
+    /// Bytes of the longest record so far.
     longest: u64,
 }
 
 impl Walk<'_> {
-    /// Fills slots up to a record that is displaced, or none of these. Gives how many. Apart from all else, so that what changes
-    /// stays in registers.
+    /// Fills slots up to a record that is displaced or not plain. Returns how many. A separate function, so that its state stays in
+    /// registers.
     #[inline(never)]
     fn in_order(&mut self, plain: &Plain, slots: &mut [Slot]) -> usize {
         let plain = *plain;

@@ -6,18 +6,18 @@ use crate::order::run::{self, BLOCK, Pool, Slot};
 use crate::sequence::numbers::Numbers;
 
 impl Index {
-    /// How many records can be displaced before there is need for memory.
+    /// How many records can be displaced before memory is needed.
     pub(super) fn room_beside(&self) -> usize {
         self.beside.lists().map(|(len, capacity)| capacity - len).into_iter().fold(usize::MAX, usize::min)
     }
 
-    /// Sees to memory for more entries. False if that would be more than there may be, unless nothing is held.
+    /// Reserves memory for more entries. False if that would exceed the bound, unless nothing is held.
     #[cold]
     pub(super) fn make_room(&mut self, pool: &mut Pool, most: usize) -> bool {
         self.run.rewind();
         let new_run = self.run.free() < PAIR;
         let lists = self.lists();
-        // While a list grows, both the old and the new one are there.
+        // While a list grows, both the old and the new one exist.
         let growing = lists.into_iter().filter(List::is_full).map(|list| list.grown() * list.each).sum::<usize>()
             + if new_run { self.run.more() } else { 0 };
         // A number may add a hole, or cut one in two.
@@ -40,7 +40,7 @@ impl Index {
         true
     }
 
-    /// What grows as records are indexed, besides the run.
+    /// The lists that grow as records are indexed, besides the run.
     pub(super) fn lists(&self) -> [List; 3] {
         let [displaced, rest] =
             self.beside.lists().map(|(len, capacity)| List { len, capacity, each: size_of::<Entry>() });
@@ -51,15 +51,15 @@ impl Index {
         ]
     }
 
-    /// Bytes that holding takes, copies apart, beyond what every ring has from the begin.
+    /// Bytes that holding takes, except copies, beyond the initial memory of every ring.
     pub(crate) fn memory(&self) -> usize {
         let lists = self.lists().into_iter().map(|list| list.capacity.saturating_sub(ROOM) * list.each);
         let holes = self.numbers.as_deref().map_or(0, Numbers::memory);
         self.run.memory().saturating_sub(run::FIXED) + lists.sum::<usize>() + holes
     }
 
-    /// Gives memory back that is not needed now. While a list shrinks, the old and the new one are both there: not if that takes more
-    /// than so many bytes.
+    /// Frees memory that is not needed now. While a list shrinks, the old and the new one both exist. It does not shrink a list if that
+    /// takes more than `most` bytes.
     pub(crate) fn shrink(&mut self, most: usize) {
         let shrinking = self.lists().into_iter().filter(|list| list.capacity > list.len.max(ROOM));
         if shrinking.map(|list| list.len.max(ROOM) * list.each).max() > Some(most) {
@@ -86,7 +86,7 @@ impl List {
         self.capacity - self.len < PAIR
     }
 
-    /// For how many elements there will be room.
+    /// The number of elements for which there will be memory.
     fn grown(&self) -> usize {
         if self.is_full() { self.capacity + self.capacity / 2 } else { self.capacity }
     }

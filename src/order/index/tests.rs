@@ -8,7 +8,7 @@ use crate::record::Layout;
 use crate::sequence::counter::Sequence;
 use crate::sim::Kernel;
 
-/// A ring's records and what they cost: the most steps for a look, or for taking, divided by how many records were indexed, or
+/// A ring's records and what they cost: the most steps for a refresh, or for taking, divided by how many records were indexed, or
 /// records and gaps taken.
 fn dearest(records: u64, each_look: u64, record: impl Fn(u64) -> (u64, u64)) -> (u64, Index) {
     let kernel = Kernel::with(&[0], 64 << 20, Layout::new(4 | 1024, true, 0));
@@ -25,7 +25,7 @@ fn dearest(records: u64, each_look: u64, record: impl Fn(u64) -> (u64, u64)) -> 
         }
         assert!(kernel.emit(0, time, &number.to_ne_bytes()));
         if n % each_look == each_look - 1 {
-            let (steps, whole) = instrument::count(|| index.look(lane, &mut keys, &mut pool, usize::MAX));
+            let (steps, whole) = instrument::count(|| index.refresh(lane, &mut keys, &mut pool, usize::MAX));
             assert!(whole);
             most = most.max(steps / each_look);
         }
@@ -197,8 +197,8 @@ impl Said {
         self.held.iter().map(|held| held.position).min().unwrap_or(self.cursor)
     }
 
-    /// What a look takes notice of that gets as far as the index got.
-    fn look(&mut self, cursor: u64) {
+    /// What a refresh takes notice of that gets as far as the index got.
+    fn refresh(&mut self, cursor: u64) {
         self.published = [self.published[1], self.tail()];
         self.most_used = self.most_used.max(self.head - self.published[1]);
         self.longest -= self.longest / FORGOTTEN;
@@ -353,8 +353,8 @@ fn an_index_is_what_lists_say() {
             let (before, was_empty) = (index.memory() + pool.memory(), index.len() == 0);
             let used = said.head - index.looked_tail;
             index.suspect = false;
-            let whole = index.look(lane, &mut keys, &mut pool, most);
-            said.look(index.cursor());
+            let whole = index.refresh(lane, &mut keys, &mut pool, most);
+            said.refresh(index.cursor());
             let dropped = std::mem::take(&mut said.dropped_since_look);
             assert!(index.suspect || !dropped, "the ring was full");
             assert_eq!(index.suspect, used > 0 && used + LONGEST > SIZE);
@@ -369,33 +369,33 @@ fn an_index_is_what_lists_say() {
         }
         while index.len() > 0 || index.cursor() < said.head {
             take(&mut index, &mut said, &mut pool, 10_000, course % 3);
-            index.look(lane, &mut keys, &mut pool, usize::MAX);
-            said.look(index.cursor());
+            index.refresh(lane, &mut keys, &mut pool, usize::MAX);
+            said.refresh(index.cursor());
         }
         said.compare(&index);
     }
 }
 
-/// What there was room for at one look is asked for anew at the next: others may have taken it since.
+/// What there was room for at one refresh is asked for anew at the next: others may have taken it since.
 #[test]
 fn a_block_that_was_not_taken_is_asked_for_again() {
     let kernel = Kernel::with(&[0], SIZE as usize, Layout::new(4 | 1024, true, 0));
     let mut rings = kernel.take_rings();
     let mut keys = Keys::new(Key::Time, None, None, None);
     let (mut index, mut pool) = (Index::new(0, None), Pool::default());
-    let mut look = |index: &mut Index, records: u64, most| {
+    let mut refresh = |index: &mut Index, records: u64, most| {
         (0..records).for_each(|time| assert!(kernel.emit(0, time, b"")));
-        index.look(&mut rings.lanes[0], &mut keys, &mut pool, most)
+        index.refresh(&mut rings.lanes[0], &mut keys, &mut pool, most)
     };
     while index.run.free() > 1 {
-        assert!(look(&mut index, 1, usize::MAX));
+        assert!(refresh(&mut index, 1, usize::MAX));
     }
     // Room for two: the second would be in another block.
-    assert!(look(&mut index, 1, usize::MAX) && index.run.free() == 0);
+    assert!(refresh(&mut index, 1, usize::MAX) && index.run.free() == 0);
     let before = index.memory();
-    assert!(!look(&mut index, 1, before));
+    assert!(!refresh(&mut index, 1, before));
     assert_eq!(index.memory(), before);
-    assert!(look(&mut index, 0, before + BLOCK) && index.memory() == before + BLOCK, "just enough");
+    assert!(refresh(&mut index, 0, before + BLOCK) && index.memory() == before + BLOCK, "just enough");
 }
 
 /// Behind a burst of records in disorder the lists have room that blocks do not have, and blocks lie in the pool.
@@ -405,25 +405,25 @@ fn what_a_burst_left_is_used_within_the_bound() {
     let mut rings = kernel.take_rings();
     let mut keys = Keys::new(Key::Time, None, Some(Sequence::u64(0)), None);
     let (mut index, mut pool) = (Index::new(0, keys.new_numbers()), Pool::default());
-    let mut look = |index: &mut Index, pool: &mut Pool, time: fn(u64) -> u64, most| {
+    let mut refresh = |index: &mut Index, pool: &mut Pool, time: fn(u64) -> u64, most| {
         (0..2000).for_each(|n| assert!(kernel.emit(0, time(n), &(2 * n).to_ne_bytes())));
-        index.look(&mut rings.lanes[0], &mut keys, pool, most)
+        index.refresh(&mut rings.lanes[0], &mut keys, pool, most)
     };
     let drain = |index: &mut Index, pool: &mut Pool| (0..index.len()).for_each(|_| index.take(pool));
-    assert!(look(&mut index, &mut pool, |n| 1_000_000 - n, usize::MAX));
+    assert!(refresh(&mut index, &mut pool, |n| 1_000_000 - n, usize::MAX));
     drain(&mut index, &mut pool);
     assert!(index.memory() > 10 * BLOCK && pool.memory() > 10 * BLOCK);
     // Nothing is held: something is looked at, however little there may be. Then no more than there may be.
-    assert!(!look(&mut index, &mut pool, |n| 2_000_000 + n, 0) && index.len() > 0);
+    assert!(!refresh(&mut index, &mut pool, |n| 2_000_000 + n, 0) && index.len() > 0);
     assert_eq!(pool.memory(), 0);
     let most = index.memory() + BLOCK;
-    assert!(!look(&mut index, &mut pool, |n| 2_000_000 + n, most) && index.memory() <= most);
+    assert!(!refresh(&mut index, &mut pool, |n| 2_000_000 + n, most) && index.memory() <= most);
     while index.cursor() < 1 << 17 {
         drain(&mut index, &mut pool);
-        look(&mut index, &mut pool, |n| 3_000_000 + n, usize::MAX);
+        refresh(&mut index, &mut pool, |n| 3_000_000 + n, usize::MAX);
     }
     index.shrink(usize::MAX);
     let most = index.memory() + pool.memory() + 100;
-    look(&mut index, &mut pool, |n| 3_000_000 - n, most);
+    refresh(&mut index, &mut pool, |n| 3_000_000 - n, most);
     assert!(index.memory() + pool.memory() <= most);
 }

@@ -3,7 +3,7 @@
 use super::{Notice, Pick, Stream};
 use crate::order::entry::{Entry, Keyed, Note};
 use crate::order::event::{Damage, Event, Gap, Item, Lost, SequenceAnomaly};
-use crate::order::hold::Class;
+use crate::order::hold::Certainty;
 use crate::rings::Lane;
 use crate::sequence::anomaly::AnomalyKind;
 use crate::sequence::tracker::{Step, Tracker};
@@ -20,14 +20,14 @@ impl Stream {
         true
     }
 
-    /// Picks a notice about no record, if there is one. It has no ring of its own to come from.
+    /// Picks a notice about no record, if there is one. It belongs to no ring.
     #[inline]
     pub(super) fn pick_notice(&mut self) -> bool {
         let Some(&notice) = self.notices.front() else { return false };
         self.sync();
-        // All that a flush promises has been yielded. Nothing says so of other notices.
-        let class = if let Notice::Flushed = notice { Class::Proven } else { Class::Assumed };
-        self.picked = Pick { entry: Entry::NONE, late_by: 0, rank: 0, class, notice: Some(notice) };
+        // A flush proves that its events were yielded. Nothing proves the order of other notices.
+        let certainty = if let Notice::Flushed = notice { Certainty::Proven } else { Certainty::Assumed };
+        self.picked = Pick { entry: Entry::NONE, late_by: 0, rank: 0, certainty, notice: Some(notice) };
         true
     }
 
@@ -43,46 +43,46 @@ impl Stream {
         ours
     }
 
-    /// Picks the front of the ring whose turn it is, whatever it is.
+    /// Picks the front of the ring with the smallest key, of any kind.
     #[inline(never)]
     pub(crate) fn pick_other(&mut self) -> bool {
         let Some((rank, entry, note)) = self.skip_told() else { return false };
-        let (class, late_by) = self.indexes[rank as usize].yielded;
+        let (certainty, late_by) = self.indexes[rank as usize].yielded;
         let admitted = self.frontier.admits(entry.key);
         let keyed = entry.keyed();
         let sequence = self.sequence.as_ref().filter(|_| self.keys.is_sure(entry.key));
         let step = sequence.map(|sequence| sequence.step(entry.key));
         let mut gap = None;
         let behind = self.last.saturating_sub(entry.key);
-        let own = || if behind > 0 { (Class::Late, behind) } else { (self.class(entry.key), 0) };
+        let own = || if behind > 0 { (Certainty::Late, behind) } else { (self.certainty(entry.key), 0) };
         let picked = match (keyed, step) {
-            // Nothing orders it but its place in its ring.
-            (Keyed::Never, _) => Some((Class::Assumed, 0)),
-            // Numbers are let out by themselves, but not before a report that is due.
+            // Nothing orders it except its place in its ring.
+            (Keyed::Never, _) => Some((Certainty::Assumed, 0)),
+            // Numbers leave without a fence, but not before a report that is due.
             (_, Some(_)) if self.frontier.is_capped(entry.key) => None,
-            // It stays behind the record before it, and shares its class.
-            (Keyed::Before, Some(Step::Behind | Step::Next)) => Some((class, late_by)),
-            (Keyed::Before, None) if admitted => Some((class, late_by)),
+            // It comes after the record before it, and shares its certainty.
+            (Keyed::Before, Some(Step::Behind | Step::Next)) => Some((certainty, late_by)),
+            (Keyed::Before, None) if admitted => Some((certainty, late_by)),
             (Keyed::Own, None) if admitted => Some(own()),
-            // Unless numbers were given up to make room, and may come after all.
+            // Unless numbers were released in doubt, and may still come.
             (Keyed::Own, Some(Step::Next)) => {
                 let doubt = self.sequence.as_ref().and_then(Tracker::doubt);
-                Some((doubt.map_or(Class::Proven, |number| self.frontier.class(number)), 0))
+                Some((doubt.map_or(Certainty::Proven, |number| self.frontier.certainty(number)), 0))
             }
-            (Keyed::Own, Some(Step::Behind)) => Some((Class::Late, behind)),
-            (_, Some(Step::First)) if admitted => Some((self.frontier.class(entry.key), 0)),
-            // Whatever is missing before a number that is proven to be the smallest there will ever be.
+            (Keyed::Own, Some(Step::Behind)) => Some((Certainty::Late, behind)),
+            (_, Some(Step::First)) if admitted => Some((self.frontier.certainty(entry.key), 0)),
+            // The numbers missing before a number that is proven to be the smallest that can still come.
             (_, Some(Step::Ahead(first))) if admitted => {
                 gap = Some(Notice::Gap { first, last: entry.key - 1 });
-                Some((self.frontier.class(entry.key), 0))
+                Some((self.frontier.certainty(entry.key), 0))
             }
             _ => None,
         };
-        let Some((class, late_by)) = picked else { return false };
-        self.picked = Pick { entry, late_by, rank, class, notice: None };
+        let Some((certainty, late_by)) = picked else { return false };
+        self.picked = Pick { entry, late_by, rank, certainty, notice: None };
         let is_record = !matches!(note, Some(Note::Lost { .. } | Note::Fault(_)));
         if is_record && keyed == Keyed::Own {
-            let unproven = || if class == Class::Assumed { self.unproven() } else { None };
+            let unproven = || if certainty == Certainty::Assumed { self.unproven() } else { None };
             self.picked.notice = self.wraparound.map(|expected| Notice::Wraparound { expected }).or_else(unproven);
         }
         self.picked.notice = self.picked.notice.or(gap);
@@ -92,8 +92,8 @@ impl Stream {
         true
     }
 
-    /// Takes LOST records at the front that tell nothing new, and gives the front behind them. In a loop: a hostile ring may be full
-    /// of them.
+    /// Takes LOST records at the front that report nothing new, and returns the front after them. In a loop: a hostile ring may be full of
+    /// them.
     fn skip_told(&mut self) -> Option<(u32, Entry, Option<Note>)> {
         loop {
             let rank = self.fronts.top()?.rank;
@@ -107,10 +107,10 @@ impl Stream {
         }
     }
 
-    /// The notice about a number of the whole machine that was passed.
+    /// The notice about a skipped number of the whole machine.
     pub(super) fn machine_anomaly(&self, step: Option<Step>) -> Option<Notice> {
-        let Pick { entry, rank, class, .. } = &self.picked;
-        if step != Some(Step::Behind) || *class != Class::Late || entry.keyed() != Keyed::Own {
+        let Pick { entry, rank, certainty, .. } = &self.picked;
+        if step != Some(Step::Behind) || *certainty != Certainty::Late || entry.keyed() != Keyed::Own {
             return None;
         }
         if self.said == Some((*rank, entry.position)) {
@@ -121,16 +121,15 @@ impl Stream {
         Some(Notice::Anomaly { kind, expected: sequence.next()? })
     }
 
-    /// The notice about its CPU's own numbers.
+    /// The notice about numbers of the record's CPU.
     pub(super) fn own_notice(&mut self, note: Option<Note>) -> Option<Notice> {
         let Pick { entry, rank, .. } = self.picked;
         match note? {
             Note::Hole { hole, after } => {
                 let gap = self.indexes[rank as usize].numbers.as_ref()?.gap(&hole)?;
-                // What is missing from a ring has nothing to do with how late its record is. A key that is another record's
-                // proves nothing.
+                // A gap in a ring does not depend on how late its record is. A key taken from another record proves nothing.
                 let own = entry.keyed() == Keyed::Own;
-                self.picked.class = if own { self.class(entry.key) } else { Class::Assumed };
+                self.picked.certainty = if own { self.certainty(entry.key) } else { Certainty::Assumed };
                 self.picked.late_by = 0;
                 Some(Notice::OwnGap { gap, after })
             }
@@ -169,7 +168,7 @@ impl Stream {
         })
     }
 
-    /// A notice before the picked event, as it is told.
+    /// A notice before the picked event, as an item.
     pub(super) fn told(&self, notice: &Notice, cpu: u32) -> Item<'static> {
         let entry = &self.picked.entry;
         let written = |key| self.keys.written(key);
@@ -177,7 +176,7 @@ impl Stream {
         match *notice {
             Notice::Flushed => Item::Flushed,
             Notice::Untraced(untraced) => Item::Untraced(untraced),
-            Notice::Unproven(unproven) => Item::Unproven(unproven),
+            Notice::EarlyRelease(unproven) => Item::EarlyRelease(unproven),
             Notice::Wraparound { expected } => Item::Anomaly(SequenceAnomaly {
                 cpu,
                 kind: AnomalyKind::Wraparound,
@@ -205,10 +204,10 @@ impl Stream {
         }
     }
 
-    /// Takes the event that was picked, whatever it is.
+    /// Takes the picked event, of any kind.
     #[inline(never)]
     pub(super) fn take_other(&mut self) {
-        let Pick { entry, late_by, rank, class, notice } = self.picked;
+        let Pick { entry, late_by, rank, certainty, notice } = self.picked;
         if let Some(notice) = notice {
             return self.commit_notice(notice);
         }
@@ -222,14 +221,14 @@ impl Stream {
                 index.counts_mut().records += 1;
                 index.counts_mut().early += u64::from(early);
                 if keyed == Keyed::Own {
-                    index.yielded = (class, late_by);
+                    index.yielded = (certainty, late_by);
                     self.last = self.last.max(entry.key);
-                    self.pass(entry.key, class);
-                    if class != Class::Late {
+                    self.pass(entry.key, certainty);
+                    if certainty != Certainty::Late {
                         self.early = early;
                     }
                 }
-                if class == Class::Late {
+                if certainty == Certainty::Late {
                     self.count_late();
                 }
             }
@@ -237,31 +236,31 @@ impl Stream {
         self.take_front();
     }
 
-    /// Moves a dense sequence on behind a record that is taken.
-    pub(super) fn pass(&mut self, key: u64, class: Class) {
+    /// Advances a dense sequence past a record that is taken.
+    pub(super) fn pass(&mut self, key: u64, certainty: Certainty) {
         if !self.keys.is_sure(key) {
             return;
         }
         let Some(sequence) = &mut self.sequence else { return };
-        match class {
-            Class::Late => self.stats.missing -= u64::from(sequence.found(key)),
-            Class::Assumed => sequence.begin_in_doubt(key),
-            Class::Proven => {}
+        match certainty {
+            Certainty::Late => self.stats.missing -= u64::from(sequence.found(key)),
+            Certainty::Assumed => sequence.begin_in_doubt(key),
+            Certainty::Proven => {}
         }
         sequence.pass(key);
     }
 
-    /// Notes that the picked event was told.
+    /// Marks the notice of the picked event as yielded.
     pub(super) fn commit_notice(&mut self, notice: Notice) {
-        let Pick { entry, rank, class, .. } = self.picked;
+        let Pick { entry, rank, certainty, .. } = self.picked;
         match notice {
             Notice::Flushed | Notice::Untraced(_) => drop(self.notices.pop_front()),
-            Notice::Unproven(_) => self.early = true,
+            Notice::EarlyRelease(_) => self.early = true,
             Notice::Wraparound { .. } => self.wraparound = None,
             Notice::Gap { first, last } => {
                 self.stats.missing = self.stats.missing.saturating_add((last - first).saturating_add(1));
                 let Some(sequence) = &mut self.sequence else { return };
-                sequence.declare(first, last, class != Class::Proven);
+                sequence.declare(first, last, certainty != Certainty::Proven);
                 sequence.pass(last);
             }
             Notice::Anomaly { kind, .. } => {

@@ -20,9 +20,9 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// A reader of an idle machine, whose tick has become an hour.
 fn idle(rings: Rings, hold: Hold) -> Engine {
     // What is held stays in its ring.
-    let order = Order::new().hold(hold).latency(HOUR).when_full(crate::Full::Discard);
+    let order = Order::new().hold(hold).latency(HOUR).when_full(crate::WhenFull::Discard);
     let mut engine = Engine::new(rings, order).unwrap();
-    (1..40).for_each(|hours| engine.pace.looked(Instant::now() + HOUR * hours, 0));
+    (1..40).for_each(|hours| engine.pace.refreshed(Instant::now() + HOUR * hours, 0));
     assert!(sleep(&mut engine) > HOUR / 2);
     engine
 }
@@ -100,12 +100,12 @@ fn a_fence_that_is_paced_is_waited_for() {
     assert!(engine.proof.as_ref().unwrap().is_under_way());
 }
 
-/// A reader of which this is known: so many were found since it slept, and all but so many were taken. Its last look was just now, and
+/// A reader of which this is known: so many were found since it slept, and all but so many were taken. Its last refresh was just now, and
 /// always will be.
 fn with_found(hold: Hold, found: u64, held: u64) -> (sim::Kernel, Reader) {
     let kernel = sim::Kernel::new(&[0]);
     // What is held stays in its ring.
-    let order = Order::new().hold(hold).latency(HOUR).when_full(crate::Full::Discard);
+    let order = Order::new().hold(hold).latency(HOUR).when_full(crate::WhenFull::Discard);
     let mut reader = Reader::new(kernel.rings(), order).unwrap();
     (0..found - held).for_each(|time| assert!(kernel.emit(0, time, b"")));
     reader.engine.turn().unwrap();
@@ -116,13 +116,13 @@ fn with_found(hold: Hold, found: u64, held: u64) -> (sim::Kernel, Reader) {
     assert_eq!(reader.engine.merge.held() as u64, held);
     // As if it had not been asked without time.
     reader.engine.since_sleep = found as usize;
-    reader.engine.pace.looked(Instant::now() + HOUR, 0);
+    reader.engine.pace.refreshed(Instant::now() + HOUR, 0);
     (kernel, reader)
 }
 
 #[test]
 fn who_has_taken_much_rests_before_the_next_look() {
-    let much = WORTH_A_LOOK as u64;
+    let much = WORTH_A_REFRESH as u64;
     for (hold, found, held, rests) in [
         (Hold::None, much, 0, true),
         (Hold::None, much - 1, 0, false),
@@ -147,12 +147,12 @@ fn who_has_taken_much_rests_before_the_next_look() {
 
 #[test]
 fn nobody_rests_who_is_waited_for() {
-    let much = WORTH_A_LOOK as u64;
+    let much = WORTH_A_REFRESH as u64;
     let (_kernel, mut reader) = with_found(Hold::None, much, 0);
     reader.engine.control.set_deadline(Some(Instant::now()));
     assert_eq!(reader.engine.rest(), Duration::ZERO, "a deadline comes first");
     reader.engine.control.set_deadline(None);
-    reader.engine.since_sleep = WORTH_A_LOOK;
+    reader.engine.since_sleep = WORTH_A_REFRESH;
     for spin in [Duration::MAX, Duration::from_nanos(1)] {
         reader.engine.spin = spin;
         assert_eq!(reader.engine.rest(), Duration::ZERO, "it spins instead");
@@ -160,7 +160,7 @@ fn nobody_rests_who_is_waited_for() {
     reader.engine.spin = Duration::ZERO;
     reader.engine.due = Some(Instant::now());
     assert_eq!(reader.engine.rest(), Duration::ZERO, "a lag is over");
-    (reader.engine.due, reader.engine.since_sleep) = (None, WORTH_A_LOOK);
+    (reader.engine.due, reader.engine.since_sleep) = (None, WORTH_A_REFRESH);
     assert!(!reader.engine.rest().is_zero());
     reader.handle().flush().unwrap();
     assert!(matches!(reader.next().unwrap().unwrap().item(), Item::Flushed));
@@ -169,10 +169,10 @@ fn nobody_rests_who_is_waited_for() {
     // A ring that is more than half full of what is held: there may be no room for what would wake.
     let kernel = sim::Kernel::with(&[0], 4096, crate::record::Layout::new(4 | 1024, true, 0));
     let mut reader =
-        Reader::new(kernel.rings(), Order::new().hold(Hold::Round).when_full(crate::Full::Discard)).unwrap();
+        Reader::new(kernel.rings(), Order::new().hold(Hold::Round).when_full(crate::WhenFull::Discard)).unwrap();
     (0..70).for_each(|time| assert!(kernel.emit(0, time, &[0; 8])));
-    reader.engine.look();
-    assert!(reader.engine.since_sleep >= WORTH_A_LOOK);
+    reader.engine.refresh();
+    assert!(reader.engine.since_sleep >= WORTH_A_REFRESH);
     reader.engine.since_sleep = 1 << 20;
     assert_eq!(reader.engine.rest(), Duration::ZERO, "70 of 128 are held");
     // One whose time is over is as good as rested.
@@ -186,7 +186,7 @@ fn nobody_rests_who_is_waited_for() {
 /// Rings that another program opened, without an event of theirs: nothing says that they fill up.
 #[test]
 fn nobody_rests_whom_rings_do_not_wake() {
-    let much = WORTH_A_LOOK as u64;
+    let much = WORTH_A_REFRESH as u64;
     let (_kernel, mut reader) = with_found(Hold::None, much, 0);
     assert!(!reader.engine.rest().is_zero());
     reader.engine.merge.rings.lanes[0].ring.forget_fd();
@@ -196,7 +196,7 @@ fn nobody_rests_whom_rings_do_not_wake() {
 /// Whatever would break off a sleep breaks off a rest. In vain it would be an hour.
 #[test]
 fn a_rest_is_broken_off() {
-    let much = WORTH_A_LOOK as u64;
+    let much = WORTH_A_REFRESH as u64;
     let rests = || {
         let (kernel, mut reader) = with_found(Hold::None, much, 0);
         reader.engine.pace.set_shortest(HOUR);
@@ -227,17 +227,17 @@ fn a_rest_is_broken_off() {
     filling.join().unwrap();
 }
 
-/// One sleep, a look behind it, and what came meanwhile is there; without time, a look at once.
+/// One sleep, a refresh behind it, and what came meanwhile is there; without time, a refresh at once.
 #[test]
 fn a_reader_that_rests_looks_when_it_has() {
-    let much = WORTH_A_LOOK as u64;
+    let much = WORTH_A_REFRESH as u64;
     for timeout in [Duration::ZERO, HOUR] {
         let (kernel, mut reader) = with_found(Hold::None, much, 0);
         assert!(kernel.emit(0, much, b""));
-        let looks = reader.stats().looks;
+        let looks = reader.stats().refreshes;
         assert_eq!(reader.next_timeout(timeout).unwrap().and_then(|event| event.key()), Some(much));
         let stats = reader.stats();
-        assert_eq!((stats.sleeps, stats.looks - looks), (u64::from(!timeout.is_zero()), 1), "{timeout:?}");
+        assert_eq!((stats.sleeps, stats.refreshes - looks), (u64::from(!timeout.is_zero()), 1), "{timeout:?}");
     }
 }
 
@@ -250,17 +250,17 @@ fn a_task_that_rests_looks_when_it_has() {
         let kernel = sim::Kernel::new(&[0]);
         let order = Order::new().hold(Hold::None).latency(HOUR);
         let mut reader = crate::AsyncReader::new(kernel.rings(), order).unwrap();
-        let much = WORTH_A_LOOK as u64;
+        let much = WORTH_A_REFRESH as u64;
         (0..much).for_each(|time| assert!(kernel.emit(0, time, b"")));
         for time in 0..much {
             assert_eq!(reader.next().await.unwrap().unwrap().key(), Some(time));
         }
-        reader.engine.pace.looked(Instant::now() + HOUR, 0);
+        reader.engine.pace.refreshed(Instant::now() + HOUR, 0);
         assert!(kernel.emit(0, much, b""));
         let before = reader.stats();
         assert_eq!(reader.next().await.unwrap().unwrap().key(), Some(much));
         let after = reader.stats();
-        assert_eq!((after.sleeps - before.sleeps, after.looks - before.looks), (1, 1));
+        assert_eq!((after.sleeps - before.sleeps, after.refreshes - before.refreshes), (1, 1));
 
         // A flush breaks it off. A reader that is asked anew in its rest looks, and what it had yielded is given back.
         reader.engine.since_sleep = 64;
@@ -284,7 +284,7 @@ fn a_task_that_rests_looks_when_it_has() {
     });
 }
 
-/// A message about CPUs comes again and again while the reader spins: each is taken notice of after so many looks, and not only
+/// A message about CPUs comes again and again while the reader spins: each is taken notice of after so many refreshes, and not only
 /// when CPUs are listed anyway.
 #[test]
 fn messages_about_cpus_are_noticed_while_it_spins() {
@@ -309,7 +309,7 @@ fn messages_about_cpus_are_noticed_while_it_spins() {
     assert_eq!(reader.next_timeout(HOUR).unwrap().and_then(|event| event.key()), Some(1));
     let stats = reader.stats();
     assert_eq!(stats.sleeps, 0);
-    assert!(stats.looks < (MESSAGES + 10) * 1024, "{stats:?}");
+    assert!(stats.refreshes < (MESSAGES + 10) * 1024, "{stats:?}");
 }
 
 /// A ring that fills up while what is proven is taken is looked at in the middle, and what is new leaves it.
@@ -347,14 +347,14 @@ fn rings_are_looked_at_while_much_is_taken() {
             (0..160).for_each(|time| assert!(kernel.emit(time % 2, time.into(), &[0; 8])));
             threads::until("a fence has passed", || {
                 reader.engine.is_ready().unwrap() || {
-                    reader.engine.look();
+                    reader.engine.refresh();
                     false
                 }
             });
             // Half of each ring is given back; as much as this is written into one meanwhile.
             (0..80).for_each(|_| drop(reader.next_timeout(Duration::ZERO).unwrap()));
-            reader.engine.look();
-            let looks = reader.stats().looks;
+            reader.engine.refresh();
+            let looks = reader.stats().refreshes;
             (0..meanwhile).for_each(|n| assert!(kernel.emit(1, 1000 + n, &[0; 8])));
             let taken = take(&mut reader);
             let is_rushed = reader.engine.merge.is_rushed();
@@ -363,11 +363,11 @@ fn rings_are_looked_at_while_much_is_taken() {
                 (meanwhile == 32, meanwhile == 32),
                 "{way}, {meanwhile} written: {taken} taken"
             );
-            assert_eq!(reader.stats().looks, looks, "{way}");
+            assert_eq!(reader.stats().refreshes, looks, "{way}");
             if is_rushed {
                 assert!(reader.engine.pause().is_zero(), "{way}: a program that polls must come back at once");
                 assert!(reader.next_timeout(Duration::ZERO).unwrap().is_some(), "{way}");
-                assert_eq!((reader.stats().looks, reader.engine.merge.is_rushed()), (looks + 1, false), "{way}");
+                assert_eq!((reader.stats().refreshes, reader.engine.merge.is_rushed()), (looks + 1, false), "{way}");
             }
         }
     }
@@ -400,10 +400,10 @@ fn a_deadline_is_reported_in_a_flood_that_never_ends() {
 #[test]
 fn a_ring_that_is_written_quickly_is_emptied_before_its_mark() {
     for (full, pause, is_copied) in [
-        (crate::Full::COPY, Duration::from_millis(3), true),
-        (crate::Full::COPY, Duration::from_millis(4), false),
-        (crate::Full::Discard, Duration::from_millis(3), false),
-        (crate::Full::Release, Duration::from_millis(3), false),
+        (crate::WhenFull::COPY, Duration::from_millis(3), true),
+        (crate::WhenFull::COPY, Duration::from_millis(4), false),
+        (crate::WhenFull::Discard, Duration::from_millis(3), false),
+        (crate::WhenFull::Release, Duration::from_millis(3), false),
     ] {
         let kernel = sim::Kernel::with(&[0], 4096, crate::record::Layout::new(4 | 1024, true, 0));
         let order = Order::new().hold(Hold::FENCE).when_full(full);
@@ -417,7 +417,7 @@ fn a_ring_that_is_written_quickly_is_emptied_before_its_mark() {
     }
     // What does not fit into the bound stays in its ring, below the mark, and is not let out.
     let kernel = sim::Kernel::with(&[0], 1 << 20, crate::record::Layout::new(4 | 1024, true, 0));
-    let order = Order::new().hold(Hold::FENCE).when_full(crate::Full::Copy { most: 64 << 10 });
+    let order = Order::new().hold(Hold::FENCE).when_full(crate::WhenFull::Copy { most: 64 << 10 });
     let mut merge = Merge::new(kernel.rings(), order).unwrap();
     merge.pause = Some(Duration::from_micros(500));
     for look in 0..12 {

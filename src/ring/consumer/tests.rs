@@ -17,7 +17,7 @@ fn records_are_seen_after_a_look_and_given_back_by_release() {
     let (mut kernel, mut ring) = Ring::simulated(4096, 64, None, false);
     record(&mut kernel, 24);
     assert_eq!(ring.head(), 0, "nothing is seen without a look");
-    ring.look().unwrap();
+    ring.refresh().unwrap();
     assert_eq!(ring.header(0).unwrap().size(), 24);
     assert_eq!(ring.bytes(0, 24).len(), 24);
     ring.release(24);
@@ -30,10 +30,10 @@ fn a_record_that_crosses_the_end_comes_in_two_runs() {
     for _ in 0..2 {
         record(&mut kernel, 24);
     }
-    ring.look().unwrap();
+    ring.refresh().unwrap();
     ring.release(48);
     record(&mut kernel, 24);
-    ring.look().unwrap();
+    ring.refresh().unwrap();
     let (head, tail) = ring.bytes(48, 24).as_slices();
     assert_eq!((head.len(), tail.len()), (16, 8));
     assert_eq!(tail, [0xaa; 8]);
@@ -44,7 +44,7 @@ fn a_record_that_crosses_the_end_comes_in_two_runs() {
 fn bytes_before_the_tail_are_refused() {
     let (mut kernel, mut ring) = Ring::simulated(4096, 64, None, false);
     record(&mut kernel, 24);
-    ring.look().unwrap();
+    ring.refresh().unwrap();
     ring.release(24);
     ring.bytes(0, 8);
 }
@@ -54,7 +54,7 @@ fn bytes_before_the_tail_are_refused() {
 fn bytes_behind_the_head_are_refused() {
     let (mut kernel, mut ring) = Ring::simulated(4096, 64, None, false);
     record(&mut kernel, 24);
-    ring.look().unwrap();
+    ring.refresh().unwrap();
     ring.bytes(16, 16);
 }
 
@@ -63,7 +63,7 @@ fn bytes_behind_the_head_are_refused() {
 fn a_tail_past_the_head_is_refused() {
     let (mut kernel, mut ring) = Ring::simulated(4096, 64, None, false);
     record(&mut kernel, 24);
-    ring.look().unwrap();
+    ring.refresh().unwrap();
     ring.release(32);
 }
 
@@ -72,18 +72,18 @@ fn heads_that_cannot_be_right_are_faults_and_the_ring_goes_on() {
     for wild in [u64::MAX, 1 << 63, 65, 64 + 8, 4096] {
         let (mut kernel, mut ring) = Ring::simulated(4096, 64, None, false);
         record(&mut kernel, 24);
-        ring.look().unwrap();
+        ring.refresh().unwrap();
         kernel.force_head(wild);
-        assert!(matches!(ring.look(), Err(Fault::Head { from: 24, .. })), "{wild}");
+        assert!(matches!(ring.refresh(), Err(Fault::Head { from: 24, .. })), "{wild}");
         assert_eq!(ring.head(), 24, "a bad head is not taken");
         ring.release(24);
-        ring.take_up();
+        ring.skip_to_head();
         assert_eq!(kernel.tail(), wild);
-        ring.look().unwrap();
+        ring.refresh().unwrap();
         assert_eq!(ring.head(), 24, "empty, and positions go on where they were");
         record(&mut kernel, 16);
         kernel.force_head(wild.wrapping_add(16));
-        ring.look().unwrap();
+        ring.refresh().unwrap();
         assert_eq!(ring.head(), 40);
     }
 }
@@ -93,16 +93,16 @@ fn a_head_that_moves_back_is_a_fault() {
     let (mut kernel, mut ring) = Ring::simulated(4096, 64, None, false);
     record(&mut kernel, 24);
     record(&mut kernel, 24);
-    ring.look().unwrap();
+    ring.refresh().unwrap();
     kernel.force_head(24);
-    assert_eq!(ring.look(), Err(Fault::Head { from: 48, to: 24, size: 64 }));
+    assert_eq!(ring.refresh(), Err(Fault::Head { from: 48, to: 24, size: 64 }));
 }
 
 #[test]
 fn fewer_bytes_than_a_header_are_a_fault() {
     let (mut kernel, mut ring) = Ring::simulated(4096, 64, None, false);
     kernel.force_head(4);
-    ring.look().unwrap();
+    ring.refresh().unwrap();
     assert_eq!(ring.header(0), Err(Fault::Size { size: 0, room: 4 }));
 }
 
@@ -179,7 +179,7 @@ fn every_head_is_taken_or_refused_as_it_must_be() {
                         // SAFETY: (I1)
                         let word = unsafe { ring.head_word.as_ref() };
                         super::words::store_head(word, base.wrapping_add(to));
-                        let taken = ring.look();
+                        let taken = ring.refresh();
                         let right = to >= tail + used && to <= tail + size;
                         assert_eq!(taken.is_ok(), right, "{base:#x}, {tail} and {used}, {to}: {taken:?}");
                         assert_eq!(ring.head(), if right { to } else { tail + used });
@@ -196,7 +196,7 @@ fn a_ring_written_backwards_gives_no_bytes_once_it_is_written_again() {
     let (mut kernel, mut ring) = Ring::simulated(4096, 4096, None, true);
     kernel.write(0u64.wrapping_sub(8), &[1; 8]);
     kernel.publish(0u64.wrapping_sub(8));
-    assert!(!ring.look_back());
+    assert!(!ring.refresh_backward());
     assert_eq!(ring.bytes(0, 8).to_vec(), [1; 8]);
     ring.thaw();
     ring.bytes(0, 8);

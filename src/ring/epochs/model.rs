@@ -54,7 +54,7 @@ impl Machine {
     }
 
     /// Heads, and the largest key before them.
-    fn look(&self) -> ([u64; 2], u64) {
+    fn refresh(&self) -> ([u64; 2], u64) {
         let heads = [load_head(&self.heads[0]), load_head(&self.heads[1])];
         let seen = (0..2).flat_map(|cpu| (0..heads[cpu] as usize).map(move |at| (cpu, at)));
         (heads, seen.map(|(cpu, at)| self.keys[cpu][at].load(Ordering::Relaxed)).max().unwrap_or(0))
@@ -62,14 +62,14 @@ impl Machine {
 
     /// Looks, waits for the words as long as a model can, looks again: then everything before the largest key is there.
     fn read(&self) -> Option<([u64; 2], u64)> {
-        let (_, largest) = self.look();
+        let (_, largest) = self.refresh();
         let before = [self.words.load(0), self.words.load(1)];
         for (cpu, before) in before.into_iter().enumerate() {
             if before.depth() > 0 && !self.words.load(cpu as u32).has_passed(before) {
                 return None;
             }
         }
-        Some((self.look().0, largest))
+        Some((self.refresh().0, largest))
     }
 }
 

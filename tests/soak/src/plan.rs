@@ -1,7 +1,7 @@
 //! What a round does: everything is chosen by the seed and the round's number.
 
 use crate::random::Random;
-use perfweave::{Clock, Epochs, Error, Fence, Full, Hold, Key, Order, Sequence, Wakeup};
+use perfweave::{Clock, Epochs, Error, Fence, Hold, Key, Order, Sequence, Wakeup, WhenFull};
 use perfweave_support::bpf;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ pub struct Plan {
     /// Whether writers' epochs stand where the rule's fence would.
     pub epochs: bool,
     pub hold: Hold,
-    pub full: Full,
+    pub full: WhenFull,
     pub key: By,
     /// Whether each CPU's own numbers are followed.
     pub numbers: bool,
@@ -86,7 +86,8 @@ impl Plan {
             _ => random.one(&[By::Time, By::Time, By::Number, By::Ktime]),
         };
         let most = random.one(&[1 << 20, 16 << 20, 64 << 20]);
-        let full = random.one(&[Full::Copy { most }, Full::Copy { most }, Full::Release, Full::Discard]);
+        let full =
+            random.one(&[WhenFull::Copy { most }, WhenFull::Copy { most }, WhenFull::Release, WhenFull::Discard]);
         let wakeup =
             random.one(&[None, None, Some(Wakeup::Events(1)), Some(Wakeup::Events(7)), Some(Wakeup::Bytes(256))]);
         Self {
@@ -135,7 +136,7 @@ impl Plan {
     /// The most memory that holding may take, if that is bounded.
     pub fn most_memory(&self) -> Option<usize> {
         match self.full {
-            Full::Copy { most } => Some(most),
+            WhenFull::Copy { most } => Some(most),
             _ => None,
         }
     }

@@ -1,7 +1,7 @@
 //! What came out of a reader, compared with what the writers counted.
 
 use crate::writers::Outputs;
-use perfweave::{Account, AnomalyKind, Class, Event, Gap, Item, Ledger, SequenceAnomaly};
+use perfweave::{Account, AnomalyKind, Certainty, Event, Gap, Item, Ledger, SequenceAnomaly};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -110,7 +110,7 @@ impl Tally {
                 };
                 self.yielded[cpu] += 1;
                 let found = seen.comes(number);
-                if self.dense && found != (event.class() == Class::Late) {
+                if self.dense && found != (event.certainty() == Certainty::Late) {
                     self.wrong(format!("number {number} was told missing: {found}; {event:?}"));
                 }
                 self.order(event);
@@ -119,14 +119,14 @@ impl Tally {
             // Of several that follow each other the first is told.
             Item::Anomaly(SequenceAnomaly { kind: AnomalyKind::Late, .. }) => {}
             Item::Lost(lost) => self.lost[lost.cpu as usize] += lost.count,
-            Item::Unproven(_) => {}
+            Item::EarlyRelease(_) => {}
             _ => self.wrong(format!("unexpected: {event:?}")),
         }
     }
 
     fn order(&mut self, event: &Event<'_>) {
         let Some(key) = event.key() else { return self.wrong(format!("a record without a key: {event:?}")) };
-        if event.class() == Class::Late {
+        if event.certainty() == Certainty::Late {
             self.late += 1;
         } else if key < self.largest {
             self.wrong(format!("{key} behind {}, not called late: {event:?}", self.largest));
@@ -135,7 +135,7 @@ impl Tally {
             self.wrong(format!("{key} behind {}, which was called proven: {event:?}", self.proven));
         }
         self.largest = self.largest.max(key);
-        if event.class() == Class::Proven {
+        if event.certainty() == Certainty::Proven {
             self.proven = self.proven.max(key);
         }
     }

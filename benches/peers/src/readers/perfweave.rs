@@ -81,9 +81,7 @@ pub fn dense(map: OwnedFd, start: &Start, hold: Hold, latency: Option<Duration>)
 pub fn batch(map: OwnedFd, start: &Start, hold: Hold) -> Result<Seen> {
     let (mut reader, mut tally) = begin(map, start, Order::new().hold(hold), None)?;
     let mut flushed = false;
-    while !flushed
-        && let Some(batch) = reader.batch(Duration::from_secs(3600))?
-    {
+    while !flushed && let Some(batch) = reader.batch(Duration::from_secs(3600))? {
         batch.for_each(|event| match event.item() {
             Item::Flushed => flushed = true,
             item => take(&mut tally, event.key(), item),

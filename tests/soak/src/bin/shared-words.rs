@@ -3,7 +3,7 @@
 //! The simulator's writer waits for room by the tail, so that nothing is lost: a loss would be asked after under a lock that
 //! writer and reader share, and hide a race.
 
-use perfweave::{Full, Hold, Item, Key, Layout, Merge, Order, sim};
+use perfweave::{Hold, Item, Key, Layout, Merge, Order, WhenFull, sim};
 
 /// Records of each ring.
 const RECORDS: u64 = 20_000;
@@ -14,7 +14,7 @@ fn main() {
         eprintln!("{panic}");
         std::process::exit(101);
     }));
-    let pairs: Vec<_> = [(Full::Discard, 1 << 10), (Full::Release, 4 << 10), (Full::COPY, 4 << 10)]
+    let pairs: Vec<_> = [(WhenFull::Discard, 1 << 10), (WhenFull::Release, 4 << 10), (WhenFull::COPY, 4 << 10)]
         .into_iter()
         .flat_map(|(full, bytes)| {
             let kernel = sim::Kernel::with(&[0], bytes, Layout::new(4 | 1024, true, 0));

@@ -1,7 +1,7 @@
 //! Events in place: one at a time, or a batch.
 
 use crate::order::event::{Event, Item, OwnedEvent};
-use crate::order::hold::Class;
+use crate::order::hold::Certainty;
 use crate::order::stream::Stream;
 use crate::record::Record;
 use crate::rings::Lane;
@@ -13,11 +13,11 @@ use std::ops::ControlFlow;
 /// the event.
 pub struct EventGuard<'a> {
     pub(crate) lanes: &'a [Lane],
-    /// Its `picked` is this event.
+    /// `stream.picked` is this event.
     pub(crate) stream: &'a mut Stream,
 }
 
-// Each looks at the event where it lies rather than at a copy made beforehand: what is not asked for is not computed.
+// Each method reads the event where it lies and makes no copy beforehand. So a program computes only what it asks for.
 impl<'a> EventGuard<'a> {
     /// The event.
     #[inline]
@@ -31,10 +31,10 @@ impl<'a> EventGuard<'a> {
         self.stream.key()
     }
 
-    /// See [`Event::class`].
+    /// See [`Event::certainty`].
     #[inline]
-    pub fn class(&self) -> Class {
-        self.stream.picked.class
+    pub fn certainty(&self) -> Certainty {
+        self.stream.picked.certainty
     }
 
     /// See [`Event::late_by`].
@@ -61,8 +61,7 @@ impl<'a> EventGuard<'a> {
         self.stream.record(self.lanes)
     }
 
-    /// How many bytes that were seen in the event's ring are left when this event is consumed. cilium/ebpf's
-    /// `Record.Remaining`.
+    /// How many bytes of the event's ring that were seen are still unread when this event is consumed. cilium/ebpf's `Record.Remaining`.
     pub fn remaining(&self) -> u64 {
         self.stream.indexes[self.stream.picked.rank as usize].unread() - self.stream.len()
     }
@@ -88,9 +87,9 @@ impl fmt::Debug for EventGuard<'_> {
 
 /// An iterator over the events that could be yielded when it was made. See [`Merge::batch`](crate::Merge::batch).
 ///
-/// `batch.for_each(|event| ..)` is quicker than `for event in batch`, and so are [`Iterator::fold`] and what is made of it
-/// (`count`, `sum`): they take records that follow each other in the same ring in one go. A `for` loop takes each by itself,
-/// and costs what [`Merge::next`](crate::Merge::next) does. Both yield the same.
+/// `batch.for_each(|event| ..)` is faster than `for event in batch`, and so are [`Iterator::fold`] and the methods built on it (`count`,
+/// `sum`). They take consecutive records of the same ring in one loop. A `for` loop takes each record separately, and costs what
+/// [`Merge::next`](crate::Merge::next) does. Both yield the same events.
 pub struct Batch<'a> {
     pub(crate) lanes: &'a [Lane],
     pub(crate) stream: &'a mut Stream,
