@@ -98,7 +98,8 @@
 //! - A writer of a recording gives [`ErrorKind::Forked`] in the child. Dropping it writes nothing into the parent's file.
 //! - A [`Frozen`] recorder and its [`Recorded`] panic in the child rather than give a record.
 //! - What was lent before the fork ([`EventGuard`], [`Batch`], [`Event`], and the rest of a `for_each` whose function has forked) is not
-//!   guarded. To read its bytes in the child is SIGSEGV. To drop it is harmless.
+//!   guarded. Do not read its bytes in the child: that is SIGSEGV, or gives what the child has mapped at that address since. To drop it
+//!   is harmless.
 //!
 //! A child opens rings of its own. A daemon forks first and then opens them.
 //!

@@ -16,7 +16,8 @@
 //!
 //! - **I1** The header page and `size` bytes of data, a power of two, stay mapped while the ring lives, in the process that
 //!   took it up. A forked child does not have them: no call that begins there reads them ([`Ring::assert_here`]). What was lent before
-//!   the fork reads an address that is not mapped in the child: SIGSEGV.
+//!   the fork reads an address that is not mapped in the child, or where the child has mapped something else since. The docs of the crate
+//!   forbid it.
 //! - **I2** `data_tail` is stored by this ring alone and holds `tail`.
 //! - **I3** `tail <= head <= tail + size`, and every slice handed out lies within `tail..head`.
 //! - **I4** Each word and each header is read once, checked, and the checked copy used.
