@@ -97,7 +97,8 @@
 //! - A writer of a recording gives [`ErrorKind::Forked`] in the child. Dropping it in the child writes nothing into the parent's file.
 //! - A [`Frozen`] recorder and its [`Recorded`] panic in the child. They give no record.
 //! - What was lent before the fork ([`EventGuard`], [`Batch`], [`Event`], and the rest of a `for_each` whose function has forked) is not
-//!   guarded. Reading its bytes in the child is a SIGSEGV. Dropping it is harmless.
+//!   guarded. Do not read its bytes in the child: that is SIGSEGV, or gives what the child has mapped at that address since. Dropping it
+//!   is harmless.
 //!
 //! A child opens its own rings. A daemon forks first and then opens rings.
 //!

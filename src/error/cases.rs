@@ -127,7 +127,7 @@ impl Error {
 
     /// `what` is the target of the map's file descriptor, as `/proc` names it: `/dev/null`, `anon_inode:bpf-prog`.
     pub(crate) fn not_a_map(event: &str, what: &str) -> Self {
-        Self::new(ErrorKind::Map, format!("{event}: this is no BPF map, but {what}")).about(event)
+        Self::new(ErrorKind::Map, format!("{event}: this is no BPF map, but {what}"))
     }
 
     pub(crate) fn no_tracepoint(name: &str, hint: impl Into<Text>) -> Self {

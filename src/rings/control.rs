@@ -435,7 +435,7 @@ impl Gate {
         match (self, how) {
             (Self::Event(event), Pause::Output) => perf::pause_output(event.as_fd(), paused).map_err(|errno| {
                 let what = if paused { "pause" } else { "resume" };
-                Error::control(what, "the ring", cpu, errno)
+                Error::system(&format!("{what} the ring on CPU {cpu}"), errno)
             }),
             (Self::Event(_), Pause::Slots) => Ok(()),
             (Self::Simulated(turn), how) => {

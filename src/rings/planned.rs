@@ -78,7 +78,7 @@ pub(crate) struct Array {
 /// Checks that a map is a perf event array.
 fn array(event: &str, map: OwnedFd) -> Result<Array, Error> {
     let other = || match machine::what_is(map.as_fd()) {
-        Some(what) if what != "anon_inode:bpf-map" => Some(Error::not_a_map(event, &what)),
+        Some(what) if what != "anon_inode:bpf-map" => Some(Error::not_a_map(event, &what).about(event)),
         _ => None,
     };
     match bpf::map_info(map.as_fd()) {
