@@ -1,0 +1,4 @@
+//! What mounts: expedited fences, and where tracefs is. Other tests see none of it.
+
+mod fences;
+mod tracefs;
