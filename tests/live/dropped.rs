@@ -1,5 +1,5 @@
 //! What goes on when a program gives its privileges up behind opening its rings, on live kernel rings. Each test drops those of a
-//! whole process, so each runs in a process of its own. What a CPU needs that comes then is in `live_hotplug.rs`.
+//! whole process, so each runs in a process of its own. What a CPU needs that comes then is in `tests/hotplug`.
 
 use crate::reading;
 use perfweave::{Fence, Hold, Item, Order, Pause, Reader, Rings};

@@ -135,7 +135,7 @@ fn stacks_of_no_possible_size_are_refused() {
     }
 }
 
-/// ENODEV, which is what a CPU that is offline says, of all of them. `live_hotplug.rs` takes one offline for real.
+/// ENODEV, which is what a CPU that is offline says, of all of them. `tests/hotplug` takes one offline for real.
 #[test]
 fn no_cpu_online_is_an_error_that_names_both() {
     let Some(error) = refused(libc::ENODEV) else { return };
@@ -301,7 +301,7 @@ fn a_slot_for_two_events_is_refused() {
     }
     drop(Rings::options().bpf_output(&map).slots(|_| 0).cpus([cpus[0]]).open().unwrap());
 
-    // By whatever descriptor; `peer_libbpf.rs` has it by a path.
+    // By whatever descriptor; `peers/libbpf.rs` has it by a path.
     let duplicate = map.as_fd().try_clone_to_owned().unwrap();
     let other = Map::perf_event_array(load::slots()).unwrap();
     for options in [
@@ -323,7 +323,7 @@ fn a_slot_for_two_events_is_refused() {
     drop(rings);
 }
 
-/// On live rings, but for `Forked` (`peer_nobody.rs`, `live_recorder.rs`) and for what is no failure.
+/// On live rings, but for `Forked` (`peers/nobody.rs`, `adversary/recorder.rs`) and for what is no failure.
 #[test]
 fn each_kind_of_error_is_given() {
     let Some((map, echo)) = echo() else { return };

@@ -1,4 +1,4 @@
-//! On live kernel rings: waiting, and the three ways of iterating. What an idle reader does is in `tests/idle.rs`.
+//! On live kernel rings: waiting, and the three ways of iterating. What an idle reader does is in `idle.rs`.
 
 use crate::reading;
 use crate::reading::{LONG, next, number};

@@ -227,6 +227,7 @@ fn reader(kernel: &sim::Kernel, way: Way) -> Reader {
 /// The expedited fence's mounts are its own: nothing of them is seen outside, and nothing outside stays mounted for them.
 #[test]
 fn an_expedited_fence_neither_shows_nor_keeps_mounts() {
+    let _alone = crate::alone();
     let Some(_) = kernel("unmount for a fence", Fence::EXPEDITED.open()) else { return };
     for (way, spreads) in [
         (Way::Plain, MsFlags::MS_SHARED),

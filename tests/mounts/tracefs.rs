@@ -100,6 +100,7 @@ fn tracefs_is_found_behind_one_that_is_hidden() {
 /// The remount that a message names lets somebody read tracefs who has no more than `CAP_PERFMON`.
 #[test]
 fn the_remount_that_is_named_lets_tracefs_be_read() {
+    let _alone = crate::alone();
     without_tracefs(|| {
         mount_on("/sys/kernel/tracing", "tracefs");
         // Of no other user. There is one tracefs, wherever it is mounted.

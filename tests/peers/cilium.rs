@@ -450,7 +450,7 @@ fn test_create_perf_event() {
 /// body for the next record's.
 ///
 /// Ours gives it as it is, and goes on behind it. What no record can be, such as the zeros of theirs, is damage:
-/// `bad_sizes_are_damage_and_the_ring_is_taken_up_again` in `merge_cases.rs`.
+/// `bad_sizes_are_damage_and_the_ring_is_taken_up_again` in `simulated/merge_cases.rs`.
 #[test]
 fn test_read_record_of_unknown_type() {
     let kernel = sim::Kernel::new(&[0]);

@@ -1,5 +1,5 @@
 //! What no other reader of perf rings has a test for, on live kernel rings. Hostile bytes are elsewhere: what BPF output can do
-//! is in `live_rings.rs`, what no kernel does in `merge_cases.rs`.
+//! is in `live/rings.rs`, what no kernel does in `simulated/merge_cases.rs`.
 
 use crate::reading;
 use crate::reading::{LONG, number};
