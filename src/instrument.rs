@@ -1,14 +1,14 @@
 //! Stand-ins for tests. Under `--cfg loom` they are the model checker's atomics and locks, so that the models run the
 //! crate's own code. In unit tests they are a counter of steps, so that tests can say what grows with what.
 
-#[cfg(loom)]
+#[cfg(all(test, loom))]
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64};
-#[cfg(loom)]
+#[cfg(all(test, loom))]
 pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
 pub(crate) use std::sync::atomic::Ordering;
-#[cfg(not(loom))]
+#[cfg(not(all(test, loom)))]
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64};
-#[cfg(not(loom))]
+#[cfg(not(all(test, loom)))]
 pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
 
 #[cfg(test)]

@@ -154,7 +154,8 @@ impl Stream {
         if self.pick_notice() {
             return true;
         }
-        let plain = self.sequence.is_none() && self.wraparound.is_none() && self.keys.are_sure();
+        // What may be our own is looked at one by one, and a stretch is not.
+        let plain = self.own.is_none() && self.sequence.is_none() && self.wraparound.is_none() && self.keys.are_sure();
         loop {
             let is_picked = (plain && self.pick_plain(true)) || self.pick_other();
             if !is_picked {
@@ -389,10 +390,7 @@ impl Stream {
         let was_longer = self.fronts.top_key() < self.last;
         self.until = 0;
         self.fronts.advance(next);
-        // What may be our own is looked at one by one.
-        if self.own.is_none() {
-            self.pick_plain(was_longer);
-        }
+        self.pick_plain(was_longer);
     }
 
     /// Whether the record that was picked was let out before the hold rule would have.

@@ -7,11 +7,11 @@ mod tests;
 
 use crate::error::{Error, ErrorKind, hint};
 use crate::instrument::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
-#[cfg(not(loom))]
+#[cfg(not(all(test, loom)))]
 use crate::sys::fork::ForkWord;
 use crate::sys::wake::Wake;
 use crate::sys::{bpf, perf};
-#[cfg(loom)]
+#[cfg(all(test, loom))]
 use model::ForkWord;
 use std::fmt;
 use std::io;

@@ -1,13 +1,13 @@
 //! The eventfd that wakes a reader.
 
-#[cfg(not(loom))]
+#[cfg(not(all(test, loom)))]
 use nix::errno::Errno;
-#[cfg(not(loom))]
+#[cfg(not(all(test, loom)))]
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-#[cfg(not(loom))]
+#[cfg(not(all(test, loom)))]
 use std::time::Duration;
 
 /// An eventfd that becomes readable when it is waked. The reader waits for edges in epoll and never reads it.
@@ -15,7 +15,7 @@ use std::time::Duration;
 pub(crate) struct Wake {
     fd: EventFd,
     /// The same for the model checker, which knows no file descriptors.
-    #[cfg(loom)]
+    #[cfg(all(test, loom))]
     model: loom::sync::Notify,
 }
 
@@ -24,20 +24,20 @@ impl Wake {
         let fd = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         Ok(Self {
             fd,
-            #[cfg(loom)]
+            #[cfg(all(test, loom))]
             model: loom::sync::Notify::new(),
         })
     }
 
     pub(crate) fn wake(&self) {
-        #[cfg(loom)]
+        #[cfg(all(test, loom))]
         self.model.notify();
         // Full, which takes 2^64 of them, is as readable as can be.
         let _ = self.fd.write(1);
     }
 
     /// Sleeps until it is waked, or for so many milliseconds.
-    #[cfg(not(loom))]
+    #[cfg(not(all(test, loom)))]
     pub(crate) fn sleep(&self, millis: u8) {
         let mut poll = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
         // A wake for something else, or a signal: the caller looks again.
@@ -50,7 +50,7 @@ impl Wake {
     }
 
     /// In a model, which has no time, until it is waked.
-    #[cfg(loom)]
+    #[cfg(all(test, loom))]
     pub(crate) fn sleep(&self, _: u8) {
         self.model.wait();
     }

@@ -11,7 +11,7 @@ use crate::sim;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use perfweave_support::threads;
 #[cfg(feature = "tokio")]
-use std::{future::Future, task::Poll};
+use std::{future::Future, ops::ControlFlow, task::Poll};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const MINUTE: Duration = Duration::from_secs(60);
@@ -485,4 +485,32 @@ fn a_cpu_that_is_not_traced_is_told_before_anything_else() {
     assert!(told(batch.next().unwrap()));
     assert_eq!(batch.fold(Vec::new(), |keys, event| [keys, vec![event.key().unwrap()]].concat()), [5, 6, 7]);
     assert!(merge.next().is_none() && merge.stats().late == 0);
+}
+
+/// Whatever way is read, each record is looked at, also where many of a ring follow each other.
+#[test]
+fn all_that_is_ones_own_is_left_out_whichever_way_is_read() {
+    const TID: u64 = 2;
+    let take: [fn(&mut Reader) -> usize; 3] = [
+        |reader| std::iter::from_fn(|| reader.next_timeout(Duration::ZERO).unwrap().map(drop)).count(),
+        |reader| reader.batch(Duration::ZERO).unwrap().unwrap().fold(0, |taken, _| taken + 1),
+        |reader| {
+            reader.try_fold(0, |taken, _| ControlFlow::<(), _>::Continue(taken + 1)).unwrap().continue_value().unwrap()
+        },
+    ];
+    for (way, take) in take.into_iter().enumerate() {
+        let kernel = sim::Kernel::with(&[0, 1], 4096, crate::record::Layout::new(TID | 4 | 1024, true, 0));
+        let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::None).without_self()).unwrap();
+        // Simulated records name the thread that has the number of the process. One in eight is another's: each begins a stretch.
+        reader.engine.merge.leave_out(std::process::id());
+        for time in 0..48u64 {
+            let cpu = (time / 8 % 2) as u32;
+            assert!(kernel.emit(cpu, time, &[0; 4]));
+            if time % 8 == 0 {
+                // 32 bytes each.
+                kernel.scribble(cpu, time / 16 * 8 * 32 + 12, &[0; 4]);
+            }
+        }
+        assert_eq!((take(&mut reader), reader.stats().left_out), (6, 42), "way {way}");
+    }
 }

@@ -4,7 +4,7 @@ use super::{POLL, Start, wait};
 use crate::Result;
 use crate::tally::{Seen, Tally};
 use nix::poll::{PollFd, PollFlags};
-use perfweave::{ErrorKind, Hold, Item, Key, Order, Reader, Rings, Wakeup};
+use perfweave::{Hold, Item, Key, Order, Reader, Rings, Wakeup};
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
