@@ -13,6 +13,7 @@ const NONE: Option<&Path> = None;
 /// Runs something where no tracefs is mounted, nor anything else that has one, and nothing is seen of what it mounts.
 fn without_tracefs(what: impl FnOnce() + Send + 'static) {
     let Some(_) = kernel("find tracefs", tracefs::find_or_mount()) else { return };
+    let _alone = crate::alone();
     let thread = std::thread::spawn(|| {
         kernel("leave the mount namespace", unshare(CloneFlags::CLONE_NEWNS))?;
         mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE).unwrap();
@@ -100,7 +101,6 @@ fn tracefs_is_found_behind_one_that_is_hidden() {
 /// The remount that a message names lets somebody read tracefs who has no more than `CAP_PERFMON`.
 #[test]
 fn the_remount_that_is_named_lets_tracefs_be_read() {
-    let _alone = crate::alone();
     without_tracefs(|| {
         mount_on("/sys/kernel/tracing", "tracefs");
         // Of no other user. There is one tracefs, wherever it is mounted.
