@@ -123,7 +123,7 @@ compile_error!("perf rings are Linux's");
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("perfweave needs a 64-bit machine");
 
-// Each room uses those above it (tests/rooms.rs).
+// Each room uses those above it (tests/simulated/rooms.rs).
 mod account;
 pub mod decode;
 mod error;

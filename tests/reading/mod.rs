@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 /// The first eight bytes of a record's payload.
-pub(crate) fn number(event: Event<'_>) -> u64 {
+pub(crate) fn number(event: &Event<'_>) -> u64 {
     event.record().and_then(|record| record.payload()?.u64(0)).unwrap_or_else(|| panic!("{event:?}"))
 }
 
@@ -64,7 +64,7 @@ impl Given {
         match event.item() {
             Item::Flushed => Self::Flushed,
             Item::Lost(lost) => Self::Lost(lost.count),
-            _ => Self::Number(number(event)),
+            _ => Self::Number(number(&event)),
         }
     }
 }
@@ -86,7 +86,7 @@ pub(crate) fn word(event: Event<'_>) -> String {
 /// The numbers of everything that was written until now.
 pub(crate) fn numbers(reader: &mut Reader) -> Vec<u64> {
     let mut all_of_them = Vec::new();
-    all(reader, |event| all_of_them.push(number(event)));
+    all(reader, |event| all_of_them.push(number(&event)));
     all_of_them
 }
 

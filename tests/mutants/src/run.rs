@@ -12,9 +12,9 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Tests that take no part, and why: `rooms` reads the sources; the others take CPUs offline, mount, or change settings of the
-/// machine, which a mutant might leave so, or take long.
-const LEFT_OUT: &[&str] = &["rooms", "live_hotplug", "live_tracefs", "live_fences", "leaks"];
+/// Binaries of tests, and tests, that take no part, and why: `rooms` reads the sources; the others take CPUs offline, mount, or change
+/// settings of the machine, which a mutant might leave so, or take long.
+const LEFT_OUT: &[&str] = &["hotplug", "mounts", "faults", "perf_data", "rooms::", "leaks::"];
 
 /// Tests of one binary that take less than this are run together.
 const QUICK: Duration = Duration::from_millis(200);
@@ -175,7 +175,7 @@ fn executables(directory: &Path) -> Result<Vec<PathBuf>, Box<dyn Error>> {
     for entry in fs::read_dir(directory.join("tests"))? {
         let path = entry?.path();
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        if path.extension().is_some_and(|extension| extension == "rs") && !LEFT_OUT.contains(&name.as_str()) {
+        if path.join("main.rs").exists() && !LEFT_OUT.contains(&name.as_str()) {
             command.args(["--test", &name]);
         }
     }
@@ -199,7 +199,8 @@ fn record(planted: &Planted, executables: &[PathBuf]) -> Result<Vec<Test>, Box<d
         let built = fs::metadata(binary)?.modified()?;
         let listed = Command::new(binary).arg("--list").output()?;
         let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
-        for name in listed.lines().filter_map(|line| line.strip_suffix(": test")) {
+        let takes_part = |name: &&str| !LEFT_OUT.iter().any(|left_out| name.starts_with(left_out));
+        for name in listed.lines().filter_map(|line| line.strip_suffix(": test")).filter(takes_part) {
             let stem = binary.file_name().unwrap_or_default().to_string_lossy();
             let known = kept.join(format!("{stem}-{}", name.replace("::", "-")));
             if fs::read_to_string(&known).is_ok_and(|known| known == TOO_SLOW) {

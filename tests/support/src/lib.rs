@@ -2,9 +2,11 @@
 //!
 //! It does not know perfweave.
 
+pub mod apart;
 pub mod args;
 pub mod bpf;
 pub mod by_ring;
+pub mod counting;
 pub mod cpus;
 pub mod foreign;
 pub mod json;

@@ -1,0 +1,195 @@
+//! Writers' epochs, on live kernel rings.
+
+use crate::caught::{QUICK, SLOW, caught_inside};
+use crate::reading;
+use perfweave::{Certainty, Epochs, Fence, Hold, Item, Key, Merge, Order, Pause, Reader, Recorder, Rings};
+use perfweave_support::bpf::{Keeping, Map, Stamps};
+use perfweave_support::{assert_error, kernel, load, number_behind, threads};
+use std::time::Duration;
+
+/// Patience that ends at no time, so that nothing stands in.
+const FOR_EVER: Duration = Duration::from_secs(3600);
+
+const GETPGID: (libc::c_long, fn()) = (libc::SYS_getpgid, load::getpgid);
+
+fn epochs(words: &Map) -> Hold {
+    Hold::Fence(Fence::Epochs(Epochs::open(words).unwrap().patience(FOR_EVER)))
+}
+
+/// Where records go, the machine's counter, and words: more than there can be CPUs, and in the last one a program that nobody knows is
+/// inside for ever.
+fn maps() -> Option<[Map; 3]> {
+    let events = kernel("make a perf event array", Map::perf_event_array(load::slots()))?;
+    let words = Map::epochs(load::slots() + 1).unwrap();
+    let mut inside = [0; 64];
+    inside[..8].copy_from_slice(&1u64.to_ne_bytes());
+    words.update(load::slots(), &inside).unwrap();
+    Some([events, Map::array(8, 1).unwrap(), words])
+}
+
+/// A writer that is caught inside comes first, although its CPU is interrupted by programs that enter and leave.
+#[test]
+fn epochs_wait_for_whoever_is_inside() {
+    let caught = caught_inside(epochs, Some(Keeping::Rightly), GETPGID, |caught| caught.len() == 20);
+    let Some(caught) = caught else { return };
+    assert!(caught.iter().all(|both| *both == [(SLOW, Certainty::Proven), (QUICK, Certainty::Proven)]), "{caught:?}");
+}
+
+/// Each thing that a program can do wrong, and words that nobody reads, let a writer be overtaken.
+#[test]
+fn every_mistake_with_epochs_is_seen() {
+    let is_late = |both: &[(u32, Certainty); 2]| *both == [(QUICK, Certainty::Proven), (SLOW, Certainty::Late)];
+    let late = |caught: &[[(u32, Certainty); 2]]| caught.iter().filter(|both| is_late(both)).count() == 3;
+    for keeping in [Keeping::KeyFirst, Keeping::LeaveFirst, Keeping::Generations] {
+        let Some(caught) = caught_inside(epochs, Some(keeping), (libc::SYS_getsid, load::getsid), late) else { return };
+        println!("{keeping:?}: {} late of {}", caught.iter().filter(|both| is_late(both)).count(), caught.len());
+    }
+    let unlooked = |_: &Map| Hold::Fence(Fence::custom(|| Ok(())));
+    let _ = caught_inside(unlooked, Some(Keeping::Rightly), (libc::SYS_getsid, load::getsid), late);
+}
+
+/// Programs that do not leave: a kernel fence stands in, and the reader says so.
+#[test]
+fn a_kernel_fence_stands_in_for_programs_that_do_not_leave() {
+    let Some([events, counter, words]) = maps() else { return };
+    let stamps = Stamps { events: &events, counter: &counter, epochs: Some((&words, Keeping::Forget)) };
+    let Some(forgetful) = kernel("load a BPF program", stamps.when_run(1)) else { return };
+    let rings = Rings::options().bpf_output(&events).open().unwrap();
+    let cpus: Vec<u32> = rings.cpus().collect();
+    let mut reader = Reader::new(rings, Order::new().hold(Hold::epochs(&words).unwrap())).unwrap();
+    let mut told = 0;
+    for &cpu in cpus.iter().cycle().take(10) {
+        assert_eq!(forgetful.run_on(cpu).unwrap(), 0);
+        loop {
+            match reader.next_timeout(reading::LONG) {
+                Ok(event) => break assert_eq!(event.expect("it comes").certainty(), Certainty::Proven),
+                Err(error) if error.to_string().contains("without perfweave_leave()") => {
+                    told += number_behind(&error.to_string(), "stood in ");
+                }
+                Err(other) => panic!("{other}"),
+            }
+        }
+    }
+    let stats = reader.stats();
+    assert!(told >= 1 && stats.stand_ins >= told && stats.late == 0, "{told}: {stats:?}");
+}
+
+/// Every CPU comes and goes with its word: rings that come later are covered, since words of all CPUs are read.
+#[test]
+fn what_cannot_be_proven_is_refused() {
+    let Some(events) = kernel("make a perf event array", Map::perf_event_array(load::slots())) else { return };
+    let words = Map::epochs(load::slots()).unwrap();
+    let hold = || Hold::epochs(&words).unwrap();
+
+    // Maps that are none.
+    let plain = Map::array(64, load::slots()).unwrap();
+    assert_error!(Epochs::open(&plain).unwrap_err(), Map, "a BPF_MAP_TYPE_ARRAY (2), with flags 0x0");
+    assert_error!(Epochs::open(&events).unwrap_err(), Map, "a BPF_MAP_TYPE_PERF_EVENT_ARRAY (4)");
+    if load::slots() > 1 {
+        let few = Map::epochs(load::slots() - 1).unwrap();
+        let error = Epochs::open(&few).unwrap_err();
+        let last = load::slots() - 1;
+        assert_error!(error, Map, format!("with {last} elements has none for CPU {last}"));
+    }
+    let null = std::fs::File::open("/dev/null").unwrap();
+    let error = Epochs::open(&null).unwrap_err();
+    assert!(error.event().is_none(), "it is about no event");
+    assert_error!(error, Map, "epochs: this is no BPF map, but /dev/null");
+
+    // Others who write into the rings and say nothing.
+    if let Some(rings) = kernel("trace", Rings::options().bpf_output(&events).tracepoint("sched:sched_switch").open()) {
+        let error = Reader::new(rings, Order::new().hold(hold())).unwrap_err();
+        assert_error!(error, Fence, "epochs say nothing of");
+        assert_eq!(error.event(), Some("tracepoint sched:sched_switch"));
+    }
+
+    // A recorder's bytes may not change while they are looked at, and that is more than programs can promise.
+    let epochs = Fence::Epochs(Epochs::open(&words).unwrap());
+    let refused = Recorder::open(Rings::options().bpf_output(&events), Key::Time, &epochs);
+    assert_error!(refused.unwrap_err(), Fence, "no fence: ");
+}
+
+/// No thread, no sleep and no system call beside those of looking: what one who is not inside has written comes at once.
+#[test]
+fn a_proof_needs_no_thread() {
+    let Some([events, counter, words]) = maps() else { return };
+    let stamps = Stamps { events: &events, counter: &counter, epochs: Some((&words, Keeping::Rightly)) };
+    let Some(program) = kernel("load a BPF program", stamps.when_run(1)) else { return };
+    let rings = Rings::options().bpf_output(&events).open().unwrap();
+    let cpus: Vec<u32> = rings.cpus().collect();
+    let mut reader = Reader::new(rings, Order::new().hold(Hold::epochs(&words).unwrap())).unwrap();
+    for &cpu in cpus.iter().cycle().take(100) {
+        assert_eq!(program.run_on(cpu).unwrap(), 0);
+        let event =
+            reader.next_timeout(Duration::ZERO).unwrap().expect("nobody is inside, so it comes without waiting");
+        assert_eq!(event.certainty(), Certainty::Proven);
+    }
+    let stats = reader.stats();
+    assert_eq!((stats.sleeps, stats.stand_ins, stats.late), (0, 0, 0));
+    assert!(stats.fences >= 100);
+}
+
+/// Numbers that were drawn and not written are proven missing without a grace period.
+#[test]
+fn a_gap_of_dense_numbers_is_proven_by_epochs() {
+    let Some([events, counter, words]) = maps() else { return };
+    let stamps = Stamps { events: &events, counter: &counter, epochs: Some((&words, Keeping::Rightly)) };
+    let Some(program) = kernel("load a BPF program", stamps.when_run(1)) else { return };
+    let rings = Rings::options().bpf_output(&events).open().unwrap();
+    let cpu = rings.cpus().last().unwrap();
+    let hold = Hold::Dense { first: Some(0), fence: Fence::Epochs(Epochs::open(&words).unwrap()) };
+    let mut reader = Reader::new(rings, Order::new().key(Key::Payload(8)).hold(hold)).unwrap();
+    let write = || assert_eq!(program.run_on(cpu).unwrap(), 0);
+    write();
+    // Numbers 1 and 2 find no ring.
+    reader.handle().pause(Pause::Slots).unwrap();
+    write();
+    write();
+    reader.handle().resume().unwrap();
+    write();
+    assert_eq!(reading::next(&mut reader).key(), Some(0));
+    let event = reading::next(&mut reader);
+    let Item::Gap(gap) = event.item() else { panic!("{event:?}") };
+    assert_eq!((gap.first, gap.last, event.certainty()), (1, 2, Certainty::Proven));
+    drop(event);
+    assert_eq!(reading::next(&mut reader).key(), Some(3));
+    assert_eq!((reader.fence(), reader.stats().stand_ins), (Some("epochs"), 0));
+}
+
+/// A merge in an event loop of one's own: a proof is begun, and asked after, by epochs and by the kernel's grace periods.
+#[test]
+fn a_merge_of_ones_own_asks_after_its_proofs() {
+    let Some([events, counter, words]) = maps() else { return };
+    let stamps = Stamps { events: &events, counter: &counter, epochs: Some((&words, Keeping::Rightly)) };
+    let Some(program) = kernel("load a BPF program", stamps.when_run(1)) else { return };
+    for fence in [Fence::Epochs(Epochs::open(&words).unwrap()), Fence::Map] {
+        let rings = Rings::options().bpf_output(&events).open().unwrap();
+        let cpus: Vec<u32> = rings.cpus().collect();
+        let mut proof = fence.open().unwrap();
+        let mut merge = Merge::new(rings, Order::new().hold(Hold::Fence(fence))).unwrap();
+        cpus.iter().for_each(|&cpu| assert_eq!(program.run_on(cpu).unwrap(), 0));
+        merge.refresh(0);
+        assert!(merge.next().is_none() && merge.begin_fence() && proof.begin());
+        threads::until("the proof is over", || proof.poll().is_some_and(|ended| ended.is_ok()));
+        merge.end_fence();
+        merge.refresh(0);
+        assert_eq!(merge.batch().filter(|event| event.certainty() == Certainty::Proven).count(), cpus.len());
+    }
+}
+
+/// A reader that spins does not sleep while events come.
+#[test]
+fn a_reader_that_spins_sleeps_only_when_nothing_comes() {
+    let Some([events, counter, words]) = maps() else { return };
+    let stamps = Stamps { events: &events, counter: &counter, epochs: Some((&words, Keeping::Rightly)) };
+    let Some(program) = kernel("load a BPF program", stamps.when_run(1)) else { return };
+    let rings = Rings::options().bpf_output(&events).open().unwrap();
+    let order = Order::new().hold(Hold::epochs(&words).unwrap()).spin(Duration::MAX);
+    let mut reader = Reader::new(rings, order).unwrap();
+    let cpu = load::online()[0];
+    std::thread::scope(|scope| {
+        scope.spawn(|| (0..100).for_each(|_| assert_eq!(program.run_on(cpu).unwrap(), 0)));
+        (0..100).for_each(|_| drop(reading::next(&mut reader)));
+    });
+    assert_eq!(reader.stats().sleeps, 0);
+}

@@ -1,0 +1,10 @@
+//! What is allocated, counted by an allocator that this process has to itself.
+
+mod bounds;
+#[expect(dead_code, reason = "each binary takes a part")]
+#[path = "../reading/mod.rs"]
+mod reading;
+mod steady;
+
+#[global_allocator]
+static ALLOCATOR: perfweave_support::counting::Counting = perfweave_support::counting::Counting;

@@ -1,0 +1,682 @@
+//! CPUs that come and go, on the live machine. In a process of its own: the CPU is gone for everybody.
+
+#[expect(dead_code, reason = "each binary takes a part")]
+#[path = "../reading/mod.rs"]
+mod reading;
+
+use nix::poll::{PollFd, PollFlags};
+use perfweave::{
+    Certainty, Ended, Error, ErrorKind, Event, Fence, Hold, Item, Key, Kind, Order, Pause, Reader, Recorder, Rings,
+    Sample, Untraced, Wakeup,
+};
+use perfweave_support::bpf::{Keeping, Map, Program, Stamps};
+use perfweave_support::numbered::Numbered;
+use perfweave_support::supervised::{Answer, Call, supervised};
+use perfweave_support::{
+    assert_error, bpf, cpus, echo, kernel, lacks, load, membarrier, needs, privilege, threads, tracefs,
+};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, mpsc};
+use std::time::Duration;
+
+/// Takes a CPU offline, and brings it back in the end.
+struct Offline(u32);
+
+impl Offline {
+    fn one(cpu: u32) -> Option<Self> {
+        kernel("take a CPU offline", cpus::set_online(cpu, false))?;
+        Some(Self(cpu))
+    }
+
+    /// The last CPU, if there is more than one and it can go.
+    fn last() -> Option<Self> {
+        let cpus = load::online();
+        needs("a second CPU that is online", cpus.len() > 1)?;
+        Self::one(*cpus.last()?)
+    }
+}
+
+impl Drop for Offline {
+    fn drop(&mut self) {
+        cpus::set_online(self.0, true).expect("the CPU comes back");
+    }
+}
+
+/// All in one test: the machine has one set of CPUs.
+#[test]
+fn cpus_that_are_offline() {
+    cpus::alone();
+    let slots = load::slots();
+    let Some((events, echo)) = echo() else { return };
+    let Some(_) = kernel("find tracefs", tracefs::find_or_mount()) else { return };
+    let Some(offline) = Offline::last() else { return };
+    let gone = offline.0;
+
+    // One that is offline is skipped, whether it is named or not.
+    for options in [Rings::options(), Rings::options().cpus(0..slots)] {
+        let rings = options.bpf_output(&events).open().unwrap();
+        assert_eq!(rings.cpus().collect::<Vec<_>>(), load::online());
+        assert!(!load::online().contains(&gone));
+        assert_error!(rings.raw(gone).unwrap_err(), Cpu, format!("CPU {gone} has no ring"));
+    }
+    let error = Rings::options().bpf_output(&events).cpus([gone]).open().unwrap_err();
+    assert_error!(error, Cpu, format!("none of the CPUs [{gone}] is online; these are: {:?}", load::online()));
+
+    // With one CPU left, membarrier returns at once and proves nothing: the map does the waiting.
+    if load::online().len() == 1
+        && membarrier()
+        && let Some(calls) = calls_of_fences(&events, &echo)
+    {
+        assert!(calls.fences > 0 && calls.maps >= calls.fences && calls.membarriers == 0, "{calls:?}");
+    }
+    drop(offline);
+    assert!(load::online().contains(&gone));
+    if membarrier()
+        && let Some(calls) = calls_of_fences(&events, &echo)
+    {
+        assert!(calls.fences > 0 && calls.membarriers >= calls.fences && calls.maps == 0, "{calls:?}");
+    }
+
+    goes_and_comes_back(&events, &echo, gone);
+    goes_and_comes_back_while_a_reader_spins(gone);
+    comes_back_before_anybody_looks(&events, &echo, gone);
+    was_not_there_when_the_rings_were_opened(&events, &echo, gone);
+    changes_while_rings_are_opened(&events, &echo, gone);
+    a_reader_that_is_closed_meanwhile(&events, &echo, gone);
+    a_message_about_a_cpu_that_was_there_all_along(gone);
+    a_message_makes_a_reader_readable(&events, gone);
+    a_probe_on_a_cpu_that_comes_back(gone);
+    a_process_is_traced_on_a_cpu_that_comes_back(gone);
+    a_process_that_has_got_the_number_of_another_is_not_traced_on_a_cpu_that_comes(gone);
+    a_control_group_is_traced_on_a_cpu_that_comes_back(gone);
+    comes_to_a_slot_that_another_has(&events, &echo, gone);
+    a_recorder_is_refused_it_for_a_time(&events, &echo, gone);
+    is_refused_for_a_time(&events, &echo, gone);
+    comes_when_privileges_were_dropped(&events, &echo, gone);
+}
+
+/// Whether an event of a CPU could not be opened.
+fn is_of_opening(error: Option<&Error>, cpu: u32) -> bool {
+    error
+        .map(Error::to_string)
+        .is_some_and(|said| said.starts_with("cannot open ") && said.contains(&format!(" on CPU {cpu}: ")))
+}
+
+/// Reads until the stream names a CPU that is not traced and, if a refusal is expected, until the reader reports it.
+fn until_told(reader: &mut Reader, refused: bool) -> (Untraced, Option<Error>) {
+    let (mut told, mut error) = (None, None);
+    threads::until("it is told", || {
+        match reader.next_timeout(Duration::from_millis(10)) {
+            Ok(event) => match event.map(|event| (event.item(), event.key())) {
+                Some((Item::Untraced(untraced), None)) => assert!(told.replace(untraced).is_none(), "told twice"),
+                Some((other, _)) => panic!("{other:?}"),
+                None => {}
+            },
+            Err(refusal) => assert!(error.replace(refusal).is_none(), "reported twice"),
+        }
+        told.is_some() && error.is_some() == refused
+    });
+    (told.unwrap(), error)
+}
+
+/// A CPU that comes, or comes back, and whose events the kernel refuses to open: it is said, the ledger knows, and it is tried again.
+fn is_refused_for_a_time(events: &Map, echo: &Program, cpu: u32) {
+    for had_ring in [true, false] {
+        let (refused, tries) = (AtomicBool::new(false), AtomicU64::new(0));
+        let judge = |call: &Call| match call.number {
+            libc::SYS_perf_event_open if refused.load(Ordering::Relaxed) => {
+                tries.fetch_add(1, Ordering::Relaxed);
+                Answer::Fail(libc::EACCES)
+            }
+            _ => Answer::Make,
+        };
+        let done = supervised(judge, || {
+            let mut offline = (!had_ring).then(|| Offline::one(cpu).expect("it went before"));
+            let rings = Rings::options().bpf_output(events).open().unwrap();
+            let mut reader = Reader::new(rings, Order::new()).unwrap();
+            assert!(reader.ledger().unwrap().is_complete());
+            refused.store(true, Ordering::Relaxed);
+            drop(offline.take().or_else(|| Offline::one(cpu)));
+
+            // It is told, with the reason, and the others go on.
+            let (told, error) = until_told(&mut reader, true);
+            assert!(is_of_opening(error.as_ref(), cpu), "{error:?}");
+            assert_eq!((told.cpu, told.lasted), (cpu, None));
+            assert!(echo.run_with(cpu, &[5]).unwrap() < 0, "it reaches no ring");
+            assert_eq!(echo.run_with(0, &[6]).unwrap(), 0);
+            let event = reading::next(&mut reader);
+            assert!(told.since < event.key() && told.since.is_some(), "{told:?} {event:?}");
+            assert_eq!(number(event.event()), Some(6));
+            drop(event);
+            let ledger = reader.ledger().unwrap();
+            assert!(!ledger.is_complete() && !ledger.is_balanced(), "{ledger}");
+            assert!(ledger.to_string().contains("nothing of an online CPU was traced"), "{ledger}");
+            let account = *ledger.accounts.iter().find(|account| account.cpu == Some(cpu)).unwrap();
+            assert!(!account.untraced.is_zero(), "{account:?}");
+
+            // It is tried again, and not reported each time.
+            let before = tries.load(Ordering::Relaxed);
+            threads::until("it is tried again", || {
+                assert!(reader.next_timeout(Duration::from_millis(10)).unwrap().is_none());
+                tries.load(Ordering::Relaxed) >= before + 2
+            });
+            refused.store(false, Ordering::Relaxed);
+            let (over, _) = until_told(&mut reader, false);
+            assert!(over.cpu == cpu && over.since == told.since && over.lasted >= Some(account.untraced), "{over:?}");
+            assert_eq!(echo.run_with(cpu, &[7]).unwrap(), 0);
+            assert_eq!(numbers(&mut reader, 1), [7]);
+            let account = reader.ledger().unwrap().total();
+            assert_eq!(Some(account.untraced), over.lasted);
+            assert!(!account.is_complete(), "what was not traced is missing for ever: {account}");
+        });
+        if kernel("supervise system calls", done).is_none() {
+            return;
+        }
+    }
+}
+
+/// What a recorder has is complete behind the time for which it was refused a CPU.
+fn a_recorder_is_refused_it_for_a_time(events: &Map, echo: &Program, cpu: u32) {
+    let refused = AtomicBool::new(false);
+    let judge = |call: &Call| match call.number {
+        libc::SYS_perf_event_open if refused.load(Ordering::Relaxed) => Answer::Fail(libc::EACCES),
+        _ => Answer::Make,
+    };
+    let done = supervised(judge, || {
+        let recorder = Recorder::open(Rings::options().bpf_output(events).pages(1), Key::Time, &Fence::Auto);
+        let Some(mut recorder) = kernel("open a recorder", recorder) else { return };
+        assert_eq!(recorder.freeze().unwrap().complete_from(), None);
+        refused.store(true, Ordering::Relaxed);
+        drop(Offline::one(cpu));
+        let mut error = None;
+        threads::until("it is refused", || {
+            error = recorder.follow_cpus().err();
+            error.is_some()
+        });
+        assert!(is_of_opening(error.as_ref(), cpu), "{error:?}");
+        assert_eq!(recorder.freeze().unwrap().complete_from(), Some(u64::MAX), "nothing is complete");
+        refused.store(false, Ordering::Relaxed);
+        threads::until("it is traced again", || {
+            recorder.follow_cpus().unwrap();
+            echo.run_with(cpu, &[1]).unwrap() == 0
+        });
+        let frozen = recorder.freeze().unwrap();
+        let written = frozen.events().next_back().unwrap();
+        assert!(written.cpu() == Some(cpu) && frozen.complete_from() < written.key(), "{written:?}");
+        assert!(frozen.complete_from().is_some(), "it was not traced for a time");
+    });
+    kernel("supervise system calls", done);
+}
+
+/// What a thread may still do decides whether its reader takes up a CPU that comes: nothing at all, or what opening takes.
+fn comes_when_privileges_were_dropped(events: &Map, echo: &Program, cpu: u32) {
+    if privilege::perf_event_paranoid() < 1 {
+        return lacks("a perf_event_paranoid that keeps anybody out");
+    }
+    let enough = match privilege::perf_event_paranoid() {
+        ..=2 => privilege::CAP_PERFMON,
+        _ => privilege::CAP_SYS_ADMIN,
+    };
+    for (kept, is_enough) in [(&[][..], false), (&[enough, privilege::CAP_BPF][..], true)] {
+        let ((ready, is_ready), (there, is_there)) = (mpsc::channel(), mpsc::channel());
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(move || {
+                let rings = Rings::options().bpf_output(events).pages(1).open().unwrap();
+                let mut reader = Reader::new(rings, Order::new()).unwrap();
+                privilege::keep(kept).unwrap();
+                ready.send(()).unwrap();
+                is_there.recv().unwrap();
+                if is_enough {
+                    wait_until_back(&mut reader, echo, cpu, 5000);
+                    return assert!(reader.ledger().unwrap().is_complete());
+                }
+                let (told, error) = until_told(&mut reader, true);
+                assert!(is_of_opening(error.as_ref(), cpu) && told.cpu == cpu, "{error:?}");
+                let said = error.unwrap().to_string();
+                assert!(said.contains("CAP_PERFMON") || said.contains("CAP_SYS_ADMIN"), "{said}");
+                assert_eq!(echo.run_with(0, &[6]).unwrap(), 0);
+                assert_eq!(numbers(&mut reader, 1), [6]);
+                assert!(!reader.ledger().unwrap().is_complete());
+            });
+            is_ready.recv().unwrap();
+            drop(Offline::one(cpu));
+            there.send(()).unwrap();
+            reader.join().unwrap();
+        });
+    }
+}
+
+/// A probe is set anew when its CPU is back, by a name that nobody else keeps.
+fn a_probe_on_a_cpu_that_comes_back(cpu: u32) {
+    let (_, file, offset) = perfweave_support::probe::place().unwrap();
+    let Some(rings) = kernel("set a probe", Rings::options().uprobe(file, offset).open()) else { return };
+    let mut reader = Reader::new(rings, Order::new().hold(Hold::None)).unwrap();
+    for _ in 0..2 {
+        // Until it is back, which the reader has to notice first.
+        threads::until("calls on the CPU are seen", || {
+            load::pinned(cpu, || perfweave_support::probe::probed(1));
+            reader.next_timeout(Duration::ZERO).unwrap().is_some_and(|event| event.cpu() == Some(cpu))
+        });
+        drop(Offline::one(cpu));
+        while reader.next_timeout(Duration::ZERO).unwrap().is_some() {}
+    }
+}
+
+/// The CPU that shares its slot with CPU 0.
+static SHARES: AtomicU32 = AtomicU32::new(u32::MAX);
+
+/// A CPU that comes, and is to have the slot of another: it gets no ring, that is said once, and the other keeps its slot.
+fn comes_to_a_slot_that_another_has(events: &Map, echo: &Program, cpu: u32) {
+    SHARES.store(cpu, Ordering::Relaxed);
+    let slot = |cpu: u32| if cpu == SHARES.load(Ordering::Relaxed) { 0 } else { cpu };
+    let offline = Offline::one(cpu).expect("it went before");
+    let rings = Rings::options().bpf_output(events).slots(slot).open().unwrap();
+    let mut reader = Reader::new(rings, Order::new().hold(Hold::None)).unwrap();
+    drop(offline);
+    let mut refused = None;
+    threads::until("the CPU is found, and refused", || {
+        match reader.next_timeout(Duration::from_millis(10)) {
+            Ok(event) => assert!(event.is_none(), "nothing was written"),
+            Err(error) => refused = Some(error),
+        }
+        assert!(!reader.rings().cpus().any(|other| other == cpu), "it got a ring");
+        refused.is_some()
+    });
+    let error = refused.unwrap();
+    assert_error!(error, Map, format!("CPUs 0 and {cpu} would share slot 0"));
+    assert_eq!(echo.run_with(0, &[1]).unwrap(), 0);
+    assert_eq!(numbers(&mut reader, 1), [1]);
+}
+
+/// What the thread that waits for grace periods calls.
+#[derive(Debug)]
+struct Calls {
+    fences: u64,
+    membarriers: u64,
+    maps: u64,
+}
+
+/// Counts what `Fence::Membarrier` calls while it proves ten events.
+fn calls_of_fences(events: &Map, echo: &Program) -> Option<Calls> {
+    let rings = Rings::options().bpf_output(events).open().unwrap();
+    let mut reader = Reader::new(rings, Order::new().hold(Hold::Fence(Fence::Membarrier))).unwrap();
+    assert_eq!(reader.fence(), Some("membarrier"));
+    let thread = threads::named("perfweave-fence").expect("the reader's thread");
+    let count = |call| {
+        let count = Map::array(8, 1).unwrap();
+        let counter = kernel("load a BPF program", bpf::count_syscalls(&count, Some(thread), Some(call)))?;
+        let link = counter.attach_raw_tracepoint("sys_enter").unwrap();
+        Some((count, link))
+    };
+    let counts = [count(libc::SYS_membarrier)?, count(libc::SYS_bpf)?];
+    for number in 0..10 {
+        assert_eq!(echo.run_with(0, &[number]).unwrap(), 0);
+        let event = reading::next(&mut reader);
+        assert_eq!((reading::number(&event.event()), event.certainty()), (number, Certainty::Proven));
+    }
+    let fences = reader.stats().fences;
+    let [membarriers, maps] = counts.map(|(count, _link)| count.lookup_u64(0, 0).unwrap());
+    Some(Calls { fences, membarriers, maps })
+}
+
+/// What the options ask for a slot is a moment between listing CPUs and watching them.
+type Moment = Box<dyn FnMut(u32) + Send>;
+static MOMENT: Mutex<Option<Moment>> = Mutex::new(None);
+
+fn slot_and_moment(cpu: u32) -> u32 {
+    if let Some(moment) = &mut *MOMENT.lock().unwrap() {
+        moment(cpu);
+    }
+    cpu
+}
+
+fn at_slot(moment: impl FnMut(u32) + Send + 'static) {
+    *MOMENT.lock().unwrap() = Some(Box::new(moment));
+}
+
+/// A CPU that comes, or goes and comes back, while rings are being opened.
+fn changes_while_rings_are_opened(events: &Map, echo: &Program, cpu: u32) {
+    let open = || Rings::options().bpf_output(events).slots(slot_and_moment).open().unwrap();
+    let mut offline = Some(Offline::one(cpu).expect("it went before"));
+    at_slot(move |_| drop(offline.take()));
+    let mut reader = Reader::new(open(), Order::new()).unwrap();
+    wait_until_back(&mut reader, echo, cpu, 5000);
+
+    // Asked once when slots are checked and once when events are opened, which is where it bounces.
+    let mut asked = 0;
+    at_slot(move |of| {
+        asked += u32::from(of == cpu);
+        if of == cpu && asked == 2 {
+            drop(Offline::one(cpu));
+        }
+    });
+    let mut reader = Reader::new(open(), Order::new()).unwrap();
+    *MOMENT.lock().unwrap() = None;
+    wait_until_back(&mut reader, echo, cpu, 5000);
+}
+
+/// Closed while the ring of a CPU that came is being opened: nothing is started any more.
+fn a_reader_that_is_closed_meanwhile(events: &Map, echo: &Program, cpu: u32) {
+    let offline = Offline::one(cpu).expect("it went before");
+    let rings = Rings::options().bpf_output(events).slots(slot_and_moment).open().unwrap();
+    let mut reader = Reader::new(rings, Order::new().hold(Hold::None)).unwrap();
+    let handle = reader.handle();
+    at_slot(move |_| handle.close());
+    drop(offline);
+    threads::until("the CPU is found, and the reader closed", || {
+        assert!(reader.next_timeout(Duration::from_millis(10)).unwrap().is_none());
+        reader.ended().is_some()
+    });
+    *MOMENT.lock().unwrap() = None;
+    assert_eq!(reader.ended(), Some(Ended::Closed));
+    for cpu in [0, cpu] {
+        assert_eq!(echo.run_with(cpu, &[1]).unwrap(), -libc::ENOENT);
+    }
+}
+
+/// A message such as `udevadm trigger` causes: the events live, and nothing is opened a second time.
+fn a_message_about_a_cpu_that_was_there_all_along(cpu: u32) {
+    use perf_event_open_sys::bindings::{
+        PERF_FORMAT_ID, PERF_SAMPLE_READ, PERF_SAMPLE_TID, PERF_TYPE_TRACEPOINT, perf_event_attr,
+    };
+    let Some(format) = kernel("find a tracepoint", tracefs::Format::read("syscalls:sys_enter_getegid")) else { return };
+    for (sample_type, read_format) in [(0, 0), (PERF_SAMPLE_READ, PERF_FORMAT_ID)] {
+        let mut attr = perf_event_attr { type_: PERF_TYPE_TRACEPOINT, ..perf_event_attr::default() };
+        (attr.config, attr.sample_period) = (format.id.into(), 1);
+        (attr.sample_type, attr.read_format) = ((sample_type | PERF_SAMPLE_TID).into(), read_format.into());
+        let rings = Rings::options().event(&attr).open().unwrap();
+        let mut reader = Reader::new(rings, Order::new().hold(Hold::None)).unwrap();
+        for _ in 0..3 {
+            let caller = load::pinned(cpu, || {
+                (0..10).for_each(|_| load::getegid());
+                threads::own()
+            });
+            let mut records = 0;
+            // Others may call it too.
+            let is_ours = |event: Event<'_>| event.record().is_some_and(|r| r.pid_tid().unwrap().1 == caller as u32);
+            reading::all(&mut reader, |event| records += usize::from(is_ours(event)));
+            assert_eq!(records, 10, "each once");
+            std::fs::write(format!("/sys/devices/system/cpu/cpu{cpu}/uevent"), "add").unwrap();
+            a_tick_later(&mut reader, |event| assert!(!is_ours(event)));
+        }
+    }
+}
+
+/// Lets the reader see which CPUs there are: the kernel's message wakes it, or its tick, where no messages come.
+fn a_tick_later(reader: &mut Reader, mut each: impl FnMut(Event<'_>)) {
+    while let Some(event) = reader.next_timeout(2 * Reader::TICK).unwrap() {
+        each(event.event());
+    }
+}
+
+/// The kernel's message makes a reader readable when a CPU comes, though nobody has written anything; and its next call opens
+/// the ring.
+fn a_message_makes_a_reader_readable(events: &Map, cpu: u32) {
+    let offline = Offline::one(cpu).expect("it went before");
+    let rings = Rings::options().bpf_output(events).open().unwrap();
+    let mut reader = Reader::new(rings, Order::new().hold(Hold::None)).unwrap();
+    let has_ring = |reader: &Reader| reader.rings().cpus().any(|other| other == cpu);
+    // The message that it went.
+    reading::settle(&mut reader);
+    assert!(!has_ring(&reader));
+    drop(offline);
+    threads::until("the reader is readable", || {
+        let mut poll = [PollFd::new(reader.as_fd(), PollFlags::POLLIN)];
+        nix::poll::poll(&mut poll, 100u8) == Ok(1)
+    });
+    assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
+    assert!(has_ring(&reader), "what was told was not listened to");
+}
+
+/// A CPU that goes offline loses nothing that it wrote and stalls nobody; when it is back, it writes on into its ring.
+fn goes_and_comes_back(events: &Map, echo: &Program, cpu: u32) {
+    let rings = Rings::options().bpf_output(events).tracepoint("syscalls:sys_enter_getegid").open().unwrap();
+    let both = rings.len();
+    let mut reader = Reader::new(rings, Order::new()).unwrap();
+    for round in 0..3 {
+        for n in 0..10 {
+            assert_eq!(echo.run_with(cpu, &[n]).unwrap(), 0);
+            assert_eq!(echo.run_with(0, &[100 + n]).unwrap(), 0);
+        }
+        let offline = Offline::one(cpu).expect("it went before");
+        // What it wrote before is all there, in order, and what others write is not held up by it.
+        assert_eq!(echo.run_with(0, &[1000]).unwrap(), 0);
+        let expected: Vec<u64> = (0..10).flat_map(|n| [n, 100 + n]).chain([1000]).collect();
+        assert_eq!(numbers(&mut reader, expected.len()), expected, "round {round}");
+        drop(offline);
+        wait_until_back(&mut reader, echo, cpu, 5000);
+        for n in 0..10 {
+            assert_eq!(echo.run_with(cpu, &[6000 + n]).unwrap(), 0);
+            assert_eq!(echo.run_with(0, &[7000 + n]).unwrap(), 0);
+        }
+        let expected: Vec<u64> = (0..10).flat_map(|n| [6000 + n, 7000 + n]).collect();
+        assert_eq!(numbers(&mut reader, expected.len()), expected, "round {round}");
+        assert_eq!(reader.rings().len(), both, "it writes into the ring it had");
+        // The other event in the ring is back too.
+        assert_eq!(calls(&mut reader, cpu), 10, "sys_enter_getegid on CPU {cpu} after it came back");
+    }
+    assert_eq!((reader.stats().late, reader.stats().damaged), (0, 0));
+}
+
+/// A reader that proves by epochs and does not sleep: nothing is late, everything comes out, and numbers are complete.
+fn goes_and_comes_back_while_a_reader_spins(cpu: u32) {
+    let (events, counter) = (Map::perf_event_array(load::slots()).unwrap(), Map::array(8, 1).unwrap());
+    let words = Map::epochs(load::slots()).unwrap();
+    let stamps = Stamps { events: &events, counter: &counter, epochs: Some((&words, Keeping::Rightly)) };
+    let Some(program) = kernel("load a BPF program", stamps.when_run(1)) else { return };
+    let hold = match Hold::epochs(&words) {
+        Ok(hold) => hold,
+        Err(error) if error.kind() == ErrorKind::Unsupported => return,
+        Err(other) => panic!("{other}"),
+    };
+    let rings = Rings::options().bpf_output(&events).open().unwrap();
+    let order = Order::new().hold(hold).spin(Duration::MAX);
+    let mut reader = Reader::new(rings, order).unwrap();
+    let taken = AtomicU64::new(0);
+    let (mut written, mut refused) = (0, 0);
+    for _ in 0..3 {
+        let before = taken.load(Ordering::Acquire);
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                let write = |cpu| assert_eq!(program.run_on(cpu).unwrap(), 0);
+                (0..10).for_each(|_| [cpu, 0].into_iter().for_each(write));
+                threads::until("they are read", || taken.load(Ordering::Acquire) == before + 20);
+                let offline = Offline::one(cpu).expect("it went before");
+                (0..10).for_each(|_| write(0));
+                threads::until("they are read", || taken.load(Ordering::Acquire) == before + 30);
+                drop(offline);
+                (0..10).for_each(|_| write(0));
+            });
+            for nth in 1..=40 {
+                let event = reading::next(&mut reader);
+                let number = event.record().and_then(|record| record.payload()?.u64(8));
+                assert_eq!((number, event.certainty()), (Some(written), Certainty::Proven), "{event:?}");
+                drop(event);
+                written += 1;
+                taken.store(before + nth, Ordering::Release);
+            }
+            writer.join().unwrap();
+        });
+        // Until its ring is found again its outputs fail: the number is drawn, and missing.
+        threads::until("the CPU is back and the reader has noticed", || {
+            [cpu, 0].into_iter().for_each(|cpu| assert_eq!(program.run_on(cpu).unwrap(), 0));
+            let (mut back, mut found) = (false, false);
+            while !found {
+                let event = reading::next(&mut reader);
+                if event.record().is_some() {
+                    back |= event.cpu() == Some(cpu);
+                    found = event.cpu() == Some(0);
+                }
+            }
+            refused += u64::from(!back);
+            written += 2;
+            back
+        });
+    }
+    reading::all(&mut reader, |event| panic!("{event:?}"));
+    let (stats, ledger) = (reader.stats(), reader.ledger().unwrap());
+    assert_eq!((stats.late, stats.damaged), (0, 0));
+    let total = ledger.total();
+    assert!(ledger.is_complete(), "{ledger:?}");
+    assert_eq!((total.yielded, total.held), (written - refused, 0), "{ledger:?}");
+}
+
+/// Gone and back between two checks of the list of CPUs: the kernel's wake is what tells.
+fn comes_back_before_anybody_looks(events: &Map, echo: &Program, cpu: u32) {
+    for written_before in [0, 5] {
+        let rings = Rings::options().bpf_output(events).open().unwrap();
+        let mut reader = Reader::new(rings, Order::new()).unwrap();
+        // Past the first check.
+        a_tick_later(&mut reader, |event| panic!("{event:?}"));
+        for n in 0..written_before {
+            assert_eq!(echo.run_with(cpu, &[n]).unwrap(), 0);
+        }
+        drop(Offline::one(cpu));
+        assert_eq!(numbers(&mut reader, written_before as usize), (0..written_before).collect::<Vec<_>>());
+        wait_until_back(&mut reader, echo, cpu, 5000);
+    }
+}
+
+/// A CPU that never had a ring gets one, and wakes a sleeping reader as the others do.
+fn was_not_there_when_the_rings_were_opened(events: &Map, echo: &Program, cpu: u32) {
+    let offline = Offline::one(cpu).expect("it went before");
+    // Woken for each event, so that the reader's own tick does not hide a wake that is missing.
+    let rings = Rings::options().bpf_output(events).wakeup(Wakeup::Events(1)).open().unwrap();
+    assert!(!rings.cpus().any(|other| other == cpu));
+    let mut reader = Reader::new(rings, Order::new().hold(Hold::None)).unwrap();
+    let handle = reader.handle();
+    a_tick_later(&mut reader, |event| panic!("{event:?}"));
+    // A pause that is in force holds for it too.
+    handle.pause(Pause::Slots).unwrap();
+    drop(offline);
+    threads::until("it is picked up", || {
+        assert!(reader.next_timeout(Duration::from_millis(10)).unwrap().is_none());
+        reader.rings().cpus().any(|other| other == cpu)
+    });
+    assert_eq!(echo.run_with(cpu, &[1]).unwrap(), -libc::ENOENT, "paused");
+    handle.resume().unwrap();
+    let woken = reading::wakes(|| {
+        let (woken, given) = reading::woken_by(&mut reader, || assert_eq!(echo.run_with(cpu, &[5]).unwrap(), 0));
+        assert_eq!(given.unwrap(), reading::Given::Number(5));
+        woken
+    });
+    assert!(woken, "the reader was never woken, and looked by itself");
+}
+
+/// Reads until the CPU's output is picked up again, and everything that it wrote.
+fn wait_until_back(reader: &mut Reader, echo: &Program, cpu: u32, mark: u64) {
+    threads::until("the CPU is back and the reader has noticed", || {
+        let written = echo.run_with(cpu, &[mark]).unwrap() == 0;
+        if !written {
+            // It looks for CPUs when it has nothing to give.
+            reading::all(reader, |event| assert!(number(event).is_none()));
+        }
+        written
+    });
+    assert_eq!(numbers(reader, 1), [mark]);
+}
+
+/// The number that the echo program wrote; `None` for other events.
+fn number(event: Event<'_>) -> Option<u64> {
+    let record = event.record()?;
+    (record.source() == Some(0)).then(|| record.payload().unwrap().u64(0).unwrap())
+}
+
+/// The next numbers that the echo program wrote.
+fn numbers(reader: &mut Reader, count: usize) -> Vec<u64> {
+    let mut numbers = Vec::new();
+    while numbers.len() < count {
+        numbers.extend(number(reading::next(reader).event()));
+    }
+    numbers
+}
+
+/// How many calls of getegid(2) are recorded of a thread that makes ten on a CPU. Others may make some too.
+fn calls(reader: &mut Reader, cpu: u32) -> usize {
+    let caller = load::pinned(cpu, || {
+        (0..10).for_each(|_| load::getegid());
+        threads::own()
+    });
+    let mut found = 0;
+    reading::all(reader, |event| {
+        let Some(record) = event.record().filter(|record| record.source() == Some(1)) else { return };
+        // common_pid is the third of the fields that every tracepoint has, behind a u16 and two u8.
+        let is_its_own = record.payload().and_then(|payload| payload.u32(4)) == Some(caller as u32);
+        found += usize::from(record.cpu() == cpu && is_its_own);
+    });
+    found
+}
+
+/// Events of a process go on when a CPU comes back, each record once. They are the threads' and not the CPU's.
+fn a_process_is_traced_on_a_cpu_that_comes_back(cpu: u32) {
+    let options = Rings::options().tracepoint("syscalls:sys_enter_getppid").records([Kind::EXIT]).sample([Sample::Tid]);
+    let Some(rings) = kernel("trace a process", options.pid(std::process::id()).open()) else { return };
+    let mut reader = Reader::new(rings, Order::new()).unwrap();
+    for _ in 0..3 {
+        let offline = Offline::one(cpu);
+        reading::all(&mut reader, |_| {});
+        drop(offline);
+        let tid = load::pinned(cpu, || {
+            (0..40).for_each(|_| load::getppid());
+            threads::own() as u32
+        });
+        let (mut calls, mut exits) = (0, 0);
+        reading::all(&mut reader, |event| {
+            let record = event.record().unwrap_or_else(|| panic!("{event:?}"));
+            if record.pid_tid().unwrap().1 == tid {
+                assert_eq!(record.cpu(), cpu);
+                calls += usize::from(record.source() == Some(0));
+                exits += usize::from(record.kind() == Kind::EXIT);
+            }
+        });
+        assert_eq!((calls, exits), (40, 1));
+    }
+    // One that has ended needs nothing.
+    let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let options = Rings::options().tracepoint("syscalls:sys_enter_getppid").pid(child.id());
+    let mut reader = Reader::new(options.open().unwrap(), Order::new()).unwrap();
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    drop(Offline::one(cpu));
+    a_tick_later(&mut reader, |event| panic!("{event:?}"));
+}
+
+/// The process that was to be traced has ended, and another one has got its number when a CPU comes.
+fn a_process_that_has_got_the_number_of_another_is_not_traced_on_a_cpu_that_comes(cpu: u32) {
+    let options = || Rings::options().tracepoint("syscalls:sys_enter_getppid").pages(8);
+    let offline = Offline::one(cpu).expect("it went before");
+    let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+    let mut reader = Reader::new(options().pid(child.id()).open().unwrap(), Order::new()).unwrap();
+    // Another, which says when there was time to take notice of the CPU.
+    let mut witness = Reader::new(options().open().unwrap(), Order::new().hold(Hold::None)).unwrap();
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    let Some(mut other) = kernel("choose a process's number", Numbered::start(child.id())) else { return };
+    drop(offline);
+    threads::until("the CPU is noticed", || {
+        reading::all(&mut witness, |_| {});
+        witness.rings().cpus().any(|other| other == cpu)
+    });
+    a_tick_later(&mut reader, |event| panic!("{event:?}"));
+    other.call(cpu, 100);
+    let mut records = 0;
+    reading::all(&mut reader, |event| records += usize::from(event.record().is_some()));
+    assert_eq!(records, 0, "calls of a process that was never asked for");
+}
+
+/// Events of a control group die with their CPU, and are opened anew. All processes are in the first of them.
+fn a_control_group_is_traced_on_a_cpu_that_comes_back(cpu: u32) {
+    let Some(root) = kernel("find control groups", perfweave_support::cpus::control_groups()) else { return };
+    let options = Rings::options().tracepoint("syscalls:sys_enter_getppid").cgroup(root);
+    let Some(rings) = kernel("trace a control group", options.open()) else { return };
+    let mut reader = Reader::new(rings, Order::new().hold(Hold::None)).unwrap();
+    for _ in 0..2 {
+        threads::until("calls on the CPU are seen", || {
+            load::pinned(cpu, load::getppid);
+            reader.next_timeout(Duration::ZERO).unwrap().is_some_and(|event| event.cpu() == Some(cpu))
+        });
+        drop(Offline::one(cpu));
+        while reader.next_timeout(Duration::ZERO).unwrap().is_some() {}
+    }
+}

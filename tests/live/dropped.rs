@@ -1,0 +1,155 @@
+//! What goes on when a program gives its privileges up behind opening its rings, on live kernel rings. Each test drops those of a
+//! whole process, so each runs in a process of its own. What a CPU needs that comes then is in `tests/hotplug`.
+
+use crate::reading;
+use perfweave::{Fence, Hold, Item, Order, Pause, Reader, Rings};
+use perfweave_support::bpf::{self, Map};
+use perfweave_support::{apart, assert_error, echo, kernel, lacks, load, privilege, threads, tracefs};
+use std::io;
+
+const GETPPID: &str = "syscalls:sys_enter_getppid";
+
+/// This process, with all its threads, becomes a user who owns nothing and may do nothing, for good.
+fn drop_privileges() {
+    const NOBODY: libc::uid_t = 65534;
+    // SAFETY: no pointers. By way of libc, which changes all threads.
+    assert_eq!(unsafe { libc::setresuid(NOBODY, NOBODY, NOBODY) }, 0, "{}", io::Error::last_os_error());
+}
+
+fn open() -> Option<Rings> {
+    kernel("find tracefs", tracefs::find_or_mount())?;
+    kernel("trace", Rings::options().tracepoint(GETPPID).bytes(1 << 20).open())
+}
+
+/// Calls getppid(2) on a thread of its own. Gives the thread's number.
+fn call(times: usize) -> u32 {
+    let calling = std::thread::spawn(move || {
+        (0..times).for_each(|_| load::getppid());
+        threads::own() as u32
+    });
+    calling.join().unwrap()
+}
+
+/// How many records a thread wrote until now, and how many any other of this process's did.
+fn records(reader: &mut Reader, thread: u32) -> (usize, usize) {
+    let (mut found, mut own) = (0, 0);
+    reading::all(reader, |event| {
+        let Some(writer) = event.record().and_then(|record| record.payload()?.u32(4)) else { return };
+        found += usize::from(writer == thread);
+        own += usize::from(writer == threads::own() as u32);
+    });
+    (found, own)
+}
+
+/// Takes nothing: reading, waiting by the default fence, flushes, `without_self`, pauses of the rings, what the kernel counts.
+#[test]
+fn reading_flushing_pausing_counting_and_leaving_oneself_out_go_on() {
+    apart!();
+    let Some(rings) = open() else { return };
+    let mut reader = Reader::new(rings, Order::new().without_self()).unwrap();
+    let handle = reader.handle();
+    drop_privileges();
+    (0..7).for_each(|_| load::getppid());
+    let thread = call(20);
+    // Up to the report of a flush, all of it proven.
+    assert_eq!(records(&mut reader, thread), (20, 0));
+    assert_eq!(reader.stats().left_out, 7);
+    handle.pause(Pause::Output).unwrap();
+    call(30);
+    handle.resume().unwrap();
+    let mut lost = 0;
+    reading::all(&mut reader, |event| {
+        if let Item::Lost(loss) = event.item() {
+            lost += loss.count;
+        }
+    });
+    assert!(lost >= 30, "{lost}: what was kept out is counted");
+    let account = reader.ledger().unwrap().total();
+    // Linux 6.0 counts what it drops, and tells any process that has the event's descriptor.
+    assert!(account.lost >= 30 && account.untraced.is_zero() && account.is_balanced(), "{account}");
+    handle.pause(Pause::Slots).unwrap();
+    let thread = call(10);
+    assert_eq!(records(&mut reader, thread).0, 0, "the events are disabled");
+    handle.resume().unwrap();
+    let thread = call(10);
+    assert_eq!(records(&mut reader, thread).0, 10);
+}
+
+/// A reader that is made behind that knows of tracepoints only what it can still read of tracefs.
+#[test]
+fn a_reader_that_is_made_behind_that_leaves_nothing_out_where_tracefs_is_closed_to_it() {
+    apart!();
+    let Some(rings) = open() else { return };
+    drop_privileges();
+    let can_read = rings.format(0).is_ok();
+    let mut reader = Reader::new(rings, Order::new().without_self()).unwrap();
+    (0..7).for_each(|_| load::getppid());
+    let own = records(&mut reader, threads::own() as u32).0;
+    assert_eq!((own, reader.stats().left_out), if can_read { (0, 7) } else { (7, 0) });
+}
+
+/// Fences that are open go on, but for the expedited, which mounts something each time. Of those that are opened then membarrier does.
+#[test]
+fn fences_go_on_but_for_the_expedited() {
+    apart!();
+    let all = [Fence::Membarrier, Fence::Auto, Fence::Map, Fence::EXPEDITED];
+    let all = all.map(|fence| (fence.clone(), kernel("open a fence", fence.open())));
+    drop_privileges();
+    for (fence, periods) in all {
+        let Some(mut periods) = periods else { continue };
+        let takes_nothing = matches!(fence, Fence::Membarrier | Fence::Auto);
+        let waited = periods.wait();
+        let is_as_said = match &fence {
+            Fence::Expedited { .. } => waited.is_err(),
+            // Before Linux 5.19 bpf(2) is for those with CAP_BPF, where kernel.unprivileged_bpf_disabled says so.
+            Fence::Map => {
+                waited.is_ok() || waited.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EPERM))
+            }
+            _ => waited.is_ok(),
+        };
+        assert!(is_as_said, "{fence:?}: {waited:?}");
+        let opened = fence.open();
+        assert!(opened.is_ok() || !takes_nothing, "{fence:?}: {opened:?}");
+    }
+}
+
+/// Slots of maps are emptied and set again by the map's descriptor.
+#[test]
+fn slots_of_maps_are_paused() {
+    apart!();
+    let Some((events, echo)) = echo() else { return };
+    let rings = Rings::options().bpf_output(&events).open().unwrap();
+    let mut reader = Reader::new(rings, Order::new().hold(Hold::None)).unwrap();
+    drop_privileges();
+    match reader.handle().pause(Pause::Slots) {
+        Ok(()) => {}
+        // Before Linux 5.19, where kernel.unprivileged_bpf_disabled says so.
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+            assert_error!(error, Permission, "cannot set slot");
+            assert!(error.hint().is_some_and(|hint| hint.contains("CAP_BPF")), "{error}");
+            return lacks("slots that are set without CAP_BPF");
+        }
+        Err(error) => panic!("{error}"),
+    }
+    assert_eq!(echo.run_with(0, &[1]).unwrap(), -libc::ENOENT);
+    reader.handle().resume().unwrap();
+    assert_eq!(echo.run_with(0, &[2]).unwrap(), 0);
+    assert_eq!(reading::numbers(&mut reader), [2]);
+}
+
+/// Opening takes the privileges, and the error says which.
+#[test]
+fn opening_is_refused() {
+    apart!();
+    let Some(_) = open() else { return };
+    let Some(map) = kernel("make a perf event array", Map::perf_event_array(load::slots())) else { return };
+    let paranoid = privilege::perf_event_paranoid();
+    drop_privileges();
+    let opened = Rings::options().bpf_output(&map).pages(1).open();
+    if paranoid < 1 {
+        return lacks("a perf_event_paranoid that keeps anybody out");
+    }
+    let said = opened.unwrap_err().to_string();
+    assert!(said.contains("CAP_PERFMON") || said.contains("CAP_SYS_ADMIN") || said.contains("CAP_BPF"), "{said}");
+    assert!(bpf::echo(&map).is_err(), "and no program is loaded");
+}

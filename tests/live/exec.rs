@@ -1,0 +1,52 @@
+//! Nothing that is opened passes to programs that this one executes. In a process of its own: all its file descriptors are looked
+//! at.
+
+use perfweave::{Fence, Hold, Key, Order, Reader, Recorder, Rings, sim};
+use perfweave_support::{apart, echo};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// How many file descriptors this process has.
+fn open() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// The file descriptors of this process that a program which it executes would have too.
+fn passed_on() -> BTreeSet<String> {
+    let fds = std::fs::read_dir("/proc/self/fdinfo").unwrap().map(|fd| fd.unwrap().file_name().into_string().unwrap());
+    let flags = |fd: &String| {
+        // The list's own is closed by now.
+        let said = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).ok()?;
+        let flags = said.lines().find_map(|line| line.strip_prefix("flags:"))?;
+        u32::from_str_radix(flags.trim(), 8).ok()
+    };
+    fds.collect::<Vec<_>>().into_iter().filter(|fd| flags(fd).is_some_and(|flags| flags & 0o2_000_000 == 0)).collect()
+}
+
+/// Whatever is opened is closed by execve(2).
+#[test]
+fn nothing_passes_to_other_programs() {
+    apart!();
+    let Some((map, _)) = echo() else { return };
+    let options = || Rings::options().bpf_output(&map).pages(1);
+    let before = passed_on();
+    assert!(before.len() >= 2, "those that the test was started with: {before:?}");
+    let few = open();
+    for fence in [Fence::Auto, Fence::Membarrier, Fence::Map, Fence::EXPEDITED] {
+        // Where the kernel refuses some fence there is nothing to see.
+        let order = Order::new().hold(Hold::Fence(fence.clone()));
+        let Ok(mut reader) = Reader::new(options().open().unwrap(), order) else { continue };
+        reader.next_timeout(Duration::from_millis(1)).unwrap();
+        assert!(open() > few);
+        assert_eq!(passed_on(), before, "{fence:?}");
+    }
+    let mut reader = Reader::new(sim::Kernel::new(&[0]).rings(), Order::new()).unwrap();
+    reader.next_timeout(Duration::from_millis(1)).unwrap();
+    assert_eq!(passed_on(), before, "simulated");
+    let recorder = Recorder::open(options(), Key::Time, &Fence::Auto).unwrap();
+    assert_eq!(passed_on(), before, "a recorder");
+    drop(recorder);
+    let tracepoint = Rings::options().tracepoint("sched:sched_switch").pages(1).open();
+    assert!(tracepoint.is_ok(), "{tracepoint:?}");
+    assert_eq!(passed_on(), before, "tracepoints");
+}

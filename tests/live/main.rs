@@ -1,0 +1,25 @@
+//! Live kernel rings, and what of the crate needs a kernel. Tests run beside each other, in one process.
+
+#[cfg(feature = "tokio")]
+mod asynchronous;
+#[cfg(all(feature = "linux-perf-event-reader-0-10", feature = "zerocopy-0-8"))]
+mod decode;
+mod dropped;
+mod events;
+mod exec;
+mod idle;
+mod leaks;
+mod loss;
+mod own;
+mod pace;
+mod paths;
+mod probes;
+#[expect(dead_code, reason = "each binary takes a part")]
+#[path = "../reading/mod.rs"]
+mod reading;
+mod refusals;
+mod repeated_errors;
+mod rings;
+mod seldom;
+mod targets;
+mod waiting;

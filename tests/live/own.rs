@@ -1,0 +1,311 @@
+//! The tracer's own part of a trace, left out, on live kernel rings.
+
+use crate::reading;
+use nix::sys::wait::waitpid;
+use nix::unistd::{ForkResult, fork};
+use perfweave::{Fence, Hold, Order, Reader, RingOptions, Rings, Sample};
+use perfweave_support::{apart, kernel, load, threads, tracefs};
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+const SWITCH: &str = "sched:sched_switch";
+const WAKING: &str = "sched:sched_waking";
+const GETPPID: &str = "syscalls:sys_enter_getppid";
+
+fn open(options: RingOptions) -> Option<Rings> {
+    kernel("find tracefs", tracefs::find_or_mount())?;
+    kernel("trace", options.bytes(4 << 20).open())
+}
+
+fn own() -> u32 {
+    threads::own() as u32
+}
+
+/// What each record of a scheduler trace is about: the writer, and the threads that it names.
+fn about(reader: &mut Reader) -> Vec<(usize, [u32; 3])> {
+    let rings = reader.rings();
+    let field = |source: usize, name: &str| rings.format(source).unwrap().field(name).unwrap();
+    let fields = [
+        [field(0, "common_pid"), field(0, "prev_pid"), field(0, "next_pid")],
+        [field(1, "common_pid"), field(1, "pid"), field(1, "pid")],
+    ];
+    let mut all = Vec::new();
+    reading::all(reader, |event| {
+        if let Some(record) = event.record() {
+            let source = record.source().unwrap();
+            if source >= fields.len() {
+                return;
+            }
+            all.push((source, fields[source].each_ref().map(|field| field.uint(&record).unwrap() as u32)));
+        }
+    });
+    all
+}
+
+/// Two readers of the same: one leaves out what is its own, and nothing else of what the other sees is missing.
+#[test]
+fn nothing_but_ones_own_is_left_out() {
+    let options = || Rings::options().tracepoint(SWITCH).tracepoint(WAKING);
+    let (Some(all), Some(others)) = (open(options()), open(options())) else { return };
+    let mut all = Reader::new(all, Order::new()).unwrap();
+    let mut others = Reader::new(others, Order::new().without_self()).unwrap();
+    // The other reader's fence thread is a stranger to this one. Here there is one reader of two threads.
+    let ours: BTreeSet<u32> = others.threads().collect();
+    assert!(ours.contains(&own()) && ours.len() == 2, "{ours:?}");
+    assert!(all.threads().any(|thread| thread == own()));
+    let mut kept = Vec::new();
+    let mut whole = Vec::new();
+    for _ in 0..20 {
+        assert!(
+            others.next_timeout(Duration::from_millis(3)).unwrap().is_none_or(|event| event.event().record().is_some())
+        );
+        kept.extend(about(&mut others));
+        whole.extend(about(&mut all));
+    }
+    let is_ours = |thread: u32| ours.contains(&thread);
+    for (source, [writer, one, other]) in &kept {
+        if *source == 0 {
+            let idle = |thread: u32| thread == 0 || is_ours(thread);
+            assert!(!(idle(*one) && idle(*other) && (is_ours(*one) || is_ours(*other))), "{one} -> {other}");
+        } else {
+            assert!(!is_ours(*one) && !is_ours(*writer), "{writer} wakes {one}");
+        }
+    }
+    let stats = others.stats();
+    assert!(stats.left_out > 0, "{stats:?}");
+    assert!(stats.records >= stats.left_out + kept.len() as u64, "{stats:?} {}", kept.len());
+    // What others did on their own is in both.
+    let strangers = |all: &[(usize, [u32; 3])]| {
+        let stranger = |about: &&(usize, [u32; 3])| !about.1.iter().any(|thread| *thread == 0 || is_ours(*thread));
+        all.iter().filter(stranger).count()
+    };
+    let wrote = others.ledger().unwrap();
+    assert!(wrote.is_balanced(), "{wrote}");
+    assert!(strangers(&kept) > 0 && strangers(&whole) > 0);
+}
+
+/// A flood keeps grace periods waiting, so the reader starts a thread that makes CPUs switch. It is one of the reader's.
+#[test]
+fn a_thread_that_hurries_fences_is_left_out() {
+    // Not the call that other tests of this process count.
+    let options = Rings::options().tracepoint(SWITCH).tracepoint(WAKING).tracepoint("syscalls:sys_enter_getuid");
+    let Some(rings) = open(options) else { return };
+    let cpus: Vec<u32> = rings.cpus().collect();
+    let order = || Order::new().hold(Hold::Fence(Fence::Membarrier)).without_self();
+    let Some(mut reader) = kernel("wait for grace periods", Reader::new(rings, order())) else { return };
+    let before: BTreeSet<u32> = reader.threads().collect();
+    let flood = load::Load::on(&cpus, |_| load::getuid());
+    // No more at once: the flood may be quicker than the reader.
+    let take = |reader: &mut Reader| {
+        let _ = (0..10_000).any(|_| reader.next_timeout(Duration::ZERO).unwrap().is_none());
+    };
+    threads::until("the thread starts", || {
+        take(&mut reader);
+        reader.threads().count() > before.len()
+    });
+    let hurrying = reader.threads().find(|thread| !before.contains(thread)).unwrap();
+    let name = std::fs::read_to_string(format!("/proc/self/task/{hurrying}/comm")).unwrap();
+    assert_eq!(name.trim(), "perfweave-visit");
+    // It runs, and is not seen to.
+    let switches = || {
+        let status = std::fs::read_to_string(format!("/proc/self/task/{hurrying}/status")).unwrap();
+        let count =
+            |line: &str| line.contains("ctxt_switches").then(|| line.rsplit('\t').next()?.parse::<u64>().ok())?;
+        status.lines().filter_map(count).sum::<u64>()
+    };
+    let begun = switches();
+    threads::until("it visits CPUs", || {
+        take(&mut reader);
+        switches() > begun + 20
+    });
+    drop(flood);
+    let about = about(&mut reader);
+    let seen = about.iter().filter(|(source, [writer, one, other])| match source {
+        0 => [*one, *other].contains(&hurrying) && [*one, *other].contains(&0),
+        _ => *writer == hurrying || *one == hurrying,
+    });
+    assert_eq!(seen.count(), 0, "{hurrying} in {about:?}");
+}
+
+/// Threads that read one after the other are all left out, from their first look on; the trace is of calls, not of switches.
+#[test]
+fn whoever_reads_is_left_out() {
+    apart!();
+    let options = Rings::options().tracepoint(GETPPID).pid(std::process::id());
+    let Some(rings) = open(options) else { return };
+    let mut reader = Reader::new(rings, Order::new().without_self()).unwrap();
+    let mut readers = vec![own()];
+    for turn in 1..4u64 {
+        (0..10).for_each(|_| load::getppid());
+        let stranger = std::thread::spawn(|| {
+            (0..7).for_each(|_| load::getppid());
+            own()
+        });
+        let stranger = stranger.join().unwrap();
+        let (back, thread, counted) = std::thread::spawn(move || {
+            let mut reader = reader;
+            let mut counted = Vec::new();
+            reading::all(&mut reader, |event| counted.push(event.record().unwrap().payload().unwrap().u32(4).unwrap()));
+            // Known by now.
+            (0..5).for_each(|_| load::getppid());
+            reading::all(&mut reader, |event| panic!("{event:?}"));
+            (reader, own(), counted)
+        })
+        .join()
+        .unwrap();
+        reader = back;
+        readers.push(thread);
+        assert_eq!(counted, [stranger; 7]);
+        assert_eq!(reader.stats().left_out, 15 * turn);
+        let named: BTreeSet<u32> = reader.threads().collect();
+        assert!(readers.iter().all(|reader| named.contains(reader)), "{named:?}");
+    }
+}
+
+/// Samples are known by the thread that ran; a reader without fence has no thread but the one that reads.
+#[test]
+fn samples_of_the_reader_are_left_out() {
+    apart!();
+    let options = Rings::options().event_name("page-faults").user_only().sample([Sample::Tid]).pid(std::process::id());
+    let Some(rings) = open(options) else { return };
+    let mut reader = Reader::new(rings, Order::new().hold(Hold::None).without_self()).unwrap();
+    assert_eq!(reader.threads().collect::<Vec<_>>(), [own()]);
+    drop(std::hint::black_box(vec![1u8; 64 << 20]));
+    let other = std::thread::spawn(|| {
+        drop(std::hint::black_box(vec![1u8; 64 << 20]));
+        own()
+    });
+    let other = other.join().unwrap();
+    let mut seen = BTreeSet::new();
+    reading::all(&mut reader, |event| seen.extend(event.record().unwrap().pid_tid()));
+    let seen: BTreeSet<u32> = seen.into_iter().map(|(_, thread)| thread).collect();
+    assert!(seen.contains(&other) && !seen.contains(&own()), "{seen:?}");
+    assert!(reader.stats().left_out > 0);
+}
+
+/// An idle machine's trace is not its tracer's.
+#[test]
+fn most_of_an_idle_trace_is_ones_own() {
+    let Some(rings) = open(Rings::options().tracepoint(SWITCH).tracepoint(WAKING)) else { return };
+    let order = Order::new().hold(Hold::Fence(Fence::Auto)).without_self();
+    let mut reader = Reader::new(rings, order).unwrap();
+    let ours: BTreeSet<u32> = reader.threads().collect();
+    let mut about_us = 0;
+    threads::until("the reader's own events come", || {
+        while let Some(event) = reader.next_timeout(Duration::from_millis(2)).unwrap() {
+            let record = event.event().record().unwrap();
+            // sched_waking: whom.
+            about_us +=
+                usize::from(record.source() == Some(1) && ours.contains(&record.payload().unwrap().u32(24).unwrap()));
+        }
+        reader.stats().left_out > 20
+    });
+    assert_eq!(about_us, 0);
+}
+
+/// A switch is known whatever the tracepoint was asked for by; of what is not known nothing is left out.
+#[test]
+fn switches_are_known_by_number_too() {
+    let Some(rings) = open(Rings::options().tracepoint(SWITCH)) else { return };
+    let id = rings.sources()[0].tracepoint_id().unwrap();
+    let Some(rings) = open(Rings::options().tracepoint_id(id).cpus([0])) else { return };
+    let (from, to) =
+        (rings.format(0).unwrap().field("prev_pid").unwrap(), rings.format(0).unwrap().field("next_pid").unwrap());
+    let hog = load::Load::on(&[0], |_| (0..100_000u64).for_each(|n| assert!(std::hint::black_box(n) < u64::MAX)));
+    load::pin(0);
+    let mut reader = Reader::new(rings, Order::new().hold(Hold::None).without_self()).unwrap();
+    let own = i64::from(own());
+    threads::until("the reader and others take turns", || {
+        let mut to_others = 0;
+        for _ in 0..5 {
+            let event = reader.next_timeout(Duration::from_millis(1)).unwrap();
+            let Some(record) = event.as_ref().and_then(|event| event.event().record()) else { continue };
+            to_others += usize::from(from.int(&record) == Some(own) && to.int(&record) != Some(0));
+        }
+        to_others > 0
+    });
+    hog.end();
+}
+
+/// In a PID namespace tracepoints have other numbers for threads than these threads know: nothing is left out by them.
+#[test]
+fn threads_of_others_are_not_taken_for_ours_in_a_namespace() {
+    const INSIDE: &str = "PERFWEAVE_TEST_NAMESPACE";
+    if std::env::var_os(INSIDE).is_none() {
+        let Some(_) = open(Rings::options().tracepoint(SWITCH)) else { return };
+        let test = std::env::current_exe().unwrap();
+        let mut command = std::process::Command::new("unshare");
+        command
+            .args(["-p", "-f", "--mount-proc"])
+            .arg(test)
+            .arg("threads_of_others_are_not_taken_for_ours_in_a_namespace");
+        let ran = kernel("have a PID namespace", command.env(INSIDE, "1").output());
+        if let Some(ran) = ran {
+            assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stdout));
+        }
+        return;
+    }
+    let Some(rings) = open(Rings::options().tracepoint(SWITCH).tracepoint(WAKING)) else { return };
+    let mut reader = Reader::new(rings, Order::new().without_self()).unwrap();
+    let mut seen = 0;
+    threads::until("events come", || {
+        seen += usize::from(reader.next_timeout(Duration::from_millis(1)).unwrap().is_some());
+        seen > 100
+    });
+    assert_eq!(reader.stats().left_out, 0);
+}
+
+/// A daemon forks and then opens its rings: what its parent knew of its own threads is not the child's.
+#[test]
+fn a_forked_child_leaves_out_itself_and_sees_its_parent() {
+    apart!();
+    const PARENTS: u64 = 40;
+    const OWN: u64 = 15;
+    let options = || Rings::options().tracepoint("syscalls:sys_enter_getppid").sample([Sample::Tid]);
+    let Some(rings) = open(options()) else { return };
+    // The parent's thread is known from here on.
+    let readers = Reader::new(rings, Order::new().without_self()).unwrap();
+    let parent = own();
+    let ((mut ready, is_ready), (mut has_called, mut called)) = (std::io::pipe().unwrap(), std::io::pipe().unwrap());
+    let child = || {
+        let mut reader = Reader::new(options().bytes(4 << 20).open()?, Order::new().without_self())?;
+        (&is_ready).write_all(&[1]).unwrap();
+        has_called.read_exact(&mut [0]).unwrap();
+        (0..OWN).for_each(|_| load::getppid());
+        let (mut of_parent, mut of_own) = (0u64, 0u64);
+        reading::all(&mut reader, |event| {
+            let thread = event.record().unwrap().pid_tid().unwrap().1;
+            of_parent += u64::from(thread == parent);
+            of_own += u64::from(thread == own());
+        });
+        Ok::<_, perfweave::Error>([of_parent, of_own, reader.stats().left_out])
+    };
+    // SAFETY: the child takes no lock but the allocator's, which glibc sees to, and leaves.
+    match unsafe { fork() }.unwrap() {
+        ForkResult::Child => {
+            // SAFETY: SIGALRM ends a child that hangs.
+            unsafe { libc::alarm(reading::LONG.as_secs() as u32) };
+            if let Ok(Ok(counts)) = catch_unwind(AssertUnwindSafe(child)) {
+                (&is_ready).write_all(counts.map(u64::to_ne_bytes).as_flattened()).unwrap();
+            }
+            // SAFETY: leaves without running anything of ours.
+            unsafe { libc::_exit(0) }
+        }
+        ForkResult::Parent { child } => {
+            drop(is_ready);
+            let ended = "the child has ended before it had its rings";
+            ready.read_exact(&mut [0]).expect(ended);
+            (0..PARENTS).for_each(|_| load::getppid());
+            called.write_all(&[1]).unwrap();
+            let mut counts = Vec::new();
+            ready.read_to_end(&mut counts).unwrap();
+            waitpid(child, None).unwrap();
+            let counts: Vec<_> =
+                counts.chunks_exact(8).map(|count| u64::from_ne_bytes(count.try_into().unwrap())).collect();
+            assert_eq!(counts, [PARENTS, 0, OWN], "of the parent's, of its own, left out");
+        }
+    }
+    drop(readers);
+}

@@ -1,0 +1,272 @@
+//! Probes on live kernel rings: the names that their attributes point to are kept, and what cannot be probed is named.
+
+use crate::reading;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use perf_event_open_sys::bindings;
+use perfweave::{ErrorKind, Hold, Key, Order, Reader, RingOptions, Rings};
+use perfweave_support::probe::probed;
+use perfweave_support::{assert_error, foreign, kernel, lacks, load, probe};
+use std::ffi::CString;
+use std::path::Path;
+
+/// The number of a PMU, if this kernel has it.
+fn unit(name: &str) -> std::io::Result<u32> {
+    let text = std::fs::read_to_string(Path::new("/sys/bus/event_source/devices").join(name).join("type"))?;
+    Ok(text.trim().parse().expect("a number"))
+}
+
+/// What a probe wrote: on which CPU, for which source, in which thread, and the words behind the common fields.
+#[derive(Debug, PartialEq, Eq)]
+struct Hit {
+    cpu: u32,
+    source: usize,
+    thread: u32,
+    address: u64,
+    returned_to: Option<u64>,
+}
+
+/// Everything that was written until now.
+fn hits(reader: &mut Reader) -> Vec<Hit> {
+    let mut hits = Vec::new();
+    reading::all(reader, |event| {
+        let record = event.record().unwrap_or_else(|| panic!("{event:?}"));
+        let payload = record.payload().unwrap();
+        hits.push(Hit {
+            cpu: record.cpu(),
+            source: record.source().unwrap_or(0),
+            thread: payload.u32(4).unwrap(),
+            address: payload.u64(8).unwrap(),
+            returned_to: payload.u64(16),
+        });
+    });
+    hits
+}
+
+fn this_thread() -> u32 {
+    nix::unistd::gettid().as_raw() as u32
+}
+
+/// Calls and returns of a function of this program, on each CPU, in order. The name was gone before the probe was set.
+#[test]
+fn a_function_of_a_program_is_probed_on_every_cpu() {
+    let Some(_) = kernel("find the PMU of uprobes", unit("uprobe")) else { return };
+    let (address, file, offset) = probe::place().unwrap();
+    let options = {
+        let file = file.clone();
+        Rings::options().uprobe(&file, offset).uretprobe(file, offset)
+    };
+    let Some(rings) = kernel("set a probe", options.open()) else { return };
+    let cpus: Vec<u32> = rings.cpus().collect();
+    let mut reader = Reader::new(rings, Order::new()).unwrap();
+    let (mut expected, mut threads) = (Vec::new(), Vec::new());
+    for round in 0..20 {
+        let cpu = cpus[round * round / 3 % cpus.len()];
+        let thread = load::pinned(cpu, || {
+            assert_eq!(probed(round as u64), 3 * round as u64);
+            this_thread()
+        });
+        threads.push(thread);
+        expected.extend([0, 1].map(|source| (cpu, source, thread, address)));
+    }
+    // Other tests of this program call it too.
+    let mut hits = hits(&mut reader);
+    hits.retain(|hit| threads.contains(&hit.thread));
+    let found: Vec<_> = hits.iter().map(|hit| (hit.cpu, hit.source, hit.thread, hit.address)).collect();
+    assert_eq!(found, expected);
+    // The word behind the address is there for returns only, whose caller is the same each time.
+    let callers: Vec<_> = hits.iter().filter(|hit| hit.source == 1).map(|hit| hit.returned_to.unwrap()).collect();
+    assert!(callers.iter().all(|caller| *caller == callers[0] && *caller != address), "{callers:x?}");
+    drop(reader);
+    probed(1);
+}
+
+/// The same by the function's name: of this program, and of the library that has the system calls.
+#[cfg(feature = "symbols")]
+#[test]
+fn functions_are_probed_by_name() {
+    let Some(_) = kernel("find the PMU of uprobes", unit("uprobe")) else { return };
+    let (address, file, _) = probe::place().unwrap();
+    let options = Rings::options().uprobe_symbol(&file, probe::SYMBOL).uretprobe_symbol(&file, probe::SYMBOL);
+    let Some(rings) = kernel("set a probe", options.open()) else { return };
+    assert_eq!(rings.sources()[1].name(), format!("uretprobe {}:{}", file.display(), probe::SYMBOL));
+    let mut reader = Reader::new(rings, Order::new()).unwrap();
+    (0..7).for_each(|n| assert_eq!(probed(n), 3 * n));
+    let mut ours = hits(&mut reader);
+    ours.retain(|hit| hit.thread == this_thread());
+    assert_eq!(
+        ours.iter().map(|hit| (hit.source, hit.address)).collect::<Vec<_>>(),
+        [(0, address), (1, address)].repeat(7)
+    );
+
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let library =
+        maps.lines().filter_map(|line| line.split_ascii_whitespace().nth(5)).find(|path| path.contains("/libc.so"));
+    let Some(library) = library else { return lacks("a C library that is shared") };
+    let Some(rings) = kernel("set a probe", Rings::options().uprobe_symbol(library, "getppid").open()) else { return };
+    let mut reader = Reader::new(rings, Order::new()).unwrap();
+    (0..5).for_each(|_| assert!(nix::unistd::getppid().as_raw() >= 0));
+    let ours = hits(&mut reader).iter().filter(|hit| hit.thread == this_thread()).count();
+    assert_eq!(ours, 5);
+}
+
+/// A name that is not there is answered with the nearest; a file that is none is named.
+#[cfg(feature = "symbols")]
+#[test]
+fn a_symbol_that_is_not_there_is_said_so() {
+    let Some(_) = kernel("find the PMU of uprobes", unit("uprobe")) else { return };
+    let (_, file, _) = probe::place().unwrap();
+    let said = |path: &Path, symbol: &str| {
+        let error = Rings::options().uprobe_symbol(path, symbol).open().unwrap_err();
+        let said = error.to_string();
+        assert!(said.starts_with("cannot set a uprobe"), "{said}");
+        assert!(matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidInput), "{:?}: {said}", error.kind());
+        said
+    };
+    let nearest = said(&file, "perfweave_suport_probed");
+    assert!(nearest.contains("did you mean perfweave_support_probed?"), "{nearest}");
+    let far = said(&file, "no_such_function_at_all_in_any_program_whatsoever");
+    assert!(far.contains("nm(1)") || far.contains("did you mean"), "{far}");
+    assert!(said(Path::new("/proc/self/maps"), "main").contains("/proc/self/maps"));
+    assert!(said(Path::new("/no/such/file"), "main").contains("/no/such/file"));
+}
+
+/// The same for a function of the kernel's; and where the kernel has no such probes, that is said.
+#[test]
+fn a_function_of_the_kernel_is_probed_or_said_not_to_be() {
+    let options = || Rings::options().kprobe("vfs_read").kretprobe("vfs_read").pages(64);
+    if let Err(errno) = unit("kprobe") {
+        assert_eq!(errno.kind(), std::io::ErrorKind::NotFound);
+        let error = options().open().unwrap_err();
+        let said = error.to_string();
+        assert_error!(error, Unsupported, "cannot set a kprobe");
+        for named in ["kprobe vfs_read", "devices/kprobe/type", "CONFIG_KPROBE_EVENTS"] {
+            assert!(said.contains(named), "{said}: no {named}");
+        }
+        return lacks("kprobes, so that none was set");
+    }
+    let Some(rings) = kernel("set a probe", options().open()) else { return };
+    let mut reader = Reader::new(rings, Order::new()).unwrap();
+    let mut byte = [0];
+    let file = std::fs::File::open("/dev/zero").unwrap();
+    (0..20).for_each(|_| assert_eq!(std::io::Read::read(&mut &file, &mut byte).unwrap(), 1));
+    let mut ours = hits(&mut reader);
+    ours.retain(|hit| hit.thread == this_thread());
+    assert!(ours.len() >= 40, "{ours:?}");
+    let first = ours[0].address;
+    assert!(first > 1 << 63 && ours.iter().all(|hit| hit.address == first), "{ours:x?}");
+    assert!(ours.iter().map(|hit| hit.source).take(40).eq([0, 1].repeat(20)), "{ours:x?}");
+
+    let error = Rings::options().kprobe("no_such_function").open().unwrap_err();
+    assert_error!(error, NotFound, "cannot open ", "no function no_such_function");
+}
+
+/// The attribute of a probe points to its name, and nothing says for how long.
+#[test]
+fn an_attribute_with_a_pointer_is_refused() {
+    let (_, file, offset) = probe::place().unwrap();
+    let name = CString::new(file.into_os_string().into_encoded_bytes()).unwrap();
+    let mut any = false;
+    for unit_name in ["uprobe", "kprobe"] {
+        let Ok(type_) = unit(unit_name) else { continue };
+        let mut attr = bindings::perf_event_attr { type_, ..Default::default() };
+        attr.sample_period = 1;
+        attr.config1 = name.as_ptr() as u64;
+        attr.config2 = offset;
+        let error = Rings::options().event(&attr).open().unwrap_err();
+        assert_error!(error, InvalidInput, format!("is one of the PMU {unit_name}'s"));
+        assert!(error.to_string().contains("RingOptions::uprobe"), "{error}");
+        any = true;
+    }
+    // Without sysfs it is not known what any of the numbers is that the kernel gives out.
+    let unknown = std::thread::spawn(move || {
+        kernel("leave the mount namespace", unshare(CloneFlags::CLONE_NEWNS))?;
+        let none = None::<&str>;
+        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
+        mount(none, "/sys/bus", Some("tmpfs"), MsFlags::empty(), none).unwrap();
+        let mut attr = foreign::software(0, 1);
+        attr.type_ = 77;
+        attr.config1 = name.as_ptr() as u64;
+        Some(Rings::options().event(&attr).open().unwrap_err())
+    });
+    if let Some(error) = unknown.join().unwrap() {
+        assert!(
+            error.kind() == ErrorKind::InvalidInput
+                && error.to_string().contains("its attribute points to a name")
+                && error.to_string().contains("cannot be told"),
+            "{error}"
+        );
+    }
+    let any = if any { Ok(()) } else { Err("this kernel has no PMU of probes") };
+    kernel("look at a probe's attribute", any);
+}
+
+fn said(options: RingOptions) -> String {
+    let error = options.open().unwrap_err();
+    let said = error.to_string();
+    assert!(said.starts_with("cannot open "), "{said}");
+    said
+}
+
+/// What is not there is named by what kind of event it is.
+#[test]
+fn what_cannot_be_measured_is_named() {
+    let clock = foreign::software(bindings::PERF_COUNT_SW_CPU_CLOCK, 1 << 30);
+    let Some(_) = kernel("open an event", Rings::options().event(&clock).pages(1).open()) else { return };
+    let mut unknown = foreign::software(0, 1);
+    unknown.type_ = 0x7000_0000;
+    let said_of_type = said(Rings::options().event(&unknown));
+    assert!(said_of_type.contains("no PMU of type 1879048192, but software 1"), "{said_of_type}");
+    let said_of_number = said(Rings::options().tracepoint_id(1 << 40));
+    assert!(said_of_number.contains("no tracepoint of number 1099511627776"), "{said_of_number}");
+    assert!(!said_of_number.contains("virtual machines"), "{said_of_number}");
+    let said_of_number = said(Rings::options().event(&foreign::software(4321, 1)));
+    assert!(!said_of_number.contains("virtual machines"), "{said_of_number}");
+    if let Ok(type_) = unit("msr") {
+        let mut msr = foreign::software(0, 1);
+        msr.type_ = type_;
+        let said = said(Rings::options().event(&msr));
+        assert!(said.contains("the PMU msr") && said.contains("cannot sample"), "{said}");
+    }
+
+    let Some(_) = kernel("find the PMU of uprobes", unit("uprobe")) else { return };
+    let (_, file, _) = probe::place().unwrap();
+    for (path, offset) in [(Path::new("/no/such/file"), 0), (Path::new("/tmp"), 0), (&file, 1 << 40)] {
+        let said = said(Rings::options().uprobe(path, offset));
+        let named =
+            format!("{} must be a file, and an instruction must begin at the offset {offset:#x}", path.display());
+        assert!(said.contains(&named), "{said}");
+    }
+    // Where no instruction begins: in the operand of one, where the kernel finds what it cannot probe. And what is a file, and
+    // cannot be mapped.
+    #[cfg(target_arch = "x86_64")]
+    {
+        let (file, offset) = probe::operand().unwrap();
+        for inside in [2, 6] {
+            let said = said(Rings::options().uprobe(&file, offset + inside));
+            let named = format!("no instruction begins at the offset {:#x} of {}", offset + inside, file.display());
+            assert!(said.contains(&named), "{said}: no {named}");
+        }
+    }
+    let said_of_log = said(Rings::options().uprobe("/proc/version", 0));
+    assert!(said_of_log.contains("no instructions can be read from /proc/version"), "{said_of_log}");
+    // What no path and no function can have in it.
+    let error = Rings::options().uprobe("zero\0", 0).open().unwrap_err();
+    assert_error!(error, InvalidInput, "cannot set a uprobe", "nul byte");
+}
+
+/// One probe, opened and closed over and over under the same name, as often as there is something to hit.
+#[test]
+fn probes_come_and_go() {
+    let Some(_) = kernel("find the PMU of uprobes", unit("uprobe")) else { return };
+    let (address, file, offset) = probe::place().unwrap();
+    for number in 0..10 {
+        let rings = Rings::options().uprobe(&file, offset).pages(1).open();
+        let Some(rings) = kernel("set a probe", rings) else { return };
+        let mut reader = Reader::new(rings, Order::new().key(Key::Time).hold(Hold::None)).unwrap();
+        probed(number);
+        let hits = hits(&mut reader);
+        let ours: Vec<_> = hits.iter().filter(|hit| hit.thread == this_thread()).map(|hit| hit.address).collect();
+        assert_eq!(ours, [address]);
+    }
+}

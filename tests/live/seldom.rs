@@ -1,0 +1,459 @@
+//! What happens so seldom that no other test runs it: answers of the kernel that this machine's never gives, played by a
+//! supervisor of system calls; the hints of rare errors; how things show themselves for debugging.
+
+use perf_event_open_sys::bindings;
+use perfweave::{
+    Bytes, Error, ErrorKind, Fence, Gap, GracePeriods, Hold, Item, Key, Kind, Layout, Merge, Order, Reader, Rings,
+    Sequence, Wakeup, sim,
+};
+use perfweave_support::supervised::{Answer, Call, supervised};
+use perfweave_support::{apart, cpus, echo, foreign, kernel, threads};
+use std::ffi::CStr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::time::Duration;
+
+/// The path that an openat(2) asks for.
+fn path(call: &Call) -> String {
+    // SAFETY: the thread that makes the call waits for us, and its path ends with a zero.
+    unsafe { CStr::from_ptr(call.args[1] as *const _) }.to_string_lossy().into_owned()
+}
+
+/// Puts an answer where a read(2) or pread64(2) wants it.
+fn read(call: &Call, text: &str) -> Answer {
+    assert!(text.len() as u64 <= call.args[2]);
+    // SAFETY: the thread that makes the call waits for us, and has room for so much.
+    unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), call.args[1] as *mut u8, text.len()) };
+    Answer::Say(text.len() as i64)
+}
+
+/// Runs something while a judge answers its system calls. `None` where the kernel refuses that.
+fn judged<T: Send>(judge: impl FnMut(&Call) -> Answer, what: impl FnOnce() -> T + Send) -> Option<T> {
+    kernel("supervise system calls", supervised(judge, what))
+}
+
+/// bpf(2) to make a map.
+const MAP_CREATE: u64 = 0;
+
+fn membarrier(call: &Call, command: i32) -> bool {
+    call.number == libc::SYS_membarrier && call.args[0] == command as u64
+}
+
+fn why(fence: Result<GracePeriods, Error>) -> String {
+    fence.expect_err("none of its ways is possible").to_string()
+}
+
+/// A kernel with `nohz_full` does not know the command.
+#[test]
+fn a_membarrier_that_is_none_is_refused_or_done_without() {
+    let judge = |call: &Call| match membarrier(call, libc::MEMBARRIER_CMD_QUERY) {
+        true => Answer::Say(0),
+        false => Answer::Make,
+    };
+    let named = |fence: Result<GracePeriods, Error>| fence.map(|periods| periods.name());
+    let Some((only, any)) = judged(judge, || (why(Fence::Membarrier.open()), named(Fence::Auto.open()))) else {
+        return;
+    };
+    assert!(only.contains("membarrier: Invalid argument"), "{only}");
+    assert_eq!(kernel("make a BPF map", any).unwrap_or("map"), "map");
+}
+
+/// With one CPU online membarrier(2) proves nothing. Without a map either there is no fence.
+#[test]
+fn with_one_cpu_online_and_no_map_there_is_no_fence() {
+    let judge = |call: &Call| match call.number {
+        libc::SYS_pread64 => read(call, "0\n"),
+        libc::SYS_bpf if call.args[0] == MAP_CREATE => Answer::Fail(libc::EPERM),
+        _ => Answer::Make,
+    };
+    let Some(said) = judged(judge, || why(Fence::Auto.open())) else { return };
+    assert!(said.contains("membarrier: Operation not permitted"), "{said}");
+    assert!(said.contains("array of maps: Operation not permitted"), "{said}");
+}
+
+/// There were two CPUs when the fence was opened, and one is left. Nothing is proven, and it is said.
+#[test]
+fn with_one_cpu_left_and_no_map_a_fence_fails() {
+    let mut asked = 0;
+    let judge = |call: &Call| match call.number {
+        libc::SYS_pread64 => {
+            asked += 1;
+            read(call, if asked == 1 { "0-1\n" } else { "0\n" })
+        }
+        libc::SYS_bpf if call.args[0] == MAP_CREATE => Answer::Fail(libc::EPERM),
+        _ => Answer::Make,
+    };
+    let Some(error) = judged(judge, || Fence::Membarrier.open().unwrap().wait().unwrap_err()) else { return };
+    assert!(error.to_string().starts_with("one CPU online"), "{error}");
+}
+
+/// What the kernel lists is not understood, or cannot be read.
+#[test]
+fn cpus_that_cannot_be_listed_are_an_error() {
+    let Some((events, _)) = echo() else { return };
+    for garbage in [true, false] {
+        // Whether the list was opened, and not read yet.
+        let asked = Mutex::new(false);
+        let judge = |call: &Call| {
+            let mut asked = asked.lock().unwrap();
+            match call.number {
+                libc::SYS_openat if path(call).ends_with("cpu/possible") => match garbage {
+                    true => *asked = true,
+                    false => return Answer::Fail(libc::EACCES),
+                },
+                libc::SYS_read if std::mem::take(&mut *asked) => return read(call, "all of them\n"),
+                _ => {}
+            }
+            Answer::Make
+        };
+        let Some(error) = judged(judge, || {
+            // Also of a ring that is not there.
+            let absent = Rings::empty(Default::default()).pause_output(0, true).unwrap_err();
+            assert!(absent.to_string().starts_with("cannot list CPUs"), "{absent}");
+            Rings::options().bpf_output(&events).pages(1).open().unwrap_err()
+        }) else {
+            return;
+        };
+        assert!(error.to_string().starts_with("cannot list CPUs"), "{error}");
+        assert!(!garbage || error.to_string().contains("all of them"), "{error}");
+    }
+}
+
+/// What opening with a judge says.
+fn refused(
+    options: impl FnOnce() -> perfweave::RingOptions + Send,
+    judge: impl FnMut(&Call) -> Answer,
+) -> Option<String> {
+    judged(judge, || options().pages(1).open().unwrap_err().to_string())
+}
+
+/// Refuses maps, and events, all of them or those of others, to a thread with this status where the level is this.
+fn denied<'a>(errno: i32, level: &'a str, status: &'a str, all: bool) -> impl FnMut(&Call) -> Answer + use<'a> {
+    // What is left of the file that was opened last, if it is one of these.
+    let mut left: Option<&str> = None;
+    move |call: &Call| match call.number {
+        libc::SYS_openat => {
+            let path = path(call);
+            let files = [("perf_event_paranoid", level), ("thread-self/status", status)];
+            left = files.into_iter().find(|(name, _)| path.ends_with(name)).map(|(_, text)| text);
+            Answer::Make
+        }
+        libc::SYS_read => left.map_or(Answer::Make, |text| {
+            let (now, later) = text.split_at(text.len().min(call.args[2] as usize));
+            left = Some(later);
+            read(call, now)
+        }),
+        libc::SYS_bpf => Answer::Fail(errno),
+        // The second argument is the process, of which -1 is everybody.
+        libc::SYS_perf_event_open if all || call.args[1] as i32 == -1 => Answer::Fail(errno),
+        _ => Answer::Make,
+    }
+}
+
+/// Hints of errors that need another kernel, other settings or other hardware.
+#[test]
+fn rare_errors_have_their_hints() {
+    let open = |errno| {
+        move |call: &Call| match call.number {
+            libc::SYS_perf_event_open => Answer::Fail(errno),
+            _ => Answer::Make,
+        }
+    };
+    let hardware = || {
+        let mut attr = foreign::software(bindings::PERF_COUNT_HW_CPU_CYCLES, 1000);
+        attr.type_ = bindings::PERF_TYPE_HARDWARE;
+        Rings::options().event(&attr)
+    };
+    let Some(said) = refused(hardware, open(libc::ENOENT)) else { return };
+    assert!(said.contains("often have no hardware counters"), "{said}");
+
+    if let Ok(uprobe) = std::fs::read_to_string("/sys/bus/event_source/devices/uprobe/type") {
+        let said = refused(|| Rings::options().uprobe("/proc/self/exe", 0), open(libc::EADDRNOTAVAIL)).unwrap();
+        assert!(said.contains("several functions"), "{said}");
+        // Whether there is such a unit cannot be told, but the number is one of a unit's.
+        let mut attr = foreign::software(0, 1);
+        attr.type_ = uprobe.trim().parse::<u32>().unwrap() + 1000;
+        let said = refused(
+            move || Rings::options().event(&attr),
+            |call: &Call| match call.number {
+                libc::SYS_openat if path(call).ends_with("event_source/devices") => Answer::Fail(libc::EMFILE),
+                libc::SYS_perf_event_open => Answer::Fail(libc::ENOENT),
+                _ => Answer::Make,
+            },
+        );
+        assert!(said.as_ref().is_some_and(|said| said.contains("cannot be told")), "{said:?}");
+    }
+
+    // Debian's level, above which CAP_PERFMON is not enough, of a thread that has no other.
+    let perfmon = "CapEff:\t0000004000000000\nSeccomp:\t0\n";
+    let said = refused(hardware, denied(libc::EACCES, "3\n", perfmon, true)).unwrap();
+    assert!(said.contains("needs CAP_SYS_ADMIN; or kernel.perf_event_paranoid, which is 3, set to 2"), "{said}");
+    // Without a filter ENOSYS is the kernel's.
+    let said = refused(hardware, denied(libc::ENOSYS, "2\n", "CapEff:\t0\nSeccomp:\t0\n", true)).unwrap();
+    assert!(said.contains("without perf events") && !said.contains("seccomp"), "{said}");
+    // What a thread without capabilities needs, and with a filter that lets the call pass.
+    for filtered in [0, 2] {
+        let status = format!("CapEff:\t0\nSeccomp:\t{filtered}\n");
+        let said = refused(hardware, denied(libc::EACCES, "2\n", &status, false)).unwrap();
+        assert!(said.contains("CAP_PERFMON") && said.contains("which is 2") && !said.contains("seccomp"), "{said}");
+    }
+    // In a user namespace of its own a thread has all of them in vain.
+    let all = "CapEff:\t000001ffffffffff\nSeccomp:\t2\n";
+    let mut judge = denied(libc::EACCES, "2\n", all, false);
+    let said = refused(hardware, |call: &Call| match call.number {
+        libc::SYS_statx if path(call).ends_with("ns/user") => Answer::Fail(libc::EACCES),
+        _ => judge(call),
+    });
+    let said = said.unwrap();
+    assert!(said.contains("CAP_PERFMON in the first user namespace") && said.contains("container"), "{said}");
+    // A thread with all of them is refused by something else.
+    let said = refused(hardware, denied(libc::EACCES, "2\n", all, false)).unwrap();
+    assert!(said.contains("security module") && !said.contains("CAP_") && !said.contains("seccomp"), "{said}");
+
+    for (errno, hint) in [(libc::EPERM, "unprivileged_bpf_disabled"), (libc::ENOMEM, "Cannot allocate memory")] {
+        let pinned = || Rings::options().bpf_output_pinned("/sys/fs/bpf/none");
+        let said = refused(pinned, denied(errno, "2\n", "CapEff:\t0\nSeccomp:\t0\n", true)).unwrap();
+        assert!(said.contains(hint), "{said}");
+    }
+
+    let Some((events, _)) = echo() else { return };
+    let ring = 2 * foreign::page_size() as u64;
+    let judge = |call: &Call| match call.number {
+        libc::SYS_mmap if call.args[1] == ring => Answer::Fail(libc::ENODEV),
+        _ => Answer::Make,
+    };
+    let said = refused(|| Rings::options().bpf_output(&events), judge).unwrap();
+    assert!(said.ends_with("No such device (os error 19)"), "{said}");
+}
+
+/// A wake-up that would never come is said with what was asked for.
+#[test]
+fn a_wake_up_that_would_never_come_is_named() {
+    let options = || Rings::options().tracepoint_id(1).pages(1);
+    for (wakeup, asked) in [(Wakeup::Bytes(1 << 20), "1048576 bytes"), (Wakeup::Events(1 << 20), "1048576 events")] {
+        let said = options().wakeup(wakeup).open().unwrap_err().to_string();
+        assert!(said.contains(&format!("never has {asked} unread")), "{said}");
+    }
+}
+
+/// How long until the smallest key may be yielded, as each rule has it.
+#[test]
+fn what_a_merge_waits_for() {
+    for (hold, seen, waits) in [
+        (Hold::None, true, Some(Duration::ZERO)),
+        (Hold::Round, true, Some(Duration::ZERO)),
+        (Hold::FENCE, true, None),
+        (Hold::None, false, None),
+    ] {
+        let kernel = sim::Kernel::new(&[0]);
+        let mut merge = Merge::new(kernel.rings(), Order::new().hold(hold)).unwrap();
+        if seen {
+            kernel.emit(0, 5, b"");
+        }
+        merge.refresh(0);
+        assert_eq!(merge.wait(0), waits);
+    }
+}
+
+/// Bytes that are compared, layouts, gaps and what breaks a sequence.
+#[test]
+fn small_things_answer_as_they_say() {
+    let (head, tail) = (&[1u8, 2][..], &[3u8][..]);
+    assert!(Bytes::new(head, tail) == [1, 2, 3][..] && Bytes::new(head, tail) != [1, 2][..]);
+    assert!(Bytes::new(&[], &[]).is_empty() && !Bytes::new(&[], tail).is_empty());
+    let read_format = u64::from(bindings::PERF_FORMAT_LOST);
+    assert_eq!(Layout::new(u64::from(bindings::PERF_SAMPLE_RAW), true, read_format).read_format(), read_format);
+
+    // Numbers 1 and 3, and then 1 again.
+    let kernel = sim::Kernel::new(&[4]);
+    let order = Order::new().hold(Hold::None).numbers(Sequence::u64(0));
+    let mut merge = Merge::new(kernel.rings(), order).unwrap();
+    for (time, number) in [(1, 1u64), (2, 3), (3, 1)] {
+        kernel.emit(4, time, &number.to_ne_bytes());
+    }
+    merge.refresh(0);
+    let (mut gaps, mut breaks) = (Vec::new(), 0);
+    while let Some(event) = merge.next() {
+        assert_eq!(event.cpu(), Some(4));
+        gaps.extend(event.item().gap());
+        breaks += u64::from(matches!(event.item(), Item::Anomaly(_)));
+    }
+    assert!(matches!(gaps[..], [Gap { cpu: Some(4), first: 2, .. }]), "{gaps:?}");
+    assert_eq!(breaks, 1);
+}
+
+/// Whatever is shown for debugging names itself, and ends.
+#[test]
+fn everything_shows_itself() {
+    let shows =
+        |name: &str, shown: String| assert!(shown.starts_with(name) && shown.len() < 1 << 16, "{name}: {shown}");
+    let kernel = sim::Kernel::new(&[0, 1]);
+    kernel.emit(0, 5, b"first");
+    kernel.emit(1, 6, b"second");
+    shows("Kernel", format!("{kernel:?}"));
+    let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::None)).unwrap();
+    shows("Reader", format!("{reader:?}"));
+    let event = reader.next().unwrap().unwrap();
+    shows("Event", format!("{event:?}"));
+    shows("Record", format!("{:?}", event.record().unwrap()));
+    drop(event);
+    shows("Batch", format!("{:?}", reader.batch(Duration::ZERO).unwrap().unwrap()));
+    let rings = sim::Kernel::new(&[0]).rings();
+    shows("Rings", format!("{rings:?}"));
+    shows("Merge", format!("{:?}", Merge::new(rings, Order::new()).unwrap()));
+    shows("GracePeriods", format!("{:?}", Fence::custom(|| Ok(())).open().unwrap()));
+
+    let backward = sim::Kernel::backward(&[0], 4096, Layout::RAW);
+    let mut recorder = backward.recorder(Key::Payload(0)).unwrap();
+    shows("Recorder", format!("{recorder:?}"));
+    let frozen = recorder.freeze().unwrap();
+    shows("Frozen", format!("{frozen:?}"));
+    shows("Recorded", format!("{:?}", frozen.events()));
+
+    let every = Duration::from_millis(1);
+    for (fence, shown) in [
+        (Fence::Auto, "Auto"),
+        (Fence::Membarrier, "Membarrier"),
+        (Fence::Map, "Map"),
+        (Fence::Expedited { every }, "Expedited"),
+        (Fence::custom(|| Ok(())), "Custom"),
+    ] {
+        shows(shown, format!("{fence:?}"));
+    }
+    for (key, shown) in [
+        (Key::Time, "Time"),
+        (Key::Payload(8), "Payload(8)"),
+        (Key::Sequence(Sequence::u32(4)), "Sequence(Sequence"),
+        (Key::Sequence(Sequence::with(37, |_| None)), "Sequence(Sequence"),
+        (Key::with(|_| None), "Fn"),
+    ] {
+        shows(shown, format!("{key:?}"));
+    }
+    assert_eq!(format!("{:?} {:?}", Kind::SAMPLE, Kind::LOST), "SAMPLE LOST");
+    let Some((events, _)) = echo() else { return };
+    assert!(cpus::online().len() == Rings::options().bpf_output(&events).pages(1).open().unwrap().len());
+    shows("Rings", format!("{:?}", Rings::options().bpf_output(&events).pages(1).open().unwrap()));
+}
+
+/// A reader whose runtime is gone says that it cannot be woken any more.
+#[cfg(feature = "tokio")]
+#[test]
+fn a_runtime_that_is_gone_is_an_error() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (gone, other) = (runtime(), runtime());
+    let Some((events, _)) = echo() else { return };
+    let mut reader = gone.block_on(async {
+        let rings = Rings::options().bpf_output(&events).pages(1).open().unwrap();
+        perfweave::AsyncReader::new(rings, Order::new()).unwrap()
+    });
+    assert!(format!("{reader:?}").starts_with("AsyncReader"));
+    drop(gone);
+    let error = other.block_on(async { reader.next().await.map(|_| ()).unwrap_err() });
+    perfweave_support::assert_error!(error, Degraded, "cannot wait: ", "shutdown");
+}
+
+/// What a child of fork(2) does where the kernel wipes no pages. Gives what does not hold.
+fn child_without_wiped_pages(reader: Reader, rings: &[perfweave::RawRing]) -> Option<&'static str> {
+    let mapped = || std::fs::read_to_string("/proc/self/maps").unwrap().matches("anon_inode:[perf_event]").count();
+    // The parent's rings are not here: what is mapped in their place is the child's own.
+    let own: Vec<_> = rings
+        .iter()
+        .map(|ring| {
+            let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            // SAFETY: nothing is mapped there, or the kernel refuses.
+            let at = unsafe {
+                libc::mmap(
+                    ring.base.as_ptr().cast(),
+                    ring.size + foreign::page_size(),
+                    protection,
+                    flags | libc::MAP_FIXED_NOREPLACE,
+                    -1,
+                    0,
+                )
+            };
+            at.cast::<u8>()
+        })
+        .collect();
+    if own.iter().zip(rings).any(|(own, ring)| *own != ring.base.as_ptr()) {
+        return Some("the child has its parent's rings");
+    }
+    let handle = reader.handle();
+    handle.close();
+    drop(reader);
+    for (at, ring) in own.iter().zip(rings) {
+        for page in (0..=ring.size).step_by(foreign::page_size()) {
+            // SAFETY: mapped above, and ours alone. If it was taken away, this is SIGSEGV, and the test says so.
+            unsafe { at.wrapping_add(page).write_volatile(1) };
+        }
+    }
+    if !matches!(handle.flush(), Err(ref error) if error.kind() == ErrorKind::Forked) {
+        return Some("the child is not told");
+    }
+    // It opens rings of its own, and these go with what opened them.
+    let before = mapped();
+    let rings = Rings::options().records([Kind::COMM]).pages(1).open();
+    let Ok(mut reader) = rings.and_then(|rings| Reader::new(rings, Order::new().hold(Hold::None))) else {
+        return Some("the child cannot open rings of its own");
+    };
+    if reader.next_timeout(Duration::ZERO).is_err() || mapped() == before {
+        return Some("the child's own reader does not read");
+    }
+    if reader.threads().collect::<Vec<_>>() != [threads::own() as u32] {
+        return Some("the child's own reader takes another thread for its own");
+    }
+    drop(reader);
+    (mapped() != before).then_some("the child's own rings stay mapped")
+}
+
+/// Where the kernel is kept from wiping pages, a forked child that drops what it inherited takes nothing away: neither what it
+/// has mapped where its parent has a ring, nor its parent's slots.
+#[test]
+fn without_wiped_pages_a_forked_child_takes_nothing_away() {
+    // What tells children apart is made once for a process.
+    apart!();
+    let Some((events, echo)) = echo() else { return };
+    let mut refused = 0;
+    let judge = |call: &Call| match call.number {
+        libc::SYS_madvise if call.args[2] == libc::MADV_WIPEONFORK as u64 => {
+            refused += 1;
+            Answer::Fail(libc::EINVAL)
+        }
+        _ => Answer::Make,
+    };
+    // With a fence's thread, which the child does not have, and without.
+    let holds = [Hold::None, Hold::FENCE];
+    let done = judged(judge, || {
+        for hold in holds {
+            let rings = Rings::options().bpf_output(&events).pages(1).open().unwrap();
+            let raw: Vec<_> = rings.cpus().map(|cpu| rings.raw(cpu).unwrap()).collect();
+            let mut reader = Some(Reader::new(rings, Order::new().hold(hold)).unwrap());
+            // SAFETY: the child takes no lock but the allocator's, which glibc sees to, and leaves.
+            match unsafe { libc::fork() } {
+                0 => {
+                    // SAFETY: SIGALRM ends a child that hangs.
+                    unsafe { libc::alarm(threads::GUARD.as_secs() as u32) };
+                    let reader = reader.take().unwrap();
+                    let wrong = catch_unwind(AssertUnwindSafe(|| child_without_wiped_pages(reader, &raw)));
+                    let wrong = wrong.unwrap_or(Some("it panics"));
+                    if let Some(wrong) = wrong {
+                        eprintln!("{wrong}");
+                    }
+                    // SAFETY: leaves without running anything of ours.
+                    unsafe { libc::_exit(i32::from(wrong.is_some())) }
+                }
+                child => {
+                    let mut status = 0;
+                    // SAFETY: the kernel writes one number.
+                    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+                    assert_eq!(status, 0, "a signal, or an exit code in the upper byte");
+                }
+            }
+            // All that is the parent's is as it was.
+            let mut reader = reader.take().unwrap();
+            assert_eq!(echo.run_with(0, &[7]).unwrap(), 0, "its slot is set");
+            let event = reader.next_timeout(threads::GUARD).unwrap().expect("it comes");
+            assert_eq!(event.record().unwrap().payload().unwrap().u64(0), Some(7));
+        }
+    });
+    assert!(done.is_some() && refused > 0, "{refused}");
+}

@@ -1,0 +1,344 @@
+//! Whom rings trace, on live kernel rings: a process with all its threads, a thread, a control group.
+
+use crate::reading;
+use nix::poll::{PollFd, PollFlags, PollTimeout};
+use perfweave::{ErrorKind, Order, Reader, RingOptions, Rings, Sample};
+use perfweave_support::numbered::Numbered;
+use perfweave_support::{apart, assert_error, bpf, kernel, load, threads, tracefs};
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+const GETPPID: &str = "syscalls:sys_enter_getppid";
+const EXEC: &str = "sched:sched_process_exec";
+
+fn open(options: RingOptions) -> Option<Rings> {
+    kernel("find tracefs", tracefs::find_or_mount())?;
+    kernel("trace", options.sample([Sample::Tid]).open())
+}
+
+/// How many records each thread wrote until now.
+fn counts(reader: &mut Reader) -> HashMap<u32, usize> {
+    let mut counts = HashMap::new();
+    reading::all(reader, |event| {
+        let record = event.record().unwrap_or_else(|| panic!("{event:?}"));
+        *counts.entry(record.pid_tid().unwrap().1).or_default() += 1;
+    });
+    counts
+}
+
+fn own() -> u32 {
+    threads::own() as u32
+}
+
+/// A thread that calls getppid(2) so often each time that it is told to, and its number.
+struct Caller {
+    told: mpsc::Sender<usize>,
+    done: mpsc::Receiver<()>,
+    tid: u32,
+}
+
+impl Caller {
+    fn new() -> Self {
+        let (told, orders) = mpsc::channel();
+        let (say, done) = mpsc::channel();
+        let (name, named) = mpsc::channel();
+        std::thread::spawn(move || {
+            name.send(own()).unwrap();
+            for times in orders {
+                (0..times).for_each(|_| load::getppid());
+                say.send(()).unwrap();
+            }
+        });
+        Self { told, done, tid: named.recv().unwrap() }
+    }
+
+    fn call(&self, times: usize) {
+        self.told.send(times).unwrap();
+        self.done.recv().unwrap();
+    }
+}
+
+/// A shell that does what it reads, and ends with its input.
+struct Shell(Child);
+
+impl Shell {
+    fn new() -> Self {
+        Self(Command::new("sh").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap())
+    }
+
+    fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    fn write(&mut self, what: &str) {
+        self.0.stdin.as_mut().unwrap().write_all(format!("{what}\n").as_bytes()).unwrap();
+    }
+
+    /// Waits until it has written a line.
+    fn answer(&mut self) {
+        self.0.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    }
+
+    /// Has it do something, and waits until it has.
+    fn tell(&mut self, what: &str) {
+        self.write(&format!("{what}\necho"));
+        self.answer();
+    }
+
+    fn end(&mut self) {
+        drop(self.0.stdin.take());
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_process_is_traced_with_threads_that_are_there_and_threads_to_come() {
+    apart!();
+    let before = Caller::new();
+    // Others do the same, and are not traced: another process.
+    let mut other = Shell::new();
+    let Some(rings) = open(Rings::options().tracepoint(GETPPID).pid(std::process::id())) else { return };
+    let mut reader = Reader::new(rings, Order::new()).unwrap();
+    let after = Caller::new();
+    before.call(100);
+    after.call(70);
+    // On each CPU, by one that came after.
+    for cpu in load::online() {
+        let (tid, counted) = load::pinned(cpu, || {
+            (0..30).for_each(|_| load::getppid());
+            (own(), 30)
+        });
+        let counts = counts(&mut reader);
+        assert_eq!(counts.get(&tid), Some(&counted), "{counts:?}");
+        if cpu == 0 {
+            assert_eq!((counts.get(&before.tid), counts.get(&after.tid)), (Some(&100), Some(&70)), "each once");
+        }
+    }
+    other.tell("true");
+    assert!(!counts(&mut reader).contains_key(&other.id()));
+}
+
+#[test]
+fn a_thread_is_traced_and_nothing_that_it_starts() {
+    let (traced, other) = (Caller::new(), Caller::new());
+    let Some(rings) = open(Rings::options().tracepoint(GETPPID).tid(traced.tid)) else { return };
+    let mut reader = Reader::new(rings, Order::new()).unwrap();
+    other.call(50);
+    traced.call(20);
+    other.call(50);
+    assert_eq!(counts(&mut reader), HashMap::from([(traced.tid, 20)]));
+}
+
+/// Threads that come while events are opened are traced, and none of them twice: at whatever moment they come.
+#[test]
+fn no_thread_is_missed_or_traced_twice_that_comes_meanwhile() {
+    apart!();
+    for round in 0..12u64 {
+        let (rings, callers) = std::thread::scope(|scope| {
+            let (go, started) = mpsc::channel();
+            let comers = scope.spawn(move || {
+                started.recv().unwrap();
+                std::thread::sleep(Duration::from_micros(200 * round));
+                [Caller::new(), Caller::new(), Caller::new()]
+            });
+            // Many events, so that it takes long to open them.
+            let options = Rings::options().tracepoint("syscalls:sys_enter_get*id");
+            let options = options.sample([Sample::Tid]).pages(1).pid(std::process::id());
+            go.send(()).unwrap();
+            (options.open(), comers.join().unwrap())
+        });
+        let rings = match rings {
+            // That is what it is for: other tests start threads too.
+            Err(error) if error.kind() == ErrorKind::Busy => {
+                assert_error!(error, Busy, "were others each time");
+                continue;
+            }
+            rings => kernel("trace a process", rings),
+        };
+        let Some(rings) = rings else { return };
+        let getppid = rings.sources().iter().position(|source| source.tracepoint() == Some(GETPPID)).unwrap();
+        let mut reader = Reader::new(rings, Order::new()).unwrap();
+        callers.iter().for_each(|caller| caller.call(1));
+        let mut counts = HashMap::new();
+        reading::all(&mut reader, |event| {
+            if let Some(record) = event.record().filter(|record| record.source() == Some(getppid)) {
+                *counts.entry(record.pid_tid().unwrap().1).or_insert(0) += 1;
+            }
+        });
+        for caller in &callers {
+            assert_eq!(counts.get(&caller.tid), Some(&1), "round {round}: {counts:?}");
+        }
+    }
+}
+
+/// When all that was traced has ended, the reader sleeps, although the kernel reports it again and again (`EPOLLHUP`).
+#[test]
+fn a_process_that_has_ended_keeps_nobody_awake() {
+    let mut child = Shell::new();
+    let Some(rings) = open(Rings::options().tracepoint(EXEC).pid(child.id())) else { return };
+    let mut reader = Reader::new(rings, Order::new()).unwrap();
+    child.tell("/bin/true; /bin/true");
+    child.end();
+    let counted = counts(&mut reader);
+    assert_eq!((counted.len(), counted.values().sum::<usize>()), (2, 2), "the children of the shell: {counted:?}");
+    // Nor a program that polls by itself.
+    for fd in reader.rings().fds() {
+        let mut polled = [PollFd::new(fd, PollFlags::POLLIN)];
+        nix::poll::poll(&mut polled, PollTimeout::ZERO).unwrap();
+        assert!(!polled[0].revents().unwrap().contains(PollFlags::POLLHUP));
+    }
+    let before = reader.stats().wakes;
+    for _ in 0..10 {
+        assert!(reader.next_timeout(Duration::from_millis(20)).unwrap().is_none());
+    }
+    let wakes = reader.stats().wakes - before;
+    assert!(wakes < 10, "woken {wakes} times by nothing");
+}
+
+/// What a process starts is on rings whose first thread has long ended.
+#[test]
+fn children_are_traced_when_their_parent_is_gone() {
+    let mut child = Shell::new();
+    let Some(rings) = open(Rings::options().tracepoint(EXEC).pid(child.id())) else { return };
+    let mut reader = Reader::new(rings, Order::new()).unwrap();
+    child.tell("true");
+    // Another shell, which reads and writes what the first does. The first has read no further when it says so.
+    child.write("sh -c 'echo; exec sh'");
+    child.answer();
+    child.0.kill().unwrap();
+    let stdin = child.0.stdin.take();
+    child.0.wait().unwrap();
+    child.0.stdin = stdin;
+    child.tell("/bin/true");
+    let counted = counts(&mut reader);
+    assert_eq!(
+        (counted.len(), counted.values().sum::<usize>()),
+        (2, 3),
+        "the shell, twice, and what it starts: {counted:?}"
+    );
+    // The other ends with its input.
+    drop(child.0.stdin.take());
+}
+
+/// Registers and stacks have masks and sizes, which the ring's owner does not need.
+#[test]
+fn registers_of_a_thread_are_recorded() {
+    let samples = [Sample::Tid, Sample::RegsUser(1 << 7 | 1 << 8), Sample::StackUser(256)];
+    let options = Rings::options().event_name("page-faults").user_only().sample(samples).tid(threads::own() as u32);
+    let Some(rings) = kernel("trace a thread", options.open()) else { return };
+    let mut reader = Reader::new(rings, Order::new()).unwrap();
+    drop(std::hint::black_box(vec![1u8; 1 << 20]));
+    let mut seen = 0;
+    reading::all(&mut reader, |event| {
+        let record = event.record().unwrap();
+        // The ABI and two registers.
+        assert_eq!(record.field(samples[1].bit()).unwrap().len(), 24);
+        assert!(record.field(samples[2].bit()).unwrap().len() >= 256);
+        seen += 1;
+    });
+    assert!(seen > 0);
+}
+
+#[test]
+fn a_process_that_is_not_there_is_said_so() {
+    let mut child = Command::new("true").spawn().unwrap();
+    child.wait().unwrap();
+    let Some(_) = open(Rings::options().tracepoint(EXEC)) else { return };
+    let options = || Rings::options().tracepoint(EXEC);
+    for pid in [child.id(), u32::MAX, 0] {
+        let error = options().pid(pid).open().unwrap_err();
+        assert_error!(error, NotFound, format!("there is no process {pid} to trace"));
+    }
+    let error = options().tid(child.id()).open().unwrap_err();
+    assert_error!(error, NotFound);
+    let error = options().cgroup("/no/such/group").open().unwrap_err();
+    assert_error!(error, NotFound, "cannot open the control group /no/such/group");
+}
+
+/// A number that somebody else has got since is not whom it named.
+#[test]
+fn a_number_that_another_has_got_since_is_not_traced() {
+    let options = || Rings::options().tracepoint(GETPPID).sample([Sample::Tid]);
+    let Some(_) = open(options()) else { return };
+    let mut child = Shell::new();
+    let (name, number) = mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        name.send(own()).unwrap();
+        std::thread::park();
+    });
+    let tid = number.recv().unwrap();
+    let named = [(options().pid(child.id()), child.id()), (options().tid(tid), tid)];
+    child.end();
+    thread.thread().unpark();
+    thread.join().unwrap();
+    for (options, number) in named {
+        // A thread is gone a moment after it was joined.
+        let gone = format!("/proc/{number}");
+        threads::until("nobody has the number", || !std::path::Path::new(&gone).exists());
+        let Some(mut other) = kernel("choose a process's number", Numbered::start(number)) else { return };
+        match options.open() {
+            Err(error) => assert_error!(error, NotFound, format!("there is no process {number} to trace")),
+            Ok(rings) => {
+                let mut reader = Reader::new(rings, Order::new()).unwrap();
+                other.call(0, 10);
+                panic!("{:?} events of another process", counts(&mut reader));
+            }
+        }
+    }
+}
+
+#[test]
+fn bpf_output_is_for_everybody() {
+    let Some(map) = kernel("make a map", bpf::Map::perf_event_array(load::slots())) else { return };
+    for options in [Rings::options().pid(1), Rings::options().tid(1), Rings::options().cgroup("/")] {
+        let error = options.bpf_output(&map).open().unwrap_err();
+        assert_error!(error, InvalidInput, "is written whoever runs");
+    }
+}
+
+/// A control group of its own, removed when dropped.
+struct Group(PathBuf);
+
+impl Group {
+    fn new() -> std::io::Result<Self> {
+        let root = perfweave_support::cpus::control_groups()?;
+        let path = root.join(format!("perfweave-{}", std::process::id()));
+        std::fs::create_dir(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn a_control_group_is_traced_and_nobody_else() {
+    let Some(group) = kernel("make a control group", Group::new()) else { return };
+    let Some(rings) = open(Rings::options().tracepoint(EXEC).cgroup(&group.0)) else { return };
+    let mut reader = Reader::new(rings, Order::new()).unwrap();
+    let (mut inside, mut outside) = (Shell::new(), Shell::new());
+    inside.tell(&format!("echo $$ > {}/cgroup.procs", group.0.display()));
+    for _ in 0..5 {
+        inside.tell("/bin/true");
+        outside.tell("/bin/true");
+    }
+    let counted = counts(&mut reader);
+    assert_eq!((counted.len(), counted.values().sum::<usize>()), (5, 5), "{counted:?}");
+    inside.end();
+    let error = Rings::options().tracepoint(EXEC).cgroup("/").open().unwrap_err();
+    assert!(error.to_string().contains("control group"), "{error}");
+}

@@ -1,0 +1,480 @@
+//! What no other reader of perf rings has a test for, on live kernel rings. Hostile bytes are elsewhere: what BPF output can do
+//! is in `live/rings.rs`, what no kernel does in `simulated/merge_cases.rs`.
+
+use crate::reading;
+use crate::reading::{LONG, number};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{ForkResult, fork};
+use perfweave::{Error, ErrorKind, Fence, Handle, Hold, Key, Merge, Order, Pause, Reader, Recorder, Rings, Wakeup};
+use perfweave_support::bpf::{self, Map};
+use perfweave_support::{apart, echo, kernel, load, needs};
+use std::ops::ControlFlow;
+use std::os::fd::AsFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+/// Panics of children say nothing from now on. Set here, not there: at a fork, another thread may hold what printing, or setting
+/// this, would wait for.
+fn quiet_children() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let (parent, before) = (std::process::id(), std::panic::take_hook());
+        std::panic::set_hook(Box::new(move |info| {
+            if std::process::id() == parent {
+                before(info);
+            }
+        }));
+    });
+}
+
+/// What a child of this process ends with. One that does not end is killed.
+fn in_child(what: impl FnOnce() -> i32) -> i32 {
+    quiet_children();
+    // SAFETY: the child runs `what`, which allocates little and takes no lock of another thread's, and leaves.
+    match unsafe { fork() }.unwrap() {
+        ForkResult::Child => {
+            let code = catch_unwind(AssertUnwindSafe(what)).unwrap_or(99);
+            // SAFETY: leaves without running anything of ours.
+            unsafe { libc::_exit(code) }
+        }
+        ForkResult::Parent { child } => {
+            let begin = Instant::now();
+            loop {
+                match waitpid(child, Some(WaitPidFlag::WNOHANG)).unwrap() {
+                    WaitStatus::StillAlive if begin.elapsed() < LONG => std::thread::sleep(Duration::from_millis(5)),
+                    WaitStatus::StillAlive => {
+                        kill(child, Signal::SIGKILL).unwrap();
+                        waitpid(child, None).unwrap();
+                        panic!("the child hangs");
+                    }
+                    WaitStatus::Exited(_, code) => return code,
+                    died => panic!("{died:?}"),
+                }
+            }
+        }
+    }
+}
+
+/// The number of the first that does not hold, from 1 on; 0 if all do.
+fn first_false(all: &[bool]) -> i32 {
+    all.iter().position(|holds| !holds).map_or(0, |at| at as i32 + 1)
+}
+
+fn is_forked<T>(answer: Result<T, Error>) -> bool {
+    matches!(answer, Err(ref error) if error.kind() == ErrorKind::Forked)
+}
+
+fn handle_is_forked(handle: &Handle) -> bool {
+    handle.close();
+    is_forked(handle.flush())
+        && is_forked(handle.pause(Pause::Slots))
+        && is_forked(handle.pause(Pause::Output))
+        && is_forked(handle.resume())
+        && is_forked(handle.set_deadline(None))
+}
+
+/// A child does not have its parent's rings, and is told so; nothing it does with them harms its parent's.
+#[test]
+fn a_forked_child_is_told_and_harms_nothing() {
+    apart!();
+    let Some((map, program)) = echo() else { return };
+    for hold in [Hold::FENCE, Hold::Fence(Fence::EXPEDITED), Hold::None] {
+        let rings = Rings::options().bpf_output(&map).pages(1).open().unwrap();
+        let reader = Reader::new(rings, Order::new().hold(hold.clone()));
+        let Some(mut reader) = kernel("wait for grace periods", reader) else { continue };
+        let handle = reader.handle();
+        assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
+        assert_eq!(number(&reader.next().unwrap().unwrap().event()), 1);
+        // Ready, or held, when it is forked.
+        assert_eq!(program.run_with(0, &[2]).unwrap(), 0);
+        let mut reader = Some(reader);
+        let code = in_child(|| {
+            let mut reader = reader.take().unwrap();
+            let code = first_false(&[
+                is_forked(reader.next_timeout(Duration::ZERO)),
+                is_forked(reader.next()),
+                is_forked(reader.next_timeout(LONG)),
+                is_forked(reader.batch(LONG)),
+                is_forked(reader.for_each(|_| ())),
+                is_forked(reader.set_deadline(None)),
+                is_forked(reader.ledger()),
+                handle_is_forked(&handle),
+            ]);
+            drop(reader);
+            // It has nothing to close, and its parent's stays open.
+            handle.close();
+            if code == 0 && !handle_is_forked(&handle) { 50 } else { code }
+        });
+        assert_eq!(code, 0, "{hold}");
+        // The child is gone, and with it all it had.
+        let mut reader = reader.take().unwrap();
+        assert_eq!(number(&reader.next().unwrap().unwrap().event()), 2, "{hold}");
+        for cpu in load::online() {
+            assert_eq!(program.run_with(cpu, &[3]).unwrap(), 0, "{hold}: the slot is set");
+            let event = reader.next_timeout(LONG).unwrap().expect("it comes");
+            assert_eq!((event.cpu(), number(&event.event())), (Some(cpu), 3), "{hold}");
+        }
+        handle.flush().unwrap();
+        assert!(reading::is_flushed(&mut reader));
+        drop(reader);
+        assert_eq!(program.run_with(0, &[4]).unwrap(), -libc::ENOENT);
+    }
+}
+
+/// A function that is handed one event after the other may fork. The child reads none of those that are left, and takes none from its
+/// parent.
+#[test]
+fn a_child_that_is_forked_between_two_events_reads_no_more() {
+    apart!();
+    let Some((map, program)) = echo() else { return };
+    let rings = Rings::options().bpf_output(&map).open().unwrap();
+    let mut reader = Reader::new(rings, Order::new().hold(Hold::None)).unwrap();
+    (0..100).for_each(|n| assert_eq!(program.run_with(0, &[n]).unwrap(), 0));
+    quiet_children();
+    let (mut seen, mut child) = (0, None);
+    let handed = catch_unwind(AssertUnwindSafe(|| {
+        while seen < 100 {
+            reader
+                .for_each(|event| {
+                    assert_eq!(number(&event), seen);
+                    seen += 1;
+                    if seen == 40 {
+                        // SAFETY: the child reads what it does not have, and the kernel ends it.
+                        child = Some(unsafe { fork() }.unwrap());
+                    }
+                })
+                .unwrap();
+        }
+    }));
+    match child {
+        // SAFETY: leaves without running anything of ours.
+        Some(ForkResult::Child) => unsafe { libc::_exit(1) },
+        Some(ForkResult::Parent { child }) => {
+            let ended = waitpid(child, None).unwrap();
+            assert!(matches!(ended, WaitStatus::Signaled(_, Signal::SIGSEGV, _)), "{ended:?}");
+            assert!(handed.is_ok() && seen == 100);
+        }
+        None => panic!("nothing was handed out"),
+    }
+}
+
+/// A merge has no way to say so but to panic, and touches nothing.
+#[test]
+fn a_forked_child_panics_rather_than_look() {
+    apart!();
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    let Some((map, program)) = echo() else { return };
+    let rings = Rings::options().bpf_output(&map).pages(1).open().unwrap();
+    let mut merge = Merge::new(rings, Order::new().hold(Hold::None)).unwrap();
+    assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
+    merge.refresh(0);
+    assert!(merge.is_ready());
+    let code = in_child(|| {
+        let mut panics =
+            |call: &mut dyn FnMut(&mut Merge)| catch_unwind(AssertUnwindSafe(|| call(&mut merge))).is_err();
+        first_false(&[
+            panics(&mut |merge| drop(merge.next())),
+            panics(&mut |merge| assert_eq!(merge.batch().count(), 0)),
+            panics(&mut |merge| merge.publish()),
+            panics(&mut |merge| assert_eq!(merge.refresh(0), 0)),
+            is_forked(merge.follow_cpus()),
+            is_forked(merge.rings().raw(0)),
+        ])
+    });
+    assert_eq!(code, 0);
+    assert_eq!(number(&merge.next().unwrap().event()), 1);
+}
+
+/// Late records are put aside by whatever asks what comes next, and to put one aside is to read it.
+#[test]
+fn a_forked_child_panics_rather_than_put_late_records_aside() {
+    apart!();
+    let Some((map, program)) = echo() else { return };
+    let rings = Rings::options().bpf_output(&map).pages(1).open().unwrap();
+    let order = Order::new().key(Key::Payload(0)).hold(Hold::None).late_side_output(10);
+    let mut merge = Merge::new(rings, order).unwrap();
+    assert_eq!(program.run_with(0, &[5]).unwrap(), 0);
+    merge.refresh(0);
+    assert_eq!(number(&merge.next().unwrap().event()), 5);
+    assert_eq!(program.run_with(0, &[4]).unwrap(), 0);
+    merge.refresh(0);
+    // It is late, and nobody has asked for it yet.
+    assert_eq!((merge.held(), merge.stats().late), (1, 0));
+    let code = in_child(|| {
+        let mut panics =
+            |call: &mut dyn FnMut(&mut Merge)| catch_unwind(AssertUnwindSafe(|| call(&mut merge))).is_err();
+        first_false(&[
+            panics(&mut |merge| assert!(!merge.is_ready())),
+            panics(&mut |merge| assert!(!merge.begin_fence())),
+            panics(&mut |merge| drop(merge.next())),
+        ])
+    });
+    assert_eq!(code, 0);
+    assert!(!merge.is_ready(), "it was put aside");
+    assert!(merge.late().map(|event| event.as_event().key()).eq([Some(4)]));
+}
+
+/// What was lent across the fork may be dropped in the child, and is its parent's as before. A drain and a recorder panic rather than look
+/// for a record.
+#[test]
+fn what_is_lent_across_a_fork_is_the_parents() {
+    apart!();
+    let Some((map, program)) = echo() else { return };
+    let panics = |call: &mut dyn FnMut()| catch_unwind(AssertUnwindSafe(call)).is_err();
+    let rings = Rings::options().bpf_output(&map).pages(1).open().unwrap();
+    let mut merge = Merge::new(rings, Order::new().hold(Hold::None)).unwrap();
+    for value in 0..3 {
+        assert_eq!(program.run_with(0, &[value]).unwrap(), 0);
+    }
+    merge.refresh(0);
+    let mut lent = Some(merge.next().unwrap());
+    let code = in_child(|| {
+        drop(lent.take());
+        0
+    });
+    assert_eq!(code, 0);
+    let lent = lent.unwrap();
+    assert_eq!(number(&lent.event()), 0);
+    drop(lent);
+    let batch = merge.batch();
+    assert_eq!(in_child(|| 0), 0);
+    assert_eq!(batch.map(|event| number(&event)).collect::<Vec<_>>(), [1, 2]);
+    drop(merge);
+
+    let mut rings = Rings::options().bpf_output(&map).pages(1).open().unwrap();
+    assert_eq!(program.run_with(0, &[7]).unwrap(), 0);
+    assert_eq!(program.run_with(0, &[8]).unwrap(), 0);
+    let parent = std::process::id();
+    let mut code = None;
+    let drained = catch_unwind(AssertUnwindSafe(|| {
+        let _ = rings.drain(|_| {
+            // A drain that goes on in the child comes to the next record.
+            // SAFETY: the child reads rings, which takes no lock, and leaves.
+            match unsafe { fork() }.unwrap() {
+                ForkResult::Child => ControlFlow::Continue(()),
+                ForkResult::Parent { child } => {
+                    code = Some(waitpid(child, None).unwrap());
+                    ControlFlow::Break(())
+                }
+            }
+        });
+    }));
+    if std::process::id() != parent {
+        let told = drained
+            .is_err_and(|panic| panic.downcast::<&str>().is_ok_and(|message| message.contains("child of the process")));
+        // SAFETY: leaves without running anything of ours.
+        unsafe { libc::_exit(if told { 0 } else { 1 }) }
+    }
+    assert!(matches!(code, Some(WaitStatus::Exited(_, 0))), "{code:?}");
+
+    let options = Rings::options().bpf_output(&map).pages(1);
+    let mut recorder = Recorder::open(options, Key::Time, &Fence::Auto).unwrap();
+    assert_eq!(program.run_with(0, &[9]).unwrap(), 0);
+    let frozen = recorder.freeze().unwrap();
+    let mut recorded = frozen.events();
+    let code = in_child(|| {
+        first_false(&[
+            panics(&mut || drop(recorded.next().map(|event| event.to_owned()))),
+            panics(&mut || drop(frozen.since(0).next_back().map(|event| event.to_owned()))),
+            panics(&mut || assert_eq!(format!("{:?}", frozen.events().next()), "")),
+        ])
+    });
+    assert_eq!(code, 0);
+    assert!(recorded.map(|event| number(&event)).eq([9]));
+}
+
+/// The same of rings that nobody reads yet, and of a recorder.
+#[test]
+fn a_forked_child_may_drop_rings_and_recorders() {
+    apart!();
+    let Some((map, program)) = echo() else { return };
+    let mut rings = Some(Rings::options().bpf_output(&map).pages(1).open().unwrap());
+    assert_eq!(in_child(|| rings.take().map_or(1, |rings| first_false(&[rings.len() == load::online().len()]))), 0);
+    assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
+    let mut numbers = Vec::new();
+    let _ = rings.take().unwrap().drain(|event| {
+        numbers.push(number(&event));
+        ControlFlow::<()>::Continue(())
+    });
+    assert_eq!(numbers, [1]);
+
+    let options = Rings::options().bpf_output(&map).pages(1);
+    let mut recorder = Some(Recorder::open(options, Key::Time, &Fence::Auto).unwrap());
+    assert_eq!(program.run_with(0, &[2]).unwrap(), 0);
+    let code = in_child(|| {
+        let mut recorder = recorder.take().unwrap();
+        first_false(&[is_forked(recorder.freeze())])
+    });
+    assert_eq!(code, 0);
+    let mut recorder = recorder.take().unwrap();
+    assert_eq!(program.run_with(0, &[3]).unwrap(), 0);
+    assert!(recorder.freeze().unwrap().events().map(|event| number(&event)).eq([2, 3]));
+}
+
+/// What rings can do without a reader does not reach the parent's either.
+#[test]
+fn a_forked_child_cannot_pause_its_parents_rings() {
+    apart!();
+    let Some((map, program)) = echo() else { return };
+    let rings = Rings::options().bpf_output(&map).pages(1).open().unwrap();
+    let code = in_child(|| {
+        first_false(&[
+            is_forked(rings.pause(Pause::Slots)),
+            is_forked(rings.pause(Pause::Output)),
+            is_forked(rings.pause_output(0, true)),
+            is_forked(rings.resume()),
+        ])
+    });
+    assert_eq!(code, 0);
+    assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
+}
+
+/// A child may open its own.
+#[test]
+fn a_forked_child_may_open_its_own() {
+    apart!();
+    let Some((map, program)) = echo() else { return };
+    let rings = Rings::options().bpf_output(&map).pages(1).open().unwrap();
+    let other = Map::perf_event_array(load::slots()).unwrap();
+    let others = bpf::echo(&other).unwrap();
+    let code = in_child(|| {
+        let rings = Rings::options().bpf_output(&other).pages(1).open().unwrap();
+        let mut reader = Reader::new(rings, Order::new()).unwrap();
+        let written = others.run_with(0, &[5]).is_ok_and(|answer| answer == 0);
+        let code = first_false(&[written, number(&reader.next().unwrap().unwrap().event()) == 5]);
+        drop(reader);
+        code
+    });
+    assert_eq!(code, 0);
+    assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
+    drop(rings);
+}
+
+/// Polling an epoll instance from another consumes what it would say: who is woken looks at the rings, and all is there.
+#[test]
+fn a_wake_through_a_nested_epoll_still_yields() {
+    let Some((map, program)) = echo() else { return };
+    let rings = Rings::options().bpf_output(&map).wakeup(Wakeup::Events(1)).open().unwrap();
+    let mut reader = Reader::new(rings, Order::new().hold(Hold::None)).unwrap();
+    let (inner, outer) = [(); 2].map(|()| Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap()).into();
+    inner.add(reader.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, 0)).unwrap();
+    outer.add(&inner.0, EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, 0)).unwrap();
+    let poll = |epoll: &Epoll, timeout: EpollTimeout| {
+        let mut events = [EpollEvent::empty()];
+        epoll.wait(&mut events, timeout).unwrap()
+    };
+    let cpus = load::online();
+    for value in 0..20 {
+        assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
+        while poll(&outer, EpollTimeout::ZERO) > 0 {}
+        let cpu = cpus[value as usize % cpus.len()];
+        assert_eq!(program.run_with(cpu, &[value]).unwrap(), 0);
+        assert_eq!(poll(&outer, EpollTimeout::from(60_000u16)), 1, "the wake comes through");
+        // Whatever the inner one says now.
+        poll(&inner, EpollTimeout::ZERO);
+        let event = reader.next_timeout(Duration::ZERO).unwrap().expect("it is there");
+        assert_eq!((event.cpu(), number(&event.event())), (Some(cpu), value));
+    }
+}
+
+/// A record behind which smaller keys lie in its ring: they are yielded first, and the tail waits for it.
+#[test]
+fn a_tail_never_passes_what_is_not_yielded() {
+    let Some((map, program)) = echo() else { return };
+    let rings = Rings::options().bpf_output(&map).pages(1).cpus([0]).open().unwrap();
+    let mut reader = Reader::new(rings, Order::new().key(Key::Payload(0)).hold(Hold::None)).unwrap();
+    for value in [4, 1, 3, 2, 5] {
+        assert_eq!(program.run_with(0, &[value]).unwrap(), 0);
+    }
+    for (expected, tail) in [(1, 0), (2, 0), (3, 0), (4, 4 * 32), (5, 5 * 32)] {
+        let event = reader.next_timeout(Duration::ZERO).unwrap().unwrap();
+        assert_eq!(number(&event.event()), expected);
+        // What is given up while it is borrowed comes again, and its bytes stay.
+        std::mem::forget(event);
+        reader.publish();
+        assert!(reader.rings().raw(0).unwrap().tail < tail.max(1), "{expected} is not consumed");
+        let event = reader.next_timeout(Duration::ZERO).unwrap().unwrap();
+        assert_eq!(number(&event.event()), expected);
+        drop(event);
+        reader.publish();
+        assert_eq!(reader.rings().raw(0).unwrap().tail, tail, "{expected}");
+    }
+}
+
+/// What a drain was panicked out of is consumed up to and with the event it panicked at, and no further.
+#[test]
+fn a_panic_in_a_drain_leaves_the_tail_behind_its_event() {
+    let Some((map, program)) = echo() else { return };
+    let mut rings = Rings::options().bpf_output(&map).pages(1).open().unwrap();
+    for value in 0..5 {
+        assert_eq!(program.run_with(0, &[value]).unwrap(), 0);
+    }
+    let drain = |rings: &mut Rings, bomb: u64| {
+        let mut numbers = Vec::new();
+        let drained = catch_unwind(AssertUnwindSafe(|| {
+            rings.drain(|event| {
+                numbers.push(number(&event));
+                assert_ne!(number(&event), bomb, "the consumer panics");
+                ControlFlow::<()>::Continue(())
+            })
+        }));
+        (drained.is_err(), numbers)
+    };
+    assert_eq!(drain(&mut rings, 2), (true, vec![0, 1, 2]));
+    assert_eq!(rings.raw(0).unwrap().tail, 3 * 32);
+    assert_eq!(drain(&mut rings, 100), (false, vec![3, 4]));
+    assert_eq!(rings.raw(0).unwrap().tail, 5 * 32);
+}
+
+/// CPUs with holes between them: every ring, slot and event goes by its CPU's own number. With two CPUs, the hole is CPU 0.
+#[test]
+fn cpus_with_holes_keep_their_numbers() {
+    let Some((map, program)) = echo() else { return };
+    let sparse: Vec<u32> = load::online().into_iter().rev().step_by(2).collect();
+    let Some(()) = needs("a second CPU that is online", load::online().len() > 1) else { return };
+    let rings = Rings::options().bpf_output(&map).pages(1).cpus(sparse.iter().copied()).open().unwrap();
+    let mut reader = Reader::new(rings, Order::new()).unwrap();
+    for cpu in load::online() {
+        let answer = program.run_with(cpu, &[cpu.into()]).unwrap();
+        assert_eq!(answer, if sparse.contains(&cpu) { 0 } else { -libc::ENOENT }, "CPU {cpu}");
+        if answer == 0 {
+            let event = reader.next_timeout(LONG).unwrap().unwrap();
+            assert_eq!((event.cpu(), number(&event.event())), (Some(cpu), cpu.into()));
+        }
+    }
+}
+
+/// The user's descriptor is not needed once the rings are open, nor is ours once theirs is: slots live as long as either does.
+#[test]
+fn a_map_whose_descriptor_was_closed_keeps_its_slots() {
+    let Some((map, program)) = echo() else { return };
+    let mut readers = Vec::new();
+    for _ in 0..2 {
+        let duplicate = map.as_fd().try_clone_to_owned().unwrap();
+        let rings = Rings::options().bpf_output(&duplicate).pages(1).open().unwrap();
+        drop(duplicate);
+        readers.push(Reader::new(rings, Order::new().hold(Hold::None)).unwrap());
+    }
+    drop(map);
+    // A slot has one event: the second reader took the output over.
+    assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
+    reading::assert_nothing(&mut readers[0]);
+    assert_eq!(number(&readers[1].next().unwrap().unwrap().event()), 1);
+    readers.clear();
+    assert_eq!(program.run_with(0, &[1]).unwrap(), -libc::ENOENT);
+}
+
+/// Also where the next event lies right behind the last in the same ring.
+#[test]
+fn a_forked_child_is_told_in_the_middle_of_a_stretch() {
+    apart!();
+    let kernel = perfweave::sim::Kernel::new(&[0]);
+    let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::None)).unwrap();
+    (1..=3).for_each(|time| assert!(kernel.emit(0, time, b"")));
+    assert_eq!(reader.next().unwrap().unwrap().key(), Some(1));
+    let code = in_child(|| first_false(&[is_forked(reader.next()), is_forked(reader.next_timeout(Duration::ZERO))]));
+    assert_eq!(code, 0);
+    assert_eq!(reader.next().unwrap().unwrap().key(), Some(2));
+}

@@ -1,0 +1,278 @@
+//! Writers' epochs, on simulated rings.
+
+use crate::reading;
+use perfweave::{Certainty, Ended, Epochs, Fence, Hold, Item, Key, Order, Reader, sim};
+use perfweave_support::{assert_error, number_behind, threads};
+use quickcheck::{QuickCheck, TestResult};
+use std::time::{Duration, Instant};
+
+fn reader(kernel: &sim::Kernel, epochs: Epochs) -> Reader {
+    Reader::new(kernel.rings(), Order::new().hold(Hold::Fence(Fence::Epochs(epochs)))).unwrap()
+}
+
+/// Patience that ends at no time, so that nothing stands in.
+const FOR_EVER: Duration = Duration::from_secs(3600);
+
+#[test]
+fn what_was_written_by_nobody_who_is_inside_is_proven_at_once() {
+    let kernel = sim::Kernel::new(&[0, 3]);
+    let mut reader = reader(&kernel, kernel.epochs());
+    assert_eq!((reader.fence(), reader.hold().to_string().as_str()), (Some("epochs"), "epoch"));
+    kernel.emit(3, 20, b"second");
+    kernel.emit(0, 10, b"first");
+    for key in [10, 20] {
+        let event = reader.next_timeout(Duration::ZERO).unwrap().expect("no wait");
+        assert_eq!((event.key(), event.certainty()), (Some(key), Certainty::Proven));
+    }
+    assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
+    assert_eq!((reader.stats().sleeps, reader.stats().stand_ins), (0, 0));
+}
+
+/// Whoever is inside is waited for, and comes first.
+#[test]
+fn what_is_larger_waits_for_whoever_is_inside() {
+    let kernel = sim::Kernel::new(&[0, 1]);
+    let mut reader = reader(&kernel, kernel.epochs().patience(FOR_EVER));
+    kernel.begin(0, 10);
+    kernel.emit(1, 20, b"later");
+    for _ in 0..10 {
+        assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
+    }
+    // Somebody who enters later has a larger key, and is not waited for.
+    kernel.begin(1, 30);
+    kernel.write(0, b"earlier");
+    kernel.end(0);
+    for key in [10, 20] {
+        assert_eq!(reading::next(&mut reader).key(), Some(key));
+    }
+    assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
+    kernel.write(1, b"last");
+    kernel.end(1);
+    assert_eq!(reading::next(&mut reader).key(), Some(30));
+    assert_eq!(reader.stats().late, 0);
+}
+
+/// A CPU on which somebody is inside whenever the reader looks has passed as soon as nobody was in between.
+#[test]
+fn another_generation_is_as_good_as_nobody() {
+    let kernel = sim::Kernel::new(&[0, 1]);
+    let mut reader = reader(&kernel, kernel.epochs().patience(FOR_EVER));
+    kernel.begin(0, 10);
+    kernel.emit(1, 20, b"later");
+    assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
+    kernel.write(0, b"earlier");
+    kernel.end(0);
+    kernel.begin(0, 40);
+    assert_eq!(reading::next(&mut reader).key(), Some(10));
+    assert_eq!(reading::next(&mut reader).key(), Some(20));
+}
+
+/// An interrupt's program that ends while the interrupted one is inside ends no generation.
+#[test]
+fn what_ends_inside_another_program_proves_nothing() {
+    let kernel = sim::Kernel::new(&[0, 1]);
+    let mut reader = reader(&kernel, kernel.epochs().patience(FOR_EVER));
+    kernel.begin(0, 10);
+    kernel.emit(1, 20, b"later");
+    assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
+    for time in 11..15 {
+        kernel.emit(0, time, b"interrupt");
+        assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
+    }
+    kernel.write(0, b"interrupted");
+    kernel.end(0);
+    let keys: Vec<_> = (0..6).map(|_| reading::next(&mut reader).key().unwrap()).collect();
+    assert_eq!(keys, [10, 11, 12, 13, 14, 20]);
+}
+
+/// A program that returned without leaving: its CPU looks busy for ever, and a fence stands in, which is said.
+#[test]
+fn a_fence_stands_in_for_a_program_that_does_not_leave() {
+    let kernel = sim::Kernel::new(&[0, 1]);
+    let mut reader = reader(&kernel, kernel.epochs().patience(Duration::ZERO));
+    kernel.set_epoch(1, 1);
+    let mut told = 0;
+    for time in 1..=20 {
+        kernel.emit(0, time, b"record");
+        loop {
+            match reader.next_timeout(reading::LONG) {
+                Ok(event) => {
+                    let event = event.expect("it comes");
+                    assert_eq!((event.key(), event.certainty()), (Some(time), Certainty::Proven));
+                    break;
+                }
+                Err(error)
+                    if error.to_string().contains("a program on CPU 1 has returned without perfweave_leave()") =>
+                {
+                    told += number_behind(&error.to_string(), "stood in ");
+                }
+                Err(other) => panic!("{other}"),
+            }
+        }
+    }
+    let stats = reader.stats();
+    // Said at the first and the tenth.
+    assert!(stats.stand_ins >= 20 && (10..=stats.stand_ins).contains(&told), "{told} of {stats:?}");
+    assert_eq!(stats.late, 0);
+    // It has left after all: nothing stands in any more.
+    kernel.set_epoch(1, 0);
+    kernel.emit(0, 100, b"record");
+    assert_eq!(reading::next(&mut reader).key(), Some(100));
+    assert_eq!(reader.stats().stand_ins, stats.stand_ins);
+}
+
+/// A missing number is proven missing by epochs.
+#[test]
+fn a_gap_of_dense_numbers_is_proven_by_epochs() {
+    let kernel = sim::Kernel::new(&[0, 1]);
+    let hold = Hold::Dense { first: Some(0), fence: Fence::Epochs(kernel.epochs().patience(FOR_EVER)) };
+    let mut reader = Reader::new(kernel.rings(), Order::new().key(Key::Payload(0)).hold(hold)).unwrap();
+    let emit = |cpu, number: u64| kernel.emit(cpu, number, &number.to_ne_bytes());
+    kernel.begin(0, 1);
+    emit(1, 0);
+    emit(1, 2);
+    assert_eq!(reading::next(&mut reader).key(), Some(0));
+    assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none(), "1 may be what is being written");
+    kernel.end(0);
+    let event = reading::next(&mut reader);
+    let Item::Gap(gap) = event.item() else { panic!("{event:?}") };
+    assert_eq!((gap.first, gap.last, event.certainty()), (1, 1, Certainty::Proven));
+    drop(event);
+    assert_eq!(reading::next(&mut reader).key(), Some(2));
+}
+
+#[test]
+fn a_flush_brings_all_that_was_written() {
+    let kernel = sim::Kernel::new(&[0, 1]);
+    let mut reader = reader(&kernel, kernel.epochs());
+    for time in 0..100 {
+        kernel.emit((time % 2) as u32, time, b"record");
+    }
+    let mut keys = Vec::new();
+    reading::all(&mut reader, |event| keys.extend(event.key()));
+    assert_eq!(keys, (0..100).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_grace_period_of_ones_own_begins_and_is_asked_after() {
+    let kernel = sim::Kernel::new(&[0]);
+    let mut grace = Fence::Epochs(kernel.epochs()).open().unwrap();
+    assert_eq!(grace.name(), "epochs");
+    assert!(grace.poll().is_none());
+    kernel.begin(0, 1);
+    assert!(grace.begin() && !grace.begin() && grace.poll().is_none());
+    kernel.end(0);
+    assert!(grace.poll().is_some_and(|ended| ended.is_ok()));
+    assert!(grace.poll().is_none());
+    grace.wait().unwrap();
+}
+
+/// A deadline is told, and a CPU that comes gets its ring, although each look finds something and the reader never sleeps.
+#[test]
+fn what_is_due_is_done_although_there_is_always_something_to_yield() {
+    let kernel = sim::Kernel::new(&[0, 1]);
+    let mut reader = reader(&kernel, kernel.epochs().patience(FOR_EVER));
+    let mut time = 20;
+    let mut busy = |reader: &mut Reader| {
+        time += 1;
+        kernel.emit(1, time, b"record");
+        reader.next_timeout(Duration::ZERO).map(|event| event.is_some())
+    };
+    kernel.begin(0, 10);
+    kernel.emit(1, 20, b"record");
+    assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
+    kernel.end(0);
+    assert!(busy(&mut reader).unwrap());
+    reader.set_deadline(Some(Instant::now())).unwrap();
+    assert!((0..1000).any(|_| !busy(&mut reader).unwrap()));
+    assert_eq!(reader.ended(), Some(Ended::Deadline));
+    reader.set_deadline(None).unwrap();
+    kernel.plug(2);
+    threads::until("the ring of the new CPU is there", || {
+        busy(&mut reader).unwrap();
+        reader.rings().len() == 3
+    });
+}
+
+/// Somebody who asks instead of waiting gets an answer, although a program does not leave.
+#[test]
+fn a_fence_stands_in_for_those_who_ask_as_well() {
+    let kernel = sim::Kernel::new(&[0]);
+    let mut grace = Fence::Epochs(kernel.epochs().patience(Duration::ZERO)).open().unwrap();
+    kernel.set_epoch(0, 1);
+    assert!(grace.begin());
+    threads::until("it is over", || grace.poll().is_some_and(|ended| ended.is_ok()));
+    grace.wait().unwrap();
+}
+
+/// Good proofs in between are no reason to say it again each time.
+#[test]
+fn what_is_stuck_now_and_then_is_told_ever_less_often() {
+    let kernel = sim::Kernel::new(&[0, 1]);
+    let mut reader = reader(&kernel, kernel.epochs().patience(Duration::ZERO));
+    let (mut time, mut errors) = (0, 0);
+    for round in 0..50 {
+        for nth in 0..17 {
+            kernel.set_epoch(1, u64::from(nth == 0) + (round << 32));
+            time += 1;
+            kernel.emit(0, time, b"record");
+            loop {
+                match reader.next_timeout(reading::LONG) {
+                    Ok(event) => break assert_eq!(event.and_then(|event| event.key()), Some(time)),
+                    Err(error) if error.to_string().contains("without perfweave_leave()") => errors += 1,
+                    Err(other) => panic!("{other}"),
+                }
+            }
+        }
+    }
+    let stand_ins = reader.stats().stand_ins;
+    // The first, the tenth, the hundredth and so on.
+    assert!(stand_ins >= 50 && errors == stand_ins.ilog10() + 1, "{errors} of {stand_ins}");
+}
+
+#[test]
+fn cpus_without_a_word_are_refused() {
+    let kernel = sim::Kernel::new(&[0, 5000]);
+    let hold = Hold::Fence(Fence::Epochs(kernel.epochs()));
+    let error = Reader::new(kernel.rings(), Order::new().hold(hold)).unwrap_err();
+    assert_error!(error, Map, "a map of epochs with 1024 elements has none for CPU 5000");
+}
+
+/// Words are memory that others write: whatever is in them, everything comes out, none of it late where writers keep to them.
+#[test]
+fn any_words_hold_up_nothing_for_ever() {
+    fn property(steps: Vec<(u8, u64)>) -> TestResult {
+        let kernel = sim::Kernel::new(&[0, 1]);
+        let mut reader = reader(&kernel, kernel.epochs().patience(Duration::ZERO));
+        let (mut time, mut written, mut read) = (1, 0, 0);
+        for (what, word) in steps {
+            let cpu = u32::from(what & 1);
+            match what >> 1 & 3 {
+                0 => kernel.set_epoch(cpu, word),
+                1 => kernel.set_epoch(cpu, word << 32 | 1),
+                _ => {
+                    time += 1;
+                    written += 1;
+                    assert!(kernel.emit(cpu, time, b"record"));
+                }
+            }
+            match reader.next_timeout(Duration::ZERO) {
+                Ok(event) => read += u64::from(event.is_some()),
+                Err(error) if error.to_string().contains("without perfweave_leave()") => {}
+                Err(other) => panic!("{other}"),
+            }
+        }
+        reader.handle().flush().unwrap();
+        loop {
+            match reader.next_timeout(reading::LONG) {
+                Ok(event) if matches!(event.as_ref().unwrap().item(), Item::Flushed) => break,
+                Ok(_) => read += 1,
+                Err(error) if error.to_string().contains("without perfweave_leave()") => {}
+                Err(other) => panic!("{other}"),
+            }
+        }
+        assert_eq!((read, reader.stats().late), (written, 0));
+        TestResult::passed()
+    }
+    QuickCheck::new().tests(200).quickcheck(property as fn(Vec<(u8, u64)>) -> TestResult);
+}

@@ -1,0 +1,56 @@
+//! What needs no kernel rings: the merge, the reader and the recorder on simulated ones, the documentation, the rooms.
+
+mod control;
+mod documented_loops;
+mod epochs;
+mod forged;
+mod full_rings;
+mod fuzz_corpus;
+mod ledger;
+mod loss;
+mod merge_cases;
+mod merge_matches_sort;
+mod narrow_counters;
+#[path = "../../fuzz/src/raw_bytes.rs"]
+mod raw_bytes;
+mod reader;
+#[expect(dead_code, reason = "each binary takes a part")]
+#[path = "../reading/mod.rs"]
+mod reading;
+mod recorder;
+mod rooms;
+#[path = "../schedule/mod.rs"]
+mod schedule;
+
+use perfweave::{Event, Item, Layout, Merge, sim};
+
+/// A machine with rings of so many bytes, whose records have a time.
+fn small(cpus: &[u32], bytes: usize) -> sim::Kernel {
+    sim::Kernel::with(cpus, bytes, Layout::new(4 | 1024, true, 0))
+}
+
+/// A fence, with nobody inside a section. Gives whether the merge wants one.
+fn fence(merge: &mut Merge) -> bool {
+    merge.refresh(0);
+    let begun = merge.begin_fence();
+    if begun {
+        merge.end_fence();
+        merge.refresh(0);
+    }
+    begun
+}
+
+/// An event in words: the letters that its payload begins with, or what it is.
+fn text(event: &Event<'_>) -> String {
+    match event.item() {
+        Item::Record(record) => match record.payload() {
+            Some(payload) => payload.iter().map(char::from).take_while(char::is_ascii_alphanumeric).collect(),
+            None => format!("{:?}", record.kind()),
+        },
+        Item::Lost(lost) => format!("lost {}", lost.count),
+        Item::Gap(gap) => format!("gap {}-{}", gap.first, gap.last),
+        Item::Damage(damage) => format!("damage {}", damage.bytes.len()),
+        Item::EarlyRelease(unproven) => format!("unproven {}", unproven.cpu),
+        other => panic!("{other:?}"),
+    }
+}

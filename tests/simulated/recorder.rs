@@ -1,0 +1,778 @@
+//! The flight recorder on simulated rings, written backwards over what is oldest.
+
+use crate::text;
+use perfweave::{Certainty, Event, Fault, Frozen, Item, Key, Kind, Layout, Recorder, sim};
+use perfweave_support::{assert_error, threads};
+use quickcheck::QuickCheck;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+const TID: u64 = 2;
+const TIME: u64 = 4;
+const RAW: u64 = 1024;
+const IDENTIFIER: u64 = 65536;
+
+/// Header, time, length, and 4 bytes: 24 each.
+fn machine(cpus: &[u32], bytes: usize) -> (sim::Kernel, Recorder) {
+    let kernel = sim::Kernel::backward(cpus, bytes, Layout::new(TIME | RAW, true, 0));
+    let recorder = kernel.recorder(Key::Time).unwrap();
+    (kernel, recorder)
+}
+
+fn texts(frozen: &Frozen<'_>) -> Vec<String> {
+    frozen.events().map(|event| text(&event)).collect()
+}
+
+#[test]
+fn nothing_is_in_rings_that_nobody_wrote_to() {
+    let (_kernel, mut recorder) = machine(&[0, 3], 4096);
+    for _ in 0..3 {
+        let frozen = recorder.freeze().unwrap();
+        assert_eq!(frozen.events().len(), 0);
+        assert!(frozen.events().next().is_none() && frozen.events().next_back().is_none());
+        assert_eq!(frozen.last(Duration::MAX).len() + frozen.since(0).len(), 0);
+        assert_eq!(frozen.complete_from(), None);
+        frozen.resume().unwrap();
+    }
+}
+
+#[test]
+fn what_was_written_is_there_as_often_as_one_looks() {
+    let (kernel, mut recorder) = machine(&[5], 4096);
+    assert!(kernel.emit(5, 10, b"only"));
+    for _ in 0..3 {
+        let frozen = recorder.freeze().unwrap();
+        let event = frozen.events().next().unwrap();
+        assert_eq!(
+            (event.key(), event.cpu(), event.certainty(), event.late_by()),
+            (Some(10), Some(5), Certainty::Proven, 0)
+        );
+        let record = event.record().unwrap();
+        assert_eq!((record.cpu(), record.time(), record.kind()), (5, Some(10), Kind::SAMPLE));
+        assert_eq!(record.payload().unwrap().to_vec(), b"only");
+        assert_eq!(frozen.events().len(), 1);
+        assert_eq!(frozen.complete_from(), None);
+        // The copy lives on.
+        let copy = event.to_owned();
+        drop(frozen);
+        assert_eq!(text(&copy.as_event()), "only");
+    }
+}
+
+#[test]
+fn cpus_are_merged_by_key_then_by_cpu_then_by_age() {
+    let (kernel, mut recorder) = machine(&[7, 0, 300, 2], 4096);
+    for cpu in [300, 7, 2, 0] {
+        kernel.emit(cpu, 50, format!("{cpu}a").as_bytes());
+        kernel.emit(cpu, 50, format!("{cpu}b").as_bytes());
+    }
+    kernel.emit(2, 70, b"last");
+    kernel.emit(300, 20, b"back");
+    kernel.emit(0, 60, b"mid");
+    let frozen = recorder.freeze().unwrap();
+    let expected = ["back", "0a", "0b", "2a", "2b", "7a", "7b", "300a", "300b", "mid", "last"];
+    assert_eq!(texts(&frozen), expected);
+    let mut backwards: Vec<String> = frozen.events().rev().map(|event| text(&event)).collect();
+    backwards.reverse();
+    assert_eq!(backwards, expected);
+    // From both ends at once, and in a copy that goes its own way.
+    let mut events = frozen.events();
+    assert_eq!((text(&events.next().unwrap()), text(&events.next_back().unwrap())), ("back".into(), "last".into()));
+    let mut rest = events.clone();
+    assert_eq!((events.len(), events.size_hint()), (9, (9, Some(9))));
+    assert_eq!(events.by_ref().count(), 9);
+    assert!(events.next().is_none() && events.next_back().is_none());
+    assert_eq!(text(&rest.next_back().unwrap()), "mid");
+}
+
+/// Who is interrupted between clock and output lies behind the interrupts, with a smaller key.
+#[test]
+fn writers_that_were_interrupted_come_before_their_interrupts() {
+    let (kernel, mut recorder) = machine(&[0, 1], 4096);
+    kernel.begin(0, 100);
+    kernel.begin(0, 130);
+    kernel.emit(0, 140, b"deepest");
+    kernel.write(0, b"deeper");
+    kernel.end(0);
+    kernel.write(0, b"interrupted");
+    // Not published before the outermost is done.
+    kernel.emit(0, 150, b"between");
+    kernel.end(0);
+    kernel.emit(1, 120, b"elsewhere");
+    let frozen = recorder.freeze().unwrap();
+    assert_eq!(texts(&frozen), ["interrupted", "elsewhere", "deeper", "deepest", "between"]);
+    assert!(frozen.events().all(|event| event.certainty() == Certainty::Proven));
+}
+
+#[test]
+fn the_oldest_is_overwritten_and_what_is_left_of_it_is_no_damage() {
+    // Two records of 24 bytes fit, and 16 bytes of a third.
+    let (kernel, mut recorder) = machine(&[0, 1], 64);
+    kernel.emit(1, 5, b"else");
+    for time in 10..40 {
+        kernel.emit(0, time, format!("{time}").as_bytes());
+        let frozen = recorder.freeze().unwrap();
+        let mut expected = vec!["else".to_owned()];
+        expected.extend(((time - 1).max(10)..=time).map(|time| time.to_string()));
+        assert_eq!(texts(&frozen), expected);
+        // Too few are left to say from when on nothing is missing.
+        assert_eq!(frozen.complete_from(), (time > 11).then_some(u64::MAX));
+    }
+}
+
+/// A ring's length divided by a record's: nothing is cut.
+#[test]
+fn a_ring_that_is_exactly_full_was_not_overwritten() {
+    // 8 + 8 + 4 + 12 = 32.
+    let (kernel, mut recorder) = machine(&[0], 256);
+    for time in 1..=20u64 {
+        kernel.emit(0, time, b"twelve bytes");
+        let frozen = recorder.freeze().unwrap();
+        let keys: Vec<u64> = frozen.events().map(|event| event.key().unwrap()).collect();
+        assert_eq!(keys, (time.saturating_sub(7).max(1)..=time).collect::<Vec<_>>());
+        // The fourth: three may have been interrupted by what is gone.
+        assert_eq!(frozen.complete_from(), (time > 8).then(|| time - 4));
+    }
+}
+
+/// The oldest that is left may be older than what is gone.
+#[test]
+fn what_is_complete_is_said_with_interrupted_writers_in_mind() {
+    let (kernel, mut recorder) = machine(&[0], 256);
+    kernel.begin(0, 100);
+    kernel.emit(0, 130, b"twelve bytes");
+    kernel.write(0, b"twelve bytes");
+    kernel.end(0);
+    for time in 140..147 {
+        kernel.emit(0, time, b"twelve bytes");
+    }
+    let frozen = recorder.freeze().unwrap();
+    assert_eq!(frozen.events().next().unwrap().key(), Some(100));
+    assert_eq!(frozen.events().len(), 8);
+    assert!(frozen.complete_from().is_some_and(|from| from > 130), "130 is gone");
+}
+
+#[test]
+fn what_is_written_while_frozen_is_lost_and_said() {
+    let (kernel, mut recorder) = machine(&[0, 1], 4096);
+    kernel.emit(0, 10, b"before");
+    let frozen = recorder.freeze().unwrap();
+    for time in 11..14 {
+        assert!(!kernel.emit(0, time, b"dropped"));
+    }
+    assert!(!kernel.emit(1, 14, b"dropped"));
+    assert_eq!(texts(&frozen), ["before"]);
+    drop(frozen);
+    // Nothing tells of it until something is written.
+    assert_eq!(texts(&recorder.freeze().unwrap()), ["before"]);
+    kernel.emit(1, 20, b"first");
+    kernel.emit(0, 30, b"behind");
+    kernel.emit(0, 31, b"more");
+    let frozen = recorder.freeze().unwrap();
+    assert_eq!(texts(&frozen), ["before", "lost 1", "first", "lost 3", "behind", "more"]);
+    let losses: Vec<_> = frozen
+        .events()
+        .filter_map(|event| match event.item() {
+            Item::Lost(lost) => {
+                assert_eq!(
+                    (event.key(), event.cpu(), event.certainty()),
+                    (lost.until, Some(lost.cpu), Certainty::Proven)
+                );
+                Some((lost.cpu, lost.count, lost.source, lost.after, lost.until))
+            }
+            _ => None,
+        })
+        .collect();
+    assert_eq!(losses, [(1, 1, Some(0), None, Some(20)), (0, 3, Some(0), Some(10), Some(30))]);
+    assert_eq!(frozen.complete_from(), None, "nothing was overwritten");
+    // A loss belongs to what was asked for if its record does.
+    assert_eq!(frozen.since(30).map(|event| text(&event)).collect::<Vec<_>>(), ["lost 3", "behind", "more"]);
+}
+
+/// A loss lies before its record, so its record is overwritten first.
+#[test]
+fn a_loss_outlives_its_record() {
+    let (kernel, mut recorder) = machine(&[0], 128);
+    kernel.pause(0, true);
+    kernel.emit(0, 1, b"drop");
+    kernel.pause(0, false);
+    // 32 and 24, then 96 in 128: the record of 24 is gone.
+    kernel.emit(0, 2, b"cut");
+    (3..7).for_each(|time| assert!(kernel.emit(0, time, b"kept")));
+    let frozen = recorder.freeze().unwrap();
+    let events: Vec<_> = frozen.events().collect();
+    assert_eq!(events.iter().map(text).collect::<Vec<_>>(), ["lost 1", "kept", "kept", "kept", "kept"]);
+    let Item::Lost(lost) = events[0].item() else { panic!() };
+    assert_eq!(
+        (lost.after, lost.until, events[0].key(), events[0].certainty()),
+        (None, None, None, Certainty::Assumed)
+    );
+}
+
+#[test]
+fn since_and_last_begin_at_a_key() {
+    let (kernel, mut recorder) = machine(&[0, 1], 4096);
+    for time in 1..=50 {
+        kernel.emit((time % 2) as u32, time * 1000, b"any");
+    }
+    let frozen = recorder.freeze().unwrap();
+    let keys = |events: perfweave::Recorded<'_>| events.map(|event| event.key().unwrap() / 1000).collect::<Vec<_>>();
+    assert_eq!(keys(frozen.since(0)), (1..=50).collect::<Vec<_>>());
+    assert_eq!(keys(frozen.since(48_000)), [48, 49, 50]);
+    assert_eq!(keys(frozen.since(48_001)), [49, 50]);
+    assert_eq!(frozen.since(50_001).len() + frozen.since(u64::MAX).len(), 0);
+    assert_eq!(keys(frozen.last(Duration::ZERO)), [50]);
+    assert_eq!(keys(frozen.last(Duration::from_micros(2))), [48, 49, 50]);
+    assert_eq!(keys(frozen.last(Duration::from_nanos(1999))), [49, 50]);
+    assert_eq!(frozen.last(Duration::from_secs(1)).len(), 50);
+    assert_eq!(frozen.last(Duration::MAX).len(), 50);
+    assert_eq!(frozen.since(49_000).rev().map(|event| event.key().unwrap()).collect::<Vec<_>>(), [50_000, 49_000]);
+}
+
+/// Busy rings go back less far than idle ones, and the busiest says from when on all is there.
+#[test]
+fn the_busiest_ring_says_from_when_on_all_is_there() {
+    let (kernel, mut recorder) = machine(&[0, 1, 2], 256);
+    for time in 1..=100 {
+        kernel.emit(0, time * 10, b"twelve bytes");
+        if time % 4 == 0 {
+            kernel.emit(1, time * 10 + 1, b"twelve bytes");
+        }
+    }
+    kernel.emit(2, 15, b"once");
+    let frozen = recorder.freeze().unwrap();
+    // CPU 0 has 930 to 1000, CPU 1 has 721 to 1001 and so is complete from 841 on.
+    let from = frozen.complete_from().unwrap();
+    assert_eq!(from, 960);
+    assert_eq!(frozen.events().next().unwrap().key(), Some(15));
+    let keys: Vec<u64> = frozen.since(from).map(|event| event.key().unwrap()).collect();
+    assert_eq!(keys, [960, 961, 970, 980, 990, 1000, 1001]);
+}
+
+#[test]
+fn records_without_a_key_stay_with_their_neighbours() {
+    let kernel = sim::Kernel::backward(&[0, 1], 4096, Layout::RAW);
+    let key = Key::with(|record| {
+        let payload: String = record.payload()?.iter().take(3).map(char::from).collect();
+        payload.trim().parse().ok()
+    });
+    let mut recorder = kernel.recorder(key).unwrap();
+    for (cpu, payload) in [
+        (0, b"x  "),
+        (1, b"15 "),
+        (0, b"20 "),
+        (0, b"y  "),
+        (0, b"z  "),
+        (0, b"10 "),
+        (0, b"w  "),
+        (1, b"25 "),
+        (1, b"v  "),
+    ] {
+        kernel.emit(cpu, 1, payload);
+    }
+    let frozen = recorder.freeze().unwrap();
+    // Nothing is before x: it goes with what is behind it in its ring.
+    assert_eq!(texts(&frozen), ["10", "w", "15", "x", "20", "y", "z", "25", "v"]);
+    for event in frozen.events() {
+        let expected = if text(&event) == "x" { Certainty::Assumed } else { Certainty::Proven };
+        assert_eq!((event.certainty(), event.key().is_some()), (expected, text(&event).len() > 1), "{event:?}");
+    }
+    assert_eq!(frozen.last(Duration::from_nanos(5)).count(), 6, "x is among them");
+}
+
+/// Where nothing has a key there is nothing to sort by: by CPU, then by age, and nothing is proven.
+#[test]
+fn without_any_key_rings_come_one_after_the_other() {
+    let kernel = sim::Kernel::backward(&[4, 1], 64, Layout::RAW);
+    let mut recorder = kernel.recorder(Key::with(|_| None)).unwrap();
+    for n in 0..10 {
+        kernel.emit(4, 1, format!("d{n}").as_bytes());
+        kernel.emit(1, 1, format!("a{n}").as_bytes());
+    }
+    let frozen = recorder.freeze().unwrap();
+    assert_eq!(texts(&frozen), ["a6", "a7", "a8", "a9", "d6", "d7", "d8", "d9"]);
+    assert!(frozen.events().all(|event| event.certainty() == Certainty::Assumed && event.key().is_none()));
+    assert_eq!(frozen.complete_from(), Some(u64::MAX));
+}
+
+/// Called once for each record, and not for losses.
+#[test]
+fn a_key_function_is_not_asked_about_losses() {
+    let kernel = sim::Kernel::backward(&[0], 4096, Layout::new(TIME | RAW, true, 0));
+    let key = Key::with(|record| {
+        assert_ne!(record.kind(), Kind::LOST);
+        record.time()
+    });
+    let mut recorder = kernel.recorder(key).unwrap();
+    kernel.pause(0, true);
+    kernel.emit(0, 1, b"drop");
+    kernel.pause(0, false);
+    kernel.emit(0, 2, b"kept");
+    assert_eq!(texts(&recorder.freeze().unwrap()), ["lost 1", "kept"]);
+}
+
+#[test]
+fn other_kinds_have_their_place() {
+    let (kernel, mut recorder) = machine(&[0, 1], 4096);
+    kernel.emit(0, 1, b"a");
+    kernel.begin(1, 2);
+    kernel.write_other(1, Kind::COMM, 0x2000, &[1; 16]);
+    kernel.end(1);
+    kernel.emit(0, 3, b"b");
+    let frozen = recorder.freeze().unwrap();
+    assert_eq!(texts(&frozen), ["a", "COMM", "b"]);
+}
+
+/// A CPU that comes online gets a ring, and a place in the order of CPUs.
+#[test]
+fn cpus_that_come_are_followed() {
+    let (kernel, mut recorder) = machine(&[1, 5], 4096);
+    kernel.emit(5, 10, b"five");
+    kernel.plug(3);
+    recorder.follow_cpus().unwrap();
+    kernel.emit(3, 10, b"three");
+    kernel.emit(1, 10, b"one");
+    let frozen = recorder.freeze().unwrap();
+    assert_eq!(texts(&frozen), ["one", "three", "five"]);
+    assert!(!kernel.emit(3, 11, b"dropped"), "stopped like the others");
+}
+
+/// The pause alone waits for nobody: a writer that has reserved, and publishes while all is frozen, is waited for.
+#[test]
+fn a_writer_in_flight_is_waited_for() {
+    let (kernel, mut recorder) = machine(&[0, 1], 4096);
+    kernel.emit(0, 10, b"before");
+    kernel.begin(0, 20);
+    kernel.write(0, b"flying");
+    // And one that has read the clock, and will find the ring paused.
+    kernel.begin(0, 30);
+    let (told, thread) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let freezing = scope.spawn(|| {
+            told.send(threads::own()).unwrap();
+            recorder.freeze().map(|frozen| texts(&frozen))
+        });
+        let thread = thread.recv().unwrap();
+        threads::until("all is paused before the fence", || !kernel.emit(1, 5, b"spin"));
+        // As often as it looks whether the fence has ended.
+        threads::until_slept(thread, 3);
+        assert!(!freezing.is_finished(), "two writers are inside");
+        assert!(!kernel.write(0, b"late"));
+        kernel.end(0);
+        threads::until_slept(thread, 3);
+        assert!(!freezing.is_finished(), "one is");
+        // Those who come later are not waited for.
+        kernel.begin(1, 40);
+        kernel.end(0);
+        let texts = freezing.join().unwrap().unwrap();
+        kernel.end(1);
+        let zero: Vec<_> = texts.iter().filter(|text| *text != "spin").collect();
+        assert_eq!(zero, ["before", "flying"]);
+    });
+    kernel.emit(0, 50, b"again");
+    assert!(texts(&recorder.freeze().unwrap()).ends_with(&["lost 1".into(), "again".into()]));
+}
+
+/// Forgotten instead of dropped, what is frozen stays so until the next time.
+#[test]
+fn a_freeze_that_is_forgotten_is_taken_up_by_the_next() {
+    let (kernel, mut recorder) = machine(&[0], 4096);
+    kernel.emit(0, 10, b"kept");
+    std::mem::forget(recorder.freeze().unwrap());
+    assert!(!kernel.emit(0, 11, b"dropped"));
+    assert_eq!(texts(&recorder.freeze().unwrap()), ["kept"]);
+    assert!(kernel.emit(0, 12, b"again"));
+}
+
+#[test]
+fn a_key_function_that_panics_leaves_the_recorder_recording() {
+    let kernel = sim::Kernel::backward(&[0], 4096, Layout::new(TIME | RAW, true, 0));
+    let key = Key::with(|record| record.time().inspect(|time| assert_ne!(*time, 13, "on purpose")));
+    let mut recorder = kernel.recorder(key).unwrap();
+    kernel.emit(0, 13, b"bad");
+    assert!(catch_unwind(AssertUnwindSafe(|| recorder.freeze().map(drop))).is_err());
+    (20..20 + 4096 / 24).for_each(|time| assert!(kernel.emit(0, time, b"good")));
+    assert_eq!(recorder.freeze().unwrap().events().len(), 4096 / 24);
+}
+
+/// Sizes that cannot be right: everything older is given up, everything newer is there, and other rings never notice.
+#[test]
+fn bad_sizes_are_damage_and_the_newer_is_there() {
+    for size in [0u16, 1, 7, 9, 12, 20, 4096, 65528, 65535] {
+        let (kernel, mut recorder) = machine(&[0, 1], 4096);
+        kernel.emit(0, 9, b"gone");
+        kernel.emit(0, 10, b"bad");
+        let bad = kernel.head(0);
+        (11..15).for_each(|time| assert!(kernel.emit(0, time, b"good")));
+        kernel.emit(1, 8, b"else");
+        kernel.scribble(0, bad.wrapping_add(6), &size.to_ne_bytes());
+        let frozen = recorder.freeze().unwrap();
+        let events: Vec<_> = frozen.events().collect();
+        let expected = ["else", "damage 48", "good", "good", "good", "good"];
+        assert_eq!(events.iter().map(text).collect::<Vec<_>>(), expected, "{size}");
+        let Item::Damage(damage) = events[1].item() else { panic!() };
+        assert_eq!((damage.cpu, damage.fault), (0, Fault::Size { size, room: 48 }));
+        assert_eq!((events[1].key(), events[1].certainty()), (None, Certainty::Assumed));
+        assert_eq!(frozen.complete_from(), Some(14), "what was given up is missing");
+        drop(frozen);
+        // What lies further on is written over in time, and then all is well.
+        (20..220).for_each(|time| assert!(kernel.emit(0, time, b"new")));
+        let frozen = recorder.freeze().unwrap();
+        assert_eq!(frozen.events().count(), 1 + 4096 / 24);
+        assert!(frozen.events().all(|event| event.record().is_some()));
+    }
+}
+
+/// In a ring that was overwritten a size that goes past the end is taken for the cut one's, if such a record can have been
+/// whole once; all others are damage.
+#[test]
+fn only_what_can_have_been_whole_is_taken_for_cut() {
+    for (size, damaged) in [(0u16, true), (12, true), (64, false), (1024, false), (1032, true), (65528, true)] {
+        let (kernel, mut recorder) = machine(&[0], 1024);
+        (0..100).for_each(|time| assert!(kernel.emit(0, time, b"fill")));
+        // The second from the back: 24 bytes and the 16 of the cut one behind it.
+        let bad = kernel.head(0).wrapping_add(24 * 41);
+        kernel.scribble(0, bad.wrapping_add(6), &size.to_ne_bytes());
+        let frozen = recorder.freeze().unwrap();
+        let first = frozen.events().next().unwrap();
+        assert_eq!(matches!(first.item(), Item::Damage(_)), damaged, "{size}");
+        assert_eq!(frozen.events().len(), 41 + usize::from(damaged));
+        assert_eq!(frozen.complete_from(), Some(62));
+    }
+}
+
+/// A bad raw size harms only that record.
+#[test]
+fn a_bad_raw_size_is_damage_of_one_record() {
+    let (kernel, mut recorder) = machine(&[0], 4096);
+    kernel.emit(0, 10, b"good");
+    kernel.emit(0, 11, b"bad");
+    let bad = kernel.head(0);
+    kernel.emit(0, 12, b"newer");
+    kernel.scribble(0, bad.wrapping_add(16), &1000u32.to_ne_bytes());
+    let frozen = recorder.freeze().unwrap();
+    let events: Vec<_> = frozen.events().collect();
+    assert_eq!(events.iter().map(text).collect::<Vec<_>>(), ["good", "damage 24", "newer"]);
+    let Item::Damage(damage) = events[1].item() else { panic!() };
+    assert_eq!(damage.fault, Fault::Raw { raw_size: 1000, room: 4 });
+    assert_eq!((damage.bytes.u64(8), events[1].key()), (Some(11), None));
+    assert_eq!(frozen.complete_from(), None, "nothing else is missing");
+}
+
+/// Any head: no panic, no end of events, and what is written from there on is found.
+#[test]
+fn wild_heads_harm_nothing_but_their_ring() {
+    for wild in [0, 1, 3, 7, 24, 4096, 5000, 1 << 32, 1 << 63, u64::MAX, u64::MAX - 3, u64::MAX - 4095, u64::MAX - 9000]
+    {
+        let (kernel, mut recorder) = machine(&[0, 1], 4096);
+        (0..300).for_each(|time| assert!(kernel.emit(0, time, b"fill")));
+        kernel.emit(1, 8, b"else");
+        kernel.force_head(0, wild);
+        let frozen = recorder.freeze().unwrap();
+        assert!(frozen.events().len() <= 1 + 4096 / 8);
+        assert_eq!(frozen.events().filter(|event| event.cpu() == Some(1)).count(), 1);
+        assert_eq!(frozen.events().rev().count(), frozen.events().len());
+        drop(frozen);
+        for time in 1000..1004 {
+            kernel.emit(0, time, b"new!");
+        }
+        let frozen = recorder.freeze().unwrap();
+        let newest: Vec<_> = frozen.events().rev().take(3).map(|event| text(&event)).collect();
+        assert_eq!(newest, ["new"; 3], "head {wild:x}");
+    }
+}
+
+/// What a kernel does that keeps no protocol, and what it writes later, happen in their order.
+#[test]
+fn what_is_written_behind_hostile_bytes_replaces_them() {
+    let (kernel, mut recorder) = machine(&[0], 64);
+    kernel.emit(0, 1, b"old!");
+    kernel.scribble(0, kernel.head(0), &[0xff; 24]);
+    (2..10).for_each(|time| assert!(kernel.emit(0, time, b"new!")));
+    assert_eq!(texts(&recorder.freeze().unwrap()), ["new"; 2]);
+    kernel.force_head(0, 0u64.wrapping_sub(6400));
+    kernel.emit(0, 20, b"once");
+    kernel.emit(0, 21, b"more");
+    assert_eq!(texts(&recorder.freeze().unwrap()), ["once", "more"]);
+}
+
+/// Output of more than a ring holds, or than a header can say, writes over itself, as it does in the kernel.
+#[test]
+fn output_that_is_too_long_is_damage_and_recording_goes_on() {
+    for (ring, size, fill) in
+        [(4096, 5000, 0u8), (4096, 5000, 0xff), (4096, 5000, 0x20), (4096, 70_000, 0), (1 << 17, 70_000, 0xff)]
+    {
+        let (kernel, mut recorder) = machine(&[0, 1], ring);
+        (0..10).for_each(|time| assert!(kernel.emit(0, time, b"fill")));
+        kernel.emit(1, 5, b"else");
+        kernel.emit(0, 20, &vec![fill; size]);
+        let frozen = recorder.freeze().unwrap();
+        let damaged = frozen.events().filter(|event| matches!(event.item(), Item::Damage(_))).count();
+        assert!(damaged > 0, "{size} bytes in {ring}: {:?}", texts(&frozen));
+        assert_eq!(frozen.events().filter(|event| event.cpu() == Some(1)).count(), 1);
+        drop(frozen);
+        (30..30 + ring as u64 / 16).for_each(|time| assert!(kernel.emit(0, time, b"new")));
+        let frozen = recorder.freeze().unwrap();
+        let expected = ring / 24;
+        assert_eq!(frozen.events().filter(|event| text(event) == "new").count(), expected);
+        assert_eq!(frozen.events().len(), expected + 1);
+    }
+}
+
+/// What a CPU's ring was given, oldest first: too simple to be wrong.
+#[derive(Default)]
+struct Model {
+    pieces: Vec<(u64, Piece)>,
+    /// Keys of the writers inside, outermost first, and whether they wrote.
+    writers: Vec<(u64, bool)>,
+    lost: u64,
+    paused: bool,
+}
+
+/// A stretch of the ring, in which what is older lies behind what is newer.
+#[derive(Debug, Clone)]
+enum Piece {
+    Record {
+        key: Option<u64>,
+        payload: Vec<u8>,
+    },
+    /// Lies before its record.
+    Lost(u64),
+}
+
+/// What is expected to come out, and what did.
+#[derive(Debug, Clone, PartialEq)]
+enum Seen {
+    Record { cpu: u32, key: Option<u64>, payload: Vec<u8> },
+    Lost { cpu: u32, count: u64, after: Option<u64>, until: Option<u64> },
+}
+
+impl Model {
+    /// One reservation of a writer's.
+    fn write(&mut self, key: Option<u64>, payload: &[u8], fields: u64, frozen: bool) -> bool {
+        if self.paused || frozen {
+            self.lost += 1;
+            return false;
+        }
+        let len = (8 + 8 * fields + 4 + payload.len() as u64).next_multiple_of(8);
+        self.pieces.push((len, Piece::Record { key, payload: payload.to_vec() }));
+        if self.lost > 0 {
+            self.pieces.push((8 + 16 + 8 * fields, Piece::Lost(std::mem::take(&mut self.lost))));
+        }
+        true
+    }
+
+    /// Those newest pieces that fit, oldest first, and how many are gone.
+    fn left(&self, ring: u64) -> (&[(u64, Piece)], usize) {
+        let mut room = ring;
+        let fit = self.pieces.iter().rev().take_while(|(len, _)| {
+            let fits = *len <= room;
+            room = room.saturating_sub(*len);
+            fits
+        });
+        let gone = self.pieces.len() - fit.count();
+        (&self.pieces[gone..], gone)
+    }
+
+    /// What comes out of this ring, with what orders it.
+    fn expected(&self, cpu: u32, ring: u64) -> Vec<(u64, u32, Seen)> {
+        let (left, _) = self.left(ring);
+        let first = left.iter().find_map(|(_, piece)| if let Piece::Record { key, .. } = piece { *key } else { None });
+        let mut before = None;
+        let mut out = Vec::new();
+        let mut rest = left.iter().map(|(_, piece)| piece).peekable();
+        if let Some(Piece::Lost(count)) = rest.peek() {
+            out.push((first.unwrap_or(0), cpu, Seen::Lost { cpu, count: *count, after: None, until: None }));
+            rest.next();
+        }
+        while let Some(Piece::Record { key, payload }) = rest.next() {
+            let order = key.or(before).or(first).unwrap_or(0);
+            if let Some(Piece::Lost(count)) = rest.peek() {
+                out.push((order, cpu, Seen::Lost { cpu, count: *count, after: before, until: *key }));
+                rest.next();
+            }
+            out.push((order, cpu, Seen::Record { cpu, key: *key, payload: payload.clone() }));
+            before = key.or(before);
+        }
+        assert!(rest.next().is_none());
+        out
+    }
+}
+
+/// What is frozen is a sort of exactly those newest records of each CPU that still fit.
+fn frozen_matches_sort(cpus: u8, ring: u8, layout: u8, twice: bool, steps: &[(u8, u8, u16)]) {
+    let cpus = [&[0][..], &[0, 1], &[0, 2, 3], &[1, 5, 6, 64, 300]][usize::from(cpus) % 4];
+    let ring = 256u64 << (ring % 6);
+    let (sample_type, fields) = [(TIME | RAW, 1), (IDENTIFIER | TID | TIME | RAW, 3)][usize::from(layout) % 2];
+    let kernel = sim::Kernel::backward(cpus, ring as usize, Layout::new(sample_type, true, 0));
+    // One in five has no key, if the layout's number says so.
+    let keyless = layout & 2 != 0;
+    let has_key = move |number: u64| !(keyless && number.is_multiple_of(5));
+    let key = Key::with(move |record| {
+        record.time().filter(|_| record.payload().and_then(|payload| payload.u64(0)).is_some_and(has_key))
+    });
+    let mut recorder = kernel.recorder(key).unwrap();
+    let mut models: BTreeMap<u32, Model> = cpus.iter().map(|cpu| (*cpu, Model::default())).collect();
+    let (mut clock, mut number) = (1000u64, 0u64);
+
+    let write = |model: &mut Model, cpu: u32, size: u16, number: &mut u64, frozen: bool| {
+        let Some((time, wrote)) = model.writers.last_mut() else { return };
+        if *wrote && !twice {
+            return;
+        }
+        *wrote = true;
+        *number += 1;
+        let key = Some(*time).filter(|_| has_key(*number));
+        let mut payload = number.to_ne_bytes().to_vec();
+        payload.extend((0..size % 200).map(|at| (u64::from(at) ^ *number) as u8));
+        // One that is longer than the ring, with a loss before it, would overwrite itself.
+        payload.truncate(ring as usize - 100);
+        let written = kernel.write(cpu, &payload);
+        assert_eq!(written, model.write(key, &payload, fields, frozen));
+    };
+    for (step, &(kind, cpu, size)) in steps.iter().chain(&[(255, 0, 0)]).enumerate() {
+        let cpu = cpus[usize::from(cpu) % cpus.len()];
+        let model = models.get_mut(&cpu).unwrap();
+        clock += u64::from(size % 3);
+        let last = step == steps.len();
+        match kind % 32 {
+            // As deep as contexts nest.
+            0..6 if model.writers.len() < 4 => {
+                kernel.begin(cpu, clock);
+                model.writers.push((clock, false));
+            }
+            6..13 => write(model, cpu, size, &mut number, false),
+            13..18 if !model.writers.is_empty() => {
+                kernel.end(cpu);
+                model.writers.pop();
+            }
+            18..28 if model.writers.len() < 4 => {
+                kernel.begin(cpu, clock);
+                model.writers.push((clock, false));
+                write(model, cpu, size, &mut number, false);
+                kernel.end(cpu);
+                model.writers.pop();
+            }
+            28..=30 => {
+                model.paused = kind & 32 != 0;
+                kernel.pause(cpu, model.paused);
+            }
+            31 if last || kind > 127 => {
+                // Nobody is waited for: everybody is done.
+                for (cpu, model) in &mut models {
+                    (0..model.writers.len()).for_each(|_| kernel.end(*cpu));
+                    model.writers.clear();
+                }
+                let frozen = recorder.freeze().unwrap();
+                check(&frozen, &models, ring, !twice);
+                // Somebody tries to write meanwhile.
+                for _ in 0..size % 5 {
+                    let model = models.get_mut(&cpu).unwrap();
+                    kernel.begin(cpu, clock);
+                    model.writers.push((clock, false));
+                    write(model, cpu, size, &mut number, true);
+                    kernel.end(cpu);
+                    model.writers.pop();
+                }
+                check(&frozen, &models, ring, !twice);
+                if size % 2 == 0 { drop(frozen) } else { frozen.resume().unwrap() }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn check(frozen: &Frozen<'_>, models: &BTreeMap<u32, Model>, ring: u64, once: bool) {
+    let mut expected: Vec<_> = models.iter().flat_map(|(cpu, model)| model.expected(*cpu, ring)).collect();
+    expected.sort_by_key(|(order, cpu, _)| (*order, *cpu));
+    let seen = |event: &Event<'_>| match event.item() {
+        Item::Record(record) => {
+            Seen::Record { cpu: record.cpu(), key: event.key(), payload: record.payload().unwrap().to_vec() }
+        }
+        Item::Lost(lost) => {
+            assert_eq!(event.key(), lost.until);
+            Seen::Lost { cpu: lost.cpu, count: lost.count, after: lost.after, until: lost.until }
+        }
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(frozen.events().len(), expected.len());
+    for (event, (order, _, expected)) in frozen.events().zip(&expected) {
+        let mut seen = seen(&event);
+        // Up to 7 bytes of old memory follow.
+        if let (Seen::Record { payload, .. }, Seen::Record { payload: written, .. }) = (&mut seen, expected) {
+            assert!((0..8).contains(&(payload.len() - written.len())));
+            payload.truncate(written.len());
+        }
+        assert_eq!(&seen, expected, "at {order}");
+        assert_eq!(event.late_by(), 0);
+    }
+    // From the other end, and from the middle.
+    assert!(frozen.events().rev().map(|event| event.key()).eq(frozen.events().map(|event| event.key()).rev()));
+    if let Some((middle, ..)) = expected.get(expected.len() / 2) {
+        assert_eq!(frozen.since(*middle).len(), expected.iter().filter(|(order, ..)| order >= middle).count());
+    }
+    let gone: Vec<_> = models.values().flat_map(|model| &model.pieces[..model.left(ring).1]).collect();
+    assert_eq!(frozen.complete_from().is_none(), gone.is_empty());
+    if let Some(from) = frozen.complete_from()
+        && once
+    {
+        let latest =
+            gone.iter().filter_map(|(_, piece)| if let Piece::Record { key, .. } = piece { *key } else { None });
+        assert!(latest.max().is_none_or(|key| key <= from), "complete from {from}, but {gone:?} are gone");
+    }
+}
+
+#[test]
+fn what_is_frozen_is_a_sort_of_the_newest_that_fit() {
+    fn property(cpus: u8, ring: u8, layout: u8, twice: bool, steps: Vec<(u8, u8, u16)>) -> bool {
+        frozen_matches_sort(cpus, ring, layout, twice, &steps);
+        true
+    }
+    let tests = std::env::var("QUICKCHECK_TESTS").ok().and_then(|n| n.parse().ok()).unwrap_or(400);
+    QuickCheck::new()
+        .tests(tests)
+        .rng(quickcheck::Gen::new(500))
+        .quickcheck(property as fn(u8, u8, u8, bool, Vec<(u8, u8, u16)>) -> bool);
+}
+
+/// Nobody may look at bytes that somebody still writes: the fence is what makes sure, so it must be a real one.
+#[test]
+fn a_fence_of_ones_own_is_refused() {
+    let fence = perfweave::Fence::custom(|| Ok(()));
+    let opened = Recorder::open(perfweave::Rings::options().tracepoint_id(1), Key::Time, &fence);
+    assert_error!(opened.unwrap_err(), Fence, "no fence: ");
+}
+
+#[test]
+fn if_the_fence_fails_recording_goes_on() {
+    let kernel = sim::Kernel::backward(&[0, 5], 4096, Layout::new(TIME | RAW, true, 0));
+    let fence = perfweave::Fence::custom(|| Err(std::io::ErrorKind::TimedOut.into()));
+    let mut recorder = kernel.recorder_with(Key::Time, &fence).unwrap();
+    for time in 0..3 {
+        let error = recorder.freeze().map(drop).unwrap_err();
+        assert_error!(error, Fence, "a fence failed: timed out");
+        assert!(kernel.emit(0, time, b"goes on") && kernel.emit(5, time, b"goes on"));
+    }
+}
+
+/// Keys that wrap: in the order of a counter that does not, and told as they were written.
+#[test]
+fn counters_that_wrap_are_in_order_as_keys() {
+    let kernel = sim::Kernel::backward(&[0, 5], 4096, Layout::new(TIME | RAW, true, 0));
+    let mut recorder = kernel.recorder(Key::Sequence(perfweave::Sequence::u32(0))).unwrap();
+    let last = u32::MAX;
+    let numbers = [last - 5, last - 4, last - 3, last - 2, last - 1, last, 0, 1, 2];
+    for (cpu, number) in [0, 5].into_iter().cycle().zip(numbers) {
+        assert!(kernel.emit(cpu, 7, &number.to_ne_bytes()));
+    }
+    for _ in 0..2 {
+        let frozen = recorder.freeze().unwrap();
+        let keys =
+            |events: perfweave::Recorded<'_>| events.map(|event| event.key().unwrap() as u32).collect::<Vec<_>>();
+        assert_eq!(keys(frozen.events()), numbers);
+        assert_eq!(keys(frozen.since(u64::from(last - 1))), numbers[4..]);
+        assert_eq!(keys(frozen.since(1)), [1, 2]);
+        assert_eq!(frozen.complete_from(), None);
+    }
+}
