@@ -41,13 +41,12 @@ impl CpuRing {
         let Some((events, owner)) = open_events(plan, cpu, cpus)? else { return Ok(None) };
         let ring = map(plan, cpu, Arc::clone(&owner), cpus)?;
         let (outlets, sources) = join(plan, cpu, events, &owner)?;
-        let losses = match plan.tells_losses() {
-            true => {
-                Counter::Events { events: outlets.iter().map(|outlet| Arc::clone(&outlet.event)).collect(), before: 0 }
-            }
-            false => Counter::Unknown,
+        let counter = if plan.tells_losses() {
+            Counter::Events { events: outlets.iter().map(|outlet| Arc::clone(&outlet.event)).collect(), before: 0 }
+        } else {
+            Counter::Unknown
         };
-        let lane = Lane::new(ring, Origin::new(cpu, plan.layout, sources), losses);
+        let lane = Lane::new(ring, Origin::new(cpu, plan.layout, sources), counter);
         Ok(Some(Self { lane, owner, outlets }))
     }
 }
@@ -175,15 +174,13 @@ fn hint_of_clock(event: &RingEvent, pid: Pid<'_>, cpu: u32, errno: &io::Error) -
 fn open_owner(plan: &Plan, cpu: u32) -> Result<OwnedFd, Error> {
     let Some(RingEvent { attr: first, .. }) = plan.events.first() else { return Err(Error::no_events()) };
     // The ring's clock, direction and wake-up are its owner's.
-    let mut attr = perf_event_attr { clockid: first.clockid, ..event_attr::dummy() };
+    let mut attr = perf_event_attr { clockid: first.clockid, ..event_attr::harmless() };
     attr.wakeup_watermark = first.wakeup_watermark;
     attr.wakeup_events = first.wakeup_events;
     attr.set_watermark(first.watermark());
     attr.set_use_clockid(first.use_clockid());
     attr.set_write_backward(first.write_backward());
     attr.set_disabled(1);
-    attr.set_exclude_kernel(1);
-    attr.set_exclude_hv(1);
     let open = |thread| perf::open(&attr, None, Pid::Thread(thread), cpu);
     let opened = match open(std::process::id()) {
         // The first thread has ended, and the process lives on.

@@ -40,9 +40,17 @@ pub(super) fn bpf_output() -> perf_event_attr {
 }
 
 /// An event that never happens (`PERF_COUNT_SW_DUMMY`).
-pub(super) fn dummy() -> perf_event_attr {
+fn dummy() -> perf_event_attr {
     let (type_, config) = (bindings::PERF_TYPE_SOFTWARE, bindings::PERF_COUNT_SW_DUMMY.into());
     perf_event_attr { type_, config, ..Default::default() }
+}
+
+/// An event that never happens, in user space: nearly anybody may have one for their own process.
+pub(super) fn harmless() -> perf_event_attr {
+    let mut attr = dummy();
+    attr.set_exclude_kernel(1);
+    attr.set_exclude_hv(1);
+    attr
 }
 
 /// Samples an event as often as its kind is usually sampled.

@@ -40,12 +40,11 @@ pub(super) struct Hotplug {
     /// The kernel's messages about CPUs that come, or that went and came back in between. `None` where the kernel has
     /// none, or they do not reach us.
     events: Option<CpuEvents>,
-    /// When it was last known which CPUs are online, and that all of them are traced, but for those of which it was said.
+    /// When it was last known which CPUs are online, and that all of them are traced but those that were reported.
     checked: Moment,
-    /// Whether a CPU that was listed has no events that run: they could not be opened, or it was gone again by then. Or that cannot be
-    /// told yet.
+    /// Whether a CPU that was listed has no events that run, or may have none: they could not be opened, or the CPU was gone again.
     missing: bool,
-    /// Whether CPUs could not be listed, which was said once.
+    /// Whether CPUs could not be listed, which was reported once.
     unlisted: bool,
 }
 
@@ -71,7 +70,7 @@ impl Hotplug {
 
     /// Watches a CPU whose ring `owner` owns.
     pub(super) fn watch(&mut self, cpu: u32, owner: Arc<OwnedFd>) {
-        let at = self.watched.partition_point(|before| before.cpu < cpu);
+        let (Ok(at) | Err(at)) = self.find(cpu);
         self.watched.insert(at, WatchedCpu { cpu, first: Arc::clone(&owner), owner, online: true, suspect: false });
     }
 
@@ -99,9 +98,9 @@ impl Hotplug {
             }
         }
         let listed = self.online.read(&mut self.list);
-        let said = std::mem::replace(&mut self.unlisted, listed.is_err());
+        let reported = std::mem::replace(&mut self.unlisted, listed.is_err());
         let (changed, well) = match listed {
-            Err(errno) if !said => return Err(list_cpus(errno)),
+            Err(errno) if !reported => return Err(list_cpus(errno)),
             Err(_) => (false, self.checked),
             Ok(changed) => (changed, std::mem::replace(&mut self.checked, now)),
         };
@@ -115,7 +114,7 @@ impl Hotplug {
             if !self.plan.wants(cpu) {
                 continue;
             }
-            let done = match self.watched.binary_search_by_key(&cpu, |watched| watched.cpu) {
+            let done = match self.find(cpu) {
                 Ok(at) => self.watched[at].check(&self.plan, control, lanes, cpus),
                 Err(_) => self.open(cpu, control, new, cpus),
             };
@@ -131,12 +130,14 @@ impl Hotplug {
         for watched in &mut self.watched {
             watched.online &= is_online(&watched.cpu);
         }
-        let runs = |cpu: &u32| {
-            let at = self.watched.binary_search_by_key(cpu, |watched| watched.cpu);
-            at.is_ok_and(|at| self.watched[at].online)
-        };
+        let runs = |cpu: &u32| self.find(*cpu).is_ok_and(|at| self.watched[at].online);
         self.missing = self.list.cpus.iter().any(|cpu| self.plan.wants(*cpu) && !runs(cpu));
         failed
+    }
+
+    /// The place of a CPU among those that are watched, or where it would be.
+    fn find(&self, cpu: u32) -> Result<usize, usize> {
+        self.watched.binary_search_by_key(&cpu, |watched| watched.cpu)
     }
 
     /// Opens the ring of a CPU that never had one.
@@ -150,7 +151,7 @@ impl Hotplug {
             opened => opened?,
         };
         let Some(CpuRing { lane, owner, outlets }) = opened else { return Ok(()) };
-        control.outlets().arrive(cpu, Gate::Event(Arc::clone(&owner)), outlets)?;
+        control.outlets().add(cpu, Gate::Event(Arc::clone(&owner)), outlets)?;
         self.watch(cpu, owner);
         new.push(lane);
         Ok(())

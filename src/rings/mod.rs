@@ -161,7 +161,7 @@ impl Rings {
 
     /// Adds a ring that was opened, whose output can be stopped by a gate.
     pub(crate) fn open_lane(&mut self, lane: Lane, gate: Gate) -> Result<(), Error> {
-        self.control.outlets().add_gate(lane.origin.cpu, gate)?;
+        self.control.outlets().add(lane.origin.cpu, gate, Vec::new())?;
         self.lanes.push(lane);
         Ok(())
     }
@@ -290,8 +290,7 @@ impl Rings {
     /// # Errors
     /// As [`Handle::pause`](crate::Handle::pause).
     pub fn pause(&self, how: Pause) -> Result<(), Error> {
-        self.control.check()?;
-        self.control.outlets().pause(how)
+        self.control.pause(how)
     }
 
     /// Lets output into all rings again, as [`Handle::resume`](crate::Handle::resume) does.

@@ -3,12 +3,13 @@
 use crate::error::{Error, ErrorKind};
 use crate::rings::control::{Control, Gate};
 use crate::rings::cpu_ring::CpuRing;
+use crate::rings::event_attr;
 use crate::rings::event_spec::RingEvent;
 use crate::rings::hotplug::Hotplug;
 use crate::rings::options::RingOptions;
 use crate::rings::plan::Plan;
 use crate::rings::untraced::UntracedCpus;
-use crate::rings::{Lane, Rings, list_cpus, no_such_cpu, refusal};
+use crate::rings::{Lane, Rings, list_cpus, no_such_cpu};
 use crate::sys::{machine, perf};
 use std::sync::Arc;
 
@@ -69,9 +70,8 @@ fn open_cpus(plan: &Plan, cpus: &[u32]) -> Result<Vec<CpuRing>, Error> {
 
 /// Whether the kernel is too old for `PERF_FORMAT_LOST`: it refuses a plain event that asks for it.
 fn refuses_losses(plan: &Plan) -> bool {
-    let mut attr = refusal::harmless();
+    let mut attr = event_attr::harmless();
     attr.read_format = plan.events.first().map_or(0, |event| event.attr.read_format);
-    // Of this very process, in user space: what nearly anybody may open.
     perf::open_own(&attr).is_err_and(|errno| errno.raw_os_error() == Some(libc::EINVAL))
 }
 

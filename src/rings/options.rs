@@ -41,7 +41,8 @@ pub struct RingOptions {
     pub(super) events: Vec<EventSpec>,
     /// What is wrong with the first call that is.
     pub(super) wrong: Option<Error>,
-    pub(super) target: Target,
+    /// What is traced, and the method that sets it. The whole machine if `None`.
+    pub(super) target: Option<(&'static str, Result<Target, Error>)>,
     pub(super) samples: Vec<Sample>,
     pub(super) bytes: u64,
     pub(super) clock: Clock,
@@ -67,7 +68,7 @@ impl RingOptions {
         Self {
             events: Vec::new(),
             wrong: None,
-            target: Target::Machine,
+            target: None,
             samples: Vec::new(),
             bytes: DEFAULT_BYTES,
             clock: Clock::default(),
@@ -130,13 +131,9 @@ impl RingOptions {
 
     /// Sets what is traced, once.
     fn trace(mut self, setting: &'static str, target: Result<Target, Error>) -> Self {
-        if let Some(before) = self.target.setting() {
+        if let Some((before, _)) = self.target.replace((setting, target)) {
             let hint = "call one of pid, tid and cgroup, once: other rings can trace others";
             self.fail(replaced([before, setting], hint));
-        }
-        match target {
-            Ok(target) => self.target = target,
-            Err(error) => self.fail(error),
         }
         self
     }

@@ -50,16 +50,17 @@ impl Plan {
             events.extend(spec.events()?);
         }
         check_maps(&events)?;
-        if let Some(event) = events.iter().find(|event| event.is_bpf_output() && !target.is_machine()) {
+        if let Some(event) = events.iter().find(|event| event.is_bpf_output() && target.is_some()) {
             let message = "is written whoever runs: it cannot be had for one process, thread or control group";
             return Err(Error::new(ErrorKind::InvalidInput, format!("{} {message}", event.name)).about(&event.name));
         }
+        let target = target.map_or(Ok(Target::Machine), |(_, target)| target)?;
         let layout = share(&mut events, &samples, timed)?;
         let size = bytes as u64;
         let mut wakeup = wakeup.unwrap_or(Wakeup::Bytes((size / WAKEUP_PART) as u32));
         check_wakeup(wakeup, size, layout.smallest())?;
         if backward {
-            // Nobody waits for these: as rarely as can be.
+            // Nobody waits for these, so the kernel wakes as rarely as it can.
             wakeup = Wakeup::Bytes((size - 9) as u32);
         }
         for RingEvent { attr, .. } in &mut events {
@@ -77,8 +78,8 @@ impl Plan {
         Ok(Self { events, target, cpus, page, bytes, clock, layout, slot, backward })
     }
 
-    /// Goes without the event that could not be opened, if it is of a pattern that leaves others and the kernel lets nobody have it.
-    /// Gives the error, or the one that there is no way around.
+    /// Leaves out the event that could not be opened, if it fits a pattern that leaves others and the kernel lets nobody have it.
+    /// Gives the error back: `Ok` if the event is left out.
     pub(super) fn skip(&mut self, error: Error) -> Result<Error, Error> {
         let at = self.events.iter().position(|event| error.event() == Some(&event.name));
         let (ErrorKind::Permission, Some(at)) = (error.kind(), at) else { return Err(error) };
@@ -91,7 +92,7 @@ impl Plan {
         Ok(error)
     }
 
-    /// Goes without the kernel's counts of what was lost: before Linux 6.0 it has none.
+    /// Leaves out the kernel's counts of what was lost: before Linux 6.0 it has none.
     pub(super) fn without_losses(&mut self) {
         for RingEvent { attr, .. } in &mut self.events {
             attr.read_format &= !u64::from(bindings::PERF_FORMAT_LOST);
@@ -210,27 +211,21 @@ fn check_maps(events: &[RingEvent]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Checks that a reader would ever be woken: a ring keeps a byte free, and records are multiples of 8 bytes.
+/// Checks that the kernel can wake a reader at all: a ring keeps a byte free, and records are multiples of 8 bytes.
 fn check_wakeup(wakeup: Wakeup, size: u64, record: u64) -> Result<(), Error> {
     let room = size - 8;
-    // The kernel wakes when more than the watermark was written.
-    let most = match wakeup {
-        Wakeup::Bytes(_) => Wakeup::Bytes((room - 1) as u32),
-        Wakeup::Events(_) => Wakeup::Events((room / record) as u32),
+    let (asked, most) = match wakeup {
+        // The kernel wakes when more than the watermark was written.
+        Wakeup::Bytes(bytes) => (bytes, Wakeup::Bytes((room - 1) as u32)),
+        Wakeup::Events(events) => (events, Wakeup::Events((room / record) as u32)),
     };
-    match (wakeup, most) {
-        (Wakeup::Bytes(asked), Wakeup::Bytes(most)) | (Wakeup::Events(asked), Wakeup::Events(most))
-            if (1..=most).contains(&asked) =>
-        {
-            Ok(())
-        }
-        _ => {
-            let message = format!(
-                "a ring of {size} bytes, with records of at least {record}, never has {wakeup} unread: at most {most}"
-            );
-            Err(Error::new(ErrorKind::InvalidInput, message))
-        }
+    let (Wakeup::Bytes(limit) | Wakeup::Events(limit)) = most;
+    if (1..=limit).contains(&asked) {
+        return Ok(());
     }
+    let message =
+        format!("a ring of {size} bytes, with records of at least {record}, never has {wakeup} unread: at most {most}");
+    Err(Error::new(ErrorKind::InvalidInput, message))
 }
 
 /// Bytes of a ring: a power of two pages.

@@ -2,6 +2,7 @@
 
 use crate::error::hint::{limit, setting};
 use crate::error::{ErrorKind, MODULE, filtered, short};
+use crate::rings::event_attr;
 use crate::sys::status::{CAP_PERFMON, CAP_SYS_ADMIN, Status};
 use crate::sys::{machine, perf, pmu};
 use nix::sys::resource::Resource;
@@ -97,7 +98,7 @@ pub(super) fn denial(errno: i32) -> Denial {
     let status = Status::read();
     let capable = status.has_any(if is_paranoid() { &[CAP_SYS_ADMIN] } else { &[CAP_PERFMON, CAP_SYS_ADMIN] });
     let is_same = |other: io::Error| other.raw_os_error() == Some(errno);
-    if status.is_filtered && perf::open_own(&harmless()).is_err_and(is_same) {
+    if status.is_filtered && perf::open_own(&event_attr::harmless()).is_err_and(is_same) {
         return Denial::Filter { capable };
     }
     if capable { Denial::Event } else { Denial::Privilege }
@@ -106,15 +107,6 @@ pub(super) fn denial(errno: i32) -> Denial {
 /// Whether that is how the kernel forbids a tracepoint (`perf_perm` of `struct trace_event_call`). Security modules say `EACCES`.
 fn is_forbidden(attr: &perf_event_attr, errno: &io::Error) -> bool {
     attr.type_ == bindings::PERF_TYPE_TRACEPOINT && errno.raw_os_error() == Some(libc::EPERM)
-}
-
-/// An event that nearly anybody may have, of their own process in user space.
-pub(super) fn harmless() -> perf_event_attr {
-    let (type_, config) = (bindings::PERF_TYPE_SOFTWARE, bindings::PERF_COUNT_SW_DUMMY.into());
-    let mut attr = perf_event_attr { type_, config, ..Default::default() };
-    attr.set_exclude_kernel(1);
-    attr.set_exclude_hv(1);
-    attr
 }
 
 /// Whether `kernel.perf_event_paranoid` is above the kernel's own levels: what Debian and others have added.
@@ -220,9 +212,7 @@ fn refused(attr: &perf_event_attr) -> String {
             doubts.push(what.to_owned());
         }
     };
-    let is_output =
-        attr.type_ == bindings::PERF_TYPE_SOFTWARE && attr.config == u64::from(bindings::PERF_COUNT_SW_BPF_OUTPUT);
-    doubt(is_output, "BPF output needs 4.4");
+    doubt(event_attr::is_output(attr), "BPF output needs 4.4");
     doubt(attr.use_clockid() != 0, "another clock than perf's needs 4.1");
     doubt(attr.write_backward() != 0, "writing backwards needs 4.7");
     doubt(attr.read_format & u64::from(bindings::PERF_FORMAT_LOST) != 0, "PERF_FORMAT_LOST needs 6.0");

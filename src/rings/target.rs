@@ -42,16 +42,6 @@ impl Target {
         })
     }
 
-    /// The method of `RingOptions` that sets it. `None` for the default.
-    pub(super) fn setting(&self) -> Option<&'static str> {
-        match self {
-            Self::Machine => None,
-            Self::Process(_) => Some("pid"),
-            Self::Thread(_) => Some("tid"),
-            Self::Cgroup(_) => Some("cgroup"),
-        }
-    }
-
     /// Whether events follow tasks, wherever they run: these go on when a CPU that went comes back.
     pub(super) fn is_tasks(&self) -> bool {
         matches!(self, Self::Process(_) | Self::Thread(_))
