@@ -1,4 +1,4 @@
-//! Events: as they are asked for, and what that means for perf_event_open(2).
+//! Events: what a program asks for, and what it means for perf_event_open(2).
 
 use crate::error::{Error, ErrorKind, short};
 use crate::record::Kind;
@@ -16,7 +16,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// An event as it is asked for, with its own settings.
+/// An event as a program asks for it, with its own settings.
 #[derive(Debug)]
 pub(super) struct EventSpec {
     pub(super) what: What,
@@ -70,7 +70,7 @@ pub(super) struct RingEvent {
     /// `category:name`, if it is a tracepoint that has one.
     pub(super) tracepoint: Option<Arc<str>>,
     pub(super) filter: Option<Filter>,
-    /// The pattern that it fits, if it was asked for by one.
+    /// The pattern that it fits, if a pattern asks for it.
     pub(super) pattern: Option<Arc<str>>,
     /// Whether its samples have raw data: what a program, a tracepoint or a probe wrote.
     pub(super) has_payload: bool,
@@ -172,8 +172,8 @@ impl RingEvent {
         }
     }
 
-    /// Whether it is never in user space: a tracepoint but for system calls, which have the registers of user space, and
-    /// those that tracefs has for probes of programs (`perf_tp_event_match`, kernel/events/core.c).
+    /// Whether the event never happens in user space. That is a kprobe, and a tracepoint unless it is of a system call, which has
+    /// the registers of user space, or one that tracefs has for a probe of a program (`perf_tp_event_match`, kernel/events/core.c).
     fn lies_in_kernel(&self) -> bool {
         let is_kprobe = || self.probe.is_some() && pmu::number(KPROBE).is_ok_and(|number| number == self.attr.type_);
         let of_tracepoint = |name: &str| !name.starts_with("syscalls:") && !event_names::is_probe(name);
@@ -182,7 +182,7 @@ impl RingEvent {
 
     /// Whether only BPF programs write through it.
     pub(super) fn is_bpf_output(&self) -> bool {
-        // Records that the kernel writes by itself.
+        // The kernel may write other records by itself.
         attr::is_output(&self.attr) && !attr::has_records(&self.attr)
     }
 }

@@ -18,7 +18,7 @@ impl Filter {
         CString::new(filter).map(Self).map_err(|zero| refused(event, filter, zero.into()))
     }
 
-    /// Sets it for an event that was opened.
+    /// Sets the filter of an event that was opened.
     pub(super) fn apply(&self, opened: BorrowedFd<'_>, event: &RingEvent) -> Result<(), Error> {
         perf::set_filter(opened, &self.0).map_err(|errno| {
             let filter = self.0.to_string_lossy();
@@ -54,8 +54,8 @@ fn refused(event: &str, filter: &str, errno: io::Error) -> Error {
 }
 
 /// What the kernel says of a filter that it refuses: perf's ioctl says no more than `EINVAL`, and the tracepoint's file in tracefs
-/// says where. The file is written to in a trace instance of our own, which is removed, since whoever uses tracefs may have set a
-/// filter there (`apply_event_filter`, `kernel/trace/trace_events_filter.c`).
+/// says where. This writes the file in a trace instance of its own, and removes the instance: another program may have set a
+/// filter in the first one (`apply_event_filter`, `kernel/trace/trace_events_filter.c`).
 fn message(name: &str, filter: &str) -> io::Result<String> {
     let (category, event) = name.split_once(':').unwrap_or((name, ""));
     let instance = Instance::new(&machine::tracefs()?)?;
@@ -66,12 +66,12 @@ fn message(name: &str, filter: &str) -> io::Result<String> {
     }
 }
 
-/// A trace instance of our own, removed when dropped.
+/// A trace instance, removed when dropped.
 struct Instance(std::path::PathBuf);
 
 impl Instance {
     fn new(tracefs: &Path) -> io::Result<Self> {
-        // Of two threads that ask at once one is told that it exists already, and tries another.
+        // If two threads ask at once, one finds that the instance exists already, and tries another name.
         let name = |n: u32| tracefs.join("instances").join(format!("perfweave-{}-{n}", std::process::id()));
         (0..64)
             .map(name)

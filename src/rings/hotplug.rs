@@ -11,11 +11,11 @@ use crate::sys::perf;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-/// A CPU whose ring was opened here.
+/// A CPU whose ring this crate opened.
 #[derive(Debug)]
 struct WatchedCpu {
     cpu: u32,
-    /// The event whose ring it is, which may be long dead.
+    /// The event that owns the ring. It may be dead for long.
     owner: Arc<OwnedFd>,
     /// The first of the events that write into it now.
     first: Arc<OwnedFd>,
@@ -74,7 +74,7 @@ impl Hotplug {
         self.watched.insert(at, WatchedCpu { cpu, first: Arc::clone(&owner), owner, online: true, suspect: false });
     }
 
-    /// What becomes readable when a CPU comes or goes, where anything tells.
+    /// Becomes readable when a CPU comes or goes, where the kernel sends messages about that.
     pub(super) fn news(&self) -> Option<Arc<OwnedFd>> {
         self.events.as_ref().map(|events| Arc::clone(events.socket()))
     }
@@ -93,7 +93,7 @@ impl Hotplug {
         for message in self.events.iter().flat_map(CpuEvents::drain).take(MOST_MESSAGES) {
             for watched in self.watched.iter_mut().filter(|watched| message.may_be_about(watched.cpu)) {
                 watched.suspect = true;
-                // A message comes once: whatever fails before all CPUs are looked at, they are looked at again.
+                // A message comes once. If anything fails before all CPUs are checked, the next call checks them again.
                 self.missing = true;
             }
         }
@@ -161,7 +161,7 @@ impl Hotplug {
 impl WatchedCpu {
     /// Opens the CPU's events anew if they died.
     fn check(&mut self, plan: &Plan, control: &Control, lanes: &mut [Lane], cpus: usize) -> Result<(), Error> {
-        // A CPU may have others, that were adopted. Lanes are in the order of CPUs.
+        // A CPU may have other rings, which were adopted. Lanes are in the order of CPUs.
         let first = lanes.partition_point(|lane| lane.origin.cpu < self.cpu);
         let is_ours = |lane: &&mut Lane| lane.ring.fd().is_some_and(|event| Arc::ptr_eq(event, &self.owner));
         let Some(lane) = lanes[first..].iter_mut().find(is_ours) else { return Ok(()) };
@@ -187,9 +187,9 @@ impl WatchedCpu {
         Ok(())
     }
 
-    /// Whether the events died with their CPU, which came back since. To ask interrupts the CPU.
+    /// Whether the events died with their CPU, which came back since. This interrupts the CPU.
     fn has_died(&self, plan: &Plan) -> bool {
-        // Those of a control group stand still too while none of its processes runs. The kernel's message must do.
+        // The events of a control group also stand still while none of its processes runs. There the kernel's message must do.
         let tells = plan.target.is_machine() && plan.tells_running();
         let stands_still = || perf::is_running(self.first.as_fd()).is_ok_and(|runs| !runs);
         if tells { stands_still() } else { !plan.target.is_machine() }

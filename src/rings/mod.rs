@@ -59,10 +59,10 @@ pub struct Rings {
     news: Option<Arc<OwnedFd>>,
     clock: Clock,
     started: Option<u64>,
-    /// The first of the events that is no BPF output.
+    /// The first event that is not BPF output.
     others: Option<Arc<str>>,
     sources: Vec<Source>,
-    /// What patterns stand for and cannot be had.
+    /// Tracepoints that fit a pattern and that nobody may sample.
     skipped: Vec<Error>,
     /// What a recording says of its machine, if the rings are those of a recording.
     recording: Option<Arc<Features>>,
@@ -71,7 +71,7 @@ pub struct Rings {
 /// What a recording says of its machine: sections by their numbers (`HEADER_*` of `tools/perf/util/header.h`).
 pub(crate) type Features = Vec<(u32, Vec<u8>)>;
 
-/// One ring, and what is known of its records.
+/// One ring, with the layout, the copies and the losses of its records.
 #[derive(Debug)]
 pub(crate) struct Lane {
     pub(crate) ring: Ring,
@@ -122,7 +122,7 @@ impl Lane {
     }
 }
 
-/// Finds CPUs that came online: starts the events of rings whose CPU came back, hands out new rings, and notes of which CPUs nothing is
+/// Finds CPUs that came online: starts the events of rings whose CPU came back, hands out new rings, and notes which CPUs are not
 /// traced.
 pub(crate) type Arrivals =
     Box<dyn FnMut(&Control, &mut [Lane], &mut Vec<Lane>, &mut UntracedCpus) -> Result<(), Error> + Send + Sync>;
@@ -166,7 +166,7 @@ impl Rings {
         Ok(())
     }
 
-    /// `news` becomes readable when a CPU comes or goes, where anything tells.
+    /// `news` becomes readable when a CPU comes or goes, where the kernel sends messages about that.
     pub(crate) fn set_arrivals(&mut self, arrivals: Arrivals, news: Option<Arc<OwnedFd>>, started: Option<u64>) {
         self.arrivals = Some(arrivals);
         self.news = news;
@@ -209,7 +209,7 @@ impl Rings {
         self.others.as_deref()
     }
 
-    /// What becomes readable when a CPU comes or goes, where anything tells.
+    /// Becomes readable when a CPU comes or goes, where the kernel sends messages about that.
     pub(crate) fn news(&self) -> Option<&Arc<OwnedFd>> {
         self.news.as_ref()
     }
@@ -329,7 +329,7 @@ impl Rings {
         &self.control
     }
 
-    /// Takes notice of CPUs that came online. Gives the rings that are new, for `lanes`.
+    /// Finds CPUs that came online. Adds their new rings to `new`, for `lanes`.
     pub(crate) fn arrived(&mut self, new: &mut Vec<Lane>) -> Result<(), Error> {
         // A child would make its own events write into its parent's rings.
         self.control.check()?;
@@ -371,7 +371,7 @@ impl fmt::Debug for Rings {
 mod tests {
     use super::*;
 
-    /// Into a ring of another program something may still be written, whatever it is added to.
+    /// Another program may still write into its ring, also beside a recording.
     #[test]
     fn a_recording_with_a_ring_of_another_program_is_not_complete() {
         let mut rings = Rings::empty(Clock::Perf);

@@ -104,7 +104,7 @@ impl Plan {
         self.layout.sample_type() & u64::from(bindings::PERF_SAMPLE_READ) == 0
     }
 
-    /// Whether events say what they lost, and nothing else but for how long they ran.
+    /// Whether reading an event says what it lost, and nothing else but for how long it ran.
     pub(super) fn tells_losses(&self) -> bool {
         let lost = |event: &RingEvent| event.attr.read_format & u64::from(bindings::PERF_FORMAT_LOST) != 0;
         self.tells_running() && self.events.iter().all(lost)
@@ -152,7 +152,7 @@ fn share(events: &mut [RingEvent], samples: &[Sample], timed: bool) -> Result<La
     let read_format = if has(bindings::PERF_SAMPLE_READ) {
         attrs().fold(0, |all, attr| all | attr.read_format)
     } else {
-        // Nobody else can read the events, and no record shows what they say.
+        // No one else can read the events, and no record has the result.
         u64::from(bindings::PERF_FORMAT_TOTAL_TIME_RUNNING | bindings::PERF_FORMAT_LOST)
     };
     // Registers, branches and the user's stack are as long in the records of all.
@@ -184,7 +184,7 @@ fn share(events: &mut [RingEvent], samples: &[Sample], timed: bool) -> Result<La
     Ok(Layout::new(sample_type, true, read_format).registers(user, interrupt).branches(branches))
 }
 
-/// Leaves out the half of call chains that nobody asks for.
+/// Leaves out the half of call chains that is not asked for.
 fn leave_out_callchains(attr: &mut perf_event_attr, samples: &[Sample]) {
     let has = |sample| samples.contains(&Sample::Callchain) || samples.contains(&sample);
     let (user, kernel) = (has(Sample::CallchainUser), has(Sample::CallchainKernel));
