@@ -25,10 +25,6 @@ impl ForkWord {
     }
 }
 
-fn is_closed(answer: &Result<(), Error>) -> bool {
-    matches!(answer, Err(error) if error.kind() == ErrorKind::Closed)
-}
-
 /// A reader's end, armed, as a reader's is.
 fn control() -> Arc<Control> {
     let control = Control::new();
