@@ -87,15 +87,15 @@ fn read(path: &Path) -> Result<Rings, Error> {
     let metadata = Metadata::read(&mut input)?;
     let clock = clock(&metadata.events)?;
     let sorting = Sorting::new(&metadata.events)?;
-    let mut shelf = Shelf::default();
-    walk(&input, &metadata.data, |_, piece| shelf.measure(&sorting, piece))?;
-    shelf.check_memory()?;
-    shelf.build()?;
-    walk(&input, &metadata.data, |_, piece| shelf.fill(&sorting, piece))?;
+    let mut places = Places::default();
+    walk(&input, &metadata.data, |_, piece| places.measure(&sorting, piece))?;
+    places.check_memory()?;
+    places.build()?;
+    walk(&input, &metadata.data, |_, piece| places.fill(&sorting, piece))?;
     let mut rings = Rings::empty(clock);
-    for drawer in shelf.drawers {
-        let origin = drawer.origin(&sorting);
-        for mut part in drawer.parts {
+    for of_place in places.rings {
+        let origin = of_place.origin(&sorting);
+        for mut part in of_place.parts {
             let filled = part.filled;
             part.kernel()?.publish(filled);
             let Some((_, ring)) = part.ring else { return Err(changed()) };
@@ -107,8 +107,8 @@ fn read(path: &Path) -> Result<Rings, Error> {
     let format = |event: &Described| {
         formats.get(&event.attr.config).filter(|_| event.attr.type_ == PERF_TYPE_TRACEPOINT).cloned()
     };
-    rings.set_sources(metadata.events.iter().map(|event| source(event).with_format(format(event))).collect());
-    rings.set_recording(metadata.features);
+    let sources = metadata.events.iter().map(|event| source(event).with_format(format(event))).collect();
+    rings.set_recording(sources, metadata.features);
     Ok(rings)
 }
 
@@ -157,18 +157,18 @@ const MOST_RINGS: usize = 8192;
 /// As many events of no CPU have a ring each.
 const MOST_APART: usize = 1024;
 
-/// The records by the ring that they belong to.
+/// The records, by the place that they belong to.
 #[derive(Debug, Default)]
-struct Shelf {
-    drawers: Vec<Drawer>,
+struct Places {
+    rings: Vec<PlaceRings>,
     by_place: HashMap<Place, usize>,
     /// Where the last record went.
     last: Option<usize>,
 }
 
-/// All of one place.
+/// The rings of one place.
 #[derive(Debug)]
-struct Drawer {
+struct PlaceRings {
     place: Place,
     ids: HashMap<u64, usize>,
     parts: Vec<Part>,
@@ -184,26 +184,26 @@ struct Part {
     ring: Option<(KernelHalf, Ring)>,
 }
 
-impl Shelf {
+impl Places {
     /// Notes how much room a piece takes.
     fn measure(&mut self, sorting: &Sorting, piece: Piece<'_>) -> Result<(), Error> {
-        let Some((bytes, drawer)) = self.drawer_of(sorting, &piece)? else { return Ok(()) };
+        let Some((bytes, rings)) = self.rings_of(sorting, &piece)? else { return Ok(()) };
         let len = bytes.len() as u64;
-        match drawer.parts.last_mut() {
+        match rings.parts.last_mut() {
             Some(part) if part.size + len <= PART => part.size += len,
-            _ => drawer.parts.push(Part { size: len, ..Part::default() }),
+            _ => rings.parts.push(Part { size: len, ..Part::default() }),
         }
         Ok(())
     }
 
     /// Copies a piece to where there is room for it.
     fn fill(&mut self, sorting: &Sorting, piece: Piece<'_>) -> Result<(), Error> {
-        let Some((bytes, drawer)) = self.drawer_of(sorting, &piece)? else { return Ok(()) };
+        let Some((bytes, rings)) = self.rings_of(sorting, &piece)? else { return Ok(()) };
         let len = bytes.len() as u64;
-        if drawer.parts.get(drawer.at).is_some_and(|part| part.filled == part.size) {
-            drawer.at += 1;
+        if rings.parts.get(rings.at).is_some_and(|part| part.filled == part.size) {
+            rings.at += 1;
         }
-        let part = drawer.parts.get_mut(drawer.at).ok_or_else(changed)?;
+        let part = rings.parts.get_mut(rings.at).ok_or_else(changed)?;
         let at = part.filled;
         part.filled += len;
         if part.filled > part.size {
@@ -214,11 +214,11 @@ impl Shelf {
     }
 
     /// What is to be kept of a piece, and where.
-    fn drawer_of<'a>(
+    fn rings_of<'a>(
         &mut self,
         sorting: &Sorting,
         piece: &Piece<'a>,
-    ) -> Result<Option<(&'a [u8], &mut Drawer)>, Error> {
+    ) -> Result<Option<(&'a [u8], &mut PlaceRings)>, Error> {
         let (bytes, place, event) = match *piece {
             Piece::Other { .. } => return Ok(None),
             Piece::Rest(bytes) => (bytes, None, None),
@@ -234,13 +234,13 @@ impl Shelf {
             (place, _) => self.find(place.unwrap_or(Place::NOWHERE))?,
         };
         self.last = Some(at);
-        let drawer = &mut self.drawers[at];
-        drawer.ids.extend(event);
-        Ok(Some((bytes, drawer)))
+        let rings = &mut self.rings[at];
+        rings.ids.extend(event);
+        Ok(Some((bytes, rings)))
     }
 
     fn find(&mut self, place: Place) -> Result<usize, Error> {
-        if let Some(last) = self.last.filter(|last| self.drawers[*last].place == place) {
+        if let Some(last) = self.last.filter(|last| self.rings[*last].place == place) {
             return Ok(last);
         }
         if let Some(at) = self.by_place.get(&place) {
@@ -248,20 +248,20 @@ impl Shelf {
         }
         let is_apart = place.cpu == NO_CPU;
         let shared = place.shared();
-        if is_apart && self.drawers.len() >= MOST_APART && place != shared {
+        if is_apart && self.rings.len() >= MOST_APART && place != shared {
             return self.find(shared);
         }
-        if self.drawers.len() >= MOST_RINGS {
+        if self.rings.len() >= MOST_RINGS {
             return Err(Error::new(ErrorKind::Recording, format!("its records name more than {MOST_RINGS} CPUs")));
         }
-        self.by_place.insert(place, self.drawers.len());
-        self.drawers.push(Drawer { place, ids: HashMap::new(), parts: Vec::new(), at: 0 });
-        Ok(self.drawers.len() - 1)
+        self.by_place.insert(place, self.rings.len());
+        self.rings.push(PlaceRings { place, ids: HashMap::new(), parts: Vec::new(), at: 0 });
+        Ok(self.rings.len() - 1)
     }
 
     /// Refuses what does not fit into the memory there is, where that is known.
     fn check_memory(&self) -> Result<(), Error> {
-        let bytes = self.drawers.iter().flat_map(|drawer| &drawer.parts).map(|part| part.room() + BESIDES).sum();
+        let bytes = self.rings.iter().flat_map(|rings| &rings.parts).map(|part| part.room() + BESIDES).sum();
         match memory::available() {
             Some(available) if bytes > available => Err(too_large(bytes, available)),
             _ => Ok(()),
@@ -269,7 +269,7 @@ impl Shelf {
     }
 
     fn build(&mut self) -> Result<(), Error> {
-        for part in self.drawers.iter_mut().flat_map(|drawer| &mut drawer.parts) {
+        for part in self.rings.iter_mut().flat_map(|rings| &mut rings.parts) {
             let ring = Ring::in_memory(machine::page_size(), part.room() as usize, None, false);
             part.ring = Some(ring.ok_or(()).map_err(no_memory)?);
         }
@@ -289,7 +289,7 @@ impl Part {
     }
 }
 
-impl Drawer {
+impl PlaceRings {
     /// What records' ids stand for.
     fn origin(&self, sorting: &Sorting) -> Origin {
         let Place { cpu, group, .. } = self.place;

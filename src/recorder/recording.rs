@@ -8,9 +8,7 @@ use crate::record::{Kind, Record};
 use crate::recorder::Frozen;
 use crate::ring::{Fault, Header};
 use crate::rings::control::Pause;
-use crate::rings::open;
 use crate::rings::options::RingOptions;
-use crate::rings::plan::Plan;
 use crate::rings::{Lane, Rings};
 use smallvec::SmallVec;
 use std::fmt;
@@ -102,7 +100,7 @@ impl Recorder {
         if let Fence::Custom(_) | Fence::Epochs(_) = fence {
             return Err(Error::no_fence("a recorder takes none but the kernel's own", "give it Fence::Auto"));
         }
-        Self::new(open::open(Plan::new(options, true)?)?, key, fence)
+        Self::new(options.open_backward()?, key, fence)
     }
 
     pub(crate) fn new(mut rings: Rings, key: Key, fence: &Fence) -> Result<Self, Error> {

@@ -34,8 +34,8 @@ pub enum Pause {
 
 /// A handle to a reader and its rings, usable from any thread while the reader blocks. Clones control the same reader.
 ///
-/// No method waits for the reader, and the reader takes no lock for a handle: it reads one atomic word for each event. Of a reader that is
-/// closed or gone, no method does anything, and none fails.
+/// No method waits for the reader, and the reader takes no lock for a handle: it reads one atomic word for each event. When the reader is
+/// closed or dropped, the methods do nothing and do not fail.
 #[derive(Debug, Clone)]
 pub struct Handle(pub(crate) Arc<Control>);
 
@@ -77,8 +77,7 @@ impl Handle {
     /// [`ErrorKind::Forked`](crate::ErrorKind::Forked); [`ErrorKind::Permission`](crate::ErrorKind::Permission) or [`ErrorKind::System`](crate::ErrorKind::System) if the kernel refuses. All rings are tried: the first refusal is
     /// reported, and the other rings are paused.
     pub fn pause(&self, how: Pause) -> Result<(), Error> {
-        self.0.check()?;
-        self.0.outlets().pause(how)
+        self.0.pause(how)
     }
 
     /// Lets output into all rings again. Ends both ways of pausing, and pauses of a single ring. Without a pause it
@@ -121,7 +120,7 @@ const NEVER: u64 = 1 << 63;
 #[derive(Debug)]
 pub(crate) struct Control {
     word: ForkWord,
-    /// Waked when the reader is to look at the word.
+    /// Wakes the reader, so that it looks at the word.
     wake: OnceLock<Wake>,
     /// Nanoseconds from `begun` on; `u64::MAX` is never.
     deadline: AtomicU64,
@@ -139,7 +138,7 @@ pub(crate) enum Report {
     Deadline(u64),
 }
 
-/// What a reader has to know before it yields.
+/// What a reader checks before it yields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Signals(u64);
 
@@ -181,7 +180,7 @@ impl Control {
         !self.word.is_here()
     }
 
-    /// For calls that have no way to say so.
+    /// For calls that cannot return an error.
     #[inline]
     pub(crate) fn assert_not_forked(&self) {
         assert!(self.signals().0 != 0, "rings are used in a child of the process that opened them");
@@ -195,7 +194,7 @@ impl Control {
         let nanos = deadline.map_or(u64::MAX, |deadline| {
             u64::try_from(deadline.saturating_duration_since(self.begun).as_nanos()).unwrap_or(u64::MAX)
         });
-        // Relaxed: nothing else is read on the strength of it.
+        // Relaxed: no other memory is published by it.
         self.deadline.store(nanos, Ordering::Relaxed);
         self.wake();
     }
@@ -224,6 +223,12 @@ impl Control {
     pub(crate) fn take_lossy(&self) -> bool {
         // Relaxed: the kernel's counts are read later than this.
         self.lossy.load(Ordering::Relaxed) && self.lossy.swap(false, Ordering::Relaxed)
+    }
+
+    /// Keeps output from all rings.
+    pub(crate) fn pause(&self, how: Pause) -> Result<(), Error> {
+        self.check()?;
+        self.outlets().turn(how, true)
     }
 
     /// Lets all output in again.
@@ -323,31 +328,18 @@ pub(crate) struct Outlets {
 }
 
 impl Outlets {
-    /// Adds a ring, paused if the others are.
-    pub(crate) fn add_gate(&mut self, cpu: u32, gate: Gate) -> Result<(), Error> {
-        self.turn_as_others(cpu, &gate)?;
-        self.push_gate(cpu, gate);
-        Ok(())
-    }
-
-    /// Adds the ring of a CPU that came, paused if the others are, and starts its events. Does nothing once all are retired.
-    pub(crate) fn arrive(&mut self, cpu: u32, gate: Gate, events: Vec<Outlet>) -> Result<(), Error> {
+    /// Adds a ring, paused if the others are, and starts its events. Does nothing once all are stopped for good.
+    pub(crate) fn add(&mut self, cpu: u32, gate: Gate, events: Vec<Outlet>) -> Result<(), Error> {
         if self.retired {
             return Ok(());
         }
-        self.turn_as_others(cpu, &gate)?;
-        self.start(events)?;
-        self.push_gate(cpu, gate);
-        Ok(())
-    }
-
-    /// Pauses a ring if the others are.
-    fn turn_as_others(&self, cpu: u32, gate: &Gate) -> Result<(), Error> {
         for (paused, how) in [(self.output_paused, Pause::Output), (self.slots_paused, Pause::Slots)] {
             if paused {
                 gate.turn(cpu, how, true)?;
             }
         }
+        self.start(events)?;
+        self.push_gate(cpu, gate);
         Ok(())
     }
 
@@ -392,10 +384,6 @@ impl Outlets {
             found = true;
         }
         Ok(found)
-    }
-
-    pub(crate) fn pause(&mut self, how: Pause) -> Result<(), Error> {
-        self.turn(how, true)
     }
 
     /// However rings were paused, one by one too.

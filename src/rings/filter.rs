@@ -1,6 +1,7 @@
 //! Filters of events, and what the kernel has to say about one that it refuses.
 
 use crate::error::{Error, ErrorKind};
+use crate::rings::event_spec::RingEvent;
 use crate::sys::{machine, perf, tracepoint};
 use std::ffi::CString;
 use std::fs;
@@ -10,41 +11,38 @@ use std::path::Path;
 
 /// What the kernel checks before it writes a record of an event.
 #[derive(Debug)]
-pub(crate) struct Filter(CString);
+pub(super) struct Filter(CString);
 
 impl Filter {
-    pub(crate) fn new(filter: &str, event: &str) -> Result<Self, Error> {
+    pub(super) fn new(filter: &str, event: &str) -> Result<Self, Error> {
         CString::new(filter).map(Self).map_err(|zero| refused(event, filter, zero.into()))
     }
 
-    /// Sets it for one event: `name` in messages. `tracepoint` finds the name of the tracepoint, if it is one.
-    pub(super) fn apply(
-        &self,
-        event: BorrowedFd<'_>,
-        name: &str,
-        tracepoint: impl FnOnce() -> io::Result<Option<String>>,
-        is_probe: bool,
-    ) -> Result<(), Error> {
-        perf::set_filter(event, &self.0).map_err(|errno| {
-            let filter = self.0.to_string_lossy().into_owned();
-            let is_wrong = errno.raw_os_error() == Some(libc::EINVAL);
-            let hint = match is_wrong.then(tracepoint) {
-                None => String::new(),
-                Some(Ok(None)) if is_probe => {
-                    "a probe has the fields common_pid and __probe_ip or, where a function returns, __probe_func and \
-                     __probe_ret_ip"
-                        .into()
-                }
-                Some(Ok(None)) => "only tracepoints and probes have filters of fields".into(),
-                Some(Ok(Some(tracepoint))) => match message(&tracepoint, &filter) {
-                    Ok(message) => format!("the kernel says:\n{message}"),
-                    Err(errno) => format!("what is wrong with it cannot be told: {errno}"),
-                },
-                Some(Err(errno)) => format!("what is wrong with it cannot be told: {errno}"),
+    /// Sets the filter of an event that was opened.
+    pub(super) fn apply(&self, opened: BorrowedFd<'_>, event: &RingEvent) -> Result<(), Error> {
+        perf::set_filter(opened, &self.0).map_err(|errno| {
+            let filter = self.0.to_string_lossy();
+            let hint = match errno.raw_os_error() {
+                Some(libc::EINVAL) => hint(event, &filter)
+                    .unwrap_or_else(|errno| format!("what is wrong with it cannot be told: {errno}")),
+                _ => String::new(),
             };
-            refused(name, &filter, errno).hinting(hint)
+            refused(&event.name, &filter, errno).hinting(hint)
         })
     }
+}
+
+/// What is wrong with a filter.
+fn hint(event: &RingEvent, filter: &str) -> io::Result<String> {
+    Ok(match event.tracepoint_name()? {
+        Some(tracepoint) => format!("the kernel says:\n{}", message(&tracepoint, filter)?),
+        None if event.probe.is_some() => {
+            "a probe has the fields common_pid and __probe_ip or, where a function returns, __probe_func and \
+             __probe_ret_ip"
+                .into()
+        }
+        None => "only tracepoints and probes have filters of fields".into(),
+    })
 }
 
 fn refused(event: &str, filter: &str, errno: io::Error) -> Error {
@@ -56,8 +54,8 @@ fn refused(event: &str, filter: &str, errno: io::Error) -> Error {
 }
 
 /// What the kernel says of a filter that it refuses: perf's ioctl says no more than `EINVAL`, and the tracepoint's file in tracefs
-/// says where. The file is written to in a trace instance of our own, which is removed, since whoever uses tracefs may have set a
-/// filter there (`apply_event_filter`, `kernel/trace/trace_events_filter.c`).
+/// says where. This writes the file in a trace instance of its own, and removes the instance: another program may have set a
+/// filter in the first one (`apply_event_filter`, `kernel/trace/trace_events_filter.c`).
 fn message(name: &str, filter: &str) -> io::Result<String> {
     let (category, event) = name.split_once(':').unwrap_or((name, ""));
     let instance = Instance::new(&machine::tracefs()?)?;
@@ -68,12 +66,12 @@ fn message(name: &str, filter: &str) -> io::Result<String> {
     }
 }
 
-/// A trace instance of our own, removed when dropped.
+/// A trace instance, removed when dropped.
 struct Instance(std::path::PathBuf);
 
 impl Instance {
     fn new(tracefs: &Path) -> io::Result<Self> {
-        // Of two threads that ask at once one is told that it exists already, and tries another.
+        // If two threads ask at once, one finds that the instance exists already, and tries another name.
         let name = |n: u32| tracefs.join("instances").join(format!("perfweave-{}-{n}", std::process::id()));
         (0..64)
             .map(name)

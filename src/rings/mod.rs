@@ -2,31 +2,383 @@
 //!
 //! This room takes events by name, maps of BPF programs and CPUs. It gives [`Rings`], one lane for each CPU, with the
 //! losses of each. It knows perf_event_open(2)'s attributes, CPUs that come and go, and other threads' flush, close and
-//! pause. It does not know keys or order. Begin with `lanes.rs`. `options.rs` has what a user asks for, `plan.rs` works
-//! out what that means, `open.rs` does it.
+//! pause. It does not know keys or order. `options.rs` has what a user asks for, `event_spec.rs` and `target.rs` what
+//! that means, `plan.rs` checks all of it, `cpu_ring.rs` opens the ring of one CPU, `open.rs` those of the machine, and
+//! `hotplug.rs` those of CPUs that come later.
 
-mod asked;
 pub(crate) mod control;
+mod cpu_ring;
+mod event_attr;
+mod event_map;
+mod event_names;
+mod event_spec;
 mod filter;
-mod lanes;
+mod hotplug;
 mod losses;
-mod named;
-pub(crate) mod open;
+mod open;
 pub(crate) mod options;
-pub(crate) mod plan;
-mod planned;
+mod plan;
 mod refusal;
 mod source;
 pub(crate) mod spill;
 #[cfg(feature = "symbols")]
 mod symbols;
+mod target;
 pub(crate) mod untraced;
-mod whom;
 
-#[cfg(feature = "perf-data")]
-pub(crate) use lanes::Features;
-pub(crate) use lanes::Lane;
-pub use lanes::{RawRing, Rings};
 pub(crate) use losses::{Counter, Losses};
 pub use source::Source;
 pub use untraced::Untraced;
+
+use crate::error::{Error, ErrorKind};
+use crate::record::clock::Clock;
+use crate::record::{Kind, Layout, Origin, Record, Sources};
+use crate::ring::{Bytes, Ring};
+use crate::rings::control::{Control, Gate, Pause};
+use crate::rings::spill::Copies;
+use crate::rings::untraced::UntracedCpus;
+use crate::sys::machine;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// The rings of a machine, by CPU. [`Merge`](crate::Merge) and [`Reader`](crate::Reader) take them.
+///
+/// Open them with [`Rings::options`], adopt rings of other programs with [`Rings::add`], or simulate rings with
+/// [`sim::Kernel`](crate::sim::Kernel).
+///
+/// Dropping the rings empties the slots of BPF maps, then unmaps, then closes. A child of fork(2) does not have the
+/// mappings and shares the slots with its parent: there, dropping only closes.
+pub struct Rings {
+    control: Arc<Control>,
+    pub(crate) lanes: Vec<Lane>,
+    arrivals: Option<Arrivals>,
+    pub(crate) untraced: UntracedCpus,
+    news: Option<Arc<OwnedFd>>,
+    clock: Clock,
+    started: Option<u64>,
+    /// The first event that is not BPF output.
+    others: Option<Arc<str>>,
+    sources: Vec<Source>,
+    /// Tracepoints that fit a pattern and that nobody may sample.
+    skipped: Vec<Error>,
+    /// What a recording says of its machine, if the rings are those of a recording.
+    recording: Option<Arc<Features>>,
+}
+
+/// What a recording says of its machine: sections by their numbers (`HEADER_*` of `tools/perf/util/header.h`).
+pub(crate) type Features = Vec<(u32, Vec<u8>)>;
+
+/// One ring, with the layout, the copies and the losses of its records.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub(crate) ring: Ring,
+    pub(crate) origin: Arc<Origin>,
+    /// Bytes that were copied out of the ring to make room, and are not yielded yet.
+    pub(crate) copies: Copies,
+    pub(crate) losses: Losses,
+}
+
+impl Lane {
+    pub(crate) fn new(ring: Ring, origin: Origin, counter: Counter) -> Self {
+        Self { ring, origin: Arc::new(origin), copies: Copies::default(), losses: Losses::new(counter) }
+    }
+
+    /// Before it, all that was written is read.
+    pub(crate) fn oldest(&self) -> u64 {
+        self.copies.begin().unwrap_or(self.ring.tail())
+    }
+
+    /// Records between a position and the head that was seen. Takes as long as there are.
+    pub(crate) fn records_from(&self, mut position: u64) -> u64 {
+        let mut records = 0;
+        while position < self.ring.head() {
+            match Record::at(&self.ring, position, &self.origin) {
+                Ok(record) => {
+                    records += u64::from(record.kind() != Kind::LOST);
+                    position += u64::from(record.header().size());
+                }
+                Err((_, end)) => position = end,
+            }
+        }
+        records
+    }
+
+    /// The bytes of the ring from a position on, up to a wrap. Empty if they were copied out.
+    #[inline]
+    pub(crate) fn run(&self, position: u64) -> &[u8] {
+        if position < self.ring.tail() {
+            return &[];
+        }
+        self.ring.bytes(position, self.ring.head() - position).as_slices().0
+    }
+
+    /// Bytes that were indexed, wherever they are now.
+    #[inline(always)]
+    pub(crate) fn bytes(&self, position: u64, len: u64) -> Bytes<'_> {
+        if position >= self.ring.tail() { self.ring.bytes(position, len) } else { self.copies.get(position, len) }
+    }
+}
+
+/// Finds CPUs that came online: starts the events of rings whose CPU came back, hands out new rings, and notes which CPUs are not
+/// traced.
+pub(crate) type Arrivals =
+    Box<dyn FnMut(&Control, &mut [Lane], &mut Vec<Lane>, &mut UntracedCpus) -> Result<(), Error> + Send + Sync>;
+
+/// The memory of a ring, as libbpf's `perf_buffer__buffer()` gives it. See [`Rings::raw`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RawRing {
+    /// The header page, `struct perf_event_mmap_page`. The data area follows at its `data_offset`.
+    pub base: NonNull<u8>,
+    /// Bytes of the data area. This excludes the header page, as in libbpf, whatever the comment there says.
+    pub size: usize,
+    /// `data_head` at the call: where the kernel writes next, in bytes since the ring was made.
+    pub head: u64,
+    /// `data_tail`. Everything before it was given back to the kernel.
+    pub tail: u64,
+}
+
+impl Rings {
+    /// Rings without a ring yet, for [`Rings::add`]. `clock` stamps the records.
+    pub fn empty(clock: Clock) -> Self {
+        Self {
+            control: Control::new(),
+            lanes: Vec::new(),
+            arrivals: None,
+            untraced: UntracedCpus::default(),
+            news: None,
+            clock,
+            started: None,
+            others: None,
+            sources: Vec::new(),
+            skipped: Vec::new(),
+            recording: None,
+        }
+    }
+
+    /// Adds a ring that was opened, whose output can be stopped by a gate.
+    pub(crate) fn open_lane(&mut self, lane: Lane, gate: Gate) -> Result<(), Error> {
+        self.control.outlets().add(lane.origin.cpu, gate, Vec::new())?;
+        self.lanes.push(lane);
+        Ok(())
+    }
+
+    /// `news` becomes readable when a CPU comes or goes, where the kernel sends messages about that.
+    pub(crate) fn set_arrivals(&mut self, arrivals: Arrivals, news: Option<Arc<OwnedFd>>, started: Option<u64>) {
+        self.arrivals = Some(arrivals);
+        self.news = news;
+        self.started = started;
+    }
+
+    /// Says that the rings are those of a recording of these events: they hold all that is ever to be read.
+    #[cfg(feature = "perf-data")]
+    pub(crate) fn set_recording(&mut self, sources: Vec<Source>, features: Features) {
+        self.sources = sources;
+        self.recording = Some(Arc::new(features));
+    }
+
+    /// What the recording says of its machine, if the rings are those of a recording.
+    #[cfg(feature = "perf-data")]
+    pub(crate) fn recording(&self) -> Option<&Arc<Features>> {
+        self.recording.as_ref()
+    }
+
+    /// Whether nothing is ever written into the rings any more, so that one look finds everything.
+    pub(crate) fn are_complete(&self) -> bool {
+        self.recording.is_some()
+    }
+
+    /// The events that write into the rings, in the order in which [`Record::source`] counts them. Empty for adopted and
+    /// simulated rings. For a recording, the events that it names.
+    pub fn sources(&self) -> &[Source] {
+        &self.sources
+    }
+
+    /// The tracepoints that a pattern stands for and that the kernel lets nobody sample, each as the
+    /// [`ErrorKind::Permission`](crate::ErrorKind::Permission) that opening it by its name ends with. They are in no ring and no source. Of Linux 6.18 on
+    /// x86-64 it is one, `irq_vectors:irq_work_exit`, which a sample would cause anew.
+    pub fn skipped(&self) -> &[Error] {
+        &self.skipped
+    }
+
+    /// The first of the events that is not BPF output, as far as the writers are known.
+    pub(crate) fn others(&self) -> Option<&str> {
+        self.others.as_deref()
+    }
+
+    /// Becomes readable when a CPU comes or goes, where the kernel sends messages about that.
+    pub(crate) fn news(&self) -> Option<&Arc<OwnedFd>> {
+        self.news.as_ref()
+    }
+
+    /// Adds an adopted ring, whose records have this layout. A CPU may have several.
+    ///
+    /// If keys are the kernel's times, the same clock must stamp this ring as the others: otherwise its records are
+    /// damage or late. The records name no source. Pausing output works if the ring's event is known. Pausing slots has
+    /// no effect on this ring, and a pause in force does not extend to it. The ring's opener handles its CPU's coming
+    /// and going.
+    pub fn add(&mut self, cpu: u32, ring: Ring, layout: Layout) {
+        if let Some(event) = ring.fd() {
+            self.control.outlets().push_gate(cpu, Gate::Event(Arc::clone(event)));
+        }
+        // Something may still be written into this one.
+        self.recording = None;
+        self.lanes.push(Lane::new(ring, Origin::new(cpu, layout, Sources::new()), Counter::Unknown));
+    }
+
+    /// How many rings there are.
+    pub fn len(&self) -> usize {
+        self.lanes.len()
+    }
+
+    /// Whether there are no rings.
+    pub fn is_empty(&self) -> bool {
+        self.lanes.is_empty()
+    }
+
+    /// The CPUs that have a ring.
+    pub fn cpus(&self) -> impl Iterator<Item = u32> {
+        self.lanes.iter().map(|lane| lane.origin.cpu)
+    }
+
+    /// File descriptors for your own event loop: each becomes readable when a part of a ring was written. Polling
+    /// consumes that. So look at all rings after a wake-up, and before going to sleep. A CPU that comes online adds a
+    /// descriptor.
+    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.events().map(|event| event.as_fd())
+    }
+
+    /// The events that own the rings, as far as they are known.
+    pub(crate) fn events(&self) -> impl Iterator<Item = &Arc<OwnedFd>> {
+        self.lanes.iter().filter_map(|lane| lane.ring.fd())
+    }
+
+    /// Sets the clock that stamps the records, where it is not known: simulated rings have none.
+    pub fn on_clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// The clock that stamps the records.
+    pub fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// When the last event was started, on the rings' clock. Before that, some CPUs were traced and others not, so a
+    /// cause may be missing. `None` for adopted rings and for clocks that cannot be read.
+    pub fn started(&self) -> Option<u64> {
+        self.started
+    }
+
+    /// Stops or restarts the output into a CPU's rings (`PERF_EVENT_IOC_PAUSE_OUTPUT`). The kernel drops what is
+    /// written meanwhile and counts it as lost. A writer that is inside at this moment finishes.
+    ///
+    /// [`Handle::pause`](crate::Handle::pause) does this for all CPUs, and from other threads.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Cpu`](crate::ErrorKind::Cpu) if the CPU has no ring with a known event; [`ErrorKind::System`](crate::ErrorKind::System) if the kernel refuses;
+    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked).
+    pub fn pause_output(&self, cpu: u32, paused: bool) -> Result<(), Error> {
+        if self.control.turn_output(cpu, paused)? { Ok(()) } else { Err(self.absent(cpu)) }
+    }
+
+    /// Keeps output from all rings, as [`Handle::pause`](crate::Handle::pause) does.
+    ///
+    /// # Errors
+    /// As [`Handle::pause`](crate::Handle::pause).
+    pub fn pause(&self, how: Pause) -> Result<(), Error> {
+        self.control.pause(how)
+    }
+
+    /// Lets output into all rings again, as [`Handle::resume`](crate::Handle::resume) does.
+    ///
+    /// # Errors
+    /// As [`Handle::resume`](crate::Handle::resume).
+    pub fn resume(&self) -> Result<(), Error> {
+        self.control.resume()
+    }
+
+    /// The memory of a CPU's ring, for your own way of reading it. The first ring, where a CPU has several.
+    ///
+    /// Only this crate may store `data_tail` while the rings are in use.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Cpu`](crate::ErrorKind::Cpu) if the CPU has no ring here, or the machine cannot have such a CPU;
+    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked).
+    pub fn raw(&self, cpu: u32) -> Result<RawRing, Error> {
+        self.control.check()?;
+        let Some(lane) = self.lanes.iter().find(|lane| lane.origin.cpu == cpu) else { return Err(self.absent(cpu)) };
+        let (head, tail) = lane.ring.words();
+        Ok(RawRing { base: lane.ring.page(), size: lane.ring.size() as usize, head, tail })
+    }
+
+    /// Why a CPU has no ring.
+    pub(crate) fn absent(&self, cpu: u32) -> Error {
+        match machine::possible_cpus().map(|possible| possible.last().copied()) {
+            Ok(Some(last)) if cpu > last => no_such_cpu(cpu, last),
+            Ok(_) => Error::new(ErrorKind::Cpu, format!("CPU {cpu} has no ring")),
+            Err(errno) => list_cpus(errno),
+        }
+    }
+
+    /// What other threads may do to the rings.
+    pub(crate) fn control(&self) -> &Arc<Control> {
+        &self.control
+    }
+
+    /// Finds CPUs that came online. Adds their new rings to `new`, for `lanes`.
+    pub(crate) fn arrived(&mut self, new: &mut Vec<Lane>) -> Result<(), Error> {
+        // A child would make its own events write into its parent's rings.
+        self.control.check()?;
+        match &mut self.arrivals {
+            Some(arrivals) => arrivals(&self.control, &mut self.lanes, new, &mut self.untraced),
+            None => Ok(()),
+        }
+    }
+}
+
+fn list_cpus(errno: io::Error) -> Error {
+    Error::system("list CPUs", errno)
+}
+
+/// The machine can have no CPU of that number.
+fn no_such_cpu(cpu: u32, last: u32) -> Error {
+    Error::new(ErrorKind::Cpu, format!("no CPU {cpu}: this machine can have CPUs up to {last}"))
+}
+
+impl Drop for Rings {
+    fn drop(&mut self) {
+        if self.control.is_forked() {
+            return;
+        }
+        // Nobody writes to a ring that is going away; then it is unmapped; then events are closed.
+        let events = self.control.retire();
+        self.lanes.clear();
+        drop(events);
+    }
+}
+
+impl fmt::Debug for Rings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rings").field("lanes", &self.lanes).field("clock", &self.clock).finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(loom), feature = "perf-data"))]
+mod tests {
+    use super::*;
+
+    /// Another program may still write into its ring, also beside a recording.
+    #[test]
+    fn a_recording_with_a_ring_of_another_program_is_not_complete() {
+        let mut rings = Rings::empty(Clock::Perf);
+        rings.set_recording(Vec::new(), Features::new());
+        assert!(rings.are_complete());
+        let (_kernel, ring) = Ring::simulated(machine::page_size(), 4096, None, false);
+        rings.add(0, ring, Layout::RAW);
+        assert!(!rings.are_complete());
+    }
+}

@@ -3,41 +3,15 @@
 use crate::error::{Error, ErrorKind};
 use crate::record::clock::Clock;
 use crate::record::{Kind, Sample};
-use crate::rings::asked::{Asked, KPROBE, Place, Probe, Rate, Settings, UPROBE, What};
-use crate::sys::pidfd::Task;
+use crate::rings::Rings;
+use crate::rings::event_attr::{KPROBE, Rate, UPROBE};
+use crate::rings::event_spec::{EventSpec, Probe, What};
+use crate::rings::open;
+use crate::rings::target::Target;
+use crate::sys::machine;
 use crate::sys::wakeup::Wakeup;
-use std::io;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
-
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Size {
-    Pages(u64),
-    Bytes(u64),
-}
-
-/// Which tasks are traced.
-#[derive(Debug)]
-pub(crate) enum Traced {
-    Everybody,
-    /// All threads of the process of that number, and what they start.
-    Process(u32, io::Result<Task>),
-    Thread(u32, io::Result<Task>),
-    /// The control group of that directory.
-    Cgroup(PathBuf),
-}
-
-impl Traced {
-    /// The method that sets it. `None` for the default.
-    fn setting(&self) -> Option<&'static str> {
-        match self {
-            Self::Everybody => None,
-            Self::Process(..) => Some("pid"),
-            Self::Thread(..) => Some("tid"),
-            Self::Cgroup(_) => Some("cgroup"),
-        }
-    }
-}
+use std::path::Path;
 
 /// Which rings to open: one for each online CPU, shared by all events that are named here.
 ///
@@ -64,12 +38,13 @@ impl Traced {
 #[doc(alias = "perf_event_attr")]
 #[doc(alias = "perf_event_open")]
 pub struct RingOptions {
-    pub(super) asked: Vec<Asked>,
+    pub(super) events: Vec<EventSpec>,
     /// What is wrong with the first call that is.
     pub(super) wrong: Option<Error>,
-    pub(super) whom: Traced,
+    /// What is traced, and the method that sets it. The whole machine if `None`.
+    pub(super) target: Option<(&'static str, Result<Target, Error>)>,
     pub(super) samples: Vec<Sample>,
-    pub(super) size: Size,
+    pub(super) bytes: u64,
     pub(super) clock: Clock,
     pub(super) timed: bool,
     pub(super) cpus: Option<Vec<u32>>,
@@ -81,14 +56,21 @@ pub struct RingOptions {
 /// default), so a user who may open the events may map the rings too.
 const DEFAULT_BYTES: u64 = 512 << 10;
 
+impl Rings {
+    /// Options to open rings with.
+    pub fn options() -> RingOptions {
+        RingOptions::new()
+    }
+}
+
 impl RingOptions {
-    pub(crate) fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
-            asked: Vec::new(),
+            events: Vec::new(),
             wrong: None,
-            whom: Traced::Everybody,
+            target: None,
             samples: Vec::new(),
-            size: Size::Bytes(DEFAULT_BYTES),
+            bytes: DEFAULT_BYTES,
             clock: Clock::default(),
             timed: true,
             cpus: None,
@@ -97,38 +79,62 @@ impl RingOptions {
         }
     }
 
-    fn ask(mut self, what: What) -> Self {
-        self.asked.push(Asked { what, settings: Settings::default() });
+    /// Opens and maps a ring on every online CPU, and starts the events.
+    ///
+    /// CPUs that are offline (`ENODEV`) are skipped; a [`Reader`](crate::Reader) opens their rings when they come
+    /// online. If anything fails, everything opened so far is closed again.
+    ///
+    /// # Errors
+    /// [`ErrorKind`] says what helps: a privilege, a limit, another name, another kernel, a later try.
+    ///
+    /// This crate also refuses what the kernel takes but could never be read. [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): an event that
+    /// writes nothing, a map that is named twice, two settings that exclude each other, a wake-up that would never come, an
+    /// attribute with a pointer in it, a size of zero or more than 2 GiB. [`ErrorKind::Map`](crate::ErrorKind::Map): a map without a slot for a CPU, or
+    /// with one slot for two. [`ErrorKind::Cpu`](crate::ErrorKind::Cpu): a CPU that the machine can never have, or no requested CPU is online.
+    pub fn open(self) -> Result<Rings, Error> {
+        open::open(self, false)
+    }
+
+    /// Opens rings that the kernel writes backwards, over what is oldest.
+    pub(crate) fn open_backward(self) -> Result<Rings, Error> {
+        open::open(self, true)
+    }
+
+    fn add(mut self, what: What) -> Self {
+        self.events.push(EventSpec::new(what));
         self
+    }
+
+    /// Keeps the first error of a call, for [`RingOptions::open`].
+    fn fail(&mut self, error: Error) {
+        self.wrong.get_or_insert(error);
     }
 
     /// Changes the settings of the event that was added last. `change` gives the setting that this one would replace.
     fn of_last(
         mut self,
         setting: &'static str,
-        cure: &'static str,
-        change: impl FnOnce(&mut Settings) -> Option<&'static str>,
+        hint: &'static str,
+        change: impl FnOnce(&mut EventSpec) -> Option<&'static str>,
     ) -> Self {
-        let wrong = match self.asked.last_mut() {
-            Some(asked) => change(&mut asked.settings).map(|before| replaced([before, setting], cure)),
+        match self.events.last_mut().map(change) {
+            Some(None) => {}
+            Some(Some(before)) => self.fail(replaced([before, setting], hint)),
             None => {
                 let message =
                     format!("{setting} is a setting of the event that was added last, and none was added before");
-                Some(Error::new(ErrorKind::InvalidInput, message))
+                self.fail(Error::new(ErrorKind::InvalidInput, message));
             }
-        };
-        self.wrong = self.wrong.or(wrong);
+        }
         self
     }
 
-    /// Sets whom to trace, once.
-    fn trace(mut self, whom: Traced) -> Self {
-        if let Some(before) = self.whom.setting() {
-            let settings = [before, whom.setting().unwrap_or(before)];
-            let cure = "call one of pid, tid and cgroup, once: other rings can trace others";
-            self.wrong = self.wrong.or(Some(replaced(settings, cure)));
+    /// Sets what is traced, once.
+    fn trace(mut self, setting: &'static str, target: Result<Target, Error>) -> Self {
+        if let Some((before, _)) = self.target.replace((setting, target)) {
+            let hint = "call one of pid, tid and cgroup, once: other rings can trace others";
+            self.fail(replaced([before, setting], hint));
         }
-        self.whom = whom;
         self
     }
 
@@ -147,13 +153,13 @@ impl RingOptions {
     /// holds our event. For this reason a map that is named twice is [`ErrorKind::InvalidInput`], by
     /// whatever descriptors or paths.
     pub fn bpf_output(self, map: impl AsFd) -> Self {
-        self.ask(What::BpfOutput(map.as_fd().try_clone_to_owned()))
+        self.add(What::BpfOutput(map.as_fd().try_clone_to_owned()))
     }
 
     /// [`RingOptions::bpf_output`] for a map that is pinned by a path in a BPF file system. Opening the rings opens the
     /// map.
     pub fn bpf_output_pinned(self, path: impl AsRef<Path>) -> Self {
-        self.ask(What::Pinned(path.as_ref().to_owned()))
+        self.add(What::Pinned(path.as_ref().to_owned()))
     }
 
     /// Sets the slot of a `PERF_EVENT_ARRAY` that takes a CPU's event, for programs that choose slots themselves.
@@ -175,12 +181,12 @@ impl RingOptions {
     /// that tracefs does not have, [`ErrorKind::Permission`] if tracefs
     /// cannot be read, and [`ErrorKind::System`] if it is not mounted.
     pub fn tracepoint(self, name: &str) -> Self {
-        self.ask(What::Tracepoint(name.to_owned()))
+        self.add(What::Tracepoint(name.to_owned()))
     }
 
     /// Adds a kernel tracepoint by number, as in `events/category/name/id` of tracefs.
     pub fn tracepoint_id(self, id: u64) -> Self {
-        self.ask(What::TracepointId(id))
+        self.add(What::TracepointId(id))
     }
 
     /// Adds an event by the name that perf(1) has for it:
@@ -202,7 +208,7 @@ impl RingOptions {
     /// of these, and [`ErrorKind::Unsupported`] for an event that this machine does not have. Virtual machines
     /// often have no hardware events.
     pub fn event_name(self, name: &str) -> Self {
-        self.ask(What::Named(name.to_owned()))
+        self.add(What::Named(name.to_owned()))
     }
 
     /// Adds records that the kernel writes beside samples, by their kind: [`Kind::MMAP2`], [`Kind::COMM`],
@@ -213,13 +219,13 @@ impl RingOptions {
     /// Opening the rings gives [`ErrorKind::InvalidInput`] for any other kind.
     #[doc(alias = "side-band")]
     pub fn records(self, kinds: impl IntoIterator<Item = Kind>) -> Self {
-        self.ask(What::Records(kinds.into_iter().collect(), false))
+        self.add(What::Records(kinds.into_iter().collect(), false))
     }
 
     /// [`RingOptions::records`] of the kind [`Kind::MMAP2`] whose files are named by their build id instead of device
     /// and inode, where a file has one (`perf_event_attr.build_id`, Linux 5.12).
     pub fn build_ids(self) -> Self {
-        self.ask(What::Records(vec![Kind::MMAP2], true))
+        self.add(What::Records(vec![Kind::MMAP2], true))
     }
 
     /// Sets a filter for the event that was added last: the kernel writes only records that pass it
@@ -229,8 +235,8 @@ impl RingOptions {
     /// Opening the rings gives [`ErrorKind::InvalidInput`] with the kernel's own message if it refuses the
     /// filter. An event has one filter: a second is [`ErrorKind::InvalidInput`]. Join both with `&&`.
     pub fn filter(self, filter: &str) -> Self {
-        self.of_last("filter", "join them with && in one", |settings| {
-            settings.filter.replace(filter.to_owned()).map(|_| "filter")
+        self.of_last("filter", "join them with && in one", |event| {
+            event.filter.replace(filter.to_owned()).map(|_| "filter")
         })
     }
 
@@ -248,8 +254,8 @@ impl RingOptions {
     }
 
     fn rate(self, setting: &'static str, rate: Rate) -> Self {
-        self.of_last(setting, "an event has one of them", |settings| {
-            settings.rate.replace(rate).map(|before| match before {
+        self.of_last(setting, "an event has one of them", |event| {
+            event.rate.replace(rate).map(|before| match before {
                 Rate::Period(_) => "period",
                 Rate::Frequency(_) => "frequency",
             })
@@ -261,18 +267,18 @@ impl RingOptions {
     /// Opening the rings gives [`ErrorKind::InvalidInput`] for a tracepoint by name or a kprobe, which
     /// would never be written then. `syscalls:*` and probes of programs are.
     pub fn user_only(self) -> Self {
-        self.of_last("user_only", "both are the default", |settings| {
-            settings.exclude_kernel = true;
-            settings.exclude_user.then_some("kernel_only")
+        self.of_last("user_only", "both are the default", |event| {
+            event.exclude_kernel = true;
+            event.exclude_user.then_some("kernel_only")
         })
     }
 
     /// The event that was added last counts in the kernel only (`exclude_user`). With [`user_only`](Self::user_only) nothing would be
     /// left: that is [`ErrorKind::InvalidInput`].
     pub fn kernel_only(self) -> Self {
-        self.of_last("kernel_only", "both are the default", |settings| {
-            settings.exclude_user = true;
-            settings.exclude_kernel.then_some("user_only")
+        self.of_last("kernel_only", "both are the default", |event| {
+            event.exclude_user = true;
+            event.exclude_kernel.then_some("user_only")
         })
     }
 
@@ -303,7 +309,7 @@ impl RingOptions {
     /// [`ErrorKind::Busy`] if its threads come faster than events can be opened.
     #[doc(alias = "inherit")]
     pub fn pid(self, pid: u32) -> Self {
-        self.trace(Traced::Process(pid, Task::process(pid)))
+        self.trace("pid", Target::process(pid))
     }
 
     /// Traces one thread and nothing that it starts. As [`RingOptions::pid`] otherwise.
@@ -311,16 +317,16 @@ impl RingOptions {
     /// Before Linux 6.9 a thread cannot be held (`PIDFD_THREAD`). There its process is, and the thread must be one of that process: only
     /// a later thread of the same process with the same number is taken for it.
     pub fn tid(self, tid: u32) -> Self {
-        self.trace(Traced::Thread(tid, Task::thread(tid)))
+        self.trace("tid", Target::thread(tid))
     }
 
     /// Traces the processes of a control group, by its directory: `/sys/fs/cgroup/system.slice/ssh.service`
     /// (`PERF_FLAG_PID_CGROUP`). Takes `CAP_PERFMON`. Rings trace one control group: as [`RingOptions::pid`] otherwise.
     ///
-    /// BPF output cannot be had so ([`ErrorKind::InvalidInput`]). Opening the rings gives
-    /// [`ErrorKind::NotFound`] if the directory cannot be opened, or the path leads to something else.
+    /// The directory is held from this call on. BPF output cannot be had so ([`ErrorKind::InvalidInput`]). Opening the rings
+    /// gives [`ErrorKind::NotFound`] if the directory cannot be opened, or the path leads to something else.
     pub fn cgroup(self, directory: impl AsRef<Path>) -> Self {
-        self.trace(Traced::Cgroup(directory.as_ref().to_owned()))
+        self.trace("cgroup", Target::cgroup(directory.as_ref()))
     }
 
     /// Adds an instruction of a program or library. The event fires whenever a process on a ring's CPU executes it.
@@ -333,13 +339,13 @@ impl RingOptions {
     /// for those that come online later. An instruction must begin at the offset. The kernel refuses some places inside an
     /// instruction, which is [`ErrorKind::Unsupported`]. It takes others, and then the probe breaks the program.
     pub fn uprobe(self, path: impl AsRef<Path>, offset: u64) -> Self {
-        self.user_probe(path.as_ref(), Place::Offset(offset), false)
+        self.user_probe(path.as_ref(), offset, None, false)
     }
 
     /// Adds the return of a function of a program or library. The function begins at `offset` of the file: see
     /// [`RingOptions::uprobe`]. The payload has the function's address and, behind it, the return address.
     pub fn uretprobe(self, path: impl AsRef<Path>, offset: u64) -> Self {
-        self.user_probe(path.as_ref(), Place::Offset(offset), true)
+        self.user_probe(path.as_ref(), offset, None, true)
     }
 
     /// [`RingOptions::uprobe`] for a function of a program or library, by its name in the symbol tables of the ELF file
@@ -347,19 +353,19 @@ impl RingOptions {
     /// [`ErrorKind::NotFound`] with the nearest name if the file has no such function.
     #[cfg(feature = "symbols")]
     pub fn uprobe_symbol(self, path: impl AsRef<Path>, symbol: &str) -> Self {
-        self.user_probe(path.as_ref(), Place::Symbol(symbol.to_owned()), false)
+        self.user_probe(path.as_ref(), 0, Some(symbol), false)
     }
 
     /// [`RingOptions::uretprobe`] for a function by its name: see [`RingOptions::uprobe_symbol`].
     #[cfg(feature = "symbols")]
     pub fn uretprobe_symbol(self, path: impl AsRef<Path>, symbol: &str) -> Self {
-        self.user_probe(path.as_ref(), Place::Symbol(symbol.to_owned()), true)
+        self.user_probe(path.as_ref(), 0, Some(symbol), true)
     }
 
-    fn user_probe(self, path: &Path, place: Place, returns: bool) -> Self {
-        // Where there is no current directory it stays as it is, and the kernel says what it thinks of that.
+    fn user_probe(self, path: &Path, offset: u64, symbol: Option<&str>, returns: bool) -> Self {
+        // Where there is no current directory the path stays as it is, and the kernel answers to that.
         let target = std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).into();
-        self.ask(What::Probe(Probe { unit: UPROBE, target, place, returns }))
+        self.add(What::Probe(Probe { unit: UPROBE, target, offset, symbol: symbol.map(str::to_owned), returns }))
     }
 
     /// Adds the begin of a kernel function, by its name in `/proc/kallsyms`.
@@ -378,7 +384,7 @@ impl RingOptions {
     }
 
     fn kernel_probe(self, function: &str, returns: bool) -> Self {
-        self.ask(What::Probe(Probe { unit: KPROBE, target: function.into(), place: Place::Offset(0), returns }))
+        self.add(What::Probe(Probe { unit: KPROBE, target: function.into(), offset: 0, symbol: None, returns }))
     }
 
     /// Adds any event by its attribute, a type of the crate perf-event-open-sys. Opening the rings refuses two kinds of attributes:
@@ -400,12 +406,12 @@ impl RingOptions {
     /// second is then not noticed. Otherwise this crate sets `read_format`, since no one else can read the events.
     #[cfg(feature = "perf-event-open-sys-7")]
     pub fn event(self, attr: &perf_event_open_sys::bindings::perf_event_attr) -> Self {
-        self.ask(What::Attr(Box::new(*attr)))
+        self.add(What::Attr(Box::new(*attr)))
     }
 
     /// Sets the size of each ring in pages of data, rounded up to a power of two.
     pub fn pages(mut self, pages: u64) -> Self {
-        self.size = Size::Pages(pages);
+        self.bytes = pages.saturating_mul(machine::page_size() as u64);
         self
     }
 
@@ -413,7 +419,7 @@ impl RingOptions {
     ///
     /// Held records stay in their ring. It must take what a CPU writes in two or three grace periods, about 50 ms.
     pub fn bytes(mut self, bytes: u64) -> Self {
-        self.size = Size::Bytes(bytes);
+        self.bytes = bytes;
         self
     }
 

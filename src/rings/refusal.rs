@@ -2,6 +2,7 @@
 
 use crate::error::hint::{limit, setting};
 use crate::error::{ErrorKind, MODULE, filtered, short};
+use crate::rings::event_attr;
 use crate::sys::status::{CAP_PERFMON, CAP_SYS_ADMIN, Status};
 use crate::sys::{machine, perf, pmu};
 use nix::sys::resource::Resource;
@@ -9,9 +10,9 @@ use perf_event_open_sys::bindings::{self, perf_event_attr};
 use std::ffi::CStr;
 use std::io;
 
-/// What a program can do about it.
-pub(super) fn kind(errno: &io::Error, attr: &perf_event_attr, target: Option<&CStr>) -> ErrorKind {
-    let by_name = target.is_some() || attr.type_ == bindings::PERF_TYPE_TRACEPOINT;
+/// The kind of error, by what a program can do about it.
+pub(super) fn kind(errno: &io::Error, attr: &perf_event_attr, probe: Option<&CStr>) -> ErrorKind {
+    let by_name = probe.is_some() || attr.type_ == bindings::PERF_TYPE_TRACEPOINT;
     match errno.raw_os_error() {
         Some(libc::ENOENT) if !by_name => ErrorKind::Unsupported,
         // ENOTSUPP, which is the kernel's own and has no name here.
@@ -23,14 +24,15 @@ pub(super) fn kind(errno: &io::Error, attr: &perf_event_attr, target: Option<&CS
     }
 }
 
-/// What helps when an event cannot be opened. `target` is what it points to; `fds` are needed for all events.
-pub(super) fn open(errno: &io::Error, attr: &perf_event_attr, target: Option<&CStr>, fds: usize) -> String {
+/// What helps when an event cannot be opened. `probe` is the function or path of a probe; `fds` are needed for all events.
+pub(super) fn open(errno: &io::Error, attr: &perf_event_attr, probe: Option<&CStr>, fds: usize) -> String {
     match errno.raw_os_error() {
         Some(raw @ (libc::EACCES | libc::EPERM)) => match denial(raw) {
             Denial::Filter { capable: true } => filtered(CALL),
             Denial::Filter { capable: false } => format!("{}; and it {}", filtered(CALL), privilege()),
             Denial::Privilege => privilege(),
-            Denial::Event if is_forbidden(attr, errno) => {
+            // How the kernel forbids a tracepoint (`perf_perm` of `struct trace_event_call`). Security modules say `EACCES`.
+            Denial::Event if attr.type_ == bindings::PERF_TYPE_TRACEPOINT && raw == libc::EPERM => {
                 "the kernel lets nobody sample this tracepoint, because a sample of it would cause the next. A pattern leaves it out: see \
                  Rings::skipped"
                     .into()
@@ -50,28 +52,28 @@ pub(super) fn open(errno: &io::Error, attr: &perf_event_attr, target: Option<&CS
             "this kernel, {}, is older than something in the event's attribute, of which it knows a shorter version",
             machine::release()
         ),
-        Some(libc::ENOENT | libc::EOPNOTSUPP) => absent(attr, target).unwrap_or_else(|| match attr.type_ {
+        Some(libc::ENOENT | libc::EOPNOTSUPP) => absent(attr, probe).unwrap_or_else(|| match attr.type_ {
             bindings::PERF_TYPE_HARDWARE | bindings::PERF_TYPE_HW_CACHE | bindings::PERF_TYPE_RAW => {
                 "this machine has no such event: virtual machines often have no hardware counters".into()
             }
             _ => format!("this kernel, {}, has no such event", machine::release()),
         }),
         Some(libc::EINVAL) => rate(attr).unwrap_or_else(|| {
-            let absent = absent(attr, target).map_or_else(String::new, |absent| absent + "; or else: ");
+            let absent = absent(attr, probe).map_or_else(String::new, |absent| absent + "; or else: ");
             format!("{absent}this kernel is {}; {}", machine::release(), refused(attr))
         }),
-        Some(libc::EADDRNOTAVAIL) if target.is_some() => {
+        Some(libc::EADDRNOTAVAIL) if probe.is_some() => {
             "the kernel has several functions of that name: see /proc/kallsyms".into()
         }
         // ENOTSUPP, which is the kernel's own and has no name here.
-        Some(errno @ (libc::ENOEXEC | libc::EIO | 524)) => match (target, errno) {
-            (Some(target), libc::EIO) => {
-                format!("no instructions can be read from {}: give a program or library", short(&target.to_string_lossy()))
+        Some(errno @ (libc::ENOEXEC | libc::EIO | 524)) => match (probe, errno) {
+            (Some(probe), libc::EIO) => {
+                format!("no instructions can be read from {}: give a program or library", short(&probe.to_string_lossy()))
             }
-            (Some(target), _) => format!(
+            (Some(probe), _) => format!(
                 "no instruction begins at the offset {:#x} of {}, or one that the kernel does not probe",
                 attr.config2,
-                short(&target.to_string_lossy())
+                short(&probe.to_string_lossy())
             ),
             _ => String::new(),
         },
@@ -97,24 +99,10 @@ pub(super) fn denial(errno: i32) -> Denial {
     let status = Status::read();
     let capable = status.has_any(if is_paranoid() { &[CAP_SYS_ADMIN] } else { &[CAP_PERFMON, CAP_SYS_ADMIN] });
     let is_same = |other: io::Error| other.raw_os_error() == Some(errno);
-    if status.is_filtered && perf::open_own(&harmless()).is_err_and(is_same) {
+    if status.is_filtered && perf::open_own(&event_attr::harmless()).is_err_and(is_same) {
         return Denial::Filter { capable };
     }
     if capable { Denial::Event } else { Denial::Privilege }
-}
-
-/// Whether that is how the kernel forbids a tracepoint (`perf_perm` of `struct trace_event_call`). Security modules say `EACCES`.
-fn is_forbidden(attr: &perf_event_attr, errno: &io::Error) -> bool {
-    attr.type_ == bindings::PERF_TYPE_TRACEPOINT && errno.raw_os_error() == Some(libc::EPERM)
-}
-
-/// An event that nearly anybody may have, of their own process in user space.
-pub(super) fn harmless() -> perf_event_attr {
-    let (type_, config) = (bindings::PERF_TYPE_SOFTWARE, bindings::PERF_COUNT_SW_DUMMY.into());
-    let mut attr = perf_event_attr { type_, config, ..Default::default() };
-    attr.set_exclude_kernel(1);
-    attr.set_exclude_hv(1);
-    attr
 }
 
 /// Whether `kernel.perf_event_paranoid` is above the kernel's own levels: what Debian and others have added.
@@ -156,7 +144,7 @@ fn rate(attr: &perf_event_attr) -> Option<String> {
     })
 }
 
-/// What helps where an event can be had with another clock than this one, and with this one not (`perf_event_set_clock`,
+/// What helps where the kernel takes an event with another clock, and not with this one (`perf_event_set_clock`,
 /// kernel/events/core.c).
 pub(super) fn clock(attr: &perf_event_attr) -> String {
     let clock = match attr.clockid {
@@ -171,8 +159,8 @@ pub(super) fn clock(attr: &perf_event_attr) -> String {
     )
 }
 
-/// What may not be there, where it is for the kernel to find by a number or a name.
-fn absent(attr: &perf_event_attr, target: Option<&CStr>) -> Option<String> {
+/// What may be missing, where the kernel looks something up by a number or a name.
+fn absent(attr: &perf_event_attr, probe: Option<&CStr>) -> Option<String> {
     let perf_event_attr { type_, config, .. } = *attr;
     let units = match type_ {
         bindings::PERF_TYPE_TRACEPOINT => {
@@ -186,19 +174,19 @@ fn absent(attr: &perf_event_attr, target: Option<&CStr>) -> Option<String> {
         },
     };
     let unit = units.iter().find(|(number, _)| *number == type_).map(|(_, unit)| unit.as_str());
-    let target = target.map(CStr::to_string_lossy);
-    let target = target.as_deref().map(short);
-    Some(match (unit, target) {
+    let probe = probe.map(CStr::to_string_lossy);
+    let probe = probe.as_deref().map(short);
+    Some(match (unit, probe) {
         (None, _) => {
             let units: Vec<_> = units.iter().map(|(number, unit)| format!("{unit} {number}")).collect();
             format!("this kernel has no PMU of type {type_}, but {}", units.join(", "))
         }
-        (Some("uprobe"), Some(target)) => {
+        (Some("uprobe"), Some(path)) => {
             let offset = attr.config2;
-            format!("{target} must be a file, and an instruction must begin at the offset {offset:#x} of it")
+            format!("{path} must be a file, and an instruction must begin at the offset {offset:#x} of it")
         }
-        (Some("kprobe"), Some(target)) => format!(
-            "the kernel has no function {target} that can be probed: see /proc/kallsyms, available_filter_functions in \
+        (Some("kprobe"), Some(function)) => format!(
+            "the kernel has no function {function} that can be probed: see /proc/kallsyms, available_filter_functions in \
              tracefs, and kprobes/blacklist in debugfs"
         ),
         (Some(unit), _) => format!(
@@ -220,9 +208,7 @@ fn refused(attr: &perf_event_attr) -> String {
             doubts.push(what.to_owned());
         }
     };
-    let is_output =
-        attr.type_ == bindings::PERF_TYPE_SOFTWARE && attr.config == u64::from(bindings::PERF_COUNT_SW_BPF_OUTPUT);
-    doubt(is_output, "BPF output needs 4.4");
+    doubt(event_attr::is_output(attr), "BPF output needs 4.4");
     doubt(attr.use_clockid() != 0, "another clock than perf's needs 4.1");
     doubt(attr.write_backward() != 0, "writing backwards needs 4.7");
     doubt(attr.read_format & u64::from(bindings::PERF_FORMAT_LOST) != 0, "PERF_FORMAT_LOST needs 6.0");

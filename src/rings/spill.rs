@@ -3,7 +3,7 @@
 use crate::ring::{Bytes, Ring, prefetch};
 use std::collections::VecDeque;
 
-/// So many bytes ahead the CPU is asked for what is read soon.
+/// How many bytes ahead the CPU prefetches.
 const AHEAD: usize = 512;
 
 /// The bytes that were copied out of one ring and are not yielded yet.
@@ -14,7 +14,7 @@ pub(crate) struct Copies {
     bytes: u64,
     /// Chunks to be filled again.
     spare: Vec<Vec<u8>>,
-    /// The most chunks that were filled since memory was given back last.
+    /// The most chunks that were filled at once since memory was freed last.
     peak: usize,
 }
 
@@ -24,12 +24,12 @@ fn capacity(ring: &Ring, len: usize) -> usize {
 }
 
 impl Copies {
-    /// Bytes that are copied now.
+    /// How many bytes are copied now.
     pub(crate) fn len(&self) -> u64 {
         self.bytes
     }
 
-    /// Bytes of memory that they take, and the spare chunks.
+    /// Bytes of memory that the copies and the spare chunks take.
     pub(crate) fn memory(&self) -> usize {
         let chunks = self.chunks.iter().map(|(_, chunk)| chunk).chain(&self.spare).map(Vec::capacity).sum::<usize>();
         let lists = self.chunks.capacity() * size_of::<(u64, Vec<u8>)>() + self.spare.capacity() * size_of::<Vec<u8>>();
@@ -95,7 +95,7 @@ impl Copies {
         self.spare = Vec::new();
     }
 
-    /// Gives memory back that was not needed since this was called last.
+    /// Frees the memory that was not needed since the last call.
     pub(crate) fn shrink(&mut self) {
         self.spare.truncate(self.peak.saturating_sub(self.chunks.len()));
         self.spare.shrink_to(self.peak);
@@ -112,7 +112,7 @@ impl Copies {
         self.chunk(position, len).into()
     }
 
-    /// They lie in one piece, which is nearly always the oldest.
+    /// The bytes lie in one chunk, which is nearly always the oldest.
     #[inline(never)]
     fn chunk(&self, position: u64, len: u64) -> &[u8] {
         let is_first = self.chunks.get(1).is_none_or(|(second, _)| position < *second);

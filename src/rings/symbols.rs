@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// No longer file is read, in bytes: all of it is in memory while a function is looked for.
+/// The longest file that is read, in bytes: all of it is in memory while a function is looked up.
 const LONGEST: u64 = 1 << 30;
 
 /// All of a regular file.

@@ -1,14 +1,14 @@
-//! CPUs that are online and of which nothing is traced, because the kernel refuses to open their events.
+//! CPUs that are online and not traced, because the kernel refuses to open their events.
 
 use crate::error::Repeats;
 use crate::record::clock::Clock;
 use std::time::{Duration, Instant};
 
-/// A time in which a CPU is online and nothing of it is traced: its ring or its events could not be opened when it came online, for which
-/// [`Error`](crate::Error) says why. What happens there meanwhile is nowhere, and nobody counts it.
+/// A time in which a CPU is online and not traced: its ring or its events could not be opened when it came online. The
+/// [`Error`](crate::Error) says why. Events of the CPU in this time are in no ring, and no count has them.
 ///
-/// The reader tries again, once a second, or ten times a second where no message tells of CPUs. It yields this once when the time begins,
-/// and once more when it is over. It comes as soon as the reader knows, and has no key: `since` says where in the order it belongs.
+/// The reader tries again once a second, or ten times a second where the kernel sends no messages about CPUs. It yields this once when the
+/// time begins, and once more when it is over. It comes as soon as the reader knows, and has no key: `since` says where in the order it belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Untraced {
@@ -34,12 +34,12 @@ impl Moment {
     }
 }
 
-/// The CPUs of which nothing is traced, or was not for a time.
+/// The CPUs that are not traced, or were not for a time.
 #[derive(Debug, Default)]
 pub(crate) struct UntracedCpus {
     /// In no order.
     cpus: Vec<Cpu>,
-    /// What began or ended and was not taken yet, in order.
+    /// What began or ended and is not taken yet, in order.
     news: Vec<Untraced>,
 }
 
@@ -55,7 +55,7 @@ struct Cpu {
 }
 
 impl UntracedCpus {
-    /// Notes that a CPU could not be opened, of which all was well at a moment. Whether to say why.
+    /// Notes that the ring of a CPU could not be opened. `well` is when the CPU was last known to be traced or offline. Whether to report why.
     pub(crate) fn failed(&mut self, cpu: u32, well: Moment) -> bool {
         let known = self.cpus.iter().position(|known| known.cpu == cpu);
         let at = known.unwrap_or(self.cpus.len());
@@ -71,7 +71,7 @@ impl UntracedCpus {
         known.failures.failed(false).is_some()
     }
 
-    /// Notes of which CPUs all is well now: they are traced, or offline.
+    /// Notes which CPUs are traced or offline now.
     pub(crate) fn well(&mut self, now: Moment, is_well: impl Fn(u32) -> bool) {
         for known in self.cpus.iter_mut().filter(|known| is_well(known.cpu)) {
             let Some(since) = known.since.take() else { continue };
@@ -87,7 +87,7 @@ impl UntracedCpus {
         self.news.drain(..)
     }
 
-    /// Each CPU, and how long nothing of it was traced in all.
+    /// Each CPU, and how long it was not traced in all.
     pub(crate) fn times(&self) -> impl Iterator<Item = (u32, Duration)> {
         self.cpus.iter().map(|known| {
             let now = known.since.map_or(Duration::ZERO, |since| lasted(since, Instant::now()));

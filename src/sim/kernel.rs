@@ -153,7 +153,7 @@ impl Kernel {
         let machine = Arc::clone(&self.machine);
         let arrivals = move |control: &Control, _: &mut [Lane], new: &mut Vec<Lane>, _: &mut UntracedCpus| {
             for (lane, cpu) in machine.rings.lock().unwrap_or_else(PoisonError::into_inner).waiting.drain(..) {
-                control.outlets().add_gate(lane.origin.cpu, gate(cpu))?;
+                control.outlets().add(lane.origin.cpu, gate(cpu), Vec::new())?;
                 new.push(lane);
             }
             Ok(())

@@ -6,31 +6,30 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// Whom an event is opened for.
+/// The argument `pid` of perf_event_open(2).
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Whom<'a> {
-    Everybody,
+pub(crate) enum Pid<'a> {
+    /// All processes: -1.
+    All,
     /// A thread, by its number.
-    Task(u32),
-    /// The control group of that directory.
+    Thread(u32),
+    /// A control group, by its directory (`PERF_FLAG_PID_CGROUP`).
     Cgroup(BorrowedFd<'a>),
 }
 
-/// Opens an event on one CPU. `target` is what the attribute of a probe points to: a function of the kernel's, a file.
-pub(crate) fn open(attr: &perf_event_attr, target: Option<&CStr>, whom: Whom<'_>, cpu: u32) -> io::Result<OwnedFd> {
-    let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
-    let cpu = i32::try_from(cpu).map_err(|_| invalid())?;
-    match whom {
-        Whom::Everybody => open_on(attr, target, -1, cpu, 0),
+/// Opens an event on one CPU. `probe` is what the attribute of a probe points to: a function of the kernel's, a file.
+pub(crate) fn open(attr: &perf_event_attr, probe: Option<&CStr>, pid: Pid<'_>, cpu: u32) -> io::Result<OwnedFd> {
+    let cpu = i32::try_from(cpu).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    let (pid, flags) = match pid {
+        Pid::All => (-1, 0),
         // 0 would be the calling thread.
-        Whom::Task(tid) => match i32::try_from(tid) {
-            Ok(tid @ 1..) => open_on(attr, target, tid, cpu, 0),
-            _ => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+        Pid::Thread(tid) => match i32::try_from(tid) {
+            Ok(tid @ 1..) => (tid, 0),
+            _ => return Err(io::Error::from_raw_os_error(libc::ESRCH)),
         },
-        Whom::Cgroup(directory) => {
-            open_on(attr, target, directory.as_raw_fd(), cpu, sys::bindings::PERF_FLAG_PID_CGROUP)
-        }
-    }
+        Pid::Cgroup(directory) => (directory.as_raw_fd(), sys::bindings::PERF_FLAG_PID_CGROUP),
+    };
+    open_on(attr, probe, pid, cpu, flags)
 }
 
 /// Opens an event of the calling process, wherever it runs.
@@ -38,14 +37,14 @@ pub(crate) fn open_own(attr: &perf_event_attr) -> io::Result<OwnedFd> {
     open_on(attr, None, 0, -1, 0)
 }
 
-fn open_on(attr: &perf_event_attr, target: Option<&CStr>, pid: i32, cpu: i32, flags: u32) -> io::Result<OwnedFd> {
+fn open_on(attr: &perf_event_attr, probe: Option<&CStr>, pid: i32, cpu: i32, flags: u32) -> io::Result<OwnedFd> {
     let mut attr = *attr;
     attr.size = size_of::<perf_event_attr>() as u32;
-    if let Some(target) = target {
-        attr.config1 = target.as_ptr() as u64;
+    if let Some(probe) = probe {
+        attr.config1 = probe.as_ptr() as u64;
     }
     let flags = (sys::bindings::PERF_FLAG_FD_CLOEXEC | flags).into();
-    // SAFETY: the attribute is `size` bytes long and only read, as is the target; the kernel checks both and writes neither.
+    // SAFETY: the attribute is `size` bytes long and only read, as is the name of the probe; the kernel checks both and writes neither.
     let fd = unsafe { sys::perf_event_open(&mut attr, pid, cpu, -1, flags) };
     super::check(fd.into())?;
     // SAFETY: a new file descriptor that nobody else knows.

@@ -428,12 +428,20 @@ fn a_ring_that_is_written_quickly_is_emptied_before_its_mark() {
     assert_eq!((merge.stats().early, merge.held()), (0, 600));
     // A ring that was more than half full is worth a fence, although it is empty now.
     let kernel = sim::Kernel::with(&[0], 4096, crate::record::Layout::new(4 | 1024, true, 0));
-    let fence = Fence::custom(|| Ok(()));
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let ended = std::sync::Mutex::new(ended);
+    // Under way until `end` is gone.
+    let fence = Fence::custom(move || {
+        let _ = ended.lock().unwrap().recv();
+        Ok(())
+    });
     let mut engine = Engine::new(kernel.rings(), Order::new().hold(Hold::Fence(fence)).latency(HOUR)).unwrap();
     engine.pace.proving(Instant::now() + HOUR);
     (0..65).for_each(|time| assert!(kernel.emit(0, time, &[0; 8])));
     sleep(&mut engine);
-    assert!(engine.stats().copied > 0 && engine.proof.as_ref().unwrap().is_under_way());
+    let under_way = engine.proof.as_ref().unwrap().is_under_way();
+    drop(end);
+    assert!(engine.stats().copied > 0 && under_way);
 }
 
 /// What is told of a CPU that is not traced comes before all that is held, in the middle of a ring's turn too, once, whatever way

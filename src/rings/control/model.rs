@@ -137,14 +137,14 @@ fn a_ring_that_arrives_beside_a_pause_is_as_the_others_are() {
             let control = control();
             let (gates, paused): (Vec<_>, Vec<_>) = [gate(), gate()].into_iter().unzip();
             let mut gates = gates.into_iter();
-            control.outlets().add_gate(0, gates.next().unwrap()).unwrap();
+            control.outlets().add(0, gates.next().unwrap(), Vec::new()).unwrap();
             let other = beside(&control, move |handle| {
                 handle.pause(Pause::Output).unwrap();
                 if resumes {
                     handle.resume().unwrap();
                 }
             });
-            control.outlets().arrive(1, gates.next().unwrap(), Vec::new()).unwrap();
+            control.outlets().add(1, gates.next().unwrap(), Vec::new()).unwrap();
             other.join().unwrap();
             let paused: Vec<_> = paused.iter().map(|paused| paused.load(Ordering::Relaxed)).collect();
             assert_eq!(paused, [!resumes; 2]);
@@ -158,7 +158,7 @@ fn nothing_arrives_at_a_reader_that_is_closed() {
     loom::model(|| {
         let control = control();
         let other = beside(&control, Handle::close);
-        control.outlets().arrive(1, gate().0, Vec::new()).unwrap();
+        control.outlets().add(1, gate().0, Vec::new()).unwrap();
         other.join().unwrap();
         assert!(control.outlets().gates.is_empty(), "whatever arrived before is stopped");
     });

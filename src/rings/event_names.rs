@@ -1,4 +1,4 @@
-//! Events by name: what the kernel knows them by.
+//! Events by name, and how perf_event_open(2) has them.
 
 use crate::error::{Error, ErrorKind, hint, nearest, short};
 use crate::sys::tracepoint::folders;
@@ -49,7 +49,7 @@ const CACHES: [(&str, u32); 7] = [
     ("node", sys::PERF_COUNT_HW_CACHE_NODE),
 ];
 
-/// In one, and in many.
+/// In the singular and in the plural.
 const CACHE_USES: [([&str; 2], u32); 3] = [
     (["load", "loads"], sys::PERF_COUNT_HW_CACHE_OP_READ),
     (["store", "stores"], sys::PERF_COUNT_HW_CACHE_OP_WRITE),
@@ -138,7 +138,7 @@ pub(super) fn tracepoints(name: &str) -> Result<Vec<(String, u64)>, Error> {
     for name in names {
         let path = events.join(name.replacen(':', "/", 1)).join("id");
         let id = fs::read_to_string(&path).map_err(|errno| match errno.kind() {
-            // Whatever is above it could be searched.
+            // The folders above it could be searched.
             io::ErrorKind::NotFound => none(),
             kind => named(&path, kind, &errno),
         })?;

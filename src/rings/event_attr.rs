@@ -1,0 +1,176 @@
+//! Attributes of events (`struct perf_event_attr`): how they are made, and what is checked.
+
+use crate::error::{Error, ErrorKind};
+use crate::record::Kind;
+use crate::rings::event_names;
+use crate::sys::wakeup::Wakeup;
+use crate::sys::{machine, pmu};
+use perf_event_open_sys::bindings::{self, perf_event_attr};
+use std::io;
+
+/// How often an event is sampled.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Rate {
+    /// Once in so many.
+    Period(u64),
+    /// So many times a second.
+    Frequency(u64),
+}
+
+/// The dynamic PMUs, whose attributes point to a name.
+pub(super) const UPROBE: &str = "uprobe";
+pub(super) const KPROBE: &str = "kprobe";
+
+/// How often what counts time or hardware is sampled, unless told otherwise: as perf(1) does.
+const FREQUENCY: u64 = 4000;
+
+/// An event that is sampled each time.
+pub(super) fn sampled(type_: u32, config: u64) -> perf_event_attr {
+    let mut attr = perf_event_attr { type_, config, ..Default::default() };
+    attr.sample_period = 1;
+    attr
+}
+
+pub(super) fn tracepoint(id: u64) -> perf_event_attr {
+    sampled(bindings::PERF_TYPE_TRACEPOINT, id)
+}
+
+pub(super) fn bpf_output() -> perf_event_attr {
+    sampled(bindings::PERF_TYPE_SOFTWARE, bindings::PERF_COUNT_SW_BPF_OUTPUT.into())
+}
+
+/// An event that never happens (`PERF_COUNT_SW_DUMMY`).
+fn dummy() -> perf_event_attr {
+    let (type_, config) = (bindings::PERF_TYPE_SOFTWARE, bindings::PERF_COUNT_SW_DUMMY.into());
+    perf_event_attr { type_, config, ..Default::default() }
+}
+
+/// An event that never happens, in user space: nearly anybody may have one for their own process.
+pub(super) fn harmless() -> perf_event_attr {
+    let mut attr = dummy();
+    attr.set_exclude_kernel(1);
+    attr.set_exclude_hv(1);
+    attr
+}
+
+/// Samples an event as often as its kind is usually sampled.
+pub(super) fn at_usual_rate(mut attr: perf_event_attr) -> perf_event_attr {
+    let rate = if event_names::is_counted(&attr) {
+        let most = machine::setting("kernel/perf_event_max_sample_rate").and_then(|rate| u64::try_from(rate).ok());
+        Rate::Frequency(FREQUENCY.min(most.unwrap_or(FREQUENCY)))
+    } else {
+        Rate::Period(1)
+    };
+    set_rate(&mut attr, rate);
+    attr
+}
+
+pub(super) fn set_rate(attr: &mut perf_event_attr, rate: Rate) {
+    match rate {
+        Rate::Period(period) => {
+            attr.set_freq(0);
+            attr.sample_period = period;
+        }
+        Rate::Frequency(hertz) => {
+            attr.set_freq(1);
+            attr.sample_freq = hertz;
+        }
+    }
+}
+
+pub(super) fn set_wakeup(attr: &mut perf_event_attr, wakeup: Wakeup) {
+    match wakeup {
+        Wakeup::Bytes(bytes) => {
+            attr.set_watermark(1);
+            attr.wakeup_watermark = bytes;
+        }
+        Wakeup::Events(events) => {
+            attr.set_watermark(0);
+            attr.wakeup_events = events;
+        }
+    }
+}
+
+/// The attribute of an event that writes records of these kinds, and no samples.
+pub(super) fn records(kinds: &[Kind], build_ids: bool) -> Result<perf_event_attr, Error> {
+    let refused = |kind: &str| {
+        let message = format!("records {kind} are no records that can be asked for: see RingOptions::records");
+        Error::new(ErrorKind::InvalidInput, message)
+    };
+    let mut attr = dummy();
+    for &kind in kinds {
+        match kind {
+            Kind::MMAP => attr.set_mmap(1),
+            Kind::MMAP2 => {
+                attr.set_mmap(1);
+                attr.set_mmap2(1);
+            }
+            Kind::COMM => {
+                attr.set_comm(1);
+                attr.set_comm_exec(1);
+            }
+            Kind::FORK | Kind::EXIT => attr.set_task(1),
+            Kind::SWITCH | Kind::SWITCH_CPU_WIDE => attr.set_context_switch(1),
+            Kind::NAMESPACES => attr.set_namespaces(1),
+            Kind::CGROUP => attr.set_cgroup(1),
+            Kind::KSYMBOL => attr.set_ksymbol(1),
+            Kind::BPF_EVENT => attr.set_bpf_event(1),
+            Kind::TEXT_POKE => attr.set_text_poke(1),
+            other => return Err(refused(&format!("{other:?}"))),
+        }
+    }
+    attr.set_build_id(build_ids.into());
+    if has_records(&attr) { Ok(attr) } else { Err(refused("of no kind")) }
+}
+
+/// Checks that an attribute points to nothing, and that its event writes something.
+pub(super) fn check(name: &str, attr: &perf_event_attr) -> Result<(), Error> {
+    let is_of = |unit: &&str| match pmu::number(unit) {
+        Ok(number) => number == attr.type_,
+        // This kernel has none. Or it cannot be told, and may be.
+        Err(errno) => errno.kind() != io::ErrorKind::NotFound || pmu::all().is_err(),
+    };
+    if attr.type_ >= bindings::PERF_TYPE_MAX
+        && attr.config1 != 0
+        && let Some(unit) = [UPROBE, KPROBE].into_iter().find(is_of)
+    {
+        let message = format!(
+            "{name} is one of the PMU {unit}'s, or cannot be told from them, and its attribute points to a name: use \
+             RingOptions::uprobe, uretprobe, kprobe or kretprobe, which keep it"
+        );
+        return Err(Error::new(ErrorKind::InvalidInput, message).about(name));
+    }
+    if is_silent(attr) { Err(silent(name)) } else { Ok(()) }
+}
+
+/// An event would never write a record: it counts without sampling, or counts nothing.
+pub(super) fn silent(event: &str) -> Error {
+    let message = format!(
+        "{event} would never write anything: give it a sample_period or sample_freq, of anything but \
+         PERF_COUNT_SW_DUMMY, or have it record mmap, mmap_data, comm, task, context_switch, namespaces, cgroup, ksymbol, \
+         bpf_event or text_poke"
+    );
+    Error::new(ErrorKind::InvalidInput, message).about(event)
+}
+
+/// Whether the kernel writes records of its own for an event, besides samples.
+pub(super) fn has_records(attr: &perf_event_attr) -> bool {
+    // What the kernel counts its own listeners by (`account_event`, kernel/events/core.c): mmap2, for one, adds to mmap.
+    let tells = attr.mmap() | attr.mmap_data() | attr.comm() | attr.task() | attr.context_switch() | attr.namespaces();
+    tells | attr.cgroup() | attr.ksymbol() | attr.bpf_event() | attr.text_poke() != 0
+}
+
+fn is_software(attr: &perf_event_attr, config: u32) -> bool {
+    (attr.type_, attr.config) == (bindings::PERF_TYPE_SOFTWARE, config.into())
+}
+
+/// Whether it is the output of BPF programs.
+pub(super) fn is_output(attr: &perf_event_attr) -> bool {
+    is_software(attr, bindings::PERF_COUNT_SW_BPF_OUTPUT)
+}
+
+/// Whether an event never writes a record.
+pub(super) fn is_silent(attr: &perf_event_attr) -> bool {
+    let samples = attr.sample_period != 0 && !is_software(attr, bindings::PERF_COUNT_SW_DUMMY);
+    !has_records(attr) && !samples && !is_output(attr)
+}

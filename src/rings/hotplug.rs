@@ -1,0 +1,197 @@
+//! CPUs that come and go while their rings are read.
+
+use crate::error::{Error, ErrorKind};
+use crate::rings::control::{Control, Gate};
+use crate::rings::cpu_ring::{self, CpuRing};
+use crate::rings::plan::Plan;
+use crate::rings::untraced::{Moment, UntracedCpus};
+use crate::rings::{Lane, list_cpus};
+use crate::sys::machine::{CpuEvents, CpuList, OnlineCpus};
+use crate::sys::perf;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+/// A CPU whose ring this crate opened.
+#[derive(Debug)]
+struct WatchedCpu {
+    cpu: u32,
+    /// The event that owns the ring. It may be dead for long.
+    owner: Arc<OwnedFd>,
+    /// The first of the events that write into it now.
+    first: Arc<OwnedFd>,
+    /// Whether the CPU was online when last checked.
+    online: bool,
+    /// Whether the CPU may have gone and come back since.
+    suspect: bool,
+}
+
+/// Watches CPUs come and go.
+///
+/// When a CPU goes offline, the kernel stops its events for good and reports it to no one. The ring can be read on.
+/// When the CPU comes back, new events are opened, and write into the same ring.
+#[derive(Debug)]
+pub(super) struct Hotplug {
+    pub(super) plan: Plan,
+    /// By CPU.
+    watched: Vec<WatchedCpu>,
+    online: OnlineCpus,
+    /// The CPUs that were online when last checked.
+    list: CpuList,
+    /// The kernel's messages about CPUs that come, or that went and came back in between. `None` where the kernel has
+    /// none, or they do not reach us.
+    events: Option<CpuEvents>,
+    /// When it was last known which CPUs are online, and that all of them are traced but those that were reported.
+    checked: Moment,
+    /// Whether a CPU that was listed has no events that run, or may have none: they could not be opened, or the CPU was gone again.
+    missing: bool,
+    /// Whether CPUs could not be listed, which was reported once.
+    unlisted: bool,
+}
+
+/// How many of the kernel's messages one check reads. More wait for the next check, so that a flood of messages keeps
+/// no thread busy.
+const MOST_MESSAGES: usize = 256;
+
+impl Hotplug {
+    /// Begins to watch. Nothing is listed yet, so the first check looks at every CPU.
+    pub(super) fn new(plan: Plan) -> Result<Self, Error> {
+        let online = OnlineCpus::open().map_err(list_cpus)?;
+        let checked = Moment::now(plan.clock);
+        let events = match CpuEvents::open() {
+            Ok(events) => Some(events),
+            Err(errno) if matches!(errno.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)) => {
+                return Err(list_cpus(errno));
+            }
+            Err(_) => None,
+        };
+        let (watched, list) = (Vec::new(), CpuList::new());
+        Ok(Self { plan, watched, online, list, events, checked, missing: false, unlisted: false })
+    }
+
+    /// Watches a CPU whose ring `owner` owns.
+    pub(super) fn watch(&mut self, cpu: u32, owner: Arc<OwnedFd>) {
+        let (Ok(at) | Err(at)) = self.find(cpu);
+        self.watched.insert(at, WatchedCpu { cpu, first: Arc::clone(&owner), owner, online: true, suspect: false });
+    }
+
+    /// Becomes readable when a CPU comes or goes, where the kernel sends messages about that.
+    pub(super) fn news(&self) -> Option<Arc<OwnedFd>> {
+        self.events.as_ref().map(|events| Arc::clone(events.socket()))
+    }
+
+    /// Starts the events of CPUs that came back, and opens the rings of new ones. The first failure of each CPU is
+    /// reported, the tenth, the hundredth and so on; all are tried again with every check.
+    pub(super) fn check(
+        &mut self,
+        control: &Control,
+        lanes: &mut [Lane],
+        new: &mut Vec<Lane>,
+        untraced: &mut UntracedCpus,
+    ) -> Result<(), Error> {
+        // Before anything is asked: what changes from here on is found by the next check.
+        let now = Moment::now(self.plan.clock);
+        for message in self.events.iter().flat_map(CpuEvents::drain).take(MOST_MESSAGES) {
+            for watched in self.watched.iter_mut().filter(|watched| message.may_be_about(watched.cpu)) {
+                watched.suspect = true;
+                // A message comes once. If anything fails before all CPUs are checked, the next call checks them again.
+                self.missing = true;
+            }
+        }
+        let listed = self.online.read(&mut self.list);
+        let reported = std::mem::replace(&mut self.unlisted, listed.is_err());
+        let (changed, well) = match listed {
+            Err(errno) if !reported => return Err(list_cpus(errno)),
+            Err(_) => (false, self.checked),
+            Ok(changed) => (changed, std::mem::replace(&mut self.checked, now)),
+        };
+        if !changed && !self.missing {
+            return Ok(());
+        }
+        let mut failed = Ok(());
+        let cpus = self.list.cpus.len();
+        for at in 0..cpus {
+            let cpu = self.list.cpus[at];
+            if !self.plan.wants(cpu) {
+                continue;
+            }
+            let done = match self.find(cpu) {
+                Ok(at) => self.watched[at].check(&self.plan, control, lanes, cpus),
+                Err(_) => self.open(cpu, control, new, cpus),
+            };
+            match done {
+                Ok(()) => untraced.well(Moment::now(self.plan.clock), |well| well == cpu),
+                Err(error) if untraced.failed(cpu, well) => failed = Err(error),
+                Err(_) => {}
+            }
+        }
+        let is_online = |cpu: &u32| self.list.cpus.binary_search(cpu).is_ok();
+        // Nothing happens on a CPU that is offline.
+        untraced.well(now, |cpu| !is_online(&cpu));
+        for watched in &mut self.watched {
+            watched.online &= is_online(&watched.cpu);
+        }
+        let runs = |cpu: &u32| self.find(*cpu).is_ok_and(|at| self.watched[at].online);
+        self.missing = self.list.cpus.iter().any(|cpu| self.plan.wants(*cpu) && !runs(cpu));
+        failed
+    }
+
+    /// The place of a CPU among those that are watched, or where it would be.
+    fn find(&self, cpu: u32) -> Result<usize, usize> {
+        self.watched.binary_search_by_key(&cpu, |watched| watched.cpu)
+    }
+
+    /// Opens the ring of a CPU that never had one.
+    fn open(&mut self, cpu: u32, control: &Control, new: &mut Vec<Lane>, cpus: usize) -> Result<(), Error> {
+        // Also those of CPUs that are offline now and may come back.
+        self.plan.check_slots(&[cpu], self.watched.iter().map(|watched| watched.cpu))?;
+        // Gone again, perhaps: then there is nothing to open.
+        let opened = match CpuRing::open(&self.plan, cpu, cpus) {
+            // All that was traced has ended.
+            Err(error) if error.kind() == ErrorKind::NotFound && error.event().is_none() => return Ok(()),
+            opened => opened?,
+        };
+        let Some(CpuRing { lane, owner, outlets }) = opened else { return Ok(()) };
+        control.outlets().add(cpu, Gate::Event(Arc::clone(&owner)), outlets)?;
+        self.watch(cpu, owner);
+        new.push(lane);
+        Ok(())
+    }
+}
+
+impl WatchedCpu {
+    /// Opens the CPU's events anew if they died.
+    fn check(&mut self, plan: &Plan, control: &Control, lanes: &mut [Lane], cpus: usize) -> Result<(), Error> {
+        // A CPU may have other rings, which were adopted. Lanes are in the order of CPUs.
+        let first = lanes.partition_point(|lane| lane.origin.cpu < self.cpu);
+        let is_ours = |lane: &&mut Lane| lane.ring.fd().is_some_and(|event| Arc::ptr_eq(event, &self.owner));
+        let Some(lane) = lanes[first..].iter_mut().find(is_ours) else { return Ok(()) };
+        if plan.target.is_tasks() {
+            // Its events are the tasks', and go on with them.
+            self.online = true;
+            return Ok(());
+        }
+        let died = std::mem::take(&mut self.suspect) && self.has_died(plan);
+        if self.online && !died {
+            return Ok(());
+        }
+        self.online = false;
+        let Some((outlets, sources)) = cpu_ring::reopen(plan, self.cpu, cpus, &self.owner)? else { return Ok(()) };
+        let new: Vec<_> = outlets.iter().map(|outlet| Arc::clone(&outlet.event)).collect();
+        let Some(first) = new.first().cloned() else { return Ok(()) };
+        let mut events = control.outlets();
+        events.stop(self.cpu);
+        lane.losses.change(new);
+        events.start(outlets)?;
+        lane.origin = Arc::new(lane.origin.with(sources, lane.ring.written(), lane.oldest()));
+        (self.first, self.online) = (first, true);
+        Ok(())
+    }
+
+    /// Whether the events died with their CPU, which came back since. This interrupts the CPU.
+    fn has_died(&self, plan: &Plan) -> bool {
+        // The events of a control group also stand still while none of its processes runs. There the kernel's message must do.
+        let tells = plan.target.is_machine() && plan.tells_running();
+        let stands_still = || perf::is_running(self.first.as_fd()).is_ok_and(|runs| !runs);
+        if tells { stands_still() } else { !plan.target.is_machine() }
+    }
+}
