@@ -22,7 +22,7 @@ use std::str::FromStr;
 /// assert_eq!((format.name(), format.id(), format.field("comm")?.offset()), ("wake", 7, 8));
 /// let error = format.field("com").unwrap_err();
 /// assert!(error.to_string().contains("did you mean comm?"));
-/// # Ok::<(), perfweave::decode::Error>(())
+/// # Ok::<(), perfweave::Error>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct Format {
