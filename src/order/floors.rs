@@ -1,18 +1,18 @@
-//! Of a recording: the smallest key that a ring has from a place on. What is smaller is proven before all of the ring is indexed.
+//! For recordings: the smallest key that a ring has from a position on. Smaller keys are proven before the whole ring is indexed.
 
 use crate::order::key::Keys;
 use crate::record::{Kind, Record};
 use crate::rings::Lane;
 
-/// A key is noted for each so many bytes of a ring.
+/// How many bytes of a ring one entry covers.
 const EACH: u64 = 1 << 12;
 
-/// Of each ring, by rising position: the smallest key from there to the end.
+/// For each ring, by rising position: the smallest key from there to the end.
 #[derive(Debug)]
 pub(crate) struct Floors(Vec<Vec<(u64, u64)>>);
 
 impl Floors {
-    /// Asks each record for its key. None is known of keys that wrap: how they are counted on follows from all before them.
+    /// Computes the key of each record. Keys that wrap give nothing: their extension depends on all keys before them.
     pub(crate) fn of(lanes: &[Lane], keys: &Keys) -> Self {
         Self(
             lanes
@@ -22,7 +22,7 @@ impl Floors {
         )
     }
 
-    /// No record of a ring that lies at a position or behind it has a smaller key. 0 if nothing is known.
+    /// A lower bound of the keys of all records of a ring from a position on. 0 if nothing is known.
     pub(crate) fn behind(&self, rank: usize, position: u64) -> u64 {
         let floors = &self.0[rank];
         let after = floors.partition_point(|(begin, _)| *begin <= position);

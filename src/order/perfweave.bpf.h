@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0 */
 /*
- * Writers' epochs: how a BPF program says that it is between drawing its key and having written its record.
+ * Writers' epochs: a BPF program says that it is inside, from before it draws its key until it has written its record.
  *
  *     PERFWEAVE_EPOCHS(epochs, 1024);
  *
  *     perfweave_word *word = perfweave_enter(&epochs);    before the key is drawn
  *     if (!word) return 0;
  *     ... draw the key, output ...
- *     perfweave_leave(word);                              on every way out
+ *     perfweave_leave(word);                              on every path to the end
  *
  * Needs <bpf/bpf_helpers.h>, clang -mcpu=v3 (atomics that return the old value, Linux 5.12), and Linux 5.5 for the map.
  */
@@ -30,8 +30,8 @@ typedef struct {
         __type(value, perfweave_word);           \
     } name SEC(".maps")
 
-/* Adds, as a full barrier. Only the form that returns the old value is one. The compiler emits it because the value is used: by an
- * instruction that is none. */
+/* Adds, as a full barrier. Only the form that returns the old value is a barrier. The empty asm uses the value, so that the compiler
+ * emits this form. */
 static __always_inline void perfweave_add(perfweave_word *word, __u64 what)
 {
     __u64 old = __sync_fetch_and_add(&word->word, what);
@@ -39,7 +39,7 @@ static __always_inline void perfweave_add(perfweave_word *word, __u64 what)
     asm volatile("" : : "r"(old) : "memory");
 }
 
-/* Enters: everybody can see that somebody is inside before the key is drawn. NULL only where the map has no element for this CPU: write
+/* Enters: the reader can see that a program is inside before the key is drawn. NULL only if the map has no element for this CPU: write
  * nothing then. */
 static __always_inline perfweave_word *perfweave_enter(void *epochs)
 {
@@ -51,13 +51,13 @@ static __always_inline perfweave_word *perfweave_enter(void *epochs)
     return word;
 }
 
-/* Leaves. The last one to leave begins a new generation, in one step with the depth that falls to zero. If somebody came or went
- * between the two, the depth alone is counted down; the reader then waits until it sees the depth at zero. */
+/* Leaves. The last one to leave begins a new generation, in one step with the depth that falls to zero. If another program
+ * entered or left between the two, only the depth is counted down; the reader then waits until it sees the depth at zero. */
 static __always_inline void perfweave_leave(perfweave_word *word)
 {
     __u64 seen = *(volatile __u64 *)&word->word;
 
-    /* Nobody is inside: this program has left before. Counting down would hide the next one that enters. */
+    /* No program is inside: this one has left before. Counting down would hide the next program that enters. */
     if ((__u32)seen == 0)
         return;
     if ((__u32)seen == 1 && __sync_val_compare_and_swap(&word->word, seen, seen - 1 + (1ULL << 32)) == seen)

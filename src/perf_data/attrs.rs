@@ -1,4 +1,4 @@
-//! Attributes of events, and where the fields lie that they ask for.
+//! Attributes of events, and where their fields lie.
 
 use crate::record::{Kind, Layout, SAMPLE_ORDER, TRAILER_ORDER};
 use crate::ring::Bytes;
@@ -11,7 +11,7 @@ pub(super) fn layout(attr: &perf_event_attr) -> Layout {
         .branches(attr.branch_sample_type)
 }
 
-/// Where a field of a sample begins, or would begin if it were asked for: bytes from the sample's begin.
+/// Where a field of a sample begins, or would begin if it were requested: bytes from the sample's start.
 pub(super) fn in_samples(sample_type: u64, field: u64) -> usize {
     let before = SAMPLE_ORDER.iter().take_while(|other| **other != field);
     8 + 8 * before.filter(|other| sample_type & **other != 0).count()
@@ -23,7 +23,7 @@ pub(super) fn in_trailers(sample_type: u64, field: u64) -> usize {
     8 * behind.filter(|other| sample_type & **other != 0).count()
 }
 
-/// A field of a record, as it lies there. `None` if it was not asked for, or the record is too short for it.
+/// A field of a record. `None` if it was not requested, or the record is too short for it.
 pub(super) fn field(record: Bytes<'_>, layout: &Layout, field: u64) -> Option<u64> {
     let sample_type = layout.sample_type();
     if sample_type & field == 0 {

@@ -1,5 +1,5 @@
-//! Reading a file that may say anything: no more is read than there is, and no more kept than the file is long and memory is
-//! available.
+//! Reading a file that may contain anything. The crate reads no more than the file has, and keeps no more than the file's length and the
+//! available memory.
 
 use crate::error::{Error, ErrorKind};
 use crate::sys::file::{self, Found};
@@ -10,7 +10,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// A byte of what describes the records takes so many bytes of memory at most: an id is kept, and found by its event and by its ring.
+/// How many bytes of memory a byte of the metadata takes at most: an id is kept, and indexed by its event and by its ring.
 const TIMES: u64 = 8;
 
 /// A file, its length, and how much of it may still be kept.
@@ -19,7 +19,7 @@ pub(super) struct Input {
     pub(super) file: fs::File,
     pub(super) len: u64,
     budget: u64,
-    /// Memory that there was when it was opened, where that is known. A sparse file may be longer than any memory.
+    /// Memory that was available when the file was opened, if known. A sparse file may be longer than any memory.
     available: Option<u64>,
 }
 
@@ -34,7 +34,7 @@ impl Input {
         }
     }
 
-    /// Fills a buffer from a place in the file.
+    /// Fills a buffer from an offset in the file.
     pub(super) fn fill(&self, at: u64, out: &mut [u8]) -> Result<(), Error> {
         self.file.read_exact_at(out, at).map_err(|errno| match errno.kind() {
             io::ErrorKind::UnexpectedEof => changed(),
@@ -42,7 +42,7 @@ impl Input {
         })
     }
 
-    /// Refuses so many bytes that are to be kept, if there is no memory for what becomes of them.
+    /// Refuses bytes that are to be kept, if there is too little memory for the data made from them.
     pub(super) fn fits(&self, kept: u64) -> Result<(), Error> {
         let bytes = kept.saturating_mul(TIMES);
         match self.available {
@@ -51,7 +51,7 @@ impl Input {
         }
     }
 
-    /// The bytes of a section, to be kept. Sections may overlap in a forged file: all together are no longer than the file.
+    /// The bytes of a section, to be kept. Sections of a forged file may overlap: all of them together are no longer than the file.
     pub(super) fn section(&mut self, what: &'static str, at: u64, size: u64) -> Result<Vec<u8>, Error> {
         let end = at.saturating_add(size);
         if end > self.len {
@@ -67,7 +67,7 @@ impl Input {
         Ok(out)
     }
 
-    /// The file ends before what it says that it has.
+    /// The file ends before the data that it promises.
     pub(super) fn truncated(&self, what: &str, end: u64) -> Error {
         let message = format!("it is {} bytes long, and its {what} end at {end}", self.len);
         unreadable(message, "the file was cut short: copy it anew")
@@ -78,22 +78,22 @@ pub(super) fn unreadable(what: impl Into<Cow<'static, str>>, hint: &'static str)
     Error::new(ErrorKind::Recording, what).hinting(hint)
 }
 
-/// Something before or behind the records contradicts itself.
+/// The metadata before or after the records contradicts itself.
 pub(super) fn malformed(what: &str, at: u64) -> Error {
     unreadable(format!("its {what} make no sense at byte {at}"), "try `perf script -i`; if that reads it, report this")
 }
 
-/// Somebody wrote into the file while it was read.
+/// Another program wrote into the file while it was read.
 pub(super) fn changed() -> Error {
     unreadable("it changed while it was read", "wait for `perf record` to end")
 }
 
-/// As `perf record --threads` writes.
+/// A directory, which `perf record --threads` writes.
 pub(super) fn directory() -> Error {
     unreadable("it is a directory", "record without --threads, into one file")
 }
 
-/// The records, or what describes them, do not fit into memory.
+/// The records, or their metadata, do not fit into memory.
 pub(super) fn too_large(bytes: u64, available: u64) -> Error {
     let message = format!("its contents take {bytes} bytes of memory, of which {available} are available here");
     let hint = "record less at a time: perf record --switch-output; or raise what is least of free memory, the control group's memory.max, \
@@ -101,7 +101,7 @@ pub(super) fn too_large(bytes: u64, available: u64) -> Error {
     Error::new(ErrorKind::Limit, message).hinting(hint)
 }
 
-/// The allocator has no memory, although enough was available: others were quicker.
+/// The allocator has no memory, although enough was available: other programs took it.
 pub(super) fn no_memory<E>(_: E) -> Error {
     io(io::ErrorKind::OutOfMemory.into())
 }
@@ -110,7 +110,7 @@ pub(super) fn io(errno: io::Error) -> Error {
     Error::new(ErrorKind::Recording, "").because(errno)
 }
 
-/// Numbers and strings, one behind the other.
+/// A sequence of numbers and strings.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Words<'a>(pub(super) &'a [u8]);
 
@@ -129,7 +129,7 @@ impl<'a> Words<'a> {
         self.bytes(8)?.try_into().ok().map(u64::from_ne_bytes)
     }
 
-    /// `struct perf_header_string`: a length, and characters with zeros behind them.
+    /// `struct perf_header_string`: a length, and characters followed by zeros.
     pub(super) fn string(&mut self) -> Option<String> {
         let len = self.u32()?;
         let text = self.bytes(usize::try_from(len).ok()?)?.split(|byte| *byte == 0).next()?;

@@ -1,4 +1,4 @@
-//! What a recording says before and behind its records: events, and facts about the machine.
+//! The metadata of a recording, before and after its records: events, and facts about the machine.
 
 use crate::error::Error;
 use crate::perf_data::file::{Input, Words, directory, malformed, unreadable};
@@ -26,8 +26,8 @@ pub(super) const NRCPUS: u32 = 7;
 pub(super) const EVENT_DESC: u32 = 12;
 const DIR_FORMAT: u32 = 24;
 
-/// Those that are kept: what holds for the recorded machine, whatever is read of the records. Besides those above: build ids,
-/// host name, version of perf, processor, memory, command line, topology, PMUs.
+/// The sections that are kept: facts about the recorded machine that do not depend on which records are read. Besides those above: build
+/// ids, host name, version of perf, processor, memory, command line, topology, PMUs.
 const KEPT: [u32; 15] = [TRACING_DATA, 2, 3, OSRELEASE, 5, ARCH, NRCPUS, 8, 9, 10, 11, EVENT_DESC, 13, 14, 16];
 
 /// Records of perf itself (`enum perf_user_event_type`, `tools/lib/perf/include/perf/event.h`).
@@ -43,12 +43,12 @@ pub(super) struct Described {
     pub(super) name: Option<String>,
 }
 
-/// All that is no record.
+/// Everything except records.
 #[derive(Debug)]
 pub(super) struct Metadata {
     pub(super) events: Vec<Described>,
     pub(super) features: Features,
-    /// Where in the file the records are.
+    /// The range of the records in the file.
     pub(super) data: Range<u64>,
 }
 
@@ -86,7 +86,7 @@ impl Metadata {
         Ok(metadata)
     }
 
-    /// A file that perf could seek in. `None` if the header makes no sense.
+    /// A file in which perf could seek. `None` if the header is malformed.
     fn read_file(input: &mut Input, size: u64, mut words: Words<'_>) -> Result<Option<Self>, Error> {
         let mut next = || words.u64().unwrap_or(0);
         let (attr_size, attrs, data, _types) = (next(), [next(), next()], [next(), next()], [next(), next()]);
@@ -110,7 +110,7 @@ impl Metadata {
         Ok(Some(Self { events, features, data: at..end }))
     }
 
-    /// A file into which perf's output was redirected: all is among the records.
+    /// A file into which perf's output was redirected: the metadata is among the records.
     fn read_pipe(input: &mut Input) -> Result<Self, Error> {
         let data = PIPE_HEADER..input.len;
         let (mut events, mut features) = (Vec::new(), Features::new());
@@ -146,7 +146,7 @@ impl Metadata {
         Ok(Self { events, features, data })
     }
 
-    /// Gives events the names that perf has noted, which are in the same order.
+    /// Gives events the names that perf has stored in the same order.
     fn name(&mut self) {
         let Some((_, described)) = self.features.iter().find(|(feature, _)| *feature == EVENT_DESC) else { return };
         let mut names = Words(described);
@@ -155,12 +155,12 @@ impl Metadata {
     }
 }
 
-/// Refuses what is not in this file. (Whether records are compressed is seen by the records.)
+/// Refuses data that is in other files. (Only the records show whether they are compressed.)
 fn refuse(feature: u32) -> Result<(), Error> {
     if feature == DIR_FORMAT { Err(directory()) } else { Ok(()) }
 }
 
-/// `struct perf_file_attr`, one behind the other: an attribute, and where its ids are.
+/// A sequence of `struct perf_file_attr`: an attribute, and the offset of its ids.
 fn read_attrs(input: &mut Input, each: usize, [at, size]: [u64; 2]) -> Result<Vec<Described>, Error> {
     let section = input.section("events", at, size)?;
     let mut events = Vec::new();
@@ -173,13 +173,13 @@ fn read_attrs(input: &mut Input, each: usize, [at, size]: [u64; 2]) -> Result<Ve
     Ok(events)
 }
 
-/// `struct perf_record_header_attr`: an attribute, and its ids behind it.
+/// `struct perf_record_header_attr`: an attribute, followed by its ids.
 fn piped_attr(words: Words<'_>) -> Option<Described> {
     let (attr, ids) = words.0.split_at_checked(attr_size(words.0)?)?;
     Some(Described { attr: perf::attr_from(attr), ids: all_u64(ids), name: None })
 }
 
-/// How long an attribute says that it is.
+/// The length that an attribute states.
 fn attr_size(attr: &[u8]) -> Option<usize> {
     let stated = Words(attr.get(4..)?).u32()? as usize;
     match stated {
@@ -192,7 +192,7 @@ fn all_u64(bytes: &[u8]) -> Vec<u64> {
     bytes.chunks_exact(8).filter_map(|word| Words(word).u64()).collect()
 }
 
-/// The sections behind the records that are kept: first where each of them is, by rising bit.
+/// The sections after the records that are kept. First come the offsets of all of them, by rising bit.
 fn read_features(input: &mut Input, at: u64, bits: [u64; 4]) -> Result<Features, Error> {
     let count: u32 = bits.iter().map(|word| word.count_ones()).sum();
     let table = input.section("features", at, 16 * u64::from(count))?;
@@ -209,7 +209,7 @@ fn read_features(input: &mut Input, at: u64, bits: [u64; 4]) -> Result<Features,
     Ok(features)
 }
 
-/// `HEADER_EVENT_DESC`: for each event an attribute, the number of its ids, a name, and the ids. Names until it makes no sense.
+/// `HEADER_EVENT_DESC`: for each event an attribute, the number of its ids, a name, and the ids. Names up to the first malformed one.
 fn name_all(events: &mut [Described], words: &mut Words<'_>) -> Option<()> {
     let (_count, attr_size) = (words.u32()?, words.u32()?);
     for event in events {

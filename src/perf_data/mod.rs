@@ -8,7 +8,7 @@
 //! use perfweave::{Ended, Merge, Order, Reader, perf_data, sim};
 //!
 //! # let path = std::env::temp_dir().join(format!("perfweave-doc-{}.data", std::process::id()));
-//! // Two CPUs write, and what was merged is written down.
+//! // Two CPUs write, and the merged events are written to a file.
 //! let kernel = sim::Kernel::new(&[0, 1]);
 //! kernel.emit(1, 20, b"second");
 //! kernel.emit(0, 10, b"first");
@@ -21,7 +21,7 @@
 //! }
 //! assert_eq!(writer.finish()?.records, 2);
 //!
-//! // The recording is merged like the rings were.
+//! // The recording is merged like the rings.
 //! let mut reader = Reader::new(perf_data::open(&path)?, Order::new())?;
 //! # std::fs::remove_file(&path).unwrap();
 //! let mut read = Vec::new();
@@ -35,25 +35,23 @@
 //!
 //! # Order
 //!
-//! A recording is complete: nothing is in flight. So no [`Hold`](crate::Hold) rule waits for anything, every event
-//! with a key is [`Certainty::Proven`](crate::Certainty::Proven) whatever rule was asked for, and nothing is late. What has no key
-//! shares the certainty of the event before it in its ring. If there is none, nothing orders it, and it is
-//! [`Certainty::Assumed`](crate::Certainty::Assumed). When all was yielded, the stream has ended: a reader gives `None`
-//! ([`Ended::Recording`](crate::Ended::Recording)).
-//! Times are not compared with this machine's clocks.
+//! A recording is complete: nothing is in flight. So no [`Hold`](crate::Hold) rule waits. Every event with a key is
+//! [`Certainty::Proven`](crate::Certainty::Proven) under any rule, and nothing is late. An event without a key shares the certainty of the
+//! event before it in its ring. If there is none, nothing orders it, and it is [`Certainty::Assumed`](crate::Certainty::Assumed). When all
+//! events were yielded, the stream has ended: a reader gives `None` ([`Ended::Recording`](crate::Ended::Recording)). Times are not compared
+//! with this machine's clocks.
 //!
-//! A merge looks at a long recording in parts, so that holding keeps to its bound ([`WhenFull`](crate::WhenFull)). The order of what leaves is
-//! proven all the same, unless a key is smaller than more records before it than fit into the bound. That is announced:
-//! [`EarlyRelease`](crate::EarlyRelease).
+//! A merge indexes a long recording in parts, so that holding stays within its bound ([`WhenFull`](crate::WhenFull)). The order is still
+//! proven, unless a key is smaller than more records before it than fit into the bound. In that case [`EarlyRelease`](crate::EarlyRelease)
+//! comes first.
 //!
 //! # Room
 //!
-//! This room takes files and gives rings in memory; and it takes events and gives files. It knows the format of `perf.data`
-//! (`tools/perf/Documentation/perf.data-file-format.txt`) and nothing of order. Begin with `open.rs` and `writer.rs`.
+//! This room takes files and gives rings in memory. It also takes events and gives files. It knows the format of `perf.data`
+//! (`tools/perf/Documentation/perf.data-file-format.txt`) and nothing about order. Begin with `open.rs` and `writer.rs`.
 //!
-//! The format is read by hand, and bytes are checked before memory is taken for them. The crate linux-perf-data, which tests
-//! compare this one with, sorts records by itself, ends at the first that cannot be right, and takes memory by counts in the
-//! file.
+//! This room parses the format itself, and checks bytes before it allocates memory for them. Tests compare it with the crate
+//! linux-perf-data. That crate sorts records itself, stops at the first bad record, and allocates memory by counts in the file.
 
 mod attrs;
 mod file;

@@ -13,9 +13,9 @@ pub(super) struct Noted {
     pub(super) attr: perf_event_attr,
     pub(super) name: String,
     pub(super) ids: Vec<u64>,
-    /// How its records are laid out in the rings.
+    /// The layout of its records in the rings.
     pub(super) layout: Layout,
-    /// The fields that are added to them.
+    /// The fields that are added to its records.
     pub(super) adds: u64,
 }
 
@@ -27,7 +27,7 @@ impl Noted {
         let layout = attrs::layout(&attr);
         let lacks = |bits: u64| adds && layout.sample_type() & bits == 0;
         let mut added = if lacks(CPU) { CPU } else { 0 };
-        // `perf script` does without for tracepoints alone (`perf_session__check_output_opt`, builtin-script.c).
+        // `perf script` does without these fields only for tracepoints (`perf_session__check_output_opt`, builtin-script.c).
         if lacks(IP | ADDR) && attr.type_ != PERF_TYPE_TRACEPOINT {
             added |= IP;
         }
@@ -38,7 +38,7 @@ impl Noted {
         Self::new(source.attr, source.tracepoint().unwrap_or(source.name()).to_owned(), adds)
     }
 
-    /// The event of rings whose events are not known.
+    /// The event of rings whose events are unknown.
     pub(super) fn unknown(layout: Layout, clock: Clock, adds: bool) -> Self {
         let mut attr = perf_event_attr {
             type_: PERF_TYPE_SOFTWARE,
@@ -58,7 +58,7 @@ impl Noted {
         Self::new(attr, "unknown".into(), adds)
     }
 
-    /// The attribute as the file has it.
+    /// The attribute as written to the file.
     pub(super) fn as_written(&self) -> perf_event_attr {
         let mut attr = self.attr;
         attr.sample_type |= self.adds;

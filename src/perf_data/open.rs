@@ -1,4 +1,4 @@
-//! From a file to rings: once through it to see how much there is for each ring, and once to fill them.
+//! From a file to rings: one pass over the file measures each ring, and a second one fills them.
 
 use crate::error::{Error, ErrorKind};
 use crate::perf_data::file::{Input, changed, no_memory, too_large};
@@ -17,9 +17,9 @@ use std::path::Path;
 
 /// Rings with the records of a `perf.data` file, which `perf record` wrote on this machine or on another.
 ///
-/// The file is read whole before the function returns, and closed. [`Rings::sources`] lists its events in the file's order, and
-/// [`Record::source`](crate::Record::source) is the place in that list. [`Rings::clock`] is the clock that stamped the records
-/// (`perf record -k`), or [`Clock::Perf`].
+/// The function reads the whole file and closes it before it returns. [`Rings::sources`] lists its events in the file's order, and
+/// [`Record::source`](crate::Record::source) is the index in that list. [`Rings::clock`] is the clock that stamped the records (`perf
+/// record -k`), or [`Clock::Perf`].
 ///
 /// ```no_run
 /// use perfweave::{Merge, Order, perf_data};
@@ -31,7 +31,7 @@ use std::path::Path;
 ///     for event in merge.batch() {
 ///         println!("{:?} on CPU {:?}: {:?}", event.key(), event.cpu(), event.item());
 ///     }
-///     // A long recording is looked at in parts.
+///     // A long recording is indexed in parts.
 ///     if !merge.is_behind() {
 ///         break;
 ///     }
@@ -41,42 +41,42 @@ use std::path::Path;
 ///
 /// # Rings
 ///
-/// Each CPU has a ring, by the CPU that records name (`PERF_SAMPLE_CPU`). If events have records of different layouts, each
-/// layout has a ring for each CPU. Records that name no CPU, as of `perf record --per-thread`, are in a ring for each event and
-/// thread (the event's id), and [`Record::cpu`](crate::Record::cpu) is `u32::MAX`. A file without records gives no rings, and
-/// [`Merge::new`](crate::Merge::new) then says [`ErrorKind::InvalidInput`].
+/// Each CPU has a ring, by the CPU that records name (`PERF_SAMPLE_CPU`). If events have records of different layouts, each layout has a
+/// ring for each CPU. Records that name no CPU, such as those of `perf record --per-thread`, are in a ring for each event and thread (the
+/// event's id), and their [`Record::cpu`](crate::Record::cpu) is `u32::MAX`. A file without records gives no rings, and
+/// [`Merge::new`](crate::Merge::new) then gives [`ErrorKind::InvalidInput`].
 ///
-/// Rings of other programs that are added ([`Rings::add`]) may still be written to: then the hold rule applies to all.
+/// Other programs may still write into rings that are added ([`Rings::add`]). The hold rule then applies to all rings.
 ///
-/// # What becomes of each record
+/// # How each record is read
 ///
 /// | record | becomes |
 /// | --- | --- |
 /// | of the kernel (type < 64) | a record, a loss or damage, as from a live ring |
-/// | MMAP, COMM and others that perf made up when it began | a record. perf stamps them 0, so they come first, in the file's order |
-/// | without time and CPU (`sample_id_all` = 0) | a record without key, behind the record before it in the file |
-/// | FINISHED_ROUND, TIME_CONV, ID_INDEX, other types from 64 on | nothing: they help perf to read, and say nothing of the recorded machine |
-/// | HEADER_ATTR, HEADER_FEATURE, HEADER_TRACING_DATA | what they say is used, in a file in pipe mode (`perf record -o -`) |
-/// | AUXTRACE and the data behind it | nothing |
+/// | MMAP, COMM and others that perf synthesized at its start | a record. perf gives them the time 0, so they come first, in the file's order |
+/// | without time and CPU (`sample_id_all` = 0) | a record without key, after the record before it in the file |
+/// | FINISHED_ROUND, TIME_CONV, ID_INDEX, other types from 64 on | nothing: they help perf to read, and are not about the recorded machine |
+/// | HEADER_ATTR, HEADER_FEATURE, HEADER_TRACING_DATA | their content is used, in a file in pipe mode (`perf record -o -`) |
+/// | AUXTRACE and the data after it | nothing |
 /// | COMPRESSED | the error [`ErrorKind::Recording`] |
-/// | bytes that cannot be a record | a [`Damage`](crate::Damage) with the first MiB of them, and the rest of the file is given up |
+/// | bytes that cannot be a record | a [`Damage`](crate::Damage) with the first MiB of them, and the rest of the file is skipped |
 ///
 /// # Memory
 ///
-/// All records are in memory until the rings are dropped. A ring is a power of two long, so the rings are one to two times as
-/// long as the records in the file. Each takes some 16 KiB besides. If that is more than is available, the error is
-/// [`ErrorKind::Limit`]: more than `MemAvailable` of `/proc/meminfo`, or than `RLIMIT_AS`, `RLIMIT_DATA` and the `memory.max` of a control
-/// group of this process leave. A CPU with more than 1 GiB of records has several rings, and its own numbers
-/// ([`Order::numbers`](crate::Order::numbers)) begin anew in each.
+/// All records are in memory until the rings are dropped. The length of a ring is a power of two, so the rings take one to two times the
+/// length of the file's records. Each ring takes some 16 KiB more. If that exceeds the available memory, the error is [`ErrorKind::Limit`].
+/// Available is the least of `MemAvailable` of `/proc/meminfo` and what `RLIMIT_AS`, `RLIMIT_DATA` and the `memory.max` of this process's
+/// control groups leave. A CPU with more than 1 GiB of records has several rings, and its own numbers
+/// ([`Order::numbers`](crate::Order::numbers)) start again in each.
 ///
-/// From the first refresh on a merge takes 16 bytes for each record that is indexed, 40 if the record is out of order, and 64 for damage and for
-/// a loss. While a list of records out of order, or of damage and losses, grows, the old one and the new one are there, so these are up to 80
-/// and 140 bytes. All of that together is no more than the bound of [`WhenFull::Copy`](crate::WhenFull::Copy), 64 MiB unless set, and no more than
-/// half of the memory that is available when the merge is made. A recording whose index could be larger is looked at in parts,
-/// in proven order: see [`WhenFull`](crate::WhenFull). That takes 4 bytes more for each KiB of records.
+/// From the first refresh on, a merge takes 16 bytes for each indexed record, 40 if the record is out of order, and 64 for damage and for a
+/// loss. While a list of records out of order, or of damage and losses, grows, the old list and the new one both exist, so these take up to
+/// 80 and 140 bytes. The total stays within the bound of [`WhenFull::Copy`](crate::WhenFull::Copy), 64 MiB unless set, and within half of
+/// the memory that is available when the merge is made. A recording whose index could be larger is indexed in parts, in proven order: see
+/// [`WhenFull`](crate::WhenFull). That takes 4 bytes more for each KiB of records.
 ///
 /// # Errors
-/// [`ErrorKind::Recording`], with what is wrong and what helps; [`ErrorKind::Limit`] if there is too little memory.
+/// [`ErrorKind::Recording`], with the problem and what helps; [`ErrorKind::Limit`] if there is too little memory.
 pub fn open(path: impl AsRef<Path>) -> Result<Rings, Error> {
     let path = path.as_ref();
     read(path).map_err(|why| why.during(&format!("cannot read {}", path.display())))
@@ -123,7 +123,7 @@ fn clock(events: &[Described]) -> Result<Clock, Error> {
     }
     let known = [Clock::Monotonic, Clock::MonotonicRaw, Clock::Boottime, Clock::Realtime, Clock::Tai];
     let is_it = |clock: &Clock| clock.id().is_some_and(|id| Some(id.as_raw()) == first);
-    // None of the others can be had (`perf_event_set_clock`, kernel/events/core.c).
+    // No event can have any of the other clocks (`perf_event_set_clock`, kernel/events/core.c).
     Ok(known.into_iter().find(is_it).unwrap_or(Clock::Perf))
 }
 
@@ -131,7 +131,7 @@ fn clock(events: &[Described]) -> Result<Clock, Error> {
 fn source(event: &Described) -> Source {
     let perf_event_attr { type_, config, .. } = event.attr;
     let tracepoint = || {
-        // Modifiers may follow, as in `sched:sched_switch:u`. The name that is made up below is none of a tracepoint.
+        // Modifiers may follow, as in `sched:sched_switch:u`. The name that is made up below is not a tracepoint's.
         let (category, rest) =
             event.name.as_deref()?.split_once(':').filter(|(category, _)| !category.contains(' '))?;
         (type_ == PERF_TYPE_TRACEPOINT).then(|| format!("{category}:{}", rest.split(':').next().unwrap_or(rest)))
@@ -145,19 +145,19 @@ fn source(event: &Described) -> Source {
     Source::new(name.into(), event.attr, tracepoint.map(Into::into))
 }
 
-/// The longest ring. What there is more of a CPU goes into a further ring of that CPU's.
+/// The longest ring. Further records of a CPU go into another ring of that CPU.
 const PART: u64 = Ring::MAX / 2;
 
-/// What a ring takes besides: a page in front of it, and what a merge has for it from the begin.
+/// The memory of a ring besides its data: a page before it, and the initial memory of a merge for it.
 const BESIDES: u64 = 16 << 10;
 
-/// As many CPUs as Linux can have (`NR_CPUS`), for a few layouts. A ring takes some memory, also of a forged CPU.
+/// As many CPUs as Linux can have (`NR_CPUS`), for a few layouts. A ring takes some memory, even for a forged CPU.
 const MOST_RINGS: usize = 8192;
 
-/// As many events of no CPU have a ring each.
+/// As many events without a CPU have a separate ring.
 const MOST_APART: usize = 1024;
 
-/// The records, by the place that they belong to.
+/// The records by their ring.
 #[derive(Debug, Default)]
 struct Places {
     rings: Vec<PlaceRings>,
@@ -166,7 +166,7 @@ struct Places {
     last: Option<usize>,
 }
 
-/// The rings of one place.
+/// All records of one place.
 #[derive(Debug)]
 struct PlaceRings {
     place: Place,
@@ -185,7 +185,7 @@ struct Part {
 }
 
 impl Places {
-    /// Notes how much room a piece takes.
+    /// Adds the length of a piece to its ring.
     fn measure(&mut self, sorting: &Sorting, piece: Piece<'_>) -> Result<(), Error> {
         let Some((bytes, rings)) = self.rings_of(sorting, &piece)? else { return Ok(()) };
         let len = bytes.len() as u64;
@@ -196,7 +196,7 @@ impl Places {
         Ok(())
     }
 
-    /// Copies a piece to where there is room for it.
+    /// Copies a piece into its ring.
     fn fill(&mut self, sorting: &Sorting, piece: Piece<'_>) -> Result<(), Error> {
         let Some((bytes, rings)) = self.rings_of(sorting, &piece)? else { return Ok(()) };
         let len = bytes.len() as u64;
@@ -213,7 +213,7 @@ impl Places {
         Ok(())
     }
 
-    /// What is to be kept of a piece, and where.
+    /// The bytes of a piece to keep, and their place.
     fn rings_of<'a>(
         &mut self,
         sorting: &Sorting,
@@ -229,7 +229,7 @@ impl Places {
             }
         };
         let at = match (place, self.last) {
-            // What does not say where it belongs stays with what is before it.
+            // A record without a place stays with the record before it.
             (None, Some(last)) => last,
             (place, _) => self.find(place.unwrap_or(Place::NOWHERE))?,
         };
@@ -259,7 +259,7 @@ impl Places {
         Ok(self.rings.len() - 1)
     }
 
-    /// Refuses what does not fit into the memory there is, where that is known.
+    /// Refuses records that do not fit into the available memory, if it is known.
     fn check_memory(&self) -> Result<(), Error> {
         let bytes = self.rings.iter().flat_map(|rings| &rings.parts).map(|part| part.room() + BESIDES).sum();
         match memory::available() {
@@ -290,7 +290,7 @@ impl Part {
 }
 
 impl PlaceRings {
-    /// What records' ids stand for.
+    /// The sources of the records' ids.
     fn origin(&self, sorting: &Sorting) -> Origin {
         let Place { cpu, group, .. } = self.place;
         let sources: Sources = self.ids.iter().map(|(id, event)| (*id, *event)).collect();

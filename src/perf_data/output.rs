@@ -8,14 +8,14 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// So many bytes are written at once.
+/// How many bytes are written at once.
 const BUFFER: usize = 1 << 18;
 
-/// A file that is written from its begin on. It has no `Drop`: what is still in the buffer belongs to a file that nobody finished.
+/// A file that is written from its start. It has no `Drop`: bytes still in the buffer belong to a file that was not finished.
 #[derive(Debug)]
 pub(super) struct Output {
     file: File,
-    /// What lies behind the bytes in the file.
+    /// The bytes after those in the file.
     buffer: Vec<u8>,
     /// Bytes in the file.
     len: u64,
@@ -25,7 +25,7 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// Makes a file, over one that may be there.
+    /// Creates a file, or replaces one.
     pub(super) fn create(path: &Path) -> Result<Self, Error> {
         let file = match file::create(path).map_err(io)? {
             Found::File(file, _) => file,
@@ -64,7 +64,7 @@ impl Output {
         Ok(())
     }
 
-    /// Writes all that was put, and then the first bytes of the file anew.
+    /// Writes all buffered bytes, and then the first bytes of the file again.
     pub(super) fn finish(mut self, begin: &[u8]) -> Result<(), Error> {
         self.flush()?;
         self.file.write_all_at(begin, 0).map_err(io)
@@ -92,7 +92,7 @@ fn io(errno: io::Error) -> Error {
     Error::new(ErrorKind::Output, "").because(errno)
 }
 
-/// An error that says the same.
+/// A copy of an error.
 fn again(errno: &io::Error) -> io::Error {
     errno.raw_os_error().map_or_else(|| errno.kind().into(), io::Error::from_raw_os_error)
 }

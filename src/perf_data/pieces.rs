@@ -5,28 +5,28 @@ use crate::perf_data::file::{Input, Words, changed, io, malformed, unreadable};
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::ops::Range;
 
-/// A piece of what lies where records are.
+/// A piece of the record section.
 #[derive(Debug)]
 pub(super) enum Piece<'a> {
-    /// A record of the kernel's, or of perf in the kernel's name.
+    /// A record of the kernel, or of perf in the kernel's format.
     Record(&'a [u8]),
     /// A record of perf's own, without its header.
     Other { kind: u32, body: &'a [u8] },
-    /// What is no record. Where the next one begins is not known: the rest is given up.
+    /// Bytes that are no record. The start of the next record is unknown, so the rest is skipped.
     Rest(&'a [u8]),
 }
 
 /// The kinds of perf's own records begin here (`PERF_RECORD_USER_TYPE_START`).
 pub(super) const OWN_KINDS: u32 = 64;
-/// Those that have data behind them (`tools/lib/perf/include/perf/event.h`).
+/// Those that are followed by data (`tools/lib/perf/include/perf/event.h`).
 const TRACING_DATA: u32 = 66;
 const AUXTRACE: u32 = 71;
 const COMPRESSED: [u32; 2] = [81, 83];
 
-/// Of what is no record, so much is shown.
+/// How much of such bytes is shown.
 const REST: u64 = 1 << 20;
 
-/// Goes through all pieces, with the place of each in the file.
+/// Goes through all pieces, with the offset of each in the file.
 pub(super) fn walk(
     input: &Input,
     data: &Range<u64>,
@@ -73,7 +73,7 @@ pub(super) fn walk(
     Ok(())
 }
 
-/// Bytes of data behind a record of perf's own.
+/// Bytes of data after a record of perf's own.
 fn behind_it(kind: u32, body: &[u8]) -> u64 {
     match kind {
         TRACING_DATA => Words(body).u32().map_or(0, |size| u64::from(size).next_multiple_of(8)),
@@ -82,7 +82,7 @@ fn behind_it(kind: u32, body: &[u8]) -> u64 {
     }
 }
 
-/// Appends so many bytes.
+/// Appends `len` bytes.
 fn take(reader: &mut impl Read, out: &mut Vec<u8>, len: u64) -> Result<(), Error> {
     match reader.take(len).read_to_end(out).map_err(io)? {
         read if read as u64 == len => Ok(()),

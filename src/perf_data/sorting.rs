@@ -27,7 +27,7 @@ pub(super) struct Sorting {
     /// The layout of each event.
     group_of: Vec<usize>,
     by_id: HashMap<u64, usize>,
-    /// Whether there are several events, so that records must be asked which they are of.
+    /// Whether there are several events, so that each record must name its event.
     pub(super) several: bool,
 }
 
@@ -42,7 +42,7 @@ impl Sorting {
                 groups.push(layout);
                 groups.len() - 1
             }));
-            // No event has the id 0, and records that perf made up have it (`primary_event_id`, kernel/events/core.c).
+            // No event has the id 0. Records that perf synthesized have it (`primary_event_id`, kernel/events/core.c).
             by_id.extend(event.ids.iter().filter(|id| **id != 0).map(|id| (*id, index)));
         }
         // The id must be found before the layout is known.
@@ -55,8 +55,7 @@ impl Sorting {
         Ok(Self { groups, group_of, by_id, several: events.len() > 1 })
     }
 
-    /// The ring that a record belongs to, and the id and the event that it names. `None` for a record that does not say, or is
-    /// too short to.
+    /// The ring of a record, and the id and the event that it names. `None` if the record does not say, or is too short.
     pub(super) fn place(&self, record: &[u8]) -> Option<(Place, Option<(u64, usize)>)> {
         let record = Bytes::from(record);
         let first = self.groups.first()?;
@@ -85,11 +84,11 @@ impl Sorting {
 }
 
 impl Place {
-    /// The ring of all further events of a recording that has more of them than there are rings for each.
+    /// The ring of all further events of a recording that has more events than separate rings.
     pub(super) fn shared(self) -> Self {
         Self { id: u64::MAX, ..self }
     }
 
-    /// A ring for what belongs to none.
+    /// The ring of records that belong to none.
     pub(super) const NOWHERE: Self = Self { cpu: NO_CPU, group: 0, id: 0 };
 }

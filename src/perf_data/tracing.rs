@@ -1,4 +1,4 @@
-//! What one must know of tracepoints to read their samples: the format files of tracefs, in one piece.
+//! What a reader must know about tracepoints to read their samples: the format files of tracefs, in one section.
 //!
 //! The layout is that of `tools/perf/util/trace-event-info.c`, version 0.6, which `trace-event-read.c` reads.
 
@@ -10,7 +10,7 @@ use std::fs;
 use std::io;
 use std::sync::Arc;
 
-/// Says what it is, and which version.
+/// The magic bytes and the version.
 const BEGIN: &[u8] = b"\x17\x08\x44tracing0.6\0";
 
 /// The formats of tracepoints, each by number and, if it is known, `category:name`.
@@ -53,13 +53,13 @@ pub(super) fn data(tracepoints: &[(u64, Option<&str>)]) -> Result<Vec<u8>, Error
     Ok(out)
 }
 
-/// The format of a tracepoint cannot be read, without which perf(1) does not read the file.
+/// The format of a tracepoint cannot be read. Without it perf(1) does not read the file.
 fn no_format(id: u64, errno: io::Error) -> Error {
     let hint = "tracefs must be mounted, and readable: mount -o remount,gid=GROUP,mode=750 /sys/kernel/tracing";
     Error::new(ErrorKind::of(&errno), format!("no format of tracepoint {id}")).because(errno).hinting(hint)
 }
 
-/// The formats of tracepoints in such a piece, by number. Those behind what makes no sense are missing.
+/// The formats of tracepoints in such a section, by number. Formats after a malformed one are missing.
 pub(super) fn formats(data: &[u8]) -> HashMap<u64, Arc<str>> {
     let mut formats = HashMap::new();
     let _ = all_formats(&mut Words(data), &mut formats);
@@ -93,7 +93,7 @@ fn expect(words: &mut Words<'_>, bytes: &[u8]) -> Option<()> {
     (words.bytes(bytes.len())? == bytes).then_some(())
 }
 
-/// A file behind its length.
+/// A file after its length.
 fn file<'a>(words: &mut Words<'a>) -> Option<&'a [u8]> {
     let len = usize::try_from(words.u64()?).ok()?;
     words.bytes(len)

@@ -38,34 +38,34 @@ use std::path::{Path, PathBuf};
 ///
 /// # Order
 ///
-/// perf sorts what it reads by the kernel's time, and leaves records with equal times in the order of the file. So it shows the
-/// events in the order in which they were written, if the key is the kernel's time ([`Key::Time`](crate::Key::Time)) and none
-/// was late. It puts a late event back where its time belongs, as far as it still holds what comes behind.
+/// perf sorts records by the kernel's time, and leaves records with equal times in the order of the file. So it shows the events in the
+/// order in which they were written, if the key is the kernel's time ([`Key::Time`](crate::Key::Time)) and no event was late. It moves a
+/// late event back to the place of its time, as far as it still holds the later events.
 ///
 /// # What is written
 ///
-/// - Records, byte by byte. Two fields are added where the rings do not ask for them. One is the CPU (`PERF_SAMPLE_CPU`), since a
-///   file has no ring that shows it. The other is, in samples of events that are no tracepoints, the instruction pointer
-///   (`PERF_SAMPLE_IP`), which is 0 then: `perf script` insists on it. Records of a recording stay as they are.
-/// - [`Lost`] as a LOST record, in front of the next record of its CPU, with that record's time, as the kernel writes it. Losses of one CPU
-///   with no record between them are one LOST record with the sum of their counts.
-/// - Not gaps, irregular numbers, damage, [`EarlyRelease`](crate::EarlyRelease) and [`Untraced`](crate::Untraced), for which perf has no record,
-///   nor records of kinds from 64 on. The kernel writes none, and in a file they are perf's own. [`Written::left_out`] counts all of these.
+/// - Records, byte by byte. Two fields are added if the rings do not record them. One is the CPU (`PERF_SAMPLE_CPU`), because a file has no
+///   rings that show it. The other is, in samples of events that are no tracepoints, the instruction pointer (`PERF_SAMPLE_IP`), with value
+///   0: `perf script` insists on it. Records of a recording are not changed.
+/// - [`Lost`] as a LOST record, before the next record of its CPU and with that record's time, as the kernel writes it. Losses of one CPU
+///   with no record between them become one LOST record with the sum of their counts.
+/// - Not gaps, anomalies, damage, [`EarlyRelease`](crate::EarlyRelease) and [`Untraced`](crate::Untraced), for which perf has no record.
+///   Not records of kinds from 64 on either: the kernel writes none, and in a file they are perf's own. [`Written::left_out`] counts all of
+///   these.
 /// - The events' names and attributes; the formats of tracepoints, from this machine's tracefs or, if the rings are those of a
 ///   recording, from there; the kernel's release, the architecture and the number of CPUs.
 ///
 /// # Names
 ///
 /// perf finds the name of a process by a COMM record, and the names of functions by MMAP records. The kernel writes these only when a
-/// process starts, is renamed or maps a file, and only if a source asks for them
-/// ([`RingOptions::records`](crate::RingOptions::records) with [`Kind::COMM`] and [`Kind::MMAP2`]). perf(1) makes up such records for
-/// what runs already, and for the kernel. A `Writer` does not: of what ran before the rings were opened, `perf script` shows `:1234` in
-/// place of the process's name and `[unknown]` in place of a function. In a profile of a whole machine 98 % of the frames had no name,
-/// and 21 % in perf's own recording.
+/// process starts, is renamed or maps a file, and only if a source asks for them ([`RingOptions::records`](crate::RingOptions::records)
+/// with [`Kind::COMM`] and [`Kind::MMAP2`]). perf(1) synthesizes such records for running programs, and for the kernel. A `Writer` does
+/// not. For programs that ran before the rings were opened, `perf script` shows `:1234` instead of the process's name and `[unknown]`
+/// instead of a function. In a profile of a whole machine 98 % of the frames had no name, and 21 % in perf's own recording.
 ///
-/// Until that is mended:
+/// As long as that is so:
 ///
-/// - Ask for these records, and start the program that you trace after the rings are opened. Its names are then in the recording.
+/// - Ask for these records, and start the traced program after the rings are opened. Its names are then in the recording.
 /// - Names of threads in tracepoints, such as `prev_comm` of `sched:sched_switch`, are always there.
 /// - Name addresses while the traced processes run, as the example `profile` does.
 /// - Record with `perf record` and read that file with [`open`](crate::perf_data::open). The file has the names, and writing it again keeps
@@ -73,18 +73,18 @@ use std::path::{Path, PathBuf};
 ///
 /// # The end
 ///
-/// The file is whole once [`Writer::finish`] has returned without an error. Without it, perf and [`open`](crate::perf_data::open) refuse
-/// the file. If the file cannot be written, every later call gives the first error again.
+/// The file is complete once [`Writer::finish`] has returned without an error. perf and [`open`](crate::perf_data::open) refuse an
+/// incomplete file. If the file cannot be written, every later call gives the first error again.
 ///
-/// A forked child can do nothing with its parent's writer but drop it, and that writes nothing.
+/// A forked child can only drop its parent's writer, and that writes nothing.
 #[derive(Debug)]
 pub struct Writer {
     path: PathBuf,
     file: Output,
     events: Vec<Noted>,
-    /// How many of the events are the rings' sources. Behind them are those that only records tell of.
+    /// How many of the events are the rings' sources. After them come events that only records name.
     sources: usize,
-    /// The ids that were seen, each of which is noted with its event.
+    /// The ids that were seen. The file lists each with its event.
     ids: HashSet<u64>,
     features: Features,
     clock: Clock,
@@ -104,24 +104,24 @@ pub struct Writer {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Written {
-    /// Records, without those that tell of losses.
+    /// Records, without LOST records.
     pub records: u64,
-    /// How many records were lost, by the LOST records that were written.
+    /// The sum of the LOST records that were written.
     pub lost: u64,
-    /// Events that no record of perf can tell of: gaps, irregular numbers, damage, notices, and records of kinds from 64 on.
+    /// Events for which perf has no record: gaps, anomalies, damage, notices, and records of kinds from 64 on.
     pub left_out: u64,
 }
 
-/// After so many bytes of records perf is told that it may show what it has. Otherwise it holds the whole file.
+/// After how many bytes of records perf is told to show what it has. Otherwise it would hold the whole file.
 const ROUND: u64 = 1 << 20;
 /// `PERF_RECORD_FINISHED_ROUND`
 const FINISHED_ROUND: u32 = 68;
 
-/// The length that strings are filled up to (`NAME_ALIGN`, `tools/perf/util/header.c`).
+/// The multiple to which strings are padded (`NAME_ALIGN`, `tools/perf/util/header.c`).
 const STRING: usize = 64;
 
 impl Writer {
-    /// Makes a file, over one that may be there, for events of these rings. Readers and merges give them again:
+    /// Creates a file, or replaces one, for events of these rings. Readers and merges return their rings:
     /// [`Reader::rings`](crate::Reader::rings).
     ///
     /// # Errors
@@ -134,13 +134,13 @@ impl Writer {
     }
 
     fn begin(path: &Path, rings: &Rings) -> Result<Self, Error> {
-        // What perf recorded is as perf wants it.
+        // A recording of perf has all fields that perf wants.
         let adds = !rings.are_complete();
         let events: Vec<_> = rings.sources().iter().map(|source| Noted::of(source, adds)).collect();
         check(&events)?;
         let features = features(rings)?;
         let mut file = Output::create(path)?;
-        // Until it is finished it says that it is not.
+        // Until the file is finished, its header says that it is not.
         file.put(&[0; HEADER as usize])?;
         Ok(Self {
             path: path.to_owned(),
@@ -159,25 +159,25 @@ impl Writer {
         })
     }
 
-    /// Writes an event behind those before it. The time and the memory that this takes do not grow with what was written before.
-    /// Allocates memory for the first event of each id, some 40 bytes, and for the first loss of each CPU, some 100 bytes. Blocks as
-    /// writing to a file does, once for 256 KiB of records.
+    /// Writes an event after those before it. The time and the memory that this takes do not grow with earlier events. It allocates memory
+    /// for the first event of each id, some 40 bytes, and for the first loss of each CPU, some 100 bytes. It blocks as writing to a file
+    /// does, once for 256 KiB of records.
     ///
     /// # Errors
-    /// [`ErrorKind::Output`] if the file cannot be written; it is of no use then. [`ErrorKind::InvalidInput`] if the record is too long to
-    /// have its CPU added, or its layout is not that of the others and it does not say which event it is of: it is not written, and the
+    /// [`ErrorKind::Output`] if the file cannot be written; it is then useless. [`ErrorKind::InvalidInput`] if the record is too long to
+    /// have its CPU added, or if its layout differs from that of the others and it does not name its event. It is then not written, and the
     /// writer can go on. [`ErrorKind::Forked`].
     pub fn write(&mut self, event: &Event<'_>) -> Result<(), Error> {
         self.check()?;
         let wrote = match event.item() {
             Item::Record(record) if record.kind().0 < OWN_KINDS => self.record(&record),
             Item::Lost(mut lost) => {
-                // A CPU has one that waits at most: what it costs must not depend on how many come in a row.
+                // At most one loss of each CPU waits, so that the cost does not depend on how many come in a row.
                 lost.count = lost.count.saturating_add(self.lost.get(&lost.cpu).map_or(0, |before| before.count));
                 self.lost.insert(lost.cpu, lost);
                 Ok(())
             }
-            // It says nothing of what was traced.
+            // It is not about the traced machine.
             Item::Flushed => Ok(()),
             _ => {
                 self.written.left_out += 1;
@@ -199,7 +199,7 @@ impl Writer {
         Ok(written)
     }
 
-    /// Whether the file is this process's, and could be written so far.
+    /// Whether the file belongs to this process, and has been written without an error so far.
     fn check(&self) -> Result<(), Error> {
         if !self.file.is_here() {
             return Err(Error::forked());
@@ -232,7 +232,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The event that a record is of.
+    /// The event of a record.
     fn event_of(&mut self, record: &Record<'_>) -> Result<usize, Error> {
         let layout = record.origin().layout;
         let named = record.source().filter(|source| *source < self.sources);
@@ -245,7 +245,7 @@ impl Writer {
         Ok(self.events.len() - 1)
     }
 
-    /// Writes a LOST record in front of a record of the same CPU; of the last ones, no record follows.
+    /// Writes a LOST record before a record of the same CPU. No record follows the last losses.
     fn lost_record(&mut self, lost: &Lost, at: usize, next: Option<&Record<'_>>) -> Result<(), Error> {
         let layout = self.events[at].layout;
         // Header, id, count, and six fields of `struct sample_id` at most.
@@ -289,7 +289,7 @@ impl Writer {
             return self.bytes(second);
         }
         let size = u16::try_from(len + 8 * added.len()).map_err(|_| too_long(len))?;
-        // A header is a multiple of 8 bytes long and lies on one, so it is never in two pieces.
+        // A header is a multiple of 8 bytes long and aligned to one, so it is never in two pieces.
         let mut header: [u8; 8] = first.first_chunk().copied().unwrap_or_default();
         header[6..8].copy_from_slice(&size.to_ne_bytes());
         self.bytes(&header)?;
@@ -315,7 +315,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes what lies behind the records. Gives the header.
+    /// Writes the sections after the records. Returns the header.
     fn end(&mut self) -> Result<Vec<u8>, Error> {
         if self.events.is_empty() {
             // perf reads no file without an event.
@@ -328,11 +328,11 @@ impl Writer {
             self.lost_record(&lost, at, None)?;
         }
         if self.data == 0 {
-            // No data is what an unfinished file has.
+            // Unfinished files have no data.
             self.bytes(&header(Kind(FINISHED_ROUND), 0, 8))?;
         }
         let attrs: Vec<_> = self.events.iter().map(Noted::as_written).collect();
-        // What perf does not know is an error to it, also if it is 0.
+        // perf treats unknown members as an error, even if they are 0.
         let used = attrs.iter().map(|attr| used(perf::attr_bytes(attr))).max().unwrap_or(SMALLEST_ATTR);
         let attrs: Vec<_> = attrs.iter().map(|attr| sized(perf::attr_bytes(attr), used)).collect();
         let described = self.describe(&attrs, used);
@@ -388,7 +388,7 @@ fn too_long(size: usize) -> Error {
     Error::new(ErrorKind::InvalidInput, message).hinting("ask for it: PERF_SAMPLE_CPU | PERF_SAMPLE_IP in sample_type")
 }
 
-/// What the file says of the machine.
+/// The facts about the machine in the file.
 fn features(rings: &Rings) -> Result<Features, Error> {
     if let Some(recording) = rings.recording() {
         return Ok(recording.as_ref().clone());
@@ -419,14 +419,14 @@ fn string(out: &mut Vec<u8>, text: &str) {
     out.extend(text.bytes().chain(std::iter::repeat(0)).take(len));
 }
 
-/// The size of the oldest version of an attribute that has all that this one sets (`PERF_ATTR_SIZE_VER0` and so on, which are
-/// 64, 72, 80, 96 and so on, but not 88).
+/// The size of the oldest version of an attribute that has all members that this one sets (`PERF_ATTR_SIZE_VER0` and so on: 64, 72, 80, 96
+/// and so on, but not 88).
 fn used(attr: &[u8]) -> usize {
     let len = attr.iter().rposition(|byte| *byte != 0).map_or(0, |last| (last + 1).next_multiple_of(8));
     if len == 88 { 96 } else { len.max(SMALLEST_ATTR) }
 }
 
-/// An attribute cut to a size, which it says that it has.
+/// An attribute cut to a size, with that size in it.
 fn sized(attr: &[u8], used: usize) -> Vec<u8> {
     let mut out = attr[..used.min(attr.len())].to_vec();
     out[4..8].copy_from_slice(&(used as u32).to_ne_bytes());

@@ -1,14 +1,14 @@
 //! The end of a stream.
 
-/// Why a stream has ended: why a reader gives `None`.
+/// Why a stream has ended and a reader gives `None`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Ended {
-    /// The reader was closed ([`Handle::close`](crate::Handle::close)). For good.
+    /// The reader was closed ([`Handle::close`](crate::Handle::close)). The stream never goes on.
     Closed,
-    /// The rings are those of a recording, and all of its events have been yielded. For good.
+    /// The rings are those of a recording, and all of its events have been yielded. The stream never goes on.
     Recording,
     /// The deadline is past ([`Handle::set_deadline`](crate::Handle::set_deadline)), and all events that were in the rings then
-    /// have been yielded. The stream goes on once another deadline is set, or none.
+    /// have been yielded. The stream goes on once the deadline is moved or removed.
     Deadline,
 }

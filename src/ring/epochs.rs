@@ -1,4 +1,4 @@
-//! The writers' own words, one for each CPU: whether a program is between drawing its key and having written its record.
+//! The writers' epoch words, one for each CPU: whether a program is between drawing its key and having written its record.
 
 #[cfg(all(test, loom))]
 mod model;
@@ -10,7 +10,7 @@ use std::num::NonZeroUsize;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
-/// One word for each CPU, in a BPF array that programs write and we read, or in memory of the simulator's.
+/// One word for each CPU, in a BPF array that programs write and the crate reads, or in the simulator's memory.
 pub(crate) struct EpochWords {
     memory: EpochMemory,
     /// Words from one CPU's to the next one's.
@@ -46,8 +46,8 @@ impl Epoch {
         self.0 as u32
     }
 
-    /// Whether all programs that were inside when `before` was read have left: nobody is inside now, or nobody was at some time
-    /// in between.
+    /// Whether all programs that were inside when `before` was read have left: no program is inside now, or none was at some time in
+    /// between.
     #[inline]
     pub(crate) fn has_passed(self, before: Self) -> bool {
         self.depth() == 0 || self.0 / GENERATION != before.0 / GENERATION
@@ -68,7 +68,7 @@ impl EpochWords {
         Self { memory: EpochMemory::Simulated(words), stride: 1, len }
     }
 
-    /// Whatever was read before, clocks included, was read before what is loaded next.
+    /// Orders all earlier loads and clock readings before later loads.
     #[inline]
     pub(crate) fn behind_clocks() {
         #[cfg(all(target_arch = "x86_64", not(all(test, loom))))]
@@ -99,7 +99,7 @@ impl EpochWords {
         words::leave_epoch(self.simulated_word(cpu));
     }
 
-    /// The writers' half, for `sim`: a program writes anything.
+    /// The writers' half, for `sim`: a faulty program writes any value.
     pub(crate) fn set(&self, cpu: u32, word: u64) {
         words::store_head(self.simulated_word(cpu), word);
     }

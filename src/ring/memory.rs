@@ -1,4 +1,4 @@
-//! The memory of a ring and its owner: a mapping of ours, another part of the program, or the simulator.
+//! The memory of a ring and its owner: the crate's own mapping, another part of the program, or the simulator.
 
 use super::words::{self, AtomicU64};
 use crate::sys::fork::Owner;
@@ -21,10 +21,10 @@ pub(super) enum Memory {
     Simulated(Arc<Pages>),
 }
 
-/// A mapping of a perf event's, or of a BPF array; unmapped when dropped.
+/// A mapping of a perf event or of a BPF array. Unmapped on drop.
 ///
-/// Never copied, split or protected: the kernel refuses (`perf_mmap_may_split`), and a forked child does not have it
-/// (`VM_DONTCOPY`): to drop it there leaves alone whatever is at its place.
+/// Never copied, split or protected: the kernel refuses (`perf_mmap_may_split`). A forked child does not have it (`VM_DONTCOPY`), and
+/// dropping it there unmaps nothing.
 pub(super) struct Mapping {
     base: NonNull<u8>,
     len: usize,
@@ -32,8 +32,8 @@ pub(super) struct Mapping {
 }
 
 impl Mapping {
-    /// Maps header page and data of a perf event: writable, and the kernel heeds `data_tail`; or not, and it overwrites
-    /// what is oldest (`perf_mmap`, `kernel/events/core.c`).
+    /// Maps the header page and the data of a perf event. If the mapping is writable, the kernel respects `data_tail`. If not, the kernel
+    /// overwrites the oldest records (`perf_mmap`, `kernel/events/core.c`).
     pub(super) fn new(fd: BorrowedFd<'_>, len: NonZeroUsize, writable: bool) -> nix::Result<Self> {
         let protection = if writable { ProtFlags::PROT_READ | ProtFlags::PROT_WRITE } else { ProtFlags::PROT_READ };
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
@@ -53,7 +53,7 @@ impl Drop for Mapping {
         }
         // SAFETY: (I1) the mapping is ours and whole, and the ring that pointed into it is going away with it.
         let unmapped = unsafe { munmap(self.base.cast(), self.len) };
-        // If the kernel refuses, it stays mapped, and there is nothing to be done about it.
+        // If the kernel refuses, the memory stays mapped. Nothing can be done about it.
         let _ = unmapped;
     }
 }
@@ -69,12 +69,12 @@ pub(super) struct Pages {
     base: NonNull<u8>,
     layout: Layout,
     page: usize,
-    /// Set once bytes were written that the protocol forbids; from then on all writes wait in `edits`.
+    /// Set once bytes were written that the protocol forbids. From then on all writes wait in `edits`.
     hostile: AtomicBool,
     edits: Mutex<Vec<Edit>>,
 }
 
-/// A write by a kernel that does not keep the protocol.
+/// A write by a kernel that breaks the protocol.
 enum Edit {
     Data { position: u64, bytes: Vec<u8> },
     Head(u64),
@@ -107,7 +107,7 @@ impl Pages {
         // SAFETY: the data area begins one page into the allocation.
         let data = unsafe { self.base.add(self.page) };
         let mut at = (position & (size as u64 - 1)) as usize;
-        // Whatever is longer than the ring overwrites itself, as the kernel's does.
+        // A write longer than the ring overwrites itself, as the kernel's does.
         while !bytes.is_empty() {
             let (chunk, rest) = bytes.split_at(bytes.len().min(size - at));
             // SAFETY: `at` is below `size`, the length of the data area.
@@ -120,7 +120,7 @@ impl Pages {
         }
     }
 
-    /// Does what a hostile kernel did since the last refresh.
+    /// Applies the writes of a hostile kernel since the last refresh.
     ///
     /// # Safety
     /// No slice of the data area may be alive.
@@ -151,7 +151,7 @@ impl Drop for Pages {
     }
 }
 
-/// The kernel's end of a simulated ring: the only one who writes data and head.
+/// The kernel's half of a simulated ring: the only writer of data and head.
 ///
 /// A lawful write never touches a byte between the published tail and head, so a consumer's slices stay untouched
 /// whatever thread it is on. Anything else goes through [`KernelHalf::scribble`] and [`KernelHalf::force_head`] and
@@ -180,8 +180,7 @@ impl KernelHalf {
     /// Writes into free space.
     ///
     /// # Panics
-    /// If the bytes do not lie between the published head and the end of the free space behind it, unless hostile or
-    /// writing backwards.
+    /// If the bytes do not lie between the published head and the end of the free space after it, unless hostile or writing backwards.
     pub(crate) fn write(&mut self, position: u64, bytes: &[u8]) {
         if self.pages.is_hostile() {
             return self.queue(Edit::Data { position, bytes: bytes.to_vec() });
@@ -242,7 +241,7 @@ impl KernelHalf {
     }
 }
 
-/// Makes the memory of a simulated ring: the kernel's half, and the rest for a [`super::Ring`]. `None` if there is not so much memory.
+/// Makes the memory of a simulated ring: the kernel's half, and the rest for a [`super::Ring`]. `None` if there is too little memory.
 ///
 /// # Panics
 /// Unless both sizes are powers of two, with the page no smaller than the kernel's header struct.

@@ -1,6 +1,6 @@
 //! The two words shared with the kernel, and nothing else.
 //!
-//! Names follow the kernel: it moves `head`, we move `tail`. (In most ring libraries it is the other way round.)
+//! Names follow the kernel: it moves `head`, this crate moves `tail`. (In most ring libraries it is the other way round.)
 //!
 //! The protocol is that of `tools/include/linux/ring_buffer.h`:
 //!
@@ -38,29 +38,29 @@ pub(super) fn store_tail(tail: &AtomicU64, position: u64) {
     tail.store(position, Ordering::Release);
 }
 
-/// Reads a word that only we write, or that is not shared yet: the tail a ring starts from.
+/// Reads a word that only this crate writes, or that is not shared yet: the tail a ring starts from.
 #[inline]
 pub(super) fn load_own(word: &AtomicU64) -> u64 {
-    // Relaxed: no data is read on the strength of it.
+    // Relaxed: no other memory depends on it.
     word.load(Ordering::Relaxed)
 }
 
 /// Reads the word in which the programs of a CPU say whether they are inside.
 ///
-/// Acquire pairs with the fully ordered atomics of `leave_epoch`, or of `perfweave_leave` in `perfweave.bpf.h`: whoever sees that a
-/// program has left sees the head that was stored before.
+/// Acquire pairs with the fully ordered atomics of `leave_epoch`, or of `perfweave_leave` in `perfweave.bpf.h`: a reader that sees that a
+/// program has left also sees the head that was stored before.
 #[inline]
 pub(super) fn load_epoch(word: &AtomicU64) -> u64 {
     word.load(Ordering::Acquire)
 }
 
-/// A program's half, for `sim` and models: it enters, before it draws its key.
+/// A program's half, for `sim` and models: it enters before it draws its key.
 pub(super) fn enter_epoch(word: &AtomicU64) {
-    // SeqCst stands for the full barrier of BPF's atomic with fetch: the entering is seen before the key is drawn.
+    // SeqCst stands for the full barrier of BPF's atomic with fetch: others see that it entered before the key is drawn.
     word.fetch_add(1, Ordering::SeqCst);
 }
 
-/// A program's half, for `sim` and models: it leaves, behind its output. The last one to leave begins a new generation.
+/// A program's half, for `sim` and models: it leaves after its output. The last one to leave begins a new generation.
 pub(super) fn leave_epoch(word: &AtomicU64) {
     let seen = word.load(Ordering::Relaxed);
     if seen as u32 == 1 {
@@ -70,7 +70,7 @@ pub(super) fn leave_epoch(word: &AtomicU64) {
             return;
         }
     }
-    // Another program came or went meanwhile. If a generation ended, no one learns it, but the depth is right.
+    // Another program entered or left meanwhile. If a generation ended, this does not count it, but the depth is right.
     word.fetch_sub(1, Ordering::SeqCst);
 }
 
@@ -120,7 +120,7 @@ mod model {
         }
     }
 
-    /// Looks, reads everything up to the head, and only then gives it back. Gives the new tail.
+    /// Refreshes, reads everything up to the head, and only then gives it back. Returns the new tail.
     fn refresh(shared: &Shared, tail: u64) -> u64 {
         let head = load_head(&shared.head);
         for position in tail..head {
@@ -153,14 +153,14 @@ mod model {
         });
     }
 
-    /// Dies (seen once each) when `load_head`, `store_tail`, `store_head` or `load_tail` is made Relaxed, and when `look`
+    /// Dies (seen once each) when `load_head`, `store_tail`, `store_head` or `load_tail` is made Relaxed, and when `refresh`
     /// stores the tail before it reads.
     #[test]
     fn records_are_read_whole_while_the_ring_wraps_and_fills() {
         run(4, 3);
     }
 
-    /// The merge publishes late: everything that was read stays untouched until then.
+    /// The merge publishes late: all bytes that were read stay unchanged until then.
     #[test]
     fn what_is_held_is_not_overwritten() {
         run(5, 1);

@@ -73,11 +73,11 @@ pub(crate) struct MapInfo {
 /// Every pointer in `attr` must be valid for what the command does with it.
 unsafe fn bpf<A>(command: libc::c_int, attr: &mut A) -> io::Result<libc::c_long> {
     let len = size_of::<A>();
-    // SAFETY: `attr` is `len` bytes long; what it points to is the caller's to answer for.
+    // SAFETY: `attr` is `len` bytes long; the caller ensures that its pointers are valid.
     super::check(unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attr), len) })
 }
 
-/// Makes a map with 4-byte keys and values, and no more.
+/// Makes a map with 4-byte keys and values.
 pub(crate) fn map_create(map_type: u32, max_entries: u32, inner: Option<BorrowedFd<'_>>) -> io::Result<OwnedFd> {
     let mut attr = MapCreate {
         map_type,
@@ -114,7 +114,7 @@ pub(crate) fn map_delete(map: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     unsafe { bpf(BPF_MAP_DELETE_ELEM, &mut attr) }.map(drop)
 }
 
-/// Opens what is pinned by a path in a BPF file system.
+/// Opens an object that is pinned at a path in a BPF file system.
 pub(crate) fn obj_get(path: &CStr) -> io::Result<OwnedFd> {
     let mut attr = ObjGet { pathname: path.as_ptr() as u64, ..ObjGet::default() };
     // SAFETY: the path ends with a zero and lives until the call returns.
@@ -123,7 +123,7 @@ pub(crate) fn obj_get(path: &CStr) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// What a map is. A file descriptor that is nothing of BPF's is `EINVAL`; one of a program answers in that one's own way.
+/// The type of a map. A file descriptor that is not BPF's gives `EINVAL`; one of a program gives another kind of information.
 pub(crate) fn map_info(map: BorrowedFd<'_>) -> io::Result<MapInfo> {
     let mut info = MapInfo::default();
     let mut attr = InfoByFd {

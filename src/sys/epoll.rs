@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
-/// Waits on epoll, with the finest time-out that can be had.
+/// Waits on epoll, with the finest time-out available.
 #[derive(Debug, Default)]
 pub(crate) struct Wait {
     /// Whether epoll_pwait2(2) was refused.
@@ -13,10 +13,10 @@ pub(crate) struct Wait {
 }
 
 impl Wait {
-    /// Waits for events; `None` waits for ever. Gives how many there are.
+    /// Waits for events; `None` waits for ever. Returns how many there are.
     ///
-    /// epoll_pwait2(2) came with Linux 5.11, and seccomp policies that do not know it refuse it with any error they like. Then it
-    /// is epoll_wait(2) from there on, and the time is rounded up to whole milliseconds.
+    /// epoll_pwait2(2) came with Linux 5.11, and seccomp policies that do not know it refuse it with any error. From then on this uses
+    /// epoll_wait(2), and rounds the time up to whole milliseconds.
     pub(crate) fn wait(
         &mut self,
         epoll: BorrowedFd<'_>,
@@ -61,7 +61,7 @@ fn room(events: &[epoll_event]) -> libc::c_int {
 }
 
 fn wait_millis(epoll: BorrowedFd<'_>, events: &mut [epoll_event], timeout: Option<Duration>) -> io::Result<usize> {
-    // Rounded up: to wake early would be to spin.
+    // Rounded up, because waking early would spin.
     let millis = timeout.map_or(-1, |timeout| {
         libc::c_int::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(libc::c_int::MAX)
     });
@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(data, 5);
     }
 
-    /// Whatever a policy says, the other call is tried, and the first is not asked again.
+    /// Whatever a policy answers, the other call is used, and the first is not tried again.
     #[test]
     fn what_is_refused_has_a_stand_in_for_good() {
         for errno in [libc::EPERM, libc::ENOSYS, libc::EINVAL, libc::EACCES] {

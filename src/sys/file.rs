@@ -1,5 +1,5 @@
-//! Files by paths that users give, which may lead anywhere. Nothing here waits for the other end of a pipe, and a file is checked
-//! before anything is read from it or written to it.
+//! Files by paths that users give, which may lead anywhere. These functions never wait for the other end of a pipe, and check a file before
+//! they read or write it.
 
 use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, fstatfs};
 use std::fs::OpenOptions;
@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// What a path leads to.
+/// The file at a path.
 #[cfg(any(feature = "symbols", feature = "perf-data"))]
 #[derive(Debug)]
 pub(crate) enum Found {
@@ -22,14 +22,14 @@ pub(crate) enum Found {
 /// Opens a file for reading without waiting, if it is a regular one.
 #[cfg(any(feature = "symbols", feature = "perf-data"))]
 pub(crate) fn open(path: &Path) -> io::Result<Found> {
-    // Asked before, because to open a device does something to it. Asked again of what was opened.
+    // Checked before, because opening a device has effects. Checked again on the opened file.
     match found(&std::fs::metadata(path)?) {
         Ok(_) => opened(OpenOptions::new().read(true), path),
         Err(other) => Ok(other),
     }
 }
 
-/// Makes a file for writing, over a regular one that may be there.
+/// Creates a file for writing, or replaces a regular one.
 #[cfg(feature = "perf-data")]
 pub(crate) fn create(path: &Path) -> io::Result<Found> {
     match std::fs::metadata(path).map(|metadata| found(&metadata)) {
@@ -49,7 +49,7 @@ fn opened(options: &mut OpenOptions, path: &Path) -> io::Result<Found> {
     })
 }
 
-/// The length of a regular file, or else what it is.
+/// The length of a regular file, or else its kind.
 #[cfg(any(feature = "symbols", feature = "perf-data"))]
 fn found(metadata: &std::fs::Metadata) -> Result<u64, Found> {
     let kind = metadata.file_type();

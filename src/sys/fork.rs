@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// An atomic word on a page of its own, which the kernel wipes in children of fork(2) (`MADV_WIPEONFORK`, Linux 4.14).
 ///
-/// Mappings of perf events are not in the child at all (`VM_DONTCOPY`), and slots of maps and threads are the parent's.
-/// Where the kernel refuses such pages, as under a seccomp filter, the word is an ordinary one and children find it as it was.
-/// There only [`ForkWord::is_here`] tells them apart.
+/// Mappings of perf events do not exist in the child (`VM_DONTCOPY`), and slots of maps and threads belong to the parent. If the kernel
+/// refuses such pages, as under a seccomp filter, the word is an ordinary one, and children find it unchanged. Only [`ForkWord::is_here`]
+/// then tells them apart.
 #[derive(Debug)]
 pub(crate) struct ForkWord {
-    /// INVARIANT: valid until this is dropped. A page of its own, or what was a box.
+    /// INVARIANT: valid until this is dropped. On its own page, or leaked from a box.
     word: NonNull<AtomicU64>,
     /// The number of the process that made it, if the word is an ordinary one.
     maker: Option<u32>,
@@ -40,10 +40,10 @@ impl ForkWord {
         Self { word: NonNull::from(Box::leak(Box::new(AtomicU64::new(value)))), maker }
     }
 
-    /// Whether this is the process that made it, for a word that is never 0 there. Takes a system call where the word is an ordinary
-    /// one, so it is not for each event. (There a descendant that has got the number of its dead ancestor is not told apart.)
+    /// Whether this is the process that made it, for a word that is never 0 there. Needs a system call if the word is an ordinary one, so
+    /// do not call it for each event. (It then takes a descendant that reuses the number of its dead ancestor for that ancestor.)
     pub(crate) fn is_here(&self) -> bool {
-        // Relaxed: nothing else is read on the strength of it.
+        // Relaxed: no other memory depends on it.
         self.maker.map_or_else(|| self.get().load(Ordering::Relaxed) != 0, |maker| maker == std::process::id())
     }
 
@@ -72,7 +72,7 @@ fn wiped_page(value: u64) -> Option<NonNull<AtomicU64>> {
 fn unmap(page: NonNull<AtomicU64>) {
     // SAFETY: a whole mapping of ours, to which no reference is left.
     let unmapped = unsafe { munmap(page.cast(), LEN.get()) };
-    // If the kernel refuses, the page stays mapped, and there is nothing to be done about it.
+    // If the kernel refuses, the page stays mapped. Nothing can be done about it.
     let _ = unmapped;
 }
 
@@ -86,9 +86,9 @@ impl Drop for ForkWord {
     }
 }
 
-/// The process that something belongs to. A child of fork(2) is another one.
+/// The process that owns something. A child of fork(2) is another process.
 ///
-/// As good as a [`ForkWord`] of its own for whatever has one of these, but all of them share one page.
+/// Works like a separate [`ForkWord`] for each value, but all share one page.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Owner {
     /// The number of the process that this runs in; 0 in a child until it makes an owner. An ordinary word has the kernel's number of
@@ -108,7 +108,7 @@ impl Owner {
     pub(crate) fn new() -> Self {
         let word = HERE.get_or_init(|| ForkWord::new(0));
         let here = word.get();
-        // Relaxed, here and below: nothing else is read on the strength of these numbers.
+        // Relaxed, here and below: no other memory depends on these numbers.
         if word.maker.is_some() {
             let number = std::process::id().into();
             here.store(number, Ordering::Relaxed);
@@ -116,21 +116,20 @@ impl Owner {
         }
         if here.load(Ordering::Relaxed) == 0 {
             let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
-            // Unless another thread was quicker.
+            // Unless another thread was faster.
             let _ = here.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
         }
         Self { here, number: here.load(Ordering::Relaxed) }
     }
 
-    /// Whether this still runs in that process. Where the kernel refuses pages that it wipes, a child is not told apart before it makes
-    /// an owner.
+    /// Whether this runs in the owner's process. If the kernel refuses wiped pages, a child is recognized only after it has made an owner.
     #[inline(always)]
     pub(crate) fn is_here(self) -> bool {
         self.here.load(Ordering::Relaxed) == self.number
     }
 
-    /// The same, and there it is sure: for what writes, unmaps or is kept. It takes a system call there, so it is not for each
-    /// event.
+    /// The same, and always correct: for code that writes, unmaps or keeps something. Needs a system call if the kernel refuses wiped
+    /// pages, so do not call it for each event.
     pub(crate) fn is_surely_here(self) -> bool {
         let is_ordinary = HERE.get().is_some_and(|word| word.maker.is_some());
         self.is_here() && (!is_ordinary || self.number == u64::from(std::process::id()))

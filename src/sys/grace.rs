@@ -1,5 +1,5 @@
-//! Kernel grace periods from user space: when `Grace::wait` returns, every RCU read-side section that was open when it
-//! was called has ended, and what it stored is visible.
+//! Kernel grace periods from user space. When `Grace::wait` returns, every RCU read-side section that was open at the call has ended, and
+//! its stores are visible.
 
 use super::bpf;
 use super::machine::{Mount, Mounts, OnlineCpus};
@@ -15,7 +15,7 @@ use std::path::Path;
 
 /// A way to wait for a grace period.
 pub(crate) enum Grace {
-    /// `map` stands in while only one CPU is online.
+    /// `map` is used while only one CPU is online.
     Membarrier {
         online: OnlineCpus,
         map: Option<ArrayOfMaps>,
@@ -28,7 +28,7 @@ impl Grace {
     pub(crate) fn membarrier() -> io::Result<Self> {
         let known = membarrier(libc::MEMBARRIER_CMD_QUERY)?;
         if known & libc::c_long::from(libc::MEMBARRIER_CMD_GLOBAL) == 0 {
-            // What kernels with nohz_full answer (kernel/sched/membarrier.c).
+            // The answer of kernels with nohz_full (kernel/sched/membarrier.c).
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
         let online = OnlineCpus::open()?;
@@ -43,7 +43,7 @@ impl Grace {
         ArrayOfMaps::new().map(Self::Map)
     }
 
-    /// Moves the calling thread, and no other, to a mount namespace of its own. Only there can it be waited for.
+    /// Moves only the calling thread to a new mount namespace. Only that thread can wait.
     pub(crate) fn expedited() -> io::Result<Self> {
         Namespace::enter().map(Self::Expedited)
     }
@@ -56,12 +56,12 @@ impl Grace {
         }
     }
 
-    /// Waits by the map instead of membarrier, and becomes that for good if it works.
+    /// Waits by the map instead of membarrier, and uses the map from then on if it works.
     pub(crate) fn wait_by_map(&mut self) -> io::Result<()> {
         let Self::Membarrier { map, .. } = self else { return Err(io::ErrorKind::Unsupported.into()) };
         let stand_in = match map {
             Some(map) => map,
-            // A refusal may be over by now.
+            // The reason for an earlier refusal may be gone.
             None => map.insert(ArrayOfMaps::new()?),
         };
         stand_in.wait()?;
@@ -74,9 +74,9 @@ impl Grace {
     pub(crate) fn wait(&mut self) -> io::Result<()> {
         match self {
             Self::Membarrier { online, map } => {
-                // With one CPU online the kernel answers at once, although a reader that it preempted for us may still
-                // be inside its section. CPUs that come and go are why this is asked on both sides: between two
-                // answers of "several", a call that did not wait must have fallen into the moment of one.
+                // With one CPU online the kernel answers at once, although it may have preempted a reader inside its section for this call.
+                // CPUs come and go, so this is checked before and after: between two answers of "several", a call that did not wait can
+                // only have run in a moment with one CPU.
                 let several = || online.are_several().unwrap_or(false);
                 if several() {
                     membarrier(libc::MEMBARRIER_CMD_GLOBAL)?;
@@ -127,12 +127,12 @@ impl ArrayOfMaps {
 /// directory. Not `Send`: on another thread it would unmount in that one's namespace.
 pub(crate) struct Namespace(PhantomData<*const ()>);
 
-/// Where the ramfs is mounted: for a moment, or, where the root cannot be left, for good. Nobody else sees it.
+/// Where the ramfs is mounted: for a moment, or, if the root cannot be left, for good. No other thread sees it.
 const STEPS: [&str; 4] = ["/tmp", "/run", "/proc", "/sys"];
 
 const NONE: Option<&Path> = None;
 
-/// Says at which step it failed.
+/// Names the step that failed.
 fn at<T>(step: &str, answer: nix::Result<T>) -> io::Result<T> {
     answer.map_err(|errno| {
         let errno = io::Error::from(errno);
@@ -143,17 +143,17 @@ fn at<T>(step: &str, answer: nix::Result<T>) -> io::Result<T> {
 impl Namespace {
     fn enter() -> io::Result<Self> {
         at("unshare", unshare(CloneFlags::CLONE_NEWNS))?;
-        // To the root of the namespace, out of a chroot(2), outside of which could be mounts too (mntns_install,
-        // fs/namespace.c). Without /proc there is no way out.
+        // Enters the root of the namespace, out of a chroot(2): there could be mounts outside of it too (mntns_install, fs/namespace.c).
+        // Without /proc this is not possible.
         if let Ok(own) = File::open("/proc/thread-self/ns/mnt") {
             let _ = setns(own, CloneFlags::CLONE_NEWNS);
         }
-        // Nothing mounted here may spread to the namespace that we came from.
+        // Mounts here must not spread to the original namespace.
         match mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE) {
             Err(Errno::EINVAL) => at("the root is no mount point, as in a chroot without /proc", Err(Errno::EINVAL))?,
             made => at("make mounts private", made)?,
         }
-        // And nothing of it may stay mounted here: it could not be unmounted there for good.
+        // Mounts copied from the original namespace must not stay here: otherwise they could never be unmounted there.
         Self::enter_ramfs()?;
         match pivot_root(".", "old") {
             Ok(()) => at("umount the old root", umount2("old", MntFlags::MNT_DETACH))?,
@@ -168,7 +168,7 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// Mounts a ramfs and makes it the working directory, with a directory to mount on in it.
+    /// Mounts a ramfs with a directory to mount on, and makes it the working directory.
     fn enter_ramfs() -> io::Result<()> {
         let step = step()?;
         at("mount a ramfs", mount(Some("perfweave"), step, Some("ramfs"), MsFlags::MS_NOSUID, NONE))?;
@@ -176,14 +176,14 @@ impl Namespace {
         std::fs::create_dir("old")
     }
 
-    /// Unmounts everything but the root, and but what is locked: that cannot be unmounted where we came from either.
+    /// Unmounts everything except the root and locked mounts, which cannot be unmounted in the original namespace either.
     fn unmount_all() -> io::Result<()> {
         let mounts = Mounts::open().or_else(|_| {
             let step = step()?;
             at("mount proc", mount(Some("perfweave"), step, Some("proc"), MsFlags::MS_NOSUID, NONE))?;
             Mounts::open_in(step)
         })?;
-        // Again, since one mount can hide another, until there is nothing left that can be unmounted.
+        // Repeats until nothing more can be unmounted, because one mount can hide another.
         let mut any = true;
         while any {
             any = false;

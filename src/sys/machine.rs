@@ -16,13 +16,13 @@ use std::sync::Arc;
 
 /// Bytes of a page.
 pub(crate) fn page_size() -> usize {
-    // The kernel always answers; were it not to, the smallest page there is makes mmap say so.
+    // The kernel always answers. If it did not, the smallest possible page would make mmap fail.
     let answer = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE);
     answer.ok().flatten().and_then(|size| usize::try_from(size).ok()).unwrap_or(4096)
 }
 
-/// The number of the calling thread. It is kept, so that to ask again takes no system call; a child of fork(2) has a copy of what its
-/// parent kept, and asks anew.
+/// The number of the calling thread. It is cached, so that another call needs no system call. A child of fork(2) has a copy of its parent's
+/// cache, and asks again.
 pub(crate) fn thread() -> u32 {
     thread_local! {
         static THREAD: Cell<Option<(Owner, u32)>> = const { Cell::new(None) };
@@ -37,11 +37,11 @@ pub(crate) fn thread() -> u32 {
     })
 }
 
-/// Whether threads have the numbers here that the kernel writes into tracepoints: not in a PID namespace of a container.
+/// Whether the thread numbers here are those that the kernel writes into tracepoints: not in a PID namespace of a container.
 pub(crate) fn has_global_threads() -> bool {
-    /// `PROC_PID_INIT_INO` of `include/linux/proc_ns.h`, the same ever since Linux 3.8.
+    /// `PROC_PID_INIT_INO` of `include/linux/proc_ns.h`, unchanged since Linux 3.8.
     const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
-    // Without /proc it cannot be told.
+    // Unknown without /proc.
     fs::metadata("/proc/self/ns/pid").map_or(true, |space| space.ino() == FIRST_PID_NAMESPACE)
 }
 
@@ -73,7 +73,7 @@ fn cpus(path: &str) -> io::Result<Vec<u32>> {
 #[derive(Debug)]
 pub(crate) struct OnlineCpus(fs::File);
 
-/// What a list said last, and memory to read it again without allocating.
+/// The last content of a list, and memory to read it again without allocating.
 #[derive(Debug)]
 pub(crate) struct CpuList {
     pub(crate) cpus: Vec<u32>,
@@ -94,9 +94,9 @@ impl OnlineCpus {
         fs::File::open("/sys/devices/system/cpu/online").map(Self)
     }
 
-    /// Reads the list; whether it is another than last time.
+    /// Reads the list. Returns whether it has changed.
     pub(crate) fn read(&self, last: &mut CpuList) -> io::Result<bool> {
-        // Files of sysfs are a page at most.
+        // Files of sysfs are at most a page.
         last.new.resize(page_size(), 0);
         let len = self.0.read_at(&mut last.new, 0)?;
         last.new.truncate(len);
@@ -122,7 +122,7 @@ impl OnlineCpus {
 pub(crate) struct CpuEvents(Arc<OwnedFd>);
 
 impl CpuEvents {
-    /// `Unsupported` if the messages do not reach us.
+    /// `Unsupported` if the messages do not reach this process.
     pub(crate) fn open() -> io::Result<Self> {
         if !uevents_reach_us() {
             return Err(io::ErrorKind::Unsupported.into());
@@ -130,7 +130,7 @@ impl CpuEvents {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let protocol = SockProtocol::NetlinkKObjectUEvent;
         let socket = socket::socket(AddressFamily::Netlink, SockType::Datagram, flags, protocol)?;
-        // Before it hears anything.
+        // Before any message arrives.
         hear_of_cpus_only(&socket)?;
         // The group that the kernel sends to.
         socket::bind(socket.as_raw_fd(), &NetlinkAddr::new(0, 1))?;
@@ -142,10 +142,10 @@ impl CpuEvents {
         &self.0
     }
 
-    /// The messages that came since the last call.
+    /// The messages since the last call.
     pub(crate) fn drain(&self) -> impl Iterator<Item = Message> {
         std::iter::from_fn(|| {
-            // Longer messages are cut; what counts is at the begin.
+            // Longer messages are cut; the relevant part is at the start.
             let mut message = [0; 256];
             match socket::recv(self.0.as_raw_fd(), &mut message, MsgFlags::empty()) {
                 Ok(len) => Some(cpu_of(&message[..len]).map_or(Message::Other, Message::Cpu)),
@@ -157,10 +157,10 @@ impl CpuEvents {
     }
 }
 
-/// Whether messages about devices are sent to the network namespace we are in: those that belong to the first user namespace get
-/// them (`uevent_net_init`).
+/// Whether messages about devices are sent to this process's network namespace. Only namespaces of the first user namespace get them
+/// (`uevent_net_init`).
 fn uevents_reach_us() -> bool {
-    // If it cannot be told, they may not.
+    // If unknown, assume that they are not.
     let Ok(network) = fs::File::open("/proc/thread-self/ns/net") else { return false };
     // SAFETY: takes no argument.
     let owner = super::check(unsafe { libc::ioctl(network.as_raw_fd(), libc::NS_GET_USERNS) }.into());
@@ -170,17 +170,17 @@ fn uevents_reach_us() -> bool {
     owner.metadata().is_ok_and(|owner| owner.ino() == super::status::FIRST_USER_NAMESPACE)
 }
 
-/// The actions and the device that messages about CPUs begin with, such as `online@/devices/system/cpu/cpu1`.
+/// The actions and the device at the start of messages about CPUs, such as `online@/devices/system/cpu/cpu1`.
 const ACTIONS: [&str; 4] = ["add@", "online@", "remove@", "offline@"];
 const CPU: &[u8; 20] = b"/devices/system/cpu/";
 
-/// Keeps all other messages out, so that they wake nobody: a filter that looks for the device behind each action.
+/// Drops all other messages, so that they do not wake the reader: a filter that checks the device after each action.
 fn hear_of_cpus_only(socket: &OwnedFd) -> io::Result<()> {
     let step = |code: u32, jf, k| libc::sock_filter { code: code as u16, jt: 0, jf, k };
     let (load, unless_equal, answer) =
         (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::BPF_RET);
     let mut filter = Vec::new();
-    // Two actions are equally long.
+    // Two actions have the same length.
     for action in [ACTIONS[0], ACTIONS[1], ACTIONS[3]] {
         let words = CPU.chunks_exact(4);
         let steps = 2 * words.len();
@@ -202,7 +202,7 @@ fn hear_of_cpus_only(socket: &OwnedFd) -> io::Result<()> {
     super::check(set.into()).map(drop)
 }
 
-/// What a message is about.
+/// The subject of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Message {
     /// A CPU went or came.
@@ -246,8 +246,8 @@ pub(crate) fn setting(name: &str) -> Option<i64> {
     fs::read_to_string(Path::new("/proc/sys").join(name)).ok()?.trim().parse().ok()
 }
 
-/// The list of what is mounted in the calling thread's mount namespace (proc_pid_mounts(5)), kept open: it can still be
-/// read when `/proc` is unmounted.
+/// The list of mounts in the calling thread's mount namespace (proc_pid_mounts(5)), kept open, so that it can be read even after `/proc` is
+/// unmounted.
 #[derive(Debug)]
 pub(crate) struct Mounts(fs::File);
 
@@ -303,14 +303,14 @@ pub(super) fn unescape(mut field: &[u8]) -> OsString {
     OsString::from_vec(bytes)
 }
 
-/// Where tracefs is mounted, also if that cannot be listed, or something else is mounted over one of its places.
+/// Where tracefs is mounted, even if mounts cannot be listed, or another file system covers one of its usual places.
 ///
 /// If it is found but cannot be searched, that is `PermissionDenied`, with the place.
 pub(crate) fn tracefs() -> io::Result<PathBuf> {
     let listed = Mounts::open().and_then(|mounts| mounts.read());
     let unlisted = listed.as_ref().err().map(|errno| format!(", and mounts cannot be listed: {errno}"));
     let mounted = listed.into_iter().flatten().filter(|mount| mount.kind == "tracefs").map(|mount| mount.path);
-    // debugfs mounts tracefs inside itself on first use, without an entry of its own.
+    // debugfs mounts tracefs inside itself at first use, without a separate entry.
     let usual = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"].map(PathBuf::from);
     let mut denied = None;
     for path in mounted.chain(usual) {
@@ -331,26 +331,25 @@ pub(crate) fn tracefs() -> io::Result<PathBuf> {
     })
 }
 
-/// Where tracefs is mounted, or usually is, whether it can be read or not.
+/// Where tracefs is mounted, or usually is, whether it is readable or not.
 pub(crate) fn tracefs_place() -> PathBuf {
     let listed = Mounts::open().and_then(|mounts| mounts.read()).unwrap_or_default();
     let mounted = listed.into_iter().find(|mount| mount.kind == "tracefs").map(|mount| mount.path);
     mounted.unwrap_or_else(|| "/sys/kernel/tracing".into())
 }
 
-/// Whether what is seen at a path is tracefs, whole: another file system may be mounted over it, and one of its directories
-/// may be all that is.
+/// Whether a path shows the whole tracefs: another file system may be mounted over it, or only one of its directories may be mounted.
 fn is_tracefs(path: &Path) -> nix::Result<bool> {
     match statfs(&path.join("events")) {
         Ok(events) => Ok(events.filesystem_type() == TRACEFS_MAGIC),
-        // What it is can be asked without searching it.
+        // The type of a file system can be read without the right to search it.
         Err(Errno::EACCES) if statfs(path)?.filesystem_type() == TRACEFS_MAGIC => Err(Errno::EACCES),
         Err(Errno::EACCES) => Ok(false),
         Err(errno) => Err(errno),
     }
 }
 
-/// What a file descriptor leads to, as `/proc` says: a path, or such as `anon_inode:bpf-map`. `None` without `/proc`.
+/// The target of a file descriptor, as `/proc` names it: a path, or a name such as `anon_inode:bpf-map`. `None` without `/proc`.
 pub(crate) fn what_is(fd: BorrowedFd<'_>) -> Option<String> {
     let link = fs::read_link(format!("/proc/thread-self/fd/{}", fd.as_raw_fd())).ok()?;
     Some(link.to_string_lossy().into_owned())

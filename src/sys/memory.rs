@@ -1,12 +1,12 @@
-//! How much memory this process can have.
+//! How much memory this process can get.
 
 use crate::sys::machine::unescape;
 use nix::sys::resource::{Resource, getrlimit};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Bytes that can be had without swapping, and without passing a limit of the process or of a control group that it is in. `None` if
-/// nothing is known.
+/// Bytes available without swapping, and without exceeding a limit of the process or of one of its control groups. `None` if nothing is
+/// known.
 pub(crate) fn available() -> Option<u64> {
     let (proc, groups) = (Path::new("/proc"), of_groups(Path::new("/proc")));
     [of_machine(proc), of_process(proc), groups].into_iter().flatten().min()
@@ -81,7 +81,7 @@ impl Version {
         is_it.then_some(group)
     }
 
-    /// What is left in a group, if it has a limit. Cached bytes of files that were not used of late make room first.
+    /// The rest of a group's limit, if it has one. Inactive cached bytes of files can be reclaimed, so they count as free.
     fn left(self, folder: &Path) -> Option<u64> {
         let (limit, used, cached) = match self {
             Self::One => ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file "),

@@ -19,7 +19,7 @@ pub(crate) mod wakeup;
 
 use std::io;
 
-/// The result of a system call that answers -1 and `errno`.
+/// The result of a system call that returns -1 and sets `errno`.
 fn check(answer: libc::c_long) -> io::Result<libc::c_long> {
     if answer == -1 { Err(io::Error::last_os_error()) } else { Ok(answer) }
 }

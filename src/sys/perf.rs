@@ -32,7 +32,7 @@ pub(crate) fn open(attr: &perf_event_attr, probe: Option<&CStr>, pid: Pid<'_>, c
     open_on(attr, probe, pid, cpu, flags)
 }
 
-/// Opens an event of the calling process, wherever it runs.
+/// Opens an event of the calling process, on all CPUs.
 pub(crate) fn open_own(attr: &perf_event_attr) -> io::Result<OwnedFd> {
     open_on(attr, None, 0, -1, 0)
 }
@@ -51,7 +51,7 @@ fn open_on(attr: &perf_event_attr, probe: Option<&CStr>, pid: i32, cpu: i32, fla
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Sets what the kernel checks before it writes a record of an event (`PERF_EVENT_IOC_SET_FILTER`).
+/// Sets the condition that the kernel checks before it writes a record of an event (`PERF_EVENT_IOC_SET_FILTER`).
 pub(crate) fn set_filter(event: BorrowedFd<'_>, filter: &CStr) -> io::Result<()> {
     // SAFETY: the kernel copies the text, which ends with a zero byte, and does not write to it.
     let answer = unsafe { sys::ioctls::SET_FILTER(event.as_raw_fd(), filter.as_ptr().cast_mut()) };
@@ -65,7 +65,7 @@ pub(crate) fn set_output(event: BorrowedFd<'_>, ring: BorrowedFd<'_>) -> io::Res
     super::check(answer.into()).map(drop)
 }
 
-/// The number by which an event's records name it.
+/// The id of an event in its records.
 pub(crate) fn id(event: BorrowedFd<'_>) -> io::Result<u64> {
     let mut id = 0;
     // SAFETY: the kernel writes a u64.
@@ -82,7 +82,7 @@ pub(crate) fn enable(event: BorrowedFd<'_>, enabled: bool) -> io::Result<()> {
     super::check(answer.into()).map(drop)
 }
 
-/// Whether an event is running: the time for which it did goes on. Its `read_format` must begin with
+/// Whether an event is running, that is, whether its running time grows. Its `read_format` must begin with
 /// `PERF_FORMAT_TOTAL_TIME_RUNNING`.
 ///
 /// An event whose CPU went offline stays stopped when the CPU comes back (`perf_event_exit_cpu`, `kernel/events/core.c`).
@@ -95,7 +95,7 @@ pub(crate) fn is_running(event: BorrowedFd<'_>) -> io::Result<bool> {
         Ok(u64::from_ne_bytes(time.try_into().unwrap_or_default()))
     };
     let before = time()?;
-    // It is counted in nanoseconds, and two system calls take longer.
+    // The time is counted in nanoseconds, and two system calls take longer than one.
     Ok(time()? != before)
 }
 
@@ -109,21 +109,21 @@ pub(crate) fn lost(event: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(u64::from_ne_bytes(lost.try_into().unwrap_or_default()))
 }
 
-/// Stops or restarts output into an event's ring. What is written meanwhile is lost, and counted.
+/// Stops or restarts output into an event's ring. Records of the time between are lost, and counted.
 pub(crate) fn pause_output(event: BorrowedFd<'_>, paused: bool) -> io::Result<()> {
     // SAFETY: no pointer is passed.
     let answer = unsafe { sys::ioctls::PAUSE_OUTPUT(event.as_raw_fd(), paused.into()) };
     super::check(answer.into()).map(drop)
 }
 
-/// An attribute as files have it. Its members are integers, one behind the other.
+/// The bytes of an attribute as in files. Its members are contiguous integers.
 #[cfg(feature = "perf-data")]
 pub(crate) fn attr_bytes(attr: &perf_event_attr) -> &[u8] {
     // SAFETY: as long as the struct, which is integers without padding between them, borrowed for as long.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(attr).cast(), size_of::<perf_event_attr>()) }
 }
 
-/// An attribute from a file. What is not there is 0, and what this crate does not know is left out.
+/// An attribute from a file. Missing members are 0, and members that this crate does not know are dropped.
 #[cfg(feature = "perf-data")]
 pub(crate) fn attr_from(bytes: &[u8]) -> perf_event_attr {
     let mut attr = perf_event_attr::default();

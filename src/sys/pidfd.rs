@@ -1,4 +1,4 @@
-//! A hold on a process or thread that was named by its number (pidfd_open(2)): when it has ended, somebody else may get the number.
+//! A handle on a process or thread that was named by its number (pidfd_open(2)). After it has ended, another one may get the number.
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::collections::BTreeSet;
@@ -14,10 +14,10 @@ const PIDFD_THREAD: libc::c_uint = libc::O_EXCL as libc::c_uint;
 #[derive(Debug)]
 pub(crate) struct Task {
     number: u32,
-    /// Whose threads are meant, if not one thread alone is: the number of the process.
+    /// The number of the process, if all its threads are meant and not one thread alone.
     process: Option<u32>,
     held: OwnedFd,
-    /// Where this is no longer there, a thread is not its process's any more. For a thread of which only the process is held.
+    /// If this path no longer exists, the thread has left the process. For a thread of which only the process is held.
     path: Option<PathBuf>,
 }
 
@@ -34,8 +34,8 @@ impl Task {
 
     /// A thread.
     ///
-    /// Before Linux 6.9 there is no hold on a thread. There its process is held, and the thread must be among that one's threads: the
-    /// number of a thread that has ended is told from any but that of a later thread of the same process.
+    /// Before Linux 6.9 a thread cannot be held. Then its process is held, and the thread must be one of that process's threads. So the
+    /// number of an ended thread can only be confused with that of a later thread of the same process.
     pub(crate) fn thread(number: u32) -> io::Result<Self> {
         let (held, path) = match open(number, PIDFD_THREAD) {
             Err(errno) if errno.raw_os_error() == Some(libc::EINVAL) => {
@@ -47,13 +47,13 @@ impl Task {
         Ok(Self { number, process: None, held, path })
     }
 
-    /// The number, as it was named.
+    /// The number with which it was named.
     pub(crate) fn number(&self) -> u32 {
         self.number
     }
 
-    /// Its threads, or the thread. `ESRCH` if it has ended. What was opened by the numbers between two calls that give the same was opened
-    /// for it: until the second call nobody else could have them.
+    /// Its threads, or the thread. `ESRCH` if it has ended. If two calls give the same numbers, events opened by these numbers between the
+    /// calls were opened for this process: nobody else could have had the numbers before the second call.
     pub(crate) fn threads(&self) -> io::Result<BTreeSet<u32>> {
         let mut threads = BTreeSet::new();
         match self.process {
@@ -64,7 +64,7 @@ impl Task {
                 }
             }
         }
-        // Behind the list, which is then that of the process that is held.
+        // After the list was read, which then belongs to the held process.
         let left = self.path.as_ref().is_some_and(|path| !path.exists());
         if left || has_ended(&self.held)? { Err(io::Error::from_raw_os_error(libc::ESRCH)) } else { Ok(threads) }
     }
@@ -76,7 +76,7 @@ fn of_thread(number: u32) -> io::Result<(u32, OwnedFd)> {
     let process = status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse::<u32>().ok());
     let process = process.ok_or(io::ErrorKind::InvalidData)?;
     let held = open(process, 0)?;
-    // The thread may have ended before its process was held, and that one too.
+    // The thread may have ended before its process was held, and so may the process.
     fs::metadata(format!("/proc/{process}/task/{number}"))?;
     Ok((process, held))
 }
@@ -88,7 +88,7 @@ fn has_ended(held: &OwnedFd) -> io::Result<bool> {
 }
 
 fn open(number: u32, flags: libc::c_uint) -> io::Result<OwnedFd> {
-    // 0 is nobody's, and none is larger than a pid_t.
+    // 0 is no task's number, and none exceeds a pid_t.
     let Ok(number @ 1..) = libc::pid_t::try_from(number) else { return Err(io::Error::from_raw_os_error(libc::ESRCH)) };
     // SAFETY: no pointer is passed.
     let fd = super::check(unsafe { libc::syscall(libc::SYS_pidfd_open, number, flags) })?;

@@ -23,7 +23,7 @@ pub(crate) fn number(name: &str) -> io::Result<u32> {
     text.parse().map_err(|_| not_understood(&path, &text))
 }
 
-/// Which bit of an event's `config` a unit has for a flag, as its `format` says: `config:0`.
+/// The bit of an event's `config` for a flag of a unit, as its `format` says: `config:0`.
 pub(crate) fn flag(unit: &str, flag: &str) -> io::Result<u64> {
     let path = Path::new(DEVICES).join(unit).join("format").join(flag);
     let text = read(&path)?;
@@ -31,11 +31,11 @@ pub(crate) fn flag(unit: &str, flag: &str) -> io::Result<u64> {
     bit.and_then(|bit| 1u64.checked_shl(bit)).ok_or_else(|| not_understood(&path, &text))
 }
 
-/// What a PMU's `config`, `config1` and `config2` are to be.
+/// The values of a PMU event's `config`, `config1` and `config2`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Config(pub(crate) [u64; 3]);
 
-/// What terms such as `event=0x3c,umask=1` or `cache-misses` mean for a unit. `NotFound` for a term that it does not have.
+/// The values of terms such as `event=0x3c,umask=1` or `cache-misses` for a unit. `NotFound` for a term that it does not have.
 pub(crate) fn config(unit: &str, terms: &str) -> io::Result<Config> {
     let mut config = Config::default();
     config_in(&Path::new(DEVICES).join(unit), terms, &mut config, true)?;
@@ -45,7 +45,7 @@ pub(crate) fn config(unit: &str, terms: &str) -> io::Result<Config> {
 fn config_in(unit: &Path, terms: &str, config: &mut Config, names: bool) -> io::Result<()> {
     for term in terms.split(',').map(str::trim).filter(|term| !term.is_empty()) {
         let (name, value) = term.split_once('=').map_or((term, None), |(name, value)| (name, Some(value)));
-        // The name of a file, which leads to no other folder.
+        // A file name, which must not lead to another folder.
         if name.contains('/') {
             return Err(io::Error::new(
                 io::ErrorKind::NotFound,
@@ -83,7 +83,7 @@ fn config_in(unit: &Path, terms: &str, config: &mut Config, names: bool) -> io::
     Ok(())
 }
 
-/// Puts a value where a format such as `config1:0-7,32` says: which word, the bits in it, and what of the value is left over.
+/// Distributes a value over the bits of a format such as `config1:0-7,32`: which word, the bits in it, and the rest of the value.
 fn spread(format: &str, mut value: u64) -> Option<(usize, u64, u64)> {
     let (word, ranges) = format.split_once(':')?;
     let word = ["config", "config1", "config2"].iter().position(|name| *name == word)?;
@@ -99,7 +99,7 @@ fn spread(format: &str, mut value: u64) -> Option<(usize, u64, u64)> {
     Some((word, bits, value))
 }
 
-/// What a unit has in its folders of events and of fields.
+/// The names in a unit's folders of events and of fields.
 pub(crate) fn terms(unit: &str) -> impl Iterator<Item = String> {
     let folders = ["events", "format"].map(|folder| fs::read_dir(Path::new(DEVICES).join(unit).join(folder)));
     folders.into_iter().flatten().flatten().filter_map(|entry| entry.ok()?.file_name().into_string().ok())

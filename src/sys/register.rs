@@ -12,23 +12,23 @@ use tokio::io::unix::AsyncFd;
 pub(crate) struct Registered(AsyncFd<Arc<OwnedFd>>);
 
 impl Registered {
-    /// Registers with the runtime that is current.
+    /// Registers with the current runtime.
     ///
     /// # Panics
-    /// If there is none, or it was built without I/O.
+    /// If there is no runtime, or it was built without I/O.
     pub(crate) fn new(fd: Arc<OwnedFd>) -> io::Result<Self> {
         // SAFETY: the Arc keeps the descriptor open for as long as it is registered, and an OwnedFd never changes its number.
         let registered = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
         Ok(Self(registered?))
     }
 
-    /// The same for what is owned elsewhere, by a duplicate.
+    /// The same for a borrowed descriptor, which is duplicated.
     pub(crate) fn duplicate(fd: BorrowedFd<'_>) -> io::Result<Self> {
         Self::new(Arc::new(fd.try_clone_to_owned()?))
     }
 
-    /// Whether it became readable since this was asked last. The task is woken when it does again. An error if it never will:
-    /// it has hung up, which is never cleared, or cannot be waited for.
+    /// Whether it has become readable since the last call. The task is woken when it becomes readable again. An error if that will never
+    /// happen: it has hung up, or cannot be waited for.
     pub(crate) fn take_wake(&self, cx: &mut Context<'_>) -> Result<bool, Option<io::Error>> {
         let mut woken = false;
         while let Poll::Ready(guard) = self.0.poll_read_ready(cx) {

@@ -1,4 +1,4 @@
-//! What the calling thread may do, as `/proc` tells it.
+//! The privileges of the calling thread, from `/proc`.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -13,16 +13,16 @@ pub(crate) const CAP_BPF: u32 = 39;
 pub(crate) struct Status {
     /// `CapEff`.
     capabilities: u64,
-    /// Whether they hold for its own user namespace alone, and not for the machine.
+    /// Whether they are valid only in its own user namespace, and not for the machine.
     is_confined: bool,
     /// Whether seccomp filters its system calls.
     pub(crate) is_filtered: bool,
-    /// The group by which files are judged.
+    /// The group that file permissions are checked against.
     pub(crate) group: u32,
 }
 
 impl Status {
-    /// Those of the calling thread: none, and no filter, where `/proc` cannot be read.
+    /// The status of the calling thread. Without `/proc`: no privileges and no filter.
     pub(crate) fn read() -> Self {
         let text = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
         let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map_or("", str::trim);
@@ -31,7 +31,7 @@ impl Status {
             capabilities,
             is_confined: !is_in_first_user_namespace(),
             is_filtered: field("Seccomp:") == "2",
-            // Behind the real one.
+            // The field after the real group.
             group: field("Gid:").split_whitespace().nth(1).and_then(|group| group.parse().ok()).unwrap_or(0),
         }
     }
@@ -42,7 +42,7 @@ impl Status {
         !self.is_confined && self.seems_to_have(capabilities)
     }
 
-    /// Whether the thread has one of these in its own user namespace, where they are of no use.
+    /// Whether the thread has one of these only in its own user namespace, where they have no effect.
     pub(crate) fn has_in_vain(self, capabilities: &[u32]) -> bool {
         self.is_confined && self.seems_to_have(capabilities)
     }

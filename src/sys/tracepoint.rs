@@ -1,8 +1,8 @@
 //! Tracepoints in the folder `events` of tracefs: `category/name`.
 //!
-//! Some files there give all that they have to the first read, and nothing to the next: `header_page`, `header_event`, `filter`
-//! and `id` (`kernel/trace/trace_events.c`: `if (*ppos) return 0`). The standard library's first read is of 32 bytes. A number fits into
-//! these; for the others there is [`read_at_once`]. Numbers in `/proc/sys` are like `id`.
+//! Some files there give their whole content to the first read, and nothing to the next: `header_page`, `header_event`, `filter` and `id`
+//! (`kernel/trace/trace_events.c`: `if (*ppos) return 0`). The standard library's first read is of 32 bytes. A number fits into these. For
+//! the other files there is [`read_at_once`]. Numbers in `/proc/sys` behave like `id`.
 
 use crate::sys::machine;
 use std::fs;
@@ -26,7 +26,7 @@ pub(crate) fn folders(path: &Path) -> io::Result<Vec<String>> {
 /// More than such a file has: the kernel writes it into one page or two.
 const LONGEST: usize = 1 << 16;
 
-/// What a file gives to one read.
+/// The content of a file, from one read.
 pub(crate) fn read_at_once(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; LONGEST];
     let len = fs::File::open(path)?.read(&mut bytes)?;
@@ -34,7 +34,7 @@ pub(crate) fn read_at_once(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The name of the tracepoint of a number, `category:name`. Searches all of them, of which there are thousands.
+/// The name of the tracepoint with a number, `category:name`. Searches all of them, of which there are thousands.
 pub(crate) fn of_number(number: u64) -> io::Result<Option<String>> {
     let events = machine::tracefs()?.join("events");
     for category in folders(&events)? {

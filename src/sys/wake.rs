@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 #[cfg(not(all(test, loom)))]
 use std::time::Duration;
 
-/// An eventfd that becomes readable when it is waked. The reader waits for edges in epoll and never reads it.
+/// An eventfd that becomes readable when it is woken. The reader waits for edges in epoll and never reads it.
 #[derive(Debug)]
 pub(crate) struct Wake {
     fd: EventFd,
@@ -32,24 +32,24 @@ impl Wake {
     pub(crate) fn wake(&self) {
         #[cfg(all(test, loom))]
         self.model.notify();
-        // Full, which takes 2^64 of them, is as readable as can be.
+        // An eventfd is full only at 2^64, and is readable then too.
         let _ = self.fd.write(1);
     }
 
-    /// Sleeps until it is waked, or for so many milliseconds.
+    /// Sleeps until it is woken, or for `millis` milliseconds.
     #[cfg(not(all(test, loom)))]
     pub(crate) fn sleep(&self, millis: u8) {
         let mut poll = [PollFd::new(self.fd.as_fd(), PollFlags::POLLIN)];
-        // A wake for something else, or a signal: the caller looks again.
+        // A wake for another reason, or a signal: the caller checks again.
         match nix::poll::poll(&mut poll, PollTimeout::from(millis)) {
             Ok(0) | Err(Errno::EINTR) => {}
             Ok(_) => drop(self.fd.read()),
-            // Nothing wakes us then.
+            // Then nothing wakes the thread.
             Err(_) => std::thread::sleep(Duration::from_millis(millis.into())),
         }
     }
 
-    /// In a model, which has no time, until it is waked.
+    /// In a model, which has no time, until it is woken.
     #[cfg(all(test, loom))]
     pub(crate) fn sleep(&self, _: u8) {
         self.model.wait();

@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-/// When the kernel wakes a program that waits for a ring. Each ring counts for itself.
+/// When the kernel wakes a program that waits for a ring. Each ring counts separately.
 ///
-/// A wake-up interrupts the traced system: it costs an interrupt on the CPU that writes, and a context switch where the
-/// reader sleeps. docs/NUMBERS.md has what each setting costs. A [`Reader`](crate::Reader) also looks by itself at
-/// least every [`Order::latency`](crate::Order::latency). So the setting bounds how soon an event is seen, not whether.
+/// A wake-up disturbs the traced system: it costs an interrupt on the CPU that writes, and a context switch where the reader sleeps.
+/// docs/NUMBERS.md has what each setting costs. A [`Reader`](crate::Reader) also refreshes by itself at least every
+/// [`Order::latency`](crate::Order::latency). So the setting decides how soon an event is seen, and not whether.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 #[doc(alias = "watermark")]
@@ -15,7 +15,7 @@ use std::fmt;
 pub enum Wakeup {
     /// When more than this many bytes were written since the last wake-up (`watermark`, `wakeup_watermark`).
     Bytes(u32),
-    /// At every so many samples (`wakeup_events`). aya and libbpf use 1.
+    /// After this many samples (`wakeup_events`). aya and libbpf use 1.
     Events(u32),
 }
 

@@ -1,4 +1,4 @@
-//! Taking plain records of the run: one, or many in a row.
+//! Taking plain records of the run: one, or many in sequence.
 
 use super::Index;
 use crate::order::entry::{Entry, OWN, SKIPPED};
@@ -8,7 +8,7 @@ impl Index {
     /// The smallest entry, if it has this key, lies in the run and is a plain record.
     #[inline(always)]
     pub(crate) fn plain_front(&self, key: u64) -> Option<Entry> {
-        // Of equal keys the run's come first.
+        // Of equal keys, those of the run come first.
         self.nth_plain(0).filter(|slot| slot.key == key).map(|slot| Entry {
             key,
             position: self.tail,
@@ -16,13 +16,13 @@ impl Index {
         })
     }
 
-    /// The slot so many behind the oldest, if it lies in the same block and is a plain record.
+    /// The slot `behind` slots after the oldest, if it lies in the same block and is a plain record.
     #[inline(always)]
     pub(crate) fn nth_plain(&self, behind: usize) -> Option<Slot> {
         self.run.nth(behind).copied().filter(|slot| slot.header.tag() == OWN)
     }
 
-    /// Takes a plain record, the oldest slot. There is another in the same block, which is `next`. Gives its entry.
+    /// Takes the oldest slot, a plain record. `next` is the next slot of the same block. Returns the entry of `next`.
     #[inline(always)]
     pub(crate) fn step(&mut self, entry: &Entry, next: Slot) -> Entry {
         self.plain += 1;
@@ -31,7 +31,8 @@ impl Index {
         Entry { key: next.key, position: self.tail, header: next.header }
     }
 
-    /// Takes so many slots of the oldest block, which are plain records and end at a position. Gives the next key of the ring.
+    /// Takes the `records` oldest slots of the oldest block, which are plain records. `end` is the position after the last. Returns the
+    /// next key of the ring.
     pub(crate) fn take_run(&mut self, records: usize, end: u64, pool: &mut Pool) -> Option<u64> {
         self.plain += records;
         self.tail = end;

@@ -1,10 +1,10 @@
-//! The threads that wait for grace periods, and those that hurry them.
+//! The threads that wait for grace periods, and those that speed them up.
 
 use super::Proof;
 use crate::order::fence::Fences;
 
 impl Proof {
-    /// The threads that wait for grace periods and hurry them, if there are any by now.
+    /// The threads that wait for grace periods and speed them up, once they exist.
     pub(crate) fn threads(&self) -> impl Iterator<Item = u32> + use<> {
         let fences = match self {
             Self::Fences(fences) => Some(fences),
@@ -13,7 +13,7 @@ impl Proof {
         fences.map(Fences::threads).into_iter().flatten()
     }
 
-    /// Hurries the proof under way, where a grace period is waited for: makes these CPUs switch, so many times in all.
+    /// Speeds up the proof under way, if it is a grace period: makes these CPUs switch, `most` times in all.
     pub(crate) fn hurry(&mut self, cpus: impl Iterator<Item = u32>, most: usize) {
         if let Self::Fences(fences) = self {
             fences.hurry(cpus, most);

@@ -60,7 +60,7 @@ impl Machine {
         (heads, seen.map(|(cpu, at)| self.keys[cpu][at].load(Ordering::Relaxed)).max().unwrap_or(0))
     }
 
-    /// Looks, waits for the words as long as a model can, looks again: then everything before the largest key is there.
+    /// Refreshes, waits for the words as long as a model can, and refreshes again: then everything up to the largest key is there.
     fn read(&self) -> Option<([u64; 2], u64)> {
         let (_, largest) = self.refresh();
         let before = [self.words.load(0), self.words.load(1)];
