@@ -225,7 +225,7 @@ impl Layout {
     }
 
     /// Whether samples carry the kernel's time.
-    pub fn has_time(&self) -> bool {
+    pub(crate) fn has_time(&self) -> bool {
         self.time.is_some()
     }
 
