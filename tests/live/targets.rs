@@ -66,8 +66,11 @@ impl Caller {
 struct Shell(Child);
 
 impl Shell {
+    /// Waits until it runs: `spawn` may return before the kernel has written that it was executed.
     fn new() -> Self {
-        Self(Command::new("sh").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap())
+        let mut shell = Self(Command::new("sh").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
+        shell.tell(":");
+        shell
     }
 
     fn id(&self) -> u32 {
