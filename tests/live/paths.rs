@@ -163,8 +163,10 @@ fn recordings_are_regular_files() {
             assert!(said.contains("no regular file"), "{said}");
         }
     }
-    let log = said(Path::new("/proc/kmsg"), read).unwrap();
-    assert!(log.contains("no recording of perf(1)"), "{log}");
+    if kernel("open the kernel's log", std::fs::File::open("/proc/kmsg")).is_some() {
+        let log = said(Path::new("/proc/kmsg"), read).unwrap();
+        assert!(log.contains("no recording of perf(1)"), "{log}");
+    }
     let directory = said(&folder.0, write).unwrap();
     assert!(directory.contains("directory"), "{directory}");
 
