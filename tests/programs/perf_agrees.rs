@@ -247,6 +247,10 @@ fn offcpu_has_the_times_that_timehist_has() {
 fn offcpu_beside_timehist(tool: &Path) -> bool {
     let folder = Folder::new("timehist");
     let sleeps = 30;
+    // A CPU that is idle may write no switch away from its idle thread (a virtual machine here does not): no CPU is idle.
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    let _busy: Vec<_> =
+        (0..cpus).map(|_| Running::new(Command::new("nice").args(["sh", "-c", "while :; do :; done"]))).collect();
     let mut shell = Shell::new(&format!("i=0; while [ $i -lt {sleeps} ]; do sleep 0.002; i=$((i+1)); done"));
     let (pid, data) = (shell.pid(), folder.file("perf.data"));
     let perf = Perf::start(&folder, &["sched", "record", "-k", "CLOCK_MONOTONIC", "-m", "16M", "-o", &data]);
