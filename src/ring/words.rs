@@ -134,7 +134,7 @@ mod model {
         head
     }
 
-    fn run(attempts: u64, looks: u64) {
+    fn run(attempts: u64, refreshes: u64) {
         loom::model(move || {
             let shared = Arc::new(Shared {
                 head: AtomicU64::new(0),
