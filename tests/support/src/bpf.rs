@@ -56,6 +56,21 @@ const KTIME_GET_NS: i32 = 5;
 const GET_SMP_PROCESSOR_ID: i32 = 8;
 const GET_CURRENT_PID_TGID: i32 = 14;
 const PERF_EVENT_OUTPUT: i32 = 25;
+const RINGBUF_OUTPUT: i32 = 130;
+const RINGBUF_RESERVE: i32 = 131;
+const RINGBUF_SUBMIT: i32 = 132;
+const RINGBUF_DISCARD: i32 = 133;
+const RINGBUF_QUERY: i32 = 134;
+const COPY_FROM_USER: i32 = 148;
+
+// enum bpf_map_type
+const ARRAY: u32 = 2;
+const PERF_EVENT_ARRAY: u32 = 4;
+const PERCPU_ARRAY: u32 = 6;
+const ARRAY_OF_MAPS: u32 = 12;
+const HASH_OF_MAPS: u32 = 13;
+const RINGBUF: u32 = 27;
+const USER_RINGBUF: u32 = 31;
 
 /// A program being written.
 #[derive(Debug, Default)]
@@ -94,6 +109,11 @@ impl Asm {
     /// dst += value
     pub fn add_i(&mut self, dst: Reg, value: i32) -> &mut Self {
         self.push(ALU64, dst, 0, 0, value)
+    }
+
+    /// dst &= value
+    pub fn and_i(&mut self, dst: Reg, value: i32) -> &mut Self {
+        self.push(ALU64 | 0x50, dst, 0, 0, value)
     }
 
     /// dst >>= bits
@@ -246,6 +266,66 @@ impl Asm {
         self.when(R0, 0, |asm| asm.exit())
     }
 
+    /// R9 = the ring buffer that a program on this CPU writes into: the map, or its element for this CPU. If there is none, returns
+    /// 0. Uses the four bytes at R10 - 28.
+    pub fn ring(&mut self, rings: &Map) -> &mut Self {
+        if rings.kind == RINGBUF {
+            return self.map(R9, rings);
+        }
+        self.cpu().store_u32(R10, -28, R0).element(rings, -28).mov(R9, R0)
+    }
+
+    /// R8 = bpf_ringbuf_reserve(R9, size, 0). Where that is refused, runs `refused`, which has to return.
+    pub fn reserve(&mut self, size: u32, refused: impl FnOnce(&mut Self) -> &mut Self) -> &mut Self {
+        self.mov(R1, R9).mov_i(R2, size as i32).mov_i(R3, 0).call(RINGBUF_RESERVE).mov(R8, R0);
+        self.when(R8, 0, refused)
+    }
+
+    /// bpf_ringbuf_submit(R8, flags)
+    pub fn submit(&mut self, flags: i32) -> &mut Self {
+        self.mov(R1, R8).mov_i(R2, flags).call(RINGBUF_SUBMIT)
+    }
+
+    /// bpf_ringbuf_discard(R8, flags)
+    pub fn discard(&mut self, flags: i32) -> &mut Self {
+        self.mov(R1, R8).mov_i(R2, flags).call(RINGBUF_DISCARD)
+    }
+
+    /// R0 = bpf_ringbuf_output(R9, R10 + offset, size, flags)
+    pub fn ring_output(&mut self, offset: i32, size: u32, flags: i32) -> &mut Self {
+        self.mov(R1, R9).mov(R2, R10).add_i(R2, offset).mov_i(R3, size as i32).mov_i(R4, flags).call(RINGBUF_OUTPUT)
+    }
+
+    /// R0 = bpf_ringbuf_query(R9, what)
+    pub fn query(&mut self, what: Query) -> &mut Self {
+        self.mov(R1, R9).mov_i(R2, what as i32).call(RINGBUF_QUERY)
+    }
+
+    /// R0 = bpf_copy_from_user(R10 + offset, size, the address in `from`): of sleepable programs.
+    pub fn copy_from_user(&mut self, offset: i32, size: u32, from: Reg) -> &mut Self {
+        self.mov(R3, from).mov(R1, R10).add_i(R1, offset).mov_i(R2, size as i32).call(COPY_FROM_USER)
+    }
+
+    /// Counts one more in this CPU's element of a per-CPU array. If there is none, returns 0. Uses the four bytes at R10 - 28.
+    pub fn count(&mut self, counts: &Map) -> &mut Self {
+        self.mov_i(R1, 0).store_u32(R10, -28, R1).element(counts, -28).mov_i(R1, 1).fetch_add(R0, 0, R1)
+    }
+
+    /// One locked instruction, as `perfweave_reserve` of `perfweave.bpf.h` has it. Uses the eight bytes at R10 - 40.
+    pub fn barrier(&mut self) -> &mut Self {
+        self.mov_i(R1, 1).store(R10, -40, R1).fetch_add(R10, -40, R1)
+    }
+
+    /// Works for so many turns. R7 counts them.
+    pub fn delay(&mut self, turns: u32) -> &mut Self {
+        if turns == 0 {
+            return self;
+        }
+        self.repeat(R7, turns, |asm| {
+            asm.ktime();
+        })
+    }
+
     /// R0 = bpf_perf_event_output(context, map, BPF_F_CURRENT_CPU, R10 + offset, size)
     pub fn output(&mut self, context: Reg, map: &Map, offset: i32, size: u32) -> &mut Self {
         self.mov(R1, context)
@@ -268,12 +348,24 @@ impl Asm {
     }
 }
 
-/// `enum bpf_prog_type`
+/// What `bpf_ringbuf_query()` is asked for.
 #[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)]
+pub enum Query {
+    Available = 0,
+    Size = 1,
+    Consumer = 2,
+    Producer = 3,
+}
+
+/// `enum bpf_prog_type`
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Kind {
     PerfEvent = 7,
     RawTracepoint = 17,
+    /// Sleepable, and run by [`Program::run_here`] only (Linux 5.14).
+    Syscall = 31,
 }
 
 #[repr(C)]
@@ -284,6 +376,7 @@ struct MapCreate {
     value_size: u32,
     max_entries: u32,
     map_flags: u32,
+    inner_map_fd: u32,
 }
 
 #[repr(C)]
@@ -306,6 +399,8 @@ struct ProgLoad {
     log_level: u32,
     log_size: u32,
     log_buf: u64,
+    kern_version: u32,
+    prog_flags: u32,
 }
 
 #[repr(C)]
@@ -347,16 +442,17 @@ unsafe fn bpf<A>(command: libc::c_int, attr: &mut A) -> io::Result<i32> {
 #[derive(Debug)]
 pub struct Map {
     fd: OwnedFd,
+    kind: u32,
     value_size: usize,
 }
 
 impl Map {
     fn create(map_type: u32, value_size: u32, max_entries: u32, map_flags: u32) -> io::Result<Self> {
-        Self::make(MapCreate { map_type, key_size: 4, value_size, max_entries, map_flags })
+        Self::make(MapCreate { map_type, key_size: 4, value_size, max_entries, map_flags, inner_map_fd: 0 })
     }
 
     fn make(mut attr: MapCreate) -> io::Result<Self> {
-        let value_size = attr.value_size;
+        let (kind, value_size) = (attr.map_type, attr.value_size as usize);
         // SAFETY: no pointers.
         let fd = unsafe { bpf(0, &mut attr) }.map_err(|error| match error.raw_os_error() {
             Some(libc::EPERM) => {
@@ -365,27 +461,74 @@ impl Map {
             _ => error,
         })?;
         // SAFETY: a new file descriptor.
-        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) }, value_size: value_size as usize })
+        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) }, kind, value_size })
     }
 
     /// A `BPF_MAP_TYPE_PERF_EVENT_ARRAY`.
     pub fn perf_event_array(entries: u32) -> io::Result<Self> {
-        Self::create(4, 4, entries, 0)
+        Self::create(PERF_EVENT_ARRAY, 4, entries, 0)
     }
 
-    /// A `BPF_MAP_TYPE_RINGBUF` (Linux 5.8).
+    /// A `BPF_MAP_TYPE_RINGBUF` (Linux 5.8). The length is a power of two, and no less than a page.
     pub fn ring_buffer(bytes: u32) -> io::Result<Self> {
-        Self::make(MapCreate { map_type: 27, max_entries: bytes, ..MapCreate::default() })
+        Self::ring_buffer_with(bytes, 0)
+    }
+
+    /// A `BPF_MAP_TYPE_RINGBUF` with flags.
+    pub fn ring_buffer_with(bytes: u32, map_flags: u32) -> io::Result<Self> {
+        Self::make(MapCreate { map_type: RINGBUF, max_entries: bytes, map_flags, ..MapCreate::default() })
+    }
+
+    /// A `BPF_MAP_TYPE_USER_RINGBUF` (Linux 6.1).
+    pub fn user_ring_buffer(bytes: u32) -> io::Result<Self> {
+        Self::make(MapCreate { map_type: USER_RINGBUF, max_entries: bytes, ..MapCreate::default() })
+    }
+
+    /// A `BPF_MAP_TYPE_ARRAY_OF_MAPS` with a ring buffer in the elements of some CPUs, and those ring buffers.
+    pub fn ring_buffers(bytes: u32, cpus: &[u32]) -> io::Result<(Self, Vec<Self>)> {
+        Self::of_maps(ARRAY_OF_MAPS, bytes, cpus)
+    }
+
+    /// The same in a `BPF_MAP_TYPE_HASH_OF_MAPS`.
+    pub fn hash_of_ring_buffers(bytes: u32, cpus: &[u32]) -> io::Result<(Self, Vec<Self>)> {
+        Self::of_maps(HASH_OF_MAPS, bytes, cpus)
+    }
+
+    fn of_maps(map_type: u32, bytes: u32, cpus: &[u32]) -> io::Result<(Self, Vec<Self>)> {
+        let rings = cpus.iter().map(|_| Self::ring_buffer(bytes)).collect::<io::Result<Vec<_>>>()?;
+        let like = Self::ring_buffer(bytes)?;
+        let max_entries = cpus.iter().max().map_or(1, |cpu| cpu + 1);
+        let inner_map_fd = like.fd.as_raw_fd() as u32;
+        let attr = MapCreate { map_type, key_size: 4, value_size: 4, max_entries, map_flags: 0, inner_map_fd };
+        let map = Self::make(attr)?;
+        for (&cpu, ring) in cpus.iter().zip(&rings) {
+            map.update(cpu, &ring.fd.as_raw_fd().to_ne_bytes())?;
+        }
+        Ok((map, rings))
     }
 
     /// A `BPF_MAP_TYPE_ARRAY`.
     pub fn array(value_size: u32, entries: u32) -> io::Result<Self> {
-        Self::create(2, value_size, entries, 0)
+        Self::create(ARRAY, value_size, entries, 0)
+    }
+
+    /// A `BPF_MAP_TYPE_PERCPU_ARRAY` with one number for each CPU: `PERFWEAVE_FAILURES` of `perfweave.bpf.h`.
+    pub fn counts() -> io::Result<Self> {
+        let mut map = Self::create(PERCPU_ARRAY, 8, 1, 0)?;
+        // All CPUs' numbers are read at once.
+        map.value_size = 8 * crate::cpus::possible().len();
+        Ok(map)
+    }
+
+    /// The sum of all CPUs' numbers.
+    pub fn counted(&self) -> io::Result<u64> {
+        let value = self.lookup(0)?;
+        Ok(value.chunks_exact(8).map(|count| u64::from_ne_bytes(count.try_into().expect("eight bytes"))).sum())
     }
 
     /// A `BPF_MAP_TYPE_ARRAY` that can be mapped, with an element of 64 bytes for each CPU: the words of writers' epochs.
     pub fn epochs(cpus: u32) -> io::Result<Self> {
-        Self::create(2, 64, cpus, 1 << 10)
+        Self::create(ARRAY, 64, cpus, 1 << 10)
     }
 
     /// Sets an element.
@@ -460,6 +603,8 @@ impl Program {
             insn_cnt: asm.code.len() as u32,
             insns: asm.code.as_ptr() as u64,
             license: license.as_ptr() as u64,
+            // BPF_F_SLEEPABLE
+            prog_flags: if kind == Kind::Syscall { 1 << 4 } else { 0 },
             ..ProgLoad::default()
         };
         let interrupted = |errno: &io::Error| errno.raw_os_error() == Some(libc::EAGAIN);
@@ -509,6 +654,19 @@ impl Program {
             ctx_in: if context.is_empty() { 0 } else { context.as_ptr() as u64 },
             flags: 1,
             cpu,
+            ..TestRun::default()
+        };
+        // SAFETY: the context is as long as is said.
+        unsafe { bpf(10, &mut attr) }?;
+        Ok(attr.retval as i32)
+    }
+
+    /// Runs a program of [`Kind::Syscall`] in the calling thread, with these arguments as the context, and gives what it returned.
+    pub fn run_here(&self, context: &[u64]) -> io::Result<i32> {
+        let mut attr = TestRun {
+            prog_fd: self.fd.as_raw_fd() as u32,
+            ctx_size_in: size_of_val(context) as u32,
+            ctx_in: if context.is_empty() { 0 } else { context.as_ptr() as u64 },
             ..TestRun::default()
         };
         // SAFETY: the context is as long as is said.
