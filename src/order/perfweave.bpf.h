@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 OR GPL-2.0 */
 /*
+ * What BPF programs do so that perfweave can prove the order of their records, and say what is missing.
+ *
  * Writers' epochs: a BPF program says that it is inside, from before it draws its key until it has written its record.
  *
  *     PERFWEAVE_EPOCHS(epochs, 1024);
@@ -9,7 +11,17 @@
  *     ... draw the key, output ...
  *     perfweave_leave(word);                              on every path to the end
  *
- * Needs <bpf/bpf_helpers.h>, clang -mcpu=v3 (atomics that return the old value, Linux 5.12), and Linux 5.5 for the map.
+ * BPF ring buffers: a program counts the reservations that the kernel refuses, and draws its key inside the reservation, behind a barrier.
+ *
+ *     PERFWEAVE_FAILURES(failures);
+ *
+ *     struct event *event = perfweave_reserve(&ring, sizeof(*event), &failures);
+ *     if (!event) return 0;
+ *     event->key = bpf_ktime_get_ns();                    behind the reservation, before it is submitted
+ *     bpf_ringbuf_submit(event, 0);
+ *
+ * Needs <bpf/bpf_helpers.h>, clang -mcpu=v3 (atomics that return the old value, Linux 5.12), and Linux 5.5 for the map of epochs, 5.8 for
+ * ring buffers.
  */
 #ifndef PERFWEAVE_BPF_H
 #define PERFWEAVE_BPF_H
@@ -63,6 +75,55 @@ static __always_inline void perfweave_leave(perfweave_word *word)
     if ((__u32)seen == 1 && __sync_val_compare_and_swap(&word->word, seen, seen - 1 + (1ULL << 32)) == seen)
         return;
     perfweave_add(word, -1ULL);
+}
+
+/* The map for failed reservations: one number for each CPU. The reader takes it with Rings::count_failures. Without it nobody knows how
+ * many records are missing: the kernel does not count them. */
+#define PERFWEAVE_FAILURES(name)                 \
+    struct {                                     \
+        __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY); \
+        __uint(max_entries, 1);                  \
+        __type(key, __u32);                      \
+        __type(value, __u64);                    \
+    } name SEC(".maps")
+
+/* Counts one failure. Atomically: a program that interrupts this one counts in the same number. */
+static __always_inline void perfweave_failed(void *failures)
+{
+    __u32 first = 0;
+    __u64 *count = bpf_map_lookup_elem(failures, &first);
+
+    if (count)
+        __sync_fetch_and_add(count, 1);
+}
+
+/* Reserves, and counts a failure (NULL). Draw the key behind this call: the atomic makes the reservation visible on all CPUs before the
+ * key is drawn. That is so on x86-64 only, where the atomic is a locked instruction, and it is what Barrier::Programs asks for. The size
+ * must be a constant. The empty asm keeps the atomic, whose result nobody needs. */
+static __always_inline void *perfweave_reserve(void *ring, __u64 size, void *failures)
+{
+    void *record = bpf_ringbuf_reserve(ring, size, 0);
+    __u64 word = 0;
+    __u64 old;
+
+    if (!record) {
+        perfweave_failed(failures);
+        return record;
+    }
+    old = __sync_fetch_and_add(&word, 1);
+    asm volatile("" : : "r"(old) : "memory");
+    return record;
+}
+
+/* bpf_ringbuf_output, with a failure counted. The key is drawn before the reservation here, so Hold::RESERVED does not cover it: use a
+ * fence. */
+static __always_inline long perfweave_output(void *ring, void *data, __u64 size, __u64 flags, void *failures)
+{
+    long refused = bpf_ringbuf_output(ring, data, size, flags);
+
+    if (refused)
+        perfweave_failed(failures);
+    return refused;
 }
 
 #endif
