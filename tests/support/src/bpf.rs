@@ -663,10 +663,12 @@ impl Program {
 
     /// Runs a program of [`Kind::Syscall`] in the calling thread, with these arguments as the context, and gives what it returned.
     pub fn run_here(&self, context: &[u64]) -> io::Result<i32> {
+        // The kernel writes it back.
+        let mut context = context.to_vec();
         let mut attr = TestRun {
             prog_fd: self.fd.as_raw_fd() as u32,
-            ctx_size_in: size_of_val(context) as u32,
-            ctx_in: if context.is_empty() { 0 } else { context.as_ptr() as u64 },
+            ctx_size_in: size_of_val(&*context) as u32,
+            ctx_in: context.as_mut_ptr() as u64,
             ..TestRun::default()
         };
         // SAFETY: the context is as long as is said.

@@ -70,19 +70,22 @@ impl Reserving<'_> {
         self.load(Kind::RawTracepoint, Asm::new(), kind, Turns::default())
     }
 
-    /// A program for [`Program::run_here`]: sleepable.
-    pub fn when_called(&self, kind: u32, turns: Turns) -> io::Result<Program> {
-        self.load(Kind::Syscall, Asm::new(), kind, turns)
+    /// A sleepable program for [`Program::run_here`]. Before it submits, it reads the memory at its argument
+    /// ([`Sleeper::address`](crate::sleeper::Sleeper::address); 0 for none).
+    pub fn when_called(&self, kind: u32) -> io::Result<Program> {
+        let mut asm = Asm::new();
+        asm.load(R6, R1, 0);
+        self.load(Kind::Syscall, asm, kind, Turns::default())
     }
 
     fn load(&self, program: Kind, mut asm: Asm, kind: u32, turns: Turns) -> io::Result<Program> {
-        self.write(&mut asm, kind, turns);
+        self.write(&mut asm, kind, turns, program == Kind::Syscall);
         asm.mov_i(R0, 0).exit();
         Program::load(program, &asm)
     }
 
     /// The number is drawn first, since that is a locked instruction.
-    fn write(&self, asm: &mut Asm, kind: u32, turns: Turns) {
+    fn write(&self, asm: &mut Asm, kind: u32, turns: Turns, sleeps: bool) {
         asm.mov_i(R1, 1).map_value(R2, self.counter, 0).fetch_add(R2, 0, R1).store(R10, -16, R1);
         asm.ring(self.rings);
         let is_first = matches!(self.way, Way::KeyFirst | Way::Output);
@@ -113,6 +116,9 @@ impl Reserving<'_> {
             .store_u32(R8, 20, R0);
         if !is_first {
             asm.delay(turns.after);
+        }
+        if sleeps {
+            asm.mov_i(R1, 0).store(R10, -48, R1).copy_from_user(-48, 8, R6);
         }
         self.finish(asm);
     }
@@ -258,13 +264,13 @@ mod tests {
                 let turns = Turns { before: 2000, after: 2000 };
                 let slow = reserving.on_syscall(libc::SYS_getpgid, 1, turns).unwrap();
                 let (clock, run) = (reserving.on_clock(2).unwrap(), reserving.when_run(3).unwrap());
-                let called = reserving.when_called(4, Turns::default()).unwrap();
+                let called = reserving.when_called(4).unwrap();
                 let link = slow.attach_raw_tracepoint("sys_enter").unwrap();
                 let clocks: Vec<_> = cpus.iter().map(|&cpu| clock.attach_clock(cpu, 50_000).unwrap()).collect();
                 for &cpu in &cpus {
                     load::pinned(cpu, || {
                         (0..100).for_each(|_| load::getpgid());
-                        assert_eq!(called.run_here(&[]).unwrap(), 0);
+                        assert_eq!(called.run_here(&[0]).unwrap(), 0);
                     });
                     assert_eq!(run.run_on(cpu).unwrap(), 0);
                 }

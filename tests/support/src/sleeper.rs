@@ -1,4 +1,4 @@
-//! Memory whose first reader sleeps until it is woken: what a sleepable BPF program sleeps on (`userfaultfd(2)`).
+//! Memory whose reader sleeps until it is woken: what a sleepable BPF program sleeps on (`userfaultfd(2)`).
 
 use crate::foreign::page_size;
 use std::fs::File;
@@ -71,12 +71,19 @@ impl Sleeper {
         (&self.faults).read_exact(&mut [0; 32]).expect("a fault");
     }
 
-    /// Lets the reader go on. It reads zeros.
+    /// Lets the reader go on. It reads zeros, and so do later ones, who do not sleep.
     ///
     /// # Panics
     /// If it was done before.
     pub fn wake(&self) {
         self.ask(ZEROPAGE, &mut [self.address(), page_size() as u64, 0, 0]).expect("a page of zeros");
+    }
+
+    /// The next reader sleeps again.
+    pub fn again(&self) {
+        // SAFETY: mapped in `new`, and nobody but the kernel reads it.
+        let answer = unsafe { libc::madvise(self.page, page_size(), libc::MADV_DONTNEED) };
+        assert_eq!(answer, 0);
     }
 }
 
