@@ -5,32 +5,47 @@
 //! so that its records land in front of those that it interrupted. The key is the time that the programs read
 //! themselves.
 //!
+//! The rings are perf rings, or BPF ring buffers: one for each CPU, or one that all share. There the programs reserve first, and read the
+//! clock inside the reservation. They work before that and behind it.
+//!
 //! ```text
 //! cargo run --release --example causality -- --hold fence --seconds 10
 //! cargo run --release --example causality -- --hold none --seconds 10 --json
+//! cargo run --release --example causality -- --rings bpf --hold reserved --seconds 10
 //! ```
 
-use perfweave::{Certainty, Event, Fence, Hold, Item, Key, Order, Reader, Rings, WhenFull};
+use perfweave::{
+    Barrier, Certainty, Clock, Event, Fence, Hold, Item, Key, Layout, Order, Reader, Ring, Rings, WhenFull,
+};
 use perfweave_support::args::Args;
 use perfweave_support::by_ring::ByRing;
+use perfweave_support::ring_buffer::{self, Reserving, Turns, Way};
+use perfweave_support::sleeper::Sleeper;
 use perfweave_support::{bpf, load};
 use std::error::Error;
+use std::io;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 const HELP: &str = "\
-causality [--hold fence|membarrier|map|expedited|epoch|round|lag=1ms|none] [--full copy|copy=MIB|release|discard]
-          [--epochs rightly|unlooked|key-first|leave-first|generations|forget] [--bytes N] [--stall MS] [--seconds N]
-          [--delay TURNS] [--every US] [--spin US] [--json]
+causality [--rings perf|bpf|bpf-shared] [--hold fence|membarrier|map|expedited|epoch|reserved|programs|round|lag=1ms|none]
+          [--full copy|copy=MIB|release|discard] [--epochs rightly|unlooked|key-first|leave-first|generations|forget]
+          [--keys inside|barrier|first|output] [--sleep US] [--bytes N] [--stall MS] [--seconds N] [--delay TURNS] [--every US]
+          [--spin US] [--json]
+  --rings    perf rings, a BPF ring buffer for each CPU, or one that all CPUs share [perf]
   --hold     the hold rule: fence (membarrier, or map where that is refused), or one of its ways by name; epoch (the programs say
-             when they are inside); round, lag=…, none
+             when they are inside); reserved (of BPF ring buffers; every CPU is interrupted), programs (the same, with a barrier in the
+             programs instead); round, lag=…, none
   --epochs   how the programs keep to epochs: all but rightly are wrong, to see the order break (unlooked: nobody reads them)
+  --keys     where programs draw keys of BPF ring buffers: inside the reservation, there behind a barrier, before the reservation, before
+             bpf_ringbuf_output() [barrier with --hold programs, else inside]
+  --sleep    a program sleeps inside a reservation for so many microseconds, again and again; 0 for none [0]
   --spin     how long the reader goes on looking before it sleeps, in microseconds [0]
   --full     what to do about held records when a ring is full: copy (with so many MiB), release, discard [copy]
-  --bytes    bytes of each ring [8388608]
+  --bytes    bytes of each ring, a power of two [8388608]
   --stall    the consumer does something else for so many milliseconds, ten times a second [0]
   --seconds  how long the load runs [10]
-  --delay    turns of work between clock and output of the slow program [2000]
+  --delay    turns of work between clock and output of the slow program, and also between reservation and clock [2000]
   --every    each CPU is interrupted once in so many microseconds [200]
   --json     print one JSON object";
 
@@ -45,44 +60,26 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<(), Box<dyn Error>> {
-    let mut args = Args::new(HELP);
-    let hold = args.value("--hold", parse_hold)?.unwrap_or(Some(Hold::default()));
-    let keeping = args.value("--epochs", parse_keeping)?.unwrap_or(Some(bpf::Keeping::Rightly));
-    let time = args.seconds(10.0)?;
-    let delay = args.value("--delay", |text| text.parse::<u32>().map_err(|error| error.to_string()))?.unwrap_or(2000);
-    let full = args.value("--full", parse_full)?.unwrap_or_default();
-    let number = |text: &str| text.parse::<u64>().map_err(|error| error.to_string());
-    let bytes = args.value("--bytes", number)?.unwrap_or(8 << 20);
-    let stall = Duration::from_millis(args.value("--stall", number)?.unwrap_or(0));
-    let spin = Duration::from_micros(args.value("--spin", number)?.unwrap_or(0));
-    let every = args.value("--every", number)?.unwrap_or(200).saturating_mul(1000);
-    let json = args.flag("--json");
-    args.finish()?;
-
-    // The programs and their load.
-    let events = bpf::Map::perf_event_array(load::slots())?;
-    let counter = bpf::Map::array(8, 1)?;
-    let words = bpf::Map::epochs(load::slots())?;
-    let keeping = if hold.is_none() { keeping } else { None };
-    let stamps = bpf::Stamps { events: &events, counter: &counter, epochs: keeping.map(|keeping| (&words, keeping)) };
-    let hold = match (hold, keeping) {
-        (Some(hold), _) => hold,
-        (None, Some(_)) => Hold::epochs(&words)?,
-        // A proof that looks at nothing.
-        (None, None) => Hold::Fence(Fence::custom(|| Ok(()))),
-    };
-    let slow = stamps.on_syscall(libc::SYS_getppid, SLOW, delay)?;
-    let quick = stamps.on_syscall(libc::SYS_getuid, QUICK, 20)?;
-    let interrupt = stamps.on_clock(INTERRUPT)?;
-
-    let rings = Rings::options().bpf_output(&events).bytes(bytes).open()?;
-    let cpus: Vec<u32> = rings.cpus().collect();
+    let options = Options::parse()?;
+    let Options { time, stall, json, .. } = options;
+    let maps = Maps::new(&options)?;
+    let programs = maps.programs(&options)?;
+    let rings = maps.open(options.bytes)?;
     let clock = rings.clock();
-    let order = Order::new().key(Key::Payload(0)).hold(hold).when_full(full).spin(spin);
+    let hold = match options.hold {
+        Rule::Hold(hold) => hold,
+        Rule::Epochs(Some(_)) => Hold::epochs(&maps.words)?,
+        // A proof that looks at nothing.
+        Rule::Epochs(None) => Hold::Fence(Fence::custom(|| Ok(()))),
+    };
+    let order = Order::new().key(Key::Payload(0)).hold(hold).when_full(options.full).spin(options.spin);
     let mut reader = Reader::new(rings, order)?;
 
-    let links = (slow.attach_raw_tracepoint("sys_enter")?, quick.attach_raw_tracepoint("sys_enter")?);
-    let clocks = cpus.iter().map(|&cpu| interrupt.attach_clock(cpu, every)).collect::<Result<Vec<_>, _>>()?;
+    let cpus = load::online();
+    let links = (programs.slow.attach_raw_tracepoint("sys_enter")?, programs.quick.attach_raw_tracepoint("sys_enter")?);
+    let attach_clock = |&cpu: &u32| programs.interrupt.attach_clock(cpu, options.every);
+    let clocks = cpus.iter().map(attach_clock).collect::<Result<Vec<_>, _>>()?;
+    let sleeper = programs.sleeper.map(|program| sleep_again_and_again(program, options.sleep)).transpose()?;
     let writers = load::Load::on(&cpus, |_| {
         for _ in 0..100 {
             load::getuid();
@@ -90,7 +87,7 @@ fn run() -> Result<(), Box<dyn Error>> {
         load::getppid();
     });
 
-    let mut tally = Tally::default();
+    let mut tally = Tally { shared: options.rings == Kind::BpfShared, ..Tally::default() };
     let end = Instant::now() + time;
     let mut next_stall = Instant::now() + STALL_EVERY;
     while let Some(left) = end.checked_duration_since(Instant::now()) {
@@ -102,16 +99,17 @@ fn run() -> Result<(), Box<dyn Error>> {
         }
     }
     writers.end();
+    sleeper.map_or(Ok(()), load::Beside::end)?;
     drop((clocks, links));
     // What is still held comes out, and one more record for each CPU brings with it what was lost last.
     tally.rest(&mut reader, || clock.now().unwrap_or(0))?;
-    let last = stamps.when_run(QUICK)?;
     for &cpu in &cpus {
-        last.run_on(cpu)?;
+        programs.last.run_on(cpu)?;
     }
     tally.rest(&mut reader, || clock.now().unwrap_or(0))?;
 
-    let written = counter.lookup_u64(0, 0)?;
+    let written = maps.counter.lookup_u64(0, 0)?;
+    let refused = maps.failures.counted()?;
     let stats = reader.stats();
     let (p50, p99) = tally.hold_us();
     let unexplained = written as i64 - tally.yielded as i64 - stats.lost as i64;
@@ -131,6 +129,7 @@ fn run() -> Result<(), Box<dyn Error>> {
                 "repaired_in_ring": stats.repaired,
                 "written": written,
                 "lost": stats.lost,
+                "refused": refused,
                 "unexplained": unexplained,
                 "damaged": stats.damaged,
                 "fences": stats.fences,
@@ -149,6 +148,9 @@ fn run() -> Result<(), Box<dyn Error>> {
         println!("ring by ring         {} would have come out of order", tally.inversions_by_ring);
         println!("repaired in a ring   {}", stats.repaired);
         println!("lost, unexplained    {}, {unexplained}", stats.lost);
+        if options.rings != Kind::Perf {
+            println!("refused              {refused} reservations");
+        }
         println!("damaged              {}", stats.damaged);
         println!("held                 p50 {p50} µs, p99 {p99} µs");
         println!("stand-ins            {} kernel fences, for programs that did not leave", stats.stand_ins);
@@ -157,11 +159,170 @@ fn run() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+/// The command line.
+struct Options {
+    rings: Kind,
+    hold: Rule,
+    way: Way,
+    time: Duration,
+    delay: u32,
+    full: WhenFull,
+    bytes: u64,
+    stall: Duration,
+    spin: Duration,
+    sleep: Duration,
+    /// Nanoseconds.
+    every: u64,
+    json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Perf,
+    Bpf,
+    BpfShared,
+}
+
+enum Rule {
+    Hold(Hold),
+    /// How the programs keep to epochs; `None` if nobody reads what they say.
+    Epochs(Option<bpf::Keeping>),
+}
+
+impl Options {
+    fn parse() -> Result<Self, Box<dyn Error>> {
+        let mut args = Args::new(HELP);
+        let rings = args.value("--rings", parse_rings)?.unwrap_or(Kind::Perf);
+        let hold = args.value("--hold", parse_hold)?.unwrap_or(Some(Hold::default()));
+        let keeping = args.value("--epochs", parse_keeping)?.unwrap_or(Some(bpf::Keeping::Rightly));
+        let way = match &hold {
+            Some(Hold::Fence(Fence::Reserved(Barrier::Programs))) => Way::Barrier,
+            _ => Way::Inside,
+        };
+        let number = |text: &str| text.parse::<u64>().map_err(|error| error.to_string());
+        let options = Self {
+            rings,
+            hold: hold.map_or(Rule::Epochs(keeping), Rule::Hold),
+            way: args.value("--keys", parse_way)?.unwrap_or(way),
+            time: args.seconds(10.0)?,
+            delay: args.value("--delay", |text| text.parse().map_err(|error| format!("{error}")))?.unwrap_or(2000),
+            full: args.value("--full", parse_full)?.unwrap_or_default(),
+            bytes: args.value("--bytes", number)?.unwrap_or(8 << 20),
+            stall: Duration::from_millis(args.value("--stall", number)?.unwrap_or(0)),
+            spin: Duration::from_micros(args.value("--spin", number)?.unwrap_or(0)),
+            sleep: Duration::from_micros(args.value("--sleep", number)?.unwrap_or(0)),
+            every: args.value("--every", number)?.unwrap_or(200).saturating_mul(1000),
+            json: args.flag("--json"),
+        };
+        args.finish()?;
+        if options.rings != Kind::Perf && matches!(options.hold, Rule::Epochs(_)) {
+            return Err("the programs of BPF ring buffers keep to no epochs here".into());
+        }
+        if options.rings == Kind::Perf && !options.sleep.is_zero() {
+            return Err("no program sleeps inside the output into a perf ring".into());
+        }
+        Ok(options)
+    }
+}
+
+/// What the programs share.
+struct Maps {
+    rings: Kind,
+    /// Of perf rings an array of events, of BPF ring buffers the map of them.
+    output: bpf::Map,
+    counter: bpf::Map,
+    words: bpf::Map,
+    failures: bpf::Map,
+}
+
+impl Maps {
+    fn new(options: &Options) -> Result<Self, Box<dyn Error>> {
+        let bytes = u32::try_from(options.bytes)?;
+        let output = match options.rings {
+            Kind::Perf => bpf::Map::perf_event_array(load::slots())?,
+            Kind::Bpf => bpf::Map::ring_buffers(bytes, &load::online())?.0,
+            Kind::BpfShared => bpf::Map::ring_buffer(bytes)?,
+        };
+        let (counter, words) = (ring_buffer::counter()?, bpf::Map::epochs(load::slots())?);
+        Ok(Self { rings: options.rings, output, counter, words, failures: bpf::Map::counts()? })
+    }
+
+    fn programs(&self, options: &Options) -> io::Result<Programs> {
+        let Self { output, counter, words, failures, .. } = self;
+        let delay = options.delay;
+        if self.rings == Kind::Perf {
+            let keeping = if let Rule::Epochs(keeping) = options.hold { keeping } else { None };
+            let stamps = bpf::Stamps { events: output, counter, epochs: keeping.map(|keeping| (words, keeping)) };
+            return Ok(Programs {
+                slow: stamps.on_syscall(libc::SYS_getppid, SLOW, delay)?,
+                quick: stamps.on_syscall(libc::SYS_getuid, QUICK, 20)?,
+                interrupt: stamps.on_clock(INTERRUPT)?,
+                last: stamps.when_run(QUICK)?,
+                sleeper: None,
+            });
+        }
+        let reserving = Reserving { rings: output, counter, failures, way: options.way, discard: None };
+        let turns = |turns| Turns { before: turns, after: turns };
+        let sleeps = !options.sleep.is_zero();
+        Ok(Programs {
+            slow: reserving.on_syscall(libc::SYS_getppid, SLOW, turns(delay))?,
+            quick: reserving.on_syscall(libc::SYS_getuid, QUICK, turns(10))?,
+            interrupt: reserving.on_clock(INTERRUPT)?,
+            last: reserving.when_run(QUICK)?,
+            sleeper: sleeps.then(|| reserving.when_called(SLEEPER)).transpose()?,
+        })
+    }
+
+    fn open(&self, bytes: u64) -> Result<Rings, perfweave::Error> {
+        if self.rings == Kind::Perf {
+            return Rings::options().bpf_output(&self.output).bytes(bytes).open();
+        }
+        let mut rings = Rings::empty(Clock::Monotonic);
+        // SAFETY: nobody else reads this map.
+        for (cpu, ring) in unsafe { Ring::adopt_ring_buffers(&self.output) }? {
+            rings.add(cpu, ring, Layout::RING_BUFFER.cpu_at(20));
+        }
+        rings.count_failures(&self.failures)?;
+        Ok(rings)
+    }
+}
+
+struct Programs {
+    slow: bpf::Program,
+    quick: bpf::Program,
+    interrupt: bpf::Program,
+    last: bpf::Program,
+    /// Sleeps inside a reservation.
+    sleeper: Option<bpf::Program>,
+}
+
+/// One thread calls the program, which sleeps; another wakes it.
+fn sleep_again_and_again(program: bpf::Program, time: Duration) -> io::Result<load::Beside> {
+    let memory = Sleeper::new()?;
+    Ok(load::Beside::start(move |wait| {
+        let mut go_on = true;
+        while go_on {
+            memory.again();
+            go_on = std::thread::scope(|scope| {
+                let call = scope.spawn(|| program.run_here(&[memory.address()]));
+                // In a full ring it has no reservation to sleep in.
+                while !call.is_finished() && !memory.asleep_within(Duration::from_millis(1)) {}
+                let go_on = wait(time);
+                memory.wake();
+                call.join().map_err(|_| "a thread panicked".to_owned())?.map_err(|error| error.to_string())?;
+                Ok::<_, String>(go_on)
+            })?;
+        }
+        Ok(())
+    }))
+}
+
 const STALL_EVERY: Duration = Duration::from_millis(100);
 
 const SLOW: u32 = 1;
 const QUICK: u32 = 2;
 const INTERRUPT: u32 = 3;
+const SLEEPER: u32 = 4;
 
 /// What came out.
 #[derive(Default)]
@@ -171,6 +332,8 @@ struct Tally {
     largest: u64,
     /// Checked here once more, whatever the certainty says.
     out_of_order: u64,
+    /// One ring for all CPUs.
+    shared: bool,
     by_ring: ByRing<u64>,
     largest_by_ring: u64,
     inversions_by_ring: u64,
@@ -190,7 +353,7 @@ impl Tally {
             }
             self.largest = self.largest.max(key);
             self.held_us.push(u32::try_from(now.saturating_sub(key) / 1000).unwrap_or(u32::MAX));
-            self.by_ring.push(record.cpu(), key);
+            self.by_ring.push(if self.shared { 0 } else { record.cpu() }, key);
         }
         // One batch is what a reader finds when it is woken.
         for key in self.by_ring.pass() {
@@ -220,6 +383,25 @@ impl Tally {
     }
 }
 
+fn parse_rings(name: &str) -> Result<Kind, String> {
+    Ok(match name {
+        "perf" => Kind::Perf,
+        "bpf" => Kind::Bpf,
+        "bpf-shared" => Kind::BpfShared,
+        other => return Err(format!("no rings {other}")),
+    })
+}
+
+fn parse_way(name: &str) -> Result<Way, String> {
+    Ok(match name {
+        "inside" => Way::Inside,
+        "barrier" => Way::Barrier,
+        "first" => Way::KeyFirst,
+        "output" => Way::Output,
+        other => return Err(format!("no keys {other}")),
+    })
+}
+
 /// `None` for epochs, which need the programs' words.
 fn parse_hold(name: &str) -> Result<Option<Hold>, String> {
     Ok(Some(match name {
@@ -228,6 +410,8 @@ fn parse_hold(name: &str) -> Result<Option<Hold>, String> {
         "membarrier" => Hold::Fence(Fence::Membarrier),
         "map" => Hold::Fence(Fence::Map),
         "expedited" => Hold::Fence(Fence::EXPEDITED),
+        "reserved" => Hold::RESERVED,
+        "programs" => Hold::Fence(Fence::Reserved(Barrier::Programs)),
         "round" => Hold::Round,
         "none" => Hold::None,
         other => Hold::Lag(parse_lag(other).ok_or_else(|| format!("no hold rule {other}"))?),

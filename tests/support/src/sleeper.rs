@@ -4,6 +4,7 @@ use crate::foreign::page_size;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd};
+use std::time::Duration;
 
 /// Linux's `_IOWR(UFFDIO, number, size)`.
 const fn request(number: u64, size: u64) -> u64 {
@@ -33,7 +34,7 @@ impl Sleeper {
     /// If the kernel has no userfaultfd, or not for this user.
     pub fn new() -> io::Result<Self> {
         // SAFETY: no pointers.
-        let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) };
+        let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -66,9 +67,17 @@ impl Sleeper {
     /// Waits until somebody reads, and so sleeps.
     ///
     /// # Panics
-    /// If the kernel does not say.
+    /// If nobody does within [`GUARD`](crate::threads::GUARD).
     pub fn until_asleep(&self) {
-        (&self.faults).read_exact(&mut [0; 32]).expect("a fault");
+        assert!(self.asleep_within(crate::threads::GUARD), "nobody sleeps");
+    }
+
+    /// Waits until somebody reads, and so sleeps, but no longer than so long. Says so once.
+    pub fn asleep_within(&self, time: Duration) -> bool {
+        let mut faults = libc::pollfd { fd: self.faults.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one descriptor.
+        unsafe { libc::poll(&raw mut faults, 1, time.as_millis() as i32) };
+        (&self.faults).read_exact(&mut [0; 32]).is_ok()
     }
 
     /// Lets the reader go on. It reads zeros, and so do later ones, who do not sleep.
