@@ -8,6 +8,7 @@ mod order;
 #[path = "../reading/mod.rs"]
 mod reading;
 mod recorder;
+mod ring_buffers;
 mod sim_matches_kernel;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -19,6 +19,7 @@ mod probes;
 mod reading;
 mod refusals;
 mod repeated_errors;
+mod ring_buffers;
 mod rings;
 mod seldom;
 mod targets;

@@ -1,0 +1,499 @@
+//! BPF ring buffers (`BPF_MAP_TYPE_RINGBUF`) on the live kernel: what is read, given back, lost and refused, and what wakes a reader.
+//! That the order is proven is in the binary `adversary`.
+
+use crate::reading;
+use crate::reading::{Given, number};
+use perfweave::{
+    ANY_CPU, Barrier, Certainty, Clock, Ended, Fault, Fence, Hold, Item, Key, Kind, Layout, Order, Reader, Ring, Rings,
+    Sequence,
+};
+use perfweave_support::bpf::{self, Map, Program, Query};
+use perfweave_support::ring_buffer::{self, FORCE_WAKEUP, NO_WAKEUP, Reserving, Way};
+use perfweave_support::sleeper::Sleeper;
+use perfweave_support::{assert_error, foreign, kernel, load, threads};
+use std::ops::ControlFlow;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+const BYTES: u32 = 1 << 20;
+
+/// [`Hold::RESERVED`], also where CPUs are kept free of other work.
+const RESERVED: Hold =
+    Hold::Fence(Fence::Reserved(Barrier::Interrupts { every: Duration::from_micros(100), isolated: true }));
+
+fn adopt(map: &Map) -> Rings {
+    let mut rings = Rings::empty(Clock::Monotonic);
+    // SAFETY: the tests' maps have no other reader.
+    for (cpu, ring) in unsafe { Ring::adopt_ring_buffers(map) }.unwrap() {
+        rings.add(cpu, ring, Layout::RING_BUFFER);
+    }
+    rings
+}
+
+fn order(hold: Hold) -> Order {
+    Order::new().key(Key::Payload(0)).hold(hold)
+}
+
+fn reader(map: &Map, hold: Hold) -> Reader {
+    Reader::new(adopt(map), order(hold)).unwrap()
+}
+
+/// A ring buffer of all CPUs, and a program that writes the number it is given into it.
+fn echo() -> Option<(Map, Program)> {
+    let map = kernel("make a BPF ring buffer", Map::ring_buffer(BYTES))?;
+    let program = kernel("load a BPF program", ring_buffer::echo(&map, 8, 0))?;
+    Some((map, program))
+}
+
+fn write(program: &Program, cpu: u32, number: u64) {
+    assert_eq!(program.run_with(cpu, &[number]).unwrap(), 0);
+}
+
+/// Bytes that programs have reserved and nobody has given back.
+fn available(map: &Map) -> u64 {
+    ring_buffer::query(map, Query::Available).unwrap().run_on(0).unwrap() as u64
+}
+
+/// Written on one CPU after the other, one at a time, so that the true order is known.
+#[test]
+fn records_of_all_kinds_of_maps_come_in_the_order_in_which_they_were_written() {
+    let cpus = load::online();
+    let Some(one) = kernel("make BPF ring buffers", Map::ring_buffer(BYTES)) else { return };
+    let array = Map::ring_buffers(BYTES, &cpus).unwrap().0;
+    let hash = Map::hash_of_ring_buffers(BYTES, &cpus).unwrap().0;
+    for (map, apart) in [(&one, false), (&array, true), (&hash, true)] {
+        let program = ring_buffer::echo(map, 24, 0).unwrap();
+        for hold in [RESERVED, Hold::FENCE] {
+            let mut reader = reader(map, hold);
+            let expected: Vec<_> = if apart { cpus.clone() } else { vec![ANY_CPU] };
+            assert_eq!(reader.rings().cpus().collect::<Vec<_>>(), expected);
+            for n in 0..300u64 {
+                write(&program, cpus[(n * n / 7) as usize % cpus.len()], n);
+            }
+            for n in 0..300u64 {
+                let event = reading::next(&mut reader);
+                assert_eq!((event.certainty(), event.key(), number(&event.event())), (Certainty::Proven, Some(n), n));
+                assert_eq!(event.cpu(), apart.then(|| cpus[(n * n / 7) as usize % cpus.len()]));
+                let record = event.record().unwrap();
+                assert_eq!((record.kind(), record.time(), record.source()), (Kind::SAMPLE, None, None));
+            }
+            reading::assert_nothing(&mut reader);
+            let ledger = reader.ledger().unwrap();
+            assert!(ledger.is_balanced() && !ledger.total().exact, "nobody counts what failed: {ledger:?}");
+            assert_eq!((ledger.total().yielded, ledger.total().lost), (300, 0));
+        }
+    }
+}
+
+/// The payload can say which CPU wrote a record of a ring that all share.
+#[test]
+fn the_payload_names_the_cpu() {
+    let Some((map, _)) = echo() else { return };
+    let (counter, failures) = (ring_buffer::counter().unwrap(), Map::counts().unwrap());
+    let way = Way::Inside;
+    let program = Reserving { rings: &map, counter: &counter, failures: &failures, way, discard: None }.when_run(7);
+    let program = program.unwrap();
+    let mut rings = Rings::empty(Clock::Monotonic);
+    // SAFETY: it has no other reader.
+    rings.add(ANY_CPU, unsafe { Ring::adopt_ring_buffer(&map) }.unwrap(), Layout::RING_BUFFER.cpu_at(20));
+    let mut reader = Reader::new(rings, order(RESERVED)).unwrap();
+    for cpu in load::online() {
+        assert_eq!(program.run_on(cpu).unwrap(), 0);
+        let event = reading::next(&mut reader);
+        assert_eq!((event.cpu(), event.record().unwrap().cpu()), (Some(cpu), cpu));
+    }
+}
+
+/// Many times round rings, with lengths that end at every possible place: payloads have the bytes that were reserved, in one piece.
+#[test]
+fn payloads_are_what_was_reserved_and_never_wrap() {
+    let page = foreign::page_size() as u32;
+    let rings = [(page, [8, 13, 40, 77, 130, 1000], 2000), (1 << 20, [8, 65_520, 65_521, 65_536, 70_001, 524_000], 300)];
+    for (bytes, sizes, rounds) in rings {
+        let Some(map) = kernel("make a BPF ring buffer", Map::ring_buffer(bytes)) else { return };
+        let programs = sizes.map(|size| (size as usize, ring_buffer::echo(&map, size, 0).unwrap()));
+        for hold in [Hold::None, RESERVED] {
+            let mut reader = reader(&map, hold);
+            for round in 1..=rounds {
+                let (size, program) = &programs[round as usize % programs.len()];
+                write(program, 0, round);
+                let event = reading::next(&mut reader);
+                let payload = event.record().and_then(|record| record.payload()).unwrap();
+                assert_eq!((payload.len(), payload.as_slices().1.len()), (*size, 0));
+                assert_eq!((payload.u64(0), payload.u64(size - 8)), (Some(round), Some(round)));
+                drop(event);
+                reader.publish();
+            }
+            assert_eq!(reader.stats().damaged, 0);
+        }
+    }
+}
+
+/// What is given back is what was yielded or discarded: not what is lent, nor what lies behind it.
+#[test]
+fn the_consumer_position_passes_what_was_yielded_and_nothing_else() {
+    let Some((map, program)) = echo() else { return };
+    let discard = ring_buffer::discarding(&map, 8, 0).unwrap();
+    for hold in [Hold::None, RESERVED] {
+        let mut reader = reader(&map, hold);
+        for n in 1..=3 {
+            assert_eq!(discard.run_on(0).unwrap(), 0);
+            write(&program, 0, n);
+        }
+        assert_eq!(available(&map), 6 * 16);
+        for left in (0..3).rev() {
+            let event = reading::next(&mut reader);
+            assert!(available(&map) >= left * 32 + 16, "it is lent");
+            drop(event);
+            reader.publish();
+            assert_eq!(available(&map), left * 32);
+        }
+        assert_eq!(discard.run_on(0).unwrap(), 0);
+        reading::assert_nothing(&mut reader);
+        reader.publish();
+        assert_eq!(available(&map), 0, "a discarded record alone is passed too");
+        assert_eq!(reader.ledger().unwrap().total().yielded, 3);
+    }
+}
+
+/// A reader begins where the last one stopped.
+#[test]
+fn what_a_reader_left_is_there_for_the_next() {
+    let Some((map, program)) = echo() else { return };
+    for round in 0..3 {
+        let mut reader = reader(&map, RESERVED);
+        for n in 0..3 {
+            write(&program, 0, 10 * round + n);
+        }
+        let from = if round == 0 { 0 } else { 10 * round - 8 };
+        let expected = if round == 0 { vec![0, 1] } else { vec![from, 10 * round, 10 * round + 1] };
+        for n in expected {
+            assert_eq!(number(&reading::next(&mut reader).event()), n);
+        }
+    }
+    assert_eq!(available(&map), 16, "the last of all");
+}
+
+/// A program that sleeps in its reservation holds the others up, under each rule that proves. Others do not wait, and it is late.
+#[test]
+fn a_program_that_sleeps_in_its_reservation_is_waited_for() {
+    let cpus = load::online();
+    let Some((map, rings)) = kernel("make BPF ring buffers", Map::ring_buffers(BYTES, &cpus)) else { return };
+    let Some(memory) = kernel("make memory that is waited for", Sleeper::new()) else { return };
+    let (sleeping, program) = (ring_buffer::sleeping(&map).unwrap(), ring_buffer::echo(&map, 8, 0).unwrap());
+    let (here, there) = (cpus[0], cpus[cpus.len() - 1]);
+    for (hold, waits) in [(RESERVED, true), (Hold::FENCE, true), (Hold::None, false)] {
+        let mut reader = reader(&map, hold.clone());
+        memory.again();
+        std::thread::scope(|scope| {
+            let call = scope.spawn(|| load::pinned(there, || sleeping.run_here(&[memory.address(), 1]).unwrap()));
+            memory.until_asleep();
+            for n in 2..=4 {
+                write(&program, here, n);
+            }
+            if waits {
+                let before = reader.stats().refreshes;
+                threads::until("it has looked", || {
+                    assert!(reader.next_timeout(Duration::from_millis(1)).unwrap().is_none(), "{hold}");
+                    reader.stats().refreshes >= before + 5 && reader.progress().reserved.is_some()
+                });
+                assert_eq!(reader.progress().reserved, Some(there));
+            } else if here != there {
+                for n in 2..=4 {
+                    assert_eq!(number(&reading::next(&mut reader).event()), n, "{hold}");
+                }
+            }
+            reader.publish();
+            assert!(available(&rings[cpus.len() - 1]) >= 16, "what is reserved is not given back");
+            memory.wake();
+            assert_eq!(call.join().unwrap(), 0);
+        });
+        let mut given = Vec::new();
+        reading::all(&mut reader, |event| given.push((number(&event), event.certainty())));
+        if waits {
+            assert_eq!(given, [1, 2, 3, 4].map(|n| (n, Certainty::Proven)), "{hold}");
+        } else if here != there {
+            assert_eq!(given, [(1, Certainty::Late)], "{hold}");
+        }
+        assert_eq!(reader.progress().reserved, None);
+    }
+}
+
+/// Refused reservations are counted by the programs, and the ledger and losses say how many.
+#[test]
+fn failed_reservations_are_losses_where_programs_count_them() {
+    let page = foreign::page_size() as u32;
+    let cpus = load::online();
+    for apart in [false, true] {
+        let made = if apart { Map::ring_buffers(page, &cpus).map(|(map, _)| map) } else { Map::ring_buffer(page) };
+        let Some(map) = kernel("make BPF ring buffers", made) else { return };
+        let (counter, failures) = (ring_buffer::counter().unwrap(), Map::counts().unwrap());
+        let reserving = Reserving { rings: &map, counter: &counter, failures: &failures, way: Way::Inside, discard: None };
+        let program = reserving.when_run(1).unwrap();
+        for counted in [true, false] {
+            let mut rings = adopt(&map);
+            if counted {
+                rings.count_failures(&failures).unwrap();
+            }
+            let mut reader = Reader::new(rings, order(RESERVED)).unwrap();
+            let (before, had) = (counter.lookup_u64(0, 0).unwrap(), failures.counted().unwrap());
+            let (mut yielded, mut lost) = (0, 0);
+            for round in 1..=3 {
+                for &cpu in &cpus {
+                    for _ in 0..page / 16 * round {
+                        assert_eq!(program.run_on(cpu).unwrap(), 0);
+                    }
+                }
+                reading::all(&mut reader, |event| match event.item() {
+                    Item::Record(_) => yielded += 1,
+                    Item::Lost(loss) => lost += loss.count,
+                    other => panic!("{other:?}"),
+                });
+                let (written, refused) = (counter.lookup_u64(0, 0).unwrap() - before, failures.counted().unwrap() - had);
+                assert!(refused > 0);
+                let told = if counted { refused } else { 0 };
+                assert_eq!((yielded + refused, lost), (written, told), "{apart}, {counted}");
+                let ledger = reader.ledger().unwrap();
+                let total = ledger.total();
+                assert!(ledger.is_balanced());
+                assert_eq!((total.yielded, total.lost, total.exact), (yielded, told, counted));
+                assert_eq!(reader.stats().lost, told);
+            }
+        }
+    }
+}
+
+#[test]
+fn maps_that_cannot_be_read_are_refused_with_why() {
+    let Some((map, _)) = echo() else { return };
+    // SAFETY: it has no other reader.
+    let refused = |map: &dyn AsFd| unsafe { Ring::adopt_ring_buffers(map.as_fd()) }.unwrap_err();
+    let array = Map::array(8, 1).unwrap();
+    assert_error!(refused(&array), Map, "a BPF ring buffer is expected", "BPF_MAP_TYPE_ARRAY (2)");
+    assert_error!(refused(&std::fs::File::open("/dev/null").unwrap()), Map);
+    // Slots, none of them filled.
+    assert_error!(refused(&Map::ring_buffers(BYTES, &[]).unwrap().0), Map, "empty");
+    if let Ok(user) = Map::user_ring_buffer(BYTES) {
+        assert_error!(refused(&user), Map, "BPF_MAP_TYPE_USER_RINGBUF", "the kernel reads it");
+    }
+    // BPF_F_RB_OVERWRITE
+    match Map::ring_buffer_with(BYTES, 1 << 19) {
+        Ok(overwrite) => assert_error!(refused(&overwrite), Map, "BPF_F_RB_OVERWRITE"),
+        Err(_) => perfweave_support::lacks("BPF_F_RB_OVERWRITE, so that nothing was refused"),
+    }
+
+    let error = Reader::new(adopt(&map), Order::new().hold(RESERVED)).unwrap_err();
+    assert_error!(error, Clock, "Key::Payload");
+    let error = Reader::new(adopt(&map), order(RESERVED).sequence(Sequence::at(8))).unwrap_err();
+    assert_error!(error, InvalidInput, "a ring for each CPU");
+    let Some((events, _)) = perfweave_support::echo() else { return };
+    let mut mixed = Rings::options().bpf_output(&events).open().unwrap();
+    assert_error!(mixed.count_failures(&Map::counts().unwrap()).unwrap_err(), InvalidInput, "no BPF ring buffer");
+    // SAFETY: it has no other reader.
+    mixed.add(ANY_CPU, unsafe { Ring::adopt_ring_buffer(&map) }.unwrap(), Layout::RING_BUFFER);
+    let error = Reader::new(mixed, order(RESERVED)).unwrap_err();
+    assert_error!(error, Fence, "perf ring", "Hold::FENCE");
+
+    let mut rings = adopt(&map);
+    assert_error!(rings.count_failures(&array).unwrap_err(), Map, "BPF_MAP_TYPE_PERCPU_ARRAY", "BPF_MAP_TYPE_ARRAY (2)");
+    // SAFETY: as above.
+    rings.add(ANY_CPU, unsafe { Ring::adopt_ring_buffer(Map::ring_buffer(BYTES).unwrap()) }.unwrap(), Layout::RING_BUFFER);
+    assert_error!(rings.count_failures(&Map::counts().unwrap()).unwrap_err(), InvalidInput, "to which a failure belongs");
+}
+
+/// Perf rings and ring buffers in one stream, under the fence.
+#[test]
+fn ring_buffers_and_perf_rings_are_merged() {
+    let (Some((events, perf)), Some((map, program))) = (perfweave_support::echo(), echo()) else { return };
+    let cpus = load::online();
+    let mut rings = Rings::options().bpf_output(&events).open().unwrap();
+    // SAFETY: it has no other reader.
+    rings.add(ANY_CPU, unsafe { Ring::adopt_ring_buffer(&map) }.unwrap(), Layout::RING_BUFFER);
+    let mut reader = Reader::new(rings, order(Hold::FENCE)).unwrap();
+    for n in 0..300 {
+        write(if n % 3 == 0 { &program } else { &perf }, cpus[n as usize % cpus.len()], n);
+    }
+    for n in 0..300 {
+        let event = reading::next(&mut reader);
+        assert_eq!((number(&event.event()), event.certainty()), (n, Certainty::Proven));
+        assert_eq!(event.cpu(), (n % 3 != 0).then(|| cpus[n as usize % cpus.len()]));
+    }
+}
+
+/// A flush and a deadline bring out what nobody was woken for; a reader that is closed says so.
+#[test]
+fn flush_deadline_and_close() {
+    let Some((map, _)) = echo() else { return };
+    let quiet = ring_buffer::echo(&map, 8, NO_WAKEUP).unwrap();
+    for hold in [RESERVED, Hold::FENCE, Hold::None] {
+        let mut reader = reader(&map, hold);
+        (0..3).for_each(|n| write(&quiet, 0, n));
+        assert_eq!(reading::numbers(&mut reader), [0, 1, 2]);
+        (3..6).for_each(|n| write(&quiet, 0, n));
+        reader.set_deadline(Some(Instant::now())).unwrap();
+        for n in 3..6 {
+            assert_eq!(Given::by(&mut reader).unwrap(), Given::Number(n));
+        }
+        assert_eq!(reading::ended(&mut reader), Some(Ended::Deadline));
+        reader.set_deadline(None).unwrap();
+        reader.handle().close();
+        assert_eq!(reading::ended(&mut reader), Some(Ended::Closed));
+    }
+}
+
+/// The kernel wakes a reader that has caught up, unless the program says otherwise.
+#[test]
+fn a_record_wakes_a_reader_that_sleeps() {
+    let Some((map, _)) = echo() else { return };
+    for (flags, expected) in [(0, true), (FORCE_WAKEUP, true), (NO_WAKEUP, false)] {
+        let program = ring_buffer::echo(&map, 8, flags).unwrap();
+        for hold in [Hold::None, RESERVED] {
+            let woken = reading::wakes(|| {
+                let mut reader = reader(&map, hold.clone());
+                let (woken, given) = reading::woken_by(&mut reader, || write(&program, 0, 7));
+                assert_eq!(given.unwrap(), Given::Number(7));
+                woken
+            });
+            assert_eq!(woken, expected, "{hold}, flags {flags}");
+        }
+    }
+}
+
+/// In batches, by a function, and without order.
+#[test]
+fn batches_functions_and_drains() {
+    let cpus = load::online();
+    let Some((map, _)) = kernel("make BPF ring buffers", Map::ring_buffers(BYTES, &cpus)) else { return };
+    let program = ring_buffer::echo(&map, 8, 0).unwrap();
+    let write_some = || (0..100).for_each(|n| write(&program, cpus[n as usize % cpus.len()], n));
+    let expected: Vec<u64> = (0..100).collect();
+
+    let mut reader = reader(&map, RESERVED);
+    write_some();
+    let mut numbers = Vec::new();
+    while numbers.len() < 100 {
+        numbers.extend(reader.batch(reading::LONG).unwrap().unwrap().map(|event| number(&event)));
+    }
+    assert_eq!(numbers, expected);
+    write_some();
+    reader.set_deadline(Some(Instant::now())).unwrap();
+    numbers.clear();
+    reader.for_each(|event| numbers.push(number(&event))).unwrap();
+    assert_eq!(numbers, expected);
+    drop(reader);
+
+    let mut rings = adopt(&map);
+    write_some();
+    let mut drained = Vec::new();
+    let stopped = rings.drain(|event| {
+        drained.push((event.cpu().unwrap(), number(&event)));
+        if drained.len() == 10 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    assert!(stopped.is_break());
+    assert!(rings.drain(|event| {
+        drained.push((event.cpu().unwrap(), number(&event)));
+        ControlFlow::<()>::Continue(())
+    }).is_continue());
+    // One ring after the other, each in order.
+    for (at, &cpu) in cpus.iter().enumerate() {
+        let of_cpu: Vec<_> = drained.iter().filter(|(of, _)| *of == cpu).map(|(_, n)| *n).collect();
+        assert_eq!(of_cpu, expected.iter().copied().skip(at).step_by(cpus.len()).collect::<Vec<_>>());
+    }
+    assert_eq!(drained.len(), 100);
+}
+
+/// Numbers of one counter: each is proven by the one before, and one that was discarded is a gap.
+#[test]
+fn dense_numbers() {
+    let Some((map, program)) = echo() else { return };
+    let Hold::Fence(fence) = RESERVED else { unreachable!() };
+    let mut reader = reader(&map, Hold::Dense { first: Some(0), fence });
+    for n in [0, 1, 2, 5, 6] {
+        write(&program, 0, n);
+    }
+    let mut said = Vec::new();
+    reading::all(&mut reader, |event| match event.item() {
+        Item::Gap(gap) => said.push((gap.first, gap.last)),
+        _ => said.push((number(&event), number(&event))),
+    });
+    assert_eq!(said, [(0, 0), (1, 1), (2, 2), (3, 4), (5, 5), (6, 6)]);
+}
+
+/// Another reader of the same map takes records away: that is damage, and the reader goes on with what comes later.
+#[test]
+fn a_second_reader_is_noticed() {
+    let Some((map, program)) = echo() else { return };
+    let mut reader = reader(&map, Hold::None);
+    write(&program, 0, 1);
+    assert_eq!(number(&reading::next(&mut reader).event()), 1);
+    reader.publish();
+    (2..5).for_each(|n| write(&program, 0, n));
+    consumer_of(&map).fetch_add(16, Ordering::SeqCst);
+    let mut faults = Vec::new();
+    reading::all(&mut reader, |event| {
+        if let Item::Damage(damage) = event.item() {
+            faults.push(damage.fault);
+        }
+    });
+    assert!(matches!(faults[..], [Fault::Consumer { from: 16, to: 32 }]), "{faults:?}");
+    write(&program, 0, 9);
+    assert_eq!(number(&reading::next(&mut reader).event()), 9);
+}
+
+/// The consumer position of a map, as another reader of it would map it.
+fn consumer_of(map: &Map) -> &'static AtomicU64 {
+    let (fd, protection) = (map.as_fd().as_raw_fd(), libc::PROT_READ | libc::PROT_WRITE);
+    // SAFETY: a new mapping, kept for ever.
+    let page =
+        unsafe { libc::mmap(std::ptr::null_mut(), foreign::page_size(), protection, libc::MAP_SHARED, fd, 0) };
+    assert_ne!(page, libc::MAP_FAILED);
+    // SAFETY: mapped for ever, and used as one word.
+    unsafe { &*page.cast::<AtomicU64>() }
+}
+
+/// Under tokio: woken for what comes, in proven order.
+#[cfg(feature = "tokio")]
+#[tokio::test]
+async fn an_async_reader() {
+    let cpus = load::online();
+    let Some((map, _)) = kernel("make BPF ring buffers", Map::ring_buffers(BYTES, &cpus)) else { return };
+    let program = ring_buffer::echo(&map, 8, 0).unwrap();
+    let mut reader = perfweave::AsyncReader::new(adopt(&map), order(RESERVED)).unwrap();
+    for n in 0..200 {
+        let cpu = cpus[n as usize % cpus.len()];
+        // Half of them while the task sleeps.
+        let program = program.try_clone().unwrap();
+        let runtime = threads::own();
+        let writer = tokio::task::spawn_blocking(move || {
+            if n % 2 == 0 {
+                threads::until_asleep(runtime);
+            }
+            write(&program, cpu, n);
+        });
+        let event = tokio::time::timeout(reading::LONG, reader.next()).await.expect("it comes").unwrap().unwrap();
+        assert_eq!((number(&event.event()), event.certainty()), (n, Certainty::Proven));
+        drop(event);
+        writer.await.unwrap();
+    }
+}
+
+/// The map's descriptor may be closed while a reader has the map, and the reader unmaps it.
+#[test]
+fn the_map_may_be_closed_and_is_unmapped_with_its_reader() {
+    let Some((map, program)) = echo() else { return };
+    let mut reader = reader(&map, Hold::None);
+    drop(map);
+    for n in 0..3 {
+        write(&program, 0, n);
+        assert_eq!(number(&reading::next(&mut reader).event()), n);
+    }
+    let base = reader.rings().raw(ANY_CPU).unwrap().base.as_ptr() as usize;
+    let is_mapped = || {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().any(|line| line.starts_with(&format!("{base:x}-")) && line.contains("bpf-map"))
+    };
+    assert!(is_mapped());
+    drop(reader);
+    assert!(!is_mapped());
+}
