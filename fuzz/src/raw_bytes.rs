@@ -304,7 +304,7 @@ pub(crate) fn decode(rest: &[u8], sample_type: u64, read_format: u64) -> (usize,
     let size = u16::from_ne_bytes(rest[6..8].try_into().expect("two bytes"));
     let len = usize::from(size);
     if len < 8 || len % 8 != 0 || len > rest.len() {
-        return damage(Fault::Size { size, room }, rest.len());
+        return damage(Fault::Size { size: size.into(), room }, rest.len());
     }
     let record = &rest[..len];
     let has = |field| sample_type & field != 0;

@@ -107,6 +107,9 @@ pub struct Progress {
     pub next: Option<(u32, u64)>,
     /// The CPU with the most bytes held.
     pub fullest: Option<u32>,
+    /// The CPU of a BPF ring buffer in which a program has reserved bytes and not committed them yet, if a proof waits for that:
+    /// [`ANY_CPU`](crate::ANY_CPU) for one that all CPUs share.
+    pub reserved: Option<u32>,
     /// The number of the whole machine for which all held events wait ([`Hold::Dense`](crate::Hold::Dense)), if it has not been seen.
     pub awaited: Option<u64>,
 }

@@ -74,6 +74,13 @@ impl Entry {
     pub(crate) fn record<'a>(&self, bytes: Bytes<'a>, origin: &'a Arc<Origin>) -> Record<'a> {
         Record::new(bytes, self.header.tagged(OWN), origin)
     }
+
+    /// Its record, of any length.
+    #[cold]
+    pub(crate) fn any_record<'a>(&self, bytes: Bytes<'a>, origin: &'a Arc<Origin>) -> Record<'a> {
+        let header = if self.header.size() == 0 { Header::LONG } else { self.header.tagged(OWN) };
+        Record::new(bytes, header, origin)
+    }
 }
 
 impl Ord for Entry {
@@ -107,6 +114,8 @@ pub(crate) enum Note {
     Told,
     /// For damage: the fault.
     Fault(Fault),
+    /// For a record: it is too long for its header, whose size is 0.
+    Long,
     /// For a record: its number is not the expected one.
     Anomaly { kind: AnomalyKind, expected: u64, found: u64 },
     /// For a record: numbers before its own are missing, or were when it was indexed; and the key of the record before it in its ring.

@@ -2,7 +2,7 @@
 
 use crate::order::hold::Certainty;
 use crate::record::{Origin, Record};
-use crate::ring::{Bytes, Fault, Header};
+use crate::ring::{ANY_CPU, Bytes, Fault, Header};
 use crate::rings::Untraced;
 use crate::sequence::anomaly::AnomalyKind;
 use std::sync::Arc;
@@ -172,19 +172,20 @@ impl<'a> Event<'a> {
         self.late_by
     }
 
-    /// The CPU of the event. `None` for a gap in numbers of the whole machine, and for a flush.
+    /// The CPU of the event. `None` for a gap in numbers of the whole machine, for a flush, and for a BPF ring buffer that CPUs share.
     #[inline]
     pub fn cpu(&self) -> Option<u32> {
-        match &self.item {
-            Item::Record(record) => Some(record.cpu()),
-            Item::Lost(lost) => Some(lost.cpu),
-            Item::Damage(damage) => Some(damage.cpu),
-            Item::Anomaly(anomaly) => Some(anomaly.cpu),
-            Item::Gap(gap) => gap.cpu,
-            Item::EarlyRelease(unproven) => Some(unproven.cpu),
-            Item::Untraced(untraced) => Some(untraced.cpu),
-            Item::Flushed => None,
-        }
+        let cpu = match &self.item {
+            Item::Record(record) => record.cpu(),
+            Item::Lost(lost) => lost.cpu,
+            Item::Damage(damage) => damage.cpu,
+            Item::Anomaly(anomaly) => anomaly.cpu,
+            Item::Gap(gap) => gap.cpu?,
+            Item::EarlyRelease(unproven) => unproven.cpu,
+            Item::Untraced(untraced) => untraced.cpu,
+            Item::Flushed => return None,
+        };
+        (cpu != ANY_CPU).then_some(cpu)
     }
 
     /// What the event is.

@@ -323,6 +323,7 @@ impl Fence {
             Self::Expedited { .. } => Grace::expedited().map_err(named("expedited (needs CAP_SYS_ADMIN)")),
             Self::Custom(wait) => return Ok(Way::Custom(Arc::clone(wait))),
             Self::Epochs(_) => return Err("epochs are no grace period".into()),
+            Self::Reserved(_) => return Err("reservations are no grace period".into()),
         };
         let any = matches!(self, Self::Auto);
         grace.map(|grace| Way::Kernel { grace, any })

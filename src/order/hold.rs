@@ -4,6 +4,7 @@
 mod tests;
 
 use crate::error::Error;
+use crate::order::barrier::Barrier;
 use crate::order::epochs::Epochs;
 use std::fmt;
 use std::io;
@@ -15,7 +16,7 @@ use std::time::Duration;
 ///
 /// | rule | yields a key k when | certainty |
 /// | --- | --- | --- |
-/// | `Fence` | k ≤ the largest key seen before a kernel grace period that ended before the latest refresh of all heads; with [`Epochs`], seen before all programs that were inside have left | proven |
+/// | `Fence` | k ≤ the largest key seen before a kernel grace period that ended before the latest refresh of all heads; with [`Epochs`], seen before all programs that were inside have left; with [`Fence::Reserved`], seen before everything reserved since was committed | proven |
 /// | `Dense` | k is exactly the next number; a missing number waits for a fence and then becomes a gap | proven |
 /// | `Lag` | k ≤ a clock reading taken before the heads were loaded, less the lag | assumed |
 /// | `Round` | k ≤ the largest key seen one complete refresh earlier | assumed |
@@ -54,6 +55,10 @@ impl Hold {
     /// The fence rule with the first grace period that works here ([`Fence::Auto`]).
     pub const FENCE: Self = Self::Fence(Fence::Auto);
 
+    /// The fence rule for BPF ring buffers whose programs draw their keys between reserving and submitting: see [`Fence::Reserved`]. Every
+    /// CPU is interrupted before each proof.
+    pub const RESERVED: Self = Self::Fence(Fence::Reserved(Barrier::INTERRUPTS));
+
     /// The fence rule with writers' epochs instead of grace periods: see [`Epochs`].
     ///
     /// # Errors
@@ -81,6 +86,7 @@ impl fmt::Display for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Fence(Fence::Epochs(_)) => f.write_str("epoch"),
+            Self::Fence(Fence::Reserved(_)) => f.write_str("reserved"),
             Self::Fence(_) => f.write_str("fence"),
             Self::Dense { .. } => f.write_str("dense"),
             // As `Duration` writes it, but in ASCII.
@@ -140,6 +146,16 @@ pub enum Fence {
     /// No grace period: each writer says when it is inside. For rings that only a tool's own BPF programs write. Proves order in
     /// microseconds, with no thread and no system call. See [`Epochs`].
     Epochs(Epochs),
+    /// No grace period: the kernel itself says in a BPF ring buffer who is inside. A reservation is visible before its program goes on, and
+    /// busy until the program submits or discards it. Once everything is committed that was reserved when a key had been seen, all smaller
+    /// keys have been seen too. Proves order in microseconds, without a thread, also for programs that may sleep.
+    ///
+    /// The program must draw each key **between reserving and submitting**, from a source that only grows. A key that it draws before it
+    /// reserves can be late, and so can the records of `bpf_ringbuf_output()`, which reserves and submits in one call. For those, and for
+    /// perf rings, choose another fence.
+    ///
+    /// A program that sleeps or is preempted inside a reservation holds all others up ([`Progress::reserved`](crate::Progress::reserved)).
+    Reserved(Barrier),
 }
 
 impl Fence {
@@ -161,6 +177,7 @@ impl fmt::Debug for Fence {
             Self::Expedited { every } => f.debug_struct("Expedited").field("every", every).finish(),
             Self::Custom(_) => f.write_str("Custom"),
             Self::Epochs(epochs) => epochs.fmt(f),
+            Self::Reserved(barrier) => f.debug_tuple("Reserved").field(barrier).finish(),
         }
     }
 }
@@ -318,6 +335,11 @@ impl Frontier {
     #[inline]
     pub(crate) fn certainty_of_rule(&self) -> Certainty {
         if matches!(self.rule, Rule::Complete | Rule::Fence) { Certainty::Proven } else { Certainty::Assumed }
+    }
+
+    /// Whether the rule proves: then the frontier moves only once everything reserved is seen.
+    pub(crate) fn proves(&self) -> bool {
+        matches!(self.rule, Rule::Fence)
     }
 
     /// The largest key seen.

@@ -116,6 +116,8 @@ pub(crate) struct Index {
     pub(crate) suspect: bool,
     /// The position up to which the ring was written when its head was marked.
     pub(crate) marked: u64,
+    /// The position up to which the ring was reserved when the merge noted it, for a proof.
+    pub(crate) sighted: u64,
     /// The published tail at the last refresh.
     looked_tail: u64,
     /// Bytes that the last refresh found.
@@ -154,6 +156,7 @@ impl Index {
             skipped: 0,
             suspect: false,
             marked: tail,
+            sighted: tail,
             looked_tail: tail,
             found: 0,
             numbers: numbers.map(Box::new),
@@ -251,6 +254,11 @@ impl Index {
     /// Everything before it is indexed.
     pub(crate) fn cursor(&self) -> u64 {
         self.cursor
+    }
+
+    /// Whether everything is indexed that was reserved when the merge noted it. Nothing more comes from a ring whose head is lost.
+    pub(crate) fn is_past_sighted(&self) -> bool {
+        self.cursor >= self.sighted || self.lost_head
     }
 
     /// The key of the record that was indexed last.

@@ -197,12 +197,12 @@ impl Keys {
         match self.key {
             Key::Time => {
                 let most = if self.clock.is_some() { self.now } else { u64::MAX };
-                Some(Plain::new(layout.time_at()?, raw, 0, most))
+                Some(Plain::new(layout.time_at()?, raw, 0, most, layout))
             }
             Key::Payload(offset) => {
                 let size = u32::try_from(offset).ok()?.checked_add(8)?;
                 let most = if self.clock.is_some() { self.now } else { self.largest?.saturating_add(LEAP) };
-                Some(Plain::new(raw + 4 + offset, raw, size, most))
+                Some(Plain::new(raw + usize::from(layout.raw_after()) + offset, raw, size, most, layout))
             }
             _ => None,
         }
@@ -278,6 +278,8 @@ pub(crate) struct Plain {
     /// Where their key ends, and where the length of their raw data ends.
     key_end: usize,
     raw_end: usize,
+    /// Whether they lie in a BPF ring buffer.
+    pub(crate) is_reservation: bool,
     /// The least length of their raw data, in bytes.
     least: u32,
     /// The largest key that needs no other check.
@@ -285,13 +287,26 @@ pub(crate) struct Plain {
 }
 
 impl Plain {
-    fn new(key: usize, raw: usize, least: u32, most: u64) -> Self {
-        Self { key_end: key + 8, raw_end: raw + 4, least, most }
+    fn new(key: usize, raw: usize, least: u32, most: u64, layout: &Layout) -> Self {
+        Self { key_end: key + 8, raw_end: raw + 4, is_reservation: layout.is_ring_buffer(), least, most }
     }
 
     /// The record at the start of some bytes, if it is plain: its checked header, its key, and the bytes after it.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn split<'a>(&self, bytes: &'a [u8]) -> Option<(Header, u64, &'a [u8])> {
+        if self.is_reservation { self.split_as::<true>(bytes) } else { self.split_as::<false>(bytes) }
+    }
+
+    /// [`Plain::split`] where it is known whether the bytes are those of a BPF ring buffer.
+    #[inline(always)]
+    pub(crate) fn split_as<'a, const RESERVATION: bool>(&self, bytes: &'a [u8]) -> Option<(Header, u64, &'a [u8])> {
+        if RESERVATION {
+            // All of a reservation but its header is raw data, so the key lies in it.
+            let (header, record, rest) = Header::split_reservation(bytes, self.key_end)?;
+            let key = u64::from_ne_bytes(*record.get(..self.key_end)?.last_chunk()?);
+            let raw = u32::from_ne_bytes(*record.first_chunk()?);
+            return (raw >= self.least && key <= self.most).then_some((header, key, rest));
+        }
         let (header, record, rest) = Header::split(bytes, Kind::SAMPLE.0, self.key_end)?;
         let key = u64::from_ne_bytes(*record.get(..self.key_end)?.last_chunk()?);
         let raw = u32::from_ne_bytes(*record.get(..self.raw_end)?.last_chunk()?);

@@ -13,6 +13,7 @@ use crate::order::key::{Key, Keys};
 use crate::order::self_filter::SelfFilter;
 use crate::order::stream::{Due, Notice, Stream};
 use crate::order::{FillMark, Order, WhenFull};
+use crate::ring::ANY_CPU;
 use crate::rings::Rings;
 use crate::sequence::tracker::Tracker;
 use crate::sequence::wrap::LossWindow;
@@ -92,6 +93,9 @@ pub struct Merge {
     pub(crate) was_crowded: bool,
     /// Whether the last refresh indexed everything.
     whole: bool,
+    /// The clock reading of the refresh that noted how far BPF ring buffers are reserved ([`Index::sighted`]), until everything before is
+    /// indexed.
+    sighting: Option<u64>,
     window: LossWindow,
     /// A counter of the machine may have wrapped around, and this many records were lost by then. Counting starts again once more after the
     /// next complete refresh, which finds everything written before.
@@ -129,8 +133,14 @@ impl Merge {
         if !complete {
             order.mark.check(&rings.lanes)?;
         }
-        if let Some(Fence::Epochs(epochs)) = order.hold.fence().filter(|_| !complete) {
-            epochs.check(&rings)?;
+        match order.hold.fence().filter(|_| !complete) {
+            Some(Fence::Epochs(epochs)) => epochs.check(&rings)?,
+            Some(Fence::Reserved(barrier)) => barrier.check(&rings)?,
+            _ => {}
+        }
+        if order.numbers.is_some() && rings.cpus().any(|cpu| cpu == ANY_CPU) {
+            let message = "numbers of each CPU need a ring for each CPU, and all CPUs share a BPF ring buffer";
+            return Err(Error::new(ErrorKind::InvalidInput, message));
         }
         // Rank decides between equal keys: first by CPU, then by the order in which the rings were added.
         rings.lanes.sort_by_key(|lane| lane.origin.cpu);
@@ -164,6 +174,7 @@ impl Merge {
             pause: None,
             was_crowded: false,
             whole: true,
+            sighting: None,
             window: LossWindow::default(),
             anew: None,
             wraparounds: 0,
@@ -221,8 +232,9 @@ impl Merge {
         let largest = stream.keys.until_now(largest);
         // The frontier is valid only for all heads together.
         self.whole = matches!(looked, Ok(Indexed::Whole));
-        if self.whole {
-            stream.stats.refreshes += 1;
+        stream.stats.refreshes += u64::from(self.whole);
+        if let Some(now) = self.seen_all(now) {
+            let stream = &mut self.stream;
             stream.frontier.refreshed(largest, now);
             if let Some(sequence) = &mut stream.sequence {
                 // A number that is held is not proven before it is yielded.
@@ -230,13 +242,49 @@ impl Merge {
                 sequence.is_proven(stream.frontier.edge().min(Some(held)));
             }
         } else {
-            stream.frontier.refreshed_in_part(largest);
+            self.stream.frontier.refreshed_in_part(largest);
         }
         self.watch_wraparound();
         match looked {
             Ok(indexed) => self.make_room(indexed),
             Err(panic) => resume_unwind(panic),
         }
+    }
+
+    /// Whether refreshes have indexed everything that was written or reserved when the first of them began. Gives the clock reading of that
+    /// one. `now` is that of the last refresh.
+    ///
+    /// A record that a program has reserved and not committed hides what comes after it in its ring. So under a rule that proves, the
+    /// frontier waits until everything is indexed that was reserved when the heads were loaded. Later reservations do not count: their
+    /// programs would keep it waiting for ever.
+    fn seen_all(&mut self, now: u64) -> Option<u64> {
+        if !self.whole {
+            return None;
+        }
+        if !self.stream.frontier.proves() {
+            return Some(now);
+        }
+        let since = *self.sighting.get_or_insert_with(|| {
+            for (lane, index) in self.rings.lanes.iter().zip(&mut self.stream.indexes) {
+                index.sighted = lane.ring.reserved();
+            }
+            now
+        });
+        self.stream.indexes.iter().all(Index::is_past_sighted).then(|| {
+            self.sighting = None;
+            since
+        })
+    }
+
+    /// Whether a proof waits for programs to commit what they have reserved in BPF ring buffers.
+    pub(crate) fn awaits_commits(&self) -> bool {
+        self.sighting.is_some() && self.whole
+    }
+
+    /// Whether a refresh may find some of the reservations committed that [`Merge::awaits_commits`] is about.
+    pub(crate) fn may_find_commits(&self) -> bool {
+        let mut lanes = self.rings.lanes.iter().zip(&self.stream.indexes);
+        lanes.any(|(lane, index)| !index.is_past_sighted() && !lane.ring.awaits_commit())
     }
 
     /// Indexes the new records of each ring.
@@ -314,6 +362,8 @@ impl Merge {
     /// Tells the merge that the grace period for [`Merge::begin_fence`] has ended. The events that it proves may leave after the next
     /// refresh.
     pub fn end_fence(&mut self) {
+        // What proves is a refresh of heads that are loaded after the fence.
+        self.sighting = None;
         if self.stream.frontier.end_fence() {
             self.stream.stats.fences += 1;
         }

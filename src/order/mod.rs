@@ -30,6 +30,7 @@
 //!
 //! `merge.rs` joins index, frontier and stream. `event_guard.rs` has the guards that a program holds. Begin there.
 
+pub(crate) mod barrier;
 mod entry;
 pub(crate) mod epochs;
 pub(crate) mod event;

@@ -44,7 +44,7 @@ impl Merge {
     /// Whether a ring is so full that the kernel may soon have no space. The limit is not a quarter, at which the kernel wakes a reader: in
     /// a small ring the fence's own events may fill a quarter.
     pub(crate) fn is_crowded(&self) -> bool {
-        self.rings.lanes.iter().any(|lane| lane.ring.head() - lane.ring.tail() > lane.ring.size() / 2)
+        self.rings.lanes.iter().any(|lane| lane.ring.used() > lane.ring.size() / 2)
     }
 
     /// Whether a ring has filled up so much while events were yielded that a refresh should come before the next one.
@@ -102,7 +102,7 @@ impl Merge {
         self.was_crowded |= self.is_crowded();
         let is_complete = self.rings.are_complete();
         for (lane, index) in self.rings.lanes.iter_mut().zip(&mut self.stream.indexes) {
-            let (tail, used, size) = (lane.ring.tail(), lane.ring.head() - lane.ring.tail(), lane.ring.size());
+            let (tail, used, size) = (lane.ring.tail(), lane.ring.used(), lane.ring.size());
             let soon = scarce.map_or(0, |pause| written_within(SOON, index.found(), pause));
             let mark = self.mark.leaving(size, index.longest());
             // Events that may leave are not held: the consumer makes space by taking them.
@@ -150,7 +150,7 @@ impl Merge {
 
     /// The notice of an early release.
     fn unproven(&self, memory: usize) -> EarlyRelease {
-        let filled = |ring: &Ring| ((ring.head() - ring.tail()) * 100 / ring.size()) as u8;
+        let filled = |ring: &Ring| (ring.used() * 100 / ring.size()) as u8;
         let fullest = self.rings.lanes.iter().max_by_key(|lane| filled(&lane.ring));
         let (cpu, filled) = fullest.map_or((0, 0), |lane| (lane.origin.cpu, filled(&lane.ring)));
         let most = if let WhenFull::Copy { most } = self.when_full { most } else { 0 };

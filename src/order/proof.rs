@@ -4,6 +4,7 @@ mod threads;
 
 use crate::error::{Error, ErrorKind};
 use crate::instrument::step;
+use crate::order::barrier::Reserved;
 use crate::order::epochs::Epochs;
 use crate::order::fence::Fences;
 use crate::order::hold::Fence;
@@ -20,6 +21,8 @@ pub(crate) enum Proof {
     Fences(Fences),
     /// Writers' epochs, read by the consumer.
     Epochs(Watch),
+    /// Reservations in BPF ring buffers: once CPUs have ordered their stores.
+    Reserved(Reserved),
 }
 
 impl Proof {
@@ -27,6 +30,7 @@ impl Proof {
     pub(crate) fn start(fence: &Fence) -> Result<Self, Error> {
         match fence {
             Fence::Epochs(epochs) => Ok(Self::Epochs(Watch::new(epochs.clone()))),
+            Fence::Reserved(barrier) => Reserved::start(*barrier).map(Self::Reserved),
             fence => Fences::start(fence).map(Self::Fences),
         }
     }
@@ -36,6 +40,7 @@ impl Proof {
         match self {
             Self::Fences(fences) => fences.name(),
             Self::Epochs(_) => "epochs",
+            Self::Reserved(_) => "reserved",
         }
     }
 
@@ -44,6 +49,7 @@ impl Proof {
         match self {
             Self::Fences(fences) => fences.pause(),
             Self::Epochs(watch) => (!watch.under_way).then_some(Duration::ZERO),
+            Self::Reserved(reserved) => reserved.pause(),
         }
     }
 
@@ -52,6 +58,7 @@ impl Proof {
         match self {
             Self::Fences(fences) => fences.is_under_way(),
             Self::Epochs(watch) => watch.under_way,
+            Self::Reserved(reserved) => reserved.is_under_way(),
         }
     }
 
@@ -60,6 +67,7 @@ impl Proof {
         match self {
             Self::Fences(fences) => fences.begin(),
             Self::Epochs(watch) => watch.begin(),
+            Self::Reserved(reserved) => reserved.begin(),
         }
     }
 
@@ -69,6 +77,7 @@ impl Proof {
         match self {
             Self::Fences(fences) => fences.ended(),
             Self::Epochs(watch) => watch.ended(),
+            Self::Reserved(reserved) => reserved.ended(),
         }
     }
 
@@ -77,7 +86,7 @@ impl Proof {
     pub(crate) fn has_ended(&self) -> bool {
         match self {
             Self::Fences(fences) => fences.has_ended(),
-            Self::Epochs(_) => false,
+            Self::Epochs(_) | Self::Reserved(_) => false,
         }
     }
 
@@ -86,6 +95,11 @@ impl Proof {
         match self {
             Self::Fences(fences) => fences.wait(),
             Self::Epochs(watch) => watch.wait(),
+            Self::Reserved(reserved) => {
+                reserved.begin();
+                let ended = reserved.ended().unwrap_or(Ok(()));
+                ended.map_err(|errno| Error::fence_failed(ErrorKind::Fence, errno, 1))
+            }
         }
     }
 
@@ -94,6 +108,7 @@ impl Proof {
         match self {
             Self::Fences(fences) => fences.latency(),
             Self::Epochs(watch) => watch.latency,
+            Self::Reserved(reserved) => reserved.took(),
         }
     }
 
@@ -102,6 +117,7 @@ impl Proof {
         match self {
             Self::Fences(fences) => fences.under_way(),
             Self::Epochs(watch) => watch.under_way.then(|| watch.begun.elapsed()),
+            Self::Reserved(reserved) => reserved.is_under_way().then_some(Duration::ZERO),
         }
     }
 
@@ -109,14 +125,14 @@ impl Proof {
     pub(crate) fn wake(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Fences(fences) => Some(fences.wake()),
-            Self::Epochs(_) => None,
+            Self::Epochs(_) | Self::Reserved(_) => None,
         }
     }
 
     /// The writers' epochs, if they are used.
     pub(crate) fn epochs(&mut self) -> Option<&mut Watch> {
         match self {
-            Self::Fences(_) => None,
+            Self::Fences(_) | Self::Reserved(_) => None,
             Self::Epochs(watch) => Some(watch),
         }
     }
@@ -126,13 +142,14 @@ impl Proof {
         match self {
             Self::Fences(fences) => fences.leave_to_parent(),
             Self::Epochs(watch) => watch.leave_to_parent(),
+            Self::Reserved(_) => false,
         }
     }
 
     /// How often a kernel fence replaced the proof for programs that did not leave.
     pub(crate) fn stand_ins(&self) -> u64 {
         match self {
-            Self::Fences(_) => 0,
+            Self::Fences(_) | Self::Reserved(_) => 0,
             Self::Epochs(watch) => watch.stood_in,
         }
     }
@@ -142,7 +159,14 @@ impl Proof {
         match self {
             Self::Fences(_) => None,
             Self::Epochs(watch) => watch.nap(),
+            Self::Reserved(reserved) => reserved.is_under_way().then_some(Duration::ZERO),
         }
+    }
+
+    /// Whether a proof can end in the call that asks for its end, and costs no wait.
+    #[inline]
+    pub(crate) fn ends_at_once(&self) -> bool {
+        !matches!(self, Self::Fences(_))
     }
 }
 

@@ -231,10 +231,11 @@ impl Stream {
     #[inline(always)]
     pub(crate) fn record<'a>(&self, lanes: &'a [Lane]) -> Option<Record<'a>> {
         let Pick { entry, rank, notice, .. } = &self.picked;
-        if self.until == 0 && (notice.is_some() || (!entry.is_plain() && !self.is_record())) {
-            return None;
-        }
         let lane = &lanes[*rank as usize];
+        if self.until == 0 && (notice.is_some() || !entry.is_plain()) {
+            let is_record = notice.is_none() && self.is_record();
+            return is_record.then(|| entry.any_record(lane.bytes(entry.position, entry.len()), &lane.origin));
+        }
         lane.ring.prefetch(entry.position + AHEAD);
         Some(entry.record(lane.bytes(entry.position, entry.record_len()), &lane.origin))
     }

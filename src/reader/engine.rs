@@ -39,6 +39,8 @@ pub(crate) struct Engine {
     pace: Pace,
     /// Under the lag rule: when all events that had been seen when this was set are due.
     due: Option<Instant>,
+    /// Since when a proof waits for programs to commit what they have reserved.
+    awaiting: Option<Instant>,
     /// Under the round rule: whether another refresh follows the last one at once.
     again: bool,
     /// Fences that fail.
@@ -76,6 +78,12 @@ pub(crate) enum Turn {
 /// How often CPUs are listed in addition to the kernel's messages: a message may not arrive.
 const LIST_CPUS: Duration = Duration::from_secs(1);
 
+/// How often headers of busy reservations are read again before the reader sleeps: some microseconds, as long as most programs take.
+const COMMIT_SPINS: u32 = 256;
+
+/// The shortest sleep while a reservation is busy.
+const COMMIT_NAP: Duration = Duration::from_micros(50);
+
 /// How often the kernel is asked for its count of losses.
 const ASK_LOSSES: Duration = Duration::from_millis(100);
 
@@ -110,6 +118,7 @@ impl Engine {
             capped: false,
             pace,
             due: None,
+            awaiting: None,
             again: false,
             failures: Repeats::default(),
             stuck: Repeats::default(),
@@ -168,8 +177,8 @@ impl Engine {
             self.refresh();
             self.attend()?;
         }
-        // Epochs end at once, and each event would bring the refresh that follows. So proven events come first.
-        if matches!(self.proof, Some(Proof::Epochs(_))) && self.merge.is_ready() {
+        // Some proofs end at once, and each event would bring the refresh that follows. So proven events come first.
+        if self.proof.as_ref().is_some_and(Proof::ends_at_once) && self.merge.is_ready() {
             return Ok(true);
         }
         self.notice_fence()?;
@@ -194,6 +203,7 @@ impl Engine {
             return Ok(Turn::Ready);
         }
         self.await_epochs()?;
+        self.await_commits();
         match self.report.filter(|_| self.report_is_due()) {
             Some(Report::Flushed) => {
                 self.end_report();
@@ -215,7 +225,7 @@ impl Engine {
 
     /// The longest sleep after which there may be a reason to refresh.
     pub(crate) fn pause(&self) -> Duration {
-        if self.merge.is_behind() {
+        if self.merge.is_behind() || (self.awaiting.is_some() && self.merge.may_find_commits()) {
             return Duration::ZERO;
         }
         let now = Instant::now();
@@ -225,6 +235,10 @@ impl Engine {
             && self.proof.as_ref().is_some_and(Proof::is_under_way)
             && self.do_rings_wake();
         let mut pause = self.pace.left(now, fencing);
+        if let Some(since) = self.awaiting {
+            // As long again as the wait so far: nothing wakes the reader when a program commits.
+            pause = pause.min(COMMIT_NAP.max(now.saturating_duration_since(since)));
+        }
         if self.merge.held() > 0 {
             pause = pause.min(self.pause_of_rule(now));
         }
@@ -347,6 +361,22 @@ impl Engine {
             return Ok(());
         }
         watch.lose_patience().or_else(|errno| self.fence_failed(errno))
+    }
+
+    /// Waits a little for programs to commit what they have reserved in BPF ring buffers, if a proof waits for them.
+    fn await_commits(&mut self) {
+        if !self.merge.awaits_commits() {
+            self.awaiting = None;
+            return;
+        }
+        let spins = if self.awaiting.is_none() { COMMIT_SPINS } else { 1 };
+        self.awaiting.get_or_insert_with(Instant::now);
+        for _ in 0..spins {
+            if self.merge.may_find_commits() {
+                return;
+            }
+            std::hint::spin_loop();
+        }
     }
 
     /// Reports a program that has returned without leaving. Not every time, unless a flush or deadline waits for it.

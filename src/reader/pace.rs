@@ -57,10 +57,9 @@ impl Pace {
         let (worth_a_refresh, worth_a_proof, useful) = match hold {
             // Only fences release events, so a number that does not justify a fence does not justify a refresh.
             Hold::Fence(Fence::Expedited { every }) => (WORTH_A_FENCE, WORTH_A_FENCE, *every),
-            // Epochs cost nothing, so every event is proven at once.
-            Hold::Fence(Fence::Epochs(_)) | Hold::Dense { fence: Fence::Epochs(_), .. } => {
-                (WORTH_A_REFRESH, 1, SHORTEST)
-            }
+            // Epochs cost nothing and reservations little, so every event is proven at once.
+            Hold::Fence(Fence::Epochs(_) | Fence::Reserved(_))
+            | Hold::Dense { fence: Fence::Epochs(_) | Fence::Reserved(_), .. } => (WORTH_A_REFRESH, 1, SHORTEST),
             Hold::Fence(_) => (WORTH_A_FENCE, WORTH_A_FENCE, SHORTEST),
             Hold::Dense { .. } => (WORTH_A_REFRESH, WORTH_A_FENCE, SHORTEST),
             Hold::Lag(lag) => (WORTH_A_REFRESH, WORTH_A_REFRESH, *lag),

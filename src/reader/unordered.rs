@@ -46,7 +46,7 @@ impl Rings {
         let mut order: SmallVec<[_; 64]> = SmallVec::new();
         for (index, lane) in self.lanes.iter_mut().enumerate() {
             let fault = lane.ring.refresh().err();
-            order.push((lane.ring.size() - (lane.ring.head() - lane.ring.tail()), index, fault));
+            order.push((lane.ring.size() - lane.ring.used(), index, fault));
         }
         order.sort_by_key(|(free, index, _)| (*free, *index));
         order.into_iter().try_for_each(|(_, index, fault)| self.lanes[index].drain(fault, &mut each))
@@ -73,7 +73,7 @@ impl Reading<'_> {
             self.ring.assert_here();
             let Some((record, rest)) = Record::plainest(left, raw, origin) else { break };
             prefetch(rest, AHEAD);
-            self.position += record.as_bytes().len() as u64;
+            self.position += record.len();
             left = rest;
             each(unordered(Item::Record(record)))?;
         }
@@ -103,7 +103,10 @@ impl Lane {
             let begin = reading.position;
             let item = match Record::at(reading.ring, begin, origin) {
                 Ok(record) => {
-                    reading.position += record.as_bytes().len() as u64;
+                    reading.position += record.len();
+                    if record.is_discarded() {
+                        continue;
+                    }
                     match record.lost() {
                         Some((id, count)) if record.kind() == Kind::LOST => match losses.tell(count) {
                             Ok(()) if count == 0 => continue,

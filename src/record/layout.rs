@@ -30,6 +30,10 @@ pub struct Layout {
     pub(super) registers_interrupt: u64,
     /// `branch_sample_type`
     pub(super) branches: u64,
+    /// Bytes from the length of raw data to raw data: 4, or 8 in a BPF ring buffer, whose header begins with the length.
+    pub(super) raw_after: u8,
+    /// Where the payload of a BPF ring buffer names the CPU; 0 if it does not, else one more than the offset.
+    cpu_at: u32,
 }
 
 pub(crate) const TID: u64 = sys::PERF_SAMPLE_TID as u64;
@@ -58,6 +62,35 @@ impl Layout {
     /// `PERF_SAMPLE_RAW` alone, which libbpf, aya and cilium/ebpf ask for. Such records carry no time and no id.
     pub const RAW: Self = Self::new(RAW, false, 0);
 
+    /// That of a BPF ring buffer ([`Ring::adopt_ring_buffer`](crate::Ring::adopt_ring_buffer)): what a program submits, and nothing else. Such
+    /// records carry no time, no id and no padding.
+    pub const RING_BUFFER: Self = Self { raw: 0, raw_after: 8, ..Self::RAW };
+
+    /// The same layout, with the CPU that wrote a record as a `u32` at this offset, in bytes, of its payload. For a BPF ring buffer that
+    /// programs of several CPUs share.
+    ///
+    /// # Panics
+    /// If this is not [`Layout::RING_BUFFER`], or the offset is 2^32 - 1 or more.
+    #[must_use]
+    pub const fn cpu_at(mut self, offset: usize) -> Self {
+        assert!(self.is_ring_buffer(), "records of a perf ring are of its CPU");
+        assert!(offset < u32::MAX as usize, "an offset in a record");
+        self.cpu_at = offset as u32 + 1;
+        self
+    }
+
+    /// Where the payload says which CPU wrote it.
+    #[inline]
+    pub(crate) fn cpu(&self) -> Option<usize> {
+        self.cpu_at.checked_sub(1).map(|at| at as usize)
+    }
+
+    /// Whether this is the layout of a BPF ring buffer.
+    #[inline]
+    pub(crate) const fn is_ring_buffer(&self) -> bool {
+        self.raw_after == 8
+    }
+
     /// The layout for these three members of `perf_event_attr`.
     pub const fn new(sample_type: u64, sample_id_all: bool, read_format: u64) -> Self {
         let mut layout = Self {
@@ -76,6 +109,8 @@ impl Layout {
             registers_user: 0,
             registers_interrupt: 0,
             branches: 0,
+            raw_after: 4,
+            cpu_at: 0,
         };
         let mut i = 0;
         while i < SAMPLE_ORDER.len() {
@@ -192,6 +227,12 @@ impl Layout {
     #[inline]
     pub(crate) fn raw(&self) -> Option<usize> {
         (self.raw != NOWHERE).then_some(self.raw.into())
+    }
+
+    /// Bytes from the length of raw data to raw data.
+    #[inline]
+    pub(crate) fn raw_after(&self) -> u8 {
+        self.raw_after
     }
 
     /// Where the kernel's time lies in samples.

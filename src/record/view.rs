@@ -24,27 +24,43 @@ pub struct Record<'a> {
 
 impl<'a> Record<'a> {
     pub(crate) fn new(bytes: Bytes<'a>, header: Header, origin: &'a Arc<Origin>) -> Self {
-        debug_assert_eq!(bytes.len(), usize::from(header.size()));
+        debug_assert!(header.size() == 0 || bytes.len() == usize::from(header.size()));
         Self { bytes, header, origin }
     }
 
     /// The checked record at a position of a ring; or the fault there, and the position at which to go on.
     #[inline]
     pub(crate) fn at(ring: &'a Ring, position: u64, origin: &'a Arc<Origin>) -> Result<Self, (Fault, u64)> {
-        let header = ring.header(position).map_err(|fault| (fault, ring.head()))?;
-        let record = Self::new(ring.bytes(position, u64::from(header.size())), header, origin);
+        let (header, bytes) = ring.record(position).map_err(|fault| (fault, ring.head()))?;
+        let record = Self::new(bytes, header, origin);
         match record.check() {
             Ok(()) => Ok(record),
-            Err(fault) => Err((fault, position + u64::from(header.size()))),
+            Err(fault) => Err((fault, position + record.len())),
         }
+    }
+
+    /// Bytes of the record, header included.
+    #[inline]
+    pub(crate) fn len(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    /// Whether it is no record: a program discarded what it had reserved in a BPF ring buffer.
+    #[inline]
+    pub(crate) fn is_discarded(&self) -> bool {
+        self.header.is_discarded()
     }
 
     /// The checked record at the start of some bytes, and the bytes after it, if it is a sample without a field of varying length before
     /// its raw data. `raw`: where the length of its raw data lies.
     #[inline(always)]
     pub(crate) fn plainest(bytes: &'a [u8], raw: usize, origin: &'a Arc<Origin>) -> Option<(Self, &'a [u8])> {
+        if origin.layout.is_ring_buffer() {
+            let (header, record, rest) = Header::split_reservation(bytes, Header::LEN as usize)?;
+            return Some((Self::new(record.into(), header, origin), rest));
+        }
         let (header, record, rest) = Header::split(bytes, Kind::SAMPLE.0, Header::LEN as usize)?;
-        raw_within(record, raw)?;
+        raw_within(record, raw, 4)?;
         Some((Self::new(record.into(), header, origin), rest))
     }
 
@@ -60,10 +76,14 @@ impl<'a> Record<'a> {
         self.header.misc()
     }
 
-    /// The CPU of the record's ring, which is the CPU that wrote the record.
+    /// The CPU of the record's ring, which is the CPU that wrote the record. For a BPF ring buffer that CPUs share, the CPU that the record
+    /// names ([`Layout::cpu_at`]), or [`ANY_CPU`](crate::ANY_CPU).
     #[inline]
     pub fn cpu(&self) -> u32 {
-        self.origin.cpu
+        match self.origin.layout.cpu() {
+            None => self.origin.cpu,
+            Some(at) => self.payload().and_then(|payload| payload.u32(at)).unwrap_or(self.origin.cpu),
+        }
     }
 
     /// The kernel's time in nanoseconds, on the clock with which the ring was opened. `None` if the ring does not record it.
@@ -151,6 +171,9 @@ impl<'a> Record<'a> {
         if self.kind() != Kind::SAMPLE {
             return None;
         }
+        if self.origin.layout.is_ring_buffer() {
+            return self.payload().filter(|_| field == RAW);
+        }
         self.bytes.get(fields::range_of(&self.origin.layout, self.bytes, field)?)
     }
 
@@ -177,14 +200,15 @@ impl<'a> Record<'a> {
     }
 
     /// A sample's raw data (`PERF_SAMPLE_RAW`): the data that a BPF program passed to `bpf_perf_event_output`, or a
-    /// tracepoint's fields. `None` for records without raw data.
+    /// tracepoint's fields. `None` for records without raw data. In a BPF ring buffer: what a program submitted, and no more.
     ///
-    /// The kernel rounds the length of the data up, so that the record's length is a multiple of 8. So **0 to 7 bytes of old ring memory
+    /// In a perf ring the kernel rounds the length of the data up, so that the record's length is a multiple of 8. So **0 to 7 bytes of old ring memory
     /// follow the data**, and the record does not say how many (`perf_sample_save_raw_data`, `kernel/events/core.c`).
     #[inline(always)]
     pub fn payload(&self) -> Option<Bytes<'a>> {
+        let layout = &self.origin.layout;
         if self.kind() == Kind::SAMPLE
-            && let Some(data) = raw_within(self.bytes.as_slices().0, self.origin.layout.raw.into())
+            && let Some(data) = raw_within(self.bytes.as_slices().0, layout.raw.into(), layout.raw_after.into())
         {
             return Some(data.into());
         }
@@ -234,7 +258,7 @@ impl<'a> Record<'a> {
     #[inline]
     fn raw_at(&self, at: usize) -> Result<(usize, u32), Fault> {
         let Some(raw_size) = self.bytes.u32(at) else { return Err(Fault::Short { size: self.header.size() }) };
-        let begin = at + 4;
+        let begin = at + usize::from(self.origin.layout.raw_after);
         let room = self.bytes.len() - begin;
         if raw_size as usize > room {
             return Err(Fault::Raw { raw_size, room: room as u32 });
@@ -263,11 +287,11 @@ impl<'a> Record<'a> {
     }
 }
 
-/// Raw data whose length lies at a place, if both lie within some bytes.
+/// Raw data whose length lies at a place and which begins so many bytes after that place, if both lie within some bytes.
 #[inline(always)]
-fn raw_within(bytes: &[u8], at: usize) -> Option<&[u8]> {
-    let begin = at + 4;
-    let size = u32::from_ne_bytes(*bytes.get(..begin)?.last_chunk()?) as usize;
+fn raw_within(bytes: &[u8], at: usize, after: usize) -> Option<&[u8]> {
+    let begin = at + after;
+    let size = u32::from_ne_bytes(*bytes.get(at..begin)?.first_chunk()?) as usize;
     if size <= bytes.len() - begin { bytes.get(begin..begin + size) } else { None }
 }
 

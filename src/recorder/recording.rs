@@ -97,7 +97,7 @@ impl Recorder {
     /// As [`RingOptions::open`]; [`ErrorKind::Fence`](crate::ErrorKind::Fence) if the fence is not possible, or is a custom one, or writers' epochs.
     pub fn open(options: RingOptions, key: Key, fence: &Fence) -> Result<Self, Error> {
         // A reader whose fence proves nothing loses only the order. Here, bytes would change while they are read (I9).
-        if let Fence::Custom(_) | Fence::Epochs(_) = fence {
+        if let Fence::Custom(_) | Fence::Epochs(_) | Fence::Reserved(_) = fence {
             return Err(Error::no_fence("a recorder takes none but the kernel's own", "give it Fence::Auto"));
         }
         Self::new(options.open_backward()?, key, fence)
@@ -241,7 +241,7 @@ fn complete_from(marks: &[Mark]) -> u64 {
 }
 
 /// Whether a record of `size` bytes, of which `room` are left, is one whose end was overwritten.
-fn is_cut(size: u16, room: u64, ring: u64) -> bool {
+fn is_cut(size: u32, room: u64, ring: u64) -> bool {
     size.is_multiple_of(8) && (room + 1..=ring).contains(&u64::from(size))
 }
 

@@ -1,5 +1,6 @@
 //! The consumer's half of one ring: its tail and head, and the bytes between them.
 
+pub(super) mod ring_buffer;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
@@ -19,27 +20,31 @@ fn duplicate(fd: BorrowedFd<'_>) -> Result<Arc<OwnedFd>, Error> {
     fd.try_clone_to_owned().map(Arc::new).map_err(Error::cannot("duplicate an event's file descriptor"))
 }
 
-/// A perf ring buffer and the consumer's position in it.
+/// A perf ring buffer or a BPF ring buffer, and the consumer's position in it.
 ///
 /// A program can adopt a ring and hand it to [`Rings::add`](crate::Rings::add).
 #[derive(Debug)]
 pub struct Ring {
-    /// `data_head` and `data_tail`. INVARIANT (I1): valid and 8-aligned while `memory` lives.
+    /// `data_head` and `data_tail`, or the producer and the consumer position of a BPF ring buffer. INVARIANT (I1): valid and 8-aligned
+    /// while `memory` lives.
     head_word: NonNull<AtomicU64>,
     tail_word: NonNull<AtomicU64>,
-    /// INVARIANT (I1): `size` bytes, mapped while `memory` lives.
+    /// INVARIANT (I1): `mapped` bytes, mapped while `memory` lives.
     data: NonNull<u8>,
+    /// `size`, or twice that if the data area is mapped twice in a row, so that no record wraps.
+    mapped: u64,
     /// INVARIANT: a power of two, at least 8, at most 2^31.
     size: u64,
     /// The shared words hold `base` more than the logical positions.
     base: u64,
     /// INVARIANT (I2, I3).
     tail: u64,
-    /// INVARIANT (I3).
+    /// INVARIANT (I3). Nothing before it changes until it is released.
     head: u64,
-    /// Whether the kernel writes backwards and ignores the tail. `tail` and `head` then bound the readable bytes, counted from the newest
-    /// record back.
-    backward: bool,
+    /// Where the kernel reserves next, as the last refresh found it: `head`, or after it where a program has reserved bytes of a BPF ring
+    /// buffer and not committed them. INVARIANT: `head <= reserved <= tail + size`.
+    reserved: u64,
+    format: Format,
     /// The header page.
     page: NonNull<u8>,
     /// The process that owns the memory.
@@ -48,6 +53,18 @@ pub struct Ring {
     memory: Memory,
     /// The event that becomes readable when the ring is written to. Closed last.
     fd: Option<Arc<OwnedFd>>,
+}
+
+/// Who writes, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Format {
+    /// A perf event's ring.
+    Perf,
+    /// A perf event's ring that the kernel writes backwards and whose tail it ignores. `tail` and `head` bound the readable bytes, counted
+    /// from the newest record back.
+    Backward,
+    /// A BPF ring buffer (`BPF_MAP_TYPE_RINGBUF`).
+    RingBuffer,
 }
 
 // SAFETY: the pointers lead to memory that belongs to the process, not to a thread, and `&Ring` only reads what I3 and I5
@@ -73,7 +90,7 @@ impl Ring {
     fn map_as(fd: Arc<OwnedFd>, page: usize, size: usize, backward: bool) -> Result<Self, Error> {
         let error = |errno: nix::Error| Error::system("map a ring", errno.into());
         let len = NonZeroUsize::new(page.saturating_add(size)).ok_or(error(nix::Error::EINVAL))?;
-        let mapping = Mapping::new(fd.as_fd(), len, !backward).map_err(error)?;
+        let mapping = Mapping::new(fd.as_fd(), len, !backward, 0).map_err(error)?;
         let base = mapping.base();
         // SAFETY: the mapping is `len` long and moves into the ring.
         unsafe { Self::over(base, page, len.get(), Memory::Mapped(mapping), Some(fd), backward) }
@@ -198,11 +215,13 @@ impl Ring {
             tail_word: word(TAIL_AT),
             // SAFETY: `offset + size` is the length of the mapping, checked above.
             data: unsafe { base.add(offset as usize) },
+            mapped: size,
             size,
             base: read(TAIL_AT),
             tail: 0,
             head: 0,
-            backward,
+            reserved: 0,
+            format: if backward { Format::Backward } else { Format::Perf },
             page: base,
             owner: Owner::new(),
             memory,
@@ -216,10 +235,23 @@ impl Ring {
         self.size
     }
 
-    /// The head seen at the last refresh.
+    /// The end of the readable bytes, as the last refresh found it.
     #[inline]
     pub(crate) fn head(&self) -> u64 {
         self.head
+    }
+
+    /// Where the kernel reserved next at the last refresh. Between the head and this position, at least one program of a BPF ring buffer
+    /// has reserved bytes and not committed them. For a perf ring it is the head.
+    #[inline]
+    pub(crate) fn reserved(&self) -> u64 {
+        self.reserved
+    }
+
+    /// Bytes that the kernel could not use at the last refresh.
+    #[inline]
+    pub(crate) fn used(&self) -> u64 {
+        self.reserved - self.tail
     }
 
     /// The header page, for handing out.
@@ -259,14 +291,14 @@ impl Ring {
     /// The position at which the kernel writes now. If its head cannot be right, the largest possible position.
     pub(crate) fn written(&self) -> u64 {
         let (head, _) = self.words();
-        head.wrapping_sub(self.base).clamp(self.head, self.tail + self.size)
+        head.wrapping_sub(self.base).clamp(self.reserved, self.tail + self.size)
     }
 
     /// Whether a quarter of the ring was written since the last refresh of its head. A quarter is also what wakes a sleeping reader. A head
     /// that cannot be right gives false.
     pub(crate) fn fills_up(&self) -> bool {
         let head = self.words().0.wrapping_sub(self.base);
-        let (new, used) = (head.wrapping_sub(self.head), head.wrapping_sub(self.tail));
+        let (new, used) = (head.wrapping_sub(self.reserved), head.wrapping_sub(self.tail));
         new <= used && used <= self.size && new >= self.size / 4
     }
 
@@ -281,10 +313,13 @@ impl Ring {
     pub(crate) fn refresh(&mut self) -> Result<(), Fault> {
         let head = self.load_head().wrapping_sub(self.base);
         let ahead = head.wrapping_sub(self.tail);
-        if ahead > self.size || ahead < self.head - self.tail {
-            return Err(Fault::Head { from: self.head, to: head, size: self.size });
+        if ahead > self.size || ahead < self.reserved - self.tail {
+            return Err(Fault::Head { from: self.reserved, to: head, size: self.size });
         }
-        self.head = head;
+        if self.format == Format::RingBuffer {
+            return self.refresh_reservations(head);
+        }
+        (self.head, self.reserved) = (head, head);
         Ok(())
     }
 
@@ -298,25 +333,28 @@ impl Ring {
             unsafe { pages.apply_edits() };
         }
         // SAFETY: (I1)
-        words::load_head(unsafe { self.head_word.as_ref() })
+        let head = words::load_head(unsafe { self.head_word.as_ref() });
+        // Headers in a BPF ring buffer are aligned, whatever the position says.
+        if self.format == Format::RingBuffer { head & !7 } else { head }
     }
 
     /// Loads the head of a ring written backwards and makes everything in it readable: position 0 is the newest record, and older ones
     /// follow. The last one may be cut. Returns whether anything was overwritten. The caller ensures (I9).
     pub(crate) fn refresh_backward(&mut self) -> bool {
-        debug_assert!(self.backward);
+        debug_assert!(self.format == Format::Backward);
         let head = self.load_head();
         // The kernel counts down from zero.
         let written = head.wrapping_neg();
         self.base = head;
         self.tail = 0;
         self.head = written.min(self.size);
+        self.reserved = self.head;
         written > self.size
     }
 
     /// Stops lending bytes of a ring written backwards.
     pub(crate) fn thaw(&mut self) {
-        self.head = self.tail;
+        (self.head, self.reserved) = (self.tail, self.tail);
     }
 
     /// Skips everything between the last head seen and the kernel's head, and goes on from there.
@@ -327,6 +365,7 @@ impl Ring {
         assert_eq!(self.tail, self.head, "records before the fault are still held");
         let head = self.load_head();
         self.base = head.wrapping_sub(self.head);
+        self.reserved = self.head;
         self.publish();
     }
 
@@ -345,7 +384,7 @@ impl Ring {
 
     #[inline]
     fn publish(&mut self) {
-        debug_assert!(!self.backward, "mapped read-only");
+        debug_assert!(self.format != Format::Backward, "mapped read-only");
         // Nobody reads a forked child's tail. No panic: this runs in drops, which also happen in a child.
         if !self.owner.is_surely_here() {
             return;
@@ -367,7 +406,7 @@ impl Ring {
             "bytes between tail and head"
         );
         let at = self.index(position);
-        let to_end = self.size - at;
+        let to_end = self.mapped - at;
         // SAFETY: `at` is below `size` (I1).
         let start = unsafe { self.data.add(at as usize) };
         if len <= to_end {
@@ -422,5 +461,15 @@ impl Ring {
             return Err(Fault::Size { size: 0, room });
         };
         Header::checked(bytes, room)
+    }
+
+    /// The record that begins at a position: its checked header, and its bytes with the header.
+    #[inline]
+    pub(crate) fn record(&self, position: u64) -> Result<(Header, Bytes<'_>), Fault> {
+        if self.format == Format::RingBuffer {
+            return self.reservation(position);
+        }
+        let header = self.header(position)?;
+        Ok((header, self.bytes(position, header.size().into())))
     }
 }

@@ -59,7 +59,7 @@ impl EpochWords {
     pub(crate) fn map(fd: BorrowedFd<'_>, stride: usize, len: u32) -> nix::Result<Self> {
         let bytes = stride.checked_mul(8).and_then(|each| each.checked_mul(len as usize)).and_then(NonZeroUsize::new);
         let bytes = bytes.ok_or(nix::Error::EINVAL)?;
-        Ok(Self { memory: EpochMemory::Mapped(Mapping::new(fd, bytes, false)?), stride, len })
+        Ok(Self { memory: EpochMemory::Mapped(Mapping::new(fd, bytes, false, 0)?), stride, len })
     }
 
     /// The same in memory.

@@ -21,8 +21,8 @@ pub enum Fault {
     /// record is then unknown, so the reader skips everything up to the head.
     #[error("header says {size} bytes with {room} left before the head")]
     Size {
-        /// `perf_event_header.size`.
-        size: u16,
+        /// `perf_event_header.size`, or the length that a BPF ring buffer's header states, rounded up to 8 and with its header.
+        size: u32,
         /// Bytes between the record's start and the head.
         room: u64,
     },
@@ -59,6 +59,15 @@ pub enum Fault {
         /// The largest key of all records before it.
         largest: u64,
     },
+    /// Another program moved the consumer position of a BPF ring buffer: two programs read one map. Records that were held may have been
+    /// overwritten meanwhile. The reader goes on at the producer position once everything before it was yielded.
+    #[error("another program moved the consumer position from {from} to {to}")]
+    Consumer {
+        /// The position that this reader had stored, in bytes since the map was made.
+        from: u64,
+        /// The position found.
+        to: u64,
+    },
     /// The record is too short for the fields that its `sample_type` promises.
     #[error("record of {size} bytes is too short for its fields")]
     Short {
@@ -77,6 +86,55 @@ const KIND_AT: u32 = if cfg!(target_endian = "little") { 0 } else { 32 };
 const MISC_AT: u32 = if cfg!(target_endian = "little") { 32 } else { 16 };
 const SIZE_AT: u32 = if cfg!(target_endian = "little") { 48 } else { 0 };
 
+/// `BPF_RINGBUF_BUSY_BIT` and `BPF_RINGBUF_DISCARD_BIT` (include/uapi/linux/bpf.h).
+const BUSY: u32 = 1 << 31;
+const DISCARDED: u32 = 1 << 30;
+
+/// The first word of `struct bpf_ringbuf_hdr`: the length of the data, and two flags.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reservation(pub(super) u32);
+
+impl Reservation {
+    /// Whether the program has neither submitted nor discarded it.
+    #[inline(always)]
+    pub(super) fn is_busy(self) -> bool {
+        self.0 & BUSY != 0
+    }
+
+    /// Bytes from its header to the next one (`bpf_ringbuf_reserve`: a header of 8 bytes, all rounded up to 8).
+    #[inline(always)]
+    pub(super) fn len(self) -> u64 {
+        (u64::from(self.0 & !(BUSY | DISCARDED)) + Header::LEN).next_multiple_of(8)
+    }
+
+    /// The word of a reservation for so many bytes: busy, submitted or discarded.
+    pub(super) fn word(len: u32, state: State) -> u32 {
+        match state {
+            State::Busy => len | BUSY,
+            State::Submitted => len,
+            State::Discarded => len | DISCARDED,
+        }
+    }
+}
+
+/// What a program has done with a reservation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    Busy,
+    Submitted,
+    Discarded,
+}
+
+/// Kinds of records in a BPF ring buffer.
+struct Kind;
+
+impl Kind {
+    /// `PERF_RECORD_SAMPLE`: what a program submits is what BPF output is in a perf ring.
+    const SAMPLE: u32 = perf_event_open_sys::bindings::PERF_RECORD_SAMPLE;
+    /// No kind of the kernel's.
+    const DISCARDED: u32 = u32::MAX;
+}
+
 /// `struct perf_event_header`, copied out of the ring as one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header(u64);
@@ -91,9 +149,37 @@ impl Header {
         let stated = header.size_and_tag();
         let size = u64::from(stated);
         if size < Self::LEN || stated & TAG != 0 || size > room {
-            return Err(Fault::Size { size: stated, room });
+            return Err(Fault::Size { size: stated.into(), room });
         }
         Ok(header)
+    }
+
+    /// The longest record, in bytes, whose length a header can hold.
+    const LONGEST: u64 = u16::MAX as u64 & !(TAG as u64);
+
+    /// A header for a committed reservation of a BPF ring buffer, as if a sample of perf lay there, and the bytes that the reservation
+    /// takes. Its size is 0 if it takes more than a header can hold.
+    #[inline]
+    pub(super) fn of_reservation(word: u32) -> (Self, u64) {
+        let len = Reservation(word).len();
+        let size = if len <= Self::LONGEST { len } else { 0 };
+        let kind = if word & DISCARDED == 0 { Kind::SAMPLE } else { Kind::DISCARDED };
+        (Self(u64::from(kind) << KIND_AT | size << SIZE_AT), len)
+    }
+
+    /// As [`Header::split`], for bytes of a BPF ring buffer in which everything is committed: `None` if the first reservation was
+    /// discarded.
+    #[inline(always)]
+    pub(crate) fn split_reservation(bytes: &[u8], least: usize) -> Option<(Self, &[u8], &[u8])> {
+        let word = u32::from_ne_bytes(*bytes.first_chunk()?);
+        // Neither a flag nor a length that a header cannot hold.
+        if u64::from(word) > Self::LONGEST - Self::LEN {
+            return None;
+        }
+        let len = Reservation(word).len();
+        let (record, rest) = bytes.split_at_checked(len as usize)?;
+        let header = Self(u64::from(Kind::SAMPLE) << KIND_AT | len << SIZE_AT);
+        (record.len() >= least).then_some((header, record, rest))
     }
 
     /// The header at the start of some bytes, if it has this kind and its whole record lies in them; with the record's bytes, and the bytes
@@ -149,6 +235,15 @@ impl Header {
     /// The header of no record.
     pub(crate) const NONE: Self = Self(0);
 
+    /// The header of a record in a BPF ring buffer that is longer than a header can say.
+    pub(crate) const LONG: Self = Self((Kind::SAMPLE as u64) << KIND_AT);
+
+    /// Whether it stands for a reservation that was discarded.
+    #[inline]
+    pub(crate) fn is_discarded(self) -> bool {
+        self.kind() == Kind::DISCARDED
+    }
+
     /// Stands for a header: this many bytes that are no record. Its size is 0, which no record has.
     pub(crate) fn of_stretch(bytes: u32) -> Self {
         Self(u64::from(bytes) << KIND_AT)
@@ -201,7 +296,7 @@ mod tests {
     fn sizes_that_cannot_be_right_are_faults() {
         for size in [0, 1, 7, 9, 12, 20, 65535] {
             let fault = Header::checked(bytes(size), 1 << 20).unwrap_err();
-            assert_eq!(fault, Fault::Size { size, room: 1 << 20 });
+            assert_eq!(fault, Fault::Size { size: size.into(), room: 1 << 20 });
         }
         assert!(Header::checked(bytes(32), 24).is_err(), "past the head");
         let header = Header::checked(bytes(32), 32).unwrap();
@@ -233,7 +328,9 @@ mod tests {
                 let is_one = size >= 8 && size % 8 == 0 && u64::from(size) <= room;
                 match Header::checked(bytes(size), room) {
                     Ok(header) => assert!(is_one && (header.size(), header.tag()) == (size, 0), "{size} in {room}"),
-                    Err(fault) => assert!(!is_one && fault == Fault::Size { size, room }, "{size} in {room}"),
+                    Err(fault) => {
+                        assert!(!is_one && fault == Fault::Size { size: size.into(), room }, "{size} in {room}")
+                    }
                 }
             }
         }

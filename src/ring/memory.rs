@@ -16,15 +16,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Keeps a ring's memory alive.
 pub(super) enum Memory {
     Mapped(#[expect(dead_code, reason = "kept for its Drop")] Mapping),
+    /// The consumer's page and the rest of a BPF ring buffer.
+    MappedApart(
+        #[expect(dead_code, reason = "kept for its Drop")] Mapping,
+        #[expect(dead_code, reason = "kept for its Drop")] Mapping,
+    ),
     /// Adopted: its owner keeps it mapped, as `Ring::adopt_mapping` demands.
     Foreign,
     Simulated(Arc<Pages>),
 }
 
-/// A mapping of a perf event or of a BPF array. Unmapped on drop.
+/// A mapping of a perf event or of a BPF map. Unmapped on drop.
 ///
-/// Never copied, split or protected: the kernel refuses (`perf_mmap_may_split`). A forked child does not have it (`VM_DONTCOPY`), and
-/// dropping it there unmaps nothing.
+/// Never copied, split or protected: the kernel refuses (`perf_mmap_may_split`). A forked child does not have that of a perf event
+/// (`VM_DONTCOPY`), and dropping any mapping there unmaps nothing.
 pub(super) struct Mapping {
     base: NonNull<u8>,
     len: usize,
@@ -33,11 +38,11 @@ pub(super) struct Mapping {
 
 impl Mapping {
     /// Maps the header page and the data of a perf event. If the mapping is writable, the kernel respects `data_tail`. If not, the kernel
-    /// overwrites the oldest records (`perf_mmap`, `kernel/events/core.c`).
-    pub(super) fn new(fd: BorrowedFd<'_>, len: NonZeroUsize, writable: bool) -> nix::Result<Self> {
+    /// overwrites the oldest records (`perf_mmap`, `kernel/events/core.c`). `offset`: where it begins in the file, a multiple of a page.
+    pub(super) fn new(fd: BorrowedFd<'_>, len: NonZeroUsize, writable: bool, offset: usize) -> nix::Result<Self> {
         let protection = if writable { ProtFlags::PROT_READ | ProtFlags::PROT_WRITE } else { ProtFlags::PROT_READ };
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
-        let base = unsafe { mmap(None, len, protection, MapFlags::MAP_SHARED, fd, 0) }?;
+        let base = unsafe { mmap(None, len, protection, MapFlags::MAP_SHARED, fd, offset as libc::off_t) }?;
         Ok(Self { base: base.cast(), len: len.get(), owner: Owner::new() })
     }
 
@@ -202,6 +207,19 @@ impl KernelHalf {
         unsafe { self.pages.write(position, bytes) };
     }
 
+    /// Writes into a reservation of a BPF ring buffer that is not committed. The consumer does not read it.
+    pub(super) fn write_reserved(&mut self, position: u64, bytes: &[u8]) {
+        // SAFETY: not committed, so the consumer reads only its header, and nobody but us writes.
+        unsafe { self.pages.write(position, bytes) };
+    }
+
+    /// Where a position of the data area lies.
+    pub(super) fn word_of_data(&self, position: u64) -> NonNull<u8> {
+        let at = self.pages.page + (position & (self.size() - 1)) as usize;
+        // SAFETY: within the allocation, which is a page and the data area.
+        unsafe { self.pages.base.add(at) }
+    }
+
     /// Publishes a head.
     ///
     /// # Panics
@@ -229,6 +247,11 @@ impl KernelHalf {
     pub(crate) fn force_head(&mut self, head: u64) {
         self.turn_hostile();
         self.queue(Edit::Head(head));
+    }
+
+    /// Stores a tail, as another consumer does.
+    pub(crate) fn force_tail(&mut self, tail: u64) {
+        words::store_tail(self.pages.word(TAIL_AT), tail);
     }
 
     fn turn_hostile(&self) {
@@ -263,6 +286,7 @@ impl fmt::Debug for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Mapped(_) => "Mapped",
+            Self::MappedApart(..) => "MappedApart",
             Self::Foreign => "Foreign",
             Self::Simulated(_) => "Simulated",
         })
@@ -298,7 +322,7 @@ mod tests {
         let file = memfd_create(NAME, MFdFlags::MFD_CLOEXEC).unwrap();
         ftruncate(&file, 4096).unwrap();
         let len = NonZeroUsize::new(4096).unwrap();
-        let mapping = Mapping::new(file.as_fd(), len, true).unwrap();
+        let mapping = Mapping::new(file.as_fd(), len, true, 0).unwrap();
         let base = mapping.base();
         assert!(is_mapped());
         let mut mapping = Some(mapping);

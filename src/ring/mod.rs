@@ -34,8 +34,9 @@ mod words;
 
 pub use bytes::Bytes;
 pub use consumer::Ring;
+pub use consumer::ring_buffer::ANY_CPU;
 pub(crate) use epochs::{Epoch, EpochWords};
 pub use frame::Fault;
-pub(crate) use frame::Header;
+pub(crate) use frame::{Header, State};
 pub(crate) use memory::KernelHalf;
 pub(crate) use prefetch::prefetch;

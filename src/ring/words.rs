@@ -1,8 +1,9 @@
-//! The two words shared with the kernel, and nothing else.
+//! The words shared with the kernel and with BPF programs, and nothing else.
 //!
-//! Names follow the kernel: it moves `head`, this crate moves `tail`. (In most ring libraries it is the other way round.)
+//! Names follow perf: the kernel moves `head`, this crate moves `tail`. (In most ring libraries it is the other way round.) A BPF ring
+//! buffer calls them producer and consumer position.
 //!
-//! The protocol is that of `tools/include/linux/ring_buffer.h`:
+//! The protocol of a perf ring is that of `tools/include/linux/ring_buffer.h`:
 //!
 //! ```text
 //!   kernel                             user
@@ -17,13 +18,27 @@
 //!
 //! A pairs with D and B with C. That file licenses the spelling used here: "instead of B, C, D we could also use
 //! smp_store_release() in B and D as well as smp_load_acquire() in C".
+//!
+//! A BPF ring buffer has a third word, the header of each reservation (`kernel/bpf/ringbuf.c`):
+//!
+//! ```text
+//!   __bpf_ringbuf_reserve              user
+//!     smp_load_acquire(consumer_pos)     smp_load_acquire(producer_pos)   E
+//!     STORE hdr->len = len | BUSY        LOAD hdr->len: acquire           F
+//!     smp_store_release(producer_pos)    LOAD data
+//!   the program: STORE data              smp_store_release(consumer_pos)  D
+//!   bpf_ringbuf_commit
+//!     xchg(hdr->len, len)
+//! ```
 
-pub(super) use crate::instrument::{AtomicU64, Ordering};
+pub(super) use crate::instrument::{AtomicU32, AtomicU64, Ordering};
 
-/// Reads `data_head` (C).
+/// Reads `data_head` (C), or the producer position of a BPF ring buffer (E).
 ///
 /// Acquire pairs with (B), `smp_wmb(); WRITE_ONCE(rb->user_page->data_head, head)` in `perf_output_put_handle`
-/// (`kernel/events/ring_buffer.c`): a reader that sees the head sees the bytes before it.
+/// (`kernel/events/ring_buffer.c`): a reader that sees the head sees the bytes before it. For a BPF ring buffer, it pairs with
+/// `smp_store_release(&rb->producer_pos, new_prod_pos)` in `__bpf_ringbuf_reserve`: a reader that sees the position sees the headers before
+/// it.
 #[inline]
 pub(super) fn load_head(head: &AtomicU64) -> u64 {
     head.load(Ordering::Acquire)
@@ -32,7 +47,8 @@ pub(super) fn load_head(head: &AtomicU64) -> u64 {
 /// Stores `data_tail` (D).
 ///
 /// Release pairs with (A), `READ_ONCE(rb->user_page->data_tail)` and the barrier after it in `__perf_output_begin`
-/// (`kernel/events/ring_buffer.c`): our reads of the bytes before the tail are over before the kernel writes there.
+/// (`kernel/events/ring_buffer.c`): our reads of the bytes before the tail are over before the kernel writes there. For a BPF ring buffer,
+/// it pairs with `smp_load_acquire(&rb->consumer_pos)` in `__bpf_ringbuf_reserve`.
 #[inline]
 pub(super) fn store_tail(tail: &AtomicU64, position: u64) {
     tail.store(position, Ordering::Release);
@@ -43,6 +59,21 @@ pub(super) fn store_tail(tail: &AtomicU64, position: u64) {
 pub(super) fn load_own(word: &AtomicU64) -> u64 {
     // Relaxed: no other memory depends on it.
     word.load(Ordering::Relaxed)
+}
+
+/// Reads the header of a reservation in a BPF ring buffer (F).
+///
+/// Acquire pairs with `xchg(&hdr->len, new_len)` in `bpf_ringbuf_commit` (`kernel/bpf/ringbuf.c`): a reader that sees that the reservation
+/// is committed sees the program's data.
+#[inline(always)]
+pub(super) fn load_reservation(header: &AtomicU32) -> u32 {
+    header.load(Ordering::Acquire)
+}
+
+/// A program's half, for `sim` and models: reserves, or commits.
+pub(super) fn store_reservation(header: &AtomicU32, word: u32) {
+    // SeqCst stands for the kernel's xchg; pairs with `load_reservation`.
+    header.store(word, Ordering::SeqCst);
 }
 
 /// Reads the word in which the programs of a CPU say whether they are inside.

@@ -2,6 +2,7 @@
 
 use crate::record::clock::Clock;
 use crate::ring::Fault;
+use crate::rings::ring_buffers::Failures;
 use crate::sys::perf;
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
@@ -29,6 +30,8 @@ pub(crate) enum Counter {
         events: Vec<Arc<OwnedFd>>,
         before: u64,
     },
+    /// Reservations that failed in a BPF ring buffer, as programs count them.
+    Failures(Failures),
     Simulated(Box<dyn Fn() -> u64 + Send + Sync>),
 }
 
@@ -44,6 +47,7 @@ impl Losses {
             Counter::Events { events, before } => {
                 events.iter().try_fold(*before, |sum, event| Some(sum.saturating_add(perf::lost(event.as_fd()).ok()?)))
             }
+            Counter::Failures(failures) => failures.read(),
             Counter::Simulated(lost) => Some(lost()),
         }
     }
@@ -107,6 +111,7 @@ impl fmt::Debug for Counter {
         f.write_str(match self {
             Self::Unknown => "Unknown",
             Self::Events { .. } => "Events",
+            Self::Failures(_) => "Failures",
             Self::Simulated(_) => "Simulated",
         })
     }

@@ -19,6 +19,7 @@ mod open;
 pub(crate) mod options;
 mod plan;
 mod refusal;
+mod ring_buffers;
 mod source;
 pub(crate) mod spill;
 #[cfg(feature = "symbols")]
@@ -97,8 +98,8 @@ impl Lane {
         while position < self.ring.head() {
             match Record::at(&self.ring, position, &self.origin) {
                 Ok(record) => {
-                    records += u64::from(record.kind() != Kind::LOST);
-                    position += u64::from(record.header().size());
+                    records += u64::from(record.kind() != Kind::LOST && !record.is_discarded());
+                    position += record.len();
                 }
                 Err((_, end)) => position = end,
             }
@@ -214,14 +215,20 @@ impl Rings {
         self.news.as_ref()
     }
 
-    /// Adds an adopted ring, whose records have this layout. A CPU may have several.
+    /// Adds an adopted ring, whose records have this layout. A CPU may have several. A BPF ring buffer of all CPUs has the number
+    /// [`ANY_CPU`](crate::ANY_CPU) and the layout [`Layout::RING_BUFFER`].
     ///
     /// If keys are the kernel's times, the same clock must stamp this ring as the others: otherwise its records are
     /// damage or late. The records name no source. Pausing output works if the ring's event is known. Pausing slots has
     /// no effect on this ring, and a pause in force does not extend to it. The ring's opener handles its CPU's coming
-    /// and going.
+    /// and going. The output into a BPF ring buffer cannot be paused.
+    ///
+    /// # Panics
+    /// If the ring is a BPF ring buffer and the layout is not, or the reverse.
     pub fn add(&mut self, cpu: u32, ring: Ring, layout: Layout) {
-        if let Some(event) = ring.fd() {
+        let fits = ring.is_ring_buffer() == layout.is_ring_buffer();
+        assert!(fits, "the layout of a BPF ring buffer is Layout::RING_BUFFER, and of no other ring");
+        if let Some(event) = ring.fd().filter(|_| !ring.is_ring_buffer()) {
             self.control.outlets().push_gate(cpu, Gate::Event(Arc::clone(event)));
         }
         // Something may still be written into this one.

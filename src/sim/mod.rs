@@ -35,11 +35,13 @@
 //! Any thread may call any function. The ring of one CPU sees that CPU's events in the order of the calls, so writers
 //! of one CPU belong on one thread, as in the kernel.
 //!
-//! Begin with `kernel.rs`; `cpu.rs` is a model of `ring_buffer.c`, `sections.rs` of grace periods.
+//! Begin with `kernel.rs`; `cpu.rs` is a model of `ring_buffer.c`, `sections.rs` of grace periods, `ring_buffer.rs` of BPF ring buffers.
 
 mod cpu;
 mod kernel;
+mod ring_buffer;
 mod sections;
 
 pub use kernel::Kernel;
+pub use ring_buffer::{Reservation, RingBuffer};
 pub use sections::Grace;

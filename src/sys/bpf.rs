@@ -7,14 +7,23 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 // enum bpf_cmd and enum bpf_map_type, include/uapi/linux/bpf.h.
 const BPF_MAP_CREATE: libc::c_int = 0;
+const BPF_MAP_LOOKUP_ELEM: libc::c_int = 1;
 const BPF_MAP_UPDATE_ELEM: libc::c_int = 2;
 const BPF_MAP_DELETE_ELEM: libc::c_int = 3;
+const BPF_MAP_GET_NEXT_KEY: libc::c_int = 4;
 const BPF_OBJ_GET: libc::c_int = 7;
+const BPF_MAP_GET_FD_BY_ID: libc::c_int = 14;
 const BPF_OBJ_GET_INFO_BY_FD: libc::c_int = 15;
 pub(crate) const BPF_MAP_TYPE_ARRAY: u32 = 2;
 pub(crate) const BPF_F_MMAPABLE: u32 = 1 << 10;
 pub(crate) const BPF_MAP_TYPE_PERF_EVENT_ARRAY: u32 = 4;
+pub(crate) const BPF_MAP_TYPE_PERCPU_ARRAY: u32 = 6;
 pub(crate) const BPF_MAP_TYPE_ARRAY_OF_MAPS: u32 = 12;
+pub(crate) const BPF_MAP_TYPE_HASH_OF_MAPS: u32 = 13;
+pub(crate) const BPF_MAP_TYPE_RINGBUF: u32 = 27;
+pub(crate) const BPF_MAP_TYPE_USER_RINGBUF: u32 = 31;
+/// Overwrites the oldest records (Linux 6.19).
+pub(crate) const BPF_F_RB_OVERWRITE: u32 = 1 << 19;
 
 /// The part of `union bpf_attr` that BPF_MAP_CREATE reads. The kernel takes any length and fills up with zeros.
 #[repr(C)]
@@ -37,6 +46,15 @@ struct MapElem {
     key: u64,
     value: u64,
     flags: u64,
+}
+
+/// The part of `union bpf_attr` that BPF_MAP_GET_FD_BY_ID reads.
+#[repr(C)]
+#[derive(Default)]
+struct FdById {
+    id: u32,
+    next_id: u32,
+    open_flags: u32,
 }
 
 /// The part of `union bpf_attr` that BPF_OBJ_GET reads.
@@ -112,6 +130,68 @@ pub(crate) fn map_delete(map: BorrowedFd<'_>, index: u32) -> io::Result<()> {
         MapElem { map_fd: map.as_raw_fd() as u32, key: std::ptr::from_ref(&index) as u64, ..MapElem::default() };
     // SAFETY: the key is 4 bytes long and lives until the call returns.
     unsafe { bpf(BPF_MAP_DELETE_ELEM, &mut attr) }.map(drop)
+}
+
+/// The keys of a map with 4-byte keys, as far as no other program changes it meanwhile.
+pub(crate) fn map_keys(map: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
+    let mut keys = Vec::new();
+    loop {
+        let mut next = 0u32;
+        let mut attr = MapElem {
+            map_fd: map.as_raw_fd() as u32,
+            // Without a key the kernel gives the first.
+            key: keys.last().map_or(0, |key| std::ptr::from_ref::<u32>(key) as u64),
+            value: std::ptr::from_mut(&mut next) as u64,
+            ..MapElem::default()
+        };
+        // SAFETY: both keys are 4 bytes long, as the caller says of the map's, and live until the call returns.
+        match unsafe { bpf(BPF_MAP_GET_NEXT_KEY, &mut attr) } {
+            // A map that changes may begin anew.
+            Ok(_) if keys.contains(&next) => return Ok(keys),
+            Ok(_) => keys.push(next),
+            Err(errno) if errno.raw_os_error() == Some(libc::ENOENT) => return Ok(keys),
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+/// Reads the element of a map with 4-byte keys. `None` if there is none. `value` must be as long as the map's values: for a map of each CPU,
+/// a word for each possible CPU.
+fn map_lookup(map: BorrowedFd<'_>, index: u32, value: &mut [u64]) -> io::Result<Option<()>> {
+    let mut attr = MapElem {
+        map_fd: map.as_raw_fd() as u32,
+        key: std::ptr::from_ref(&index) as u64,
+        value: value.as_mut_ptr() as u64,
+        ..MapElem::default()
+    };
+    // SAFETY: the key is 4 bytes long, the value as long as the map's, and both live until the call returns.
+    match unsafe { bpf(BPF_MAP_LOOKUP_ELEM, &mut attr) } {
+        Ok(_) => Ok(Some(())),
+        Err(errno) if errno.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// The map in an element of a map of maps. `None` if the element is empty.
+pub(crate) fn map_in_map(map: BorrowedFd<'_>, index: u32) -> io::Result<Option<OwnedFd>> {
+    // The kernel gives the id of the map, 4 bytes.
+    let mut id = [0];
+    if map_lookup(map, index, &mut id)?.is_none() {
+        return Ok(None);
+    }
+    let mut attr =
+        FdById { id: u32::from_ne_bytes(*id[0].to_ne_bytes().first_chunk().unwrap_or(&[0; 4])), ..FdById::default() };
+    // SAFETY: the command reads no pointer.
+    let fd = unsafe { bpf(BPF_MAP_GET_FD_BY_ID, &mut attr) }?;
+    // SAFETY: a new file descriptor that nobody else knows. The kernel opens it close-on-exec.
+    Ok(Some(unsafe { OwnedFd::from_raw_fd(fd as i32) }))
+}
+
+/// The first element of a `BPF_MAP_TYPE_PERCPU_ARRAY` with values of 8 bytes: that of each of `cpus` possible CPUs.
+pub(crate) fn map_counts(map: BorrowedFd<'_>, cpus: usize) -> io::Result<Vec<u64>> {
+    let mut counts = vec![0; cpus];
+    map_lookup(map, 0, &mut counts)?;
+    Ok(counts)
 }
 
 /// Opens an object that is pinned at a path in a BPF file system.

@@ -87,16 +87,21 @@ pub(crate) fn enable(event: BorrowedFd<'_>, enabled: bool) -> io::Result<()> {
 ///
 /// An event whose CPU went offline stays stopped when the CPU comes back (`perf_event_exit_cpu`, `kernel/events/core.c`).
 pub(crate) fn is_running(event: BorrowedFd<'_>) -> io::Result<bool> {
-    let time = || -> io::Result<u64> {
-        // The event's value, then the time.
-        let mut words = [0; 16 * 8];
-        let read = nix::unistd::read(event, &mut words)?;
-        let Some(time) = words[..read].get(8..16) else { return Err(io::ErrorKind::UnexpectedEof.into()) };
-        Ok(u64::from_ne_bytes(time.try_into().unwrap_or_default()))
-    };
-    let before = time()?;
+    let before = running_time(event)?;
     // The time is counted in nanoseconds, and two system calls take longer than one.
-    Ok(time()? != before)
+    Ok(running_time(event)? != before)
+}
+
+/// How long an event has run, in nanoseconds. Its `read_format` must begin with `PERF_FORMAT_TOTAL_TIME_RUNNING`.
+///
+/// If the event runs on another CPU, that CPU is interrupted (`smp_call_function_single` in `perf_event_read`, `kernel/events/core.c`), and
+/// the time grows.
+pub(crate) fn running_time(event: BorrowedFd<'_>) -> io::Result<u64> {
+    // The event's value, then the time.
+    let mut words = [0; 16 * 8];
+    let read = nix::unistd::read(event, &mut words)?;
+    let Some(time) = words[..read].get(8..16) else { return Err(io::ErrorKind::UnexpectedEof.into()) };
+    Ok(u64::from_ne_bytes(time.try_into().unwrap_or_default()))
 }
 
 /// How many records of an event the kernel dropped (`PERF_FORMAT_LOST`, Linux 6.0). Its `read_format` must be

@@ -165,7 +165,10 @@ fn bytes_that_are_no_record_are_damage() {
         drain(&mut reader, |event: &Event<'_>| match event.item() {
             Item::Record(_) => seen.push(0),
             Item::Damage(damage) => {
-                assert!(matches!(damage.fault, Fault::Size { size: found, .. } if found == size), "{damage:?}");
+                assert!(
+                    matches!(damage.fault, Fault::Size { size: found, .. } if found == u32::from(size)),
+                    "{damage:?}"
+                );
                 seen.push(damage.bytes.len());
             }
             other => panic!("{other:?}"),

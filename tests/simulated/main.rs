@@ -18,6 +18,7 @@ mod reader;
 #[path = "../reading/mod.rs"]
 mod reading;
 mod recorder;
+mod ring_buffers;
 mod rooms;
 #[path = "../schedule/mod.rs"]
 mod schedule;

@@ -212,7 +212,7 @@ fn bad_sizes_are_damage_and_the_ring_is_taken_up_again() {
         let events: Vec<_> = merge.batch().collect();
         assert_eq!(events.iter().map(text).collect::<Vec<_>>(), ["good", "damage 48", "elsewhere"], "{size}");
         let Item::Damage(damage) = events[1].item() else { panic!() };
-        assert_eq!((damage.cpu, damage.fault), (0, Fault::Size { size, room: 48 }));
+        assert_eq!((damage.cpu, damage.fault), (0, Fault::Size { size: size.into(), room: 48 }));
         assert_eq!(events[1].key(), None);
         kernel.emit(0, 20, b"again");
         fence(&mut merge);

@@ -412,7 +412,7 @@ fn bad_sizes_are_damage_and_the_newer_is_there() {
         let expected = ["else", "damage 48", "good", "good", "good", "good"];
         assert_eq!(events.iter().map(text).collect::<Vec<_>>(), expected, "{size}");
         let Item::Damage(damage) = events[1].item() else { panic!() };
-        assert_eq!((damage.cpu, damage.fault), (0, Fault::Size { size, room: 48 }));
+        assert_eq!((damage.cpu, damage.fault), (0, Fault::Size { size: size.into(), room: 48 }));
         assert_eq!((events[1].key(), events[1].certainty()), (None, Certainty::Assumed));
         assert_eq!(frozen.complete_from(), Some(14), "what was given up is missing");
         drop(frozen);

@@ -34,10 +34,9 @@ impl Index {
         self.longest -= self.longest / FORGOTTEN;
         let head = ring.refresh();
         self.found = ring.head() - self.cursor;
-        let used = ring.head() - ring.tail();
-        self.counts.most_used = self.counts.most_used.max(used);
+        self.counts.most_used = self.counts.most_used.max(ring.used());
         // The ring may have been full before the bytes yielded since the last refresh were given back.
-        self.suspect |= ring.head() > tail && ring.head() - tail + LONGEST > ring.size();
+        self.suspect |= ring.reserved() > tail && ring.reserved() - tail + LONGEST > ring.size();
         if !self.index(ring, origin, losses, keys, pool, most) {
             return false;
         }
@@ -84,9 +83,13 @@ impl Index {
                     continue;
                 }
             };
-            let header = record.header();
-            let end = position + u64::from(header.size());
-            self.longest = self.longest.max(header.size().into());
+            let (header, len) = (record.header(), record.len());
+            let end = position + len;
+            self.longest = self.longest.max(len);
+            if record.is_discarded() {
+                self.discard(len, pool);
+                continue;
+            }
             if record.kind() == Kind::LOST {
                 if self.lost.is_some() {
                     // The kernel never writes two in a row. There is memory for one LOST record and its record. This one reserves more.
@@ -109,6 +112,12 @@ impl Index {
             let note = number.and_then(|number| self.take_number(number));
             self.counts.indexed += 1;
             self.counts.repaired += u64::from(own.is_some_and(|key| key < self.back) && !self.run.is_empty());
+            // A record in a BPF ring buffer may be too long for its header.
+            let (header, note) = if header.size() == 0 {
+                (Header::of_stretch(len as u32), note.or(Some(Note::Long)))
+            } else {
+                (header, note)
+            };
             self.insert(position, header, own, note, pool);
             self.before = own.or(self.before);
             self.cursor = end;
@@ -129,7 +138,13 @@ impl Index {
         let slots = run.spare(pool);
         let (mut new, mut repaired, mut last) = (0, 0, None);
         loop {
-            let in_order = slots.get_mut(new..).map_or(0, |slots| walk.in_order(plain, slots));
+            let in_order = slots.get_mut(new..).map_or(0, |slots| {
+                if plain.is_reservation {
+                    walk.in_order::<true>(plain, slots)
+                } else {
+                    walk.in_order::<false>(plain, slots)
+                }
+            });
             new += in_order;
             if in_order > 0 {
                 last = Some(walk.back);
@@ -161,6 +176,20 @@ impl Index {
         self.largest = self.largest.max(Some(self.back));
         keys.grew(self.back);
         true
+    }
+
+    /// Passes a reservation that its program discarded.
+    #[cold]
+    fn discard(&mut self, len: u64, pool: &mut Pool) {
+        self.cursor += len;
+        if self.run.is_empty() {
+            // Everything before it is yielded.
+            self.tail = self.cursor;
+        } else {
+            self.ahead += len;
+            let header = Header::of_stretch(len as u32).tagged(SKIPPED);
+            self.run.push(Slot { key: self.back, header }, pool);
+        }
     }
 
     /// Counts the number of a record. Returns the note for the record, if it needs one.
@@ -266,12 +295,12 @@ impl Walk<'_> {
     /// Fills slots up to a record that is displaced or not plain. Returns how many. A separate function, so that its state stays in
     /// registers.
     #[inline(never)]
-    fn in_order(&mut self, plain: &Plain, slots: &mut [Slot]) -> usize {
+    fn in_order<const RESERVATION: bool>(&mut self, plain: &Plain, slots: &mut [Slot]) -> usize {
         let plain = *plain;
         let Self { mut left, mut back, mut longest } = *self;
         let most = slots.len();
         let mut slots = slots.iter_mut();
-        while let Some((header, key, rest)) = plain.split(left)
+        while let Some((header, key, rest)) = plain.split_as::<RESERVATION>(left)
             && key >= back
             && let Some(slot) = slots.next()
         {

@@ -4,10 +4,10 @@ use super::Merge;
 use crate::order::stream::Notice;
 
 impl Merge {
-    /// Records how far the rings were written at the last refresh.
+    /// Records how far the rings were written, or reserved, at the last refresh.
     pub(crate) fn mark_heads(&mut self) {
         for (lane, index) in self.rings.lanes.iter().zip(&mut self.stream.indexes) {
-            index.marked = lane.ring.head();
+            index.marked = lane.ring.reserved();
         }
     }
 

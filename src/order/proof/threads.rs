@@ -9,6 +9,7 @@ impl Proof {
         let fences = match self {
             Self::Fences(fences) => Some(fences),
             Self::Epochs(watch) => watch.stand_in.as_ref(),
+            Self::Reserved(_) => None,
         };
         fences.map(Fences::threads).into_iter().flatten()
     }

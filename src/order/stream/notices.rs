@@ -134,7 +134,7 @@ impl Stream {
                 Some(Notice::OwnGap { gap, after })
             }
             Note::Anomaly { kind, expected, found } => Some(Notice::OwnAnomaly { kind, expected, found }),
-            Note::Lost { .. } | Note::Told | Note::Fault(_) => None,
+            Note::Lost { .. } | Note::Told | Note::Fault(_) | Note::Long => None,
         }
     }
 
@@ -217,7 +217,7 @@ impl Stream {
         match index.note(&entry) {
             Some(Note::Lost { count, .. }) => index.counts_mut().lost = index.counts().lost.saturating_add(count),
             Some(Note::Fault(_)) => index.counts_mut().damaged += 1,
-            Some(Note::Hole { .. } | Note::Anomaly { .. } | Note::Told) | None => {
+            Some(Note::Hole { .. } | Note::Anomaly { .. } | Note::Told | Note::Long) | None => {
                 index.counts_mut().records += 1;
                 index.counts_mut().early += u64::from(early);
                 if keyed == Keyed::Own {

@@ -175,7 +175,7 @@ fn every_head_is_taken_or_refused_as_it_must_be() {
                     // As far as a whole ring too far, in both directions, and far from either.
                     let near = (0..=4 * size).map(|to| (tail + to).wrapping_sub(2 * size));
                     for to in near.chain([tail.wrapping_add(1 << 63), tail.wrapping_neg(), 1 << 32]) {
-                        (ring.base, ring.tail, ring.head) = (base, tail, tail + used);
+                        (ring.base, ring.tail, ring.head, ring.reserved) = (base, tail, tail + used, tail + used);
                         // SAFETY: (I1)
                         let word = unsafe { ring.head_word.as_ref() };
                         super::words::store_head(word, base.wrapping_add(to));

@@ -1,0 +1,244 @@
+//! BPF ring buffers (`BPF_MAP_TYPE_RINGBUF`): where programs have reserved bytes, and which of them are committed.
+//!
+//! The kernel gives each reservation a header of 8 bytes. While a program fills its reservation, the header is *busy*. The head of such a
+//! ring is the first busy reservation: everything before it is committed and never changes. What lies after it is read once it is
+//! committed too. (Nothing after it could leave earlier with proof: docs/PROOF.md.)
+
+use super::{Format, Ring, duplicate};
+use crate::error::{Error, ErrorKind};
+use crate::ring::frame::{Reservation, State};
+use crate::ring::memory::{Mapping, Memory};
+use crate::ring::words::{self, AtomicU32, AtomicU64};
+use crate::ring::{Bytes, Fault, Header, KernelHalf};
+use crate::sys::fork::Owner;
+use crate::sys::{bpf, machine};
+use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// The ring belongs to no single CPU: programs of all CPUs write into it. -1, as in perf_event_open(2).
+pub const ANY_CPU: u32 = u32::MAX;
+
+impl Ring {
+    /// Maps a BPF ring buffer (`BPF_MAP_TYPE_RINGBUF`, Linux 5.8) and adopts it from its present consumer position on. The map's file
+    /// descriptor is duplicated.
+    ///
+    /// Give the ring to [`Rings::add`](crate::Rings::add) with [`Layout::RING_BUFFER`](crate::Layout::RING_BUFFER).
+    ///
+    /// # Safety
+    /// Nobody else may read the map: a second reader would give bytes back to the kernel that this one lends. The crate notices a second
+    /// reader at its next refresh ([`Fault::Consumer`]), which may be too late.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Map`] if the map is none, or if the kernel overwrites its oldest records (`BPF_F_RB_OVERWRITE`);
+    /// [`ErrorKind::System`] if it cannot be mapped.
+    pub unsafe fn adopt_ring_buffer(map: impl AsFd) -> Result<Self, Error> {
+        let map = map.as_fd();
+        let info = bpf::map_info(map).map_err(|errno| match machine::what_is(map) {
+            Some(what) if what != "anon_inode:bpf-map" => Error::not_a_map("a BPF ring buffer", &what),
+            _ => Error::system("ask what the map is", errno),
+        })?;
+        let refused = |why: String| Err(Error::new(ErrorKind::Map, why));
+        match info.map_type {
+            bpf::BPF_MAP_TYPE_RINGBUF => {}
+            bpf::BPF_MAP_TYPE_USER_RINGBUF => {
+                return refused(
+                    "programs in user space write a BPF_MAP_TYPE_USER_RINGBUF, and the kernel reads it".into(),
+                );
+            }
+            other => return refused(format!("a BPF ring buffer is expected; this map is {}", bpf::map_type(other))),
+        }
+        if info.map_flags & bpf::BPF_F_RB_OVERWRITE != 0 {
+            let cure = "create the map without that flag";
+            return refused(format!(
+                "the kernel overwrites the oldest records of this map (BPF_F_RB_OVERWRITE): {cure}"
+            ));
+        }
+        let (page, size) = (machine::page_size(), info.max_entries as usize);
+        if !size.is_power_of_two() || !(page as u64..=Self::MAX).contains(&(size as u64)) {
+            return refused(format!("a BPF ring buffer of {size} bytes"));
+        }
+        let map_pages = |len: usize, writable, offset| {
+            let len = NonZeroUsize::new(len).ok_or(nix::Error::EINVAL);
+            let mapping = len.and_then(|len| Mapping::new(map, len, writable, offset));
+            mapping.map_err(|errno| Error::system("map a BPF ring buffer", errno.into()))
+        };
+        // `ringbuf_map_mmap_kern` and `struct bpf_ringbuf` (kernel/bpf/ringbuf.c): the page of the consumer position, which may be written;
+        // the page of the producer position; and the data, twice.
+        let consumer = map_pages(page, true, 0)?;
+        let producer = map_pages(page + 2 * size, false, page)?;
+        let (tail_word, base) = (consumer.base().cast(), producer.base());
+        // SAFETY: the mapping is longer than a page.
+        let data = unsafe { base.add(page) };
+        // SAFETY: the first word of the consumer's page, aligned as pages are.
+        let consumed = words::load_own(unsafe { tail_word.as_ref() });
+        if consumed % 8 != 0 {
+            return refused(format!("the consumer position {consumed} of the BPF ring buffer is no multiple of 8"));
+        }
+        Ok(Self {
+            head_word: base.cast::<AtomicU64>(),
+            tail_word,
+            data,
+            mapped: 2 * size as u64,
+            size: size as u64,
+            base: consumed,
+            tail: 0,
+            head: 0,
+            reserved: 0,
+            format: Format::RingBuffer,
+            page: base,
+            owner: Owner::new(),
+            memory: Memory::MappedApart(consumer, producer),
+            fd: Some(duplicate(map)?),
+        })
+    }
+
+    /// [`Ring::adopt_ring_buffer`] for each BPF ring buffer of a map, with its CPU: the map itself, for [`ANY_CPU`], or the ring buffers of a
+    /// `BPF_MAP_TYPE_ARRAY_OF_MAPS` or `BPF_MAP_TYPE_HASH_OF_MAPS` whose keys are the numbers of CPUs. Empty elements are left out.
+    ///
+    /// ```no_run
+    /// use perfweave::{Clock, Error, Hold, Key, Layout, Order, Reader, Ring, Rings};
+    /// use std::os::fd::BorrowedFd;
+    ///
+    /// /// Reads ring buffers whose programs reserve, then put `bpf_ktime_get_ns()` into the first word.
+    /// fn read(map: BorrowedFd<'_>) -> Result<Reader, Error> {
+    ///     let mut rings = Rings::empty(Clock::Monotonic);
+    ///     // SAFETY: nobody else reads the map.
+    ///     for (cpu, ring) in unsafe { Ring::adopt_ring_buffers(map) }? {
+    ///         rings.add(cpu, ring, Layout::RING_BUFFER);
+    ///     }
+    ///     Reader::new(rings, Order::new().key(Key::Payload(0)).hold(Hold::RESERVED))
+    /// }
+    /// ```
+    ///
+    /// # Safety
+    /// As [`Ring::adopt_ring_buffer`], of each.
+    ///
+    /// # Errors
+    /// As [`Ring::adopt_ring_buffer`], of each; [`ErrorKind::Map`] if the keys of a map of maps are not of 4 bytes;
+    /// [`ErrorKind::Permission`] if this process may not open a map by its id (`CAP_SYS_ADMIN`, or `CAP_BPF` since Linux 5.19).
+    pub unsafe fn adopt_ring_buffers(map: impl AsFd) -> Result<Vec<(u32, Self)>, Error> {
+        let map = map.as_fd();
+        let info = bpf::map_info(map).ok();
+        let is_outer = info.as_ref().is_some_and(|info| {
+            matches!(info.map_type, bpf::BPF_MAP_TYPE_ARRAY_OF_MAPS | bpf::BPF_MAP_TYPE_HASH_OF_MAPS)
+        });
+        let Some(info) = info.filter(|_| is_outer) else {
+            // SAFETY: this function's contract is the same.
+            return Ok(vec![(ANY_CPU, unsafe { Self::adopt_ring_buffer(map) }?)]);
+        };
+        if info.key_size != 4 {
+            let message =
+                format!("keys of {} bytes: a map of ring buffers has the CPU as its key, 4 bytes", info.key_size);
+            return Err(Error::new(ErrorKind::Map, message));
+        }
+        let cannot = |errno| Error::system("look into the map of BPF ring buffers", errno);
+        let mut rings = Vec::new();
+        for cpu in bpf::map_keys(map).map_err(cannot)? {
+            let Some(inner) = bpf::map_in_map(map, cpu).map_err(cannot)? else { continue };
+            // SAFETY: this function's contract is the same.
+            rings.push((cpu, unsafe { Self::adopt_ring_buffer(&inner) }?));
+        }
+        if rings.is_empty() {
+            return Err(Error::new(ErrorKind::Map, "the map of BPF ring buffers is empty"));
+        }
+        Ok(rings)
+    }
+
+    /// A BPF ring buffer in plain memory, whose data is mapped once, and the kernel's half of it.
+    ///
+    /// # Panics
+    /// If there is not enough memory.
+    pub(crate) fn simulated_ring_buffer(size: usize, fd: Option<Arc<OwnedFd>>) -> (KernelHalf, Self) {
+        let (kernel, ring) = Self::simulated(machine::page_size(), size, fd, false);
+        (kernel, Self { format: Format::RingBuffer, ..ring })
+    }
+
+    /// Whether this is a BPF ring buffer.
+    pub(crate) fn is_ring_buffer(&self) -> bool {
+        self.format == Format::RingBuffer
+    }
+
+    /// Whether a program has not committed the reservation at the head yet.
+    #[inline]
+    pub(crate) fn awaits_commit(&self) -> bool {
+        self.head < self.reserved && Reservation(self.load_reservation(self.head)).is_busy()
+    }
+
+    /// Moves the head over committed reservations, up to the first that is busy. `reserved` is the producer position, not before the last
+    /// one nor further than the ring's length from the tail.
+    pub(super) fn refresh_reservations(&mut self, reserved: u64) -> Result<(), Fault> {
+        // SAFETY: (I1)
+        let consumed = words::load_own(unsafe { self.tail_word.as_ref() });
+        let stored = self.base.wrapping_add(self.tail);
+        if consumed != stored {
+            return Err(Fault::Consumer { from: stored, to: consumed });
+        }
+        self.reserved = reserved;
+        while self.head < reserved {
+            let reservation = Reservation(self.load_reservation(self.head));
+            if reservation.is_busy() {
+                break;
+            }
+            let room = reserved - self.head;
+            if reservation.len() > room {
+                return Err(Fault::Size { size: reservation.len() as u32, room });
+            }
+            self.head += reservation.len();
+        }
+        Ok(())
+    }
+
+    /// The header word of the reservation at a position between tail and `reserved`.
+    #[inline(always)]
+    fn load_reservation(&self, position: u64) -> u32 {
+        // SAFETY: `index` is below `size` (I1).
+        let word = unsafe { self.data.add(self.index(position) as usize) };
+        // SAFETY: mapped (I1), and aligned to 8: `base`, heads and lengths are multiples of 8.
+        // Others only use it as one word.
+        words::load_reservation(unsafe { word.cast::<AtomicU32>().as_ref() })
+    }
+
+    /// The committed reservation at a position before the head. A refresh has checked its length, which does not change any more.
+    pub(super) fn reservation(&self, position: u64) -> Result<(Header, Bytes<'_>), Fault> {
+        self.assert_here();
+        let room = self.head - position;
+        let (header, len) = Header::of_reservation(self.load_reservation(position));
+        // Another reader of the map may have given the bytes back.
+        if len > room {
+            return Err(Fault::Size { size: len as u32, room });
+        }
+        Ok((header, self.bytes(position, len)))
+    }
+}
+
+impl KernelHalf {
+    /// A program reserves so many bytes of data. Gives the position of its header; `None` if there is not enough space.
+    pub(crate) fn reserve(&mut self, len: u32) -> Option<u64> {
+        let head = self.head();
+        let end = head.wrapping_add(Reservation(len).len());
+        if end.wrapping_sub(self.tail()) > self.size() - 1 {
+            return None;
+        }
+        self.mark(head, len, State::Busy);
+        self.publish(end);
+        Some(head)
+    }
+
+    /// A program fills its reservation, and commits it unless it stays busy.
+    pub(crate) fn fill(&mut self, position: u64, data: &[u8], state: State) {
+        self.write_reserved(position.wrapping_add(Header::LEN), data);
+        self.mark(position, data.len() as u32, state);
+    }
+
+    fn mark(&mut self, position: u64, len: u32, state: State) {
+        words::store_reservation(self.reservation(position), Reservation::word(len, state));
+    }
+
+    fn reservation(&self, position: u64) -> &AtomicU32 {
+        let word: NonNull<AtomicU32> = self.word_of_data(position).cast();
+        // SAFETY: within the data area, aligned to 8 as all positions are, and used as one word by both halves while it is not committed.
+        unsafe { word.as_ref() }
+    }
+}

@@ -1,0 +1,84 @@
+//! What the kernel does not count of BPF ring buffers: reservations that failed.
+
+use crate::error::{Error, ErrorKind};
+use crate::ring::ANY_CPU;
+use crate::rings::{Counter, Losses, Rings};
+use crate::sys::{bpf, machine};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+/// The counts of failed reservations: a map with a word for each possible CPU.
+pub(crate) struct Failures {
+    map: Arc<OwnedFd>,
+    /// How many CPUs the machine can have, and which of them counts; `None` for all.
+    possible: usize,
+    which: Option<usize>,
+    /// What was counted before the ring was adopted.
+    before: u64,
+}
+
+impl Failures {
+    /// How many reservations have failed since the ring was adopted.
+    pub(crate) fn read(&self) -> Option<u64> {
+        let counts = bpf::map_counts(self.map.as_fd(), self.possible).ok()?;
+        let all = match self.which {
+            Some(which) => *counts.get(which)?,
+            None => counts.iter().fold(0u64, |sum, count| sum.saturating_add(*count)),
+        };
+        Some(all.saturating_sub(self.before))
+    }
+}
+
+impl Rings {
+    /// Reads how many reservations have failed from a `BPF_MAP_TYPE_PERCPU_ARRAY` whose first element the programs count up: 8 bytes, one
+    /// count for each CPU. `perfweave_reserve()` and `perfweave_output()` of [`Epochs::HEADER`](crate::Epochs::HEADER) do that. The ledger
+    /// and losses ([`Lost`](crate::Lost)) then have these counts.
+    ///
+    /// Without it, nothing is known of losses in BPF ring buffers: the kernel does not count them. [`Account::exact`](crate::Account::exact)
+    /// is then false, and only sequence numbers show what is missing.
+    ///
+    /// Call it after [`Rings::add`]. It counts failures from now on.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Map`] if the map is no such array; [`ErrorKind::InvalidInput`] if there is no BPF ring buffer, or more than one that all
+    /// CPUs share: the counts do not say to which a failure belongs. [`ErrorKind::System`].
+    pub fn count_failures(&mut self, map: impl AsFd) -> Result<(), Error> {
+        let info =
+            bpf::map_info(map.as_fd()).map_err(|errno| Error::system("ask what the map of failures is", errno))?;
+        let bpf::MapInfo { map_type, key_size, value_size, .. } = info;
+        if map_type != bpf::BPF_MAP_TYPE_PERCPU_ARRAY || key_size != 4 || value_size != 8 {
+            let message = format!(
+                "failed reservations are counted in a BPF_MAP_TYPE_PERCPU_ARRAY with values of 8 bytes; this map is {}, with values of \
+                 {value_size} bytes",
+                bpf::map_type(map_type)
+            );
+            return Err(Error::new(ErrorKind::Map, message));
+        }
+        let map =
+            Arc::new(map.as_fd().try_clone_to_owned().map_err(Error::cannot("duplicate a map's file descriptor"))?);
+        let possible = machine::possible_cpus().map_err(Error::cannot("list CPUs"))?;
+        let buffers: Vec<u32> =
+            self.lanes.iter().filter(|lane| lane.ring.is_ring_buffer()).map(|lane| lane.origin.cpu).collect();
+        let wrong = if buffers.is_empty() {
+            Some("there is no BPF ring buffer")
+        } else if buffers.len() > 1 && buffers.contains(&ANY_CPU) {
+            Some("several BPF ring buffers share the CPUs, and the counts do not say to which a failure belongs")
+        } else {
+            None
+        };
+        if let Some(why) = wrong {
+            return Err(Error::new(ErrorKind::InvalidInput, format!("failed reservations cannot be counted: {why}")));
+        }
+        for lane in self.lanes.iter_mut().filter(|lane| lane.ring.is_ring_buffer()) {
+            let cpu = lane.origin.cpu;
+            let which = (cpu != ANY_CPU).then(|| possible.iter().position(|other| *other == cpu));
+            let Some(which) = which.map_or(Some(None), |which| which.map(Some)) else {
+                return Err(super::no_such_cpu(cpu, possible.last().copied().unwrap_or(0)));
+            };
+            let mut failures = Failures { map: Arc::clone(&map), possible: possible.len(), which, before: 0 };
+            failures.before = failures.read().unwrap_or(0);
+            lane.losses = Losses::new(Counter::Failures(failures));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,158 @@
+//! A simulated BPF ring buffer: programs reserve, fill, and submit or discard.
+
+use crate::ring::{KernelHalf, Ring, State};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use std::fmt;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A BPF ring buffer in memory (`kernel/bpf/ringbuf.c`), for [`Rings::add`](crate::Rings::add). A clone is another handle to the same one.
+///
+/// ```
+/// use perfweave::{ANY_CPU, Clock, Fence, Hold, Key, Layout, Merge, Order, Rings, sim};
+///
+/// let (buffer, ring) = sim::RingBuffer::new(4096);
+/// let mut rings = Rings::empty(Clock::Perf);
+/// rings.add(ANY_CPU, ring, Layout::RING_BUFFER);
+/// let hold = Hold::Fence(Fence::custom(|| Ok(())));
+/// let mut merge = Merge::new(rings, Order::new().key(Key::Payload(0)).hold(hold))?;
+///
+/// // A program is interrupted between reserving and drawing its key.
+/// let slow = buffer.reserve(8).unwrap();
+/// assert!(buffer.output(&1u64.to_ne_bytes()));
+/// merge.refresh(0);
+/// assert_eq!(merge.held(), 0, "the first reservation is busy");
+/// buffer.submit(slow, &2u64.to_ne_bytes());
+/// merge.refresh(0);
+/// assert!(merge.begin_fence());
+/// merge.end_fence();
+/// merge.refresh(0);
+/// let keys: Vec<_> = merge.batch().map(|event| event.key()).collect();
+/// assert_eq!(keys, [Some(1), Some(2)]);
+/// # Ok::<(), perfweave::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct RingBuffer(Arc<Mutex<Half>>);
+
+struct Half {
+    kernel: KernelHalf,
+    /// Becomes readable when a record is committed that the consumer waits for.
+    wake: Option<EventFd>,
+    /// Reservations that are busy, and their lengths.
+    busy: Vec<(u64, u32)>,
+    failed: u64,
+}
+
+/// Bytes that a program has reserved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reservation(u64);
+
+impl RingBuffer {
+    /// A ring buffer with so many bytes of data, and the ring that reads it.
+    ///
+    /// # Panics
+    /// If `bytes` is not a power of two or less than 8.
+    pub fn new(bytes: usize) -> (Self, Ring) {
+        // Without an eventfd the reader refreshes at its own ticks.
+        let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).ok();
+        let fd = wake.as_ref().and_then(|wake| wake.as_fd().try_clone_to_owned().ok());
+        let (kernel, ring) = Ring::simulated_ring_buffer(bytes, fd.map(Arc::new));
+        (Self(Arc::new(Mutex::new(Half { kernel, wake, busy: Vec::new(), failed: 0 }))), ring)
+    }
+
+    fn half(&self) -> MutexGuard<'_, Half> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A program reserves so many bytes (`bpf_ringbuf_reserve`). `None` if there is not enough space; the kernel counts that nowhere.
+    pub fn reserve(&self, len: u32) -> Option<Reservation> {
+        let mut half = self.half();
+        let place = half.kernel.reserve(len);
+        match place {
+            Some(place) => half.busy.push((place, len)),
+            None => half.failed += 1,
+        }
+        place.map(Reservation)
+    }
+
+    /// A program fills its reservation and submits it (`bpf_ringbuf_submit`).
+    ///
+    /// # Panics
+    /// Unless `data` is as long as the reservation, which is busy.
+    pub fn submit(&self, reservation: Reservation, data: &[u8]) {
+        self.commit(reservation, Some(data));
+    }
+
+    /// A program discards its reservation (`bpf_ringbuf_discard`).
+    ///
+    /// # Panics
+    /// Unless the reservation is busy.
+    pub fn discard(&self, reservation: Reservation) {
+        self.commit(reservation, None);
+    }
+
+    fn commit(&self, Reservation(place): Reservation, data: Option<&[u8]>) {
+        let mut half = self.half();
+        let at = half.busy.iter().position(|(busy, _)| *busy == place).expect("a reservation that is busy");
+        let (_, len) = half.busy.swap_remove(at);
+        let state = if data.is_some() { State::Submitted } else { State::Discarded };
+        let old = vec![0; len as usize];
+        let data = data.unwrap_or(&old);
+        assert_eq!(data.len(), len as usize, "data as long as the reservation");
+        half.kernel.fill(place, data, state);
+        // `bpf_ringbuf_commit` wakes the consumer if it has read everything before.
+        if half.kernel.tail() == place
+            && let Some(wake) = &half.wake
+        {
+            let _ = wake.write(1);
+        }
+    }
+
+    /// Reserves, fills and submits in one call (`bpf_ringbuf_output`). False if there is not enough space.
+    pub fn output(&self, data: &[u8]) -> bool {
+        let place = self.reserve(data.len() as u32);
+        place.map(|place| self.submit(place, data)).is_some()
+    }
+
+    /// How many reservations have failed.
+    pub fn failed(&self) -> u64 {
+        self.half().failed
+    }
+
+    /// The producer position.
+    pub fn produced(&self) -> u64 {
+        self.half().kernel.head()
+    }
+
+    /// Sets the consumer position, as another reader of the map does.
+    pub fn force_consumed(&self, position: u64) {
+        self.half().kernel.force_tail(position);
+    }
+
+    /// The consumer position.
+    pub fn consumed(&self) -> u64 {
+        self.half().kernel.tail()
+    }
+
+    /// Overwrites bytes from a position on, as no lawful kernel does. Takes effect at the consumer's next refresh. Reserve nothing before
+    /// that.
+    pub fn scribble(&self, position: u64, bytes: &[u8]) {
+        self.half().kernel.scribble(position, bytes);
+    }
+
+    /// Sets the producer position to any value, as no lawful kernel does. Takes effect at the consumer's next refresh. Reserve nothing
+    /// before that.
+    pub fn force_produced(&self, position: u64) {
+        self.half().kernel.force_head(position);
+    }
+}
+
+impl fmt::Debug for RingBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let half = self.half();
+        f.debug_struct("RingBuffer")
+            .field("kernel", &half.kernel)
+            .field("busy", &half.busy.len())
+            .finish_non_exhaustive()
+    }
+}
