@@ -2,7 +2,9 @@
 
 use crate::reading;
 use crate::reading::LONG;
-use perfweave::{Barrier, Certainty, Clock, Event, Fence, Hold, Item, Key, Layout, Order, Reader, Ring, Rings, WhenFull};
+use perfweave::{
+    Barrier, Certainty, Clock, Event, Fence, Hold, Item, Key, Layout, Order, Reader, Ring, Rings, WhenFull,
+};
 use perfweave_support::bpf::{self, Map, Program};
 use perfweave_support::ring_buffer::{self, Reserving, Turns, Way};
 use perfweave_support::sleeper::Sleeper;
@@ -281,7 +283,8 @@ fn caught_inside(
 
 #[test]
 fn a_proof_waits_for_whoever_is_inside() {
-    let cases = [(Way::Inside, RESERVED), (Way::Barrier, PROGRAMS), (Way::Inside, Hold::FENCE), (Way::KeyFirst, Hold::FENCE)];
+    let cases =
+        [(Way::Inside, RESERVED), (Way::Barrier, PROGRAMS), (Way::Inside, Hold::FENCE), (Way::KeyFirst, Hold::FENCE)];
     for (way, hold) in cases {
         let said = format!("{way:?}, {hold}");
         let enough = |caught: &[_]| caught.len() == 20;

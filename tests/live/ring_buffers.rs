@@ -109,7 +109,8 @@ fn the_payload_names_the_cpu() {
 #[test]
 fn payloads_are_what_was_reserved_and_never_wrap() {
     let page = foreign::page_size() as u32;
-    let rings = [(page, [8, 13, 40, 77, 130, 1000], 2000), (1 << 20, [8, 65_520, 65_521, 65_536, 70_001, 524_000], 300)];
+    let rings =
+        [(page, [8, 13, 40, 77, 130, 1000], 2000), (1 << 20, [8, 65_520, 65_521, 65_536, 70_001, 524_000], 300)];
     for (bytes, sizes, rounds) in rings {
         let Some(map) = kernel("make a BPF ring buffer", Map::ring_buffer(bytes)) else { return };
         let programs = sizes.map(|size| (size as usize, ring_buffer::echo(&map, size, 0).unwrap()));
@@ -229,7 +230,8 @@ fn failed_reservations_are_losses_where_programs_count_them() {
         let made = if apart { Map::ring_buffers(page, &cpus).map(|(map, _)| map) } else { Map::ring_buffer(page) };
         let Some(map) = kernel("make BPF ring buffers", made) else { return };
         let (counter, failures) = (ring_buffer::counter().unwrap(), Map::counts().unwrap());
-        let reserving = Reserving { rings: &map, counter: &counter, failures: &failures, way: Way::Inside, discard: None };
+        let reserving =
+            Reserving { rings: &map, counter: &counter, failures: &failures, way: Way::Inside, discard: None };
         let program = reserving.when_run(1).unwrap();
         for counted in [true, false] {
             let mut rings = adopt(&map);
@@ -250,7 +252,8 @@ fn failed_reservations_are_losses_where_programs_count_them() {
                     Item::Lost(loss) => lost += loss.count,
                     other => panic!("{other:?}"),
                 });
-                let (written, refused) = (counter.lookup_u64(0, 0).unwrap() - before, failures.counted().unwrap() - had);
+                let (written, refused) =
+                    (counter.lookup_u64(0, 0).unwrap() - before, failures.counted().unwrap() - had);
                 assert!(refused > 0);
                 let told = if counted { refused } else { 0 };
                 assert_eq!((yielded + refused, lost), (written, told), "{apart}, {counted}");
@@ -296,10 +299,23 @@ fn maps_that_cannot_be_read_are_refused_with_why() {
     assert_error!(error, Fence, "perf ring", "Hold::FENCE");
 
     let mut rings = adopt(&map);
-    assert_error!(rings.count_failures(&array).unwrap_err(), Map, "BPF_MAP_TYPE_PERCPU_ARRAY", "BPF_MAP_TYPE_ARRAY (2)");
+    assert_error!(
+        rings.count_failures(&array).unwrap_err(),
+        Map,
+        "BPF_MAP_TYPE_PERCPU_ARRAY",
+        "BPF_MAP_TYPE_ARRAY (2)"
+    );
     // SAFETY: as above.
-    rings.add(ANY_CPU, unsafe { Ring::adopt_ring_buffer(Map::ring_buffer(BYTES).unwrap()) }.unwrap(), Layout::RING_BUFFER);
-    assert_error!(rings.count_failures(&Map::counts().unwrap()).unwrap_err(), InvalidInput, "to which a failure belongs");
+    rings.add(
+        ANY_CPU,
+        unsafe { Ring::adopt_ring_buffer(Map::ring_buffer(BYTES).unwrap()) }.unwrap(),
+        Layout::RING_BUFFER,
+    );
+    assert_error!(
+        rings.count_failures(&Map::counts().unwrap()).unwrap_err(),
+        InvalidInput,
+        "to which a failure belongs"
+    );
 }
 
 /// Perf rings and ring buffers in one stream, under the fence.
@@ -391,10 +407,14 @@ fn batches_functions_and_drains() {
         if drained.len() == 10 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     assert!(stopped.is_break());
-    assert!(rings.drain(|event| {
-        drained.push((event.cpu().unwrap(), number(&event)));
-        ControlFlow::<()>::Continue(())
-    }).is_continue());
+    assert!(
+        rings
+            .drain(|event| {
+                drained.push((event.cpu().unwrap(), number(&event)));
+                ControlFlow::<()>::Continue(())
+            })
+            .is_continue()
+    );
     // One ring after the other, each in order.
     for (at, &cpu) in cpus.iter().enumerate() {
         let of_cpu: Vec<_> = drained.iter().filter(|(of, _)| *of == cpu).map(|(_, n)| *n).collect();
@@ -445,8 +465,7 @@ fn a_second_reader_is_noticed() {
 fn consumer_of(map: &Map) -> &'static AtomicU64 {
     let (fd, protection) = (map.as_fd().as_raw_fd(), libc::PROT_READ | libc::PROT_WRITE);
     // SAFETY: a new mapping, kept for ever.
-    let page =
-        unsafe { libc::mmap(std::ptr::null_mut(), foreign::page_size(), protection, libc::MAP_SHARED, fd, 0) };
+    let page = unsafe { libc::mmap(std::ptr::null_mut(), foreign::page_size(), protection, libc::MAP_SHARED, fd, 0) };
     assert_ne!(page, libc::MAP_FAILED);
     // SAFETY: mapped for ever, and used as one word.
     unsafe { &*page.cast::<AtomicU64>() }
