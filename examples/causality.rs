@@ -279,7 +279,8 @@ impl Maps {
         }
         let mut rings = Rings::empty(Clock::Monotonic);
         // SAFETY: nobody else reads this map.
-        for (cpu, ring) in unsafe { Ring::adopt_ring_buffers(&self.output) }? {
+        let buffers = unsafe { Ring::adopt_ring_buffers(&self.output) }?;
+        for (cpu, ring) in buffers {
             rings.add(cpu, ring, Layout::RING_BUFFER.cpu_at(20));
         }
         rings.count_failures(&self.failures)?;

@@ -73,7 +73,7 @@ impl Ring {
         let data = unsafe { base.add(page) };
         // SAFETY: the first word of the consumer's page, aligned as pages are.
         let consumed = words::load_own(unsafe { tail_word.as_ref() });
-        if consumed % 8 != 0 {
+        if !consumed.is_multiple_of(8) {
             return refused(format!("the consumer position {consumed} of the BPF ring buffer is no multiple of 8"));
         }
         Ok(Self {
@@ -105,7 +105,8 @@ impl Ring {
     /// fn read(map: BorrowedFd<'_>) -> Result<Reader, Error> {
     ///     let mut rings = Rings::empty(Clock::Monotonic);
     ///     // SAFETY: nobody else reads the map.
-    ///     for (cpu, ring) in unsafe { Ring::adopt_ring_buffers(map) }? {
+    ///     let buffers = unsafe { Ring::adopt_ring_buffers(map) }?;
+    ///     for (cpu, ring) in buffers {
     ///         rings.add(cpu, ring, Layout::RING_BUFFER);
     ///     }
     ///     Reader::new(rings, Order::new().key(Key::Payload(0)).hold(Hold::RESERVED))
