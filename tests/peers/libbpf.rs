@@ -46,7 +46,7 @@ fn serial_test_perf_buffer() {
 
     let trigger = || cpus.iter().for_each(|&cpu| load::pinned(cpu, load::getuid));
     drop(rings);
-    // Whoever wants one by itself opens it by itself.
+    // To get one of them alone, open it alone.
     let open = |&cpu: &u32| Rings::options().bpf_output(&map).pages(1).cpus([cpu]).open().unwrap();
     let mut apart: Vec<_> = cpus.iter().map(open).collect();
     trigger();

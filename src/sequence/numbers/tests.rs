@@ -39,7 +39,7 @@ impl Ring {
     }
 }
 
-/// What is told of numbers, given in the order of the ring: anomalies as they come, gaps in the end.
+/// The reports about numbers, given in the order of the ring: first anomalies as they come, then gaps.
 fn told(bits: u32, written: &[u64]) -> Vec<String> {
     let mut ring = Ring::new(bits, None);
     let mut told = Vec::new();
@@ -173,7 +173,7 @@ fn what_runs_backwards_for_ever_is_told_once() {
 }
 
 quickcheck! {
-    /// Any bytes: nothing panics, and no number is told of but once.
+    /// For any bytes nothing panics, and each number is reported at most once.
     fn any_numbers(bits: u8, written: Vec<u64>) -> bool {
         let mut ring = Ring::new(u32::from(bits % 63) + 2, None);
         let mut told = 0;
