@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(data, 5);
     }
 
-    /// Whatever a policy answers, the other call is used, and the first is not tried again.
+    /// For any error of a policy, the other call is used, and the first is not tried again.
     #[test]
     fn what_is_refused_has_a_stand_in_for_good() {
         for errno in [libc::EPERM, libc::ENOSYS, libc::EINVAL, libc::EACCES] {
