@@ -3,7 +3,7 @@
 use crate::caught::{QUICK, SLOW, caught_inside};
 use crate::reading;
 use perfweave::{Certainty, Epochs, Fence, Hold, Item, Key, Merge, Order, Pause, Reader, Recorder, Rings};
-use perfweave_support::bpf::{Keeping, Map, Stamps};
+use perfweave_support::bpf::{Keeping, Map, Program, Stamps};
 use perfweave_support::{assert_error, kernel, load, number_behind, threads};
 use std::time::Duration;
 
@@ -16,7 +16,8 @@ fn epochs(words: &Map) -> Hold {
     Hold::Fence(Fence::Epochs(Epochs::open(words).unwrap().patience(FOR_EVER)))
 }
 
-/// The rings' map, the machine's counter, and more words than there can be CPUs. In the last word, which belongs to no CPU, a program is inside for ever.
+/// The rings' map, the machine's counter, and more words than there can be CPUs. In the last word, which belongs to no CPU, a program is
+/// inside for ever.
 fn maps() -> Option<[Map; 3]> {
     let events = kernel("make a perf event array", Map::perf_event_array(load::slots()))?;
     let words = Map::epochs(load::slots() + 1).unwrap();
@@ -24,6 +25,14 @@ fn maps() -> Option<[Map; 3]> {
     inside[..8].copy_from_slice(&1u64.to_ne_bytes());
     words.update(load::slots(), &inside).unwrap();
     Some([events, Map::array(8, 1).unwrap(), words])
+}
+
+/// A program that writes and keeps to epochs in this way, its rings, and its words.
+fn program(keeping: Keeping) -> Option<(Program, Rings, Map)> {
+    let [events, counter, words] = maps()?;
+    let stamps = Stamps { events: &events, counter: &counter, epochs: Some((&words, keeping)) };
+    let program = kernel("load a BPF program", stamps.when_run(1))?;
+    Some((program, Rings::options().bpf_output(&events).open().unwrap(), words))
 }
 
 /// A writer that is caught inside comes first, although its CPU is interrupted by programs that enter and leave.
@@ -50,10 +59,7 @@ fn every_mistake_with_epochs_is_seen() {
 /// Programs that do not leave: a kernel fence stands in, and the reader says so.
 #[test]
 fn a_kernel_fence_stands_in_for_programs_that_do_not_leave() {
-    let Some([events, counter, words]) = maps() else { return };
-    let stamps = Stamps { events: &events, counter: &counter, epochs: Some((&words, Keeping::Forget)) };
-    let Some(forgetful) = kernel("load a BPF program", stamps.when_run(1)) else { return };
-    let rings = Rings::options().bpf_output(&events).open().unwrap();
+    let Some((forgetful, rings, words)) = program(Keeping::Forget) else { return };
     let cpus: Vec<u32> = rings.cpus().collect();
     let mut reader = Reader::new(rings, Order::new().hold(Hold::epochs(&words).unwrap())).unwrap();
     let mut told = 0;
@@ -111,10 +117,7 @@ fn what_cannot_be_proven_is_refused() {
 /// Epochs need no thread, no sleep and no system calls other than those of a refresh: the record of a program that has left comes at once.
 #[test]
 fn a_proof_needs_no_thread() {
-    let Some([events, counter, words]) = maps() else { return };
-    let stamps = Stamps { events: &events, counter: &counter, epochs: Some((&words, Keeping::Rightly)) };
-    let Some(program) = kernel("load a BPF program", stamps.when_run(1)) else { return };
-    let rings = Rings::options().bpf_output(&events).open().unwrap();
+    let Some((program, rings, words)) = program(Keeping::Rightly) else { return };
     let cpus: Vec<u32> = rings.cpus().collect();
     let mut reader = Reader::new(rings, Order::new().hold(Hold::epochs(&words).unwrap())).unwrap();
     for &cpu in cpus.iter().cycle().take(100) {
@@ -131,10 +134,7 @@ fn a_proof_needs_no_thread() {
 /// Numbers that were drawn and not written are proven missing without a grace period.
 #[test]
 fn a_gap_of_dense_numbers_is_proven_by_epochs() {
-    let Some([events, counter, words]) = maps() else { return };
-    let stamps = Stamps { events: &events, counter: &counter, epochs: Some((&words, Keeping::Rightly)) };
-    let Some(program) = kernel("load a BPF program", stamps.when_run(1)) else { return };
-    let rings = Rings::options().bpf_output(&events).open().unwrap();
+    let Some((program, rings, words)) = program(Keeping::Rightly) else { return };
     let cpu = rings.cpus().last().unwrap();
     let hold = Hold::Dense { first: Some(0), fence: Fence::Epochs(Epochs::open(&words).unwrap()) };
     let mut reader = Reader::new(rings, Order::new().key(Key::Payload(8)).hold(hold)).unwrap();
@@ -158,11 +158,9 @@ fn a_gap_of_dense_numbers_is_proven_by_epochs() {
 /// A merge in the user's own event loop begins and polls proofs, by epochs and by the kernel's grace periods.
 #[test]
 fn a_merge_of_ones_own_asks_after_its_proofs() {
-    let Some([events, counter, words]) = maps() else { return };
-    let stamps = Stamps { events: &events, counter: &counter, epochs: Some((&words, Keeping::Rightly)) };
-    let Some(program) = kernel("load a BPF program", stamps.when_run(1)) else { return };
-    for fence in [Fence::Epochs(Epochs::open(&words).unwrap()), Fence::Map] {
-        let rings = Rings::options().bpf_output(&events).open().unwrap();
+    for by_epochs in [true, false] {
+        let Some((program, rings, words)) = program(Keeping::Rightly) else { return };
+        let fence = if by_epochs { Fence::Epochs(Epochs::open(&words).unwrap()) } else { Fence::Map };
         let cpus: Vec<u32> = rings.cpus().collect();
         let mut proof = fence.open().unwrap();
         let mut merge = Merge::new(rings, Order::new().hold(Hold::Fence(fence))).unwrap();
@@ -179,10 +177,7 @@ fn a_merge_of_ones_own_asks_after_its_proofs() {
 /// A reader that spins does not sleep while events come.
 #[test]
 fn a_reader_that_spins_sleeps_only_when_nothing_comes() {
-    let Some([events, counter, words]) = maps() else { return };
-    let stamps = Stamps { events: &events, counter: &counter, epochs: Some((&words, Keeping::Rightly)) };
-    let Some(program) = kernel("load a BPF program", stamps.when_run(1)) else { return };
-    let rings = Rings::options().bpf_output(&events).open().unwrap();
+    let Some((program, rings, words)) = program(Keeping::Rightly) else { return };
     let order = Order::new().hold(Hold::epochs(&words).unwrap()).spin(Duration::MAX);
     let mut reader = Reader::new(rings, order).unwrap();
     let cpu = load::online()[0];

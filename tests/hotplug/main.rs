@@ -6,8 +6,8 @@ mod reading;
 
 use nix::poll::{PollFd, PollFlags};
 use perfweave::{
-    Certainty, Ended, Error, ErrorKind, Event, Fence, Hold, Item, Key, Kind, Order, Pause, Reader, Recorder, Rings,
-    Sample, Untraced, Wakeup,
+    Certainty, Ended, Error, Event, Fence, Hold, Item, Key, Kind, Order, Pause, Reader, Recorder, Rings, Sample,
+    Untraced, Wakeup,
 };
 use perfweave_support::bpf::{Keeping, Map, Program, Stamps};
 use perfweave_support::numbered::Numbered;
@@ -120,7 +120,8 @@ fn until_told(reader: &mut Reader, refused: bool) -> (Untraced, Option<Error>) {
     (told.unwrap(), error)
 }
 
-/// A CPU comes, or comes back, and the kernel refuses to open its events: an error reports it, the ledger has it, and the reader tries again.
+/// A CPU comes, or comes back, and the kernel refuses to open its events: an error reports it, the ledger has it, and the reader tries
+/// again.
 fn is_refused_for_a_time(events: &Map, echo: &Program, cpu: u32) {
     for had_ring in [true, false] {
         let (refused, tries) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -464,11 +465,7 @@ fn goes_and_comes_back_while_a_reader_spins(cpu: u32) {
     let words = Map::epochs(load::slots()).unwrap();
     let stamps = Stamps { events: &events, counter: &counter, epochs: Some((&words, Keeping::Rightly)) };
     let Some(program) = kernel("load a BPF program", stamps.when_run(1)) else { return };
-    let hold = match Hold::epochs(&words) {
-        Ok(hold) => hold,
-        Err(error) if error.kind() == ErrorKind::Unsupported => return,
-        Err(other) => panic!("{other}"),
-    };
+    let Some(hold) = reading::epochs(&words) else { return };
     let rings = Rings::options().bpf_output(&events).open().unwrap();
     let order = Order::new().hold(hold).spin(Duration::MAX);
     let mut reader = Reader::new(rings, order).unwrap();

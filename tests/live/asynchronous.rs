@@ -2,7 +2,7 @@
 
 use crate::reading;
 use crate::reading::LONG;
-use perfweave::{AsyncReader, Certainty, Ended, ErrorKind, Fence, Hold, Item, Key, Order, Pause, Rings, Wakeup, sim};
+use perfweave::{AsyncReader, Certainty, Ended, Fence, Hold, Item, Key, Order, Pause, Rings, Wakeup, sim};
 use perfweave_support::bpf::{Keeping, Map, Program, Stamps};
 use perfweave_support::futures_util::{FutureExt, StreamExt};
 use perfweave_support::{bpf, echo, kernel, load, number_behind, threads};
@@ -334,11 +334,7 @@ async fn a_task_proves_by_the_words_of_programs() {
     let (counter, words) = (Map::array(8, 1).unwrap(), Map::epochs(load::slots()).unwrap());
     let stamps = Stamps { events: &events, counter: &counter, epochs: Some((&words, Keeping::Rightly)) };
     let Some(program) = kernel("load a BPF program", stamps.when_run(1)) else { return };
-    let hold = match Hold::epochs(&words) {
-        Ok(hold) => hold,
-        Err(error) if error.kind() == ErrorKind::Unsupported => return,
-        Err(other) => panic!("{other}"),
-    };
+    let Some(hold) = reading::epochs(&words) else { return };
     let rings = Rings::options().bpf_output(&events).open().unwrap();
     let mut reader = AsyncReader::new(rings, Order::new().hold(hold)).unwrap();
     for (number, &cpu) in (0..100).zip(load::online().iter().cycle()) {

@@ -1,6 +1,7 @@
 //! Shared code of tests that use readers: they read exactly the written records, and nothing depends on the speed of the machine.
 
-use perfweave::{Ended, Error, Event, EventGuard, Fence, Item, Reader};
+use perfweave::{Ended, Error, ErrorKind, Event, EventGuard, Fence, Hold, Item, Reader};
+use perfweave_support::bpf::Map;
 pub(crate) use perfweave_support::threads::GUARD as LONG;
 use perfweave_support::threads::{self, until};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -127,6 +128,14 @@ pub(crate) fn woken_by(reader: &mut Reader, act: impl FnOnce() + Send) -> (bool,
 /// Whether something wakes a reader, in any of several tries.
 pub(crate) fn wakes(mut tries: impl FnMut() -> bool) -> bool {
     (0..20).any(|_| tries())
+}
+
+/// Writers' epochs with these words. `None` on processors that do not have them.
+pub(crate) fn epochs(words: &Map) -> Option<Hold> {
+    match Hold::epochs(words) {
+        Err(error) if error.kind() == ErrorKind::Unsupported => None,
+        hold => Some(hold.unwrap()),
+    }
 }
 
 /// A fence that ends on request.

@@ -59,6 +59,16 @@ pub(crate) struct Schedule {
     abandons: bool,
 }
 
+/// The steps of a schedule without a part of them: halves first, then ever smaller parts.
+pub(crate) fn shorter<T: Clone + 'static>(steps: &[T]) -> impl Iterator<Item = Vec<T>> + use<T> {
+    let steps = steps.to_vec();
+    [2, 4, 8, 16, 64, 300].into_iter().flat_map(move |part| {
+        let steps = steps.clone();
+        let (len, cut) = (steps.len(), steps.len().div_ceil(part).max(1));
+        (0..len).step_by(cut).map(move |from| [&steps[..from], &steps[(from + cut).min(len)..]].concat())
+    })
+}
+
 impl Arbitrary for Schedule {
     fn arbitrary(g: &mut Gen) -> Self {
         let cpus = g.choose(&[&[0][..], &[0, 1], &[0, 2, 3], &[1, 5, 6, 64, 300]]).expect("a choice").to_vec();
@@ -74,17 +84,7 @@ impl Arbitrary for Schedule {
 
     fn shrink(&self) -> Box<dyn Iterator<Item = Self>> {
         let whole = self.clone();
-        let len = self.steps.len();
-        let mut cuts = Vec::new();
-        for part in [2, 4, 8, 16, 64, 300] {
-            let cut = len.div_ceil(part).max(1);
-            cuts.extend((0..len).step_by(cut).map(|from| (from, (from + cut).min(len))));
-        }
-        Box::new(cuts.into_iter().map(move |(from, to)| {
-            let mut smaller = whole.clone();
-            smaller.steps.drain(from..to);
-            smaller
-        }))
+        Box::new(shorter(&self.steps).map(move |steps| Self { steps, ..whole.clone() }))
     }
 }
 

@@ -1,4 +1,5 @@
-//! Flushes, deadlines, pauses, CPUs that come later and reading without order, on simulated rings. Live rings cannot show some of these cases, such as a writer that stops in the middle of its output.
+//! Flushes, deadlines, pauses, CPUs that come later and reading without order, on simulated rings. Live rings cannot show some of these
+//! cases, such as a writer that stops in the middle of its output.
 
 use crate::reading;
 use crate::reading::{LONG, assert_nothing, ended, said as next, word};
@@ -18,13 +19,21 @@ fn rings(kernel: &sim::Kernel, hold: &Hold) -> Rings {
     if matches!(hold, Hold::Lag(_)) { rings.on_clock(perfweave::Clock::Monotonic) } else { rings }
 }
 
-/// Under every rule: first the events before the flush come out, then the report, then newer events, even if the reader saw these long before.
-#[test]
-fn a_flush_parts_what_was_there_from_what_is_newer() {
-    for at in 0..4 {
+/// A machine with two CPUs and its reader, for each rule.
+fn readers() -> impl Iterator<Item = (sim::Kernel, Hold, Reader)> {
+    (0..4).map(|at| {
         let kernel = sim::Kernel::new(&[0, 1]);
         let hold = holds(&kernel)[at].clone();
-        let mut reader = Reader::new(rings(&kernel, &hold), Order::new().hold(hold.clone())).unwrap();
+        let reader = Reader::new(rings(&kernel, &hold), Order::new().hold(hold.clone())).unwrap();
+        (kernel, hold, reader)
+    })
+}
+
+/// Under every rule: first the events before the flush come out, then the report, then newer events, even if the reader saw these long
+/// before.
+#[test]
+fn a_flush_parts_what_was_there_from_what_is_newer() {
+    for (kernel, hold, mut reader) in readers() {
         let handle = reader.handle();
         (1..=6).for_each(|time| assert!(kernel.emit(time as u32 % 2, time, b"before")));
         handle.flush().unwrap();
@@ -84,10 +93,7 @@ fn dense_numbers_keep_to_reports_too() {
 
 #[test]
 fn a_deadline_is_reported_between_what_was_there_and_what_is_newer_and_stays() {
-    for at in 0..4 {
-        let kernel = sim::Kernel::new(&[0, 1]);
-        let hold = holds(&kernel)[at].clone();
-        let mut reader = Reader::new(rings(&kernel, &hold), Order::new().hold(hold.clone())).unwrap();
+    for (kernel, hold, mut reader) in readers() {
         (1..=2).for_each(|time| assert!(kernel.emit(time as u32 % 2, time, b"before")));
         let begin = Instant::now();
         reader.set_deadline(Some(begin + Duration::from_millis(60))).unwrap();
@@ -422,7 +428,8 @@ fn reading_without_order_survives_hostile_rings() {
 }
 
 quickcheck! {
-    /// Every record written before a flush comes before its report, and no record written after the reader has begun the flush does. Writers may be in the middle of writing.
+    /// Every record written before a flush comes before its report, and no record written after the reader has begun the flush does.
+    /// Writers may be in the middle of writing.
     fn flushes_part_any_stream(steps: Vec<(u8, bool)>) -> bool {
         let kernel = sim::Kernel::new(&[0, 1, 2]);
         // Fences that the test ends itself.

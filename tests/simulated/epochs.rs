@@ -13,6 +13,16 @@ fn reader(kernel: &sim::Kernel, epochs: Epochs) -> Reader {
 /// Patience that never ends, so that no fence stands in.
 const FOR_EVER: Duration = Duration::from_secs(3600);
 
+/// A writer on CPU 0 is inside with key 10, and holds a record of CPU 1 with key 20.
+fn held() -> (sim::Kernel, Reader) {
+    let kernel = sim::Kernel::new(&[0, 1]);
+    let mut reader = reader(&kernel, kernel.epochs().patience(FOR_EVER));
+    kernel.begin(0, 10);
+    kernel.emit(1, 20, b"later");
+    assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
+    (kernel, reader)
+}
+
 #[test]
 fn what_was_written_by_nobody_who_is_inside_is_proven_at_once() {
     let kernel = sim::Kernel::new(&[0, 3]);
@@ -31,11 +41,8 @@ fn what_was_written_by_nobody_who_is_inside_is_proven_at_once() {
 /// The reader waits for a program that is inside, and its record comes first.
 #[test]
 fn what_is_larger_waits_for_whoever_is_inside() {
-    let kernel = sim::Kernel::new(&[0, 1]);
-    let mut reader = reader(&kernel, kernel.epochs().patience(FOR_EVER));
-    kernel.begin(0, 10);
-    kernel.emit(1, 20, b"later");
-    for _ in 0..10 {
+    let (kernel, mut reader) = held();
+    for _ in 0..9 {
         assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
     }
     // A program that enters later has a larger key, and the reader does not wait for it.
@@ -55,11 +62,7 @@ fn what_is_larger_waits_for_whoever_is_inside() {
 /// If a program is inside at each reading of a CPU's word, the CPU has still passed if no program was inside in between.
 #[test]
 fn another_generation_is_as_good_as_nobody() {
-    let kernel = sim::Kernel::new(&[0, 1]);
-    let mut reader = reader(&kernel, kernel.epochs().patience(FOR_EVER));
-    kernel.begin(0, 10);
-    kernel.emit(1, 20, b"later");
-    assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
+    let (kernel, mut reader) = held();
     kernel.write(0, b"earlier");
     kernel.end(0);
     kernel.begin(0, 40);
@@ -70,11 +73,7 @@ fn another_generation_is_as_good_as_nobody() {
 /// A program in an interrupt that ends while the interrupted program is inside ends no generation.
 #[test]
 fn what_ends_inside_another_program_proves_nothing() {
-    let kernel = sim::Kernel::new(&[0, 1]);
-    let mut reader = reader(&kernel, kernel.epochs().patience(FOR_EVER));
-    kernel.begin(0, 10);
-    kernel.emit(1, 20, b"later");
-    assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
+    let (kernel, mut reader) = held();
     for time in 11..15 {
         kernel.emit(0, time, b"interrupt");
         assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());

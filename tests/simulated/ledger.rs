@@ -1,6 +1,7 @@
-//! Property: for any schedule of writes, drops, pauses, early releases and late records, the ledger balances exactly, each missing number is reported once, and no proven gap names a number that ever appears.
+//! Property: for any schedule of writes, drops, pauses, early releases and late records, the ledger balances exactly, each missing number
+//! is reported once, and no proven gap names a number that ever appears.
 
-use crate::small;
+use crate::{schedule, small};
 use perfweave::{AnomalyKind, Certainty, Event, Hold, Item, Key, Merge, Order, Pause, Sequence, WhenFull, sim};
 use quickcheck::{Arbitrary, Gen, QuickCheck};
 use std::collections::{BTreeMap, BTreeSet};
@@ -75,17 +76,7 @@ impl Arbitrary for Schedule {
 
     fn shrink(&self) -> Box<dyn Iterator<Item = Self>> {
         let whole = self.clone();
-        let len = self.steps.len();
-        let mut cuts = Vec::new();
-        for part in [2, 4, 8, 16, 64, 300] {
-            let cut = len.div_ceil(part).max(1);
-            cuts.extend((0..len).step_by(cut).map(|from| (from, (from + cut).min(len))));
-        }
-        Box::new(cuts.into_iter().map(move |(from, to)| {
-            let mut smaller = whole.clone();
-            smaller.steps.drain(from..to);
-            smaller
-        }))
+        Box::new(schedule::shorter(&self.steps).map(move |steps| Self { steps, ..whole.clone() }))
     }
 }
 
@@ -516,7 +507,8 @@ fn numbers_of_the_machine_balance() {
     check(|schedule| run(&schedule, Counted::ByMachine));
 }
 
-/// A writer draws its number and is interrupted by one whose record still fits. Then its own record is dropped. The loss comes after the record that shows that the number is missing.
+/// A writer draws its number and is interrupted by one whose record still fits. Then its own record is dropped. The loss comes after the
+/// record that shows that the number is missing.
 #[test]
 fn a_number_that_was_dropped_behind_a_later_one_is_explained() {
     let kernel = sim::Kernel::new(&[0]);

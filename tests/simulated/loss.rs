@@ -17,6 +17,13 @@ fn merge(kernel: &sim::Kernel, order: Order) -> Merge {
     Merge::new(kernel.rings(), order).unwrap()
 }
 
+/// One CPU whose records have its own numbers.
+fn own_numbers() -> (sim::Kernel, Merge) {
+    let kernel = sim::Kernel::new(&[0]);
+    let merge = merge(&kernel, Order::new().numbers(Sequence::u64(0)));
+    (kernel, merge)
+}
+
 /// A number or nothing.
 fn or_none(key: Option<u64>) -> String {
     key.map_or("-".into(), |key| key.to_string())
@@ -140,23 +147,21 @@ fn counting_begins_where_it_is_said_to() {
 /// A writer that is interrupted between counting and writing leaves a hole and fills it later.
 #[test]
 fn a_hole_that_a_nested_writer_fills_is_no_gap() {
-    let kernel = sim::Kernel::new(&[0]);
-    let mut merge = merge(&kernel, Order::new().numbers(Sequence::u64(0)));
-    let number = |number: u64| number.to_ne_bytes();
-    kernel.emit(0, 5, &number(6));
+    let (kernel, mut merge) = own_numbers();
+    kernel.emit(0, 5, &bytes(6, 64));
     kernel.begin(0, 10);
     kernel.begin(0, 20);
-    kernel.emit(0, 30, &number(9));
+    kernel.emit(0, 30, &bytes(9, 64));
     merge.refresh(0);
     assert_eq!(open(&merge, 0), 2);
     assert!(merge.begin_fence());
     let grace = kernel.grace();
-    kernel.write(0, &number(8));
+    kernel.write(0, &bytes(8, 64));
     kernel.end(0);
     merge.refresh(0);
     assert!(!grace.is_over() && merge.next().is_none(), "7 is in flight");
     assert_eq!(open(&merge, 0), 1);
-    kernel.write(0, &number(7));
+    kernel.write(0, &bytes(7, 64));
     kernel.end(0);
     assert!(grace.is_over());
     merge.end_fence();
@@ -170,14 +175,12 @@ fn a_hole_that_a_nested_writer_fills_is_no_gap() {
 /// Of several numbers in flight, one never comes.
 #[test]
 fn a_hole_that_is_filled_in_part_is_a_gap_of_the_rest() {
-    let kernel = sim::Kernel::new(&[0]);
-    let mut merge = merge(&kernel, Order::new().numbers(Sequence::u64(0)));
-    let number = |number: u64| number.to_ne_bytes();
-    kernel.emit(0, 5, &number(1));
+    let (kernel, mut merge) = own_numbers();
+    kernel.emit(0, 5, &bytes(1, 64));
     // 2 to 4 are drawn; 2 and 4 are never written.
     kernel.begin(0, 10);
-    kernel.emit(0, 20, &number(5));
-    kernel.write(0, &number(3));
+    kernel.emit(0, 20, &bytes(5, 64));
+    kernel.write(0, &bytes(3, 64));
     kernel.end(0);
     fence(&mut merge);
     // 3 lies after the record that shows the hole, and comes before it in the order.
@@ -353,7 +356,8 @@ fn nonsense_from_extractors_is_bounded() {
     }
 }
 
-/// One counter for the machine: the next number needs no fence, and a missing number is reported after a fence, also where the counter wraps.
+/// One counter for the machine: the next number needs no fence, and a missing number is reported after a fence, also where the counter
+/// wraps.
 #[test]
 fn numbers_of_the_whole_machine_wrap() {
     for (bits, sequence, max) in widths() {
@@ -549,7 +553,8 @@ fn a_loss_before_damage_is_told_before_it() {
     assert_eq!(kernel.tail(0), kernel.head(0));
 }
 
-/// A record at the place of an unreported loss, without a LOST record before it. An interrupted writer that had seen no loss yet writes this.
+/// A record at the place of an unreported loss, without a LOST record before it. An interrupted writer that had seen no loss yet writes
+/// this.
 #[test]
 fn a_record_without_its_lost_record_keeps_its_own_word() {
     let kernel = small(&[0], 512);
