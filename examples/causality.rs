@@ -1,9 +1,8 @@
-//! The adversary: a load made to defeat ordering, and what each hold rule makes of it.
+//! The adversary: a load that makes ordering as hard as possible, and the result of each hold rule.
 //!
-//! On every CPU a pinned thread calls a BPF program that reads the clock, works, and only then outputs; every so often it
-//! works long. A second program does the same from interrupt context, five thousand times a second, on the same rings,
-//! so that its records land in front of those that it interrupted. The key is the time that the programs read
-//! themselves.
+//! On every CPU a pinned thread calls a BPF program that reads the clock, works, and only then outputs; from time to time it works for
+//! long. A second program does the same from interrupt context, five thousand times a second, on the same rings. So its records lie before
+//! those of the programs that it interrupts. The key is the time that the programs read.
 //!
 //! ```text
 //! cargo run --release --example causality -- --hold fence --seconds 10
@@ -68,7 +67,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     let hold = match (hold, keeping) {
         (Some(hold), _) => hold,
         (None, Some(_)) => Hold::epochs(&words)?,
-        // A proof that looks at nothing.
+        // A fence that proves nothing.
         (None, None) => Hold::Fence(Fence::custom(|| Ok(()))),
     };
     let slow = stamps.on_syscall(libc::SYS_getppid, SLOW, delay)?;
@@ -103,7 +102,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     }
     writers.end();
     drop((clocks, links));
-    // What is still held comes out, and one more record for each CPU brings with it what was lost last.
+    // Held events come out, and one more record for each CPU reports the last losses.
     tally.rest(&mut reader, || clock.now().unwrap_or(0))?;
     let last = stamps.when_run(QUICK)?;
     for &cpu in &cpus {
@@ -163,18 +162,18 @@ const SLOW: u32 = 1;
 const QUICK: u32 = 2;
 const INTERRUPT: u32 = 3;
 
-/// What came out.
+/// The events that came out.
 #[derive(Default)]
 struct Tally {
     yielded: u64,
     /// The largest key so far.
     largest: u64,
-    /// Checked here once more, whatever the certainty says.
+    /// Checked here again, independent of the certainty.
     out_of_order: u64,
     by_ring: ByRing<u64>,
     largest_by_ring: u64,
     inversions_by_ring: u64,
-    /// How long each event was held, in microseconds, from its key to its being yielded.
+    /// How long each event was held, in microseconds, from its key to the yield.
     held_us: Vec<u32>,
 }
 
@@ -192,7 +191,7 @@ impl Tally {
             self.held_us.push(u32::try_from(now.saturating_sub(key) / 1000).unwrap_or(u32::MAX));
             self.by_ring.push(record.cpu(), key);
         }
-        // One batch is what a reader finds when it is woken.
+        // A batch has the events that a reader finds when it is woken.
         for key in self.by_ring.pass() {
             self.inversions_by_ring += u64::from(key < self.largest_by_ring);
             self.largest_by_ring = self.largest_by_ring.max(key);
@@ -234,7 +233,7 @@ fn parse_hold(name: &str) -> Result<Option<Hold>, String> {
     }))
 }
 
-/// `None` if nobody reads what the programs say.
+/// `None` if the reader does not read the programs' words.
 fn parse_keeping(name: &str) -> Result<Option<bpf::Keeping>, String> {
     Ok(Some(match name {
         "unlooked" => return Ok(None),

@@ -253,7 +253,8 @@ mod tests {
         assert_eq!(unwrap.wrap(MIDDLE), written + 6);
     }
 
-    /// Counters of 2 to 4 bits: every series of five numbers, each less than half a round from the largest before it, from every first number. Each is extended to its true value, and wraps back to the written one.
+    /// Counters of 2 to 4 bits: every series of five numbers, each less than half a round from the largest before it, from every first
+    /// number. Each is extended to its true value, and wraps back to the written one.
     #[test]
     fn every_course_of_a_narrow_counter_is_counted_on() {
         fn follow(unwrap: &Unwrap, first: u64, largest: i64, steps: u32) {

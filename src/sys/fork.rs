@@ -19,7 +19,7 @@ pub(crate) struct ForkWord {
     maker: Option<u32>,
 }
 
-/// Bytes that are mapped for a word: the kernel gives a page, whatever its size.
+/// Bytes that are mapped for a word: the kernel maps a whole page.
 const LEN: NonZeroUsize = NonZeroUsize::new(size_of::<AtomicU64>()).unwrap();
 
 // SAFETY: the page belongs to the process, not to a thread, and is only used as an atomic.

@@ -73,7 +73,8 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// A slow program on every CPU, interrupted by a second one on the same rings, until enough cases were seen. With epochs the programs mark in the words of the hold rule when they are inside.
+/// A slow program on every CPU, interrupted by a second one on the same rings, until enough cases were seen. With epochs the programs mark
+/// in the words of the hold rule when they are inside.
 fn adversary(
     hold: impl FnOnce(&Map) -> Hold,
     epochs: bool,

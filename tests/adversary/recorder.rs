@@ -325,7 +325,8 @@ fn under_load_other_fences_do_as_well() {
     }
 }
 
-/// Writers with long outputs of tens of thousands of bytes, some of them interrupted. A frozen recording does not change, and a second freeze without writers in between finds the same. Without the fence, writers in flight still write and publish.
+/// Writers with long outputs of tens of thousands of bytes, some of them interrupted. A frozen recording does not change, and a second
+/// freeze without writers in between finds the same. Without the fence, writers in flight still write and publish.
 #[test]
 fn nothing_changes_and_nothing_appears_once_frozen() {
     const SIZE: u32 = 60_000;

@@ -165,7 +165,8 @@ fn a_poll_that_is_refused_is_no_reason_to_spin() {
     assert!(polls <= sleeps + 10, "{polls} polls, {sleeps} sleeps");
 }
 
-/// A CPU went and came back, and at the kernel's message the list of CPUs could not be read. The message comes once, and the reader remembers it.
+/// A CPU went and came back, and at the kernel's message the list of CPUs could not be read. The message comes once, and the reader
+/// remembers it.
 #[test]
 fn a_cpu_that_bounced_when_none_could_be_listed_is_opened_anew() {
     let _alone = alone();
@@ -219,7 +220,8 @@ fn a_cpu_that_bounced_when_none_could_be_listed_is_opened_anew() {
     .unwrap();
 }
 
-/// A CPU that was listed, and went offline before its events were opened. Without messages, the reader tries it again although the list never changes.
+/// A CPU that was listed, and went offline before its events were opened. Without messages, the reader tries it again although the list
+/// never changes.
 #[test]
 fn a_cpu_that_was_gone_when_its_ring_was_to_be_opened_is_tried_again() {
     let _alone = alone();

@@ -16,7 +16,8 @@ pub(crate) fn opening_by_name(_: &World, heard: &mut Heard) {
     heard.hear(Rings::options().tracepoint("sched:sched_process_exec").pages(1).open());
 }
 
-/// Events with filters, for a process whose threads are listed; a directory that is no control group; and a wrong filter, for which the crate asks the kernel for the reason. The last two are always refused.
+/// Events with filters, for a process whose threads are listed; a directory that is no control group; and a wrong filter, for which the
+/// crate asks the kernel for the reason. The last two are always refused.
 pub(crate) fn opening_for_some(_: &World, heard: &mut Heard) {
     let options = || Rings::options().tracepoint("sched:sched_process_exec").pages(1);
     heard.hear(options().filter("common_pid != 1").records([Kind::COMM, Kind::EXIT]).pid(std::process::id()).open());

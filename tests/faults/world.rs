@@ -100,7 +100,8 @@ impl Which {
     }
 }
 
-/// Internal calls of libc and std: memory and threads, random numbers, and a sleep. If they fail, libc and std may abort or panic, and this crate cannot change that.
+/// Internal calls of libc and std: memory and threads, random numbers, and a sleep. If they fail, libc and std may abort or panic, and this
+/// crate cannot change that.
 pub(crate) fn is_not_ours(call: &Call, beside: bool) -> bool {
     let Call { number, args, .. } = *call;
     match number {
@@ -313,7 +314,8 @@ pub(crate) fn instances_left() -> usize {
     left.map(|instance| std::fs::remove_dir(instance.path()).unwrap()).count()
 }
 
-/// The kernel's error number: of an error of the system, or of one of this crate. A failed getpid(2) gives a number that no process has, and a later call fails because of it.
+/// The kernel's error number: of an error of the system, or of one of this crate. A failed getpid(2) gives a number that no process has,
+/// and a later call fails because of it.
 pub(crate) fn errno(error: &io::Error) -> Option<i32> {
     let is_other = |error: &&Error| !error.to_string().starts_with("there is no process ");
     let ours = || error.get_ref()?.downcast_ref::<Error>().filter(is_other)?.raw_os_error();

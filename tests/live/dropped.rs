@@ -1,4 +1,5 @@
-//! What still works after a program has opened its rings and dropped its privileges, on live kernel rings. Each test drops the privileges of a whole process, so each runs in its own process. `tests/hotplug` tests a CPU that comes online after that.
+//! What still works after a program has opened its rings and dropped its privileges, on live kernel rings. Each test drops the privileges
+//! of a whole process, so each runs in its own process. `tests/hotplug` tests a CPU that comes online after that.
 
 use crate::reading;
 use perfweave::{Fence, Hold, Item, Order, Pause, Reader, Rings};

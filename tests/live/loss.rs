@@ -393,7 +393,8 @@ fn what_finds_no_slot_is_unexplained() {
     assert_eq!((account.yielded, account.lost, account.missing, account.unexplained), (2, 1, 2, 1), "{account}");
 }
 
-/// A 32-bit counter for the whole machine wraps: no wait, a gap for a missing number, and the right kind for each anomaly. The same with a CPU's own numbers.
+/// A 32-bit counter for the whole machine wraps: no wait, a gap for a missing number, and the right kind for each anomaly. The same with a
+/// CPU's own numbers.
 #[test]
 fn counters_wrap_and_what_breaks_them_is_told_apart() {
     let Some((events, program)) = echo() else { return };
@@ -489,7 +490,8 @@ fn progress_says_what_a_stream_waits_for() {
     assert_eq!((reader.progress().held, reader.progress().next), (0, None));
 }
 
-/// On the live kernel: a writer sees that records were lost, and an interrupt's writer takes the count first. Then the interrupted writer writes a LOST record with the count 0 (one of a hundred here). It is no event, and no damage.
+/// On the live kernel: a writer sees that records were lost, and an interrupt's writer takes the count first. Then the interrupted writer
+/// writes a LOST record with the count 0 (one of a hundred here). It is no event, and no damage.
 #[test]
 fn lost_records_that_count_nothing_are_no_events() {
     let Some(events) = kernel("make a perf event array", Map::perf_event_array(load::slots())) else { return };

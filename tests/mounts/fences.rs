@@ -134,7 +134,8 @@ fn a_forked_child_that_asks_for_grace_periods_is_told() {
     until("it is over", || grace.poll().is_some_and(|ended| ended.is_ok()));
 }
 
-/// The child has the words too, and they prove as in the parent. The fence that stands in for a program that stays inside belongs to the parent.
+/// The child has the words too, and they prove as in the parent. The fence that stands in for a program that stays inside belongs to the
+/// parent.
 #[test]
 fn a_forked_child_has_epochs_but_no_fence_that_stood_in() {
     let machine = sim::Kernel::new(&[0]);

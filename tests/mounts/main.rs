@@ -5,7 +5,8 @@ mod tracefs;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Held by a test that changes a mount for every namespace, and by one that lists all mounts: there is one tracefs, and every namespace sees its settings.
+/// Held by a test that changes a mount for every namespace, and by one that lists all mounts: there is one tracefs, and every namespace
+/// sees its settings.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)

@@ -214,7 +214,8 @@ fn test_reader_flush_pending_events_of_all_rings() {
     }
 }
 
-/// The same for numbers without holes, which need no fence: newer ones do not come before a report that is due, and missing ones are reported before it.
+/// The same for numbers without holes, which need no fence: newer ones do not come before a report that is due, and missing ones are
+/// reported before it.
 #[test]
 fn test_reader_flush_pending_events_of_dense_numbers() {
     let Some((map, program)) = echo() else { return };

@@ -1,4 +1,5 @@
-//! The assertions of the tests of libbpf, its selftest and libbpf-rs about `perf_buffer`, made of perfweave on live kernel rings, and tests of parts of its API that have none there.
+//! The assertions of the tests of libbpf, its selftest and libbpf-rs about `perf_buffer`, made of perfweave on live kernel rings, and tests
+//! of parts of its API that have none there.
 
 use crate::reading;
 use crate::reading::{LONG, number};

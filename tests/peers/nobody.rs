@@ -1,4 +1,5 @@
-//! Assertions that no other reader's tests make, on live kernel rings. `live/rings.rs` has hostile BPF output, and `simulated/merge_cases.rs` has bytes that no kernel writes.
+//! Assertions that no other reader's tests make, on live kernel rings. `live/rings.rs` has hostile BPF output, and
+//! `simulated/merge_cases.rs` has bytes that no kernel writes.
 
 use crate::reading;
 use crate::reading::{LONG, number};
@@ -14,7 +15,8 @@ use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-/// Silences panics of children. The parent sets this before the fork, because in the child another thread's lock could block printing and setting.
+/// Silences panics of children. The parent sets this before the fork, because in the child another thread's lock could block printing and
+/// setting.
 fn quiet_children() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
@@ -213,7 +215,8 @@ fn a_forked_child_panics_rather_than_put_late_records_aside() {
     assert!(merge.late().map(|event| event.as_event().key()).eq([Some(4)]));
 }
 
-/// A child may drop events that were lent before the fork, and the parent still has them. A drain and a recorder panic before they read a record.
+/// A child may drop events that were lent before the fork, and the parent still has them. A drain and a recorder panic before they read a
+/// record.
 #[test]
 fn what_is_lent_across_a_fork_is_the_parents() {
     apart!();

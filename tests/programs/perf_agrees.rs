@@ -8,7 +8,8 @@
 //!   stamps of the hit before and the hit behind on that CPU. The tests check that, and no distance.
 //! - **Order across CPUs.** Two hits on two CPUs at the same time can have one order by perf's stamps and the other by ours. Both
 //!   are right, each by its own stamps. Hits on one CPU are in the same order in both.
-//! - **The begin.** The shell waits in a system call when tracing begins: both see the call's return, and neither sees its entry. A switch away before that is in neither.
+//! - **The begin.** The shell waits in a system call when tracing begins: both see the call's return, and neither sees its entry. A switch
+//!   away before that is in neither.
 //! - **The end.** `latency` and `offcpu` end with the record that says so (`PERF_RECORD_EXIT`). After it the shell leaves the CPU
 //!   once more and does not come back. perf's timehist has a line for that, and `offcpu` has no time.
 //! - **Forks.** A child returns from a call that its parent entered. So `latency` counts more returns than calls with a known time: one

@@ -114,7 +114,8 @@ fn a_lost_record_is_not_believed_by_other_readers_either() {
     assert_eq!(told, [4]);
 }
 
-/// A LOST record with the count 0, which a lawful kernel writes if one writer interrupts another. It is no event in any reader, and no damage. The records around it are as without it.
+/// A LOST record with the count 0, which a lawful kernel writes if one writer interrupts another. It is no event in any reader, and no
+/// damage. The records around it are as without it.
 #[test]
 fn a_lost_record_that_counts_nothing_is_no_event() {
     let write = |kernel: &sim::Kernel| {
@@ -301,7 +302,8 @@ fn live_forged_losses_do_not_reach_the_ledger() {
     }
 }
 
-/// On the live kernel: forged times less than a second ahead, on one ring. Records on the other rings, meanwhile and later, come in proven order.
+/// On the live kernel: forged times less than a second ahead, on one ring. Records on the other rings, meanwhile and later, come in proven
+/// order.
 #[test]
 fn live_forged_times_harm_no_other_ring() {
     let Some(forger) = Forger::new() else { return };

@@ -195,7 +195,8 @@ fn records_of_other_kinds_keep_their_place_by_their_own_time() {
     assert_eq!(comm.body().get(0..16).unwrap().to_vec(), [1; 16]);
 }
 
-/// Invalid header sizes: the reader skips the bytes between the bad record and the head, the ring goes on, and the other ring is not affected.
+/// Invalid header sizes: the reader skips the bytes between the bad record and the head, the ring goes on, and the other ring is not
+/// affected.
 #[test]
 fn bad_sizes_are_damage_and_the_ring_is_taken_up_again() {
     for size in [0u16, 1, 7, 9, 12, 20, 4096, 65535] {
@@ -743,7 +744,8 @@ fn a_dense_sequence_asks_for_a_fence_only_for_numbers_that_are_missing() {
     assert!(!merge.begin_fence());
 }
 
-/// Each event comes once, in order and with its own bytes, wherever its ring wraps. This holds if the way of taking events changes inside a stretch, and if a function breaks off or panics.
+/// Each event comes once, in order and with its own bytes, wherever its ring wraps. This holds if the way of taking events changes inside a
+/// stretch, and if a function breaks off or panics.
 #[test]
 fn ways_to_take_events_can_be_mixed_in_the_middle_of_a_stretch() {
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

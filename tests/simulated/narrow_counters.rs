@@ -54,7 +54,8 @@ fn take(merge: &mut Merge, outcome: &mut Outcome, largest: &mut Option<u64>) {
     }
 }
 
-/// Lost records count like unread ones, with or without a LOST record. Up to the limit they are a gap. Beyond it the stream reports a wraparound, marks nothing as proven that is not, and invents no gap.
+/// Lost records count like unread ones, with or without a LOST record. Up to the limit they are a gap. Beyond it the stream reports a
+/// wraparound, marks nothing as proven that is not, and invents no gap.
 #[test]
 fn losses_beyond_the_limit_are_said() {
     let range = 1u64 << 32;
@@ -186,7 +187,8 @@ fn a_dense_ledger_counts_what_no_lost_record_tells() {
 /// The counter's range in 256 parts.
 const PART: u64 = 1 << 24;
 
-/// Records are written and lost during a refresh, after it has loaded the head. The kernel's count, read at the end of the refresh, has these losses, and the next refresh finds records from before them.
+/// Records are written and lost during a refresh, after it has loaded the head. The kernel's count, read at the end of the refresh, has
+/// these losses, and the next refresh finds records from before them.
 fn lost_during_a_look(hold: Hold, lost: u64, further: u64) {
     let kernel = small(&[0], 64 << 10);
     let writer = kernel.clone();

@@ -140,7 +140,7 @@ fn who_has_taken_much_rests_before_the_next_look() {
             "given back before it sleeps"
         );
         reader.engine.sleeps(Duration::ZERO);
-        assert_eq!(reader.engine.rest(), Duration::ZERO, "it has rested, or somebody asks all the time");
+        assert_eq!(reader.engine.rest(), Duration::ZERO, "it has rested, or a caller polls all the time");
     }
 }
 
@@ -283,7 +283,8 @@ fn a_task_that_rests_looks_when_it_has() {
     });
 }
 
-/// Messages about CPUs keep coming while the reader spins: it notices each after a fixed number of refreshes, and not only at its regular listing of CPUs.
+/// Messages about CPUs keep coming while the reader spins: it notices each after a fixed number of refreshes, and not only at its regular
+/// listing of CPUs.
 #[test]
 fn messages_about_cpus_are_noticed_while_it_spins() {
     const MESSAGES: u64 = 50;
