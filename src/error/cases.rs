@@ -135,7 +135,7 @@ impl Error {
         Self::new(ErrorKind::NotFound, message).hinting(hint).about(&format!("tracepoint {name}"))
     }
 
-    /// A tracepoint cannot be looked up, so nobody knows whether it exists.
+    /// A tracepoint cannot be looked up, so it is unknown whether it exists.
     pub(crate) fn tracepoint(name: &str, source: io::Error, hint: impl Into<Text>) -> Self {
         let kind = match ErrorKind::of(&source) {
             // tracefs is not mounted.

@@ -185,7 +185,7 @@ fn too_much_memory_names_both_limits() {
     let Some(()) = needs("kernel.perf_event_paranoid of 0 or more", paranoid >= 0) else { return };
     let Some(map) = map() else { return };
     let error = std::thread::spawn(move || {
-        // Above 2 some distributions' kernels want more.
+        // Above 2 the kernels of some distributions need another capability.
         let more = setting("perf_event_paranoid")
             .parse()
             .is_ok_and(|level: i32| level > 2)

@@ -45,7 +45,7 @@ fn a_filling_ring_wakes_the_reader() {
         assert_eq!(given.unwrap(), reading::Given::Number(0));
         woken
     });
-    assert!(woken, "the reader was never woken, and looked by itself");
+    assert!(woken, "the reader was never woken, and refreshed at its tick");
 }
 
 /// One CPU speaks and the others do not: nobody waits for them, and nothing stays behind when all are silent.
