@@ -14,6 +14,7 @@ use crate::sys::fork::Owner;
 use crate::sys::{bpf, machine};
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -145,6 +146,20 @@ impl Ring {
             return Err(Error::new(ErrorKind::Map, "the map of BPF ring buffers is empty"));
         }
         Ok(rings)
+    }
+
+    /// [`Ring::adopt_ring_buffers`] for a map that is pinned in a BPF file system.
+    ///
+    /// # Safety
+    /// As [`Ring::adopt_ring_buffer`], of each.
+    ///
+    /// # Errors
+    /// As [`Ring::adopt_ring_buffers`]; [`ErrorKind::NotFound`] or [`ErrorKind::Permission`] if the map cannot be opened.
+    pub unsafe fn adopt_pinned_ring_buffers(path: impl AsRef<Path>) -> Result<Vec<(u32, Self)>, Error> {
+        let path = path.as_ref();
+        let map = bpf::pinned(path).map_err(Error::pinned(path))?;
+        // SAFETY: this function's contract is the same.
+        unsafe { Self::adopt_ring_buffers(&map) }
     }
 
     /// A BPF ring buffer in plain memory, whose data is mapped once, and the kernel's half of it.
