@@ -7,7 +7,7 @@ use perfweave::{
     ANY_CPU, Barrier, Certainty, Clock, Ended, Fault, Fence, Hold, Item, Key, Kind, Layout, Order, Reader, Ring, Rings,
     Sequence,
 };
-use perfweave_support::bpf::{self, Map, Program, Query};
+use perfweave_support::bpf::{Map, Program, Query};
 use perfweave_support::ring_buffer::{self, FORCE_WAKEUP, NO_WAKEUP, Reserving, Way};
 use perfweave_support::sleeper::Sleeper;
 use perfweave_support::{assert_error, foreign, kernel, load, threads};
@@ -109,7 +109,8 @@ fn the_payload_names_the_cpu() {
 #[test]
 fn payloads_are_what_was_reserved_and_never_wrap() {
     let page = foreign::page_size() as u32;
-    let rings = [(page, [8, 13, 40, 77, 130, 1000], 2000), (1 << 20, [8, 65_520, 65_521, 65_536, 70_001, 524_000], 300)];
+    let rings =
+        [(page, [8, 13, 40, 77, 130, 1000], 2000), (1 << 20, [8, 65_520, 65_521, 65_536, 70_001, 524_000], 300)];
     for (bytes, sizes, rounds) in rings {
         let Some(map) = kernel("make a BPF ring buffer", Map::ring_buffer(bytes)) else { return };
         let programs = sizes.map(|size| (size as usize, ring_buffer::echo(&map, size, 0).unwrap()));
@@ -121,7 +122,8 @@ fn payloads_are_what_was_reserved_and_never_wrap() {
                 let event = reading::next(&mut reader);
                 let payload = event.record().and_then(|record| record.payload()).unwrap();
                 assert_eq!((payload.len(), payload.as_slices().1.len()), (*size, 0));
-                assert_eq!((payload.u64(0), payload.u64(size - 8)), (Some(round), Some(round)));
+                assert_eq!(payload.u64(size - 8), Some(round));
+                assert!(*size < 16 || payload.u64(0) == Some(round));
                 drop(event);
                 reader.publish();
             }
@@ -147,7 +149,8 @@ fn the_consumer_position_passes_what_was_yielded_and_nothing_else() {
             assert!(available(&map) >= left * 32 + 16, "it is lent");
             drop(event);
             reader.publish();
-            assert_eq!(available(&map), left * 32);
+            // Behind it lies one that was discarded.
+            assert_eq!(available(&map), (left * 32).saturating_sub(16));
         }
         assert_eq!(discard.run_on(0).unwrap(), 0);
         reading::assert_nothing(&mut reader);
@@ -229,7 +232,8 @@ fn failed_reservations_are_losses_where_programs_count_them() {
         let made = if apart { Map::ring_buffers(page, &cpus).map(|(map, _)| map) } else { Map::ring_buffer(page) };
         let Some(map) = kernel("make BPF ring buffers", made) else { return };
         let (counter, failures) = (ring_buffer::counter().unwrap(), Map::counts().unwrap());
-        let reserving = Reserving { rings: &map, counter: &counter, failures: &failures, way: Way::Inside, discard: None };
+        let reserving =
+            Reserving { rings: &map, counter: &counter, failures: &failures, way: Way::Inside, discard: None };
         let program = reserving.when_run(1).unwrap();
         for counted in [true, false] {
             let mut rings = adopt(&map);
@@ -250,7 +254,8 @@ fn failed_reservations_are_losses_where_programs_count_them() {
                     Item::Lost(loss) => lost += loss.count,
                     other => panic!("{other:?}"),
                 });
-                let (written, refused) = (counter.lookup_u64(0, 0).unwrap() - before, failures.counted().unwrap() - had);
+                let (written, refused) =
+                    (counter.lookup_u64(0, 0).unwrap() - before, failures.counted().unwrap() - had);
                 assert!(refused > 0);
                 let told = if counted { refused } else { 0 };
                 assert_eq!((yielded + refused, lost), (written, told), "{apart}, {counted}");
@@ -285,7 +290,7 @@ fn maps_that_cannot_be_read_are_refused_with_why() {
 
     let error = Reader::new(adopt(&map), Order::new().hold(RESERVED)).unwrap_err();
     assert_error!(error, Clock, "Key::Payload");
-    let error = Reader::new(adopt(&map), order(RESERVED).sequence(Sequence::at(8))).unwrap_err();
+    let error = Reader::new(adopt(&map), order(RESERVED).numbers(Sequence::u64(8))).unwrap_err();
     assert_error!(error, InvalidInput, "a ring for each CPU");
     let Some((events, _)) = perfweave_support::echo() else { return };
     let mut mixed = Rings::options().bpf_output(&events).open().unwrap();
@@ -296,10 +301,23 @@ fn maps_that_cannot_be_read_are_refused_with_why() {
     assert_error!(error, Fence, "perf ring", "Hold::FENCE");
 
     let mut rings = adopt(&map);
-    assert_error!(rings.count_failures(&array).unwrap_err(), Map, "BPF_MAP_TYPE_PERCPU_ARRAY", "BPF_MAP_TYPE_ARRAY (2)");
+    assert_error!(
+        rings.count_failures(&array).unwrap_err(),
+        Map,
+        "BPF_MAP_TYPE_PERCPU_ARRAY",
+        "BPF_MAP_TYPE_ARRAY (2)"
+    );
     // SAFETY: as above.
-    rings.add(ANY_CPU, unsafe { Ring::adopt_ring_buffer(Map::ring_buffer(BYTES).unwrap()) }.unwrap(), Layout::RING_BUFFER);
-    assert_error!(rings.count_failures(&Map::counts().unwrap()).unwrap_err(), InvalidInput, "to which a failure belongs");
+    rings.add(
+        ANY_CPU,
+        unsafe { Ring::adopt_ring_buffer(Map::ring_buffer(BYTES).unwrap()) }.unwrap(),
+        Layout::RING_BUFFER,
+    );
+    assert_error!(
+        rings.count_failures(&Map::counts().unwrap()).unwrap_err(),
+        InvalidInput,
+        "to which a failure belongs"
+    );
 }
 
 /// Perf rings and ring buffers in one stream, under the fence.
@@ -391,10 +409,14 @@ fn batches_functions_and_drains() {
         if drained.len() == 10 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     assert!(stopped.is_break());
-    assert!(rings.drain(|event| {
-        drained.push((event.cpu().unwrap(), number(&event)));
-        ControlFlow::<()>::Continue(())
-    }).is_continue());
+    assert!(
+        rings
+            .drain(|event| {
+                drained.push((event.cpu().unwrap(), number(&event)));
+                ControlFlow::<()>::Continue(())
+            })
+            .is_continue()
+    );
     // One ring after the other, each in order.
     for (at, &cpu) in cpus.iter().enumerate() {
         let of_cpu: Vec<_> = drained.iter().filter(|(of, _)| *of == cpu).map(|(_, n)| *n).collect();
@@ -437,6 +459,8 @@ fn a_second_reader_is_noticed() {
         }
     });
     assert!(matches!(faults[..], [Fault::Consumer { from: 16, to: 32 }]), "{faults:?}");
+    // What is written before the next look is skipped too.
+    reading::assert_nothing(&mut reader);
     write(&program, 0, 9);
     assert_eq!(number(&reading::next(&mut reader).event()), 9);
 }
@@ -445,8 +469,7 @@ fn a_second_reader_is_noticed() {
 fn consumer_of(map: &Map) -> &'static AtomicU64 {
     let (fd, protection) = (map.as_fd().as_raw_fd(), libc::PROT_READ | libc::PROT_WRITE);
     // SAFETY: a new mapping, kept for ever.
-    let page =
-        unsafe { libc::mmap(std::ptr::null_mut(), foreign::page_size(), protection, libc::MAP_SHARED, fd, 0) };
+    let page = unsafe { libc::mmap(std::ptr::null_mut(), foreign::page_size(), protection, libc::MAP_SHARED, fd, 0) };
     assert_ne!(page, libc::MAP_FAILED);
     // SAFETY: mapped for ever, and used as one word.
     unsafe { &*page.cast::<AtomicU64>() }
