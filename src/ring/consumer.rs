@@ -391,7 +391,12 @@ impl Ring {
         }
         // SAFETY: (I1)
         let word = unsafe { self.tail_word.as_ref() };
-        words::store_tail(word, self.base.wrapping_add(self.tail));
+        let position = self.base.wrapping_add(self.tail);
+        if self.format == Format::RingBuffer {
+            words::store_consumer(word, position)
+        } else {
+            words::store_tail(word, position)
+        }
     }
 
     /// The bytes at a position. They wrap at the end of the ring.
