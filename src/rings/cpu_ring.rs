@@ -89,12 +89,7 @@ fn open_tasks(plan: &Plan, task: &Task, cpu: u32, cpus: usize) -> Result<(OpenEv
         let tasks = threads()?;
         let mut events = Vec::new();
         for &tid in &tasks {
-            match open_for(plan, Pid::Thread(tid), cpu, cpus * tasks.len()) {
-                Ok(opened) => events.extend(opened.into_iter().flatten()),
-                // It has ended since.
-                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
-                Err(error) => return Err(error),
-            }
+            events.extend(open_for(plan, Pid::Thread(tid), cpu, cpus * tasks.len())?.into_iter().flatten());
         }
         if events.is_empty() {
             return Err(target::gone(pid, io::Error::from_raw_os_error(libc::ESRCH)));
@@ -108,7 +103,7 @@ fn open_tasks(plan: &Plan, task: &Task, cpu: u32, cpus: usize) -> Result<(OpenEv
     Err(Error::new(ErrorKind::Busy, message))
 }
 
-/// Opens all events on one CPU for one `pid`; `None` if the CPU is offline. `cpus` times as many file descriptors are needed in all.
+/// Opens all events on one CPU for one `pid`; `None` if the CPU is offline, or the thread has ended. `cpus` times as many file descriptors are needed in all.
 fn open_for(plan: &Plan, pid: Pid<'_>, cpu: u32, cpus: usize) -> Result<Option<OpenEvents>, Error> {
     let mut opened = Vec::with_capacity(plan.events.len());
     for (source, event) in plan.events.iter().enumerate() {
@@ -121,6 +116,7 @@ fn open_for(plan: &Plan, pid: Pid<'_>, cpu: u32, cpus: usize) -> Result<Option<O
                 opened.push((source, Arc::new(open)));
             }
             Err(errno) if errno.raw_os_error() == Some(libc::ENODEV) => return Ok(None),
+            Err(errno) if matches!((pid, errno.raw_os_error()), (Pid::Thread(_), Some(libc::ESRCH))) => return Ok(None),
             Err(errno) => {
                 let hint = hint_of_target(pid, &errno).or_else(|| hint_of_clock(event, pid, cpu, &errno));
                 return Err(cannot_open((name, attr, probe.as_deref()), cpu, errno, hint, cpus * plan.events.len()));
