@@ -1,6 +1,6 @@
 //! CPUs that come and go while their rings are read.
 
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::rings::control::{Control, Gate};
 use crate::rings::cpu_ring::{self, CpuRing};
 use crate::rings::plan::Plan;
@@ -146,8 +146,8 @@ impl Hotplug {
         self.plan.check_slots(&[cpu], self.watched.iter().map(|watched| watched.cpu))?;
         // Gone again, perhaps: then there is nothing to open.
         let opened = match CpuRing::open(&self.plan, cpu, cpus) {
-            // All that was traced has ended.
-            Err(error) if error.kind() == ErrorKind::NotFound && error.event().is_none() => return Ok(()),
+            // The process or thread has ended.
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) && error.event().is_none() => return Ok(()),
             opened => opened?,
         };
         let Some(CpuRing { lane, owner, outlets }) = opened else { return Ok(()) };

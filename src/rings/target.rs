@@ -58,12 +58,12 @@ impl Target {
     }
 }
 
-/// Why a process or thread cannot be had: it is not there, or the kernel refuses to let it be held.
+/// A process or thread has ended, or cannot be held, or its threads cannot be listed.
 pub(super) fn gone(pid: u32, errno: io::Error) -> Error {
     match errno.raw_os_error() {
-        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOSYS | libc::EPERM) => {
-            Error::system("hold the process to trace, or list its threads", errno)
+        Some(libc::ESRCH) => {
+            Error::new(ErrorKind::NotFound, format!("there is no process {pid} to trace")).because(errno)
         }
-        _ => Error::new(ErrorKind::NotFound, format!("there is no process {pid} to trace")).because(errno),
+        _ => Error::system(&format!("hold process {pid}, or list its threads"), errno),
     }
 }
