@@ -2,7 +2,6 @@
 
 use crate::error::{Error, ErrorKind};
 use crate::record::Kind;
-use crate::rings::event_names;
 use crate::sys::wakeup::Wakeup;
 use crate::sys::{machine, pmu};
 use perf_event_open_sys::bindings::{self, perf_event_attr};
@@ -21,28 +20,21 @@ pub(super) enum Rate {
 pub(super) const UPROBE: &str = "uprobe";
 pub(super) const KPROBE: &str = "kprobe";
 
-/// How often what counts time or hardware is sampled, unless told otherwise: as perf(1) does.
+/// How many times a second an event that counts time or hardware is sampled, unless a rate is set: as perf(1) does.
 const FREQUENCY: u64 = 4000;
 
-/// An event that is sampled each time.
+/// An event that is sampled each time it happens, with raw data: what a program, a tracepoint or a probe writes.
 pub(super) fn sampled(type_: u32, config: u64) -> perf_event_attr {
     let mut attr = perf_event_attr { type_, config, ..Default::default() };
     attr.sample_period = 1;
+    attr.sample_type = bindings::PERF_SAMPLE_RAW.into();
     attr
-}
-
-pub(super) fn tracepoint(id: u64) -> perf_event_attr {
-    sampled(bindings::PERF_TYPE_TRACEPOINT, id)
-}
-
-pub(super) fn bpf_output() -> perf_event_attr {
-    sampled(bindings::PERF_TYPE_SOFTWARE, bindings::PERF_COUNT_SW_BPF_OUTPUT.into())
 }
 
 /// An event that never happens (`PERF_COUNT_SW_DUMMY`).
 fn dummy() -> perf_event_attr {
-    let (type_, config) = (bindings::PERF_TYPE_SOFTWARE, bindings::PERF_COUNT_SW_DUMMY.into());
-    perf_event_attr { type_, config, ..Default::default() }
+    let config = bindings::PERF_COUNT_SW_DUMMY.into();
+    perf_event_attr { type_: bindings::PERF_TYPE_SOFTWARE, config, ..Default::default() }
 }
 
 /// An event that never happens, in user space: nearly anybody may have one for their own process.
@@ -53,9 +45,11 @@ pub(super) fn harmless() -> perf_event_attr {
     attr
 }
 
-/// Samples an event as often as its kind is usually sampled.
+/// Samples an event at the usual rate: what counts time or hardware so many times a second, others each time.
 pub(super) fn at_usual_rate(mut attr: perf_event_attr) -> perf_event_attr {
-    let rate = if event_names::is_counted(&attr) {
+    let is_software = attr.type_ == bindings::PERF_TYPE_SOFTWARE;
+    let clocks = [bindings::PERF_COUNT_SW_CPU_CLOCK, bindings::PERF_COUNT_SW_TASK_CLOCK].map(u64::from);
+    let rate = if !is_software || clocks.contains(&attr.config) {
         let most = machine::setting("kernel/perf_event_max_sample_rate").and_then(|rate| u64::try_from(rate).ok());
         Rate::Frequency(FREQUENCY.min(most.unwrap_or(FREQUENCY)))
     } else {

@@ -204,15 +204,6 @@ fn fits(pattern: &[u8], name: &[u8]) -> bool {
     pattern[at..].iter().all(|rest| *rest == b'*')
 }
 
-/// What counts time or what hardware does: sampled by frequency unless told otherwise.
-pub(super) fn is_counted(attr: &perf_event_attr) -> bool {
-    let clocks = [sys::PERF_COUNT_SW_CPU_CLOCK, sys::PERF_COUNT_SW_TASK_CLOCK];
-    match attr.type_ {
-        sys::PERF_TYPE_SOFTWARE => clocks.iter().any(|clock| attr.config == u64::from(*clock)),
-        _ => true,
-    }
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;

@@ -1,12 +1,14 @@
-//! CPUs that come and go while their rings are read.
+//! Opens a ring for every online CPU, and follows CPUs that come and go while their rings are read.
 
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::rings::control::{Control, Gate};
 use crate::rings::cpu_ring::{self, CpuRing};
+use crate::rings::event_spec::RingEvent;
+use crate::rings::options::RingOptions;
 use crate::rings::plan::Plan;
 use crate::rings::untraced::{Moment, UntracedCpus};
-use crate::rings::{Lane, list_cpus};
-use crate::sys::machine::{CpuEvents, CpuList, OnlineCpus};
+use crate::rings::{Lane, Rings, list_cpus, no_such_cpu};
+use crate::sys::machine::{self, CpuEvents, CpuList, OnlineCpus};
 use crate::sys::perf;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -30,8 +32,8 @@ struct WatchedCpu {
 /// When a CPU goes offline, the kernel stops its events for good and reports it to no one. The ring can be read on.
 /// When the CPU comes back, new events are opened, and write into the same ring.
 #[derive(Debug)]
-pub(super) struct Hotplug {
-    pub(super) plan: Plan,
+struct Hotplug {
+    plan: Plan,
     /// By CPU.
     watched: Vec<WatchedCpu>,
     online: OnlineCpus,
@@ -52,9 +54,58 @@ pub(super) struct Hotplug {
 /// no thread busy.
 const MOST_MESSAGES: usize = 256;
 
+/// Opens the rings that are asked for. `backward`: the kernel writes them backwards, over what is oldest.
+pub(super) fn open(options: RingOptions, backward: bool) -> Result<Rings, Error> {
+    // Before CPUs are listed: the first check notices a CPU that comes, or goes and comes back, while rings are opened.
+    let mut hotplug = Hotplug::new(Plan::new(options, backward)?)?;
+    let plan = &mut hotplug.plan;
+    let cpus = match &plan.cpus {
+        Some(cpus) => cpus.clone(),
+        None => machine::online_cpus().map_err(list_cpus)?,
+    };
+    let last = machine::possible_cpus().map_err(list_cpus)?.last().copied().unwrap_or(0);
+    if let Some(&cpu) = cpus.iter().find(|cpu| **cpu > last) {
+        return Err(no_such_cpu(cpu, last));
+    }
+    plan.check_slots(&cpus, std::iter::empty())?;
+    plan.cpu_count = cpus.len();
+    let mut skipped = Vec::new();
+    let opened = loop {
+        let opened = cpus.iter().filter_map(|cpu| CpuRing::open(plan, *cpu).transpose());
+        match opened.collect::<Result<Vec<_>, _>>() {
+            Ok(opened) => break opened,
+            Err(error) => skipped.push(plan.skip(error)?),
+        }
+    };
+    // If something fails, this closes what is in it: slots are emptied first, then rings unmapped, then events closed.
+    let mut rings = Rings::empty(plan.clock);
+    rings.skipped = skipped;
+    rings.others = plan.events.iter().find(|event| !event.is_bpf_output()).map(|event| Arc::clone(&event.name));
+    rings.sources = plan.events.iter().map(RingEvent::source).collect();
+    let mut all = Vec::new();
+    for CpuRing { lane, owner, outlets } in opened {
+        hotplug.watch(lane.origin.cpu, Arc::clone(&owner));
+        all.extend(outlets);
+        rings.open_lane(lane, Gate::Event(owner))?;
+    }
+    if rings.is_empty() {
+        let online = machine::online_cpus().map_err(list_cpus)?;
+        let message = format!("none of the CPUs {cpus:?} is online; these are: {online:?}");
+        return Err(Error::new(ErrorKind::Cpu, message));
+    }
+    // All at once, so that some CPUs are traced and others are not for a short time only.
+    rings.control().outlets().start(all)?;
+    let news = hotplug.events.as_ref().map(|events| Arc::clone(events.socket()));
+    let started = rings.clock.now();
+    let check =
+        move |control: &_, lanes: &mut _, new: &mut _, untraced: &mut _| hotplug.check(control, lanes, new, untraced);
+    rings.set_arrivals(Box::new(check), news, started);
+    Ok(rings)
+}
+
 impl Hotplug {
     /// Begins to watch. Nothing is listed yet, so the first check looks at every CPU.
-    pub(super) fn new(plan: Plan) -> Result<Self, Error> {
+    fn new(plan: Plan) -> Result<Self, Error> {
         let online = OnlineCpus::open().map_err(list_cpus)?;
         let checked = Moment::now(plan.clock);
         let events = match CpuEvents::open() {
@@ -69,19 +120,14 @@ impl Hotplug {
     }
 
     /// Watches a CPU whose ring `owner` owns.
-    pub(super) fn watch(&mut self, cpu: u32, owner: Arc<OwnedFd>) {
+    fn watch(&mut self, cpu: u32, owner: Arc<OwnedFd>) {
         let (Ok(at) | Err(at)) = self.find(cpu);
         self.watched.insert(at, WatchedCpu { cpu, first: Arc::clone(&owner), owner, online: true, suspect: false });
     }
 
-    /// Becomes readable when a CPU comes or goes, where the kernel sends messages about that.
-    pub(super) fn news(&self) -> Option<Arc<OwnedFd>> {
-        self.events.as_ref().map(|events| Arc::clone(events.socket()))
-    }
-
     /// Starts the events of CPUs that came back, and opens the rings of new ones. The first failure of each CPU is
     /// reported, the tenth, the hundredth and so on; all are tried again with every check.
-    pub(super) fn check(
+    fn check(
         &mut self,
         control: &Control,
         lanes: &mut [Lane],
@@ -108,15 +154,15 @@ impl Hotplug {
             return Ok(());
         }
         let mut failed = Ok(());
-        let cpus = self.list.cpus.len();
-        for at in 0..cpus {
+        self.plan.cpu_count = self.list.cpus.len();
+        for at in 0..self.list.cpus.len() {
             let cpu = self.list.cpus[at];
             if !self.plan.wants(cpu) {
                 continue;
             }
             let done = match self.find(cpu) {
-                Ok(at) => self.watched[at].check(&self.plan, control, lanes, cpus),
-                Err(_) => self.open(cpu, control, new, cpus),
+                Ok(at) => self.watched[at].check(&self.plan, control, lanes),
+                Err(_) => self.open(cpu, control, new),
             };
             match done {
                 Ok(()) => untraced.well(Moment::now(self.plan.clock), |well| well == cpu),
@@ -141,11 +187,11 @@ impl Hotplug {
     }
 
     /// Opens the ring of a CPU that never had one.
-    fn open(&mut self, cpu: u32, control: &Control, new: &mut Vec<Lane>, cpus: usize) -> Result<(), Error> {
+    fn open(&mut self, cpu: u32, control: &Control, new: &mut Vec<Lane>) -> Result<(), Error> {
         // Also those of CPUs that are offline now and may come back.
         self.plan.check_slots(&[cpu], self.watched.iter().map(|watched| watched.cpu))?;
         // Gone again, perhaps: then there is nothing to open.
-        let opened = match CpuRing::open(&self.plan, cpu, cpus) {
+        let opened = match CpuRing::open(&self.plan, cpu) {
             // The process or thread has ended.
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) && error.event().is_none() => return Ok(()),
             opened => opened?,
@@ -160,7 +206,7 @@ impl Hotplug {
 
 impl WatchedCpu {
     /// Opens the CPU's events anew if they died.
-    fn check(&mut self, plan: &Plan, control: &Control, lanes: &mut [Lane], cpus: usize) -> Result<(), Error> {
+    fn check(&mut self, plan: &Plan, control: &Control, lanes: &mut [Lane]) -> Result<(), Error> {
         // A CPU may have other rings, which were adopted. Lanes are in the order of CPUs.
         let first = lanes.partition_point(|lane| lane.origin.cpu < self.cpu);
         let is_ours = |lane: &&mut Lane| lane.ring.fd().is_some_and(|event| Arc::ptr_eq(event, &self.owner));
@@ -175,7 +221,7 @@ impl WatchedCpu {
             return Ok(());
         }
         self.online = false;
-        let Some((outlets, sources)) = cpu_ring::reopen(plan, self.cpu, cpus, &self.owner)? else { return Ok(()) };
+        let Some((outlets, sources)) = cpu_ring::reopen(plan, self.cpu, &self.owner)? else { return Ok(()) };
         let new: Vec<_> = outlets.iter().map(|outlet| Arc::clone(&outlet.event)).collect();
         let Some(first) = new.first().cloned() else { return Ok(()) };
         let mut events = control.outlets();

@@ -3,8 +3,8 @@
 //! This room takes events by name, maps of BPF programs and CPUs. It gives [`Rings`], one lane for each CPU, with the
 //! losses of each. It knows perf_event_open(2)'s attributes, CPUs that come and go, and other threads' flush, close and
 //! pause. It does not know keys or order. `options.rs` has what a user asks for, `event_spec.rs` and `target.rs` what
-//! that means, `plan.rs` checks all of it, `cpu_ring.rs` opens the ring of one CPU, `open.rs` those of the machine, and
-//! `hotplug.rs` those of CPUs that come later.
+//! that means, `plan.rs` checks all of it, `cpu_ring.rs` opens the ring of one CPU, and `hotplug.rs` those of the machine, also of CPUs that
+//! come later.
 
 pub(crate) mod control;
 mod cpu_ring;
@@ -15,7 +15,6 @@ mod event_spec;
 mod filter;
 mod hotplug;
 mod losses;
-mod open;
 pub(crate) mod options;
 mod plan;
 mod refusal;

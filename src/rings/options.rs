@@ -4,14 +4,17 @@ use crate::error::{Error, ErrorKind};
 use crate::record::clock::Clock;
 use crate::record::{Kind, Sample};
 use crate::rings::Rings;
-use crate::rings::event_attr::{KPROBE, Rate, UPROBE};
+use crate::rings::event_attr::{KPROBE, Rate, UPROBE, sampled};
 use crate::rings::event_spec::{EventSpec, Probe, What};
-use crate::rings::open;
-use crate::rings::target::Target;
-use crate::sys::machine;
+use crate::rings::hotplug;
+use crate::rings::target::{self, CGROUP_HINT, Target};
+use crate::sys::pidfd::Task;
 use crate::sys::wakeup::Wakeup;
+use crate::sys::{file, machine};
+use perf_event_open_sys::bindings::PERF_TYPE_TRACEPOINT;
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Which rings to open: one for each online CPU, shared by all events that are named here.
 ///
@@ -92,16 +95,17 @@ impl RingOptions {
     /// attribute with a pointer in it, a size of zero or more than 2 GiB. [`ErrorKind::Map`](crate::ErrorKind::Map): a map without a slot for a CPU, or
     /// with one slot for two. [`ErrorKind::Cpu`](crate::ErrorKind::Cpu): a CPU that the machine can never have, or no requested CPU is online.
     pub fn open(self) -> Result<Rings, Error> {
-        open::open(self, false)
+        hotplug::open(self, false)
     }
 
     /// Opens rings that the kernel writes backwards, over what is oldest.
     pub(crate) fn open_backward(self) -> Result<Rings, Error> {
-        open::open(self, true)
+        hotplug::open(self, true)
     }
 
-    fn add(mut self, what: What) -> Self {
-        self.events.push(EventSpec::new(what));
+    fn add(mut self, name: impl Into<Arc<str>>, what: What) -> Self {
+        let (name, (filter, rate, exclude_user, exclude_kernel)) = (name.into(), Default::default());
+        self.events.push(EventSpec { name, what, filter, rate, exclude_user, exclude_kernel });
         self
     }
 
@@ -153,13 +157,14 @@ impl RingOptions {
     /// holds our event. For this reason a map that is named twice is [`ErrorKind::InvalidInput`], by
     /// whatever descriptors or paths.
     pub fn bpf_output(self, map: impl AsFd) -> Self {
-        self.add(What::BpfOutput(map.as_fd().try_clone_to_owned()))
+        self.add("BPF output", What::BpfOutput(map.as_fd().try_clone_to_owned()))
     }
 
     /// [`RingOptions::bpf_output`] for a map that is pinned by a path in a BPF file system. Opening the rings opens the
     /// map.
     pub fn bpf_output_pinned(self, path: impl AsRef<Path>) -> Self {
-        self.add(What::Pinned(path.as_ref().to_owned()))
+        let path = path.as_ref();
+        self.add(format!("BPF output into {}", path.display()), What::Pinned(path.to_owned()))
     }
 
     /// Sets the slot of a `PERF_EVENT_ARRAY` that takes a CPU's event, for programs that choose slots themselves.
@@ -181,12 +186,12 @@ impl RingOptions {
     /// that tracefs does not have, [`ErrorKind::Permission`] if tracefs
     /// cannot be read, and [`ErrorKind::System`] if it is not mounted.
     pub fn tracepoint(self, name: &str) -> Self {
-        self.add(What::Tracepoint(name.to_owned()))
+        self.add(format!("tracepoint {name}"), What::Tracepoint(name.to_owned()))
     }
 
     /// Adds a kernel tracepoint by number, as in `events/category/name/id` of tracefs.
     pub fn tracepoint_id(self, id: u64) -> Self {
-        self.add(What::TracepointId(id))
+        self.add(format!("tracepoint {id}"), What::Attr(Box::new(sampled(PERF_TYPE_TRACEPOINT, id))))
     }
 
     /// Adds an event by the name that perf(1) has for it:
@@ -208,7 +213,7 @@ impl RingOptions {
     /// of these, and [`ErrorKind::Unsupported`] for an event that this machine does not have. Virtual machines
     /// often have no hardware events.
     pub fn event_name(self, name: &str) -> Self {
-        self.add(What::Named(name.to_owned()))
+        self.add(name, What::Named)
     }
 
     /// Adds records that the kernel writes beside samples, by their kind: [`Kind::MMAP2`], [`Kind::COMM`],
@@ -219,13 +224,18 @@ impl RingOptions {
     /// Opening the rings gives [`ErrorKind::InvalidInput`] for any other kind.
     #[doc(alias = "side-band")]
     pub fn records(self, kinds: impl IntoIterator<Item = Kind>) -> Self {
-        self.add(What::Records(kinds.into_iter().collect(), false))
+        self.kinds(kinds.into_iter().collect(), false)
     }
 
     /// [`RingOptions::records`] of the kind [`Kind::MMAP2`] whose files are named by their build id instead of device
     /// and inode, where a file has one (`perf_event_attr.build_id`, Linux 5.12).
     pub fn build_ids(self) -> Self {
-        self.add(What::Records(vec![Kind::MMAP2], true))
+        self.kinds(vec![Kind::MMAP2], true)
+    }
+
+    fn kinds(self, kinds: Vec<Kind>, build_ids: bool) -> Self {
+        let name = kinds.iter().fold("records".to_owned(), |name, kind| format!("{name} {kind:?}"));
+        self.add(name, What::Records(kinds, build_ids))
     }
 
     /// Sets a filter for the event that was added last: the kernel writes only records that pass it
@@ -309,7 +319,7 @@ impl RingOptions {
     /// [`ErrorKind::Busy`] if its threads come faster than events can be opened.
     #[doc(alias = "inherit")]
     pub fn pid(self, pid: u32) -> Self {
-        self.trace("pid", Target::process(pid))
+        self.trace("pid", Task::process(pid).map(Target::Process).map_err(|errno| target::gone(pid, errno)))
     }
 
     /// Traces one thread and nothing that it starts. As [`RingOptions::pid`] otherwise.
@@ -317,7 +327,7 @@ impl RingOptions {
     /// Before Linux 6.9 a thread cannot be held (`PIDFD_THREAD`). There its process is, and the thread must be one of that process: only
     /// a later thread of the same process with the same number is taken for it.
     pub fn tid(self, tid: u32) -> Self {
-        self.trace("tid", Target::thread(tid))
+        self.trace("tid", Task::thread(tid).map(Target::Thread).map_err(|errno| target::gone(tid, errno)))
     }
 
     /// Traces the processes of a control group, by its directory: `/sys/fs/cgroup/system.slice/ssh.service`
@@ -326,7 +336,14 @@ impl RingOptions {
     /// The directory is held from this call on. BPF output cannot be had so ([`ErrorKind::InvalidInput`]). Opening the rings
     /// gives [`ErrorKind::NotFound`] if the directory cannot be opened, or the path leads to something else.
     pub fn cgroup(self, directory: impl AsRef<Path>) -> Self {
-        self.trace("cgroup", Target::cgroup(directory.as_ref()))
+        let path = directory.as_ref();
+        self.trace(
+            "cgroup",
+            file::open_cgroup(path).map(Target::Cgroup).map_err(|errno| {
+                let message = format!("cannot open the control group {}", path.display());
+                Error::new(ErrorKind::of(&errno), message).because(errno).hinting(CGROUP_HINT)
+            }),
+        )
     }
 
     /// Adds an instruction of a program or library. The event fires whenever a process on a ring's CPU executes it.
@@ -363,9 +380,17 @@ impl RingOptions {
     }
 
     fn user_probe(self, path: &Path, offset: u64, symbol: Option<&str>, returns: bool) -> Self {
-        // Where there is no current directory the path stays as it is, and the kernel answers to that.
-        let target = std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).into();
-        self.add(What::Probe(Probe { unit: UPROBE, target, offset, symbol: symbol.map(str::to_owned), returns }))
+        // Without a current directory the path stays as it is, and the kernel refuses it.
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let kind = if returns { "uretprobe" } else { "uprobe" };
+        let place = match (symbol, offset) {
+            (Some(symbol), _) => format!(":{symbol}"),
+            (None, 0) => String::new(),
+            (None, offset) => format!("+{offset:#x}"),
+        };
+        let name = format!("{kind} {}{place}", path.display());
+        let (unit, target, symbol) = (UPROBE, path.into(), symbol.map(str::to_owned));
+        self.add(name, What::Probe(Probe { unit, target, offset, symbol, returns }))
     }
 
     /// Adds the begin of a kernel function, by its name in `/proc/kallsyms`.
@@ -384,7 +409,9 @@ impl RingOptions {
     }
 
     fn kernel_probe(self, function: &str, returns: bool) -> Self {
-        self.add(What::Probe(Probe { unit: KPROBE, target: function.into(), offset: 0, symbol: None, returns }))
+        let name = format!("{} {function}", if returns { "kretprobe" } else { "kprobe" });
+        let (unit, target) = (KPROBE, function.into());
+        self.add(name, What::Probe(Probe { unit, target, offset: 0, symbol: None, returns }))
     }
 
     /// Adds any event by its attribute, a type of the crate perf-event-open-sys. Opening the rings refuses two kinds of attributes:
@@ -406,7 +433,7 @@ impl RingOptions {
     /// second is then not noticed. Otherwise this crate sets `read_format`, since no one else can read the events.
     #[cfg(feature = "perf-event-open-sys-7")]
     pub fn event(self, attr: &perf_event_open_sys::bindings::perf_event_attr) -> Self {
-        self.add(What::Attr(Box::new(*attr)))
+        self.add(format!("event {}:{}", attr.type_, attr.config), What::Attr(Box::new(*attr)))
     }
 
     /// Sets the size of each ring in pages of data, rounded up to a power of two.
@@ -463,4 +490,21 @@ impl RingOptions {
 fn replaced([before, setting]: [&str; 2], hint: &'static str) -> Error {
     let message = format!("{before} and {setting} are set, and one would replace the other");
     Error::new(ErrorKind::InvalidInput, message).hinting(hint)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_to_open_is_an_error() {
+        let error = RingOptions::new().open().unwrap_err();
+        assert!(error.kind() == ErrorKind::InvalidInput && error.to_string().starts_with("nothing to open"), "{error}");
+    }
+
+    #[test]
+    fn a_tracepoint_without_category_is_an_error_that_says_so() {
+        let error = RingOptions::new().tracepoint("sched_switch").open().unwrap_err();
+        assert!(error.to_string().contains("category:name"), "{error}");
+    }
 }

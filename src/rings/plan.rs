@@ -9,8 +9,8 @@ use crate::rings::event_spec::RingEvent;
 use crate::rings::options::RingOptions;
 use crate::rings::refusal::{self, Denial};
 use crate::rings::target::Target;
-use crate::sys::machine;
 use crate::sys::wakeup::Wakeup;
+use crate::sys::{machine, perf};
 use perf_event_open_sys::bindings::{self, perf_event_attr};
 use std::collections::HashMap;
 
@@ -24,6 +24,8 @@ pub(super) struct Plan {
     pub(super) target: Target,
     /// The CPUs to open rings for, as far as they are online; all of them if `None`.
     pub(super) cpus: Option<Vec<u32>>,
+    /// How many CPUs are to have rings, for messages.
+    pub(super) cpu_count: usize,
     pub(super) page: usize,
     pub(super) bytes: usize,
     pub(super) clock: Clock,
@@ -66,7 +68,7 @@ impl Plan {
         for RingEvent { attr, .. } in &mut events {
             attr.set_disabled(1);
             attr.set_write_backward(backward.into());
-            if target.inherits() {
+            if let Target::Process(_) = target {
                 attr.set_inherit(1);
             }
             event_attr::set_wakeup(attr, wakeup);
@@ -75,11 +77,13 @@ impl Plan {
                 attr.clockid = clock.as_raw();
             }
         }
-        Ok(Self { events, target, cpus, page, bytes, clock, layout, slot, backward })
+        let mut plan = Self { events, target, cpus, cpu_count: 0, page, bytes, clock, layout, slot, backward };
+        plan.leave_out_losses();
+        Ok(plan)
     }
 
-    /// Leaves out the event that could not be opened, if it fits a pattern that leaves others and the kernel lets nobody have it.
-    /// Gives the error back: `Ok` if the event is left out.
+    /// Leaves out the event that could not be opened, if the kernel lets nobody have it and its pattern has other events. Returns the error:
+    /// `Ok` if the event is left out.
     pub(super) fn skip(&mut self, error: Error) -> Result<Error, Error> {
         let at = self.events.iter().position(|event| error.event() == Some(&event.name));
         let (ErrorKind::Permission, Some(at)) = (error.kind(), at) else { return Err(error) };
@@ -92,10 +96,16 @@ impl Plan {
         Ok(error)
     }
 
-    /// Leaves out the kernel's counts of what was lost: before Linux 6.0 it has none.
-    pub(super) fn without_losses(&mut self) {
-        for RingEvent { attr, .. } in &mut self.events {
-            attr.read_format &= !u64::from(bindings::PERF_FORMAT_LOST);
+    /// Leaves out the kernel's counts of lost records before Linux 6.0: such a kernel refuses an event that asks for them.
+    fn leave_out_losses(&mut self) {
+        let read_format = self.events.first().map_or(0, |event| event.attr.read_format);
+        let harmless = perf_event_attr { read_format, ..event_attr::harmless() };
+        if self.tells_losses()
+            && perf::open_own(&harmless).is_err_and(|errno| errno.raw_os_error() == Some(libc::EINVAL))
+        {
+            for RingEvent { attr, .. } in &mut self.events {
+                attr.read_format &= !u64::from(bindings::PERF_FORMAT_LOST);
+            }
         }
     }
 
@@ -145,9 +155,7 @@ fn share(events: &mut [RingEvent], samples: &[Sample], timed: bool) -> Result<La
     let mut sample_type = attrs().fold(0, |all, attr| all | attr.sample_type);
     sample_type |= samples.iter().fold(0, |all, sample| all | sample.bit());
     let also = |is: bool, bit: u32| if is { u64::from(bit) } else { 0 };
-    sample_type |= also(events.iter().any(|event| event.has_payload), bindings::PERF_SAMPLE_RAW)
-        | also(timed, bindings::PERF_SAMPLE_TIME)
-        | also(events.len() > 1, bindings::PERF_SAMPLE_IDENTIFIER);
+    sample_type |= also(timed, bindings::PERF_SAMPLE_TIME) | also(events.len() > 1, bindings::PERF_SAMPLE_IDENTIFIER);
     let has = |bit: u32| sample_type & u64::from(bit) != 0;
     let read_format = if has(bindings::PERF_SAMPLE_READ) {
         attrs().fold(0, |all, attr| all | attr.read_format)
