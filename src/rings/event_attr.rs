@@ -1,4 +1,4 @@
-//! Attributes of events (`struct perf_event_attr`): how they are made, and what is checked.
+//! Attributes of events (`struct perf_event_attr`): how they are made and checked.
 
 use crate::error::{Error, ErrorKind};
 use crate::record::Kind;
@@ -10,9 +10,9 @@ use std::io;
 /// How often an event is sampled.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Rate {
-    /// Once in so many.
+    /// One sample for so many events.
     Period(u64),
-    /// So many times a second.
+    /// So many samples a second.
     Frequency(u64),
 }
 
@@ -37,7 +37,7 @@ fn dummy() -> perf_event_attr {
     perf_event_attr { type_: bindings::PERF_TYPE_SOFTWARE, config, ..Default::default() }
 }
 
-/// An event that never happens, in user space: nearly anybody may have one for their own process.
+/// An event that never happens, in user space. Nearly every process may open one for itself.
 pub(super) fn harmless() -> perf_event_attr {
     let mut attr = dummy();
     attr.set_exclude_kernel(1);
@@ -121,7 +121,7 @@ pub(super) fn records(kinds: &[Kind], build_ids: bool) -> Result<perf_event_attr
 pub(super) fn check(name: &str, attr: &perf_event_attr) -> Result<(), Error> {
     let is_of = |unit: &&str| match pmu::number(unit) {
         Ok(number) => number == attr.type_,
-        // This kernel has none. Or it cannot be told, and may be.
+        // The kernel has no such PMU, or its PMUs cannot be listed: then it may be this one.
         Err(errno) => errno.kind() != io::ErrorKind::NotFound || pmu::all().is_err(),
     };
     if attr.type_ >= bindings::PERF_TYPE_MAX
@@ -149,7 +149,7 @@ pub(super) fn silent(event: &str) -> Error {
 
 /// Whether the kernel writes records of its own for an event, besides samples.
 pub(super) fn has_records(attr: &perf_event_attr) -> bool {
-    // What the kernel counts its own listeners by (`account_event`, kernel/events/core.c): mmap2, for one, adds to mmap.
+    // The flags that the kernel counts (`account_event`, kernel/events/core.c). Others only add to these, such as mmap2 to mmap.
     let tells = attr.mmap() | attr.mmap_data() | attr.comm() | attr.task() | attr.context_switch() | attr.namespaces();
     tells | attr.cgroup() | attr.ksymbol() | attr.bpf_event() | attr.text_poke() != 0
 }
@@ -158,7 +158,7 @@ fn is_software(attr: &perf_event_attr, config: u32) -> bool {
     (attr.type_, attr.config) == (bindings::PERF_TYPE_SOFTWARE, config.into())
 }
 
-/// Whether it is the output of BPF programs.
+/// Whether an event is the output of BPF programs.
 pub(super) fn is_output(attr: &perf_event_attr) -> bool {
     is_software(attr, bindings::PERF_COUNT_SW_BPF_OUTPUT)
 }

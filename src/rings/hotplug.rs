@@ -17,9 +17,9 @@ use std::sync::Arc;
 #[derive(Debug)]
 struct WatchedCpu {
     cpu: u32,
-    /// The event that owns the ring. It may be dead for long.
+    /// The event that owns the ring. It may have stopped long ago.
     owner: Arc<OwnedFd>,
-    /// The first of the events that write into it now.
+    /// The first of the events that write into the ring now.
     first: Arc<OwnedFd>,
     /// Whether the CPU was online when last checked.
     online: bool,
@@ -29,8 +29,8 @@ struct WatchedCpu {
 
 /// Watches CPUs come and go.
 ///
-/// When a CPU goes offline, the kernel stops its events for good and reports it to no one. The ring can be read on.
-/// When the CPU comes back, new events are opened, and write into the same ring.
+/// When a CPU goes offline, the kernel stops its events for good and does not report it. The ring can still be read.
+/// When the CPU comes back, new events are opened, which write into the same ring.
 #[derive(Debug)]
 struct Hotplug {
     plan: Plan,
@@ -39,12 +39,12 @@ struct Hotplug {
     online: OnlineCpus,
     /// The CPUs that were online when last checked.
     list: CpuList,
-    /// The kernel's messages about CPUs that come, or that went and came back in between. `None` where the kernel has
-    /// none, or they do not reach us.
+    /// The kernel's messages about CPUs that come, or that went and came back since the last check. `None` if they do not reach this
+    /// process.
     events: Option<CpuEvents>,
-    /// When it was last known which CPUs are online, and that all of them are traced but those that were reported.
+    /// When the online CPUs were last listed. All of them were traced then, except those that were reported.
     checked: Moment,
-    /// Whether a CPU that was listed has no events that run, or may have none: they could not be opened, or the CPU was gone again.
+    /// Whether a listed CPU may have no running events: they could not be opened, or the CPU had gone again.
     missing: bool,
     /// Whether CPUs could not be listed, which was reported once.
     unlisted: bool,
@@ -54,7 +54,7 @@ struct Hotplug {
 /// no thread busy.
 const MOST_MESSAGES: usize = 256;
 
-/// Opens the rings that are asked for. `backward`: the kernel writes them backwards, over what is oldest.
+/// Opens the rings of a machine. `backward`: the kernel writes them backwards, over the oldest records.
 pub(super) fn open(options: RingOptions, backward: bool) -> Result<Rings, Error> {
     // Before CPUs are listed: the first check notices a CPU that comes, or goes and comes back, while rings are opened.
     let mut hotplug = Hotplug::new(Plan::new(options, backward)?)?;
@@ -104,7 +104,7 @@ pub(super) fn open(options: RingOptions, backward: bool) -> Result<Rings, Error>
 }
 
 impl Hotplug {
-    /// Begins to watch. Nothing is listed yet, so the first check looks at every CPU.
+    /// Begins to watch. No CPU is listed yet, so the first check checks every CPU.
     fn new(plan: Plan) -> Result<Self, Error> {
         let online = OnlineCpus::open().map_err(list_cpus)?;
         let checked = Moment::now(plan.clock);
@@ -134,7 +134,7 @@ impl Hotplug {
         new: &mut Vec<Lane>,
         untraced: &mut UntracedCpus,
     ) -> Result<(), Error> {
-        // Before anything is asked: what changes from here on is found by the next check.
+        // Before anything is read: the next check finds what changes from here on.
         let now = Moment::now(self.plan.clock);
         for message in self.events.iter().flat_map(CpuEvents::drain).take(MOST_MESSAGES) {
             for watched in self.watched.iter_mut().filter(|watched| message.may_be_about(watched.cpu)) {
@@ -181,21 +181,21 @@ impl Hotplug {
         failed
     }
 
-    /// The place of a CPU among those that are watched, or where it would be.
+    /// The place of a CPU among the watched ones, or where to insert it.
     fn find(&self, cpu: u32) -> Result<usize, usize> {
         self.watched.binary_search_by_key(&cpu, |watched| watched.cpu)
     }
 
     /// Opens the ring of a CPU that never had one.
     fn open(&mut self, cpu: u32, control: &Control, new: &mut Vec<Lane>) -> Result<(), Error> {
-        // Also those of CPUs that are offline now and may come back.
+        // Beside all watched CPUs: those that are offline now may come back.
         self.plan.check_slots(&[cpu], self.watched.iter().map(|watched| watched.cpu))?;
-        // Gone again, perhaps: then there is nothing to open.
         let opened = match CpuRing::open(&self.plan, cpu) {
             // The process or thread has ended.
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) && error.event().is_none() => return Ok(()),
             opened => opened?,
         };
+        // The CPU may have gone again.
         let Some(CpuRing { lane, owner, outlets }) = opened else { return Ok(()) };
         control.outlets().add(cpu, Gate::Event(Arc::clone(&owner)), outlets)?;
         self.watch(cpu, owner);
@@ -205,14 +205,14 @@ impl Hotplug {
 }
 
 impl WatchedCpu {
-    /// Opens the CPU's events anew if they died.
+    /// Opens the CPU's events again if they have stopped.
     fn check(&mut self, plan: &Plan, control: &Control, lanes: &mut [Lane]) -> Result<(), Error> {
-        // A CPU may have other rings, which were adopted. Lanes are in the order of CPUs.
+        // The CPU may also have adopted rings. Lanes are sorted by CPU.
         let first = lanes.partition_point(|lane| lane.origin.cpu < self.cpu);
         let is_ours = |lane: &&mut Lane| lane.ring.fd().is_some_and(|event| Arc::ptr_eq(event, &self.owner));
         let Some(lane) = lanes[first..].iter_mut().find(is_ours) else { return Ok(()) };
         if plan.target.is_tasks() {
-            // Its events are the tasks', and go on with them.
+            // Events of threads go on when the CPU comes back.
             self.online = true;
             return Ok(());
         }
@@ -233,9 +233,9 @@ impl WatchedCpu {
         Ok(())
     }
 
-    /// Whether the events died with their CPU, which came back since. This interrupts the CPU.
+    /// Whether the events stopped with their CPU, which has come back since. This interrupts the CPU.
     fn has_died(&self, plan: &Plan) -> bool {
-        // The events of a control group also stand still while none of its processes runs. There the kernel's message must do.
+        // The events of a control group also pause while none of its processes runs. There only the kernel's message tells.
         let tells = plan.target.is_machine() && plan.tells_running();
         let stands_still = || perf::is_running(self.first.as_fd()).is_ok_and(|runs| !runs);
         if tells { stands_still() } else { !plan.target.is_machine() }

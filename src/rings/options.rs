@@ -42,9 +42,9 @@ use std::sync::Arc;
 #[doc(alias = "perf_event_open")]
 pub struct RingOptions {
     pub(super) events: Vec<EventSpec>,
-    /// What is wrong with the first call that is.
+    /// The error of the first wrong call.
     pub(super) wrong: Option<Error>,
-    /// What is traced, and the method that sets it. The whole machine if `None`.
+    /// The target, and the method that set it. The whole machine if `None`.
     pub(super) target: Option<(&'static str, Result<Target, Error>)>,
     pub(super) samples: Vec<Sample>,
     pub(super) bytes: u64,
@@ -90,7 +90,7 @@ impl RingOptions {
     /// # Errors
     /// [`ErrorKind`] says what helps: a privilege, a limit, another name, another kernel, a later try.
     ///
-    /// This crate also refuses what the kernel takes but could never be read. [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): an event that
+    /// This crate also refuses what the kernel takes but what could never be read. [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): an event that
     /// writes nothing, a map that is named twice, two settings that exclude each other, a wake-up that would never come, an
     /// attribute with a pointer in it, a size of zero or more than 2 GiB. [`ErrorKind::Map`](crate::ErrorKind::Map): a map without a slot for a CPU, or
     /// with one slot for two. [`ErrorKind::Cpu`](crate::ErrorKind::Cpu): a CPU that the machine can never have, or no requested CPU is online.
@@ -98,7 +98,7 @@ impl RingOptions {
         hotplug::open(self, false)
     }
 
-    /// Opens rings that the kernel writes backwards, over what is oldest.
+    /// Opens rings that the kernel writes backwards, over the oldest records.
     pub(crate) fn open_backward(self) -> Result<Rings, Error> {
         hotplug::open(self, true)
     }
@@ -154,8 +154,8 @@ impl RingOptions {
     ///
     /// The file descriptor is duplicated, so the map may be closed. A slot holds one event: a program that sets the
     /// slot later takes the output over. A slot cannot be read, so dropping the rings empties it even if it no longer
-    /// holds our event. For this reason a map that is named twice is [`ErrorKind::InvalidInput`], by
-    /// whatever descriptors or paths.
+    /// holds our event. For this reason a map that is named twice is [`ErrorKind::InvalidInput`], even
+    /// by different descriptors or paths.
     pub fn bpf_output(self, map: impl AsFd) -> Self {
         self.add("BPF output", What::BpfOutput(map.as_fd().try_clone_to_owned()))
     }
@@ -239,7 +239,7 @@ impl RingOptions {
     }
 
     /// Sets a filter for the event that was added last: the kernel writes only records that pass it
-    /// (`PERF_EVENT_IOC_SET_FILTER`). For tracepoints, in the kernel's words: `prev_pid != 0 && next_comm ~ "post*"`
+    /// (`PERF_EVENT_IOC_SET_FILTER`). For tracepoints, in the kernel's syntax: `prev_pid != 0 && next_comm ~ "post*"`
     /// (Documentation/trace/events.rst). For a pattern the filter holds for each tracepoint that fits.
     ///
     /// Opening the rings gives [`ErrorKind::InvalidInput`] with the kernel's own message if it refuses the
@@ -275,7 +275,7 @@ impl RingOptions {
     /// The event that was added last counts in user space only (`exclude_kernel`, `exclude_hv`). Takes fewer privileges.
     ///
     /// Opening the rings gives [`ErrorKind::InvalidInput`] for a tracepoint by name or a kprobe, which
-    /// would never be written then. `syscalls:*` and probes of programs are.
+    /// would never be written then. `syscalls:*` and probes of programs are written.
     pub fn user_only(self) -> Self {
         self.of_last("user_only", "both are the default", |event| {
             event.exclude_kernel = true;
@@ -300,21 +300,21 @@ impl RingOptions {
 
     /// Traces one process: all its threads, the threads that they start, and the processes that they fork from then on
     /// (`inherit`). By default everything is traced. Rings trace one process, thread or control group: a second choice is
-    /// [`ErrorKind::InvalidInput`]. A number of a thread says of which process it is.
+    /// [`ErrorKind::InvalidInput`]. The number of any of its threads names the process.
     ///
     /// There still is a ring for each CPU, and a record is in the ring of the CPU that the thread ran on. Each event
     /// takes a file descriptor for each thread and CPU. A process that was forked before is not traced; one that is forked
     /// while the rings are opened, or before a CPU comes online, may be traced on some CPUs and not on others.
-    /// BPF output cannot be had so ([`ErrorKind::InvalidInput`]): its events must run all the time.
-    /// A record is the process's if one of its threads writes it: `sched:sched_switch` tells of switches away from it, and
-    /// not of those back to it, which another thread writes.
+    /// BPF output cannot be limited to a process ([`ErrorKind::InvalidInput`]): its events must run all the time.
+    /// A record is the process's if one of its threads writes it. So `sched:sched_switch` has the switches away from the process. Another
+    /// thread writes the switches back to it.
     ///
-    /// The process is held from this call on (pidfd_open(2)). When it has ended and another gets its number, that one is not traced:
-    /// opening the rings gives [`ErrorKind::NotFound`], and a CPU that comes online has nothing to trace. Before
-    /// this call the number is the caller's to vouch for: that of a child is nobody else's until it was waited for.
+    /// The process is held from this call on (pidfd_open(2)). If it ends and another process gets its number, that process is not traced:
+    /// opening the rings gives [`ErrorKind::NotFound`], and a CPU that comes online has nothing to trace. Until this call, the caller
+    /// must know that the process still has the number: a child keeps its number until its parent waits for it.
     ///
-    /// Takes no privilege for processes of one's own, if `kernel.perf_event_paranoid` is 2 or less and events are clocks,
-    /// faults or hardware, [`user_only`](Self::user_only); for others `CAP_PERFMON`, or what ptrace(2) takes. Opening the rings gives
+    /// Your own processes need no privilege if `kernel.perf_event_paranoid` is 2 or less and events are clocks, faults or hardware, with
+    /// [`user_only`](Self::user_only). Others need `CAP_PERFMON`, or the rights that ptrace(2) needs. Opening the rings gives
     /// [`ErrorKind::NotFound`] if there is no such process, and
     /// [`ErrorKind::Busy`] if its threads come faster than events can be opened.
     #[doc(alias = "inherit")]
@@ -324,16 +324,17 @@ impl RingOptions {
 
     /// Traces one thread and nothing that it starts. As [`RingOptions::pid`] otherwise.
     ///
-    /// Before Linux 6.9 a thread cannot be held (`PIDFD_THREAD`). There its process is, and the thread must be one of that process: only
-    /// a later thread of the same process with the same number is taken for it.
+    /// Before Linux 6.9 a thread cannot be held (`PIDFD_THREAD`). There its process is held, and the thread must
+    /// be one of that process. A later thread of the same process with the same number is taken for it.
     pub fn tid(self, tid: u32) -> Self {
         self.trace("tid", Task::thread(tid).map(Target::Thread).map_err(|errno| target::gone(tid, errno)))
     }
 
     /// Traces the processes of a control group, by its directory: `/sys/fs/cgroup/system.slice/ssh.service`
-    /// (`PERF_FLAG_PID_CGROUP`). Takes `CAP_PERFMON`. Rings trace one control group: as [`RingOptions::pid`] otherwise.
+    /// (`PERF_FLAG_PID_CGROUP`). Needs `CAP_PERFMON`. Rings trace one control group: as [`RingOptions::pid`] otherwise.
     ///
-    /// The directory is held from this call on. BPF output cannot be had so ([`ErrorKind::InvalidInput`]). Opening the rings
+    /// The directory is held from this call on. BPF output cannot be limited to a control group
+    /// ([`ErrorKind::InvalidInput`]). Opening the rings
     /// gives [`ErrorKind::NotFound`] if the directory cannot be opened, or the path leads to something else.
     pub fn cgroup(self, directory: impl AsRef<Path>) -> Self {
         let path = directory.as_ref();
@@ -347,10 +348,10 @@ impl RingOptions {
     }
 
     /// Adds an instruction of a program or library. The event fires whenever a process on a ring's CPU executes it.
-    /// `offset` is counted from the begin of the file. For a function, it is the symbol's value, less `p_vaddr` and
+    /// `offset` is counted from the start of the file. For a function, it is the symbol's value, less `p_vaddr` and
     /// plus `p_offset` of its segment (elf(5)).
     ///
-    /// The payload is a tracepoint's: 8 bytes of common fields, then the instruction's address, a `u64`. Takes
+    /// The payload is a tracepoint's: 8 bytes of common fields, then the instruction's address, a `u64`. Needs
     /// `CAP_PERFMON`, or `CAP_SYS_ADMIN` before Linux 5.8, and a kernel with `CONFIG_UPROBE_EVENTS`; see
     /// [`ErrorKind::Unsupported`]. The path is made absolute and kept. It is looked up for each CPU, also
     /// for those that come online later. An instruction must begin at the offset. The kernel refuses some places inside an
@@ -360,7 +361,7 @@ impl RingOptions {
     }
 
     /// Adds the return of a function of a program or library. The function begins at `offset` of the file: see
-    /// [`RingOptions::uprobe`]. The payload has the function's address and, behind it, the return address.
+    /// [`RingOptions::uprobe`]. The payload has the function's address and then the return address.
     pub fn uretprobe(self, path: impl AsRef<Path>, offset: u64) -> Self {
         self.user_probe(path.as_ref(), offset, None, true)
     }
@@ -393,17 +394,17 @@ impl RingOptions {
         self.add(name, What::Probe(Probe { unit, target, offset, symbol, returns }))
     }
 
-    /// Adds the begin of a kernel function, by its name in `/proc/kallsyms`.
+    /// Adds the entry of a kernel function, by its name in `/proc/kallsyms`.
     ///
-    /// The payload is a tracepoint's: 8 bytes of common fields, then the function's address, a `u64`. Takes
+    /// The payload is a tracepoint's: 8 bytes of common fields, then the function's address, a `u64`. Needs
     /// `CAP_PERFMON`, or `CAP_SYS_ADMIN` before Linux 5.8, and a kernel with `CONFIG_KPROBE_EVENTS`; see
     /// [`ErrorKind::Unsupported`].
     pub fn kprobe(self, function: &str) -> Self {
         self.kernel_probe(function, false)
     }
 
-    /// Adds the return of a kernel function: see [`RingOptions::kprobe`]. The payload has the function's address and,
-    /// behind it, the return address.
+    /// Adds the return of a kernel function: see [`RingOptions::kprobe`]. The payload has the function's address and
+    /// then the return address.
     pub fn kretprobe(self, function: &str) -> Self {
         self.kernel_probe(function, true)
     }
@@ -444,7 +445,7 @@ impl RingOptions {
 
     /// Sets the size of each ring in bytes of data, rounded up to a power of two pages. 512 KiB unless set.
     ///
-    /// Held records stay in their ring. It must take what a CPU writes in two or three grace periods, about 50 ms.
+    /// Held records stay in their ring. It must have room for what a CPU writes in two or three grace periods, about 50 ms.
     pub fn bytes(mut self, bytes: u64) -> Self {
         self.bytes = bytes;
         self
@@ -486,7 +487,7 @@ impl RingOptions {
     }
 }
 
-/// One of two settings would replace the other: two filters of one event, a process and a thread.
+/// Two settings exclude each other: two filters of one event, a process and a thread.
 fn replaced([before, setting]: [&str; 2], hint: &'static str) -> Error {
     let message = format!("{before} and {setting} are set, and one would replace the other");
     Error::new(ErrorKind::InvalidInput, message).hinting(hint)

@@ -1,4 +1,4 @@
-//! Why perf_event_open(2) refuses an event, and what helps, with the numbers of this machine.
+//! Why perf_event_open(2) refuses an event and what helps, with the numbers of this machine.
 
 use crate::error::hint::{limit, setting};
 use crate::error::{Error, ErrorKind, MODULE, filtered, short};
@@ -123,7 +123,7 @@ fn of_call(errno: &io::Error, attr: &perf_event_attr, probe: Option<&CStr>, fds:
 
 const CALL: &str = "perf_event_open(2)";
 
-/// Why an event is not permitted.
+/// Why the kernel does not permit an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Denial {
     /// A filter of seccomp refuses all events. `capable`: the thread has the capability.
@@ -134,7 +134,7 @@ pub(super) enum Denial {
     Event,
 }
 
-/// Why perf_event_open(2) fails with `EACCES`, `EPERM` or `ENOSYS`. Tries to open an event that nearly anybody may have.
+/// Why perf_event_open(2) fails with `EACCES`, `EPERM` or `ENOSYS`. Tries to open an event that nearly every process may open.
 pub(super) fn denial(errno: i32) -> Denial {
     let status = Status::read();
     let capable = status.has_any(if is_paranoid() { &[CAP_SYS_ADMIN] } else { &[CAP_PERFMON, CAP_SYS_ADMIN] });
@@ -145,12 +145,12 @@ pub(super) fn denial(errno: i32) -> Denial {
     if capable { Denial::Event } else { Denial::Privilege }
 }
 
-/// Whether `kernel.perf_event_paranoid` is above the kernel's own levels: what Debian and others have added.
+/// Whether `kernel.perf_event_paranoid` is above the kernel's own levels, as patches of Debian and others allow.
 fn is_paranoid() -> bool {
     machine::setting("kernel/perf_event_paranoid").is_some_and(|level| level > 2)
 }
 
-/// What events of the whole machine need.
+/// The privilege that events of the whole machine need.
 fn privilege() -> String {
     let paranoid = setting("kernel/perf_event_paranoid");
     if Status::read().has_in_vain(&[CAP_PERFMON, CAP_SYS_ADMIN]) {
@@ -170,7 +170,7 @@ fn privilege() -> String {
     )
 }
 
-/// What the kernel refuses of an attribute's rate, if it does (`perf_event_open`, kernel/events/core.c).
+/// Why the kernel refuses an attribute's rate, if it does (`perf_event_open`, kernel/events/core.c).
 fn rate(attr: &perf_event_attr) -> Option<String> {
     const MOST: &str = "kernel/perf_event_max_sample_rate";
     if attr.freq() == 0 {
@@ -184,7 +184,7 @@ fn rate(attr: &perf_event_attr) -> Option<String> {
     })
 }
 
-/// What may be missing, where the kernel looks something up by a number or a name.
+/// What may be missing if the kernel looks the event up by a number or a name.
 fn absent(attr: &perf_event_attr, probe: Option<&CStr>) -> Option<String> {
     let perf_event_attr { type_, config, .. } = *attr;
     let units = match type_ {
