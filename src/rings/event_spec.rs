@@ -52,6 +52,7 @@ pub(super) struct Probe {
     /// Bytes from the begin of the target, unless there is a symbol.
     pub(super) offset: u64,
     /// A function of the file.
+    #[cfg_attr(not(feature = "symbols"), expect(dead_code, reason = "a symbol is looked up with that feature only"))]
     pub(super) symbol: Option<String>,
     /// Whether the probe is at the function's return.
     pub(super) returns: bool,
