@@ -302,13 +302,16 @@ fn lines_are_printed_as_by_printf() {
             "[bash] [    bash] [bash    ] [ba] [bas]",
         ),
         ("%s %s", "__get_str(name), __get_rel_str(near)", "far near"),
-        ("%c%c", "'a', 0x62", "ab"),
+        ("%c%c%d", "'a', 0x62, '\\0' == 0 && '\\n' == 10 && '\\t' == 9 && '\\r' == 13 && '\\'' == 39", "ab1"),
         ("%d %d", "__get_dynamic_array_len(name), REC->words[1]", "4 65534"),
         ("%d", "1 + 2 * 3 - 10 / 5 % 3 << 1", "10"),
         ("%d %d", "(1 | 6 ^ 3 & 5) == 7 && !0, 0 || 1 > 2", "1 0"),
         ("%s", "REC->pid < 0 ? REC->pid == -5 ? \"five\" : \"less\" : \"more\"", "five"),
         ("%u %u %d", "(u8)REC->pid, (unsigned short)~0, (int)(u32)REC->pid", "251 65535 -5"),
         ("%lx", "((unsigned long)(REC->pid))", "fffffffffffffffb"),
+        ("%d%d%d%d%d%d", "5 != 4, 4 != 4, 4 <= 4, 5 <= 4, 4 >= 5, 4 >= 4", "101001"),
+        ("%d%d%d%d %d %d", "4 < 4, 3 < 4, 4 > 4, 5 > 4, -16 >> 2, 3 & 6 | 8 ^ 1", "0101 -4 11"),
+        ("%d%d%d%d %d", "0 && 1 / 0, 1 || 1 / 0, -1 || 1 / 0, 2 && 3, + 3 - -3", "0111 6"),
         ("%s", "__print_flags(REC->words[0] | 8, \"|\", { 0x1, \"A\" }, { (1 << 1), \"B\" }, { 4, \"C\" })", "A|0x8"),
         ("%s", "__print_flags(0, \"|\", { 0x1, \"A\" })", ""),
         (
@@ -328,6 +331,28 @@ fn lines_are_printed_as_by_printf() {
         for cut in 0..=payload.len() {
             let (head, tail) = payload.split_at(cut);
             assert_eq!(format.line_of(Bytes::new(head, tail)), line, "{said} {arguments}");
+        }
+    }
+}
+
+/// Every type that a number may be cast to, with all its names; and what a constant is cut to by a comparison.
+#[test]
+fn numbers_are_cut_to_the_type_of_a_cast() {
+    const NUMBER: u64 = 0xf1f2_f3f4_f5f6_f7f8;
+    for (types, number) in [
+        ("u8,__u8,uint8_t,unsigned char", (NUMBER as u8).into()),
+        ("s8,__s8,int8_t,char,signed char", (NUMBER as i8).into()),
+        ("u16,__u16,uint16_t,umode_t,unsigned short,unsigned short int", (NUMBER as u16).into()),
+        ("s16,__s16,int16_t,short,const short", (NUMBER as i16).into()),
+        ("u32,__u32,uint32_t,uint,gfp_t,dev_t,unsigned,unsigned int,__force u32", (NUMBER as u32).into()),
+        ("s32,__s32,int32_t,pid_t,int,signed,volatile int", (NUMBER as i32).into()),
+        ("u64,__u64,uint64_t,size_t,uintptr_t,sector_t,unsigned long long,void *,char **", i128::from(NUMBER)),
+        ("s64,__s64,int64_t,loff_t,ssize_t,long,long long int", (NUMBER as i64).into()),
+    ] {
+        for name in types.split(',') {
+            let text = format("%llx %d", &format!("({name}){NUMBER:#x}, ({name}){NUMBER:#x} < 0"));
+            let line = text.parse::<Format>().unwrap().line_of(Bytes::from(&payload()[..]));
+            assert_eq!(line, format!("{:x} {}", number as u64, u8::from(number < 0)), "{name}");
         }
     }
 }

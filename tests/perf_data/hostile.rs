@@ -127,6 +127,8 @@ fn what_is_no_file_has_its_error() {
     let why = |path: &str| perf_data::open(path).unwrap_err();
     assert_error!(why("/nowhere"), Recording, "cannot read /nowhere: No such file");
     assert_eq!(why("/nowhere").raw_os_error(), Some(2));
+    // Its length is one of 4 KiB, and there is less to read.
+    assert_error!(why("/sys/kernel/uevent_seqnum"), Recording, "it changed while it was read");
     assert_error!(why("/dev/null"), Recording, "cannot read /dev/null: it is no regular file (write what comes");
     assert_error!(why("/proc"), Recording, "cannot read /proc: it is a directory");
 }
@@ -290,12 +292,10 @@ fn a_name_that_was_made_up_is_no_tracepoints() {
     }
 }
 
-#[test]
-fn a_machine_of_too_many_cpus_is_forged() {
-    let bits =
-        bindings::PERF_SAMPLE_RAW | bindings::PERF_SAMPLE_TIME | bindings::PERF_SAMPLE_CPU | bindings::PERF_SAMPLE_IP;
-    let machine = sim::Kernel::with(&[0], 1 << 20, Layout::new(bits.into(), true, 0));
-    (0..9000).for_each(|time| assert!(machine.emit(0, time, b"")));
+/// A recording of so many records of CPU 0, all alike but for their times.
+fn recorded(sample_type: u64, records: u64) -> Vec<u8> {
+    let machine = sim::Kernel::with(&[0], 1 << 20, Layout::new(sample_type, true, 0));
+    (0..records).for_each(|time| assert!(machine.emit(0, time, b"")));
     let rings = machine.rings().on_clock(Clock::Perf);
     let file = File::new();
     let mut writer = perf_data::Writer::create(&file.0, &rings).unwrap();
@@ -303,7 +303,14 @@ fn a_machine_of_too_many_cpus_is_forged() {
     merge.refresh(0);
     merge.batch().for_each(|event| writer.write(&event).unwrap());
     writer.finish().unwrap();
-    let mut bytes = fs::read(&file.0).unwrap();
+    fs::read(&file.0).unwrap()
+}
+
+#[test]
+fn a_machine_of_too_many_cpus_is_forged() {
+    let bits =
+        bindings::PERF_SAMPLE_RAW | bindings::PERF_SAMPLE_TIME | bindings::PERF_SAMPLE_CPU | bindings::PERF_SAMPLE_IP;
+    let mut bytes = recorded(bits.into(), 9000);
     // header, ip, time, cpu, raw
     let each = 8 + 8 + 8 + 8 + 8;
     for cpu in 0..9000usize {
@@ -311,6 +318,27 @@ fn a_machine_of_too_many_cpus_is_forged() {
         bytes[at..at + 4].copy_from_slice(&(cpu as u32).to_ne_bytes());
     }
     assert_error!(read(&bytes).unwrap_err(), Recording, "its records name more than 8192 CPUs");
+}
+
+/// Records of threads, without CPUs: the first 1024 threads have a ring each, and all others share one.
+#[test]
+fn threads_without_a_ring_of_their_own_share_one() {
+    let bits = bindings::PERF_SAMPLE_IDENTIFIER | bindings::PERF_SAMPLE_IP | bindings::PERF_SAMPLE_TIME;
+    let bits = bits | bindings::PERF_SAMPLE_CPU | bindings::PERF_SAMPLE_RAW;
+    let mut bytes = recorded(bits.into(), 1100);
+    let at = get(&bytes, ATTRS) as usize;
+    // The event has no CPU any more: its place is read as a payload's length, which is 0.
+    let sample_type = get(&bytes, at + 24) & !u64::from(bindings::PERF_SAMPLE_CPU);
+    set(&mut bytes, at + 24, sample_type);
+    let (entry, ids) = (at + get(&bytes, ATTR_SIZE) as usize - 16, bytes.len() as u64);
+    set(&mut bytes, entry, ids);
+    set(&mut bytes, entry + 8, 8 * 1100);
+    // header, identifier, ip, time, CPU, raw
+    (0..1100).for_each(|number| set(&mut bytes, RECORDS + number * 48 + 8, number as u64 + 1));
+    (1..=1100u64).for_each(|id| bytes.extend(id.to_ne_bytes()));
+    let rings = read(&bytes).unwrap();
+    assert_eq!(rings.len(), 1025);
+    assert_eq!(events(rings).len(), 1100);
 }
 
 /// Any byte may be any other. `QUICKCHECK_TESTS` sets how many files are tried.

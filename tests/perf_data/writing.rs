@@ -2,7 +2,9 @@
 
 use crate::perf::{File, by_cpu, drain, open, perf, record, script};
 use perf_event_open_sys::bindings;
-use perfweave::{Event, Hold, Item, Kind, Layout, Merge, Order, Reader, Record, Rings, Sample, perf_data, sim};
+use perfweave::{
+    Event, Hold, Item, Kind, Layout, Merge, Order, Reader, Record, RingOptions, Rings, Sample, perf_data, sim,
+};
 use perfweave_support::threads::until;
 use perfweave_support::{assert_error, kernel, tracefs};
 use std::io::{self, Read};
@@ -70,19 +72,25 @@ fn perf_shows_a_live_stream_as_it_was_yielded() {
 #[test]
 fn files_of_tracefs_are_in_the_recording_whole() {
     let Some(tracefs) = kernel("find tracefs", tracefs::find_or_mount()) else { return };
-    let options = Rings::options().tracepoint("sched:sched_switch");
-    let Some(rings) = kernel("open a tracepoint", options.open()) else { return };
-    let file = File::new();
-    perf_data::Writer::create(&file.0, &rings).unwrap().finish().unwrap();
-    let recorded = std::fs::read(&file.0).unwrap();
+    let recorded = |options: RingOptions| {
+        let rings = kernel("open a tracepoint", options.open())?;
+        let file = File::new();
+        perf_data::Writer::create(&file.0, &rings).unwrap().finish().unwrap();
+        Some((std::fs::read(&file.0).unwrap(), open(&file.0)))
+    };
+    let Some((recorded_by_name, _)) = recorded(Rings::options().tracepoint("sched:sched_switch")) else { return };
     for name in ["header_page", "header_event"] {
         let mut text = vec![0; 1 << 16];
         let mut source = std::fs::File::open(tracefs.join("events").join(name)).unwrap();
         let len = source.read(&mut text).unwrap();
         assert!(len > 100 && source.read(&mut text[len..]).unwrap() == 0, "not what this test is about: {len} bytes");
         let expected = [name.as_bytes(), &[0], &len.to_ne_bytes(), &text[..len]].concat();
-        assert!(recorded.windows(expected.len()).any(|bytes| bytes == expected), "{name}");
+        assert!(recorded_by_name.windows(expected.len()).any(|bytes| bytes == expected), "{name}");
     }
+    // So is the format of one that was asked for by its number.
+    let id = std::fs::read_to_string(tracefs.join("events/sched/sched_switch/id")).unwrap().trim().parse().unwrap();
+    let Some((_, by_number)) = recorded(Rings::options().tracepoint_id(id)) else { return };
+    assert!(by_number.format(0).unwrap().field("prev_pid").is_ok());
 }
 
 /// The bytes of every record, and what else there is; of losses also the keys beside them, if these are `exact`.
