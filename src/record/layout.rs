@@ -235,12 +235,6 @@ impl Layout {
         self.time.map(usize::from)
     }
 
-    /// Where the id of the event lies in samples.
-    #[cfg(feature = "linux-perf-event-reader-0-10")]
-    pub(crate) fn id_at(&self) -> Option<usize> {
-        self.id.map(usize::from)
-    }
-
     /// Offsets of id and time back from the end of all other records.
     #[cfg(feature = "linux-perf-event-reader-0-10")]
     pub(crate) fn back(&self) -> [Option<u8>; 2] {

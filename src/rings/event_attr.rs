@@ -168,3 +168,31 @@ pub(super) fn is_silent(attr: &perf_event_attr) -> bool {
     let samples = attr.sample_period != 0 && !is_software(attr, bindings::PERF_COUNT_SW_DUMMY);
     !has_records(attr) && !samples && !is_output(attr)
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_of_record_is_one_by_itself_and_beside_others() {
+        let kinds: [fn(&mut perf_event_attr, u64); 10] = [
+            perf_event_attr::set_mmap,
+            perf_event_attr::set_mmap_data,
+            perf_event_attr::set_comm,
+            perf_event_attr::set_task,
+            perf_event_attr::set_context_switch,
+            perf_event_attr::set_namespaces,
+            perf_event_attr::set_cgroup,
+            perf_event_attr::set_ksymbol,
+            perf_event_attr::set_bpf_event,
+            perf_event_attr::set_text_poke,
+        ];
+        assert!(!has_records(&perf_event_attr::default()));
+        for (first, second) in kinds.iter().flat_map(|first| kinds.iter().map(move |second| (first, second))) {
+            let mut attr = perf_event_attr::default();
+            first(&mut attr, 1);
+            second(&mut attr, 1);
+            assert!(has_records(&attr), "{attr:?}");
+        }
+    }
+}

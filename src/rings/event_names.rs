@@ -237,6 +237,9 @@ mod tests {
         let attr = |name: &str| attr(name).map(|attr| (attr.type_, attr.config));
         assert_eq!(attr("cpu-clock").unwrap(), (1, 0));
         assert_eq!(attr("cs").unwrap(), (1, 3));
+        let counted = ["cpu-clock", "task-clock", "cs", "faults", "instructions", "LLC-loads"]
+            .map(|name| is_counted(&super::attr(name).unwrap()));
+        assert_eq!(counted, [true, true, false, false, true, true]);
         assert_eq!(attr("instructions").unwrap(), (0, 1));
         // perf list, and perf_event_open(2): id | op << 8 | result << 16.
         assert_eq!(attr("L1-dcache-loads").unwrap(), (3, 0));

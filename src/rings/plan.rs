@@ -263,6 +263,34 @@ mod tests {
         }
     }
 
+    /// One layout for all records of a ring: fields, masks and sizes of each event, and those that were asked for besides.
+    #[test]
+    fn events_of_a_ring_share_what_any_asks_for() {
+        let (ip, read) = (bindings::PERF_SAMPLE_IP, bindings::PERF_SAMPLE_READ);
+        for (sample_type, read_format) in [(ip, 2 | 16), (ip | read, 0b111)] {
+            let [mut first, mut second] =
+                [perf_event_attr { sample_type: sample_type.into(), ..Default::default() }; 2];
+            (first.sample_regs_user, first.sample_regs_intr) = (0b011, 0b001);
+            (second.sample_regs_user, second.sample_regs_intr) = (0b110, 0b011);
+            (first.branch_sample_type, first.sample_stack_user, first.read_format) = (5, 16, 0b011);
+            (second.branch_sample_type, second.sample_stack_user, second.read_format) = (6, 8, 0b110);
+            let mut events = [first, second].map(|attr| {
+                let (probe, map, tracepoint, filter, pattern) = Default::default();
+                RingEvent { name: "x".into(), attr, probe, map, tracepoint, filter, pattern, has_payload: false }
+            });
+            let stack = Sample::StackUser(24);
+            let samples = [Sample::Tid, Sample::Tid, Sample::RegsUser(0b1001), Sample::RegsIntr(0b101), stack];
+            share(&mut events, &samples, true).unwrap();
+            let asked = samples.iter().fold(u64::from(sample_type), |all, sample| all | sample.bit())
+                | u64::from(bindings::PERF_SAMPLE_TIME | bindings::PERF_SAMPLE_IDENTIFIER);
+            for RingEvent { attr, .. } in &events {
+                assert_eq!((attr.sample_type, attr.read_format), (asked, read_format));
+                assert_eq!((attr.sample_regs_user, attr.sample_regs_intr), (0b1111, 0b111));
+                assert_eq!((attr.branch_sample_type, attr.sample_stack_user), (7, 24));
+            }
+        }
+    }
+
     #[test]
     fn sizes_of_nothing_and_absurd_ones_are_refused() {
         for options in [0, u64::MAX].map(|pages| RingOptions::new().pages(pages)) {

@@ -245,3 +245,33 @@ fn doubts(attr: &perf_event_attr) -> String {
     );
     format!("sample_type is {:#x}, read_format {:#x}; {}", attr.sample_type, attr.read_format, doubts.join("; "))
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Only what an attribute has is doubted, and every part of that.
+    #[test]
+    fn what_is_refused_is_doubted_by_what_was_asked_for() {
+        let doubts = |change: &dyn Fn(&mut perf_event_attr)| {
+            let mut attr = perf_event_attr::default();
+            change(&mut attr);
+            refused(&attr).split_once("; ").map(|(_, doubts)| doubts.to_owned())
+        };
+        assert_eq!(doubts(&|_| ()).as_deref(), Some(""));
+        let sampled = [
+            bindings::PERF_SAMPLE_BRANCH_STACK,
+            bindings::PERF_SAMPLE_REGS_USER,
+            bindings::PERF_SAMPLE_STACK_USER,
+            bindings::PERF_SAMPLE_REGS_INTR,
+        ];
+        for bit in sampled {
+            let said = doubts(&|attr| attr.sample_type = bit.into()).unwrap();
+            assert!(said.starts_with("branch stacks"), "{bit:#x}: {said}");
+        }
+        assert_eq!(doubts(&|attr| attr.set_use_clockid(1)).unwrap(), "another clock than perf's needs 4.1");
+        assert_eq!(doubts(&|attr| attr.set_write_backward(1)).unwrap(), "writing backwards needs 4.7");
+        assert_eq!(doubts(&|attr| attr.read_format = 16).unwrap(), "PERF_FORMAT_LOST needs 6.0");
+        assert_eq!(doubts(&|attr| attr.read_format = 15).unwrap(), "");
+    }
+}
