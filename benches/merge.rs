@@ -1,9 +1,8 @@
-//! The merge of simulated rings, and others' ways to read them, against a walk that checks nothing. All in memory.
+//! The merge of simulated rings, and other ways to read them, compared with a walk that checks nothing. All in memory.
 //!
-//! `k` rings hold the same number of records, written in bursts from one ring before the next; of the records inside a ring so
-//! many of a hundred have a key below the one before. Each way takes every record's key and first payload word. Rings are filled
-//! before each turn, which is not timed. In each round every way has its turn; what is shown are medians of what it took divided
-//! by what the walk took in the same round.
+//! `k` rings hold the same number of records, written in bursts from one ring before the next; a given percentage of the records in a ring
+//! has a smaller key than the record before. Each way takes every record's key and first payload word. Rings are filled before each turn,
+//! which is not timed. In each round every way runs once. The tables show medians of its time divided by the walk's time in the same round.
 //!
 //! ```text
 //! cargo bench -p perfweave-benches --bench merge
@@ -27,7 +26,7 @@ merge [--rounds N] [--records N] [--rings K] [--cold] [--test]
   --cold      rings are filled on another CPU, as a kernel does
   --test      everything once";
 
-/// What was measured of a shape: nanoseconds a record of the walk, and each way's ratio to it.
+/// The measurements of a shape: nanoseconds a record for the walk, and each way's ratio to it.
 struct Row {
     shape: Shape,
     walk: f64,
@@ -70,7 +69,7 @@ fn measure(shape: Shape, rounds: usize, cold: bool) -> Row {
     Row { shape, walk: median(walk.iter().copied()), ratios: times.iter().map(ratio).collect() }
 }
 
-/// What is meant to be reached: its name, the bound, and the worst of what was measured.
+/// A target: its name, the bound, and the worst measurement.
 struct Target {
     name: String,
     bound: String,
@@ -78,13 +77,13 @@ struct Target {
 }
 
 impl Target {
-    /// At most so much, in the worst of these.
+    /// At most this much, in the worst of these.
     fn most(name: impl Into<String>, bound: f64, values: impl Iterator<Item = (f64, Shape)>) -> Self {
         let worst = values.max_by(|a, b| a.0.total_cmp(&b.0));
         Self { name: name.into(), bound: format!("≤ {bound}"), worst }
     }
 
-    /// At least so much, in the worst of these.
+    /// At least this much, in the worst of these.
     fn least(name: impl Into<String>, bound: f64, values: impl Iterator<Item = (f64, Shape)>) -> Self {
         let worst = values.min_by(|a, b| a.0.total_cmp(&b.0));
         Self { name: name.into(), bound: format!("≥ {bound}"), worst }

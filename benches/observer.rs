@@ -1,13 +1,12 @@
-//! What a reader costs the machine that it traces, by hold rule. On live kernel rings, as root.
+//! The cost of a reader for the machine that it traces, by hold rule. On live kernel rings, as root.
 //!
-//! The scheduler's tracepoints are traced on all CPUs, so every wake-up and switch of the reader's own threads is an event too.
-//! Each rule is measured while nothing else happens, and while a thread on the last CPU, which never sleeps, outputs 100,000
-//! events a second through a BPF program. What is printed are medians over the rounds.
+//! The scheduler's tracepoints are traced on all CPUs, so every wake-up and switch of the reader's own threads is an event too. Each rule
+//! is measured while nothing else happens, and while a thread on the last CPU, which never sleeps, outputs 100,000 events a second through
+//! a BPF program. It prints medians over the rounds.
+//! Writers' epochs need rings that only a tool's own programs write. So in their rows our own programs on the same two tracepoints write
+//! instead of the tracepoints. For comparison, they also run without entering and leaving.
 //!
-//! Writers' epochs are for rings that only a tool's own programs write. For their rows programs of ours on the same two tracepoints
-//! write in the tracepoints' place. They enter and leave, or they do not, for comparison.
-//!
-//! How many events are its own is told by the kernel's counts of context switches, in /proc: for each time that a thread went to
+//! The kernel's counts of context switches, in /proc, say how many events are its own: for each time that a thread went to
 //! sleep there is a wake-up, and for each time that it left the CPU two switches. (Counted in the stream they would be too few once
 //! a CPU was offline: this kernel, 6.18, then drops what is traced while that CPU's idle task is the current one.)
 //!
@@ -37,7 +36,7 @@ observer [--rounds N] [--rate N] [--only NAME,NAME] [--raw]
 
 /// How long a reader has to find its pace before it is measured.
 const WARM_UP: Duration = Duration::from_millis(600);
-/// Which of the rings' events is the BPF program's.
+/// The index of the BPF program's event among those of the rings.
 const PROGRAM: usize = 0;
 
 /// Who reads.
@@ -60,7 +59,7 @@ enum From {
     Entering,
 }
 
-/// What is measured.
+/// A measurement.
 struct Setting {
     name: &'static str,
     by: By,
@@ -99,7 +98,7 @@ fn settings(epochs: &bpf::Map) -> Result<Vec<Setting>> {
     Ok(tracepoints.chain(programs.into_iter().map(|(name, by, from)| Setting { name, by, from })).collect())
 }
 
-/// What a setting costs.
+/// The cost of a setting.
 const COLUMNS: [&str; 12] = [
     "wake-ups",
     "looks",
@@ -149,7 +148,7 @@ impl Stage {
         Ok(Self { events, epochs, counter, plain, entering })
     }
 
-    /// Runs a reader for so long, and gives what it cost for each second.
+    /// Runs a reader for this long, and gives its cost for each second.
     fn measure(&self, Setting { by, from, .. }: &Setting, rate: u32, time: Duration) -> Result<Row> {
         self.counter.update(0, &[0; 8])?;
         let mut options = Rings::options().bpf_output(&self.events).bytes(8 << 20);
@@ -181,7 +180,7 @@ impl Stage {
     }
 }
 
-/// Outputs so many events a second on the last CPU, which it does not leave.
+/// Outputs this many events a second on the last CPU, which it does not leave.
 fn load(rate: u32) -> load::Load {
     let cpu = *load::online().last().expect("a CPU");
     let begin = Instant::now();
@@ -189,14 +188,14 @@ fn load(rate: u32) -> load::Load {
     load::Load::on(&[cpu], move |_| {
         let due = (begin.elapsed().as_secs_f64() * f64::from(rate)) as u64;
         let before = written.load(Ordering::Relaxed);
-        // What it missed while it did not have the CPU is not made up for all at once.
+        // It does not catch up at once on the events that it missed without a CPU.
         (before..due.min(before + 100)).for_each(|_| load::getppid());
         written.store(due, Ordering::Relaxed);
         std::hint::spin_loop();
     })
 }
 
-/// What is counted from one moment to another.
+/// Counts from one moment to another.
 struct Account {
     begun: Instant,
     own: Vec<PathBuf>,
@@ -270,8 +269,9 @@ fn switches(thread: &Path) -> Result<[f64; 2]> {
     Ok([count("voluntary_ctxt_switches:"), count("nonvoluntary_ctxt_switches:")])
 }
 
-/// How often the thread that reads, the last of its own, went to sleep; how often all of its own left the CPU; how many events
-/// those were, and how many were of RCU's threads; the CPU time of its own, of everybody, and of this process, in seconds.
+/// How often the reading thread, the last of the reader's, went to sleep; how often all of the reader's threads left the CPU; the number of
+/// their events, and of those of RCU's threads; the CPU time of the reader's threads, of the whole machine, and of this process, in
+/// seconds.
 fn totals(own: &[PathBuf], rcu: &[PathBuf]) -> Result<[f64; 7]> {
     let events = |[voluntary, forced]: [f64; 2]| 3.0 * voluntary + 2.0 * forced;
     let [mut wakeups, mut left, mut caused, mut cpu] = [0.0; 4];
@@ -283,7 +283,7 @@ fn totals(own: &[PathBuf], rcu: &[PathBuf]) -> Result<[f64; 7]> {
         let schedstat = fs::read_to_string(thread.join("schedstat"))?;
         cpu += schedstat.split(' ').next().and_then(|ns| ns.parse::<f64>().ok()).unwrap_or(0.0) / 1e9;
     }
-    // Threads of the kernel that are gone meanwhile are not counted.
+    // Kernel threads that end meanwhile are not counted.
     let by_rcu: f64 = rcu.iter().filter_map(|thread| switches(thread).ok()).map(events).sum();
     let stat = fs::read_to_string("/proc/stat")?;
     let mut all =
@@ -310,7 +310,7 @@ fn drained(mut rings: Rings, time: Duration) -> Result<Row> {
         }
         stats.refreshes += u64::from(account.is_some());
     }
-    // On a machine that is busy enough the time was over before it had begun.
+    // On a very busy machine the time may be over before the reader begins.
     account.map_or_else(|| Account::begin(Stats::default()), Ok)?.end(stats)
 }
 
@@ -334,7 +334,7 @@ fn read(rings: Rings, hold: &Hold, with: fn(Order) -> Order, time: Duration) -> 
         for event in batch {
             let (Some(account), Some(record)) = (&mut account, event.record()) else { continue };
             account.events += 1;
-            // One clock reading for each event would be most of what is measured.
+            // A clock reading for each event would dominate the measurement.
             if let (Some(stamp), true) = (record.time(), account.events.is_multiple_of(16) || account.events < 10_000) {
                 account.waits.extend(clock.now().map(|now| now.saturating_sub(stamp)));
             }
@@ -348,7 +348,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Measures until others used less than 5 % of the machine, so many times at most: the quietest.
+/// Measures until other processes use less than 5 % of the machine, at most this many times. Gives the quietest measurement.
 fn quiet(stage: &Stage, setting: &Setting, rate: u32, time: Duration, tries: u32) -> Result<Row> {
     const OTHERS: usize = 10;
     let mut best: Option<Row> = None;
@@ -368,7 +368,7 @@ fn quiet(stage: &Stage, setting: &Setting, rate: u32, time: Duration, tries: u32
 fn main() -> Result<()> {
     let mut args = Args::new(HELP);
     args.flag("--bench");
-    // As criterion has it: everything once, and shortly.
+    // Like criterion: everything once, and briefly.
     let (test, raw) = (args.flag("--test"), args.flag("--raw"));
     let number = |text: &str| text.parse::<u32>().map_err(|error| error.to_string());
     let failed = |error: Box<dyn std::error::Error>| error.to_string();

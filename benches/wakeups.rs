@@ -1,8 +1,9 @@
-//! What wake-ups and pauses cost the traced program, how long an event may wait unseen, and what an idle reader costs. On live kernel rings, as root.
+//! The cost of wake-ups and pauses for the traced program, how long an event may wait unseen, and the cost of an idle reader. On live
+//! kernel rings, as root.
 //!
-//! A victim, pinned to the last CPU, calls getppid(2) in a loop. A BPF program outputs 64 bytes at each call, and a reader on
-//! CPU 0, or on the victim's own, reads them. In each round every setting has its turn, so that ratios within a round mean
-//! something on a machine that is shared; what is printed are medians over the rounds.
+//! A victim, pinned to the last CPU, calls getppid(2) in a loop. A BPF program outputs 64 bytes at each call, and a reader on CPU 0, or on
+//! the victim's own, reads them. In each round every setting runs once, so that ratios within a round are comparable on a shared machine.
+//! It prints medians over the rounds.
 //!
 //! ```text
 //! cargo bench -p perfweave-benches --bench wakeups
@@ -19,7 +20,7 @@ use std::{fs, io, thread};
 
 type Result<T, E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
 
-/// Bytes of a large ring: takes a whole round, also if nobody reads it or everything is held for some grace periods.
+/// Bytes of a large ring: it takes a whole round, also without a reader, or if all events are held for some grace periods.
 const LARGE: u32 = 16 << 20;
 /// Bytes of a ring unless another size is asked for.
 const SMALL: u32 = 512 << 10;
@@ -27,10 +28,10 @@ const SMALL: u32 = 512 << 10;
 const SAMPLE: i16 = 64;
 /// Calls of a round before those that are timed.
 const WARM_UP: u32 = 5000;
-/// What the others are compared with.
+/// The setting with which the others are compared.
 const REFERENCE: &str = "default, nobody reads";
 
-/// Who reads: nobody until the round is over, a thread on CPU 0, or one on the victim's CPU.
+/// The reader: none until the round is over, a thread on CPU 0, or one on the victim's CPU.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum By {
     Nobody,
@@ -38,7 +39,7 @@ enum By {
     SameCpu,
 }
 
-/// What a row of the tables is about.
+/// A row of the tables.
 struct Setting {
     name: &'static str,
     attached: bool,
@@ -133,7 +134,7 @@ impl Stage {
                 tell.send((reader.handle(), thread.join("status"))).expect("it is waited for");
                 begun.recv().expect("it is told to begin");
                 let waits = read(&mut reader)?;
-                // What was lost is said with the next that is written, for which there is room now.
+                // The next record reports the losses. There is room for it now.
                 load::pinned(self.victim, load::getppid);
                 reader.handle().flush()?;
                 read(&mut reader)?;
@@ -147,7 +148,7 @@ impl Stage {
             let result = load::pinned(self.victim, || victim(&status));
             handle.resume()?;
             handle.flush()?;
-            // Whoever has not begun to read does now.
+            // A reader that has not begun to read begins now.
             let _ = begin.send(());
             let (stats, waits) = reader.join().map_err(|_| "the reader panicked")??;
             drop(link);
@@ -173,12 +174,12 @@ fn read(reader: &mut Reader) -> Result<Vec<f64>, Error> {
     Ok(waits)
 }
 
-/// What a round costs: nanoseconds for each call; of 1000 calls, how often the victim's CPU was interrupted for a wake-up and
+/// The cost of a round: nanoseconds for each call; of 1000 calls, how often the victim's CPU was interrupted for a wake-up and
 /// how often the reader went to sleep; how many events were lost; how long the slowest of 100 waited, in milliseconds.
 fn round(stage: &Stage, setting: &Setting, calls: u32) -> Result<[f64; 5]> {
     let ((time, interrupts, sleeps), stats, waits) = stage.run(setting, |status| {
         (0..WARM_UP).for_each(|_| load::getppid());
-        // IRQ work interrupts: what the kernel had put off, wake-ups of perf events mostly.
+        // IRQ work interrupts: deferred work of the kernel, mostly wake-ups of perf events.
         let counts = || [count("/proc/interrupts", "IWI:", stage.victim), count(status, "voluntary_ctxt_switches:", 0)];
         let before = counts();
         let begin = Instant::now();
@@ -197,7 +198,7 @@ fn round(stage: &Stage, setting: &Setting, calls: u32) -> Result<[f64; 5]> {
     Ok([time.as_nanos() as f64 / calls, thousand(interrupts), thousand(sleeps), lost, percentile(waits, 99)])
 }
 
-/// A count in a file in /proc, so many columns behind its name; 0 if it has none, as IWI on other machines than x86.
+/// A count in a file in /proc, this many columns after its name; 0 if there is none, as IWI on machines other than x86.
 fn count(file: impl AsRef<Path>, name: &str, column: u32) -> u64 {
     let text = fs::read_to_string(file).expect("procfs");
     let line = text.lines().find_map(|line| line.trim().strip_prefix(name));
@@ -229,7 +230,7 @@ fn slowdown(stage: &Stage, rounds: usize, calls: u32) -> Result<()> {
     Ok(())
 }
 
-/// How long events wait that come one by one, from so many milliseconds apart to so many, and are not held.
+/// How long events wait that come one by one, this many milliseconds apart, and are not held.
 fn unseen(stage: &Stage, setting: &Setting, count: u32, from: u64, to: u64) -> Result<()> {
     let ((), _, waits) = stage.run(setting, |_| {
         let mut random = 1u64;
@@ -244,7 +245,7 @@ fn unseen(stage: &Stage, setting: &Setting, count: u32, from: u64, to: u64) -> R
     Ok(())
 }
 
-/// What a program's output returns under each pause, how many are counted as lost, and how long it takes to pause.
+/// The result of a program's output under each pause, how many outputs count as lost, and how long a pause takes.
 fn pauses(stage: &Stage) -> Result<()> {
     println!("\n1000 outputs under each pause, and one behind it.\n");
     println!("| pauses | output returns | counted as lost | seen | pause and resume, µs |\n|{}", " --- |".repeat(5));
@@ -273,7 +274,7 @@ fn pauses(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// What a reader costs that nothing happens to: CPU time of the process, all its threads, and what the reader did.
+/// The cost of an idle reader: CPU time of the process with all its threads, and the reader's counts.
 fn idle(stage: &Stage, time: Duration) -> Result<()> {
     println!("\nA reader in {time:?} of nothing.\n");
     println!("| hold rule | CPU time, ms | of a CPU, % | looks | sleeps |\n|{}", " --- |".repeat(5));
@@ -281,7 +282,7 @@ fn idle(stage: &Stage, time: Duration) -> Result<()> {
     for hold in [Hold::FENCE, Hold::Fence(Fence::EXPEDITED), Hold::Round, Hold::None] {
         let mut reader = Reader::new(stage.rings(&PLAIN)?, Order::new().hold(hold.clone()))?;
         let name = reader.fence().unwrap_or("");
-        // Nothing is output that is not asked for.
+        // No event is output meanwhile.
         let (begin, before) = (cpu_time()?, reader.stats());
         if let Some(event) = reader.next_timeout(time)? {
             return Err(format!("not idle: {event:?}").into());
@@ -295,7 +296,7 @@ fn idle(stage: &Stage, time: Duration) -> Result<()> {
 }
 
 fn main() -> Result<()> {
-    // As criterion has it: everything once, and shortly.
+    // Like criterion: everything once, and briefly.
     let test = std::env::args().any(|argument| argument == "--test");
     let map = kernel("make a perf event array", bpf::Map::perf_event_array(load::slots()));
     let Some(events) = map else { return Ok(()) };

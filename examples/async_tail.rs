@@ -29,7 +29,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// What is said in the end.
+/// The final summary.
 #[derive(Default)]
 struct Summary {
     events: u64,
@@ -48,7 +48,7 @@ async fn run() -> Result<bool, Box<dyn std::error::Error>> {
         println!("{HELP}");
         return Ok(true);
     }
-    // A year is as good as for ever.
+    // A year stands for no limit.
     let time = Duration::try_from_secs_f64(args.opt_value_from_str("--seconds")?.unwrap_or(365.0 * 86_400.0))?;
     let (with_self, json) = (args.contains("--with-self"), args.contains("--json"));
     let quiet = args.contains("--quiet") || json;
@@ -61,7 +61,7 @@ async fn run() -> Result<bool, Box<dyn std::error::Error>> {
     let mut reader = AsyncReader::new(rings, order)?;
     let handle = reader.handle();
 
-    // Another task of the same runtime goes on beside it: nobody blocks the thread.
+    // Another task of the same runtime runs at the same time: the reader does not block the thread.
     let mut beside = tokio::time::interval(Duration::from_millis(10));
     let over = tokio::time::sleep(time);
     tokio::pin!(over);
@@ -70,10 +70,10 @@ async fn run() -> Result<bool, Box<dyn std::error::Error>> {
     loop {
         tokio::select! {
             event = reader.next() => match event? {
-                // All that was written before the end is out.
+                // All records from before the end have come out.
                 Some(event) if matches!(event.item(), Item::Flushed) => break,
                 Some(event) => summary.take(&event.event(), quiet),
-                // Nobody closes it, and it has no deadline.
+                // No handle closes it, and it has no deadline.
                 None => break,
             },
             _ = beside.tick() => summary.ticks += 1,

@@ -1,9 +1,8 @@
-//! The adversary: a load made to defeat ordering, and what each hold rule makes of it.
+//! The adversary: a load that makes ordering as hard as possible, and the result of each hold rule.
 //!
-//! On every CPU a pinned thread calls a BPF program that reads the clock, works, and only then outputs; every so often it
-//! works long. A second program does the same from interrupt context, five thousand times a second, on the same rings,
-//! so that its records land in front of those that it interrupted. The key is the time that the programs read
-//! themselves.
+//! On every CPU a pinned thread calls a BPF program that reads the clock, works, and only then outputs; from time to time it works for
+//! long. A second program does the same from interrupt context, five thousand times a second, on the same rings. So its records lie before
+//! those of the programs that it interrupts. The key is the time that the programs read.
 //!
 //! The rings are perf rings, or BPF ring buffers: one for each CPU, or one that all share. There the programs reserve first, and read the
 //! clock inside the reservation. They work before that and behind it.
@@ -101,7 +100,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     writers.end();
     sleeper.map_or(Ok(()), load::Beside::end)?;
     drop((clocks, links));
-    // What is still held comes out, and one more record for each CPU brings with it what was lost last.
+    // Held events come out, and one more record for each CPU reports the last losses.
     tally.rest(&mut reader, || clock.now().unwrap_or(0))?;
     for &cpu in &cpus {
         programs.last.run_on(cpu)?;
@@ -279,7 +278,8 @@ impl Maps {
         }
         let mut rings = Rings::empty(Clock::Monotonic);
         // SAFETY: nobody else reads this map.
-        for (cpu, ring) in unsafe { Ring::adopt_ring_buffers(&self.output) }? {
+        let buffers = unsafe { Ring::adopt_ring_buffers(&self.output) }?;
+        for (cpu, ring) in buffers {
             rings.add(cpu, ring, Layout::RING_BUFFER.cpu_at(20));
         }
         rings.count_failures(&self.failures)?;
@@ -324,20 +324,20 @@ const QUICK: u32 = 2;
 const INTERRUPT: u32 = 3;
 const SLEEPER: u32 = 4;
 
-/// What came out.
+/// The events that came out.
 #[derive(Default)]
 struct Tally {
     yielded: u64,
     /// The largest key so far.
     largest: u64,
-    /// Checked here once more, whatever the certainty says.
+    /// Checked here again, independent of the certainty.
     out_of_order: u64,
     /// One ring for all CPUs.
     shared: bool,
     by_ring: ByRing<u64>,
     largest_by_ring: u64,
     inversions_by_ring: u64,
-    /// How long each event was held, in microseconds, from its key to its being yielded.
+    /// How long each event was held, in microseconds, from its key to the yield.
     held_us: Vec<u32>,
 }
 
@@ -355,7 +355,7 @@ impl Tally {
             self.held_us.push(u32::try_from(now.saturating_sub(key) / 1000).unwrap_or(u32::MAX));
             self.by_ring.push(if self.shared { 0 } else { record.cpu() }, key);
         }
-        // One batch is what a reader finds when it is woken.
+        // A batch has the events that a reader finds when it is woken.
         for key in self.by_ring.pass() {
             self.inversions_by_ring += u64::from(key < self.largest_by_ring);
             self.largest_by_ring = self.largest_by_ring.max(key);
@@ -418,7 +418,7 @@ fn parse_hold(name: &str) -> Result<Option<Hold>, String> {
     }))
 }
 
-/// `None` if nobody reads what the programs say.
+/// `None` if the reader does not read the programs' words.
 fn parse_keeping(name: &str) -> Result<Option<bpf::Keeping>, String> {
     Ok(Some(match name {
         "unlooked" => return Ok(None),

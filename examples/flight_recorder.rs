@@ -1,7 +1,6 @@
 //! A flight recorder: the scheduler's last moments on all CPUs, kept until something happens, then printed in order.
-//!
-//! Rings are written over and over and nobody reads them. When a signal comes, or a thread that sleeps a millisecond at
-//! a time is woken too late, they are stopped, and what led to it is read back, merged across CPUs.
+//! The kernel overwrites the rings, and no program reads them. When a signal comes, or a thread that sleeps a millisecond at a time is
+//! woken too late, the example stops them and reads the last events back, merged across CPUs.
 //!
 //! ```text
 //! cargo run --release --example flight_recorder -- --threshold-us 500 --last-ms 5
@@ -34,7 +33,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        // The reader of our output has closed it.
+        // The other end of the output pipe is closed.
         Err(error) if error.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == ErrorKind::BrokenPipe) => {
             ExitCode::SUCCESS
         }
@@ -116,7 +115,7 @@ fn live() -> Result<(Recorder, Tasks), Box<dyn Error>> {
     Ok((Recorder::open(options, Key::Time, &Fence::Auto)?, tasks))
 }
 
-/// What ended the recording, and when.
+/// The reason why the recording was stopped, and the time.
 struct Trigger {
     what: String,
     time: u64,
@@ -136,13 +135,13 @@ impl Trigger {
 fn wait_for_signals(signals: SigSet, told: Sender<Trigger>) {
     thread::spawn(move || {
         if let Ok(signal) = signals.wait() {
-            // The receiver is gone when something else was first.
+            // The receiver is gone if another reason came first.
             let _ = told.send(Trigger::now(signal.to_string()));
         }
     });
 }
 
-/// What cyclictest does: sleeps, and looks how much too late it is woken.
+/// Like cyclictest: sleeps, and measures how late it is woken.
 fn sleep_badly(threshold: Duration, told: &Sender<Trigger>) {
     const SLEEP: Duration = Duration::from_millis(1);
     loop {
@@ -156,7 +155,7 @@ fn sleep_badly(threshold: Duration, told: &Sender<Trigger>) {
     }
 }
 
-/// The fields that we want of the two tracepoints.
+/// The fields of the two tracepoints that are printed.
 struct Tasks {
     /// The tracepoint's number.
     switch: u64,
@@ -192,7 +191,7 @@ impl Tasks {
 
     fn record(&self, record: &Record<'_>) -> Option<String> {
         let name = |task: &Task| Some(format!("{}:{}", task.comm.text(record)?, task.pid.uint(record)?));
-        // `common_type`, which says what wrote the record.
+        // `common_type`, which identifies the tracepoint.
         if u64::from(record.payload()?.u16(0)?) == self.switch {
             return Some(format!("switch  {} -> {}", name(&self.prev)?, name(&self.next)?));
         }
@@ -200,14 +199,14 @@ impl Tasks {
     }
 }
 
-/// What was in it.
+/// The counts of the recording.
 #[derive(Default)]
 struct Tally {
     events: u64,
     cpus: BTreeSet<u32>,
     first: Option<u64>,
     largest: u64,
-    /// Checked here once more.
+    /// Checked here again.
     out_of_order: u64,
     unproven: u64,
     lost: u64,
@@ -266,10 +265,10 @@ impl Tally {
     }
 }
 
-/// What the output of a simulation begins with.
+/// The first line of a simulation's output.
 const SIMULATION: &str = "SIMULATED: nothing of this has happened on this machine";
 
-/// What the simulated tracepoints write, as tracefs would say it.
+/// The formats of the simulated tracepoints, as tracefs gives them.
 const SIMULATED: [&str; 2] = [
     "name: sched_switch\nID: 1\nformat:
         field:unsigned short common_type; offset:0; size:2; signed:0;
@@ -285,7 +284,7 @@ const SIMULATED: [&str; 2] = [
         field:pid_t pid; offset:24; size:4; signed:1;",
 ];
 
-/// Rings of a machine that is not there, and a load on it that goes on until the program ends: task 100 + n lives on CPU n.
+/// Rings of a simulated machine, and a load on it until the program ends: task 100 + n lives on CPU n.
 fn simulated() -> Result<(Recorder, Tasks), Box<dyn Error>> {
     let cpus = [0u32, 1, 2, 3];
     let layout = Layout::new(u64::from(bindings::PERF_SAMPLE_RAW | bindings::PERF_SAMPLE_TIME), true, 0);

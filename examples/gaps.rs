@@ -1,9 +1,8 @@
-//! Gaps and the ledger: rings much too small for what is written, and every number that does not come out accounted for.
+//! Gaps and the ledger: the rings are much too small for the load, and the example accounts for every missing number.
 //!
-//! BPF programs draw a number of the whole machine and one of their CPU, output both, and count what became of the output.
-//! Rings of one page are full within microseconds, and the reader is slow on purpose. Numbers that are missing are printed
-//! as they are found. In the end what the programs counted, what the stream yielded, what the kernel dropped and what the
-//! gaps named must agree for each CPU, number by number.
+//! BPF programs draw a number of the whole machine and one of their CPU, output both, and count the results of the output. Rings of one
+//! page are full within microseconds, and the reader is slow on purpose. Numbers that are missing are printed as they are found. At the end
+//! the programs' counts, the yielded records, the kernel's losses and the gaps must agree for each CPU, number by number.
 //!
 //! ```text
 //! cargo run --release --example gaps -- --seconds 5
@@ -74,7 +73,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
     let handle = reader.handle();
 
     let link = on_syscall.attach_raw_tracepoint("sys_enter")?;
-    // Interrupts the other between drawing and writing, so that numbers come in the wrong order.
+    // Interrupts the other program between drawing and writing, so that numbers come in the wrong order.
     let clocks = cpus.iter().map(|&cpu| on_clock.attach_clock(cpu, 200_000)).collect::<Result<Vec<_>, _>>()?;
     let load = load::Load::on(&cpus, |cpu| {
         // The kernel moves it elsewhere while its CPU is offline.
@@ -94,7 +93,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
             let Some(batch) = reader.batch(left.min(Duration::from_millis(10)))? else { break };
             tally.batch(batch, &mut printer);
         }
-        // Slow, so that something is lost whatever is done about full rings.
+        // Slow, so that records are lost under every policy for full rings.
         std::thread::sleep(Duration::from_millis(2));
     }
     load.end();
@@ -102,7 +101,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
     pauser.map_or(Ok(()), Beside::end)?;
     hotplug.map_or(Ok(()), Beside::end)?;
 
-    // Nobody writes any more: everything comes out, and then the kernel is asked what it dropped last.
+    // No program writes any more: all events come out, and then the reader reads the kernel's count of the last losses.
     reader.handle().flush()?;
     while !tally.flushed
         && let Some(batch) = reader.batch(Duration::from_secs(1))?
@@ -117,7 +116,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
     let total = ledger.total();
     let refused: u64 = outputs.iter().map(|outputs| outputs.refused).sum();
     let missing: u64 = tally.all.iter().map(|seen| seen.missing).sum();
-    // Numbers behind the last that was written.
+    // Numbers after the last written one.
     let behind_all = machine - tally.all.iter().map(|seen| seen.next).sum::<u64>();
     let unexplained = (missing + behind_all) as i64 - (total.lost + refused) as i64;
     let balanced = tally.balances(&ledger, &outputs, machine) && stats.missing == missing && unexplained == 0;
@@ -185,13 +184,13 @@ fn program(kind: bpf::Kind, events: &bpf::Map, machine: &bpf::Map, own: &bpf::Ma
     bpf::Program::load(kind, &asm)
 }
 
-/// What the programs counted on one CPU.
+/// The programs' counts on one CPU.
 struct Outputs {
     drawn: u64,
     written: u64,
     /// `-ENOSPC`: the kernel counts these too, as lost.
     no_space: u64,
-    /// Any other error: nobody but the programs counts these.
+    /// Any other error: only the programs count these.
     refused: u64,
 }
 
@@ -202,20 +201,20 @@ impl Outputs {
     }
 }
 
-/// What the stream told of one counter's numbers: that they are there, or missing.
+/// The stream's reports about one counter's numbers: present or missing.
 #[derive(Clone, Copy, Default)]
 struct Seen {
     yielded: u64,
     missing: u64,
-    /// The sum of all these numbers: that they are the right ones.
+    /// The sum of all these numbers, to check that they are the right ones.
     sum: u128,
-    /// Behind the largest of them.
+    /// One more than the largest of them.
     next: u64,
 }
 
 impl Seen {
-    /// Whether this is all there is to tell of a counter from which so many numbers were drawn, of which so many were not
-    /// written. What is missing behind the last that was written shows no gap.
+    /// Whether these reports are complete for a counter from which this many numbers were drawn, of which this many were not written.
+    /// Numbers that are missing after the last written one show no gap.
     fn is_all_of(&self, drawn: u64, gone: u64) -> bool {
         let next = u128::from(self.next);
         self.yielded + self.missing == self.next
@@ -224,18 +223,18 @@ impl Seen {
     }
 }
 
-/// What came out.
+/// The events that came out.
 #[derive(Default)]
 struct Tally {
     dense: bool,
-    /// All that was asked for has come out.
+    /// The requested flush has ended.
     flushed: bool,
     /// By CPU. The numbers of the whole machine are all in the first.
     all: Vec<Seen>,
-    /// What LOST events told, by CPU.
+    /// The sum of LOST events, by CPU.
     lost: Vec<u64>,
     gaps: u64,
-    /// Numbers that came after all, given up too early to make room.
+    /// Numbers that came after they were given up to make room.
     found: u64,
     largest: u64,
     out_of_order: u64,
@@ -283,7 +282,7 @@ impl Tally {
         }
     }
 
-    /// Whether all that is known of each CPU agrees. Of the numbers of the whole machine so many were drawn.
+    /// Whether all counts of each CPU agree. This many numbers of the whole machine were drawn.
     fn balances(&self, ledger: &Ledger, outputs: &[Outputs], machine: u64) -> bool {
         let (mut all_drawn, mut all_gone, mut balances) = (0, 0, true);
         for account in &ledger.accounts {

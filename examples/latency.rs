@@ -5,8 +5,8 @@
 //! cargo run --release --example latency -- ls -lR /usr
 //! ```
 //!
-//! A command is traced from its first system call on; it reads nothing. Without `--seconds` until the process ends. Where that is a
-//! command, its status becomes that of `latency`.
+//! A command is traced from its first system call on; its input is empty. Without `--seconds` it is traced until the process ends.
+//! `latency` exits with the status of a command.
 
 use perfweave::{Item, Kind, Order, Reader, Rings, Stats};
 use std::collections::{BTreeMap, HashMap};
@@ -31,7 +31,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What is asked for. Options come before the command: what is behind it is its own.
+/// The command line. Options come before the command: arguments after it belong to it.
 struct Asked {
     pid: Option<u32>,
     time: Option<Duration>,
@@ -39,7 +39,7 @@ struct Asked {
 }
 
 impl Asked {
-    /// `None` if only help is asked for.
+    /// `None` if it asks only for help.
     fn from_command_line() -> Result<Option<Self>, Box<dyn std::error::Error>> {
         let (mut pid, mut time) = (None, None);
         let mut args = std::env::args_os().skip(1).peekable();
@@ -69,7 +69,7 @@ fn run() -> Result<ExitCode, Box<dyn std::error::Error>> {
         println!("{HELP}");
         return Ok(ExitCode::SUCCESS);
     };
-    // The shell becomes the command when its input ends, which is once it is traced.
+    // The shell executes the command when its input ends. Tracing has begun by then.
     let mut shell = Command::new("sh");
     shell.args(["-c", "read end; exec \"$@\"", "sh"]).args(command).stdin(Stdio::piped());
     let mut child = if pid.is_none() { Some(shell.spawn()?) } else { None };
@@ -91,7 +91,7 @@ fn run() -> Result<ExitCode, Box<dyn std::error::Error>> {
         }
         let Some(record) = event.record() else {
             inside.clear(); // Records are lost or damaged. It is not known which call returns next.
-            // The record of its end may be among them.
+            // One of them may be the record of its end.
             has_ended = match &mut child {
                 Some(child) => child.try_wait()?.is_some(),
                 None => !Path::new(&format!("/proc/{pid}")).exists(),

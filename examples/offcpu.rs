@@ -4,8 +4,7 @@
 //! cargo run --release --example offcpu -- --seconds 5
 //! cargo run --release --example offcpu -- --pid 1234        # of one process, until it ends
 //! ```
-//!
-//! `--each` prints each time, when it is over: when the thread came back, its number, and for how long it was away, in
+//! `--each` prints each period off the CPU when it ends: the time when the thread came back, the thread's number, and the length, in
 //! nanoseconds.
 
 use perfweave::{Item, Kind, Order, Reader, Rings, Sample, Stats};
@@ -71,7 +70,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
         }
         let Some(record) = event.record() else {
             away.clear(); // Records are lost or damaged. It is not known which threads are away.
-            // The record of its end may be among them.
+            // One of them may be the record of its end.
             if only.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
                 handle.flush()?;
             }

@@ -61,7 +61,7 @@ fn run() -> Result<bool, Box<dyn Error>> {
         std::thread::spawn(move || {
             load::pin(cpu);
             while !over.load(Ordering::Relaxed) {
-                // Acquire and Release: what I do with the token comes after what the other did.
+                // Acquire and Release: each thread's work with the token comes after the other's.
                 if token.load(Ordering::Acquire) == me {
                     emit();
                     token.store(PING + PONG - me, Ordering::Release);
@@ -135,8 +135,8 @@ impl Tally {
         let mut any = false;
         let Some(batch) = reader.batch(timeout)? else { return Ok(any) };
         for event in batch {
-            // Whose turn it was is not known of what is lost or damaged. That is counted in the end, and then neither count of
-            // violations is of use.
+            // A lost or damaged event does not say whose turn it was. Losses are counted at the end; then both counts of violations are
+            // useless.
             let Some(record) = event.record() else { continue };
             let Some(player) = record.payload().and_then(|payload| payload.u32(16)) else { continue };
             any = true;

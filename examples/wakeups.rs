@@ -1,7 +1,6 @@
 //! Who wakes whom, and how long the woken wait for a CPU: the scheduler's tracepoints on all CPUs, in order.
-//!
-//! A wake-up is written on the waker's CPU, the switch that it causes on the CPU of the woken. To join the two, one must
-//! see them in the order in which they happened, on whichever CPU.
+//! A wake-up is written on the waker's CPU, and the switch that it causes on the CPU of the woken thread. To join the two, a tool must see
+//! the events of all CPUs in the order in which they happened.
 //!
 //! ```text
 //! cargo run --release --example wakeups -- --seconds 5
@@ -29,7 +28,7 @@ wakeups [--seconds N] [--events] [--with-self] [--json] [--simulate]
 fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
-        // The reader of our output has closed it.
+        // The other end of the output pipe is closed.
         Err(error) if error.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == ErrorKind::BrokenPipe) => {
             ExitCode::SUCCESS
         }
@@ -91,7 +90,7 @@ fn live(with_self: bool) -> Result<(Reader, Fields), Box<dyn Error>> {
     Ok((Reader::new(rings, order)?, fields))
 }
 
-/// The fields that we want of the two tracepoints.
+/// The fields of the two tracepoints that are used.
 struct Fields {
     /// The tracepoints' numbers.
     waking: u64,
@@ -124,7 +123,7 @@ impl Fields {
     }
 }
 
-/// What the stream has told so far.
+/// The state from the stream so far.
 struct Scheduler {
     fields: Fields,
     events: u64,
@@ -144,7 +143,7 @@ impl Scheduler {
         Self { fields, events: 0, waiting, running, names, pairs }
     }
 
-    /// Takes an event in, and gives a line about it, if it is one of ours.
+    /// Takes an event, and gives a line about it if it is from one of the two tracepoints.
     fn event(&mut self, event: &Event<'_>) -> Option<String> {
         let record = match event.item() {
             Item::Record(record) => record,
@@ -154,7 +153,7 @@ impl Scheduler {
                 self.running.remove(&lost.cpu);
                 return Some(format!("{:?} [{:03}] {} events lost", event.key(), lost.cpu, lost.count));
             }
-            // So it is where bytes are damaged, or a CPU was not traced for a time.
+            // The same is true for damaged bytes, or if a CPU was not traced for a time.
             other => {
                 self.waiting.clear();
                 self.running.clear();
@@ -163,7 +162,7 @@ impl Scheduler {
         };
         self.events += 1;
         let (time, cpu) = (event.key()?, record.cpu());
-        // `common_type`, which says what wrote the record.
+        // `common_type`, which identifies the tracepoint.
         let kind = u64::from(record.payload()?.u16(0)?);
         let Fields { waking, switch, waker, woken, prev, next } = &self.fields;
         if kind == *waking {
@@ -270,10 +269,10 @@ fn quoted(text: &str) -> String {
     format!("\"{}\"", text.chars().map(letter).collect::<String>())
 }
 
-/// What the output of a simulation begins with.
+/// The first line of a simulation's output.
 const SIMULATION: &str = "SIMULATED: nothing of this has happened on this machine";
 
-/// What the simulated tracepoints write, as tracefs would say it.
+/// The formats of the simulated tracepoints, as tracefs gives them.
 const SIMULATED: [&str; 2] = [
     "name: sched_waking\nID: 1\nformat:
         field:unsigned short common_type; offset:0; size:2; signed:0;
@@ -289,7 +288,7 @@ const SIMULATED: [&str; 2] = [
         field:pid_t next_pid; offset:56; size:4; signed:1;",
 ];
 
-/// Rings of a machine that is not there, and a load on it that goes on until the program ends.
+/// Rings of a simulated machine, and a load on it until the program ends.
 fn simulated() -> Result<(Reader, Fields), Box<dyn Error>> {
     let cpus = [0, 1, 2, 3];
     let kernel = sim::Kernel::new(&cpus);

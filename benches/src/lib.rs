@@ -1,4 +1,4 @@
-//! Simulated rings of many shapes, and the ways to read them that are compared: for `merge` and `instructions`.
+//! Simulated rings of many shapes, and ways to read them, for the benches `merge` and `instructions`.
 
 mod plan;
 mod raw;

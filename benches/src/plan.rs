@@ -1,11 +1,11 @@
-//! What is written into the rings.
+//! The records that are written into the rings.
 
 use perfweave::sim;
 
 /// Header, time and the payload's length.
 const FRAME: usize = 20;
 
-/// What the rings are like.
+/// The shape of the rings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     /// Records in all rings together.
@@ -31,9 +31,9 @@ impl Shape {
 /// The records in the order in which they are written.
 pub(crate) struct Plan {
     shape: Shape,
-    /// Of each its ring, and its key counted from the least.
+    /// The ring of each record, and its key relative to the smallest.
     records: Vec<(u32, u64)>,
-    /// What becomes of all, taken in the order of their keys.
+    /// The result of all records in the order of their keys.
     pub(crate) in_order: u64,
 }
 
@@ -74,7 +74,7 @@ fn word(key: u64) -> u64 {
     key.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// What each way does with each record, so that none can leave anything out, and order tells.
+/// The work of each way for each record. The result depends on every record and on the order.
 #[inline(always)]
 pub(crate) fn step(sum: u64, key: u64, word: u64) -> u64 {
     key ^ word ^ sum.rotate_left(1)

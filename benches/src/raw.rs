@@ -1,4 +1,4 @@
-//! Rings as a plain reader has them, which believes every byte, and others' ways to merge them.
+//! Rings for a simple reader that trusts every byte, and other ways to merge them.
 
 use crate::plan::step;
 use itertools::Itertools;
@@ -46,7 +46,7 @@ impl Cursor {
         unsafe { word.read() }
     }
 
-    /// Where the payload begins nothing is aligned, and the ring's end may be inside.
+    /// The start of the payload is not aligned, and the ring's end may be inside.
     #[inline(always)]
     fn payload(&self) -> u64 {
         let at = ((self.at + PAYLOAD) & (self.size as u64 - 1)) as usize;
@@ -69,7 +69,7 @@ impl Cursor {
     fn copy(&self, size: u64, to: &mut Vec<u8>) {
         let at = (self.at & (self.size as u64 - 1)) as usize;
         let first = (size as usize).min(self.size - at);
-        // SAFETY: within the data area, which nobody writes now.
+        // SAFETY: within the data area, which has no writer now.
         let first_part = unsafe { std::slice::from_raw_parts(self.data.wrapping_add(at), first) };
         to.extend_from_slice(first_part);
         if first < size as usize {
@@ -117,7 +117,7 @@ pub(crate) fn kmerge(rings: &[RawRing], base: u64) -> u64 {
     sum
 }
 
-/// The least of all fronts, found by looking at each.
+/// The smallest of all fronts, found by comparing all.
 #[inline(never)]
 pub(crate) fn scan(rings: &[RawRing], base: u64) -> u64 {
     let mut cursors: Vec<Cursor> = rings.iter().map(Cursor::new).collect();

@@ -1,4 +1,4 @@
-//! The ways to read that are compared, each with rings of its own.
+//! The compared ways to read, each with its own rings.
 
 use crate::plan::{Plan, Shape, step};
 use crate::raw::{self, Copies};
@@ -9,19 +9,19 @@ use std::ops::ControlFlow;
 /// A way to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// No order, no check that is not needed to stay inside: what the others are compared with.
+    /// No order, and only the checks that keep reads inside the ring. The others are compared with it.
     Walk,
-    /// The crate: only its index of what is there.
+    /// The crate: only its index.
     Look,
     /// The crate: no order.
     Drain,
     /// The crate: order, one by one.
     Next,
-    /// The crate: order, all that can be had.
+    /// The crate: order, in batches.
     Batch,
     /// `itertools::kmerge` of the rings, in place, without checks.
     Kmerge,
-    /// The least of all fronts, in place, without checks.
+    /// The smallest of all fronts, in place, without checks.
     Scan,
     /// A stable sort of copies, without checks.
     Sort,
@@ -32,7 +32,7 @@ impl Kind {
     pub const ALL: [Self; 8] =
         [Self::Walk, Self::Look, Self::Drain, Self::Next, Self::Batch, Self::Kmerge, Self::Scan, Self::Sort];
 
-    /// What it is called in tables.
+    /// Its name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Walk => "walk",
@@ -52,7 +52,7 @@ impl Kind {
     }
 }
 
-/// What reads.
+/// The reader.
 enum Side {
     Raw { raw: Vec<RawRing>, copies: Copies, _rings: Rings },
     Rings(Rings),
@@ -70,7 +70,7 @@ pub struct Way {
 }
 
 impl Way {
-    /// Rings of a shape that are empty.
+    /// Empty rings of a shape.
     ///
     /// # Panics
     /// If there can be no such rings.
@@ -92,7 +92,7 @@ impl Way {
         Self { kind, shape, plan: Plan::new(shape), kernel, side, base: 1 }
     }
 
-    /// Writes all records. What was left unread before is gone.
+    /// Writes all records, over any that are unread.
     pub fn fill(&mut self) {
         if let (Kind::Look, Side::Merge(merge)) = (self.kind, &mut self.side) {
             while merge.next().is_some() {}
@@ -117,7 +117,7 @@ impl Way {
         }
     }
 
-    /// Says whether what [`Way::read`] gave is right, as far as it can be told.
+    /// Checks the result of [`Way::read`], as far as possible.
     ///
     /// # Panics
     /// If records were not in order, or missing.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, exit};
 
 const SOURCE: &str = "../order.bpf.c";
-/// Where `perfweave.bpf.h` is. A tool of its own writes `perfweave::Epochs::HEADER` there.
+/// The folder of `perfweave.bpf.h`. Your own tool writes `perfweave::Epochs::HEADER` to a file.
 const HEADERS: &str = "../../../src/order";
 
 fn main() {

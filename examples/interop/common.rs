@@ -1,4 +1,4 @@
-//! What both packages share: the compiled program, the command line, and reading in order.
+//! Shared code of both packages: the compiled program, the command line, and reading in order.
 
 use perfweave::{Hold, Order, Reader, Record, Rings};
 use perfweave_support::args::Args;
@@ -34,7 +34,7 @@ pub struct Options {
     fence: bool,
 }
 
-/// Takes the command line and runs what differs from loader to loader.
+/// Takes the command line and runs the part of the loader.
 pub fn main(run: fn(&Options) -> Result<bool, Box<dyn Error>>) -> ExitCode {
     match options().and_then(|options| run(&options)) {
         Ok(true) => ExitCode::SUCCESS,
@@ -46,7 +46,7 @@ pub fn main(run: fn(&Options) -> Result<bool, Box<dyn Error>>) -> ExitCode {
     }
 }
 
-/// An error and its causes: some loaders' errors do not say in their own words what the kernel said.
+/// An error and its causes: the errors of some loaders have the kernel's error only as a cause.
 fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -72,15 +72,15 @@ fn options() -> Result<Options, Box<dyn Error>> {
     Ok(options)
 }
 
-/// Reads the rings in proven order and prints what was in them; whether all of it was as it must be. The rule is for a program that
-/// says when it is inside.
+/// Reads the rings in proven order and prints their content. Gives whether all checks passed. The rule is for a program that marks when it
+/// is inside.
 pub fn read(rings: Rings, epochs: Hold, options: &Options) -> Result<bool, Box<dyn Error>> {
-    // A kernel fence does for any program.
+    // A kernel fence works for any program.
     let hold = if options.fence { Hold::FENCE } else { epochs };
     // Otherwise all defaults: the kernel's timestamps.
     let mut reader = Reader::new(rings, Order::new().hold(hold))?;
 
-    // Threads that move from CPU to CPU: what happens in each move is written into two rings.
+    // Threads that move from CPU to CPU: each move writes into two rings.
     let cpus: Vec<u32> = reader.rings().cpus().collect();
     let load = Load::on(&cpus.clone(), move |_| {
         for &cpu in &cpus {
@@ -89,14 +89,14 @@ pub fn read(rings: Rings, epochs: Hold, options: &Options) -> Result<bool, Box<d
         }
     });
 
-    // The same checks for the stream in order, and for the same events as they lay in the rings.
+    // The same checks for the stream in order, and for the same events ring by ring.
     let mut ordered = Check::default();
     let mut by_ring = Check::default();
     let mut pass = ByRing::default();
     reader.set_deadline(Some(Instant::now() + options.time))?;
     while let Some(batch) = reader.batch(Duration::from_millis(100))? {
         for event in batch {
-            // What is lost or damaged is counted in the end.
+            // Losses and damage are counted at the end.
             let (Some(key), Some(record)) = (event.key(), event.record()) else { continue };
             let switch = Switch::read(&record).ok_or_else(|| format!("this is no switch: {record:?}"))?;
             if ordered.events < 10 && !options.json {
@@ -105,7 +105,7 @@ pub fn read(rings: Rings, epochs: Hold, options: &Options) -> Result<bool, Box<d
             ordered.event(key, &switch);
             pass.push(switch.cpu, (key, switch));
         }
-        // A batch is what a reader finds when it wakes up, and most readers take one ring after the other.
+        // A batch has the events that a reader finds when it wakes up. Most readers take one ring after the other.
         pass.pass().for_each(|(key, switch)| by_ring.event(key, &switch));
     }
     load.end();
@@ -140,7 +140,7 @@ pub fn read(rings: Rings, epochs: Hold, options: &Options) -> Result<bool, Box<d
         println!("lost, damaged        {}, {}", stats.lost, stats.damaged);
         println!("hold rule            {} (fence: {})", reader.hold(), reader.fence().unwrap_or("none"));
     }
-    // With switches missing, a thread may well seem to be where it is not.
+    // If switches are missing, a thread can seem to be on a wrong CPU.
     let early = ordered.early > 0 && stats.lost == 0;
     Ok(events > 0 && ordered.out_of_order == 0 && stats.damaged == 0 && !early)
 }
@@ -176,13 +176,13 @@ impl fmt::Display for Switch {
     }
 }
 
-/// What is wrong with a stream, by its keys and by what it tells.
+/// The errors of a stream, by its keys and its events.
 #[derive(Default)]
 struct Check {
     events: u64,
     /// The largest key so far.
     largest: u64,
-    /// How many keys were smaller than one before.
+    /// How many keys were smaller than an earlier one.
     out_of_order: u64,
     /// Who runs on each CPU.
     running: BTreeMap<u32, Thread>,
@@ -192,7 +192,7 @@ struct Check {
 
 struct Thread {
     pid: u32,
-    /// Whether it has been seen to arrive on another CPU since.
+    /// Whether it has arrived on another CPU since.
     elsewhere: bool,
 }
 
@@ -203,11 +203,11 @@ impl Check {
         self.largest = self.largest.max(key);
 
         let &Switch { cpu, prev_pid, next_pid, .. } = switch;
-        // Every CPU has an idle thread, and 0 is the number of them all.
+        // Every CPU has an idle thread, and all of them have the number 0.
         for (&other, thread) in &mut self.running {
             thread.elsewhere |= other != cpu && thread.pid == next_pid && next_pid != 0;
         }
-        // Counted when it does leave, since not all that leave are seen to: a kernel need not trace every switch.
+        // Counted when it leaves, because a kernel need not trace every switch.
         let before = self.running.insert(cpu, Thread { pid: next_pid, elsewhere: false });
         self.early += u64::from(before.is_some_and(|thread| thread.elsewhere && thread.pid == prev_pid));
     }

@@ -1,4 +1,4 @@
-//! Any bytes in any layout, any text as a format: all is said of it, or an error, and the same wherever a record wraps.
+//! Any bytes in any layout, and any text as a format: they give values or an error, the same for every place of a wrap.
 #![no_main]
 
 #[path = "../src/decode.rs"]

@@ -1,4 +1,4 @@
-//! Any words of writers' epochs: proofs end when the words say so, and nothing is held up for ever.
+//! Any words of writers' epochs: proofs end when the words say so, and no event is held for ever.
 #![no_main]
 
 #[path = "../src/epochs.rs"]

@@ -1,4 +1,4 @@
-//! Any order of writers' and reader's steps: what comes out is what a sort of everything written says.
+//! Any order of writers' and reader's steps: the events equal a sort of all written records.
 #![no_main]
 
 #[path = "../src/operations.rs"]

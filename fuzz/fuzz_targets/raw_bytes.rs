@@ -1,4 +1,4 @@
-//! Any bytes and any head in two rings: what comes out is what a plain decoder says.
+//! Any bytes and any head in two rings: the events equal those of a simple decoder.
 #![no_main]
 
 #[path = "../src/raw_bytes.rs"]

@@ -1,4 +1,4 @@
-//! Any bytes as a recording of perf(1): events in order, or an error of its own.
+//! Any bytes as a recording of perf(1): events in order, or a typed error.
 #![no_main]
 
 #[path = "../src/recordings.rs"]

@@ -1,10 +1,10 @@
-//! Feeds any bytes and any heads to a recorder of two rings, and compares what comes out with a decoder that is too simple
-//! to be wrong: it copies the bytes out first, and sorts.
+//! Feeds any bytes and any heads to a recorder of two rings, and compares its events with those of a very simple decoder, which first
+//! copies the bytes out, and sorts.
 
 use crate::raw_bytes::{CPUS, Expected, Input, LAYOUTS, LOSSES, decode};
 use perfweave::{Fault, Item, Key, Layout, sim};
 
-/// An expected event with what orders it, and its own key.
+/// An expected event with its sort key, and its own key.
 #[derive(Debug)]
 struct Place {
     order: u64,
@@ -77,7 +77,7 @@ pub(crate) fn run(input: &[u8]) {
     }
 }
 
-/// All that is in a ring, oldest first, and from when on it is complete if anything is missing.
+/// All events of a ring, oldest first, and from when on it is complete if records are missing.
 fn read_back(memory: &[u8], head: u64, sample_type: u64, read_format: u64) -> (Vec<Place>, Option<u64>) {
     let size = memory.len() as u64;
     let written = head.wrapping_neg();
@@ -102,14 +102,14 @@ fn read_back(memory: &[u8], head: u64, sample_type: u64, read_format: u64) -> (V
             _ => (key, what),
         };
         if let Expected::Damage(Fault::Size { size: said, .. }, _) = &what {
-            // The end of the oldest is overwritten by the newest; whatever could never have been whole is damage.
+            // The newest record overwrites the end of the oldest; a record that could never have been whole is damage.
             let said = u64::from(*said);
             if written > size && said % 8 == 0 && said > rest.len() as u64 && said <= size {
                 break;
             }
             missing = true;
         }
-        // Of a loss of nothing nothing is told.
+        // A loss with the count 0 is no event.
         if !matches!(what, Expected::Lost(0, _)) {
             stretches.push((key, what));
         }
@@ -118,7 +118,7 @@ fn read_back(memory: &[u8], head: u64, sample_type: u64, read_format: u64) -> (V
     let mut places: Vec<Place> = Vec::new();
     for (key, what) in stretches.into_iter().rev() {
         let lost = matches!(what, Expected::Lost(..));
-        // A loss comes before the record that lies behind it in the ring, whose key it takes.
+        // A loss comes before the record after it in the ring, and has its key.
         let at = places.len() - usize::from(lost && !places.is_empty());
         let key = if lost { places.get(at).and_then(|record| record.key) } else { key };
         places.insert(at, Place { order: 0, key, what, after: None });

@@ -1,22 +1,22 @@
-//! Feeds any bytes, in any layout, to all that says what a record holds, and any text to the parser of formats. What it says of a
-//! record is the same wherever the record wraps.
+//! Feeds any bytes, in any layout, to all functions that decode a record, and any text to the parser of formats. The values of a record are
+//! the same for every place where it wraps.
 
 use crate::raw_bytes::Input;
 use linux_perf_event_reader::{EventRecord, RawData};
 use perfweave::decode::Format;
 use perfweave::{Fault, Hold, Item, Layout, Merge, Order, Record, sim};
 
-/// Bytes of the ring, which any record of an input fits into.
+/// Bytes of the ring. Any record of an input fits into it.
 const RING: usize = 4096;
 
-/// What the order needs.
+/// Fields that the order needs.
 const TIME: u64 = 4;
 
 /// One input: a layout, a place, a record, and a format's text.
 pub(crate) fn run(input: &[u8]) {
     let mut input = Input(input);
     let choice = input.byte();
-    // Mostly fields that there are.
+    // Mostly fields that exist.
     let sample_type = TIME | if choice & 1 == 0 { input.word() } else { input.word() & ((1 << 25) - 1) };
     let (read_format, branches) = (input.byte().into(), u64::from(input.byte()) << 12);
     let registers = [input.byte(), input.byte()].map(|byte| u64::from(byte) << (byte % 57));
@@ -30,12 +30,12 @@ pub(crate) fn run(input: &[u8]) {
     let layout = layout.branches(branches);
     let whole = seen(layout, &record, RING, format.as_ref());
     let wrapped = seen(layout, &record, before_wrap, format.as_ref());
-    assert_eq!(whole, wrapped, "a wrap after {before_wrap} bytes changes what it says");
+    assert_eq!(whole, wrapped, "a wrap after {before_wrap} bytes changes the values");
 }
 
-/// A header that is right, and a body.
+/// A valid header, and a body.
 fn record(input: &mut Input<'_>) -> Vec<u8> {
-    // Kinds that there are, and one that there is not.
+    // Kinds that exist, and one that does not.
     let kind = u32::from(input.byte() % 24);
     let misc = [input.byte(), input.byte()];
     let len = 8 * usize::from(input.byte());
@@ -44,13 +44,13 @@ fn record(input: &mut Input<'_>) -> Vec<u8> {
     [&kind.to_ne_bytes()[..], &misc, &size.to_ne_bytes(), &body].concat()
 }
 
-/// What is said of a record that lies so many bytes before the ring's end.
+/// The values of a record that lies this many bytes before the ring's end.
 fn seen(layout: Layout, record: &[u8], before_end: usize, format: Option<&Format>) -> Vec<String> {
     let kernel = sim::Kernel::with(&[0], RING, layout);
     let mut merge = Merge::new(kernel.rings(), Order::new().hold(Hold::None)).expect("a merge");
     let begin = RING - before_end;
     if begin > 0 {
-        // What fills the ring up to there: a record of no kind, or damage as long.
+        // Fills the ring up to there with a record of unknown kind, or damage of the same length.
         let header = [&99u32.to_ne_bytes()[..], &[0, 0], &(begin as u16).to_ne_bytes()].concat();
         kernel.scribble(0, 0, &header);
         kernel.force_head(0, begin as u64);
@@ -62,7 +62,10 @@ fn seen(layout: Layout, record: &[u8], before_end: usize, format: Option<&Format
     kernel.force_head(0, (begin + record.len()) as u64);
     merge.refresh(0);
     let Some(event) = merge.next() else {
-        assert!(record[..4] == 2u32.to_ne_bytes() && record[16..24] == [0; 8], "only a loss of nothing is no event");
+        assert!(
+            record[..4] == 2u32.to_ne_bytes() && record[16..24] == [0; 8],
+            "only a loss with the count 0 is no event"
+        );
         return Vec::new();
     };
     match event.item() {
@@ -74,13 +77,13 @@ fn seen(layout: Layout, record: &[u8], before_end: usize, format: Option<&Format
             assert_eq!(damage.bytes, *record);
             vec![format!("{:?}", damage.fault)]
         }
-        // Of a loss the key of what lies before it is told too, which is not the same here and there.
+        // A loss also has the key of the record before it, which differs between the two.
         Item::Lost(lost) => vec![format!("{:?}", (lost.count, lost.id, lost.source, lost.until))],
         other => panic!("{other:?}"),
     }
 }
 
-/// All that is said of a record.
+/// All values of a record.
 fn said(record: &Record<'_>, format: Option<&Format>) -> Vec<String> {
     let mut said = vec![format!("{:?}", (record.kind(), record.misc(), record.time(), record.id(), record.source()))];
     said.push(format!("{:?}", (record.pid_tid(), record.ip(), record.addr(), record.period())));
@@ -109,7 +112,7 @@ fn said(record: &Record<'_>, format: Option<&Format>) -> Vec<String> {
     said
 }
 
-/// A record as a typed value, in words that do not tell where it wraps.
+/// A record as a typed value, as text that is independent of the wrap.
 fn decoded(record: &Record<'_>) -> String {
     let slice = |data: RawData<'_>| data.as_slice().into_owned();
     match record.decode() {
@@ -134,7 +137,7 @@ fn decoded(record: &Record<'_>) -> String {
     }
 }
 
-/// A format that was parsed is used by the names that it has itself.
+/// Uses a parsed format by its own names.
 fn check(format: &Format) {
     assert!(!format.name().is_empty());
     for field in format.fields() {

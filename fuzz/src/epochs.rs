@@ -1,5 +1,5 @@
-//! Feeds any words to proofs by writers' epochs, while writers enter, write and leave. A model of words and rings says when
-//! each proof ends, and what comes out then.
+//! Feeds any words to proofs by writers' epochs, while writers enter, write and leave. A model of words and rings says when each proof
+//! ends, and which events come out then.
 
 use crate::raw_bytes::Input;
 use perfweave::{Certainty, Fence, GracePeriods, Hold, Item, Merge, Order, Reader, sim};
@@ -9,16 +9,16 @@ use std::time::Duration;
 /// One more generation, in a word.
 const GENERATION: u64 = 1 << 32;
 
-/// So many writers at most interrupt each other on a CPU.
+/// At most this many writers interrupt each other on a CPU.
 const NESTED: usize = 3;
 
-/// Time enough for all that comes at all.
+/// Enough time for every event that comes.
 const LONG: Duration = Duration::from_secs(60);
 
-/// So much of an input is used: what it writes fits into the rings, if the reader never looks.
+/// This much of an input is used: its records fit into the rings without a refresh.
 const LONGEST: usize = 1 << 10;
 
-/// One input: how long programs are waited for, and steps of writers, of a stranger who writes into words, and of a reader.
+/// One input: the patience, and steps of writers, of a stranger that writes into words, and of a reader.
 pub(crate) fn run(input: &[u8]) {
     let mut input = Input(&input[..input.len().min(LONGEST)]);
     match input.byte() % 4 {
@@ -33,14 +33,14 @@ struct Cpu {
     word: u64,
     /// The key of each writer that is inside, and whether it has written. The innermost is last.
     inside: Vec<(u64, bool)>,
-    /// Keys of the writers that were inside since nobody was, and how many of them words have lied about.
+    /// Keys of the writers that were inside since the CPU was last free of writers, and about how many of them words have lied.
     in_flight: Vec<u64>,
     betrayed: usize,
-    /// Keys of records that no head shows yet.
+    /// Keys of records that are not published yet.
     hidden: Vec<u64>,
 }
 
-/// The machine. Its writers keep to the words; a stranger does not.
+/// The machine. Its writers update the words rightly; a stranger does not.
 #[derive(Debug)]
 struct Machine {
     kernel: sim::Kernel,
@@ -48,7 +48,7 @@ struct Machine {
     /// The key of the last writer that entered.
     last: u64,
     written: u64,
-    /// Keys of records that heads show and that were not yielded.
+    /// Keys of published records that were not yielded.
     visible: BTreeSet<u64>,
     /// The stranger has changed a word since the begin of the proof.
     meddled: bool,
@@ -70,7 +70,7 @@ impl Machine {
     fn betray(&mut self) {
         for cpu in &mut self.cpus {
             for key in &cpu.in_flight[cpu.betrayed..] {
-                assert!(self.betrayed.insert(*key), "once each, or long inputs take for ever");
+                assert!(self.betrayed.insert(*key), "each at most once, so that long inputs end");
             }
             cpu.betrayed = cpu.in_flight.len();
         }
@@ -83,7 +83,7 @@ impl Machine {
         self.cpus[cpu].word = word;
     }
 
-    /// The stranger lets a word say how many are inside.
+    /// The stranger corrects a word: it says how many are inside.
     fn make_lawful(&mut self, cpu: usize) {
         let Cpu { word, inside, .. } = &self.cpus[cpu];
         self.set(cpu, word / GENERATION * GENERATION + inside.len() as u64);
@@ -113,7 +113,7 @@ impl Machine {
         let cpu = &mut self.cpus[cpu];
         let generation = if cpu.word as u32 == 1 { GENERATION } else { 0 };
         cpu.word = cpu.word.wrapping_sub(1).wrapping_add(generation);
-        // The head moves when nobody is left who has written and was interrupted.
+        // The head moves when no interrupted writer that has written is left.
         if !cpu.inside.iter().any(|(_, written)| *written) {
             self.visible.extend(cpu.hidden.drain(..));
         }
@@ -137,7 +137,7 @@ impl Machine {
         let cpu = usize::from(choice & 1);
         match choice >> 1 & 7 {
             0 => self.set(cpu, input.word()),
-            // Such as writers write, but for the number of them; and lies that are smaller.
+            // Words like those of writers, with another count; and smaller lies.
             1 => self.set(cpu, u64::from(input.byte() % 4) * GENERATION + u64::from(choice >> 4 & 3)),
             2 => self.make_lawful(cpu),
             3 if self.cpus[cpu].inside.len() < NESTED => self.begin(cpu),
@@ -157,16 +157,16 @@ impl Machine {
 /// A proof that is under way.
 #[derive(Debug)]
 struct Proof {
-    /// What it will prove.
+    /// The key that it will prove.
     covers: u64,
-    /// Words that say that somebody is inside.
+    /// Words that say that a program is inside.
     inside: Vec<(usize, u64)>,
     /// The first of each CPU's writers in flight, if no word lies.
     in_flight: Option<Vec<u64>>,
 }
 
-/// A merge and its proofs step by step, with patience without end: each proof ends exactly when the words say so, and what comes out
-/// then is exactly what it proves.
+/// A merge and its proofs step by step, with endless patience: each proof ends exactly when the words say so, and exactly the events that
+/// it proves come out.
 fn prove(input: &mut Input<'_>) {
     let mut machine = Machine::new();
     let fence = Fence::Epochs(machine.kernel.epochs().patience(Duration::MAX));
@@ -181,14 +181,14 @@ fn prove(input: &mut Input<'_>) {
         }
     }
     machine.end_all();
-    // Lawful again: whatever they have said before, all comes out. First what a proof under way is about, then the rest.
+    // The words are right again, and all events come out: first those of a proof under way, then the rest.
     [0, 1].into_iter().for_each(|cpu| machine.make_lawful(cpu));
     (0..2).for_each(|_| turn(&mut machine));
     assert!(machine.visible.is_empty(), "{machine:?} stalls");
     assert_eq!((yielded, merge.held()), (machine.written, 0));
 }
 
-/// A turn of the reader: looks, begins a proof if none is under way, asks after its end, and takes what it proves.
+/// A turn of the reader: refreshes, begins a proof if none is under way, polls it, and takes the proven events.
 fn look(
     machine: &mut Machine,
     merge: &mut Merge,
@@ -243,8 +243,8 @@ fn look(
     assert!(merge.next().is_none(), "more than was proven follows {last}");
 }
 
-/// A reader, of patience without end: it never waits for words that lie, and once they are lawful it tells of everything that was written.
-/// Or of no patience or little, which takes a thousand times as long, since fences that stand in take real time: words hold up nothing.
+/// A reader with endless patience reads all records once the words are right again. A reader with little or no patience never waits long
+/// for wrong words; that takes a thousand times as long, because fences that stand in take real time.
 fn read(input: &mut Input<'_>) {
     let mut machine = Machine::new();
     let choice = input.byte();
@@ -274,7 +274,7 @@ fn read(input: &mut Input<'_>) {
     reader.handle().flush().expect("it is open");
     while take(&mut reader, LONG, |event| yielded += check(event, &machine.betrayed)) {}
     assert_eq!(yielded, machine.written);
-    // Lawful again: it proves again, and waits for whoever is inside.
+    // The words are right again: it proves again, and waits for programs that are inside.
     [0, 1].into_iter().for_each(|cpu| machine.make_lawful(cpu));
     machine.begin(0);
     let first = machine.last;
@@ -303,14 +303,14 @@ fn take(reader: &mut Reader, timeout: Duration, mut each: impl FnMut(&perfweave:
         Ok(Some(event)) if matches!(event.item(), Item::Flushed) => return false,
         Ok(Some(event)) => each(&event.event()),
         Ok(None) => assert!(timeout.is_zero(), "it stalls"),
-        // A program has returned without leaving, as far as words say.
+        // According to the words, a program has returned without leaving.
         Err(error) if error.to_string().contains("without perfweave_leave()") => {}
         Err(other) => panic!("{other}"),
     }
     true
 }
 
-/// Only what words have lied about is late. Gives 1, for an event.
+/// Only events about which words have lied are late. Gives 1, for an event.
 fn check(event: &perfweave::Event<'_>, betrayed: &BTreeSet<u64>) -> u64 {
     let is_lied_about = event.key().is_some_and(|key| betrayed.contains(&key));
     assert!(

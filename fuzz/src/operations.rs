@@ -1,4 +1,4 @@
-//! Runs a schedule read from bytes, under each rule that proves, against the model of the property tests.
+//! Runs a schedule from bytes, under each rule that proves, against the model of the property tests.
 
 use crate::schedule::{Schedule, Times, Trial};
 use perfweave::{Fence, Hold, Key};

@@ -1,5 +1,5 @@
-//! Feeds any bytes and any heads to a merge of two rings, and compares what comes out with a decoder that is too simple
-//! to be wrong: it copies the bytes out first, and sorts.
+//! Feeds any bytes and any heads to a merge of two rings, and compares its events with those of a very simple decoder, which first copies
+//! the bytes out, and sorts.
 
 use perfweave::{Fault, Hold, Item, Kind, Layout, Merge, Order, Sequence, WhenFull, sim};
 
@@ -10,7 +10,7 @@ const CALLCHAIN: u64 = 32;
 const RAW: u64 = 1024;
 const IDENTIFIER: u64 = 65536;
 
-/// How many records the kernel has dropped from each ring: LOST records can tell of no more.
+/// How many records the kernel has dropped from each ring: LOST records can report no more.
 pub(crate) const LOSSES: u64 = 1 << 48;
 
 /// `sample_type`, `read_format`.
@@ -19,7 +19,7 @@ pub(crate) const LAYOUTS: [(u64, u64); 4] =
 
 pub(crate) const CPUS: [u32; 2] = [3, 8];
 
-/// What is expected of one stretch of a ring.
+/// The expected event for one piece of a ring.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Expected {
     /// Header and body, time, payload.
@@ -29,7 +29,7 @@ pub(crate) enum Expected {
     Damage(Fault, Vec<u8>),
 }
 
-/// An expected event with the number that orders it.
+/// An expected event with its sort key.
 #[derive(Debug, Clone)]
 struct Place {
     order: u64,
@@ -45,18 +45,18 @@ struct Model {
     memory: Vec<u8>,
     /// Positions as the kernel counts them.
     tail: u64,
-    /// The sum of all bytes that were read, which is how the crate counts positions.
+    /// The sum of all bytes read: the crate's positions.
     read: u64,
     before: Option<u64>,
-    /// The head was wrong; from the next look on the ring is taken up at whatever it is then.
+    /// The head was wrong; the next refresh continues at the head of that time.
     lost: bool,
-    /// What LOST records have told of.
+    /// The sum of the LOST records.
     told: u64,
-    /// By how much the record with a key that was yielded last was late: what has no key behind it is as late.
+    /// The lateness of the last yielded record with a key: records without a key after it are as late.
     late_by: u64,
 }
 
-/// Reads the input from front to back; zeros behind its end.
+/// Reads the input from front to back, with zeros after its end.
 pub(crate) struct Input<'a>(pub(crate) &'a [u8]);
 
 impl Input<'_> {
@@ -120,7 +120,7 @@ pub(crate) fn run(input: &[u8]) {
         }
         expected.sort_by_key(|place| (place.order, place.cpu, place.position));
         merge.refresh(0);
-        // Nobody is inside a section: every fence is over at once.
+        // No writer is inside a section: every fence ends at once.
         if merge.begin_fence() {
             merge.end_fence();
             merge.refresh(0);
@@ -151,13 +151,13 @@ pub(crate) fn run(input: &[u8]) {
         assert_eq!(merge.held(), 0);
         merge.publish();
         for model in &models {
-            assert_eq!(kernel.tail(model.cpu), model.tail, "everything read is given back");
+            assert_eq!(kernel.tail(model.cpu), model.tail, "all read bytes are released");
         }
     }
 }
 
-/// Runs of records that are told of by themselves, that have no key or number, and of samples, with little memory: holding never takes
-/// more, and all of it comes out.
+/// Runs of records that are separate events, of records without a key or number, and of samples, with little memory: holding never exceeds
+/// it, and all events come out.
 fn stay_within_bound(input: &mut Input<'_>) {
     let most = 512 << (input.byte() % 5);
     let choice = input.byte();
@@ -181,14 +181,14 @@ fn stay_within_bound(input: &mut Input<'_>) {
         let (choice, what) = (input.byte(), input.byte());
         let cpu = CPUS[usize::from(choice & 1)];
         let other = |kind, body: &[u64]| {
-            // Records other than samples may have no time, and none orders by it.
+            // Records other than samples may have no time, and the order does not use it.
             kernel.begin(cpu, 1000);
             let body: Vec<u8> = body.iter().flat_map(|word| word.to_ne_bytes()).collect();
             let written = kernel.write_other(cpu, kind, 0, &body);
             kernel.end(cpu);
             written
         };
-        // One, or as many as fit.
+        // One record, or as many as fit.
         let times = if choice & 2 == 0 { 1 } else { left };
         for n in 0..times {
             left -= 1;
@@ -202,7 +202,7 @@ fn stay_within_bound(input: &mut Input<'_>) {
                 5 => kernel.emit(cpu, time, &u64::from(what / 8).wrapping_mul(n).to_ne_bytes()),
                 6 => kernel.emit(cpu, time - 1000, &[what; 8]),
                 _ => {
-                    // So that LOST records can tell of something.
+                    // So that LOST records have losses to report.
                     kernel.lose(cpu, u64::from(choice) * 8);
                     turn(&mut merge, usize::from(choice >> 2) * 8);
                     false
@@ -229,7 +229,7 @@ impl Model {
         }
     }
 
-    /// One look: everything up to the head, in ring order.
+    /// One refresh: everything up to the head, in ring order.
     fn look(&mut self, head: u64, sample_type: u64, read_format: u64, out: &mut Vec<Place>) {
         if std::mem::take(&mut self.lost) {
             self.tail = head;
@@ -261,7 +261,7 @@ impl Model {
                 _ => (own, what),
             };
             let is_lost = matches!(what, Expected::Lost(..));
-            // A LOST record has the key of the record right behind it. Of a loss of nothing nothing is told.
+            // A LOST record has the key of the record right after it. A loss with the count 0 is no event.
             if let Some((position, loss)) = lost.take() {
                 let key = if is_lost || matches!(what, Expected::Damage(..)) { None } else { own };
                 if !matches!(loss, Expected::Lost(0, _)) {
@@ -293,7 +293,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
 }
 
-/// What lies at the begin of `rest`, up to the head: its length, its own key, and what it is.
+/// The piece at the start of `rest`, up to the head: its length, its own key, and its kind.
 pub(crate) fn decode(rest: &[u8], sample_type: u64, read_format: u64) -> (usize, Option<u64>, Expected) {
     let room = rest.len() as u64;
     let damage = |fault, len: usize| (len, None, Expected::Damage(fault, rest[..len].to_vec()));
@@ -326,7 +326,7 @@ pub(crate) fn decode(rest: &[u8], sample_type: u64, read_format: u64) -> (usize,
     let time_at = 8 + 8 * count(&[IDENTIFIER, TID]);
     let mut at = Some(8 + 8 * count(&[IDENTIFIER, TID, TIME]));
     if has(READ) {
-        // GROUP | ID: nr, then (value, id) so many times.
+        // GROUP | ID: nr, then (value, id) this many times.
         assert_eq!(read_format, 4 | 8);
         let skip =
             at.and_then(|at| word(record, at)).and_then(|nr| usize::try_from(nr).ok()?.checked_mul(16)?.checked_add(8));

@@ -1,5 +1,5 @@
-//! Reads any bytes as a recording of perf(1), to its end: events in order, or an error of its own. Reads it again within little memory, and
-//! writes it and reads what was written: the same records.
+//! Reads any bytes as a recording of perf(1), to its end: events in order, or a typed error. Reads it again with little memory, then writes
+//! it and reads that file: the records are the same.
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use perfweave::{Certainty, ErrorKind, Item, Order, Reader, Rings, WhenFull, perf_data};
@@ -7,13 +7,13 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsRawFd;
 
-/// So many sources are asked for their format: one of a long recording takes as long as the recording is.
+/// The formats of this many sources are read: each takes a time that grows with the recording.
 const FORMATS: usize = 4;
 
-/// What records say: key, CPU, source and bytes.
+/// The values of records: key, CPU, source and bytes.
 type Records = Vec<(Option<u64>, Option<u32>, Option<usize>, Vec<u8>)>;
 
-/// What is read of a recording.
+/// The content of a recording.
 #[derive(Default)]
 struct Read {
     records: Records,
@@ -36,7 +36,7 @@ pub(crate) fn run(input: &[u8]) {
     file.write_all(input).expect("memory");
     let open = || match perf_data::open(&path) {
         Ok(rings) => Some(rings).filter(|rings| !rings.is_empty()),
-        // What is wrong stands behind the path.
+        // The problem comes after the path.
         Err(error) if matches!(error.kind(), ErrorKind::Recording | ErrorKind::Limit) => {
             let said = error.to_string();
             assert!(said.split_once(": ").is_some_and(|(_, why)| !why.is_empty()), "{said}");
@@ -51,14 +51,14 @@ pub(crate) fn run(input: &[u8]) {
     let names: Vec<_> = rings.sources().iter().map(|source| source.name().to_owned()).collect();
     let says_all = rings.sources().iter().all(|source| source.attr().sample_id_all() != 0);
     let (written_file, written_path) = memory();
-    // Events that cannot be told apart are a recording, and are none that perf could read.
+    // A recording may have indistinguishable events, but perf could not read it, so it is not written.
     let mut writer = match perf_data::Writer::create(&written_path, &rings) {
         Ok(writer) => Some(writer),
         Err(error) if error.to_string().contains("carry no PERF_SAMPLE_IDENTIFIER") => None,
         Err(other) => panic!("{other:?}"),
     };
     let Some(first) = read(rings, WhenFull::COPY, writer.as_mut()) else { return };
-    // A record is 8 bytes at least.
+    // A record has at least 8 bytes.
     assert!(first.events <= input.len() / 8 + 1, "{} events of {} bytes", first.events, input.len());
     assert!(!first.unproven);
 
@@ -85,7 +85,7 @@ pub(crate) fn run(input: &[u8]) {
     let written: Vec<_> = rings.sources().iter().map(|source| source.name()).collect();
     assert_eq!(written, names);
     let second = read(rings, WhenFull::COPY, None).expect("keys as before");
-    // What does not say when and where it was written is where the file has it, and that is beside other records.
+    // A record without time and CPU keeps its place in the file, and so may have other neighbours.
     if says_all {
         assert_eq!(sorted(&second), sorted(&first));
         assert_eq!((second.lost, second.others), (first.lost, 0));
@@ -99,7 +99,7 @@ pub(crate) fn run(input: &[u8]) {
     }
 }
 
-/// What has the same key may be in another order: rings are in the order in which the file first has something of them.
+/// Records with equal keys may be in another order: rings come in the order of their first record in the file.
 fn sorted(read: &Read) -> Records {
     let mut records = read.records.clone();
     records.sort();
@@ -118,13 +118,13 @@ fn read(rings: Rings, full: WhenFull, mut writer: Option<&mut perf_data::Writer>
     while let Some(event) = reader.next().unwrap() {
         let event = event.event();
         read.unproven |= matches!(event.item(), Item::EarlyRelease(_));
-        // Nothing is late, and what has a key is proven; unless it was let out early. What has no key and lies behind none in its ring is
-        // ordered by nothing.
+        // No event is late, and events with a key are proven unless they left early. A record without a key, and without a record with one
+        // before it in its ring, has no place in the order.
         if !read.unproven {
             let expected = if event.key().is_some() { Certainty::Proven } else { event.certainty() };
             assert_eq!((event.certainty(), event.late_by()), (expected, 0), "{event:?}");
             assert!(event.certainty() != Certainty::Late, "{event:?}");
-            assert!(event.key().is_none_or(|key| key >= last), "{event:?} behind {last}");
+            assert!(event.key().is_none_or(|key| key >= last), "{event:?} after {last}");
             last = event.key().unwrap_or(last);
         }
         match event.item() {

@@ -35,7 +35,7 @@ pub struct Account {
     /// not know how many numbers are missing ([`AnomalyKind::Wraparound`](crate::AnomalyKind::Wraparound)).
     pub wraparounds: u64,
     /// How long the CPU has been online without being traced, because its ring or events could not be opened
-    /// ([`Untraced`](crate::Untraced)). Nobody counted the events of that time. For all CPUs together, the sum.
+    /// ([`Untraced`](crate::Untraced)). The events of that time are not counted. For all CPUs together, the sum.
     pub untraced: Duration,
 }
 

@@ -341,7 +341,7 @@ mod tests {
         }
     }
 
-    /// The word of `__data_loc` counts from the payload's begin, that of `__rel_loc` from behind itself.
+    /// The word of `__data_loc` counts from the start of the payload, that of `__rel_loc` from its own end.
     #[test]
     fn dynamic_data_is_found() {
         let (absolute, relative) = (3u32 << 16 | 13, 3u32 << 16 | 1);

@@ -26,8 +26,7 @@
 //! ```
 //!
 //! # Hostile bytes
-//!
-//! Whatever a record holds, nothing here panics or reads outside of it. Tests check that with any bytes in any layout. The same is true for
+//! For any bytes of a record, this module neither panics nor reads outside of the record. Tests check that with any bytes in any layout. The same is true for
 //! formats from other machines: each text is parsed or refused, and evaluating one always ends.
 // This room takes records, and descriptions of them from the kernel. It gives values and text. It knows the fields of each record, and the
 // part of C that `print fmt` uses. It does not know order, readers, or the source of a ring's bytes. Begin with `records.rs`, or with

@@ -1,4 +1,4 @@
-//! Records made by hand, hostile ones, and formats in text.
+//! Hand-made and hostile records, and formats in text.
 
 use crate::decode::Format;
 use crate::instrument::count;
@@ -25,7 +25,7 @@ fn written(kind: Kind, misc: u16, body: &[u64]) -> Vec<u8> {
     bytes
 }
 
-/// The record, which wraps behind so many bytes.
+/// The record, which wraps after this many bytes.
 fn record<'a>(bytes: &'a [u8], cut: usize, origin: &'a Arc<Origin>) -> Record<'a> {
     let (head, tail) = bytes.split_at(cut % bytes.len());
     Record::new(Bytes::new(head, tail), Header::unchecked(Bytes::from(bytes).u64(0).unwrap()), origin)
@@ -42,7 +42,7 @@ fn bits(bits: &[u32]) -> u64 {
     bits.iter().map(|bit| u64::from(*bit)).sum()
 }
 
-/// What linux-perf-event-reader itself takes for something else: values of READ, and fields behind CGROUP.
+/// Fields that linux-perf-event-reader itself misreads: values of READ, and fields after CGROUP.
 #[test]
 fn samples_are_taken_apart_wherever_they_wrap() {
     let asked = bits(&[
@@ -110,14 +110,14 @@ fn other_records_are_typed_and_end_before_what_all_have() {
     let decoded = |kind, misc, body: &[u64]| {
         let bytes = written(kind, misc, &with(body));
         let whole = format!("{:?}", record(&bytes, 0, &origin).decode());
-        // Wherever it wraps it says the same, as far as it says where.
+        // For every place of the wrap the values are the same; only the errors may name another offset.
         for cut in 0..bytes.len() {
             let wrapped = format!("{:?}", record(&bytes, cut, &origin).decode());
             assert!(wrapped == whole || wrapped.contains("Split"), "{wrapped}");
         }
         whole
     };
-    // A name without an end does not run into what is behind it.
+    // A name without a zero byte does not run into the bytes after it.
     let name = u64::from_ne_bytes(*b"abcdefgh");
     let said = decoded(Kind::COMM, sys::PERF_RECORD_MISC_COMM_EXEC as u16, &[pair(1, 2), name]);
     assert!(said.contains("\"abcdefgh\"") && said.contains("is_execve\": true"), "{said}");
@@ -128,7 +128,7 @@ fn other_records_are_typed_and_end_before_what_all_have() {
     let out = sys::PERF_RECORD_MISC_SWITCH_OUT as u16;
     assert!(decoded(Kind::SWITCH_CPU_WIDE, out, &[pair(1, 2)]).contains("Out { next_pid: Some(1)"));
 
-    // Kinds without a type of their own come whole, with what all records have.
+    // Kinds without their own type come as raw records, with the common fields.
     let bytes = written(Kind::CGROUP, 0, &with(&[1, 2]));
     let Ok(EventRecord::Raw(raw)) = record(&bytes, 20, &origin).decode() else { panic!() };
     assert_eq!((raw.record_type.0, raw.data.len(), raw.timestamp()), (Kind::CGROUP.0, 32, Some(555)));
@@ -157,7 +157,7 @@ fn build_ids_are_no_longer_than_they_can_be() {
     }
 }
 
-/// A payload as a type, wherever it wraps. Raw data begins 4 bytes behind a multiple of 8, as in every ring.
+/// A payload as a type, for every place of a wrap. Raw data begins 4 bytes after a multiple of 8, as in every ring.
 #[test]
 fn payloads_are_values_of_types_that_take_any_bytes() {
     let origin = origin(Layout::RAW);
@@ -173,7 +173,7 @@ fn payloads_are_values_of_types_that_take_any_bytes() {
     assert_eq!(record(&bytes, 0, &origin).payload_as::<u32>(), None, "no payload");
 }
 
-/// A number of bits that are often the ones in question.
+/// A number whose set bits are often relevant ones.
 fn leaning(number: u64) -> u64 {
     match number % 4 {
         0 => number,
@@ -184,7 +184,7 @@ fn leaning(number: u64) -> u64 {
 }
 
 quickcheck! {
-    /// Any bytes, as a record of any kind and layout: a value or a fault, and all of it can be looked at.
+    /// Any bytes as a record of any kind and layout give a value or a fault, and every part of it can be read.
     fn hostile_records_are_decoded_or_refused(body: Vec<u64>, kind: u32, misc: u16, sample_type: u64, format: u64, masks: (u64, u64), cut: usize) -> bool {
         let body: Vec<u64> = body.into_iter().map(leaning).collect();
         let layout = Layout::new(leaning(sample_type) & 0x1ff_ffff, kind & 64 == 0, format).registers(leaning(masks.0), masks.1);
@@ -211,7 +211,7 @@ quickcheck! {
         true
     }
 
-    /// Whatever a format says, and whatever the payload: fields are read within it, and a line is printed.
+    /// For any format and any payload, fields are read within the payload, and a line is printed.
     fn hostile_formats_are_parsed_or_refused(words: Vec<u8>, fields: Vec<(u8, u16, u16, bool)>, payload: Vec<u8>, cut: usize) -> bool {
         let mut text = "name: x\nID: 1\nformat:\n".to_owned();
         const TYPES: [&str; 8] =
@@ -352,7 +352,7 @@ fn expressions_nest_as_deep_as_can_be() {
     assert_eq!(format.line_of(Bytes::from(&payload()[..])), "16001");
 }
 
-/// What is not understood is printed by name and value, and so is a record that is too short for its format.
+/// A format that the crate does not understand prints names and values, and so does a record that is too short for its format.
 #[test]
 fn lines_that_are_not_understood_name_each_field() {
     for (said, arguments) in [
@@ -378,7 +378,7 @@ fn lines_that_are_not_understood_name_each_field() {
     assert_eq!(format.line_of(Bytes::from(&payload()[..12])), "pid=-5 big=? comm=? words=? name=? near=?");
 }
 
-/// However much a text asks for, a line ends. What would be printed is counted where it is made, also if a precision hides it.
+/// Every line has a bounded length. Text counts when it is produced, even if a precision hides it.
 #[test]
 fn lines_end_where_they_are_too_long() {
     let mut payload = payload();
@@ -424,7 +424,7 @@ print fmt: ?
     assert!((most - 2..=most).contains(&line.len()), "{}", line.len());
 }
 
-/// A format with so many fields, each of which its line prints.
+/// A format with this many fields, all of which its line prints.
 fn wide(fields: usize) -> String {
     let mut text = String::from("name: wide\nID: 1\nformat:\n");
     (0..fields).for_each(|n| writeln!(text, "\tfield:u8 field_{n};\toffset:0;\tsize:1;\tsigned:0;").unwrap());
@@ -443,7 +443,7 @@ fn a_format_is_parsed_in_time_that_grows_with_its_length() {
     assert!(format.prints_as_the_kernel());
     assert_eq!(format.field("field_999").unwrap().offset(), 0);
     assert!(steps <= 2 * 1000, "{steps}");
-    // The first of two fields of one name is the one, as `Format::field` has it.
+    // Of two fields with one name the first counts, as in `Format::field`.
     let twice: Format =
         "name: x\nID: 1\nformat:\n\tfield:u8 a;\toffset:0;\tsize:1;\tsigned:0;\n\tfield:u8 a;\toffset:1;\tsize:1;\t\
                          signed:0;\n\nprint fmt: \"%d\", REC->a\n"
@@ -452,7 +452,7 @@ fn a_format_is_parsed_in_time_that_grows_with_its_length() {
     assert_eq!(twice.line_of(Bytes::from(&[1, 2][..])), "1");
 }
 
-/// A text from elsewhere may have any length, and each line of each record costs all of it.
+/// A format from elsewhere may have any length, and each printed line evaluates all of it.
 #[test]
 fn a_line_costs_no_more_than_a_format_of_64_kib() {
     let format: Format = wide(100_000).parse().unwrap();
@@ -461,7 +461,7 @@ fn a_line_costs_no_more_than_a_format_of_64_kib() {
     assert!(!format.prints_as_the_kernel() && line.starts_with("field_0=1 field_1=1 "), "{line:.100}");
 }
 
-/// What is said of a field that there is not is a message, however many there are and however long its name is.
+/// The error for a missing field is a readable message, for any number of fields and any length of the name.
 #[test]
 fn a_field_that_there_is_not_is_named_in_a_message_that_can_be_read() {
     let format: Format = wide(10_000).parse().unwrap();

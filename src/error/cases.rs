@@ -1,9 +1,10 @@
 //! The error type, and the errors that several rooms give.
 
-use crate::error::ErrorKind;
+use crate::error::{ErrorKind, hint};
 use crate::error::words::{because, hinted, limit, repeated, short};
 use std::borrow::Cow;
 use std::io;
+use std::path::Path;
 
 /// An error of opening, ordering, waiting for, reading or writing rings and recordings.
 ///
@@ -130,12 +131,21 @@ impl Error {
         Self::new(ErrorKind::Map, format!("{event}: this is no BPF map, but {what}"))
     }
 
+    /// A pinned map that cannot be opened.
+    pub(crate) fn pinned(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |errno| {
+            let hint = hint::pinned(&errno);
+            let message = format!("cannot open the pinned map {}", path.display());
+            Self::new(ErrorKind::of(&errno), message).because(errno).hinting(hint)
+        }
+    }
+
     pub(crate) fn no_tracepoint(name: &str, hint: impl Into<Text>) -> Self {
         let message = format!("there is no tracepoint {}", short(name));
         Self::new(ErrorKind::NotFound, message).hinting(hint).about(&format!("tracepoint {name}"))
     }
 
-    /// A tracepoint cannot be looked up, so nobody knows whether it exists.
+    /// A tracepoint cannot be looked up, so it is unknown whether it exists.
     pub(crate) fn tracepoint(name: &str, source: io::Error, hint: impl Into<Text>) -> Self {
         let kind = match ErrorKind::of(&source) {
             // tracefs is not mounted.

@@ -48,7 +48,7 @@ mod tests {
         let reported: Vec<_> = (1..=1000).filter_map(|n| repeats.failed(false).map(|times| (n, times))).collect();
         assert_eq!(reported, [(1, 1), (10, 9), (100, 90), (1000, 900)]);
         assert_eq!(repeats.failed(true), Some(1));
-        // Now and then well is not well.
+        // A success now and then does not end the series.
         for _ in 0..15 {
             repeats.well();
         }

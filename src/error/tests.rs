@@ -56,7 +56,7 @@ fn errors_become_those_of_the_standard_library_and_back() {
     let error = io::Error::from(refused());
     assert_eq!((error.kind(), error.to_string().as_str()), (io::ErrorKind::PermissionDenied, REFUSED));
     assert_eq!(error.downcast::<Error>().unwrap().raw_os_error(), Some(libc::EACCES));
-    // The kind decides where it says more than the source, and the source where it does.
+    // The kind decides if it says more than the source; otherwise the source decides.
     let system = |errno| Error::system("try", io::Error::from_raw_os_error(errno));
     let degraded = Error::wait(io::Error::from_raw_os_error(libc::EPIPE), 1);
     let new = |kind| Error::new(kind, "");

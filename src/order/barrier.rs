@@ -34,9 +34,12 @@ pub enum Barrier {
     Programs,
 }
 
+/// The shortest time between interrupts of all CPUs, unless set.
+pub(crate) const EVERY: Duration = Duration::from_micros(100);
+
 impl Barrier {
     /// [`Barrier::Interrupts`], at most ten thousand times a second.
-    pub const INTERRUPTS: Self = Self::Interrupts { every: Duration::from_micros(100), isolated: false };
+    pub const INTERRUPTS: Self = Self::Interrupts { every: EVERY, isolated: false };
 
     /// Checks that all rings are BPF ring buffers, and that the way is valid on this machine.
     pub(crate) fn check(self, rings: &Rings) -> Result<(), Error> {
@@ -104,7 +107,7 @@ impl Reserved {
 
 /// Interrupts every online CPU.
 #[derive(Debug)]
-struct Interrupts {
+pub(crate) struct Interrupts {
     online: OnlineCpus,
     list: CpuList,
     /// An event for each CPU that is online, and how long it had run when it was read last.
@@ -124,7 +127,8 @@ fn dummy() -> perf_event_attr {
 }
 
 impl Interrupts {
-    fn open(isolated: bool) -> Result<Self, Error> {
+    /// Opens an event on every online CPU.
+    pub(crate) fn open(isolated: bool) -> Result<Self, Error> {
         let online = OnlineCpus::open().map_err(Error::cannot("list CPUs"))?;
         let mut interrupts = Self { online, list: CpuList::new(), events: Vec::new(), isolated };
         interrupts.online.read(&mut interrupts.list).map_err(Error::cannot("list CPUs"))?;
@@ -159,7 +163,7 @@ impl Interrupts {
     }
 
     /// Interrupts every CPU that is online. A CPU that comes online meanwhile draws its keys later.
-    fn send(&mut self) -> io::Result<()> {
+    pub(crate) fn send(&mut self) -> io::Result<()> {
         if self.online.read(&mut self.list)? {
             self.check().map_err(io::Error::other)?;
             let online = &self.list.cpus;

@@ -51,7 +51,10 @@ use std::time::Duration;
 ///   reader reports it ([`ErrorKind::Degraded`]).
 ///
 /// The map is a `BPF_MAP_TYPE_ARRAY` with `BPF_F_MMAPABLE` (Linux 5.5). The programs need atomics that return the old
-/// value (Linux 5.12). docs/PROOF.md has the proof, which holds for x86-64.
+/// value (Linux 5.12). docs/PROOF.md has the proof.
+///
+/// On architectures other than x86-64 the reader interrupts every online CPU before each proof, because there a program's clock reading can
+/// come before others see that the program has entered. See [`Barrier::INTERRUPTS`](crate::Barrier::INTERRUPTS) for what this takes.
 #[derive(Clone)]
 #[doc(alias = "quiescent state")]
 pub struct Epochs {
@@ -70,14 +73,8 @@ impl Epochs {
     /// Maps the words of a BPF array. `map` has the array's file descriptor, which the program may close afterwards.
     ///
     /// # Errors
-    /// [`ErrorKind::Map`] if the map is no such array or lacks an element for a CPU, [`ErrorKind::Unsupported`] on any architecture but
-    /// x86-64, [`ErrorKind::System`] if the array cannot be mapped.
+    /// [`ErrorKind::Map`] if the map is no such array or lacks an element for a CPU, [`ErrorKind::System`] if the array cannot be mapped.
     pub fn open(map: impl AsFd) -> Result<Self, Error> {
-        if cfg!(not(target_arch = "x86_64")) {
-            let arch = std::env::consts::ARCH;
-            let message = format!("epochs are proven for x86-64, and this machine is {arch}: choose another fence");
-            return Err(Error::new(ErrorKind::Unsupported, message));
-        }
         let info = bpf::map_info(map.as_fd()).map_err(|errno| match machine::what_is(map.as_fd()) {
             Some(what) if what != "anon_inode:bpf-map" => Error::not_a_map("epochs", &what),
             _ => Error::system("ask what the map of epochs is", errno),

@@ -4,7 +4,7 @@ mod threads;
 
 use crate::error::{Error, ErrorKind};
 use crate::instrument::step;
-use crate::order::barrier::Reserved;
+use crate::order::barrier::{EVERY, Interrupts, Reserved};
 use crate::order::epochs::Epochs;
 use crate::order::fence::Fences;
 use crate::order::hold::Fence;
@@ -29,7 +29,7 @@ impl Proof {
     /// Prepares the proof that a fence asks for.
     pub(crate) fn start(fence: &Fence) -> Result<Self, Error> {
         match fence {
-            Fence::Epochs(epochs) => Ok(Self::Epochs(Watch::new(epochs.clone()))),
+            Fence::Epochs(epochs) => Watch::start(epochs.clone()).map(Self::Epochs),
             Fence::Reserved(barrier) => Reserved::start(*barrier).map(Self::Reserved),
             fence => Fences::start(fence).map(Self::Fences),
         }
@@ -48,7 +48,7 @@ impl Proof {
     pub(crate) fn pause(&self) -> Option<Duration> {
         match self {
             Self::Fences(fences) => fences.pause(),
-            Self::Epochs(watch) => (!watch.under_way).then_some(Duration::ZERO),
+            Self::Epochs(watch) => (!watch.under_way).then(|| watch.pause()),
             Self::Reserved(reserved) => reserved.pause(),
         }
     }
@@ -174,6 +174,9 @@ impl Proof {
 #[derive(Debug)]
 pub(crate) struct Watch {
     epochs: Epochs,
+    /// What makes a program's entering visible before its clock reading, where the program's own atomic does not; and why that failed.
+    interrupts: Option<Box<Interrupts>>,
+    failed: Option<io::Error>,
     under_way: bool,
     begun: Instant,
     /// Words of CPUs where a program was inside when the proof began and has not left yet, as far as the reader has seen.
@@ -200,10 +203,13 @@ const NAP: Duration = Duration::from_micros(50);
 const SPINS: u32 = 256;
 
 impl Watch {
-    fn new(epochs: Epochs) -> Self {
+    fn start(epochs: Epochs) -> Result<Self, Error> {
         let inside = Vec::with_capacity(epochs.words().len() as usize);
-        Self {
+        let needs_interrupts = cfg!(not(target_arch = "x86_64")) && epochs.words().are_mapped();
+        Ok(Self {
             epochs,
+            interrupts: needs_interrupts.then(|| Interrupts::open(false).map(Box::new)).transpose()?,
+            failed: None,
             under_way: false,
             begun: Instant::now(),
             inside,
@@ -214,13 +220,19 @@ impl Watch {
             stood_in: 0,
             stuck: None,
             returned: None,
-        }
+        })
+    }
+
+    /// How long until the next proof may begin.
+    fn pause(&self) -> Duration {
+        if self.interrupts.is_some() { EVERY.saturating_sub(self.begun.elapsed()) } else { Duration::ZERO }
     }
 
     fn begin(&mut self) {
         (self.under_way, self.standing_in, self.begun) = (true, None, Instant::now());
         self.spun = false;
         self.inside.clear();
+        self.failed = self.interrupts.as_mut().and_then(|interrupts| interrupts.send().err());
         let words = self.epochs.words();
         // After the loads of all heads, which are acquires, and after the clock reading that may stand for the largest key.
         EpochWords::behind_clocks();
@@ -238,6 +250,9 @@ impl Watch {
     fn ended(&mut self) -> Option<io::Result<()>> {
         if !self.under_way {
             return None;
+        }
+        if let Some(errno) = self.failed.take() {
+            return Some(self.end(Err(errno)));
         }
         if !self.are_outside() {
             // Only a fence that was begun for this proof counts.
@@ -441,7 +456,7 @@ mod tests {
     fn a_word_that_is_known_to_be_stuck_is_not_waited_for_again() {
         let kernel = Kernel::new(&[0, 1]);
         kernel.set_epoch(0, 1);
-        let mut watch = Watch::new(kernel.epochs().patience(Duration::ZERO));
+        let mut watch = Watch::start(kernel.epochs().patience(Duration::ZERO)).unwrap();
         watch.wait().unwrap();
         assert!(watch.take_returned().is_some_and(|(cpu, _)| cpu == 0) && watch.take_returned().is_none());
         watch.epochs = kernel.epochs().patience(FOR_EVER);
@@ -464,7 +479,7 @@ mod tests {
     #[test]
     fn words_are_read_in_a_loop_once_for_each_proof() {
         let kernel = Kernel::new(&[0]);
-        let mut watch = Watch::new(kernel.epochs().patience(FOR_EVER));
+        let mut watch = Watch::start(kernel.epochs().patience(FOR_EVER)).unwrap();
         kernel.begin(0, 1);
         for _ in 0..2 {
             watch.begin();
@@ -480,7 +495,7 @@ mod tests {
         let kernel = Kernel::new(&[0]);
         let (open, gate) = mpsc::channel::<()>();
         let gate = Mutex::new(gate);
-        let mut watch = Watch::new(kernel.epochs().patience(Duration::ZERO));
+        let mut watch = Watch::start(kernel.epochs().patience(Duration::ZERO)).unwrap();
         let fence = Fence::custom(move || gate.lock().unwrap().recv().map_err(io::Error::other));
         watch.stand_in = Some(Fences::start(&fence).unwrap());
 

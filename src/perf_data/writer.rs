@@ -108,7 +108,7 @@ pub struct Written {
     pub records: u64,
     /// The sum of the LOST records that were written.
     pub lost: u64,
-    /// Events for which perf has no record: gaps, anomalies, damage, notices, and records of kinds from 64 on.
+    /// Events for which perf has no record: gaps, anomalies, damage, notices, records of kinds from 64 on, and those of BPF ring buffers.
     pub left_out: u64,
 }
 
@@ -170,7 +170,9 @@ impl Writer {
     pub fn write(&mut self, event: &Event<'_>) -> Result<(), Error> {
         self.check()?;
         let wrote = match event.item() {
-            Item::Record(record) if record.kind().0 < OWN_KINDS => self.record(&record),
+            Item::Record(record) if record.kind().0 < OWN_KINDS && !record.layout().is_ring_buffer() => {
+                self.record(&record)
+            }
             Item::Lost(mut lost) => {
                 // At most one loss of each CPU waits, so that the cost does not depend on how many come in a row.
                 lost.count = lost.count.saturating_add(self.lost.get(&lost.cpu).map_or(0, |before| before.count));

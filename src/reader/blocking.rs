@@ -49,7 +49,7 @@ use std::time::{Duration, Instant};
 /// passed since the last one began.
 ///
 /// In your own event loop, poll the reader ([`AsFd`](std::os::fd::AsFd)) for no longer than [`Reader::time_to_next_refresh`]. Then call
-/// [`Reader::next_timeout`] with a time-out of zero until it returns `None`, whatever poll returned.
+/// [`Reader::next_timeout`] with a time-out of zero until it returns `None`, also if poll reported nothing.
 ///
 /// # From other threads
 ///
@@ -305,7 +305,7 @@ impl Reader {
             Err(errno) => match self.failures.failed(false) {
                 Some(times) => Err(Error::wait(errno, times)),
                 None => {
-                    // Whatever would have woken the reader is found at the next refresh.
+                    // The next refresh finds the cause of a missed wake-up.
                     std::thread::sleep(time.min(Self::TICK));
                     Ok(())
                 }

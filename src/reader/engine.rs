@@ -252,7 +252,7 @@ impl Engine {
     fn pause_of_rule(&self, now: Instant) -> Duration {
         match (&self.hold, &self.proof) {
             (Hold::Lag(_), _) => self.due.map_or(Duration::MAX, |due| due.saturating_duration_since(now)),
-            // One more refresh is enough, and it disturbs nobody. But events that come meanwhile must not keep the reader awake.
+            // One more refresh is enough, and it disturbs no other program. But events that come meanwhile must not keep the reader awake.
             (Hold::Round, _) if self.again || self.report.is_some() => Duration::ZERO,
             (_, Some(proof)) => {
                 // A fence that may not begin yet: wait until it may.

@@ -162,7 +162,7 @@ mod tests {
     }
 
     quickcheck! {
-        /// Every field is found behind whatever others were asked for, wherever the record wraps.
+        /// Every field is found after any other fields, for every place where the record wraps.
         fn every_field_is_found(asked: u32, cut: usize) -> bool {
             let order = order();
             let asked: Vec<u64> = (0..).zip(&order).filter(|(at, _)| asked >> at & 1 == 1).map(|(_, field)| *field).collect();

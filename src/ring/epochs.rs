@@ -68,6 +68,11 @@ impl EpochWords {
         Self { memory: EpochMemory::Simulated(words), stride: 1, len }
     }
 
+    /// Whether programs write the words, and not the simulator.
+    pub(crate) fn are_mapped(&self) -> bool {
+        matches!(self.memory, EpochMemory::Mapped(_))
+    }
+
     /// Orders all earlier loads and clock readings before later loads.
     #[inline]
     pub(crate) fn behind_clocks() {

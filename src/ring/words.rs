@@ -134,7 +134,9 @@ pub(super) fn load_tail(tail: &AtomicU64) -> u64 {
 
 #[cfg(all(test, loom))]
 mod model {
-    use super::{AtomicU64, load_head, load_tail, store_head, store_tail};
+    use super::{
+        AtomicU32, AtomicU64, load_head, load_reservation, load_tail, store_head, store_reservation, store_tail,
+    };
     use loom::cell::UnsafeCell;
     use loom::sync::Arc;
     use loom::thread;
@@ -208,5 +210,114 @@ mod model {
     #[test]
     fn what_is_held_is_not_overwritten() {
         run(5, 1);
+    }
+
+    const BUSY: u32 = 1 << 31;
+
+    /// A BPF ring buffer of two places, each with a header and one word of data.
+    struct Buffer {
+        produced: AtomicU64,
+        consumed: AtomicU64,
+        headers: [AtomicU32; 2],
+        data: [UnsafeCell<u64>; 2],
+    }
+
+    impl Buffer {
+        /// A program reserves, fills and submits, unless there is no space.
+        fn output(&self, value: u64) {
+            let at = self.produced.load(super::Ordering::Relaxed);
+            if at - load_tail(&self.consumed) == SIZE {
+                return;
+            }
+            let place = (at % SIZE) as usize;
+            store_reservation(&self.headers[place], 1 | BUSY);
+            store_head(&self.produced, at + 1);
+            self.data[place].with_mut(|data| {
+                // SAFETY: the reservation is busy, and the consumer has given the place back; loom checks the claim.
+                unsafe { *data = value }
+            });
+            store_reservation(&self.headers[place], 1);
+        }
+
+        /// Reads what is committed, up to the first busy reservation, and gives it back.
+        fn read(&self, mut at: u64, all: &mut Vec<u64>) -> u64 {
+            let reserved = load_head(&self.produced);
+            while at < reserved && load_reservation(&self.headers[(at % SIZE) as usize]) & BUSY == 0 {
+                self.data[(at % SIZE) as usize].with(|data| {
+                    // SAFETY: committed, and not given back; loom checks the claim.
+                    all.push(unsafe { *data })
+                });
+                at += 1;
+            }
+            store_tail(&self.consumed, at);
+            at
+        }
+    }
+
+    /// Dies when `load_reservation` is made Relaxed, when the reader takes what is busy, and when it gives a place back before it reads it.
+    #[test]
+    fn reservations_are_read_once_they_are_committed() {
+        loom::model(|| {
+            let buffer = Arc::new(Buffer {
+                produced: AtomicU64::new(0),
+                consumed: AtomicU64::new(0),
+                headers: [AtomicU32::new(0), AtomicU32::new(0)],
+                data: [UnsafeCell::new(0), UnsafeCell::new(0)],
+            });
+            let producer = {
+                let buffer = Arc::clone(&buffer);
+                thread::spawn(move || (1..=3).for_each(|value| buffer.output(value)))
+            };
+            let mut all = Vec::new();
+            let mut at = 0;
+            for _ in 0..2 {
+                at = buffer.read(at, &mut all);
+            }
+            producer.join().unwrap();
+            buffer.read(at, &mut all);
+            assert!(all.len() >= 2 && all.is_sorted(), "{all:?}");
+        });
+    }
+
+    /// One CPU reserves before it draws its key, and is interrupted by the reader; another has drawn a larger key and committed it. The
+    /// reader, which has seen the larger key, sees the reservation after the interrupt's answer.
+    ///
+    /// The interrupt is a word that the CPU answers between two of its instructions. Dies (seen once) without it: the store of the producer
+    /// position is then still in the store buffer.
+    #[test]
+    fn an_answered_interrupt_shows_every_earlier_reservation() {
+        loom::model(|| {
+            let clock = Arc::new(AtomicU64::new(0));
+            let (produced, answer, seen) =
+                (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+            let slow = {
+                let (clock, produced, answer) = (Arc::clone(&clock), Arc::clone(&produced), Arc::clone(&answer));
+                thread::spawn(move || {
+                    store_head(&produced, 1);
+                    // The clock orders nothing: it is read, and no store waits for that.
+                    let key = clock.fetch_add(1, super::Ordering::Relaxed);
+                    // `csd_unlock()` in the interrupt's handler is a release (kernel/smp.c).
+                    answer.store(1, super::Ordering::Release);
+                    key
+                })
+            };
+            let quick = {
+                let (clock, seen) = (Arc::clone(&clock), Arc::clone(&seen));
+                thread::spawn(move || {
+                    let key = clock.fetch_add(1, super::Ordering::Relaxed);
+                    // Committed: the reader's Acquire load of the header.
+                    seen.store(key + 1, super::Ordering::Release);
+                })
+            };
+            let largest = seen.load(super::Ordering::Acquire);
+            // `csd_lock_wait()` is an acquire.
+            let answered = answer.load(super::Ordering::Acquire) == 1;
+            let reserved = load_head(&produced);
+            let key = slow.join().unwrap();
+            quick.join().unwrap();
+            if largest > key + 1 && answered {
+                assert_eq!(reserved, 1, "a smaller key whose reservation was not seen");
+            }
+        });
     }
 }

@@ -51,7 +51,8 @@ impl Plan {
         }
         check_maps(&events)?;
         if let Some(event) = events.iter().find(|event| event.is_bpf_output() && target.is_some()) {
-            let message = "is written whoever runs: it cannot be had for one process, thread or control group";
+            let message =
+                "is a record of the whole machine: it cannot be limited to one process, thread or control group";
             return Err(Error::new(ErrorKind::InvalidInput, format!("{} {message}", event.name)).about(&event.name));
         }
         let target = target.map_or(Ok(Target::Machine), |(_, target)| target)?;

@@ -55,7 +55,7 @@ impl Quiet {
 mod tests {
     use super::{AnomalyKind, QUIET, Quiet};
 
-    /// Each kind is told once in a run of anomalies, and once more behind numbers that were well for long enough.
+    /// Each kind is reported once in a run of anomalies, and again after enough correct numbers.
     #[test]
     fn kinds_of_anomalies_are_told_apart_and_forgotten_together() {
         let mut quiet = Quiet::default();

@@ -112,8 +112,8 @@ impl fmt::Debug for Sequence {
 mod tests {
     use super::Sequence;
 
-    /// While a program is held up between drawing a number and writing it, a narrower counter goes round: what it writes then is taken for
-    /// a number of another round, and a gap that is called proven names one that was yielded. (Seen with 8, 10 and 16 bits.)
+    /// While a program is delayed between drawing a number and writing it, a narrower counter wraps. Then its number counts as one of
+    /// another round, and a proven gap names a number that was yielded. (Seen with 8, 10 and 16 bits.)
     #[test]
     fn a_counter_of_less_than_32_bits_is_refused() {
         let takes = |bits| std::panic::catch_unwind(|| Sequence::with(bits, |_| None)).is_ok();

@@ -22,8 +22,7 @@ const NEAR: u64 = 8;
 /// It gets numbers as records are indexed, in the order of the ring. Programs interrupt each other between counting and writing. So a
 /// number that is too large leaves a hole, and later records may fill it. If a hole is still there when the record that showed it is
 /// yielded, it is a gap: under the fence rule no record can fill it any more.
-///
-/// Each number takes a time that grows with the logarithm of the open holes, and adds at most one range to them, whatever numbers come.
+/// Any number takes a time that grows with the logarithm of the open holes, and adds at most one range to them.
 #[derive(Debug)]
 pub(crate) struct Numbers {
     unwrap: Unwrap,

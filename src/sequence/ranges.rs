@@ -117,7 +117,7 @@ mod tests {
     }
 
     quickcheck! {
-        /// As a set of numbers does it, as long as there is room for all.
+        /// The result equals that of a set of numbers, as long as there is room for all ranges.
         fn gaps_are_sets_of_numbers(added: Vec<(u8, u8)>, taken: Vec<u8>) -> bool {
             let mut gaps = Ranges::new(1000);
             let mut set = BTreeSet::new();
@@ -131,7 +131,7 @@ mod tests {
             taken.into_iter().map(u64::from).all(|number| gaps.has(number) == set.contains(&number) && gaps.take(number) == set.remove(&number))
         }
 
-        /// However numbers come out of them, there are never more than so many.
+        /// For any removals, the number of ranges never exceeds the limit.
         fn gaps_are_bounded(taken: Vec<u16>) -> bool {
             let mut gaps = Ranges::new(16);
             gaps.add(0, 65_535);

@@ -1,4 +1,4 @@
-//! The rule of a sequence: which number is next, and what another means.
+//! The rule of a sequence: which number is next, and what any other number means.
 
 use super::anomaly::{AnomalyKind, Quiet};
 use super::ranges::Ranges;
@@ -238,13 +238,13 @@ mod tests {
         assert_eq!([1100, 1104, 1105, 1109].map(|number| how(&sequence, number, 500)), [Some(AnomalyKind::Late); 4]);
         assert!(sequence.found(1105) && !sequence.found(1105) && sequence.found(1100) && !sequence.found(1100));
         assert_eq!(how(&sequence, 1105, 500), Some(AnomalyKind::Duplicate));
-        // Before the first that was seen nothing is broken; that one is.
+        // A number before the first one seen is no anomaly; the first one again is.
         let mut sequence = Tracker::in_doubt(None, 0);
         sequence.pass(1000);
         assert_eq!((how(&sequence, 999, 500), how(&sequence, 1000, 500)), (None, Some(AnomalyKind::Duplicate)));
     }
 
-    /// What is given up in doubt takes memory, as long as it is in doubt, and no more than its part.
+    /// Numbers that are reported in doubt take memory as long as they are in doubt, and no more than their part.
     #[test]
     fn gaps_in_doubt_take_a_part_of_the_memory() {
         let most = |most| Tracker::in_doubt(None, most).most_memory() / Ranges::EACH + FIXED;

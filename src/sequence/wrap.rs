@@ -235,7 +235,7 @@ mod tests {
         assert!(reach(64) > 1 << 61 && reach(64) < 1 << 62 && reach(61) < 1 << 60);
     }
 
-    /// What numbers that each leap as far as may be come to, given years.
+    /// The result of numbers that each leap as far as allowed, over years.
     #[test]
     fn counting_never_reaches_the_end() {
         let mut unwrap = Unwrap::new(64, Some(0));
@@ -253,8 +253,8 @@ mod tests {
         assert_eq!(unwrap.wrap(MIDDLE), written + 6);
     }
 
-    /// Counters of 2 to 4 bits: every course of five numbers of which each is less than half a round from the largest before it,
-    /// from every first number. Each is counted on to what it is, and wraps to what was written.
+    /// Counters of 2 to 4 bits: every series of five numbers, each less than half a round from the largest before it, from every first
+    /// number. Each is extended to its true value, and wraps back to the written one.
     #[test]
     fn every_course_of_a_narrow_counter_is_counted_on() {
         fn follow(unwrap: &Unwrap, first: u64, largest: i64, steps: u32) {
@@ -283,13 +283,13 @@ mod tests {
     fn losses_are_passed_when_a_number_behind_them_is() {
         let mut window = LossWindow::default();
         assert_eq!(window.refresh(None, 10, 0, 0), 0);
-        // Five are lost, nobody knows where.
+        // Five are lost at an unknown place.
         assert_eq!(window.refresh(Some(10), 10, 5, 0), 5);
         assert_eq!(window.refresh(Some(10), 12, 5, 0), 5, "10 and 11 were seen, and are not passed");
         assert_eq!(window.refresh(Some(12), 12, 5, 0), 5, "they may have been drawn before the loss");
         assert_eq!(window.refresh(Some(12), 14, 5, 0), 5);
         assert_eq!(window.refresh(Some(14), 14, 5, 0), 0, "passed, and drawn behind the loss");
-        // Three more, of which LOST records tell at once.
+        // Three more, which LOST records report at once.
         assert_eq!(window.refresh(Some(14), 16, 8, 8), 8, "all that was told since the last look");
         assert_eq!(window.refresh(Some(16), 16, 8, 8), 3);
         window.begin_anew(8);
@@ -297,7 +297,7 @@ mod tests {
         assert_eq!(window.refresh(Some(30), 40, 12, 8), 4, "no mark of before is remembered");
     }
 
-    /// While nothing is passed, everything that is lost counts, however many refreshes there are.
+    /// While no number has passed, all losses count, for any number of refreshes.
     #[test]
     fn losses_add_up_until_a_number_is_passed() {
         let mut window = LossWindow::default();

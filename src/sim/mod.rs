@@ -24,7 +24,7 @@
 //!
 //! merge.refresh(0);
 //! merge.begin_fence();
-//! assert!(kernel.grace().is_over(), "nobody is inside a section");
+//! assert!(kernel.grace().is_over(), "no writer is inside a section");
 //! merge.end_fence();
 //! merge.refresh(0);
 //! let times: Vec<_> = merge.batch().map(|event| event.key()).collect();

@@ -19,7 +19,7 @@ pub(crate) struct ForkWord {
     maker: Option<u32>,
 }
 
-/// Bytes that are mapped for a word: the kernel gives a page, whatever its size.
+/// Bytes that are mapped for a word: the kernel maps a whole page.
 const LEN: NonZeroUsize = NonZeroUsize::new(size_of::<AtomicU64>()).unwrap();
 
 // SAFETY: the page belongs to the process, not to a thread, and is only used as an atomic.
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(moved.get().load(Ordering::Relaxed), 8);
     }
 
-    /// What `yes` is in a child of this process.
+    /// The value of `yes` in a child of this process.
     fn in_child(yes: impl FnOnce() -> bool) -> bool {
         // SAFETY: the child does nothing but read and write words, and leave.
         match unsafe { fork() }.unwrap() {
@@ -188,7 +188,7 @@ mod tests {
         assert!(owner.is_here() && Owner::new().is_here());
         assert!(in_child(|| {
             let before = owner.is_here();
-            // Whatever the child makes is its own, and makes its parent's no less foreign.
+            // What the child makes is its own. It does not change that the parent's are foreign.
             let own = Owner::new();
             let both = [owner, own].map(Owner::is_here);
             let grandchild = in_child(|| {

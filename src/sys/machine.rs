@@ -400,7 +400,7 @@ mod tests {
     #[test]
     fn messages_about_cpus_come_and_no_others() {
         let Some(events) = perfweave_support::kernel("hear of devices", CpuEvents::open()) else { return };
-        // Others may take CPUs offline and back meanwhile.
+        // Other programs may take CPUs offline and back meanwhile.
         let send = |device: &str, action| fs::write(Path::new("/sys/devices").join(device).join("uevent"), action);
         // One of each length.
         for action in ["add", "online", "offline"] {
@@ -416,7 +416,7 @@ mod tests {
         }
     }
 
-    /// In a network namespace of another user namespace no messages come, and that is known. In a process of its own.
+    /// In a network namespace of another user namespace no messages come, and the crate knows that. This runs in its own process.
     #[test]
     fn where_no_messages_come_none_are_waited_for() {
         if std::env::var_os("PERFWEAVE_DEAF").is_some() {
@@ -429,7 +429,7 @@ mod tests {
         let said = perfweave_support::kernel("run unshare(1)", deaf.env("PERFWEAVE_DEAF", "1").output());
         let Some(said) = said else { return };
         if String::from_utf8_lossy(&said.stderr).contains("unshare failed") {
-            return perfweave_support::lacks("user namespaces for whoever runs this");
+            return perfweave_support::lacks("user namespaces for this user");
         }
         assert!(said.status.success(), "{said:?}");
     }

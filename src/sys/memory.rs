@@ -34,7 +34,7 @@ fn of_groups(proc: &Path) -> Option<u64> {
     let mut folders = Vec::new();
     for Mounted { root, path, version } in mounts.lines().filter_map(mounted) {
         let Some(group) = groups.lines().find_map(|line| version.group(line)) else { continue };
-        // In a container what is mounted may be a part of the hierarchy.
+        // In a container only a part of the hierarchy may be mounted.
         let within = Path::new(group).strip_prefix(&root).unwrap_or(Path::new(""));
         folders.extend(
             path.join(within).ancestors().take_while(|at| at.starts_with(&path)).map(|at| (at.to_owned(), version)),
@@ -139,7 +139,7 @@ mod tests {
             of_groups(&files.0)
         };
         assert_eq!(groups("0::/\n", &[("two/x", "")]), None, "the root has no limit");
-        // The group that is above has less left.
+        // The parent group has less left.
         let two = [
             ("two/a/memory.max", "5000\n"),
             ("two/a/memory.current", "4000\n"),
@@ -151,7 +151,7 @@ mod tests {
         ];
         assert_eq!(groups("1:cpu:/else\n0::/a/b/c\n", &two), Some(4000));
         assert_eq!(groups("0::/a/b\n", &two[..2]), Some(1000));
-        // What is mounted is the container's own group.
+        // The container's own group is mounted.
         let one = [
             ("one mounted/d/memory.limit_in_bytes", "300\n"),
             ("one mounted/d/memory.usage_in_bytes", "100\n"),
@@ -160,7 +160,7 @@ mod tests {
             ("one mounted/memory.usage_in_bytes", "100\n"),
         ];
         assert_eq!(groups("3:cpu:/\n2:memory:/docker/7/d\n0::/\n", &one), Some(250));
-        // More is used than there may be.
+        // The use exceeds the limit.
         assert_eq!(
             groups("2:memory:/docker/7/d\n", &[one[0], ("one mounted/d/memory.usage_in_bytes", "301\n")]),
             Some(0)

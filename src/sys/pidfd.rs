@@ -53,7 +53,7 @@ impl Task {
     }
 
     /// Its threads, or the thread. `ESRCH` if it has ended. If two calls give the same numbers, events opened by these numbers between the
-    /// calls were opened for this process: nobody else could have had the numbers before the second call.
+    /// calls were opened for this process: no other process could have had the numbers before the second call.
     pub(crate) fn threads(&self) -> io::Result<BTreeSet<u32>> {
         let mut threads = BTreeSet::new();
         match self.process {
@@ -101,7 +101,7 @@ mod tests {
     use super::Task;
     use std::sync::mpsc;
 
-    /// Any thread of a process names it, and a thread is held by itself.
+    /// Any thread of a process names the process, and a thread can be held alone.
     #[test]
     fn a_thread_names_its_process_and_ends_by_itself() {
         let (name, number) = mpsc::channel();
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(old.threads().unwrap(), alone.threads().unwrap());
         thread.thread().unpark();
         thread.join().unwrap();
-        // It is gone a moment after it was joined.
+        // It disappears a moment after it was joined.
         while alone.threads().is_ok() || old.threads().is_ok() {
             std::thread::yield_now();
         }

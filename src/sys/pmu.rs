@@ -146,7 +146,7 @@ mod tests {
         }
     }
 
-    /// A unit such as hardware has, which a virtual machine lacks.
+    /// A unit as real hardware has it and a virtual machine lacks it.
     #[test]
     fn terms_are_events_and_fields() {
         let unit = std::env::temp_dir().join(format!("perfweave-pmu-{}", std::process::id()));

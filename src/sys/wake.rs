@@ -44,7 +44,7 @@ impl Wake {
         match nix::poll::poll(&mut poll, PollTimeout::from(millis)) {
             Ok(0) | Err(Errno::EINTR) => {}
             Ok(_) => drop(self.fd.read()),
-            // Then nothing wakes the thread.
+            // Without it nothing wakes the thread.
             Err(_) => std::thread::sleep(Duration::from_millis(millis.into())),
         }
     }

@@ -9,10 +9,9 @@ use std::time::Duration;
 pub(crate) const SLOW: u32 = 1;
 pub(crate) const QUICK: u32 = 2;
 
-/// A writer on another CPU draws its time, and is caught before it writes; then one on this CPU draws a later time and writes. Gives
-/// what a reader makes of both, each time: who comes first, and with which certainty; until that is `enough`.
-///
-/// The first writes when this process makes a system call, which nothing else in it makes.
+/// A writer on another CPU draws its time, and is caught before it writes. Then a writer on this CPU draws a later time and writes. Repeats
+/// this until there is `enough`, and gives each time how a reader orders both, and with which certainty.
+/// The first writes when this process makes a system call that no other code in it makes.
 pub(crate) fn caught_inside(
     hold: impl FnOnce(&Map) -> Hold + Send,
     keeping: Option<Keeping>,
@@ -25,7 +24,7 @@ pub(crate) fn caught_inside(
     let events = kernel("make a perf event array", Map::perf_event_array(load::slots()))?;
     let (counter, words) = (Map::array(8, 1).unwrap(), Map::epochs(load::slots()).unwrap());
     let stamps = Stamps { events: &events, counter: &counter, epochs: keeping.map(|keeping| (&words, keeping)) };
-    // Some milliseconds: as many instructions as the verifier goes through.
+    // Some milliseconds: as many instructions as the verifier accepts.
     let slow = kernel("load a BPF program", stamps.on_syscall(number, SLOW, 150_000))?;
     let quick = stamps.when_run(QUICK).unwrap();
     let _link = kernel("attach to sys_enter", slow.attach_raw_tracepoint("sys_enter"))?;
@@ -37,7 +36,7 @@ pub(crate) fn caught_inside(
         let base = rings.raw(there).unwrap().base;
         // SAFETY: mapped until the reader is dropped.
         let head = || unsafe { foreign::words(base) }[0];
-        // It looks while the writer is inside, however little came before.
+        // The reader refreshes while the writer is inside, even if few events came before.
         let order = Order::new().key(Key::Payload(0)).hold(hold(&words)).latency(Duration::from_millis(1));
         let mut reader = Reader::new(rings, order).unwrap();
         let mut caught = Vec::new();

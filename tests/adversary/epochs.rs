@@ -3,11 +3,11 @@
 use crate::caught::{QUICK, SLOW, caught_inside};
 use crate::reading;
 use perfweave::{Certainty, Epochs, Fence, Hold, Item, Key, Merge, Order, Pause, Reader, Recorder, Rings};
-use perfweave_support::bpf::{Keeping, Map, Stamps};
+use perfweave_support::bpf::{Keeping, Map, Program, Stamps};
 use perfweave_support::{assert_error, kernel, load, number_behind, threads};
 use std::time::Duration;
 
-/// Patience that ends at no time, so that nothing stands in.
+/// Patience that never ends, so that no fence stands in.
 const FOR_EVER: Duration = Duration::from_secs(3600);
 
 const GETPGID: (libc::c_long, fn()) = (libc::SYS_getpgid, load::getpgid);
@@ -16,7 +16,7 @@ fn epochs(words: &Map) -> Hold {
     Hold::Fence(Fence::Epochs(Epochs::open(words).unwrap().patience(FOR_EVER)))
 }
 
-/// Where records go, the machine's counter, and words: more than there can be CPUs, and in the last one a program that nobody knows is
+/// The rings' map, the machine's counter, and more words than there can be CPUs. In the last word, which belongs to no CPU, a program is
 /// inside for ever.
 fn maps() -> Option<[Map; 3]> {
     let events = kernel("make a perf event array", Map::perf_event_array(load::slots()))?;
@@ -27,6 +27,14 @@ fn maps() -> Option<[Map; 3]> {
     Some([events, Map::array(8, 1).unwrap(), words])
 }
 
+/// A program that writes and keeps to epochs in this way, its rings, and its words.
+fn program(keeping: Keeping) -> Option<(Program, Rings, Map)> {
+    let [events, counter, words] = maps()?;
+    let stamps = Stamps { events: &events, counter: &counter, epochs: Some((&words, keeping)) };
+    let program = kernel("load a BPF program", stamps.when_run(1))?;
+    Some((program, Rings::options().bpf_output(&events).open().unwrap(), words))
+}
+
 /// A writer that is caught inside comes first, although its CPU is interrupted by programs that enter and leave.
 #[test]
 fn epochs_wait_for_whoever_is_inside() {
@@ -35,7 +43,7 @@ fn epochs_wait_for_whoever_is_inside() {
     assert!(caught.iter().all(|both| *both == [(SLOW, Certainty::Proven), (QUICK, Certainty::Proven)]), "{caught:?}");
 }
 
-/// Each thing that a program can do wrong, and words that nobody reads, let a writer be overtaken.
+/// With each possible mistake of a program, and if the reader does not read the words, a later event overtakes a caught writer.
 #[test]
 fn every_mistake_with_epochs_is_seen() {
     let is_late = |both: &[(u32, Certainty); 2]| *both == [(QUICK, Certainty::Proven), (SLOW, Certainty::Late)];
@@ -51,10 +59,7 @@ fn every_mistake_with_epochs_is_seen() {
 /// Programs that do not leave: a kernel fence stands in, and the reader says so.
 #[test]
 fn a_kernel_fence_stands_in_for_programs_that_do_not_leave() {
-    let Some([events, counter, words]) = maps() else { return };
-    let stamps = Stamps { events: &events, counter: &counter, epochs: Some((&words, Keeping::Forget)) };
-    let Some(forgetful) = kernel("load a BPF program", stamps.when_run(1)) else { return };
-    let rings = Rings::options().bpf_output(&events).open().unwrap();
+    let Some((forgetful, rings, words)) = program(Keeping::Forget) else { return };
     let cpus: Vec<u32> = rings.cpus().collect();
     let mut reader = Reader::new(rings, Order::new().hold(Hold::epochs(&words).unwrap())).unwrap();
     let mut told = 0;
@@ -74,14 +79,14 @@ fn a_kernel_fence_stands_in_for_programs_that_do_not_leave() {
     assert!(told >= 1 && stats.stand_ins >= told && stats.late == 0, "{told}: {stats:?}");
 }
 
-/// Every CPU comes and goes with its word: rings that come later are covered, since words of all CPUs are read.
+/// Epochs are refused where they cannot prove the order.
 #[test]
 fn what_cannot_be_proven_is_refused() {
     let Some(events) = kernel("make a perf event array", Map::perf_event_array(load::slots())) else { return };
     let words = Map::epochs(load::slots()).unwrap();
     let hold = || Hold::epochs(&words).unwrap();
 
-    // Maps that are none.
+    // Maps of the wrong type.
     let plain = Map::array(64, load::slots()).unwrap();
     assert_error!(Epochs::open(&plain).unwrap_err(), Map, "a BPF_MAP_TYPE_ARRAY (2), with flags 0x0");
     assert_error!(Epochs::open(&events).unwrap_err(), Map, "a BPF_MAP_TYPE_PERF_EVENT_ARRAY (4)");
@@ -93,35 +98,32 @@ fn what_cannot_be_proven_is_refused() {
     }
     let null = std::fs::File::open("/dev/null").unwrap();
     let error = Epochs::open(&null).unwrap_err();
-    assert!(error.event().is_none(), "it is about no event");
+    assert!(error.event().is_none(), "the error concerns no event");
     assert_error!(error, Map, "epochs: this is no BPF map, but /dev/null");
 
-    // Others who write into the rings and say nothing.
+    // Other writers in the rings, which do not enter and leave.
     if let Some(rings) = kernel("trace", Rings::options().bpf_output(&events).tracepoint("sched:sched_switch").open()) {
         let error = Reader::new(rings, Order::new().hold(hold())).unwrap_err();
         assert_error!(error, Fence, "epochs say nothing of");
         assert_eq!(error.event(), Some("tracepoint sched:sched_switch"));
     }
 
-    // A recorder's bytes may not change while they are looked at, and that is more than programs can promise.
+    // A recorder's bytes must not change while they are read, and programs cannot guarantee that.
     let epochs = Fence::Epochs(Epochs::open(&words).unwrap());
     let refused = Recorder::open(Rings::options().bpf_output(&events), Key::Time, &epochs);
     assert_error!(refused.unwrap_err(), Fence, "no fence: ");
 }
 
-/// No thread, no sleep and no system call beside those of looking: what one who is not inside has written comes at once.
+/// Epochs need no thread, no sleep and no system calls other than those of a refresh: the record of a program that has left comes at once.
 #[test]
 fn a_proof_needs_no_thread() {
-    let Some([events, counter, words]) = maps() else { return };
-    let stamps = Stamps { events: &events, counter: &counter, epochs: Some((&words, Keeping::Rightly)) };
-    let Some(program) = kernel("load a BPF program", stamps.when_run(1)) else { return };
-    let rings = Rings::options().bpf_output(&events).open().unwrap();
+    let Some((program, rings, words)) = program(Keeping::Rightly) else { return };
     let cpus: Vec<u32> = rings.cpus().collect();
     let mut reader = Reader::new(rings, Order::new().hold(Hold::epochs(&words).unwrap())).unwrap();
     for &cpu in cpus.iter().cycle().take(100) {
         assert_eq!(program.run_on(cpu).unwrap(), 0);
         let event =
-            reader.next_timeout(Duration::ZERO).unwrap().expect("nobody is inside, so it comes without waiting");
+            reader.next_timeout(Duration::ZERO).unwrap().expect("no program is inside, so it comes without waiting");
         assert_eq!(event.certainty(), Certainty::Proven);
     }
     let stats = reader.stats();
@@ -132,10 +134,7 @@ fn a_proof_needs_no_thread() {
 /// Numbers that were drawn and not written are proven missing without a grace period.
 #[test]
 fn a_gap_of_dense_numbers_is_proven_by_epochs() {
-    let Some([events, counter, words]) = maps() else { return };
-    let stamps = Stamps { events: &events, counter: &counter, epochs: Some((&words, Keeping::Rightly)) };
-    let Some(program) = kernel("load a BPF program", stamps.when_run(1)) else { return };
-    let rings = Rings::options().bpf_output(&events).open().unwrap();
+    let Some((program, rings, words)) = program(Keeping::Rightly) else { return };
     let cpu = rings.cpus().last().unwrap();
     let hold = Hold::Dense { first: Some(0), fence: Fence::Epochs(Epochs::open(&words).unwrap()) };
     let mut reader = Reader::new(rings, Order::new().key(Key::Payload(8)).hold(hold)).unwrap();
@@ -156,14 +155,12 @@ fn a_gap_of_dense_numbers_is_proven_by_epochs() {
     assert_eq!((reader.fence(), reader.stats().stand_ins), (Some("epochs"), 0));
 }
 
-/// A merge in an event loop of one's own: a proof is begun, and asked after, by epochs and by the kernel's grace periods.
+/// A merge in the user's own event loop begins and polls proofs, by epochs and by the kernel's grace periods.
 #[test]
 fn a_merge_of_ones_own_asks_after_its_proofs() {
-    let Some([events, counter, words]) = maps() else { return };
-    let stamps = Stamps { events: &events, counter: &counter, epochs: Some((&words, Keeping::Rightly)) };
-    let Some(program) = kernel("load a BPF program", stamps.when_run(1)) else { return };
-    for fence in [Fence::Epochs(Epochs::open(&words).unwrap()), Fence::Map] {
-        let rings = Rings::options().bpf_output(&events).open().unwrap();
+    for by_epochs in [true, false] {
+        let Some((program, rings, words)) = program(Keeping::Rightly) else { return };
+        let fence = if by_epochs { Fence::Epochs(Epochs::open(&words).unwrap()) } else { Fence::Map };
         let cpus: Vec<u32> = rings.cpus().collect();
         let mut proof = fence.open().unwrap();
         let mut merge = Merge::new(rings, Order::new().hold(Hold::Fence(fence))).unwrap();
@@ -180,10 +177,7 @@ fn a_merge_of_ones_own_asks_after_its_proofs() {
 /// A reader that spins does not sleep while events come.
 #[test]
 fn a_reader_that_spins_sleeps_only_when_nothing_comes() {
-    let Some([events, counter, words]) = maps() else { return };
-    let stamps = Stamps { events: &events, counter: &counter, epochs: Some((&words, Keeping::Rightly)) };
-    let Some(program) = kernel("load a BPF program", stamps.when_run(1)) else { return };
-    let rings = Rings::options().bpf_output(&events).open().unwrap();
+    let Some((program, rings, words)) = program(Keeping::Rightly) else { return };
     let order = Order::new().hold(Hold::epochs(&words).unwrap()).spin(Duration::MAX);
     let mut reader = Reader::new(rings, order).unwrap();
     let cpu = load::online()[0];

@@ -16,7 +16,7 @@ fn maps() -> Option<(Map, Map)> {
     Some((events, Map::array(8, 1).expect("an array")))
 }
 
-/// Every hold rule that proves, by the ways it can be had.
+/// Every hold rule that proves, with every fence.
 fn fences() -> [(Fence, &'static str); 4] {
     [
         (Fence::Auto, if membarrier() { "membarrier" } else { "map" }),
@@ -40,7 +40,7 @@ fn events_of_different_cpus_come_in_the_order_in_which_they_were_written() {
         assert_eq!(reader.fence(), Some(name));
         assert_eq!(reader.hold().to_string(), "fence");
         for number in 0..300u64 {
-            // Now this CPU, now that, in no regular turn.
+            // On the CPUs in irregular order.
             let cpu = cpus[(number * number / 7) as usize % cpus.len()];
             assert_eq!(echo.run_with(cpu, &[number]).unwrap(), 0);
         }
@@ -55,7 +55,7 @@ fn events_of_different_cpus_come_in_the_order_in_which_they_were_written() {
     }
 }
 
-/// What the adversary made of a hold rule.
+/// The result of the adversary under a hold rule.
 #[derive(Debug)]
 struct Outcome {
     yielded: u64,
@@ -73,8 +73,8 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// A slow program on every CPU, interrupted by a second one on the same rings, for as long as it takes to have seen enough.
-/// With epochs the programs say when they are inside, in the words that the hold rule is given.
+/// A slow program on every CPU, interrupted by a second one on the same rings, until enough cases were seen. With epochs the programs mark
+/// in the words of the hold rule when they are inside.
 fn adversary(
     hold: impl FnOnce(&Map) -> Hold,
     epochs: bool,
@@ -117,14 +117,14 @@ fn adversary(
             }
             load::getppid();
         });
-        threads::until("the adversary does its worst", || {
+        threads::until("the adversary has caused enough cases", || {
             reader.batch(LONG).unwrap().unwrap().for_each(|event| note(event, &mut outcome));
             let stats = reader.stats();
             (outcome.late, outcome.repaired) = (stats.late, stats.repaired);
             enough(&outcome)
         });
     }
-    // What was lost last is told with it.
+    // This also reports the last losses.
     reading::all(&mut reader, |event| note(event, &mut outcome));
 
     outcome.written = counter.lookup_u64(0, 0).unwrap();
@@ -141,7 +141,7 @@ fn under_a_fence_nothing_is_late_and_nothing_is_missing() {
         if matches!(fence, Fence::Membarrier) && !membarrier() {
             continue;
         }
-        // A load worth the name, and rings that were not in order inside.
+        // Enough load, and rings with disorder inside.
         let enough = |outcome: &Outcome| outcome.yielded >= 200_000 && outcome.repaired >= 1000;
         let Some(outcome) = adversary(|_| Hold::Fence(fence), false, 8 << 20, enough) else { return };
         assert_eq!(outcome.late, 0);
@@ -150,7 +150,7 @@ fn under_a_fence_nothing_is_late_and_nothing_is_missing() {
     }
 }
 
-/// The same where programs say when they are inside, and no grace period is waited for.
+/// The same with programs that mark when they are inside, and without grace periods.
 #[test]
 fn under_epochs_nothing_is_late_and_nothing_is_missing() {
     let enough = |outcome: &Outcome| outcome.yielded >= 200_000 && outcome.repaired >= 1000;
@@ -161,7 +161,7 @@ fn under_epochs_nothing_is_late_and_nothing_is_missing() {
     println!("{outcome}");
 }
 
-/// The same with rings so small that the kernel drops: what is missing is what LOST says, and order holds.
+/// The same with rings so small that the kernel drops records: the missing records are those that LOST counts, and the order holds.
 #[test]
 fn under_a_fence_full_rings_lose_only_what_is_counted() {
     let enough = |outcome: &Outcome| outcome.yielded >= 20_000 && outcome.lost >= 100_000;
@@ -171,7 +171,7 @@ fn under_a_fence_full_rings_lose_only_what_is_counted() {
     println!("{outcome}");
 }
 
-/// The fence itself: it does not end before those are done who were inside when it began.
+/// The fence itself does not end before all writers are done that were inside when it began.
 #[test]
 fn a_fence_waits_for_whoever_is_inside() {
     for fence in [Fence::Membarrier, Fence::Map, Fence::EXPEDITED] {
@@ -190,12 +190,12 @@ fn a_fence_waits_for_whoever_is_inside() {
     }
 }
 
-/// The same writers show what the other rules are worth.
+/// Under the other rules the same writers are late.
 #[test]
 fn without_a_fence_whoever_is_inside_is_late() {
     let is_late = |both: &[(u32, Certainty); 2]| *both == [(QUICK, Certainty::Assumed), (SLOW, Certainty::Late)];
     for hold in [Hold::None, Hold::Round] {
-        // The writer may be done before the reader looks, where that is slow; then it is in time.
+        // On a slow machine the writer may be done before the reader refreshes; then it is not late.
         let enough = |caught: &[_]| caught.iter().filter(|both| is_late(both)).count() == 5;
         let Some(caught) = caught_inside(|_| hold, None, (libc::SYS_getegid, load::getegid), enough) else { return };
         let in_time = [(SLOW, Certainty::Assumed), (QUICK, Certainty::Assumed)];
@@ -221,7 +221,7 @@ fn dense_numbers_come_one_by_one_and_gaps_are_exactly_what_was_lost() {
     }
     assert_eq!(reader.stats().fences, 0);
 
-    // Until the rings are full and beyond.
+    // More than the rings hold.
     let mut dropped = Vec::new();
     for number in 50..50 + 400 * cpus.len() as u64 {
         match echo.run_with(cpus[number as usize % cpus.len()], &[number]).unwrap() {
@@ -243,7 +243,7 @@ fn dense_numbers_come_one_by_one_and_gaps_are_exactly_what_was_lost() {
             }
             assert_eq!(event.certainty(), Certainty::Proven);
         });
-        // Once there is room again, one more for each ring tells of the loss before it.
+        // Once there is room again, one more record for each ring reports the loss before it.
         for &cpu in &cpus {
             assert_eq!(echo.run_with(cpu, &[last]).unwrap(), 0);
             last += 1;
@@ -299,7 +299,7 @@ fn where_membarrier_is_refused_the_map_stands_in() {
                 && error.to_string().contains("membarrier"),
             "{error}"
         );
-        // Without the right to make a map there is none at all.
+        // Without the right to make a map there is no fence at all.
         privilege::refuse(libc::SYS_bpf, libc::EPERM).expect("a seccomp filter");
         let rings = sim::Kernel::new(&[0]).rings();
         let error = Reader::new(rings, Order::new()).unwrap_err();
@@ -319,7 +319,7 @@ fn opening_without_privileges_names_the_cure() {
     let Some((events, _)) = maps() else { return };
     let error = privilege::without(move || Rings::options().bpf_output(&events).open().unwrap_err());
     let message = error.to_string();
-    // Where bpf(2) takes a privilege, as Linux before 5.19 lets it, nothing can be done with the map either.
+    // If bpf(2) needs a privilege, which is possible before Linux 5.19, the map cannot be used either.
     assert_eq!(error.kind(), ErrorKind::Permission, "{message}");
     let may_not_ask = message.contains("as a perf event array") && message.contains("CAP_BPF");
     let may_not_open = message.contains("CAP_PERFMON") && message.contains("perf_event_paranoid");

@@ -48,7 +48,7 @@ fn all_cpus_are_read_back_oldest_first() {
     let mut expected = Vec::new();
     for round in 0..4u64 {
         for number in round * 200..(round + 1) * 200 {
-            // Now this CPU, now that, in no regular turn.
+            // On the CPUs in irregular order.
             let cpu = cpus[(number * number / 7) as usize % cpus.len()];
             assert_eq!(program.run_with(cpu, &[number]).unwrap(), 0);
             expected.push((cpu, number as i64));
@@ -68,7 +68,7 @@ fn all_cpus_are_read_back_oldest_first() {
     }
 }
 
-/// 32 bytes each divide a ring: at first it is exactly full.
+/// Records of 32 bytes fill a ring exactly.
 #[test]
 fn a_ring_of_one_page_keeps_the_newest() {
     let Some((map, program)) = echo() else { return };
@@ -154,7 +154,7 @@ fn what_is_written_while_frozen_is_refused_and_counted() {
     assert_eq!((loss.key(), loss.certainty()), (record.key(), Certainty::Proven));
 }
 
-/// Output that is longer than the ring, and such that is longer than a header can say.
+/// Output that is longer than the ring, and output that is longer than a header can say.
 #[test]
 fn output_that_is_too_long_is_damage_and_recording_goes_on() {
     let Some((map, program)) = echo() else { return };
@@ -162,7 +162,7 @@ fn output_that_is_too_long_is_damage_and_recording_goes_on() {
     let page = foreign::page_size() as u64;
     for (pages, size, fill) in [(1, 5000, 0u8), (1, 5000, 0xff), (1, 5000, 0x20), (32, 70_000, 0xff), (1, 131_000, 0)] {
         array.update(0, &vec![fill; 140_000]).unwrap();
-        // One page is 4096 bytes where this is sure to overlap itself.
+        // With pages of 4096 bytes this is sure to overlap itself.
         let size = size.max(if pages == 1 { page as u32 + 900 } else { 0 });
         let big = bpf::emitter(&map, &array, size).unwrap();
         let Some(mut recorder) = recorder(&map, pages * page, Key::Time, &Fence::EXPEDITED) else { return };
@@ -189,7 +189,7 @@ fn output_that_is_too_long_is_damage_and_recording_goes_on() {
     }
 }
 
-/// A child's copy of what is frozen is nothing: the parent is looking.
+/// A forked child does not resume the rings that its parent reads.
 #[test]
 fn a_forked_child_resumes_nothing() {
     apart!();
@@ -229,7 +229,7 @@ fn numbered(events: &Map, counters: &Map, cpu: u32, delay: u32) -> io::Result<Pr
     Program::load(bpf::Kind::RawTracepoint, &asm)
 }
 
-/// Every frozen set under load: in order, undamaged, and each CPU's numbers without a hole but where a loss says so.
+/// Under load, every frozen set is in order and undamaged, and each CPU's numbers have holes only at reported losses.
 fn hammer(bytes: u64, key: fn() -> Key, fence: &Fence, rounds: u32, delay: u32) -> Option<()> {
     let _alone = crate::alone();
     let events = kernel("make a perf event array", Map::perf_event_array(load::slots()))?;
@@ -249,7 +249,7 @@ fn hammer(bytes: u64, key: fn() -> Key, fence: &Fence, rounds: u32, delay: u32) 
     };
     until_drawn(1000);
     let (mut seen, mut losses, mut sets_of_all, mut round) = (0u64, 0u64, 0, 0);
-    // A CPU that is alone has written over what it lost before anybody looks.
+    // With one CPU, its later records may have overwritten the LOST record before the freeze.
     let lossy = cpus.len() > 1;
     while round < rounds || (lossy && losses == 0 && round < 100 * rounds) {
         let frozen = recorder.freeze().unwrap();
@@ -283,9 +283,9 @@ fn hammer(bytes: u64, key: fn() -> Key, fence: &Fence, rounds: u32, delay: u32) 
                 other => panic!("round {round}: {other:?}"),
             }
         }
-        // No more than what was drawn; and all of it, but one that is not output yet, and what is lost since the pause.
+        // Not more than were drawn; and all of them, except one that is not output yet and losses since the pause.
         sets_of_all += u32::from(last.len() == cpus.len());
-        // What is drawn while it is frozen is lost; what is drawn behind it says so.
+        // Numbers that are drawn while it is frozen are lost; the next record reports that.
         if round % 8 == 0 {
             until_drawn(10);
         }
@@ -325,9 +325,8 @@ fn under_load_other_fences_do_as_well() {
     }
 }
 
-/// Writers whose output takes long, tens of thousands of bytes each, and longer where an interrupt comes in between: what was
-/// frozen stays as it is, and freezing once more without letting anybody write finds the same. Without the fence, who is
-/// in flight still writes and publishes.
+/// Writers with long outputs of tens of thousands of bytes, some of them interrupted. A frozen recording does not change, and a second
+/// freeze without writers in between finds the same. Without the fence, writers in flight still write and publish.
 #[test]
 fn nothing_changes_and_nothing_appears_once_frozen() {
     const SIZE: u32 = 60_000;
@@ -347,7 +346,7 @@ fn nothing_changes_and_nothing_appears_once_frozen() {
     let _link = program.attach_raw_tracepoint("sys_enter").unwrap();
     let Some(mut recorder) = recorder(&events, 256 << 10, Key::Time, &Fence::EXPEDITED) else { return };
     let load = load::Load::on(&cpus, |_| load::getppid());
-    // Not where we run: nobody is in flight there.
+    // Not on this thread's CPU: it has no writer in flight.
     let mut interrupt = Asm::new();
     interrupt.repeat(Reg::R7, 12_000, |asm| {
         asm.ktime();
@@ -355,7 +354,7 @@ fn nothing_changes_and_nothing_appears_once_frozen() {
     interrupt.mov_i(Reg::R0, 0).exit();
     let interrupt = Program::load(bpf::Kind::PerfEvent, &interrupt).unwrap();
     let _clocks: Vec<_> = cpus[1..].iter().map(|&cpu| interrupt.attach_clock(cpu, 1_000_000).unwrap()).collect();
-    // All that is to be seen, and the key and length of each event.
+    // All bytes, and the key and length of each event.
     let digest = |frozen: &Frozen<'_>| -> Vec<(Option<u64>, usize, u64)> {
         // All lengths are multiples of 8.
         let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));

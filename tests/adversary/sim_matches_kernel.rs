@@ -1,4 +1,4 @@
-//! The simulator against the kernel it plays: the same writes, the same reads, the same bytes.
+//! The simulator against the kernel: the same writes, the same reads, the same bytes.
 
 use perf_event_open_sys::bindings as sys;
 use perfweave::{Hold, Kind, Layout, Merge, Order, RawRing, Rings, sim};
@@ -6,12 +6,12 @@ use perfweave_support::bpf::{Map, Program};
 use perfweave_support::{bpf, foreign, kernel, load, threads};
 use quickcheck::{Arbitrary, Gen};
 
-/// What is done to both rings.
+/// A step on both rings.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     /// Outputs one of the sizes.
     Output(usize),
-    /// Yields so many events.
+    /// Yields this many events.
     Yield(u8),
     /// Stops or restarts output.
     Pause(bool),
@@ -38,7 +38,7 @@ fn image(raw: RawRing) -> (u64, u64, Vec<u8>) {
     (head, tail, data)
 }
 
-/// Compares two rings between tail and head, but for what must differ: times, the event's id, and padding.
+/// Compares two rings between tail and head, except for times, the event's id and padding, which must differ.
 fn assert_same(kernels: RawRing, simulated: RawRing, trailer: usize, time_at: usize) {
     let (head, tail, kernels) = image(kernels);
     let (sim_head, sim_tail, simulated) = image(simulated);
@@ -56,9 +56,9 @@ fn assert_same(kernels: RawRing, simulated: RawRing, trailer: usize, time_at: us
         if kind == Kind::LOST.0 {
             assert_eq!(size, 24 + trailer);
             assert_eq!(theirs[16..24], ours[16..24], "the count of LOST at {at}");
-            // Its time is that of the record behind it.
+            // Its time is that of the record after it.
             for data in [&kernels, &simulated] {
-                // First in `struct sample_id`, since TID is not asked for.
+                // First in `struct sample_id`, because TID is not requested.
                 let time = take(data, at + 24, 8);
                 assert_eq!(time, take(data, at + size + time_at, 8), "the time of LOST at {at}");
             }
@@ -158,8 +158,8 @@ fn the_same_writes_make_the_same_bytes() {
     assert!(dropped > 100, "full rings were tried: {dropped}");
 }
 
-/// How writers interrupt each other, as `sim` plays it: whoever draws its time and is interrupted before it reserves
-/// finds the interrupt's records right before its own, stamped later; no other disorder is there.
+/// Writers interrupt each other as in `sim`: if a writer is interrupted between its time and its reservation, the interrupt's records lie
+/// right before its own, with later times. There is no other disorder.
 #[test]
 fn interrupted_writers_lie_behind_those_that_interrupted_them() {
     let Some(events) = kernel("make a perf event array", Map::perf_event_array(load::slots())) else { return };
@@ -197,7 +197,7 @@ fn interrupted_writers_lie_behind_those_that_interrupted_them() {
             assert_eq!(kind, SLOW, "whoever is interrupted");
             let larger = records[..n].iter().rev().take_while(|(other, _)| *other > time).count();
             assert!(records[n - larger..n].iter().all(|(_, kind)| *kind == INTERRUPT), "a run of interrupts");
-            assert!(records[..n - larger].iter().all(|(other, _)| *other < time), "and nothing else");
+            assert!(records[..n - larger].iter().all(|(other, _)| *other < time), "no other disorder");
         }
         largest = largest.max(time);
     }
@@ -226,13 +226,13 @@ fn oversize_output_makes_the_same_bytes() {
             for (program, len) in [(&small, 100), (&big, size as usize), (&small, 100)] {
                 let fits = program.run_on(0).unwrap() == 0;
                 assert_eq!(machine.emit(0, 0x7777, &pattern[..len]), fits, "{size} in {pages} pages");
-                // What a lawful kernel does not write, it writes when the consumer looks.
+                // The simulator writes what a lawful kernel does not write at the consumer's next refresh.
                 on_sim.refresh(0);
             }
             let (head, _, kernels) = image(live);
             let (sim_head, _, simulated) = image(simulated);
             assert_eq!(head, sim_head, "{size} in {pages} pages");
-            // Times differ: eight bytes behind each header, where nothing overwrote them.
+            // Times differ: eight bytes after each header, if they were not overwritten.
             let differ: Vec<usize> = (0..kernels.len()).filter(|at| kernels[*at] != simulated[*at]).collect();
             assert!(
                 differ.len() <= 24,

@@ -1,4 +1,4 @@
-//! The bound on memory: what holding takes, counted by the allocator, whatever is written.
+//! The bound on the memory for holding, counted by the allocator, for every kind of load.
 
 use perfweave::{AnomalyKind, Certainty, Fence, Hold, Item, Key, Kind, Layout, Merge, Order, Sequence, WhenFull, sim};
 use perfweave_support::counting::{most, now};
@@ -6,7 +6,7 @@ use perfweave_support::counting::{most, now};
 /// Which time or number the n-th record has.
 type Count = fn(u64) -> u64;
 
-/// Writes that make holding as dear as can be.
+/// Writes that make holding as expensive as possible.
 const LOADS: [(&str, Count); 7] = [
     ("in order", |n| 1000 + n),
     ("backwards", |n| 10_000_000 - n),
@@ -17,7 +17,7 @@ const LOADS: [(&str, Count); 7] = [
     ("saws", |n| 1000 + n / 512 * 512 + 511 - n % 512),
 ];
 
-/// So many records that a writer on another CPU holds up: what lies before the mark, or is copied, until memory is used up.
+/// This many records are held because of a writer on another CPU: they stay below the mark or are copied, until memory is used up.
 fn hold_up(records: u64, order: Order, ring: usize, count: Count, bound: usize) -> (u64, u64, u64) {
     let cpus = [0, 1, 2];
     let kernel = sim::Kernel::with(&cpus, ring, Layout::new(4 | 1024, true, 0));
@@ -32,7 +32,7 @@ fn hold_up(records: u64, order: Order, ring: usize, count: Count, bound: usize) 
         let payload = [count(n).to_ne_bytes(), (n * 7919 % 997).to_ne_bytes()].concat();
         written += u64::from(kernel.emit((n % 2) as u32, count(n), &payload));
         if n % 1000 == 777 {
-            // A loss, and the LOST record that tells of it.
+            // A loss, and the LOST record that reports it.
             kernel.pause(0, true);
             kernel.emit(0, count(n), &[0; 16]);
             kernel.pause(0, false);
@@ -51,12 +51,12 @@ fn hold_up(records: u64, order: Order, ring: usize, count: Count, bound: usize) 
                 (yielded, early) = (yielded + all, early + unproven);
             });
             let used = peak - before - fixed;
-            // Nodes of trees, and what a vector of vectors takes.
+            // Nodes of trees, and the memory of a vector of vectors.
             assert!(used <= bound as isize + bound as isize / 64 + 4096, "{used} bytes after {n} records: {merge:?}");
             assert!(merge.stats().most_memory <= bound, "{} of {bound} bytes", merge.stats().most_memory);
         }
     }
-    // What is told of while events leave takes memory too.
+    // Reports while events leave take memory too.
     merge.refresh(0);
     assert!(merge.stats().most_memory <= bound, "{} of {bound} bytes", merge.stats().most_memory);
     kernel.write(2, &[0; 16]);
@@ -69,7 +69,7 @@ fn hold_up(records: u64, order: Order, ring: usize, count: Count, bound: usize) 
             break;
         }
     }
-    // What the burst took is given back soon.
+    // The memory of the burst is released soon.
     for _ in 0..64 {
         merge.refresh(0);
     }
@@ -92,7 +92,7 @@ fn hold(records: u64, bounds: &[usize]) {
     }
 }
 
-/// Whatever comes: holding takes no more than its bound, and all comes out, proven until the bound is reached.
+/// For every load, holding takes no more than its bound, and all events come out, proven until the bound is reached.
 #[test]
 fn holding_takes_no_more_than_its_bound() {
     hold(60_000, &[300 << 10, 2 << 20, 64 << 20]);
@@ -103,7 +103,7 @@ fn holding_takes_no_more_than_a_small_bound() {
     hold(5_000, &[40 << 10, 100 << 10]);
 }
 
-/// With twice the memory that is needed, burst after burst, nothing is let out early and no look leaves anything.
+/// With twice the needed memory, no record leaves early and no refresh leaves records unindexed, for burst after burst.
 #[test]
 fn what_there_is_memory_for_is_held() {
     let hold = |most: usize| {
@@ -151,7 +151,7 @@ fn miss_numbers(records: u64, bounds: &[usize]) {
     }
 }
 
-/// Gaps that are told of while records leave take memory that copies may not have used up. Large rings, seldom looked at.
+/// Gaps that are reported while records leave need memory, which copies must leave free. Large rings, with few refreshes.
 #[test]
 fn gaps_in_doubt_are_within_the_bound() {
     let bound = 1 << 20;
@@ -190,7 +190,7 @@ fn gaps_in_doubt_are_within_the_bound() {
     }
 }
 
-/// Writes the n-th of records that are told of by themselves, or have no key of their own. False if there is no room.
+/// Writes the n-th record of a kind that is a separate event or has no key. False if there is no room.
 type Forge = fn(&sim::Kernel, u32, u64) -> bool;
 
 fn forge(kernel: &sim::Kernel, cpu: u32, kind: Kind, body: &[u64]) -> bool {
@@ -205,7 +205,7 @@ fn lost(kernel: &sim::Kernel, cpu: u32, count: u64) -> bool {
     forge(kernel, cpu, Kind::LOST, &[7, count])
 }
 
-/// A LOST record that is too short for what it is to say.
+/// A LOST record that is too short for its fields.
 fn damage(kernel: &sim::Kernel, cpu: u32) -> bool {
     forge(kernel, cpu, Kind::LOST, &[])
 }
@@ -235,7 +235,7 @@ const FORGED: [(&str, Forge); 9] = [
         2 => lost(kernel, cpu, 0),
         3 => damage(kernel, cpu),
         4 => other(kernel, cpu),
-        // In order, and behind its time.
+        // In order, and after its time.
         5 => kernel.emit(cpu, 1500 + n, &n.to_ne_bytes()),
         _ => kernel.emit(cpu, 1200, &n.to_ne_bytes()),
     }),
@@ -246,7 +246,7 @@ const FORGED: [(&str, Forge); 9] = [
 fn hold_forged(bound: usize, how: &str, fixed: isize, order: impl Fn() -> Order) {
     let cpus = [0, 1, 2, 3];
     for (what, forge) in FORGED {
-        // Records other than samples have a time, or none; and at last a head that cannot be right, or not.
+        // Records other than samples have a time or none; at the end comes an invalid head or none.
         for (timed, wrong_head) in [(true, false), (true, true), (false, false), (false, true)] {
             let kernel = sim::Kernel::with(&cpus, 64 << 10, Layout::new(4 | 1024, timed, 0));
             let rings = kernel.rings();
@@ -257,7 +257,7 @@ fn hold_forged(bound: usize, how: &str, fixed: isize, order: impl Fn() -> Order)
             for cpu in cpus {
                 kernel.emit(cpu, 1000, &[0; 8]);
                 (1..).take_while(|n| forge(&kernel, cpu, *n)).for_each(drop);
-                // So much LOST records can tell of.
+                // LOST records can report this many.
                 kernel.lose(cpu, 1 << 32);
             }
             for turn in 0.. {
@@ -305,7 +305,7 @@ fn forged_records_in_a_row_with_numbers_are_within_the_bound() {
     hold_forged(100 << 10, "numbers of the machine", 12 << 10, || Order::new().key(Key::Payload(0)).hold(dense()));
 }
 
-/// The same with numbers that are missing, break, and are found, for each CPU and for the machine.
+/// The same with missing numbers, anomalies, and numbers that come late, for each CPU and for the machine.
 #[test]
 fn numbers_that_are_missing_are_within_the_bound() {
     miss_numbers(60_000, &[300 << 10, 4 << 20]);
@@ -349,7 +349,7 @@ fn late_numbers_inside_a_gap_take_no_memory() {
     assert!(ring.anomalies(AnomalyKind::Late) >= 16 && ring.records == 199_902, "{ring:?}");
 }
 
-/// A ledger is of everything, also of what a look has left in the rings for want of memory.
+/// A ledger covers all records, also those that a refresh has left in the rings because memory had run out.
 #[test]
 fn a_ledger_counts_what_there_was_no_memory_to_look_at() {
     let kernel = sim::Kernel::with(&[0, 1], 1 << 20, Layout::new(4 | 1024, true, 0));
@@ -360,7 +360,7 @@ fn a_ledger_counts_what_there_was_no_memory_to_look_at() {
     }
     merge.refresh(0);
     let total = merge.ledger().total();
-    assert!(merge.held() < 5_000, "{} were looked at", merge.held());
+    assert!(merge.held() < 5_000, "{} were indexed", merge.held());
     assert_eq!((total.yielded, total.held, total.lost, total.written()), (0, 5_000, 0, 5_000));
     let mut yielded = 0;
     while let Some(event) = merge.next() {
@@ -385,7 +385,7 @@ fn look_within(bounds: impl Iterator<Item = usize>, records: u64) {
     }
 }
 
-/// Bounds of any size, so that the lists of blocks are as long as makes them grow just before the bound.
+/// Bounds of many sizes, so that in some cases the lists of blocks grow just before the bound.
 #[test]
 fn no_bound_is_passed_by_what_lists_of_blocks_take() {
     look_within((160 << 10..1 << 20).step_by(4 << 10), 40_000);
@@ -396,7 +396,7 @@ fn no_small_bound_is_passed_by_what_lists_of_blocks_take() {
     look_within((40 << 10..160 << 10).step_by(4 << 10), 8_000);
 }
 
-/// What the documentation of a recorder says that a stop takes, with the smallest records there are.
+/// A stop of a recorder takes the memory that its documentation says, with the smallest possible records.
 #[test]
 fn a_stop_of_a_recorder_takes_what_its_documentation_says() {
     for records in [(1u64 << 16) - 1, (1 << 16) + 1] {

@@ -1,4 +1,4 @@
-//! What is allocated, counted by an allocator that this process has to itself.
+//! Tests of memory: the allocator of this process counts.
 
 mod bounds;
 #[expect(dead_code, reason = "each binary takes a part")]

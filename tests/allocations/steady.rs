@@ -35,7 +35,7 @@ fn round(kernel: &sim::Kernel, cpus: &[u32], time: &mut u64) {
 #[test]
 fn a_merge_in_steady_state_allocates_nothing() {
     let cpus = [0, 1, 2, 7];
-    // Large enough to hold a round, and so small that rounds overtake it and records are lost.
+    // Large enough to hold a round, and so small that several rounds overflow it and records are lost.
     for bytes in [64 << 10, 4 << 10] {
         for hold in [Hold::FENCE, Hold::None, Hold::Round] {
             let kernel = sim::Kernel::with(&cpus, bytes, perfweave::Layout::new(4 | 1024, true, 0));
@@ -133,7 +133,7 @@ fn a_reader_in_steady_state_allocates_nothing() {
         assert_eq!(seen, 100);
         allocated
     };
-    // Until its buffers have grown, and it has listed the CPUs, which it does once a second.
+    // Warm-up: its buffers grow, and it lists the CPUs, which it does once a second.
     let (begin, mut rounds) = (Instant::now(), 0);
     while rounds < 10 || begin.elapsed() < 12 * Reader::TICK {
         round();
@@ -142,7 +142,7 @@ fn a_reader_in_steady_state_allocates_nothing() {
     assert_eq!((0..20).map(|_| round()).sum::<u64>(), 0);
 }
 
-/// Writing a recording, whatever is written. Losses in a row are kept nowhere, so none costs more than the one before.
+/// Writing a recording. Losses in a row are not stored, so each costs as much as the one before.
 #[cfg(feature = "perf-data")]
 #[test]
 fn writing_a_recording_allocates_for_the_first_loss_of_each_cpu_alone() {
@@ -160,7 +160,7 @@ fn writing_a_recording_allocates_for_the_first_loss_of_each_cpu_alone() {
     merge.batch().for_each(|event| writer.write(&event).unwrap());
     writer.finish().unwrap();
 
-    // Nearly all of them become losses: in a row, with a record of each CPU now and then, and at last with none behind them.
+    // Nearly all of them become losses: in a row, with a record of each CPU now and then, and at the end with no record after them.
     let mut bytes = std::fs::read(&paths[0]).unwrap();
     let (mut at, mut n) = (104, 0);
     while n < records {

@@ -1,12 +1,10 @@
 //! Every system call that the crate makes, failing one at a time: while rings are opened, read, flushed, paused and closed, when a
 //! CPU comes back, in fences, in the recorder, under tokio.
 //!
-//! A case is one call, such as the third perf_event_open(2) of a scenario, and one error. The scenario is run once to count its
-//! calls, and then once for each case. Whatever fails, the crate says so by a typed error with that error in it, or it does not
-//! matter; all events come, in order; the ledger balances; nothing stays open, mapped, running or in a slot; the number of calls is
-//! bounded; and nobody panics.
-//!
-//! All in one process of its own: what is open is counted.
+//! A case is one call, such as the third perf_event_open(2) of a scenario, and one error. The scenario is run once to count its calls, and
+//! then once for each case. For each failure the crate gives a typed error that contains it, or the failure has no effect. All events come,
+//! in order; the ledger balances; nothing stays open, mapped, running or in a slot; the number of calls is bounded; and no thread panics.
+//! All of this runs in its own process, because it counts the open things of the process.
 
 mod scenarios;
 mod world;
@@ -20,18 +18,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use world::{Aim, Heard, MAP_DELETE_ELEM, Open, Run, World, errno, instances_left, is_poll};
 
-/// One after the other: what is open is the process's.
+/// One test after the other: they count the open things of the process.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What is done while calls fail.
+/// The code that runs while calls fail.
 type Scenario = fn(&World, &mut Heard);
 
-/// Fails each call of a scenario, at each of its places, with each error, or with so many of them.
+/// Fails each call of a scenario, at each of its places, with each error, or with this many of them.
 fn fail_each(world: &mut World, name: &str, scenario: Scenario, errors: usize) {
-    // What is made once for a process is made.
+    // First makes the things that a process makes only once.
     world.run(scenario, None);
     let (counted, heard) = world.run(scenario, None);
     assert!(heard.errors.is_empty(), "{name}: {:?}", heard.errors);
@@ -55,16 +53,16 @@ fn fail_each(world: &mut World, name: &str, scenario: Scenario, errors: usize) {
     eprintln!("{name}: {all} calls of {} kinds, {cases} cases, {hits} of them hit", counted.calls.len());
 }
 
-/// What holds for every case.
+/// Checks what must hold in every case.
 fn check(world: &World, name: &str, aim: Aim, all: usize, run: &Run, heard: &Heard) {
     let said = || format!("{name}: {aim:?}: {:?}", heard.errors);
     assert!(heard.errors.len() <= run.hits, "{}", said());
-    assert!(!aim.which.matters() || aim.forever || heard.errors.len() == run.hits, "{}: nobody was told", said());
+    assert!(!aim.which.matters() || aim.forever || heard.errors.len() == run.hits, "{}: no error reported it", said());
     for error in &heard.errors {
         assert!(errno(error).is_none_or(|errno| errno == aim.errno), "{}", said());
         assert!(!error.to_string().contains("died") && !error.to_string().contains("panicked"), "{}", said());
     }
-    // A reader that sleeps as long as it means to may have to do it often, on a slow machine; so may who polls for a fence.
+    // On a slow machine, a reader that sleeps as long as intended may have to sleep often; so may a caller that polls for a fence.
     let made: usize = run.calls.iter().filter(|(which, _)| !is_poll(which.number)).map(|(_, times)| times).sum();
     let bound = 3 * all + 400 + 20 * heard.sleeps as usize;
     assert!(made <= bound, "{}: {made} calls, {} sleeps: {:?}", said(), heard.sleeps, run.calls);
@@ -72,7 +70,7 @@ fn check(world: &World, name: &str, aim: Aim, all: usize, run: &Run, heard: &Hea
         // SAFETY: its owner wanted it unmapped, and is gone.
         assert_eq!(unsafe { libc::munmap(at as *mut _, len as usize) }, 0);
     }
-    // Slots are empty, unless it was that which failed; and the same maps can be used again.
+    // Slots are empty, unless the emptying itself failed; and the same maps can be used again.
     let left = world.cpus.iter().filter(|cpu| world.emit(**cpu, 0) != -libc::ENOENT).count();
     let slots = aim.which.number == libc::SYS_bpf && aim.which.detail == MAP_DELETE_ELEM;
     assert!(left <= if slots { run.hits } else { 0 }, "{}: {left} slots", said());
@@ -87,7 +85,7 @@ fn check(world: &World, name: &str, aim: Aim, all: usize, run: &Run, heard: &Hea
     assert!(world.cpus.iter().all(|cpu| world.emit(*cpu, 0) == 0), "{}", said());
 }
 
-/// Fails all calls of a kind from one on, for ever: nothing may come of anything, but nobody spins, panics or leaks.
+/// Fails all calls of a kind from one on, for ever: nothing need work, but nothing spins, panics or leaks.
 fn refuse_each(world: &mut World, name: &str, scenario: Scenario) {
     world.run(scenario, None);
     let (counted, _) = world.run(scenario, None);
@@ -96,7 +94,7 @@ fn refuse_each(world: &mut World, name: &str, scenario: Scenario) {
     world.forever = true;
     let mut cases = 0;
     for (&which, &times) in &counted.calls {
-        // A wait that is always interrupted is none, and no kernel's.
+        // No kernel interrupts every wait.
         let errno = *which.errors().iter().find(|errno| **errno != libc::EINTR).expect("an error");
         let mut at = vec![1, times.div_ceil(2), times];
         at.dedup();
@@ -129,7 +127,7 @@ fn every_call_may_fail() {
     fail_each(&mut world, "reading under tokio", reading_under_tokio, 2);
 }
 
-/// Whoever waits for a fence by poll(2) and is refused that asks now and then, not all the time.
+/// A thread that waits for a fence by poll(2), which is refused, checks the fence now and then, not all the time.
 #[test]
 fn a_poll_that_is_refused_is_no_reason_to_spin() {
     let _alone = alone();
@@ -167,7 +165,8 @@ fn a_poll_that_is_refused_is_no_reason_to_spin() {
     assert!(polls <= sleeps + 10, "{polls} polls, {sleeps} sleeps");
 }
 
-/// A CPU went and came back, and when that was told the list of CPUs could not be read. The message comes once, and is not forgotten.
+/// A CPU went and came back, and at the kernel's message the list of CPUs could not be read. The message comes once, and the reader
+/// remembers it.
 #[test]
 fn a_cpu_that_bounced_when_none_could_be_listed_is_opened_anew() {
     let _alone = alone();
@@ -180,7 +179,7 @@ fn a_cpu_that_bounced_when_none_could_be_listed_is_opened_anew() {
             Answer::Make
         }
         libc::SYS_pread64 if unlisted.swap(false, Ordering::Relaxed) => Answer::Fail(libc::EIO),
-        // Who asks an event how long it ran has so much room: it did not run.
+        // A read of an event's running time has a buffer of this size. The answer: it did not run.
         libc::SYS_read if call.args[2] == 128 && away.load(Ordering::Relaxed) => {
             // SAFETY: so long is the buffer of the thread that waits for us.
             unsafe { std::ptr::write_bytes(call.args[1] as *mut u8, 0, 128) };
@@ -194,8 +193,8 @@ fn a_cpu_that_bounced_when_none_could_be_listed_is_opened_anew() {
     };
     supervised(judge, || {
         let mut reader = Reader::new(world.options().open().unwrap(), Order::new().hold(Hold::None)).unwrap();
-        // All CPUs were looked at once.
-        threads::until("nothing is left to be noticed", || {
+        // The reader has checked all CPUs once.
+        threads::until("no message is left", || {
             let before = reader.stats();
             assert!(reader.next_timeout(2 * Reader::TICK).unwrap().is_none());
             reader.stats().wakes == before.wakes
@@ -207,7 +206,7 @@ fn a_cpu_that_bounced_when_none_could_be_listed_is_opened_anew() {
         away.store(true, Ordering::Relaxed);
         unlisted.store(true, Ordering::Relaxed);
         let mut error = None;
-        threads::until("it is said that CPUs cannot be listed", || {
+        threads::until("the error says that CPUs cannot be listed", || {
             error = reader.next_timeout(Duration::from_millis(10)).err();
             error.is_some()
         });
@@ -221,8 +220,8 @@ fn a_cpu_that_bounced_when_none_could_be_listed_is_opened_anew() {
     .unwrap();
 }
 
-/// A CPU that was listed, and gone again before its events were opened, is tried again although the list never changes, where no
-/// messages tell.
+/// A CPU that was listed, and went offline before its events were opened. Without messages, the reader tries it again although the list
+/// never changes.
 #[test]
 fn a_cpu_that_was_gone_when_its_ring_was_to_be_opened_is_tried_again() {
     let _alone = alone();
@@ -241,7 +240,7 @@ fn a_cpu_that_was_gone_when_its_ring_was_to_be_opened_is_tried_again() {
     supervised(judge, || {
         let rings = Rings::options().bpf_output(&world.events).cpus([cpu, cpu]).pages(1);
         let mut reader = match rings.open() {
-            // It is the only one.
+            // It is the only CPU.
             Err(error) if error.kind() == ErrorKind::Cpu && world.cpus.len() == 1 => return,
             _ => Reader::new(world.options().open().unwrap(), Order::new().hold(Hold::None)).unwrap(),
         };

@@ -1,4 +1,4 @@
-//! What is done while calls fail.
+//! The code that runs while calls fail.
 
 use crate::world::{EXPEDITED, Heard, World};
 use perfweave::{Ended, ErrorKind, Fence, Hold, Item, Key, Kind, Order, Pause, Reader, Record, Recorder, Rings};
@@ -11,13 +11,13 @@ pub(crate) fn opening(world: &World, heard: &mut Heard) {
     heard.hear(world.options().open());
 }
 
-/// A tracepoint by name: files are looked for, and read.
+/// A tracepoint by name: the crate finds and reads files.
 pub(crate) fn opening_by_name(_: &World, heard: &mut Heard) {
     heard.hear(Rings::options().tracepoint("sched:sched_process_exec").pages(1).open());
 }
 
-/// Events with filters, for a process whose threads are listed; a directory that is no control group's; and a filter that is wrong,
-/// of which the kernel is asked why. These two are refused whatever else fails.
+/// Events with filters, for a process whose threads are listed; a directory that is no control group; and a wrong filter, for which the
+/// crate asks the kernel for the reason. The last two are always refused.
 pub(crate) fn opening_for_some(_: &World, heard: &mut Heard) {
     let options = || Rings::options().tracepoint("sched:sched_process_exec").pages(1);
     heard.hear(options().filter("common_pid != 1").records([Kind::COMM, Kind::EXIT]).pid(std::process::id()).open());
@@ -32,7 +32,7 @@ pub(crate) fn opening_for_some(_: &World, heard: &mut Heard) {
     }
 }
 
-/// A reader and the numbers that were written for it.
+/// A reader and the numbers that were written into its rings.
 struct Reading<'a> {
     world: &'a World,
     reader: Reader,
@@ -45,7 +45,7 @@ fn number(record: &Record<'_>) -> u64 {
     record.payload().and_then(|payload| payload.u64(0)).expect("a number")
 }
 
-/// So often a reader that is refused something for ever is asked again.
+/// How often a reader is called again if a call is refused for ever.
 const TRIES: usize = 8;
 
 impl Reading<'_> {
@@ -64,7 +64,7 @@ impl Reading<'_> {
         self.written.len() - before
     }
 
-    /// Reads until so much was seen, or something is reported. Whether either came.
+    /// Reads until this much was seen, or an error is reported. Gives whether either came.
     fn read(&mut self, heard: &mut Heard, until: impl Fn(&Self) -> bool) -> bool {
         let wait = if self.world.forever { Duration::from_millis(2) } else { threads::GUARD };
         let mut tries = 0;
@@ -75,7 +75,7 @@ impl Reading<'_> {
                         self.seen.push(number(&record));
                         true
                     }
-                    // What was refused once.
+                    // The error of the refused call.
                     Item::Lost(_) | Item::Untraced(_) => true,
                     Item::Flushed => return true,
                     other => panic!("{other:?}"),
@@ -100,8 +100,7 @@ impl Reading<'_> {
         until(self)
     }
 
-    /// Takes notice of CPUs that are there again, until output comes from all of them. What could not be opened is tried again
-    /// when the next message comes.
+    /// Lets the reader notice CPUs that are back, until output comes from all of them. It retries failed openings at the next message.
     fn follow(&mut self, heard: &mut Heard) {
         let (end, mut tries) = (Instant::now() + threads::GUARD, 0);
         loop {
@@ -126,7 +125,7 @@ pub(crate) fn reading(world: &World, heard: &mut Heard) {
     let Some(reader) = heard.hear(Reader::new(rings, order)) else { return };
     let handle = reader.handle();
     let mut reading = Reading { world, reader, written: Vec::new(), lost: 0, seen: Vec::new() };
-    // Also of a CPU that was said to be offline when its ring was to be opened.
+    // Also for a CPU that seemed offline when its ring was opened.
     reading.follow(heard);
     reading.emit();
     let all = |reading: &Reading<'_>| reading.seen.len() == reading.written.len();
@@ -136,14 +135,14 @@ pub(crate) fn reading(world: &World, heard: &mut Heard) {
     for how in [Pause::Output, Pause::Slots] {
         heard.hear(handle.pause(how));
         reading.emit();
-        // What has failed once is tried again.
+        // The reader retries what has failed once.
         if heard.hear(handle.resume()).is_none() {
             heard.hear(handle.resume());
         }
     }
     assert!(reading.emit() == world.cpus.len() || world.forever, "output goes on: {:?}", heard.errors);
 
-    // A CPU was away, and is there again.
+    // A CPU was offline, and is back.
     for away in [true, false] {
         world.stage.dead.store(away, Ordering::Relaxed);
         reading.follow(heard);
@@ -158,7 +157,7 @@ pub(crate) fn reading(world: &World, heard: &mut Heard) {
     let Reading { mut reader, written, lost, seen, .. } = reading;
     assert!(seen == written || world.forever, "{seen:?} of {written:?}");
     let account = heard.hear(reader.ledger()).unwrap().total();
-    // What could not be opened was told, and is not accounted for.
+    // An error reported what could not be opened, and the ledger says that it is not traced.
     let untraced = !account.untraced.is_zero();
     assert!(if untraced { !heard.errors.is_empty() } else { account.is_balanced() }, "{account}");
     let expected = (written.len() as u64, lost);
@@ -174,7 +173,7 @@ pub(crate) fn reading(world: &World, heard: &mut Heard) {
     assert_eq!(reader.ended(), Some(Ended::Closed));
 }
 
-/// The recorder is stopped and read three times, in both ways of letting it go on.
+/// The recorder is stopped and read three times, and resumed in both ways.
 pub(crate) fn recording(world: &World, heard: &mut Heard) {
     let Some(mut recorder) = heard.hear(Recorder::open(world.options(), Key::Time, &EXPEDITED)) else { return };
     let mut written = 0;
@@ -184,14 +183,14 @@ pub(crate) fn recording(world: &World, heard: &mut Heard) {
         assert!(world.forever || answers.iter().all(|answer| *answer == 0 || refused.contains(answer)), "{answers:?}");
         written
     };
-    // A CPU was away, or is to have its ring only now.
+    // A CPU was offline, or gets its ring only now.
     for away in [true, false] {
         world.stage.dead.store(away, Ordering::Relaxed);
         world.announce(world.cpus[0]);
         heard.hear(recorder.follow_cpus());
     }
     for round in 0..3 {
-        // What dropping did not let go on is let go on by the next time, and tells nobody.
+        // If dropping could not resume a ring, the next stop does, without an error.
         let written = emit(if round == 1 { &[libc::ENOSPC] } else { &[] });
         for _ in 0..2 {
             let Some(frozen) = heard.hear(recorder.freeze()) else { continue };
@@ -254,7 +253,7 @@ pub(crate) fn reading_under_tokio(world: &World, heard: &mut Heard) {
         for away in [true, false] {
             world.stage.dead.store(away, Ordering::Relaxed);
             world.announce(world.cpus[0]);
-            // The runtime asks the kernel when there is nothing else to do.
+            // The runtime polls the kernel when it has nothing else to do.
             tokio::time::sleep(Duration::from_micros(1)).await;
             let mut reported = false;
             heard.hear(handle.flush());
@@ -274,7 +273,7 @@ pub(crate) fn reading_under_tokio(world: &World, heard: &mut Heard) {
                     continue;
                 }
                 reported = true;
-                // A CPU that was said to be offline, or that is said to have been away, may need another look.
+                // A CPU that seemed offline, or that was away, may need another refresh.
                 for cpu in &world.cpus {
                     match world.emit(*cpu, 1) {
                         0 => written += 1,

@@ -1,4 +1,4 @@
-//! What faults are made with: the judge of system calls, what a scenario is run with, and what the process has open.
+//! The tools of fault injection: the judge of system calls, the state that a scenario runs with, and the open things of the process.
 
 use perfweave::{Error, Fence, RingOptions, Rings};
 use perfweave_support::bpf::{Map, Program};
@@ -16,7 +16,7 @@ fn ring() -> u64 {
     2 * foreign::page_size() as u64
 }
 
-/// What a word that forked children find wiped is mapped with.
+/// The mmap(2) arguments of a page that is wiped in forked children.
 const WORD: u64 = 8;
 
 /// Requests of bpf(2) and ioctl(2).
@@ -26,7 +26,7 @@ const OBJ_GET_INFO_BY_FD: u64 = 15;
 const ENABLE: u64 = 0x2400;
 const SET_OUTPUT: u64 = 0x2405;
 
-/// poll(2), or what stands in for it where there is none.
+/// poll(2), or its replacement on this architecture.
 pub(crate) fn is_poll(number: libc::c_long) -> bool {
     #[cfg(target_arch = "x86_64")]
     let old = [libc::SYS_poll];
@@ -44,10 +44,10 @@ fn is_epoll(number: libc::c_long) -> bool {
     old.contains(&number) || number == libc::SYS_epoll_pwait
 }
 
-/// Which call: who makes it, its number, and what tells its uses apart, such as the request of an ioctl(2).
+/// Which call: the thread that makes it, its number, and what distinguishes its uses, such as the request of an ioctl(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Which {
-    /// Not the thread that runs the scenario: the fence's.
+    /// The fence's thread, not the thread that runs the scenario.
     pub(crate) beside: bool,
     pub(crate) number: libc::c_long,
     pub(crate) detail: u64,
@@ -63,7 +63,7 @@ impl Which {
         Self { beside: call.thread != main, number: call.number, detail }
     }
 
-    /// Whether somebody must be told when it fails: nothing else can be done about it.
+    /// Whether an error must report its failure, because nothing else can be done about it.
     pub(crate) fn matters(self) -> bool {
         match self.number {
             libc::SYS_ioctl => [ENABLE, SET_OUTPUT].contains(&self.detail),
@@ -73,7 +73,7 @@ impl Which {
         }
     }
 
-    /// The errors that it is made to fail with. One in each run.
+    /// The injected errors. One in each run.
     pub(crate) fn errors(self) -> &'static [i32] {
         match self.number {
             libc::SYS_perf_event_open => &[libc::EMFILE, libc::ENODEV, libc::EACCES, libc::EINTR],
@@ -93,15 +93,15 @@ impl Which {
             libc::SYS_munmap => &[libc::ENOMEM],
             libc::SYS_membarrier => &[libc::EPERM, libc::ENOSYS],
             number if is_poll(number) => &[libc::EINTR, libc::ENOMEM],
-            // What runtimes wait by: they panic if it fails in another way.
+            // Calls by which runtimes wait: they panic if these fail with other errors.
             number if is_epoll(number) => &[libc::EINTR],
             _ => &[libc::EPERM, libc::ENOMEM],
         }
     }
 }
 
-/// Calls of libc and std for themselves: their memory and threads, random numbers, and a sleep. Several abort or panic in those if
-/// they fail, and none is this crate's to mend.
+/// Internal calls of libc and std: memory and threads, random numbers, and a sleep. If they fail, libc and std may abort or panic, and this
+/// crate cannot change that.
 pub(crate) fn is_not_ours(call: &Call, beside: bool) -> bool {
     let Call { number, args, .. } = *call;
     match number {
@@ -110,45 +110,45 @@ pub(crate) fn is_not_ours(call: &Call, beside: bool) -> bool {
         }
         libc::SYS_exit | libc::SYS_gettid | libc::SYS_prctl | libc::SYS_sched_getaffinity | libc::SYS_getrandom => true,
         libc::SYS_nanosleep | libc::SYS_clock_nanosleep => true,
-        // A thread's stack fails to be mapped as the thread fails to be made.
+        // A failed mapping of a thread's stack is covered by the failed creation of the thread.
         libc::SYS_mmap => args[1] != WORD && args[1] != ring() && (beside || args[3] & libc::MAP_STACK as u64 == 0),
         libc::SYS_munmap => args[1] != WORD && args[1] != ring(),
         libc::SYS_madvise => args[2] != libc::MADV_WIPEONFORK as u64,
-        // A thread that begins sets its own.
+        // A new thread sets its own.
         libc::SYS_rt_sigprocmask => beside,
         _ => false,
     }
 }
 
-/// What is to fail.
+/// The injected failure.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Aim {
     pub(crate) which: Which,
     /// From 1.
     pub(crate) nth: usize,
     pub(crate) errno: i32,
-    /// So do all of these calls behind it.
+    /// Whether all later calls of this kind fail too.
     pub(crate) forever: bool,
 }
 
-/// What a scenario and its judge tell each other.
+/// The state that a scenario and its judge share.
 #[derive(Debug, Default)]
 pub(crate) struct Stage {
     main: AtomicI32,
     /// Whether calls count.
     pub(crate) begun: AtomicBool,
-    /// Whether events do not run any more, as far as can be read from them, as if their CPU had been away.
+    /// Whether reads of events say that they do not run any more, as if their CPU had been offline.
     pub(crate) dead: AtomicBool,
-    /// What a runtime writes into to wake itself, if there is one: if that fails, it panics.
+    /// The descriptor by which a runtime wakes itself, if there is one. The runtime panics if a write to it fails.
     pub(crate) theirs: AtomicI32,
 }
 
-/// What a run has done.
+/// The record of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Run {
     pub(crate) calls: BTreeMap<Which, usize>,
     pub(crate) hits: usize,
-    /// Mappings of ours that munmap(2) was kept from.
+    /// Mappings of the crate whose munmap(2) was refused.
     pub(crate) kept: Vec<(u64, u64)>,
 }
 
@@ -165,7 +165,7 @@ impl Run {
         if let Some(Aim { errno, .. }) = hit {
             self.hits += 1;
             match call.number {
-                // The kernel closes the descriptor whatever it answers.
+                // The kernel closes the descriptor even if it returns an error.
                 // SAFETY: the owner of the descriptor is about to close it, and waits for us.
                 libc::SYS_close => drop(unsafe { libc::close(call.args[0] as i32) }),
                 libc::SYS_munmap => self.kept.push((call.args[0], call.args[1])),
@@ -173,7 +173,7 @@ impl Run {
             }
             return Answer::Fail(errno);
         }
-        // Who asks an event how long it ran has so much room.
+        // A read of an event's running time has a buffer of this size.
         if call.number == libc::SYS_read && call.args[2] == 128 && stage.dead.load(Ordering::Relaxed) {
             // SAFETY: so long is the buffer of the thread that waits for us.
             unsafe { std::ptr::write_bytes(call.args[1] as *mut u8, 0, 128) };
@@ -183,7 +183,7 @@ impl Run {
     }
 }
 
-/// What a scenario hears, and how often its readers slept in peace.
+/// The errors that a scenario gets, and how often its readers slept undisturbed.
 #[derive(Debug, Default)]
 pub(crate) struct Heard {
     pub(crate) errors: Vec<io::Error>,
@@ -196,18 +196,18 @@ impl Heard {
     }
 }
 
-/// The quickest fence there is.
+/// The fastest fence of this machine.
 pub(crate) const EXPEDITED: Fence = Fence::Expedited { every: Duration::from_millis(1) };
 
-/// What a scenario is run with.
+/// The state that a scenario runs with.
 pub(crate) struct World {
     pub(crate) events: Map,
     echo: Arc<Program>,
     pub(crate) cpus: Vec<u32>,
     pub(crate) stage: Stage,
-    /// Whether calls go on failing, so that nothing may come of anything.
+    /// Whether calls fail for ever, so that the scenario may not succeed.
     pub(crate) forever: bool,
-    /// Does what is no part of a scenario, where no call is judged.
+    /// Does something that is no part of the scenario: no call is judged meanwhile.
     outside: Sender<Box<dyn FnOnce() + Send>>,
 }
 
@@ -236,7 +236,7 @@ impl World {
     }
 
     pub(crate) fn options(&self) -> RingOptions {
-        // The second has no slot, and hardly anything to write.
+        // The second has no slot, and writes very little.
         let rare = foreign::software(perf_event_open_sys::bindings::PERF_COUNT_SW_EMULATION_FAULTS, 1 << 60);
         Rings::options().bpf_output(&self.events).event(&rare).pages(1)
     }
@@ -247,7 +247,7 @@ impl World {
         self.outside(move || echo.run_with(cpu, &[number]).unwrap())
     }
 
-    /// The kernel says that a CPU came online. Where it may not be asked to, what listens looks for itself in time.
+    /// Makes the kernel send a message that a CPU came online. If that is not permitted, listeners notice it at their own checks.
     pub(crate) fn announce(&self, cpu: u32) {
         let uevent = format!("/sys/devices/system/cpu/cpu{cpu}/uevent");
         let _ = self.outside(move || std::fs::write(uevent, "online"));
@@ -270,7 +270,7 @@ impl World {
     }
 }
 
-/// What this process has open: descriptors, rings, pages that forked children find wiped, threads of fences.
+/// The open things of this process: descriptors, rings, pages that are wiped in forked children, threads of fences.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Open {
     fds: Vec<String>,
@@ -286,7 +286,7 @@ impl Open {
             .filter_map(|fd| {
                 let fd = fd.unwrap();
                 let is = std::fs::read_link(fd.path()).ok()?.to_string_lossy().into_owned();
-                // Of this listing itself.
+                // The descriptor of this listing.
                 (!is.ends_with("/fd")).then(|| format!("{}: {is}", fd.file_name().to_string_lossy()))
             })
             .collect();
@@ -305,7 +305,7 @@ impl Open {
     }
 }
 
-/// Removes what is left of the trace instances that this process made to be told what is wrong with a filter. Gives how many.
+/// Removes leftover trace instances, which this process made to get the kernel's message about a filter. Gives how many.
 pub(crate) fn instances_left() -> usize {
     let instances = tracefs::find_or_mount().unwrap().join("instances");
     let ours = format!("perfweave-{}-", std::process::id());
@@ -314,8 +314,8 @@ pub(crate) fn instances_left() -> usize {
     left.map(|instance| std::fs::remove_dir(instance.path()).unwrap()).count()
 }
 
-/// The kernel's error number: of an error of the system, or of one of ours. A getpid(2) that fails gives a number that no process
-/// has, which is found out by another call.
+/// The kernel's error number: of an error of the system, or of one of this crate. A failed getpid(2) gives a number that no process has,
+/// and a later call fails because of it.
 pub(crate) fn errno(error: &io::Error) -> Option<i32> {
     let is_other = |error: &&Error| !error.to_string().starts_with("there is no process ");
     let ours = || error.get_ref()?.downcast_ref::<Error>().filter(is_other)?.raw_os_error();

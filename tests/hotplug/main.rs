@@ -1,4 +1,4 @@
-//! CPUs that come and go, on the live machine. In a process of its own: the CPU is gone for everybody.
+//! CPUs that come and go, on the live machine. This runs in its own process, because a CPU goes offline for every process.
 
 #[expect(dead_code, reason = "each binary takes a part")]
 #[path = "../reading/mod.rs"]
@@ -6,8 +6,8 @@ mod reading;
 
 use nix::poll::{PollFd, PollFlags};
 use perfweave::{
-    Certainty, Ended, Error, ErrorKind, Event, Fence, Hold, Item, Key, Kind, Order, Pause, Reader, Recorder, Rings,
-    Sample, Untraced, Wakeup,
+    Certainty, Ended, Error, Event, Fence, Hold, Item, Key, Kind, Order, Pause, Reader, Recorder, Rings, Sample,
+    Untraced, Wakeup,
 };
 use perfweave_support::bpf::{Keeping, Map, Program, Stamps};
 use perfweave_support::numbered::Numbered;
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
-/// Takes a CPU offline, and brings it back in the end.
+/// A CPU that is offline until this is dropped.
 struct Offline(u32);
 
 impl Offline {
@@ -53,7 +53,7 @@ fn cpus_that_are_offline() {
     let Some(offline) = Offline::last() else { return };
     let gone = offline.0;
 
-    // One that is offline is skipped, whether it is named or not.
+    // A CPU that is offline is skipped, whether it is named or not.
     for options in [Rings::options(), Rings::options().cpus(0..slots)] {
         let rings = options.bpf_output(&events).open().unwrap();
         assert_eq!(rings.cpus().collect::<Vec<_>>(), load::online());
@@ -63,7 +63,7 @@ fn cpus_that_are_offline() {
     let error = Rings::options().bpf_output(&events).cpus([gone]).open().unwrap_err();
     assert_error!(error, Cpu, format!("none of the CPUs [{gone}] is online; these are: {:?}", load::online()));
 
-    // With one CPU left, membarrier returns at once and proves nothing: the map does the waiting.
+    // With one CPU left, membarrier returns at once and proves nothing: the fence uses the map.
     if load::online().len() == 1
         && membarrier()
         && let Some(calls) = calls_of_fences(&events, &echo)
@@ -120,7 +120,8 @@ fn until_told(reader: &mut Reader, refused: bool) -> (Untraced, Option<Error>) {
     (told.unwrap(), error)
 }
 
-/// A CPU that comes, or comes back, and whose events the kernel refuses to open: it is said, the ledger knows, and it is tried again.
+/// A CPU comes, or comes back, and the kernel refuses to open its events: an error reports it, the ledger has it, and the reader tries
+/// again.
 fn is_refused_for_a_time(events: &Map, echo: &Program, cpu: u32) {
     for had_ring in [true, false] {
         let (refused, tries) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -139,11 +140,11 @@ fn is_refused_for_a_time(events: &Map, echo: &Program, cpu: u32) {
             refused.store(true, Ordering::Relaxed);
             drop(offline.take().or_else(|| Offline::one(cpu)));
 
-            // It is told, with the reason, and the others go on.
+            // The reader reports it with the reason, and the other CPUs go on.
             let (told, error) = until_told(&mut reader, true);
             assert!(is_of_opening(error.as_ref(), cpu), "{error:?}");
             assert_eq!((told.cpu, told.lasted), (cpu, None));
-            assert!(echo.run_with(cpu, &[5]).unwrap() < 0, "it reaches no ring");
+            assert!(echo.run_with(cpu, &[5]).unwrap() < 0, "no ring gets it");
             assert_eq!(echo.run_with(0, &[6]).unwrap(), 0);
             let event = reading::next(&mut reader);
             assert!(told.since < event.key() && told.since.is_some(), "{told:?} {event:?}");
@@ -155,7 +156,7 @@ fn is_refused_for_a_time(events: &Map, echo: &Program, cpu: u32) {
             let account = *ledger.accounts.iter().find(|account| account.cpu == Some(cpu)).unwrap();
             assert!(!account.untraced.is_zero(), "{account:?}");
 
-            // It is tried again, and not reported each time.
+            // The reader tries again, and does not report each failure.
             let before = tries.load(Ordering::Relaxed);
             threads::until("it is tried again", || {
                 assert!(reader.next_timeout(Duration::from_millis(10)).unwrap().is_none());
@@ -168,7 +169,7 @@ fn is_refused_for_a_time(events: &Map, echo: &Program, cpu: u32) {
             assert_eq!(numbers(&mut reader, 1), [7]);
             let account = reader.ledger().unwrap().total();
             assert_eq!(Some(account.untraced), over.lasted);
-            assert!(!account.is_complete(), "what was not traced is missing for ever: {account}");
+            assert!(!account.is_complete(), "the account stays incomplete: {account}");
         });
         if kernel("supervise system calls", done).is_none() {
             return;
@@ -176,7 +177,7 @@ fn is_refused_for_a_time(events: &Map, echo: &Program, cpu: u32) {
     }
 }
 
-/// What a recorder has is complete behind the time for which it was refused a CPU.
+/// A recorder is complete after the time for which a CPU was refused.
 fn a_recorder_is_refused_it_for_a_time(events: &Map, echo: &Program, cpu: u32) {
     let refused = AtomicBool::new(false);
     let judge = |call: &Call| match call.number {
@@ -209,10 +210,10 @@ fn a_recorder_is_refused_it_for_a_time(events: &Map, echo: &Program, cpu: u32) {
     kernel("supervise system calls", done);
 }
 
-/// What a thread may still do decides whether its reader takes up a CPU that comes: nothing at all, or what opening takes.
+/// The remaining privileges of a thread decide whether its reader can trace a new CPU: none, or those of opening.
 fn comes_when_privileges_were_dropped(events: &Map, echo: &Program, cpu: u32) {
     if privilege::perf_event_paranoid() < 1 {
-        return lacks("a perf_event_paranoid that keeps anybody out");
+        return lacks("a perf_event_paranoid that refuses unprivileged users");
     }
     let enough = match privilege::perf_event_paranoid() {
         ..=2 => privilege::CAP_PERFMON,
@@ -247,13 +248,13 @@ fn comes_when_privileges_were_dropped(events: &Map, echo: &Program, cpu: u32) {
     }
 }
 
-/// A probe is set anew when its CPU is back, by a name that nobody else keeps.
+/// A probe is set again when its CPU is back, by a name of which only the rings have a copy.
 fn a_probe_on_a_cpu_that_comes_back(cpu: u32) {
     let (_, file, offset) = perfweave_support::probe::place().unwrap();
     let Some(rings) = kernel("set a probe", Rings::options().uprobe(file, offset).open()) else { return };
     let mut reader = Reader::new(rings, Order::new().hold(Hold::None)).unwrap();
     for _ in 0..2 {
-        // Until it is back, which the reader has to notice first.
+        // Until the CPU is back, which the reader must notice first.
         threads::until("calls on the CPU are seen", || {
             load::pinned(cpu, || perfweave_support::probe::probed(1));
             reader.next_timeout(Duration::ZERO).unwrap().is_some_and(|event| event.cpu() == Some(cpu))
@@ -266,7 +267,7 @@ fn a_probe_on_a_cpu_that_comes_back(cpu: u32) {
 /// The CPU that shares its slot with CPU 0.
 static SHARES: AtomicU32 = AtomicU32::new(u32::MAX);
 
-/// A CPU that comes, and is to have the slot of another: it gets no ring, that is said once, and the other keeps its slot.
+/// A CPU comes whose slot is another CPU's: it gets no ring, an error says so once, and the other keeps its slot.
 fn comes_to_a_slot_that_another_has(events: &Map, echo: &Program, cpu: u32) {
     SHARES.store(cpu, Ordering::Relaxed);
     let slot = |cpu: u32| if cpu == SHARES.load(Ordering::Relaxed) { 0 } else { cpu };
@@ -289,7 +290,7 @@ fn comes_to_a_slot_that_another_has(events: &Map, echo: &Program, cpu: u32) {
     assert_eq!(numbers(&mut reader, 1), [1]);
 }
 
-/// What the thread that waits for grace periods calls.
+/// The system calls of the thread that waits for grace periods.
 #[derive(Debug)]
 struct Calls {
     fences: u64,
@@ -320,7 +321,7 @@ fn calls_of_fences(events: &Map, echo: &Program) -> Option<Calls> {
     Some(Calls { fences, membarriers, maps })
 }
 
-/// What the options ask for a slot is a moment between listing CPUs and watching them.
+/// The slot function of the options runs between listing the CPUs and watching them.
 type Moment = Box<dyn FnMut(u32) + Send>;
 static MOMENT: Mutex<Option<Moment>> = Mutex::new(None);
 
@@ -343,7 +344,7 @@ fn changes_while_rings_are_opened(events: &Map, echo: &Program, cpu: u32) {
     let mut reader = Reader::new(open(), Order::new()).unwrap();
     wait_until_back(&mut reader, echo, cpu, 5000);
 
-    // Asked once when slots are checked and once when events are opened, which is where it bounces.
+    // Called once when slots are checked and once when events are opened. At the second call the CPU goes and comes back.
     let mut asked = 0;
     at_slot(move |of| {
         asked += u32::from(of == cpu);
@@ -356,7 +357,7 @@ fn changes_while_rings_are_opened(events: &Map, echo: &Program, cpu: u32) {
     wait_until_back(&mut reader, echo, cpu, 5000);
 }
 
-/// Closed while the ring of a CPU that came is being opened: nothing is started any more.
+/// A reader that is closed while it opens the ring of a new CPU starts nothing any more.
 fn a_reader_that_is_closed_meanwhile(events: &Map, echo: &Program, cpu: u32) {
     let offline = Offline::one(cpu).expect("it went before");
     let rings = Rings::options().bpf_output(events).slots(slot_and_moment).open().unwrap();
@@ -393,7 +394,7 @@ fn a_message_about_a_cpu_that_was_there_all_along(cpu: u32) {
                 threads::own()
             });
             let mut records = 0;
-            // Others may call it too.
+            // Other threads may call it too.
             let is_ours = |event: Event<'_>| event.record().is_some_and(|r| r.pid_tid().unwrap().1 == caller as u32);
             reading::all(&mut reader, |event| records += usize::from(is_ours(event)));
             assert_eq!(records, 10, "each once");
@@ -403,21 +404,20 @@ fn a_message_about_a_cpu_that_was_there_all_along(cpu: u32) {
     }
 }
 
-/// Lets the reader see which CPUs there are: the kernel's message wakes it, or its tick, where no messages come.
+/// Lets the reader notice which CPUs are online: the kernel's message wakes it, or, without messages, its tick.
 fn a_tick_later(reader: &mut Reader, mut each: impl FnMut(Event<'_>)) {
     while let Some(event) = reader.next_timeout(2 * Reader::TICK).unwrap() {
         each(event.event());
     }
 }
 
-/// The kernel's message makes a reader readable when a CPU comes, though nobody has written anything; and its next call opens
-/// the ring.
+/// The kernel's message makes a reader readable when a CPU comes, although no record was written, and its next call opens the ring.
 fn a_message_makes_a_reader_readable(events: &Map, cpu: u32) {
     let offline = Offline::one(cpu).expect("it went before");
     let rings = Rings::options().bpf_output(events).open().unwrap();
     let mut reader = Reader::new(rings, Order::new().hold(Hold::None)).unwrap();
     let has_ring = |reader: &Reader| reader.rings().cpus().any(|other| other == cpu);
-    // The message that it went.
+    // The message that the CPU went offline.
     reading::settle(&mut reader);
     assert!(!has_ring(&reader));
     drop(offline);
@@ -426,10 +426,10 @@ fn a_message_makes_a_reader_readable(events: &Map, cpu: u32) {
         nix::poll::poll(&mut poll, 100u8) == Ok(1)
     });
     assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
-    assert!(has_ring(&reader), "what was told was not listened to");
+    assert!(has_ring(&reader), "the message was ignored");
 }
 
-/// A CPU that goes offline loses nothing that it wrote and stalls nobody; when it is back, it writes on into its ring.
+/// A CPU that goes offline loses no record and delays no other CPU; when it is back, it writes into its old ring.
 fn goes_and_comes_back(events: &Map, echo: &Program, cpu: u32) {
     let rings = Rings::options().bpf_output(events).tracepoint("syscalls:sys_enter_getegid").open().unwrap();
     let both = rings.len();
@@ -440,7 +440,7 @@ fn goes_and_comes_back(events: &Map, echo: &Program, cpu: u32) {
             assert_eq!(echo.run_with(0, &[100 + n]).unwrap(), 0);
         }
         let offline = Offline::one(cpu).expect("it went before");
-        // What it wrote before is all there, in order, and what others write is not held up by it.
+        // All its earlier records are there, in order, and records of other CPUs do not wait for it.
         assert_eq!(echo.run_with(0, &[1000]).unwrap(), 0);
         let expected: Vec<u64> = (0..10).flat_map(|n| [n, 100 + n]).chain([1000]).collect();
         assert_eq!(numbers(&mut reader, expected.len()), expected, "round {round}");
@@ -459,17 +459,13 @@ fn goes_and_comes_back(events: &Map, echo: &Program, cpu: u32) {
     assert_eq!((reader.stats().late, reader.stats().damaged), (0, 0));
 }
 
-/// A reader that proves by epochs and does not sleep: nothing is late, everything comes out, and numbers are complete.
+/// A reader that proves by epochs and does not sleep: no event is late, all events come out, and numbers are complete.
 fn goes_and_comes_back_while_a_reader_spins(cpu: u32) {
     let (events, counter) = (Map::perf_event_array(load::slots()).unwrap(), Map::array(8, 1).unwrap());
     let words = Map::epochs(load::slots()).unwrap();
     let stamps = Stamps { events: &events, counter: &counter, epochs: Some((&words, Keeping::Rightly)) };
     let Some(program) = kernel("load a BPF program", stamps.when_run(1)) else { return };
-    let hold = match Hold::epochs(&words) {
-        Ok(hold) => hold,
-        Err(error) if error.kind() == ErrorKind::Unsupported => return,
-        Err(other) => panic!("{other}"),
-    };
+    let Some(hold) = reading::epochs(&words) else { return };
     let rings = Rings::options().bpf_output(&events).open().unwrap();
     let order = Order::new().hold(hold).spin(Duration::MAX);
     let mut reader = Reader::new(rings, order).unwrap();
@@ -498,7 +494,7 @@ fn goes_and_comes_back_while_a_reader_spins(cpu: u32) {
             }
             writer.join().unwrap();
         });
-        // Until its ring is found again its outputs fail: the number is drawn, and missing.
+        // Until the reader has attached its ring again, its outputs fail: the number is drawn, and missing.
         threads::until("the CPU is back and the reader has noticed", || {
             [cpu, 0].into_iter().for_each(|cpu| assert_eq!(program.run_on(cpu).unwrap(), 0));
             let (mut back, mut found) = (false, false);
@@ -522,7 +518,7 @@ fn goes_and_comes_back_while_a_reader_spins(cpu: u32) {
     assert_eq!((total.yielded, total.held), (written - refused, 0), "{ledger:?}");
 }
 
-/// Gone and back between two checks of the list of CPUs: the kernel's wake is what tells.
+/// A CPU goes and comes back between two checks of the list of CPUs: only the kernel's message shows it.
 fn comes_back_before_anybody_looks(events: &Map, echo: &Program, cpu: u32) {
     for written_before in [0, 5] {
         let rings = Rings::options().bpf_output(events).open().unwrap();
@@ -541,13 +537,13 @@ fn comes_back_before_anybody_looks(events: &Map, echo: &Program, cpu: u32) {
 /// A CPU that never had a ring gets one, and wakes a sleeping reader as the others do.
 fn was_not_there_when_the_rings_were_opened(events: &Map, echo: &Program, cpu: u32) {
     let offline = Offline::one(cpu).expect("it went before");
-    // Woken for each event, so that the reader's own tick does not hide a wake that is missing.
+    // Woken for each event, so that the reader's own tick does not hide a missing wake-up.
     let rings = Rings::options().bpf_output(events).wakeup(Wakeup::Events(1)).open().unwrap();
     assert!(!rings.cpus().any(|other| other == cpu));
     let mut reader = Reader::new(rings, Order::new().hold(Hold::None)).unwrap();
     let handle = reader.handle();
     a_tick_later(&mut reader, |event| panic!("{event:?}"));
-    // A pause that is in force holds for it too.
+    // A present pause applies to it too.
     handle.pause(Pause::Slots).unwrap();
     drop(offline);
     threads::until("it is picked up", || {
@@ -561,15 +557,15 @@ fn was_not_there_when_the_rings_were_opened(events: &Map, echo: &Program, cpu: u
         assert_eq!(given.unwrap(), reading::Given::Number(5));
         woken
     });
-    assert!(woken, "the reader was never woken, and looked by itself");
+    assert!(woken, "the reader was never woken, and refreshed at its tick");
 }
 
-/// Reads until the CPU's output is picked up again, and everything that it wrote.
+/// Reads until the CPU's output comes again, and then all of its records.
 fn wait_until_back(reader: &mut Reader, echo: &Program, cpu: u32, mark: u64) {
     threads::until("the CPU is back and the reader has noticed", || {
         let written = echo.run_with(cpu, &[mark]).unwrap() == 0;
         if !written {
-            // It looks for CPUs when it has nothing to give.
+            // It checks for CPUs when it has no event.
             reading::all(reader, |event| assert!(number(event).is_none()));
         }
         written
@@ -592,7 +588,7 @@ fn numbers(reader: &mut Reader, count: usize) -> Vec<u64> {
     numbers
 }
 
-/// How many calls of getegid(2) are recorded of a thread that makes ten on a CPU. Others may make some too.
+/// How many calls of getegid(2) are recorded for a thread that makes ten on a CPU. Other threads may make some too.
 fn calls(reader: &mut Reader, cpu: u32) -> usize {
     let caller = load::pinned(cpu, || {
         (0..10).for_each(|_| load::getegid());
@@ -601,14 +597,14 @@ fn calls(reader: &mut Reader, cpu: u32) -> usize {
     let mut found = 0;
     reading::all(reader, |event| {
         let Some(record) = event.record().filter(|record| record.source() == Some(1)) else { return };
-        // common_pid is the third of the fields that every tracepoint has, behind a u16 and two u8.
+        // common_pid is the fourth common field of every tracepoint, after a u16 and two u8.
         let is_its_own = record.payload().and_then(|payload| payload.u32(4)) == Some(caller as u32);
         found += usize::from(record.cpu() == cpu && is_its_own);
     });
     found
 }
 
-/// Events of a process go on when a CPU comes back, each record once. They are the threads' and not the CPU's.
+/// Events of a process continue when a CPU comes back, each record once. They belong to the threads and not to the CPU.
 fn a_process_is_traced_on_a_cpu_that_comes_back(cpu: u32) {
     let options = Rings::options().tracepoint("syscalls:sys_enter_getppid").records([Kind::EXIT]).sample([Sample::Tid]);
     let Some(rings) = kernel("trace a process", options.pid(std::process::id()).open()) else { return };
@@ -632,7 +628,7 @@ fn a_process_is_traced_on_a_cpu_that_comes_back(cpu: u32) {
         });
         assert_eq!((calls, exits), (40, 1));
     }
-    // One that has ended needs nothing.
+    // A process that has ended needs no events.
     let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
     let options = Rings::options().tracepoint("syscalls:sys_enter_getppid").pid(child.id());
     let mut reader = Reader::new(options.open().unwrap(), Order::new()).unwrap();
@@ -642,13 +638,13 @@ fn a_process_is_traced_on_a_cpu_that_comes_back(cpu: u32) {
     a_tick_later(&mut reader, |event| panic!("{event:?}"));
 }
 
-/// The process that was to be traced has ended, and another one has got its number when a CPU comes.
+/// The target process has ended, and another process has its number when a CPU comes.
 fn a_process_that_has_got_the_number_of_another_is_not_traced_on_a_cpu_that_comes(cpu: u32) {
     let options = || Rings::options().tracepoint("syscalls:sys_enter_getppid").pages(8);
     let offline = Offline::one(cpu).expect("it went before");
     let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
     let mut reader = Reader::new(options().pid(child.id()).open().unwrap(), Order::new()).unwrap();
-    // Another, which says when there was time to take notice of the CPU.
+    // A second reader shows when the CPU could have been noticed.
     let mut witness = Reader::new(options().open().unwrap(), Order::new().hold(Hold::None)).unwrap();
     drop(child.stdin.take());
     child.wait().unwrap();
@@ -665,7 +661,7 @@ fn a_process_that_has_got_the_number_of_another_is_not_traced_on_a_cpu_that_come
     assert_eq!(records, 0, "calls of a process that was never asked for");
 }
 
-/// Events of a control group die with their CPU, and are opened anew. All processes are in the first of them.
+/// Events of a control group die with their CPU, and are opened again. The root control group has all processes.
 fn a_control_group_is_traced_on_a_cpu_that_comes_back(cpu: u32) {
     let Some(root) = kernel("find control groups", perfweave_support::cpus::control_groups()) else { return };
     let options = Rings::options().tracepoint("syscalls:sys_enter_getppid").cgroup(root);

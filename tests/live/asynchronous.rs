@@ -2,7 +2,7 @@
 
 use crate::reading;
 use crate::reading::LONG;
-use perfweave::{AsyncReader, Certainty, Ended, ErrorKind, Fence, Hold, Item, Key, Order, Pause, Rings, Wakeup, sim};
+use perfweave::{AsyncReader, Certainty, Ended, Fence, Hold, Item, Key, Order, Pause, Rings, Wakeup, sim};
 use perfweave_support::bpf::{Keeping, Map, Program, Stamps};
 use perfweave_support::futures_util::{FutureExt, StreamExt};
 use perfweave_support::{bpf, echo, kernel, load, number_behind, threads};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-/// A reader of what the echo program outputs, woken for each event so that the reader's own tick hides nothing.
+/// A reader of the echo program's output, woken for each event so that the reader's own tick hides no lost wake-up.
 fn open(hold: Hold) -> Option<(AsyncReader, Program)> {
     let (events, echo) = echo()?;
     let rings = Rings::options().bpf_output(&events).wakeup(Wakeup::Events(1)).open().unwrap();
@@ -70,7 +70,7 @@ async fn a_single_event_wakes_the_task() {
     assert!(woken > 15, "wake-ups are lost: {woken} of 30 came");
 }
 
-/// Whenever the reader has seen all there is, and goes to sleep, the writer goes on: nothing stays behind.
+/// The writer writes whenever the reader has seen all events and goes to sleep: no event stays unread.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_stays_behind() {
     const BURST: u64 = 200;
@@ -104,7 +104,7 @@ async fn nothing_stays_behind() {
 async fn cancelling_loses_nothing() {
     let gate = reading::Gate::new();
     let Some((mut reader, echo)) = open(Hold::Fence(gate.fence())) else { return };
-    // Polled once and dropped; or for a while, and dropped.
+    // A future is polled once and dropped, or polled for a while and dropped.
     for n in 0..200 {
         assert_eq!(echo.run_with(0, &[n]).unwrap(), 0);
         assert!(reader.next().now_or_never().is_none(), "no fence has ended");
@@ -114,9 +114,9 @@ async fn cancelling_loses_nothing() {
     }
     gate.open();
     for n in 0..200 {
-        // Cancelled or not, as it comes.
+        // Cancelled or not, depending on timing.
         let _ = reader.next().now_or_never().map(|event| std::mem::forget(event.unwrap()));
-        // Lent, looked at, and forgotten: it comes again.
+        // Lent and passed to `mem::forget`: it comes again.
         std::mem::forget(timeout(LONG, reader.next()).await.expect("it comes").unwrap().unwrap());
         assert_eq!(next(&mut reader).await.0, n);
     }
@@ -142,7 +142,7 @@ async fn a_stream_of_owned_events() {
     let numbers: Vec<_> =
         kept.iter().map(|event| event.as_event().record().unwrap().payload().unwrap().u64(0).unwrap()).collect();
     assert_eq!(numbers, (0..10).collect::<Vec<_>>());
-    // Taken out of the stream, the reader goes on where it was.
+    // Taken out of the stream, the reader continues at the same place.
     assert_eq!(echo.run_with(0, &[10]).unwrap(), 0);
     let mut reader = stream.into_reader();
     assert_eq!(next(&mut reader).await.0, 10);
@@ -151,7 +151,7 @@ async fn a_stream_of_owned_events() {
     assert!(timeout(LONG, stream.next()).await.expect("at once").is_none());
 }
 
-/// Everything that a handle does, while a task waits.
+/// All calls of a handle, while a task waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_handle_reaches_a_task_that_waits() {
     let Some((mut reader, echo)) = open(Hold::FENCE) else { return };
@@ -164,7 +164,7 @@ async fn a_handle_reaches_a_task_that_waits() {
             if reader.ended() == Some(Ended::Closed) {
                 return;
             }
-            // Again and again without a pause, once the deadline is past: other tasks must get their turn.
+            // After the deadline is past this loop never pauses: other tasks must get their turn.
             let _ = report.try_send(said);
         }
     });
@@ -189,7 +189,7 @@ async fn a_handle_reaches_a_task_that_waits() {
     handle.flush().unwrap();
 }
 
-/// Keys are found and compared as they are without a runtime: those of the program, not the kernel's time.
+/// The order uses the configured keys, as without a runtime: the program's own, not the kernel's time.
 #[tokio::test]
 async fn keys_are_those_that_were_asked_for() {
     let kernel = sim::Kernel::new(&[0, 7]);
@@ -223,7 +223,7 @@ async fn simulated_rings_and_a_cpu_that_comes_later() {
     kernel.emit(0, 30, b"");
     let mut keys = Vec::new();
     for _ in 0..3 {
-        // What is held when the CPU is found may be let out before what waits in its ring.
+        // Held events may leave before events in the ring of the new CPU.
         let event = timeout(LONG, reader.next()).await.expect("it comes").unwrap().unwrap();
         assert!(matches!(event.item(), Item::Record(_)));
         keys.push(event.key().expect("a time"));
@@ -238,7 +238,7 @@ async fn simulated_rings_and_a_cpu_that_comes_later() {
     }
 }
 
-/// A descriptor that hangs up stays ready for ever: it is let go after it woke the task once, and the reader's own ticks go on.
+/// A descriptor that hangs up stays ready for ever: the reader deregisters it after it woke the task once, and its own ticks go on.
 #[tokio::test]
 async fn what_hangs_up_does_not_keep_the_task_busy() {
     use perfweave_support::foreign;
@@ -256,14 +256,14 @@ async fn what_hangs_up_does_not_keep_the_task_busy() {
     let mut reader = AsyncReader::new(rings, order).unwrap();
     assert!(timeout(Duration::from_millis(300), reader.next()).await.is_err());
     let stats = reader.stats();
-    assert!(stats.sleeps > 0 && stats.wakes <= 1, "woken once by what hangs up: {stats:?}");
+    assert!(stats.sleeps > 0 && stats.wakes <= 1, "woken once by the hang-up: {stats:?}");
     let events = Map::perf_event_array(load::slots()).unwrap();
     perfweave_support::foreign::set_slot(&events, 0, &theirs).unwrap();
     assert_eq!(bpf::echo(&events).unwrap().run_with(0, &[7]).unwrap(), 0);
     assert_eq!(next(&mut reader).await.0, 7);
 }
 
-/// Nothing wakes the task when a program leaves: it comes back by itself.
+/// No wake-up comes when a program leaves: the task polls again.
 #[tokio::test]
 async fn a_task_waits_for_whoever_is_inside() {
     let kernel = sim::Kernel::new(&[0, 1]);
@@ -273,7 +273,7 @@ async fn a_task_waits_for_whoever_is_inside() {
     assert_eq!(reader.fence(), Some("epochs"));
     let runtime = threads::own();
     for time in (0..60).step_by(3) {
-        // Nobody is inside: at once.
+        // No program is inside: at once.
         kernel.emit(1, time, b"");
         let event = reader.next().now_or_never().expect("without waiting").unwrap().unwrap();
         assert_eq!((event.key(), event.certainty()), (Some(time), Certainty::Proven));
@@ -299,7 +299,7 @@ async fn a_task_waits_for_whoever_is_inside() {
     assert_eq!((stats.late, stats.stand_ins), (0, 0));
 }
 
-/// A program that returned without leaving holds up no task, and the task is told of it.
+/// A program that returned without leaving does not block the task, and the task gets an error.
 #[tokio::test]
 async fn a_task_is_told_of_a_program_that_does_not_leave() {
     let kernel = sim::Kernel::new(&[0, 1]);
@@ -327,18 +327,14 @@ async fn a_task_is_told_of_a_program_that_does_not_leave() {
     assert_eq!(stats.late, 0);
 }
 
-/// The same on live rings, whose writers keep to their words.
+/// The same on live rings, whose writers enter and leave.
 #[tokio::test]
 async fn a_task_proves_by_the_words_of_programs() {
     let Some(events) = kernel("make a perf event array", Map::perf_event_array(load::slots())) else { return };
     let (counter, words) = (Map::array(8, 1).unwrap(), Map::epochs(load::slots()).unwrap());
     let stamps = Stamps { events: &events, counter: &counter, epochs: Some((&words, Keeping::Rightly)) };
     let Some(program) = kernel("load a BPF program", stamps.when_run(1)) else { return };
-    let hold = match Hold::epochs(&words) {
-        Ok(hold) => hold,
-        Err(error) if error.kind() == ErrorKind::Unsupported => return,
-        Err(other) => panic!("{other}"),
-    };
+    let Some(hold) = reading::epochs(&words) else { return };
     let rings = Rings::options().bpf_output(&events).open().unwrap();
     let mut reader = AsyncReader::new(rings, Order::new().hold(hold)).unwrap();
     for (number, &cpu) in (0..100).zip(load::online().iter().cycle()) {

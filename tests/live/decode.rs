@@ -1,4 +1,4 @@
-//! What live records say, beside what the kernel says elsewhere: in tracefs, in `/proc`, in its own words.
+//! Live records against the kernel's other sources: tracefs, `/proc` and its own text.
 
 use crate::reading;
 use linux_perf_event_reader::{ContextSwitchRecord, CpuMode, EventRecord, Mmap2FileId, SampleRecord};
@@ -15,7 +15,7 @@ use std::process::Command;
 use std::sync::mpsc;
 use zerocopy::FromBytes;
 
-/// All records that were written until now; `None` if some were lost, so that a test begins anew with less around it.
+/// All records written so far; `None` if some were lost, so that a test tries again when the machine is quieter.
 fn records(reader: &mut Reader, mut each: impl FnMut(Record<'_>)) -> Option<()> {
     let mut lost = false;
     reading::all(reader, |event| match event.item() {
@@ -40,7 +40,7 @@ fn switch_away() {
             tell.send(()).unwrap();
         });
         let sleeper = threads::own();
-        // Only when this thread sleeps.
+        // The helper runs only when this thread sleeps.
         scope.spawn(move || {
             threads::until_asleep(sleeper);
             ask.send(()).unwrap();
@@ -49,7 +49,7 @@ fn switch_away() {
     });
 }
 
-/// Each format that this kernel has is parsed: as many fields as it lists, each where it says.
+/// Every format of this kernel is parsed: with all its fields, each at its offset.
 #[test]
 fn every_format_of_this_kernel_is_understood() {
     let Some(root) = kernel("find tracefs", tracefs::find_or_mount()) else { return };
@@ -58,7 +58,7 @@ fn every_format_of_this_kernel_is_understood() {
     let (mut formats, mut printed) = (0, 0);
     for name in list.lines() {
         let path = root.join("events").join(name.replace(':', "/")).join("format");
-        // Those of ftrace itself have none, and others may go away.
+        // Events of ftrace itself have none, and others may disappear.
         let Ok(text) = fs::read_to_string(&path) else { continue };
         let format: Format = text.parse().unwrap_or_else(|error| panic!("{name}: {error}"));
         let listed: Vec<_> = text.lines().filter(|line| line.contains("field:")).collect();
@@ -79,7 +79,7 @@ fn every_format_of_this_kernel_is_understood() {
     assert!(formats > 0);
 }
 
-/// Fields by name are what hand-written offsets give, and what this thread is called.
+/// Fields by name equal the values at hand-written offsets, and this thread's name.
 #[test]
 fn fields_by_name_are_what_the_kernel_wrote() {
     let offsets = tracefs::Format::read("sched:sched_switch");
@@ -130,7 +130,7 @@ fn fields_by_name_are_what_the_kernel_wrote() {
     );
 }
 
-/// A string that lies behind the fields, where `__data_loc` points.
+/// A string after the fields, where `__data_loc` points.
 #[test]
 fn dynamic_strings_are_read() {
     let Some(_) = kernel("find tracefs", tracefs::find_or_mount()) else { return };
@@ -172,7 +172,7 @@ impl Drop for Instance {
     }
 }
 
-/// What this thread did, in the kernel's words and in ours: strings, flags, names of numbers, arrays, hexadecimal.
+/// What this thread did, as lines of the kernel and of this crate: strings, flags, symbolic values, arrays, hexadecimal.
 #[test]
 fn lines_are_the_kernels_own() {
     const EVENTS: [&str; 8] = [
@@ -199,7 +199,7 @@ fn lines_are_the_kernels_own() {
     assert!(formats.iter().all(Format::prints_as_the_kernel));
     let pid = formats[0].field("common_pid").unwrap();
     let mut reader = Reader::new(rings, Order::new()).unwrap();
-    // What others do may be more than fits.
+    // Other programs may write more than fits.
     threads::until("the kernel's lines and ours are the same", || {
         let (times, theirs) = act(&instance);
         let mut ours = Vec::new();
@@ -209,7 +209,7 @@ fn lines_are_the_kernels_own() {
                 ours.push(format!("{}: {}", format.name(), format.line(&record).unwrap()));
             }
         });
-        // Behind the call that turns the instance on, and before that which turns it off.
+        // After the call that turns the instance on, and before the call that turns it off.
         let same = ours.len() > EVENTS.len() && theirs.windows(ours.len()).any(|part| part == ours);
         let all = formats.iter().all(|format| ours.iter().any(|line| line.starts_with(format.name())));
         if !same || !all {
@@ -219,7 +219,7 @@ fn lines_are_the_kernels_own() {
     });
 }
 
-/// Does something of each kind. Gives from when to when, and what the kernel printed of it.
+/// Causes an event of each kind. Gives the first and last time, and the lines that the kernel printed.
 fn act(instance: &Instance) -> (std::ops::Range<u64>, Vec<String>) {
     let now = || perfweave::Clock::Monotonic.now().unwrap();
     instance.set("trace", "").unwrap();
@@ -227,7 +227,7 @@ fn act(instance: &Instance) -> (std::ops::Range<u64>, Vec<String>) {
     let begin = now();
     fs::write("/proc/thread-self/comm", "dec ode").unwrap();
     switch_away();
-    // Ignored unless somebody cares.
+    // Ignored by default.
     nix::sys::signal::raise(nix::sys::signal::Signal::SIGURG).unwrap();
     load::getpgid();
     let end = now();
@@ -245,8 +245,8 @@ fn bits(bits: &[u32]) -> u64 {
 /// Registers that each architecture has, by their numbers in `asm/perf_regs.h`: the instruction pointer and the stack pointer.
 const REGISTERS: [u64; 2] = if cfg!(target_arch = "aarch64") { [32, 31] } else { [8, 7] };
 
-/// Samples of time with every field that software events can have, beside an event that asks for less: accessors, fields and the typed
-/// record say the same, and the fields fill the record to its last byte.
+/// Samples of a clock with every field that software events can have, next to an event with fewer fields. Accessors, fields and the typed
+/// record agree, and the fields fill the record to its last byte.
 #[test]
 fn samples_of_time_say_where_they_were_taken() {
     let [ip, sp] = REGISTERS;
@@ -332,7 +332,7 @@ fn agree(record: &Record<'_>, sample: &SampleRecord<'_>, cpu: u32) {
     let chain: Vec<_> = record.callchain().unwrap().collect();
     let typed = sample.callchain.unwrap();
     assert_eq!((0..typed.len()).map(|at| typed.get(at).unwrap()).collect::<Vec<_>>(), chain);
-    // The first word is a marker, whatever was sampled: an address belongs to something.
+    // The first word of a call chain is a marker; an address belongs to a mapping.
     let markers = [sys::PERF_CONTEXT_KERNEL, sys::PERF_CONTEXT_USER];
     assert!(chain.first().is_none_or(|first| markers.contains(first)), "{chain:x?}");
     // Value, time and id.
@@ -355,7 +355,7 @@ fn check_own_code(record: &Record<'_>, sample: &SampleRecord<'_>) {
     assert_eq!(sample.code_page_size.filter(|size| *size > 0).map(u64::count_ones).unwrap_or(1), 1);
 }
 
-/// What the kernel says of a child: it is forked, maps its file, gets a name, is switched to and away from, and exits.
+/// The kernel's records of a child: it is forked, maps its file, gets a name, is switched to and away from, and exits.
 #[test]
 fn a_childs_life_is_told_in_typed_records() {
     let mut attr = foreign::software(sys::PERF_COUNT_SW_DUMMY, 0);
@@ -368,10 +368,10 @@ fn a_childs_life_is_told_in_typed_records() {
     attr.sample_type = sys::PERF_SAMPLE_TID.into();
     let Some(rings) = kernel("open a dummy event", Rings::options().event(&attr).bytes(4 << 20).open()) else { return };
     let mut reader = Reader::new(rings, Order::new()).unwrap();
-    // Where all tools are one file, it is mapped by that one's name.
+    // If all tools are one file (busybox), the mapping has that file's name.
     let path = fs::canonicalize("/bin/true").unwrap();
     let (file, name) = (fs::metadata(&path).unwrap(), path.file_name().unwrap().as_encoded_bytes());
-    // What others do may be more than fits.
+    // Other programs may write more than fits.
     threads::until("all of a child's life is told", || {
         let mut child = Command::new("/bin/true").spawn().unwrap();
         assert!(child.wait().unwrap().success());
@@ -404,12 +404,12 @@ fn a_childs_life_is_told_in_typed_records() {
             _ => {}
         });
         let mut told = life.iter();
-        // In this order, whatever is in between.
+        // In this order, with any other records in between.
         ["fork", "in", "comm", "map", "exit", "out"].iter().all(|step| told.any(|found| found == step))
     });
 }
 
-/// Sources say what they write, if anything does.
+/// Each source gives the format of its records, or an error with the reason.
 #[test]
 fn sources_have_formats_or_say_why_not() {
     let Some((map, program)) = echo() else { return };
@@ -428,7 +428,7 @@ fn sources_have_formats_or_say_why_not() {
     let error = "name: x\nID: 1\nformat:\n\tfield:int;\n".parse::<Format>().unwrap_err();
     assert_error!(error, InvalidInput, "line 4 of the format is not understood", "tracefs");
 
-    /// What the program outputs.
+    /// The output of the program.
     #[derive(FromBytes, Debug, PartialEq)]
     #[repr(C)]
     struct Output {
@@ -467,7 +467,7 @@ fn probes_have_the_fields_that_the_kernel_documents() {
     records(&mut reader, |record| {
         let source = record.source().unwrap();
         let pid = formats[source].field("common_pid").unwrap();
-        // Other tests of this program call it too.
+        // Other tests of this binary call it too.
         if pid.int(&record) == Some(this_thread()) {
             assert_eq!(fields[source].uint(&record), Some(address));
             hits.push(formats[source].line(&record).unwrap());

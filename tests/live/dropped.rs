@@ -1,5 +1,5 @@
-//! What goes on when a program gives its privileges up behind opening its rings, on live kernel rings. Each test drops those of a
-//! whole process, so each runs in a process of its own. What a CPU needs that comes then is in `tests/hotplug`.
+//! What still works after a program has opened its rings and dropped its privileges, on live kernel rings. Each test drops the privileges
+//! of a whole process, so each runs in its own process. `tests/hotplug` tests a CPU that comes online after that.
 
 use crate::reading;
 use perfweave::{Fence, Hold, Item, Order, Pause, Reader, Rings};
@@ -9,10 +9,10 @@ use std::io;
 
 const GETPPID: &str = "syscalls:sys_enter_getppid";
 
-/// This process, with all its threads, becomes a user who owns nothing and may do nothing, for good.
+/// Makes this process, with all its threads, an unprivileged user for good.
 fn drop_privileges() {
     const NOBODY: libc::uid_t = 65534;
-    // SAFETY: no pointers. By way of libc, which changes all threads.
+    // SAFETY: no pointers. libc changes all threads.
     assert_eq!(unsafe { libc::setresuid(NOBODY, NOBODY, NOBODY) }, 0, "{}", io::Error::last_os_error());
 }
 
@@ -30,7 +30,7 @@ fn call(times: usize) -> u32 {
     calling.join().unwrap()
 }
 
-/// How many records a thread wrote until now, and how many any other of this process's did.
+/// How many records a thread has written so far, and how many the other threads of this process have.
 fn records(reader: &mut Reader, thread: u32) -> (usize, usize) {
     let (mut found, mut own) = (0, 0);
     reading::all(reader, |event| {
@@ -41,7 +41,7 @@ fn records(reader: &mut Reader, thread: u32) -> (usize, usize) {
     (found, own)
 }
 
-/// Takes nothing: reading, waiting by the default fence, flushes, `without_self`, pauses of the rings, what the kernel counts.
+/// No privilege is needed for reading, the default fence, flushes, `without_self`, pauses of the rings and the kernel's counts.
 #[test]
 fn reading_flushing_pausing_counting_and_leaving_oneself_out_go_on() {
     apart!();
@@ -63,9 +63,9 @@ fn reading_flushing_pausing_counting_and_leaving_oneself_out_go_on() {
             lost += loss.count;
         }
     });
-    assert!(lost >= 30, "{lost}: what was kept out is counted");
+    assert!(lost >= 30, "{lost}: the kernel counts paused output");
     let account = reader.ledger().unwrap().total();
-    // Linux 6.0 counts what it drops, and tells any process that has the event's descriptor.
+    // Linux 6.0 counts dropped records, and any process with the event's descriptor can read the count.
     assert!(account.lost >= 30 && account.untraced.is_zero() && account.is_balanced(), "{account}");
     handle.pause(Pause::Slots).unwrap();
     let thread = call(10);
@@ -75,7 +75,7 @@ fn reading_flushing_pausing_counting_and_leaving_oneself_out_go_on() {
     assert_eq!(records(&mut reader, thread).0, 10);
 }
 
-/// A reader that is made behind that knows of tracepoints only what it can still read of tracefs.
+/// A reader that is made after dropping knows only those tracepoints whose files in tracefs it can still read.
 #[test]
 fn a_reader_that_is_made_behind_that_leaves_nothing_out_where_tracefs_is_closed_to_it() {
     apart!();
@@ -88,7 +88,7 @@ fn a_reader_that_is_made_behind_that_leaves_nothing_out_where_tracefs_is_closed_
     assert_eq!((own, reader.stats().left_out), if can_read { (0, 7) } else { (7, 0) });
 }
 
-/// Fences that are open go on, but for the expedited, which mounts something each time. Of those that are opened then membarrier does.
+/// Open fences still work, except expedited ones, which mount a file system each time. Of new fences only membarrier can be opened.
 #[test]
 fn fences_go_on_but_for_the_expedited() {
     apart!();
@@ -101,7 +101,7 @@ fn fences_go_on_but_for_the_expedited() {
         let waited = periods.wait();
         let is_as_said = match &fence {
             Fence::Expedited { .. } => waited.is_err(),
-            // Before Linux 5.19 bpf(2) is for those with CAP_BPF, where kernel.unprivileged_bpf_disabled says so.
+            // Before Linux 5.19 bpf(2) needs CAP_BPF if kernel.unprivileged_bpf_disabled says so.
             Fence::Map => {
                 waited.is_ok() || waited.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EPERM))
             }
@@ -137,7 +137,7 @@ fn slots_of_maps_are_paused() {
     assert_eq!(reading::numbers(&mut reader), [2]);
 }
 
-/// Opening takes the privileges, and the error says which.
+/// Opening needs the privileges, and the error names them.
 #[test]
 fn opening_is_refused() {
     apart!();
@@ -147,7 +147,7 @@ fn opening_is_refused() {
     drop_privileges();
     let opened = Rings::options().bpf_output(&map).pages(1).open();
     if paranoid < 1 {
-        return lacks("a perf_event_paranoid that keeps anybody out");
+        return lacks("a perf_event_paranoid that refuses unprivileged users");
     }
     let said = opened.unwrap_err().to_string();
     assert!(said.contains("CAP_PERFMON") || said.contains("CAP_SYS_ADMIN") || said.contains("CAP_BPF"), "{said}");

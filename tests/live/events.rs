@@ -19,7 +19,7 @@ fn names(rings: &Rings) -> Vec<&str> {
     rings.sources().iter().filter_map(|source| source.tracepoint()).collect()
 }
 
-/// What is wrong with options, in words.
+/// The error of opening, as text.
 fn refused(options: RingOptions) -> String {
     options.open().unwrap_err().to_string()
 }
@@ -70,7 +70,7 @@ fn a_category_is_traced_whole() {
     reading::all(&mut reader, |event| {
         let record = event.record().unwrap_or_else(|| panic!("{event:?}"));
         let source = record.source().unwrap();
-        // The tracepoint's own number is the first of its fields.
+        // The first field is the number of the tracepoint.
         assert_eq!(u64::from(record.payload().unwrap().u16(0).unwrap()), ids[source]);
         *seen.entry(names[source].clone()).or_insert(0) += 1;
     });
@@ -152,7 +152,7 @@ fn the_kernel_says_what_is_wrong_with_a_filter() {
         let said = error.to_string();
         assert!(said.contains(says) && said.contains("sched_switch"), "{said}");
     }
-    // What was set to be told so is gone, and tracefs's own filter is as it was.
+    // The trace instance that gave the message is gone, and the filter in tracefs is unchanged.
     let left = std::fs::read_dir(tracefs.join("instances")).unwrap().flatten();
     let ours = format!("perfweave-{}-", std::process::id());
     assert!(!left.map(|entry| entry.file_name()).any(|name| name.to_string_lossy().starts_with(&ours)));
@@ -166,19 +166,19 @@ fn the_kernel_says_what_is_wrong_with_a_filter() {
     assert_error!(error, InvalidInput, "filter is a setting of the event that was added last");
 }
 
-/// So much memory that nobody has touched, in pages of the smallest kind. It is never given back.
+/// Untouched memory of this size, in pages of the smallest kind. It is never freed.
 fn small_pages(bytes: usize) -> &'static mut [u8] {
     use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous};
     let (access, flags) = (ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_PRIVATE);
     // SAFETY: new memory, where the kernel likes it.
     let memory = unsafe { mmap_anonymous(None, bytes.try_into().unwrap(), access, flags) }.unwrap();
-    // SAFETY: of our own, and nobody has touched it.
+    // SAFETY: our own mapping, not used yet.
     unsafe { madvise(memory, bytes, MmapAdvise::MADV_NOHUGEPAGE) }.unwrap();
-    // SAFETY: mapped for good, so long, zeros, and known to nobody else.
+    // SAFETY: mapped for good, of this length, zeroed, with no other reference.
     unsafe { std::slice::from_raw_parts_mut(memory.as_ptr().cast(), bytes) }
 }
 
-/// By number too; and a probe's fields are named.
+/// The kernel's message also comes for a tracepoint given by number; the hint for a probe names its fields.
 #[test]
 fn the_kernel_is_asked_about_a_tracepoint_that_was_given_by_number() {
     let Some(tracefs) = tracing() else { return };
@@ -190,7 +190,8 @@ fn the_kernel_is_asked_about_a_tracepoint_that_was_given_by_number() {
     assert!(said.contains("__probe_ip"), "{said}");
 }
 
-/// One tracepoint is forbidden, for everybody: it would cause itself. It is named by itself, and left out of a pattern.
+/// One tracepoint is forbidden for every program, because it would trigger itself. Opening it by name is an error that names it, and a
+/// pattern leaves it out.
 #[test]
 fn a_tracepoint_that_the_kernel_forbids_is_named_and_left_out_of_patterns() {
     let Some(tracefs) = tracing() else { return };
@@ -198,7 +199,7 @@ fn a_tracepoint_that_the_kernel_forbids_is_named_and_left_out_of_patterns() {
     if !tracefs.join("events").join(FORBIDDEN.replace(':', "/")).exists() {
         return perfweave_support::lacks("interrupts by irq_work, which x86-64 has");
     }
-    // A pattern that leaves nothing is as the name itself.
+    // A pattern that matches nothing else gives the same error as the name.
     for options in [
         Rings::options().tracepoint(FORBIDDEN),
         Rings::options().tracepoint("sched:sched_switch").tracepoint("irq_vectors:irq_work_exi?"),
@@ -222,7 +223,7 @@ fn a_tracepoint_that_the_kernel_forbids_is_named_and_left_out_of_patterns() {
     let traced = names(&rings);
     assert!(traced.len() > 10 && !traced.contains(&FORBIDDEN) && traced.contains(&"irq_vectors:irq_work_entry"));
     assert_eq!((traced[0], traced[traced.len() - 1]), ("sched:sched_switch", "sched:sched_waking"));
-    // Records find their source, also behind what was left out.
+    // Records find their source, also after a tracepoint that was left out.
     let mut reader = Reader::new(rings, Order::new()).unwrap();
     let ids: Vec<_> = reader.rings().sources().iter().map(|source| source.tracepoint_id().unwrap()).collect();
     std::thread::spawn(|| {}).join().unwrap();
@@ -263,7 +264,7 @@ fn a_clock_that_an_event_cannot_have_is_named() {
     }
 }
 
-/// Of two settings that exclude each other none is taken in silence.
+/// Two settings that exclude each other are an error.
 #[test]
 fn settings_that_replace_each_other_are_refused() {
     let Some(_) = tracing() else { return };
@@ -293,13 +294,13 @@ fn settings_that_replace_each_other_are_refused() {
     drop(switch().kernel_only().kernel_only().open().unwrap());
 }
 
-/// What would never be written is refused.
+/// Events that would never write a record are refused.
 #[test]
 fn what_is_silent_is_refused() {
     let Some(_) = tracing() else { return };
     let error = Rings::options().tracepoint("sched:sched_switch").user_only().open().unwrap_err();
     assert_error!(error, InvalidInput, "tracepoint sched:sched_switch lies in the kernel");
-    // System calls have the registers of user space.
+    // Tracepoints of system calls have the registers of user space.
     let options = Rings::options().tracepoint("syscalls:sys_enter_getppid").user_only().tid(threads::own() as u32);
     let Some(rings) = kernel("trace", options.open()) else { return };
     let mut reader = Reader::new(rings, Order::new()).unwrap();
@@ -307,7 +308,7 @@ fn what_is_silent_is_refused() {
     let mut seen = 0;
     reading::all(&mut reader, |_| seen += 1);
     assert_eq!(seen, 1);
-    // PERF_COUNT_SW_DUMMY, and BPF output that no program finds.
+    // PERF_COUNT_SW_DUMMY, and BPF output that no program can reach.
     for name in ["software/config=9/", "software/config=10/"] {
         let error = Rings::options().event_name(name).open().unwrap_err();
         assert_error!(error, InvalidInput, "would never write anything");
@@ -338,7 +339,7 @@ fn halves_of_call_chains_make_a_whole() {
     }
 }
 
-/// A page fault each: sampled each time, and once in ten.
+/// Each access is a page fault, which is sampled each time or once in ten.
 #[test]
 fn events_are_sampled_by_period() {
     let pages = 200;
@@ -358,13 +359,13 @@ fn events_are_sampled_by_period() {
             assert_eq!(record.pid_tid().unwrap().1, threads::own() as u32);
             inside += usize::from(range.contains(&record.addr().unwrap()));
         });
-        // A period may have begun before, or end behind.
+        // A period may have begun before these accesses, or end after them.
         let most = samples + usize::from(period > 1);
         assert!((samples - usize::from(period > 1)..=most).contains(&inside), "{inside} of {samples}");
     }
 }
 
-/// A clock samples what runs, with where it is and how it came there.
+/// A clock samples the running program, with instruction pointer and call chain.
 #[test]
 fn a_clock_samples_call_chains() {
     let samples = [Sample::Ip, Sample::Tid, Sample::Period, Sample::Callchain];
@@ -385,7 +386,7 @@ fn a_clock_samples_call_chains() {
     });
 }
 
-/// What a virtual machine does not have says so; what it has opens.
+/// Hardware events open, or the error says that the machine has none.
 #[test]
 fn hardware_is_there_or_said_not_to_be() {
     for name in ["cycles", "instructions", "LLC-load-misses"] {
@@ -406,7 +407,7 @@ fn hardware_is_there_or_said_not_to_be() {
     }
 }
 
-/// What a process does beside samples, in the same stream and order.
+/// Records about a process come in the same stream and order as samples.
 #[test]
 fn records_beside_samples_come_in_the_same_order() {
     apart!();
@@ -458,7 +459,7 @@ fn each_kind_of_record_is_asked_for_by_itself() {
     }
 }
 
-/// Everything that a sample can have beside its payload: the kernel takes it, or it is refused with a word.
+/// Every field that a sample can have besides its payload: the kernel accepts it, or the error names the event.
 #[test]
 fn all_that_a_sample_can_say_is_asked_for() {
     // The stack's pointer and the instruction's, on x86-64; elsewhere registers that exist as well.

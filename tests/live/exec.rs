@@ -1,5 +1,4 @@
-//! Nothing that is opened passes to programs that this one executes. In a process of its own: all its file descriptors are looked
-//! at.
+//! Executed programs inherit no file descriptor of the crate. This test runs in its own process, because it lists all its file descriptors.
 
 use perfweave::{Fence, Hold, Key, Order, Reader, Recorder, Rings, sim};
 use perfweave_support::{apart, echo};
@@ -11,11 +10,11 @@ fn open() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// The file descriptors of this process that a program which it executes would have too.
+/// The file descriptors of this process that survive execve(2).
 fn passed_on() -> BTreeSet<String> {
     let fds = std::fs::read_dir("/proc/self/fdinfo").unwrap().map(|fd| fd.unwrap().file_name().into_string().unwrap());
     let flags = |fd: &String| {
-        // The list's own is closed by now.
+        // The descriptor of the list itself is closed by now.
         let said = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).ok()?;
         let flags = said.lines().find_map(|line| line.strip_prefix("flags:"))?;
         u32::from_str_radix(flags.trim(), 8).ok()
@@ -23,7 +22,7 @@ fn passed_on() -> BTreeSet<String> {
     fds.collect::<Vec<_>>().into_iter().filter(|fd| flags(fd).is_some_and(|flags| flags & 0o2_000_000 == 0)).collect()
 }
 
-/// Whatever is opened is closed by execve(2).
+/// execve(2) closes every descriptor that the crate opens.
 #[test]
 fn nothing_passes_to_other_programs() {
     apart!();
@@ -33,7 +32,7 @@ fn nothing_passes_to_other_programs() {
     assert!(before.len() >= 2, "those that the test was started with: {before:?}");
     let few = open();
     for fence in [Fence::Auto, Fence::Membarrier, Fence::Map, Fence::EXPEDITED] {
-        // Where the kernel refuses some fence there is nothing to see.
+        // If the kernel refuses a fence there is nothing to check.
         let order = Order::new().hold(Hold::Fence(fence.clone()));
         let Ok(mut reader) = Reader::new(options().open().unwrap(), order) else { continue };
         reader.next_timeout(Duration::from_millis(1)).unwrap();

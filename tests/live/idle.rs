@@ -1,4 +1,4 @@
-//! What an idle reader does: system calls of the whole process are counted, so it is alone in it.
+//! What an idle reader does. This test counts system calls of the whole process, so the process runs nothing else.
 
 use crate::reading;
 use perfweave::{Fence, Hold, Order, Reader, Rings};
@@ -18,7 +18,7 @@ fn an_idle_reader_looks_now_and_then_and_does_nothing_else() {
     for hold in [Hold::FENCE, Hold::Fence(Fence::EXPEDITED), Hold::None, Hold::Round] {
         let rings = Rings::options().bpf_output(&events).open().unwrap();
         let mut reader = Reader::new(rings, Order::new().hold(hold.clone())).unwrap();
-        // Once with something in between, so that the fence thread has had work.
+        // Once after some events, so that the fence thread has run.
         assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
         assert_eq!(reading::numbers(&mut reader), [1]);
         reading::settle(&mut reader);
@@ -28,15 +28,15 @@ fn an_idle_reader_looks_now_and_then_and_does_nothing_else() {
         let made = calls() - made;
         let now = reader.stats();
         let (looks, sleeps) = (now.refreshes - before.refreshes, now.sleeps - before.sleeps);
-        // However long it took: it sleeps for longer and longer, from a twentieth of a tick on, and then for a tick. A reader
-        // that sleeps no longer than at first sleeps six times as often.
+        // Independent of the elapsed time: the reader's sleeps grow from a twentieth of a tick to a whole tick. A reader whose sleeps did
+        // not grow would sleep six times as often.
         let most = (begin.elapsed().as_millis() / Reader::TICK.as_millis()) as u64 + 12;
         assert!((1..=most).contains(&sleeps), "{hold}: {sleeps} sleeps, at most {most} are enough");
-        assert!(looks <= sleeps + 1, "{hold}: {looks} looks for {sleeps} sleeps");
-        // To sleep is one, to see whether CPUs came is two, ten times a second.
-        assert!(made <= 3 * looks + 10, "{hold}: {made} system calls for {looks} looks");
+        assert!(looks <= sleeps + 1, "{hold}: {looks} refreshes for {sleeps} sleeps");
+        // A sleep is one call, a check for new CPUs is two, ten times a second.
+        assert!(made <= 3 * looks + 10, "{hold}: {made} system calls for {looks} refreshes");
         assert_eq!(now.wakes, before.wakes, "{hold}: nothing wakes it");
         assert_eq!(now.fences, before.fences, "{hold}: no fence while nothing is held");
-        println!("{hold}: {looks} looks, {sleeps} sleeps, {made} system calls in {:?}", begin.elapsed());
+        println!("{hold}: {looks} refreshes, {sleeps} sleeps, {made} system calls in {:?}", begin.elapsed());
     }
 }

@@ -1,5 +1,5 @@
-//! Nothing stays open or mapped, however often rings are opened and closed, and wherever opening fails. In a process of its
-//! own: what is counted, and the limit that makes opening fail, are the process's.
+//! Nothing stays open or mapped after any number of openings, or after opening has failed at any step. This runs in its own process: it
+//! counts descriptors of the process and sets its limits.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use perfweave::{Fence, Hold, Key, Order, Reader, Recorder, RingOptions, Rings, sim};
@@ -11,16 +11,16 @@ use std::time::Duration;
 fn open_things() -> (usize, usize) {
     let fds = std::fs::read_dir("/proc/self/fd").unwrap().count();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    // The allocator's mappings come and go; those of events are of anonymous inodes.
+    // The allocator's mappings change; mappings of events are of anonymous inodes.
     (fds, maps.lines().filter(|line| line.contains("anon_inode")).count())
 }
 
-/// All mappings, whoever made them.
+/// All mappings of the process.
 fn all_mappings() -> usize {
     std::fs::read_to_string("/proc/self/maps").unwrap().lines().count()
 }
 
-/// All in one test: there is one process.
+/// All in one test, because they share the process.
 #[test]
 fn nothing_stays_open() {
     apart!();
@@ -53,7 +53,7 @@ fn opening_and_closing(map: &Map, echo: &Program) {
             drop(Recorder::open(options(map), Key::Time, &Fence::Auto).unwrap());
         }
     };
-    // Until the allocator and the thread library have what they keep.
+    // Warm-up: the allocator and the thread library keep some mappings.
     (0..500).for_each(once);
     let (before, mappings) = (open_things(), all_mappings());
     (0..10_000).for_each(once);
@@ -62,7 +62,7 @@ fn opening_and_closing(map: &Map, echo: &Program) {
     assert!(now.abs_diff(mappings) < 20, "{mappings} mappings became {now}");
 }
 
-/// Errors of every kind, each after something was opened already.
+/// Errors of every kind, each after a descriptor was opened.
 fn failing_halfway(map: &Map) {
     let last = *load::online().last().unwrap();
     let small = Map::perf_event_array(last.max(1)).unwrap();
@@ -85,7 +85,7 @@ fn failing_halfway(map: &Map) {
     (0..100).for_each(|_| fail());
     assert_eq!(open_things(), before);
 
-    // A fence that is not possible leaves neither its thread nor what that holds.
+    // A fence that cannot be opened leaves neither its thread nor the thread's descriptors.
     std::thread::spawn(|| {
         privilege::refuse(libc::SYS_membarrier, libc::EINVAL).expect("a seccomp filter");
         let before = open_things();
@@ -99,7 +99,7 @@ fn failing_halfway(map: &Map) {
     .join()
     .unwrap();
 
-    // The ring of the first CPU can be mapped and that of the last cannot: on a thread that may do all but lock memory.
+    // The thread has no privilege to lock memory. The ring of the first CPU can be mapped and that of the last cannot.
     let before = open_things();
     let duplicate = std::os::fd::AsFd::as_fd(map).try_clone_to_owned().unwrap();
     let failed = std::thread::spawn(move || {
@@ -115,18 +115,18 @@ fn failing_halfway(map: &Map) {
         assert_error!(error, Limit, "cannot map a ring");
         assert!(error.to_string().contains("RLIMIT_MEMLOCK"), "{error}");
     }
-    assert!(!failed.is_empty(), "64 MiB for each CPU are more than anybody may lock");
+    assert!(!failed.is_empty(), "64 MiB for each CPU exceed the limit of locked memory");
     assert_eq!(open_things(), before);
 }
 
-/// However many file descriptors are left when opening begins: it succeeds, or names the limit and leaves nothing behind.
+/// With any number of free file descriptors, opening succeeds, or it names the limit and leaves nothing open.
 fn without_file_descriptors(map: &Map) {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     let before = open_things();
     let highest = std::fs::read_dir("/proc/self/fd").unwrap();
     let highest = highest.map(|fd| fd.unwrap().file_name().to_str().unwrap().parse::<u64>().unwrap()).max().unwrap();
     let (mut refused, mut done) = (0, 0);
-    // A limit is one of numbers, of which any may be free.
+    // The limit applies to descriptor numbers, and any of them may be free.
     for limit in (4..highest + 40).flat_map(|limit| [limit; 10]) {
         setrlimit(Resource::RLIMIT_NOFILE, limit, hard).unwrap();
         let read = options(map).open().and_then(|rings| Reader::new(rings, Order::new()));
@@ -149,6 +149,6 @@ fn without_file_descriptors(map: &Map) {
         }
         assert_eq!(open_things(), before, "a limit of {limit}");
     }
-    // One event alone finds the number that the list of CPUs had while it was read.
+    // If there is only one event, it uses the number that the list of CPUs had.
     assert!(done > 0 && (refused > 0 || load::online().len() == 1), "{refused} {done}");
 }

@@ -1,4 +1,4 @@
-//! On live kernel rings: rings that overflow, what is lost last, pauses, and a ledger that balances.
+//! On live kernel rings: rings that overflow, losses without a record after them, pauses, and a ledger that balances.
 
 use crate::reading;
 use crate::reading::{Gate, LONG};
@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A CPU's writer: counts what it outputs, and what is refused.
+/// A CPU's writer: counts its outputs and the refused ones.
 struct Writer {
     cpu: u32,
     counts: Map,
@@ -58,17 +58,17 @@ fn writers() -> Option<(Map, Vec<Writer>)> {
     Some((events, writers))
 }
 
-/// What a reader gave, by CPU.
+/// The events of a reader, by CPU.
 #[derive(Debug, Default)]
 struct Seen {
     records: BTreeMap<u32, u64>,
-    /// Counts of LOST records, and of losses that nothing follows.
+    /// Counts of LOST records, and of losses without a record after them.
     lost: BTreeMap<u32, u64>,
     trailing: BTreeMap<u32, u64>,
     missing: BTreeMap<u32, u64>,
     assumed: u64,
     late: u64,
-    /// How often it was said that records come before their order is proven.
+    /// How often the stream announced records before their order was proven.
     unproven: u64,
     last: BTreeMap<u32, u64>,
     key: u64,
@@ -112,7 +112,7 @@ impl Seen {
     }
 }
 
-/// Checks a CPU's account against what its writer counted, `unseen` of which the kernel did not.
+/// Checks a CPU's account against its writer's counts. The kernel did not count `unseen` of them.
 fn check(account: &Account, writer: &Writer, unseen: u64) {
     assert_eq!(account.cpu, Some(writer.cpu));
     assert!(account.exact, "a kernel that counts: {account}");
@@ -122,7 +122,7 @@ fn check(account: &Account, writer: &Writer, unseen: u64) {
     assert!(account.explained(unseen).is_balanced(), "{account}");
 }
 
-/// Does something when it is dropped, however that comes about.
+/// Calls a function when it is dropped.
 struct OnDrop<F: Fn()>(F);
 
 impl<F: Fn()> Drop for OnDrop<F> {
@@ -131,13 +131,13 @@ impl<F: Fn()> Drop for OnDrop<F> {
     }
 }
 
-/// A burst overruns the rings while a fence is awaited. Gives what came of it, and how much was refused.
+/// A burst overruns the rings while the reader waits for a fence. Gives the events and how many outputs were refused.
 fn burst_behind_a_slow_fence(full: WhenFull) -> Option<(Seen, u64, Reader)> {
     let (events, writers) = writers()?;
     // 32 KiB, which 1023 records fill.
     let rings = Rings::options().bpf_output(&events).bytes(32 << 10).open().unwrap();
     let gate = Gate::new();
-    // A grace period as long as somebody with a slow writer may see it.
+    // A long grace period, as a slow writer causes it.
     let fence = {
         let slow = Mutex::new(gate.fence().open().unwrap());
         let grace = Mutex::new(Fence::Auto.open().unwrap());
@@ -156,19 +156,19 @@ fn burst_behind_a_slow_fence(full: WhenFull) -> Option<(Seen, u64, Reader)> {
                 for event in reader.batch(Duration::from_millis(2)).unwrap().unwrap() {
                     seen.note(&event);
                 }
-                // What was yielded is given back by the next look.
+                // The next refresh releases the yielded records.
                 looks.store(reader.stats().refreshes, Ordering::Release);
             }
             (seen, reader)
         });
-        // Whatever fails here, the reader's thread comes to its end.
+        // If an assertion fails here, the reader's thread still ends.
         let over = OnDrop(|| {
             done.store(true, Ordering::Release);
             gate.open();
         });
         for _ in 0..40 {
             writers.iter().for_each(Writer::burst);
-            // As fast as the reader looks, at least twice, and it takes longer than a grace period should.
+            // As fast as the reader refreshes, at least twice, and for longer than a usual grace period.
             let before = looks.load(Ordering::Acquire);
             threads::until("the reader looks", || looks.load(Ordering::Acquire) >= before + 3 || thread.is_finished());
         }
@@ -182,7 +182,7 @@ fn burst_behind_a_slow_fence(full: WhenFull) -> Option<(Seen, u64, Reader)> {
         check(account, writer, 0);
         assert_eq!(account.held, 0);
         let lost = Seen::of(&seen.lost, writer.cpu) + Seen::of(&seen.trailing, writer.cpu);
-        assert_eq!(lost, writer.refused(), "told exactly");
+        assert_eq!(lost, writer.refused(), "reported exactly");
         assert_eq!(Seen::of(&seen.records, writer.cpu) + lost, 40 * u64::from(BURST));
     }
     assert!(ledger.is_balanced());
@@ -206,11 +206,11 @@ fn the_same_burst_loses_nothing_where_records_are_released_early() {
     assert_eq!((refused, seen.late), (0, 0), "written one CPU after the other");
     let stats = reader.stats();
     assert!(seen.assumed > 0 && seen.unproven > 0 && stats.early == seen.assumed, "{stats:?}");
-    // What one ring lets out is what is oldest in all of them: the others may never come to their mark.
+    // One ring releases the oldest records of all rings: the others may never reach their mark.
     assert!(stats.copied == 0 && reader.ring_stats().any(|ring| ring.pressed > 0));
 }
 
-/// What a user gets who asks for nothing: the order, all of it proven, and every record.
+/// The defaults keep the order, all of it proven, and every record.
 #[test]
 fn by_default_the_same_burst_loses_nothing_and_keeps_proven_order() {
     let Some((seen, refused, reader)) = burst_behind_a_slow_fence(WhenFull::default()) else { return };
@@ -220,7 +220,7 @@ fn by_default_the_same_burst_loses_nothing_and_keeps_proven_order() {
     assert!(reader.ring_stats().all(|ring| ring.copied > 0 && ring.copied_now == 0));
 }
 
-/// What enters no ring is told after a few looks, once, and exactly; also when writing goes on.
+/// Records that enter no ring are reported after a few refreshes, once, with the exact count, also while writing goes on.
 #[test]
 fn a_loss_that_nothing_follows_is_told_by_the_kernels_own_count() {
     let Some((events, writers)) = writers() else { return };
@@ -243,15 +243,15 @@ fn a_loss_that_nothing_follows_is_told_by_the_kernels_own_count() {
         }
         // Once all records are out it asks the kernel for its counts every tick, and sleeps some ten times in a tick.
         let sleeps = reader.stats().sleeps - ran_dry;
-        assert!(sleeps <= 30, "{sleeps} sleeps before it was told");
+        assert!(sleeps <= 30, "{sleeps} sleeps before the report");
         for writer in &writers {
             let told = told.insert(writer.cpu, writer.refused()).unwrap_or(0);
             assert!(writer.refused() > told, "overrun in each round");
-            // Nothing was written behind it.
+            // No record was written after it.
             assert_eq!(Seen::of(&seen.trailing, writer.cpu), writer.refused(), "round {round}: {seen:?}");
-            assert_eq!(Seen::of(&seen.lost, writer.cpu), 0, "a LOST record tells nothing new");
+            assert_eq!(Seen::of(&seen.lost, writer.cpu), 0, "a LOST record reports nothing new");
         }
-        // Nothing more comes of it.
+        // It is not reported again.
         reading::assert_nothing(&mut reader);
     }
     seen.flush(&mut reader);
@@ -259,7 +259,7 @@ fn a_loss_that_nothing_follows_is_told_by_the_kernels_own_count() {
     for (account, writer) in ledger.accounts.iter().zip(&writers) {
         check(account, writer, 0);
         assert_eq!((account.lost, account.untold), (writer.refused(), 0));
-        assert_eq!(Seen::of(&seen.trailing, writer.cpu), writer.refused(), "told once");
+        assert_eq!(Seen::of(&seen.trailing, writer.cpu), writer.refused(), "reported once");
     }
     assert!(ledger.is_balanced());
 }
@@ -277,7 +277,7 @@ fn a_flush_tells_of_a_loss_that_nothing_follows() {
         assert_eq!(Seen::of(&seen.trailing, writer.cpu), writer.refused());
     }
     assert_eq!(reader.stats().lost, writers.iter().map(Writer::refused).sum::<u64>());
-    // And at the end: the ledger of a closed reader has what came after.
+    // At the end: the ledger of a closed reader has the later losses.
     writers.iter().for_each(|writer| (0..2).for_each(|_| writer.burst()));
     reader.handle().close();
     assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
@@ -291,13 +291,13 @@ fn a_flush_tells_of_a_loss_that_nothing_follows() {
     assert_eq!(ledger.to_string().lines().count(), 1);
 }
 
-/// Rings so small that they overflow all the time: each CPU's gaps are exactly what its outputs were refused.
+/// Rings so small that they overflow all the time: each CPU's gaps are exactly its refused outputs.
 #[test]
 fn numbers_of_each_cpu_are_exact_under_forced_loss() {
     let Some((events, writers)) = writers() else { return };
     for full in [WhenFull::Discard, WhenFull::Release, WhenFull::Copy { most: 10_000 }] {
         let before: Vec<_> = writers.iter().map(|writer| (writer.written(), writer.refused())).collect();
-        // The same first number for all, so that none is missing before it.
+        // The same first number for all CPUs, so that no number is missing before it.
         let first = before.iter().map(|(written, _)| *written).max().unwrap();
         assert!(before.iter().all(|(written, _)| *written == first));
         let rings = Rings::options().bpf_output(&events).pages(1).open().unwrap();
@@ -305,7 +305,7 @@ fn numbers_of_each_cpu_are_exact_under_forced_loss() {
         let mut reader = Reader::new(rings, order).unwrap();
         let mut seen =
             Seen { last: writers.iter().map(|w| (w.cpu, first.wrapping_sub(1))).collect(), ..Seen::default() };
-        // What came "before" the first is not a number.
+        // A gap before the first number has no number before it.
         if first == 0 {
             seen.last.clear();
         }
@@ -318,7 +318,7 @@ fn numbers_of_each_cpu_are_exact_under_forced_loss() {
             }
         }
         seen.flush(&mut reader);
-        // One more each, so that what was refused last leaves a gap too.
+        // One more record on each CPU, so that the last refused outputs leave a gap too.
         writers.iter().for_each(Writer::burst);
         seen.flush(&mut reader);
         let ledger = reader.ledger().unwrap();
@@ -334,7 +334,7 @@ fn numbers_of_each_cpu_are_exact_under_forced_loss() {
     }
 }
 
-/// Pauses of both kinds while writers write: what the kernel counts it explains, the rest the programs' own count does.
+/// Pauses of both kinds while writers write: the kernel's count explains one part, the programs' own count the rest.
 #[test]
 fn the_ledger_balances_over_pauses() {
     let Some((events, writers)) = writers() else { return };
@@ -365,13 +365,13 @@ fn the_ledger_balances_over_pauses() {
         check(account, writer, unseen);
         assert_eq!((account.held, account.untold, account.missing), (0, 0, writer.refused()), "{account}");
         assert_eq!(Seen::of(&seen.missing, writer.cpu), writer.refused());
-        assert!(account.lost >= 5 * u64::from(BURST), "what was paused, at least");
+        assert!(account.lost >= 5 * u64::from(BURST), "at least the paused outputs");
     }
     assert!(!ledger.is_balanced());
     assert!(ledger.total().explained(unseen * writers.len() as u64).is_balanced(), "{ledger}");
 }
 
-/// Failures that the kernel counts nowhere: the account says how many, and the errors say why.
+/// Failures that the kernel does not count: the account says how many, and the errors say why.
 #[test]
 fn what_finds_no_slot_is_unexplained() {
     let Some((events, _)) = writers() else { return };
@@ -393,8 +393,8 @@ fn what_finds_no_slot_is_unexplained() {
     assert_eq!((account.yielded, account.lost, account.missing, account.unexplained), (2, 1, 2, 1), "{account}");
 }
 
-/// A counter of the whole machine in 32 bits, over its end: no wait, a gap where one is missing, and what breaks the
-/// sequence told apart. So with a CPU's own numbers.
+/// A 32-bit counter for the whole machine wraps: no wait, a gap for a missing number, and the right kind for each anomaly. The same with a
+/// CPU's own numbers.
 #[test]
 fn counters_wrap_and_what_breaks_them_is_told_apart() {
     let Some((events, program)) = echo() else { return };
@@ -415,7 +415,7 @@ fn counters_wrap_and_what_breaks_them_is_told_apart() {
         for (n, number) in numbers.into_iter().enumerate() {
             let cpu = if by_cpu || n % 2 == 0 { first } else { last };
             assert_eq!(program.run_with(cpu, &[number]).unwrap(), 0);
-            // Each is yielded before the next is drawn, so that a number behind is behind what was yielded.
+            // Each is yielded before the next is drawn, so that a smaller number is smaller than a yielded one.
             handle.flush().unwrap();
             loop {
                 let event = reader.next().unwrap().unwrap();
@@ -436,7 +436,7 @@ fn counters_wrap_and_what_breaks_them_is_told_apart() {
     }
 }
 
-/// Late records are kept aside, as copies, as many as may be; the rest stays in the stream, marked.
+/// The side output keeps copies of late records, up to its limit; the rest stays in the stream, marked.
 #[test]
 fn late_records_are_kept_aside() {
     let Some((events, program)) = echo() else { return };
@@ -465,7 +465,7 @@ fn late_records_are_kept_aside() {
     assert_eq!((reader.stats().late, reader.stats().max_late), (4, 201));
 }
 
-/// Who holds the merge, while a fence is awaited that does not end.
+/// `Progress` says which CPU the stream waits for, while a fence does not end.
 #[test]
 fn progress_says_what_a_stream_waits_for() {
     let Some((events, program)) = echo() else { return };
@@ -482,7 +482,7 @@ fn progress_says_what_a_stream_waits_for() {
     assert_eq!((progress.next.unwrap().0, progress.fullest), (last, Some(0)));
     assert!(progress.lag > 0 && progress.seen > Some(progress.next.unwrap().1));
     let awaited = reader.fence_under_way().unwrap();
-    threads::until("it is awaited for longer", || reader.fence_under_way().unwrap() > awaited);
+    threads::until("the wait grows", || reader.fence_under_way().unwrap() > awaited);
     gate.open();
     for _ in 0..3 {
         assert!(reader.next_timeout(LONG).unwrap().is_some());
@@ -490,8 +490,8 @@ fn progress_says_what_a_stream_waits_for() {
     assert_eq!((reader.progress().held, reader.progress().next), (0, None));
 }
 
-/// On the live kernel: a writer that is interrupted between seeing that records were lost and taking their count, which the interrupt's
-/// writer has taken then, writes a LOST record that counts nothing (one of a hundred here). It is no event, and no damage.
+/// On the live kernel: a writer sees that records were lost, and an interrupt's writer takes the count first. Then the interrupted writer
+/// writes a LOST record with the count 0 (one of a hundred here). It is no event, and no damage.
 #[test]
 fn lost_records_that_count_nothing_are_no_events() {
     let Some(events) = kernel("make a perf event array", Map::perf_event_array(load::slots())) else { return };

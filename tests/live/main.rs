@@ -1,4 +1,4 @@
-//! Live kernel rings, and what of the crate needs a kernel. Tests run beside each other, in one process.
+//! Live kernel rings, and other parts of the crate that need a kernel. Tests run in parallel, in one process.
 
 #[cfg(feature = "tokio")]
 mod asynchronous;

@@ -1,4 +1,4 @@
-//! The tracer's own part of a trace, left out, on live kernel rings.
+//! Leaving out the tracer's own events, on live kernel rings.
 
 use crate::reading;
 use nix::sys::wait::waitpid;
@@ -44,14 +44,14 @@ fn about(reader: &mut Reader) -> Vec<(usize, [u32; 3])> {
     all
 }
 
-/// Two readers of the same: one leaves out what is its own, and nothing else of what the other sees is missing.
+/// Two readers of the same events: one leaves out its own, and has all others that the second reader sees.
 #[test]
 fn nothing_but_ones_own_is_left_out() {
     let options = || Rings::options().tracepoint(SWITCH).tracepoint(WAKING);
     let (Some(all), Some(others)) = (open(options()), open(options())) else { return };
     let mut all = Reader::new(all, Order::new()).unwrap();
     let mut others = Reader::new(others, Order::new().without_self()).unwrap();
-    // The other reader's fence thread is a stranger to this one. Here there is one reader of two threads.
+    // A reader does not know the other reader's fence thread. Here there is one reader with two threads.
     let ours: BTreeSet<u32> = others.threads().collect();
     assert!(ours.contains(&own()) && ours.len() == 2, "{ours:?}");
     assert!(all.threads().any(|thread| thread == own()));
@@ -76,7 +76,7 @@ fn nothing_but_ones_own_is_left_out() {
     let stats = others.stats();
     assert!(stats.left_out > 0, "{stats:?}");
     assert!(stats.records >= stats.left_out + kept.len() as u64, "{stats:?} {}", kept.len());
-    // What others did on their own is in both.
+    // Events of other programs are in both.
     let strangers = |all: &[(usize, [u32; 3])]| {
         let stranger = |about: &&(usize, [u32; 3])| !about.1.iter().any(|thread| *thread == 0 || is_ours(*thread));
         all.iter().filter(stranger).count()
@@ -86,7 +86,7 @@ fn nothing_but_ones_own_is_left_out() {
     assert!(strangers(&kept) > 0 && strangers(&whole) > 0);
 }
 
-/// A flood keeps grace periods waiting, so the reader starts a thread that makes CPUs switch. It is one of the reader's.
+/// A flood delays grace periods, so the reader starts a thread that makes CPUs switch. The reader leaves that thread out too.
 #[test]
 fn a_thread_that_hurries_fences_is_left_out() {
     // Not the call that other tests of this process count.
@@ -97,7 +97,7 @@ fn a_thread_that_hurries_fences_is_left_out() {
     let Some(mut reader) = kernel("wait for grace periods", Reader::new(rings, order())) else { return };
     let before: BTreeSet<u32> = reader.threads().collect();
     let flood = load::Load::on(&cpus, |_| load::getuid());
-    // No more at once: the flood may be quicker than the reader.
+    // Not more at once: the flood may be faster than the reader.
     let take = |reader: &mut Reader| {
         let _ = (0..10_000).any(|_| reader.next_timeout(Duration::ZERO).unwrap().is_none());
     };
@@ -108,7 +108,7 @@ fn a_thread_that_hurries_fences_is_left_out() {
     let hurrying = reader.threads().find(|thread| !before.contains(thread)).unwrap();
     let name = std::fs::read_to_string(format!("/proc/self/task/{hurrying}/comm")).unwrap();
     assert_eq!(name.trim(), "perfweave-visit");
-    // It runs, and is not seen to.
+    // It runs, and the reader does not show it.
     let switches = || {
         let status = std::fs::read_to_string(format!("/proc/self/task/{hurrying}/status")).unwrap();
         let count =
@@ -129,7 +129,7 @@ fn a_thread_that_hurries_fences_is_left_out() {
     assert_eq!(seen.count(), 0, "{hurrying} in {about:?}");
 }
 
-/// Threads that read one after the other are all left out, from their first look on; the trace is of calls, not of switches.
+/// Threads that read one after the other are all left out, from their first refresh on. The trace is of system calls, not of switches.
 #[test]
 fn whoever_reads_is_left_out() {
     apart!();
@@ -164,7 +164,7 @@ fn whoever_reads_is_left_out() {
     }
 }
 
-/// Samples are known by the thread that ran; a reader without fence has no thread but the one that reads.
+/// A sample belongs to the thread that ran; a reader without fence has only the reading thread.
 #[test]
 fn samples_of_the_reader_are_left_out() {
     apart!();
@@ -185,7 +185,7 @@ fn samples_of_the_reader_are_left_out() {
     assert!(reader.stats().left_out > 0);
 }
 
-/// An idle machine's trace is not its tracer's.
+/// Most events of an idle machine's trace are the tracer's own.
 #[test]
 fn most_of_an_idle_trace_is_ones_own() {
     let Some(rings) = open(Rings::options().tracepoint(SWITCH).tracepoint(WAKING)) else { return };
@@ -205,7 +205,7 @@ fn most_of_an_idle_trace_is_ones_own() {
     assert_eq!(about_us, 0);
 }
 
-/// A switch is known whatever the tracepoint was asked for by; of what is not known nothing is left out.
+/// Switches are recognised for every way to name the tracepoint. Records that the reader does not recognise stay.
 #[test]
 fn switches_are_known_by_number_too() {
     let Some(rings) = open(Rings::options().tracepoint(SWITCH)) else { return };
@@ -229,7 +229,7 @@ fn switches_are_known_by_number_too() {
     hog.end();
 }
 
-/// In a PID namespace tracepoints have other numbers for threads than these threads know: nothing is left out by them.
+/// In a PID namespace tracepoints have other numbers for threads than the threads themselves: the reader does not use them.
 #[test]
 fn threads_of_others_are_not_taken_for_ours_in_a_namespace() {
     const INSIDE: &str = "PERFWEAVE_TEST_NAMESPACE";
@@ -257,7 +257,7 @@ fn threads_of_others_are_not_taken_for_ours_in_a_namespace() {
     assert_eq!(reader.stats().left_out, 0);
 }
 
-/// A daemon forks and then opens its rings: what its parent knew of its own threads is not the child's.
+/// A daemon forks and then opens its rings: its parent's list of own threads does not apply to the child.
 #[test]
 fn a_forked_child_leaves_out_itself_and_sees_its_parent() {
     apart!();

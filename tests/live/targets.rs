@@ -1,4 +1,4 @@
-//! Whom rings trace, on live kernel rings: a process with all its threads, a thread, a control group.
+//! Targets of rings, on live kernel rings: a process with all its threads, a thread, a control group.
 
 use crate::reading;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
@@ -20,7 +20,7 @@ fn open(options: RingOptions) -> Option<Rings> {
     kernel("trace", options.sample([Sample::Tid]).open())
 }
 
-/// How many records each thread wrote until now.
+/// How many records each thread has written so far.
 fn counts(reader: &mut Reader) -> HashMap<u32, usize> {
     let mut counts = HashMap::new();
     reading::all(reader, |event| {
@@ -34,7 +34,7 @@ fn own() -> u32 {
     threads::own() as u32
 }
 
-/// A thread that calls getppid(2) so often each time that it is told to, and its number.
+/// A thread that calls getppid(2) a given number of times on each request, and its number.
 struct Caller {
     told: mpsc::Sender<usize>,
     done: mpsc::Receiver<()>,
@@ -62,7 +62,7 @@ impl Caller {
     }
 }
 
-/// A shell that does what it reads, and ends with its input.
+/// A shell that runs the commands it reads, and ends with its input.
 struct Shell(Child);
 
 impl Shell {
@@ -86,7 +86,7 @@ impl Shell {
         self.0.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
     }
 
-    /// Has it do something, and waits until it has.
+    /// Makes the shell run a command, and waits until it has.
     fn tell(&mut self, what: &str) {
         self.write(&format!("{what}\necho"));
         self.answer();
@@ -109,14 +109,14 @@ impl Drop for Shell {
 fn a_process_is_traced_with_threads_that_are_there_and_threads_to_come() {
     apart!();
     let before = Caller::new();
-    // Others do the same, and are not traced: another process.
+    // Another process makes the same calls and is not traced.
     let mut other = Shell::new();
     let Some(rings) = open(Rings::options().tracepoint(GETPPID).pid(std::process::id())) else { return };
     let mut reader = Reader::new(rings, Order::new()).unwrap();
     let after = Caller::new();
     before.call(100);
     after.call(70);
-    // On each CPU, by one that came after.
+    // On each CPU, by a thread that started after opening.
     for cpu in load::online() {
         let (tid, counted) = load::pinned(cpu, || {
             (0..30).for_each(|_| load::getppid());
@@ -162,7 +162,7 @@ fn no_thread_is_missed_or_traced_twice_that_comes_meanwhile() {
             (options.open(), comers.join().unwrap())
         });
         let rings = match rings {
-            // That is what it is for: other tests start threads too.
+            // This error is expected: other tests start threads too.
             Err(error) if error.kind() == ErrorKind::Busy => {
                 assert_error!(error, Busy, "were others each time");
                 continue;
@@ -195,7 +195,7 @@ fn a_process_that_has_ended_keeps_nobody_awake() {
     child.end();
     let counted = counts(&mut reader);
     assert_eq!((counted.len(), counted.values().sum::<usize>()), (2, 2), "the children of the shell: {counted:?}");
-    // Nor a program that polls by itself.
+    // It does not keep a program awake that polls the descriptor either.
     for fd in reader.rings().fds() {
         let mut polled = [PollFd::new(fd, PollFlags::POLLIN)];
         nix::poll::poll(&mut polled, PollTimeout::ZERO).unwrap();
@@ -206,7 +206,7 @@ fn a_process_that_has_ended_keeps_nobody_awake() {
         assert!(reader.next_timeout(Duration::from_millis(20)).unwrap().is_none());
     }
     let wakes = reader.stats().wakes - before;
-    assert!(wakes < 10, "woken {wakes} times by nothing");
+    assert!(wakes < 10, "woken {wakes} times without an event");
 }
 
 /// What a process starts is on rings whose first thread has long ended.
@@ -216,7 +216,7 @@ fn children_are_traced_when_their_parent_is_gone() {
     let Some(rings) = open(Rings::options().tracepoint(EXEC).pid(child.id())) else { return };
     let mut reader = Reader::new(rings, Order::new()).unwrap();
     child.tell("true");
-    // Another shell, which reads and writes what the first does. The first has read no further when it says so.
+    // Another shell with the same input and output. The first shell reports before it reads further.
     child.write("sh -c 'echo; exec sh'");
     child.answer();
     child.0.kill().unwrap();
@@ -230,7 +230,7 @@ fn children_are_traced_when_their_parent_is_gone() {
         (2, 3),
         "the shell, twice, and what it starts: {counted:?}"
     );
-    // The other ends with its input.
+    // The second shell ends with its input.
     drop(child.0.stdin.take());
 }
 
@@ -269,7 +269,7 @@ fn a_process_that_is_not_there_is_said_so() {
     assert_error!(error, NotFound, "cannot open the control group /no/such/group");
 }
 
-/// A number that somebody else has got since is not whom it named.
+/// A process number that another process has received since does not name that process.
 #[test]
 fn a_number_that_another_has_got_since_is_not_traced() {
     let options = || Rings::options().tracepoint(GETPPID).sample([Sample::Tid]);
@@ -306,7 +306,7 @@ fn bpf_output_is_for_everybody() {
     let Some(map) = kernel("make a map", bpf::Map::perf_event_array(load::slots())) else { return };
     for options in [Rings::options().pid(1), Rings::options().tid(1), Rings::options().cgroup("/")] {
         let error = options.bpf_output(&map).open().unwrap_err();
-        assert_error!(error, InvalidInput, "is written whoever runs");
+        assert_error!(error, InvalidInput, "is a record of the whole machine");
     }
 }
 

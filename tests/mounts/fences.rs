@@ -1,4 +1,4 @@
-//! On the live kernel: grace periods for whoever drives a merge, and what an expedited fence does to file systems.
+//! On the live kernel: grace periods for programs that drive a merge, and the effect of an expedited fence on file systems.
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
@@ -15,19 +15,19 @@ use std::time::Duration;
 
 const NONE: Option<&Path> = None;
 
-/// Where the calling thread is: its mount namespace, its root and its working directory.
+/// The calling thread's mount namespace, root and working directory.
 fn place() -> [PathBuf; 3] {
     ["ns/mnt", "root", "cwd"].map(|link| std::fs::read_link(Path::new("/proc/thread-self").join(link)).unwrap())
 }
 
-/// Whether grace periods can be waited for here, and this leaves the thread where it is.
+/// Whether a fence works here, and leaves the thread's namespace and directories unchanged.
 fn wait_here(fence: &Fence, grace: &mut GracePeriods) {
     let before = place();
     grace.wait().unwrap_or_else(|error| panic!("{fence:?}: {error}"));
     assert_eq!(place(), before, "{fence:?}");
 }
 
-/// Opened on one thread and used on others, in one mount namespace and in another, which nobody is moved to or from.
+/// A fence that is opened on one thread and used on others, in one mount namespace and in another. No thread changes its namespace.
 #[test]
 fn grace_periods_are_waited_for_from_any_thread() {
     fn is_send<T: Send>(_: &T) {}
@@ -43,7 +43,7 @@ fn grace_periods_are_waited_for_from_any_thread() {
         wait_here(&fence, &mut grace);
         let mut grace = std::thread::scope(|scope| {
             let other = scope.spawn(|| {
-                // A directory of that name may be anywhere, and nothing may be unmounted there.
+                // A directory of that name may exist anywhere, and the fence must not unmount anything there.
                 unshare(CloneFlags::CLONE_NEWNS).unwrap();
                 mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE).unwrap();
                 mount(Some("others"), "/mnt", Some("tmpfs"), MsFlags::empty(), NONE).unwrap();
@@ -62,7 +62,7 @@ fn grace_periods_are_waited_for_from_any_thread() {
     }
 }
 
-/// What a user's function says, or that it panicked, is the answer of that wait, and the next one is asked anew.
+/// The error or panic of a user's function is the result of that wait, and the next wait calls the function again.
 #[test]
 fn grace_periods_that_fail_say_so_once() {
     let calls = Arc::new(AtomicU32::new(0));
@@ -98,12 +98,12 @@ fn in_child(is_so: impl FnOnce() -> bool) {
     }
 }
 
-/// Whether the answer is that the thread is the parent's.
+/// Whether the error says that the thread belongs to the parent.
 fn says_forked(answer: std::io::Result<()>) -> bool {
     answer.is_err_and(|error| error.to_string().contains("forked"))
 }
 
-/// A child of fork(2) does not have the thread that waits, and is told rather than left waiting for it.
+/// A child of fork(2) does not have the thread that waits, and gets an error instead of waiting for it.
 #[test]
 fn a_forked_child_has_no_grace_periods() {
     let Some(grace) = kernel("open grace periods", Fence::Auto.open()) else { return };
@@ -118,7 +118,7 @@ fn a_forked_child_has_no_grace_periods() {
     grace.unwrap().wait().unwrap();
 }
 
-/// One that asks instead of waiting is told as well: of a grace period that was under way at the fork, and of one that it begins.
+/// A child that polls gets the error too: for a grace period that was under way at the fork, and for one that it begins.
 #[test]
 fn a_forked_child_that_asks_for_grace_periods_is_told() {
     let (open, gate) = mpsc::channel::<()>();
@@ -134,15 +134,15 @@ fn a_forked_child_that_asks_for_grace_periods_is_told() {
     until("it is over", || grace.poll().is_some_and(|ended| ended.is_ok()));
 }
 
-/// Words are the child's too, and prove as they do for the parent. A fence that stands in for a program that stays inside is the
-/// parent's.
+/// The child has the words too, and they prove as in the parent. The fence that stands in for a program that stays inside belongs to the
+/// parent.
 #[test]
 fn a_forked_child_has_epochs_but_no_fence_that_stood_in() {
     let machine = sim::Kernel::new(&[0]);
     let mut grace = Fence::Epochs(machine.epochs().patience(Duration::ZERO)).open().unwrap();
     in_child(|| grace.begin() && grace.poll().is_some_and(|ended| ended.is_ok()) && grace.wait().is_ok());
     machine.begin(0, 1);
-    assert!(grace.begin() && grace.poll().is_none(), "it is inside, and a fence stands in");
+    assert!(grace.begin() && grace.poll().is_none(), "a program is inside, and a fence stands in");
     in_child(|| {
         let of_the_first = grace.poll().is_some_and(says_forked) && grace.poll().is_none();
         of_the_first && grace.begin() && grace.poll().is_some_and(says_forked) && says_forked(grace.wait())
@@ -151,8 +151,8 @@ fn a_forked_child_has_epochs_but_no_fence_that_stood_in() {
     until("it is over", || grace.poll().is_some_and(|ended| ended.is_ok()));
 }
 
-/// On a thread in a mount namespace of its own, whose mounts would spread to copies of it if they are shared. There is an
-/// empty file system on `/mnt`.
+/// Runs something on a thread in its own mount namespace. `spreads` says whether its mounts propagate to copies of the namespace. `/mnt`
+/// has an empty file system.
 fn in_a_namespace(spreads: MsFlags, what: impl FnOnce() + Send + 'static) {
     let thread = std::thread::spawn(move || {
         unshare(CloneFlags::CLONE_NEWNS).unwrap();
@@ -169,7 +169,7 @@ fn mount_on(path: &str) {
     mount(Some("test"), path, Some("tmpfs"), MsFlags::empty(), NONE).unwrap();
 }
 
-/// Tells of file systems that are gone for good: unmounted in every namespace (inotify(7), IN_UNMOUNT).
+/// Reports file systems that are unmounted in every namespace (inotify(7), IN_UNMOUNT).
 struct Gone(Inotify);
 
 impl Gone {
@@ -187,13 +187,13 @@ impl Gone {
     }
 }
 
-/// How a reader comes by its expedited fence.
+/// The conditions under which a reader opens its expedited fence.
 #[derive(Debug, Clone, Copy)]
 enum Way {
     Plain,
-    /// pivot_root(2) is refused, as it is where the root is the initial ramfs.
+    /// pivot_root(2) is refused, as with the initial ramfs as root.
     Refused(i32),
-    /// In a directory that is no mount point, with `/proc`, or in one that is, without.
+    /// After chroot(2) into a directory that is no mount point, with `/proc`, or into a mount point, without `/proc`.
     Chroot {
         proc: bool,
     },
@@ -224,7 +224,7 @@ fn reader(kernel: &sim::Kernel, way: Way) -> Reader {
     thread.join().unwrap()
 }
 
-/// The expedited fence's mounts are its own: nothing of them is seen outside, and nothing outside stays mounted for them.
+/// The expedited fence's mounts are private: no other namespace sees them, and no outside mount stays busy because of them.
 #[test]
 fn an_expedited_fence_neither_shows_nor_keeps_mounts() {
     let _alone = crate::alone();
@@ -237,12 +237,12 @@ fn an_expedited_fence_neither_shows_nor_keeps_mounts() {
         (Way::Refused(libc::EPERM), MsFlags::MS_PRIVATE),
         (Way::Chroot { proc: true }, MsFlags::MS_SHARED),
         (Way::Chroot { proc: true }, MsFlags::MS_PRIVATE),
-        // Not what is private: there is no way to it.
+        // Not private mounts: the fence cannot reach them.
         (Way::Chroot { proc: false }, MsFlags::MS_SHARED),
     ] {
         in_a_namespace(spreads, move || {
             let gone = Gone::new();
-            // Names that are written otherwise in the list of mounts, and mounts hidden by another.
+            // Names that are escaped in the list of mounts, and mounts hidden by another.
             for path in ["/media", "/media/a b\\c", "/media/a b\\c/d", "/media/a b\\c"] {
                 mount_on(path);
                 gone.watch(path);
@@ -271,7 +271,7 @@ fn an_expedited_fence_neither_shows_nor_keeps_mounts() {
     }
 }
 
-/// Where pivot_root(2) is refused, what is mounted has to be listed, also if nobody has mounted `/proc`.
+/// If pivot_root(2) is refused, the fence must list the mounts, also without `/proc`.
 #[test]
 fn an_expedited_fence_needs_no_proc() {
     let Some(_) = kernel("unmount for a fence", Fence::EXPEDITED.open()) else { return };
@@ -280,11 +280,11 @@ fn an_expedited_fence_needs_no_proc() {
         privilege::refuse(libc::SYS_pivot_root, libc::EINVAL).unwrap();
         let mut grace = Fence::EXPEDITED.open().unwrap();
         (0..10).for_each(|_| grace.wait().unwrap());
-        assert!(!Path::new("/proc/self").exists(), "nothing of it is seen outside");
+        assert!(!Path::new("/proc/self").exists(), "it is not visible outside");
     });
 }
 
-/// What fails on the way is named.
+/// The error names the step that failed.
 #[test]
 fn an_expedited_fence_that_is_refused_names_the_step() {
     let Some(_) = kernel("unmount for a fence", Fence::EXPEDITED.open()) else { return };
@@ -303,7 +303,7 @@ fn an_expedited_fence_that_is_refused_names_the_step() {
     }
 }
 
-/// A root that is no mount point cannot be left without `/proc`, and its mounts cannot be kept from spreading.
+/// Without `/proc` the thread cannot leave a root that is no mount point, and cannot make its mounts private.
 #[test]
 fn an_expedited_fence_in_a_chroot_without_proc_says_what_is_the_matter() {
     let Some(_) = kernel("unmount for a fence", Fence::EXPEDITED.open()) else { return };

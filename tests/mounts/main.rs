@@ -1,12 +1,12 @@
-//! What mounts: expedited fences, and where tracefs is. Other tests see none of it.
+//! Tests that mount file systems: expedited fences, and the place of tracefs. Other tests do not see these mounts.
 
 mod fences;
 mod tracefs;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Held by a test that changes what is mounted everywhere, and by one that looks at all that is mounted: there is one tracefs, and its
-/// settings are seen in every namespace.
+/// Held by a test that changes a mount for every namespace, and by one that lists all mounts: there is one tracefs, and every namespace
+/// sees its settings.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,5 +1,4 @@
-//! Where tracepoints are looked up: tracefs mounted anywhere, hidden, unlisted, unreadable or not at all. Each test is on a thread
-//! in a mount namespace of its own.
+//! Finding tracefs: mounted anywhere, hidden, unlisted, unreadable or not at all. Each test runs on a thread in its own mount namespace.
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
@@ -10,7 +9,7 @@ use std::path::Path;
 
 const NONE: Option<&Path> = None;
 
-/// Runs something where no tracefs is mounted, nor anything else that has one, and nothing is seen of what it mounts.
+/// Runs something in a mount namespace without tracefs or a file system that contains it. Other namespaces do not see its mounts.
 fn without_tracefs(what: impl FnOnce() + Send + 'static) {
     let Some(_) = kernel("find tracefs", tracefs::find_or_mount()) else { return };
     let _alone = crate::alone();
@@ -49,14 +48,14 @@ fn tracefs_is_found_without_proc() {
         open("sched:sched_switch").unwrap();
         let error = open("sched:nope").unwrap_err();
         assert_error!(error, NotFound, "there is no tracepoint ");
-        // Nor is it anywhere else then.
+        // There is no other tracefs now.
         umount2("/sys/kernel/tracing", MntFlags::MNT_DETACH).unwrap();
         let said = open("sched:sched_switch").unwrap_err().to_string();
         assert!(said.contains("mount -t tracefs") && said.contains("cannot be listed"), "{said}");
     });
 }
 
-/// Blanks, tabs, line feeds and backslashes are written otherwise in the list of mounts.
+/// Blanks, tabs, line feeds and backslashes are escaped in the list of mounts.
 #[test]
 fn tracefs_is_found_under_any_path() {
     without_tracefs(|| {
@@ -73,7 +72,7 @@ fn tracefs_is_found_under_any_path() {
     });
 }
 
-/// The first that is listed is not seen any more, or only a part of one.
+/// The first mount in the list is hidden, or shows only a part of tracefs.
 #[test]
 fn tracefs_is_found_behind_one_that_is_hidden() {
     without_tracefs(|| {
@@ -83,7 +82,7 @@ fn tracefs_is_found_behind_one_that_is_hidden() {
         let error = open("sched:sched_switch").unwrap_err();
         assert_error!(error, System, "cannot look up tracepoint");
         assert_eq!(source(&error).kind(), std::io::ErrorKind::NotFound);
-        // One that pretends.
+        // A directory that looks like tracefs.
         std::fs::create_dir_all("/mnt/events/sched/sched_switch").unwrap();
         std::fs::write("/mnt/events/sched/sched_switch/id", "1").unwrap();
         assert!(open("sched:sched_switch").is_err());
@@ -98,12 +97,12 @@ fn tracefs_is_found_behind_one_that_is_hidden() {
     });
 }
 
-/// The remount that a message names lets somebody read tracefs who has no more than `CAP_PERFMON`.
+/// The remount that the error names lets a user with only `CAP_PERFMON` read tracefs.
 #[test]
 fn the_remount_that_is_named_lets_tracefs_be_read() {
     without_tracefs(|| {
         mount_on("/sys/kernel/tracing", "tracefs");
-        // Of no other user. There is one tracefs, wherever it is mounted.
+        // Not readable for other users. All mounts show the same tracefs.
         const GROUP: u32 = 54_321;
         let before = std::fs::metadata("/sys/kernel/tracing").unwrap();
         let somebody = || {
@@ -115,7 +114,7 @@ fn the_remount_that_is_named_lets_tracefs_be_read() {
                     unsafe { libc::syscall(libc::SYS_setresgid, GROUP, GROUP, GROUP) },
                 ];
                 assert_eq!(answers, [0, 0]);
-                // Above 2 some distributions' kernels want more.
+                // Above 2 the kernels of some distributions need another capability.
                 let needed = match privilege::perf_event_paranoid() {
                     ..=2 => privilege::CAP_PERFMON,
                     _ => privilege::CAP_SYS_ADMIN,
@@ -139,7 +138,7 @@ fn the_remount_that_is_named_lets_tracefs_be_read() {
     });
 }
 
-/// What may be there and cannot be read is not said to be missing, and what is missing is.
+/// The error says that a tracepoint is missing only if tracefs can be read.
 #[test]
 fn what_cannot_be_read_is_not_said_to_be_missing() {
     without_tracefs(|| {

@@ -1,4 +1,4 @@
-//! What aya's tests assert of its perf buffers, asserted of ours on live kernel rings.
+//! The assertions of aya's tests of its perf buffers, made of perfweave on live kernel rings.
 //!
 //! Named after theirs, `aya/src/maps/perf/perf_buffer.rs` as of 0.16 and before. Theirs write records into plain memory; here a
 //! BPF program does. Our records carry the kernel's time, so 8 bytes of payload make 32 of record.
@@ -11,7 +11,7 @@ use perfweave_support::{assert_error, echo, foreign, kernel, load};
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-/// A program that outputs what it is given, and rings of a page.
+/// A program that outputs its argument, and rings of a page.
 fn open() -> Option<(Rings, Map, Program)> {
     let (map, program) = echo()?;
     let rings = Rings::options().bpf_output(&map).pages(1).open().unwrap();
@@ -26,7 +26,7 @@ fn write(program: &Program, numbers: impl IntoIterator<Item = u64>) {
     numbers.into_iter().for_each(|number| assert_eq!(program.run_with(0, &[number]).unwrap(), 0));
 }
 
-/// All that lies in the rings, one ring after the other.
+/// All events of the rings, one ring after the other.
 fn drained(rings: &mut Rings) -> Vec<u64> {
     let mut numbers = Vec::new();
     let drained = rings.drain(|event| {
@@ -37,7 +37,7 @@ fn drained(rings: &mut Rings) -> Vec<u64> {
     numbers
 }
 
-/// All that a reader can give now.
+/// All events that a reader can give now.
 fn read(reader: &mut Reader) -> Vec<u64> {
     let mut numbers = Vec::new();
     reader.for_each(|event| numbers.push(number(&event))).unwrap();
@@ -45,8 +45,7 @@ fn read(reader: &mut Reader) -> Vec<u64> {
 }
 
 /// test_invalid_page_count: 0, 3 and 5 pages are InvalidPageCount.
-///
-/// Ours refuses none and rounds the others up.
+/// perfweave refuses 0 pages and rounds the others up.
 #[test]
 fn test_invalid_page_count() {
     let Some((_, map, _)) = open() else { return };
@@ -167,7 +166,7 @@ fn test_read_last_sample() {
     }
 }
 
-/// test_read_many_with_many_reads: who reads a part goes on behind it.
+/// test_read_many_with_many_reads: after a part was read, the next read continues after it.
 #[test]
 fn test_read_many_with_many_reads() {
     let Some((mut rings, _map, program)) = open() else { return };
@@ -177,7 +176,7 @@ fn test_read_many_with_many_reads() {
         assert_eq!(first, ControlFlow::Break(expected));
         assert_eq!(rings.raw(0).unwrap().tail, 32 * (expected + 1), "what it broke off at is consumed");
     }
-    // A merge takes rings up where they were left.
+    // A merge continues where the last reader of the rings stopped.
     let mut merge = Merge::new(rings, Order::new().hold(Hold::None)).unwrap();
     merge.refresh(0);
     for expected in 20..40 {
@@ -187,8 +186,7 @@ fn test_read_many_with_many_reads() {
     assert!(merge.batch().map(|event| number(&event)).eq(50..60));
 }
 
-/// What users of aya lost: records that arrive while a drain is under way are there for the next, and do not keep this one
-/// busy for ever.
+/// Records that users of aya lost: those that arrive during a drain are there for the next drain, and do not keep this one busy for ever.
 #[test]
 fn data_that_arrives_while_draining_is_there_for_the_next() {
     let Some((mut rings, _map, program)) = open() else { return };
@@ -220,8 +218,7 @@ fn data_that_arrives_while_draining_is_there_for_the_next() {
 
 /// `perf_event_array.rs`, emit_event: a program on a probe outputs 0xDEAD_BEEF once; all buffers together give exactly that one
 /// value, and no loss.
-///
-/// Its probe is a function of the test's own; ours is a system call of this process.
+/// Its probe is on a function of the test; here it is a system call of this process.
 #[test]
 fn emit_event() {
     let Some((map, counter)) = kernel("make maps", maps()) else { return };

@@ -1,8 +1,7 @@
-//! What cilium/ebpf's tests assert of its perf reader, asserted of ours on live kernel rings.
+//! The assertions of cilium/ebpf's tests of its perf reader, made of perfweave on live kernel rings.
 //!
-//! Named after theirs, `perf/reader_test.go` unless said otherwise. Our records carry the kernel's time, so they are 8 bytes
-//! longer than cilium's; and a reader of ours looks at the rings by itself, so what is a wake-up in theirs is told apart from
-//! such a look here by the reader's own count of both.
+//! Named after theirs, `perf/reader_test.go` unless said otherwise. Our records carry the kernel's time, so they are 8 bytes longer than
+//! cilium's. Our reader also refreshes at its own ticks, so these tests distinguish wake-ups from ticks by the reader's counts of both.
 
 use crate::reading;
 use crate::reading::{Gate, Given, LONG, assert_nothing, ended, is_flushed, number, wakes, woken_by};
@@ -23,12 +22,12 @@ fn next(reader: &mut Reader) -> u64 {
     number(&reading::next(reader).event())
 }
 
-/// The order of every kind, for what must hold under all.
+/// An order with each hold rule, for assertions that must hold under all of them.
 fn holds() -> [Hold; 5] {
     [Hold::FENCE, Hold::Fence(Fence::EXPEDITED), Hold::Round, Hold::Lag(millis(1)), Hold::None]
 }
 
-/// A reader in a thread of its own, until it is closed, and what it gives there.
+/// A reader on its own thread, until it is closed, and its events.
 struct Reading {
     handle: Handle,
     given: mpsc::Receiver<Result<Given, Error>>,
@@ -56,12 +55,12 @@ impl Reading {
         Self { handle, given, thread, number: its_number.recv().unwrap() }
     }
 
-    /// What it gives next, whenever it does.
+    /// Waits for its next event.
     fn next(&self) -> Result<Given, Error> {
-        self.given.recv_timeout(LONG).expect("it gives something")
+        self.given.recv_timeout(LONG).expect("an event comes")
     }
 
-    /// What it has given by the time that it has slept more than twice: it looked in between.
+    /// The events that it has given after it slept more than twice: it refreshed in between.
     fn so_far(&self) -> Vec<Result<Given, Error>> {
         threads::until_slept(self.number, 3);
         self.given.try_iter().collect()
@@ -75,8 +74,7 @@ impl Reading {
 
 /// TestPerfReader: BufferSize is a page for a request of a page; after two samples the first Read leaves Remaining >= 5, the
 /// second 0; the next, with a deadline of 4 ms, is DeadlineExceeded.
-///
-/// Ours says exactly what remains: the second record.
+/// perfweave says exactly what remains: the second record.
 #[test]
 fn test_perf_reader() {
     let Some((map, program)) = echo() else { return };
@@ -149,7 +147,7 @@ fn test_reader_set_deadline_pending_events() {
         drop(pending);
         assert_eq!(program.run_with(0, &[2]).unwrap(), 0);
         assert_eq!(ended(&mut reader), Some(Ended::Deadline), "{hold}");
-        // It has ended, and goes on with another deadline.
+        // The stream has ended, and goes on with another deadline.
         assert_eq!(ended(&mut reader), Some(Ended::Deadline), "{hold}");
         reader.set_deadline(Some(Instant::now())).unwrap();
         assert_eq!((reader.ended(), next(&mut reader)), (Some(Ended::Deadline), 2), "{hold}");
@@ -160,8 +158,7 @@ fn test_reader_set_deadline_pending_events() {
 
 /// TestReaderFlushPendingEvents: a reader is blocked under WakeupEvents 2 with one sample queued. Flush wakes it: the sample
 /// first, then ErrFlushed before a newer sample, then that.
-///
-/// Ours would find the sample by itself, so it is kept blocked by a fence that does not end.
+/// Our reader would find the sample at its tick, so a fence that does not end keeps it blocked.
 #[test]
 fn test_reader_flush_pending_events() {
     let Some((map, program)) = echo() else { return };
@@ -169,7 +166,7 @@ fn test_reader_flush_pending_events() {
     let rings = Rings::options().bpf_output(&map).pages(1).wakeup(Wakeup::Events(2)).open().unwrap();
     let hold = Hold::Fence(gate.fence());
     let reading = Reading::start(Reader::new(rings, Order::new().hold(hold)).unwrap());
-    // Nothing pending: the report is all there is.
+    // Nothing pending: only the report comes.
     reading.handle.flush().unwrap();
     assert_eq!(reading.next().unwrap(), Given::Flushed);
 
@@ -178,7 +175,7 @@ fn test_reader_flush_pending_events() {
     gate.until_begun(1);
     reading.handle.flush().unwrap();
     let early = reading.so_far();
-    assert!(early.is_empty(), "{early:?} before what is held is proven");
+    assert!(early.is_empty(), "{early:?} before the held events are proven");
     assert_eq!(program.run_with(0, &[2]).unwrap(), 0);
     gate.open();
     assert_eq!(reading.next().unwrap(), Given::Number(1));
@@ -190,7 +187,7 @@ fn test_reader_flush_pending_events() {
     reading.close();
 }
 
-/// The same of everything that is in all rings, under every hold rule; and flushes that nobody has noticed yet are one.
+/// The same for all events in all rings, under every hold rule; several flushes that the reader has not noticed yet count as one.
 #[test]
 fn test_reader_flush_pending_events_of_all_rings() {
     let Some((map, program)) = echo() else { return };
@@ -217,8 +214,8 @@ fn test_reader_flush_pending_events_of_all_rings() {
     }
 }
 
-/// The same of numbers without holes, which need no fence to come out: not before a report that is due, and what is missing is
-/// said before it.
+/// The same for numbers without holes, which need no fence: newer ones do not come before a report that is due, and missing ones are
+/// reported before it.
 #[test]
 fn test_reader_flush_pending_events_of_dense_numbers() {
     let Some((map, program)) = echo() else { return };
@@ -296,8 +293,7 @@ fn recorded(frozen: &perfweave::Frozen<'_>) -> Vec<u64> {
 
 /// TestPerfReaderOverwritable: Read before Pause is errMustBePaused; after Pause, samples come from the newest to the oldest,
 /// Remaining -1.
-///
-/// To read before the stop is impossible by type. Ours come oldest first, and backwards if that is asked for.
+/// A read before the stop does not compile. Events come oldest first, and backwards on request.
 #[test]
 fn test_perf_reader_overwritable() {
     let Some((map, program)) = echo() else { return };
@@ -314,13 +310,13 @@ fn test_perf_reader_overwritable() {
         let frozen = recorder.freeze().unwrap();
         assert_eq!(program.run_with(0, &[0]).unwrap(), -libc::ENOSPC, "stopped");
         let numbers = recorded(&frozen);
-        // What came after a stop is preceded by LOST, which takes the place of a record.
+        // The first record after a stop has a LOST record before it, which takes the place of a record.
         let lost = frozen.events().filter(|event| matches!(event.item(), Item::Lost(_))).count() as u64;
         assert_eq!(numbers.len() as u64 + lost, most);
         assert_eq!(numbers, (last + 1 - numbers.len() as u64..=last).collect::<Vec<_>>(), "the newest, in order");
         let newest = frozen.events().next_back().and_then(|event| event.record()?.payload()?.u64(0));
         assert_eq!(newest, Some(last));
-        assert!(frozen.complete_from().is_some(), "older ones were written over");
+        assert!(frozen.complete_from().is_some(), "older ones were overwritten");
         drop(frozen);
     }
 }
@@ -340,10 +336,9 @@ fn test_perf_reader_overwritable_empty() {
     assert_eq!(recorded(&recorder.freeze().unwrap()), [1]);
 }
 
-/// `perf/ring_test.go`, TestRingBufferReverseReader: what is read again after more was written is what is newest; what was
-/// not read before is discarded if it was written over, and a ring that was written over whole is read once whole.
-///
-/// Ours consumes nothing: each stop gives all that the ring holds.
+/// `perf/ring_test.go`, TestRingBufferReverseReader: a second read after more writes gives the newest records; overwritten records that
+/// were not read are discarded, and a ring that was overwritten as a whole is read once as a whole.
+/// perfweave consumes nothing: each stop gives all records of the ring.
 #[test]
 fn test_ring_buffer_reverse_reader() {
     let Some((map, program)) = echo() else { return };
@@ -365,12 +360,12 @@ fn test_ring_buffer_reverse_reader() {
     write(2..4);
     let frozen = recorder.freeze().unwrap();
     assert_eq!(recorded(&frozen), [0, 1, 2, 3]);
-    // What was refused meanwhile is said where it is missing.
+    // Refused records are reported at their place.
     let lost = frozen.events().nth(2).unwrap();
     let Item::Lost(loss) = lost.item() else { panic!("{lost:?}") };
     assert_eq!((loss.count, loss.after, loss.until), (2, before, frozen.events().nth(3).unwrap().key()));
     drop(frozen);
-    // It takes the place of a record.
+    // The LOST record takes the place of a record.
     write(4..most - 1);
     let frozen = recorder.freeze().unwrap();
     assert_eq!((recorded(&frozen), frozen.events().len() as u64), ((0..most - 1).collect(), most));
@@ -403,10 +398,10 @@ fn test_perf_reader_close() {
         assert_closed(&handle);
         woken
     });
-    assert!(woken, "the reader slept on, and looked by itself");
+    assert!(woken, "the reader was not woken, and refreshed at its tick");
 }
 
-/// There is nothing left to do, and that is no failure.
+/// A call on a closed reader does nothing and succeeds.
 fn assert_closed(handle: &Handle) {
     handle.close();
     handle.flush().unwrap();
@@ -416,7 +411,7 @@ fn assert_closed(handle: &Handle) {
     handle.set_deadline(None).unwrap();
 }
 
-/// A reader that is dropped is closed, for whoever still has a handle. What was ready before a close is not given after it.
+/// Dropping a reader closes it for all remaining handles. Events that were ready before a close do not come after it.
 #[test]
 fn test_perf_reader_close_by_dropping() {
     let Some((map, program)) = echo() else { return };
@@ -448,8 +443,7 @@ fn test_create_perf_event() {
 
 /// TestReadRecord: a record of no known type is an IsUnknownEvent error. Theirs has then read its header only, and takes the
 /// body for the next record's.
-///
-/// Ours gives it as it is, and goes on behind it. What no record can be, such as the zeros of theirs, is damage:
+/// perfweave gives the record as it is, and continues after it. Bytes that are no record, such as the zeros in their test, are damage:
 /// `bad_sizes_are_damage_and_the_ring_is_taken_up_again` in `simulated/merge_cases.rs`.
 #[test]
 fn test_read_record_of_unknown_type() {
@@ -475,8 +469,7 @@ fn test_read_record_of_unknown_type() {
 /// TestPause: Resume does nothing while running; a sample is read; after Pause output fails, and a blocked Read stays blocked
 /// for 250 ms; Pause again does nothing; after Resume the blocked Read has the next sample within 250 ms; after Close both
 /// are ErrClosed.
-///
-/// Ours stays blocked although it looks and sleeps again, and again.
+/// Our reader stays blocked while it refreshes and sleeps several times.
 ///
 /// cilium's is `Pause::Slots`: programs get `-ENOENT` and nobody counts. Under `Pause::Output` they get `-ENOSPC`, and it is
 /// counted.
@@ -500,7 +493,7 @@ fn test_pause() {
                 }
                 handle.pause(how).unwrap();
             }
-            // What is lost may be told of in between: rings of a page are soon so full that the kernel is asked.
+            // Losses may be reported in between: rings of a page are soon so full that the reader reads the kernel's count.
             let is_lost = |given: &Result<Given, Error>| how == Pause::Output && matches!(given, Ok(Given::Lost(_)));
             let meanwhile = reading.so_far();
             assert!(meanwhile.iter().all(is_lost), "blocked, and not {meanwhile:?}");
@@ -512,7 +505,7 @@ fn test_pause() {
                 next = reading.next();
             }
             assert_eq!(next.unwrap(), Given::Number(10 + round));
-            // All are told before the next round.
+            // All are reported before the next round.
             handle.flush().unwrap();
             while reading.next().unwrap() != Given::Flushed {}
         }
@@ -537,12 +530,15 @@ fn test_pause_in_both_ways_at_once() {
     handle.resume().unwrap();
     assert_eq!(program.run_with(0, &[2]).unwrap(), 0);
     let event = reader.next().unwrap().unwrap();
-    assert!(matches!(event.item(), Item::Lost(lost) if lost.count == 1), "{event:?}: what the ring turned away");
+    assert!(
+        matches!(event.item(), Item::Lost(lost) if lost.count == 1),
+        "{event:?}: the output that the paused ring refused"
+    );
     drop(event);
     assert_eq!(next(&mut reader), 2);
     assert_eq!(reader.stats().lost, 1, "what found no slot is counted by nobody");
 
-    // What is paused when the reader goes stays off, and is nobody's afterwards.
+    // Rings that are paused when the reader is dropped stay off, and their slots stay empty.
     handle.pause(Pause::Slots).unwrap();
     drop(reader);
     assert_eq!(program.run_with(0, &[1]).unwrap(), -libc::ENOENT);
@@ -551,11 +547,10 @@ fn test_pause_in_both_ways_at_once() {
     drop(rings);
 }
 
-/// Events that have no slot are disabled by `Pause::Slots`, so that nothing of them is written or counted; `Pause::Output`
-/// counts them.
+/// `Pause::Slots` disables events without slots, so none of their records is written or counted; `Pause::Output` counts them.
 #[test]
 fn test_pause_of_events_without_slots() {
-    // One that hardly anybody else hits, so that nothing but a pause makes its ring drop anything.
+    // A rarely hit tracepoint, so that only a pause makes its ring drop records.
     const QUIET: &str = "syscalls:sys_enter_getegid";
     let Some(_) = kernel("find a tracepoint", tracefs::Format::read(QUIET)) else { return };
     let call = |cpu| load::pinned(cpu, || (0..50).for_each(|_| load::getegid()));
@@ -566,10 +561,10 @@ fn test_pause_of_events_without_slots() {
         call(0);
         assert!(reader.next_timeout(LONG).unwrap().is_some());
         handle.pause(how).unwrap();
-        // What was written before.
+        // The records from before.
         reading::all(&mut reader, |_| ());
         load::online().into_iter().for_each(call);
-        // Nothing follows. That it is lost may be told already.
+        // No record follows. The loss may be reported already.
         let before = reader.stats();
         reading::all(&mut reader, |event| assert!(event.record().is_none(), "{how:?}: {event:?}"));
         handle.resume().unwrap();
@@ -582,7 +577,7 @@ fn test_pause_of_events_without_slots() {
     }
 }
 
-/// Whether a sleeping reader is woken when so many records of 32 bytes are written on CPU 0.
+/// Whether this many records of 32 bytes on CPU 0 wake a sleeping reader.
 fn woken_by_records(map: &Map, program: &Program, wakeup: Wakeup, records: u64) -> bool {
     let rings = Rings::options().bpf_output(map).pages(1).cpus([0]).wakeup(wakeup).open().unwrap();
     let mut reader = Reader::new(rings, Order::new().hold(Hold::None)).unwrap();
@@ -600,7 +595,7 @@ fn assert_wakes(map: &Map, program: &Program, wakeup: Wakeup, at: u64) {
     }
 }
 
-/// TestPerfReaderWakeupEvents: with WakeupEvents 2 two events wake the reader, on one CPU, since each ring counts for itself.
+/// TestPerfReaderWakeupEvents: with WakeupEvents 2 two events wake the reader, on one CPU, because each ring counts separately.
 #[test]
 fn test_perf_reader_wakeup_events() {
     let Some((map, program)) = echo() else { return };
@@ -608,7 +603,7 @@ fn test_perf_reader_wakeup_events() {
     assert_wakes(&map, &program, Wakeup::Events(2), 2);
 }
 
-/// The same of `Watermark`: more than so many bytes wake.
+/// The same for `Watermark`: more than this many bytes wake.
 #[test]
 fn test_perf_reader_watermark() {
     let Some((map, program)) = echo() else { return };
@@ -633,8 +628,8 @@ fn test_read_without_wakeup() {
     }
 }
 
-/// `perf/ring_test.go`, TestPerfEventRing: a watermark that the buffer cannot hold is refused, also where it is written over
-/// and over; 8193 and 65537 bytes make a ring of at least as many, of 2^n whole pages.
+/// `perf/ring_test.go`, TestPerfEventRing: a watermark that the buffer cannot hold is refused, also for overwritable rings; 8193 and 65537
+/// bytes make a ring of at least as many, of 2^n whole pages.
 #[test]
 fn test_perf_event_ring() {
     let Some((map, _)) = echo() else { return };
@@ -669,8 +664,7 @@ fn test_perf_event_ring() {
 
 /// `internal/epoll/poller_test.go`, TestPollerDeadline: a deadline in the past is DeadlineExceeded, and one as far ahead as can
 /// be is interrupted by Close.
-///
-/// Also one that is moved from elsewhere while the reader waits for it.
+/// Also a deadline that another thread moves while the reader waits for it.
 #[test]
 fn test_poller_deadline() {
     let Some((map, _)) = echo() else { return };
@@ -690,7 +684,7 @@ fn test_poller_deadline() {
         closed |= woken;
         moved && closed
     });
-    assert!(woken, "a deadline that was moved woke it: {moved}; that it was closed did: {closed}");
+    assert!(woken, "woken by the moved deadline: {moved}; by the close: {closed}");
 }
 
 /// `internal/epoll/poller_test.go`, TestPollerFlush: a blocked Wait is ErrFlushed.
@@ -705,11 +699,10 @@ fn test_poller_flush() {
         assert_eq!(given.unwrap(), Given::Flushed);
         woken
     });
-    assert!(woken, "the reader slept on, and looked by itself");
+    assert!(woken, "the reader was not woken, and refreshed at its tick");
 }
 
-/// Records of kinds that nobody asked to be told apart, in the same rings as BPF output: nothing is taken for something else,
-/// whichever lies next to which.
+/// Records of other kinds in the same rings as BPF output: each is read as its own kind, in any sequence.
 #[test]
 fn test_read_record_beside_others() {
     let Some((map, program)) = echo() else { return };
@@ -717,7 +710,7 @@ fn test_read_record_beside_others() {
     attr.set_comm(1);
     attr.set_task(1);
     attr.set_mmap(1);
-    // Room for what all others do meanwhile.
+    // Room for the records of all other processes.
     let rings = Rings::options().bpf_output(&map).event(&attr).bytes(4 << 20).open().unwrap();
     let mut reader = Reader::new(rings, Order::new()).unwrap();
     for value in 0..20 {

@@ -1,5 +1,5 @@
-//! What the tests of libbpf, its selftest and libbpf-rs assert of `perf_buffer`, asserted of ours on live kernel rings; and
-//! what its API can do that has no test there.
+//! The assertions of the tests of libbpf, its selftest and libbpf-rs about `perf_buffer`, made of perfweave on live kernel rings, and tests
+//! of parts of its API that have none there.
 
 use crate::reading;
 use crate::reading::{LONG, number};
@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::os::fd::AsRawFd;
 
-/// All that lies in the rings: `perf_buffer__consume()`.
+/// All events of the rings: `perf_buffer__consume()`.
 fn drained(rings: &mut Rings) -> Vec<(u32, u64)> {
     let mut all = Vec::new();
     let _ = rings.drain(|event| {
@@ -46,7 +46,7 @@ fn serial_test_perf_buffer() {
 
     let trigger = || cpus.iter().for_each(|&cpu| load::pinned(cpu, load::getuid));
     drop(rings);
-    // Whoever wants one by itself opens it by itself.
+    // To get one of them alone, open it alone.
     let open = |&cpu: &u32| Rings::options().bpf_output(&map).pages(1).cpus([cpu]).open().unwrap();
     let mut apart: Vec<_> = cpus.iter().map(open).collect();
     trigger();
@@ -72,7 +72,7 @@ fn serial_test_perf_buffer() {
     reading::assert_nothing(&mut reader);
 }
 
-/// `perf_buffer__buffer()` of a buffer that there is not is -EINVAL.
+/// `perf_buffer__buffer()` of a buffer that does not exist is -EINVAL.
 #[test]
 fn no_buffer() {
     let Some((map, _)) = echo() else { return };
@@ -80,7 +80,7 @@ fn no_buffer() {
     assert_error!(rings.raw(5000).unwrap_err(), Cpu, "no CPU 5000: ");
 }
 
-/// `perf_buffer__consume()` takes buffers one after the other; ours begins with the fullest.
+/// `perf_buffer__consume()` takes buffers one after the other; perfweave begins with the fullest.
 #[test]
 fn consume_begins_with_the_fullest() {
     let Some((map, program)) = echo() else { return };
@@ -101,9 +101,9 @@ fn consume_begins_with_the_fullest() {
     assert_eq!(drained(&mut rings), []);
 }
 
-/// libbpf-rs, test_object_perf_buffer_raw: the memory of each buffer is handed out, and what a program wrote is found in it.
+/// libbpf-rs, test_object_perf_buffer_raw: the test gets the memory of each buffer, and finds a program's output in it.
 ///
-/// Theirs leaves out the last page, because libbpf's size does not count the header's. Here every byte is looked at.
+/// Theirs leaves out the last page, because libbpf's size does not count the header's. Here every byte is read.
 #[test]
 fn test_perf_buffer_raw() {
     let Some((map, program)) = echo() else { return };
@@ -172,7 +172,7 @@ fn a_pinned_map_is_opened_by_its_path() {
     let Some(mount) = kernel("mount a BPF file system", pin::BpfFs::mount()) else { return };
     let path = mount.path().join("events");
     pin::pin(&map, &path).unwrap();
-    // By its path and by its descriptor it is one map, in which there is room for one of both.
+    // The path and the descriptor name the same map, whose slots take only one event.
     let error = Rings::options().bpf_output_pinned(&path).bpf_output(&map).open().unwrap_err();
     let said = error.to_string();
     assert!(
@@ -215,14 +215,14 @@ fn a_path_that_leads_to_no_map_is_named_with_a_cure() {
     }
 }
 
-/// `perf_buffer__free()`: slots are emptied first, then rings unmapped, then events closed. A program that outputs meanwhile
-/// finds its slot or none: never a ring without memory (`-ENOSPC`), never an event that is off (`-EOPNOTSUPP`). Only one that had
-/// found its slot already, and was interrupted there, can find those when it goes on.
+/// `perf_buffer__free()`: slots are emptied first, then rings unmapped, then events closed. A program that outputs meanwhile finds its slot
+/// or none: never a ring without memory (`-ENOSPC`), never a disabled event (`-EOPNOTSUPP`). Only a program that has already found its
+/// slot, and is interrupted there, can get these errors.
 #[test]
 fn free_empties_slots_before_anything_else() {
     let Some((map, program)) = echo() else { return };
     let cpu = *load::online().last().unwrap();
-    // How often the writer was not at its end before the reader was.
+    // How often the reader ended before the writer.
     let mut caught = 0;
     threads::until("a writer is caught, a hundred times", || {
         let rings = Rings::options().bpf_output(&map).bytes(1 << 20).open().unwrap();
@@ -234,7 +234,7 @@ fn free_empties_slots_before_anything_else() {
             let program = &program;
             let writer = scope.spawn(move || {
                 load::pin(cpu);
-                // No more than fit the ring, and some behind the first that is refused.
+                // At most as many as fit the ring, and some after the first refused one.
                 let (mut refused, mut writes) = (Vec::new(), 0);
                 while refused.len() < 10 && writes < 30_000 {
                     let answer = program.run_with(cpu, &[writes]).unwrap();
@@ -258,7 +258,7 @@ fn free_empties_slots_before_anything_else() {
     });
 }
 
-/// libbpf-rs #224: a reader can be moved to another thread, with all that it holds, and looked at from several.
+/// libbpf-rs #224: a reader can be moved to another thread with its held events, and shared by several.
 #[test]
 fn a_reader_can_be_sent() {
     fn is_send<T: Send>() {}
@@ -284,7 +284,7 @@ fn a_reader_can_be_sent() {
     }
 }
 
-/// A BPF file system of the test's own, and pinning in it.
+/// A private BPF file system, and pinning in it.
 mod pin {
     use nix::mount::{MntFlags, MsFlags, mount, umount2};
     use std::ffi::CString;

@@ -1,4 +1,4 @@
-//! What our peers assert of their readers, asserted of ours (`tests/README.md`).
+//! The assertions of other readers' tests, made of perfweave (`tests/README.md`).
 
 mod aya;
 mod cilium;

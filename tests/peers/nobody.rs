@@ -1,5 +1,5 @@
-//! What no other reader of perf rings has a test for, on live kernel rings. Hostile bytes are elsewhere: what BPF output can do
-//! is in `live/rings.rs`, what no kernel does in `simulated/merge_cases.rs`.
+//! Assertions that no other reader's tests make, on live kernel rings. `live/rings.rs` has hostile BPF output, and
+//! `simulated/merge_cases.rs` has bytes that no kernel writes.
 
 use crate::reading;
 use crate::reading::{LONG, number};
@@ -15,8 +15,8 @@ use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-/// Panics of children say nothing from now on. Set here, not there: at a fork, another thread may hold what printing, or setting
-/// this, would wait for.
+/// Silences panics of children. The parent sets this before the fork, because in the child another thread's lock could block printing and
+/// setting.
 fn quiet_children() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
@@ -29,7 +29,7 @@ fn quiet_children() {
     });
 }
 
-/// What a child of this process ends with. One that does not end is killed.
+/// Runs a child of this process, and gives its exit status. A child that does not end is killed.
 fn in_child(what: impl FnOnce() -> i32) -> i32 {
     quiet_children();
     // SAFETY: the child runs `what`, which allocates little and takes no lock of another thread's, and leaves.
@@ -57,7 +57,7 @@ fn in_child(what: impl FnOnce() -> i32) -> i32 {
     }
 }
 
-/// The number of the first that does not hold, from 1 on; 0 if all do.
+/// The number of the first condition that does not hold, from 1 on; 0 if all do.
 fn first_false(all: &[bool]) -> i32 {
     all.iter().position(|holds| !holds).map_or(0, |at| at as i32 + 1)
 }
@@ -75,7 +75,7 @@ fn handle_is_forked(handle: &Handle) -> bool {
         && is_forked(handle.set_deadline(None))
 }
 
-/// A child does not have its parent's rings, and is told so; nothing it does with them harms its parent's.
+/// A child does not have its parent's rings, and gets an error; no call in the child harms the parent's rings.
 #[test]
 fn a_forked_child_is_told_and_harms_nothing() {
     apart!();
@@ -87,7 +87,7 @@ fn a_forked_child_is_told_and_harms_nothing() {
         let handle = reader.handle();
         assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
         assert_eq!(number(&reader.next().unwrap().unwrap().event()), 1);
-        // Ready, or held, when it is forked.
+        // Events are ready or held at the fork.
         assert_eq!(program.run_with(0, &[2]).unwrap(), 0);
         let mut reader = Some(reader);
         let code = in_child(|| {
@@ -103,12 +103,12 @@ fn a_forked_child_is_told_and_harms_nothing() {
                 handle_is_forked(&handle),
             ]);
             drop(reader);
-            // It has nothing to close, and its parent's stays open.
+            // The child has nothing to close, and the parent's reader stays open.
             handle.close();
             if code == 0 && !handle_is_forked(&handle) { 50 } else { code }
         });
         assert_eq!(code, 0, "{hold}");
-        // The child is gone, and with it all it had.
+        // The child has ended, with all its descriptors.
         let mut reader = reader.take().unwrap();
         assert_eq!(number(&reader.next().unwrap().unwrap().event()), 2, "{hold}");
         for cpu in load::online() {
@@ -123,8 +123,7 @@ fn a_forked_child_is_told_and_harms_nothing() {
     }
 }
 
-/// A function that is handed one event after the other may fork. The child reads none of those that are left, and takes none from its
-/// parent.
+/// A function that is called for each event may fork. The child reads none of the remaining events, and consumes none of its parent's.
 #[test]
 fn a_child_that_is_forked_between_two_events_reads_no_more() {
     apart!();
@@ -156,11 +155,11 @@ fn a_child_that_is_forked_between_two_events_reads_no_more() {
             assert!(matches!(ended, WaitStatus::Signaled(_, Signal::SIGSEGV, _)), "{ended:?}");
             assert!(handed.is_ok() && seen == 100);
         }
-        None => panic!("nothing was handed out"),
+        None => panic!("no event was given"),
     }
 }
 
-/// A merge has no way to say so but to panic, and touches nothing.
+/// A merge in a forked child panics, because it has no error to give, and changes nothing.
 #[test]
 fn a_forked_child_panics_rather_than_look() {
     apart!();
@@ -187,7 +186,7 @@ fn a_forked_child_panics_rather_than_look() {
     assert_eq!(number(&merge.next().unwrap().event()), 1);
 }
 
-/// Late records are put aside by whatever asks what comes next, and to put one aside is to read it.
+/// Any call that finds the next event moves late records to the side output, and that reads them.
 #[test]
 fn a_forked_child_panics_rather_than_put_late_records_aside() {
     apart!();
@@ -200,7 +199,7 @@ fn a_forked_child_panics_rather_than_put_late_records_aside() {
     assert_eq!(number(&merge.next().unwrap().event()), 5);
     assert_eq!(program.run_with(0, &[4]).unwrap(), 0);
     merge.refresh(0);
-    // It is late, and nobody has asked for it yet.
+    // It is late, and no call has found it yet.
     assert_eq!((merge.held(), merge.stats().late), (1, 0));
     let code = in_child(|| {
         let mut panics =
@@ -212,12 +211,12 @@ fn a_forked_child_panics_rather_than_put_late_records_aside() {
         ])
     });
     assert_eq!(code, 0);
-    assert!(!merge.is_ready(), "it was put aside");
+    assert!(!merge.is_ready(), "it is in the side output");
     assert!(merge.late().map(|event| event.as_event().key()).eq([Some(4)]));
 }
 
-/// What was lent across the fork may be dropped in the child, and is its parent's as before. A drain and a recorder panic rather than look
-/// for a record.
+/// A child may drop events that were lent before the fork, and the parent still has them. A drain and a recorder panic before they read a
+/// record.
 #[test]
 fn what_is_lent_across_a_fork_is_the_parents() {
     apart!();
@@ -250,7 +249,7 @@ fn what_is_lent_across_a_fork_is_the_parents() {
     let mut code = None;
     let drained = catch_unwind(AssertUnwindSafe(|| {
         let _ = rings.drain(|_| {
-            // A drain that goes on in the child comes to the next record.
+            // A drain that continues in the child reaches the next record.
             // SAFETY: the child reads rings, which takes no lock, and leaves.
             match unsafe { fork() }.unwrap() {
                 ForkResult::Child => ControlFlow::Continue(()),
@@ -285,7 +284,7 @@ fn what_is_lent_across_a_fork_is_the_parents() {
     assert!(recorded.map(|event| number(&event)).eq([9]));
 }
 
-/// The same of rings that nobody reads yet, and of a recorder.
+/// The same for rings without a reader, and for a recorder.
 #[test]
 fn a_forked_child_may_drop_rings_and_recorders() {
     apart!();
@@ -313,7 +312,7 @@ fn a_forked_child_may_drop_rings_and_recorders() {
     assert!(recorder.freeze().unwrap().events().map(|event| number(&event)).eq([2, 3]));
 }
 
-/// What rings can do without a reader does not reach the parent's either.
+/// Pauses of rings without a reader do not reach the parent's rings either.
 #[test]
 fn a_forked_child_cannot_pause_its_parents_rings() {
     apart!();
@@ -352,7 +351,7 @@ fn a_forked_child_may_open_its_own() {
     drop(rings);
 }
 
-/// Polling an epoll instance from another consumes what it would say: who is woken looks at the rings, and all is there.
+/// Polling an epoll instance from another consumes its readiness: a woken program refreshes the rings and finds all events.
 #[test]
 fn a_wake_through_a_nested_epoll_still_yields() {
     let Some((map, program)) = echo() else { return };
@@ -372,14 +371,14 @@ fn a_wake_through_a_nested_epoll_still_yields() {
         let cpu = cpus[value as usize % cpus.len()];
         assert_eq!(program.run_with(cpu, &[value]).unwrap(), 0);
         assert_eq!(poll(&outer, EpollTimeout::from(60_000u16)), 1, "the wake comes through");
-        // Whatever the inner one says now.
+        // The result of the inner instance does not matter.
         poll(&inner, EpollTimeout::ZERO);
         let event = reader.next_timeout(Duration::ZERO).unwrap().expect("it is there");
         assert_eq!((event.cpu(), number(&event.event())), (Some(cpu), value));
     }
 }
 
-/// A record behind which smaller keys lie in its ring: they are yielded first, and the tail waits for it.
+/// If smaller keys lie after a record in its ring, they are yielded first, and the tail waits for the record.
 #[test]
 fn a_tail_never_passes_what_is_not_yielded() {
     let Some((map, program)) = echo() else { return };
@@ -391,7 +390,7 @@ fn a_tail_never_passes_what_is_not_yielded() {
     for (expected, tail) in [(1, 0), (2, 0), (3, 0), (4, 4 * 32), (5, 5 * 32)] {
         let event = reader.next_timeout(Duration::ZERO).unwrap().unwrap();
         assert_eq!(number(&event.event()), expected);
-        // What is given up while it is borrowed comes again, and its bytes stay.
+        // An event that is passed to `mem::forget` comes again, and its bytes stay.
         std::mem::forget(event);
         reader.publish();
         assert!(reader.rings().raw(0).unwrap().tail < tail.max(1), "{expected} is not consumed");
@@ -403,7 +402,7 @@ fn a_tail_never_passes_what_is_not_yielded() {
     }
 }
 
-/// What a drain was panicked out of is consumed up to and with the event it panicked at, and no further.
+/// A drain whose function panics has consumed the events up to and including the one at which it panicked.
 #[test]
 fn a_panic_in_a_drain_leaves_the_tail_behind_its_event() {
     let Some((map, program)) = echo() else { return };
@@ -428,7 +427,7 @@ fn a_panic_in_a_drain_leaves_the_tail_behind_its_event() {
     assert_eq!(rings.raw(0).unwrap().tail, 5 * 32);
 }
 
-/// CPUs with holes between them: every ring, slot and event goes by its CPU's own number. With two CPUs, the hole is CPU 0.
+/// CPUs with holes between them: every ring, slot and event has its CPU's own number. With two CPUs, the hole is CPU 0.
 #[test]
 fn cpus_with_holes_keep_their_numbers() {
     let Some((map, program)) = echo() else { return };
@@ -446,7 +445,7 @@ fn cpus_with_holes_keep_their_numbers() {
     }
 }
 
-/// The user's descriptor is not needed once the rings are open, nor is ours once theirs is: slots live as long as either does.
+/// The slots live as long as the user's descriptor of the map or the crate's own.
 #[test]
 fn a_map_whose_descriptor_was_closed_keeps_its_slots() {
     let Some((map, program)) = echo() else { return };
@@ -458,7 +457,7 @@ fn a_map_whose_descriptor_was_closed_keeps_its_slots() {
         readers.push(Reader::new(rings, Order::new().hold(Hold::None)).unwrap());
     }
     drop(map);
-    // A slot has one event: the second reader took the output over.
+    // A slot has one event: the second reader gets the output.
     assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
     reading::assert_nothing(&mut readers[0]);
     assert_eq!(number(&readers[1].next().unwrap().unwrap().event()), 1);
@@ -466,7 +465,7 @@ fn a_map_whose_descriptor_was_closed_keeps_its_slots() {
     assert_eq!(program.run_with(0, &[1]).unwrap(), -libc::ENOENT);
 }
 
-/// Also where the next event lies right behind the last in the same ring.
+/// Also if the next event lies right after the last one in the same ring.
 #[test]
 fn a_forked_child_is_told_in_the_middle_of_a_stretch() {
     apart!();

@@ -1,4 +1,4 @@
-//! The bound on memory holds for recordings too, whatever is in them, and the order is proven under it.
+//! The bound on memory holds for every recording, and the order is proven under it.
 
 use crate::memory;
 use crate::perf::{File, drain};
@@ -13,7 +13,7 @@ const SAMPLE_TYPE: u64 =
     (bindings::PERF_SAMPLE_TIME | bindings::PERF_SAMPLE_ADDR | bindings::PERF_SAMPLE_CPU | bindings::PERF_SAMPLE_RAW)
         as u64;
 
-/// Rings of a recording that has these bytes where records are.
+/// Rings of a recording with these bytes in its record section.
 fn recorded(records: &[u8]) -> Rings {
     let file = File::new();
     perf_data::Writer::create(&file.0, &sim::Kernel::new(&[0]).rings()).unwrap().finish().unwrap();
@@ -26,7 +26,7 @@ fn recorded(records: &[u8]) -> Rings {
     let ids = event.len() - 16;
     event[ids..].fill(0);
     let mut all = [&bytes[..104], records, &event].concat();
-    // Where the event is described, where the records are, and that there is nothing else.
+    // The place of the event's description, the place of the records, and no other sections.
     for (at, word) in [(24, 104 + records.len()), (32, event.len()), (40, 104), (48, records.len()), (72, 0)] {
         all[at..at + 8].copy_from_slice(&word.to_ne_bytes());
     }
@@ -35,25 +35,25 @@ fn recorded(records: &[u8]) -> Rings {
 
 /// A record of a CPU.
 fn sample(cpu: u32, time: u64, len: u16) -> Vec<u8> {
-    // Header, time, address, CPU, length of what is raw.
+    // Header, time, address, CPU, length of the raw data.
     let size = 8 * (5 + len);
     let raw = 8 * len + 4;
     let words = [9 | u64::from(size) << 48, time, 0, u64::from(cpu), u64::from(raw)];
     let mut record: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
     record.resize(size.into(), 7);
-    // What is raw begins with the time, if there is room for it.
+    // Raw data begins with the time, if there is room for it.
     if len > 0 {
         record[36..44].copy_from_slice(&time.to_ne_bytes());
     }
     record
 }
 
-/// What cannot be a sample: its fields would not fit.
+/// Bytes that are no valid sample: its fields do not fit.
 fn damage() -> Vec<u8> {
     (9 | 8u64 << 48).to_ne_bytes().to_vec()
 }
 
-/// What became of each event, and the most memory that there was for them, by the allocator and by the merge's own count.
+/// The outcome of each event, and the peak of memory for them, by the allocator and by the merge's own count.
 struct Read {
     events: Vec<(Option<u64>, Option<u32>, Certainty, usize)>,
     unproven: u64,
@@ -82,7 +82,7 @@ fn read_by(rings: Rings, order: Order) -> Read {
     Read { events, unproven, allocated, counted }
 }
 
-/// The rings and what they have from the begin, besides what holding takes.
+/// The rings and their initial memory, without the memory for holding.
 const FIXED: u64 = 256 << 10;
 
 #[test]
@@ -95,7 +95,7 @@ fn damage_takes_no_more_than_the_bound() {
     assert!(allocated <= most as u64 + FIXED && counted <= most, "{allocated}, counted {counted}, of {most}");
 }
 
-/// What the documentation says of each kind of record, while lists grow: the old one and the new one.
+/// The memory for each kind of record as the documentation says it, while the old list and the new list both exist.
 #[test]
 fn a_record_takes_what_the_documentation_says() {
     let records = 100_000u64;
@@ -133,7 +133,7 @@ fn usual(records: u64) -> Vec<u8> {
 fn the_order_is_proven_under_the_bound() {
     let bytes = usual(100_000);
     let all = read(recorded(&bytes), WhenFull::Release);
-    assert!(all.counted > 1 << 20, "not what this test is about: {}", all.counted);
+    assert!(all.counted > 1 << 20, "too little for this test: {}", all.counted);
     for most in [128 << 10, 64 << 10] {
         let part = read(recorded(&bytes), WhenFull::Copy { most });
         assert!(part.counted <= most && part.allocated <= most as u64 + FIXED, "{} {}", part.counted, part.allocated);
@@ -143,7 +143,7 @@ fn the_order_is_proven_under_the_bound() {
     }
 }
 
-/// All that is small comes last in its ring: to hold what comes before takes more than there may be.
+/// All small keys come last in their ring: holding the records before them takes more than the bound.
 #[test]
 fn what_cannot_be_proven_within_the_bound_is_announced() {
     let records = 50_000u64;

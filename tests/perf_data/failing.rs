@@ -1,4 +1,4 @@
-//! A file that could not be written, or is another process's: no later call says that all is well.
+//! A file that could not be written, or that belongs to another process: every later call gives an error.
 
 use crate::perf::{File, open};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -8,7 +8,7 @@ use nix::unistd::{ForkResult, fork};
 use perfweave::{Error, ErrorKind, Hold, Merge, Order, perf_data, sim};
 use perfweave_support::assert_error;
 
-/// A merge that has so many records to give.
+/// A merge that can give this many records.
 fn merge(records: u64) -> Merge {
     let machine = sim::Kernel::with(&[0], 1 << 20, perfweave::Layout::new(4 | 1024, true, 0));
     (0..records).for_each(|time| assert!(machine.emit(0, time + 1, &[7; 100])));
@@ -25,7 +25,7 @@ fn errno(wrote: Result<impl std::fmt::Debug, Error>) -> Option<i32> {
     }
 }
 
-/// Whether this is a process of its own for a test, which may not write as much as others. Elsewhere runs the test in such a process.
+/// Whether this is the separate process of a test, which has a limit on the size of files. Elsewhere runs the test in such a process.
 fn is_limited(test: &str) -> bool {
     let is = std::env::var_os("PERFWEAVE_NO_ROOM").is_some();
     if is {
@@ -39,7 +39,7 @@ fn is_limited(test: &str) -> bool {
     is
 }
 
-/// There is no room for the file, then there is some again.
+/// There is no space for the file, then there is some again.
 #[test]
 fn after_an_error_every_call_gives_that_error() {
     if !is_limited("failing::after_an_error_every_call_gives_that_error") {
@@ -130,7 +130,7 @@ fn a_forked_child_writes_nothing_into_the_file() {
     }
 }
 
-/// A file that has no room ever: dropping the writer says nothing, and `finish` does.
+/// A file that never has space: dropping the writer gives no error, and `finish` does.
 #[test]
 fn a_file_without_room_is_an_error_at_the_end() {
     if !is_limited("failing::a_file_without_room_is_an_error_at_the_end") {

@@ -1,4 +1,4 @@
-//! Files that are cut short, that lie, or that are something else: an error that says so, or damage. Never a panic.
+//! Files that are cut short, forged or of another kind give an error that says so, or damage, and never a panic.
 
 use crate::memory;
 use crate::perf::{File, drain, open, perf_has, record};
@@ -10,12 +10,12 @@ use quickcheck::QuickCheck;
 use std::fs;
 use std::sync::OnceLock;
 
-/// Where the header has what (`struct perf_file_header`).
+/// Offsets in the header (`struct perf_file_header`).
 const ATTR_SIZE: usize = 16;
 const ATTRS: usize = 24;
 const DATA: usize = 40;
 const FEATURES: usize = 72;
-/// Where the records begin in a file of ours.
+/// The start of the records in a file of the crate.
 const RECORDS: usize = 104;
 
 /// A small recording of two CPUs with times, CPUs and ids, and a loss.
@@ -106,15 +106,15 @@ fn every_way_of_being_wrong_has_its_error() {
         (refused(|bytes| set(bytes, DATA, u64::MAX)), "cut short"),
         (refused(|bytes| bytes[FEATURES + 3] |= 1), "--threads"),
         (refused(|bytes| bytes[RECORDS] = 81), "without -z"),
-        // A record of perf's own that has more behind it than there is.
+        // A record of perf's own whose data is longer than the file.
         (refused(|bytes| (bytes[RECORDS], bytes[RECORDS + 15]) = (71, 1)), "perf's own"),
     ];
     for (error, words) in refusals {
-        assert!(error.to_string().contains(words), "{error} was to say {words}");
+        assert!(error.to_string().contains(words), "{error} lacks {words}");
     }
 }
 
-/// A ring of a recording is as long as its records, so that no mark leaves room: there need be none.
+/// A ring of a recording is as long as its records, so a mark leaves no room, and none is needed.
 #[test]
 fn a_recording_needs_no_room() {
     let file = File::with(&small());
@@ -131,7 +131,7 @@ fn what_is_no_file_has_its_error() {
     assert_error!(why("/proc"), Recording, "cannot read /proc: it is a directory");
 }
 
-/// Nothing of a file that is refused stays open, and neither does one that is read.
+/// Neither a refused file nor a read one stays open.
 #[test]
 fn no_file_stays_open() {
     let file = File::with(&small());
@@ -156,7 +156,7 @@ fn bytes_that_are_no_record_are_damage() {
         let at = RECORDS + first;
         let left = get(&bytes, DATA + 8) as usize - first;
         bytes[at + 6..at + 8].copy_from_slice(&size.to_ne_bytes());
-        // What would be a record of another CPU, for one that went on behind an odd size.
+        // A reader that continued after an odd size would take this for a record of another CPU.
         let forged = [u64::from_ne_bytes([3, 0, 0, 0, 0, 0, 40, 0]), 0, 5, 77, 1000];
         let forged: Vec<u8> = forged.into_iter().flat_map(u64::to_ne_bytes).collect();
         bytes[at + 9..at + 9 + forged.len()].copy_from_slice(&forged);
@@ -180,9 +180,9 @@ fn bytes_that_are_no_record_are_damage() {
 
 /// A record that is too short for its fields is damage, and the next is read.
 #[test]
-fn a_record_that_is_too_short_is_damage_by_itself() {
+fn a_record_that_is_too_short_is_one_damage() {
     let mut bytes = small();
-    // The first sample ends behind its header, and what follows is another, of 8 bytes each.
+    // Each sample is a header alone, of 8 bytes.
     let first = u16::from_ne_bytes(bytes[RECORDS + 6..RECORDS + 8].try_into().unwrap()) as usize;
     for at in (RECORDS..RECORDS + first).step_by(8) {
         bytes[at..at + 8].copy_from_slice(&[9, 0, 0, 0, 0, 0, 8, 0]);
@@ -199,12 +199,12 @@ fn a_record_that_is_too_short_is_damage_by_itself() {
     assert_eq!(count, (first / 8, 18));
 }
 
-/// Counts that no file can have: memory is taken for none of them.
+/// Impossible counts allocate no memory.
 #[test]
 fn counts_in_the_file_take_no_memory() {
     let plain = small();
     let table = RECORDS + get(&plain, DATA + 8) as usize;
-    // Of the features the events' description has the highest bit.
+    // The description of the events has the highest bit of the features.
     let described = table + 16 * (get(&plain, FEATURES).count_ones() as usize - 1);
     let at = get(&plain, described) as usize;
     for (offset, what) in [(0, "events"), (4, "bytes of an attribute")] {
@@ -222,11 +222,11 @@ fn counts_in_the_file_take_no_memory() {
     assert_error!(bounded(&bytes).unwrap_err(), Recording, "make no sense at byte");
 }
 
-/// A sparse file is as long as it likes.
+/// A sparse file can have any length.
 #[test]
 fn a_section_longer_than_memory_is_refused() {
     let mut bytes = small();
-    // Far more than any machine has, and far less than a file system lets a file have.
+    // Far more memory than any machine has, and far less than a file system's limit for files.
     let size = 1u64 << 43;
     set(&mut bytes, ATTRS + 8, size);
     let file = File::with(&bytes);
@@ -236,7 +236,7 @@ fn a_section_longer_than_memory_is_refused() {
     assert!(bytes >= size && available < size && most < 1 << 20, "{bytes} of {available}, {most} taken");
 }
 
-/// Events whose layouts all differ: what is looked up for each must not grow with their number, or this takes minutes.
+/// Events whose layouts all differ: the work for each must not grow with their number. Otherwise this takes minutes.
 #[test]
 fn many_layouts_are_told_apart() {
     let mut bytes = small();
@@ -256,7 +256,7 @@ fn many_layouts_are_told_apart() {
     assert_eq!(read(&bytes).unwrap().sources().len(), count as usize);
 }
 
-/// Two events, and records with the id of neither: they are not the first's.
+/// Two events, and records with another id: they do not count as records of the first event.
 #[test]
 fn records_of_an_event_that_is_not_described_are_of_none() {
     let mut bytes = small();
@@ -274,7 +274,7 @@ fn records_of_an_event_that_is_not_described_are_of_none() {
     assert_eq!(sources, [None; 19]);
 }
 
-/// A tracepoint without a name gets one, which is none of a tracepoint when it is written and read again.
+/// A tracepoint without a name gets a made-up one, which is no tracepoint's name when it is written and read again.
 #[test]
 fn a_name_that_was_made_up_is_no_tracepoints() {
     let mut bytes = small();
@@ -323,7 +323,7 @@ fn no_file_makes_it_panic_or_takes_a_record_from_the_order() {
         static PLAIN: OnceLock<Vec<u8>> = OnceLock::new();
         let mut bytes = PLAIN.get_or_init(small).clone();
         for (at, value) in edits.iter().take(8) {
-            // Half of them where counts and places are.
+            // Half of them in counts and offsets.
             let bound = if value % 2 == 0 { RECORDS } else { bytes.len() };
             bytes[usize::from(*at) % bound] = *value;
         }

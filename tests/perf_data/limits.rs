@@ -1,4 +1,4 @@
-//! Limits of memory: of the process, and of a control group that it is in. In processes of their own, which have these limits.
+//! Limits of memory: of the process, and of its control group. Each test runs in its own process with these limits.
 
 use crate::perf::File;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -12,7 +12,7 @@ use std::process::Command;
 /// Bytes of a record of the longest kind.
 const LONG: u64 = 65_528;
 
-/// A recording with so many long records on one CPU. Nearly all of the file is a hole, and takes no disk.
+/// A recording with this many long records on one CPU. Nearly all of the file is a hole, and takes no disk space.
 fn large(records: u64) -> File {
     let file = File::new();
     let rings = sim::Kernel::new(&[0]).rings();
@@ -22,7 +22,7 @@ fn large(records: u64) -> File {
     let (each, attrs) = (word(16), word(24) as usize);
     let mut head = bytes[..104].to_vec();
     let end = 104 + records * LONG;
-    // Where the event is described, where the records are, and that there is nothing else.
+    // The place of the event's description, the place of the records, and no other sections.
     for (at, word) in [(24, end), (32, each), (40, 104), (48, records * LONG), (72, 0)] {
         head[at..at + 8].copy_from_slice(&u64::to_ne_bytes(word));
     }
@@ -32,7 +32,7 @@ fn large(records: u64) -> File {
     out.write_all_at(&head, 0).unwrap();
     out.write_all_at(event, end).unwrap();
     let sample_type = u64::from_ne_bytes(event[24..32].try_into().unwrap());
-    // A header, fields that are 0, and the length of what is raw.
+    // A header, fields that are 0, and the length of the raw data.
     let fields = 8 * (sample_type & !(1 << 10)).count_ones();
     let header = (9 | LONG << 48).to_ne_bytes();
     let raw = (LONG as u32 - 8 - fields - 4).to_ne_bytes();
@@ -47,7 +47,7 @@ fn large(records: u64) -> File {
 fn again(test: &str, file: &File, group: &Path) {
     let mut limited = Command::new(std::env::current_exe().unwrap());
     limited.args(["--exact", test]).env("PERFWEAVE_LIMITED", file.path()).env("PERFWEAVE_GROUP", group);
-    // What glibc reserves for the heap of a thread is within the limit already.
+    // The limit includes glibc's reservation for the heap of a thread.
     limited.env("MALLOC_ARENA_MAX", "1");
     let said = limited.output().unwrap();
     assert!(said.status.success(), "{}: {}", said.status, String::from_utf8_lossy(&said.stdout));
@@ -57,13 +57,13 @@ fn limited() -> Option<PathBuf> {
     std::env::var_os("PERFWEAVE_LIMITED").map(PathBuf::from)
 }
 
-/// The recording is refused, with what is left of a limit.
+/// The recording is refused, and the error says how much of the limit is left.
 fn is_refused(path: &Path, least: u64, limit: u64) {
     let [bytes, available] = crate::memory::lacking(&perf_data::open(path).map(|_| "it was read").unwrap_err());
     assert!(bytes >= least && available <= limit, "{bytes} of {available} bytes");
 }
 
-/// Sets how much memory this process may have beyond what it has.
+/// Limits the memory that this process can get in addition.
 fn limit_more(bytes: u64) {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
@@ -72,7 +72,7 @@ fn limit_more(bytes: u64) {
     setrlimit(Resource::RLIMIT_AS, size + bytes, most).unwrap();
 }
 
-/// A recording of so many short records on each of two CPUs.
+/// A recording of this many short records on each of two CPUs.
 fn short(records: u64) -> File {
     let file = File::new();
     let kernel = sim::Kernel::new(&[0, 1]);
@@ -141,11 +141,11 @@ fn a_limit_of_the_process_is_an_error_and_not_its_end() {
     is_refused(&path, 1500 * LONG, LIMIT);
 }
 
-/// A control group with a limit, removed in the end.
+/// A control group with a limit, removed when dropped.
 struct Group(PathBuf);
 
 impl Group {
-    /// Beside this process's own. An error where there is no memory controller, or it is not ours to use.
+    /// A sibling of this process's own group. An error if there is no memory controller, or this process may not use it.
     fn new(limit: u64) -> std::io::Result<Self> {
         let groups = fs::read_to_string("/proc/self/cgroup")?;
         let own = |name: &str| {
@@ -186,6 +186,6 @@ fn a_limit_of_a_control_group_is_an_error_and_no_kill() {
     let group = PathBuf::from(std::env::var_os("PERFWEAVE_GROUP").unwrap());
     fs::write(group.join("cgroup.procs"), std::process::id().to_string()).unwrap();
     is_refused(&path, 1500 * LONG, LIMIT);
-    // Back to where it was, so that the group can be removed.
+    // Moves back to the old group, so that this one can be removed.
     fs::write(group.parent().unwrap().join("cgroup.procs"), std::process::id().to_string()).unwrap();
 }

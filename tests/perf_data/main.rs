@@ -1,4 +1,4 @@
-//! Recordings of perf(1): what it recorded is merged as it sorts it, and what was merged is shown as it was written.
+//! Recordings of perf(1): a merge of its recording has perf's order, and perf shows a written recording in the order of writing.
 
 mod bounds;
 mod failing;

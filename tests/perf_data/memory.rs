@@ -5,7 +5,7 @@ use perfweave_support::counting::Counting;
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The most bytes that something has at once, besides those that were there before.
+/// The peak of bytes that something allocates, without those from before.
 pub(crate) fn most<T>(what: impl FnOnce() -> T) -> (u64, T) {
     let before = perfweave_support::counting::now();
     let (most, value) = perfweave_support::counting::most(what);
@@ -18,7 +18,7 @@ fn the_counter_counts() {
     assert_eq!(most(|| (drop(vec![1u8; 100]), drop(vec![1u8; 200]))).0, 200);
 }
 
-/// The bytes that a recording takes, and those that are available, of an error that says that there are too few.
+/// The bytes that a recording takes and the available bytes, from the error for too little memory.
 #[track_caller]
 pub(crate) fn lacking(error: &perfweave::Error) -> [u64; 2] {
     perfweave_support::assert_error!(error, Limit, "bytes of memory, of which");

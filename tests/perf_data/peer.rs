@@ -1,4 +1,4 @@
-//! Beside linux-perf-data, which reads the same files and sorts them itself.
+//! Comparison with linux-perf-data, which reads the same files and sorts them itself.
 
 use crate::perf::{drain, open, record};
 use perfweave::{Item, Order, Reader};
@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::BufReader;
 
-/// Kind, misc, time, and the bytes behind the header.
+/// Kind, misc, time, and the bytes after the header.
 type Seen = (u32, u16, Option<u64>, Vec<u8>);
 
-/// What has the same time is in the order of the file there, and by CPU here.
+/// Records with equal times are in the order of the file there, and by CPU here.
 fn by_bytes(mut seen: Vec<Seen>) -> Vec<Seen> {
     seen.chunk_by_mut(|a, b| a.2 == b.2).for_each(<[Seen]>::sort);
     seen
@@ -50,7 +50,7 @@ fn no_record_is_missing_and_all_are_in_the_same_order() {
             }
         });
         assert!(!ours.is_empty() && cpus.contains(&u32::MAX) == (args[0] == "--per-thread"), "{cpus:?}");
-        // Losses are events of their own here.
+        // Losses are separate events here.
         theirs.retain(|(kind, ..)| *kind != perfweave::Kind::LOST.0);
         assert_eq!(by_bytes(ours), by_bytes(theirs), "{args:?}");
     }

@@ -1,4 +1,4 @@
-//! perf(1), and files for it that go with the test.
+//! perf(1), and its files, which are removed with the test.
 
 use perfweave::{Item, Order, Reader, Rings, perf_data};
 use perfweave_support::perf::printed;
@@ -36,7 +36,7 @@ impl Drop for File {
         let _ = fs::remove_file(&self.0);
         // `perf record --threads` makes it a directory.
         let _ = fs::remove_dir_all(&self.0);
-        // What perf moves out of its way.
+        // The file that perf renames.
         let _ = fs::remove_file(self.0.with_extension("data.old"));
     }
 }
@@ -47,7 +47,7 @@ pub(crate) fn perf(args: &[&str]) -> io::Result<String> {
     printed(Command::new("perf").args(args))
 }
 
-/// Whether perf was built with this. Where not, that is noted.
+/// Whether perf was built with this. If not, the test notes it.
 #[track_caller]
 pub(crate) fn perf_has(what: &str) -> bool {
     if perfweave_support::perf().is_none() {
@@ -61,10 +61,10 @@ pub(crate) fn perf_has(what: &str) -> bool {
     has
 }
 
-/// What perf records with these arguments while a load runs that switches tasks and burns time on all CPUs. `None` if it cannot.
+/// Records with perf and these arguments, while a load switches tasks and uses all CPUs. `None` if perf cannot.
 #[track_caller]
 pub(crate) fn record(args: &[&str]) -> Option<File> {
-    // One at a time: what one test makes a machine do is recorded by all.
+    // One at a time: every recording has the load of all tests.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let file = File::new();
@@ -78,7 +78,7 @@ pub(crate) fn record(args: &[&str]) -> Option<File> {
 /// A sample as perf shows it: CPU, where it has one, time in nanoseconds, and event.
 pub(crate) type Shown = (Option<u32>, u64, String);
 
-/// What `perf script` shows.
+/// The output of `perf script`.
 pub(crate) fn script(path: &str, has_cpu: bool) -> Vec<Shown> {
     let fields = if has_cpu { "cpu,time,event" } else { "time,event" };
     let text = perf(&["script", "-i", path, "--ns", "-F", fields]).unwrap();
@@ -98,7 +98,7 @@ fn shown(line: &str) -> Shown {
     (cpu, time, words.next().unwrap().trim_end_matches(':').to_owned())
 }
 
-/// Where several have the same time perf shows them as they lie in the file, and we by CPU.
+/// perf shows records with equal times in the order of the file, the merge by CPU.
 pub(crate) fn by_cpu(mut shown: Vec<Shown>) -> Vec<Shown> {
     for same in shown.chunk_by_mut(|a, b| a.1 == b.1) {
         same.sort();

@@ -1,4 +1,4 @@
-//! What perf recorded, merged.
+//! Merging recordings of perf.
 
 use crate::perf::{File, by_cpu, drain, open, record, samples, script};
 use perf_event_open_sys::bindings;
@@ -29,7 +29,7 @@ fn events_of_different_layouts_are_one_stream() {
     let Some(file) = record(&["-a", "-g", "-e", "sched:sched_switch", "-e", "cpu-clock"]) else { return };
     let rings = open(&file.0);
     let types: BTreeSet<_> = rings.sources().iter().map(|source| source.attr().sample_type).collect();
-    assert!(types.len() > 1, "not what this test is about: {types:x?}");
+    assert!(types.len() > 1, "too few layouts for this test: {types:x?}");
     let shown = samples(rings, true);
     assert_eq!(shown, by_cpu(script(file.path(), true)));
     assert!(shown.iter().any(|(.., name)| name == "cpu-clock"));
@@ -65,7 +65,7 @@ fn a_recording_of_a_process() {
     assert_eq!(samples(open(&file.0), false), by_cpu(script(file.path(), false)));
 }
 
-/// `perf record -o -`: what else has sections lies among the records.
+/// `perf record -o -`: the metadata that otherwise has sections is among the records.
 #[test]
 fn a_recording_in_pipe_mode() {
     let Some(plain) = record(&["-a", "-e", "sched:sched_switch"]) else { return };
@@ -82,7 +82,7 @@ fn a_recording_in_pipe_mode() {
     drop(plain);
 }
 
-/// Whatever rule is asked for: everything is there, and everything is proven.
+/// Under every rule, all events are there, and all are proven.
 #[test]
 fn every_event_is_proven_under_every_rule() {
     let Some(file) = record(&["-a", "-e", "sched:sched_switch"]) else { return };
@@ -101,7 +101,7 @@ fn every_event_is_proven_under_every_rule() {
     }
 }
 
-/// A merge needs one look, and the tails of a recording's rings move like any others.
+/// A merge needs one refresh, and the tails of a recording's rings move as in live rings.
 #[test]
 fn a_merge_finds_all_at_the_first_look() {
     let Some(file) = record(&["-a", "-e", "sched:sched_switch"]) else { return };
@@ -113,7 +113,7 @@ fn a_merge_finds_all_at_the_first_look() {
     assert_eq!(merge.held(), 0);
 }
 
-/// What perf makes up when it begins has no time, and comes first.
+/// The records that perf synthesizes at its start have no time, and come first.
 #[test]
 fn names_of_processes_come_before_their_samples() {
     let Some(file) = record(&["-a", "-e", "sched:sched_switch"]) else { return };
@@ -150,7 +150,7 @@ fn times_are_not_compared_with_this_machines_clock() {
     assert_eq!(keys, [(Some(far), true)]);
 }
 
-/// What was merged once is in a file.
+/// A merged stream can be a file again.
 fn write(rings: Rings, described: &Rings) -> File {
     let file = File::new();
     let mut writer = perf_data::Writer::create(&file.0, described).unwrap();
@@ -161,12 +161,12 @@ fn write(rings: Rings, described: &Rings) -> File {
     file
 }
 
-/// A bound on the memory for holding is for live rings: of a recording nothing leaves before its order is proven.
+/// The bound on the memory for holding does not make events of a recording leave before their order is proven.
 #[test]
 fn nothing_is_let_out_early_however_much_there_is() {
     let bits = bindings::PERF_SAMPLE_RAW | bindings::PERF_SAMPLE_TIME;
     let machine = sim::Kernel::with(&[0, 1], 1 << 20, Layout::new(bits.into(), true, 0));
-    // One CPU wrote all that is small, behind all that is large on the other.
+    // One CPU wrote all small keys, after all large keys of the other.
     let large = (5000..10_000u64).map(|number| (0, number));
     for (cpu, number) in large.chain((0..5000).map(|number| (1, number))) {
         assert!(machine.emit(cpu, number, &number.to_ne_bytes()));
@@ -182,7 +182,7 @@ fn nothing_is_let_out_early_however_much_there_is() {
     assert!(keys.into_iter().eq(0..10_000));
 }
 
-/// A number that is missing cannot be in flight: nothing waits before it is a gap.
+/// A missing number cannot be in flight, so it becomes a gap without a wait.
 #[test]
 fn missing_numbers_are_gaps_without_a_wait() {
     let machine = sim::Kernel::new(&[0, 1]);
@@ -204,7 +204,7 @@ fn missing_numbers_are_gaps_without_a_wait() {
     assert_eq!(seen, [(1, 0), (2, 0), (3, 1), (4, 0), (5, 2), (7, 0), (8, 0)]);
 }
 
-/// The end is told again and again, and a flush before it.
+/// Every call after the end says that the stream has ended, and a flush comes before the end.
 #[test]
 fn the_end_is_one_that_stays() {
     let machine = sim::Kernel::new(&[0]);
@@ -220,14 +220,14 @@ fn the_end_is_one_that_stays() {
         assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
         assert!(reader.batch(Duration::MAX).unwrap().is_none());
         assert_eq!(reader.ended(), Some(Ended::Recording));
-        // Whatever is asked for.
+        // Under any request.
         handle.flush().unwrap();
         handle.set_deadline(Some(Instant::now())).unwrap();
         handle.close();
     }
 }
 
-/// A deadline that is past before all was yielded comes first, and the end of the recording behind it.
+/// A deadline that is past before all events were yielded ends the stream first. The end of the recording comes after it.
 #[test]
 fn a_deadline_ends_the_stream_of_a_recording_too() {
     let machine = sim::Kernel::new(&[0]);
@@ -271,7 +271,7 @@ async fn the_end_of_a_recording_is_the_end_of_a_stream() {
     assert_eq!(reader.ended(), Some(Ended::Recording));
 }
 
-/// Fields lie where the recorded machine has them, not where this one does.
+/// Fields have the offsets of the recorded machine, not those of this one.
 #[test]
 fn formats_are_those_of_the_recorded_machine() {
     let Some(recorded) = record(&["-a", "-e", "sched:sched_switch"]) else { return };
@@ -291,7 +291,7 @@ fn formats_are_those_of_the_recorded_machine() {
     let field = format!("pid_t prev_pid;\toffset:{};", here.field("prev_pid").unwrap().offset());
     let other = replaced(field.as_bytes(), b"pid_t prev_pid;\toffset:28;");
     assert_eq!(offset(&other.0).unwrap(), 28);
-    // One that does not bring it: this machine's is not taken for it.
+    // A recording without the format: the crate does not use this machine's instead.
     let none = replaced(b"header_page\0", b"header_page!");
     let error = offset(&none.0).unwrap_err();
     assert!(error.to_string().contains("does not bring it"), "{error}");

@@ -1,4 +1,4 @@
-//! What was merged, written, and shown by perf or read back.
+//! Writing merged events, and reading them by perf and by this crate.
 
 use crate::perf::{File, by_cpu, drain, open, perf, record, script};
 use perf_event_open_sys::bindings;
@@ -14,7 +14,7 @@ fn write_all(reader: &mut Reader, mut each: impl FnMut(&Event<'_>)) -> (File, pe
     let file = File::new();
     let mut writer = perf_data::Writer::create(&file.0, reader.rings()).unwrap();
     while let Some(event) = reader.next().unwrap() {
-        // It says nothing of what was traced, and is not counted as left out.
+        // It is not about the traced machine, and does not count as left out.
         writer.write(&event.event()).unwrap();
         match event.item() {
             Item::Flushed => break,
@@ -24,7 +24,7 @@ fn write_all(reader: &mut Reader, mut each: impl FnMut(&Event<'_>)) -> (File, pe
     (file, writer.finish().unwrap())
 }
 
-/// A reader of live tracepoints, behind a load, flushed. `None` where the kernel refuses.
+/// A reader of live tracepoints, flushed after a load. `None` if the kernel refuses.
 fn live(events: &[&str]) -> Option<Reader> {
     perfweave_support::perf()?;
     kernel("find tracefs", tracefs::find_or_mount())?;
@@ -37,7 +37,7 @@ fn live(events: &[&str]) -> Option<Reader> {
     Some(reader)
 }
 
-/// CPU, time and name of all samples, as `perf script` is to show them.
+/// CPU, time and name of all samples, as `perf script` must show them.
 fn note(names: &[String], shown: &mut Vec<crate::perf::Shown>, event: &Event<'_>) {
     if let Item::Record(record) = event.item()
         && record.kind() == Kind::SAMPLE
@@ -54,7 +54,7 @@ fn perf_shows_a_live_stream_as_it_was_yielded() {
         let mut expected = Vec::new();
         let (file, written) = write_all(&mut reader, |event| note(&names, &mut expected, event));
         assert!(expected.len() > 20 && written.records >= expected.len() as u64, "{written:?}");
-        // Not by CPU: equal times too come in the order of the file.
+        // Equal times come in the order of the file too, not by CPU.
         assert_eq!(script(file.path(), true), expected);
         let fields = perf(&["script", "-i", file.path(), "-F", "event,trace"]).unwrap();
         assert_eq!(fields.matches("prev_comm=").count(), expected.iter().filter(|shown| shown.2 == events[0]).count());
@@ -66,7 +66,7 @@ fn perf_shows_a_live_stream_as_it_was_yielded() {
     }
 }
 
-/// tracefs gives these files in the first read alone, and perf reads nothing behind one that is cut short.
+/// tracefs gives these files only in one read, and perf reads nothing after a file that is cut short.
 #[test]
 fn files_of_tracefs_are_in_the_recording_whole() {
     let Some(tracefs) = kernel("find tracefs", tracefs::find_or_mount()) else { return };
@@ -79,13 +79,13 @@ fn files_of_tracefs_are_in_the_recording_whole() {
         let mut text = vec![0; 1 << 16];
         let mut source = std::fs::File::open(tracefs.join("events").join(name)).unwrap();
         let len = source.read(&mut text).unwrap();
-        assert!(len > 100 && source.read(&mut text[len..]).unwrap() == 0, "not what this test is about: {len} bytes");
+        assert!(len > 100 && source.read(&mut text[len..]).unwrap() == 0, "too short for this test: {len} bytes");
         let expected = [name.as_bytes(), &[0], &len.to_ne_bytes(), &text[..len]].concat();
         assert!(recorded.windows(expected.len()).any(|bytes| bytes == expected), "{name}");
     }
 }
 
-/// The bytes of every record, and what else there is; of losses also the keys beside them, if these are `exact`.
+/// The bytes of every record, and all other events; for losses also the keys around them, if these are `exact`.
 fn bytes(rings: Rings, exact: bool) -> Vec<(Option<u64>, Option<u32>, Vec<u8>)> {
     let mut all = Vec::new();
     drain(&mut Reader::new(rings, Order::new()).unwrap(), |event| {
@@ -102,21 +102,21 @@ fn bytes(rings: Rings, exact: bool) -> Vec<(Option<u64>, Option<u32>, Vec<u8>)> 
     all
 }
 
-/// Byte by byte, and perf shows the same of both.
+/// The bytes are equal, and perf shows the same for both.
 #[test]
 fn a_recording_written_again_is_the_same() {
     for args in [
         &["-a", "-e", "sched:sched_switch"][..],
         &["-a", "-g", "-e", "sched:sched_switch", "-e", "cpu-clock"],
         &["--per-thread", "-T", "-e", "sched:sched_switch", "-e", "cpu-clock"],
-        // Rings of one page, of which the kernel drops what it drops.
+        // Rings of one page, so that the kernel drops records.
         &["-a", "-m", "1", "-g", "-e", "sched:*"],
     ] {
         let Some(recorded) = record(args) else { return };
         let mut reader = Reader::new(open(&recorded.0), Order::new()).unwrap();
         let (file, written) = write_all(&mut reader, |_| ());
         assert_eq!(written.left_out, 0);
-        // A file that is written in order has other records beside a loss than a ring that was not.
+        // In a file that is written in order, other records are next to a loss than in a ring with disorder.
         let exact = reader.stats().repaired == 0;
         let [ours, theirs] = [&file.0, &recorded.0].map(|path| bytes(open(path), exact));
         for (at, (ours, theirs)) in ours.iter().zip(&theirs).enumerate() {
@@ -135,7 +135,7 @@ fn a_recording_written_again_is_the_same() {
     }
 }
 
-/// A loss has its place in front of the record that it was written with, in the file as in a ring.
+/// A loss has its place before the record after it, in the file as in a ring.
 #[test]
 fn losses_are_written_where_they_were() {
     let layouts = [
@@ -189,7 +189,7 @@ fn what_perf_has_no_record_for_is_counted() {
     assert_eq!((written.records, written.left_out), (1, 1));
 }
 
-/// As of a program that was killed.
+/// As from a program that was killed.
 #[test]
 fn a_file_that_was_not_finished_is_refused() {
     let machine = sim::Kernel::new(&[0]);
@@ -288,7 +288,7 @@ fn registers_and_stacks_are_read_back() {
             writer.write(&event).unwrap();
             if let Item::Record(record) = event.item() {
                 written.push(fields(&record));
-                // Which registers they are, two of them, and behind the size and the stack how much of it there is.
+                // The ABI and two registers, then the stack: its size, its bytes, and how many of them are valid.
                 let [.., registers, stack] = &written.last().unwrap().3;
                 let lens = [registers, stack].map(|bytes| bytes.as_ref().unwrap().len());
                 full += usize::from(lens == [8 + 2 * 8, 8 + 512 + 8]);
@@ -308,7 +308,7 @@ fn registers_and_stacks_are_read_back() {
     assert_eq!(read, written);
 }
 
-/// What the documentation says of names: those of a program that starts behind the rings are there, if they are asked for.
+/// As the documentation says, the names of a program that starts after the rings were opened are in the file, if they are requested.
 #[test]
 fn names_of_what_starts_later_are_in_the_recording() {
     if perfweave_support::perf().is_none() || kernel("find tracefs", tracefs::find_or_mount()).is_none() {
@@ -330,13 +330,13 @@ fn names_of_what_starts_later_are_in_the_recording() {
         reader.handle().flush().unwrap();
         let (file, _) = write_all(&mut reader, |_| ());
         let shown = perf(&["script", "-i", file.path(), "-F", "comm,tid,event"]).unwrap();
-        // From the exec on, of a process that ran before: its name was "sh" until then.
+        // From the exec on. The process ran before that, with the name "sh".
         let names = [" cat ", &format!(":{pid} ")].map(|name| format!(" {shown}").contains(name));
         assert_eq!(names, [asked, true], "{shown}");
     }
 }
 
-/// Rings of another program with masks of registers and branches: their records are all of one event.
+/// Rings of another program with masks of registers and branches: all their records belong to one event.
 #[test]
 fn rings_of_unknown_events_have_one_event_for_each_layout() {
     let sample_type = bindings::PERF_SAMPLE_RAW | bindings::PERF_SAMPLE_TIME;
@@ -355,7 +355,7 @@ fn rings_of_unknown_events_have_one_event_for_each_layout() {
     assert_eq!(bytes(rings, true).len(), 9);
 }
 
-/// Kinds that the kernel does not have are perf's own in a file, and say how the rest of it is read.
+/// Kinds that the kernel does not have are perf's own in a file, and change how the rest of the file is read.
 #[test]
 fn records_of_kinds_that_are_perfs_own_are_left_out() {
     let machine = sim::Kernel::new(&[0]);

@@ -1,4 +1,4 @@
-//! The examples as programs: their command lines, and what they do where they may not trace.
+//! The examples as programs: their command lines, and their behaviour without privileges.
 
 use perfweave::Rings;
 use perfweave_support::{kernel, needs, privilege, tracefs};
@@ -31,7 +31,7 @@ fn example(name: &str) -> Option<PathBuf> {
     Some(path)
 }
 
-/// How an example ended, its output and its errors. Nobody answers it.
+/// How an example ended, its output and its errors. Its input is empty.
 fn run(path: &Path, arguments: &[&str]) -> (Output, String, String) {
     ran(Command::new(path).args(arguments))
 }
@@ -64,7 +64,7 @@ fn each_refuses_what_it_does_not_know() {
     for &name in ALL {
         let Some(path) = example(name) else { return };
         let mut unknown = vec![vec!["--nosuch"], vec!["--seconds", "1", "--nosuch"], vec!["--seconds", "soon"]];
-        // A command, behind which all is its own. Before it nothing is.
+        // All arguments after the command belong to it, and none before it.
         unknown.push(if name == "latency" { vec!["--nosuch", "true"] } else { vec!["nosuch"] });
         for asked in unknown {
             let (output, said, complained) = run(&path, &asked);
@@ -87,7 +87,7 @@ fn latency_takes_a_process_or_a_command() {
     }
 }
 
-/// Its end would never come.
+/// `offcpu --pid` would wait for ever for the end of a process that does not exist.
 #[test]
 fn offcpu_waits_for_no_process_that_is_not_there() {
     let Some(path) = example("offcpu") else { return };
@@ -116,13 +116,13 @@ fn a_command_has_its_own_options_and_its_own_end() {
     assert_eq!(output.status.code(), Some(127), "{complained}");
 }
 
-/// An example as a user who may not trace runs it.
+/// An example run by a user without the privilege to trace.
 fn run_unprivileged(name: &str, arguments: &[&str]) -> Option<(Output, String, String)> {
-    needs("a kernel.perf_event_paranoid that lets not everybody trace", privilege::perf_event_paranoid() > -1)?;
+    needs("a kernel.perf_event_paranoid that does not let every user trace", privilege::perf_event_paranoid() > -1)?;
     let example = example(name)?;
     let folder = std::env::temp_dir().join(format!("perfweave-examples-{name}-{}", std::process::id()));
     let path = folder.join(name);
-    // A copy, where everybody may read it. Not by this process: a child of another test would have it open for writing.
+    // A copy that every user may read. Another process makes it: otherwise a child of another test could have it open for writing.
     fs::create_dir(&folder).unwrap();
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
     assert!(Command::new("cp").args([&example, &path]).status().unwrap().success());
@@ -135,7 +135,7 @@ fn run_unprivileged(name: &str, arguments: &[&str]) -> Option<(Output, String, S
     Some(ran)
 }
 
-/// Nobody who reads a table or a JSON object takes it for what happened on this machine.
+/// Simulated tables and JSON objects say that they are simulated.
 #[test]
 fn what_is_simulated_was_asked_for_and_says_so() {
     for name in SIMULATES {
@@ -152,7 +152,7 @@ fn what_is_simulated_was_asked_for_and_says_so() {
     }
 }
 
-/// The others do not simulate. Where they may not trace they say why, and print nothing that could be taken for a result.
+/// The other examples do not simulate. Without privileges they give the reason, and print nothing that looks like a result.
 #[test]
 fn without_privileges_nothing_is_printed() {
     for &name in ALL.iter().filter(|name| !SIMULATES.contains(name)) {

@@ -1,4 +1,4 @@
-//! The examples as programs, and beside perf(1).
+//! The examples as programs, and compared with perf(1).
 
 mod examples;
 mod perf_agrees;

@@ -1,26 +1,26 @@
-//! The examples beside perf(1): the same workload at the same time, the same events, the same counts, the same order.
+//! The examples compared with perf(1): the same workload at the same time, the same events, the same counts, the same order.
 //!
-//! The workload is a shell that waits for a line. It is written when both have said that they trace, and both go on until the
-//! shell has ended. What differs, and why:
+//! The workload is a shell that waits for a line. The test writes the line when both have reported that they trace. Both continue until the
+//! shell has ended. The differences and their reasons:
 //!
 //! - **Stamps.** perf's event and ours are two events. Each reads the clock by itself when the tracepoint is hit, one after the
 //!   other, so no stamp is the same. But a CPU is done with one hit before the next. So our stamp of a hit lies between perf's
 //!   stamps of the hit before and the hit behind on that CPU. The tests check that, and no distance.
 //! - **Order across CPUs.** Two hits on two CPUs at the same time can have one order by perf's stamps and the other by ours. Both
 //!   are right, each by its own stamps. Hits on one CPU are in the same order in both.
-//! - **The begin.** The shell waits in a system call when it is traced: both see the call's return, neither sees it entered. A
-//!   switch away from before the begin is in neither.
+//! - **The begin.** The shell waits in a system call when tracing begins: both see the call's return, and neither sees its entry. A switch
+//!   away before that is in neither.
 //! - **The end.** `latency` and `offcpu` end with the record that says so (`PERF_RECORD_EXIT`). After it the shell leaves the CPU
 //!   once more and does not come back. perf's timehist has a line for that, and `offcpu` has no time.
-//! - **Forks.** A child returns from a call that its parent entered. So `latency` counts more returns than calls that it has the
-//!   time of: one for each child, and one for the call in which the shell waited.
-//! - **Digits.** `perf script` prints microseconds. Two records of one thread within a microsecond can make the same line. With
-//!   `--ns` each line is another: perf writes and prints each record once.
+//! - **Forks.** A child returns from a call that its parent entered. So `latency` counts more returns than calls with a known time: one
+//!   more for each child, and one for the call in which the shell waited.
+//! - **Digits.** `perf script` prints microseconds. Two records of one thread within a microsecond can make the same line. With `--ns` all
+//!   lines differ: perf writes and prints each record once.
 //! - **timehist's columns.** `wait time` is all the time off the CPU, the `sch delay` in it included.
-//! - **What the kernel does not write.** Now and then the kernel leaves switches out: the next on that CPU is from another thread than
-//!   the last was to. Most are from an idle thread. No record and no count tells of them (`PERF_RECORD_LOST`, `PERF_FORMAT_LOST`).
-//!   perf nearly always lacks those that we lack, and timehist then prints a wait of nothing, where `offcpu` has no time. Where the
-//!   two differ and either has such a hole, it is tried again with another recording. Without a hole, a difference is a failure.
+//! - **What the kernel does not write.** Sometimes the kernel leaves switches out: the next switch on that CPU is from another thread than
+//!   the one that the last switch was to. Most are from an idle thread. No record and no count reports them (`PERF_RECORD_LOST`,
+//!   `PERF_FORMAT_LOST`). perf nearly always lacks the same switches, and timehist then prints a wait of 0, where `offcpu` has no time. If
+//!   the two differ and either has such a hole, the test tries again with another recording. Without a hole, a difference is a failure.
 
 use crate::reading;
 use nix::sys::signal::{Signal, kill};
@@ -35,7 +35,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
-/// A folder of one test, removed in the end.
+/// A folder of one test, removed when dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -56,7 +56,7 @@ impl Drop for Folder {
     }
 }
 
-/// A process that is ended with the test, whatever becomes of it.
+/// A process that is killed when the test ends, even by a failure.
 struct Running(Child);
 
 impl Running {
@@ -72,7 +72,7 @@ impl Drop for Running {
     }
 }
 
-/// A shell that runs a script once it is told to.
+/// A shell that runs a script on request.
 struct Shell {
     process: Running,
     go: ChildStdin,
@@ -83,7 +83,7 @@ impl Shell {
         let script = format!("read go; {script}");
         let mut process = Running::new(Command::new("sh").args(["-c", &script]).stdin(Stdio::piped()));
         let go = process.0.stdin.take().unwrap();
-        // Not before it waits: what it does until then is no part of the workload.
+        // Waits until the shell waits: its calls until then are no part of the workload.
         let stat = format!("/proc/{}/stat", process.0.id());
         threads::until("the shell waits", || std::fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") S ")));
         Self { process, go }
@@ -93,7 +93,7 @@ impl Shell {
         self.process.0.id().to_string()
     }
 
-    /// Has it run, and waits for its end.
+    /// Starts the script, and waits for its end.
     fn run(&mut self) {
         self.go.write_all(b"go\n").unwrap();
         assert!(self.process.0.wait().unwrap().success());
@@ -103,7 +103,7 @@ impl Shell {
 /// perf, told by a pipe when to begin.
 struct Perf {
     process: Running,
-    /// The file with what it says on stderr.
+    /// The file with its stderr.
     said: String,
     _control: File,
 }
@@ -115,7 +115,7 @@ impl Perf {
         for path in [&control, &ack] {
             mkfifo(path.as_str(), Mode::S_IRWXU).unwrap();
         }
-        // Open for both, or opening would wait for perf.
+        // Opened for reading and writing. Otherwise opening would wait for perf.
         let open = |path: &str| File::options().read(true).write(true).open(path).unwrap();
         let (mut told, mut answer) = (open(&control), open(&ack));
         let pipes = format!("fifo:{control},{ack}");
@@ -132,7 +132,7 @@ impl Perf {
         Self { process, said: said_by, _control: told }
     }
 
-    /// Waits until it has written all, and ends it first unless it ends by itself.
+    /// Stops perf unless it ends with its command, and waits until it has written everything.
     fn end(mut self, by_itself: bool) {
         if !by_itself {
             kill(Pid::from_raw(self.process.0.id() as i32), Signal::SIGINT).unwrap();
@@ -144,12 +144,12 @@ impl Perf {
     }
 }
 
-/// What perf prints of what it recorded.
+/// The output of perf for its recording.
 fn printed(command: &[&str]) -> String {
     perfweave_support::perf::printed(Command::new("perf").args(command)).unwrap()
 }
 
-/// An example that traces, and what it said.
+/// An example that traces, and its output.
 struct Tool(Running, BufReader<std::process::ChildStderr>);
 
 impl Tool {
@@ -174,7 +174,7 @@ impl Tool {
     }
 }
 
-/// What all need: tracefs, and perf.
+/// Requirements of all tests: tracefs and perf.
 fn perf() -> Option<()> {
     kernel("find tracefs", tracefs::find_or_mount())?;
     perfweave_support::perf()
@@ -271,7 +271,7 @@ fn offcpu_beside_timehist(tool: &Path) -> bool {
     let row = output.lines().find(|line| line.trim_start().starts_with(&format!("{pid} sh "))).expect("a row");
     assert_eq!(row.split_whitespace().nth(2).unwrap().parse(), Ok(each.len()), "{row}");
 
-    // The same, of what perf has recorded: where among its switches.
+    // The same from perf's recording, as indexes of its switches.
     let script = printed(&["script", "--ns", "-F", "cpu,time,event,trace", "-i", &data]);
     let switches: Vec<Switch> = script.lines().filter_map(Switch::parse).collect();
     let tid: u64 = pid.parse().unwrap();
@@ -291,7 +291,7 @@ fn offcpu_beside_timehist(tool: &Path) -> bool {
     for (at, (from, to)) in ours.iter().enumerate() {
         let time = |at: usize| switches[at].time;
         let (their_from, their_to) = theirs[at];
-        // Our stamp of each lies between perf's stamps of what the thread did before and after.
+        // Our time of each lies between perf's times of the thread's events before and after.
         let came = at.checked_sub(1).map_or(0, |before| time(theirs[before].1));
         let goes = theirs.get(at + 1).map_or(u64::MAX, |behind| time(behind.0));
         assert!(came < *from && *from < time(their_to), "{at}: {ours:?} {switches:?}");
@@ -307,7 +307,7 @@ fn offcpu_beside_timehist(tool: &Path) -> bool {
     let waits: HashMap<u64, u64> = timehist.lines().filter_map(|line| waited(line, &pid)).collect();
     let (mut total, mut told) = (0, 0);
     for ((from, to), (their_from, their_to)) in ours.iter().zip(&theirs) {
-        // timehist takes the switch before on that CPU for when the thread came.
+        // timehist uses the previous switch on that CPU as the time when the thread came.
         let cpu = switches[*their_to].cpu;
         let Some(left) = switches[their_to + 1..].iter().find(|switch| switch.cpu == cpu) else { continue };
         if left.tasks[0] != tid {
@@ -409,7 +409,7 @@ fn switches_beside_perf(rings: Rings) -> bool {
     true
 }
 
-/// Compares again where the two differ because the kernel left switches out. It is noted if they always do.
+/// Compares again if the two differ because the kernel left switches out. If they always differ, the test notes it.
 fn until_whole(compare: impl Fn() -> bool) {
     if !(0..10).any(|_| compare()) {
         lacks("all switches in sched:sched_switch: perf and perfweave lacked different ones, ten times");

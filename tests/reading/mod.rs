@@ -1,6 +1,7 @@
-//! What tests of readers share: all that was written, exactly, and nothing that depends on how fast a machine is.
+//! Shared code of tests that use readers: they read exactly the written records, and nothing depends on the speed of the machine.
 
-use perfweave::{Ended, Error, Event, EventGuard, Fence, Item, Reader};
+use perfweave::{Ended, Error, ErrorKind, Event, EventGuard, Fence, Hold, Item, Reader};
+use perfweave_support::bpf::Map;
 pub(crate) use perfweave_support::threads::GUARD as LONG;
 use perfweave_support::threads::{self, until};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,13 +13,13 @@ pub(crate) fn number(event: &Event<'_>) -> u64 {
     event.record().and_then(|record| record.payload()?.u64(0)).unwrap_or_else(|| panic!("{event:?}"))
 }
 
-/// The next event, whenever it comes.
+/// Waits for the next event.
 #[track_caller]
 pub(crate) fn next(reader: &mut Reader) -> EventGuard<'_> {
     reader.next_timeout(LONG).unwrap().expect("it comes")
 }
 
-/// Everything that was written until now, up to the end of a flush.
+/// Flushes, and gives all events up to the end of the flush.
 pub(crate) fn all(reader: &mut Reader, mut each: impl FnMut(Event<'_>)) {
     reader.handle().flush().unwrap();
     loop {
@@ -29,13 +30,13 @@ pub(crate) fn all(reader: &mut Reader, mut each: impl FnMut(Event<'_>)) {
     }
 }
 
-/// Whether the next event is the end of a flush, whenever it comes.
+/// Waits for the next event and gives whether it is the end of a flush.
 #[track_caller]
 pub(crate) fn is_flushed(reader: &mut Reader) -> bool {
     matches!(next(reader).item(), Item::Flushed)
 }
 
-/// Why the stream has ended. It has, or does so without another event.
+/// Why the stream has ended. It has ended already, or ends without another event.
 #[track_caller]
 pub(crate) fn ended(reader: &mut Reader) -> Option<Ended> {
     let event = reader.next().unwrap().map(|event| event.to_owned());
@@ -54,7 +55,7 @@ pub(crate) enum Given {
 }
 
 impl Given {
-    /// The next, whenever it comes.
+    /// Waits for the next one.
     pub(crate) fn by(reader: &mut Reader) -> Result<Self, Error> {
         let given = reader.next_timeout(LONG)?.map(|event| Self::of(event.event()));
         Ok(given.unwrap_or_else(|| Self::Ended(reader.ended().expect("something comes"))))
@@ -69,7 +70,7 @@ impl Given {
     }
 }
 
-/// What a reader gives next, in words: a key, a flush, why the stream has ended.
+/// The next result of a reader as text: a key, a flush, or why the stream has ended.
 pub(crate) fn said(reader: &mut Reader) -> String {
     let event = reader.next_timeout(LONG).map(|event| event.map(|event| word(event.event())));
     match event {
@@ -78,19 +79,19 @@ pub(crate) fn said(reader: &mut Reader) -> String {
     }
 }
 
-/// A key, or what the event is that has none.
+/// The key of an event, or its kind if it has none.
 pub(crate) fn word(event: Event<'_>) -> String {
     event.key().map_or_else(|| format!("{:?}", event.item()), |key| key.to_string())
 }
 
-/// The numbers of everything that was written until now.
+/// The numbers of all records written so far.
 pub(crate) fn numbers(reader: &mut Reader) -> Vec<u64> {
     let mut all_of_them = Vec::new();
     all(reader, |event| all_of_them.push(number(&event)));
     all_of_them
 }
 
-/// That nothing is left to be told of what was written until now.
+/// Asserts that no record written so far is left.
 #[track_caller]
 pub(crate) fn assert_nothing(reader: &mut Reader) {
     let mut left = Vec::new();
@@ -98,7 +99,7 @@ pub(crate) fn assert_nothing(reader: &mut Reader) {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// Lets a reader that has nothing to give sleep until nothing wakes it any more: what woke it before it slept does so now.
+/// Lets a reader without events sleep until nothing wakes it any more: wake-ups that are still pending arrive now.
 pub(crate) fn settle(reader: &mut Reader) {
     until("nothing wakes it", || {
         let before = reader.stats();
@@ -108,9 +109,8 @@ pub(crate) fn settle(reader: &mut Reader) {
     });
 }
 
-/// What a sleeping reader gives when something is done elsewhere, and whether that woke it. Otherwise it looked by itself.
-///
-/// That it looks by itself while the thing is being done is possible, if unlikely: ask [`wakes`].
+/// What a sleeping reader gives when another thread does something, and whether that woke it. Otherwise it refreshed at a tick.
+/// The tick can come at just that moment, which is unlikely: use [`wakes`].
 pub(crate) fn woken_by(reader: &mut Reader, act: impl FnOnce() + Send) -> (bool, Result<Given, Error>) {
     settle(reader);
     let before = reader.stats().wakes;
@@ -130,7 +130,15 @@ pub(crate) fn wakes(mut tries: impl FnMut() -> bool) -> bool {
     (0..20).any(|_| tries())
 }
 
-/// A fence that ends when it is told to.
+/// Writers' epochs with these words. `None` on processors that do not have them.
+pub(crate) fn epochs(words: &Map) -> Option<Hold> {
+    match Hold::epochs(words) {
+        Err(error) if error.kind() == ErrorKind::Unsupported => None,
+        hold => Some(hold.unwrap()),
+    }
+}
+
+/// A fence that ends on request.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     passes: Mutex<u64>,
@@ -149,7 +157,7 @@ impl Gate {
         Fence::custom(move || gate.pass())
     }
 
-    /// A test that failed opens no gate, and its reader waits for the fence: not for ever.
+    /// If a test fails, it opens no gate and its reader waits for the fence. This limits that wait.
     fn pass(&self) -> std::io::Result<()> {
         self.begun.fetch_add(1, Ordering::SeqCst);
         let passes = self.passes.lock().unwrap();
@@ -167,7 +175,7 @@ impl Gate {
 
     /// Lets all fences end from now on.
     pub(crate) fn open(&self) {
-        // Under the lock, or a fence could miss it between its look and its sleep.
+        // Under the lock. Otherwise a fence could miss the change between its check and its sleep.
         let _passes = self.passes.lock().unwrap();
         self.open.store(true, Ordering::SeqCst);
         self.given.notify_all();
@@ -178,7 +186,7 @@ impl Gate {
         self.begun.load(Ordering::SeqCst)
     }
 
-    /// Waits until so many fences have begun.
+    /// Waits until this many fences have begun.
     pub(crate) fn until_begun(&self, fences: u64) {
         until("a fence begins", || self.begun() >= fences);
     }

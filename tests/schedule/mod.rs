@@ -1,5 +1,4 @@
-//! Random schedules of writers and reader, run against the simulator and against a model that is too simple to be
-//! wrong: a list of what was written.
+//! Random schedules of writers and reader, run against the simulator and against a very simple model: a list of all written records.
 
 use perfweave::{Certainty, Event, Fence, GracePeriods, Hold, Item, Key, Layout, Merge, Order, WhenFull, sim};
 use quickcheck::{Arbitrary, Gen};
@@ -8,23 +7,23 @@ use std::collections::{BTreeMap, BTreeSet};
 /// One step of the kernel or of the reader. CPUs are taken modulo their number.
 #[derive(Debug, Clone)]
 pub(crate) enum Step {
-    /// A writer draws its key, interrupting whoever writes on that CPU.
+    /// A writer draws its key, and interrupts the current writer on that CPU.
     Begin(u8),
-    /// The innermost writer outputs this many bytes more than its key and number.
+    /// The innermost writer outputs its key, its number and this many more bytes.
     Write(u8, u8),
     /// The innermost writer is done.
     End(u8),
     /// All three at once.
     Emit(u8, u8),
-    /// So many interrupts one after the other.
+    /// This many interrupts one after the other.
     Burst(u8, u8),
     /// Another kind of record, without a payload.
     Other(u8),
-    /// The reader looks.
+    /// The reader refreshes.
     Look,
     /// The reader asks for a fence if it wants one, and ends it if it is over.
     Fence,
-    /// The reader takes up to so many events, one by one; every third is forgotten first.
+    /// The reader takes up to this many events, one by one. It passes every third to `mem::forget` first.
     Yield(u8),
     /// The reader takes a batch and holds all of it.
     Batch,
@@ -60,6 +59,16 @@ pub(crate) struct Schedule {
     abandons: bool,
 }
 
+/// The steps of a schedule without a part of them: halves first, then ever smaller parts.
+pub(crate) fn shorter<T: Clone + 'static>(steps: &[T]) -> impl Iterator<Item = Vec<T>> + use<T> {
+    let steps = steps.to_vec();
+    [2, 4, 8, 16, 64, 300].into_iter().flat_map(move |part| {
+        let steps = steps.clone();
+        let (len, cut) = (steps.len(), steps.len().div_ceil(part).max(1));
+        (0..len).step_by(cut).map(move |from| [&steps[..from], &steps[(from + cut).min(len)..]].concat())
+    })
+}
+
 impl Arbitrary for Schedule {
     fn arbitrary(g: &mut Gen) -> Self {
         let cpus = g.choose(&[&[0][..], &[0, 1], &[0, 2, 3], &[1, 5, 6, 64, 300]]).expect("a choice").to_vec();
@@ -75,17 +84,7 @@ impl Arbitrary for Schedule {
 
     fn shrink(&self) -> Box<dyn Iterator<Item = Self>> {
         let whole = self.clone();
-        let len = self.steps.len();
-        let mut cuts = Vec::new();
-        for part in [2, 4, 8, 16, 64, 300] {
-            let cut = len.div_ceil(part).max(1);
-            cuts.extend((0..len).step_by(cut).map(|from| (from, (from + cut).min(len))));
-        }
-        Box::new(cuts.into_iter().map(move |(from, to)| {
-            let mut smaller = whole.clone();
-            smaller.steps.drain(from..to);
-            smaller
-        }))
+        Box::new(shorter(&self.steps).map(move |steps| Self { steps, ..whole.clone() }))
     }
 }
 
@@ -105,7 +104,7 @@ impl Schedule {
         self
     }
 
-    /// The same on rings that nothing can fill, with writers that write all they have drawn.
+    /// The same on rings that never become full, with writers that write every number that they draw.
     pub(crate) fn without_losses(mut self) -> Self {
         self.ring = 1 << 20;
         self.abandons = false;
@@ -120,14 +119,14 @@ pub(crate) enum Times {
     Tied,
 }
 
-/// A record that lies, or lay, in a ring.
+/// A record that is, or was, in a ring.
 #[derive(Debug, Clone)]
 pub(crate) struct Written {
     /// Its number: how many were drawn before it.
     pub(crate) id: u64,
     pub(crate) time: u64,
     cpu: u32,
-    /// Where it begins, LOST record before it not included.
+    /// Where it begins, without the LOST record before it.
     position: u64,
     /// How many were dropped in its ring since the record before it.
     lost_before: u64,
@@ -145,7 +144,7 @@ pub(crate) struct Yielded {
     largest_before: u64,
 }
 
-/// A schedule that was run to its end.
+/// The outcome of a schedule.
 pub(crate) struct Trial {
     pub(crate) written: Vec<Written>,
     /// Numbers whose record the kernel dropped.
@@ -159,7 +158,7 @@ pub(crate) struct Trial {
     pub(crate) fences_at_the_end: u32,
     /// The largest key yielded.
     largest: u64,
-    /// LOST events as they came: CPU, count, and what came next of the same CPU.
+    /// LOST events as they came: CPU, count, and the next event of the same CPU.
     losses: Vec<(u32, u64, Option<u64>)>,
     /// Dropped in each ring since its last LOST record.
     unreported: BTreeMap<u32, u64>,
@@ -182,7 +181,7 @@ struct Run<'a> {
     kernel: sim::Kernel,
     merge: Merge,
     grace: Option<Grace>,
-    /// What proves, if it is not the machine's grace periods.
+    /// Proves the order instead of the machine's grace periods.
     epochs: Option<GracePeriods>,
     writers: BTreeMap<u32, Vec<Writer>>,
     /// How far each ring is reserved.
@@ -192,7 +191,7 @@ struct Run<'a> {
     trial: Trial,
 }
 
-/// What is waited for.
+/// The proof that the reader waits for.
 enum Grace {
     Sections(sim::Grace),
     Epochs,
@@ -258,7 +257,7 @@ impl Trial {
     pub(crate) fn missing_numbers(&self) -> Vec<u64> {
         let mut missing = [&self.dropped[..], &self.abandoned].concat();
         missing.sort_unstable();
-        // Behind the last that was written nothing is missing yet.
+        // After the last written number nothing is missing yet.
         let last = self.written.iter().map(|record| record.id).max();
         missing.retain(|number| Some(*number) < last);
         missing
@@ -280,7 +279,7 @@ impl Trial {
         records.into_iter().map(|(.., id)| id).collect()
     }
 
-    /// Every drop is in one LOST event, and that comes right before the record it was written with.
+    /// Every drop is in one LOST event, right before the record after it in the ring.
     pub(crate) fn assert_losses_in_place(&self) {
         let mut expected: Vec<_> = self.written.iter().filter(|record| record.lost_before > 0).collect();
         let places: BTreeMap<_, _> = self.yielded.iter().enumerate().map(|(at, event)| (event.id, at)).collect();
@@ -346,7 +345,7 @@ impl Run<'_> {
     fn begin(&mut self, cpu: u32) {
         self.clock += if self.times == Times::Tied { self.numbers % 3 / 2 } else { 1 + self.numbers % 7 };
         let writers = self.writers.get_mut(&cpu).expect("a CPU");
-        // As deep as the kernel goes: task, softirq, hardirq, NMI.
+        // At most as deep as the kernel: task, softirq, hardirq, NMI.
         if writers.len() < 4 {
             self.kernel.begin(cpu, self.clock);
             writers.push(Writer { id: self.numbers, time: self.clock, wrote: false });
@@ -451,7 +450,7 @@ impl Run<'_> {
     fn yield_some(&mut self, most: u8) {
         for n in 0..most {
             if n % 3 == 2 {
-                // Forgotten, and so not consumed: the next is the same.
+                // `mem::forget` does not consume it: the next event is the same.
                 std::mem::forget(self.merge.next());
             }
             let Some(event) = self.merge.next() else { break };
@@ -484,7 +483,7 @@ impl Run<'_> {
                 break;
             }
             if self.grace.is_some() {
-                assert!(self.is_over(), "nobody is inside");
+                assert!(self.is_over(), "no program is inside");
                 self.merge.end_fence();
                 self.grace = None;
             } else if self.merge.begin_fence() {
@@ -521,14 +520,15 @@ fn note(trial: &mut Trial, event: Event<'_>) {
         Item::Record(record) if record.kind() == perfweave::Kind::SAMPLE => {
             let payload = record.payload().expect("a payload");
             let id = payload.u64(0).expect("a number");
-            let written = trial.places.get(&id).map(|at| &mut trial.written[*at]).expect("what was never written");
+            let written =
+                trial.places.get(&id).map(|at| &mut trial.written[*at]).expect("a number that was never written");
             assert!(!written.yielded, "{id} came twice");
             written.yielded = true;
             trial.unyielded.get_mut(&written.cpu).expect("a CPU").remove(&written.position);
             assert_eq!((written.cpu, Some(written.time)), (record.cpu(), record.time()));
             assert_eq!(payload.u64(8), Some(written.time));
             let fill = payload.skip(16).expect("16 bytes");
-            // 0 to 7 bytes of padding, whatever they hold.
+            // 0 to 7 bytes of padding, with any content.
             let len = fill.len().saturating_sub(7);
             assert!(fill.iter().take(len).all(|byte| byte == id as u8), "the record's own bytes");
             if let Some(loss) = trial.losses.last_mut()

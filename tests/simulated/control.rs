@@ -1,5 +1,5 @@
-//! Flushes, deadlines, pauses, CPUs that come later and reading without order, on simulated rings: what cannot be arranged on
-//! live ones, such as a writer that is held up in the middle.
+//! Flushes, deadlines, pauses, CPUs that come later and reading without order, on simulated rings. Live rings cannot show some of these
+//! cases, such as a writer that stops in the middle of its output.
 
 use crate::reading;
 use crate::reading::{LONG, assert_nothing, ended, said as next, word};
@@ -15,35 +15,43 @@ fn holds(kernel: &sim::Kernel) -> [Hold; 4] {
 
 fn rings(kernel: &sim::Kernel, hold: &Hold) -> Rings {
     let rings = kernel.rings();
-    // The lag rule reads a clock; the times here are long past on it.
+    // The lag rule reads a clock. On that clock the times used here are long past.
     if matches!(hold, Hold::Lag(_)) { rings.on_clock(perfweave::Clock::Monotonic) } else { rings }
 }
 
-/// Under every rule: what was there comes out, then the report, then what is newer, although that was seen long before.
-#[test]
-fn a_flush_parts_what_was_there_from_what_is_newer() {
-    for at in 0..4 {
+/// A machine with two CPUs and its reader, for each rule.
+fn readers() -> impl Iterator<Item = (sim::Kernel, Hold, Reader)> {
+    (0..4).map(|at| {
         let kernel = sim::Kernel::new(&[0, 1]);
         let hold = holds(&kernel)[at].clone();
-        let mut reader = Reader::new(rings(&kernel, &hold), Order::new().hold(hold.clone())).unwrap();
+        let reader = Reader::new(rings(&kernel, &hold), Order::new().hold(hold.clone())).unwrap();
+        (kernel, hold, reader)
+    })
+}
+
+/// Under every rule: first the events before the flush come out, then the report, then newer events, even if the reader saw these long
+/// before.
+#[test]
+fn a_flush_parts_what_was_there_from_what_is_newer() {
+    for (kernel, hold, mut reader) in readers() {
         let handle = reader.handle();
         (1..=6).for_each(|time| assert!(kernel.emit(time as u32 % 2, time, b"before")));
         handle.flush().unwrap();
-        // Twice before the reader has begun with it is once.
+        // Two flushes before the reader begins the first count as one.
         handle.flush().unwrap();
         assert_eq!(next(&mut reader), "1", "{hold}");
         (7..=9).for_each(|time| assert!(kernel.emit(time as u32 % 2, time, b"after")));
-        // While the report is due, another flush is asked for: it comes behind what is there now.
+        // While the report is due, a handle flushes again: that report comes after all present events.
         handle.flush().unwrap();
         let rest: Vec<_> = (0..10).map(|_| next(&mut reader)).collect();
         assert_eq!(rest, ["2", "3", "4", "5", "6", "Flushed", "7", "8", "9", "Flushed"], "{hold}");
-        // Reported once: what comes next is what is written next.
+        // Each is reported once: the next event is the next record.
         assert!(kernel.emit(0, 10, b"after both"));
         assert_eq!(next(&mut reader), "10", "{hold}");
     }
 }
 
-/// A flush waits for whoever had drawn a smaller key: the report comes behind it.
+/// A flush waits for a writer that has drawn a smaller key: the report comes after its record.
 #[test]
 fn a_flush_waits_for_the_fence() {
     let kernel = sim::Kernel::new(&[0, 1]);
@@ -51,7 +59,7 @@ fn a_flush_waits_for_the_fence() {
     kernel.begin(0, 10);
     kernel.emit(1, 20, b"waits for 10");
     reader.handle().flush().unwrap();
-    // As often as it looks and sleeps: the fence that is under way does not end.
+    // For any number of refreshes and sleeps: the fence under way does not end.
     while reader.stats().sleeps < 10 {
         assert!(reader.next_timeout(Duration::from_millis(10)).unwrap().is_none());
     }
@@ -64,7 +72,7 @@ fn a_flush_waits_for_the_fence() {
     assert_eq!(seen, ["10", "20", "Flushed", "30"]);
 }
 
-/// Numbers without holes are let out with no wait, but not before a report that is due.
+/// Numbers without holes leave without a wait, but not before a report that is due.
 #[test]
 fn dense_numbers_keep_to_reports_too() {
     let kernel = sim::Kernel::new(&[0, 1]);
@@ -85,10 +93,7 @@ fn dense_numbers_keep_to_reports_too() {
 
 #[test]
 fn a_deadline_is_reported_between_what_was_there_and_what_is_newer_and_stays() {
-    for at in 0..4 {
-        let kernel = sim::Kernel::new(&[0, 1]);
-        let hold = holds(&kernel)[at].clone();
-        let mut reader = Reader::new(rings(&kernel, &hold), Order::new().hold(hold.clone())).unwrap();
+    for (kernel, hold, mut reader) in readers() {
         (1..=2).for_each(|time| assert!(kernel.emit(time as u32 % 2, time, b"before")));
         let begin = Instant::now();
         reader.set_deadline(Some(begin + Duration::from_millis(60))).unwrap();
@@ -98,7 +103,7 @@ fn a_deadline_is_reported_between_what_was_there_and_what_is_newer_and_stays() {
         assert_eq!(next(&mut reader), "Deadline", "{hold}: it stays past");
         kernel.emit(0, 3, b"newer");
         assert_eq!(next(&mut reader), "Deadline", "{hold}: it stays past");
-        // The next is past too: what was there before it comes first.
+        // The next deadline is past too: events before it come first.
         reader.set_deadline(Some(Instant::now())).unwrap();
         assert_eq!([next(&mut reader), next(&mut reader)], ["3", "Deadline"], "{hold}");
         kernel.emit(0, 4, b"newer than the second");
@@ -109,7 +114,7 @@ fn a_deadline_is_reported_between_what_was_there_and_what_is_newer_and_stays() {
     }
 }
 
-/// A report that is under way, because a fence is, is of the deadline that was set then. It does not outlive it, and answers no other.
+/// A report that waits for a fence belongs to the deadline that was set then. It ends with that deadline, and does not answer another.
 #[test]
 fn a_report_that_is_under_way_ends_with_its_deadline() {
     const HOUR: Duration = Duration::from_secs(3600);
@@ -117,7 +122,7 @@ fn a_report_that_is_under_way_ends_with_its_deadline() {
     let instead: [(Instead, &[&str]); 5] = [
         (|reader| reader.set_deadline(None).unwrap(), &["10", "20", "30"]),
         (|reader| reader.set_deadline(Some(Instant::now() + HOUR)).unwrap(), &["10", "20", "30"]),
-        // The later one is past too: its report comes behind what was there when the reader noticed it.
+        // The later deadline is past too: its report comes after all events that were there when the reader noticed it.
         (|reader| reader.set_deadline(Some(Instant::now())).unwrap(), &["10", "20", "30", "Deadline"]),
         (
             |reader| {
@@ -152,7 +157,7 @@ fn a_report_that_is_under_way_ends_with_its_deadline() {
     }
 }
 
-/// The end of a flush is an event in its place, and the end of the stream is its end, whatever way one iterates.
+/// Every way to iterate gives the end of a flush as an event at its place, and stops at the end of the stream.
 #[test]
 fn flushes_and_the_end_reach_every_way_to_read() {
     let kernel = sim::Kernel::new(&[0]);
@@ -189,7 +194,7 @@ fn flushes_and_the_end_reach_every_way_to_read() {
     let expected = write_and_flush();
     let owned = reader.next().unwrap().unwrap().to_owned();
     assert_eq!(word(owned.as_event()), expected.to_string());
-    // A flush that is forgotten comes again.
+    // A flush that is passed to `mem::forget` comes again.
     std::mem::forget(reader.next().unwrap());
     let flushed = reader.next().unwrap().unwrap();
     assert_eq!(
@@ -201,7 +206,7 @@ fn flushes_and_the_end_reach_every_way_to_read() {
     assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
     assert_eq!(reader.ended(), None, "only the time is over");
 
-    // Three times the end of the stream, of which the first two are none for good.
+    // The stream ends three times. After the first two it can go on.
     for (end, why) in [("deadline", Ended::Deadline), ("deadline", Ended::Deadline), ("close", Ended::Closed)] {
         let expected = write_and_flush();
         assert_eq!([next(&mut reader), next(&mut reader)], [&expected.to_string(), "Flushed"]);
@@ -209,9 +214,9 @@ fn flushes_and_the_end_reach_every_way_to_read() {
             "close" => handle.close(),
             _ => reader.set_deadline(Some(Instant::now())).unwrap(),
         }
-        assert_eq!(reader.ended(), None, "nobody has asked");
+        assert_eq!(reader.ended(), None, "no end was requested");
         assert_eq!(ended(&mut reader), Some(why));
-        // What comes now is not given, in any way.
+        // No way of reading gives records that come now.
         let newer = write_and_flush();
         assert_eq!(ended(&mut reader), Some(why));
         assert!(reader.next_timeout(LONG).unwrap().is_none());
@@ -230,7 +235,7 @@ fn flushes_and_the_end_reach_every_way_to_read() {
     }
 }
 
-/// A stream that has ended by a deadline gives nothing whatever happens, and everything afterwards: also what has no key.
+/// A stream that has ended by a deadline gives no event at all. After a new deadline it gives all of them, also those without a key.
 #[test]
 fn nothing_comes_between_a_deadline_and_the_next() {
     let kernel = sim::Kernel::new(&[0, 1]);
@@ -238,7 +243,7 @@ fn nothing_comes_between_a_deadline_and_the_next() {
     kernel.emit(0, 1, b"");
     reader.set_deadline(Some(Instant::now())).unwrap();
     assert_eq!([next(&mut reader), next(&mut reader)], ["1", "Deadline"]);
-    // Given back: nobody knows when the stream goes on.
+    // Its bytes are released, because the stream may go on much later.
     let raw = reader.rings().raw(0).unwrap();
     assert_eq!((raw.head, raw.tail), (raw.head, raw.head));
     (2..10).for_each(|time| assert!(kernel.emit(time as u32 % 2, time, b"")));
@@ -246,7 +251,7 @@ fn nothing_comes_between_a_deadline_and_the_next() {
     kernel.emit(0, 10, b"lost");
     kernel.pause(0, false);
     kernel.plug(2);
-    // It looks, and asks what was lost.
+    // The reader refreshes, and reads the count of losses.
     assert!(reader.ledger().unwrap().total().held > 0);
     for _ in 0..3 {
         assert_eq!(next(&mut reader), "Deadline");
@@ -260,7 +265,7 @@ fn nothing_comes_between_a_deadline_and_the_next() {
     assert_eq!(seen, (2..10).map(|time| time.to_string()).collect::<Vec<_>>());
 }
 
-/// Both pauses on simulated rings: what differs is who counts.
+/// Both pauses on simulated rings. The kernel counts under one, only the program under the other.
 #[test]
 fn pauses_reach_simulated_rings() {
     let kernel = sim::Kernel::new(&[0, 3]);
@@ -280,7 +285,7 @@ fn pauses_reach_simulated_rings() {
     assert!(!kernel.emit(2, 3, b""));
     handle.resume().unwrap();
     handle.resume().unwrap();
-    // What the kernel counts is told although nothing is written behind it; and told once.
+    // The reader reports the kernel's count once, although no record follows the loss.
     let lost = reader.next_timeout(LONG).unwrap().unwrap();
     assert!(matches!(lost.item(), Item::Lost(lost) if (lost.cpu, lost.count, lost.until) == (3, 1, None)));
     drop(lost);
@@ -288,7 +293,7 @@ fn pauses_reach_simulated_rings() {
     assert_eq!([next(&mut reader), next(&mut reader)], ["4", "5"]);
 }
 
-/// Also what was paused ring by ring.
+/// `resume` also resumes rings that were paused one by one.
 #[test]
 fn resuming_lets_output_into_every_ring() {
     let kernel = sim::Kernel::new(&[0, 3]);
@@ -301,7 +306,7 @@ fn resuming_lets_output_into_every_ring() {
     assert_error!(rings.pause_output(70_000, true).unwrap_err(), Cpu, "no CPU 70000: this machine can have CPUs up to");
 }
 
-/// A key function that panics in the look that a flush begins with does not take the flush with it.
+/// If a key function panics in the refresh that begins a flush, the flush remains.
 #[test]
 fn a_flush_survives_a_panic() {
     use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -330,7 +335,7 @@ fn cpus_that_come_later_find_their_place() {
     let mut merge = Merge::new(kernel.rings(), Order::new().hold(Hold::None)).unwrap();
     let mut cpus = vec![5, 300];
     for (round, new) in [64, 0, 4000, 6].into_iter().enumerate() {
-        // Something is held while the new one comes.
+        // An event is held while the new CPU comes.
         cpus.iter().for_each(|cpu| assert!(kernel.emit(*cpu, round as u64 * 2, b"")));
         merge.refresh(0);
         drop(merge.next());
@@ -349,7 +354,7 @@ fn cpus_that_come_later_find_their_place() {
     }
 }
 
-/// The fullest ring first; what a function breaks off at is consumed, and so is what it panics at.
+/// The fullest ring comes first. An event at which a function breaks off or panics is consumed.
 #[test]
 fn reading_without_order_begins_with_the_fullest_ring() {
     let kernel = sim::Kernel::with(&[0, 1, 2], 4096, Layout::new(1 << 10 | 1 << 2, true, 0));
@@ -419,12 +424,12 @@ fn reading_without_order_survives_hostile_rings() {
             ControlFlow::<()>::Continue(())
         });
     }
-    assert_eq!(damaged, 1, "taken up at the new head");
+    assert_eq!(damaged, 1, "it continues at the new head");
 }
 
 quickcheck! {
-    /// Whatever is written before a flush comes before its report, and nothing that is written once the reader has begun with
-    /// it does. Writers may be in the middle of writing.
+    /// Every record written before a flush comes before its report, and no record written after the reader has begun the flush does.
+    /// Writers may be in the middle of writing.
     fn flushes_part_any_stream(steps: Vec<(u8, bool)>) -> bool {
         let kernel = sim::Kernel::new(&[0, 1, 2]);
         // Fences that the test ends itself.
@@ -454,7 +459,7 @@ quickcheck! {
                 ok &= since == expected;
                 expected.clear();
                 since.clear();
-                // What came after the flush was begun.
+                // Records after the flush began.
                 if !newer {
                     expected.push(time);
                 }
@@ -468,7 +473,7 @@ fn kernel_reader(kernel: &sim::Kernel) -> Reader {
     Reader::new(kernel.rings(), Order::new().key(Key::Time).hold(Hold::None)).unwrap()
 }
 
-/// Bytes that are left, and counts of each ring.
+/// The remaining bytes and the counts of each ring.
 #[test]
 fn what_is_left_is_known() {
     let kernel = sim::Kernel::new(&[0, 9]);
@@ -511,11 +516,11 @@ fn a_handle_of_a_reader_that_is_gone_does_nothing() {
     handle.pause(perfweave::Pause::Output).unwrap();
     handle.set_deadline(None).unwrap();
     handle.close();
-    // It was not paused: nothing of it is there any more.
+    // The ring was not paused: none of its records is left.
     assert!(kernel.emit(0, 1, b""));
 }
 
-/// What a handle asks for is heeded before the next event, also while that lies right behind the last in the same ring.
+/// A request of a handle takes effect before the next event, even if that lies right after the last one in the same ring.
 #[test]
 fn a_flush_and_a_close_are_heeded_in_the_middle_of_a_stretch() {
     let kernel = sim::Kernel::new(&[0]);
@@ -544,7 +549,7 @@ fn a_flush_and_a_close_are_heeded_in_the_middle_of_a_stretch() {
     assert_eq!((next(&mut reader), blocking(&mut reader)), ("Closed".to_owned(), "nothing".to_owned()));
 }
 
-/// So is the end of a fence, so that the next can begin while what is proven is taken.
+/// The reader also notices the end of a fence there, so that the next can begin while proven events leave.
 #[test]
 fn the_end_of_a_fence_is_noticed_in_the_middle_of_a_stretch() {
     use nix::sys::epoll::{Epoll, EpollEvent, EpollTimeout};
@@ -559,7 +564,7 @@ fn the_end_of_a_fence_is_noticed_in_the_middle_of_a_stretch() {
         Ok(())
     });
     let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::Fence(fence))).unwrap();
-    // So many are worth a fence.
+    // This many justify a fence.
     (1..=600).for_each(|time| assert!(kernel.emit(0, time, b"")));
     assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
     (601..=1200).for_each(|time| assert!(kernel.emit(0, time, b"")));
@@ -572,7 +577,7 @@ fn the_end_of_a_fence_is_noticed_in_the_middle_of_a_stretch() {
     assert!(reader.fence_under_way().is_some(), "the second");
     let epoll = Epoll(reader.as_fd().try_clone_to_owned().unwrap());
     let mut ready = [EpollEvent::empty(); 4];
-    // What woke the reader before.
+    // The wake-up from before.
     epoll.wait(&mut ready, EpollTimeout::ZERO).unwrap();
     end.send(()).unwrap();
     assert!(epoll.wait(&mut ready, EpollTimeout::NONE).unwrap() > 0, "the second has ended");

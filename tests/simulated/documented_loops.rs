@@ -13,16 +13,16 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 thread_local! {
-    /// What the loops of this test print.
+    /// The output of the loops of this test.
     static PRINTED: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What the loops of the documentation print with.
+/// Replaces `println!` in the loops of the documentation.
 macro_rules! println {
     ($($what:tt)*) => { PRINTED.with_borrow_mut(|printed| printed.push(format!($($what)*))) };
 }
 
-/// Runs a loop that stands so in the documentation of a file.
+/// Runs a loop, and checks that the documentation of a file has it word for word.
 macro_rules! documented {
     ($file:literal: $($code:tt)*) => {{
         assert_documented($file, stringify!($($code)*));
@@ -91,7 +91,7 @@ fn files(folder: &Path, kind: &str, out: &mut Vec<PathBuf>) {
     }
 }
 
-/// A loop that is documented and not run here would be one that nobody has seen reach its end.
+/// This test runs every documented loop. Otherwise no test would show that the loop reaches its end.
 #[test]
 fn every_documented_loop_is_run() {
     let mut documents = ["README.md", "DESIGN.md", "CHANGELOG.md", "tests/README.md", "examples/interop/README.md"]
@@ -102,7 +102,7 @@ fn every_documented_loop_is_run() {
     let run = squeezed(include_str!("documented_loops.rs"));
     let loops = ["loop{", "whilelet", "for", ".for_each(", ".drain(", ".batch().", ".try_fold(", ".events("];
     // Over descriptors and rings, and no events.
-    let others = ["for(cpu,event)in&events{", "for(cpu,ring)inunsafe{Ring::adopt_ring_buffers(map)}?{"];
+    let others = ["for(cpu,event)in&events{", "for(cpu,ring)inbuffers{"];
     let mut seen = 0;
     for path in documents {
         for line in blocks(&path).iter().flat_map(|block| block.lines()).map(squeezed) {
@@ -118,7 +118,7 @@ fn every_documented_loop_is_run() {
     assert!(seen >= 16, "{seen} loops found");
 }
 
-/// What `record` writes is described so.
+/// The format of the records that `record` writes.
 const FORMAT: &str = "name: sched_switch\nID: 2\nformat:
 \tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;
 \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;
@@ -167,7 +167,7 @@ fn merged() -> Merge {
     merge
 }
 
-/// A reader, which says when all has been read, and ends then.
+/// A reader that ends when all is read, and says so.
 fn reader() -> Reader {
     let kernel = sim::Kernel::new(&[0, 1]);
     trouble(&kernel);
@@ -177,12 +177,12 @@ fn reader() -> Reader {
     reader
 }
 
-/// Nothing waits for a fence, or a reader that waits for 50 ms could go without.
+/// The fence ends at once. Otherwise a reader that waits for 50 ms could get no event.
 fn order() -> Order {
     Order::new().hold(Hold::None).numbers(Sequence::u64(NUMBER))
 }
 
-/// Takes what was printed: lines about records, losses, gaps, damage and flushes.
+/// Takes the printed lines about records, losses, gaps, damage and flushes.
 fn printed() -> [usize; 5] {
     let mut counts = [0; 5];
     for line in PRINTED.take() {
@@ -193,13 +193,13 @@ fn printed() -> [usize; 5] {
     counts
 }
 
-/// What a reader has.
+/// The counts of a reader.
 const ALL: [usize; 5] = [RECORDS, 2, 2, 2, 1];
 
-/// What lies in the rings.
+/// The counts of the records in the rings.
 const WITHOUT_FLUSH: [usize; 5] = [RECORDS, 2, 2, 2, 0];
 
-/// All was printed, and the stream has ended.
+/// Asserts that all events were printed and that the stream has ended.
 #[track_caller]
 fn assert_all(reader: &Reader) {
     assert_eq!((printed(), reader.ended()), (ALL, Some(Ended::Deadline)));
@@ -400,7 +400,7 @@ mod recordings {
     use super::*;
     use perfweave::perf_data;
 
-    /// A file of its own, which is removed in the end.
+    /// A new file, removed when dropped.
     struct File(PathBuf);
 
     impl File {
@@ -415,7 +415,7 @@ mod recordings {
         }
     }
 
-    /// A recording of trouble, by the loop that `perf_data` has for it.
+    /// A recording with losses and damage, written by the loop of the documentation of `perf_data`.
     fn recorded(name: &str) -> File {
         let file = File::new(name);
         let kernel = sim::Kernel::new(&[0, 1]);
@@ -438,7 +438,7 @@ mod recordings {
         for pid in [103u32, 113] {
             let data = [pid.to_ne_bytes(), [0; 4], *b"task"].concat();
             let found = bytes.windows(data.len()).position(|window| window == data).unwrap();
-            // What is found is at 8 in the data, and before the data is how much there is.
+            // The number is at offset 8 of the data, and the length of the data is before it.
             bytes[found - 12..][..4].copy_from_slice(&u32::MAX.to_ne_bytes());
         }
         std::fs::write(&file.0, bytes).unwrap();
@@ -494,7 +494,7 @@ mod recordings {
     }
 }
 
-/// How many there are of each, of whatever gives events.
+/// How many events of each kind an iterator gives.
 #[derive(Debug, Default, PartialEq)]
 struct Count([usize; 5]);
 

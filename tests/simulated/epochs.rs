@@ -10,8 +10,18 @@ fn reader(kernel: &sim::Kernel, epochs: Epochs) -> Reader {
     Reader::new(kernel.rings(), Order::new().hold(Hold::Fence(Fence::Epochs(epochs)))).unwrap()
 }
 
-/// Patience that ends at no time, so that nothing stands in.
+/// Patience that never ends, so that no fence stands in.
 const FOR_EVER: Duration = Duration::from_secs(3600);
+
+/// A writer on CPU 0 is inside with key 10, and holds a record of CPU 1 with key 20.
+fn held() -> (sim::Kernel, Reader) {
+    let kernel = sim::Kernel::new(&[0, 1]);
+    let mut reader = reader(&kernel, kernel.epochs().patience(FOR_EVER));
+    kernel.begin(0, 10);
+    kernel.emit(1, 20, b"later");
+    assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
+    (kernel, reader)
+}
 
 #[test]
 fn what_was_written_by_nobody_who_is_inside_is_proven_at_once() {
@@ -28,17 +38,14 @@ fn what_was_written_by_nobody_who_is_inside_is_proven_at_once() {
     assert_eq!((reader.stats().sleeps, reader.stats().stand_ins), (0, 0));
 }
 
-/// Whoever is inside is waited for, and comes first.
+/// The reader waits for a program that is inside, and its record comes first.
 #[test]
 fn what_is_larger_waits_for_whoever_is_inside() {
-    let kernel = sim::Kernel::new(&[0, 1]);
-    let mut reader = reader(&kernel, kernel.epochs().patience(FOR_EVER));
-    kernel.begin(0, 10);
-    kernel.emit(1, 20, b"later");
-    for _ in 0..10 {
+    let (kernel, mut reader) = held();
+    for _ in 0..9 {
         assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
     }
-    // Somebody who enters later has a larger key, and is not waited for.
+    // A program that enters later has a larger key, and the reader does not wait for it.
     kernel.begin(1, 30);
     kernel.write(0, b"earlier");
     kernel.end(0);
@@ -52,14 +59,10 @@ fn what_is_larger_waits_for_whoever_is_inside() {
     assert_eq!(reader.stats().late, 0);
 }
 
-/// A CPU on which somebody is inside whenever the reader looks has passed as soon as nobody was in between.
+/// If a program is inside at each reading of a CPU's word, the CPU has still passed if no program was inside in between.
 #[test]
 fn another_generation_is_as_good_as_nobody() {
-    let kernel = sim::Kernel::new(&[0, 1]);
-    let mut reader = reader(&kernel, kernel.epochs().patience(FOR_EVER));
-    kernel.begin(0, 10);
-    kernel.emit(1, 20, b"later");
-    assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
+    let (kernel, mut reader) = held();
     kernel.write(0, b"earlier");
     kernel.end(0);
     kernel.begin(0, 40);
@@ -67,14 +70,10 @@ fn another_generation_is_as_good_as_nobody() {
     assert_eq!(reading::next(&mut reader).key(), Some(20));
 }
 
-/// An interrupt's program that ends while the interrupted one is inside ends no generation.
+/// A program in an interrupt that ends while the interrupted program is inside ends no generation.
 #[test]
 fn what_ends_inside_another_program_proves_nothing() {
-    let kernel = sim::Kernel::new(&[0, 1]);
-    let mut reader = reader(&kernel, kernel.epochs().patience(FOR_EVER));
-    kernel.begin(0, 10);
-    kernel.emit(1, 20, b"later");
-    assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
+    let (kernel, mut reader) = held();
     for time in 11..15 {
         kernel.emit(0, time, b"interrupt");
         assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
@@ -85,7 +84,7 @@ fn what_ends_inside_another_program_proves_nothing() {
     assert_eq!(keys, [10, 11, 12, 13, 14, 20]);
 }
 
-/// A program that returned without leaving: its CPU looks busy for ever, and a fence stands in, which is said.
+/// After a program that returned without leaving, its CPU looks busy for ever. A fence stands in, and an error reports it.
 #[test]
 fn a_fence_stands_in_for_a_program_that_does_not_leave() {
     let kernel = sim::Kernel::new(&[0, 1]);
@@ -111,10 +110,10 @@ fn a_fence_stands_in_for_a_program_that_does_not_leave() {
         }
     }
     let stats = reader.stats();
-    // Said at the first and the tenth.
+    // Reported at the first and the tenth time.
     assert!(stats.stand_ins >= 20 && (10..=stats.stand_ins).contains(&told), "{told} of {stats:?}");
     assert_eq!(stats.late, 0);
-    // It has left after all: nothing stands in any more.
+    // The word is corrected: no fence stands in any more.
     kernel.set_epoch(1, 0);
     kernel.emit(0, 100, b"record");
     assert_eq!(reading::next(&mut reader).key(), Some(100));
@@ -132,7 +131,7 @@ fn a_gap_of_dense_numbers_is_proven_by_epochs() {
     emit(1, 0);
     emit(1, 2);
     assert_eq!(reading::next(&mut reader).key(), Some(0));
-    assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none(), "1 may be what is being written");
+    assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none(), "1 may be in flight");
     kernel.end(0);
     let event = reading::next(&mut reader);
     let Item::Gap(gap) = event.item() else { panic!("{event:?}") };
@@ -167,7 +166,7 @@ fn a_grace_period_of_ones_own_begins_and_is_asked_after() {
     grace.wait().unwrap();
 }
 
-/// A deadline is told, and a CPU that comes gets its ring, although each look finds something and the reader never sleeps.
+/// A deadline ends the stream, and a new CPU gets its ring, although each refresh finds events and the reader never sleeps.
 #[test]
 fn what_is_due_is_done_although_there_is_always_something_to_yield() {
     let kernel = sim::Kernel::new(&[0, 1]);
@@ -194,7 +193,7 @@ fn what_is_due_is_done_although_there_is_always_something_to_yield() {
     });
 }
 
-/// Somebody who asks instead of waiting gets an answer, although a program does not leave.
+/// A caller that polls instead of waiting gets its event too, although a program does not leave.
 #[test]
 fn a_fence_stands_in_for_those_who_ask_as_well() {
     let kernel = sim::Kernel::new(&[0]);
@@ -205,7 +204,7 @@ fn a_fence_stands_in_for_those_who_ask_as_well() {
     grace.wait().unwrap();
 }
 
-/// Good proofs in between are no reason to say it again each time.
+/// Successful proofs in between do not make each failure a new report.
 #[test]
 fn what_is_stuck_now_and_then_is_told_ever_less_often() {
     let kernel = sim::Kernel::new(&[0, 1]);
@@ -238,7 +237,7 @@ fn cpus_without_a_word_are_refused() {
     assert_error!(error, Map, "a map of epochs with 1024 elements has none for CPU 5000");
 }
 
-/// Words are memory that others write: whatever is in them, everything comes out, none of it late where writers keep to them.
+/// Words are memory that other programs write. With any content every event comes out, and none is late if the programs enter and leave.
 #[test]
 fn any_words_hold_up_nothing_for_ever() {
     fn property(steps: Vec<(u8, u64)>) -> TestResult {

@@ -1,5 +1,4 @@
-//! Bytes that a hostile program writes: nothing they say is believed that the kernel could not have written, and other rings
-//! never notice.
+//! Bytes that a hostile program writes. The reader rejects what the kernel could not have written, and other rings are not affected.
 
 use crate::reading;
 use crate::{fence, small};
@@ -30,7 +29,7 @@ fn lost(count: u64, time: u64) -> Vec<u8> {
     [2u64 | 32 << 48, 7, count, time].iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Writes bytes behind what a ring holds, as no lawful kernel does. Once: they are there from the next look on.
+/// Writes bytes after the records of a ring, as no lawful kernel does. The next refresh finds them.
 fn forge(kernel: &sim::Kernel, cpu: u32, bytes: &[u8]) {
     let head = kernel.head(cpu);
     kernel.scribble(cpu, head, bytes);
@@ -44,7 +43,7 @@ fn a_lost_record_that_says_more_than_the_kernel_counts_is_damage() {
     kernel.emit(0, 10, &[1; 8]);
     kernel.lose(0, 5);
     kernel.emit(0, 20, &[1; 8]);
-    // Of what can be told, everything is told: any more is too much.
+    // The reader has reported all losses that the kernel counted: any more is a forgery.
     forge(&kernel, 0, &[56_294_995_342_131_210, 1, u64::MAX, 0].map(|count| lost(count, 30)).concat());
     kernel.emit(0, 40, &[1; 8]);
     fence(&mut merge);
@@ -65,7 +64,7 @@ fn a_lost_record_that_says_more_than_the_kernel_counts_is_damage() {
     let account = merge.ledger().accounts[0];
     assert_eq!((account.lost, account.untold, account.damaged), (5, 0, 3));
     assert!(account.exact && !account.is_balanced(), "{account}");
-    // Real losses that follow are told all the same.
+    // Real losses after it are still reported.
     kernel.lose(0, 3);
     merge.refresh(0);
     assert!(merge.read_losses());
@@ -79,7 +78,7 @@ fn a_lost_record_that_says_more_than_the_kernel_counts_is_damage() {
     assert_eq!(merge.ledger().accounts[0].lost, 10);
 }
 
-/// The same where rings are read without order, and where they are written over and over.
+/// The same for rings that are read without order, and for overwritable rings.
 #[test]
 fn a_lost_record_is_not_believed_by_other_readers_either() {
     let kernel = small(&[0], 64 << 10);
@@ -97,7 +96,7 @@ fn a_lost_record_is_not_believed_by_other_readers_either() {
         std::ops::ControlFlow::<()>::Continue(())
     });
     assert_eq!(told, [5, 0]);
-    // A merge that takes the rings over does not tell of it again.
+    // A merge that takes the rings over does not report it again.
     let mut merge = Merge::new(rings, Order::new()).unwrap();
     assert!(!merge.read_losses());
 
@@ -115,8 +114,8 @@ fn a_lost_record_is_not_believed_by_other_readers_either() {
     assert_eq!(told, [4]);
 }
 
-/// A LOST record that counts nothing, as a lawful kernel writes it where a writer is interrupted by another: no event in any reader, and
-/// no damage. What lies around it is as it would be without it.
+/// A LOST record with the count 0, which a lawful kernel writes if one writer interrupts another. It is no event in any reader, and no
+/// damage. The records around it are as without it.
 #[test]
 fn a_lost_record_that_counts_nothing_is_no_event() {
     let write = |kernel: &sim::Kernel| {
@@ -140,7 +139,7 @@ fn a_lost_record_that_counts_nothing_is_no_event() {
         let kernel = small(&[0], 64 << 10);
         let mut merge = Merge::new(kernel.rings(), Order::new().hold(hold)).unwrap();
         write(&kernel);
-        // The last one may be followed by nothing.
+        // The last one may have no record after it.
         kernel.begin(0, 40);
         assert!(kernel.write_other(0, Kind::LOST, 0, &[0; 16]));
         kernel.end(0);
@@ -168,7 +167,7 @@ fn a_lost_record_that_counts_nothing_is_no_event() {
     assert_eq!(all, [(Some(10), 1), (Some(20), 2), (Some(30), 1005), (Some(30), 3)]);
 }
 
-/// An hour, a second, and less than CPUs' clocks can differ by: what is damage, and what is held until its time.
+/// Times ahead by an hour, by a second, and by less than CPUs' clocks can differ: some are damage, the others are held until their time.
 #[test]
 fn a_time_from_the_future_never_reaches_other_rings() {
     for (ahead, is_damage) in [(3600 * SECOND, true), (SECOND - 1, true), (2_000_000, true), (900_000, false)] {
@@ -178,7 +177,7 @@ fn a_time_from_the_future_never_reaches_other_rings() {
     }
 }
 
-/// Whether the first look came so early that a time so far ahead is still to come. If it did, it is damage or not.
+/// Whether the first refresh came before the forged time. If it did, the test checks whether the record is damage.
 fn is_seen_before_its_time(ahead: u64, is_damage: bool, hold: &Hold) -> bool {
     let kernel = small(&[0, 1], 64 << 10);
     kernel.set_clock(Clock::Monotonic);
@@ -195,7 +194,7 @@ fn is_seen_before_its_time(ahead: u64, is_damage: bool, hold: &Hold) -> bool {
             kernel.emit(1, written, b"here and now");
         }
         merge.refresh(clock());
-        // On a machine that is slow it may not be.
+        // On a slow machine it may not be.
         if turn == 0 && is_damage && clock() + SLACK >= future {
             return false;
         }
@@ -223,7 +222,7 @@ fn is_seen_before_its_time(ahead: u64, is_damage: bool, hold: &Hold) -> bool {
     true
 }
 
-/// A forged time does not push the newest events out of a recorder's last moments.
+/// A forged time does not push the newest events out of `Frozen::last`.
 #[test]
 fn the_last_moments_are_not_those_before_a_forged_time() {
     let clock = || Clock::Monotonic.now().unwrap();
@@ -278,8 +277,7 @@ impl Forger {
     }
 }
 
-/// On the live kernel: one output that forges LOST records. The ledger says what the kernel says, and losses behind it are
-/// told.
+/// On the live kernel: one output that forges LOST records. The ledger has the kernel's counts, and later losses are reported.
 #[test]
 fn live_forged_losses_do_not_reach_the_ledger() {
     let Some(forger) = Forger::new() else { return };
@@ -304,8 +302,8 @@ fn live_forged_losses_do_not_reach_the_ledger() {
     }
 }
 
-/// On the live kernel: forged times less than a second ahead, on one ring; what programs write on the others, meanwhile and
-/// behind, comes in proven order.
+/// On the live kernel: forged times less than a second ahead, on one ring. Records on the other rings, meanwhile and later, come in proven
+/// order.
 #[test]
 fn live_forged_times_harm_no_other_ring() {
     let Some(forger) = Forger::new() else { return };
@@ -315,7 +313,7 @@ fn live_forged_times_harm_no_other_ring() {
             let mut reader = Reader::new(forger.rings(), Order::new()).unwrap();
             let forged = Clock::Monotonic.now().unwrap() + ahead;
             forger.forge(&sample(forged, 77));
-            // What it gives at once comes again.
+            // The events that it gives at once come again.
             let _ = reader.next_timeout(Duration::ZERO).unwrap().map(std::mem::forget);
             // On a machine that is slow the look may come too late.
             let in_time = Clock::Monotonic.now().unwrap() + SLACK < forged;

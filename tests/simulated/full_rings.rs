@@ -1,5 +1,5 @@
-//! Full rings: what is let out early comes in the order in which it was published, marks leave room for the records there are,
-//! and the default keeps the order.
+//! Full rings: records that leave early come in the order in which they were published, marks leave room for the longest records, and the
+//! default keeps the order.
 
 use crate::reading;
 use crate::small;
@@ -21,8 +21,8 @@ fn time_or(number: u64, once: impl Fn() + Send + Sync + 'static) -> Key {
     Key::with(find)
 }
 
-/// A look that takes long between two heads makes the second ring look newer. What is let out to make room in it must not come
-/// before what lay in the first ring, published, all the time.
+/// A refresh that takes long between two heads makes the second ring look newer. Records that leave it early must not come before records
+/// that were published in the first ring all the time.
 #[test]
 fn a_stall_inside_a_look_makes_nothing_late() {
     for full in [WhenFull::Release, WhenFull::Copy { most: 0 }] {
@@ -52,7 +52,7 @@ fn a_stall_inside_a_look_makes_nothing_late() {
     }
 }
 
-/// The same on live rings, with both CPUs' programs run in the middle of a look.
+/// The same on live rings: both CPUs' programs run in the middle of a refresh.
 #[test]
 fn a_stall_inside_a_live_look_makes_nothing_late() {
     let Some((events, program)) = echo() else { return };
@@ -80,7 +80,7 @@ fn a_stall_inside_a_live_look_makes_nothing_late() {
     assert!(merge.stats().early > 51 && merge.stats().late == 0);
 }
 
-/// What a writer that is held up wrote comes late, for that is not published yet; and nothing else does.
+/// Only the records of a delayed writer come late, because they are not published yet.
 #[test]
 fn only_what_was_in_flight_can_be_late() {
     for depth in [1, 3] {
@@ -114,7 +114,7 @@ fn only_what_was_in_flight_can_be_late() {
     }
 }
 
-/// Records of which only two fit below the mark: it takes effect all the same, and nothing is lost.
+/// With records of which only two fit below the mark, the mark still works and nothing is lost.
 #[test]
 fn a_mark_leaves_room_for_the_records_there_are() {
     let page = |percent| (4096, 24 + 1000, Some(percent));
@@ -155,8 +155,11 @@ fn a_mark_that_leaves_no_room_for_a_record_is_refused() {
     let error = Merge::new(kernel.rings(), Order::new().fill_mark(99)).unwrap_err();
     let most = number_behind(&error.to_string(), "at most ") as u8;
     let kernel = small(&[3], 128);
-    assert!(Merge::new(kernel.rings(), Order::new().fill_mark(most)).is_ok(), "what the error names is taken");
-    // Where no record fits, no mark is to blame.
+    assert!(
+        Merge::new(kernel.rings(), Order::new().fill_mark(most)).is_ok(),
+        "the mark that the error suggests is accepted"
+    );
+    // If no record fits into the ring, the mark is not the cause.
     for (ring, percent) in [(8, 100), (16, 50), (16, 100), (16, 0)] {
         let kernel = small(&[3], ring);
         assert!(Merge::new(kernel.rings(), Order::new().fill_mark(percent)).is_ok(), "{ring} {percent}");
@@ -166,8 +169,8 @@ fn a_mark_that_leaves_no_room_for_a_record_is_refused() {
     assert_error!(error, InvalidInput, "of the 32 of CPU 3", "records take 24", "at most 21 %");
 }
 
-/// What a user gets who asks for nothing, with rings of 64 KiB and a fence that takes as long as it likes: all records, in
-/// proven order, until memory is used up; and then it is said.
+/// The defaults, with rings of 64 KiB and a fence that takes any time: all records come in proven order until memory is used up, and then
+/// the stream says so.
 #[test]
 fn by_default_order_is_kept_until_memory_is_used_up() {
     let Some((events, program)) = echo() else { return };
@@ -183,17 +186,17 @@ fn by_default_order_is_kept_until_memory_is_used_up() {
     };
     let mut reader = Reader::new(rings, Order::new().hold(Hold::Fence(fence))).unwrap();
     let mut written = 0u64;
-    // Twenty rings full, for each CPU.
+    // Twenty times the ring's size, for each CPU.
     for _ in 0..20 {
         for _ in 0..1000 {
             cpus.iter().for_each(|cpu| assert_eq!(program.run_with(*cpu, &[written]).unwrap(), 0));
             written += 1;
         }
-        assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none(), "nothing is let out");
+        assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none(), "no event leaves");
     }
     assert_eq!(reader.held() as u64, written * cpus.len() as u64);
     let memory = reader.stats().memory;
-    // Of each CPU, twenty rings less the one that it is in.
+    // For each CPU, twenty times the ring's size less the ring itself.
     assert!(memory > cpus.len() * (512 << 10) && memory < 64 << 20, "{memory}");
     gate.open();
     let (mut last, mut seen) = (0, 0);
@@ -206,7 +209,7 @@ fn by_default_order_is_kept_until_memory_is_used_up() {
     assert!(ledger.is_complete() && reader.stats().early == 0, "{ledger}");
 }
 
-/// The words of the ledger: what was lost is never called well.
+/// The words of the ledger: it never hides a loss.
 #[test]
 fn the_ledger_says_what_was_lost() {
     let kernel = small(&[0, 1], 4096);
@@ -234,7 +237,7 @@ fn the_ledger_says_what_was_lost() {
     );
 }
 
-/// A look that cannot see all for want of memory proves nothing, whatever fence has ended.
+/// A refresh that cannot index all records, because memory has run out, proves nothing, no matter which fence has ended.
 #[test]
 fn a_look_in_part_proves_nothing() {
     let kernel = small(&[0, 1], 64 << 10);
@@ -255,7 +258,7 @@ fn a_look_in_part_proves_nothing() {
         parts += u32::from(merge.is_behind());
         for event in merge.batch().filter(|event| event.record().is_some()) {
             let key = event.key().unwrap();
-            assert!(key >= proven, "{key} behind {proven}, which was proven");
+            assert!(key >= proven, "{key} after {proven}, which was proven");
             if event.certainty() == Certainty::Proven {
                 proven = key;
             }
@@ -268,8 +271,8 @@ fn a_look_in_part_proves_nothing() {
     assert!(parts > 0 && seen == 502 && merge.stats().late == 1, "{:?}", merge.stats());
 }
 
-/// A report comes behind all that was there, also where memory for holding has to be used over and over until all was seen; and
-/// it comes, though as much is written anew as is read.
+/// A report comes after all records before it, even if memory for holding must be reused several times to index them. It also comes if
+/// writers write as much as the reader reads.
 #[test]
 fn a_report_waits_for_what_there_is_no_memory_for_yet() {
     for (most, deadline) in [(0, false), (10_000, false), (10_000, true), (1 << 20, false)] {
@@ -296,7 +299,7 @@ fn a_report_waits_for_what_there_is_no_memory_for_yet() {
                     Item::Flushed => break,
                     Item::Record(_) => {
                         let key = event.key().unwrap();
-                        assert!(key > seen, "{key} behind {seen}");
+                        assert!(key > seen, "{key} after {seen}");
                         seen = key;
                     }
                     _ => {}
@@ -312,7 +315,7 @@ fn a_report_waits_for_what_there_is_no_memory_for_yet() {
     }
 }
 
-/// Who polls a reader itself is told to come back at once while there is more than one look could take in.
+/// A caller that polls the reader must come back at once while one refresh cannot index all records.
 #[test]
 fn a_reader_that_is_behind_does_not_sleep() {
     let kernel = small(&[0, 1], 64 << 10);
@@ -327,8 +330,8 @@ fn a_reader_that_is_behind_does_not_sleep() {
     assert!(at_once > 1, "{at_once}");
 }
 
-/// One record that was longer than half of its ring makes nobody let out early what fits well beside another like it; and is
-/// forgotten in time.
+/// After one record that is longer than half of its ring, no records leave early that fit beside another such record. The reader forgets
+/// its length in time.
 #[test]
 fn one_long_record_does_not_end_the_proof() {
     for long in [33_000, 60_000] {

@@ -62,7 +62,7 @@ fn recordings_over_their_corpus() {
     replay("recordings", recordings::run);
 }
 
-/// Bytes from a generator of our own: a little fuzzing in every `cargo test`.
+/// Bytes from a simple generator: a little fuzzing in every `cargo test`.
 #[test]
 fn all_over_random_bytes() {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;

@@ -1,7 +1,7 @@
-//! Property: whatever is written, dropped, paused, given up or late, and in whatever order, the ledger balances to the last
-//! record, each missing number is declared once, and no gap that is proven names a number that ever appears.
+//! Property: for any schedule of writes, drops, pauses, early releases and late records, the ledger balances exactly, each missing number
+//! is reported once, and no proven gap names a number that ever appears.
 
-use crate::small;
+use crate::{schedule, small};
 use perfweave::{AnomalyKind, Certainty, Event, Hold, Item, Key, Merge, Order, Pause, Sequence, WhenFull, sim};
 use quickcheck::{Arbitrary, Gen, QuickCheck};
 use std::collections::{BTreeMap, BTreeSet};
@@ -76,21 +76,11 @@ impl Arbitrary for Schedule {
 
     fn shrink(&self) -> Box<dyn Iterator<Item = Self>> {
         let whole = self.clone();
-        let len = self.steps.len();
-        let mut cuts = Vec::new();
-        for part in [2, 4, 8, 16, 64, 300] {
-            let cut = len.div_ceil(part).max(1);
-            cuts.extend((0..len).step_by(cut).map(|from| (from, (from + cut).min(len))));
-        }
-        Box::new(cuts.into_iter().map(move |(from, to)| {
-            let mut smaller = whole.clone();
-            smaller.steps.drain(from..to);
-            smaller
-        }))
+        Box::new(schedule::shorter(&self.steps).map(move |steps| Self { steps, ..whole.clone() }))
     }
 }
 
-/// What became of a number that was drawn.
+/// The fate of a number that was drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     /// Its writer is not done.
@@ -98,7 +88,7 @@ enum Fate {
     Written,
     /// The kernel counted it.
     Dropped,
-    /// Nobody counted it: no slot, or never output.
+    /// The kernel did not count it: no slot, or never output.
     Gone,
 }
 
@@ -119,7 +109,7 @@ struct Number {
     declared: Option<Certainty>,
 }
 
-/// Whose numbers they are.
+/// The source of the numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Counted {
     ByCpu,
@@ -145,7 +135,7 @@ struct Run<'a> {
     records: u64,
     late: u64,
     early: u64,
-    /// Whether it was said that records are let out early, and none was proven since.
+    /// Whether the stream has announced early release, and proven nothing since.
     weakened: bool,
 }
 
@@ -243,7 +233,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// All that may be yielded, held at once, while it lies where it lies.
+    /// A batch of all events that may leave, all borrowed at once, in place.
     fn batch(&mut self) {
         let events: Vec<_> = {
             let events: Vec<Event<'_>> = self.merge.batch().collect();
@@ -318,25 +308,29 @@ impl<'a> Run<'a> {
                 let payload = record.payload().expect("a payload");
                 let id = payload.u64(0).expect("an id") as usize;
                 let number = &mut self.numbers[id];
-                assert_eq!((number.fate, number.yielded), (Fate::Written, false), "{id} once, and not out of nothing");
+                assert_eq!(
+                    (number.fate, number.yielded),
+                    (Fate::Written, false),
+                    "{id} once, and only if it was written"
+                );
                 assert_eq!((record.cpu(), record.time()), (number.cpu, Some(number.time)));
                 assert_eq!(payload.u64(8), Some(number.time), "its own bytes");
                 let fill = payload.skip(16 + self.schedule.bits as usize / 8).expect("more");
                 let len = fill.len().saturating_sub(7);
                 assert!(fill.iter().take(len).all(|byte| byte == id as u8), "its own bytes");
                 number.yielded = true;
-                assert_ne!(number.declared, Some(Certainty::Proven), "declared, and proven to be: {number:?}");
-                // What orders it.
+                assert_ne!(number.declared, Some(Certainty::Proven), "reported as a proven gap: {number:?}");
+                // The key of its order.
                 let key = if self.counted == Counted::ByCpu { number.time } else { number.index + 1 };
                 let late_by = self.largest.saturating_sub(key);
-                // Behind its gap a number of the machine is late, although nothing larger was yielded.
+                // A machine-wide number after its gap is late, although no larger number was yielded.
                 let late = late_by > 0 || self.counted == Counted::ByMachine && number.declared.is_some();
                 assert_eq!((event.certainty() == Certainty::Late, event.late_by()), (late, late_by));
                 self.largest = self.largest.max(key);
                 self.records += 1;
                 self.late += u64::from(late);
                 self.early += u64::from(event.certainty() == Certainty::Assumed);
-                assert!(event.certainty() != Certainty::Assumed || self.weakened, "early, and nothing was said");
+                assert!(event.certainty() != Certainty::Assumed || self.weakened, "early without an announcement");
                 self.weakened &= event.certainty() != Certainty::Proven;
                 if self.keeps_order() {
                     assert_eq!(event.certainty(), Certainty::Proven);
@@ -346,20 +340,22 @@ impl<'a> Run<'a> {
             Item::Gap(gap) => {
                 let counter = gap.cpu.unwrap_or(0);
                 assert_eq!(gap.cpu.is_some(), self.counted == Counted::ByCpu);
-                // The nearest that is written like that and not told yet.
+                // The nearest number with these bits that is not reported yet.
                 let ids = self.by_counter[&counter].clone();
                 let first = (0..ids.len() as u64).rev().find(|index| {
                     let number = &self.numbers[ids[*index as usize]];
                     let fits = index + gap.count <= ids.len() as u64;
                     fits && self.wrapped(*index) == gap.first && number.declared.is_none() && !number.yielded
                 });
-                let first = first.unwrap_or_else(|| panic!("{gap:?} names what was never drawn, or came, or was told"));
+                let first = first.unwrap_or_else(|| {
+                    panic!("{gap:?} names a number that was never drawn, or was yielded, or was reported")
+                });
                 assert_eq!(self.wrapped(first + gap.count - 1), gap.last);
                 for index in first..first + gap.count {
                     let number = &mut self.numbers[ids[index as usize]];
                     assert!(!number.yielded && number.declared.is_none(), "{gap:?}: {number:?}");
                     number.declared = Some(event.certainty());
-                    // A fence has ended since it was drawn: whoever drew it is done.
+                    // A fence has ended since it was drawn, so its writer is done.
                     if event.certainty() == Certainty::Proven {
                         assert!(matches!(number.fate, Fate::Dropped | Fate::Gone), "{gap:?}: {number:?}");
                     }
@@ -374,14 +370,14 @@ impl<'a> Run<'a> {
                 self.found += 1;
             }
             Item::EarlyRelease(_) => {
-                assert!(!self.keeps_order() && !self.weakened, "told once, before the first that is let out early");
+                assert!(!self.keeps_order() && !self.weakened, "announced once, before the first early record");
                 self.weakened = true;
             }
             other => panic!("{other:?} from a lawful kernel"),
         }
     }
 
-    /// Whether nothing is ever let out early.
+    /// Whether no record ever leaves early.
     fn keeps_order(&self) -> bool {
         !matches!(self.schedule.full, WhenFull::Release | WhenFull::Copy { most: ..100_000 })
     }
@@ -404,7 +400,7 @@ impl<'a> Run<'a> {
         panic!("everything comes out in the end");
     }
 
-    /// What must hold at any time.
+    /// Checks what must hold after every step.
     fn check(&self) {
         let ledger = self.merge.ledger();
         let mut copied_now = 0;
@@ -413,7 +409,7 @@ impl<'a> Run<'a> {
             let own = |fate| self.numbers.iter().filter(|number| number.cpu == *cpu && number.fate == fate).count();
             assert_eq!(account.lost, own(Fate::Dropped) as u64);
             let told = self.lost.get(cpu).copied().unwrap_or(0);
-            assert_eq!(account.untold, account.lost - told, "each is told once");
+            assert_eq!(account.untold, account.lost - told, "each loss is reported once");
             assert!(account.written() <= (own(Fate::Written) + own(Fate::Dropped)) as u64);
             assert!(account.exact && account.damaged == 0);
             copied_now += ring.copied_now;
@@ -441,7 +437,7 @@ impl<'a> Run<'a> {
         for cpu in &self.schedule.cpus {
             assert_eq!(self.lost.get(cpu).copied().unwrap_or(0), self.kernel.dropped(*cpu));
         }
-        // A last record each brings out what is missing before it.
+        // A last record on each CPU shows the missing numbers before it.
         for cpu in self.schedule.cpus.clone() {
             let id = self.numbers.len();
             self.emit(cpu, 0);
@@ -450,11 +446,11 @@ impl<'a> Run<'a> {
         }
         self.check();
         let written = self.numbers.iter().filter(|number| number.fate == Fate::Written).count();
-        assert_eq!(self.records, written as u64, "each that was written is yielded");
+        assert_eq!(self.records, written as u64, "each written record is yielded");
         let ledger = self.merge.ledger();
         let total = ledger.total();
         assert_eq!((total.yielded, total.held, total.untold), (self.records, 0, 0));
-        // Each that was not is declared, once, if it can be.
+        // Each number that was not written is reported once, if possible.
         let never: BTreeSet<u64> = self.ids(|number| number.fate != Fate::Written);
         let declared: BTreeSet<u64> = self.ids(|number| number.declared.is_some());
         assert!(declared.is_superset(&never), "{:?}", never.difference(&declared).collect::<Vec<_>>());
@@ -463,7 +459,11 @@ impl<'a> Run<'a> {
             assert_eq!(self.merge.stats().missing, never.len() as u64);
         }
         if self.counted == Counted::ByCpu {
-            assert_eq!(self.merge.stats().missing, never.len() as u64, "what came after all is not missing");
+            assert_eq!(
+                self.merge.stats().missing,
+                never.len() as u64,
+                "a number that came after its gap is not missing"
+            );
             for account in &ledger.accounts {
                 let gone = self.ids(|number| Some(number.cpu) == account.cpu && number.fate == Fate::Gone).len() as u64;
                 assert_eq!(account.unexplained, gone);
@@ -507,8 +507,8 @@ fn numbers_of_the_machine_balance() {
     check(|schedule| run(&schedule, Counted::ByMachine));
 }
 
-/// A writer draws its number, is interrupted by one whose record still fits, and is dropped. The loss comes behind the record that
-/// shows the number missing.
+/// A writer draws its number and is interrupted by one whose record still fits. Then its own record is dropped. The loss comes after the
+/// record that shows that the number is missing.
 #[test]
 fn a_number_that_was_dropped_behind_a_later_one_is_explained() {
     let kernel = sim::Kernel::new(&[0]);

@@ -1,4 +1,4 @@
-//! What is missing, on simulated rings: numbers with gaps, losses that nothing follows, full rings, late records, the ledger.
+//! Missing records, on simulated rings: numbers with gaps, losses without a record after them, full rings, late records, the ledger.
 
 use crate::reading;
 use crate::reading::LONG;
@@ -17,12 +17,19 @@ fn merge(kernel: &sim::Kernel, order: Order) -> Merge {
     Merge::new(kernel.rings(), order).unwrap()
 }
 
+/// One CPU whose records have its own numbers.
+fn own_numbers() -> (sim::Kernel, Merge) {
+    let kernel = sim::Kernel::new(&[0]);
+    let merge = merge(&kernel, Order::new().numbers(Sequence::u64(0)));
+    (kernel, merge)
+}
+
 /// A number or nothing.
 fn or_none(key: Option<u64>) -> String {
     key.map_or("-".into(), |key| key.to_string())
 }
 
-/// All that an event says, in short.
+/// An event as a short text.
 fn told(event: &Event<'_>) -> String {
     let certainty = match event.certainty() {
         Certainty::Proven => "",
@@ -52,7 +59,7 @@ fn all(merge: &mut Merge) -> Vec<String> {
     merge.batch().map(|event| told(&event)).collect()
 }
 
-/// The next of a reader, or why its stream has ended.
+/// The next event of a reader, or why its stream has ended.
 fn next(reader: &mut Reader) -> String {
     let event = reader.next_timeout(LONG).unwrap().map(|event| told(&event.event()));
     event.unwrap_or_else(|| format!("{:?}", reader.ended().unwrap()))
@@ -65,7 +72,7 @@ fn bytes(number: u64, bits: u32) -> Vec<u8> {
     }
 }
 
-/// A width in bits, how it is asked for, its largest number.
+/// A width in bits, the sequence of that width, its largest number.
 type Width = (u32, fn(usize) -> Sequence, u64);
 
 /// Numbers of a CPU, by its place, that are missing so far and not declared yet.
@@ -88,7 +95,7 @@ fn a_cpus_own_numbers_wrap_and_their_gaps_too() {
         };
         for (time, number) in [(10, max - 3), (20, max - 1), (30, 1), (40, 2), (50, 5)] {
             write(9, time, number);
-            // Another CPU counts on its own, around the end as well.
+            // Another CPU has its own counter, which also wraps.
             write(0, time + 5, max.wrapping_add(time / 10).wrapping_sub(3) & max);
         }
         merge.refresh(0);
@@ -117,11 +124,11 @@ fn a_cpus_own_numbers_wrap_and_their_gaps_too() {
         let ledger = merge.ledger();
         assert_eq!((ledger.accounts[1].cpu, ledger.accounts[1].unexplained), (Some(9), 5));
         assert!(ledger.accounts[0].is_balanced() && !ledger.is_balanced());
-        assert!(ledger.accounts[1].explained(5).is_balanced(), "the program knows of them");
+        assert!(ledger.accounts[1].explained(5).is_balanced(), "with the program's own count");
     }
 }
 
-/// A counter of no common width; and what is missing before the first.
+/// A counter of an unusual width, and missing numbers before the first.
 #[test]
 fn counting_begins_where_it_is_said_to() {
     let kernel = sim::Kernel::new(&[0]);
@@ -137,26 +144,24 @@ fn counting_begins_where_it_is_said_to() {
     assert_eq!(all(&mut merge), [&first, "1", "2", "gap 1-2 (2) on 0 in 2..3", "3"]);
 }
 
-/// Whoever is interrupted between counting and writing fills the hole behind itself.
+/// A writer that is interrupted between counting and writing leaves a hole and fills it later.
 #[test]
 fn a_hole_that_a_nested_writer_fills_is_no_gap() {
-    let kernel = sim::Kernel::new(&[0]);
-    let mut merge = merge(&kernel, Order::new().numbers(Sequence::u64(0)));
-    let number = |number: u64| number.to_ne_bytes();
-    kernel.emit(0, 5, &number(6));
+    let (kernel, mut merge) = own_numbers();
+    kernel.emit(0, 5, &bytes(6, 64));
     kernel.begin(0, 10);
     kernel.begin(0, 20);
-    kernel.emit(0, 30, &number(9));
+    kernel.emit(0, 30, &bytes(9, 64));
     merge.refresh(0);
     assert_eq!(open(&merge, 0), 2);
     assert!(merge.begin_fence());
     let grace = kernel.grace();
-    kernel.write(0, &number(8));
+    kernel.write(0, &bytes(8, 64));
     kernel.end(0);
     merge.refresh(0);
     assert!(!grace.is_over() && merge.next().is_none(), "7 is in flight");
     assert_eq!(open(&merge, 0), 1);
-    kernel.write(0, &number(7));
+    kernel.write(0, &bytes(7, 64));
     kernel.end(0);
     assert!(grace.is_over());
     merge.end_fence();
@@ -167,26 +172,24 @@ fn a_hole_that_a_nested_writer_fills_is_no_gap() {
     assert!(merge.ledger().is_balanced());
 }
 
-/// Of several that are in flight, one never comes.
+/// Of several numbers in flight, one never comes.
 #[test]
 fn a_hole_that_is_filled_in_part_is_a_gap_of_the_rest() {
-    let kernel = sim::Kernel::new(&[0]);
-    let mut merge = merge(&kernel, Order::new().numbers(Sequence::u64(0)));
-    let number = |number: u64| number.to_ne_bytes();
-    kernel.emit(0, 5, &number(1));
+    let (kernel, mut merge) = own_numbers();
+    kernel.emit(0, 5, &bytes(1, 64));
     // 2 to 4 are drawn; 2 and 4 are never written.
     kernel.begin(0, 10);
-    kernel.emit(0, 20, &number(5));
-    kernel.write(0, &number(3));
+    kernel.emit(0, 20, &bytes(5, 64));
+    kernel.write(0, &bytes(3, 64));
     kernel.end(0);
     fence(&mut merge);
-    // 3 lies behind the record that shows the hole, and is ordered before it.
+    // 3 lies after the record that shows the hole, and comes before it in the order.
     let expected = ["5", "10", "gap 2-2 (1) on 0 in 5..20", "gap 4-4 (1) on 0 in 5..20", "20"];
     assert_eq!(all(&mut merge), expected);
     assert_eq!(merge.ledger().total().missing, 2);
 }
 
-/// Under a rule that only assumes, a number may come after it was declared missing.
+/// Under a rule that only assumes the order, a number may come after it was reported missing.
 #[test]
 fn what_is_found_after_all_is_no_longer_missing() {
     let kernel = sim::Kernel::new(&[0]);
@@ -247,7 +250,7 @@ fn numbers_that_break_their_sequence_are_told_apart_each_once() {
     for (time, number) in (10..).step_by(10).zip(written) {
         kernel.emit(0, time, &u32::to_ne_bytes(number));
     }
-    kernel.emit(1, 1000, b"none of this is its business");
+    kernel.emit(1, 1000, b"another CPU, not affected");
     fence(&mut merge);
     let expected = [
         "10",
@@ -255,7 +258,7 @@ fn numbers_that_break_their_sequence_are_told_apart_each_once() {
         "Duplicate 501 for 502 on 0",
         "30",
         "40",
-        // Also what it began with, but not long ago; and not told again so soon.
+        // The first number again, but not long after it, so it is not reported again.
         "50",
         "60",
         "Backward 300 for 504 on 0",
@@ -276,7 +279,7 @@ fn numbers_that_break_their_sequence_are_told_apart_each_once() {
     assert_eq!((ring.records, ring.missing), (12, 997));
 }
 
-/// However long they go on, a run of them is told once, and counted.
+/// A run of any length is reported once, and counted.
 #[test]
 fn runs_of_anomalies_are_told_once() {
     type Count = fn(u64) -> u64;
@@ -309,16 +312,16 @@ fn runs_of_anomalies_are_told_once() {
         let kinds = [AnomalyKind::Duplicate, AnomalyKind::Reset, AnomalyKind::Backward, AnomalyKind::Late];
         let broken: u64 = kinds.map(|kind| ring.anomalies(kind)).iter().sum();
         if what == "to and fro" {
-            assert!(anomalies <= 10_000, "each time it goes back at most: {anomalies}");
+            assert!(anomalies <= 10_000, "at most one for each step back: {anomalies}");
         } else {
-            // At the begin, a few smaller numbers are what interrupts wrote before.
+            // At the beginning, a few smaller numbers may belong to interrupted writers.
             assert_eq!(anomalies, 1, "{what}");
             assert!((19_900..20_000).contains(&broken), "{what}: {broken}");
         }
     }
 }
 
-/// Extractors that return anything: nothing panics, and for each record there is at most one word and one gap more.
+/// With extractors that return any number nothing panics, and each record adds at most one anomaly and one gap.
 #[test]
 fn nonsense_from_extractors_is_bounded() {
     type Extract = fn(&Record<'_>) -> Option<u64>;
@@ -353,8 +356,8 @@ fn nonsense_from_extractors_is_bounded() {
     }
 }
 
-/// One counter for the machine: the next number needs no fence, a missing one is declared after one, and all of it also
-/// where the counter wraps.
+/// One counter for the machine: the next number needs no fence, and a missing number is reported after a fence, also where the counter
+/// wraps.
 #[test]
 fn numbers_of_the_whole_machine_wrap() {
     for (bits, sequence, max) in widths() {
@@ -410,24 +413,10 @@ fn a_gap_of_the_whole_machine_reaches_over_the_end() {
         assert_eq!(all(&mut merge), [(max - 4).to_string()]);
         fence(&mut merge);
         assert_eq!(all(&mut merge), [format!("gap {}-2 (7) on all in {}..3", max - 3, max - 4), "3".into()], "{bits}");
-        // On and on, round after round.
-        if bits == 8 {
-            for number in 4..2000 {
-                kernel.emit(number as u32 % 2 * 5, 1, &bytes(number, 8));
-                if number % 50 == 0 {
-                    merge.refresh(0);
-                    merge.batch().for_each(|event| assert_eq!(event.certainty(), Certainty::Proven));
-                }
-            }
-            merge.refresh(0);
-            assert_eq!(all(&mut merge).len(), 49);
-            assert_eq!(merge.stats().missing, 7);
-            assert_eq!(merge.stats().fences, 1);
-        }
     }
 }
 
-/// A key that jumps by 2^63 is damage, or it would make everything behind it late for ever.
+/// A key that jumps by 2^63 is damage. Otherwise it would make all later events late for ever.
 #[test]
 fn keys_that_leap_are_damage_and_the_rest_is_in_order() {
     let kernel = sim::Kernel::new(&[0, 1]);
@@ -459,7 +448,7 @@ fn keys_that_leap_are_damage_and_the_rest_is_in_order() {
     assert!(!ledger.is_balanced());
 }
 
-/// What a ring drops last enters no ring; the kernel counts it.
+/// No LOST record counts the last losses of a ring, but the kernel does.
 #[test]
 fn a_loss_that_nothing_follows_is_told_once() {
     let kernel = small(&[0, 4], 256);
@@ -475,16 +464,16 @@ fn a_loss_that_nothing_follows_is_told_once() {
     assert_eq!(events.len() as u64, FIT + 1);
     assert_eq!((merge.held(), merge.stats().lost), (0, 5));
     assert!(!merge.read_losses());
-    // More is dropped, then a LOST record tells of all: only the rest is news.
+    // More is dropped, then a LOST record counts all losses: only the rest is new.
     merge.publish();
     kernel.pause(4, true);
     (20..22).for_each(|time| assert!(!kernel.emit(4, time, &[0; 8])));
     kernel.pause(4, false);
     assert!(kernel.emit(4, 30, &[0; 8]));
     fence(&mut merge);
-    assert!(!merge.read_losses(), "the LOST record told of it");
+    assert!(!merge.read_losses(), "the LOST record reported it");
     assert_eq!(all(&mut merge), ["lost 2 on 4 in 6..30", "30"]);
-    // And if nothing was dropped since, the LOST record is no news at all.
+    // If nothing was dropped since, the LOST record reports nothing new.
     kernel.pause(4, true);
     (40..43).for_each(|time| assert!(!kernel.emit(4, time, &[0; 8])));
     kernel.pause(4, false);
@@ -495,12 +484,12 @@ fn a_loss_that_nothing_follows_is_told_once() {
     fence(&mut merge);
     assert_eq!(all(&mut merge), ["50", "51"]);
     merge.publish();
-    assert_eq!(kernel.tail(4), kernel.head(4), "what was told before is given back too");
+    assert_eq!(kernel.tail(4), kernel.head(4), "the LOST record that reports nothing new is released too");
     assert_eq!((merge.held(), merge.stats().lost, kernel.dropped(4)), (0, 10, 10));
     assert!(merge.ledger().is_balanced());
 }
 
-/// A loss waits to be told of when its LOST record comes: then that one tells, at its place.
+/// A loss waits to be reported when its LOST record comes: then the LOST record reports it, at its place.
 #[test]
 fn a_loss_that_waits_is_told_by_its_lost_record() {
     let kernel = small(&[0], 256);
@@ -522,7 +511,7 @@ fn a_loss_that_waits_is_told_by_its_lost_record() {
     assert_eq!((merge.held(), merge.stats().lost), (0, 2));
 }
 
-/// The head cannot be right, and something was dropped: both lie at one place, and both are told.
+/// An invalid head and a loss at the same place are both reported.
 #[test]
 fn damage_and_a_loss_at_one_place_are_both_told() {
     for yield_between in [false, true] {
@@ -564,8 +553,8 @@ fn a_loss_before_damage_is_told_before_it() {
     assert_eq!(kernel.tail(0), kernel.head(0));
 }
 
-/// A record that lies where a loss waits to be told of, without a LOST record before it: what an interrupted writer does
-/// that had seen no loss yet.
+/// A record at the place of an unreported loss, without a LOST record before it. An interrupted writer that had seen no loss yet writes
+/// this.
 #[test]
 fn a_record_without_its_lost_record_keeps_its_own_word() {
     let kernel = small(&[0], 512);
@@ -596,7 +585,7 @@ fn a_record_without_its_lost_record_keeps_its_own_word() {
     assert_eq!((merge.stats().lost, merge.stats().damaged), (1, 0));
 }
 
-/// LOST records without end, of which nothing is news: passed over, however many there are.
+/// Any number of LOST records that report nothing new are skipped.
 #[test]
 fn any_number_of_lost_records_that_tell_nothing_new_is_passed_over() {
     let kernel = small(&[0], 4 << 20);
@@ -618,7 +607,7 @@ fn any_number_of_lost_records_that_tell_nothing_new_is_passed_over() {
     assert_eq!((kernel.tail(0), merge.stats().lost), (32 * count, count));
 }
 
-/// Behind those that are passed over comes what is next on any CPU.
+/// After skipped LOST records comes the next event of any CPU.
 #[test]
 fn behind_lost_records_that_tell_nothing_new_the_order_goes_on() {
     let kernel = small(&[0, 1], 4096);
@@ -644,7 +633,7 @@ fn behind_lost_records_that_tell_nothing_new_the_order_goes_on() {
     assert_eq!(events, expected);
 }
 
-/// The same where its record does not follow: no LOST record of the kernel's is alone, but bytes may look so.
+/// The same without a record after it. The kernel never writes a LOST record alone, but other bytes may look like one.
 #[test]
 fn behind_a_lost_record_by_itself_comes_what_is_smallest() {
     let kernel = small(&[0, 1], 4096);
@@ -669,7 +658,7 @@ fn behind_a_lost_record_by_itself_comes_what_is_smallest() {
     assert_eq!(all(&mut merge), ["20 assumed", "30 assumed"]);
 }
 
-/// A reader asks by itself when its stream has run dry.
+/// A reader reads the kernel's count when its stream has run dry.
 #[test]
 fn a_reader_tells_of_a_loss_that_nothing_follows() {
     let kernel = small(&[0, 4], 256);
@@ -683,16 +672,16 @@ fn a_reader_tells_of_a_loss_that_nothing_follows() {
     }
     let ran_dry = reader.stats().sleeps;
     assert_eq!(next(&mut reader), "lost 5 on 4 in 6..-");
-    // It asks every tick, and sleeps some ten times in a tick.
+    // It reads the count every tick, and sleeps some ten times in a tick.
     let sleeps = reader.stats().sleeps - ran_dry;
-    assert!(sleeps <= 30, "{sleeps} sleeps before it was told");
+    assert!(sleeps <= 30, "{sleeps} sleeps before the report");
     reading::assert_nothing(&mut reader);
     assert!(kernel.emit(4, 50, &[0; 8]));
     assert_eq!(next(&mut reader), "50");
     assert!(reader.ledger().unwrap().is_balanced());
 }
 
-/// A ring that is read between the filling and the next look was full all the same.
+/// The reader also checks a ring that was full and then read before the next refresh.
 #[test]
 fn a_large_ring_that_filled_up_between_two_looks_is_asked_too() {
     let kernel = small(&[0], 1 << 20);
@@ -701,13 +690,13 @@ fn a_large_ring_that_filled_up_between_two_looks_is_asked_too() {
     let emit = |time| kernel.emit(0, time, &[0; 1000]);
     (0..800).for_each(|time| assert!(emit(time)));
     assert_eq!(next(&mut reader), "0 assumed");
-    // The first look saw four fifths of it. Now it overruns, and then all that was seen is taken before the next look.
+    // The first refresh saw four fifths of it. Now the ring overruns, and then all indexed events are taken before the next refresh.
     let more = (800..).take_while(|time| emit(*time)).count() as u64;
     (1..800 + more).for_each(|time| assert_eq!(next(&mut reader), format!("{time} assumed")));
     assert_eq!(next(&mut reader), format!("lost 1 on 0 in {}..- assumed", 799 + more));
 }
 
-/// Another CPU writes on and on: the stream never runs dry, and what the silent one lost is told all the same.
+/// Another CPU writes all the time, so the stream never runs dry. The loss of the silent CPU is still reported.
 #[test]
 fn a_silent_cpus_loss_is_told_while_others_are_busy() {
     let kernel = small(&[0, 1], 256);
@@ -720,7 +709,7 @@ fn a_silent_cpus_loss_is_told_while_others_are_busy() {
     let mut lost = 0;
     threads::until("the loss is told", || {
         time += 1;
-        // Before each look there is something that has to be held.
+        // Before each refresh there is an event that must be held.
         kernel.emit(0, time, &[0; 8]);
         if let Some(event) = reader.next_timeout(Duration::from_millis(1)).unwrap()
             && let Item::Lost(loss) = event.item()
@@ -733,7 +722,7 @@ fn a_silent_cpus_loss_is_told_while_others_are_busy() {
     assert_eq!(lost, 4);
 }
 
-/// What was dropped before a flush is told before its report, and at a deadline likewise.
+/// Losses before a flush are reported before its report, and the same holds for a deadline.
 #[test]
 fn losses_are_told_before_a_report() {
     let kernel = small(&[0, 4], 256);
@@ -748,7 +737,7 @@ fn losses_are_told_before_a_report() {
     reader.handle().flush().unwrap();
     let mut seen: Vec<_> = (0..3).map(|_| next(&mut reader)).collect();
     seen.sort();
-    // What nothing in its ring is before has no place in the order.
+    // A loss without a record before it in its ring has no place in the order.
     assert_eq!(seen, ["5", "lost 1 on 0 in 5..-", "lost 2 on 4 in -..- assumed"]);
     assert_eq!(next(&mut reader), "Flushed");
     kernel.emit(4, 8, &[0; 8]);
@@ -758,10 +747,10 @@ fn losses_are_told_before_a_report() {
     assert!(reader.ledger().unwrap().is_balanced());
 }
 
-/// The two pauses: what the kernel counts is a loss, what finds no slot only the program can count.
+/// The two pauses: the kernel counts outputs to a paused ring as losses; only the program can count outputs to an empty slot.
 #[test]
 fn pauses_show_in_the_ledger() {
-    // So large that nothing but a pause makes it drop anything.
+    // So large that only a pause makes it drop records.
     let kernel = small(&[0], 1 << 20);
     let numbers = Sequence::u64(0).starting_at(0);
     let mut reader = Reader::new(kernel.rings(), Order::new().hold(kernel.hold()).numbers(numbers)).unwrap();
@@ -775,7 +764,7 @@ fn pauses_show_in_the_ledger() {
     handle.pause(Pause::Output).unwrap();
     assert!(!emit() && !emit());
     assert_eq!(next(&mut reader), "1");
-    // Told when output goes on.
+    // Reported when output resumes.
     handle.resume().unwrap();
     assert_eq!(next(&mut reader), "lost 2 on 0 in 1..-");
     handle.pause(Pause::Slots).unwrap();
@@ -791,7 +780,7 @@ fn pauses_show_in_the_ledger() {
     assert!(!account.is_balanced() && account.explained(3).is_balanced() && !account.explained(2).is_balanced());
 }
 
-/// Late records: in the stream, marked; or aside, as many as may be, in their order.
+/// Late records: in the stream, marked; or in the side output, up to its limit, in their order.
 #[test]
 fn late_records_can_be_kept_aside() {
     for most in [0, 3, 100] {
@@ -807,7 +796,7 @@ fn late_records_can_be_kept_aside() {
         merge.refresh(0);
         let late = ["900 late", "910 late", "920 late", "930 late", "940 late"];
         let expected: Vec<_> = late.iter().skip(most).chain(&["2000 assumed"]).copied().collect();
-        assert_eq!(all(&mut merge), expected, "what does not fit stays in the stream");
+        assert_eq!(all(&mut merge), expected, "records beyond the limit stay in the stream");
         assert_eq!((merge.stats().late, merge.stats().max_late, merge.stats().records), (5, 100, 7));
         let aside: Vec<_> = merge
             .late()
@@ -833,7 +822,7 @@ fn late_records_can_be_kept_aside() {
     }
 }
 
-/// Writes on one CPU while a fence does not end, a look behind every few records. Gives how many were dropped.
+/// Writes on one CPU while a fence does not end, with a refresh after every few records. Gives how many were dropped.
 fn overrun(kernel: &sim::Kernel, merge: &mut Merge, count: u64, mut each_look: impl FnMut(&mut Merge)) -> u64 {
     merge.refresh(0);
     assert!(merge.begin_fence() || merge.held() == 0);
@@ -850,7 +839,7 @@ fn overrun(kernel: &sim::Kernel, merge: &mut Merge, count: u64, mut each_look: i
     dropped
 }
 
-/// Whether it is a record, whose bytes are checked; all else says that records are let out early.
+/// Whether it is a record, whose bytes are checked; any other event announces early release.
 fn check_bytes(event: &Event<'_>) -> bool {
     if let Item::EarlyRelease(_) = event.item() {
         return false;
@@ -861,7 +850,7 @@ fn check_bytes(event: &Event<'_>) -> bool {
     true
 }
 
-/// One writer on another CPU holds everything up, with the smallest key.
+/// One writer on another CPU has the smallest key, so all other events are held.
 fn held_up(full: WhenFull) -> (sim::Kernel, Merge) {
     let kernel = small(&[0, 1], 4096);
     let merge = merge(&kernel, Order::new().when_full(full));
@@ -912,12 +901,12 @@ fn a_full_ring_that_is_released_early_loses_nothing_but_proof() {
     assert_eq!(dropped, 0);
     let early = seen.len() as u64;
     assert!(early > 800 && seen.iter().all(|(_, certainty)| *certainty == Certainty::Assumed));
-    assert!(merge.held() >= 30, "no more than makes room");
+    assert!(merge.held() >= 30, "only as many leave as make room");
     let_go(&kernel, &mut merge);
     take(&mut merge, &mut seen);
     assert_eq!(seen.iter().filter(|(_, certainty)| *certainty == Certainty::Proven).count() as u64, 1000 - early);
     let late: Vec<_> = seen.iter().filter(|(_, certainty)| *certainty == Certainty::Late).collect();
-    assert_eq!(late, [&(999, Certainty::Late)], "what the writer that was held up wrote");
+    assert_eq!(late, [&(999, Certainty::Late)], "the record of the delayed writer");
     let mut times: Vec<u64> = seen.iter().map(|(time, _)| *time).collect();
     times.sort_unstable();
     assert!(times.into_iter().eq(999..2000), "each once");
@@ -939,7 +928,7 @@ fn a_full_ring_that_is_copied_loses_nothing_and_keeps_the_order() {
     let account = merge.ledger().accounts[0];
     assert_eq!((account.held, account.lost), (5000, 0));
     let_go(&kernel, &mut merge);
-    // Any number of them can be held at once, wherever they lie.
+    // Any number of them can be borrowed at once, in rings or copies.
     let events: Vec<Event<'_>> = merge.batch().collect();
     assert!(events.iter().all(check_bytes));
     assert!(events.iter().map(|event| event.key().unwrap()).eq(999..6000));
@@ -950,7 +939,7 @@ fn a_full_ring_that_is_copied_loses_nothing_and_keeps_the_order() {
     assert_eq!(stats.copied, ring.copied);
     assert_eq!(kernel.tail(0), kernel.head(0));
     assert!(merge.ledger().is_balanced());
-    // One by one, and beyond the copies.
+    // One by one, also after the copies.
     kernel.begin(1, 9000);
     for time in 9001..9300u64 {
         assert!(kernel.emit(0, time, &[time.to_ne_bytes(), (!time).to_ne_bytes()].concat()));
@@ -968,7 +957,7 @@ fn a_full_ring_that_is_copied_loses_nothing_and_keeps_the_order() {
     assert!(merge.next().is_none());
 }
 
-/// When memory is used up, the oldest records are let out, no more than it takes, and that is said.
+/// When memory is used up, only as many of the oldest records leave as needed, and the stream says so.
 #[test]
 fn holding_keeps_to_its_bound() {
     let most = 40_000;
@@ -999,7 +988,7 @@ fn holding_keeps_to_its_bound() {
     merge.refresh(0);
     assert_eq!(merge.ring_stats().next().unwrap().copied_now, 0);
     assert_eq!(merge.stats().late, 1);
-    // It is said again when order is lost again.
+    // It is announced again when order is lost again.
     kernel.begin(1, 9000);
     for time in 9001..12_000u64 {
         assert!(kernel.emit(0, time, &[0; 16]));
@@ -1023,7 +1012,7 @@ fn a_reader_copies_out_of_full_rings_while_its_fence_is_slow() {
         let (open, gate) = std::sync::mpsc::channel::<()>();
         let gate = std::sync::Mutex::new(gate);
         let slow = Fence::custom(move || {
-            // Until it is opened; then for ever.
+            // The gate opens, and stays open.
             let _ = gate.lock().unwrap().recv_timeout(LONG);
             Ok(())
         });
@@ -1058,7 +1047,7 @@ fn a_reader_copies_out_of_full_rings_while_its_fence_is_slow() {
     }
 }
 
-/// A gap before a record that is let out early is as little proven as the record.
+/// A gap before a record that leaves early is assumed, like the record.
 #[test]
 fn a_gap_before_an_early_record_is_assumed() {
     let kernel = small(&[0], 1024);
@@ -1078,7 +1067,7 @@ fn a_gap_before_an_early_record_is_assumed() {
     assert_eq!(merge.stats().missing, 0);
 }
 
-/// Of what has no key and nothing to wait for, nothing is early.
+/// Records without a key that need not wait are never early.
 #[test]
 fn what_has_no_key_is_not_early() {
     let kernel = sim::Kernel::new(&[0]);
@@ -1089,7 +1078,7 @@ fn what_has_no_key_is_not_early() {
     assert_eq!((merge.stats().records, merge.stats().early), (5, 0));
 }
 
-/// The number that a dense stream gave up and that came after all is not missing.
+/// A number that a dense stream gave up is not missing if it comes later.
 #[test]
 fn a_dense_number_that_comes_after_its_gap_is_late_and_no_longer_missing() {
     let kernel = small(&[0], 1024);
@@ -1104,20 +1093,20 @@ fn a_dense_number_that_comes_after_its_gap_is_late_and_no_longer_missing() {
     assert_eq!(all(&mut merge)[..3], expected);
     kernel.write(0, &number(1));
     kernel.end(0);
-    // It breaks nothing that lies behind it.
+    // It does not break the sequence after it.
     kernel.emit(0, 30, b"");
     merge.refresh(0);
     let told = all(&mut merge);
     assert!(told.contains(&"1 late".to_owned()) && !told.iter().any(|told| told.starts_with("Duplicate")), "{told:?}");
     assert_eq!(merge.stats().late, 2);
-    // Nothing is in doubt once a fence has proven it.
+    // After a fence all events are proven again.
     fence(&mut merge);
     kernel.emit(0, 30, &number(30));
     merge.refresh(0);
     assert_eq!(all(&mut merge).last().unwrap(), "30");
 }
 
-/// What begins to be unproven is records: a loss before the first of them is told before that is said.
+/// The announcement concerns records: a loss before the first early record comes before the announcement.
 #[test]
 fn a_loss_before_the_first_unproven_record_is_told_first() {
     let kernel = small(&[0], 1024);
@@ -1185,7 +1174,7 @@ fn the_ledger_is_one_line_and_outlives_the_reader() {
     );
 }
 
-/// Numbers of the whole machine that break their sequence are told apart too; their records are late, as ever.
+/// Numbers of the whole machine that break their sequence have the same kinds of anomaly; their records are late.
 #[test]
 fn dense_numbers_that_break_their_sequence_are_told_apart() {
     let kernel = sim::Kernel::new(&[0, 7]);
@@ -1213,8 +1202,7 @@ fn dense_numbers_that_break_their_sequence_are_told_apart() {
     assert_eq!((stats.records, stats.late, stats.missing), (11, 5, 0));
 }
 
-/// A number whose record was dropped is missing in the middle of what was written, and the kernel's count is all that tells of the
-/// loss: it explains the number.
+/// The record of a number in the middle was dropped, and only the kernel's count reports the loss. The loss explains the missing number.
 #[test]
 fn a_loss_that_nothing_follows_explains_what_is_missing() {
     let kernel = sim::Kernel::new(&[0]);
@@ -1254,7 +1242,7 @@ fn write_numbered(kernel: &sim::Kernel, cpu: u32, (number, key): (u64, u64)) {
     assert!(kernel.emit(cpu, 1, &[number.to_ne_bytes(), key.to_ne_bytes()].concat()));
 }
 
-/// The gap that was shown last belongs to the record that is yielded first.
+/// The gap that the index found last belongs to the record that is yielded first.
 #[test]
 fn gaps_of_two_records_in_disorder_are_both_told() {
     let (_kernel, mut merge) = numbered(&[(0, 10), (2, 30), (4, 20)], Hold::FENCE);
@@ -1265,7 +1253,7 @@ fn gaps_of_two_records_in_disorder_are_both_told() {
     assert_eq!(open(&merge, 0), 0);
 }
 
-/// What is missing behind a number that was drawn before the first is told of before its record, whatever its key.
+/// A gap after a number that was drawn before the first one stands before its record, for any key.
 #[test]
 fn a_gap_behind_a_number_before_the_first_stands_before_its_record() {
     for (five, expected) in
@@ -1279,14 +1267,14 @@ fn a_gap_behind_a_number_before_the_first_stands_before_its_record() {
     }
 }
 
-/// What filled a hole is there, and is not missing from the gaps that are left of it.
+/// A number that filled a hole is not missing. The gaps before and after it do not contain it.
 #[test]
 fn a_number_that_filled_a_hole_is_a_duplicate_when_it_comes_again() {
     for between in [false, true] {
         let (kernel, mut merge) = numbered(&[(1, 10), (10, 40), (5, 20)], Hold::None);
         let mut told = Vec::new();
         if between {
-            // Both gaps are declared before the second comes.
+            // Both gaps are reported before the second one comes.
             merge.refresh(0);
             told = all(&mut merge);
         }
@@ -1309,7 +1297,7 @@ fn a_number_that_filled_a_hole_is_a_duplicate_when_it_comes_again() {
     }
 }
 
-/// The first number that was taken for want of room may not have been the first: what follows is as little proven.
+/// If memory runs out before the first number is known, the number that leaves may not be the first: later events are assumed too.
 #[test]
 fn what_follows_a_dense_number_that_was_pressed_out_as_the_first_is_assumed() {
     let kernel = small(&[0, 1], 1024);
@@ -1327,13 +1315,13 @@ fn what_follows_a_dense_number_that_was_pressed_out_as_the_first_is_assumed() {
     kernel.write(1, &4u64.to_ne_bytes());
     kernel.end(1);
     merge.refresh(0);
-    assert_eq!(all(&mut merge), ["4 late"], "it breaks nothing: nobody knew where counting begins");
-    // Behind a fence nothing is in doubt.
+    assert_eq!(all(&mut merge), ["4 late"], "it is no anomaly: the first number was not known");
+    // After a fence all events are proven again.
     kernel.emit(0, 1, &30u64.to_ne_bytes());
     fence(&mut merge);
     assert_eq!(all(&mut merge), ["30"]);
     assert_eq!((merge.stats().late, merge.stats().missing), (1, 0));
-    // If it happens again it is told again.
+    // If it happens again it is announced again.
     kernel.begin(1, 1);
     (32..60u64).for_each(|number| assert!(kernel.emit(0, 1, &number.to_ne_bytes())));
     merge.refresh(0);
@@ -1341,7 +1329,7 @@ fn what_follows_a_dense_number_that_was_pressed_out_as_the_first_is_assumed() {
     assert_eq!(all(&mut merge)[..3], expected);
 }
 
-/// The sequence says which number comes first; the rule need not.
+/// The sequence says which number comes first, so the rule need not find it out.
 #[test]
 fn a_dense_sequence_that_names_its_first_number_misses_what_is_before_the_first_seen() {
     let kernel = sim::Kernel::new(&[0, 1]);
@@ -1355,7 +1343,7 @@ fn a_dense_sequence_that_names_its_first_number_misses_what_is_before_the_first_
     fence(&mut merge);
     assert_eq!(all(&mut merge), ["gap 4294967294-0 (3) on all in -..1", "1"]);
     assert_eq!(merge.stats().missing, 3);
-    // And without anything missing there is no wait.
+    // If no number is missing there is no wait.
     let kernel = sim::Kernel::new(&[0]);
     let hold = Hold::Dense { first: None, fence: kernel.fence() };
     let key = Key::Sequence(Sequence::u32(0).starting_at(u64::from(u32::MAX) - 1));
@@ -1365,7 +1353,7 @@ fn a_dense_sequence_that_names_its_first_number_misses_what_is_before_the_first_
     assert_eq!(all(&mut merge), ["4294967294"]);
 }
 
-/// A gap in a CPU's own numbers has nothing to do with how late the record behind it is.
+/// A gap in a CPU's own numbers is not late if the record after it is.
 #[test]
 fn a_gap_before_a_late_record_is_not_late() {
     let kernel = sim::Kernel::new(&[0, 1]);
@@ -1385,7 +1373,7 @@ fn a_gap_before_a_late_record_is_not_late() {
     assert_eq!((merge.stats().late, merge.stats().max_late), (2, 40));
 }
 
-/// Sixteen numbers that are well end a run of breaks, and fifteen do not: of a CPU's own numbers, and of the whole machine's.
+/// Sixteen right numbers end a run of anomalies, and fifteen do not: for a CPU's own numbers and for a machine-wide counter.
 #[test]
 fn a_break_is_told_again_behind_sixteen_numbers_that_are_well() {
     for (well, again) in [(15, false), (16, true)] {
@@ -1399,7 +1387,7 @@ fn a_break_is_told_again_behind_sixteen_numbers_that_are_well() {
             let mut broken = Vec::new();
             let mut number = 0u64;
             let mut write = |count: u64| {
-                // As many that are well, and the last of them once more.
+                // This many right numbers, then the last of them again.
                 for n in (0..count).map(|_| 1).chain([0]) {
                     number += n;
                     assert!(kernel.emit(0, 1, &number.to_ne_bytes()));
@@ -1409,7 +1397,7 @@ fn a_break_is_told_again_behind_sixteen_numbers_that_are_well() {
                 std::mem::take(&mut broken).len()
             };
             assert_eq!(write(3), 1, "the first is told");
-            assert_eq!(write(well), usize::from(again), "{well} are well, dense: {dense}");
+            assert_eq!(write(well), usize::from(again), "after {well} right numbers, dense: {dense}");
             assert_eq!(write(5), 0, "not so soon");
             assert_eq!(write(16), 1, "{well}, dense: {dense}");
         }
@@ -1432,7 +1420,7 @@ fn a_dense_sequence_is_reset_to_one() {
     }
 }
 
-/// A leap is told with the largest key there was, as it was written, on whichever CPU.
+/// A leap is reported with the largest key so far on any CPU, as it was written.
 #[test]
 fn a_leap_is_told_with_the_largest_key_before_it() {
     let leaps = |key: Key, written: &[u64]| {
@@ -1440,7 +1428,7 @@ fn a_leap_is_told_with_the_largest_key_before_it() {
         let mut merge = merge(&kernel, Order::new().key(key));
         for (cpu, key) in [0, 1].into_iter().cycle().zip(written) {
             assert!(kernel.emit(cpu, 1, &key.to_ne_bytes()));
-            // CPU by CPU: what is largest is so by the order in which rings are indexed.
+            // CPU by CPU: the largest key depends on the order in which rings are indexed.
             merge.refresh(0);
         }
         fence(&mut merge);
@@ -1453,7 +1441,7 @@ fn a_leap_is_told_with_the_largest_key_before_it() {
     let wild = u64::MAX - 5;
     assert_eq!(leaps(Key::Payload(0), &[7, 90, 50, wild]), [Fault::Leap { key: wild, largest: 90 }]);
     let wild = 50 + (1 << 62);
-    assert_eq!(leaps(Key::Payload(0), &[7, 50, wild]), [], "just not");
+    assert_eq!(leaps(Key::Payload(0), &[7, 50, wild]), [], "just below the limit");
     assert_eq!(leaps(Key::Payload(0), &[7, 50, wild + 1]), [Fault::Leap { key: wild + 1, largest: 50 }]);
     // Beyond the end of a counter that wraps.
     let wild = 40 + (1 << 32);
@@ -1462,7 +1450,7 @@ fn a_leap_is_told_with_the_largest_key_before_it() {
     assert_eq!(leaps(sequence(), &[u64::MAX - 1, 40, 30, wild + 1]), [Fault::Leap { key: wild + 1, largest: 40 }]);
 }
 
-/// What is let out for want of room is early under a rule that proves nothing too, as long as the rule would still hold it.
+/// A record that leaves to make room is early under a rule that assumes the order too, if the rule would still hold it.
 #[test]
 fn what_a_lag_would_still_hold_is_early() {
     let kernel = small(&[0], 1024);
@@ -1482,7 +1470,7 @@ fn what_a_lag_would_still_hold_is_early() {
     assert_eq!(merge.ring_stats().next().unwrap().early, early);
 }
 
-/// The frontier is the largest key that the rule lets out, as it was written.
+/// The frontier is the largest key that may leave under the rule, as it was written.
 #[test]
 fn the_frontier_is_a_key_as_it_was_written() {
     let kernel = sim::Kernel::new(&[0]);

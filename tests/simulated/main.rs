@@ -1,4 +1,4 @@
-//! What needs no kernel rings: the merge, the reader and the recorder on simulated ones, the documentation, the rooms.
+//! Tests without kernel rings: the merge, the reader and the recorder on simulated rings, the documentation, the rooms.
 
 mod control;
 mod documented_loops;
@@ -25,12 +25,12 @@ mod schedule;
 
 use perfweave::{Event, Item, Layout, Merge, sim};
 
-/// A machine with rings of so many bytes, whose records have a time.
+/// A machine with rings of this many bytes, whose records have a time.
 fn small(cpus: &[u32], bytes: usize) -> sim::Kernel {
     sim::Kernel::with(cpus, bytes, Layout::new(4 | 1024, true, 0))
 }
 
-/// A fence, with nobody inside a section. Gives whether the merge wants one.
+/// A fence while no writer is inside a section. Gives whether the merge wants one.
 fn fence(merge: &mut Merge) -> bool {
     merge.refresh(0);
     let begun = merge.begin_fence();
@@ -41,7 +41,7 @@ fn fence(merge: &mut Merge) -> bool {
     begun
 }
 
-/// An event in words: the letters that its payload begins with, or what it is.
+/// An event as text: the letters at the beginning of its payload, or its kind.
 fn text(event: &Event<'_>) -> String {
     match event.item() {
         Item::Record(record) => match record.payload() {

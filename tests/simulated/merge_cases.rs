@@ -11,7 +11,7 @@ fn merge(kernel: &sim::Kernel, hold: Hold) -> Merge {
     Merge::new(kernel.rings(), Order::new().hold(hold)).unwrap()
 }
 
-/// A fence that the merge wants.
+/// One fence, which the merge must want.
 fn fence(merge: &mut Merge) {
     assert!(crate::fence(merge));
 }
@@ -33,7 +33,7 @@ fn equal_keys_come_out_by_cpu_then_by_position() {
     assert!(merge.rings().cpus().eq([0, 2, 7, 300]));
 }
 
-/// An interrupt comes a hundred times between a writer's clock and its output: further back than shifting goes.
+/// A hundred interrupts come between a writer's clock and its output: a displacement that is too far for shifting.
 #[test]
 fn disorder_of_any_depth_is_repaired() {
     for depth in [1, 2, 63, 64, 65, 130, 400] {
@@ -66,7 +66,7 @@ fn disorder_of_any_depth_is_repaired() {
     }
 }
 
-/// Keys that only fall, or that jump about: the stream is sorted all the same, and in bounded time.
+/// Keys that only fall, or that jump: the stream is sorted, in bounded time.
 #[test]
 fn any_disorder_is_repaired() {
     let falling: Vec<u64> = (0..1000).rev().collect();
@@ -98,12 +98,12 @@ fn a_record_without_a_key_stays_behind_the_one_before_it() {
     kernel.emit(0, 1, b"20 ");
     kernel.emit(0, 1, b"y  ");
     kernel.emit(0, 1, b"z  ");
-    // Out of order, with one that goes with it.
+    // Out of order, with a keyless record that belongs to it.
     kernel.emit(0, 1, b"10 ");
     kernel.emit(0, 1, b"w  ");
     kernel.emit(1, 1, b"25 ");
     merge.refresh(0);
-    // What has no key and nothing before it has nothing to wait for.
+    // A record without a key and without a record before it need not wait.
     let first = merge.next().unwrap();
     assert_eq!((text(&first.event()).as_str(), first.key(), first.certainty()), ("x", None, Certainty::Assumed));
     drop(first);
@@ -115,7 +115,7 @@ fn a_record_without_a_key_stays_behind_the_one_before_it() {
     assert!(events.iter().all(|(.., certainty)| *certainty == Certainty::Proven));
     assert_eq!(events.iter().filter(|(_, key, _)| key.is_none()).count(), 3);
 
-    // It comes after its predecessor has long been yielded, and holds nobody up.
+    // It comes long after its predecessor was yielded, and delays no other event.
     kernel.emit(0, 1, b"v  ");
     kernel.emit(1, 1, b"30 ");
     merge.refresh(0);
@@ -153,13 +153,13 @@ fn a_loss_is_the_first_or_the_only_thing_in_a_ring() {
     assert_eq!(merge.stats().lost, 3);
 }
 
-/// A LOST record with nothing behind it, which no lawful kernel writes, comes out where it stands.
+/// A LOST record without a record after it, which no lawful kernel writes, comes out at its place.
 #[test]
 fn a_loss_without_its_record_is_yielded_all_the_same() {
     let kernel = sim::Kernel::with(&[0], 4096, Layout::new(TIME_RAW, true, 0));
     let mut merge = merge(&kernel, Hold::FENCE);
     kernel.emit(0, 7, b"before");
-    // So many were dropped, or it could not be believed.
+    // This many were dropped; otherwise the LOST record would be a forgery.
     kernel.pause(0, true);
     (0..18).for_each(|_| assert!(!kernel.emit(0, 8, b"dropped")));
     let head = kernel.head(0);
@@ -195,8 +195,8 @@ fn records_of_other_kinds_keep_their_place_by_their_own_time() {
     assert_eq!(comm.body().get(0..16).unwrap().to_vec(), [1; 16]);
 }
 
-/// Header sizes that cannot be right: what lies between the bad record and the head is given up, the ring goes on, and the
-/// other ring never notices.
+/// Invalid header sizes: the reader skips the bytes between the bad record and the head, the ring goes on, and the other ring is not
+/// affected.
 #[test]
 fn bad_sizes_are_damage_and_the_ring_is_taken_up_again() {
     for size in [0u16, 1, 7, 9, 12, 20, 4096, 65535] {
@@ -238,7 +238,7 @@ fn a_bad_raw_size_is_damage_of_one_record() {
     assert_eq!(events.iter().map(text).collect::<Vec<_>>(), ["good", "damage 24", "behind"]);
     let Item::Damage(damage) = events[1].item() else { panic!() };
     assert_eq!(damage.fault, Fault::Raw { raw_size: 1000, room: 4 });
-    assert_eq!(damage.bytes.u64(8), Some(11), "the bytes are there to be looked at");
+    assert_eq!(damage.bytes.u64(8), Some(11), "the bytes can be read");
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn a_bad_head_is_damage_once_everything_before_it_is_out() {
         assert_eq!(events.iter().map(text).collect::<Vec<_>>(), ["good", "elsewhere", "held", "damage 0"], "{wild}");
         let Item::Damage(damage) = events[3].item() else { panic!() };
         assert!(matches!(damage.fault, Fault::Head { from: 48, size: 4096, .. }), "{:?}", damage.fault);
-        // The ring is taken up where the kernel now says it is.
+        // The reader continues at the head that the kernel now gives.
         merge.refresh(0);
         assert_eq!(kernel.tail(0), wild);
         kernel.emit(0, 40, b"again");
@@ -265,7 +265,7 @@ fn a_bad_head_is_damage_once_everything_before_it_is_out() {
     }
 }
 
-/// 65,517 bytes and more do in the simulator what they do in the kernel.
+/// An output of 65,517 bytes or more has the same effect in the simulator as in the kernel.
 #[test]
 fn oversize_output_is_damage() {
     for (size, pages) in [(65_517, 32), (70_000, 32), (131_000, 64), (70_000, 2)] {
@@ -302,12 +302,12 @@ fn forgetting_an_event_consumes_nothing() {
         std::mem::forget(merge.next());
         assert_eq!(merge.held(), 2);
     }
-    // A batch that is given up has consumed what it handed out, and no more.
+    // A batch that is dropped early has consumed the events that it gave, and no more.
     assert_eq!(merge.batch().next().map(|event| text(&event)).as_deref(), Some("a"));
     assert_eq!(all(&mut merge), ["b"]);
 }
 
-/// While the items of a batch are borrowed, their bytes stay; the first call behind the borrow gives them back.
+/// While the items of a batch are borrowed, their bytes stay; the first call after the borrow releases them.
 #[test]
 fn a_batch_gives_its_bytes_back_when_its_borrow_ends() {
     let kernel = sim::Kernel::with(&[0], 4096, Layout::new(TIME_RAW, true, 0));
@@ -315,14 +315,14 @@ fn a_batch_gives_its_bytes_back_when_its_borrow_ends() {
     while kernel.emit(0, 1, b"full") {}
     merge.refresh(0);
     let events: Vec<_> = merge.batch().collect();
-    assert_eq!(kernel.tail(0), 0, "nothing while it is looked at");
+    assert_eq!(kernel.tail(0), 0, "nothing while it is borrowed");
     assert!(!kernel.emit(0, 1, b"full"));
     assert!(events.iter().all(|event| text(event) == "full"));
     merge.publish();
     assert_eq!(kernel.tail(0), kernel.head(0));
 }
 
-/// Lent one by one, bytes are given back in groups: long before the ring is empty, and not each time.
+/// With events lent one by one, bytes are released in groups: long before the ring is empty, and not each time.
 #[test]
 fn tails_are_published_in_groups() {
     let kernel = sim::Kernel::with(&[0], 4096, Layout::new(TIME_RAW, true, 0));
@@ -347,7 +347,7 @@ fn a_dense_sequence_learns_its_first_number_by_a_fence() {
     emit(0, 41);
     emit(1, 40);
     merge.refresh(0);
-    assert!(merge.next().is_none(), "39 may be on its way");
+    assert!(merge.next().is_none(), "39 may be in flight");
     fence(&mut merge);
     let numbers = |merge: &mut Merge| merge.batch().map(|event| event.key().unwrap_or(0)).collect::<Vec<_>>();
     assert_eq!(numbers(&mut merge), [40, 41]);
@@ -355,7 +355,7 @@ fn a_dense_sequence_learns_its_first_number_by_a_fence() {
     merge.refresh(0);
     assert_eq!(numbers(&mut merge), [42], "without a fence");
 
-    // One that is there twice, and one that comes much too late.
+    // A number that comes twice, and one that comes much too late.
     emit(0, 42);
     emit(0, 7);
     emit(1, 43);
@@ -369,7 +369,7 @@ fn a_dense_sequence_learns_its_first_number_by_a_fence() {
             (Some(42), Certainty::Late, 0),
             (Some(43), Certainty::Proven, 0)
         ],
-        "behind the largest by so many; 0 is there twice, which is said"
+        "late by the distance to the largest; 0 comes twice, which is reported"
     );
     assert_eq!(merge.stats().late, 2);
 }
@@ -380,7 +380,7 @@ fn a_gap_is_declared_by_a_fence_and_only_then() {
     let hold = Hold::Dense { first: Some(0), fence: kernel.fence() };
     let mut merge = Merge::new(kernel.rings(), Order::new().key(Key::Payload(0)).hold(hold)).unwrap();
     let emit = |cpu, number: u64| assert!(kernel.emit(cpu, 1, &number.to_ne_bytes()));
-    // Number 2 is drawn and in flight; 1 was drawn by somebody who never wrote it.
+    // Number 2 is drawn and in flight; the writer that drew 1 never wrote it.
     emit(0, 0);
     kernel.begin(1, 1);
     emit(0, 3);
@@ -401,7 +401,7 @@ fn a_gap_is_declared_by_a_fence_and_only_then() {
     assert_eq!((gap.first, gap.last, gap.count, events[0].cpu()), (1, 1, 1, None));
     assert_eq!(events[1..].iter().map(|event| event.key()).collect::<Vec<_>>(), [Some(2), Some(3)]);
     assert_eq!(merge.stats().missing, 1);
-    assert!(!merge.begin_fence(), "nothing is held, nothing is fenced");
+    assert!(!merge.begin_fence(), "nothing is held, so no fence begins");
 }
 
 /// A fence that began before a record was seen does not prove it.
@@ -412,7 +412,7 @@ fn a_record_seen_during_a_fence_waits_for_the_next() {
     kernel.emit(0, 10, b"first");
     merge.refresh(0);
     assert!(merge.begin_fence());
-    // Its writer draws its key inside the grace period, and is not done when the period is over.
+    // The writer draws its key inside the grace period, and is not done when the period ends.
     kernel.begin(1, 15);
     kernel.emit(0, 20, b"third");
     merge.end_fence();
@@ -471,7 +471,7 @@ fn rings_without_what_the_key_needs_are_refused() {
     assert_error!(Merge::new(none, Order::new()).unwrap_err(), InvalidInput, "no rings");
 }
 
-/// A key function that panics once it is told to.
+/// A key function that panics when the test says so.
 fn fragile(bomb: &std::sync::Arc<std::sync::atomic::AtomicU64>) -> Key {
     let bomb = std::sync::Arc::clone(bomb);
     Key::with(move |record| {
@@ -481,7 +481,7 @@ fn fragile(bomb: &std::sync::Arc<std::sync::atomic::AtomicU64>) -> Key {
     })
 }
 
-/// Wherever in a look the key function panics: nothing is lost, misplaced or held for ever.
+/// If the key function panics at any place in a refresh, no record is lost, misplaced or held for ever.
 #[test]
 fn a_key_function_that_panics_leaves_everything_in_place() {
     use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -490,7 +490,7 @@ fn a_key_function_that_panics_leaves_everything_in_place() {
 
     let times = |from: u64, to: u64| from..to;
     for hold in [Hold::FENCE, Hold::None, Hold::Round] {
-        // In the first ring, in the last, behind a disorder deeper than shifting goes, behind a loss.
+        // In the first ring, in the last, after a displacement too far for shifting, after a loss.
         for (bomb_at, back) in [(1105, 70), (1500, 70), (2000, 70), (2069, 70), (4000, 70), (5000, 70), (4000, 1)] {
             let kernel = sim::Kernel::new(&[0, 1, 2]);
             let bomb = Arc::new(AtomicU64::new(0));
@@ -540,7 +540,7 @@ fn a_key_function_that_panics_leaves_everything_in_place() {
     }
 }
 
-/// A record without a key behind a late one is as late.
+/// A record without a key after a late one is late by as much.
 #[test]
 fn a_record_without_a_key_shares_the_class_of_the_one_before_it() {
     let kernel = sim::Kernel::new(&[0, 1]);
@@ -565,7 +565,7 @@ fn a_record_without_a_key_shares_the_class_of_the_one_before_it() {
     assert_eq!(merge.stats().late, 2);
 }
 
-/// The first call behind a batch gives its bytes back, whichever call it is.
+/// Any call after a batch releases its bytes.
 #[test]
 fn any_call_behind_a_batch_gives_its_bytes_back() {
     let kernel = sim::Kernel::with(&[0, 1], 4096, Layout::new(TIME_RAW, true, 0));
@@ -592,7 +592,7 @@ fn what_an_interrupt_wrote_is_invisible_until_the_outermost_writer_is_done() {
     assert_eq!(kernel.head(0), 24);
     kernel.write(0, b"a");
     assert_eq!(kernel.head(0), 24, "not before it is done");
-    // Interrupted after: invisible, however deep.
+    // Interrupted after: invisible at any depth.
     kernel.begin(0, 3);
     kernel.write(0, b"c");
     kernel.emit(0, 4, b"d");
@@ -615,7 +615,7 @@ fn what_an_interrupt_wrote_is_invisible_until_the_outermost_writer_is_done() {
     assert_eq!(kernel.head(1), 48);
 }
 
-/// Numbers that were given up to make room may come after all: what follows is not proven until a fence says so.
+/// Numbers that were given up to make room may still come: later events are not proven until a fence has ended.
 #[test]
 fn what_follows_a_dense_gap_that_was_pressed_out_is_assumed() {
     let kernel = sim::Kernel::with(&[0, 1], 4096, Layout::new(TIME_RAW, false, 0));
@@ -642,10 +642,10 @@ fn what_follows_a_dense_gap_that_was_pressed_out_is_assumed() {
     assert_eq!(
         late,
         [(None, Certainty::Late), (Some(0), Certainty::Late)],
-        "it is said that it was found, and there it is"
+        "an anomaly reports the late number, then comes its record"
     );
     assert_eq!((merge.stats().missing, merge.stats().late), (0, 1), "found after all");
-    // Behind a fence all is as it was.
+    // After a fence events are proven again.
     fence(&mut merge);
     number += 1;
     assert!(kernel.emit(0, 1, &number.to_ne_bytes()));
@@ -653,7 +653,7 @@ fn what_follows_a_dense_gap_that_was_pressed_out_is_assumed() {
     assert_eq!(merge.batch().map(|event| event.certainty()).last(), Some(Certainty::Proven));
 }
 
-/// How long the smallest key is held, as far as time alone decides it.
+/// The time until the smallest key may leave, under each rule.
 #[test]
 fn what_is_held_knows_how_long_it_waits() {
     let kernel = sim::Kernel::new(&[0, 1]);
@@ -668,7 +668,7 @@ fn what_is_held_knows_how_long_it_waits() {
     assert_eq!(all(&mut merge), ["first"]);
     assert_eq!(merge.wait(1050), Some(Duration::from_nanos(50)));
 
-    // Another look lets out what a round holds, and nothing but a fence what a fence does.
+    // Under the round rule another refresh releases it, under the fence rule only a fence.
     for (hold, wait) in [(Hold::Round, Some(Duration::ZERO)), (Hold::FENCE, None)] {
         let kernel = sim::Kernel::new(&[0]);
         let mut merge = self::merge(&kernel, hold);
@@ -679,7 +679,7 @@ fn what_is_held_knows_how_long_it_waits() {
     }
 }
 
-/// A fence that failed proves nothing, and another is asked for.
+/// A fence that failed proves nothing, and the merge wants another.
 #[test]
 fn a_fence_that_failed_is_asked_for_again() {
     let kernel = sim::Kernel::new(&[0]);
@@ -698,7 +698,7 @@ fn a_fence_that_failed_is_asked_for_again() {
     assert_eq!((all(&mut merge), merge.stats().fences), (vec!["held".to_owned()], 1));
 }
 
-/// Records that lie behind one with a larger key, which waits there, are repaired; equal ones, and late ones alone, are not.
+/// A record counts as repaired if one before it in the ring, still held, has a larger key. Equal keys and late records do not count.
 #[test]
 fn what_was_out_of_order_is_counted() {
     let key: [fn() -> Key; 2] = [|| Key::Payload(0), || Key::with(|record| record.payload()?.u64(0))];
@@ -719,7 +719,7 @@ fn count_out_of_order(kernel: &sim::Kernel, key: Key) {
     assert_eq!(take(&[70, 60, 65, 70, 80]), (4, 1));
 }
 
-/// Dense numbers ask for no fence as long as none is missing.
+/// Dense numbers need no fence as long as none is missing.
 #[test]
 fn a_dense_sequence_asks_for_a_fence_only_for_numbers_that_are_missing() {
     let kernel = sim::Kernel::new(&[0]);
@@ -744,8 +744,8 @@ fn a_dense_sequence_asks_for_a_fence_only_for_numbers_that_are_missing() {
     assert!(!merge.begin_fence());
 }
 
-/// Each event comes once, in order and with its own bytes, wherever its ring wraps, and wherever one way to take events leaves off
-/// for another: between two of a stretch, and where a function breaks off or panics.
+/// Each event comes once, in order and with its own bytes, wherever its ring wraps. This holds if the way of taking events changes inside a
+/// stretch, and if a function breaks off or panics.
 #[test]
 fn ways_to_take_events_can_be_mixed_in_the_middle_of_a_stretch() {
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

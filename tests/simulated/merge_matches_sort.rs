@@ -1,5 +1,5 @@
-//! Property: whatever writers and reader do, and in whatever order, the stream is what a sort of everything written
-//! gives, nothing is missing that the kernel did not drop, and no tail ever passes what was not yielded.
+//! Property: for any schedule of writers and reader, the stream equals a sort of all written records. Only records that the kernel dropped
+//! are missing, and no tail ever passes a record that was not yielded.
 
 use crate::schedule::{Schedule, Times, Trial};
 use perfweave::{Certainty, Hold, Key};
@@ -34,7 +34,7 @@ fn epochs_match_sort() {
     });
 }
 
-/// The same where keys are drawn by the program and found in its payload, at an odd offset that wraps everywhere.
+/// The same with keys of the program in its payload, at an odd offset that wraps everywhere.
 #[test]
 fn payload_keys_match_sort() {
     check(|schedule| {
@@ -56,7 +56,7 @@ fn fence_keeps_order_with_equal_keys() {
     });
 }
 
-/// What is released together is in (key, CPU, position) order: with nothing yielded before the end, that is everything.
+/// Events that are released together come in (key, CPU, position) order. Here no event is yielded before the end, so that is all of them.
 #[test]
 fn equal_keys_released_together_come_out_by_cpu_and_position() {
     check(|schedule| {
@@ -67,7 +67,7 @@ fn equal_keys_released_together_come_out_by_cpu_and_position() {
     });
 }
 
-/// Under a rule that only assumes, nothing is lost either, and whatever is out of order is marked, by exactly how much.
+/// Under a rule that only assumes the order nothing is lost either, and each event out of order is marked with the exact lateness.
 #[test]
 fn assumed_orders_mark_what_is_late() {
     for hold in [Hold::None, Hold::Round, Hold::Lag(std::time::Duration::from_nanos(20))] {
@@ -81,14 +81,14 @@ fn assumed_orders_mark_what_is_late() {
             keys.sort_unstable();
             assert_eq!(keys, trial.sorted_keys(), "each once");
             late += trial.assert_lateness_is_true();
-            // Not in place: between a loss and its record a look may find something smaller.
+            // Losses need not be right before their records: a refresh between the two may find a smaller key.
             trial.assert_losses_counted();
         }
         assert!(late > 0, "schedules under which {} is wrong", hold());
     }
 }
 
-/// Dense numbers come out one by one, and those that never will are gaps, exactly.
+/// Dense numbers come out one by one, and exactly the numbers that never come are gaps.
 #[test]
 fn dense_sequence_declares_exactly_what_is_missing() {
     check(|schedule| {
@@ -103,7 +103,7 @@ fn dense_sequence_declares_exactly_what_is_missing() {
     });
 }
 
-/// A dense sequence waits for nothing: as long as no number is dropped and all writers are done, no fence is needed.
+/// A dense sequence needs no fence as long as no number is dropped and all writers are done.
 #[test]
 fn dense_sequence_without_drops_needs_no_fence() {
     check(|schedule| {

@@ -1,4 +1,4 @@
-//! Counters of 32 bits: where more is lost than they can tell apart, that is noticed, and nothing of it is called proven.
+//! Counters of 32 bits: if more records are lost than 32 bits can count, the merge notices it and marks none of these numbers as proven.
 
 use crate::small;
 use perfweave::{AnomalyKind, Certainty, Fence, Hold, Item, Key, Merge, Order, Sequence, WhenFull, sim};
@@ -18,18 +18,18 @@ fn holds() -> [Hold; 3] {
     [Hold::FENCE, dense(Some(0)), dense(None)]
 }
 
-/// What came of numbers of the whole machine.
+/// The outcome for numbers of the whole machine.
 #[derive(Debug, Default)]
 struct Outcome {
     wraparounds: u64,
     gaps: u64,
     records: u64,
     proven: u64,
-    /// Proven numbers behind a larger one.
+    /// Proven numbers after a larger one.
     wrong: u64,
 }
 
-/// Looks, with a fence, and takes what comes.
+/// Refreshes, with a fence, and takes all events.
 fn take(merge: &mut Merge, outcome: &mut Outcome, largest: &mut Option<u64>) {
     merge.refresh(0);
     if merge.begin_fence() {
@@ -54,15 +54,15 @@ fn take(merge: &mut Merge, outcome: &mut Outcome, largest: &mut Option<u64>) {
     }
 }
 
-/// What is lost counts as what is unread does, whether a LOST record tells of it or not: as long as counters can be told apart it is a gap,
-/// and beyond that it is said, nothing is called proven that is not, and no gap is made up.
+/// Lost records count like unread ones, with or without a LOST record. Up to the limit they are a gap. Beyond it the stream reports a
+/// wraparound, marks nothing as proven that is not, and invents no gap.
 #[test]
 fn losses_beyond_the_limit_are_said() {
     let range = 1u64 << 32;
     let limit = 7 * (range / 16);
     for hold in holds() {
         for lost in [10, range / 8, limit - 3000, limit, range / 2, range - 50, range, range + 50, 5 * range] {
-            // So small that it may have been full.
+            // So small that the merge suspects a full ring.
             let kernel = small(&[0, 1, 2], 64 << 10);
             let order = Order::new().key(Key::Sequence(counter(32))).hold(hold.clone()).when_full(WhenFull::Discard);
             let mut merge = Merge::new(kernel.rings(), order).unwrap();
@@ -77,7 +77,7 @@ fn losses_beyond_the_limit_are_said() {
                     take(&mut merge, &mut outcome, &mut largest);
                 }
             }
-            // A number that is missing before what is held takes another fence.
+            // A missing number before held records takes another fence.
             (0..3).for_each(|_| take(&mut merge, &mut outcome, &mut largest));
             assert_eq!(merge.held(), 0);
             let told = format!("{hold}, {lost} lost: {outcome:?}");
@@ -90,19 +90,19 @@ fn losses_beyond_the_limit_are_said() {
             } else {
                 assert_eq!((outcome.wraparounds, outcome.gaps), (1, 0), "{told}");
                 assert!(!ledger.is_balanced() && ledger.to_string().contains("NOT ACCOUNTED FOR"), "{told}: {ledger}");
-                // Behind it order is proven again.
+                // After it the order is proven again.
                 assert!((2000..3000).contains(&outcome.proven), "{told}");
             }
         }
     }
 }
 
-/// A CPU's own numbers: what LOST records tell says how far they went round; where it does not fit, that is said.
+/// A CPU's own numbers: the counts of LOST records say how far they went on. If the counts do not fit, the stream reports a wraparound.
 #[test]
 fn a_cpus_own_numbers_are_told_apart_by_what_was_lost() {
     let range = 1u64 << 32;
     for lost in [range / 2, range - 1, range, range + 5, 3 * range + range / 2, 100 * range] {
-        // All that was lost was numbered; or not all of it.
+        // All lost records had numbers, or only some of them.
         for numbered in [lost, lost - range / 2 + 1] {
             let kernel = small(&[0], 1 << 20);
             let order = Order::new().numbers(counter(32)).when_full(WhenFull::Discard);
@@ -153,7 +153,7 @@ fn a_cpus_own_numbers_are_told_apart_by_what_was_lost() {
     }
 }
 
-/// What one CPU dropped last is missing behind another's numbers: the kernel's count explains it.
+/// The last numbers that one CPU dropped are missing among another's numbers: the kernel's count explains them.
 #[test]
 fn a_dense_ledger_counts_what_no_lost_record_tells() {
     let kernel = small(&[0, 1], 4096);
@@ -187,8 +187,8 @@ fn a_dense_ledger_counts_what_no_lost_record_tells() {
 /// The counter's range in 256 parts.
 const PART: u64 = 1 << 24;
 
-/// What is written and lost while a look goes on, behind a head that it has loaded: the kernel's count, asked when it is done, has
-/// these losses, and the next look finds records from before them.
+/// Records are written and lost during a refresh, after it has loaded the head. The kernel's count, read at the end of the refresh, has
+/// these losses, and the next refresh finds records from before them.
 fn lost_during_a_look(hold: Hold, lost: u64, further: u64) {
     let kernel = small(&[0], 64 << 10);
     let writer = kernel.clone();
@@ -224,7 +224,7 @@ fn lost_during_a_look(hold: Hold, lost: u64, further: u64) {
     emit(&kernel, 0..10);
     (0..4).for_each(|_| read());
     if further == 0 {
-        // Each time less than can be told apart; together more.
+        // Each time less than the limit; together more.
         kernel.lose(0, 100 * PART);
         (0..2).for_each(|_| read());
         emit(&kernel, 20 + lost + 100 * PART..40 + lost + 100 * PART);

@@ -10,13 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Writers on threads of their own, who draw a number, dawdle, are interrupted, and write; a reader beside them.
+/// Writers on their own threads, which draw a number, wait, are interrupted, and write, and a reader on another thread.
 #[test]
 fn threads_that_write_and_one_that_reads() {
     const EACH: u64 = 5_000;
     let cpus = [0, 1, 5];
     let kernel = sim::Kernel::new(&cpus);
-    // A reader that is slow lets nothing out unproven.
+    // A slow reader releases no event without proof.
     let order = Order::new().key(Key::Payload(0)).hold(kernel.hold()).when_full(WhenFull::Discard);
     let mut reader = Reader::new(kernel.rings(), order).unwrap();
     let numbers = Arc::new(AtomicU64::new(0));
@@ -38,7 +38,7 @@ fn threads_that_write_and_one_that_reads() {
                 }
                 write(number);
                 kernel.end(cpu);
-                // Now and then as slow as the reader; what does not fit is dropped.
+                // Sometimes as slow as the reader; records that do not fit are dropped.
                 if n % 512 == 0 {
                     threads::until("there is room", || kernel.head(cpu) - kernel.tail(cpu) < 16 << 10);
                 }
@@ -52,7 +52,7 @@ fn threads_that_write_and_one_that_reads() {
             return;
         }
         assert_eq!(event.certainty(), Certainty::Proven);
-        assert!(event.key() > last, "{:?} behind {last:?}", event.key());
+        assert!(event.key() > last, "{:?} after {last:?}", event.key());
         last = event.key();
         seen += 1;
     };
@@ -69,7 +69,7 @@ fn threads_that_write_and_one_that_reads() {
     assert!(seen > 3 * EACH / 2 && reader.stats().repaired > 0, "{seen} seen");
 }
 
-/// While a fence is under way, what is proven already keeps flowing; what was seen later waits.
+/// While a fence is under way, proven events leave and later ones wait.
 #[test]
 fn fences_run_beside_the_consumer() {
     let gate = Gate::new();
@@ -84,11 +84,11 @@ fn fences_run_beside_the_consumer() {
     let first = reader.next_timeout(LONG).unwrap().unwrap();
     assert_eq!((first.key(), first.certainty()), (Some(1), Certainty::Proven));
     drop(first);
-    // Seen with the look that took notice of the first fence's end, or with the next: a second fence is under way.
+    // Found by the refresh that noticed the end of the first fence, or by the next: a second fence is under way.
     for time in 4..=6 {
         kernel.emit(time as u32 % 2, time, b"proven by the second");
     }
-    // Nobody waits for the gate, which stays shut.
+    // No thread waits for the gate, which stays shut.
     for time in 2..=3 {
         assert_eq!(reader.next_timeout(LONG).unwrap().unwrap().key(), Some(time));
     }
@@ -100,7 +100,7 @@ fn fences_run_beside_the_consumer() {
         assert!(reader.next_timeout(Duration::from_millis(1)).unwrap().is_none());
     }
     assert_eq!((reader.held(), reader.stats().fences), (3, 1));
-    // One fence may have begun before they were seen.
+    // One fence may have begun before the refresh found them.
     gate.open();
     for time in 4..=6 {
         assert_eq!(reader.next_timeout(LONG).unwrap().unwrap().key(), Some(time));
@@ -132,19 +132,19 @@ fn expedited_fences_are_paced() {
     assert_eq!(reader.stats().fences, before.fences);
 }
 
-/// The simulator wakes a sleeping reader as the kernel does: when a part of a ring was written.
+/// Like the kernel, the simulator wakes a sleeping reader when a part of a ring was written.
 #[test]
 fn a_filling_ring_wakes_the_reader() {
     let woken = reading::wakes(|| {
         let kernel = sim::Kernel::new(&[0]);
         let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::None)).unwrap();
-        // Few and long, so that even a slow machine has written them before the reader looks by itself.
+        // Few and long, so that even a slow machine has written them before the reader's tick.
         let write = || (0..10).for_each(|time| assert!(kernel.emit(0, time, &[0; 6000])));
         let (woken, given) = reading::woken_by(&mut reader, write);
         assert_eq!(given.unwrap(), reading::Given::Number(0));
         woken
     });
-    assert!(woken, "the reader was never woken, and looked by itself");
+    assert!(woken, "the reader was never woken, and refreshed at its tick");
 }
 
 /// The end of a fence wakes the reader, which would have slept on.
@@ -161,24 +161,24 @@ fn the_end_of_a_fence_wakes_the_reader() {
         assert_eq!(given.unwrap(), reading::Given::Number(7));
         woken
     });
-    assert!(woken, "the reader was never woken, and looked by itself");
+    assert!(woken, "the reader was never woken, and refreshed at its tick");
 }
 
-/// The clock is read before the heads are loaded: what is stamped behind that reading waits for another look.
+/// The clock is read before the heads are loaded: records with a time after that reading wait for another refresh.
 #[test]
 fn lag_takes_its_reading_before_it_looks() {
     let kernel = sim::Kernel::new(&[0]);
     let rings = kernel.rings().on_clock(perfweave::Clock::Monotonic);
-    // Stamped while it is indexed, which is behind both.
+    // It gets its time while it is indexed, which is after both.
     let key = Key::with(|_| perfweave::Clock::Monotonic.now());
     let order = Order::new().key(key).hold(Hold::Lag(Duration::ZERO));
     let mut reader = Reader::new(rings, order).unwrap();
     kernel.emit(0, 1, b"any");
     assert!(reader.next_timeout(LONG).unwrap().is_some());
-    assert!(reader.stats().refreshes >= 2, "the look that found it could not let it out");
+    assert!(reader.stats().refreshes >= 2, "the refresh that found it could not release it");
 }
 
-/// The thread that waits for fences takes no signals: they are the program's.
+/// The thread that waits for fences takes no signals: these belong to the program.
 #[test]
 fn the_fence_thread_takes_no_signals() {
     let kernel = sim::Kernel::new(&[0]);
@@ -200,7 +200,7 @@ fn the_fence_thread_takes_no_signals() {
     assert!(found > 0);
 }
 
-/// An event loop of one's own around a reader: poll it, then take what there is.
+/// A user's own event loop around a reader: poll it, then take all events.
 #[test]
 fn a_reader_can_be_polled() {
     use std::os::fd::{AsFd, AsRawFd};
@@ -208,7 +208,7 @@ fn a_reader_can_be_polled() {
     let mut reader = Reader::new(kernel.rings(), Order::new().hold(kernel.hold())).unwrap();
     let writer = std::thread::spawn(move || {
         for time in 1..=4000 {
-            // As slow as the reader, when it is slow.
+            // As slow as the reader.
             let cpu = time as u32 % 2;
             threads::until("there is room", || kernel.emit(cpu, time, &[0; 20]));
             if time % 100 == 0 {
@@ -232,8 +232,8 @@ fn a_reader_can_be_polled() {
     reading::assert_nothing(&mut reader);
 }
 
-/// The n-th burst of writes on three CPUs, always the same: keys in disorder and across CPUs, some late, some records without one,
-/// and more than the rings hold now and then.
+/// The n-th burst of writes on three CPUs, always the same: keys in disorder and across CPUs, some late, some records without a key, and
+/// sometimes more than the rings hold.
 fn burst(kernel: &sim::Kernel, turn: u64) {
     let random = |n: u64, most: u64| (turn * 1000 + n).wrapping_mul(0x9e37_79b9_7f4a_7c15) % 1009 % most;
     for n in 0..[3, 20, 60, 130][turn as usize % 4] {
@@ -250,7 +250,7 @@ fn in_short(event: &Event<'_>) -> String {
     format!("{:?} {:?} {} {:?}", event.key(), event.certainty(), event.late_by(), event.item())
 }
 
-/// One by one, as a batch, or folded: the same events come, with the same words, and the same is counted.
+/// One by one, as a batch, or folded: the events, their details and the statistics are the same.
 #[test]
 fn however_events_are_taken_they_are_the_same() {
     let take = |way: usize, merge: &mut Merge, taken: &mut Vec<String>| match way {
@@ -289,7 +289,7 @@ fn however_events_are_taken_they_are_the_same() {
                     merge.refresh(1000 + 20 * turn);
                 }
                 take(way, &mut merge, &mut taken);
-                // Or the rings have other losses.
+                // Otherwise the rings have other losses.
                 merge.publish();
                 taken.push(format!("{:?}", merge.stats()));
             }
@@ -305,7 +305,7 @@ fn however_events_are_taken_they_are_the_same() {
     }
 }
 
-/// What a fold breaks off at is taken, and what is behind comes with the next call.
+/// The event at which a fold breaks off is consumed, and the events after it come with the next call.
 #[test]
 fn a_fold_that_breaks_off_takes_no_more() {
     let courses = [1, 2, 7, usize::MAX].map(|each| {
@@ -330,13 +330,13 @@ fn a_fold_that_breaks_off_takes_no_more() {
     assert!(courses[0].len() > 500 && courses.iter().all(|course| *course == courses[0]));
 }
 
-/// However long nothing happened: what was dropped is asked for, and a CPU that comes is noticed.
+/// After any idle time the reader still reads the count of losses, and notices a new CPU.
 #[test]
 fn a_reader_that_was_idle_still_asks_and_lists() {
     let kernel = small(&[0], 4096);
     let order = Order::new().hold(Hold::None).when_full(WhenFull::Discard);
     let mut reader = Reader::new(kernel.rings(), order).unwrap();
-    // Its user is away for longer than from one time of either to the next.
+    // The caller is away for longer than the interval of either check.
     let idle = |reader: &mut Reader| {
         assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
         std::thread::sleep(Duration::from_millis(150));

@@ -1,4 +1,4 @@
-//! The flight recorder on simulated rings, written backwards over what is oldest.
+//! The flight recorder on simulated rings, which are written backwards over the oldest records.
 
 use crate::text;
 use perfweave::{Certainty, Event, Fault, Frozen, Item, Key, Kind, Layout, Recorder, sim};
@@ -76,7 +76,7 @@ fn cpus_are_merged_by_key_then_by_cpu_then_by_age() {
     let mut backwards: Vec<String> = frozen.events().rev().map(|event| text(&event)).collect();
     backwards.reverse();
     assert_eq!(backwards, expected);
-    // From both ends at once, and in a copy that goes its own way.
+    // From both ends at once, and in an independent clone of the iterator.
     let mut events = frozen.events();
     assert_eq!((text(&events.next().unwrap()), text(&events.next_back().unwrap())), ("back".into(), "last".into()));
     let mut rest = events.clone();
@@ -86,7 +86,7 @@ fn cpus_are_merged_by_key_then_by_cpu_then_by_age() {
     assert_eq!(text(&rest.next_back().unwrap()), "mid");
 }
 
-/// Who is interrupted between clock and output lies behind the interrupts, with a smaller key.
+/// A writer that is interrupted between clock and output lies after its interrupts, with a smaller key.
 #[test]
 fn writers_that_were_interrupted_come_before_their_interrupts() {
     let (kernel, mut recorder) = machine(&[0, 1], 4096);
@@ -116,12 +116,12 @@ fn the_oldest_is_overwritten_and_what_is_left_of_it_is_no_damage() {
         let mut expected = vec!["else".to_owned()];
         expected.extend(((time - 1).max(10)..=time).map(|time| time.to_string()));
         assert_eq!(texts(&frozen), expected);
-        // Too few are left to say from when on nothing is missing.
+        // Too few are left to say from when on the recording is complete.
         assert_eq!(frozen.complete_from(), (time > 11).then_some(u64::MAX));
     }
 }
 
-/// A ring's length divided by a record's: nothing is cut.
+/// The ring's length is a multiple of the record's, so no record is cut.
 #[test]
 fn a_ring_that_is_exactly_full_was_not_overwritten() {
     // 8 + 8 + 4 + 12 = 32.
@@ -131,12 +131,12 @@ fn a_ring_that_is_exactly_full_was_not_overwritten() {
         let frozen = recorder.freeze().unwrap();
         let keys: Vec<u64> = frozen.events().map(|event| event.key().unwrap()).collect();
         assert_eq!(keys, (time.saturating_sub(7).max(1)..=time).collect::<Vec<_>>());
-        // The fourth: three may have been interrupted by what is gone.
+        // The fourth: the writers of three may have been interrupted by overwritten records.
         assert_eq!(frozen.complete_from(), (time > 8).then(|| time - 4));
     }
 }
 
-/// The oldest that is left may be older than what is gone.
+/// The oldest record that is left may be older than an overwritten one.
 #[test]
 fn what_is_complete_is_said_with_interrupted_writers_in_mind() {
     let (kernel, mut recorder) = machine(&[0], 256);
@@ -164,7 +164,7 @@ fn what_is_written_while_frozen_is_lost_and_said() {
     assert!(!kernel.emit(1, 14, b"dropped"));
     assert_eq!(texts(&frozen), ["before"]);
     drop(frozen);
-    // Nothing tells of it until something is written.
+    // No LOST record counts it until the next record is written.
     assert_eq!(texts(&recorder.freeze().unwrap()), ["before"]);
     kernel.emit(1, 20, b"first");
     kernel.emit(0, 30, b"behind");
@@ -186,7 +186,7 @@ fn what_is_written_while_frozen_is_lost_and_said() {
         .collect();
     assert_eq!(losses, [(1, 1, Some(0), None, Some(20)), (0, 3, Some(0), Some(10), Some(30))]);
     assert_eq!(frozen.complete_from(), None, "nothing was overwritten");
-    // A loss belongs to what was asked for if its record does.
+    // A loss is included if its record is.
     assert_eq!(frozen.since(30).map(|event| text(&event)).collect::<Vec<_>>(), ["lost 3", "behind", "more"]);
 }
 
@@ -197,7 +197,7 @@ fn a_loss_outlives_its_record() {
     kernel.pause(0, true);
     kernel.emit(0, 1, b"drop");
     kernel.pause(0, false);
-    // 32 and 24, then 96 in 128: the record of 24 is gone.
+    // 32 and 24 bytes, then 96 in a ring of 128: the record of 24 is overwritten.
     kernel.emit(0, 2, b"cut");
     (3..7).for_each(|time| assert!(kernel.emit(0, time, b"kept")));
     let frozen = recorder.freeze().unwrap();
@@ -230,7 +230,7 @@ fn since_and_last_begin_at_a_key() {
     assert_eq!(frozen.since(49_000).rev().map(|event| event.key().unwrap()).collect::<Vec<_>>(), [50_000, 49_000]);
 }
 
-/// Busy rings go back less far than idle ones, and the busiest says from when on all is there.
+/// Busy rings reach back less far than idle ones, and the busiest one decides from when on the recording is complete.
 #[test]
 fn the_busiest_ring_says_from_when_on_all_is_there() {
     let (kernel, mut recorder) = machine(&[0, 1, 2], 256);
@@ -272,7 +272,7 @@ fn records_without_a_key_stay_with_their_neighbours() {
         kernel.emit(cpu, 1, payload);
     }
     let frozen = recorder.freeze().unwrap();
-    // Nothing is before x: it goes with what is behind it in its ring.
+    // No record is before x: it belongs to the record after it in its ring.
     assert_eq!(texts(&frozen), ["10", "w", "15", "x", "20", "y", "z", "25", "v"]);
     for event in frozen.events() {
         let expected = if text(&event) == "x" { Certainty::Assumed } else { Certainty::Proven };
@@ -281,7 +281,7 @@ fn records_without_a_key_stay_with_their_neighbours() {
     assert_eq!(frozen.last(Duration::from_nanos(5)).count(), 6, "x is among them");
 }
 
-/// Where nothing has a key there is nothing to sort by: by CPU, then by age, and nothing is proven.
+/// Without any key, records come by CPU, then by age, and none is proven.
 #[test]
 fn without_any_key_rings_come_one_after_the_other() {
     let kernel = sim::Kernel::backward(&[4, 1], 64, Layout::RAW);
@@ -296,7 +296,7 @@ fn without_any_key_rings_come_one_after_the_other() {
     assert_eq!(frozen.complete_from(), Some(u64::MAX));
 }
 
-/// Called once for each record, and not for losses.
+/// The key function is called once for each record, and not for losses.
 #[test]
 fn a_key_function_is_not_asked_about_losses() {
     let kernel = sim::Kernel::backward(&[0], 4096, Layout::new(TIME | RAW, true, 0));
@@ -338,14 +338,14 @@ fn cpus_that_come_are_followed() {
     assert!(!kernel.emit(3, 11, b"dropped"), "stopped like the others");
 }
 
-/// The pause alone waits for nobody: a writer that has reserved, and publishes while all is frozen, is waited for.
+/// The pause alone does not wait for writers. `freeze` waits for a writer that has reserved and not yet published.
 #[test]
 fn a_writer_in_flight_is_waited_for() {
     let (kernel, mut recorder) = machine(&[0, 1], 4096);
     kernel.emit(0, 10, b"before");
     kernel.begin(0, 20);
     kernel.write(0, b"flying");
-    // And one that has read the clock, and will find the ring paused.
+    // Another has read the clock and will find the ring paused.
     kernel.begin(0, 30);
     let (told, thread) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
@@ -355,14 +355,14 @@ fn a_writer_in_flight_is_waited_for() {
         });
         let thread = thread.recv().unwrap();
         threads::until("all is paused before the fence", || !kernel.emit(1, 5, b"spin"));
-        // As often as it looks whether the fence has ended.
+        // For several polls of the fence.
         threads::until_slept(thread, 3);
         assert!(!freezing.is_finished(), "two writers are inside");
         assert!(!kernel.write(0, b"late"));
         kernel.end(0);
         threads::until_slept(thread, 3);
-        assert!(!freezing.is_finished(), "one is");
-        // Those who come later are not waited for.
+        assert!(!freezing.is_finished(), "one writer is inside");
+        // It does not wait for later writers.
         kernel.begin(1, 40);
         kernel.end(0);
         let texts = freezing.join().unwrap().unwrap();
@@ -374,7 +374,7 @@ fn a_writer_in_flight_is_waited_for() {
     assert!(texts(&recorder.freeze().unwrap()).ends_with(&["lost 1".into(), "again".into()]));
 }
 
-/// Forgotten instead of dropped, what is frozen stays so until the next time.
+/// If `Frozen` is passed to `mem::forget`, the rings stay frozen until the next freeze.
 #[test]
 fn a_freeze_that_is_forgotten_is_taken_up_by_the_next() {
     let (kernel, mut recorder) = machine(&[0], 4096);
@@ -396,7 +396,7 @@ fn a_key_function_that_panics_leaves_the_recorder_recording() {
     assert_eq!(recorder.freeze().unwrap().events().len(), 4096 / 24);
 }
 
-/// Sizes that cannot be right: everything older is given up, everything newer is there, and other rings never notice.
+/// Invalid sizes: all older records are given up, all newer ones are there, and other rings are not affected.
 #[test]
 fn bad_sizes_are_damage_and_the_newer_is_there() {
     for size in [0u16, 1, 7, 9, 12, 20, 4096, 65528, 65535] {
@@ -414,9 +414,9 @@ fn bad_sizes_are_damage_and_the_newer_is_there() {
         let Item::Damage(damage) = events[1].item() else { panic!() };
         assert_eq!((damage.cpu, damage.fault), (0, Fault::Size { size: size.into(), room: 48 }));
         assert_eq!((events[1].key(), events[1].certainty()), (None, Certainty::Assumed));
-        assert_eq!(frozen.complete_from(), Some(14), "what was given up is missing");
+        assert_eq!(frozen.complete_from(), Some(14), "the older records are missing");
         drop(frozen);
-        // What lies further on is written over in time, and then all is well.
+        // Later output overwrites the bad bytes, and then all records are valid.
         (20..220).for_each(|time| assert!(kernel.emit(0, time, b"new")));
         let frozen = recorder.freeze().unwrap();
         assert_eq!(frozen.events().count(), 1 + 4096 / 24);
@@ -424,14 +424,13 @@ fn bad_sizes_are_damage_and_the_newer_is_there() {
     }
 }
 
-/// In a ring that was overwritten a size that goes past the end is taken for the cut one's, if such a record can have been
-/// whole once; all others are damage.
+/// In an overwritten ring, a size past the end belongs to the cut record if such a record could have been whole; otherwise it is damage.
 #[test]
 fn only_what_can_have_been_whole_is_taken_for_cut() {
     for (size, damaged) in [(0u16, true), (12, true), (64, false), (1024, false), (1032, true), (65528, true)] {
         let (kernel, mut recorder) = machine(&[0], 1024);
         (0..100).for_each(|time| assert!(kernel.emit(0, time, b"fill")));
-        // The second from the back: 24 bytes and the 16 of the cut one behind it.
+        // The second from the back: 24 bytes and the 16 of the cut record after it.
         let bad = kernel.head(0).wrapping_add(24 * 41);
         kernel.scribble(0, bad.wrapping_add(6), &size.to_ne_bytes());
         let frozen = recorder.freeze().unwrap();
@@ -460,7 +459,7 @@ fn a_bad_raw_size_is_damage_of_one_record() {
     assert_eq!(frozen.complete_from(), None, "nothing else is missing");
 }
 
-/// Any head: no panic, no end of events, and what is written from there on is found.
+/// With any head there is no panic and no endless stream, and records written from there on are found.
 #[test]
 fn wild_heads_harm_nothing_but_their_ring() {
     for wild in [0, 1, 3, 7, 24, 4096, 5000, 1 << 32, 1 << 63, u64::MAX, u64::MAX - 3, u64::MAX - 4095, u64::MAX - 9000]
@@ -483,7 +482,7 @@ fn wild_heads_harm_nothing_but_their_ring() {
     }
 }
 
-/// What a kernel does that keeps no protocol, and what it writes later, happen in their order.
+/// Hostile bytes and later records of the kernel appear in the order in which they were written.
 #[test]
 fn what_is_written_behind_hostile_bytes_replaces_them() {
     let (kernel, mut recorder) = machine(&[0], 64);
@@ -497,7 +496,7 @@ fn what_is_written_behind_hostile_bytes_replaces_them() {
     assert_eq!(texts(&recorder.freeze().unwrap()), ["once", "more"]);
 }
 
-/// Output of more than a ring holds, or than a header can say, writes over itself, as it does in the kernel.
+/// Output that is longer than the ring or than a header can say overwrites itself, as in the kernel.
 #[test]
 fn output_that_is_too_long_is_damage_and_recording_goes_on() {
     for (ring, size, fill) in
@@ -520,7 +519,7 @@ fn output_that_is_too_long_is_damage_and_recording_goes_on() {
     }
 }
 
-/// What a CPU's ring was given, oldest first: too simple to be wrong.
+/// The model: all records written to a CPU's ring, oldest first.
 #[derive(Default)]
 struct Model {
     pieces: Vec<(u64, Piece)>,
@@ -530,7 +529,7 @@ struct Model {
     paused: bool,
 }
 
-/// A stretch of the ring, in which what is older lies behind what is newer.
+/// A piece of the ring. Older pieces lie after newer ones.
 #[derive(Debug, Clone)]
 enum Piece {
     Record {
@@ -541,7 +540,7 @@ enum Piece {
     Lost(u64),
 }
 
-/// What is expected to come out, and what did.
+/// The expected and the actual records.
 #[derive(Debug, Clone, PartialEq)]
 enum Seen {
     Record { cpu: u32, key: Option<u64>, payload: Vec<u8> },
@@ -549,7 +548,7 @@ enum Seen {
 }
 
 impl Model {
-    /// One reservation of a writer's.
+    /// One reservation of a writer.
     fn write(&mut self, key: Option<u64>, payload: &[u8], fields: u64, frozen: bool) -> bool {
         if self.paused || frozen {
             self.lost += 1;
@@ -575,7 +574,7 @@ impl Model {
         (&self.pieces[gone..], gone)
     }
 
-    /// What comes out of this ring, with what orders it.
+    /// The records that come out of this ring, with their sort keys.
     fn expected(&self, cpu: u32, ring: u64) -> Vec<(u64, u32, Seen)> {
         let (left, _) = self.left(ring);
         let first = left.iter().find_map(|(_, piece)| if let Piece::Record { key, .. } = piece { *key } else { None });
@@ -600,13 +599,13 @@ impl Model {
     }
 }
 
-/// What is frozen is a sort of exactly those newest records of each CPU that still fit.
+/// A frozen recording is a sort of exactly the newest records of each CPU that still fit.
 fn frozen_matches_sort(cpus: u8, ring: u8, layout: u8, twice: bool, steps: &[(u8, u8, u16)]) {
     let cpus = [&[0][..], &[0, 1], &[0, 2, 3], &[1, 5, 6, 64, 300]][usize::from(cpus) % 4];
     let ring = 256u64 << (ring % 6);
     let (sample_type, fields) = [(TIME | RAW, 1), (IDENTIFIER | TID | TIME | RAW, 3)][usize::from(layout) % 2];
     let kernel = sim::Kernel::backward(cpus, ring as usize, Layout::new(sample_type, true, 0));
-    // One in five has no key, if the layout's number says so.
+    // In some layouts one record in five has no key.
     let keyless = layout & 2 != 0;
     let has_key = move |number: u64| !(keyless && number.is_multiple_of(5));
     let key = Key::with(move |record| {
@@ -626,7 +625,7 @@ fn frozen_matches_sort(cpus: u8, ring: u8, layout: u8, twice: bool, steps: &[(u8
         let key = Some(*time).filter(|_| has_key(*number));
         let mut payload = number.to_ne_bytes().to_vec();
         payload.extend((0..size % 200).map(|at| (u64::from(at) ^ *number) as u8));
-        // One that is longer than the ring, with a loss before it, would overwrite itself.
+        // A record that is longer than the ring with a loss before it would overwrite itself.
         payload.truncate(ring as usize - 100);
         let written = kernel.write(cpu, &payload);
         assert_eq!(written, model.write(key, &payload, fields, frozen));
@@ -659,14 +658,14 @@ fn frozen_matches_sort(cpus: u8, ring: u8, layout: u8, twice: bool, steps: &[(u8
                 kernel.pause(cpu, model.paused);
             }
             31 if last || kind > 127 => {
-                // Nobody is waited for: everybody is done.
+                // All writers are done, so the fence does not wait.
                 for (cpu, model) in &mut models {
                     (0..model.writers.len()).for_each(|_| kernel.end(*cpu));
                     model.writers.clear();
                 }
                 let frozen = recorder.freeze().unwrap();
                 check(&frozen, &models, ring, !twice);
-                // Somebody tries to write meanwhile.
+                // A writer tries to write meanwhile.
                 for _ in 0..size % 5 {
                     let model = models.get_mut(&cpu).unwrap();
                     kernel.begin(cpu, clock);
@@ -736,7 +735,7 @@ fn what_is_frozen_is_a_sort_of_the_newest_that_fit() {
         .quickcheck(property as fn(u8, u8, u8, bool, Vec<(u8, u8, u16)>) -> bool);
 }
 
-/// Nobody may look at bytes that somebody still writes: the fence is what makes sure, so it must be a real one.
+/// The fence guarantees that no writer still writes the bytes that are read, so it must be a real one.
 #[test]
 fn a_fence_of_ones_own_is_refused() {
     let fence = perfweave::Fence::custom(|| Ok(()));
@@ -756,7 +755,7 @@ fn if_the_fence_fails_recording_goes_on() {
     }
 }
 
-/// Keys that wrap: in the order of a counter that does not, and told as they were written.
+/// Keys that wrap come in the order of a counter that does not wrap, and are reported as they were written.
 #[test]
 fn counters_that_wrap_are_in_order_as_keys() {
     let kernel = sim::Kernel::backward(&[0, 5], 4096, Layout::new(TIME | RAW, true, 0));

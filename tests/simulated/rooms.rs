@@ -1,4 +1,4 @@
-//! The rooms of DESIGN.md: what is on the left knows nothing of what is on its right.
+//! The rooms of DESIGN.md: no room uses a room on its right.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ fn src() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
 }
 
-/// Adds a file, or all of a folder but `tests.rs`: what a test of a room needs does not make the room know it.
+/// Adds a file, or all of a folder but `tests.rs`: tests of a room may use rooms on its right.
 fn add(path: &Path, out: &mut Vec<String>) {
     if path.is_dir() {
         let mut entries: Vec<_> = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -46,7 +46,7 @@ fn of(name: &str) -> Vec<String> {
     out
 }
 
-/// Modules named behind `prefix` in code, not in comments.
+/// Modules named after `prefix` in code, not in comments.
 fn used(source: &str, prefix: &str) -> Vec<String> {
     let code = source.lines().map(|line| line.split("//").next().unwrap_or("")).collect::<Vec<_>>().join("\n");
     let code = match code.split_once("#[cfg(all(test, not(loom)))]\nmod tests {") {

@@ -1,14 +1,14 @@
-//! The same BPF producer read by perfweave, aya and libbpf: what each costs its own process and the traced one, as root.
+//! The same BPF producer read by perfweave, aya and libbpf: the cost of each for its own process and the traced one, as root.
 //!
 //! ```text
 //! cargo run --release --manifest-path benches/peers/Cargo.toml --target-dir target/peers
 //! cargo run --release --manifest-path benches/peers/Cargo.toml --target-dir target/peers -- --test
 //! ```
 //!
-//! This process is the one that is traced: it calls getppid(2) on every CPU, and a BPF program outputs 64 bytes for each call.
-//! For readers by writers' epochs the program enters before it takes its time and leaves behind its output; for all others it does not.
-//! Each reader is a process of its own, which is given the maps. In each round every reader has its turn with each load, so that
-//! ratios within a round mean something on a machine that is shared. The tables show medians over the rounds.
+//! This process is the one that is traced: it calls getppid(2) on every CPU, and a BPF program outputs 64 bytes for each call. For readers
+//! by writers' epochs the program enters before it takes its time and leaves after its output; for all others it does not. Each reader is a
+//! separate process, which inherits the maps. In each round every reader runs once with each load, so that ratios within a round are
+//! comparable on a shared machine. The tables show medians over the rounds.
 
 mod producer;
 mod readers;
@@ -75,7 +75,7 @@ fn main() -> Result<()> {
     for round in 0..rounds as usize {
         for table in tables.iter_mut().filter(|table| is_chosen(table.setting.name)) {
             table.idle(producer.idle(table.setting.load, time));
-            // Not always one behind the same other.
+            // The sequence of readers changes.
             let mut turns = table.readers();
             let first = round % turns.len();
             turns.rotate_left(first);
@@ -94,7 +94,7 @@ fn main() -> Result<()> {
     }
     println!("Medians of {rounds} rounds of {} s, {} CPUs.", time.as_secs_f64(), cpus::online().len());
     tables.iter().filter(|table| is_chosen(table.setting.name)).for_each(|table| print!("\n{table}"));
-    // How long a fence takes at least, for what is held for one.
+    // The shortest time of a fence, for events that wait for one.
     let mut times = producer.grace_periods(Load::Paced(rate), Duration::from_millis(500))?;
     times.sort_unstable();
     let grace_period = times[times.len() / 2];

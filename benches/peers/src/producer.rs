@@ -1,4 +1,4 @@
-//! The traced process: its BPF program, its loads, and what came of them beside a reader.
+//! The traced process: its BPF program, its loads, and their outcome with a reader.
 
 use crate::Result;
 use crate::readers::Reader;
@@ -18,16 +18,16 @@ const SAMPLE: i16 = 64;
 /// Bytes of a count, so that no two CPUs share a cache line.
 const COUNT: u32 = 64;
 
-/// What is called.
+/// A load of system calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Load {
     /// As often as possible, on every CPU. Events have their CPU's numbers: one counter for all would slow the CPUs down.
     Flood,
-    /// So often a second, on all CPUs together, from threads that sleep in between. Events have the machine's numbers.
+    /// This often a second, on all CPUs together, from threads that sleep in between. Events have the machine's numbers.
     Paced(u32),
 }
 
-/// What a reader is measured with.
+/// The conditions under which a reader is measured.
 #[derive(Debug, Clone, Copy)]
 pub struct Setting {
     /// Its word on the command line.
@@ -35,11 +35,11 @@ pub struct Setting {
     pub load: Load,
     /// Pages of each ring.
     pub pages: usize,
-    /// Whether a busy loop for each CPU runs beside.
+    /// Whether a busy loop runs on each CPU too.
     pub hogs: bool,
 }
 
-/// What came of a load beside a reader.
+/// The outcome of a load with a reader.
 #[derive(Debug, Clone, Copy)]
 pub struct Outcome {
     pub seen: Seen,
@@ -98,12 +98,12 @@ impl Producer {
         Ok(Self { events, epochs, counts, programs })
     }
 
-    /// Runs a load that nobody traces. Gives the calls a second.
+    /// Runs a load that is not traced. Gives the calls a second.
     pub fn idle(&self, load: Load, time: Duration) -> f64 {
         run(load, || thread::sleep(time))
     }
 
-    /// How long membarrier(2) takes beside a load.
+    /// How long membarrier(2) takes under a load.
     pub fn grace_periods(&self, load: Load, time: Duration) -> Result<Vec<Duration>> {
         let mut times = Vec::new();
         let end = Instant::now() + time;
@@ -118,7 +118,7 @@ impl Producer {
         Ok(times)
     }
 
-    /// Runs a load while a reader reads it in a process of its own.
+    /// Runs a load while a reader in a separate process reads it.
     pub fn read_by(
         &self,
         reader: &Reader,
@@ -187,7 +187,7 @@ fn paced(stop: &AtomicBool, rate: f64) -> u64 {
     let (begin, mut turn, mut calls) = (Instant::now(), 0, 0);
     while !stop.load(Ordering::Relaxed) {
         let due = (begin.elapsed().as_secs_f64() * rate) as u64;
-        // What it missed while it did not have the CPU is not made up for all at once.
+        // It does not catch up at once on the calls that it missed without a CPU.
         let now = (due - turn).min(1000);
         (0..now).for_each(|_| load::getppid());
         (turn, calls) = (due, calls + now);
@@ -242,7 +242,7 @@ impl Drop for Process {
     }
 }
 
-/// CPU time of everybody so far, in seconds.
+/// CPU time of the whole machine so far, in seconds.
 fn busy() -> Result<f64> {
     let stat = std::fs::read_to_string("/proc/stat")?;
     let line = stat.lines().next().unwrap_or("");

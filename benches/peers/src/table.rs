@@ -1,4 +1,4 @@
-//! What came of it, as Markdown.
+//! The results, as Markdown.
 
 use crate::producer::{Load, Outcome, Setting};
 use crate::readers::{
@@ -24,17 +24,17 @@ impl Table {
         Self { setting, rows: readers.map(|reader| (reader, Vec::new())).collect(), idle: Vec::new() }
     }
 
-    /// Who is measured.
+    /// The readers that are measured.
     pub fn readers(&self) -> Vec<&'static Reader> {
         self.rows.iter().map(|(reader, _)| *reader).collect()
     }
 
-    /// Calls a second that nobody traced.
+    /// Calls a second without tracing.
     pub fn idle(&mut self, rate: f64) {
         self.idle.push(rate);
     }
 
-    /// What came of a reader in a round.
+    /// The outcome of a reader in a round.
     pub fn row(&mut self, reader: &Reader, outcome: Outcome) {
         let row = self.rows.iter_mut().find(|(known, _)| known.name == reader.name);
         row.expect("it is one of them").1.push(outcome);
@@ -73,7 +73,7 @@ fn p99(outcome: &Outcome) -> f64 {
     outcome.seen.p99_ns as f64 / 1e6
 }
 
-/// What is meant to be reached, beside what was, of what was measured.
+/// The targets of the measured readers, next to the results.
 pub fn targets([flood, paced, small, hogs]: &[Table; 4], grace_period: Duration) {
     println!("\n| what | meant to be | flood | paced |\n| --- | --- | --- | --- |");
     for (what, bound, name, by, column) in [
@@ -92,7 +92,7 @@ pub fn targets([flood, paced, small, hogs]: &[Table; 4], grace_period: Duration)
             println!("| {what} | {bound} | {} |", cells.join(" | "));
         }
     }
-    // In percentage points: what an ordered reader loses more than an unordered one.
+    // In percentage points: how much more an ordered reader loses than an unordered one.
     for (what, table) in [("rings of 64 pages", small), ("the same beside hogs", hogs)] {
         for other in [DRAIN, REFERENCE] {
             let lost = |name| table.column(name, lost);
@@ -129,7 +129,7 @@ fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// The median, the least and the most.
+/// The median, the minimum and the maximum.
 fn spread(values: impl IntoIterator<Item = f64>, digits: usize) -> String {
     let values = sorted(values);
     let [least, middle, most] = [0, values.len() / 2, values.len() - 1].map(|at| values[at]);

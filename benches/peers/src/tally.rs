@@ -1,4 +1,4 @@
-//! What a reader has seen, and what it cost.
+//! The events that a reader has seen, and its cost.
 
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
@@ -7,12 +7,12 @@ use std::fmt::{Display, Formatter};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Of so many events the latency of one is taken: reading the clock for each would be most of what is measured.
+/// The latency of one in this many events is taken: reading the clock for each would dominate the measurement.
 const SAMPLED: u64 = 64;
-/// Parts of each power of two that latencies are counted in.
+/// Latencies are counted in this many parts of each power of two.
 const PARTS: usize = 16;
 
-/// What each reader does with each event: counts it, checks its order, takes its first two words.
+/// The work of each reader for each event: counts it, checks its order, takes its first two words.
 pub struct Tally {
     events: u64,
     out_of_order: u64,
@@ -50,7 +50,7 @@ impl Tally {
         self.event(stamp, stamp, word(8));
     }
 
-    /// So many were lost, as the reader was told.
+    /// Adds this many losses, which the reader was told of.
     pub fn lost(&mut self, count: u64) {
         self.lost += count;
     }
@@ -107,14 +107,14 @@ fn cpu_time() -> Duration {
     Duration::from_micros((micros(usage.user_time()) + micros(usage.system_time())) as u64)
 }
 
-/// The most memory that was ever resident. Not that of getrusage(2), which a process has from the one that began it.
+/// The peak of resident memory. getrusage(2) would include that of the parent process.
 fn peak() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("procfs");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
-/// What a reader says in the end.
+/// The final report of a reader.
 #[derive(Debug, Clone, Copy)]
 pub struct Seen {
     pub events: u64,

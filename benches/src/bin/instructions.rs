@@ -1,4 +1,4 @@
-//! Reads rings in one way, so often, for `.ci/instructions` to count what that takes: `instructions WAY RINGS BURST TURNS`.
+//! Reads rings in one way, this many times, so that `.ci/instructions` can count the instructions: `instructions WAY RINGS BURST TURNS`.
 
 use perfweave_benches::{Kind, Shape, Way};
 

@@ -1,11 +1,10 @@
-//! A sampling profiler: what runs on all CPUs, or in one process, 99 times a second, as folded stacks of program and kernel.
+//! A sampling profiler: samples all CPUs, or one process, 99 times a second, and prints folded stacks of program and kernel.
 //!
 //! ```text
 //! cargo run --release -p perfweave-profile -- --seconds 5 > folded          # inferno-flamegraph folded > flames.svg
 //! cargo run --release -p perfweave-profile -- --pid 1234 --seconds 5
 //! ```
-//!
-//! A stack is named when it is seen first, while its process is there. Programs without frame pointers have short stacks.
+//! It finds the names of a stack at its first sample, while its process still runs. Programs without frame pointers have short stacks.
 
 use blazesym::symbolize::source::{Kernel, Process, Source};
 use blazesym::symbolize::{Input, Symbolizer};
@@ -53,7 +52,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     // The folded stack, for each stack of addresses of a process.
     let mut known = HashMap::<(u32, Vec<u64>), String>::new();
     while let Some(event) = reader.next()? {
-        // What is lost or damaged is counted in the end.
+        // Losses and damage are counted at the end.
         let Some(record) = event.record() else { continue };
         let (Some((pid, _)), Some(chain)) = (record.pid_tid(), record.callchain()) else {
             unknown += 1;
@@ -83,7 +82,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// What names addresses. It keeps what it has read of programs and of the kernel.
+/// Finds the names of addresses. It caches the symbols of programs and of the kernel.
 #[derive(Default)]
 struct Names(Symbolizer);
 
@@ -95,12 +94,12 @@ impl Names {
         let (mut source, mut innermost, mut frames) = (&program, true, Vec::new());
         for &address in chain {
             if address >= bindings::PERF_CONTEXT_MAX {
-                // A marker, of what the addresses behind it belong to.
+                // A marker, which says to what the addresses after it belong.
                 source = if address == bindings::PERF_CONTEXT_KERNEL { &kernel } else { &program };
                 innermost = true;
                 continue;
             }
-            // All but the innermost are where a call returns to, which may be behind the end of the function.
+            // All but the innermost are return addresses, which may lie after the end of the function.
             let called = if innermost { address } else { address.saturating_sub(1) };
             let name = self.0.symbolize_single(source, Input::AbsAddr(called)).ok();
             let name = name.and_then(|found| Some(found.as_sym()?.name.to_string()));

@@ -1,8 +1,6 @@
-//! The profiler beside `perf record -g`: the same process, and the same function innermost.
-//!
-//! Each has a timer of its own. So each takes other samples, and their counts are no more equal than two throws of dice. The workload
-//! does nothing but call one function, so both must find it in most samples. Which function called it takes frame pointers, which
-//! Rust leaves out unless told otherwise: neither can tell here.
+//! The profiler compared with `perf record -g`: the same process, and the same innermost function.
+//! Each has its own timer, so their samples and counts differ. The workload only calls one function, so both must find it in most samples.
+//! The caller of the function can be found only by frame pointers, which Rust leaves out by default, so neither finds it.
 
 use std::hint::black_box;
 use std::io::Read;
@@ -10,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 #[inline(never)]
 fn the_hot_function(mut sum: u64) -> u64 {
-    // Nothing that could be a call, however little this is optimised.
+    // No calls, even without optimisation.
     let mut left = 1_000_000;
     while left > 0 {
         sum ^= left << 7;
@@ -20,7 +18,7 @@ fn the_hot_function(mut sum: u64) -> u64 {
     sum
 }
 
-/// The workload, in a process of its own: this test, told so.
+/// The workload, in a separate process: this test with a variable set.
 #[test]
 fn spin() {
     if std::env::var_os("PERFWEAVE_SPIN").is_some() {
@@ -58,7 +56,7 @@ fn perf_finds_the_same_function() {
     let data = std::env::temp_dir().join(format!("perfweave-profile-{pid}"));
     let data = data.to_str().unwrap();
 
-    // Again if it got too little of a CPU to be seen.
+    // Again if it got too little CPU time for samples.
     let (mut ours, mut theirs) = (String::new(), String::new());
     for _ in 0..10 {
         if !ours.is_empty() && theirs.lines().count() > 10 {
@@ -81,7 +79,7 @@ fn perf_finds_the_same_function() {
         std::fs::remove_file(data).unwrap();
     }
 
-    // Ours: the program and its number, functions, a count.
+    // The profiler's line: the program and its number, functions, a count.
     let times = |line: &str| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap();
     let all: u64 = ours.lines().map(times).sum();
     let top: u64 = ours.lines().filter(|line| hot(line)).map(times).sum();
@@ -97,7 +95,7 @@ fn perf_finds_the_same_function() {
     assert!(their_top * 2 > stacks.len(), "{theirs}");
 }
 
-/// What it is asked for is understood, or refused before anything is traced.
+/// It understands its arguments, or refuses them before it traces.
 #[test]
 fn the_command_line_is_understood_or_refused() {
     let run = |arguments: &[&str]| {

@@ -1,4 +1,4 @@
-//! What is waited for, and for how long.
+//! What the reader waits for, and how long.
 
 use super::*;
 use crate::order::event::{Event, Item};
@@ -19,7 +19,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 /// A reader of an idle machine, whose tick has become an hour.
 fn idle(rings: Rings, hold: Hold) -> Engine {
-    // What is held stays in its ring.
+    // Held records stay in their ring.
     let order = Order::new().hold(hold).latency(HOUR).when_full(crate::WhenFull::Discard);
     let mut engine = Engine::new(rings, order).unwrap();
     (1..40).for_each(|hours| engine.pace.refreshed(Instant::now() + HOUR * hours, 0));
@@ -43,7 +43,7 @@ fn what_a_lag_lets_out_within_a_tick_is_waited_for() {
     kernel.emit(0, Clock::Monotonic.now().unwrap(), b"");
     assert!(sleep(&mut engine) <= MINUTE);
     let due = engine.due.expect("held");
-    // What comes meanwhile does not put it off.
+    // Later events do not extend the wait.
     kernel.emit(0, Clock::Monotonic.now().unwrap(), b"");
     assert!(sleep(&mut engine) <= MINUTE && engine.due == Some(due));
 }
@@ -63,7 +63,7 @@ fn a_deadline_within_a_tick_is_waited_for() {
     assert_eq!((engine.turn().unwrap(), engine.ended), (Turn::Ended, Some(Ended::Deadline)));
 }
 
-/// One more look lets out what a round holds.
+/// One more refresh releases what the round rule holds.
 #[test]
 fn a_round_is_over_at_once() {
     let kernel = sim::Kernel::new(&[0]);
@@ -73,7 +73,7 @@ fn a_round_is_over_at_once() {
     assert_eq!(engine.turn().unwrap(), Turn::Ready);
 }
 
-/// A ring that fills up is worth a fence, whatever the tick.
+/// A ring that fills up justifies a fence, no matter how long the tick is.
 #[test]
 fn more_than_half_a_ring_is_worth_a_fence() {
     let kernel = sim::Kernel::with(&[0, 1], 4096, crate::record::Layout::new(4 | 1024, true, 0));
@@ -88,7 +88,7 @@ fn more_than_half_a_ring_is_worth_a_fence() {
     assert!(engine.proof.as_ref().unwrap().is_under_way());
 }
 
-/// A fence that may not begin yet is begun when it may, whatever the tick; one that is under way is waited for.
+/// The reader sleeps until a fence may begin, no matter how long the tick is. While a fence is under way, it waits for its end.
 #[test]
 fn a_fence_that_is_paced_is_waited_for() {
     let kernel = sim::Kernel::new(&[0]);
@@ -100,11 +100,10 @@ fn a_fence_that_is_paced_is_waited_for() {
     assert!(engine.proof.as_ref().unwrap().is_under_way());
 }
 
-/// A reader of which this is known: so many were found since it slept, and all but so many were taken. Its last refresh was just now, and
-/// always will be.
+/// A reader that has found this many events since it slept, and has taken all but some. Its last refresh is always just now.
 fn with_found(hold: Hold, found: u64, held: u64) -> (sim::Kernel, Reader) {
     let kernel = sim::Kernel::new(&[0]);
-    // What is held stays in its ring.
+    // Held records stay in their ring.
     let order = Order::new().hold(hold).latency(HOUR).when_full(crate::WhenFull::Discard);
     let mut reader = Reader::new(kernel.rings(), order).unwrap();
     (0..found - held).for_each(|time| assert!(kernel.emit(0, time, b"")));
@@ -114,7 +113,7 @@ fn with_found(hold: Hold, found: u64, held: u64) -> (sim::Kernel, Reader) {
         assert_eq!(reader.next_timeout(Duration::ZERO).unwrap().and_then(|event| event.key()), Some(time));
     }
     assert_eq!(reader.engine.merge.held() as u64, held);
-    // As if it had not been asked without time.
+    // As if no caller had used a time-out of zero.
     reader.engine.since_sleep = found as usize;
     reader.engine.pace.refreshed(Instant::now() + HOUR, 0);
     (kernel, reader)
@@ -141,7 +140,7 @@ fn who_has_taken_much_rests_before_the_next_look() {
             "given back before it sleeps"
         );
         reader.engine.sleeps(Duration::ZERO);
-        assert_eq!(reader.engine.rest(), Duration::ZERO, "it has rested, or somebody asks all the time");
+        assert_eq!(reader.engine.rest(), Duration::ZERO, "it has rested, or a caller polls all the time");
     }
 }
 
@@ -166,7 +165,7 @@ fn nobody_rests_who_is_waited_for() {
     assert!(matches!(reader.next().unwrap().unwrap().item(), Item::Flushed));
     assert_eq!(reader.stats().sleeps, 0);
 
-    // A ring that is more than half full of what is held: there may be no room for what would wake.
+    // A ring that is more than half full of held records: there may be no room for the records that would wake the reader.
     let kernel = sim::Kernel::with(&[0], 4096, crate::record::Layout::new(4 | 1024, true, 0));
     let mut reader =
         Reader::new(kernel.rings(), Order::new().hold(Hold::Round).when_full(crate::WhenFull::Discard)).unwrap();
@@ -175,7 +174,7 @@ fn nobody_rests_who_is_waited_for() {
     assert!(reader.engine.since_sleep >= WORTH_A_REFRESH);
     reader.engine.since_sleep = 1 << 20;
     assert_eq!(reader.engine.rest(), Duration::ZERO, "70 of 128 are held");
-    // One whose time is over is as good as rested.
+    // A reader whose rest is over does not rest again.
     let (_kernel, mut reader) = with_found(Hold::None, much, 0);
     reader.engine.pace.set_shortest(Duration::ZERO);
     assert_eq!(reader.engine.rest(), Duration::ZERO);
@@ -183,7 +182,7 @@ fn nobody_rests_who_is_waited_for() {
     assert_eq!(reader.engine.rest(), Duration::ZERO);
 }
 
-/// Rings that another program opened, without an event of theirs: nothing says that they fill up.
+/// Rings that another program opened, without their events: nothing wakes the reader when they fill up.
 #[test]
 fn nobody_rests_whom_rings_do_not_wake() {
     let much = WORTH_A_REFRESH as u64;
@@ -193,7 +192,7 @@ fn nobody_rests_whom_rings_do_not_wake() {
     assert_eq!(reader.engine.rest(), Duration::ZERO);
 }
 
-/// Whatever would break off a sleep breaks off a rest. In vain it would be an hour.
+/// Everything that ends a sleep ends a rest. Otherwise the rest would last an hour.
 #[test]
 fn a_rest_is_broken_off() {
     let much = WORTH_A_REFRESH as u64;
@@ -227,7 +226,7 @@ fn a_rest_is_broken_off() {
     filling.join().unwrap();
 }
 
-/// One sleep, a refresh behind it, and what came meanwhile is there; without time, a refresh at once.
+/// A rest is one sleep with a refresh after it, which finds all new events. With a time-out of zero, the refresh comes at once.
 #[test]
 fn a_reader_that_rests_looks_when_it_has() {
     let much = WORTH_A_REFRESH as u64;
@@ -241,7 +240,7 @@ fn a_reader_that_rests_looks_when_it_has() {
     }
 }
 
-/// The same under tokio: there nobody asks without time.
+/// The same under tokio, where no call has a time-out of zero.
 #[cfg(feature = "tokio")]
 #[test]
 fn a_task_that_rests_looks_when_it_has() {
@@ -262,7 +261,7 @@ fn a_task_that_rests_looks_when_it_has() {
         let after = reader.stats();
         assert_eq!((after.sleeps - before.sleeps, after.refreshes - before.refreshes), (1, 1));
 
-        // A flush breaks it off. A reader that is asked anew in its rest looks, and what it had yielded is given back.
+        // A flush ends the rest. A reader that is called again during its rest refreshes, and releases the yielded bytes.
         reader.engine.since_sleep = 64;
         reader.engine.pace.set_shortest(HOUR);
         let mut next = Box::pin(reader.next());
@@ -284,8 +283,8 @@ fn a_task_that_rests_looks_when_it_has() {
     });
 }
 
-/// A message about CPUs comes again and again while the reader spins: each is taken notice of after so many refreshes, and not only
-/// when CPUs are listed anyway.
+/// Messages about CPUs keep coming while the reader spins: it notices each after a fixed number of refreshes, and not only at its regular
+/// listing of CPUs.
 #[test]
 fn messages_about_cpus_are_noticed_while_it_spins() {
     const MESSAGES: u64 = 50;
@@ -312,7 +311,7 @@ fn messages_about_cpus_are_noticed_while_it_spins() {
     assert!(stats.refreshes < (MESSAGES + 10) * 1024, "{stats:?}");
 }
 
-/// A ring that fills up while what is proven is taken is looked at in the middle, and what is new leaves it.
+/// If a ring fills up while proven events are taken, the reader refreshes in the middle and copies new records out of the ring.
 #[test]
 fn rings_are_looked_at_while_much_is_taken() {
     type Take = fn(&mut Reader) -> usize;
@@ -336,7 +335,7 @@ fn rings_are_looked_at_while_much_is_taken() {
     };
     for (way, take) in [("next", by_next), ("batch", in_batches), ("batch, one by one", one_by_one), ("for_each", each)]
     {
-        // Those that may be its own are taken one by one.
+        // Records that may be the reader's own are taken one by one.
         for (meanwhile, one_by_one) in [(0, false), (31, false), (32, false), (32, true)] {
             // 32 bytes each: 128 fill a ring. Both rings take turns, so that no stretch has more than one record.
             let kernel = sim::Kernel::with(&[0, 1], 4096, crate::record::Layout::new(4 | 1024, true, 0));
@@ -373,7 +372,7 @@ fn rings_are_looked_at_while_much_is_taken() {
     }
 }
 
-/// What a reader does now and then it does also where rings fill up all the time, and it never runs dry.
+/// A reader does its periodic work also if rings fill up all the time and it never runs dry.
 #[test]
 fn a_deadline_is_reported_in_a_flood_that_never_ends() {
     for hold in [Hold::None, Hold::Round, Hold::Lag(Duration::ZERO), Hold::Fence(Fence::custom(|| Ok(())))] {
@@ -387,7 +386,7 @@ fn a_deadline_is_reported_in_a_flood_that_never_ends() {
             write();
         });
         reader.handle().set_deadline(Some(Instant::now())).unwrap();
-        // As many as fill both rings a hundred times.
+        // Enough records to fill both rings a hundred times.
         let reported = (0..25_600).any(|_| {
             write();
             reader.next().unwrap().is_none()
@@ -396,7 +395,7 @@ fn a_deadline_is_reported_in_a_flood_that_never_ends() {
     }
 }
 
-/// What is held is copied out of a ring that would be full before a reader that is woken may run.
+/// The reader copies held records out of a ring that could be full before a woken reader runs.
 #[test]
 fn a_ring_that_is_written_quickly_is_emptied_before_its_mark() {
     for (full, pause, is_copied) in [
@@ -408,14 +407,14 @@ fn a_ring_that_is_written_quickly_is_emptied_before_its_mark() {
         let kernel = sim::Kernel::with(&[0], 4096, crate::record::Layout::new(4 | 1024, true, 0));
         let order = Order::new().hold(Hold::FENCE).when_full(full);
         let mut merge = Merge::new(kernel.rings(), order).unwrap();
-        // A quarter of the ring: three quarters are written in three times as long, and ten milliseconds are asked for.
+        // A quarter of the ring: the other three quarters take three times as long, and the limit is ten milliseconds.
         (0..32).for_each(|time| assert!(kernel.emit(0, time, &[0; 8])));
         merge.pause = Some(pause);
         merge.refresh(0);
         assert_eq!(merge.stats().copied, if is_copied { 1024 } else { 0 }, "{full:?}, {pause:?}");
         assert_eq!(merge.stats().early, 0);
     }
-    // What does not fit into the bound stays in its ring, below the mark, and is not let out.
+    // Records that do not fit into the bound stay in their ring, below the mark, and are not released.
     let kernel = sim::Kernel::with(&[0], 1 << 20, crate::record::Layout::new(4 | 1024, true, 0));
     let order = Order::new().hold(Hold::FENCE).when_full(crate::WhenFull::Copy { most: 64 << 10 });
     let mut merge = Merge::new(kernel.rings(), order).unwrap();
@@ -426,7 +425,7 @@ fn a_ring_that_is_written_quickly_is_emptied_before_its_mark() {
         assert!(!merge.is_ready());
     }
     assert_eq!((merge.stats().early, merge.held()), (0, 600));
-    // A ring that was more than half full is worth a fence, although it is empty now.
+    // A ring that was more than half full justifies a fence, although it is empty now.
     let kernel = sim::Kernel::with(&[0], 4096, crate::record::Layout::new(4 | 1024, true, 0));
     let (end, ended) = std::sync::mpsc::channel::<()>();
     let ended = std::sync::Mutex::new(ended);
@@ -444,8 +443,7 @@ fn a_ring_that_is_written_quickly_is_emptied_before_its_mark() {
     assert!(engine.stats().copied > 0 && under_way);
 }
 
-/// What is told of a CPU that is not traced comes before all that is held, in the middle of a ring's turn too, once, whatever way
-/// events are taken; and nothing else changes.
+/// `Item::Untraced` comes once, before all held events, also inside a stretch, for every way to take events; and nothing else changes.
 #[test]
 fn a_cpu_that_is_not_traced_is_told_before_anything_else() {
     let kernel = sim::Kernel::new(&[0, 1]);
@@ -481,7 +479,7 @@ fn a_cpu_that_is_not_traced_is_told_before_anything_else() {
     };
     let lent = merge.next().unwrap();
     assert!(!told(lent.event()) && !told(lent.to_owned().as_event()) && lent.remaining() > 0);
-    // It comes again if it is forgotten.
+    // It comes again after `mem::forget`.
     std::mem::forget(lent);
     assert!(!told(merge.next().unwrap().event()));
     assert_eq!([key(&mut merge), key(&mut merge)], [Some(3), Some(4)]);
@@ -496,7 +494,7 @@ fn a_cpu_that_is_not_traced_is_told_before_anything_else() {
     assert!(merge.next().is_none() && merge.stats().late == 0);
 }
 
-/// Whatever way is read, each record is looked at, also where many of a ring follow each other.
+/// For every way to read, the reader checks each record, also if many of one ring follow each other.
 #[test]
 fn all_that_is_ones_own_is_left_out_whichever_way_is_read() {
     const TID: u64 = 2;
@@ -510,7 +508,7 @@ fn all_that_is_ones_own_is_left_out_whichever_way_is_read() {
     for (way, take) in take.into_iter().enumerate() {
         let kernel = sim::Kernel::with(&[0, 1], 4096, crate::record::Layout::new(TID | 4 | 1024, true, 0));
         let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::None).without_self()).unwrap();
-        // Simulated records name the thread that has the number of the process. One in eight is another's: each begins a stretch.
+        // Simulated records name the thread whose number is that of the process. One in eight names another: each begins a stretch.
         reader.engine.merge.leave_out(std::process::id());
         for time in 0..48u64 {
             let cpu = (time / 8 % 2) as u32;

@@ -105,7 +105,7 @@ fn raw_data_is_found_behind_read_and_callchain() {
     }
 }
 
-/// Whatever else the events of a ring ask for, each field is found where it moved.
+/// Each field is found at its offset, for any other fields that the events of a ring request.
 #[test]
 fn fields_that_others_move_are_found() {
     let mut bytes = Vec::new();
@@ -128,7 +128,7 @@ fn fields_that_others_move_are_found() {
     }
 }
 
-/// All that a READ field may hold, by what the event asked for (perf_event_open(2), "Reading results").
+/// All contents of a READ field, by the `read_format` of the event (perf_event_open(2), "Reading results").
 #[test]
 fn raw_data_is_found_behind_read_values_of_any_format() {
     let times = [sys::PERF_FORMAT_TOTAL_TIME_ENABLED, sys::PERF_FORMAT_TOTAL_TIME_RUNNING];
@@ -161,7 +161,7 @@ fn raw_data_is_found_behind_read_values_of_any_format() {
     }
 }
 
-/// A call chain lies where it does without values before it, and samples need no raw data to be whole.
+/// A call chain without a READ field before it has the right offset, and samples without raw data are valid.
 #[test]
 fn samples_have_what_they_were_asked_for_and_nothing_else() {
     let mut bytes = Vec::new();
@@ -209,10 +209,10 @@ fn ids_of_dead_events_are_known_for_as_long_as_their_records_may_lie_in_the_ring
         assert_eq!((origin.source(10 * n), origin.source(10 * n + 1), origin.source(7)), (Some(0), Some(1), None));
     }
     assert_eq!(origin.past.len(), 8);
-    // What was written up to 500 has been read.
+    // All records before 500 have been read.
     origin = origin.with(ids([1000, 1001]), 1000, 500);
     assert_eq!((origin.source(40), origin.source(50), origin.source(1001)), (None, Some(0), Some(1)));
-    // And while all is read, it never grows.
+    // If all records are read, the list never grows.
     for n in 1..1000u64 {
         origin = origin.with(ids([5 * n, 5 * n + 1]), 2000 + n, 2000 + n);
         assert_eq!(origin.past.len(), 0);

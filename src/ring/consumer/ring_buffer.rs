@@ -14,6 +14,7 @@ use crate::sys::fork::Owner;
 use crate::sys::{bpf, machine};
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -73,7 +74,7 @@ impl Ring {
         let data = unsafe { base.add(page) };
         // SAFETY: the first word of the consumer's page, aligned as pages are.
         let consumed = words::load_own(unsafe { tail_word.as_ref() });
-        if consumed % 8 != 0 {
+        if !consumed.is_multiple_of(8) {
             return refused(format!("the consumer position {consumed} of the BPF ring buffer is no multiple of 8"));
         }
         Ok(Self {
@@ -105,7 +106,8 @@ impl Ring {
     /// fn read(map: BorrowedFd<'_>) -> Result<Reader, Error> {
     ///     let mut rings = Rings::empty(Clock::Monotonic);
     ///     // SAFETY: nobody else reads the map.
-    ///     for (cpu, ring) in unsafe { Ring::adopt_ring_buffers(map) }? {
+    ///     let buffers = unsafe { Ring::adopt_ring_buffers(map) }?;
+    ///     for (cpu, ring) in buffers {
     ///         rings.add(cpu, ring, Layout::RING_BUFFER);
     ///     }
     ///     Reader::new(rings, Order::new().key(Key::Payload(0)).hold(Hold::RESERVED))
@@ -144,6 +146,20 @@ impl Ring {
             return Err(Error::new(ErrorKind::Map, "the map of BPF ring buffers is empty"));
         }
         Ok(rings)
+    }
+
+    /// [`Ring::adopt_ring_buffers`] for a map that is pinned in a BPF file system.
+    ///
+    /// # Safety
+    /// As [`Ring::adopt_ring_buffer`], of each.
+    ///
+    /// # Errors
+    /// As [`Ring::adopt_ring_buffers`]; [`ErrorKind::NotFound`] or [`ErrorKind::Permission`] if the map cannot be opened.
+    pub unsafe fn adopt_pinned_ring_buffers(path: impl AsRef<Path>) -> Result<Vec<(u32, Self)>, Error> {
+        let path = path.as_ref();
+        let map = bpf::pinned(path).map_err(Error::pinned(path))?;
+        // SAFETY: this function's contract is the same.
+        unsafe { Self::adopt_ring_buffers(&map) }
     }
 
     /// A BPF ring buffer in plain memory, whose data is mapped once, and the kernel's half of it.

@@ -39,7 +39,7 @@ impl Ring {
     }
 }
 
-/// What is told of numbers, given in the order of the ring: anomalies as they come, gaps in the end.
+/// The reports about numbers, given in the order of the ring: first anomalies as they come, then gaps.
 fn told(bits: u32, written: &[u64]) -> Vec<String> {
     let mut ring = Ring::new(bits, None);
     let mut told = Vec::new();
@@ -77,13 +77,13 @@ fn what_breaks_a_sequence_is_told_apart() {
     assert_eq!(told(32, &[500, 501, 0, 1, 2]), ["0 Reset for 502"]);
     assert_eq!(told(32, &[500, 700, 701, 500, 501]), ["500 Reset for 702", "501-699 (199)"]);
     assert_eq!(told(32, &[500, 501, 400, 401, 403]), ["400 Backward for 502", "402-402 (1)"]);
-    // Something is missing, and counting begins anew before that is declared.
+    // Numbers are missing, and counting restarts before they are reported.
     assert_eq!(told(32, &[500, 503, 0, 2]), ["0 Reset for 504", "501-502 (2)", "1-1 (1)"]);
-    // Further ahead than can be missing, and back.
+    // Further ahead than losses explain, and back.
     assert_eq!(told(64, &[5, 6, 1 << 50, 7, 8]), ["1125899906842624 Forward for 7", "7 Backward for 1125899906842625"]);
 }
 
-/// What was counted before counting began anew fills nothing, and nothing fills it.
+/// After a restart, earlier numbers fill no hole, and their holes are never filled.
 #[test]
 fn numbers_of_before_are_not_met_again() {
     let far_back = 0u64.wrapping_sub(APART + 1000);
@@ -93,12 +93,12 @@ fn numbers_of_before_are_not_met_again() {
     );
 }
 
-/// At the end of all numbers counting begins anew, and what is missing is still counted.
+/// At the end of all numbers counting restarts, and missing numbers are still counted.
 #[test]
 fn counting_goes_on_at_the_end_of_all_numbers() {
     let mut numbers = Numbers::new(64, None);
     assert_eq!(numbers.take(7, 0), Said::Well);
-    // As after 2^30 numbers that were each as far ahead as may be.
+    // As after 2^30 numbers that were each as far ahead as allowed.
     let near = u64::MAX / 4 * 3 - 10;
     assert!(numbers.unwrap.shift(1000, near) || numbers.unwrap.shift(1000, near - (1 << 33)));
     numbers.tracker.restart(numbers.unwrap.unwrapped());
@@ -113,7 +113,7 @@ fn counting_goes_on_at_the_end_of_all_numbers() {
     assert!(missing >= 2 && numbers.take(number + 1, 0) == Said::Well);
 }
 
-/// There, what was missing is counted as missing, and met no more.
+/// There, missing numbers count as missing and are not reported again.
 #[test]
 fn nothing_is_kept_over_the_end_of_all_numbers() {
     let mut ring = Ring::new(64, None);
@@ -133,12 +133,12 @@ fn nothing_is_kept_over_the_end_of_all_numbers() {
 
 #[test]
 fn what_comes_out_of_order_breaks_nothing() {
-    // Interrupts while the first was being written, also behind a reset.
+    // Interrupts while the first was being written, also after a reset.
     assert_eq!(told(64, &[1, 0, 2, 3]), [""; 0]);
     assert_eq!(told(64, &[6, 5, 7]), [""; 0]);
     assert_eq!(told(64, &[500, 501, 1, 0, 2, 3]), ["1 Reset for 502"]);
     assert_eq!(told(64, &[9, 5, 10]), ["6-8 (3)"]);
-    // There before, and not long ago, whatever number it is.
+    // Any number that came before, not long ago.
     assert_eq!(told(64, &[0, 1, 2, 1, 3]), ["1 Duplicate for 3"]);
     assert_eq!(told(8, &[254, 255, 0, 1, 2, 1, 3]), ["1 Duplicate for 3"]);
 }
@@ -173,7 +173,7 @@ fn what_runs_backwards_for_ever_is_told_once() {
 }
 
 quickcheck! {
-    /// Any bytes: nothing panics, and no number is told of but once.
+    /// For any bytes nothing panics, and each number is reported at most once.
     fn any_numbers(bits: u8, written: Vec<u64>) -> bool {
         let mut ring = Ring::new(u32::from(bits % 63) + 2, None);
         let mut told = 0;
@@ -189,8 +189,8 @@ quickcheck! {
         told <= anomalies && anomalies <= written.len() as u64
     }
 
-    /// Any order within reach, the first number included, with some left out: exactly those are told of as missing, each
-    /// once, whatever was already told when the rest was seen.
+    /// For any order within reach, the first number included, with some numbers left out: exactly these are reported as missing, each once,
+    /// no matter when the reports are taken.
     fn what_is_left_out_is_missing(delays: Vec<u8>, left_out: Vec<u8>, first: u8) -> bool {
         let mut order: Vec<u64> = (0..200).collect();
         order.sort_by_key(|number| number + u64::from(delays.get(*number as usize).copied().unwrap_or(0) % 16));
@@ -216,8 +216,7 @@ quickcheck! {
     }
 }
 
-/// Numbers said with sets: each that is missing, one by one, with the record that showed it. Those of one counting lie apart from
-/// those of the others.
+/// A model of `Numbers` with sets: each missing number, one by one, with the record that showed it. Each restart has its own set.
 struct Sets {
     counting: u64,
     next: Option<u64>,
@@ -294,7 +293,7 @@ impl Sets {
         if may { Is::Anomaly(kind, next % Self::APART) } else { Is::Well }
     }
 
-    /// The first in a row of those that the record at a position showed: first and last.
+    /// The first run of missing numbers that the record at a position showed: first and last.
     fn gap(&self, position: u64) -> Option<(u64, u64)> {
         let mut shown = self.missing.iter().filter(|(_, at)| **at == position).map(|(number, _)| *number);
         let first = shown.next()?;
@@ -309,7 +308,7 @@ impl Sets {
     }
 }
 
-/// What is said of a number, but for where a hole lies.
+/// The report about a number, without the position of the hole.
 #[derive(Debug, PartialEq)]
 enum Is {
     Well,
@@ -327,7 +326,7 @@ impl From<Said> for Is {
     }
 }
 
-/// Whatever numbers come and whatever is declared of them, holes are what sets say.
+/// For any numbers and any reports, the holes equal those of the model.
 #[test]
 fn numbers_are_what_sets_say() {
     for course in 0..200u64 {
@@ -345,7 +344,7 @@ fn numbers_are_what_sets_say() {
                 0..8 => next,
                 8..12 => next + random(most),
                 12..18 => next.saturating_sub(random(most)),
-                // Anomalies are rare, so that there is something to break.
+                // Anomalies are rare, so that there is a sequence to break.
                 18 if random(4) == 0 => random(3),
                 _ => next.saturating_sub(1),
             };
@@ -368,14 +367,14 @@ fn numbers_are_what_sets_say() {
     }
 }
 
-/// Behind a leap nothing of before is waited for; behind a count that may have gone round, something may be.
+/// After a leap no earlier number is awaited; after a possible wraparound, some may be.
 #[test]
 fn what_may_come_behind_a_number_that_counting_begins_with() {
     assert_eq!(
         told(64, &[5, 6, 1 << 50, (1 << 50) - 1]),
         ["1125899906842624 Forward for 7", "1125899906842623 Backward for 1125899906842625"]
     );
-    // 112 is what an eighth bit leaves: one less is a hole, and so many are told apart by what was lost.
+    // 112 is the limit of an eighth bit: one less is a hole, and for 112 the losses decide.
     let mut numbers = Numbers::new(8, None);
     let reach = numbers.unwrap.reach();
     numbers.take(0, 0);

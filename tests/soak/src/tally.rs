@@ -1,4 +1,4 @@
-//! What came out of a reader, compared with what the writers counted.
+//! The events of a reader, compared with the writers' counts.
 
 use crate::writers::Outputs;
 use perfweave::{Account, AnomalyKind, Certainty, Event, Gap, Item, Ledger, SequenceAnomaly};

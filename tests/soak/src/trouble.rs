@@ -1,4 +1,4 @@
-//! What disturbs a reader from outside its process: stops, hogs, CPUs that go, a clock that is steered.
+//! Disturbances of a reader from outside its process: stops, hogs, CPUs that go offline, a clock that is steered.
 
 use crate::random::Random;
 use nix::sys::signal::{Signal, kill};

@@ -1,4 +1,4 @@
-//! What a process has: descriptors, mappings, threads, memory.
+//! The resources of a process: descriptors, mappings, threads, memory.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fmt;

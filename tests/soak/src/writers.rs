@@ -1,4 +1,4 @@
-//! The writers: BPF programs that draw numbers, dawdle, write, and count what became of it.
+//! The writers: BPF programs that draw numbers, wait, write, and count the results.
 
 use perfweave::Fence;
 use perfweave_support::bpf::{self, Reg};
@@ -54,7 +54,7 @@ impl Writers {
         Ok(())
     }
 
-    /// Nobody writes any more, and nobody is inside.
+    /// No program writes any more, and none is inside.
     pub fn stop(&mut self) -> Result<(), Box<dyn std::error::Error>> {
         self.attached.clear();
         Fence::Map.open()?.wait()?;
@@ -76,7 +76,8 @@ impl Writers {
     }
 }
 
-/// Enters its epoch, draws a number of the whole machine, the next of its CPU and the time, works, outputs `u64 machine, u64 own, u64 time`, and
+/// Enters its epoch, draws a number of the whole machine, the next of its CPU and the time, works, outputs `u64 machine, u64 own, u64
+/// time`, and
 /// counts what the helper returned. Leaves last.
 fn program(
     kind: bpf::Kind,

@@ -1,4 +1,4 @@
-//! What a reader would see that takes one ring after the other.
+//! The events as a reader sees them that takes one ring after the other.
 
 /// Collects a pass of events, to give them back ring by ring.
 #[derive(Debug)]

@@ -1,8 +1,8 @@
 //! Which CPUs there are, and keeping them as they are while tests run.
 //!
-//! A test that takes a CPU offline takes it from every process. So each process of this suite that needs CPUs to stay holds a
-//! lock, and one that takes them away waits until nobody does. The locks are on the kernel's own lists of CPUs, which are
-//! there for everybody and are left behind by nobody.
+//! A test that takes a CPU offline takes it from every process. So each process of this suite that needs CPUs to stay holds a lock, and one
+//! that takes them away waits until nobody does. The locks are on the kernel's own lists of CPUs, which every process can open and which
+//! need no clean-up.
 
 use nix::fcntl::{Flock, FlockArg};
 use std::fs::File;
@@ -18,7 +18,7 @@ static HELD: OnceLock<Vec<Flock<File>>> = OnceLock::new();
 /// itself.
 pub fn keep() {
     HELD.get_or_init(|| {
-        // Who waits to be alone holds the gate, so that those who come meanwhile do not make it wait for ever.
+        // A process that waits to be alone holds the gate, so that later processes do not make it wait for ever.
         let _gate = lock("possible", FlockArg::LockExclusiveNonblock);
         lock("online", FlockArg::LockSharedNonblock).into_iter().collect()
     });

@@ -1,4 +1,4 @@
-//! A perf ring opened and mapped by somebody who is not perfweave, in libbpf's way.
+//! A perf ring opened and mapped without perfweave, as libbpf does it.
 
 use perf_event_open_sys::bindings as sys;
 use std::io;

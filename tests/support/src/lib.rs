@@ -27,8 +27,8 @@ pub use futures_util;
 #[cfg(feature = "perf-data")]
 pub use linux_perf_data;
 
-/// What a test does that needs the kernel to do something: where the kernel refuses it skips, loudly, or fails if
-/// `PERFWEAVE_REQUIRE_KERNEL=1` says that nothing may be skipped. What was skipped is listed at the end of the process.
+/// The result of something that a test needs from the kernel. If the kernel refuses, the test skips and says so, or fails under
+/// `PERFWEAVE_REQUIRE_KERNEL=1`, which allows no skips. The end of the process lists what was skipped.
 ///
 /// Keeps CPUs as they are from now on ([`cpus::keep`]).
 ///
@@ -72,8 +72,8 @@ pub fn perf() -> Option<()> {
     is_there.then_some(())
 }
 
-/// Notes what could not be tested because this kernel was built without it, and what was tested instead passed. It is listed with
-/// what was skipped, and never a failure: it takes another kernel.
+/// Notes what could not be tested because this kernel was built without it. It is listed with the skips, and is never a failure, because it
+/// takes another kernel.
 #[track_caller]
 pub fn lacks(what: &str) {
     skip::note(&format!("this kernel does not have {what}"));

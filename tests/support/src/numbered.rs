@@ -1,4 +1,4 @@
-//! A process with a number of one's choice, as if numbers had gone round.
+//! A process with a chosen number, as if process numbers had wrapped around.
 
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::mem::size_of;

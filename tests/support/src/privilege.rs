@@ -16,9 +16,9 @@ struct Data {
     inheritable: u32,
 }
 
-/// Everything that nothing else is for.
+/// `CAP_SYS_ADMIN`, for everything without another capability.
 pub const CAP_SYS_ADMIN: u32 = 21;
-/// To lock memory without limit is another.
+/// To lock memory without limit.
 pub const CAP_PERFMON: u32 = 38;
 /// To use BPF.
 pub const CAP_BPF: u32 = 39;
@@ -43,7 +43,7 @@ pub fn keep(capabilities: &[u32]) -> io::Result<()> {
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Makes the calling thread a user who owns nothing, for good.
+/// Makes the calling thread an unprivileged user, for good.
 pub fn become_nobody() -> io::Result<()> {
     const NOBODY: libc::uid_t = 65534;
     // SAFETY: no pointers. Not by way of libc, which would change all threads.

@@ -1,4 +1,4 @@
-//! What is skipped is seen: libtest counts a test that skips as passed, and hides what it says.
+//! Reports skips: libtest counts a test that skips as passed, and hides its output.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -50,6 +50,6 @@ extern "C" fn list() {
     for (test, why) in skipped.iter() {
         let _ = writeln!(said, "    {test}: {why}");
     }
-    // There is nobody to tell if this fails.
+    // Nothing can be done if this fails.
     let _ = io::stderr().write_all(said.as_bytes());
 }

@@ -1,4 +1,4 @@
-//! System calls of a thread, shown to a judge before they are made, who lets each be made or answers in the kernel's place:
+//! System calls of a thread, shown to a judge before they are made. The judge lets each call through or answers instead of the kernel:
 //! seccomp's user notification (`Documentation/userspace-api/seccomp_filter.rst`).
 
 use crate::privilege::{self, Filter, JUMP_IF_EQUAL, LOAD_WORD, NUMBER, RETURN};
@@ -19,7 +19,7 @@ pub struct Call {
     pub args: [u64; 6],
 }
 
-/// What becomes of a system call.
+/// The judge's answer to a system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     /// It is made.
@@ -30,7 +30,7 @@ pub enum Answer {
     Say(i64),
 }
 
-/// Calls that no judge sees. Nobody waits for the judge with a lock held, or the judge could wait for them.
+/// Calls that no judge sees. Otherwise a thread could wait for the judge with a lock that the judge needs.
 const UNSEEN: [libc::c_long; 4] = [libc::SYS_futex, libc::SYS_brk, libc::SYS_sched_yield, libc::SYS_rt_sigreturn];
 
 /// Runs something on a thread of its own. All system calls of that thread, and of those it starts, are shown to the judge, but for

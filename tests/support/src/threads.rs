@@ -1,9 +1,9 @@
-//! What threads of this process are doing, so that tests need not guess when they are asleep.
+//! The state of threads of this process, so that tests need not guess when they sleep.
 
 use std::fs::read_to_string;
 use std::time::{Duration, Instant};
 
-/// Against hanging only: what is waited for takes as long as the machine needs, and a test fails if it never comes.
+/// Only against hanging: a test waits as long as the machine needs, and fails if the condition never comes.
 pub const GUARD: Duration = Duration::from_secs(120);
 
 /// The calling thread's number.
@@ -11,7 +11,7 @@ pub fn own() -> i32 {
     nix::unistd::gettid().as_raw()
 }
 
-/// [`GUARD`], so many times as `PERFWEAVE_PATIENCE` says: emulated machines are slower than any other.
+/// [`GUARD`] times `PERFWEAVE_PATIENCE`: emulated machines are slower than any other.
 fn guard() -> Duration {
     let patience = std::env::var("PERFWEAVE_PATIENCE").map_or(1, |times| times.parse().expect("a number of times"));
     GUARD * patience
@@ -40,7 +40,7 @@ pub fn until_asleep(thread: i32) {
     until("a thread sleeps", || state(thread) == 'S');
 }
 
-/// Waits until a thread of this process has gone to sleep so many times from now on: it was awake in between.
+/// Waits until a thread of this process has gone to sleep this many times from now on: it was awake in between.
 ///
 /// # Panics
 /// If it does not within [`GUARD`], or ends.

@@ -31,7 +31,7 @@ pub fn default(map: OwnedFd, start: &Start) -> Result<Seen> {
     Ok(tally.into_inner().expect("it was begun").end())
 }
 
-/// A map's number, which any process may open it by.
+/// A map's number, by which any process may open it.
 fn id(map: &OwnedFd) -> Result<u32> {
     let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", map.as_raw_fd()))?;
     let id = about.lines().find_map(|line| line.strip_prefix("map_id:"));
@@ -55,7 +55,7 @@ impl Each for Tally {
     }
 }
 
-/// Copies of all that a poll found.
+/// Copies of all records of a poll.
 struct Sorted {
     tally: Tally,
     found: Vec<[u64; 8]>,
@@ -107,7 +107,7 @@ fn unordered(map: &OwnedFd, start: &Start, stamps: Stamps, sleep: Duration) -> R
     }
 }
 
-/// The same, what each poll found copied and sorted by the program's time.
+/// The same, with the records of each poll copied and sorted by the program's time.
 pub fn sorted(map: OwnedFd, start: &Start) -> Result<Seen> {
     let mut buffer =
         Buffer::open(&map, start.bytes, Stamps::None, Sorted { tally: Tally::begin(), found: Vec::new() })?;
@@ -171,7 +171,7 @@ impl<E: Each> Buffer<E> {
         unsafe { &mut *self.each }
     }
 
-    /// Sleeps until woken, at most so long, and reads all rings: what a wake-up does not tell of is read too.
+    /// Sleeps until woken, at most this long, and reads all rings, also those without a wake-up.
     fn read(&mut self, sleep: Duration) -> Result<()> {
         if !sleep.is_zero() {
             // SAFETY: the buffer is open.
@@ -207,7 +207,7 @@ unsafe extern "C" fn record<E: Each, const PAYLOAD: usize>(
     // SAFETY: likewise, with its header.
     let bytes = unsafe { std::slice::from_raw_parts(header.cast::<u8>(), size) };
     match kind {
-        // Behind the header, the time if there is one, and the length of the payload.
+        // After the header, the time if there is one, and the length of the payload.
         sys::PERF_RECORD_SAMPLE => each.bytes(&bytes[PAYLOAD..]),
         sys::PERF_RECORD_LOST => each.lost(u64::from_ne_bytes(bytes[16..24].try_into().expect("eight bytes"))),
         _ => {}

@@ -1,4 +1,4 @@
-//! The readers, each in a process of its own.
+//! The readers, each in a separate process.
 
 mod aya;
 mod libbpf;
@@ -28,21 +28,21 @@ pub struct Reader {
     read: fn(OwnedFd, &Start) -> Result<Seen>,
 }
 
-/// What others are compared with.
+/// The reader with which others are compared.
 pub const REFERENCE: &str = "libbpf tuned, unordered";
 
-/// What an ordered reader is compared with.
+/// The reader with which ordered readers are compared.
 pub const SORTED: &str = "libbpf tuned, copied and sorted";
 /// perfweave as it is by default.
 pub const DEFAULT: &str = "perfweave `fence` (membarrier), the default";
 pub const DRAIN: &str = "perfweave `drain`, unordered";
-/// What entering and leaving costs the program, beside [`DRAIN`].
+/// The cost of entering and leaving for the program, compared with [`DRAIN`].
 pub const DRAIN_ENTERED: &str = "perfweave `drain`, unordered, from a program that enters and leaves";
 pub const NONE: &str = "perfweave `none`";
 pub const EPOCH: &str = "perfweave `epoch`";
 pub const EPOCH_SPINNING: &str = "perfweave `epoch`, spinning";
 pub const EPOCH_WOKEN: &str = "perfweave `epoch`, woken by each event";
-/// What latencies are compared in.
+/// The reader with which latencies are compared.
 pub const OFTEN: &str = "perfweave `drain`, every millisecond";
 pub const MEMBARRIER_SOON: &str = "perfweave `fence` (membarrier), `latency(1 ms)`";
 pub const EXPEDITED_SOON: &str = "perfweave `fence` (expedited), `latency(1 ms)`";
@@ -118,7 +118,7 @@ pub struct Start {
 }
 
 impl Start {
-    /// Everything is open: says so, and begins to count. Calls a function when the load has ended, on a thread of its own.
+    /// Reports that everything is open, and begins to count. Calls a function on another thread when the load has ended.
     pub fn ready(&self, ended: impl FnOnce() + Send + 'static) -> Tally {
         let stop = Arc::clone(&self.stop);
         thread::spawn(move || {
@@ -142,7 +142,7 @@ impl Start {
     }
 }
 
-/// Reads rings of so many pages until the load has ended, and says what was seen.
+/// Reads rings of this many pages until the load has ended, and reports the counts.
 pub fn run(reader: &Reader, map: i32, epochs: i32, pages: usize) -> Result<()> {
     let bytes = pages * perfweave_support::foreign::page_size();
     // SAFETY: inherited from the process that began this one, for nobody else here.
@@ -152,7 +152,7 @@ pub fn run(reader: &Reader, map: i32, epochs: i32, pages: usize) -> Result<()> {
     Ok(())
 }
 
-/// Waits until one of these is readable, at most so long.
+/// Waits until one of these is readable, at most this long.
 pub fn wait(fds: &mut [nix::poll::PollFd<'_>], most: Duration) -> Result<()> {
     let most = nix::poll::PollTimeout::try_from(most)?;
     match nix::poll::poll(fds, most) {

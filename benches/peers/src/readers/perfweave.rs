@@ -13,7 +13,7 @@ fn open(map: OwnedFd, start: &Start) -> Result<Rings> {
     Ok(Rings::options().bpf_output(map).bytes(start.bytes as u64).open()?)
 }
 
-/// What is done with an event.
+/// Takes an event.
 #[inline(always)]
 fn take(tally: &mut Tally, key: Option<u64>, item: Item<'_>) {
     match item {
@@ -28,7 +28,7 @@ fn take(tally: &mut Tally, key: Option<u64>, item: Item<'_>) {
     }
 }
 
-/// A reader, and a tally that is begun. What is left is flushed when the load has ended.
+/// A reader and a running tally. The remaining events are flushed when the load has ended.
 fn begin(map: OwnedFd, start: &Start, order: Order, latency: Option<Duration>) -> Result<(Reader, Tally)> {
     let order = if let Some(latency) = latency { order.latency(latency) } else { order };
     begin_with(open(map, start)?, start, order)
@@ -90,7 +90,7 @@ pub fn batch(map: OwnedFd, start: &Start, hold: Hold) -> Result<Seen> {
     Ok(tally.end())
 }
 
-/// Without order, woken as perfweave has it by default.
+/// Without order, with perfweave's default wake-up.
 pub fn drain(map: OwnedFd, start: &Start) -> Result<Seen> {
     drained(open(map, start)?, start, POLL)
 }

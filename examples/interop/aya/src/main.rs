@@ -19,13 +19,13 @@ fn run(options: &common::Options) -> Result<bool, Box<dyn Error>> {
     let mut ebpf = Ebpf::load(common::OBJECT)?;
     let Some(Map::PerfEventArray(events)) = ebpf.map("EVENTS") else { return Err("no perf event array EVENTS".into()) };
 
-    // perfweave takes the map as it is, in place of aya's PerfEventArray and its buffers.
+    // perfweave takes the map as it is. It replaces aya's PerfEventArray and its buffers.
     let rings = Rings::options().bpf_output(events.fd()).bytes(4 << 20).open()?;
-    // And the map in which the program says when it is inside.
+    // The map in which the program marks when it is inside.
     let Some(Map::Array(epochs)) = ebpf.map("EPOCHS") else { return Err("no array EPOCHS".into()) };
     let hold = Hold::epochs(epochs.fd())?;
 
-    // aya attaches the program, now that there is where to write.
+    // aya attaches the program after the rings are open.
     let program: &mut BtfTracePoint = ebpf.program_mut("on_switch").ok_or("no program on_switch")?.try_into()?;
     program.load("sched_switch", &Btf::from_sys_fs()?)?;
     program.attach()?;

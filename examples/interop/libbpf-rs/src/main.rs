@@ -18,13 +18,13 @@ fn run(options: &common::Options) -> Result<bool, Box<dyn Error>> {
     let map = |name| object.maps().find(|map| map.name() == name).ok_or_else(|| format!("no map {name}"));
     let events = map("EVENTS")?;
 
-    // perfweave takes the map as it is, in place of libbpf's PerfBuffer.
+    // perfweave takes the map as it is. It replaces libbpf's PerfBuffer.
     let rings = Rings::options().bpf_output(&events).bytes(4 << 20).open()?;
-    // And the map in which the program says when it is inside.
+    // The map in which the program marks when it is inside.
     let epochs = map("EPOCHS")?;
     let hold = Hold::epochs(&epochs)?;
 
-    // libbpf attaches the program, now that there is where to write. Dropping the link would detach it.
+    // libbpf attaches the program after the rings are open. Dropping the link would detach it.
     let program = object.progs_mut().find(|program| program.name() == "on_switch").ok_or("no program on_switch")?;
     let _link = program.attach()?;
 

@@ -1,6 +1,5 @@
 //! The lines that hand a map over to perfweave, for each library. They are compiled and not run: the other two folders run them.
-//!
-//! `bpf_output` takes `impl AsFd`. The file descriptor is duplicated, so the map may go afterwards.
+//! `bpf_output` takes `impl AsFd`. It duplicates the file descriptor, so the map may be dropped afterwards.
 
 use libbpf_rs::MapCore;
 use perfweave::{RingOptions, Rings};
@@ -19,7 +18,7 @@ pub fn from_aya_0_13(ebpf: &aya_0_13::Ebpf) -> Result<RingOptions, Box<dyn Error
     Ok(Rings::options().bpf_output(events.fd()))
 }
 
-/// libbpf-rs: a map is `AsFd`, be it of an object or a skeleton.
+/// libbpf-rs: the map of an object or a skeleton is `AsFd`.
 pub fn from_libbpf_rs(object: &libbpf_rs::Object) -> Result<RingOptions, Box<dyn Error>> {
     let events = object.maps().find(|map| map.name() == "events").ok_or("no events")?;
     Ok(Rings::options().bpf_output(&events))
@@ -30,7 +29,7 @@ pub fn from_descriptor(map: BorrowedFd<'_>) -> RingOptions {
     Rings::options().bpf_output(map)
 }
 
-/// A map that is pinned in a BPF file system, whoever made it.
+/// A map of any program that is pinned in a BPF file system.
 pub fn from_path() -> RingOptions {
     Rings::options().bpf_output_pinned("/sys/fs/bpf/events")
 }

@@ -1,7 +1,7 @@
 //! Writers and readers between which nothing synchronises but the two words of each ring, for ThreadSanitizer (`.ci/tsan`).
 //!
-//! The simulator's writer waits for room by the tail, so that nothing is lost: a loss would be asked after under a lock that
-//! writer and reader share, and hide a race.
+//! The simulator's writer waits for room by the tail, so that nothing is lost: after a loss the reader would take a lock that the writer
+//! shares, and that would hide a race.
 
 use perfweave::{Hold, Item, Key, Layout, Merge, Order, WhenFull, sim};
 
@@ -9,7 +9,7 @@ use perfweave::{Hold, Item, Key, Layout, Merge, Order, WhenFull, sim};
 const RECORDS: u64 = 20_000;
 
 fn main() {
-    // Whoever waits for the other would wait for ever.
+    // The thread that waits for the other would wait for ever.
     std::panic::set_hook(Box::new(|panic| {
         eprintln!("{panic}");
         std::process::exit(101);

@@ -1,4 +1,4 @@
-//! Runs a command as a user who owns nothing, with these capabilities and no other.
+//! Runs a command as an unprivileged user, with these capabilities and no others.
 //!
 //! ```text
 //! with_capabilities perfmon,bpf COMMAND ARGUMENTS...
