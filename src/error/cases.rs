@@ -1,7 +1,7 @@
 //! The error type, and the errors that several rooms give.
 
-use crate::error::{ErrorKind, hint};
 use crate::error::words::{because, hinted, limit, repeated, short};
+use crate::error::{ErrorKind, hint};
 use std::borrow::Cow;
 use std::io;
 use std::path::Path;

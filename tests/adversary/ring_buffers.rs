@@ -284,7 +284,7 @@ fn caught_inside(
 }
 
 #[test]
-fn a_proof_waits_for_whoever_is_inside() {
+fn a_proof_waits_for_the_program_that_is_inside() {
     let cases =
         [(Way::Inside, RESERVED), (Way::Barrier, PROGRAMS), (Way::Inside, Hold::FENCE), (Way::KeyFirst, Hold::FENCE)];
     for (way, hold) in cases {
@@ -296,7 +296,7 @@ fn a_proof_waits_for_whoever_is_inside() {
     }
 }
 
-/// A key that is drawn before the reservation is not covered by reservations, and a rule that does not prove waits for nobody.
+/// A key that is drawn before the reservation is not covered by reservations, and a rule that does not prove does not wait.
 #[test]
 fn keys_drawn_before_the_reservation_are_late_and_so_are_all_without_a_proof() {
     let cases = [
