@@ -463,14 +463,14 @@ fn ring_buf_pinned() {
         }
         Reader::new(rings, Order::new().key(Key::Payload(0)).hold(RESERVED)).unwrap()
     };
-    [2, 4, 6, 8].map(|n| write(&samples.submit, n));
+    [2, 4, 6, 8].into_iter().for_each(|n| write(&samples.submit, n));
     let mut first = reader();
     for n in [2, 4] {
         assert_eq!(number(&reading::next(&mut first).event()), n);
     }
     drop(first);
     let mut second = reader();
-    [10, 12].map(|n| write(&samples.submit, n));
+    [10, 12].into_iter().for_each(|n| write(&samples.submit, n));
     assert_eq!(reading::numbers(&mut second), [6, 8, 10, 12]);
 }
 
