@@ -235,7 +235,8 @@ fn failed_reservations_are_losses_where_programs_count_them() {
         let reserving =
             Reserving { rings: &map, counter: &counter, failures: &failures, way: Way::Inside, discard: None };
         let program = reserving.when_run(1).unwrap();
-        for counted in [true, false] {
+        // What failed before the ring was adopted does not count.
+        for counted in [false, true] {
             let mut rings = adopt(&map);
             if counted {
                 rings.count_failures(&failures).unwrap();

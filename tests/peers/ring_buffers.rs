@@ -1,5 +1,6 @@
 //! What libbpf, libbpf-rs, aya and cilium/ebpf assert of their readers of BPF ring buffers.
 
+use crate::libbpf::pin;
 use crate::reading;
 use crate::reading::{Given, LONG, number};
 use perfweave::{ANY_CPU, Barrier, Clock, Ended, Event, Fence, Hold, Item, Key, Layout, Order, Reader, Ring, Rings};
@@ -445,6 +446,32 @@ async fn ring_buf_asyncfd_events() {
     while !is_flushed(reader.next().await.unwrap().unwrap().event()) {}
     let (written, rejected) = (counter.lookup_u64(0, 0).unwrap(), counter.lookup_u64(0, 8).unwrap());
     assert_eq!((seen + rejected + lost, lost), (written, failures.counted().unwrap()));
+}
+
+/// ring_buf_pinned: a reader of a pinned map goes on where the last one stopped, and nothing that was not read is lost.
+#[test]
+fn ring_buf_pinned() {
+    let Some(samples) = Samples::new(0) else { return };
+    let Some(mount) = kernel("mount a BPF file system", pin::BpfFs::mount()) else { return };
+    let path = mount.path().join("ring");
+    pin::pin(&samples.map, &path).unwrap();
+    let reader = || {
+        let mut rings = Rings::empty(Clock::Monotonic);
+        // SAFETY: one reader at a time.
+        for (cpu, ring) in unsafe { Ring::adopt_pinned_ring_buffers(&path) }.unwrap() {
+            rings.add(cpu, ring, Layout::RING_BUFFER);
+        }
+        Reader::new(rings, Order::new().key(Key::Payload(0)).hold(RESERVED)).unwrap()
+    };
+    [2, 4, 6, 8].into_iter().for_each(|n| write(&samples.submit, n));
+    let mut first = reader();
+    for n in [2, 4] {
+        assert_eq!(number(&reading::next(&mut first).event()), n);
+    }
+    drop(first);
+    let mut second = reader();
+    [10, 12].into_iter().for_each(|n| write(&samples.submit, n));
+    assert_eq!(reading::numbers(&mut second), [6, 8, 10, 12]);
 }
 
 /// libbpf-rs, test_object_ringbuf, …_closure, …_raw: two maps in one reader; what a callback returns ends it; a reader needs a ring.
