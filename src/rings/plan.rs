@@ -276,7 +276,7 @@ mod tests {
             (second.branch_sample_type, second.sample_stack_user, second.read_format) = (6, 8, 0b110);
             let mut events = [first, second].map(|attr| {
                 let (probe, map, tracepoint, filter, pattern) = Default::default();
-                RingEvent { name: "x".into(), attr, probe, map, tracepoint, filter, pattern, has_payload: false }
+                RingEvent { name: "x".into(), attr, probe, map, tracepoint, filter, pattern }
             });
             let stack = Sample::StackUser(24);
             let samples = [Sample::Tid, Sample::Tid, Sample::RegsUser(0b1001), Sample::RegsIntr(0b101), stack];

@@ -256,7 +256,7 @@ mod tests {
         let doubts = |change: &dyn Fn(&mut perf_event_attr)| {
             let mut attr = perf_event_attr::default();
             change(&mut attr);
-            refused(&attr).split_once("; ").map(|(_, doubts)| doubts.to_owned())
+            super::doubts(&attr).split_once("; ").map(|(_, doubts)| doubts.to_owned())
         };
         assert_eq!(doubts(&|_| ()).as_deref(), Some(""));
         let sampled = [
