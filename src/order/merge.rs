@@ -335,6 +335,9 @@ impl Merge {
             let rank = self.rings.lanes.partition_point(|other| other.origin.cpu <= lane.origin.cpu);
             self.stream.indexes.insert(rank, Index::new(lane.ring.tail(), self.stream.keys.new_numbers()));
             self.rings.lanes.insert(rank, lane);
+            if let Some((said, _)) = &mut self.stream.said {
+                *said += u32::from(rank as u32 <= *said);
+            }
         }
         if any {
             self.stream.due = Due::Everybody;

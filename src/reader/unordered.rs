@@ -66,12 +66,31 @@ impl Reading<'_> {
     /// Reads samples up to the first record that is not plain, or that the end of the ring's memory cuts.
     #[inline(always)]
     fn plain<B>(&mut self, origin: &Arc<Origin>, each: &mut impl FnMut(Event<'_>) -> ControlFlow<B>) -> ControlFlow<B> {
-        let Some(raw) = origin.layout.raw() else { return ControlFlow::Continue(()) };
+        match origin.layout.raw() {
+            _ if self.ring.is_ring_buffer() => self.walk::<true, B>(0, origin, each),
+            Some(raw) => self.walk::<false, B>(raw, origin, each),
+            None => ControlFlow::Continue(()),
+        }
+    }
+
+    /// Reads records of a BPF ring buffer, or samples of a perf ring whose length of raw data lies at `raw`.
+    #[inline(always)]
+    fn walk<const RESERVATION: bool, B>(
+        &mut self,
+        raw: usize,
+        origin: &Arc<Origin>,
+        each: &mut impl FnMut(Event<'_>) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
         let (mut left, _) = self.ring.bytes(self.position, self.ring.head() - self.position).as_slices();
         loop {
             // The function may have forked.
             self.ring.assert_here();
-            let Some((record, rest)) = Record::plainest(left, raw, origin) else { break };
+            let split = if RESERVATION {
+                Record::plainest_reservation(left, origin)
+            } else {
+                Record::plainest(left, raw, origin)
+            };
+            let Some((record, rest)) = split else { break };
             prefetch(rest, AHEAD);
             self.position += record.len();
             left = rest;

@@ -24,7 +24,7 @@ impl EventMap {
             _ => None,
         };
         match bpf::map_info(map.as_fd()) {
-            // Programs and the like answer too, in their own way; these all have keys and values of 4 bytes.
+            // Other BPF objects answer too, with structs of their own. A perf event array has keys and values of 4 bytes.
             Ok(bpf::MapInfo {
                 map_type: bpf::BPF_MAP_TYPE_PERF_EVENT_ARRAY,
                 key_size: 4,
@@ -38,7 +38,7 @@ impl EventMap {
         }
     }
 
-    /// Opens a map by the path that it is pinned by.
+    /// Opens a map by the path where it is pinned.
     pub(super) fn pinned(event: &str, path: &Path) -> Result<Self, Error> {
         Self::new(event, bpf::pinned(path).map_err(Error::pinned(path))?)
     }
@@ -55,7 +55,7 @@ fn wrong_type(event: &str, map_type: u32) -> Error {
     Error::new(ErrorKind::Map, message).hinting(hint).about(event)
 }
 
-/// Why the kernel tells nothing of a file descriptor, or does not duplicate it.
+/// The kernel says nothing about a file descriptor, or does not duplicate it.
 pub(super) fn unusable(errno: io::Error) -> Error {
     let hint = hint::array(&errno);
     let message = "cannot use the file descriptor as a perf event array";

@@ -295,7 +295,7 @@ fn maps_that_cannot_be_read_are_refused_with_why() {
     assert_error!(error, InvalidInput, "a ring for each CPU");
     let Some((events, _)) = perfweave_support::echo() else { return };
     let mut mixed = Rings::options().bpf_output(&events).open().unwrap();
-    assert_error!(mixed.count_failures(&Map::counts().unwrap()).unwrap_err(), InvalidInput, "no BPF ring buffer");
+    assert_error!(mixed.count_failures(Map::counts().unwrap()).unwrap_err(), InvalidInput, "no BPF ring buffer");
     // SAFETY: it has no other reader.
     mixed.add(ANY_CPU, unsafe { Ring::adopt_ring_buffer(&map) }.unwrap(), Layout::RING_BUFFER);
     let error = Reader::new(mixed, order(RESERVED)).unwrap_err();
@@ -315,7 +315,7 @@ fn maps_that_cannot_be_read_are_refused_with_why() {
         Layout::RING_BUFFER,
     );
     assert_error!(
-        rings.count_failures(&Map::counts().unwrap()).unwrap_err(),
+        rings.count_failures(Map::counts().unwrap()).unwrap_err(),
         InvalidInput,
         "to which a failure belongs"
     );
