@@ -1,12 +1,13 @@
 //! Shared code of both packages: the compiled program, the command line, and reading in order.
 
-use perfweave::{Hold, Order, Reader, Record, Rings};
+use perfweave::{ANY_CPU, Barrier, Clock, Fence, Hold, Key, Layout, Order, Reader, Record, Ring, Rings};
 use perfweave_support::args::Args;
 use perfweave_support::by_ring::ByRing;
 use perfweave_support::load::{self, Load};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
+use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -21,8 +22,9 @@ const ALIGNED: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR")
 
 const HELP: &str = concat!(
     env!("CARGO_PKG_NAME"),
-    " [--hold epoch|fence] [--seconds N] [--json]
-  --hold     what proves the order: what the program says of itself, or kernel fences [epoch]
+    " [--rings perf|bpf] [--hold epoch|fence] [--seconds N] [--json]
+  --rings    perf rings, or a BPF ring buffer [perf]
+  --hold     what proves the order: what the program says of itself (in a BPF ring buffer: its reservations), or kernel fences [epoch]
   --seconds  how long to trace [5]
   --json     print one JSON object"
 );
@@ -32,6 +34,8 @@ pub struct Options {
     time: Duration,
     json: bool,
     fence: bool,
+    /// Whether the program writes into a BPF ring buffer.
+    pub ring_buffer: bool,
 }
 
 /// Takes the command line and runs the part of the loader.
@@ -62,14 +66,34 @@ fn with_causes(error: &dyn Error) -> String {
 
 fn options() -> Result<Options, Box<dyn Error>> {
     let mut args = Args::new(HELP);
+    let rings = args.value("--rings", |name| match name {
+        "perf" => Ok(false),
+        "bpf" => Ok(true),
+        other => Err(format!("no rings {other}")),
+    })?;
     let hold = args.value("--hold", |name| match name {
         "epoch" => Ok(false),
         "fence" => Ok(true),
         other => Err(format!("no hold rule {other}")),
     })?;
-    let options = Options { time: args.seconds(5.0)?, json: args.flag("--json"), fence: hold.unwrap_or(false) };
+    let options = Options {
+        time: args.seconds(5.0)?,
+        json: args.flag("--json"),
+        fence: hold.unwrap_or(false),
+        ring_buffer: rings.unwrap_or(false),
+    };
     args.finish()?;
     Ok(options)
+}
+
+/// A BPF ring buffer that all CPUs share, with the rule for a program that reserves by `perfweave_reserve`: it needs no word of the
+/// program's.
+pub fn ring_buffer(map: impl AsFd, failures: impl AsFd) -> Result<(Rings, Hold), Box<dyn Error>> {
+    let mut rings = Rings::empty(Clock::Monotonic);
+    // SAFETY: nobody else reads the map.
+    rings.add(ANY_CPU, unsafe { Ring::adopt_ring_buffer(map) }?, Layout::RING_BUFFER.cpu_at(8));
+    rings.count_failures(failures)?;
+    Ok((rings, Hold::Fence(Fence::Reserved(Barrier::Programs))))
 }
 
 /// Reads the rings in proven order and prints their content. Gives whether all checks passed. The rule is for a program that marks when it
@@ -77,11 +101,12 @@ fn options() -> Result<Options, Box<dyn Error>> {
 pub fn read(rings: Rings, epochs: Hold, options: &Options) -> Result<bool, Box<dyn Error>> {
     // A kernel fence works for any program.
     let hold = if options.fence { Hold::FENCE } else { epochs };
-    // Otherwise all defaults: the kernel's timestamps.
-    let mut reader = Reader::new(rings, Order::new().hold(hold))?;
+    // Otherwise all defaults: the kernel's timestamps, or the program's own in a BPF ring buffer.
+    let key = if options.ring_buffer { Key::Payload(0) } else { Key::Time };
+    let mut reader = Reader::new(rings, Order::new().key(key).hold(hold))?;
 
     // Threads that move from CPU to CPU: each move writes into two rings.
-    let cpus: Vec<u32> = reader.rings().cpus().collect();
+    let cpus = load::online();
     let load = Load::on(&cpus.clone(), move |_| {
         for &cpu in &cpus {
             load::pin(cpu);
@@ -98,12 +123,13 @@ pub fn read(rings: Rings, epochs: Hold, options: &Options) -> Result<bool, Box<d
         for event in batch {
             // Losses and damage are counted at the end.
             let (Some(key), Some(record)) = (event.key(), event.record()) else { continue };
-            let switch = Switch::read(&record).ok_or_else(|| format!("this is no switch: {record:?}"))?;
+            let switch = Switch::read(&record, options).ok_or_else(|| format!("this is no switch: {record:?}"))?;
             if ordered.events < 10 && !options.json {
                 println!("{key} {switch}");
             }
             ordered.event(key, &switch);
-            pass.push(switch.cpu, (key, switch));
+            // All CPUs share a BPF ring buffer.
+            pass.push(if options.ring_buffer { 0 } else { switch.cpu }, (key, switch));
         }
         // A batch has the events that a reader finds when it wakes up. Most readers take one ring after the other.
         pass.pass().for_each(|(key, switch)| by_ring.event(key, &switch));
@@ -145,7 +171,7 @@ pub fn read(rings: Rings, epochs: Hold, options: &Options) -> Result<bool, Box<d
     Ok(events > 0 && ordered.out_of_order == 0 && stats.damaged == 0 && !early)
 }
 
-/// `struct event` of order.bpf.c, and the CPU that wrote it.
+/// `struct event` or `struct stamped` of order.bpf.c, and the CPU that wrote it.
 #[derive(Clone, Copy)]
 struct Switch {
     cpu: u32,
@@ -156,8 +182,8 @@ struct Switch {
 }
 
 impl Switch {
-    fn read(record: &Record<'_>) -> Option<Self> {
-        let payload = record.payload()?;
+    fn read(record: &Record<'_>, options: &Options) -> Option<Self> {
+        let payload = record.payload()?.skip(if options.ring_buffer { 16 } else { 0 })?;
         Some(Self {
             cpu: record.cpu(),
             prev_pid: payload.u32(0)?,

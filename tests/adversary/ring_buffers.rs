@@ -129,7 +129,7 @@ fn run(adversary: &Adversary, hold: Hold, sleeps: bool, enough: impl Fn(&Outcome
         });
         let over = AtomicBool::new(memory.is_none());
         std::thread::scope(|scope| {
-            let end = OnDrop(|| over.store(true, Ordering::Relaxed));
+            let end = threads::AtEnd(|| over.store(true, Ordering::Relaxed));
             scope.spawn(|| sleep_until(&over, memory.as_ref(), &adversary.sleeper));
             threads::until("the adversary does its worst", || {
                 reader.batch(LONG).unwrap().unwrap().for_each(|event| note(event, &mut outcome));
@@ -156,15 +156,6 @@ impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { yielded, lost, late, repaired, by_kind, .. } = self;
         write!(f, "yielded {yielded}, of kinds {by_kind:?}, lost {lost}, late {late}, repaired {repaired}")
-    }
-}
-
-/// Does something when it is dropped, also where a test fails.
-struct OnDrop<F: Fn()>(F);
-
-impl<F: Fn()> Drop for OnDrop<F> {
-    fn drop(&mut self) {
-        (self.0)();
     }
 }
 

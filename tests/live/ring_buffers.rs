@@ -191,7 +191,7 @@ fn a_program_that_sleeps_in_its_reservation_is_waited_for() {
         memory.again();
         std::thread::scope(|scope| {
             let call = scope.spawn(|| load::pinned(there, || sleeping.run_here(&[memory.address(), 1]).unwrap()));
-            memory.until_asleep();
+            let asleep = memory.until_asleep();
             for n in 2..=4 {
                 write(&program, here, n);
             }
@@ -209,7 +209,7 @@ fn a_program_that_sleeps_in_its_reservation_is_waited_for() {
             }
             reader.publish();
             assert!(available(&rings[cpus.len() - 1]) >= 16, "what is reserved is not given back");
-            memory.wake();
+            drop(asleep);
             assert_eq!(call.join().unwrap(), 0);
         });
         let mut given = Vec::new();

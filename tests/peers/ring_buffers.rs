@@ -379,14 +379,13 @@ fn flooding<T>(program: &Program, read: impl FnOnce() -> T) -> T {
                 program.run_with(0, &[7]).unwrap();
             }
         });
-        let answer = read();
-        over.store(true, Ordering::Relaxed);
-        answer
+        let _end = threads::AtEnd(|| over.store(true, Ordering::Relaxed));
+        read()
     })
 }
 
 /// ring_buf_epoll_wakeup: 20,000 messages of a writer that never pauses. Without a full barrier between the consumer position and the
-/// look at the ring, a reader there is never woken again.
+/// look at the ring, a reader of theirs is never woken again. Ours looks by itself now and then.
 #[test]
 fn ring_buf_epoll_wakeup() {
     let Some(samples) = Samples::new(0) else { return };
@@ -422,6 +421,7 @@ async fn ring_buf_asyncfd_events() {
             }
         }
     });
+    let end = threads::AtEnd(|| over.store(true, Ordering::Relaxed));
     let (mut seen, mut lost) = (0, 0);
     let mut is_flushed = |event: Event<'_>| {
         match event.item() {
@@ -440,7 +440,7 @@ async fn ring_buf_asyncfd_events() {
             assert!(!is_flushed(event));
         });
     }
-    over.store(true, Ordering::Relaxed);
+    drop(end);
     writer.await.unwrap();
     reader.handle().flush().unwrap();
     while !is_flushed(reader.next().await.unwrap().unwrap().event()) {}

@@ -16,16 +16,17 @@ fn run(options: &common::Options) -> Result<bool, Box<dyn Error>> {
     // libbpf loads the program and makes its map.
     let object = ObjectBuilder::default().open_memory(common::OBJECT)?.load()?;
     let map = |name| object.maps().find(|map| map.name() == name).ok_or_else(|| format!("no map {name}"));
-    let events = map("EVENTS")?;
-
-    // perfweave takes the map as it is. It replaces libbpf's PerfBuffer.
-    let rings = Rings::options().bpf_output(&events).bytes(4 << 20).open()?;
-    // The map in which the program marks when it is inside.
-    let epochs = map("EPOCHS")?;
-    let hold = Hold::epochs(&epochs)?;
+    let (rings, hold) = if options.ring_buffer {
+        // perfweave takes the map as it is. It replaces libbpf's RingBuffer.
+        common::ring_buffer(&map("RING")?, &map("FAILURES")?)?
+    } else {
+        // The same instead of libbpf's PerfBuffer, and the map in which the program marks when it is inside.
+        (Rings::options().bpf_output(&map("EVENTS")?).bytes(4 << 20).open()?, Hold::epochs(&map("EPOCHS")?)?)
+    };
 
     // libbpf attaches the program after the rings are open. Dropping the link would detach it.
-    let program = object.progs_mut().find(|program| program.name() == "on_switch").ok_or("no program on_switch")?;
+    let name = if options.ring_buffer { "on_switch_reserved" } else { "on_switch" };
+    let program = object.progs_mut().find(|program| program.name() == name).ok_or("no such program")?;
     let _link = program.attach()?;
 
     common::read(rings, hold, options)
