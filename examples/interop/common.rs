@@ -1,12 +1,13 @@
 //! What both packages share: the compiled program, the command line, and reading in order.
 
-use perfweave::{Hold, Order, Reader, Record, Rings};
+use perfweave::{Barrier, Clock, Fence, Hold, Key, Layout, Order, Reader, Record, Ring, Rings};
 use perfweave_support::args::Args;
 use perfweave_support::by_ring::ByRing;
 use perfweave_support::load::{self, Load};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
+use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -21,8 +22,10 @@ const ALIGNED: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR")
 
 const HELP: &str = concat!(
     env!("CARGO_PKG_NAME"),
-    " [--hold epoch|fence] [--seconds N] [--json]
-  --hold     what proves the order: what the program says of itself, or kernel fences [epoch]
+    " [--rings perf|bpf] [--hold programs|fence] [--seconds N] [--json]
+  --rings    perf rings, or a BPF ring buffer [perf]
+  --hold     what proves the order: the programs (of perf rings by epochs, of a BPF ring buffer by its reservations), or kernel fences
+             [programs]
   --seconds  how long to trace [5]
   --json     print one JSON object"
 );
@@ -32,6 +35,8 @@ pub struct Options {
     time: Duration,
     json: bool,
     fence: bool,
+    /// The program that outputs into a BPF ring buffer, in place of the other.
+    pub buffer: bool,
 }
 
 /// Takes the command line and runs what differs from loader to loader.
@@ -63,25 +68,44 @@ fn with_causes(error: &dyn Error) -> String {
 fn options() -> Result<Options, Box<dyn Error>> {
     let mut args = Args::new(HELP);
     let hold = args.value("--hold", |name| match name {
-        "epoch" => Ok(false),
+        "programs" => Ok(false),
         "fence" => Ok(true),
         other => Err(format!("no hold rule {other}")),
     })?;
-    let options = Options { time: args.seconds(5.0)?, json: args.flag("--json"), fence: hold.unwrap_or(false) };
+    let buffer = args.value("--rings", |name| match name {
+        "perf" => Ok(false),
+        "bpf" => Ok(true),
+        other => Err(format!("no rings {other}")),
+    })?;
+    let (fence, buffer) = (hold.unwrap_or(false), buffer.unwrap_or(false));
+    let options = Options { time: args.seconds(5.0)?, json: args.flag("--json"), fence, buffer };
     args.finish()?;
     Ok(options)
 }
 
-/// Reads the rings in proven order and prints what was in them; whether all of it was as it must be. The rule is for a program that
-/// says when it is inside.
-pub fn read(rings: Rings, epochs: Hold, options: &Options) -> Result<bool, Box<dyn Error>> {
+/// Reads a BPF ring buffer, and the count of failed reservations that belongs to it.
+pub fn read_buffer(buffer: impl AsFd, failures: impl AsFd, options: &Options) -> Result<bool, Box<dyn Error>> {
+    // The clock of bpf_ktime_get_ns().
+    let mut rings = Rings::empty(Clock::Monotonic);
+    // SAFETY: nobody else reads the map.
+    for (cpu, ring) in unsafe { Ring::adopt_ring_buffers(buffer) }? {
+        rings.add(cpu, ring, Layout::RING_BUFFER.cpu_at(8));
+    }
+    rings.count_failures(failures)?;
+    // The program has the barrier in perfweave_reserve().
+    let reserved = Hold::Fence(Fence::Reserved(Barrier::Programs));
+    read(rings, Order::new().key(Key::Payload(0)), reserved, options)
+}
+
+/// Reads the rings in proven order and prints what was in them; whether all of it was as it must be. `programs` is the rule by what the
+/// program does for the proof.
+pub fn read(rings: Rings, order: Order, programs: Hold, options: &Options) -> Result<bool, Box<dyn Error>> {
     // A kernel fence does for any program.
-    let hold = if options.fence { Hold::FENCE } else { epochs };
-    // Otherwise all defaults: the kernel's timestamps.
-    let mut reader = Reader::new(rings, Order::new().hold(hold))?;
+    let hold = if options.fence { Hold::FENCE } else { programs };
+    let mut reader = Reader::new(rings, order.hold(hold))?;
 
     // Threads that move from CPU to CPU: what happens in each move is written into two rings.
-    let cpus: Vec<u32> = reader.rings().cpus().collect();
+    let cpus = load::online();
     let load = Load::on(&cpus.clone(), move |_| {
         for &cpu in &cpus {
             load::pin(cpu);
@@ -158,12 +182,14 @@ struct Switch {
 impl Switch {
     fn read(record: &Record<'_>) -> Option<Self> {
         let payload = record.payload()?;
+        // In a BPF ring buffer, time and CPU come first.
+        let at = if record.time().is_some() { 0 } else { 16 };
         Some(Self {
             cpu: record.cpu(),
-            prev_pid: payload.u32(0)?,
-            next_pid: payload.u32(4)?,
-            prev_comm: payload.array(8)?,
-            next_comm: payload.array(24)?,
+            prev_pid: payload.u32(at)?,
+            next_pid: payload.u32(at + 4)?,
+            prev_comm: payload.array(at + 8)?,
+            next_comm: payload.array(at + 24)?,
         })
     }
 }

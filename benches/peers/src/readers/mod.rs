@@ -93,10 +93,11 @@ const fn buffers(output: Output, name: &'static str, read: fn(OwnedFd, &Start) -
 const EXPEDITED: Hold = Hold::Fence(Fence::EXPEDITED);
 const DENSE: Hold = Hold::Dense { first: Some(0), fence: Fence::Membarrier };
 const PROGRAMS: Hold = Hold::Fence(Fence::Reserved(Barrier::Programs));
+const SELDOM: Hold = Hold::Fence(Fence::Reserved(Barrier::Interrupts { every: SOON, isolated: false }));
 const SOON: Duration = Duration::from_millis(1);
 
 /// All of them.
-pub const READERS: [Reader; 40] = [
+pub const READERS: [Reader; 44] = [
     always(DEFAULT, |map, start| perfweave::next(map, start, Hold::FENCE, None)),
     always("perfweave the same, `batch()`", |map, start| perfweave::batch(map, start, Hold::FENCE)),
     always("perfweave the same, key in the payload", |map, start| perfweave::by_payload(map, start, Hold::FENCE)),
@@ -129,6 +130,18 @@ pub const READERS: [Reader; 40] = [
     buffers(Output::ByCpu, "ring buffers: perfweave `fence`", |map, start| ring_buffers::next(map, start, Hold::FENCE)),
     buffers(Output::ByCpu, BUFFERS_RESERVED, |map, start| ring_buffers::next(map, start, Hold::RESERVED)),
     buffers(Output::Barrier, BUFFERS_PROGRAMS, |map, start| ring_buffers::next(map, start, PROGRAMS)),
+    buffers(Output::ByCpu, "ring buffers: perfweave `none`, spinning", |map, start| {
+        ring_buffers::spinning(map, start, Hold::None)
+    }),
+    buffers(Output::ByCpu, "ring buffers: perfweave `reserved`, spinning", |map, start| {
+        ring_buffers::spinning(map, start, Hold::RESERVED)
+    }),
+    buffers(Output::ByCpu, "ring buffers: perfweave `reserved` each millisecond, spinning", |map, start| {
+        ring_buffers::spinning(map, start, SELDOM)
+    }),
+    buffers(Output::Barrier, "ring buffers: perfweave `reserved`, programs with a barrier, spinning", |map, start| {
+        ring_buffers::spinning(map, start, PROGRAMS)
+    }),
     buffers(Output::ByCpu, BUFFERS_LIBBPF, |_, start| ring_buffers::libbpf(start, POLL)),
     buffers(Output::ByCpu, BUFFERS_LIBBPF_OFTEN, |_, start| ring_buffers::libbpf(start, SOON)),
     buffers(Output::ByCpu, "ring buffers: libbpf `ring_buffer__consume`, copied and sorted", |_, start| {

@@ -39,6 +39,12 @@ pub fn next(map: OwnedFd, start: &Start, hold: Hold) -> Result<Seen> {
     by_next(begin_with(open(&map, start)?, start, Order::new().key(Key::Payload(0)).hold(hold))?)
 }
 
+/// The same without sleep.
+pub fn spinning(map: OwnedFd, start: &Start, hold: Hold) -> Result<Seen> {
+    let order = Order::new().key(Key::Payload(0)).hold(hold).spin(Duration::MAX);
+    by_next(begin_with(open(&map, start)?, start, order)?)
+}
+
 /// libbpf: waits, and takes what is there from each ring (`ring_buffer__consume`).
 pub fn libbpf(start: &Start, sleep: Duration) -> Result<Seen> {
     let mut buffer = Buffer::open(&start.rings, Tally::begin())?;

@@ -6,7 +6,7 @@ mod common;
 use aya::maps::Map;
 use aya::programs::BtfTracePoint;
 use aya::{Btf, Ebpf};
-use perfweave::{Hold, Rings};
+use perfweave::{Hold, Order, Rings};
 use std::error::Error;
 use std::process::ExitCode;
 
@@ -17,6 +17,13 @@ fn main() -> ExitCode {
 fn run(options: &common::Options) -> Result<bool, Box<dyn Error>> {
     // aya loads the program and makes its map.
     let mut ebpf = Ebpf::load(common::OBJECT)?;
+    if options.buffer {
+        attach(&mut ebpf, "on_switch_reserve")?;
+        let Some(Map::RingBuf(buffer)) = ebpf.map("BUFFER") else { return Err("no ring buffer BUFFER".into()) };
+        let Some(Map::PerCpuArray(failures)) = ebpf.map("FAILURES") else { return Err("no array FAILURES".into()) };
+        // perfweave takes the map as it is, in place of aya's RingBuf.
+        return common::read_buffer(buffer.fd(), failures.fd(), options);
+    }
     let Some(Map::PerfEventArray(events)) = ebpf.map("EVENTS") else { return Err("no perf event array EVENTS".into()) };
 
     // perfweave takes the map as it is, in place of aya's PerfEventArray and its buffers.
@@ -26,9 +33,15 @@ fn run(options: &common::Options) -> Result<bool, Box<dyn Error>> {
     let hold = Hold::epochs(epochs.fd())?;
 
     // aya attaches the program, now that there is where to write.
-    let program: &mut BtfTracePoint = ebpf.program_mut("on_switch").ok_or("no program on_switch")?.try_into()?;
+    attach(&mut ebpf, "on_switch")?;
+
+    // All defaults: the kernel's timestamps.
+    common::read(rings, Order::new(), hold, options)
+}
+
+fn attach(ebpf: &mut Ebpf, name: &str) -> Result<(), Box<dyn Error>> {
+    let program: &mut BtfTracePoint = ebpf.program_mut(name).ok_or("no such program")?.try_into()?;
     program.load("sched_switch", &Btf::from_sys_fs()?)?;
     program.attach()?;
-
-    common::read(rings, hold, options)
+    Ok(())
 }

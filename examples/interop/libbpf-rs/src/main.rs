@@ -4,7 +4,7 @@
 mod common;
 
 use libbpf_rs::{MapCore, ObjectBuilder};
-use perfweave::{Hold, Rings};
+use perfweave::{Hold, Order, Rings};
 use std::error::Error;
 use std::process::ExitCode;
 
@@ -16,6 +16,12 @@ fn run(options: &common::Options) -> Result<bool, Box<dyn Error>> {
     // libbpf loads the program and makes its map.
     let object = ObjectBuilder::default().open_memory(common::OBJECT)?.load()?;
     let map = |name| object.maps().find(|map| map.name() == name).ok_or_else(|| format!("no map {name}"));
+    let program = |name| object.progs_mut().find(|program| program.name() == name).ok_or("no such program");
+    if options.buffer {
+        let _link = program("on_switch_reserve")?.attach()?;
+        // perfweave takes the map as it is, in place of libbpf's RingBuffer.
+        return common::read_buffer(map("BUFFER")?, map("FAILURES")?, options);
+    }
     let events = map("EVENTS")?;
 
     // perfweave takes the map as it is, in place of libbpf's PerfBuffer.
@@ -25,8 +31,8 @@ fn run(options: &common::Options) -> Result<bool, Box<dyn Error>> {
     let hold = Hold::epochs(&epochs)?;
 
     // libbpf attaches the program, now that there is where to write. Dropping the link would detach it.
-    let program = object.progs_mut().find(|program| program.name() == "on_switch").ok_or("no program on_switch")?;
-    let _link = program.attach()?;
+    let _link = program("on_switch")?.attach()?;
 
-    common::read(rings, hold, options)
+    // All defaults: the kernel's timestamps.
+    common::read(rings, Order::new(), hold, options)
 }
