@@ -102,12 +102,12 @@ pub struct Progress {
     pub held: usize,
     /// Bytes that are held.
     pub held_bytes: u64,
-    /// The CPU and key of the next event, if any is held. Nothing is yielded before it. Under a fence rule it waits for writers on any CPU
+    /// The CPU and key of the next event, if any is held ([`ANY_CPU`](crate::ANY_CPU) for a BPF ring buffer that CPUs share). Nothing is yielded before it. Under a fence rule it waits for writers on any CPU
     /// that may still write a smaller key. Under the dense rule it waits for the number before it.
     pub next: Option<(u32, u64)>,
     /// The CPU with the most bytes held.
     pub fullest: Option<u32>,
-    /// The CPU of a BPF ring buffer in which a program has reserved bytes and not committed them yet, if a proof waits for that:
+    /// The CPU of a BPF ring buffer in which a program has reserved bytes and not committed them yet, if a proof, a flush or a deadline waits for that:
     /// [`ANY_CPU`](crate::ANY_CPU) for one that all CPUs share.
     pub reserved: Option<u32>,
     /// The number of the whole machine for which all held events wait ([`Hold::Dense`](crate::Hold::Dense)), if it has not been seen.

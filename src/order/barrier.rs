@@ -87,7 +87,8 @@ impl Reserved {
         if self.is_under_way() {
             return None;
         }
-        Some(self.begun.map_or(Duration::ZERO, |begun| self.every.saturating_sub(begun.elapsed())))
+        let retry = self.interrupts.as_ref().map_or(Duration::ZERO, Interrupts::retry);
+        Some(self.begun.map_or(Duration::ZERO, |begun| self.every.max(retry).saturating_sub(begun.elapsed())))
     }
 
     pub(crate) fn begin(&mut self) {
@@ -113,7 +114,22 @@ pub(crate) struct Interrupts {
     /// An event for each CPU that is online, and how long it had run when it was read last.
     events: Vec<(u32, OwnedFd, u64)>,
     isolated: bool,
+    /// Whether the list has no CPU that may not be interrupted.
+    is_checked: bool,
+    /// When all CPUs were interrupted last.
+    sent: Instant,
+    /// How long to wait before the next try; zero if the last one was well.
+    retry: Duration,
 }
+
+/// Within this time no CPU can go offline and come back: that takes grace periods.
+const RECENT: Duration = Duration::from_millis(1);
+
+/// How long a CPU may be between ending its events and being offline, or between being online and having events.
+const BETWEEN: Duration = Duration::from_millis(200);
+
+/// The longest time between tries after failures.
+const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
 /// An event that never happens, whose running time can be read.
 fn dummy() -> perf_event_attr {
@@ -130,12 +146,20 @@ impl Interrupts {
     /// Opens an event on every online CPU.
     pub(crate) fn open(isolated: bool) -> Result<Self, Error> {
         let online = OnlineCpus::open().map_err(Error::cannot("list CPUs"))?;
-        let mut interrupts = Self { online, list: CpuList::new(), events: Vec::new(), isolated };
+        let mut interrupts = Self {
+            online,
+            list: CpuList::new(),
+            events: Vec::new(),
+            isolated,
+            is_checked: false,
+            sent: Instant::now(),
+            retry: Duration::ZERO,
+        };
         interrupts.online.read(&mut interrupts.list).map_err(Error::cannot("list CPUs"))?;
         interrupts.check()?;
         for cpu in interrupts.list.cpus.clone() {
             interrupts.follow(cpu).map_err(|errno| {
-                let hint = "needs CAP_PERFMON, or kernel.perf_event_paranoid of 0 or less; or choose Barrier::Programs or Hold::FENCE";
+                let hint = "needs CAP_PERFMON, or kernel.perf_event_paranoid of 0 or less; or choose another fence";
                 let message = format!("cannot open an event to interrupt CPU {cpu}");
                 Error::new(ErrorKind::of(&errno), message).because(errno).hinting(hint)
             })?;
@@ -144,16 +168,25 @@ impl Interrupts {
     }
 
     /// Refuses to disturb CPUs that are kept free of other work, unless the program allows it.
-    fn check(&self) -> Result<(), Error> {
+    fn check(&mut self) -> Result<(), Error> {
         let kept_free = if self.isolated { Vec::new() } else { machine::isolated_cpus() };
-        let Some(cpu) = self.list.cpus.iter().find(|cpu| kept_free.contains(cpu)) else { return Ok(()) };
-        let message =
-            format!("CPU {cpu} is kept free of other work (isolcpus or nohz_full), and interrupts would disturb it");
-        let cure = "allow it with Barrier::Interrupts { isolated: true, .. }, or choose Barrier::Programs";
-        Err(Error::new(ErrorKind::Fence, message).hinting(cure))
+        if let Some(cpu) = self.list.cpus.iter().find(|cpu| kept_free.contains(cpu)) {
+            let message = format!(
+                "CPU {cpu} is kept free of other work (isolcpus or nohz_full), and interrupts would disturb it"
+            );
+            let cure = "choose another fence, or Barrier::Interrupts { isolated: true, .. }";
+            return Err(Error::new(ErrorKind::Fence, message).hinting(cure));
+        }
+        self.is_checked = true;
+        Ok(())
     }
 
-    /// Opens the event of a CPU that is online.
+    /// How long to wait before the next try, because the last one failed.
+    pub(crate) fn retry(&self) -> Duration {
+        self.retry
+    }
+
+    /// Opens the event of a CPU that is online, which interrupts that CPU.
     fn follow(&mut self, cpu: u32) -> io::Result<()> {
         self.events.retain(|(other, ..)| *other != cpu);
         let event = perf::open(&dummy(), None, Pid::All, cpu)?;
@@ -164,33 +197,51 @@ impl Interrupts {
 
     /// Interrupts every CPU that is online. A CPU that comes online meanwhile draws its keys later.
     pub(crate) fn send(&mut self) -> io::Result<()> {
+        let begun = Instant::now();
+        let mut sent = self.send_once();
+        // A CPU that goes offline has no events any more before it is offline, and one that comes online has none at first. Both run programs.
+        while sent.as_ref().is_err_and(|errno| errno.raw_os_error() == Some(libc::ENODEV)) && begun.elapsed() < BETWEEN
+        {
+            std::thread::yield_now();
+            sent = self.send_once();
+        }
+        match sent {
+            Ok(()) => (self.sent, self.retry) = (begun, Duration::ZERO),
+            Err(_) => self.retry = (self.retry * 2).clamp(RECENT, LONGEST_RETRY),
+        }
+        sent
+    }
+
+    fn send_once(&mut self) -> io::Result<()> {
         if self.online.read(&mut self.list)? {
-            self.check().map_err(io::Error::other)?;
             let online = &self.list.cpus;
             self.events.retain(|(cpu, ..)| online.contains(cpu));
+            self.is_checked = false;
         }
+        if !self.is_checked {
+            self.check().map_err(io::Error::other)?;
+        }
+        let was_recent = self.sent.elapsed() < RECENT;
         for at in 0..self.list.cpus.len() {
             let cpu = self.list.cpus[at];
-            self.interrupt(cpu)?;
+            if !self.interrupt(cpu, was_recent)? {
+                self.follow(cpu)?;
+            }
         }
         Ok(())
     }
 
-    fn interrupt(&mut self, cpu: u32) -> io::Result<()> {
-        if let Some((_, event, before)) = self.events.iter_mut().find(|(other, ..)| *other == cpu) {
-            let time = perf::running_time(event.as_fd())?;
-            // Only the CPU itself can say how long the event has run.
-            if std::mem::replace(before, time) < time {
-                return Ok(());
-            }
+    /// Interrupts a CPU by reading its event. False if the event does not run: its CPU was offline meanwhile, which ends its events for good.
+    fn interrupt(&mut self, cpu: u32, was_recent: bool) -> io::Result<bool> {
+        let Some((_, event, before)) = self.events.iter_mut().find(|(other, ..)| *other == cpu) else {
+            return Ok(false);
+        };
+        if !was_recent {
+            // The event may have run since the last time, and not now.
+            *before = perf::running_time(event.as_fd())?;
         }
-        // The CPU was offline meanwhile, which ends its events for good.
-        match self.follow(cpu) {
-            // It went offline since the list was read: whatever it stored is visible.
-            Err(errno) if errno.raw_os_error() == Some(libc::ENODEV) => Ok(()),
-            Err(errno) => Err(errno),
-            // Opening it has interrupted the CPU: the event runs there.
-            Ok(()) => Ok(()),
-        }
+        let time = perf::running_time(event.as_fd())?;
+        // Only the CPU itself can say how long the event has run.
+        Ok(std::mem::replace(before, time) < time)
     }
 }

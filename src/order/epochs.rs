@@ -1,7 +1,7 @@
 //! Writers' epochs: words in which a tool's own BPF programs say that they are inside.
 
 use crate::error::{Error, ErrorKind};
-use crate::ring::EpochWords;
+use crate::ring::{ANY_CPU, EpochWords};
 use crate::rings::Rings;
 use crate::sys::{bpf, machine};
 use std::fmt;
@@ -123,7 +123,8 @@ impl Epochs {
             );
             return Err(Error::new(ErrorKind::Fence, message).about(event));
         }
-        match rings.cpus().find(|cpu| *cpu >= self.words.len()) {
+        // All CPUs write into a ring of no single CPU. There is a word for each of them.
+        match rings.cpus().find(|cpu| *cpu != ANY_CPU && *cpu >= self.words.len()) {
             Some(cpu) => Err(too_few(self.words.len(), cpu)),
             None => Ok(()),
         }

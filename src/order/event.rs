@@ -50,7 +50,7 @@ pub enum Item<'a> {
 #[doc(alias = "PERF_RECORD_LOST")]
 #[doc(alias = "lost samples")]
 pub struct Lost {
-    /// The CPU whose ring was full.
+    /// The CPU whose ring was full; [`ANY_CPU`] for a BPF ring buffer that CPUs share.
     pub cpu: u32,
     /// How many records were dropped.
     pub count: u64,

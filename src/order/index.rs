@@ -256,6 +256,16 @@ impl Index {
         self.cursor
     }
 
+    /// Everything before it is yielded, or was discarded.
+    pub(crate) fn tail(&self) -> u64 {
+        self.tail
+    }
+
+    /// Whether everything is indexed for which a proof or a report waits.
+    pub(crate) fn is_past_reserved(&self) -> bool {
+        self.is_past_sighted() && self.cursor >= self.marked
+    }
+
     /// Whether everything is indexed that was reserved when the merge noted it. Nothing more comes from a ring whose head is lost.
     pub(crate) fn is_past_sighted(&self) -> bool {
         self.cursor >= self.sighted || self.lost_head

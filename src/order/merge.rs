@@ -14,7 +14,7 @@ use crate::order::self_filter::SelfFilter;
 use crate::order::stream::{Due, Notice, Stream};
 use crate::order::{FillMark, Order, WhenFull};
 use crate::ring::ANY_CPU;
-use crate::rings::Rings;
+use crate::rings::{Lane, Rings};
 use crate::sequence::tracker::Tracker;
 use crate::sequence::wrap::LossWindow;
 use crate::sys::machine;
@@ -221,9 +221,17 @@ impl Merge {
 
     /// Whether another refresh is due before waiting. One cause: the last refresh left records in the rings, because holding them would
     /// take more memory than allowed ([`WhenFull::Copy`]). Take the events that are ready first. Nothing is proven until a refresh has seen
-    /// everything. The other cause: a ring has filled up by a quarter since the last refresh, and a batch has ended early.
+    /// everything. Another cause: a ring has filled up by a quarter since the last refresh, and a batch has ended early. The third: bytes of
+    /// a BPF ring buffer are still to be given back, and the kernel notifies only a reader that has given all back.
     pub fn is_behind(&self) -> bool {
-        !self.whole || self.stream.rushed
+        !self.whole || self.stream.rushed || self.owes_space()
+    }
+
+    /// Whether bytes of a BPF ring buffer are still to be given back: the kernel notifies only a reader that has caught up, so the reader
+    /// gives them back and then looks once more.
+    fn owes_space(&self) -> bool {
+        let mut lanes = self.rings.lanes.iter().zip(&self.stream.indexes);
+        lanes.any(|(lane, index)| lane.ring.is_ring_buffer() && index.tail() > lane.ring.tail())
     }
 
     /// Refreshes all rings, one after the other. Returns the largest key that must leave to make space, if any.
@@ -280,15 +288,21 @@ impl Merge {
         })
     }
 
-    /// Whether a proof waits for programs to commit what they have reserved in BPF ring buffers.
+    /// Whether a proof or a report waits for programs to commit what they have reserved in BPF ring buffers.
     pub(crate) fn awaits_commits(&self) -> bool {
-        self.sighting.is_some() && self.whole
+        self.whole && self.awaited().next().is_some()
     }
 
-    /// Whether a refresh may find some of the reservations committed that [`Merge::awaits_commits`] is about.
+    /// Whether a refresh may find some of these reservations committed.
     pub(crate) fn may_find_commits(&self) -> bool {
-        let mut lanes = self.rings.lanes.iter().zip(&self.stream.indexes);
-        lanes.any(|(lane, index)| !index.is_past_sighted() && !lane.ring.awaits_commit())
+        self.awaited().any(|lane| lane.ring.has_committed())
+    }
+
+    /// The BPF ring buffers with reservations for which a proof or a report waits.
+    pub(crate) fn awaited(&self) -> impl Iterator<Item = &Lane> {
+        let lanes = self.rings.lanes.iter().zip(&self.stream.indexes);
+        let awaited = lanes.filter(|(lane, index)| lane.ring.is_ring_buffer() && !index.is_past_reserved());
+        awaited.map(|(lane, _)| lane)
     }
 
     /// Indexes the new records of each ring.

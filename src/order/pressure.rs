@@ -4,9 +4,9 @@ use crate::order::WhenFull;
 use crate::order::event::EarlyRelease;
 use crate::order::index::Index;
 use crate::order::merge::{Indexed, Merge};
-use crate::ring::Ring;
+use crate::ring::{ANY_CPU, Ring};
 use crate::sequence::tracker::Tracker;
-use crate::sys::memory;
+use crate::sys::{machine, memory};
 use std::time::Duration;
 
 /// How long a woken reader may have to wait for a CPU: two ticks of a kernel with 250 Hz, and a margin. Held records are copied out of a
@@ -53,10 +53,12 @@ impl Merge {
         self.stream.rushed
     }
 
-    /// The CPUs of rings that hold events.
+    /// The CPUs of rings that hold events. All online CPUs write into a ring of no single CPU.
     pub(crate) fn writers(&self) -> impl Iterator<Item = u32> {
-        let holding = self.rings.lanes.iter().zip(&self.stream.indexes).filter(|(_, index)| index.back().is_some());
-        holding.map(|(lane, _)| lane.origin.cpu)
+        let lanes = self.rings.lanes.iter().zip(&self.stream.indexes);
+        let holding = lanes.filter(|(_, index)| index.back().is_some()).map(|(lane, _)| lane.origin.cpu);
+        let all = if holding.clone().any(|cpu| cpu == ANY_CPU) { machine::online_cpus().ok() } else { None };
+        holding.filter(|cpu| *cpu != ANY_CPU).chain(all.into_iter().flatten())
     }
 
     /// Bytes of memory that holding takes now.

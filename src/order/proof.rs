@@ -225,7 +225,8 @@ impl Watch {
 
     /// How long until the next proof may begin.
     fn pause(&self) -> Duration {
-        if self.interrupts.is_some() { EVERY.saturating_sub(self.begun.elapsed()) } else { Duration::ZERO }
+        let every = self.interrupts.as_ref().map_or(Duration::ZERO, |interrupts| EVERY.max(interrupts.retry()));
+        every.saturating_sub(self.begun.elapsed())
     }
 
     fn begin(&mut self) {

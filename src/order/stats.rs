@@ -96,18 +96,12 @@ impl Merge {
             held_bytes: self.stream.indexes.iter().map(Index::unread).sum(),
             next: top.map(|top| (self.rings.lanes[top.rank as usize].origin.cpu, keys.written(top.key))),
             fullest: fullest.map(|ring| ring.cpu),
-            reserved: self.awaited_ring(),
+            reserved: self.awaited().next().map(|lane| lane.origin.cpu),
             awaited: top.and_then(|top| match self.stream.sequence.as_ref()?.step(top.key) {
                 Step::Ahead(first) => Some(keys.written(first)),
                 _ => None,
             }),
         }
-    }
-
-    /// The ring for whose reservations a proof waits.
-    fn awaited_ring(&self) -> Option<u32> {
-        let mut lanes = self.rings.lanes.iter().zip(&self.stream.indexes).filter(|_| self.awaits_commits());
-        lanes.find(|(_, index)| !index.is_past_sighted()).map(|(lane, _)| lane.origin.cpu)
     }
 
     /// The counts of this merge so far.

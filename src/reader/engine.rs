@@ -241,6 +241,10 @@ impl Engine {
         }
         if self.merge.held() > 0 {
             pause = pause.min(self.pause_of_rule(now));
+            if self.merge.rings().have_ring_buffers() {
+                // No BPF ring buffer wakes a reader that holds records.
+                pause = pause.min(self.pace.shortest());
+            }
         }
         match self.control.time_left() {
             Some(left) if self.report.is_none() => pause.min(left),

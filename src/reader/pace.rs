@@ -115,6 +115,11 @@ impl Pace {
         self.shortest.saturating_sub(now.saturating_duration_since(self.refreshed))
     }
 
+    /// The shortest tick.
+    pub(crate) fn shortest(&self) -> Duration {
+        self.shortest
+    }
+
     /// Sets the shortest tick.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn set_shortest(&mut self, tick: Duration) {

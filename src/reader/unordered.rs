@@ -15,7 +15,8 @@ impl Rings {
     /// The ring with the least free space comes first. Each ring's records come in the order of the ring. This suits a program that only
     /// counts events, or wants to lose as few as possible. It also measures the cost of ordering.
     ///
-    /// Each ring is read up to the head it has at the call, so writers cannot keep the call busy for ever. Every event given to the
+    /// Each ring is read up to the head it has at the call, so writers cannot keep the call busy for ever. The kernel notifies a reader of a
+    /// BPF ring buffer only once it has caught up, so call this until it gives nothing before you wait. Every event given to the
     /// function is consumed, even if the function breaks or panics. Events have no key, and their certainty is [`Certainty::Assumed`]. To
     /// read only some CPUs, open their rings separately ([`RingOptions::cpus`](crate::RingOptions::cpus)).
     ///

@@ -52,6 +52,12 @@ impl Losses {
         }
     }
 
+    /// Whether to read the count interrupts no CPU.
+    #[inline]
+    pub(crate) fn are_cheap(&self) -> bool {
+        matches!(self.counter, Counter::Failures(_))
+    }
+
     /// How many LOST records have told of.
     pub(crate) fn told(&self) -> u64 {
         self.told

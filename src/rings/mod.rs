@@ -252,7 +252,7 @@ impl Rings {
 
     /// File descriptors for your own event loop: each becomes readable when a part of a ring was written. Polling
     /// consumes that. So check all rings after a wake-up, and before going to sleep. A CPU that comes online adds a
-    /// descriptor.
+    /// descriptor. That of a BPF ring buffer is readable as long as any of its bytes are not given back: poll it edge-triggered.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.events().map(|event| event.as_fd())
     }
@@ -260,6 +260,11 @@ impl Rings {
     /// The events that own the rings, as far as they are known.
     pub(crate) fn events(&self) -> impl Iterator<Item = &Arc<OwnedFd>> {
         self.lanes.iter().filter_map(|lane| lane.ring.fd())
+    }
+
+    /// Whether there is a BPF ring buffer.
+    pub(crate) fn have_ring_buffers(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.ring.is_ring_buffer())
     }
 
     /// Sets the clock that stamps the records, if it is not known: simulated rings have none.

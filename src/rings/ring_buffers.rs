@@ -4,6 +4,7 @@ use crate::error::{Error, ErrorKind};
 use crate::ring::ANY_CPU;
 use crate::rings::{Counter, Losses, Rings};
 use crate::sys::{bpf, machine};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -20,12 +21,16 @@ pub(crate) struct Failures {
 impl Failures {
     /// How many reservations have failed since the ring was adopted.
     pub(crate) fn read(&self) -> Option<u64> {
-        let counts = bpf::map_counts(self.map.as_fd(), self.possible).ok()?;
+        self.count().ok()
+    }
+
+    fn count(&self) -> io::Result<u64> {
+        let counts = bpf::map_counts(self.map.as_fd(), self.possible)?;
         let all = match self.which {
-            Some(which) => *counts.get(which)?,
+            Some(which) => counts.get(which).copied().unwrap_or(0),
             None => counts.iter().fold(0u64, |sum, count| sum.saturating_add(*count)),
         };
-        Some(all.saturating_sub(self.before))
+        Ok(all.saturating_sub(self.before))
     }
 }
 
@@ -40,8 +45,8 @@ impl Rings {
     /// Call it after [`Rings::add`]. It counts failures from now on.
     ///
     /// # Errors
-    /// [`ErrorKind::Map`] if the map is no such array; [`ErrorKind::InvalidInput`] if there is no BPF ring buffer, or more than one that all
-    /// CPUs share: the counts do not say to which a failure belongs. [`ErrorKind::System`].
+    /// [`ErrorKind::Map`] if the map is no such array; [`ErrorKind::InvalidInput`] if there is no BPF ring buffer, or if several
+    /// share a CPU: the counts do not say to which a failure belongs. [`ErrorKind::System`].
     pub fn count_failures(&mut self, map: impl AsFd) -> Result<(), Error> {
         let info =
             bpf::map_info(map.as_fd()).map_err(|errno| Error::system("ask what the map of failures is", errno))?;
@@ -59,25 +64,30 @@ impl Rings {
         let possible = machine::possible_cpus().map_err(Error::cannot("list CPUs"))?;
         let buffers: Vec<u32> =
             self.lanes.iter().filter(|lane| lane.ring.is_ring_buffer()).map(|lane| lane.origin.cpu).collect();
+        let shared = |cpu: &u32| buffers.iter().filter(|other| *other == cpu).count() > 1;
         let wrong = if buffers.is_empty() {
             Some("there is no BPF ring buffer")
-        } else if buffers.len() > 1 && buffers.contains(&ANY_CPU) {
-            Some("several BPF ring buffers share the CPUs, and the counts do not say to which a failure belongs")
+        } else if buffers.len() > 1 && buffers.contains(&ANY_CPU) || buffers.iter().any(shared) {
+            Some("several BPF ring buffers share a CPU, and the counts do not say to which a failure belongs")
         } else {
             None
         };
         if let Some(why) = wrong {
             return Err(Error::new(ErrorKind::InvalidInput, format!("failed reservations cannot be counted: {why}")));
         }
-        for lane in self.lanes.iter_mut().filter(|lane| lane.ring.is_ring_buffer()) {
-            let cpu = lane.origin.cpu;
+        let counter = |cpu: u32| {
             let which = (cpu != ANY_CPU).then(|| possible.iter().position(|other| *other == cpu));
             let Some(which) = which.map_or(Some(None), |which| which.map(Some)) else {
                 return Err(super::no_such_cpu(cpu, possible.last().copied().unwrap_or(0)));
             };
             let mut failures = Failures { map: Arc::clone(&map), possible: possible.len(), which, before: 0 };
-            failures.before = failures.read().unwrap_or(0);
-            lane.losses = Losses::new(Counter::Failures(failures));
+            failures.before = failures.count().map_err(Error::cannot("read the counts of failed reservations"))?;
+            Ok(Losses::new(Counter::Failures(failures)))
+        };
+        let counters = buffers.iter().map(|cpu| counter(*cpu)).collect::<Result<Vec<_>, _>>()?;
+        let lanes = self.lanes.iter_mut().filter(|lane| lane.ring.is_ring_buffer());
+        for (lane, losses) in lanes.zip(counters) {
+            lane.losses = losses;
         }
         Ok(())
     }

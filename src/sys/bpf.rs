@@ -191,8 +191,11 @@ pub(crate) fn map_in_map(map: BorrowedFd<'_>, index: u32) -> io::Result<Option<O
 
 /// The first element of a `BPF_MAP_TYPE_PERCPU_ARRAY` with values of 8 bytes: that of each of `cpus` possible CPUs.
 pub(crate) fn map_counts(map: BorrowedFd<'_>, cpus: usize) -> io::Result<Vec<u64>> {
-    let mut counts = vec![0; cpus];
+    // The kernel writes a word for each CPU that it counts as possible. It can count no more than this.
+    const MOST: usize = 8192;
+    let mut counts = vec![0; cpus.max(MOST)];
     map_lookup(map, 0, &mut counts)?;
+    counts.truncate(cpus);
     Ok(counts)
 }
 

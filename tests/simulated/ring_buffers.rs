@@ -413,3 +413,70 @@ fn what_proves_nothing_is_refused() {
 fn a_ring_buffer_has_its_own_layout() {
     Rings::empty(Clock::Perf).add(0, RingBuffer::new(4096).1, Layout::RAW);
 }
+
+/// A record that is longer than any of perf's may have any bytes, also where a length would lie in a record of perf's.
+#[test]
+fn bytes_of_a_long_record_are_no_lengths() {
+    for fill in [0, 1] {
+        let (buffers, rings) = machine(&[0], 1 << 20);
+        let mut merge = Merge::new(rings, order().when_full(WhenFull::Discard)).unwrap();
+        let mut data = vec![fill; 70_001];
+        data[..8].copy_from_slice(&1u64.to_ne_bytes());
+        assert!(buffers[0].output(&data));
+        prove(&mut merge);
+        let event = merge.next().unwrap();
+        assert_eq!(event.key(), Some(1));
+        assert_eq!(event.record().unwrap().payload().unwrap().to_vec(), data);
+    }
+}
+
+/// Words of epochs are those of all CPUs, and so is a ring buffer that all share.
+#[test]
+fn epochs_are_taken_for_a_shared_ring_buffer() {
+    let (_buffers, rings) = machine(&[ANY_CPU], 4096);
+    let hold = Hold::Fence(Fence::Epochs(sim::Kernel::new(&[0]).epochs()));
+    assert!(Merge::new(rings, order().hold(hold)).is_ok());
+}
+
+/// Reservations that are skipped with a lost head are not waited for, by a proof or by a flush.
+#[test]
+fn a_lost_head_holds_nothing_up() {
+    let (buffers, rings) = machine(&[0, 1], 4096);
+    let mut reader = Reader::new(rings, order().hold(Hold::Fence(Fence::Reserved(Barrier::Programs)))).unwrap();
+    let next = |reader: &mut Reader| {
+        let event = reader.next_timeout(std::time::Duration::ZERO).unwrap()?;
+        Some((event.key(), event.item().damage().map(|damage| damage.fault)))
+    };
+    let first = buffers[0].reserve(8).unwrap();
+    let other = buffers[1].reserve(8).unwrap();
+    assert!(next(&mut reader).is_none());
+    reader.handle().flush().unwrap();
+    buffers[0].submit(first, &1u64.to_ne_bytes());
+    buffers[0].force_consumed(16);
+    assert_eq!(next(&mut reader), Some((None, Some(Fault::Consumer { from: 0, to: 16 }))));
+    assert!(next(&mut reader).is_none());
+    buffers[1].submit(other, &2u64.to_ne_bytes());
+    assert_eq!(next(&mut reader), Some((Some(2), None)));
+    assert!(matches!(reader.next().unwrap().unwrap().item(), Item::Flushed));
+    assert!(next(&mut reader).is_none());
+    assert_ne!(reader.time_to_next_refresh(), std::time::Duration::ZERO, "it sleeps");
+}
+
+/// The kernel notifies only a reader that has given everything back: what a program discarded, too.
+#[test]
+fn a_discard_is_given_back_before_the_reader_waits() {
+    let (buffers, rings) = machine(&[0], 4096);
+    let mut merge = Merge::new(rings, order()).unwrap();
+    let one = buffers[0].reserve(8).unwrap();
+    buffers[0].discard(one);
+    merge.refresh(0);
+    assert!(merge.is_behind(), "bytes are still to be given back");
+    merge.refresh(0);
+    assert_eq!((merge.is_behind(), buffers[0].consumed()), (false, buffers[0].produced()));
+    assert!(buffers[0].output(&1u64.to_ne_bytes()));
+    prove(&mut merge);
+    drop(merge.next().unwrap());
+    assert!(merge.is_behind());
+    merge.publish();
+    assert!(!merge.is_behind());
+}

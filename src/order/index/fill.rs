@@ -27,6 +27,8 @@ impl Index {
             }
             ring.skip_to_head();
             self.lost_head = false;
+            // What was reserved before is skipped.
+            (self.sighted, self.marked) = (self.sighted.min(self.cursor), self.marked.min(self.cursor));
         }
         // Reuses the same memory, while the caches have it.
         self.run.rewind();
@@ -36,7 +38,7 @@ impl Index {
         self.found = ring.head() - self.cursor;
         self.counts.most_used = self.counts.most_used.max(ring.used());
         // The ring may have been full before the bytes yielded since the last refresh were given back.
-        self.suspect |= ring.reserved() > tail && ring.reserved() - tail + LONGEST > ring.size();
+        self.suspect |= losses.are_cheap() || ring.reserved() > tail && ring.reserved() - tail + LONGEST > ring.size();
         if !self.index(ring, origin, losses, keys, pool, most) {
             return false;
         }

@@ -34,9 +34,10 @@ impl Engine {
         Duration::ZERO
     }
 
-    /// Whether each ring wakes the reader as it fills up.
+    /// Whether each ring wakes the reader as it fills up. A BPF ring buffer does not: the kernel notifies only a reader that has given all
+    /// earlier records back.
     pub(super) fn do_rings_wake(&self) -> bool {
         let rings = self.merge.rings();
-        rings.events().count() == rings.len()
+        rings.events().count() == rings.len() && !rings.have_ring_buffers()
     }
 }

@@ -180,10 +180,10 @@ impl Ring {
         self.format == Format::RingBuffer
     }
 
-    /// Whether a program has not committed the reservation at the head yet.
+    /// Whether the reservation at the head, which was busy at the last refresh, is committed now.
     #[inline]
-    pub(crate) fn awaits_commit(&self) -> bool {
-        self.head < self.reserved && Reservation(self.load_reservation(self.head)).is_busy()
+    pub(crate) fn has_committed(&self) -> bool {
+        self.head < self.reserved && !Reservation(self.load_reservation(self.head)).is_busy()
     }
 
     /// Takes a new producer position, not before the last one nor further than the ring's length from the tail. The head stays.
