@@ -18,7 +18,7 @@ pub struct Layout {
     /// Where READ, CALLCHAIN and RAW begin, the first fields of varying length. 8 ..= 80.
     pub(super) fixed: u8,
     /// The same, if samples have raw data at that offset; else beyond the end of any record.
-    pub(super) raw: u16,
+    pub(super) raw: u32,
     /// Offsets back from the end of all other records, where `sample_id_all` is set. 8 ..= 48.
     pub(super) time_back: Option<u8>,
     pub(super) id_back: Option<u8>,
@@ -55,8 +55,8 @@ pub(crate) const SAMPLE_ORDER: [u64; 9] = [IDENTIFIER, IP, TID, TIME, ADDR, ID, 
 /// The order of `struct sample_id` at the end of all other records (perf_event_open(2)).
 pub(crate) const TRAILER_ORDER: [u64; 6] = [TID, TIME, ID, STREAM_ID, CPU, IDENTIFIER];
 
-/// Beyond the end of every record.
-const NOWHERE: u16 = u16::MAX;
+/// Beyond the end of every record: those of a BPF ring buffer may be longer than 64 KiB.
+const NOWHERE: u32 = u32::MAX;
 
 impl Layout {
     /// `PERF_SAMPLE_RAW` alone, which libbpf, aya and cilium/ebpf ask for. Such records carry no time and no id.
@@ -128,7 +128,7 @@ impl Layout {
             i += 1;
         }
         if sample_type & (READ | CALLCHAIN | RAW) == RAW {
-            layout.raw = layout.fixed as u16;
+            layout.raw = layout.fixed as u32;
         }
         if sample_id_all {
             let mut i = TRAILER_ORDER.len();
@@ -226,7 +226,7 @@ impl Layout {
     /// Where the length of raw data lies in samples, if no field of varying length comes before it.
     #[inline]
     pub(crate) fn raw(&self) -> Option<usize> {
-        (self.raw != NOWHERE).then_some(self.raw.into())
+        (self.raw != NOWHERE).then_some(self.raw as usize)
     }
 
     /// Where the kernel's time lies in samples.

@@ -210,7 +210,7 @@ impl<'a> Record<'a> {
     #[inline(always)]
     pub fn payload(&self) -> Option<Bytes<'a>> {
         if self.kind() == Kind::SAMPLE
-            && let Some(data) = raw_within(self.bytes.as_slices().0, self.origin.layout.raw.into())
+            && let Some(data) = raw_within(self.bytes.as_slices().0, self.origin.layout.raw as usize)
         {
             return Some(data.into());
         }
