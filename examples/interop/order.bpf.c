@@ -1,4 +1,5 @@
-// Who leaves a CPU, and who gets it: an ordinary program for any loader. No time is taken here: the kernel stamps records.
+// Who leaves a CPU, and who gets it: ordinary programs for any loader. One outputs into perf rings, where the kernel stamps records; the
+// other into a BPF ring buffer, where it takes the time itself.
 
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -28,56 +29,54 @@ struct {
 // Where programs say that they are inside: perfweave reads it, and proves order by it in place of kernel fences.
 PERFWEAVE_EPOCHS(EPOCHS, 1024);
 
-static __always_inline void fill(struct event *event, struct task_struct *prev, struct task_struct *next)
-{
-	event->prev_pid = prev->pid;
-	event->next_pid = next->pid;
-	bpf_probe_read_kernel_str(event->prev_comm, sizeof(event->prev_comm), prev->comm);
-	bpf_probe_read_kernel_str(event->next_comm, sizeof(event->next_comm), next->comm);
-}
-
-SEC("tp_btf/sched_switch")
-int BPF_PROG(on_switch, _Bool preempt, struct task_struct *prev, struct task_struct *next)
-{
-	struct event event = {};
-
-	fill(&event, prev, next);
-	// The kernel stamps the record in the helper. So that is what lies between entering and leaving.
-	perfweave_word *word = perfweave_enter(&EPOCHS);
-	if (!word)
-		return 0;
-	bpf_perf_event_output(ctx, &EVENTS, BPF_F_CURRENT_CPU, &event, sizeof(event));
-	perfweave_leave(word);
-	return 0;
-}
-
-// The same for a BPF ring buffer that all CPUs share. The kernel stamps nothing there: the program draws the time inside its reservation.
+// What the other program submits. The time comes first: it is the key.
 struct stamped {
 	__u64 time;
 	__u32 cpu;
-	__u32 pad;
+	__u32 unused;
 	struct event event;
 };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 4 << 20);
-} RING SEC(".maps");
+} BUFFER SEC(".maps");
 
-// Reservations that the kernel refused: perfweave reads them, and knows what is missing.
+// Reservations that the kernel refused: without it nobody knows how many records are missing.
 PERFWEAVE_FAILURES(FAILURES);
 
 SEC("tp_btf/sched_switch")
-int BPF_PROG(on_switch_reserved, _Bool preempt, struct task_struct *prev, struct task_struct *next)
+int BPF_PROG(on_switch_reserve, _Bool preempt, struct task_struct *prev, struct task_struct *next)
 {
-	struct stamped *stamped = perfweave_reserve(&RING, sizeof(*stamped), &FAILURES);
+	struct stamped *stamped = perfweave_reserve(&BUFFER, sizeof(*stamped), &FAILURES);
 
 	if (!stamped)
 		return 0;
 	stamped->time = bpf_ktime_get_ns();
 	stamped->cpu = bpf_get_smp_processor_id();
-	fill(&stamped->event, prev, next);
+	stamped->unused = 0;
+	stamped->event.prev_pid = prev->pid;
+	stamped->event.next_pid = next->pid;
+	bpf_probe_read_kernel_str(stamped->event.prev_comm, sizeof(stamped->event.prev_comm), prev->comm);
+	bpf_probe_read_kernel_str(stamped->event.next_comm, sizeof(stamped->event.next_comm), next->comm);
 	bpf_ringbuf_submit(stamped, 0);
+	return 0;
+}
+
+SEC("tp_btf/sched_switch")
+int BPF_PROG(on_switch, _Bool preempt, struct task_struct *prev, struct task_struct *next)
+{
+	struct event event = { .prev_pid = prev->pid, .next_pid = next->pid };
+
+	bpf_probe_read_kernel_str(event.prev_comm, sizeof(event.prev_comm), prev->comm);
+	bpf_probe_read_kernel_str(event.next_comm, sizeof(event.next_comm), next->comm);
+
+	// The kernel stamps the record in the helper. So that is what lies between entering and leaving.
+	perfweave_word *word = perfweave_enter(&EPOCHS);
+	if (!word)
+		return 0;
+	bpf_perf_event_output(ctx, &EVENTS, BPF_F_CURRENT_CPU, &event, sizeof(event));
+	perfweave_leave(word);
 	return 0;
 }
 

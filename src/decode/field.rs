@@ -87,7 +87,7 @@ impl Field {
             first => counts.try_fold(first.unwrap_or(Some(1)), |all, one| Some(all?.checked_mul(one?))).flatten(),
         };
         let width = match (place, count) {
-            (Place::Here, Some(count)) if !array || (count > 0 && size.is_multiple_of(count)) => size / count.max(1),
+            (Place::Here, Some(count)) if !array || size.is_multiple_of(count) => size / count.max(1),
             _ => width_of(type_),
         };
         // A string has at least a byte in each element, whatever the format claims. A field that is no array has all its bytes, even if
