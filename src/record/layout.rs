@@ -55,7 +55,7 @@ pub(crate) const SAMPLE_ORDER: [u64; 9] = [IDENTIFIER, IP, TID, TIME, ADDR, ID, 
 /// The order of `struct sample_id` at the end of all other records (perf_event_open(2)).
 pub(crate) const TRAILER_ORDER: [u64; 6] = [TID, TIME, ID, STREAM_ID, CPU, IDENTIFIER];
 
-/// Beyond the end of every record, those of BPF ring buffers too.
+/// Beyond the end of every record: those of a BPF ring buffer may be longer than 64 KiB.
 const NOWHERE: u32 = u32::MAX;
 
 impl Layout {
