@@ -92,7 +92,11 @@ impl Drop for Reading<'_> {
 
 impl Lane {
     /// Reads up to the last head seen, and skips to a head that could not be right.
-    fn drain<B>(&mut self, mut head: Option<Fault>, each: &mut impl FnMut(Event<'_>) -> ControlFlow<B>) -> ControlFlow<B> {
+    fn drain<B>(
+        &mut self,
+        mut head: Option<Fault>,
+        each: &mut impl FnMut(Event<'_>) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
         let origin = &self.origin;
         let cpu = origin.cpu;
         let losses = &mut self.losses;
