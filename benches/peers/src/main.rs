@@ -25,12 +25,13 @@ use table::Table;
 type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
 const HELP: &str = "\
-perfweave-peers [--rounds N] [--seconds N] [--rate N] [--tries N] [--only NAME,NAME] [--loads NAME,NAME] [--test]
+perfweave-peers [--rounds N] [--seconds N] [--rate N] [--tries N] [--only NAME,NAME] [--without NAME,NAME] [--loads NAME,NAME] [--test]
   --rounds    how often each reader is measured with each load [5]
   --seconds   how long a load runs [2]
   --rate      events a second of the load that is no flood [100000]
   --tries     measure up to so often until others use less than 5 % of the machine, and take the quietest [1]
   --only      readers with one of these in their name, separated by commas, and what they are compared with
+  --without   readers with one of these in their name are left out
   --loads     loads of these names: flood, paced, small (a flood with rings of 64 pages), hogs (the same beside busy loops) [all]
   --test      everything once, and shortly";
 
@@ -62,6 +63,7 @@ fn main() -> Result<()> {
     let rate = args.value("--rate", number).map_err(failed)?.unwrap_or(100_000);
     let tries = args.value("--tries", number).map_err(failed)?.unwrap_or(1);
     let only = args.value("--only", |text| Ok(text.to_owned())).map_err(failed)?;
+    let without = args.value("--without", |text| Ok(text.to_owned())).map_err(failed)?;
     let loads = args.value("--loads", |text| Ok(text.to_owned())).map_err(failed)?;
     args.finish().map_err(failed)?;
 
@@ -72,7 +74,7 @@ fn main() -> Result<()> {
         Setting { name: "small", load: Load::Flood, pages: FEW_PAGES, hogs: false },
         Setting { name: "hogs", load: Load::Flood, pages: FEW_PAGES, hogs: true },
     ];
-    let mut tables = settings.map(|setting| Table::new(setting, only.as_deref()));
+    let mut tables = settings.map(|setting| Table::new(setting, only.as_deref(), without.as_deref()));
     let is_chosen = |name| loads.as_deref().is_none_or(|loads| loads.split(',').any(|load| load == name));
     for round in 0..rounds as usize {
         for table in tables.iter_mut().filter(|table| is_chosen(table.setting.name)) {

@@ -18,9 +18,13 @@ pub struct Table {
 
 impl Table {
     /// Nothing yet.
-    pub fn new(setting: Setting, only: Option<&str>) -> Self {
+    pub fn new(setting: Setting, only: Option<&str>, without: Option<&str>) -> Self {
         let named = |name: &str, only: &str| only.split(',').any(|only| name.contains(only));
-        let chosen = |reader: &&Reader| only.is_none_or(|only| named(reader.name, only)) || reader.name == REFERENCE;
+        let chosen = |reader: &&Reader| {
+            let is_wanted = only.is_none_or(|only| named(reader.name, only));
+            let is_left_out = without.is_some_and(|without| named(reader.name, without));
+            is_wanted && !is_left_out || reader.name == REFERENCE
+        };
         let readers = READERS.iter().filter(|reader| reader.takes(setting.load)).filter(chosen);
         Self { setting, rows: readers.map(|reader| (reader, Vec::new())).collect(), idle: Vec::new() }
     }

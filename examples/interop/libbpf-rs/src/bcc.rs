@@ -12,18 +12,22 @@
 //! is drawn before the reservation, so a kernel fence proves the order.
 
 use libbpf_rs::{MapCore, Object, ObjectBuilder, RingBufferBuilder};
-use perfweave::{Clock, Hold, Item, Key, Layout, Order, Reader, Record, Ring, Rings};
+use perfweave::{Clock, Hold, Item, Key, Layout, Order, Reader, Ring, Rings};
 use perfweave_support::load;
 use std::cell::RefCell;
 use std::error::Error;
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 use std::{env, fs};
 
 const FILES: u64 = 300;
 /// What the names begin with.
-const NAME: &[u8] = b"perfweave-interop-";
+const NAME: &str = "perfweave-interop-";
+
+/// The tools, and where in their `struct event` the name of the file lies.
+const TOOLS: [(&str, usize); 3] = [("opensnoop", 64), ("filelife", 0), ("mountsnoop", 64)];
 
 fn main() -> ExitCode {
     let objects: Vec<String> = env::args().skip(1).collect();
@@ -44,6 +48,8 @@ fn main() -> ExitCode {
 }
 
 fn compare(path: &str) -> Result<String, Box<dyn Error>> {
+    let file = Path::new(path).file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let (_, at) = TOOLS.into_iter().find(|(tool, _)| file.starts_with(tool)).ok_or("not one of the known tools")?;
     let load = || ObjectBuilder::default().open_file(path)?.load();
     let (theirs, ours) = (load()?, load()?);
     let events = |object| events(object).ok_or("no ring buffer called events");
@@ -52,7 +58,7 @@ fn compare(path: &str) -> Result<String, Box<dyn Error>> {
     let their_events = events(&theirs)?;
     let mut builder = RingBufferBuilder::new();
     builder.add(&their_events, |bytes: &[u8]| {
-        found.borrow_mut().extend(number(bytes).map(|number| (number, bytes.len())));
+        found.borrow_mut().extend(number(bytes, at).map(|number| (number, bytes.len())));
         0
     })?;
     let libbpf = builder.build()?;
@@ -62,7 +68,7 @@ fn compare(path: &str) -> Result<String, Box<dyn Error>> {
     for (cpu, ring) in unsafe { Ring::adopt_ring_buffers(events(&ours)?) }? {
         rings.add(cpu, ring, Layout::RING_BUFFER);
     }
-    let key = Key::with(of);
+    let key = Key::with(move |record| number(&record.payload()?.to_cow(), at));
     let mut reader = Reader::new(rings, Order::new().key(key).hold(Hold::FENCE))?;
     let mut yielded = Vec::new();
 
@@ -71,12 +77,12 @@ fn compare(path: &str) -> Result<String, Box<dyn Error>> {
     for number in 0..FILES {
         load::pinned(cpus[number as usize % cpus.len()], || touch(number))?;
         libbpf.consume()?;
-        while take(&mut reader, Duration::ZERO, &mut yielded)? {}
+        while take(&mut reader, at, Duration::ZERO, &mut yielded)? {}
     }
     drop(links);
     libbpf.consume()?;
     reader.handle().flush()?;
-    while take(&mut reader, Duration::from_secs(60), &mut yielded)? {}
+    while take(&mut reader, at, Duration::from_secs(60), &mut yielded)? {}
 
     let (late, theirs) = (reader.stats().late, found.take());
     let in_order = |numbers: &[(u64, usize)]| numbers.is_sorted_by_key(|(number, _)| *number);
@@ -98,7 +104,7 @@ fn attach(object: &Object) -> Vec<libbpf_rs::Link> {
 
 /// Opens, mounts in vain and deletes a file.
 fn touch(number: u64) -> std::io::Result<()> {
-    let path = env::temp_dir().join(format!("perfweave-interop-{number}"));
+    let path = env::temp_dir().join(format!("{NAME}{number}"));
     fs::write(&path, "")?;
     let source = CString::new(path.as_os_str().as_encoded_bytes())?;
     let (nowhere, none) = (c"/no/such/directory", c"none");
@@ -108,22 +114,17 @@ fn touch(number: u64) -> std::io::Result<()> {
 }
 
 /// Takes one event, if there is one before the time is over. False too at the end of a flush.
-fn take(reader: &mut Reader, time: Duration, into: &mut Vec<(u64, usize)>) -> Result<bool, Box<dyn Error>> {
+fn take(reader: &mut Reader, at: usize, time: Duration, into: &mut Vec<(u64, usize)>) -> Result<bool, Box<dyn Error>> {
     let Some(event) = reader.next_timeout(time)? else { return Ok(false) };
-    let item = event.item();
-    if let (Some(record), Some(number)) = (event.record(), event.record().and_then(|record| of(&record))) {
-        into.push((number, record.payload().map_or(0, |payload| payload.len())));
+    if let Some(payload) = event.record().and_then(|record| record.payload()) {
+        into.extend(number(&payload.to_cow(), at).map(|number| (number, payload.len())));
     }
-    Ok(!matches!(item, Item::Flushed))
+    Ok(!matches!(event.item(), Item::Flushed))
 }
 
-fn of(record: &Record<'_>) -> Option<u64> {
-    number(&record.payload()?.to_vec())
-}
-
-/// The number in the name of a file that this process touched.
-fn number(bytes: &[u8]) -> Option<u64> {
-    let at = bytes.windows(NAME.len()).position(|window| window == NAME)? + NAME.len();
-    let end = bytes[at..].iter().position(|byte| !byte.is_ascii_digit())?;
-    std::str::from_utf8(&bytes[at..at + end]).ok()?.parse().ok()
+/// The number in the name of a file that this process touched, if this is the string at an offset of a record. Behind strings the kernel
+/// leaves bytes of older records.
+fn number(bytes: &[u8], at: usize) -> Option<u64> {
+    let name = CStr::from_bytes_until_nul(bytes.get(at..)?).ok()?.to_str().ok()?;
+    name.rsplit('/').next()?.strip_prefix(NAME)?.parse().ok()
 }
