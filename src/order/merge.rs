@@ -112,39 +112,12 @@ impl Merge {
     /// is the kernel's time and a ring does not record it, or for [`Hold::Lag`] with keys that are no times. [`ErrorKind::Fence`] and
     /// [`ErrorKind::Map`] if writers' epochs prove nothing for these rings.
     pub fn new(mut rings: Rings, order: Order) -> Result<Self, Error> {
-        if rings.lanes.is_empty() {
-            return Err(Error::new(ErrorKind::InvalidInput, "no rings"));
-        }
-        if matches!(order.key, Key::Time)
-            && let Some(lane) = rings.lanes.iter().find(|lane| !lane.origin.layout.has_time())
-        {
-            let cpu = lane.origin.cpu;
-            let message = if lane.ring.is_ring_buffer() {
-                "the records of a BPF ring buffer carry no time to order by, unless the program writes one: name it with Key::Payload".into()
-            } else {
-                let cure = "name another key, or open the ring with PERF_SAMPLE_TIME";
-                format!("the records of CPU {cpu} carry no time to order by: {cure}")
-            };
-            return Err(Error::new(ErrorKind::Clock, message));
-        }
-        if matches!((&order.key, &order.hold), (Key::Sequence(_), Hold::Lag(_))) {
-            let message = "the lag rule needs keys that are times of the rings' clock: a sequence is none";
-            return Err(Error::new(ErrorKind::Clock, message));
-        }
+        check(&rings, &order)?;
         // A recording needs no hold rule, because nothing is in flight. It needs no fill mark either.
         let complete = rings.are_complete();
         let when_full = if complete { order.when_full.for_a_recording() } else { order.when_full };
         if !complete {
             order.mark.check(&rings.lanes)?;
-        }
-        match order.hold.fence().filter(|_| !complete) {
-            Some(Fence::Epochs(epochs)) => epochs.check(&rings)?,
-            Some(Fence::Reserved(barrier)) => barrier.check(&rings)?,
-            _ => {}
-        }
-        if order.numbers.is_some() && rings.cpus().any(|cpu| cpu == ANY_CPU) {
-            let message = "numbers of each CPU need a ring for each CPU, and all CPUs share a BPF ring buffer";
-            return Err(Error::new(ErrorKind::InvalidInput, message));
         }
         // Rank decides between equal keys: first by CPU, then by the order in which the rings were added.
         rings.lanes.sort_by_key(|lane| lane.origin.cpu);
@@ -523,6 +496,39 @@ impl Merge {
     pub fn rings(&self) -> &Rings {
         &self.rings
     }
+}
+
+/// Whether these rings can be merged with these options.
+fn check(rings: &Rings, order: &Order) -> Result<(), Error> {
+    if rings.lanes.is_empty() {
+        return Err(Error::new(ErrorKind::InvalidInput, "no rings"));
+    }
+    if matches!(order.key, Key::Time)
+        && let Some(lane) = rings.lanes.iter().find(|lane| !lane.origin.layout.has_time())
+    {
+        let cpu = lane.origin.cpu;
+        let message = if lane.ring.is_ring_buffer() {
+            "the records of a BPF ring buffer carry no time to order by, unless the program writes one: name it with Key::Payload".into()
+        } else {
+            let cure = "name another key, or open the ring with PERF_SAMPLE_TIME";
+            format!("the records of CPU {cpu} carry no time to order by: {cure}")
+        };
+        return Err(Error::new(ErrorKind::Clock, message));
+    }
+    if matches!((&order.key, &order.hold), (Key::Sequence(_), Hold::Lag(_))) {
+        let message = "the lag rule needs keys that are times of the rings' clock: a sequence is none";
+        return Err(Error::new(ErrorKind::Clock, message));
+    }
+    match order.hold.fence().filter(|_| !rings.are_complete()) {
+        Some(Fence::Epochs(epochs)) => epochs.check(rings)?,
+        Some(Fence::Reserved(barrier)) => barrier.check(rings)?,
+        _ => {}
+    }
+    if order.numbers.is_some() && rings.cpus().any(|cpu| cpu == ANY_CPU) {
+        let message = "numbers of each CPU need a ring for each CPU, and all CPUs share a BPF ring buffer";
+        return Err(Error::new(ErrorKind::InvalidInput, message));
+    }
+    Ok(())
 }
 
 /// How much of the rings' content was indexed.

@@ -77,8 +77,7 @@ impl Index {
                 continue;
             }
             self.room = self.room.saturating_sub(1);
-            let position = self.cursor;
-            let record = match Record::at(ring, position, origin) {
+            let record = match Record::at(ring, self.cursor, origin) {
                 Ok(record) => record,
                 Err((fault, end)) => {
                     self.damage(fault, end, pool);
@@ -86,19 +85,14 @@ impl Index {
                 }
             };
             let (header, len) = (record.header(), record.len());
-            let end = position + len;
+            let end = self.cursor + len;
             self.longest = self.longest.max(len);
             if record.is_discarded() {
                 self.discard(len, pool);
                 continue;
             }
             if record.kind() == Kind::LOST {
-                if self.lost.is_some() {
-                    // The kernel never writes two in a row. There is memory for one LOST record and its record. This one reserves more.
-                    self.settle_lost(None, pool);
-                } else {
-                    self.index_lost(&record, losses, pool);
-                }
+                self.index_lost(&record, losses, pool);
                 continue;
             }
             // The user's functions may panic. Nothing of this record is stored before they return.
@@ -114,13 +108,8 @@ impl Index {
             let note = number.and_then(|number| self.take_number(number));
             self.counts.indexed += 1;
             self.counts.repaired += u64::from(own.is_some_and(|key| key < self.back) && !self.run.is_empty());
-            // A record in a BPF ring buffer may be too long for its header.
-            let (header, note) = if header.size() == 0 {
-                (Header::of_stretch(len as u32), note.or(Some(Note::Long)))
-            } else {
-                (header, note)
-            };
-            self.insert(position, header, own, note, pool);
+            let (header, note) = of_any_length(header, len, note);
+            self.insert(self.cursor, header, own, note, pool);
             self.before = own.or(self.before);
             self.cursor = end;
             self.largest = self.largest.max(own);
@@ -208,6 +197,10 @@ impl Index {
     /// Checks the count of a LOST record, and keeps it until the record with which it was written.
     #[cold]
     pub(super) fn index_lost(&mut self, record: &Record<'_>, losses: &mut Losses, pool: &mut Pool) {
+        if self.lost.is_some() {
+            // The kernel never writes two in a row. There is memory for one LOST record and its record. This one reserves more.
+            return self.settle_lost(None, pool);
+        }
         let header = record.header();
         let end = self.cursor + u64::from(header.size());
         let (id, count) = record.lost().unwrap_or_default();
@@ -281,6 +274,12 @@ impl Index {
         self.back = key;
         self.run.push(Slot { key, header }, pool);
     }
+}
+
+/// The header and the note of a record. One in a BPF ring buffer may be too long for its header.
+#[inline]
+fn of_any_length(header: Header, len: u64, note: Option<Note>) -> (Header, Option<Note>) {
+    if header.size() == 0 { (Header::of_stretch(len as u32), note.or(Some(Note::Long))) } else { (header, note) }
 }
 
 /// A walk over plain records.
