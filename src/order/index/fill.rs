@@ -27,6 +27,8 @@ impl Index {
             }
             ring.skip_to_head();
             self.lost_head = false;
+            // The rest of what was reserved is skipped.
+            self.sighted = self.sighted.min(self.cursor);
         }
         // Reuses the same memory, while the caches have it.
         self.run.rewind();
