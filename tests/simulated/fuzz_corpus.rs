@@ -13,7 +13,7 @@ mod operations;
 #[path = "../../fuzz/src/recordings.rs"]
 mod recordings;
 
-use crate::raw_bytes;
+use crate::{raw_bytes, reservations};
 use std::fs;
 use std::path::Path;
 
@@ -38,6 +38,11 @@ fn raw_bytes_over_its_corpus() {
 #[test]
 fn backward_over_its_corpus() {
     replay("backward", backward::run);
+}
+
+#[test]
+fn ring_buffers_over_their_corpus() {
+    replay("ring_buffers", reservations::run);
 }
 
 #[test]
@@ -79,6 +84,7 @@ fn all_over_random_bytes() {
         operations::run(&bytes);
         backward::run(&bytes);
         epochs::run(&bytes);
+        reservations::run(&bytes);
         #[cfg(all(feature = "linux-perf-event-reader-0-10", feature = "zerocopy-0-8"))]
         decode::run(&bytes);
         #[cfg(feature = "perf-data")]

@@ -18,6 +18,8 @@ mod reader;
 #[path = "../reading/mod.rs"]
 mod reading;
 mod recorder;
+#[path = "../../fuzz/src/ring_buffers.rs"]
+mod reservations;
 mod ring_buffers;
 mod rooms;
 #[path = "../schedule/mod.rs"]
