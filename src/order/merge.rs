@@ -524,7 +524,8 @@ fn check(rings: &Rings, order: &Order) -> Result<(), Error> {
         Some(Fence::Reserved(barrier)) => barrier.check(rings)?,
         _ => {}
     }
-    if order.numbers.is_some() && rings.cpus().any(|cpu| cpu == ANY_CPU) {
+    let is_shared = |lane: &Lane| lane.ring.is_ring_buffer() && lane.origin.cpu == ANY_CPU;
+    if order.numbers.is_some() && rings.lanes.iter().any(is_shared) {
         let message = "numbers of each CPU need a ring for each CPU, and all CPUs share a BPF ring buffer";
         return Err(Error::new(ErrorKind::InvalidInput, message));
     }

@@ -48,7 +48,7 @@ impl<'a> Record<'a> {
     /// Whether it is no record: a program discarded what it had reserved in a BPF ring buffer.
     #[inline]
     pub(crate) fn is_discarded(&self) -> bool {
-        self.header.is_discarded()
+        self.header.is_discarded() && self.origin.layout.is_ring_buffer()
     }
 
     /// The checked record at the start of some bytes, and the bytes after it, if it is a sample without a field of varying length before
