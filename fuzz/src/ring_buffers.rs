@@ -322,7 +322,8 @@ impl Hostile<'_> {
     }
 
     fn take(&mut self, most: usize) {
-        let events: Vec<Event<'_>> = if most % 2 == 0 { self.merge.batch().take(most).collect() } else { Vec::new() };
+        let events: Vec<Event<'_>> =
+            if most.is_multiple_of(2) { self.merge.batch().take(most).collect() } else { Vec::new() };
         for event in events {
             check(event);
         }
