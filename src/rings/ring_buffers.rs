@@ -4,6 +4,7 @@ use crate::error::{Error, ErrorKind};
 use crate::ring::ANY_CPU;
 use crate::rings::{Counter, Losses, Rings};
 use crate::sys::{bpf, machine};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -20,12 +21,16 @@ pub(crate) struct Failures {
 impl Failures {
     /// How many reservations have failed since the ring was adopted.
     pub(crate) fn read(&self) -> Option<u64> {
-        let counts = bpf::map_counts(self.map.as_fd(), self.possible).ok()?;
-        let all = match self.which {
-            Some(which) => *counts.get(which)?,
+        Some(self.all().ok()?.saturating_sub(self.before))
+    }
+
+    /// How many have failed since the map was made.
+    fn all(&self) -> io::Result<u64> {
+        let counts = bpf::map_counts(self.map.as_fd(), self.possible)?;
+        Ok(match self.which {
+            Some(which) => counts.get(which).copied().unwrap_or(0),
             None => counts.iter().fold(0u64, |sum, count| sum.saturating_add(*count)),
-        };
-        Some(all.saturating_sub(self.before))
+        })
     }
 }
 
@@ -76,7 +81,7 @@ impl Rings {
                 return Err(super::no_such_cpu(cpu, possible.last().copied().unwrap_or(0)));
             };
             let mut failures = Failures { map: Arc::clone(&map), possible: possible.len(), which, before: 0 };
-            failures.before = failures.read().unwrap_or(0);
+            failures.before = failures.all().map_err(|errno| Error::system("read the counts of failures", errno))?;
             lane.losses = Losses::new(Counter::Failures(failures));
         }
         Ok(())
