@@ -2,12 +2,12 @@
 //! crate's own code. In unit tests they are a counter of steps, so that tests can say what grows with what.
 
 #[cfg(all(test, loom))]
-pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
 #[cfg(all(test, loom))]
 pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
 pub(crate) use std::sync::atomic::Ordering;
 #[cfg(not(all(test, loom)))]
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
 #[cfg(not(all(test, loom)))]
 pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
 

@@ -36,7 +36,8 @@
 //!
 //! # Where to begin
 //!
-//! 1. Open rings with [`Rings::options`], adopt a [`Ring`] that is already mapped, or simulate rings with `sim::Kernel` (feature `test-util`).
+//! 1. Open rings with [`Rings::options`], adopt a [`Ring`] that is already mapped or a BPF ring buffer ([`Ring::adopt_ring_buffers`]), or
+//!    simulate rings with `sim::Kernel` (feature `test-util`).
 //! 2. Choose an [`Order`]: by which [`Key`], and under which [`Hold`] rule.
 //! 3. Read: [`Reader`] waits by itself, `AsyncReader` waits under tokio (feature `tokio`), and [`Merge`] does not wait, for programs
 //!    with their own event loop. All three yield [`Event`]s, and most of those are [`Record`]s.
@@ -75,6 +76,7 @@
 //! | loss | records that the kernel dropped because the ring was full ([`Lost`]) | `PERF_RECORD_LOST`, lost samples |
 //! | gap | sequence numbers that are missing ([`Gap`]) | |
 //! | fill mark | how full a ring may become before [`WhenFull`] applies ([`Order::fill_mark`]) | high watermark |
+//! | reservation | bytes of a BPF ring buffer that a program has reserved and not yet submitted ([`Fence::Reserved`]) | `bpf_ringbuf_reserve()` |
 //! | flight recorder | rings that the kernel overwrites until they are read ([`Recorder`]) | overwrite mode, snapshot mode |
 //!
 //! # Hostile rings

@@ -1,12 +1,13 @@
-//! Shared code of both packages: the compiled program, the command line, and reading in order.
+//! What both packages share: the compiled program, the command line, and reading in order.
 
-use perfweave::{Hold, Order, Reader, Record, Rings};
+use perfweave::{Barrier, Clock, Fence, Hold, Key, Layout, Order, Reader, Record, Ring, Rings};
 use perfweave_support::args::Args;
 use perfweave_support::by_ring::ByRing;
 use perfweave_support::load::{self, Load};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
+use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -21,8 +22,10 @@ const ALIGNED: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR")
 
 const HELP: &str = concat!(
     env!("CARGO_PKG_NAME"),
-    " [--hold epoch|fence] [--seconds N] [--json]
-  --hold     what proves the order: what the program says of itself, or kernel fences [epoch]
+    " [--rings perf|bpf] [--hold programs|fence] [--seconds N] [--json]
+  --rings    perf rings, or a BPF ring buffer [perf]
+  --hold     what proves the order: the programs (of perf rings by epochs, of a BPF ring buffer by its reservations), or kernel fences
+             [programs]
   --seconds  how long to trace [5]
   --json     print one JSON object"
 );
@@ -32,9 +35,11 @@ pub struct Options {
     time: Duration,
     json: bool,
     fence: bool,
+    /// The program that outputs into a BPF ring buffer, in place of the other.
+    pub buffer: bool,
 }
 
-/// Takes the command line and runs the part of the loader.
+/// Takes the command line and runs what differs from loader to loader.
 pub fn main(run: fn(&Options) -> Result<bool, Box<dyn Error>>) -> ExitCode {
     match options().and_then(|options| run(&options)) {
         Ok(true) => ExitCode::SUCCESS,
@@ -46,7 +51,7 @@ pub fn main(run: fn(&Options) -> Result<bool, Box<dyn Error>>) -> ExitCode {
     }
 }
 
-/// An error and its causes: the errors of some loaders have the kernel's error only as a cause.
+/// An error and its causes: some loaders' errors do not say in their own words what the kernel said.
 fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -63,25 +68,44 @@ fn with_causes(error: &dyn Error) -> String {
 fn options() -> Result<Options, Box<dyn Error>> {
     let mut args = Args::new(HELP);
     let hold = args.value("--hold", |name| match name {
-        "epoch" => Ok(false),
+        "programs" => Ok(false),
         "fence" => Ok(true),
         other => Err(format!("no hold rule {other}")),
     })?;
-    let options = Options { time: args.seconds(5.0)?, json: args.flag("--json"), fence: hold.unwrap_or(false) };
+    let buffer = args.value("--rings", |name| match name {
+        "perf" => Ok(false),
+        "bpf" => Ok(true),
+        other => Err(format!("no rings {other}")),
+    })?;
+    let (fence, buffer) = (hold.unwrap_or(false), buffer.unwrap_or(false));
+    let options = Options { time: args.seconds(5.0)?, json: args.flag("--json"), fence, buffer };
     args.finish()?;
     Ok(options)
 }
 
-/// Reads the rings in proven order and prints their content. Gives whether all checks passed. The rule is for a program that marks when it
-/// is inside.
-pub fn read(rings: Rings, epochs: Hold, options: &Options) -> Result<bool, Box<dyn Error>> {
-    // A kernel fence works for any program.
-    let hold = if options.fence { Hold::FENCE } else { epochs };
-    // Otherwise all defaults: the kernel's timestamps.
-    let mut reader = Reader::new(rings, Order::new().hold(hold))?;
+/// Reads a BPF ring buffer, and the count of failed reservations that belongs to it.
+pub fn read_buffer(buffer: impl AsFd, failures: impl AsFd, options: &Options) -> Result<bool, Box<dyn Error>> {
+    // The clock of bpf_ktime_get_ns().
+    let mut rings = Rings::empty(Clock::Monotonic);
+    // SAFETY: nobody else reads the map.
+    for (cpu, ring) in unsafe { Ring::adopt_ring_buffers(buffer) }? {
+        rings.add(cpu, ring, Layout::RING_BUFFER.cpu_at(8));
+    }
+    rings.count_failures(failures)?;
+    // The program has the barrier in perfweave_reserve().
+    let reserved = Hold::Fence(Fence::Reserved(Barrier::Programs));
+    read(rings, Order::new().key(Key::Payload(0)), reserved, options)
+}
 
-    // Threads that move from CPU to CPU: each move writes into two rings.
-    let cpus: Vec<u32> = reader.rings().cpus().collect();
+/// Reads the rings in proven order and prints what was in them; whether all of it was as it must be. `programs` is the rule by what the
+/// program does for the proof.
+pub fn read(rings: Rings, order: Order, programs: Hold, options: &Options) -> Result<bool, Box<dyn Error>> {
+    // A kernel fence does for any program.
+    let hold = if options.fence { Hold::FENCE } else { programs };
+    let mut reader = Reader::new(rings, order.hold(hold))?;
+
+    // Threads that move from CPU to CPU: what happens in each move is written into two rings.
+    let cpus = load::online();
     let load = Load::on(&cpus.clone(), move |_| {
         for &cpu in &cpus {
             load::pin(cpu);
@@ -89,14 +113,14 @@ pub fn read(rings: Rings, epochs: Hold, options: &Options) -> Result<bool, Box<d
         }
     });
 
-    // The same checks for the stream in order, and for the same events ring by ring.
+    // The same checks for the stream in order, and for the same events as they lay in the rings.
     let mut ordered = Check::default();
     let mut by_ring = Check::default();
     let mut pass = ByRing::default();
     reader.set_deadline(Some(Instant::now() + options.time))?;
     while let Some(batch) = reader.batch(Duration::from_millis(100))? {
         for event in batch {
-            // Losses and damage are counted at the end.
+            // What is lost or damaged is counted in the end.
             let (Some(key), Some(record)) = (event.key(), event.record()) else { continue };
             let switch = Switch::read(&record).ok_or_else(|| format!("this is no switch: {record:?}"))?;
             if ordered.events < 10 && !options.json {
@@ -105,7 +129,7 @@ pub fn read(rings: Rings, epochs: Hold, options: &Options) -> Result<bool, Box<d
             ordered.event(key, &switch);
             pass.push(switch.cpu, (key, switch));
         }
-        // A batch has the events that a reader finds when it wakes up. Most readers take one ring after the other.
+        // A batch is what a reader finds when it wakes up, and most readers take one ring after the other.
         pass.pass().for_each(|(key, switch)| by_ring.event(key, &switch));
     }
     load.end();
@@ -140,7 +164,7 @@ pub fn read(rings: Rings, epochs: Hold, options: &Options) -> Result<bool, Box<d
         println!("lost, damaged        {}, {}", stats.lost, stats.damaged);
         println!("hold rule            {} (fence: {})", reader.hold(), reader.fence().unwrap_or("none"));
     }
-    // If switches are missing, a thread can seem to be on a wrong CPU.
+    // With switches missing, a thread may well seem to be where it is not.
     let early = ordered.early > 0 && stats.lost == 0;
     Ok(events > 0 && ordered.out_of_order == 0 && stats.damaged == 0 && !early)
 }
@@ -158,12 +182,14 @@ struct Switch {
 impl Switch {
     fn read(record: &Record<'_>) -> Option<Self> {
         let payload = record.payload()?;
+        // In a BPF ring buffer, time and CPU come first.
+        let at = if record.time().is_some() { 0 } else { 16 };
         Some(Self {
             cpu: record.cpu(),
-            prev_pid: payload.u32(0)?,
-            next_pid: payload.u32(4)?,
-            prev_comm: payload.array(8)?,
-            next_comm: payload.array(24)?,
+            prev_pid: payload.u32(at)?,
+            next_pid: payload.u32(at + 4)?,
+            prev_comm: payload.array(at + 8)?,
+            next_comm: payload.array(at + 24)?,
         })
     }
 }
@@ -176,13 +202,13 @@ impl fmt::Display for Switch {
     }
 }
 
-/// The errors of a stream, by its keys and its events.
+/// What is wrong with a stream, by its keys and by what it tells.
 #[derive(Default)]
 struct Check {
     events: u64,
     /// The largest key so far.
     largest: u64,
-    /// How many keys were smaller than an earlier one.
+    /// How many keys were smaller than one before.
     out_of_order: u64,
     /// Who runs on each CPU.
     running: BTreeMap<u32, Thread>,
@@ -192,7 +218,7 @@ struct Check {
 
 struct Thread {
     pid: u32,
-    /// Whether it has arrived on another CPU since.
+    /// Whether it has been seen to arrive on another CPU since.
     elsewhere: bool,
 }
 
@@ -203,11 +229,11 @@ impl Check {
         self.largest = self.largest.max(key);
 
         let &Switch { cpu, prev_pid, next_pid, .. } = switch;
-        // Every CPU has an idle thread, and all of them have the number 0.
+        // Every CPU has an idle thread, and 0 is the number of them all.
         for (&other, thread) in &mut self.running {
             thread.elsewhere |= other != cpu && thread.pid == next_pid && next_pid != 0;
         }
-        // Counted when it leaves, because a kernel need not trace every switch.
+        // Counted when it does leave, since not all that leave are seen to: a kernel need not trace every switch.
         let before = self.running.insert(cpu, Thread { pid: next_pid, elsewhere: false });
         self.early += u64::from(before.is_some_and(|thread| thread.elsewhere && thread.pid == prev_pid));
     }

@@ -1,4 +1,5 @@
-// Who leaves a CPU, and who gets it: an ordinary program for any loader. No time is taken here: the kernel stamps records.
+// Who leaves a CPU, and who gets it: ordinary programs for any loader. One outputs into perf rings, where the kernel stamps records; the
+// other into a BPF ring buffer, where it takes the time itself.
 
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -27,6 +28,40 @@ struct {
 
 // Where programs say that they are inside: perfweave reads it, and proves order by it in place of kernel fences.
 PERFWEAVE_EPOCHS(EPOCHS, 1024);
+
+// What the other program submits. The time comes first: it is the key.
+struct stamped {
+	__u64 time;
+	__u32 cpu;
+	__u32 unused;
+	struct event event;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4 << 20);
+} BUFFER SEC(".maps");
+
+// Reservations that the kernel refused: without it nobody knows how many records are missing.
+PERFWEAVE_FAILURES(FAILURES);
+
+SEC("tp_btf/sched_switch")
+int BPF_PROG(on_switch_reserve, _Bool preempt, struct task_struct *prev, struct task_struct *next)
+{
+	struct stamped *stamped = perfweave_reserve(&BUFFER, sizeof(*stamped), &FAILURES);
+
+	if (!stamped)
+		return 0;
+	stamped->time = bpf_ktime_get_ns();
+	stamped->cpu = bpf_get_smp_processor_id();
+	stamped->unused = 0;
+	stamped->event.prev_pid = prev->pid;
+	stamped->event.next_pid = next->pid;
+	bpf_probe_read_kernel_str(stamped->event.prev_comm, sizeof(stamped->event.prev_comm), prev->comm);
+	bpf_probe_read_kernel_str(stamped->event.next_comm, sizeof(stamped->event.next_comm), next->comm);
+	bpf_ringbuf_submit(stamped, 0);
+	return 0;
+}
 
 SEC("tp_btf/sched_switch")
 int BPF_PROG(on_switch, _Bool preempt, struct task_struct *prev, struct task_struct *next)

@@ -113,10 +113,8 @@ impl<'t> Parser<'t> {
     }
 
     pub(super) fn expression(&mut self) -> Option<Expression> {
+        // `unary` comes next, and checks it.
         self.deep += 1;
-        if self.deep > DEEPEST {
-            return None;
-        }
         let condition = self.binary(0)?;
         let whole = if self.takes("?") {
             let then = self.expression()?;

@@ -87,7 +87,7 @@ impl Field {
             first => counts.try_fold(first.unwrap_or(Some(1)), |all, one| Some(all?.checked_mul(one?))).flatten(),
         };
         let width = match (place, count) {
-            (Place::Here, Some(count)) if !array || (count > 0 && size.is_multiple_of(count)) => size / count.max(1),
+            (Place::Here, Some(count)) if !array || size.is_multiple_of(count) => size / count.max(1),
             _ => width_of(type_),
         };
         // A string has at least a byte in each element, whatever the format claims. A field that is no array has all its bytes, even if
@@ -302,6 +302,11 @@ mod tests {
             ("struct in6_addr addr", 16, "addr", 16, false, false),
             ("bool ok", 1, "ok", 1, false, false),
             ("struct empty nothing", 0, "nothing", 0, false, false),
+            // By the size if it is a multiple of the count, else by the type.
+            ("struct pair pairs[2]", 24, "pairs", 12, true, false),
+            ("u32 odd[2]", 13, "odd", 4, true, false),
+            ("u32 none[0]", 8, "none", 4, true, false),
+            ("u16 any[]", 8, "any", 2, true, false),
         ] {
             let field = field(declared, 8, size, false);
             let found = (field.name(), field.width(), field.is_array(), field.is_text());
@@ -355,6 +360,8 @@ mod tests {
                 assert_eq!(field.data(payload).unwrap(), b"ab\0"[..], "{declared}");
                 assert_eq!(text_of(field.data(payload).unwrap()), "ab");
             }
+            let rest = self::field("char rest[]", 12, 0, false);
+            assert_eq!(rest.data(Bytes::from(&bytes[..])).unwrap(), b"?ab\0!"[..]);
             assert!(field.data(Bytes::from(&bytes[..14])).is_none(), "it points outside");
             assert!(field.data(Bytes::from(&bytes[..10])).is_none());
         }

@@ -9,9 +9,6 @@ use linux_perf_event_reader::{
 };
 use perf_event_open_sys::bindings as sys;
 
-/// Bytes of `struct perf_event_header`.
-const HEADER: usize = 8;
-
 impl<'a> Record<'a> {
     /// The record as a typed value of the crate linux-perf-event-reader: a sample, or MMAP, MMAP2, COMM, FORK, EXIT, SWITCH,
     /// SWITCH_CPU_WIDE, LOST, THROTTLE or UNTHROTTLE. All other kinds are [`EventRecord::Raw`]. Only a build id is copied, even if the
@@ -53,9 +50,8 @@ fn raw_data(bytes: Bytes<'_>) -> RawData<'_> {
     }
 }
 
-/// The layout as the parser's type. Its offsets count from the end of the header.
+/// The layout as the parser's type, for records that are no samples.
 fn parse_info(layout: &Layout) -> RecordParseInfo {
-    let behind_header = |at: Option<usize>| at.map(|at| (at - HEADER) as u8);
     let [user, interrupt] = layout.register_masks();
     let [id_back, time_back] = layout.back();
     RecordParseInfo {
@@ -70,10 +66,10 @@ fn parse_info(layout: &Layout) -> RecordParseInfo {
         intr_regs_count: interrupt.count_ones() as u8,
         id_parse_info: RecordIdParseInfo {
             nonsample_record_id_offset_from_end: id_back,
-            sample_record_id_offset_from_start: behind_header(layout.id_at()),
+            sample_record_id_offset_from_start: None,
         },
         nonsample_record_time_offset_from_end: time_back,
-        sample_record_time_offset_from_start: behind_header(layout.time_at()),
+        sample_record_time_offset_from_start: None,
     }
 }
 

@@ -302,13 +302,20 @@ fn lines_are_printed_as_by_printf() {
             "[bash] [    bash] [bash    ] [ba] [bas]",
         ),
         ("%s %s", "__get_str(name), __get_rel_str(near)", "far near"),
-        ("%c%c", "'a', 0x62", "ab"),
+        ("%c%c%d", "'a', 0x62, '\\0' == 0 && '\\n' == 10 && '\\t' == 9 && '\\r' == 13 && '\\'' == 39", "ab1"),
         ("%d %d", "__get_dynamic_array_len(name), REC->words[1]", "4 65534"),
         ("%d", "1 + 2 * 3 - 10 / 5 % 3 << 1", "10"),
         ("%d %d", "(1 | 6 ^ 3 & 5) == 7 && !0, 0 || 1 > 2", "1 0"),
         ("%s", "REC->pid < 0 ? REC->pid == -5 ? \"five\" : \"less\" : \"more\"", "five"),
         ("%u %u %d", "(u8)REC->pid, (unsigned short)~0, (int)(u32)REC->pid", "251 65535 -5"),
         ("%lx", "((unsigned long)(REC->pid))", "fffffffffffffffb"),
+        ("%d%d%d%d%d%d", "5 != 4, 4 != 4, 4 <= 4, 5 <= 4, 4 >= 5, 4 >= 4", "101001"),
+        ("%d%d%d%d %d %d", "4 < 4, 3 < 4, 4 > 4, 5 > 4, -16 >> 2, 3 & 6 | 8 ^ 1", "0101 -4 11"),
+        ("%d %d %d", &format!("{}1, 017, __builtin_expect(REC->pid, 0)", "-".repeat(62)), "1 15 -5"),
+        ("%llx %llx %llx", "0xffull << 60, -1 << 63, (7 ^ 3) << 0", "f000000000000000 8000000000000000 4"),
+        ("%d%d %d", "1 << 63 > 0, -1 << 1 < 0, 3 < 3 || 3 > 3", "11 0"),
+        ("[%.s] [%*s] [%-3d] [%0*d]", "REC->comm, -6, REC->comm, 1, 0, 7", "[] [bash  ] [1  ] [7]"),
+        ("%d%d%d%d %d", "0 && 1 / 0, 1 || 1 / 0, -1 || 1 / 0, 2 && 3, + 3 - -3", "0111 6"),
         ("%s", "__print_flags(REC->words[0] | 8, \"|\", { 0x1, \"A\" }, { (1 << 1), \"B\" }, { 4, \"C\" })", "A|0x8"),
         ("%s", "__print_flags(0, \"|\", { 0x1, \"A\" })", ""),
         (
@@ -328,6 +335,28 @@ fn lines_are_printed_as_by_printf() {
         for cut in 0..=payload.len() {
             let (head, tail) = payload.split_at(cut);
             assert_eq!(format.line_of(Bytes::new(head, tail)), line, "{said} {arguments}");
+        }
+    }
+}
+
+/// Every type that a number may be cast to, with all its names; and what a constant is cut to by a comparison.
+#[test]
+fn numbers_are_cut_to_the_type_of_a_cast() {
+    const NUMBER: u64 = 0xf1f2_f3f4_f5f6_f7f8;
+    for (types, number) in [
+        ("u8,__u8,uint8_t,unsigned char", (NUMBER as u8).into()),
+        ("s8,__s8,int8_t,char,signed char", (NUMBER as i8).into()),
+        ("u16,__u16,uint16_t,umode_t,unsigned short,unsigned short int", (NUMBER as u16).into()),
+        ("s16,__s16,int16_t,short,const short", (NUMBER as i16).into()),
+        ("u32,__u32,uint32_t,uint,gfp_t,dev_t,unsigned,unsigned int,__force u32", (NUMBER as u32).into()),
+        ("s32,__s32,int32_t,pid_t,int,signed,volatile int", (NUMBER as i32).into()),
+        ("u64,__u64,uint64_t,size_t,uintptr_t,sector_t,unsigned long long,void *,char **", i128::from(NUMBER)),
+        ("s64,__s64,int64_t,loff_t,ssize_t,long,long long int", (NUMBER as i64).into()),
+    ] {
+        for name in types.split(',') {
+            let text = format("%llx %d", &format!("({name}){NUMBER:#x}, ({name}){NUMBER:#x} < 0"));
+            let line = text.parse::<Format>().unwrap().line_of(Bytes::from(&payload()[..]));
+            assert_eq!(line, format!("{:x} {}", number as u64, u8::from(number < 0)), "{name}");
         }
     }
 }
@@ -366,9 +395,16 @@ fn lines_that_are_not_understood_name_each_field() {
         ("%d", "1 / (REC->pid + 5)"),
         ("%d", "sizeof(int)"),
         ("%n", "1"),
-        ("%d", &format!("{}1{}", "(".repeat(100_000), ")".repeat(100_000))),
-        ("%d", &"-".repeat(100_000)),
-        ("%d", &"1 + ".repeat(100_000)),
+        ("%d", "()1"),
+        ("%d", "1 << 64"),
+        ("%d", "09"),
+        ("%d", "__builtin_expect(REC->pid)"),
+        // Not longer than what is evaluated: the depth is what is refused.
+        ("%d", &format!("{}1{}", "(".repeat(30_000), ")".repeat(30_000))),
+        ("%d", &format!("{}1", "-".repeat(60_000))),
+        ("%d", &format!("{}1", "-".repeat(63))),
+        ("%d", &format!("{}1", "1 ? 1 : ".repeat(7000))),
+        ("%d", &"1 + ".repeat(15_000)),
     ] {
         let format: Format = format(said, arguments).parse().unwrap();
         let line = format.line_of(Bytes::from(&payload()[..]));
@@ -385,12 +421,14 @@ fn lines_end_where_they_are_too_long() {
     payload.truncate(44);
     payload[36..40].copy_from_slice(&(1000u32 << 16 | 44).to_ne_bytes());
     payload.extend([b'n'; 1000]);
+    let most = 64 << 10;
     let length = |arguments: &str, said: &str| {
         let format: Format = format(said, arguments).parse().unwrap();
         assert!(format.prints_as_the_kernel(), "{said}");
-        format.line_of(Bytes::from(&payload[..])).len()
+        let line = format.line_of(Bytes::from(&payload[..]));
+        assert!(line.capacity() <= 4 * most, "{said:.20}: {} bytes were made for it", line.capacity());
+        line.len()
     };
-    let most = 64 << 10;
     let masks = format!("__print_flags(1, \"{}\", {})", "x".repeat(4000), vec!["{0,\"\"}"; 4000].join(","));
     // The first is of the kernel's own length: a mask of 0 fits, as it does there.
     assert_eq!(length("__print_flags(1, \"|\", {0,\"none\"}, {0,\"none\"}, {1,\"one\"}, {0,\"no more\"})", "%s"), 13);
@@ -422,6 +460,7 @@ print fmt: ?
     payload.extend("€".repeat(14_000).into_bytes());
     let line = format.line_of(Bytes::from(&payload[..]));
     assert!((most - 2..=most).contains(&line.len()), "{}", line.len());
+    assert!(line.capacity() < 8 * most, "{} bytes were made for it", line.capacity());
 }
 
 /// A format with this many fields, all of which its line prints.
@@ -452,6 +491,53 @@ fn a_format_is_parsed_in_time_that_grows_with_its_length() {
     assert_eq!(twice.line_of(Bytes::from(&[1, 2][..])), "1");
 }
 
+/// Also in a field that linux-perf-event-reader has no place for.
+#[test]
+fn a_sample_that_ends_before_its_fields_is_short() {
+    let layout = Layout::new(bits(&[sys::PERF_SAMPLE_IP, sys::PERF_SAMPLE_BRANCH_STACK]), true, 0);
+    for (branches, fits) in [(1, true), (2, false)] {
+        let bytes = written(Kind::SAMPLE, 0, &[1, branches, 2, 3, 4]);
+        assert_eq!(record(&bytes, 0, &origin(layout)).decode().is_ok(), fits, "{branches}");
+    }
+}
+
+/// What is no format is refused, and where it is none is said; blank lines between its parts are no fault.
+#[test]
+fn what_is_not_understood_is_quoted_with_its_line() {
+    let field = "\tfield:int a;\toffset:0;\tsize:4;\tsigned:1;\n";
+    assert!(format!("name: x\n\nID: 1\n\nformat:\n{field}\n\n{field}").parse::<Format>().is_ok());
+    for (text, says) in [
+        (format!("name: x\nID: 1\nformat:\n{field}nonsense\n"), "line 5 of the format is not understood: \"nonsense\""),
+        ("name: x\nnonsense\nID: 1\n".into(), "line 2 of the format is not understood: \"nonsense\""),
+        ("name: x\nID: one\n".into(), "line 2 of the format is not understood: \"ID: one\", where a number should be"),
+        (format!("ID: 1\nformat:\n{field}"), "line 4 of the format is not understood: \"\", where name: should be"),
+        ("name: x\n".into(), "line 2 of the format is not understood: \"\", where ID: should be"),
+    ] {
+        let said = text.parse::<Format>().unwrap_err().to_string();
+        assert!(said.contains(says), "{said}: not {says}");
+    }
+    for name in ["sched/x:switch", "sched:x/switch", "sched_switch"] {
+        let said = Format::read(name).unwrap_err().to_string();
+        assert!(said.contains("write it as category:name"), "{said}");
+    }
+}
+
+/// Strings are read from arrays of bytes only, wherever the record wraps.
+#[test]
+fn fields_of_a_record_have_text_or_none() {
+    let mut bytes = pair(Kind::SAMPLE.0, 72 << 16).to_ne_bytes().to_vec();
+    bytes.extend(60u32.to_ne_bytes());
+    bytes.extend(payload());
+    bytes.resize(72, 0);
+    let (origin, format) = (origin(Layout::RAW), format("%d", "REC->pid").parse::<Format>().unwrap());
+    for cut in 0..bytes.len() {
+        let record = record(&bytes, cut, &origin);
+        for (name, text) in [("comm", Some("bash")), ("pid", None), ("words", None), ("name", Some("far"))] {
+            assert_eq!(format.field(name).unwrap().text(&record).as_deref(), text, "{name}, cut at {cut}");
+        }
+    }
+}
+
 /// A format from elsewhere may have any length, and each printed line evaluates all of it.
 #[test]
 fn a_line_costs_no_more_than_a_format_of_64_kib() {
@@ -467,7 +553,12 @@ fn a_field_that_there_is_not_is_named_in_a_message_that_can_be_read() {
     let format: Format = wide(10_000).parse().unwrap();
     let said = format.field("field_10000").unwrap_err().to_string();
     assert!(said.contains("did you mean field_1000?") && said.contains("field_7, "), "{said:.200}");
-    assert!(said.contains("others"), "{said:.200}");
+    let (listed, others) = said.split_once("There are ").and_then(|(_, said)| said.split_once(" and ")).unwrap();
+    let others: usize = others.split_once(" others").unwrap().0.parse().unwrap();
+    assert!((900..1200).contains(&listed.len()), "{listed}");
+    assert_eq!(listed.matches("field_").count() + others, 10_000, "{said:.2000}");
+    let said = wide(2).parse::<Format>().unwrap().field("x").unwrap_err().to_string();
+    assert!(said.contains("field_0, field_1") && !said.contains("others"), "{said}");
     for name in ["field_10000".to_owned(), "x".repeat(64 << 10), "\u{20ac}".repeat(64 << 10)] {
         let said = format.field(&name).unwrap_err().to_string();
         assert!(said.len() < 4 << 10, "{} bytes", said.len());

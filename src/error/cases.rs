@@ -1,9 +1,10 @@
 //! The error type, and the errors that several rooms give.
 
-use crate::error::ErrorKind;
 use crate::error::words::{because, hinted, limit, repeated, short};
+use crate::error::{ErrorKind, hint};
 use std::borrow::Cow;
 use std::io;
+use std::path::Path;
 
 /// An error of opening, ordering, waiting for, reading or writing rings and recordings.
 ///
@@ -128,6 +129,15 @@ impl Error {
     /// `what` is the target of the map's file descriptor, as `/proc` names it: `/dev/null`, `anon_inode:bpf-prog`.
     pub(crate) fn not_a_map(event: &str, what: &str) -> Self {
         Self::new(ErrorKind::Map, format!("{event}: this is no BPF map, but {what}"))
+    }
+
+    /// A pinned map that cannot be opened.
+    pub(crate) fn pinned(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |errno| {
+            let hint = hint::pinned(&errno);
+            let message = format!("cannot open the pinned map {}", path.display());
+            Self::new(ErrorKind::of(&errno), message).because(errno).hinting(hint)
+        }
     }
 
     pub(crate) fn no_tracepoint(name: &str, hint: impl Into<Text>) -> Self {

@@ -193,7 +193,8 @@ impl Keys {
         if self.numbers.is_some() || self.unwrap.is_some() {
             return None;
         }
-        let raw = layout.raw()?;
+        // In a BPF ring buffer, raw data follows the header, which begins with its length.
+        let (raw, data) = if layout.is_ring_buffer() { (0, 8) } else { layout.raw().map(|raw| (raw, raw + 4))? };
         match self.key {
             Key::Time => {
                 let most = if self.clock.is_some() { self.now } else { u64::MAX };
@@ -202,7 +203,7 @@ impl Keys {
             Key::Payload(offset) => {
                 let size = u32::try_from(offset).ok()?.checked_add(8)?;
                 let most = if self.clock.is_some() { self.now } else { self.largest?.saturating_add(LEAP) };
-                Some(Plain::new(raw + usize::from(layout.raw_after()) + offset, raw, size, most, layout))
+                Some(Plain::new(data + offset, raw, size, most, layout))
             }
             _ => None,
         }

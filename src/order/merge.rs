@@ -119,8 +119,12 @@ impl Merge {
             && let Some(lane) = rings.lanes.iter().find(|lane| !lane.origin.layout.has_time())
         {
             let cpu = lane.origin.cpu;
-            let cure = "name another key, or open the ring with PERF_SAMPLE_TIME";
-            let message = format!("the records of CPU {cpu} carry no time to order by: {cure}");
+            let message = if lane.ring.is_ring_buffer() {
+                "the records of a BPF ring buffer carry no time to order by, unless the program writes one: name it with Key::Payload".into()
+            } else {
+                let cure = "name another key, or open the ring with PERF_SAMPLE_TIME";
+                format!("the records of CPU {cpu} carry no time to order by: {cure}")
+            };
             return Err(Error::new(ErrorKind::Clock, message));
         }
         if matches!((&order.key, &order.hold), (Key::Sequence(_), Hold::Lag(_))) {
@@ -331,6 +335,9 @@ impl Merge {
             let rank = self.rings.lanes.partition_point(|other| other.origin.cpu <= lane.origin.cpu);
             self.stream.indexes.insert(rank, Index::new(lane.ring.tail(), self.stream.keys.new_numbers()));
             self.rings.lanes.insert(rank, lane);
+            if let Some((said, _)) = &mut self.stream.said {
+                *said += u32::from(rank as u32 <= *said);
+            }
         }
         if any {
             self.stream.due = Due::Everybody;
@@ -517,6 +524,16 @@ impl Indexed {
         match self {
             Self::Whole => None,
             Self::UpTo(key) => Some(key),
+        }
+    }
+}
+
+/// A BPF ring buffer outlives its reader, and the next one begins where this one stopped.
+impl Drop for Merge {
+    fn drop(&mut self) {
+        // In a forked child a ring stores no tail, and a lost head has none to store.
+        for (lane, index) in self.rings.lanes.iter_mut().zip(&mut self.stream.indexes) {
+            index.publish(lane);
         }
     }
 }

@@ -45,7 +45,7 @@ pub(crate) struct Stream {
     /// A ring fills up while its events are yielded, so a refresh is due before further events.
     pub(crate) rushed: bool,
     /// Ring and position of the record whose anomaly in numbers of the machine was reported.
-    said: Option<(u32, u64)>,
+    pub(crate) said: Option<(u32, u64)>,
     /// Whether records leave early, and this was reported.
     early: bool,
     /// The report of an early release that is due.

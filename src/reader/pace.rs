@@ -295,6 +295,20 @@ mod tests {
         assert_eq!(pace.tick, SECOND, "no longer than is asked");
     }
 
+    /// One for each 512 events that wait; and how fast rings are written is measured from the last refresh.
+    #[test]
+    fn visits_are_for_what_waits() {
+        let now = Instant::now();
+        let mut pace = Pace::new(&Hold::FENCE, TICK, now);
+        for (found, visits) in [(511, 0), (1, 1), (512, 2), (4 * 512 + 511, 6)] {
+            pace.refreshed(now, found);
+            assert_eq!(pace.visits(), visits);
+        }
+        pace.proving(now);
+        assert_eq!(pace.visits(), 0);
+        assert_eq!(pace.since_refresh(now + TICK), TICK);
+    }
+
     #[test]
     fn a_proof_that_comes_to_nothing_may_begin_anew() {
         let now = Instant::now();

@@ -45,7 +45,7 @@ impl Rings {
         self.control().assert_not_forked();
         let mut order: SmallVec<[_; 64]> = SmallVec::new();
         for (index, lane) in self.lanes.iter_mut().enumerate() {
-            let fault = lane.ring.refresh().err();
+            let fault = lane.ring.look().err();
             order.push((lane.ring.size() - lane.ring.used(), index, fault));
         }
         order.sort_by_key(|(free, index, _)| (*free, *index));
@@ -55,6 +55,9 @@ impl Rings {
 
 /// How many bytes ahead to prefetch.
 const AHEAD: usize = 4096;
+
+/// How many bytes of a BPF ring buffer are looked through for busy reservations before they are read: what the nearest cache holds.
+const STRETCH: u64 = 8192;
 
 /// How far a ring was read. The bytes are given back to the kernel on drop, even after a panic.
 struct Reading<'a> {
@@ -66,12 +69,31 @@ impl Reading<'_> {
     /// Reads samples up to the first record that is not plain, or that the end of the ring's memory cuts.
     #[inline(always)]
     fn plain<B>(&mut self, origin: &Arc<Origin>, each: &mut impl FnMut(Event<'_>) -> ControlFlow<B>) -> ControlFlow<B> {
-        let Some(raw) = origin.layout.raw() else { return ControlFlow::Continue(()) };
+        match origin.layout.raw() {
+            _ if self.ring.is_ring_buffer() => self.walk::<true, B>(0, origin, each),
+            Some(raw) => self.walk::<false, B>(raw, origin, each),
+            None => ControlFlow::Continue(()),
+        }
+    }
+
+    /// Reads records of a BPF ring buffer, or samples of a perf ring whose length of raw data lies at `raw`.
+    #[inline(always)]
+    fn walk<const RESERVATION: bool, B>(
+        &mut self,
+        raw: usize,
+        origin: &Arc<Origin>,
+        each: &mut impl FnMut(Event<'_>) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
         let (mut left, _) = self.ring.bytes(self.position, self.ring.head() - self.position).as_slices();
         loop {
             // The function may have forked.
             self.ring.assert_here();
-            let Some((record, rest)) = Record::plainest(left, raw, origin) else { break };
+            let split = if RESERVATION {
+                Record::plainest_reservation(left, origin)
+            } else {
+                Record::plainest(left, raw, origin)
+            };
+            let Some((record, rest)) = split else { break };
             prefetch(rest, AHEAD);
             self.position += record.len();
             left = rest;
@@ -89,16 +111,26 @@ impl Drop for Reading<'_> {
 
 impl Lane {
     /// Reads up to the last head seen, and skips to a head that could not be right.
-    fn drain<B>(&mut self, head: Option<Fault>, each: &mut impl FnMut(Event<'_>) -> ControlFlow<B>) -> ControlFlow<B> {
+    fn drain<B>(
+        &mut self,
+        mut head: Option<Fault>,
+        each: &mut impl FnMut(Event<'_>) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
         let origin = &self.origin;
         let cpu = origin.cpu;
         let losses = &mut self.losses;
         losses.refreshed();
         let mut reading = Reading { position: self.ring.tail(), ring: &mut self.ring };
-        while reading.position < reading.ring.head() {
-            reading.plain(origin, each)?;
+        loop {
+            if reading.position == reading.ring.head() && head.is_none() {
+                head = reading.ring.pass_committed(STRETCH).err();
+            }
             if reading.position == reading.ring.head() {
                 break;
+            }
+            reading.plain(origin, each)?;
+            if reading.position == reading.ring.head() {
+                continue;
             }
             let begin = reading.position;
             let item = match Record::at(reading.ring, begin, origin) {

@@ -190,6 +190,19 @@ mod tests {
         }
     }
 
+    /// A word before all entries, and one of counters in each, if they were asked for.
+    #[test]
+    fn branches_have_the_words_that_were_asked_for() {
+        let (index, counters) = (sys::PERF_SAMPLE_BRANCH_HW_INDEX, sys::PERF_SAMPLE_BRANCH_COUNTERS);
+        for (asked, words) in [(0, 1 + 2 * 3), (index, 2 + 2 * 3), (counters, 1 + 2 * 4), (index | counters, 2 + 2 * 4)]
+        {
+            let layout = Layout::new(BRANCH_STACK, true, 0).branches(asked.into());
+            let bytes: Vec<u8> = [0u64, 2].iter().chain(&[7; 9]).flat_map(|word| word.to_ne_bytes()).collect();
+            let found = range_of(&layout, Bytes::from(&bytes[..]), BRANCH_STACK);
+            assert_eq!(found, Some(8..8 + 8 * words), "{asked:#x}");
+        }
+    }
+
     #[test]
     fn one_field_is_asked_for_at_a_time() {
         let layout = layout(u64::MAX);

@@ -18,7 +18,7 @@ pub struct Layout {
     /// Where READ, CALLCHAIN and RAW begin, the first fields of varying length. 8 ..= 80.
     pub(super) fixed: u8,
     /// The same, if samples have raw data at that offset; else beyond the end of any record.
-    pub(super) raw: u16,
+    pub(super) raw: u32,
     /// Offsets back from the end of all other records, where `sample_id_all` is set. 8 ..= 48.
     pub(super) time_back: Option<u8>,
     pub(super) id_back: Option<u8>,
@@ -30,8 +30,8 @@ pub struct Layout {
     pub(super) registers_interrupt: u64,
     /// `branch_sample_type`
     pub(super) branches: u64,
-    /// Bytes from the length of raw data to raw data: 4, or 8 in a BPF ring buffer, whose header begins with the length.
-    pub(super) raw_after: u8,
+    /// Whether records lie in a BPF ring buffer.
+    ring_buffer: bool,
     /// Where the payload of a BPF ring buffer names the CPU; 0 if it does not, else one more than the offset.
     cpu_at: u32,
 }
@@ -55,8 +55,8 @@ pub(crate) const SAMPLE_ORDER: [u64; 9] = [IDENTIFIER, IP, TID, TIME, ADDR, ID, 
 /// The order of `struct sample_id` at the end of all other records (perf_event_open(2)).
 pub(crate) const TRAILER_ORDER: [u64; 6] = [TID, TIME, ID, STREAM_ID, CPU, IDENTIFIER];
 
-/// Beyond the end of every record.
-const NOWHERE: u16 = u16::MAX;
+/// Beyond the end of every record: those of a BPF ring buffer may be longer than 64 KiB.
+const NOWHERE: u32 = u32::MAX;
 
 impl Layout {
     /// `PERF_SAMPLE_RAW` alone, which libbpf, aya and cilium/ebpf ask for. Such records carry no time and no id.
@@ -64,7 +64,7 @@ impl Layout {
 
     /// That of a BPF ring buffer ([`Ring::adopt_ring_buffer`](crate::Ring::adopt_ring_buffer)): what a program submits, and nothing else. Such
     /// records carry no time, no id and no padding.
-    pub const RING_BUFFER: Self = Self { raw: 0, raw_after: 8, ..Self::RAW };
+    pub const RING_BUFFER: Self = Self { raw: NOWHERE, ring_buffer: true, ..Self::RAW };
 
     /// The same layout, with the CPU that wrote a record as a `u32` at this offset, in bytes, of its payload. For a BPF ring buffer that
     /// programs of several CPUs share.
@@ -88,7 +88,7 @@ impl Layout {
     /// Whether this is the layout of a BPF ring buffer.
     #[inline]
     pub(crate) const fn is_ring_buffer(&self) -> bool {
-        self.raw_after == 8
+        self.ring_buffer
     }
 
     /// The layout for these three members of `perf_event_attr`.
@@ -109,7 +109,7 @@ impl Layout {
             registers_user: 0,
             registers_interrupt: 0,
             branches: 0,
-            raw_after: 4,
+            ring_buffer: false,
             cpu_at: 0,
         };
         let mut i = 0;
@@ -128,7 +128,7 @@ impl Layout {
             i += 1;
         }
         if sample_type & (READ | CALLCHAIN | RAW) == RAW {
-            layout.raw = layout.fixed as u16;
+            layout.raw = layout.fixed as u32;
         }
         if sample_id_all {
             let mut i = TRAILER_ORDER.len();
@@ -226,25 +226,13 @@ impl Layout {
     /// Where the length of raw data lies in samples, if no field of varying length comes before it.
     #[inline]
     pub(crate) fn raw(&self) -> Option<usize> {
-        (self.raw != NOWHERE).then_some(self.raw.into())
-    }
-
-    /// Bytes from the length of raw data to raw data.
-    #[inline]
-    pub(crate) fn raw_after(&self) -> u8 {
-        self.raw_after
+        (self.raw != NOWHERE).then_some(self.raw as usize)
     }
 
     /// Where the kernel's time lies in samples.
     #[inline]
     pub(crate) fn time_at(&self) -> Option<usize> {
         self.time.map(usize::from)
-    }
-
-    /// Where the id of the event lies in samples.
-    #[cfg(feature = "linux-perf-event-reader-0-10")]
-    pub(crate) fn id_at(&self) -> Option<usize> {
-        self.id.map(usize::from)
     }
 
     /// Offsets of id and time back from the end of all other records.

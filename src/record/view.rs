@@ -55,12 +55,15 @@ impl<'a> Record<'a> {
     /// its raw data. `raw`: where the length of its raw data lies.
     #[inline(always)]
     pub(crate) fn plainest(bytes: &'a [u8], raw: usize, origin: &'a Arc<Origin>) -> Option<(Self, &'a [u8])> {
-        if origin.layout.is_ring_buffer() {
-            let (header, record, rest) = Header::split_reservation(bytes, Header::LEN as usize)?;
-            return Some((Self::new(record.into(), header, origin), rest));
-        }
         let (header, record, rest) = Header::split(bytes, Kind::SAMPLE.0, Header::LEN as usize)?;
-        raw_within(record, raw, 4)?;
+        raw_within(record, raw)?;
+        Some((Self::new(record.into(), header, origin), rest))
+    }
+
+    /// The same for bytes of a BPF ring buffer, in which everything is committed.
+    #[inline(always)]
+    pub(crate) fn plainest_reservation(bytes: &'a [u8], origin: &'a Arc<Origin>) -> Option<(Self, &'a [u8])> {
+        let (header, record, rest) = Header::split_reservation(bytes, Header::LEN as usize)?;
         Some((Self::new(record.into(), header, origin), rest))
     }
 
@@ -206,18 +209,16 @@ impl<'a> Record<'a> {
     /// follow the data**, and the record does not say how many (`perf_sample_save_raw_data`, `kernel/events/core.c`).
     #[inline(always)]
     pub fn payload(&self) -> Option<Bytes<'a>> {
-        let layout = &self.origin.layout;
         if self.kind() == Kind::SAMPLE
-            && let Some(data) = raw_within(self.bytes.as_slices().0, layout.raw.into(), layout.raw_after.into())
+            && let Some(data) = raw_within(self.bytes.as_slices().0, self.origin.layout.raw as usize)
         {
             return Some(data.into());
         }
         self.payload_elsewhere()
     }
 
-    /// The same if raw data wraps, comes after fields of varying length, or is absent. By value, so that a record on the fast path can stay
-    /// in registers.
-    #[cold]
+    /// The same if raw data wraps, comes after fields of varying length, lies in a BPF ring buffer, or is absent. By value, so that a record
+    /// on the fast path can stay in registers.
     #[inline(never)]
     fn payload_elsewhere(self) -> Option<Bytes<'a>> {
         let (begin, size) = self.raw().ok()??;
@@ -250,15 +251,16 @@ impl<'a> Record<'a> {
         }
         let layout = &self.origin.layout;
         match layout.raw() {
-            Some(at) => self.raw_at(at).map(Some),
+            Some(at) => self.raw_at(at, at + 4).map(Some),
+            None if layout.is_ring_buffer() => self.raw_at(0, Header::LEN as usize).map(Some),
             None => self.raw_behind_others(),
         }
     }
 
+    /// The same if its length lies at a place, and it begins at another.
     #[inline]
-    fn raw_at(&self, at: usize) -> Result<(usize, u32), Fault> {
+    fn raw_at(&self, at: usize, begin: usize) -> Result<(usize, u32), Fault> {
         let Some(raw_size) = self.bytes.u32(at) else { return Err(Fault::Short { size: self.header.size() }) };
-        let begin = at + usize::from(self.origin.layout.raw_after);
         let room = self.bytes.len() - begin;
         if raw_size as usize > room {
             return Err(Fault::Raw { raw_size, room: room as u32 });
@@ -273,7 +275,7 @@ impl<'a> Record<'a> {
         let short = Fault::Short { size: self.header.size() };
         let at = fields::begin_of(layout, self.bytes, RAW).ok_or(short)?;
         if layout.sample_type & RAW != 0 {
-            return self.raw_at(at).map(Some);
+            return self.raw_at(at, at + 4).map(Some);
         }
         if at <= self.bytes.len() { Ok(None) } else { Err(short) }
     }
@@ -287,11 +289,11 @@ impl<'a> Record<'a> {
     }
 }
 
-/// Raw data whose length lies at a place and which begins so many bytes after that place, if both lie within some bytes.
+/// Raw data whose length lies at a place, if both lie within some bytes.
 #[inline(always)]
-fn raw_within(bytes: &[u8], at: usize, after: usize) -> Option<&[u8]> {
-    let begin = at + after;
-    let size = u32::from_ne_bytes(*bytes.get(at..begin)?.first_chunk()?) as usize;
+fn raw_within(bytes: &[u8], at: usize) -> Option<&[u8]> {
+    let begin = at + 4;
+    let size = u32::from_ne_bytes(*bytes.get(..begin)?.last_chunk()?) as usize;
     if size <= bytes.len() - begin { bytes.get(begin..begin + size) } else { None }
 }
 

@@ -311,13 +311,20 @@ impl Ring {
     /// Loads the head. A head that cannot be right is a fault and is not taken; [`Ring::skip_to_head`] goes on after it.
     #[inline]
     pub(crate) fn refresh(&mut self) -> Result<(), Fault> {
+        self.look()?;
+        self.pass_committed(u64::MAX)
+    }
+
+    /// The first half of a refresh. The second is [`Ring::pass_committed`], which may be done in parts.
+    #[inline]
+    pub(crate) fn look(&mut self) -> Result<(), Fault> {
         let head = self.load_head().wrapping_sub(self.base);
         let ahead = head.wrapping_sub(self.tail);
         if ahead > self.size || ahead < self.reserved - self.tail {
             return Err(Fault::Head { from: self.reserved, to: head, size: self.size });
         }
         if self.format == Format::RingBuffer {
-            return self.refresh_reservations(head);
+            return self.look_at_reservations(head);
         }
         (self.head, self.reserved) = (head, head);
         Ok(())
@@ -391,7 +398,12 @@ impl Ring {
         }
         // SAFETY: (I1)
         let word = unsafe { self.tail_word.as_ref() };
-        words::store_tail(word, self.base.wrapping_add(self.tail));
+        let position = self.base.wrapping_add(self.tail);
+        if self.format == Format::RingBuffer {
+            words::store_consumer(word, position)
+        } else {
+            words::store_tail(word, position)
+        }
     }
 
     /// The bytes at a position. They wrap at the end of the ring.

@@ -31,6 +31,7 @@
 //!     xchg(hdr->len, len)
 //! ```
 
+use crate::instrument::fence;
 pub(super) use crate::instrument::{AtomicU32, AtomicU64, Ordering};
 
 /// Reads `data_head` (C), or the producer position of a BPF ring buffer (E).
@@ -52,6 +53,18 @@ pub(super) fn load_head(head: &AtomicU64) -> u64 {
 #[inline]
 pub(super) fn store_tail(tail: &AtomicU64, position: u64) {
     tail.store(position, Ordering::Release);
+}
+
+/// Stores the consumer position of a BPF ring buffer (D), before the reader looks for the last time and sleeps.
+///
+/// `bpf_ringbuf_commit` makes its record visible by a full barrier, then loads this position, and wakes the reader only if that has
+/// reached the record. Without a full barrier here too, the reader could still find the record busy and the program the old position: nobody
+/// would wake the reader.
+#[inline]
+pub(super) fn store_consumer(tail: &AtomicU64, position: u64) {
+    store_tail(tail, position);
+    // SeqCst pairs with the kernel's xchg.
+    fence(Ordering::SeqCst);
 }
 
 /// Reads a word that only this crate writes, or that is not shared yet: the tail a ring starts from.

@@ -1,4 +1,4 @@
-//! The controls that other threads have over rings while a reader reads them: flush, close, pause.
+//! Flush, close and pause: the controls of other threads over rings while a reader reads them.
 
 #[cfg(all(test, loom))]
 mod model;
@@ -42,16 +42,17 @@ pub struct Handle(pub(crate) Arc<Control>);
 impl Handle {
     /// Makes the reader yield everything that is in the rings, held events included, proven by a fence as always. Then
     /// the reader yields [`Item::Flushed`](crate::Item::Flushed) once, and only then anything newer. Unblocks a blocked
-    /// reader. What is written between this call and the reader's noticing it counts as there before.
+    /// reader. Records that are written
+    /// before the reader notices this call count as written before it.
     ///
-    /// Flushes that come before the reader has begun with the last share one item. A stream that has ended by a deadline
+    /// Flushes share one item if the reader has not begun with the first when the others come. A stream that has ended by a deadline
     /// yields it when it goes on.
     ///
     /// # Errors
     /// [`ErrorKind::Forked`](crate::ErrorKind::Forked).
     pub fn flush(&self) -> Result<(), Error> {
         self.0.check()?;
-        // Release pairs with the Acquire load in `Control::signals`: the look that follows finds what was written before.
+        // Release pairs with the Acquire load in `Control::signals`: the refresh that follows finds all records written before the flush.
         self.0.word.get().fetch_add(FLUSH, Ordering::Release);
         self.0.wake();
         Ok(())
@@ -63,11 +64,9 @@ impl Handle {
     /// Events that were not yielded are lost. To have them all, call [`Handle::flush`] first and wait for
     /// [`Item::Flushed`](crate::Item::Flushed). The closed reader's [`ledger`](crate::Reader::ledger) has what the kernel dropped last.
     pub fn close(&self) {
-        if self.0.is_forked() {
-            return;
+        if !self.0.is_forked() {
+            drop(self.0.retire());
         }
-        self.0.close();
-        drop(self.0.outlets().retire());
     }
 
     /// Keeps output from all rings, in one of two ways. Pausing again in the same way does nothing. Both ways can be in
@@ -108,24 +107,24 @@ impl Handle {
 
 /// Bits of the word that a reader checks before each event.
 ///
-/// It is never 0 but in a forked child.
+/// It is 0 only in a forked child.
 const ALIVE: u64 = 1;
 const CLOSED: u64 = 2;
 /// Flushes are counted from here on.
 const FLUSH: u64 = 4;
-/// Never set in the word: so many flushes cannot be counted.
+/// Never set in the word: no program makes so many flushes.
 const NEVER: u64 = 1 << 63;
 
 /// Shared by rings, their reader and its handles.
 #[derive(Debug)]
 pub(crate) struct Control {
     word: ForkWord,
-    /// Wakes the reader, so that it looks at the word.
+    /// Wakes the reader, so that it reads the word.
     wake: OnceLock<Wake>,
     /// Nanoseconds from `begun` on; `u64::MAX` is never.
     deadline: AtomicU64,
     begun: Instant,
-    /// Whether output was paused and goes on: records may have been dropped.
+    /// Whether output has gone on after a pause, which may have dropped records.
     lossy: AtomicBool,
     outlets: Mutex<Outlets>,
 }
@@ -138,7 +137,7 @@ pub(crate) enum Report {
     Deadline(u64),
 }
 
-/// What a reader checks before it yields.
+/// The word, as a reader checks it before it yields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Signals(u64);
 
@@ -154,7 +153,7 @@ impl Control {
         })
     }
 
-    /// What wakes the reader, from now on.
+    /// The reader's wake-up. The first call creates it.
     pub(crate) fn arm(&self) -> io::Result<&Wake> {
         if let Some(wake) = self.wake.get() {
             return Ok(wake);
@@ -213,7 +212,7 @@ impl Control {
         (u128::from(deadline) <= self.begun.elapsed().as_nanos()).then_some(Report::Deadline(deadline))
     }
 
-    /// Whether a report is still asked for: its deadline may have been moved.
+    /// Whether a report is still due: its deadline may have been moved.
     pub(crate) fn asks_for(&self, report: Report) -> bool {
         // Relaxed: as in `set_deadline`.
         !matches!(report, Report::Deadline(deadline) if self.deadline.load(Ordering::Relaxed) != deadline)
@@ -234,7 +233,9 @@ impl Control {
     /// Lets all output in again.
     pub(crate) fn resume(&self) -> Result<(), Error> {
         self.check()?;
-        let resumed = self.outlets().resume();
+        // Rings that were paused one by one go on too.
+        let mut outlets = self.outlets();
+        let resumed = outlets.turn(Pause::Output, false).and(outlets.turn(Pause::Slots, false));
         self.lossy.store(true, Ordering::Relaxed);
         resumed
     }
@@ -251,21 +252,17 @@ impl Control {
         self.outlets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn close(&self) {
+    /// Ends the stream and stops all output for good. Returns the events, to be closed after their rings are unmapped.
+    pub(crate) fn retire(&self) -> Vec<Outlet> {
         // Release pairs with the Acquire load in `Control::signals`.
         self.word.get().fetch_or(CLOSED, Ordering::Release);
         self.wake();
-    }
-
-    /// Stops all output for good. Gives the events, to be closed when their rings are unmapped.
-    pub(crate) fn retire(&self) -> Vec<Outlet> {
-        self.close();
         self.outlets().retire()
     }
 }
 
 impl Signals {
-    /// Nothing was ever asked for.
+    /// No flush and no close yet.
     pub(crate) const QUIET: Self = Self(ALIVE);
 
     /// Whether the reader was closed.
@@ -276,7 +273,7 @@ impl Signals {
         if self.0 == 0 { Err(Error::forked()) } else { Ok(self.0 & CLOSED != 0) }
     }
 
-    /// The same, but unlike all that is ever asked for, until [`Signals::again`].
+    /// A value that the word never has. [`Signals::again`] undoes it.
     pub(crate) fn never(self) -> Self {
         Self(self.0 | NEVER)
     }
@@ -286,7 +283,7 @@ impl Signals {
     }
 }
 
-/// Where a ring's output can be stopped.
+/// Stops and restarts the output into a ring.
 pub(crate) enum Gate {
     /// The event that owns the ring.
     Event(Arc<OwnedFd>),
@@ -298,11 +295,11 @@ pub(crate) enum Gate {
 #[derive(Debug)]
 pub(crate) struct Outlet {
     pub(crate) cpu: u32,
-    /// The event, as it was asked for.
+    /// The event's name, for messages.
     pub(crate) name: Arc<str>,
     pub(crate) event: Arc<OwnedFd>,
     pub(crate) slot: Option<Slot>,
-    /// Whether it is in its slot; without one, whether it is enabled.
+    /// Whether it is in its slot. Without a slot, whether it is enabled.
     pub(crate) set: bool,
 }
 
@@ -316,7 +313,7 @@ pub(crate) struct Slot {
     pub(crate) index: u32,
 }
 
-/// Everything that writes into the rings, and what it is kept from.
+/// Everything that writes into the rings, and how it is paused.
 #[derive(Debug, Default)]
 pub(crate) struct Outlets {
     gates: Vec<(u32, Gate)>,
@@ -343,7 +340,7 @@ impl Outlets {
         Ok(())
     }
 
-    /// Adds a ring, and leaves it as it is.
+    /// Adds a ring without pausing it.
     pub(crate) fn push_gate(&mut self, cpu: u32, gate: Gate) {
         self.gates.push((cpu, gate));
     }
@@ -370,7 +367,7 @@ impl Outlets {
         started
     }
 
-    /// Stops a CPU's events for good: they died with it, or seem to have.
+    /// Stops a CPU's events for good: they stopped with the CPU, or seem to have.
     pub(crate) fn stop(&mut self, cpu: u32) {
         self.events.iter_mut().filter(|outlet| outlet.cpu == cpu).for_each(Outlet::stop);
         self.events.retain(|outlet| outlet.cpu != cpu);
@@ -386,13 +383,7 @@ impl Outlets {
         Ok(found)
     }
 
-    /// However rings were paused, one by one too.
-    pub(crate) fn resume(&mut self) -> Result<(), Error> {
-        let output = self.turn(Pause::Output, false);
-        output.and(self.turn(Pause::Slots, false))
-    }
-
-    /// Turns all rings, also if some refuse; the first refusal is reported.
+    /// Pauses or resumes all rings, even if some refuse. The first refusal is reported.
     fn turn(&mut self, how: Pause, paused: bool) -> Result<(), Error> {
         match how {
             Pause::Output => self.output_paused = paused,
@@ -435,7 +426,7 @@ impl Gate {
 }
 
 impl Outlet {
-    /// Puts the event where programs find it, or takes it out; without a slot, enables or disables it.
+    /// Puts the event into its slot, or takes it out. Without a slot, enables or disables it.
     fn set(&mut self, set: bool) -> Result<(), Error> {
         if self.set == set {
             return Ok(());
@@ -465,7 +456,7 @@ impl Outlet {
 
     /// Stops the event for good.
     fn stop(&mut self) {
-        // Another program may have emptied the slot before. Nothing can be done about an error.
+        // Another program may have emptied the slot. Nothing can be done about an error.
         let _ = self.set(false);
         let _ = self.enable(false);
     }

@@ -1,8 +1,7 @@
-//! Attributes of events (`struct perf_event_attr`): how they are made, and what is checked.
+//! Attributes of events (`struct perf_event_attr`): how they are made and checked.
 
 use crate::error::{Error, ErrorKind};
 use crate::record::Kind;
-use crate::rings::event_names;
 use crate::sys::wakeup::Wakeup;
 use crate::sys::{machine, pmu};
 use perf_event_open_sys::bindings::{self, perf_event_attr};
@@ -11,9 +10,9 @@ use std::io;
 /// How often an event is sampled.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Rate {
-    /// Once in so many.
+    /// One sample for so many events.
     Period(u64),
-    /// So many times a second.
+    /// So many samples a second.
     Frequency(u64),
 }
 
@@ -21,31 +20,24 @@ pub(super) enum Rate {
 pub(super) const UPROBE: &str = "uprobe";
 pub(super) const KPROBE: &str = "kprobe";
 
-/// How often what counts time or hardware is sampled, unless told otherwise: as perf(1) does.
+/// How many times a second an event that counts time or hardware is sampled, unless a rate is set: as perf(1) does.
 const FREQUENCY: u64 = 4000;
 
-/// An event that is sampled each time.
+/// An event that is sampled each time it happens, with raw data: what a program, a tracepoint or a probe writes.
 pub(super) fn sampled(type_: u32, config: u64) -> perf_event_attr {
     let mut attr = perf_event_attr { type_, config, ..Default::default() };
     attr.sample_period = 1;
+    attr.sample_type = bindings::PERF_SAMPLE_RAW.into();
     attr
-}
-
-pub(super) fn tracepoint(id: u64) -> perf_event_attr {
-    sampled(bindings::PERF_TYPE_TRACEPOINT, id)
-}
-
-pub(super) fn bpf_output() -> perf_event_attr {
-    sampled(bindings::PERF_TYPE_SOFTWARE, bindings::PERF_COUNT_SW_BPF_OUTPUT.into())
 }
 
 /// An event that never happens (`PERF_COUNT_SW_DUMMY`).
 fn dummy() -> perf_event_attr {
-    let (type_, config) = (bindings::PERF_TYPE_SOFTWARE, bindings::PERF_COUNT_SW_DUMMY.into());
-    perf_event_attr { type_, config, ..Default::default() }
+    let config = bindings::PERF_COUNT_SW_DUMMY.into();
+    perf_event_attr { type_: bindings::PERF_TYPE_SOFTWARE, config, ..Default::default() }
 }
 
-/// An event that never happens, in user space: nearly anybody may have one for their own process.
+/// An event that never happens, in user space. Nearly every process may open one for itself.
 pub(super) fn harmless() -> perf_event_attr {
     let mut attr = dummy();
     attr.set_exclude_kernel(1);
@@ -53,9 +45,11 @@ pub(super) fn harmless() -> perf_event_attr {
     attr
 }
 
-/// Samples an event as often as its kind is usually sampled.
+/// Samples an event at the usual rate: what counts time or hardware so many times a second, others each time.
 pub(super) fn at_usual_rate(mut attr: perf_event_attr) -> perf_event_attr {
-    let rate = if event_names::is_counted(&attr) {
+    let is_software = attr.type_ == bindings::PERF_TYPE_SOFTWARE;
+    let clocks = [bindings::PERF_COUNT_SW_CPU_CLOCK, bindings::PERF_COUNT_SW_TASK_CLOCK].map(u64::from);
+    let rate = if !is_software || clocks.contains(&attr.config) {
         let most = machine::setting("kernel/perf_event_max_sample_rate").and_then(|rate| u64::try_from(rate).ok());
         Rate::Frequency(FREQUENCY.min(most.unwrap_or(FREQUENCY)))
     } else {
@@ -127,7 +121,7 @@ pub(super) fn records(kinds: &[Kind], build_ids: bool) -> Result<perf_event_attr
 pub(super) fn check(name: &str, attr: &perf_event_attr) -> Result<(), Error> {
     let is_of = |unit: &&str| match pmu::number(unit) {
         Ok(number) => number == attr.type_,
-        // This kernel has none. Or it cannot be told, and may be.
+        // The kernel has no such PMU, or its PMUs cannot be listed: then it may be this one.
         Err(errno) => errno.kind() != io::ErrorKind::NotFound || pmu::all().is_err(),
     };
     if attr.type_ >= bindings::PERF_TYPE_MAX
@@ -155,7 +149,7 @@ pub(super) fn silent(event: &str) -> Error {
 
 /// Whether the kernel writes records of its own for an event, besides samples.
 pub(super) fn has_records(attr: &perf_event_attr) -> bool {
-    // What the kernel counts its own listeners by (`account_event`, kernel/events/core.c): mmap2, for one, adds to mmap.
+    // The flags that the kernel counts (`account_event`, kernel/events/core.c). Others only add to these, such as mmap2 to mmap.
     let tells = attr.mmap() | attr.mmap_data() | attr.comm() | attr.task() | attr.context_switch() | attr.namespaces();
     tells | attr.cgroup() | attr.ksymbol() | attr.bpf_event() | attr.text_poke() != 0
 }
@@ -164,7 +158,7 @@ fn is_software(attr: &perf_event_attr, config: u32) -> bool {
     (attr.type_, attr.config) == (bindings::PERF_TYPE_SOFTWARE, config.into())
 }
 
-/// Whether it is the output of BPF programs.
+/// Whether an event is the output of BPF programs.
 pub(super) fn is_output(attr: &perf_event_attr) -> bool {
     is_software(attr, bindings::PERF_COUNT_SW_BPF_OUTPUT)
 }
@@ -173,4 +167,32 @@ pub(super) fn is_output(attr: &perf_event_attr) -> bool {
 pub(super) fn is_silent(attr: &perf_event_attr) -> bool {
     let samples = attr.sample_period != 0 && !is_software(attr, bindings::PERF_COUNT_SW_DUMMY);
     !has_records(attr) && !samples && !is_output(attr)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_of_record_is_one_by_itself_and_beside_others() {
+        let kinds: [fn(&mut perf_event_attr, u64); 10] = [
+            perf_event_attr::set_mmap,
+            perf_event_attr::set_mmap_data,
+            perf_event_attr::set_comm,
+            perf_event_attr::set_task,
+            perf_event_attr::set_context_switch,
+            perf_event_attr::set_namespaces,
+            perf_event_attr::set_cgroup,
+            perf_event_attr::set_ksymbol,
+            perf_event_attr::set_bpf_event,
+            perf_event_attr::set_text_poke,
+        ];
+        assert!(!has_records(&perf_event_attr::default()));
+        for (first, second) in kinds.iter().flat_map(|first| kinds.iter().map(move |second| (first, second))) {
+            let mut attr = perf_event_attr::default();
+            first(&mut attr, 1);
+            second(&mut attr, 1);
+            assert!(has_records(&attr), "{attr:?}");
+        }
+    }
 }

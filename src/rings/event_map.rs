@@ -2,10 +2,8 @@
 
 use crate::error::{Error, ErrorKind, hint};
 use crate::sys::{bpf, machine};
-use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -26,7 +24,7 @@ impl EventMap {
             _ => None,
         };
         match bpf::map_info(map.as_fd()) {
-            // Programs and the like answer too, in their own way; these all have keys and values of 4 bytes.
+            // Other BPF objects answer too, with structs of their own. A perf event array has keys and values of 4 bytes.
             Ok(bpf::MapInfo {
                 map_type: bpf::BPF_MAP_TYPE_PERF_EVENT_ARRAY,
                 key_size: 4,
@@ -40,16 +38,9 @@ impl EventMap {
         }
     }
 
-    /// Opens a map by the path that it is pinned by.
+    /// Opens a map by the path where it is pinned.
     pub(super) fn pinned(event: &str, path: &Path) -> Result<Self, Error> {
-        let opened =
-            CString::new(path.as_os_str().as_bytes()).map_err(io::Error::from).and_then(|path| bpf::obj_get(&path));
-        let map = opened.map_err(|errno| {
-            let hint = hint::pinned(&errno);
-            let message = format!("cannot open the pinned map {}", path.display());
-            Error::new(ErrorKind::of(&errno), message).because(errno).hinting(hint)
-        })?;
-        Self::new(event, map)
+        Self::new(event, bpf::pinned(path).map_err(Error::pinned(path))?)
     }
 }
 
@@ -57,17 +48,14 @@ fn wrong_type(event: &str, map_type: u32) -> Error {
     /// `BPF_MAP_TYPE_RINGBUF`
     const RING_BUFFER: u32 = 27;
     let hint = match map_type {
-        RING_BUFFER => {
-            "it is a BPF ring buffer, one for all CPUs, which is in order by itself. Read it with libbpf's ring_buffer or aya's RingBuf, or let \
-             the program write with bpf_perf_event_output"
-        }
+        RING_BUFFER => "it is a BPF ring buffer: adopt it with Ring::adopt_ring_buffers",
         _ => "",
     };
     let message = format!("the map is {}, and not a BPF_MAP_TYPE_PERF_EVENT_ARRAY (4)", bpf::map_type(map_type));
     Error::new(ErrorKind::Map, message).hinting(hint).about(event)
 }
 
-/// Why the kernel tells nothing of a file descriptor, or does not duplicate it.
+/// The kernel says nothing about a file descriptor, or does not duplicate it.
 pub(super) fn unusable(errno: io::Error) -> Error {
     let hint = hint::array(&errno);
     let message = "cannot use the file descriptor as a perf event array";

@@ -1,4 +1,4 @@
-//! Events by name, and how perf_event_open(2) has them.
+//! Names of events, and the attributes that perf_event_open(2) takes for them.
 
 use crate::error::{Error, ErrorKind, hint, nearest, short};
 use crate::sys::tracepoint::folders;
@@ -56,7 +56,7 @@ const CACHE_USES: [([&str; 2], u32); 3] = [
     (["prefetch", "prefetches"], sys::PERF_COUNT_HW_CACHE_OP_PREFETCH),
 ];
 
-/// The attribute of an event by perf's name for it, without a period.
+/// The attribute of an event that perf(1) has a name for, without a period.
 pub(super) fn attr(name: &str) -> Result<perf_event_attr, Error> {
     let of = |type_: u32, config: u32| perf_event_attr { type_, config: config.into(), ..Default::default() };
     let find = |table: &[(&str, u32)]| table.iter().find(|(known, _)| *known == name).map(|(_, config)| *config);
@@ -113,7 +113,7 @@ fn of_unit(name: &str, unit: &str, terms: &str) -> Result<perf_event_attr, Error
     Ok(attr)
 }
 
-/// Tracepoints by name, or all that fit a pattern, by name: each with its number.
+/// The tracepoint of that name, or all that fit the pattern, sorted by name. Each comes with its number.
 pub(super) fn tracepoints(name: &str) -> Result<Vec<(String, u64)>, Error> {
     let Some((category, event)) = name.split_once(':').filter(|(c, e)| !c.contains('/') && !e.contains('/')) else {
         return Err(Error::tracepoint(name, io::ErrorKind::InvalidInput.into(), "write it as category:name"));
@@ -138,7 +138,7 @@ pub(super) fn tracepoints(name: &str) -> Result<Vec<(String, u64)>, Error> {
     for name in names {
         let path = events.join(name.replacen(':', "/", 1)).join("id");
         let id = fs::read_to_string(&path).map_err(|errno| match errno.kind() {
-            // The folders above it could be searched.
+            // The directories above it can be searched, so it does not exist.
             io::ErrorKind::NotFound => none(),
             kind => named(&path, kind, &errno),
         })?;
@@ -148,14 +148,14 @@ pub(super) fn tracepoints(name: &str) -> Result<Vec<(String, u64)>, Error> {
     if found.is_empty() { Err(none()) } else { Ok(found) }
 }
 
-/// Whether a tracepoint is one that tracefs has for a probe.
+/// Whether a tracepoint is a probe in tracefs.
 pub(super) fn is_probe(name: &str) -> bool {
     let format = |tracefs: std::path::PathBuf| tracefs.join("events").join(name.replacen(':', "/", 1)).join("format");
     let text = machine::tracefs().and_then(|tracefs| fs::read_to_string(format(tracefs)));
     text.is_ok_and(|text| text.contains("__probe_"))
 }
 
-/// Whether a name stands for all that fit it.
+/// Whether a name is a pattern.
 pub(super) fn is_pattern(name: &str) -> bool {
     name.contains(['*', '?'])
 }
@@ -173,7 +173,7 @@ fn fitting(events: &Path, category: &str, event: &str) -> io::Result<Vec<String>
     Ok(found)
 }
 
-/// The tracepoint of a category, or the category, whose name is nearest.
+/// The tracepoint of the category with the nearest name, or the category with the nearest name if there is no such category.
 fn nearest_tracepoint(events: &Path, category: &str, event: &str) -> Option<String> {
     match folders(&events.join(category)) {
         Ok(names) => nearest(event, names.into_iter()),
@@ -181,10 +181,10 @@ fn nearest_tracepoint(events: &Path, category: &str, event: &str) -> Option<Stri
     }
 }
 
-/// Whether a name fits a pattern, in which `*` is anything and `?` any one byte.
+/// Whether a name fits a pattern. `*` stands for any bytes and `?` for one.
 fn fits(pattern: &[u8], name: &[u8]) -> bool {
     let (mut at, mut byte) = (0, 0);
-    // Behind the last star, and what it was last taken to end before.
+    // The place after the last star, and how far into the name the star reaches.
     let mut star = None;
     while byte < name.len() {
         match pattern.get(at) {
@@ -194,7 +194,7 @@ fn fits(pattern: &[u8], name: &[u8]) -> bool {
             }
             Some(one) if *one == b'?' || *one == name[byte] => (at, byte) = (at + 1, byte + 1),
             _ => {
-                // The star takes one more. Those before it need not: the rest of the pattern is the same.
+                // The last star takes one more byte. Earlier stars need not: the rest of the pattern is the same.
                 let Some((behind, end)) = star else { return false };
                 star = Some((behind, end + 1));
                 (at, byte) = (behind, end + 1);
@@ -202,15 +202,6 @@ fn fits(pattern: &[u8], name: &[u8]) -> bool {
         }
     }
     pattern[at..].iter().all(|rest| *rest == b'*')
-}
-
-/// What counts time or what hardware does: sampled by frequency unless told otherwise.
-pub(super) fn is_counted(attr: &perf_event_attr) -> bool {
-    let clocks = [sys::PERF_COUNT_SW_CPU_CLOCK, sys::PERF_COUNT_SW_TASK_CLOCK];
-    match attr.type_ {
-        sys::PERF_TYPE_SOFTWARE => clocks.iter().any(|clock| attr.config == u64::from(*clock)),
-        _ => true,
-    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -246,6 +237,9 @@ mod tests {
         let attr = |name: &str| attr(name).map(|attr| (attr.type_, attr.config));
         assert_eq!(attr("cpu-clock").unwrap(), (1, 0));
         assert_eq!(attr("cs").unwrap(), (1, 3));
+        let counted = ["cpu-clock", "task-clock", "cs", "faults", "instructions", "LLC-loads"]
+            .map(|name| super::super::event_attr::at_usual_rate(super::attr(name).unwrap()).freq() == 1);
+        assert_eq!(counted, [true, true, false, false, true, true]);
         assert_eq!(attr("instructions").unwrap(), (0, 1));
         // perf list, and perf_event_open(2): id | op << 8 | result << 16.
         assert_eq!(attr("L1-dcache-loads").unwrap(), (3, 0));

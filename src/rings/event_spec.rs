@@ -2,14 +2,12 @@
 
 use crate::error::{Error, ErrorKind, short};
 use crate::record::Kind;
-use crate::rings::event_attr::{self as attr, KPROBE, Rate};
+use crate::rings::event_attr::{self as attr, KPROBE, Rate, sampled};
 use crate::rings::event_map::{self, EventMap};
-use crate::rings::filter::Filter;
-use crate::rings::{Source, event_names};
-use crate::sys::{machine, pmu, tracepoint};
+use crate::rings::{Source, event_names, filter};
+use crate::sys::{machine, pmu};
 use perf_event_open_sys::bindings::{self, perf_event_attr};
 use std::ffi::{CString, OsString};
-use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -19,8 +17,10 @@ use std::sync::Arc;
 /// An event as a program asks for it, with its own settings.
 #[derive(Debug)]
 pub(super) struct EventSpec {
+    /// For messages.
+    pub(super) name: Arc<str>,
     pub(super) what: What,
-    /// What the kernel is to check before it writes a record.
+    /// The kernel writes only records that pass it.
     pub(super) filter: Option<String>,
     pub(super) rate: Option<Rate>,
     pub(super) exclude_user: bool,
@@ -35,9 +35,9 @@ pub(super) enum What {
     Pinned(PathBuf),
     /// A name, or a pattern that stands for several.
     Tracepoint(String),
-    TracepointId(u64),
     Probe(Probe),
-    Named(String),
+    /// The event of that name.
+    Named,
     /// Records that the kernel writes beside samples; whether they have build ids.
     Records(Vec<Kind>, bool),
     Attr(Box<perf_event_attr>),
@@ -47,18 +47,19 @@ pub(super) enum What {
 #[derive(Debug)]
 pub(super) struct Probe {
     pub(super) unit: &'static str,
-    /// A function, or the path of a file.
+    /// A function of the kernel, or the path of a file.
     pub(super) target: OsString,
-    /// Bytes from the begin of the target, unless a symbol says where.
+    /// Bytes from the begin of the target, unless there is a symbol.
     pub(super) offset: u64,
-    /// The function of the file.
+    /// A function of the file.
+    #[cfg_attr(not(feature = "symbols"), expect(dead_code, reason = "a symbol is looked up with that feature only"))]
     pub(super) symbol: Option<String>,
-    /// Whether the return from there is meant.
+    /// Whether the probe is at the function's return.
     pub(super) returns: bool,
 }
 
-/// An event that is to be opened on every CPU: its attribute, checked.
-#[derive(Debug)]
+/// An event to open on every CPU: its attribute, checked.
+#[derive(Debug, Default)]
 pub(super) struct RingEvent {
     /// For messages.
     pub(super) name: Arc<str>,
@@ -67,54 +68,52 @@ pub(super) struct RingEvent {
     pub(super) probe: Option<CString>,
     /// Where BPF programs find it.
     pub(super) map: Option<EventMap>,
-    /// `category:name`, if it is a tracepoint that has one.
+    /// `category:name`, if it is a tracepoint that was asked for by name.
     pub(super) tracepoint: Option<Arc<str>>,
-    pub(super) filter: Option<Filter>,
-    /// The pattern that it fits, if a pattern asks for it.
+    pub(super) filter: Option<CString>,
+    /// The pattern that the tracepoint fits, if a pattern asks for it.
     pub(super) pattern: Option<Arc<str>>,
-    /// Whether its samples have raw data: what a program, a tracepoint or a probe wrote.
-    pub(super) has_payload: bool,
 }
 
 impl EventSpec {
-    pub(super) fn new(what: What) -> Self {
-        Self { what, filter: None, rate: None, exclude_user: false, exclude_kernel: false }
-    }
-
     /// The events to open: several for a pattern.
     pub(super) fn events(self) -> Result<Vec<RingEvent>, Error> {
-        let Self { what, filter, rate, exclude_user, exclude_kernel } = self;
-        let name: Arc<str> = what.to_string().into();
-        let one = |attr| RingEvent::new(Arc::clone(&name), attr);
-        let output = |map| RingEvent { map: Some(map), ..one(attr::bpf_output()) };
-        let quiet = |attr| RingEvent { has_payload: false, ..one(attr) };
+        let Self { name, what, filter, rate, exclude_user, exclude_kernel } = self;
+        let one = |attr| RingEvent { name: Arc::clone(&name), attr, ..RingEvent::default() };
+        let output = |map| {
+            let attr = sampled(bindings::PERF_TYPE_SOFTWARE, bindings::PERF_COUNT_SW_BPF_OUTPUT.into());
+            RingEvent { map: Some(map), ..one(attr) }
+        };
         let mut events = match what {
             What::BpfOutput(map) => vec![output(EventMap::new(&name, map.map_err(event_map::unusable)?)?)],
             What::Pinned(path) => vec![output(EventMap::pinned(&name, &path)?)],
             What::Tracepoint(asked) => {
-                let pattern = event_names::is_pattern(&asked).then(|| Arc::clone(&name));
-                let found = event_names::tracepoints(&asked)?.into_iter();
-                found
-                    .map(|(name, id)| RingEvent { pattern: pattern.clone(), ..RingEvent::tracepoint(name, id) })
-                    .collect()
+                let pattern = event_names::is_pattern(&asked).then_some(&name);
+                let event = |(found, id): (String, u64)| RingEvent {
+                    name: format!("tracepoint {found}").into(),
+                    tracepoint: Some(found.into()),
+                    pattern: pattern.cloned(),
+                    ..one(sampled(bindings::PERF_TYPE_TRACEPOINT, id))
+                };
+                event_names::tracepoints(&asked)?.into_iter().map(event).collect()
             }
-            What::TracepointId(id) => vec![one(attr::tracepoint(id))],
             What::Probe(probe) => {
-                let (attr, target) = probe.attr()?;
+                let (attr, target) = probe.attr(&name)?;
                 vec![RingEvent { probe: Some(target), ..one(attr) }]
             }
-            What::Named(asked) => {
-                let attr = attr::at_usual_rate(event_names::attr(&asked)?);
+            What::Named => {
+                let attr = attr::at_usual_rate(event_names::attr(&name)?);
                 attr::check(&name, &attr)?;
                 if attr::is_output(&attr) {
                     // No program finds it.
-                    return Err(attr::silent(&asked));
+                    return Err(attr::silent(&name));
                 }
-                vec![quiet(attr)]
+                vec![one(attr)]
             }
-            What::Records(kinds, build_ids) => vec![quiet(attr::records(&kinds, build_ids)?)],
-            What::Attr(given) => {
+            What::Records(kinds, build_ids) => vec![one(attr::records(&kinds, build_ids)?)],
+            What::Attr(mut given) => {
                 attr::check(&name, &given)?;
+                given.sample_type |= u64::from(bindings::PERF_SAMPLE_RAW);
                 vec![one(*given)]
             }
         };
@@ -126,23 +125,13 @@ impl EventSpec {
                 }
             }
             event.exclude(exclude_user, exclude_kernel)?;
-            event.filter = filter.as_ref().map(|filter| Filter::new(filter, &event.name)).transpose()?;
+            event.filter = filter.as_deref().map(|filter| filter::parse(filter, &event.name)).transpose()?;
         }
         Ok(events)
     }
 }
 
 impl RingEvent {
-    fn new(name: Arc<str>, attr: perf_event_attr) -> Self {
-        let (probe, map, tracepoint, filter, pattern) = Default::default();
-        Self { name, attr, probe, map, tracepoint, filter, pattern, has_payload: true }
-    }
-
-    fn tracepoint(name: String, id: u64) -> Self {
-        let title = format!("tracepoint {name}").into();
-        Self { tracepoint: Some(name.into()), ..Self::new(title, attr::tracepoint(id)) }
-    }
-
     /// Leaves out what happens in user space, or in the kernel.
     fn exclude(&mut self, user: bool, kernel: bool) -> Result<(), Error> {
         if kernel && self.lies_in_kernel() {
@@ -163,17 +152,8 @@ impl RingEvent {
         Source::new(Arc::clone(&self.name), self.attr, self.tracepoint.clone())
     }
 
-    /// The name of the tracepoint, `category:name`, if it is one; looked up, if it was asked for by number.
-    pub(super) fn tracepoint_name(&self) -> io::Result<Option<String>> {
-        match &self.tracepoint {
-            Some(name) => Ok(Some(name.as_ref().into())),
-            None if self.attr.type_ == bindings::PERF_TYPE_TRACEPOINT => tracepoint::of_number(self.attr.config),
-            None => Ok(None),
-        }
-    }
-
-    /// Whether the event never happens in user space. That is a kprobe, and a tracepoint unless it is of a system call, which has
-    /// the registers of user space, or one that tracefs has for a probe of a program (`perf_tp_event_match`, kernel/events/core.c).
+    /// Whether the event never happens in user space: a kprobe, or a tracepoint other than of system calls, which have the registers of
+    /// user space, and of a program's probe in tracefs (`perf_tp_event_match`, kernel/events/core.c).
     fn lies_in_kernel(&self) -> bool {
         let is_kprobe = || self.probe.is_some() && pmu::number(KPROBE).is_ok_and(|number| number == self.attr.type_);
         let of_tracepoint = |name: &str| !name.starts_with("syscalls:") && !event_names::is_probe(name);
@@ -188,78 +168,35 @@ impl RingEvent {
 }
 
 impl Probe {
-    /// The attribute of a probe, and what it is to point to.
-    fn attr(&self) -> Result<(perf_event_attr, CString), Error> {
-        let error = |errno: io::Error| {
-            let hint = self.hint(&errno);
-            let kind = match ErrorKind::of(&errno) {
-                // The PMU.
-                ErrorKind::NotFound => ErrorKind::Unsupported,
-                kind => kind,
-            };
-            self.refused(kind, errno, hint)
+    /// The attribute of a probe, and the target for it to point to.
+    fn attr(&self, name: &str) -> Result<(perf_event_attr, CString), Error> {
+        let refused = |kind, errno, hint: String| {
+            let message = format!("cannot set a {}", short(name));
+            Error::new(kind, message).because(errno).hinting(hint).about(name)
         };
-        let mut attr = attr::sampled(pmu::number(self.unit).map_err(error)?, 0);
+        let of_unit = |errno: io::Error| match errno.kind() {
+            io::ErrorKind::NotFound if pmu::all().is_err() => {
+                refused(ErrorKind::Unsupported, errno, "mount -t sysfs sysfs /sys".into())
+            }
+            io::ErrorKind::NotFound => {
+                let (release, option) = (machine::release(), self.unit.to_uppercase());
+                let hint =
+                    format!("this kernel, {release}, is older than 4.17 or was built without CONFIG_{option}_EVENTS");
+                refused(ErrorKind::Unsupported, errno, hint)
+            }
+            _ => refused(ErrorKind::of(&errno), errno, String::new()),
+        };
+        let mut attr = sampled(pmu::number(self.unit).map_err(of_unit)?, 0);
         if self.returns {
-            attr.config = pmu::flag(self.unit, "retprobe").map_err(error)?;
+            attr.config = pmu::flag(self.unit, "retprobe").map_err(of_unit)?;
         }
         attr.config2 = self.offset;
         #[cfg(feature = "symbols")]
         if let Some(symbol) = &self.symbol {
             let found = crate::rings::symbols::offset(self.target.as_ref(), symbol);
-            attr.config2 = found.map_err(|(errno, hint)| self.refused(ErrorKind::of(&errno), errno, hint))?;
+            attr.config2 = found.map_err(|(errno, hint)| refused(ErrorKind::of(&errno), errno, hint))?;
         }
-        let target = CString::new(self.target.as_bytes()).map_err(|zero| error(zero.into()))?;
+        let target = CString::new(self.target.as_bytes()).map_err(|zero| of_unit(zero.into()))?;
         Ok((attr, target))
-    }
-
-    /// What helps when a probe cannot be had.
-    fn hint(&self, errno: &io::Error) -> String {
-        match errno.kind() {
-            io::ErrorKind::NotFound if pmu::all().is_err() => "mount -t sysfs sysfs /sys".into(),
-            io::ErrorKind::NotFound => format!(
-                "this kernel, {}, is older than 4.17 or was built without CONFIG_{}_EVENTS",
-                machine::release(),
-                self.unit.to_uppercase()
-            ),
-            _ => String::new(),
-        }
-    }
-
-    fn refused(&self, kind: ErrorKind, errno: io::Error, hint: String) -> Error {
-        let event = self.to_string();
-        Error::new(kind, format!("cannot set a {}", short(&event))).because(errno).hinting(hint).about(&event)
-    }
-}
-
-impl fmt::Display for Probe {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // kprobe, kretprobe
-        let (kind, probe) = self.unit.split_at(1);
-        let returns = if self.returns { "ret" } else { "" };
-        write!(f, "{kind}{returns}{probe} {}", self.target.display())?;
-        match (&self.symbol, self.offset) {
-            (Some(symbol), _) => write!(f, ":{symbol}"),
-            (None, 0) => Ok(()),
-            (None, offset) => write!(f, "+{offset:#x}"),
-        }
-    }
-}
-
-impl fmt::Display for What {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::BpfOutput(_) => f.write_str("BPF output"),
-            Self::Pinned(path) => write!(f, "BPF output into {}", path.display()),
-            Self::Tracepoint(name) => write!(f, "tracepoint {name}"),
-            Self::TracepointId(id) => write!(f, "tracepoint {id}"),
-            Self::Probe(probe) => probe.fmt(f),
-            Self::Named(name) => f.write_str(name),
-            Self::Records(kinds, _) => {
-                f.write_str("records")?;
-                kinds.iter().try_for_each(|kind| write!(f, " {kind:?}"))
-            }
-            Self::Attr(attr) => write!(f, "event {}:{}", attr.type_, attr.config),
-        }
     }
 }

@@ -1,41 +1,43 @@
-//! Filters of events, and what the kernel has to say about one that it refuses.
+//! Filters of events, and the kernel's message about one that it refuses.
 
 use crate::error::{Error, ErrorKind};
 use crate::rings::event_spec::RingEvent;
 use crate::sys::{machine, perf, tracepoint};
+use perf_event_open_sys::bindings::PERF_TYPE_TRACEPOINT;
 use std::ffi::CString;
 use std::fs;
 use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
-/// What the kernel checks before it writes a record of an event.
-#[derive(Debug)]
-pub(super) struct Filter(CString);
+/// The text of a filter, for the kernel.
+pub(super) fn parse(filter: &str, event: &str) -> Result<CString, Error> {
+    CString::new(filter).map_err(|zero| refused(event, filter, zero.into()))
+}
 
-impl Filter {
-    pub(super) fn new(filter: &str, event: &str) -> Result<Self, Error> {
-        CString::new(filter).map(Self).map_err(|zero| refused(event, filter, zero.into()))
-    }
-
-    /// Sets the filter of an event that was opened.
-    pub(super) fn apply(&self, opened: BorrowedFd<'_>, event: &RingEvent) -> Result<(), Error> {
-        perf::set_filter(opened, &self.0).map_err(|errno| {
-            let filter = self.0.to_string_lossy();
-            let hint = match errno.raw_os_error() {
-                Some(libc::EINVAL) => hint(event, &filter)
-                    .unwrap_or_else(|errno| format!("what is wrong with it cannot be told: {errno}")),
-                _ => String::new(),
-            };
-            refused(&event.name, &filter, errno).hinting(hint)
-        })
-    }
+/// Sets the filter of an open event, if it has one.
+pub(super) fn set(opened: BorrowedFd<'_>, event: &RingEvent) -> Result<(), Error> {
+    let Some(filter) = &event.filter else { return Ok(()) };
+    perf::set_filter(opened, filter).map_err(|errno| {
+        let filter = filter.to_string_lossy();
+        let hint = match errno.raw_os_error() {
+            Some(libc::EINVAL) => {
+                hint(event, &filter).unwrap_or_else(|errno| format!("what is wrong with it cannot be told: {errno}"))
+            }
+            _ => String::new(),
+        };
+        refused(&event.name, &filter, errno).hinting(hint)
+    })
 }
 
 /// What is wrong with a filter.
 fn hint(event: &RingEvent, filter: &str) -> io::Result<String> {
-    Ok(match event.tracepoint_name()? {
-        Some(tracepoint) => format!("the kernel says:\n{}", message(&tracepoint, filter)?),
+    let name = match &event.tracepoint {
+        None if event.attr.type_ == PERF_TYPE_TRACEPOINT => tracepoint::of_number(event.attr.config)?,
+        name => name.as_deref().map(str::to_owned),
+    };
+    Ok(match name {
+        Some(name) => format!("the kernel says:\n{}", message(&name, filter)?),
         None if event.probe.is_some() => {
             "a probe has the fields common_pid and __probe_ip or, where a function returns, __probe_func and \
              __probe_ret_ip"
@@ -53,9 +55,9 @@ fn refused(event: &str, filter: &str, errno: io::Error) -> Error {
     Error::new(kind, format!("{event}: cannot filter by \"{filter}\"")).because(errno).about(event)
 }
 
-/// What the kernel says of a filter that it refuses: perf's ioctl says no more than `EINVAL`, and the tracepoint's file in tracefs
-/// says where. This writes the file in a trace instance of its own, and removes the instance: another program may have set a
-/// filter in the first one (`apply_event_filter`, `kernel/trace/trace_events_filter.c`).
+/// The kernel's message about a filter that it refuses. perf's ioctl gives only `EINVAL`. The tracepoint's file in tracefs gives the message
+/// (`apply_event_filter`, `kernel/trace/trace_events_filter.c`). This writes the file in a new trace instance, and then removes the instance,
+/// because another program may have set a filter in the top-level one.
 fn message(name: &str, filter: &str) -> io::Result<String> {
     let (category, event) = name.split_once(':').unwrap_or((name, ""));
     let instance = Instance::new(&machine::tracefs()?)?;

@@ -1,12 +1,14 @@
-//! CPUs that come and go while their rings are read.
+//! Opens a ring for every online CPU, and follows CPUs that come and go while their rings are read.
 
 use crate::error::{Error, ErrorKind};
 use crate::rings::control::{Control, Gate};
 use crate::rings::cpu_ring::{self, CpuRing};
+use crate::rings::event_spec::RingEvent;
+use crate::rings::options::RingOptions;
 use crate::rings::plan::Plan;
 use crate::rings::untraced::{Moment, UntracedCpus};
-use crate::rings::{Lane, list_cpus};
-use crate::sys::machine::{CpuEvents, CpuList, OnlineCpus};
+use crate::rings::{Lane, Rings, list_cpus, no_such_cpu};
+use crate::sys::machine::{self, CpuEvents, CpuList, OnlineCpus};
 use crate::sys::perf;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -15,9 +17,9 @@ use std::sync::Arc;
 #[derive(Debug)]
 struct WatchedCpu {
     cpu: u32,
-    /// The event that owns the ring. It may be dead for long.
+    /// The event that owns the ring. It may have stopped long ago.
     owner: Arc<OwnedFd>,
-    /// The first of the events that write into it now.
+    /// The first of the events that write into the ring now.
     first: Arc<OwnedFd>,
     /// Whether the CPU was online when last checked.
     online: bool,
@@ -27,22 +29,22 @@ struct WatchedCpu {
 
 /// Watches CPUs come and go.
 ///
-/// When a CPU goes offline, the kernel stops its events for good and reports it to no one. The ring can be read on.
-/// When the CPU comes back, new events are opened, and write into the same ring.
+/// When a CPU goes offline, the kernel stops its events for good and does not report it. The ring can still be read.
+/// When the CPU comes back, new events are opened, which write into the same ring.
 #[derive(Debug)]
-pub(super) struct Hotplug {
-    pub(super) plan: Plan,
+struct Hotplug {
+    plan: Plan,
     /// By CPU.
     watched: Vec<WatchedCpu>,
     online: OnlineCpus,
     /// The CPUs that were online when last checked.
     list: CpuList,
-    /// The kernel's messages about CPUs that come, or that went and came back in between. `None` where the kernel has
-    /// none, or they do not reach us.
+    /// The kernel's messages about CPUs that come, or that went and came back since the last check. `None` if they do not reach this
+    /// process.
     events: Option<CpuEvents>,
-    /// When it was last known which CPUs are online, and that all of them are traced but those that were reported.
+    /// When the online CPUs were last listed. All of them were traced then, except those that were reported.
     checked: Moment,
-    /// Whether a CPU that was listed has no events that run, or may have none: they could not be opened, or the CPU was gone again.
+    /// Whether a listed CPU may have no running events: they could not be opened, or the CPU had gone again.
     missing: bool,
     /// Whether CPUs could not be listed, which was reported once.
     unlisted: bool,
@@ -52,9 +54,58 @@ pub(super) struct Hotplug {
 /// no thread busy.
 const MOST_MESSAGES: usize = 256;
 
+/// Opens the rings of a machine. `backward`: the kernel writes them backwards, over the oldest records.
+pub(super) fn open(options: RingOptions, backward: bool) -> Result<Rings, Error> {
+    // Before CPUs are listed: the first check notices a CPU that comes, or goes and comes back, while rings are opened.
+    let mut hotplug = Hotplug::new(Plan::new(options, backward)?)?;
+    let plan = &mut hotplug.plan;
+    let cpus = match &plan.cpus {
+        Some(cpus) => cpus.clone(),
+        None => machine::online_cpus().map_err(list_cpus)?,
+    };
+    let last = machine::possible_cpus().map_err(list_cpus)?.last().copied().unwrap_or(0);
+    if let Some(&cpu) = cpus.iter().find(|cpu| **cpu > last) {
+        return Err(no_such_cpu(cpu, last));
+    }
+    plan.check_slots(&cpus, std::iter::empty())?;
+    plan.cpu_count = cpus.len();
+    let mut skipped = Vec::new();
+    let opened = loop {
+        let opened = cpus.iter().filter_map(|cpu| CpuRing::open(plan, *cpu).transpose());
+        match opened.collect::<Result<Vec<_>, _>>() {
+            Ok(opened) => break opened,
+            Err(error) => skipped.push(plan.skip(error)?),
+        }
+    };
+    // If something fails, this closes what is in it: slots are emptied first, then rings unmapped, then events closed.
+    let mut rings = Rings::empty(plan.clock);
+    rings.skipped = skipped;
+    rings.others = plan.events.iter().find(|event| !event.is_bpf_output()).map(|event| Arc::clone(&event.name));
+    rings.sources = plan.events.iter().map(RingEvent::source).collect();
+    let mut all = Vec::new();
+    for CpuRing { lane, owner, outlets } in opened {
+        hotplug.watch(lane.origin.cpu, Arc::clone(&owner));
+        all.extend(outlets);
+        rings.open_lane(lane, Gate::Event(owner))?;
+    }
+    if rings.is_empty() {
+        let online = machine::online_cpus().map_err(list_cpus)?;
+        let message = format!("none of the CPUs {cpus:?} is online; these are: {online:?}");
+        return Err(Error::new(ErrorKind::Cpu, message));
+    }
+    // All at once, so that some CPUs are traced and others are not for a short time only.
+    rings.control().outlets().start(all)?;
+    let news = hotplug.events.as_ref().map(|events| Arc::clone(events.socket()));
+    let started = rings.clock.now();
+    let check =
+        move |control: &_, lanes: &mut _, new: &mut _, untraced: &mut _| hotplug.check(control, lanes, new, untraced);
+    rings.set_arrivals(Box::new(check), news, started);
+    Ok(rings)
+}
+
 impl Hotplug {
-    /// Begins to watch. Nothing is listed yet, so the first check looks at every CPU.
-    pub(super) fn new(plan: Plan) -> Result<Self, Error> {
+    /// Begins to watch. No CPU is listed yet, so the first check checks every CPU.
+    fn new(plan: Plan) -> Result<Self, Error> {
         let online = OnlineCpus::open().map_err(list_cpus)?;
         let checked = Moment::now(plan.clock);
         let events = match CpuEvents::open() {
@@ -69,26 +120,21 @@ impl Hotplug {
     }
 
     /// Watches a CPU whose ring `owner` owns.
-    pub(super) fn watch(&mut self, cpu: u32, owner: Arc<OwnedFd>) {
+    fn watch(&mut self, cpu: u32, owner: Arc<OwnedFd>) {
         let (Ok(at) | Err(at)) = self.find(cpu);
         self.watched.insert(at, WatchedCpu { cpu, first: Arc::clone(&owner), owner, online: true, suspect: false });
     }
 
-    /// Becomes readable when a CPU comes or goes, where the kernel sends messages about that.
-    pub(super) fn news(&self) -> Option<Arc<OwnedFd>> {
-        self.events.as_ref().map(|events| Arc::clone(events.socket()))
-    }
-
     /// Starts the events of CPUs that came back, and opens the rings of new ones. The first failure of each CPU is
     /// reported, the tenth, the hundredth and so on; all are tried again with every check.
-    pub(super) fn check(
+    fn check(
         &mut self,
         control: &Control,
         lanes: &mut [Lane],
         new: &mut Vec<Lane>,
         untraced: &mut UntracedCpus,
     ) -> Result<(), Error> {
-        // Before anything is asked: what changes from here on is found by the next check.
+        // Before anything is read: the next check finds what changes from here on.
         let now = Moment::now(self.plan.clock);
         for message in self.events.iter().flat_map(CpuEvents::drain).take(MOST_MESSAGES) {
             for watched in self.watched.iter_mut().filter(|watched| message.may_be_about(watched.cpu)) {
@@ -108,15 +154,15 @@ impl Hotplug {
             return Ok(());
         }
         let mut failed = Ok(());
-        let cpus = self.list.cpus.len();
-        for at in 0..cpus {
+        self.plan.cpu_count = self.list.cpus.len();
+        for at in 0..self.list.cpus.len() {
             let cpu = self.list.cpus[at];
             if !self.plan.wants(cpu) {
                 continue;
             }
             let done = match self.find(cpu) {
-                Ok(at) => self.watched[at].check(&self.plan, control, lanes, cpus),
-                Err(_) => self.open(cpu, control, new, cpus),
+                Ok(at) => self.watched[at].check(&self.plan, control, lanes),
+                Err(_) => self.open(cpu, control, new),
             };
             match done {
                 Ok(()) => untraced.well(Moment::now(self.plan.clock), |well| well == cpu),
@@ -135,21 +181,21 @@ impl Hotplug {
         failed
     }
 
-    /// The place of a CPU among those that are watched, or where it would be.
+    /// The place of a CPU among the watched ones, or where to insert it.
     fn find(&self, cpu: u32) -> Result<usize, usize> {
         self.watched.binary_search_by_key(&cpu, |watched| watched.cpu)
     }
 
     /// Opens the ring of a CPU that never had one.
-    fn open(&mut self, cpu: u32, control: &Control, new: &mut Vec<Lane>, cpus: usize) -> Result<(), Error> {
-        // Also those of CPUs that are offline now and may come back.
+    fn open(&mut self, cpu: u32, control: &Control, new: &mut Vec<Lane>) -> Result<(), Error> {
+        // Beside all watched CPUs: those that are offline now may come back.
         self.plan.check_slots(&[cpu], self.watched.iter().map(|watched| watched.cpu))?;
-        // Gone again, perhaps: then there is nothing to open.
-        let opened = match CpuRing::open(&self.plan, cpu, cpus) {
-            // All that was traced has ended.
-            Err(error) if error.kind() == ErrorKind::NotFound && error.event().is_none() => return Ok(()),
+        let opened = match CpuRing::open(&self.plan, cpu) {
+            // The process or thread has ended.
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) && error.event().is_none() => return Ok(()),
             opened => opened?,
         };
+        // The CPU may have gone again.
         let Some(CpuRing { lane, owner, outlets }) = opened else { return Ok(()) };
         control.outlets().add(cpu, Gate::Event(Arc::clone(&owner)), outlets)?;
         self.watch(cpu, owner);
@@ -159,14 +205,14 @@ impl Hotplug {
 }
 
 impl WatchedCpu {
-    /// Opens the CPU's events anew if they died.
-    fn check(&mut self, plan: &Plan, control: &Control, lanes: &mut [Lane], cpus: usize) -> Result<(), Error> {
-        // A CPU may have other rings, which were adopted. Lanes are in the order of CPUs.
+    /// Opens the CPU's events again if they have stopped.
+    fn check(&mut self, plan: &Plan, control: &Control, lanes: &mut [Lane]) -> Result<(), Error> {
+        // The CPU may also have adopted rings. Lanes are sorted by CPU.
         let first = lanes.partition_point(|lane| lane.origin.cpu < self.cpu);
         let is_ours = |lane: &&mut Lane| lane.ring.fd().is_some_and(|event| Arc::ptr_eq(event, &self.owner));
         let Some(lane) = lanes[first..].iter_mut().find(is_ours) else { return Ok(()) };
         if plan.target.is_tasks() {
-            // Its events are the tasks', and go on with them.
+            // Events of threads go on when the CPU comes back.
             self.online = true;
             return Ok(());
         }
@@ -175,7 +221,7 @@ impl WatchedCpu {
             return Ok(());
         }
         self.online = false;
-        let Some((outlets, sources)) = cpu_ring::reopen(plan, self.cpu, cpus, &self.owner)? else { return Ok(()) };
+        let Some((outlets, sources)) = cpu_ring::reopen(plan, self.cpu, &self.owner)? else { return Ok(()) };
         let new: Vec<_> = outlets.iter().map(|outlet| Arc::clone(&outlet.event)).collect();
         let Some(first) = new.first().cloned() else { return Ok(()) };
         let mut events = control.outlets();
@@ -187,9 +233,9 @@ impl WatchedCpu {
         Ok(())
     }
 
-    /// Whether the events died with their CPU, which came back since. This interrupts the CPU.
+    /// Whether the events stopped with their CPU, which has come back since. This interrupts the CPU.
     fn has_died(&self, plan: &Plan) -> bool {
-        // The events of a control group also stand still while none of its processes runs. There the kernel's message must do.
+        // The events of a control group also pause while none of its processes runs. There only the kernel's message tells.
         let tells = plan.target.is_machine() && plan.tells_running();
         let stands_still = || perf::is_running(self.first.as_fd()).is_ok_and(|runs| !runs);
         if tells { stands_still() } else { !plan.target.is_machine() }

@@ -1,10 +1,10 @@
-//! The rings of a machine: how they are opened, what writes into them, and who may stop them.
+//! The rings of a machine: how they are opened, what writes into them, and how they are stopped.
 //!
 //! This room takes events by name, maps of BPF programs and CPUs. It gives [`Rings`], one lane for each CPU, with the
 //! losses of each. It knows perf_event_open(2)'s attributes, CPUs that come and go, and other threads' flush, close and
 //! pause. It does not know keys or order. `options.rs` has what a user asks for, `event_spec.rs` and `target.rs` what
-//! that means, `plan.rs` checks all of it, `cpu_ring.rs` opens the ring of one CPU, `open.rs` those of the machine, and
-//! `hotplug.rs` those of CPUs that come later.
+//! that means, `plan.rs` checks all of it, `cpu_ring.rs` opens the ring of one CPU, and `hotplug.rs` those of the machine, also of CPUs that
+//! come later.
 
 pub(crate) mod control;
 mod cpu_ring;
@@ -15,7 +15,6 @@ mod event_spec;
 mod filter;
 mod hotplug;
 mod losses;
-mod open;
 pub(crate) mod options;
 mod plan;
 mod refusal;
@@ -63,13 +62,13 @@ pub struct Rings {
     /// The first event that is not BPF output.
     others: Option<Arc<str>>,
     sources: Vec<Source>,
-    /// Tracepoints that fit a pattern and that nobody may sample.
+    /// The errors of tracepoints that fit a pattern and that nobody may sample.
     skipped: Vec<Error>,
-    /// What a recording says of its machine, if the rings are those of a recording.
+    /// What a recording says about its machine, if the rings are a recording's.
     recording: Option<Arc<Features>>,
 }
 
-/// What a recording says of its machine: sections by their numbers (`HEADER_*` of `tools/perf/util/header.h`).
+/// What a recording says about its machine: sections by their numbers (`HEADER_*` of `tools/perf/util/header.h`).
 pub(crate) type Features = Vec<(u32, Vec<u8>)>;
 
 /// One ring, with the layout, the copies and the losses of its records.
@@ -77,7 +76,7 @@ pub(crate) type Features = Vec<(u32, Vec<u8>)>;
 pub(crate) struct Lane {
     pub(crate) ring: Ring,
     pub(crate) origin: Arc<Origin>,
-    /// Bytes that were copied out of the ring to make room, and are not yielded yet.
+    /// Bytes that were copied out of the ring to make room, and were not yielded yet.
     pub(crate) copies: Copies,
     pub(crate) losses: Losses,
 }
@@ -87,12 +86,12 @@ impl Lane {
         Self { ring, origin: Arc::new(origin), copies: Copies::default(), losses: Losses::new(counter) }
     }
 
-    /// Before it, all that was written is read.
+    /// The position of the oldest byte that was not read.
     pub(crate) fn oldest(&self) -> u64 {
         self.copies.begin().unwrap_or(self.ring.tail())
     }
 
-    /// Records between a position and the head that was seen. Takes as long as there are.
+    /// How many records there are between a position and the head that was seen. Takes time for each.
     pub(crate) fn records_from(&self, mut position: u64) -> u64 {
         let mut records = 0;
         while position < self.ring.head() {
@@ -116,14 +115,14 @@ impl Lane {
         self.ring.bytes(position, self.ring.head() - position).as_slices().0
     }
 
-    /// Bytes that were indexed, wherever they are now.
+    /// Bytes that were indexed: in the ring, or copied out of it.
     #[inline(always)]
     pub(crate) fn bytes(&self, position: u64, len: u64) -> Bytes<'_> {
         if position >= self.ring.tail() { self.ring.bytes(position, len) } else { self.copies.get(position, len) }
     }
 }
 
-/// Finds CPUs that came online: starts the events of rings whose CPU came back, hands out new rings, and notes which CPUs are not
+/// Finds CPUs that came online: starts the events of rings whose CPU came back, returns new rings, and notes which CPUs are not
 /// traced.
 pub(crate) type Arrivals =
     Box<dyn FnMut(&Control, &mut [Lane], &mut Vec<Lane>, &mut UntracedCpus) -> Result<(), Error> + Send + Sync>;
@@ -134,7 +133,7 @@ pub(crate) type Arrivals =
 pub struct RawRing {
     /// The header page, `struct perf_event_mmap_page`. The data area follows at its `data_offset`.
     pub base: NonNull<u8>,
-    /// Bytes of the data area. This excludes the header page, as in libbpf, whatever the comment there says.
+    /// Bytes of the data area. This excludes the header page, as in libbpf, although the comment there says otherwise.
     pub size: usize,
     /// `data_head` at the call: where the kernel writes next, in bytes since the ring was made.
     pub head: u64,
@@ -160,7 +159,7 @@ impl Rings {
         }
     }
 
-    /// Adds a ring that was opened, whose output can be stopped by a gate.
+    /// Adds an opened ring, whose output a gate can stop.
     pub(crate) fn open_lane(&mut self, lane: Lane, gate: Gate) -> Result<(), Error> {
         self.control.outlets().add(lane.origin.cpu, gate, Vec::new())?;
         self.lanes.push(lane);
@@ -174,7 +173,7 @@ impl Rings {
         self.started = started;
     }
 
-    /// Says that the rings are those of a recording of these events: they hold all that is ever to be read.
+    /// Marks the rings as a recording of these events: they hold everything that there is to read.
     #[cfg(feature = "perf-data")]
     pub(crate) fn set_recording(&mut self, sources: Vec<Source>, features: Features) {
         self.sources = sources;
@@ -187,7 +186,7 @@ impl Rings {
         self.recording.as_ref()
     }
 
-    /// Whether nothing is ever written into the rings any more, so that one look finds everything.
+    /// Whether nothing more will be written into the rings, so that one refresh finds everything.
     pub(crate) fn are_complete(&self) -> bool {
         self.recording.is_some()
     }
@@ -199,13 +198,13 @@ impl Rings {
     }
 
     /// The tracepoints that a pattern stands for and that the kernel lets nobody sample, each as the
-    /// [`ErrorKind::Permission`](crate::ErrorKind::Permission) that opening it by its name ends with. They are in no ring and no source. Of Linux 6.18 on
-    /// x86-64 it is one, `irq_vectors:irq_work_exit`, which a sample would cause anew.
+    /// [`ErrorKind::Permission`](crate::ErrorKind::Permission) that opening it by its name gives. They are in no ring and no source. Linux 6.18 on
+    /// x86-64 has one, `irq_vectors:irq_work_exit`: each sample of it would cause the next.
     pub fn skipped(&self) -> &[Error] {
         &self.skipped
     }
 
-    /// The first of the events that is not BPF output, as far as the writers are known.
+    /// The first event that is not BPF output. `None` if there is none, or if the writers are not known.
     pub(crate) fn others(&self) -> Option<&str> {
         self.others.as_deref()
     }
@@ -231,7 +230,7 @@ impl Rings {
         if let Some(event) = ring.fd().filter(|_| !ring.is_ring_buffer()) {
             self.control.outlets().push_gate(cpu, Gate::Event(Arc::clone(event)));
         }
-        // Something may still be written into this one.
+        // The other program may still write into its ring.
         self.recording = None;
         self.lanes.push(Lane::new(ring, Origin::new(cpu, layout, Sources::new()), Counter::Unknown));
     }
@@ -252,7 +251,7 @@ impl Rings {
     }
 
     /// File descriptors for your own event loop: each becomes readable when a part of a ring was written. Polling
-    /// consumes that. So look at all rings after a wake-up, and before going to sleep. A CPU that comes online adds a
+    /// consumes that. So check all rings after a wake-up, and before going to sleep. A CPU that comes online adds a
     /// descriptor.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.events().map(|event| event.as_fd())
@@ -263,7 +262,7 @@ impl Rings {
         self.lanes.iter().filter_map(|lane| lane.ring.fd())
     }
 
-    /// Sets the clock that stamps the records, where it is not known: simulated rings have none.
+    /// Sets the clock that stamps the records, if it is not known: simulated rings have none.
     pub fn on_clock(mut self, clock: Clock) -> Self {
         self.clock = clock;
         self
@@ -323,7 +322,7 @@ impl Rings {
     }
 
     /// Why a CPU has no ring.
-    pub(crate) fn absent(&self, cpu: u32) -> Error {
+    fn absent(&self, cpu: u32) -> Error {
         match machine::possible_cpus().map(|possible| possible.last().copied()) {
             Ok(Some(last)) if cpu > last => no_such_cpu(cpu, last),
             Ok(_) => Error::new(ErrorKind::Cpu, format!("CPU {cpu} has no ring")),
@@ -331,7 +330,7 @@ impl Rings {
         }
     }
 
-    /// What other threads may do to the rings.
+    /// The control of other threads over the rings.
     pub(crate) fn control(&self) -> &Arc<Control> {
         &self.control
     }
@@ -361,7 +360,7 @@ impl Drop for Rings {
         if self.control.is_forked() {
             return;
         }
-        // Nobody writes to a ring that is going away; then it is unmapped; then events are closed.
+        // First nobody writes into the rings, then they are unmapped, then events are closed.
         let events = self.control.retire();
         self.lanes.clear();
         drop(events);

@@ -4,14 +4,17 @@ use crate::error::{Error, ErrorKind};
 use crate::record::clock::Clock;
 use crate::record::{Kind, Sample};
 use crate::rings::Rings;
-use crate::rings::event_attr::{KPROBE, Rate, UPROBE};
+use crate::rings::event_attr::{KPROBE, Rate, UPROBE, sampled};
 use crate::rings::event_spec::{EventSpec, Probe, What};
-use crate::rings::open;
-use crate::rings::target::Target;
-use crate::sys::machine;
+use crate::rings::hotplug;
+use crate::rings::target::{self, CGROUP_HINT, Target};
+use crate::sys::pidfd::Task;
 use crate::sys::wakeup::Wakeup;
+use crate::sys::{file, machine};
+use perf_event_open_sys::bindings::PERF_TYPE_TRACEPOINT;
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Which rings to open: one for each online CPU, shared by all events that are named here.
 ///
@@ -39,9 +42,9 @@ use std::path::Path;
 #[doc(alias = "perf_event_open")]
 pub struct RingOptions {
     pub(super) events: Vec<EventSpec>,
-    /// What is wrong with the first call that is.
+    /// The error of the first wrong call.
     pub(super) wrong: Option<Error>,
-    /// What is traced, and the method that sets it. The whole machine if `None`.
+    /// The target, and the method that set it. The whole machine if `None`.
     pub(super) target: Option<(&'static str, Result<Target, Error>)>,
     pub(super) samples: Vec<Sample>,
     pub(super) bytes: u64,
@@ -87,21 +90,22 @@ impl RingOptions {
     /// # Errors
     /// [`ErrorKind`] says what helps: a privilege, a limit, another name, another kernel, a later try.
     ///
-    /// This crate also refuses what the kernel takes but could never be read. [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): an event that
+    /// This crate also refuses what the kernel takes but what could never be read. [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput): an event that
     /// writes nothing, a map that is named twice, two settings that exclude each other, a wake-up that would never come, an
     /// attribute with a pointer in it, a size of zero or more than 2 GiB. [`ErrorKind::Map`](crate::ErrorKind::Map): a map without a slot for a CPU, or
     /// with one slot for two. [`ErrorKind::Cpu`](crate::ErrorKind::Cpu): a CPU that the machine can never have, or no requested CPU is online.
     pub fn open(self) -> Result<Rings, Error> {
-        open::open(self, false)
+        hotplug::open(self, false)
     }
 
-    /// Opens rings that the kernel writes backwards, over what is oldest.
+    /// Opens rings that the kernel writes backwards, over the oldest records.
     pub(crate) fn open_backward(self) -> Result<Rings, Error> {
-        open::open(self, true)
+        hotplug::open(self, true)
     }
 
-    fn add(mut self, what: What) -> Self {
-        self.events.push(EventSpec::new(what));
+    fn add(mut self, name: impl Into<Arc<str>>, what: What) -> Self {
+        let (name, (filter, rate, exclude_user, exclude_kernel)) = (name.into(), Default::default());
+        self.events.push(EventSpec { name, what, filter, rate, exclude_user, exclude_kernel });
         self
     }
 
@@ -150,16 +154,17 @@ impl RingOptions {
     ///
     /// The file descriptor is duplicated, so the map may be closed. A slot holds one event: a program that sets the
     /// slot later takes the output over. A slot cannot be read, so dropping the rings empties it even if it no longer
-    /// holds our event. For this reason a map that is named twice is [`ErrorKind::InvalidInput`], by
-    /// whatever descriptors or paths.
+    /// holds our event. For this reason a map that is named twice is [`ErrorKind::InvalidInput`], even
+    /// by different descriptors or paths.
     pub fn bpf_output(self, map: impl AsFd) -> Self {
-        self.add(What::BpfOutput(map.as_fd().try_clone_to_owned()))
+        self.add("BPF output", What::BpfOutput(map.as_fd().try_clone_to_owned()))
     }
 
     /// [`RingOptions::bpf_output`] for a map that is pinned by a path in a BPF file system. Opening the rings opens the
     /// map.
     pub fn bpf_output_pinned(self, path: impl AsRef<Path>) -> Self {
-        self.add(What::Pinned(path.as_ref().to_owned()))
+        let path = path.as_ref();
+        self.add(format!("BPF output into {}", path.display()), What::Pinned(path.to_owned()))
     }
 
     /// Sets the slot of a `PERF_EVENT_ARRAY` that takes a CPU's event, for programs that choose slots themselves.
@@ -181,12 +186,12 @@ impl RingOptions {
     /// that tracefs does not have, [`ErrorKind::Permission`] if tracefs
     /// cannot be read, and [`ErrorKind::System`] if it is not mounted.
     pub fn tracepoint(self, name: &str) -> Self {
-        self.add(What::Tracepoint(name.to_owned()))
+        self.add(format!("tracepoint {name}"), What::Tracepoint(name.to_owned()))
     }
 
     /// Adds a kernel tracepoint by number, as in `events/category/name/id` of tracefs.
     pub fn tracepoint_id(self, id: u64) -> Self {
-        self.add(What::TracepointId(id))
+        self.add(format!("tracepoint {id}"), What::Attr(Box::new(sampled(PERF_TYPE_TRACEPOINT, id))))
     }
 
     /// Adds an event by the name that perf(1) has for it:
@@ -208,7 +213,7 @@ impl RingOptions {
     /// of these, and [`ErrorKind::Unsupported`] for an event that this machine does not have. Virtual machines
     /// often have no hardware events.
     pub fn event_name(self, name: &str) -> Self {
-        self.add(What::Named(name.to_owned()))
+        self.add(name, What::Named)
     }
 
     /// Adds records that the kernel writes beside samples, by their kind: [`Kind::MMAP2`], [`Kind::COMM`],
@@ -219,17 +224,22 @@ impl RingOptions {
     /// Opening the rings gives [`ErrorKind::InvalidInput`] for any other kind.
     #[doc(alias = "side-band")]
     pub fn records(self, kinds: impl IntoIterator<Item = Kind>) -> Self {
-        self.add(What::Records(kinds.into_iter().collect(), false))
+        self.kinds(kinds.into_iter().collect(), false)
     }
 
     /// [`RingOptions::records`] of the kind [`Kind::MMAP2`] whose files are named by their build id instead of device
     /// and inode, where a file has one (`perf_event_attr.build_id`, Linux 5.12).
     pub fn build_ids(self) -> Self {
-        self.add(What::Records(vec![Kind::MMAP2], true))
+        self.kinds(vec![Kind::MMAP2], true)
+    }
+
+    fn kinds(self, kinds: Vec<Kind>, build_ids: bool) -> Self {
+        let name = kinds.iter().fold("records".to_owned(), |name, kind| format!("{name} {kind:?}"));
+        self.add(name, What::Records(kinds, build_ids))
     }
 
     /// Sets a filter for the event that was added last: the kernel writes only records that pass it
-    /// (`PERF_EVENT_IOC_SET_FILTER`). For tracepoints, in the kernel's words: `prev_pid != 0 && next_comm ~ "post*"`
+    /// (`PERF_EVENT_IOC_SET_FILTER`). For tracepoints, in the kernel's syntax: `prev_pid != 0 && next_comm ~ "post*"`
     /// (Documentation/trace/events.rst). For a pattern the filter holds for each tracepoint that fits.
     ///
     /// Opening the rings gives [`ErrorKind::InvalidInput`] with the kernel's own message if it refuses the
@@ -265,7 +275,7 @@ impl RingOptions {
     /// The event that was added last counts in user space only (`exclude_kernel`, `exclude_hv`). Takes fewer privileges.
     ///
     /// Opening the rings gives [`ErrorKind::InvalidInput`] for a tracepoint by name or a kprobe, which
-    /// would never be written then. `syscalls:*` and probes of programs are.
+    /// would never be written then. `syscalls:*` and probes of programs are written.
     pub fn user_only(self) -> Self {
         self.of_last("user_only", "both are the default", |event| {
             event.exclude_kernel = true;
@@ -290,50 +300,58 @@ impl RingOptions {
 
     /// Traces one process: all its threads, the threads that they start, and the processes that they fork from then on
     /// (`inherit`). By default everything is traced. Rings trace one process, thread or control group: a second choice is
-    /// [`ErrorKind::InvalidInput`]. A number of a thread says of which process it is.
+    /// [`ErrorKind::InvalidInput`]. The number of any of its threads names the process.
     ///
     /// There still is a ring for each CPU, and a record is in the ring of the CPU that the thread ran on. Each event
     /// takes a file descriptor for each thread and CPU. A process that was forked before is not traced; one that is forked
     /// while the rings are opened, or before a CPU comes online, may be traced on some CPUs and not on others.
-    /// BPF output cannot be had so ([`ErrorKind::InvalidInput`]): its events must run all the time.
-    /// A record is the process's if one of its threads writes it: `sched:sched_switch` tells of switches away from it, and
-    /// not of those back to it, which another thread writes.
+    /// BPF output cannot be limited to a process ([`ErrorKind::InvalidInput`]): its events must run all the time.
+    /// A record is the process's if one of its threads writes it. So `sched:sched_switch` has the switches away from the process. Another
+    /// thread writes the switches back to it.
     ///
-    /// The process is held from this call on (pidfd_open(2)). When it has ended and another gets its number, that one is not traced:
-    /// opening the rings gives [`ErrorKind::NotFound`], and a CPU that comes online has nothing to trace. Before
-    /// this call the number is the caller's to vouch for: that of a child is nobody else's until it was waited for.
+    /// The process is held from this call on (pidfd_open(2)). If it ends and another process gets its number, that process is not traced:
+    /// opening the rings gives [`ErrorKind::NotFound`], and a CPU that comes online has nothing to trace. Until this call, the caller
+    /// must know that the process still has the number: a child keeps its number until its parent waits for it.
     ///
-    /// Takes no privilege for processes of one's own, if `kernel.perf_event_paranoid` is 2 or less and events are clocks,
-    /// faults or hardware, [`user_only`](Self::user_only); for others `CAP_PERFMON`, or what ptrace(2) takes. Opening the rings gives
+    /// Your own processes need no privilege if `kernel.perf_event_paranoid` is 2 or less and events are clocks, faults or hardware, with
+    /// [`user_only`](Self::user_only). Others need `CAP_PERFMON`, or the rights that ptrace(2) needs. Opening the rings gives
     /// [`ErrorKind::NotFound`] if there is no such process, and
     /// [`ErrorKind::Busy`] if its threads come faster than events can be opened.
     #[doc(alias = "inherit")]
     pub fn pid(self, pid: u32) -> Self {
-        self.trace("pid", Target::process(pid))
+        self.trace("pid", Task::process(pid).map(Target::Process).map_err(|errno| target::gone(pid, errno)))
     }
 
     /// Traces one thread and nothing that it starts. As [`RingOptions::pid`] otherwise.
     ///
-    /// Before Linux 6.9 a thread cannot be held (`PIDFD_THREAD`). There its process is, and the thread must be one of that process: only
-    /// a later thread of the same process with the same number is taken for it.
+    /// Before Linux 6.9 a thread cannot be held (`PIDFD_THREAD`). There its process is held, and the thread must
+    /// be one of that process. A later thread of the same process with the same number is taken for it.
     pub fn tid(self, tid: u32) -> Self {
-        self.trace("tid", Target::thread(tid))
+        self.trace("tid", Task::thread(tid).map(Target::Thread).map_err(|errno| target::gone(tid, errno)))
     }
 
     /// Traces the processes of a control group, by its directory: `/sys/fs/cgroup/system.slice/ssh.service`
-    /// (`PERF_FLAG_PID_CGROUP`). Takes `CAP_PERFMON`. Rings trace one control group: as [`RingOptions::pid`] otherwise.
+    /// (`PERF_FLAG_PID_CGROUP`). Needs `CAP_PERFMON`. Rings trace one control group: as [`RingOptions::pid`] otherwise.
     ///
-    /// The directory is held from this call on. BPF output cannot be had so ([`ErrorKind::InvalidInput`]). Opening the rings
+    /// The directory is held from this call on. BPF output cannot be limited to a control group
+    /// ([`ErrorKind::InvalidInput`]). Opening the rings
     /// gives [`ErrorKind::NotFound`] if the directory cannot be opened, or the path leads to something else.
     pub fn cgroup(self, directory: impl AsRef<Path>) -> Self {
-        self.trace("cgroup", Target::cgroup(directory.as_ref()))
+        let path = directory.as_ref();
+        self.trace(
+            "cgroup",
+            file::open_cgroup(path).map(Target::Cgroup).map_err(|errno| {
+                let message = format!("cannot open the control group {}", path.display());
+                Error::new(ErrorKind::of(&errno), message).because(errno).hinting(CGROUP_HINT)
+            }),
+        )
     }
 
     /// Adds an instruction of a program or library. The event fires whenever a process on a ring's CPU executes it.
-    /// `offset` is counted from the begin of the file. For a function, it is the symbol's value, less `p_vaddr` and
+    /// `offset` is counted from the start of the file. For a function, it is the symbol's value, less `p_vaddr` and
     /// plus `p_offset` of its segment (elf(5)).
     ///
-    /// The payload is a tracepoint's: 8 bytes of common fields, then the instruction's address, a `u64`. Takes
+    /// The payload is a tracepoint's: 8 bytes of common fields, then the instruction's address, a `u64`. Needs
     /// `CAP_PERFMON`, or `CAP_SYS_ADMIN` before Linux 5.8, and a kernel with `CONFIG_UPROBE_EVENTS`; see
     /// [`ErrorKind::Unsupported`]. The path is made absolute and kept. It is looked up for each CPU, also
     /// for those that come online later. An instruction must begin at the offset. The kernel refuses some places inside an
@@ -343,7 +361,7 @@ impl RingOptions {
     }
 
     /// Adds the return of a function of a program or library. The function begins at `offset` of the file: see
-    /// [`RingOptions::uprobe`]. The payload has the function's address and, behind it, the return address.
+    /// [`RingOptions::uprobe`]. The payload has the function's address and then the return address.
     pub fn uretprobe(self, path: impl AsRef<Path>, offset: u64) -> Self {
         self.user_probe(path.as_ref(), offset, None, true)
     }
@@ -363,28 +381,38 @@ impl RingOptions {
     }
 
     fn user_probe(self, path: &Path, offset: u64, symbol: Option<&str>, returns: bool) -> Self {
-        // Where there is no current directory the path stays as it is, and the kernel answers to that.
-        let target = std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).into();
-        self.add(What::Probe(Probe { unit: UPROBE, target, offset, symbol: symbol.map(str::to_owned), returns }))
+        // Without a current directory the path stays as it is, and the kernel refuses it.
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let kind = if returns { "uretprobe" } else { "uprobe" };
+        let place = match (symbol, offset) {
+            (Some(symbol), _) => format!(":{symbol}"),
+            (None, 0) => String::new(),
+            (None, offset) => format!("+{offset:#x}"),
+        };
+        let name = format!("{kind} {}{place}", path.display());
+        let (unit, target, symbol) = (UPROBE, path.into(), symbol.map(str::to_owned));
+        self.add(name, What::Probe(Probe { unit, target, offset, symbol, returns }))
     }
 
-    /// Adds the begin of a kernel function, by its name in `/proc/kallsyms`.
+    /// Adds the entry of a kernel function, by its name in `/proc/kallsyms`.
     ///
-    /// The payload is a tracepoint's: 8 bytes of common fields, then the function's address, a `u64`. Takes
+    /// The payload is a tracepoint's: 8 bytes of common fields, then the function's address, a `u64`. Needs
     /// `CAP_PERFMON`, or `CAP_SYS_ADMIN` before Linux 5.8, and a kernel with `CONFIG_KPROBE_EVENTS`; see
     /// [`ErrorKind::Unsupported`].
     pub fn kprobe(self, function: &str) -> Self {
         self.kernel_probe(function, false)
     }
 
-    /// Adds the return of a kernel function: see [`RingOptions::kprobe`]. The payload has the function's address and,
-    /// behind it, the return address.
+    /// Adds the return of a kernel function: see [`RingOptions::kprobe`]. The payload has the function's address and
+    /// then the return address.
     pub fn kretprobe(self, function: &str) -> Self {
         self.kernel_probe(function, true)
     }
 
     fn kernel_probe(self, function: &str, returns: bool) -> Self {
-        self.add(What::Probe(Probe { unit: KPROBE, target: function.into(), offset: 0, symbol: None, returns }))
+        let name = format!("{} {function}", if returns { "kretprobe" } else { "kprobe" });
+        let (unit, target) = (KPROBE, function.into());
+        self.add(name, What::Probe(Probe { unit, target, offset: 0, symbol: None, returns }))
     }
 
     /// Adds any event by its attribute, a type of the crate perf-event-open-sys. Opening the rings refuses two kinds of attributes:
@@ -406,7 +434,7 @@ impl RingOptions {
     /// second is then not noticed. Otherwise this crate sets `read_format`, since no one else can read the events.
     #[cfg(feature = "perf-event-open-sys-7")]
     pub fn event(self, attr: &perf_event_open_sys::bindings::perf_event_attr) -> Self {
-        self.add(What::Attr(Box::new(*attr)))
+        self.add(format!("event {}:{}", attr.type_, attr.config), What::Attr(Box::new(*attr)))
     }
 
     /// Sets the size of each ring in pages of data, rounded up to a power of two.
@@ -417,7 +445,7 @@ impl RingOptions {
 
     /// Sets the size of each ring in bytes of data, rounded up to a power of two pages. 512 KiB unless set.
     ///
-    /// Held records stay in their ring. It must take what a CPU writes in two or three grace periods, about 50 ms.
+    /// Held records stay in their ring. It must have room for what a CPU writes in two or three grace periods, about 50 ms.
     pub fn bytes(mut self, bytes: u64) -> Self {
         self.bytes = bytes;
         self
@@ -459,8 +487,25 @@ impl RingOptions {
     }
 }
 
-/// One of two settings would replace the other: two filters of one event, a process and a thread.
+/// Two settings exclude each other: two filters of one event, a process and a thread.
 fn replaced([before, setting]: [&str; 2], hint: &'static str) -> Error {
     let message = format!("{before} and {setting} are set, and one would replace the other");
     Error::new(ErrorKind::InvalidInput, message).hinting(hint)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_to_open_is_an_error() {
+        let error = RingOptions::new().open().unwrap_err();
+        assert!(error.kind() == ErrorKind::InvalidInput && error.to_string().starts_with("nothing to open"), "{error}");
+    }
+
+    #[test]
+    fn a_tracepoint_without_category_is_an_error_that_says_so() {
+        let error = RingOptions::new().tracepoint("sched_switch").open().unwrap_err();
+        assert!(error.to_string().contains("category:name"), "{error}");
+    }
 }

@@ -1,4 +1,4 @@
-//! Plans: the meaning of options, decided and checked before anything is opened.
+//! The plan: the meaning of options, decided and checked before rings are opened.
 
 use crate::error::{Error, ErrorKind};
 use crate::record::clock::Clock;
@@ -9,28 +9,30 @@ use crate::rings::event_spec::RingEvent;
 use crate::rings::options::RingOptions;
 use crate::rings::refusal::{self, Denial};
 use crate::rings::target::Target;
-use crate::sys::machine;
 use crate::sys::wakeup::Wakeup;
+use crate::sys::{machine, perf};
 use perf_event_open_sys::bindings::{self, perf_event_attr};
 use std::collections::HashMap;
 
-/// The kernel wakes a sleeping reader when this part of a ring was written since it did so last, unless told otherwise.
+/// The kernel wakes a sleeping reader each time that another such part of a ring is written, unless a wake-up is set.
 const WAKEUP_PART: u64 = 4;
 
-/// Everything decided and checked, nothing opened.
+/// All decisions about the rings to open.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) events: Vec<RingEvent>,
     pub(super) target: Target,
     /// The CPUs to open rings for, as far as they are online; all of them if `None`.
     pub(super) cpus: Option<Vec<u32>>,
+    /// How many CPUs are to have rings, for messages.
+    pub(super) cpu_count: usize,
     pub(super) page: usize,
     pub(super) bytes: usize,
     pub(super) clock: Clock,
     pub(super) layout: Layout,
     /// Which slot of a map a CPU's event is put into.
     pub(super) slot: fn(u32) -> u32,
-    /// Whether the kernel writes backwards, over what is oldest.
+    /// Whether the kernel writes backwards, over the oldest records.
     pub(super) backward: bool,
 }
 
@@ -61,13 +63,13 @@ impl Plan {
         let mut wakeup = wakeup.unwrap_or(Wakeup::Bytes((size / WAKEUP_PART) as u32));
         check_wakeup(wakeup, size, layout.smallest())?;
         if backward {
-            // Nobody waits for these, so the kernel wakes as rarely as it can.
+            // Nobody waits for these rings, so the kernel wakes as rarely as it can.
             wakeup = Wakeup::Bytes((size - 9) as u32);
         }
         for RingEvent { attr, .. } in &mut events {
             attr.set_disabled(1);
             attr.set_write_backward(backward.into());
-            if target.inherits() {
+            if let Target::Process(_) = target {
                 attr.set_inherit(1);
             }
             event_attr::set_wakeup(attr, wakeup);
@@ -76,11 +78,13 @@ impl Plan {
                 attr.clockid = clock.as_raw();
             }
         }
-        Ok(Self { events, target, cpus, page, bytes, clock, layout, slot, backward })
+        let mut plan = Self { events, target, cpus, cpu_count: 0, page, bytes, clock, layout, slot, backward };
+        plan.leave_out_losses();
+        Ok(plan)
     }
 
-    /// Leaves out the event that could not be opened, if it fits a pattern that leaves others and the kernel lets nobody have it.
-    /// Gives the error back: `Ok` if the event is left out.
+    /// Leaves out the event that could not be opened, if the kernel lets nobody have it and its pattern has other events. Returns the error:
+    /// `Ok` if the event is left out.
     pub(super) fn skip(&mut self, error: Error) -> Result<Error, Error> {
         let at = self.events.iter().position(|event| error.event() == Some(&event.name));
         let (ErrorKind::Permission, Some(at)) = (error.kind(), at) else { return Err(error) };
@@ -93,31 +97,36 @@ impl Plan {
         Ok(error)
     }
 
-    /// Leaves out the kernel's counts of what was lost: before Linux 6.0 it has none.
-    pub(super) fn without_losses(&mut self) {
-        for RingEvent { attr, .. } in &mut self.events {
-            attr.read_format &= !u64::from(bindings::PERF_FORMAT_LOST);
+    /// Leaves out the kernel's counts of lost records before Linux 6.0: such a kernel refuses an event that asks for them.
+    fn leave_out_losses(&mut self) {
+        let read_format = self.events.first().map_or(0, |event| event.attr.read_format);
+        let harmless = perf_event_attr { read_format, ..event_attr::harmless() };
+        if self.tells_losses()
+            && perf::open_own(&harmless).is_err_and(|errno| errno.raw_os_error() == Some(libc::EINVAL))
+        {
+            for RingEvent { attr, .. } in &mut self.events {
+                attr.read_format &= !u64::from(bindings::PERF_FORMAT_LOST);
+            }
         }
     }
 
-    /// Whether reading an event says for how long it ran and what it lost, and nothing else.
+    /// Whether read(2) of an event returns its running time and perhaps its lost records, and nothing else.
     pub(super) fn tells_running(&self) -> bool {
         self.layout.sample_type() & u64::from(bindings::PERF_SAMPLE_READ) == 0
     }
 
-    /// Whether reading an event says what it lost, and nothing else but for how long it ran.
+    /// Whether read(2) of an event returns its running time and its lost records, and nothing else.
     pub(super) fn tells_losses(&self) -> bool {
         let lost = |event: &RingEvent| event.attr.read_format & u64::from(bindings::PERF_FORMAT_LOST) != 0;
         self.tells_running() && self.events.iter().all(lost)
     }
 
-    /// Which of these CPUs are to have a ring.
+    /// Whether a CPU is to have a ring.
     pub(super) fn wants(&self, cpu: u32) -> bool {
         self.cpus.as_ref().is_none_or(|cpus| cpus.binary_search(&cpu).is_ok())
     }
 
-    /// Checks that the maps, if there are any, have a slot for each of these CPUs, and none for two of them or of those that have
-    /// one already.
+    /// Checks that each of these CPUs has a slot of its own in the maps, if there are any. The CPUs of `before` have slots already.
     pub(super) fn check_slots(&self, cpus: &[u32], before: impl Iterator<Item = u32>) -> Result<(), Error> {
         let maps = self.events.iter().filter_map(|event| event.map.as_ref());
         let Some(entries) = maps.map(|map| map.entries).min() else { return Ok(()) };
@@ -140,23 +149,21 @@ impl Plan {
     }
 }
 
-/// Makes the records of all events of a ring carry the same: what any of them asks for, or all. One ring, one layout.
+/// Gives the records of all events one layout, with all that any event or the options ask for.
 fn share(events: &mut [RingEvent], samples: &[Sample], timed: bool) -> Result<Layout, Error> {
     let attrs = || events.iter().map(|event| &event.attr);
     let mut sample_type = attrs().fold(0, |all, attr| all | attr.sample_type);
     sample_type |= samples.iter().fold(0, |all, sample| all | sample.bit());
     let also = |is: bool, bit: u32| if is { u64::from(bit) } else { 0 };
-    sample_type |= also(events.iter().any(|event| event.has_payload), bindings::PERF_SAMPLE_RAW)
-        | also(timed, bindings::PERF_SAMPLE_TIME)
-        | also(events.len() > 1, bindings::PERF_SAMPLE_IDENTIFIER);
+    sample_type |= also(timed, bindings::PERF_SAMPLE_TIME) | also(events.len() > 1, bindings::PERF_SAMPLE_IDENTIFIER);
     let has = |bit: u32| sample_type & u64::from(bit) != 0;
     let read_format = if has(bindings::PERF_SAMPLE_READ) {
         attrs().fold(0, |all, attr| all | attr.read_format)
     } else {
-        // No one else can read the events, and no record has the result.
+        // Only this crate reads the events, and no record has the result.
         u64::from(bindings::PERF_FORMAT_TOTAL_TIME_RUNNING | bindings::PERF_FORMAT_LOST)
     };
-    // Registers, branches and the user's stack are as long in the records of all.
+    // Registers, branches and the user's stack are equally long in the records of all events.
     let mut user = attrs().fold(0, |all, attr| all | attr.sample_regs_user);
     let mut interrupt = attrs().fold(0, |all, attr| all | attr.sample_regs_intr);
     let branches = attrs().fold(0, |all, attr| all | attr.branch_sample_type);
@@ -169,7 +176,7 @@ fn share(events: &mut [RingEvent], samples: &[Sample], timed: bool) -> Result<La
             _ => {}
         }
     }
-    // The kernel has 16 bits for its size, and wants words (`perf_copy_attr`, kernel/events/core.c).
+    // The kernel keeps the size in 16 bits and takes whole words only (`perf_copy_attr`, kernel/events/core.c).
     if has(bindings::PERF_SAMPLE_STACK_USER) && (stack >= u16::MAX.into() || !stack.is_multiple_of(8)) {
         let rule = "it must be a multiple of 8, and at most 65528";
         let message = format!("no sample can have {stack} bytes of the user's stack: {rule}");
@@ -253,6 +260,34 @@ mod tests {
             assert_eq!(bytes(3 * page), 4 * page);
             assert_eq!(bytes(8 * page), 8 * page);
             assert_eq!(bytes(1 << 31), 1 << 31);
+        }
+    }
+
+    /// One layout for all records of a ring: fields, masks and sizes of each event, and those that were asked for besides.
+    #[test]
+    fn events_of_a_ring_share_what_any_asks_for() {
+        let (ip, read) = (bindings::PERF_SAMPLE_IP, bindings::PERF_SAMPLE_READ);
+        for (sample_type, read_format) in [(ip, 2 | 16), (ip | read, 0b111)] {
+            let [mut first, mut second] =
+                [perf_event_attr { sample_type: sample_type.into(), ..Default::default() }; 2];
+            (first.sample_regs_user, first.sample_regs_intr) = (0b011, 0b001);
+            (second.sample_regs_user, second.sample_regs_intr) = (0b110, 0b011);
+            (first.branch_sample_type, first.sample_stack_user, first.read_format) = (5, 16, 0b011);
+            (second.branch_sample_type, second.sample_stack_user, second.read_format) = (6, 8, 0b110);
+            let mut events = [first, second].map(|attr| {
+                let (probe, map, tracepoint, filter, pattern) = Default::default();
+                RingEvent { name: "x".into(), attr, probe, map, tracepoint, filter, pattern }
+            });
+            let stack = Sample::StackUser(24);
+            let samples = [Sample::Tid, Sample::Tid, Sample::RegsUser(0b1001), Sample::RegsIntr(0b101), stack];
+            share(&mut events, &samples, true).unwrap();
+            let asked = samples.iter().fold(u64::from(sample_type), |all, sample| all | sample.bit())
+                | u64::from(bindings::PERF_SAMPLE_TIME | bindings::PERF_SAMPLE_IDENTIFIER);
+            for RingEvent { attr, .. } in &events {
+                assert_eq!((attr.sample_type, attr.read_format), (asked, read_format));
+                assert_eq!((attr.sample_regs_user, attr.sample_regs_intr), (0b1111, 0b111));
+                assert_eq!((attr.branch_sample_type, attr.sample_stack_user), (7, 24));
+            }
         }
     }
 

@@ -1,8 +1,11 @@
-//! Why perf_event_open(2) refuses an event, and what helps, with the numbers of this machine.
+//! Why perf_event_open(2) refuses an event and what helps, with the numbers of this machine.
 
 use crate::error::hint::{limit, setting};
-use crate::error::{ErrorKind, MODULE, filtered, short};
+use crate::error::{Error, ErrorKind, MODULE, filtered, short};
 use crate::rings::event_attr;
+use crate::rings::event_spec::RingEvent;
+use crate::rings::target::CGROUP_HINT;
+use crate::sys::perf::Pid;
 use crate::sys::status::{CAP_PERFMON, CAP_SYS_ADMIN, Status};
 use crate::sys::{machine, perf, pmu};
 use nix::sys::resource::Resource;
@@ -10,44 +13,82 @@ use perf_event_open_sys::bindings::{self, perf_event_attr};
 use std::ffi::CStr;
 use std::io;
 
-/// The kind of error, by what a program can do about it.
-pub(super) fn kind(errno: &io::Error, attr: &perf_event_attr, probe: Option<&CStr>) -> ErrorKind {
+/// perf_event_open(2) refuses an event on a CPU. `fds`: how many file descriptors all events need.
+pub(super) fn refused(event: &RingEvent, pid: Pid<'_>, cpu: u32, errno: io::Error, fds: usize) -> Error {
+    let (attr, probe) = (&event.attr, event.probe.as_deref());
+    let hint = of_target(pid, &errno).or_else(|| of_clock(event, pid, cpu, &errno));
+    let hint = hint.unwrap_or_else(|| of_call(&errno, attr, probe, fds));
     let by_name = probe.is_some() || attr.type_ == bindings::PERF_TYPE_TRACEPOINT;
-    match errno.raw_os_error() {
+    let kind = match errno.raw_os_error() {
         Some(libc::ENOENT) if !by_name => ErrorKind::Unsupported,
-        // ENOTSUPP, which is the kernel's own and has no name here.
-        Some(libc::EINVAL | libc::E2BIG | libc::ENODEV | libc::EOPNOTSUPP | libc::ENOSYS | 524) => {
+        Some(libc::EINVAL | libc::E2BIG | libc::ENODEV | libc::EOPNOTSUPP | libc::ENOSYS | ENOTSUPP) => {
             ErrorKind::Unsupported
         }
         Some(libc::EADDRNOTAVAIL | libc::ENOEXEC | libc::EIO) if by_name => ErrorKind::InvalidInput,
-        _ => ErrorKind::of(errno),
-    }
+        _ => ErrorKind::of(&errno),
+    };
+    let message = format!("cannot open {} on CPU {cpu}", short(&event.name));
+    Error::new(kind, message).because(errno).hinting(hint).about(&event.name)
 }
 
-/// What helps when an event cannot be opened. `probe` is the function or path of a probe; `fds` are needed for all events.
-pub(super) fn open(errno: &io::Error, attr: &perf_event_attr, probe: Option<&CStr>, fds: usize) -> String {
+/// The kernel's own, which has no name here.
+const ENOTSUPP: i32 = 524;
+
+/// What helps if an event cannot be opened for a thread or control group, and that is why.
+fn of_target(pid: Pid<'_>, errno: &io::Error) -> Option<String> {
+    let text = match (pid, errno.raw_os_error()) {
+        (Pid::Cgroup(_), Some(libc::EBADF)) => CGROUP_HINT,
+        (Pid::Thread(_), Some(raw @ (libc::EACCES | libc::EPERM))) if denial(raw) == Denial::Privilege => {
+            "needs CAP_PERFMON, or a process of your own and RingOptions::user_only, if kernel.perf_event_paranoid is 2 or less"
+        }
+        _ => return None,
+    };
+    Some(text.into())
+}
+
+/// What helps if the kernel takes the event with its own clock, and refuses this one (`perf_event_set_clock`, kernel/events/core.c).
+fn of_clock(event: &RingEvent, pid: Pid<'_>, cpu: u32, errno: &io::Error) -> Option<String> {
+    if errno.raw_os_error() != Some(libc::EINVAL) || event.attr.use_clockid() == 0 {
+        return None;
+    }
+    let mut attr = perf_event_attr { clockid: 0, ..event.attr };
+    attr.set_use_clockid(0);
+    perf::open(&attr, event.probe.as_deref(), pid, cpu).ok()?;
+    let clock = match event.attr.clockid {
+        libc::CLOCK_REALTIME => "CLOCK_REALTIME",
+        libc::CLOCK_BOOTTIME => "CLOCK_BOOTTIME",
+        libc::CLOCK_TAI => "CLOCK_TAI",
+        _ => "this clock",
+    };
+    Some(format!(
+        "the kernel does not stamp this event by {clock}, which cannot be read in an NMI, where the event may come: take Clock::Monotonic, \
+         Clock::MonotonicRaw or Clock::Perf. Every clock is there for software events and BPF output"
+    ))
+}
+
+/// What helps otherwise. `probe` is the function or path of a probe.
+fn of_call(errno: &io::Error, attr: &perf_event_attr, probe: Option<&CStr>, fds: usize) -> String {
     match errno.raw_os_error() {
-        Some(raw @ (libc::EACCES | libc::EPERM)) => match denial(raw) {
-            Denial::Filter { capable: true } => filtered(CALL),
-            Denial::Filter { capable: false } => format!("{}; and it {}", filtered(CALL), privilege()),
-            Denial::Privilege => privilege(),
+        Some(raw @ (libc::EACCES | libc::EPERM | libc::ENOSYS)) => match (denial(raw), raw) {
+            (Denial::Filter { capable: false }, libc::EACCES | libc::EPERM) => {
+                format!("{}; and it {}", filtered(CALL), privilege())
+            }
+            (Denial::Filter { .. }, _) => filtered(CALL),
+            (_, libc::ENOSYS) => "this kernel was built without perf events".into(),
+            (Denial::Privilege, _) => privilege(),
             // How the kernel forbids a tracepoint (`perf_perm` of `struct trace_event_call`). Security modules say `EACCES`.
-            Denial::Event if attr.type_ == bindings::PERF_TYPE_TRACEPOINT && raw == libc::EPERM => {
+            (Denial::Event, libc::EPERM) if attr.type_ == bindings::PERF_TYPE_TRACEPOINT => {
                 "the kernel lets nobody sample this tracepoint, because a sample of it would cause the next. A pattern leaves it out: see \
                  Rings::skipped"
                     .into()
             }
-            Denial::Event => MODULE.into(),
+            (Denial::Event, _) => MODULE.into(),
         },
         Some(libc::EMFILE) => {
             let limit = limit(Resource::RLIMIT_NOFILE);
             format!("{fds} file descriptors are needed for the events alone; raise RLIMIT_NOFILE, which is {limit}")
         }
         Some(libc::ENFILE) => format!("{fds} are needed; raise fs.file-max, which is {}", setting("fs/file-max")),
-        Some(raw @ libc::ENOSYS) => match denial(raw) {
-            Denial::Filter { .. } => filtered(CALL),
-            _ => "this kernel was built without perf events".into(),
-        },
         Some(libc::E2BIG) => format!(
             "this kernel, {}, is older than something in the event's attribute, of which it knows a shorter version",
             machine::release()
@@ -60,13 +101,12 @@ pub(super) fn open(errno: &io::Error, attr: &perf_event_attr, probe: Option<&CSt
         }),
         Some(libc::EINVAL) => rate(attr).unwrap_or_else(|| {
             let absent = absent(attr, probe).map_or_else(String::new, |absent| absent + "; or else: ");
-            format!("{absent}this kernel is {}; {}", machine::release(), refused(attr))
+            format!("{absent}this kernel is {}; {}", machine::release(), doubts(attr))
         }),
         Some(libc::EADDRNOTAVAIL) if probe.is_some() => {
             "the kernel has several functions of that name: see /proc/kallsyms".into()
         }
-        // ENOTSUPP, which is the kernel's own and has no name here.
-        Some(errno @ (libc::ENOEXEC | libc::EIO | 524)) => match (probe, errno) {
+        Some(errno @ (libc::ENOEXEC | libc::EIO | ENOTSUPP)) => match (probe, errno) {
             (Some(probe), libc::EIO) => {
                 format!("no instructions can be read from {}: give a program or library", short(&probe.to_string_lossy()))
             }
@@ -83,7 +123,7 @@ pub(super) fn open(errno: &io::Error, attr: &perf_event_attr, probe: Option<&CSt
 
 const CALL: &str = "perf_event_open(2)";
 
-/// Why an event is not permitted.
+/// Why the kernel does not permit an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Denial {
     /// A filter of seccomp refuses all events. `capable`: the thread has the capability.
@@ -94,7 +134,7 @@ pub(super) enum Denial {
     Event,
 }
 
-/// Why perf_event_open(2) fails with `EACCES`, `EPERM` or `ENOSYS`. Tries to open an event that nearly anybody may have.
+/// Why perf_event_open(2) fails with `EACCES`, `EPERM` or `ENOSYS`. Tries to open an event that nearly every process may open.
 pub(super) fn denial(errno: i32) -> Denial {
     let status = Status::read();
     let capable = status.has_any(if is_paranoid() { &[CAP_SYS_ADMIN] } else { &[CAP_PERFMON, CAP_SYS_ADMIN] });
@@ -105,12 +145,12 @@ pub(super) fn denial(errno: i32) -> Denial {
     if capable { Denial::Event } else { Denial::Privilege }
 }
 
-/// Whether `kernel.perf_event_paranoid` is above the kernel's own levels: what Debian and others have added.
+/// Whether `kernel.perf_event_paranoid` is above the kernel's own levels, as patches of Debian and others allow.
 fn is_paranoid() -> bool {
     machine::setting("kernel/perf_event_paranoid").is_some_and(|level| level > 2)
 }
 
-/// What events of the whole machine need.
+/// The privilege that events of the whole machine need.
 fn privilege() -> String {
     let paranoid = setting("kernel/perf_event_paranoid");
     if Status::read().has_in_vain(&[CAP_PERFMON, CAP_SYS_ADMIN]) {
@@ -130,7 +170,7 @@ fn privilege() -> String {
     )
 }
 
-/// What the kernel refuses of an attribute's rate, if it does (`perf_event_open`, kernel/events/core.c).
+/// Why the kernel refuses an attribute's rate, if it does (`perf_event_open`, kernel/events/core.c).
 fn rate(attr: &perf_event_attr) -> Option<String> {
     const MOST: &str = "kernel/perf_event_max_sample_rate";
     if attr.freq() == 0 {
@@ -144,22 +184,7 @@ fn rate(attr: &perf_event_attr) -> Option<String> {
     })
 }
 
-/// What helps where the kernel takes an event with another clock, and not with this one (`perf_event_set_clock`,
-/// kernel/events/core.c).
-pub(super) fn clock(attr: &perf_event_attr) -> String {
-    let clock = match attr.clockid {
-        libc::CLOCK_REALTIME => "CLOCK_REALTIME",
-        libc::CLOCK_BOOTTIME => "CLOCK_BOOTTIME",
-        libc::CLOCK_TAI => "CLOCK_TAI",
-        _ => "this clock",
-    };
-    format!(
-        "the kernel does not stamp this event by {clock}, which cannot be read in an NMI, where the event may come: take Clock::Monotonic, \
-         Clock::MonotonicRaw or Clock::Perf. Every clock is there for software events and BPF output"
-    )
-}
-
-/// What may be missing, where the kernel looks something up by a number or a name.
+/// What may be missing if the kernel looks the event up by a number or a name.
 fn absent(attr: &perf_event_attr, probe: Option<&CStr>) -> Option<String> {
     let perf_event_attr { type_, config, .. } = *attr;
     let units = match type_ {
@@ -196,8 +221,8 @@ fn absent(attr: &perf_event_attr, probe: Option<&CStr>) -> Option<String> {
     })
 }
 
-/// What perf_event_open(2) answers `EINVAL` to, as far as this attribute goes.
-fn refused(attr: &perf_event_attr) -> String {
+/// The members of this attribute that perf_event_open(2) may answer with `EINVAL`.
+fn doubts(attr: &perf_event_attr) -> String {
     let unknown = attr.sample_type & !u64::from(bindings::PERF_SAMPLE_MAX - 1);
     if unknown != 0 {
         return format!("sample_type has bits that are not known to perf_event_open(2) as of this crate: {unknown:#x}");
@@ -219,4 +244,34 @@ fn refused(attr: &perf_event_attr) -> String {
         "branch stacks, registers and user stacks need their masks and sizes set, and the hardware for them",
     );
     format!("sample_type is {:#x}, read_format {:#x}; {}", attr.sample_type, attr.read_format, doubts.join("; "))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Only what an attribute has is doubted, and every part of that.
+    #[test]
+    fn what_is_refused_is_doubted_by_what_was_asked_for() {
+        let doubts = |change: &dyn Fn(&mut perf_event_attr)| {
+            let mut attr = perf_event_attr::default();
+            change(&mut attr);
+            super::doubts(&attr).split_once("; ").map(|(_, doubts)| doubts.to_owned())
+        };
+        assert_eq!(doubts(&|_| ()).as_deref(), Some(""));
+        let sampled = [
+            bindings::PERF_SAMPLE_BRANCH_STACK,
+            bindings::PERF_SAMPLE_REGS_USER,
+            bindings::PERF_SAMPLE_STACK_USER,
+            bindings::PERF_SAMPLE_REGS_INTR,
+        ];
+        for bit in sampled {
+            let said = doubts(&|attr| attr.sample_type = bit.into()).unwrap();
+            assert!(said.starts_with("branch stacks"), "{bit:#x}: {said}");
+        }
+        assert_eq!(doubts(&|attr| attr.set_use_clockid(1)).unwrap(), "another clock than perf's needs 4.1");
+        assert_eq!(doubts(&|attr| attr.set_write_backward(1)).unwrap(), "writing backwards needs 4.7");
+        assert_eq!(doubts(&|attr| attr.read_format = 16).unwrap(), "PERF_FORMAT_LOST needs 6.0");
+        assert_eq!(doubts(&|attr| attr.read_format = 15).unwrap(), "");
+    }
 }

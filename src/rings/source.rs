@@ -1,4 +1,4 @@
-//! The events that write into the rings, as far as a program may want to know them.
+//! The events that write into the rings, for the program that reads them.
 
 use perf_event_open_sys::bindings::{PERF_TYPE_TRACEPOINT, perf_event_attr};
 use std::fmt;
@@ -12,7 +12,7 @@ pub struct Source {
     pub(crate) attr: perf_event_attr,
     /// `category:name`, for a tracepoint that was asked for by name.
     tracepoint: Option<Arc<str>>,
-    /// The text of the tracepoint's format, where a recording brought it.
+    /// The text of the tracepoint's format, if a recording has it.
     format: Option<Arc<str>>,
 }
 
@@ -21,13 +21,13 @@ impl Source {
         Self { name, attr, tracepoint, format: None }
     }
 
-    /// The same with the text of the tracepoint's format, as the machine has it that recorded the event.
+    /// The same with the text of the tracepoint's format on the machine that recorded the event.
     #[cfg(feature = "perf-data")]
     pub(crate) fn with_format(self, format: Option<Arc<str>>) -> Self {
         Self { format, ..self }
     }
 
-    /// The text of the tracepoint's format, where a recording brought it.
+    /// The text of the tracepoint's format, if a recording has it.
     pub(crate) fn recorded_format(&self) -> Option<&str> {
         self.format.as_deref()
     }

@@ -1,4 +1,4 @@
-//! Where a function lies in a program or library.
+//! Finds a function in a program or library.
 
 use crate::error::nearest;
 use crate::sys::file::{self, Found};
@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// The longest file that is read, in bytes: all of it is in memory while a function is looked up.
+/// The longest file that is read, in bytes. The whole file is in memory while a function is looked up.
 const LONGEST: u64 = 1 << 30;
 
 /// All of a regular file.
@@ -33,7 +33,7 @@ fn read(path: &Path) -> Result<Vec<u8>, (io::Error, String)> {
     Ok(bytes)
 }
 
-/// The offset of a function from the begin of an ELF file, as a uprobe takes it: the symbol's value, less `p_vaddr` and plus
+/// The offset of a function from the start of an ELF file, as a uprobe takes it: the symbol's value, less `p_vaddr` and plus
 /// `p_offset` of its segment (elf(5)).
 pub(super) fn offset(path: &Path, symbol: &str) -> Result<u64, (io::Error, String)> {
     let bytes = read(path)?;

@@ -39,7 +39,7 @@ impl Moment {
 pub(crate) struct UntracedCpus {
     /// In no order.
     cpus: Vec<Cpu>,
-    /// What began or ended and is not taken yet, in order.
+    /// What began or ended and was not taken yet, in order.
     news: Vec<Untraced>,
 }
 
@@ -48,14 +48,14 @@ struct Cpu {
     cpu: u32,
     /// Since when, if it lasts.
     since: Option<Moment>,
-    /// How long the times before lasted together, and when the last of them was over.
+    /// How long the earlier times lasted together, and when the last of them ended.
     before: Duration,
     until: Option<u64>,
     failures: Repeats,
 }
 
 impl UntracedCpus {
-    /// Notes that the ring of a CPU could not be opened. `well` is when the CPU was last known to be traced or offline. Whether to report why.
+    /// Notes that a CPU could not be traced. `well` is when it was last known to be traced or offline. Returns whether to report the error.
     pub(crate) fn failed(&mut self, cpu: u32, well: Moment) -> bool {
         let known = self.cpus.iter().position(|known| known.cpu == cpu);
         let at = known.unwrap_or(self.cpus.len());
@@ -82,7 +82,7 @@ impl UntracedCpus {
         }
     }
 
-    /// What began or ended since this was asked last.
+    /// What began or ended since the last call.
     pub(crate) fn take_news(&mut self) -> impl Iterator<Item = Untraced> {
         self.news.drain(..)
     }
@@ -103,7 +103,7 @@ impl UntracedCpus {
     }
 }
 
-/// How long it was, at least a nanosecond.
+/// The time since then, at least a nanosecond.
 fn lasted(since: Moment, now: Instant) -> Duration {
     now.saturating_duration_since(since.instant).max(Duration::from_nanos(1))
 }

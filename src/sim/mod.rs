@@ -22,9 +22,13 @@
 //! kernel.end(4);
 //! kernel.emit(0, 120, b"elsewhere");
 //!
-//! merge.refresh(0); merge.begin_fence(); assert!(kernel.grace().is_over(), "no writer is inside a section"); merge.end_fence();
-//! merge.refresh(0); let times: Vec<_> = merge.batch().map(|event| event.key()).collect(); assert_eq!(times, [Some(100), Some(120),
-//! Some(130)]);
+//! merge.refresh(0);
+//! merge.begin_fence();
+//! assert!(kernel.grace().is_over(), "no writer is inside a section");
+//! merge.end_fence();
+//! merge.refresh(0);
+//! let times: Vec<_> = merge.batch().map(|event| event.key()).collect();
+//! assert_eq!(times, [Some(100), Some(120), Some(130)]);
 //! # Ok::<(), perfweave::Error>(())
 //! ```
 //!

@@ -27,8 +27,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// assert!(merge.begin_fence());
 /// merge.end_fence();
 /// merge.refresh(0);
-/// let keys: Vec<_> = merge.batch().map(|event| event.key()).collect();
-/// assert_eq!(keys, [Some(1), Some(2)]);
+/// let times: Vec<_> = merge.batch().map(|event| event.key()).collect();
+/// assert_eq!(times, [Some(1), Some(2)]);
 /// # Ok::<(), perfweave::Error>(())
 /// ```
 #[derive(Clone)]

@@ -1,9 +1,11 @@
 //! bpf(2): elements of maps. libc and nix have neither the structs nor the constants.
 
-use std::ffi::CStr;
+use std::ffi::CString;
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 // enum bpf_cmd and enum bpf_map_type, include/uapi/linux/bpf.h.
 const BPF_MAP_CREATE: libc::c_int = 0;
@@ -195,7 +197,8 @@ pub(crate) fn map_counts(map: BorrowedFd<'_>, cpus: usize) -> io::Result<Vec<u64
 }
 
 /// Opens an object that is pinned at a path in a BPF file system.
-pub(crate) fn obj_get(path: &CStr) -> io::Result<OwnedFd> {
+pub(crate) fn pinned(path: &Path) -> io::Result<OwnedFd> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
     let mut attr = ObjGet { pathname: path.as_ptr() as u64, ..ObjGet::default() };
     // SAFETY: the path ends with a zero and lives until the call returns.
     let fd = unsafe { bpf(BPF_OBJ_GET, &mut attr) }?;

@@ -52,21 +52,18 @@ impl Task {
         self.number
     }
 
-    /// Its threads, or the thread. `ESRCH` if it has ended. If two calls give the same numbers, events opened by these numbers between the
-    /// calls were opened for this process: no other process could have had the numbers before the second call.
+    /// Its threads, or the thread. `ESRCH` if it has ended, and only then. If two calls give the same numbers, events opened by these numbers
+    /// between the calls were opened for this process: no other process could have had the numbers before the second call.
     pub(crate) fn threads(&self) -> io::Result<BTreeSet<u32>> {
-        let mut threads = BTreeSet::new();
-        match self.process {
-            None => drop(threads.insert(self.number)),
-            Some(process) => {
-                for entry in fs::read_dir(format!("/proc/{process}/task"))? {
-                    threads.extend(entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()));
-                }
-            }
-        }
-        // After the list was read, which then belongs to the held process.
+        let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse::<u32>().ok();
+        let listed = match self.process {
+            None => Ok(BTreeSet::from([self.number])),
+            Some(process) => fs::read_dir(format!("/proc/{process}/task"))
+                .and_then(|tasks| tasks.filter_map(|entry| entry.map(number).transpose()).collect()),
+        };
+        // After the list was read, which then belongs to the held process. If it has ended, it does not matter why it could not be listed.
         let left = self.path.as_ref().is_some_and(|path| !path.exists());
-        if left || has_ended(&self.held)? { Err(io::Error::from_raw_os_error(libc::ESRCH)) } else { Ok(threads) }
+        if left || has_ended(&self.held)? { Err(io::Error::from_raw_os_error(libc::ESRCH)) } else { listed }
     }
 }
 

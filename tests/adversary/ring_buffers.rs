@@ -8,8 +8,9 @@ use perfweave::{
 use perfweave_support::bpf::{self, Map, Program};
 use perfweave_support::ring_buffer::{self, Reserving, Turns, Way};
 use perfweave_support::sleeper::Sleeper;
-use perfweave_support::{kernel, load, needs, threads};
+use perfweave_support::{foreign, kernel, load, needs, threads};
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -128,7 +129,7 @@ fn run(adversary: &Adversary, hold: Hold, sleeps: bool, enough: impl Fn(&Outcome
         });
         let over = AtomicBool::new(memory.is_none());
         std::thread::scope(|scope| {
-            let end = OnDrop(|| over.store(true, Ordering::Relaxed));
+            let end = threads::AtEnd(|| over.store(true, Ordering::Relaxed));
             scope.spawn(|| sleep_until(&over, memory.as_ref(), &adversary.sleeper));
             threads::until("the adversary does its worst", || {
                 reader.batch(LONG).unwrap().unwrap().for_each(|event| note(event, &mut outcome));
@@ -148,22 +149,13 @@ fn run(adversary: &Adversary, hold: Hold, sleeps: bool, enough: impl Fn(&Outcome
     assert_eq!(outcome.yielded + outcome.lost + discarded, written);
     assert!(outcome.lost >= refused, "{} lost, {refused} refused", outcome.lost);
     assert!(reader.ledger().unwrap().is_balanced());
-    println!("{adversary:?}: {} of {written}, {} lost, {} late", outcome.yielded, outcome.lost, outcome.late);
     Some(outcome)
 }
 
-impl std::fmt::Debug for Adversary {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:?}", self.output)
-    }
-}
-
-/// Does something when it is dropped, also where a test fails.
-struct OnDrop<F: Fn()>(F);
-
-impl<F: Fn()> Drop for OnDrop<F> {
-    fn drop(&mut self) {
-        (self.0)();
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { yielded, lost, late, repaired, by_kind, .. } = self;
+        write!(f, "yielded {yielded}, of kinds {by_kind:?}, lost {lost}, late {late}, repaired {repaired}")
     }
 }
 
@@ -197,20 +189,20 @@ fn nothing_is_late_and_nothing_is_missing() {
         (Into::Mixed, Way::KeyFirst, Hold::FENCE),
     ];
     for (into, way, hold) in cases {
-        if matches!(hold, PROGRAMS) && cfg!(not(target_arch = "x86_64")) {
+        if way == Way::Barrier && cfg!(not(target_arch = "x86_64")) {
             continue;
         }
         // A key of a sleepable program is proven by its reservation alone.
-        let sleeps = matches!(way, Way::Inside | Way::Barrier) && into != Into::Mixed && !matches!(hold, Hold::FENCE);
+        let sleeps = matches!(hold, Hold::Fence(Fence::Reserved(_)));
         let said = format!("{into:?}, {way:?}, {hold}");
         let Some(adversary) = Adversary::new(into, way, 8 << 20, (way == Way::Inside).then_some(64)) else { return };
         let enough = |outcome: &Outcome| {
             let all = outcome.by_kind[1..4].iter().all(|count| *count >= 100);
-            outcome.yielded >= 100_000 && all && (!sleeps || outcome.by_kind[4] >= 20)
+            outcome.yielded >= 50_000 && all && (!sleeps || outcome.by_kind[4] >= 20)
         };
         let Some(outcome) = run(&adversary, hold, sleeps, enough) else { return };
-        assert_eq!(outcome.late, 0, "{said}");
-        assert_eq!(outcome.lost, 0, "{said}");
+        println!("{said}: {outcome}");
+        assert_eq!((outcome.late, outcome.lost), (0, 0), "{said}");
     }
 }
 
@@ -218,9 +210,10 @@ fn nothing_is_late_and_nothing_is_missing() {
 #[test]
 fn full_rings_lose_only_what_is_counted() {
     for into in [Into::OneForEachCpu, Into::One] {
-        let Some(adversary) = Adversary::new(into, Way::Inside, 4096, None) else { return };
-        let enough = |outcome: &Outcome| outcome.yielded >= 5_000 && outcome.lost >= 1_000;
+        let Some(adversary) = Adversary::new(into, Way::Inside, foreign::page_size() as u32, None) else { return };
+        let enough = |outcome: &Outcome| outcome.yielded >= 1_000 && outcome.lost >= 1_000;
         let Some(outcome) = run(&adversary, RESERVED, false, enough) else { return };
+        println!("{into:?}: {outcome}");
         assert_eq!((outcome.late, outcome.lost), (0, adversary.failures.counted().unwrap()));
     }
 }
@@ -231,7 +224,7 @@ fn caught_inside(
     way: Way,
     hold: Hold,
     (number, call): (libc::c_long, fn()),
-    enough: impl Fn(&[[(u32, Certainty); 2]]) -> bool,
+    enough: impl Fn(&[[(u32, Certainty); 2]]) -> bool + Sync,
 ) -> Option<Vec<[(u32, Certainty); 2]>> {
     let cpus = load::online();
     needs("a second CPU that is online", cpus.len() > 1)?;
@@ -282,7 +275,7 @@ fn caught_inside(
 }
 
 #[test]
-fn a_proof_waits_for_whoever_is_inside() {
+fn a_proof_waits_for_the_program_that_is_inside() {
     let cases =
         [(Way::Inside, RESERVED), (Way::Barrier, PROGRAMS), (Way::Inside, Hold::FENCE), (Way::KeyFirst, Hold::FENCE)];
     for (way, hold) in cases {
@@ -294,7 +287,7 @@ fn a_proof_waits_for_whoever_is_inside() {
     }
 }
 
-/// A key that is drawn before the reservation is not covered by reservations, and a rule that does not prove waits for nobody.
+/// A key that is drawn before the reservation is not covered by reservations, and a rule that does not prove does not wait.
 #[test]
 fn keys_drawn_before_the_reservation_are_late_and_so_are_all_without_a_proof() {
     let cases = [

@@ -16,7 +16,7 @@ use scenarios::*;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use world::{Aim, Heard, MAP_DELETE_ELEM, Open, Run, World, errno, instances_left, is_poll};
+use world::{Aim, Heard, MAP_DELETE_ELEM, Open, Run, SET_FILTER, World, errno, instances_left, is_poll};
 
 /// One test after the other: they count the open things of the process.
 fn alone() -> MutexGuard<'static, ()> {
@@ -267,6 +267,24 @@ fn a_cpu_that_was_gone_when_its_ring_was_to_be_opened_is_tried_again() {
         });
         assert_eq!(world.emit(cpu, 7), 0);
         assert!(reader.next_timeout(threads::GUARD).unwrap().is_some());
+    })
+    .unwrap();
+}
+
+/// A thread that ends while events are opened is left out. A filter that fails with the same error is refused.
+#[test]
+fn a_filter_that_fails_as_if_the_thread_had_ended_is_an_error() {
+    let _alone = alone();
+    let Some(_) = World::new() else { return };
+    let judge = |call: &Call| match call.number {
+        libc::SYS_ioctl if call.args[1] == SET_FILTER => Answer::Fail(libc::ESRCH),
+        _ => Answer::Make,
+    };
+    supervised(judge, || {
+        let options = Rings::options().tracepoint("sched:sched_process_exec").filter("common_pid != 1").pages(1);
+        let error = options.pid(std::process::id()).open().unwrap_err();
+        assert!(error.to_string().contains("cannot filter by \"common_pid != 1\""), "{error}");
+        assert_eq!(error.raw_os_error(), Some(libc::ESRCH));
     })
     .unwrap();
 }

@@ -36,6 +36,7 @@ pub(crate) const MAP_DELETE_ELEM: u64 = 3;
 const OBJ_GET_INFO_BY_FD: u64 = 15;
 const ENABLE: u64 = 0x2400;
 const SET_OUTPUT: u64 = 0x2405;
+pub(crate) const SET_FILTER: u64 = 0x4008_2406;
 
 /// poll(2), or its replacement on this architecture.
 pub(crate) fn is_poll(number: libc::c_long) -> bool {

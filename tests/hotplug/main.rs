@@ -15,6 +15,7 @@ use perfweave_support::supervised::{Answer, Call, supervised};
 use perfweave_support::{
     assert_error, bpf, cpus, echo, kernel, lacks, load, membarrier, needs, privilege, threads, tracefs,
 };
+use std::ffi::CStr;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, mpsc};
@@ -89,6 +90,7 @@ fn cpus_that_are_offline() {
     a_probe_on_a_cpu_that_comes_back(gone);
     a_process_is_traced_on_a_cpu_that_comes_back(gone);
     a_process_that_has_got_the_number_of_another_is_not_traced_on_a_cpu_that_comes(gone);
+    a_process_whose_threads_cannot_be_listed_is_not_taken_for_ended(gone);
     a_control_group_is_traced_on_a_cpu_that_comes_back(gone);
     comes_to_a_slot_that_another_has(&events, &echo, gone);
     a_recorder_is_refused_it_for_a_time(&events, &echo, gone);
@@ -659,6 +661,32 @@ fn a_process_that_has_got_the_number_of_another_is_not_traced_on_a_cpu_that_come
     let mut records = 0;
     reading::all(&mut reader, |event| records += usize::from(event.record().is_some()));
     assert_eq!(records, 0, "calls of a process that was never asked for");
+}
+
+/// A CPU comes and the threads of the traced process cannot be listed, as where `/proc` is not mounted. The process runs on, so it is
+/// reported that the CPU is not traced.
+fn a_process_whose_threads_cannot_be_listed_is_not_taken_for_ended(cpu: u32) {
+    let (refused, tasks) = (AtomicBool::new(false), format!("/proc/{}/task", std::process::id()));
+    // SAFETY: the path of the thread that waits for us.
+    let is_list = |path: u64| unsafe { CStr::from_ptr(path as *const _) }.to_bytes() == tasks.as_bytes();
+    let judge = |call: &Call| match call.number {
+        libc::SYS_openat if refused.load(Ordering::Relaxed) && is_list(call.args[1]) => Answer::Fail(libc::ENOENT),
+        _ => Answer::Make,
+    };
+    let done = supervised(judge, || {
+        let offline = Offline::one(cpu).expect("it went before");
+        let options = Rings::options().tracepoint("syscalls:sys_enter_getppid").pid(std::process::id());
+        let Some(rings) = kernel("trace a process", options.open()) else { return };
+        let mut reader = Reader::new(rings, Order::new()).unwrap();
+        refused.store(true, Ordering::Relaxed);
+        drop(offline);
+        let (told, error) = until_told(&mut reader, true);
+        assert_eq!((told.cpu, told.lasted), (cpu, None));
+        assert!(error.as_ref().is_some_and(|error| error.raw_os_error() == Some(libc::ENOENT)), "{error:?}");
+        refused.store(false, Ordering::Relaxed);
+        assert_eq!(until_told(&mut reader, false).0.cpu, cpu);
+    });
+    kernel("supervise system calls", done);
 }
 
 /// Events of a control group die with their CPU, and are opened again. The root control group has all processes.

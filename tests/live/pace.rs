@@ -1,4 +1,4 @@
-//! How often a reader looks, sleeps and fences, counted. `src/reader/pace.rs` has the same in simulated time.
+//! Counts of a reader's refreshes, sleeps and fences. `src/reader/pace.rs` has the same in simulated time.
 
 use perf_event_open_sys::bindings;
 use perfweave::{Certainty, Ended, Fence, Hold, Item, Key, Layout, Order, Reader, Rings, Stats, sim};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// So many events are worth a look, and a fence (`src/reader/pace.rs`).
+/// This many events justify a refresh, and this many a fence (`src/reader/pace.rs`).
 const WORTH_A_LOOK: u64 = 64;
 const WORTH_A_FENCE: u64 = 256;
 
@@ -24,13 +24,13 @@ fn counted() -> (Fence, Arc<AtomicU64>) {
     (fence, calls)
 }
 
-/// What may be done for so many events in so long a time: for time alone, once each tick; and once for as many as are worth it.
+/// The allowed number of actions for this many events in this time: one for each tick, and one for each justifying number of events.
 fn allowed(begin: Instant, tick: Duration, events: u64, worth: u64) -> u64 {
-    // One more for what had begun, and one for the rest of a tick.
+    // One more for an action that had begun, and one for the rest of a tick.
     2 + (begin.elapsed().as_nanos() / tick.as_nanos()) as u64 + events / worth
 }
 
-/// Shorter than the ticks of tests that have hours, so that what waits for one fails.
+/// Shorter than the ticks of hours in some tests, so that an event that waits for a tick fails.
 const MUCH_TOO_LONG: Duration = Duration::from_secs(60);
 
 fn next(reader: &mut Reader) -> (Option<u64>, Certainty) {
@@ -38,7 +38,7 @@ fn next(reader: &mut Reader) -> (Option<u64>, Certainty) {
     (event.key(), event.certainty())
 }
 
-/// Events that come one by one, to a reader that looks for each: a fence for as many as are worth it, or when a tick is over.
+/// Events come one by one, to a reader that refreshes for each: a fence begins for a justifying number of them, or after a tick.
 #[test]
 fn trickling_events_share_their_fences() {
     for dense in [false, true] {
@@ -54,14 +54,14 @@ fn trickling_events_share_their_fences() {
             kernel.emit(events as u32 % 2, 2 * events, b"");
             while reader.next_timeout(Duration::from_millis(2)).unwrap().is_some() {}
         }
-        assert!(reader.stats().refreshes >= events, "it looked for each");
+        assert!(reader.stats().refreshes >= events, "it refreshed for each");
         let fences = fences.load(Ordering::SeqCst);
         let allowed = allowed(begin, Reader::TICK, events, WORTH_A_FENCE);
         assert!(fences <= allowed, "{fences} fences for {events} events, allowed are {allowed}");
     }
 }
 
-/// A burst is worth a fence at once, however short ago the last began.
+/// A burst justifies a fence at once, even if the last one began just before.
 #[test]
 fn a_burst_does_not_wait_for_the_tick() {
     let (fence, fences) = counted();
@@ -70,7 +70,7 @@ fn a_burst_does_not_wait_for_the_tick() {
     let mut reader = Reader::new(kernel.rings(), order).unwrap();
     let mut time = 0;
     for bursts in 1..=20 {
-        // All of a burst is found by one look.
+        // One refresh finds all of a burst.
         for _ in 0..WORTH_A_FENCE {
             time += 1;
             assert!(kernel.emit(0, time, b""));
@@ -82,7 +82,7 @@ fn a_burst_does_not_wait_for_the_tick() {
     }
 }
 
-/// Nor does a ring that fills up, be it with ever so few events.
+/// A ring that fills up does not wait either, even with very few events.
 #[test]
 fn a_ring_that_fills_up_does_not_wait_for_the_tick() {
     let layout = bindings::PERF_SAMPLE_TIME | bindings::PERF_SAMPLE_RAW;
@@ -102,7 +102,7 @@ fn a_ring_that_fills_up_does_not_wait_for_the_tick() {
     }
 }
 
-/// While a fence is under way no look lets anything out, so there are none but for what else wakes the reader.
+/// While a fence is under way a refresh releases no event, so the reader refreshes only when something else wakes it.
 #[test]
 fn a_reader_sleeps_while_a_fence_is_under_way() {
     let (open, opened) = std::sync::mpsc::channel::<()>();
@@ -115,13 +115,13 @@ fn a_reader_sleeps_while_a_fence_is_under_way() {
     let open = open;
     kernel.emit(0, 1, b"");
     assert!(reader.next_timeout(Duration::from_millis(100)).unwrap().is_none());
-    // One, and another if that ended a little early.
+    // One sleep, and another if it ended a little early.
     assert!((1..=2).contains(&reader.stats().sleeps), "{} sleeps", reader.stats().sleeps);
     open.send(()).unwrap();
     assert_eq!(next(&mut reader), (Some(1), Certainty::Proven));
 }
 
-/// However long little may wait, a report does not.
+/// A report does not wait, no matter how long the tick is.
 #[test]
 fn a_report_waits_for_no_tick() {
     let hour = Duration::from_secs(3600);
@@ -135,12 +135,12 @@ fn a_report_waits_for_no_tick() {
             2 => (Hold::Round, kernel.rings()),
             _ => (Hold::None, kernel.rings()),
         };
-        // The lag rule's are of now, the others of any time.
+        // The lag rule needs present times, the others any.
         let stamp = |n| if at == 1 { perfweave::Clock::Monotonic.now().unwrap() } else { n };
         let mut reader = Reader::new(rings, Order::new().hold(hold.clone()).latency(hour)).unwrap();
         for n in 0..20 {
             kernel.emit(0, stamp(2 * n), b"");
-            // Whatever has its turn with this, the next finds that it was not long ago.
+            // The first event uses up the tick, so that the next one finds that it was not long ago.
             let mut seen = u64::from(reader.next_timeout(Duration::ZERO).unwrap().is_some());
             kernel.emit(0, stamp(2 * n + 1), b"");
             if n % 2 == 0 {
@@ -163,7 +163,7 @@ fn a_report_waits_for_no_tick() {
     }
 }
 
-/// The round rule's second look comes at once, and is one look.
+/// The round rule's second refresh comes at once, and is the only one.
 #[test]
 fn a_second_look_is_one_look() {
     let kernel = sim::Kernel::new(&[0]);
@@ -187,15 +187,15 @@ fn rules() -> [Hold; 7] {
     [Hold::FENCE, expedited, lag(10_000), lag(1000), lag(50), Hold::Round, Hold::None]
 }
 
-/// Whether a reader went to sleep, and began fences, no oftener than for time alone and for as many events as are worth it.
+/// Checks that a reader slept and began fences no more often than allowed for the time and for the number of events.
 fn is_paced(hold: &Hold, Stats { records, sleeps, fences, .. }: Stats, held: usize, begin: Instant, tick: Duration) {
-    // What is held was found as well, and on a busy machine much may be held in the end.
+    // Held events count as found too, and on a busy machine many may be held at the end.
     let records = records + held as u64;
     let worth = if matches!(hold, Hold::Fence(_)) { WORTH_A_FENCE } else { WORTH_A_LOOK };
     let most = allowed(begin, tick, records, worth);
     assert!(fences <= most, "{hold}: {fences} fences for {records} events, allowed are {most}");
-    // Ticks, and the ends of fences or lags. A tick that found four times as many as are worth it is followed by five short ones,
-    // of 5, 10, 20, 40 and 80 ms, or two more if they begin at 1 ms; and so it is in the beginning.
+    // Ticks, and the ends of fences or lags. A tick that found four times the justifying number is followed by five short ones, of 5, 10,
+    // 20, 40 and 80 ms, or two more if they begin at 1 ms; and so it is in the beginning.
     let most = 2 * most + 7 * (1 + records / (4 * worth));
     assert!(sleeps <= most, "{hold}: {sleeps} sleeps for {records} events, allowed are {most}");
     assert!(sleeps > 0);
@@ -239,14 +239,14 @@ fn a_task_that_reads_the_scheduler_does_not_feed_itself() {
     }
 }
 
-/// The tick grows to what is asked for, and no longer.
+/// The tick grows to the requested latency, and no further.
 #[test]
 fn latency_is_the_longest_tick() {
     for millis in [1, 20, 150] {
         let latency = Duration::from_millis(millis);
         let kernel = sim::Kernel::new(&[0]);
         let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::None).latency(latency)).unwrap();
-        // What is left of the tick behind the look that the call ends with.
+        // The rest of the tick after the last refresh of the call.
         let mut longest = Duration::ZERO;
         while longest < latency * 3 / 4 {
             assert!(reader.next_timeout(reader.time_to_next_refresh()).unwrap().is_none());
@@ -256,7 +256,7 @@ fn latency_is_the_longest_tick() {
     }
 }
 
-/// Nor do the events that a fence causes make it begin the next, if the rings are small.
+/// With small rings, the events that a fence causes do not begin the next fence.
 #[test]
 fn a_small_ring_does_not_feed_itself() {
     let layout = bindings::PERF_SAMPLE_TIME | bindings::PERF_SAMPLE_RAW;
@@ -278,8 +278,8 @@ fn a_small_ring_does_not_feed_itself() {
         while begin.elapsed() < Duration::from_secs(1) {
             drop(reader.next_timeout(Duration::from_millis(100)).unwrap());
         }
-        // What two fences cause is more than half of a page. If the reader looked while it was written, part of it may be left in the
-        // ring, so that the second fence is followed at once by a third. Then all of it is beyond the mark and copied out.
+        // Two fences cause more than half of a page of records. If the reader refreshed while they were written, part of them may stay in
+        // the ring, and a third fence follows the second at once. Then all of them are beyond the mark and copied out.
         let for_room = if bytes == 4096 { 2 } else { 1 };
         let allowed = for_room * allowed(begin, Reader::TICK, 0, WORTH_A_FENCE);
         let fences = fences.load(Ordering::SeqCst);
@@ -287,8 +287,8 @@ fn a_small_ring_does_not_feed_itself() {
     }
 }
 
-/// A reader of a flood looks, takes much and rests; or as much time has passed as it would have rested. It does not look for the few
-/// that come meanwhile: that would be thousands of looks for each sleep.
+/// A reader of a flood refreshes, takes many events and rests, unless as much time has passed as it would have rested. It does not refresh
+/// for the few events that come meanwhile: that would be thousands of refreshes for each sleep.
 #[test]
 fn a_reader_in_a_flood_rests() {
     const RECORDS: u64 = 100_000;
@@ -307,11 +307,11 @@ fn a_reader_in_a_flood_rests() {
         }
         let (stats, rests) = (reader.stats(), begin.elapsed().as_millis() as u64 / 5);
         flood.end();
-        // So many looks at most find as many as are much, and two more let out what one has found.
+        // At most this many refreshes find many events, and two more release the events of one.
         let allowed = (stats.sleeps + rests + 2) * (WORTH_A_LOOK + 2);
         assert!(
             stats.refreshes <= allowed,
-            "{hold}: {} looks, {} sleeps, {rests} ticks",
+            "{hold}: {} refreshes, {} sleeps, {rests} ticks",
             stats.refreshes,
             stats.sleeps
         );

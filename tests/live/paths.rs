@@ -1,5 +1,5 @@
-//! Paths that a user gives lead anywhere: to a pipe that nobody writes into, a device without an end, the kernel's log. None is
-//! waited for, and nothing is read before it is known what it is. A supervisor of system calls watches.
+//! Paths of users may lead anywhere: to a pipe without a writer, an endless device, the kernel's log. The crate never waits for such a
+//! file, and reads a file only after it has checked its kind. A supervisor of system calls verifies this.
 
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
@@ -33,8 +33,8 @@ impl Drop for Folder {
     }
 }
 
-/// Runs something that is given a path. Gives what it says, and how that path was treated as none may be: opened so that it is
-/// waited for, or read from or written to. `swap` is called when it was asked what the path leads to, and before it is opened.
+/// Runs a function with a path. Gives its result as text, and each forbidden call on that path: a blocking open, a read or a write. `swap`
+/// is called after the crate has checked the kind of the file, and before it opens the file.
 fn watched(path: &Path, mut swap: impl FnMut(), what: impl FnOnce() -> String + Send) -> Option<(String, Vec<String>)> {
     let mut wrong = Vec::new();
     let is_it = |name: u64| {
@@ -63,7 +63,7 @@ fn watched(path: &Path, mut swap: impl FnMut(), what: impl FnOnce() -> String + 
     Some((said, wrong))
 }
 
-/// The same where nothing else comes by that path meanwhile, and all is as it may be.
+/// The same without a swap. Asserts that there is no forbidden call.
 fn said(path: &Path, what: impl FnOnce(&Path) -> String + Send) -> Option<String> {
     let (said, wrong) = watched(path, || {}, || what(path))?;
     assert_eq!(wrong, [""; 0], "{}: {said}", path.display());
@@ -108,7 +108,7 @@ fn symbols_are_read_from_regular_files_and_from_no_more_than_there_is() {
             assert!(said.contains(named), "{said}: no {named}");
         }
     }
-    // A file that becomes a pipe when it was asked what it is.
+    // A file that becomes a pipe after its kind was checked.
     let file = folder.0.join("file");
     std::fs::write(&file, "no program").unwrap();
     let swap = || drop((std::fs::remove_file(&file), mkfifo(&file, Mode::S_IRWXU)));
@@ -119,7 +119,7 @@ fn symbols_are_read_from_regular_files_and_from_no_more_than_there_is() {
     assert!(wrong.is_empty() && said.contains("a pipe"), "{wrong:?}: {said}");
 }
 
-/// The kernel opens these, or says what they are.
+/// The kernel itself opens these paths or gives the error.
 #[test]
 fn what_the_kernel_opens_is_left_to_it() {
     let folder = Folder::new("kernel");
@@ -132,7 +132,7 @@ fn what_the_kernel_opens_is_left_to_it() {
     }
 }
 
-/// Terms of a PMU and names of tracepoints are names, and no way to other folders.
+/// Terms of a PMU and names of tracepoints cannot lead to other folders.
 #[test]
 fn names_lead_nowhere_else() {
     let Some(_) = kernel("find tracefs", tracefs::find_or_mount()) else { return };

@@ -1,4 +1,4 @@
-//! Probes on live kernel rings: the names that their attributes point to are kept, and what cannot be probed is named.
+//! Probes on live kernel rings: the crate keeps the names to which their attributes point, and errors name what cannot be probed.
 
 use crate::reading;
 use nix::mount::{MsFlags, mount};
@@ -16,7 +16,7 @@ fn unit(name: &str) -> std::io::Result<u32> {
     Ok(text.trim().parse().expect("a number"))
 }
 
-/// What a probe wrote: on which CPU, for which source, in which thread, and the words behind the common fields.
+/// A record of a probe: its CPU, source, thread, and the words after the common fields.
 #[derive(Debug, PartialEq, Eq)]
 struct Hit {
     cpu: u32,
@@ -26,7 +26,7 @@ struct Hit {
     returned_to: Option<u64>,
 }
 
-/// Everything that was written until now.
+/// All records written so far.
 fn hits(reader: &mut Reader) -> Vec<Hit> {
     let mut hits = Vec::new();
     reading::all(reader, |event| {
@@ -69,12 +69,12 @@ fn a_function_of_a_program_is_probed_on_every_cpu() {
         threads.push(thread);
         expected.extend([0, 1].map(|source| (cpu, source, thread, address)));
     }
-    // Other tests of this program call it too.
+    // Other tests of this binary call it too.
     let mut hits = hits(&mut reader);
     hits.retain(|hit| threads.contains(&hit.thread));
     let found: Vec<_> = hits.iter().map(|hit| (hit.cpu, hit.source, hit.thread, hit.address)).collect();
     assert_eq!(found, expected);
-    // The word behind the address is there for returns only, whose caller is the same each time.
+    // Only returns have a word after the address. Their caller is the same each time.
     let callers: Vec<_> = hits.iter().filter(|hit| hit.source == 1).map(|hit| hit.returned_to.unwrap()).collect();
     assert!(callers.iter().all(|caller| *caller == callers[0] && *caller != address), "{callers:x?}");
     drop(reader);
@@ -110,7 +110,7 @@ fn functions_are_probed_by_name() {
     assert_eq!(ours, 5);
 }
 
-/// A name that is not there is answered with the nearest; a file that is none is named.
+/// The error for a missing symbol suggests the nearest one; the error for a bad file names it.
 #[cfg(feature = "symbols")]
 #[test]
 fn a_symbol_that_is_not_there_is_said_so() {
@@ -131,7 +131,7 @@ fn a_symbol_that_is_not_there_is_said_so() {
     assert!(said(Path::new("/no/such/file"), "main").contains("/no/such/file"));
 }
 
-/// The same for a function of the kernel's; and where the kernel has no such probes, that is said.
+/// The same for a function of the kernel. If the kernel has no such probes, the error says so.
 #[test]
 fn a_function_of_the_kernel_is_probed_or_said_not_to_be() {
     let options = || Rings::options().kprobe("vfs_read").kretprobe("vfs_read").pages(64);
@@ -161,7 +161,7 @@ fn a_function_of_the_kernel_is_probed_or_said_not_to_be() {
     assert_error!(error, NotFound, "cannot open ", "no function no_such_function");
 }
 
-/// The attribute of a probe points to its name, and nothing says for how long.
+/// The attribute of a probe points to its name, and does not say how long that lives.
 #[test]
 fn an_attribute_with_a_pointer_is_refused() {
     let (_, file, offset) = probe::place().unwrap();
@@ -178,7 +178,7 @@ fn an_attribute_with_a_pointer_is_refused() {
         assert!(error.to_string().contains("RingOptions::uprobe"), "{error}");
         any = true;
     }
-    // Without sysfs it is not known what any of the numbers is that the kernel gives out.
+    // Without sysfs the meaning of the kernel's type numbers is unknown.
     let unknown = std::thread::spawn(move || {
         kernel("leave the mount namespace", unshare(CloneFlags::CLONE_NEWNS))?;
         let none = None::<&str>;
@@ -208,7 +208,7 @@ fn said(options: RingOptions) -> String {
     said
 }
 
-/// What is not there is named by what kind of event it is.
+/// The error for an event that does not exist depends on its kind.
 #[test]
 fn what_cannot_be_measured_is_named() {
     let clock = foreign::software(bindings::PERF_COUNT_SW_CPU_CLOCK, 1 << 30);
@@ -237,8 +237,7 @@ fn what_cannot_be_measured_is_named() {
             format!("{} must be a file, and an instruction must begin at the offset {offset:#x}", path.display());
         assert!(said.contains(&named), "{said}");
     }
-    // Where no instruction begins: in the operand of one, where the kernel finds what it cannot probe. And what is a file, and
-    // cannot be mapped.
+    // An offset at which no instruction begins: in an operand whose bytes the kernel refuses to probe. Then a file that cannot be mapped.
     #[cfg(target_arch = "x86_64")]
     {
         let (file, offset) = probe::operand().unwrap();
@@ -250,12 +249,12 @@ fn what_cannot_be_measured_is_named() {
     }
     let said_of_log = said(Rings::options().uprobe("/proc/version", 0));
     assert!(said_of_log.contains("no instructions can be read from /proc/version"), "{said_of_log}");
-    // What no path and no function can have in it.
+    // No path and no function can contain a zero byte.
     let error = Rings::options().uprobe("zero\0", 0).open().unwrap_err();
     assert_error!(error, InvalidInput, "cannot set a uprobe", "nul byte");
 }
 
-/// One probe, opened and closed over and over under the same name, as often as there is something to hit.
+/// One probe, opened and closed many times with the same name, is hit each time.
 #[test]
 fn probes_come_and_go() {
     let Some(_) = kernel("find the PMU of uprobes", unit("uprobe")) else { return };

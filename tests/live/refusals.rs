@@ -1,5 +1,5 @@
-//! What the live kernel refuses, and what is said of it: each error has the numbers and the hint. Running out of file
-//! descriptors is in `leaks.rs`, because it is the whole process that does.
+//! Refusals of the live kernel: each error has the numbers and the hint. `leaks.rs` has the limit of file descriptors, because that applies
+//! to the whole process.
 
 use perf_event_open_sys::bindings;
 use perfweave::{Error, ErrorKind, Fence, Hold, Key, Order, Reader, Recorder, RingOptions, Rings, Sample};
@@ -23,7 +23,7 @@ fn setting(name: &str) -> String {
     std::fs::read_to_string(format!("/proc/sys/kernel/{name}")).unwrap().trim().to_owned()
 }
 
-/// What opening ends with on a thread for which perf_event_open(2) is refused.
+/// The result of opening on a thread for which perf_event_open(2) is refused.
 fn refused(errno: i32) -> Option<Error> {
     let map = map()?;
     let refused = std::thread::spawn(move || {
@@ -60,12 +60,12 @@ fn every_refusal_of_an_event_names_its_cure() {
         for hint in hints {
             assert!(said.contains(hint), "{said}: no {hint}");
         }
-        // This thread has all of them.
+        // This thread has all capabilities.
         assert!(!said.contains("CAP_"), "{said}");
     }
 }
 
-/// A filter refuses what a capability would not allow either: both are named.
+/// A filter and a missing capability both refuse the call: the error names both.
 #[test]
 fn a_filter_and_a_missing_capability_are_both_named() {
     let Some(_) = map() else { return };
@@ -80,7 +80,7 @@ fn a_filter_and_a_missing_capability_are_both_named() {
     }
 }
 
-/// The same of bpf(2).
+/// The same for bpf(2).
 #[test]
 fn a_filter_that_refuses_bpf_is_named() {
     let Some((map, _)) = echo() else { return };
@@ -110,7 +110,7 @@ fn a_frequency_that_is_too_high_names_the_setting() {
     assert!(said.contains("less than 2^63") && !said.contains("sample_type"), "{said}");
 }
 
-/// How much of a stack there may be in a sample is known before the kernel is asked.
+/// The crate knows the allowed sizes of a stack in a sample, and does not ask the kernel.
 #[test]
 fn stacks_of_no_possible_size_are_refused() {
     let clock = || Rings::options().event_name("cpu-clock").pages(1);
@@ -135,7 +135,7 @@ fn stacks_of_no_possible_size_are_refused() {
     }
 }
 
-/// ENODEV, which is what a CPU that is offline says, of all of them. `tests/hotplug` takes one offline for real.
+/// Every CPU gives ENODEV, the error of an offline CPU. `tests/hotplug` takes a real CPU offline.
 #[test]
 fn no_cpu_online_is_an_error_that_names_both() {
     let Some(error) = refused(libc::ENODEV) else { return };
@@ -143,7 +143,7 @@ fn no_cpu_online_is_an_error_that_names_both() {
     assert_error!(error, Cpu, format!("none of the CPUs {online:?} is online; these are: {online:?}"));
 }
 
-/// A CPU that this machine cannot have is that, whatever it is to write there.
+/// A CPU that this machine cannot have gives the same error for every event.
 #[test]
 fn a_cpu_that_cannot_be_is_an_error_that_says_so() {
     let Some(map) = kernel("make a perf event array", Map::perf_event_array(100_001)) else { return };
@@ -168,7 +168,7 @@ fn sample_types_that_are_not_known_are_named() {
         let error = Rings::options().event(&attr).open().unwrap_err();
         assert_error!(error, Unsupported, "cannot open ", named);
     }
-    // Known, with a mask of registers that cannot be.
+    // A known field, with an impossible mask of registers.
     let mut attr = dummy();
     attr.sample_type = bindings::PERF_SAMPLE_REGS_USER.into();
     attr.sample_regs_user = 0;
@@ -176,8 +176,8 @@ fn sample_types_that_are_not_known_are_named() {
     assert!(said.contains("masks"), "{said}");
 }
 
-/// More memory than may be locked: the ring's size, how many, and both limits. On a thread that may open events, but not lock
-/// without limit.
+/// More memory than may be locked: the error has the ring's size, the number of rings, and both limits. This runs on a thread that may open
+/// events, but not lock without limit.
 #[test]
 fn too_much_memory_names_both_limits() {
     apart!();
@@ -192,7 +192,7 @@ fn too_much_memory_names_both_limits() {
             .then_some(privilege::CAP_SYS_ADMIN);
         let capabilities: Vec<u32> = [privilege::CAP_PERFMON, privilege::CAP_BPF].into_iter().chain(more).collect();
         privilege::keep(&capabilities).expect("capabilities can be dropped");
-        // What is asked for by default is not too much.
+        // The default size is within the limits.
         drop(Rings::options().bpf_output(&map).pages(1).open().unwrap());
         Rings::options().bpf_output(&map).bytes(1 << 30).open().unwrap_err()
     });
@@ -206,7 +206,7 @@ fn too_much_memory_names_both_limits() {
     }
 }
 
-/// A map that may be neither asked nor written to.
+/// A map that may be neither queried nor written.
 #[test]
 fn a_refused_map_is_an_error_and_nothing_stays_set() {
     let Some((map, echo)) = echo() else { return };
@@ -221,7 +221,7 @@ fn a_refused_map_is_an_error_and_nothing_stays_set() {
     assert_eq!(echo.run_with(0, &[1]).unwrap(), -libc::ENOENT);
 }
 
-/// Nothing that waiting needs is taken for granted either.
+/// The error names the refused call that waiting needs.
 #[test]
 fn what_waiting_needs_is_named_when_it_is_refused() {
     let Some(map) = map() else { return };
@@ -240,7 +240,7 @@ fn what_waiting_needs_is_named_when_it_is_refused() {
     }
 }
 
-/// What is accepted and can never yield anything is refused, and what can stays possible.
+/// An event that the kernel accepts but that can never write a record is refused. Other events stay possible.
 #[test]
 fn an_event_that_would_write_nothing_is_refused() {
     let Some(rings) = kernel("open a dummy event", Rings::options().event(&dummy()).pages(1).open()) else { return };
@@ -253,7 +253,7 @@ fn an_event_that_would_write_nothing_is_refused() {
     for attr in [
         foreign::software(clock, 0),
         foreign::software(dummy, 0),
-        // It counts nothing, so no period of it is ever over.
+        // It counts nothing, so its period never ends.
         foreign::software(dummy, 1),
         adds_to_mmap,
     ] {
@@ -288,7 +288,7 @@ fn an_event_that_would_write_nothing_is_refused() {
     }
 }
 
-/// Two CPUs' events for one slot, or one map for two events: only one of both would ever be read.
+/// Two CPUs' events for one slot, or one map for two events: only one of the two would ever be read.
 #[test]
 fn a_slot_for_two_events_is_refused() {
     let Some((map, program)) = echo() else { return };
@@ -296,12 +296,12 @@ fn a_slot_for_two_events_is_refused() {
     if let [first, second, ..] = cpus[..] {
         let error = Rings::options().bpf_output(&map).slots(|_| 0).open().unwrap_err();
         assert_error!(error, Map, format!("CPUs {first} and {second} would share slot 0"));
-        // Where there are no slots, or only one CPU, nothing is shared.
+        // Without slots, or with one CPU, nothing is shared.
         drop(Rings::options().event(&dummy()).slots(|_| 0).open().unwrap());
     }
     drop(Rings::options().bpf_output(&map).slots(|_| 0).cpus([cpus[0]]).open().unwrap());
 
-    // By whatever descriptor; `peers/libbpf.rs` has it by a path.
+    // By any descriptor of the map; `peers/libbpf.rs` has the case of a path.
     let duplicate = map.as_fd().try_clone_to_owned().unwrap();
     let other = Map::perf_event_array(load::slots()).unwrap();
     for options in [
@@ -317,13 +317,13 @@ fn a_slot_for_two_events_is_refused() {
         assert!(said.contains("BPF output") && said.contains("name it once"), "{said}");
     }
     assert_eq!(program.run_with(cpus[0], &[1]).unwrap(), -libc::ENOENT, "nothing was set");
-    // Another map that is alike is no reason.
+    // A different map of the same kind is allowed.
     let rings = Rings::options().bpf_output(&other).bpf_output(&duplicate).pages(1).open().unwrap();
     assert_eq!(program.run_with(cpus[0], &[1]).unwrap(), 0);
     drop(rings);
 }
 
-/// On live rings, but for `Forked` (`peers/nobody.rs`, `adversary/recorder.rs`) and for what is no failure.
+/// On live rings, except for `Forked` (`peers/nobody.rs`, `adversary/recorder.rs`) and for calls that do not fail.
 #[test]
 fn each_kind_of_error_is_given() {
     let Some((map, echo)) = echo() else { return };

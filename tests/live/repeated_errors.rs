@@ -1,5 +1,5 @@
-//! Fences and waits that fail again and again: said once with a count, tried ever less often, and done without where there is
-//! another way. What is counted is errors and tries, not time.
+//! Fences and waits that fail many times: they are reported with a count, tried less and less often, and replaced if there is another way.
+//! The tests count errors and tries, not time.
 
 use perfweave::{Certainty, Error, ErrorKind, Fence, Hold, Order, Reader, Rings, WhenFull, sim};
 use perfweave_support::{assert_error, bpf, kernel, load, membarrier, needs, privilege, times};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 const LONG: Duration = Duration::from_secs(30);
 
-/// A fence that fails or panics so often before it works, and how often it was tried.
+/// A fence that fails or panics this many times before it works, and how often it was tried.
 fn fails(times: u64) -> (Fence, Arc<AtomicU64>) {
     let tries = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&tries);
@@ -42,7 +42,7 @@ fn until_proven(reader: &mut Reader, key: u64) -> Vec<u64> {
     }
 }
 
-/// The reader tries by itself until it works; the user hears of the first failure, and of the tenth.
+/// The reader tries until the fence works, and reports the first and the tenth failure.
 #[test]
 fn a_fence_that_fails_is_reported_once_and_tried_again() {
     for (failures, expected) in [(1, vec![1]), (2, vec![1]), (9, vec![1]), (11, vec![1, 9])] {
@@ -57,7 +57,7 @@ fn a_fence_that_fails_is_reported_once_and_tried_again() {
     }
 }
 
-/// What the error says.
+/// The text of the error.
 #[test]
 fn a_fence_that_fails_says_why_and_how_often() {
     let (fence, _) = fails(u64::MAX);
@@ -72,7 +72,7 @@ fn a_fence_that_fails_says_why_and_how_often() {
     assert!(next.to_string().contains("panicked") && next.to_string().contains("9 times"), "{next}");
 }
 
-/// While it fails nothing is proven: what is held stays held, and a reader that is not blocked hears nothing more of it.
+/// While fences fail nothing is proven: held events stay held, and a caller that does not wait gets no further errors.
 #[test]
 fn while_fences_fail_nothing_is_let_out() {
     let (fence, tries) = fails(u64::MAX);
@@ -95,7 +95,7 @@ fn while_fences_fail_nothing_is_let_out() {
     assert!(reader.held() > 0);
 }
 
-/// Full rings' policy is as ever: what makes room is let out as assumed.
+/// The policy for full rings still applies: records leave as assumed to make room.
 #[test]
 fn while_fences_fail_a_full_ring_makes_room() {
     let (fence, _) = fails(u64::MAX);
@@ -114,7 +114,7 @@ fn while_fences_fail_a_full_ring_makes_room() {
     }
 }
 
-/// Whoever waits for a report does not wait for ever: each failure is an answer, at most one a second in the end.
+/// A caller that waits for a report does not wait for ever: it gets each failure, at the end at most one a second.
 #[test]
 fn a_report_that_cannot_be_made_is_answered_with_the_failure() {
     for deadline in [false, true] {
@@ -143,12 +143,12 @@ fn rings() -> Option<(Rings, bpf::Program)> {
     Some((rings, echo))
 }
 
-/// membarrier(2) worked when it was asked what it can do, and is refused when it is to do it, as by a filter that comes later.
+/// membarrier(2) answers the query of its commands, but later calls are refused, as by a filter that is installed later.
 fn refuse_membarrier(errno: i32) {
     privilege::refuse_with(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL, errno).expect("a seccomp filter");
 }
 
-/// `Auto` does with the map what membarrier will not do any more, without a word.
+/// `Auto` changes from membarrier to the map without an error.
 #[test]
 fn auto_falls_back_to_the_map_while_it_runs() {
     if !membarrier() {
@@ -174,7 +174,7 @@ fn auto_falls_back_to_the_map_while_it_runs() {
     }
 }
 
-/// Whoever asked for membarrier gets that or nothing; and `Auto` that has no map either says what membarrier said.
+/// `Fence::Membarrier` has no replacement; and `Auto` without a map gives membarrier's error.
 #[test]
 fn without_a_way_to_fall_back_on_it_is_said_and_tried_again() {
     if !membarrier() {
@@ -203,7 +203,7 @@ fn without_a_way_to_fall_back_on_it_is_said_and_tried_again() {
     }
 }
 
-/// A policy that does not know epoll_pwait2(2) costs a reader nothing but the fraction of a millisecond.
+/// A policy that does not know epoll_pwait2(2) costs a reader only the fraction of a millisecond.
 #[test]
 fn a_wait_that_is_refused_has_a_stand_in() {
     for errno in [libc::EPERM, libc::ENOSYS, libc::EINVAL] {
@@ -214,7 +214,7 @@ fn a_wait_that_is_refused_has_a_stand_in() {
             let begin = Instant::now();
             assert!(reader.next_timeout(Duration::from_millis(200)).unwrap().is_none());
             let ticks = begin.elapsed().as_millis() / 100;
-            // 5, 10, 20, 40, 80 ms and so on; what is left at the end.
+            // 5, 10, 20, 40, 80 ms and so on, and the rest at the end.
             assert!(u128::from(reader.stats().sleeps) <= 8 + ticks, "{} sleeps", reader.stats().sleeps);
             assert_eq!(echo.run_with(0, &[1]).unwrap(), 0);
             assert!(reader.next().unwrap().unwrap().record().is_some());
@@ -223,12 +223,12 @@ fn a_wait_that_is_refused_has_a_stand_in() {
     }
 }
 
-/// If nothing can wait, the ticks go on; it is said the first time, and then the tenth.
+/// If every wait is refused, the ticks go on; the reader reports the first and the tenth failure.
 #[test]
 fn a_reader_that_cannot_wait_goes_on_by_its_ticks() {
     let Some((rings, echo)) = rings() else { return };
     let waited = std::thread::spawn(move || {
-        // What libc's epoll_wait is differs by machine.
+        // libc's epoll_wait uses different calls on different machines.
         #[cfg(target_arch = "x86_64")]
         privilege::refuse(libc::SYS_epoll_wait, libc::EPERM).expect("a seccomp filter");
         for call in [libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2] {
@@ -240,7 +240,7 @@ fn a_reader_that_cannot_wait_goes_on_by_its_ticks() {
             assert_error!(error, Degraded, "cannot wait");
             assert_eq!((error.raw_os_error(), times(&error.to_string())), (Some(libc::EPERM), expected));
         }
-        // Tried once for each sleep, and no oftener.
+        // Tried once for each sleep, and no more often.
         assert_eq!(reader.stats().sleeps, 10);
         assert_eq!(echo.run_with(0, &[7]).unwrap(), 0);
         let mut errors = 0;

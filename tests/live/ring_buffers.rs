@@ -7,7 +7,7 @@ use perfweave::{
     ANY_CPU, Barrier, Certainty, Clock, Ended, Fault, Fence, Hold, Item, Key, Kind, Layout, Order, Reader, Ring, Rings,
     Sequence,
 };
-use perfweave_support::bpf::{self, Map, Program, Query};
+use perfweave_support::bpf::{Map, Program, Query};
 use perfweave_support::ring_buffer::{self, FORCE_WAKEUP, NO_WAKEUP, Reserving, Way};
 use perfweave_support::sleeper::Sleeper;
 use perfweave_support::{assert_error, foreign, kernel, load, threads};
@@ -122,7 +122,8 @@ fn payloads_are_what_was_reserved_and_never_wrap() {
                 let event = reading::next(&mut reader);
                 let payload = event.record().and_then(|record| record.payload()).unwrap();
                 assert_eq!((payload.len(), payload.as_slices().1.len()), (*size, 0));
-                assert_eq!((payload.u64(0), payload.u64(size - 8)), (Some(round), Some(round)));
+                assert_eq!(payload.u64(size - 8), Some(round));
+                assert!(*size < 16 || payload.u64(0) == Some(round));
                 drop(event);
                 reader.publish();
             }
@@ -148,7 +149,8 @@ fn the_consumer_position_passes_what_was_yielded_and_nothing_else() {
             assert!(available(&map) >= left * 32 + 16, "it is lent");
             drop(event);
             reader.publish();
-            assert_eq!(available(&map), left * 32);
+            // Behind it lies one that was discarded.
+            assert_eq!(available(&map), (left * 32).saturating_sub(16));
         }
         assert_eq!(discard.run_on(0).unwrap(), 0);
         reading::assert_nothing(&mut reader);
@@ -189,7 +191,7 @@ fn a_program_that_sleeps_in_its_reservation_is_waited_for() {
         memory.again();
         std::thread::scope(|scope| {
             let call = scope.spawn(|| load::pinned(there, || sleeping.run_here(&[memory.address(), 1]).unwrap()));
-            memory.until_asleep();
+            let asleep = memory.until_asleep();
             for n in 2..=4 {
                 write(&program, here, n);
             }
@@ -207,7 +209,7 @@ fn a_program_that_sleeps_in_its_reservation_is_waited_for() {
             }
             reader.publish();
             assert!(available(&rings[cpus.len() - 1]) >= 16, "what is reserved is not given back");
-            memory.wake();
+            drop(asleep);
             assert_eq!(call.join().unwrap(), 0);
         });
         let mut given = Vec::new();
@@ -233,7 +235,8 @@ fn failed_reservations_are_losses_where_programs_count_them() {
         let reserving =
             Reserving { rings: &map, counter: &counter, failures: &failures, way: Way::Inside, discard: None };
         let program = reserving.when_run(1).unwrap();
-        for counted in [true, false] {
+        // What failed before the ring was adopted does not count.
+        for counted in [false, true] {
             let mut rings = adopt(&map);
             if counted {
                 rings.count_failures(&failures).unwrap();
@@ -288,11 +291,11 @@ fn maps_that_cannot_be_read_are_refused_with_why() {
 
     let error = Reader::new(adopt(&map), Order::new().hold(RESERVED)).unwrap_err();
     assert_error!(error, Clock, "Key::Payload");
-    let error = Reader::new(adopt(&map), order(RESERVED).sequence(Sequence::at(8))).unwrap_err();
+    let error = Reader::new(adopt(&map), order(RESERVED).numbers(Sequence::u64(8))).unwrap_err();
     assert_error!(error, InvalidInput, "a ring for each CPU");
     let Some((events, _)) = perfweave_support::echo() else { return };
     let mut mixed = Rings::options().bpf_output(&events).open().unwrap();
-    assert_error!(mixed.count_failures(&Map::counts().unwrap()).unwrap_err(), InvalidInput, "no BPF ring buffer");
+    assert_error!(mixed.count_failures(Map::counts().unwrap()).unwrap_err(), InvalidInput, "no BPF ring buffer");
     // SAFETY: it has no other reader.
     mixed.add(ANY_CPU, unsafe { Ring::adopt_ring_buffer(&map) }.unwrap(), Layout::RING_BUFFER);
     let error = Reader::new(mixed, order(RESERVED)).unwrap_err();
@@ -312,7 +315,7 @@ fn maps_that_cannot_be_read_are_refused_with_why() {
         Layout::RING_BUFFER,
     );
     assert_error!(
-        rings.count_failures(&Map::counts().unwrap()).unwrap_err(),
+        rings.count_failures(Map::counts().unwrap()).unwrap_err(),
         InvalidInput,
         "to which a failure belongs"
     );
@@ -457,6 +460,8 @@ fn a_second_reader_is_noticed() {
         }
     });
     assert!(matches!(faults[..], [Fault::Consumer { from: 16, to: 32 }]), "{faults:?}");
+    // What is written before the next look is skipped too.
+    reading::assert_nothing(&mut reader);
     write(&program, 0, 9);
     assert_eq!(number(&reading::next(&mut reader).event()), 9);
 }

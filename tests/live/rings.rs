@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// CPU and number of everything that was written.
+/// CPU and number of all written records.
 fn payloads(reader: &mut Reader) -> Vec<(u32, u64)> {
     let mut all = Vec::new();
     reading::all(reader, |event| all.push((event.cpu().unwrap(), number(&event))));
@@ -57,7 +57,7 @@ fn the_map_may_be_closed_and_its_slots_are_emptied_in_the_end() {
     assert_eq!(program.run_with(0, &[7]).unwrap(), -libc::ENOENT);
 }
 
-/// By us, not by the kernel, which does so only when the last descriptor of the map is closed.
+/// The crate empties them. The kernel would do so only when the last descriptor of the map is closed.
 #[test]
 fn slots_are_emptied_while_others_keep_the_map() {
     let Some((map, program)) = echo() else { return };
@@ -72,7 +72,7 @@ fn slots_are_emptied_while_others_keep_the_map() {
     drop(map);
 }
 
-/// Somebody else may empty slots before we do: pausing and closing go on, and resuming sets them again.
+/// Another program may empty slots first: pausing and closing still work, and resuming sets them again.
 #[test]
 fn a_slot_that_somebody_else_emptied_is_no_error() {
     let Some((map, program)) = echo() else { return };
@@ -92,7 +92,7 @@ fn a_slot_that_somebody_else_emptied_is_no_error() {
     assert!(emptied(-libc::ENOENT));
 }
 
-/// A ring that was adopted has nobody who counts what is dropped: the ledger says that it does not know.
+/// An adopted ring has no count of dropped records: its ledger is not exact.
 #[test]
 fn the_ledger_of_an_adopted_ring_is_not_exact() {
     let Some((map, program)) = echo() else { return };
@@ -107,7 +107,7 @@ fn the_ledger_of_an_adopted_ring_is_not_exact() {
     assert_eq!(payloads(&mut reader), [(0, 1)]);
     let ledger = reader.ledger().unwrap();
     assert!(!ledger.accounts[0].exact && !ledger.total().exact && ledger.is_complete(), "{ledger}");
-    // What it drops last is not in the ledger; what a LOST record tells is.
+    // The last losses are not in the ledger; those that a LOST record counts are.
     while program.run_with(0, &[2]).unwrap() == 0 {}
     let ledger = reader.ledger().unwrap();
     assert_eq!((ledger.total().lost, ledger.total().exact), (0, false));
@@ -128,7 +128,7 @@ fn what_is_no_perf_event_array_is_refused() {
     let Some(array) = kernel("make a map", Map::array(8, 1)) else { return };
     let error = Rings::options().bpf_output(&array).open().unwrap_err();
     assert_error!(error, Map, "the map is a BPF_MAP_TYPE_ARRAY (2), and not a");
-    // What most look for by that name.
+    // The kind of map that most users know as a ring buffer.
     let Some(ring) = kernel("make a BPF ring buffer", Map::ring_buffer(64 << 10)) else { return };
     let error = Rings::options().bpf_output(&ring).open().unwrap_err();
     assert_error!(error, Map, "the map is a BPF_MAP_TYPE_RINGBUF (27), and not a");
@@ -138,7 +138,7 @@ fn what_is_no_perf_event_array_is_refused() {
     let file = std::fs::File::open("/dev/null").unwrap();
     let error = Rings::options().bpf_output(&file).open().unwrap_err();
     assert_error!(error, Map, "no BPF map, but /dev/null");
-    // What the kernel answers of a program begins with its type as well.
+    // The kernel's information about a program begins with a type too.
     let Some((_, program)) = echo() else { return };
     let error = Rings::options().bpf_output(&program).open().unwrap_err();
     assert_error!(error, Map, "no BPF map, but anon_inode:bpf-prog");
@@ -190,7 +190,7 @@ fn a_ring_handed_out_is_the_one_that_is_read() {
     // Header, time, length and 8 bytes, rounded up.
     assert_eq!((head, tail), (32, 0));
     assert_eq!(payloads(&mut reader), [(0, 7)]);
-    // The next look gives back what was yielded.
+    // The next refresh releases the yielded bytes.
     assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
     // SAFETY: as above.
     let [head, tail, ..] = unsafe { foreign::words(raw.base) };
@@ -208,7 +208,7 @@ fn a_cpu_without_a_ring_is_not_a_cpu_out_of_range() {
     assert_error!(rings.raw(last).unwrap_err(), Cpu, format!("CPU {last} has no ring"));
 }
 
-/// As libbpf maps it, and hands it out: RAW only, so a key of one's own.
+/// A ring as libbpf maps it: RAW only, so the program's own key is needed.
 #[test]
 fn a_ring_that_somebody_else_mapped_can_be_adopted() {
     let Some((map, program)) = echo() else { return };
@@ -239,7 +239,7 @@ fn a_ring_that_somebody_else_mapped_can_be_adopted() {
     let [head, tail, ..] = unsafe { foreign::words(base) };
     assert_eq!((head, tail), (48, 48), "given back through their mapping");
 
-    // The size with the header page, as libbpf's comment has it, is wrong, and said to be.
+    // The size with the header page, as in libbpf's comment, is wrong and gives an error.
     // SAFETY: nothing is read but the header page.
     let error = unsafe { Ring::adopt_mapping(base, size + foreign::page_size(), None) }.unwrap_err();
     assert_error!(error, InvalidInput, "no perf ring: ");
@@ -264,7 +264,7 @@ fn an_event_that_somebody_else_opened_can_be_adopted() {
     assert_eq!(payloads(&mut reader), [(0, 1), (0, 2)], "the ring lives on in our own mapping");
 }
 
-/// Records without the kernel's time are shorter by it, and are ordered by what programs write.
+/// Records without the kernel's time are shorter, and are ordered by a key of the program.
 #[test]
 fn records_go_without_the_kernels_time_if_nobody_needs_it() {
     let Some((events, echo)) = echo() else { return };
@@ -311,7 +311,7 @@ fn records_are_stamped_on_the_clock_that_was_asked_for() {
     assert_error!(error, Clock, "cannot read the perf clock");
 }
 
-/// The kernel's time is taken in the helper: behind the program's own, and before the program is at its end.
+/// The kernel's time is taken in the helper: after the program's own time, and before the program ends.
 #[test]
 fn the_kernels_time_is_on_the_clock_of_bpf_ktime() {
     let Some(map) = kernel("make a map", Map::perf_event_array(load::slots())) else { return };
@@ -330,7 +330,7 @@ fn the_kernels_time_is_on_the_clock_of_bpf_ktime() {
     assert_eq!(reader.stats().records, 1);
 }
 
-/// A tracepoint that hardly anybody but this test hits, so that no ring is full of what others do.
+/// A tracepoint that is rarely hit outside of this test, so that other programs do not fill the rings.
 const QUIET: &str = "syscalls:sys_enter_getegid";
 
 #[test]
@@ -368,7 +368,7 @@ fn tracepoints_are_opened_by_name_and_by_number() {
 
 #[test]
 fn any_event_can_be_opened_by_its_attribute() {
-    // So seldom that a slow machine with many CPUs gets to do something else.
+    // So seldom that a slow machine with many CPUs can do other work.
     let mut attr = foreign::software(bindings::PERF_COUNT_SW_CPU_CLOCK, 10_000_000);
     attr.sample_type =
         u64::from(bindings::PERF_SAMPLE_IP | bindings::PERF_SAMPLE_TID | bindings::PERF_SAMPLE_CALLCHAIN);
@@ -385,7 +385,7 @@ fn any_event_can_be_opened_by_its_attribute() {
     assert_eq!(reader.stats().damaged, 0);
 }
 
-/// An event that asks for PERF_SAMPLE_READ changes what all events of its ring carry, and all are still understood.
+/// An event with PERF_SAMPLE_READ changes the layout of all events of its ring, and all are still read rightly.
 #[test]
 fn events_with_read_values_share_a_ring_with_others() {
     let Some((map, program)) = echo() else { return };
@@ -465,13 +465,13 @@ fn other_records_pass_undamaged() {
     attr.set_mmap(1);
     attr.set_mmap2(1);
     attr.set_context_switch(1);
-    // Room for what all others do meanwhile.
+    // Room for the records of all other programs.
     let options = Rings::options().event(&attr).bytes(4 << 20);
     let Some(rings) = kernel("open a dummy event", options.open()) else { return };
     let mut reader = Reader::new(rings, Order::new()).unwrap();
     let mut kinds = BTreeSet::new();
     let mut comms = Vec::new();
-    // What others do may be more than that.
+    // Other programs may write more than that.
     threads::until("all kinds are seen", || {
         std::process::Command::new("true").status().unwrap();
         reading::all(&mut reader, |event| {
@@ -530,7 +530,7 @@ fn loss_is_an_event_before_the_record_that_reports_it() {
     let Some(map) = kernel("make a map", Map::perf_event_array(load::slots())) else { return };
     let array = Map::array(256, 1).unwrap();
     let rings = Rings::options().bpf_output(&map).pages(1).cpus([0]).open().unwrap();
-    // A reader would ask the kernel for its count when it runs dry, and tell of the loss before its record comes.
+    // A reader would read the kernel's count when it runs dry, and report the loss before its LOST record comes.
     let mut merge = perfweave::Merge::new(rings, Order::new().hold(perfweave::Hold::None)).unwrap();
     // 8 header, 8 time, 4 length: 172 bytes make 192.
     let large = bpf::emitter(&map, &array, 172).unwrap();
@@ -541,7 +541,7 @@ fn loss_is_an_event_before_the_record_that_reports_it() {
     assert_eq!(fitted, foreign::page_size() as u64 / 192);
     assert_eq!(large.run_on(0).unwrap(), -libc::ENOSPC, "two are lost");
 
-    // The LOST record takes 32 bytes and needs room beside the record it comes with.
+    // The LOST record takes 32 bytes in addition to the record after it.
     merge.refresh(0);
     let keys: Vec<_> = merge.batch().map(|event| event.key().unwrap()).collect();
     assert_eq!(keys.len() as u64, fitted);
@@ -559,12 +559,11 @@ fn loss_is_an_event_before_the_record_that_reports_it() {
     assert_eq!(loss.source, Some(0));
     assert_eq!(lost.as_event().key(), record.as_event().key());
     assert_eq!(merge.stats().lost, 2);
-    // And that is all that the kernel counts.
+    // The kernel counts no more.
     assert!(!merge.read_losses());
 }
 
-/// BPF output beyond 65,516 bytes: the kernel cuts the header's size short and overwrites what lies behind. Other readers
-/// crash or hang.
+/// BPF output beyond 65,516 bytes: the kernel cuts the header's size short and overwrites the bytes after it. Other readers crash or hang.
 #[test]
 fn oversize_output_is_damage_and_the_ring_goes_on() {
     let Some(map) = kernel("make a map", Map::perf_event_array(load::slots())) else { return };
@@ -593,11 +592,11 @@ fn oversize_output_is_damage_and_the_ring_goes_on() {
                     assert_eq!(record.payload().unwrap().u64(0), Some(77));
                     from_other += 1;
                 }
-                // Of records that lay behind the big one's begin, and of the big one's own bytes, nothing is certain.
+                // Records after the start of the big one, and the big one's own bytes, may be anything.
                 _ => {}
             });
             assert_eq!(from_other, u32::from(other != 0), "other rings go on");
-            // Whatever happened, the ring works again.
+            // In every case the ring works again.
             for number in 100..104 {
                 assert_eq!(echo.run_with(0, &[number]).unwrap(), 0, "size {size}, {pages} pages: {faults:?}");
             }
@@ -610,8 +609,8 @@ fn oversize_output_is_damage_and_the_ring_goes_on() {
     }
 }
 
-/// Output so long that it overwrites unread records, with bytes that look like records stamped in the far future: none of
-/// them is believed, and the order of all that follows is not harmed.
+/// Output so long that it overwrites unread records, with bytes that look like records with times in the far future: they are damage, and
+/// the order of all later records is right.
 #[test]
 fn forged_times_are_damage_and_others_keep_their_order() {
     let Some(map) = kernel("make a map", Map::perf_event_array(load::slots())) else { return };
@@ -643,7 +642,7 @@ fn forged_times_are_damage_and_others_keep_their_order() {
         }
         other => assert!(event.key().is_none_or(|key| key < 1 << 62), "{other:?}"),
     });
-    assert!(forgeries >= 3, "what lay there is overwritten");
+    assert!(forgeries >= 3, "the records there are overwritten");
     for number in 0..50 {
         assert_eq!(echo.run_with(if number % 3 == 0 { 0 } else { other }, &[number]).unwrap(), 0);
     }
@@ -656,7 +655,7 @@ fn forged_times_are_damage_and_others_keep_their_order() {
     assert_eq!(reader.stats().late, 0);
 }
 
-/// Payloads of what is left once damage and loss are taken away.
+/// Payloads of the records, without damage and losses.
 fn payloads_of(reader: &mut Reader) -> Vec<u64> {
     let mut all = Vec::new();
     reading::all(reader, |event| {

@@ -1,5 +1,5 @@
-//! What happens so seldom that no other test runs it: answers of the kernel that this machine's never gives, played by a
-//! supervisor of system calls; the hints of rare errors; how things show themselves for debugging.
+//! Rare cases that no other test runs: answers that this machine's kernel never gives, made by a supervisor of system calls; the hints of
+//! rare errors; `Debug` texts.
 
 use perf_event_open_sys::bindings;
 use perfweave::{
@@ -19,10 +19,10 @@ fn path(call: &Call) -> String {
     unsafe { CStr::from_ptr(call.args[1] as *const _) }.to_string_lossy().into_owned()
 }
 
-/// Puts an answer where a read(2) or pread64(2) wants it.
+/// Writes an answer into the buffer of a read(2) or pread64(2).
 fn read(call: &Call, text: &str) -> Answer {
     assert!(text.len() as u64 <= call.args[2]);
-    // SAFETY: the thread that makes the call waits for us, and has room for so much.
+    // SAFETY: the thread that makes the call waits for us, and its buffer has this much room.
     unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), call.args[1] as *mut u8, text.len()) };
     Answer::Say(text.len() as i64)
 }
@@ -71,7 +71,7 @@ fn with_one_cpu_online_and_no_map_there_is_no_fence() {
     assert!(said.contains("array of maps: Operation not permitted"), "{said}");
 }
 
-/// There were two CPUs when the fence was opened, and one is left. Nothing is proven, and it is said.
+/// There were two CPUs when the fence was opened, and one is left. The fence proves nothing and gives an error.
 #[test]
 fn with_one_cpu_left_and_no_map_a_fence_fails() {
     let mut asked = 0;
@@ -87,12 +87,12 @@ fn with_one_cpu_left_and_no_map_a_fence_fails() {
     assert!(error.to_string().starts_with("one CPU online"), "{error}");
 }
 
-/// What the kernel lists is not understood, or cannot be read.
+/// The list of CPUs is malformed, or cannot be read.
 #[test]
 fn cpus_that_cannot_be_listed_are_an_error() {
     let Some((events, _)) = echo() else { return };
     for garbage in [true, false] {
-        // Whether the list was opened, and not read yet.
+        // Whether the list is open and not read yet.
         let asked = Mutex::new(false);
         let judge = |call: &Call| {
             let mut asked = asked.lock().unwrap();
@@ -107,7 +107,7 @@ fn cpus_that_cannot_be_listed_are_an_error() {
             Answer::Make
         };
         let Some(error) = judged(judge, || {
-            // Also of a ring that is not there.
+            // Also for a CPU without a ring.
             let absent = Rings::empty(Default::default()).pause_output(0, true).unwrap_err();
             assert!(absent.to_string().starts_with("cannot list CPUs"), "{absent}");
             Rings::options().bpf_output(&events).pages(1).open().unwrap_err()
@@ -119,7 +119,7 @@ fn cpus_that_cannot_be_listed_are_an_error() {
     }
 }
 
-/// What opening with a judge says.
+/// The error of opening under a judge.
 fn refused(
     options: impl FnOnce() -> perfweave::RingOptions + Send,
     judge: impl FnMut(&Call) -> Answer,
@@ -127,9 +127,10 @@ fn refused(
     judged(judge, || options().pages(1).open().unwrap_err().to_string())
 }
 
-/// Refuses maps, and events, all of them or those of others, to a thread with this status where the level is this.
+/// Refuses maps and events (all events, or only those of other processes) to a thread with this status, at this level of
+/// `perf_event_paranoid`.
 fn denied<'a>(errno: i32, level: &'a str, status: &'a str, all: bool) -> impl FnMut(&Call) -> Answer + use<'a> {
-    // What is left of the file that was opened last, if it is one of these.
+    // The rest of the file that was opened last, if it is one of these.
     let mut left: Option<&str> = None;
     move |call: &Call| match call.number {
         libc::SYS_openat => {
@@ -144,7 +145,7 @@ fn denied<'a>(errno: i32, level: &'a str, status: &'a str, all: bool) -> impl Fn
             read(call, now)
         }),
         libc::SYS_bpf => Answer::Fail(errno),
-        // The second argument is the process, of which -1 is everybody.
+        // The second argument is the process, and -1 means all processes.
         libc::SYS_perf_event_open if all || call.args[1] as i32 == -1 => Answer::Fail(errno),
         _ => Answer::Make,
     }
@@ -170,7 +171,7 @@ fn rare_errors_have_their_hints() {
     if let Ok(uprobe) = std::fs::read_to_string("/sys/bus/event_source/devices/uprobe/type") {
         let said = refused(|| Rings::options().uprobe("/proc/self/exe", 0), open(libc::EADDRNOTAVAIL)).unwrap();
         assert!(said.contains("several functions"), "{said}");
-        // Whether there is such a unit cannot be told, but the number is one of a unit's.
+        // It is unknown whether there is such a unit, but the number is in the range of units.
         let mut attr = foreign::software(0, 1);
         attr.type_ = uprobe.trim().parse::<u32>().unwrap() + 1000;
         let said = refused(
@@ -184,20 +185,20 @@ fn rare_errors_have_their_hints() {
         assert!(said.as_ref().is_some_and(|said| said.contains("cannot be told")), "{said:?}");
     }
 
-    // Debian's level, above which CAP_PERFMON is not enough, of a thread that has no other.
+    // Debian's level, at which CAP_PERFMON is not enough, for a thread with no other capability.
     let perfmon = "CapEff:\t0000004000000000\nSeccomp:\t0\n";
     let said = refused(hardware, denied(libc::EACCES, "3\n", perfmon, true)).unwrap();
     assert!(said.contains("needs CAP_SYS_ADMIN; or kernel.perf_event_paranoid, which is 3, set to 2"), "{said}");
     // Without a filter ENOSYS is the kernel's.
     let said = refused(hardware, denied(libc::ENOSYS, "2\n", "CapEff:\t0\nSeccomp:\t0\n", true)).unwrap();
     assert!(said.contains("without perf events") && !said.contains("seccomp"), "{said}");
-    // What a thread without capabilities needs, and with a filter that lets the call pass.
+    // The needs of a thread without capabilities, also with a filter that lets the call pass.
     for filtered in [0, 2] {
         let status = format!("CapEff:\t0\nSeccomp:\t{filtered}\n");
         let said = refused(hardware, denied(libc::EACCES, "2\n", &status, false)).unwrap();
         assert!(said.contains("CAP_PERFMON") && said.contains("which is 2") && !said.contains("seccomp"), "{said}");
     }
-    // In a user namespace of its own a thread has all of them in vain.
+    // In its own user namespace a thread has all capabilities without effect.
     let all = "CapEff:\t000001ffffffffff\nSeccomp:\t2\n";
     let mut judge = denied(libc::EACCES, "2\n", all, false);
     let said = refused(hardware, |call: &Call| match call.number {
@@ -206,7 +207,7 @@ fn rare_errors_have_their_hints() {
     });
     let said = said.unwrap();
     assert!(said.contains("CAP_PERFMON in the first user namespace") && said.contains("container"), "{said}");
-    // A thread with all of them is refused by something else.
+    // If a thread has all capabilities, something else refuses the call.
     let said = refused(hardware, denied(libc::EACCES, "2\n", all, false)).unwrap();
     assert!(said.contains("security module") && !said.contains("CAP_") && !said.contains("seccomp"), "{said}");
 
@@ -226,7 +227,7 @@ fn rare_errors_have_their_hints() {
     assert!(said.ends_with("No such device (os error 19)"), "{said}");
 }
 
-/// A wake-up that would never come is said with what was asked for.
+/// The error for a wake-up that would never come names the request.
 #[test]
 fn a_wake_up_that_would_never_come_is_named() {
     let options = || Rings::options().tracepoint_id(1).pages(1);
@@ -236,7 +237,7 @@ fn a_wake_up_that_would_never_come_is_named() {
     }
 }
 
-/// How long until the smallest key may be yielded, as each rule has it.
+/// The time until the smallest key may be yielded, under each rule.
 #[test]
 fn what_a_merge_waits_for() {
     for (hold, seen, waits) in [
@@ -255,7 +256,7 @@ fn what_a_merge_waits_for() {
     }
 }
 
-/// Bytes that are compared, layouts, gaps and what breaks a sequence.
+/// Comparisons of bytes, layouts, gaps and anomalies.
 #[test]
 fn small_things_answer_as_they_say() {
     let (head, tail) = (&[1u8, 2][..], &[3u8][..]);
@@ -282,7 +283,7 @@ fn small_things_answer_as_they_say() {
     assert_eq!(breaks, 1);
 }
 
-/// Whatever is shown for debugging names itself, and ends.
+/// Every `Debug` text names its type, and has a bounded length.
 #[test]
 fn everything_shows_itself() {
     let shows =
@@ -352,10 +353,10 @@ fn a_runtime_that_is_gone_is_an_error() {
     perfweave_support::assert_error!(error, Degraded, "cannot wait: ", "shutdown");
 }
 
-/// What a child of fork(2) does where the kernel wipes no pages. Gives what does not hold.
+/// Checks a child of fork(2) on a kernel that wipes no pages. Gives the condition that does not hold.
 fn child_without_wiped_pages(reader: Reader, rings: &[perfweave::RawRing]) -> Option<&'static str> {
     let mapped = || std::fs::read_to_string("/proc/self/maps").unwrap().matches("anon_inode:[perf_event]").count();
-    // The parent's rings are not here: what is mapped in their place is the child's own.
+    // The parent's rings are not here: the mappings in their place are the child's own.
     let own: Vec<_> = rings
         .iter()
         .map(|ring| {
@@ -389,7 +390,7 @@ fn child_without_wiped_pages(reader: Reader, rings: &[perfweave::RawRing]) -> Op
     if !matches!(handle.flush(), Err(ref error) if error.kind() == ErrorKind::Forked) {
         return Some("the child is not told");
     }
-    // It opens rings of its own, and these go with what opened them.
+    // It opens its own rings, which are unmapped when they are dropped.
     let before = mapped();
     let rings = Rings::options().records([Kind::COMM]).pages(1).open();
     let Ok(mut reader) = rings.and_then(|rings| Reader::new(rings, Order::new().hold(Hold::None))) else {
@@ -405,11 +406,11 @@ fn child_without_wiped_pages(reader: Reader, rings: &[perfweave::RawRing]) -> Op
     (mapped() != before).then_some("the child's own rings stay mapped")
 }
 
-/// Where the kernel is kept from wiping pages, a forked child that drops what it inherited takes nothing away: neither what it
-/// has mapped where its parent has a ring, nor its parent's slots.
+/// If a filter prevents the wiping of pages, a forked child that drops inherited readers does no harm: its own mappings in the place of its
+/// parent's rings stay, and so do its parent's slots.
 #[test]
 fn without_wiped_pages_a_forked_child_takes_nothing_away() {
-    // What tells children apart is made once for a process.
+    // A process makes the word that recognizes children once.
     apart!();
     let Some((events, echo)) = echo() else { return };
     let mut refused = 0;
@@ -420,7 +421,7 @@ fn without_wiped_pages_a_forked_child_takes_nothing_away() {
         }
         _ => Answer::Make,
     };
-    // With a fence's thread, which the child does not have, and without.
+    // With a fence thread, which the child does not have, and without.
     let holds = [Hold::None, Hold::FENCE];
     let done = judged(judge, || {
         for hold in holds {
@@ -448,7 +449,7 @@ fn without_wiped_pages_a_forked_child_takes_nothing_away() {
                     assert_eq!(status, 0, "a signal, or an exit code in the upper byte");
                 }
             }
-            // All that is the parent's is as it was.
+            // The parent's rings are unchanged.
             let mut reader = reader.take().unwrap();
             assert_eq!(echo.run_with(0, &[7]).unwrap(), 0, "its slot is set");
             let event = reader.next_timeout(threads::GUARD).unwrap().expect("it comes");

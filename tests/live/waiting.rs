@@ -22,7 +22,7 @@ fn a_blocked_reader_finds_an_event() {
         let Some((mut reader, echo)) = open(hold.clone()) else { continue };
         let sleeper = threads::own();
         let writer = std::thread::spawn(move || {
-            // It has looked at empty rings more than once.
+            // It has refreshed empty rings more than once.
             threads::until_slept(sleeper, 3);
             assert_eq!(echo.run_with(0, &[7]).unwrap(), 0);
         });
@@ -31,7 +31,7 @@ fn a_blocked_reader_finds_an_event() {
     }
 }
 
-/// The kernel wakes a sleeping reader when a part of a ring is written: it need not look by itself.
+/// The kernel wakes a sleeping reader when a part of a ring is written, before its tick.
 #[test]
 fn a_filling_ring_wakes_the_reader() {
     let Some((events, echo)) = echo() else { return };
@@ -48,7 +48,7 @@ fn a_filling_ring_wakes_the_reader() {
     assert!(woken, "the reader was never woken, and refreshed at its tick");
 }
 
-/// One CPU speaks and the others do not: nobody waits for them, and nothing stays behind when all are silent.
+/// One CPU writes and the others do not: no event waits for them, and no event stays held when all are silent.
 #[test]
 fn a_silent_cpu_delays_nobody_and_held_events_come_out_in_silence() {
     for hold in [Hold::FENCE, Hold::Fence(Fence::EXPEDITED), Hold::Round, Hold::Lag(Duration::from_millis(5))] {
@@ -64,13 +64,13 @@ fn a_silent_cpu_delays_nobody_and_held_events_come_out_in_silence() {
             assert_eq!(reader.held(), 0);
             let stats = reader.stats();
             let (looks, fences) = (stats.refreshes - before.refreshes, stats.fences - before.fences);
-            println!("{hold}: {looks} looks, {fences} fences");
+            println!("{hold}: {looks} refreshes, {fences} fences");
             match hold {
-                // One that begins once all are seen; another may have been under way.
+                // One that begins after all events are seen; another may have been under way.
                 Hold::Fence(_) => assert!((1..=2).contains(&fences), "{fences} fences"),
                 Hold::Round => assert_eq!(looks, 2),
-                // Before the lag is over, and then once more.
-                _ => assert!((1..=4).contains(&looks), "{looks} looks"),
+                // Before the lag ends, and once more after it.
+                _ => assert!((1..=4).contains(&looks), "{looks} refreshes"),
             }
         }
     }
@@ -91,7 +91,7 @@ fn a_time_out_is_kept() {
     }
 }
 
-/// A lag of a fraction of a millisecond is slept, not rounded up to a tick, if that is what little is to wait for.
+/// A reader sleeps for a lag of a fraction of a millisecond, and does not round it up to a tick, if few events wait.
 #[test]
 fn a_lag_is_waited_for_and_no_longer() {
     let (lag, latency) = (Duration::from_micros(300), Duration::from_millis(1));
@@ -103,7 +103,7 @@ fn a_lag_is_waited_for_and_no_longer() {
         n += 1;
         let begin = Instant::now();
         assert_eq!(echo.run_with(0, &[n]).unwrap(), 0);
-        // Where it is over already, because the machine is slow, the look gives the event at once.
+        // If it is over already, because the machine is slow, the refresh gives the event at once.
         if reader.next_timeout(Duration::ZERO).unwrap().map(std::mem::forget).is_none() {
             assert!(reader.time_to_next_refresh() <= latency, "{:?}", reader.time_to_next_refresh());
             held += 1;
@@ -137,7 +137,7 @@ fn lending_batch_and_owning_give_the_same() {
     write(120);
     numbers.extend(owned.iter().map(|event| number(&event.as_event())));
     threads::until("a part of the rest", || {
-        // Breaks off in the middle: what it breaks off at is consumed, what follows is not.
+        // Breaks off in the middle: the event at which it breaks is consumed, later ones are not.
         let broken = reader.try_fold(0, |taken, event| {
             numbers.push(number(&event));
             if taken == 4 { ControlFlow::Break(()) } else { ControlFlow::Continue(taken + 1) }
@@ -167,7 +167,7 @@ fn an_event_that_is_forgotten_comes_again() {
     assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
 }
 
-/// A key function that panics loses nothing; a consumer that panics has consumed what it panicked at.
+/// A key function that panics loses no event; a consumer that panics has consumed the event at which it panicked.
 #[test]
 fn panics_leave_the_rings_in_order() {
     use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -210,8 +210,8 @@ fn panics_leave_the_rings_in_order() {
     assert_eq!(number(&reader.next().unwrap().unwrap().event()), 8);
 }
 
-/// Readiness of a perf event is consumed by whoever polls it first. A reader that somebody steals it from still sees
-/// everything, because it looks at the heads.
+/// The first poll of a perf event consumes its readiness. If another program polls first, the reader still finds all events, because it
+/// loads the heads.
 #[test]
 fn readiness_that_is_stolen_hides_nothing() {
     use std::os::fd::AsFd;

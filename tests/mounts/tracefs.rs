@@ -2,6 +2,7 @@
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
+use perfweave::decode::Format;
 use perfweave::{Error, Rings};
 use perfweave_support::{assert_error, kernel, needs, privilege, tracefs};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -69,6 +70,23 @@ fn tracefs_is_found_under_any_path() {
         assert_error!(error, System, "cannot look up tracepoint");
         assert_eq!(source(&error).kind(), std::io::ErrorKind::NotFound);
         assert!(error.to_string().contains("mount -t tracefs"), "{error}");
+        let error = Format::read("sched:sched_switch").unwrap_err();
+        assert_error!(error, System, "cannot look up tracepoint sched:sched_switch", "mount -t tracefs");
+    });
+}
+
+/// A recording has formats in it, so it cannot begin without tracefs.
+#[cfg(feature = "perf-data")]
+#[test]
+fn a_recording_needs_the_formats_of_its_tracepoints() {
+    without_tracefs(|| {
+        mount_on("/mnt", "tracefs");
+        let rings = Rings::options().tracepoint("sched:sched_switch").pages(1).open().unwrap();
+        umount2("/mnt", MntFlags::empty()).unwrap();
+        let path = std::env::temp_dir().join(format!("perfweave-no-tracefs-{}", std::process::id()));
+        let error = perfweave::perf_data::Writer::create(&path, &rings).map(drop).unwrap_err();
+        assert_error!(error, NotFound, "no format of tracepoint", "tracefs must be mounted");
+        assert!(!path.exists());
     });
 }
 
@@ -150,13 +168,19 @@ fn what_cannot_be_read_is_not_said_to_be_missing() {
         let mode = std::fs::metadata("/sys/kernel/tracing").unwrap().permissions().mode();
         let error = std::thread::spawn(|| {
             privilege::become_nobody().unwrap();
-            open("sched:nope").unwrap_err()
+            (open("sched:nope").unwrap_err(), Format::read("sched:sched_switch"))
         });
-        let error = error.join().unwrap();
+        let (error, format) = error.join().unwrap();
         let said = error.to_string();
         let Some(()) = needs("a tracefs that not anybody can search", mode & 0o001 == 0) else { return };
         assert_error!(error, Permission, "cannot look up tracepoint");
         assert!(!said.contains("no tracepoint") && said.contains("/sys/kernel/tracing"), "{said}");
         println!("{said}");
+        assert_error!(
+            format.unwrap_err(),
+            Permission,
+            "cannot look up tracepoint sched:sched_switch",
+            "/sys/kernel/tracing"
+        );
     });
 }

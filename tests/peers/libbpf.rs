@@ -285,19 +285,22 @@ fn a_reader_can_be_sent() {
 }
 
 /// A private BPF file system, and pinning in it.
-mod pin {
+pub(crate) mod pin {
     use nix::mount::{MntFlags, MsFlags, mount, umount2};
     use std::ffi::CString;
     use std::io;
     use std::os::fd::{AsFd, AsRawFd};
     use std::os::unix::ffi::OsStrExt;
     use std::path::{Path, PathBuf};
+    use std::sync::atomic::{AtomicU32, Ordering};
 
     pub(crate) struct BpfFs(PathBuf);
 
     impl BpfFs {
         pub(crate) fn mount() -> io::Result<Self> {
-            let path = std::env::temp_dir().join(format!("perfweave-bpf-{}", std::process::id()));
+            static COUNT: AtomicU32 = AtomicU32::new(0);
+            let own = format!("perfweave-bpf-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+            let path = std::env::temp_dir().join(own);
             std::fs::create_dir_all(&path)?;
             mount(Some("bpf"), &path, Some("bpf"), MsFlags::empty(), None::<&str>)?;
             Ok(Self(path))

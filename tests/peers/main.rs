@@ -7,3 +7,4 @@ mod nobody;
 #[expect(dead_code, reason = "each binary takes a part")]
 #[path = "../reading/mod.rs"]
 mod reading;
+mod ring_buffers;

@@ -93,13 +93,15 @@ fn every_way_of_being_wrong_has_its_error() {
         (refused(|bytes| bytes.clear()), "PERFILE2"),
         (refused(|bytes| bytes[..8].copy_from_slice(b"PERFFILE")), "before Linux 3.0"),
         (refused(|bytes| bytes[..8].reverse()), "other byte order"),
-        (refused(|bytes| bytes.truncate(12)), "cut short"),
-        (refused(|bytes| bytes.truncate(80)), "cut short"),
-        (refused(|bytes| bytes.truncate(RECORDS + 100)), "cut short"),
+        (refused(|bytes| bytes.truncate(12)), "its header end at 16 (the file was cut short"),
+        (refused(|bytes| bytes.truncate(16)), "its header end at 104 (the file was cut short"),
+        (refused(|bytes| bytes.truncate(80)), "its header end at 104 (the file was cut short"),
+        (refused(|bytes| bytes.truncate(RECORDS + 100)), "its records end at "),
         (refused(|bytes| bytes.truncate(bytes.len() - 1)), "cut short"),
         (refused(|bytes| set(bytes, DATA + 8, 0)), "SIGINT"),
         (refused(|bytes| set(bytes, 8, 50)), "header"),
         (refused(|bytes| set(bytes, ATTR_SIZE, 0)), "header"),
+        (refused(|bytes| set(bytes, ATTR_SIZE, 72)), "header"),
         (refused(|bytes| set(bytes, ATTR_SIZE, u64::MAX)), "header"),
         (refused(|bytes| set(bytes, ATTRS + 8, 0)), "no event"),
         (refused(|bytes| set(bytes, ATTRS + 8, u64::MAX)), "cut short"),
@@ -112,6 +114,43 @@ fn every_way_of_being_wrong_has_its_error() {
     for (error, words) in refusals {
         assert!(error.to_string().contains(words), "{error} lacks {words}");
     }
+}
+
+/// What a file has around its records, a recording in pipe mode has among them. What follows some records of perf's own is no record.
+#[test]
+fn a_recording_in_pipe_mode_is_that_of_a_file() {
+    let own = |kind: u32, body: &[u8]| {
+        let size = 8 + body.len() as u16;
+        [&kind.to_ne_bytes()[..], &[0; 2], &size.to_ne_bytes(), body].concat()
+    };
+    let file = small();
+    let at = get(&file, ATTRS) as usize;
+    let entry = at + get(&file, ATTR_SIZE) as usize - 16;
+    let ids = get(&file, entry) as usize..(get(&file, entry) + get(&file, entry + 8)) as usize;
+    let (attr, ids, data) = (&file[at..entry], &file[ids], &file[RECORDS..RECORDS + get(&file, DATA + 8) as usize]);
+    let piped = |own: &[Vec<u8>]| [&b"PERFILE2"[..], &16u64.to_ne_bytes(), &own.concat(), data].concat();
+    // HEADER_FEATURE of EVENT_DESC: one event, its attribute, no ids, and its name.
+    let counts = [1, attr.len() as u32].map(u32::to_ne_bytes).concat();
+    let named = [&12u64.to_ne_bytes()[..], &counts, attr, &[0; 4], &8u32.to_ne_bytes(), b"a name\0\0"].concat();
+    // HEADER_TRACING_DATA and AUXTRACE, with bytes behind them that would be damage.
+    let formats = [own(66, &5u32.to_ne_bytes()), vec![0xff; 8]].concat();
+    let trace = [own(71, &[&24u64.to_ne_bytes()[..], &[0; 32]].concat()), vec![0xff; 24]].concat();
+    let event = own(64, &[attr, ids].concat());
+    let rings = read(&piped(&[event.clone(), own(80, &named), formats, trace])).unwrap();
+    assert_eq!(rings.sources()[0].name(), "a name");
+    assert_eq!(events(rings), events(read(&file).unwrap()));
+    for (wrong, words) in [
+        (own(80, &24u64.to_ne_bytes()), "--threads"),
+        (own(80, &[0; 4]), "its feature make no sense"),
+        (own(64, &attr[..32]), "its event make no sense"),
+    ] {
+        let error = read(&piped(&[event.clone(), wrong])).map(drop).unwrap_err();
+        assert!(error.to_string().contains(words), "{error} was to say {words}");
+    }
+    // An attribute that gives no size has that of the first kernels.
+    let mut bytes = file.clone();
+    bytes[at + 4..at + 8].fill(0);
+    assert_eq!(events(read(&bytes).unwrap()), events(read(&file).unwrap()));
 }
 
 /// A ring of a recording is as long as its records, so a mark leaves no room, and none is needed.
@@ -127,6 +166,8 @@ fn what_is_no_file_has_its_error() {
     let why = |path: &str| perf_data::open(path).unwrap_err();
     assert_error!(why("/nowhere"), Recording, "cannot read /nowhere: No such file");
     assert_eq!(why("/nowhere").raw_os_error(), Some(2));
+    // Its length is one of 4 KiB, and there is less to read.
+    assert_error!(why("/sys/kernel/uevent_seqnum"), Recording, "it changed while it was read");
     assert_error!(why("/dev/null"), Recording, "cannot read /dev/null: it is no regular file (write what comes");
     assert_error!(why("/proc"), Recording, "cannot read /proc: it is a directory");
 }
@@ -274,6 +315,42 @@ fn records_of_an_event_that_is_not_described_are_of_none() {
     assert_eq!(sources, [None; 19]);
 }
 
+/// Two events by whose records nobody could tell which is which, or whose times cannot be compared.
+#[test]
+fn events_that_do_not_go_together_are_refused() {
+    let (sample_type, flags) = (24, 40);
+    let (id_all, use_clockid) = (1u64 << 18, 1u64 << 25);
+    let identifier = u64::from(bindings::PERF_SAMPLE_IDENTIFIER);
+    let two = |first: (usize, u64), second: (usize, u64)| {
+        let mut bytes = small();
+        let (each, at) = (get(&bytes, ATTR_SIZE) as usize, get(&bytes, ATTRS) as usize);
+        let event = bytes[at..at + each].to_vec();
+        let at = bytes.len() as u64;
+        set(&mut bytes, ATTRS, at);
+        set(&mut bytes, ATTRS + 8, 2 * each as u64);
+        for (place, changed) in [first, second] {
+            let mut event = event.clone();
+            event[each - 16..].fill(0);
+            let word = get(&event, place) ^ changed;
+            set(&mut event, place, word);
+            bytes.extend(event);
+        }
+        read(&bytes).map(drop).map_err(|error| error.to_string())
+    };
+    assert_eq!(two((sample_type, 0), (sample_type, 0)), Ok(()));
+    assert_eq!(two((sample_type, 0), (sample_type, 1)), Ok(()), "both have an identifier");
+    assert_eq!(two((sample_type, identifier), (sample_type, identifier)), Ok(()), "both are alike");
+    for (first, second, words) in [
+        ((sample_type, 0), (sample_type, identifier), "different layouts"),
+        ((sample_type, identifier), (sample_type, identifier | 1), "different layouts"),
+        ((sample_type, 0), (flags, id_all), "different layouts"),
+        ((sample_type, 0), (flags, use_clockid), "different clocks"),
+    ] {
+        let error = two(first, second).unwrap_err();
+        assert!(error.contains(words), "{error} was to say {words}");
+    }
+}
+
 /// A tracepoint without a name gets a made-up one, which is no tracepoint's name when it is written and read again.
 #[test]
 fn a_name_that_was_made_up_is_no_tracepoints() {
@@ -293,12 +370,10 @@ fn a_name_that_was_made_up_is_no_tracepoints() {
     }
 }
 
-#[test]
-fn a_machine_of_too_many_cpus_is_forged() {
-    let bits =
-        bindings::PERF_SAMPLE_RAW | bindings::PERF_SAMPLE_TIME | bindings::PERF_SAMPLE_CPU | bindings::PERF_SAMPLE_IP;
-    let machine = sim::Kernel::with(&[0], 1 << 20, Layout::new(bits.into(), true, 0));
-    (0..9000).for_each(|time| assert!(machine.emit(0, time, b"")));
+/// A recording of so many records of CPU 0, all alike but for their times.
+fn recorded(sample_type: u64, records: u64) -> Vec<u8> {
+    let machine = sim::Kernel::with(&[0], 1 << 20, Layout::new(sample_type, true, 0));
+    (0..records).for_each(|time| assert!(machine.emit(0, time, b"")));
     let rings = machine.rings().on_clock(Clock::Perf);
     let file = File::new();
     let mut writer = perf_data::Writer::create(&file.0, &rings).unwrap();
@@ -306,7 +381,14 @@ fn a_machine_of_too_many_cpus_is_forged() {
     merge.refresh(0);
     merge.batch().for_each(|event| writer.write(&event).unwrap());
     writer.finish().unwrap();
-    let mut bytes = fs::read(&file.0).unwrap();
+    fs::read(&file.0).unwrap()
+}
+
+#[test]
+fn a_machine_of_too_many_cpus_is_forged() {
+    let bits =
+        bindings::PERF_SAMPLE_RAW | bindings::PERF_SAMPLE_TIME | bindings::PERF_SAMPLE_CPU | bindings::PERF_SAMPLE_IP;
+    let mut bytes = recorded(bits.into(), 9000);
     // header, ip, time, cpu, raw
     let each = 8 + 8 + 8 + 8 + 8;
     for cpu in 0..9000usize {
@@ -314,6 +396,27 @@ fn a_machine_of_too_many_cpus_is_forged() {
         bytes[at..at + 4].copy_from_slice(&(cpu as u32).to_ne_bytes());
     }
     assert_error!(read(&bytes).unwrap_err(), Recording, "its records name more than 8192 CPUs");
+}
+
+/// Records of threads, without CPUs: the first 1024 threads have a ring each, and all others share one.
+#[test]
+fn threads_without_a_ring_of_their_own_share_one() {
+    let bits = bindings::PERF_SAMPLE_IDENTIFIER | bindings::PERF_SAMPLE_IP | bindings::PERF_SAMPLE_TIME;
+    let bits = bits | bindings::PERF_SAMPLE_CPU | bindings::PERF_SAMPLE_RAW;
+    let mut bytes = recorded(bits.into(), 1100);
+    let at = get(&bytes, ATTRS) as usize;
+    // The event has no CPU any more: its place is read as a payload's length, which is 0.
+    let sample_type = get(&bytes, at + 24) & !u64::from(bindings::PERF_SAMPLE_CPU);
+    set(&mut bytes, at + 24, sample_type);
+    let (entry, ids) = (at + get(&bytes, ATTR_SIZE) as usize - 16, bytes.len() as u64);
+    set(&mut bytes, entry, ids);
+    set(&mut bytes, entry + 8, 8 * 1100);
+    // header, identifier, ip, time, CPU, raw
+    (0..1100).for_each(|number| set(&mut bytes, RECORDS + number * 48 + 8, number as u64 + 1));
+    (1..=1100u64).for_each(|id| bytes.extend(id.to_ne_bytes()));
+    let rings = read(&bytes).unwrap();
+    assert_eq!(rings.len(), 1025);
+    assert_eq!(events(rings).len(), 1100);
 }
 
 /// Any byte may be any other. `QUICKCHECK_TESTS` sets how many files are tried.

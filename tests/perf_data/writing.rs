@@ -2,7 +2,9 @@
 
 use crate::perf::{File, by_cpu, drain, open, perf, record, script};
 use perf_event_open_sys::bindings;
-use perfweave::{Event, Hold, Item, Kind, Layout, Merge, Order, Reader, Record, Rings, Sample, perf_data, sim};
+use perfweave::{
+    Event, Hold, Item, Kind, Layout, Merge, Order, Reader, Record, RingOptions, Rings, Sample, perf_data, sim,
+};
 use perfweave_support::threads::until;
 use perfweave_support::{assert_error, kernel, tracefs};
 use std::io::{self, Read};
@@ -70,19 +72,25 @@ fn perf_shows_a_live_stream_as_it_was_yielded() {
 #[test]
 fn files_of_tracefs_are_in_the_recording_whole() {
     let Some(tracefs) = kernel("find tracefs", tracefs::find_or_mount()) else { return };
-    let options = Rings::options().tracepoint("sched:sched_switch");
-    let Some(rings) = kernel("open a tracepoint", options.open()) else { return };
-    let file = File::new();
-    perf_data::Writer::create(&file.0, &rings).unwrap().finish().unwrap();
-    let recorded = std::fs::read(&file.0).unwrap();
+    let recorded = |options: RingOptions| {
+        let rings = kernel("open a tracepoint", options.open())?;
+        let file = File::new();
+        perf_data::Writer::create(&file.0, &rings).unwrap().finish().unwrap();
+        Some((std::fs::read(&file.0).unwrap(), open(&file.0)))
+    };
+    let Some((recorded_by_name, _)) = recorded(Rings::options().tracepoint("sched:sched_switch")) else { return };
     for name in ["header_page", "header_event"] {
         let mut text = vec![0; 1 << 16];
         let mut source = std::fs::File::open(tracefs.join("events").join(name)).unwrap();
         let len = source.read(&mut text).unwrap();
         assert!(len > 100 && source.read(&mut text[len..]).unwrap() == 0, "too short for this test: {len} bytes");
         let expected = [name.as_bytes(), &[0], &len.to_ne_bytes(), &text[..len]].concat();
-        assert!(recorded.windows(expected.len()).any(|bytes| bytes == expected), "{name}");
+        assert!(recorded_by_name.windows(expected.len()).any(|bytes| bytes == expected), "{name}");
     }
+    // So is the format of one that was asked for by its number.
+    let id = std::fs::read_to_string(tracefs.join("events/sched/sched_switch/id")).unwrap().trim().parse().unwrap();
+    let Some((_, by_number)) = recorded(Rings::options().tracepoint_id(id)) else { return };
+    assert!(by_number.format(0).unwrap().field("prev_pid").is_ok());
 }
 
 /// The bytes of every record, and all other events; for losses also the keys around them, if these are `exact`.
@@ -174,6 +182,60 @@ fn losses_are_written_where_they_were() {
             let dump = perf(&["script", "-i", file.path(), "--show-lost-events"]).unwrap();
             assert_eq!(dump.matches("PERF_RECORD_LOST").count(), 9, "{dump}");
         }
+    }
+}
+
+/// Losses that no record follows come last, each CPU's as one, at the time of the last record.
+#[test]
+fn losses_behind_the_last_record_are_written_at_the_end() {
+    let (time, raw) = (bindings::PERF_SAMPLE_TIME, bindings::PERF_SAMPLE_RAW);
+    let (cpu, tid, identifier) =
+        (bindings::PERF_SAMPLE_CPU, bindings::PERF_SAMPLE_TID, bindings::PERF_SAMPLE_IDENTIFIER);
+    for sample_type in [time | raw, time | raw | cpu | tid, time | raw | identifier] {
+        let machine = sim::Kernel::with(&[0, 3], 4096, Layout::new(sample_type.into(), true, 0));
+        assert!(machine.emit(3, 10, b"") && machine.emit(0, 20, b""));
+        let mut reader = Reader::new(machine.rings(), Order::new().hold(machine.hold())).unwrap();
+        let file = File::new();
+        let mut writer = perf_data::Writer::create(&file.0, reader.rings()).unwrap();
+        for count in [5, 7] {
+            machine.lose(3, count);
+            machine.lose(0, 10 * count);
+            reader.handle().flush().unwrap();
+            while let Some(event) = reader.next().unwrap() {
+                writer.write(&event.event()).unwrap();
+                if matches!(event.item(), Item::Flushed) {
+                    break;
+                }
+            }
+        }
+        let written = writer.finish().unwrap();
+        assert_eq!((written.records, written.lost, written.left_out), (2, 132, 0));
+        let mut read = Vec::new();
+        drain(&mut Reader::new(open(&file.0), Order::new()).unwrap(), |event| {
+            if let Item::Lost(lost) = event.item() {
+                read.push((lost.cpu, lost.count, lost.after, lost.until));
+            }
+        });
+        read.sort_unstable();
+        assert_eq!(read, [(0, 120, Some(20), None), (3, 12, Some(10), None)], "{sample_type:x}");
+        // By rising CPU, behind all records: the id, the count, and `struct sample_id`.
+        let bytes = std::fs::read(&file.0).unwrap();
+        let word = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap());
+        let (mut at, end, mut found) = (104, 104 + word(48) as usize, Vec::new());
+        while at < end {
+            let next = at + usize::from(u16::from_ne_bytes([bytes[at + 6], bytes[at + 7]]));
+            if bytes[at] == 2 {
+                found.push((at + 8..next).step_by(8).map(word).collect::<Vec<_>>());
+            }
+            at = next;
+        }
+        let id = found[0][0];
+        let lost = |cpu, count| match sample_type {
+            _ if sample_type & tid != 0 => vec![id, count, 0, 20, cpu],
+            _ if sample_type & identifier != 0 => vec![id, count, 20, cpu, id],
+            _ => vec![id, count, 20, cpu],
+        };
+        assert!(found[0] == lost(0, 120) && found[1][1..] == lost(3, 12)[1..] && found.len() == 2, "{found:?}");
     }
 }
 

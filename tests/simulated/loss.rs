@@ -1202,6 +1202,35 @@ fn dense_numbers_that_break_their_sequence_are_told_apart() {
     assert_eq!((stats.records, stats.late, stats.missing), (11, 5, 0));
 }
 
+/// A CPU comes between an anomaly and its record, and the rings' ranks shift. The anomaly of the new ring's record at the same position is
+/// reported, and the other one is not reported again.
+#[test]
+fn a_cpu_that_comes_between_an_anomaly_and_its_record_changes_neither() {
+    let kernel = sim::Kernel::new(&[3, 5]);
+    let hold = Hold::Dense { first: Some(100), fence: kernel.fence() };
+    let mut merge = merge(&kernel, Order::new().key(Key::Sequence(Sequence::u64(0))).hold(hold));
+    let write = |cpu, number: u64| assert!(kernel.emit(cpu, 0, &number.to_ne_bytes()));
+    let next = |merge: &mut Merge| {
+        let event = merge.next()?;
+        Some(match event.item() {
+            Item::Anomaly(anomaly) => (anomaly.cpu, Some(anomaly.kind)),
+            _ => (event.record().unwrap().cpu(), None),
+        })
+    };
+    [100, 101].into_iter().for_each(|number| write(5, number));
+    merge.refresh(0);
+    assert_eq!([next(&mut merge), next(&mut merge)], [Some((5, None)); 2]);
+    write(3, 101);
+    merge.refresh(0);
+    assert_eq!(next(&mut merge), Some((3, Some(AnomalyKind::Duplicate))));
+    kernel.plug(0);
+    assert!(merge.follow_cpus().unwrap());
+    write(0, 0);
+    merge.refresh(0);
+    let said: Vec<_> = std::iter::from_fn(|| next(&mut merge)).collect();
+    assert_eq!(said, [(0, Some(AnomalyKind::Reset)), (0, None), (3, None)]);
+}
+
 /// The record of a number in the middle was dropped, and only the kernel's count reports the loss. The loss explains the missing number.
 #[test]
 fn a_loss_that_nothing_follows_explains_what_is_missing() {

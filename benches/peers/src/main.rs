@@ -5,8 +5,8 @@
 //! cargo run --release --manifest-path benches/peers/Cargo.toml --target-dir target/peers -- --test
 //! ```
 //!
-//! This process is the one that is traced: it calls getppid(2) on every CPU, and a BPF program outputs 64 bytes for each call. For readers
-//! by writers' epochs the program enters before it takes its time and leaves after its output; for all others it does not. Each reader is a
+//! This process is the one that is traced: it calls getppid(2) on every CPU, and a BPF program outputs 64 bytes for each call,
+//! into perf rings or into BPF ring buffers of the same size: one for each CPU, or one that all share. For readers by writers' epochs the program enters before it takes its time and leaves after its output; for all others it does not. Each reader is a
 //! separate process, which inherits the maps. In each round every reader runs once with each load, so that ratios within a round are
 //! comparable on a shared machine. The tables show medians over the rounds.
 
@@ -44,10 +44,12 @@ fn main() -> Result<()> {
     let number = |text: &str| text.parse::<u32>().map_err(|error| error.to_string());
     // A reader's own process.
     if let Some(reader) = args.value("--reader", number).map_err(failed)? {
-        let map = args.value("--map", number).map_err(failed)?.ok_or("no map")?;
-        let epochs = args.value("--epochs", number).map_err(failed)?.ok_or("no map of epochs")?;
+        let numbers =
+            |text: &str| text.split(',').map(|text| text.parse::<i32>().map_err(|error| error.to_string())).collect();
+        let maps: Vec<_> = args.value("--maps", numbers).map_err(failed)?.ok_or("no maps")?;
+        let words = args.value("--words", number).map_err(failed)?.ok_or("no map of words")?;
         let pages = args.value("--pages", number).map_err(failed)?.ok_or("no pages")?;
-        return readers::run(&READERS[reader as usize], map as i32, epochs as i32, pages as usize);
+        return readers::run(&READERS[reader as usize], &maps, words as i32, pages as usize);
     }
     if args.flag("--hog") {
         loop {

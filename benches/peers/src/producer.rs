@@ -1,10 +1,11 @@
 //! The traced process: its BPF program, its loads, and their outcome with a reader.
 
 use crate::Result;
-use crate::readers::Reader;
+use crate::readers::{Output, Reader};
 use crate::tally::Seen;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
-use perfweave_support::bpf::Reg::{R0, R1, R6, R10};
+use perfweave_support::bpf::Reg::{R0, R1, R6, R8, R10};
+use perfweave_support::foreign::page_size;
 use perfweave_support::{bpf, cpus, load};
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::{AsFd, AsRawFd};
@@ -98,6 +99,29 @@ impl Producer {
         Ok(Self { events, epochs, counts, programs })
     }
 
+    /// The program as it writes into BPF ring buffers: it draws its number, reserves, reads its time inside, and submits.
+    fn reserving(&self, buffers: &Buffers, by_cpu: bool) -> std::io::Result<bpf::Program> {
+        let mut asm = bpf::Asm::new();
+        asm.load(R1, R1, 8).only_if(R1, libc::SYS_getppid as i32).only_process(std::process::id());
+        if by_cpu {
+            asm.cpu()
+        } else {
+            asm.mov_i(R0, 0)
+        };
+        asm.store_u32(R10, -28, R0).element(&self.counts, -28);
+        asm.mov_i(R1, 1).fetch_add(R0, 0, R1).mov(R6, R1).ring(buffers.output());
+        asm.reserve(SAMPLE as u32, |asm| asm.count(&buffers.failures).mov_i(R0, 0).exit());
+        if buffers.barrier {
+            asm.barrier();
+        }
+        asm.ktime().store(R8, 0, R0).store(R8, 8, R6);
+        for word in 2..SAMPLE / 8 {
+            asm.store(R8, 8 * word, R0);
+        }
+        asm.submit(0).mov_i(R0, 0).exit();
+        bpf::Program::load(bpf::Kind::RawTracepoint, &asm)
+    }
+
     /// Runs a load that is not traced. Gives the calls a second.
     pub fn idle(&self, load: Load, time: Duration) -> f64 {
         run(load, || thread::sleep(time))
@@ -132,10 +156,18 @@ impl Producer {
             // It may be empty.
             let _ = self.events.delete(cpu);
         }
-        let mut process = Process::begin(reader, &self.events, &self.epochs, pages)?;
+        let buffers = match reader.output {
+            Output::Perf => None,
+            output => Some(Buffers::new(output, pages * page_size())?),
+        };
+        let mut process = match &buffers {
+            None => Process::begin(reader, &[&self.events], &self.epochs, pages)?,
+            Some(buffers) => Process::begin(reader, &buffers.maps(), &buffers.failures, pages)?,
+        };
         process.wait_until_ready()?;
-        let [by_cpu, by_machine] = &self.programs[usize::from(reader.enters)];
-        let program = if load == Load::Flood { by_cpu } else { by_machine };
+        let by_cpu = load == Load::Flood;
+        let made = buffers.map(|buffers| self.reserving(&buffers, by_cpu)).transpose()?;
+        let program = made.as_ref().unwrap_or(&self.programs[usize::from(reader.enters)][usize::from(!by_cpu)]);
         let link = program.attach_raw_tracepoint("sys_enter")?;
         let (begin, busy, own) = (Instant::now(), busy()?, own()?);
         let rate = run(load, || thread::sleep(time));
@@ -147,6 +179,46 @@ impl Producer {
         let written = (0..load::slots()).map(|cpu| self.counts.lookup_u64(cpu, 0)).sum::<std::io::Result<u64>>()?;
         let traced_ns = mine * 1e9 / written.max(1) as f64;
         Ok(Outcome { seen, written, rate, traced_ns, others })
+    }
+}
+
+/// BPF ring buffers of one measurement.
+struct Buffers {
+    /// The map of them by CPU, if each CPU has one.
+    by_cpu: Option<bpf::Map>,
+    rings: Vec<bpf::Map>,
+    /// Reservations that were refused.
+    failures: bpf::Map,
+    /// The program orders its stores itself.
+    barrier: bool,
+}
+
+impl Buffers {
+    fn new(output: Output, bytes: usize) -> Result<Self> {
+        let cpus = cpus::online();
+        let (by_cpu, rings) = if output == Output::Shared {
+            // As many bytes as all others have together.
+            (None, vec![bpf::Map::ring_buffer(u32::try_from((bytes * cpus.len()).next_power_of_two())?)?])
+        } else {
+            let (map, rings) = bpf::Map::ring_buffers(u32::try_from(bytes)?, &cpus)?;
+            (Some(map), rings)
+        };
+        let failures = bpf::Map::counts()?;
+        // Readers inherit them.
+        for map in rings.iter().chain(&by_cpu).chain([&failures]) {
+            fcntl(map, FcntlArg::F_SETFD(FdFlag::empty()))?;
+        }
+        Ok(Self { by_cpu, rings, failures, barrier: output == Output::Barrier })
+    }
+
+    /// What the program writes into.
+    fn output(&self) -> &bpf::Map {
+        self.by_cpu.as_ref().unwrap_or(&self.rings[0])
+    }
+
+    /// That, and each ring.
+    fn maps(&self) -> Vec<&bpf::Map> {
+        std::iter::once(self.output()).chain(&self.rings).collect()
     }
 }
 
@@ -203,10 +275,11 @@ struct Process {
 }
 
 impl Process {
-    fn begin(reader: &Reader, events: &bpf::Map, epochs: &bpf::Map, pages: usize) -> Result<Self> {
-        let [map, epochs] = [events, epochs].map(|map| map.as_fd().as_raw_fd().to_string());
+    fn begin(reader: &Reader, maps: &[&bpf::Map], words: &bpf::Map, pages: usize) -> Result<Self> {
+        let fd = |map: &&bpf::Map| map.as_fd().as_raw_fd().to_string();
+        let (maps, words) = (maps.iter().map(fd).collect::<Vec<_>>().join(","), fd(&words));
         let (reader, pages) = (reader.index().to_string(), pages.to_string());
-        Self::spawn(&["--reader", &reader, "--map", &map, "--epochs", &epochs, "--pages", &pages])
+        Self::spawn(&["--reader", &reader, "--maps", &maps, "--words", &words, "--pages", &pages])
     }
 
     /// A busy loop.

@@ -2,8 +2,9 @@
 
 use crate::producer::{Load, Outcome, Setting};
 use crate::readers::{
-    DEFAULT, DENSE_SOON, DRAIN, DRAIN_ENTERED, EPOCH, EPOCH_SPINNING, EPOCH_WOKEN, EXPEDITED_SOON, MEMBARRIER_SOON,
-    NONE, OFTEN, READERS, REFERENCE, Reader, SORTED,
+    BUFFERS_DRAIN, BUFFERS_DRAIN_OFTEN, BUFFERS_LIBBPF, BUFFERS_LIBBPF_OFTEN, BUFFERS_NONE, BUFFERS_PROGRAMS,
+    BUFFERS_RESERVED, DEFAULT, DENSE_SOON, DRAIN, DRAIN_ENTERED, EPOCH, EPOCH_SPINNING, EPOCH_WOKEN, EXPEDITED_SOON,
+    MEMBARRIER_SOON, NONE, OFTEN, READERS, REFERENCE, Reader, SORTED,
 };
 use std::fmt::{Display, Formatter, Result};
 use std::time::Duration;
@@ -84,6 +85,13 @@ pub fn targets([flood, paced, small, hogs]: &[Table; 4], grace_period: Duration)
         ("calls: ordered `next()` ÷ libbpf tuned, copied and sorted", "≥ 0.98", DEFAULT, SORTED, rate),
         ("CPU: `epoch` ÷ `none`", "≤ 1", EPOCH, NONE, cost),
         ("the traced program's CPU: entering and leaving ÷ not, both drained", "≤ 1.05", DRAIN_ENTERED, DRAIN, traced),
+        ("ring buffers, CPU: `drain` ÷ `ring_buffer__consume`", "≤ 1", BUFFERS_DRAIN, BUFFERS_LIBBPF, cost),
+        ("the same every millisecond", "≤ 1", BUFFERS_DRAIN_OFTEN, BUFFERS_LIBBPF_OFTEN, cost),
+        ("ring buffers, CPU: `reserved` ÷ `ring_buffer__consume`", "≤ 1.5", BUFFERS_RESERVED, BUFFERS_LIBBPF, cost),
+        ("the same, programs with a barrier", "≤ 1.5", BUFFERS_PROGRAMS, BUFFERS_LIBBPF, cost),
+        ("ring buffers, CPU: `none` ÷ `ring_buffer__consume`", "", BUFFERS_NONE, BUFFERS_LIBBPF, cost),
+        ("ring buffers, calls: `drain` ÷ `ring_buffer__consume`", "", BUFFERS_DRAIN, BUFFERS_LIBBPF, rate),
+        ("ring buffers, calls: `reserved` ÷ `ring_buffer__consume`", "", BUFFERS_RESERVED, BUFFERS_LIBBPF, rate),
         ("its calls: entering and leaving ÷ not, both drained", "≥ 0.95", DRAIN_ENTERED, DRAIN, rate),
     ] {
         let ratios = [flood, paced].map(|table| table.ratio(name, by, column));

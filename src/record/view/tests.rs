@@ -232,6 +232,9 @@ fn records_need_no_id_where_all_are_of_one_source() {
     assert_eq!(source(&Origin::new(0, Layout::RAW, sources(&[(10, 5), (11, 6)]))), None);
     assert_eq!(source(&Origin::new(0, Layout::RAW, sources(&[]))), None);
     assert_eq!(source(&one.with(sources(&[(20, 5)]), 100, 0)), Some(5));
+    // The ids come in any order.
+    let many = Origin::new(0, Layout::RAW, sources(&[(9, 1), (3, 0), (7, 4), (5, 2)]));
+    assert_eq!([3, 5, 7, 9, 4].map(|id| many.source(id)), [Some(0), Some(2), Some(4), Some(1), None]);
     // Records of others may lie before, until all of those are read.
     let other = one.with(sources(&[(20, 6)]), 100, 0);
     assert_eq!((source(&other), other.source(11), other.source(20)), (None, Some(5), Some(6)));

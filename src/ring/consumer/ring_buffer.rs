@@ -8,17 +8,22 @@ use super::{Format, Ring, duplicate};
 use crate::error::{Error, ErrorKind};
 use crate::ring::frame::{Reservation, State};
 use crate::ring::memory::{Mapping, Memory};
+use crate::ring::prefetch::prefetch_at;
 use crate::ring::words::{self, AtomicU32, AtomicU64};
 use crate::ring::{Bytes, Fault, Header, KernelHalf};
 use crate::sys::fork::Owner;
 use crate::sys::{bpf, machine};
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// The ring belongs to no single CPU: programs of all CPUs write into it. -1, as in perf_event_open(2).
 pub const ANY_CPU: u32 = u32::MAX;
+
+/// How many bytes ahead to prefetch headers.
+const AHEAD: u64 = 4096;
 
 impl Ring {
     /// Maps a BPF ring buffer (`BPF_MAP_TYPE_RINGBUF`, Linux 5.8) and adopts it from its present consumer position on. The map's file
@@ -141,6 +146,20 @@ impl Ring {
         Ok(rings)
     }
 
+    /// [`Ring::adopt_ring_buffers`] for a map that is pinned in a BPF file system.
+    ///
+    /// # Safety
+    /// As [`Ring::adopt_ring_buffer`], of each.
+    ///
+    /// # Errors
+    /// As [`Ring::adopt_ring_buffers`]; [`ErrorKind::NotFound`] or [`ErrorKind::Permission`] if the map cannot be opened.
+    pub unsafe fn adopt_pinned_ring_buffers(path: impl AsRef<Path>) -> Result<Vec<(u32, Self)>, Error> {
+        let path = path.as_ref();
+        let map = bpf::pinned(path).map_err(Error::pinned(path))?;
+        // SAFETY: this function's contract is the same.
+        unsafe { Self::adopt_ring_buffers(&map) }
+    }
+
     /// A BPF ring buffer in plain memory, whose data is mapped once, and the kernel's half of it.
     ///
     /// # Panics
@@ -161,9 +180,8 @@ impl Ring {
         self.head < self.reserved && Reservation(self.load_reservation(self.head)).is_busy()
     }
 
-    /// Moves the head over committed reservations, up to the first that is busy. `reserved` is the producer position, not before the last
-    /// one nor further than the ring's length from the tail.
-    pub(super) fn refresh_reservations(&mut self, reserved: u64) -> Result<(), Fault> {
+    /// Takes a new producer position, not before the last one nor further than the ring's length from the tail. The head stays.
+    pub(super) fn look_at_reservations(&mut self, reserved: u64) -> Result<(), Fault> {
         // SAFETY: (I1)
         let consumed = words::load_own(unsafe { self.tail_word.as_ref() });
         let stored = self.base.wrapping_add(self.tail);
@@ -171,18 +189,36 @@ impl Ring {
             return Err(Fault::Consumer { from: stored, to: consumed });
         }
         self.reserved = reserved;
-        while self.head < reserved {
-            let reservation = Reservation(self.load_reservation(self.head));
+        Ok(())
+    }
+
+    /// Moves the head over committed reservations, up to the first that is busy, or to the first that begins `most` bytes or more after
+    /// the head. In a perf ring the head is already there.
+    #[inline]
+    pub(crate) fn pass_committed(&mut self, most: u64) -> Result<(), Fault> {
+        if self.head == self.reserved {
+            return Ok(());
+        }
+        let (begin, reserved) = (self.head, self.reserved);
+        let mut head = begin;
+        let mut passed = Ok(());
+        while head < reserved && head - begin < most {
+            if head + AHEAD < reserved {
+                prefetch_at(self.data.as_ptr().wrapping_add(self.index(head + AHEAD) as usize));
+            }
+            let reservation = Reservation(self.load_reservation(head));
             if reservation.is_busy() {
                 break;
             }
-            let room = reserved - self.head;
+            let room = reserved - head;
             if reservation.len() > room {
-                return Err(Fault::Size { size: reservation.len() as u32, room });
+                passed = Err(Fault::Size { size: reservation.len() as u32, room });
+                break;
             }
-            self.head += reservation.len();
+            head += reservation.len();
         }
-        Ok(())
+        self.head = head;
+        passed
     }
 
     /// The header word of the reservation at a position between tail and `reserved`.

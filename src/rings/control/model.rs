@@ -1,4 +1,4 @@
-//! A reader and those who flush, close, pause it and set deadlines, every interleaving.
+//! Every interleaving of a reader with threads that flush, close, pause it and set deadlines.
 
 use super::{Control, Gate, Handle, Pause, Signals};
 use crate::instrument::{AtomicBool, AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use loom::thread::{self, JoinHandle};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// In place of the word on a page of its own, of which a model knows nothing.
+/// Replaces the word on a page of its own, which a model cannot have.
 #[derive(Debug)]
 pub(super) struct ForkWord(AtomicU64);
 
@@ -19,13 +19,13 @@ impl ForkWord {
         &self.0
     }
 
-    /// A model has no children.
+    /// A model has no forked child.
     pub(super) fn is_here(&self) -> bool {
         true
     }
 }
 
-/// A reader's end, armed, as a reader's is.
+/// A control with a wake-up, as a reader has it.
 fn control() -> Arc<Control> {
     let control = Control::new();
     control.arm().unwrap();
@@ -37,8 +37,7 @@ fn beside(control: &Arc<Control>, act: impl FnOnce(&Handle) + 'static) -> JoinHa
     thread::spawn(move || act(&handle))
 }
 
-/// Until something is asked for that was not noticed, as `Engine::notice_signals` finds it: sleeps, and has no tick. Says whether the
-/// reader goes on.
+/// Sleeps without a tick until there is a new signal, as `Engine::notice_signals` sees it. Returns whether the reader goes on.
 fn next(control: &Control, noticed: &mut Signals) -> bool {
     loop {
         let signals = control.signals();
@@ -50,9 +49,9 @@ fn next(control: &Control, noticed: &mut Signals) -> bool {
     }
 }
 
-/// Dies (seen once each) when the word is added to or loaded Relaxed, and when the reader is waked before.
+/// Fails (each seen once) if the flush is added or the word loaded with Relaxed, or if the reader is woken before the flush is added.
 #[test]
-fn what_was_written_before_a_flush_is_found_by_the_look_that_follows() {
+fn a_reader_that_sees_a_flush_sees_what_was_written_before_it() {
     loom::model(|| {
         let control = control();
         let written = Arc::new(AtomicU64::new(0));
@@ -75,7 +74,7 @@ fn what_was_written_before_a_flush_is_found_by_the_look_that_follows() {
     });
 }
 
-/// Dies when closing overwrites what was asked for before, or does not wake.
+/// Fails if closing overwrites the count of flushes, or does not wake the reader.
 #[test]
 fn a_reader_that_is_closed_beside_a_flush_ends() {
     loom::model(|| {
@@ -84,11 +83,11 @@ fn a_reader_that_is_closed_beside_a_flush_ends() {
         let mut noticed = Signals::QUIET;
         while next(&control, &mut noticed) {}
         others.into_iter().for_each(|other| other.join().unwrap());
-        assert!(control.signals().is_closed().unwrap(), "for good");
+        assert!(control.signals().is_closed().unwrap(), "it stays closed");
     });
 }
 
-/// Dies when the reader is waked before the deadline is set, or not at all.
+/// Fails if the reader is woken before the deadline is set, or not at all.
 #[test]
 fn a_deadline_that_is_moved_wakes_the_reader() {
     loom::model(|| {
@@ -102,10 +101,10 @@ fn a_deadline_that_is_moved_wakes_the_reader() {
     });
 }
 
-/// The report of a deadline ends when that is taken back, also if the reader sleeps until something else ends. Dies when the reader is
-/// waked before, or not at all, and when a report is asked for whatever the deadline is.
+/// The report of a deadline is no longer due when the deadline is taken back, even if the reader sleeps then. Fails if the reader is woken
+/// before, or not at all, or if the report stays due.
 #[test]
-fn a_deadline_that_is_taken_back_ends_its_report() {
+fn a_deadline_that_is_taken_back_is_not_reported() {
     loom::model(|| {
         let control = control();
         control.set_deadline(Some(Instant::now()));
@@ -119,7 +118,7 @@ fn a_deadline_that_is_taken_back_ends_its_report() {
     });
 }
 
-/// A ring whose output is stopped when it is `true`.
+/// A ring, and whether it is paused.
 fn gate() -> (Gate, Arc<AtomicBool>) {
     let paused = Arc::new(AtomicBool::new(false));
     let gate = {
@@ -129,9 +128,9 @@ fn gate() -> (Gate, Arc<AtomicBool>) {
     (gate, paused)
 }
 
-/// Dies when a ring that arrives is turned as the others are under one lock and added under another.
+/// Fails if a new ring is paused under one lock and added under another.
 #[test]
-fn a_ring_that_arrives_beside_a_pause_is_as_the_others_are() {
+fn a_ring_that_is_added_during_a_pause_is_paused_like_the_others() {
     for resumes in [false, true] {
         loom::model(move || {
             let control = control();
@@ -152,21 +151,21 @@ fn a_ring_that_arrives_beside_a_pause_is_as_the_others_are() {
     }
 }
 
-/// Dies when what retires does not say so, or a ring that arrives does not ask.
+/// Fails if retired outlets are not marked as retired, or if adding a ring does not check the mark.
 #[test]
-fn nothing_arrives_at_a_reader_that_is_closed() {
+fn no_ring_is_added_to_a_closed_reader() {
     loom::model(|| {
         let control = control();
         let other = beside(&control, Handle::close);
         control.outlets().add(1, gate().0, Vec::new()).unwrap();
         other.join().unwrap();
-        assert!(control.outlets().gates.is_empty(), "whatever arrived before is stopped");
+        assert!(control.outlets().gates.is_empty(), "a ring that was added before is let go");
     });
 }
 
-/// Dies when a reader that asks clears what was set meanwhile.
+/// Fails if the reader clears a mark that was set after it read it.
 #[test]
-fn that_output_goes_on_is_noticed_once_at_least() {
+fn a_reader_notices_at_least_once_that_output_has_gone_on() {
     loom::model(|| {
         let control = control();
         let others =
@@ -174,6 +173,6 @@ fn that_output_goes_on_is_noticed_once_at_least() {
         let noticed = control.take_lossy();
         others.into_iter().for_each(|other| other.join().unwrap());
         assert!(control.take_lossy() || noticed);
-        assert!(!control.take_lossy(), "and not for ever");
+        assert!(!control.take_lossy(), "it is noticed once for each time");
     });
 }

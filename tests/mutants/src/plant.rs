@@ -97,7 +97,7 @@ impl Planted {
             renew(&self.directory.join(&file.path), text.as_bytes())?;
         }
         let lib = fs::read_to_string(self.root.join("src/lib.rs"))?;
-        let lib = format!("#![allow(warnings, clippy::all)]\n{lib}\n{SWITCH}");
+        let lib = format!("#![allow(warnings, arithmetic_overflow, unconditional_panic, clippy::all)]\n{lib}\n{SWITCH}");
         renew(&self.directory.join("src/lib.rs"), lib.as_bytes())
     }
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// Binaries of tests, and tests, that take no part, and why: `rooms` reads the sources; the others take CPUs offline, mount, or change
 /// settings of the machine, which a mutant might leave so, or take long.
-const LEFT_OUT: &[&str] = &["hotplug", "mounts", "faults", "perf_data", "rooms::", "leaks::"];
+const LEFT_OUT: &[&str] = &["hotplug", "mounts", "faults", "rooms::", "leaks::", "limits::"];
 
 /// Tests of one binary that take less than this are run together.
 const QUICK: Duration = Duration::from_millis(200);

@@ -341,10 +341,10 @@ mod tests {
         let short = echo(&rings[0], 8, 0).unwrap();
         std::thread::scope(|scope| {
             let program = scope.spawn(|| sleeping.run_here(&[sleeper.address(), 7]).unwrap());
-            sleeper.until_asleep();
+            let asleep = sleeper.until_asleep();
             assert_eq!(short.run_with(0, &[8]).unwrap(), 0);
             assert_eq!(mapped.take(), (vec![], 0), "both wait for the one that sleeps");
-            sleeper.wake();
+            drop(asleep);
             assert_eq!(program.join().unwrap(), 0);
         });
         assert_eq!(mapped.take().0, [7u64, 8].map(|number| number.to_ne_bytes().to_vec()));

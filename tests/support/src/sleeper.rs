@@ -1,6 +1,7 @@
 //! Memory whose reader sleeps until it is woken: what a sleepable BPF program sleeps on (`userfaultfd(2)`).
 
 use crate::foreign::page_size;
+use crate::threads::{AtEnd, GUARD};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd};
@@ -64,12 +65,13 @@ impl Sleeper {
         self.page as u64
     }
 
-    /// Waits until somebody reads, and so sleeps.
+    /// Waits until somebody reads, and so sleeps. Dropping the answer wakes it ([`Sleeper::wake`]).
     ///
     /// # Panics
-    /// If nobody does within [`GUARD`](crate::threads::GUARD).
-    pub fn until_asleep(&self) {
-        assert!(self.asleep_within(crate::threads::GUARD), "nobody sleeps");
+    /// If nobody does within [`GUARD`].
+    pub fn until_asleep(&self) -> AtEnd<impl FnMut()> {
+        assert!(self.asleep_within(GUARD), "nobody sleeps");
+        AtEnd(|| self.wake())
     }
 
     /// Waits until somebody reads, and so sleeps, but no longer than so long. Says so once.

@@ -76,3 +76,13 @@ fn sleeps(thread: i32) -> u64 {
     let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
     count.and_then(|count| count.trim().parse().ok()).expect("a count of switches")
 }
+
+/// Does something when it is dropped, also where a test fails: what ends the threads that the test would wait for otherwise.
+#[derive(Debug)]
+pub struct AtEnd<F: FnMut()>(pub F);
+
+impl<F: FnMut()> Drop for AtEnd<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}

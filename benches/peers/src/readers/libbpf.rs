@@ -32,14 +32,14 @@ pub fn default(map: OwnedFd, start: &Start) -> Result<Seen> {
 }
 
 /// A map's number, by which any process may open it.
-fn id(map: &OwnedFd) -> Result<u32> {
+pub(super) fn id(map: &OwnedFd) -> Result<u32> {
     let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", map.as_raw_fd()))?;
     let id = about.lines().find_map(|line| line.strip_prefix("map_id:"));
     Ok(id.ok_or("no map")?.trim().parse()?)
 }
 
 /// What its callback does with a record.
-trait Each {
+pub(super) trait Each {
     fn bytes(&mut self, bytes: &[u8]);
     fn lost(&mut self, count: u64);
 }
@@ -56,8 +56,8 @@ impl Each for Tally {
 }
 
 /// Copies of all records of a poll.
-struct Sorted {
-    tally: Tally,
+pub(super) struct Sorted {
+    pub tally: Tally,
     found: Vec<[u64; 8]>,
 }
 
@@ -74,7 +74,11 @@ impl Each for Sorted {
 }
 
 impl Sorted {
-    fn yield_all(&mut self) {
+    pub fn new() -> Self {
+        Self { tally: Tally::begin(), found: Vec::new() }
+    }
+
+    pub fn yield_all(&mut self) {
         self.found.sort_by_key(|words| words[0]);
         self.found.drain(..).for_each(|words| self.tally.event(words[0], words[0], words[1]));
     }
@@ -109,8 +113,7 @@ fn unordered(map: &OwnedFd, start: &Start, stamps: Stamps, sleep: Duration) -> R
 
 /// The same, with the records of each poll copied and sorted by the program's time.
 pub fn sorted(map: OwnedFd, start: &Start) -> Result<Seen> {
-    let mut buffer =
-        Buffer::open(&map, start.bytes, Stamps::None, Sorted { tally: Tally::begin(), found: Vec::new() })?;
+    let mut buffer = Buffer::open(&map, start.bytes, Stamps::None, Sorted::new())?;
     buffer.each().tally = start.ready(|| ());
     loop {
         let over = start.is_over();

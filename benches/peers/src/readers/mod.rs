@@ -3,13 +3,14 @@
 mod aya;
 mod libbpf;
 mod perfweave;
+mod ring_buffers;
 
 use crate::Result;
 use crate::producer::Load;
 use crate::tally::{Seen, Tally};
-use ::perfweave::{Fence, Hold};
+use ::perfweave::{Barrier, Fence, Hold};
 use std::io::Read;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -25,7 +26,20 @@ pub struct Reader {
     pub paced: bool,
     /// The program enters and leaves.
     pub enters: bool,
+    pub output: Output,
     read: fn(OwnedFd, &Start) -> Result<Seen>,
+}
+
+/// What the program outputs into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Output {
+    Perf,
+    /// A BPF ring buffer for each CPU.
+    ByCpu,
+    /// The same, and the program orders its stores between its reservation and its time.
+    Barrier,
+    /// One BPF ring buffer, as long as all others together.
+    Shared,
 }
 
 /// The reader with which others are compared.
@@ -48,14 +62,22 @@ pub const MEMBARRIER_SOON: &str = "perfweave `fence` (membarrier), `latency(1 ms
 pub const EXPEDITED_SOON: &str = "perfweave `fence` (expedited), `latency(1 ms)`";
 pub const DENSE_SOON: &str = "perfweave `dense`, `latency(1 ms)`";
 
+pub const BUFFERS_DRAIN: &str = "ring buffers: perfweave `drain`, unordered";
+pub const BUFFERS_DRAIN_OFTEN: &str = "ring buffers: perfweave `drain`, every millisecond";
+pub const BUFFERS_NONE: &str = "ring buffers: perfweave `none`";
+pub const BUFFERS_RESERVED: &str = "ring buffers: perfweave `reserved`";
+pub const BUFFERS_PROGRAMS: &str = "ring buffers: perfweave `reserved`, programs with a barrier";
+pub const BUFFERS_LIBBPF: &str = "ring buffers: libbpf `ring_buffer__consume`";
+pub const BUFFERS_LIBBPF_OFTEN: &str = "ring buffers: libbpf `ring_buffer__consume`, every millisecond";
+
 /// With any load.
 const fn always(name: &'static str, read: fn(OwnedFd, &Start) -> Result<Seen>) -> Reader {
-    Reader { name, paced: false, enters: false, read }
+    Reader { name, paced: false, enters: false, output: Output::Perf, read }
 }
 
 /// With the load that is no flood.
 const fn paced(name: &'static str, read: fn(OwnedFd, &Start) -> Result<Seen>) -> Reader {
-    Reader { name, paced: true, enters: false, read }
+    Reader { name, paced: true, enters: false, output: Output::Perf, read }
 }
 
 /// The program enters and leaves.
@@ -63,12 +85,19 @@ const fn entered(reader: Reader) -> Reader {
     Reader { enters: true, ..reader }
 }
 
+/// The program outputs into BPF ring buffers.
+const fn buffers(output: Output, name: &'static str, read: fn(OwnedFd, &Start) -> Result<Seen>) -> Reader {
+    Reader { name, paced: false, enters: false, output, read }
+}
+
 const EXPEDITED: Hold = Hold::Fence(Fence::EXPEDITED);
 const DENSE: Hold = Hold::Dense { first: Some(0), fence: Fence::Membarrier };
+const PROGRAMS: Hold = Hold::Fence(Fence::Reserved(Barrier::Programs));
+const SELDOM: Hold = Hold::Fence(Fence::Reserved(Barrier::Interrupts { every: SOON, isolated: false }));
 const SOON: Duration = Duration::from_millis(1);
 
 /// All of them.
-pub const READERS: [Reader; 24] = [
+pub const READERS: [Reader; 44] = [
     always(DEFAULT, |map, start| perfweave::next(map, start, Hold::FENCE, None)),
     always("perfweave the same, `batch()`", |map, start| perfweave::batch(map, start, Hold::FENCE)),
     always("perfweave the same, key in the payload", |map, start| perfweave::by_payload(map, start, Hold::FENCE)),
@@ -95,6 +124,44 @@ pub const READERS: [Reader; 24] = [
     entered(paced(EPOCH_SPINNING, |map, start| perfweave::spinning(map, start, start.epochs()?))),
     paced(OFTEN, perfweave::drain_often),
     paced("libbpf tuned, every millisecond", libbpf::often),
+    buffers(Output::ByCpu, BUFFERS_DRAIN, |map, start| ring_buffers::drain(map, start, POLL)),
+    buffers(Output::ByCpu, BUFFERS_DRAIN_OFTEN, |map, start| ring_buffers::drain(map, start, SOON)),
+    buffers(Output::ByCpu, BUFFERS_NONE, |map, start| ring_buffers::next(map, start, Hold::None)),
+    buffers(Output::ByCpu, "ring buffers: perfweave `fence`", |map, start| ring_buffers::next(map, start, Hold::FENCE)),
+    buffers(Output::ByCpu, BUFFERS_RESERVED, |map, start| ring_buffers::next(map, start, Hold::RESERVED)),
+    buffers(Output::Barrier, BUFFERS_PROGRAMS, |map, start| ring_buffers::next(map, start, PROGRAMS)),
+    buffers(Output::ByCpu, "ring buffers: perfweave `none`, spinning", |map, start| {
+        ring_buffers::spinning(map, start, Hold::None)
+    }),
+    buffers(Output::ByCpu, "ring buffers: perfweave `reserved`, spinning", |map, start| {
+        ring_buffers::spinning(map, start, Hold::RESERVED)
+    }),
+    buffers(Output::ByCpu, "ring buffers: perfweave `reserved` each millisecond, spinning", |map, start| {
+        ring_buffers::spinning(map, start, SELDOM)
+    }),
+    buffers(Output::Barrier, "ring buffers: perfweave `reserved`, programs with a barrier, spinning", |map, start| {
+        ring_buffers::spinning(map, start, PROGRAMS)
+    }),
+    buffers(Output::ByCpu, BUFFERS_LIBBPF, |_, start| ring_buffers::libbpf(start, POLL)),
+    buffers(Output::ByCpu, BUFFERS_LIBBPF_OFTEN, |_, start| ring_buffers::libbpf(start, SOON)),
+    buffers(Output::ByCpu, "ring buffers: libbpf `ring_buffer__consume`, copied and sorted", |_, start| {
+        ring_buffers::sorted(start)
+    }),
+    buffers(Output::ByCpu, "ring buffers: libbpf-rs `RingBuffer`", |_, start| ring_buffers::libbpf_rs(start)),
+    buffers(Output::ByCpu, "ring buffers: aya 0.14 `RingBuf`", |_, start| ring_buffers::aya(start)),
+    buffers(Output::Shared, "one ring buffer: perfweave `drain`, unordered", |map, start| {
+        ring_buffers::drain(map, start, POLL)
+    }),
+    buffers(Output::Shared, "one ring buffer: perfweave `none`", |map, start| {
+        ring_buffers::next(map, start, Hold::None)
+    }),
+    buffers(Output::Shared, "one ring buffer: perfweave `reserved`", |map, start| {
+        ring_buffers::next(map, start, Hold::RESERVED)
+    }),
+    buffers(Output::Shared, "one ring buffer: libbpf `ring_buffer__consume`", |_, start| {
+        ring_buffers::libbpf(start, POLL)
+    }),
+    buffers(Output::Shared, "one ring buffer: aya 0.14 `RingBuf`", |_, start| ring_buffers::aya(start)),
 ];
 
 impl Reader {
@@ -112,7 +179,10 @@ impl Reader {
 /// The begin of reading, and its end.
 pub struct Start {
     stop: Arc<AtomicBool>,
-    epochs: OwnedFd,
+    /// Of perf rings the words of writers' epochs, of BPF ring buffers the counts of refused reservations.
+    words: OwnedFd,
+    /// Each BPF ring buffer.
+    rings: Vec<OwnedFd>,
     /// Bytes of each ring.
     pub bytes: usize,
 }
@@ -133,7 +203,7 @@ impl Start {
 
     /// The rule for a program that enters and leaves.
     fn epochs(&self) -> Result<Hold> {
-        Ok(Hold::epochs(&self.epochs)?)
+        Ok(Hold::epochs(&self.words)?)
     }
 
     /// Whether the load has ended.
@@ -143,11 +213,19 @@ impl Start {
 }
 
 /// Reads rings of this many pages until the load has ended, and reports the counts.
-pub fn run(reader: &Reader, map: i32, epochs: i32, pages: usize) -> Result<()> {
+pub fn run(reader: &Reader, maps: &[i32], words: i32, pages: usize) -> Result<()> {
     let bytes = pages * perfweave_support::foreign::page_size();
-    // SAFETY: inherited from the process that began this one, for nobody else here.
-    let [map, epochs] = [map, epochs].map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
-    let seen = (reader.read)(map, &Start { stop: Arc::default(), epochs, bytes })?;
+    let own = |fd: &i32| {
+        // SAFETY: inherited from the process that began this one, for nobody else here.
+        unsafe { OwnedFd::from_raw_fd(*fd) }
+    };
+    let (map, rings) = maps.split_first().ok_or("no map")?;
+    let map = own(map);
+    // A map that is itself a ring comes twice.
+    let rings = rings.iter().map(|fd| if *fd == map.as_raw_fd() { map.try_clone() } else { Ok(own(fd)) });
+    let rings = rings.collect::<std::io::Result<_>>()?;
+    let start = Start { stop: Arc::default(), words: own(&words), rings, bytes };
+    let seen = (reader.read)(map, &start)?;
     println!("{seen}");
     Ok(())
 }

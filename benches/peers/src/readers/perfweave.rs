@@ -34,14 +34,14 @@ fn begin(map: OwnedFd, start: &Start, order: Order, latency: Option<Duration>) -
     begin_with(open(map, start)?, start, order)
 }
 
-fn begin_with(rings: Rings, start: &Start, order: Order) -> Result<(Reader, Tally)> {
+pub(super) fn begin_with(rings: Rings, start: &Start, order: Order) -> Result<(Reader, Tally)> {
     let reader = Reader::new(rings, order)?;
     let handle = reader.handle();
     let tally = start.ready(move || handle.flush().expect("it can be flushed"));
     Ok((reader, tally))
 }
 
-fn by_next((mut reader, mut tally): (Reader, Tally)) -> Result<Seen> {
+pub(super) fn by_next((mut reader, mut tally): (Reader, Tally)) -> Result<Seen> {
     while let Some(event) = reader.next()? {
         match event.item() {
             Item::Flushed => break,
@@ -92,15 +92,19 @@ pub fn batch(map: OwnedFd, start: &Start, hold: Hold) -> Result<Seen> {
 
 /// Without order, with perfweave's default wake-up.
 pub fn drain(map: OwnedFd, start: &Start) -> Result<Seen> {
-    drained(open(map, start)?, start, POLL)
+    drained(open(map, start)?, start, |fds| wait(fds, POLL))
 }
 
 /// The same with less sleep.
 pub fn drain_often(map: OwnedFd, start: &Start) -> Result<Seen> {
-    drained(open(map, start)?, start, Duration::from_millis(1))
+    drained(open(map, start)?, start, |fds| wait(fds, Duration::from_millis(1)))
 }
 
-fn drained(mut rings: Rings, start: &Start, sleep: Duration) -> Result<Seen> {
+pub(super) fn drained(
+    mut rings: Rings,
+    start: &Start,
+    sleep: impl Fn(&mut [PollFd<'_>]) -> Result<()>,
+) -> Result<Seen> {
     let mut tally = start.ready(|| ());
     loop {
         let over = start.is_over();
@@ -112,6 +116,6 @@ fn drained(mut rings: Rings, start: &Start, sleep: Duration) -> Result<Seen> {
             return Ok(tally.end());
         }
         let mut fds: Vec<_> = rings.fds().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-        wait(&mut fds, sleep)?;
+        sleep(&mut fds)?;
     }
 }

@@ -4,7 +4,7 @@
 mod common;
 
 use libbpf_rs::{MapCore, ObjectBuilder};
-use perfweave::{Hold, Rings};
+use perfweave::{Hold, Order, Rings};
 use std::error::Error;
 use std::process::ExitCode;
 
@@ -16,17 +16,23 @@ fn run(options: &common::Options) -> Result<bool, Box<dyn Error>> {
     // libbpf loads the program and makes its map.
     let object = ObjectBuilder::default().open_memory(common::OBJECT)?.load()?;
     let map = |name| object.maps().find(|map| map.name() == name).ok_or_else(|| format!("no map {name}"));
+    let program = |name| object.progs_mut().find(|program| program.name() == name).ok_or("no such program");
+    if options.buffer {
+        let _link = program("on_switch_reserve")?.attach()?;
+        // perfweave takes the map as it is, in place of libbpf's RingBuffer.
+        return common::read_buffer(map("BUFFER")?, map("FAILURES")?, options);
+    }
     let events = map("EVENTS")?;
 
-    // perfweave takes the map as it is. It replaces libbpf's PerfBuffer.
+    // perfweave takes the map as it is, in place of libbpf's PerfBuffer.
     let rings = Rings::options().bpf_output(&events).bytes(4 << 20).open()?;
-    // The map in which the program marks when it is inside.
+    // And the map in which the program says when it is inside.
     let epochs = map("EPOCHS")?;
     let hold = Hold::epochs(&epochs)?;
 
-    // libbpf attaches the program after the rings are open. Dropping the link would detach it.
-    let program = object.progs_mut().find(|program| program.name() == "on_switch").ok_or("no program on_switch")?;
-    let _link = program.attach()?;
+    // libbpf attaches the program, now that there is where to write. Dropping the link would detach it.
+    let _link = program("on_switch")?.attach()?;
 
-    common::read(rings, hold, options)
+    // All defaults: the kernel's timestamps.
+    common::read(rings, Order::new(), hold, options)
 }

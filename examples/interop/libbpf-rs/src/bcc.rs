@@ -1,0 +1,129 @@
+//! Tools of bcc that write into a BPF ring buffer, as they are: read by perfweave and by libbpf, side by side.
+//!
+//! ```text
+//! perfweave-interop-bcc opensnoop.bpf.o filelife.bpf.o mountsnoop.bpf.o
+//! ```
+//!
+//! Each argument is an object that clang has compiled from one of bcc's libbpf-tools, whose ring buffer is the map `events`
+//! (`compat.bpf.h`). It is loaded twice, with maps of its own each time. libbpf reads one of them, and perfweave the other.
+//!
+//! The load opens, mounts in vain and deletes a file with a number in its name, now on one CPU, now on another. Both readers have to find
+//! each number once, and perfweave has to yield them in the order of the numbers: these tools submit no time, so the number is the key. It
+//! is drawn before the reservation, so a kernel fence proves the order.
+
+use libbpf_rs::{MapCore, Object, ObjectBuilder, RingBufferBuilder};
+use perfweave::{Clock, Hold, Item, Key, Layout, Order, Reader, Record, Ring, Rings};
+use perfweave_support::load;
+use std::cell::RefCell;
+use std::error::Error;
+use std::ffi::CString;
+use std::process::ExitCode;
+use std::time::Duration;
+use std::{env, fs};
+
+const FILES: u64 = 300;
+/// What the names begin with.
+const NAME: &[u8] = b"perfweave-interop-";
+
+fn main() -> ExitCode {
+    let objects: Vec<String> = env::args().skip(1).collect();
+    if objects.is_empty() {
+        eprintln!("SKIPPED: no objects of bcc's libbpf-tools were given");
+    }
+    let mut failed = false;
+    for object in objects {
+        match compare(&object) {
+            Ok(said) => println!("{object}: {said}"),
+            Err(error) => {
+                eprintln!("{object}: {error}");
+                failed = true;
+            }
+        }
+    }
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+fn compare(path: &str) -> Result<String, Box<dyn Error>> {
+    let load = || ObjectBuilder::default().open_file(path)?.load();
+    let (theirs, ours) = (load()?, load()?);
+    let events = |object| events(object).ok_or("no ring buffer called events");
+
+    let found = RefCell::new(Vec::new());
+    let their_events = events(&theirs)?;
+    let mut builder = RingBufferBuilder::new();
+    builder.add(&their_events, |bytes: &[u8]| {
+        found.borrow_mut().extend(number(bytes).map(|number| (number, bytes.len())));
+        0
+    })?;
+    let libbpf = builder.build()?;
+
+    let mut rings = Rings::empty(Clock::Monotonic);
+    // SAFETY: nobody else reads this map.
+    for (cpu, ring) in unsafe { Ring::adopt_ring_buffers(events(&ours)?) }? {
+        rings.add(cpu, ring, Layout::RING_BUFFER);
+    }
+    let key = Key::with(of);
+    let mut reader = Reader::new(rings, Order::new().key(key).hold(Hold::FENCE))?;
+    let mut yielded = Vec::new();
+
+    let links: Vec<_> = [&theirs, &ours].into_iter().flat_map(attach).collect();
+    let cpus = load::online();
+    for number in 0..FILES {
+        load::pinned(cpus[number as usize % cpus.len()], || touch(number))?;
+        libbpf.consume()?;
+        while take(&mut reader, Duration::ZERO, &mut yielded)? {}
+    }
+    drop(links);
+    libbpf.consume()?;
+    reader.handle().flush()?;
+    while take(&mut reader, Duration::from_secs(60), &mut yielded)? {}
+
+    let (late, theirs) = (reader.stats().late, found.take());
+    let in_order = |numbers: &[(u64, usize)]| numbers.is_sorted_by_key(|(number, _)| *number);
+    let said = format!("{} events by libbpf, {} by perfweave, {late} late", theirs.len(), yielded.len());
+    let mut sorted = theirs.clone();
+    sorted.sort_unstable();
+    let whole = (0..FILES).all(|number| yielded.iter().any(|(other, _)| *other == number));
+    if whole && late == 0 && in_order(&yielded) && yielded == sorted { Ok(said) } else { Err(said.into()) }
+}
+
+fn events(object: &Object) -> Option<impl MapCore> {
+    object.maps().find(|map| map.name() == "events")
+}
+
+/// Attaches what can be attached: some of bcc's programs are for other kernels.
+fn attach(object: &Object) -> Vec<libbpf_rs::Link> {
+    object.progs_mut().filter_map(|program| program.attach().ok()).collect()
+}
+
+/// Opens, mounts in vain and deletes a file.
+fn touch(number: u64) -> std::io::Result<()> {
+    let path = env::temp_dir().join(format!("perfweave-interop-{number}"));
+    fs::write(&path, "")?;
+    let source = CString::new(path.as_os_str().as_encoded_bytes())?;
+    let (nowhere, none) = (c"/no/such/directory", c"none");
+    // SAFETY: strings that live until the call returns.
+    unsafe { libc::mount(source.as_ptr(), nowhere.as_ptr(), none.as_ptr(), 0, std::ptr::null()) };
+    fs::remove_file(&path)
+}
+
+/// Takes one event, if there is one before the time is over. False too at the end of a flush.
+fn take(reader: &mut Reader, time: Duration, into: &mut Vec<(u64, usize)>) -> Result<bool, Box<dyn Error>> {
+    let Some(event) = reader.next_timeout(time)? else { return Ok(false) };
+    let item = event.item();
+    if let (Some(record), Some(number)) = (event.record(), event.record().and_then(|record| of(&record))) {
+        into.push((number, record.payload().map_or(0, |payload| payload.len())));
+    }
+    Ok(!matches!(item, Item::Flushed))
+}
+
+fn of(record: &Record<'_>) -> Option<u64> {
+    number(&record.payload()?.to_vec())
+}
+
+/// The number in the name of a file that this process touched.
+fn number(bytes: &[u8]) -> Option<u64> {
+    let at = bytes.windows(NAME.len()).position(|window| window == NAME)? + NAME.len();
+    let end = bytes[at..].iter().position(|byte| !byte.is_ascii_digit())?;
+    std::str::from_utf8(&bytes[at..at + end]).ok()?.parse().ok()
+}
