@@ -7,6 +7,7 @@ mod tests;
 
 use crate::error::{Error, ErrorKind, hint};
 use crate::instrument::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
+use crate::ring::ANY_CPU;
 #[cfg(not(all(test, loom)))]
 use crate::sys::fork::ForkWord;
 use crate::sys::wake::Wake;
@@ -70,11 +71,12 @@ impl Handle {
     }
 
     /// Keeps output from all rings, in one of two ways. Pausing again in the same way does nothing. Both ways can be in
-    /// force at once. A writer that is inside at this moment finishes.
+    /// force at once. A writer that is inside at this moment finishes. [`Pause::Slots`] has no effect on adopted rings.
     ///
     /// # Errors
-    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked); [`ErrorKind::Permission`](crate::ErrorKind::Permission) or [`ErrorKind::System`](crate::ErrorKind::System) if the kernel refuses. All rings are tried: the first refusal is
-    /// reported, and the other rings are paused.
+    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked); [`ErrorKind::Permission`](crate::ErrorKind::Permission) or [`ErrorKind::System`](crate::ErrorKind::System) if the kernel refuses;
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) for [`Pause::Output`] if there is a BPF ring buffer. All rings are tried: the first refusal
+    /// is reported, and the other rings are paused.
     pub fn pause(&self, how: Pause) -> Result<(), Error> {
         self.0.pause(how)
     }
@@ -287,6 +289,8 @@ impl Signals {
 pub(crate) enum Gate {
     /// The event that owns the ring.
     Event(Arc<OwnedFd>),
+    /// Programs write into a BPF ring buffer until they are detached.
+    RingBuffer,
     /// A simulated one.
     Simulated(Box<dyn Fn(Pause, bool) + Send + Sync>),
 }
@@ -375,12 +379,12 @@ impl Outlets {
 
     /// Stops or restarts the output into the rings of one CPU; whether it has any, or all are stopped for good.
     pub(crate) fn turn_output(&self, cpu: u32, paused: bool) -> Result<bool, Error> {
-        let mut found = self.retired;
+        let (mut found, mut turned) = (self.retired, Ok(()));
         for (cpu, gate) in self.gates.iter().filter(|(of, _)| *of == cpu) {
-            gate.turn(*cpu, Pause::Output, paused)?;
+            turned = turned.and(gate.turn(*cpu, Pause::Output, paused));
             found = true;
         }
-        Ok(found)
+        turned.map(|()| found)
     }
 
     /// Pauses or resumes all rings, even if some refuse. The first refusal is reported.
@@ -409,6 +413,11 @@ impl Outlets {
     }
 }
 
+/// Where a ring is, in words.
+fn place(cpu: u32) -> String {
+    if cpu == ANY_CPU { "the ring of all CPUs".into() } else { format!("a ring of CPU {cpu}") }
+}
+
 impl Gate {
     fn turn(&self, cpu: u32, how: Pause, paused: bool) -> Result<(), Error> {
         match (self, how) {
@@ -416,7 +425,12 @@ impl Gate {
                 let what = if paused { "pause" } else { "resume" };
                 Error::system(&format!("{what} the ring on CPU {cpu}"), errno)
             }),
-            (Self::Event(_), Pause::Slots) => Ok(()),
+            (Self::RingBuffer, Pause::Output) if paused => {
+                let message = format!("the output into a BPF ring buffer cannot be paused, and {} is one", place(cpu));
+                Err(Error::new(ErrorKind::Unsupported, message)
+                    .hinting("detach the programs, or let them check a flag"))
+            }
+            (Self::RingBuffer, _) | (Self::Event(_), Pause::Slots) => Ok(()),
             (Self::Simulated(turn), how) => {
                 turn(how, paused);
                 Ok(())
@@ -473,6 +487,7 @@ impl fmt::Debug for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Event(_) => "Event",
+            Self::RingBuffer => "RingBuffer",
             Self::Simulated(_) => "Simulated",
         })
     }

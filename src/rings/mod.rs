@@ -131,13 +131,14 @@ pub(crate) type Arrivals =
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RawRing {
-    /// The header page, `struct perf_event_mmap_page`. The data area follows at its `data_offset`.
+    /// The header page, `struct perf_event_mmap_page`. The data area follows at its `data_offset`. For a BPF ring buffer, the page whose
+    /// first word is the producer position. The data area follows after that page, twice.
     pub base: NonNull<u8>,
     /// Bytes of the data area. This excludes the header page, as in libbpf, although the comment there says otherwise.
     pub size: usize,
-    /// `data_head` at the call: where the kernel writes next, in bytes since the ring was made.
+    /// `data_head` at the call: where the kernel writes next, in bytes since the ring was made. The producer position of a BPF ring buffer.
     pub head: u64,
-    /// `data_tail`. Everything before it was given back to the kernel.
+    /// `data_tail`, or the consumer position. Everything before it was given back to the kernel.
     pub tail: u64,
 }
 
@@ -220,14 +221,16 @@ impl Rings {
     /// If keys are the kernel's times, the same clock must stamp this ring as the others: otherwise its records are
     /// damage or late. The records name no source. Pausing output works if the ring's event is known. Pausing slots has
     /// no effect on this ring, and a pause in force does not extend to it. The ring's opener handles its CPU's coming
-    /// and going. The output into a BPF ring buffer cannot be paused.
+    /// and going. The output into a BPF ring buffer cannot be paused: [`Pause::Output`](crate::Pause::Output) is refused.
     ///
     /// # Panics
     /// If the ring is a BPF ring buffer and the layout is not, or the reverse.
     pub fn add(&mut self, cpu: u32, ring: Ring, layout: Layout) {
         let fits = ring.is_ring_buffer() == layout.is_ring_buffer();
         assert!(fits, "the layout of a BPF ring buffer is Layout::RING_BUFFER, and of no other ring");
-        if let Some(event) = ring.fd().filter(|_| !ring.is_ring_buffer()) {
+        if ring.is_ring_buffer() {
+            self.control.outlets().push_gate(cpu, Gate::RingBuffer);
+        } else if let Some(event) = ring.fd() {
             self.control.outlets().push_gate(cpu, Gate::Event(Arc::clone(event)));
         }
         // The other program may still write into its ring.
@@ -291,7 +294,7 @@ impl Rings {
     ///
     /// # Errors
     /// [`ErrorKind::Cpu`](crate::ErrorKind::Cpu) if the CPU has no ring with a known event; [`ErrorKind::System`](crate::ErrorKind::System) if the kernel refuses;
-    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked).
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if one of them is a BPF ring buffer; [`ErrorKind::Forked`](crate::ErrorKind::Forked).
     pub fn pause_output(&self, cpu: u32, paused: bool) -> Result<(), Error> {
         if self.control.turn_output(cpu, paused)? { Ok(()) } else { Err(self.absent(cpu)) }
     }
@@ -314,7 +317,7 @@ impl Rings {
 
     /// The memory of a CPU's ring, for your own way of reading it. The first ring, where a CPU has several.
     ///
-    /// Only this crate may store `data_tail` while the rings are in use.
+    /// Only this crate may store `data_tail` or the consumer position while the rings are in use.
     ///
     /// # Errors
     /// [`ErrorKind::Cpu`](crate::ErrorKind::Cpu) if the CPU has no ring here, or the machine cannot have such a CPU;

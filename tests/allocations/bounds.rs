@@ -1,6 +1,9 @@
 //! The bound on the memory for holding, counted by the allocator, for every kind of load.
 
-use perfweave::{AnomalyKind, Certainty, Fence, Hold, Item, Key, Kind, Layout, Merge, Order, Sequence, WhenFull, sim};
+use perfweave::{
+    AnomalyKind, Barrier, Certainty, Clock, Fence, Hold, Item, Key, Kind, Layout, Merge, Order, Rings, Sequence,
+    WhenFull, sim,
+};
 use perfweave_support::counting::{most, now};
 
 /// Which time or number the n-th record has.
@@ -133,6 +136,98 @@ fn what_there_is_memory_for_is_held() {
     };
     let most = hold(1 << 30);
     hold(2 * most);
+}
+
+/// Records that programs submit and discard in BPF ring buffers, while a program on another CPU stays inside its reservation. `len` and
+/// `is_submitted` are of the n-th.
+fn hold_up_reservations(
+    records: u64,
+    bound: usize,
+    count: Count,
+    len: Count,
+    is_submitted: fn(u64) -> bool,
+) -> (u64, u64, u64) {
+    let mut rings = Rings::empty(Clock::Perf);
+    let buffers = [0, 1, 2].map(|cpu| {
+        let (buffer, ring) = sim::RingBuffer::new(1 << 20);
+        rings.add(cpu, ring, Layout::RING_BUFFER);
+        buffer
+    });
+    let before = now();
+    let hold = Hold::Fence(Fence::Reserved(Barrier::Programs));
+    let order = Order::new().key(Key::Payload(0)).hold(hold).when_full(WhenFull::Copy { most: bound });
+    let mut merge = Merge::new(rings, order).unwrap();
+    let fixed = now() - before;
+    let inside = buffers[2].reserve(8).unwrap();
+    let (mut written, mut yielded, mut early) = (0, 0, 0);
+    let mut turn = |merge: &mut Merge, then: u64| {
+        let (peak, ()) = most(|| {
+            merge.refresh(0);
+            if merge.begin_fence() {
+                merge.end_fence();
+                merge.refresh(0);
+            }
+            let (mut all, mut unproven) = (0, 0);
+            while let Some(event) = merge.next() {
+                if event.record().is_some() {
+                    all += 1;
+                    unproven += u64::from(event.certainty() != Certainty::Proven);
+                }
+            }
+            (yielded, early) = (yielded + all, early + unproven);
+        });
+        // The simulator has no memory of its own here: nothing is reserved meanwhile.
+        let used = peak - before - fixed;
+        assert!(used <= bound as isize + bound as isize / 64 + 4096, "{used} bytes after {then} records: {merge:?}");
+        assert!(merge.stats().most_memory <= bound, "{} of {bound} bytes", merge.stats().most_memory);
+        (yielded, early)
+    };
+    for n in 0..records {
+        let mut data = vec![0; len(n) as usize];
+        let buffer = &buffers[(n % 2) as usize];
+        let Some(place) = buffer.reserve(data.len() as u32) else { continue };
+        if is_submitted(n) {
+            data[..8].copy_from_slice(&count(n).to_ne_bytes());
+            buffer.submit(place, &data);
+            written += 1;
+        } else {
+            buffer.discard(place);
+        }
+        if n % 40 == 39 {
+            drop(data);
+            turn(&mut merge, n);
+        }
+    }
+    buffers[2].submit(inside, &999u64.to_ne_bytes());
+    for turns in 0.. {
+        let (yielded, early) = turn(&mut merge, records);
+        if merge.held() == 0 && !merge.is_behind() {
+            return (written + 1, yielded, early);
+        }
+        assert!(turns < 10_000, "it stalls: {merge:?}");
+    }
+    unreachable!()
+}
+
+/// The same bound for BPF ring buffers: short records, records that are too long for a perf record's header, and discarded ones.
+#[test]
+fn holding_records_of_ring_buffers_takes_no_more_than_its_bound() {
+    let lengths: [(Count, u64); 3] = [(|_| 8, 30_000), (|n| 8 + n % 300, 10_000), (|n| 65_520 + n * 7 % 9_000, 400)];
+    let mut pressed = 0;
+    let outcomes: [fn(u64) -> bool; 3] = [|_| true, |n| n % 3 == 0, |n| n % 500 < 2];
+    for (load, count) in LOADS {
+        for (len, records) in lengths {
+            for is_submitted in outcomes {
+                for bound in [300 << 10, 64 << 20] {
+                    let (written, yielded, early) = hold_up_reservations(records, bound, count, len, is_submitted);
+                    assert_eq!(yielded, written, "{load}, {bound} bytes");
+                    assert!(early == 0 || bound == 300 << 10, "{load}, {bound} bytes: {early} early");
+                    pressed += early;
+                }
+            }
+        }
+    }
+    assert!(pressed > 10_000, "{pressed} left early");
 }
 
 fn miss_numbers(records: u64, bounds: &[usize]) {

@@ -1,10 +1,14 @@
 //! No allocation per event: once its buffers have grown to what the load needs, a merge allocates nothing.
 
 use crate::reading;
-use perfweave::{Hold, Merge, Order, Reader, Rings, sim};
+use perfweave::{Barrier, Clock, Fence, Hold, Key, Layout, Merge, Order, Reader, Ring, Rings, sim};
+use perfweave_support::bpf::Map;
 use perfweave_support::counting::allocations;
-use perfweave_support::{echo, load};
-use std::time::Instant;
+use perfweave_support::{echo, kernel, load, ring_buffer};
+use std::time::{Duration, Instant};
+
+/// The rule for BPF ring buffers whose programs order their stores themselves.
+const RESERVED: Hold = Hold::Fence(Fence::Reserved(Barrier::Programs));
 
 #[test]
 fn the_counter_counts() {
@@ -69,6 +73,99 @@ fn a_merge_in_steady_state_allocates_nothing() {
             }
         }
     }
+}
+
+/// BPF ring buffers: records of any length, discarded ones, and programs that interrupt each other inside.
+#[test]
+fn a_merge_of_ring_buffers_in_steady_state_allocates_nothing() {
+    for (bytes, hold) in [(1 << 20, Hold::None), (1 << 20, RESERVED), (4 << 10, RESERVED)] {
+        let mut rings = Rings::empty(Clock::Perf);
+        let buffers = [0, 1, 5].map(|cpu| {
+            let (buffer, ring) = sim::RingBuffer::new(bytes);
+            rings.add(cpu, ring, Layout::RING_BUFFER);
+            buffer
+        });
+        let mut merge = Merge::new(rings, Order::new().key(Key::Payload(0)).hold(hold.clone())).unwrap();
+        let mut key = 0u64;
+        let mut round = || {
+            for n in 0..150 {
+                let buffer = &buffers[n % 3];
+                let mut data = vec![0; if n % 50 == 49 { 70_000 } else { 16 + n }];
+                let Some(outer) = buffer.reserve(data.len() as u32) else { continue };
+                if n % 7 == 0
+                    && let Some(inner) = buffer.reserve(8)
+                {
+                    key += 1;
+                    buffer.submit(inner, &key.to_ne_bytes());
+                }
+                key += 1;
+                data[..8].copy_from_slice(&key.to_ne_bytes());
+                if n % 11 == 0 { buffer.discard(outer) } else { buffer.submit(outer, &data) }
+            }
+            // Readers wait for this one, and copy out what comes after it.
+            buffers[0].reserve(8)
+        };
+        let drain = |merge: &mut Merge| {
+            let mut seen = 0;
+            for turn in 0..3 {
+                merge.refresh(0);
+                if merge.begin_fence() {
+                    merge.end_fence();
+                    merge.refresh(0);
+                }
+                if turn == 1 {
+                    seen += merge.batch().count();
+                }
+                while merge.next().is_some() {
+                    seen += 1;
+                }
+            }
+            seen
+        };
+        for n in 0..100 {
+            let inside = round();
+            let (first, _) = allocations(|| drain(&mut merge));
+            if let Some(inside) = inside {
+                buffers[0].discard(inside);
+            }
+            let (second, _) = allocations(|| drain(&mut merge));
+            assert!(n < 50 || first + second == 0, "{hold}, {bytes} bytes, round {n}: {first} and {second}");
+        }
+        let stats = merge.stats();
+        assert!(stats.records > 5000 && stats.damaged == 0 && stats.late == 0, "{stats:?}");
+        assert_eq!(merge.held(), 0);
+    }
+}
+
+/// The whole reader on live BPF ring buffers, interrupts of all CPUs included.
+#[test]
+fn a_reader_of_ring_buffers_in_steady_state_allocates_nothing() {
+    let cpus = load::online();
+    let made = Map::ring_buffers(1 << 16, &cpus).and_then(|(map, _)| Ok((ring_buffer::echo(&map, 8, 0)?, map)));
+    let Some((echo, map)) = kernel("make BPF ring buffers", made) else { return };
+    let mut rings = Rings::empty(Clock::Monotonic);
+    // SAFETY: the map has no other reader.
+    for (cpu, ring) in unsafe { Ring::adopt_ring_buffers(&map) }.unwrap() {
+        rings.add(cpu, ring, Layout::RING_BUFFER);
+    }
+    let barrier = Barrier::Interrupts { every: Duration::from_micros(100), isolated: true };
+    let order = Order::new().key(Key::Payload(0)).hold(Hold::Fence(Fence::Reserved(barrier)));
+    let mut reader = Reader::new(rings, order).unwrap();
+    let mut round = || {
+        for n in 0..100u64 {
+            assert_eq!(echo.run_with(cpus[n as usize % cpus.len()], &[n]).unwrap(), 0);
+        }
+        let (allocated, seen) = allocations(|| {
+            let mut seen = 0;
+            reading::all(&mut reader, |event| seen += usize::from(event.key().is_some()));
+            seen
+        });
+        assert_eq!(seen, 100);
+        allocated
+    };
+    let warm_up: u64 = (0..20).map(|_| round()).sum();
+    assert!(warm_up > 0, "its buffers grow");
+    assert_eq!((0..20).map(|_| round()).sum::<u64>(), 0);
 }
 
 /// Typed records, and numbers and strings by name, also where records wrap. Only a string that wraps itself is put together.

@@ -1,5 +1,5 @@
-//! Every system call that the crate makes, failing one at a time: while rings are opened, read, flushed, paused and closed, when a
-//! CPU comes back, in fences, in the recorder, under tokio.
+//! Every system call that the crate makes, failing one at a time: while rings are opened, read, flushed, paused and closed, while BPF ring
+//! buffers are adopted and read, when a CPU comes back, in fences, in the recorder, under tokio.
 //!
 //! A case is one call, such as the third perf_event_open(2) of a scenario, and one error. The scenario is run once to count its calls, and
 //! then once for each case. For each failure the crate gives a typed error that contains it, or the failure has no effect. All events come,
@@ -125,6 +125,17 @@ fn every_call_may_fail() {
     fail_each(&mut world, "fencing by map", fencing_by_map, 1);
     #[cfg(feature = "tokio")]
     fail_each(&mut world, "reading under tokio", reading_under_tokio, 2);
+}
+
+/// Of BPF ring buffers: each failure is a typed error, or proves nothing.
+#[test]
+fn every_call_for_ring_buffers_may_fail() {
+    let _alone = alone();
+    let Some(mut world) = World::new() else { return };
+    if world.buffers.is_some() {
+        fail_each(&mut world, "reading BPF ring buffers", reading_ring_buffers, 2);
+        refuse_each(&mut world, "reading BPF ring buffers", reading_ring_buffers);
+    }
 }
 
 /// A thread that waits for a fence by poll(2), which is refused, checks the fence now and then, not all the time.

@@ -1,7 +1,10 @@
 //! The code that runs while calls fail.
 
 use crate::world::{EXPEDITED, Heard, World};
-use perfweave::{Ended, ErrorKind, Fence, Hold, Item, Key, Kind, Order, Pause, Reader, Record, Recorder, Rings};
+use perfweave::{
+    Barrier, Certainty, Clock, Ended, ErrorKind, Fence, Hold, Item, Key, Kind, Layout, Order, Pause, Reader, Record,
+    Recorder, Ring, Rings,
+};
 use perfweave_support::threads;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -171,6 +174,54 @@ pub(crate) fn reading(world: &World, heard: &mut Heard) {
     handle.close();
     assert!(reader.next().unwrap().is_none());
     assert_eq!(reader.ended(), Some(Ended::Closed));
+}
+
+/// BPF ring buffers are adopted by a map of maps, and read in proven order by interrupts of all CPUs. In the second round, the events that
+/// interrupt look dead, as after their CPUs were offline.
+pub(crate) fn reading_ring_buffers(world: &World, heard: &mut Heard) {
+    let Some(maps) = &world.buffers else { return };
+    let (map, failures) = &**maps;
+    world.empty();
+    let mut rings = Rings::empty(Clock::Monotonic);
+    // SAFETY: the map has no other reader.
+    let Some(adopted) = heard.hear(unsafe { Ring::adopt_ring_buffers(map) }) else { return };
+    adopted.into_iter().for_each(|(cpu, ring)| rings.add(cpu, ring, Layout::RING_BUFFER));
+    let counts = heard.hear(rings.count_failures(failures)).is_some();
+    let barrier = Barrier::Interrupts { every: Duration::from_micros(100), isolated: true };
+    let order = Order::new().key(Key::Payload(0)).hold(Hold::Fence(Fence::Reserved(barrier)));
+    let Some(mut reader) = heard.hear(Reader::new(rings, order)) else { return };
+    let (mut written, mut seen, mut tries) = (0, 0, 0);
+    let wait = if world.forever { Duration::from_millis(2) } else { threads::GUARD };
+    for round in 0..3 {
+        world.stage.dead.store(round == 1, Ordering::Relaxed);
+        for &cpu in &world.cpus {
+            written += 1;
+            assert!(world.write(cpu, written) || world.forever, "an empty ring buffer has room");
+        }
+        while seen < written && tries < TRIES {
+            match reader.next_timeout(wait) {
+                Ok(Some(event)) => {
+                    assert_eq!((event.key(), event.certainty()), (Some(seen + 1), Certainty::Proven));
+                    seen += 1;
+                }
+                Ok(None) => {
+                    assert!(world.forever, "nothing came: {seen} of {written}");
+                    tries += 1;
+                }
+                Err(error) => {
+                    heard.errors.push(error.into());
+                    tries += 1;
+                }
+            }
+        }
+    }
+    assert!(seen == written || world.forever, "{seen} of {written}: {:?}", heard.errors);
+    let account = heard.hear(reader.ledger()).unwrap().total();
+    assert!(!account.exact || counts, "nobody counted: {account}");
+    assert_eq!((account.yielded, account.lost), (seen, 0), "{account}");
+    let stats = reader.stats();
+    assert_eq!((stats.late, stats.early, stats.damaged), (0, 0, 0));
+    heard.sleeps = stats.sleeps.saturating_sub(stats.wakes);
 }
 
 /// The recorder is stopped and read three times, and resumed in both ways.

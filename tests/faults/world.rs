@@ -1,9 +1,9 @@
 //! The tools of fault injection: the judge of system calls, the state that a scenario runs with, and the open things of the process.
 
-use perfweave::{Error, Fence, RingOptions, Rings};
+use perfweave::{Clock, Error, Fence, Hold, Key, Layout, Merge, Order, Ring, RingOptions, Rings};
 use perfweave_support::bpf::{Map, Program};
 use perfweave_support::supervised::{Answer, Call, supervised};
-use perfweave_support::{cpus, echo, foreign, kernel, threads, tracefs};
+use perfweave_support::{cpus, echo, foreign, kernel, ring_buffer, threads, tracefs};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
@@ -14,6 +14,17 @@ use std::time::Duration;
 /// Bytes of a ring of one page with its header page.
 fn ring() -> u64 {
     2 * foreign::page_size() as u64
+}
+
+/// Bytes of data of a BPF ring buffer.
+fn buffer() -> u64 {
+    4 * foreign::page_size() as u64
+}
+
+/// Whether a mapping of this length is one of the crate's: a word, a perf ring, or one of the two of a BPF ring buffer.
+fn is_mapped_by_us(len: u64) -> bool {
+    let page = foreign::page_size() as u64;
+    [WORD, ring(), page, page + 2 * buffer()].contains(&len)
 }
 
 /// The mmap(2) arguments of a page that is wiped in forked children.
@@ -112,8 +123,11 @@ pub(crate) fn is_not_ours(call: &Call, beside: bool) -> bool {
         libc::SYS_exit | libc::SYS_gettid | libc::SYS_prctl | libc::SYS_sched_getaffinity | libc::SYS_getrandom => true,
         libc::SYS_nanosleep | libc::SYS_clock_nanosleep => true,
         // A failed mapping of a thread's stack is covered by the failed creation of the thread.
-        libc::SYS_mmap => args[1] != WORD && args[1] != ring() && (beside || args[3] & libc::MAP_STACK as u64 == 0),
-        libc::SYS_munmap => args[1] != WORD && args[1] != ring(),
+        libc::SYS_mmap => {
+            let is_memory = args[1] != WORD && args[3] & libc::MAP_ANONYMOUS as u64 != 0;
+            (is_memory || !is_mapped_by_us(args[1])) && (beside || args[3] & libc::MAP_STACK as u64 == 0)
+        }
+        libc::SYS_munmap => !is_mapped_by_us(args[1]),
         libc::SYS_madvise => args[2] != libc::MADV_WIPEONFORK as u64,
         // A new thread sets its own.
         libc::SYS_rt_sigprocmask => beside,
@@ -205,6 +219,9 @@ pub(crate) struct World {
     pub(crate) events: Map,
     echo: Arc<Program>,
     pub(crate) cpus: Vec<u32>,
+    /// BPF ring buffers by CPU, the counts of failed reservations, and a program that writes a number, if the kernel has them.
+    pub(crate) buffers: Option<Arc<(Map, Map)>>,
+    writer: Option<Arc<Program>>,
     pub(crate) stage: Stage,
     /// Whether calls fail for ever, so that the scenario may not succeed.
     pub(crate) forever: bool,
@@ -218,12 +235,23 @@ impl World {
         kernel("supervise system calls", supervised(|_| Answer::Make, || ()))?;
         kernel("wait for expedited grace periods", EXPEDITED.open())?;
         kernel("find tracefs", tracefs::find_or_mount())?;
+        let cpus = cpus::online();
+        let made = Map::ring_buffers(buffer() as u32, &cpus).and_then(|(map, _)| {
+            let writer = ring_buffer::echo(&map, 8, 0)?;
+            let failures = Map::counts()?;
+            // Some have failed before anybody counts.
+            failures.update(0, &[[5, 0, 0, 0, 0, 0, 0, 0]; 4096].concat()[..8 * cpus::possible().len()])?;
+            Ok((Arc::new((map, failures)), Arc::new(writer)))
+        });
+        let (buffers, writer) = kernel("make BPF ring buffers", made).unzip();
         let (outside, work) = mpsc::channel::<Box<dyn FnOnce() + Send>>();
         std::thread::spawn(move || work.into_iter().for_each(|work| work()));
         Some(Self {
             events,
             echo: Arc::new(echo),
-            cpus: cpus::online(),
+            cpus,
+            buffers,
+            writer,
             stage: Stage::default(),
             forever: false,
             outside,
@@ -246,6 +274,27 @@ impl World {
     pub(crate) fn emit(&self, cpu: u32, number: u64) -> i32 {
         let echo = Arc::clone(&self.echo);
         self.outside(move || echo.run_with(cpu, &[number]).unwrap())
+    }
+
+    /// Writes a number into the BPF ring buffer of a CPU. Gives whether there was room.
+    pub(crate) fn write(&self, cpu: u32, number: u64) -> bool {
+        let writer = Arc::clone(self.writer.as_ref().expect("BPF ring buffers"));
+        self.outside(move || writer.run_with(cpu, &[number]).unwrap() == 0)
+    }
+
+    /// Takes what an earlier run has left in BPF ring buffers.
+    pub(crate) fn empty(&self) {
+        let maps = Arc::clone(self.buffers.as_ref().expect("BPF ring buffers"));
+        self.outside(move || {
+            let mut rings = Rings::empty(Clock::Monotonic);
+            // SAFETY: the map has no other reader at this time.
+            let adopted = unsafe { Ring::adopt_ring_buffers(&maps.0) }.unwrap();
+            adopted.into_iter().for_each(|(cpu, ring)| rings.add(cpu, ring, Layout::RING_BUFFER));
+            let mut merge = Merge::new(rings, Order::new().key(Key::Payload(0)).hold(Hold::None)).unwrap();
+            merge.refresh(0);
+            merge.batch().for_each(drop);
+            merge.publish();
+        });
     }
 
     /// Makes the kernel send a message that a CPU came online. If that is not permitted, listeners notice it at their own checks.
@@ -293,7 +342,9 @@ impl Open {
             .collect();
         fds.sort();
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-        let rings = maps.lines().filter(|line| line.contains("anon_inode:[perf_event]")).count();
+        let is_ring =
+            |line: &&str| ["anon_inode:[perf_event]", "anon_inode:bpf-map"].iter().any(|file| line.contains(file));
+        let rings = maps.lines().filter(is_ring).count();
         let (mut size, mut wiped) = (0, 0);
         for line in maps.lines() {
             if let Some(kib) = line.strip_prefix("Size:") {

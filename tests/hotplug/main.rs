@@ -6,14 +6,14 @@ mod reading;
 
 use nix::poll::{PollFd, PollFlags};
 use perfweave::{
-    Certainty, Ended, Error, Event, Fence, Hold, Item, Key, Kind, Order, Pause, Reader, Recorder, Rings, Sample,
-    Untraced, Wakeup,
+    ANY_CPU, Barrier, Certainty, Clock, Ended, Error, Event, Fence, Hold, Item, Key, Kind, Layout, Order, Pause,
+    Reader, Recorder, Ring, Rings, Sample, Untraced, Wakeup,
 };
 use perfweave_support::bpf::{Keeping, Map, Program, Stamps};
 use perfweave_support::numbered::Numbered;
 use perfweave_support::supervised::{Answer, Call, supervised};
 use perfweave_support::{
-    assert_error, bpf, cpus, echo, kernel, lacks, load, membarrier, needs, privilege, threads, tracefs,
+    assert_error, bpf, cpus, echo, kernel, lacks, load, membarrier, needs, privilege, ring_buffer, threads, tracefs,
 };
 use std::ffi::CStr;
 use std::os::fd::AsFd;
@@ -81,6 +81,7 @@ fn cpus_that_are_offline() {
 
     goes_and_comes_back(&events, &echo, gone);
     goes_and_comes_back_while_a_reader_spins(gone);
+    is_interrupted_again_when_it_is_back(gone);
     comes_back_before_anybody_looks(&events, &echo, gone);
     was_not_there_when_the_rings_were_opened(&events, &echo, gone);
     changes_while_rings_are_opened(&events, &echo, gone);
@@ -518,6 +519,67 @@ fn goes_and_comes_back_while_a_reader_spins(cpu: u32) {
     let total = ledger.total();
     assert!(ledger.is_complete(), "{ledger:?}");
     assert_eq!((total.yielded, total.held), (written - refused, 0), "{ledger:?}");
+}
+
+/// How often a CPU has handled calls of other CPUs, such as a read of an event that runs there.
+fn calls_handled(cpu: u32) -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/interrupts").unwrap();
+    let mut lines = text.lines();
+    let column = lines.next()?.split_whitespace().position(|name| name == format!("CPU{cpu}"))?;
+    let counts = lines.find(|line| line.to_lowercase().contains("function call interrupts"))?;
+    counts.split_whitespace().nth(1 + column)?.parse().ok()
+}
+
+/// A reader that interrupts every CPU before each proof: what it reads to interrupt a CPU is dead when that CPU was offline, also if the
+/// list of CPUs has not changed since.
+fn is_interrupted_again_when_it_is_back(cpu: u32) {
+    let made = Map::ring_buffer(1 << 16).and_then(|map| Ok((ring_buffer::echo(&map, 8, 0)?, map)));
+    let Some((program, map)) = kernel("make a BPF ring buffer", made) else { return };
+    if calls_handled(cpu).is_none() {
+        return lacks("counts of function call interrupts");
+    }
+    let open = || {
+        let mut rings = Rings::empty(Clock::Monotonic);
+        // SAFETY: one reader at a time.
+        rings.add(ANY_CPU, unsafe { Ring::adopt_ring_buffer(&map) }.unwrap(), Layout::RING_BUFFER);
+        let barrier = Barrier::Interrupts { every: Duration::ZERO, isolated: true };
+        Reader::new(rings, Order::new().key(Key::Payload(0)).hold(Hold::Fence(Fence::Reserved(barrier)))).unwrap()
+    };
+    let number = AtomicU64::new(0);
+    let prove = |reader: &mut Reader, on: u32| {
+        let next = 1 + number.fetch_add(1, Ordering::Relaxed);
+        assert_eq!(program.run_with(on, &[next]).unwrap(), 0);
+        let event = reading::next(reader);
+        assert_eq!((event.key(), event.certainty()), (Some(next), Certainty::Proven));
+    };
+    // Every proof interrupts it.
+    let is_interrupted = |reader: &mut Reader, when: &str| {
+        let before = calls_handled(cpu).unwrap();
+        (0..500).for_each(|_| prove(reader, 0));
+        let calls = calls_handled(cpu).unwrap() - before;
+        assert!(calls >= 500, "{when}: {calls} interrupts for 500 proofs");
+        prove(reader, cpu);
+    };
+    // The reader runs on another CPU, since none interrupts itself.
+    load::pinned(0, || {
+        let mut reader = open();
+        is_interrupted(&mut reader, "at first");
+        for _ in 0..2 {
+            let offline = Offline::one(cpu).expect("it went before");
+            (0..5).for_each(|_| prove(&mut reader, 0));
+            drop(offline);
+            is_interrupted(&mut reader, "after the reader saw that it was away");
+            drop(Offline::one(cpu));
+            is_interrupted(&mut reader, "after it was away between two proofs");
+        }
+        drop(reader);
+        let offline = Offline::one(cpu);
+        let mut reader = open();
+        prove(&mut reader, 0);
+        drop(offline);
+        is_interrupted(&mut reader, "that came later than the reader");
+        assert_eq!(reader.stats().late, 0);
+    });
 }
 
 /// A CPU goes and comes back between two checks of the list of CPUs: only the kernel's message shows it.

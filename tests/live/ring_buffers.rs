@@ -521,3 +521,25 @@ fn the_map_may_be_closed_and_is_unmapped_with_its_reader() {
     drop(reader);
     assert!(!is_mapped());
 }
+
+/// `Rings::raw` gives the words and the memory of a map: the producer position's page, and the data, twice.
+#[test]
+fn the_memory_of_a_ring_buffer_is_handed_out() {
+    let Some((map, program)) = echo() else { return };
+    let mut reader = reader(&map, Hold::None);
+    for n in 1..=3 {
+        write(&program, 0, n);
+    }
+    assert_eq!(number(&reading::next(&mut reader).event()), 1);
+    reading::next(&mut reader);
+    let raw = reader.rings().raw(ANY_CPU).unwrap();
+    assert_eq!((raw.size, raw.head), (BYTES as usize, 48));
+    assert!(raw.tail <= 32 && raw.head - raw.tail == available(&map), "{raw:?}");
+    for copy in 0..2 {
+        // The third record's number, behind its header. SAFETY: within the mapping, which the reader keeps.
+        let third = unsafe { raw.base.add(foreign::page_size() + copy * raw.size + 40).cast::<u64>().read() };
+        assert_eq!(third, 3);
+    }
+    // SAFETY: as before. Nobody writes now.
+    assert_eq!(unsafe { raw.base.cast::<u64>().read() }, 48, "the producer position");
+}

@@ -7,9 +7,12 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
-use perfweave::{Error, ErrorKind, Fence, Handle, Hold, Key, Merge, Order, Pause, Reader, Recorder, Rings, Wakeup};
+use perfweave::{
+    ANY_CPU, Clock, Error, ErrorKind, Fence, Handle, Hold, Key, Layout, Merge, Order, Pause, Reader, Recorder, Ring,
+    Rings, Wakeup,
+};
 use perfweave_support::bpf::{self, Map};
-use perfweave_support::{apart, echo, kernel, load, needs};
+use perfweave_support::{apart, echo, kernel, load, needs, ring_buffer};
 use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -328,6 +331,79 @@ fn a_forked_child_cannot_pause_its_parents_rings() {
     });
     assert_eq!(code, 0);
     assert_eq!(program.run_with(0, &[1]).unwrap(), 0);
+}
+
+/// The memory of a BPF ring buffer is in the child too, where nothing is read or given back.
+#[test]
+fn a_forked_child_harms_no_ring_buffer() {
+    apart!();
+    let Some(map) = kernel("make a BPF ring buffer", Map::ring_buffer(1 << 16)) else { return };
+    let program = ring_buffer::echo(&map, 8, 0).unwrap();
+    let available = ring_buffer::query(&map, bpf::Query::Available).unwrap();
+    let adopt = || {
+        let mut rings = Rings::empty(Clock::Monotonic);
+        // SAFETY: one reader at a time.
+        rings.add(ANY_CPU, unsafe { Ring::adopt_ring_buffer(&map) }.unwrap(), Layout::RING_BUFFER);
+        rings
+    };
+    let write = |n| assert_eq!(program.run_with(0, &[n]).unwrap(), 0);
+    for hold in [Hold::FENCE, Hold::RESERVED, Hold::None] {
+        let order = Order::new().key(Key::Payload(0)).hold(hold.clone());
+        let Some(mut reader) = kernel("prove the order", Reader::new(adopt(), order)) else { continue };
+        let handle = reader.handle();
+        (1..=3).for_each(write);
+        // It was yielded, and its bytes are given back later.
+        assert_eq!(number(&reader.next().unwrap().unwrap().event()), 1);
+        let before = available.run_on(0).unwrap();
+        assert!(before >= 32, "{before}");
+        let mut reader = Some(reader);
+        let code = in_child(|| {
+            let mut reader = reader.take().unwrap();
+            let raw = is_forked(reader.rings().raw(ANY_CPU));
+            let code = first_false(&[
+                raw,
+                is_forked(reader.next()),
+                is_forked(reader.batch(Duration::ZERO)),
+                is_forked(reader.ledger()),
+                handle_is_forked(&handle),
+            ]);
+            drop(reader);
+            code
+        });
+        assert_eq!(code, 0, "{hold}");
+        assert_eq!(available.run_on(0).unwrap(), before, "{hold}: the child gave nothing back");
+        let mut reader = reader.take().unwrap();
+        for n in [2, 3] {
+            assert_eq!(number(&reader.next().unwrap().unwrap().event()), n, "{hold}");
+        }
+        drop(reader);
+        assert_eq!(available.run_on(0).unwrap(), 0, "{hold}");
+    }
+
+    // Without a reader, and in the middle of an event.
+    let mut rings = adopt();
+    (1..=3).for_each(write);
+    let code = in_child(|| {
+        let drained = catch_unwind(AssertUnwindSafe(|| rings.drain(|_| ControlFlow::<()>::Continue(()))));
+        let mut merge = Merge::new(adopt(), Order::new().key(Key::Payload(0)).hold(Hold::None)).unwrap();
+        first_false(&[drained.is_err(), {
+            merge.refresh(0);
+            merge.held() == 3
+        }])
+    });
+    assert_eq!((code, available.run_on(0).unwrap()), (0, 3 * 16), "the child adopted it, and gave nothing back");
+    let mut merge = Merge::new(rings, Order::new().key(Key::Payload(0)).hold(Hold::None)).unwrap();
+    merge.refresh(0);
+    {
+        let event = merge.next().unwrap();
+        let code = in_child(|| {
+            // SAFETY: the parent's stays.
+            drop(unsafe { std::ptr::read(&event) });
+            0
+        });
+        assert_eq!((code, number(&event.event())), (0, 1));
+    }
+    assert!(merge.next().is_some_and(|event| number(&event.event()) == 2));
 }
 
 /// A child may open its own.

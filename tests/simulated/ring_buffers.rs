@@ -3,10 +3,13 @@
 use crate::reservations::{Trial, machine, order, prove};
 use perfweave::sim::RingBuffer;
 use perfweave::{
-    ANY_CPU, Barrier, Certainty, Clock, ErrorKind, Fault, Fence, Hold, Item, Key, Layout, Merge, Reader, Rings,
-    WhenFull, sim,
+    ANY_CPU, Barrier, Certainty, Clock, ErrorKind, Fault, Fence, Hold, Item, Key, Layout, Merge, Order, Pause, Reader,
+    Rings, WhenFull, sim,
 };
+use perfweave_support::assert_error;
 use quickcheck::{Arbitrary, Gen};
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
 
 fn schedules(mut each: impl FnMut(&[u32], &[(u8, u8)])) {
     let mut generator = Gen::new(400);
@@ -312,4 +315,97 @@ fn a_discard_is_given_back_before_the_reader_waits() {
     assert!(merge.is_behind());
     merge.publish();
     assert!(!merge.is_behind());
+
+/// Nobody can keep programs from writing into a BPF ring buffer. Rings of other kinds are paused all the same.
+#[test]
+fn pausing_output_is_refused() {
+    for (cpu, is) in [(0, "a ring of CPU 0"), (ANY_CPU, "the ring of all CPUs")] {
+        let kernel = sim::Kernel::new(&[0]);
+        let mut rings = kernel.rings();
+        rings.add(cpu, RingBuffer::new(4096).1, Layout::RING_BUFFER);
+        let said = format!("the output into a BPF ring buffer cannot be paused, and {is} is one");
+        assert_error!(rings.pause(Pause::Output).unwrap_err(), Unsupported, said);
+        assert!(!kernel.emit(0, 1, b""), "the perf ring is paused");
+        rings.resume().unwrap();
+        assert!(kernel.emit(0, 2, b""));
+        assert_error!(rings.pause_output(cpu, true).unwrap_err(), Unsupported, said);
+        assert_eq!(kernel.emit(0, 3, b""), cpu == ANY_CPU, "the perf ring of this CPU is paused");
+        rings.pause_output(cpu, false).unwrap();
+        assert!(kernel.emit(0, 4, b""));
+        rings.pause(Pause::Slots).unwrap();
+        rings.resume().unwrap();
+        let reader = Reader::new(rings, Order::new().key(Key::Payload(0)).hold(Hold::None)).unwrap();
+        assert_error!(reader.handle().pause(Pause::Output).unwrap_err(), Unsupported, said);
+        reader.handle().close();
+    }
+}
+
+/// Reading without order gives each committed record once, in the order of its ring, up to the first that is busy, also if the function
+/// breaks at any place.
+#[test]
+fn reading_without_order_stops_at_what_is_busy() {
+    let mut state = 1u64;
+    let mut random = |below: u64| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) % below
+    };
+    let (buffers, mut rings) = machine(&[0, 1], 1 << 20);
+    // Number and whether it was submitted, of each reservation that was not given.
+    let mut expected = [const { VecDeque::<(u64, Option<bool>)>::new() }; 2];
+    let mut busy = Vec::new();
+    let (mut number, mut given) = (0u64, 0);
+    for _ in 0..3000 {
+        let at = random(2) as usize;
+        match random(8) {
+            0..3 => {
+                let len = if random(50) == 0 { 70_000 } else { 8 + random(40) };
+                if let Some(place) = buffers[at].reserve(len as u32) {
+                    number += 1;
+                    expected[at].push_back((number, None));
+                    busy.push((at, place, len, number));
+                }
+            }
+            3..7 if !busy.is_empty() => {
+                let (at, place, len, number) = busy.remove(random(busy.len().min(3) as u64) as usize);
+                let submit = random(4) > 0;
+                let mut data = vec![0; len as usize];
+                data[..8].copy_from_slice(&number.to_ne_bytes());
+                if submit {
+                    buffers[at].submit(place, &data)
+                } else {
+                    buffers[at].discard(place)
+                }
+                expected[at].iter_mut().find(|one| one.0 == number).unwrap().1 = Some(submit);
+            }
+            _ => {
+                let mut left = random(30);
+                let _ = rings.drain(|event| {
+                    let record = event.record().unwrap_or_else(|| panic!("{event:?}"));
+                    let at = event.cpu().unwrap() as usize;
+                    while matches!(expected[at].front(), Some((_, Some(false)))) {
+                        expected[at].pop_front();
+                    }
+                    assert_eq!(expected[at].pop_front(), Some((record.payload().unwrap().u64(0).unwrap(), Some(true))));
+                    given += 1;
+                    left = left.saturating_sub(1);
+                    if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                });
+                if left > 0 {
+                    let is_left = |one: &VecDeque<(u64, Option<bool>)>| {
+                        one.iter().find(|one| one.1 != Some(false)).is_some_and(|one| one.1.is_some())
+                    };
+                    assert!(!expected.iter().any(is_left), "{expected:?}");
+                }
+            }
+        }
+    }
+    assert!(given > 500, "{given}");
+    // A second reader of the map.
+    let mut faults = Vec::new();
+    buffers[1].force_consumed(buffers[1].consumed() + 8);
+    let _ = rings.drain(|event| {
+        faults.extend(event.item().damage().map(|damage| damage.fault));
+        ControlFlow::<()>::Continue(())
+    });
+    assert!(matches!(faults[..], [Fault::Consumer { .. }]), "{faults:?}");
 }

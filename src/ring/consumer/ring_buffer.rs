@@ -14,7 +14,7 @@ use crate::ring::{Bytes, Fault, Header, KernelHalf};
 use crate::sys::fork::Owner;
 use crate::sys::{bpf, machine};
 use std::num::NonZeroUsize;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -40,10 +40,7 @@ impl Ring {
     /// [`ErrorKind::System`] if it cannot be mapped.
     pub unsafe fn adopt_ring_buffer(map: impl AsFd) -> Result<Self, Error> {
         let map = map.as_fd();
-        let info = bpf::map_info(map).map_err(|errno| match machine::what_is(map) {
-            Some(what) if what != "anon_inode:bpf-map" => Error::not_a_map("a BPF ring buffer", &what),
-            _ => Error::system("ask what the map is", errno),
-        })?;
+        let info = info_of(map)?;
         let refused = |why: String| Err(Error::new(ErrorKind::Map, why));
         match info.map_type {
             bpf::BPF_MAP_TYPE_RINGBUF => {}
@@ -126,14 +123,11 @@ impl Ring {
     /// [`ErrorKind::Permission`] if this process may not open a map by its id (`CAP_SYS_ADMIN`, or `CAP_BPF` since Linux 5.19).
     pub unsafe fn adopt_ring_buffers(map: impl AsFd) -> Result<Vec<(u32, Self)>, Error> {
         let map = map.as_fd();
-        let info = bpf::map_info(map).ok();
-        let is_outer = info.as_ref().is_some_and(|info| {
-            matches!(info.map_type, bpf::BPF_MAP_TYPE_ARRAY_OF_MAPS | bpf::BPF_MAP_TYPE_HASH_OF_MAPS)
-        });
-        let Some(info) = info.filter(|_| is_outer) else {
+        let info = info_of(map)?;
+        if !matches!(info.map_type, bpf::BPF_MAP_TYPE_ARRAY_OF_MAPS | bpf::BPF_MAP_TYPE_HASH_OF_MAPS) {
             // SAFETY: this function's contract is the same.
             return Ok(vec![(ANY_CPU, unsafe { Self::adopt_ring_buffer(map) }?)]);
-        };
+        }
         if info.key_size != 4 {
             let message =
                 format!("keys of {} bytes: a map of ring buffers has the CPU as its key, 4 bytes", info.key_size);
@@ -248,6 +242,14 @@ impl Ring {
         }
         Ok((header, self.bytes(position, len)))
     }
+}
+
+/// What a map is.
+fn info_of(map: BorrowedFd<'_>) -> Result<bpf::MapInfo, Error> {
+    bpf::map_info(map).map_err(|errno| match machine::what_is(map) {
+        Some(what) if what != "anon_inode:bpf-map" => Error::not_a_map("a BPF ring buffer", &what),
+        _ => Error::system("ask what the map is", errno),
+    })
 }
 
 impl KernelHalf {
