@@ -315,6 +315,7 @@ fn a_discard_is_given_back_before_the_reader_waits() {
     assert!(merge.is_behind());
     merge.publish();
     assert!(!merge.is_behind());
+}
 
 /// Nobody can keep programs from writing into a BPF ring buffer. Rings of other kinds are paused all the same.
 #[test]
