@@ -536,9 +536,10 @@ fn the_memory_of_a_ring_buffer_is_handed_out() {
     assert_eq!((raw.size, raw.head), (BYTES as usize, 48));
     assert!(raw.tail <= 32 && raw.head - raw.tail == available(&map), "{raw:?}");
     for copy in 0..2 {
-        // The third record's number, behind its header. SAFETY: within the mapping, which the reader keeps.
-        let third = unsafe { raw.base.add(foreign::page_size() + copy * raw.size + 40).cast::<u64>().read() };
-        assert_eq!(third, 3);
+        // The third record's number, after its header. SAFETY: within the mapping, which the reader keeps.
+        let third = unsafe { raw.base.add(foreign::page_size() + copy * raw.size + 40) };
+        // SAFETY: committed, and not given back.
+        assert_eq!(unsafe { third.cast::<u64>().read() }, 3);
     }
     // SAFETY: as before. Nobody writes now.
     assert_eq!(unsafe { raw.base.cast::<u64>().read() }, 48, "the producer position");
