@@ -12,6 +12,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Field {
     name: Arc<str>,
+    type_name: Arc<str>,
     offset: usize,
     size: usize,
     signed: bool,
@@ -94,12 +95,17 @@ impl Field {
         // there are none.
         let width = if array { width.max(1) } else { width };
         let text = array && type_.trim_start_matches("const ") == "char";
-        Some(Self { name: name.into(), offset, size, signed, place, width, array, text })
+        Some(Self { name: name.into(), type_name: type_.into(), offset, size, signed, place, width, array, text })
     }
 
     /// The field's name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The type in C, without the dimensions of an array: `int`, `const char *`, `umode_t`.
+    pub fn type_name(&self) -> &str {
+        &self.type_name
     }
 
     /// Where the field begins, in bytes from the payload's start. For `__data_loc` and `__rel_loc`, the offset of the word that locates the

@@ -43,7 +43,7 @@ mod payload;
 mod print;
 #[cfg(feature = "linux-perf-event-reader-0-10")]
 mod records;
-#[cfg(all(test, not(loom), feature = "print", feature = "linux-perf-event-reader-0-10"))]
+#[cfg(all(test, not(loom), feature = "print", feature = "linux-perf-event-reader-0-10", feature = "zerocopy-0-8"))]
 mod tests;
 #[cfg(feature = "print")]
 mod tokens;

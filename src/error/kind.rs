@@ -48,7 +48,7 @@ pub enum ErrorKind {
     Degraded,
     /// A recording cannot be read. Read another; the hint says how to record one that can be.
     Recording,
-    /// A recording cannot be written or completed, and its file is of no use.
+    /// A recording cannot be written or completed: a full disk, a limit. What was written until then can be read.
     Output,
     /// This process was forked from the one that opened the rings or the file. It does not have the rings' memory (`VM_DONTCOPY`), and it
     /// shares everything else with its parent. Open new ones here.

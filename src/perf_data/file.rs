@@ -27,7 +27,7 @@ impl Input {
     pub(super) fn open(path: &Path) -> Result<Self, Error> {
         match file::open(path).map_err(io)? {
             Found::File(file, len) => Ok(Self { file, len, budget: len, available: memory::available() }),
-            Found::Directory => Err(directory()),
+            Found::Directory => Err(unreadable("it is a directory", "")),
             Found::Other => {
                 Err(unreadable("it is no regular file", "write what comes through a pipe into a file first"))
             }
@@ -47,6 +47,21 @@ impl Input {
         let bytes = kept.saturating_mul(TIMES);
         match self.available {
             Some(available) if bytes > available => Err(too_large(bytes, available)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Memory that was available when the file was opened, if known.
+    #[cfg(feature = "perf-data-zstd")]
+    pub(super) fn available(&self) -> Option<u64> {
+        self.available
+    }
+
+    /// Refuses records that were unpacked, if there are more than there is memory. A few bytes can stand for very many.
+    #[cfg(feature = "perf-data-zstd")]
+    pub(super) fn has_room_for(&self, unpacked: u64) -> Result<(), Error> {
+        match self.available {
+            Some(available) if unpacked > available => Err(too_large(unpacked, available)),
             _ => Ok(()),
         }
     }
@@ -86,11 +101,6 @@ pub(super) fn malformed(what: &str, at: u64) -> Error {
 /// Another program wrote into the file while it was read.
 pub(super) fn changed() -> Error {
     unreadable("it changed while it was read", "wait for `perf record` to end")
-}
-
-/// A directory, which `perf record --threads` writes.
-pub(super) fn directory() -> Error {
-    unreadable("it is a directory", "record without --threads, into one file")
 }
 
 /// The records, or their metadata, do not fit into memory.

@@ -1,7 +1,7 @@
 //! The metadata of a recording, before and after its records: events, and facts about the machine.
 
 use crate::error::Error;
-use crate::perf_data::file::{Input, Words, directory, malformed, unreadable};
+use crate::perf_data::file::{Input, Words, malformed, unreadable};
 use crate::perf_data::pieces::{Piece, walk};
 use crate::rings::Features;
 use crate::sys::perf;
@@ -20,6 +20,7 @@ pub(super) const SMALLEST_ATTR: usize = 64;
 
 /// Sections that are not records, by their bits in the header (`HEADER_*`, `tools/perf/util/header.h`).
 pub(super) const TRACING_DATA: u32 = 1;
+pub(super) const BUILD_ID: u32 = 2;
 pub(super) const OSRELEASE: u32 = 4;
 pub(super) const ARCH: u32 = 6;
 pub(super) const NRCPUS: u32 = 7;
@@ -28,12 +29,12 @@ const DIR_FORMAT: u32 = 24;
 
 /// The sections that are kept: facts about the recorded machine that do not depend on which records are read. Besides those above: build
 /// ids, host name, version of perf, processor, memory, command line, topology, PMUs.
-const KEPT: [u32; 15] = [TRACING_DATA, 2, 3, OSRELEASE, 5, ARCH, NRCPUS, 8, 9, 10, 11, EVENT_DESC, 13, 14, 16];
+const KEPT: [u32; 15] = [TRACING_DATA, BUILD_ID, 3, OSRELEASE, 5, ARCH, NRCPUS, 8, 9, 10, 11, EVENT_DESC, 13, 14, 16];
 
 /// Records of perf itself (`enum perf_user_event_type`, `tools/lib/perf/include/perf/event.h`).
 const HEADER_ATTR: u32 = 64;
-const HEADER_TRACING_DATA: u32 = 66;
-const HEADER_FEATURE: u32 = 80;
+pub(super) const HEADER_TRACING_DATA: u32 = 66;
+pub(super) const HEADER_FEATURE: u32 = 80;
 
 /// An event that was recorded.
 #[derive(Debug)]
@@ -50,6 +51,10 @@ pub(super) struct Metadata {
     pub(super) features: Features,
     /// The range of the records in the file.
     pub(super) data: Range<u64>,
+    /// Whether the program that wrote it did not get to its end.
+    pub(super) is_unfinished: bool,
+    /// Whether there are more records in other files of its directory.
+    pub(super) has_parts: bool,
 }
 
 impl Metadata {
@@ -79,6 +84,8 @@ impl Metadata {
             Self::read_file(input, size, words).and_then(|read| read.ok_or_else(|| malformed("header", 8)))?
         };
         metadata.name();
+        metadata.has_parts = metadata.features.iter().any(|(feature, _)| *feature == DIR_FORMAT);
+        metadata.features.retain(|(feature, _)| *feature != DIR_FORMAT);
         if metadata.events.is_empty() {
             let cure = "a recording in pipe mode must be kept from its first byte on";
             return Err(unreadable("it describes no event", cure));
@@ -95,55 +102,31 @@ impl Metadata {
             return Ok(None);
         }
         let [at, len] = data;
-        if len == 0 {
-            return Err(unreadable(
-                "perf did not finish it",
-                "end `perf record` with SIGINT or SIGTERM, not with SIGKILL",
-            ));
+        // What has no records has a record of perf's own instead.
+        let is_unfinished = len == 0;
+        if is_unfinished && at < HEADER {
+            return Ok(None);
         }
-        let end = at.saturating_add(len);
+        let end = if is_unfinished { input.len.max(at) } else { at.saturating_add(len) };
         if end > input.len {
             return Err(input.truncated("records", end));
         }
         let events = read_attrs(input, attr_size as usize, attrs)?;
-        let features = read_features(input, end, bits)?;
-        Ok(Some(Self { events, features, data: at..end }))
+        // What comes behind the records is not there yet, whatever the header says.
+        let features = if is_unfinished {
+            read_among(input, &(at..end), &mut Vec::new())?
+        } else {
+            read_features(input, end, bits)?
+        };
+        Ok(Some(Self { events, features, data: at..end, is_unfinished, has_parts: false }))
     }
 
     /// A file into which perf's output was redirected: the metadata is among the records.
     fn read_pipe(input: &mut Input) -> Result<Self, Error> {
         let data = PIPE_HEADER..input.len;
-        let (mut events, mut features) = (Vec::new(), Features::new());
-        let (mut tracing, mut kept) = (None, 0);
-        walk(input, &data, |at, piece| {
-            let Piece::Other { kind, body } = piece else { return Ok(()) };
-            let mut words = Words(body);
-            if let HEADER_ATTR | HEADER_FEATURE = kind {
-                kept += body.len() as u64;
-                input.fits(kept)?;
-            }
-            match kind {
-                HEADER_ATTR => {
-                    let event = piped_attr(words).ok_or_else(|| malformed("event", at))?;
-                    events.push(event);
-                }
-                HEADER_TRACING_DATA => tracing = words.u32().map(|size| (at + 8 + body.len() as u64, size)),
-                HEADER_FEATURE => {
-                    let feature = words.u64().and_then(|feature| u32::try_from(feature).ok());
-                    let feature = feature.ok_or_else(|| malformed("feature", at))?;
-                    refuse(feature)?;
-                    if KEPT.contains(&feature) {
-                        features.push((feature, words.0.to_vec()));
-                    }
-                }
-                _ => {}
-            }
-            Ok(())
-        })?;
-        if let Some((at, size)) = tracing {
-            features.push((TRACING_DATA, input.section("formats of tracepoints", at, size.into())?));
-        }
-        Ok(Self { events, features, data })
+        let mut events = Vec::new();
+        let features = read_among(input, &data, &mut events)?;
+        Ok(Self { events, features, data, is_unfinished: false, has_parts: false })
     }
 
     /// Gives events the names that perf has stored in the same order.
@@ -155,9 +138,37 @@ impl Metadata {
     }
 }
 
-/// Refuses data that is in other files. (Only the records show whether they are compressed.)
-fn refuse(feature: u32) -> Result<(), Error> {
-    if feature == DIR_FORMAT { Err(directory()) } else { Ok(()) }
+/// The sections and the events that are among the records.
+fn read_among(input: &mut Input, data: &Range<u64>, events: &mut Vec<Described>) -> Result<Features, Error> {
+    let (mut features, mut tracing, mut kept) = (Features::new(), None, 0);
+    walk(input, data, |at, piece| {
+        let Piece::Other { kind, body } = piece else { return Ok(()) };
+        let mut words = Words(body);
+        if let HEADER_ATTR | HEADER_FEATURE = kind {
+            kept += body.len() as u64;
+            input.fits(kept)?;
+        }
+        match kind {
+            HEADER_ATTR => {
+                let event = piped_attr(words).ok_or_else(|| malformed("event", at))?;
+                events.push(event);
+            }
+            HEADER_TRACING_DATA => tracing = words.u32().map(|size| (at + 8 + body.len() as u64, size)),
+            HEADER_FEATURE => {
+                let feature = words.u64().and_then(|feature| u32::try_from(feature).ok());
+                let feature = feature.ok_or_else(|| malformed("feature", at))?;
+                if feature == DIR_FORMAT || KEPT.contains(&feature) {
+                    features.push((feature, words.0.to_vec()));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    })?;
+    if let Some((at, size)) = tracing {
+        features.push((TRACING_DATA, input.section("formats of tracepoints", at, size.into())?));
+    }
+    Ok(features)
 }
 
 /// A sequence of `struct perf_file_attr`: an attribute, and the offset of its ids.
@@ -199,8 +210,9 @@ fn read_features(input: &mut Input, at: u64, bits: [u64; 4]) -> Result<Features,
     let set = (0..256u32).filter(|bit| bits[*bit as usize / 64] >> (bit % 64) & 1 == 1);
     let mut features = Features::new();
     for (feature, place) in set.zip(table.chunks_exact(16)) {
-        refuse(feature)?;
-        if KEPT.contains(&feature) {
+        if feature == DIR_FORMAT {
+            features.push((feature, Vec::new()));
+        } else if KEPT.contains(&feature) {
             let mut words = Words(place);
             let section = input.section("features", words.u64().unwrap_or(0), words.u64().unwrap_or(0))?;
             features.push((feature, section));

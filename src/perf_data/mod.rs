@@ -54,15 +54,22 @@
 //! linux-perf-data. That crate sorts records itself, stops at the first bad record, and allocates memory by counts in the file.
 
 mod attrs;
+mod build_id;
 mod file;
 mod metadata;
+mod names;
 mod noted;
 mod open;
 mod output;
 mod pieces;
+mod procfs;
+mod sections;
 mod sorting;
 mod tracing;
+#[cfg(feature = "perf-data-zstd")]
+mod unpack;
 mod writer;
 
+pub use names::Names;
 pub use open::open;
 pub use writer::{Writer, Written};

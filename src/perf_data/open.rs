@@ -1,7 +1,7 @@
 //! From a file to rings: one pass over the file measures each ring, and a second one fills them.
 
 use crate::error::{Error, ErrorKind};
-use crate::perf_data::file::{Input, changed, no_memory, too_large};
+use crate::perf_data::file::{Input, changed, io, no_memory, too_large, unreadable};
 use crate::perf_data::metadata::{Described, Metadata, TRACING_DATA};
 use crate::perf_data::pieces::{Piece, walk};
 use crate::perf_data::sorting::{NO_CPU, Place, Sorting};
@@ -13,9 +13,13 @@ use crate::rings::{Counter, Lane, Rings, Source};
 use crate::sys::{machine, memory};
 use perf_event_open_sys::bindings::{PERF_TYPE_TRACEPOINT, perf_event_attr};
 use std::collections::HashMap;
-use std::path::Path;
+use std::fs;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 
 /// Rings with the records of a `perf.data` file, which `perf record` wrote on this machine or on another.
+///
+/// `perf record --threads` writes a directory: the function reads all files of it.
 ///
 /// The function reads the whole file and closes it before it returns. [`Rings::sources`] lists its events in the file's order, and
 /// [`Record::source`](crate::Record::source) is the index in that list. [`Rings::clock`] is the clock that stamped the records (`perf
@@ -58,8 +62,15 @@ use std::path::Path;
 /// | FINISHED_ROUND, TIME_CONV, ID_INDEX, other types from 64 on | nothing: they help perf to read, and are not about the recorded machine |
 /// | HEADER_ATTR, HEADER_FEATURE, HEADER_TRACING_DATA | their content is used, in a file in pipe mode (`perf record -o -`) |
 /// | AUXTRACE and the data after it | nothing |
-/// | COMPRESSED | the error [`ErrorKind::Recording`] |
+/// | COMPRESSED, COMPRESSED2 | the records that they have, with feature `perf-data-zstd`; without it, the error [`ErrorKind::Recording`] |
+/// | bytes that cannot be decompressed | as bytes that cannot be a record |
 /// | bytes that cannot be a record | a [`Damage`](crate::Damage) with the first MiB of them, and the rest of the file is skipped |
+///
+/// # Files that were not finished
+///
+/// A program that is killed leaves a file whose header does not say where the records end. It is read to its end, and
+/// [`Rings::unfinished`] says so. The names of events and the formats of tracepoints are there if a [`Writer`](crate::perf_data::Writer)
+/// wrote it; perf writes them last.
 ///
 /// # Memory
 ///
@@ -82,16 +93,80 @@ pub fn open(path: impl AsRef<Path>) -> Result<Rings, Error> {
     read(path).map_err(|why| why.during(&format!("cannot read {}", path.display())))
 }
 
+/// The files of a recording: the one with the header, and in a directory those of perf's threads, which have records alone.
+struct Files {
+    first: Input,
+    data: Range<u64>,
+    parts: Vec<PathBuf>,
+}
+
+impl Files {
+    /// The file with the header, and the directory that it is in, if that was named.
+    fn first(path: &Path) -> Result<(Input, Option<&Path>), Error> {
+        match path.is_dir() {
+            false => Ok((Input::open(path)?, None)),
+            true => {
+                let of_directory = |why: Error| why.during("it is a directory, and its file `data`");
+                Ok((Input::open(&path.join("data")).map_err(of_directory)?, Some(path)))
+            }
+        }
+    }
+
+    fn new(first: Input, directory: Option<&Path>, metadata: &Metadata) -> Result<Self, Error> {
+        let parts = match (metadata.has_parts, directory) {
+            (false, _) => Vec::new(),
+            (true, Some(directory)) => parts(directory)?,
+            (true, None) => {
+                let what = "other files of its directory have records of it";
+                return Err(unreadable(what, "name the directory, as `perf record --threads` has written it"));
+            }
+        };
+        Ok(Self { first, data: metadata.data.clone(), parts })
+    }
+
+    /// Goes through the records of all files. One of the parts is open at a time.
+    fn walk(&self, mut each: impl FnMut(Piece<'_>) -> Result<(), Error>) -> Result<(), Error> {
+        walk(&self.first, &self.data, |_, piece| each(piece))?;
+        for part in &self.parts {
+            let named = |why: Error| why.during(&part.file_name().unwrap_or_default().to_string_lossy());
+            let input = Input::open(part).map_err(named)?;
+            walk(&input, &(0..input.len), |_, piece| each(piece)).map_err(named)?;
+        }
+        Ok(())
+    }
+}
+
+/// The other files of a directory: `data.0`, `data.1` and so on, in this order.
+fn parts(directory: &Path) -> Result<Vec<PathBuf>, Error> {
+    let mut parts = Vec::new();
+    for entry in fs::read_dir(directory).map_err(io)? {
+        let name = entry.map_err(io)?.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix("data.")?.parse::<u32>().ok());
+        if let Some(number) = number {
+            parts.push((number, directory.join(name)));
+        }
+        if parts.len() > MOST_PARTS {
+            return Err(unreadable(format!("it has more than {MOST_PARTS} files"), ""));
+        }
+    }
+    parts.sort();
+    Ok(parts.into_iter().map(|(_, path)| path).collect())
+}
+
+/// perf has a thread for each CPU at most.
+const MOST_PARTS: usize = MOST_RINGS;
+
 fn read(path: &Path) -> Result<Rings, Error> {
-    let mut input = Input::open(path)?;
+    let (mut input, directory) = Files::first(path)?;
     let metadata = Metadata::read(&mut input)?;
     let clock = clock(&metadata.events)?;
     let sorting = Sorting::new(&metadata.events)?;
+    let files = Files::new(input, directory, &metadata)?;
     let mut places = Places::default();
-    walk(&input, &metadata.data, |_, piece| places.measure(&sorting, piece))?;
+    files.walk(|piece| places.measure(&sorting, piece))?;
     places.check_memory()?;
     places.build()?;
-    walk(&input, &metadata.data, |_, piece| places.fill(&sorting, piece))?;
+    files.walk(|piece| places.fill(&sorting, piece))?;
     let mut rings = Rings::empty(clock);
     for of_place in places.rings {
         let origin = of_place.origin(&sorting);
@@ -108,7 +183,13 @@ fn read(path: &Path) -> Result<Rings, Error> {
         formats.get(&event.attr.config).filter(|_| event.attr.type_ == PERF_TYPE_TRACEPOINT).cloned()
     };
     let sources = metadata.events.iter().map(|event| source(event).with_format(format(event))).collect();
-    rings.set_recording(sources, metadata.features);
+    let unfinished = metadata.is_unfinished.then(|| {
+        let bytes = metadata.data.end - metadata.data.start;
+        let what = format!("it was not finished: {bytes} bytes of records were written, and later ones are missing");
+        unreadable(what, "end `perf record` with SIGINT or SIGTERM, not with SIGKILL")
+            .during(&format!("{} is read in part", path.display()))
+    });
+    rings.set_recording(sources, metadata.features, unfinished);
     Ok(rings)
 }
 

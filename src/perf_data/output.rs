@@ -20,6 +20,11 @@ pub(super) struct Output {
     /// Bytes in the file.
     len: u64,
     owner: Owner,
+    /// Where the last whole record ends: of all, of those in the file, and of those that were there before the last writing.
+    whole: u64,
+    safe: [u64; 2],
+    /// While the file is complete: the header to write before anything else.
+    open_again: Option<Vec<u8>>,
     /// The first error. Bytes are missing in the file since then.
     failed: Option<io::Error>,
 }
@@ -35,7 +40,16 @@ impl Output {
                 return Err(Error::new(ErrorKind::Output, message).hinting("write into one, and copy that"));
             }
         };
-        Ok(Self { file, buffer: Vec::with_capacity(BUFFER), len: 0, owner: Owner::new(), failed: None })
+        Ok(Self {
+            file,
+            buffer: Vec::with_capacity(BUFFER),
+            len: 0,
+            owner: Owner::new(),
+            whole: 0,
+            safe: [0; 2],
+            open_again: None,
+            failed: None,
+        })
     }
 
     /// Whether this is the process that made the file.
@@ -64,13 +78,18 @@ impl Output {
         Ok(())
     }
 
-    /// Writes all buffered bytes, and then the first bytes of the file again.
-    pub(super) fn finish(mut self, begin: &[u8]) -> Result<(), Error> {
-        self.flush()?;
-        self.file.write_all_at(begin, 0).map_err(io)
+    /// All bytes so far are whole records.
+    pub(super) fn whole(&mut self) {
+        self.whole = self.len + self.buffer.len() as u64;
     }
 
-    fn flush(&mut self) -> Result<(), Error> {
+    /// Where the file can be cut, so that it ends with a whole record: after the last one in the file, and some before it.
+    pub(super) fn safe(&self) -> [u64; 2] {
+        self.safe
+    }
+
+    /// Writes all buffered bytes.
+    pub(super) fn flush(&mut self) -> Result<(), Error> {
         let buffer = std::mem::take(&mut self.buffer);
         let wrote = self.append(&buffer);
         self.buffer = buffer;
@@ -78,18 +97,63 @@ impl Output {
         wrote
     }
 
+    /// Writes other bytes over those at the file's begin.
+    pub(super) fn over(&self, at: u64, bytes: &[u8]) -> Result<(), Error> {
+        self.file.write_all_at(bytes, at).map_err(io)
+    }
+
+    /// Cuts the file, writes what comes behind the records, and then its header. `open_again` is the header of a file that is not complete.
+    pub(super) fn complete(&mut self, at: u64, behind: &[u8], header: &[u8], open_again: Vec<u8>) -> Result<(), Error> {
+        let complete = || {
+            self.file.set_len(at)?;
+            self.file.write_all_at(behind, at)?;
+            self.file.write_all_at(header, 0)
+        };
+        let completed = complete();
+        self.open_again = Some(open_again);
+        completed.map_err(|errno| {
+            self.failed.get_or_insert_with(|| again(&errno));
+            io(errno)
+        })
+    }
+
     fn append(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.check()?;
-        match self.file.write_all_at(bytes, self.len) {
-            Ok(()) => self.len += bytes.len() as u64,
-            Err(errno) => self.failed = Some(errno),
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let append = || {
+            if let Some(header) = &self.open_again {
+                self.file.write_all_at(header, 0)?;
+                self.file.set_len(self.len)?;
+            }
+            self.file.write_all_at(bytes, self.len)
+        };
+        match append() {
+            Ok(()) => {
+                self.len += bytes.len() as u64;
+                self.safe = [self.whole.min(self.len), self.safe[0]];
+                self.open_again = None;
+            }
+            Err(errno) => {
+                self.failed = Some(errno);
+                // Part of a record may be in the file. If it stays there, it is read as damage.
+                let _ = self.file.set_len(self.safe[0]);
+            }
         }
         self.check()
     }
 }
 
 fn io(errno: io::Error) -> Error {
-    Error::new(ErrorKind::Output, "").because(errno)
+    let is_full =
+        matches!(errno.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge);
+    let error = Error::new(ErrorKind::Output, "").because(errno);
+    if is_full {
+        error.hinting("what was written until then can be read; make room, and write the rest into another file")
+    } else {
+        error
+    }
 }
 
 /// A copy of an error.

@@ -1,7 +1,9 @@
 //! The records of a file, one after the other.
 
 use crate::error::Error;
-use crate::perf_data::file::{Input, Words, changed, io, malformed, unreadable};
+use crate::perf_data::file::{Input, Words, changed, io, malformed};
+#[cfg(feature = "perf-data-zstd")]
+use crate::perf_data::unpack::{Corrupt, Unpacker};
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::ops::Range;
 
@@ -21,17 +23,20 @@ pub(super) const OWN_KINDS: u32 = 64;
 /// Those that are followed by data (`tools/lib/perf/include/perf/event.h`).
 const TRACING_DATA: u32 = 66;
 const AUXTRACE: u32 = 71;
-const COMPRESSED: [u32; 2] = [81, 83];
+const COMPRESSED: u32 = 81;
+const COMPRESSED2: u32 = 83;
 
 /// How much of such bytes is shown.
 const REST: u64 = 1 << 20;
 
-/// Goes through all pieces, with the offset of each in the file.
+/// Goes through all pieces, with the offset of each in the file. Those that are compressed come as late as the decompression gives them, with
+/// the offset of a later record.
 pub(super) fn walk(
     input: &Input,
     data: &Range<u64>,
     mut each: impl FnMut(u64, Piece<'_>) -> Result<(), Error>,
 ) -> Result<(), Error> {
+    let mut packed = Packed::new(input);
     let mut reader = BufReader::with_capacity(1 << 18, &input.file);
     reader.seek(SeekFrom::Start(data.start)).map_err(io)?;
     let mut record = Vec::new();
@@ -40,24 +45,26 @@ pub(super) fn walk(
         let left = data.end - at;
         record.clear();
         take(&mut reader, &mut record, left.min(8))?;
-        let mut words = Words(&record);
-        let (kind, sizes) = (words.u32().unwrap_or(0), words.bytes(4).unwrap_or(&[0; 4]));
-        let size = u16::from_ne_bytes([sizes[2], sizes[3]]);
+        let (kind, size) = header(&record);
         let is_own = kind >= OWN_KINDS;
         if size < 8 || u64::from(size) > left || (!is_own && size % 8 != 0) {
             let more = (left - record.len() as u64).min(REST);
             take(&mut reader, &mut record, more)?;
+            packed.finish(at, &mut each)?;
             return each(at, Piece::Rest(&record));
         }
         take(&mut reader, &mut record, u64::from(size) - 8)?;
         let mut behind = 0;
         if is_own {
             let body = &record[8..];
-            if COMPRESSED.contains(&kind) {
-                return Err(unreadable("its records are compressed", "record without -z"));
+            if let Some(bytes) = compressed(kind, body) {
+                if packed.put(at, bytes, &mut each)?.is_none() {
+                    return Ok(());
+                }
+            } else {
+                behind = behind_it(kind, body);
+                each(at, Piece::Other { kind, body })?;
             }
-            behind = behind_it(kind, body);
-            each(at, Piece::Other { kind, body })?;
         } else {
             each(at, Piece::Record(&record))?;
         }
@@ -70,7 +77,132 @@ pub(super) fn walk(
             reader.seek(SeekFrom::Start(at)).map_err(io)?;
         }
     }
-    Ok(())
+    packed.finish(at, &mut each)
+}
+
+/// The kind and the size of a record. 0 if it is cut off.
+fn header(record: &[u8]) -> (u32, u16) {
+    let mut words = Words(record);
+    let (kind, sizes) = (words.u32().unwrap_or(0), words.bytes(4).unwrap_or(&[0; 4]));
+    (kind, u16::from_ne_bytes([sizes[2], sizes[3]]))
+}
+
+/// The bytes of a record that has compressed ones. A COMPRESSED2 record says how many they are, because it is padded.
+fn compressed(kind: u32, body: &[u8]) -> Option<&[u8]> {
+    let mut words = Words(body);
+    match kind {
+        COMPRESSED => Some(body),
+        COMPRESSED2 => Some(words.u64().and_then(|len| words.bytes(usize::try_from(len).ok()?)).unwrap_or(&[])),
+        _ => None,
+    }
+}
+
+/// The compressed records of a file, where the crate is built without a decompressor.
+#[cfg(not(feature = "perf-data-zstd"))]
+struct Packed;
+
+#[cfg(not(feature = "perf-data-zstd"))]
+impl Packed {
+    fn new(_: &Input) -> Self {
+        Self
+    }
+
+    fn put(
+        &mut self,
+        _: u64,
+        _: &[u8],
+        _: impl FnMut(u64, Piece<'_>) -> Result<(), Error>,
+    ) -> Result<Option<()>, Error> {
+        let hint = "build this program with feature perf-data-zstd of perfweave, or record without -z";
+        Err(crate::perf_data::file::unreadable("its records are compressed", hint))
+    }
+
+    fn finish(self, _: u64, _: impl FnMut(u64, Piece<'_>) -> Result<(), Error>) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+/// The compressed records of a file.
+#[cfg(feature = "perf-data-zstd")]
+struct Packed<'a> {
+    input: &'a Input,
+    unpacker: Unpacker,
+    /// Bytes that were unpacked and are no whole record yet.
+    unpacked: Vec<u8>,
+    /// How many bytes were unpacked.
+    total: u64,
+}
+
+#[cfg(feature = "perf-data-zstd")]
+impl<'a> Packed<'a> {
+    fn new(input: &'a Input) -> Self {
+        Self { input, unpacker: Unpacker::new(input.available()), unpacked: Vec::new(), total: 0 }
+    }
+
+    /// Gives the records that compressed bytes complete. `None` if the bytes make no sense: they were given as such, and nothing can follow.
+    fn put(
+        &mut self,
+        at: u64,
+        bytes: &[u8],
+        mut each: impl FnMut(u64, Piece<'_>) -> Result<(), Error>,
+    ) -> Result<Option<()>, Error> {
+        self.unpacker.put(bytes);
+        loop {
+            let before = self.unpacked.len();
+            let stepped = self.unpacker.step(&mut self.unpacked);
+            self.total += (self.unpacked.len() - before) as u64;
+            self.input.has_room_for(self.total)?;
+            match stepped {
+                Ok(true) if self.records(at, &mut each)? => {}
+                Ok(false) => return Ok(Some(())),
+                Ok(true) => return Ok(None),
+                Err(Corrupt) => {
+                    // What was unpacked before is good.
+                    let _ = self.unpacker.finish(&mut self.unpacked);
+                    if self.records(at, &mut each)? {
+                        // What is left is no whole record. It may look like one with what follows.
+                        let no_record = [&[0; 8], self.unpacked.as_slice(), bytes].concat();
+                        each(at, Piece::Rest(&no_record))?;
+                    }
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    /// Gives what was held back. What is no whole record in the end is damage.
+    fn finish(mut self, at: u64, mut each: impl FnMut(u64, Piece<'_>) -> Result<(), Error>) -> Result<(), Error> {
+        let finished = self.unpacker.finish(&mut self.unpacked);
+        if self.records(at, &mut each)? && (finished.is_err() || !self.unpacked.is_empty()) {
+            each(at, Piece::Rest(&[&[0; 8], self.unpacked.as_slice()].concat()))?;
+        }
+        Ok(())
+    }
+
+    /// Gives all whole records. False if one is none: it was given as such, and nothing can follow.
+    fn records(&mut self, at: u64, each: &mut impl FnMut(u64, Piece<'_>) -> Result<(), Error>) -> Result<bool, Error> {
+        let mut left = self.unpacked.as_slice();
+        while left.len() >= 8 {
+            let (kind, size) = header(left);
+            let is_own = kind >= OWN_KINDS;
+            // perf compresses what the kernel wrote, and at most its own records that have nothing behind them.
+            let is_none = matches!(kind, TRACING_DATA | AUXTRACE | COMPRESSED | COMPRESSED2);
+            if size < 8 || is_none || (!is_own && size % 8 != 0) {
+                // It may look like a record to a ring.
+                let no_record = [&[0; 8], &left[..left.len().min(REST as usize)]].concat();
+                each(at, Piece::Rest(&no_record))?;
+                return Ok(false);
+            }
+            let Some((record, rest)) = left.split_at_checked(size.into()) else { break };
+            if !is_own {
+                each(at, Piece::Record(record))?;
+            }
+            left = rest;
+        }
+        let done = self.unpacked.len() - left.len();
+        self.unpacked.drain(..done);
+        Ok(true)
+    }
 }
 
 /// Bytes of data after a record of perf's own.

@@ -3,16 +3,17 @@
 use crate::error::{Error, ErrorKind};
 use crate::order::event::{Event, Item, Lost};
 use crate::perf_data::attrs::{self, in_samples, in_trailers};
-use crate::perf_data::metadata::{ARCH, EVENT_DESC, HEADER, MAGIC, NRCPUS, OSRELEASE, SMALLEST_ATTR, TRACING_DATA};
+use crate::perf_data::metadata::{BUILD_ID, EVENT_DESC, HEADER, HEADER_FEATURE, HEADER_TRACING_DATA, TRACING_DATA};
+use crate::perf_data::names::{Names, Naming, Scope};
 use crate::perf_data::noted::{IP, Noted, check};
 use crate::perf_data::output::Output;
 use crate::perf_data::pieces::OWN_KINDS;
-use crate::perf_data::tracing;
+use crate::perf_data::procfs::Machine;
+use crate::perf_data::sections::{Front, Section, behind, describe, features, size_of_all};
 use crate::record::clock::Clock;
-use crate::record::{CPU, ID, IDENTIFIER, Kind, Layout, Record, TIME, TRAILER_ORDER};
-use crate::rings::{Features, Rings, Source};
-use crate::sys::{machine, perf};
-use perf_event_open_sys::bindings::PERF_TYPE_TRACEPOINT;
+use crate::record::{CPU, ID, IDENTIFIER, Kind, Layout, Record, TID, TIME, TRAILER_ORDER};
+use crate::rings::{Features, Rings};
+use crate::sys::machine;
 use smallvec::SmallVec;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -58,23 +59,29 @@ use std::path::{Path, PathBuf};
 /// # Names
 ///
 /// perf finds the name of a process by a COMM record, and the names of functions by MMAP records. The kernel writes these only when a
-/// process starts, is renamed or maps a file, and only if a source asks for them ([`RingOptions::records`](crate::RingOptions::records)
-/// with [`Kind::COMM`] and [`Kind::MMAP2`]). perf(1) synthesizes such records for running programs, and for the kernel. A `Writer` does
-/// not. For programs that ran before the rings were opened, `perf script` shows `:1234` instead of the process's name and `[unknown]`
-/// instead of a function. In a profile of a whole machine 98 % of the frames had no name, and 21 % in perf's own recording.
+/// process starts, is renamed or maps a file. So [`Writer::create`] writes them, as perf(1) does at the start of a recording, for the
+/// processes that there are (all of them, or the one process that the rings were opened for), for the kernel and for its modules, with
+/// their build ids. It reads procfs for that: some milliseconds for each hundred processes. The records have the time 0.
 ///
-/// As long as that is so:
+/// - For what starts later, ask the rings for [`Kind::COMM`], [`Kind::MMAP2`] and [`Kind::FORK`]
+///   ([`RingOptions::records`](crate::RingOptions::records)). Open the rings first, so that no process is missed.
+/// - Samples name their process only with [`Sample::Tid`](crate::Sample::Tid). Without it, processes are not written.
+/// - A process that ended before the writer was created has no name, as in the file of a flight recorder.
+/// - BPF programs that were loaded before have no names.
+/// - Names that this process may not read are missing: [`Writer::unnamed`] says which, and what would help.
+/// - Nothing is added to the records of a recording, which has its names, or of simulated rings.
 ///
-/// - Ask for these records, and start the traced program after the rings are opened. Its names are then in the recording.
-/// - Names of threads in tracepoints, such as `prev_comm` of `sched:sched_switch`, are always there.
-/// - Name addresses while the traced processes run, as the example `profile` does.
-/// - Record with `perf record` and read that file with [`open`](crate::perf_data::open). The file has the names, and writing it again keeps
-///   them.
+/// [`Writer::create_unnamed`] leaves them out: for a file that must be there at once, or that must not tell of other processes.
 ///
 /// # The end
 ///
-/// The file is complete once [`Writer::finish`] has returned without an error. perf and [`open`](crate::perf_data::open) refuse an
-/// incomplete file. If the file cannot be written, every later call gives the first error again.
+/// [`Writer::finish`] completes the file, and so does [`Writer::flush`], until more is written. If a disk is full or a file may not grow, the
+/// writer completes the file with what is in it, and every later call gives the first error again. So perf and
+/// [`open`](crate::perf_data::open) read the file. For lack of room the last 256 KiB of records may be missing besides those that the writer
+/// still held.
+///
+/// A file that was not completed, as that of a program that was killed, is read by [`open`](crate::perf_data::open) as far as it was written.
+/// The writer holds up to 256 KiB of records back. perf complains of such a file, as of its own, and shows nothing.
 ///
 /// A forked child can only drop its parent's writer, and that writes nothing.
 #[derive(Debug)]
@@ -86,17 +93,24 @@ pub struct Writer {
     sources: usize,
     /// The ids that were seen. The file lists each with its event.
     ids: HashSet<u64>,
-    features: Features,
+    front: Front,
+    sections: Vec<(u32, Section)>,
     clock: Clock,
     /// Whether fields are added that records lack.
     adds: bool,
     /// Losses that wait for the next record of their CPU, by CPU.
     lost: HashMap<u32, Lost>,
     time: u64,
-    /// Bytes of records.
+    /// Bytes behind the front.
     data: u64,
-    /// How many bytes there were when perf was last told that all earlier records are in the file.
+    /// How many of them are no records, but facts about the machine.
+    facts: u64,
+    /// How many there were when perf was last told that all earlier records are in the file.
     round: u64,
+    /// Whether the front in the file lacks an id.
+    is_stale: bool,
+    names: Names,
+    unnamed: Vec<Error>,
     written: Written,
 }
 
@@ -104,7 +118,7 @@ pub struct Writer {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Written {
-    /// Records, without LOST records.
+    /// Records, without LOST records and without those of [`Names`].
     pub records: u64,
     /// The sum of the LOST records that were written.
     pub lost: u64,
@@ -116,19 +130,29 @@ pub struct Written {
 const ROUND: u64 = 1 << 20;
 /// `PERF_RECORD_FINISHED_ROUND`
 const FINISHED_ROUND: u32 = 68;
-
-/// The multiple to which strings are padded (`NAME_ALIGN`, `tools/perf/util/header.c`).
-const STRING: usize = 64;
+/// The longest fact that fits into a record.
+const FACT: usize = u16::MAX as usize - 32;
 
 impl Writer {
-    /// Creates a file, or replaces one, for events of these rings. Readers and merges return their rings:
-    /// [`Reader::rings`](crate::Reader::rings).
+    /// Creates a file, or replaces one, for events of these rings, and writes the [names](Self#names) of what runs now. Readers and merges
+    /// return their rings: [`Reader::rings`](crate::Reader::rings). It blocks while it reads procfs and writes.
     ///
     /// # Errors
-    /// [`ErrorKind::Output`] if the file cannot be created; [`ErrorKind::InvalidInput`] if events with records of different layouts do not
-    /// say which is which; [`ErrorKind::Permission`], [`ErrorKind::NotFound`] or [`ErrorKind::System`] if a tracepoint's format
-    /// cannot be read.
+    /// [`ErrorKind::Output`] if the file cannot be created or written; [`ErrorKind::InvalidInput`] if events with records of different
+    /// layouts do not say which is which; [`ErrorKind::Permission`], [`ErrorKind::NotFound`] or [`ErrorKind::System`] if a tracepoint's
+    /// format cannot be read. A missing name is no error: see [`Writer::unnamed`].
     pub fn create(path: impl AsRef<Path>, rings: &Rings) -> Result<Self, Error> {
+        let mut writer = Self::create_unnamed(path, rings)?;
+        let named = writer.name(rings);
+        named.map_err(|why| writer.give_up(why))?;
+        Ok(writer)
+    }
+
+    /// [`Writer::create`] without [names](Self#names) of what runs now.
+    ///
+    /// # Errors
+    /// As for [`Writer::create`].
+    pub fn create_unnamed(path: impl AsRef<Path>, rings: &Rings) -> Result<Self, Error> {
         let path = path.as_ref().to_owned();
         Self::begin(&path, rings).map_err(|why| unwritable(&path, why))
     }
@@ -136,27 +160,129 @@ impl Writer {
     fn begin(path: &Path, rings: &Rings) -> Result<Self, Error> {
         // A recording of perf has all fields that perf wants.
         let adds = !rings.are_complete();
-        let events: Vec<_> = rings.sources().iter().map(|source| Noted::of(source, adds)).collect();
+        let mut events: Vec<_> = rings.sources().iter().map(|source| Noted::of(source, adds)).collect();
         check(&events)?;
-        let features = features(rings)?;
-        let mut file = Output::create(path)?;
-        // Until the file is finished, its header says that it is not.
-        file.put(&[0; HEADER as usize])?;
-        Ok(Self {
+        let sources = events.len();
+        let mut ids = HashSet::new();
+        for lane in &rings.lanes {
+            let layout = lane.origin.layout;
+            if !layout.is_ring_buffer() && events.iter().all(|event| event.layout != layout) {
+                // If it cannot be told apart, writing one of its records says so.
+                let _ = add_unknown(&mut events, layout, rings.clock(), adds);
+            }
+            for (id, source) in lane.origin.all().filter(|(id, source)| *id != 0 && *source < sources) {
+                if ids.insert(id) {
+                    events[source].ids.push(id);
+                }
+            }
+        }
+        if events.is_empty() {
+            // perf reads no file without an event.
+            events.push(Noted::unknown(Layout::RAW, rings.clock(), adds));
+        }
+        // Events of CPUs that come later have new ids.
+        let spare = if rings.are_live() { machine::possible_cpus().map_or(0, |cpus| cpus.len()) } else { 0 };
+        let front = Front::new(&events, spare);
+        let facts = features(rings)?;
+        let mut writer = Self {
             path: path.to_owned(),
-            file,
-            sources: events.len(),
+            file: Output::create(path)?,
+            sources,
             events,
-            ids: HashSet::new(),
-            features,
+            ids,
+            front,
+            sections: Vec::new(),
             clock: rings.clock(),
             adds,
             lost: HashMap::new(),
             time: 0,
             data: 0,
+            facts: 0,
             round: 0,
+            is_stale: false,
+            names: Names::default(),
+            unnamed: Vec::new(),
             written: Written::default(),
-        })
+        };
+        writer.file.put(&writer.front.bytes(&writer.events))?;
+        writer.facts(facts)?;
+        writer.file.flush()?;
+        Ok(writer)
+    }
+
+    /// Writes facts about the machine as records of perf's own, so that they are there if the file is not finished.
+    fn facts(&mut self, facts: Features) -> Result<(), Error> {
+        let names = describe(&self.events, size_of_all(&self.events), false);
+        for (feature, section) in facts.into_iter().chain([(EVENT_DESC, names)]) {
+            let (at, len) = (self.front.end + self.data, section.len());
+            let padded = len.next_multiple_of(8);
+            let place = if feature == TRACING_DATA {
+                // perf expects the data 12 bytes behind the record's begin.
+                self.bytes(&header(Kind(HEADER_TRACING_DATA), 0, 12))?;
+                self.bytes(&(padded as u32).to_ne_bytes())?;
+                at + 12
+            } else if len <= FACT {
+                self.bytes(&header(Kind(HEADER_FEATURE), 0, 16 + padded as u16))?;
+                self.bytes(&u64::from(feature).to_ne_bytes())?;
+                at + 16
+            } else {
+                self.sections.push((feature, Section::Later(section)));
+                continue;
+            };
+            self.bytes(&section)?;
+            self.bytes(&[0; 8][..padded - len])?;
+            self.sections.push((feature, Section::There(place, len as u64)));
+        }
+        // The final names come with ids, and perhaps of more events.
+        self.sections.retain(|(feature, _)| *feature != EVENT_DESC);
+        let odd = (self.data % 8) as usize;
+        if odd != 0 {
+            self.bytes(&header(Kind(FINISHED_ROUND), 0, 16 - odd as u16))?;
+            self.bytes(&[0; 8][odd..])?;
+        }
+        self.facts = self.data;
+        self.file.whole();
+        Ok(())
+    }
+
+    /// Writes the names of what runs now.
+    fn name(&mut self, rings: &Rings) -> Result<(), Error> {
+        if !rings.are_live() {
+            return Ok(());
+        }
+        let processes = self.events.iter().any(|event| event.layout.sample_type() & TID != 0);
+        let machine = Machine::here();
+        let naming = Naming::new(&machine, |kind, misc, body: &[u8]| self.made_up(kind, misc, body));
+        let (names, unnamed, build_ids) = naming.write(Scope { only: rings.only(), processes })?;
+        (self.names, self.unnamed) = (names, unnamed);
+        if !build_ids.is_empty() {
+            self.sections.push((BUILD_ID, Section::Later(build_ids)));
+        }
+        self.file.flush()
+    }
+
+    /// Writes a record of the writer's own, at the time 0 and of no event.
+    fn made_up(&mut self, kind: Kind, misc: u16, body: &[u8]) -> Result<(), Error> {
+        let layout = self.events[0].layout;
+        let fields = TRAILER_ORDER.iter().filter(|field| layout.sample_type() & **field != 0).count();
+        let trailer = if layout.sample_id_all() { 8 * fields } else { 0 };
+        let mut bytes = header(kind, misc, (8 + body.len() + trailer) as u16).to_vec();
+        bytes.extend(body);
+        bytes.resize(bytes.len() + trailer, 0);
+        self.put(kind, [&bytes, &[]], 0, 0)?;
+        self.file.whole();
+        Ok(())
+    }
+
+    /// What was written about the processes and the kernel that were there when the writer was created.
+    pub fn names(&self) -> Names {
+        self.names
+    }
+
+    /// Why names are missing: the kernel hides its addresses, mappings of other users cannot be read, `/proc` is not mounted or is that of
+    /// another PID namespace. At most one error of each; [`Error::hint`] says what would help. Processes that ended meanwhile are none.
+    pub fn unnamed(&self) -> &[Error] {
+        &self.unnamed
     }
 
     /// Writes an event after those before it. The time and the memory that this takes do not grow with earlier events. It allocates memory
@@ -164,7 +290,7 @@ impl Writer {
     /// does, once for 256 KiB of records.
     ///
     /// # Errors
-    /// [`ErrorKind::Output`] if the file cannot be written; it is then useless. [`ErrorKind::InvalidInput`] if the record is too long to
+    /// [`ErrorKind::Output`] if the file cannot be written. What was written before [can be read](Self#the-end). [`ErrorKind::InvalidInput`] if the record is too long to
     /// have its CPU added, or if its layout differs from that of the others and it does not name its event. It is then not written, and the
     /// writer can go on. [`ErrorKind::Forked`].
     pub fn write(&mut self, event: &Event<'_>) -> Result<(), Error> {
@@ -186,7 +312,19 @@ impl Writer {
                 Ok(())
             }
         };
-        wrote.map_err(|why| unwritable(&self.path, why))
+        wrote.map_err(|why| self.give_up(why))
+    }
+
+    /// Completes the file with all records until now, for perf and [`open`](crate::perf_data::open), and goes on. As soon as more is
+    /// written, the file is one that was not finished, until the next flush. Losses that wait for the next record of their CPU are not among them. Blocks as writing to a file does. Does not wait
+    /// until the file is on a disk.
+    ///
+    /// # Errors
+    /// As for [`Writer::finish`].
+    pub fn flush(&mut self) -> Result<(), Error> {
+        self.check()?;
+        let flushed = self.complete();
+        flushed.map_err(|why| self.give_up(why))
     }
 
     /// Completes the file and closes it. Blocks as writing to a file does. Does not wait until the file is on a disk.
@@ -195,10 +333,40 @@ impl Writer {
     /// [`ErrorKind::Output`] if the file cannot be written, or could not be written before: the first error. [`ErrorKind::Forked`].
     pub fn finish(mut self) -> Result<Written, Error> {
         self.check()?;
-        let begin = self.end().map_err(|why| unwritable(&self.path, why))?;
-        let Self { path, file, written, .. } = self;
-        file.finish(&begin).map_err(|why| unwritable(&path, why))?;
-        Ok(written)
+        let finished = self.last_losses().and_then(|()| self.complete());
+        finished.map_err(|why| self.give_up(why))?;
+        Ok(self.written)
+    }
+
+    /// Writes what is held, and all parts of the file that are no records.
+    fn complete(&mut self) -> Result<(), Error> {
+        if self.data == self.facts {
+            // Files that are not finished have no data.
+            self.bytes(&header(Kind(FINISHED_ROUND), 0, 8))?;
+            self.file.whole();
+        }
+        self.file.flush()?;
+        self.complete_to(self.front.end + self.data)
+    }
+
+    /// Makes a complete file of the records up to this place.
+    fn complete_to(&mut self, end: u64) -> Result<(), Error> {
+        let begin = self.front.end + self.facts;
+        let (behind, header) = behind(&self.events, &self.sections, [begin, end.saturating_sub(begin)]);
+        self.file.complete(end, &behind, &header, self.front.header())
+    }
+
+    /// Names the file in an error. If the file cannot be written, makes a complete file of what is in it. If there is no room for that either,
+    /// it gives up the last records.
+    fn give_up(&mut self, why: Error) -> Error {
+        if self.file.check().is_err() {
+            let begin = self.front.end + self.facts;
+            let completed =
+                self.file.safe().into_iter().filter(|end| *end > begin).any(|end| self.complete_to(end).is_ok());
+            // If it is not, it is a file that was not finished.
+            let _ = completed || self.file.over(0, &self.front.header()).is_ok();
+        }
+        unwritable(&self.path, why)
     }
 
     /// Whether the file belongs to this process, and has been written without an error so far.
@@ -216,6 +384,7 @@ impl Writer {
             && self.ids.insert(id)
         {
             self.events[at].ids.push(id);
+            self.is_stale = true;
         }
         self.time = record.time().unwrap_or(self.time);
         if !self.lost.is_empty()
@@ -230,7 +399,12 @@ impl Writer {
             self.round = self.data;
             let header = header(Kind(FINISHED_ROUND), 0, 8);
             self.bytes(&header)?;
+            if std::mem::take(&mut self.is_stale) {
+                let front = self.front.bytes(&self.events);
+                self.file.over(HEADER, &front[HEADER as usize..])?;
+            }
         }
+        self.file.whole();
         Ok(())
     }
 
@@ -242,8 +416,7 @@ impl Writer {
         if let Some(at) = known.or_else(|| self.events.iter().position(|event| event.layout == layout)) {
             return Ok(at);
         }
-        self.events.push(Noted::unknown(layout, self.clock, self.adds));
-        check(&self.events).inspect_err(|_| drop(self.events.pop()))?;
+        add_unknown(&mut self.events, layout, self.clock, self.adds)?;
         Ok(self.events.len() - 1)
     }
 
@@ -317,67 +490,23 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes the sections after the records. Returns the header.
-    fn end(&mut self) -> Result<Vec<u8>, Error> {
-        if self.events.is_empty() {
-            // perf reads no file without an event.
-            self.events.push(Noted::unknown(Layout::RAW, self.clock, self.adds));
-        }
+    /// Writes the losses that no record follows.
+    fn last_losses(&mut self) -> Result<(), Error> {
         let mut lost: Vec<_> = std::mem::take(&mut self.lost).into_values().collect();
         lost.sort_by_key(|lost| lost.cpu);
         for lost in lost {
             let at = lost.source.filter(|source| *source < self.sources).unwrap_or(0);
             self.lost_record(&lost, at, None)?;
+            self.file.whole();
         }
-        if self.data == 0 {
-            // Unfinished files have no data.
-            self.bytes(&header(Kind(FINISHED_ROUND), 0, 8))?;
-        }
-        let attrs: Vec<_> = self.events.iter().map(Noted::as_written).collect();
-        // perf treats unknown members as an error, even if they are 0.
-        let used = attrs.iter().map(|attr| used(perf::attr_bytes(attr))).max().unwrap_or(SMALLEST_ATTR);
-        let attrs: Vec<_> = attrs.iter().map(|attr| sized(perf::attr_bytes(attr), used)).collect();
-        let described = self.describe(&attrs, used);
-        self.features.push((EVENT_DESC, described));
-        self.features.sort_by_key(|(feature, _)| *feature);
-        let data_end = HEADER + self.data;
-        let mut bits = [0u64; 4];
-        let mut at = data_end + 16 * self.features.len() as u64;
-        let mut behind = Vec::new();
-        for (feature, section) in &self.features {
-            bits[*feature as usize / 64] |= 1 << (feature % 64);
-            behind.extend([at, section.len() as u64].iter().flat_map(|word| word.to_ne_bytes()));
-            at += section.len() as u64;
-        }
-        behind.extend(self.features.iter().flat_map(|(_, section)| section));
-        let attrs_at = at;
-        at += (attrs.len() * (used + 16)) as u64;
-        for (attr, event) in attrs.iter().zip(&self.events) {
-            behind.extend(attr);
-            let len = 8 * event.ids.len() as u64;
-            behind.extend([at, len].iter().flat_map(|word| word.to_ne_bytes()));
-            at += len;
-        }
-        behind.extend(self.events.iter().flat_map(|event| &event.ids).flat_map(|id| id.to_ne_bytes()));
-        let each = used as u64 + 16;
-        let head = [HEADER, each, attrs_at, each * attrs.len() as u64, HEADER, self.data, 0, 0];
-        let words = head.into_iter().chain(bits).flat_map(u64::to_ne_bytes);
-        self.file.put(&behind)?;
-        Ok(MAGIC.iter().copied().chain(words).collect())
+        Ok(())
     }
+}
 
-    /// `HEADER_EVENT_DESC`: the events with their names.
-    fn describe(&self, attrs: &[Vec<u8>], used: usize) -> Vec<u8> {
-        let mut out = Vec::new();
-        out.extend([attrs.len() as u32, used as u32].iter().flat_map(|word| word.to_ne_bytes()));
-        for (attr, event) in attrs.iter().zip(&self.events) {
-            out.extend(attr);
-            out.extend((event.ids.len() as u32).to_ne_bytes());
-            string(&mut out, &event.name);
-            out.extend(event.ids.iter().flat_map(|id| id.to_ne_bytes()));
-        }
-        out
-    }
+/// Adds the event of records of a layout that no event has, if perf can tell its records apart from the others.
+fn add_unknown(events: &mut Vec<Noted>, layout: Layout, clock: Clock, adds: bool) -> Result<(), Error> {
+    events.push(Noted::unknown(layout, clock, adds));
+    check(events).inspect_err(|_| drop(events.pop()))
 }
 
 fn unwritable(path: &Path, why: Error) -> Error {
@@ -388,51 +517,6 @@ fn unwritable(path: &Path, why: Error) -> Error {
 fn too_long(size: usize) -> Error {
     let message = format!("a record of {size} bytes is too long to have its CPU added");
     Error::new(ErrorKind::InvalidInput, message).hinting("ask for it: PERF_SAMPLE_CPU | PERF_SAMPLE_IP in sample_type")
-}
-
-/// The facts about the machine in the file.
-fn features(rings: &Rings) -> Result<Features, Error> {
-    if let Some(recording) = rings.recording() {
-        return Ok(recording.as_ref().clone());
-    }
-    let mut features = Features::new();
-    let is_tracepoint = |source: &&Source| source.attr.type_ == PERF_TYPE_TRACEPOINT;
-    let tracepoints = rings.sources().iter().filter(is_tracepoint);
-    let tracepoints: Vec<_> = tracepoints.map(|source| (source.attr.config, source.tracepoint())).collect();
-    if !tracepoints.is_empty() {
-        features.push((TRACING_DATA, tracing::data(&tracepoints)?));
-    }
-    for (feature, text) in [(OSRELEASE, machine::release()), (ARCH, std::env::consts::ARCH.to_owned())] {
-        let mut section = Vec::new();
-        string(&mut section, &text);
-        features.push((feature, section));
-    }
-    if let (Ok(possible), Ok(online)) = (machine::possible_cpus(), machine::online_cpus()) {
-        let counts = [possible.len() as u32, online.len() as u32];
-        features.push((NRCPUS, counts.iter().flat_map(|count| count.to_ne_bytes()).collect()));
-    }
-    Ok(features)
-}
-
-/// `struct perf_header_string`
-fn string(out: &mut Vec<u8>, text: &str) {
-    let len = (text.len() + 1).next_multiple_of(STRING);
-    out.extend((len as u32).to_ne_bytes());
-    out.extend(text.bytes().chain(std::iter::repeat(0)).take(len));
-}
-
-/// The size of the oldest version of an attribute that has all members that this one sets (`PERF_ATTR_SIZE_VER0` and so on: 64, 72, 80, 96
-/// and so on, but not 88).
-fn used(attr: &[u8]) -> usize {
-    let len = attr.iter().rposition(|byte| *byte != 0).map_or(0, |last| (last + 1).next_multiple_of(8));
-    if len == 88 { 96 } else { len.max(SMALLEST_ATTR) }
-}
-
-/// An attribute cut to a size, with that size in it.
-fn sized(attr: &[u8], used: usize) -> Vec<u8> {
-    let mut out = attr[..used.min(attr.len())].to_vec();
-    out[4..8].copy_from_slice(&(used as u32).to_ne_bytes());
-    out
 }
 
 /// `struct { u32 cpu, res; }`

@@ -34,6 +34,8 @@ pub struct Layout {
     ring_buffer: bool,
     /// Where the payload of a BPF ring buffer names the CPU; 0 if it does not, else one more than the offset.
     cpu_at: u32,
+    /// The program's own number for its ring.
+    tag: u32,
 }
 
 pub(crate) const TID: u64 = sys::PERF_SAMPLE_TID as u64;
@@ -79,6 +81,36 @@ impl Layout {
         self
     }
 
+    /// The same layout, with a number that the program chooses for the ring. It tells rings of the same CPU apart:
+    /// `record.layout().tag()`.
+    ///
+    /// ```
+    /// # use perfweave::{ANY_CPU, Clock, Hold, Key, Layout, Merge, Order, Rings, sim::RingBuffer};
+    /// let mut rings = Rings::empty(Clock::Monotonic);
+    /// for tag in [7, 8_u32] {
+    ///     let (buffer, ring) = RingBuffer::new(4096);
+    ///     buffer.output(&u64::from(tag).to_ne_bytes());
+    ///     rings.add(ANY_CPU, ring, Layout::RING_BUFFER.tagged(tag));
+    /// }
+    /// let mut merge = Merge::new(rings, Order::new().key(Key::Payload(0)).hold(Hold::None))?;
+    /// merge.refresh(0);
+    /// while let Some(event) = merge.next() {
+    ///     assert_eq!(event.record().map(|record| record.layout().tag().into()), event.key());
+    /// }
+    /// # assert_eq!(merge.stats().records, 2);
+    /// # Ok::<(), perfweave::Error>(())
+    /// ```
+    #[must_use]
+    pub const fn tagged(mut self, tag: u32) -> Self {
+        self.tag = tag;
+        self
+    }
+
+    /// The program's number for the ring ([`Layout::tagged`]). 0 if it chose none.
+    pub const fn tag(&self) -> u32 {
+        self.tag
+    }
+
     /// Where the payload says which CPU wrote it.
     #[inline]
     pub(crate) fn cpu(&self) -> Option<usize> {
@@ -111,6 +143,7 @@ impl Layout {
             branches: 0,
             ring_buffer: false,
             cpu_at: 0,
+            tag: 0,
         };
         let mut i = 0;
         while i < SAMPLE_ORDER.len() {

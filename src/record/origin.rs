@@ -44,7 +44,8 @@ impl Origin {
         origin
     }
 
-    fn all(&self) -> impl Iterator<Item = (u64, usize)> {
+    /// All ids, and the source of each.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (u64, usize)> {
         self.sources.iter().chain(self.past.iter().flat_map(|(_, sources)| sources)).copied()
     }
 

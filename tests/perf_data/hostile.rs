@@ -1,7 +1,7 @@
 //! Files that are cut short, forged or of another kind give an error that says so, or damage, and never a panic.
 
 use crate::memory;
-use crate::perf::{File, drain, open, perf_has, record};
+use crate::perf::{File, by_cpu, drain, open, perf_has, record, samples, script};
 use perf_event_open_sys::bindings;
 use perfweave::{Clock, Error, ErrorKind, Event, Fault, Hold, Item, Layout, Merge, Order, Reader, Rings};
 use perfweave::{perf_data, sim};
@@ -15,8 +15,13 @@ const ATTR_SIZE: usize = 16;
 const ATTRS: usize = 24;
 const DATA: usize = 40;
 const FEATURES: usize = 72;
-/// The start of the records in a file of the crate.
-const RECORDS: usize = 104;
+/// The end of the header.
+const HEADER: usize = 104;
+
+/// Where the records begin.
+fn records(file: &[u8]) -> usize {
+    get(file, DATA) as usize
+}
 
 /// A small recording of two CPUs with times, CPUs and ids, and a loss.
 fn small() -> Vec<u8> {
@@ -89,6 +94,15 @@ fn events(rings: Rings) -> Vec<String> {
 
 #[test]
 fn every_way_of_being_wrong_has_its_error() {
+    let forge = |bytes: &mut Vec<u8>| {
+        let at = records(bytes);
+        (bytes[at], bytes[at + 15]) = (71, 1);
+    };
+    #[cfg(not(feature = "perf-data-zstd"))]
+    let compress = |bytes: &mut Vec<u8>| {
+        let at = records(bytes);
+        bytes[at] = 81;
+    };
     let refusals = [
         (refused(|bytes| bytes.clear()), "PERFILE2"),
         (refused(|bytes| bytes[..8].copy_from_slice(b"PERFFILE")), "before Linux 3.0"),
@@ -96,9 +110,9 @@ fn every_way_of_being_wrong_has_its_error() {
         (refused(|bytes| bytes.truncate(12)), "its header end at 16 (the file was cut short"),
         (refused(|bytes| bytes.truncate(16)), "its header end at 104 (the file was cut short"),
         (refused(|bytes| bytes.truncate(80)), "its header end at 104 (the file was cut short"),
-        (refused(|bytes| bytes.truncate(RECORDS + 100)), "its records end at "),
+        (refused(|bytes| bytes.truncate(records(bytes) + 100)), "its records end at "),
         (refused(|bytes| bytes.truncate(bytes.len() - 1)), "cut short"),
-        (refused(|bytes| set(bytes, DATA + 8, 0)), "SIGINT"),
+        (refused(|bytes| (set(bytes, DATA, 96), set(bytes, DATA + 8, 0)).0), "header"),
         (refused(|bytes| set(bytes, 8, 50)), "header"),
         (refused(|bytes| set(bytes, ATTR_SIZE, 0)), "header"),
         (refused(|bytes| set(bytes, ATTR_SIZE, 72)), "header"),
@@ -107,9 +121,10 @@ fn every_way_of_being_wrong_has_its_error() {
         (refused(|bytes| set(bytes, ATTRS + 8, u64::MAX)), "cut short"),
         (refused(|bytes| set(bytes, DATA, u64::MAX)), "cut short"),
         (refused(|bytes| bytes[FEATURES + 3] |= 1), "--threads"),
-        (refused(|bytes| bytes[RECORDS] = 81), "without -z"),
+        #[cfg(not(feature = "perf-data-zstd"))]
+        (refused(compress), "without -z"),
         // A record of perf's own whose data is longer than the file.
-        (refused(|bytes| (bytes[RECORDS], bytes[RECORDS + 15]) = (71, 1)), "perf's own"),
+        (refused(forge), "perf's own"),
     ];
     for (error, words) in refusals {
         assert!(error.to_string().contains(words), "{error} lacks {words}");
@@ -127,7 +142,8 @@ fn a_recording_in_pipe_mode_is_that_of_a_file() {
     let at = get(&file, ATTRS) as usize;
     let entry = at + get(&file, ATTR_SIZE) as usize - 16;
     let ids = get(&file, entry) as usize..(get(&file, entry) + get(&file, entry + 8)) as usize;
-    let (attr, ids, data) = (&file[at..entry], &file[ids], &file[RECORDS..RECORDS + get(&file, DATA + 8) as usize]);
+    let (attr, ids, data) =
+        (&file[at..entry], &file[ids], &file[records(&file)..records(&file) + get(&file, DATA + 8) as usize]);
     let piped = |own: &[Vec<u8>]| [&b"PERFILE2"[..], &16u64.to_ne_bytes(), &own.concat(), data].concat();
     // HEADER_FEATURE of EVENT_DESC: one event, its attribute, no ids, and its name.
     let counts = [1, attr.len() as u32].map(u32::to_ne_bytes).concat();
@@ -193,8 +209,8 @@ fn bytes_that_are_no_record_are_damage() {
     let whole = events(read(&small()).unwrap());
     for size in [0u16, 7, 9, 4096, u16::MAX] {
         let mut bytes = small();
-        let first = u16::from_ne_bytes(bytes[RECORDS + 6..RECORDS + 8].try_into().unwrap()) as usize;
-        let at = RECORDS + first;
+        let first = u16::from_ne_bytes(bytes[records(&bytes) + 6..records(&bytes) + 8].try_into().unwrap()) as usize;
+        let at = records(&bytes) + first;
         let left = get(&bytes, DATA + 8) as usize - first;
         bytes[at + 6..at + 8].copy_from_slice(&size.to_ne_bytes());
         // A reader that continued after an odd size would take this for a record of another CPU.
@@ -224,8 +240,8 @@ fn bytes_that_are_no_record_are_damage() {
 fn a_record_that_is_too_short_is_one_damage() {
     let mut bytes = small();
     // Each sample is a header alone, of 8 bytes.
-    let first = u16::from_ne_bytes(bytes[RECORDS + 6..RECORDS + 8].try_into().unwrap()) as usize;
-    for at in (RECORDS..RECORDS + first).step_by(8) {
+    let first = u16::from_ne_bytes(bytes[records(&bytes) + 6..records(&bytes) + 8].try_into().unwrap()) as usize;
+    for at in (records(&bytes)..records(&bytes) + first).step_by(8) {
         bytes[at..at + 8].copy_from_slice(&[9, 0, 0, 0, 0, 0, 8, 0]);
     }
     let mut count = (0, 0);
@@ -244,7 +260,7 @@ fn a_record_that_is_too_short_is_one_damage() {
 #[test]
 fn counts_in_the_file_take_no_memory() {
     let plain = small();
-    let table = RECORDS + get(&plain, DATA + 8) as usize;
+    let table = records(&plain) + get(&plain, DATA + 8) as usize;
     // The description of the events has the highest bit of the features.
     let described = table + 16 * (get(&plain, FEATURES).count_ones() as usize - 1);
     let at = get(&plain, described) as usize;
@@ -392,7 +408,7 @@ fn a_machine_of_too_many_cpus_is_forged() {
     // header, ip, time, cpu, raw
     let each = 8 + 8 + 8 + 8 + 8;
     for cpu in 0..9000usize {
-        let at = RECORDS + cpu * each + 24;
+        let at = records(&bytes) + cpu * each + 24;
         bytes[at..at + 4].copy_from_slice(&(cpu as u32).to_ne_bytes());
     }
     assert_error!(read(&bytes).unwrap_err(), Recording, "its records name more than 8192 CPUs");
@@ -412,7 +428,8 @@ fn threads_without_a_ring_of_their_own_share_one() {
     set(&mut bytes, entry, ids);
     set(&mut bytes, entry + 8, 8 * 1100);
     // header, identifier, ip, time, CPU, raw
-    (0..1100).for_each(|number| set(&mut bytes, RECORDS + number * 48 + 8, number as u64 + 1));
+    let begin = records(&bytes);
+    (0..1100).for_each(|number| set(&mut bytes, begin + number * 48 + 8, number as u64 + 1));
     (1..=1100u64).for_each(|id| bytes.extend(id.to_ne_bytes()));
     let rings = read(&bytes).unwrap();
     assert_eq!(rings.len(), 1025);
@@ -427,7 +444,7 @@ fn no_file_makes_it_panic_or_takes_a_record_from_the_order() {
         let mut bytes = PLAIN.get_or_init(small).clone();
         for (at, value) in edits.iter().take(8) {
             // Half of them in counts and offsets.
-            let bound = if value % 2 == 0 { RECORDS } else { bytes.len() };
+            let bound = if value % 2 == 0 { HEADER } else { bytes.len() };
             bytes[usize::from(*at) % bound] = *value;
         }
         if let Some(cut) = cut.filter(|cut| cut % 4 == 0) {
@@ -439,22 +456,54 @@ fn no_file_makes_it_panic_or_takes_a_record_from_the_order() {
     QuickCheck::new().quickcheck(property as fn(_, _) -> _);
 }
 
+#[cfg(not(feature = "perf-data-zstd"))]
 #[test]
 fn a_compressed_recording_is_refused() {
     if !perf_has("zstd") {
         return;
     }
     let Some(packed) = record(&["-z", "-a", "-e", "sched:sched_switch"]) else { return };
-    assert_error!(perf_data::open(&packed.0).unwrap_err(), Recording, "its records are compressed (record without -z)");
+    assert_error!(
+        perf_data::open(&packed.0).unwrap_err(),
+        Recording,
+        "its records are compressed (build this program with"
+    );
 }
 
-/// What `perf record --threads` writes.
+/// What `perf record --threads` writes: a file with a header, and one for each of perf's threads.
 #[test]
-fn a_recording_by_several_threads_is_a_directory() {
-    let Some(file) = record(&["--threads", "-a", "-e", "sched:sched_switch"]) else { return };
-    assert_error!(
-        perf_data::open(&file.0).unwrap_err(),
-        Recording,
-        "it is a directory (record without --threads, into one file)"
-    );
+fn a_recording_by_several_threads_is_read_as_perf_shows_it() {
+    let packed = ["--threads", "-z", "-a", "-e", "sched:sched_switch"];
+    let plain = [&packed[..1], &packed[2..]].concat();
+    let has_zstd = cfg!(feature = "perf-data-zstd") && perf_has("zstd");
+    for args in [plain.as_slice(), &packed].iter().take(if has_zstd { 2 } else { 1 }) {
+        let Some(file) = record(args) else { return };
+        let expected = script(file.path(), true);
+        assert!(expected.len() > 40 && file.0.join("data.1").exists());
+        assert_eq!(samples(open(&file.0), true), by_cpu(expected.clone()), "{args:?}");
+        // Its first file has no samples.
+        let error = perf_data::open(file.0.join("data")).unwrap_err();
+        assert_error!(error, Recording, "other files of its directory have records of it (name the directory");
+        // One of them is cut short, and then it is a pipe, and then there is none with a header.
+        let part = file.0.join("data.1");
+        let bytes = fs::read(&part).unwrap();
+        fs::write(&part, &bytes[..bytes.len() - 9]).unwrap();
+        let (mut records, mut damage) = (0, 0);
+        drain(&mut Reader::new(open(&file.0), Order::new()).unwrap(), |event| match event.item() {
+            Item::Record(record) => records += usize::from(record.kind() == perfweave::Kind::SAMPLE),
+            Item::Damage(_) => damage += 1,
+            _ => {}
+        });
+        assert!(damage >= 1 && records < expected.len() && records > 0, "{damage}, {records} of {}", expected.len());
+        fs::remove_file(&part).unwrap();
+        nix::unistd::mkfifo(&part, nix::sys::stat::Mode::S_IRUSR).unwrap();
+        assert_error!(perf_data::open(&file.0).unwrap_err(), Recording, "data.1: it is no regular file");
+        fs::remove_file(&part).unwrap();
+        fs::remove_file(file.0.join("data")).unwrap();
+        assert_error!(
+            perf_data::open(&file.0).unwrap_err(),
+            Recording,
+            "it is a directory, and its file `data`: No such file"
+        );
+    }
 }

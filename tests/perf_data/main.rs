@@ -5,7 +5,11 @@ mod failing;
 mod hostile;
 mod limits;
 mod memory;
+mod names;
+#[cfg(feature = "perf-data-zstd")]
+mod packed;
 mod peer;
 mod perf;
 mod reading;
+mod unfinished;
 mod writing;

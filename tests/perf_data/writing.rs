@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Writes all events of a reader, to a flush if it is live.
-fn write_all(reader: &mut Reader, mut each: impl FnMut(&Event<'_>)) -> (File, perf_data::Written) {
+pub(crate) fn write_all(reader: &mut Reader, mut each: impl FnMut(&Event<'_>)) -> (File, perf_data::Written) {
     let file = File::new();
     let mut writer = perf_data::Writer::create(&file.0, reader.rings()).unwrap();
     while let Some(event) = reader.next().unwrap() {
@@ -221,7 +221,7 @@ fn losses_behind_the_last_record_are_written_at_the_end() {
         // By rising CPU, behind all records: the id, the count, and `struct sample_id`.
         let bytes = std::fs::read(&file.0).unwrap();
         let word = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap());
-        let (mut at, end, mut found) = (104, 104 + word(48) as usize, Vec::new());
+        let (mut at, end, mut found) = (word(40) as usize, (word(40) + word(48)) as usize, Vec::new());
         while at < end {
             let next = at + usize::from(u16::from_ne_bytes([bytes[at + 6], bytes[at + 7]]));
             if bytes[at] == 2 {
@@ -249,21 +249,6 @@ fn what_perf_has_no_record_for_is_counted() {
     reader.handle().flush().unwrap();
     let (_file, written) = write_all(&mut reader, |_| ());
     assert_eq!((written.records, written.left_out), (1, 1));
-}
-
-/// As from a program that was killed.
-#[test]
-fn a_file_that_was_not_finished_is_refused() {
-    let machine = sim::Kernel::new(&[0]);
-    machine.emit(0, 1, b"one");
-    let file = File::new();
-    let rings = machine.rings();
-    let mut writer = perf_data::Writer::create(&file.0, &rings).unwrap();
-    let mut merge = Merge::new(rings, Order::new().hold(Hold::None)).unwrap();
-    merge.refresh(0);
-    merge.batch().for_each(|event| writer.write(&event).unwrap());
-    drop(writer);
-    assert_error!(perf_data::open(&file.0).unwrap_err(), Recording, "and not with PERFILE2");
 }
 
 #[test]
@@ -363,8 +348,9 @@ fn registers_and_stacks_are_read_back() {
     assert_eq!(rings.sources().len(), 2);
     let mut read = Vec::new();
     drain(&mut Reader::new(rings, Order::new()).unwrap(), |event| match event.item() {
-        Item::Record(record) => read.push(fields(&record)),
-        Item::Lost(_) => {}
+        // Others are the names of what ran before.
+        Item::Record(record) if record.source().is_some() => read.push(fields(&record)),
+        Item::Record(_) | Item::Lost(_) => {}
         other => panic!("{other:?}"),
     });
     assert_eq!(read, written);

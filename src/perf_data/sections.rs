@@ -1,0 +1,184 @@
+//! The parts of a written file that are no records: its header, its events and their ids, and facts about the machine.
+//!
+//! ```text
+//! while it is written:  header | events, ids | facts, as records of perf's own | records
+//! when it is finished:  the same, and behind it: table of facts | other facts | events | ids
+//! ```
+//! So a file is readable at any time. When it is finished, the header says where the records begin and where the other parts lie.
+
+use crate::error::Error;
+use crate::perf_data::metadata::{ARCH, EVENT_DESC, HEADER, MAGIC, NRCPUS, OSRELEASE, SMALLEST_ATTR, TRACING_DATA};
+use crate::perf_data::noted::Noted;
+use crate::perf_data::tracing;
+use crate::rings::{Features, Rings, Source};
+use crate::sys::{machine, perf};
+use perf_event_open_sys::bindings::PERF_TYPE_TRACEPOINT;
+
+/// The multiple to which strings are padded (`NAME_ALIGN`, `tools/perf/util/header.c`).
+const STRING: usize = 64;
+
+/// A fact about the machine (`HEADER_*`).
+#[derive(Debug)]
+pub(super) enum Section {
+    /// It is in the file: where, and how long it is.
+    There(u64, u64),
+    /// It is written at the end.
+    Later(Vec<u8>),
+}
+
+/// The first bytes of a file: its header, its events, and room for their ids.
+#[derive(Debug)]
+pub(super) struct Front {
+    /// The size of an attribute.
+    used: usize,
+    /// For how many ids each event has room.
+    rooms: Vec<usize>,
+    /// Where the front ends.
+    pub(super) end: u64,
+}
+
+impl Front {
+    /// The front of a file with these events, each with room for `spare` more ids than it has.
+    pub(super) fn new(events: &[Noted], spare: usize) -> Self {
+        let used = size_of_all(events);
+        let rooms: Vec<_> = events.iter().map(|event| event.ids.len() + spare).collect();
+        let end = HEADER + (events.len() * (used + 16)) as u64 + 8 * rooms.iter().sum::<usize>() as u64;
+        Self { used, rooms, end }
+    }
+
+    /// The header of a file that is not finished.
+    pub(super) fn header(&self) -> Vec<u8> {
+        header(self.used + 16, HEADER, self.rooms.len(), [self.end, 0], [0; 4])
+    }
+
+    /// The bytes of the front.
+    pub(super) fn bytes(&self, events: &[Noted]) -> Vec<u8> {
+        let (count, each) = (self.rooms.len(), self.used + 16);
+        let mut out = self.header();
+        let mut at = HEADER + (count * each) as u64;
+        for (event, room) in events.iter().zip(&self.rooms) {
+            out.extend(sized(&event.as_written(), self.used));
+            words(&mut out, [at, 8 * event.ids.len().min(*room) as u64]);
+            at += 8 * *room as u64;
+        }
+        for (event, room) in events.iter().zip(&self.rooms) {
+            words(&mut out, event.ids.iter().copied().chain(std::iter::repeat(0)).take(*room));
+        }
+        out
+    }
+}
+
+/// The sections behind the records, and the header of the finished file. `data` is where the records begin, and how many bytes they have.
+pub(super) fn behind(events: &[Noted], sections: &[(u32, Section)], data: [u64; 2]) -> (Vec<u8>, Vec<u8>) {
+    // perf treats unknown members of attributes as an error, even if they are 0.
+    let used = size_of_all(events);
+    let names = (EVENT_DESC, Section::Later(describe(events, used, true)));
+    let mut sections: Vec<_> = sections.iter().chain([&names]).collect();
+    sections.sort_by_key(|(feature, _)| *feature);
+    let mut bits = [0u64; 4];
+    let mut at = data[0] + data[1] + 16 * sections.len() as u64;
+    let mut out = Vec::new();
+    for (feature, section) in &sections {
+        bits[*feature as usize / 64] |= 1 << (feature % 64);
+        match section {
+            Section::There(place, len) => words(&mut out, [*place, *len]),
+            Section::Later(bytes) => {
+                words(&mut out, [at, bytes.len() as u64]);
+                at += bytes.len() as u64;
+            }
+        }
+    }
+    for (_, section) in &sections {
+        if let Section::Later(bytes) = section {
+            out.extend(bytes);
+        }
+    }
+    let (attrs, each) = (at, used + 16);
+    at += (events.len() * each) as u64;
+    for event in events {
+        out.extend(sized(&event.as_written(), used));
+        let len = 8 * event.ids.len() as u64;
+        words(&mut out, [at, len]);
+        at += len;
+    }
+    words(&mut out, events.iter().flat_map(|event| &event.ids).copied());
+    (out, header(each, attrs, events.len(), data, bits))
+}
+
+/// `struct perf_file_header`
+fn header(each: usize, attrs: u64, count: usize, [data, len]: [u64; 2], bits: [u64; 4]) -> Vec<u8> {
+    let each = each as u64;
+    let mut out = MAGIC.to_vec();
+    words(&mut out, [HEADER, each, attrs, each * count as u64, data, len, 0, 0]);
+    words(&mut out, bits);
+    out
+}
+
+/// `HEADER_EVENT_DESC`: the events with their names, and with their ids.
+pub(super) fn describe(events: &[Noted], used: usize, ids: bool) -> Vec<u8> {
+    let mut out = Vec::new();
+    out.extend([events.len() as u32, used as u32].iter().flat_map(|word| word.to_ne_bytes()));
+    for event in events {
+        let ids = if ids { event.ids.as_slice() } else { &[] };
+        out.extend(sized(&event.as_written(), used));
+        out.extend((ids.len() as u32).to_ne_bytes());
+        string(&mut out, &event.name);
+        words(&mut out, ids.iter().copied());
+    }
+    out
+}
+
+/// The facts about the machine in the file.
+pub(super) fn features(rings: &Rings) -> Result<Features, Error> {
+    if let Some(recording) = rings.recording() {
+        return Ok(recording.as_ref().clone());
+    }
+    let mut features = Features::new();
+    let is_tracepoint = |source: &&Source| source.attr.type_ == PERF_TYPE_TRACEPOINT;
+    let tracepoints = rings.sources().iter().filter(is_tracepoint);
+    let tracepoints: Vec<_> = tracepoints.map(|source| (source.attr.config, source.tracepoint())).collect();
+    if !tracepoints.is_empty() {
+        features.push((TRACING_DATA, tracing::data(&tracepoints)?));
+    }
+    for (feature, text) in [(OSRELEASE, machine::release()), (ARCH, std::env::consts::ARCH.to_owned())] {
+        let mut section = Vec::new();
+        string(&mut section, &text);
+        features.push((feature, section));
+    }
+    if let (Ok(possible), Ok(online)) = (machine::possible_cpus(), machine::online_cpus()) {
+        let counts = [possible.len() as u32, online.len() as u32];
+        features.push((NRCPUS, counts.iter().flat_map(|count| count.to_ne_bytes()).collect()));
+    }
+    Ok(features)
+}
+
+/// `struct perf_header_string`
+fn string(out: &mut Vec<u8>, text: &str) {
+    let len = (text.len() + 1).next_multiple_of(STRING);
+    out.extend((len as u32).to_ne_bytes());
+    out.extend(text.bytes().chain(std::iter::repeat(0)).take(len));
+}
+
+fn words(out: &mut Vec<u8>, words: impl IntoIterator<Item = u64>) {
+    out.extend(words.into_iter().flat_map(u64::to_ne_bytes));
+}
+
+/// The size that the attributes of all events need.
+pub(super) fn size_of_all(events: &[Noted]) -> usize {
+    events.iter().map(|event| used(perf::attr_bytes(&event.as_written()))).max().unwrap_or(SMALLEST_ATTR)
+}
+
+/// The size of the oldest version of an attribute that has all members that this one sets (`PERF_ATTR_SIZE_VER0` and so on: 64, 72, 80, 96
+/// and so on, but not 88).
+fn used(attr: &[u8]) -> usize {
+    let len = attr.iter().rposition(|byte| *byte != 0).map_or(0, |last| (last + 1).next_multiple_of(8));
+    if len == 88 { 96 } else { len.max(SMALLEST_ATTR) }
+}
+
+/// An attribute cut to a size, with that size in it.
+fn sized(attr: &perf_event_open_sys::bindings::perf_event_attr, used: usize) -> Vec<u8> {
+    let attr = perf::attr_bytes(attr);
+    let mut out = attr[..used.min(attr.len())].to_vec();
+    out[4..8].copy_from_slice(&(used as u32).to_ne_bytes());
+    out
+}
