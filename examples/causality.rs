@@ -5,7 +5,8 @@
 //! those of the programs that it interrupts. The key is the time that the programs read.
 //!
 //! The rings are perf rings, or BPF ring buffers: one for each CPU, or one that all share. There the programs reserve first, and read the
-//! clock inside the reservation. They work before that and behind it.
+//! clock inside the reservation. They work before that and behind it. Or both kinds of rings are one stream: the slow program writes into BPF
+//! ring buffers, the quick one into perf rings, and interrupts into both.
 //!
 //! ```text
 //! cargo run --release --example causality -- --hold fence --seconds 10
@@ -27,13 +28,15 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 const HELP: &str = "\
-causality [--rings perf|bpf|bpf-shared] [--hold fence|membarrier|map|expedited|epoch|reserved|programs|round|lag=1ms|none]
+causality [--rings perf|bpf|bpf-shared|mixed] [--hold fence|membarrier|map|expedited|epoch|reserved|isolated|programs|round|lag=1ms|none]
           [--full copy|copy=MIB|release|discard] [--epochs rightly|unlooked|key-first|leave-first|generations|forget]
           [--keys inside|barrier|first|output] [--sleep US] [--bytes N] [--stall MS] [--seconds N] [--delay TURNS] [--every US]
           [--spin US] [--json]
-  --rings    perf rings, a BPF ring buffer for each CPU, or one that all CPUs share [perf]
+  --rings    perf rings, a BPF ring buffer for each CPU, one that all CPUs share, or both a perf ring and a BPF ring buffer for each CPU
+             [perf]
   --hold     the hold rule: fence (membarrier, or map where that is refused), or one of its ways by name; epoch (the programs say
-             when they are inside); reserved (of BPF ring buffers; every CPU is interrupted), programs (the same, with a barrier in the
+             when they are inside); reserved (of BPF ring buffers; every CPU is interrupted), isolated (the same, also where CPUs are kept
+             free of other work), programs (the same, with a barrier in the
              programs instead); round, lag=…, none
   --epochs   how the programs keep to epochs: all but rightly are wrong, to see the order break (unlooked: nobody reads them)
   --keys     where programs draw keys of BPF ring buffers: inside the reservation, there behind a barrier, before the reservation, before
@@ -76,8 +79,12 @@ fn run() -> Result<(), Box<dyn Error>> {
 
     let cpus = load::online();
     let links = (programs.slow.attach_raw_tracepoint("sys_enter")?, programs.quick.attach_raw_tracepoint("sys_enter")?);
-    let attach_clock = |&cpu: &u32| programs.interrupt.attach_clock(cpu, options.every);
-    let clocks = cpus.iter().map(attach_clock).collect::<Result<Vec<_>, _>>()?;
+    let mut clocks = Vec::new();
+    for interrupt in &programs.interrupts {
+        for &cpu in &cpus {
+            clocks.push(interrupt.attach_clock(cpu, options.every)?);
+        }
+    }
     let sleeper = programs.sleeper.map(|program| sleep_again_and_again(program, options.sleep)).transpose()?;
     let writers = load::Load::on(&cpus, |_| {
         for _ in 0..100 {
@@ -102,8 +109,8 @@ fn run() -> Result<(), Box<dyn Error>> {
     drop((clocks, links));
     // Held events come out, and one more record for each CPU reports the last losses.
     tally.rest(&mut reader, || clock.now().unwrap_or(0))?;
-    for &cpu in &cpus {
-        programs.last.run_on(cpu)?;
+    for last in &programs.lasts {
+        cpus.iter().try_for_each(|cpu| last.run_on(*cpu).map(drop))?;
     }
     tally.rest(&mut reader, || clock.now().unwrap_or(0))?;
 
@@ -180,6 +187,7 @@ enum Kind {
     Perf,
     Bpf,
     BpfShared,
+    Mixed,
 }
 
 enum Rule {
@@ -226,9 +234,10 @@ impl Options {
 
 /// What the programs share.
 struct Maps {
-    rings: Kind,
-    /// Of perf rings an array of events, of BPF ring buffers the map of them.
-    output: bpf::Map,
+    /// The array of events of perf rings.
+    events: Option<bpf::Map>,
+    /// A BPF ring buffer, or the map of them.
+    buffers: Option<bpf::Map>,
     counter: bpf::Map,
     words: bpf::Map,
     failures: bpf::Map,
@@ -237,52 +246,59 @@ struct Maps {
 impl Maps {
     fn new(options: &Options) -> Result<Self, Box<dyn Error>> {
         let bytes = u32::try_from(options.bytes)?;
-        let output = match options.rings {
-            Kind::Perf => bpf::Map::perf_event_array(load::slots())?,
-            Kind::Bpf => bpf::Map::ring_buffers(bytes, &load::online())?.0,
-            Kind::BpfShared => bpf::Map::ring_buffer(bytes)?,
+        let has_events = matches!(options.rings, Kind::Perf | Kind::Mixed);
+        let events = has_events.then(|| bpf::Map::perf_event_array(load::slots())).transpose()?;
+        let buffers = match options.rings {
+            Kind::Perf => None,
+            Kind::Bpf | Kind::Mixed => Some(bpf::Map::ring_buffers(bytes, &load::online())?.0),
+            Kind::BpfShared => Some(bpf::Map::ring_buffer(bytes)?),
         };
         let (counter, words) = (ring_buffer::counter()?, bpf::Map::epochs(load::slots())?);
-        Ok(Self { rings: options.rings, output, counter, words, failures: bpf::Map::counts()? })
+        Ok(Self { events, buffers, counter, words, failures: bpf::Map::counts()? })
     }
 
     fn programs(&self, options: &Options) -> io::Result<Programs> {
-        let Self { output, counter, words, failures, .. } = self;
-        let delay = options.delay;
-        if self.rings == Kind::Perf {
-            let keeping = if let Rule::Epochs(keeping) = options.hold { keeping } else { None };
-            let stamps = bpf::Stamps { events: output, counter, epochs: keeping.map(|keeping| (words, keeping)) };
-            return Ok(Programs {
-                slow: stamps.on_syscall(libc::SYS_getppid, SLOW, delay)?,
-                quick: stamps.on_syscall(libc::SYS_getuid, QUICK, 20)?,
-                interrupt: stamps.on_clock(INTERRUPT)?,
-                last: stamps.when_run(QUICK)?,
-                sleeper: None,
-            });
+        let Self { events, buffers, counter, words, failures } = self;
+        let (mut slow, mut quick, mut sleeper) = (None, None, None);
+        let (mut interrupts, mut lasts) = (Vec::new(), Vec::new());
+        if let Some(rings) = buffers {
+            let reserving = Reserving { rings, counter, failures, way: options.way, discard: None };
+            let turns = |turns| Turns { before: turns, after: turns };
+            slow = Some(reserving.on_syscall(libc::SYS_getppid, SLOW, turns(options.delay))?);
+            quick = Some(reserving.on_syscall(libc::SYS_getuid, QUICK, turns(10))?);
+            interrupts.push(reserving.on_clock(INTERRUPT)?);
+            lasts.push(reserving.when_run(QUICK)?);
+            if !options.sleep.is_zero() {
+                sleeper = Some(reserving.when_called(SLEEPER)?);
+            }
         }
-        let reserving = Reserving { rings: output, counter, failures, way: options.way, discard: None };
-        let turns = |turns| Turns { before: turns, after: turns };
-        let sleeps = !options.sleep.is_zero();
-        Ok(Programs {
-            slow: reserving.on_syscall(libc::SYS_getppid, SLOW, turns(delay))?,
-            quick: reserving.on_syscall(libc::SYS_getuid, QUICK, turns(10))?,
-            interrupt: reserving.on_clock(INTERRUPT)?,
-            last: reserving.when_run(QUICK)?,
-            sleeper: sleeps.then(|| reserving.when_called(SLEEPER)).transpose()?,
-        })
+        if let Some(events) = events {
+            let keeping = if let Rule::Epochs(keeping) = options.hold { keeping } else { None };
+            let stamps = bpf::Stamps { events, counter, epochs: keeping.map(|keeping| (words, keeping)) };
+            if slow.is_none() {
+                slow = Some(stamps.on_syscall(libc::SYS_getppid, SLOW, options.delay)?);
+            }
+            quick = Some(stamps.on_syscall(libc::SYS_getuid, QUICK, 20)?);
+            interrupts.push(stamps.on_clock(INTERRUPT)?);
+            lasts.push(stamps.when_run(QUICK)?);
+        }
+        let (Some(slow), Some(quick)) = (slow, quick) else { return Err(io::Error::other("no rings")) };
+        Ok(Programs { slow, quick, interrupts, lasts, sleeper })
     }
 
     fn open(&self, bytes: u64) -> Result<Rings, perfweave::Error> {
-        if self.rings == Kind::Perf {
-            return Rings::options().bpf_output(&self.output).bytes(bytes).open();
+        let mut rings = match &self.events {
+            Some(events) => Rings::options().bpf_output(events).bytes(bytes).open()?,
+            None => Rings::empty(Clock::Monotonic),
+        };
+        if let Some(buffers) = &self.buffers {
+            // SAFETY: nobody else reads this map.
+            let adopted = unsafe { Ring::adopt_ring_buffers(buffers) }?;
+            for (cpu, ring) in adopted {
+                rings.add(cpu, ring, Layout::RING_BUFFER.cpu_at(20));
+            }
+            rings.count_failures(&self.failures)?;
         }
-        let mut rings = Rings::empty(Clock::Monotonic);
-        // SAFETY: nobody else reads this map.
-        let buffers = unsafe { Ring::adopt_ring_buffers(&self.output) }?;
-        for (cpu, ring) in buffers {
-            rings.add(cpu, ring, Layout::RING_BUFFER.cpu_at(20));
-        }
-        rings.count_failures(&self.failures)?;
         Ok(rings)
     }
 }
@@ -290,8 +306,9 @@ impl Maps {
 struct Programs {
     slow: bpf::Program,
     quick: bpf::Program,
-    interrupt: bpf::Program,
-    last: bpf::Program,
+    /// One for each kind of rings.
+    interrupts: Vec<bpf::Program>,
+    lasts: Vec<bpf::Program>,
     /// Sleeps inside a reservation.
     sleeper: Option<bpf::Program>,
 }
@@ -388,6 +405,7 @@ fn parse_rings(name: &str) -> Result<Kind, String> {
         "perf" => Kind::Perf,
         "bpf" => Kind::Bpf,
         "bpf-shared" => Kind::BpfShared,
+        "mixed" => Kind::Mixed,
         other => return Err(format!("no rings {other}")),
     })
 }
@@ -411,6 +429,10 @@ fn parse_hold(name: &str) -> Result<Option<Hold>, String> {
         "map" => Hold::Fence(Fence::Map),
         "expedited" => Hold::Fence(Fence::EXPEDITED),
         "reserved" => Hold::RESERVED,
+        "isolated" => {
+            let every = Duration::from_micros(100);
+            Hold::Fence(Fence::Reserved(Barrier::Interrupts { every, isolated: true }))
+        }
         "programs" => Hold::Fence(Fence::Reserved(Barrier::Programs)),
         "round" => Hold::Round,
         "none" => Hold::None,

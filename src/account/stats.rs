@@ -89,7 +89,7 @@ impl RingStats {
 }
 
 /// Why a stream is delayed: what holds the merge up.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress {
     /// The largest key seen.

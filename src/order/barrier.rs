@@ -157,13 +157,11 @@ impl Interrupts {
         };
         interrupts.online.read(&mut interrupts.list).map_err(Error::cannot("list CPUs"))?;
         interrupts.check()?;
-        for cpu in interrupts.list.cpus.clone() {
-            interrupts.follow(cpu).map_err(|errno| {
-                let hint = "needs CAP_PERFMON, or kernel.perf_event_paranoid of 0 or less; or choose another fence";
-                let message = format!("cannot open an event to interrupt CPU {cpu}");
-                Error::new(ErrorKind::of(&errno), message).because(errno).hinting(hint)
-            })?;
-        }
+        interrupts.send().map_err(|errno| {
+            let hint = "needs CAP_PERFMON, or kernel.perf_event_paranoid of 0 or less; or choose another fence";
+            let message = "cannot open an event on each CPU to interrupt it";
+            Error::new(ErrorKind::of(&errno), message).because(errno).hinting(hint)
+        })?;
         Ok(interrupts)
     }
 

@@ -19,7 +19,7 @@ mod tests;
 
 use crate::instrument::step;
 use crate::order::entry::{BEFORE, Entry, NEVER, NOTED, Note, SKIPPED};
-use crate::order::run::{Pool, Run, Slot};
+use crate::order::run::{Run, Slot};
 use crate::ring::Header;
 use crate::rings::Lane;
 use crate::sequence::numbers::{NumberCounts, Numbers};
@@ -251,6 +251,12 @@ impl Index {
         self.publish_later(&lane.ring);
     }
 
+    /// Whether giving back what was yielded would catch up with all that is known of a BPF ring buffer. The kernel then wakes the reader for
+    /// the next record.
+    pub(crate) fn catches_up(&self, lane: &Lane) -> bool {
+        lane.ring.is_ring_buffer() && self.tail == self.cursor
+    }
+
     /// Everything before it is indexed.
     pub(crate) fn cursor(&self) -> u64 {
         self.cursor
@@ -311,25 +317,25 @@ impl Index {
 
     /// Removes the slots that are only to be skipped.
     #[inline(never)]
-    fn skip(&mut self, pool: &mut Pool) {
+    fn skip(&mut self) {
         while let Some(&Slot { header, .. }) = self.run.front()
             && header.tag() == SKIPPED
         {
             step();
-            self.run.pop(pool);
+            self.run.pop();
             self.tail += header.len();
             self.ahead -= header.len();
         }
     }
 
     /// Takes the smallest entry as yielded. The tail follows.
-    pub(crate) fn take(&mut self, pool: &mut Pool) {
+    pub(crate) fn take(&mut self) {
         let Some((entry, place)) = self.smallest() else { return };
         match place {
             None => {
-                self.run.pop(pool);
+                self.run.pop();
                 self.tail += entry.len();
-                self.skip(pool);
+                self.skip();
             }
             Some(place) => {
                 self.beside.take(place);

@@ -91,6 +91,10 @@ pub struct Merge {
     pub(crate) pause: Option<Duration>,
     /// Whether a ring was more than half full at a refresh since the last proof began, before the merge copied held records out of it.
     pub(crate) was_crowded: bool,
+    /// Refreshes since memory that was not needed was freed.
+    pub(crate) refreshed: u32,
+    /// Whether the reader rests, and the next refresh and what comes before it leave BPF ring buffers behind ([`Index::catches_up`]).
+    pub(crate) keep_behind: bool,
     /// Whether the last refresh indexed everything.
     whole: bool,
     /// The clock reading of the refresh that noted how far BPF ring buffers are reserved ([`Index::sighted`]), until everything before is
@@ -150,6 +154,8 @@ impl Merge {
             mark: order.mark,
             pause: None,
             was_crowded: false,
+            refreshed: 0,
+            keep_behind: false,
             whole: true,
             sighting: None,
             window: LossWindow::default(),
@@ -175,7 +181,9 @@ impl Merge {
         self.rings.control().assert_not_forked();
         self.leave_out(machine::thread());
         let held = self.held();
-        if let Some(key) = self.refresh_once(now)
+        let refreshed = self.refresh_once(now);
+        self.keep_behind = false;
+        if let Some(key) = refreshed
             && !self.stream.frontier.press(key)
         {
             let more = self.refresh_once(now);
@@ -197,7 +205,12 @@ impl Merge {
     /// everything. Another cause: a ring has filled up by a quarter since the last refresh, and a batch has ended early. The third: bytes of
     /// a BPF ring buffer are still to be given back, and the kernel notifies only a reader that has given all back.
     pub fn is_behind(&self) -> bool {
-        !self.whole || self.stream.rushed || self.owes_space()
+        !self.is_whole() || self.owes_space()
+    }
+
+    /// Whether the last refresh found everything, and no ring has filled up by a quarter since.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.whole && !self.stream.rushed
     }
 
     /// Whether bytes of a BPF ring buffer are still to be given back: the kernel notifies only a reader that has caught up, so the reader
@@ -283,13 +296,21 @@ impl Merge {
         if self.is_in_parts() {
             return self.index_in_parts();
         }
+        let indexed = self.index_all();
+        // What one ring lacks, others may have in spare blocks.
+        if indexed.up_to().is_some() && self.stream.free_spare() { self.index_all() } else { indexed }
+    }
+
+    /// Indexes the new records of each ring, or as much as fits into the memory.
+    fn index_all(&mut self) -> Indexed {
         let most = self.when_full.most();
-        let mut others = self.memory() - self.stream.pool.memory() + self.reserved();
-        let Stream { keys, indexes, pool, .. } = &mut self.stream;
+        let mut others = self.memory() + self.reserved();
+        let Stream { keys, indexes, .. } = &mut self.stream;
         let mut indexed = Indexed::Whole;
         for (lane, index) in self.rings.lanes.iter_mut().zip(indexes) {
             others -= index.memory();
-            if !index.refresh(lane, keys, pool, most.saturating_sub(others)) {
+            let refresh = if self.keep_behind { Index::refresh_behind } else { Index::refresh };
+            if !refresh(index, lane, keys, most.saturating_sub(others)) {
                 let known = index.largest().unwrap_or(u64::MAX);
                 indexed = Indexed::UpTo(indexed.up_to().map_or(known, |other| other.min(known)));
             }
@@ -443,7 +464,9 @@ impl Merge {
         self.rings.control().assert_not_forked();
         self.stream.due = Due::Nobody;
         for (lane, index) in self.rings.lanes.iter_mut().zip(&mut self.stream.indexes) {
-            index.publish(lane);
+            if !self.keep_behind || !index.catches_up(lane) {
+                index.publish(lane);
+            }
         }
     }
 

@@ -32,8 +32,8 @@ impl Merge {
     /// keeps from leaving. Keys smaller than all that are left are proven.
     pub(super) fn index_in_parts(&mut self) -> Indexed {
         let most = self.when_full.most();
-        // Otherwise the first ring would get all spare blocks.
-        self.stream.pool.clear();
+        // Another ring may need it.
+        self.stream.free_spare();
         let mut all = self.memory() + self.reserved();
         let step = (most / 2 / self.rings.lanes.len()).clamp(BLOCK, STEP);
         // A part of each ring: a ring without held events says nothing about its keys.
@@ -53,14 +53,14 @@ impl Merge {
 
     /// Indexes one more part of a ring, if it fits into the memory. Returns whether it did. `all` are the bytes that all rings take.
     fn index_further(&mut self, rank: usize, all: &mut usize, step: usize) -> bool {
-        let Stream { keys, indexes, pool, .. } = &mut self.stream;
+        let Stream { keys, indexes, .. } = &mut self.stream;
         let (lane, index) = (&mut self.rings.lanes[rank], &mut indexes[rank]);
         let (cursor, others, mut more) = (index.cursor(), *all - index.memory(), step);
         let most = self.when_full.most().saturating_sub(others);
         // A list may have to grow by more than one part. It gets no more than necessary, because the other rings need the rest.
         loop {
             let some = most.min(index.memory().saturating_add(more));
-            if index.refresh(lane, keys, pool, some) || index.cursor() > cursor || some == most {
+            if index.refresh(lane, keys, some) || index.cursor() > cursor || some == most {
                 break;
             }
             more = more.saturating_mul(2);

@@ -16,6 +16,9 @@ const SOON: Duration = Duration::from_millis(10);
 /// Refreshes in quicker succession say little about how fast a ring is written.
 const SHORT: Duration = Duration::from_micros(500);
 
+/// How many refreshes pass between two times at which memory is freed that was not needed meanwhile.
+const WINDOW: u32 = 32;
+
 /// The bytes that are written in `time`, if `bytes` were written in `other`.
 fn written_within(time: Duration, bytes: u64, other: Duration) -> u64 {
     bytes.saturating_mul(time.as_micros() as u64) / other.max(SHORT).as_micros() as u64
@@ -66,7 +69,7 @@ impl Merge {
         let lanes = self.rings.lanes.iter().map(|lane| lane.copies.memory());
         let indexes = self.stream.indexes.iter().map(Index::memory);
         let sequence = self.stream.sequence.as_ref().map_or(0, Tracker::memory);
-        lanes.chain(indexes).sum::<usize>() + self.stream.pool.memory() + sequence
+        lanes.chain(indexes).sum::<usize>() + sequence
     }
 
     /// Bytes that gaps released in doubt may still take when they are reported.
@@ -77,7 +80,9 @@ impl Merge {
     /// Makes space in rings that held records fill beyond the mark, and in memory. Returns the largest key that must leave.
     pub(crate) fn make_room(&mut self, indexed: Indexed) -> Option<u64> {
         let most = self.when_full.most();
-        if self.stream.pool.refreshed() {
+        self.refreshed += 1;
+        if self.refreshed == WINDOW {
+            self.refreshed = 0;
             self.rings.lanes.iter_mut().for_each(|lane| lane.copies.shrink());
             let mut memory = self.memory();
             for index in &mut self.stream.indexes {
@@ -90,7 +95,7 @@ impl Merge {
         let enough = most - most / 4;
         let mut memory = self.memory();
         if memory > enough {
-            self.stream.pool.clear();
+            self.stream.free_spare();
             self.rings.lanes.iter_mut().for_each(|lane| lane.copies.clear_spare());
             memory = self.memory();
         }

@@ -163,6 +163,11 @@ impl Proof {
         }
     }
 
+    /// Whether the proof under way waits for programs, and the reader has read their words repeatedly.
+    pub(crate) fn waits_for_programs(&self) -> bool {
+        matches!(self, Self::Epochs(watch) if watch.spun && !watch.is_over())
+    }
+
     /// Whether a proof can end in the call that asks for its end, and costs no wait.
     #[inline]
     pub(crate) fn ends_at_once(&self) -> bool {

@@ -9,7 +9,7 @@ use crate::order::fronts::{Front, Fronts, Player};
 use crate::order::hold::{Certainty, Frontier};
 use crate::order::index::Index;
 use crate::order::key::Keys;
-use crate::order::run::{Pool, Slot};
+use crate::order::run::Slot;
 use crate::order::self_filter::SelfFilter;
 use crate::record::Record;
 use crate::ring::{Bytes, prefetch};
@@ -30,8 +30,6 @@ pub(crate) struct Stream {
     pub(crate) fronts: Fronts,
     pub(crate) frontier: Frontier,
     pub(crate) sequence: Option<Tracker>,
-    /// The blocks of the index that are not in use.
-    pub(crate) pool: Pool,
     /// The largest key yielded; 0 before any.
     pub(crate) last: u64,
     /// The event that is lent.
@@ -118,7 +116,6 @@ impl Stream {
             indexes,
             frontier,
             sequence,
-            pool: Pool::default(),
             last: 0,
             until: 0,
             picked: Pick { entry: Entry::NONE, late_by: 0, rank: 0, certainty: Certainty::Assumed, notice: None },
@@ -134,6 +131,15 @@ impl Stream {
             own: None,
             stats: Stats::default(),
         }
+    }
+
+    /// Frees the spare blocks of all rings. Returns whether there were any.
+    pub(crate) fn free_spare(&mut self) -> bool {
+        let mut any = false;
+        for index in &mut self.indexes {
+            any |= index.free_spare();
+        }
+        any
     }
 
     /// Rebuilds the tournament from all rings' fronts.
@@ -296,9 +302,9 @@ impl Stream {
             return each(all, event).map_break(ControlFlow::Break);
         }
         let lane = &lanes[rank as usize];
-        let Self { keys, indexes, pool, fronts, last, until, .. } = self;
+        let Self { keys, indexes, fronts, last, until, .. } = self;
         let index = &mut indexes[rank as usize];
-        let mut stretch = Stretch { index, pool, fronts, last, until, rank, taken: 0, position: entry.position };
+        let mut stretch = Stretch { index, fronts, last, until, rank, taken: 0, position: entry.position };
         // The records are contiguous, so the ring's bounds are checked once, and each record is checked within them.
         let mut run = lane.run(stretch.position);
         let handed = loop {
@@ -375,7 +381,7 @@ impl Stream {
     fn take_last(&mut self) {
         let Pick { entry, rank, .. } = self.picked;
         let index = &mut self.indexes[rank as usize];
-        let next = index.take_run(1, entry.position + entry.record_len(), &mut self.pool);
+        let next = index.take_run(1, entry.position + entry.record_len());
         if index.unpublished() && !matches!(self.due, Due::Everybody) {
             self.due = Due::Ring(rank);
         }
@@ -412,7 +418,7 @@ impl Stream {
     fn take_front(&mut self) {
         let rank = self.picked.rank;
         let index = &mut self.indexes[rank as usize];
-        index.take(&mut self.pool);
+        index.take();
         if index.unpublished() && !matches!(self.due, Due::Everybody) {
             self.due = Due::Ring(rank);
         }
@@ -423,7 +429,6 @@ impl Stream {
 /// Contiguous plain records of a ring. The yielded ones are taken when this is dropped, even if the function panics.
 struct Stretch<'a> {
     index: &'a mut Index,
-    pool: &'a mut Pool,
     fronts: &'a mut Fronts,
     last: &'a mut u64,
     until: &'a mut u64,
@@ -449,7 +454,7 @@ impl Stretch<'_> {
 impl Drop for Stretch<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        let next = self.index.take_run(self.taken, self.position, self.pool);
+        let next = self.index.take_run(self.taken, self.position);
         *self.until = 0;
         self.fronts.advance(Player::new(next, self.rank));
     }

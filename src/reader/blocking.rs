@@ -40,13 +40,17 @@ use std::time::{Duration, Instant};
 /// and the readiness of one ring says nothing about other rings.
 ///
 /// The kernel wakes the reader only when a part of a ring is filled, because a wake-up for each event would interrupt the traced system
-/// each time. So the reader also refreshes by itself: every 5 ms if there are many events, and at least every [`Order::latency`]. A reader
-/// that has taken many events rests before the next refresh, for up to 5 ms from its last refresh and no longer than the latency. The few
-/// events that are held meanwhile wait as long. A ring that fills up, a handle or a deadline ends the rest. A reader does not rest while it
-/// spins, or when it is called with a time-out of zero.
+/// each time. So the reader also refreshes by itself, at each *tick*: every 5 ms in a flood, less often until a tick finds 1,024 events (up
+/// to 40 ms), and at least every [`Order::latency`]. A reader that has taken many events rests until its next tick. The few events that are
+/// held meanwhile wait as long. A ring that fills up, a handle or a deadline ends the rest. A reader does not rest while it spins, or when it
+/// is called with a time-out of zero.
 ///
-/// If the hold rule needs a fence, new events wait for it. The fence begins at once if there are many events, or if [`Order::latency`] has
-/// passed since the last one began.
+/// The kernel wakes a reader of a BPF ring buffer for each record with which the reader has caught up. While more than some 13,000 events
+/// come a second, the reader gathers them for a tick instead, but no longer than a program takes to fill a sixteenth of the smallest ring (a millisecond at least). It
+/// leaves the last bytes in the ring until then, so the kernel does not wake it.
+///
+/// If the hold rule needs a fence, new events wait for it. Two fences begin at least a tick apart, unless 4,096 events wait. Few events wait
+/// until [`Order::latency`] has passed since the last fence began.
 ///
 /// In your own event loop, poll the reader ([`AsFd`](std::os::fd::AsFd)) for no longer than [`Reader::time_to_next_refresh`]. Then call
 /// [`Reader::next_timeout`] with a time-out of zero until it returns `None`, also if poll reported nothing.

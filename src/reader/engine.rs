@@ -243,7 +243,7 @@ impl Engine {
             pause = pause.min(self.pause_of_rule(now));
             if self.merge.rings().have_ring_buffers() {
                 // No BPF ring buffer wakes a reader that holds records.
-                pause = pause.min(self.pace.shortest());
+                pause = pause.min(self.pace.shortest()).min(self.unwatched());
             }
         }
         match self.control.time_left() {
@@ -260,7 +260,9 @@ impl Engine {
             (Hold::Round, _) if self.again || self.report.is_some() => Duration::ZERO,
             (_, Some(proof)) => {
                 // A fence that may not begin yet: wait until it may.
-                let begin = proof.pause().filter(|pause| !pause.is_zero() && self.may_prove(now));
+                let gathers = if self.may_prove(now) { Some(Duration::ZERO) } else { self.pace.until_proof(now) };
+                let begin = proof.pause().zip(gathers).map(|(pause, gathers)| pause.max(gathers));
+                let begin = begin.filter(|pause| !pause.is_zero());
                 // Nothing wakes the reader when a program leaves.
                 proof.nap().or(begin).unwrap_or(Duration::MAX)
             }
@@ -407,7 +409,10 @@ impl Engine {
     /// Refreshes all rings, and begins the proof that releases held events.
     fn refresh(&mut self) {
         self.know_threads();
-        self.merge.pause = Some(self.pace.since_refresh(Instant::now()));
+        // What a proof releases at once need not leave its ring before.
+        let ends_at_once = |proof: &Proof| proof.ends_at_once() && !proof.waits_for_programs();
+        let leave_soon = self.awaiting.is_none() && self.proof.as_ref().is_some_and(ends_at_once);
+        self.merge.pause = (!leave_soon).then(|| self.pace.since_refresh(Instant::now()));
         let found = self.merge.refresh(self.now());
         // One more refresh releases the events of this one. A third one follows only if the second finds many events.
         self.again = if self.again { found >= WORTH_A_REFRESH } else { found > 0 };
@@ -419,6 +424,7 @@ impl Engine {
         }
         self.cap();
         self.prove(now);
+        self.control.tell((self.stats(), self.merge.progress()));
     }
 
     /// Learns the thread that refreshes, and those of fences.

@@ -5,7 +5,7 @@
 //! events wait that its own are less than a tenth of them. Fewer events wait for the tick.
 //!
 //! A reader that is faster than the writers would refresh for few events all the time. So once it has taken many events, it rests before it
-//! refreshes again.
+//! refreshes again. It gathers as many events as make a wake-up cheap, but no longer than [`Order::latency`](crate::Order::latency) allows.
 
 use crate::order::hold::{Fence, Hold};
 use std::time::{Duration, Instant};
@@ -19,8 +19,14 @@ const WORTH_A_FENCE: usize = 256;
 /// Held events that justify one visit to a CPU that delays a grace period (`order/visits.rs`).
 const WORTH_A_VISIT: usize = 512;
 
-/// A tick ends early if this many times the justifying number of events were found.
+/// Enough events for one wake-up: reading them costs about as much as the wake-up does.
+const ENOUGH: usize = 1024;
+
+/// A tick ends early if this many times enough events were found.
 const MANY: usize = 4;
+
+/// The longest time for which events that justify a refresh or a proof wait for more, which make it cheap.
+const GATHERING: Duration = Duration::from_millis(40);
 
 /// The shortest tick, unless the hold rule has a shorter time.
 const SHORTEST: Duration = Duration::from_millis(5);
@@ -41,11 +47,17 @@ pub(crate) struct Pace {
     shortest: Duration,
     longest: Duration,
     tick: Duration,
+    /// The longest time for which events are gathered to make wake-ups and proofs cheap.
+    gathering: Duration,
     /// The last refresh.
     refreshed: Instant,
     /// Events found since the tick began, and when it began.
     found: usize,
     since: Instant,
+    /// Whether events came so fast in the last tick that the shortest tick finds enough of them to justify a refresh.
+    is_busy: bool,
+    /// Whether each proof costs a wake-up at least, so that events are gathered for it.
+    are_dear: bool,
     /// Events found since the last proof began, which the next one would release, and when the last one began.
     waiting: usize,
     proved: Option<Instant>,
@@ -65,6 +77,7 @@ impl Pace {
             Hold::Lag(lag) => (WORTH_A_REFRESH, WORTH_A_REFRESH, *lag),
             Hold::Round | Hold::None => (WORTH_A_REFRESH, WORTH_A_REFRESH, SHORTEST),
         };
+        let are_dear = worth_a_proof > 1;
         let longest = latency.clamp(FLOOR, CEILING);
         let shortest = useful.clamp(FLOOR, SHORTEST).min(longest);
         Self {
@@ -73,9 +86,12 @@ impl Pace {
             shortest,
             longest,
             tick: shortest,
+            gathering: GATHERING.min(longest),
             refreshed: now,
             found: 0,
             since: now,
+            is_busy: false,
+            are_dear,
             waiting: 0,
             proved: None,
         }
@@ -87,14 +103,18 @@ impl Pace {
         self.refreshed = now;
         self.waiting = self.waiting.saturating_add(found);
         self.found = self.found.saturating_add(found);
-        let over = now.saturating_duration_since(self.since) >= self.tick;
-        if self.found >= self.worth_a_refresh * MANY {
+        let past = now.saturating_duration_since(self.since);
+        let is_over = past >= self.tick;
+        if self.found >= ENOUGH * MANY {
             self.tick = self.shortest;
-        } else if over && self.found < self.worth_a_refresh {
-            self.tick = (self.tick * 2).min(self.longest);
-        } else if !over {
+        } else if !is_over {
             return;
+        } else if self.found < self.worth_a_refresh {
+            self.tick = (self.tick * 2).min(self.longest);
+        } else if self.found < ENOUGH {
+            self.tick = (self.tick * 2).min(self.gathering).max(self.tick);
         }
+        self.is_busy = self.found as f64 * self.shortest.as_secs_f64() >= WORTH_A_REFRESH as f64 * past.as_secs_f64();
         (self.found, self.since) = (0, now);
     }
 
@@ -110,9 +130,14 @@ impl Pace {
         now.saturating_duration_since(self.refreshed)
     }
 
-    /// If the last refresh found many events, how long until the next one is justified: the rest of the shortest tick.
+    /// How long a reader that has taken many events gathers the next ones: the rest of the tick.
     pub(crate) fn rest(&self, now: Instant) -> Duration {
-        self.shortest.saturating_sub(now.saturating_duration_since(self.refreshed))
+        self.tick.min(self.gathering).saturating_sub(now.saturating_duration_since(self.refreshed))
+    }
+
+    /// Whether events come so fast that gathering them is worth it.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.is_busy
     }
 
     /// The shortest tick.
@@ -120,16 +145,30 @@ impl Pace {
         self.shortest
     }
 
-    /// Sets the shortest tick.
+    /// As if events came fast.
     #[cfg(all(test, not(loom)))]
-    pub(crate) fn set_shortest(&mut self, tick: Duration) {
-        self.shortest = tick;
+    pub(crate) fn set_busy(&mut self) {
+        self.is_busy = true;
+    }
+
+    /// Sets the tick, and the longest time for which events are gathered.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn set_tick(&mut self, tick: Duration) {
+        (self.tick, self.gathering) = (tick, tick);
     }
 
     /// Whether a proof may begin: enough events wait for it, or the last one began long ago.
     pub(crate) fn may_prove(&self, now: Instant) -> bool {
-        let long_ago = |proved| now.saturating_duration_since(proved) >= self.longest;
-        self.waiting >= self.worth_a_proof || self.proved.is_none_or(long_ago)
+        let is_long_ago = |proved| now.saturating_duration_since(proved) >= self.longest;
+        self.until_proof(now).is_some_and(|left| left.is_zero()) || self.proved.is_none_or(is_long_ago)
+    }
+
+    /// If enough events wait for a proof, how long they wait for more: for the rest of a tick, unless they are many.
+    pub(crate) fn until_proof(&self, now: Instant) -> Option<Duration> {
+        let gathers = self.are_dear && self.waiting < ENOUGH * MANY;
+        let past = self.proved.map_or(Duration::MAX, |proved| now.saturating_duration_since(proved));
+        let left = if gathers { self.tick.min(self.gathering).saturating_sub(past) } else { Duration::ZERO };
+        (self.waiting >= self.worth_a_proof).then_some(left)
     }
 
     /// How many visits to CPUs the next proof justifies.
@@ -284,20 +323,82 @@ mod tests {
             pace.refreshed(*now, found);
             pace.tick
         };
-        assert_eq!(half(&mut now, &mut pace, WORTH_A_REFRESH - 1), SHORTEST, "not over yet");
-        assert_eq!(half(&mut now, &mut pace, 1), SHORTEST, "worth it, in two looks");
+        assert_eq!(half(&mut now, &mut pace, ENOUGH - 1), SHORTEST, "not over yet");
+        assert_eq!(half(&mut now, &mut pace, 1), SHORTEST, "enough, in two looks");
         assert_eq!(half(&mut now, &mut pace, WORTH_A_REFRESH - 1), SHORTEST);
         assert_eq!(half(&mut now, &mut pace, 0), SHORTEST * 2, "counted anew, and not worth it");
         assert_eq!(half(&mut now, &mut pace, 0), SHORTEST * 2, "begun anew");
         assert_eq!(half(&mut now, &mut pace, 0), SHORTEST * 4);
-        assert_eq!(half(&mut now, &mut pace, WORTH_A_REFRESH * MANY - 1), SHORTEST * 4, "not many, and not over");
+        assert_eq!(half(&mut now, &mut pace, ENOUGH * MANY - 1), SHORTEST * 4, "not many, and not over");
         assert_eq!(half(&mut now, &mut pace, 1), SHORTEST, "many");
         assert_eq!(half(&mut now, &mut pace, 0), SHORTEST);
         assert_eq!(half(&mut now, &mut pace, 0), SHORTEST * 2, "what was many is not counted twice");
         for _ in 0..100 {
+            half(&mut now, &mut pace, ENOUGH / 2 - 1);
+        }
+        assert_eq!(pace.tick, GATHERING, "events that justify a refresh wait no longer");
+        for _ in 0..100 {
             half(&mut now, &mut pace, 0);
         }
         assert_eq!(pace.tick, SECOND, "no longer than is asked");
+        half(&mut now, &mut pace, ENOUGH / 2 - 1);
+        assert_eq!(half(&mut now, &mut pace, 0), SECOND, "and no shorter, for events that are not many");
+    }
+
+    /// A reader gathers events until a wake-up is cheap, whatever the rate, and never for longer than it may.
+    #[test]
+    fn wake_ups_become_cheap_within_the_latency() {
+        for (hold, proof) in rules() {
+            for (millis, rate) in [(100, 3e4), (100, 1e5), (10, 1e5), (5, 1e5), (40, 3e5), (1, 1e6)] {
+                let latency = Duration::from_millis(millis);
+                let seen = trace(&hold, latency, rate, proof);
+                // A wake-up at the end of a fence or a lag comes on top of each tick.
+                let per_wake = seen.events / seen.wakes;
+                let enough = (rate * latency.as_secs_f64()).min(ENOUGH as f64);
+                assert!(per_wake >= 0.45 * enough, "{hold}, {latency:?} at {rate}: {seen:?}");
+                let longest = latency.max(proof.0) + proof.0;
+                assert!(seen.wakes * longest.as_secs_f64() >= 0.9, "{hold}, {latency:?} at {rate}: {seen:?}");
+            }
+        }
+    }
+
+    /// Under a rule with fences, what waits decides: little waits for the latency, events that justify a fence for a tick, and many for nothing.
+    #[test]
+    fn fences_are_paced_by_what_waits() {
+        for (hold, _) in rules().into_iter().filter(|(hold, _)| hold.fence().is_some()) {
+            let now = Instant::now();
+            let mut pace = Pace::new(&hold, TICK, now);
+            assert!(pace.may_prove(now), "{hold}: the first");
+            pace.proving(now);
+            pace.refreshed(now, WORTH_A_FENCE - 1);
+            assert!(!pace.may_prove(now + TICK / 2) && pace.may_prove(now + TICK), "{hold}: little");
+            assert_eq!(pace.until_proof(now), None);
+            pace.refreshed(now, 1);
+            assert_eq!(pace.until_proof(now), Some(pace.tick), "{hold}: enough");
+            assert!(!pace.may_prove(now) && pace.may_prove(now + pace.tick));
+            pace.refreshed(now, ENOUGH * MANY - WORTH_A_FENCE - 1);
+            assert!(!pace.may_prove(now));
+            pace.refreshed(now, 1);
+            assert!(pace.may_prove(now), "{hold}: many");
+            // A machine that was idle for long has a long tick.
+            pace.proving(now);
+            pace.tick = SECOND;
+            pace.refreshed(now, WORTH_A_FENCE);
+            assert_eq!(pace.until_proof(now), Some(GATHERING), "{hold}");
+        }
+    }
+
+    #[test]
+    fn events_are_fast_if_the_shortest_tick_finds_enough() {
+        let begin = Instant::now();
+        for (found, millis, expected) in
+            [(64, 5, true), (63, 5, false), (128, 10, true), (127, 10, false), (4096, 1, true)]
+        {
+            let mut pace = Pace::new(&Hold::None, TICK, begin);
+            pace.refreshed(begin, 0);
+            pace.refreshed(begin + Duration::from_millis(millis), found);
+            assert_eq!(pace.is_busy(), expected, "{found} in {millis} ms");
+        }
     }
 
     /// One for each 512 events that wait; and how fast rings are written is measured from the last refresh.
@@ -324,6 +425,7 @@ mod tests {
         pace.refreshed(now, WORTH_A_FENCE - 1);
         assert!(!pace.may_prove(now));
         pace.refreshed(now, 1);
+        let now = now + SHORTEST;
         assert!(pace.may_prove(now), "enough");
         pace.proving(now);
         assert!(!pace.may_prove(now));

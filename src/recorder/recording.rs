@@ -117,6 +117,11 @@ impl Recorder {
         })
     }
 
+    /// The rings, for their sources and formats, and for writing what they hold as a recording.
+    pub fn rings(&self) -> &Rings {
+        &self.rings
+    }
+
     /// The tracepoints of patterns that the kernel does not let anyone sample: see [`Rings::skipped`].
     pub fn skipped(&self) -> &[Error] {
         self.rings.skipped()

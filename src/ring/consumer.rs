@@ -330,6 +330,12 @@ impl Ring {
         Ok(())
     }
 
+    /// Whether no kernel writes into it.
+    #[cfg(feature = "perf-data")]
+    pub(crate) fn is_simulated(&self) -> bool {
+        matches!(self.memory, Memory::Simulated(_))
+    }
+
     #[inline]
     fn load_head(&mut self) -> u64 {
         self.assert_here();

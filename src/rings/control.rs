@@ -5,6 +5,7 @@ mod model;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+use crate::account::stats::{Progress, Stats};
 use crate::error::{Error, ErrorKind, hint};
 use crate::instrument::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
 use crate::ring::ANY_CPU;
@@ -70,6 +71,38 @@ impl Handle {
         }
     }
 
+    /// The counts of the reader as of its last refresh, also while it sleeps or lends an event: [`Reader::stats`](crate::Reader::stats) for
+    /// other threads. A reader with events to read refreshes at least once a tick, and before it sleeps. All counts are 0 before its first
+    /// refresh, and for rings without a reader.
+    ///
+    /// ```
+    /// # use perfweave::{Hold, Order, Reader, sim};
+    /// # let kernel = sim::Kernel::new(&[0]);
+    /// # kernel.emit(0, 1, b"one");
+    /// # kernel.lose(0, 2);
+    /// # kernel.emit(0, 2, b"two");
+    /// let mut reader = Reader::new(kernel.rings(), Order::new().hold(Hold::None))?;
+    /// let handle = reader.handle();
+    /// let event = reader.next()?;
+    /// assert!(event.is_some() && handle.stats()?.refreshes == 1 && handle.progress()?.held == 3);
+    /// # Ok::<(), perfweave::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::Forked`](crate::ErrorKind::Forked).
+    #[doc(alias = "metrics")]
+    pub fn stats(&self) -> Result<Stats, Error> {
+        self.0.seen().map(|seen| seen.0)
+    }
+
+    /// Why the stream is delayed, as of the reader's last refresh: [`Reader::progress`](crate::Reader::progress) for other threads.
+    ///
+    /// # Errors
+    /// As [`Handle::stats`].
+    pub fn progress(&self) -> Result<Progress, Error> {
+        self.0.seen().map(|seen| seen.1)
+    }
+
     /// Keeps output from all rings, in one of two ways. Pausing again in the same way does nothing. Both ways can be in
     /// force at once. A writer that is inside at this moment finishes. [`Pause::Slots`] has no effect on adopted rings.
     ///
@@ -129,6 +162,8 @@ pub(crate) struct Control {
     /// Whether output has gone on after a pause, which may have dropped records.
     lossy: AtomicBool,
     outlets: Mutex<Outlets>,
+    /// As of the reader's last refresh.
+    seen: Mutex<(Stats, Progress)>,
 }
 
 /// A report between earlier and later events.
@@ -152,7 +187,22 @@ impl Control {
             begun: Instant::now(),
             lossy: AtomicBool::new(false),
             outlets: Mutex::default(),
+            seen: Mutex::default(),
         })
+    }
+
+    /// What the reader saw at its last refresh.
+    fn seen(&self) -> Result<(Stats, Progress), Error> {
+        // A child may have been forked while the lock was taken.
+        self.check()?;
+        Ok(self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone())
+    }
+
+    /// Tells handles what the reader sees. It does not wait: a handle that asks at this moment gets what was seen before.
+    pub(crate) fn tell(&self, seen: (Stats, Progress)) {
+        if let Ok(mut last) = self.seen.try_lock() {
+            *last = seen;
+        }
     }
 
     /// The reader's wake-up. The first call creates it.

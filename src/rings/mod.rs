@@ -66,6 +66,11 @@ pub struct Rings {
     skipped: Vec<Error>,
     /// What a recording says about its machine, if the rings are a recording's.
     recording: Option<Arc<Features>>,
+    /// Why the recording may lack events at its end.
+    unfinished: Option<Error>,
+    /// The process whose events are in the rings, if these were opened for one process or one of its threads.
+    #[cfg(feature = "perf-data")]
+    only: Option<u32>,
 }
 
 /// What a recording says about its machine: sections by their numbers (`HEADER_*` of `tools/perf/util/header.h`).
@@ -157,6 +162,9 @@ impl Rings {
             sources: Vec::new(),
             skipped: Vec::new(),
             recording: None,
+            unfinished: None,
+            #[cfg(feature = "perf-data")]
+            only: None,
         }
     }
 
@@ -176,15 +184,35 @@ impl Rings {
 
     /// Marks the rings as a recording of these events: they hold everything that there is to read.
     #[cfg(feature = "perf-data")]
-    pub(crate) fn set_recording(&mut self, sources: Vec<Source>, features: Features) {
+    pub(crate) fn set_recording(&mut self, sources: Vec<Source>, features: Features, unfinished: Option<Error>) {
         self.sources = sources;
         self.recording = Some(Arc::new(features));
+        self.unfinished = unfinished;
+    }
+
+    /// That these are the rings of a recording which its program did not finish, because it was killed: the
+    /// [`ErrorKind::Recording`](crate::ErrorKind::Recording) says how much was written. What was not is missing at the end. A record that was
+    /// written in part is [`Damage`](crate::Damage). `None` for all other rings.
+    pub fn unfinished(&self) -> Option<&Error> {
+        self.unfinished.as_ref()
     }
 
     /// What the recording says of its machine, if the rings are those of a recording.
     #[cfg(feature = "perf-data")]
     pub(crate) fn recording(&self) -> Option<&Arc<Features>> {
         self.recording.as_ref()
+    }
+
+    /// Whether a kernel writes into the rings: not if they are simulated, or those of a recording.
+    #[cfg(feature = "perf-data")]
+    pub(crate) fn are_live(&self) -> bool {
+        self.recording.is_none() && self.lanes.iter().any(|lane| !lane.ring.is_simulated())
+    }
+
+    /// The process, or the thread, that the rings were opened for. `None` for all others.
+    #[cfg(feature = "perf-data")]
+    pub(crate) fn only(&self) -> Option<u32> {
+        self.only
     }
 
     /// Whether nothing more will be written into the rings, so that one refresh finds everything.
@@ -389,7 +417,7 @@ mod tests {
     #[test]
     fn a_recording_with_a_ring_of_another_program_is_not_complete() {
         let mut rings = Rings::empty(Clock::Perf);
-        rings.set_recording(Vec::new(), Features::new());
+        rings.set_recording(Vec::new(), Features::new(), None);
         assert!(rings.are_complete());
         let (_kernel, ring) = Ring::simulated(machine::page_size(), 4096, None, false);
         rings.add(0, ring, Layout::RAW);

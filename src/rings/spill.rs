@@ -112,11 +112,18 @@ impl Copies {
         self.chunk(position, len).into()
     }
 
-    /// The bytes lie in one chunk, which is nearly always the oldest.
+    /// The bytes lie in one chunk. It is nearly always one of the two oldest, because chunks are forgotten each time an eighth of the ring
+    /// was yielded.
     #[inline(never)]
     fn chunk(&self, position: u64, len: u64) -> &[u8] {
-        let is_first = self.chunks.get(1).is_none_or(|(second, _)| position < *second);
-        let at = if is_first { 0 } else { self.chunks.partition_point(|(begin, _)| *begin <= position) - 1 };
+        let is_before = |at: usize| self.chunks.get(at).is_none_or(|(begin, _)| position < *begin);
+        let at = if is_before(1) {
+            0
+        } else if is_before(2) {
+            1
+        } else {
+            self.chunks.partition_point(|(begin, _)| *begin <= position) - 1
+        };
         let (begin, chunk) = &self.chunks[at];
         let from = (position - begin) as usize;
         prefetch(chunk.get(from..).unwrap_or_default(), AHEAD);

@@ -27,6 +27,15 @@ impl Target {
         matches!(self, Self::Process(_) | Self::Thread(_))
     }
 
+    /// The number with which the process or thread was named.
+    #[cfg(feature = "perf-data")]
+    pub(super) fn task(&self) -> Option<u32> {
+        match self {
+            Self::Process(task) | Self::Thread(task) => Some(task.number()),
+            Self::Machine | Self::Cgroup(_) => None,
+        }
+    }
+
     /// Whether events run all the time that their CPU is online.
     pub(super) fn is_machine(&self) -> bool {
         matches!(self, Self::Machine)

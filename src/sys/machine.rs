@@ -149,15 +149,23 @@ impl CpuEvents {
         &self.0
     }
 
-    /// The messages since the last call.
+    /// The messages since the last call. Ends behind [`Message::Dropped`], which says all that the next ones could say; they come with the
+    /// next call. So a kernel that always drops messages costs one system call each time.
     pub(crate) fn drain(&self) -> impl Iterator<Item = Message> {
-        std::iter::from_fn(|| {
+        let mut dropped = false;
+        std::iter::from_fn(move || {
+            if dropped {
+                return None;
+            }
             // Longer messages are cut; the relevant part is at the start.
             let mut message = [0; 256];
             match socket::recv(self.0.as_raw_fd(), &mut message, MsgFlags::empty()) {
                 Ok(len) => Some(cpu_of(&message[..len]).map_or(Message::Other, Message::Cpu)),
                 Err(Errno::EINTR) => Some(Message::Other),
-                Err(Errno::ENOBUFS) => Some(Message::Dropped),
+                Err(Errno::ENOBUFS) => {
+                    dropped = true;
+                    Some(Message::Dropped)
+                }
                 Err(_) => None,
             }
         })

@@ -259,7 +259,9 @@ fn writing_a_recording_allocates_for_the_first_loss_of_each_cpu_alone() {
 
     // Nearly all of them become losses: in a row, with a record of each CPU now and then, and at the end with no record after them.
     let mut bytes = std::fs::read(&paths[0]).unwrap();
-    let (mut at, mut n) = (104, 0);
+    // Where the header says that the records begin.
+    let begin = u64::from_ne_bytes(bytes[40..48].try_into().unwrap());
+    let (mut at, mut n) = (begin as usize, 0);
     while n < records {
         let record = &mut bytes[at..];
         let [kind, size] =

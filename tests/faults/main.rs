@@ -16,7 +16,7 @@ use scenarios::*;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use world::{Aim, Heard, MAP_DELETE_ELEM, Open, Run, SET_FILTER, World, errno, instances_left, is_poll};
+use world::{Aim, Heard, MAP_DELETE_ELEM, Open, Run, SET_FILTER, Which, World, errno, instances_left, is_poll};
 
 /// One test after the other: they count the open things of the process.
 fn alone() -> MutexGuard<'static, ()> {
@@ -136,6 +136,34 @@ fn every_call_for_ring_buffers_may_fail() {
         fail_each(&mut world, "reading BPF ring buffers", reading_ring_buffers, 2);
         refuse_each(&mut world, "reading BPF ring buffers", reading_ring_buffers);
     }
+}
+
+/// A CPU goes offline after it was listed and before its event is opened: nothing is proven wrongly, and it is no error.
+#[test]
+fn a_cpu_that_goes_before_it_is_interrupted_is_no_error() {
+    let _alone = alone();
+    let Some(world) = World::new() else { return };
+    if world.buffers.is_none() {
+        return;
+    }
+    let which = Which { beside: false, number: libc::SYS_perf_event_open, detail: 0 };
+    // At first, and once more when all look dead.
+    for nth in 1..=2 * world.cpus.len() {
+        let aim = Aim { which, nth, errno: libc::ENODEV, forever: false };
+        let (run, heard) = world.run(reading_ring_buffers, Some(aim));
+        assert!(run.hits == 1 && heard.errors.is_empty(), "{nth}: {:?}", heard.errors);
+    }
+}
+
+/// The kernel says at each check that it dropped messages about CPUs. That is asked once a check, not until the most messages were read.
+#[test]
+fn messages_that_are_always_dropped_are_no_reason_to_ask_again_and_again() {
+    let _alone = alone();
+    let Some(mut world) = World::new() else { return };
+    world.forever = true;
+    let which = Which { beside: false, number: libc::SYS_recvfrom, detail: 0 };
+    let (run, heard) = world.run(reading, Some(Aim { which, nth: 1, errno: libc::ENOBUFS, forever: true }));
+    assert!(run.hits as u64 <= 50 + 20 * heard.sleeps, "{} calls, {} sleeps", run.hits, heard.sleeps);
 }
 
 /// A thread that waits for a fence by poll(2), which is refused, checks the fence now and then, not all the time.

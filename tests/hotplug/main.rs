@@ -552,14 +552,17 @@ fn is_interrupted_again_when_it_is_back(cpu: u32) {
         let event = reading::next(reader);
         assert_eq!((event.key(), event.certainty()), (Some(next), Certainty::Proven));
     };
-    // Every proof interrupts it.
-    let is_interrupted = |reader: &mut Reader, when: &str| {
-        let before = calls_handled(cpu).unwrap();
-        (0..500).for_each(|_| prove(reader, 0));
-        let calls = calls_handled(cpu).unwrap() - before;
-        assert!(calls >= 500, "{when}: {calls} interrupts for 500 proofs");
+    // Every proof interrupts it, and opens nothing. The program runs on the reader's CPU: to run it on another interrupts that one too.
+    let all_interrupt = |reader: &mut Reader, from: u32, cpu: u32, when: &str| {
         prove(reader, cpu);
+        let opened = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+        let before = (calls_handled(cpu).unwrap(), opened());
+        (0..500).for_each(|_| prove(reader, from));
+        let calls = calls_handled(cpu).unwrap() - before.0;
+        assert!(calls >= 500, "{when}: {calls} interrupts for 500 proofs");
+        assert_eq!(opened(), before.1, "{when}");
     };
+    let is_interrupted = |reader: &mut Reader, when: &str| all_interrupt(reader, 0, cpu, when);
     // The reader runs on another CPU, since none interrupts itself.
     load::pinned(0, || {
         let mut reader = open();
@@ -580,6 +583,8 @@ fn is_interrupted_again_when_it_is_back(cpu: u32) {
         is_interrupted(&mut reader, "that came later than the reader");
         assert_eq!(reader.stats().late, 0);
     });
+    // The first too.
+    load::pinned(cpu, || all_interrupt(&mut open(), cpu, 0, "from another CPU"));
 }
 
 /// A CPU goes and comes back between two checks of the list of CPUs: only the kernel's message shows it.

@@ -10,7 +10,7 @@ use perfweave::{
 use perfweave_support::bpf::{Map, Program, Query};
 use perfweave_support::ring_buffer::{self, FORCE_WAKEUP, NO_WAKEUP, Reserving, Way};
 use perfweave_support::sleeper::Sleeper;
-use perfweave_support::{assert_error, foreign, kernel, load, threads};
+use perfweave_support::{assert_error, foreign, kernel, lacks, load, threads};
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -283,6 +283,17 @@ fn maps_that_cannot_be_read_are_refused_with_why() {
     if let Ok(user) = Map::user_ring_buffer(BYTES) {
         assert_error!(refused(&user), Map, "BPF_MAP_TYPE_USER_RINGBUF", "the kernel reads it");
     }
+    assert_error!(refused(&Map::ring_buffers_keyed(BYTES, 8).unwrap()), Map, "keys of 8 bytes");
+    let spoilt = Map::ring_buffer(BYTES).unwrap();
+    // Another program has moved the consumer position, the first word of the first page.
+    let (page, fd) = (foreign::page_size(), spoilt.as_fd().as_raw_fd());
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping, which stays.
+    let word = unsafe { libc::mmap(std::ptr::null_mut(), page, protection, libc::MAP_SHARED, fd, 0) };
+    assert_ne!(word, libc::MAP_FAILED);
+    // SAFETY: the page was just mapped, and can be written.
+    unsafe { word.cast::<u64>().write_volatile(4) };
+    assert_error!(refused(&spoilt), Map, "the consumer position 4", "no multiple of 8");
     // BPF_F_RB_OVERWRITE
     match Map::ring_buffer_with(BYTES, 1 << 19) {
         Ok(overwrite) => assert_error!(refused(&overwrite), Map, "BPF_F_RB_OVERWRITE"),
@@ -319,6 +330,33 @@ fn maps_that_cannot_be_read_are_refused_with_why() {
         InvalidInput,
         "to which a failure belongs"
     );
+}
+
+/// CPUs that are kept free of other work (`isolcpus`, `nohz_full`) are interrupted only if the program allows it.
+#[test]
+fn cpus_that_are_kept_free_are_interrupted_with_permission_only() {
+    let Some((map, program)) = echo() else { return };
+    let lists =
+        ["isolated", "nohz_full"].map(|list| std::fs::read_to_string(format!("/sys/devices/system/cpu/{list}")));
+    let is_list = |list: &str| list.starts_with(|first: char| first.is_ascii_digit());
+    let refused = Reader::new(adopt(&map), order(Hold::RESERVED));
+    if !lists.iter().flatten().any(|list| is_list(list)) {
+        refused.unwrap();
+        return lacks("CPUs that are kept free of other work");
+    }
+    assert_error!(refused.unwrap_err(), Fence, "kept free of other work", "isolated: true");
+    let mut holds = vec![RESERVED];
+    if cfg!(target_arch = "x86_64") {
+        holds.push(Hold::Fence(Fence::Reserved(Barrier::Programs)));
+    }
+    for hold in holds {
+        let mut reader = reader(&map, hold);
+        for (number, cpu) in (1..).zip(load::online()) {
+            write(&program, cpu, number);
+            let event = reading::next(&mut reader);
+            assert_eq!((event.key(), event.certainty()), (Some(number), Certainty::Proven));
+        }
+    }
 }
 
 /// Perf rings and ring buffers in one stream, under the fence.
@@ -377,6 +415,34 @@ fn a_record_wakes_a_reader_that_sleeps() {
             assert_eq!(woken, expected, "{hold}, flags {flags}");
         }
     }
+}
+
+/// While events come fast, the reader gathers them, and none wakes it. Once they come alone, each does.
+#[test]
+fn a_reader_gathers_what_comes_fast() {
+    let Some((map, program)) = echo() else { return };
+    let mut reader = reader(&map, Hold::None);
+    let alone = |reader: &mut Reader| {
+        let (before, sleeper) = (reader.stats().wakes, threads::own());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                threads::until_asleep(sleeper);
+                write(&program, 0, 7);
+            });
+            assert_eq!(reading::number(&reading::next(reader).event()), 7);
+        });
+        reader.stats().wakes > before
+    };
+    let mut gathered = 0;
+    for _ in 0..10 {
+        let many = 5000;
+        (0..many).for_each(|number| write(&program, 0, number));
+        (0..many).for_each(|number| assert_eq!(reading::number(&reading::next(&mut reader).event()), number));
+        gathered += u32::from(!alone(&mut reader));
+        // It finds out within a tick that events have become slow.
+        assert!((0..10_000).any(|_| alone(&mut reader)), "wake-ups are lost");
+    }
+    assert!(gathered > 0, "the first event after a burst wakes it");
 }
 
 /// In batches, by a function, and without order.

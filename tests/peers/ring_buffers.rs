@@ -1,10 +1,10 @@
 //! What libbpf, libbpf-rs, aya and cilium/ebpf assert of their readers of BPF ring buffers.
 
-use crate::libbpf::pin;
 use crate::reading;
 use crate::reading::{Given, LONG, number};
 use perfweave::{ANY_CPU, Barrier, Clock, Ended, Event, Fence, Hold, Item, Key, Layout, Order, Reader, Ring, Rings};
 use perfweave_support::bpf::{Asm, Kind, Map, Program, Query, Reg};
+use perfweave_support::pin;
 use perfweave_support::ring_buffer::{self, FORCE_WAKEUP, NO_WAKEUP, Reserving, Way};
 use perfweave_support::{foreign, kernel, load, threads};
 use std::ops::ControlFlow;

@@ -330,6 +330,27 @@ fn a_reader_that_is_behind_does_not_sleep() {
     assert!(at_once > 1, "{at_once}");
 }
 
+/// Memory that one ring used in a burst and keeps for the next serves another ring's burst.
+#[test]
+fn memory_that_one_ring_keeps_serves_another() {
+    let kernel = small(&[0, 1], 256 << 10);
+    let order = Order::new().hold(Hold::Fence(Fence::custom(|| Ok(())))).when_full(WhenFull::Copy { most: 48 << 10 });
+    let mut merge = Merge::new(kernel.rings(), order).unwrap();
+    for (cpu, all) in [(0, 1280), (1, 2000)] {
+        // What was found two refreshes ago may leave early.
+        for times in [1..=500, 501..=501, 502..=all] {
+            times.for_each(|time| assert!(kernel.emit(cpu, 10_000 * u64::from(cpu) + time, &[0; 8])));
+            merge.refresh(0);
+        }
+        assert!(!merge.is_behind() && merge.held() == all as usize);
+        assert!(!merge.is_ready(), "nothing leaves early");
+        assert!(merge.begin_fence());
+        merge.end_fence();
+        merge.refresh(0);
+        assert_eq!(merge.batch().filter(|event| event.certainty() == Certainty::Proven).count(), all as usize);
+    }
+}
+
 /// After one record that is longer than half of its ring, no records leave early that fit beside another such record. The reader forgets
 /// its length in time.
 #[test]

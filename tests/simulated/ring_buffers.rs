@@ -10,6 +10,7 @@ use perfweave_support::assert_error;
 use quickcheck::{Arbitrary, Gen};
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 fn schedules(mut each: impl FnMut(&[u32], &[(u8, u8)])) {
     let mut generator = Gen::new(400);
@@ -88,7 +89,7 @@ fn a_proof_waits_for_what_was_reserved_and_not_for_more() {
     let inside = buffers[0].reserve(8).unwrap();
     assert!(buffers[0].output(&2u64.to_ne_bytes()));
     reader.handle().flush().unwrap();
-    assert!(reader.next_timeout(std::time::Duration::ZERO).unwrap().is_none());
+    assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
     buffers[0].submit(inside, &1u64.to_ne_bytes());
     let mut keys = Vec::new();
     while let Some(event) = reader.next().unwrap() {
@@ -409,4 +410,26 @@ fn reading_without_order_stops_at_what_is_busy() {
         ControlFlow::<()>::Continue(())
     });
     assert!(matches!(faults[..], [Fault::Consumer { .. }]), "{faults:?}");
+}
+
+/// A reader sleeps while a program stays inside, and says which ring it waits for.
+#[test]
+fn a_reader_that_waits_for_a_program_inside_sleeps() {
+    let (buffers, rings) = machine(&[3, 4], 4096);
+    let mut reader = Reader::new(rings, order().hold(Hold::Fence(Fence::Reserved(Barrier::Programs)))).unwrap();
+    let inside = buffers[1].reserve(8).unwrap();
+    assert!(buffers[0].output(&1u64.to_ne_bytes()));
+    // Until it has slept some times: a reader that spins never does.
+    let mut turns = 0;
+    while reader.stats().sleeps < 5 {
+        assert!(reader.next_timeout(Duration::from_millis(20)).unwrap().is_none());
+        turns += 1;
+        assert!(turns < 100, "it never sleeps: {:?}", reader.stats());
+    }
+    assert_eq!((reader.progress().reserved, reader.stats().records), (Some(4), 0));
+    assert!(reader.stats().refreshes < 100 * reader.stats().sleeps, "{:?}", reader.stats());
+    buffers[1].submit(inside, &2u64.to_ne_bytes());
+    for key in 1..=2 {
+        assert_eq!(reader.next().unwrap().map(|event| event.key()), Some(Some(key)));
+    }
 }

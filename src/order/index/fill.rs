@@ -3,7 +3,7 @@
 use super::{FORGOTTEN, Index, LONGEST, Waiting};
 use crate::order::entry::{BEFORE, Entry, NEVER, NOTED, Note, OWN, SKIPPED};
 use crate::order::key::{Keys, Plain};
-use crate::order::run::{Pool, Slot};
+use crate::order::run::Slot;
 use crate::record::{Kind, Origin, Record};
 use crate::ring::{Fault, Header, Ring, prefetch};
 use crate::rings::{Lane, Losses};
@@ -16,8 +16,26 @@ const AHEAD: usize = 4096;
 impl Index {
     /// Publishes the tail, loads the head and indexes new records, using up to `most` bytes of memory; some memory if nothing is held.
     /// Returns whether everything was indexed. Panics if the key function panics.
-    pub(crate) fn refresh(&mut self, lane: &mut Lane, keys: &mut Keys, pool: &mut Pool, most: usize) -> bool {
+    pub(crate) fn refresh(&mut self, lane: &mut Lane, keys: &mut Keys, most: usize) -> bool {
         self.publish(lane);
+        self.look(lane, keys, most)
+    }
+
+    /// [`Index::refresh`] for a reader that gathers events: does not catch up with a BPF ring buffer, and publishes the tail only if there
+    /// is more to yield.
+    pub(crate) fn refresh_behind(&mut self, lane: &mut Lane, keys: &mut Keys, most: usize) -> bool {
+        if !self.catches_up(lane) {
+            return self.refresh(lane, keys, most);
+        }
+        let is_whole = self.look(lane, keys, most);
+        if !self.catches_up(lane) {
+            self.publish(lane);
+        }
+        is_whole
+    }
+
+    /// Loads the head and indexes new records.
+    fn look(&mut self, lane: &mut Lane, keys: &mut Keys, most: usize) -> bool {
         let Lane { ring, origin, losses, .. } = lane;
         losses.refreshed();
         let tail = std::mem::replace(&mut self.looked_tail, ring.tail());
@@ -39,16 +57,16 @@ impl Index {
         self.counts.most_used = self.counts.most_used.max(ring.used());
         // The ring may have been full before the bytes yielded since the last refresh were given back.
         self.suspect |= losses.are_cheap() || ring.reserved() > tail && ring.reserved() - tail + LONGEST > ring.size();
-        if !self.index(ring, origin, losses, keys, pool, most) {
+        if !self.index(ring, origin, losses, keys, most) {
             return false;
         }
         if let Err(fault) = head {
             // A fault that cannot be reported for lack of memory is found again by the next refresh.
-            if self.room == 0 && !self.make_room(pool, most) {
+            if self.room == 0 && !self.make_room(most) {
                 return false;
             }
             self.lost_head = true;
-            self.damage(fault, self.cursor, pool);
+            self.damage(fault, self.cursor);
         }
         true
     }
@@ -60,19 +78,18 @@ impl Index {
         origin: &Arc<Origin>,
         losses: &mut Losses,
         keys: &mut Keys,
-        pool: &mut Pool,
         most: usize,
     ) -> bool {
         // Other rings may have used the memory that was free at the last refresh.
         self.room = 0;
         while self.cursor < ring.head() {
             // A LOST record and the record it was written with belong together.
-            if self.room == 0 && self.lost.is_none() && !self.make_room(pool, most) {
+            if self.room == 0 && self.lost.is_none() && !self.make_room(most) {
                 return false;
             }
             if self.lost.is_none()
                 && let Some(plain) = keys.plain(&origin.layout)
-                && self.index_plain(ring, &plain, keys, pool)
+                && self.index_plain(ring, &plain, keys)
             {
                 continue;
             }
@@ -80,7 +97,7 @@ impl Index {
             let record = match Record::at(ring, self.cursor, origin) {
                 Ok(record) => record,
                 Err((fault, end)) => {
-                    self.damage(fault, end, pool);
+                    self.damage(fault, end);
                     continue;
                 }
             };
@@ -88,45 +105,45 @@ impl Index {
             let end = self.cursor + len;
             self.longest = self.longest.max(len);
             if record.is_discarded() {
-                self.discard(len, pool);
+                self.discard(len);
                 continue;
             }
             if record.kind() == Kind::LOST {
-                self.index_lost(&record, losses, pool);
+                self.index_lost(&record, losses);
                 continue;
             }
             // The user's functions may panic. Nothing of this record is stored before they return.
             let own = match keys.of(&record) {
                 Ok(own) => own,
                 Err(fault) => {
-                    self.damage(fault, end, pool);
+                    self.damage(fault, end);
                     continue;
                 }
             };
             let number = keys.number(&record);
-            self.settle_lost(own, pool);
+            self.settle_lost(own);
             let note = number.and_then(|number| self.take_number(number));
             self.counts.indexed += 1;
             self.counts.repaired += u64::from(own.is_some_and(|key| key < self.back) && !self.run.is_empty());
             let (header, note) = of_any_length(header, len, note);
-            self.insert(self.cursor, header, own, note, pool);
+            self.insert(self.cursor, header, own, note);
             self.before = own.or(self.before);
             self.cursor = end;
             self.largest = self.largest.max(own);
         }
-        self.settle_lost(None, pool);
+        self.settle_lost(None);
         true
     }
 
     /// Indexes plain records, up to the first that is not plain, or the end of the ring's memory or of a block. Returns whether there was
     /// any.
-    pub(super) fn index_plain(&mut self, ring: &Ring, plain: &Plain, keys: &mut Keys, pool: &mut Pool) -> bool {
+    pub(super) fn index_plain(&mut self, ring: &Ring, plain: &Plain, keys: &mut Keys) -> bool {
         let (bytes, _) = ring.bytes(self.cursor, ring.head() - self.cursor).as_slices();
         let room = self.room_beside();
         let Self { run, beside, .. } = self;
         let back = if run.is_empty() { 0 } else { self.back };
         let mut walk = Walk { left: bytes, back, longest: self.longest };
-        let slots = run.spare(pool);
+        let slots = run.unfilled();
         let (mut new, mut repaired, mut last) = (0, 0, None);
         loop {
             let in_order = slots.get_mut(new..).map_or(0, |slots| {
@@ -171,7 +188,7 @@ impl Index {
 
     /// Passes a reservation that its program discarded.
     #[cold]
-    fn discard(&mut self, len: u64, pool: &mut Pool) {
+    fn discard(&mut self, len: u64) {
         self.cursor += len;
         if self.run.is_empty() {
             // Everything before it is yielded.
@@ -179,7 +196,7 @@ impl Index {
         } else {
             self.ahead += len;
             let header = Header::of_stretch(len as u32).tagged(SKIPPED);
-            self.run.push(Slot { key: self.back, header }, pool);
+            self.run.push(Slot { key: self.back, header });
         }
     }
 
@@ -196,16 +213,16 @@ impl Index {
 
     /// Checks the count of a LOST record, and keeps it until the record with which it was written.
     #[cold]
-    pub(super) fn index_lost(&mut self, record: &Record<'_>, losses: &mut Losses, pool: &mut Pool) {
+    pub(super) fn index_lost(&mut self, record: &Record<'_>, losses: &mut Losses) {
         if self.lost.is_some() {
             // The kernel never writes two in a row. There is memory for one LOST record and its record. This one reserves more.
-            return self.settle_lost(None, pool);
+            return self.settle_lost(None);
         }
         let header = record.header();
         let end = self.cursor + u64::from(header.size());
         let (id, count) = record.lost().unwrap_or_default();
         if let Err(fault) = losses.tell(count) {
-            return self.damage(fault, end, pool);
+            return self.damage(fault, end);
         }
         self.skipped = self.skipped.saturating_add(count);
         self.lost = Some(Waiting { position: self.cursor, header, id, count });
@@ -214,11 +231,11 @@ impl Index {
 
     /// Places a waiting LOST record right before the record with which it was written.
     #[inline]
-    pub(super) fn settle_lost(&mut self, key: Option<u64>, pool: &mut Pool) {
+    pub(super) fn settle_lost(&mut self, key: Option<u64>) {
         if let Some(Waiting { position, header, id, count }) = self.lost.take() {
             let untold = self.untold(count);
             let note = if untold == 0 { Note::Told } else { Note::Lost { id, count: untold, after: self.before } };
-            self.insert(position, header, key, Some(note), pool);
+            self.insert(position, header, key, Some(note));
         }
     }
 
@@ -237,22 +254,15 @@ impl Index {
 
     /// Skips the bytes from the cursor to `end` as damage.
     #[cold]
-    pub(super) fn damage(&mut self, fault: Fault, end: u64, pool: &mut Pool) {
-        self.settle_lost(None, pool);
+    pub(super) fn damage(&mut self, fault: Fault, end: u64) {
+        self.settle_lost(None);
         let header = Header::of_stretch((end - self.cursor) as u32);
-        self.insert(self.cursor, header, None, Some(Note::Fault(fault)), pool);
+        self.insert(self.cursor, header, None, Some(Note::Fault(fault)));
         self.cursor = end;
     }
 
     #[inline]
-    pub(super) fn insert(
-        &mut self,
-        position: u64,
-        header: Header,
-        own: Option<u64>,
-        note: Option<Note>,
-        pool: &mut Pool,
-    ) {
+    pub(super) fn insert(&mut self, position: u64, header: Header, own: Option<u64>, note: Option<Note>) {
         let (key, tag) = match (own, self.before) {
             (Some(key), _) => (key, OWN),
             (None, Some(key)) => (key, BEFORE),
@@ -269,10 +279,10 @@ impl Index {
         self.entries += 1;
         if !self.run.is_empty() && key < self.back {
             self.beside.displace(Entry { key, position, header });
-            return self.run.push(Slot { key: self.back, header: header.tagged(SKIPPED) }, pool);
+            return self.run.push(Slot { key: self.back, header: header.tagged(SKIPPED) });
         }
         self.back = key;
-        self.run.push(Slot { key, header }, pool);
+        self.run.push(Slot { key, header });
     }
 }
 

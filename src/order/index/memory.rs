@@ -2,7 +2,7 @@
 
 use super::{Index, PAIR, ROOM};
 use crate::order::entry::{Entry, Note};
-use crate::order::run::{self, BLOCK, Pool, Slot};
+use crate::order::run::{self, BLOCK, Slot};
 use crate::sequence::numbers::Numbers;
 
 impl Index {
@@ -13,23 +13,22 @@ impl Index {
 
     /// Reserves memory for more entries. False if that would exceed the bound, unless nothing is held.
     #[cold]
-    pub(super) fn make_room(&mut self, pool: &mut Pool, most: usize) -> bool {
+    pub(super) fn make_room(&mut self, most: usize) -> bool {
         self.run.rewind();
         let new_run = self.run.free() < PAIR;
         let lists = self.lists();
         // While a list grows, both the old and the new one exist.
-        let growing = lists.into_iter().filter(List::is_full).map(|list| list.grown() * list.each).sum::<usize>()
-            + if new_run { self.run.more() } else { 0 };
+        let growing = lists.into_iter().filter(List::is_full).map(|list| list.grown() * list.each).sum::<usize>();
         // A number may add a hole, or cut one in two.
         let piece = if self.numbers.is_some() { Numbers::EACH } else { 0 };
-        let needed = self.memory() + growing;
-        if needed + piece + pool.memory() > most {
-            pool.clear();
-            if self.len() > 0 && needed + piece > most {
+        let needed = |index: &Self| index.memory() + growing + if new_run { index.run.more() } else { 0 };
+        if needed(self) + piece > most {
+            self.run.free_spare();
+            if self.len() > 0 && needed(self) + piece > most {
                 return false;
             }
         }
-        let pieces = most.saturating_sub(needed + pool.memory()).checked_div(piece).unwrap_or(usize::MAX);
+        let pieces = most.saturating_sub(needed(self)).checked_div(piece).unwrap_or(usize::MAX);
         let [displaced, rest, notes] = lists;
         let more = |list: List| list.grown() - list.len;
         self.beside.reserve(more(displaced), more(rest));
@@ -58,7 +57,12 @@ impl Index {
         self.run.memory().saturating_sub(run::FIXED) + lists.sum::<usize>() + holes
     }
 
-    /// Frees memory that is not needed now. While a list shrinks, the old and the new one both exist. It does not shrink a list if that
+    /// Frees spare blocks. Returns whether there were any.
+    pub(crate) fn free_spare(&mut self) -> bool {
+        self.run.free_spare()
+    }
+
+    /// Frees memory that was not needed since the last call. While a list shrinks, the old and the new one both exist. It does not shrink a list if that
     /// takes more than `most` bytes.
     pub(crate) fn shrink(&mut self, most: usize) {
         let shrinking = self.lists().into_iter().filter(|list| list.capacity > list.len.max(ROOM));

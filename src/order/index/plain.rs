@@ -2,7 +2,7 @@
 
 use super::Index;
 use crate::order::entry::{Entry, OWN, SKIPPED};
-use crate::order::run::{Pool, Slot};
+use crate::order::run::Slot;
 
 impl Index {
     /// The smallest entry, if it has this key, lies in the run and is a plain record.
@@ -33,12 +33,12 @@ impl Index {
 
     /// Takes the `records` oldest slots of the oldest block, which are plain records. `end` is the position after the last. Returns the
     /// next key of the ring.
-    pub(crate) fn take_run(&mut self, records: usize, end: u64, pool: &mut Pool) -> Option<u64> {
+    pub(crate) fn take_run(&mut self, records: usize, end: u64) -> Option<u64> {
         self.plain += records;
         self.tail = end;
-        self.run.advance(records, pool);
+        self.run.advance(records);
         if self.run.front().is_some_and(|next| next.header.tag() == SKIPPED) {
-            self.skip(pool);
+            self.skip();
         }
         self.front_key()
     }

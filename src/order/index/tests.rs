@@ -15,7 +15,6 @@ fn dearest(records: u64, each_look: u64, record: impl Fn(u64) -> (u64, u64)) -> 
     let mut rings = kernel.take_rings();
     let lane = &mut rings.lanes[0];
     let mut keys = Keys::new(Key::Time, None, Some(Sequence::u64(0)), None);
-    let mut pool = Pool::default();
     let mut index = Index::new(0, keys.new_numbers());
     let mut most = 0;
     for n in 0..records {
@@ -25,7 +24,7 @@ fn dearest(records: u64, each_look: u64, record: impl Fn(u64) -> (u64, u64)) -> 
         }
         assert!(kernel.emit(0, time, &number.to_ne_bytes()));
         if n % each_look == each_look - 1 {
-            let (steps, whole) = instrument::count(|| index.refresh(lane, &mut keys, &mut pool, usize::MAX));
+            let (steps, whole) = instrument::count(|| index.refresh(lane, &mut keys, usize::MAX));
             assert!(whole);
             most = most.max(steps / each_look);
         }
@@ -48,7 +47,7 @@ fn dearest(records: u64, each_look: u64, record: impl Fn(u64) -> (u64, u64)) -> 
                         taken += 1;
                     }
                 }
-                index.take(&mut pool);
+                index.take();
             }
             taken
         });
@@ -92,7 +91,7 @@ fn the_worst_records_cost_no_more_the_more_are_held() {
 fn nothing_is_kept_of_what_was_taken() {
     for (name, load) in LOADS {
         let (_, mut index) = dearest(2_000, 100, load);
-        index.shrink(usize::MAX);
+        (0..2).for_each(|_| index.shrink(usize::MAX));
         let lists = index.lists().map(|list| list.len);
         assert_eq!((index.len(), index.run.is_empty(), lists), (0, true, [0; 3]), "{name}");
         assert_eq!(index.numbers.as_ref().map(|numbers| (numbers.open(), numbers.memory())), Some((0, 0)), "{name}");
@@ -272,7 +271,7 @@ fn plain_front(index: &Index) -> Option<Entry> {
 }
 
 /// Takes some of what an index holds, in each of the ways there are.
-fn take(index: &mut Index, said: &mut Said, pool: &mut Pool, many: u64, way: u64) {
+fn take(index: &mut Index, said: &mut Said, many: u64, way: u64) {
     let mut taken = 0;
     while taken < many && index.len() > 0 {
         let until = index.beside();
@@ -288,7 +287,7 @@ fn take(index: &mut Index, said: &mut Said, pool: &mut Pool, many: u64, way: u64
                 check(said, &entry);
                 match index.nth_plain(1) {
                     Some(next) => assert_eq!(index.step(&entry, next).position, index.tail),
-                    None => assert_eq!(index.take_run(1, entry.position + entry.record_len(), pool), index.front_key()),
+                    None => assert_eq!(index.take_run(1, entry.position + entry.record_len()), index.front_key()),
                 }
                 taken += 1;
             }
@@ -302,14 +301,14 @@ fn take(index: &mut Index, said: &mut Said, pool: &mut Pool, many: u64, way: u64
                     position += entry.record_len();
                     (records, taken) = (records + 1, taken + 1);
                 }
-                assert_eq!(index.take_run(records, position, pool), index.front_key());
+                assert_eq!(index.take_run(records, position), index.front_key());
             }
             None => {
                 let entry = index.front().unwrap();
                 if check(said, &entry).lost.is_none() {
                     index.counts_mut().records += 1;
                 }
-                index.take(pool);
+                index.take();
                 taken += 1;
             }
         }
@@ -332,7 +331,7 @@ fn an_index_is_what_lists_say() {
         let mut rings = said.kernel.take_rings();
         let lane = &mut rings.lanes[0];
         let mut keys = Keys::new(key(), None, None, None);
-        let (mut index, mut pool) = (Index::new(0, None), Pool::default());
+        let mut index = Index::new(0, None);
         let mut state = course + 1;
         let mut random = |most: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -350,26 +349,26 @@ fn an_index_is_what_lists_say() {
                 }
             }
             let most = if random(3) == 0 { random(40_000) as usize } else { usize::MAX };
-            let (before, was_empty) = (index.memory() + pool.memory(), index.len() == 0);
+            let (before, was_empty) = (index.memory(), index.len() == 0);
             let used = said.head - index.looked_tail;
             index.suspect = false;
-            let whole = index.refresh(lane, &mut keys, &mut pool, most);
+            let whole = index.refresh(lane, &mut keys, most);
             said.refresh(index.cursor());
             let dropped = std::mem::take(&mut said.dropped_since_look);
             assert!(index.suspect || !dropped, "the ring was full");
             assert_eq!(index.suspect, used > 0 && used + LONGEST > SIZE);
             assert_eq!(whole, index.cursor() == said.head);
-            assert!(whole || most < usize::MAX && index.memory() + pool.memory() + 2 * BLOCK + index.memory() > most);
-            assert!(was_empty || index.memory() + pool.memory() <= before.max(most));
+            assert!(whole || most < usize::MAX && index.memory() + 2 * BLOCK + index.memory() > most);
+            assert!(was_empty || index.memory() <= before.max(most));
             let lists = [index.beside.lists()[0].1, index.beside.lists()[1].1, index.notes.capacity()];
             assert!(lists.iter().all(|capacity| grown.contains(capacity)), "seen to before: {lists:?}");
             said.compare(&index);
-            take(&mut index, &mut said, &mut pool, [3, 100, 1000][random(3) as usize], random(3));
+            take(&mut index, &mut said, [3, 100, 1000][random(3) as usize], random(3));
             said.compare(&index);
         }
         while index.len() > 0 || index.cursor() < said.head {
-            take(&mut index, &mut said, &mut pool, 10_000, course % 3);
-            index.refresh(lane, &mut keys, &mut pool, usize::MAX);
+            take(&mut index, &mut said, 10_000, course % 3);
+            index.refresh(lane, &mut keys, usize::MAX);
             said.refresh(index.cursor());
         }
         said.compare(&index);
@@ -382,10 +381,10 @@ fn a_block_that_was_not_taken_is_asked_for_again() {
     let kernel = Kernel::with(&[0], SIZE as usize, Layout::new(4 | 1024, true, 0));
     let mut rings = kernel.take_rings();
     let mut keys = Keys::new(Key::Time, None, None, None);
-    let (mut index, mut pool) = (Index::new(0, None), Pool::default());
+    let mut index = Index::new(0, None);
     let mut refresh = |index: &mut Index, records: u64, most| {
         (0..records).for_each(|time| assert!(kernel.emit(0, time, b"")));
-        index.refresh(&mut rings.lanes[0], &mut keys, &mut pool, most)
+        index.refresh(&mut rings.lanes[0], &mut keys, most)
     };
     while index.run.free() > 1 {
         assert!(refresh(&mut index, 1, usize::MAX));
@@ -398,32 +397,33 @@ fn a_block_that_was_not_taken_is_asked_for_again() {
     assert!(refresh(&mut index, 0, before + BLOCK) && index.memory() == before + BLOCK, "just enough");
 }
 
-/// Behind a burst of records in disorder the lists have room that blocks do not have, and blocks lie in the pool.
+/// Behind a burst of records in disorder the lists have room that blocks do not have, and blocks are spare.
 #[test]
 fn what_a_burst_left_is_used_within_the_bound() {
     let kernel = Kernel::with(&[0], 1 << 20, Layout::new(4 | 1024, true, 0));
     let mut rings = kernel.take_rings();
     let mut keys = Keys::new(Key::Time, None, Some(Sequence::u64(0)), None);
-    let (mut index, mut pool) = (Index::new(0, keys.new_numbers()), Pool::default());
-    let mut refresh = |index: &mut Index, pool: &mut Pool, time: fn(u64) -> u64, most| {
+    let mut index = Index::new(0, keys.new_numbers());
+    let mut refresh = |index: &mut Index, time: fn(u64) -> u64, most| {
         (0..2000).for_each(|n| assert!(kernel.emit(0, time(n), &(2 * n).to_ne_bytes())));
-        index.refresh(&mut rings.lanes[0], &mut keys, pool, most)
+        index.refresh(&mut rings.lanes[0], &mut keys, most)
     };
-    let drain = |index: &mut Index, pool: &mut Pool| (0..index.len()).for_each(|_| index.take(pool));
-    assert!(refresh(&mut index, &mut pool, |n| 1_000_000 - n, usize::MAX));
-    drain(&mut index, &mut pool);
-    assert!(index.memory() > 10 * BLOCK && pool.memory() > 10 * BLOCK);
+    let drain = |index: &mut Index| (0..index.len()).for_each(|_| index.take());
+    assert!(refresh(&mut index, |n| 1_000_000 - n, usize::MAX));
+    drain(&mut index);
+    let spare = index.memory();
+    assert!(spare > 20 * BLOCK);
     // Nothing is held: something is looked at, however little there may be. Then no more than there may be.
-    assert!(!refresh(&mut index, &mut pool, |n| 2_000_000 + n, 0) && index.len() > 0);
-    assert_eq!(pool.memory(), 0);
+    assert!(!refresh(&mut index, |n| 2_000_000 + n, 0) && index.len() > 0);
+    assert!(!index.free_spare() && index.memory() < spare - 10 * BLOCK, "it has freed the spare blocks");
     let most = index.memory() + BLOCK;
-    assert!(!refresh(&mut index, &mut pool, |n| 2_000_000 + n, most) && index.memory() <= most);
+    assert!(!refresh(&mut index, |n| 2_000_000 + n, most) && index.memory() <= most);
     while index.cursor() < 1 << 17 {
-        drain(&mut index, &mut pool);
-        refresh(&mut index, &mut pool, |n| 3_000_000 + n, usize::MAX);
+        drain(&mut index);
+        refresh(&mut index, |n| 3_000_000 + n, usize::MAX);
     }
-    index.shrink(usize::MAX);
-    let most = index.memory() + pool.memory() + 100;
-    refresh(&mut index, &mut pool, |n| 3_000_000 - n, most);
-    assert!(index.memory() + pool.memory() <= most);
+    (0..2).for_each(|_| index.shrink(usize::MAX));
+    let most = index.memory() + 100;
+    refresh(&mut index, |n| 3_000_000 - n, most);
+    assert!(index.memory() <= most);
 }

@@ -7,33 +7,49 @@ use std::time::{Duration, Instant};
 /// A reader rests only while it holds less than this part of the events it found since it slept.
 const PART_HELD: usize = 4;
 
+/// A program that does nothing but write, 256 bytes a microsecond, fills a sixteenth of a BPF ring buffer in a microsecond for each of these
+/// bytes of the ring. The rest of the ring is for the time in which the reader waits for a CPU.
+const SIXTEENTH: u64 = 4096;
+
 impl Engine {
     /// How long to sleep before the next refresh, although more may have been written since the last. Zero: refresh at once.
     ///
     /// The kernel writes more while a reader takes the events it has found. A refresh at once would find few, in cache lines that the
-    /// kernel is still writing. So a reader that has found many events since it slept, and has taken them, sleeps for a short tick. It does
-    /// not rest if rings cannot wake it, if a ring is full already, or if a caller waits. With BPF ring buffers it rests for a millisecond at most.
+    /// kernel is still writing. So a reader that has found many events since it slept, and has taken them, sleeps for the rest of the tick.
+    /// It does not rest if rings cannot wake it, if a ring is full already, or if a caller waits.
+    ///
+    /// A BPF ring buffer wakes a reader for each record with which the reader has caught up. So if events come fast, the reader rests
+    /// however few it has found, and does not catch up: it keeps the last bytes of each BPF ring buffer, so nothing wakes it.
     pub(crate) fn rest(&mut self) -> Duration {
-        let took_much = self.since_sleep >= WORTH_A_REFRESH
-            && self.merge.held() < WORTH_A_REFRESH.max(self.since_sleep / PART_HELD);
-        let is_awaited = self.report.is_some() || self.merge.is_behind() || self.merge.rings().are_complete();
+        let have_buffers = self.merge.rings().have_ring_buffers();
+        let found = self.since_sleep >= if have_buffers && self.pace.is_busy() { 1 } else { WORTH_A_REFRESH };
+        let took_much = found && self.merge.held() < WORTH_A_REFRESH.max(self.since_sleep / PART_HELD);
+        let is_awaited = self.report.is_some() || !self.merge.is_whole() || self.merge.rings().are_complete();
         if !took_much || is_awaited || !self.spin.is_zero() || !self.have_events() {
             return Duration::ZERO;
         }
         let now = Instant::now();
-        // No BPF ring buffer wakes the reader as it fills up.
-        let longest = if self.do_rings_wake() { Duration::MAX } else { FLOOR };
         let ends = [self.due.map(|due| due.saturating_duration_since(now)), self.control.time_left()];
-        let rest = ends.into_iter().flatten().fold(self.pace.rest(now).min(longest), Duration::min);
+        let rest = self.pace.rest(now).min(self.unwatched());
+        let rest = ends.into_iter().flatten().fold(rest, Duration::min);
         if !rest.is_zero() {
+            self.merge.keep_behind = have_buffers;
             // Bytes of yielded events are given back before every sleep: by a refresh, or here.
             self.merge.publish();
             if !self.merge.is_crowded() {
                 return rest;
             }
         }
+        self.merge.keep_behind = false;
         self.since_sleep = 0;
         Duration::ZERO
+    }
+
+    /// The longest sleep while rings fill up and none wakes the reader: a writer fills a sixteenth of the smallest BPF ring buffer in it.
+    pub(super) fn unwatched(&self) -> Duration {
+        let lanes = &self.merge.rings().lanes;
+        let smallest = lanes.iter().filter(|lane| lane.ring.is_ring_buffer()).map(|lane| lane.ring.size()).min();
+        smallest.map_or(Duration::MAX, |size| FLOOR.max(Duration::from_micros(size / SIXTEENTH)))
     }
 
     /// Whether each ring wakes the reader as it fills up. A BPF ring buffer does not: the kernel notifies only a reader that has given all

@@ -8,6 +8,7 @@ use crate::record::clock::Clock;
 use crate::rings::Lane;
 use crate::rings::untraced::{Moment, UntracedCpus};
 use crate::sim;
+use nix::poll::{PollFd, PollFlags, PollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use perfweave_support::threads;
 use std::ops::ControlFlow;
@@ -116,6 +117,7 @@ fn with_found(hold: Hold, found: u64, held: u64) -> (sim::Kernel, Reader) {
     // As if no caller had used a time-out of zero.
     reader.engine.since_sleep = found as usize;
     reader.engine.pace.refreshed(Instant::now() + HOUR, 0);
+    reader.engine.pace.set_tick(Duration::from_millis(5));
     (kernel, reader)
 }
 
@@ -176,9 +178,9 @@ fn nobody_rests_who_is_waited_for() {
     assert_eq!(reader.engine.rest(), Duration::ZERO, "70 of 128 are held");
     // A reader whose rest is over does not rest again.
     let (_kernel, mut reader) = with_found(Hold::None, much, 0);
-    reader.engine.pace.set_shortest(Duration::ZERO);
+    reader.engine.pace.set_tick(Duration::ZERO);
     assert_eq!(reader.engine.rest(), Duration::ZERO);
-    reader.engine.pace.set_shortest(HOUR);
+    reader.engine.pace.set_tick(HOUR);
     assert_eq!(reader.engine.rest(), Duration::ZERO);
 }
 
@@ -192,13 +194,105 @@ fn nobody_rests_whom_rings_do_not_wake() {
     assert_eq!(reader.engine.rest(), Duration::ZERO);
 }
 
+/// A reader of a BPF ring buffer into which programs write fast. It has taken all events, and its tick is long.
+fn fast_buffer(bytes: usize) -> (sim::RingBuffer, Reader) {
+    let (buffer, ring) = sim::RingBuffer::new(bytes);
+    let mut rings = Rings::empty(Clock::Perf);
+    rings.add(crate::ring::ANY_CPU, ring, crate::record::Layout::RING_BUFFER);
+    let order = Order::new().key(crate::Key::Payload(0)).hold(Hold::None).latency(HOUR);
+    let mut reader = Reader::new(rings, order).unwrap();
+    reader.engine.pace.set_tick(HOUR);
+    take_from(&buffer, &mut reader, 1);
+    (buffer, reader)
+}
+
+/// Writes an event and takes it. Nothing is readable then, and the reader has found an event since it slept, as if no caller had used a
+/// time-out of zero.
+fn take_from(buffer: &sim::RingBuffer, reader: &mut Reader, key: u64) {
+    assert!(buffer.output(&key.to_ne_bytes()));
+    assert_eq!(reader.next_timeout(Duration::ZERO).unwrap().and_then(|event| event.key()), Some(key));
+    (reader.engine.since_sleep, reader.engine.found) = (1, None);
+    reader.engine.pace.set_busy();
+}
+
+/// Whether something would wake the reader.
+fn is_woken(reader: &Reader) -> bool {
+    let mut fds = [PollFd::new(reader.as_fd(), PollFlags::POLLIN)];
+    nix::poll::poll(&mut fds, PollTimeout::ZERO).unwrap() > 0
+}
+
+/// The kernel wakes a reader of a BPF ring buffer for each record with which the reader has caught up. A reader that gathers events does not
+/// catch up, and one that waits does.
+#[test]
+fn nothing_wakes_a_reader_that_gathers() {
+    let (buffer, mut reader) = fast_buffer(1 << 16);
+    let behind = |reader: &Reader| buffer.produced() - reader.rings().lanes[0].ring.tail();
+    assert_eq!(reader.engine.rest(), FLOOR, "for the time in which a writer fills a sixteenth");
+    assert!(buffer.output(&2u64.to_ne_bytes()));
+    assert!(!is_woken(&reader));
+    // It finds that event after its rest, and rests again.
+    assert_eq!(reader.engine.turn().unwrap(), Turn::Ready);
+    drop(reader.engine.merge.next());
+    assert_eq!(behind(&reader), 16, "what it had before is given back");
+    reader.engine.pace.set_busy();
+    reader.engine.since_sleep = 1;
+    reader.engine.pace.set_tick(HOUR);
+    assert_eq!(reader.engine.rest(), FLOOR);
+    // This time it finds nothing. Before it sleeps it refreshes once more, and catches up.
+    assert_eq!(reader.engine.turn().unwrap(), Turn::Sleep(Duration::ZERO));
+    assert!(behind(&reader) > 0);
+    assert!(matches!(reader.engine.turn().unwrap(), Turn::Sleep(pause) if !pause.is_zero()));
+    assert_eq!(behind(&reader), 0);
+    assert!(buffer.output(&3u64.to_ne_bytes()));
+    assert!(is_woken(&reader), "no event is waited for without a wake-up");
+    assert_eq!(reader.next().unwrap().unwrap().key(), Some(3));
+}
+
+/// A reader gathers the events of BPF ring buffers only if they come fast, and not for longer than rings have room.
+#[test]
+fn a_reader_gathers_what_comes_fast() {
+    let (_buffer, mut reader) = fast_buffer(8 << 20);
+    assert_eq!(reader.engine.rest(), Duration::from_micros((8 << 20) / 4096));
+    reader.engine.since_sleep = 0;
+    assert_eq!(reader.engine.rest(), Duration::ZERO, "it has rested");
+    reader.engine.since_sleep = WORTH_A_REFRESH - 1;
+    reader.engine.pace.refreshed(Instant::now() + 2 * HOUR, 0);
+    assert_eq!(reader.engine.rest(), Duration::ZERO, "few events: each wakes it");
+    // A ring that is more than half full.
+    let (buffer, mut reader) = fast_buffer(1 << 16);
+    (2..1500).for_each(|key: u64| assert!(buffer.output(&[key.to_ne_bytes(); 4].concat())));
+    reader.engine.refresh();
+    (reader.engine.since_sleep, reader.engine.found) = (1 << 20, None);
+    reader.engine.pace.set_busy();
+    assert_eq!(reader.engine.rest(), Duration::ZERO);
+}
+
+/// What a proof that ends at once releases is not copied before, unless it waits for programs.
+#[test]
+fn what_leaves_at_once_is_not_copied() {
+    for inside in [false, true] {
+        let kernel = sim::Kernel::with(&[0], 1 << 16, crate::record::Layout::new(4 | 1024, true, 0));
+        let order = Order::new().hold(Hold::Fence(Fence::Epochs(kernel.epochs().patience(HOUR))));
+        let mut reader = Reader::new(kernel.rings(), order).unwrap();
+        kernel.set_epoch(0, u64::from(inside));
+        for turns in 0..2 {
+            // A quarter of the ring within no time: the rest would be full soon.
+            (0..256).for_each(|n| assert!(kernel.emit(0, 256 * turns + n, &[0; 40])));
+            while reader.engine.turn().unwrap() == Turn::Ready {
+                drop(reader.engine.merge.next());
+            }
+        }
+        assert_eq!(reader.stats().copied > 0, inside);
+    }
+}
+
 /// Everything that ends a sleep ends a rest. Otherwise the rest would last an hour.
 #[test]
 fn a_rest_is_broken_off() {
     let much = WORTH_A_REFRESH as u64;
     let rests = || {
         let (kernel, mut reader) = with_found(Hold::None, much, 0);
-        reader.engine.pace.set_shortest(HOUR);
+        reader.engine.pace.set_tick(HOUR);
         (kernel, reader)
     };
     let sleeper = threads::own();
@@ -263,7 +357,7 @@ fn a_task_that_rests_looks_when_it_has() {
 
         // A flush ends the rest. A reader that is called again during its rest refreshes, and releases the yielded bytes.
         reader.engine.since_sleep = 64;
-        reader.engine.pace.set_shortest(HOUR);
+        reader.engine.pace.set_tick(HOUR);
         let mut next = Box::pin(reader.next());
         let rests = std::future::poll_fn(|cx| Poll::Ready(next.as_mut().poll(cx).is_pending())).await;
         drop(next);

@@ -1,13 +1,14 @@
 //! What a round does: everything is chosen by the seed and the round's number.
 
 use crate::random::Random;
-use perfweave::{Clock, Epochs, Error, Fence, Hold, Key, Order, Sequence, Wakeup, WhenFull};
+use perfweave::{Barrier, Clock, Epochs, Error, Fence, Hold, Key, Order, Sequence, Wakeup, WhenFull};
 use perfweave_support::bpf;
 use std::time::Duration;
 
 /// One reader's rules, and what is done to it from inside its process.
 #[derive(Debug)]
 pub struct Plan {
+    pub rings: Which,
     /// Whether writers' epochs stand where the rule's fence would.
     pub epochs: bool,
     pub hold: Hold,
@@ -29,6 +30,17 @@ pub struct Plan {
     pub deadlines: bool,
     pub end: End,
     pub time: Duration,
+}
+
+/// What is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Which {
+    /// Perf rings.
+    Perf,
+    /// BPF ring buffers, one for each CPU.
+    Buffers,
+    /// Both, in one stream.
+    Both,
 }
 
 /// What orders records.
@@ -90,7 +102,8 @@ impl Plan {
             random.one(&[WhenFull::Copy { most }, WhenFull::Copy { most }, WhenFull::Release, WhenFull::Discard]);
         let wakeup =
             random.one(&[None, None, Some(Wakeup::Events(1)), Some(Wakeup::Events(7)), Some(Wakeup::Bytes(256))]);
-        Self {
+        let plan = Self {
+            rings: Which::Perf,
             numbers: !matches!(hold, Hold::Dense { .. }) && !random.once_in(4),
             epochs: matches!(hold, Hold::Fence(_) | Hold::Dense { .. }) && random.once_in(3),
             hold,
@@ -108,7 +121,41 @@ impl Plan {
             deadlines: random.once_in(3),
             end: random.one(&[End::Flush, End::Flush, End::Flush, End::Close, End::Drop]),
             time: random.millis(300, 4000),
+        };
+        // Drawn last.
+        match random.one(&[Which::Perf, Which::Perf, Which::Buffers, Which::Both]) {
+            Which::Perf => plan,
+            rings => plan.with_buffers(rings, &mut random),
         }
+    }
+
+    /// What of a plan is possible with BPF ring buffers.
+    fn with_buffers(mut self, rings: Which, random: &mut Random) -> Self {
+        self.rings = rings;
+        // Their records have no kernel's time, and cannot be paused. Their programs say nothing of epochs.
+        (self.epochs, self.pauses) = (false, false);
+        if self.key == By::Time {
+            self.key = By::Ktime;
+        }
+        let interrupts = Barrier::Interrupts { every: random.millis(0, 2), isolated: true };
+        let barrier = random.one(&[interrupts, interrupts, Barrier::Programs]);
+        let reserved = random.once_in(2) && (barrier != Barrier::Programs || cfg!(target_arch = "x86_64"));
+        self.hold = match self.hold {
+            Hold::Fence(_) | Hold::Dense { .. } if rings == Which::Buffers && reserved => {
+                Hold::Fence(Fence::Reserved(barrier))
+            }
+            Hold::Dense { fence, .. } => Hold::Fence(fence),
+            Hold::Lag(_) => Hold::Round,
+            other => other,
+        };
+        // Two rings of a CPU share its numbers.
+        self.numbers &= rings == Which::Buffers;
+        self
+    }
+
+    /// Whether nothing may be late that was not let out early.
+    pub fn proves(&self) -> bool {
+        self.rings != Which::Perf && matches!(self.hold, Hold::Fence(_))
     }
 
     pub fn is_dense(&self) -> bool {

@@ -1,10 +1,10 @@
 //! One round: a reader on live rings, from opening to dropping.
 
-use crate::plan::{End, Plan, Way};
+use crate::plan::{End, Plan, Way, Which};
 use crate::random::Random;
 use crate::tally::Tally;
 use crate::writers::Writers;
-use perfweave::{Ended, Error, Event, Handle, Item, Pause, Reader, Rings};
+use perfweave::{Clock, Ended, Error, Event, Handle, Item, Layout, Pause, Reader, Ring, Rings};
 use perfweave_support::load::{self, Beside};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -42,15 +42,34 @@ fn ask(asked: &Asked, writers: &Writers, handle: &Handle) -> Result<bool, Box<dy
     Ok(true)
 }
 
+/// Opens the rings of a plan.
+fn open(plan: &Plan, writers: &Writers) -> Result<Rings, Error> {
+    let mut rings = if plan.rings == Which::Buffers {
+        Rings::empty(Clock::Monotonic)
+    } else {
+        let mut options = Rings::options().bpf_output(&writers.events).pages(plan.pages).clock(plan.clock);
+        if let Some(wakeup) = plan.wakeup {
+            options = options.wakeup(wakeup);
+        }
+        options.open()?
+    };
+    if let Some(buffers) = &writers.buffers {
+        // SAFETY: nobody else reads this map.
+        let adopted = unsafe { Ring::adopt_ring_buffers(&buffers.map) }?;
+        for (cpu, ring) in adopted {
+            rings.add(cpu, ring, Layout::RING_BUFFER);
+        }
+        rings.count_failures(&buffers.failures)?;
+    }
+    Ok(rings)
+}
+
 /// Runs a round against the writers of a process.
 pub fn run(plan: &Plan, random: Random, process: u32) -> Result<Outcome, Box<dyn std::error::Error>> {
-    let mut writers = Writers::new(process, plan.delay)?;
-    let mut options = Rings::options().bpf_output(&writers.events).pages(plan.pages).clock(plan.clock);
-    if let Some(wakeup) = plan.wakeup {
-        options = options.wakeup(wakeup);
-    }
-    let rings = options.open()?;
-    let cpus: Vec<u32> = rings.cpus().collect();
+    let mut writers = Writers::new(process, plan)?;
+    let rings = open(plan, &writers)?;
+    let mut cpus: Vec<u32> = rings.cpus().collect();
+    cpus.dedup();
     let mut reader = Reader::new(rings, plan.order(&writers.epochs)?)?;
     writers.start(cpus.into_iter())?;
 
@@ -109,6 +128,9 @@ pub fn run(plan: &Plan, random: Random, process: u32) -> Result<Outcome, Box<dyn
     let stats = reader.stats();
     if plan.most_memory().is_some_and(|most| stats.most_memory > most) {
         tally.wrong(format!("{} bytes of memory, and {:?}", stats.most_memory, plan.full));
+    }
+    if plan.proves() && stats.early == 0 && stats.late > 0 {
+        tally.wrong(format!("{} late by up to {} ns under {:?}", stats.late, stats.max_late, plan.hold));
     }
     if tally.late != stats.late {
         tally.wrong(format!("{} late came out, {} were counted", tally.late, stats.late));

@@ -494,6 +494,20 @@ impl Map {
         Self::of_maps(HASH_OF_MAPS, bytes, cpus)
     }
 
+    /// A `BPF_MAP_TYPE_HASH_OF_MAPS` for ring buffers with keys of this many bytes, empty.
+    pub fn ring_buffers_keyed(bytes: u32, key_size: u32) -> io::Result<Self> {
+        let like = Self::ring_buffer(bytes)?;
+        let inner_map_fd = like.fd.as_raw_fd() as u32;
+        Self::make(MapCreate {
+            map_type: HASH_OF_MAPS,
+            key_size,
+            value_size: 4,
+            max_entries: 1,
+            map_flags: 0,
+            inner_map_fd,
+        })
+    }
+
     fn of_maps(map_type: u32, bytes: u32, cpus: &[u32]) -> io::Result<(Self, Vec<Self>)> {
         let rings = cpus.iter().map(|_| Self::ring_buffer(bytes)).collect::<io::Result<Vec<_>>>()?;
         let like = Self::ring_buffer(bytes)?;

@@ -13,6 +13,7 @@ pub mod json;
 pub mod load;
 pub mod numbered;
 pub mod perf;
+pub mod pin;
 pub mod privilege;
 pub mod probe;
 pub mod ring_buffer;
@@ -24,7 +25,6 @@ pub mod tracefs;
 
 #[cfg(feature = "tokio")]
 pub use futures_util;
-#[cfg(feature = "perf-data")]
 pub use linux_perf_data;
 
 /// The result of something that a test needs from the kernel. If the kernel refuses, the test skips and says so, or fails under
@@ -68,6 +68,19 @@ pub fn perf() -> Option<()> {
     let is_there = version.is_ok_and(|version| version.status.success());
     if !is_there {
         skip::note("perf(1), Debian's package linux-perf, is not installed");
+    }
+    is_there.then_some(())
+}
+
+/// Whether a program runs that only some checks need: it says its version. Where it does not, that is listed with what was skipped, and is
+/// never a failure.
+#[track_caller]
+pub fn runs(program: &[&str], from: &str) -> Option<()> {
+    let (name, args) = program.split_first()?;
+    let output = std::process::Command::new(name).args(args).output();
+    let is_there = output.is_ok_and(|output| output.status.success());
+    if !is_there {
+        skip::note(&format!("{name}, from {from}, does not run here"));
     }
     is_there.then_some(())
 }

@@ -4,20 +4,13 @@ use std::io;
 use std::process::{Command, Output, Stdio};
 
 /// What perf says on stderr when nothing is wrong: how a line begins, how it ends, and why it is there.
-const USUAL: [(&str, &str, &str); 15] = [
+const USUAL: [(&str, &str, &str); 10] = [
     ("[ perf record: Woken up ", " times to write data ]", "`perf record` has ended"),
     ("[ perf record: Captured and wrote ", " ]", "`perf record` has ended"),
     ("Events disabled", "", "perf was started with `-D -1`"),
     ("Events enabled", "", "it was told to begin by `--control`"),
     ("'trace' not valid for ", " events. Ignoring.", "`-F trace` asks for it of all events, and tracepoints have it"),
     ("Samples do not have callchains.", "", "`perf sched timehist` shows them where there are some"),
-    // `perf report` of a file of `perf_data::Writer`, in which no record tells of the kernel's mapping (`perf_report__warn_kptr_restrict`,
-    // tools/perf/builtin-report.c). It shows its samples without functions.
-    ("Kernel address maps (/proc/{kallsyms,modules}) were restricted.", "", "as above"),
-    ("Check /proc/sys/kernel/kptr_restrict before running 'perf record'.", "", "as above"),
-    ("As no suitable kallsyms nor vmlinux was found, kernel samples", "", "as above"),
-    ("can't be resolved.", "", "as above"),
-    ("Samples in kernel modules can't be resolved as well.", "", "as above"),
     // `perf_session__warn_about_errors`, tools/perf/util/session.c. A busy machine loses records in any recording; what a test
     // expects of losses it counts itself.
     ("Warning:", "", "in front of each of the next three"),
