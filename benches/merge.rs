@@ -1,7 +1,8 @@
 //! The merge of simulated rings, and other ways to read them, compared with a walk that checks nothing. All in memory.
 //!
-//! `k` rings hold the same number of records, written in bursts from one ring before the next; a given percentage of the records in a ring
-//! has a smaller key than the record before. Each way takes every record's key and first payload word. Rings are filled before each turn,
+//! Records are written in bursts into one ring before the next. With live rings the next ring is random and a burst's length too, so `~16`
+//! stands for random lengths with a mean of 16. Otherwise `k` rings take turns. A given percentage of the records in a ring has a smaller
+//! key than the record before. Each way takes every record's key and first payload word. Rings are filled before each turn,
 //! which is not timed. In each round every way runs once. The tables show medians of its time divided by the walk's time in the same round.
 //!
 //! ```text
@@ -143,15 +144,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for record in [40, 200] {
         for disorder in [0, 5, 20] {
             for burst in [1, 16, 256] {
-                for rings in [1, 2, 8, 32, 128, 1024] {
-                    // Some rings would be empty.
-                    if rings * burst > records || only.is_some_and(|only| only != rings) {
+                for (rings, random) in
+                    [1, 2, 8, 32, 128, 1024].into_iter().flat_map(|rings| [(rings, false), (rings, true)])
+                {
+                    // Some rings would be empty, or one ring takes turns with itself.
+                    if rings * burst > records || only.is_some_and(|only| only != rings) || (random && rings == 1) {
                         continue;
                     }
-                    let row = measure(Shape { records, rings, burst, disorder, record }, rounds, cold);
+                    let row = measure(Shape { records, rings, burst, random, disorder, record }, rounds, cold);
                     let ratios: Vec<_> = row.ratios[1..].iter().map(|ratio| format!("{ratio:.1}")).collect();
-                    let (walk, ratios) = (row.walk, ratios.join(" | "));
-                    println!("| {record} | {disorder} | {burst} | {rings} | {walk:.2} | {ratios} |");
+                    let (walk, ratios, about) = (row.walk, ratios.join(" | "), if random { "~" } else { "" });
+                    println!("| {record} | {disorder} | {about}{burst} | {rings} | {walk:.2} | {ratios} |");
                     rows.push(row);
                 }
             }
@@ -160,8 +163,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("\nThe worst of what was measured, beside what it is meant to be.\n");
     println!("| what | meant to be | worst | of |\n|{}", " --- |".repeat(4));
     for Target { name, bound, worst } in targets(&rows) {
-        let Some((worst, Shape { rings, burst, disorder, record, .. })) = worst else { continue };
-        let of = format!("k = {rings}, bursts of {burst}, {disorder} % disorder, {record} bytes");
+        let Some((worst, Shape { rings, burst, random, disorder, record, .. })) = worst else { continue };
+        let about = if random { "~" } else { "" };
+        let of = format!("k = {rings}, bursts of {about}{burst}, {disorder} % disorder, {record} bytes");
         println!("| {name} | {bound} | {worst:.2} | {of} |");
     }
     Ok(())

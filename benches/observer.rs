@@ -6,6 +6,9 @@
 //! Writers' epochs need rings that only a tool's own programs write. So in their rows our own programs on the same two tracepoints write
 //! instead of the tracepoints. For comparison, they also run without entering and leaving.
 //!
+//! With `--buffers`, such programs write into BPF ring buffers, one for each CPU, and the rules are those that read them. There the reader
+//! interrupts CPUs. What all of this leaves to the traced program is how often its thread gets around its loop.
+//!
 //! The kernel's counts of context switches, in /proc, say how many events are its own: for each time that a thread went to
 //! sleep there is a wake-up, and for each time that it left the CPU two switches. (Counted in the stream they would be too few once
 //! a CPU was offline: this kernel, 6.18, then drops what is traced while that CPU's idle task is the current one.)
@@ -14,10 +17,12 @@
 //! cargo bench -p perfweave-benches --bench observer
 //! cargo bench -p perfweave-benches --bench observer -- --raw --rounds 1        # one line for each measurement, to be put together elsewhere
 //! cargo bench -p perfweave-benches --bench observer -- --rate 10000            # another rate than 100,000
+//! cargo bench -p perfweave-benches --bench observer -- --buffers               # BPF ring buffers
 //! ```
 
-use perfweave::{Fence, Hold, Key, Order, Reader, Record, Rings, Stats};
+use perfweave::{Barrier, Clock, Fence, Hold, Key, Layout, Order, Reader, Record, Ring, Rings, Stats};
 use perfweave_support::args::Args;
+use perfweave_support::ring_buffer::{self, Reserving, Turns, Way};
 use perfweave_support::{bpf, kernel, load, tracefs};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -28,9 +33,10 @@ use std::{fs, thread};
 type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
 const HELP: &str = "\
-observer [--rounds N] [--rate N] [--only NAME,NAME] [--raw]
+observer [--rounds N] [--rate N] [--only NAME,NAME] [--buffers] [--raw]
   --rounds    how often each setting is measured [5]
-  --rate      events a second of the loaded half [100000]
+  --rate      events a second of the loaded part [100000; with --buffers 2000 and 100000, one after the other]
+  --buffers   BPF ring buffers instead of perf rings
   --only      only settings with one of these in their name, separated by commas
   --raw       a line for each measurement instead of the tables";
 
@@ -57,6 +63,16 @@ enum From {
     Programs,
     /// Programs that enter and leave.
     Entering,
+    /// Programs that reserve in BPF ring buffers.
+    Reserving,
+    /// The same with one locked instruction between reservation and clock.
+    Ordering,
+}
+
+impl From {
+    fn is_buffers(self) -> bool {
+        matches!(self, Self::Reserving | Self::Ordering)
+    }
 }
 
 /// A measurement.
@@ -98,8 +114,42 @@ fn settings(epochs: &bpf::Map) -> Result<Vec<Setting>> {
     Ok(tracepoints.chain(programs.into_iter().map(|(name, by, from)| Setting { name, by, from })).collect())
 }
 
+/// Of BPF ring buffers.
+fn buffer_settings() -> Vec<Setting> {
+    let reader = |hold| By::Reader(hold, |order| order);
+    let spinning = |hold| By::Reader(hold, |order| order.spin(Duration::from_millis(1)));
+    let reserved = |micros| {
+        let every = Duration::from_micros(micros);
+        Hold::Fence(Fence::Reserved(Barrier::Interrupts { every, isolated: false }))
+    };
+    let programs = Hold::Fence(Fence::Reserved(Barrier::Programs));
+    [
+        ("nobody reads", By::Nobody, From::Reserving),
+        ("`none`", reader(Hold::None), From::Reserving),
+        ("`fence` (membarrier)", reader(Hold::Fence(Fence::Membarrier)), From::Reserving),
+        ("`reserved`", reader(Hold::RESERVED), From::Reserving),
+        (
+            "`reserved`, `latency(1 ms)`",
+            By::Reader(Hold::RESERVED, |order| order.latency(Duration::from_millis(1))),
+            From::Reserving,
+        ),
+        ("`reserved`, `spin(1 ms)`", spinning(Hold::RESERVED), From::Reserving),
+        ("`reserved`, every 1 ms, `spin(1 ms)`", spinning(reserved(1000)), From::Reserving),
+        ("`programs`", reader(programs.clone()), From::Ordering),
+        (
+            "`programs`, `latency(1 ms)`",
+            By::Reader(programs.clone(), |order| order.latency(Duration::from_millis(1))),
+            From::Ordering,
+        ),
+        ("`programs`, `spin(1 ms)`", spinning(programs), From::Ordering),
+    ]
+    .into_iter()
+    .map(|(name, by, from)| Setting { name, by, from })
+    .collect()
+}
+
 /// The cost of a setting.
-const COLUMNS: [&str; 12] = [
+const COLUMNS: [&str; 14] = [
     "wake-ups",
     "looks",
     "fences",
@@ -112,6 +162,8 @@ const COLUMNS: [&str; 12] = [
     "held p99, ms",
     "others' CPU, %",
     "lost",
+    "interrupts",
+    "program's loops, k",
 ];
 type Row = [f64; COLUMNS.len()];
 
@@ -122,6 +174,41 @@ struct Stage {
     counter: bpf::Map,
     plain: Programs,
     entering: Programs,
+    /// If there are BPF ring buffers.
+    buffers: Option<Buffers>,
+}
+
+/// BPF ring buffers, one for each CPU, and what writes into them.
+struct Buffers {
+    map: bpf::Map,
+    failures: bpf::Map,
+    reserving: Programs,
+    ordering: Programs,
+}
+
+impl Buffers {
+    fn new() -> Result<Self> {
+        let (map, _) = bpf::Map::ring_buffers(8 << 20, &load::online())?;
+        let (counter, failures) = (ring_buffer::counter()?, bpf::Map::counts()?);
+        let programs = |way| -> Result<Programs> {
+            let programs = Reserving { rings: &map, counter: &counter, failures: &failures, way, discard: None };
+            let on_call = programs.on_syscall(libc::SYS_getppid, 0, Turns::default())?;
+            Ok(Programs { on_call, on_event: programs.when_run(1)? })
+        };
+        let (reserving, ordering) = (programs(Way::Inside)?, programs(Way::Barrier)?);
+        Ok(Self { map, failures, reserving, ordering })
+    }
+
+    fn open(&self) -> Result<Rings> {
+        let mut rings = Rings::empty(Clock::Monotonic);
+        // SAFETY: one reader after the other.
+        let adopted = unsafe { Ring::adopt_ring_buffers(&self.map) }?;
+        for (cpu, ring) in adopted {
+            rings.add(cpu, ring, Layout::RING_BUFFER);
+        }
+        rings.count_failures(&self.failures)?;
+        Ok(rings)
+    }
 }
 
 /// Of the load, and of the scheduler's events.
@@ -138,25 +225,33 @@ impl Programs {
 }
 
 impl Stage {
-    fn new(events: bpf::Map) -> Result<Self> {
+    fn new(events: bpf::Map, buffers: Option<Buffers>) -> Result<Self> {
         let (counter, epochs) = (bpf::Map::array(8, 1)?, bpf::Map::epochs(load::slots())?);
         let mut stamps = bpf::Stamps { events: &events, counter: &counter, epochs: None };
         let plain = Programs::load(&stamps)?;
         stamps.epochs = Some((&epochs, bpf::Keeping::Rightly));
         let entering = Programs::load(&stamps)?;
         tracefs::find_or_mount()?;
-        Ok(Self { events, epochs, counter, plain, entering })
+        Ok(Self { events, epochs, counter, plain, entering, buffers })
+    }
+
+    fn open(&self, from: From) -> Result<(Rings, &Programs)> {
+        if from.is_buffers() {
+            let buffers = self.buffers.as_ref().ok_or("no BPF ring buffers")?;
+            let programs = if from == From::Ordering { &buffers.ordering } else { &buffers.reserving };
+            return Ok((buffers.open()?, programs));
+        }
+        let mut options = Rings::options().bpf_output(&self.events).bytes(8 << 20);
+        if from == From::Tracepoints {
+            options = options.tracepoint("sched:sched_waking").tracepoint("sched:sched_switch");
+        }
+        Ok((options.open()?, if from == From::Entering { &self.entering } else { &self.plain }))
     }
 
     /// Runs a reader for this long, and gives its cost for each second.
     fn measure(&self, Setting { by, from, .. }: &Setting, rate: u32, time: Duration) -> Result<Row> {
         self.counter.update(0, &[0; 8])?;
-        let mut options = Rings::options().bpf_output(&self.events).bytes(8 << 20);
-        if *from == From::Tracepoints {
-            options = options.tracepoint("sched:sched_waking").tracepoint("sched:sched_switch");
-        }
-        let rings = options.open()?;
-        let programs = if *from == From::Entering { &self.entering } else { &self.plain };
+        let (rings, programs) = self.open(*from)?;
         let mut links = vec![programs.on_call.attach_raw_tracepoint("sys_enter")?];
         if *from != From::Tracepoints {
             for event in ["sched_waking", "sched_switch"] {
@@ -173,12 +268,15 @@ impl Stage {
                     account.end(Stats::default())
                 }
                 By::Drain => drained(rings, time),
-                By::Reader(hold, with) => read(rings, hold, *with, time),
+                By::Reader(hold, with) => read(rings, hold, *with, time, from.is_buffers()),
             });
             reader.join().map_err(|_| "the reader panicked")?
         })
     }
 }
+
+/// How often the thread of the load got around its loop.
+static LOOPS: AtomicU64 = AtomicU64::new(0);
 
 /// Outputs this many events a second on the last CPU, which it does not leave.
 fn load(rate: u32) -> load::Load {
@@ -191,6 +289,7 @@ fn load(rate: u32) -> load::Load {
         // It does not catch up at once on the events that it missed without a CPU.
         (before..due.min(before + 100)).for_each(|_| load::getppid());
         written.store(due, Ordering::Relaxed);
+        LOOPS.fetch_add(1, Ordering::Relaxed);
         std::hint::spin_loop();
     })
 }
@@ -200,7 +299,7 @@ struct Account {
     begun: Instant,
     own: Vec<PathBuf>,
     rcu: Vec<PathBuf>,
-    before: [f64; 7],
+    before: [f64; 9],
     stats: Stats,
     events: u64,
     waits: Vec<u64>,
@@ -220,7 +319,7 @@ impl Account {
     fn end(&mut self, stats: Stats) -> Result<Row> {
         let seconds = self.begun.elapsed().as_secs_f64();
         let after = totals(&self.own, &self.rcu)?;
-        let [wakeups, switches, own, rcu, cpu, busy, mine]: [f64; 7] =
+        let [wakeups, switches, own, rcu, cpu, busy, mine, interrupts, loops]: [f64; 9] =
             std::array::from_fn(|at| (after[at] - self.before[at]) / seconds);
         self.waits.sort_unstable();
         let wait = |percent| {
@@ -242,6 +341,8 @@ impl Account {
             wait(99),
             others,
             (stats.lost - self.stats.lost) as f64,
+            interrupts,
+            loops / 1e3,
         ])
     }
 }
@@ -271,8 +372,8 @@ fn switches(thread: &Path) -> Result<[f64; 2]> {
 
 /// How often the reading thread, the last of the reader's, went to sleep; how often all of the reader's threads left the CPU; the number of
 /// their events, and of those of RCU's threads; the CPU time of the reader's threads, of the whole machine, and of this process, in
-/// seconds.
-fn totals(own: &[PathBuf], rcu: &[PathBuf]) -> Result<[f64; 7]> {
+/// seconds; how often CPUs interrupted each other to call a function there; how often the load got around its loop.
+fn totals(own: &[PathBuf], rcu: &[PathBuf]) -> Result<[f64; 9]> {
     let events = |[voluntary, forced]: [f64; 2]| 3.0 * voluntary + 2.0 * forced;
     let [mut wakeups, mut left, mut caused, mut cpu] = [0.0; 4];
     for thread in own {
@@ -291,7 +392,15 @@ fn totals(own: &[PathBuf], rcu: &[PathBuf]) -> Result<[f64; 7]> {
     // user, nice, system; idle and iowait are not; irq, softirq, steal.
     let busy: f64 = all.by_ref().take(3).sum::<f64>() + all.skip(2).take(3).sum::<f64>();
     let mine = nix::time::clock_gettime(nix::time::ClockId::CLOCK_PROCESS_CPUTIME_ID)?;
-    Ok([wakeups, left, caused, by_rcu, cpu, busy / 100.0, Duration::from(mine).as_secs_f64()])
+    let (interrupts, loops) = (calls()?, LOOPS.load(Ordering::Relaxed) as f64);
+    Ok([wakeups, left, caused, by_rcu, cpu, busy / 100.0, Duration::from(mine).as_secs_f64(), interrupts, loops])
+}
+
+/// How often CPUs were interrupted by others to call a function.
+fn calls() -> Result<f64> {
+    let interrupts = fs::read_to_string("/proc/interrupts")?;
+    let line = interrupts.lines().find(|line| line.to_lowercase().contains("function call interrupts"));
+    Ok(line.map_or(0.0, |line| line.split_whitespace().filter_map(|word| word.parse::<f64>().ok()).sum()))
 }
 
 fn drained(mut rings: Rings, time: Duration) -> Result<Row> {
@@ -314,13 +423,16 @@ fn drained(mut rings: Rings, time: Duration) -> Result<Row> {
     account.map_or_else(|| Account::begin(Stats::default()), Ok)?.end(stats)
 }
 
-fn read(rings: Rings, hold: &Hold, with: fn(Order) -> Order, time: Duration) -> Result<Row> {
+fn read(rings: Rings, hold: &Hold, with: fn(Order) -> Order, time: Duration, buffers: bool) -> Result<Row> {
     let numbered = matches!(hold, Hold::Dense { .. });
     let clock = rings.clock();
     let mut order = Order::new().hold(hold.clone());
     if numbered {
         let program = |record: &Record<'_>| record.source().is_some_and(|source| source == PROGRAM);
         order = order.key(Key::with(move |record| if program(record) { record.payload()?.u64(8) } else { None }));
+    }
+    if buffers {
+        order = order.key(Key::Payload(0));
     }
     let mut reader = Reader::new(rings, with(order))?;
     let mut account: Option<Account> = None;
@@ -335,7 +447,8 @@ fn read(rings: Rings, hold: &Hold, with: fn(Order) -> Order, time: Duration) -> 
             let (Some(account), Some(record)) = (&mut account, event.record()) else { continue };
             account.events += 1;
             // A clock reading for each event would dominate the measurement.
-            if let (Some(stamp), true) = (record.time(), account.events.is_multiple_of(16) || account.events < 10_000) {
+            let stamp = if buffers { event.key() } else { record.time() };
+            if let (Some(stamp), true) = (stamp, account.events.is_multiple_of(16) || account.events < 10_000) {
                 account.waits.extend(clock.now().map(|now| now.saturating_sub(stamp)));
             }
         }
@@ -369,21 +482,32 @@ fn main() -> Result<()> {
     let mut args = Args::new(HELP);
     args.flag("--bench");
     // Like criterion: everything once, and briefly.
-    let (test, raw) = (args.flag("--test"), args.flag("--raw"));
+    let [test, raw, of_buffers] = ["--test", "--raw", "--buffers"].map(|flag| args.flag(flag));
     let number = |text: &str| text.parse::<u32>().map_err(|error| error.to_string());
     let failed = |error: Box<dyn std::error::Error>| error.to_string();
     let rounds = args.value("--rounds", number).map_err(failed)?.unwrap_or(if test { 1 } else { 5 });
-    let rate = args.value("--rate", number).map_err(failed)?.unwrap_or(100_000);
+    let rate = args.value("--rate", number).map_err(failed)?;
     let only = args.value("--only", |text| Ok(text.to_owned())).map_err(failed)?;
     args.finish().map_err(failed)?;
     let (time, tries) = if test { (Duration::from_millis(200), 1) } else { (Duration::from_secs(2), 5) };
 
     let map = kernel("make a perf event array", bpf::Map::perf_event_array(load::slots()));
     let Some(events) = map else { return Ok(()) };
-    let stage = Stage::new(events)?;
-    let mut settings = settings(&stage.epochs)?;
+    let buffers = if of_buffers {
+        let Some(buffers) = kernel("make BPF ring buffers", Buffers::new()) else { return Ok(()) };
+        Some(buffers)
+    } else {
+        None
+    };
+    let stage = Stage::new(events, buffers)?;
+    let mut settings = if of_buffers { buffer_settings() } else { settings(&stage.epochs)? };
     settings.retain(|setting| only.as_ref().is_none_or(|only| only.split(',').any(|only| setting.name.contains(only))));
-    for rate in [0, rate] {
+    let rates = match rate {
+        Some(rate) => vec![0, rate],
+        None if of_buffers => vec![0, 2_000, 100_000],
+        None => vec![0, 100_000],
+    };
+    for rate in rates {
         let mut all: Vec<Vec<Row>> = vec![Vec::new(); settings.len()];
         for _ in 0..rounds {
             for (setting, rows) in settings.iter().zip(&mut all) {

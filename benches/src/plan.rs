@@ -14,6 +14,8 @@ pub struct Shape {
     pub rings: usize,
     /// How many records are written into a ring before the next.
     pub burst: usize,
+    /// Whether the next ring is a random one, and `burst` the mean of random lengths, as with live rings. Otherwise rings take turns.
+    pub random: bool,
     /// Of a hundred records, how many have a key below that of the record before, in the same ring.
     pub disorder: usize,
     /// Bytes of a record.
@@ -21,10 +23,30 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Bytes of a ring that takes its records twice.
-    pub(crate) fn bytes(&self) -> usize {
-        let turns = self.records.div_ceil(self.rings * self.burst);
-        (turns * self.burst * self.record * 2).next_power_of_two().max(4096)
+    /// The ring of each record.
+    fn owners(&self) -> Vec<u32> {
+        if !self.random {
+            return (0..self.records).map(|n| (n / self.burst % self.rings) as u32).collect();
+        }
+        let (mut random, mut owner) = (Random(2), 0);
+        let next = |_| {
+            // A burst ends with each record with the same probability, so its length is geometric.
+            if random.below(self.burst as u64) == 0 {
+                owner = random.below(self.rings as u64) as u32;
+            }
+            owner
+        };
+        (0..self.records).map(next).collect()
+    }
+}
+
+/// A linear congruential generator. The same numbers in each run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
     }
 }
 
@@ -39,13 +61,11 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub(crate) fn new(shape: Shape) -> Self {
-        let mut records: Vec<(u32, u64)> =
-            (0..shape.records).map(|n| ((n / shape.burst % shape.rings) as u32, n as u64)).collect();
-        let (mut random, mut last) = (1u64, vec![None; shape.rings]);
+        let mut records: Vec<(u32, u64)> = shape.owners().into_iter().zip(0..).collect();
+        let (mut random, mut last) = (Random(1), vec![None; shape.rings]);
         for at in 0..shape.records {
             let last = &mut last[records[at].0 as usize];
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let late = (random >> 33) % 100 < shape.disorder as u64;
+            let late = random.below(100) < shape.disorder as u64;
             match last.take() {
                 // An interrupt's record lies before that of the interrupted.
                 Some(before) if late => {
@@ -57,6 +77,14 @@ impl Plan {
         }
         let in_order = (0..shape.records as u64).fold(0, |sum, key| step(sum, key, word(key)));
         Self { shape, records, in_order }
+    }
+
+    /// Bytes of a ring that takes its records twice.
+    pub(crate) fn bytes(&self) -> usize {
+        let mut of_ring = vec![0; self.shape.rings];
+        self.records.iter().for_each(|(ring, _)| of_ring[*ring as usize] += 1);
+        let most: usize = of_ring.into_iter().max().unwrap_or(0);
+        (most * self.shape.record * 2).next_power_of_two().max(4096)
     }
 
     /// Writes all, with keys from `base` on.

@@ -77,7 +77,8 @@ impl Way {
     pub fn new(kind: Kind, shape: Shape) -> Self {
         let cpus: Vec<u32> = (0..shape.rings as u32).collect();
         let sample = u64::from(bindings::PERF_SAMPLE_TIME | bindings::PERF_SAMPLE_RAW);
-        let kernel = sim::Kernel::with(&cpus, shape.bytes(), Layout::new(sample, true, 0));
+        let plan = Plan::new(shape);
+        let kernel = sim::Kernel::with(&cpus, plan.bytes(), Layout::new(sample, true, 0));
         let rings = kernel.rings();
         let side = match kind {
             Kind::Walk | Kind::Kmerge | Kind::Scan | Kind::Sort => {
@@ -89,7 +90,7 @@ impl Way {
                 Side::Merge(Box::new(Merge::new(rings, Order::new().hold(Hold::None)).expect("a merge")))
             }
         };
-        Self { kind, shape, plan: Plan::new(shape), kernel, side, base: 1 }
+        Self { kind, shape, plan, kernel, side, base: 1 }
     }
 
     /// Writes all records, over any that are unread.

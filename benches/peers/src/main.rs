@@ -10,6 +10,7 @@
 //! separate process, which inherits the maps. In each round every reader runs once with each load, so that ratios within a round are
 //! comparable on a shared machine. The tables show medians over the rounds.
 
+mod curve;
 mod producer;
 mod readers;
 mod table;
@@ -25,7 +26,7 @@ use table::Table;
 type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
 const HELP: &str = "\
-perfweave-peers [--rounds N] [--seconds N] [--rate N] [--tries N] [--only NAME,NAME] [--without NAME,NAME] [--loads NAME,NAME] [--test]
+perfweave-peers [--rounds N] [--seconds N] [--rate N] [--tries N] [--only NAME,NAME] [--without NAME,NAME] [--loads NAME,NAME] [--curve] [--test]
   --rounds    how often each reader is measured with each load [5]
   --seconds   how long a load runs [2]
   --rate      events a second of the load that is no flood [100000]
@@ -33,6 +34,7 @@ perfweave-peers [--rounds N] [--seconds N] [--rate N] [--tries N] [--only NAME,N
   --only      readers with one of these in their name, separated by commas, and what they are compared with
   --without   readers with one of these in their name are left out
   --loads     loads of these names: flood, paced, small (a flood with rings of 64 pages), hogs (the same beside busy loops) [all]
+  --curve     instead: each rule with each latency, at 2000 and 100000 events a second and in a flood, beside libbpf with the same
   --test      everything once, and shortly";
 
 /// Pages of each ring: what a flood writes in a few grace periods, and what it writes in two milliseconds.
@@ -50,7 +52,9 @@ fn main() -> Result<()> {
         let maps: Vec<_> = args.value("--maps", numbers).map_err(failed)?.ok_or("no maps")?;
         let words = args.value("--words", number).map_err(failed)?.ok_or("no map of words")?;
         let pages = args.value("--pages", number).map_err(failed)?.ok_or("no pages")?;
-        return readers::run(&READERS[reader as usize], &maps, words as i32, pages as usize);
+        let millis = args.value("--latency", number).map_err(failed)?;
+        let latency = millis.map(|millis| Duration::from_millis(millis.into()));
+        return readers::run(&READERS[reader as usize], &maps, words as i32, pages as usize, latency);
     }
     if args.flag("--hog") {
         loop {
@@ -65,14 +69,18 @@ fn main() -> Result<()> {
     let only = args.value("--only", |text| Ok(text.to_owned())).map_err(failed)?;
     let without = args.value("--without", |text| Ok(text.to_owned())).map_err(failed)?;
     let loads = args.value("--loads", |text| Ok(text.to_owned())).map_err(failed)?;
+    let is_curve = args.flag("--curve");
     args.finish().map_err(failed)?;
 
     let Some(producer) = kernel("load a BPF program", Producer::new()) else { return Ok(()) };
+    if is_curve {
+        return curve::measure(&producer, rounds as usize, time, only.as_deref());
+    }
     let settings = [
-        Setting { name: "flood", load: Load::Flood, pages: PAGES, hogs: false },
-        Setting { name: "paced", load: Load::Paced(rate), pages: PAGES, hogs: false },
-        Setting { name: "small", load: Load::Flood, pages: FEW_PAGES, hogs: false },
-        Setting { name: "hogs", load: Load::Flood, pages: FEW_PAGES, hogs: true },
+        Setting { name: "flood", load: Load::Flood, pages: PAGES, hogs: false, latency: None },
+        Setting { name: "paced", load: Load::Paced(rate), pages: PAGES, hogs: false, latency: None },
+        Setting { name: "small", load: Load::Flood, pages: FEW_PAGES, hogs: false, latency: None },
+        Setting { name: "hogs", load: Load::Flood, pages: FEW_PAGES, hogs: true, latency: None },
     ];
     let mut tables = settings.map(|setting| Table::new(setting, only.as_deref(), without.as_deref()));
     let is_chosen = |name| loads.as_deref().is_none_or(|loads| loads.split(',').any(|load| load == name));

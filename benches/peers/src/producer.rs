@@ -38,6 +38,8 @@ pub struct Setting {
     pub pages: usize,
     /// Whether a busy loop runs on each CPU too.
     pub hogs: bool,
+    /// How long a reader may gather events, unless it is as it is by default.
+    pub latency: Option<Duration>,
 }
 
 /// The outcome of a load with a reader.
@@ -52,6 +54,13 @@ pub struct Outcome {
     pub traced_ns: f64,
     /// The part of the machine that neither this process nor the reader used, and that was not idle.
     pub others: f64,
+}
+
+impl Outcome {
+    /// The share of the written events that the reader has not seen, in percent.
+    pub fn lost(&self) -> f64 {
+        self.written.saturating_sub(self.seen.events) as f64 / self.written.max(1) as f64 * 100.0
+    }
 }
 
 /// The maps that are read, and the programs that write into them.
@@ -146,7 +155,7 @@ impl Producer {
     pub fn read_by(
         &self,
         reader: &Reader,
-        Setting { load, pages, hogs, .. }: Setting,
+        Setting { load, pages, hogs, latency, .. }: Setting,
         time: Duration,
     ) -> Result<Outcome> {
         let _hogs =
@@ -161,8 +170,8 @@ impl Producer {
             output => Some(Buffers::new(output, pages * page_size())?),
         };
         let mut process = match &buffers {
-            None => Process::begin(reader, &[&self.events], &self.epochs, pages)?,
-            Some(buffers) => Process::begin(reader, &buffers.maps(), &buffers.failures, pages)?,
+            None => Process::begin(reader, &[&self.events], &self.epochs, pages, latency)?,
+            Some(buffers) => Process::begin(reader, &buffers.maps(), &buffers.failures, pages, latency)?,
         };
         process.wait_until_ready()?;
         let by_cpu = load == Load::Flood;
@@ -275,11 +284,20 @@ struct Process {
 }
 
 impl Process {
-    fn begin(reader: &Reader, maps: &[&bpf::Map], words: &bpf::Map, pages: usize) -> Result<Self> {
+    fn begin(
+        reader: &Reader,
+        maps: &[&bpf::Map],
+        words: &bpf::Map,
+        pages: usize,
+        latency: Option<Duration>,
+    ) -> Result<Self> {
         let fd = |map: &&bpf::Map| map.as_fd().as_raw_fd().to_string();
         let (maps, words) = (maps.iter().map(fd).collect::<Vec<_>>().join(","), fd(&words));
         let (reader, pages) = (reader.index().to_string(), pages.to_string());
-        Self::spawn(&["--reader", &reader, "--maps", &maps, "--words", &words, "--pages", &pages])
+        let mut arguments = vec!["--reader", &reader, "--maps", &maps, "--words", &words, "--pages", &pages];
+        let latency = latency.map(|latency| latency.as_millis().to_string());
+        arguments.extend(latency.iter().flat_map(|latency| ["--latency", latency]));
+        Self::spawn(&arguments)
     }
 
     /// A busy loop.

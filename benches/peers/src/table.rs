@@ -71,7 +71,7 @@ fn traced(outcome: &Outcome) -> f64 {
 }
 
 fn lost(outcome: &Outcome) -> f64 {
-    outcome.written.saturating_sub(outcome.seen.events) as f64 / outcome.written.max(1) as f64 * 100.0
+    outcome.lost()
 }
 
 fn p99(outcome: &Outcome) -> f64 {
@@ -136,7 +136,7 @@ fn sorted(values: impl IntoIterator<Item = f64>) -> Vec<f64> {
     values
 }
 
-fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let values = sorted(values);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }

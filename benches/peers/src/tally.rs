@@ -21,13 +21,15 @@ pub struct Tally {
     sum: u64,
     latencies: [u32; 64 * PARTS],
     begun: Duration,
+    slept: u64,
 }
 
 impl Tally {
     /// Begins to count, also the CPU time.
     pub fn begin() -> Self {
         let latencies = [0; 64 * PARTS];
-        Self { events: 0, out_of_order: 0, last: 0, lost: 0, sum: 0, latencies, begun: cpu_time() }
+        let (begun, slept) = cpu_time();
+        Self { events: 0, out_of_order: 0, last: 0, lost: 0, sum: 0, latencies, begun, slept }
     }
 
     /// An event with the key that it is ordered by, and the producer's stamp and number.
@@ -64,7 +66,8 @@ impl Tally {
     /// Ends counting.
     pub fn end(&self) -> Seen {
         std::hint::black_box(self.sum);
-        let cpu = cpu_time() - self.begun;
+        let (cpu, slept) = cpu_time();
+        let cpu = cpu - self.begun;
         let counted: u32 = self.latencies.iter().sum();
         let percentile = |percent: u64| {
             let mut left = u64::from(counted) * percent / 100;
@@ -83,6 +86,8 @@ impl Tally {
             p50_ns: percentile(50),
             p99_ns: percentile(99),
             peak_kib: peak(),
+            sleeps: slept - self.slept,
+            fences: 0,
         }
     }
 }
@@ -100,11 +105,12 @@ fn middle(part: usize) -> u64 {
     (1 << power) + ((2 * part + 1) << power) / (2 * PARTS as u64)
 }
 
-/// CPU time of all threads of this process.
-fn cpu_time() -> Duration {
+/// CPU time of all threads of this process, and how often they went to sleep.
+fn cpu_time() -> (Duration, u64) {
     let usage = getrusage(UsageWho::RUSAGE_SELF).expect("always granted");
     let micros = |time: TimeVal| time.tv_sec() * 1_000_000 + time.tv_usec();
-    Duration::from_micros((micros(usage.user_time()) + micros(usage.system_time())) as u64)
+    let time = Duration::from_micros((micros(usage.user_time()) + micros(usage.system_time())) as u64);
+    (time, usage.voluntary_context_switches() as u64)
 }
 
 /// The peak of resident memory. getrusage(2) would include that of the parent process.
@@ -124,12 +130,16 @@ pub struct Seen {
     pub p50_ns: u64,
     pub p99_ns: u64,
     pub peak_kib: u64,
+    /// How often a thread of the reader went to sleep.
+    pub sleeps: u64,
+    /// Fences or other proofs that the reader began.
+    pub fences: u64,
 }
 
 impl Display for Seen {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        let Self { events, lost, out_of_order, cpu_ns, p50_ns, p99_ns, peak_kib } = self;
-        write!(f, "{events} {lost} {out_of_order} {cpu_ns} {p50_ns} {p99_ns} {peak_kib}")
+        let Self { events, lost, out_of_order, cpu_ns, p50_ns, p99_ns, peak_kib, sleeps, fences } = self;
+        write!(f, "{events} {lost} {out_of_order} {cpu_ns} {p50_ns} {p99_ns} {peak_kib} {sleeps} {fences}")
     }
 }
 
@@ -138,9 +148,9 @@ impl FromStr for Seen {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let numbers: Vec<u64> = text.split_whitespace().filter_map(|number| number.parse().ok()).collect();
-        let [events, lost, out_of_order, cpu_ns, p50_ns, p99_ns, peak_kib] = numbers[..] else {
+        let [events, lost, out_of_order, cpu_ns, p50_ns, p99_ns, peak_kib, sleeps, fences] = numbers[..] else {
             return Err(format!("a reader said {text:?}"));
         };
-        Ok(Self { events, lost, out_of_order, cpu_ns, p50_ns, p99_ns, peak_kib })
+        Ok(Self { events, lost, out_of_order, cpu_ns, p50_ns, p99_ns, peak_kib, sleeps, fences })
     }
 }

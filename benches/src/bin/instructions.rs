@@ -1,4 +1,5 @@
-//! Reads rings in one way, this many times, so that `.ci/instructions` can count the instructions: `instructions WAY RINGS BURST TURNS`.
+//! Reads rings in one way, this many times, so that `.ci/instructions` can count the instructions: `instructions WAY RINGS BURST TURNS`. A burst of `~16`
+//! has a random length with a mean of 16, and a random ring comes next.
 
 use perfweave_benches::{Kind, Shape, Way};
 
@@ -6,8 +7,10 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [way, rings, burst, turns] = &arguments[..] else { panic!("instructions WAY RINGS BURST TURNS") };
     let kind = Kind::ALL.into_iter().find(|kind| kind.name().trim_matches('`') == way).expect("one of the ways");
-    let [rings, burst, turns] = [rings, burst, turns].map(|text| text.parse().expect("a number"));
-    let shape = Shape { rings, burst, disorder: 0, record: 48, records: 16384 };
+    let random = burst.starts_with('~');
+    let [rings, burst, turns] =
+        [rings.as_str(), burst.trim_start_matches('~'), turns].map(|text| text.parse().expect("a number"));
+    let shape = Shape { rings, burst, random, disorder: 0, record: 48, records: 16384 };
     let mut way = Way::new(kind, shape);
     for _ in 0..turns {
         way.fill();

@@ -86,7 +86,7 @@ impl Sorted {
 
 /// Woken when a quarter of a ring was written, and all rings read every 100 ms.
 pub fn tuned(map: OwnedFd, start: &Start) -> Result<Seen> {
-    unordered(&map, start, Stamps::None, POLL)
+    unordered(&map, start, Stamps::None, start.sleep())
 }
 
 /// The same with the records that perfweave asks for: the kernel writes its time into each.

@@ -1,6 +1,7 @@
 //! The readers, each in a separate process.
 
 mod aya;
+mod capi;
 mod libbpf;
 mod perfweave;
 mod ring_buffers;
@@ -68,6 +69,8 @@ pub const BUFFERS_NONE: &str = "ring buffers: perfweave `none`";
 pub const BUFFERS_RESERVED: &str = "ring buffers: perfweave `reserved`";
 pub const BUFFERS_PROGRAMS: &str = "ring buffers: perfweave `reserved`, programs with a barrier";
 pub const BUFFERS_LIBBPF: &str = "ring buffers: libbpf `ring_buffer__consume`";
+pub const BUFFERS_FENCE: &str = "ring buffers: perfweave `fence`";
+pub const EXPEDITED_NAME: &str = "perfweave `fence` (expedited)";
 pub const BUFFERS_LIBBPF_OFTEN: &str = "ring buffers: libbpf `ring_buffer__consume`, every millisecond";
 
 /// With any load.
@@ -97,14 +100,18 @@ const SELDOM: Hold = Hold::Fence(Fence::Reserved(Barrier::Interrupts { every: SO
 const SOON: Duration = Duration::from_millis(1);
 
 /// All of them.
-pub const READERS: [Reader; 44] = [
+pub const READERS: [Reader; 46] = [
     always(DEFAULT, |map, start| perfweave::next(map, start, Hold::FENCE, None)),
     always("perfweave the same, `batch()`", |map, start| perfweave::batch(map, start, Hold::FENCE)),
     always("perfweave the same, key in the payload", |map, start| perfweave::by_payload(map, start, Hold::FENCE)),
-    always("perfweave `fence` (expedited)", |map, start| perfweave::next(map, start, EXPEDITED, None)),
+    always(EXPEDITED_NAME, |map, start| perfweave::next(map, start, EXPEDITED, None)),
     always("perfweave `round`", |map, start| perfweave::next(map, start, Hold::Round, None)),
     always(NONE, |map, start| perfweave::next(map, start, Hold::None, None)),
     entered(always(EPOCH, |map, start| perfweave::next(map, start, start.epochs()?, None))),
+    always("perfweave `fence` (membarrier), key in the payload, callback in C", |map, start| {
+        capi::poll(map, start, capi::FENCE)
+    }),
+    always("perfweave `none`, key in the payload, callback in C", |map, start| capi::poll(map, start, capi::NONE)),
     always(DRAIN, perfweave::drain),
     entered(always(DRAIN_ENTERED, perfweave::drain)),
     always(REFERENCE, libbpf::tuned),
@@ -124,10 +131,10 @@ pub const READERS: [Reader; 44] = [
     entered(paced(EPOCH_SPINNING, |map, start| perfweave::spinning(map, start, start.epochs()?))),
     paced(OFTEN, perfweave::drain_often),
     paced("libbpf tuned, every millisecond", libbpf::often),
-    buffers(Output::ByCpu, BUFFERS_DRAIN, |map, start| ring_buffers::drain(map, start, POLL)),
+    buffers(Output::ByCpu, BUFFERS_DRAIN, |map, start| ring_buffers::drain(map, start, start.sleep())),
     buffers(Output::ByCpu, BUFFERS_DRAIN_OFTEN, |map, start| ring_buffers::drain(map, start, SOON)),
     buffers(Output::ByCpu, BUFFERS_NONE, |map, start| ring_buffers::next(map, start, Hold::None)),
-    buffers(Output::ByCpu, "ring buffers: perfweave `fence`", |map, start| ring_buffers::next(map, start, Hold::FENCE)),
+    buffers(Output::ByCpu, BUFFERS_FENCE, |map, start| ring_buffers::next(map, start, Hold::FENCE)),
     buffers(Output::ByCpu, BUFFERS_RESERVED, |map, start| ring_buffers::next(map, start, Hold::RESERVED)),
     buffers(Output::Barrier, BUFFERS_PROGRAMS, |map, start| ring_buffers::next(map, start, PROGRAMS)),
     buffers(Output::ByCpu, "ring buffers: perfweave `none`, spinning", |map, start| {
@@ -142,7 +149,7 @@ pub const READERS: [Reader; 44] = [
     buffers(Output::Barrier, "ring buffers: perfweave `reserved`, programs with a barrier, spinning", |map, start| {
         ring_buffers::spinning(map, start, PROGRAMS)
     }),
-    buffers(Output::ByCpu, BUFFERS_LIBBPF, |_, start| ring_buffers::libbpf(start, POLL)),
+    buffers(Output::ByCpu, BUFFERS_LIBBPF, |_, start| ring_buffers::libbpf(start, start.sleep())),
     buffers(Output::ByCpu, BUFFERS_LIBBPF_OFTEN, |_, start| ring_buffers::libbpf(start, SOON)),
     buffers(Output::ByCpu, "ring buffers: libbpf `ring_buffer__consume`, copied and sorted", |_, start| {
         ring_buffers::sorted(start)
@@ -150,7 +157,7 @@ pub const READERS: [Reader; 44] = [
     buffers(Output::ByCpu, "ring buffers: libbpf-rs `RingBuffer`", |_, start| ring_buffers::libbpf_rs(start)),
     buffers(Output::ByCpu, "ring buffers: aya 0.14 `RingBuf`", |_, start| ring_buffers::aya(start)),
     buffers(Output::Shared, "one ring buffer: perfweave `drain`, unordered", |map, start| {
-        ring_buffers::drain(map, start, POLL)
+        ring_buffers::drain(map, start, start.sleep())
     }),
     buffers(Output::Shared, "one ring buffer: perfweave `none`", |map, start| {
         ring_buffers::next(map, start, Hold::None)
@@ -159,7 +166,7 @@ pub const READERS: [Reader; 44] = [
         ring_buffers::next(map, start, Hold::RESERVED)
     }),
     buffers(Output::Shared, "one ring buffer: libbpf `ring_buffer__consume`", |_, start| {
-        ring_buffers::libbpf(start, POLL)
+        ring_buffers::libbpf(start, start.sleep())
     }),
     buffers(Output::Shared, "one ring buffer: aya 0.14 `RingBuf`", |_, start| ring_buffers::aya(start)),
 ];
@@ -185,6 +192,8 @@ pub struct Start {
     rings: Vec<OwnedFd>,
     /// Bytes of each ring.
     pub bytes: usize,
+    /// How long the reader may gather events, if that is set.
+    pub latency: Option<Duration>,
 }
 
 impl Start {
@@ -201,6 +210,11 @@ impl Start {
         tally
     }
 
+    /// How long a reader that is not woken sleeps: as long as it may gather events.
+    pub fn sleep(&self) -> Duration {
+        self.latency.unwrap_or(POLL)
+    }
+
     /// The rule for a program that enters and leaves.
     fn epochs(&self) -> Result<Hold> {
         Ok(Hold::epochs(&self.words)?)
@@ -213,7 +227,7 @@ impl Start {
 }
 
 /// Reads rings of this many pages until the load has ended, and reports the counts.
-pub fn run(reader: &Reader, maps: &[i32], words: i32, pages: usize) -> Result<()> {
+pub fn run(reader: &Reader, maps: &[i32], words: i32, pages: usize, latency: Option<Duration>) -> Result<()> {
     let bytes = pages * perfweave_support::foreign::page_size();
     let own = |fd: &i32| {
         // SAFETY: inherited from the process that began this one, for nobody else here.
@@ -224,7 +238,7 @@ pub fn run(reader: &Reader, maps: &[i32], words: i32, pages: usize) -> Result<()
     // A map that is itself a ring comes twice.
     let rings = rings.iter().map(|fd| if *fd == map.as_raw_fd() { map.try_clone() } else { Ok(own(fd)) });
     let rings = rings.collect::<std::io::Result<_>>()?;
-    let start = Start { stop: Arc::default(), words: own(&words), rings, bytes };
+    let start = Start { stop: Arc::default(), words: own(&words), rings, bytes, latency };
     let seen = (reader.read)(map, &start)?;
     println!("{seen}");
     Ok(())

@@ -1,6 +1,6 @@
 //! perfweave, by each rule and without order.
 
-use super::{POLL, Start, wait};
+use super::{Start, wait};
 use crate::Result;
 use crate::tally::{Seen, Tally};
 use nix::poll::{PollFd, PollFlags};
@@ -30,8 +30,12 @@ fn take(tally: &mut Tally, key: Option<u64>, item: Item<'_>) {
 
 /// A reader and a running tally. The remaining events are flushed when the load has ended.
 fn begin(map: OwnedFd, start: &Start, order: Order, latency: Option<Duration>) -> Result<(Reader, Tally)> {
-    let order = if let Some(latency) = latency { order.latency(latency) } else { order };
-    begin_with(open(map, start)?, start, order)
+    begin_with(open(map, start)?, start, within(order, latency.or(start.latency)))
+}
+
+/// With this latency, if one is set.
+pub(super) fn within(order: Order, latency: Option<Duration>) -> Order {
+    if let Some(latency) = latency { order.latency(latency) } else { order }
 }
 
 pub(super) fn begin_with(rings: Rings, start: &Start, order: Order) -> Result<(Reader, Tally)> {
@@ -48,7 +52,8 @@ pub(super) fn by_next((mut reader, mut tally): (Reader, Tally)) -> Result<Seen> 
             item => take(&mut tally, event.key(), item),
         }
     }
-    Ok(tally.end())
+    let seen = tally.end();
+    Ok(Seen { fences: reader.stats().fences, ..seen })
 }
 
 /// One by one, by the kernel's time.
@@ -92,7 +97,7 @@ pub fn batch(map: OwnedFd, start: &Start, hold: Hold) -> Result<Seen> {
 
 /// Without order, with perfweave's default wake-up.
 pub fn drain(map: OwnedFd, start: &Start) -> Result<Seen> {
-    drained(open(map, start)?, start, |fds| wait(fds, POLL))
+    drained(open(map, start)?, start, |fds| wait(fds, start.sleep()))
 }
 
 /// The same with less sleep.

@@ -36,7 +36,8 @@ pub fn drain(map: OwnedFd, start: &Start, sleep: Duration) -> Result<Seen> {
 
 /// perfweave, one by one, by the program's time.
 pub fn next(map: OwnedFd, start: &Start, hold: Hold) -> Result<Seen> {
-    by_next(begin_with(open(&map, start)?, start, Order::new().key(Key::Payload(0)).hold(hold))?)
+    let order = super::perfweave::within(Order::new().key(Key::Payload(0)).hold(hold), start.latency);
+    by_next(begin_with(open(&map, start)?, start, order)?)
 }
 
 /// The same without sleep.
