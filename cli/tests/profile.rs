@@ -2,6 +2,9 @@
 //! Each has its own timer, so their samples and counts differ. The workload only calls one function, so both must find it in most samples.
 //! The caller of the function can be found only by frame pointers, which Rust leaves out by default, so neither finds it.
 
+mod common;
+
+use common::Run;
 use std::hint::black_box;
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
@@ -66,7 +69,7 @@ fn perf_finds_the_same_function() {
         perf.args(["record", "-g", "-e", "cpu-clock", "-F", "99", "-p", &pid, "-o", data, "--", "sleep", "2"]);
         let perf = perf.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let output =
-            Command::new(env!("CARGO_BIN_EXE_perfweave-profile")).args(["--pid", &pid, "--seconds", "2"]).output();
+            Command::new(env!("CARGO_BIN_EXE_perfweave")).args(["profile", "--pid", &pid, "--seconds", "2"]).output();
         let output = output.unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let perf = perf.wait_with_output().unwrap();
@@ -95,19 +98,27 @@ fn perf_finds_the_same_function() {
     assert!(their_top * 2 > stacks.len(), "{theirs}");
 }
 
-/// It understands its arguments, or refuses them before it traces.
+/// A command is sampled from its beginning to its end, and its exit status is the program's.
 #[test]
-fn the_command_line_is_understood_or_refused() {
-    let run = |arguments: &[&str]| {
-        let output = Command::new(env!("CARGO_BIN_EXE_perfweave-profile")).args(arguments).output().unwrap();
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        (output.status.success(), text(output.stdout), text(output.stderr))
-    };
-    let (succeeds, said, complained) = run(&["--seconds", "1", "--help"]);
-    assert!(succeeds && said.starts_with("perfweave-profile [") && complained.is_empty(), "{said}{complained}");
-    for unknown in [&["--nosuch"] as &[_], &["nosuch", "--seconds", "1"]] {
-        let (succeeds, said, complained) = run(unknown);
-        assert!(!succeeds && said.is_empty() && complained.contains("\nperfweave-profile ["), "{said}{complained}");
+fn a_command_is_sampled_and_drawn() {
+    let path = std::env::temp_dir().join(format!("perfweave-profile-{}.svg", std::process::id()));
+    let file = path.to_str().unwrap();
+    let script = "n=0; while [ $n -lt 300000 ]; do n=$((n+1)); done; exit 3";
+    let output = Run::new(&["profile", "-F", "999", "--svg", file, "--", "sh", "-c", script]).output();
+    let said = String::from_utf8_lossy(&output.stderr);
+    if perfweave_support::kernel("sample", if said.contains("Permission denied") { Err(&said) } else { Ok(()) })
+        .is_none()
+    {
+        return;
+    }
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    let svg = std::fs::read_to_string(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    assert!(svg.starts_with("<?xml") && svg.contains("sh:") && svg.trim_end().ends_with("</svg>"), "{said}");
+    let said = Run::new(&["profile", "--svg", "/nowhere/x.svg", "--seconds", "0.3"]).fails(1);
+    assert!(said.contains("/nowhere/x.svg"), "{said}");
+    for unknown in [&["profile", "--nosuch"] as &[_], &["profile", "nosuch"], &["profile", "-F", "x"]] {
+        Run::new(unknown).fails(2);
     }
 }
 

@@ -1,0 +1,204 @@
+//! What this machine and this user can do: each line tried, not guessed, and what would mend it.
+
+use crate::failure::{Outcome, in_parts};
+use crate::out::Out;
+use perfweave::{Error, Fence, Hold, Order, Reader, Rings};
+use serde_json::json;
+use std::collections::HashSet;
+use std::fs;
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// Says what this machine and this user can do, and what would mend the rest
+///
+/// Each line is the result of a try. The exit status is 0 if the whole machine can be traced in proven order.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Print one JSON object a line
+    #[arg(short, long)]
+    json: bool,
+}
+
+/// A line: what was tried, and how it went.
+struct Line {
+    name: &'static str,
+    /// `None`: a fact, neither good nor bad.
+    is_well: Option<bool>,
+    says: String,
+    cure: Option<String>,
+}
+
+impl Line {
+    fn fact(name: &'static str, says: impl Into<String>) -> Self {
+        Self { name, is_well: None, says: says.into(), cure: None }
+    }
+
+    /// A try. `well` words what it gave.
+    fn of<T>(name: &'static str, tried: Result<T, Error>, well: impl FnOnce(T) -> String) -> Self {
+        match tried {
+            Ok(value) => Self { name, is_well: Some(true), says: well(value), cure: None },
+            Err(error) => {
+                let (says, cure) = in_parts(&error);
+                Self { name, is_well: Some(false), says, cure }
+            }
+        }
+    }
+
+    fn print(&self, out: &mut Out, json: bool) -> std::io::Result<()> {
+        let Self { name, is_well, says, cure } = self;
+        if json {
+            return writeln!(out, "{}", json!({ "check": name, "ok": is_well, "says": says, "cure": cure }));
+        }
+        let mark = match is_well {
+            Some(true) => "yes",
+            Some(false) => "NO",
+            None => "",
+        };
+        writeln!(out, "{name:<22} {mark:<4} {says}")?;
+        if let Some(cure) = cure {
+            writeln!(out, "{:<27} help: {cure}", "")?;
+        }
+        Ok(())
+    }
+}
+
+pub fn run(Args { json }: Args) -> Outcome {
+    let mut out = Out::new();
+    for line in facts() {
+        line.print(&mut out, json)?;
+    }
+    let (mut is_well, mut said) = (true, HashSet::new());
+    for (is_needed, mut line) in tries() {
+        is_well &= !is_needed || line.is_well == Some(true);
+        // A person reads the same advice once.
+        if !json && line.cure.as_ref().is_some_and(|cure| !said.insert(cure.clone())) {
+            line.cure = Some("as above".into());
+        }
+        line.print(&mut out, json)?;
+    }
+    if !json {
+        let verdict =
+            if is_well { "The whole machine can be traced in proven order." } else { "See the lines with NO." };
+        writeln!(out, "\n{verdict}")?;
+    }
+    out.flush()?;
+    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The first line of a file, without its end.
+fn line_of(path: &str) -> Option<String> {
+    Some(fs::read_to_string(path).ok()?.lines().next()?.trim().to_string())
+}
+
+/// The value of a key in a file of lines such as `Key: value`.
+fn value_of(path: &str, key: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(key))?;
+    Some(line.trim_start_matches(':').split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+/// Capabilities that matter here, by their bits (include/uapi/linux/capability.h).
+const CAPABILITIES: [(&str, u32); 5] =
+    [("CAP_PERFMON", 38), ("CAP_BPF", 39), ("CAP_SYS_ADMIN", 21), ("CAP_IPC_LOCK", 14), ("CAP_SYS_PTRACE", 19)];
+
+fn facts() -> Vec<Line> {
+    let or_unknown = |text: Option<String>| text.unwrap_or_else(|| "unknown".into());
+    let capable = value_of("/proc/self/status", "CapEff").and_then(|text| u64::from_str_radix(&text, 16).ok());
+    let capable = capable.map_or("unknown".into(), |bits| {
+        let has: Vec<_> = CAPABILITIES.iter().filter(|(_, bit)| bits >> bit & 1 == 1).map(|(name, _)| *name).collect();
+        if has.is_empty() { "none that help".to_string() } else { has.join(", ") }
+    });
+    let seccomp = match value_of("/proc/self/status", "Seccomp").as_deref() {
+        Some("0") => "no filter",
+        Some(_) => "a filter: it may refuse perf_event_open(2), bpf(2) or membarrier(2)",
+        None => "unknown",
+    };
+    let setting = |name: &str| or_unknown(line_of(&format!("/proc/sys/kernel/{name}")));
+    vec![
+        Line::fact("kernel", or_unknown(line_of("/proc/sys/kernel/osrelease"))),
+        Line::fact("CPUs online", or_unknown(line_of("/sys/devices/system/cpu/online"))),
+        Line::fact(
+            "CPUs isolated",
+            line_of("/sys/devices/system/cpu/isolated").filter(|list| !list.is_empty()).unwrap_or("none".into()),
+        ),
+        Line::fact("user", format!("{}, capabilities: {capable}", nix::unistd::geteuid())),
+        Line::fact("seccomp", seccomp),
+        Line::fact("perf_event_paranoid", setting("perf_event_paranoid")),
+        Line::fact(
+            "perf_event_mlock_kb",
+            format!("{} KiB a CPU before the limit on locked memory counts", setting("perf_event_mlock_kb")),
+        ),
+        Line::fact("sample rate, most", format!("{} Hz", setting("perf_event_max_sample_rate"))),
+        Line::fact("locked memory, limit", or_unknown(value_of("/proc/self/limits", "Max locked memory"))),
+        Line::fact("descriptors, limit", or_unknown(value_of("/proc/self/limits", "Max open files"))),
+        Line::fact("clock", or_unknown(line_of("/sys/devices/system/clocksource/clocksource0/current_clocksource"))),
+    ]
+}
+
+/// What is tried, and whether tracing the machine needs it.
+fn tries() -> Vec<(bool, Line)> {
+    let own = Rings::options().event_name("task-clock").user_only().pid(std::process::id()).bytes(1 << 12);
+    let machine = || Rings::options().tracepoint("sched:sched_switch").bytes(1 << 16).open();
+    let format = |rings: Rings| rings.format(0).map(|format| format.fields().len());
+    let rings = |rings: Rings| format!("{} rings", rings.len());
+    let mut lines = vec![
+        (false, Line::of("own process", own.open(), rings)),
+        (true, Line::of("tracepoints", machine(), rings)),
+        (true, Line::of("tracefs", machine().and_then(format), |fields| format!("sched_switch has {fields} fields"))),
+        (
+            false,
+            Line::of(
+                "system calls",
+                Rings::options().tracepoint("raw_syscalls:sys_enter").bytes(1 << 16).open(),
+                rings,
+            ),
+        ),
+        (false, Line::of("kernel probes", Rings::options().kprobe("do_nanosleep").bytes(1 << 16).open(), rings)),
+        (
+            false,
+            Line::of("profiling", Rings::options().event_name("cpu-clock").frequency(99).bytes(1 << 16).open(), rings),
+        ),
+        (
+            false,
+            Line::of(
+                "hardware cycles",
+                Rings::options().event_name("cycles").period(1_000_000).bytes(1 << 16).open(),
+                rings,
+            ),
+        ),
+    ];
+    let fences = [
+        ("fence", Fence::Auto, true),
+        ("fence, membarrier", Fence::Membarrier, false),
+        ("fence, array of maps", Fence::Map, false),
+        ("fence, expedited", Fence::EXPEDITED, false),
+    ];
+    lines.extend(fences.map(|(name, fence, is_needed)| (is_needed, Line::of(name, periods(&fence), |text| text))));
+    let reader = machine().and_then(|rings| Reader::new(rings, Order::new().hold(Hold::FENCE)));
+    lines.push((
+        true,
+        Line::of("proven order", reader, |reader| format!("by {}", reader.fence().unwrap_or("no fence"))),
+    ));
+    lines
+}
+
+/// How long grace periods are now.
+fn periods(fence: &Fence) -> Result<String, Error> {
+    let mut periods = fence.open()?;
+    let mut times = Vec::new();
+    for _ in 0..5 {
+        let begin = Instant::now();
+        if let Err(error) = periods.wait() {
+            return Ok(format!("{}: {error}", periods.name()));
+        }
+        times.push(begin.elapsed().as_secs_f64() * 1e3);
+    }
+    times.sort_unstable_by(f64::total_cmp);
+    Ok(format!(
+        "{}: a grace period takes {:.1} ms now (median of 5, at most {:.1})",
+        periods.name(),
+        times[2],
+        times[4]
+    ))
+}

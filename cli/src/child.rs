@@ -1,0 +1,86 @@
+//! A command that is traced from its first instruction on.
+//!
+//! This program starts itself once more. The second process waits on a pipe until it is traced, and then becomes the command. So the command
+//! has its own input, output and terminal, and the process number that is traced.
+
+use crate::failure::Failure;
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, PipeWriter, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitStatus};
+
+/// The first argument of the second process. The next two are the pipe's descriptor and the command.
+const WAIT: &str = "--wait-until-traced";
+
+/// The command. Dropped before it is let go, it never runs.
+#[derive(Debug)]
+pub struct Child {
+    process: std::process::Child,
+    gate: Option<PipeWriter>,
+}
+
+impl Child {
+    /// Starts the command, which waits.
+    pub fn start(command: &[OsString]) -> Result<Self, Failure> {
+        let (reader, gate) = io::pipe()?;
+        // The second process inherits this end. The other end closes with this process, so that the second never waits for ever.
+        fcntl(reader.as_fd(), FcntlArg::F_SETFD(FdFlag::empty())).map_err(io::Error::from)?;
+        let mut second = Command::new("/proc/self/exe");
+        second.arg(WAIT).arg(reader.as_raw_fd().to_string()).args(command);
+        Ok(Self { process: second.spawn()?, gate: Some(gate) })
+    }
+
+    /// Its process number, which the command keeps.
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Lets the command run.
+    pub fn go(&mut self) -> io::Result<()> {
+        self.gate.take().map_or(Ok(()), |mut gate| gate.write_all(b"!"))
+    }
+
+    /// Waits until it has ended.
+    pub fn wait(&mut self) -> io::Result<ExitStatus> {
+        self.process.wait()
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // It waits for the pipe and ends. A command that runs goes on.
+        if self.gate.take().is_some() {
+            let _ = self.process.wait();
+        }
+    }
+}
+
+/// What the second process does. `None` in any other process.
+pub fn second_process() -> Option<Failure> {
+    let mut args = std::env::args_os().skip(1);
+    if args.next().as_deref() != Some(OsStr::new(WAIT)) {
+        return None;
+    }
+    let descriptor = args.next()?.to_str()?.parse::<RawFd>().ok()?;
+    let (name, rest) = (args.next()?, args);
+    match pass(descriptor) {
+        Ok(true) => {
+            let error = Command::new(&name).args(rest).exec();
+            Some(Failure::new(format_args!("{}: {error}", name.to_string_lossy())))
+        }
+        Ok(false) => Some(Failure::Closed),
+        Err(error) => Some(error.into()),
+    }
+}
+
+/// Waits until the first process has begun to trace. False if it has ended instead.
+fn pass(descriptor: RawFd) -> io::Result<bool> {
+    // A new description of the same pipe: no descriptor is taken by its number, and the command inherits none.
+    let mut pipe = File::open(format!("/proc/self/fd/{descriptor}"))?;
+    let inherited = nix::unistd::close(descriptor);
+    inherited?;
+    Ok(pipe.read(&mut [0])? > 0)
+}

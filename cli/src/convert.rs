@@ -1,0 +1,193 @@
+//! Turns a recording into something to look at.
+
+#[cfg(feature = "firefox")]
+mod firefox;
+mod folded;
+mod html;
+mod names;
+#[cfg(feature = "perfetto")]
+mod perfetto;
+mod picture;
+mod text;
+mod view;
+
+use crate::failure::{Failure, Outcome};
+use perfweave::{Event, Order, Reader, perf_data};
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+use view::View;
+
+/// Turns a recording into something to look at
+///
+/// Reads a perf.data file of `perf record` or `perfweave record`, of this machine or of another, and writes its events in proven order over
+/// all CPUs. `--html` makes one page that any browser shows, without a network.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The recording; - for standard input
+    #[arg(value_name = "FILE", default_value = "perf.data")]
+    file: PathBuf,
+    #[command(flatten)]
+    format: Format,
+    /// Write into this file, not to standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  perf record -a -e sched:sched_switch,sched:sched_waking -- sleep 1
+  perfweave convert --html -o trace.html           Who ran where, and who woke whom: open trace.html
+  perfweave convert --perfetto -o trace.pftrace    The same for https://ui.perfetto.dev
+  perfweave convert --firefox -o profile.json      Samples and marks for https://profiler.firefox.com
+  perfweave convert --folded                       Call chains, for flamegraph.pl or inferno-flamegraph
+  perf record -a -o - -- sleep 1 | perfweave convert --json -";
+
+/// What to make of it.
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+struct Format {
+    /// One page for any browser: CPUs and threads as lanes, wake-ups as arrows, losses hatched, late events red
+    #[arg(long)]
+    html: bool,
+    /// A trace for https://ui.perfetto.dev: a track for each CPU and thread, wake-ups as flows, losses as stretches
+    #[cfg(feature = "perfetto")]
+    #[arg(long)]
+    perfetto: bool,
+    /// A profile for https://profiler.firefox.com: call chains as samples, other events as marks
+    #[cfg(feature = "firefox")]
+    #[arg(long)]
+    firefox: bool,
+    /// A line for each event: the thread, its CPU, the time, the event and its fields
+    #[arg(long)]
+    text: bool,
+    /// An object for each event, one a line
+    #[arg(short, long)]
+    json: bool,
+    /// Call chains with how often each was sampled, outermost function first
+    #[arg(long)]
+    folded: bool,
+}
+
+/// What a format does with the events.
+trait Sink {
+    fn event(&mut self, event: &Event<'_>, view: &View) -> io::Result<()>;
+    /// After the last event.
+    fn finish(self: Box<Self>, view: &View) -> io::Result<()>;
+}
+
+pub fn run(args: Args) -> Outcome {
+    let view_and_reader = open(&args.file)?;
+    let out = output(args.output.as_deref())?;
+    let sink = args.format.sink(out, &view_and_reader.0);
+    match convert(view_and_reader, sink) {
+        Ok(()) | Err(Failure::Closed) => Ok(ExitCode::SUCCESS),
+        Err(failure) => Err(failure),
+    }
+}
+
+type Out = Box<dyn Write>;
+
+impl Format {
+    fn sink(&self, out: Out, view: &View) -> Box<dyn Sink> {
+        #[cfg(feature = "perfetto")]
+        if self.perfetto {
+            return Box::new(perfetto::Perfetto::new(out, view));
+        }
+        #[cfg(feature = "firefox")]
+        if self.firefox {
+            return Box::new(firefox::Firefox::new(out, view));
+        }
+        if self.html {
+            Box::new(html::Html::new(out, view))
+        } else if self.json {
+            Box::new(text::Json(out))
+        } else if self.folded {
+            Box::new(folded::Folded::new(out))
+        } else {
+            Box::new(text::Text(out))
+        }
+    }
+}
+
+fn open(path: &Path) -> Result<(View, Reader), Failure> {
+    let rings = if path == Path::new("-") {
+        // Recordings are read twice, so what comes through a pipe is kept in a file without a name.
+        let mut kept =
+            nameless().map_err(|error| Failure::new(format_args!("cannot make a temporary file: {error}")))?;
+        io::copy(&mut io::stdin().lock(), &mut kept)
+            .map_err(|error| Failure::new(format_args!("cannot read standard input: {error}")))?;
+        perf_data::open(format!("/proc/self/fd/{}", kept.as_raw_fd()))?
+    } else {
+        perf_data::open(path)?
+    };
+    if rings.is_empty() {
+        let hint = "record for longer, or other events: perfweave record -a -- sleep 1";
+        return Err(Failure::hinting(format_args!("{} has no records", path.display()), hint));
+    }
+    if let Some(unfinished) = rings.unfinished() {
+        eprintln!("perfweave: {unfinished}");
+    }
+    let view = View::new(&rings, path);
+    Ok((view, Reader::new(rings, Order::new())?))
+}
+
+fn nameless() -> io::Result<File> {
+    let path = std::env::temp_dir().join(format!("perfweave-{}", std::process::id()));
+    let file = File::options().read(true).write(true).create_new(true).open(&path)?;
+    std::fs::remove_file(path)?;
+    Ok(file)
+}
+
+fn output(path: Option<&Path>) -> Result<Out, Failure> {
+    let Some(path) = path else { return Ok(Box::new(crate::out::Out::new())) };
+    let file =
+        File::create(path).map_err(|error| Failure::new(format_args!("cannot write {}: {error}", path.display())))?;
+    Ok(Box::new(BufWriter::with_capacity(1 << 16, file)))
+}
+
+fn convert((mut view, mut reader): (View, Reader), mut sink: Box<dyn Sink>) -> Result<(), Failure> {
+    let mut progress = Progress::new();
+    while let Some(batch) = reader.batch(Duration::ZERO)? {
+        for event in batch {
+            view.learn(&event);
+            sink.event(&event, &view)?;
+            progress.one();
+        }
+    }
+    progress.end();
+    Ok(sink.finish(&view)?)
+}
+
+/// How far it is, on a terminal's standard error, for what takes longer than a second.
+struct Progress {
+    events: u64,
+    next: Option<Instant>,
+    told: bool,
+}
+
+impl Progress {
+    fn new() -> Self {
+        let next = io::stderr().is_terminal().then(|| Instant::now() + Duration::from_secs(1));
+        Self { events: 0, next, told: false }
+    }
+
+    fn one(&mut self) {
+        self.events += 1;
+        if self.events.is_multiple_of(4096) && self.next.is_some_and(|next| Instant::now() >= next) {
+            eprint!("\r{} events", self.events);
+            self.next = Some(Instant::now() + Duration::from_millis(250));
+            self.told = true;
+        }
+    }
+
+    fn end(&self) {
+        if self.told {
+            eprintln!("\r{} events", self.events);
+        }
+    }
+}

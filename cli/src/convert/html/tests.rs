@@ -1,0 +1,133 @@
+//! The page in a browser: what it draws, and what it answers.
+
+use crate::convert::picture::{Loss, Picture, Place, Point, Run, Thread, Wake};
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+#[test]
+fn no_name_ends_the_page() {
+    let thread = Thread { pid: None, name: "</script><script>alert(1)".into() };
+    let picture = Picture { threads: [(1, thread)].into(), ..Picture::default() };
+    let mut page = Vec::new();
+    super::page(&mut page, &picture, "</title>/*SCRIPT*/").unwrap();
+    let page = String::from_utf8(page).unwrap();
+    assert_eq!(page.matches("</script>").count(), 2);
+    assert!(!page.contains("alert(1)<") && !page.contains("/*DATA*/"));
+    let frames = "requestAnimationFrame";
+    assert_eq!(page.matches(frames).count(), super::SCRIPT.matches(frames).count());
+}
+
+/// 100,000 events of 4 CPUs and 40 threads, a microsecond apart. One is late, one not proven, and one CPU loses some.
+fn large() -> Picture {
+    const EVENTS: u64 = 100_000;
+    let mut picture = Picture { start: 5_000_000_000, end: 5_000_000_000 + 1000 * EVENTS, ..Picture::default() };
+    picture.cpus = (0..4).collect();
+    picture.events = vec!["sched:sched_switch".into(), "sched:sched_waking".into()];
+    for tid in 100..140 {
+        picture.threads.insert(tid, Thread { pid: Some(100), name: format!("worker-{tid}") });
+    }
+    for at in 0..EVENTS {
+        let (time, cpu, tid) = (picture.start + 1000 * at, (at % 4) as u32, 100 + (at % 40) as u32);
+        let place = match at {
+            LATE => Place::Late(77_000),
+            UNPROVEN => Place::Assumed,
+            _ => Place::Proven,
+        };
+        let text = if at == NEEDLE { "a needle in it".into() } else { format!("event {}", at % 10) };
+        let point =
+            Point { time, cpu: Some(cpu), tid: Some(tid), event: (at % 2) as usize, text, place, chain: vec![] };
+        picture.points.push(point);
+        let run = Run { cpu, tid, from: time, to: time + 3000 };
+        if at % 4 == 0 {
+            picture.runs.push(run);
+        }
+        if at % 10 == 0 {
+            let (woken, ran) = (100 + ((at + 4) % 40) as u32, Some((time + 4000, cpu)));
+            picture.wakes.push(Wake { time, point: at as usize, cpu: (cpu + 1) % 4, waker: tid, woken, ran });
+        }
+    }
+    let from = picture.start + 40_000_000;
+    picture.losses.push(Loss { cpu: Some(2), from, to: from + 10_000_000, text: "CPU 2 lost 9 records here".into() });
+    picture
+}
+
+const LATE: u64 = 60_001;
+const UNPROVEN: u64 = 70_002;
+const NEEDLE: u64 = 33_333;
+
+/// What the page says after it has drawn: its elements, and how many pixels of some colours there are.
+fn answers(name: &str, hash: &str) -> Option<String> {
+    perfweave_support::runs(&["chromium", "--version"], "Debian's package chromium")?;
+    let path = std::env::temp_dir().join(format!("perfweave-page-{}-{name}.html", std::process::id()));
+    let mut page = Vec::new();
+    super::page(&mut page, &large(), "large").unwrap();
+    page.extend(COUNT_COLOURS.as_bytes());
+    fs::write(&path, page).unwrap();
+    let profile = PathBuf::from(format!("{}.profile", path.display()));
+    let mut browser = Command::new("chromium");
+    browser.args(["--headless", "--no-sandbox", "--disable-gpu", "--window-size=1400,900", "--dump-dom"]);
+    browser.arg(format!("--user-data-dir={}", profile.display())).arg(format!("file://{}#{hash}", path.display()));
+    let output = browser.output().unwrap();
+    if std::env::var_os("PERFWEAVE_KEEP_PAGES").is_none() {
+        let _ = (fs::remove_file(&path), fs::remove_dir_all(&profile));
+    }
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Counts the pixels of late events and of losses.
+const COUNT_COLOURS: &str = "<script>
+const image = paint.getImageData(0, 0, canvas.width, canvas.height).data;
+for (const name of ['late', 'loss']) {
+  const [red, green, blue] = colours[name].match(/[0-9]+/g).map(Number);
+  let count = 0;
+  for (let at = 0; at < image.length; at += 4) count += image[at] === red && image[at + 1] === green && image[at + 2] === blue;
+  document.body.dataset[name] = count;
+}
+</script>";
+
+/// The number of a `data-` attribute of the page's body.
+#[track_caller]
+fn number(page: &str, name: &str) -> u64 {
+    let (_, rest) = page.split_once(&format!("data-{name}=\"")).unwrap_or_else(|| panic!("no {name} in {page:.2000}"));
+    rest.split('"').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_hundred_thousand_events_are_drawn_as_few_shapes() {
+    let Some(page) = answers("large", "") else { return };
+    assert_eq!([number(&page, "events"), number(&page, "wakes"), number(&page, "runs")], [100_000, 10_000, 25_000]);
+    assert_eq!(number(&page, "lanes"), 44);
+    // A lane has at most a run and a mark for each of the canvas's pixels.
+    let drawn = number(&page, "drawn");
+    assert!(drawn > 1000 && drawn < 44 * 2 * 1400, "{drawn} shapes");
+    assert!(page.contains("10000 wake-ups here: the 200 slowest have arrows"));
+    // However many events share its pixel, a late one is red.
+    assert!(number(&page, "late") > 0 && number(&page, "loss") > 100);
+}
+
+#[test]
+fn a_part_has_no_red_and_no_hatching_of_another() {
+    let Some(page) = answers("part", "from=1000000&to=2000000") else { return };
+    assert_eq!([number(&page, "from"), number(&page, "to")], [1_000_000, 2_000_000]);
+    assert_eq!([number(&page, "late"), number(&page, "loss")], [0, 0]);
+}
+
+#[test]
+fn the_page_finds_and_shows_records() {
+    let Some(page) = answers("found", "search=needle&hit=1") else { return };
+    assert!(page.contains("1 of 1") && page.contains("<pre>a needle in it</pre>"));
+    assert!(page.contains("5.033333000 s") && page.contains("worker-113 113"));
+    let Some(page) = answers("late", &format!("event={LATE}")) else { return };
+    assert!(page.contains("<dd class=\"late\">late by 77 µs</dd>"));
+    let Some(page) = answers("unproven", &format!("event={UNPROVEN}")) else { return };
+    assert!(page.contains("<dd class=\"late\">not proven</dd>"));
+}
+
+#[test]
+fn a_click_shows_what_is_there() {
+    // CPU 0's lane is the first: 24 pixels of ruler, 22 of a heading. The canvas has 1400 - 340 pixels, 180 of them for names.
+    let Some(page) = answers("click", "from=8000&to=8880&click=560,56") else { return };
+    assert!(page.contains("<h2>worker-108 108</h2>") || page.contains("<h2>sched:sched_switch</h2>"), "{page:.3000}");
+}

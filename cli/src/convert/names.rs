@@ -1,0 +1,190 @@
+//! Where addresses lie: in the files that a process has mapped, and in the kernel, if the recording is of this boot.
+
+use linux_perf_event_reader::EventRecord;
+use perfweave::{Event, Kind, Record};
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::Path;
+use std::rc::Rc;
+
+/// Mappings of each process, as of the event that was learned last.
+#[derive(Debug, Default)]
+pub struct Names {
+    processes: HashMap<i32, BTreeMap<u64, Mapping>>,
+    kernel: Kernel,
+}
+
+#[derive(Debug, Clone)]
+struct Mapping {
+    end: u64,
+    /// Of its start in the file.
+    offset: u64,
+    file: Rc<str>,
+}
+
+/// The kernel's symbols.
+#[derive(Debug, Default)]
+enum Kernel {
+    /// Not read yet: the recording has not said where its kernel lies.
+    #[default]
+    Unknown,
+    /// Of another boot, or not readable by this user.
+    None,
+    Symbols(Vec<(u64, String)>),
+}
+
+/// Who executes an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    Kernel,
+    User,
+}
+
+/// A frame of a call chain: its address, and who executes it. The kernel's markers say that for the addresses after them.
+pub fn frames(record: &Record<'_>) -> Vec<(u64, Mode)> {
+    const KERNEL: u64 = 0u64.wrapping_sub(128);
+    const USER: u64 = 0u64.wrapping_sub(512);
+    const MARKERS: u64 = 0u64.wrapping_sub(4095);
+    let mut mode = if record.misc() & 7 == 1 { Mode::Kernel } else { Mode::User };
+    let mut frames = Vec::new();
+    for address in record.callchain().into_iter().flatten() {
+        match address {
+            KERNEL => mode = Mode::Kernel,
+            USER => mode = Mode::User,
+            MARKERS.. => {}
+            address => frames.push((address, mode)),
+        }
+    }
+    if frames.is_empty() {
+        frames.extend(record.ip().map(|ip| (ip, mode)));
+    }
+    frames
+}
+
+impl Names {
+    /// Learns what an event says of mappings.
+    pub fn learn(&mut self, event: &Event<'_>, path: &Path) {
+        let Some(record) = event.record().filter(|record| record.kind() != Kind::SAMPLE) else { return };
+        match record.decode() {
+            Ok(EventRecord::Mmap(map)) => {
+                let file = String::from_utf8_lossy(&map.path.as_slice()).into_owned();
+                if map.pid == -1 && file.starts_with("[kernel.kallsyms]") {
+                    self.kernel = Kernel::of(&file, map.page_offset, path);
+                } else {
+                    self.map(map.pid, map.address, map.length, map.page_offset, &file);
+                }
+            }
+            Ok(EventRecord::Mmap2(map)) => {
+                let file = String::from_utf8_lossy(&map.path.as_slice()).into_owned();
+                self.map(map.pid, map.address, map.length, map.page_offset, &file);
+            }
+            Ok(EventRecord::Comm(comm)) if comm.is_execve => drop(self.processes.remove(&comm.pid)),
+            Ok(EventRecord::Fork(fork)) if fork.pid != fork.ppid => {
+                if let Some(maps) = self.processes.get(&fork.ppid).cloned() {
+                    self.processes.insert(fork.pid, maps);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn map(&mut self, pid: i32, start: u64, len: u64, offset: u64, file: &str) {
+        let end = start.saturating_add(len);
+        let maps = self.processes.entry(pid).or_default();
+        // A newer mapping hides what it covers. What sticks out at its end stays.
+        if let Some((&at, before)) = maps.range(..start).next_back()
+            && before.end > end
+        {
+            let rest = Mapping { offset: before.offset.wrapping_add(end - at), ..before.clone() };
+            maps.insert(end, rest);
+        }
+        let covered: Vec<u64> = maps.range(start..end).map(|(at, _)| *at).collect();
+        for at in covered {
+            if let Some(old) = maps.remove(&at)
+                && old.end > end
+            {
+                let offset = old.offset.wrapping_add(end - at);
+                maps.insert(end, Mapping { offset, ..old });
+            }
+        }
+        if end > start {
+            maps.insert(start, Mapping { end, offset, file: file.into() });
+        }
+    }
+
+    /// The name of an address: the kernel's function, or the file and the offset in it, or the address itself.
+    pub fn name(&self, pid: Option<u32>, address: u64, mode: Mode) -> String {
+        let known = match mode {
+            Mode::Kernel => self.kernel.name(address),
+            Mode::User => pid.and_then(|pid| self.file(pid.cast_signed(), address)),
+        };
+        known.unwrap_or_else(|| format!("{address:#x}"))
+    }
+
+    fn file(&self, pid: i32, address: u64) -> Option<String> {
+        let (start, map) = self.processes.get(&pid)?.range(..=address).next_back()?;
+        let file = map.file.rsplit('/').next().filter(|_| address < map.end)?;
+        Some(format!("{file}+{:#x}", map.offset.wrapping_add(address - start)))
+    }
+}
+
+impl Kernel {
+    /// The symbols of this machine's kernel, if the recording's kernel lies at the same place and the file was written since it booted.
+    /// The kernel lies elsewhere after each boot (KASLR).
+    fn of(map: &str, address: u64, path: &Path) -> Self {
+        let Some(symbols) = symbols().filter(|_| is_since_boot(path)) else { return Self::None };
+        // perf names the symbol whose address it gives: `[kernel.kallsyms]_text`.
+        let wanted = map.trim_start_matches("[kernel.kallsyms]");
+        let is_same = symbols.iter().any(|(at, name)| *at == address && name == wanted);
+        if is_same { Self::Symbols(symbols) } else { Self::None }
+    }
+
+    fn name(&self, address: u64) -> Option<String> {
+        let Self::Symbols(symbols) = self else { return None };
+        let after = symbols.partition_point(|(at, _)| *at <= address);
+        symbols.get(after.checked_sub(1)?).map(|(_, name)| name.clone())
+    }
+}
+
+/// All functions, by address. `None` if this user may not see addresses (`kptr_restrict`).
+fn symbols() -> Option<Vec<(u64, String)>> {
+    let text = fs::read_to_string("/proc/kallsyms").ok()?;
+    let mut symbols: Vec<_> = text.lines().filter_map(symbol).collect();
+    symbols.sort_by_key(|(at, _)| *at);
+    (!symbols.is_empty()).then_some(symbols)
+}
+
+fn symbol(line: &str) -> Option<(u64, String)> {
+    let mut words = line.split_whitespace();
+    let (at, kind, name) = (words.next()?, words.next()?, words.next()?);
+    let at = u64::from_str_radix(at, 16).ok().filter(|at| *at != 0)?;
+    matches!(kind, "t" | "T" | "w" | "W").then(|| (at, name.to_owned()))
+}
+
+fn is_since_boot(path: &Path) -> bool {
+    let booted = || {
+        let stat = fs::read_to_string("/proc/stat").ok()?;
+        stat.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse::<u64>().ok())
+    };
+    // A pipe has no time: where its kernel lies must do.
+    let written = fs::metadata(path).and_then(|file| file.modified()).ok();
+    let since = written.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
+    since.is_none_or(|since| booted().is_some_and(|booted| since.as_secs() >= booted))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Mode, Names};
+
+    #[test]
+    fn newer_mappings_hide_older_ones() {
+        let mut names = Names::default();
+        names.map(1, 0x1000, 0x3000, 0, "/lib/a");
+        names.map(1, 0x2000, 0x1000, 0x100, "/lib/b");
+        let name = |address| names.name(Some(1), address, Mode::User);
+        assert_eq!(name(0x1010), "a+0x10");
+        assert_eq!(name(0x2010), "b+0x110");
+        assert_eq!(name(0x3010), "a+0x2010");
+        assert_eq!([name(0x4000), name(0xfff)], ["0x4000", "0xfff"]);
+    }
+}

@@ -1,0 +1,456 @@
+'use strict';
+// Times are nanoseconds since the recording's first event.
+const data = JSON.parse(document.getElementById('data').textContent);
+const $ = id => document.getElementById(id);
+const canvas = $('lanes'), paint = canvas.getContext('2d');
+const LABEL = 180, RULER = 24, LANE = 20, HEAD = 22, SLOWEST = 200, ARROWS = 2000;
+const TIME = 0, CPU = 1, TID = 2, EVENT = 3, TEXT = 4, LATE = 5, CHAIN = 6;
+const END = Math.max(data.end, 1000);
+const threads = new Map(data.threads.map(([tid, pid, name]) => [tid, { pid, name }]));
+const nameOf = tid => tid === 0 ? 'idle' : `${threads.get(tid)?.name || '?'} ${tid}`;
+
+// The first index of a sorted array whose value is larger.
+function after(sorted, value, from = 0) {
+  let to = sorted.length;
+  while (from < to) {
+    const middle = (from + to) >> 1;
+    if (sorted[middle] > value) to = middle; else from = middle + 1;
+  }
+  return from;
+}
+
+// ---- lanes ----
+class Lane {
+  constructor(title, kind, id) {
+    Object.assign(this, { title, kind, id, runs: [], points: [], losses: [] });
+  }
+  // Sorted columns, which are searched by halves.
+  seal() {
+    const runs = this.runs.sort((a, b) => a[0] - b[0]);
+    this.from = Float64Array.from(runs, run => run[0]);
+    this.to = Float64Array.from(runs, run => run[1]);
+    this.busy = new Float64Array(runs.length + 1);
+    runs.forEach((run, at) => { this.busy[at + 1] = this.busy[at] + run[1] - run[0]; });
+    this.points.sort((a, b) => data.points[a][TIME] - data.points[b][TIME] || a - b);
+    this.times = Float64Array.from(this.points, at => data.points[at][TIME]);
+    this.late = this.points.filter(at => data.points[at][LATE] !== 0);
+    this.lateTimes = Float64Array.from(this.late, at => data.points[at][TIME]);
+  }
+}
+
+const cpuLanes = new Map(data.cpus.map(cpu => [cpu, new Lane(`CPU ${cpu}`, 'cpu', cpu)]));
+const threadLanes = new Map();
+function threadLane(tid) {
+  if (!threadLanes.has(tid)) threadLanes.set(tid, new Lane(nameOf(tid), 'thread', tid));
+  return threadLanes.get(tid);
+}
+for (const run of data.runs) {
+  cpuLanes.get(run[2])?.runs.push(run);
+  threadLane(run[3]).runs.push(run);
+}
+const nowhere = new Lane('no CPU', 'other', null);
+data.points.forEach((point, at) => {
+  (cpuLanes.get(point[CPU]) || nowhere).points.push(at);
+  if (point[TID] > 0) threadLane(point[TID]).points.push(at);
+});
+for (const wake of data.wakes) if (wake[3] > 0) threadLane(wake[3]);
+for (const loss of data.losses) {
+  if (loss[2] === null) cpuLanes.forEach(lane => lane.losses.push(loss)); else cpuLanes.get(loss[2])?.losses.push(loss);
+}
+const lanes = [...cpuLanes.values()];
+if (nowhere.points.length) lanes.push(nowhere);
+const byTime = [...threadLanes.values()];
+[...lanes, ...byTime].forEach(lane => lane.seal());
+// The busiest threads come first.
+byTime.sort((a, b) => b.busy.at(-1) - a.busy.at(-1) || b.points.length - a.points.length || a.id - b.id);
+const cpuCount = lanes.length;
+lanes.push(...byTime);
+const place = new Map(lanes.map((lane, at) => [lane.kind + lane.id, at]));
+
+// Wake-ups by their time, and the slowest first.
+const wakes = data.wakes.map((wake, at) => ({ at, time: wake[0], cpu: wake[1], waker: wake[2], woken: wake[3], ran: wake[4], on: wake[5] }));
+wakes.sort((a, b) => a.time - b.time);
+const wakeTimes = Float64Array.from(wakes, wake => wake.time);
+const slowest = wakes.filter(wake => wake.ran !== null).sort((a, b) => (b.ran - b.time) - (a.ran - a.time));
+// The wake-up that a thread's run began with.
+const wakeOfRun = new Map(slowest.map(wake => [`${wake.woken}:${wake.ran}`, wake]));
+
+// ---- what is shown ----
+const view = { from: 0, to: END, scroll: 0, selected: null, hits: [], hit: -1 };
+let shapes = 0, colours = {}, width = 0, height = 0, queued = false;
+const scale = () => (view.to - view.from) / Math.max(1, width - LABEL);
+const X = time => LABEL + (time - view.from) / scale();
+const Y = at => RULER + HEAD + at * LANE + (at >= cpuCount ? HEAD : 0) - view.scroll;
+const most = () => Math.max(0, Y(lanes.length) + view.scroll + LANE - height);
+
+function redraw() {
+  if (queued) return;
+  queued = true;
+  requestAnimationFrame(() => { queued = false; draw(); });
+}
+
+function colour(tid) {
+  return `hsl(${(tid * 137.508) % 360} 55% ${colours.dark ? 45 : 68}%)`;
+}
+
+function box(x, y, w, h, fill) {
+  paint.fillStyle = fill;
+  paint.fillRect(x, y, w, h);
+  shapes += 1;
+}
+
+function drawRuns(lane, y) {
+  const { from, to, busy, runs } = lane, wide = scale();
+  let at = after(to, view.from);
+  while (at < runs.length && from[at] < view.to) {
+    const left = Math.max(LABEL, X(from[at])), right = Math.min(width, X(to[at]));
+    const who = lane.kind === 'cpu' ? runs[at][3] : runs[at][2];
+    if (right - left >= 1.5) {
+      box(left, y + 3, right - left, LANE - 6, lane.kind === 'cpu' ? colour(who) : colour(lane.id));
+      if (right - left > 34) label(lane.kind === 'cpu' ? nameOf(who) : `CPU ${who}`, left + 3, y, right - left - 6);
+      at += 1;
+      continue;
+    }
+    // One column for all that end in this pixel, as strong as they are busy.
+    const edge = view.from + (Math.floor(left - LABEL) + 1) * wide;
+    const next = Math.max(at + 1, after(to, edge, at));
+    paint.globalAlpha = Math.min(1, 0.3 + (busy[next] - busy[at]) / wide);
+    box(Math.floor(left), y + 3, 1, LANE - 6, lane.kind === 'cpu' ? colours.weak : colour(lane.id));
+    paint.globalAlpha = 1;
+    at = next;
+  }
+}
+
+function label(text, x, y, room) {
+  paint.save();
+  paint.beginPath();
+  paint.rect(x, y, room, LANE);
+  paint.clip();
+  paint.fillStyle = colours.text;
+  paint.fillText(text, x, y + LANE / 2);
+  paint.restore();
+}
+
+// A mark for each pixel that has events.
+function drawMarks(times, y, h, fill) {
+  const wide = scale();
+  let at = after(times, view.from - wide);
+  while (at < times.length && times[at] <= view.to) {
+    const x = Math.floor(X(times[at]));
+    if (x >= LABEL) box(x, y, 1, h, fill);
+    at = Math.max(at + 1, after(times, view.from + (x - LABEL + 1) * wide, at));
+  }
+}
+
+let hatch = null;
+function hatching() {
+  const tile = new OffscreenCanvas(8, 8), brush = tile.getContext('2d');
+  brush.strokeStyle = colours.loss;
+  brush.lineWidth = 1.5;
+  for (const at of [-8, 0, 8]) { brush.moveTo(at, 8); brush.lineTo(at + 8, 0); }
+  brush.stroke();
+  return paint.createPattern(tile, 'repeat');
+}
+
+function drawLane(at) {
+  const lane = lanes[at], y = Y(at);
+  if (y > height || y < RULER - LANE) return;
+  if (at % 2) box(LABEL, y, width - LABEL, LANE, colours.stripe);
+  drawRuns(lane, y);
+  drawMarks(lane.times, y + LANE - 6, 4, colours.weak);
+  if (lane.hitTimes) drawMarks(lane.hitTimes, y + 1, LANE - 2, colours.hit);
+  drawMarks(lane.lateTimes, y + 1, LANE - 2, colours.late);
+  for (const [from, to] of lane.losses) {
+    if (to < view.from || from > view.to) continue;
+    const left = Math.max(LABEL, X(from)), right = Math.min(width, X(to));
+    box(left, y + 1, Math.max(2, right - left), LANE - 2, hatch);
+  }
+  box(0, y, LABEL, LANE, colours.back);
+  label(lane.title, 8, y, LABEL - 14);
+}
+
+// ---- arrows ----
+function shownWakes() {
+  const first = after(wakeTimes, view.from - 1), last = after(wakeTimes, view.to);
+  const shown = [];
+  // Of many, the slowest: they are what one looks for.
+  const limit = last - first > ARROWS ? SLOWEST : ARROWS;
+  $('note').textContent = limit === SLOWEST ? `${last - first} wake-ups here: the ${SLOWEST} slowest have arrows` : '';
+  for (const wake of slowest) {
+    if (shown.length === limit) break;
+    if (wake.time <= view.to && wake.ran >= view.from) shown.push(wake);
+  }
+  return shown;
+}
+
+function arrow(wake, from, to) {
+  if (from === undefined || to === undefined) return;
+  const [x0, y0, x1, y1] = [X(wake.time), Y(from) + LANE / 2, X(wake.ran), Y(to) + LANE / 2];
+  if (Math.max(y0, y1) < RULER || Math.min(y0, y1) > height) return;
+  paint.beginPath();
+  paint.moveTo(x0, y0);
+  paint.lineTo(x1, y1);
+  const angle = Math.atan2(y1 - y0, x1 - x0);
+  for (const turn of [2.7, -2.7]) {
+    paint.moveTo(x1, y1);
+    paint.lineTo(x1 + 6 * Math.cos(angle + turn), y1 + 6 * Math.sin(angle + turn));
+  }
+  paint.stroke();
+  shapes += 1;
+}
+
+function drawArrows() {
+  paint.save();
+  paint.beginPath();
+  paint.rect(LABEL, RULER, width - LABEL, height);
+  paint.clip();
+  for (const wake of shownWakes()) {
+    const chosen = view.selected?.wake === wake;
+    paint.strokeStyle = chosen ? colours.hit : colours.arrow;
+    paint.lineWidth = chosen ? 2 : 1;
+    if (wake.cpu !== wake.on) arrow(wake, place.get('cpu' + wake.cpu), place.get('cpu' + wake.on));
+    arrow(wake, place.get('thread' + wake.waker), place.get('thread' + wake.woken));
+  }
+  paint.restore();
+}
+
+// ---- the frame ----
+function span(ns) {
+  const [unit, name] = [[1e9, 's'], [1e6, 'ms'], [1e3, 'µs'], [1, 'ns']].find(([unit]) => Math.abs(ns) >= unit) || [1, 'ns'];
+  return `${+(ns / unit).toPrecision(6)} ${name}`;
+}
+
+function drawRuler() {
+  box(0, 0, width, RULER, colours.back);
+  const rough = scale() * 110, power = 10 ** Math.floor(Math.log10(rough));
+  const step = Math.max(1, [1, 2, 5, 10].find(times => times * power >= rough) * power);
+  for (let time = Math.ceil(view.from / step) * step; time <= view.to; time += step) {
+    box(X(time), RULER - 6, 1, 6, colours.weak);
+    paint.fillStyle = colours.weak;
+    paint.fillText(span(time), X(time) + 3, RULER / 2);
+  }
+  box(0, RULER - 1, width, 1, colours.line);
+  paint.fillStyle = colours.weak;
+  paint.fillText(`${span(view.to - view.from)} of ${span(END)}`, 8, RULER / 2);
+}
+
+function draw() {
+  const ratio = devicePixelRatio || 1, room = canvas.getBoundingClientRect();
+  [width, height] = [room.width, room.height];
+  if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
+    [canvas.width, canvas.height] = [Math.round(width * ratio), Math.round(height * ratio)];
+  }
+  const probe = document.createElement('i');
+  document.body.append(probe);
+  for (const name of ['back', 'text', 'weak', 'line', 'stripe', 'late', 'loss', 'arrow', 'hit']) {
+    probe.style.color = `var(--${name})`;
+    colours[name] = getComputedStyle(probe).color;
+  }
+  probe.remove();
+  colours.dark = matchMedia('(prefers-color-scheme: dark)').matches;
+  paint.setTransform(ratio, 0, 0, ratio, 0, 0);
+  paint.font = '12px system-ui, sans-serif';
+  paint.textBaseline = 'middle';
+  hatch = hatching();
+  shapes = 0;
+  view.scroll = Math.min(Math.max(0, view.scroll), most());
+  box(0, 0, width, height, colours.back);
+  lanes.forEach((_, at) => drawLane(at));
+  drawArrows();
+  if (view.selected) box(X(view.selected.time), RULER, 1, height, colours.hit);
+  for (const [at, title] of [[0, `${cpuLanes.size} CPUs`], [cpuCount, `${byTime.length} threads, the busiest first`]]) {
+    if (at < lanes.length) label(title, 8, Y(at) - LANE, 400);
+  }
+  drawRuler();
+  Object.assign(document.body.dataset, { drawn: shapes, lanes: lanes.length, from: Math.round(view.from), to: Math.round(view.to) });
+}
+
+// ---- moving ----
+function show(from, to) {
+  const length = Math.min(END, Math.max(100, to - from));
+  view.from = Math.min(Math.max(0, from), END - length);
+  view.to = view.from + length;
+  redraw();
+}
+
+function zoom(times, at = (view.from + view.to) / 2) {
+  show(at - (at - view.from) * times, at + (view.to - at) * times);
+}
+
+function reveal(at, time) {
+  const y = Y(at);
+  if (y < RULER + HEAD || y > height - 2 * LANE) view.scroll += y - height / 2;
+  if (time < view.from || time > view.to) {
+    const half = (view.to - view.from) / 2;
+    show(time - half, time + half);
+  }
+  redraw();
+}
+
+// ---- the record ----
+function rows(title, pairs, text, chain) {
+  const heading = document.createElement('h2'), list = document.createElement('dl');
+  heading.textContent = title;
+  for (const [name, value, look] of pairs) {
+    const dt = document.createElement('dt'), dd = document.createElement('dd');
+    dt.textContent = name;
+    if (typeof value === 'object') dd.append(value); else dd.textContent = value;
+    if (look) dd.className = look;
+    list.append(dt, dd);
+  }
+  const parts = [heading, list];
+  for (const words of [text, chain]) {
+    if (!words) continue;
+    const pre = document.createElement('pre');
+    pre.textContent = words;
+    parts.push(pre);
+  }
+  $('record').replaceChildren(...parts);
+}
+
+function link(words, action) {
+  const anchor = document.createElement('a');
+  anchor.href = '#';
+  anchor.textContent = words;
+  anchor.onclick = event => { event.preventDefault(); action(); };
+  return anchor;
+}
+
+function clock(time) {
+  const all = (BigInt(data.start) + BigInt(Math.round(time))).toString().padStart(10, '0');
+  return `${all.slice(0, -9)}.${all.slice(-9)} s`;
+}
+
+function selectPoint(at) {
+  const point = data.points[at];
+  view.selected = { point: at, time: point[TIME] };
+  const late = point[LATE], pairs = [['time', clock(point[TIME])], ['since start', span(point[TIME])]];
+  pairs.push(['CPU', point[CPU] ?? '?'], ['thread', point[TID] === null ? '?' : nameOf(point[TID])]);
+  if (late > 0) pairs.push(['order', `late by ${span(late)}`, 'late']);
+  if (late < 0) pairs.push(['order', 'not proven', 'late']);
+  rows(data.events[point[EVENT]], pairs, data.texts[point[TEXT]], data.texts[point[CHAIN]]);
+  redraw();
+}
+
+function selectRun(run) {
+  const [from, to, cpu, tid] = run, wake = wakeOfRun.get(`${tid}:${from}`);
+  view.selected = { time: from, wake };
+  const pairs = [['CPU', cpu], ['from', clock(from)], ['for', span(to - from)]];
+  if (wake) {
+    const go = () => { reveal(place.get('cpu' + wake.cpu), wake.time); view.selected.time = wake.time; };
+    pairs.push(['woken by', link(nameOf(wake.waker), go)], ['waited', span(wake.ran - wake.time)]);
+  }
+  pairs.push(['shown', link('this stretch', () => show(from - (to - from), to + (to - from)))]);
+  rows(nameOf(tid), pairs);
+  redraw();
+}
+
+function click(x, y) {
+  const at = lanes.findIndex((_, at) => y >= Y(at) && y < Y(at) + LANE);
+  if (at < 0 || x < LABEL) return;
+  const lane = lanes[at], time = view.from + (x - LABEL) * scale(), near = 4 * scale();
+  const loss = lane.losses.find(([from, to]) => time >= from - near && time <= to + near);
+  let best = null;
+  for (const [times, points] of [[lane.times, lane.points], [lane.lateTimes, lane.late]]) {
+    for (let i = Math.max(0, after(times, time) - 1); i < times.length && i <= after(times, time); i++) {
+      const far = Math.abs(times[i] - time);
+      if (far <= near && (best === null || far <= best[0])) best = [far, points[i]];
+    }
+  }
+  const run = after(lane.to, time);
+  if (best) return selectPoint(best[1]);
+  if (loss) return rows('Loss', [['from', clock(loss[0])], ['to', clock(loss[1])], ['CPU', loss[2] ?? 'all']], loss[3]);
+  if (lane.from[run] <= time) selectRun(lane.runs[run]);
+}
+
+// ---- search ----
+function search(words) {
+  const wanted = words.toLowerCase(), has = text => text.toLowerCase().includes(wanted);
+  const texts = data.texts.map(has), events = data.events.map(has);
+  const tids = new Set(data.threads.filter(([tid]) => has(nameOf(tid))).map(([tid]) => tid));
+  view.hits = [];
+  if (wanted) {
+    data.points.forEach((point, at) => {
+      if (texts[point[TEXT]] || texts[point[CHAIN]] || events[point[EVENT]] || tids.has(point[TID])) view.hits.push(at);
+    });
+  }
+  const hits = new Set(view.hits);
+  for (const lane of lanes) {
+    lane.hitTimes = wanted ? Float64Array.from(lane.points.filter(at => hits.has(at)), at => data.points[at][TIME]) : null;
+  }
+  view.hit = -1;
+  $('found').textContent = wanted ? `${view.hits.length} found` : '';
+  redraw();
+}
+
+function jump(by) {
+  if (!view.hits.length) return;
+  view.hit = (view.hit + by + view.hits.length) % view.hits.length;
+  $('found').textContent = `${view.hit + 1} of ${view.hits.length}`;
+  const point = data.points[view.hits[view.hit]];
+  selectPoint(view.hits[view.hit]);
+  reveal(place.get('cpu' + point[CPU]) ?? 0, point[TIME]);
+}
+
+// ---- hands ----
+let drag = null;
+canvas.onpointerdown = event => {
+  drag = { x: event.offsetX, y: event.offsetY, from: view.from, to: view.to, scroll: view.scroll, moved: false };
+  canvas.setPointerCapture(event.pointerId);
+};
+canvas.onpointermove = event => {
+  if (!drag) return;
+  const [x, y] = [event.offsetX - drag.x, event.offsetY - drag.y];
+  drag.moved ||= Math.abs(x) + Math.abs(y) > 3;
+  if (!drag.moved) return;
+  view.scroll = drag.scroll - y;
+  show(drag.from - x * scale(), drag.to - x * scale());
+};
+canvas.onpointerup = event => {
+  if (drag && !drag.moved) click(event.offsetX, event.offsetY);
+  drag = null;
+};
+canvas.addEventListener('wheel', event => {
+  event.preventDefault();
+  if (event.ctrlKey || event.metaKey) {
+    zoom(1.002 ** event.deltaY, view.from + Math.max(0, event.offsetX - LABEL) * scale());
+  } else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
+    const by = (event.deltaX || event.deltaY) * scale();
+    show(view.from + by, view.to + by);
+  } else {
+    view.scroll += event.deltaY;
+    redraw();
+  }
+}, { passive: false });
+const pan = part => show(view.from + part * (view.to - view.from), view.to + part * (view.to - view.from));
+const KEYS = { w: () => zoom(0.7), s: () => zoom(1 / 0.7), a: () => pan(-0.2), d: () => pan(0.2), 0: () => show(0, END) };
+Object.assign(KEYS, { ArrowLeft: KEYS.a, ArrowRight: KEYS.d, '+': KEYS.w, '-': KEYS.s });
+document.onkeydown = event => {
+  if (event.target === $('search') || event.ctrlKey || event.metaKey) return;
+  KEYS[event.key]?.();
+};
+$('search').oninput = event => search(event.target.value);
+$('search').onkeydown = event => { if (event.key === 'Enter') jump(event.shiftKey ? -1 : 1); };
+$('before').onclick = () => jump(-1);
+$('after').onclick = () => jump(1);
+$('whole').onclick = KEYS[0];
+$('in').onclick = KEYS.w;
+$('out').onclick = KEYS.s;
+addEventListener('resize', redraw);
+
+// A link shows a part: page.html#from=1000&to=2000&search=ping&hit=3&event=17&click=400,60
+document.title = data.title + ' – perfweave';
+$('title').textContent = data.title;
+Object.assign(document.body.dataset, { events: data.points.length, wakes: wakes.length, runs: data.runs.length, losses: data.losses.length });
+function follow() {
+  const asked = new URLSearchParams(location.hash.slice(1)), number = name => Number(asked.get(name));
+  if (asked.has('to')) show(number('from'), number('to'));
+  draw();
+  if (asked.has('search')) search($('search').value = asked.get('search'));
+  for (let hit = 0; hit < number('hit'); hit++) jump(1);
+  if (data.points[asked.get('event')]) selectPoint(number('event'));
+  if (asked.has('click')) click(...asked.get('click').split(',').map(Number));
+  draw();
+}
+addEventListener('hashchange', follow);
+follow();

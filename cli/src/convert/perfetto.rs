@@ -1,0 +1,285 @@
+//! A trace for <https://ui.perfetto.dev>: a track for each CPU and each thread, wake-ups as flow arrows.
+
+use super::picture::{Painter, Picture, Place, Wake};
+use super::view::View;
+use super::{Out, Sink};
+use perfweave::Event;
+use prost::Message;
+use std::collections::{HashMap, HashSet};
+use std::io::{self, Write};
+
+/// The fields that are written of the messages of `protos/perfetto/trace` (Perfetto's own names and numbers).
+mod proto {
+    use prost::Message;
+
+    #[derive(Clone, PartialEq, Message)]
+    pub struct TracePacket {
+        #[prost(uint64, optional, tag = "8")]
+        pub timestamp: Option<u64>,
+        #[prost(uint32, optional, tag = "10")]
+        pub trusted_packet_sequence_id: Option<u32>,
+        #[prost(message, optional, tag = "11")]
+        pub track_event: Option<TrackEvent>,
+        #[prost(uint32, optional, tag = "13")]
+        pub sequence_flags: Option<u32>,
+        #[prost(message, optional, tag = "60")]
+        pub track_descriptor: Option<TrackDescriptor>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub struct TrackDescriptor {
+        #[prost(uint64, optional, tag = "1")]
+        pub uuid: Option<u64>,
+        #[prost(string, optional, tag = "2")]
+        pub name: Option<String>,
+        #[prost(message, optional, tag = "3")]
+        pub process: Option<ProcessDescriptor>,
+        #[prost(message, optional, tag = "4")]
+        pub thread: Option<ThreadDescriptor>,
+        #[prost(uint64, optional, tag = "5")]
+        pub parent_uuid: Option<u64>,
+        #[prost(int32, optional, tag = "11")]
+        pub child_ordering: Option<i32>,
+        #[prost(int32, optional, tag = "12")]
+        pub sibling_order_rank: Option<i32>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub struct ProcessDescriptor {
+        #[prost(int32, optional, tag = "1")]
+        pub pid: Option<i32>,
+        #[prost(string, optional, tag = "6")]
+        pub process_name: Option<String>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub struct ThreadDescriptor {
+        #[prost(int32, optional, tag = "1")]
+        pub pid: Option<i32>,
+        #[prost(int32, optional, tag = "2")]
+        pub tid: Option<i32>,
+        #[prost(string, optional, tag = "5")]
+        pub thread_name: Option<String>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub struct TrackEvent {
+        #[prost(message, repeated, tag = "4")]
+        pub debug_annotations: Vec<DebugAnnotation>,
+        /// 1: a slice begins, 2: it ends, 3: an instant.
+        #[prost(int32, optional, tag = "9")]
+        pub r#type: Option<i32>,
+        #[prost(uint64, optional, tag = "11")]
+        pub track_uuid: Option<u64>,
+        #[prost(string, repeated, tag = "22")]
+        pub categories: Vec<String>,
+        #[prost(string, optional, tag = "23")]
+        pub name: Option<String>,
+        #[prost(fixed64, repeated, tag = "47")]
+        pub flow_ids: Vec<u64>,
+        #[prost(fixed64, repeated, tag = "48")]
+        pub terminating_flow_ids: Vec<u64>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub struct DebugAnnotation {
+        #[prost(uint64, optional, tag = "3")]
+        pub uint_value: Option<u64>,
+        #[prost(string, optional, tag = "6")]
+        pub string_value: Option<String>,
+        #[prost(string, optional, tag = "10")]
+        pub name: Option<String>,
+    }
+}
+use proto::{DebugAnnotation, ProcessDescriptor, ThreadDescriptor, TracePacket, TrackDescriptor, TrackEvent};
+
+const BEGIN: i32 = 1;
+const END: i32 = 2;
+const INSTANT: i32 = 3;
+/// All packets are of one sequence, which does without state of its own.
+const SEQUENCE: u32 = 1;
+/// `SEQ_INCREMENTAL_STATE_CLEARED`
+const CLEARED: u32 = 1;
+/// Uuids of tracks: these, and the number of the CPU, thread or process.
+const CPUS: u64 = 1 << 40;
+const CPU: u64 = 2 << 40;
+const LOSS: u64 = 3 << 40;
+const THREAD: u64 = 4 << 40;
+const PROCESS: u64 = 5 << 40;
+/// Losses of no one CPU.
+const ANY: u64 = u32::MAX as u64;
+
+pub struct Perfetto {
+    out: Out,
+    painter: Painter,
+}
+
+impl Perfetto {
+    pub fn new(out: Out, view: &View) -> Self {
+        Self { out, painter: Painter::new(view) }
+    }
+}
+
+impl Sink for Perfetto {
+    fn event(&mut self, event: &Event<'_>, view: &View) -> io::Result<()> {
+        self.painter.event(event, view);
+        Ok(())
+    }
+
+    fn finish(mut self: Box<Self>, _: &View) -> io::Result<()> {
+        let picture = self.painter.finish();
+        tracks(&mut self.out, &picture)?;
+        let mut packets = slices(&picture);
+        packets.extend(instants(&picture));
+        packets.extend(losses(&picture));
+        // At the same time, slices end before others begin, and begin before the instants in them.
+        packets.sort_by_key(|(time, event)| {
+            (*time, [END, BEGIN].iter().position(|kind| event.r#type == Some(*kind)).unwrap_or(2))
+        });
+        for (time, event) in packets {
+            let track_event = Some(event);
+            write(&mut self.out, TracePacket { timestamp: Some(time), track_event, ..TracePacket::default() })?;
+        }
+        self.out.flush()
+    }
+}
+
+/// Writes a packet of `Trace`, whose one field it is (number 1, with a length).
+fn write(out: &mut impl Write, mut packet: TracePacket) -> io::Result<()> {
+    packet.trusted_packet_sequence_id = Some(SEQUENCE);
+    let mut bytes = vec![1 << 3 | 2];
+    packet.encode_length_delimited(&mut bytes).map_err(io::Error::other)?;
+    out.write_all(&bytes)
+}
+
+fn tracks(out: &mut impl Write, picture: &Picture) -> io::Result<()> {
+    let named = |uuid, name: String, parent_uuid, rank: u32| TrackDescriptor {
+        uuid: Some(uuid),
+        name: Some(name),
+        parent_uuid,
+        sibling_order_rank: Some(rank.cast_signed()),
+        ..TrackDescriptor::default()
+    };
+    // By rank: 3 is EXPLICIT.
+    let mut all = vec![TrackDescriptor { child_ordering: Some(3), ..named(CPUS, "CPUs".into(), None, 0) }];
+    for cpu in &picture.cpus {
+        all.push(named(CPU + u64::from(*cpu), format!("CPU {cpu}"), Some(CPUS), 2 * cpu));
+    }
+    for cpu in picture.losses.iter().map(|loss| loss.cpu).collect::<std::collections::BTreeSet<_>>() {
+        let name = cpu.map_or("records missing".into(), |cpu| format!("CPU {cpu}: records missing"));
+        let rank = cpu.map_or(u32::MAX >> 1, |cpu| 2 * cpu + 1);
+        all.push(named(LOSS + cpu.map_or(ANY, u64::from), name, Some(CPUS), rank));
+    }
+    let mut processes = HashMap::new();
+    for (tid, thread) in picture.threads.iter().filter(|(tid, _)| **tid > 0) {
+        let pid = thread.pid.unwrap_or(*tid);
+        let name = picture.threads.get(&pid).map_or(&thread.name, |leader| &leader.name);
+        let process = ProcessDescriptor { pid: Some(pid.cast_signed()), process_name: Some(name.clone()) };
+        processes.entry(pid).or_insert(process);
+        let [pid, id] = [pid, *tid].map(u32::cast_signed);
+        let described = ThreadDescriptor { pid: Some(pid), tid: Some(id), thread_name: Some(thread.name.clone()) };
+        let uuid = Some(THREAD + u64::from(*tid));
+        all.push(TrackDescriptor { uuid, thread: Some(described), ..TrackDescriptor::default() });
+    }
+    all.extend(processes.into_iter().map(|(pid, process)| {
+        let uuid = Some(PROCESS + u64::from(pid));
+        TrackDescriptor { uuid, process: Some(process), ..TrackDescriptor::default() }
+    }));
+    for (at, descriptor) in all.into_iter().enumerate() {
+        let sequence_flags = (at == 0).then_some(CLEARED);
+        let track_descriptor = Some(descriptor);
+        write(out, TracePacket { sequence_flags, track_descriptor, ..TracePacket::default() })?;
+    }
+    Ok(())
+}
+
+type Timed = (u64, TrackEvent);
+
+fn event(kind: i32, track: u64, name: Option<String>) -> TrackEvent {
+    TrackEvent { r#type: Some(kind), track_uuid: Some(track), name, ..TrackEvent::default() }
+}
+
+/// Who ran where, on the track of the CPU and on that of the thread.
+fn slices(picture: &Picture) -> Vec<Timed> {
+    let ran = picture.wakes.iter().filter_map(|wake| Some(((wake.woken, wake.ran?.0), wake)));
+    let woken: HashMap<_, _> = ran.collect();
+    let mut packets = Vec::new();
+    for run in &picture.runs {
+        let thread = picture.threads.get(&run.tid).map_or("?", |thread| &thread.name);
+        let on_cpu = event(BEGIN, CPU + u64::from(run.cpu), Some(format!("{thread} {}", run.tid)));
+        let mut of_thread = event(BEGIN, THREAD + u64::from(run.tid), Some(format!("CPU {}", run.cpu)));
+        if let Some(wake) = woken.get(&(run.tid, run.from)) {
+            of_thread.terminating_flow_ids.push(flow(wake));
+            let waker = picture.threads.get(&wake.waker).map_or("?", |thread| &thread.name);
+            of_thread.debug_annotations.push(word("woken by", format!("{waker} {}", wake.waker)));
+            of_thread.debug_annotations.push(count("waited_ns", run.from.saturating_sub(wake.time)));
+        }
+        for begin in [on_cpu, of_thread] {
+            let end = event(END, begin.track_uuid.unwrap_or(0), None);
+            packets.extend([(run.from, begin), (run.to, end)]);
+        }
+    }
+    packets
+}
+
+/// The flow of a wake-up: any number that no other has.
+fn flow(wake: &Wake) -> u64 {
+    wake.point as u64 + 1
+}
+
+/// All events, on the track of the thread that caused them. What the idle thread and interrupts in it cause is on the CPU's track.
+fn instants(picture: &Picture) -> impl Iterator<Item = Timed> {
+    // A thread that begins to run with the last event has no slice that an arrow could lead to.
+    let runs: HashSet<_> = picture.runs.iter().map(|run| (run.tid, run.from)).collect();
+    let arrives = |wake: &&Wake| wake.ran.is_some_and(|(time, _)| runs.contains(&(wake.woken, time)));
+    let flows: HashMap<_, _> = picture.wakes.iter().filter(arrives).map(|wake| (wake.point, flow(wake))).collect();
+    picture.points.iter().enumerate().map(move |(at, point)| {
+        let track = match (point.tid, point.cpu) {
+            (Some(tid @ 1..), _) => THREAD + u64::from(tid),
+            (_, Some(cpu)) => CPU + u64::from(cpu),
+            _ => CPUS,
+        };
+        let name = &picture.events[point.event];
+        let mut instant = event(INSTANT, track, Some(name.clone()));
+        instant.categories.push(name.split_once(':').map_or("perf", |(category, _)| category).to_owned());
+        instant.flow_ids.extend(flows.get(&at));
+        instant.debug_annotations.push(word("event", point.text.clone()));
+        instant.debug_annotations.extend(point.cpu.map(|cpu| count("cpu", cpu.into())));
+        if !point.chain.is_empty() {
+            instant.debug_annotations.push(word("call chain", point.chain.join("\n")));
+        }
+        match point.place {
+            Place::Proven => {}
+            Place::Assumed => {
+                instant.categories.push("unproven".into());
+                instant.name = Some(format!("{name} (order not proven)"));
+            }
+            Place::Late(by) => {
+                instant.categories.push("late".into());
+                instant.name = Some(format!("{name} (late)"));
+                instant.debug_annotations.push(count("late_by_ns", by));
+            }
+        }
+        (point.time, instant)
+    })
+}
+
+/// Stretches in which records are missing.
+fn losses(picture: &Picture) -> impl Iterator<Item = Timed> {
+    picture.losses.iter().flat_map(|loss| {
+        let track = LOSS + loss.cpu.map_or(ANY, u64::from);
+        let mut begin = event(BEGIN, track, Some("records missing".into()));
+        begin.categories.push("loss".into());
+        begin.debug_annotations.push(word("what", loss.text.clone()));
+        // A slice without length has no end after its beginning.
+        [(loss.from, begin), (loss.to.max(loss.from + 1), event(END, track, None))]
+    })
+}
+
+fn word(name: &str, value: String) -> DebugAnnotation {
+    DebugAnnotation { name: Some(name.into()), string_value: Some(value), uint_value: None }
+}
+
+fn count(name: &str, value: u64) -> DebugAnnotation {
+    DebugAnnotation { name: Some(name.into()), string_value: None, uint_value: Some(value) }
+}

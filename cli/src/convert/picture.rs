@@ -1,0 +1,243 @@
+//! A recording as lanes: which thread ran where and when, who woke whom, what is lost. The page and the traces are made of it.
+
+use super::names::{Names, frames};
+use super::view::{Scheduled, View};
+use perfweave::{Certainty, Event, Item, Record};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// Times are those of the recording's clock, in nanoseconds.
+#[derive(Debug, Default)]
+pub struct Picture {
+    pub start: u64,
+    pub end: u64,
+    pub cpus: BTreeSet<u32>,
+    pub threads: BTreeMap<u32, Thread>,
+    pub events: Vec<String>,
+    pub points: Vec<Point>,
+    pub runs: Vec<Run>,
+    pub wakes: Vec<Wake>,
+    pub losses: Vec<Loss>,
+}
+
+#[derive(Debug, Default, Clone)]
+pub struct Thread {
+    pub pid: Option<u32>,
+    pub name: String,
+}
+
+/// An event.
+#[derive(Debug, Clone)]
+pub struct Point {
+    pub time: u64,
+    pub cpu: Option<u32>,
+    pub tid: Option<u32>,
+    /// An index of [`Picture::events`].
+    pub event: usize,
+    pub text: String,
+    pub place: Place,
+    /// The call chain, outermost function first.
+    pub chain: Vec<String>,
+}
+
+/// How far an event's place can be trusted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    Proven,
+    Assumed,
+    /// Nanoseconds after an event that came before it.
+    Late(u64),
+}
+
+/// A thread on a CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    pub cpu: u32,
+    pub tid: u32,
+    pub from: u64,
+    pub to: u64,
+}
+
+/// A thread made another runnable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wake {
+    pub time: u64,
+    /// The event that says so: an index of [`Picture::points`].
+    pub point: usize,
+    pub cpu: u32,
+    pub waker: u32,
+    pub woken: u32,
+    /// When it ran after that, and where.
+    pub ran: Option<(u64, u32)>,
+}
+
+/// Records that are missing, and in which stretch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loss {
+    pub cpu: Option<u32>,
+    pub from: u64,
+    pub to: u64,
+    pub text: String,
+}
+
+/// Makes a picture, event by event.
+#[derive(Debug, Default)]
+pub struct Painter {
+    picture: Picture,
+    numbers: HashMap<String, usize>,
+    names: Names,
+    /// Whether wakers themselves say whom they wake. If so, what the woken thread's CPU says of it is left out.
+    has_waking: bool,
+    /// Who runs on each CPU, and since when. `None`: unknown since then.
+    running: HashMap<u32, (Option<u32>, u64)>,
+    /// The last wake-up of each thread that has not run since.
+    woken: HashMap<u32, usize>,
+}
+
+impl Painter {
+    pub fn new(view: &View) -> Self {
+        let has_waking = view.events().any(|name| name == "sched:sched_waking");
+        Self { has_waking, ..Self::default() }
+    }
+
+    pub fn event(&mut self, event: &Event<'_>, view: &View) {
+        self.names.learn(event, &view.path);
+        // What perf says of the time before the recording has the time 0.
+        let Some(time) = event.key().filter(|key| *key > 0) else { return };
+        if self.picture.start == 0 {
+            self.picture.start = time;
+        }
+        self.picture.end = self.picture.end.max(time);
+        if let Some(cpu) = event.cpu().filter(|cpu| *cpu != u32::MAX) {
+            self.picture.cpus.insert(cpu);
+            // Before its first event a CPU may not have been traced yet.
+            self.running.entry(cpu).or_insert((None, time));
+        }
+        match event.item() {
+            Item::Record(record) => self.record(time, event, &record, view),
+            Item::Flushed => {}
+            other => {
+                let after = match other {
+                    Item::Lost(lost) => lost.after,
+                    Item::Gap(gap) => gap.after,
+                    _ => None,
+                };
+                let from = after.unwrap_or(time).max(self.picture.start);
+                let text = crate::session::notice(&other).unwrap_or_default();
+                self.lost(Loss { cpu: event.cpu(), from, to: time, text });
+            }
+        }
+    }
+
+    fn record(&mut self, time: u64, event: &Event<'_>, record: &Record<'_>, view: &View) {
+        let tid = view.tid(record);
+        let name = view.name(record);
+        let number = self.number(&name);
+        let place = match event.certainty() {
+            Certainty::Proven => Place::Proven,
+            Certainty::Assumed => Place::Assumed,
+            Certainty::Late => Place::Late(event.late_by()),
+        };
+        let pid = record.pid_tid().map(|(pid, _)| pid).or(tid);
+        // The address of a tracepoint is always that of the tracepoint.
+        let frames =
+            if record.callchain().is_some() || view.format(record).is_none() { frames(record) } else { Vec::new() };
+        let chain = frames.into_iter().rev().map(|(at, mode)| self.names.name(pid, at, mode)).collect();
+        let cpu = event.cpu();
+        self.picture.points.push(Point { time, cpu, tid, event: number, text: view.words(record), place, chain });
+        if let Some(tid) = tid {
+            self.thread(tid, view);
+        }
+        match (view.scheduled(record), cpu) {
+            (Some(Scheduled::Switch { prev, next }), Some(cpu)) => {
+                self.thread(prev, view);
+                self.thread(next, view);
+                self.switch(time, cpu, prev, next);
+            }
+            (Some(Scheduled::Wake { woken, is_waking }), Some(cpu)) if is_waking == self.has_waking => {
+                self.thread(woken, view);
+                self.woken.insert(woken, self.picture.wakes.len());
+                let (point, waker) = (self.picture.points.len() - 1, tid.unwrap_or(0));
+                self.picture.wakes.push(Wake { time, point, cpu, waker, woken, ran: None });
+            }
+            _ => {}
+        }
+    }
+
+    fn number(&mut self, name: &str) -> usize {
+        if let Some(number) = self.numbers.get(name) {
+            return *number;
+        }
+        let number = self.picture.events.len();
+        self.numbers.insert(name.to_owned(), number);
+        self.picture.events.push(name.to_owned());
+        number
+    }
+
+    fn thread(&mut self, tid: u32, view: &View) {
+        let thread = self.picture.threads.entry(tid).or_default();
+        if let Some(name) = view.comm(tid)
+            && thread.name != name
+        {
+            name.clone_into(&mut thread.name);
+        }
+        thread.pid = view.pid(tid).or(thread.pid);
+    }
+
+    fn switch(&mut self, time: u64, cpu: u32, prev: u32, next: u32) {
+        let (running, since) = self.running.get(&cpu).copied().unwrap_or((None, time));
+        // The idle thread runs where nothing is drawn. After a loss it is unknown who ran until then.
+        if prev != 0 && running.is_none_or(|running| running == prev) && since < time {
+            self.picture.runs.push(Run { cpu, tid: prev, from: since, to: time });
+        }
+        self.running.insert(cpu, (Some(next), time));
+        if let Some(wake) = self.woken.remove(&next) {
+            self.picture.wakes[wake].ran = Some((time, cpu));
+        }
+    }
+
+    fn lost(&mut self, loss: Loss) {
+        for (cpu, running) in &mut self.running {
+            if loss.cpu.is_none_or(|of| of == *cpu) {
+                if let (Some(tid @ 1..), from) = *running
+                    && from < loss.from
+                {
+                    self.picture.runs.push(Run { cpu: *cpu, tid, from, to: loss.from });
+                }
+                *running = (None, loss.to);
+            }
+        }
+        self.picture.losses.push(loss);
+    }
+
+    /// The picture, with everything in order of its beginning.
+    pub fn finish(mut self) -> Picture {
+        let end = self.picture.end;
+        for (cpu, (tid, from)) in self.running {
+            if let Some(tid @ 1..) = tid
+                && from < end
+            {
+                self.picture.runs.push(Run { cpu, tid, from, to: end });
+            }
+        }
+        self.picture.runs.sort_by_key(|run| (run.from, run.cpu));
+        self.picture.threads.entry(0).or_default().name = "swapper".into();
+        self.picture
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Loss, Painter, Run};
+
+    #[test]
+    fn runs_end_where_records_are_lost() {
+        let mut painter = Painter::default();
+        (painter.picture.start, painter.picture.end) = (10, 100);
+        painter.switch(20, 0, 7, 8);
+        painter.lost(Loss { cpu: Some(0), from: 40, to: 60, text: String::new() });
+        painter.switch(70, 0, 9, 0);
+        painter.switch(80, 0, 0, 7);
+        let run = |tid, from, to| Run { cpu: 0, tid, from, to };
+        assert_eq!(painter.finish().runs, [run(8, 20, 40), run(9, 60, 70), run(7, 80, 100)]);
+    }
+}

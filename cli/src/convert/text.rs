@@ -1,0 +1,108 @@
+//! A line for each event, for people and for programs.
+
+use super::view::View;
+use super::{Out, Sink};
+use crate::session::{notice, notice_json};
+use perfweave::decode::Field;
+use perfweave::{Certainty, Event, Item, Record};
+use serde_json::{Map, Value, json};
+use std::io::{self, Write};
+
+/// As `perf script` prints it, and what is wrong with the event's place.
+pub struct Text(pub Out);
+
+impl Sink for Text {
+    fn event(&mut self, event: &Event<'_>, view: &View) -> io::Result<()> {
+        let out = &mut self.0;
+        let Item::Record(record) = event.item() else {
+            return match notice(&event.item()) {
+                Some(line) => writeln!(out, "{:>24} {}{line}", "", time(event.key())),
+                None => Ok(()),
+            };
+        };
+        let tid = view.tid(&record);
+        let comm = tid.and_then(|tid| view.comm(tid)).unwrap_or("?");
+        let tid = tid.map_or("?".into(), |tid| tid.to_string());
+        let cpu = event.cpu().map_or("   ".into(), |cpu| format!("{cpu:03}"));
+        let (name, words) = (view.name(&record), view.words(&record));
+        write!(out, "{comm:>16} {tid:>7} [{cpu}] {}{name}: {words}", time(event.key()))?;
+        match event.certainty() {
+            Certainty::Proven => writeln!(out),
+            Certainty::Assumed => writeln!(out, " (order not proven)"),
+            Certainty::Late => writeln!(out, " (late by {} ns)", event.late_by()),
+        }
+    }
+
+    fn finish(mut self: Box<Self>, _: &View) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+fn time(key: Option<u64>) -> String {
+    key.map_or_else(String::new, |key| format!("{}.{:09}: ", key / 1_000_000_000, key % 1_000_000_000))
+}
+
+/// The same as objects.
+pub struct Json(pub Out);
+
+impl Sink for Json {
+    fn event(&mut self, event: &Event<'_>, view: &View) -> io::Result<()> {
+        let object = match event.item() {
+            Item::Record(record) => Some(object(event, &record, view)),
+            other => notice_json(&other, event.key()),
+        };
+        match object {
+            Some(object) => writeln!(self.0, "{object}"),
+            None => Ok(()),
+        }
+    }
+
+    fn finish(mut self: Box<Self>, _: &View) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+fn object(event: &Event<'_>, record: &Record<'_>, view: &View) -> Value {
+    let mut object = Map::new();
+    let mut put = |name: &str, value: Value| drop(object.insert(name.into(), value));
+    put("time", json!(event.key()));
+    put("cpu", json!(event.cpu()));
+    put("event", json!(view.name(record)));
+    let tid = view.tid(record);
+    put("tid", json!(tid));
+    if let Some(pid) = tid.and_then(|tid| view.pid(tid)) {
+        put("pid", json!(pid));
+    }
+    if let Some(comm) = tid.and_then(|tid| view.comm(tid)) {
+        put("comm", json!(comm));
+    }
+    match event.certainty() {
+        Certainty::Proven => {}
+        Certainty::Assumed => put("proven", json!(false)),
+        Certainty::Late => put("late_by", json!(event.late_by())),
+    }
+    if let Some(chain) = record.callchain() {
+        put("callchain", chain.map(|address| format!("{address:#x}")).collect());
+    }
+    match view.format(record) {
+        // The first four are about the record, not about the event.
+        Some(format) => {
+            put("fields", format.fields().iter().skip(4).map(|field| pair(field, record)).collect::<Map<_, _>>().into())
+        }
+        None => put("text", json!(view.words(record))),
+    }
+    object.into()
+}
+
+fn pair(field: &Field, record: &Record<'_>) -> (String, Value) {
+    let value = if field.is_text() {
+        json!(field.text(record))
+    } else if field.is_array() {
+        json!(field.ints(record).map(Iterator::collect::<Vec<_>>))
+    } else if field.is_signed() {
+        json!(field.int(record))
+    } else {
+        json!(field.uint(record))
+    };
+    (field.name().to_owned(), value)
+}

@@ -1,0 +1,204 @@
+//! What a recording's events mean: their names, fields and threads.
+
+use linux_perf_event_reader::EventRecord;
+use perfweave::decode::{Field, Format};
+use perfweave::{Clock, Event, Item, Kind, Record, Rings};
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+/// What is known of a recording, as of the event that was learned last.
+#[derive(Debug)]
+pub struct View {
+    pub path: PathBuf,
+    pub clock: Clock,
+    sources: Vec<Source>,
+    /// By thread.
+    names: HashMap<u32, String>,
+    /// The process of each thread.
+    processes: HashMap<u32, u32>,
+}
+
+#[derive(Debug)]
+struct Source {
+    name: String,
+    format: Option<Format>,
+    common_pid: Option<Field>,
+    sched: Option<Sched>,
+}
+
+/// The fields of the scheduler's tracepoints that lanes and arrows are made of.
+#[derive(Debug)]
+enum Sched {
+    Switch { prev: Task, next: Task },
+    Wake { woken: Task, is_waking: bool },
+}
+
+#[derive(Debug)]
+struct Task {
+    pid: Field,
+    comm: Option<Field>,
+}
+
+/// What a record of the scheduler says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scheduled {
+    /// The thread that left the CPU, and the one that came.
+    Switch { prev: u32, next: u32 },
+    /// The thread that is woken. `is_waking`: said by the waker itself.
+    Wake { woken: u32, is_waking: bool },
+}
+
+impl Source {
+    fn new(rings: &Rings, index: usize) -> Self {
+        let name = rings.sources()[index].tracepoint().unwrap_or(rings.sources()[index].name()).to_owned();
+        let format = rings.format(index).ok();
+        let field = |name: &str| format.as_ref()?.field(name).ok();
+        let task = |pid: &str, comm: &str| Some(Task { pid: field(pid)?, comm: field(comm) });
+        let woken = |is_waking| Some(Sched::Wake { woken: task("pid", "comm")?, is_waking });
+        let sched = match format.as_ref().map_or("", Format::name) {
+            "sched_switch" => task("prev_pid", "prev_comm")
+                .zip(task("next_pid", "next_comm"))
+                .map(|(prev, next)| Sched::Switch { prev, next }),
+            "sched_waking" => woken(true),
+            "sched_wakeup" | "sched_wakeup_new" => woken(false),
+            _ => None,
+        };
+        Self { name, common_pid: field("common_pid"), sched, format }
+    }
+}
+
+impl View {
+    pub fn new(rings: &Rings, path: &Path) -> Self {
+        let sources = (0..rings.sources().len()).map(|index| Source::new(rings, index)).collect();
+        let (names, processes) = (HashMap::from([(0, "swapper".into())]), HashMap::from([(0, 0)]));
+        Self { path: path.to_owned(), clock: rings.clock(), sources, names, processes }
+    }
+
+    /// Learns the names of threads that an event tells.
+    pub fn learn(&mut self, event: &Event<'_>) {
+        let Item::Record(record) = event.item() else { return };
+        if let Some((pid, tid)) = record.pid_tid()
+            && record.kind() == Kind::SAMPLE
+        {
+            self.processes.insert(tid, pid);
+        }
+        match record.kind() {
+            Kind::COMM => {
+                if let Ok(EventRecord::Comm(comm)) = record.decode() {
+                    let name = String::from_utf8_lossy(&comm.name.as_slice()).into_owned();
+                    self.names.insert(comm.tid.cast_unsigned(), name);
+                    self.processes.insert(comm.tid.cast_unsigned(), comm.pid.cast_unsigned());
+                }
+            }
+            Kind::FORK => {
+                if let Ok(EventRecord::Fork(fork)) = record.decode() {
+                    let (tid, parent) = (fork.tid.cast_unsigned(), fork.ptid.cast_unsigned());
+                    self.processes.insert(tid, fork.pid.cast_unsigned());
+                    if let Some(name) = self.names.get(&parent).cloned() {
+                        self.names.insert(tid, name);
+                    }
+                }
+            }
+            Kind::SAMPLE => self.learn_scheduled(&record),
+            _ => {}
+        }
+    }
+
+    fn learn_scheduled(&mut self, record: &Record<'_>) {
+        let Self { sources, names, .. } = self;
+        let Some(sched) = record.source().and_then(|at| sources.get(at)?.sched.as_ref()) else { return };
+        let mut learn = |task: &Task| {
+            let Some(tid) = number(&task.pid, record).filter(|tid| *tid != 0) else { return };
+            let Some(name) = task.comm.as_ref().and_then(|comm| comm.text(record)) else { return };
+            if names.get(&tid).is_none_or(|known| *known != name) {
+                names.insert(tid, name.into_owned());
+            }
+        };
+        match sched {
+            Sched::Switch { prev, next } => [prev, next].into_iter().for_each(&mut learn),
+            Sched::Wake { woken, .. } => learn(woken),
+        }
+    }
+
+    /// The names of all events, as [`Record::source`] counts them.
+    pub fn events(&self) -> impl Iterator<Item = &str> {
+        self.sources.iter().map(|source| source.name.as_str())
+    }
+
+    /// The event's name; the kind of a record that is no sample.
+    pub fn name(&self, record: &Record<'_>) -> Cow<'_, str> {
+        let source = record.source().and_then(|at| self.sources.get(at));
+        match source.filter(|_| record.kind() == Kind::SAMPLE) {
+            Some(source) => Cow::Borrowed(&source.name),
+            None => Cow::Owned(format!("{:?}", record.kind())),
+        }
+    }
+
+    /// The thread that caused the record.
+    pub fn tid(&self, record: &Record<'_>) -> Option<u32> {
+        let common = || {
+            let source = self.sources.get(record.source()?)?;
+            number(source.common_pid.as_ref()?, record)
+        };
+        record.pid_tid().map(|(_, tid)| tid).or_else(common).filter(|tid| *tid != u32::MAX)
+    }
+
+    /// The process of a thread, if the recording tells.
+    pub fn pid(&self, tid: u32) -> Option<u32> {
+        self.processes.get(&tid).copied()
+    }
+
+    /// The name of a thread, as of now.
+    pub fn comm(&self, tid: u32) -> Option<&str> {
+        self.names.get(&tid).map(String::as_str)
+    }
+
+    /// What the scheduler says by this record.
+    pub fn scheduled(&self, record: &Record<'_>) -> Option<Scheduled> {
+        Some(match self.sources.get(record.source()?)?.sched.as_ref()? {
+            Sched::Switch { prev, next } => {
+                Scheduled::Switch { prev: number(&prev.pid, record)?, next: number(&next.pid, record)? }
+            }
+            Sched::Wake { woken, is_waking } => {
+                Scheduled::Wake { woken: number(&woken.pid, record)?, is_waking: *is_waking }
+            }
+        })
+    }
+
+    /// The format of a sample of a tracepoint.
+    pub fn format(&self, record: &Record<'_>) -> Option<&Format> {
+        self.sources.get(record.source()?)?.format.as_ref().filter(|_| record.kind() == Kind::SAMPLE)
+    }
+
+    /// The record's fields in words.
+    pub fn words(&self, record: &Record<'_>) -> String {
+        if let Some(line) = self.format(record).and_then(|format| format.line(record)) {
+            return line.trim_end().to_owned();
+        }
+        match record.decode() {
+            Ok(EventRecord::Comm(comm)) => {
+                let exec = if comm.is_execve { " exec" } else { "" };
+                format!("{}/{} {}{exec}", comm.pid, comm.tid, lossy(&comm.name.as_slice()))
+            }
+            Ok(EventRecord::Mmap(map)) => {
+                format!("{} {:#x}+{:#x} {}", map.pid, map.address, map.length, lossy(&map.path.as_slice()))
+            }
+            Ok(EventRecord::Mmap2(map)) => {
+                format!("{} {:#x}+{:#x} {}", map.pid, map.address, map.length, lossy(&map.path.as_slice()))
+            }
+            Ok(EventRecord::Fork(fork)) => format!("{}/{} by {}/{}", fork.pid, fork.tid, fork.ppid, fork.ptid),
+            Ok(EventRecord::Exit(exit)) => format!("{}/{}", exit.pid, exit.tid),
+            Ok(EventRecord::Sample(_)) => record.ip().map(|ip| format!("{ip:#x}")).unwrap_or_default(),
+            _ => String::new(),
+        }
+    }
+}
+
+fn number(field: &Field, record: &Record<'_>) -> Option<u32> {
+    field.uint(record).and_then(|number| u32::try_from(number).ok())
+}
+
+pub fn lossy(bytes: &[u8]) -> Cow<'_, str> {
+    String::from_utf8_lossy(bytes)
+}

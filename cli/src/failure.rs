@@ -1,0 +1,59 @@
+//! Errors, as a person reads them.
+
+use std::fmt::Display;
+use std::io::{self, ErrorKind};
+use std::process::ExitCode;
+
+/// What went wrong, and what would help.
+#[derive(Debug, Clone)]
+pub enum Failure {
+    /// The other end of the output is closed, which is how `| head` ends a program.
+    Closed,
+    Error {
+        message: String,
+        hint: Option<String>,
+    },
+}
+
+/// What a command gives.
+pub type Outcome = Result<ExitCode, Failure>;
+
+impl Failure {
+    pub fn new(message: impl Display) -> Self {
+        Self::Error { message: message.to_string(), hint: None }
+    }
+
+    pub fn hinting(message: impl Display, hint: impl Display) -> Self {
+        Self::Error { message: message.to_string(), hint: Some(hint.to_string()) }
+    }
+
+    /// Says it on standard error, and gives the exit status.
+    pub fn report(self) -> ExitCode {
+        let Self::Error { message, hint } = self else { return ExitCode::SUCCESS };
+        eprintln!("perfweave: {message}");
+        if let Some(hint) = hint {
+            eprintln!("help: {hint}");
+        }
+        ExitCode::FAILURE
+    }
+}
+
+impl From<perfweave::Error> for Failure {
+    fn from(error: perfweave::Error) -> Self {
+        let (message, hint) = in_parts(&error);
+        Self::Error { message, hint }
+    }
+}
+
+/// The message of an error without its hint, and the hint.
+pub fn in_parts(error: &perfweave::Error) -> (String, Option<String>) {
+    let (message, hint) = (error.to_string(), error.hint().map(ToString::to_string));
+    let short = hint.as_ref().and_then(|hint| message.strip_suffix(&format!(" ({hint})")));
+    (short.unwrap_or(&message).to_string(), hint)
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        if error.kind() == ErrorKind::BrokenPipe { Self::Closed } else { Self::new(error) }
+    }
+}

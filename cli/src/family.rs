@@ -1,0 +1,55 @@
+//! The threads of a process and of its children: which of a machine's events are theirs.
+
+use crate::failure::Failure;
+use perfweave::{Kind, Record};
+use std::collections::HashSet;
+use std::fs;
+
+/// Threads by their numbers. `None` stands for all there are.
+#[derive(Debug)]
+pub struct Family(Option<HashSet<u32>>);
+
+impl Family {
+    /// All threads.
+    pub fn all() -> Self {
+        Self(None)
+    }
+
+    /// The threads that a process and its children have now. New ones come with their records.
+    pub fn of(pid: u32) -> Result<Self, Failure> {
+        let mut threads = HashSet::new();
+        let mut processes = vec![pid];
+        while let Some(pid) = processes.pop() {
+            let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { continue };
+            for tid in tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse::<u32>().ok()) {
+                threads.insert(tid);
+                // Only with CONFIG_PROC_CHILDREN.
+                let children = fs::read_to_string(format!("/proc/{pid}/task/{tid}/children")).unwrap_or_default();
+                processes.extend(children.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
+            }
+        }
+        if threads.is_empty() {
+            return Err(Failure::hinting(format_args!("there is no process {pid}"), "ps -e lists those there are"));
+        }
+        Ok(Self(Some(threads)))
+    }
+
+    /// Takes new threads from their records.
+    pub fn take(&mut self, record: &Record<'_>) {
+        let Some(threads) = self.0.as_mut().filter(|_| record.kind() == Kind::FORK) else { return };
+        // struct { u32 pid, ppid, tid, ptid; u64 time; }
+        let body = record.body();
+        if let (Some(tid), Some(parent)) = (body.u32(8), body.u32(12)) {
+            if threads.contains(&parent) {
+                threads.insert(tid);
+            } else {
+                // The number of one that has ended may come back.
+                threads.remove(&tid);
+            }
+        }
+    }
+
+    pub fn has(&self, tid: u32) -> bool {
+        self.0.as_ref().is_none_or(|threads| threads.contains(&tid))
+    }
+}

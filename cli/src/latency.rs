@@ -1,0 +1,183 @@
+//! How long system calls take, or what lies between any two events.
+
+mod pairs;
+
+use crate::args::{Common, Target};
+use crate::failure::{Failure, Outcome};
+use crate::live::Live;
+use crate::names::Names;
+use crate::out::Out;
+use crate::session::{Session, Tell};
+use crate::times::{Times, short};
+use crate::trace::calls::{self, Calls};
+use crate::trace::pairs::{Pairs, Step, sources};
+use perfweave::{Event, Item, Rings};
+use serde_json::json;
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+/// How long system calls take, or what lies between any two events: how often, p50, p99, longest, histograms
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER)]
+pub struct Args {
+    /// Only these system calls, with commas in between
+    #[arg(short = 'e', long, value_name = "CALLS", value_delimiter = ',', conflicts_with = "from")]
+    calls: Vec<String>,
+    /// The tracepoint at which a time begins
+    #[arg(long, value_name = "EVENT", requires_all = ["to", "by"])]
+    from: Option<String>,
+    /// The tracepoint at which it ends
+    #[arg(long, value_name = "EVENT", requires = "from")]
+    to: Option<String>,
+    /// The field that is equal in both, or two: FROM=TO
+    #[arg(long, value_name = "FIELD", requires = "from")]
+    by: Option<String>,
+    /// Rows for each process, by its name and number
+    #[arg(long, conflicts_with = "from")]
+    by_process: bool,
+    /// Only threads of this name
+    #[arg(long, value_name = "NAME")]
+    comm: Option<String>,
+    /// Print a histogram for each row
+    #[arg(short = 'H', long)]
+    histogram: bool,
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    target: Target,
+}
+
+const AFTER: &str = "\
+A call counts from its entry to its return, with the time that its thread waits. A pair of events may lie on two CPUs: what begins on one \
+and ends on another is joined in proven order. After a loss, what has begun is forgotten: no time is made of two events that do not belong \
+together. Quantiles are at most 3 % too large, the longest is exact. On a terminal the table is drawn again every second.
+
+  perfweave latency -- ls -lR /usr                 the calls of a command
+  perfweave latency -p 1234 -e fsync,futex -H      two calls of a process, with histograms
+  perfweave latency -d 5 --by-process              the whole machine for five seconds
+  perfweave latency -d 5 --from sched:sched_waking --to sched:sched_switch --by pid=next_pid
+  perfweave latency -d 5 --from block:block_rq_issue --to block:block_rq_complete --by sector";
+
+/// A row of the table: the call or pair, and the process if asked.
+type Key = (String, Option<(String, u32)>);
+
+/// The times of each row.
+#[derive(Debug, Default)]
+pub struct Rows(HashMap<Key, Times>);
+
+pub fn run(args: Args) -> Outcome {
+    match (&args.from, &args.to, &args.by) {
+        (Some(from), Some(to), Some(by)) => pairs::run(&args, [from, to], by),
+        _ => of_calls(&args),
+    }
+}
+
+fn of_calls(args: &Args) -> Outcome {
+    let number = |name: &String| {
+        let hint = "it is the name that strace prints, such as openat";
+        calls::number(name).ok_or_else(|| Failure::hinting(format_args!("there is no system call {name}"), hint))
+    };
+    let numbers = args.calls.iter().map(number).collect::<Result<Vec<_>, _>>()?;
+    let child = args.target.start()?;
+    let options = sources(Rings::options(), &numbers, child.is_some()).bytes(args.common.buffer);
+    let rings = args.target.limit(options, child.as_ref()).open()?;
+    let pairs = Pairs::new(&rings, child.as_ref().map(|child| child.pid()))?;
+    let mut of = OfCalls { pairs, calls: Calls::default(), names: Names::now(), rows: Rows::default() };
+    let live = live(args);
+    let mut session = Session::begin(rings, args.common.order(), &args.common, child)?;
+    session.until_the_end_of(args.target.watched());
+    let (mut out, mut live) = live;
+    session.each(|tell| match tell {
+        Tell::Event(event) => {
+            of.event(args, &numbers, event);
+            Ok(())
+        }
+        Tell::Pause => live.draw(&mut out, |rows| of.rows.text(args, rows)),
+    })?;
+    live.end(&mut out)?;
+    finish(args, &mut session, &of.rows, out)
+}
+
+struct OfCalls {
+    pairs: Pairs,
+    calls: Calls,
+    names: Names,
+    rows: Rows,
+}
+
+impl OfCalls {
+    fn event(&mut self, args: &Args, numbers: &[i64], event: &Event<'_>) {
+        let Item::Record(record) = event.item() else {
+            return if !matches!(event.item(), Item::EarlyRelease(_)) {
+                self.pairs.forget()
+            };
+        };
+        self.names.take(&record);
+        let Step::Returns { pid, tid, number, entry: Some(entry), .. } = self.pairs.take(&record) else { return };
+        if !numbers.is_empty() && !numbers.contains(&number) {
+            return;
+        }
+        if args.comm.as_ref().is_some_and(|comm| self.names.of(tid) != comm) {
+            return;
+        }
+        let process = args.by_process.then(|| (self.names.of(pid).to_owned(), pid));
+        let time = event.key().unwrap_or(entry.time).saturating_sub(entry.time);
+        self.rows.add((self.calls.of(number).name.clone(), process), time);
+    }
+}
+
+impl Rows {
+    pub fn add(&mut self, key: Key, time: u64) {
+        self.0.entry(key).or_default().add(time);
+    }
+
+    /// The first rows, as text.
+    fn text(&self, args: &Args, most: usize) -> String {
+        let mut text = Vec::new();
+        // Writing to memory does not fail.
+        let _ = self.print(&mut text, args, most, false);
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    fn print(&self, out: &mut impl Write, args: &Args, most: usize, histogram: bool) -> io::Result<()> {
+        let mut rows: Vec<_> = self.0.iter().collect();
+        rows.sort_by_key(|(key, times)| (Reverse(times.total), *key));
+        if !args.common.json {
+            let process = if args.by_process { format!("{:<24} ", "process") } else { String::new() };
+            let heads = ["times", "total", "p50", "p99", "max"].map(|head| format!("{head:>9}")).join(" ");
+            writeln!(out, "{process}{:<28} {heads}", "what")?;
+        }
+        for ((what, process), times) in rows.into_iter().take(most) {
+            if args.common.json {
+                let (comm, pid) = process.as_ref().map(|(comm, pid)| (comm, pid)).unzip();
+                writeln!(out, "{}", json!({ "what": what, "comm": comm, "pid": pid, "times": times.json() }))?;
+                continue;
+            }
+            if let Some((comm, pid)) = process {
+                write!(out, "{:<24} ", format!("{comm}/{pid}"))?;
+            }
+            let numbers = [times.total, times.quantile(50), times.quantile(99), times.most];
+            let [total, p50, p99, most] = numbers.map(short);
+            writeln!(out, "{what:<28} {:>9} {total:>9} {p50:>9} {p99:>9} {most:>9}", times.count)?;
+            if histogram {
+                times.histogram(out)?;
+                writeln!(out)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The output, and the table that is drawn again on it.
+fn live(args: &Args) -> (Out, Live) {
+    let out = Out::new();
+    let live = Live::new(&out, args.target.command.is_empty() && !args.common.json);
+    (out, live)
+}
+
+fn finish(args: &Args, session: &mut Session, rows: &Rows, mut out: Out) -> Outcome {
+    rows.print(&mut out, args, usize::MAX, args.histogram)?;
+    session.conclude(&mut out, args.common.json)?;
+    Ok(session.status())
+}

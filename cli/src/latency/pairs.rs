@@ -1,0 +1,78 @@
+//! `latency` between two tracepoints that have a field in common.
+
+use super::{Args, Rows, finish, live};
+use crate::failure::{Failure, Outcome};
+use crate::names::{NAMING, Names};
+use crate::session::{Session, Tell};
+use perfweave::decode::Field;
+use perfweave::{Item, Record, Rings, Sample};
+use std::collections::HashMap;
+
+/// A value of the common field: a number or a text.
+#[derive(Debug, PartialEq, Eq, Hash)]
+enum Value {
+    Number(u64),
+    Text(String),
+}
+
+pub fn run(args: &Args, [from, to]: [&String; 2], by: &str) -> Outcome {
+    if let Some(pattern) = [from, to].into_iter().find(|name| name.contains(['*', '?']) || !name.contains(':')) {
+        let hint = "the events are tracepoints, category:name, as in /sys/kernel/tracing/available_events";
+        return Err(Failure::hinting(format_args!("{pattern} is not the name of one tracepoint"), hint));
+    }
+    let child = args.target.start()?;
+    let mut options = Rings::options().tracepoint(from);
+    if from != to {
+        options = options.tracepoint(to);
+    }
+    let options = options.records(NAMING).sample([Sample::Tid]).bytes(args.common.buffer);
+    let rings = args.target.limit(options, child.as_ref()).open()?;
+    let end = usize::from(from != to);
+    let (by_from, by_to) = by.split_once('=').unwrap_or((by, by));
+    let fields = [rings.format(0)?.field(by_from)?, rings.format(end)?.field(by_to)?];
+    let what = format!("{} -> {}", short_name(from), short_name(to));
+    let (mut rows, mut names, mut begun) = (Rows::default(), Names::now(), HashMap::new());
+    let (mut out, mut live) = live(args);
+    let mut session = Session::begin(rings, args.common.order(), &args.common, child)?;
+    session.until_the_end_of(args.target.watched());
+    session.each(|tell| {
+        let Tell::Event(event) = tell else { return live.draw(&mut out, |most| rows.text(args, most)) };
+        let Item::Record(record) = event.item() else {
+            if !matches!(event.item(), Item::EarlyRelease(_)) {
+                // The end of one may be lost, and the next end would be taken for it.
+                begun.clear();
+            }
+            return Ok(());
+        };
+        let (Some(source), Some(time)) = (record.source(), event.key()) else { return Ok(()) };
+        if names.take(&record) {
+            return Ok(());
+        }
+        if source == end
+            && let Some(since) = value(&fields[1], &record).and_then(|value| begun.remove(&value))
+        {
+            rows.add((what.clone(), None), time.saturating_sub(since));
+        }
+        let tid = record.pid_tid().map_or(0, |(_, tid)| tid);
+        let is_meant = source == 0 && args.comm.as_ref().is_none_or(|comm| names.of(tid) == comm);
+        if let Some(value) = is_meant.then(|| value(&fields[0], &record)).flatten() {
+            // What begins twice without an end, such as a wake-up of one that is awake, began the first time.
+            begun.entry(value).or_insert(time);
+        }
+        Ok(())
+    })?;
+    live.end(&mut out)?;
+    finish(args, &mut session, &rows, out)
+}
+
+fn value(field: &Field, record: &Record<'_>) -> Option<Value> {
+    if field.is_text() {
+        return field.text(record).map(|text| Value::Text(text.into_owned()));
+    }
+    field.uint(record).map(Value::Number)
+}
+
+/// Without the category.
+fn short_name(event: &str) -> &str {
+    event.split_once(':').map_or(event, |(_, name)| name)
+}

@@ -1,0 +1,88 @@
+//! `perfweave`: what happens on a Linux machine, in proven order over all CPUs.
+
+mod args;
+mod check;
+mod child;
+mod convert;
+mod failure;
+mod family;
+mod latency;
+mod live;
+mod names;
+mod offcpu;
+mod out;
+mod profile;
+mod read;
+mod record;
+mod selftest;
+mod session;
+mod times;
+mod trace;
+mod wakeups;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use failure::Failure;
+use std::process::ExitCode;
+
+/// Traces a Linux machine in proven order: who woke whom, what came first, and what is missing.
+///
+/// Events of all CPUs come out in the order in which they happened. A line says if one is late, if it leaves before its place is proven,
+/// and if records are lost before it.
+#[derive(Debug, Parser)]
+#[command(name = "perfweave", version, max_term_width = 100, after_help = AFTER)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const AFTER: &str = "\
+Exit status: 0 if all went well, 1 for an error, 2 for arguments that are not understood. A traced command's own status otherwise.
+Tracing takes root, or CAP_PERFMON and a readable tracefs: `perfweave check` says what this user lacks.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Trace(trace::Args),
+    Wakeups(wakeups::Args),
+    Offcpu(offcpu::Args),
+    Latency(latency::Args),
+    Profile(profile::Args),
+    Record(Box<record::Args>),
+    Convert(convert::Args),
+    Read(read::Args),
+    Check(check::Args),
+    Selftest(selftest::Args),
+    /// Prints what a shell needs to complete the arguments of this program
+    Completions {
+        shell: clap_complete::Shell,
+    },
+    /// Writes the man pages of this program and of each command into a folder
+    Man {
+        folder: std::path::PathBuf,
+    },
+}
+
+fn main() -> ExitCode {
+    if let Some(failure) = child::second_process() {
+        return failure.report();
+    }
+    let result = match Cli::parse().command {
+        Command::Trace(args) => trace::run(args),
+        Command::Wakeups(args) => wakeups::run(args),
+        Command::Offcpu(args) => offcpu::run(args),
+        Command::Latency(args) => latency::run(args),
+        Command::Profile(args) => profile::run(args),
+        Command::Record(args) => record::run(*args),
+        Command::Convert(args) => convert::run(args),
+        Command::Read(args) => read::run(args),
+        Command::Check(args) => check::run(args),
+        Command::Selftest(args) => selftest::run(args),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "perfweave", &mut out::Out::new());
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Man { folder } => {
+            clap_mangen::generate_to(Cli::command(), folder).map(|()| ExitCode::SUCCESS).map_err(Failure::from)
+        }
+    };
+    result.unwrap_or_else(|failure: Failure| failure.report())
+}

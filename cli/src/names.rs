@@ -1,0 +1,67 @@
+//! Names of threads: from the kernel's records, and from /proc for threads that were there before.
+
+use perfweave::{Kind, Record};
+use std::collections::HashMap;
+use std::fs;
+
+/// The name of each thread, by its number.
+#[derive(Debug, Default)]
+pub struct Names(HashMap<u32, String>);
+
+/// The records that carry names.
+pub const NAMING: [Kind; 2] = [Kind::COMM, Kind::FORK];
+
+impl Names {
+    /// The names of the threads that there are now. Made when the rings are open: a later change of a name is a record.
+    pub fn now() -> Self {
+        let numbers = |path: &str| {
+            let entries = fs::read_dir(path).into_iter().flatten().flatten();
+            entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()).collect::<Vec<_>>()
+        };
+        let mut names = Self::default();
+        for tid in numbers("/proc").into_iter().flat_map(|pid| numbers(&format!("/proc/{pid}/task"))) {
+            names.of(tid);
+        }
+        names
+    }
+
+    /// Takes a name from a record of [`NAMING`]. True if the record is one of these, or a thread's end.
+    pub fn take(&mut self, record: &Record<'_>) -> bool {
+        let body = record.body();
+        match record.kind() {
+            // struct { u32 pid, tid; char comm[]; }
+            Kind::COMM => {
+                let name =
+                    (8..body.len()).map_while(|at| body.u8(at)).take_while(|byte| *byte != 0).collect::<Vec<_>>();
+                body.u32(4).map(|tid| self.0.insert(tid, String::from_utf8_lossy(&name).into_owned()));
+            }
+            // struct { u32 pid, ppid, tid, ptid; u64 time; }: the new thread has its parent's name.
+            Kind::FORK => {
+                if let (Some(tid), Some(parent)) = (body.u32(8), body.u32(12)) {
+                    let name = self.of(parent).to_owned();
+                    self.0.insert(tid, name);
+                }
+            }
+            Kind::EXIT => {}
+            _ => return false,
+        }
+        true
+    }
+
+    /// Sets a name that an event has.
+    pub fn set(&mut self, tid: u32, name: &str) {
+        match self.0.get_mut(&tid) {
+            Some(known) if known == name => {}
+            Some(known) => name.clone_into(known),
+            None => drop(self.0.insert(tid, name.to_owned())),
+        }
+    }
+
+    /// The name, `?` if nothing tells it.
+    pub fn of(&mut self, tid: u32) -> &str {
+        self.0.entry(tid).or_insert_with(|| {
+            let comm = fs::read_to_string(format!("/proc/{tid}/comm"));
+            comm.map_or_else(|_| "?".into(), |comm| comm.trim_end_matches('\n').to_owned())
+        })
+    }
+}

@@ -1,0 +1,148 @@
+//! A pinned map of any BPF program, as ordered lines.
+
+mod layout;
+
+use crate::args::Common;
+use crate::failure::{Failure, Outcome};
+use crate::out::Out;
+use crate::session::{Session, Tell, notice, notice_json};
+use layout::Payload;
+use perfweave::{ANY_CPU, Clock, Event, Key, Layout, Record, Ring, Rings};
+use serde_json::{Map, Value};
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Reads a pinned perf event array or BPF ring buffer of any program, as lines in order
+///
+/// A map that is pinned (`bpftool map pin`, LIBBPF_PIN_BY_NAME) is read as it is: a perf event array, a ring buffer, or a map of ring buffers
+/// by CPU. The reader takes what it reads, so no other program may read the map meanwhile.
+#[derive(Debug, clap::Args)]
+#[command(after_help = HELP)]
+pub struct Args {
+    /// The path of the pinned map
+    #[arg(short, long, value_name = "PATH")]
+    map: PathBuf,
+    /// The fields of a record, as C has them
+    #[arg(short, long, value_name = "FIELDS")]
+    format: Option<Payload>,
+    /// The field to order by, a u64. Without it: the kernel's time, which records of ring buffers do not have
+    #[arg(short, long, value_name = "FIELD")]
+    key: Option<String>,
+    #[command(flatten)]
+    common: Common,
+}
+
+const HELP: &str = "\
+Fields are separated by commas or semicolons and lie where a C compiler puts them: u8 to u64, s8 to s64 (also __u32, uint32_t, int, long),
+arrays such as char comm[16] and u8 hash[20].
+
+  perfweave read --map /sys/fs/bpf/events --format 'u64 ns, u32 pid, char comm[16]' --key ns
+  perfweave read --map /sys/fs/bpf/rb --format 'u64 ns, u32 pid' --key ns --hold reserved --json
+
+Choose `--hold reserved` only if the program draws the key between bpf_ringbuf_reserve() and bpf_ringbuf_submit().";
+
+pub fn run(args: Args) -> Outcome {
+    let key = key(&args)?;
+    let rings = rings(&args, matches!(key, Key::Time))?;
+    let order = args.common.order().key(key);
+    let mut session = Session::begin(rings, order, &args.common, None)?;
+    let (mut out, json) = (Out::new(), args.common.json);
+    session.each(|tell| match tell {
+        Tell::Event(event) => line(&mut out, event, args.format.as_ref(), json),
+        Tell::Pause => out.flush(),
+    })?;
+    let summary = session.summary(json)?;
+    if json {
+        writeln!(out, "{summary}")?;
+        out.flush()?;
+    } else {
+        eprintln!("{summary}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What orders the records.
+fn key(args: &Args) -> Result<Key, Failure> {
+    let Some(name) = &args.key else { return Ok(Key::Time) };
+    let Some(format) = &args.format else {
+        return Err(Failure::hinting("--key names a field", "say with --format which fields the records have"));
+    };
+    let offset = format.offset_of_u64(name).map_err(Failure::new)?;
+    Ok(Key::Payload(offset))
+}
+
+/// The rings of the map, whatever it is.
+fn rings(args: &Args, by_time: bool) -> Result<Rings, Failure> {
+    // SAFETY: this process reads the map nowhere else. The help says that no other one may, and a second reader is reported as damage.
+    let buffers = unsafe { Ring::adopt_pinned_ring_buffers(&args.map) };
+    match buffers {
+        Ok(_) if by_time => Err(Failure::hinting(
+            format_args!("the records of the BPF ring buffer {} carry no time to order by", args.map.display()),
+            "name a field that the program writes: --format 'u64 ns, ...' --key ns",
+        )),
+        Ok(buffers) => {
+            let mut rings = Rings::empty(Clock::Monotonic);
+            for (cpu, ring) in buffers {
+                rings.add(cpu, ring, Layout::RING_BUFFER);
+            }
+            Ok(rings)
+        }
+        // It is no ring buffer: if it is no perf event array either, the error of this says what it is.
+        Err(_) => Ok(Rings::options().bpf_output_pinned(&args.map).bytes(args.common.buffer).open()?),
+    }
+}
+
+fn line(out: &mut Out, event: &Event<'_>, format: Option<&Payload>, json: bool) -> io::Result<()> {
+    let item = event.item();
+    if let Some(record) = event.record() {
+        return if json { object(out, event, &record, format) } else { text(out, event, &record, format) };
+    }
+    if json {
+        notice_json(&item, event.key()).map_or(Ok(()), |object| writeln!(out, "{object}"))
+    } else {
+        notice(&item).map_or(Ok(()), |notice| writeln!(out, "{} {notice}", event.key().unwrap_or(0)))
+    }
+}
+
+/// The CPU, if the ring is that of one CPU or the record says it.
+fn cpu(event: &Event<'_>) -> Option<u32> {
+    event.cpu().filter(|cpu| *cpu != ANY_CPU)
+}
+
+fn text(out: &mut Out, event: &Event<'_>, record: &Record<'_>, format: Option<&Payload>) -> io::Result<()> {
+    write!(out, "{}", event.key().unwrap_or(0))?;
+    match cpu(event) {
+        Some(cpu) => write!(out, " CPU {cpu}:")?,
+        None => write!(out, ":")?,
+    }
+    if event.late_by() > 0 {
+        write!(out, " LATE by {} ns", event.late_by())?;
+    }
+    let bytes = record.payload().map(|payload| payload.to_vec()).unwrap_or_default();
+    match format {
+        Some(format) => format.fields(&bytes).try_for_each(|(name, value)| write!(out, " {name}={value}"))?,
+        None => bytes.iter().try_for_each(|byte| write!(out, " {byte:02x}"))?,
+    }
+    writeln!(out)
+}
+
+fn object(out: &mut Out, event: &Event<'_>, record: &Record<'_>, format: Option<&Payload>) -> io::Result<()> {
+    let bytes = record.payload().map(|payload| payload.to_vec()).unwrap_or_default();
+    let mut object = Map::new();
+    object.insert("key".into(), event.key().into());
+    object.insert("cpu".into(), cpu(event).into());
+    object.insert("certainty".into(), format!("{:?}", event.certainty()).to_lowercase().into());
+    match format {
+        Some(format) => {
+            let fields: Map<_, _> =
+                format.fields(&bytes).map(|(name, value)| (name.to_string(), value.into())).collect();
+            object.insert("fields".into(), fields.into());
+        }
+        None => {
+            let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+            object.insert("bytes".into(), hex.into());
+        }
+    }
+    writeln!(out, "{}", Value::from(object))
+}

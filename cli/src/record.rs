@@ -1,0 +1,184 @@
+//! Writes a perf.data file, or the last moments before a trigger.
+
+mod flight;
+mod trigger;
+
+use crate::args::{Common, Target};
+use crate::child::Child;
+use crate::failure::{Failure, Outcome};
+use crate::out::Out;
+use crate::session::{Session, Tell};
+use perfweave::perf_data::{Writer, Written};
+use perfweave::{Kind, RingOptions, Rings, Sample};
+use serde_json::json;
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+use trigger::On;
+
+/// Writes a perf.data file, or the last moments before a trigger
+///
+/// perf script, perf report and `perfweave convert` read the file. Ctrl-C, SIGTERM, --seconds or the end of the command end it.
+///
+/// With --last it is a flight recorder: the kernel overwrites the rings, nothing is written, and no reader runs until something happens that
+/// --on or --on-signal names. Then the last moments of the whole machine become a file, and it goes on.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, group(clap::ArgGroup::new("when").multiple(true)))]
+pub struct Args {
+    /// Events, separated by commas: tracepoints with * and ?, or perf's names such as cpu-clock and page-faults
+    #[arg(short, long, value_name = "EVENTS", value_delimiter = ',', default_values = ["sched:sched_switch", "sched:sched_waking"])]
+    event: Vec<String>,
+    /// Record call chains
+    #[arg(long)]
+    call_graph: bool,
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    common: Common,
+    /// The file; with --last, the beginning of the names of the files, which end with the time
+    #[arg(short, long, value_name = "FILE", default_value = "perf.data")]
+    output: PathBuf,
+    /// Keep so much in the rings, such as 500ms or 2s, and write it when something happens
+    #[arg(long, value_name = "TIME", value_parser = trigger::time, requires = "when")]
+    last: Option<Duration>,
+    /// Write when this happens: 'wakeup>10ms', or an event with a filter in the kernel's syntax: 'EVENT: FIELD > N'
+    #[arg(long, value_name = "WHAT", group = "when", requires = "last")]
+    on: Vec<On>,
+    /// Write when this signal comes, such as USR1
+    #[arg(long, value_name = "SIGNAL", group = "when", requires = "last", value_parser = trigger::signal)]
+    on_signal: Vec<nix::sys::signal::Signal>,
+    /// Keep the newest so many files of --last, and delete older ones
+    #[arg(long, value_name = "N", default_value_t = 10, requires = "last", value_parser = clap::value_parser!(u32).range(1..))]
+    keep: u32,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  perfweave record -- make                                   Who ran where and who woke whom, while make runs, in perf.data
+  perfweave record -a -e 'sched:*,irq:*' --seconds 5
+  perfweave record -e cpu-clock --call-graph -p 1234
+  perfweave record --last 500ms --on 'wakeup>10ms'           Whenever a thread waits 10 ms for a CPU: what was before
+  perfweave record --last 2s --on 'sched:sched_process_exit: comm == \"nginx\"'
+  perfweave record --last 1s --on-signal USR1 --keep 3       kill -USR1 writes a file
+Then: perfweave convert --html perf.data -o trace.html";
+
+impl Args {
+    /// The events, with the names of processes and what they map.
+    fn options(&self, child: Option<&Child>) -> RingOptions {
+        let mut options = Rings::options().bytes(self.common.buffer);
+        for event in &self.event {
+            let is_pmu = event.ends_with('/');
+            options =
+                if event.contains(':') && !is_pmu { options.tracepoint(event) } else { options.event_name(event) };
+        }
+        options = options.records([Kind::COMM, Kind::MMAP2, Kind::FORK]);
+        options = options.sample([Sample::Ip, Sample::Tid, Sample::Cpu, Sample::Period]);
+        if self.call_graph {
+            options = options.sample([Sample::Callchain]);
+        }
+        self.target.limit(options, child)
+    }
+}
+
+pub fn run(args: Args) -> Outcome {
+    match args.last {
+        Some(last) => flight::run(&args, last),
+        None => whole(&args),
+    }
+}
+
+/// Records everything from now on.
+fn whole(args: &Args) -> Outcome {
+    let child = args.target.start()?;
+    let rings = args.options(child.as_ref()).open()?;
+    skipped(rings.skipped());
+    let mut writer = Writer::create(&args.output, &rings)?;
+    let unnamed: Vec<_> = writer.unnamed().iter().map(ToString::to_string).collect();
+    let mut session = Session::begin(rings, args.common.order(), &args.common, child)?;
+    if args.target.command.is_empty() && args.common.seconds.is_none() {
+        eprintln!("recording into {}; Ctrl-C ends it", args.output.display());
+    }
+    let mut failed = None;
+    let mut progress = Progress::new();
+    let read = session.each(|tell| {
+        match tell {
+            Tell::Event(event) => {
+                // The file is complete until the first error, which every later call gives again.
+                failed = failed.take().or(writer.write(event).err());
+                progress.events += 1;
+            }
+            Tell::Pause => progress.say(),
+        }
+        // It ends the session, and is said below.
+        if failed.is_some() { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+    });
+    progress.end();
+    if let Some(error) = failed {
+        return Err(Failure::new(error));
+    }
+    read?;
+    let written = writer.finish()?;
+    let summary = session.summary(args.common.json)?;
+    tell(args, &written, &summary, session.stats().left_out)?;
+    unnamed.iter().for_each(|missing| eprintln!("{missing}"));
+    Ok(session.status())
+}
+
+/// The last lines: what was written, on standard error as perf does, or as an object.
+fn tell(args: &Args, written: &Written, summary: &str, own: u64) -> io::Result<()> {
+    let Written { records, lost, left_out, .. } = *written;
+    let file = args.output.display();
+    if args.common.json {
+        let mut out = Out::new();
+        writeln!(out, "{summary}")?;
+        let object = json!({ "file": file.to_string(), "records": records, "lost": lost, "left_out": left_out });
+        writeln!(out, "{object}")?;
+        return out.flush();
+    }
+    let bytes = std::fs::metadata(&args.output).map_or(0, |file| file.len());
+    eprintln!("{summary}");
+    let own = if own > 0 { format!("; {own} of this program itself are left out") } else { String::new() };
+    eprintln!("{file}: {records} records, {:.1} MB{own}", bytes as f64 / 1e6);
+    Ok(())
+}
+
+/// Names the tracepoints of a pattern that nobody may sample.
+fn skipped(errors: &[perfweave::Error]) {
+    if let Some(first) = errors.first() {
+        eprintln!("perfweave: {} tracepoints are left out, which the kernel lets nobody sample: {first}", errors.len());
+    }
+}
+
+/// How far it is, on a terminal's standard error, after the first second.
+struct Progress {
+    events: u64,
+    next: Option<Instant>,
+    told: bool,
+}
+
+impl Progress {
+    const EACH: Duration = Duration::from_secs(1);
+
+    fn new() -> Self {
+        let next = io::stderr().is_terminal().then(|| Instant::now() + Self::EACH);
+        Self { events: 0, next, told: false }
+    }
+
+    fn say(&mut self) {
+        if self.next.is_some_and(|next| Instant::now() >= next) {
+            eprint!("\r{} events; Ctrl-C ends it ", self.events);
+            self.next = Some(Instant::now() + Self::EACH);
+            self.told = true;
+        }
+    }
+
+    fn end(&self) {
+        if self.told {
+            eprintln!();
+        }
+    }
+}
+
+/// The status of a recorder that has ended as it was told.
+const DONE: ExitCode = ExitCode::SUCCESS;

@@ -1,0 +1,238 @@
+//! The flight recorder: what was before something happened, as a file each time.
+
+use super::trigger::{Told, Trigger};
+use super::{Args, DONE, skipped};
+use crate::failure::{Failure, Outcome};
+use crate::out::Out;
+use nix::sys::signal::Signal;
+use perfweave::perf_data::Writer;
+use perfweave::{Clock, Fence, Handle, Hold, Item, Key, Recorder};
+use serde_json::json;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// How often CPUs that came online are looked for.
+const TICK: Duration = Duration::from_millis(100);
+
+pub fn run(args: &Args, last: Duration) -> Outcome {
+    let mut child = args.target.start()?;
+    let fence = if let Hold::Fence(fence) = &args.common.hold { fence.clone() } else { Fence::Auto };
+    let mut recorder = Recorder::open(args.options(child.as_ref()), Key::Time, &fence)?;
+    skipped(recorder.skipped());
+    let (told, hears) = mpsc::channel();
+    on_signals(&args.on_signal, told.clone())?;
+    let watches = args.on.iter().map(|on| on.watch(&args.common, told.clone())).collect::<Result<Vec<Handle>, _>>()?;
+    let mut flights = Flights { args, last, written: 0, failed: 0, covered: 0 };
+    if let Some(mut child) = child.take() {
+        child.go()?;
+        thread::Builder::new().name("wait".into()).spawn(move || {
+            let _ = child.wait();
+            let _ = told.send(Told::End);
+        })?;
+    }
+    eprintln!("recording the last {last:?}; waiting for what is asked for; Ctrl-C ends it");
+    let ended = flights.run(&mut recorder, &hears);
+    watches.iter().for_each(Handle::close);
+    ended?;
+    eprintln!("{} files written", flights.written);
+    match flights.failed {
+        0 => Ok(DONE),
+        failed => Err(Failure::new(format_args!("{failed} files could not be written"))),
+    }
+}
+
+struct Flights<'a> {
+    args: &'a Args,
+    last: Duration,
+    written: u64,
+    failed: u64,
+    /// Until when events are in a file, or were to be in one.
+    covered: u64,
+}
+
+impl Flights<'_> {
+    /// Until a signal, the end of the time, or the end of the command.
+    fn run(&mut self, recorder: &mut Recorder, hears: &Receiver<Told>) -> Result<(), Failure> {
+        let end = self.args.common.seconds.map(|time| Instant::now() + time);
+        loop {
+            let left = end.map_or(TICK, |end| end.saturating_duration_since(Instant::now()).min(TICK));
+            match hears.recv_timeout(left) {
+                // What happened before the rings were stopped last is in that file.
+                Ok(Told::Trigger(trigger)) if trigger.time <= self.covered => {}
+                Ok(Told::Trigger(trigger)) => self.write(recorder, &trigger)?,
+                Ok(Told::End) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                Ok(Told::Failed(failure)) => return Err(failure),
+                Err(RecvTimeoutError::Timeout) if end.is_some_and(|end| Instant::now() >= end) => return Ok(()),
+                Err(RecvTimeoutError::Timeout) => recorder.follow_cpus()?,
+            }
+        }
+    }
+
+    /// Writes a file. That it cannot be written is said, and the recorder goes on: there may be room again the next time.
+    fn write(&mut self, recorder: &mut Recorder, trigger: &Trigger) -> Result<(), Failure> {
+        let path = self.path();
+        let partial = hidden(&path);
+        let wrote = self.moments(recorder, trigger, &partial).and_then(|flight| {
+            fs::rename(&partial, &path)?;
+            Ok(flight)
+        });
+        match wrote {
+            Ok(flight) => {
+                self.written += 1;
+                flight.tell(&path, trigger, self.args.common.json)?;
+            }
+            Err(failure) => {
+                self.failed += 1;
+                self.covered = Clock::Monotonic.now().unwrap_or(0);
+                // It is no complete file, and takes room.
+                let _ = fs::remove_file(&partial);
+                failure.report();
+                eprintln!("this file is deleted again; earlier ones stay, and recording goes on");
+            }
+        }
+        self.prune();
+        Ok(())
+    }
+
+    /// Writes the last moments into a file.
+    fn moments(&mut self, recorder: &mut Recorder, trigger: &Trigger, path: &Path) -> Result<Flight, Failure> {
+        // Before the rings are stopped, so that they are not stopped for longer than the records take.
+        let mut writer = Writer::create(path, recorder.rings())?;
+        self.covered = Clock::Monotonic.now().unwrap_or(0);
+        let frozen = recorder.freeze()?;
+        let from = trigger.time.saturating_sub(u64::try_from(self.last.as_nanos()).unwrap_or(u64::MAX));
+        let mut first = None;
+        for event in frozen.since(from) {
+            if let Item::Record(_) = event.item() {
+                first = first.or(event.key());
+            }
+            writer.write(&event)?;
+        }
+        let complete_from = frozen.complete_from();
+        frozen.resume()?;
+        let written = writer.finish()?;
+        // What is missing before the first record that was asked for does not matter.
+        let begin = complete_from.filter(|begin| *begin > from);
+        let complete = begin.map_or(self.last, |begin| Duration::from_nanos(trigger.time.saturating_sub(begin)));
+        Ok(Flight { records: written.records, lost: written.lost, asked: self.last, complete })
+    }
+
+    /// The name of a file of now: names of later files are larger.
+    fn path(&self) -> PathBuf {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mut name = self.args.output.clone().into_os_string();
+        name.push(format!(".{}-{:06}", now.as_secs(), now.subsec_micros()));
+        name.into()
+    }
+
+    /// Deletes all files but the newest, also those of earlier recorders with this name.
+    fn prune(&self) {
+        let mut files = written(&self.args.output);
+        files.sort();
+        let old = files.len().saturating_sub(self.args.keep as usize);
+        for file in &files[..old] {
+            if let Err(error) = fs::remove_file(file) {
+                eprintln!("perfweave: cannot delete {}: {error}", file.display());
+            }
+        }
+    }
+}
+
+/// The files of a name: `NAME.SECONDS-MICROSECONDS`.
+fn written(output: &Path) -> Vec<PathBuf> {
+    let directory = output.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
+    let Some(name) = output.file_name().and_then(|name| name.to_str()) else { return Vec::new() };
+    let is_ours = |file: &str| {
+        let time =
+            file.strip_prefix(name).and_then(|rest| rest.strip_prefix('.')).and_then(|time| time.split_once('-'));
+        time.is_some_and(|(seconds, micros)| {
+            seconds.len() == 10 && micros.len() == 6 && (seconds.to_owned() + micros).parse::<u64>().is_ok()
+        })
+    };
+    let files = fs::read_dir(directory).into_iter().flatten().flatten();
+    files.filter(|file| file.file_name().to_str().is_some_and(is_ours)).map(|file| file.path()).collect()
+}
+
+/// Where a file is written before it is complete.
+fn hidden(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}.partial"))
+}
+
+/// What a file has.
+struct Flight {
+    records: u64,
+    lost: u64,
+    asked: Duration,
+    /// Before the trigger.
+    complete: Duration,
+}
+
+impl Flight {
+    fn tell(&self, path: &Path, trigger: &Trigger, json: bool) -> io::Result<()> {
+        let Self { records, lost, asked, complete } = self;
+        let (file, what) = (path.display().to_string(), &trigger.what);
+        let mut out = Out::new();
+        if json {
+            let object = json!({ "file": file, "trigger": what, "time": trigger.time, "records": records, "lost": lost,
+                "asked_ns": asked.as_nanos() as u64, "complete_ns": complete.as_nanos() as u64 });
+            writeln!(out, "{object}")?;
+            return out.flush();
+        }
+        writeln!(out, "{file}: {records} records before {what}")?;
+        if complete < asked {
+            writeln!(
+                out,
+                "  complete for the last {complete:.1?} of {asked:.1?}: for more, give it a larger --buffer"
+            )?;
+        }
+        if *lost > 0 {
+            writeln!(out, "  {lost} records are missing, of the time in which an earlier file was written")?;
+        }
+        out.flush()
+    }
+}
+
+fn on_signals(triggers: &[Signal], told: Sender<Told>) -> Result<(), Failure> {
+    let ends = [SIGINT, SIGTERM, SIGHUP];
+    let mut signals = Signals::new(ends.into_iter().chain(triggers.iter().map(|signal| *signal as i32)))?;
+    thread::Builder::new().name("signals".into()).spawn(move || {
+        let mut ended = false;
+        for signal in signals.forever() {
+            let what = match Signal::try_from(signal) {
+                _ if ends.contains(&signal) && ended => std::process::exit(128 + signal),
+                _ if ends.contains(&signal) => {
+                    ended = true;
+                    Told::End
+                }
+                Ok(signal) => Told::Trigger(Trigger::now(signal.as_str().into())),
+                Err(_) => continue,
+            };
+            if told.send(what).is_err() {
+                break;
+            }
+        }
+    })?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    #[test]
+    fn only_its_own_files_are_counted() {
+        let directory = std::env::temp_dir().join(format!("perfweave-flights-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let names = ["a.1763868712-000001", "a.1763868712-00000x", "a.17-000001", "b.1763868712-000001", "a", "a.old"];
+        names.iter().for_each(|name| fs::write(directory.join(name), "").unwrap());
+        assert_eq!(super::written(&directory.join("a")), [directory.join(names[0])]);
+        fs::remove_dir_all(&directory).unwrap();
+    }
+}

@@ -1,0 +1,215 @@
+//! What makes a flight recorder write: a slow wake-up, an event, a signal.
+
+use crate::args::Common;
+use crate::failure::Failure;
+use nix::sys::signal::Signal;
+use perfweave::decode::Field;
+use perfweave::{Clock, Handle, Item, Reader, Record, Rings};
+use std::collections::HashMap;
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::mpsc::Sender;
+use std::thread;
+use std::time::Duration;
+
+/// What to wait for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum On {
+    /// A thread that was woken has waited longer than this for a CPU.
+    Wakeup(Duration),
+    /// A tracepoint, and the kernel's filter for it.
+    Event { name: String, filter: Option<String> },
+}
+
+/// What has happened, on CLOCK_MONOTONIC.
+#[derive(Debug)]
+pub struct Trigger {
+    pub time: u64,
+    pub what: String,
+}
+
+/// What other threads tell the recorder.
+#[derive(Debug)]
+pub enum Told {
+    Trigger(Trigger),
+    /// A signal to end, or the end of the command.
+    End,
+    Failed(Failure),
+}
+
+impl Trigger {
+    pub fn now(what: String) -> Self {
+        Self { what, time: Clock::Monotonic.now().unwrap_or(0) }
+    }
+}
+
+impl FromStr for On {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let compact: String = text.split_whitespace().collect();
+        if let Some(limit) = compact.strip_prefix("wakeup>") {
+            return time(limit).map(Self::Wakeup);
+        }
+        let usage = "it is 'wakeup>10ms', 'CATEGORY:NAME' or 'CATEGORY:NAME: FIELD > N'";
+        let (category, rest) = text.trim().split_once(':').ok_or(usage)?;
+        let (name, filter) = match rest.split_once(':') {
+            Some((name, filter)) => (name.trim(), Some(filter.trim().to_owned())),
+            None => (rest.trim(), None),
+        };
+        let is_name = |name: &str| {
+            !name.is_empty() && name.chars().all(|letter| letter.is_ascii_alphanumeric() || "_-*?".contains(letter))
+        };
+        if !is_name(category) || !is_name(name) || filter.as_ref().is_some_and(String::is_empty) {
+            return Err(usage.into());
+        }
+        Ok(Self::Event { name: format!("{category}:{name}"), filter })
+    }
+}
+
+/// A time with a unit.
+pub fn time(text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(|unit: char| unit.is_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "s" => 1.0,
+        "ms" => 1e-3,
+        "us" | "µs" => 1e-6,
+        "ns" => 1e-9,
+        _ => return Err("a time with its unit is expected, such as 500ms, 10us or 2s".into()),
+    };
+    let number: f64 = digits.trim().parse().map_err(|_| format!("{digits:?} is no number"))?;
+    Duration::try_from_secs_f64(number * unit).map_err(|error| error.to_string())
+}
+
+/// A signal by its name, as kill(1) has it. Those that end the recorder are refused.
+pub fn signal(text: &str) -> Result<Signal, String> {
+    let name = text.to_ascii_uppercase();
+    let name = if name.starts_with("SIG") { name } else { format!("SIG{name}") };
+    let signal = Signal::from_str(&name).map_err(|_| "no such signal: USR1, USR2 and so on".to_string())?;
+    match signal {
+        Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP => Err("this signal ends the recorder: take USR1".into()),
+        Signal::SIGKILL | Signal::SIGSTOP => Err("no program can wait for this signal: take USR1".into()),
+        Signal::SIGSEGV | Signal::SIGBUS | Signal::SIGFPE | Signal::SIGILL => Err("this is a fault: take USR1".into()),
+        _ => Ok(signal),
+    }
+}
+
+impl On {
+    /// Watches for it in a thread, until the handle is closed.
+    pub fn watch(&self, common: &Common, told: Sender<Told>) -> Result<Handle, Failure> {
+        let options = match self {
+            Self::Wakeup(_) => Rings::options().tracepoint(WAKING).tracepoint(WAKEUP_NEW).tracepoint(SWITCH),
+            Self::Event { name, filter } => {
+                let options = Rings::options().tracepoint(name);
+                filter.iter().fold(options, |options, filter| options.filter(filter))
+            }
+        };
+        let rings = options.bytes(common.buffer).open()?;
+        let mut waits = match self {
+            Self::Wakeup(limit) => Some(Waits::new(&rings, *limit)?),
+            Self::Event { .. } => None,
+        };
+        let formats: Vec<_> =
+            (0..rings.sources().len()).map(|source| rings.format(source)).collect::<Result<_, _>>()?;
+        let mut reader = Reader::new(rings, common.order())?;
+        let handle = reader.handle();
+        thread::Builder::new().name("trigger".into()).spawn(move || {
+            let end = loop {
+                let event = match reader.next() {
+                    Ok(Some(event)) => event,
+                    Ok(None) => break None,
+                    Err(error) => break Some(error),
+                };
+                let happened = match (event.item(), &mut waits) {
+                    (Item::Record(record), Some(waits)) => waits.record(&record),
+                    // Who waits since when is not known any more.
+                    (_, Some(waits)) => {
+                        waits.since.clear();
+                        None
+                    }
+                    (Item::Record(record), None) => {
+                        let format = record.source().and_then(|source| formats.get(source));
+                        let line =
+                            format.and_then(|format| Some(format!("{}: {}", format.name(), format.line(&record)?)));
+                        record.time().zip(line).map(|(time, line)| Trigger { time, what: line.trim_end().into() })
+                    }
+                    _ => None,
+                };
+                if happened.is_some_and(|trigger| told.send(Told::Trigger(trigger)).is_err()) {
+                    break None;
+                }
+            };
+            if let Some(error) = end {
+                // The recorder has ended if nobody hears it.
+                let _ = told.send(Told::Failed(error.into()));
+            }
+        })?;
+        Ok(handle)
+    }
+}
+
+const WAKING: &str = "sched:sched_waking";
+const WAKEUP_NEW: &str = "sched:sched_wakeup_new";
+const SWITCH: &str = "sched:sched_switch";
+
+/// Threads that are woken and do not run yet, and since when they wait.
+#[derive(Debug)]
+struct Waits {
+    limit: u64,
+    since: HashMap<u32, u64>,
+    woken: [Field; 2],
+    next: Field,
+    comm: Field,
+}
+
+impl Waits {
+    fn new(rings: &Rings, limit: Duration) -> Result<Self, Failure> {
+        let [waking, new, switch] = [0, 1, 2].map(|source| rings.format(source));
+        let (woken, switch) = ([waking?.field("pid")?, new?.field("pid")?], switch?);
+        let limit = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+        Ok(Self {
+            limit,
+            since: HashMap::new(),
+            woken,
+            next: switch.field("next_pid")?,
+            comm: switch.field("next_comm")?,
+        })
+    }
+
+    fn record(&mut self, record: &Record<'_>) -> Option<Trigger> {
+        let (source, time) = (record.source()?, record.time()?);
+        if let Some(field) = self.woken.get(source) {
+            let tid = u32::try_from(field.uint(record)?).ok()?;
+            self.since.entry(tid).or_insert(time);
+            return None;
+        }
+        let tid = u32::try_from(self.next.uint(record)?).ok()?;
+        let waited = time.saturating_sub(self.since.remove(&tid)?);
+        if waited <= self.limit || Path::new(&format!("/proc/self/task/{tid}")).exists() {
+            // What the recorder itself waits for is of no interest.
+            return None;
+        }
+        let comm = self.comm.text(record).unwrap_or_default();
+        let what = format!("{comm}:{tid} waited {:.3} ms for CPU {}", waited as f64 / 1e6, record.cpu());
+        Some(Trigger { time, what })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{On, signal, time};
+    use std::time::Duration;
+
+    #[test]
+    fn triggers_times_and_signals() {
+        let event = |name: &str, filter: Option<&str>| On::Event { name: name.into(), filter: filter.map(Into::into) };
+        assert_eq!("wakeup > 10ms".parse(), Ok(On::Wakeup(Duration::from_millis(10))));
+        assert_eq!("a:b: c > 1 && d ~ \"x:y\"".parse(), Ok(event("a:b", Some("c > 1 && d ~ \"x:y\""))));
+        assert_eq!("a:b".parse(), Ok(event("a:b", None)));
+        assert!(
+            ["", "a", "a:", ":b", "a:b:", "wakeup>10", "wakeup>-1s"].iter().all(|text| text.parse::<On>().is_err())
+        );
+        assert_eq!(time("1.5ms"), Ok(Duration::from_micros(1500)));
+        assert!(signal("usr1").is_ok() && signal("SIGUSR2").is_ok() && signal("TERM").is_err() && signal("x").is_err());
+    }
+}

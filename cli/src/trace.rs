@@ -1,0 +1,79 @@
+//! Prints events as they happened.
+
+pub mod calls;
+mod events;
+mod lines;
+pub mod pairs;
+mod summary;
+mod syscalls;
+
+use crate::args::{Common, Target};
+use crate::failure::{Failure, Outcome};
+use perfweave::{Hold, Rings};
+
+/// Prints system calls, or any events, one line each in the order in which they happened on all CPUs
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER)]
+pub struct Args {
+    /// Calls or events, with commas in between: openat,read or sched:sched_switch or kprobe:do_exit [all system calls]
+    #[arg(short, long, value_name = "EVENTS", value_delimiter = ',')]
+    events: Vec<String>,
+    /// Keep only records that pass, in the kernel's words: 'prev_pid != 0 && next_comm ~ "post*"'
+    #[arg(long, requires = "events", value_name = "EXPRESSION")]
+    filter: Option<String>,
+    /// Print a table at the end instead of lines: how often, how long, how many errors
+    #[arg(short, long)]
+    summary: bool,
+    /// Print a line at the entry into a call as well
+    #[arg(long, conflicts_with = "summary")]
+    enter: bool,
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    target: Target,
+}
+
+const AFTER: &str = "\
+A system call has one line, at its return: lines are in the order of returns over all CPUs, and the time at the left decreases only where a line is marked as late. The \
+time in the call stands at the end, <12.3 µs>, so that the entry is that much earlier. A call that blocks does not hold up the lines of \
+others. A call without return, such as exit_group, has its line when its thread ends. --enter prints entries at their places too.
+
+Pointers are printed as addresses: what they point to is in the memory of the process, where it may have changed.
+
+  perfweave trace -- ls                              all calls of ls and its children
+  perfweave trace -e openat,close -p 1234            two calls of a running process
+  perfweave trace -s -- make                         a table, as strace -c
+  perfweave trace -a -e 'sched:sched_switch,sched:sched_wak*' -d 1
+  perfweave trace -a -e sched:sched_switch --filter 'prev_state == 2' -d 5
+  perfweave trace -e kprobe:do_exit,page-faults -- make
+  perfweave trace --json -- ls | jq 'select(.error == \"ENOENT\")'";
+
+pub fn run(args: Args) -> Outcome {
+    let of_calls: Vec<_> = args.events.iter().map_while(|name| calls::number(name)).collect();
+    if of_calls.len() == args.events.len() {
+        if args.filter.is_some() {
+            return Err(Failure::hinting(
+                "--filter is for tracepoints, and system calls are named here",
+                "name the tracepoint: -e syscalls:sys_enter_openat --filter 'flags & 0x40'",
+            ));
+        }
+        return syscalls::run(&args, &of_calls);
+    }
+    if let Some(call) = args.events.iter().find(|name| calls::number(name).is_some()) {
+        return Err(Failure::hinting(
+            format_args!("{call} is a system call, and the others are events"),
+            format_args!("name it as an event too: syscalls:sys_enter_{call}"),
+        ));
+    }
+    events::run(&args)
+}
+
+/// Whether a single event that is not proven says so. Where no rule proves any, the summary says it once.
+fn marks(common: &Common) -> bool {
+    !matches!(common.hold, Hold::None)
+}
+
+/// The lines, which count from the start of the rings.
+fn lines(args: &Args, rings: &Rings) -> lines::Lines {
+    lines::Lines::new(args.common.json, rings.started(), marks(&args.common))
+}

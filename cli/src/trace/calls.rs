@@ -1,0 +1,255 @@
+//! System calls by name, with their arguments as the kernel names them and their results as strace(1) prints them.
+
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag};
+use nix::sched::CloneFlags;
+use nix::sys::mman::{MapFlags, ProtFlags};
+use nix::sys::signal::Signal;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType};
+use nix::sys::wait::WaitPidFlag;
+use perfweave::decode::{Field, Format};
+use serde_json::{Map, Value};
+use std::collections::HashMap;
+use std::fmt::Write;
+use syscalls::Sysno;
+
+/// The system calls seen so far. Names of arguments are read from tracefs when a call comes for the first time.
+#[derive(Debug, Default)]
+pub struct Calls(HashMap<i64, Call>);
+
+/// A system call.
+#[derive(Debug)]
+pub struct Call {
+    pub name: String,
+    /// `None` if tracefs does not have the call: then the six registers are printed.
+    args: Option<Vec<(String, How)>>,
+}
+
+/// How an argument is printed.
+#[derive(Debug, Clone, Copy)]
+enum How {
+    Signed,
+    Unsigned,
+    Hex,
+    Octal,
+    /// A directory: `AT_FDCWD` or a descriptor.
+    Directory,
+    Named(fn(u64) -> String),
+}
+
+impl Calls {
+    pub fn of(&mut self, number: i64) -> &Call {
+        self.0.entry(number).or_insert_with(|| Call::new(number))
+    }
+}
+
+/// The number of a system call by its name.
+pub fn number(name: &str) -> Option<i64> {
+    name.parse::<Sysno>().ok().map(|call| i64::from(call.id()))
+}
+
+impl Call {
+    fn new(number: i64) -> Self {
+        let Some(name) = name_of(number) else {
+            return Self { name: format!("syscall_{number}"), args: None };
+        };
+        // The tracepoint has the name of the kernel's function: newstat for stat, sendfile64 for sendfile, umount for umount2.
+        let of_kernel = [name.into(), format!("new{name}"), format!("{name}64"), name.trim_end_matches('2').into()];
+        let format = of_kernel.iter().find_map(|name| Format::read(&format!("syscalls:sys_enter_{name}")).ok());
+        // A call without arguments has no tracepoint of its own on some kernels; one with them has the pointers' strings on others.
+        let is_argument = |field: &&Field| !field.name().starts_with("__") && !field.name().starts_with("common_");
+        let args = format.map(|format| {
+            let args = format.fields().iter().filter(is_argument);
+            args.map(|field| (field.name().to_owned(), How::of(name, field))).collect()
+        });
+        Self { name: name.to_owned(), args }
+    }
+
+    /// `dfd: AT_FDCWD, filename: 0x7f12`.
+    pub fn args(&self, values: &[u64; 6]) -> String {
+        let mut line = String::new();
+        for (name, text) in self.each(values) {
+            let comma = if line.is_empty() { "" } else { ", " };
+            let colon = if name.is_empty() { "" } else { ": " };
+            let _ = write!(line, "{comma}{name}{colon}{text}");
+        }
+        line
+    }
+
+    pub fn json(&self, values: &[u64; 6]) -> Value {
+        let named = self.args.iter().flatten().zip(values);
+        let object: Map<_, _> = named
+            .map(|((name, how), value)| {
+                let value = match how {
+                    How::Signed | How::Directory => Value::from(*value as i32),
+                    How::Unsigned | How::Octal | How::Hex => Value::from(*value),
+                    How::Named(text) => Value::from(text(*value)),
+                };
+                (name.clone(), value)
+            })
+            .collect();
+        if self.args.is_some() { object.into() } else { Value::from(values.as_slice()) }
+    }
+
+    fn each<'a>(&'a self, values: &'a [u64; 6]) -> Box<dyn Iterator<Item = (&'a str, String)> + 'a> {
+        match &self.args {
+            Some(args) => {
+                Box::new(args.iter().zip(values).map(|((name, how), value)| (name.as_str(), how.text(*value))))
+            }
+            None => Box::new(values.iter().map(|value| ("", How::Hex.text(*value)))),
+        }
+    }
+
+    /// `3`, `-1 ENOENT (No such file or directory)`, `0x7f12` for calls that give an address.
+    pub fn result(&self, result: i64) -> String {
+        match error(result) {
+            Some((name, text)) if result < -511 => format!("? {name} ({text})"),
+            Some((name, text)) => format!("-1 {name} ({text})"),
+            None if matches!(self.name.as_str(), "mmap" | "brk" | "mremap" | "shmat") => format!("{result:#x}"),
+            None => result.to_string(),
+        }
+    }
+}
+
+/// The name and the meaning of a result that is an error.
+pub fn error(result: i64) -> Option<(String, &'static str)> {
+    // include/linux/errno.h: these never leave the kernel. The call goes on after a signal, or fails with EINTR.
+    let restarts = match result {
+        -512 => "ERESTARTSYS",
+        -513 => "ERESTARTNOINTR",
+        -514 => "ERESTARTNOHAND",
+        -516 => "ERESTART_RESTARTBLOCK",
+        -4095..0 => {
+            let error = Errno::from_raw((-result) as i32);
+            return Some((format!("{error:?}"), error.desc()));
+        }
+        _ => return None,
+    };
+    Some((restarts.into(), "interrupted by a signal"))
+}
+
+impl How {
+    fn of(call: &str, field: &Field) -> Self {
+        let kind = field.type_name();
+        match (call, field.name()) {
+            _ if kind.contains('*') => Self::Hex,
+            ("open" | "openat" | "pipe2" | "dup3" | "open_by_handle_at", "flags") => Self::Named(open),
+            ("mmap" | "mprotect" | "pkey_mprotect", "prot") => Self::Named(protection),
+            ("mmap", "flags") => Self::Named(mapping),
+            ("clone" | "unshare", "clone_flags" | "unshare_flags") => Self::Named(clone),
+            ("socket" | "socketpair", "family") => Self::Named(family),
+            ("socket" | "socketpair", "type") => Self::Named(socket),
+            ("wait4" | "waitid", "options") => Self::Named(wait),
+            (
+                "newfstatat" | "statx" | "unlinkat" | "linkat" | "fchownat" | "execveat" | "faccessat2",
+                "flag" | "flags",
+            ) => Self::Named(at),
+            (_, "sig" | "signum") => Self::Named(signal),
+            (_, "dfd" | "newdfd" | "olddfd" | "fd_dir") => Self::Directory,
+            (_, "mode" | "mask") if kind == "umode_t" || call == "umask" => Self::Octal,
+            (_, name) if ["addr", "brk", "flags", "newsp", "tls", "start"].contains(&name) => Self::Hex,
+            _ if kind.starts_with("unsigned") || ["size_t", "u32", "u64", "aio_context_t"].contains(&kind) => {
+                Self::Unsigned
+            }
+            // Descriptors are `int` or `unsigned int`, and -1 is one of them.
+            _ => Self::Signed,
+        }
+    }
+
+    fn text(self, value: u64) -> String {
+        match self {
+            Self::Signed => (value as i32).to_string(),
+            // -1 as `mmap` has it, and sizes without bound.
+            Self::Unsigned if value >= 1 << 63 => (value as i64).to_string(),
+            Self::Unsigned if value == u64::from(u32::MAX) => "-1".into(),
+            Self::Unsigned => value.to_string(),
+            Self::Hex if value == 0 => "0".into(),
+            Self::Hex => format!("{value:#x}"),
+            Self::Octal if value == 0 => "0".into(),
+            Self::Octal => format!("0{value:o}"),
+            Self::Directory if value as i32 == nix::libc::AT_FDCWD => "AT_FDCWD".into(),
+            Self::Directory => (value as i32).to_string(),
+            Self::Named(text) => text(value),
+        }
+    }
+}
+
+/// `A|B|0x40`, or the name of no flag.
+macro_rules! flags {
+    ($name:ident, $type:ty, $none:literal) => {
+        fn $name(bits: u64) -> String {
+            let flags = <$type>::from_bits_retain(bits as _);
+            let mut names: Vec<_> = flags.iter_names().map(|(name, _)| name.to_owned()).collect();
+            let rest = flags.difference(<$type>::all()).bits();
+            if rest != 0 {
+                names.push(format!("{rest:#x}"));
+            }
+            if names.is_empty() { $none.into() } else { names.join("|") }
+        }
+    };
+}
+
+flags!(open_flags, OFlag, "");
+flags!(protection, ProtFlags, "PROT_NONE");
+flags!(mapping, MapFlags, "0");
+flags!(clone_flags, CloneFlags, "");
+flags!(at, AtFlags, "0");
+flags!(wait, WaitPidFlag, "0");
+flags!(socket_flags, SockFlag, "");
+
+/// Two texts with `|` in between, unless one is empty.
+fn both(one: String, other: String) -> String {
+    if one.is_empty() || other.is_empty() { one + &other } else { format!("{one}|{other}") }
+}
+
+fn open(bits: u64) -> String {
+    // Reading alone is no flag: both bits are 0. O_LARGEFILE is 0 in 64-bit programs.
+    let access = match bits & 3 {
+        0 => "O_RDONLY",
+        1 => "O_WRONLY",
+        2 => "O_RDWR",
+        _ => "O_ACCMODE",
+    };
+    both(access.into(), open_flags(bits & !3))
+}
+
+fn clone(bits: u64) -> String {
+    // The lowest byte is the signal at the child's end.
+    let signal = if bits & 0xff == 0 { String::new() } else { signal(bits & 0xff) };
+    let text = both(clone_flags(bits & !0xff), signal);
+    if text.is_empty() { "0".into() } else { text }
+}
+
+fn signal(number: u64) -> String {
+    Signal::try_from(number as i32).map_or_else(|_| number.to_string(), |signal| signal.as_str().to_owned())
+}
+
+fn family(number: u64) -> String {
+    AddressFamily::from_i32(number as i32)
+        .map_or_else(|| number.to_string(), |family| format!("AF_{family:?}").to_uppercase())
+}
+
+fn socket(bits: u64) -> String {
+    let kind = SockType::try_from((bits & 0xf) as i32);
+    let kind = kind.map_or_else(|_| (bits & 0xf).to_string(), |kind| format!("SOCK_{kind:?}").to_uppercase());
+    both(kind, socket_flags(bits & !0xf))
+}
+
+/// Whether it is execve or execveat.
+pub fn is_exec(number: i64) -> bool {
+    matches!(name_of(number), Some("execve" | "execveat"))
+}
+
+/// Whether it makes a thread, which returns from it as well.
+pub fn is_fork(number: i64) -> bool {
+    matches!(name_of(number), Some("clone" | "clone3" | "fork" | "vfork"))
+}
+
+/// Whether it ends a signal's handler.
+pub fn is_sigreturn(number: i64) -> bool {
+    name_of(number) == Some("rt_sigreturn")
+}
+
+fn name_of(number: i64) -> Option<&'static str> {
+    usize::try_from(number).ok().and_then(Sysno::new).map(|call| call.name())
+}

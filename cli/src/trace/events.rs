@@ -1,0 +1,132 @@
+//! `trace` of events: tracepoints, probes, and what perf(1) has names for.
+
+use super::lines::{At, Lines};
+use super::summary::Summary;
+use super::{Args, lines};
+use crate::failure::Outcome;
+use crate::names::NAMING;
+use crate::session::{Session, Tell};
+use perfweave::decode::Format;
+use perfweave::{Event, Item, Kind, Record, RingOptions, Rings, Sample};
+use serde_json::{Map, Value, json};
+use std::io::{self, Write};
+
+pub fn run(args: &Args) -> Outcome {
+    let child = args.target.start()?;
+    let mut options = Rings::options().bytes(args.common.buffer);
+    for name in &args.events {
+        options = event(options, name);
+        if let Some(filter) = &args.filter {
+            options = options.filter(filter);
+        }
+    }
+    // The records come last: they are the source after the events.
+    let options = options.records(NAMING).sample([Sample::Tid, Sample::Ip]);
+    let rings = args.target.limit(options, child.as_ref()).open()?;
+    for skipped in rings.skipped() {
+        eprintln!("perfweave: left out: {skipped}");
+    }
+    let kinds = (0..rings.sources().len()).map(|source| Known::new(&rings, source)).collect::<Vec<_>>();
+    let (mut lines, mut summary) = (lines(args, &rings), args.summary.then(Summary::default));
+    let mut waits = child.as_ref().map(|child| child.pid());
+    let mut session = Session::begin(rings, args.common.order(), &args.common, child)?;
+    session.until_the_end_of(args.target.watched());
+    session.each(|tell| match tell {
+        Tell::Event(event) => take(event, &kinds, &mut lines, summary.as_mut(), &mut waits),
+        Tell::Pause => lines.out.flush(),
+    })?;
+    if let Some(summary) = summary {
+        summary.print(&mut lines.out, args.common.json)?;
+    }
+    session.conclude(&mut lines.out, args.common.json)?;
+    Ok(session.status())
+}
+
+/// An event by its name: a tracepoint has a colon, and so have probes.
+fn event(options: RingOptions, name: &str) -> RingOptions {
+    match name.split_once(':') {
+        Some(("kprobe", function)) => options.kprobe(function),
+        Some(("kretprobe", function)) => options.kretprobe(function),
+        Some(("uprobe", place)) => match place.rsplit_once(':') {
+            Some((path, symbol)) => options.uprobe_symbol(path, symbol),
+            None => options.uprobe(place, 0),
+        },
+        Some(("uretprobe", place)) => match place.rsplit_once(':') {
+            Some((path, symbol)) => options.uretprobe_symbol(path, symbol),
+            None => options.uretprobe(place, 0),
+        },
+        Some(_) => options.tracepoint(name),
+        None => options.event_name(name),
+    }
+}
+
+/// An event that is traced.
+struct Known {
+    name: String,
+    format: Option<Format>,
+}
+
+impl Known {
+    fn new(rings: &Rings, source: usize) -> Self {
+        let of = &rings.sources()[source];
+        Self { name: of.tracepoint().unwrap_or(of.name()).to_owned(), format: rings.format(source).ok() }
+    }
+
+    fn text(&self, record: &Record<'_>) -> String {
+        match self.format.as_ref().and_then(|format| format.line(record)) {
+            Some(line) => format!("{}: {line}", self.name),
+            None => format!("{}: ip={:#x}", self.name, record.ip().unwrap_or(0)),
+        }
+    }
+
+    fn json(&self, record: &Record<'_>) -> Value {
+        let Some(format) = &self.format else {
+            return json!({ "event": self.name, "ip": record.ip() });
+        };
+        let own = format.fields().iter().filter(|field| !field.name().starts_with("common_"));
+        let fields: Map<_, _> = own
+            .map(|field| {
+                let value = match (field.is_text(), field.is_array(), field.is_signed()) {
+                    (true, ..) => field.text(record).map(|text| Value::from(text.into_owned())),
+                    (_, true, _) => field.ints(record).map(|numbers| numbers.collect()),
+                    (.., true) => field.int(record).map(Value::from),
+                    _ => field.uint(record).map(Value::from),
+                };
+                (field.name().to_owned(), value.unwrap_or(Value::Null))
+            })
+            .collect();
+        json!({ "event": self.name, "fields": fields, "text": format.line(record) })
+    }
+}
+
+fn take(
+    event: &Event<'_>,
+    kinds: &[Known],
+    lines: &mut Lines,
+    summary: Option<&mut Summary>,
+    waits: &mut Option<u32>,
+) -> io::Result<()> {
+    let Item::Record(record) = event.item() else {
+        *waits = None;
+        return if summary.is_some() { Ok(()) } else { lines.notice(event) };
+    };
+    if lines.names.take(&record) {
+        // The process becomes the command, which is when the kernel gives it the command's name.
+        if record.kind() == Kind::COMM && record.body().u32(4) == *waits {
+            *waits = None;
+        }
+        return Ok(());
+    }
+    let (Some((pid, tid)), Some(known)) = (record.pid_tid(), record.source().and_then(|source| kinds.get(source)))
+    else {
+        return Ok(());
+    };
+    match summary {
+        _ if *waits == Some(tid) => Ok(()),
+        Some(summary) => {
+            summary.add(&known.name, None, false);
+            Ok(())
+        }
+        None => lines.line(At::new(event, pid, tid), || known.text(&record), || known.json(&record)),
+    }
+}

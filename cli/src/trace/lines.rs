@@ -1,0 +1,98 @@
+//! One line for each event: its time, CPU and thread, and how far its place can be trusted.
+
+use crate::names::Names;
+use crate::out::Out;
+use crate::session::{notice, notice_json};
+use crate::times::short;
+use perfweave::{Certainty, Event, Item};
+use serde_json::{Value, json};
+use std::io::{self, Write};
+
+/// Prints lines or JSON objects.
+#[derive(Debug)]
+pub struct Lines {
+    pub out: Out,
+    pub names: Names,
+    json: bool,
+    /// The time from which lines count.
+    from: u64,
+    /// Whether events before their proof are marked. With `--hold none` all are.
+    marks: bool,
+}
+
+/// Where and when an event is, and how far its place in the stream can be trusted.
+#[derive(Debug, Clone, Copy)]
+pub struct At {
+    pub time: Option<u64>,
+    pub cpu: Option<u32>,
+    pub pid: u32,
+    pub tid: u32,
+    certainty: Certainty,
+    late_by: u64,
+}
+
+impl At {
+    pub fn new(event: &Event<'_>, pid: u32, tid: u32) -> Self {
+        let (certainty, late_by) = (event.certainty(), event.late_by());
+        Self { time: event.key(), cpu: event.cpu(), pid, tid, certainty, late_by }
+    }
+
+    /// At the end of the trace.
+    pub fn end(cpu: u32, pid: u32, tid: u32) -> Self {
+        Self { time: None, cpu: Some(cpu), pid, tid, certainty: Certainty::Proven, late_by: 0 }
+    }
+}
+
+impl Lines {
+    pub fn new(json: bool, from: Option<u64>, marks: bool) -> Self {
+        Self { out: Out::new(), names: Names::now(), json, from: from.unwrap_or(0), marks }
+    }
+
+    /// A line. `text` is made only for text, `value` only for JSON: an object, to which the time and the thread are added.
+    pub fn line(&mut self, at: At, text: impl FnOnce() -> String, value: impl FnOnce() -> Value) -> io::Result<()> {
+        let At { time, cpu, pid, tid, certainty, late_by } = at;
+        let comm = self.names.of(tid);
+        if !self.json {
+            let (seconds, cpu) = (seconds(time, self.from), cpu.map_or("   ".into(), |cpu| format!("{cpu:03}")));
+            write!(self.out, "{seconds} [{cpu}] {comm}/{tid} {}", text())?;
+            match certainty {
+                Certainty::Late => write!(self.out, " [late by {}]", short(late_by))?,
+                Certainty::Assumed if self.marks => write!(self.out, " [early: its order is not proven]")?,
+                _ => {}
+            }
+            return writeln!(self.out);
+        }
+        let mut object = json!({ "time": time, "cpu": cpu, "pid": pid, "tid": tid, "comm": comm });
+        if let (Value::Object(all), Value::Object(own)) = (&mut object, value()) {
+            all.extend(own);
+            match certainty {
+                Certainty::Late => drop(all.insert("late_by".into(), late_by.into())),
+                Certainty::Assumed => drop(all.insert("early".into(), true.into())),
+                _ => {}
+            }
+        }
+        writeln!(self.out, "{object}")
+    }
+
+    /// A loss, a gap or damage, at its place.
+    pub fn notice(&mut self, event: &Event<'_>) -> io::Result<()> {
+        let item: Item<'_> = event.item();
+        if self.json {
+            return notice_json(&item, event.key()).map_or(Ok(()), |object| writeln!(self.out, "{object}"));
+        }
+        let (time, from) = (event.key(), self.from);
+        notice(&item).map_or(Ok(()), |text| writeln!(self.out, "{} --- {text} ---", seconds(time, from)))
+    }
+}
+
+/// Seconds since the start, as wide as those of half a day.
+fn seconds(time: Option<u64>, from: u64) -> String {
+    match time {
+        Some(time) => {
+            let time = time.saturating_sub(from);
+            format!("{:>5}.{:09}", time / 1_000_000_000, time % 1_000_000_000)
+        }
+        // A call that has not returned when the trace ends, and a notice that stays with the line before it.
+        None => format!("{:>15}", "-"),
+    }
+}

@@ -1,0 +1,156 @@
+//! Entries and returns of system calls, joined by thread.
+
+use super::calls::{self, is_exec, is_fork, is_sigreturn};
+use crate::failure::Failure;
+use perfweave::decode::Field;
+use perfweave::{Kind, Record, RingOptions, Rings, Sample};
+use std::collections::HashMap;
+
+/// A call that has been entered.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    pub pid: u32,
+    pub tid: u32,
+    pub cpu: u32,
+    pub time: u64,
+    pub number: i64,
+    pub args: [u64; 6],
+}
+
+/// What a record says about system calls.
+#[derive(Debug)]
+pub enum Step {
+    Enters(Entry),
+    /// A return, and its entry unless that is lost or was before the trace.
+    Returns {
+        pid: u32,
+        tid: u32,
+        number: i64,
+        result: i64,
+        entry: Option<Entry>,
+    },
+    /// A thread ends. It never returns from the call that it is in.
+    Ends {
+        pid: u32,
+        tid: u32,
+        entry: Option<Entry>,
+    },
+    /// Nothing, or what does not belong to the traced program.
+    Nothing,
+}
+
+/// The calls in which each thread is.
+#[derive(Debug)]
+pub struct Pairs {
+    number: Field,
+    args: Field,
+    returned: Field,
+    result: Field,
+    inside: HashMap<u32, Entry>,
+    /// The process that becomes the traced command. What it does before is not the command's.
+    waits: Option<u32>,
+}
+
+/// The number of a return from no call.
+const NO_CALL: i64 = -1;
+
+/// The first sources of the rings: entries, returns, and records of threads. `numbers` are the calls, or all if there are none.
+pub fn sources(options: RingOptions, numbers: &[i64], has_command: bool) -> RingOptions {
+    // execve shows where a command begins.
+    let exec = calls::number("execve").filter(|_| has_command);
+    let no_call = numbers.iter().any(|number| is_sigreturn(*number)).then_some(NO_CALL);
+    let ids = numbers.iter().copied().chain(exec).chain(no_call).map(|number| format!("id == {number}"));
+    let filter = ids.collect::<Vec<_>>().join(" || ");
+    let with = |options: RingOptions| if numbers.is_empty() { options } else { options.filter(&filter) };
+    let options = with(options.tracepoint("raw_syscalls:sys_enter"));
+    let options = with(options.tracepoint("raw_syscalls:sys_exit"));
+    options.records([Kind::COMM, Kind::FORK, Kind::EXIT]).sample([Sample::Tid])
+}
+
+impl Pairs {
+    /// `waits` is the process that becomes the command.
+    pub fn new(rings: &Rings, waits: Option<u32>) -> Result<Self, Failure> {
+        let (enter, exit) = (rings.format(0)?, rings.format(1)?);
+        Ok(Self {
+            number: enter.field("id")?,
+            args: enter.field("args")?,
+            returned: exit.field("id")?,
+            result: exit.field("ret")?,
+            inside: HashMap::new(),
+            waits,
+        })
+    }
+
+    /// Records are lost: it is not known who is in which call.
+    pub fn forget(&mut self) {
+        self.inside.clear();
+        // Its execve may be among them.
+        self.waits = None;
+    }
+
+    /// Whether nothing of this thread is the traced command's yet.
+    pub fn waits(&self, tid: u32) -> bool {
+        self.waits == Some(tid)
+    }
+
+    /// The calls that have not returned, the oldest first.
+    pub fn left(&mut self) -> Vec<Entry> {
+        let mut left: Vec<_> = self.inside.drain().map(|(_, entry)| entry).collect();
+        left.sort_by_key(|entry| (entry.time, entry.tid));
+        left.retain(|entry| self.waits != Some(entry.tid));
+        left
+    }
+
+    pub fn take(&mut self, record: &Record<'_>) -> Step {
+        if record.kind() == Kind::EXIT {
+            let body = record.body();
+            let (Some(pid), Some(tid)) = (body.u32(0), body.u32(8)) else { return Step::Nothing };
+            return Step::Ends { pid, tid, entry: self.inside.remove(&tid) };
+        }
+        let (Some((pid, tid)), Some(time)) = (record.pid_tid(), record.time()) else { return Step::Nothing };
+        match record.source() {
+            Some(0) => self.enters(record, pid, tid, time),
+            Some(1) => self.returns(record, pid, tid),
+            _ => Step::Nothing,
+        }
+    }
+
+    fn enters(&mut self, record: &Record<'_>, pid: u32, tid: u32, time: u64) -> Step {
+        let (Some(number), Some(values)) = (self.number.int(record), self.args.ints(record)) else {
+            return Step::Nothing;
+        };
+        let mut args = [0; 6];
+        args.iter_mut().zip(values).for_each(|(arg, value)| *arg = value as u64);
+        let entry = Entry { pid, tid, cpu: record.cpu(), time, number, args };
+        self.inside.insert(tid, entry.clone());
+        if self.waits == Some(tid) { Step::Nothing } else { Step::Enters(entry) }
+    }
+
+    fn returns(&mut self, record: &Record<'_>, pid: u32, tid: u32) -> Step {
+        let (Some(number), Some(result)) = (self.returned.int(record), self.result.int(record)) else {
+            return Step::Nothing;
+        };
+        // The kernel returns from rt_sigreturn as from no call: with the registers of what the signal interrupted.
+        let is_this = |entry: &Entry| entry.number == number || number == NO_CALL && is_sigreturn(entry.number);
+        let mut entry = self.inside.remove(&tid).filter(is_this);
+        let number = entry.as_ref().map_or(number, |entry| entry.number);
+        let executes = result == 0 && is_exec(number);
+        if entry.is_none() && executes {
+            // The thread that executes takes the number of the first thread of its process.
+            let by =
+                self.inside.values().find(|entry| entry.pid == pid && entry.number == number).map(|entry| entry.tid);
+            entry = by.and_then(|tid| self.inside.remove(&tid));
+        }
+        if self.waits == Some(tid) {
+            if !executes {
+                return Step::Nothing;
+            }
+            self.waits = None;
+        }
+        // A new thread returns from a call that its parent entered.
+        if entry.is_none() && (number == NO_CALL || result == 0 && is_fork(number)) {
+            return Step::Nothing;
+        }
+        Step::Returns { pid, tid, number, result, entry }
+    }
+}

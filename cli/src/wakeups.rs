@@ -1,0 +1,124 @@
+//! Who wakes whom, and how long the woken wait for a CPU.
+
+mod scheduler;
+
+use crate::args::Common;
+use crate::child::Child;
+use crate::failure::Outcome;
+use crate::family::Family;
+use crate::live::Live;
+use crate::names::NAMING;
+use crate::out::Out;
+use crate::session::{Session, Tell};
+use crate::times::short;
+use perfweave::{Rings, Sample};
+use scheduler::{Pair, Scheduler};
+use serde_json::json;
+use std::ffi::OsString;
+use std::io::{self, Write};
+
+/// Who wakes whom, and how long the woken wait for a CPU
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER)]
+pub struct Args {
+    /// Only wake-ups by and of a process with its threads and children
+    #[arg(short, long, value_name = "PID", conflicts_with = "command")]
+    pid: Option<u32>,
+    /// Only wake-ups by and of threads of this name
+    #[arg(long, value_name = "NAME")]
+    comm: Option<String>,
+    /// One row for all threads of the same name
+    #[arg(long)]
+    by_name: bool,
+    /// Print a histogram for each row
+    #[arg(short = 'H', long)]
+    histogram: bool,
+    /// The most rows of the table
+    #[arg(short = 'n', long, value_name = "N", default_value = "20")]
+    rows: usize,
+    /// Print each wake-up as well, as the woken begins to run
+    #[arg(long)]
+    each: bool,
+    #[command(flatten)]
+    common: Common,
+    /// Only wake-ups by and of this command, which runs with its own input and output until it ends
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+const AFTER: &str = "\
+A wait is the time from the wake-up, on the waker's CPU, until the woken runs, perhaps on another. It is the time for which a thread could run \
+and did not. A wake-up in an interrupt is by [interrupt]: the thread that it interrupts has no part in it. A wake-up of a thread that runs is \
+none. After a loss, waits that have begun are forgotten. Tracing takes the whole machine, whatever rows are asked for.
+
+On a terminal the table is drawn again every second.
+
+  perfweave wakeups                          until Ctrl-C
+  perfweave wakeups -d 5 --comm postgres     who wakes it and whom it wakes
+  perfweave wakeups -H -- make               of a command, with histograms
+  perfweave wakeups -d 5 --each --pid 1234   one line each, in order";
+
+pub fn run(args: Args) -> Outcome {
+    let child = if args.command.is_empty() { None } else { Some(Child::start(&args.command)?) };
+    let family = match args.pid.or(child.as_ref().map(Child::pid)) {
+        Some(pid) => Family::of(pid)?,
+        None => Family::all(),
+    };
+    let options = Rings::options().tracepoint("sched:sched_waking").tracepoint("sched:sched_switch");
+    let rings = options.records(NAMING).sample([Sample::Tid]).bytes(args.common.buffer).open()?;
+    let mut scheduler = Scheduler::new(&rings, family, &args)?;
+    let mut out = Out::new();
+    let mut live = Live::new(&out, child.is_none() && !args.each && !args.common.json);
+    let mut session = Session::begin(rings, args.common.order(), &args.common, child)?;
+    session.until_the_end_of(args.pid);
+    session.each(|tell| match tell {
+        Tell::Event(event) => scheduler.event(event, &mut out),
+        Tell::Pause => {
+            live.draw(&mut out, |rows| scheduler.text(rows))?;
+            out.flush()
+        }
+    })?;
+    live.end(&mut out)?;
+    scheduler.print(&mut out)?;
+    session.conclude(&mut out, args.common.json)?;
+    Ok(session.status())
+}
+
+impl Scheduler<'_> {
+    /// The table, at most so many rows of it.
+    fn text(&mut self, rows: usize) -> String {
+        let mut text = Vec::new();
+        // Writing to memory does not fail.
+        let _ = self.table(&mut text, rows, false);
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    fn print(&mut self, out: &mut Out) -> io::Result<()> {
+        let args = self.args();
+        if !args.common.json {
+            return self.table(out, args.rows, args.histogram);
+        }
+        for Pair { waker, woken, times } in self.busiest().into_iter().take(args.rows) {
+            writeln!(out, "{}", json!({ "waker": waker, "woken": woken, "times": times.json() }))?;
+        }
+        Ok(())
+    }
+
+    fn table(&mut self, out: &mut impl Write, most: usize, histogram: bool) -> io::Result<()> {
+        let heads = ["times", "p50", "p99", "max"].map(|head| format!("{head:>9}")).join(" ");
+        writeln!(out, "{:>28}    {:<28} {heads}", "waker", "woken")?;
+        let pairs = self.busiest();
+        for Pair { waker, woken, times } in pairs.iter().take(most) {
+            let [p50, p99, most] = [times.quantile(50), times.quantile(99), times.most].map(short);
+            writeln!(out, "{waker:>28} -> {woken:<28} {:>9} {p50:>9} {p99:>9} {most:>9}", times.count)?;
+            if histogram {
+                times.histogram(out)?;
+                writeln!(out)?;
+            }
+        }
+        let joined: u64 = pairs.iter().map(|pair| pair.times.count).sum();
+        let hidden = pairs.len().saturating_sub(most);
+        let hidden = if hidden > 0 { format!("; {hidden} more pairs") } else { String::new() };
+        writeln!(out, "{joined} wake-ups{hidden}")
+    }
+}

@@ -1,0 +1,147 @@
+//! `perfweave convert`: what is made of a recording, read back by others.
+
+mod support;
+
+use perfweave_support::{perf, runs};
+use serde_json::Value;
+use std::fs::{self, File};
+use std::process::{Command, Stdio};
+use support::{Place, objects, perfweave, printed, recorded};
+
+/// Records that are no losses and the like.
+fn records(objects: &[Value]) -> Vec<&Value> {
+    objects.iter().filter(|object| object["event"].is_string()).collect()
+}
+
+#[test]
+fn text_json_and_perf_have_the_same_records_in_order() {
+    let place = Place::new();
+    let file = place.file("perf.data");
+    let Some(()) = recorded(&file, &["-a"]) else { return };
+    let objects = objects(&["convert", "--json", &file]);
+    let text = printed(&["convert", "--text", &file]);
+    assert_eq!(text.lines().count(), objects.len());
+    let times: Vec<_> = objects.iter().filter_map(|object| object["time"].as_u64()).collect();
+    assert!(times.is_sorted());
+    let samples = records(&objects).into_iter().filter(|object| object["event"].as_str().unwrap().contains(':'));
+    let samples: Vec<_> = samples.collect();
+    assert!(samples.iter().any(|sample| sample["fields"]["prev_comm"].is_string()));
+    let Some(()) = perf() else { return };
+    let script = ["script", "-i", &file, "-F", "event,time", "--ns"];
+    let lines = perfweave_support::perf::printed(Command::new("perf").args(script)).unwrap();
+    let perfs: Vec<_> = lines.lines().map(|line| line.trim().split_once(": ").unwrap()).collect();
+    let ours = samples.iter().map(|sample| {
+        let time = sample["time"].as_u64().unwrap();
+        (format!("{}.{:09}", time / 1_000_000_000, time % 1_000_000_000), sample["event"].as_str().unwrap())
+    });
+    let perfs = perfs.into_iter().map(|(time, event)| (time.to_owned(), event.trim().trim_end_matches(':')));
+    assert!(ours.eq(perfs), "perf script has other events, or in another order");
+}
+
+#[test]
+fn a_pipe_is_read_and_a_closed_pipe_ends_it_well() {
+    let place = Place::new();
+    let file = place.file("perf.data");
+    let Some(()) = recorded(&file, &["-a"]) else { return };
+    let piped = perfweave(&["convert", "--text", "-"]).stdin(File::open(&file).unwrap()).output().unwrap();
+    assert!(piped.status.success());
+    assert_eq!(String::from_utf8(piped.stdout).unwrap(), printed(&["convert", "--text", &file]));
+    for format in ["--text", "--json", "--html", "--folded"] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let closed = perfweave(&["convert", format, &file]).stdout(writer).stderr(Stdio::piped()).output().unwrap();
+        assert!(closed.status.success(), "{format}");
+        assert!(!String::from_utf8_lossy(&closed.stderr).contains("pipe"), "{format}");
+    }
+}
+
+#[test]
+fn what_is_no_recording_is_an_error_that_says_so() {
+    let place = Place::new();
+    let file = place.file("x");
+    fs::write(&file, "no recording").unwrap();
+    for (args, status, says) in [
+        (&["convert", "--text", &file][..], 1, "cannot read"),
+        (&["convert", "--text", "/nonexistent"], 1, "No such file"),
+        (&["convert", &file], 2, "--html"),
+        (&["convert", "--text", "--json", &file], 2, "cannot be used with"),
+    ] {
+        let output = perfweave(args).output().unwrap();
+        assert_eq!(output.status.code(), Some(status), "{args:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains(says), "{args:?}");
+    }
+}
+
+#[test]
+fn call_chains_have_threads_and_functions() {
+    let place = Place::new();
+    let file = place.file("perf.data");
+    let Some(()) = recorded(&file, &["-a", "-e", "sched:sched_switch", "--call-graph"]) else { return };
+    let folded = printed(&["convert", "--folded", &file]);
+    let samples = objects(&["convert", "--json", &file]);
+    let samples = samples.iter().filter(|object| object["event"] == "sched:sched_switch").count();
+    let counts = folded.lines().map(|line| line.rsplit_once(' ').unwrap().1.parse::<usize>().unwrap());
+    assert_eq!(counts.sum::<usize>(), samples);
+    assert!(folded.lines().any(|line| line.starts_with("sh;")), "{folded}");
+}
+
+#[test]
+fn the_perfetto_package_reads_the_trace() {
+    let place = Place::new();
+    let (file, trace) = (place.file("perf.data"), place.file("trace"));
+    let Some(()) = recorded(&file, &["-a"]) else { return };
+    printed(&["convert", "--perfetto", &file, "-o", &trace]);
+    let import = "from perfetto.protos.perfetto.trace import perfetto_trace_pb2";
+    let Some(()) = runs(&["python3", "-c", import], "pip install perfetto") else { return };
+    let output = Command::new("python3").args(["-c", READ_PERFETTO, &trace]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let read: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let objects = objects(&["convert", "--json", &file]);
+    let timed = records(&objects).into_iter().filter(|record| record["time"].as_u64().unwrap_or(0) > 0).count();
+    assert_eq!(read["unknown"], 0, "fields that Perfetto does not know");
+    assert_eq!(read["instants"], timed);
+    assert_eq!(read["unbalanced"], 0, "slices that do not end, or not in their order");
+    assert_eq!(read["without track"], 0);
+    assert_eq!(read["flows"], read["ends of flows"]);
+    assert!(read["flows"].as_u64().unwrap() > 0 && read["slices"].as_u64().unwrap() > 0);
+}
+
+/// Reads a trace by Perfetto's own types.
+const READ_PERFETTO: &str = "
+import sys, json
+from google.protobuf.unknown_fields import UnknownFieldSet
+from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
+trace = pb.Trace()
+trace.ParseFromString(open(sys.argv[1], 'rb').read())
+events = [packet.track_event for packet in trace.packet if packet.HasField('track_event')]
+tracks = {packet.track_descriptor.uuid for packet in trace.packet if packet.HasField('track_descriptor')}
+unknown = sum(len(UnknownFieldSet(part)) for packet in trace.packet for part in (packet, packet.track_event, packet.track_descriptor))
+unknown += sum(len(UnknownFieldSet(note)) for event in events for note in event.debug_annotations)
+depth, unbalanced = {}, 0
+for event in events:
+    by = {1: 1, 2: -1}.get(event.type, 0)
+    depth[event.track_uuid] = depth.get(event.track_uuid, 0) + by
+    unbalanced += depth[event.track_uuid] not in (0, 1)
+starts = {flow for event in events for flow in event.flow_ids}
+ends = {flow for event in events for flow in event.terminating_flow_ids}
+print(json.dumps({'unknown': unknown, 'instants': sum(e.type == 3 for e in events), 'slices': sum(e.type == 1 for e in events),
+    'unbalanced': unbalanced + sum(depth.values()), 'without track': sum(e.track_uuid not in tracks for e in events),
+    'flows': len(starts), 'ends of flows': len(ends & starts)}))
+";
+
+#[test]
+fn the_firefox_profile_has_threads_marks_and_samples() {
+    let place = Place::new();
+    let (file, profile) = (place.file("perf.data"), place.file("profile.json"));
+    let Some(()) = recorded(&file, &["-a", "-e", "sched:sched_switch", "--call-graph"]) else { return };
+    printed(&["convert", "--firefox", &file, "-o", &profile]);
+    let profile: Value = serde_json::from_slice(&fs::read(&profile).unwrap()).unwrap();
+    let threads = profile["threads"].as_array().unwrap();
+    let count = |part: &str| threads.iter().map(|thread| thread[part]["length"].as_u64().unwrap()).sum::<u64>();
+    let objects = objects(&["convert", "--json", &file]);
+    let timed = records(&objects).into_iter().filter(|record| record["time"].as_u64().unwrap_or(0) > 0);
+    let (switches, others): (Vec<_>, Vec<_>) = timed.partition(|record| record["event"] == "sched:sched_switch");
+    assert_eq!(count("samples"), switches.len() as u64);
+    assert!(count("markers") >= (switches.len() + others.len()) as u64);
+    assert!(threads.iter().any(|thread| thread["name"] == "sh"));
+}

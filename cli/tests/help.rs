@@ -1,0 +1,37 @@
+//! What the program says of itself.
+
+mod common;
+
+use common::Run;
+
+const COMMANDS: [&str; 10] =
+    ["trace", "wakeups", "offcpu", "latency", "profile", "record", "convert", "read", "check", "selftest"];
+
+#[test]
+fn every_command_has_help_and_refuses_what_it_does_not_know() {
+    let said = Run::new(&["--help"]).succeeds();
+    for command in COMMANDS {
+        assert!(said.contains(&format!("  {command} ")), "{command}: {said}");
+        let help = Run::new(&[command, "--help"]).succeeds();
+        assert!(help.contains("Usage: perfweave ") && help.contains("--help"), "{help}");
+        Run::new(&[command, "--nosuch"]).fails(2);
+    }
+    Run::new(&[]).fails(2);
+    Run::new(&["nosuch"]).fails(2);
+}
+
+#[test]
+fn completions_and_man_pages_are_made_from_the_arguments() {
+    for shell in ["bash", "zsh", "fish"] {
+        let said = Run::new(&["completions", shell]).succeeds();
+        assert!(COMMANDS.iter().all(|command| said.contains(command)), "{shell}");
+    }
+    let folder = std::env::temp_dir().join(format!("perfweave-man-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    Run::new(&["man", folder.to_str().unwrap()]).succeeds();
+    for command in COMMANDS {
+        let page = std::fs::read_to_string(folder.join(format!("perfweave-{command}.1"))).unwrap();
+        assert!(page.contains(".SH SYNOPSIS"), "{command}");
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}

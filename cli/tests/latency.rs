@@ -1,0 +1,59 @@
+//! `perfweave latency` as a person runs it.
+
+mod program;
+
+use program::{perfweave, run, traced};
+use serde_json::Value;
+
+#[test]
+fn calls_of_a_command_are_counted() {
+    let script = "for i in 1 2 3 4 5; do /bin/true; done; exit 4";
+    let Some(ran) = traced(&["latency", "--json", "-e", "execve,exit_group", "--", "sh", "-c", script]) else { return };
+    assert_eq!(ran.code, Some(4), "{ran:?}");
+    let rows: Vec<Value> = ran.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    // The shell's own and five. No thread returns from exit_group.
+    assert_eq!((rows.len(), &rows[0]["what"], &rows[0]["times"]["count"]), (2, &"execve".into(), &6.into()), "{ran:?}");
+    let of = |name| rows[0]["times"][name].as_u64().unwrap();
+    assert!(of("p50_ns") <= of("p99_ns") && of("p99_ns") <= of("max_ns") && of("max_ns") <= of("total_ns"), "{ran:?}");
+
+    let ran =
+        traced(&["latency", "-H", "--by-process", "--comm", "true", "-e", "execve", "--", "sh", "-c", script]).unwrap();
+    assert_eq!(
+        ran.out.lines().filter(|line| line.starts_with("true/") && line.contains(" execve ")).count(),
+        5,
+        "{ran:?}"
+    );
+    assert!(ran.out.contains("distribution"), "{ran:?}");
+}
+
+/// Each new process is forked once and ends once.
+#[test]
+fn pairs_of_events_are_joined_by_a_field() {
+    let pair = ["--from", "sched:sched_process_fork", "--to", "sched:sched_process_exit", "--by", "child_pid=pid"];
+    let command = ["--", "sh", "-c", "for i in 1 2 3 4 5; do /bin/true; done; :"];
+    let Some(ran) = traced(&[["latency", "--json"].as_slice(), &pair, &command].concat()) else { return };
+    let row: Value = serde_json::from_str(ran.out.lines().next().unwrap()).unwrap();
+    assert_eq!(row["what"], "sched_process_fork -> sched_process_exit", "{ran:?}");
+    assert_eq!(row["times"]["count"], 5, "{ran:?}");
+}
+
+#[test]
+fn errors_name_what_is_wrong() {
+    for (arguments, code, text) in [
+        (&["latency", "--from", "sched:sched_switch"][..], 2, "--by"),
+        (&["latency", "-e", "opnat", "--", "true"], 1, "no system call opnat"),
+        (&["latency", "--from", "sched:*", "--to", "sched:sched_switch", "--by", "pid"], 1, "sched:* is not the name"),
+    ] {
+        let ran = run(perfweave().args(arguments), "");
+        assert!(ran.code == Some(code) && ran.err.contains(text) && ran.out.is_empty(), "{ran:?}");
+    }
+    let wrong = ["latency", "--from", "sched:sched_waking", "--to", "sched:sched_switch", "--by", "pid", "--", "true"];
+    let Some(ran) = traced(&wrong) else { return };
+    assert!(ran.code == Some(1) && ran.err.contains("sched_switch has no field pid"), "{ran:?}");
+}
+
+#[test]
+fn others_are_told_what_they_lack() {
+    program::as_nobody("latency -- true");
+    program::in_namespaces("latency -- true");
+}

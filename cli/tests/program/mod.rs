@@ -1,0 +1,100 @@
+//! Running the program.
+
+#![allow(dead_code, reason = "each test binary uses some of it")]
+
+use serde_json::Value;
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+/// What a run of the program gave.
+#[derive(Debug)]
+pub struct Ran {
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
+pub fn perfweave() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_perfweave"))
+}
+
+/// Runs a command with an input to its end.
+pub fn run(command: &mut Command, input: &str) -> Ran {
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    // A command that does not read its input closes it.
+    let _ = child.stdin.take().expect("a pipe").write_all(input.as_bytes());
+    let output = child.wait_with_output().expect("it ends");
+    let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+    Ran { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+}
+
+/// A run that traces. Skips the test if this kernel or user cannot.
+#[track_caller]
+pub fn traced(arguments: &[&str]) -> Option<Ran> {
+    let rings = perfweave::Rings::options().tracepoint("raw_syscalls:sys_enter").open();
+    perfweave_support::kernel("a tracepoint", rings)?;
+    Some(run(perfweave().args(arguments), ""))
+}
+
+/// The Python that `python3` stands for, perhaps by a script. Skips the test where there is none.
+#[track_caller]
+pub fn python() -> Option<String> {
+    let path = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output();
+    let path = perfweave_support::kernel("python3", path)?;
+    Some(String::from_utf8(path.stdout).expect("a path").trim_end().to_owned())
+}
+
+/// The name of an object's thread.
+pub fn comm(object: &Value) -> String {
+    object["comm"].as_str().expect("a name").to_owned()
+}
+
+/// A reader that closes the pipe after a line ends the program, without an error.
+#[track_caller]
+pub fn closed_pipe(arguments: &str) {
+    if traced(&["trace", "--", "true"]).is_none() {
+        return;
+    }
+    let program = env!("CARGO_BIN_EXE_perfweave");
+    // The shell's own status is the program's, behind the pipe on descriptor 3.
+    let script = format!("{{ {{ {program} {arguments}; echo $? >&3; }} | head -n 1 > /dev/null; }} 3>&1");
+    let ran = run(Command::new("sh").args(["-c", &script]), "");
+    assert_eq!((ran.out.as_str(), ran.err.as_str()), ("0\n", ""), "{ran:?}");
+}
+
+/// Users who may not trace learn what they lack.
+#[track_caller]
+pub fn as_nobody(arguments: &str) {
+    if !nix::unistd::geteuid().is_root() {
+        perfweave_support::needs("root", false);
+        return;
+    }
+    // A copy: nobody may not be able to enter the folder.
+    let program =
+        std::env::temp_dir().join(format!("perfweave-nobody-{}-{:?}", std::process::id(), std::thread::current().id()));
+    std::fs::copy(env!("CARGO_BIN_EXE_perfweave"), &program).expect("a copy");
+    let line = format!("'{}' {arguments}", program.display());
+    let ran = run(Command::new("su").args(["nobody", "-s", "/bin/sh", "-c", &line]), "");
+    std::fs::remove_file(&program).expect("the copy");
+    refused(&ran);
+}
+
+/// The same for root of a user and PID namespace, who is nobody outside.
+#[track_caller]
+pub fn in_namespaces(arguments: &str) {
+    let words = ["-Urpf", "--mount-proc", env!("CARGO_BIN_EXE_perfweave")];
+    let ran = run(Command::new("unshare").args(words).args(arguments.split(' ')), "");
+    if ran.err.starts_with("unshare:") {
+        perfweave_support::lacks("user namespaces for this user");
+        return;
+    }
+    refused(&ran);
+}
+
+#[track_caller]
+fn refused(ran: &Ran) {
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.err.starts_with("perfweave: ") && ran.out.is_empty(), "{ran:?}");
+    assert!(["root", "CAP_PERFMON", "paranoid", "tracefs"].iter().any(|word| ran.err.contains(word)), "{ran:?}");
+}

@@ -1,0 +1,261 @@
+//! `perfweave record`: recordings of a command and of the machine, and the flight recorder, ended in all ways.
+
+mod support;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use perfweave_support::perf;
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader, Lines};
+use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
+use support::{Place, objects, perfweave, recorded};
+
+/// A recorder that runs until it is told to end.
+struct Running {
+    child: Child,
+    out: Lines<BufReader<ChildStdout>>,
+    err: Lines<BufReader<ChildStderr>>,
+}
+
+impl Running {
+    /// Starts a recorder, and waits until it records. `None` where this user may not trace.
+    #[track_caller]
+    fn start(args: &[&str]) -> Option<Self> {
+        let mut command = perfweave(args);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut err = BufReader::new(child.stderr.take().unwrap()).lines();
+        let first = err.next().unwrap().unwrap();
+        if support::is_refused(&first) {
+            child.wait().unwrap();
+            perfweave_support::kernel("record the whole machine", Err::<(), _>(first))?;
+            return None;
+        }
+        assert!(first.starts_with("recording"), "{first}");
+        Some(Self { child, out, err })
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id().cast_signed()), signal).unwrap();
+    }
+
+    /// The object on the next line of its output.
+    #[track_caller]
+    fn object(&mut self) -> Value {
+        serde_json::from_str(&self.out.next().expect("a line").unwrap()).unwrap()
+    }
+
+    /// Ends it by a signal. Gives its status and what else it says.
+    fn end(mut self, signal: Signal) -> (Option<i32>, Vec<String>) {
+        self.signal(signal);
+        let said = self.err.by_ref().map_while(Result::ok).collect();
+        (self.child.wait().unwrap().code(), said)
+    }
+}
+
+/// How many records perf shows of a file. It has nothing to complain of. `None` without perf.
+#[track_caller]
+fn perf_shows(file: &str) -> Option<usize> {
+    perf()?;
+    let lines = perfweave_support::perf::printed(Command::new("perf").args(["script", "-i", file])).unwrap();
+    Some(lines.lines().count())
+}
+
+fn samples(file: &str) -> usize {
+    let objects = objects(&["convert", "--json", file]);
+    objects.iter().filter(|object| object["event"].as_str().is_some_and(|event| event.contains(':'))).count()
+}
+
+#[test]
+fn a_command_is_recorded_from_its_first_instruction_and_gives_its_status() {
+    let place = Place::new();
+    let file = place.file("perf.data");
+    let Some(()) = recorded(&file, &["-e", "sched:sched_process_exec"]) else { return };
+    let execs = objects(&["convert", "--json", &file]);
+    let execs: Vec<_> = execs.iter().filter(|object| object["event"] == "sched:sched_process_exec").collect();
+    let programs: Vec<_> = execs.iter().map(|exec| exec["fields"]["filename"].as_str().unwrap()).collect();
+    assert!(
+        programs[0].ends_with("/sh") && programs[1..].iter().all(|program| program.ends_with("/cat")),
+        "{programs:?}"
+    );
+    assert_eq!(programs.len(), 1 + 8);
+    if let Some(shown) = perf_shows(&file) {
+        assert_eq!(shown, samples(&file));
+    }
+    let status = perfweave(&["record", "-o", &file, "--", "sh", "-c", "exit 7"]).status().unwrap();
+    assert_eq!(status.code(), Some(7));
+}
+
+#[test]
+fn signals_end_a_recording_that_can_be_read() {
+    let place = Place::new();
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        let file = place.file(signal.as_str());
+        let Some(running) = Running::start(&["record", "-a", "-o", &file]) else { return };
+        // A switch that is in the recording for sure.
+        assert!(Command::new("true").status().unwrap().success());
+        let (status, said) = running.end(signal);
+        assert_eq!(status, Some(0), "{said:?}");
+        assert!(said.iter().any(|line| line.contains("records")), "{said:?}");
+        assert!(samples(&file) > 0);
+        if let Some(shown) = perf_shows(&file) {
+            assert_eq!(shown, samples(&file));
+        }
+    }
+}
+
+#[test]
+fn a_recorder_writes_at_each_signal_and_keeps_the_newest_files() {
+    let place = Place::new();
+    let output = place.file("flight");
+    let args = ["record", "--last", "2s", "--on-signal", "USR1", "--keep", "2", "--json", "-o", &output];
+    let Some(mut running) = Running::start(&args) else { return };
+    let mut files = Vec::new();
+    for _ in 0..3 {
+        assert!(Command::new("true").status().unwrap().success());
+        running.signal(Signal::SIGUSR1);
+        let flight = running.object();
+        assert_eq!(flight["trigger"], "SIGUSR1");
+        assert!(flight["records"].as_u64().unwrap() > 0);
+        files.push(flight["file"].as_str().unwrap().to_owned());
+    }
+    let (status, said) = running.end(Signal::SIGINT);
+    assert_eq!((status, said.last().unwrap().as_str()), (Some(0), "3 files written"));
+    let mut there: Vec<_> = fs::read_dir(&place.0).unwrap().map(|file| file.unwrap().path()).collect();
+    there.sort();
+    assert_eq!(there.iter().map(|file| file.to_str().unwrap()).collect::<Vec<_>>(), files[1..]);
+    assert!(files[1..].iter().all(|file| samples(file) > 0));
+    if perf().is_some() {
+        // It complains of what is lost while the file before was written, but shows everything.
+        let script = Command::new("perf").args(["script", "-i", &files[2]]).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&script.stdout).lines().count(), samples(&files[2]));
+    }
+}
+
+#[test]
+fn an_event_that_passes_its_filter_is_a_trigger_and_is_in_the_file() {
+    let place = Place::new();
+    let (output, program) = (place.file("flight"), place.file("perfweave-needle"));
+    fs::copy("/bin/true", &program).unwrap();
+    let on = "sched:sched_process_exec: filename ~ \"*/perfweave-needle\"";
+    let args = ["record", "-e", "sched:sched_process_exec", "--last", "10s", "--on", on, "--json", "-o", &output];
+    let Some(mut running) = Running::start(&args) else { return };
+    assert!(Command::new("true").status().unwrap().success());
+    assert!(Command::new(&program).status().unwrap().success());
+    let flight = running.object();
+    assert!(flight["trigger"].as_str().unwrap().contains(&program), "{flight}");
+    let execs = objects(&["convert", "--json", flight["file"].as_str().unwrap()]);
+    let found = execs.iter().filter(|exec| exec["fields"]["filename"] == program.as_str()).count();
+    assert_eq!(found, 1);
+    let (status, said) = running.end(Signal::SIGTERM);
+    assert_eq!((status, said.last().unwrap().as_str()), (Some(0), "1 files written"));
+}
+
+#[test]
+fn a_slow_wake_up_is_a_trigger() {
+    let place = Place::new();
+    let output = place.file("flight");
+    let args = ["record", "--last", "1s", "--on", "wakeup>0ns", "--keep", "1", "--json", "-o", &output];
+    let Some(mut running) = Running::start(&args) else { return };
+    assert!(Command::new("true").status().unwrap().success());
+    let flight = running.object();
+    assert!(flight["trigger"].as_str().unwrap().contains(" ms for CPU "), "{flight}");
+    let (status, _) = running.end(Signal::SIGINT);
+    assert_eq!(status, Some(0));
+}
+
+#[test]
+fn a_trigger_needs_a_time_and_a_time_a_trigger() {
+    for (args, says) in [
+        (&["--on", "wakeup>1ms"][..], "--last"),
+        (&["--last", "1s"], "--on"),
+        (&["--last", "1", "--on", "wakeup>1ms"], "500ms"),
+        (&["--last", "1s", "--on", "nonsense"], "wakeup>10ms"),
+        (&["--last", "1s", "--on-signal", "TERM"], "USR1"),
+    ] {
+        let output = perfweave(&[&["record"], args].concat()).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains(says), "{args:?}");
+    }
+    let output = perfweave(&["record", "--last", "1s", "--on", "sched:no_such_event"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+}
+
+/// A shell in a mount namespace of its own, with a disk of so many bytes in a directory.
+fn on_small_disk(place: &Place, bytes: u32, script: &str) -> std::process::Output {
+    let mount = format!("mount -t tmpfs -o size={bytes} none {} && {script}", place.0.display());
+    let mut shell = Command::new("unshare");
+    shell.args(["--mount", "--propagation", "private", "sh", "-c", &mount]).stdin(Stdio::null());
+    shell.env("PERFWEAVE", env!("CARGO_BIN_EXE_perfweave")).env("FILE", place.file("perf.data"));
+    shell.output().unwrap()
+}
+
+#[test]
+fn a_recording_that_was_killed_is_read_as_far_as_it_was_written() {
+    let place = Place::new();
+    let file = place.file("perf.data");
+    let Some(running) = Running::start(&["record", "-a", "-o", &file]) else { return };
+    running.end(Signal::SIGKILL);
+    let output = perfweave(&["convert", "--json", &file]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("not finished"), "{said}");
+    // At least the names of what ran before.
+    assert!(String::from_utf8_lossy(&output.stdout).contains("\"event\":\"COMM\""));
+}
+
+#[test]
+fn a_full_disk_ends_a_recording_that_can_be_read() {
+    let place = Place::new();
+    let Some(()) = recorded(&place.file("before"), &["-a"]) else { return };
+    // Each line is a system call with a record of its own.
+    let script = "$PERFWEAVE record -e raw_syscalls:sys_enter -o $FILE -- dd if=/dev/zero of=/dev/null bs=1 count=400000; \
+        echo status $?; $PERFWEAVE convert --json $FILE | wc -l";
+    let output = on_small_disk(&place, 4 << 20, script);
+    let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("status 1\n") && errors.contains("No space left on device"), "{said} {errors}");
+    let records: u64 = said.lines().last().unwrap().trim().parse().unwrap();
+    assert!(records > 1000, "{said} {errors}");
+}
+
+#[test]
+fn a_recorder_goes_on_when_the_disk_is_full() {
+    let place = Place::new();
+    let Some(()) = recorded(&place.file("before"), &["-a"]) else { return };
+    // Each signal gives a file or an error. It goes on until there is one, after at least one file. Every file can be read.
+    let logs = Place::new();
+    let script = "cd $LOGS; touch out err
+        $PERFWEAVE record -e raw_syscalls:sys_enter --buffer 256K --last 100s --on-signal USR1 --keep 1000 --json -o $FILE >out 2>err & pid=$!
+        until grep -q recording err; do kill -0 $pid || exit 1; done
+        until grep -q 'No space' err; do
+            dd if=/dev/zero of=/dev/null bs=1 count=4000 2>/dev/null
+            before=$(cat out err | wc -l); kill -USR1 $pid || exit 1
+            while [ $(cat out err | wc -l) = $before ]; do kill -0 $pid || exit 1; done
+        done
+        kill -INT $pid; wait $pid; echo status $?; cat err >&2
+        for file in $FILE.*; do $PERFWEAVE convert --json $file | wc -l; done; ls -A $(dirname $FILE) | grep -c partial";
+    let script = format!("LOGS={}; {script}", logs.0.display());
+    let output = on_small_disk(&place, 8 << 20, &script);
+    let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(said.starts_with("status 1\n") && errors.contains("could not be written"), "{said} {errors}");
+    let counts: Vec<u64> = said.lines().skip(1).map(|line| line.trim().parse().unwrap()).collect();
+    let (partial, files) = counts.split_last().unwrap();
+    assert!(*partial == 0 && !files.is_empty() && files.iter().all(|records| *records > 0), "{said} {errors}");
+}
+
+#[test]
+fn nobody_is_told_what_is_missing() {
+    use std::os::unix::process::CommandExt;
+    let place = Place::new();
+    let Some(()) = perfweave_support::needs("root", nix::unistd::geteuid().is_root()) else { return };
+    let program = place.file("perfweave");
+    fs::copy(env!("CARGO_BIN_EXE_perfweave"), &program).unwrap();
+    for args in [&["record", "-a"][..], &["record", "--last", "1s", "--on", "wakeup>1ms"]] {
+        let output =
+            Command::new(&program).args(args).args(["-o", "/tmp/nothing", "--", "true"]).uid(65534).gid(65534).output();
+        let output = output.unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        assert!(String::from_utf8_lossy(&output.stderr).contains("only root can read tracefs"), "{output:?}");
+    }
+    assert!(!fs::exists("/tmp/nothing").unwrap());
+}

@@ -1,0 +1,234 @@
+//! `perfweave trace` as a person runs it.
+
+mod program;
+
+use program::{Ran, comm, perfweave, run, traced};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+/// The objects of a JSON trace, without the summary.
+fn objects(ran: &Ran) -> Vec<Value> {
+    let objects: Vec<Value> = ran.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let (summary, objects) = objects.split_last().unwrap();
+    assert_eq!(summary["summary"]["late"], 0, "{summary}");
+    objects.to_vec()
+}
+
+#[test]
+fn a_command_is_traced_from_its_execve_to_its_end() {
+    let Some(ran) = traced(&["trace", "--", "true"]) else { return };
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let lines: Vec<_> = ran.out.lines().collect();
+    assert!(lines[0].contains(" execve(filename: 0x") && lines[0].contains(") = 0 <"), "{}", lines[0]);
+    assert!(lines[lines.len() - 2].contains("exit_group(error_code: 0) = ?"), "{lines:#?}");
+    assert!(lines[lines.len() - 1].ends_with("+++ the thread ends +++"), "{lines:#?}");
+    assert!(lines.iter().all(|line| line.contains(" true/")), "{lines:#?}");
+    assert!(ran.out.contains("openat(dfd: AT_FDCWD, filename: 0x"), "{}", ran.out);
+    assert!(ran.out.contains("flags: O_RDONLY|O_CLOEXEC"), "{}", ran.out);
+    assert!(ran.err.contains("all in proven order; nothing is missing"), "{}", ran.err);
+}
+
+#[test]
+fn the_command_has_its_own_input_output_and_status() {
+    let Some(_) = traced(&["trace", "--", "true"]) else { return };
+    let ran = run(
+        perfweave().args(["trace", "-s", "-e", "read", "--", "sh", "-c", "read word; echo got $word; exit 7"]),
+        "it\n",
+    );
+    assert_eq!(ran.code, Some(7), "{ran:?}");
+    assert!(ran.out.starts_with("got it\n"), "{ran:?}");
+    assert!(ran.out.lines().any(|line| line.ends_with("  read")), "{ran:?}");
+}
+
+#[test]
+fn children_of_a_command_are_traced() {
+    let Some(ran) = traced(&["trace", "--json", "-e", "execve", "--", "sh", "-c", "/bin/true; (/bin/true); exit 0"])
+    else {
+        return;
+    };
+    let executed: Vec<_> = objects(&ran).into_iter().filter(|object| object["call"] == "execve").collect();
+    let names: Vec<_> = executed.iter().map(comm).collect();
+    assert_eq!(names, ["sh", "true", "true"], "{ran:?}");
+}
+
+/// Each thread's calls are those that strace sees.
+#[test]
+fn calls_are_those_that_strace_counts() {
+    let strace = Command::new("strace").arg("--version").output();
+    if perfweave_support::kernel("strace(1)", strace).is_none() {
+        return;
+    }
+    let command = ["sh", "-c", "ls / > /dev/null; cat /etc/passwd | wc -l > /dev/null; /bin/true"];
+    let Some(ran) = traced(&[["trace", "--json", "--"].as_slice(), &command].concat()) else { return };
+    let mut ours = BTreeMap::<String, u64>::new();
+    for object in objects(&ran) {
+        if let Some(call) = object["call"].as_str() {
+            *ours.entry(call.to_owned()).or_default() += 1;
+        }
+    }
+    let file = std::env::temp_dir().join(format!("perfweave-strace-{}", std::process::id()));
+    let status = Command::new("strace").args(["-f", "-o"]).arg(&file).args(command).status().unwrap();
+    assert!(status.success());
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    let mut theirs = BTreeMap::<String, u64>::new();
+    // A line of a call: `123 openat(...`. Not `<... wait4 resumed>`, `+++ exited`, `--- SIGCHLD`.
+    for call in
+        text.lines().filter_map(|line| line.split_once(' ')?.1.trim_start().split_once('(').map(|(call, _)| call))
+    {
+        if call.bytes().all(|letter| letter.is_ascii_alphanumeric() || letter == b'_') {
+            *theirs.entry(call.to_owned()).or_default() += 1;
+        }
+    }
+    // Under strace the shell waits otherwise, as its children take longer: a signal interrupts more calls.
+    for varying in ["wait4", "rt_sigreturn"] {
+        ours.remove(varying);
+        theirs.remove(varying);
+    }
+    assert_eq!(ours, theirs);
+}
+
+/// What one thread writes into a pipe another reads: returns are in the order in which they happened, on whatever CPU.
+#[test]
+fn a_ping_pong_is_in_order() {
+    let Some(python) = program::python() else { return };
+    let pingpong = "import os,threading\n\
+        a,b=os.pipe(),os.pipe()\n\
+        def pong():\n for _ in range(300): os.read(a[0],1); os.write(b[1],b'!')\n\
+        thread=threading.Thread(target=pong); thread.start()\n\
+        for _ in range(300): os.write(a[1],b'!'); os.read(b[0],1)\n\
+        thread.join(); print(a,b)";
+    let Some(ran) = traced(&["trace", "--json", "--enter", "-e", "read,write", "--", &python, "-c", pingpong]) else {
+        return;
+    };
+    let (first, rest) = ran.out.lines().partition::<Vec<_>, _>(|line| line.starts_with('('));
+    let numbers: Vec<i64> =
+        first[0].split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect();
+    let pipes = [(numbers[0], numbers[1]), (numbers[2], numbers[3])];
+    let (mut written, mut read) = ([0_u64; 2], [0_u64; 2]);
+    let mut time = 0;
+    for object in rest.iter().map(|line| serde_json::from_str::<Value>(line).unwrap()) {
+        let Some(at) = object["time"].as_u64() else { continue };
+        assert!(at >= time, "{object}");
+        time = at;
+        let (fd, one) = (object["args"]["fd"].as_i64(), object["args"]["count"] == 1);
+        for (pipe, (from, to)) in pipes.iter().enumerate().filter(|_| one) {
+            // The entry into write comes before the byte is in the pipe, and the return from read after.
+            written[pipe] += u64::from(object["enters"] == "write" && fd == Some(*to));
+            read[pipe] += u64::from(object["call"] == "read" && object["result"] == 1 && fd == Some(*from));
+            assert!(read[pipe] <= written[pipe], "{object}");
+        }
+    }
+    assert_eq!((written, read), ([300; 2], [300; 2]));
+}
+
+/// With rings that are too small records are lost, at their places, and no return is joined to the entry of another call: each lseek
+/// gives the position that it is asked for.
+#[test]
+fn a_loss_is_a_line_and_joins_nothing_wrong() {
+    let Some(python) = program::python() else { return };
+    let seeks =
+        "import os\nf=os.open('/dev/zero',0)\nf=os.open('/proc/self/exe',0)\nfor n in range(100000): os.lseek(f,n,0)";
+    let arguments = ["trace", "--json", "-b", "4K", "-e", "lseek", "--", &python, "-c", seeks];
+    let Some(ran) = traced(&arguments) else { return };
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    let objects: Vec<Value> = ran.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let (summary, objects) = objects.split_last().unwrap();
+    let told: u64 =
+        objects.iter().filter(|object| object["notice"] == "lost").map(|lost| lost["count"].as_u64().unwrap()).sum();
+    let lost = summary["summary"]["lost"].as_u64().unwrap();
+    assert!(told <= lost && (told > 0) == objects.iter().any(|object| object["notice"] == "lost"), "{summary}");
+    for call in objects.iter().filter(|object| object["result"].is_i64() && object["args"]["whence"] == 0) {
+        assert_eq!(call["args"]["offset"], call["result"], "{call}");
+    }
+}
+
+/// The first Ctrl-C ends the trace with its summary.
+#[test]
+fn a_signal_ends_it_with_the_summary() {
+    if traced(&["trace", "--", "true"]).is_none() {
+        return;
+    }
+    let mut child = perfweave().args(["trace", "-a", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    lines.next().unwrap().unwrap();
+    let pid = nix::unistd::Pid::from_raw(child.id().cast_signed());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+    let last = lines.map(Result::unwrap).last().unwrap();
+    assert!(last.starts_with("{\"summary\":"), "{last}");
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn tracepoints_are_decoded_and_filtered() {
+    let arguments = [
+        "trace",
+        "--json",
+        "-e",
+        "sched:sched_process_exec,sched:sched_process_exit",
+        "--",
+        "sh",
+        "-c",
+        "/bin/true; :",
+    ];
+    let Some(ran) = traced(&arguments) else { return };
+    let names: Vec<_> =
+        objects(&ran).iter().map(|object| (object["event"].as_str().unwrap().to_owned(), comm(object))).collect();
+    let [exec, exit] = ["sched:sched_process_exec", "sched:sched_process_exit"].map(str::to_owned);
+    let expected = [(exec.clone(), "sh"), (exec, "true"), (exit.clone(), "true"), (exit, "sh")];
+    assert_eq!(names, expected.map(|(event, comm)| (event, comm.to_owned())));
+
+    let arguments = [
+        "trace",
+        "-e",
+        "sched:sched_process_exec",
+        "--filter",
+        "filename ~ \"*true\"",
+        "--",
+        "sh",
+        "-c",
+        "/bin/true; :",
+    ];
+    let ran = traced(&arguments).unwrap();
+    assert_eq!(ran.out.lines().count(), 1, "{ran:?}");
+    assert!(ran.out.contains("sched:sched_process_exec: filename=/bin/true"), "{ran:?}");
+}
+
+#[test]
+fn errors_name_what_is_wrong() {
+    for (arguments, code, text) in [
+        (&["trace", "--nosuch"][..], 2, "--nosuch"),
+        (&["trace", "-p", "1", "--", "true"], 2, "cannot be used with"),
+        (&["trace", "-p", "x"], 2, "invalid value"),
+        (&["trace", "-e", "openat,sched:sched_switch", "--", "true"], 1, "openat is a system call"),
+        (&["trace", "-e", "openat", "--filter", "fd == 1", "--", "true"], 1, "--filter is for tracepoints"),
+    ] {
+        let ran = run(perfweave().args(arguments), "");
+        assert!(ran.code == Some(code) && ran.err.contains(text) && ran.out.is_empty(), "{ran:?}");
+    }
+    if traced(&["trace", "--", "true"]).is_none() {
+        return;
+    }
+    for (arguments, text) in [
+        (&["trace", "-e", "sched:sched_swich", "--", "true"][..], "sched_switch"),
+        (&["trace", "-e", "sched:sched_switch", "--filter", "x == 1", "--", "true"], "x"),
+        (&["trace", "-p", "99999999"], "there is no process 99999999"),
+        (&["trace", "--", "/nonexistent/command"], "No such file"),
+    ] {
+        let ran = run(perfweave().args(arguments), "");
+        assert!(ran.code == Some(1) && ran.err.contains(text), "{ran:?}");
+    }
+}
+
+#[test]
+fn a_closed_pipe_ends_it_well() {
+    program::closed_pipe("trace -a --json");
+}
+
+#[test]
+fn others_are_told_what_they_lack() {
+    program::as_nobody("trace -- true");
+    program::in_namespaces("trace -- true");
+}
