@@ -1,0 +1,238 @@
+//! Options: a struct that grows at its end, as libbpf's do.
+
+use crate::border::{Failure, Result, checked};
+use crate::event::pw_notice_fn;
+use pw::{Barrier, Fence, Hold, Key, Order, Sequence, WhenFull};
+use std::ffi::{c_int, c_void};
+use std::mem::offset_of;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+/// Where the number is that orders events.
+#[repr(C)]
+#[derive(Clone, Copy)]
+#[allow(non_camel_case_types, dead_code, reason = "names of C; values that C sets")]
+pub enum pw_key {
+    /// Perf buffers: the kernel's own time of each record. Ring buffers: none, so events keep the order in which programs reserved them.
+    PW_KEY_DEFAULT = 0,
+    /// A number of 64 bits at key_offset of the payload.
+    PW_KEY_PAYLOAD = 1,
+    /// A counter of the whole machine of 32 bits at key_offset of the payload. It may wrap.
+    PW_KEY_COUNTER32 = 2,
+    /// The same with 64 bits.
+    PW_KEY_COUNTER64 = 3,
+}
+
+/// When an event may leave although an earlier one may still be on its way.
+#[repr(C)]
+#[derive(Clone, Copy)]
+#[allow(non_camel_case_types, dead_code, reason = "names of C; values that C sets")]
+pub enum pw_hold {
+    /// Wait for a grace period of the kernel, some 10 ms. Proves the order of every program that does not sleep. The default.
+    PW_HOLD_FENCE = 0,
+    /// Ring buffers: wait for what programs have reserved. Only for programs that draw their key between reserving and submitting. Proves
+    /// in microseconds, and interrupts every CPU before each proof.
+    PW_HOLD_RESERVED = 1,
+    /// The same for programs that reserve by perfweave_reserve() of perfweave.bpf.h, without interrupts. x86-64.
+    PW_HOLD_RESERVED_BY_PROGRAMS = 2,
+    /// Wait for programs that say when they are inside (perfweave_enter() of perfweave.bpf.h). epochs_fd is their map.
+    PW_HOLD_EPOCHS = 3,
+    /// The key is a counter without holes: wait for the next number. Needs PW_KEY_COUNTER32 or PW_KEY_COUNTER64.
+    PW_HOLD_DENSE = 4,
+    /// Wait for lag_ns. A guess: events can be late.
+    PW_HOLD_LAG = 5,
+    /// Wait for a second look at all rings, as perf(1) does. Events can be late.
+    PW_HOLD_ROUND = 6,
+    /// Do not wait. Events can be late.
+    PW_HOLD_NONE = 7,
+}
+
+/// What happens to held events when holding takes most_memory.
+#[repr(C)]
+#[derive(Clone, Copy)]
+#[allow(non_camel_case_types, dead_code, reason = "names of C; values that C sets")]
+pub enum pw_full {
+    /// They are copied out of full rings, up to most_memory. Beyond that the oldest leave before their order is proven. The default.
+    PW_FULL_COPY = 0,
+    /// They leave before their order is proven.
+    PW_FULL_RELEASE = 1,
+    /// They stay, and the kernel drops new records.
+    PW_FULL_DISCARD = 2,
+}
+
+/// Options. Zero is the default of each field. Set sz to sizeof(struct pw_opts): a library that knows more fields takes the others as
+/// zero, and one that knows fewer refuses only fields that are not zero. PW_OPTS declares one.
+#[repr(C)]
+#[derive(Clone, Copy)]
+#[allow(non_camel_case_types, reason = "names of C")]
+pub struct pw_opts {
+    /// sizeof(struct pw_opts).
+    pub sz: usize,
+    /// enum pw_hold.
+    pub hold: u32,
+    /// enum pw_key.
+    pub key: u32,
+    /// Where in the payload the key is, in bytes.
+    pub key_offset: usize,
+    /// PW_HOLD_LAG: how long, in nanoseconds.
+    pub lag_ns: u64,
+    /// PW_HOLD_EPOCHS: the map of epochs. It is duplicated.
+    pub epochs_fd: c_int,
+    /// Ring buffers: whether failures_fd is a map.
+    pub count_failures: u32,
+    /// The map in which programs count refused reservations: a BPF_MAP_TYPE_PERCPU_ARRAY of 8 bytes. The kernel does not count them.
+    pub failures_fd: c_int,
+    /// Bits of each CPU's own counter in the payload: 32, 64, or 0 for none. Missing numbers are then gaps.
+    pub numbers_bits: u32,
+    /// Where in the payload that counter is, in bytes.
+    pub numbers_offset: usize,
+    /// enum pw_full.
+    pub when_full: u32,
+    /// Perf buffers: wake the reader after so many events. 0: when a quarter of a ring was written. libbpf has 1.
+    pub wakeup_events: u32,
+    /// PW_FULL_COPY: the most memory that holding takes, in bytes. 0: 64 MiB.
+    pub most_memory: usize,
+    /// The longest time in nanoseconds that an event lies in its ring unseen. 0: 100 ms.
+    pub latency_ns: u64,
+    /// Called with each event that is no record, at its place in the order: gaps, damage, early releases and others, and losses if there
+    /// is no lost_cb. pw_print_notice is one.
+    pub notice_cb: pw_notice_fn,
+}
+
+impl pw_opts {
+    const DEFAULT: Self = Self {
+        sz: size_of::<Self>(),
+        hold: 0,
+        key: 0,
+        key_offset: 0,
+        lag_ns: 0,
+        epochs_fd: 0,
+        count_failures: 0,
+        failures_fd: 0,
+        numbers_bits: 0,
+        numbers_offset: 0,
+        when_full: 0,
+        wakeup_events: 0,
+        most_memory: 0,
+        latency_ns: 0,
+        notice_cb: None,
+    };
+
+    /// Where each field but the first begins: where the struct of an older header may end.
+    const STARTS: [usize; 15] = [
+        offset_of!(Self, hold),
+        offset_of!(Self, key),
+        offset_of!(Self, key_offset),
+        offset_of!(Self, lag_ns),
+        offset_of!(Self, epochs_fd),
+        offset_of!(Self, count_failures),
+        offset_of!(Self, failures_fd),
+        offset_of!(Self, numbers_bits),
+        offset_of!(Self, numbers_offset),
+        offset_of!(Self, when_full),
+        offset_of!(Self, wakeup_events),
+        offset_of!(Self, most_memory),
+        offset_of!(Self, latency_ns),
+        offset_of!(Self, notice_cb),
+        size_of::<Self>(),
+    ];
+
+    /// The caller's options, of whatever version.
+    pub(crate) fn read(pointer: *const Self) -> Result<Self> {
+        let mut opts = Self::DEFAULT;
+        if pointer.is_null() {
+            return Ok(opts);
+        }
+        // The first field alone: a caller's struct may be shorter than this one.
+        let size = *checked(pointer.cast::<usize>(), "opts")?;
+        if !(size_of::<usize>()..=1 << 16).contains(&size) {
+            return Err(Failure::invalid(format!(
+                "opts->sz is {size}\nhint: set it to sizeof(struct pw_opts), as PW_OPTS does"
+            )));
+        }
+        let known = size.min(size_of::<Self>());
+        if known < size_of::<Self>() && !Self::STARTS.contains(&known) {
+            return Err(Failure::invalid(format!(
+                "opts->sz is {size}, which ends inside a field\nhint: set it to sizeof(struct pw_opts), as PW_OPTS does"
+            )));
+        }
+        let into = (&raw mut opts).cast::<u8>();
+        // SAFETY: the caller's struct has `size` bytes. They end between two fields, and any whole field is a value.
+        unsafe { std::ptr::copy_nonoverlapping(pointer.cast::<u8>(), into, known) };
+        for at in known..size {
+            // SAFETY: within the caller's `size` bytes.
+            let byte = unsafe { pointer.cast::<u8>().add(at) };
+            // SAFETY: as above.
+            if unsafe { *byte } != 0 {
+                return Err(Failure::invalid(format!(
+                    "byte {at} of opts is set, and this library knows {} bytes\nhint: the header is newer than the library",
+                    size_of::<Self>()
+                )));
+            }
+        }
+        Ok(opts)
+    }
+
+    /// The crate's order. `ring_buffers`: whether records carry no time of the kernel.
+    pub(crate) fn order(&self, ring_buffers: bool) -> Result<Order> {
+        let key = match self.key {
+            // Records without keys stay with the record before them.
+            0 if ring_buffers => Key::with(|_| None),
+            0 => Key::Time,
+            1 => Key::Payload(self.key_offset),
+            2 => Key::Sequence(Sequence::u32(self.key_offset)),
+            3 => Key::Sequence(Sequence::u64(self.key_offset)),
+            other => return Err(Failure::invalid(format!("opts->key is {other}, which is no enum pw_key"))),
+        };
+        let mut order = Order::new().key(key).hold(self.hold()?);
+        order = match self.numbers_bits {
+            0 => order,
+            32 => order.numbers(Sequence::u32(self.numbers_offset)),
+            64 => order.numbers(Sequence::u64(self.numbers_offset)),
+            other => return Err(Failure::invalid(format!("opts->numbers_bits is {other}, not 0, 32 or 64"))),
+        };
+        order = match (self.when_full, self.most_memory) {
+            (0, 0) => order,
+            (0, most) => order.when_full(WhenFull::Copy { most }),
+            (1, _) => order.when_full(WhenFull::Release),
+            (2, _) => order.when_full(WhenFull::Discard),
+            (other, _) => {
+                return Err(Failure::invalid(format!("opts->when_full is {other}, which is no enum pw_full")));
+            }
+        };
+        Ok(if self.latency_ns == 0 { order } else { order.latency(Duration::from_nanos(self.latency_ns)) })
+    }
+
+    fn hold(&self) -> Result<Hold> {
+        Ok(match self.hold {
+            0 => Hold::FENCE,
+            1 => Hold::RESERVED,
+            2 => Hold::Fence(Fence::Reserved(Barrier::Programs)),
+            3 => Hold::epochs(descriptor(self.epochs_fd, "opts->epochs_fd")?)?,
+            4 => Hold::Dense { first: None, fence: Fence::Auto },
+            5 => Hold::Lag(Duration::from_nanos(self.lag_ns)),
+            6 => Hold::Round,
+            7 => Hold::None,
+            other => return Err(Failure::invalid(format!("opts->hold is {other}, which is no enum pw_hold"))),
+        })
+    }
+
+    /// Whether the caller chose a key.
+    pub(crate) fn has_key(&self) -> bool {
+        self.key != 0
+    }
+}
+
+/// Checks that a descriptor of the caller is open.
+pub(crate) fn descriptor<'a>(fd: c_int, name: &str) -> Result<BorrowedFd<'a>> {
+    // SAFETY: no memory is involved.
+    if fd < 0 || unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
+        return Err(Failure::new(libc::EBADF, format!("{name} is {fd}, which is no open file descriptor")));
+    }
+    // SAFETY: it is open, and the caller promises to keep it open through the call.
+    Ok(unsafe { BorrowedFd::borrow_raw(fd) })
+}
+
+/// The context that callbacks get.
+#[derive(Clone, Copy)]
+pub(crate) struct Context(pub(crate) *mut c_void);

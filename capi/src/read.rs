@@ -1,0 +1,298 @@
+//! Calls that read: by callbacks, or one event after the other.
+
+use crate::border::{Failure, Result, checked, give, number};
+use crate::buffer::{Callbacks, Inside, enter, pw_buffer, pw_ring_buffer};
+use crate::event::{pw_event, pw_kind};
+use pw::{Bytes, Ended, ErrorKind, Event, Reader};
+use std::ffi::{c_int, c_void};
+use std::ops::ControlFlow;
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::{Duration, Instant};
+
+/// The longest time that a call waits, whatever its time-out. A signal that comes between two waits ends no wait, so a program that looks at
+/// a flag of its handler has to be back from time to time.
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// How long a reader may sleep by itself, which no signal ends: as long as it rests between two looks if there are many events.
+const REST: Duration = Duration::from_millis(5);
+
+/// How long the first look may take. A reader that has found something rests before it looks again, so that it does not wake up for each
+/// event. One that has not waits here alone, where a signal ends the wait.
+fn first(busy: bool, until: Option<Instant>) -> Duration {
+    let until = until.filter(|_| busy);
+    until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()).min(REST))
+}
+
+/// Waits until there may be an event. False when the time is over.
+fn wait(reader: &Reader, until: Instant) -> Result<bool> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Ok(false);
+    }
+    let pause = left.min(reader.time_to_next_refresh());
+    let pause = libc::timespec { tv_sec: pause.as_secs() as libc::time_t, tv_nsec: pause.subsec_nanos().into() };
+    let mut fd = libc::pollfd { fd: reader.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one descriptor, a time, and no mask of signals.
+    let ready = unsafe { libc::ppoll(&raw mut fd, 1, &raw const pause, std::ptr::null()) };
+    if ready >= 0 {
+        return Ok(true);
+    }
+    let error = std::io::Error::last_os_error();
+    let text = if error.kind() == std::io::ErrorKind::Interrupted { "a signal came".into() } else { error.to_string() };
+    Err(Failure::new(error.raw_os_error().unwrap_or(libc::EIO), text))
+}
+
+/// When a time-out of milliseconds is over. Negative: as late as any.
+fn until(timeout_ms: c_int) -> Instant {
+    let timeout = u64::try_from(timeout_ms).map_or(LONGEST, Duration::from_millis);
+    Instant::now() + timeout.min(LONGEST)
+}
+
+fn ended(why: Ended) -> Failure {
+    match why {
+        Ended::Deadline => {
+            Failure::new(libc::ETIME, "the deadline is over\nhint: set another with pw_handle__set_deadline")
+        }
+        _ => Failure::new(libc::ECANCELED, "the buffer was closed by pw_handle__close"),
+    }
+}
+
+impl Callbacks {
+    /// Calls the callbacks of an event. A negative number ends the call.
+    fn tell(&mut self, event: &Event<'_>, notice: crate::event::pw_notice_fn) -> c_int {
+        let Some(record) = event.record() else {
+            let told = pw_event::of(event);
+            if told.kind == pw_kind::PW_LOST as u32
+                && let Some(lost) = self.lost
+            {
+                // SAFETY: the caller's callback, with its own context.
+                unsafe { lost(self.context.0, told.cpu, told.count) };
+            } else if let Some(notice) = notice {
+                // SAFETY: the caller's callback; the event lives until it returns.
+                unsafe { notice(self.context.0, &raw const told) };
+            }
+            return 0;
+        };
+        let Some(payload) = record.payload() else { return 0 };
+        if let Some((sample, context)) = self.ring.get(record.layout().tag() as usize).copied() {
+            let Some(sample) = sample else { return 0 };
+            let (data, size) = self.in_one_piece(payload);
+            // SAFETY: the caller's callback; the bytes live until it returns.
+            unsafe { sample(context.0, data, size) }
+        } else {
+            let Some(sample) = self.sample else { return 0 };
+            let (data, size) = self.in_one_piece(payload);
+            // SAFETY: as above.
+            unsafe { sample(self.context.0, record.cpu() as c_int, data, size as u32) };
+            0
+        }
+    }
+
+    /// Bytes as C takes them. Copied only if they wrap.
+    #[inline]
+    fn in_one_piece(&mut self, bytes: Bytes<'_>) -> (*mut c_void, usize) {
+        let (head, tail) = bytes.as_slices();
+        if tail.is_empty() {
+            return (head.as_ptr().cast_mut().cast(), head.len());
+        }
+        self.scratch.resize(bytes.len().div_ceil(8), 0);
+        let into = self.scratch.as_mut_ptr().cast::<u8>();
+        // SAFETY: `scratch` has room for both.
+        unsafe { std::ptr::copy_nonoverlapping(head.as_ptr(), into, head.len()) };
+        // SAFETY: as above.
+        let rest = unsafe { into.add(head.len()) };
+        // SAFETY: as above.
+        unsafe { std::ptr::copy_nonoverlapping(tail.as_ptr(), rest, tail.len()) };
+        (into.cast(), bytes.len())
+    }
+}
+
+/// Calls back with everything that can be yielded. Waits for the first event until a time. Returns how many records there were.
+fn hand_out(shared: &pw_buffer, inside: &mut Inside, until: Option<Instant>) -> Result<c_int> {
+    let notice = inside.opts.notice_cb;
+    let mut rest = first(std::mem::take(&mut inside.busy), until);
+    loop {
+        let (reader, calls) = inside.reader()?;
+        let mut records: c_int = 0;
+        let mut any = false;
+        let rested = if rest.is_zero() { Ok(()) } else { reader.batch(std::mem::take(&mut rest)).map(drop) };
+        let mut each = |(), event: Event<'_>| {
+            any = true;
+            records = records.saturating_add(event.record().is_some().into());
+            let said = calls.tell(&event, notice);
+            if said < 0 || shared.is_doomed() { ControlFlow::Break(said.min(0)) } else { ControlFlow::Continue(()) }
+        };
+        let all = rested.and_then(|()| reader.try_fold((), &mut each));
+        match all {
+            Ok(ControlFlow::Break(said)) if said < 0 => return Ok(said),
+            Ok(ControlFlow::Break(_)) => return Ok(records),
+            Ok(ControlFlow::Continue(())) => {}
+            Err(error) if error.kind() == ErrorKind::Forked => return Err(error.into()),
+            Err(error) => {
+                // The reader goes on.
+                let text = error.to_string();
+                let Some(notice) = notice else { return Err(error.into()) };
+                let told = pw_event::problem(text.as_bytes());
+                any = true;
+                // SAFETY: the caller's callback; the event and its text live until it returns.
+                unsafe { notice(calls.context.0, &raw const told) };
+            }
+        }
+        if any {
+            inside.busy = true;
+            return Ok(records);
+        }
+        if let Some(why) = reader.ended() {
+            return Err(ended(why));
+        }
+        let Some(until) = until else { return Ok(0) };
+        if !wait(reader, until)? {
+            return Ok(0);
+        }
+    }
+}
+
+/// Waits for events and calls back with all that can be yielded, in order. As perf_buffer__poll of libbpf.
+///
+/// timeout_ms: how long to wait for the first event; 0 for not at all, -1 for as long as it takes. It waits for a second at most, so that a
+/// program sees its own flags: 0 is no error.
+/// Returns how many records there were; 0 when the time is over, or if there were notices only; -EINTR for a signal; -ECANCELED or -ETIME
+/// once the buffer is closed or its deadline over; -EBUSY in a callback of this buffer or while another thread is in a call on it; -ECHILD
+/// in a child of fork. For an error after which reading goes on (-EAGAIN and others), opts.notice_cb gets PW_PROBLEM instead, if it is set.
+/// It blocks until then, and as long as callbacks take.
+/// A callback must return: longjmp and exceptions out of it are undefined behaviour.
+#[unsafe(no_mangle)]
+pub extern "C" fn pw_buffer__poll(buffer: *mut pw_buffer, timeout_ms: c_int) -> c_int {
+    number(enter(buffer, |shared, inside| hand_out(shared, inside, Some(until(timeout_ms)))))
+}
+
+/// The same without waiting. As perf_buffer__consume of libbpf. Events whose order is not proven yet stay: pw_buffer__flush asks for them. Blocks
+/// as long as callbacks take.
+#[unsafe(no_mangle)]
+pub extern "C" fn pw_buffer__consume(buffer: *mut pw_buffer) -> c_int {
+    number(enter(buffer, |shared, inside| hand_out(shared, inside, None)))
+}
+
+/// A descriptor that becomes readable when there may be events. Wait for it no longer than pw_buffer__timeout says, then call
+/// pw_buffer__consume until it returns 0, also after a wait in vain. It belongs to the buffer: do not close it. Returns a negative number as
+/// pw_buffer__poll. Does not block.
+#[unsafe(no_mangle)]
+pub extern "C" fn pw_buffer__epoll_fd(buffer: *const pw_buffer) -> c_int {
+    let known = checked(buffer, "the buffer").map(|shared| shared.known().map(|(_, fd)| *fd));
+    number(
+        known.and_then(|fd| {
+            fd.map_or_else(|| enter(buffer, |_, inside| Ok(inside.reader()?.0.as_fd().as_raw_fd())), Ok)
+        }),
+    )
+}
+
+/// How many milliseconds to wait at most for pw_buffer__epoll_fd, rounded up. Does not block.
+#[unsafe(no_mangle)]
+pub extern "C" fn pw_buffer__timeout(buffer: *mut pw_buffer) -> c_int {
+    number(enter(buffer, |_, inside| {
+        let pause = inside.reader()?.0.time_to_next_refresh().min(LONGEST);
+        Ok(pause.as_micros().div_ceil(1000) as c_int)
+    }))
+}
+
+/// As pw_buffer__poll, for ring buffers. A negative number of a callback ends the call, which returns it.
+#[unsafe(no_mangle)]
+pub extern "C" fn pw_ring_buffer__poll(rb: *mut pw_ring_buffer, timeout_ms: c_int) -> c_int {
+    pw_buffer__poll(rb.cast(), timeout_ms)
+}
+
+/// As pw_buffer__consume, for ring buffers.
+#[unsafe(no_mangle)]
+pub extern "C" fn pw_ring_buffer__consume(rb: *mut pw_ring_buffer) -> c_int {
+    pw_buffer__consume(rb.cast())
+}
+
+/// As pw_buffer__epoll_fd, for ring buffers.
+#[unsafe(no_mangle)]
+pub extern "C" fn pw_ring_buffer__epoll_fd(rb: *const pw_ring_buffer) -> c_int {
+    pw_buffer__epoll_fd(rb.cast())
+}
+
+/// Lends the next events: at least one unless the time is over.
+fn lend(
+    inside: &mut Inside,
+    timeout_ms: c_int,
+    most: usize,
+    mut put: impl FnMut(usize, &pw_event) -> Result<()>,
+) -> Result<c_int> {
+    let until = until(timeout_ms);
+    let mut rest = first(std::mem::take(&mut inside.busy), Some(until));
+    loop {
+        let mut lent = 0;
+        let (reader, _) = inside.reader()?;
+        let taken = match reader.batch(std::mem::take(&mut rest)) {
+            Ok(batch) => batch.into_iter().flatten().take(most).try_for_each(|event| {
+                lent += 1;
+                put(lent - 1, &pw_event::of(&event))
+            }),
+            Err(error) if error.kind() == ErrorKind::Forked => return Err(error.into()),
+            Err(error) => {
+                inside.problem = error.to_string();
+                lent = 1;
+                put(0, &pw_event::problem(inside.problem.as_bytes()))
+            }
+        };
+        taken?;
+        if lent > 0 {
+            inside.busy = true;
+            return Ok(lent as c_int);
+        }
+        let (reader, _) = inside.reader()?;
+        if let Some(why) = reader.ended() {
+            return Err(ended(why));
+        }
+        if !wait(reader, until)? {
+            return Ok(0);
+        }
+    }
+}
+
+/// Lends the next event, of any kind, in place: its bytes lie in the ring, and are valid until the next call on this buffer. It waits as
+/// pw_buffer__poll. The callbacks are not called.
+///
+/// event_size: sizeof(struct pw_event).
+/// Returns 1, 0 when the time is over, or a negative number as pw_buffer__poll. Errors after which reading goes on are events (PW_PROBLEM).
+#[unsafe(no_mangle)]
+pub extern "C" fn pw_buffer__next(
+    buffer: *mut pw_buffer,
+    timeout_ms: c_int,
+    event: *mut pw_event,
+    event_size: usize,
+) -> c_int {
+    pw_buffer__batch(buffer, timeout_ms, event, event_size, 1)
+}
+
+/// Lends up to most events at once. All are valid until the next call on this buffer.
+///
+/// events: an array of most elements of event_size bytes, which is sizeof(struct pw_event).
+/// Returns how many there are, or as pw_buffer__next.
+#[unsafe(no_mangle)]
+pub extern "C" fn pw_buffer__batch(
+    buffer: *mut pw_buffer,
+    timeout_ms: c_int,
+    events: *mut pw_event,
+    event_size: usize,
+    most: c_int,
+) -> c_int {
+    number(enter(buffer, |_, inside| {
+        let wrong = events.is_null()
+            || !events.is_aligned()
+            || event_size == 0
+            || !event_size.is_multiple_of(align_of::<pw_event>());
+        let Some(most) = usize::try_from(most).ok().filter(|most| *most > 0 && !wrong) else {
+            let text =
+                "events is NULL or not aligned, event_size is not sizeof(struct pw_event), or most is not positive";
+            return Err(Failure::invalid(text));
+        };
+        lend(inside, timeout_ms, most, |at, event| {
+            // SAFETY: the caller's array has `most` elements of this size, and `at` is less.
+            let out = unsafe { events.byte_add(at * event_size) };
+            give(event, out, event_size, "events")
+        })
+    }))
+}

@@ -1,0 +1,3 @@
+module perfweave-order
+
+go 1.19
