@@ -54,11 +54,11 @@ struct Format {
     /// One page for any browser: CPUs and threads as lanes, wake-ups as arrows, losses hatched, late events red
     #[arg(long)]
     html: bool,
-    /// A trace for https://ui.perfetto.dev: a track for each CPU and thread, wake-ups as flows, losses as stretches
+    /// A trace for ui.perfetto.dev: a track for each CPU and thread, wake-ups as flows, losses as stretches
     #[cfg(feature = "perfetto")]
     #[arg(long)]
     perfetto: bool,
-    /// A profile for https://profiler.firefox.com: call chains as samples, other events as marks
+    /// A profile for profiler.firefox.com: call chains as samples, other events as marks
     #[cfg(feature = "firefox")]
     #[arg(long)]
     firefox: bool,
