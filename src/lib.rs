@@ -161,7 +161,7 @@ pub use order::{Order, WhenFull};
 #[cfg(feature = "tokio")]
 pub use reader::tokio::{AsyncReader, EventStream};
 pub use reader::{Ended, Reader};
-pub use record::clock::Clock;
+pub use record::clock::{Clock, ClockOffset};
 pub use record::{Kind, Layout, Record, Sample};
 pub use recorder::{Frozen, Recorded, Recorder};
 pub use ring::{ANY_CPU, Bytes, Fault, Ring};

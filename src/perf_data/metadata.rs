@@ -26,10 +26,12 @@ pub(super) const ARCH: u32 = 6;
 pub(super) const NRCPUS: u32 = 7;
 pub(super) const EVENT_DESC: u32 = 12;
 const DIR_FORMAT: u32 = 24;
+pub(super) const CLOCK_DATA: u32 = 29;
 
 /// The sections that are kept: facts about the recorded machine that do not depend on which records are read. Besides those above: build
-/// ids, host name, version of perf, processor, memory, command line, topology, PMUs.
-const KEPT: [u32; 15] = [TRACING_DATA, BUILD_ID, 3, OSRELEASE, 5, ARCH, NRCPUS, 8, 9, 10, 11, EVENT_DESC, 13, 14, 16];
+/// ids, host name, version of perf, processor, memory, command line, topology, PMUs, clocks.
+const KEPT: [u32; 16] =
+    [TRACING_DATA, BUILD_ID, 3, OSRELEASE, 5, ARCH, NRCPUS, 8, 9, 10, 11, EVENT_DESC, 13, 14, 16, CLOCK_DATA];
 
 /// Records of perf itself (`enum perf_user_event_type`, `tools/lib/perf/include/perf/event.h`).
 const HEADER_ATTR: u32 = 64;

@@ -4,6 +4,7 @@ use crate::error::{Error, ErrorKind};
 use crate::perf_data::file::{Input, changed, io, no_memory, too_large, unreadable};
 use crate::perf_data::metadata::{Described, Metadata, TRACING_DATA};
 use crate::perf_data::pieces::{Piece, walk};
+use crate::perf_data::sections::wall_clock;
 use crate::perf_data::sorting::{NO_CPU, Place, Sorting};
 use crate::perf_data::tracing;
 use crate::record::clock::Clock;
@@ -189,7 +190,8 @@ fn read(path: &Path) -> Result<Rings, Error> {
         unreadable(what, "end `perf record` with SIGINT or SIGTERM, not with SIGKILL")
             .during(&format!("{} is read in part", path.display()))
     });
-    rings.set_recording(sources, metadata.features, unfinished);
+    let wall = wall_clock(&metadata.features, clock);
+    rings.set_recording(sources, metadata.features, wall, unfinished);
     Ok(rings)
 }
 

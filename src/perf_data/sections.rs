@@ -7,15 +7,22 @@
 //! So a file is readable at any time. When it is finished, the header says where the records begin and where the other parts lie.
 
 use crate::error::Error;
-use crate::perf_data::metadata::{ARCH, EVENT_DESC, HEADER, MAGIC, NRCPUS, OSRELEASE, SMALLEST_ATTR, TRACING_DATA};
+use crate::perf_data::file::Words;
+use crate::perf_data::metadata::{
+    ARCH, CLOCK_DATA, EVENT_DESC, HEADER, MAGIC, NRCPUS, OSRELEASE, SMALLEST_ATTR, TRACING_DATA,
+};
 use crate::perf_data::noted::Noted;
 use crate::perf_data::tracing;
+use crate::record::clock::{Clock, ClockOffset};
 use crate::rings::{Features, Rings, Source};
 use crate::sys::{machine, perf};
 use perf_event_open_sys::bindings::PERF_TYPE_TRACEPOINT;
 
 /// The multiple to which strings are padded (`NAME_ALIGN`, `tools/perf/util/header.c`).
 const STRING: usize = 64;
+
+/// Of `HEADER_CLOCK_DATA`.
+const CLOCK_DATA_VERSION: u32 = 1;
 
 /// A fact about the machine (`HEADER_*`).
 #[derive(Debug)]
@@ -149,7 +156,33 @@ pub(super) fn features(rings: &Rings) -> Result<Features, Error> {
         let counts = [possible.len() as u32, online.len() as u32];
         features.push((NRCPUS, counts.iter().flat_map(|count| count.to_ne_bytes()).collect()));
     }
+    if let Some(section) = clock_data(rings.clock()) {
+        features.push((CLOCK_DATA, section));
+    }
     Ok(features)
+}
+
+/// `HEADER_CLOCK_DATA`: what the wall clock and the clock of the records say at the same moment (`write_clock_data`,
+/// `tools/perf/util/header.c`).
+fn clock_data(clock: Clock) -> Option<Vec<u8>> {
+    let (id, offset) = (clock.id()?, clock.offset_to(Clock::Realtime)?);
+    let now = clock.now()?;
+    let mut out = [CLOCK_DATA_VERSION, id.as_raw().cast_unsigned()]
+        .iter()
+        .flat_map(|word| word.to_ne_bytes())
+        .collect::<Vec<_>>();
+    words(&mut out, [offset.apply(now), now]);
+    Some(out)
+}
+
+/// The same, read.
+pub(super) fn wall_clock(features: &Features, clock: Clock) -> Option<ClockOffset> {
+    let (_, section) = features.iter().find(|(feature, _)| *feature == CLOCK_DATA)?;
+    let mut input = Words(section);
+    let (version, id, wall, time) = (input.u32()?, input.u32()?, input.u64()?, input.u64()?);
+    let is_known =
+        version == CLOCK_DATA_VERSION && clock.id().is_some_and(|clock| clock.as_raw().cast_unsigned() == id);
+    is_known.then_some(ClockOffset { nanoseconds: wall.wrapping_sub(time).cast_signed(), uncertainty: None })
 }
 
 /// `struct perf_header_string`

@@ -39,9 +39,75 @@ impl Clock {
         matches!(self, Self::Realtime | Self::Tai)
     }
 
+    /// How far another clock is ahead of this one now: converts the times of records to wall-clock times, say. The kernel stamps tracepoints
+    /// by [`Clock::Monotonic`], but not by [`Clock::Realtime`], [`Clock::Tai`] or [`Clock::Boottime`].
+    ///
+    /// It reads this clock before and after the other one, 16 times, and takes the shortest of these intervals. The other clock is read somewhere inside it, which gives
+    /// the uncertainty: below a microsecond, on most machines. An offset changes when somebody sets a clock, at a leap second
+    /// (`Realtime`), and while the machine is suspended (`Boottime`, `Realtime`, `Tai`). `MonotonicRaw` runs at another rate than the others.
+    /// `None` for the perf clock.
+    ///
+    /// ```
+    /// use perfweave::Clock;
+    ///
+    /// let wall = Clock::Monotonic.offset_to(Clock::Realtime).unwrap();
+    /// let key = Clock::Monotonic.now().unwrap();
+    /// let unix_time = wall.apply(key);
+    /// # assert!(unix_time / 1_000_000_000 > 1_700_000_000, "{wall:?}");
+    /// ```
+    pub fn offset_to(self, other: Self) -> Option<ClockOffset> {
+        let tries = (0..16).map(|_| {
+            let (before, there, after) = (self.now()?, other.now()?, self.now()?);
+            Some((before, there, after.saturating_sub(before)))
+        });
+        let (before, there, width) = tries.collect::<Option<Vec<_>>>()?.into_iter().min_by_key(|(.., width)| *width)?;
+        let nanoseconds = there.wrapping_sub(before + width / 2).cast_signed();
+        Some(ClockOffset { nanoseconds, uncertainty: Some(width.div_ceil(2)) })
+    }
+
     /// A reading of the clock in nanoseconds. `None` for the perf clock.
     pub fn now(self) -> Option<u64> {
         let time = nix::time::clock_gettime(self.id()?).ok()?;
         Some(time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64)
+    }
+}
+
+/// How far one clock is ahead of another ([`Clock::offset_to`], [`Rings::wall_clock`](crate::Rings::wall_clock)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClockOffset {
+    /// What to add to a time of the one clock for a time of the other.
+    pub nanoseconds: i64,
+    /// By how many nanoseconds this can be wrong, either way. `None` if nothing says it.
+    pub uncertainty: Option<u64>,
+}
+
+impl ClockOffset {
+    /// A time of the one clock as a time of the other, in nanoseconds.
+    pub fn apply(self, time: u64) -> u64 {
+        time.saturating_add_signed(self.nanoseconds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_converted_time_is_a_time_of_the_other_clock() {
+        let clocks = [Clock::Monotonic, Clock::MonotonicRaw, Clock::Boottime, Clock::Realtime, Clock::Tai];
+        for (from, to) in clocks.into_iter().flat_map(|from| clocks.map(|to| (from, to))) {
+            let offset = from.offset_to(to).unwrap();
+            let [before, time, after] = [to.now(), from.now(), to.now()].map(Option::unwrap);
+            let (converted, off) = (offset.apply(time), offset.uncertainty.unwrap());
+            // The raw clock may be slower or faster by a thousandth, at most, in the time that this takes.
+            let slack = off + 1000 + (after - before) / 1000;
+            assert!(
+                converted + slack >= before && converted <= after + slack,
+                "{from:?} {to:?} {offset:?}: {before} {converted} {after}"
+            );
+        }
+        assert_eq!(Clock::Perf.offset_to(Clock::Tai), None);
+        assert_eq!(Clock::Tai.offset_to(Clock::Perf), None);
+        assert_eq!(ClockOffset { nanoseconds: -5, uncertainty: None }.apply(3), 0);
     }
 }

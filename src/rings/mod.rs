@@ -31,7 +31,7 @@ pub use source::Source;
 pub use untraced::Untraced;
 
 use crate::error::{Error, ErrorKind};
-use crate::record::clock::Clock;
+use crate::record::clock::{Clock, ClockOffset};
 use crate::record::{Kind, Layout, Origin, Record, Sources};
 use crate::ring::{Bytes, Ring};
 use crate::rings::control::{Control, Gate, Pause};
@@ -66,6 +66,8 @@ pub struct Rings {
     skipped: Vec<Error>,
     /// What a recording says about its machine, if the rings are a recording's.
     recording: Option<Arc<Features>>,
+    /// The wall clock, as the recording says it.
+    recorded_wall_clock: Option<ClockOffset>,
     /// Why the recording may lack events at its end.
     unfinished: Option<Error>,
     /// The process whose events are in the rings, if these were opened for one process or one of its threads.
@@ -163,6 +165,7 @@ impl Rings {
             skipped: Vec::new(),
             recording: None,
             unfinished: None,
+            recorded_wall_clock: None,
             #[cfg(feature = "perf-data")]
             only: None,
         }
@@ -184,8 +187,15 @@ impl Rings {
 
     /// Marks the rings as a recording of these events: they hold everything that there is to read.
     #[cfg(feature = "perf-data")]
-    pub(crate) fn set_recording(&mut self, sources: Vec<Source>, features: Features, unfinished: Option<Error>) {
+    pub(crate) fn set_recording(
+        &mut self,
+        sources: Vec<Source>,
+        features: Features,
+        wall: Option<ClockOffset>,
+        unfinished: Option<Error>,
+    ) {
         self.sources = sources;
+        self.recorded_wall_clock = wall;
         self.recording = Some(Arc::new(features));
         self.unfinished = unfinished;
     }
@@ -309,6 +319,13 @@ impl Rings {
         self.clock
     }
 
+    /// How far the wall clock is ahead of the clock that stamps the records: [`Clock::offset_to`] [`Clock::Realtime`], asked now. For the
+    /// rings of a recording: as the recording says it (`HEADER_CLOCK_DATA`, which `perf record -k` and `perf_data::Writer` write).
+    /// `None` if it does not, and for the perf clock.
+    pub fn wall_clock(&self) -> Option<ClockOffset> {
+        if self.recording.is_some() { self.recorded_wall_clock } else { self.clock.offset_to(Clock::Realtime) }
+    }
+
     /// When the last event was started, on the rings' clock. Before that, some CPUs were traced and others not, so a
     /// cause may be missing. `None` for adopted rings and for clocks that cannot be read.
     pub fn started(&self) -> Option<u64> {
@@ -417,7 +434,7 @@ mod tests {
     #[test]
     fn a_recording_with_a_ring_of_another_program_is_not_complete() {
         let mut rings = Rings::empty(Clock::Perf);
-        rings.set_recording(Vec::new(), Features::new(), None);
+        rings.set_recording(Vec::new(), Features::new(), None, None);
         assert!(rings.are_complete());
         let (_kernel, ring) = Ring::simulated(machine::page_size(), 4096, None, false);
         rings.add(0, ring, Layout::RAW);

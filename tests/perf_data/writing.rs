@@ -3,7 +3,8 @@
 use crate::perf::{File, by_cpu, drain, open, perf, record, script};
 use perf_event_open_sys::bindings;
 use perfweave::{
-    Event, Hold, Item, Kind, Layout, Merge, Order, Reader, Record, RingOptions, Rings, Sample, perf_data, sim,
+    Clock, ClockOffset, Event, Hold, Item, Kind, Layout, Merge, Order, Reader, Record, RingOptions, Rings, Sample,
+    perf_data, sim,
 };
 use perfweave_support::threads::until;
 use perfweave_support::{assert_error, kernel, tracefs};
@@ -419,4 +420,31 @@ fn records_of_kinds_that_are_perfs_own_are_left_out() {
     let (file, written) = write_all(&mut reader, |_| ());
     assert_eq!((written.records, written.left_out), (2, 3));
     assert_eq!(bytes(open(&file.0), true).len(), 2);
+}
+
+/// A recording says what the wall clock was: perf's own file, one of ours, and one of ours that was made from perf's.
+#[test]
+fn a_recording_says_the_wall_clock() {
+    let far = |one: Option<ClockOffset>, other: Option<ClockOffset>| {
+        one.unwrap().nanoseconds.abs_diff(other.unwrap().nanoseconds)
+    };
+    let Some(of_perf) = record(&["-a", "-k", "mono", "-e", "sched:sched_switch"]) else { return };
+    let rings = perf_data::open(of_perf.path()).unwrap();
+    let (now, read) = (Clock::Monotonic.offset_to(Clock::Realtime), rings.wall_clock());
+    // perf reads the two clocks one after the other, and may be interrupted in between. Both clocks began years apart.
+    assert!(far(now, read) < 1_000_000_000, "{now:?} {read:?}");
+    let (again, _) = write_all(&mut Reader::new(rings, Order::new()).unwrap(), |_| ());
+    assert_eq!(perf_data::open(again.path()).unwrap().wall_clock(), read);
+
+    let Some(mut reader) = live(&["sched:sched_switch"]) else { return };
+    let (ours, _) = write_all(&mut reader, |_| ());
+    let read = perf_data::open(ours.path()).unwrap().wall_clock();
+    assert!(far(now, read) < 1_000_000_000, "{now:?} {read:?}");
+    assert_eq!(read.unwrap().uncertainty, None);
+    let header = perf(&["report", "--header-only", "-i", ours.path()]).unwrap();
+    assert!(header.contains("reference time: ") && header.contains("(monotonic)"), "{header}");
+
+    // perf's own clock: nothing is known.
+    let Some(of_perf) = record(&["-a", "-e", "sched:sched_switch"]) else { return };
+    assert_eq!(perf_data::open(of_perf.path()).unwrap().wall_clock(), None);
 }
