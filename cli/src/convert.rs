@@ -12,6 +12,7 @@ mod text;
 mod view;
 
 use crate::failure::{Failure, Outcome};
+use crate::stamp::{self, Stamp};
 use perfweave::{Event, Order, Reader, perf_data};
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -33,6 +34,8 @@ pub struct Args {
     file: PathBuf,
     #[command(flatten)]
     format: Format,
+    #[command(flatten)]
+    time: stamp::Printed,
     /// Write into this file, not to standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -82,8 +85,9 @@ trait Sink {
 
 pub fn run(args: Args) -> Outcome {
     let view_and_reader = open(&args.file)?;
+    let stamp = args.time.stamp_recorded(view_and_reader.1.rings())?;
     let out = output(args.output.as_deref())?;
-    let sink = args.format.sink(out, &view_and_reader.0);
+    let sink = args.format.sink(out, &view_and_reader.0, stamp);
     match convert(view_and_reader, sink) {
         Ok(()) | Err(Failure::Closed) => Ok(ExitCode::SUCCESS),
         Err(failure) => Err(failure),
@@ -93,7 +97,7 @@ pub fn run(args: Args) -> Outcome {
 type Out = Box<dyn Write>;
 
 impl Format {
-    fn sink(&self, out: Out, view: &View) -> Box<dyn Sink> {
+    fn sink(&self, out: Out, view: &View, stamp: Stamp) -> Box<dyn Sink> {
         #[cfg(feature = "perfetto")]
         if self.perfetto {
             return Box::new(perfetto::Perfetto::new(out, view));
@@ -105,11 +109,11 @@ impl Format {
         if self.html {
             Box::new(html::Html::new(out, view))
         } else if self.json {
-            Box::new(text::Json(out))
+            Box::new(text::Json(out, stamp))
         } else if self.folded {
             Box::new(folded::Folded::new(out))
         } else {
-            Box::new(text::Text(out))
+            Box::new(text::Text(out, stamp))
         }
     }
 }

@@ -16,6 +16,7 @@ mod read;
 mod record;
 mod selftest;
 mod session;
+mod stamp;
 mod times;
 mod trace;
 mod wakeups;

@@ -8,6 +8,7 @@ use crate::live::Live;
 use crate::names::NAMING;
 use crate::out::Out;
 use crate::session::{Session, Tell};
+use crate::stamp;
 use crate::times::{Times, short};
 use account::{Account, REASONS, Row};
 use perfweave::{Kind, Rings, Sample};
@@ -33,6 +34,8 @@ pub struct Args {
     /// Print each period as well, when it is over
     #[arg(long)]
     each: bool,
+    #[command(flatten)]
+    time: stamp::Printed,
     #[command(flatten)]
     common: Common,
     #[command(flatten)]
@@ -63,6 +66,7 @@ pub fn run(args: Args) -> Outcome {
     let mut out = Out::new();
     let mut live = Live::new(&out, child.is_none() && !args.each && !args.common.json);
     let mut session = Session::begin(rings, args.common.order(), &args.common, child)?;
+    session.stamped(account.stamp);
     session.until_the_end_of(args.target.watched());
     session.each(|tell| match tell {
         Tell::Event(event) => account.event(event, &mut out),

@@ -6,6 +6,7 @@ use crate::args::Common;
 use crate::failure::{Failure, Outcome};
 use crate::out::Out;
 use crate::session::{Session, Tell, notice, notice_json};
+use crate::stamp::{self, By, Stamp};
 use layout::Payload;
 use perfweave::{ANY_CPU, Clock, Event, Key, Layout, Record, Ring, Rings};
 use serde_json::{Map, Value};
@@ -30,6 +31,8 @@ pub struct Args {
     #[arg(short, long, value_name = "FIELD")]
     key: Option<String>,
     #[command(flatten)]
+    time: stamp::Printed,
+    #[command(flatten)]
     common: Common,
 }
 
@@ -46,19 +49,18 @@ pub fn run(args: Args) -> Outcome {
     let key = key(&args)?;
     let rings = rings(&args, matches!(key, Key::Time))?;
     let order = args.common.order().key(key);
+    // A key may be any number. It is a time if the user says so.
+    let stamp = args.time.time.map(|_| args.time.stamp(&rings, By::Monotonic, args.common.json)).transpose()?;
     let mut session = Session::begin(rings, order, &args.common, None)?;
-    let (mut out, json) = (Out::new(), args.common.json);
-    session.each(|tell| match tell {
-        Tell::Event(event) => line(&mut out, event, args.format.as_ref(), json),
-        Tell::Pause => out.flush(),
-    })?;
-    let summary = session.summary(json)?;
-    if json {
-        writeln!(out, "{summary}")?;
-        out.flush()?;
-    } else {
-        eprintln!("{summary}");
+    if let Some(stamp) = stamp {
+        session.stamped(stamp);
     }
+    let mut lines = Lines { out: Out::new(), format: args.format.as_ref(), stamp, json: args.common.json };
+    session.each(|tell| match tell {
+        Tell::Event(event) => lines.event(event),
+        Tell::Pause => lines.out.flush(),
+    })?;
+    session.conclude(&mut lines.out, args.common.json)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -93,56 +95,81 @@ fn rings(args: &Args, by_time: bool) -> Result<Rings, Failure> {
     }
 }
 
-fn line(out: &mut Out, event: &Event<'_>, format: Option<&Payload>, json: bool) -> io::Result<()> {
-    let item = event.item();
-    if let Some(record) = event.record() {
-        return if json { object(out, event, &record, format) } else { text(out, event, &record, format) };
+/// What is printed, and how.
+struct Lines<'a> {
+    out: Out,
+    format: Option<&'a Payload>,
+    stamp: Option<Stamp>,
+    json: bool,
+}
+
+impl Lines<'_> {
+    fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
+        match (event.record(), self.json) {
+            (Some(record), true) => self.object(event, &record),
+            (Some(record), false) => self.text(event, &record),
+            (None, true) => {
+                let object = notice_json(&event.item(), self.number(event));
+                object.map_or(Ok(()), |object| writeln!(self.out, "{object}"))
+            }
+            (None, false) => {
+                let key = self.key(event);
+                notice(&event.item()).map_or(Ok(()), |notice| writeln!(self.out, "{key} {notice}"))
+            }
+        }
     }
-    if json {
-        notice_json(&item, event.key()).map_or(Ok(()), |object| writeln!(out, "{object}"))
-    } else {
-        notice(&item).map_or(Ok(()), |notice| writeln!(out, "{} {notice}", event.key().unwrap_or(0)))
+
+    /// The key, as a time if it is one.
+    fn key(&self, event: &Event<'_>) -> String {
+        let key = event.key();
+        self.stamp.map_or_else(|| key.unwrap_or(0).to_string(), |stamp| stamp.text(key))
+    }
+
+    fn number(&self, event: &Event<'_>) -> Option<u64> {
+        let key = event.key()?;
+        Some(self.stamp.map_or(key, |stamp| stamp.number(key)))
+    }
+
+    fn text(&mut self, event: &Event<'_>, record: &Record<'_>) -> io::Result<()> {
+        let (key, out) = (self.key(event), &mut self.out);
+        write!(out, "{key}")?;
+        match cpu(event) {
+            Some(cpu) => write!(out, " CPU {cpu}:")?,
+            None => write!(out, ":")?,
+        }
+        if event.late_by() > 0 {
+            write!(out, " LATE by {} ns", event.late_by())?;
+        }
+        let bytes = record.payload().map(|payload| payload.to_vec()).unwrap_or_default();
+        match self.format {
+            Some(format) => format.fields(&bytes).try_for_each(|(name, value)| write!(out, " {name}={value}"))?,
+            None => bytes.iter().try_for_each(|byte| write!(out, " {byte:02x}"))?,
+        }
+        writeln!(out)
+    }
+
+    fn object(&mut self, event: &Event<'_>, record: &Record<'_>) -> io::Result<()> {
+        let bytes = record.payload().map(|payload| payload.to_vec()).unwrap_or_default();
+        let mut object = Map::new();
+        object.insert("key".into(), self.number(event).into());
+        object.insert("cpu".into(), cpu(event).into());
+        object.insert("certainty".into(), format!("{:?}", event.certainty()).to_lowercase().into());
+        match self.format {
+            Some(format) => {
+                let fields: Map<_, _> =
+                    format.fields(&bytes).map(|(name, value)| (name.to_string(), value.into())).collect();
+                object.insert("fields".into(), fields.into());
+            }
+            None => {
+                let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+                object.insert("bytes".into(), hex.into());
+            }
+        }
+        writeln!(self.out, "{}", Value::from(object))
     }
 }
 
 /// The CPU, if the ring is that of one CPU or the record says it.
 fn cpu(event: &Event<'_>) -> Option<u32> {
     event.cpu().filter(|cpu| *cpu != ANY_CPU)
-}
-
-fn text(out: &mut Out, event: &Event<'_>, record: &Record<'_>, format: Option<&Payload>) -> io::Result<()> {
-    write!(out, "{}", event.key().unwrap_or(0))?;
-    match cpu(event) {
-        Some(cpu) => write!(out, " CPU {cpu}:")?,
-        None => write!(out, ":")?,
-    }
-    if event.late_by() > 0 {
-        write!(out, " LATE by {} ns", event.late_by())?;
-    }
-    let bytes = record.payload().map(|payload| payload.to_vec()).unwrap_or_default();
-    match format {
-        Some(format) => format.fields(&bytes).try_for_each(|(name, value)| write!(out, " {name}={value}"))?,
-        None => bytes.iter().try_for_each(|byte| write!(out, " {byte:02x}"))?,
-    }
-    writeln!(out)
-}
-
-fn object(out: &mut Out, event: &Event<'_>, record: &Record<'_>, format: Option<&Payload>) -> io::Result<()> {
-    let bytes = record.payload().map(|payload| payload.to_vec()).unwrap_or_default();
-    let mut object = Map::new();
-    object.insert("key".into(), event.key().into());
-    object.insert("cpu".into(), cpu(event).into());
-    object.insert("certainty".into(), format!("{:?}", event.certainty()).to_lowercase().into());
-    match format {
-        Some(format) => {
-            let fields: Map<_, _> =
-                format.fields(&bytes).map(|(name, value)| (name.to_string(), value.into())).collect();
-            object.insert("fields".into(), fields.into());
-        }
-        None => {
-            let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-            object.insert("bytes".into(), hex.into());
-        }
-    }
-    writeln!(out, "{}", Value::from(object))
 }

@@ -4,6 +4,8 @@ use crate::args::Common;
 use crate::child::Child;
 use crate::failure::Failure;
 use crate::out::Out;
+use crate::stamp::Stamp;
+use crate::times::short;
 use perfweave::{Event, Handle, Item, Order, Reader, Rings, Stats, Untraced};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -27,6 +29,8 @@ pub struct Session {
     began: Instant,
     /// The session ends with this process or thread.
     watched: Option<u32>,
+    /// How exact printed times are, if they are converted.
+    exactness: Option<u64>,
 }
 
 /// What other threads say to the session.
@@ -72,7 +76,12 @@ impl Session {
         }
         let began = Instant::now();
         reader.set_deadline(common.seconds.map(|time| began + time))?;
-        Ok(Self { reader, stop, began, watched: None })
+        Ok(Self { reader, stop, began, watched: None, exactness: None })
+    }
+
+    /// Says in the summary how exact these times are.
+    pub fn stamped(&mut self, stamp: Stamp) {
+        self.exactness = stamp.exactness();
     }
 
     /// How long it has run.
@@ -135,10 +144,13 @@ impl Session {
         // The kernel tells a loss with the next record. The ledger has those after the last record as well.
         let lost = ledger.accounts.iter().map(|account| account.lost).sum::<u64>();
         if json {
-            let object = json!({
+            let mut object = json!({
                 "summary": { "records": records, "lost": lost, "missing": missing, "late": late, "early": early, "damaged": damaged,
                     "left_out": left_out, "seconds": self.elapsed().as_secs_f64(), "complete": ledger.is_complete() }
             });
+            if let Some(exactness) = self.exactness {
+                object["summary"]["clock_uncertainty_ns"] = exactness.into();
+            }
             return Ok(object.to_string());
         }
         let order = match (late, early) {
@@ -152,7 +164,8 @@ impl Session {
         };
         let loss =
             if ledger.is_complete() { "nothing is missing".into() } else { format!("{lost} lost, {damaged} damaged") };
-        Ok(format!("{records} events in {:.1} s: {order}; {loss}", self.elapsed().as_secs_f64()))
+        let clock = self.exactness.map(|ns| format!("; times within {}", short(ns))).unwrap_or_default();
+        Ok(format!("{records} events in {:.1} s: {order}; {loss}{clock}", self.elapsed().as_secs_f64()))
     }
 
     /// Ends the output: the summary, in JSON as the last line and otherwise on standard error.
@@ -219,7 +232,7 @@ pub fn notice(item: &Item<'_>) -> Option<String> {
     }
 }
 
-/// The same in JSON.
+/// The same in JSON, with the time to print.
 pub fn notice_json(item: &Item<'_>, key: Option<u64>) -> Option<Value> {
     let name = match item {
         Item::Record(_) | Item::Flushed => return None,

@@ -9,6 +9,7 @@ mod syscalls;
 
 use crate::args::{Common, Target};
 use crate::failure::{Failure, Outcome};
+use crate::stamp::{self, By};
 use perfweave::{Hold, Rings};
 
 /// Prints system calls, or any events, one line each in the order in which they happened on all CPUs
@@ -27,6 +28,8 @@ pub struct Args {
     /// Print a line at the entry into a call as well
     #[arg(long, conflicts_with = "summary")]
     enter: bool,
+    #[command(flatten)]
+    time: stamp::Printed,
     #[command(flatten)]
     common: Common,
     #[command(flatten)]
@@ -73,7 +76,8 @@ fn marks(common: &Common) -> bool {
     !matches!(common.hold, Hold::None)
 }
 
-/// The lines, which count from the start of the rings.
-fn lines(args: &Args, rings: &Rings) -> lines::Lines {
-    lines::Lines::new(args.common.json, rings.started(), marks(&args.common))
+/// The lines, and how their times are made.
+fn lines(args: &Args, rings: &Rings) -> Result<lines::Lines, Failure> {
+    let stamp = args.time.stamp(rings, By::Start, args.common.json)?;
+    Ok(lines::Lines::new(args.common.json, stamp, marks(&args.common)))
 }

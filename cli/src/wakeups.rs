@@ -10,6 +10,7 @@ use crate::live::Live;
 use crate::names::NAMING;
 use crate::out::Out;
 use crate::session::{Session, Tell};
+use crate::stamp;
 use crate::times::short;
 use perfweave::{Rings, Sample};
 use scheduler::{Pair, Scheduler};
@@ -39,6 +40,8 @@ pub struct Args {
     /// Print each wake-up as well, as the woken begins to run
     #[arg(long)]
     each: bool,
+    #[command(flatten)]
+    time: stamp::Printed,
     #[command(flatten)]
     common: Common,
     /// Only wake-ups by and of this command, which runs with its own input and output until it ends
@@ -70,6 +73,7 @@ pub fn run(args: Args) -> Outcome {
     let mut out = Out::new();
     let mut live = Live::new(&out, child.is_none() && !args.each && !args.common.json);
     let mut session = Session::begin(rings, args.common.order(), &args.common, child)?;
+    session.stamped(scheduler.stamp);
     session.until_the_end_of(args.pid);
     session.each(|tell| match tell {
         Tell::Event(event) => scheduler.event(event, &mut out),

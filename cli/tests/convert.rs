@@ -38,6 +38,30 @@ fn text_json_and_perf_have_the_same_records_in_order() {
     assert!(ours.eq(perfs), "perf script has other events, or in another order");
 }
 
+/// Dates and times of day are those that perf makes of the same recording.
+#[test]
+fn the_wall_clock_is_that_of_perf() {
+    let place = Place::new();
+    let file = place.file("perf.data");
+    let Some(()) = recorded(&file, &["-a"]) else { return };
+    let objects = objects(&["convert", "--json", "--time", "real", &file]);
+    let text = printed(&["convert", "--text", "--time", "real", &file]);
+    let Some(()) = perf() else { return };
+    let script = ["script", "-i", &file, "-F", "tod", "--ns"];
+    let lines = perfweave_support::perf::printed(Command::new("perf").env("TZ", "UTC").args(script)).unwrap();
+    let perfs: Vec<_> = lines.lines().map(|line| line.trim().trim_end_matches(':').replacen(' ', "T", 1)).collect();
+    let of_tracepoints = |line: &&str| line.contains(" sched:");
+    let words = |line: &str| line.split_whitespace().find(|word| word.ends_with("Z:")).unwrap().replace("Z:", "");
+    let ours: Vec<_> = text.lines().filter(of_tracepoints).map(words).collect();
+    assert!(!ours.is_empty() && ours == perfs, "{ours:?} {perfs:?}");
+    // 2025 and later.
+    assert!(records(&objects).iter().all(|object| object["time"].as_u64().unwrap() > 1_735_689_600_000_000_000));
+    // No recording says the others.
+    let failed = perfweave(&["convert", "--text", "--time", "tai", &file]).output().unwrap();
+    assert_eq!(failed.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&failed.stderr).contains("--time real"));
+}
+
 #[test]
 fn a_pipe_is_read_and_a_closed_pipe_ends_it_well() {
     let place = Place::new();

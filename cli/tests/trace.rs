@@ -2,6 +2,7 @@
 
 mod program;
 
+use perfweave::Clock;
 use program::{Ran, comm, perfweave, run, traced};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -40,6 +41,25 @@ fn the_command_has_its_own_input_output_and_status() {
     assert_eq!(ran.code, Some(7), "{ran:?}");
     assert!(ran.out.starts_with("got it\n"), "{ran:?}");
     assert!(ran.out.lines().any(|line| line.ends_with("  read")), "{ran:?}");
+}
+
+/// Times of each clock lie between what the clock says before and after.
+#[test]
+fn times_are_those_of_the_clock_that_is_asked_for() {
+    let clocks =
+        [("monotonic", Clock::Monotonic), ("boot", Clock::Boottime), ("real", Clock::Realtime), ("tai", Clock::Tai)];
+    for (name, clock) in clocks {
+        let before = clock.now().unwrap();
+        let Some(ran) = traced(&["trace", "--json", "--time", name, "--", "true"]) else { return };
+        let after = clock.now().unwrap();
+        let times = objects(&ran).into_iter().filter_map(|object| object["time"].as_u64()).collect::<Vec<_>>();
+        let slack = 1_000_000;
+        let within = times.iter().all(|time| (before - slack..after + slack).contains(time));
+        assert!(!times.is_empty() && within, "{name}: {before} {times:?} {after}");
+        let text = traced(&["trace", "--time", name, "--", "true"]).unwrap();
+        assert_eq!(text.err.contains("; times within "), name != "monotonic", "{}", text.err);
+        assert_eq!(text.out.lines().all(|line| line.trim_start().starts_with("20")), name == "real", "{}", text.out);
+    }
 }
 
 #[test]

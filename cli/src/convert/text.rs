@@ -3,20 +3,22 @@
 use super::view::View;
 use super::{Out, Sink};
 use crate::session::{notice, notice_json};
+use crate::stamp::Stamp;
 use perfweave::decode::Field;
 use perfweave::{Certainty, Event, Item, Record};
 use serde_json::{Map, Value, json};
 use std::io::{self, Write};
 
 /// As `perf script` prints it, and what is wrong with the event's place.
-pub struct Text(pub Out);
+pub struct Text(pub Out, pub Stamp);
 
 impl Sink for Text {
     fn event(&mut self, event: &Event<'_>, view: &View) -> io::Result<()> {
-        let out = &mut self.0;
+        let Self(out, stamp) = self;
+        let time = event.key().map_or_else(String::new, |_| format!("{}: ", stamp.text(event.key()).trim_start()));
         let Item::Record(record) = event.item() else {
             return match notice(&event.item()) {
-                Some(line) => writeln!(out, "{:>24} {}{line}", "", time(event.key())),
+                Some(line) => writeln!(out, "{:>24} {time}{line}", ""),
                 None => Ok(()),
             };
         };
@@ -25,7 +27,7 @@ impl Sink for Text {
         let tid = tid.map_or("?".into(), |tid| tid.to_string());
         let cpu = event.cpu().map_or("   ".into(), |cpu| format!("{cpu:03}"));
         let (name, words) = (view.name(&record), view.words(&record));
-        write!(out, "{comm:>16} {tid:>7} [{cpu}] {}{name}: {words}", time(event.key()))?;
+        write!(out, "{comm:>16} {tid:>7} [{cpu}] {time}{name}: {words}")?;
         match event.certainty() {
             Certainty::Proven => writeln!(out),
             Certainty::Assumed => writeln!(out, " (order not proven)"),
@@ -38,18 +40,14 @@ impl Sink for Text {
     }
 }
 
-fn time(key: Option<u64>) -> String {
-    key.map_or_else(String::new, |key| format!("{}.{:09}: ", key / 1_000_000_000, key % 1_000_000_000))
-}
-
 /// The same as objects.
-pub struct Json(pub Out);
+pub struct Json(pub Out, pub Stamp);
 
 impl Sink for Json {
     fn event(&mut self, event: &Event<'_>, view: &View) -> io::Result<()> {
         let object = match event.item() {
-            Item::Record(record) => Some(object(event, &record, view)),
-            other => notice_json(&other, event.key()),
+            Item::Record(record) => Some(object(event, &record, view, self.1)),
+            other => notice_json(&other, event.key().map(|key| self.1.number(key))),
         };
         match object {
             Some(object) => writeln!(self.0, "{object}"),
@@ -62,10 +60,10 @@ impl Sink for Json {
     }
 }
 
-fn object(event: &Event<'_>, record: &Record<'_>, view: &View) -> Value {
+fn object(event: &Event<'_>, record: &Record<'_>, view: &View, stamp: Stamp) -> Value {
     let mut object = Map::new();
     let mut put = |name: &str, value: Value| drop(object.insert(name.into(), value));
-    put("time", json!(event.key()));
+    put("time", json!(event.key().map(|key| stamp.number(key))));
     put("cpu", json!(event.cpu()));
     put("event", json!(view.name(record)));
     let tid = view.tid(record);

@@ -4,6 +4,7 @@ use super::Args;
 use crate::failure::Failure;
 use crate::names::Names;
 use crate::out::Out;
+use crate::stamp::{By, Stamp};
 use crate::times::{Times, short};
 use perfweave::decode::Field;
 use perfweave::{Event, Item, Kind, Record, Rings};
@@ -30,6 +31,7 @@ struct Away {
 pub struct Account<'a> {
     state: Field,
     args: &'a Args,
+    pub stamp: Stamp,
     names: Names,
     away: HashMap<u32, Away>,
     rows: HashMap<u32, [Times; REASONS.len()]>,
@@ -48,8 +50,9 @@ pub struct Row {
 impl<'a> Account<'a> {
     pub fn new(rings: &Rings, args: &'a Args, waits: Option<u32>) -> Result<Self, Failure> {
         let state = rings.format(0)?.field("prev_state")?;
+        let stamp = args.time.stamp(rings, By::Monotonic, args.common.json)?;
         let (names, away, rows) = (Names::now(), HashMap::new(), HashMap::new());
-        Ok(Self { state, args, names, away, rows, waits })
+        Ok(Self { state, args, stamp, names, away, rows, waits })
     }
 
     /// Takes an event. Prints a line at the end of a period if that was asked for.
@@ -110,11 +113,15 @@ impl<'a> Account<'a> {
         }
         let (comm, reason) = (self.names.of(tid), REASONS[reason]);
         if self.args.common.json {
-            let object = json!({ "time": time, "cpu": cpu, "pid": pid, "tid": tid, "comm": comm, "ns": lasted, "reason": reason });
+            let object = json!({ "time": self.stamp.number(time), "cpu": cpu, "pid": pid, "tid": tid, "comm": comm, "ns": lasted, "reason": reason });
             return writeln!(out, "{object}");
         }
-        let (seconds, rest) = (time / 1_000_000_000, time % 1_000_000_000);
-        writeln!(out, "{seconds:>6}.{rest:09} [{cpu:03}] {comm}/{tid} runs again after {} ({reason})", short(lasted))
+        writeln!(
+            out,
+            "{} [{cpu:03}] {comm}/{tid} runs again after {} ({reason})",
+            self.stamp.text(Some(time)),
+            short(lasted)
+        )
     }
 
     /// The longest in all first.

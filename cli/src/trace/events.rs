@@ -27,9 +27,10 @@ pub fn run(args: &Args) -> Outcome {
         eprintln!("perfweave: left out: {skipped}");
     }
     let kinds = (0..rings.sources().len()).map(|source| Known::new(&rings, source)).collect::<Vec<_>>();
-    let (mut lines, mut summary) = (lines(args, &rings), args.summary.then(Summary::default));
+    let (mut lines, mut summary) = (lines(args, &rings)?, args.summary.then(Summary::default));
     let mut waits = child.as_ref().map(|child| child.pid());
     let mut session = Session::begin(rings, args.common.order(), &args.common, child)?;
+    session.stamped(lines.stamp);
     session.until_the_end_of(args.target.watched());
     session.each(|tell| match tell {
         Tell::Event(event) => take(event, &kinds, &mut lines, summary.as_mut(), &mut waits),

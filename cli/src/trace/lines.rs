@@ -3,6 +3,7 @@
 use crate::names::Names;
 use crate::out::Out;
 use crate::session::{notice, notice_json};
+use crate::stamp::Stamp;
 use crate::times::short;
 use perfweave::{Certainty, Event, Item};
 use serde_json::{Value, json};
@@ -14,8 +15,7 @@ pub struct Lines {
     pub out: Out,
     pub names: Names,
     json: bool,
-    /// The time from which lines count.
-    from: u64,
+    pub stamp: Stamp,
     /// Whether events before their proof are marked. With `--hold none` all are.
     marks: bool,
 }
@@ -44,8 +44,8 @@ impl At {
 }
 
 impl Lines {
-    pub fn new(json: bool, from: Option<u64>, marks: bool) -> Self {
-        Self { out: Out::new(), names: Names::now(), json, from: from.unwrap_or(0), marks }
+    pub fn new(json: bool, stamp: Stamp, marks: bool) -> Self {
+        Self { out: Out::new(), names: Names::now(), json, stamp, marks }
     }
 
     /// A line. `text` is made only for text, `value` only for JSON: an object, to which the time and the thread are added.
@@ -53,8 +53,8 @@ impl Lines {
         let At { time, cpu, pid, tid, certainty, late_by } = at;
         let comm = self.names.of(tid);
         if !self.json {
-            let (seconds, cpu) = (seconds(time, self.from), cpu.map_or("   ".into(), |cpu| format!("{cpu:03}")));
-            write!(self.out, "{seconds} [{cpu}] {comm}/{tid} {}", text())?;
+            let (time, cpu) = (self.stamp.text(time), cpu.map_or("   ".into(), |cpu| format!("{cpu:03}")));
+            write!(self.out, "{time} [{cpu}] {comm}/{tid} {}", text())?;
             match certainty {
                 Certainty::Late => write!(self.out, " [late by {}]", short(late_by))?,
                 Certainty::Assumed if self.marks => write!(self.out, " [early: its order is not proven]")?,
@@ -62,6 +62,7 @@ impl Lines {
             }
             return writeln!(self.out);
         }
+        let time = time.map(|time| self.stamp.number(time));
         let mut object = json!({ "time": time, "cpu": cpu, "pid": pid, "tid": tid, "comm": comm });
         if let (Value::Object(all), Value::Object(own)) = (&mut object, value()) {
             all.extend(own);
@@ -78,21 +79,10 @@ impl Lines {
     pub fn notice(&mut self, event: &Event<'_>) -> io::Result<()> {
         let item: Item<'_> = event.item();
         if self.json {
-            return notice_json(&item, event.key()).map_or(Ok(()), |object| writeln!(self.out, "{object}"));
+            let time = event.key().map(|time| self.stamp.number(time));
+            return notice_json(&item, time).map_or(Ok(()), |object| writeln!(self.out, "{object}"));
         }
-        let (time, from) = (event.key(), self.from);
-        notice(&item).map_or(Ok(()), |text| writeln!(self.out, "{} --- {text} ---", seconds(time, from)))
-    }
-}
-
-/// Seconds since the start, as wide as those of half a day.
-fn seconds(time: Option<u64>, from: u64) -> String {
-    match time {
-        Some(time) => {
-            let time = time.saturating_sub(from);
-            format!("{:>5}.{:09}", time / 1_000_000_000, time % 1_000_000_000)
-        }
-        // A call that has not returned when the trace ends, and a notice that stays with the line before it.
-        None => format!("{:>15}", "-"),
+        let time = self.stamp.text(event.key());
+        notice(&item).map_or(Ok(()), |text| writeln!(self.out, "{time} --- {text} ---"))
     }
 }

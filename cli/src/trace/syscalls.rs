@@ -26,10 +26,11 @@ pub fn run(args: &Args, numbers: &[i64]) -> Outcome {
     let options = sources(Rings::options(), numbers, child.is_some()).bytes(args.common.buffer);
     let rings = args.target.limit(options, child.as_ref()).open()?;
     let pairs = Pairs::new(&rings, child.as_ref().map(|child| child.pid()))?;
-    let (lines, summary) = (lines(args, &rings), args.summary.then(Summary::default));
+    let (lines, summary) = (lines(args, &rings)?, args.summary.then(Summary::default));
     let mut trace = Trace { calls: Calls::default(), pairs, lines, summary, enter: args.enter };
     let only = |number: i64| numbers.is_empty() || numbers.contains(&number);
     let mut session = Session::begin(rings, args.common.order(), &args.common, child)?;
+    session.stamped(trace.lines.stamp);
     session.until_the_end_of(args.target.watched());
     session.each(|tell| match tell {
         Tell::Event(event) => trace.event(event, only),

@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::family::Family;
 use crate::names::Names;
 use crate::out::Out;
+use crate::stamp::{By, Stamp};
 use crate::times::{Times, short};
 use perfweave::decode::Field;
 use perfweave::{Event, Item, Record, Rings};
@@ -18,6 +19,7 @@ pub struct Scheduler<'a> {
     fields: Fields,
     family: Family,
     args: &'a Args,
+    pub stamp: Stamp,
     names: Names,
     /// Woken and not yet running: since when, and by whom.
     waiting: HashMap<u32, (u64, Waker)>,
@@ -59,10 +61,11 @@ impl<'a> Scheduler<'a> {
             prev: [switch.field("prev_pid")?, switch.field("prev_comm")?],
             next: [switch.field("next_pid")?, switch.field("next_comm")?],
         };
+        let stamp = args.time.stamp(rings, By::Monotonic, args.common.json)?;
         let mut names = Names::now();
         names.set(0, "idle");
         let (waiting, running, pairs) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Ok(Self { fields, family, args, names, waiting, running, pairs })
+        Ok(Self { fields, family, args, stamp, names, waiting, running, pairs })
     }
 
     pub fn args(&self) -> &'a Args {
@@ -136,12 +139,11 @@ impl<'a> Scheduler<'a> {
             return writeln!(
                 out,
                 "{}",
-                json!({ "time": time, "cpu": cpu, "waker": waker, "woken": woken, "ns": waited })
+                json!({ "time": self.stamp.number(time), "cpu": cpu, "waker": waker, "woken": woken, "ns": waited })
             );
         }
         let [waker, woken] = names;
-        let (seconds, rest) = (time / 1_000_000_000, time % 1_000_000_000);
-        writeln!(out, "{seconds:>6}.{rest:09} [{cpu:03}] {waker} -> {woken} waited {}", short(waited))
+        writeln!(out, "{} [{cpu:03}] {waker} -> {woken} waited {}", self.stamp.text(Some(time)), short(waited))
     }
 
     fn name(&mut self, thread: Waker) -> String {

@@ -1,0 +1,120 @@
+//! Times of events, by the clock that the user asks for.
+
+use crate::failure::Failure;
+use clap::ValueEnum;
+use perfweave::{Clock, ClockOffset, Rings};
+use std::time::{Duration, SystemTime};
+
+/// By which clock times are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum By {
+    /// Seconds since the trace began
+    Start,
+    /// The clock of the events, CLOCK_MONOTONIC: seconds since the machine started, without suspension
+    Monotonic,
+    /// CLOCK_BOOTTIME: with suspension
+    Boot,
+    /// CLOCK_REALTIME: date and time of day, in UTC
+    Real,
+    /// CLOCK_TAI: seconds since 1970, with leap seconds
+    Tai,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+pub struct Printed {
+    /// By which clock times are printed. The conversion is made once, at the start, and the summary says how exact it is
+    #[arg(long, value_name = "CLOCK")]
+    pub time: Option<By>,
+}
+
+/// Turns times of the rings' clock into those that are printed.
+#[derive(Debug, Clone, Copy)]
+pub struct Stamp {
+    by: By,
+    from: u64,
+    offset: ClockOffset,
+}
+
+/// What the clock itself is ahead of itself.
+const SAME: ClockOffset = ClockOffset { nanoseconds: 0, uncertainty: Some(0) };
+
+impl Printed {
+    /// For rings that the kernel writes into. Objects of JSON have the time of the rings' clock unless the user asks for another.
+    pub fn stamp(&self, rings: &Rings, otherwise: By, json: bool) -> Result<Stamp, Failure> {
+        let by = self.time.unwrap_or(if json { By::Monotonic } else { otherwise });
+        let offset = match by {
+            By::Start | By::Monotonic => Some(SAME),
+            By::Boot => rings.clock().offset_to(Clock::Boottime),
+            By::Real => rings.wall_clock(),
+            By::Tai => rings.clock().offset_to(Clock::Tai),
+        };
+        let offset = offset.ok_or_else(|| Failure::new("the clock of these events cannot be read"))?;
+        Ok(Stamp { by, from: rings.started().unwrap_or(0), offset })
+    }
+
+    /// For a recording.
+    pub fn stamp_recorded(&self, rings: &Rings) -> Result<Stamp, Failure> {
+        let by = self.time.unwrap_or(By::Monotonic);
+        let offset = match by {
+            By::Monotonic => SAME,
+            By::Real => rings.wall_clock().ok_or_else(|| {
+                let hint = "perfweave record writes it, and so does perf record -k mono";
+                Failure::hinting("the recording does not say what the wall clock was", hint)
+            })?,
+            By::Start | By::Boot | By::Tai => {
+                return Err(Failure::new("of other clocks than its own, a recording says the wall clock: --time real"));
+            }
+        };
+        Ok(Stamp { by, from: 0, offset })
+    }
+}
+
+impl Stamp {
+    /// Nanoseconds, for JSON.
+    pub fn number(&self, time: u64) -> u64 {
+        let from = if self.by == By::Start { self.from } else { 0 };
+        self.offset.apply(time).saturating_sub(from)
+    }
+
+    /// For people.
+    pub fn text(&self, time: Option<u64>) -> String {
+        match (time.map(|time| self.number(time)), self.by) {
+            (Some(time), By::Real) => {
+                humantime::format_rfc3339_nanos(SystemTime::UNIX_EPOCH + Duration::from_nanos(time)).to_string()
+            }
+            (Some(time), By::Start) => format!("{:>5}.{:09}", time / 1_000_000_000, time % 1_000_000_000),
+            (Some(time), _) => format!("{:>6}.{:09}", time / 1_000_000_000, time % 1_000_000_000),
+            // A call that has not returned when the trace ends, and a notice that stays with the line before it.
+            (None, By::Real) => format!("{:>30}", "-"),
+            (None, By::Start) => format!("{:>15}", "-"),
+            (None, _) => format!("{:>16}", "-"),
+        }
+    }
+
+    /// How exact a conversion is, if there is one.
+    pub fn exactness(&self) -> Option<u64> {
+        self.offset.uncertainty.filter(|_| !matches!(self.by, By::Start | By::Monotonic))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{By, SAME, Stamp};
+    use perfweave::ClockOffset;
+
+    #[test]
+    fn each_clock_has_its_own_form_and_all_have_one_width() {
+        let stamp = |by, offset| Stamp { by, from: 1_000_000_000, offset };
+        let wall = ClockOffset { nanoseconds: 1_700_000_000_000_000_000, uncertainty: Some(40) };
+        let time = Some(2_000_000_001);
+        assert_eq!(stamp(By::Start, SAME).text(time), "    1.000000001");
+        assert_eq!(stamp(By::Monotonic, SAME).text(time), "     2.000000001");
+        assert_eq!(stamp(By::Real, wall).text(time), "2023-11-14T22:13:22.000000001Z");
+        assert_eq!(stamp(By::Tai, wall).number(5), 1_700_000_000_000_000_005);
+        assert_eq!([By::Start, By::Real].map(|by| stamp(by, wall).exactness()), [None, Some(40)]);
+        for by in [By::Start, By::Monotonic, By::Real] {
+            let stamp = stamp(by, if by == By::Real { wall } else { SAME });
+            assert_eq!(stamp.text(None).len(), stamp.text(time).len());
+        }
+    }
+}
