@@ -36,12 +36,16 @@ impl Target {
 
     /// The events of these processes.
     pub fn limit(&self, options: RingOptions, child: Option<&Child>) -> RingOptions {
-        let pid = self.pid.or(child.filter(|_| !self.all).map(Child::pid));
-        match (pid, self.tid, &self.cgroup) {
-            (Some(pid), ..) => options.pid(pid),
+        let command = child.filter(|_| !self.all).map(Child::pid);
+        match (self.pid, self.tid, &self.cgroup) {
+            (Some(pid), ..) => options.pid_tree(pid),
             (_, Some(tid), _) => options.tid(tid),
             (.., Some(directory)) => options.cgroup(directory),
-            _ => options,
+            // It has no children yet.
+            _ => match command {
+                Some(pid) => options.pid(pid),
+                None => options,
+            },
         }
     }
 

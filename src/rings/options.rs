@@ -136,7 +136,7 @@ impl RingOptions {
     /// Sets what is traced, once.
     fn trace(mut self, setting: &'static str, target: Result<Target, Error>) -> Self {
         if let Some((before, _)) = self.target.replace((setting, target)) {
-            let hint = "call one of pid, tid and cgroup, once: other rings can trace others";
+            let hint = "call one of pid, pid_tree, tid and cgroup, once: other rings can trace others";
             self.fail(replaced([before, setting], hint));
         }
         self
@@ -303,7 +303,7 @@ impl RingOptions {
     /// [`ErrorKind::InvalidInput`]. The number of any of its threads names the process.
     ///
     /// There still is a ring for each CPU, and a record is in the ring of the CPU that the thread ran on. Each event
-    /// takes a file descriptor for each thread and CPU. A process that was forked before is not traced; one that is forked
+    /// takes a file descriptor for each thread and CPU. A process that was forked before is not traced ([`pid_tree`](Self::pid_tree) does that); one that is forked
     /// while the rings are opened, or before a CPU comes online, may be traced on some CPUs and not on others.
     /// BPF output cannot be limited to a process ([`ErrorKind::InvalidInput`]): its events must run all the time.
     /// A record is the process's if one of its threads writes it. So `sched:sched_switch` has the switches away from the process. Another
@@ -320,6 +320,13 @@ impl RingOptions {
     #[doc(alias = "inherit")]
     pub fn pid(self, pid: u32) -> Self {
         self.trace("pid", Task::process(pid).map(Target::Process).map_err(|errno| target::gone(pid, errno)))
+    }
+
+    /// As [`RingOptions::pid`], and traces the processes that it has started before, and those that they have started, as well. Their threads
+    /// are listed until nothing has changed while the events were opened (`/proc/PID/task/TID/children`). A process whose parent has ended is
+    /// not found. [`ErrorKind::Unsupported`] if the kernel does not list children (`CONFIG_PROC_CHILDREN`).
+    pub fn pid_tree(self, pid: u32) -> Self {
+        self.trace("pid_tree", Task::tree(pid).map(Target::Process).map_err(|errno| target::gone(pid, errno)))
     }
 
     /// Traces one thread and nothing that it starts. As [`RingOptions::pid`] otherwise.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// `PIDFD_THREAD` of include/uapi/linux/pidfd.h, Linux 6.9.
 const PIDFD_THREAD: libc::c_uint = libc::O_EXCL as libc::c_uint;
@@ -16,6 +16,8 @@ pub(crate) struct Task {
     number: u32,
     /// The number of the process, if all its threads are meant and not one thread alone.
     process: Option<u32>,
+    /// Whether the processes that it has started are meant as well.
+    has_children: bool,
     held: OwnedFd,
     /// If this path no longer exists, the thread has left the process. For a thread of which only the process is held.
     path: Option<PathBuf>,
@@ -29,7 +31,16 @@ impl Task {
             Err(errno) if matches!(errno.raw_os_error(), Some(libc::EINVAL | libc::ENOENT)) => of_thread(number)?,
             held => (number, held?),
         };
-        Ok(Self { number, process: Some(process), held, path: None })
+        Ok(Self { number, process: Some(process), has_children: false, held, path: None })
+    }
+
+    /// A process and the processes that it has started, and those that these have started. `ENOSYS` if the kernel does not list children
+    /// (`CONFIG_PROC_CHILDREN`).
+    pub(crate) fn tree(number: u32) -> io::Result<Self> {
+        if !Path::new("/proc/thread-self/children").exists() {
+            return Err(io::Error::from_raw_os_error(libc::ENOSYS));
+        }
+        Self::process(number).map(|process| Self { has_children: true, ..process })
     }
 
     /// A thread.
@@ -44,7 +55,7 @@ impl Task {
             }
             held => (held?, None),
         };
-        Ok(Self { number, process: None, held, path })
+        Ok(Self { number, process: None, has_children: false, held, path })
     }
 
     /// The number with which it was named.
@@ -55,16 +66,51 @@ impl Task {
     /// Its threads, or the thread. `ESRCH` if it has ended, and only then. If two calls give the same numbers, events opened by these numbers
     /// between the calls were opened for this process: no other process could have had the numbers before the second call.
     pub(crate) fn threads(&self) -> io::Result<BTreeSet<u32>> {
-        let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse::<u32>().ok();
         let listed = match self.process {
             None => Ok(BTreeSet::from([self.number])),
-            Some(process) => fs::read_dir(format!("/proc/{process}/task"))
-                .and_then(|tasks| tasks.filter_map(|entry| entry.map(number).transpose()).collect()),
+            Some(process) if self.has_children => threads_of_tree(process),
+            Some(process) => threads_of(process),
         };
         // After the list was read, which then belongs to the held process. If it has ended, it does not matter why it could not be listed.
         let left = self.path.as_ref().is_some_and(|path| !path.exists());
         if left || has_ended(&self.held)? { Err(io::Error::from_raw_os_error(libc::ESRCH)) } else { listed }
     }
+}
+
+/// The threads of a process.
+fn threads_of(process: u32) -> io::Result<BTreeSet<u32>> {
+    let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse::<u32>().ok();
+    let tasks = fs::read_dir(format!("/proc/{process}/task"))?;
+    tasks.filter_map(|entry| entry.map(number).transpose()).collect()
+}
+
+/// The threads of a process, of its children, and of theirs. A child whose parent has ended is no longer in the tree.
+fn threads_of_tree(root: u32) -> io::Result<BTreeSet<u32>> {
+    let (mut all, mut next) = (threads_of(root)?, 0);
+    let mut processes = vec![(root, all.clone())];
+    while let Some((parent, threads)) = processes.get(next) {
+        let parent = *parent;
+        let children =
+            threads.iter().filter_map(|tid| fs::read_to_string(format!("/proc/{parent}/task/{tid}/children")).ok());
+        let children =
+            children.flat_map(|line| line.split(' ').filter_map(|word| word.parse().ok()).collect::<Vec<u32>>());
+        for child in children.collect::<Vec<_>>() {
+            // It may have ended, and another process may have got its number: not one with the same parent.
+            let Ok(threads) = threads_of(child) else { continue };
+            if parent_of(child) == Some(parent) {
+                all.extend(&threads);
+                processes.push((child, threads));
+            }
+        }
+        next += 1;
+    }
+    Ok(all)
+}
+
+/// The process that has started another, or that has taken it over.
+fn parent_of(process: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok())
 }
 
 /// The process of a thread, held.
@@ -115,7 +161,7 @@ mod tests {
         // As before Linux 6.9.
         let (of, held) = super::of_thread(number).unwrap();
         let path = Some(format!("/proc/{of}/task/{number}").into());
-        let old = Task { number, process: None, held, path };
+        let old = Task { number, process: None, has_children: false, held, path };
         assert_eq!(old.threads().unwrap(), alone.threads().unwrap());
         thread.thread().unpark();
         thread.join().unwrap();

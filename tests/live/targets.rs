@@ -132,6 +132,30 @@ fn a_process_is_traced_with_threads_that_are_there_and_threads_to_come() {
     assert!(!counts(&mut reader).contains_key(&other.id()));
 }
 
+/// The processes that a process started, and those that they started, are there before the rings and execute programs after.
+#[test]
+fn a_process_is_traced_with_the_children_that_it_has() {
+    let (mut root, mut other) = (Shell::new(), Shell::new());
+    root.write(r#"sh -c 'sh -c "echo; read line; exec true"; read line; exec true'"#);
+    root.answer();
+    let child = |pid| std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap().trim().to_owned();
+    let middle = child(root.id().to_string());
+    let family = [root.id(), middle.parse().unwrap(), child(middle).parse().unwrap()];
+    let read = |options: RingOptions| Some(Reader::new(open(options)?, Order::new()).unwrap());
+    let Some(mut tree) = read(Rings::options().tracepoint(EXEC).pid_tree(root.id())) else { return };
+    let Some(mut alone) = read(Rings::options().tracepoint(EXEC).pid(root.id())) else { return };
+    other.tell("/bin/true");
+    // The first of these lines is the grandchild's last as a shell, the second the child's.
+    root.write("\n");
+    root.write("exec true");
+    root.end();
+    let counts_of_tree = counts(&mut tree);
+    assert_eq!(counts_of_tree, family.map(|pid| (pid, 1)).into());
+    assert_eq!(counts(&mut alone), HashMap::from([(root.id(), 1)]));
+    let error = Rings::options().tracepoint(EXEC).pid_tree(u32::MAX).open().unwrap_err();
+    assert_error!(error, NotFound, "there is no process 4294967295 to trace");
+}
+
 #[test]
 fn a_thread_is_traced_and_nothing_that_it_starts() {
     let (traced, other) = (Caller::new(), Caller::new());
