@@ -5,7 +5,7 @@
 //! curl -s http://127.0.0.1:9464/metrics
 //! ```
 
-use perfweave::{Handle, Order, Reader, Rings, Stats};
+use perfweave::{Account, Handle, Order, Reader, Rings, Stats};
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -89,7 +89,15 @@ fn metrics(handle: &Handle) -> Result<String, perfweave::Error> {
             "# HELP perfweave_{name}_total {help}.\n# TYPE perfweave_{name}_total counter\nperfweave_{name}_total {value}\n"
         )
     };
+    let ledger = handle.ledger()?;
+    let lost = |account: &Account| {
+        let cpu = account.cpu.map_or_else(|| "none".into(), |cpu| cpu.to_string());
+        format!("perfweave_cpu_lost_total{{cpu=\"{cpu}\"}} {}\n", account.lost)
+    };
+    let by_cpu: String = ledger.accounts.iter().map(lost).collect();
+    let head =
+        "# HELP perfweave_cpu_lost_total Records that the kernel dropped.\n# TYPE perfweave_cpu_lost_total counter";
     let held = "# HELP perfweave_held Events that wait for a proof of their order.\n# TYPE perfweave_held gauge";
     let counters: String = counters.iter().map(counter).collect();
-    Ok(format!("{counters}{held}\nperfweave_held {}\n", progress.held))
+    Ok(format!("{counters}{head}\n{by_cpu}{held}\nperfweave_held {}\n", progress.held))
 }

@@ -174,6 +174,12 @@ impl Ledger {
         })
     }
 
+    /// An empty ledger, with its memory.
+    pub(crate) fn clear(&mut self) {
+        self.accounts.clear();
+        self.machine = Account::new(None);
+    }
+
     fn rows(&self) -> impl Iterator<Item = &Account> {
         self.accounts.iter().chain([&self.machine])
     }

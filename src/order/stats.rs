@@ -49,15 +49,25 @@ impl Merge {
     /// CPU.
     pub fn ledger(&self) -> Ledger {
         let mut ledger = Ledger::default();
+        self.fill_ledger(&mut ledger, true);
+        ledger
+    }
+
+    /// The same in the memory of an earlier ledger. Unless the kernel is asked, it takes no system call, lacks the losses that nothing has
+    /// told of yet, and lacks records that the last refresh left unindexed.
+    pub(crate) fn fill_ledger(&self, ledger: &mut Ledger, asks: bool) {
+        ledger.clear();
         for (lane, index) in self.rings.lanes.iter().zip(&self.stream.indexes) {
             let counts = index.counts();
-            let total = lane.losses.read();
-            let lost = total.unwrap_or(0).max(lane.losses.told().saturating_add(index.foretold()));
+            let total = if asks { lane.losses.read() } else { None };
+            let told = lane.losses.told().saturating_add(index.foretold());
+            let lost = total.unwrap_or_else(|| if asks { 0 } else { lane.losses.known() }).max(told);
+            let unindexed = if asks { lane.records_from(index.cursor()) } else { 0 };
             let numbers = index.number_counts();
             let missing = numbers.missing.saturating_add(index.numbers.as_deref().map_or(0, Numbers::open));
             ledger.add(Account {
                 yielded: counts.records,
-                held: index.records().saturating_add(lane.records_from(index.cursor())),
+                held: index.records().saturating_add(unindexed),
                 lost,
                 untold: lost.saturating_sub(counts.lost),
                 exact: total.is_some(),
@@ -73,7 +83,6 @@ impl Merge {
             ledger.add_untraced(Account { untraced, ..Account::new(Some(cpu)) });
         }
         ledger.add_machine(self.stream.stats.missing, self.wraparounds);
-        ledger
     }
 
     /// Takes out the late records that were kept out of the stream

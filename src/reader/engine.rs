@@ -424,7 +424,10 @@ impl Engine {
         }
         self.cap();
         self.prove(now);
-        self.control.tell((self.stats(), self.merge.progress()));
+        self.control.tell(|seen| {
+            (seen.stats, seen.progress) = (self.stats(), self.merge.progress());
+            self.merge.fill_ledger(&mut seen.ledger, false);
+        });
     }
 
     /// Learns the thread that refreshes, and those of fences.

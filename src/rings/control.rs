@@ -5,6 +5,7 @@ mod model;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
+use crate::account::ledger::Ledger;
 use crate::account::stats::{Progress, Stats};
 use crate::error::{Error, ErrorKind, hint};
 use crate::instrument::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
@@ -85,6 +86,7 @@ impl Handle {
     /// let handle = reader.handle();
     /// let event = reader.next()?;
     /// assert!(event.is_some() && handle.stats()?.refreshes == 1 && handle.progress()?.held == 3);
+    /// assert_eq!(handle.ledger()?.total().written(), 4);
     /// # Ok::<(), perfweave::Error>(())
     /// ```
     ///
@@ -92,7 +94,7 @@ impl Handle {
     /// [`ErrorKind::Forked`](crate::ErrorKind::Forked).
     #[doc(alias = "metrics")]
     pub fn stats(&self) -> Result<Stats, Error> {
-        self.0.seen().map(|seen| seen.0)
+        self.0.seen(|seen| seen.stats)
     }
 
     /// Why the stream is delayed, as of the reader's last refresh: [`Reader::progress`](crate::Reader::progress) for other threads.
@@ -100,7 +102,17 @@ impl Handle {
     /// # Errors
     /// As [`Handle::stats`].
     pub fn progress(&self) -> Result<Progress, Error> {
-        self.0.seen().map(|seen| seen.1)
+        self.0.seen(|seen| seen.progress.clone())
+    }
+
+    /// An account of what was written, as of the reader's last refresh, for other threads. Unlike [`Reader::ledger`](crate::Reader::ledger)
+    /// it asks the kernel nothing and interrupts no CPU. So it lacks losses since the last record of a ring, and says so: no account is
+    /// [`exact`](crate::Account::exact).
+    ///
+    /// # Errors
+    /// As [`Handle::stats`].
+    pub fn ledger(&self) -> Result<Ledger, Error> {
+        self.0.seen(|seen| seen.ledger.clone())
     }
 
     /// Keeps output from all rings, in one of two ways. Pausing again in the same way does nothing. Both ways can be in
@@ -163,7 +175,15 @@ pub(crate) struct Control {
     lossy: AtomicBool,
     outlets: Mutex<Outlets>,
     /// As of the reader's last refresh.
-    seen: Mutex<(Stats, Progress)>,
+    seen: Mutex<Seen>,
+}
+
+/// What handles are told of the reader.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) stats: Stats,
+    pub(crate) progress: Progress,
+    pub(crate) ledger: Ledger,
 }
 
 /// A report between earlier and later events.
@@ -192,16 +212,16 @@ impl Control {
     }
 
     /// What the reader saw at its last refresh.
-    fn seen(&self) -> Result<(Stats, Progress), Error> {
+    fn seen<T>(&self, what: impl FnOnce(&Seen) -> T) -> Result<T, Error> {
         // A child may have been forked while the lock was taken.
         self.check()?;
-        Ok(self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone())
+        Ok(what(&self.seen.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
     /// Tells handles what the reader sees. It does not wait: a handle that asks at this moment gets what was seen before.
-    pub(crate) fn tell(&self, seen: (Stats, Progress)) {
-        if let Ok(mut last) = self.seen.try_lock() {
-            *last = seen;
+    pub(crate) fn tell(&self, update: impl FnOnce(&mut Seen)) {
+        if let Ok(mut seen) = self.seen.try_lock() {
+            update(&mut seen);
         }
     }
 

@@ -31,6 +31,38 @@ fn a_blocked_reader_finds_an_event() {
     }
 }
 
+/// Other threads have the counts of a reader that sleeps, each CPU's too, and of one that lends an event.
+#[test]
+fn a_handle_has_the_counts_of_a_reader_that_sleeps_or_lends() {
+    let Some((mut reader, echo)) = open(Hold::FENCE) else { return };
+    let (handle, cpus) = (reader.handle(), load::online());
+    let reads = std::thread::spawn(move || {
+        let (mut yielded, closer) = (0, reader.handle());
+        while let Some(event) = reader.next().unwrap() {
+            yielded += u64::from(event.event().record().is_some());
+            // It lends an event now.
+            assert!(closer.ledger().unwrap().total().written() >= yielded);
+        }
+        reader.ledger().unwrap()
+    });
+    for cpu in &cpus {
+        (0..50).for_each(|n| assert_eq!(echo.run_with(*cpu, &[n]).unwrap(), 0));
+    }
+    let all = 50 * cpus.len() as u64;
+    threads::until("all is yielded", || handle.ledger().unwrap().total().yielded == all);
+    assert_eq!(handle.stats().unwrap().records, all);
+    assert_eq!(handle.progress().unwrap().held, 0);
+    let seen = handle.ledger().unwrap();
+    assert!(
+        seen.is_complete() && seen.accounts.iter().all(|account| account.yielded == 50 && !account.exact),
+        "{seen:?}"
+    );
+    handle.close();
+    let own = reads.join().unwrap();
+    assert!(own.accounts.iter().map(|account| account.cpu).eq(seen.accounts.iter().map(|account| account.cpu)));
+    assert_eq!(own.total().written(), seen.total().written());
+}
+
 /// The kernel wakes a sleeping reader when a part of a ring is written, before its tick.
 #[test]
 fn a_filling_ring_wakes_the_reader() {
