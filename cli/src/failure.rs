@@ -27,6 +27,14 @@ impl Failure {
         Self::Error { message: message.to_string(), hint: Some(hint.to_string()) }
     }
 
+    /// What went wrong, without what would help.
+    pub fn message(&self) -> &str {
+        match self {
+            Self::Closed => "the output is closed",
+            Self::Error { message, .. } => message,
+        }
+    }
+
     /// Says it on standard error, and gives the exit status.
     pub fn report(self) -> ExitCode {
         let Self::Error { message, hint } = self else { return ExitCode::SUCCESS };

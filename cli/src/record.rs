@@ -1,6 +1,7 @@
 //! Writes a perf.data file, or the last moments before a trigger.
 
 mod flight;
+mod socket;
 mod trigger;
 
 use crate::args::{Common, Target};
@@ -22,7 +23,7 @@ use trigger::On;
 /// perf script, perf report and `perfweave convert` read the file. Ctrl-C, SIGTERM, --seconds or the end of the command end it.
 ///
 /// With --last it is a flight recorder: the kernel overwrites the rings, nothing is written, and no reader runs until something happens that
-/// --on or --on-signal names. Then the last moments of the whole machine become a file, and it goes on.
+/// --on, --on-signal or --on-socket names. Then the last moments of the whole machine become a file, and it goes on.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, group(clap::ArgGroup::new("when").multiple(true)))]
 pub struct Args {
@@ -48,6 +49,9 @@ pub struct Args {
     /// Write when this signal comes, such as USR1
     #[arg(long, value_name = "SIGNAL", group = "when", requires = "last", value_parser = trigger::signal)]
     on_signal: Vec<nix::sys::signal::Signal>,
+    /// Write for each line that a program writes into this Unix socket, and answer with the name of the file
+    #[arg(long, value_name = "PATH", group = "when", requires = "last")]
+    on_socket: Option<PathBuf>,
     /// Keep the newest so many files of --last, and delete older ones
     #[arg(long, value_name = "N", default_value_t = 10, requires = "last", value_parser = clap::value_parser!(u32).range(1..))]
     keep: u32,
@@ -61,6 +65,7 @@ Examples:
   perfweave record --last 500ms --on 'wakeup>10ms'           Whenever a thread waits 10 ms for a CPU: what was before
   perfweave record --last 2s --on 'sched:sched_process_exit: comm == \"nginx\"'
   perfweave record --last 1s --on-signal USR1 --keep 3       kill -USR1 writes a file
+  perfweave record --last 1s --on-socket /run/flight         echo slow request 17 | nc -U /run/flight
 Then: perfweave convert --html perf.data -o trace.html";
 
 impl Args {

@@ -7,7 +7,9 @@ use nix::unistd::Pid;
 use perfweave_support::perf;
 use serde_json::Value;
 use std::fs;
-use std::io::{BufRead, BufReader, Lines};
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 use support::{Place, objects, perfweave, recorded};
 
@@ -131,6 +133,34 @@ fn a_recorder_writes_at_each_signal_and_keeps_the_newest_files() {
         let script = Command::new("perf").args(["script", "-i", &files[2]]).output().unwrap();
         assert_eq!(String::from_utf8_lossy(&script.stdout).lines().count(), samples(&files[2]));
     }
+}
+
+/// Other programs ask for a file by a line, and learn its name. The path is free again at the end.
+#[test]
+fn a_line_in_a_socket_is_a_trigger_and_is_answered() {
+    let place = Place::new();
+    let (output, socket) = (place.file("flight"), place.file("socket"));
+    // A recorder that was killed has left its socket.
+    drop(UnixListener::bind(&socket).unwrap());
+    let args = ["record", "--last", "2s", "--on-socket", &socket, "--json", "-o", &output];
+    let Some(mut running) = Running::start(&args) else { return };
+    for name in ["one", "two"] {
+        assert!(Command::new("true").status().unwrap().success());
+        let mut client = BufReader::new(UnixStream::connect(&socket).unwrap());
+        writeln!(client.get_mut(), "{name}\u{1b}[2J").unwrap();
+        let mut file = String::new();
+        client.read_line(&mut file).unwrap();
+        let flight = running.object();
+        assert_eq!(flight["trigger"], format!("asked by a socket: {name}[2J"));
+        assert_eq!(flight["file"], file.trim_end());
+        assert!(samples(file.trim_end()) > 0);
+    }
+    assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+    let second = perfweave(&args).output().unwrap();
+    assert_eq!(second.status.code(), Some(1), "{second:?}");
+    assert!(String::from_utf8_lossy(&second.stderr).contains("cannot listen at"), "{second:?}");
+    let (status, _) = running.end(Signal::SIGINT);
+    assert_eq!((status, fs::exists(&socket).unwrap()), (Some(0), false));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The flight recorder: what was before something happened, as a file each time.
 
+use super::socket::{Socket, answer};
 use super::trigger::{Told, Trigger};
 use super::{Args, DONE, skipped};
 use crate::failure::{Failure, Outcome};
@@ -28,7 +29,8 @@ pub fn run(args: &Args, last: Duration) -> Outcome {
     let (told, hears) = mpsc::channel();
     on_signals(&args.on_signal, told.clone())?;
     let watches = args.on.iter().map(|on| on.watch(&args.common, told.clone())).collect::<Result<Vec<Handle>, _>>()?;
-    let mut flights = Flights { args, last, written: 0, failed: 0, covered: 0 };
+    let _socket = args.on_socket.as_ref().map(|path| Socket::listen(path, told.clone())).transpose()?;
+    let mut flights = Flights { args, last, written: 0, failed: 0, covered: 0, newest: String::new() };
     if let Some(mut child) = child.take() {
         child.go()?;
         thread::Builder::new().name("wait".into()).spawn(move || {
@@ -54,6 +56,8 @@ struct Flights<'a> {
     failed: u64,
     /// Until when events are in a file, or were to be in one.
     covered: u64,
+    /// The last file, or why it could not be written.
+    newest: String,
 }
 
 impl Flights<'_> {
@@ -64,8 +68,14 @@ impl Flights<'_> {
             let left = end.map_or(TICK, |end| end.saturating_duration_since(Instant::now()).min(TICK));
             match hears.recv_timeout(left) {
                 // What happened before the rings were stopped last is in that file.
-                Ok(Told::Trigger(trigger)) if trigger.time <= self.covered => {}
-                Ok(Told::Trigger(trigger)) => self.write(recorder, &trigger)?,
+                Ok(Told::Trigger(trigger)) => {
+                    if trigger.time > self.covered {
+                        self.write(recorder, &trigger)?;
+                    }
+                    if let Some(client) = &trigger.answer {
+                        answer(client, &self.newest);
+                    }
+                }
                 Ok(Told::End) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
                 Ok(Told::Failed(failure)) => return Err(failure),
                 Err(RecvTimeoutError::Timeout) if end.is_some_and(|end| Instant::now() >= end) => return Ok(()),
@@ -85,6 +95,7 @@ impl Flights<'_> {
         match wrote {
             Ok(flight) => {
                 self.written += 1;
+                self.newest = path.display().to_string();
                 flight.tell(&path, trigger, self.args.common.json)?;
             }
             Err(failure) => {
@@ -92,6 +103,7 @@ impl Flights<'_> {
                 self.covered = Clock::Monotonic.now().unwrap_or(0);
                 // It is no complete file, and takes room.
                 let _ = fs::remove_file(&partial);
+                self.newest = format!("error: {}", failure.message());
                 failure.report();
                 eprintln!("this file is deleted again; earlier ones stay, and recording goes on");
             }

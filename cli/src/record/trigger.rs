@@ -1,4 +1,4 @@
-//! What makes a flight recorder write: a slow wake-up, an event, a signal.
+//! What makes a flight recorder write: a slow wake-up, an event, a signal, a line in a socket.
 
 use crate::args::Common;
 use crate::failure::Failure;
@@ -6,6 +6,7 @@ use nix::sys::signal::Signal;
 use perfweave::decode::Field;
 use perfweave::{Clock, Handle, Item, Reader, Record, Rings};
 use std::collections::HashMap;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::mpsc::Sender;
@@ -26,6 +27,8 @@ pub enum On {
 pub struct Trigger {
     pub time: u64,
     pub what: String,
+    /// Who wants to know the name of the file.
+    pub answer: Option<UnixStream>,
 }
 
 /// What other threads tell the recorder.
@@ -39,7 +42,7 @@ pub enum Told {
 
 impl Trigger {
     pub fn now(what: String) -> Self {
-        Self { what, time: Clock::Monotonic.now().unwrap_or(0) }
+        Self { what, time: Clock::Monotonic.now().unwrap_or(0), answer: None }
     }
 }
 
@@ -131,7 +134,11 @@ impl On {
                         let format = record.source().and_then(|source| formats.get(source));
                         let line =
                             format.and_then(|format| Some(format!("{}: {}", format.name(), format.line(&record)?)));
-                        record.time().zip(line).map(|(time, line)| Trigger { time, what: line.trim_end().into() })
+                        record.time().zip(line).map(|(time, line)| Trigger {
+                            time,
+                            what: line.trim_end().into(),
+                            answer: None,
+                        })
                     }
                     _ => None,
                 };
@@ -191,7 +198,7 @@ impl Waits {
         }
         let comm = self.comm.text(record).unwrap_or_default();
         let what = format!("{comm}:{tid} waited {:.3} ms for CPU {}", waited as f64 / 1e6, record.cpu());
-        Some(Trigger { time, what })
+        Some(Trigger { time, what, answer: None })
     }
 }
 
