@@ -1,5 +1,7 @@
 //! A pinned map of any BPF program, as ordered lines.
 
+#[cfg(feature = "btf")]
+mod btf;
 mod layout;
 
 use crate::args::Common;
@@ -27,6 +29,14 @@ pub struct Args {
     /// The fields of a record, as C has them
     #[arg(short, long, value_name = "FIELDS")]
     format: Option<Payload>,
+    /// The struct of a record, by its name in the type information (BTF) of --btf, instead of --format
+    #[cfg(feature = "btf")]
+    #[arg(long = "type", value_name = "STRUCT", requires = "btf", conflicts_with = "format")]
+    structure: Option<String>,
+    /// The BPF object file, program.bpf.o, with the type information; or BTF as it is
+    #[cfg(feature = "btf")]
+    #[arg(long, value_name = "FILE", requires = "structure")]
+    btf: Option<PathBuf>,
     /// The field to order by, a u64. Without it: the kernel's time, which records of ring buffers do not have
     #[arg(short, long, value_name = "FIELD")]
     key: Option<String>,
@@ -42,11 +52,16 @@ arrays such as char comm[16] and u8 hash[20].
 
   perfweave read --map /sys/fs/bpf/events --format 'u64 ns, u32 pid, char comm[16]' --key ns
   perfweave read --map /sys/fs/bpf/rb --format 'u64 ns, u32 pid' --key ns --hold reserved --json
+  perfweave read --map /sys/fs/bpf/rb --btf program.bpf.o --type event --key ns
+
+The kernel keeps no type for what programs write into these maps, so the object file is asked. A struct that no function and no variable of the program
+uses is not in it.
 
 Choose `--hold reserved` only if the program draws the key between bpf_ringbuf_reserve() and bpf_ringbuf_submit().";
 
 pub fn run(args: Args) -> Outcome {
-    let key = key(&args)?;
+    let format = format(&args)?;
+    let key = key(&args, format.as_ref())?;
     let rings = rings(&args, matches!(key, Key::Time))?;
     let order = args.common.order().key(key);
     // A key may be any number. It is a time if the user says so.
@@ -55,7 +70,7 @@ pub fn run(args: Args) -> Outcome {
     if let Some(stamp) = stamp {
         session.stamped(stamp);
     }
-    let mut lines = Lines { out: Out::new(), format: args.format.as_ref(), stamp, json: args.common.json };
+    let mut lines = Lines { out: Out::new(), format: format.as_ref(), stamp, json: args.common.json };
     session.each(|tell| match tell {
         Tell::Event(event) => lines.event(event),
         Tell::Pause => lines.out.flush(),
@@ -64,11 +79,23 @@ pub fn run(args: Args) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The fields of a record, if they are known.
+fn format(args: &Args) -> Result<Option<Payload>, Failure> {
+    #[cfg(feature = "btf")]
+    if let (Some(path), Some(name)) = (&args.btf, &args.structure) {
+        return btf::layout(path, name).map(Some).map_err(Failure::new);
+    }
+    Ok(args.format.clone())
+}
+
 /// What orders the records.
-fn key(args: &Args) -> Result<Key, Failure> {
+fn key(args: &Args, format: Option<&Payload>) -> Result<Key, Failure> {
     let Some(name) = &args.key else { return Ok(Key::Time) };
-    let Some(format) = &args.format else {
-        return Err(Failure::hinting("--key names a field", "say with --format which fields the records have"));
+    let Some(format) = format else {
+        return Err(Failure::hinting(
+            "--key names a field",
+            "say with --format or --type which fields the records have",
+        ));
     };
     let offset = format.offset_of_u64(name).map_err(Failure::new)?;
     Ok(Key::Payload(offset))

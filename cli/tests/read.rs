@@ -45,6 +45,103 @@ fn a_ring_buffer_is_read_in_order_with_its_fields() {
     assert!(said.lines().count() == 1 && said.contains(&format!("number={all} kind=7")), "{said}");
 }
 
+/// BTF as compilers write it: `struct btf_header` and so on of include/uapi/linux/btf.h.
+#[derive(Default)]
+struct Btf {
+    types: Vec<u32>,
+    strings: Vec<u8>,
+    count: u32,
+}
+
+const INT: u32 = 1;
+const ARRAY: u32 = 3;
+const STRUCT: u32 = 4;
+const TYPEDEF: u32 = 8;
+
+impl Btf {
+    fn name(&mut self, name: &str) -> u32 {
+        if self.strings.is_empty() {
+            self.strings.push(0);
+        }
+        let at = if name.is_empty() { 0 } else { self.strings.len() as u32 };
+        self.strings.extend(name.bytes().filter(|_| at > 0).chain((at > 0).then_some(0)));
+        at
+    }
+
+    /// A type, with what follows it; its number.
+    fn add(&mut self, name: &str, kind: u32, len: usize, size_or_type: u32, rest: &[u32]) -> u32 {
+        let name = self.name(name);
+        self.types.extend([name, kind << 24 | len as u32, size_or_type]);
+        self.types.extend(rest);
+        self.count += 1;
+        self.count
+    }
+
+    /// A struct of members: names, types and offsets in bits.
+    fn structure(&mut self, name: &str, size: u32, members: &[(&str, u32, u32)]) -> u32 {
+        let members: Vec<_> =
+            members.iter().flat_map(|(name, kind, offset)| [self.name(name), *kind, *offset]).collect();
+        self.add(name, STRUCT, members.len() / 3, size, &members)
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let types = 4 * self.types.len() as u32;
+        let header = [0x01_eb9f, 24, 0, types, types, self.strings.len() as u32];
+        let words = header.iter().chain(&self.types).flat_map(|word| word.to_le_bytes());
+        words.chain(self.strings.iter().copied()).collect()
+    }
+}
+
+#[test]
+fn fields_come_from_the_type_information_of_an_object_file() {
+    let mut btf = Btf::default();
+    // Integers have their encoding, their offset and their bits behind them.
+    let long = btf.add("unsigned long", INT, 0, 8, &[64]);
+    let int = btf.add("int", INT, 0, 4, &[1 << 24 | 32]);
+    let char = btf.add("char", INT, 0, 1, &[1 << 24 | 8]);
+    let text = btf.add("", ARRAY, 0, 0, &[char, int, 4]);
+    let kind = btf.add("kind_t", TYPEDEF, 0, int, &[]);
+    let inner = btf.structure("inner", 8, &[("number", long, 0)]);
+    let nameless = btf.structure("", 8, &[("kind", kind, 0), ("tail", text, 32)]);
+    btf.structure("record", 24, &[("time", long, 0), ("inner", inner, 64), ("", nameless, 128)]);
+    btf.structure("unaligned", 8, &[("flag", int, 3)]);
+    let itself = btf.count + 1;
+    btf.structure("endless", 8, &[("again", itself, 0)]);
+    let file = std::env::temp_dir().join(format!("perfweave-btf-{}", std::process::id()));
+    std::fs::write(&file, btf.bytes()).unwrap();
+    let file = file.to_str().unwrap();
+
+    let Some(rings) = kernel("a BPF ring buffer", Map::ring_buffer(1 << 20)) else { return };
+    let (counter, failures) = (ring_buffer::counter().unwrap(), Map::counts().unwrap());
+    let way = Reserving { rings: &rings, counter: &counter, failures: &failures, way: Way::Inside, discard: None };
+    let program = way.on_syscall(libc::SYS_getegid, 7, Turns::default()).unwrap();
+    let _link = program.attach_raw_tracepoint("sys_enter").unwrap();
+    let Some((_mount, path)) = pinned(&rings) else { return };
+    load::pinned(0, || {
+        for _ in 0..3 {
+            let _ = nix::unistd::getegid();
+        }
+    });
+    let read = |of: &str| Run::new(&["read", "--map", &path, "--btf", file, "--type", of, "--key", "time"]);
+    let said = read("record").args(["--hold", "reserved", "--seconds", "0.1"]).succeeds();
+    let fields: Vec<_> =
+        said.lines().filter_map(|line| line.split_once(" inner.number=")).map(|(_, rest)| rest).collect();
+    assert_eq!(fields, ["0 kind=7 tail=\"\"", "1 kind=7 tail=\"\"", "2 kind=7 tail=\"\""], "{said}");
+    for (of, why) in [
+        ("nothing", "has no struct nothing: there are inner, record, unaligned, endless"),
+        ("unaligned", "flag is a bit field"),
+        ("endless", "too deep"),
+    ] {
+        assert!(read(of).fails(1).contains(why), "{of}");
+    }
+    std::fs::write(file, &btf.bytes()[..60]).unwrap();
+    assert!(read("record").fails(1).contains("cannot read BTF from"));
+    std::fs::remove_file(file).unwrap();
+    assert!(read("record").fails(1).contains("No such file"));
+    let device = ["read", "--map", &path, "--btf", "/dev/zero", "--type", "record"];
+    assert!(Run::new(&device).fails(1).contains("it is no file, or too large"));
+}
+
 /// Rings of a perf event array exist only while somebody reads, so the load goes on until the reader has enough and closes the pipe.
 #[test]
 fn a_perf_event_array_is_read_until_the_pipe_is_closed() {

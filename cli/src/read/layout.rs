@@ -4,21 +4,21 @@ use serde_json::Value;
 use std::fmt;
 use std::str::FromStr;
 
-/// What `--format` says.
+/// What `--format` says, or BTF.
 #[derive(Debug, Clone)]
 pub struct Payload(Vec<Field>);
 
 #[derive(Debug, Clone)]
-struct Field {
-    name: String,
-    kind: Kind,
+pub(super) struct Field {
+    pub(super) name: String,
+    pub(super) kind: Kind,
     /// Of an array.
-    count: Option<usize>,
-    offset: usize,
+    pub(super) count: Option<usize>,
+    pub(super) offset: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Unsigned(usize),
     Signed(usize),
     Char,
@@ -99,6 +99,11 @@ impl fmt::Display for Shown {
 }
 
 impl Payload {
+    #[cfg(feature = "btf")]
+    pub(super) fn new(fields: Vec<Field>) -> Self {
+        Self(fields)
+    }
+
     /// Where a field of 64 bits lies.
     pub fn offset_of_u64(&self, name: &str) -> Result<usize, String> {
         let known = || self.0.iter().map(|field| field.name.as_str()).collect::<Vec<_>>().join(", ");
