@@ -2,7 +2,7 @@
 
 use super::names::{Names, frames};
 use super::view::{Scheduled, View};
-use perfweave::{Certainty, Event, Item, Record};
+use perfweave::{Certainty, Event, Item, Kind, Record};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Times are those of the recording's clock, in nanoseconds.
@@ -87,10 +87,63 @@ pub struct Painter {
     names: Names,
     /// Whether wakers themselves say whom they wake. If so, what the woken thread's CPU says of it is left out.
     has_waking: bool,
-    /// Who runs on each CPU, and since when. `None`: unknown since then.
-    running: HashMap<u32, (Option<u32>, u64)>,
+    /// By `sched:sched_switch`.
+    switched: Running,
+    /// By the kernel's records of switches into and out of the recorded threads. If there are any, runs are made of them: where only some
+    /// threads are recorded, nobody else's `sched:sched_switch` is, and so neither the beginning of their runs nor the end of another's.
+    scheduled: Running,
     /// The last wake-up of each thread that has not run since.
     woken: HashMap<u32, usize>,
+}
+
+/// Who runs where, and has run.
+#[derive(Debug, Default)]
+struct Running {
+    runs: Vec<Run>,
+    /// Who runs on each CPU, and since when. `None`: unknown since then.
+    on: HashMap<u32, (Option<u32>, u64)>,
+}
+
+impl Running {
+    /// Before its first event a CPU may not have been traced yet.
+    fn begin(&mut self, cpu: u32, time: u64) {
+        self.on.entry(cpu).or_insert((None, time));
+    }
+
+    fn switch(&mut self, time: u64, cpu: u32, prev: u32, next: Option<u32>) {
+        let (running, since) = self.on.get(&cpu).copied().unwrap_or((None, time));
+        // The idle thread runs where nothing is drawn. After a loss it is unknown who ran until then.
+        if prev != 0 && running.is_none_or(|running| running == prev) && since < time {
+            self.runs.push(Run { cpu, tid: prev, from: since, to: time });
+        }
+        self.on.insert(cpu, (next, time));
+    }
+
+    fn lost(&mut self, loss: &Loss) {
+        for (cpu, running) in &mut self.on {
+            if loss.cpu.is_none_or(|of| of == *cpu) {
+                if let (Some(tid @ 1..), from) = *running
+                    && from < loss.from
+                {
+                    self.runs.push(Run { cpu: *cpu, tid, from, to: loss.from });
+                }
+                *running = (None, loss.to);
+            }
+        }
+    }
+
+    /// All runs until the end of the recording.
+    fn finish(mut self, end: u64) -> Vec<Run> {
+        for (cpu, (tid, from)) in self.on {
+            if let Some(tid @ 1..) = tid
+                && from < end
+            {
+                self.runs.push(Run { cpu, tid, from, to: end });
+            }
+        }
+        self.runs.sort_by_key(|run| (run.from, run.cpu));
+        self.runs
+    }
 }
 
 impl Painter {
@@ -109,8 +162,7 @@ impl Painter {
         self.picture.end = self.picture.end.max(time);
         if let Some(cpu) = event.cpu().filter(|cpu| *cpu != u32::MAX) {
             self.picture.cpus.insert(cpu);
-            // Before its first event a CPU may not have been traced yet.
-            self.running.entry(cpu).or_insert((None, time));
+            self.switched.begin(cpu, time);
         }
         match event.item() {
             Item::Record(record) => self.record(time, event, &record, view),
@@ -147,11 +199,15 @@ impl Painter {
         if let Some(tid) = tid {
             self.thread(tid, view);
         }
+        if let (Kind::SWITCH | Kind::SWITCH_CPU_WIDE, Some(tid), Some(cpu)) = (record.kind(), tid, cpu) {
+            self.in_or_out(time, cpu, tid, is_switch_out(record));
+        }
         match (view.scheduled(record), cpu) {
             (Some(Scheduled::Switch { prev, next }), Some(cpu)) => {
                 self.thread(prev, view);
                 self.thread(next, view);
-                self.switch(time, cpu, prev, next);
+                self.switched.switch(time, cpu, prev, Some(next));
+                self.runs(time, cpu, next);
             }
             (Some(Scheduled::Wake { woken, is_waking }), Some(cpu)) if is_waking == self.has_waking => {
                 self.thread(woken, view);
@@ -183,46 +239,43 @@ impl Painter {
         thread.pid = view.pid(tid).or(thread.pid);
     }
 
-    fn switch(&mut self, time: u64, cpu: u32, prev: u32, next: u32) {
-        let (running, since) = self.running.get(&cpu).copied().unwrap_or((None, time));
-        // The idle thread runs where nothing is drawn. After a loss it is unknown who ran until then.
-        if prev != 0 && running.is_none_or(|running| running == prev) && since < time {
-            self.picture.runs.push(Run { cpu, tid: prev, from: since, to: time });
+    /// The kernel's own record of a switch.
+    fn in_or_out(&mut self, time: u64, cpu: u32, tid: u32, is_out: bool) {
+        if is_out {
+            // Nobody is known to run now: another thread may be one that is not recorded.
+            self.scheduled.switch(time, cpu, tid, Some(0));
+        } else {
+            self.scheduled.on.insert(cpu, (Some(tid), time));
+            self.runs(time, cpu, tid);
         }
-        self.running.insert(cpu, (Some(next), time));
-        if let Some(wake) = self.woken.remove(&next) {
+    }
+
+    /// A thread begins to run, after the wake-up that it waits since.
+    fn runs(&mut self, time: u64, cpu: u32, tid: u32) {
+        if let Some(wake) = self.woken.remove(&tid) {
             self.picture.wakes[wake].ran = Some((time, cpu));
         }
     }
 
     fn lost(&mut self, loss: Loss) {
-        for (cpu, running) in &mut self.running {
-            if loss.cpu.is_none_or(|of| of == *cpu) {
-                if let (Some(tid @ 1..), from) = *running
-                    && from < loss.from
-                {
-                    self.picture.runs.push(Run { cpu: *cpu, tid, from, to: loss.from });
-                }
-                *running = (None, loss.to);
-            }
-        }
+        self.switched.lost(&loss);
+        self.scheduled.lost(&loss);
         self.picture.losses.push(loss);
     }
 
     /// The picture, with everything in order of its beginning.
     pub fn finish(mut self) -> Picture {
-        let end = self.picture.end;
-        for (cpu, (tid, from)) in self.running {
-            if let Some(tid @ 1..) = tid
-                && from < end
-            {
-                self.picture.runs.push(Run { cpu, tid, from, to: end });
-            }
-        }
-        self.picture.runs.sort_by_key(|run| (run.from, run.cpu));
+        let running = if self.scheduled.on.is_empty() { self.switched } else { self.scheduled };
+        self.picture.runs = running.finish(self.picture.end);
         self.picture.threads.entry(0).or_default().name = "swapper".into();
         self.picture
     }
+}
+
+/// Whether a thread leaves its CPU, as a record of a switch says (`PERF_RECORD_MISC_SWITCH_OUT`).
+pub fn is_switch_out(record: &Record<'_>) -> bool {
+    const OUT: u16 = 1 << 13;
+    record.misc() & OUT != 0
 }
 
 #[cfg(test)]
@@ -233,11 +286,25 @@ mod tests {
     fn runs_end_where_records_are_lost() {
         let mut painter = Painter::default();
         (painter.picture.start, painter.picture.end) = (10, 100);
-        painter.switch(20, 0, 7, 8);
+        painter.switched.switch(20, 0, 7, Some(8));
         painter.lost(Loss { cpu: Some(0), from: 40, to: 60, text: String::new() });
-        painter.switch(70, 0, 9, 0);
-        painter.switch(80, 0, 0, 7);
+        painter.switched.switch(70, 0, 9, Some(0));
+        painter.switched.switch(80, 0, 0, Some(7));
         let run = |tid, from, to| Run { cpu: 0, tid, from, to };
         assert_eq!(painter.finish().runs, [run(8, 20, 40), run(9, 60, 70), run(7, 80, 100)]);
+    }
+
+    #[test]
+    fn a_thread_that_is_not_recorded_has_no_runs() {
+        let mut painter = Painter::default();
+        (painter.picture.start, painter.picture.end) = (10, 100);
+        painter.in_or_out(10, 0, 7, false);
+        // Thread 9 is not recorded: nothing says when it leaves the CPU, nor that 7 comes back.
+        painter.switched.switch(30, 0, 7, Some(9));
+        painter.in_or_out(31, 0, 7, true);
+        painter.in_or_out(50, 0, 7, false);
+        painter.in_or_out(60, 0, 7, true);
+        let run = |from, to| Run { cpu: 0, tid: 7, from, to };
+        assert_eq!(painter.finish().runs, [run(10, 31), run(50, 60)]);
     }
 }
