@@ -203,10 +203,11 @@ function shownWakes() {
   return shown;
 }
 
-function arrow(wake, from, to) {
+// Both ends are in sight, or the wake-up is the chosen one: of others one would see lines without ends.
+function arrow(wake, from, to, chosen) {
   if (from === undefined || to === undefined) return;
   const [x0, y0, x1, y1] = [X(wake.time), Y(from) + LANE / 2, X(wake.ran), Y(to) + LANE / 2];
-  if (Math.max(y0, y1) < RULER || Math.min(y0, y1) > height) return;
+  if (!chosen && (Math.min(y0, y1) < RULER || Math.max(y0, y1) > height)) return;
   paint.beginPath();
   paint.moveTo(x0, y0);
   paint.lineTo(x1, y1);
@@ -229,8 +230,8 @@ function drawArrows() {
     paint.strokeStyle = chosen ? colours.hit : colours.arrow;
     paint.lineWidth = chosen ? 2 : 1;
     paint.globalAlpha = chosen ? 1 : 0.6;
-    if (wake.cpu !== wake.on) arrow(wake, place.get('cpu' + wake.cpu), place.get('cpu' + wake.on));
-    arrow(wake, place.get('thread' + wake.waker), place.get('thread' + wake.woken));
+    if (wake.cpu !== wake.on) arrow(wake, place.get('cpu' + wake.cpu), place.get('cpu' + wake.on), chosen);
+    arrow(wake, place.get('thread' + wake.waker), place.get('thread' + wake.woken), chosen);
   }
   paint.restore();
 }
@@ -295,7 +296,9 @@ function show(from, to) {
   redraw();
 }
 
-function zoom(times, at = (view.from + view.to) / 2) {
+// Without a place it is what was selected, if it is in sight.
+function zoom(times, at = view.selected?.time) {
+  if (!(at >= view.from && at <= view.to)) at = (view.from + view.to) / 2;
   show(at - (at - view.from) * times, at + (view.to - at) * times);
 }
 
@@ -320,7 +323,7 @@ function rows(title, pairs, text, chain) {
     if (look) dd.className = look;
     list.append(dt, dd);
   }
-  const parts = [heading, list];
+  const parts = title === data.title ? [heading, list] : [link('‹ summary', summary), heading, list];
   for (const words of [text, chain]) {
     if (!words) continue;
     const pre = document.createElement('pre');
@@ -329,6 +332,8 @@ function rows(title, pairs, text, chain) {
   }
   $('record').replaceChildren(...parts);
 }
+
+const HINT = $('record').firstElementChild;
 
 // What the recording is, until something is clicked: the slowest wake-ups are where one begins to look.
 function summary() {
@@ -342,9 +347,8 @@ function summary() {
   slowest.slice(0, 10).forEach((wake, at) => {
     pairs.push([at ? '' : 'waited longest', link(`${span(wake.ran - wake.time)} ${nameOf(wake.woken)}`, () => selectWake(wake))]);
   });
-  const hint = $('record').lastElementChild;
   rows(data.title, pairs);
-  $('record').append(hint);
+  $('record').append(HINT);
 }
 
 function link(words, action) {
@@ -387,7 +391,7 @@ function selectRun(run) {
 function selectLoss(loss) {
   const room = Math.max(1000, 4 * (loss[1] - loss[0]));
   if (loss[0] < view.from || loss[1] > view.to || loss[1] - loss[0] < 4 * scale()) show(loss[0] - room, loss[1] + room);
-  rows('Loss', [['from', clock(loss[0])], ['to', clock(loss[1])], ['CPU', loss[2] ?? 'all'], ['', link('summary', summary)]], loss[3]);
+  rows('Loss', [['from', clock(loss[0])], ['to', clock(loss[1])], ['CPU', loss[2] ?? 'all']], loss[3]);
   redraw();
 }
 

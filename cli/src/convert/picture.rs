@@ -92,8 +92,8 @@ pub struct Painter {
     /// By the kernel's records of switches into and out of the recorded threads. If there are any, runs are made of them: where only some
     /// threads are recorded, nobody else's `sched:sched_switch` is, and so neither the beginning of their runs nor the end of another's.
     scheduled: Running,
-    /// The last wake-up of each thread that has not run since.
-    woken: HashMap<u32, usize>,
+    /// The last wake-up of each thread, and whether `sched:sched_switch` says that it ran after it.
+    woken: HashMap<u32, (usize, bool)>,
 }
 
 /// Who runs where, and has run.
@@ -199,19 +199,29 @@ impl Painter {
         if let Some(tid) = tid {
             self.thread(tid, view);
         }
-        if let (Kind::SWITCH | Kind::SWITCH_CPU_WIDE, Some(tid), Some(cpu)) = (record.kind(), tid, cpu) {
-            self.in_or_out(time, cpu, tid, is_switch_out(record));
+        match (record.kind(), tid, cpu) {
+            (Kind::SWITCH | Kind::SWITCH_CPU_WIDE, Some(tid), Some(cpu)) => {
+                self.in_or_out(time, cpu, tid, is_switch_out(record));
+            }
+            // Its last switch is not recorded any more.
+            (Kind::EXIT, Some(tid), Some(cpu)) if self.scheduled.on.contains_key(&cpu) => {
+                self.in_or_out(time, cpu, tid, true);
+            }
+            _ => {}
         }
         match (view.scheduled(record), cpu) {
             (Some(Scheduled::Switch { prev, next }), Some(cpu)) => {
                 self.thread(prev, view);
                 self.thread(next, view);
                 self.switched.switch(time, cpu, prev, Some(next));
-                self.runs(time, cpu, next);
+                if let Some((wake, has_run @ false)) = self.woken.get_mut(&next) {
+                    self.picture.wakes[*wake].ran = Some((time, cpu));
+                    *has_run = true;
+                }
             }
             (Some(Scheduled::Wake { woken, is_waking }), Some(cpu)) if is_waking == self.has_waking => {
                 self.thread(woken, view);
-                self.woken.insert(woken, self.picture.wakes.len());
+                self.woken.insert(woken, (self.picture.wakes.len(), false));
                 let (point, waker) = (self.picture.points.len() - 1, tid.unwrap_or(0));
                 self.picture.wakes.push(Wake { time, point, cpu, waker, woken, ran: None });
             }
@@ -246,14 +256,10 @@ impl Painter {
             self.scheduled.switch(time, cpu, tid, Some(0));
         } else {
             self.scheduled.on.insert(cpu, (Some(tid), time));
-            self.runs(time, cpu, tid);
-        }
-    }
-
-    /// A thread begins to run, after the wake-up that it waits since.
-    fn runs(&mut self, time: u64, cpu: u32, tid: u32) {
-        if let Some(wake) = self.woken.remove(&tid) {
-            self.picture.wakes[wake].ran = Some((time, cpu));
+            // The run begins here, not where another thread's `sched:sched_switch` announces it.
+            if let Some((wake, _)) = self.woken.remove(&tid) {
+                self.picture.wakes[wake].ran = Some((time, cpu));
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! What a recording's events mean: their names, fields and threads.
 
-use linux_perf_event_reader::EventRecord;
 use super::picture::is_switch_out;
+use linux_perf_event_reader::EventRecord;
 use perfweave::decode::{Field, Format};
 use perfweave::{Clock, Event, Item, Kind, Record, Rings};
 use std::borrow::Cow;

@@ -13,23 +13,23 @@ const shown = () => ({ from: view.from, to: view.to, scroll: view.scroll, record
 canvas.setPointerCapture = () => {};
 
 // How many calls of the canvas one frame takes, and the pixels of each colour.
-let calls = 0;
+let calls = 0, strokes = 0;
 for (const name of ['fillRect', 'fillText', 'stroke']) {
   const original = paint[name];
-  paint[name] = function (...args) { calls += 1; return original.apply(this, args); };
+  paint[name] = function (...args) { calls += 1; strokes += name === 'stroke'; return original.apply(this, args); };
 }
 function frame(name) {
-  calls = 0;
+  calls = strokes = 0;
   draw();
   const image = paint.getImageData(0, 0, canvas.width, canvas.height).data, pixels = {};
-  for (const colour of ['late', 'loss', 'arrow', 'hit']) {
+  for (const colour of ['loss', 'hit', 'wait']) {
     const [red, green, blue] = colours[colour].match(/[0-9]+/g).map(Number);
     pixels[colour] = 0;
     for (let at = 0; at < image.length; at += 4) {
       pixels[colour] += image[at] === red && image[at + 1] === green && image[at + 2] === blue;
     }
   }
-  found.drawn[name] = { calls, ...pixels };
+  found.drawn[name] = { calls, arrows: strokes, ...pixels };
 }
 
 function zoomAndPan() {
@@ -53,17 +53,17 @@ function zoomAndPan() {
   view.scroll = 0;
 }
 
-// The longest stretch of a thread that was woken: a click on it names its waker, and the link shows the wake-up.
+// The run of the thread that waited longest: a click on it names its waker, and the link shows the wake-up.
 function clicks() {
-  const wake = slowest.find(wake => wake.ran !== null && wake.waker !== 0);
+  const wake = slowest.find(wake => wake.waker !== 0 && lanes[place.get('cpu' + wake.on)].from.includes(wake.ran));
   const lane = place.get('cpu' + wake.on), index = lanes[lane].from.indexOf(wake.ran), run = lanes[lane].runs[index];
   show(run[0] - 2 * (run[1] - run[0]), run[1] + 2 * (run[1] - run[0]));
   draw();
-  frame('run');
   tap(X((run[0] + run[1]) / 2), Y(lane) + LANE / 2);
   found.run = { record: shown().record, woken: nameOf(wake.woken), waker: nameOf(wake.waker), waited: span(wake.ran - wake.time) };
-  $('record').querySelector('a')?.click();
+  [...$('record').querySelectorAll('a')].find(link => link.textContent === nameOf(wake.waker))?.click();
   draw();
+  frame('run');
   found.run.shows_wake = view.from <= wake.time && wake.time <= view.to;
   const loss = data.losses.reduce((one, other) => other[1] - other[0] > one[1] - one[0] ? other : one);
   show(loss[0] - 1000, loss[1] + 1000);
@@ -76,7 +76,7 @@ function clicks() {
 
 function searches() {
   key('0');
-  const name = data.threads.find(([tid, , name]) => tid && name === NEEDLE)[2];
+  const name = data.threads.find(([tid, , name]) => tid && name === 'cat')[2];
   $('search').value = name;
   $('search').dispatchEvent(new Event('input', { bubbles: true }));
   draw();

@@ -1,4 +1,5 @@
 //! What tests of commands share: the program, run for real, and a place for its files.
+#![allow(dead_code, reason = "each test uses some of it")]
 
 use serde_json::Value;
 use std::fs;
@@ -55,7 +56,13 @@ pub fn objects(args: &[&str]) -> Vec<Value> {
 #[track_caller]
 pub fn recorded(file: &str, args: &[&str]) -> Option<()> {
     let ping = "for i in 1 2 3 4 5 6 7 8; do echo $i | cat >/dev/null; done";
-    let all = [&["record", "-o", file][..], args, &["--", "sh", "-c", ping]].concat();
+    recorded_while(file, args, ping)
+}
+
+/// A recording while a shell runs a script, or `None` where this user may not trace.
+#[track_caller]
+pub fn recorded_while(file: &str, args: &[&str], script: &str) -> Option<()> {
+    let all = [&["record", "-o", file][..], args, &["--", "sh", "-c", script]].concat();
     let Output { status, stderr, .. } = perfweave(&all).output().unwrap();
     let said = String::from_utf8_lossy(&stderr);
     let refused = if is_refused(&said) { Err(said.clone()) } else { Ok(()) };
