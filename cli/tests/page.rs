@@ -7,20 +7,10 @@ use serde_json::Value;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::process::Command;
-use support::{Place, objects, printed, recorded_while};
+use support::{Place, objects, printed, recorded_with_losses};
 
 /// Drives a page from its end, and writes what it found into the document.
 const DRIVE: &str = include_str!("page/drive.js");
-
-/// While the recorder, this shell's parent, stands still, more calls are made than a ring holds: records are lost for sure. Then two pipes wake
-/// their readers, beside a thread that is always ready.
-const LOAD: &str = "
-    kill -STOP $PPID
-    dd if=/dev/zero of=/dev/null bs=1 count=20000 2>/dev/null
-    kill -CONT $PPID
-    dd if=/dev/zero of=/dev/null bs=1 count=60000 2>/dev/null &
-    for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do echo $i | cat | cat >/dev/null; done
-    wait";
 
 /// What the browser found in a page, or `None` where there is no browser.
 #[track_caller]
@@ -57,8 +47,7 @@ fn has(text: &Value, parts: &[&Value]) {
 fn a_hand_zooms_pans_clicks_and_searches_a_live_recording() {
     let place = Place::new();
     let (file, page) = (place.file("perf.data"), place.file("page.html"));
-    let events = "raw_syscalls:sys_enter,sched:sched_switch,sched:sched_waking";
-    let Some(()) = recorded_while(&file, &["--buffer", "512K", "-e", events], LOAD) else { return };
+    let Some(()) = recorded_with_losses(&file, &[]) else { return };
     printed(&["convert", "--html", &file, "-o", &page]);
     if let Ok(kept) = std::env::var("PERFWEAVE_KEEP_PAGES") {
         fs::copy(&page, format!("{kept}/page.html")).unwrap();

@@ -71,6 +71,23 @@ pub fn recorded_while(file: &str, args: &[&str], script: &str) -> Option<()> {
     Some(())
 }
 
+/// While the recorder, this shell's parent, stands still, more calls are made than a ring holds: records are lost for sure. Then two pipes wake
+/// their readers, beside a thread that is always ready.
+const LOSING: &str = "
+    kill -STOP $PPID
+    dd if=/dev/zero of=/dev/null bs=1 count=20000 2>/dev/null
+    kill -CONT $PPID
+    dd if=/dev/zero of=/dev/null bs=1 count=60000 2>/dev/null &
+    for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do echo $i | cat | cat >/dev/null; done
+    wait";
+
+/// A recording of system calls and the scheduler that lacks records for sure, or `None` where this user may not trace.
+#[track_caller]
+pub fn recorded_with_losses(file: &str, args: &[&str]) -> Option<()> {
+    let events = "raw_syscalls:sys_enter,sched:sched_switch,sched:sched_waking";
+    recorded_while(file, &[&["--buffer", "512K", "-e", events], args].concat(), LOSING)
+}
+
 /// Whether the program says that this user may not trace.
 pub fn is_refused(said: &str) -> bool {
     said.contains("CAP_PERFMON") || said.contains("only root can read tracefs")
