@@ -63,7 +63,6 @@ data.points.forEach((point, at) => {
   (cpuLanes.get(point[CPU]) || nowhere).points.push(at);
   if (point[TID] > 0) threadLane(point[TID]).points.push(at);
 });
-for (const wake of wakes) if (wake.woken > 0) threadLane(wake.woken);
 for (const wake of slowest) if (wake.woken > 0) threadLane(wake.woken).waits.push(wake);
 for (const loss of data.losses) {
   if (loss[2] === null) cpuLanes.forEach(lane => lane.losses.push(loss)); else cpuLanes.get(loss[2])?.losses.push(loss);
@@ -497,7 +496,7 @@ $('in').onclick = KEYS.w;
 $('out').onclick = KEYS.s;
 addEventListener('resize', redraw);
 
-// A link shows a part: page.html#from=1000&to=2000&search=ping&hit=3&event=17&click=400,60
+// A link shows a part: page.html#from=1000&to=2000&search=ping&hit=3&event=17&wake=0&click=400,60
 document.title = data.title + ' – perfweave';
 $('title').textContent = data.title;
 Object.assign(document.body.dataset, { events: data.points.length, wakes: wakes.length, runs: data.runs.length, losses: data.losses.length });
@@ -508,6 +507,8 @@ function follow() {
   if (asked.has('search')) search($('search').value = asked.get('search'));
   for (let hit = 0; hit < number('hit'); hit++) jump(1);
   if (data.points[asked.get('event')]) selectPoint(number('event'));
+  // The thread that waited longest is 0.
+  if (slowest[asked.get('wake')]) selectWake(slowest[number('wake')]);
   if (asked.has('click')) click(...asked.get('click').split(',').map(Number));
   draw();
 }
