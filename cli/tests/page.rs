@@ -76,6 +76,8 @@ fn holds_everything(found: &Value, file: &str) {
     for name in ["CPU ", "dd ", "sh ", "cat "] {
         assert!(lanes.iter().any(|lane| lane.as_str().unwrap().starts_with(name)), "{name}: {lanes:?}");
     }
+    // One command is recorded: when others run, nobody knows.
+    assert_eq!(found["strangers"], 0, "runs of threads that are not recorded");
     assert!(real(&found["runs"]) > 20.0 && real(&found["wakes"]) > 0.0);
 }
 

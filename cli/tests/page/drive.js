@@ -112,6 +112,8 @@ function sweep() {
 try {
   Object.assign(found, { events: data.points.length, wakes: wakes.length, runs: data.runs.length, losses: data.losses.length });
   found.lanes = lanes.map(lane => lane.title);
+  const recorded = new Set(data.points.map(point => point[TID]));
+  found.strangers = data.runs.filter(run => !recorded.has(run[3])).length;
   zoomAndPan();
   clicks();
   searches();
