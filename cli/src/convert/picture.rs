@@ -92,6 +92,8 @@ pub struct Painter {
     /// By the kernel's records of switches into and out of the recorded threads. If there are any, runs are made of them: where only some
     /// threads are recorded, nobody else's `sched:sched_switch` is, and so neither the beginning of their runs nor the end of another's.
     scheduled: Running,
+    /// Losses whose time is not known yet.
+    untimed: Vec<Loss>,
     /// The last wake-up of each thread, and whether `sched:sched_switch` says that it ran after it.
     woken: HashMap<u32, (usize, bool)>,
 }
@@ -155,10 +157,11 @@ impl Painter {
     pub fn event(&mut self, event: &Event<'_>, view: &View) {
         self.names.learn(event, &view.path);
         // What perf says of the time before the recording has the time 0.
-        let Some(time) = event.key().filter(|key| *key > 0) else { return };
+        let Some(time) = event.key().filter(|key| *key > 0) else { return self.without_time(event) };
         if self.picture.start == 0 {
             self.picture.start = time;
         }
+        self.place(time, event.cpu());
         self.picture.end = self.picture.end.max(time);
         if let Some(cpu) = event.cpu().filter(|cpu| *cpu != u32::MAX) {
             self.picture.cpus.insert(cpu);
@@ -168,15 +171,26 @@ impl Painter {
             Item::Record(record) => self.record(time, event, &record, view),
             Item::Flushed => {}
             other => {
-                let after = match other {
-                    Item::Lost(lost) => lost.after,
-                    Item::Gap(gap) => gap.after,
-                    _ => None,
-                };
-                let from = after.unwrap_or(time).max(self.picture.start);
+                let from = after(&other).unwrap_or(time).max(self.picture.start);
                 let text = crate::session::notice(&other).unwrap_or_default();
                 self.lost(Loss { cpu: event.cpu(), from, to: time, text });
             }
+        }
+    }
+
+    /// A loss before the first record of a CPU, or behind the last, has no time.
+    fn without_time(&mut self, event: &Event<'_>) {
+        if let Some(text) = crate::session::notice(&event.item()) {
+            let from = after(&event.item()).unwrap_or(0);
+            self.untimed.push(Loss { cpu: event.cpu(), from, to: 0, text });
+        }
+    }
+
+    /// Such a loss lasts until the next record of its CPU, or until the end.
+    fn place(&mut self, to: u64, cpu: Option<u32>) {
+        for loss in self.untimed.extract_if(.., |loss| loss.cpu.is_none() || loss.cpu == cpu).collect::<Vec<_>>() {
+            let from = loss.from.max(self.picture.start).min(to);
+            self.lost(Loss { from, to, ..loss });
         }
     }
 
@@ -271,10 +285,22 @@ impl Painter {
 
     /// The picture, with everything in order of its beginning.
     pub fn finish(mut self) -> Picture {
+        for loss in self.untimed.clone() {
+            self.place(self.picture.end, loss.cpu);
+        }
         let running = if self.scheduled.on.is_empty() { self.switched } else { self.scheduled };
         self.picture.runs = running.finish(self.picture.end);
         self.picture.threads.entry(0).or_default().name = "swapper".into();
         self.picture
+    }
+}
+
+/// The time of the last record before a loss.
+fn after(item: &Item<'_>) -> Option<u64> {
+    match item {
+        Item::Lost(lost) => lost.after,
+        Item::Gap(gap) => gap.after,
+        _ => None,
     }
 }
 
@@ -298,6 +324,19 @@ mod tests {
         painter.switched.switch(80, 0, 0, Some(7));
         let run = |tid, from, to| Run { cpu: 0, tid, from, to };
         assert_eq!(painter.finish().runs, [run(8, 20, 40), run(9, 60, 70), run(7, 80, 100)]);
+    }
+
+    #[test]
+    fn losses_without_a_time_end_at_the_next_record_of_their_cpu() {
+        let mut painter = Painter::default();
+        (painter.picture.start, painter.picture.end) = (10, 100);
+        let loss = |(cpu, from)| Loss { cpu: Some(cpu), from, to: 0, text: String::new() };
+        painter.untimed = [(1, 0), (2, 90), (0, 20)].map(loss).to_vec();
+        painter.place(40, Some(1));
+        painter.place(50, Some(0));
+        let of = |loss: Loss| (loss.cpu, loss.from, loss.to);
+        let losses: Vec<_> = painter.finish().losses.into_iter().map(of).collect();
+        assert_eq!(losses, [(Some(1), 10, 40), (Some(0), 20, 50), (Some(2), 90, 100)]);
     }
 
     #[test]
