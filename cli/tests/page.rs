@@ -97,7 +97,8 @@ fn moves(found: &Value) {
 fn answers(found: &Value) {
     let (run, loss, search) = (&found["run"], &found["loss"], &found["search"]);
     has(&run["record"], &[&run["woken"], &run["waker"], &run["waited"], &"woken by".into()]);
-    assert_eq!(run["shows_wake"], true);
+    assert_eq!((&run["shows_wake"], &run["again"]), (&true.into(), &true.into()));
+    has(&found["mark"], &[&"since start".into(), &"thread".into()]);
     assert!(real(&found["drawn"]["run"]["arrows"]) > 0.0, "{}", found["drawn"]);
     has(&loss["record"], &[&"Loss".into(), &loss["text"]]);
     assert!(real(&found["drawn"]["loss"]["loss"]) > 100.0, "{}", found["drawn"]);

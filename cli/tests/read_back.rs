@@ -6,7 +6,7 @@ mod support;
 use perfweave_support::runs;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use support::{Place, objects, printed, recorded_with_losses};
 
 /// What the recording has, by `convert --json`.
@@ -83,35 +83,60 @@ fn perfetto_has_a_track_for_each_cpu_and_thread_arrows_and_losses() {
     assert_eq!((&read["losses"], &read["late"]), (&recorded.losses.into(), &0.into()));
 }
 
-/// Calls of `profiler-cli`, in a session of its own that ends with it.
-struct Profiler<'a>(&'a Place);
+/// A profile in `profiler-cli`, which answers from a daemon. This runs the daemon itself: `profiler-cli load` gives up after half a second.
+struct Profiler<'a> {
+    place: &'a Place,
+    daemon: Child,
+}
 
-impl Profiler<'_> {
+impl<'a> Profiler<'a> {
     const SESSION: [&'static str; 2] = ["--session", "perfweave"];
 
-    fn command(&self) -> Command {
+    /// Loads a profile. Gives the list of its threads too.
+    #[track_caller]
+    fn load(place: &'a Place, profile: &str) -> (Self, Value) {
+        let daemon = Self::command(place).args(["--daemon", profile]).args(Self::SESSION).spawn().unwrap();
+        let mut profiler = Self { place, daemon };
+        loop {
+            match profiler.answer(&["thread", "list"]) {
+                Ok(list) => return (profiler, list),
+                Err(error) => assert_eq!(profiler.daemon.try_wait().unwrap(), None, "the daemon has ended: {error}"),
+            }
+        }
+    }
+
+    fn command(place: &Place) -> Command {
         let mut command = Command::new("profiler-cli");
-        command.env("HOME", &self.0.0);
+        command.env("PROFILER_CLI_SESSION_DIR", &place.0).env("PROFILER_CLI_NO_SYMBOLICATE", "1");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         command
     }
 
-    #[track_caller]
-    fn says(&self, args: &[&str]) -> String {
-        let output = self.command().args(args).args(Self::SESSION).output().unwrap();
-        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap()
+    fn answer(&self, args: &[&str]) -> Result<Value, String> {
+        let mut command = Self::command(self.place);
+        let output = command
+            .args(args)
+            .arg("--json")
+            .args(Self::SESSION)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .output()
+            .unwrap();
+        if !output.status.success() {
+            return Err(format!("{args:?}: {}", String::from_utf8_lossy(&output.stderr)));
+        }
+        serde_json::from_slice(&output.stdout).map_err(|error| format!("{args:?}: {error}"))
     }
 
     #[track_caller]
     fn object(&self, args: &[&str]) -> Value {
-        let said = self.says(&[args, &["--json"]].concat());
-        serde_json::from_str(&said).unwrap_or_else(|error| panic!("{args:?}: {error}: {said:.500}"))
+        self.answer(args).unwrap_or_else(|error| panic!("{error}"))
     }
 }
 
 impl Drop for Profiler<'_> {
     fn drop(&mut self) {
-        let _ = self.command().args(["stop", "perfweave"]).output();
+        let _ = (self.daemon.kill(), self.daemon.wait());
     }
 }
 
@@ -122,9 +147,7 @@ fn the_firefox_profiler_has_tracks_marks_samples_and_losses() {
     let Some(()) = recorded_with_losses(&file, &["--call-graph"]) else { return };
     printed(&["convert", "--firefox", &file, "-o", &profile]);
     let Some(()) = runs(&["profiler-cli", "--version"], "npm install @firefox-devtools/profiler-cli") else { return };
-    let profiler = Profiler(&place);
-    profiler.says(&["load", &profile]);
-    let list = profiler.object(&["thread", "list"]);
+    let (profiler, list) = Profiler::load(&place, &profile);
     let threads = list["threads"].as_array().unwrap();
     let recorded = Recorded::of(&file);
     let lanes = threads.iter().filter_map(|thread| thread["name"].as_str()?.strip_prefix("CPU ")?.parse().ok());

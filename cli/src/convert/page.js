@@ -3,7 +3,7 @@
 const data = JSON.parse(document.getElementById('data').textContent);
 const $ = id => document.getElementById(id);
 const canvas = $('lanes'), paint = canvas.getContext('2d');
-const LABEL = 180, RULER = 24, LANE = 20, HEAD = 22, ARROW_ROOM = 16;
+const LABEL = 180, RULER = 24, LANE = 20, HEAD = 22, MARK = 6, ARROW_ROOM = 16;
 const TIME = 0, CPU = 1, TID = 2, EVENT = 3, TEXT = 4, LATE = 5, CHAIN = 6;
 const END = Math.max(data.end, 1000);
 const threads = new Map(data.threads.map(([tid, pid, name]) => [tid, { pid, name }]));
@@ -176,7 +176,7 @@ function drawLane(at) {
   if (at % 2) box(LABEL, y, width - LABEL, LANE, colours.stripe);
   drawRuns(lane, y);
   drawWaits(lane, y);
-  drawMarks(lane.times, y + LANE - 6, 4, colours.weak);
+  drawMarks(lane.times, y + LANE - MARK, 4, colours.weak);
   if (lane.hitTimes) drawMarks(lane.hitTimes, y + 1, LANE - 2, colours.hit);
   drawMarks(lane.lateTimes, y + 1, LANE - 2, colours.late);
   for (const [from, to] of lane.losses) {
@@ -408,17 +408,18 @@ function click(x, y) {
   if (at < 0 || x < LABEL) return;
   const lane = lanes[at], time = view.from + (x - LABEL) * scale(), near = 4 * scale();
   const loss = lane.losses.find(([from, to]) => time >= from - near && time <= to + near);
+  const run = after(lane.to, time), isRun = lane.from[run] <= time, isAbove = y - Y(at) < LANE - MARK;
   let best = null;
-  for (const [times, points] of [[lane.times, lane.points], [lane.lateTimes, lane.late]]) {
+  // Above the marks there are late events alone, wherever a stretch lies.
+  for (const [times, points] of [[isAbove && (isRun || loss) ? [] : lane.times, lane.points], [lane.lateTimes, lane.late]]) {
     for (let i = Math.max(0, after(times, time) - 1); i < times.length && i <= after(times, time); i++) {
       const far = Math.abs(times[i] - time);
       if (far <= near && (best === null || far <= best[0])) best = [far, points[i]];
     }
   }
-  const run = after(lane.to, time);
   if (best) return selectPoint(best[1]);
   if (loss) return selectLoss(loss);
-  if (lane.from[run] <= time) selectRun(lane.runs[run]);
+  if (isRun) selectRun(lane.runs[run]);
 }
 
 // ---- search ----

@@ -59,8 +59,14 @@ function clicks() {
   const lane = place.get('cpu' + wake.on), index = lanes[lane].from.indexOf(wake.ran), run = lanes[lane].runs[index];
   show(run[0] - 2 * (run[1] - run[0]), run[1] + 2 * (run[1] - run[0]));
   draw();
-  tap(X((run[0] + run[1]) / 2), Y(lane) + LANE / 2);
+  tap(X((run[0] + run[1]) / 2), Y(lane) + 2);
   found.run = { record: shown().record, woken: nameOf(wake.woken), waker: nameOf(wake.waker), waited: span(wake.ran - wake.time) };
+  // At the lane's lower edge there are the events' marks: the one that the run begins with.
+  const record = shown().record;
+  tap(X(run[0]), Y(lane) + LANE - 3);
+  found.mark = shown().record;
+  tap(X((run[0] + run[1]) / 2), Y(lane) + 2);
+  found.run.again = shown().record === record;
   [...$('record').querySelectorAll('a')].find(link => link.textContent === nameOf(wake.waker))?.click();
   draw();
   frame('run');
@@ -69,7 +75,6 @@ function clicks() {
   show(loss[0] - 1000, loss[1] + 1000);
   draw();
   frame('loss');
-  // Inside the loss nothing was recorded of its CPU: no event is near.
   tap(X((loss[0] + loss[1]) / 2), Y(place.get('cpu' + (loss[2] ?? data.cpus[0]))) + 2);
   found.loss = { record: shown().record, text: loss[3] };
 }
