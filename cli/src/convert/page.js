@@ -198,7 +198,7 @@ function shownWakes() {
     if (shown.length === limit) break;
     if (wake.time <= view.to && wake.ran >= view.from) shown.push(wake);
   }
-  $('note').textContent = last - first > limit ? `${last - first} wake-ups here: the ${shown.length} slowest have arrows` : '';
+  $('note').textContent = shown.length === limit && last - first > limit ? `${last - first} wake-ups here: the ${shown.length} slowest have arrows` : '';
   return shown;
 }
 
@@ -399,7 +399,12 @@ function selectWake(wake) {
   const lane = lanes[place.get('thread' + wake.woken)], room = wake.ran - wake.time;
   show(wake.time - room, wake.ran + room);
   const run = lane.runs[after(lane.to, wake.ran)];
-  if (run && run[0] === wake.ran) selectRun(run);
+  if (run && run[0] === wake.ran) {
+    selectRun(run);
+  } else {
+    view.selected = { time: wake.ran, wake };
+    rows(nameOf(wake.woken), [['woken by', nameOf(wake.waker)], ['at', clock(wake.time)], ['waited', span(room)]]);
+  }
   reveal(place.get('thread' + wake.woken), wake.ran);
 }
 

@@ -3,7 +3,7 @@
 use super::names::{Names, frames};
 use super::view::{Scheduled, View};
 use perfweave::{Certainty, Event, Item, Kind, Record};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// Times are those of the recording's clock, in nanoseconds.
 #[derive(Debug, Default)]
@@ -92,6 +92,8 @@ pub struct Painter {
     /// By the kernel's records of switches into and out of the recorded threads. If there are any, runs are made of them: where only some
     /// threads are recorded, nobody else's `sched:sched_switch` is, and so neither the beginning of their runs nor the end of another's.
     scheduled: Running,
+    /// The wake-ups whose runs the kernel's own records of switches tell.
+    joined: HashSet<usize>,
     /// Losses whose time is not known yet.
     untimed: Vec<Loss>,
     /// The last wake-up of each thread, and whether `sched:sched_switch` says that it ran after it.
@@ -273,6 +275,7 @@ impl Painter {
             // The run begins here, not where another thread's `sched:sched_switch` announces it.
             if let Some((wake, _)) = self.woken.remove(&tid) {
                 self.picture.wakes[wake].ran = Some((time, cpu));
+                self.joined.insert(wake);
             }
         }
     }
@@ -288,7 +291,15 @@ impl Painter {
         for loss in self.untimed.clone() {
             self.place(self.picture.end, loss.cpu);
         }
-        let running = if self.scheduled.on.is_empty() { self.switched } else { self.scheduled };
+        let running = if self.scheduled.on.is_empty() {
+            self.switched
+        } else {
+            // A thread that is not recorded may have run, and waited again, before a recorded one made way for it.
+            for (_, wake) in self.picture.wakes.iter_mut().enumerate().filter(|(at, _)| !self.joined.contains(at)) {
+                wake.ran = None;
+            }
+            self.scheduled
+        };
         self.picture.runs = running.finish(self.picture.end);
         self.picture.threads.entry(0).or_default().name = "swapper".into();
         self.picture
@@ -312,7 +323,7 @@ pub fn is_switch_out(record: &Record<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Loss, Painter, Run};
+    use super::{Loss, Painter, Run, Wake};
 
     #[test]
     fn runs_end_where_records_are_lost() {
@@ -350,6 +361,12 @@ mod tests {
         painter.in_or_out(50, 0, 7, false);
         painter.in_or_out(60, 0, 7, true);
         let run = |from, to| Run { cpu: 0, tid: 7, from, to };
-        assert_eq!(painter.finish().runs, [run(10, 31), run(50, 60)]);
+        let wake = |woken| Wake { time: 12, point: 0, cpu: 0, waker: 7, woken, ran: Some((30, 0)) };
+        painter.picture.wakes = vec![wake(9), wake(7)];
+        painter.woken.insert(7, (1, true));
+        painter.in_or_out(70, 0, 7, false);
+        let picture = painter.finish();
+        assert_eq!(picture.runs, [run(10, 31), run(50, 60), run(70, 100)]);
+        assert_eq!([picture.wakes[0].ran, picture.wakes[1].ran], [None, Some((70, 0))]);
     }
 }
