@@ -49,6 +49,11 @@ impl Target {
         }
     }
 
+    /// Whether there are processes that are not traced.
+    pub fn is_limited(&self) -> bool {
+        self.pid.is_some() || self.tid.is_some() || self.cgroup.is_some() || !self.command.is_empty() && !self.all
+    }
+
     /// The process or thread at whose end there is nothing more to trace.
     pub fn watched(&self) -> Option<u32> {
         self.pid.or(self.tid)

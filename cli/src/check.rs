@@ -55,12 +55,33 @@ impl Line {
             Some(false) => "NO",
             None => "",
         };
-        writeln!(out, "{name:<22} {mark:<4} {says}")?;
+        writeln!(out, "{name:<22} {mark:<4} {}", filled(says))?;
         if let Some(cure) = cure {
-            writeln!(out, "{:<27} help: {cure}", "")?;
+            writeln!(out, "{:COLUMN$}{}", "", filled(&format!("help: {cure}")))?;
         }
         Ok(())
     }
+}
+
+/// Where what a line says begins.
+const COLUMN: usize = 28;
+
+/// A text that is broken between words where a terminal ends, so that it stays in its column.
+fn filled(text: &str) -> String {
+    let width = terminal_size::terminal_size().map_or(usize::MAX, |(width, _)| width.0.into());
+    let (mut lines, mut room) = (String::new(), width.saturating_sub(COLUMN));
+    for word in text.split(' ') {
+        let length = word.chars().count() + 1;
+        if room < length && !lines.is_empty() {
+            lines.push_str(&format!("\n{:COLUMN$}", ""));
+            room = width.saturating_sub(COLUMN);
+        } else if !lines.is_empty() {
+            lines.push(' ');
+        }
+        lines.push_str(word);
+        room = room.saturating_sub(length);
+    }
+    lines
 }
 
 pub fn run(Args { json }: Args) -> Outcome {
@@ -115,6 +136,13 @@ fn facts() -> Vec<Line> {
         None => "unknown",
     };
     let setting = |name: &str| or_unknown(line_of(&format!("/proc/sys/kernel/{name}")));
+    let limit = |name: &str| {
+        let parts = or_unknown(value_of("/proc/self/limits", name));
+        match parts.split(' ').collect::<Vec<_>>()[..] {
+            [now, most, unit] => format!("{now} {unit}; it may be raised to {most}"),
+            _ => parts,
+        }
+    };
     vec![
         Line::fact("kernel", or_unknown(line_of("/proc/sys/kernel/osrelease"))),
         Line::fact("CPUs online", or_unknown(line_of("/sys/devices/system/cpu/online"))),
@@ -130,8 +158,8 @@ fn facts() -> Vec<Line> {
             format!("{} KiB a CPU before the limit on locked memory counts", setting("perf_event_mlock_kb")),
         ),
         Line::fact("sample rate, most", format!("{} Hz", setting("perf_event_max_sample_rate"))),
-        Line::fact("locked memory, limit", or_unknown(value_of("/proc/self/limits", "Max locked memory"))),
-        Line::fact("descriptors, limit", or_unknown(value_of("/proc/self/limits", "Max open files"))),
+        Line::fact("locked memory, limit", limit("Max locked memory")),
+        Line::fact("descriptors, limit", limit("Max open files")),
         Line::fact("clock", or_unknown(line_of("/sys/devices/system/clocksource/clocksource0/current_clocksource"))),
     ]
 }

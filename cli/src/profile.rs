@@ -106,7 +106,9 @@ fn svg(path: &Path, stacks: &[(String, u64)]) -> Result<(), Failure> {
     let mut file = std::io::BufWriter::new(file);
     inferno::flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), &mut file)
         .map_err(|error| say(&error))?;
-    file.flush().map_err(|error| say(&error))
+    file.flush().map_err(|error| say(&error))?;
+    eprintln!("{}: a flame graph, which a browser shows", path.display());
+    Ok(())
 }
 
 /// Samples by stack.

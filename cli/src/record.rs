@@ -79,6 +79,12 @@ impl Args {
         }
         options = options.records([Kind::COMM, Kind::MMAP2, Kind::FORK]);
         options = options.sample([Sample::Ip, Sample::Tid, Sample::Cpu, Sample::Period]);
+        // Of a process only its own threads' `sched_switch` is written, when they leave a CPU. The kernel's records say when they run.
+        if self.target.is_limited()
+            && self.event.iter().any(|event| event.contains("sched_switch") || event == "sched:*")
+        {
+            options = options.records([Kind::SWITCH]);
+        }
         if self.call_graph {
             options = options.sample([Sample::Callchain]);
         }

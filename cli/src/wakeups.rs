@@ -122,7 +122,7 @@ impl Scheduler<'_> {
         }
         let joined: u64 = pairs.iter().map(|pair| pair.times.count).sum();
         let hidden = pairs.len().saturating_sub(most);
-        let hidden = if hidden > 0 { format!("; {hidden} more pairs") } else { String::new() };
+        let hidden = if hidden > 0 { format!("; --rows shows {hidden} more pairs") } else { String::new() };
         writeln!(out, "{joined} wake-ups{hidden}")
     }
 }

@@ -2,7 +2,7 @@
 
 mod support;
 
-use perfweave_support::{perf, runs};
+use perfweave_support::perf;
 use serde_json::Value;
 use std::fs::{self, File};
 use std::process::{Command, Stdio};
@@ -108,50 +108,6 @@ fn call_chains_have_threads_and_functions() {
     assert_eq!(counts.sum::<usize>(), samples);
     assert!(folded.lines().any(|line| line.starts_with("sh;")), "{folded}");
 }
-
-#[test]
-fn the_perfetto_package_reads_the_trace() {
-    let place = Place::new();
-    let (file, trace) = (place.file("perf.data"), place.file("trace"));
-    let Some(()) = recorded(&file, &["-a"]) else { return };
-    printed(&["convert", "--perfetto", &file, "-o", &trace]);
-    let import = "from perfetto.protos.perfetto.trace import perfetto_trace_pb2";
-    let Some(()) = runs(&["python3", "-c", import], "pip install perfetto") else { return };
-    let output = Command::new("python3").args(["-c", READ_PERFETTO, &trace]).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let read: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let objects = objects(&["convert", "--json", &file]);
-    let timed = records(&objects).into_iter().filter(|record| record["time"].as_u64().unwrap_or(0) > 0).count();
-    assert_eq!(read["unknown"], 0, "fields that Perfetto does not know");
-    assert_eq!(read["instants"], timed);
-    assert_eq!(read["unbalanced"], 0, "slices that do not end, or not in their order");
-    assert_eq!(read["without track"], 0);
-    assert_eq!(read["flows"], read["ends of flows"]);
-    assert!(read["flows"].as_u64().unwrap() > 0 && read["slices"].as_u64().unwrap() > 0);
-}
-
-/// Reads a trace by Perfetto's own types.
-const READ_PERFETTO: &str = "
-import sys, json
-from google.protobuf.unknown_fields import UnknownFieldSet
-from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
-trace = pb.Trace()
-trace.ParseFromString(open(sys.argv[1], 'rb').read())
-events = [packet.track_event for packet in trace.packet if packet.HasField('track_event')]
-tracks = {packet.track_descriptor.uuid for packet in trace.packet if packet.HasField('track_descriptor')}
-unknown = sum(len(UnknownFieldSet(part)) for packet in trace.packet for part in (packet, packet.track_event, packet.track_descriptor))
-unknown += sum(len(UnknownFieldSet(note)) for event in events for note in event.debug_annotations)
-depth, unbalanced = {}, 0
-for event in events:
-    by = {1: 1, 2: -1}.get(event.type, 0)
-    depth[event.track_uuid] = depth.get(event.track_uuid, 0) + by
-    unbalanced += depth[event.track_uuid] not in (0, 1)
-starts = {flow for event in events for flow in event.flow_ids}
-ends = {flow for event in events for flow in event.terminating_flow_ids}
-print(json.dumps({'unknown': unknown, 'instants': sum(e.type == 3 for e in events), 'slices': sum(e.type == 1 for e in events),
-    'unbalanced': unbalanced + sum(depth.values()), 'without track': sum(e.track_uuid not in tracks for e in events),
-    'flows': len(starts), 'ends of flows': len(ends & starts)}))
-";
 
 #[test]
 fn the_firefox_profile_has_threads_marks_and_samples() {

@@ -3,7 +3,7 @@
 const data = JSON.parse(document.getElementById('data').textContent);
 const $ = id => document.getElementById(id);
 const canvas = $('lanes'), paint = canvas.getContext('2d');
-const LABEL = 180, RULER = 24, LANE = 20, HEAD = 22, SLOWEST = 200, ARROWS = 2000;
+const LABEL = 180, RULER = 24, LANE = 20, HEAD = 22, MARK = 6, ARROW_ROOM = 16;
 const TIME = 0, CPU = 1, TID = 2, EVENT = 3, TEXT = 4, LATE = 5, CHAIN = 6;
 const END = Math.max(data.end, 1000);
 const threads = new Map(data.threads.map(([tid, pid, name]) => [tid, { pid, name }]));
@@ -19,10 +19,18 @@ function after(sorted, value, from = 0) {
   return from;
 }
 
+// Wake-ups by their time, and the slowest first.
+const wakes = data.wakes.map((wake, at) => ({ at, time: wake[0], cpu: wake[1], waker: wake[2], woken: wake[3], ran: wake[4], on: wake[5] }));
+wakes.sort((a, b) => a.time - b.time);
+const wakeTimes = Float64Array.from(wakes, wake => wake.time);
+const slowest = wakes.filter(wake => wake.ran !== null).sort((a, b) => (b.ran - b.time) - (a.ran - a.time));
+// The wake-up that a thread's run began with.
+const wakeOfRun = new Map(slowest.map(wake => [`${wake.woken}:${wake.ran}`, wake]));
+
 // ---- lanes ----
 class Lane {
   constructor(title, kind, id) {
-    Object.assign(this, { title, kind, id, runs: [], points: [], losses: [] });
+    Object.assign(this, { title, kind, id, runs: [], points: [], losses: [], waits: [] });
   }
   // Sorted columns, which are searched by halves.
   seal() {
@@ -34,6 +42,8 @@ class Lane {
     this.points.sort((a, b) => data.points[a][TIME] - data.points[b][TIME] || a - b);
     this.times = Float64Array.from(this.points, at => data.points[at][TIME]);
     this.late = this.points.filter(at => data.points[at][LATE] !== 0);
+    this.waits.sort((a, b) => a.ran - b.ran);
+    this.waitEnds = Float64Array.from(this.waits, wake => wake.ran);
     this.lateTimes = Float64Array.from(this.late, at => data.points[at][TIME]);
   }
 }
@@ -53,7 +63,7 @@ data.points.forEach((point, at) => {
   (cpuLanes.get(point[CPU]) || nowhere).points.push(at);
   if (point[TID] > 0) threadLane(point[TID]).points.push(at);
 });
-for (const wake of data.wakes) if (wake[3] > 0) threadLane(wake[3]);
+for (const wake of slowest) if (wake.woken > 0) threadLane(wake.woken).waits.push(wake);
 for (const loss of data.losses) {
   if (loss[2] === null) cpuLanes.forEach(lane => lane.losses.push(loss)); else cpuLanes.get(loss[2])?.losses.push(loss);
 }
@@ -66,14 +76,6 @@ byTime.sort((a, b) => b.busy.at(-1) - a.busy.at(-1) || b.points.length - a.point
 const cpuCount = lanes.length;
 lanes.push(...byTime);
 const place = new Map(lanes.map((lane, at) => [lane.kind + lane.id, at]));
-
-// Wake-ups by their time, and the slowest first.
-const wakes = data.wakes.map((wake, at) => ({ at, time: wake[0], cpu: wake[1], waker: wake[2], woken: wake[3], ran: wake[4], on: wake[5] }));
-wakes.sort((a, b) => a.time - b.time);
-const wakeTimes = Float64Array.from(wakes, wake => wake.time);
-const slowest = wakes.filter(wake => wake.ran !== null).sort((a, b) => (b.ran - b.time) - (a.ran - a.time));
-// The wake-up that a thread's run began with.
-const wakeOfRun = new Map(slowest.map(wake => [`${wake.woken}:${wake.ran}`, wake]));
 
 // ---- what is shown ----
 const view = { from: 0, to: END, scroll: 0, selected: null, hits: [], hit: -1 };
@@ -114,8 +116,10 @@ function drawRuns(lane, y) {
     // One column for all that end in this pixel, as strong as they are busy.
     const edge = view.from + (Math.floor(left - LABEL) + 1) * wide;
     const next = Math.max(at + 1, after(to, edge, at));
+    // In a CPU's lane it has the colour of whoever runs in the middle of the pixel.
+    const middle = runs[Math.min(next - 1, after(to, edge - wide / 2, at))];
     paint.globalAlpha = Math.min(1, 0.3 + (busy[next] - busy[at]) / wide);
-    box(Math.floor(left), y + 3, 1, LANE - 6, lane.kind === 'cpu' ? colours.weak : colour(lane.id));
+    box(Math.floor(left), y + 3, 1, LANE - 6, colour(lane.kind === 'cpu' ? middle[3] : lane.id));
     paint.globalAlpha = 1;
     at = next;
   }
@@ -152,12 +156,27 @@ function hatching() {
   return paint.createPattern(tile, 'repeat');
 }
 
+// From a thread's wake-up to its run it waits for a CPU: a line, at most one for each pixel.
+function drawWaits({ waits, waitEnds }, y) {
+  let drawn = LABEL;
+  for (let at = after(waitEnds, view.from); at < waits.length && waits[at].time < view.to; at++) {
+    const left = Math.max(drawn, X(waits[at].time)), right = Math.min(width, X(waits[at].ran));
+    if (right - left < 1) {
+      at = Math.max(at, after(waitEnds, view.from + (left + 1 - LABEL) * scale(), at) - 1);
+      continue;
+    }
+    box(left, y + LANE / 2 - 1.5, right - left, 3, colours.wait);
+    drawn = right;
+  }
+}
+
 function drawLane(at) {
   const lane = lanes[at], y = Y(at);
   if (y > height || y < RULER - LANE) return;
   if (at % 2) box(LABEL, y, width - LABEL, LANE, colours.stripe);
   drawRuns(lane, y);
-  drawMarks(lane.times, y + LANE - 6, 4, colours.weak);
+  drawWaits(lane, y);
+  drawMarks(lane.times, y + LANE - MARK, 4, colours.weak);
   if (lane.hitTimes) drawMarks(lane.hitTimes, y + 1, LANE - 2, colours.hit);
   drawMarks(lane.lateTimes, y + 1, LANE - 2, colours.late);
   for (const [from, to] of lane.losses) {
@@ -174,19 +193,20 @@ function shownWakes() {
   const first = after(wakeTimes, view.from - 1), last = after(wakeTimes, view.to);
   const shown = [];
   // Of many, the slowest: they are what one looks for.
-  const limit = last - first > ARROWS ? SLOWEST : ARROWS;
-  $('note').textContent = limit === SLOWEST ? `${last - first} wake-ups here: the ${SLOWEST} slowest have arrows` : '';
+  const limit = Math.floor((width - LABEL) / ARROW_ROOM);
   for (const wake of slowest) {
     if (shown.length === limit) break;
     if (wake.time <= view.to && wake.ran >= view.from) shown.push(wake);
   }
+  $('note').textContent = shown.length === limit && last - first > limit ? `${last - first} wake-ups here: the ${shown.length} slowest have arrows` : '';
   return shown;
 }
 
-function arrow(wake, from, to) {
+// Both ends are in sight, or the wake-up is the chosen one: of others one would see lines without ends.
+function arrow(wake, from, to, chosen) {
   if (from === undefined || to === undefined) return;
   const [x0, y0, x1, y1] = [X(wake.time), Y(from) + LANE / 2, X(wake.ran), Y(to) + LANE / 2];
-  if (Math.max(y0, y1) < RULER || Math.min(y0, y1) > height) return;
+  if (!chosen && (Math.min(y0, y1) < RULER || Math.max(y0, y1) > height)) return;
   paint.beginPath();
   paint.moveTo(x0, y0);
   paint.lineTo(x1, y1);
@@ -208,8 +228,9 @@ function drawArrows() {
     const chosen = view.selected?.wake === wake;
     paint.strokeStyle = chosen ? colours.hit : colours.arrow;
     paint.lineWidth = chosen ? 2 : 1;
-    if (wake.cpu !== wake.on) arrow(wake, place.get('cpu' + wake.cpu), place.get('cpu' + wake.on));
-    arrow(wake, place.get('thread' + wake.waker), place.get('thread' + wake.woken));
+    paint.globalAlpha = chosen ? 1 : 0.6;
+    if (wake.cpu !== wake.on) arrow(wake, place.get('cpu' + wake.cpu), place.get('cpu' + wake.on), chosen);
+    arrow(wake, place.get('thread' + wake.waker), place.get('thread' + wake.woken), chosen);
   }
   paint.restore();
 }
@@ -227,7 +248,8 @@ function drawRuler() {
   for (let time = Math.ceil(view.from / step) * step; time <= view.to; time += step) {
     box(X(time), RULER - 6, 1, 6, colours.weak);
     paint.fillStyle = colours.weak;
-    paint.fillText(span(time), X(time) + 3, RULER / 2);
+    const words = time === 0 ? '0' : span(time);
+    if (X(time) + 3 + paint.measureText(words).width < width) paint.fillText(words, X(time) + 3, RULER / 2);
   }
   box(0, RULER - 1, width, 1, colours.line);
   paint.fillStyle = colours.weak;
@@ -242,7 +264,7 @@ function draw() {
   }
   const probe = document.createElement('i');
   document.body.append(probe);
-  for (const name of ['back', 'text', 'weak', 'line', 'stripe', 'late', 'loss', 'arrow', 'hit']) {
+  for (const name of ['back', 'text', 'weak', 'line', 'stripe', 'late', 'loss', 'arrow', 'hit', 'wait']) {
     probe.style.color = `var(--${name})`;
     colours[name] = getComputedStyle(probe).color;
   }
@@ -273,7 +295,9 @@ function show(from, to) {
   redraw();
 }
 
-function zoom(times, at = (view.from + view.to) / 2) {
+// Without a place it is what was selected, if it is in sight.
+function zoom(times, at = view.selected?.time) {
+  if (!(at >= view.from && at <= view.to)) at = (view.from + view.to) / 2;
   show(at - (at - view.from) * times, at + (view.to - at) * times);
 }
 
@@ -298,7 +322,7 @@ function rows(title, pairs, text, chain) {
     if (look) dd.className = look;
     list.append(dt, dd);
   }
-  const parts = [heading, list];
+  const parts = title === data.title ? [heading, list] : [link('‹ summary', summary), heading, list];
   for (const words of [text, chain]) {
     if (!words) continue;
     const pre = document.createElement('pre');
@@ -306,6 +330,24 @@ function rows(title, pairs, text, chain) {
     parts.push(pre);
   }
   $('record').replaceChildren(...parts);
+}
+
+const HINT = $('record').firstElementChild;
+
+// What the recording is, until something is clicked: the slowest wake-ups are where one begins to look.
+function summary() {
+  const pairs = [['events', data.points.length], ['threads', byTime.length], ['wake-ups', wakes.length]];
+  const late = data.points.filter(point => point[LATE] !== 0).length;
+  pairs.push(['order', late ? `${late} late or not proven` : 'all proven', late ? 'late' : '']);
+  data.losses.slice(0, 5).forEach((loss, at) => {
+    pairs.push([at ? '' : 'losses', link(loss[3], () => selectLoss(loss)), 'lost']);
+  });
+  if (data.losses.length > 5) pairs.push(['', `and ${data.losses.length - 5} more`, 'lost']);
+  slowest.slice(0, 10).forEach((wake, at) => {
+    pairs.push([at ? '' : 'waited longest', link(`${span(wake.ran - wake.time)} ${nameOf(wake.woken)}`, () => selectWake(wake))]);
+  });
+  rows(data.title, pairs);
+  $('record').append(HINT);
 }
 
 function link(words, action) {
@@ -345,22 +387,44 @@ function selectRun(run) {
   redraw();
 }
 
+function selectLoss(loss) {
+  const room = Math.max(1000, 4 * (loss[1] - loss[0]));
+  if (loss[0] < view.from || loss[1] > view.to || loss[1] - loss[0] < 4 * scale()) show(loss[0] - room, loss[1] + room);
+  rows('Loss', [['from', clock(loss[0])], ['to', clock(loss[1])], ['CPU', loss[2] ?? 'all']], loss[3]);
+  redraw();
+}
+
+// The thread's run that a wake-up led to, with the wake-up in sight.
+function selectWake(wake) {
+  const lane = lanes[place.get('thread' + wake.woken)], room = wake.ran - wake.time;
+  show(wake.time - room, wake.ran + room);
+  const run = lane.runs[after(lane.to, wake.ran)];
+  if (run && run[0] === wake.ran) {
+    selectRun(run);
+  } else {
+    view.selected = { time: wake.ran, wake };
+    rows(nameOf(wake.woken), [['woken by', nameOf(wake.waker)], ['at', clock(wake.time)], ['waited', span(room)]]);
+  }
+  reveal(place.get('thread' + wake.woken), wake.ran);
+}
+
 function click(x, y) {
   const at = lanes.findIndex((_, at) => y >= Y(at) && y < Y(at) + LANE);
   if (at < 0 || x < LABEL) return;
   const lane = lanes[at], time = view.from + (x - LABEL) * scale(), near = 4 * scale();
   const loss = lane.losses.find(([from, to]) => time >= from - near && time <= to + near);
+  const run = after(lane.to, time), isRun = lane.from[run] <= time, isAbove = y - Y(at) < LANE - MARK;
   let best = null;
-  for (const [times, points] of [[lane.times, lane.points], [lane.lateTimes, lane.late]]) {
+  // Above the marks there are late events alone, wherever a stretch lies.
+  for (const [times, points] of [[isAbove && (isRun || loss) ? [] : lane.times, lane.points], [lane.lateTimes, lane.late]]) {
     for (let i = Math.max(0, after(times, time) - 1); i < times.length && i <= after(times, time); i++) {
       const far = Math.abs(times[i] - time);
       if (far <= near && (best === null || far <= best[0])) best = [far, points[i]];
     }
   }
-  const run = after(lane.to, time);
   if (best) return selectPoint(best[1]);
-  if (loss) return rows('Loss', [['from', clock(loss[0])], ['to', clock(loss[1])], ['CPU', loss[2] ?? 'all']], loss[3]);
-  if (lane.from[run] <= time) selectRun(lane.runs[run]);
+  if (loss) return selectLoss(loss);
+  if (isRun) selectRun(lane.runs[run]);
 }
 
 // ---- search ----
@@ -438,7 +502,7 @@ $('in').onclick = KEYS.w;
 $('out').onclick = KEYS.s;
 addEventListener('resize', redraw);
 
-// A link shows a part: page.html#from=1000&to=2000&search=ping&hit=3&event=17&click=400,60
+// A link shows a part: page.html#from=1000&to=2000&search=ping&hit=3&event=17&wake=0&click=400,60
 document.title = data.title + ' – perfweave';
 $('title').textContent = data.title;
 Object.assign(document.body.dataset, { events: data.points.length, wakes: wakes.length, runs: data.runs.length, losses: data.losses.length });
@@ -449,8 +513,11 @@ function follow() {
   if (asked.has('search')) search($('search').value = asked.get('search'));
   for (let hit = 0; hit < number('hit'); hit++) jump(1);
   if (data.points[asked.get('event')]) selectPoint(number('event'));
+  // The thread that waited longest is 0.
+  if (slowest[asked.get('wake')]) selectWake(slowest[number('wake')]);
   if (asked.has('click')) click(...asked.get('click').split(',').map(Number));
   draw();
 }
 addEventListener('hashchange', follow);
+summary();
 follow();

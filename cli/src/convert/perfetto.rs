@@ -283,3 +283,24 @@ fn word(name: &str, value: String) -> DebugAnnotation {
 fn count(name: &str, value: u64) -> DebugAnnotation {
     DebugAnnotation { name: Some(name.into()), string_value: None, uint_value: Some(value) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{INSTANT, instants};
+    use crate::convert::picture::{Picture, Place, Point};
+
+    /// Recordings have no late events, but their readers may.
+    #[test]
+    fn late_and_unproven_events_say_so() {
+        let point =
+            |place| Point { time: 7, cpu: Some(1), tid: Some(9), event: 0, text: "x".into(), place, chain: vec![] };
+        let points = [Place::Proven, Place::Assumed, Place::Late(50)].map(point).to_vec();
+        let picture = Picture { events: vec!["sched:sched_switch".into()], points, ..Picture::default() };
+        let read: Vec<_> = instants(&picture).map(|(_, event)| event).collect();
+        assert!(read.iter().all(|event| event.r#type == Some(INSTANT)));
+        let categories = read.iter().map(|event| event.categories.join(" ")).collect::<Vec<_>>();
+        assert_eq!(categories, ["sched", "sched unproven", "sched late"]);
+        let by = read[2].debug_annotations.iter().find(|note| note.name.as_deref() == Some("late_by_ns")).unwrap();
+        assert_eq!(by.uint_value, Some(50));
+    }
+}

@@ -2,8 +2,8 @@
 
 use super::names::{Names, frames};
 use super::view::{Scheduled, View};
-use perfweave::{Certainty, Event, Item, Record};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use perfweave::{Certainty, Event, Item, Kind, Record};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// Times are those of the recording's clock, in nanoseconds.
 #[derive(Debug, Default)]
@@ -87,10 +87,67 @@ pub struct Painter {
     names: Names,
     /// Whether wakers themselves say whom they wake. If so, what the woken thread's CPU says of it is left out.
     has_waking: bool,
+    /// By `sched:sched_switch`.
+    switched: Running,
+    /// By the kernel's records of switches into and out of the recorded threads. If there are any, runs are made of them: where only some
+    /// threads are recorded, nobody else's `sched:sched_switch` is, and so neither the beginning of their runs nor the end of another's.
+    scheduled: Running,
+    /// The wake-ups whose runs the kernel's own records of switches tell.
+    joined: HashSet<usize>,
+    /// Losses whose time is not known yet.
+    untimed: Vec<Loss>,
+    /// The last wake-up of each thread, and whether `sched:sched_switch` says that it ran after it.
+    woken: HashMap<u32, (usize, bool)>,
+}
+
+/// Who runs where, and has run.
+#[derive(Debug, Default)]
+struct Running {
+    runs: Vec<Run>,
     /// Who runs on each CPU, and since when. `None`: unknown since then.
-    running: HashMap<u32, (Option<u32>, u64)>,
-    /// The last wake-up of each thread that has not run since.
-    woken: HashMap<u32, usize>,
+    on: HashMap<u32, (Option<u32>, u64)>,
+}
+
+impl Running {
+    /// Before its first event a CPU may not have been traced yet.
+    fn begin(&mut self, cpu: u32, time: u64) {
+        self.on.entry(cpu).or_insert((None, time));
+    }
+
+    fn switch(&mut self, time: u64, cpu: u32, prev: u32, next: Option<u32>) {
+        let (running, since) = self.on.get(&cpu).copied().unwrap_or((None, time));
+        // The idle thread runs where nothing is drawn. After a loss it is unknown who ran until then.
+        if prev != 0 && running.is_none_or(|running| running == prev) && since < time {
+            self.runs.push(Run { cpu, tid: prev, from: since, to: time });
+        }
+        self.on.insert(cpu, (next, time));
+    }
+
+    fn lost(&mut self, loss: &Loss) {
+        for (cpu, running) in &mut self.on {
+            if loss.cpu.is_none_or(|of| of == *cpu) {
+                if let (Some(tid @ 1..), from) = *running
+                    && from < loss.from
+                {
+                    self.runs.push(Run { cpu: *cpu, tid, from, to: loss.from });
+                }
+                *running = (None, loss.to);
+            }
+        }
+    }
+
+    /// All runs until the end of the recording.
+    fn finish(mut self, end: u64) -> Vec<Run> {
+        for (cpu, (tid, from)) in self.on {
+            if let Some(tid @ 1..) = tid
+                && from < end
+            {
+                self.runs.push(Run { cpu, tid, from, to: end });
+            }
+        }
+        self.runs.sort_by_key(|run| (run.from, run.cpu));
+        self.runs
+    }
 }
 
 impl Painter {
@@ -102,29 +159,40 @@ impl Painter {
     pub fn event(&mut self, event: &Event<'_>, view: &View) {
         self.names.learn(event, &view.path);
         // What perf says of the time before the recording has the time 0.
-        let Some(time) = event.key().filter(|key| *key > 0) else { return };
+        let Some(time) = event.key().filter(|key| *key > 0) else { return self.without_time(event) };
         if self.picture.start == 0 {
             self.picture.start = time;
         }
+        self.place(time, event.cpu());
         self.picture.end = self.picture.end.max(time);
         if let Some(cpu) = event.cpu().filter(|cpu| *cpu != u32::MAX) {
             self.picture.cpus.insert(cpu);
-            // Before its first event a CPU may not have been traced yet.
-            self.running.entry(cpu).or_insert((None, time));
+            self.switched.begin(cpu, time);
         }
         match event.item() {
             Item::Record(record) => self.record(time, event, &record, view),
             Item::Flushed => {}
             other => {
-                let after = match other {
-                    Item::Lost(lost) => lost.after,
-                    Item::Gap(gap) => gap.after,
-                    _ => None,
-                };
-                let from = after.unwrap_or(time).max(self.picture.start);
+                let from = after(&other).unwrap_or(time).max(self.picture.start);
                 let text = crate::session::notice(&other).unwrap_or_default();
                 self.lost(Loss { cpu: event.cpu(), from, to: time, text });
             }
+        }
+    }
+
+    /// A loss before the first record of a CPU, or behind the last, has no time.
+    fn without_time(&mut self, event: &Event<'_>) {
+        if let Some(text) = crate::session::notice(&event.item()) {
+            let from = after(&event.item()).unwrap_or(0);
+            self.untimed.push(Loss { cpu: event.cpu(), from, to: 0, text });
+        }
+    }
+
+    /// Such a loss lasts until the next record of its CPU, or until the end.
+    fn place(&mut self, to: u64, cpu: Option<u32>) {
+        for loss in self.untimed.extract_if(.., |loss| loss.cpu.is_none() || loss.cpu == cpu).collect::<Vec<_>>() {
+            let from = loss.from.max(self.picture.start).min(to);
+            self.lost(Loss { from, to, ..loss });
         }
     }
 
@@ -147,15 +215,29 @@ impl Painter {
         if let Some(tid) = tid {
             self.thread(tid, view);
         }
+        match (record.kind(), tid, cpu) {
+            (Kind::SWITCH | Kind::SWITCH_CPU_WIDE, Some(tid), Some(cpu)) => {
+                self.in_or_out(time, cpu, tid, is_switch_out(record));
+            }
+            // Its last switch is not recorded any more.
+            (Kind::EXIT, Some(tid), Some(cpu)) if self.scheduled.on.contains_key(&cpu) => {
+                self.in_or_out(time, cpu, tid, true);
+            }
+            _ => {}
+        }
         match (view.scheduled(record), cpu) {
             (Some(Scheduled::Switch { prev, next }), Some(cpu)) => {
                 self.thread(prev, view);
                 self.thread(next, view);
-                self.switch(time, cpu, prev, next);
+                self.switched.switch(time, cpu, prev, Some(next));
+                if let Some((wake, has_run @ false)) = self.woken.get_mut(&next) {
+                    self.picture.wakes[*wake].ran = Some((time, cpu));
+                    *has_run = true;
+                }
             }
             (Some(Scheduled::Wake { woken, is_waking }), Some(cpu)) if is_waking == self.has_waking => {
                 self.thread(woken, view);
-                self.woken.insert(woken, self.picture.wakes.len());
+                self.woken.insert(woken, (self.picture.wakes.len(), false));
                 let (point, waker) = (self.picture.points.len() - 1, tid.unwrap_or(0));
                 self.picture.wakes.push(Wake { time, point, cpu, waker, woken, ran: None });
             }
@@ -183,61 +265,108 @@ impl Painter {
         thread.pid = view.pid(tid).or(thread.pid);
     }
 
-    fn switch(&mut self, time: u64, cpu: u32, prev: u32, next: u32) {
-        let (running, since) = self.running.get(&cpu).copied().unwrap_or((None, time));
-        // The idle thread runs where nothing is drawn. After a loss it is unknown who ran until then.
-        if prev != 0 && running.is_none_or(|running| running == prev) && since < time {
-            self.picture.runs.push(Run { cpu, tid: prev, from: since, to: time });
-        }
-        self.running.insert(cpu, (Some(next), time));
-        if let Some(wake) = self.woken.remove(&next) {
-            self.picture.wakes[wake].ran = Some((time, cpu));
+    /// The kernel's own record of a switch.
+    fn in_or_out(&mut self, time: u64, cpu: u32, tid: u32, is_out: bool) {
+        if is_out {
+            // Nobody is known to run now: another thread may be one that is not recorded.
+            self.scheduled.switch(time, cpu, tid, Some(0));
+        } else {
+            self.scheduled.on.insert(cpu, (Some(tid), time));
+            // The run begins here, not where another thread's `sched:sched_switch` announces it.
+            if let Some((wake, _)) = self.woken.remove(&tid) {
+                self.picture.wakes[wake].ran = Some((time, cpu));
+                self.joined.insert(wake);
+            }
         }
     }
 
     fn lost(&mut self, loss: Loss) {
-        for (cpu, running) in &mut self.running {
-            if loss.cpu.is_none_or(|of| of == *cpu) {
-                if let (Some(tid @ 1..), from) = *running
-                    && from < loss.from
-                {
-                    self.picture.runs.push(Run { cpu: *cpu, tid, from, to: loss.from });
-                }
-                *running = (None, loss.to);
-            }
-        }
+        self.switched.lost(&loss);
+        self.scheduled.lost(&loss);
         self.picture.losses.push(loss);
     }
 
     /// The picture, with everything in order of its beginning.
     pub fn finish(mut self) -> Picture {
-        let end = self.picture.end;
-        for (cpu, (tid, from)) in self.running {
-            if let Some(tid @ 1..) = tid
-                && from < end
-            {
-                self.picture.runs.push(Run { cpu, tid, from, to: end });
-            }
+        for loss in self.untimed.clone() {
+            self.place(self.picture.end, loss.cpu);
         }
-        self.picture.runs.sort_by_key(|run| (run.from, run.cpu));
+        let running = if self.scheduled.on.is_empty() {
+            self.switched
+        } else {
+            // A thread that is not recorded may have run, and waited again, before a recorded one made way for it.
+            for (_, wake) in self.picture.wakes.iter_mut().enumerate().filter(|(at, _)| !self.joined.contains(at)) {
+                wake.ran = None;
+            }
+            self.scheduled
+        };
+        self.picture.runs = running.finish(self.picture.end);
         self.picture.threads.entry(0).or_default().name = "swapper".into();
         self.picture
     }
 }
 
+/// The time of the last record before a loss.
+fn after(item: &Item<'_>) -> Option<u64> {
+    match item {
+        Item::Lost(lost) => lost.after,
+        Item::Gap(gap) => gap.after,
+        _ => None,
+    }
+}
+
+/// Whether a thread leaves its CPU, as a record of a switch says (`PERF_RECORD_MISC_SWITCH_OUT`).
+pub fn is_switch_out(record: &Record<'_>) -> bool {
+    const OUT: u16 = 1 << 13;
+    record.misc() & OUT != 0
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Loss, Painter, Run};
+    use super::{Loss, Painter, Run, Wake};
 
     #[test]
     fn runs_end_where_records_are_lost() {
         let mut painter = Painter::default();
         (painter.picture.start, painter.picture.end) = (10, 100);
-        painter.switch(20, 0, 7, 8);
+        painter.switched.switch(20, 0, 7, Some(8));
         painter.lost(Loss { cpu: Some(0), from: 40, to: 60, text: String::new() });
-        painter.switch(70, 0, 9, 0);
-        painter.switch(80, 0, 0, 7);
+        painter.switched.switch(70, 0, 9, Some(0));
+        painter.switched.switch(80, 0, 0, Some(7));
         let run = |tid, from, to| Run { cpu: 0, tid, from, to };
         assert_eq!(painter.finish().runs, [run(8, 20, 40), run(9, 60, 70), run(7, 80, 100)]);
+    }
+
+    #[test]
+    fn losses_without_a_time_end_at_the_next_record_of_their_cpu() {
+        let mut painter = Painter::default();
+        (painter.picture.start, painter.picture.end) = (10, 100);
+        let loss = |(cpu, from)| Loss { cpu: Some(cpu), from, to: 0, text: String::new() };
+        painter.untimed = [(1, 0), (2, 90), (0, 20)].map(loss).to_vec();
+        painter.place(40, Some(1));
+        painter.place(50, Some(0));
+        let of = |loss: Loss| (loss.cpu, loss.from, loss.to);
+        let losses: Vec<_> = painter.finish().losses.into_iter().map(of).collect();
+        assert_eq!(losses, [(Some(1), 10, 40), (Some(0), 20, 50), (Some(2), 90, 100)]);
+    }
+
+    #[test]
+    fn a_thread_that_is_not_recorded_has_no_runs() {
+        let mut painter = Painter::default();
+        (painter.picture.start, painter.picture.end) = (10, 100);
+        painter.in_or_out(10, 0, 7, false);
+        // Thread 9 is not recorded: nothing says when it leaves the CPU, nor that 7 comes back.
+        painter.switched.switch(30, 0, 7, Some(9));
+        painter.in_or_out(31, 0, 7, true);
+        painter.in_or_out(50, 0, 7, false);
+        painter.in_or_out(60, 0, 7, true);
+        let run = |from, to| Run { cpu: 0, tid: 7, from, to };
+        let wake = |woken| Wake { time: 12, point: 0, cpu: 0, waker: 7, woken, ran: Some((30, 0)) };
+        painter.picture.wakes = vec![wake(9), wake(7)];
+        painter.woken.insert(7, (1, true));
+        painter.in_or_out(70, 0, 7, false);
+        let picture = painter.finish();
+        assert_eq!(picture.runs, [run(10, 31), run(50, 60), run(70, 100)]);
+        assert_eq!([picture.wakes[0].ran, picture.wakes[1].ran], [None, Some((70, 0))]);
     }
 }

@@ -1,5 +1,6 @@
 //! What a recording's events mean: their names, fields and threads.
 
+use super::picture::is_switch_out;
 use linux_perf_event_reader::EventRecord;
 use perfweave::decode::{Field, Format};
 use perfweave::{Clock, Event, Item, Kind, Record, Rings};
@@ -189,6 +190,9 @@ impl View {
             }
             Ok(EventRecord::Fork(fork)) => format!("{}/{} by {}/{}", fork.pid, fork.tid, fork.ppid, fork.ptid),
             Ok(EventRecord::Exit(exit)) => format!("{}/{}", exit.pid, exit.tid),
+            _ if matches!(record.kind(), Kind::SWITCH | Kind::SWITCH_CPU_WIDE) => {
+                if is_switch_out(record) { "leaves the CPU" } else { "runs" }.to_owned()
+            }
             Ok(EventRecord::Sample(_)) => record.ip().map(|ip| format!("{ip:#x}")).unwrap_or_default(),
             _ => String::new(),
         }

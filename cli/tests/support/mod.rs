@@ -1,4 +1,5 @@
 //! What tests of commands share: the program, run for real, and a place for its files.
+#![allow(dead_code, reason = "each test uses some of it")]
 
 use serde_json::Value;
 use std::fs;
@@ -55,13 +56,36 @@ pub fn objects(args: &[&str]) -> Vec<Value> {
 #[track_caller]
 pub fn recorded(file: &str, args: &[&str]) -> Option<()> {
     let ping = "for i in 1 2 3 4 5 6 7 8; do echo $i | cat >/dev/null; done";
-    let all = [&["record", "-o", file][..], args, &["--", "sh", "-c", ping]].concat();
+    recorded_while(file, args, ping)
+}
+
+/// A recording while a shell runs a script, or `None` where this user may not trace.
+#[track_caller]
+pub fn recorded_while(file: &str, args: &[&str], script: &str) -> Option<()> {
+    let all = [&["record", "-o", file][..], args, &["--", "sh", "-c", script]].concat();
     let Output { status, stderr, .. } = perfweave(&all).output().unwrap();
     let said = String::from_utf8_lossy(&stderr);
     let refused = if is_refused(&said) { Err(said.clone()) } else { Ok(()) };
     perfweave_support::kernel("record the whole machine", refused)?;
     assert!(status.success(), "{all:?}: {status}: {said}");
     Some(())
+}
+
+/// While the recorder, this shell's parent, stands still, more calls are made than a ring holds: records are lost for sure. Then two pipes wake
+/// their readers, beside a thread that is always ready.
+const LOSING: &str = "
+    kill -STOP $PPID
+    dd if=/dev/zero of=/dev/null bs=1 count=20000 2>/dev/null
+    kill -CONT $PPID
+    dd if=/dev/zero of=/dev/null bs=1 count=60000 2>/dev/null &
+    for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do echo $i | cat | cat >/dev/null; done
+    wait";
+
+/// A recording of system calls and the scheduler that lacks records for sure, or `None` where this user may not trace.
+#[track_caller]
+pub fn recorded_with_losses(file: &str, args: &[&str]) -> Option<()> {
+    let events = "raw_syscalls:sys_enter,sched:sched_switch,sched:sched_waking";
+    recorded_while(file, &[&["--buffer", "512K", "-e", events], args].concat(), LOSING)
 }
 
 /// Whether the program says that this user may not trace.

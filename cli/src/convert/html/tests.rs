@@ -102,7 +102,7 @@ fn a_hundred_thousand_events_are_drawn_as_few_shapes() {
     // A lane has at most a run and a mark for each of the canvas's pixels.
     let drawn = number(&page, "drawn");
     assert!(drawn > 1000 && drawn < 44 * 2 * 1400, "{drawn} shapes");
-    assert!(page.contains("10000 wake-ups here: the 200 slowest have arrows"));
+    assert!(page.contains("10000 wake-ups here: the 55 slowest have arrows"));
     // However many events share its pixel, a late one is red.
     assert!(number(&page, "late") > 0 && number(&page, "loss") > 100);
 }

@@ -1,0 +1,182 @@
+//! What `convert` makes of a live recording with a loss, read back by the programs that it is made for: Perfetto's types, and the Firefox
+//! profiler's own code.
+
+mod support;
+
+use perfweave_support::runs;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::{Child, Command, Stdio};
+use support::{Place, objects, printed, recorded_with_losses};
+
+/// What the recording has, by `convert --json`.
+struct Recorded {
+    /// Events with a time.
+    events: u64,
+    losses: u64,
+    cpus: BTreeSet<u64>,
+    /// The threads that caused events, and how many each.
+    threads: BTreeMap<u64, u64>,
+}
+
+impl Recorded {
+    fn of(file: &str) -> Self {
+        let objects = objects(&["convert", "--json", file]);
+        let records =
+            objects.iter().filter(|object| object["event"].is_string() && object["time"].as_u64().unwrap_or(0) > 0);
+        let losses = objects.iter().filter(|object| object["notice"] == "lost").count() as u64;
+        let mut recorded = Self { events: 0, losses, cpus: BTreeSet::new(), threads: BTreeMap::new() };
+        for record in records {
+            recorded.events += 1;
+            recorded.cpus.extend(record["cpu"].as_u64());
+            if let Some(tid @ 1..) = record["tid"].as_u64() {
+                *recorded.threads.entry(tid).or_default() += 1;
+            }
+        }
+        assert!(recorded.losses > 0, "the recorder stood still, and nothing was lost");
+        recorded
+    }
+}
+
+fn strings(value: &Value) -> BTreeSet<String> {
+    value.as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect()
+}
+
+fn numbers(value: &Value) -> BTreeSet<u64> {
+    value.as_array().unwrap().iter().map(|number| number.as_u64().unwrap()).collect()
+}
+
+#[test]
+fn perfetto_has_a_track_for_each_cpu_and_thread_arrows_and_losses() {
+    let place = Place::new();
+    let (file, trace) = (place.file("perf.data"), place.file("trace"));
+    let Some(()) = recorded_with_losses(&file, &[]) else { return };
+    printed(&["convert", "--perfetto", &file, "-o", &trace]);
+    let import = "from perfetto.protos.perfetto.trace import perfetto_trace_pb2";
+    let Some(()) = runs(&["python3", "-c", import], "pip install perfetto") else { return };
+    let output = Command::new("python3").args(["-c", include_str!("read_back/perfetto.py"), &trace]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let read: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let recorded = Recorded::of(&file);
+    assert_eq!(read["unknown"], 0, "fields that Perfetto does not know");
+    assert_eq!(read["unbalanced"], 0, "slices that do not end, or not in their order");
+    assert_eq!((&read["without track"], &read["same track"]), (&0.into(), &0.into()));
+    // One track for each CPU and thread.
+    let cpus: BTreeSet<_> = recorded.cpus.iter().map(|cpu| format!("CPU {cpu}")).collect();
+    let named = strings(&read["tracks"]);
+    let lanes: BTreeSet<_> =
+        named.iter().filter(|name| name.starts_with("CPU ") && !name.contains(':')).cloned().collect();
+    assert_eq!(lanes, cpus);
+    assert!(
+        numbers(&read["threads"]).is_superset(&recorded.threads.keys().copied().collect()),
+        "threads without a track"
+    );
+    // Every event is there, on the track of its thread.
+    assert_eq!(read["instants"], recorded.events);
+    for (tid, count) in &recorded.threads {
+        assert_eq!(read["by thread"][tid.to_string()], *count, "thread {tid}");
+    }
+    // Every arrow begins at an event and ends where the woken thread runs.
+    assert!(read["flows"].as_u64().unwrap() > 0 && read["slices"].as_u64().unwrap() > 20, "{read}");
+    assert_eq!((&read["flows"], &read["backward"]), (&read["ends"], &0.into()));
+    assert_eq!(read["ends elsewhere"], 0, "arrows that end at another thread than the woken one");
+    assert_eq!((&read["losses"], &read["late"]), (&recorded.losses.into(), &0.into()));
+}
+
+/// A profile in `profiler-cli`, which answers from a daemon. This runs the daemon itself: `profiler-cli load` gives up after half a second.
+struct Profiler<'a> {
+    place: &'a Place,
+    daemon: Child,
+}
+
+impl<'a> Profiler<'a> {
+    const SESSION: [&'static str; 2] = ["--session", "perfweave"];
+
+    /// Loads a profile. Gives the list of its threads too.
+    #[track_caller]
+    fn load(place: &'a Place, profile: &str) -> (Self, Value) {
+        let daemon = Self::command(place).args(["--daemon", profile]).args(Self::SESSION).spawn().unwrap();
+        let mut profiler = Self { place, daemon };
+        loop {
+            match profiler.answer(&["thread", "list"]) {
+                Ok(list) => return (profiler, list),
+                Err(error) => assert_eq!(profiler.daemon.try_wait().unwrap(), None, "the daemon has ended: {error}"),
+            }
+        }
+    }
+
+    fn command(place: &Place) -> Command {
+        let mut command = Command::new("profiler-cli");
+        command.env("PROFILER_CLI_SESSION_DIR", &place.0).env("PROFILER_CLI_NO_SYMBOLICATE", "1");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    }
+
+    fn answer(&self, args: &[&str]) -> Result<Value, String> {
+        let mut command = Self::command(self.place);
+        let output = command
+            .args(args)
+            .arg("--json")
+            .args(Self::SESSION)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .output()
+            .unwrap();
+        if !output.status.success() {
+            return Err(format!("{args:?}: {}", String::from_utf8_lossy(&output.stderr)));
+        }
+        serde_json::from_slice(&output.stdout).map_err(|error| format!("{args:?}: {error}"))
+    }
+
+    #[track_caller]
+    fn object(&self, args: &[&str]) -> Value {
+        self.answer(args).unwrap_or_else(|error| panic!("{error}"))
+    }
+}
+
+impl Drop for Profiler<'_> {
+    fn drop(&mut self) {
+        let _ = (self.daemon.kill(), self.daemon.wait());
+    }
+}
+
+#[test]
+fn the_firefox_profiler_has_tracks_marks_samples_and_losses() {
+    let place = Place::new();
+    let (file, profile) = (place.file("perf.data"), place.file("profile.json"));
+    let Some(()) = recorded_with_losses(&file, &["--call-graph"]) else { return };
+    printed(&["convert", "--firefox", &file, "-o", &profile]);
+    let Some(()) = runs(&["profiler-cli", "--version"], "npm install @firefox-devtools/profiler-cli") else { return };
+    let (profiler, list) = Profiler::load(&place, &profile);
+    let threads = list["threads"].as_array().unwrap();
+    let recorded = Recorded::of(&file);
+    let lanes = threads.iter().filter_map(|thread| thread["name"].as_str()?.strip_prefix("CPU ")?.parse().ok());
+    assert_eq!(lanes.collect::<BTreeSet<u64>>(), recorded.cpus);
+    // Every event is a mark on the track of its thread, beside those of its runs.
+    let marks = |thread: &Value| thread["markerCount"].as_u64().unwrap();
+    for (tid, count) in &recorded.threads {
+        let of: Vec<_> = threads.iter().filter(|thread| thread["tid"] == tid.to_string().as_str()).collect();
+        assert_eq!(of.len(), 1, "tracks of thread {tid}");
+        assert!(marks(of[0]) >= *count, "{}", of[0]);
+    }
+    assert!(threads.iter().map(marks).sum::<u64>() >= recorded.events + recorded.losses);
+    let lost = profiler.object(&["profile", "markers", "--category", "Records missing", "--limit", "100000"]);
+    assert_eq!(lost["totalCount"], recorded.losses);
+    assert!(
+        lost["markers"].as_array().unwrap().iter().all(|mark| mark["label"].as_str().unwrap().contains("lost")),
+        "{lost:.500}"
+    );
+    // As many call chains as the folded stacks have, each with its functions.
+    let folded = printed(&["convert", "--folded", &file]);
+    let dd = threads.iter().filter(|thread| thread["name"] == "dd").max_by_key(|thread| marks(thread)).unwrap();
+    let samples =
+        profiler.object(&["thread", "samples", "--include-idle", "--thread", dd["threadHandle"].as_str().unwrap()]);
+    let chains = folded
+        .lines()
+        .filter(|line| line.starts_with("dd;"))
+        .map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap());
+    let total = samples["categoryBreakdown"]["totalSamples"].as_u64().unwrap();
+    // There are two threads of this name, and their folded stacks are added.
+    assert!(total > 0 && total <= chains.sum(), "{total}");
+    assert!(samples["heaviestStack"]["frameCount"].as_u64().unwrap() > 1, "{samples:.500}");
+}
