@@ -29,13 +29,13 @@ pub(crate) fn open(path: &Path) -> io::Result<Found> {
     }
 }
 
-/// Creates a file for writing, or replaces a regular one.
+/// Creates a file for writing that only its user may read, or replaces a regular one.
 #[cfg(feature = "perf-data")]
 pub(crate) fn create(path: &Path) -> io::Result<Found> {
     match std::fs::metadata(path).map(|metadata| found(&metadata)) {
         Ok(Err(other)) => Ok(other),
         Err(errno) if errno.kind() != io::ErrorKind::NotFound => Err(errno),
-        _ => opened(OpenOptions::new().write(true).create(true).truncate(true), path),
+        _ => opened(OpenOptions::new().write(true).create(true).truncate(true).mode(0o600), path),
     }
 }
 
