@@ -149,7 +149,8 @@ impl Archive {
             Some(system) => Path::from_iter(["events", system, table.table()]),
             None => Path::from(table.table()),
         };
-        let mut found = files::find(&self.location, &directory).await?;
+        let cache = self.context.runtime_env().cache_manager.get_file_metadata_cache();
+        let mut found = files::find(&self.location, &directory, &cache).await?;
         if found.files.is_empty() && found.bad.is_empty() && !(table.schema().is_none() && OTHERS.contains(&name.as_str())) {
             let has = self.tables().await?.into_keys().collect::<Vec<_>>().join(", ");
             return Err(Failure::Table { archive: self.name.clone(), name, has });

@@ -154,7 +154,8 @@ impl Machine {
         if self.machines > 1 && call == SENDTO && plan.one_in(8) {
             let message = self.row as u64 + (u64::from(self.number) << 40);
             let to = (self.number + 1 + plan.below(self.machines - 1)) % self.machines;
-            let hop = 40_000 + plan.around(if plan.one_in(50) { 8_000_000 } else { 120_000 });
+            let mean = if plan.one_in(50) { 8_000_000 } else { 120_000 };
+            let hop = 40_000 + plan.around(mean);
             self.last = time + 100;
             self.message(time + 100, "message_send", message, plan, tables);
             plan.on(to, time + hop, Happening::Receive { message });

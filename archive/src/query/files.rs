@@ -3,12 +3,13 @@
 use super::{Failure, Location};
 use arrow::array::{AsArray, Int64Array};
 use arrow::datatypes::{Schema, SchemaRef};
+use datafusion::datasource::physical_plan::parquet::metadata::DFParquetMetadata;
+use datafusion::execution::cache::cache_manager::FileMetadataCache;
 use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore};
 use parquet::arrow::arrow_reader::statistics::StatisticsConverter;
-use parquet::arrow::async_reader::ParquetObjectReader;
-use parquet::arrow::{ParquetRecordBatchStreamBuilder, parquet_to_arrow_schema};
+use parquet::arrow::parquet_to_arrow_schema;
 use parquet::file::metadata::ParquetMetaData;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -98,12 +99,12 @@ pub(super) struct Found {
     pub(super) notices: Vec<Notice>,
 }
 
-/// Reads the footer of each file of a table.
-pub(super) async fn find(location: &Location, directory: &Path) -> Result<Found, Failure> {
+/// Reads the footer of each file of a table, and keeps it for the query.
+pub(super) async fn find(location: &Location, directory: &Path, cache: &Arc<FileMetadataCache>) -> Result<Found, Failure> {
     let root = location.inside(directory);
     let listed: Vec<ObjectMeta> = location.store.list(Some(&root)).try_collect().await?;
     let files = listed.into_iter().filter(|file| file.location.as_ref().ends_with(".parquet"));
-    let mut checks: Vec<_> = futures::stream::iter(files.map(|file| check(location, &root, file))).buffered(AT_A_TIME).collect().await;
+    let mut checks: Vec<_> = futures::stream::iter(files.map(|file| check(location, &root, cache, file))).buffered(AT_A_TIME).collect().await;
     checks.sort_by(|one, other| one.1.cmp(&other.1));
     let mut found = Found::default();
     for (checked, parts) in checks {
@@ -118,7 +119,7 @@ pub(super) async fn find(location: &Location, directory: &Path) -> Result<Found,
     Ok(found)
 }
 
-async fn check(location: &Location, root: &Path, meta: ObjectMeta) -> (Result<File, Notice>, Vec<String>) {
+async fn check(location: &Location, root: &Path, cache: &Arc<FileMetadataCache>, meta: ObjectMeta) -> (Result<File, Notice>, Vec<String>) {
     let parts: Vec<_> = meta.location.parts().skip(root.parts().count()).map(|part| part.as_ref().to_string()).collect();
     let in_archive: Path = meta.location.parts().skip(location.prefix.parts().count()).collect();
     let file = in_archive.to_string();
@@ -128,9 +129,8 @@ async fn check(location: &Location, root: &Path, meta: ObjectMeta) -> (Result<Fi
         let why = format!("its directories are not {}", PARTITIONS.map(|name| format!("{name}=")).join("/"));
         return (Err(Notice::Foreign { file, why }), parts);
     }
-    let reader = ParquetObjectReader::new(location.store.clone(), meta.location.clone()).with_file_size(meta.size);
-    let metadata = match ParquetRecordBatchStreamBuilder::new(reader).await {
-        Ok(builder) => builder.metadata().clone(),
+    let metadata = match DFParquetMetadata::new(location.store.as_ref(), &meta).with_file_metadata_cache(Some(cache.clone())).fetch_metadata().await {
+        Ok(metadata) => metadata,
         Err(error) => return (Err(Notice::Unreadable { file, why: error.to_string() }), parts),
     };
     (described(&metadata, &parts, meta.location).map_err(|why| Notice::Foreign { file, why }), parts)

@@ -40,11 +40,11 @@ pub(super) fn union(table: &str, files: &[File], notices: &mut Vec<Notice>) -> S
 
 /// A type that holds the values of both: the wider number, or text.
 fn common_type(one: &DataType, other: &DataType) -> DataType {
-    use datafusion::logical_expr::type_coercion::binary::comparison_coercion_numeric;
+    use datafusion::logical_expr::type_coercion::binary::comparison_coercion;
     if one == other {
         return one.clone();
     }
-    if one.is_integer() && other.is_integer() { comparison_coercion_numeric(one, other).unwrap_or(DataType::Utf8) } else { DataType::Utf8 }
+    if one.is_integer() && other.is_integer() { comparison_coercion(one, other).unwrap_or(DataType::Utf8) } else { DataType::Utf8 }
 }
 
 /// A part of a table that can be read as a whole.
