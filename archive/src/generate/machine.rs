@@ -129,6 +129,10 @@ impl Machine {
         self.event(time, waker, ["sched", "sched_waking"], cells, tables);
         let delay = 1_500 + plan.around(4_000);
         plan.at(time + delay, Happening::Take { cpu, thread });
+        if plan.one_in(2_000) && self.cpus[waker].dark.is_none() {
+            self.cpus[waker].dark = Some(0);
+            plan.at(time + 200_000, Happening::Light { cpu: waker, since: time });
+        }
     }
 
     fn take(&mut self, time: i64, cpu: usize, thread: usize, plan: &mut Plan, tables: &mut Tables) {
@@ -239,11 +243,6 @@ impl Machine {
     fn second(&mut self, time: i64, plan: &mut Plan, tables: &mut Tables) {
         self.clock(time, plan, tables);
         plan.at(time + SECOND, Happening::Second);
-        let cpu = self.some_cpu(plan);
-        if plan.one_in(4) && self.cpus[cpu].dark.is_none() {
-            self.cpus[cpu].dark = Some(0);
-            plan.at(time + 200_000, Happening::Light { cpu, since: time });
-        }
     }
 
     fn light(&mut self, time: i64, cpu: usize, since: i64, tables: &mut Tables) {

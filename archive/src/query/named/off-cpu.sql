@@ -24,7 +24,7 @@ SELECT machine, comm AS process,
     END AS reason,
     count(*) AS times,
     sum(until - mono) AS total_ns,
-    CAST(approx_percentile_cont(0.99) WITHIN GROUP (ORDER BY until - mono) AS BIGINT) AS p99_ns,
+    CAST(percentile_cont(0.99) WITHIN GROUP (ORDER BY until - mono) AS BIGINT) AS p99_ns,
     max(until - mono) AS max_ns
 FROM spans
 WHERE leaves AND NOT leaves_again

@@ -14,8 +14,8 @@ WITH steps AS (
 SELECT calls.machine, coalesce(max(names.name), CAST(calls.id AS VARCHAR)) AS call,
     count(*) AS calls,
     sum(until - mono) AS total_ns,
-    CAST(approx_percentile_cont(0.5) WITHIN GROUP (ORDER BY until - mono) AS BIGINT) AS p50_ns,
-    CAST(approx_percentile_cont(0.99) WITHIN GROUP (ORDER BY until - mono) AS BIGINT) AS p99_ns,
+    CAST(percentile_cont(0.5) WITHIN GROUP (ORDER BY until - mono) AS BIGINT) AS p50_ns,
+    CAST(percentile_cont(0.99) WITHIN GROUP (ORDER BY until - mono) AS BIGINT) AS p99_ns,
     max(until - mono) AS max_ns
 FROM calls LEFT JOIN system_calls AS names ON names.id = calls.id
 WHERE enters AND NOT enters_next AND id_next = calls.id

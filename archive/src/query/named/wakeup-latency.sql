@@ -17,8 +17,8 @@ WITH steps AS (
 )
 SELECT machine, comm AS process, cpu,
     count(*) AS waits,
-    CAST(approx_percentile_cont(0.5) WITHIN GROUP (ORDER BY mono - mono_before) AS BIGINT) AS p50_ns,
-    CAST(approx_percentile_cont(0.99) WITHIN GROUP (ORDER BY mono - mono_before) AS BIGINT) AS p99_ns,
+    CAST(percentile_cont(0.5) WITHIN GROUP (ORDER BY mono - mono_before) AS BIGINT) AS p50_ns,
+    CAST(percentile_cont(0.99) WITHIN GROUP (ORDER BY mono - mono_before) AS BIGINT) AS p99_ns,
     max(mono - mono_before) AS max_ns
 FROM pairs
 WHERE step = 'in' AND step_before = 'woken'
