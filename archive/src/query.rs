@@ -84,6 +84,7 @@ pub struct Archive {
     name: String,
     location: Location,
     context: SessionContext,
+    on_cluster: bool,
     registered: BTreeSet<String>,
     spans: Vec<files::Span>,
     notices: Vec<Notice>,
@@ -91,7 +92,10 @@ pub struct Archive {
 
 impl std::fmt::Debug for Archive {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Archive").field("location", &self.location).field("registered", &self.registered).finish_non_exhaustive()
+        f.debug_struct("Archive")
+            .field("location", &self.location)
+            .field("registered", &self.registered)
+            .finish_non_exhaustive()
     }
 }
 
@@ -104,16 +108,28 @@ impl Archive {
     pub async fn open(location: &str, cluster: Option<&str>, memory: usize) -> Result<Self, Failure> {
         let name = location.to_string();
         let location = Location::open(location)?;
-        let config = SessionConfig::new().with_information_schema(true).set_bool("datafusion.execution.parquet.pushdown_filters", true);
+        let config = SessionConfig::new()
+            .with_information_schema(true)
+            .set_bool("datafusion.execution.parquet.pushdown_filters", true);
         let runtime = RuntimeEnvBuilder::new().with_memory_pool(Arc::new(FairSpillPool::new(memory))).build_arc()?;
-        let state = SessionStateBuilder::new().with_default_features().with_config(config).with_runtime_env(runtime).build();
+        let state =
+            SessionStateBuilder::new().with_default_features().with_config(config).with_runtime_env(runtime).build();
         let context = match cluster {
             Some(scheduler) => SessionContext::remote_with_state(&format!("df://{scheduler}"), state).await?,
             None => SessionContext::new_with_state(state),
         };
         context.register_object_store(&location.root, location.store.clone());
         context.register_udf(happened_before());
-        Ok(Self { name, location, context, registered: BTreeSet::new(), spans: Vec::new(), notices: Vec::new() })
+        let on_cluster = cluster.is_some();
+        Ok(Self {
+            name,
+            location,
+            context,
+            on_cluster,
+            registered: BTreeSet::new(),
+            spans: Vec::new(),
+            notices: Vec::new(),
+        })
     }
 
     /// What was left out so far, and what else the answers need said.
@@ -151,11 +167,14 @@ impl Archive {
         };
         let cache = self.context.runtime_env().cache_manager.get_file_metadata_cache();
         let mut found = files::find(&self.location, &directory, &cache).await?;
-        if found.files.is_empty() && found.bad.is_empty() && !(table.schema().is_none() && OTHERS.contains(&name.as_str())) {
+        if found.files.is_empty()
+            && found.bad.is_empty()
+            && !(table.schema().is_none() && OTHERS.contains(&name.as_str()))
+        {
             let has = self.tables().await?.into_keys().collect::<Vec<_>>().join(", ");
             return Err(Failure::Table { archive: self.name.clone(), name, has });
         }
-        let schema = match table::union(&name, &found.files, &mut found.notices) {
+        let schema = match table::union(&name, &found.files, self.on_cluster, &mut found.notices) {
             schema if schema.fields().is_empty() => crate::generate::schema(table.table(), table.schema().is_some()),
             schema => schema,
         };
@@ -165,7 +184,11 @@ impl Archive {
         self.register_as(table, Arc::new(view))
     }
 
-    fn register_as(&self, table: &TableReference, provider: Arc<dyn datafusion::catalog::TableProvider>) -> Result<(), Failure> {
+    fn register_as(
+        &self,
+        table: &TableReference,
+        provider: Arc<dyn datafusion::catalog::TableProvider>,
+    ) -> Result<(), Failure> {
         let catalogs = self.context.catalog("datafusion");
         if let (Some(catalog), Some(system)) = (catalogs, table.schema())
             && catalog.schema(system).is_none()

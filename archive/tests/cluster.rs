@@ -23,7 +23,12 @@ fn main() {
 }
 
 async fn scheduler(port: u16) {
-    let config = SchedulerConfig { bind_port: port, bind_host: "127.0.0.1".into(), external_host: "127.0.0.1".into(), ..Default::default() };
+    let config = SchedulerConfig {
+        bind_port: port,
+        bind_host: "127.0.0.1".into(),
+        external_host: "127.0.0.1".into(),
+        ..Default::default()
+    };
     let cluster = BallistaCluster::new_from_config(&config).await.unwrap();
     start_server(cluster, ([127, 0, 0, 1], port).into(), Arc::new(config)).await.unwrap();
 }
@@ -89,8 +94,17 @@ async fn test() {
     }
     println!("cluster: both executors took part");
     // A file that cannot be read changes how a table is made; the rest is answered the same.
-    std::fs::write(folder.path().join("archive/events/sched/sched_switch/machine=m00/date=2026-11-20/hour=09/bad.parquet"), "none").unwrap();
-    same(&url, &scheduler, "SELECT machine, date, count(*) FROM sched.sched_switch GROUP BY machine, date ORDER BY machine, date").await;
+    std::fs::write(
+        folder.path().join("archive/events/sched/sched_switch/machine=m00/date=2026-11-20/hour=09/bad.parquet"),
+        "none",
+    )
+    .unwrap();
+    same(
+        &url,
+        &scheduler,
+        "SELECT machine, date, count(*) FROM sched.sched_switch GROUP BY machine, date ORDER BY machine, date",
+    )
+    .await;
     println!("cluster: with a bad file ok");
 }
 

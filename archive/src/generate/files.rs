@@ -4,8 +4,8 @@ use super::Summary;
 use crate::Failure;
 use crate::query::Location;
 use arrow::array::{
-    ArrayRef, BinaryBuilder, BooleanBuilder, Int32Builder, Int64Builder, RecordBatch, StringBuilder, StringDictionaryBuilder,
-    TimestampNanosecondBuilder, UInt32Builder, UInt64Builder,
+    ArrayRef, BinaryBuilder, BooleanBuilder, Int32Builder, Int64Builder, RecordBatch, StringBuilder,
+    StringDictionaryBuilder, TimestampNanosecondBuilder, UInt32Builder, UInt64Builder,
 };
 use arrow::datatypes::{DataType, Field, Int32Type, Schema, SchemaRef, TimeUnit};
 use arrow::temporal_conversions::timestamp_ns_to_datetime;
@@ -64,7 +64,14 @@ fn columns(table: &str) -> &'static [(&'static str, DataType)] {
         "sched_waking" => &[("comm", Utf8), ("pid", Int32), ("prio", Int32), ("target_cpu", Int32)],
         "sys_enter" => &[("id", Int64), ("args", Binary)],
         "sys_exit" => &[("id", Int64), ("ret", Int64)],
-        "notices" => &[("kind", Utf8), ("cpu_id", Int32), ("count", Int64), ("from_mono", Int64), ("to_mono", Int64), ("text", Utf8)],
+        "notices" => &[
+            ("kind", Utf8),
+            ("cpu_id", Int32),
+            ("count", Int64),
+            ("from_mono", Int64),
+            ("to_mono", Int64),
+            ("text", Utf8),
+        ],
         "clocks" => &[
             ("offset", Int64),
             ("bracket", Int64),
@@ -166,7 +173,9 @@ fn properties() -> WriterProperties {
         .set_max_row_group_row_count(Some(ROW_GROUP))
         .set_sorting_columns(Some(vec![SortingColumn { column_idx: 0, descending: false, nulls_first: false }]));
     for column in ["mono", "tai", "row"] {
-        builder = builder.set_column_dictionary_enabled(column.into(), false).set_column_encoding(column.into(), Encoding::DELTA_BINARY_PACKED);
+        builder = builder
+            .set_column_dictionary_enabled(column.into(), false)
+            .set_column_encoding(column.into(), Encoding::DELTA_BINARY_PACKED);
     }
     builder.build()
 }
@@ -217,7 +226,14 @@ impl Table {
     fn begin(&mut self, hour: i64, row: &Row<'_>) {
         let time = timestamp_ns_to_datetime(hour * HOUR).unwrap_or_default();
         let boot = &row.boot[..8];
-        self.path = format!("{}/date={}/hour={}/{boot}-{}.parquet", self.directory, time.format("%F"), time.format("%H"), row.mono).into();
+        self.path = format!(
+            "{}/date={}/hour={}/{boot}-{}.parquet",
+            self.directory,
+            time.format("%F"),
+            time.format("%H"),
+            row.mono
+        )
+        .into();
         self.hour = Some(hour);
         self.in_file = 0;
     }
@@ -241,11 +257,16 @@ impl Table {
 
     /// Takes what is pending.
     fn take(&mut self, last: bool) -> Piece {
-        let mut arrays: Vec<ArrayRef> = vec![Arc::new(self.mono.finish()), Arc::new(self.tai.finish()), Arc::new(self.tai_error.finish())];
+        let mut arrays: Vec<ArrayRef> =
+            vec![Arc::new(self.mono.finish()), Arc::new(self.tai.finish()), Arc::new(self.tai_error.finish())];
         if let Some(cpu) = &mut self.cpu {
             arrays.push(Arc::new(cpu.finish()));
         }
-        arrays.extend([Arc::new(self.boot.finish()) as ArrayRef, Arc::new(self.trace.finish()), Arc::new(self.row.finish())]);
+        arrays.extend([
+            Arc::new(self.boot.finish()) as ArrayRef,
+            Arc::new(self.trace.finish()),
+            Arc::new(self.row.finish()),
+        ]);
         arrays.extend(self.columns.iter_mut().map(Column::finish));
         self.pending = 0;
         Piece { path: self.path.clone(), schema: self.schema.clone(), arrays, last }
@@ -294,7 +315,11 @@ impl Tables {
     fn push(&mut self, [system, event]: [&'static str; 2], row: Row<'_>) {
         let tables = self.tables.entry([system, event]).or_default();
         if !tables.contains_key(row.machine) {
-            let (directory, name) = if event.is_empty() { (system.to_string(), system) } else { (format!("events/{system}/{event}"), event) };
+            let (directory, name) = if event.is_empty() {
+                (system.to_string(), system)
+            } else {
+                (format!("events/{system}/{event}"), event)
+            };
             let table = Table::new(format!("{directory}/machine={}", row.machine), name, !event.is_empty());
             tables.insert(row.machine.to_string(), table);
         }

@@ -11,7 +11,16 @@ const DISK: i64 = 2;
 /// read, write, epoll_wait, futex, sendto, recvfrom of x86-64.
 const CALLS: [i64; 6] = [0, 1, 232, 202, 44, 45];
 const SENDTO: i64 = 44;
-const NAMES: [&str; 8] = ["nginx", "postgres", "kworker/u8:2", "rcu_preempt", "redis-server", "tokio-runtime-w", "systemd-journal", "jbd2/vda-8"];
+const NAMES: [&str; 8] = [
+    "nginx",
+    "postgres",
+    "kworker/u8:2",
+    "rcu_preempt",
+    "redis-server",
+    "tokio-runtime-w",
+    "systemd-journal",
+    "jbd2/vda-8",
+];
 
 /// What happens.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
@@ -281,7 +290,8 @@ impl Machine {
     fn trace(&mut self, what: &str, tables: &mut Tables) {
         let time = self.last;
         let events = "sched:sched_switch sched:sched_waking raw_syscalls:sys_enter raw_syscalls:sys_exit";
-        let mut cells: Vec<_> = [what, "6.18.0", events, "", "fence"].iter().map(|text| Cell::Text((*text).to_string())).collect();
+        let mut cells: Vec<_> =
+            [what, "6.18.0", events, "", "fence"].iter().map(|text| Cell::Text((*text).to_string())).collect();
         cells.extend([Cell::I64(self.row), Cell::I64(self.row + self.lost), Cell::I64(self.lost)]);
         tables.other("traces", Row { cells, ..self.row(time) });
     }

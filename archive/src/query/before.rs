@@ -32,7 +32,9 @@ impl ScalarUDFImpl for HappenedBefore {
     fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
         for argument in arguments {
             let DataType::Struct(fields) = argument else {
-                return plan_err!("happened_before compares two stamps, such as a.stamp and b.stamp; {argument} is none");
+                return plan_err!(
+                    "happened_before compares two stamps, such as a.stamp and b.stamp; {argument} is none"
+                );
             };
             if let Some(missing) = super::table::STAMP.iter().find(|name| fields.find(name).is_none()) {
                 return plan_err!("happened_before compares two stamps; one has no field {missing}");
@@ -42,7 +44,8 @@ impl ScalarUDFImpl for HappenedBefore {
     }
 
     fn simplify(&self, arguments: Vec<Expr>, _: &SimplifyContext) -> Result<ExprSimplifyResult> {
-        let [one, other] = <[Expr; 2]>::try_from(arguments).map_err(|_| datafusion::common::plan_datafusion_err!("two stamps"))?;
+        let [one, other] =
+            <[Expr; 2]>::try_from(arguments).map_err(|_| datafusion::common::plan_datafusion_err!("two stamps"))?;
         Ok(ExprSimplifyResult::Simplified(meaning(&one, &other)?))
     }
 
@@ -60,7 +63,10 @@ fn meaning(one: &Expr, other: &Expr) -> Result<Expr> {
     let unknown = || lit(ScalarValue::Boolean(None));
     let earliest = |stamp: &Expr| number(stamp, "tai") - of(stamp, "tai_error");
     let latest = |stamp: &Expr| number(stamp, "tai") + of(stamp, "tai_error");
-    let here = when(same("mono").is_not_true(), before("mono")).when(same("trace"), before("row")).otherwise(unknown())?;
-    let apart = when(latest(one).lt(earliest(other)), lit(true)).when(latest(other).lt(earliest(one)), lit(false)).otherwise(unknown())?;
+    let here =
+        when(same("mono").is_not_true(), before("mono")).when(same("trace"), before("row")).otherwise(unknown())?;
+    let apart = when(latest(one).lt(earliest(other)), lit(true))
+        .when(latest(other).lt(earliest(one)), lit(false))
+        .otherwise(unknown())?;
     when(same("machine").and(same("boot")), here).otherwise(apart)
 }

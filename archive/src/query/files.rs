@@ -100,11 +100,18 @@ pub(super) struct Found {
 }
 
 /// Reads the footer of each file of a table, and keeps it for the query.
-pub(super) async fn find(location: &Location, directory: &Path, cache: &Arc<FileMetadataCache>) -> Result<Found, Failure> {
+pub(super) async fn find(
+    location: &Location,
+    directory: &Path,
+    cache: &Arc<FileMetadataCache>,
+) -> Result<Found, Failure> {
     let root = location.inside(directory);
     let listed: Vec<ObjectMeta> = location.store.list(Some(&root)).try_collect().await?;
     let files = listed.into_iter().filter(|file| file.location.as_ref().ends_with(".parquet"));
-    let mut checks: Vec<_> = futures::stream::iter(files.map(|file| check(location, &root, cache, file))).buffered(AT_A_TIME).collect().await;
+    let mut checks: Vec<_> = futures::stream::iter(files.map(|file| check(location, &root, cache, file)))
+        .buffered(AT_A_TIME)
+        .collect()
+        .await;
     checks.sort_by(|one, other| one.1.cmp(&other.1));
     let mut found = Found::default();
     for (checked, parts) in checks {
@@ -119,8 +126,14 @@ pub(super) async fn find(location: &Location, directory: &Path, cache: &Arc<File
     Ok(found)
 }
 
-async fn check(location: &Location, root: &Path, cache: &Arc<FileMetadataCache>, meta: ObjectMeta) -> (Result<File, Notice>, Vec<String>) {
-    let parts: Vec<_> = meta.location.parts().skip(root.parts().count()).map(|part| part.as_ref().to_string()).collect();
+async fn check(
+    location: &Location,
+    root: &Path,
+    cache: &Arc<FileMetadataCache>,
+    meta: ObjectMeta,
+) -> (Result<File, Notice>, Vec<String>) {
+    let parts: Vec<_> =
+        meta.location.parts().skip(root.parts().count()).map(|part| part.as_ref().to_string()).collect();
     let in_archive: Path = meta.location.parts().skip(location.prefix.parts().count()).collect();
     let file = in_archive.to_string();
     let placed = parts.len() == PARTITIONS.len() + 1
@@ -129,7 +142,11 @@ async fn check(location: &Location, root: &Path, cache: &Arc<FileMetadataCache>,
         let why = format!("its directories are not {}", PARTITIONS.map(|name| format!("{name}=")).join("/"));
         return (Err(Notice::Foreign { file, why }), parts);
     }
-    let metadata = match DFParquetMetadata::new(location.store.as_ref(), &meta).with_file_metadata_cache(Some(cache.clone())).fetch_metadata().await {
+    let metadata = match DFParquetMetadata::new(location.store.as_ref(), &meta)
+        .with_file_metadata_cache(Some(cache.clone()))
+        .fetch_metadata()
+        .await
+    {
         Ok(metadata) => metadata,
         Err(error) => return (Err(Notice::Unreadable { file, why: error.to_string() }), parts),
     };
@@ -138,7 +155,8 @@ async fn check(location: &Location, root: &Path, cache: &Arc<FileMetadataCache>,
 
 fn described(metadata: &Arc<ParquetMetaData>, parts: &[String], path: Path) -> Result<File, String> {
     let of_file = metadata.file_metadata();
-    let schema = parquet_to_arrow_schema(of_file.schema_descr(), of_file.key_value_metadata()).map_err(|error| error.to_string())?;
+    let schema = parquet_to_arrow_schema(of_file.schema_descr(), of_file.key_value_metadata())
+        .map_err(|error| error.to_string())?;
     if let Some(missing) = KEYS.iter().find(|key| schema.field_with_name(key).is_err()) {
         return Err(format!("it has no column {missing}"));
     }
@@ -169,7 +187,8 @@ fn span(metadata: &ParquetMetaData, schema: &Schema, parts: &[String]) -> Option
 pub(super) fn overlaps<'a>(spans: impl Iterator<Item = &'a Span>) -> Vec<Notice> {
     let mut recordings: BTreeMap<(&str, &str), BTreeMap<&str, [i64; 2]>> = BTreeMap::new();
     for span in spans {
-        let recording = recordings.entry((&span.machine, &span.boot)).or_default().entry(&span.trace).or_insert(span.mono);
+        let recording =
+            recordings.entry((&span.machine, &span.boot)).or_default().entry(&span.trace).or_insert(span.mono);
         *recording = [recording[0].min(span.mono[0]), recording[1].max(span.mono[1])];
     }
     let mut notices = Vec::new();
@@ -179,7 +198,11 @@ pub(super) fn overlaps<'a>(spans: impl Iterator<Item = &'a Span>) -> Vec<Notice>
             for (other, second) in &traces[index + 1..] {
                 let mono = [first[0].max(second[0]), first[1].min(second[1])];
                 if mono[0] <= mono[1] {
-                    notices.push(Notice::Overlap { machine: machine.to_string(), traces: [one.to_string(), other.to_string()], mono });
+                    notices.push(Notice::Overlap {
+                        machine: machine.to_string(),
+                        traces: [one.to_string(), other.to_string()],
+                        mono,
+                    });
                 }
             }
         }

@@ -29,7 +29,10 @@ impl Location {
             _ => {
                 let folder = |source| Failure::Folder { path: location.into(), source };
                 let path = std::fs::canonicalize(location).map_err(folder)?;
-                let why = || Failure::Location { location: location.to_string(), why: "its path cannot be a URL".to_string() };
+                let why = || Failure::Location {
+                    location: location.to_string(),
+                    why: "its path cannot be a URL".to_string(),
+                };
                 Self::by_url(location, &Url::from_directory_path(path).map_err(|()| why())?)
             }
         }
@@ -48,7 +51,8 @@ impl Location {
     }
 
     fn by_url(location: &str, url: &Url) -> Result<Self, Failure> {
-        let options = std::env::vars_os().filter_map(|(name, value)| Some((name.to_str()?.to_ascii_lowercase(), value.to_str()?.to_string())));
+        let options = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.to_str()?.to_ascii_lowercase(), value.to_str()?.to_string())));
         let (store, prefix) = object_store::parse_url_opts(url, options)
             .map_err(|error| Failure::Location { location: location.to_string(), why: error.to_string() })?;
         let mut root = url.clone();

@@ -44,6 +44,7 @@ pub(super) fn sql(name: &str) -> Result<&'static str, Failure> {
 pub(super) fn syscalls() -> Result<Arc<dyn TableProvider>, Failure> {
     let row = |call: syscalls::Sysno| -> Vec<Expr> { vec![lit(i64::from(call.id())), lit(call.name())] };
     let rows = syscalls::SysnoSet::all().iter().map(row).collect();
-    let named = LogicalPlanBuilder::values(rows)?.project(vec![ident("column1").alias("id"), ident("column2").alias("name")])?;
+    let named = LogicalPlanBuilder::values(rows)?
+        .project(vec![ident("column1").alias("id"), ident("column2").alias("name")])?;
     Ok(Arc::new(ViewTable::new(named.build()?, None)))
 }

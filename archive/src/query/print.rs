@@ -47,7 +47,9 @@ pub async fn print(answer: DataFrame, format: Format, output: &mut impl Write) -
         }
         Format::Json => {
             let mut batches = answer.execute_stream().await?;
-            let mut writer = arrow::json::WriterBuilder::new().with_explicit_nulls(true).build::<_, arrow::json::writer::LineDelimited>(output);
+            let mut writer = arrow::json::WriterBuilder::new()
+                .with_explicit_nulls(true)
+                .build::<_, arrow::json::writer::LineDelimited>(output);
             while let Some(batch) = batches.try_next().await? {
                 writer.write(&batch)?;
             }
