@@ -12,8 +12,8 @@ import chdb
 import duckdb
 
 TABLES = re.compile(r"\b(sched|raw_syscalls|net)\.(sched_switch|sched_waking|sys_enter|sys_exit|message_send|message_receive)\b")
-# What only perfweave-archive has: a table of system calls' names, and the function happened_before.
-OWN = ("system_calls", "happened_before")
+# A function that only perfweave-archive has.
+OWN = "happened_before"
 
 
 def files(archive, table):
@@ -69,17 +69,18 @@ def by_chdb(archive, sql):
 
 
 def portable(sql):
-    """The query without comments, and without TAI: Python's clocks have no nanoseconds."""
+    """The query without comments, without TAI, for Python's clocks have no nanoseconds, and without the names of system calls."""
     lines = [line for line in sql.splitlines() if not line.startswith("--")]
-    return "\n".join(lines).replace(", tai, ", ", ")
+    sql = "\n".join(lines).replace(", tai, ", ", ").replace(" LEFT JOIN system_calls AS names ON names.id = calls.id", "")
+    return sql.replace("coalesce(max(names.name), CAST(calls.id AS VARCHAR))", "CAST(calls.id AS VARCHAR)")
 
 
 def queries():
     directory = Path(__file__).parent.parent / "src/query/named"
     for path in sorted(directory.glob("*.sql")):
-        sql = path.read_text()
-        if not any(own in sql for own in OWN):
-            yield path.stem, portable(sql)
+        sql = portable(path.read_text())
+        if OWN not in sql:
+            yield path.stem, sql
     counts = [f"SELECT '{table.replace('.', ' ')}' AS name, machine, count(*) AS rows, sum(mono) AS monos, max(row) AS last FROM {table} GROUP BY machine" for table in (
         "sched.sched_switch",
         "sched.sched_waking",
