@@ -6,6 +6,7 @@ mod files;
 mod location;
 mod named;
 mod print;
+mod stream;
 mod table;
 
 pub use before::happened_before;
@@ -14,6 +15,7 @@ pub use files::Notice;
 pub use location::Location;
 pub use named::{NAMED, Named};
 pub use print::{Format, print};
+pub use stream::{FRONTIER, stream};
 
 use ballista::prelude::SessionContextExt;
 use datafusion::catalog::MemorySchemaProvider;
@@ -38,6 +40,9 @@ pub struct Options {
     /// How to print the answer
     #[arg(long, value_enum, default_value_t = Format::Table)]
     pub format: Format,
+    /// Write Arrow's IPC stream in order of TAI, with the frontier in each batch: for engines that take it as their watermark
+    #[arg(long, conflicts_with_all = ["format", "list"])]
+    pub arrow_stream: bool,
     /// Ask one of the queries that are built in
     #[arg(long, value_name = "NAME", conflicts_with = "sql")]
     pub named: Option<String>,
@@ -76,7 +81,11 @@ pub async fn query(options: &Options) -> Result<(), Failure> {
     for notice in archive.notices() {
         eprintln!("perfweave-archive: {notice}");
     }
-    print(answer?, options.format, &mut output).await
+    if options.arrow_stream {
+        stream(answer?, &mut output).await
+    } else {
+        print(answer?, options.format, &mut output).await
+    }
 }
 
 /// An archive whose tables can be asked.

@@ -35,6 +35,9 @@ pub enum Failure {
     /// There is no named query of that name.
     #[error("there is no query named {0}; `query --list` lists them")]
     Named(String),
+    /// A stream is in order of TAI, and the answer has no TAI.
+    #[error("a stream is in order of TAI: the query must have a column tai, as it is in the archive")]
+    Stream,
     /// The store cannot be read or written.
     #[error(transparent)]
     Store(#[from] object_store::Error),
