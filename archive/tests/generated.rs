@@ -132,7 +132,7 @@ async fn streams_of_two_machines_merge_by_their_frontiers() {
         let ready = held.partition_point(|row| *row < frontiers[0].min(frontiers[1]));
         merged.extend(held.drain(..ready));
     }
-    let expected = ask(&mut archive, "SELECT CAST(tai AS BIGINT) FROM sched.sched_waking ORDER BY tai").await;
+    let expected = ask(&mut archive, "SELECT CAST(tai AS BIGINT) AS ns FROM sched.sched_waking ORDER BY ns").await;
     assert_eq!(merged, expected.iter().map(|row| number(&row[0])).collect::<Vec<_>>());
     let none = archive.sql("SELECT mono FROM sched.sched_waking").await.unwrap();
     assert!(stream(none, &mut Vec::new()).await.unwrap_err().to_string().contains("column tai"));
