@@ -27,7 +27,8 @@ fn named(name: &str) -> &'static str {
 async fn wakeups_by_hand() {
     let made = Made::new();
     made.waking("m1", "t1", &[row(100, 1).pid(10), row(130, 3).pid(11), row(500, 6).pid(10)]);
-    // Nobody runs from 50 on. 10 runs 50 ns after its wake-up. 11 is woken at 130 and runs at 190, while 10 has the CPU. 10 is woken at 500 and never runs.
+    // Nobody runs from 50 on. 10 runs 50 ns after its wake-up.
+    // 11 is woken at 130 and runs at 190, while 10 has the CPU. 10 is woken at 500 and never runs.
     made.switches(
         "m1",
         "t1",
