@@ -1,0 +1,6 @@
+//! Archives of ordered events: Parquet files that any engine reads, asked by SQL.
+
+pub mod generate;
+pub mod query;
+
+pub use query::Failure;
