@@ -1,0 +1,3 @@
+//! Archives of ordered events: Parquet files that any engine reads, asked by SQL.
+
+pub mod schema;
