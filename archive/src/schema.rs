@@ -398,18 +398,19 @@ mod tests {
         let mut table = Table::event("made", "made", Some(&format()), &origin());
         let (at, of) = (At { mono: 1, tai: 2, tai_error: 3, row: 4 }, Of { cpu: 5, proven: true, late: false, tid: None });
         with_record(&payload, |record| table.add_record(at, of, record));
-        with_record(&payload[..26], |record| table.add_record(At { row: 5, ..at }, of, record));
+        // perf pads payloads to 8 bytes with their length: this one has no padding.
+        with_record(&payload[..28], |record| table.add_record(At { row: 5, ..at }, of, record));
         assert_eq!(table.rows(), 2);
         let batch = table.take().unwrap();
         let column = |name: &str| batch.column_by_name(name).unwrap();
         assert_eq!(column("common_pid").as_primitive::<Int32Type>().values(), &[42, 42]);
         assert_eq!(column("row").as_primitive::<Int64Type>().values(), &[4, 5]);
         assert_eq!(column("comm").as_string::<i32>().value(1), "bash");
-        assert_eq!(column("pid").as_primitive::<Int32Type>().value(0), -1);
+        assert_eq!(column("pid").as_primitive::<Int32Type>().values(), &[-1, -1]);
         assert_eq!(column("row_field").as_primitive::<UInt8Type>().value(0), 200);
         assert_eq!(column("name").as_string::<i32>().value(0), "abc");
         assert_eq!(column("at").as_primitive::<UInt64Type>().value(0), u64::MAX);
-        assert!(["pid", "row_field", "args", "name", "at"].iter().all(|name| column(name).is_null(1)));
+        assert!(["row_field", "args", "name", "at"].iter().all(|name| column(name).is_null(1)));
         assert_eq!(table.rows(), 0);
         assert_eq!(table.take().unwrap().num_rows(), 0);
     }
