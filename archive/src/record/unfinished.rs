@@ -46,7 +46,7 @@ fn abandoned(root: &Path, path: &Path, boot: &str, reading: &Reading) -> Option<
     fs::remove_file(path).ok()?;
     let shown = path.strip_prefix(root).unwrap_or(path).display();
     let text = format!(
-        "a recording was killed: rows of {shown} are missing, from {} of boot {its_boot} until at most some seconds after {}",
+        "a recording was killed: rows of {shown} are missing, from {} of boot {its_boot} on; its last sign of life, one of each second, was at {}",
         from.map_or("an unknown time".into(), |from| from.to_string()),
         humantime::format_rfc3339_seconds(alive)
     );
