@@ -1,7 +1,8 @@
 //! Archives of ordered events: made, and asked by SQL.
 
 use clap::Parser;
-use perfweave_archive::record;
+use perfweave_archive::{record, tighten};
+use std::io::ErrorKind;
 use std::process::ExitCode;
 
 /// Archives of ordered events as Parquet files, asked by SQL
@@ -10,17 +11,23 @@ use std::process::ExitCode;
 enum Command {
     /// Write events of this machine into an archive
     Record(record::Options),
+    /// Correct clocks of machines by messages between them: no message is received before it is sent
+    Tighten(tighten::Options),
 }
 
 fn main() -> ExitCode {
-    let Command::Record(options) = Command::parse();
-    match record::record(&options) {
-        Ok(outcome) => {
-            eprintln!("{outcome}");
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("perfweave-archive: {error}");
+    let done = match Command::parse() {
+        Command::Record(options) => record::record(&options).map(|outcome| eprintln!("{outcome}")).map_err(|error| error.to_string()),
+        Command::Tighten(options) => match tighten::tighten(&options) {
+            // Who reads the corrections has seen enough.
+            Err(tighten::Error::Output(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+            done => done.map_err(|error| error.to_string()),
+        },
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("perfweave-archive: {message}");
             ExitCode::FAILURE
         }
     }
