@@ -124,7 +124,8 @@ mod tests {
 
     #[test]
     fn this_machine_has_clocks() {
-        let (before, reading, after) = (Clock::Monotonic.now().unwrap(), Reading::now().unwrap(), Clock::Monotonic.now().unwrap());
+        let (before, reading, after) =
+            (Clock::Monotonic.now().unwrap(), Reading::now().unwrap(), Clock::Monotonic.now().unwrap());
         assert!((before..=after).contains(&reading.mono.unsigned_abs()), "{reading:?}");
         assert!(reading.tai(reading.mono) > 1_700_000_000 * SECOND && reading.maxerror >= 0, "{reading:?}");
     }

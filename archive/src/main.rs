@@ -17,7 +17,9 @@ enum Command {
 
 fn main() -> ExitCode {
     let done = match Command::parse() {
-        Command::Record(options) => record::record(&options).map(|outcome| eprintln!("{outcome}")).map_err(|error| error.to_string()),
+        Command::Record(options) => {
+            record::record(&options).map(|outcome| eprintln!("{outcome}")).map_err(|error| error.to_string())
+        }
         Command::Tighten(options) => match tighten::tighten(&options) {
             // Who reads the corrections has seen enough.
             Err(tighten::Error::Output(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),

@@ -87,7 +87,8 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 fn machine_name(text: &str) -> Result<String, String> {
-    let is_plain = !text.is_empty() && text.len() <= 64 && text.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c));
+    let is_plain =
+        !text.is_empty() && text.len() <= 64 && text.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c));
     is_plain.then(|| text.to_owned()).ok_or_else(|| "letters, digits, - and _ are expected, at most 64".into())
 }
 
@@ -116,7 +117,8 @@ pub fn record(options: &Options) -> Result<Outcome, Error> {
 /// The same into a store that is open, until `stop`.
 fn record_into(options: &Options, store: Store, stop: &Arc<AtomicBool>, with_signals: bool) -> Result<Outcome, Error> {
     let machine = options.machine.clone().map_or_else(|| line("/etc/machine-id"), Ok)?;
-    let origin = Origin { boot: line("/proc/sys/kernel/random/boot_id")?, trace: line("/proc/sys/kernel/random/uuid")? };
+    let origin =
+        Origin { boot: line("/proc/sys/kernel/random/boot_id")?, trace: line("/proc/sys/kernel/random/uuid")? };
     let waiting = if options.command.is_empty() { None } else { Some(Waiting::start(&options.command)?) };
     let rings = open(options, waiting.as_ref())?;
     for skipped in rings.skipped() {
@@ -132,14 +134,16 @@ fn record_into(options: &Options, store: Store, stop: &Arc<AtomicBool>, with_sig
         bytes: (options.file_mib as usize) << 20,
         lasting: options.file_seconds,
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::system("no runtime"))?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::system("no runtime"))?;
     let mut recorder = Recorder::new(&rings, &origin, about(options), to)?;
     for notice in &unfinished {
         eprintln!("perfweave-archive: {}", notice.text);
         recorder.notice(recorder.mono(), notice);
     }
     let work = move || runtime.block_on(writer::write(store, files, messages));
-    let writer = thread::Builder::new().name("writer".into()).spawn(work).map_err(Error::system("no thread for the writer"))?;
+    let writer =
+        thread::Builder::new().name("writer".into()).spawn(work).map_err(Error::system("no thread for the writer"))?;
     let read = read(rings, options, recorder, waiting, stop, with_signals);
     // What the writer says is the cause, where both failed.
     let written = writer.join().map_err(|_| Error::Writer)??;
@@ -180,9 +184,15 @@ fn open(options: &Options, waiting: Option<&Waiting>) -> Result<Rings, Error> {
 }
 
 fn about(options: &Options) -> About {
-    let kernel = nix::sys::utsname::uname().map(|name| name.release().to_string_lossy().into_owned()).unwrap_or_default();
+    let kernel =
+        nix::sys::utsname::uname().map(|name| name.release().to_string_lossy().into_owned()).unwrap_or_default();
     let command = options.command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
-    let mut text = format!("buffer_kib={} file_mib={} file_seconds={}", options.buffer_kib, options.file_mib, options.file_seconds.as_secs_f64());
+    let mut text = format!(
+        "buffer_kib={} file_mib={} file_seconds={}",
+        options.buffer_kib,
+        options.file_mib,
+        options.file_seconds.as_secs_f64()
+    );
     text.extend(options.pid.map(|pid| format!(" pid={pid}")));
     text.extend((!command.is_empty()).then(|| format!(" command={command}")));
     let hold = match options.hold {
@@ -277,7 +287,11 @@ impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { yielded, dropped, lost, written } = self;
         let each = written.event_bytes as f64 / written.events.max(1) as f64;
-        write!(f, "{yielded} events: {} written in {} files, {each:.1} bytes an event; ", written.events, written.files)?;
+        write!(
+            f,
+            "{yielded} events: {} written in {} files, {each:.1} bytes an event; ",
+            written.events, written.files
+        )?;
         match (lost, dropped) {
             (0, 0) => write!(f, "nothing is missing"),
             _ => write!(f, "{lost} lost by the kernel, {dropped} dropped because the store was too slow"),

@@ -1,9 +1,12 @@
 //! The columns of the tables, and how a record becomes a row.
 
-use arrow::array::{ArrayRef, ArrowPrimitiveType, BinaryBuilder, BooleanBuilder, DictionaryArray, PrimitiveBuilder, StringArray, StringBuilder};
+use arrow::array::{
+    ArrayRef, ArrowPrimitiveType, BinaryBuilder, BooleanBuilder, DictionaryArray, PrimitiveBuilder, StringArray,
+    StringBuilder,
+};
 use arrow::datatypes::{
-    DataType, Field, Int8Type, Int16Type, Int32Type, Int64Type, Schema, SchemaRef, TimeUnit, TimestampNanosecondType, UInt8Type, UInt16Type, UInt32Type,
-    UInt64Type,
+    DataType, Field, Int8Type, Int16Type, Int32Type, Int64Type, Schema, SchemaRef, TimeUnit, TimestampNanosecondType,
+    UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
 use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
@@ -13,7 +16,20 @@ use std::sync::Arc;
 
 /// Columns that each event table has, those of the folders included. A field of an event that has such a name gets a suffix.
 const TAKEN: [&str; 14] = [
-    "mono", "tai", "tai_error", "cpu_id", "boot", "trace", "row", "proven", "late", "common_pid", "machine", "date", "hour", "stamp",
+    "mono",
+    "tai",
+    "tai_error",
+    "cpu_id",
+    "boot",
+    "trace",
+    "row",
+    "proven",
+    "late",
+    "common_pid",
+    "machine",
+    "date",
+    "hour",
+    "stamp",
 ];
 
 /// A column that is being filled.
@@ -287,8 +303,20 @@ impl Table {
 
     /// Adds a record of the table's event.
     pub fn add_record(&mut self, at: At, of: Of, record: &Record<'_>) {
-        let pid = self.pid.as_ref().and_then(|field| field.int(record)).or(of.tid.map(i64::from)).map_or(Value::Null, Value::Int);
-        let head = [Value::Int(at.mono), Value::Time(at.tai), Value::Int(at.tai_error), Value::Int(of.cpu.into()), Value::Text(""), Value::Text("")];
+        let pid = self
+            .pid
+            .as_ref()
+            .and_then(|field| field.int(record))
+            .or(of.tid.map(i64::from))
+            .map_or(Value::Null, Value::Int);
+        let head = [
+            Value::Int(at.mono),
+            Value::Time(at.tai),
+            Value::Int(at.tai_error),
+            Value::Int(of.cpu.into()),
+            Value::Text(""),
+            Value::Text(""),
+        ];
         let rest = [Value::Int(at.row), Value::Truth(of.proven), Value::Truth(of.late), pid];
         let (common, own) = self.columns.split_at_mut(head.len() + rest.len());
         common.iter_mut().zip(head.into_iter().chain(rest)).for_each(|(column, value)| column.add_value(value));
@@ -305,7 +333,8 @@ impl Table {
     /// Adds a row of another table: its columns after those that all tables have.
     pub fn add_values<'a>(&mut self, at: At, values: impl IntoIterator<Item = Value<'a>>) {
         let has_rows = self.schema.column_with_name("row").is_some();
-        let head = [Value::Int(at.mono), Value::Time(at.tai), Value::Int(at.tai_error), Value::Text(""), Value::Text("")];
+        let head =
+            [Value::Int(at.mono), Value::Time(at.tai), Value::Int(at.tai_error), Value::Text(""), Value::Text("")];
         let row = has_rows.then_some(Value::Int(at.row));
         let values = head.into_iter().chain(row).chain(values);
         self.columns.iter_mut().zip(values).for_each(|(column, value)| column.add_value(value));
@@ -331,7 +360,8 @@ fn of_all() -> Vec<Field> {
 
 /// A name as a folder, and as a name in SQL: with nothing in it that means something in a path.
 fn in_a_path(name: &str) -> String {
-    let safe = name.chars().map(|c| if c.is_ascii_alphanumeric() || "_-".contains(c) { c } else { '_' }).collect::<String>();
+    let safe =
+        name.chars().map(|c| if c.is_ascii_alphanumeric() || "_-".contains(c) { c } else { '_' }).collect::<String>();
     if safe.is_empty() { "_".into() } else { safe }
 }
 
@@ -345,7 +375,9 @@ mod tests {
     }
 
     fn format() -> Format {
-        let line = |what: &str, offset: u32, size: u32, signed: u8| format!("\tfield:{what};\toffset:{offset};\tsize:{size};\tsigned:{signed};\n");
+        let line = |what: &str, offset: u32, size: u32, signed: u8| {
+            format!("\tfield:{what};\toffset:{offset};\tsize:{size};\tsigned:{signed};\n")
+        };
         let common = line("int common_pid", 4, 4, 1);
         let own = [
             line("char comm[16]", 8, 16, 0),
@@ -373,7 +405,10 @@ mod tests {
     fn fields_become_columns_of_their_types_and_names() {
         let table = Table::event("made up", "ev/il", Some(&format()), &origin());
         assert_eq!(table.folder, "events/made_up/ev_il");
-        let own = table.schema().fields()[10..].iter().map(|field| (field.name().as_str(), field.data_type().clone())).collect::<Vec<_>>();
+        let own = table.schema().fields()[10..]
+            .iter()
+            .map(|field| (field.name().as_str(), field.data_type().clone()))
+            .collect::<Vec<_>>();
         let expected = [
             ("comm", DataType::Utf8),
             ("pid", DataType::Int32),
@@ -396,7 +431,8 @@ mod tests {
         payload[56..64].copy_from_slice(&u64::MAX.to_ne_bytes());
         payload[64..].copy_from_slice(b"abc\0");
         let mut table = Table::event("made", "made", Some(&format()), &origin());
-        let (at, of) = (At { mono: 1, tai: 2, tai_error: 3, row: 4 }, Of { cpu: 5, proven: true, late: false, tid: None });
+        let (at, of) =
+            (At { mono: 1, tai: 2, tai_error: 3, row: 4 }, Of { cpu: 5, proven: true, late: false, tid: None });
         with_record(&payload, |record| table.add_record(at, of, record));
         // perf pads payloads to 8 bytes with their length: this one has no padding.
         with_record(&payload[..28], |record| table.add_record(At { row: 5, ..at }, of, record));
@@ -419,13 +455,19 @@ mod tests {
     fn other_tables_take_their_rows() {
         let at = At { mono: 1, tai: 2, tai_error: 3, row: 4 };
         let mut notices = Table::notices(&origin());
-        notices.add_values(at, [Value::Text("gap"), Value::Null, Value::Int(3), Value::Null, Value::Int(9), Value::Text("3 are missing")]);
+        notices.add_values(
+            at,
+            [Value::Text("gap"), Value::Null, Value::Int(3), Value::Null, Value::Int(9), Value::Text("3 are missing")],
+        );
         assert_eq!(notices.take().unwrap().num_rows(), 1);
         let mut clocks = Table::clocks(&origin());
         clocks.add_values(at, [1, 2, 3, 4].map(Value::Int).into_iter().chain([Value::Truth(true), Value::Text("tai")]));
         assert_eq!(clocks.take().unwrap().num_rows(), 1);
         let mut traces = Table::traces(&origin());
-        traces.add_values(at, ["begin", "6.18", "sched:*", "", "fence"].map(Value::Text).into_iter().chain([Value::Null; 3]));
+        traces.add_values(
+            at,
+            ["begin", "6.18", "sched:*", "", "fence"].map(Value::Text).into_iter().chain([Value::Null; 3]),
+        );
         assert_eq!(traces.take().unwrap().num_rows(), 1);
     }
 }

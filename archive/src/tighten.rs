@@ -87,7 +87,7 @@ pub fn tighten(options: &Options) -> Result<(), Error> {
         std::fs::File::open(&options.file).and_then(|mut file| file.read_to_string(&mut text))
     };
     read.map_err(|source| Error::File { file: name, source })?;
-    let (corrections, one_way) = corrections(&text, i64::from(options.step) * 1_000_000_000)?;
+    let Corrections { all: corrections, one_way } = corrections(&text, i64::from(options.step) * 1_000_000_000)?;
     for (a, b) in one_way {
         eprintln!("perfweave-archive: {a} and {b}: all messages go one way, so that one side has no bound");
     }
@@ -99,20 +99,29 @@ pub fn tighten(options: &Options) -> Result<(), Error> {
     Ok(())
 }
 
-/// The corrections that follow from this text, each good for a step of nanoseconds. And machines with messages in one direction alone.
+/// What follows from messages.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Corrections {
+    /// The corrections, by machine and time.
+    pub all: Vec<Correction>,
+    /// Machines whose messages all go one way.
+    pub one_way: Vec<(String, String)>,
+}
+
+/// The corrections that follow from this text, each good for a step of nanoseconds.
 ///
 /// # Errors
 /// See [`Error`].
-pub fn corrections(text: &str, step: i64) -> Result<(Vec<Correction>, Vec<(String, String)>), Error> {
-    let (mut all, mut one_way) = (Vec::new(), Vec::new());
+pub fn corrections(text: &str, step: i64) -> Result<Corrections, Error> {
+    let mut found = Corrections::default();
     for ((a, b), messages) in between(text)? {
         match Bounds::of(&messages) {
-            Ok(Some(bounds)) => all.extend(steps(&a, &b, &messages, &bounds, step)),
-            Ok(None) => one_way.push((a, b)),
+            Ok(Some(bounds)) => found.all.extend(steps(&a, &b, &messages, &bounds, step)),
+            Ok(None) => found.one_way.push((a, b)),
             Err(source) => return Err(Error::Machines { a, b, source }),
         }
     }
-    Ok((all, one_way))
+    Ok(found)
 }
 
 fn between(text: &str) -> Result<Between, Error> {
@@ -121,18 +130,24 @@ fn between(text: &str) -> Result<Between, Error> {
     let row = |line, reason: String| Error::Row { line, reason };
     let mut at = [0; 4];
     for (place, name) in at.iter_mut().zip(["from", "sent", "to", "received"]) {
-        *place = header.iter().position(|column| column == name).ok_or_else(|| row(1, format!("there is no column {name}")))?;
+        *place = header
+            .iter()
+            .position(|column| column == name)
+            .ok_or_else(|| row(1, format!("there is no column {name}")))?;
     }
     let (mut between, mut first) = (Between::new(), None);
     for record in reader.records() {
         let record = record?;
         let line = record.position().map_or(0, csv::Position::line);
         let [from, sent, to, received] = at.map(|at| record.get(at).unwrap_or_default());
-        let time = |text: &str| text.parse::<i64>().map_err(|error| row(line, format!("{text:?} is no time in nanoseconds: {error}")));
+        let time = |text: &str| {
+            text.parse::<i64>().map_err(|error| row(line, format!("{text:?} is no time in nanoseconds: {error}")))
+        };
         let (sent, received) = (time(sent)?, time(received)?);
         let first = *first.get_or_insert(sent);
         if from == to || [sent, received].into_iter().any(|time| !near(first, time)) {
-            let reason = if from == to { "a machine sends to itself" } else { "the time is weeks from that of the first line" };
+            let reason =
+                if from == to { "a machine sends to itself" } else { "the time is weeks from that of the first line" };
             return Err(row(line, reason.into()));
         }
         let from_a = from < to;
@@ -159,7 +174,14 @@ fn steps(a: &str, b: &str, messages: &[Message], bounds: &Bounds, step: i64) -> 
         let least = ends.iter().map(|(on_a, time)| time - on_a.to).min().unwrap_or_default();
         let most = ends.iter().map(|(on_a, time)| time - on_a.from).max().unwrap_or_default();
         let offset = least + (most - least) / 2;
-        Correction { machine: b.into(), to: a.into(), from_tai, to_tai, offset, error: (most - offset).max(offset - least) }
+        Correction {
+            machine: b.into(),
+            to: a.into(),
+            from_tai,
+            to_tai,
+            offset,
+            error: (most - offset).max(offset - least),
+        }
     };
     begins.map(correction).collect()
 }
@@ -172,9 +194,11 @@ mod tests {
     fn pairs_of_two_machines_become_corrections_of_the_second() {
         // B is 1000 ahead. Messages take 100.
         let text = "from,sent,to,received\nA,0,B,1100\nB,1000,A,100\nA,5000,B,6100\nB,6000,A,5100\n";
-        let (corrections, one_way) = corrections(text, 10_000).unwrap();
+        let Corrections { all: corrections, one_way } = corrections(text, 10_000).unwrap();
         assert!(one_way.is_empty());
-        let [Correction { machine, to, from_tai, to_tai, offset, error }] = &corrections[..] else { panic!("{corrections:?}") };
+        let [Correction { machine, to, from_tai, to_tai, offset, error }] = &corrections[..] else {
+            panic!("{corrections:?}")
+        };
         assert_eq!((machine.as_str(), to.as_str(), *from_tai, *to_tai), ("B", "A", 1000, 11_000));
         assert!((990..=1010).contains(offset) && (100..=120).contains(error), "{offset} {error}");
     }
@@ -185,8 +209,17 @@ mod tests {
         assert_eq!(said("from,sent,to\n"), "line 1: there is no column received");
         assert!(said("from,sent,to,received\nA,x,B,1\n").starts_with("line 2: \"x\" is no time"));
         assert_eq!(said("from,sent,to,received\nA,1,A,1\n"), "line 2: a machine sends to itself");
-        assert_eq!(said("from,sent,to,received\nA,1,B,9223372036854775807\n"), "line 2: the time is weeks from that of the first line");
-        assert!(said("from,sent,to,received\nA,1000,B,1000\nB,2000,A,1000\n").starts_with("A and B: the messages contradict"));
-        assert_eq!(corrections("from,sent,to,received\nA,1,B,1\n", 1).unwrap().1, [("A".to_owned(), "B".to_owned())]);
+        assert_eq!(
+            said("from,sent,to,received\nA,1,B,9223372036854775807\n"),
+            "line 2: the time is weeks from that of the first line"
+        );
+        assert!(
+            said("from,sent,to,received\nA,1000,B,1000\nB,2000,A,1000\n")
+                .starts_with("A and B: the messages contradict")
+        );
+        assert_eq!(
+            corrections("from,sent,to,received\nA,1,B,1\n", 1).unwrap().one_way,
+            [("A".to_owned(), "B".to_owned())]
+        );
     }
 }

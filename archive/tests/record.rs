@@ -99,7 +99,8 @@ fn a_recording_has_each_event_once_in_proven_order() {
     let work = "i=0; while [ $i -lt 50 ]; do /bin/true; i=$((i+1)); done";
     let events = ["-e", "sched:sched_switch", "-e", "sched:sched_waking", "-e", "sched:sched_process_exec"];
     record(&folder, &[&events[..], &["--", "sh", "-c", work]].concat());
-    let tables = ["sched_switch", "sched_waking", "sched_process_exec"].map(|name| batches(&folder, &format!("events/sched/{name}")));
+    let tables = ["sched_switch", "sched_waking", "sched_process_exec"]
+        .map(|name| batches(&folder, &format!("events/sched/{name}")));
     // The shell itself, and fifty programs.
     assert_eq!(tables[2].iter().map(RecordBatch::num_rows).sum::<usize>(), 51);
     assert_eq!(texts(&tables[2], "filename").iter().filter(|name| name.ends_with("/true")).count(), 50);
@@ -110,7 +111,8 @@ fn a_recording_has_each_event_once_in_proven_order() {
     let mut rows = Vec::new();
     for table in &tables {
         rows.extend(known(table, "row").into_iter().zip(known(table, "mono")));
-        let proven = table.iter().map(|batch| batch.column_by_name("proven").unwrap().as_boolean().true_count()).sum::<usize>();
+        let proven =
+            table.iter().map(|batch| batch.column_by_name("proven").unwrap().as_boolean().true_count()).sum::<usize>();
         assert_eq!(proven, table.iter().map(RecordBatch::num_rows).sum::<usize>());
     }
     rows.sort();
@@ -129,7 +131,9 @@ fn times_are_those_of_the_newest_clock_reading_and_never_too_sure() {
     let (clocks, events) = (batches(&folder, "clocks"), batches(&folder, "events/sched/sched_process_exec"));
     let readings = ["mono", "offset", "bracket", "maxerror"].map(|column| known(&clocks, column));
     assert!(!readings[0].is_empty());
-    for (mono, (tai, error)) in known(&events, "mono").into_iter().zip(known(&events, "tai").into_iter().zip(known(&events, "tai_error"))) {
+    for (mono, (tai, error)) in
+        known(&events, "mono").into_iter().zip(known(&events, "tai").into_iter().zip(known(&events, "tai_error")))
+    {
         let by = |at: usize| {
             let drift = (mono.abs_diff(readings[0][at]) * 500).div_ceil(1_000_000).cast_signed();
             readings[1][at] == tai - mono && readings[2][at] + readings[3][at] + drift == error
@@ -142,7 +146,10 @@ fn times_are_those_of_the_newest_clock_reading_and_never_too_sure() {
 fn what_the_kernel_loses_is_a_notice() {
     let folder = Folder::new("lost");
     let args = ["-e", "raw_syscalls:sys_enter", "--buffer-kib", "4", "--"];
-    record(&folder, &[&args[..], &["dd", "if=/dev/zero", "of=/dev/null", "bs=1", "count=200000", "status=none"]].concat());
+    record(
+        &folder,
+        &[&args[..], &["dd", "if=/dev/zero", "of=/dev/null", "bs=1", "count=200000", "status=none"]].concat(),
+    );
     let notices = batches(&folder, "notices");
     let counts = texts(&notices, "kind").into_iter().zip(known(&notices, "count"));
     let told = counts.filter(|(kind, _)| kind == "lost").map(|(_, count)| count).sum::<i64>();
@@ -196,7 +203,8 @@ fn a_killed_recording_loses_its_open_files_and_the_next_one_says_which_interval(
     assert!(files(&folder.0, ".open-").is_empty() && said.contains("a recording was killed"), "{said}");
     let notices = batches(&folder, "notices");
     assert_eq!(texts(&notices, "kind"), vec!["unfinished"; open.len()]);
-    let first = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().split('-').nth(1).unwrap().parse::<i64>().unwrap();
+    let first =
+        |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().split('-').nth(1).unwrap().parse::<i64>().unwrap();
     assert_eq!(known(&notices, "from_mono"), open.iter().map(first).collect::<Vec<_>>());
     assert!(known(&notices, "to_mono").into_iter().zip(known(&notices, "mono")).all(|(to, now)| to <= now));
     // Three recordings have begun, and two have ended.

@@ -124,7 +124,8 @@ impl Recorder {
     pub fn new(rings: &Rings, origin: &Origin, about: About, to: Sender<Message>) -> Result<Self, Error> {
         let (mut events, mut sources) = (Vec::<Filling>::new(), Vec::new());
         for (number, source) in rings.sources().iter().enumerate() {
-            let (system, name) = source.tracepoint().unwrap_or(source.name()).split_once(':').unwrap_or(("perf", source.name()));
+            let (system, name) =
+                source.tracepoint().unwrap_or(source.name()).split_once(':').unwrap_or(("perf", source.name()));
             let table = Filling::new(Table::event(system, name, rings.format(number).ok().as_ref(), origin));
             let same = events.iter().position(|other| other.folder == table.folder);
             sources.push(same.unwrap_or(events.len()));
@@ -133,7 +134,8 @@ impl Recorder {
             }
         }
         let reading = read()?;
-        let [notices, clocks, traces] = [Table::notices(origin), Table::clocks(origin), Table::traces(origin)].map(Filling::new);
+        let [notices, clocks, traces] =
+            [Table::notices(origin), Table::clocks(origin), Table::traces(origin)].map(Filling::new);
         let hour_ends = reading.next_hour(reading.mono);
         let mut this = Self {
             events,
@@ -181,14 +183,21 @@ impl Recorder {
             self.tick()?;
         }
         let Item::Record(record) = event.item() else { return self.notice_of(event) };
-        let Some(&number) = record.source().and_then(|source| self.sources.get(source)).filter(|_| record.kind() == Kind::SAMPLE) else {
+        let Some(&number) =
+            record.source().and_then(|source| self.sources.get(source)).filter(|_| record.kind() == Kind::SAMPLE)
+        else {
             return Ok(());
         };
         let late = event.certainty() == Certainty::Late;
         if late {
             self.late = Span::with(self.late, 1, mono, mono);
         }
-        let of = Of { cpu: record.cpu(), proven: event.certainty() == Certainty::Proven, late, tid: record.pid_tid().map(|(_, tid)| tid) };
+        let of = Of {
+            cpu: record.cpu(),
+            proven: event.certainty() == Certainty::Proven,
+            late,
+            tid: record.pid_tid().map(|(_, tid)| tid),
+        };
         let at = self.at(mono);
         self.yielded += 1;
         let filling = &mut self.events[number];
@@ -208,11 +217,25 @@ impl Recorder {
             Item::Lost(lost) => {
                 self.told += lost.count;
                 let text = format!("the ring of CPU {} was full: {} records are lost", lost.cpu, lost.count);
-                Notice { kind: "lost", cpu: Some(lost.cpu), count: Some(lost.count.cast_signed()), from: key(lost.after), to: key(lost.until), text }
+                Notice {
+                    kind: "lost",
+                    cpu: Some(lost.cpu),
+                    count: Some(lost.count.cast_signed()),
+                    from: key(lost.after),
+                    to: key(lost.until),
+                    text,
+                }
             }
             Item::Gap(gap) => {
                 let text = format!("numbers {} to {} are missing", gap.first, gap.last);
-                Notice { kind: "gap", cpu: gap.cpu, count: Some(gap.count.cast_signed()), from: key(gap.after), to: key(gap.until), text }
+                Notice {
+                    kind: "gap",
+                    cpu: gap.cpu,
+                    count: Some(gap.count.cast_signed()),
+                    from: key(gap.after),
+                    to: key(gap.until),
+                    text,
+                }
             }
             Item::Damage(damage) => {
                 let text = format!("{} bytes are no record: {}", damage.bytes.len(), damage.fault);
@@ -224,8 +247,18 @@ impl Recorder {
             }
             Item::Untraced(dark) => {
                 let lasted = dark.lasted.map(|time| format!(", for {:.3} s", time.as_secs_f64())).unwrap_or_default();
-                let to = dark.since.zip(dark.lasted).map(|(since, lasted)| since.cast_signed().saturating_add(lasted.as_nanos() as i64));
-                Notice { kind: "dark", cpu: Some(dark.cpu), from: key(dark.since), to, text: format!("the CPU is not traced{lasted}"), ..Notice::default() }
+                let to = dark
+                    .since
+                    .zip(dark.lasted)
+                    .map(|(since, lasted)| since.cast_signed().saturating_add(lasted.as_nanos() as i64));
+                Notice {
+                    kind: "dark",
+                    cpu: Some(dark.cpu),
+                    from: key(dark.since),
+                    to,
+                    text: format!("the CPU is not traced{lasted}"),
+                    ..Notice::default()
+                }
             }
             _ => return Ok(()),
         };
@@ -243,7 +276,14 @@ impl Recorder {
         let int = |value: Option<i64>| value.map_or(Value::Null, Value::Int);
         let cpu = notice.cpu.filter(|cpu| *cpu != perfweave::ANY_CPU).map(i64::from);
         self.notices.note(mono);
-        let values = [Value::Text(notice.kind), int(cpu), int(notice.count), int(notice.from), int(notice.to), Value::Text(&notice.text)];
+        let values = [
+            Value::Text(notice.kind),
+            int(cpu),
+            int(notice.count),
+            int(notice.from),
+            int(notice.to),
+            Value::Text(&notice.text),
+        ];
         self.notices.table.add_values(at, values);
     }
 
@@ -257,7 +297,9 @@ impl Recorder {
         let at = At { mono, tai: reading.tai(mono), tai_error: reading.error(mono), row: 0 };
         self.traces.note(mono);
         let About { kernel, events, options, hold } = &self.about;
-        self.traces.table.add_values(at, [what, kernel, events, options, hold].map(Value::Text).into_iter().chain(counts));
+        self.traces
+            .table
+            .add_values(at, [what, kernel, events, options, hold].map(Value::Text).into_iter().chain(counts));
     }
 
     /// Once a second: reads the clocks, and passes on what there is.
@@ -273,7 +315,10 @@ impl Recorder {
         let at = At { mono, tai: reading.tai(mono), tai_error: reading.error(mono), row: 0 };
         self.clocks.note(mono);
         let numbers = [offset, bracket, maxerror, esterror].map(Value::Int);
-        self.clocks.table.add_values(at, numbers.into_iter().chain([Value::Truth(reading.synchronized), Value::Text(reading.source)]));
+        self.clocks.table.add_values(
+            at,
+            numbers.into_iter().chain([Value::Truth(reading.synchronized), Value::Text(reading.source)]),
+        );
         self.tell();
         self.send_all()?;
         self.send_small(Message::Now(mono))
@@ -283,13 +328,26 @@ impl Recorder {
     fn tell(&mut self) {
         if let Some(Span { count, from, to }) = self.late.take() {
             let text = format!("{count} events came after later ones");
-            self.notice(self.mono, &Notice { kind: "late", count: Some(count), from: Some(from), to: Some(to), text, ..Notice::default() });
+            self.notice(
+                self.mono,
+                &Notice { kind: "late", count: Some(count), from: Some(from), to: Some(to), text, ..Notice::default() },
+            );
         }
         for number in 0..self.events.len() {
             let folder = Arc::clone(&self.events[number].folder);
             if let Some(Span { count, from, to }) = self.events[number].dropped.take() {
                 let text = format!("the store was too slow: {count} rows of {folder} are dropped");
-                self.notice(self.mono, &Notice { kind: "dropped", count: Some(count), from: Some(from), to: Some(to), text, ..Notice::default() });
+                self.notice(
+                    self.mono,
+                    &Notice {
+                        kind: "dropped",
+                        count: Some(count),
+                        from: Some(from),
+                        to: Some(to),
+                        text,
+                        ..Notice::default()
+                    },
+                );
             }
         }
     }
@@ -326,7 +384,7 @@ impl Recorder {
 
     fn send_small(&mut self, message: Message) -> Result<(), Error> {
         // The time alone is not worth a place.
-        if !(matches!(message, Message::Now(_)) && !self.waiting.is_empty()) {
+        if !matches!(message, Message::Now(_)) || self.waiting.is_empty() {
             self.waiting.push_back(message);
         }
         self.send_waiting()
@@ -354,7 +412,10 @@ impl Recorder {
         let untold = lost.saturating_sub(self.told);
         if untold > 0 {
             let text = format!("{untold} records are lost that no record tells");
-            self.notice(self.mono, &Notice { kind: "lost", count: Some(untold.cast_signed()), text, ..Notice::default() });
+            self.notice(
+                self.mono,
+                &Notice { kind: "lost", count: Some(untold.cast_signed()), text, ..Notice::default() },
+            );
         }
         self.reading = read()?;
         for number in 0..self.events.len() {

@@ -47,7 +47,8 @@ impl Store {
         if url.scheme() == "file" {
             return url.to_file_path().map(Self::Folder).map_err(|()| error("it has a host".into()));
         }
-        let (store, prefix) = object_store::parse_url_opts(&url, std::env::vars()).map_err(|fault| error(fault.to_string()))?;
+        let (store, prefix) =
+            object_store::parse_url_opts(&url, std::env::vars()).map_err(|fault| error(fault.to_string()))?;
         Ok(Self::Objects(store.into(), prefix))
     }
 

@@ -28,14 +28,18 @@ async fn rows(store: &dyn ObjectStore, folder: Key) -> Vec<RecordBatch> {
         folders.extend(listed.common_prefixes);
         for file in listed.objects {
             let bytes = store.get(&file.location).await.unwrap().bytes().await.unwrap();
-            batches.extend(ParquetRecordBatchReaderBuilder::try_new(bytes).unwrap().build().unwrap().map(Result::unwrap));
+            batches
+                .extend(ParquetRecordBatchReaderBuilder::try_new(bytes).unwrap().build().unwrap().map(Result::unwrap));
         }
     }
     batches
 }
 
 fn ints(batches: &[RecordBatch], name: &str) -> Vec<i64> {
-    batches.iter().flat_map(|batch| batch.column_by_name(name).unwrap().as_primitive::<Int64Type>().values().to_vec()).collect()
+    batches
+        .iter()
+        .flat_map(|batch| batch.column_by_name(name).unwrap().as_primitive::<Int64Type>().values().to_vec())
+        .collect()
 }
 
 #[test]
@@ -63,25 +67,43 @@ fn a_store_that_is_too_slow_costs_rows_that_are_told_and_never_stops_the_reader(
     let config = ThrottleConfig { wait_put_per_call: Duration::from_millis(50), ..ThrottleConfig::default() };
     let memory = Arc::new(InMemory::new());
     let store = Store::Objects(Arc::new(ThrottledStore::new(Arc::clone(&memory), config)), Key::from("archive"));
-    let files =
-        Files { machine: "here".into(), boot: "12345678".into(), trace: "87654321".into(), bytes: 1 << 20, lasting: Duration::from_secs(600) };
+    let files = Files {
+        machine: "here".into(),
+        boot: "12345678".into(),
+        trace: "87654321".into(),
+        bytes: 1 << 20,
+        lasting: Duration::from_secs(600),
+    };
     let writer = thread::spawn(move || runtime.block_on(writer::write(store, files, messages)));
     recorder.finish(0).unwrap();
     let written = writer.join().unwrap().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let (events, notices) = runtime.block_on(async {
-        (rows(&*memory, Key::from("archive/events/raw_syscalls/sys_enter")).await, rows(&*memory, Key::from("archive/notices")).await)
+        (
+            rows(&*memory, Key::from("archive/events/raw_syscalls/sys_enter")).await,
+            rows(&*memory, Key::from("archive/notices")).await,
+        )
     });
     assert_eq!(events.iter().map(RecordBatch::num_rows).sum::<usize>() as i64, yielded - dropped);
     assert_eq!(written.events.cast_signed(), yielded - dropped);
     let kinds = notices.iter().flat_map(|batch| {
-        batch.column_by_name("kind").unwrap().as_string::<i32>().iter().map(|kind| kind.unwrap().to_owned()).collect::<Vec<_>>()
+        batch
+            .column_by_name("kind")
+            .unwrap()
+            .as_string::<i32>()
+            .iter()
+            .map(|kind| kind.unwrap().to_owned())
+            .collect::<Vec<_>>()
     });
-    let told = kinds.zip(ints(&notices, "count")).filter(|(kind, _)| kind == "dropped").map(|(_, count)| count).sum::<i64>();
+    let told =
+        kinds.zip(ints(&notices, "count")).filter(|(kind, _)| kind == "dropped").map(|(_, count)| count).sum::<i64>();
     assert!(told > 0 && told == dropped, "{told} of {dropped}");
     let spans = ints(&notices, "from_mono").into_iter().zip(ints(&notices, "to_mono")).collect::<Vec<_>>();
     assert!(!spans.is_empty() && spans.iter().all(|(from, to)| from <= to));
-    assert!(ints(&events, "mono").into_iter().all(|key| spans.iter().all(|(from, to)| key <= *from || key >= *to)), "no row is in a dropped interval");
+    assert!(
+        ints(&events, "mono").into_iter().all(|key| spans.iter().all(|(from, to)| key <= *from || key >= *to)),
+        "no row is in a dropped interval"
+    );
 }
 
 #[test]

@@ -117,7 +117,11 @@ impl Writer {
     async fn add(&mut self, batch: Batch) -> Result<(), Error> {
         let hour = hour_of(batch.first.saturating_add(batch.utc));
         // Rows of a file never decrease. After late rows another file begins.
-        if self.open.get(&batch.folder).is_some_and(|file| batch.first < file.last || hour != file.hour || self.is_old(file, batch.first)) {
+        if self
+            .open
+            .get(&batch.folder)
+            .is_some_and(|file| batch.first < file.last || hour != file.hour || self.is_old(file, batch.first))
+        {
             self.close(&batch.folder).await?;
         }
         if !self.open.contains_key(&batch.folder) {
@@ -135,12 +139,18 @@ impl Writer {
 
     fn is_old(&self, file: &File, now: i64) -> bool {
         let age = now.saturating_sub(file.first).max(0).unsigned_abs();
-        Duration::from_nanos(age) >= self.files.lasting || file.writer.bytes_written() + file.writer.in_progress_size() >= self.files.bytes
+        Duration::from_nanos(age) >= self.files.lasting
+            || file.writer.bytes_written() + file.writer.in_progress_size() >= self.files.bytes
     }
 
     async fn close_old(&mut self, now: i64) -> Result<(), Error> {
         self.open.values().for_each(|file| file.finish.touch());
-        let old = self.open.iter().filter(|(_, file)| self.is_old(file, now)).map(|(folder, _)| Arc::clone(folder)).collect::<Vec<_>>();
+        let old = self
+            .open
+            .iter()
+            .filter(|(_, file)| self.is_old(file, now))
+            .map(|(folder, _)| Arc::clone(folder))
+            .collect::<Vec<_>>();
         for folder in old {
             self.close(&folder).await?;
         }
@@ -154,7 +164,8 @@ impl Writer {
         let (date, hour_text) = (&text[..10], &text[11..13]);
         let (boot, trace) = (boot.get(..8).unwrap_or(boot), trace.get(..8).unwrap_or(trace));
         let (folder, first, number) = (&batch.folder, batch.first, self.begun);
-        let path = format!("{folder}/machine={machine}/date={date}/hour={hour_text}/{boot}-{first}-{trace}-{number}.parquet");
+        let path =
+            format!("{folder}/machine={machine}/date={date}/hour={hour_text}/{boot}-{first}-{trace}-{number}.parquet");
         self.begun += 1;
         let (bytes, finish) = self.store.create(&path)?.into_parts();
         let writer = AsyncArrowWriter::try_new(bytes, batch.rows.schema(), Some(properties(&batch.rows)))?;
@@ -184,16 +195,23 @@ fn properties(rows: &RecordBatch) -> WriterProperties {
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
         .set_max_row_group_row_count(Some(GROUP))
         .set_sorting_columns(Some(vec![sorted]));
-    for name in ["mono", "tai", "tai_error", "row"].into_iter().filter(|name| rows.schema().column_with_name(name).is_some()) {
+    for name in
+        ["mono", "tai", "tai_error", "row"].into_iter().filter(|name| rows.schema().column_with_name(name).is_some())
+    {
         let column = ColumnPath::from(name);
-        properties = properties.set_column_dictionary_enabled(column.clone(), false).set_column_encoding(column, Encoding::DELTA_BINARY_PACKED);
+        properties = properties
+            .set_column_dictionary_enabled(column.clone(), false)
+            .set_column_encoding(column, Encoding::DELTA_BINARY_PACKED);
     }
     properties.build()
 }
 
 /// The same rows by key, and rows with one key in the order of the recording.
 fn sort(rows: &RecordBatch) -> Result<RecordBatch, Error> {
-    let by = |name| rows.column_by_name(name).map(|values: &ArrayRef| SortColumn { values: Arc::clone(values), options: None });
-    let columns = ["mono", "row"].into_iter().filter_map(by).filter(|column| !column.values.is_empty()).collect::<Vec<_>>();
+    let by = |name| {
+        rows.column_by_name(name).map(|values: &ArrayRef| SortColumn { values: Arc::clone(values), options: None })
+    };
+    let columns =
+        ["mono", "row"].into_iter().filter_map(by).filter(|column| !column.values.is_empty()).collect::<Vec<_>>();
     Ok(take_record_batch(rows, &lexsort_to_indices(&columns, None)?)?)
 }
