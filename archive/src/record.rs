@@ -32,8 +32,8 @@ use writer::Files;
 /// How long to wait for an event before clocks are read and rows passed on.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Batches that wait for the store: a quarter of a million rows.
-const BATCHES: usize = 32;
+/// Rows of events that may wait for the store.
+const ROOM: usize = 256 << 10;
 
 /// What to record, and where to.
 #[derive(Debug, Clone, clap::Args)]
@@ -126,7 +126,7 @@ fn record_into(options: &Options, store: Store, stop: &Arc<AtomicBool>, with_sig
     }
     let reading = Reading::now().map_err(Error::system("the clocks cannot be read"))?;
     let unfinished = unfinished::notices(&store, &machine, &origin.boot, &reading);
-    let (to, messages) = mpsc::channel(BATCHES);
+    let (to, messages) = mpsc::unbounded_channel();
     let files = Files {
         machine,
         boot: origin.boot.clone(),
@@ -136,7 +136,7 @@ fn record_into(options: &Options, store: Store, stop: &Arc<AtomicBool>, with_sig
     };
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::system("no runtime"))?;
-    let mut recorder = Recorder::new(&rings, &origin, about(options), to)?;
+    let mut recorder = Recorder::new(&rings, &origin, about(options), to, ROOM)?;
     for notice in &unfinished {
         eprintln!("perfweave-archive: {}", notice.text);
         recorder.notice(recorder.mono(), notice);

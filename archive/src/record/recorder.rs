@@ -5,10 +5,9 @@ use super::writer::{Batch, Message};
 use crate::clocks::Reading;
 use crate::schema::{At, Of, Origin, Table, Value};
 use perfweave::{Certainty, Event, Item, Kind, Rings};
-use std::collections::VecDeque;
 use std::sync::Arc;
-use tokio::sync::mpsc::Sender;
-use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::Semaphore;
+use tokio::sync::mpsc::UnboundedSender;
 
 /// Rows of a batch.
 const ROWS: usize = 8192;
@@ -99,9 +98,9 @@ pub struct Recorder {
     clocks: Filling,
     traces: Filling,
     about: About,
-    to: Sender<Message>,
-    /// Small batches for which there was no room. They are never dropped.
-    waiting: VecDeque<Message>,
+    to: UnboundedSender<Message>,
+    /// How many rows of events may wait for the store. A batch has its part of the room until it is written.
+    room: Arc<Semaphore>,
     reading: Reading,
     next_tick: i64,
     hour_ends: i64,
@@ -117,11 +116,17 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Begins: the first rows are in `traces` and `clocks`.
+    /// Begins: the first rows are in `traces` and `clocks`. So many rows of events may wait for the store.
     ///
     /// # Errors
     /// If the clocks cannot be read.
-    pub fn new(rings: &Rings, origin: &Origin, about: About, to: Sender<Message>) -> Result<Self, Error> {
+    pub fn new(
+        rings: &Rings,
+        origin: &Origin,
+        about: About,
+        to: UnboundedSender<Message>,
+        room: usize,
+    ) -> Result<Self, Error> {
         let (mut events, mut sources) = (Vec::<Filling>::new(), Vec::new());
         for (number, source) in rings.sources().iter().enumerate() {
             let (system, name) =
@@ -145,7 +150,7 @@ impl Recorder {
             traces,
             about,
             to,
-            waiting: VecDeque::new(),
+            room: Arc::new(Semaphore::new(room)),
             reading,
             next_tick: reading.mono,
             hour_ends,
@@ -265,7 +270,7 @@ impl Recorder {
         self.notice(event.key().map_or(self.mono, u64::cast_signed), &notice);
         if self.notices.table.rows() >= ROWS {
             let batch = batch_of(&mut self.notices, self.reading.utc)?;
-            self.send_small(batch)?;
+            send(&self.to, Message::Rows(batch))?;
         }
         Ok(())
     }
@@ -321,7 +326,7 @@ impl Recorder {
         );
         self.tell();
         self.send_all()?;
-        self.send_small(Message::Now(mono))
+        send(&self.to, Message::Now(mono))
     }
 
     /// Notices of what happened often.
@@ -355,56 +360,37 @@ impl Recorder {
     fn send_all(&mut self) -> Result<(), Error> {
         (0..self.events.len()).try_for_each(|number| self.send_events(number))?;
         for filling in [&mut self.notices, &mut self.clocks, &mut self.traces] {
+            // They are few, and never dropped.
             if filling.table.rows() > 0 {
-                let message = batch_of(filling, self.reading.utc)?;
-                self.waiting.push_back(message);
-            }
-        }
-        self.send_waiting()
-    }
-
-    /// Passes on a batch of events if there is room, and drops it otherwise.
-    fn send_events(&mut self, number: usize) -> Result<(), Error> {
-        let filling = &mut self.events[number];
-        let rows = filling.table.rows() as i64;
-        if rows == 0 {
-            return Ok(());
-        }
-        let message = batch_of(filling, self.reading.utc)?;
-        match self.to.try_send(message) {
-            Ok(()) => Ok(()),
-            Err(TrySendError::Closed(_)) => Err(Error::Writer),
-            Err(TrySendError::Full(_)) => {
-                self.dropped += rows;
-                filling.dropped = Span::with(filling.dropped, rows, filling.first, filling.last);
-                Ok(())
-            }
-        }
-    }
-
-    fn send_small(&mut self, message: Message) -> Result<(), Error> {
-        // The time alone is not worth a place.
-        if !matches!(message, Message::Now(_)) || self.waiting.is_empty() {
-            self.waiting.push_back(message);
-        }
-        self.send_waiting()
-    }
-
-    fn send_waiting(&mut self) -> Result<(), Error> {
-        while let Some(message) = self.waiting.pop_front() {
-            match self.to.try_send(message) {
-                Ok(()) => {}
-                Err(TrySendError::Closed(_)) => return Err(Error::Writer),
-                Err(TrySendError::Full(message)) => {
-                    self.waiting.push_front(message);
-                    break;
-                }
+                let batch = batch_of(filling, self.reading.utc)?;
+                send(&self.to, Message::Rows(batch))?;
             }
         }
         Ok(())
     }
 
-    /// Ends the recording. Now there is time to wait for the store. `lost` is what the kernel says in all, if that is known.
+    /// Passes on a batch of events if there is room, and drops it otherwise.
+    fn send_events(&mut self, number: usize) -> Result<(), Error> {
+        let filling = &mut self.events[number];
+        let rows = filling.table.rows();
+        if rows == 0 {
+            return Ok(());
+        }
+        let mut batch = batch_of(filling, self.reading.utc)?;
+        match Arc::clone(&self.room).try_acquire_many_owned(rows as u32) {
+            Ok(room) => {
+                batch.room = Some(room);
+                send(&self.to, Message::Rows(batch))
+            }
+            Err(_) => {
+                self.dropped += rows as i64;
+                filling.dropped = Span::with(filling.dropped, rows as i64, filling.first, filling.last);
+                Ok(())
+            }
+        }
+    }
+
+    /// Ends the recording. The last rows need no room. `lost` is what the kernel says in all, if that is known.
     ///
     /// # Errors
     /// If the clocks cannot be read or the writing thread has ended.
@@ -418,28 +404,25 @@ impl Recorder {
             );
         }
         self.reading = read()?;
-        for number in 0..self.events.len() {
-            if self.events[number].table.rows() > 0 {
-                let message = batch_of(&mut self.events[number], self.reading.utc)?;
-                self.to.blocking_send(message).map_err(|_| Error::Writer)?;
-            }
+        for filling in self.events.iter_mut().filter(|filling| filling.table.rows() > 0) {
+            let batch = batch_of(filling, self.reading.utc)?;
+            send(&self.to, Message::Rows(batch))?;
         }
-        self.tell();
         self.trace("end", [self.yielded - self.dropped, self.yielded, lost.cast_signed()].map(Value::Int));
-        self.tick()?;
-        for message in self.waiting {
-            self.to.blocking_send(message).map_err(|_| Error::Writer)?;
-        }
-        Ok(())
+        self.tick()
     }
+}
+
+fn send(to: &UnboundedSender<Message>, message: Message) -> Result<(), Error> {
+    to.send(message).map_err(|_| Error::Writer)
 }
 
 fn read() -> Result<Reading, Error> {
     Reading::now().map_err(Error::system("the clocks cannot be read"))
 }
 
-fn batch_of(filling: &mut Filling, utc: i64) -> Result<Message, Error> {
+fn batch_of(filling: &mut Filling, utc: i64) -> Result<Batch, Error> {
     let rows = filling.table.take()?;
     let Filling { folder, first, last, sorted, .. } = filling;
-    Ok(Message::Rows(Batch { folder: Arc::clone(folder), rows, first: *first, last: *last, sorted: *sorted, utc }))
+    Ok(Batch { folder: Arc::clone(folder), rows, first: *first, last: *last, sorted: *sorted, utc, room: None })
 }

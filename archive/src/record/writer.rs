@@ -14,7 +14,8 @@ use parquet::schema::types::ColumnPath;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
-use tokio::sync::mpsc::Receiver;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::mpsc::UnboundedReceiver;
 
 /// Rows of a row group: what a query skips or reads.
 const GROUP: usize = 128 << 10;
@@ -34,6 +35,8 @@ pub struct Batch {
     pub sorted: bool,
     /// What UTC is ahead of the keys.
     pub utc: i64,
+    /// Its part of the room, until it is written.
+    pub room: Option<OwnedSemaphorePermit>,
 }
 
 /// What the reading thread says.
@@ -86,7 +89,7 @@ struct File {
 ///
 /// # Errors
 /// If the store does not take a file. The other files are not finished then.
-pub async fn write(store: Store, files: Files, mut messages: Receiver<Message>) -> Result<Written, Error> {
+pub async fn write(store: Store, files: Files, mut messages: UnboundedReceiver<Message>) -> Result<Written, Error> {
     let mut writer = Writer { store, files, open: HashMap::new(), begun: 0, written: Written::default() };
     while let Some(message) = messages.recv().await {
         match message {
