@@ -1,6 +1,11 @@
-//! Archives of ordered events: Parquet files that any engine reads, asked by SQL.
+//! Archives of ordered events: Parquet files that any engine reads, recorded, generated, and asked by SQL.
 
+pub mod bounds;
+pub mod clocks;
 pub mod generate;
 pub mod query;
+pub mod record;
+pub mod schema;
+pub mod tighten;
 
 pub use query::Failure;

@@ -1,37 +1,54 @@
 //! Archives of ordered events: made, and asked by SQL.
 
 use clap::Parser;
-use perfweave_archive::{Failure, generate, query};
+use perfweave_archive::{Failure, generate, query, record, tighten};
+use std::io::ErrorKind;
 use std::process::ExitCode;
+use tokio::runtime::Runtime;
 
 /// Archives of ordered events as Parquet files, asked by SQL
 #[derive(Debug, Parser)]
 #[command(version)]
 enum Command {
+    /// Write events of this machine into an archive
+    Record(record::Options),
     /// Ask an archive
     Query(query::Options),
+    /// Correct clocks of machines by messages between them: no message is received before it is sent
+    Tighten(tighten::Options),
     /// Write an archive with the shapes of a real one, to try queries on
     Generate(generate::Options),
 }
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    match run(Command::parse()).await {
+fn main() -> ExitCode {
+    match run(Command::parse()) {
         Ok(()) => ExitCode::SUCCESS,
-        // Who reads the answer has seen enough.
-        Err(Failure::Output(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("perfweave-archive: {failure}");
+        Err(message) => {
+            eprintln!("perfweave-archive: {message}");
             ExitCode::FAILURE
         }
     }
 }
 
-async fn run(command: Command) -> Result<(), Failure> {
+/// What goes wrong, in words.
+fn run(command: Command) -> Result<(), String> {
+    let runtime = || Runtime::new().map_err(|error| format!("the runtime cannot begin: {error}"));
     match command {
-        Command::Query(options) => query::query(&options).await,
+        // It has threads of its own, so that events never wait for a store.
+        Command::Record(options) => {
+            record::record(&options).map(|outcome| eprintln!("{outcome}")).map_err(|error| error.to_string())
+        }
+        Command::Query(options) => match runtime()?.block_on(query::query(&options)) {
+            // Who reads the answer has seen enough.
+            Err(Failure::Output(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+            done => done.map_err(|error| error.to_string()),
+        },
+        Command::Tighten(options) => match tighten::tighten(&options) {
+            Err(tighten::Error::Output(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+            done => done.map_err(|error| error.to_string()),
+        },
         Command::Generate(options) => {
-            let made = generate::generate(&options).await?;
+            let made = runtime()?.block_on(generate::generate(&options)).map_err(|error| error.to_string())?;
             eprintln!("{} rows of events in {} files of {} bytes", made.rows, made.files, made.bytes);
             Ok(())
         }

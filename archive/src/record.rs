@@ -1,0 +1,303 @@
+//! `record`: events of this machine into files.
+
+mod command;
+mod error;
+mod recorder;
+mod store;
+mod unfinished;
+mod writer;
+
+pub use error::Error;
+pub use store::Store;
+pub use writer::Written;
+
+use crate::clocks::Reading;
+use crate::schema::Origin;
+use command::Waiting;
+use perfweave::{Clock, Fence, Handle, Hold, Item, Order, Reader, RingOptions, Rings, Sample};
+use recorder::{About, Recorder};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::ffi::OsString;
+use std::fmt;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+use writer::Files;
+
+/// How long to wait for an event before clocks are read and rows passed on.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Rows of events that may wait for the store.
+const ROOM: usize = 256 << 10;
+
+/// What to record, and where to.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Options {
+    /// An event, such as sched:sched_switch or sched:*. Each has its own table. May be given several times
+    #[arg(short = 'e', long = "event", value_name = "EVENT", required = true)]
+    pub events: Vec<String>,
+    /// A folder, or the URL of a store
+    #[arg(long, value_name = "URL")]
+    pub to: String,
+    /// Stop after this many seconds
+    #[arg(short = 'd', long, value_name = "N", value_parser = seconds)]
+    pub seconds: Option<Duration>,
+    /// Record a process with all threads and children that it has and starts
+    #[arg(short, long, value_name = "PID", conflicts_with = "command")]
+    pub pid: Option<u32>,
+    /// A file ends when it has this many MiB
+    #[arg(long, value_name = "N", default_value = "256", value_parser = clap::value_parser!(u32).range(1..))]
+    pub file_mib: u32,
+    /// A file ends after this many seconds, and when an hour of UTC ends
+    #[arg(long, value_name = "N", default_value = "600", value_parser = seconds)]
+    pub file_seconds: Duration,
+    /// The machine's name in the archive. Without it: /etc/machine-id
+    #[arg(long, value_name = "NAME", value_parser = machine_name)]
+    pub machine: Option<String>,
+    /// When an event may leave: fence, proven by a grace period; expedited, the same sooner and for more CPU; none, at once and unproven
+    #[arg(long, value_name = "RULE", default_value = "fence")]
+    pub hold: Rule,
+    /// Memory of each CPU's ring in KiB
+    #[arg(long, value_name = "N", default_value = "4096", value_parser = clap::value_parser!(u64).range(4..1 << 30))]
+    pub buffer_kib: u64,
+    /// Record this command from its first instruction on, until it ends
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+/// When an event may leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Rule {
+    /// Proven by a grace period.
+    Fence,
+    /// The same, sooner and for more CPU.
+    Expedited,
+    /// At once and unproven.
+    None,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let number: f64 = text.parse().map_err(|_| "a number of seconds is expected, such as 0.5".to_string())?;
+    Duration::try_from_secs_f64(number).map_err(|error| error.to_string())
+}
+
+fn machine_name(text: &str) -> Result<String, String> {
+    let is_plain =
+        !text.is_empty() && text.len() <= 64 && text.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c));
+    is_plain.then(|| text.to_owned()).ok_or_else(|| "letters, digits, - and _ are expected, at most 64".into())
+}
+
+/// How a recording went.
+#[derive(Debug, Clone, Copy)]
+pub struct Outcome {
+    /// Events that came.
+    pub yielded: i64,
+    /// Rows for which the store was too slow.
+    pub dropped: i64,
+    /// Records that the kernel lost.
+    pub lost: u64,
+    /// What was written.
+    pub written: Written,
+}
+
+/// Records until the time is over, the command or process ends, or a signal comes.
+///
+/// # Errors
+/// If the events cannot be read or the store does not take them.
+pub fn record(options: &Options) -> Result<Outcome, Error> {
+    let stop = Arc::new(AtomicBool::new(false));
+    record_into(options, Store::parse(&options.to)?, &stop, true)
+}
+
+/// The same into a store that is open, until `stop`.
+fn record_into(options: &Options, store: Store, stop: &Arc<AtomicBool>, with_signals: bool) -> Result<Outcome, Error> {
+    let machine = options.machine.clone().map_or_else(|| line("/etc/machine-id"), Ok)?;
+    let origin =
+        Origin { boot: line("/proc/sys/kernel/random/boot_id")?, trace: line("/proc/sys/kernel/random/uuid")? };
+    let waiting = if options.command.is_empty() { None } else { Some(Waiting::start(&options.command)?) };
+    let rings = open(options, waiting.as_ref())?;
+    for skipped in rings.skipped() {
+        eprintln!("perfweave-archive: left out: {skipped}");
+    }
+    let reading = Reading::now().map_err(Error::system("the clocks cannot be read"))?;
+    let unfinished = unfinished::notices(&store, &machine, &origin.boot, &reading);
+    let (to, messages) = mpsc::unbounded_channel();
+    let files = Files {
+        machine,
+        boot: origin.boot.clone(),
+        trace: origin.trace.clone(),
+        bytes: (options.file_mib as usize) << 20,
+        lasting: options.file_seconds,
+    };
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::system("no runtime"))?;
+    let mut recorder = Recorder::new(&rings, &origin, about(options), to, ROOM)?;
+    for notice in &unfinished {
+        eprintln!("perfweave-archive: {}", notice.text);
+        recorder.notice(recorder.mono(), notice);
+    }
+    let work = move || runtime.block_on(writer::write(store, files, messages));
+    let writer =
+        thread::Builder::new().name("writer".into()).spawn(work).map_err(Error::system("no thread for the writer"))?;
+    let read = read(rings, options, recorder, waiting, stop, with_signals);
+    // What the writer says is the cause, where both failed.
+    let written = writer.join().map_err(|_| Error::Writer)??;
+    let (yielded, dropped, lost) = read?;
+    Ok(Outcome { yielded, dropped, lost, written })
+}
+
+fn line(path: &str) -> Result<String, Error> {
+    fs::read_to_string(path).map(|text| text.trim().to_owned()).map_err(Error::system(format!("{path} cannot be read")))
+}
+
+fn open(options: &Options, waiting: Option<&Waiting>) -> Result<Rings, Error> {
+    let mut rings: RingOptions = Rings::options().bytes(options.buffer_kib << 10);
+    let mut events = options.events.clone();
+    events.sort();
+    events.dedup();
+    for name in &events {
+        rings = match name.split_once(':') {
+            Some(("kprobe", function)) => rings.kprobe(function),
+            Some(("kretprobe", function)) => rings.kretprobe(function),
+            Some(("uprobe", place)) => match place.rsplit_once(':') {
+                Some((path, symbol)) => rings.uprobe_symbol(path, symbol),
+                None => rings.uprobe(place, 0),
+            },
+            Some(_) => rings.tracepoint(name),
+            None => rings.event_name(name),
+        };
+    }
+    // Tracepoints have the thread in their payload.
+    if events.iter().any(|name| !name.contains(':')) {
+        rings = rings.sample([Sample::Tid, Sample::Ip]);
+    }
+    let pid = options.pid.or(waiting.map(|waiting| waiting.pid().as_raw().cast_unsigned()));
+    if let Some(pid) = pid {
+        rings = rings.pid(pid);
+    }
+    Ok(rings.open()?)
+}
+
+fn about(options: &Options) -> About {
+    let kernel =
+        nix::sys::utsname::uname().map(|name| name.release().to_string_lossy().into_owned()).unwrap_or_default();
+    let command = options.command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+    let mut text = format!(
+        "buffer_kib={} file_mib={} file_seconds={}",
+        options.buffer_kib,
+        options.file_mib,
+        options.file_seconds.as_secs_f64()
+    );
+    text.extend(options.pid.map(|pid| format!(" pid={pid}")));
+    text.extend((!command.is_empty()).then(|| format!(" command={command}")));
+    let hold = match options.hold {
+        Rule::Fence => "fence",
+        Rule::Expedited => "expedited",
+        Rule::None => "none",
+    };
+    About { kernel, events: options.events.join(","), options: text, hold: hold.into() }
+}
+
+/// Says to the reader that the next flush is the last.
+fn end(stop: &AtomicBool, handle: &Handle) {
+    stop.store(true, Ordering::Release);
+    // It fails only in a forked child.
+    let _ = handle.flush();
+}
+
+/// The first signal ends the recording with all files finished, the second ends the program.
+fn on_signals(stop: Arc<AtomicBool>, handle: Handle) -> Result<(), Error> {
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(Error::system("signals cannot be taken"))?;
+    let work = move || {
+        let mut signals = signals.forever();
+        if signals.next().is_some() {
+            end(&stop, &handle);
+        }
+        if let Some(signal) = signals.next() {
+            std::process::exit(128 + signal);
+        }
+    };
+    thread::Builder::new().name("signals".into()).spawn(work).map(drop).map_err(Error::system("no thread for signals"))
+}
+
+/// Reads until the end. How many events came, how many rows were dropped, and how many records the kernel lost.
+fn read(
+    rings: Rings,
+    options: &Options,
+    mut recorder: Recorder,
+    waiting: Option<Waiting>,
+    stop: &Arc<AtomicBool>,
+    with_signals: bool,
+) -> Result<(i64, i64, u64), Error> {
+    let hold = match options.hold {
+        Rule::Fence => Hold::FENCE,
+        Rule::Expedited => Hold::Fence(Fence::EXPEDITED),
+        Rule::None => Hold::None,
+    };
+    let mut reader = Reader::new(rings, Order::new().hold(hold).without_self())?;
+    if with_signals {
+        on_signals(Arc::clone(stop), reader.handle())?;
+    }
+    if let Some(waiting) = waiting {
+        let (mut child, stop, handle) = (waiting.go()?, Arc::clone(stop), reader.handle());
+        let work = move || {
+            let _ = child.wait();
+            end(&stop, &handle);
+        };
+        thread::Builder::new().name("wait".into()).spawn(work).map_err(Error::system("no thread for the command"))?;
+    }
+    reader.set_deadline(options.seconds.map(|time| Instant::now() + time))?;
+    take_all(&mut reader, &mut recorder, options, stop)?;
+    let lost = reader.ledger()?.accounts.iter().map(|account| account.lost).sum();
+    let counts = (recorder.yielded, recorder.dropped, lost);
+    recorder.finish(lost)?;
+    Ok(counts)
+}
+
+fn take_all(reader: &mut Reader, recorder: &mut Recorder, options: &Options, stop: &AtomicBool) -> Result<(), Error> {
+    let (handle, mut watched) = (reader.handle(), options.pid);
+    while let Some(batch) = reader.batch(TICK)? {
+        for event in batch {
+            if matches!(event.item(), Item::Flushed) {
+                if stop.load(Ordering::Acquire) {
+                    return Ok(());
+                }
+            } else {
+                recorder.take(&event)?;
+            }
+        }
+        if Clock::Monotonic.now().unwrap_or_default().cast_signed() < recorder.next_tick() {
+            continue;
+        }
+        recorder.tick()?;
+        if watched.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists()) {
+            watched = None;
+            end(stop, &handle);
+        }
+    }
+    Ok(())
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { yielded, dropped, lost, written } = self;
+        let each = written.event_bytes as f64 / written.events.max(1) as f64;
+        write!(
+            f,
+            "{yielded} events: {} written in {} files, {each:.1} bytes an event; ",
+            written.events, written.files
+        )?;
+        match (lost, dropped) {
+            (0, 0) => write!(f, "nothing is missing"),
+            _ => write!(f, "{lost} lost by the kernel, {dropped} dropped because the store was too slow"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,428 @@
+//! The reading side: events become batches of rows, which never wait for the store.
+
+use super::Error;
+use super::writer::{Batch, Message};
+use crate::clocks::Reading;
+use crate::schema::{At, Of, Origin, Table, Value};
+use perfweave::{Certainty, Event, Item, Kind, Rings};
+use std::sync::Arc;
+use tokio::sync::Semaphore;
+use tokio::sync::mpsc::UnboundedSender;
+
+/// Rows of a batch.
+const ROWS: usize = 8192;
+
+const SECOND: i64 = 1_000_000_000;
+
+/// A table, and what its next batch has so far.
+#[derive(Debug)]
+struct Filling {
+    table: Table,
+    folder: Arc<str>,
+    first: i64,
+    last: i64,
+    newest: i64,
+    sorted: bool,
+    dropped: Option<Span>,
+}
+
+/// Some events that share a notice.
+#[derive(Debug, Clone, Copy)]
+struct Span {
+    count: i64,
+    from: i64,
+    to: i64,
+}
+
+impl Span {
+    fn with(this: Option<Self>, count: i64, from: i64, to: i64) -> Option<Self> {
+        let Self { count: before, from: first, to: last } = this.unwrap_or(Self { count: 0, from, to });
+        Some(Self { count: before + count, from: first.min(from), to: last.max(to) })
+    }
+}
+
+impl Filling {
+    fn new(table: Table) -> Self {
+        let folder = table.folder.as_str().into();
+        Self { table, folder, first: 0, last: 0, newest: i64::MIN, sorted: true, dropped: None }
+    }
+
+    /// Before a row is added.
+    fn note(&mut self, mono: i64) {
+        if self.table.rows() == 0 {
+            (self.first, self.last, self.newest, self.sorted) = (mono, mono, mono, true);
+        }
+        self.sorted &= mono >= self.newest;
+        self.newest = mono;
+        (self.first, self.last) = (self.first.min(mono), self.last.max(mono));
+    }
+}
+
+/// A notice, before it has its place.
+#[derive(Debug, Clone, Default)]
+pub struct Notice {
+    /// What kind of thing is missing or out of order.
+    pub kind: &'static str,
+    /// Where.
+    pub cpu: Option<u32>,
+    /// How many records.
+    pub count: Option<i64>,
+    /// After which key.
+    pub from: Option<i64>,
+    /// Before which key.
+    pub to: Option<i64>,
+    /// The same for people.
+    pub text: String,
+}
+
+/// What the rows of `traces` say.
+#[derive(Debug, Clone)]
+pub struct About {
+    /// The kernel's release.
+    pub kernel: String,
+    /// The events, as the user named them.
+    pub events: String,
+    /// The other options.
+    pub options: String,
+    /// When an event may leave.
+    pub hold: String,
+}
+
+/// Takes the events of a recording.
+#[derive(Debug)]
+pub struct Recorder {
+    events: Vec<Filling>,
+    /// The table of each source.
+    sources: Vec<usize>,
+    notices: Filling,
+    clocks: Filling,
+    traces: Filling,
+    about: About,
+    to: UnboundedSender<Message>,
+    /// How many rows of events may wait for the store. A batch has its part of the room until it is written.
+    room: Arc<Semaphore>,
+    reading: Reading,
+    next_tick: i64,
+    hour_ends: i64,
+    mono: i64,
+    row: i64,
+    late: Option<Span>,
+    /// Records that notices say are lost.
+    told: u64,
+    /// Rows that became part of a batch for which there was no room.
+    pub dropped: i64,
+    /// Events that came.
+    pub yielded: i64,
+}
+
+impl Recorder {
+    /// Begins: the first rows are in `traces` and `clocks`. So many rows of events may wait for the store.
+    ///
+    /// # Errors
+    /// If the clocks cannot be read.
+    pub fn new(
+        rings: &Rings,
+        origin: &Origin,
+        about: About,
+        to: UnboundedSender<Message>,
+        room: usize,
+    ) -> Result<Self, Error> {
+        let (mut events, mut sources) = (Vec::<Filling>::new(), Vec::new());
+        for (number, source) in rings.sources().iter().enumerate() {
+            let (system, name) =
+                source.tracepoint().unwrap_or(source.name()).split_once(':').unwrap_or(("perf", source.name()));
+            let table = Filling::new(Table::event(system, name, rings.format(number).ok().as_ref(), origin));
+            let same = events.iter().position(|other| other.folder == table.folder);
+            sources.push(same.unwrap_or(events.len()));
+            if same.is_none() {
+                events.push(table);
+            }
+        }
+        let reading = read()?;
+        let [notices, clocks, traces] =
+            [Table::notices(origin), Table::clocks(origin), Table::traces(origin)].map(Filling::new);
+        let hour_ends = reading.next_hour(reading.mono);
+        let mut this = Self {
+            events,
+            sources,
+            notices,
+            clocks,
+            traces,
+            about,
+            to,
+            room: Arc::new(Semaphore::new(room)),
+            reading,
+            next_tick: reading.mono,
+            hour_ends,
+            mono: reading.mono,
+            row: 0,
+            late: None,
+            told: 0,
+            dropped: 0,
+            yielded: 0,
+        };
+        this.trace("begin", [Value::Null; 3]);
+        this.tick()?;
+        Ok(this)
+    }
+
+    /// When [`Recorder::tick`] is due.
+    pub fn next_tick(&self) -> i64 {
+        self.next_tick
+    }
+
+    /// An event: a row of its table, or a notice.
+    ///
+    /// # Errors
+    /// If the clocks cannot be read or the writing thread has ended.
+    #[inline]
+    pub fn take(&mut self, event: &Event<'_>) -> Result<(), Error> {
+        let mono = event.key().map_or(self.mono, |key| key.cast_signed());
+        self.mono = self.mono.max(mono);
+        if mono >= self.hour_ends {
+            // A file has rows of one hour.
+            self.send_all()?;
+            self.hour_ends = self.reading.next_hour(mono);
+        }
+        if mono >= self.next_tick {
+            self.tick()?;
+        }
+        let Item::Record(record) = event.item() else { return self.notice_of(event) };
+        let Some(&number) =
+            record.source().and_then(|source| self.sources.get(source)).filter(|_| record.kind() == Kind::SAMPLE)
+        else {
+            return Ok(());
+        };
+        let late = event.certainty() == Certainty::Late;
+        if late {
+            self.late = Span::with(self.late, 1, mono, mono);
+        }
+        let of = Of {
+            cpu: record.cpu(),
+            proven: event.certainty() == Certainty::Proven,
+            late,
+            tid: record.pid_tid().map(|(_, tid)| tid),
+        };
+        let at = self.at(mono);
+        self.yielded += 1;
+        let filling = &mut self.events[number];
+        filling.note(mono);
+        filling.table.add_record(at, of, &record);
+        if filling.table.rows() >= ROWS { self.send_events(number) } else { Ok(()) }
+    }
+
+    fn at(&mut self, mono: i64) -> At {
+        self.row += 1;
+        At { mono, tai: self.reading.tai(mono), tai_error: self.reading.error(mono), row: self.row - 1 }
+    }
+
+    fn notice_of(&mut self, event: &Event<'_>) -> Result<(), Error> {
+        let key = |key: Option<u64>| key.map(u64::cast_signed);
+        let notice = match event.item() {
+            Item::Lost(lost) => {
+                self.told += lost.count;
+                let text = format!("the ring of CPU {} was full: {} records are lost", lost.cpu, lost.count);
+                Notice {
+                    kind: "lost",
+                    cpu: Some(lost.cpu),
+                    count: Some(lost.count.cast_signed()),
+                    from: key(lost.after),
+                    to: key(lost.until),
+                    text,
+                }
+            }
+            Item::Gap(gap) => {
+                let text = format!("numbers {} to {} are missing", gap.first, gap.last);
+                Notice {
+                    kind: "gap",
+                    cpu: gap.cpu,
+                    count: Some(gap.count.cast_signed()),
+                    from: key(gap.after),
+                    to: key(gap.until),
+                    text,
+                }
+            }
+            Item::Damage(damage) => {
+                let text = format!("{} bytes are no record: {}", damage.bytes.len(), damage.fault);
+                Notice { kind: "damage", cpu: Some(damage.cpu), text, ..Notice::default() }
+            }
+            Item::EarlyRelease(early) => {
+                let text = format!("the ring is {} % full: events leave before their order is proven", early.filled);
+                Notice { kind: "early", cpu: Some(early.cpu), text, ..Notice::default() }
+            }
+            Item::Untraced(dark) => {
+                let lasted = dark.lasted.map(|time| format!(", for {:.3} s", time.as_secs_f64())).unwrap_or_default();
+                let to = dark
+                    .since
+                    .zip(dark.lasted)
+                    .map(|(since, lasted)| since.cast_signed().saturating_add(lasted.as_nanos() as i64));
+                Notice {
+                    kind: "dark",
+                    cpu: Some(dark.cpu),
+                    from: key(dark.since),
+                    to,
+                    text: format!("the CPU is not traced{lasted}"),
+                    ..Notice::default()
+                }
+            }
+            _ => return Ok(()),
+        };
+        self.notice(event.key().map_or(self.mono, u64::cast_signed), &notice);
+        if self.notices.table.rows() >= ROWS {
+            let batch = batch_of(&mut self.notices, self.reading.utc)?;
+            send(&self.to, Message::Rows(batch))?;
+        }
+        Ok(())
+    }
+
+    /// Adds a notice at this time.
+    pub fn notice(&mut self, mono: i64, notice: &Notice) {
+        let at = self.at(mono);
+        let int = |value: Option<i64>| value.map_or(Value::Null, Value::Int);
+        let cpu = notice.cpu.filter(|cpu| *cpu != perfweave::ANY_CPU).map(i64::from);
+        self.notices.note(mono);
+        let values = [
+            Value::Text(notice.kind),
+            int(cpu),
+            int(notice.count),
+            int(notice.from),
+            int(notice.to),
+            Value::Text(&notice.text),
+        ];
+        self.notices.table.add_values(at, values);
+    }
+
+    /// The largest key so far.
+    pub fn mono(&self) -> i64 {
+        self.mono
+    }
+
+    fn trace(&mut self, what: &str, counts: [Value<'_>; 3]) {
+        let (mono, reading) = (self.reading.mono, self.reading);
+        let at = At { mono, tai: reading.tai(mono), tai_error: reading.error(mono), row: 0 };
+        self.traces.note(mono);
+        let About { kernel, events, options, hold } = &self.about;
+        self.traces
+            .table
+            .add_values(at, [what, kernel, events, options, hold].map(Value::Text).into_iter().chain(counts));
+    }
+
+    /// Once a second: reads the clocks, and passes on what there is.
+    ///
+    /// # Errors
+    /// If the clocks cannot be read or the writing thread has ended.
+    pub fn tick(&mut self) -> Result<(), Error> {
+        self.reading = read()?;
+        let reading @ Reading { mono, offset, bracket, maxerror, esterror, .. } = self.reading;
+        self.next_tick = mono + SECOND;
+        // Events from before this reading may still come, so that their keys alone end an hour.
+        self.hour_ends = reading.next_hour(self.mono);
+        let at = At { mono, tai: reading.tai(mono), tai_error: reading.error(mono), row: 0 };
+        self.clocks.note(mono);
+        let numbers = [offset, bracket, maxerror, esterror].map(Value::Int);
+        self.clocks.table.add_values(
+            at,
+            numbers.into_iter().chain([Value::Truth(reading.synchronized), Value::Text(reading.source)]),
+        );
+        self.tell();
+        self.send_all()?;
+        send(&self.to, Message::Now(mono))
+    }
+
+    /// Notices of what happened often.
+    fn tell(&mut self) {
+        if let Some(Span { count, from, to }) = self.late.take() {
+            let text = format!("{count} events came after later ones");
+            self.notice(
+                self.mono,
+                &Notice { kind: "late", count: Some(count), from: Some(from), to: Some(to), text, ..Notice::default() },
+            );
+        }
+        for number in 0..self.events.len() {
+            let folder = Arc::clone(&self.events[number].folder);
+            if let Some(Span { count, from, to }) = self.events[number].dropped.take() {
+                let text = format!("the store was too slow: {count} rows of {folder} are dropped");
+                self.notice(
+                    self.mono,
+                    &Notice {
+                        kind: "dropped",
+                        count: Some(count),
+                        from: Some(from),
+                        to: Some(to),
+                        text,
+                        ..Notice::default()
+                    },
+                );
+            }
+        }
+    }
+
+    fn send_all(&mut self) -> Result<(), Error> {
+        (0..self.events.len()).try_for_each(|number| self.send_events(number))?;
+        for filling in [&mut self.notices, &mut self.clocks, &mut self.traces] {
+            // They are few, and never dropped.
+            if filling.table.rows() > 0 {
+                let batch = batch_of(filling, self.reading.utc)?;
+                send(&self.to, Message::Rows(batch))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Passes on a batch of events if there is room, and drops it otherwise.
+    fn send_events(&mut self, number: usize) -> Result<(), Error> {
+        let filling = &mut self.events[number];
+        let rows = filling.table.rows();
+        if rows == 0 {
+            return Ok(());
+        }
+        let mut batch = batch_of(filling, self.reading.utc)?;
+        match Arc::clone(&self.room).try_acquire_many_owned(rows as u32) {
+            Ok(room) => {
+                batch.room = Some(room);
+                send(&self.to, Message::Rows(batch))
+            }
+            Err(_) => {
+                self.dropped += rows as i64;
+                filling.dropped = Span::with(filling.dropped, rows as i64, filling.first, filling.last);
+                Ok(())
+            }
+        }
+    }
+
+    /// Ends the recording. The last rows need no room. `lost` is what the kernel says in all, if that is known.
+    ///
+    /// # Errors
+    /// If the clocks cannot be read or the writing thread has ended.
+    pub fn finish(mut self, lost: u64) -> Result<(), Error> {
+        let untold = lost.saturating_sub(self.told);
+        if untold > 0 {
+            let text = format!("{untold} records are lost that no record tells");
+            self.notice(
+                self.mono,
+                &Notice { kind: "lost", count: Some(untold.cast_signed()), text, ..Notice::default() },
+            );
+        }
+        self.reading = read()?;
+        for filling in self.events.iter_mut().filter(|filling| filling.table.rows() > 0) {
+            let batch = batch_of(filling, self.reading.utc)?;
+            send(&self.to, Message::Rows(batch))?;
+        }
+        self.trace("end", [self.yielded - self.dropped, self.yielded, lost.cast_signed()].map(Value::Int));
+        self.tick()
+    }
+}
+
+fn send(to: &UnboundedSender<Message>, message: Message) -> Result<(), Error> {
+    to.send(message).map_err(|_| Error::Writer)
+}
+
+fn read() -> Result<Reading, Error> {
+    Reading::now().map_err(Error::system("the clocks cannot be read"))
+}
+
+fn batch_of(filling: &mut Filling, utc: i64) -> Result<Batch, Error> {
+    let rows = filling.table.take()?;
+    let Filling { folder, first, last, sorted, .. } = filling;
+    Ok(Batch { folder: Arc::clone(folder), rows, first: *first, last: *last, sorted: *sorted, utc, room: None })
+}

@@ -1,0 +1,122 @@
+//! A store that is too slow, on live events. Needs root.
+
+use super::*;
+use arrow::array::{AsArray, RecordBatch};
+use arrow::datatypes::Int64Type;
+use object_store::memory::InMemory;
+use object_store::path::Path as Key;
+use object_store::throttle::{ThrottleConfig, ThrottledStore};
+use object_store::{ObjectStore, ObjectStoreExt};
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use std::process::{Child, Command};
+
+/// A program that makes system calls until it is dropped.
+struct Busy(Child);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// All rows below a folder of a store.
+async fn rows(store: &dyn ObjectStore, folder: Key) -> Vec<RecordBatch> {
+    let (mut folders, mut batches) = (vec![folder], Vec::new());
+    while let Some(folder) = folders.pop() {
+        let listed = store.list_with_delimiter(Some(&folder)).await.unwrap();
+        folders.extend(listed.common_prefixes);
+        for file in listed.objects {
+            let bytes = store.get(&file.location).await.unwrap().bytes().await.unwrap();
+            batches
+                .extend(ParquetRecordBatchReaderBuilder::try_new(bytes).unwrap().build().unwrap().map(Result::unwrap));
+        }
+    }
+    batches
+}
+
+fn ints(batches: &[RecordBatch], name: &str) -> Vec<i64> {
+    batches
+        .iter()
+        .flat_map(|batch| batch.column_by_name(name).unwrap().as_primitive::<Int64Type>().values().to_vec())
+        .collect()
+}
+
+#[test]
+fn a_store_that_is_too_slow_costs_rows_that_are_told_and_never_stops_the_reader() {
+    let origin = Origin { boot: "12345678".into(), trace: "87654321".into() };
+    let about = About { kernel: String::new(), events: String::new(), options: String::new(), hold: String::new() };
+    let mut dd = Command::new("dd");
+    let busy = Busy(dd.args(["if=/dev/zero", "of=/dev/null", "bs=1", "status=none"]).spawn().unwrap());
+    let rings = Rings::options().tracepoint("raw_syscalls:sys_enter").pid(busy.0.id()).open().unwrap();
+    let (to, messages) = mpsc::unbounded_channel();
+    let mut recorder = Recorder::new(&rings, &origin, about, to, 10_000).unwrap();
+    let mut reader = Reader::new(rings, Order::new()).unwrap();
+    // Nobody takes the batches. The reader goes on all the same.
+    while recorder.dropped == 0 {
+        reader.batch(TICK).unwrap().into_iter().flatten().for_each(|event| recorder.take(&event).unwrap());
+    }
+    // Events after those that are dropped.
+    let so_far = recorder.yielded;
+    while recorder.yielded == so_far {
+        reader.batch(TICK).unwrap().into_iter().flatten().for_each(|event| recorder.take(&event).unwrap());
+    }
+    drop(busy);
+    let (yielded, dropped) = (recorder.yielded, recorder.dropped);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let config = ThrottleConfig { wait_put_per_call: Duration::from_millis(50), ..ThrottleConfig::default() };
+    let memory = Arc::new(InMemory::new());
+    let store = Store::Objects(Arc::new(ThrottledStore::new(Arc::clone(&memory), config)), Key::from("archive"));
+    let files = Files {
+        machine: "here".into(),
+        boot: "12345678".into(),
+        trace: "87654321".into(),
+        bytes: 1 << 20,
+        lasting: Duration::from_secs(600),
+    };
+    let writer = thread::spawn(move || runtime.block_on(writer::write(store, files, messages)));
+    recorder.finish(0).unwrap();
+    let written = writer.join().unwrap().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let (events, notices) = runtime.block_on(async {
+        (
+            rows(&*memory, Key::from("archive/events/raw_syscalls/sys_enter")).await,
+            rows(&*memory, Key::from("archive/notices")).await,
+        )
+    });
+    assert_eq!(events.iter().map(RecordBatch::num_rows).sum::<usize>() as i64, yielded - dropped);
+    assert_eq!(written.events.cast_signed(), yielded - dropped);
+    let kinds = notices.iter().flat_map(|batch| {
+        batch
+            .column_by_name("kind")
+            .unwrap()
+            .as_string::<i32>()
+            .iter()
+            .map(|kind| kind.unwrap().to_owned())
+            .collect::<Vec<_>>()
+    });
+    let told =
+        kinds.zip(ints(&notices, "count")).filter(|(kind, _)| kind == "dropped").map(|(_, count)| count).sum::<i64>();
+    assert!(told > 0 && told == dropped, "{told} of {dropped}");
+    let spans = ints(&notices, "from_mono").into_iter().zip(ints(&notices, "to_mono")).collect::<Vec<_>>();
+    assert!(!spans.is_empty() && spans.iter().all(|(from, to)| from <= to));
+    assert!(
+        ints(&events, "mono").into_iter().all(|key| spans.iter().all(|(from, to)| key <= *from || key >= *to)),
+        "no row is in a dropped interval"
+    );
+}
+
+#[test]
+fn places_are_folders_or_stores_and_else_an_error_says_why() {
+    assert!(matches!(Store::parse("/tmp/a b"), Ok(Store::Folder(path)) if path == Path::new("/tmp/a b")));
+    assert!(matches!(Store::parse("file:///tmp/a%20b"), Ok(Store::Folder(path)) if path == Path::new("/tmp/a b")));
+    assert!(matches!(Store::parse("memory:///prefix"), Ok(Store::Objects(_, prefix)) if prefix == Key::from("prefix")));
+    let error = Store::parse("gopher://host/").unwrap_err().to_string();
+    assert!(error.starts_with("gopher://host/ is no folder and no URL of a store: "), "{error}");
+}
+
+#[test]
+fn machines_have_plain_names() {
+    assert!(["a", "3d12-x_Y"].into_iter().all(|name| machine_name(name).is_ok()));
+    assert!(["", "a/b", "..", "a=b"].into_iter().all(|name| machine_name(name).is_err()));
+}
