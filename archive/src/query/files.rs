@@ -16,8 +16,8 @@ use std::sync::Arc;
 
 /// The columns that stand in the names of directories, outermost first.
 pub(super) const PARTITIONS: [&str; 3] = ["machine", "date", "hour"];
-/// Without these a file is none of an archive.
-const KEYS: [&str; 6] = ["mono", "tai", "tai_error", "boot", "trace", "row"];
+/// Without these a file is none of an archive. Clocks and recordings have no place in an order, and no `row`.
+const KEYS: [&str; 5] = ["mono", "tai", "tai_error", "boot", "trace"];
 const AT_A_TIME: usize = 16;
 
 /// What does not stop a query, but is told.

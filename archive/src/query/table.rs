@@ -151,7 +151,11 @@ fn scan(part: &Part, schema: &SchemaRef) -> Result<LogicalPlanBuilder, Failure> 
 fn stamped(plan: LogicalPlanBuilder, schema: &SchemaRef) -> Result<LogicalPlan, Failure> {
     let names = schema.fields().iter().map(|field| field.name().as_str()).chain(PARTITIONS);
     let mut columns: Vec<Expr> = names.map(ident).collect();
-    let text = |name: &str| if matches!(name, "boot" | "trace") { cast(col(name), DataType::Utf8) } else { col(name) };
+    let text = |name: &str| match name {
+        "boot" | "trace" => cast(col(name), DataType::Utf8),
+        "row" if schema.column_with_name("row").is_none() => lit(ScalarValue::Int64(None)),
+        _ => col(name),
+    };
     let stamp = STAMP.iter().flat_map(|name| [lit(*name), text(name)]).collect();
     columns.push(named_struct(stamp).alias("stamp"));
     Ok(plan.project(columns)?.build()?)
