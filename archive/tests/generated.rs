@@ -110,6 +110,24 @@ async fn streamed(archive: &mut Archive, machine: &str) -> Vec<(Vec<i64>, i64)> 
     batches.map(|batch| (times(&batch, "tai"), *times(&batch, FRONTIER).last().unwrap())).collect()
 }
 
+/// A row may have no time, behind an outer join say. None is lost.
+#[tokio::test]
+async fn rows_without_a_time_come_first() {
+    let (_folder, mut archive, _) = made(20_000).await;
+    let all = number(&ask(&mut archive, "SELECT count(*) FROM sched.sched_waking").await[0][0]);
+    let sql = "SELECT CASE WHEN cpu_id = 0 THEN NULL ELSE tai END AS tai FROM sched.sched_waking";
+    let mut bytes = Vec::new();
+    stream(archive.sql(sql).await.unwrap(), &mut bytes).await.unwrap();
+    let (mut rows, mut frontier) = (0, i64::MIN);
+    for batch in StreamReader::try_new(bytes.as_slice(), None).unwrap().map(Result::unwrap) {
+        let [times, frontiers] = ["tai", FRONTIER]
+            .map(|name| batch.column_by_name(name).unwrap().as_primitive::<TimestampNanosecondType>().clone());
+        assert!(times.iter().flatten().all(|time| time >= frontier && time <= frontiers.value(0)));
+        (rows, frontier) = (rows + batch.num_rows() as u64, frontiers.value(0));
+    }
+    assert_eq!(rows, u64::try_from(all).unwrap());
+}
+
 #[tokio::test]
 async fn streams_of_two_machines_merge_by_their_frontiers() {
     let (_folder, mut archive, _) = made(100_000).await;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub const FRONTIER: &str = "frontier";
 const TAI: DataType = DataType::Timestamp(TimeUnit::Nanosecond, None);
 
-/// Writes an answer, which must have a column `tai`, in its order. Each batch leaves as soon as there is one.
+/// Writes an answer, which must have a column `tai`, in its order: rows without a time first. Each batch leaves as soon as there is one.
 ///
 /// # Errors
 ///
@@ -25,14 +25,15 @@ pub async fn stream(answer: DataFrame, output: &mut impl Write) -> Result<(), Fa
         .index_of_column_by_name(None, "tai")
         .filter(|place| answer.schema().field(*place).data_type() == &TAI);
     let place = place.ok_or(Failure::Stream)?;
-    let mut batches = answer.sort(vec![ident("tai").sort(true, false)])?.execute_stream().await?;
+    let mut batches = answer.sort(vec![ident("tai").sort(true, true)])?.execute_stream().await?;
     let mut fields: Vec<_> = batches.schema().fields().iter().cloned().collect();
     fields.push(Arc::new(Field::new(FRONTIER, TAI, false)));
     let schema = Arc::new(Schema::new(fields));
     let mut writer = StreamWriter::try_new(output, &schema)?;
     while let Some(batch) = batches.try_next().await? {
         let times = batch.column(place).as_primitive::<TimestampNanosecondType>();
-        let Some(last) = times.iter().next_back().flatten() else { continue };
+        // Rows without a time come first, and move no frontier.
+        let last = times.iter().next_back().flatten().unwrap_or(i64::MIN);
         let mut columns = batch.columns().to_vec();
         columns.push(Arc::new(TimestampNanosecondArray::from_value(last, batch.num_rows())) as ArrayRef);
         writer.write(&RecordBatch::try_new(schema.clone(), columns)?)?;
