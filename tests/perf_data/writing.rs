@@ -78,8 +78,8 @@ fn files_of_tracefs_are_in_the_recording_whole() {
         let rings = kernel("open a tracepoint", options.open())?;
         let file = File::new();
         perf_data::Writer::create(&file.0, &rings).unwrap().finish().unwrap();
-    // As perf's: a recording tells about all users.
-    assert_eq!(std::fs::metadata(&file.0).unwrap().permissions().mode() & 0o777, 0o600);
+        // As perf's: a recording tells about all users.
+        assert_eq!(std::fs::metadata(&file.0).unwrap().permissions().mode() & 0o777, 0o600);
         Some((std::fs::read(&file.0).unwrap(), open(&file.0)))
     };
     let Some((recorded_by_name, _)) = recorded(Rings::options().tracepoint("sched:sched_switch")) else { return };
