@@ -22,7 +22,8 @@ mod trace;
 mod wakeups;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use failure::Failure;
+use failure::{Failure, Outcome};
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Traces a Linux machine in proven order: who woke whom, what came first, and what is missing.
@@ -62,6 +63,15 @@ enum Command {
     },
 }
 
+/// Into memory first: the generator panics if it cannot write.
+fn completions(shell: clap_complete::Shell) -> Outcome {
+    let (mut text, mut out) = (Vec::new(), out::Out::new());
+    clap_complete::generate(shell, &mut Cli::command(), "perfweave", &mut text);
+    out.write_all(&text)?;
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
 fn main() -> ExitCode {
     if let Some(failure) = child::second_process() {
         return failure.report();
@@ -77,10 +87,7 @@ fn main() -> ExitCode {
         Command::Read(args) => read::run(args),
         Command::Check(args) => check::run(args),
         Command::Selftest(args) => selftest::run(args),
-        Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "perfweave", &mut out::Out::new());
-            Ok(ExitCode::SUCCESS)
-        }
+        Command::Completions { shell } => completions(shell),
         Command::Man { folder } => {
             clap_mangen::generate_to(Cli::command(), folder).map(|()| ExitCode::SUCCESS).map_err(Failure::from)
         }
