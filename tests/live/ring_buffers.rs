@@ -433,16 +433,17 @@ fn a_reader_gathers_what_comes_fast() {
         });
         reader.stats().wakes > before
     };
-    let mut gathered = 0;
-    for _ in 0..10 {
+    let mut gathers_after_a_burst = || {
         let many = 5000;
         (0..many).for_each(|number| write(&program, 0, number));
         (0..many).for_each(|number| assert_eq!(reading::number(&reading::next(&mut reader).event()), number));
-        gathered += u32::from(!alone(&mut reader));
+        let gathered = !alone(&mut reader);
         // It finds out within a tick that events have become slow.
         assert!((0..10_000).any(|_| alone(&mut reader)), "wake-ups are lost");
-    }
-    assert!(gathered > 0, "the first event after a burst wakes it");
+        gathered
+    };
+    // On a busy machine, most of its rests are over before the thread that writes has a CPU.
+    assert!((0..1000).any(|_| gathers_after_a_burst()), "the first event after a burst wakes it");
 }
 
 /// In batches, by a function, and without order.
