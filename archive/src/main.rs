@@ -1,7 +1,7 @@
 //! Archives of ordered events: made, and asked by SQL.
 
 use clap::Parser;
-use perfweave_archive::{Failure, generate, query, record, tighten};
+use perfweave_archive::{generate, query, record, tighten};
 use std::io::ErrorKind;
 use std::process::ExitCode;
 use tokio::runtime::Runtime;
@@ -38,11 +38,7 @@ fn run(command: Command) -> Result<(), String> {
         Command::Record(options) => {
             record::record(&options).map(|outcome| eprintln!("{outcome}")).map_err(|error| error.to_string())
         }
-        Command::Query(options) => match runtime()?.block_on(query::query(&options)) {
-            // Who reads the answer has seen enough.
-            Err(Failure::Output(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-            done => done.map_err(|error| error.to_string()),
-        },
+        Command::Query(options) => runtime()?.block_on(query::query(&options)).map_err(|error| error.to_string()),
         Command::Tighten(options) => match tighten::tighten(&options) {
             Err(tighten::Error::Output(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
             done => done.map_err(|error| error.to_string()),

@@ -28,6 +28,7 @@ use datafusion::prelude::{DataFrame, SessionConfig, SessionContext};
 use datafusion::sql::parser::DFParser;
 use object_store::path::Path;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{ErrorKind, Write};
 use std::sync::Arc;
 
 /// Tables that are no events.
@@ -69,9 +70,42 @@ pub struct Options {
 /// [`Failure`], where there is no answer.
 pub async fn query(options: &Options) -> Result<(), Failure> {
     let mut archive = Archive::open(&options.url, options.cluster.as_deref(), options.memory << 20).await?;
-    let mut output = std::io::stdout().lock();
+    let mut output = Pipe { to: std::io::stdout().lock(), is_closed: false };
+    match answer(&mut archive, options, &mut output).await {
+        // Who reads the answer has seen enough.
+        Err(_) if output.is_closed => Ok(()),
+        answered => answered,
+    }
+}
+
+/// An output that remembers that nobody reads it any more. Writers of CSV and Arrow hand that on as text.
+struct Pipe<W> {
+    to: W,
+    is_closed: bool,
+}
+
+impl<W: Write> Pipe<W> {
+    fn note<T>(&mut self, done: std::io::Result<T>) -> std::io::Result<T> {
+        self.is_closed |= done.as_ref().is_err_and(|error| error.kind() == ErrorKind::BrokenPipe);
+        done
+    }
+}
+
+impl<W: Write> Write for Pipe<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let done = self.to.write(bytes);
+        self.note(done)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        let done = self.to.flush();
+        self.note(done)
+    }
+}
+
+async fn answer(archive: &mut Archive, options: &Options, output: &mut impl Write) -> Result<(), Failure> {
     if options.list {
-        return archive.list(&mut output).await;
+        return archive.list(output).await;
     }
     let sql = match (&options.named, &options.sql) {
         (Some(name), _) => named::sql(name)?,
@@ -81,11 +115,7 @@ pub async fn query(options: &Options) -> Result<(), Failure> {
     for notice in archive.notices() {
         eprintln!("perfweave-archive: {notice}");
     }
-    if options.arrow_stream {
-        stream(answer?, &mut output).await
-    } else {
-        print(answer?, options.format, &mut output).await
-    }
+    if options.arrow_stream { stream(answer?, output).await } else { print(answer?, options.format, output).await }
 }
 
 /// An archive whose tables can be asked.
@@ -232,7 +262,7 @@ impl Archive {
         Ok(tables)
     }
 
-    async fn list(&self, output: &mut impl std::io::Write) -> Result<(), Failure> {
+    async fn list(&self, output: &mut impl Write) -> Result<(), Failure> {
         writeln!(output, "Tables:")?;
         for (table, files) in self.tables().await? {
             writeln!(output, "  {table:<32} {files} file{}", if files == 1 { "" } else { "s" })?;

@@ -8,7 +8,7 @@ mod unfinished;
 mod writer;
 
 pub use error::Error;
-pub use store::Store;
+pub use store::{Store, variables};
 pub use writer::Written;
 
 use crate::clocks::Reading;
@@ -119,13 +119,14 @@ fn record_into(options: &Options, store: Store, stop: &Arc<AtomicBool>, with_sig
     let machine = options.machine.clone().map_or_else(|| line("/etc/machine-id"), Ok)?;
     let origin =
         Origin { boot: line("/proc/sys/kernel/random/boot_id")?, trace: line("/proc/sys/kernel/random/uuid")? };
+    let reading = Reading::now().map_err(Error::system("the clocks cannot be read"))?;
+    // Before rings are open, because it can take long.
+    let unfinished = unfinished::find_all(&store, &machine, &origin.boot, &reading);
     let waiting = if options.command.is_empty() { None } else { Some(Waiting::start(&options.command)?) };
     let rings = open(options, waiting.as_ref())?;
     for skipped in rings.skipped() {
         eprintln!("perfweave-archive: left out: {skipped}");
     }
-    let reading = Reading::now().map_err(Error::system("the clocks cannot be read"))?;
-    let unfinished = unfinished::notices(&store, &machine, &origin.boot, &reading);
     let (to, messages) = mpsc::unbounded_channel();
     let files = Files {
         machine,
@@ -137,10 +138,8 @@ fn record_into(options: &Options, store: Store, stop: &Arc<AtomicBool>, with_sig
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::system("no runtime"))?;
     let mut recorder = Recorder::new(&rings, &origin, about(options), to, ROOM)?;
-    for notice in &unfinished {
-        eprintln!("perfweave-archive: {}", notice.text);
-        recorder.notice(recorder.mono(), notice);
-    }
+    unfinished.iter().for_each(|file| eprintln!("perfweave-archive: {}", file.notice.text));
+    recorder.tell_of(unfinished)?;
     let work = move || runtime.block_on(writer::write(store, files, messages));
     let writer =
         thread::Builder::new().name("writer".into()).spawn(work).map_err(Error::system("no thread for the writer"))?;
@@ -253,9 +252,9 @@ fn read(
     }
     reader.set_deadline(options.seconds.map(|time| Instant::now() + time))?;
     take_all(&mut reader, &mut recorder, options, stop)?;
-    let lost = reader.ledger()?.accounts.iter().map(|account| account.lost).sum();
-    let counts = (recorder.yielded, recorder.dropped, lost);
-    recorder.finish(lost)?;
+    let accounts = reader.ledger()?.accounts;
+    let counts = (recorder.yielded, recorder.dropped, accounts.iter().map(|account| account.lost).sum());
+    recorder.finish(&accounts)?;
     Ok(counts)
 }
 

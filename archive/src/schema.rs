@@ -277,7 +277,8 @@ impl Table {
     pub fn clocks(origin: &Origin) -> Self {
         let mut columns = of_all();
         columns.retain(|column| column.name() != "row");
-        columns.extend(["offset", "bracket", "maxerror", "esterror"].map(|name| column(name, DataType::Int64, false)));
+        let numbers = ["offset", "bracket", "maxerror", "esterror", "pending", "rate"];
+        columns.extend(numbers.map(|name| column(name, DataType::Int64, false)));
         columns.extend([column("synchronized", DataType::Boolean, false), column("source", DataType::Utf8, false)]);
         Self::new("clocks".into(), columns, origin)
     }
@@ -461,7 +462,10 @@ mod tests {
         );
         assert_eq!(notices.take().unwrap().num_rows(), 1);
         let mut clocks = Table::clocks(&origin());
-        clocks.add_values(at, [1, 2, 3, 4].map(Value::Int).into_iter().chain([Value::Truth(true), Value::Text("tai")]));
+        clocks.add_values(
+            at,
+            [1, 2, 3, 4, 5, 6].map(Value::Int).into_iter().chain([Value::Truth(true), Value::Text("tai")]),
+        );
         assert_eq!(clocks.take().unwrap().num_rows(), 1);
         let mut traces = Table::traces(&origin());
         traces.add_values(

@@ -14,6 +14,9 @@ pub struct Options {
     /// How many seconds a correction is good for. Fewer seconds are tighter where clocks drift
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
     pub step: u32,
+    /// By how many nanoseconds a time may be wrong beside its clock: what column bracket of the clocks is at most
+    #[arg(long, value_name = "N", default_value = "1000")]
+    pub bracket: u32,
 }
 
 /// Why there are no corrections.
@@ -87,7 +90,8 @@ pub fn tighten(options: &Options) -> Result<(), Error> {
         std::fs::File::open(&options.file).and_then(|mut file| file.read_to_string(&mut text))
     };
     read.map_err(|source| Error::File { file: name, source })?;
-    let Corrections { all: corrections, one_way } = corrections(&text, i64::from(options.step) * 1_000_000_000)?;
+    let Corrections { all: corrections, one_way } =
+        corrections(&text, i64::from(options.step) * 1_000_000_000, options.bracket.into())?;
     for (a, b) in one_way {
         eprintln!("perfweave-archive: {a} and {b}: all messages go one way, so that one side has no bound");
     }
@@ -108,15 +112,21 @@ pub struct Corrections {
     pub one_way: Vec<(String, String)>,
 }
 
-/// The corrections that follow from this text, each good for a step of nanoseconds.
+/// The corrections that follow from this text, each good for a step of nanoseconds. Beside its clock, each time may be wrong by `bracket`.
 ///
 /// # Errors
 /// See [`Error`].
-pub fn corrections(text: &str, step: i64) -> Result<Corrections, Error> {
+pub fn corrections(text: &str, step: i64, bracket: i64) -> Result<Corrections, Error> {
     let mut found = Corrections::default();
-    for ((a, b), messages) in between(text)? {
+    // One time may be too early, and the other too late.
+    let both = 2 * bracket;
+    for ((a, b), mut messages) in between(text)? {
+        messages.iter_mut().for_each(|message| message.received += both);
         match Bounds::of(&messages) {
-            Ok(Some(bounds)) => found.all.extend(steps(&a, &b, &messages, &bounds, step)),
+            Ok(Some(bounds)) => {
+                let steps = steps(&a, &b, &messages, &bounds, step);
+                found.all.extend(steps.into_iter().map(|one| Correction { error: one.error + both, ..one }));
+            }
             Ok(None) => found.one_way.push((a, b)),
             Err(source) => return Err(Error::Machines { a, b, source }),
         }
@@ -194,18 +204,24 @@ mod tests {
     fn pairs_of_two_machines_become_corrections_of_the_second() {
         // B is 1000 ahead. Messages take 100.
         let text = "from,sent,to,received\nA,0,B,1100\nB,1000,A,100\nA,5000,B,6100\nB,6000,A,5100\n";
-        let Corrections { all: corrections, one_way } = corrections(text, 10_000).unwrap();
+        let Corrections { all: corrections, one_way } = corrections(text, 10_000, 0).unwrap();
         assert!(one_way.is_empty());
         let [Correction { machine, to, from_tai, to_tai, offset, error }] = &corrections[..] else {
             panic!("{corrections:?}")
         };
         assert_eq!((machine.as_str(), to.as_str(), *from_tai, *to_tai), ("B", "A", 1000, 11_000));
         assert!((990..=1010).contains(offset) && (100..=120).contains(error), "{offset} {error}");
+        // Four times may be wrong: those that bound the difference, and two that are compared.
+        assert_eq!(corrections_within(text, 25), error + 4 * 25);
+    }
+
+    fn corrections_within(text: &str, bracket: i64) -> i64 {
+        corrections(text, 10_000, bracket).unwrap().all[0].error
     }
 
     #[test]
     fn what_is_wrong_has_a_name_and_a_line() {
-        let said = |text: &str| corrections(text, 1).unwrap_err().to_string();
+        let said = |text: &str| corrections(text, 1, 0).unwrap_err().to_string();
         assert_eq!(said("from,sent,to\n"), "line 1: there is no column received");
         assert!(said("from,sent,to,received\nA,x,B,1\n").starts_with("line 2: \"x\" is no time"));
         assert_eq!(said("from,sent,to,received\nA,1,A,1\n"), "line 2: a machine sends to itself");
@@ -218,7 +234,7 @@ mod tests {
                 .starts_with("A and B: the messages contradict")
         );
         assert_eq!(
-            corrections("from,sent,to,received\nA,1,B,1\n", 1).unwrap().one_way,
+            corrections("from,sent,to,received\nA,1,B,1\n", 1, 0).unwrap().one_way,
             [("A".to_owned(), "B".to_owned())]
         );
     }

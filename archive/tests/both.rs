@@ -1,6 +1,6 @@
 //! What `record` writes of this machine is what `query` reads.
 
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 fn run(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_perfweave-archive")).args(args).output().unwrap()
@@ -17,8 +17,10 @@ fn answer(sql: &str, archive: &str) -> Vec<String> {
 fn a_recording_is_asked() {
     let folder = tempfile::tempdir().unwrap();
     let archive = folder.path().to_str().unwrap();
-    let recorded =
-        run(&["record", "-e", "sched:sched_switch", "-e", "sched:sched_process_exec", "--to", archive, "--", "true"]);
+    // A shell leaves its CPU when it waits for a program.
+    let command = ["--", "sh", "-c", "/bin/true; /bin/true"];
+    let events = ["record", "-e", "sched:sched_switch", "-e", "sched:sched_process_exec", "--to", archive];
+    let recorded = run(&[&events[..], &command].concat());
     let said = String::from_utf8_lossy(&recorded.stderr);
     if said.contains("CAP_PERFMON") && std::env::var_os("PERFWEAVE_REQUIRE_KERNEL").is_none() {
         eprintln!("SKIPPED: this user may not trace");
@@ -36,4 +38,20 @@ fn a_recording_is_asked() {
     assert_eq!(answer(turned, archive), ["0"]);
     assert_ne!(answer("SELECT count(*) FROM clocks WHERE tai_error > 0", archive), ["0"]);
     assert!(run(&["query", "--named", "off-cpu", archive]).status.success());
+}
+
+/// The reader of an answer may stop, as `head` does.
+#[test]
+fn an_answer_that_nobody_reads_on_is_no_failure() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = folder.path().to_str().unwrap();
+    assert!(run(&["generate", "--rows", "30000", "--machines", "1", "--to", archive]).status.success());
+    for how in [&["--format", "csv"][..], &["--format", "json"], &["--format", "table"], &["--arrow-stream"]] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_perfweave-archive"));
+        command.arg("query").args(how).args(["SELECT * FROM sched.sched_switch", archive]);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{how:?}: {output:?}");
+    }
 }

@@ -37,7 +37,7 @@ async fn wakeups_by_hand() {
     let mut archive = open(made.url()).await;
     let mut answer = ask(&mut archive, named("wakeup-latency")).await;
     answer.sort();
-    assert_eq!(answer, ["m1,p10,3,1,50,50,50", "m1,p11,3,1,60,60,60"]);
+    assert_eq!(answer, ["m1,p10,3,1,50,50,50,0", "m1,p11,3,1,60,60,60,0"]);
     assert_eq!(ask(&mut archive, named("ran-instead")).await, ["m1,p10,p0,50", "m1,p11,p10,40", "m1,p11,p0,20"]);
     assert_eq!(archive.notices(), []);
 }
@@ -52,14 +52,49 @@ async fn off_cpu_by_hand() {
     // 10 slept from 100 to 200 and waited for a disk from 260 to 400; 11 was preempted from 200 to 260.
     assert_eq!(
         answer,
-        ["m1,p10,uninterruptible,1,140,140,140", "m1,p10,sleeping,1,100,100,100", "m1,p11,preempted,1,60,60,60"]
+        ["m1,p10,uninterruptible,1,140,140,140,0", "m1,p10,sleeping,1,100,100,100,0", "m1,p11,preempted,1,60,60,60,0"]
     );
+}
+
+/// 10 waits from 100 to 150, 11 from 200 to 260, 12 from 300 to 390. Losses touch, span or cover these times.
+#[tokio::test]
+async fn what_spans_a_loss_is_left_out_and_counted() {
+    for (losses, expected) in [
+        (&[][..], ["1,50,50,50,0", "1,60,60,60,0", "1,90,90,90,0"]),
+        // Up to a begin, and from an end on.
+        (
+            &[(Some(50), Some(100)), (Some(150), Some(200)), (Some(260), Some(300)), (Some(390), None)],
+            ["1,50,50,50,0", "1,60,60,60,0", "1,90,90,90,0"],
+        ),
+        // Inside, over the begin, over the end.
+        (&[(Some(120), Some(130)), (Some(190), Some(201)), (Some(389), Some(391))], ["0,,,,1", "0,,,,1", "0,,,,1"]),
+        (&[(Some(110), Some(250))], ["0,,,,1", "0,,,,1", "1,90,90,90,0"]),
+        // From the first event of a ring on, and up to the last.
+        (&[(None, Some(210)), (Some(380), None)], ["0,,,,1", "0,,,,1", "0,,,,1"]),
+        (&[(Some(280), None)], ["1,50,50,50,0", "1,60,60,60,0", "0,,,,1"]),
+    ] {
+        let made = Made::new();
+        made.waking("m1", "t1", &[row(100, 1).pid(10), row(200, 3).pid(11), row(300, 5).pid(12)]);
+        made.switches(
+            "m1",
+            "t1",
+            &[Switch(150, 2, 0, 0, 10), Switch(260, 4, 10, 1, 11), Switch(390, 6, 11, 1, 12), Switch(400, 7, 12, 1, 0)],
+        );
+        made.losses("m1", "t1", losses);
+        // Those of another recording do not matter.
+        made.losses("m1", "t2", &[(None, None)]);
+        let mut answer = ask(&mut open(made.url()).await, named("wakeup-latency")).await;
+        answer.sort();
+        let expected: Vec<_> =
+            ["p10", "p11", "p12"].iter().zip(expected).map(|(of, rest)| format!("m1,{of},3,{rest}")).collect();
+        assert_eq!(answer, expected, "{losses:?}");
+    }
 }
 
 #[tokio::test]
 async fn before_is_claimed_only_where_clocks_allow() {
     let made = Made::new();
-    made.waking("m1", "t1", &[row(1000, 1), row(2000, 2), row(2000, 3)]);
+    made.waking("m1", "t1", &[row(1000, 1), row(2000, 2), row(2000, 3), row(2000, 4).cpu(5)]);
     made.waking("m1", "t2", &[row(2000, 1)]);
     made.waking("m2", "t3", &[row(1015, 1), row(1030, 2)]);
     let mut archive = open(made.url()).await;
@@ -73,9 +108,11 @@ async fn before_is_claimed_only_where_clocks_allow() {
     for (pair, before) in [
         ("t1,1,t1,2", "true"),
         ("t1,2,t1,1", "false"),
-        // One time in one recording: by its order. In two: not known.
+        // One time in one CPU's ring: by its order. In two rings, or in two recordings: not known.
         ("t1,2,t1,3", "true"),
         ("t1,3,t1,2", "false"),
+        ("t1,3,t1,4", ""),
+        ("t1,4,t1,3", ""),
         ("t1,2,t2,1", ""),
         ("t1,1,t2,1", "true"),
         // Errors are 10 ns: 1000 and 1015 may be either way, 1000 and 1030 not.

@@ -77,6 +77,8 @@ fn columns(table: &str) -> &'static [(&'static str, DataType)] {
             ("bracket", Int64),
             ("maxerror", Int64),
             ("esterror", Int64),
+            ("pending", Int64),
+            ("rate", Int64),
             ("synchronized", Boolean),
             ("source", Utf8),
         ],
@@ -144,6 +146,11 @@ impl Column {
     }
 }
 
+/// Clocks and recordings have no place in an order.
+fn has_rows(table: &str) -> bool {
+    !["clocks", "traces"].contains(&table)
+}
+
 /// The columns of a table.
 pub(crate) fn schema(table: &str, event: bool) -> SchemaRef {
     let word = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8));
@@ -157,7 +164,9 @@ pub(crate) fn schema(table: &str, event: bool) -> SchemaRef {
     }
     fields.push(Field::new("boot", word.clone(), false));
     fields.push(Field::new("trace", word, false));
-    fields.push(Field::new("row", DataType::Int64, false));
+    if has_rows(table) {
+        fields.push(Field::new("row", DataType::Int64, false));
+    }
     if event {
         fields.push(Field::new("proven", DataType::Boolean, false));
         fields.push(Field::new("late", DataType::Boolean, false));
@@ -202,7 +211,7 @@ struct Table {
 impl Table {
     fn new(directory: String, name: &str, event: bool) -> Self {
         let schema = schema(name, event);
-        let common = if event { 7 } else { 6 };
+        let common = 5 + usize::from(event) + usize::from(has_rows(name));
         let columns = schema.fields()[common..].iter().map(|field| Column::new(field.data_type())).collect();
         Self {
             directory,
@@ -262,11 +271,9 @@ impl Table {
         if let Some(cpu) = &mut self.cpu {
             arrays.push(Arc::new(cpu.finish()));
         }
-        arrays.extend([
-            Arc::new(self.boot.finish()) as ArrayRef,
-            Arc::new(self.trace.finish()),
-            Arc::new(self.row.finish()),
-        ]);
+        arrays.extend([Arc::new(self.boot.finish()) as ArrayRef, Arc::new(self.trace.finish())]);
+        let row = self.row.finish();
+        arrays.extend(self.schema.column_with_name("row").map(|_| Arc::new(row) as ArrayRef));
         arrays.extend(self.columns.iter_mut().map(Column::finish));
         self.pending = 0;
         Piece { path: self.path.clone(), schema: self.schema.clone(), arrays, last }

@@ -281,6 +281,8 @@ impl Machine {
             Cell::I64(bracket),
             Cell::I64(100_000 - bracket),
             Cell::I64(20_000),
+            Cell::I64(0),
+            Cell::I64(0),
             Cell::Bool(true),
             Cell::Text("tai".to_string()),
         ];

@@ -54,7 +54,7 @@ impl ScalarUDFImpl for HappenedBefore {
     }
 }
 
-/// On one machine since one boot there is one clock, and in one recording one order; else only what the clocks' errors leave no doubt of.
+/// On one machine since one boot there is one clock, and in one CPU's ring one order; else only what the clocks' errors leave no doubt of.
 fn meaning(one: &Expr, other: &Expr) -> Result<Expr> {
     let of = |stamp: &Expr, name: &str| get_field(stamp.clone(), name);
     let number = |stamp: &Expr, name: &str| cast(of(stamp, name), DataType::Int64);
@@ -63,8 +63,9 @@ fn meaning(one: &Expr, other: &Expr) -> Result<Expr> {
     let unknown = || lit(ScalarValue::Boolean(None));
     let earliest = |stamp: &Expr| number(stamp, "tai") - of(stamp, "tai_error");
     let latest = |stamp: &Expr| number(stamp, "tai") + of(stamp, "tai_error");
-    let here =
-        when(same("mono").is_not_true(), before("mono")).when(same("trace"), before("row")).otherwise(unknown())?;
+    let here = when(same("mono").is_not_true(), before("mono"))
+        .when(same("trace").and(same("cpu_id")), before("row"))
+        .otherwise(unknown())?;
     let apart = when(latest(one).lt(earliest(other)), lit(true))
         .when(latest(other).lt(earliest(one)), lit(false))
         .otherwise(unknown())?;

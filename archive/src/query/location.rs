@@ -51,9 +51,7 @@ impl Location {
     }
 
     fn by_url(location: &str, url: &Url) -> Result<Self, Failure> {
-        let options = std::env::vars_os()
-            .filter_map(|(name, value)| Some((name.to_str()?.to_ascii_lowercase(), value.to_str()?.to_string())));
-        let (store, prefix) = object_store::parse_url_opts(url, options)
+        let (store, prefix) = object_store::parse_url_opts(url, crate::record::variables())
             .map_err(|error| Failure::Location { location: location.to_string(), why: error.to_string() })?;
         let mut root = url.clone();
         root.set_path("/");
@@ -70,6 +68,9 @@ impl Location {
     /// A path of the store as a URL. That of a directory ends with a slash.
     #[must_use]
     pub fn url(&self, path: &Path, directory: bool) -> String {
-        format!("{}{path}{}", self.root, if directory { "/" } else { "" })
+        let mut url = self.root.clone();
+        // It encodes what a URL cannot have.
+        url.set_path(&format!("{path}{}", if directory { "/" } else { "" }));
+        url.into()
     }
 }

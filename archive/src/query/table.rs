@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The fields of a stamp: what `happened_before` compares.
-pub(super) const STAMP: [&str; 7] = ["machine", "boot", "row", "trace", "tai", "tai_error", "mono"];
+pub(super) const STAMP: [&str; 8] = ["machine", "boot", "cpu_id", "row", "trace", "tai", "tai_error", "mono"];
 
 /// The columns of all files. A column that some files lack is null there. On a cluster words are plain text: Ballista's executors hand
 /// dictionaries to each other as such, to themselves as dictionaries, and cannot put both together.
@@ -154,6 +154,7 @@ fn stamped(plan: LogicalPlanBuilder, schema: &SchemaRef) -> Result<LogicalPlan, 
     let text = |name: &str| match name {
         "boot" | "trace" => cast(col(name), DataType::Utf8),
         "row" if schema.column_with_name("row").is_none() => lit(ScalarValue::Int64(None)),
+        "cpu_id" if schema.column_with_name("cpu_id").is_none() => lit(ScalarValue::Int32(None)),
         _ => col(name),
     };
     let stamp = STAMP.iter().flat_map(|name| [lit(*name), text(name)]).collect();

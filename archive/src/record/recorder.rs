@@ -1,10 +1,11 @@
 //! The reading side: events become batches of rows, which never wait for the store.
 
 use super::Error;
+use super::unfinished::Unfinished;
 use super::writer::{Batch, Message};
 use crate::clocks::Reading;
 use crate::schema::{At, Of, Origin, Table, Value};
-use perfweave::{Certainty, Event, Item, Kind, Rings};
+use perfweave::{Account, Certainty, Event, Item, Kind, Record, Rings};
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::UnboundedSender;
@@ -107,8 +108,8 @@ pub struct Recorder {
     mono: i64,
     row: i64,
     late: Option<Span>,
-    /// Records that notices say are lost.
-    told: u64,
+    /// The last key of each CPU's ring.
+    last_of: Vec<Option<i64>>,
     /// Rows that became part of a batch for which there was no room.
     pub dropped: i64,
     /// Events that came.
@@ -157,7 +158,7 @@ impl Recorder {
             mono: reading.mono,
             row: 0,
             late: None,
-            told: 0,
+            last_of: Vec::new(),
             dropped: 0,
             yielded: 0,
         };
@@ -188,11 +189,10 @@ impl Recorder {
             self.tick()?;
         }
         let Item::Record(record) = event.item() else { return self.notice_of(event) };
-        let Some(&number) =
-            record.source().and_then(|source| self.sources.get(source)).filter(|_| record.kind() == Kind::SAMPLE)
-        else {
-            return Ok(());
-        };
+        self.note_last(record.cpu(), mono);
+        let source =
+            record.source().and_then(|source| self.sources.get(source)).filter(|_| record.kind() == Kind::SAMPLE);
+        let Some(&number) = source else { return self.notice_throttle(mono, &record) };
         let late = event.certainty() == Certainty::Late;
         if late {
             self.late = Span::with(self.late, 1, mono, mono);
@@ -211,6 +211,30 @@ impl Recorder {
         if filling.table.rows() >= ROWS { self.send_events(number) } else { Ok(()) }
     }
 
+    fn note_last(&mut self, cpu: u32, mono: i64) {
+        let cpu = cpu as usize;
+        if cpu >= self.last_of.len() {
+            self.last_of.resize(cpu + 1, None);
+        }
+        self.last_of[cpu] = Some(mono);
+    }
+
+    /// The last key of a CPU's ring.
+    fn last(&self, cpu: u32) -> Option<i64> {
+        self.last_of.get(cpu as usize).copied().flatten()
+    }
+
+    fn notice_throttle(&mut self, mono: i64, record: &Record<'_>) -> Result<(), Error> {
+        let text = match record.kind() {
+            Kind::THROTTLE => "the kernel stops an event that comes too often",
+            Kind::UNTHROTTLE => "the kernel goes on with the event that it stopped",
+            _ => return Ok(()),
+        };
+        let cpu = Some(record.cpu());
+        self.notice(mono, &Notice { kind: "throttled", cpu, text: text.into(), ..Notice::default() });
+        self.send_notices_if(ROWS)
+    }
+
     fn at(&mut self, mono: i64) -> At {
         self.row += 1;
         At { mono, tai: self.reading.tai(mono), tai_error: self.reading.error(mono), row: self.row - 1 }
@@ -220,7 +244,6 @@ impl Recorder {
         let key = |key: Option<u64>| key.map(u64::cast_signed);
         let notice = match event.item() {
             Item::Lost(lost) => {
-                self.told += lost.count;
                 let text = format!("the ring of CPU {} was full: {} records are lost", lost.cpu, lost.count);
                 Notice {
                     kind: "lost",
@@ -244,7 +267,7 @@ impl Recorder {
             }
             Item::Damage(damage) => {
                 let text = format!("{} bytes are no record: {}", damage.bytes.len(), damage.fault);
-                Notice { kind: "damage", cpu: Some(damage.cpu), text, ..Notice::default() }
+                Notice { kind: "damage", cpu: Some(damage.cpu), from: self.last(damage.cpu), text, ..Notice::default() }
             }
             Item::EarlyRelease(early) => {
                 let text = format!("the ring is {} % full: events leave before their order is proven", early.filled);
@@ -268,11 +291,29 @@ impl Recorder {
             _ => return Ok(()),
         };
         self.notice(event.key().map_or(self.mono, u64::cast_signed), &notice);
-        if self.notices.table.rows() >= ROWS {
-            let batch = batch_of(&mut self.notices, self.reading.utc)?;
-            send(&self.to, Message::Rows(batch))?;
+        self.send_notices_if(ROWS)
+    }
+
+    /// Passes notices on if there are so many.
+    fn send_notices_if(&mut self, rows: usize) -> Result<(), Error> {
+        if self.notices.table.rows() < rows {
+            return Ok(());
         }
-        Ok(())
+        let batch = batch_of(&mut self.notices, self.reading.utc)?;
+        send(&self.to, Message::Rows(batch))
+    }
+
+    /// Tells of recordings that were killed. What they left open is removed once the notices are in a file.
+    ///
+    /// # Errors
+    /// If the writing thread has ended.
+    pub fn tell_of(&mut self, unfinished: Vec<Unfinished>) -> Result<(), Error> {
+        if unfinished.is_empty() {
+            return Ok(());
+        }
+        unfinished.iter().for_each(|file| self.notice(self.mono, &file.notice));
+        self.send_notices_if(1)?;
+        send(&self.to, Message::Told(unfinished))
     }
 
     /// Adds a notice at this time.
@@ -292,11 +333,6 @@ impl Recorder {
         self.notices.table.add_values(at, values);
     }
 
-    /// The largest key so far.
-    pub fn mono(&self) -> i64 {
-        self.mono
-    }
-
     fn trace(&mut self, what: &str, counts: [Value<'_>; 3]) {
         let (mono, reading) = (self.reading.mono, self.reading);
         let at = At { mono, tai: reading.tai(mono), tai_error: reading.error(mono), row: 0 };
@@ -312,18 +348,24 @@ impl Recorder {
     /// # Errors
     /// If the clocks cannot be read or the writing thread has ended.
     pub fn tick(&mut self) -> Result<(), Error> {
-        self.reading = read()?;
-        let reading @ Reading { mono, offset, bracket, maxerror, esterror, .. } = self.reading;
+        let before = std::mem::replace(&mut self.reading, read()?);
+        let reading @ Reading { mono, offset, bracket, maxerror, esterror, pending, rate, .. } = self.reading;
         self.next_tick = mono + SECOND;
         // Events from before this reading may still come, so that their keys alone end an hour.
         self.hour_ends = reading.next_hour(self.mono);
         let at = At { mono, tai: reading.tai(mono), tai_error: reading.error(mono), row: 0 };
         self.clocks.note(mono);
-        let numbers = [offset, bracket, maxerror, esterror].map(Value::Int);
+        let numbers = [offset, bracket, maxerror, esterror, pending, rate].map(Value::Int);
         self.clocks.table.add_values(
             at,
             numbers.into_iter().chain([Value::Truth(reading.synchronized), Value::Text(reading.source)]),
         );
+        if let Some(set) = reading.set_since(&before) {
+            let text =
+                format!("TAI was set by {set} ns against the monotonic clock: the clock was set, or the machine slept");
+            let (from, to) = (Some(before.mono), Some(mono));
+            self.notice(self.mono, &Notice { kind: "clock", from, to, text, ..Notice::default() });
+        }
         self.tell();
         self.send_all()?;
         send(&self.to, Message::Now(mono))
@@ -390,19 +432,17 @@ impl Recorder {
         }
     }
 
-    /// Ends the recording. The last rows need no room. `lost` is what the kernel says in all, if that is known.
+    /// Ends the recording. The last rows need no room. `accounts` is what the kernel says of each ring.
     ///
     /// # Errors
     /// If the clocks cannot be read or the writing thread has ended.
-    pub fn finish(mut self, lost: u64) -> Result<(), Error> {
-        let untold = lost.saturating_sub(self.told);
-        if untold > 0 {
-            let text = format!("{untold} records are lost that no record tells");
-            self.notice(
-                self.mono,
-                &Notice { kind: "lost", count: Some(untold.cast_signed()), text, ..Notice::default() },
-            );
+    pub fn finish(mut self, accounts: &[Account]) -> Result<(), Error> {
+        for Account { cpu, untold, .. } in accounts.iter().filter(|account| account.untold > 0) {
+            let text = format!("the ring was full: {untold} records after its last one are lost");
+            let (count, from) = (Some(untold.cast_signed()), cpu.and_then(|cpu| self.last(cpu)));
+            self.notice(self.mono, &Notice { kind: "lost", cpu: *cpu, count, from, text, ..Notice::default() });
         }
+        let lost = accounts.iter().map(|account| account.lost).sum::<u64>();
         self.reading = read()?;
         for filling in self.events.iter_mut().filter(|filling| filling.table.rows() > 0) {
             let batch = batch_of(filling, self.reading.utc)?;

@@ -48,7 +48,7 @@ impl Store {
             return url.to_file_path().map(Self::Folder).map_err(|()| error("it has a host".into()));
         }
         let (store, prefix) =
-            object_store::parse_url_opts(&url, std::env::vars()).map_err(|fault| error(fault.to_string()))?;
+            object_store::parse_url_opts(&url, variables()).map_err(|fault| error(fault.to_string()))?;
         Ok(Self::Objects(store.into(), prefix))
     }
 
@@ -60,12 +60,14 @@ impl Store {
         match self {
             Self::Folder(root) => {
                 let later = root.join(path);
-                let now = root.join(format!("{path}.open-{}", std::process::id()));
+                let [new, now] =
+                    ["new", "open"].map(|state| root.join(format!("{path}.{state}-{}", std::process::id())));
                 let failed = || Error::system(format!("{} cannot be made", now.display()));
                 later.parent().map_or(Ok(()), fs::create_dir_all).map_err(failed())?;
-                let lock = File::create_new(&now).map_err(failed())?;
-                // No other process has it yet. Where the file system has no locks, an open file looks abandoned to others.
+                // Another recording takes a file with the second name and no lock for abandoned. Where the file system has no locks, each is.
+                let lock = File::create_new(&new).map_err(failed())?;
                 let _ = lock.try_lock();
+                fs::rename(&new, &now).map_err(failed())?;
                 let file = lock.try_clone().map_err(failed())?;
                 let bytes = Box::new(tokio::fs::File::from_std(file));
                 Ok(Open { bytes, local: Some(Local { lock, now, later }) })
@@ -76,6 +78,12 @@ impl Store {
             }
         }
     }
+}
+
+/// What the environment says of stores. They have lower-case names for their options.
+pub fn variables() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?.to_ascii_lowercase(), value.into_string().ok()?)))
 }
 
 /// What is left to do with a file whose bytes are all written.
@@ -105,6 +113,8 @@ impl Finish {
         let Some(Local { lock, now, later }) = self.0 else { return Ok(()) };
         let failed = || Error::system(format!("{} cannot be finished", now.display()));
         lock.sync_all().map_err(failed())?;
-        fs::rename(&now, &later).map_err(failed())
+        fs::rename(&now, &later).map_err(failed())?;
+        // Its name too: what stands for it may be removed after this.
+        later.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all()).map_err(failed())
     }
 }

@@ -75,7 +75,7 @@ fn a_store_that_is_too_slow_costs_rows_that_are_told_and_never_stops_the_reader(
         lasting: Duration::from_secs(600),
     };
     let writer = thread::spawn(move || runtime.block_on(writer::write(store, files, messages)));
-    recorder.finish(0).unwrap();
+    recorder.finish(&[]).unwrap();
     let written = writer.join().unwrap().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let (events, notices) = runtime.block_on(async {

@@ -2,8 +2,10 @@
 
 use super::Error;
 use super::store::{Finish, Store};
-use arrow::array::{Array, ArrayRef};
+use super::unfinished::Unfinished;
+use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::compute::{SortColumn, lexsort_to_indices, take_record_batch};
+use arrow::datatypes::Int64Type;
 use arrow::record_batch::RecordBatch;
 use parquet::arrow::AsyncArrowWriter;
 use parquet::arrow::async_writer::AsyncFileWriter;
@@ -46,6 +48,8 @@ pub enum Message {
     Rows(Batch),
     /// The time. Old files end.
     Now(i64),
+    /// The notices so far tell of these files, which can go once the notices are in a finished file.
+    Told(Vec<Unfinished>),
 }
 
 /// How files are named, and when they end.
@@ -88,20 +92,12 @@ struct File {
 /// Writes until the other end is closed. Then all files are finished.
 ///
 /// # Errors
-/// If the store does not take a file. The other files are not finished then.
+/// If the store does not take a file. The others are finished as well as they can be, without an `end` in `traces`.
 pub async fn write(store: Store, files: Files, mut messages: UnboundedReceiver<Message>) -> Result<Written, Error> {
     let mut writer = Writer { store, files, open: HashMap::new(), begun: 0, written: Written::default() };
-    while let Some(message) = messages.recv().await {
-        match message {
-            Message::Rows(batch) => writer.add(batch).await?,
-            Message::Now(now) => writer.close_old(now).await?,
-        }
-    }
-    let folders = writer.open.keys().cloned().collect::<Vec<_>>();
-    for folder in folders {
-        writer.close(&folder).await?;
-    }
-    Ok(writer.written)
+    let taken = writer.take_all(&mut messages).await;
+    let closed = writer.close_all().await;
+    taken.and(closed).map(|()| writer.written)
 }
 
 struct Writer {
@@ -117,7 +113,40 @@ fn hour_of(utc: i64) -> i64 {
 }
 
 impl Writer {
-    async fn add(&mut self, batch: Batch) -> Result<(), Error> {
+    async fn take_all(&mut self, messages: &mut UnboundedReceiver<Message>) -> Result<(), Error> {
+        while let Some(message) = messages.recv().await {
+            match message {
+                Message::Rows(batch) => self.add(batch).await?,
+                Message::Now(now) => self.close_old(now).await?,
+                Message::Told(unfinished) => {
+                    self.close("notices").await?;
+                    unfinished.into_iter().for_each(Unfinished::remove);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The rows of a batch, by the hours of UTC that they lie in. Mostly it is one.
+    async fn add(&mut self, mut batch: Batch) -> Result<(), Error> {
+        // `traces` says that a recording began, also after a crash; and that it ended, when nothing of it is open any more.
+        let is_trace = &*batch.folder == "traces";
+        if is_trace {
+            self.close_all().await?;
+        }
+        if !batch.sorted {
+            batch.rows = sort(&batch.rows)?;
+        }
+        while let Some(rest) = split_at_hour(&mut batch) {
+            self.add_hour(batch).await?;
+            batch = rest;
+        }
+        let folder = Arc::clone(&batch.folder);
+        self.add_hour(batch).await?;
+        if is_trace { self.close(&folder).await } else { Ok(()) }
+    }
+
+    async fn add_hour(&mut self, batch: Batch) -> Result<(), Error> {
         let hour = hour_of(batch.first.saturating_add(batch.utc));
         // Rows of a file never decrease. After late rows another file begins.
         if self
@@ -131,13 +160,21 @@ impl Writer {
             let file = self.begin(&batch, hour)?;
             self.open.insert(Arc::clone(&batch.folder), file);
         }
-        let rows = if batch.sorted { batch.rows } else { sort(&batch.rows)? };
         if let Some(file) = self.open.get_mut(&batch.folder) {
-            file.writer.write(&rows).await?;
+            file.writer.write(&batch.rows).await?;
             file.last = batch.last;
         }
-        // `traces` says that a recording began, also after a crash.
-        if &*batch.folder == "traces" { self.close(&batch.folder).await } else { Ok(()) }
+        Ok(())
+    }
+
+    /// Finishes all files, whatever comes of one. Says what came of the first that failed.
+    async fn close_all(&mut self) -> Result<(), Error> {
+        let mut all = Ok(());
+        for folder in self.open.keys().cloned().collect::<Vec<_>>() {
+            let closed = self.close(&folder).await;
+            all = all.and(closed);
+        }
+        all
     }
 
     fn is_old(&self, file: &File, now: i64) -> bool {
@@ -191,6 +228,28 @@ impl Writer {
     }
 }
 
+/// Leaves the rows of the first row's hour. The others, if there are any. The rows must be sorted.
+fn split_at_hour(batch: &mut Batch) -> Option<Batch> {
+    let hour = |mono: i64| hour_of(mono.saturating_add(batch.utc));
+    if hour(batch.first) == hour(batch.last) {
+        return None;
+    }
+    let keys = batch.rows.column_by_name("mono")?.as_primitive_opt::<Int64Type>()?.values();
+    let at = keys.partition_point(|key| hour(*key) == hour(batch.first));
+    let (last, first) = (*keys.get(at.checked_sub(1)?)?, *keys.get(at)?);
+    let rest = Batch {
+        folder: Arc::clone(&batch.folder),
+        rows: batch.rows.slice(at, batch.rows.num_rows() - at),
+        first,
+        last: batch.last,
+        sorted: true,
+        utc: batch.utc,
+        room: None,
+    };
+    (batch.rows, batch.last) = (batch.rows.slice(0, at), last);
+    Some(rest)
+}
+
 /// zstd, statistics of pages, and for columns that grow slowly their differences.
 fn properties(rows: &RecordBatch) -> WriterProperties {
     let sorted = SortingColumn { column_idx: 0, descending: false, nulls_first: false };
@@ -217,4 +276,128 @@ fn sort(rows: &RecordBatch) -> Result<RecordBatch, Error> {
     let columns =
         ["mono", "row"].into_iter().filter_map(by).filter(|column| !column.values.is_empty()).collect::<Vec<_>>();
     Ok(take_record_batch(rows, &lexsort_to_indices(&columns, None)?)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema::{At, Origin, Table, Value};
+    use std::fs;
+    use std::path::{Path, PathBuf};
+    use tokio::sync::mpsc;
+
+    const HOUR: i64 = 3_600_000_000_000;
+
+    /// Notices with these keys, as rows of a folder.
+    fn batch(folder: &str, keys: &[i64]) -> Message {
+        let mut table = Table::notices(&Origin { boot: "12345678".into(), trace: "87654321".into() });
+        for (row, &mono) in (0..).zip(keys) {
+            let values = [Value::Text("late"), Value::Null, Value::Null, Value::Null, Value::Null, Value::Text("")];
+            table.add_values(At { mono, tai: mono, tai_error: 0, row }, values);
+        }
+        let (first, last) = (*keys.iter().min().unwrap(), *keys.iter().max().unwrap());
+        let (rows, sorted) = (table.take().unwrap(), keys.is_sorted());
+        Message::Rows(Batch { folder: folder.into(), rows, first, last, sorted, utc: 0, room: None })
+    }
+
+    fn written(root: &Path, messages: Vec<Message>) -> Result<Written, Error> {
+        let (to, from) = mpsc::unbounded_channel();
+        messages.into_iter().for_each(|message| to.send(message).unwrap());
+        drop(to);
+        let files = Files {
+            machine: "here".into(),
+            boot: "12345678".into(),
+            trace: "87654321".into(),
+            bytes: 1 << 20,
+            lasting: Duration::from_secs(36000),
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(write(Store::Folder(root.into()), files, from))
+    }
+
+    /// Files below a folder, each with its keys.
+    fn keys(folder: &Path) -> Vec<(PathBuf, Vec<i64>)> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                found.extend(keys(&path));
+                continue;
+            }
+            let file =
+                parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder::try_new(fs::File::open(&path).unwrap());
+            let rows = file.unwrap().build().unwrap().map(Result::unwrap);
+            let of = |rows: RecordBatch| rows.column(0).as_primitive::<Int64Type>().values().to_vec();
+            found.push((path, rows.flat_map(of).collect()));
+        }
+        found.sort();
+        found
+    }
+
+    #[test]
+    fn rows_lie_in_the_folders_of_their_hours_although_they_come_in_one_batch() {
+        let folder = tempfile::tempdir().unwrap();
+        // The third is late, and of the hour before.
+        written(folder.path(), vec![batch("notices", &[HOUR + 1, HOUR + 2, HOUR - 5, 3 * HOUR])]).unwrap();
+        let found = keys(folder.path());
+        for ((path, keys), (hour, expected)) in found.iter().zip([
+            ("hour=00", &[HOUR - 5][..]),
+            ("hour=01", &[HOUR + 1, HOUR + 2]),
+            ("hour=03", &[3 * HOUR]),
+        ]) {
+            assert!(path.to_str().unwrap().contains(hour) && keys == expected, "{found:?}");
+        }
+        assert_eq!(found.len(), 3);
+    }
+
+    #[test]
+    fn an_end_is_there_only_if_all_else_is() {
+        let messages = || vec![batch("events/a/b", &[1]), batch("events/c/d", &[2]), batch("traces", &[3])];
+        let folder = tempfile::tempdir().unwrap();
+        written(folder.path(), messages()).unwrap();
+        assert_eq!(keys(folder.path()).len(), 3);
+        // What has the first file's name is a folder, so that the file cannot have it.
+        let folder = tempfile::tempdir().unwrap();
+        let name = "events/a/b/machine=here/date=1970-01-01/hour=00/12345678-1-87654321-0.parquet";
+        fs::create_dir_all(folder.path().join(name).join("full")).unwrap();
+        assert!(written(folder.path(), messages()).unwrap_err().to_string().contains("cannot be finished"));
+        // The other events are there.
+        assert_eq!(keys(&folder.path().join("events/c")).len(), 1);
+        assert_eq!(keys(&folder.path().join("traces")), []);
+    }
+
+    /// Abandoned files are looked for while others are begun and end: none is found that had a writer.
+    #[test]
+    fn a_file_that_has_a_writer_never_looks_abandoned() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::Folder(folder.path().into());
+        let reading = crate::clocks::Reading::now().unwrap();
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 0..2000 {
+                    drop(store.create(&format!("notices/machine=here/12345678-1-{number}.parquet")).unwrap());
+                    // What is dropped is abandoned: it goes before the next.
+                    for entry in fs::read_dir(folder.path().join("notices/machine=here")).unwrap() {
+                        fs::remove_file(entry.unwrap().path()).unwrap();
+                    }
+                    let held = store.create(&format!("notices/machine=here/12345678-2-{number}.parquet")).unwrap();
+                    fs::remove_file(
+                        folder.path().join(format!(
+                            "notices/machine=here/12345678-2-{number}.parquet.open-{}",
+                            std::process::id()
+                        )),
+                    )
+                    .unwrap();
+                    drop(held);
+                }
+                done.store(true, std::sync::atomic::Ordering::Release);
+            });
+            while !done.load(std::sync::atomic::Ordering::Acquire) {
+                for found in super::super::unfinished::find_all(&store, "here", "12345678", &reading) {
+                    assert_ne!(found.notice.from, Some(2), "{found:?}");
+                }
+            }
+        });
+    }
 }

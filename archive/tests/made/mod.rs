@@ -18,16 +18,21 @@ pub struct Row {
     mono: i64,
     row: i64,
     pid: i32,
+    cpu: i32,
     added: Option<i32>,
 }
 
 pub fn row(mono: i64, row: i64) -> Row {
-    Row { mono, row, pid: 1, added: None }
+    Row { mono, row, pid: 1, cpu: 3, added: None }
 }
 
 impl Row {
     pub fn pid(self, pid: i32) -> Self {
         Self { pid, ..self }
+    }
+
+    pub fn cpu(self, cpu: i32) -> Self {
+        Self { cpu, ..self }
     }
 
     pub fn added(self, added: i32) -> Self {
@@ -48,7 +53,7 @@ impl Made {
     }
 
     pub fn waking(&self, machine: &str, trace: &str, rows: &[Row]) {
-        let mut columns = common(trace, &rows.iter().map(|row| (row.mono, row.row)).collect::<Vec<_>>());
+        let mut columns = common(trace, &rows.iter().map(|row| (row.mono, row.row, row.cpu)).collect::<Vec<_>>());
         columns.push(("comm", texts(rows.iter().map(|row| format!("p{}", row.pid)))));
         columns.push(("pid", Arc::new(Int32Array::from_iter_values(rows.iter().map(|row| row.pid)))));
         if rows.iter().any(|row| row.added.is_some()) {
@@ -58,13 +63,24 @@ impl Made {
     }
 
     pub fn switches(&self, machine: &str, trace: &str, rows: &[Switch]) {
-        let mut columns = common(trace, &rows.iter().map(|row| (row.0, row.1)).collect::<Vec<_>>());
+        let mut columns = common(trace, &rows.iter().map(|row| (row.0, row.1, 3)).collect::<Vec<_>>());
         columns.push(("prev_comm", texts(rows.iter().map(|row| format!("p{}", row.2)))));
         columns.push(("prev_pid", Arc::new(Int32Array::from_iter_values(rows.iter().map(|row| row.2)))));
         columns.push(("prev_state", Arc::new(Int64Array::from_iter_values(rows.iter().map(|row| row.3)))));
         columns.push(("next_comm", texts(rows.iter().map(|row| format!("p{}", row.4)))));
         columns.push(("next_pid", Arc::new(Int32Array::from_iter_values(rows.iter().map(|row| row.4)))));
         self.write("sched_switch", machine, trace, columns);
+    }
+
+    /// Losses of a recording, each between two times.
+    pub fn losses(&self, machine: &str, trace: &str, between: &[(Option<i64>, Option<i64>)]) {
+        let rows = between.iter().enumerate().map(|(at, _)| (1000, 1000 + at as i64, 3)).collect::<Vec<_>>();
+        let mut columns = common(trace, &rows);
+        columns.retain(|(name, _)| !["proven", "late", "common_pid"].contains(name));
+        columns.push(("kind", texts(between.iter().map(|_| "lost".to_owned()))));
+        columns.push(("from_mono", Arc::new(Int64Array::from_iter(between.iter().map(|loss| loss.0)))));
+        columns.push(("to_mono", Arc::new(Int64Array::from_iter(between.iter().map(|loss| loss.1)))));
+        self.write("../../notices", machine, trace, columns);
     }
 
     /// A Parquet file of somebody else, among the wake-ups of a machine.
@@ -111,14 +127,14 @@ fn texts(values: impl Iterator<Item = String>) -> ArrayRef {
     Arc::new(StringArray::from_iter_values(values))
 }
 
-fn common(trace: &str, rows: &[(i64, i64)]) -> Vec<(&'static str, ArrayRef)> {
+fn common(trace: &str, rows: &[(i64, i64, i32)]) -> Vec<(&'static str, ArrayRef)> {
     let word = |text: &str| -> ArrayRef { Arc::new(rows.iter().map(|_| text).collect::<DictionaryArray<Int32Type>>()) };
     let all = |value: i32| -> ArrayRef { Arc::new(Int32Array::from(vec![value; rows.len()])) };
     vec![
         ("mono", Arc::new(Int64Array::from_iter_values(rows.iter().map(|row| row.0)))),
         ("tai", Arc::new(TimestampNanosecondArray::from_iter_values(rows.iter().map(|row| row.0)))),
         ("tai_error", Arc::new(Int64Array::from(vec![10; rows.len()]))),
-        ("cpu_id", all(3)),
+        ("cpu_id", Arc::new(Int32Array::from_iter_values(rows.iter().map(|row| row.2)))),
         ("boot", word("11111111-boot")),
         ("trace", word(trace)),
         ("row", Arc::new(Int64Array::from_iter_values(rows.iter().map(|row| row.1)))),

@@ -1,16 +1,39 @@
 -- how long threads of each process were off a CPU, by the state that they left it in
-WITH steps AS (
-    SELECT machine, boot, trace, row, mono, prev_pid AS pid, prev_comm AS comm, prev_state AS state, true AS leaves
+--
+-- Times during which something was lost are left out, and counted.
+WITH marks AS (
+    -- Where losses begin, behind all rows of that time, and where they end, before all rows of that time.
+    SELECT machine, boot, trace, CAST(9223372036854775807 AS BIGINT) AS row, coalesce(from_mono, 0) AS mono, 1 AS begins, 0 AS ends
+    FROM notices WHERE kind IN ('lost', 'dropped', 'gap', 'damage', 'dark')
+    UNION ALL
+    SELECT machine, boot, trace, -1, coalesce(to_mono, CAST(9223372036854775807 AS BIGINT)), 0, 1
+    FROM notices WHERE kind IN ('lost', 'dropped', 'gap', 'damage', 'dark')
+), steps AS (
+    SELECT machine, boot, trace, row, mono, prev_pid AS pid, prev_comm AS comm, prev_state AS state, true AS leaves, 0 AS begins, 0 AS ends
     FROM sched.sched_switch WHERE prev_pid <> 0
     UNION ALL
-    SELECT machine, boot, trace, row, mono, next_pid, next_comm, NULL, false
+    SELECT machine, boot, trace, row, mono, next_pid, next_comm, NULL, false, 0, 0
     FROM sched.sched_switch WHERE next_pid <> 0
-), spans AS (
-    SELECT machine, comm, state, leaves, mono,
-        lead(mono) OVER thread AS until,
-        lead(leaves) OVER thread AS leaves_again
+    UNION ALL
+    SELECT machine, boot, trace, row, mono, NULL, NULL, NULL, false, begins, ends FROM marks
+), counted AS (
+    SELECT machine, boot, trace, row, mono, pid, comm, state, leaves,
+        sum(begins) OVER recording AS begun,
+        sum(ends) OVER recording AS ended
     FROM steps
+    WINDOW recording AS (PARTITION BY machine, boot, trace ORDER BY mono, row ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
+), pairs AS (
+    SELECT machine, comm, state, leaves, mono, ended,
+        lead(mono) OVER thread AS until,
+        lead(leaves) OVER thread AS leaves_again,
+        lead(begun) OVER thread AS begun_by_then
+    FROM counted
     WINDOW thread AS (PARTITION BY machine, boot, trace, pid ORDER BY mono, row)
+), spans AS (
+    -- Each loss that began before the end had ended before the begin.
+    SELECT machine, comm, state, CASE WHEN begun_by_then = ended THEN until - mono END AS ns
+    FROM pairs
+    WHERE leaves AND NOT leaves_again
 )
 SELECT machine, comm AS process,
     CASE
@@ -22,11 +45,11 @@ SELECT machine, comm AS process,
         WHEN (state & 48) <> 0 THEN 'exited'
         ELSE 'parked'
     END AS reason,
-    count(*) AS times,
-    sum(until - mono) AS total_ns,
-    CAST(percentile_cont(0.99) WITHIN GROUP (ORDER BY until - mono) AS BIGINT) AS p99_ns,
-    max(until - mono) AS max_ns
+    count(ns) AS times,
+    sum(ns) AS total_ns,
+    CAST(percentile_cont(0.99) WITHIN GROUP (ORDER BY ns) AS BIGINT) AS p99_ns,
+    max(ns) AS max_ns,
+    count(*) - count(ns) AS left_out
 FROM spans
-WHERE leaves AND NOT leaves_again
 GROUP BY 1, 2, 3
-ORDER BY total_ns DESC, machine, process, reason
+ORDER BY total_ns DESC NULLS LAST, machine, process, reason
