@@ -7,6 +7,7 @@ use crate::perf_data::procfs::{Machine, Mapping, Thread};
 use crate::record::Kind;
 use crate::sys::machine;
 use perf_event_open_sys::bindings;
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -37,9 +38,9 @@ pub struct Names {
 
 /// Which names a recording needs.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Scope {
-    /// One process, by its number or that of one of its threads, or all.
-    pub(super) only: Option<u32>,
+pub(super) struct Scope<'a> {
+    /// The processes that have these threads, or all.
+    pub(super) only: Option<&'a [u32]>,
     /// Whether records say which process they are of.
     pub(super) processes: bool,
 }
@@ -97,7 +98,7 @@ impl<'a, P: FnMut(Kind, u16, &[u8]) -> Result<(), Error>> Naming<'a, P> {
     }
 
     /// Writes all names. Fails only if the recording cannot be written.
-    pub(super) fn write(mut self, scope: Scope) -> Result<Named, Error> {
+    pub(super) fn write(mut self, scope: Scope<'_>) -> Result<Named, Error> {
         let kernel = self.kernel().and_then(|()| self.modules());
         self.tell(kernel, "functions of the kernel have no names")?;
         if scope.processes {
@@ -192,7 +193,7 @@ impl<'a, P: FnMut(Kind, u16, &[u8]) -> Result<(), Error>> Naming<'a, P> {
         self.table.extend(path.iter().copied().chain(std::iter::repeat(0)).take(len));
     }
 
-    fn processes(&mut self, only: Option<u32>) -> Result<(), Failed> {
+    fn processes(&mut self, only: Option<&[u32]>) -> Result<(), Failed> {
         let machine = self.machine;
         if !machine.has_our_numbers()? {
             let message = "processes have no names: /proc has those of another PID namespace";
@@ -201,10 +202,9 @@ impl<'a, P: FnMut(Kind, u16, &[u8]) -> Result<(), Error>> Naming<'a, P> {
             return Ok(());
         }
         if let Some(only) = only {
-            return match machine.thread(only) {
-                Ok(Some(thread)) => self.process(thread.process),
-                _ => Ok(()),
-            };
+            let process = |number: &u32| machine.thread(*number).ok().flatten().map(|thread| thread.process);
+            let processes: BTreeSet<_> = only.iter().filter_map(process).collect();
+            return processes.into_iter().try_for_each(|process| self.process(process));
         }
         if !machine::has_global_threads() {
             let message = "processes outside of this PID namespace have no names and no numbers";

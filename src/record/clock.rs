@@ -45,7 +45,7 @@ impl Clock {
     /// It reads this clock before and after the other one, 16 times, and takes the shortest of these intervals. The other clock is read somewhere inside it, which gives
     /// the uncertainty: below a microsecond, on most machines. An offset changes when somebody sets a clock, at a leap second
     /// (`Realtime`), and while the machine is suspended (`Boottime`, `Realtime`, `Tai`). `MonotonicRaw` runs at another rate than the others.
-    /// `None` for the perf clock.
+    /// `None` for the perf clock, and if this clock was set back each time.
     ///
     /// ```
     /// use perfweave::Clock;
@@ -56,11 +56,12 @@ impl Clock {
     /// # assert!(unix_time / 1_000_000_000 > 1_700_000_000, "{wall:?}");
     /// ```
     pub fn offset_to(self, other: Self) -> Option<ClockOffset> {
-        let tries = (0..16).map(|_| {
+        let tries = (0..16).filter_map(|_| {
             let (before, there, after) = (self.now()?, other.now()?, self.now()?);
-            Some((before, there, after.saturating_sub(before)))
+            // A clock that was set back meanwhile tells nothing.
+            Some((before, there, after.checked_sub(before)?))
         });
-        let (before, there, width) = tries.collect::<Option<Vec<_>>>()?.into_iter().min_by_key(|(.., width)| *width)?;
+        let (before, there, width) = tries.min_by_key(|(.., width)| *width)?;
         let nanoseconds = there.wrapping_sub(before + width / 2).cast_signed();
         Some(ClockOffset { nanoseconds, uncertainty: Some(width.div_ceil(2)) })
     }

@@ -70,9 +70,9 @@ pub struct Rings {
     recorded_wall_clock: Option<ClockOffset>,
     /// Why the recording may lack events at its end.
     unfinished: Option<Error>,
-    /// The process whose events are in the rings, if these were opened for one process or one of its threads.
+    /// The threads that were traced when the rings were opened, if not all were.
     #[cfg(feature = "perf-data")]
-    only: Option<u32>,
+    only: Option<Vec<u32>>,
 }
 
 /// What a recording says about its machine: sections by their numbers (`HEADER_*` of `tools/perf/util/header.h`).
@@ -219,10 +219,10 @@ impl Rings {
         self.recording.is_none() && self.lanes.iter().any(|lane| !lane.ring.is_simulated())
     }
 
-    /// The process, or the thread, that the rings were opened for. `None` for all others.
+    /// The threads that were traced when the rings were opened. `None` if they trace a machine or a control group.
     #[cfg(feature = "perf-data")]
-    pub(crate) fn only(&self) -> Option<u32> {
-        self.only
+    pub(crate) fn only(&self) -> Option<&[u32]> {
+        self.only.as_deref()
     }
 
     /// Whether nothing more will be written into the rings, so that one refresh finds everything.

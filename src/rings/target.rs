@@ -27,11 +27,11 @@ impl Target {
         matches!(self, Self::Process(_) | Self::Thread(_))
     }
 
-    /// The number with which the process or thread was named.
+    /// The threads that are traced now, if not all are. None of a process that has ended.
     #[cfg(feature = "perf-data")]
-    pub(super) fn task(&self) -> Option<u32> {
+    pub(super) fn threads(&self) -> Option<Vec<u32>> {
         match self {
-            Self::Process(task) | Self::Thread(task) => Some(task.number()),
+            Self::Process(task) | Self::Thread(task) => Some(task.threads().unwrap_or_default().into_iter().collect()),
             Self::Machine | Self::Cgroup(_) => None,
         }
     }

@@ -3,9 +3,13 @@
 
 use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, fstatfs};
 use std::fs::OpenOptions;
+#[cfg(feature = "perf-data")]
+use std::fs::Permissions;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
+#[cfg(feature = "perf-data")]
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 /// The file at a path.
@@ -29,14 +33,26 @@ pub(crate) fn open(path: &Path) -> io::Result<Found> {
     }
 }
 
-/// Creates a file for writing that only its user may read, or replaces a regular one.
+/// Creates a file for writing that only its user may read, or replaces a regular one of that user. `PermissionDenied` if another user could
+/// read it: a file that belongs to them.
 #[cfg(feature = "perf-data")]
 pub(crate) fn create(path: &Path) -> io::Result<Found> {
     match std::fs::metadata(path).map(|metadata| found(&metadata)) {
-        Ok(Err(other)) => Ok(other),
-        Err(errno) if errno.kind() != io::ErrorKind::NotFound => Err(errno),
-        _ => opened(OpenOptions::new().write(true).create(true).truncate(true).mode(0o600), path),
+        Ok(Err(other)) => return Ok(other),
+        Err(errno) if errno.kind() != io::ErrorKind::NotFound => return Err(errno),
+        _ => {}
     }
+    let found = opened(OpenOptions::new().write(true).create(true).mode(0o600), path)?;
+    if let Found::File(file, _) = &found {
+        let owner = file.metadata()?.uid();
+        if owner != nix::unistd::geteuid().as_raw() {
+            let message = format!("the file belongs to user {owner}, who could read the recording: remove it first");
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
+        }
+        file.set_permissions(Permissions::from_mode(0o600))?;
+        file.set_len(0)?;
+    }
+    Ok(found)
 }
 
 #[cfg(any(feature = "symbols", feature = "perf-data"))]

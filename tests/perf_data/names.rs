@@ -4,7 +4,7 @@ use crate::perf::{File, perf};
 use crate::writing::write_all;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
-use perfweave::{Error, ErrorKind, Kind, Order, Reader, Rings, Sample, perf_data};
+use perfweave::{Error, ErrorKind, Kind, Order, Reader, RingOptions, Rings, Sample, perf_data};
 use perfweave_support::{apart, kernel, privilege};
 use std::hint::black_box;
 use std::io::{BufRead, BufReader};
@@ -141,6 +141,30 @@ fn build_ids_are_those_that_perf_finds() {
     // Of other processes nothing is told.
     let others = dump.lines().filter(|line| line.contains("PERF_RECORD_MMAP2"));
     assert!(others.into_iter().all(|line| line.contains(&format!(" {}/", spinning.0.id()))), "{dump}");
+}
+
+/// A process that is traced with the children that it has: theirs are the names too.
+#[test]
+fn names_of_children_that_are_there_are_written() {
+    let mut command = Command::new("sh");
+    command.args(["-c", "sleep 100 >/dev/null 2>&1 & echo $!; read x; kill $!"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut shell = command.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(shell.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let names = |options: RingOptions| {
+        let rings = kernel("sample", options.open())?;
+        let file = File::new();
+        let writer = perf_data::Writer::create(&file.0, &rings).unwrap();
+        let names = writer.names();
+        writer.finish().unwrap();
+        Some(names)
+    };
+    let options = || Rings::options().event_name("cpu-clock").sample([Sample::Tid, Sample::Ip]).pages(1);
+    let counts = [options().pid(shell.id()), options().pid_tree(shell.id())]
+        .map(|options| names(options).map(|names| names.processes));
+    drop(shell.stdin.take());
+    shell.wait().unwrap();
+    assert!(counts == [Some(1), Some(2)] || counts == [None, None], "{counts:?}");
 }
 
 /// Opens rings of samples of the whole machine, does something on the calling thread, and writes the names.

@@ -70,6 +70,23 @@ fn perf_shows_a_live_stream_as_it_was_yielded() {
     }
 }
 
+/// A recording tells about all users. So a file that others may read is made private, and one that another user owns is not written.
+#[test]
+fn a_file_that_others_could_read_is_made_private_or_refused() {
+    let rings = sim::Kernel::new(&[0]).rings();
+    let file = File::new();
+    std::fs::write(&file.0, "before").unwrap();
+    std::fs::set_permissions(&file.0, std::fs::Permissions::from_mode(0o644)).unwrap();
+    perf_data::Writer::create(&file.0, &rings).unwrap().finish().unwrap();
+    assert_eq!(std::fs::metadata(&file.0).unwrap().permissions().mode() & 0o777, 0o600);
+    std::fs::write(&file.0, "theirs").unwrap();
+    let Some(()) = kernel("give a file away", std::os::unix::fs::chown(&file.0, Some(65534), None)) else { return };
+    let error = perf_data::Writer::create(&file.0, &rings).unwrap_err();
+    assert_eq!(error.kind(), perfweave::ErrorKind::Output, "{error}");
+    assert!(error.to_string().contains("belongs to user 65534"), "{error}");
+    assert_eq!(std::fs::read(&file.0).unwrap(), b"theirs");
+}
+
 /// tracefs gives these files only in one read, and perf reads nothing after a file that is cut short.
 #[test]
 fn files_of_tracefs_are_in_the_recording_whole() {

@@ -24,7 +24,7 @@ impl Made {
     }
 
     /// What is written: kind, `misc` and bytes of each record, and the rest.
-    fn write(&self, only: Option<u32>) -> (Vec<(Kind, u16, Vec<u8>)>, Named) {
+    fn write(&self, only: Option<&[u32]>) -> (Vec<(Kind, u16, Vec<u8>)>, Named) {
         let [proc, sys, modules] = ["proc", "sys", "lib"].map(|folder| self.0.join(folder));
         let machine = Machine { proc, sys, modules };
         let mut records = Vec::new();
@@ -136,7 +136,7 @@ fn processes() {
         ],
     );
     std::os::unix::fs::symlink("/", made.0.join("proc/7/root")).unwrap();
-    for only in [None, Some(8)] {
+    for only in [None, Some(&[8][..])] {
         // As a thread's folder is there, and is not listed.
         let (mut records, (names, ..)) = made.write(only);
         assert_eq!((names.processes, names.threads, names.mappings, names.hidden), (1, 2, 4, 0));
