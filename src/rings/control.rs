@@ -16,6 +16,7 @@ use crate::sys::wake::Wake;
 use crate::sys::{bpf, perf};
 #[cfg(all(test, loom))]
 use model::ForkWord;
+use nix::poll::{PollFd, PollFlags, PollTimeout};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -412,6 +413,17 @@ impl Outlets {
         self.start(events)?;
         self.push_gate(cpu, gate);
         Ok(())
+    }
+
+    /// Whether all threads that the events follow have ended, and all that these have started. An event hangs up when its thread has ended,
+    /// and no thread that inherited it is left (`is_event_hup`, kernel/events/core.c).
+    pub(crate) fn have_ended(&self) -> bool {
+        let has_hung_up = |outlet: &Outlet| {
+            let mut polled = [PollFd::new(outlet.event.as_fd(), PollFlags::empty())];
+            let is_polled = nix::poll::poll(&mut polled, PollTimeout::ZERO).is_ok();
+            is_polled && polled[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
+        };
+        self.events.iter().all(has_hung_up)
     }
 
     /// Adds a ring without pausing it.

@@ -10,6 +10,7 @@ use crate::rings::untraced::{Moment, UntracedCpus};
 use crate::rings::{Lane, Rings, list_cpus, no_such_cpu};
 use crate::sys::machine::{self, CpuEvents, CpuList, OnlineCpus};
 use crate::sys::perf;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -84,7 +85,7 @@ pub(super) fn open(options: RingOptions, backward: bool) -> Result<Rings, Error>
     rings.sources = plan.events.iter().map(RingEvent::source).collect();
     #[cfg(feature = "perf-data")]
     {
-        rings.only = plan.target.task();
+        rings.only = plan.target.threads();
     }
     let mut all = Vec::new();
     for CpuRing { lane, owner, outlets } in opened {
@@ -195,8 +196,13 @@ impl Hotplug {
         // Beside all watched CPUs: those that are offline now may come back.
         self.plan.check_slots(&[cpu], self.watched.iter().map(|watched| watched.cpu))?;
         let opened = match CpuRing::open(&self.plan, cpu) {
-            // The process or thread has ended.
-            Err(error) if error.raw_os_error() == Some(libc::ESRCH) && error.event().is_none() => return Ok(()),
+            // The process or thread has ended. What it started may run on, and nothing lists that.
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) && error.event().is_none() => {
+                let message = format!("the process has ended, and what it started runs on: CPU {cpu} is not traced");
+                let untraced =
+                    || Error::new(ErrorKind::NotFound, message).because(io::Error::from_raw_os_error(libc::ESRCH));
+                return if control.outlets().have_ended() { Ok(()) } else { Err(untraced()) };
+            }
             opened => opened?,
         };
         // The CPU may have gone again.

@@ -16,6 +16,7 @@ use perfweave_support::{
     assert_error, bpf, cpus, echo, kernel, lacks, load, membarrier, needs, privilege, ring_buffer, threads, tracefs,
 };
 use std::ffi::CStr;
+use std::io::{BufRead, BufReader};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, mpsc};
@@ -92,6 +93,7 @@ fn cpus_that_are_offline() {
     a_process_is_traced_on_a_cpu_that_comes_back(gone);
     a_process_that_has_got_the_number_of_another_is_not_traced_on_a_cpu_that_comes(gone);
     a_process_whose_threads_cannot_be_listed_is_not_taken_for_ended(gone);
+    a_child_that_runs_on_is_told_of_on_a_cpu_that_comes(gone);
     a_control_group_is_traced_on_a_cpu_that_comes_back(gone);
     comes_to_a_slot_that_another_has(&events, &echo, gone);
     a_recorder_is_refused_it_for_a_time(&events, &echo, gone);
@@ -705,6 +707,27 @@ fn a_process_is_traced_on_a_cpu_that_comes_back(cpu: u32) {
     child.wait().unwrap();
     drop(Offline::one(cpu));
     a_tick_later(&mut reader, |event| panic!("{event:?}"));
+}
+
+/// The traced process has ended and its child runs on. Nothing lists the child when a CPU comes, so it is reported that the CPU is not traced.
+fn a_child_that_runs_on_is_told_of_on_a_cpu_that_comes(cpu: u32) {
+    let offline = Offline::one(cpu).expect("it went before");
+    let mut shell = std::process::Command::new("sh");
+    let shell = shell.args(["-c", "sleep 100 >/dev/null 2>&1 & echo $!; read x"]).stdin(std::process::Stdio::piped());
+    let mut shell = shell.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(shell.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let child = nix::unistd::Pid::from_raw(line.trim().parse().unwrap());
+    let options = Rings::options().tracepoint("syscalls:sys_enter_getppid").pid_tree(shell.id());
+    let mut reader = Reader::new(options.open().unwrap(), Order::new()).unwrap();
+    drop(shell.stdin.take());
+    shell.wait().unwrap();
+    drop(offline);
+    let (told, error) = until_told(&mut reader, true);
+    assert_eq!((told.cpu, told.lasted), (cpu, None));
+    assert!(error.as_ref().is_some_and(|error| error.to_string().contains("runs on")), "{error:?}");
+    nix::sys::signal::kill(child, nix::sys::signal::Signal::SIGKILL).unwrap();
+    assert_eq!(until_told(&mut reader, false).0.cpu, cpu, "there is nothing left to trace");
 }
 
 /// The target process has ended, and another process has its number when a CPU comes.
