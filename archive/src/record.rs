@@ -167,6 +167,10 @@ fn open(options: &Options, waiting: Option<&Waiting>) -> Result<Rings, Error> {
                 Some((path, symbol)) => rings.uprobe_symbol(path, symbol),
                 None => rings.uprobe(place, 0),
             },
+            Some(("usdt", place)) => match place.rsplitn(3, ':').collect::<Vec<_>>()[..] {
+                [probe, provider, path] => rings.usdt(path, provider, probe),
+                _ => rings.tracepoint(name),
+            },
             Some(_) => rings.tracepoint(name),
             None => rings.event_name(name),
         };

@@ -36,17 +36,20 @@ impl Target {
 
     /// The events of these processes.
     pub fn limit(&self, options: RingOptions, child: Option<&Child>) -> RingOptions {
-        let command = child.filter(|_| !self.all).map(Child::pid);
-        match (self.pid, self.tid, &self.cgroup) {
-            (Some(pid), ..) => options.pid_tree(pid),
+        match (self.process(child), self.tid, &self.cgroup) {
+            (Some(pid), ..) if self.pid.is_some() => options.pid_tree(pid),
+            // A command has no children yet.
+            (Some(pid), ..) => options.pid(pid),
             (_, Some(tid), _) => options.tid(tid),
             (.., Some(directory)) => options.cgroup(directory),
-            // It has no children yet.
-            _ => match command {
-                Some(pid) => options.pid(pid),
-                None => options,
-            },
+            _ => options,
         }
+    }
+
+    /// The process that is traced with its children, if it is one.
+    pub fn process(&self, child: Option<&Child>) -> Option<u32> {
+        let is_other = self.all || self.tid.is_some() || self.cgroup.is_some();
+        self.pid.or(child.filter(|_| !is_other).map(Child::pid))
     }
 
     /// Whether there are processes that are not traced.

@@ -49,6 +49,8 @@ Pointers are printed as addresses: what they point to is in the memory of the pr
   perfweave trace -a -e 'sched:sched_switch,sched:sched_wak*' -d 1
   perfweave trace -a -e sched:sched_switch --filter 'prev_state == 2' -d 5
   perfweave trace -e kprobe:do_exit,page-faults -- make
+  perfweave trace -a -e uprobe:/usr/lib/libc.so.6:malloc -d 1
+  perfweave trace -a -e usdt:/usr/bin/node:node:gc__start    a static probe of a program
   perfweave trace --json -- ls | jq 'select(.error == \"ENOENT\")'";
 
 pub fn run(args: Args) -> Outcome {

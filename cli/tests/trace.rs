@@ -216,6 +216,28 @@ fn tracepoints_are_decoded_and_filtered() {
     assert!(ran.out.contains("sched:sched_process_exec: filename=/bin/true"), "{ran:?}");
 }
 
+/// What the next test traces: this program, limited to this test.
+#[test]
+fn a_program_with_a_static_probe() {
+    perfweave_support::probe::go();
+}
+
+#[test]
+fn static_probes_of_programs_are_traced_by_name() {
+    let program = std::env::current_exe().unwrap();
+    let program = program.to_str().unwrap();
+    let event = format!("usdt:{program}:perfweave:go");
+    let Some(ran) = traced(&["trace", "-e", &event, "--", program, "--exact", "a_program_with_a_static_probe"]) else {
+        return;
+    };
+    // The program starts a thread for the test, which is its own too. The probe has two places, one behind the other.
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let lines = ran.out.lines().filter(|line| line.contains(&format!("usdt {program}:perfweave:go: ("))).count();
+    assert_eq!(lines, 2, "{ran:?}");
+    let ran = run(perfweave().args(["trace", "-e", &event.replace(":go", ":goo"), "--", "true"]), "");
+    assert!(ran.code == Some(1) && ran.err.contains("did you mean perfweave:go?"), "{ran:?}");
+}
+
 #[test]
 fn errors_name_what_is_wrong() {
     for (arguments, code, text) in [

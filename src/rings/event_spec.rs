@@ -49,13 +49,22 @@ pub(super) struct Probe {
     pub(super) unit: &'static str,
     /// A function of the kernel, or the path of a file.
     pub(super) target: OsString,
-    /// Bytes from the begin of the target, unless there is a symbol.
-    pub(super) offset: u64,
-    /// A function of the file.
-    #[cfg_attr(not(feature = "symbols"), expect(dead_code, reason = "a symbol is looked up with that feature only"))]
-    pub(super) symbol: Option<String>,
+    pub(super) place: Place,
     /// Whether the probe is at the function's return.
     pub(super) returns: bool,
+}
+
+/// Where in its target a probe is.
+#[derive(Debug)]
+pub(super) enum Place {
+    /// Bytes from the begin.
+    Offset(u64),
+    /// The begin of a function of the file.
+    #[cfg(feature = "symbols")]
+    Symbol(String),
+    /// The places of a static probe of the file, `provider:name`.
+    #[cfg(feature = "symbols")]
+    Usdt(String),
 }
 
 /// An event to open on every CPU: its attribute, checked.
@@ -98,8 +107,8 @@ impl EventSpec {
                 event_names::tracepoints(&asked)?.into_iter().map(event).collect()
             }
             What::Probe(probe) => {
-                let (attr, target) = probe.attr(&name)?;
-                vec![RingEvent { probe: Some(target), ..one(attr) }]
+                let (attrs, target) = probe.attrs(&name)?;
+                attrs.into_iter().map(|attr| RingEvent { probe: Some(target.clone()), ..one(attr) }).collect()
             }
             What::Named => {
                 let attr = attr::at_usual_rate(event_names::attr(&name)?);
@@ -168,8 +177,8 @@ impl RingEvent {
 }
 
 impl Probe {
-    /// The attribute of a probe, and the target for it to point to.
-    fn attr(&self, name: &str) -> Result<(perf_event_attr, CString), Error> {
+    /// The attributes of a probe, one for each of its places, and the target for them to point to.
+    fn attrs(&self, name: &str) -> Result<(Vec<perf_event_attr>, CString), Error> {
         let refused = |kind, errno, hint: String| {
             let message = format!("cannot set a {}", short(name));
             Error::new(kind, message).because(errno).hinting(hint).about(name)
@@ -190,13 +199,31 @@ impl Probe {
         if self.returns {
             attr.config = pmu::flag(self.unit, "retprobe").map_err(of_unit)?;
         }
-        attr.config2 = self.offset;
-        #[cfg(feature = "symbols")]
-        if let Some(symbol) = &self.symbol {
-            let found = crate::rings::symbols::offset(self.target.as_ref(), symbol);
-            attr.config2 = found.map_err(|(errno, hint)| refused(ErrorKind::of(&errno), errno, hint))?;
-        }
+        let attrs = self.places().map_err(|(errno, hint)| refused(ErrorKind::of(&errno), errno, hint))?;
+        let with_place = |(offset, semaphore): (u64, u64)| {
+            let mut attr = attr;
+            attr.config2 = offset;
+            if semaphore != 0 {
+                // The kernel counts those who trace in it, in each process. While it is zero, programs may pass the probe by.
+                attr.config |= pmu::config(self.unit, &format!("ref_ctr_offset={semaphore:#x}"))?.0[0];
+            }
+            Ok(attr)
+        };
+        let attrs = attrs.into_iter().map(with_place).collect::<io::Result<_>>().map_err(of_unit)?;
         let target = CString::new(self.target.as_bytes()).map_err(|zero| of_unit(zero.into()))?;
-        Ok((attr, target))
+        Ok((attrs, target))
+    }
+
+    /// The offsets of the places in the target, each with that of its semaphore or 0. An error has a hint.
+    fn places(&self) -> Result<Vec<(u64, u64)>, (io::Error, String)> {
+        match &self.place {
+            Place::Offset(offset) => Ok(vec![(*offset, 0)]),
+            #[cfg(feature = "symbols")]
+            Place::Symbol(symbol) => {
+                crate::rings::symbols::offset(self.target.as_ref(), symbol).map(|offset| vec![(offset, 0)])
+            }
+            #[cfg(feature = "symbols")]
+            Place::Usdt(probe) => crate::rings::symbols::usdt(self.target.as_ref(), probe),
+        }
     }
 }

@@ -5,7 +5,7 @@ use crate::record::clock::Clock;
 use crate::record::{Kind, Sample};
 use crate::rings::Rings;
 use crate::rings::event_attr::{KPROBE, Rate, UPROBE, sampled};
-use crate::rings::event_spec::{EventSpec, Probe, What};
+use crate::rings::event_spec::{EventSpec, Place, Probe, What};
 use crate::rings::hotplug;
 use crate::rings::target::{self, CGROUP_HINT, Target};
 use crate::sys::pidfd::Task;
@@ -54,6 +54,9 @@ pub struct RingOptions {
     pub(super) wakeup: Option<Wakeup>,
     pub(super) slot: fn(u32) -> u32,
 }
+
+/// What a probe at the return of a function of a program is called.
+const URETPROBE: &str = "uretprobe";
 
 /// The default ring size. With its header page a ring stays within `perf_event_mlock_kb` (516 KiB for each CPU by
 /// default), so a user who may open the events may map the rings too.
@@ -306,12 +309,14 @@ impl RingOptions {
     /// takes a file descriptor for each thread and CPU. A process that was forked before is not traced ([`pid_tree`](Self::pid_tree) does that); one that is forked
     /// while the rings are opened, or before a CPU comes online, may be traced on some CPUs and not on others.
     /// BPF output cannot be limited to a process ([`ErrorKind::InvalidInput`]): its events must run all the time.
+    /// Neither can probes ([`ErrorKind::Unsupported`]): each thread that a thread starts inherits the event, and the kernel looks for the
+    /// probe's path or function in the memory of the traced process, so that fork(2) and clone(2) would fail there.
     /// A record is the process's if one of its threads writes it. So `sched:sched_switch` has the switches away from the process. Another
     /// thread writes the switches back to it.
     ///
     /// The process is held from this call on (pidfd_open(2)). If it ends and another process gets its number, that process is not traced:
-    /// opening the rings gives [`ErrorKind::NotFound`], and a CPU that comes online has nothing to trace. Until this call, the caller
-    /// must know that the process still has the number: a child keeps its number until its parent waits for it.
+    /// opening the rings gives [`ErrorKind::NotFound`]. If what it started runs on, a CPU that comes online for the first time is not traced
+    /// ([`Item::Untraced`](crate::Item::Untraced)). Until this call, the caller must know that the process still has the number: a child keeps its number until its parent waits for it.
     ///
     /// Your own processes need no privilege if `kernel.perf_event_paranoid` is 2 or less and events are clocks, faults or hardware, with
     /// [`user_only`](Self::user_only). Others need `CAP_PERFMON`, or the rights that ptrace(2) needs. Opening the rings gives
@@ -364,13 +369,13 @@ impl RingOptions {
     /// for those that come online later. An instruction must begin at the offset. The kernel refuses some places inside an
     /// instruction, which is [`ErrorKind::Unsupported`]. It takes others, and then the probe breaks the program.
     pub fn uprobe(self, path: impl AsRef<Path>, offset: u64) -> Self {
-        self.user_probe(path.as_ref(), offset, None, false)
+        self.user_probe(UPROBE, path.as_ref(), Place::Offset(offset))
     }
 
     /// Adds the return of a function of a program or library. The function begins at `offset` of the file: see
     /// [`RingOptions::uprobe`]. The payload has the function's address and then the return address.
     pub fn uretprobe(self, path: impl AsRef<Path>, offset: u64) -> Self {
-        self.user_probe(path.as_ref(), offset, None, true)
+        self.user_probe(URETPROBE, path.as_ref(), Place::Offset(offset))
     }
 
     /// [`RingOptions::uprobe`] for a function of a program or library, by its name in the symbol tables of the ELF file
@@ -378,27 +383,42 @@ impl RingOptions {
     /// [`ErrorKind::NotFound`] with the nearest name if the file has no such function.
     #[cfg(feature = "symbols")]
     pub fn uprobe_symbol(self, path: impl AsRef<Path>, symbol: &str) -> Self {
-        self.user_probe(path.as_ref(), 0, Some(symbol), false)
+        self.user_probe(UPROBE, path.as_ref(), Place::Symbol(symbol.to_owned()))
     }
 
     /// [`RingOptions::uretprobe`] for a function by its name: see [`RingOptions::uprobe_symbol`].
     #[cfg(feature = "symbols")]
     pub fn uretprobe_symbol(self, path: impl AsRef<Path>, symbol: &str) -> Self {
-        self.user_probe(path.as_ref(), 0, Some(symbol), true)
+        self.user_probe(URETPROBE, path.as_ref(), Place::Symbol(symbol.to_owned()))
     }
 
-    fn user_probe(self, path: &Path, offset: u64, symbol: Option<&str>, returns: bool) -> Self {
+    /// Adds a static probe of a program or library (USDT), by its provider and name in the notes of the ELF file
+    /// (`.note.stapsdt`, as `sys/sdt.h` of SystemTap writes them). readelf(1) with `-n` lists them.
+    ///
+    /// A probe can have several places in a file. Each is a source of its own with the same name. While the rings are open, the kernel
+    /// counts them in the probe's semaphore, if it has one, so that programs do not pass the probe by (Linux 4.20 and later). The payload
+    /// is that of [`RingOptions::uprobe`]. The probe's arguments are not part of it: they are in registers and memory that
+    /// the note names, and [`Sample::RegsUser`](crate::Sample) records the registers.
+    ///
+    /// Opening the rings reads the file as [`RingOptions::uprobe_symbol`] does, and gives [`ErrorKind::NotFound`] with the nearest name
+    /// if the file has no such probe.
+    #[cfg(feature = "symbols")]
+    pub fn usdt(self, path: impl AsRef<Path>, provider: &str, name: &str) -> Self {
+        self.user_probe("usdt", path.as_ref(), Place::Usdt(format!("{provider}:{name}")))
+    }
+
+    fn user_probe(self, kind: &str, path: &Path, place: Place) -> Self {
         // Without a current directory the path stays as it is, and the kernel refuses it.
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        let kind = if returns { "uretprobe" } else { "uprobe" };
-        let place = match (symbol, offset) {
-            (Some(symbol), _) => format!(":{symbol}"),
-            (None, 0) => String::new(),
-            (None, offset) => format!("+{offset:#x}"),
+        let shown = match &place {
+            #[cfg(feature = "symbols")]
+            Place::Symbol(name) | Place::Usdt(name) => format!(":{name}"),
+            Place::Offset(0) => String::new(),
+            Place::Offset(offset) => format!("+{offset:#x}"),
         };
-        let name = format!("{kind} {}{place}", path.display());
-        let (unit, target, symbol) = (UPROBE, path.into(), symbol.map(str::to_owned));
-        self.add(name, What::Probe(Probe { unit, target, offset, symbol, returns }))
+        let name = format!("{kind} {}{shown}", path.display());
+        let probe = Probe { unit: UPROBE, target: path.into(), place, returns: kind == URETPROBE };
+        self.add(name, What::Probe(probe))
     }
 
     /// Adds the entry of a kernel function, by its name in `/proc/kallsyms`.
@@ -419,7 +439,7 @@ impl RingOptions {
     fn kernel_probe(self, function: &str, returns: bool) -> Self {
         let name = format!("{} {function}", if returns { "kretprobe" } else { "kprobe" });
         let (unit, target) = (KPROBE, function.into());
-        self.add(name, What::Probe(Probe { unit, target, offset: 0, symbol: None, returns }))
+        self.add(name, What::Probe(Probe { unit, target, place: Place::Offset(0), returns }))
     }
 
     /// Adds any event by its attribute, a type of the crate perf-event-open-sys. Opening the rings refuses two kinds of attributes:

@@ -58,6 +58,16 @@ impl Plan {
             return Err(Error::new(ErrorKind::InvalidInput, format!("{} {message}", event.name)).about(&event.name));
         }
         let target = target.map_or(Ok(Target::Machine), |(_, target)| target)?;
+        if let (Target::Process(_), Some(event)) = (&target, events.iter().find(|event| event.probe.is_some())) {
+            // perf_uprobe_init and perf_kprobe_init of kernel/trace/trace_event_perf.c, called by inherit_event of kernel/events/core.c.
+            let message = format!(
+                "{} cannot be limited to a process: the kernel looks for the probe's target in the memory of each thread that starts                  another, finds none, and lets fork(2) and clone(2) fail",
+                event.name
+            );
+            let hint =
+                "trace one thread, a control group, or the machine, and leave out other processes by their records";
+            return Err(Error::new(ErrorKind::Unsupported, message).hinting(hint).about(&event.name));
+        }
         let layout = share(&mut events, &samples, timed)?;
         let size = bytes as u64;
         let mut wakeup = wakeup.unwrap_or(Wakeup::Bytes((size / WAKEUP_PART) as u32));

@@ -110,6 +110,68 @@ fn functions_are_probed_by_name() {
     assert_eq!(ours, 5);
 }
 
+/// Static probes of this program: each place once, and one that programs pass by while nobody traces it.
+#[cfg(feature = "symbols")]
+#[test]
+fn static_probes_are_probed_by_name_at_all_their_places() {
+    let Some(_) = kernel("find the PMU of uprobes", unit("uprobe")) else { return };
+    let (_, file, _) = probe::place().unwrap();
+    assert!(!probe::guarded(), "nobody traces it yet");
+    let options = Rings::options().usdt(&file, "perfweave", "go").usdt(&file, "perfweave", "guarded");
+    let Some(rings) = kernel("set a probe", options.open()) else { return };
+    let name = |probe: &str| format!("usdt {}:perfweave:{probe}", file.display());
+    let names: Vec<_> = rings.sources().iter().map(|source| source.name().to_owned()).collect();
+    assert_eq!(names, [name("go"), name("go"), name("guarded")]);
+    let mut reader = Reader::new(rings, Order::new()).unwrap();
+    for _ in 0..5 {
+        probe::go();
+        assert!(probe::guarded(), "the kernel counts who traces it");
+    }
+    let mut ours = hits(&mut reader);
+    ours.retain(|hit| hit.thread == this_thread());
+    assert_eq!(ours.iter().map(|hit| hit.source).collect::<Vec<_>>(), [0, 1, 2].repeat(5));
+    // Of the two instructions of one byte each, the second comes next.
+    assert!(ours.chunks(3).all(|hits| hits[1].address > hits[0].address && hits[0].address == ours[0].address));
+    drop(reader);
+    assert!(!probe::guarded(), "nobody traces it any more");
+}
+
+/// A process that inherited a probe could start nothing any more. So it is refused, and one thread is probed, which starts others as ever.
+#[test]
+fn what_a_process_would_inherit_is_refused() {
+    let Some(_) = kernel("find the PMU of uprobes", unit("uprobe")) else { return };
+    let (_, file, offset) = probe::place().unwrap();
+    let options = || Rings::options().uprobe(&file, offset);
+    for options in [options().pid(std::process::id()), options().pid_tree(std::process::id())] {
+        let error = options.open().unwrap_err();
+        assert!(error.to_string().contains("fork(2)") && error.hint().unwrap().contains("thread"), "{error}");
+        assert_error!(error, Unsupported, "uprobe");
+    }
+    let Some(rings) = kernel("set a probe", options().tid(this_thread()).open()) else { return };
+    let mut reader = Reader::new(rings, Order::new()).unwrap();
+    probed(1);
+    std::thread::spawn(|| probed(1)).join().unwrap();
+    assert!(std::process::Command::new("true").status().unwrap().success());
+    assert_eq!(hits(&mut reader).iter().map(|hit| hit.thread).collect::<Vec<_>>(), [this_thread()]);
+}
+
+/// The error for a missing static probe suggests the nearest one, or says that there is none.
+#[cfg(feature = "symbols")]
+#[test]
+fn a_static_probe_that_is_not_there_is_said_so() {
+    let Some(_) = kernel("find the PMU of uprobes", unit("uprobe")) else { return };
+    let (_, file, _) = probe::place().unwrap();
+    let said = |path: &Path, name: &str| {
+        let error = Rings::options().usdt(path, "perfweave", name).open().unwrap_err();
+        assert_error!(error, NotFound, "cannot set a usdt");
+        error.to_string()
+    };
+    let nearest = said(&file, "guardet");
+    assert!(nearest.contains("did you mean perfweave:guarded?"), "{nearest}");
+    let far = said(&file, "no_such_probe_at_all_in_any_program_whatsoever");
+    assert!(far.contains("readelf -n") || far.contains("did you mean"), "{far}");
+}
+
 /// The error for a missing symbol suggests the nearest one; the error for a bad file names it.
 #[cfg(feature = "symbols")]
 #[test]

@@ -4,6 +4,7 @@ use super::lines::{At, Lines};
 use super::summary::Summary;
 use super::{Args, lines};
 use crate::failure::Outcome;
+use crate::family::Family;
 use crate::names::NAMING;
 use crate::session::{Session, Tell};
 use perfweave::decode::Format;
@@ -22,7 +23,11 @@ pub fn run(args: &Args) -> Outcome {
     }
     // The records come last: they are the source after the events.
     let options = options.records(NAMING).sample([Sample::Tid, Sample::Ip]);
-    let rings = args.target.limit(options, child.as_ref()).open()?;
+    // The kernel does not let processes inherit probes. Then the rings have those of all processes.
+    let of = args.events.iter().any(|name| is_probe(name)).then(|| args.target.process(child.as_ref())).flatten();
+    let rings = if of.is_some() { options } else { args.target.limit(options, child.as_ref()) }.open()?;
+    // After they were opened: what starts from now on has its records.
+    let mut family = of.map_or_else(|| Ok(Family::all()), Family::of)?;
     for skipped in rings.skipped() {
         eprintln!("perfweave: left out: {skipped}");
     }
@@ -33,7 +38,10 @@ pub fn run(args: &Args) -> Outcome {
     session.stamped(lines.stamp);
     session.until_the_end_of(args.target.watched());
     session.each(|tell| match tell {
-        Tell::Event(event) => take(event, &kinds, &mut lines, summary.as_mut(), &mut waits),
+        Tell::Event(event) if is_of(&mut family, event) => {
+            take(event, &kinds, &mut lines, summary.as_mut(), &mut waits)
+        }
+        Tell::Event(_) => Ok(()),
         Tell::Pause => lines.out.flush(),
     })?;
     if let Some(summary) = summary {
@@ -41,6 +49,18 @@ pub fn run(args: &Args) -> Outcome {
     }
     session.conclude(&mut lines.out, args.common.json)?;
     Ok(session.status())
+}
+
+/// Whether an event is a family's. What is no record is everybody's, and so are names.
+fn is_of(family: &mut Family, event: &Event<'_>) -> bool {
+    let Item::Record(record) = event.item() else { return true };
+    family.take(&record);
+    record.kind() != Kind::SAMPLE || record.pid_tid().is_none_or(|(_, tid)| family.has(tid))
+}
+
+fn is_probe(name: &str) -> bool {
+    let kinds = ["kprobe", "kretprobe", "uprobe", "uretprobe", "usdt"];
+    name.split_once(':').is_some_and(|(kind, _)| kinds.contains(&kind))
 }
 
 /// An event by its name: a tracepoint has a colon, and so have probes.
@@ -55,6 +75,10 @@ fn event(options: RingOptions, name: &str) -> RingOptions {
         Some(("uretprobe", place)) => match place.rsplit_once(':') {
             Some((path, symbol)) => options.uretprobe_symbol(path, symbol),
             None => options.uretprobe(place, 0),
+        },
+        Some(("usdt", place)) => match place.rsplitn(3, ':').collect::<Vec<_>>()[..] {
+            [probe, provider, path] => options.usdt(path, provider, probe),
+            _ => options.tracepoint(name),
         },
         Some(_) => options.tracepoint(name),
         None => options.event_name(name),

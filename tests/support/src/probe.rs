@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 /// The name of [`probed`] in the symbols of its file.
 pub const SYMBOL: &str = "perfweave_support_probed";
@@ -63,4 +64,60 @@ fn place_of(address: u64) -> io::Result<(u64, PathBuf, u64)> {
     });
     let offset = place.ok_or_else(|| io::Error::other("this program is not where it is"))?;
     Ok((address, std::env::current_exe()?, offset))
+}
+
+// Static probes as `sys/sdt.h` makes them: one in two places, and one with a semaphore.
+core::arch::global_asm!(
+    ".pushsection .text",
+    ".globl perfweave_support_go",
+    "perfweave_support_go:",
+    "2: nop",
+    "3: nop",
+    "ret",
+    ".globl perfweave_support_guarded",
+    "perfweave_support_guarded:",
+    "4: nop",
+    "ret",
+    ".popsection",
+    ".macro perfweave_note place, semaphore, name",
+    ".balign 4",
+    ".4byte 6f - 5f, 8f - 7f, 3",
+    "5: .asciz \"stapsdt\"",
+    "6: .balign 4",
+    "7: .8byte \\place, 0, \\semaphore",
+    ".asciz \"perfweave\"",
+    ".asciz \"\\name\"",
+    ".asciz \"8@%rdi\"",
+    "8: .balign 4",
+    ".endm",
+    ".pushsection .note.stapsdt, \"\", %note",
+    "perfweave_note 2b, 0, go",
+    "perfweave_note 4b, perfweave_support_semaphore, guarded",
+    "perfweave_note 3b, 0, go",
+    ".popsection",
+);
+
+// SAFETY: nothing else has that name. The section is one of data, whose offset in the file the kernel can be told.
+#[unsafe(export_name = "perfweave_support_semaphore")]
+#[unsafe(link_section = ".probes")]
+static SEMAPHORE: AtomicU16 = AtomicU16::new(0);
+
+/// Passes the static probe `perfweave:go`, which has two places.
+pub fn go() {
+    unsafe extern "C" {
+        safe fn perfweave_support_go();
+    }
+    perfweave_support_go();
+}
+
+/// Passes the static probe `perfweave:guarded` if somebody traces it: whether somebody does.
+pub fn guarded() -> bool {
+    unsafe extern "C" {
+        safe fn perfweave_support_guarded();
+    }
+    let is_traced = SEMAPHORE.load(Ordering::Relaxed) > 0;
+    if is_traced {
+        perfweave_support_guarded();
+    }
+    is_traced
 }
