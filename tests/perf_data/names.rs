@@ -147,7 +147,10 @@ fn build_ids_are_those_that_perf_finds() {
 #[test]
 fn names_of_children_that_are_there_are_written() {
     let mut command = Command::new("sh");
-    command.args(["-c", "sleep 100 >/dev/null 2>&1 & echo $!; read x; kill $!"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    command
+        .args(["-c", "sleep 100 >/dev/null 2>&1 & echo $!; read x; kill $!"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
     let mut shell = command.spawn().unwrap();
     let mut line = String::new();
     BufReader::new(shell.stdout.take().unwrap()).read_line(&mut line).unwrap();
