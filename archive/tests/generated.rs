@@ -1,11 +1,16 @@
 //! Generated archives: the same for a seed, and answers equal to those that are counted without SQL.
 
-use arrow::array::{AsArray, RecordBatch};
+#[path = "../examples/merge.rs"]
+mod merge;
+
+use arrow::array::AsArray;
 use arrow::datatypes::TimestampNanosecondType;
 use arrow::ipc::reader::StreamReader;
 use perfweave_archive::generate::{Options, generate};
 use perfweave_archive::query::{Archive, FRONTIER, Format, NAMED, print, stream};
 use std::collections::{BTreeMap, HashMap};
+use std::io::Cursor;
+use std::sync::{Arc, Mutex};
 
 async fn ask(archive: &mut Archive, sql: &str) -> Vec<Vec<String>> {
     let mut text = Vec::new();
@@ -106,16 +111,13 @@ async fn files_are_sorted_and_the_same_for_a_seed() {
     assert_eq!(archive.tables().await.unwrap(), second.tables().await.unwrap());
 }
 
-/// Rows of one machine, and after each batch its frontier.
-async fn streamed(archive: &mut Archive, machine: &str) -> Vec<(Vec<i64>, i64)> {
-    let sql = format!("SELECT tai, boot, stamp FROM sched.sched_waking WHERE machine = '{machine}'");
+/// The stream of one machine.
+async fn streamed(archive: &mut Archive, machine: &str) -> Vec<u8> {
+    let sql = format!("SELECT tai, machine, boot, stamp FROM sched.sched_waking WHERE machine = '{machine}'");
     let mut bytes = Vec::new();
     stream(archive.sql(&sql).await.unwrap(), &mut bytes).await.unwrap();
-    let times = |batch: &RecordBatch, name| {
-        batch.column_by_name(name).unwrap().as_primitive::<TimestampNanosecondType>().values().to_vec()
-    };
-    let batches = StreamReader::try_new(bytes.as_slice(), None).unwrap().map(Result::unwrap);
-    batches.map(|batch| (times(&batch, "tai"), *times(&batch, FRONTIER).last().unwrap())).collect()
+    assert!(StreamReader::try_new(bytes.as_slice(), None).unwrap().count() > 1, "one batch has nothing to wait for");
+    bytes
 }
 
 /// A row may have no time, behind an outer join say. None is lost.
@@ -139,27 +141,17 @@ async fn rows_without_a_time_come_first() {
 #[tokio::test]
 async fn streams_of_two_machines_merge_by_their_frontiers() {
     let (_folder, mut archive, _) = made(100_000).await;
-    let streams = [streamed(&mut archive, "m00").await, streamed(&mut archive, "m01").await];
-    assert!(streams.iter().all(|stream| stream.len() > 1), "one batch has nothing to wait for");
-    let mut frontiers = [i64::MIN; 2];
-    let mut streams = streams.map(|stream| stream.into_iter().peekable());
-    let (mut held, mut merged): (Vec<i64>, Vec<i64>) = (Vec::new(), Vec::new());
-    while frontiers != [i64::MAX; 2] {
-        // The stream that holds the other up.
-        let behind = usize::from(frontiers[1] < frontiers[0]);
-        match streams[behind].next() {
-            Some((rows, frontier)) => {
-                held.extend(rows);
-                frontiers[behind] = frontier;
-            }
-            None => frontiers[behind] = i64::MAX,
-        }
-        held.sort();
-        let ready = held.partition_point(|row| *row < frontiers[0].min(frontiers[1]));
-        merged.extend(held.drain(..ready));
-    }
+    let streams = vec![streamed(&mut archive, "m00").await, streamed(&mut archive, "m01").await];
+    let merged = Arc::new(Mutex::new(Vec::new()));
+    let to = Arc::clone(&merged);
+    merge::merge(streams.into_iter().map(Cursor::new).collect(), move |row| to.lock().unwrap().push(row)).unwrap();
+    let merged = Arc::into_inner(merged).unwrap().into_inner().unwrap();
+    assert!(merged.iter().all(|(_, of, _, text)| text.contains(["m00", "m01"][*of])));
+    let merged = merged.into_iter().map(|(tai, ..)| tai).collect::<Vec<_>>();
     let expected = ask(&mut archive, "SELECT CAST(tai AS BIGINT) AS ns FROM sched.sched_waking ORDER BY ns").await;
+    assert!(merged.is_sorted());
     assert_eq!(merged, expected.iter().map(|row| number(&row[0])).collect::<Vec<_>>());
+    assert!(merge::merge(vec![Cursor::new(b"no stream")], |_| ()).is_err());
     let none = archive.sql("SELECT mono FROM sched.sched_waking").await.unwrap();
     assert!(stream(none, &mut Vec::new()).await.unwrap_err().to_string().contains("column tai"));
 }
