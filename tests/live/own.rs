@@ -200,8 +200,10 @@ fn most_of_an_idle_trace_is_ones_own() {
     let ours: BTreeSet<u32> = reader.threads().collect();
     let mut about_us = 0;
     threads::until("the reader's own events come", || {
-        while let Some(event) = reader.next_timeout(Duration::from_millis(2)).unwrap() {
-            let record = event.event().record().unwrap();
+        // Not all that there is: others may write faster than it reads. And what is lost then is no record.
+        for _ in 0..1000 {
+            let Some(event) = reader.next_timeout(Duration::from_millis(2)).unwrap() else { break };
+            let Some(record) = event.event().record() else { continue };
             // sched_waking: whom.
             about_us +=
                 usize::from(record.source() == Some(1) && ours.contains(&record.payload().unwrap().u32(24).unwrap()));
