@@ -20,7 +20,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 /// How output is kept from the rings while paused. The two ways differ in who counts the missing records.
@@ -73,9 +73,10 @@ impl Handle {
         }
     }
 
-    /// The counts of the reader as of its last refresh, also while it sleeps or lends an event: [`Reader::stats`](crate::Reader::stats) for
-    /// other threads. A reader with events to read refreshes at least once a tick, and before it sleeps. All counts are 0 before its first
-    /// refresh, and for rings without a reader.
+    /// The counts of the reader as of a recent refresh, also while it sleeps or lends an event: [`Reader::stats`](crate::Reader::stats) for
+    /// other threads. It is the last refresh, unless a handle was asked at that very moment: the reader does not wait for handles. A reader
+    /// with events to read refreshes at least once a tick, and before it sleeps. All counts are 0 before its first refresh, and for rings
+    /// without a reader.
     ///
     /// ```
     /// # use perfweave::{Hold, Order, Reader, sim};
@@ -98,7 +99,7 @@ impl Handle {
         self.0.seen(|seen| seen.stats)
     }
 
-    /// Why the stream is delayed, as of the reader's last refresh: [`Reader::progress`](crate::Reader::progress) for other threads.
+    /// Why the stream is delayed, as of a recent refresh: [`Reader::progress`](crate::Reader::progress) for other threads.
     ///
     /// # Errors
     /// As [`Handle::stats`].
@@ -106,7 +107,7 @@ impl Handle {
         self.0.seen(|seen| seen.progress.clone())
     }
 
-    /// An account of what was written, as of the reader's last refresh, for other threads. Unlike [`Reader::ledger`](crate::Reader::ledger)
+    /// An account of what was written, as of a recent refresh, for other threads. Unlike [`Reader::ledger`](crate::Reader::ledger)
     /// it asks the kernel nothing and interrupts no CPU. So it lacks losses since the last record of a ring, and says so: no account is
     /// [`exact`](crate::Account::exact).
     ///
@@ -175,7 +176,7 @@ pub(crate) struct Control {
     /// Whether output has gone on after a pause, which may have dropped records.
     lossy: AtomicBool,
     outlets: Mutex<Outlets>,
-    /// As of the reader's last refresh.
+    /// As of a recent refresh of the reader.
     seen: Mutex<Seen>,
 }
 
@@ -212,7 +213,7 @@ impl Control {
         })
     }
 
-    /// What the reader saw at its last refresh.
+    /// What the reader saw at a recent refresh.
     fn seen<T>(&self, what: impl FnOnce(&Seen) -> T) -> Result<T, Error> {
         // A child may have been forked while the lock was taken.
         self.check()?;
@@ -221,8 +222,11 @@ impl Control {
 
     /// Tells handles what the reader sees. It does not wait: a handle that asks at this moment gets what was seen before.
     pub(crate) fn tell(&self, update: impl FnOnce(&mut Seen)) {
-        if let Ok(mut seen) = self.seen.try_lock() {
-            update(&mut seen);
+        match self.seen.try_lock() {
+            Ok(mut seen) => update(&mut seen),
+            // A thread panicked while it had the lock. An update writes all of it.
+            Err(TryLockError::Poisoned(seen)) => update(&mut seen.into_inner()),
+            Err(TryLockError::WouldBlock) => {}
         }
     }
 

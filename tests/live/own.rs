@@ -8,6 +8,7 @@ use perfweave_support::{apart, kernel, load, threads, tracefs};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::Command;
 use std::time::Duration;
 
 const SWITCH: &str = "sched:sched_switch";
@@ -55,16 +56,27 @@ fn nothing_but_ones_own_is_left_out() {
     let ours: BTreeSet<u32> = others.threads().collect();
     assert!(ours.contains(&own()) && ours.len() == 2, "{ours:?}");
     assert!(all.threads().any(|thread| thread == own()));
+    // A shell and its children wake each other. An idle machine may have no other strangers.
+    let mut shell = Command::new("sh").args(["-c", "while /bin/true; do :; done"]).spawn().unwrap();
+    let _ends = threads::AtEnd(|| {
+        let _ = shell.kill().and_then(|()| shell.wait());
+    });
+    let is_ours = |thread: u32| ours.contains(&thread);
+    let has_strangers = |all: &[(usize, [u32; 3])]| {
+        all.iter().any(|(_, about)| !about.iter().any(|thread| *thread == 0 || is_ours(*thread)))
+    };
     let mut kept = Vec::new();
     let mut whole = Vec::new();
-    for _ in 0..20 {
+    let mut rounds = 0;
+    threads::until("events of other programs are in both", || {
         assert!(
             others.next_timeout(Duration::from_millis(3)).unwrap().is_none_or(|event| event.event().record().is_some())
         );
         kept.extend(about(&mut others));
         whole.extend(about(&mut all));
-    }
-    let is_ours = |thread: u32| ours.contains(&thread);
+        rounds += 1;
+        rounds >= 20 && has_strangers(&kept) && has_strangers(&whole)
+    });
     for (source, [writer, one, other]) in &kept {
         if *source == 0 {
             let idle = |thread: u32| thread == 0 || is_ours(thread);
@@ -76,14 +88,8 @@ fn nothing_but_ones_own_is_left_out() {
     let stats = others.stats();
     assert!(stats.left_out > 0, "{stats:?}");
     assert!(stats.records >= stats.left_out + kept.len() as u64, "{stats:?} {}", kept.len());
-    // Events of other programs are in both.
-    let strangers = |all: &[(usize, [u32; 3])]| {
-        let stranger = |about: &&(usize, [u32; 3])| !about.1.iter().any(|thread| *thread == 0 || is_ours(*thread));
-        all.iter().filter(stranger).count()
-    };
     let wrote = others.ledger().unwrap();
     assert!(wrote.is_balanced(), "{wrote}");
-    assert!(strangers(&kept) > 0 && strangers(&whole) > 0);
 }
 
 /// A flood delays grace periods, so the reader starts a thread that makes CPUs switch. The reader leaves that thread out too.
@@ -194,8 +200,10 @@ fn most_of_an_idle_trace_is_ones_own() {
     let ours: BTreeSet<u32> = reader.threads().collect();
     let mut about_us = 0;
     threads::until("the reader's own events come", || {
-        while let Some(event) = reader.next_timeout(Duration::from_millis(2)).unwrap() {
-            let record = event.event().record().unwrap();
+        // Not all that there is: others may write faster than it reads. And what is lost then is no record.
+        for _ in 0..1000 {
+            let Some(event) = reader.next_timeout(Duration::from_millis(2)).unwrap() else { break };
+            let Some(record) = event.event().record() else { continue };
             // sched_waking: whom.
             about_us +=
                 usize::from(record.source() == Some(1) && ours.contains(&record.payload().unwrap().u32(24).unwrap()));
@@ -236,7 +244,7 @@ fn threads_of_others_are_not_taken_for_ours_in_a_namespace() {
     if std::env::var_os(INSIDE).is_none() {
         let Some(_) = open(Rings::options().tracepoint(SWITCH)) else { return };
         let test = std::env::current_exe().unwrap();
-        let mut command = std::process::Command::new("unshare");
+        let mut command = Command::new("unshare");
         command
             .args(["-p", "-f", "--mount-proc"])
             .arg(test)

@@ -114,9 +114,15 @@ fn a_reader_sleeps_while_a_fence_is_under_way() {
     // Dropped before the reader, which waits for its fence.
     let open = open;
     kernel.emit(0, 1, b"");
-    assert!(reader.next_timeout(Duration::from_millis(100)).unwrap().is_none());
+    let mut calls = 0;
+    // The time may be over before the reader sleeps, where other work has the CPU.
+    perfweave_support::threads::until("the reader sleeps", || {
+        calls += 1;
+        assert!(reader.next_timeout(Duration::from_millis(100)).unwrap().is_none());
+        reader.stats().sleeps > 0
+    });
     // One sleep, and another if it ended a little early.
-    assert!((1..=2).contains(&reader.stats().sleeps), "{} sleeps", reader.stats().sleeps);
+    assert!(reader.stats().sleeps <= 2 * calls, "{} sleeps in {calls} calls", reader.stats().sleeps);
     open.send(()).unwrap();
     assert_eq!(next(&mut reader), (Some(1), Certainty::Proven));
 }

@@ -420,30 +420,47 @@ fn a_record_wakes_a_reader_that_sleeps() {
 /// While events come fast, the reader gathers them, and none wakes it. Once they come alone, each does.
 #[test]
 fn a_reader_gathers_what_comes_fast() {
-    let Some((map, program)) = echo() else { return };
+    // The larger the ring, the longer a reader rests: here for as long as it may, so that another thread can run meanwhile.
+    let Some(map) = kernel("make a BPF ring buffer", Map::ring_buffer(32 << 20)) else { return };
+    let program = kernel("load a BPF program", ring_buffer::echo(&map, 8, 0)).expect("it has made the ring buffer");
     let mut reader = reader(&map, Hold::None);
-    let alone = |reader: &mut Reader| {
-        let (before, sleeper) = (reader.stats().wakes, threads::own());
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
+    let sleeper = threads::own();
+    std::thread::scope(|scope| {
+        let (ask, asked) = std::sync::mpsc::channel();
+        let writes = &program;
+        scope.spawn(move || {
+            for () in asked {
                 threads::until_asleep(sleeper);
-                write(&program, 0, 7);
-            });
-            assert_eq!(reading::number(&reading::next(reader).event()), 7);
+                write(writes, 0, 7);
+            }
         });
-        reader.stats().wakes > before
-    };
-    let mut gathers_after_a_burst = || {
-        let many = 5000;
-        (0..many).for_each(|number| write(&program, 0, number));
-        (0..many).for_each(|number| assert_eq!(reading::number(&reading::next(&mut reader).event()), number));
-        let gathered = !alone(&mut reader);
-        // It finds out within a tick that events have become slow.
-        assert!((0..10_000).any(|_| alone(&mut reader)), "wake-ups are lost");
-        gathered
-    };
-    // On a busy machine, most of its rests are over before the thread that writes has a CPU.
-    assert!((0..1000).any(|_| gathers_after_a_burst()), "the first event after a burst wakes it");
+        // How often the reader slept and was woken until it had one event.
+        let alone = |reader: &mut Reader| {
+            let before = reader.stats();
+            ask.send(()).unwrap();
+            assert_eq!(number(&reading::next(reader).event()), 7);
+            let now = reader.stats();
+            (now.sleeps - before.sleeps, now.wakes - before.wakes)
+        };
+        let mut gathers_after_a_burst = || {
+            // As many as are worth a short tick, and taken at once, so that most of that tick is left to rest.
+            let (many, mut taken) = (4200, 0);
+            (0..many).for_each(|number| write(&program, 0, number));
+            while taken < many {
+                for event in reader.batch(reading::LONG).unwrap().unwrap() {
+                    assert_eq!(number(&event), taken);
+                    taken += 1;
+                }
+            }
+            // It was written in the first sleep, and found when that was over.
+            let gathered = alone(&mut reader) == (1, 0);
+            // It finds out within a tick that events have become slow.
+            assert!((0..10_000).any(|_| alone(&mut reader).1 > 0), "wake-ups are lost");
+            gathered
+        };
+        // On a busy machine, some of its rests are over before the thread that writes has a CPU.
+        assert!((0..1000).any(|_| gathers_after_a_burst()), "the first event after a burst wakes it");
+    });
 }
 
 /// In batches, by a function, and without order.

@@ -36,19 +36,24 @@ fn a_blocked_reader_finds_an_event() {
 fn a_handle_has_the_counts_of_a_reader_that_sleeps_or_lends() {
     let Some((mut reader, echo)) = open(Hold::FENCE) else { return };
     let (handle, cpus) = (reader.handle(), load::online());
+    let all = 50 * cpus.len() as u64;
+    let (has_read, is_read) = std::sync::mpsc::channel();
     let reads = std::thread::spawn(move || {
         let (mut yielded, closer) = (0, reader.handle());
         while let Some(event) = reader.next().unwrap() {
             yielded += u64::from(event.event().record().is_some());
-            // It lends an event now.
+            // It lends an event now. No other thread asks at the same time, so each refresh is told.
             assert!(closer.ledger().unwrap().total().written() >= yielded);
+            if yielded == all {
+                has_read.send(()).unwrap();
+            }
         }
         reader.ledger().unwrap()
     });
     for cpu in &cpus {
         (0..50).for_each(|n| assert_eq!(echo.run_with(*cpu, &[n]).unwrap(), 0));
     }
-    let all = 50 * cpus.len() as u64;
+    is_read.recv().expect("it reads all");
     threads::until("all is yielded", || handle.ledger().unwrap().total().yielded == all);
     assert_eq!(handle.stats().unwrap().records, all);
     assert_eq!(handle.progress().unwrap().held, 0);

@@ -3,7 +3,7 @@
 use crate::perf::{File, drain, open, perf};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
-use perfweave::{ErrorKind, Event, Hold, Item, Layout, Merge, Order, Reader, perf_data, sim};
+use perfweave::{ErrorKind, Event, Hold, Item, Kind, Layout, Merge, Order, Reader, perf_data, sim};
 use perfweave_support::threads::until;
 use perfweave_support::{assert_error, kernel, tracefs};
 use std::fs;
@@ -113,19 +113,29 @@ fn what_a_killed_perf_wrote_is_read() {
     // A file with a record for each switch grows on any machine.
     record.args(["record", "-a", "-m", "1", "-e", "sched:sched_switch", "-e", "cpu-clock", "-o", file.path()]);
     let mut record = record.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    until("perf has written records", || {
+    let samples = || {
+        let mut samples = 0;
+        let is_sample = |event: &Event<'_>| event.record().is_some_and(|record| record.kind() == Kind::SAMPLE);
+        drain(&mut Reader::new(open(&file.0), Order::new()).unwrap(), |event| samples += usize::from(is_sample(event)));
+        samples
+    };
+    let mut counted = 0;
+    until("perf has written samples", || {
         assert!(Command::new("/bin/true").status().unwrap().success());
-        fs::metadata(&file.0).is_ok_and(|file| file.len() > 500_000)
+        // Records of the processes that there are come first, and fill many files of this length on some machines.
+        let length = fs::metadata(&file.0).map_or(0, |file| file.len());
+        if length < counted + 500_000 {
+            return false;
+        }
+        counted = length;
+        samples() > 1000
     });
     record.kill().unwrap();
     record.wait().unwrap();
     let rings = open(&file.0);
     assert_error!(rings.unfinished().unwrap(), Recording, "it was not finished");
     drop(rings);
-    let mut samples = 0;
-    let mut reader = Reader::new(open(&file.0), Order::new()).unwrap();
-    drain(&mut reader, |event| samples += usize::from(event.record().is_some_and(|record| record.source() < Some(2))));
-    assert!(samples > 1000, "{samples}");
+    assert!(samples() > 1000, "{}", samples());
     let error = perf(&["script", "-i", file.path()]).unwrap_err().to_string();
     assert!(error.contains("data size field is 0"), "{error}");
 }

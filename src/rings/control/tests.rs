@@ -58,3 +58,13 @@ fn a_slot_that_cannot_be_set_or_emptied_is_an_error() {
         assert!(refused.is_err_and(|error| error.to_string().contains("on CPU 3")) && outlet.set != set);
     }
 }
+
+/// A closure that panics while a handle reads does not freeze the counts.
+#[test]
+fn what_a_reader_tells_outlives_a_panic() {
+    let control = Control::new();
+    let asked = Arc::clone(&control);
+    assert!(std::thread::spawn(move || asked.seen(|_| panic!("as it reads"))).join().is_err());
+    control.tell(|seen| seen.stats.records = 7);
+    assert_eq!(control.seen(|seen| seen.stats.records).unwrap(), 7);
+}
