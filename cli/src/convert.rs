@@ -13,10 +13,13 @@ mod view;
 
 use crate::failure::{Failure, Outcome};
 use crate::stamp::{self, Stamp};
+use nix::fcntl::OFlag;
 use perfweave::{Event, Order, Reader, perf_data};
 use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -141,10 +144,17 @@ fn open(path: &Path) -> Result<(View, Reader), Failure> {
 }
 
 fn nameless() -> io::Result<File> {
-    let path = std::env::temp_dir().join(format!("perfweave-{}", std::process::id()));
-    let file = File::options().read(true).write(true).create_new(true).open(&path)?;
-    std::fs::remove_file(path)?;
-    Ok(file)
+    let mut options = File::options();
+    options.read(true).write(true).mode(0o600);
+    let folder = std::env::temp_dir();
+    let unnamed = options.clone().custom_flags(OFlag::O_TMPFILE.bits()).open(&folder);
+    unnamed.or_else(|_| {
+        // The file system has no files without names: a name that nobody can know before.
+        let path = folder.join(format!("perfweave-{:016x}", RandomState::new().hash_one(std::process::id())));
+        let file = options.create_new(true).open(&path)?;
+        std::fs::remove_file(path)?;
+        Ok(file)
+    })
 }
 
 fn output(path: Option<&Path>) -> Result<Out, Failure> {

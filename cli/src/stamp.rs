@@ -49,7 +49,14 @@ impl Printed {
             By::Tai => rings.clock().offset_to(Clock::Tai),
         };
         let offset = offset.ok_or_else(|| Failure::new("the clock of these events cannot be read"))?;
-        Ok(Stamp { by, from: rings.started().unwrap_or(0), offset })
+        let from = match (rings.started(), by) {
+            (None, By::Start) => {
+                let hint = "--time monotonic prints the times as they are";
+                return Err(Failure::hinting("it is not known when these rings began to be traced", hint));
+            }
+            (started, _) => started.unwrap_or(0),
+        };
+        Ok(Stamp { by, from, offset })
     }
 
     /// For a recording.

@@ -63,12 +63,13 @@ On a terminal the table is drawn again every second.
 
 pub fn run(args: Args) -> Outcome {
     let child = if args.command.is_empty() { None } else { Some(Child::start(&args.command)?) };
+    let options = Rings::options().tracepoint("sched:sched_waking").tracepoint("sched:sched_switch");
+    let rings = options.records(NAMING).sample([Sample::Tid]).bytes(args.common.buffer).open()?;
+    // After the rings were opened: what starts from now on has its records.
     let family = match args.pid.or(child.as_ref().map(Child::pid)) {
         Some(pid) => Family::of(pid)?,
         None => Family::all(),
     };
-    let options = Rings::options().tracepoint("sched:sched_waking").tracepoint("sched:sched_switch");
-    let rings = options.records(NAMING).sample([Sample::Tid]).bytes(args.common.buffer).open()?;
     let mut scheduler = Scheduler::new(&rings, family, &args)?;
     let mut out = Out::new();
     let mut live = Live::new(&out, child.is_none() && !args.each && !args.common.json);

@@ -34,7 +34,7 @@ fn a_full_output_is_an_error() {
         "wakeups --each -d 0.2",
         "offcpu -d 0.2",
         "latency -- true",
-        "profile -d 0.5",
+        "profile -- dd if=/dev/zero of=/dev/null bs=1 count=300000 status=none",
         "check",
         "completions bash",
     ];

@@ -56,6 +56,7 @@ struct Btf {
 const INT: u32 = 1;
 const ARRAY: u32 = 3;
 const STRUCT: u32 = 4;
+const ENUM: u32 = 6;
 const TYPEDEF: u32 = 8;
 
 impl Btf {
@@ -103,10 +104,31 @@ fn fields_come_from_the_type_information_of_an_object_file() {
     let kind = btf.add("kind_t", TYPEDEF, 0, int, &[]);
     let inner = btf.structure("inner", 8, &[("number", long, 0)]);
     let nameless = btf.structure("", 8, &[("kind", kind, 0), ("tail", text, 32)]);
-    btf.structure("record", 24, &[("time", long, 0), ("inner", inner, 64), ("", nameless, 128)]);
+    // Bytes that are no text: those of another name, and texts in an array.
+    let byte = btf.add("unsigned char", INT, 0, 1, &[1 << 25 | 8]);
+    let address = btf.add("", ARRAY, 0, 0, &[byte, int, 4]);
+    let two = btf.add("", ARRAY, 0, 0, &[char, int, 2]);
+    let names = btf.add("", ARRAY, 0, 0, &[two, int, 2]);
+    let members = [
+        ("time", long, 0),
+        ("inner", inner, 64),
+        ("", nameless, 128),
+        ("address", address, 160),
+        ("names", names, 160),
+    ];
+    btf.structure("record", 24, &members);
     btf.structure("unaligned", 8, &[("flag", int, 3)]);
     let itself = btf.count + 1;
     btf.structure("endless", 8, &[("again", itself, 0)]);
+    let empty = btf.add("", INT, 0, 0, &[0]);
+    btf.structure("empty", 8, &[("none", empty, 0)]);
+    let wide = btf.add("wide_t", ENUM, 0, 16, &[]);
+    btf.structure("wide", 16, &[("much", wide, 0)]);
+    let mut hollow = btf.structure("hollow", 0, &[]);
+    for _ in 0..4 {
+        let many = btf.add("", ARRAY, 0, 0, &[hollow, int, 65536]);
+        hollow = btf.structure("deep", 0, &[("many", many, 0)]);
+    }
     let file = std::env::temp_dir().join(format!("perfweave-btf-{}", std::process::id()));
     std::fs::write(&file, btf.bytes()).unwrap();
     let file = file.to_str().unwrap();
@@ -126,11 +148,15 @@ fn fields_come_from_the_type_information_of_an_object_file() {
     let said = read("record").args(["--hold", "reserved", "--seconds", "0.1"]).succeeds();
     let fields: Vec<_> =
         said.lines().filter_map(|line| line.split_once(" inner.number=")).map(|(_, rest)| rest).collect();
-    assert_eq!(fields, ["0 kind=7 tail=\"\"", "1 kind=7 tail=\"\"", "2 kind=7 tail=\"\""], "{said}");
+    let expected = ["0", "1", "2"].map(|number| format!("{number} kind=7 tail=\"\" address=0,0,0,0 names=0,0,0,0"));
+    assert_eq!(fields, expected, "{said}");
     for (of, why) in [
-        ("nothing", "has no struct nothing: there are inner, record, unaligned, endless"),
+        ("nothing", "has no struct nothing: there are inner, record, unaligned, endless, empty, wide, hollow, deep"),
         ("unaligned", "flag is a bit field"),
         ("endless", "too deep"),
+        ("empty", "none has 0 bytes"),
+        ("wide", "much has 16 bytes"),
+        ("deep", "too many structs without fields"),
     ] {
         assert!(read(of).fails(1).contains(why), "{of}");
     }

@@ -163,6 +163,55 @@ fn a_line_in_a_socket_is_a_trigger_and_is_answered() {
     assert_eq!((status, fs::exists(&socket).unwrap()), (Some(0), false));
 }
 
+/// What is at the path and is no socket stays as it is.
+#[test]
+fn a_file_is_no_socket_to_be_replaced() {
+    let place = Place::new();
+    let (output, file, link) = (place.file("flight"), place.file("precious"), place.file("link"));
+    fs::write(&file, "data").unwrap();
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    for path in [&file, &link] {
+        let args = ["record", "--last", "2s", "--on-socket", path, "-o", &output];
+        let refused = perfweave(&args).output().unwrap();
+        let said = String::from_utf8_lossy(&refused.stderr);
+        if said.contains("CAP_PERFMON") {
+            return;
+        }
+        assert!(refused.status.code() == Some(1) && said.contains("cannot listen at"), "{said}");
+        assert!(fs::symlink_metadata(path).is_ok() && fs::read(&file).unwrap() == b"data");
+    }
+}
+
+/// A line that is longer than a line may be is one trigger. Each client has one answer for each of its lines.
+#[test]
+fn a_long_line_is_one_trigger() {
+    let place = Place::new();
+    let (output, socket) = (place.file("flight"), place.file("socket"));
+    let Some(mut running) =
+        Running::start(&["record", "--last", "2s", "--on-socket", &socket, "--json", "-o", &output])
+    else {
+        return;
+    };
+    let mut client = BufReader::new(UnixStream::connect(&socket).unwrap());
+    client.get_mut().write_all(format!("{}\nlast\n", "x".repeat(5000)).as_bytes()).unwrap();
+    client.get_mut().shutdown(std::net::Shutdown::Write).unwrap();
+    let answers = client.lines().map(Result::unwrap).collect::<Vec<_>>();
+    assert_eq!(answers.len(), 2, "{answers:?}");
+    assert!(running.object()["trigger"].as_str().unwrap().len() < 1100);
+    assert_eq!(running.end(Signal::SIGINT).0, Some(0));
+}
+
+/// Triggers that come faster than files are written do not keep it from its end.
+#[test]
+fn a_recorder_ends_although_triggers_come_without_a_pause() {
+    let place = Place::new();
+    let output = place.file("flight");
+    let args =
+        ["record", "--last", "10ms", "--seconds", "1", "--on", "sched:sched_switch", "--keep", "2", "-o", &output];
+    let ended = perfweave(&args).output().unwrap();
+    assert!(ended.status.success() || String::from_utf8_lossy(&ended.stderr).contains("CAP_PERFMON"), "{ended:?}");
+}
+
 #[test]
 fn an_event_that_passes_its_filter_is_a_trigger_and_is_in_the_file() {
     let place = Place::new();

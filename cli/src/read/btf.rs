@@ -19,7 +19,7 @@ const LARGEST: u64 = 1 << 30;
 pub fn layout(path: &Path, name: &str) -> Result<Payload, String> {
     let btf = load(path).map_err(|why| format!("cannot read BTF from {}: {why}", path.display()))?;
     let types = btf.resolve_types_by_name(name).unwrap_or_default();
-    let mut walk = Walk { btf: &btf, fields: Vec::new() };
+    let mut walk = Walk { btf: &btf, fields: Vec::new(), steps: 0 };
     // A typedef may have the name of the struct that it stands for, or of one without a name.
     let found = types.into_iter().map(|kind| walk.real(kind)).find(|kind| matches!(kind, Ok(Type::Struct(_))));
     let Some(Ok(Type::Struct(found))) = found else {
@@ -44,9 +44,20 @@ fn load(path: &Path) -> Result<Btf, String> {
     Btf::from_bytes(&bytes).map_err(|error| error.to_string())
 }
 
+/// The bytes of a number, if they are as many as one can have.
+fn number(size: usize, name: &str) -> Result<usize, String> {
+    if [1, 2, 4, 8].contains(&size) {
+        Ok(size)
+    } else {
+        Err(format!("{name} has {size} bytes, and numbers have 1, 2, 4 or 8"))
+    }
+}
+
 struct Walk<'a> {
     btf: &'a Btf,
     fields: Vec<Field>,
+    /// Structs and members so far, those without fields included.
+    steps: usize,
 }
 
 impl Walk<'_> {
@@ -74,7 +85,9 @@ impl Walk<'_> {
         if depth > DEPTH {
             return Err(format!("{prefix}: structs lie in structs too deep"));
         }
+        self.step(prefix)?;
         for member in members {
+            self.step(prefix)?;
             let name = self.btf.resolve_name(member).unwrap_or_default();
             let name = match (prefix, name.as_str()) {
                 ("", _) => name,
@@ -86,21 +99,36 @@ impl Walk<'_> {
                 return Err(format!("{name} is a bit field, which is not read: use --format"));
             }
             let offset = begin + member.bit_offset() as usize / 8;
-            self.field(self.inner(member)?, &name, None, offset, depth)?;
+            self.field(self.inner(member)?, &name, offset, depth)?;
         }
         Ok(())
     }
 
-    /// A field of a type, or as many as an array has.
-    fn field(&mut self, of: Type, name: &str, count: Option<usize>, offset: usize, depth: usize) -> Result<(), String> {
+    /// Counts towards the end of a search that may find no fields.
+    fn step(&mut self, name: &str) -> Result<(), String> {
+        self.steps += 1;
+        if self.steps <= 16 * MOST { Ok(()) } else { Err(format!("{name}: there are too many structs without fields")) }
+    }
+
+    /// A field of a type.
+    fn field(&mut self, of: Type, name: &str, offset: usize, depth: usize) -> Result<(), String> {
+        self.elements(of, name, (None, false), offset, depth)
+    }
+
+    /// A field, or as many as an array has. An array of arrays is flat: all its elements, one after the other.
+    fn elements(
+        &mut self,
+        of: Type,
+        name: &str,
+        (count, is_flat): (Option<usize>, bool),
+        offset: usize,
+        depth: usize,
+    ) -> Result<(), String> {
         let kind = match of {
-            Type::Int(int) if int.size() > 8 => {
-                return Err(format!("{name} has {} bytes, and 8 is the most", int.size()));
-            }
-            Type::Int(int) => self.int(&int, count.is_some()),
+            Type::Int(int) => self.int(&int, count.is_some() && !is_flat, name)?,
             Type::Ptr(_) => Kind::Unsigned(8),
-            Type::Enum(one) if one.is_signed() => Kind::Signed(one.size()),
-            Type::Enum(one) => Kind::Unsigned(one.size()),
+            Type::Enum(one) if one.is_signed() => Kind::Signed(number(one.size(), name)?),
+            Type::Enum(one) => Kind::Unsigned(number(one.size(), name)?),
             Type::Enum64(one) if one.is_signed() => Kind::Signed(8),
             Type::Enum64(_) => Kind::Unsigned(8),
             Type::Array(array) => {
@@ -110,7 +138,7 @@ impl Walk<'_> {
                 return if all == 0 {
                     Ok(())
                 } else {
-                    self.field(self.inner(&array)?, name, Some(all), offset, depth + 1)
+                    self.elements(self.inner(&array)?, name, (Some(all), count.is_some()), offset, depth + 1)
                 };
             }
             Type::Struct(inner) | Type::Union(inner) => {
@@ -129,14 +157,15 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn int(&self, int: &btf_rs::Int, is_array: bool) -> Kind {
-        // Compilers say `char` by its name. As one byte it is a number.
-        let is_char = int.is_char() || self.btf.resolve_name(int).is_ok_and(|name| name == "char");
-        match int.is_signed() {
-            _ if is_char && is_array => Kind::Char,
-            true => Kind::Signed(int.size()),
-            false => Kind::Unsigned(int.size()),
-        }
+    /// A number, or a text: an array of what the program calls `char`. Bytes by another name, such as those of an address, are numbers.
+    fn int(&self, int: &btf_rs::Int, is_array: bool, name: &str) -> Result<Kind, String> {
+        let size = number(int.size(), name)?;
+        let is_char = || size == 1 && self.btf.resolve_name(int).is_ok_and(|name| name == "char");
+        Ok(match int.is_signed() {
+            _ if is_array && is_char() => Kind::Char,
+            true => Kind::Signed(size),
+            false => Kind::Unsigned(size),
+        })
     }
 
     /// The names of structs, as far as they fit a line.

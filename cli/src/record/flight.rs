@@ -14,9 +14,12 @@ use signal_hook::iterator::Signals;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// How many triggers wait while a file is written. The threads that have more wait too.
+const WAITING: usize = 1024;
 
 /// How often CPUs that came online are looked for.
 const TICK: Duration = Duration::from_millis(100);
@@ -26,7 +29,7 @@ pub fn run(args: &Args, last: Duration) -> Outcome {
     let fence = if let Hold::Fence(fence) = &args.common.hold { fence.clone() } else { Fence::Auto };
     let mut recorder = Recorder::open(args.options(child.as_ref()), Key::Time, &fence)?;
     skipped(recorder.skipped());
-    let (told, hears) = mpsc::channel();
+    let (told, hears) = mpsc::sync_channel(WAITING);
     on_signals(&args.on_signal, told.clone())?;
     let watches = args.on.iter().map(|on| on.watch(&args.common, told.clone())).collect::<Result<Vec<Handle>, _>>()?;
     let _socket = args.on_socket.as_ref().map(|path| Socket::listen(path, told.clone())).transpose()?;
@@ -64,9 +67,19 @@ impl Flights<'_> {
     /// Until a signal, the end of the time, or the end of the command.
     fn run(&mut self, recorder: &mut Recorder, hears: &Receiver<Told>) -> Result<(), Failure> {
         let end = self.args.common.seconds.map(|time| Instant::now() + time);
+        let mut tick = Instant::now();
         loop {
-            let left = end.map_or(TICK, |end| end.saturating_duration_since(Instant::now()).min(TICK));
-            match hears.recv_timeout(left) {
+            // Also while triggers come without a pause.
+            let now = Instant::now();
+            if end.is_some_and(|end| now >= end) {
+                return Ok(());
+            }
+            if now >= tick {
+                recorder.follow_cpus()?;
+                tick = now + TICK;
+            }
+            let next = end.map_or(tick, |end| end.min(tick));
+            match hears.recv_timeout(next.saturating_duration_since(now)) {
                 // What happened before the rings were stopped last is in that file.
                 Ok(Told::Trigger(trigger)) => {
                     if trigger.time > self.covered {
@@ -78,8 +91,7 @@ impl Flights<'_> {
                 }
                 Ok(Told::End) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
                 Ok(Told::Failed(failure)) => return Err(failure),
-                Err(RecvTimeoutError::Timeout) if end.is_some_and(|end| Instant::now() >= end) => return Ok(()),
-                Err(RecvTimeoutError::Timeout) => recorder.follow_cpus()?,
+                Err(RecvTimeoutError::Timeout) => {}
             }
         }
     }
@@ -211,7 +223,7 @@ impl Flight {
     }
 }
 
-fn on_signals(triggers: &[Signal], told: Sender<Told>) -> Result<(), Failure> {
+fn on_signals(triggers: &[Signal], told: SyncSender<Told>) -> Result<(), Failure> {
     let ends = [SIGINT, SIGTERM, SIGHUP];
     let mut signals = Signals::new(ends.into_iter().chain(triggers.iter().map(|signal| *signal as i32)))?;
     thread::Builder::new().name("signals".into()).spawn(move || {

@@ -2,13 +2,18 @@
 
 use super::trigger::{Told, Trigger};
 use crate::failure::Failure;
-use std::fs::{self, Permissions};
+use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
+use nix::sys::stat::{Mode, fchmod};
+use std::fs;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::Sender;
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
 use std::thread;
+use std::time::Duration;
 
 /// The most bytes of a line.
 const LINE: u64 = 1 << 10;
@@ -19,8 +24,8 @@ pub struct Socket(PathBuf);
 
 impl Socket {
     /// Listens in a thread.
-    pub fn listen(path: &Path, told: Sender<Told>) -> Result<Self, Failure> {
-        let listener = bind(path).map_err(|error| {
+    pub fn listen(path: &Path, told: SyncSender<Told>) -> Result<Self, Failure> {
+        let listener = bound(path).map_err(|error| {
             Failure::hinting(
                 format_args!("cannot listen at {}: {error}", path.display()),
                 "the path must be free, in a folder where this user may write",
@@ -28,10 +33,15 @@ impl Socket {
         })?;
         let socket = Self(path.to_owned());
         thread::Builder::new().name("socket".into()).spawn(move || {
-            for client in listener.incoming().flatten() {
+            for client in listener.incoming() {
+                let Ok(client) = client else {
+                    // There are too many open files, say, and there are no fewer at once.
+                    thread::sleep(Duration::from_millis(100));
+                    continue;
+                };
                 let told = told.clone();
                 // Nobody waits for a client that is slow. A thread that cannot be started is a client that is not heard.
-                let _ = thread::Builder::new().name("client".into()).spawn(move || hear(&client, &told));
+                let _ = thread::Builder::new().name("client".into()).spawn(move || hear(client, &told));
             }
         })?;
         Ok(socket)
@@ -45,33 +55,45 @@ impl Drop for Socket {
 }
 
 /// Only this user may connect: a line writes a file. A socket that nobody listens to any more is replaced.
-fn bind(path: &Path) -> io::Result<UnixListener> {
-    let listener = match UnixListener::bind(path) {
-        Err(error) if error.kind() == ErrorKind::AddrInUse => match UnixStream::connect(path) {
-            Err(refused) if refused.kind() == ErrorKind::ConnectionRefused => {
-                fs::remove_file(path)?;
-                UnixListener::bind(path)?
+fn bound(path: &Path) -> io::Result<UnixListener> {
+    let listener = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    // Before it has a name, so that nobody else connects meanwhile. The name gets the mode of the socket (unix_bind_bsd, net/unix/af_unix.c).
+    fchmod(&listener, Mode::S_IRUSR | Mode::S_IWUSR)?;
+    let address = UnixAddr::new(path)?;
+    let named = match bind(listener.as_raw_fd(), &address) {
+        // Anything else that cannot be connected to is not ours to remove.
+        Err(nix::errno::Errno::EADDRINUSE) if fs::symlink_metadata(path)?.file_type().is_socket() => {
+            match UnixStream::connect(path) {
+                Err(refused) if refused.kind() == ErrorKind::ConnectionRefused => {
+                    fs::remove_file(path)?;
+                    bind(listener.as_raw_fd(), &address)
+                }
+                _ => Err(nix::errno::Errno::EADDRINUSE),
             }
-            _ => return Err(error),
-        },
-        bound => bound?,
+        }
+        named => named,
     };
-    fs::set_permissions(path, Permissions::from_mode(0o600))?;
-    Ok(listener)
+    named?;
+    listen(&listener, Backlog::MAXCONN)?;
+    Ok(listener.into())
 }
 
 /// A trigger for each line, until the client or the recorder ends.
-fn hear(client: &UnixStream, told: &Sender<Told>) {
-    let mut lines = BufReader::new(client);
+fn hear(client: UnixStream, told: &SyncSender<Told>) {
+    let client = Arc::new(client);
+    let mut lines = BufReader::new(&*client);
     loop {
         let mut line = Vec::new();
         match lines.by_ref().take(LINE).read_until(b'\n', &mut line) {
             Ok(1..) => {}
             Ok(0) | Err(_) => return,
         }
+        if line.last() != Some(&b'\n') && lines.skip_until(b'\n').is_err() {
+            return;
+        }
         let text: String = String::from_utf8_lossy(&line).chars().filter(|letter| !letter.is_control()).collect();
-        let Ok(answer) = client.try_clone() else { return };
-        let trigger = Trigger { answer: Some(answer), ..Trigger::now(format!("asked by a socket: {text}")) };
+        let trigger =
+            Trigger { answer: Some(Arc::clone(&client)), ..Trigger::now(format!("asked by a socket: {text}")) };
         if told.send(Told::Trigger(trigger)).is_err() {
             return;
         }
@@ -81,6 +103,6 @@ fn hear(client: &UnixStream, told: &Sender<Told>) {
 /// Tells a client what came of its line.
 pub fn answer(mut client: &UnixStream, text: &str) {
     // A client that does not listen misses it.
-    let _ = client.set_write_timeout(Some(std::time::Duration::from_millis(100)));
+    let _ = client.set_write_timeout(Some(Duration::from_millis(100)));
     let _ = writeln!(client, "{text}");
 }

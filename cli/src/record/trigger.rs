@@ -9,7 +9,8 @@ use std::collections::HashMap;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::str::FromStr;
-use std::sync::mpsc::Sender;
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
 use std::thread;
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ pub struct Trigger {
     pub time: u64,
     pub what: String,
     /// Who wants to know the name of the file.
-    pub answer: Option<UnixStream>,
+    pub answer: Option<Arc<UnixStream>>,
 }
 
 /// What other threads tell the recorder.
@@ -99,7 +100,7 @@ pub fn signal(text: &str) -> Result<Signal, String> {
 
 impl On {
     /// Watches for it in a thread, until the handle is closed.
-    pub fn watch(&self, common: &Common, told: Sender<Told>) -> Result<Handle, Failure> {
+    pub fn watch(&self, common: &Common, told: SyncSender<Told>) -> Result<Handle, Failure> {
         let options = match self {
             Self::Wakeup(_) => Rings::options().tracepoint(WAKING).tracepoint(WAKEUP_NEW).tracepoint(SWITCH),
             Self::Event { name, filter } => {
