@@ -171,7 +171,7 @@ fn a_file_is_no_socket_to_be_replaced() {
     fs::write(&file, "data").unwrap();
     std::os::unix::fs::symlink(&file, &link).unwrap();
     for path in [&file, &link] {
-        let args = ["record", "--last", "2s", "--on-socket", path, "-o", &output];
+        let args = ["record", "--last", "2s", "--seconds", "1", "--on-socket", path, "-o", &output];
         let refused = perfweave(&args).output().unwrap();
         let said = String::from_utf8_lossy(&refused.stderr);
         if said.contains("CAP_PERFMON") {
