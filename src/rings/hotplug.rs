@@ -85,7 +85,7 @@ pub(super) fn open(options: RingOptions, backward: bool) -> Result<Rings, Error>
     rings.sources = plan.events.iter().map(RingEvent::source).collect();
     #[cfg(feature = "perf-data")]
     {
-        rings.only = plan.target.threads();
+        rings.only = plan.target.threads()?;
     }
     let mut all = Vec::new();
     for CpuRing { lane, owner, outlets } in opened {

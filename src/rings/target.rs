@@ -29,10 +29,12 @@ impl Target {
 
     /// The threads that are traced now, if not all are. None of a process that has ended.
     #[cfg(feature = "perf-data")]
-    pub(super) fn threads(&self) -> Option<Vec<u32>> {
-        match self {
-            Self::Process(task) | Self::Thread(task) => Some(task.threads().unwrap_or_default().into_iter().collect()),
-            Self::Machine | Self::Cgroup(_) => None,
+    pub(super) fn threads(&self) -> Result<Option<Vec<u32>>, Error> {
+        let (Self::Process(task) | Self::Thread(task)) = self else { return Ok(None) };
+        match task.threads() {
+            Err(errno) if errno.raw_os_error() == Some(libc::ESRCH) => Ok(Some(Vec::new())),
+            Err(errno) => Err(gone(task.number(), errno)),
+            Ok(threads) => Ok(Some(threads.into_iter().collect())),
         }
     }
 
