@@ -39,6 +39,9 @@ fn a_ring_buffer_is_read_in_order_with_its_fields() {
     let summary = said.lines().last().unwrap();
     assert_eq!((number(summary, "records"), number(summary, "late"), number(summary, "lost")), (all, 0, 0));
 
+    // The map says nothing of when it began.
+    assert!(Run::new(&args).args(["--time", "start"]).fails(1).contains("--time monotonic"));
+
     // What was read is gone: the next reader goes on behind it.
     load::getgid();
     let said = Run::new(&args).args(["--seconds", "0.1"]).succeeds();

@@ -14,7 +14,9 @@ use signal_hook::iterator::Signals;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TrySendError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -30,15 +32,18 @@ pub fn run(args: &Args, last: Duration) -> Outcome {
     let mut recorder = Recorder::open(args.options(child.as_ref()), Key::Time, &fence)?;
     skipped(recorder.skipped());
     let (told, hears) = mpsc::sync_channel(WAITING);
-    on_signals(&args.on_signal, told.clone())?;
+    let ends = Arc::new(AtomicBool::new(false));
+    on_signals(&args.on_signal, told.clone(), Arc::clone(&ends))?;
     let watches = args.on.iter().map(|on| on.watch(&args.common, told.clone())).collect::<Result<Vec<Handle>, _>>()?;
     let _socket = args.on_socket.as_ref().map(|path| Socket::listen(path, told.clone())).transpose()?;
-    let mut flights = Flights { args, last, written: 0, failed: 0, covered: 0, newest: String::new() };
+    let mut flights = Flights { args, last, written: 0, failed: 0, covered: 0, newest: String::new(), ends };
     if let Some(mut child) = child.take() {
         child.go()?;
+        let ended = Arc::clone(&flights.ends);
         thread::Builder::new().name("wait".into()).spawn(move || {
             let _ = child.wait();
-            let _ = told.send(Told::End);
+            ended.store(true, Ordering::Release);
+            let _ = told.try_send(Told::End);
         })?;
     }
     eprintln!("recording the last {last:?}; waiting for what is asked for; Ctrl-C ends it");
@@ -61,6 +66,8 @@ struct Flights<'a> {
     covered: u64,
     /// The last file, or why it could not be written.
     newest: String,
+    /// Set at a signal to end, or at the end of the command. What waits to be heard does not matter then.
+    ends: Arc<AtomicBool>,
 }
 
 impl Flights<'_> {
@@ -71,7 +78,7 @@ impl Flights<'_> {
         loop {
             // Also while triggers come without a pause.
             let now = Instant::now();
-            if end.is_some_and(|end| now >= end) {
+            if self.ends.load(Ordering::Acquire) || end.is_some_and(|end| now >= end) {
                 return Ok(());
             }
             if now >= tick {
@@ -223,23 +230,24 @@ impl Flight {
     }
 }
 
-fn on_signals(triggers: &[Signal], told: SyncSender<Told>) -> Result<(), Failure> {
+fn on_signals(triggers: &[Signal], told: SyncSender<Told>, ended: Arc<AtomicBool>) -> Result<(), Failure> {
     let ends = [SIGINT, SIGTERM, SIGHUP];
     let mut signals = Signals::new(ends.into_iter().chain(triggers.iter().map(|signal| *signal as i32)))?;
     thread::Builder::new().name("signals".into()).spawn(move || {
-        let mut ended = false;
         for signal in signals.forever() {
             let what = match Signal::try_from(signal) {
-                _ if ends.contains(&signal) && ended => std::process::exit(128 + signal),
-                _ if ends.contains(&signal) => {
-                    ended = true;
-                    Told::End
-                }
+                _ if ends.contains(&signal) && ended.swap(true, Ordering::AcqRel) => std::process::exit(128 + signal),
+                _ if ends.contains(&signal) => Told::End,
                 Ok(signal) => Told::Trigger(Trigger::now(signal.as_str().into())),
                 Err(_) => continue,
             };
-            if told.send(what).is_err() {
-                break;
+            // It never waits, so that a second Ctrl-C is heard.
+            match told.try_send(what) {
+                Err(TrySendError::Full(Told::Trigger(_))) => {
+                    eprintln!("perfweave: a signal is left out: too much waits to be written")
+                }
+                Err(TrySendError::Disconnected(_)) => break,
+                _ => {}
             }
         }
     })?;
