@@ -90,9 +90,11 @@ impl Reading {
         mono.saturating_add(self.offset)
     }
 
-    /// By how much [`Reading::tai`] can be wrong: more, the further the time is from the reading. [`UNKNOWN`] if nothing keeps the clock right.
+    /// By how much [`Reading::tai`] can be wrong: more, the further the time is from the reading. [`UNKNOWN`] if nothing keeps the clock
+    /// right, or nothing says how well.
     pub fn error(&self, mono: i64) -> i64 {
-        if !self.synchronized {
+        // systemd-timesyncd and phc2sys claim to be right and name no error at all; chrony and ntpd estimate theirs.
+        if !self.synchronized || self.esterror == 0 {
             return UNKNOWN;
         }
         let away = i128::from(mono.abs_diff(self.mono));
@@ -152,7 +154,7 @@ mod tests {
         assert_eq!(reading.error(10 * SECOND + 1), 5031 + STALE);
     }
 
-    /// What systemd-timesyncd does: it names no error, and has the kernel correct the time bit by bit.
+    /// The kernel corrects the time bit by bit.
     #[test]
     fn a_clock_that_is_being_corrected_is_wrong_by_what_is_left() {
         let mut slewed = kernel(37, libc::STA_NANO | libc::STA_PLL);
@@ -172,6 +174,9 @@ mod tests {
     fn nothing_is_known_of_a_clock_that_nothing_keeps_right() {
         let reading = of(0, &kernel(37, libc::STA_UNSYNC), 0);
         assert_eq!(reading.error(0), UNKNOWN);
+        let mut unsaid = kernel(37, 0);
+        unsaid.0.esterror = 0;
+        assert_eq!(of(0, &unsaid, 0).error(0), UNKNOWN);
         assert!(reading.tai(1 << 60).checked_add(UNKNOWN).is_some());
         assert_eq!(of(0, &kernel(37, 0), 0).error(i64::MAX), of(0, &kernel(37, 0), 0).error(i64::MAX).min(UNKNOWN));
     }

@@ -129,18 +129,18 @@ fn times_are_those_of_the_newest_clock_reading_and_never_too_sure() {
     let folder = Folder::new("clocks");
     record(&folder, &["-e", "sched:sched_process_exec", "--", "/bin/true"]);
     let (clocks, events) = (batches(&folder, "clocks"), batches(&folder, "events/sched/sched_process_exec"));
-    let readings = ["mono", "offset", "bracket", "maxerror", "pending", "rate", "synchronized"]
+    let readings = ["mono", "offset", "bracket", "maxerror", "pending", "rate", "synchronized", "esterror"]
         .map(|column| known(&clocks, column));
     assert!(!readings[0].is_empty());
     for (mono, (tai, error)) in
         known(&events, "mono").into_iter().zip(known(&events, "tai").into_iter().zip(known(&events, "tai_error")))
     {
         let by = |at: usize| {
-            let [of, offset, bracket, maxerror, pending, rate, synchronized] =
+            let [of, offset, bracket, maxerror, pending, rate, synchronized, esterror] =
                 readings.each_ref().map(|column| column[at]);
             let drift = (i128::from(mono.abs_diff(of)) * i128::from(500_000 + rate) + 999_999_999) / 1_000_000_000;
             let known = bracket + maxerror + pending + 500_000 + drift as i64;
-            offset == tai - mono && error == if synchronized == 1 { known } else { 1 << 61 }
+            offset == tai - mono && error == if synchronized == 1 && esterror > 0 { known } else { 1 << 61 }
         };
         assert!((0..readings[0].len()).any(by), "{mono} {tai} {error} {readings:?}");
     }

@@ -61,7 +61,7 @@ impl Plan {
         if let (Target::Process(_), Some(event)) = (&target, events.iter().find(|event| event.probe.is_some())) {
             // perf_uprobe_init and perf_kprobe_init of kernel/trace/trace_event_perf.c, called by inherit_event of kernel/events/core.c.
             let message = format!(
-                "{} cannot be limited to a process: the kernel looks for the probe's target in the memory of each thread that starts                  another, finds none, and lets fork(2) and clone(2) fail",
+                "{} cannot be limited to a process: the kernel looks for the probe's target in the memory of each thread that starts another, finds none, and lets fork(2) and clone(2) fail",
                 event.name
             );
             let hint =

@@ -42,7 +42,13 @@ pub(crate) fn create(path: &Path) -> io::Result<Found> {
         Err(errno) if errno.kind() != io::ErrorKind::NotFound => return Err(errno),
         _ => {}
     }
-    let found = opened(OpenOptions::new().write(true).create(true).mode(0o600), path)?;
+    let mut options = OpenOptions::new();
+    options.write(true).mode(0o600);
+    // Who owns a new file is the file system's affair.
+    let found = match opened(options.clone().create_new(true), path) {
+        Err(errno) if errno.kind() == io::ErrorKind::AlreadyExists => opened(options.create(true), path)?,
+        found => return found,
+    };
     if let Found::File(file, _) = &found {
         let owner = file.metadata()?.uid();
         if owner != nix::unistd::geteuid().as_raw() {

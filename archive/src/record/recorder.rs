@@ -110,6 +110,8 @@ pub struct Recorder {
     late: Option<Span>,
     /// The last key of each CPU's ring.
     last_of: Vec<Option<i64>>,
+    /// Notices of damage before the next record of its ring, and of CPUs that are not traced.
+    lasting: Vec<Notice>,
     /// Rows that became part of a batch for which there was no room.
     pub dropped: i64,
     /// Events that came.
@@ -159,6 +161,7 @@ impl Recorder {
             row: 0,
             late: None,
             last_of: Vec::new(),
+            lasting: Vec::new(),
             dropped: 0,
             yielded: 0,
         };
@@ -212,6 +215,11 @@ impl Recorder {
     }
 
     fn note_last(&mut self, cpu: u32, mono: i64) {
+        if !self.lasting.is_empty() {
+            let is_over = |lasts: &mut Notice| lasts.kind == "damage" && lasts.cpu == Some(cpu);
+            let over = self.lasting.extract_if(.., is_over).collect::<Vec<_>>();
+            over.into_iter().for_each(|notice| self.notice(mono, &Notice { to: Some(mono), ..notice }));
+        }
         let cpu = cpu as usize;
         if cpu >= self.last_of.len() {
             self.last_of.resize(cpu + 1, None);
@@ -267,7 +275,9 @@ impl Recorder {
             }
             Item::Damage(damage) => {
                 let text = format!("{} bytes are no record: {}", damage.bytes.len(), damage.fault);
-                Notice { kind: "damage", cpu: Some(damage.cpu), from: self.last(damage.cpu), text, ..Notice::default() }
+                let (cpu, from) = (Some(damage.cpu), self.last(damage.cpu));
+                self.lasting.push(Notice { kind: "damage", cpu, from, text, ..Notice::default() });
+                return Ok(());
             }
             Item::EarlyRelease(early) => {
                 let text = format!("the ring is {} % full: events leave before their order is proven", early.filled);
@@ -279,13 +289,15 @@ impl Recorder {
                     .since
                     .zip(dark.lasted)
                     .map(|(since, lasted)| since.cast_signed().saturating_add(lasted.as_nanos() as i64));
-                Notice {
-                    kind: "dark",
-                    cpu: Some(dark.cpu),
-                    from: key(dark.since),
-                    to,
-                    text: format!("the CPU is not traced{lasted}"),
-                    ..Notice::default()
+                self.lasting.retain(|lasts| lasts.kind != "dark" || lasts.cpu != Some(dark.cpu));
+                let (cpu, from, text) = (Some(dark.cpu), key(dark.since), format!("the CPU is not traced{lasted}"));
+                let notice = Notice { kind: "dark", cpu, from, to, text, ..Notice::default() };
+                if dark.lasted.is_none() {
+                    // Its interval is told when it is over.
+                    self.lasting.push(notice.clone());
+                    Notice { kind: "dark begins", ..notice }
+                } else {
+                    notice
                 }
             }
             _ => return Ok(()),
@@ -380,23 +392,16 @@ impl Recorder {
                 &Notice { kind: "late", count: Some(count), from: Some(from), to: Some(to), text, ..Notice::default() },
             );
         }
-        for number in 0..self.events.len() {
-            let folder = Arc::clone(&self.events[number].folder);
-            if let Some(Span { count, from, to }) = self.events[number].dropped.take() {
-                let text = format!("the store was too slow: {count} rows of {folder} are dropped");
-                self.notice(
-                    self.mono,
-                    &Notice {
-                        kind: "dropped",
-                        count: Some(count),
-                        from: Some(from),
-                        to: Some(to),
-                        text,
-                        ..Notice::default()
-                    },
-                );
-            }
-        }
+        (0..self.events.len()).for_each(|number| self.tell_dropped(number));
+    }
+
+    /// A notice of the rows of a table that were dropped since the last ones that were not.
+    fn tell_dropped(&mut self, number: usize) {
+        let filling = &mut self.events[number];
+        let Some(Span { count, from, to }) = filling.dropped.take() else { return };
+        let text = format!("the store was too slow: {count} rows of {} are dropped", filling.folder);
+        let (count, from, to) = (Some(count), Some(from), Some(to));
+        self.notice(self.mono, &Notice { kind: "dropped", count, from, to, text, ..Notice::default() });
     }
 
     fn send_all(&mut self) -> Result<(), Error> {
@@ -422,7 +427,9 @@ impl Recorder {
         match Arc::clone(&self.room).try_acquire_many_owned(rows as u32) {
             Ok(room) => {
                 batch.room = Some(room);
-                send(&self.to, Message::Rows(batch))
+                send(&self.to, Message::Rows(batch))?;
+                self.tell_dropped(number);
+                Ok(())
             }
             Err(_) => {
                 self.dropped += rows as i64;
@@ -441,6 +448,9 @@ impl Recorder {
             let text = format!("the ring was full: {untold} records after its last one are lost");
             let (count, from) = (Some(untold.cast_signed()), cpu.and_then(|cpu| self.last(cpu)));
             self.notice(self.mono, &Notice { kind: "lost", cpu: *cpu, count, from, text, ..Notice::default() });
+        }
+        for notice in std::mem::take(&mut self.lasting) {
+            self.notice(self.mono, &notice);
         }
         let lost = accounts.iter().map(|account| account.lost).sum::<u64>();
         self.reading = read()?;

@@ -79,7 +79,7 @@ impl Flights<'_> {
             // Also while triggers come without a pause.
             let now = Instant::now();
             if self.ends.load(Ordering::Acquire) || end.is_some_and(|end| now >= end) {
-                return Ok(());
+                return self.end(recorder, hears);
             }
             if now >= tick {
                 recorder.follow_cpus()?;
@@ -88,19 +88,35 @@ impl Flights<'_> {
             let next = end.map_or(tick, |end| end.min(tick));
             match hears.recv_timeout(next.saturating_duration_since(now)) {
                 // What happened before the rings were stopped last is in that file.
-                Ok(Told::Trigger(trigger)) => {
-                    if trigger.time > self.covered {
-                        self.write(recorder, &trigger)?;
-                    }
-                    if let Some(client) = &trigger.answer {
-                        answer(client, &self.newest);
-                    }
-                }
-                Ok(Told::End) | Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                Ok(Told::Trigger(trigger)) => self.trigger(recorder, &trigger)?,
+                Ok(Told::End) | Err(RecvTimeoutError::Disconnected) => return self.end(recorder, hears),
                 Ok(Told::Failed(failure)) => return Err(failure),
                 Err(RecvTimeoutError::Timeout) => {}
             }
         }
+    }
+
+    fn trigger(&mut self, recorder: &mut Recorder, trigger: &Trigger) -> Result<(), Failure> {
+        if trigger.time > self.covered {
+            self.write(recorder, trigger)?;
+        }
+        if let Some(client) = &trigger.answer {
+            answer(client, &self.newest);
+        }
+        Ok(())
+    }
+
+    /// What was asked for before the end has its file: one, for later triggers come no more. Others of that time are answered with it.
+    fn end(&mut self, recorder: &mut Recorder, hears: &Receiver<Told>) -> Result<(), Failure> {
+        let ended = Clock::Monotonic.now().unwrap_or(0);
+        for told in hears.try_iter().take(WAITING) {
+            match told {
+                Told::Trigger(trigger) if trigger.time <= ended => self.trigger(recorder, &trigger)?,
+                Told::Failed(failure) => return Err(failure),
+                Told::Trigger(_) | Told::End => {}
+            }
+        }
+        Ok(())
     }
 
     /// Writes a file. That it cannot be written is said, and the recorder goes on: there may be room again the next time.
@@ -234,10 +250,15 @@ fn on_signals(triggers: &[Signal], told: SyncSender<Told>, ended: Arc<AtomicBool
     let ends = [SIGINT, SIGTERM, SIGHUP];
     let mut signals = Signals::new(ends.into_iter().chain(triggers.iter().map(|signal| *signal as i32)))?;
     thread::Builder::new().name("signals".into()).spawn(move || {
+        let mut came = false;
         for signal in signals.forever() {
             let what = match Signal::try_from(signal) {
-                _ if ends.contains(&signal) && ended.swap(true, Ordering::AcqRel) => std::process::exit(128 + signal),
-                _ if ends.contains(&signal) => Told::End,
+                _ if ends.contains(&signal) && came => std::process::exit(128 + signal),
+                _ if ends.contains(&signal) => {
+                    came = true;
+                    ended.store(true, Ordering::Release);
+                    Told::End
+                }
                 Ok(signal) => Told::Trigger(Trigger::now(signal.as_str().into())),
                 Err(_) => continue,
             };
