@@ -117,7 +117,7 @@ pub(crate) enum Note {
     /// For a record: it is too long for its header, whose size is 0.
     Long,
     /// For a record: its number is not the expected one.
-    Anomaly { kind: AnomalyKind, expected: u64, found: u64 },
+    Anomaly { cpu: u32, kind: AnomalyKind, expected: u64, found: u64 },
     /// For a record: numbers before its own are missing, or were when it was indexed; and the key of the record before it in its ring.
-    Hole { hole: Hole, after: Option<u64> },
+    Hole { cpu: u32, hole: Hole, after: Option<u64> },
 }

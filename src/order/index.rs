@@ -22,7 +22,7 @@ use crate::order::entry::{BEFORE, Entry, NEVER, NOTED, Note, SKIPPED};
 use crate::order::run::{Run, Slot};
 use crate::ring::Header;
 use crate::rings::Lane;
-use crate::sequence::numbers::{NumberCounts, Numbers};
+use crate::sequence::numbers::{CpuNumbers, NumberCounts};
 
 use displaced::{Displaced, Place, Trailing};
 use std::collections::VecDeque;
@@ -123,7 +123,7 @@ pub(crate) struct Index {
     /// Bytes that the last refresh found.
     found: u64,
     /// The numbers in its records, if they have any.
-    pub(crate) numbers: Option<Box<Numbers>>,
+    pub(crate) numbers: Option<CpuNumbers>,
     /// Bytes of yielded entries whose slots are still to be skipped.
     ahead: u64,
     /// Bytes of the longest record of recent refreshes.
@@ -136,7 +136,7 @@ pub(crate) struct Index {
 
 impl Index {
     /// An index from this position on. Earlier records were read by another consumer.
-    pub(crate) fn new(tail: u64, numbers: Option<Numbers>) -> Self {
+    pub(crate) fn new(tail: u64, numbers: Option<CpuNumbers>) -> Self {
         Self {
             run: Run::new(),
             tail,
@@ -159,7 +159,7 @@ impl Index {
             sighted: tail,
             looked_tail: tail,
             found: 0,
-            numbers: numbers.map(Box::new),
+            numbers,
             ahead: 0,
             longest: 0,
             counts: Counts::default(),
@@ -216,7 +216,7 @@ impl Index {
 
     /// The counts of the numbers in its records.
     pub(crate) fn number_counts(&self) -> NumberCounts {
-        self.numbers.as_ref().map_or_else(NumberCounts::default, |numbers| numbers.counts)
+        self.numbers.as_ref().map(CpuNumbers::counts).unwrap_or_default()
     }
 
     /// How many entries are held.

@@ -4,7 +4,7 @@ use crate::record::clock::Clock;
 use crate::record::{Kind, Layout, Record};
 use crate::ring::{Fault, Header};
 use crate::sequence::counter::Sequence;
-use crate::sequence::numbers::Numbers;
+use crate::sequence::numbers::CpuNumbers;
 use crate::sequence::wrap::Unwrap;
 use std::fmt;
 
@@ -182,9 +182,10 @@ impl Keys {
         self.numbers.as_ref()?.of(record)
     }
 
-    /// A new sequence of a CPU's own numbers, if records have such numbers.
-    pub(crate) fn new_numbers(&self) -> Option<Numbers> {
-        self.numbers.as_ref().map(|numbers| Numbers::new(numbers.bits(), numbers.first()))
+    /// New sequences of the numbers of each CPU that writes into a ring with this layout, if records have such numbers.
+    pub(crate) fn new_numbers(&self, layout: &Layout) -> Option<CpuNumbers> {
+        let numbers = self.numbers.as_ref()?;
+        Some(CpuNumbers::new(numbers.bits(), numbers.first(), layout.cpu().is_some()))
     }
 
     /// Where the keys of plain records lie, if this layout has plain records. A plain record can be checked by its own bytes alone.

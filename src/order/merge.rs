@@ -135,7 +135,7 @@ impl Merge {
             _ => None,
         };
         let mut keys = Keys::new(order.key, times.then_some(rings.clock()), order.numbers, dense_first);
-        let indexes = rings.lanes.iter().map(|lane| Index::new(lane.ring.tail(), keys.new_numbers())).collect();
+        let indexes = rings.lanes.iter().map(|lane| index_of(lane, &keys)).collect();
         let sequence = match order.hold {
             Hold::Dense { .. } => {
                 Some(Tracker::in_doubt(dense_first.map(|first| keys.ordered(first)), when_full.most()))
@@ -341,7 +341,7 @@ impl Merge {
         for lane in new {
             // After the other rings of that CPU: ranks decide between equal keys.
             let rank = self.rings.lanes.partition_point(|other| other.origin.cpu <= lane.origin.cpu);
-            self.stream.indexes.insert(rank, Index::new(lane.ring.tail(), self.stream.keys.new_numbers()));
+            self.stream.indexes.insert(rank, index_of(&lane, &self.stream.keys));
             self.rings.lanes.insert(rank, lane);
             if let Some((said, _)) = &mut self.stream.said {
                 *said += u32::from(rank as u32 <= *said);
@@ -547,12 +547,18 @@ fn check(rings: &Rings, order: &Order) -> Result<(), Error> {
         Some(Fence::Reserved(barrier)) => barrier.check(rings)?,
         _ => {}
     }
-    let is_shared = |lane: &Lane| lane.ring.is_ring_buffer() && lane.origin.cpu == ANY_CPU;
-    if order.numbers.is_some() && rings.lanes.iter().any(is_shared) {
-        let message = "numbers of each CPU need a ring for each CPU, and all CPUs share a BPF ring buffer";
+    let names_none =
+        |lane: &Lane| lane.ring.is_ring_buffer() && lane.origin.cpu == ANY_CPU && lane.origin.layout.cpu().is_none();
+    if order.numbers.is_some() && rings.lanes.iter().any(names_none) {
+        let message = "numbers of each CPU in a BPF ring buffer that CPUs share: its records must name their CPU, by Layout::cpu_at";
         return Err(Error::new(ErrorKind::InvalidInput, message));
     }
     Ok(())
+}
+
+/// The index of a ring of which nothing is read yet.
+fn index_of(lane: &Lane, keys: &Keys) -> Index {
+    Index::new(lane.ring.tail(), keys.new_numbers(&lane.origin.layout))
 }
 
 /// How much of the rings' content was indexed.

@@ -155,6 +155,10 @@ impl Order {
 
     /// Sets where each CPU's own sequence number is, for programs that number their output. A missing number is then a [`Gap`](crate::Gap)
     /// with its CPU, before the record that shows the gap.
+    ///
+    /// In a BPF ring buffer that CPUs share, records must name their CPU ([`Layout::cpu_at`](crate::Layout::cpu_at)). A record there that is
+    /// too short for that, or names a CPU that no kernel has, is not checked. Each counter counts for one ring: a CPU that writes into two
+    /// needs two.
     pub fn numbers(mut self, numbers: Sequence) -> Self {
         self.numbers = Some(numbers);
         self

@@ -6,7 +6,7 @@ use crate::order::event::OwnedEvent;
 use crate::order::index::Index;
 use crate::order::merge::Merge;
 use crate::sequence::anomaly::AnomalyKind;
-use crate::sequence::numbers::{NumberCounts, Numbers};
+use crate::sequence::numbers::{CpuNumbers, NumberCounts};
 use crate::sequence::tracker::Step;
 
 impl Merge {
@@ -64,7 +64,7 @@ impl Merge {
             let lost = total.unwrap_or_else(|| if asks { 0 } else { lane.losses.known() }).max(told);
             let unindexed = if asks { lane.records_from(index.cursor()) } else { 0 };
             let numbers = index.number_counts();
-            let missing = numbers.missing.saturating_add(index.numbers.as_deref().map_or(0, Numbers::open));
+            let missing = numbers.missing.saturating_add(index.numbers.as_ref().map_or(0, CpuNumbers::open));
             ledger.add(Account {
                 yielded: counts.records,
                 held: index.records().saturating_add(unindexed),

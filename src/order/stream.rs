@@ -86,9 +86,9 @@ pub(crate) enum Notice {
     /// The number of the whole machine is not the expected one.
     Anomaly { kind: AnomalyKind, expected: u64 },
     /// Numbers of the record's CPU are missing, after the record with key `after`.
-    OwnGap { gap: Hole, after: Option<u64> },
+    OwnGap { cpu: u32, gap: Hole, after: Option<u64> },
     /// The record's number on its CPU, as it was written, is not the expected one.
-    OwnAnomaly { kind: AnomalyKind, expected: u64, found: u64 },
+    OwnAnomaly { cpu: u32, kind: AnomalyKind, expected: u64, found: u64 },
 }
 
 /// Which rings have enough yielded bytes to publish with the next event.

@@ -54,8 +54,8 @@ pub(crate) struct Pace {
     /// Events found since the tick began, and when it began.
     found: usize,
     since: Instant,
-    /// Whether events came so fast in the last tick that the shortest tick finds enough of them to justify a refresh.
-    is_busy: bool,
+    /// Whether events come so fast that the shortest tick finds enough of them to justify a refresh.
+    rush: Rush,
     /// Whether each proof costs a wake-up at least, so that events are gathered for it.
     are_dear: bool,
     /// Events found since the last proof began, which the next one would release, and when the last one began.
@@ -90,7 +90,7 @@ impl Pace {
             refreshed: now,
             found: 0,
             since: now,
-            is_busy: false,
+            rush: Rush::default(),
             are_dear,
             waiting: 0,
             proved: None,
@@ -114,7 +114,8 @@ impl Pace {
         } else if self.found < ENOUGH {
             self.tick = (self.tick * 2).min(self.gathering).max(self.tick);
         }
-        self.is_busy = self.found as f64 * self.shortest.as_secs_f64() >= WORTH_A_REFRESH as f64 * past.as_secs_f64();
+        let is_fast = self.found as f64 * self.shortest.as_secs_f64() >= WORTH_A_REFRESH as f64 * past.as_secs_f64();
+        self.rush.tick(is_fast, self.since, now);
         (self.found, self.since) = (0, now);
     }
 
@@ -137,7 +138,7 @@ impl Pace {
 
     /// Whether events come so fast that gathering them is worth it.
     pub(crate) fn is_busy(&self) -> bool {
-        self.is_busy
+        self.rush.is_on
     }
 
     /// The shortest tick.
@@ -148,7 +149,7 @@ impl Pace {
     /// As if events came fast.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn set_busy(&mut self) {
-        self.is_busy = true;
+        self.rush.is_on = true;
     }
 
     /// Sets the tick, and the longest time for which events are gathered.
@@ -186,6 +187,44 @@ impl Pace {
     pub(crate) fn not_proven(&mut self, held: usize) {
         self.waiting = held;
         self.proved = None;
+    }
+}
+
+/// Whether events come fast: as of the last tick, or of one before it.
+///
+/// If programs write about the scheduler into a BPF ring buffer, each wake-up of its reader causes events, which wake it again. While the
+/// reader gathers events, these are few, and it looks as if the rush were over. So if events come fast again in the tick after that, the
+/// next rush is over only when they have come slowly for longer, up to a second.
+#[derive(Debug, Default)]
+struct Rush {
+    is_on: bool,
+    /// How long events have to come slowly, and since when they do.
+    patience: Duration,
+    slow_since: Option<Instant>,
+    /// Whether the rush was over at the end of the last tick.
+    is_just_over: bool,
+}
+
+/// The first patience with events that come fast again, and the longest.
+const PATIENCE: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
+
+impl Rush {
+    /// A tick has ended.
+    fn tick(&mut self, is_fast: bool, began: Instant, now: Instant) {
+        let was_just_over = std::mem::take(&mut self.is_just_over);
+        if is_fast {
+            if was_just_over {
+                let [first, longest] = PATIENCE;
+                self.patience = (self.patience * 2).clamp(first, longest);
+            }
+            (self.is_on, self.slow_since) = (true, None);
+        } else if self.is_on {
+            let since = *self.slow_since.get_or_insert(began);
+            self.is_just_over = now.saturating_duration_since(since) >= self.patience;
+            self.is_on = !self.is_just_over;
+        } else {
+            self.patience = Duration::ZERO;
+        }
     }
 }
 
@@ -399,6 +438,31 @@ mod tests {
             pace.refreshed(begin + Duration::from_millis(millis), found);
             assert_eq!(pace.is_busy(), expected, "{found} in {millis} ms");
         }
+    }
+
+    /// Each wake-up of a reader of BPF ring buffers causes three events, which wake it again at once. It soon gathers events, and tries for a
+    /// tick each second whether they still come fast. (Without patience it gathers in every other tick only.)
+    #[test]
+    fn a_reader_that_wakes_itself_gathers() {
+        let mut now = Instant::now();
+        let mut pace = Pace::new(&Hold::None, TICK, now);
+        let mut wakes = [0; 10];
+        for wakes in &mut wakes {
+            let end = now + SECOND;
+            while now < end {
+                now += if pace.is_busy() { FLOOR } else { Duration::from_micros(30) };
+                pace.refreshed(now, 3);
+                *wakes += 1;
+            }
+        }
+        assert!(wakes[5..].iter().all(|wakes| *wakes < 6_000), "{wakes:?}");
+        // Few events that nobody causes wake it one by one again.
+        let end = now + 3 * SECOND;
+        while now < end {
+            now += Duration::from_millis(1);
+            pace.refreshed(now, 3);
+        }
+        assert!(!pace.is_busy() && pace.rush.patience.is_zero());
     }
 
     /// One for each 512 events that wait; and how fast rings are written is measured from the last refresh.

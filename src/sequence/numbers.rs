@@ -1,4 +1,4 @@
-//! The sequence numbers of one ring's records, and which are missing.
+//! The sequence numbers of one ring's records, CPU by CPU, and which are missing.
 
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -17,7 +17,83 @@ const FIRST_NODE: usize = 4;
 /// How far a number may be from the position that losses predict: interrupts write numbers around it.
 const NEAR: u64 = 8;
 
-/// The numbers of one ring, one for each record, and the holes in them.
+/// More CPUs than any kernel has (`CONFIG_NR_CPUS`): a record that names a larger one has no number.
+const MOST_CPUS: usize = 8192;
+
+/// The numbers in one ring: those of its CPU, or in a ring buffer that CPUs share, those of each CPU.
+#[derive(Debug)]
+pub(crate) struct CpuNumbers {
+    /// By CPU, if the ring is shared. Otherwise one.
+    cpus: Vec<Numbers>,
+    is_shared: bool,
+    bits: u32,
+    first: Option<u64>,
+}
+
+impl CpuNumbers {
+    /// Counters of `bits` bits, and their first number, if it is known.
+    pub(crate) fn new(bits: u32, first: Option<u64>, is_shared: bool) -> Self {
+        let cpus = if is_shared { Vec::new() } else { vec![Numbers::new(bits, first)] };
+        Self { cpus, is_shared, bits, first }
+    }
+
+    fn at(&self, cpu: u32) -> usize {
+        if self.is_shared { cpu as usize } else { 0 }
+    }
+
+    /// The numbers of a CPU.
+    pub(crate) fn of(&self, cpu: u32) -> Option<&Numbers> {
+        self.cpus.get(self.at(cpu))
+    }
+
+    /// The same, mutable.
+    pub(crate) fn of_mut(&mut self, cpu: u32) -> Option<&mut Numbers> {
+        let at = self.at(cpu);
+        self.cpus.get_mut(at)
+    }
+
+    /// Takes the number of a CPU's record. `lost` is the sum of the LOST records since the ring's last number. `None` if there is no such
+    /// CPU.
+    #[inline]
+    pub(crate) fn take(&mut self, cpu: u32, number: u64, lost: u64) -> Option<Said> {
+        let at = self.at(cpu);
+        if at >= self.cpus.len() {
+            self.begin(at)?;
+        }
+        self.cpus.get_mut(at).map(|numbers| numbers.take(number, lost))
+    }
+
+    /// The first number of a CPU of a shared ring.
+    #[cold]
+    fn begin(&mut self, cpu: usize) -> Option<()> {
+        let (bits, first) = (self.bits, self.first);
+        (cpu < MOST_CPUS).then(|| self.cpus.resize_with(cpu + 1, || Numbers::new(bits, first)))
+    }
+
+    /// The counts of all of them.
+    pub(crate) fn counts(&self) -> NumberCounts {
+        self.cpus.iter().fold(NumberCounts::default(), |mut all, Numbers { counts, .. }| {
+            all.missing = all.missing.saturating_add(counts.missing);
+            all.anomalies.iter_mut().zip(counts.anomalies).for_each(|(all, one)| *all += one);
+            all
+        })
+    }
+
+    /// Numbers that are missing so far and not declared yet.
+    pub(crate) fn open(&self) -> u64 {
+        self.cpus.iter().map(|numbers| numbers.open).fold(0, u64::saturating_add)
+    }
+
+    /// The most bytes that a number adds to the holes.
+    pub(crate) const EACH: usize = Ranges::EACH;
+
+    /// Bytes that the holes take beyond the first node of each tree.
+    pub(crate) fn memory(&self) -> usize {
+        self.cpus.iter().map(Numbers::memory).sum()
+    }
+}
+
+/// The numbers of one CPU, one for each record, and the holes in them.
 ///
 /// It gets numbers as records are indexed, in the order of the ring. Programs interrupt each other between counting and writing. So a
 /// number that is too large leaves a hole, and later records may fill it. If a hole is still there when the record that showed it is
@@ -37,7 +113,7 @@ pub(crate) struct Numbers {
     open: u64,
     /// Whether numbers before the first may have been drawn earlier: the first record may come from an interrupt.
     began: bool,
-    pub(crate) counts: NumberCounts,
+    counts: NumberCounts,
 }
 
 /// Numbers that a record showed to be missing, extended to 64 bits. Some may have come since.
@@ -55,7 +131,7 @@ impl Hole {
     }
 }
 
-/// The counts of a ring's numbers.
+/// The counts of numbers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct NumberCounts {
     /// Numbers declared missing that did not come later.
@@ -77,7 +153,7 @@ pub(crate) enum Said {
 
 impl Numbers {
     /// The numbers of a counter of `bits` bits, and the first number, if it is known.
-    pub(crate) fn new(bits: u32, first: Option<u64>) -> Self {
+    fn new(bits: u32, first: Option<u64>) -> Self {
         let unwrap = Unwrap::new(bits, first);
         Self {
             tracker: Tracker::new(first.map(|_| MIDDLE)),
@@ -94,7 +170,7 @@ impl Numbers {
 
     /// Takes the number of a record. `lost` is the sum of the LOST records since the last number.
     #[inline]
-    pub(crate) fn take(&mut self, written: u64, lost: u64) -> Said {
+    fn take(&mut self, written: u64, lost: u64) -> Said {
         let number = if lost >= self.unwrap.reach() && self.tracker.next().is_some() {
             self.unwrap_far(written, lost).ok_or(AnomalyKind::Wraparound)
         } else {
@@ -211,16 +287,8 @@ impl Numbers {
         }
     }
 
-    /// Numbers that are missing so far and not declared yet.
-    pub(crate) fn open(&self) -> u64 {
-        self.open
-    }
-
-    /// The most bytes that a number adds to the holes.
-    pub(crate) const EACH: usize = Ranges::EACH;
-
     /// Bytes that the holes take beyond the tree's first node.
-    pub(crate) fn memory(&self) -> usize {
-        self.holes.len().saturating_sub(FIRST_NODE) * Self::EACH
+    fn memory(&self) -> usize {
+        self.holes.len().saturating_sub(FIRST_NODE) * Ranges::EACH
     }
 }

@@ -3,7 +3,7 @@
 use crate::reading;
 use crate::reading::LONG;
 use perfweave::{
-    Barrier, Certainty, Clock, Event, Fence, Hold, Item, Key, Layout, Order, Reader, Ring, Rings, WhenFull,
+    Barrier, Certainty, Clock, Event, Fence, Hold, Item, Key, Layout, Order, Reader, Ring, Rings, Sequence, WhenFull,
 };
 use perfweave_support::bpf::{self, Map, Program};
 use perfweave_support::ring_buffer::{self, Reserving, Turns, Way};
@@ -44,17 +44,29 @@ struct Adversary {
     quick: Program,
     interrupt: Program,
     sleeper: Program,
+    last: Program,
+}
+
+/// Who counts records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Counts {
+    Machine,
+    /// Of each so many numbers, a power of two, the last is discarded.
+    MachineDiscarding(u32),
+    EachCpu,
 }
 
 impl Adversary {
-    fn new(into: Into, way: Way, bytes: u32, discard: Option<u32>) -> Option<Self> {
+    fn new(into: Into, way: Way, bytes: u32, counts: Counts) -> Option<Self> {
         let output = match into {
             Into::One => Map::ring_buffer(bytes),
             _ => Map::ring_buffers(bytes, &load::online()).map(|(rings, _)| rings),
         };
         let output = kernel("make BPF ring buffers", output)?;
         let perf = (into == Into::Mixed).then(|| Map::perf_event_array(load::slots()).unwrap());
-        let (counter, failures) = (ring_buffer::counter().unwrap(), Map::counts().unwrap());
+        let counter = if counts == Counts::EachCpu { Map::counts() } else { ring_buffer::counter() }.unwrap();
+        let failures = Map::counts().unwrap();
+        let discard = if let Counts::MachineDiscarding(every) = counts { Some(every) } else { None };
         let reserving = Reserving { rings: &output, counter: &counter, failures: &failures, way, discard };
         let turns = |before, after| Turns { before, after };
         let slow = kernel("load a BPF program", reserving.on_syscall(libc::SYS_getppid, SLOW, turns(2000, 2000)))?;
@@ -63,8 +75,16 @@ impl Adversary {
             Some(events) => bpf::on_clock(events, &counter, INTERRUPT).unwrap(),
             None => reserving.on_clock(INTERRUPT).unwrap(),
         };
-        let sleeper = reserving.when_called(SLEEPER).unwrap();
-        Some(Self { output, perf, counter, failures, slow, quick, interrupt, sleeper })
+        let (sleeper, last) = (reserving.when_called(SLEEPER).unwrap(), reserving.when_run(QUICK).unwrap());
+        Some(Self { output, perf, counter, failures, slow, quick, interrupt, sleeper, last })
+    }
+
+    /// How many numbers were drawn, and how many records were discarded.
+    fn drawn(&self) -> (u64, u64) {
+        if self.counter.is_by_cpu() {
+            return (self.counter.counted().unwrap(), 0);
+        }
+        (self.counter.lookup_u64(0, 0).unwrap(), self.counter.lookup_u64(0, 8).unwrap())
     }
 
     fn rings(&self) -> Rings {
@@ -89,7 +109,9 @@ struct Outcome {
     late: u64,
     repaired: u64,
     by_kind: [u64; 5],
-    numbers: BTreeSet<u64>,
+    /// By the CPU that counts them, if each does.
+    numbers: BTreeSet<(Option<u32>, u64)>,
+    missing: u64,
 }
 
 /// A slow program on every CPU, one that interrupts it, and one that sleeps in a reservation, for as long as it takes to have seen
@@ -99,6 +121,8 @@ fn run(adversary: &Adversary, hold: Hold, sleeps: bool, enough: impl Fn(&Outcome
     let _alone = crate::alone();
     let Adversary { counter, failures, slow, quick, interrupt, .. } = adversary;
     let order = Order::new().key(Key::Payload(0)).hold(hold).when_full(WhenFull::Discard);
+    let is_own = counter.is_by_cpu();
+    let order = if is_own { order.numbers(Sequence::u64(8).starting_at(0)) } else { order };
     let mut reader = Reader::new(adversary.rings(), order).unwrap();
 
     let (mut outcome, mut largest) = (Outcome::default(), 0);
@@ -111,7 +135,14 @@ fn run(adversary: &Adversary, hold: Hold, sleeps: bool, enough: impl Fn(&Outcome
             let payload = record.payload().unwrap();
             outcome.by_kind[payload.u32(16).unwrap() as usize] += 1;
             assert_eq!(event.cpu(), payload.u32(20));
-            assert!(outcome.numbers.insert(payload.u64(8).unwrap()), "twice");
+            let number = (event.cpu().filter(|_| is_own), payload.u64(8).unwrap());
+            assert!(outcome.numbers.insert(number), "twice");
+        }
+        Item::Gap(gap) => {
+            assert!(is_own && event.certainty() == Certainty::Proven, "{gap:?}");
+            outcome.missing += gap.count;
+            let any = outcome.numbers.range((gap.cpu, gap.first)..=(gap.cpu, gap.last)).next();
+            assert_eq!(any, None, "{gap:?}: it was yielded");
         }
         Item::Lost(lost) => outcome.lost += lost.count,
         other => panic!("{other:?}"),
@@ -141,21 +172,31 @@ fn run(adversary: &Adversary, hold: Hold, sleeps: bool, enough: impl Fn(&Outcome
         });
     }
     reading::all(&mut reader, |event| note(event, &mut outcome));
+    // Each CPU's last record shows what is missing before it. For each ring there is room by now.
+    reader.publish();
+    load::online().iter().for_each(|&cpu| assert_eq!(adversary.last.run_on(cpu).unwrap(), 0));
+    reading::all(&mut reader, |event| note(event, &mut outcome));
 
-    let (written, discarded) = (counter.lookup_u64(0, 0).unwrap(), counter.lookup_u64(0, 8).unwrap());
+    let (written, discarded) = adversary.drawn();
     let (stats, refused) = (reader.stats(), failures.counted().unwrap());
     outcome.late = stats.late;
     assert_eq!((stats.lost, stats.damaged), (outcome.lost, 0));
     assert_eq!(outcome.yielded + outcome.lost + discarded, written);
     assert!(outcome.lost >= refused, "{} lost, {refused} refused", outcome.lost);
     assert!(reader.ledger().unwrap().is_balanced());
+    if is_own {
+        assert_eq!((outcome.missing, stats.missing), (refused, refused), "{outcome}");
+    }
     Some(outcome)
 }
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { yielded, lost, late, repaired, by_kind, .. } = self;
-        write!(f, "yielded {yielded}, of kinds {by_kind:?}, lost {lost}, late {late}, repaired {repaired}")
+        let Self { yielded, lost, late, repaired, by_kind, missing, .. } = self;
+        write!(
+            f,
+            "yielded {yielded}, of kinds {by_kind:?}, lost {lost}, missing {missing}, late {late}, repaired {repaired}"
+        )
     }
 }
 
@@ -195,7 +236,8 @@ fn nothing_is_late_and_nothing_is_missing() {
         // A key of a sleepable program is proven by its reservation alone.
         let sleeps = matches!(hold, Hold::Fence(Fence::Reserved(_)));
         let said = format!("{into:?}, {way:?}, {hold}");
-        let Some(adversary) = Adversary::new(into, way, 8 << 20, (way == Way::Inside).then_some(64)) else { return };
+        let counts = if way == Way::Inside { Counts::MachineDiscarding(64) } else { Counts::Machine };
+        let Some(adversary) = Adversary::new(into, way, 8 << 20, counts) else { return };
         let enough = |outcome: &Outcome| {
             let all = outcome.by_kind[1..4].iter().all(|count| *count >= 100);
             outcome.yielded >= 50_000 && all && (!sleeps || outcome.by_kind[4] >= 20)
@@ -210,11 +252,34 @@ fn nothing_is_late_and_nothing_is_missing() {
 #[test]
 fn full_rings_lose_only_what_is_counted() {
     for into in [Into::OneForEachCpu, Into::One] {
-        let Some(adversary) = Adversary::new(into, Way::Inside, foreign::page_size() as u32, None) else { return };
+        let Some(adversary) = Adversary::new(into, Way::Inside, foreign::page_size() as u32, Counts::Machine) else {
+            return;
+        };
         let enough = |outcome: &Outcome| outcome.yielded >= 1_000 && outcome.lost >= 1_000;
         let Some(outcome) = run(&adversary, RESERVED, false, enough) else { return };
         println!("{into:?}: {outcome}");
         assert_eq!((outcome.late, outcome.lost), (0, adversary.failures.counted().unwrap()));
+    }
+}
+
+/// Numbers of each CPU, in small rings, shared or not: each number that was drawn is yielded or in a proven gap, and none is in both. Dies
+/// if the numbers of a shared ring count as those of one CPU.
+#[test]
+fn numbers_of_each_cpu_name_what_was_refused() {
+    let cases = [
+        (Into::One, Way::Inside, RESERVED),
+        (Into::One, Way::Inside, Hold::FENCE),
+        (Into::One, Way::KeyFirst, Hold::FENCE),
+        (Into::OneForEachCpu, Way::Inside, RESERVED),
+    ];
+    for (into, way, hold) in cases {
+        let said = format!("{into:?}, {way:?}, {hold}");
+        let bytes = foreign::page_size() as u32;
+        let Some(adversary) = Adversary::new(into, way, bytes, Counts::EachCpu) else { return };
+        let enough = |outcome: &Outcome| outcome.yielded >= 2_000 && outcome.missing >= 1_000;
+        let Some(outcome) = run(&adversary, hold, false, enough) else { return };
+        println!("{said}: {outcome}");
+        assert_eq!(outcome.late, 0, "{said}");
     }
 }
 

@@ -3,8 +3,8 @@
 use crate::reservations::{Trial, machine, order, prove};
 use perfweave::sim::RingBuffer;
 use perfweave::{
-    ANY_CPU, Barrier, Certainty, Clock, ErrorKind, Fault, Fence, Hold, Item, Key, Layout, Merge, Order, Pause, Reader,
-    Rings, WhenFull, sim,
+    ANY_CPU, AnomalyKind, Barrier, Certainty, Clock, ErrorKind, Fault, Fence, Hold, Item, Key, Layout, Merge, Order,
+    Pause, Reader, Rings, Sequence, WhenFull, sim,
 };
 use perfweave_support::assert_error;
 use quickcheck::{Arbitrary, Gen};
@@ -169,6 +169,35 @@ fn a_shared_ring_buffer_belongs_to_no_cpu() {
         prove(&mut merge);
         assert_eq!(merge.next().map(|event| event.cpu()), Some(None), "it is too short to name one");
     }
+}
+
+/// Each CPU counts for itself in a ring buffer that they share. What names no CPU that a kernel can have is not checked.
+#[test]
+fn each_cpu_has_its_numbers_in_a_shared_ring_buffer() {
+    let (buffer, ring) = RingBuffer::new(4096);
+    let mut rings = Rings::empty(Clock::Perf);
+    rings.add(ANY_CPU, ring, Layout::RING_BUFFER.cpu_at(16));
+    let mut merge = Merge::new(rings, order().numbers(Sequence::u64(8).starting_at(1))).unwrap();
+    let wild = u64::from(u32::MAX - 1);
+    let written = [(0, 1), (7, 1), (0, 2), (7, 4), (wild, 9), (8192, 9), (0, 5), (7, 2), (8191, 2), (0, 5)];
+    for (at, (cpu, number)) in (1u64..).zip(written) {
+        assert!(buffer.output([at, number, cpu].map(u64::to_ne_bytes).as_flattened()));
+    }
+    // Too short to name a CPU.
+    assert!(buffer.output([11u64, 1].map(u64::to_ne_bytes).as_flattened()));
+    prove(&mut merge);
+    let mut said = Vec::new();
+    while let Some(event) = merge.next() {
+        match event.item() {
+            Item::Gap(gap) => said.push((gap.cpu, gap.first, gap.last)),
+            Item::Anomaly(odd) => said.push((Some(odd.cpu), odd.expected, odd.found)),
+            _ => assert!(event.record().is_some(), "{event:?}"),
+        }
+    }
+    assert_eq!(said, [(Some(7), 3, 3), (Some(0), 3, 4), (Some(8191), 1, 1), (Some(0), 6, 5)]);
+    let ring = merge.ring_stats().next().unwrap();
+    assert_eq!((ring.missing, ring.records, merge.ledger().total().missing), (4, 11, 4));
+    assert_eq!(ring.anomalies(AnomalyKind::Duplicate), 1);
 }
 
 /// Headers and positions that no kernel writes are damage, and the reader goes on after it.

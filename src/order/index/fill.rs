@@ -122,7 +122,7 @@ impl Index {
             };
             let number = keys.number(&record);
             self.settle_lost(own);
-            let note = number.and_then(|number| self.take_number(number));
+            let note = number.and_then(|number| self.take_number(number, &record));
             self.counts.indexed += 1;
             self.counts.repaired += u64::from(own.is_some_and(|key| key < self.back) && !self.run.is_empty());
             let (header, note) = of_any_length(header, len, note);
@@ -202,12 +202,12 @@ impl Index {
 
     /// Counts the number of a record. Returns the note for the record, if it needs one.
     #[inline]
-    pub(super) fn take_number(&mut self, number: u64) -> Option<Note> {
-        let lost = std::mem::take(&mut self.skipped);
-        match self.numbers.as_mut()?.take(number, lost) {
+    pub(super) fn take_number(&mut self, number: u64, record: &Record<'_>) -> Option<Note> {
+        let (cpu, lost) = (record.cpu(), std::mem::take(&mut self.skipped));
+        match self.numbers.as_mut()?.take(cpu, number, lost)? {
             Said::Well => None,
-            Said::Hole(hole) => Some(Note::Hole { hole, after: self.before }),
-            Said::Anomaly(kind, expected) => Some(Note::Anomaly { kind, expected, found: number }),
+            Said::Hole(hole) => Some(Note::Hole { cpu, hole, after: self.before }),
+            Said::Anomaly(kind, expected) => Some(Note::Anomaly { cpu, kind, expected, found: number }),
         }
     }
 

@@ -3,7 +3,7 @@
 use super::{Index, PAIR, ROOM};
 use crate::order::entry::{Entry, Note};
 use crate::order::run::{self, BLOCK, Slot};
-use crate::sequence::numbers::Numbers;
+use crate::sequence::numbers::CpuNumbers;
 
 impl Index {
     /// How many records can be displaced before memory is needed.
@@ -20,7 +20,7 @@ impl Index {
         // While a list grows, both the old and the new one exist.
         let growing = lists.into_iter().filter(List::is_full).map(|list| list.grown() * list.each).sum::<usize>();
         // A number may add a hole, or cut one in two.
-        let piece = if self.numbers.is_some() { Numbers::EACH } else { 0 };
+        let piece = if self.numbers.is_some() { CpuNumbers::EACH } else { 0 };
         let needed = |index: &Self| index.memory() + growing + if new_run { index.run.more() } else { 0 };
         if needed(self) + piece > most {
             self.run.free_spare();
@@ -53,7 +53,7 @@ impl Index {
     /// Bytes that holding takes, except copies, beyond the initial memory of every ring.
     pub(crate) fn memory(&self) -> usize {
         let lists = self.lists().into_iter().map(|list| list.capacity.saturating_sub(ROOM) * list.each);
-        let holes = self.numbers.as_deref().map_or(0, Numbers::memory);
+        let holes = self.numbers.as_ref().map_or(0, CpuNumbers::memory);
         self.run.memory().saturating_sub(run::FIXED) + lists.sum::<usize>() + holes
     }
 

@@ -15,7 +15,7 @@ fn dearest(records: u64, each_look: u64, record: impl Fn(u64) -> (u64, u64)) -> 
     let mut rings = kernel.take_rings();
     let lane = &mut rings.lanes[0];
     let mut keys = Keys::new(Key::Time, None, Some(Sequence::u64(0)), None);
-    let mut index = Index::new(0, keys.new_numbers());
+    let mut index = Index::new(0, keys.new_numbers(&Layout::new(4 | 1024, true, 0)));
     let mut most = 0;
     for n in 0..records {
         let (time, number) = record(n);
@@ -40,7 +40,7 @@ fn dearest(records: u64, each_look: u64, record: impl Fn(u64) -> (u64, u64)) -> 
                 assert!(front.key >= last);
                 last = front.key;
                 if let Some(Note::Hole { hole, .. }) = index.note(&front)
-                    && let Some(numbers) = &mut index.numbers
+                    && let Some(numbers) = index.numbers.as_mut().and_then(|all| all.of_mut(0))
                 {
                     while let Some(gap) = numbers.gap(&hole) {
                         numbers.declare(&gap);
@@ -403,7 +403,7 @@ fn what_a_burst_left_is_used_within_the_bound() {
     let kernel = Kernel::with(&[0], 1 << 20, Layout::new(4 | 1024, true, 0));
     let mut rings = kernel.take_rings();
     let mut keys = Keys::new(Key::Time, None, Some(Sequence::u64(0)), None);
-    let mut index = Index::new(0, keys.new_numbers());
+    let mut index = Index::new(0, keys.new_numbers(&Layout::new(4 | 1024, true, 0)));
     let mut refresh = |index: &mut Index, time: fn(u64) -> u64, most| {
         (0..2000).for_each(|n| assert!(kernel.emit(0, time(n), &(2 * n).to_ne_bytes())));
         index.refresh(&mut rings.lanes[0], &mut keys, most)

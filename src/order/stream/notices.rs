@@ -125,15 +125,15 @@ impl Stream {
     pub(super) fn own_notice(&mut self, note: Option<Note>) -> Option<Notice> {
         let Pick { entry, rank, .. } = self.picked;
         match note? {
-            Note::Hole { hole, after } => {
-                let gap = self.indexes[rank as usize].numbers.as_ref()?.gap(&hole)?;
+            Note::Hole { cpu, hole, after } => {
+                let gap = self.indexes[rank as usize].numbers.as_ref()?.of(cpu)?.gap(&hole)?;
                 // A gap in a ring does not depend on how late its record is. A key taken from another record proves nothing.
                 let own = entry.keyed() == Keyed::Own;
                 self.picked.certainty = if own { self.certainty(entry.key) } else { Certainty::Assumed };
                 self.picked.late_by = 0;
-                Some(Notice::OwnGap { gap, after })
+                Some(Notice::OwnGap { cpu, gap, after })
             }
-            Note::Anomaly { kind, expected, found } => Some(Notice::OwnAnomaly { kind, expected, found }),
+            Note::Anomaly { cpu, kind, expected, found } => Some(Notice::OwnAnomaly { cpu, kind, expected, found }),
             Note::Lost { .. } | Note::Told | Note::Fault(_) | Note::Long => None,
         }
     }
@@ -186,7 +186,7 @@ impl Stream {
             Notice::Anomaly { kind, expected } => {
                 Item::Anomaly(SequenceAnomaly { cpu, kind, expected: written(expected), found: written(entry.key) })
             }
-            Notice::OwnAnomaly { kind, expected, found } => {
+            Notice::OwnAnomaly { cpu, kind, expected, found } => {
                 Item::Anomaly(SequenceAnomaly { cpu, kind, expected, found })
             }
             Notice::Gap { first, last } => {
@@ -195,9 +195,9 @@ impl Stream {
                 let count = (last - first).saturating_add(1);
                 Item::Gap(Gap { cpu: None, first: written(first), last: written(last), count, after, until: own() })
             }
-            Notice::OwnGap { gap, after } => {
+            Notice::OwnGap { cpu, gap, after } => {
                 let count = gap.count();
-                let numbers = self.indexes[self.picked.rank as usize].numbers.as_ref();
+                let numbers = self.indexes[self.picked.rank as usize].numbers.as_ref().and_then(|all| all.of(cpu));
                 let (first, last) = numbers.map_or((0, 0), |numbers| numbers.written(&gap));
                 Item::Gap(Gap { cpu: Some(cpu), first, last, count, after: after.map(written), until: own() })
             }
@@ -269,8 +269,8 @@ impl Stream {
                 }
                 self.said = Some((rank, entry.position));
             }
-            Notice::OwnGap { gap, .. } => {
-                if let Some(numbers) = &mut self.indexes[rank as usize].numbers {
+            Notice::OwnGap { cpu, gap, .. } => {
+                if let Some(numbers) = self.indexes[rank as usize].numbers.as_mut().and_then(|all| all.of_mut(cpu)) {
                     numbers.declare(&gap);
                 }
             }

@@ -54,7 +54,7 @@ fn told(bits: u32, written: &[u64]) -> Vec<String> {
             ring.declare(position);
         }
     }
-    assert_eq!(ring.numbers.open(), 0);
+    assert_eq!(ring.numbers.open, 0);
     told
 }
 
@@ -109,7 +109,7 @@ fn counting_goes_on_at_the_end_of_all_numbers() {
         numbers.take(number, 0);
     }
     assert!(numbers.counts.anomalies[AnomalyKind::Forward as usize] > 0, "{:?}", numbers.counts);
-    let missing = numbers.counts.missing + numbers.open();
+    let missing = numbers.counts.missing + numbers.open;
     assert!(missing >= 2 && numbers.take(number + 1, 0) == Said::Well);
 }
 
@@ -123,10 +123,10 @@ fn nothing_is_kept_over_the_end_of_all_numbers() {
     ring.declare(1);
     let Ring { mut numbers, .. } = ring;
     assert!(numbers.tracker.found(MIDDLE + 2) && numbers.holes.len() > 1);
-    assert_eq!((numbers.open(), numbers.counts.missing), (5 + 9, 2));
+    assert_eq!((numbers.open, numbers.counts.missing), (5 + 9, 2));
     numbers.tracker.restart(u64::MAX - APART);
     numbers.begin_anew(501, AnomalyKind::Backward);
-    assert_eq!((numbers.holes.len(), numbers.open(), numbers.counts.missing), (0, 0, 2 + 5 + 9));
+    assert_eq!((numbers.holes.len(), numbers.open, numbers.counts.missing), (0, 0, 2 + 5 + 9));
     assert!(!numbers.tracker.found(MIDDLE + 1));
     assert_eq!(numbers.take(502, 0), Said::Well);
 }
@@ -201,7 +201,7 @@ quickcheck! {
                 return false;
             }
         }
-        let open = ring.numbers.open();
+        let open = ring.numbers.open;
         let mut told = Vec::new();
         for position in 0..order.len() as u64 {
             while let Some((from, _, count)) = ring.gap(position) {
@@ -212,7 +212,7 @@ quickcheck! {
         told.sort_unstable();
         let (Some(least), Some(largest)) = (order.iter().min(), order.iter().max()) else { return true };
         let missing: Vec<u64> = (*least..=*largest).filter(|number| !order.contains(number)).collect();
-        told == missing && open == missing.len() as u64 && ring.numbers.open() == 0
+        told == missing && open == missing.len() as u64 && ring.numbers.open == 0
     }
 }
 
@@ -350,7 +350,7 @@ fn numbers_are_what_sets_say() {
             };
             assert_eq!(Is::from(ring.take(number, position)), said.take(number, position), "{number} in {course}");
             next = said.next.unwrap() % Sets::APART;
-            assert_eq!(ring.numbers.open(), said.missing.len() as u64);
+            assert_eq!(ring.numbers.open, said.missing.len() as u64);
             let at = position.saturating_sub(random(30));
             for _ in 0..random(3) {
                 let gap = said.gap(at);
@@ -361,7 +361,7 @@ fn numbers_are_what_sets_say() {
                 said.declare(at);
             }
             let Ring { numbers, .. } = &ring;
-            assert_eq!((numbers.counts, numbers.open()), (said.counts, said.missing.len() as u64), "{course}");
+            assert_eq!((numbers.counts, numbers.open), (said.counts, said.missing.len() as u64), "{course}");
             assert_eq!(numbers.holes.len() == 0, said.missing.is_empty(), "{course}");
         }
     }
@@ -389,6 +389,6 @@ fn what_may_come_behind_a_number_that_counting_begins_with() {
         let number = (1 + 200 + off) as u64;
         let said = numbers.take(number, 200);
         assert_eq!(matches!(said, Said::Hole(_)), near, "{off}: {said:?}");
-        assert_eq!(numbers.open(), if near { number - 1 } else { 0 });
+        assert_eq!(numbers.open, if near { number - 1 } else { 0 });
     }
 }

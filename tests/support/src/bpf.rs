@@ -534,6 +534,11 @@ impl Map {
         Ok(map)
     }
 
+    /// Whether each CPU has numbers of its own in it: [`Map::counts`].
+    pub fn is_by_cpu(&self) -> bool {
+        self.kind == PERCPU_ARRAY
+    }
+
     /// The sum of all CPUs' numbers.
     pub fn counted(&self) -> io::Result<u64> {
         let value = self.lookup(0)?;

@@ -16,7 +16,7 @@ pub const FORCE_WAKEUP: i32 = 2;
 pub struct Reserving<'a> {
     /// A ring buffer, or an array of maps with one for each CPU.
     pub rings: &'a Map,
-    /// [`counter`].
+    /// [`counter`]; or [`Map::counts`], and each CPU has numbers of its own, drawn where the key is, or where a reservation is refused.
     pub counter: &'a Map,
     /// [`Map::counts`]: reservations that were refused.
     pub failures: &'a Map,
@@ -84,11 +84,20 @@ impl Reserving<'_> {
         Program::load(program, &asm)
     }
 
-    /// The number is drawn first, since that is a locked instruction.
+    /// The number of the machine is drawn first, since that is a locked instruction.
     fn write(&self, asm: &mut Asm, kind: u32, turns: Turns, sleeps: bool) {
-        asm.mov_i(R1, 1).map_value(R2, self.counter, 0).fetch_add(R2, 0, R1).store(R10, -16, R1);
-        asm.ring(self.rings);
         let is_first = matches!(self.way, Way::KeyFirst | Way::Output);
+        let is_own = self.counter.is_by_cpu();
+        asm.ring(self.rings);
+        if is_own {
+            // Where this CPU's counter is: a reservation may not be left because there is none.
+            asm.mov_i(R1, 0).store_u32(R10, -28, R1).element(self.counter, -28).store(R10, -56, R0);
+        } else {
+            asm.map_value(R0, self.counter, 0).store(R10, -56, R0);
+        }
+        if is_first || !is_own {
+            draw(asm);
+        }
         if is_first {
             asm.ktime().store(R10, -24, R0).delay(turns.before).delay(turns.after);
         }
@@ -98,7 +107,15 @@ impl Reserving<'_> {
             asm.unless(R0, 0, |asm| asm.count(self.failures));
             return;
         }
-        asm.reserve(STAMPED, |asm| asm.count(self.failures).mov_i(R0, 0).exit());
+        asm.reserve(STAMPED, |asm| {
+            if is_own && !is_first {
+                draw(asm);
+            }
+            asm.count(self.failures).mov_i(R0, 0).exit()
+        });
+        if is_own && !is_first {
+            draw(asm);
+        }
         if is_first {
             asm.load(R1, R10, -24).store(R8, 0, R1);
         } else {
@@ -133,6 +150,11 @@ impl Reserving<'_> {
         }
         asm.submit(0);
     }
+}
+
+/// Draws the next number of the counter whose address is at R10 - 56, and keeps it at R10 - 16.
+fn draw(asm: &mut Asm) {
+    asm.mov_i(R1, 1).load(R2, R10, -56).fetch_add(R2, 0, R1).store(R10, -16, R1);
 }
 
 /// A program for [`Program::run_with`] that writes a record of `size` bytes with its first argument in the first eight and in the last
