@@ -84,6 +84,9 @@ const COMMIT_SPINS: u32 = 256;
 /// The shortest sleep while a reservation is busy.
 const COMMIT_NAP: Duration = Duration::from_micros(50);
 
+/// How far apart proofs of reservations are in a rush: as far as with interrupts ([`Barrier::Interrupts`](crate::Barrier::Interrupts)).
+const APART: Duration = Duration::from_micros(100);
+
 /// How often the kernel is asked for its count of losses.
 const ASK_LOSSES: Duration = Duration::from_millis(100);
 
@@ -467,7 +470,14 @@ impl Engine {
 
     /// Whether the held events justify a fence: a report waits for it, a ring fills up with them, or the pace allows it.
     fn may_prove(&self, now: Instant) -> bool {
-        self.pace.may_prove(now) || self.report.is_some() || self.merge.was_crowded
+        let is_paced = self.pace.may_prove(now) && !self.rests_from_proofs(now);
+        is_paced || self.report.is_some() || self.merge.was_crowded
+    }
+
+    /// Whether the last proof of reservations was too recent for the next. In a rush each finds a program inside, and waits for it.
+    fn rests_from_proofs(&self, now: Instant) -> bool {
+        let gathers = self.pace.is_busy() && self.spin.is_zero() && self.merge.rings().have_ring_buffers();
+        gathers && self.pace.since_proof(now).is_some_and(|past| past < APART)
     }
 
     /// Whether to refresh again instead of sleeping.

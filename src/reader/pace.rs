@@ -164,6 +164,11 @@ impl Pace {
         self.until_proof(now).is_some_and(|left| left.is_zero()) || self.proved.is_none_or(is_long_ago)
     }
 
+    /// How long ago the last proof began.
+    pub(crate) fn since_proof(&self, now: Instant) -> Option<Duration> {
+        self.proved.map(|proved| now.saturating_duration_since(proved))
+    }
+
     /// If enough events wait for a proof, how long they wait for more: for the rest of a tick, unless they are many.
     pub(crate) fn until_proof(&self, now: Instant) -> Option<Duration> {
         let gathers = self.are_dear && self.waiting < ENOUGH * MANY;

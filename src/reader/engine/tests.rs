@@ -267,6 +267,27 @@ fn a_reader_gathers_what_comes_fast() {
     assert_eq!(reader.engine.rest(), Duration::ZERO);
 }
 
+/// In a rush each proof of reservations finds a program inside, and the reader would wait for it. So proofs are apart, unless the reader
+/// spins.
+#[test]
+fn proofs_of_reservations_are_apart_in_a_rush() {
+    let (_buffer, mut reader) = fast_buffer(1 << 16);
+    let (engine, now) = (&mut reader.engine, Instant::now());
+    assert!(!engine.rests_from_proofs(now), "there was none");
+    engine.pace.proving(now);
+    assert!(engine.rests_from_proofs(now) && !engine.may_prove(now) && !engine.rests_from_proofs(now + super::APART));
+    engine.spin = Duration::MAX;
+    assert!(!engine.rests_from_proofs(now));
+    engine.spin = Duration::ZERO;
+    engine.pace.refreshed(now + 2 * HOUR, 0);
+    assert!(!engine.rests_from_proofs(now), "events come slowly");
+    // Perf rings, whose programs write words of their own.
+    let (_kernel, mut reader) = with_found(Hold::None, 1, 0);
+    reader.engine.pace.set_busy();
+    reader.engine.pace.proving(now);
+    assert!(!reader.engine.rests_from_proofs(now));
+}
+
 /// What a proof that ends at once releases is not copied before, unless it waits for programs.
 #[test]
 fn what_leaves_at_once_is_not_copied() {
