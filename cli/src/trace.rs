@@ -4,6 +4,8 @@ pub mod calls;
 mod events;
 mod lines;
 pub mod pairs;
+mod program;
+mod strings;
 mod summary;
 mod syscalls;
 
@@ -41,7 +43,8 @@ A system call has one line, at its return: lines are in the order of returns ove
 time in the call stands at the end, <12.3 µs>, so that the entry is that much earlier. A call that blocks does not hold up the lines of \
 others. A call without return, such as exit_group, has its line when its thread ends. --enter prints entries at their places too.
 
-Pointers are printed as addresses: what they point to is in the memory of the process, where it may have changed.
+Strings, and the beginnings of buffers that a call sends, are printed as they were at the entry: up to 255 bytes of a string, 32 of a buffer. A BPF program \
+copies them. Other pointers are printed as addresses, and so is what was not in memory at the entry.
 
   perfweave trace -- ls                              all calls of ls and its children
   perfweave trace -e openat,close -p 1234            two calls of a running process

@@ -2,11 +2,15 @@
 
 mod program;
 
+use nix::sys::signal::{self, Signal};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
 use perfweave::Clock;
+use perfweave_support::privilege;
 use program::{Ran, comm, perfweave, run, traced};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
 /// The objects of a JSON trace, without the summary.
@@ -22,11 +26,11 @@ fn a_command_is_traced_from_its_execve_to_its_end() {
     let Some(ran) = traced(&["trace", "--", "true"]) else { return };
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let lines: Vec<_> = ran.out.lines().collect();
-    assert!(lines[0].contains(" execve(filename: 0x") && lines[0].contains(") = 0 <"), "{}", lines[0]);
+    assert!(lines[0].contains(" execve(filename: ") && lines[0].contains(") = 0 <"), "{}", lines[0]);
     assert!(lines[lines.len() - 2].contains("exit_group(error_code: 0) = ?"), "{lines:#?}");
     assert!(lines[lines.len() - 1].ends_with("+++ the thread ends +++"), "{lines:#?}");
     assert!(lines.iter().all(|line| line.contains(" true/")), "{lines:#?}");
-    assert!(ran.out.contains("openat(dfd: AT_FDCWD, filename: 0x"), "{}", ran.out);
+    assert!(ran.out.contains("openat(dfd: AT_FDCWD, filename: "), "{}", ran.out);
     assert!(ran.out.contains("flags: O_RDONLY|O_CLOEXEC"), "{}", ran.out);
     assert!(ran.err.contains("all in proven order; nothing is missing"), "{}", ran.err);
 }
@@ -110,6 +114,167 @@ fn calls_are_those_that_strace_counts() {
         theirs.remove(varying);
     }
     assert_eq!(ours, theirs);
+}
+
+/// The strings in a line of strace, without their escapes.
+fn unquoted(line: &str) -> Vec<String> {
+    let (mut strings, mut bytes) = (Vec::new(), None::<Vec<u8>>);
+    let mut rest = line.bytes().peekable();
+    while let Some(byte) = rest.next() {
+        match (byte, &mut bytes) {
+            (b'"', None) => bytes = Some(Vec::new()),
+            (b'"', Some(_)) => {
+                let more = if rest.peek() == Some(&b'.') { "..." } else { "" };
+                let string = String::from_utf8_lossy(&bytes.take().unwrap()).into_owned();
+                strings.push(string + more);
+            }
+            (b'\\', Some(bytes)) => bytes.push(match rest.next().unwrap() {
+                b'n' => b'\n',
+                b't' => b'\t',
+                digit @ b'0'..=b'7' => {
+                    let mut value = u32::from(digit - b'0');
+                    while let Some(digit) = rest.next_if(|byte| (b'0'..=b'7').contains(byte)) {
+                        value = 8 * value + u32::from(digit - b'0');
+                    }
+                    value as u8
+                }
+                other => other,
+            }),
+            (other, Some(bytes)) => bytes.push(other),
+            _ => {}
+        }
+    }
+    strings
+}
+
+/// Strings and the beginnings of buffers are those that strace prints. What was not in memory is an address.
+#[test]
+fn strings_are_those_that_strace_prints() {
+    let strace = Command::new("strace").arg("--version").output();
+    if perfweave_support::kernel("strace(1)", strace).is_none() {
+        return;
+    }
+    let odd = std::env::temp_dir().join(format!("perfweave \"{}\" \\ \n\tö", std::process::id()));
+    let (odd, long) = (odd.to_str().unwrap().to_owned(), format!("/{0}/{0}", "x".repeat(150)));
+    let script = "cat \"$1\" \"$2\"; { printf 'a\\tb\\001'; printf '%040d' 7; } > /dev/null; exit 0";
+    let command = ["sh", "-c", script, "sh", &odd, &long];
+    let Some(ran) = traced(&[["trace", "--json", "-e", "openat,write", "--"].as_slice(), &command].concat()) else {
+        return;
+    };
+    let file = std::env::temp_dir().join(format!("perfweave-strings-{}", std::process::id()));
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-s", "32", "-e", "trace=openat,write", "-o"]).arg(&file).args(command);
+    assert!(strace.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success());
+    let theirs = std::fs::read_to_string(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    let mut theirs: Vec<_> = theirs.lines().flat_map(unquoted).collect();
+    // strace prints paths of any length.
+    let cut = format!("{}...", &long[..255]);
+    theirs.iter_mut().filter(|path| **path == long).for_each(|path| path.clone_from(&cut));
+    let mut ours = Vec::new();
+    for object in ran.out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()) {
+        let args = &object["args"];
+        ours.extend(args["filename"].as_str().or(args["buf"].as_str()).map(str::to_owned));
+    }
+    for string in [&odd, &cut, "a\tb\u{1}", &format!("{:032}...", 0)] {
+        assert!(ours.iter().any(|ours| ours == string), "{string:?} in {}", ran.out);
+    }
+    for string in ours {
+        let at = theirs.iter().position(|theirs| *theirs == string);
+        theirs.remove(at.unwrap_or_else(|| panic!("{string:?} is not among {theirs:#?}")));
+    }
+}
+
+/// Threads write what they write how long, as fast as they can: no call has the string of another one.
+#[test]
+fn each_string_is_that_of_its_call() {
+    let Some(python) = program::python() else { return };
+    let write = "import os,threading\n\
+        null=os.open('/dev/null',os.O_WRONLY)\n\
+        def f(k):\n\
+        \x20for n in range(k,20000,4): os.write(null,b'%06d'%n+b'x'*(n%20))\n\
+        t=[threading.Thread(target=f,args=(k,)) for k in range(4)]\n\
+        [x.start() for x in t];[x.join() for x in t]";
+    let Some(ran) = traced(&["trace", "--json", "--enter", "-e", "write,pwrite64", "--", &python, "-c", write]) else {
+        return;
+    };
+    let (mut right, mut entered) = (0, 0);
+    for object in ran.out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()) {
+        let Some(text) = object["args"]["buf"].as_str() else { continue };
+        let number: u64 = text[..6].parse().unwrap();
+        assert_eq!(object["args"]["count"], 6 + number % 20, "{object}");
+        if object["call"].is_string() { right += 1 } else { entered += 1 }
+    }
+    assert!(right > 1000 && entered > 1000, "{right}, {entered}: {}", ran.err);
+}
+
+/// The program stops for a while, and strings are lost: their calls have addresses, not the strings of earlier calls.
+#[test]
+fn a_lost_string_is_an_address() {
+    let Some(python) = program::python() else { return };
+    if traced(&["trace", "--", "true"]).is_none() {
+        return;
+    }
+    let write = "import os,sys\n\
+        null=os.open('/dev/null',os.O_WRONLY)\n\
+        def f(a,b):\n\
+        \x20for n in range(a,b): os.write(null,b'%06d'%n+b'x'*(n%20))\n\
+        f(0,100)\n\
+        os.write(2,b'ready\\n'); os.read(0,1); f(100,60000); os.write(2,b'done\\n')";
+    let arguments = ["trace", "--json", "-e", "write", "--buffer", "32M", "--", &python, "-c", write];
+    let (said, says) = std::io::pipe().unwrap();
+    let mut child = perfweave();
+    child.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(says);
+    let mut traces = child.spawn().unwrap();
+    drop(child);
+    let mut said = BufReader::new(said).lines().map(Result::unwrap);
+    let out = traces.stdout.take().unwrap();
+    let objects = std::thread::spawn(|| {
+        let lines = BufReader::new(out).lines().map(Result::unwrap);
+        lines.map(|line| serde_json::from_str::<Value>(&line).unwrap()).collect::<Vec<_>>()
+    });
+    assert_eq!(said.next().unwrap(), "ready");
+    let pid = Pid::from_raw(traces.id() as i32);
+    signal::kill(pid, Signal::SIGSTOP).unwrap();
+    assert!(matches!(waitpid(pid, Some(WaitPidFlag::WUNTRACED)), Ok(WaitStatus::Stopped(..))));
+    traces.stdin.take().unwrap().write_all(b"x").unwrap();
+    assert_eq!(said.next().unwrap(), "done");
+    signal::kill(pid, Signal::SIGCONT).unwrap();
+    let (mut strings, mut addresses) = (0, 0);
+    for object in objects.join().unwrap() {
+        match object["args"]["buf"].as_str().and_then(|text| text.get(..6)?.parse::<u64>().ok()) {
+            Some(number) => {
+                assert_eq!(object["args"]["count"], 6 + number % 20, "{object}");
+                strings += 1;
+            }
+            None => addresses += u64::from(object["args"]["buf"].is_u64()),
+        }
+    }
+    assert!(traces.wait().unwrap().success());
+    let rest: String = said.collect();
+    assert!(strings > 100 && addresses > 10_000 && rest.contains("are lost"), "{strings}, {addresses}: {rest}");
+}
+
+/// A pointer to nothing, and strings for those who may load no BPF program.
+#[test]
+fn what_cannot_be_copied_is_an_address() {
+    let Some(python) = program::python() else { return };
+    let open = "import ctypes; ctypes.CDLL(None).open(ctypes.c_void_p(1), 0)";
+    let Some(ran) = traced(&["trace", "-e", "openat", "--", &python, "-c", open]) else { return };
+    let bad = ran.out.lines().find(|line| line.contains("filename: 0x1,")).unwrap_or_else(|| panic!("{}", ran.out));
+    assert!(bad.contains("= -1 EFAULT"), "{bad}");
+    if !nix::unistd::geteuid().is_root() {
+        return perfweave_support::needs("root", false).unwrap_or_default();
+    }
+    // To search folders: those of tracefs, and that of the program.
+    const CAP_DAC_READ_SEARCH: u32 = 2;
+    let without = std::thread::spawn(|| {
+        privilege::become_nobody_with(&[privilege::CAP_PERFMON, CAP_DAC_READ_SEARCH]).unwrap();
+        run(perfweave().args(["trace", "-e", "openat", "--", "cat", "/dev/null"]), "")
+    });
+    let ran = without.join().unwrap();
+    assert!(ran.out.contains("filename: 0x") && !ran.out.contains('"'), "{ran:?}");
+    assert!(ran.err.contains("strings are printed as addresses") && ran.err.contains("CAP_BPF"), "{ran:?}");
 }
 
 /// What one thread writes into a pipe another reads: returns are in the order in which they happened, on whatever CPU.

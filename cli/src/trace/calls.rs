@@ -1,5 +1,7 @@
 //! System calls by name, with their arguments as the kernel names them and their results as strace(1) prints them.
 
+use super::program::Pointers;
+use super::strings::{Bytes, Copied, quoted};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag};
 use nix::sched::CloneFlags;
@@ -35,6 +37,10 @@ enum How {
     /// A directory: `AT_FDCWD` or a descriptor.
     Directory,
     Named(fn(u64) -> String),
+    /// An address. What lies there is printed, if it was copied.
+    String,
+    /// The same of a buffer, whose length is the next argument.
+    Buffer,
 }
 
 impl Calls {
@@ -65,39 +71,75 @@ impl Call {
         Self { name: name.to_owned(), args }
     }
 
-    /// `dfd: AT_FDCWD, filename: 0x7f12`.
-    pub fn args(&self, values: &[u64; 6]) -> String {
+    /// `dfd: AT_FDCWD, filename: "/etc/passwd"`.
+    pub fn args(&self, values: &[u64; 6], copied: Option<&Copied>) -> String {
         let mut line = String::new();
-        for (name, text) in self.each(values) {
+        let mut arg = |name: &str, text: String| {
             let comma = if line.is_empty() { "" } else { ", " };
             let colon = if name.is_empty() { "" } else { ": " };
             let _ = write!(line, "{comma}{name}{colon}{text}");
+        };
+        match self.args {
+            Some(_) => self.each(values, copied).for_each(|(name, how, value, bytes)| {
+                arg(name, bytes.map_or_else(|| how.text(value), quoted));
+            }),
+            None => values.iter().for_each(|value| arg("", How::Hex.text(*value))),
         }
         line
     }
 
-    pub fn json(&self, values: &[u64; 6]) -> Value {
-        let named = self.args.iter().flatten().zip(values);
-        let object: Map<_, _> = named
-            .map(|((name, how), value)| {
-                let value = match how {
-                    How::Signed | How::Directory => Value::from(*value as i32),
-                    How::Unsigned | How::Octal | How::Hex => Value::from(*value),
-                    How::Named(text) => Value::from(text(*value)),
-                };
-                (name.clone(), value)
-            })
-            .collect();
-        if self.args.is_some() { object.into() } else { Value::from(values.as_slice()) }
+    pub fn json(&self, values: &[u64; 6], copied: Option<&Copied>) -> Value {
+        if self.args.is_none() {
+            return Value::from(values.as_slice());
+        }
+        let object = self.each(values, copied).map(|(name, how, value, bytes)| {
+            let value = match (how, bytes) {
+                (_, Some((bytes, more))) => {
+                    Value::from(String::from_utf8_lossy(bytes).into_owned() + if more { "..." } else { "" })
+                }
+                (How::Signed | How::Directory, _) => Value::from(value as i32),
+                (How::Named(text), _) => Value::from(text(value)),
+                (How::Unsigned | How::Octal | How::Hex | How::String | How::Buffer, _) => Value::from(value),
+            };
+            (name.to_owned(), value)
+        });
+        Value::Object(object.collect::<Map<_, _>>())
     }
 
-    fn each<'a>(&'a self, values: &'a [u64; 6]) -> Box<dyn Iterator<Item = (&'a str, String)> + 'a> {
-        match &self.args {
-            Some(args) => {
-                Box::new(args.iter().zip(values).map(|((name, how), value)| (name.as_str(), how.text(*value))))
-            }
-            None => Box::new(values.iter().map(|value| ("", How::Hex.text(*value)))),
+    /// Each argument with its value, and what it points to.
+    fn each<'a>(
+        &'a self,
+        values: &'a [u64; 6],
+        copied: Option<&'a Copied>,
+    ) -> impl Iterator<Item = (&'a str, How, u64, Option<Bytes<'a>>)> {
+        let mut pointer = 0;
+        self.args.iter().flatten().zip(values).enumerate().map(move |(at, ((name, how), value))| {
+            let bytes = copied.and_then(|copied| match how {
+                How::String => copied.string(pointer),
+                How::Buffer => copied.buffer(pointer, *values.get(at + 1)?),
+                _ => None,
+            });
+            pointer += usize::from(how.points());
+            (name.as_str(), *how, *value, bytes)
+        })
+    }
+
+    /// Whether an argument points to a string or a buffer.
+    pub fn points(&self) -> bool {
+        self.args.iter().flatten().any(|(_, how)| how.points())
+    }
+
+    /// The arguments that point to something, for the program that copies it. `registers`: where each argument is.
+    pub fn pointers(&self, registers: &[u32; 6]) -> Pointers {
+        let mut pointers = Pointers::default();
+        let pointing = self.args.iter().flatten().zip(registers).enumerate().filter(|(_, ((_, how), _))| how.points());
+        for (at, ((_, how), register)) in pointing.take(2) {
+            let len = registers.get(at + 1).filter(|_| matches!(how, How::Buffer)).map_or(0, |len| len + 1);
+            let entry = 1 + 2 * pointers[0] as usize;
+            (pointers[entry], pointers[entry + 1]) = (*register, len);
+            pointers[0] += 1;
         }
+        pointers
     }
 
     /// `3`, `-1 ENOENT (No such file or directory)`, `0x7f12` for calls that give an address.
@@ -132,6 +174,8 @@ impl How {
     fn of(call: &str, field: &Field) -> Self {
         let kind = field.type_name();
         match (call, field.name()) {
+            ("write" | "pwrite64", "buf") | ("sendto", "buff") | ("mq_timedsend", "u_msg_ptr") => Self::Buffer,
+            (_, name) if kind == "const char *" && name != "buf" => Self::String,
             _ if kind.contains('*') => Self::Hex,
             ("open" | "openat" | "pipe2" | "dup3" | "open_by_handle_at", "flags") => Self::Named(open),
             ("mmap" | "mprotect" | "pkey_mprotect", "prot") => Self::Named(protection),
@@ -156,6 +200,10 @@ impl How {
         }
     }
 
+    fn points(self) -> bool {
+        matches!(self, Self::String | Self::Buffer)
+    }
+
     fn text(self, value: u64) -> String {
         match self {
             Self::Signed => (value as i32).to_string(),
@@ -163,8 +211,8 @@ impl How {
             Self::Unsigned if value >= 1 << 63 => (value as i64).to_string(),
             Self::Unsigned if value == u64::from(u32::MAX) => "-1".into(),
             Self::Unsigned => value.to_string(),
-            Self::Hex if value == 0 => "0".into(),
-            Self::Hex => format!("{value:#x}"),
+            Self::Hex | Self::String | Self::Buffer if value == 0 => "0".into(),
+            Self::Hex | Self::String | Self::Buffer => format!("{value:#x}"),
             Self::Octal if value == 0 => "0".into(),
             Self::Octal => format!("0{value:o}"),
             Self::Directory if value as i32 == nix::libc::AT_FDCWD => "AT_FDCWD".into(),

@@ -88,6 +88,11 @@ impl Pairs {
         self.waits = None;
     }
 
+    /// Whether this thread is in a call.
+    pub fn is_inside(&self, tid: u32) -> bool {
+        self.inside.contains_key(&tid)
+    }
+
     /// Whether nothing of this thread is the traced command's yet.
     pub fn waits(&self, tid: u32) -> bool {
         self.waits == Some(tid)

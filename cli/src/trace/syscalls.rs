@@ -3,6 +3,7 @@
 use super::calls::{Calls, error};
 use super::lines::{At, Lines};
 use super::pairs::{Entry, Pairs, Step, sources};
+use super::strings::{self, Copied, Strings};
 use super::summary::Summary;
 use super::{Args, lines};
 use crate::failure::Outcome;
@@ -16,6 +17,7 @@ use std::io::{self, Write};
 struct Trace {
     calls: Calls,
     pairs: Pairs,
+    strings: Option<Strings>,
     lines: Lines,
     summary: Option<Summary>,
     enter: bool,
@@ -23,32 +25,59 @@ struct Trace {
 
 pub fn run(args: &Args, numbers: &[i64]) -> Outcome {
     let child = args.target.start()?;
+    let mut calls = Calls::default();
+    let strings = if args.summary { Ok(None) } else { Strings::begin(&mut calls, numbers) };
+    let (strings, without) = strings.map_or_else(|why| (None, Some(why)), |strings| (strings, None));
     let options = sources(Rings::options(), numbers, child.is_some()).bytes(args.common.buffer);
     let rings = args.target.limit(options, child.as_ref()).open()?;
     let pairs = Pairs::new(&rings, child.as_ref().map(|child| child.pid()))?;
     let (lines, summary) = (lines(args, &rings)?, args.summary.then(Summary::default));
-    let mut trace = Trace { calls: Calls::default(), pairs, lines, summary, enter: args.enter };
+    let mut trace = Trace { calls, pairs, strings, lines, summary, enter: args.enter };
     let only = |number: i64| numbers.is_empty() || numbers.contains(&number);
     let mut session = Session::begin(rings, args.common.order(), &args.common, child)?;
     session.stamped(trace.lines.stamp);
     session.until_the_end_of(args.target.watched());
     session.each(|tell| match tell {
         Tell::Event(event) => trace.event(event, only),
-        Tell::Pause => trace.lines.out.flush(),
+        Tell::Pause => trace.pause(),
     })?;
     trace.end(only)?;
     if let Some(summary) = &trace.summary {
         summary.print(&mut trace.lines.out, args.common.json)?;
     }
     session.conclude(&mut trace.lines.out, args.common.json)?;
+    if let Some(why) = without {
+        let why = strings::why(&*why);
+        eprintln!(
+            "strings are printed as addresses: a BPF program copies them, for root or with CAP_BPF and CAP_PERFMON: {why}"
+        );
+    }
+    if let Some(lost) = trace.strings.map(|strings| strings.lost).filter(|lost| *lost > 0) {
+        eprintln!("strings of {lost} calls are lost: those calls have addresses instead");
+    }
     Ok(session.status())
 }
 
 impl Trace {
+    fn pause(&mut self) -> io::Result<()> {
+        let Self { strings, pairs, .. } = self;
+        if let Some(strings) = strings {
+            strings.tidy(|tid| pairs.is_inside(tid));
+        }
+        self.lines.out.flush()
+    }
+
+    /// What the call's arguments point to.
+    fn copied(&mut self, entry: &Entry, until: u64) -> Option<Copied> {
+        let strings = self.strings.as_mut().filter(|_| self.calls.of(entry.number).points())?;
+        strings.of(entry, until)
+    }
+
     fn event(&mut self, event: &Event<'_>, only: impl Fn(i64) -> bool) -> io::Result<()> {
         let Item::Record(record) = event.item() else {
             if !matches!(event.item(), Item::EarlyRelease(_)) {
                 self.pairs.forget();
+                self.strings.iter_mut().for_each(Strings::forget_all);
             }
             return if self.summary.is_some() { Ok(()) } else { self.lines.notice(event) };
         };
@@ -56,9 +85,10 @@ impl Trace {
         match self.pairs.take(&record) {
             Step::Enters(entry) if self.enter && only(entry.number) => {
                 let at = At::new(event, entry.pid, entry.tid);
-                let call = self.calls.of(entry.number);
-                let text = || format!("{}({}) ...", call.name, call.args(&entry.args));
-                self.lines.line(at, text, || json!({ "enters": call.name, "args": call.json(&entry.args) }))
+                let copied = self.copied(&entry, entry.time);
+                let (call, copied) = (self.calls.of(entry.number), copied.as_ref());
+                let text = || format!("{}({}) ...", call.name, call.args(&entry.args, copied));
+                self.lines.line(at, text, || json!({ "enters": call.name, "args": call.json(&entry.args, copied) }))
             }
             Step::Returns { pid, tid, number, result, entry } if only(number) => {
                 self.returned(At::new(event, pid, tid), number, result, entry)
@@ -78,7 +108,12 @@ impl Trace {
     }
 
     fn returned(&mut self, at: At, number: i64, result: i64, entry: Option<Entry>) -> io::Result<()> {
-        let call = self.calls.of(number);
+        let until = at.time.unwrap_or(u64::MAX);
+        let copied = entry.as_ref().and_then(|entry| self.copied(entry, until));
+        if let (Some(strings), Some(entry)) = (&mut self.strings, &entry) {
+            strings.forget(entry.tid, until);
+        }
+        let (call, copied) = (self.calls.of(number), copied.as_ref());
         let error = error(result);
         let time = entry.as_ref().zip(at.time).map(|(entry, time)| time.saturating_sub(entry.time));
         if let Some(summary) = &mut self.summary {
@@ -86,12 +121,12 @@ impl Trace {
             return Ok(());
         }
         let text = || {
-            let args = entry.as_ref().map_or("...".into(), |entry| call.args(&entry.args));
+            let args = entry.as_ref().map_or("...".into(), |entry| call.args(&entry.args, copied));
             let time = time.map_or("its entry is not in the trace".into(), short);
             format!("{}({args}) = {} <{time}>", call.name, call.result(result))
         };
         let value = || {
-            json!({ "call": call.name, "args": entry.as_ref().map(|entry| call.json(&entry.args)), "result": result,
+            json!({ "call": call.name, "args": entry.as_ref().map(|entry| call.json(&entry.args, copied)), "result": result,
                 "error": error.map(|(name, _)| name), "ns": time })
         };
         self.lines.line(at, text, value)
@@ -99,13 +134,14 @@ impl Trace {
 
     /// A call that has not returned when its thread or the trace ends.
     fn unreturned(&mut self, at: At, entry: &Entry) -> io::Result<()> {
-        let call = self.calls.of(entry.number);
+        let copied = self.copied(entry, entry.time);
+        let (call, copied) = (self.calls.of(entry.number), copied.as_ref());
         if let Some(summary) = &mut self.summary {
             summary.add(&call.name, None, false);
             return Ok(());
         }
-        let text = || format!("{}({}) = ? <has not returned>", call.name, call.args(&entry.args));
-        let value = || json!({ "call": call.name, "args": call.json(&entry.args), "entered": entry.time });
+        let text = || format!("{}({}) = ? <has not returned>", call.name, call.args(&entry.args, copied));
+        let value = || json!({ "call": call.name, "args": call.json(&entry.args, copied), "entered": entry.time });
         self.lines.line(at, text, value)
     }
 

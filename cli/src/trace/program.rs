@@ -1,0 +1,253 @@
+//! The BPF program that copies what pointers of system calls point to, as instructions. aya loads it from an object, which is made here.
+
+use object::write::{Object, Relocation, Symbol, SymbolId, SymbolSection};
+use object::{
+    Architecture, BinaryFormat, Endianness, RelocationFlags, SectionKind, SymbolFlags, SymbolKind, SymbolScope, elf,
+};
+
+/// Maps and programs by their names in the object.
+pub const CALLS: &str = "calls";
+pub const OUTPUT: &str = "output";
+pub const PROGRAM: &str = "strings";
+const SCRATCH: &str = "scratch";
+
+/// The most bytes of a string, with its end, and of a buffer.
+pub const STRING: i32 = 256;
+pub const BUFFER: i32 = 32;
+
+/// Numbers of system calls are smaller.
+pub const MOST_CALLS: u32 = 1024;
+
+/// What a call points to, in the map [`CALLS`]: how many arguments (0, 1 or 2), and for each the offset of its register in `struct pt_regs`,
+/// and 0 for a string, or 1 + the offset of the register with the buffer's length.
+pub type Pointers = [u32; 5];
+
+/// Where the arguments of a call are in `struct pt_regs` (arch/*/include/asm/ptrace.h).
+pub const REGISTERS: Option<[u32; 6]> = if cfg!(target_arch = "x86_64") {
+    Some([112, 104, 96, 56, 72, 64])
+} else if cfg!(target_arch = "aarch64") {
+    Some([0, 8, 16, 24, 32, 40])
+} else {
+    None
+};
+
+/// A record: `u64` of the thread and, above, its process; `u64` number of the call; and for each argument `i64` length or negative error, and
+/// its bytes. The second argument has this place.
+pub const SECOND: usize = FIRST + 8 + STRING as usize;
+pub const FIRST: usize = 16;
+
+/// Bytes of memory in which a record is made: also with the largest length that the verifier thinks possible.
+const SCRATCH_BYTES: u32 = SECOND as u32 + 8 + 512;
+
+// enum bpf_func_id
+const MAP_LOOKUP_ELEM: i32 = 1;
+const GET_CURRENT_PID_TGID: i32 = 14;
+const PERF_EVENT_OUTPUT: i32 = 25;
+const PROBE_READ_USER: i32 = 112;
+const PROBE_READ_KERNEL: i32 = 113;
+const PROBE_READ_USER_STR: i32 = 114;
+
+// enum bpf_map_type
+const ARRAY: u32 = 2;
+const PERF_EVENT_ARRAY: u32 = 4;
+const PERCPU_ARRAY: u32 = 6;
+
+// Conditions under which instructions are left out: include/uapi/linux/bpf_common.h, bpf.h.
+const EQUAL: u8 = 0x10;
+const UNEQUAL: u8 = 0x50;
+const NOT_ABOVE: u8 = 0xb0;
+const NOT_NEGATIVE: u8 = 0x70;
+
+/// Instructions, and those that need a map.
+#[derive(Debug, Default)]
+struct Code {
+    bytes: Vec<[u8; 8]>,
+    maps: Vec<(usize, &'static str)>,
+}
+
+impl Code {
+    fn push(&mut self, code: u8, to: u8, from: u8, offset: i16, immediate: i32) -> &mut Self {
+        let registers = if cfg!(target_endian = "little") { to | from << 4 } else { to << 4 | from };
+        let mut bytes = [code, registers, 0, 0, 0, 0, 0, 0];
+        bytes[2..4].copy_from_slice(&offset.to_ne_bytes());
+        bytes[4..].copy_from_slice(&immediate.to_ne_bytes());
+        self.bytes.push(bytes);
+        self
+    }
+
+    /// A register gets a number.
+    fn set(&mut self, to: u8, value: i32) -> &mut Self {
+        self.push(0xb7, to, 0, 0, value)
+    }
+
+    /// A register gets another one plus a number.
+    fn place(&mut self, to: u8, from: u8, plus: i32) -> &mut Self {
+        self.push(0xbf, to, from, 0, 0).push(0x07, to, 0, 0, plus)
+    }
+
+    /// A register grows by another one.
+    fn add(&mut self, to: u8, from: u8) -> &mut Self {
+        self.push(0x0f, to, from, 0, 0)
+    }
+
+    /// A register gets the `u64` at another one plus an offset.
+    fn load(&mut self, to: u8, from: u8, offset: usize) -> &mut Self {
+        self.push(0x79, to, from, offset as i16, 0)
+    }
+
+    fn load_u32(&mut self, to: u8, from: u8, offset: usize) -> &mut Self {
+        self.push(0x61, to, from, offset as i16, 0)
+    }
+
+    fn load_local(&mut self, to: u8, local: i16) -> &mut Self {
+        self.push(0x79, to, FRAME, local, 0)
+    }
+
+    fn store(&mut self, to: u8, offset: i16, from: u8) -> &mut Self {
+        self.push(0x7b, to, from, offset, 0)
+    }
+
+    /// A register gets the map.
+    fn map(&mut self, name: &'static str, to: u8) -> &mut Self {
+        self.maps.push((self.bytes.len(), name));
+        self.push(0x18, to, 0, 0, 0).push(0, 0, 0, 0, 0)
+    }
+
+    fn call(&mut self, helper: i32) -> &mut Self {
+        self.push(0x85, 0, 0, 0, helper)
+    }
+
+    fn exit(&mut self) -> &mut Self {
+        self.push(0x95, 0, 0, 0, 0)
+    }
+
+    /// Leaves instructions out under a condition on a register and a number.
+    fn unless(&mut self, condition: u8, of: u8, value: i32, body: impl FnOnce(&mut Self)) -> &mut Self {
+        let at = self.bytes.len();
+        self.push(0x05 | condition, of, 0, 0, value);
+        body(self);
+        let skipped = (self.bytes.len() - at - 1) as i16;
+        self.bytes[at][2..4].copy_from_slice(&skipped.to_ne_bytes());
+        self
+    }
+
+    /// R0 gets the address of an element of a map, whose `u32` index is at a local place. Without it the program ends.
+    fn element(&mut self, map: &'static str, index: i16) -> &mut Self {
+        self.map(map, 1).place(2, FRAME, index.into()).call(MAP_LOOKUP_ELEM);
+        self.unless(UNEQUAL, 0, 0, |code| {
+            code.exit();
+        })
+    }
+
+    /// A local place gets the register of the traced thread at the offset in R3.
+    fn register(&mut self, local: i16) -> &mut Self {
+        self.load(1, CONTEXT, 0).add(3, 1);
+        self.place(1, FRAME, local.into()).set(2, 8).call(PROBE_READ_KERNEL)
+    }
+}
+
+// What registers hold throughout.
+const CONTEXT: u8 = 6;
+const RECORD: u8 = 8;
+const ENTRY: u8 = 9;
+const FRAME: u8 = 10;
+
+// Local places.
+const INDEX: i16 = -8;
+const POINTER: i16 = -16;
+const LENGTH: i16 = -24;
+
+/// The whole program: `raw_tracepoint/sys_enter` has the registers and the number of the call.
+fn code() -> Code {
+    let mut code = Code::default();
+    code.place(CONTEXT, 1, 0).load(7, CONTEXT, 8).store(FRAME, INDEX, 7);
+    code.element(CALLS, INDEX).place(ENTRY, 0, 0);
+    code.load_u32(0, ENTRY, 0).unless(UNEQUAL, 0, 0, |code| {
+        code.exit();
+    });
+    code.set(1, 0).store(FRAME, INDEX, 1).element(SCRATCH, INDEX).place(RECORD, 0, 0);
+    code.call(GET_CURRENT_PID_TGID).store(RECORD, 0, 0).store(RECORD, 8, 7);
+    copy(&mut code, 4, FIRST);
+    code.load_u32(1, ENTRY, 0).unless(UNEQUAL, 1, 1, |code| output(code, FIRST));
+    copy(&mut code, 12, SECOND);
+    output(&mut code, SECOND);
+    code
+}
+
+/// Copies what an argument points to. `entry` is where [`Pointers`] describe it.
+fn copy(code: &mut Code, entry: usize, at: usize) {
+    let bytes = at as i32 + 8;
+    code.load_u32(3, ENTRY, entry).register(POINTER);
+    code.load_u32(7, ENTRY, entry + 4);
+    code.unless(UNEQUAL, 7, 0, |code| {
+        code.place(1, RECORD, bytes).set(2, STRING).load_local(3, POINTER).call(PROBE_READ_USER_STR);
+    });
+    code.unless(EQUAL, 7, 0, |code| {
+        code.place(3, 7, -1).register(LENGTH).load_local(2, LENGTH);
+        code.unless(NOT_ABOVE, 2, BUFFER, |code| {
+            code.set(2, BUFFER);
+        });
+        code.store(FRAME, LENGTH, 2).place(1, RECORD, bytes).load_local(3, POINTER).call(PROBE_READ_USER);
+        code.unless(UNEQUAL, 0, 0, |code| {
+            code.load_local(0, LENGTH);
+        });
+    });
+    code.store(RECORD, at as i16, 0);
+}
+
+/// Writes the record with what its last argument has, and ends. R0 is the length of that.
+fn output(code: &mut Code, last: usize) {
+    code.place(5, 0, 0).unless(NOT_NEGATIVE, 5, 0, |code| {
+        code.set(5, 0);
+    });
+    // For the verifier: 511 at most.
+    code.push(0x57, 5, 0, 0, 511).place(5, 5, last as i32 + 8);
+    // BPF_F_CURRENT_CPU
+    code.place(1, CONTEXT, 0).map(OUTPUT, 2).push(0xb4, 3, 0, 0, -1).place(4, RECORD, 0);
+    code.call(PERF_EVENT_OUTPUT).set(0, 0).exit();
+}
+
+/// The object: the program and its maps.
+pub fn object() -> Result<Vec<u8>, object::write::Error> {
+    let endian = if cfg!(target_endian = "little") { Endianness::Little } else { Endianness::Big };
+    let mut object = Object::new(BinaryFormat::Elf, Architecture::Bpf, endian);
+    let section = object.add_section(Vec::new(), b"license".into(), SectionKind::Data);
+    object.append_section_data(section, b"GPL\0", 1);
+    let section = object.add_section(Vec::new(), b"maps".into(), SectionKind::Data);
+    // Without a number of elements, aya gives the output one for each CPU.
+    let maps = [
+        (CALLS, [ARRAY, 4, size_of::<Pointers>() as u32, MOST_CALLS, 0]),
+        (SCRATCH, [PERCPU_ARRAY, 4, SCRATCH_BYTES, 1, 0]),
+        (OUTPUT, [PERF_EVENT_ARRAY, 4, 4, 0, 0]),
+    ];
+    let maps = maps.map(|(name, definition)| {
+        let bytes = definition.map(u32::to_ne_bytes);
+        let value = object.append_section_data(section, bytes.as_flattened(), 4);
+        let size = size_of_val(&bytes) as u64;
+        (name, object.add_symbol(symbol(name, value, size, SymbolKind::Data, section)))
+    });
+    let Code { bytes, maps: uses } = code();
+    let section = object.add_section(Vec::new(), b"raw_tp/sys_enter".into(), SectionKind::Text);
+    let value = object.append_section_data(section, bytes.as_flattened(), 8);
+    object.add_symbol(symbol(PROGRAM, value, bytes.len() as u64 * 8, SymbolKind::Text, section));
+    for (at, used) in uses {
+        let named = |(name, _): &&(&str, SymbolId)| *name == used;
+        let Some((_, symbol)) = maps.iter().find(named) else { continue };
+        let flags = RelocationFlags::Elf { r_type: elf::R_BPF_64_64 };
+        object.add_relocation(section, Relocation { offset: at as u64 * 8, symbol: *symbol, addend: 0, flags })?;
+    }
+    object.write()
+}
+
+fn symbol(name: &str, value: u64, size: u64, kind: SymbolKind, section: object::write::SectionId) -> Symbol {
+    Symbol {
+        name: name.into(),
+        value,
+        size,
+        kind,
+        scope: SymbolScope::Dynamic,
+        weak: false,
+        section: SymbolSection::Section(section),
+        flags: SymbolFlags::None,
+    }
+}
