@@ -41,7 +41,8 @@ pub struct Args {
 const AFTER: &str = "\
 A system call has one line, at its return: lines are in the order of returns over all CPUs, and the time at the left decreases only where a line is marked as late. The \
 time in the call stands at the end, <12.3 µs>, so that the entry is that much earlier. A call that blocks does not hold up the lines of \
-others. A call without return, such as exit_group, has its line when its thread ends. --enter prints entries at their places too.
+others. A call without return, such as exit_group, has its line when its thread ends. --enter prints entries at their places too, without strings if \
+another tracer was there before.
 
 Strings, and the beginnings of buffers that a call sends, are printed as they were at the entry: up to 255 bytes of a string, 32 of a buffer. A BPF program \
 copies them. Other pointers are printed as addresses, and so is what was not in memory at the entry.

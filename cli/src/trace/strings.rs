@@ -44,7 +44,7 @@ pub struct Copied {
 
 impl Strings {
     /// Loads the program for these calls, or for all if there are none. `None` if they point to nothing. To be called before the calls' own
-    /// rings are opened: the kernel runs what was attached first.
+    /// rings are opened: the kernel runs what was attached first. If another tracer was there before, a call's strings come behind its entry.
     pub fn begin(calls: &mut Calls, numbers: &[i64]) -> Result<Option<Self>, Box<dyn Error>> {
         let registers = program::REGISTERS.ok_or("it is not known here where system calls have their arguments")?;
         let all = if numbers.is_empty() { (0..MOST_CALLS.into()).collect() } else { numbers.to_vec() };
