@@ -13,7 +13,7 @@ use crate::order::key::{Key, Keys};
 use crate::order::self_filter::SelfFilter;
 use crate::order::stream::{Due, Notice, Stream};
 use crate::order::{FillMark, Order, WhenFull};
-use crate::ring::ANY_CPU;
+use crate::ring::{ANY_CPU, Ring};
 use crate::rings::{Lane, Rings};
 use crate::sequence::tracker::Tracker;
 use crate::sequence::wrap::LossWindow;
@@ -518,6 +518,18 @@ impl Merge {
     /// The merged rings.
     pub fn rings(&self) -> &Rings {
         &self.rings
+    }
+
+    /// Bytes of the smallest BPF ring buffer, if there is one.
+    pub(crate) fn smallest_buffer(&self) -> Option<u64> {
+        let rings = self.rings.lanes.iter().map(|lane| &lane.ring);
+        rings.filter(|ring| ring.is_ring_buffer()).map(Ring::size).min()
+    }
+
+    /// Bytes that were written into all BPF ring buffers, as far as they are indexed.
+    pub(crate) fn written(&self) -> u64 {
+        let all = self.rings.lanes.iter().zip(&self.stream.indexes);
+        all.filter(|(lane, _)| lane.ring.is_ring_buffer()).map(|(_, index)| index.cursor()).fold(0, u64::wrapping_add)
     }
 }
 

@@ -46,8 +46,8 @@ use std::time::{Duration, Instant};
 /// is called with a time-out of zero.
 ///
 /// The kernel wakes a reader of a BPF ring buffer for each record with which the reader has caught up. While more than some 13,000 events
-/// come a second, the reader gathers them for a tick instead, but no longer than a program takes to fill a sixteenth of the smallest ring (a
-/// millisecond at least). It leaves the last bytes in the ring until then, so the kernel does not wake it. If programs write about the
+/// come a second, the reader gathers them for a tick instead, but no longer than a program takes to fill a sixteenth of the smallest ring, or a
+/// quarter as long as the rings fill slowly (a millisecond at least). It leaves the last bytes in the ring until then, so the kernel does not wake it. If programs write about the
 /// scheduler, each wake-up causes the events of the next. A reader whose events come fast again as soon as it no longer gathers them goes on
 /// gathering, and tries again after a second.
 ///

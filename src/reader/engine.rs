@@ -16,6 +16,7 @@ use crate::reader::pace::{FLOOR, Pace, WORTH_A_REFRESH};
 use crate::rings::Rings;
 use crate::rings::control::{Control, Handle, Report, Signals};
 use crate::sys::machine;
+use rest::Filling;
 use smallvec::SmallVec;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -54,6 +55,8 @@ pub(crate) struct Engine {
     found: Option<Instant>,
     /// Events found since the reader last slept, or could have slept.
     since_sleep: usize,
+    /// How fast programs fill BPF ring buffers.
+    filling: Filling,
     /// When to ask the kernel next for losses after the last record of a ring.
     check_losses: Instant,
     /// How often the reader went to sleep, and how often it was woken.
@@ -129,6 +132,7 @@ impl Engine {
             spin,
             found: None,
             since_sleep: 0,
+            filling: Filling::new(Instant::now()),
             check_losses: check_cpus,
             sleeps: 0,
             wakes: 0,
@@ -422,6 +426,7 @@ impl Engine {
         let now = Instant::now();
         self.pace.refreshed(now, found);
         self.since_sleep = self.since_sleep.saturating_add(found);
+        self.filling.refreshed(now, &self.merge);
         if found > 0 {
             self.found = Some(now);
         }

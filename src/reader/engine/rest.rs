@@ -1,6 +1,7 @@
 //! Rests: how long a reader that has taken many events sleeps before it refreshes again.
 
 use super::Engine;
+use crate::order::merge::Merge;
 use crate::reader::pace::{FLOOR, WORTH_A_REFRESH};
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,37 @@ const PART_HELD: usize = 4;
 /// A program that does nothing but write, 256 bytes a microsecond, fills a sixteenth of a BPF ring buffer in a microsecond for each of these
 /// bytes of the ring. The rest of the ring is for the time in which the reader waits for a CPU.
 const SIXTEENTH: u64 = 4096;
+
+/// The same for a quarter, if programs have written so slowly that the smallest ring would be full after [`SLOW`].
+const QUARTER: u64 = 1024;
+const SLOW: Duration = Duration::from_millis(512);
+
+/// How fast programs fill BPF ring buffers, from one refresh to another.
+#[derive(Debug)]
+pub(super) struct Filling {
+    since: Instant,
+    /// Bytes that were written into all of them.
+    written: u64,
+    pub(super) is_slow: bool,
+}
+
+impl Filling {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { since: now, written: 0, is_slow: false }
+    }
+
+    pub(super) fn refreshed(&mut self, now: Instant, merge: &Merge) {
+        let Some(smallest) = merge.smallest_buffer() else { return };
+        let past = now.saturating_duration_since(self.since);
+        // Two refreshes right after each other say nothing.
+        if past >= FLOOR {
+            let written = merge.written();
+            let new = u128::from(written.wrapping_sub(self.written));
+            self.is_slow = new * SLOW.as_nanos() <= u128::from(smallest) * past.as_nanos();
+            (self.since, self.written) = (now, written);
+        }
+    }
+}
 
 impl Engine {
     /// How long to sleep before the next refresh, although more may have been written since the last. Zero: refresh at once.
@@ -45,11 +77,11 @@ impl Engine {
         Duration::ZERO
     }
 
-    /// The longest sleep while rings fill up and none wakes the reader: a writer fills a sixteenth of the smallest BPF ring buffer in it.
+    /// The longest sleep while rings fill up and none wakes the reader. A writer that does nothing else fills a sixteenth of the smallest BPF
+    /// ring buffer in it, or a quarter if writers have been slow.
     pub(super) fn unwatched(&self) -> Duration {
-        let lanes = &self.merge.rings().lanes;
-        let smallest = lanes.iter().filter(|lane| lane.ring.is_ring_buffer()).map(|lane| lane.ring.size()).min();
-        smallest.map_or(Duration::MAX, |size| FLOOR.max(Duration::from_micros(size / SIXTEENTH)))
+        let part = if self.filling.is_slow { QUARTER } else { SIXTEENTH };
+        self.merge.smallest_buffer().map_or(Duration::MAX, |size| FLOOR.max(Duration::from_micros(size / part)))
     }
 
     /// Whether each ring wakes the reader as it fills up. A BPF ring buffer does not: the kernel notifies only a reader that has given all

@@ -213,6 +213,7 @@ fn take_from(buffer: &sim::RingBuffer, reader: &mut Reader, key: u64) {
     assert_eq!(reader.next_timeout(Duration::ZERO).unwrap().and_then(|event| event.key()), Some(key));
     (reader.engine.since_sleep, reader.engine.found) = (1, None);
     reader.engine.pace.set_busy();
+    reader.engine.filling.is_slow = false;
 }
 
 /// Whether something would wake the reader.
@@ -253,6 +254,9 @@ fn nothing_wakes_a_reader_that_gathers() {
 fn a_reader_gathers_what_comes_fast() {
     let (_buffer, mut reader) = fast_buffer(8 << 20);
     assert_eq!(reader.engine.rest(), Duration::from_micros((8 << 20) / 4096));
+    reader.engine.filling.is_slow = true;
+    assert_eq!(reader.engine.unwatched(), Duration::from_micros((8 << 20) / 1024), "there is time");
+    reader.engine.filling.is_slow = false;
     reader.engine.since_sleep = 0;
     assert_eq!(reader.engine.rest(), Duration::ZERO, "it has rested");
     reader.engine.since_sleep = WORTH_A_REFRESH - 1;
@@ -286,6 +290,23 @@ fn proofs_of_reservations_are_apart_in_a_rush() {
     reader.engine.pace.set_busy();
     reader.engine.pace.proving(now);
     assert!(!reader.engine.rests_from_proofs(now));
+}
+
+/// Half a second to fill the ring is slow. Two refreshes right after each other say nothing.
+#[test]
+fn rings_fill_slowly_or_fast() {
+    let (buffer, mut reader) = fast_buffer(1 << 16);
+    let mut now = Instant::now();
+    // 128 bytes in a millisecond are a ring in 512 of them.
+    for (records, expected) in [(1, true), (8, true), (9, false), (0, true), (1000, false)] {
+        now += FLOOR;
+        (0..records).for_each(|_| assert!(buffer.output(&[0; 8])));
+        reader.engine.merge.refresh(0);
+        reader.engine.filling.refreshed(now, &reader.engine.merge);
+        assert_eq!(reader.engine.filling.is_slow, expected, "{records}");
+        reader.engine.filling.refreshed(now + FLOOR / 2, &reader.engine.merge);
+        assert_eq!(reader.engine.filling.is_slow, expected, "{records}, and none");
+    }
 }
 
 /// What a proof that ends at once releases is not copied before, unless it waits for programs.
