@@ -83,7 +83,8 @@ async fn test() {
         start(&["executor", &port.to_string(), work])
     });
     let scheduler = format!("127.0.0.1:{port}");
-    for query in NAMED {
+    // No sockets are generated.
+    for query in NAMED.iter().filter(|query| query.name != "messages") {
         same(&url, &scheduler, query.sql).await;
         println!("cluster: {} ok", query.name);
     }

@@ -170,14 +170,28 @@ struct Running(Child);
 
 impl Running {
     fn start(folder: &Folder) -> Self {
-        let mut command = program(folder, &["-e", "sched:sched_switch", "--file-seconds", "3600"]);
+        Self::of("here", folder, &[])
+    }
+
+    fn of(machine: &str, folder: &Folder, args: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_perfweave-archive"));
+        command.args(["record", "--machine", machine, "--to"]).arg(&folder.0).args(args);
+        command.args(["-e", "sched:sched_switch", "--file-seconds", "3600"]);
         let mut this = Self(command.stderr(Stdio::null()).spawn().unwrap());
         // It has switched at least once when this file is there.
-        while files(&folder.0.join("events"), ".open-").is_empty() {
+        let machine = format!("/machine={machine}/");
+        while !files(&folder.0.join("events"), ".open-").iter().any(|path| path.to_string_lossy().contains(&machine)) {
             assert!(this.0.try_wait().unwrap().is_none(), "it has ended");
             std::thread::yield_now();
         }
         this
+    }
+
+    /// Ends the recording with a signal.
+    fn end(mut self) {
+        let pid = nix::unistd::Pid::from_raw(self.0.id().cast_signed());
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+        assert!(self.0.wait().unwrap().success());
     }
 
     fn kill(&mut self) {
@@ -219,12 +233,40 @@ fn a_killed_recording_loses_its_open_files_and_the_next_one_says_which_interval(
 #[test]
 fn a_signal_ends_a_recording_with_all_files_finished() {
     let folder = Folder::new("signal");
-    let mut running = Running::start(&folder);
-    let pid = nix::unistd::Pid::from_raw(running.0.id().cast_signed());
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
-    assert!(running.0.wait().unwrap().success());
+    Running::start(&folder).end();
     assert!(files(&folder.0, ".open-").is_empty());
     let [written, yielded, _] = end(&folder);
     let rows = batches(&folder, "events/sched/sched_switch").iter().map(RecordBatch::num_rows).sum::<usize>();
     assert!(rows > 0 && rows as i64 == written && written == yielded);
+}
+
+/// Two recordings of this machine, as if of two: connections between its sockets are messages, and what follows from them about the two clocks,
+/// which are one, is true.
+#[test]
+fn connections_are_messages_that_bound_the_clocks() {
+    let folder = Folder::new("messages");
+    let event = ["-e", "sock:inet_sock_set_state"];
+    let running = ["a", "b"].map(|machine| Running::of(machine, &folder, &event));
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    for _ in 0..20 {
+        let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        drop(client);
+        assert_eq!(std::io::Read::read(&mut server, &mut [0]).unwrap(), 0, "it is closed");
+    }
+    running.into_iter().for_each(Running::end);
+    let mut query = Command::new(env!("CARGO_BIN_EXE_perfweave-archive"));
+    let output = query.args(["query", "--named", "messages", "--format", "csv"]).arg(&folder.0).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let pairs = String::from_utf8(output.stdout).unwrap();
+    // The last ACK of the handshake, the FIN and the ACK of the FIN, each as of both: others may use sockets meanwhile.
+    for way in ["a,", "b,"] {
+        let count = pairs.lines().filter(|line| line.starts_with(way)).count();
+        assert!(count >= 60, "{count} from {way} {pairs}");
+    }
+    let found = perfweave_archive::tighten::corrections(&pairs, 1_000_000_000, 1000).unwrap();
+    assert!(!found.all.is_empty() && found.one_way.is_empty());
+    for correction in found.all {
+        assert!(correction.offset.abs() <= correction.error && correction.error < 1_000_000_000, "{correction:?}");
+    }
 }

@@ -34,6 +34,7 @@ pub const NAMED: &[Named] = &[
     Named { name: "system-calls", sql: include_str!("named/system-calls.sql") },
     Named { name: "missing", sql: include_str!("named/missing.sql") },
     Named { name: "slowest-hops", sql: include_str!("named/slowest-hops.sql") },
+    Named { name: "messages", sql: include_str!("named/messages.sql") },
 ];
 
 pub(super) fn sql(name: &str) -> Result<&'static str, Failure> {
