@@ -195,9 +195,16 @@ fn each_string_is_that_of_its_call() {
         \x20for n in range(k,20000,4): os.write(null,b'%06d'%n+b'x'*(n%20))\n\
         t=[threading.Thread(target=f,args=(k,)) for k in range(4)]\n\
         [x.start() for x in t];[x.join() for x in t]";
-    let Some(ran) = traced(&["trace", "--json", "--enter", "-e", "write,pwrite64", "--", &python, "-c", write]) else {
-        return;
-    };
+    let arguments = ["trace", "--json", "--enter", "-e", "write,pwrite64", "--", &python, "-c", write];
+    let Some(ran) = traced(&arguments) else { return };
+    strings_are_right(&ran);
+    // Where threads have other numbers.
+    let unshare = ["--pid", "--fork", "--mount-proc", env!("CARGO_BIN_EXE_perfweave")];
+    strings_are_right(&run(Command::new("unshare").args(unshare).args(arguments), ""));
+}
+
+#[track_caller]
+fn strings_are_right(ran: &Ran) {
     let mut right = 0;
     for object in ran.out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()) {
         let Some(text) = object["args"]["buf"].as_str() else { continue };

@@ -31,17 +31,15 @@ pub const REGISTERS: Option<[u32; 6]> = if cfg!(target_arch = "x86_64") {
     None
 };
 
-/// A record: `u64` of the thread and, above, its process; `u64` number of the call; and for each argument `i64` length or negative error, and
-/// its bytes. The second argument has this place.
+/// A record: `u64` number of the call; and for each argument `i64` length or negative error, and its bytes. Arguments have these places.
+pub const FIRST: usize = 8;
 pub const SECOND: usize = FIRST + 8 + STRING as usize;
-pub const FIRST: usize = 16;
 
 /// Bytes of memory in which a record is made: also with the largest length that the verifier thinks possible.
 const SCRATCH_BYTES: u32 = SECOND as u32 + 8 + 512;
 
 // enum bpf_func_id
 const MAP_LOOKUP_ELEM: i32 = 1;
-const GET_CURRENT_PID_TGID: i32 = 14;
 const PERF_EVENT_OUTPUT: i32 = 25;
 const PROBE_READ_USER: i32 = 112;
 const PROBE_READ_KERNEL: i32 = 113;
@@ -166,7 +164,7 @@ fn code() -> Code {
         code.exit();
     });
     code.set(1, 0).store(FRAME, INDEX, 1).element(SCRATCH, INDEX).place(RECORD, 0, 0);
-    code.call(GET_CURRENT_PID_TGID).store(RECORD, 0, 0).store(RECORD, 8, 7);
+    code.store(RECORD, 0, 7);
     copy(&mut code, 4, FIRST);
     code.load_u32(1, ENTRY, 0).unless(UNEQUAL, 1, 1, |code| output(code, FIRST));
     copy(&mut code, 12, SECOND);

@@ -9,7 +9,7 @@ use super::program::{self, BUFFER, CALLS, FIRST, MOST_CALLS, OUTPUT, PROGRAM, Po
 use aya::maps::{Array, Map};
 use aya::programs::RawTracePoint;
 use aya::{Ebpf, EbpfLoader};
-use perfweave::{Event, Item, Rings};
+use perfweave::{Event, Item, Rings, Sample};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt::Write;
@@ -63,7 +63,7 @@ impl Strings {
         tracepoint.load()?;
         tracepoint.attach("sys_enter")?;
         let Some(Map::PerfEventArray(output)) = program.map(OUTPUT) else { return Err("no output".into()) };
-        let rings = Rings::options().bpf_output(output.fd()).bytes(RING).open()?;
+        let rings = Rings::options().bpf_output(output.fd()).sample([Sample::Tid]).bytes(RING).open()?;
         Ok(Some(Self { rings, _program: program, copied: BTreeMap::new(), newest: 0, lost: 0 }))
     }
 
@@ -124,7 +124,9 @@ fn read(event: &Event<'_>) -> Option<((u32, u64), Copied)> {
         (at + 8..at + 8 + len).map(|at| payload.u8(at)).collect::<Option<Vec<_>>>()
     };
     let bytes = [argument(FIRST), argument(SECOND)];
-    Some(((payload.u64(0)? as u32, record.time()?), Copied { number: payload.u64(8)?.cast_signed(), bytes }))
+    // Of the thread, perf says the number in this PID namespace.
+    let (_, tid) = record.pid_tid()?;
+    Some(((tid, record.time()?), Copied { number: payload.u64(0)?.cast_signed(), bytes }))
 }
 
 /// Bytes, and whether more follow.
