@@ -29,8 +29,8 @@ pub struct Session {
     began: Instant,
     /// The session ends with this process or thread.
     watched: Option<u32>,
-    /// How printed times are converted.
-    stamp: Option<Stamp>,
+    /// How exact printed times are, if they are converted.
+    exactness: Option<u64>,
 }
 
 /// What other threads say to the session.
@@ -76,12 +76,12 @@ impl Session {
         }
         let began = Instant::now();
         reader.set_deadline(common.seconds.map(|time| began + time))?;
-        Ok(Self { reader, stop, began, watched: None, stamp: None })
+        Ok(Self { reader, stop, began, watched: None, exactness: None })
     }
 
     /// Says in the summary how exact these times are.
     pub fn stamped(&mut self, stamp: Stamp) {
-        self.stamp = Some(stamp);
+        self.exactness = stamp.exactness();
     }
 
     /// How long it has run.
@@ -139,7 +139,6 @@ impl Session {
 
     /// One line on loss and order, on standard error. In JSON it is the last object instead.
     pub fn summary(&mut self, json: bool) -> Result<String, Failure> {
-        let exactness = self.stamp.and_then(|stamp| stamp.exactness(self.reader.rings()));
         let Stats { records, late, early, damaged, missing, left_out, .. } = self.reader.stats();
         let ledger = self.reader.ledger()?;
         // The kernel tells a loss with the next record. The ledger has those after the last record as well.
@@ -149,7 +148,7 @@ impl Session {
                 "summary": { "records": records, "lost": lost, "missing": missing, "late": late, "early": early, "damaged": damaged,
                     "left_out": left_out, "seconds": self.elapsed().as_secs_f64(), "complete": ledger.is_complete() }
             });
-            if let Some(exactness) = exactness {
+            if let Some(exactness) = self.exactness {
                 object["summary"]["clock_uncertainty_ns"] = exactness.into();
             }
             return Ok(object.to_string());
@@ -165,7 +164,7 @@ impl Session {
         };
         let loss =
             if ledger.is_complete() { "nothing is missing".into() } else { format!("{lost} lost, {damaged} damaged") };
-        let clock = exactness.map(|ns| format!("; times within {}", short(ns))).unwrap_or_default();
+        let clock = self.exactness.map(|ns| format!("; times within {}", short(ns))).unwrap_or_default();
         Ok(format!("{records} events in {:.1} s: {order}; {loss}{clock}", self.elapsed().as_secs_f64()))
     }
 

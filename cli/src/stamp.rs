@@ -42,7 +42,13 @@ impl Printed {
     /// For rings that the kernel writes into. Objects of JSON have the time of the rings' clock unless the user asks for another.
     pub fn stamp(&self, rings: &Rings, otherwise: By, json: bool) -> Result<Stamp, Failure> {
         let by = self.time.unwrap_or(if json { By::Monotonic } else { otherwise });
-        let offset = by.offset(rings).ok_or_else(|| Failure::new("the clock of these events cannot be read"))?;
+        let offset = match by {
+            By::Start | By::Monotonic => Some(SAME),
+            By::Boot => rings.clock().offset_to(Clock::Boottime),
+            By::Real => rings.wall_clock(),
+            By::Tai => rings.clock().offset_to(Clock::Tai),
+        };
+        let offset = offset.ok_or_else(|| Failure::new("the clock of these events cannot be read"))?;
         let from = match (rings.started(), by) {
             (None, By::Start) => {
                 let hint = "--time monotonic prints the times as they are";
@@ -57,13 +63,6 @@ impl Printed {
     pub fn stamp_recorded(&self, rings: &Rings) -> Result<Stamp, Failure> {
         let by = self.time.unwrap_or(By::Monotonic);
         let offset = match by {
-            By::Monotonic if self.time.is_some() && rings.clock() != Clock::Monotonic => {
-                let hint = "without --time they are printed as they are";
-                return Err(Failure::hinting(
-                    format_args!("the recording has times of another clock: {:?}", rings.clock()),
-                    hint,
-                ));
-            }
             By::Monotonic => SAME,
             By::Real => rings.wall_clock().ok_or_else(|| {
                 let hint = "perfweave record writes it, and so does perf record -k mono";
@@ -74,18 +73,6 @@ impl Printed {
             }
         };
         Ok(Stamp { by, from: 0, offset })
-    }
-}
-
-impl By {
-    /// How far it is ahead of the clock of rings that the kernel writes into, now.
-    fn offset(self, rings: &Rings) -> Option<ClockOffset> {
-        match self {
-            Self::Start | Self::Monotonic => Some(SAME),
-            Self::Boot => rings.clock().offset_to(Clock::Boottime),
-            Self::Real => rings.wall_clock(),
-            Self::Tai => rings.clock().offset_to(Clock::Tai),
-        }
     }
 }
 
@@ -111,15 +98,9 @@ impl Stamp {
         }
     }
 
-    /// How exact a conversion is, if there is one: at the end, because a clock may have been set since the start.
-    pub fn exactness(&self, rings: &Rings) -> Option<u64> {
-        self.exactness_with(self.by.offset(rings)?)
-    }
-
-    fn exactness_with(&self, now: ClockOffset) -> Option<u64> {
-        let moved = now.nanoseconds.abs_diff(self.offset.nanoseconds);
-        let uncertainty = self.offset.uncertainty?.max(now.uncertainty?);
-        (!matches!(self.by, By::Start | By::Monotonic)).then(|| moved.saturating_add(uncertainty))
+    /// How exact a conversion is, if there is one.
+    pub fn exactness(&self) -> Option<u64> {
+        self.offset.uncertainty.filter(|_| !matches!(self.by, By::Start | By::Monotonic))
     }
 }
 
@@ -137,10 +118,7 @@ mod tests {
         assert_eq!(stamp(By::Monotonic, SAME).text(time), "     2.000000001");
         assert_eq!(stamp(By::Real, wall).text(time), "2023-11-14T22:13:22.000000001Z");
         assert_eq!(stamp(By::Tai, wall).number(5), 1_700_000_000_000_000_005);
-        assert_eq!([By::Start, By::Real].map(|by| stamp(by, wall).exactness_with(wall)), [None, Some(40)]);
-        // The clock was set back by a second.
-        let set = ClockOffset { nanoseconds: wall.nanoseconds - 1_000_000_000, uncertainty: Some(60) };
-        assert_eq!(stamp(By::Real, wall).exactness_with(set), Some(1_000_000_060));
+        assert_eq!([By::Start, By::Real].map(|by| stamp(by, wall).exactness()), [None, Some(40)]);
         for by in [By::Start, By::Monotonic, By::Real] {
             let stamp = stamp(by, if by == By::Real { wall } else { SAME });
             assert_eq!(stamp.text(None).len(), stamp.text(time).len());

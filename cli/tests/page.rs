@@ -57,13 +57,6 @@ fn a_hand_zooms_pans_clicks_and_searches_a_live_recording() {
     holds_everything(&found, &file);
     moves(&found);
     answers(&found);
-    // The clicked record has the time of day that the text has.
-    let times = printed(&["convert", "--text", "--time", "real", &file]);
-    let mark = found["mark"].as_str().unwrap();
-    let date = mark.split_whitespace().find(|word| word.contains("Z")).unwrap_or_else(|| panic!("{mark}"));
-    let date = &date[..date.find('Z').unwrap() + 1];
-    let date = &date[date.len() - "2026-01-01T00:00:00.000000000Z".len()..];
-    assert!(times.contains(date), "{date} is no record's time: {mark}");
     // A frame has at most a run, a wait and some marks for each pixel of the lanes that are seen: however many events there are.
     let most = real(&found["sweep"]["most"]);
     assert!(most < 45.0 * 4.0 * real(&found["sweep"]["width"]), "{}", found["sweep"]);

@@ -81,27 +81,6 @@ fn perfetto_has_a_track_for_each_cpu_and_thread_arrows_and_losses() {
     assert_eq!((&read["flows"], &read["backward"]), (&read["ends"], &0.into()));
     assert_eq!(read["ends elsewhere"], 0, "arrows that end at another thread than the woken one");
     assert_eq!((&read["losses"], &read["late"]), (&recorded.losses.into(), &0.into()));
-    // The wall clock, by MONOTONIC and REALTIME.
-    let snapshot = &read["snapshots"][0];
-    let [monotonic, real] = ["3", "1"].map(|id| snapshot[id].as_u64().unwrap());
-    assert_eq!(real - monotonic, wall(&file), "{snapshot}");
-    assert_eq!(read["trace clocks"], serde_json::json!([3]));
-}
-
-/// How far the wall clock was ahead of the recording's.
-#[track_caller]
-fn wall(file: &str) -> u64 {
-    let (first, real) = first_times(file);
-    real - first
-}
-
-/// When the first event was that has a time, by both clocks.
-#[track_caller]
-fn first_times(file: &str) -> (u64, u64) {
-    let times =
-        |clock| objects(&["convert", "--json", "--time", clock, file]).into_iter().map(|it| it["time"].as_u64());
-    let mut both = times("monotonic").zip(times("real"));
-    both.find_map(|(time, real)| time.zip(real).filter(|(time, _)| *time > 0)).unwrap()
 }
 
 /// A profile in `profiler-cli`, which answers from a daemon. This runs the daemon itself: `profiler-cli load` gives up after half a second.
@@ -167,11 +146,6 @@ fn the_firefox_profiler_has_tracks_marks_samples_and_losses() {
     let (file, profile) = (place.file("perf.data"), place.file("profile.json"));
     let Some(()) = recorded_with_losses(&file, &["--call-graph"]) else { return };
     printed(&["convert", "--firefox", &file, "-o", &profile]);
-    let written: Value = serde_json::from_slice(&std::fs::read(&profile).unwrap()).unwrap();
-    let (first, real) = first_times(&file);
-    assert!(first > 0, "{real}");
-    // Milliseconds in a floating-point number.
-    assert!((written["meta"]["startTime"].as_f64().unwrap() - real as f64 / 1e6).abs() < 0.01, "{}", written["meta"]);
     let Some(()) = runs(&["profiler-cli", "--version"], "npm install @firefox-devtools/profiler-cli") else { return };
     let (profiler, list) = Profiler::load(&place, &profile);
     let threads = list["threads"].as_array().unwrap();

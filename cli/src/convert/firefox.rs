@@ -8,7 +8,7 @@ use fxprof_processed_profile::{
     MarkerFieldFormat, MarkerTiming, ProcessHandle, Profile, ReferenceTimestamp, SamplingInterval, StaticSchemaMarker,
     StaticSchemaMarkerField, StringHandle, ThreadHandle, Timestamp,
 };
-use perfweave::Event;
+use perfweave::{Clock, Event};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 use std::time::Duration;
@@ -89,9 +89,9 @@ impl Tracks {
     fn new(picture: &Picture, view: &View) -> Self {
         let name = view.path.file_name().unwrap_or_default().to_string_lossy();
         let interval = SamplingInterval::from_millis(1);
-        // 1970, if the recording does not say what the wall clock was.
-        let since = Duration::from_nanos(picture.wall.unwrap_or(0));
-        let reference = ReferenceTimestamp::from_duration_since_unix_epoch(since);
+        // Only these clocks tell the time of day.
+        let since = if view.clock == Clock::Realtime { picture.start } else { 0 };
+        let reference = ReferenceTimestamp::from_duration_since_unix_epoch(Duration::from_nanos(since));
         let mut profile = Profile::new(&name, reference, interval);
         let late = profile.add_category("Late or unproven", CategoryColor::Red);
         let lost = profile.add_category("Records missing", CategoryColor::Orange);

@@ -49,10 +49,9 @@ fn page(out: &mut impl Write, picture: &Picture, title: &str) -> io::Result<()> 
 
 /// The data as JSON in which no text ends the element that it lies in.
 fn data(out: &mut impl Write, picture: &Picture, title: &str) -> io::Result<()> {
-    let Picture { start, end, wall, cpus, threads, events, .. } = picture;
+    let Picture { start, end, cpus, threads, events, .. } = picture;
     let threads: Vec<Value> = threads.iter().map(|(tid, thread)| json!([tid, thread.pid, thread.name])).collect();
     write!(out, "{{\"title\":{},\"start\":\"{start}\",\"end\":{},", escaped(&json!(title)), end - start)?;
-    write!(out, "\"wall\":{},", json!(wall.map(|wall| wall.to_string())))?;
     write!(out, "\"cpus\":{},\"threads\":{},", json!(cpus), escaped(&json!(threads)))?;
     write!(out, "\"events\":{},", escaped(&json!(events)))?;
     runs(out, picture)?;

@@ -336,7 +336,7 @@ const HINT = $('record').firstElementChild;
 
 // What the recording is, until something is clicked: the slowest wake-ups are where one begins to look.
 function summary() {
-  const pairs = [...when('begins', 0), ['events', data.points.length], ['threads', byTime.length], ['wake-ups', wakes.length]];
+  const pairs = [['events', data.points.length], ['threads', byTime.length], ['wake-ups', wakes.length]];
   const late = data.points.filter(point => point[LATE] !== 0).length;
   pairs.push(['order', late ? `${late} late or not proven` : 'all proven', late ? 'late' : '']);
   data.losses.slice(0, 5).forEach((loss, at) => {
@@ -363,21 +363,10 @@ function clock(time) {
   return `${all.slice(0, -9)}.${all.slice(-9)} s`;
 }
 
-// Names and texts of a moment: the recording's clock, and the wall clock if it is known.
-function when(name, time) {
-  const pairs = [[name, clock(time)]];
-  if (data.wall !== null) {
-    const all = BigInt(data.wall) + BigInt(Math.round(time)), second = 1000000000n;
-    const date = new Date(Number(all / second) * 1000).toISOString().slice(0, 19);
-    pairs.push(['', `${date}.${String(all % second).padStart(9, '0')}Z`]);
-  }
-  return pairs;
-}
-
 function selectPoint(at) {
   const point = data.points[at];
   view.selected = { point: at, time: point[TIME] };
-  const late = point[LATE], pairs = [...when('time', point[TIME]), ['since start', span(point[TIME])]];
+  const late = point[LATE], pairs = [['time', clock(point[TIME])], ['since start', span(point[TIME])]];
   pairs.push(['CPU', point[CPU] ?? '?'], ['thread', point[TID] === null ? '?' : nameOf(point[TID])]);
   if (late > 0) pairs.push(['order', `late by ${span(late)}`, 'late']);
   if (late < 0) pairs.push(['order', 'not proven', 'late']);
@@ -388,7 +377,7 @@ function selectPoint(at) {
 function selectRun(run) {
   const [from, to, cpu, tid] = run, wake = wakeOfRun.get(`${tid}:${from}`);
   view.selected = { time: from, wake };
-  const pairs = [['CPU', cpu], ...when('from', from), ['for', span(to - from)]];
+  const pairs = [['CPU', cpu], ['from', clock(from)], ['for', span(to - from)]];
   if (wake) {
     const go = () => { reveal(place.get('cpu' + wake.cpu), wake.time); view.selected.time = wake.time; };
     pairs.push(['woken by', link(nameOf(wake.waker), go)], ['waited', span(wake.ran - wake.time)]);
@@ -401,7 +390,7 @@ function selectRun(run) {
 function selectLoss(loss) {
   const room = Math.max(1000, 4 * (loss[1] - loss[0]));
   if (loss[0] < view.from || loss[1] > view.to || loss[1] - loss[0] < 4 * scale()) show(loss[0] - room, loss[1] + room);
-  rows('Loss', [...when('from', loss[0]), ...when('to', loss[1]), ['CPU', loss[2] ?? 'all']], loss[3]);
+  rows('Loss', [['from', clock(loss[0])], ['to', clock(loss[1])], ['CPU', loss[2] ?? 'all']], loss[3]);
   redraw();
 }
 
@@ -414,7 +403,7 @@ function selectWake(wake) {
     selectRun(run);
   } else {
     view.selected = { time: wake.ran, wake };
-    rows(nameOf(wake.woken), [['woken by', nameOf(wake.waker)], ...when('at', wake.time), ['waited', span(room)]]);
+    rows(nameOf(wake.woken), [['woken by', nameOf(wake.waker)], ['at', clock(wake.time)], ['waited', span(room)]]);
   }
   reveal(place.get('thread' + wake.woken), wake.ran);
 }

@@ -3,7 +3,7 @@
 use super::picture::{Painter, Picture, Place, Wake};
 use super::view::View;
 use super::{Out, Sink};
-use perfweave::{Clock, Event};
+use perfweave::Event;
 use prost::Message;
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
@@ -14,8 +14,6 @@ mod proto {
 
     #[derive(Clone, PartialEq, Message)]
     pub struct TracePacket {
-        #[prost(message, optional, tag = "6")]
-        pub clock_snapshot: Option<ClockSnapshot>,
         #[prost(uint64, optional, tag = "8")]
         pub timestamp: Option<u64>,
         #[prost(uint32, optional, tag = "10")]
@@ -24,27 +22,8 @@ mod proto {
         pub track_event: Option<TrackEvent>,
         #[prost(uint32, optional, tag = "13")]
         pub sequence_flags: Option<u32>,
-        #[prost(uint32, optional, tag = "58")]
-        pub timestamp_clock_id: Option<u32>,
         #[prost(message, optional, tag = "60")]
         pub track_descriptor: Option<TrackDescriptor>,
-    }
-
-    /// What clocks say at the same moment.
-    #[derive(Clone, PartialEq, Message)]
-    pub struct ClockSnapshot {
-        #[prost(message, repeated, tag = "1")]
-        pub clocks: Vec<Clock>,
-        #[prost(uint32, optional, tag = "2")]
-        pub primary_trace_clock: Option<u32>,
-    }
-
-    #[derive(Clone, PartialEq, Message)]
-    pub struct Clock {
-        #[prost(uint32, optional, tag = "1")]
-        pub clock_id: Option<u32>,
-        #[prost(uint64, optional, tag = "2")]
-        pub timestamp: Option<u64>,
     }
 
     #[derive(Clone, PartialEq, Message)]
@@ -112,23 +91,7 @@ mod proto {
         pub name: Option<String>,
     }
 }
-use proto::{
-    ClockSnapshot, DebugAnnotation, ProcessDescriptor, ThreadDescriptor, TracePacket, TrackDescriptor, TrackEvent,
-};
-
-/// `BuiltinClock`. Perfetto takes the times of packets that name no clock for those of `BOOTTIME`.
-const REALTIME: u32 = 1;
-const BOOTTIME: u32 = 6;
-
-/// Perfetto's number of a recording's clock.
-fn clock_id(clock: Clock) -> u32 {
-    match clock {
-        Clock::Realtime => REALTIME,
-        Clock::Monotonic => 3,
-        Clock::MonotonicRaw => 5,
-        _ => BOOTTIME,
-    }
-}
+use proto::{DebugAnnotation, ProcessDescriptor, ThreadDescriptor, TracePacket, TrackDescriptor, TrackEvent};
 
 const BEGIN: i32 = 1;
 const END: i32 = 2;
@@ -163,9 +126,8 @@ impl Sink for Perfetto {
         Ok(())
     }
 
-    fn finish(mut self: Box<Self>, view: &View) -> io::Result<()> {
-        let (picture, clock) = (self.painter.finish(), clock_id(view.clock));
-        clocks(&mut self.out, &picture, clock)?;
+    fn finish(mut self: Box<Self>, _: &View) -> io::Result<()> {
+        let picture = self.painter.finish();
         tracks(&mut self.out, &picture)?;
         let mut packets = slices(&picture);
         packets.extend(instants(&picture));
@@ -176,10 +138,7 @@ impl Sink for Perfetto {
         });
         for (time, event) in packets {
             let track_event = Some(event);
-            let timestamp_clock_id = picture.wall.map(|_| clock);
-            let packet =
-                TracePacket { timestamp: Some(time), timestamp_clock_id, track_event, ..TracePacket::default() };
-            write(&mut self.out, packet)?;
+            write(&mut self.out, TracePacket { timestamp: Some(time), track_event, ..TracePacket::default() })?;
         }
         self.out.flush()
     }
@@ -191,18 +150,6 @@ fn write(out: &mut impl Write, mut packet: TracePacket) -> io::Result<()> {
     let mut bytes = vec![1 << 3 | 2];
     packet.encode_length_delimited(&mut bytes).map_err(io::Error::other)?;
     out.write_all(&bytes)
-}
-
-/// What the wall clock was, if that is known: then Perfetto shows the time of day.
-fn clocks(out: &mut impl Write, picture: &Picture, clock: u32) -> io::Result<()> {
-    let Some(wall) = picture.wall else { return Ok(()) };
-    let says = |id, time| proto::Clock { clock_id: Some(id), timestamp: Some(time) };
-    let mut clocks = vec![says(clock, picture.start)];
-    if clock != REALTIME {
-        clocks.push(says(REALTIME, wall));
-    }
-    let clock_snapshot = Some(ClockSnapshot { clocks, primary_trace_clock: Some(clock) });
-    write(out, TracePacket { clock_snapshot, ..TracePacket::default() })
 }
 
 fn tracks(out: &mut impl Write, picture: &Picture) -> io::Result<()> {

@@ -9,8 +9,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 #[derive(Debug, Default)]
 pub struct Picture {
     pub start: u64,
-    /// The wall clock at the start, if the recording says what it was.
-    pub wall: Option<u64>,
     pub end: u64,
     pub cpus: BTreeSet<u32>,
     pub threads: BTreeMap<u32, Thread>,
@@ -163,7 +161,7 @@ impl Painter {
         // What perf says of the time before the recording has the time 0.
         let Some(time) = event.key().filter(|key| *key > 0) else { return self.without_time(event) };
         if self.picture.start == 0 {
-            (self.picture.start, self.picture.wall) = (time, view.wall.map(|wall| wall.apply(time)));
+            self.picture.start = time;
         }
         self.place(time, event.cpu());
         self.picture.end = self.picture.end.max(time);

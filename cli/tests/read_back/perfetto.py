@@ -9,9 +9,7 @@ timed = [(packet.timestamp, packet.track_event) for packet in trace.packet if pa
 descriptors = [packet.track_descriptor for packet in trace.packet if packet.HasField('track_descriptor')]
 tracks = {track.uuid: track for track in descriptors}
 threads = {track.uuid: track.thread.tid for track in descriptors if track.HasField('thread')}
-snapshots = [packet.clock_snapshot for packet in trace.packet if packet.HasField('clock_snapshot')]
-unknown = sum(len(UnknownFieldSet(part)) for snapshot in snapshots for part in (snapshot, *snapshot.clocks))
-unknown += sum(len(UnknownFieldSet(part)) for packet in trace.packet for part in (packet, packet.track_event, packet.track_descriptor))
+unknown = sum(len(UnknownFieldSet(part)) for packet in trace.packet for part in (packet, packet.track_event, packet.track_descriptor))
 unknown += sum(len(UnknownFieldSet(note)) for _, event in timed for note in event.debug_annotations)
 
 Event = pb.TrackEvent
@@ -36,9 +34,6 @@ elsewhere = sum(f' pid={threads.get(event.track_uuid)} ' not in note(starts[flow
 backward += sum(ends[flow][0] < time for flow, (time, _) in starts.items() if flow in ends)
 print(json.dumps({
     'unknown': unknown,
-    'snapshots': [{clock.clock_id: clock.timestamp for clock in snapshot.clocks} for snapshot in snapshots],
-    'trace clocks': sorted({packet.timestamp_clock_id for packet in trace.packet if packet.HasField('track_event')}
-                           | {snapshot.primary_trace_clock for snapshot in snapshots}),
     'unbalanced': unbalanced + sum(depth.values()),
     'backward': backward,
     'without track': sum(event.track_uuid not in tracks for _, event in timed),
