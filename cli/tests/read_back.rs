@@ -38,6 +38,17 @@ impl Recorded {
     }
 }
 
+/// The time of the first event by its own clock, and by the wall clock.
+fn first_times(file: &str) -> [u64; 2] {
+    let times = |args: &[&str]| {
+        let objects = objects(&[&["convert", "--json", file][..], args].concat());
+        let times = objects.iter().filter(|object| object["event"].is_string());
+        times.map(|object| object["time"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    let first = times(&[]).into_iter().zip(times(&["--time", "real"])).find(|(time, _)| *time > 0).unwrap();
+    first.into()
+}
+
 fn strings(value: &Value) -> BTreeSet<String> {
     value.as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect()
 }
@@ -81,6 +92,11 @@ fn perfetto_has_a_track_for_each_cpu_and_thread_arrows_and_losses() {
     assert_eq!((&read["flows"], &read["backward"]), (&read["ends"], &0.into()));
     assert_eq!(read["ends elsewhere"], 0, "arrows that end at another thread than the woken one");
     assert_eq!((&read["losses"], &read["late"]), (&recorded.losses.into(), &0.into()));
+    // Times are CLOCK_MONOTONIC's, 3, and one moment relates it to CLOCK_REALTIME, 1: that of the first event.
+    let [time, real] = first_times(&file);
+    assert_eq!(read["clocks"], serde_json::json!([{ "3": time, "1": real }]));
+    assert_eq!((&read["trace clocks"], &read["event clocks"]), (&vec![3].into(), &vec![3].into()));
+    assert_eq!(read["first"], time);
 }
 
 /// A profile in `profiler-cli`, which answers from a daemon. This runs the daemon itself: `profiler-cli load` gives up after half a second.

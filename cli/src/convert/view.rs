@@ -3,7 +3,7 @@
 use super::picture::is_switch_out;
 use linux_perf_event_reader::EventRecord;
 use perfweave::decode::{Field, Format};
-use perfweave::{Clock, Event, Item, Kind, Record, Rings};
+use perfweave::{Clock, ClockOffset, Event, Item, Kind, Record, Rings};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 pub struct View {
     pub path: PathBuf,
     pub clock: Clock,
+    /// How far the wall clock was ahead of it, if the recording says so.
+    pub wall: Option<ClockOffset>,
     sources: Vec<Source>,
     /// By thread.
     names: HashMap<u32, String>,
@@ -73,7 +75,7 @@ impl View {
     pub fn new(rings: &Rings, path: &Path) -> Self {
         let sources = (0..rings.sources().len()).map(|index| Source::new(rings, index)).collect();
         let (names, processes) = (HashMap::from([(0, "swapper".into())]), HashMap::from([(0, 0)]));
-        Self { path: path.to_owned(), clock: rings.clock(), sources, names, processes }
+        Self { path: path.to_owned(), clock: rings.clock(), wall: rings.wall_clock(), sources, names, processes }
     }
 
     /// Learns the names of threads that an event tells.
