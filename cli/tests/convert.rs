@@ -66,6 +66,33 @@ fn the_wall_clock_is_that_of_perf() {
     assert!(String::from_utf8_lossy(&failed.stderr).contains("--time real"));
 }
 
+/// `--time monotonic` prints no other clock's times for those of CLOCK_MONOTONIC.
+#[test]
+fn times_of_another_clock_are_not_taken_for_monotonic_ones() {
+    let place = Place::new();
+    let file = place.file("perf.data");
+    let Some(()) = perf() else { return };
+    for (clock, says) in [
+        (&["-k", "realtime"][..], "CLOCK_REALTIME"),
+        (&["-k", "boottime"], "CLOCK_BOOTTIME"),
+        (&[], "perf's own clock"),
+    ] {
+        let args = [&["record", "-q", "-a", "-e", "cpu-clock", "-o", &file][..], clock, &["--", "true"]].concat();
+        let told = perfweave_support::perf::printed(Command::new("perf").args(args));
+        let Some(_) = perfweave_support::kernel("perf record -a", told) else { return };
+        printed(&["convert", "--text", &file]);
+        let failed = perfweave(&["convert", "--text", "--time", "monotonic", &file]).output().unwrap();
+        let said = String::from_utf8(failed.stderr).unwrap();
+        assert!(failed.status.code() == Some(1) && said.contains(&format!("those of {says}")), "{said}");
+    }
+    // Those of the wall clock are dates as they are.
+    let args = ["record", "-q", "-a", "-e", "cpu-clock", "-o", &file, "-k", "realtime", "--", "true"];
+    perfweave_support::perf::printed(Command::new("perf").args(args)).unwrap();
+    assert!(printed(&["convert", "--text", "--time", "real", &file]).lines().count() > 0);
+    let Some(()) = recorded(&file, &["-a"]) else { return };
+    assert_eq!(printed(&["convert", "--text", "--time", "monotonic", &file]), printed(&["convert", "--text", &file]));
+}
+
 #[test]
 fn a_pipe_is_read_and_a_closed_pipe_ends_it_well() {
     let place = Place::new();
