@@ -3,6 +3,7 @@
 #[cfg(feature = "firefox")]
 mod firefox;
 mod folded;
+mod functions;
 mod html;
 mod names;
 #[cfg(feature = "perfetto")]
@@ -75,7 +76,7 @@ struct Format {
     /// An object for each event, one a line
     #[arg(short, long)]
     json: bool,
-    /// Call chains with how often each was sampled, outermost function first
+    /// Call chains with how often each was sampled, outermost function first. Functions have names if their files are those that were recorded
     #[arg(long)]
     folded: bool,
 }
