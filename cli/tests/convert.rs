@@ -182,6 +182,5 @@ fn a_recording_without_a_wall_clock_has_no_date() {
         (&0.0.into(), &"perf.data, date not known".into())
     );
     assert!(converted("--html").contains("\"wall\":null,"));
-    // Perfetto would show the time since the machine started as one of 1970, if it were told that it is of CLOCK_REALTIME.
     assert!(!converted("--perfetto").is_empty());
 }
