@@ -3,6 +3,7 @@
 #[cfg(feature = "firefox")]
 mod firefox;
 mod folded;
+mod functions;
 mod html;
 mod names;
 #[cfg(feature = "perfetto")]
@@ -28,7 +29,8 @@ use view::View;
 /// Turns a recording into something to look at
 ///
 /// Reads a perf.data file of `perf record` or `perfweave record`, of this machine or of another, and writes its events in proven order over
-/// all CPUs. `--html` makes one page that any browser shows, without a network.
+/// all CPUs. `--html` makes one page that any browser shows, without a network. `--html`, `--perfetto` and `--firefox` have dates if the recording
+/// says what the wall clock was.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -74,7 +76,7 @@ struct Format {
     /// An object for each event, one a line
     #[arg(short, long)]
     json: bool,
-    /// Call chains with how often each was sampled, outermost function first
+    /// Call chains with how often each was sampled, outermost function first. Functions have names if their files are those that were recorded
     #[arg(long)]
     folded: bool,
 }
@@ -90,6 +92,9 @@ pub fn run(args: Args) -> Outcome {
     let view_and_reader = open(&args.file)?;
     let stamp = args.time.stamp_recorded(view_and_reader.1.rings())?;
     let out = output(args.output.as_deref())?;
+    if args.format.has_dates() && view_and_reader.0.wall.is_none() {
+        eprintln!("perfweave: the recording does not say what the wall clock was: the events have times, but no dates");
+    }
     let sink = args.format.sink(out, &view_and_reader.0, stamp);
     match convert(view_and_reader, sink) {
         Ok(()) | Err(Failure::Closed) => Ok(ExitCode::SUCCESS),
@@ -100,6 +105,11 @@ pub fn run(args: Args) -> Outcome {
 type Out = Box<dyn Write>;
 
 impl Format {
+    /// Whether it has dates without being asked for them.
+    fn has_dates(&self) -> bool {
+        !(self.text || self.json || self.folded)
+    }
+
     fn sink(&self, out: Out, view: &View, stamp: Stamp) -> Box<dyn Sink> {
         #[cfg(feature = "perfetto")]
         if self.perfetto {

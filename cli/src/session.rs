@@ -29,8 +29,8 @@ pub struct Session {
     began: Instant,
     /// The session ends with this process or thread.
     watched: Option<u32>,
-    /// How exact printed times are, if they are converted.
-    exactness: Option<u64>,
+    /// How times are printed.
+    stamp: Option<Stamp>,
 }
 
 /// What other threads say to the session.
@@ -76,12 +76,17 @@ impl Session {
         }
         let began = Instant::now();
         reader.set_deadline(common.seconds.map(|time| began + time))?;
-        Ok(Self { reader, stop, began, watched: None, exactness: None })
+        Ok(Self { reader, stop, began, watched: None, stamp: None })
     }
 
     /// Says in the summary how exact these times are.
     pub fn stamped(&mut self, stamp: Stamp) {
-        self.exactness = stamp.exactness();
+        self.stamp = Some(stamp);
+    }
+
+    /// How exact printed times are, if they are converted, and by how much the clock was set meanwhile.
+    fn exactness(&self) -> Option<(u64, Option<i64>)> {
+        self.stamp.and_then(|stamp| Some((stamp.exactness()?, stamp.moved())))
     }
 
     /// How long it has run.
@@ -148,8 +153,11 @@ impl Session {
                 "summary": { "records": records, "lost": lost, "missing": missing, "late": late, "early": early, "damaged": damaged,
                     "left_out": left_out, "seconds": self.elapsed().as_secs_f64(), "complete": ledger.is_complete() }
             });
-            if let Some(exactness) = self.exactness {
+            if let Some((exactness, moved)) = self.exactness() {
                 object["summary"]["clock_uncertainty_ns"] = exactness.into();
+                if let Some(moved) = moved {
+                    object["summary"]["clock_set_by_ns"] = moved.into();
+                }
             }
             return Ok(object.to_string());
         }
@@ -164,7 +172,17 @@ impl Session {
         };
         let loss =
             if ledger.is_complete() { "nothing is missing".into() } else { format!("{lost} lost, {damaged} damaged") };
-        let clock = self.exactness.map(|ns| format!("; times within {}", short(ns))).unwrap_or_default();
+        let clock = match self.exactness() {
+            None => String::new(),
+            Some((ns, None)) => format!("; times within {}", short(ns)),
+            Some((ns, Some(moved))) => {
+                let (by, way) = (short(moved.unsigned_abs()), if moved < 0 { "back" } else { "ahead" });
+                format!(
+                    "; times within {} of what the clock said at the start: it was set {way} by {by} meanwhile",
+                    short(ns)
+                )
+            }
+        };
         Ok(format!("{records} events in {:.1} s: {order}; {loss}{clock}", self.elapsed().as_secs_f64()))
     }
 

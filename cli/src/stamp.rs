@@ -22,7 +22,8 @@ pub enum By {
 
 #[derive(Debug, Clone, clap::Args)]
 pub struct Printed {
-    /// By which clock times are printed. The conversion is made once, at the start, and the summary says how exact it is
+    /// By which clock times are printed. The conversion is made once, at the start, and the summary says how exact it is, and whether the
+    /// clock was set meanwhile
     #[arg(long, value_name = "CLOCK")]
     pub time: Option<By>,
 }
@@ -31,6 +32,8 @@ pub struct Printed {
 #[derive(Debug, Clone, Copy)]
 pub struct Stamp {
     by: By,
+    /// The clock of the events.
+    clock: Clock,
     from: u64,
     offset: ClockOffset,
 }
@@ -56,13 +59,17 @@ impl Printed {
             }
             (started, _) => started.unwrap_or(0),
         };
-        Ok(Stamp { by, from, offset })
+        Ok(Stamp { by, clock: rings.clock(), from, offset })
     }
 
     /// For a recording.
     pub fn stamp_recorded(&self, rings: &Rings) -> Result<Stamp, Failure> {
         let by = self.time.unwrap_or(By::Monotonic);
         let offset = match by {
+            By::Monotonic if self.time.is_some() && rings.clock() != Clock::Monotonic => {
+                let message = format!("the times of this recording are those of {}", name(rings.clock()));
+                return Err(Failure::hinting(message, "without --time they are printed as they are"));
+            }
             By::Monotonic => SAME,
             By::Real => rings.wall_clock().ok_or_else(|| {
                 let hint = "perfweave record writes it, and so does perf record -k mono";
@@ -72,7 +79,30 @@ impl Printed {
                 return Err(Failure::new("of other clocks than its own, a recording says the wall clock: --time real"));
             }
         };
-        Ok(Stamp { by, from: 0, offset })
+        Ok(Stamp { by, clock: rings.clock(), from: 0, offset })
+    }
+}
+
+impl By {
+    /// The clock that times are converted to, if they are converted.
+    fn converted(self) -> Option<Clock> {
+        match self {
+            Self::Start | Self::Monotonic => None,
+            Self::Boot => Some(Clock::Boottime),
+            Self::Real => Some(Clock::Realtime),
+            Self::Tai => Some(Clock::Tai),
+        }
+    }
+}
+
+fn name(clock: Clock) -> &'static str {
+    match clock {
+        Clock::Monotonic => "CLOCK_MONOTONIC",
+        Clock::MonotonicRaw => "CLOCK_MONOTONIC_RAW",
+        Clock::Boottime => "CLOCK_BOOTTIME",
+        Clock::Realtime => "CLOCK_REALTIME",
+        Clock::Tai => "CLOCK_TAI",
+        _ => "perf's own clock",
     }
 }
 
@@ -100,18 +130,27 @@ impl Stamp {
 
     /// How exact a conversion is, if there is one.
     pub fn exactness(&self) -> Option<u64> {
-        self.offset.uncertainty.filter(|_| !matches!(self.by, By::Start | By::Monotonic))
+        self.offset.uncertainty.filter(|_| self.by.converted().is_some())
+    }
+
+    /// By how many nanoseconds somebody has set the clock since the conversion was made: what is printed since then is by the clock as it
+    /// was before.
+    pub fn moved(&self) -> Option<i64> {
+        let now = self.clock.offset_to(self.by.converted()?)?;
+        let moved = now.nanoseconds.saturating_sub(self.offset.nanoseconds);
+        let unsure = now.uncertainty?.saturating_add(self.offset.uncertainty?);
+        (moved.unsigned_abs() > unsure).then_some(moved)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::{By, SAME, Stamp};
-    use perfweave::ClockOffset;
+    use perfweave::{Clock, ClockOffset};
 
     #[test]
     fn each_clock_has_its_own_form_and_all_have_one_width() {
-        let stamp = |by, offset| Stamp { by, from: 1_000_000_000, offset };
+        let stamp = |by, offset| Stamp { by, clock: Clock::Monotonic, from: 1_000_000_000, offset };
         let wall = ClockOffset { nanoseconds: 1_700_000_000_000_000_000, uncertainty: Some(40) };
         let time = Some(2_000_000_001);
         assert_eq!(stamp(By::Start, SAME).text(time), "    1.000000001");

@@ -13,6 +13,10 @@ fn records(objects: &[Value]) -> Vec<&Value> {
     objects.iter().filter(|object| object["event"].is_string()).collect()
 }
 
+fn times(objects: &[Value]) -> Vec<u64> {
+    records(objects).into_iter().map(|object| object["time"].as_u64().unwrap()).collect()
+}
+
 #[test]
 fn text_json_and_perf_have_the_same_records_in_order() {
     let place = Place::new();
@@ -60,6 +64,33 @@ fn the_wall_clock_is_that_of_perf() {
     let failed = perfweave(&["convert", "--text", "--time", "tai", &file]).output().unwrap();
     assert_eq!(failed.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&failed.stderr).contains("--time real"));
+}
+
+/// `--time monotonic` prints no other clock's times for those of CLOCK_MONOTONIC.
+#[test]
+fn times_of_another_clock_are_not_taken_for_monotonic_ones() {
+    let place = Place::new();
+    let file = place.file("perf.data");
+    let Some(()) = perf() else { return };
+    for (clock, says) in [
+        (&["-k", "realtime"][..], "CLOCK_REALTIME"),
+        (&["-k", "boottime"], "CLOCK_BOOTTIME"),
+        (&[], "perf's own clock"),
+    ] {
+        let args = [&["record", "-q", "-a", "-e", "cpu-clock", "-o", &file][..], clock, &["--", "true"]].concat();
+        let told = perfweave_support::perf::printed(Command::new("perf").args(args));
+        let Some(_) = perfweave_support::kernel("perf record -a", told) else { return };
+        printed(&["convert", "--text", &file]);
+        let failed = perfweave(&["convert", "--text", "--time", "monotonic", &file]).output().unwrap();
+        let said = String::from_utf8(failed.stderr).unwrap();
+        assert!(failed.status.code() == Some(1) && said.contains(&format!("those of {says}")), "{said}");
+    }
+    // Those of the wall clock are dates as they are.
+    let args = ["record", "-q", "-a", "-e", "cpu-clock", "-o", &file, "-k", "realtime", "--", "true"];
+    perfweave_support::perf::printed(Command::new("perf").args(args)).unwrap();
+    assert!(printed(&["convert", "--text", "--time", "real", &file]).lines().count() > 0);
+    let Some(()) = recorded(&file, &["-a"]) else { return };
+    assert_eq!(printed(&["convert", "--text", "--time", "monotonic", &file]), printed(&["convert", "--text", &file]));
 }
 
 #[test]
@@ -124,4 +155,32 @@ fn the_firefox_profile_has_threads_marks_and_samples() {
     assert_eq!(count("samples"), switches.len() as u64);
     assert!(count("markers") >= (switches.len() + others.len()) as u64);
     assert!(threads.iter().any(|thread| thread["name"] == "sh"));
+    // Its start has the date that `--time real` gives the first event, in milliseconds.
+    let times = times(&objects).into_iter().zip(times(&self::objects(&["convert", "--json", "--time", "real", &file])));
+    let (_, real) = times.into_iter().find(|(time, _)| *time > 0).unwrap();
+    assert!((profile["meta"]["startTime"].as_f64().unwrap() - real as f64 / 1e6).abs() < 0.01);
+}
+
+/// By perf's own clock, which no program can read, a recording has no dates. It says so, and invents none.
+#[test]
+fn a_recording_without_a_wall_clock_has_no_date() {
+    let place = Place::new();
+    let file = place.file("perf.data");
+    let Some(()) = perf() else { return };
+    let args = ["record", "-q", "-a", "-e", "cpu-clock", "-o", &file, "--", "sh", "-c", "echo; cat </dev/null"];
+    let told = perfweave_support::perf::printed(Command::new("perf").args(args));
+    let Some(_) = perfweave_support::kernel("perf record -a", told) else { return };
+    let converted = |format: &str| {
+        let output = perfweave(&["convert", format, &file]).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success() && said.contains("what the wall clock was"), "{said}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let profile: Value = serde_json::from_str(&converted("--firefox")).unwrap();
+    assert_eq!(
+        (&profile["meta"]["startTime"], &profile["meta"]["product"]),
+        (&0.0.into(), &"perf.data, date not known".into())
+    );
+    assert!(converted("--html").contains("\"wall\":null,"));
+    assert!(!converted("--perfetto").is_empty());
 }

@@ -7,6 +7,7 @@ use serde_json::Value;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::process::Command;
+use std::time::{Duration, SystemTime};
 use support::{Place, objects, printed, recorded_with_losses};
 
 /// Drives a page from its end, and writes what it found into the document.
@@ -57,6 +58,7 @@ fn a_hand_zooms_pans_clicks_and_searches_a_live_recording() {
     holds_everything(&found, &file);
     moves(&found);
     answers(&found);
+    has_dates(&found, &file);
     // A frame has at most a run, a wait and some marks for each pixel of the lanes that are seen: however many events there are.
     let most = real(&found["sweep"]["most"]);
     assert!(most < 45.0 * 4.0 * real(&found["sweep"]["width"]), "{}", found["sweep"]);
@@ -79,6 +81,25 @@ fn holds_everything(found: &Value, file: &str) {
     // One command is recorded: when others run, nobody knows.
     assert_eq!(found["strangers"], 0, "runs of threads that are not recorded");
     assert!(real(&found["runs"]) > 20.0 && real(&found["wakes"]) > 0.0);
+}
+
+/// The page's origin and the chosen event have the dates that `--time real` gives them.
+#[track_caller]
+fn has_dates(found: &Value, file: &str) {
+    let times = |clock: &[&str]| {
+        let objects = objects(&[&["convert", "--json", file][..], clock].concat());
+        let times = objects.iter().filter(|object| object["event"].is_string()).map(|object| object["time"].as_u64());
+        times.collect::<Option<Vec<_>>>().unwrap()
+    };
+    let dated: Vec<_> = times(&[]).into_iter().zip(times(&["--time", "real"])).filter(|(time, _)| *time > 0).collect();
+    let date = |real: u64| {
+        let date = humantime::format_rfc3339_nanos(SystemTime::UNIX_EPOCH + Duration::from_nanos(real)).to_string();
+        date.replace('T', " ").replace('Z', " UTC")
+    };
+    assert_eq!(found["began"], format!("0 is {}", date(dated[0].1)));
+    let marked: u64 = found["marked"].as_str().unwrap().parse().unwrap();
+    let (_, real) = dated.iter().find(|(time, _)| *time == marked).unwrap();
+    has(&found["mark"], &[&date(*real).into()]);
 }
 
 #[track_caller]

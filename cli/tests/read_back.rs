@@ -3,7 +3,7 @@
 
 mod support;
 
-use perfweave_support::runs;
+use perfweave_support::{perf, runs};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Child, Command, Stdio};
@@ -38,6 +38,17 @@ impl Recorded {
     }
 }
 
+/// The time of the first event by its own clock, and by the wall clock.
+fn first_times(file: &str) -> [u64; 2] {
+    let times = |args: &[&str]| {
+        let objects = objects(&[&["convert", "--json", file][..], args].concat());
+        let times = objects.iter().filter(|object| object["event"].is_string());
+        times.map(|object| object["time"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    let first = times(&[]).into_iter().zip(times(&["--time", "real"])).find(|(time, _)| *time > 0).unwrap();
+    first.into()
+}
+
 fn strings(value: &Value) -> BTreeSet<String> {
     value.as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect()
 }
@@ -46,17 +57,47 @@ fn numbers(value: &Value) -> BTreeSet<u64> {
     value.as_array().unwrap().iter().map(|number| number.as_u64().unwrap()).collect()
 }
 
+/// What Perfetto's types find in a trace, or `None` where they are not installed.
+#[track_caller]
+fn read_by_perfetto(trace: &str) -> Option<Value> {
+    let import = "from perfetto.protos.perfetto.trace import perfetto_trace_pb2";
+    let () = runs(&["python3", "-c", import], "pip install perfetto")?;
+    let output = Command::new("python3").args(["-c", include_str!("read_back/perfetto.py"), trace]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Some(serde_json::from_slice(&output.stdout).unwrap())
+}
+
+/// The clocks of perf's recordings by Perfetto's numbers: 6 is CLOCK_BOOTTIME, and 64 a number of the trace's own.
+#[test]
+fn perfetto_knows_each_clock_and_no_date_where_none_is_recorded() {
+    let Some(()) = perf() else { return };
+    let place = Place::new();
+    let (file, trace) = (place.file("perf.data"), place.file("trace"));
+    for (clock, snapshot, of_trace, of_events) in [
+        (&["-k", "realtime"][..], &["1"][..], vec![1], 1),
+        (&["-k", "boottime"], &["1", "6"], vec![6], 6),
+        (&["-k", "tai"], &["1", "64"], vec![1], 64),
+        (&[], &[], vec![], 0),
+    ] {
+        let args =
+            [&["record", "-q", "-a", "-e", "cpu-clock", "-o", &file][..], clock, &["--", "sh", "-c", "ls | cat"]];
+        let told = perfweave_support::perf::printed(Command::new("perf").args(args.concat()));
+        let Some(_) = perfweave_support::kernel("perf record -a", told) else { return };
+        printed(&["convert", "--perfetto", &file, "-o", &trace]);
+        let Some(read) = read_by_perfetto(&trace) else { return };
+        let clocks = read["clocks"].as_array().unwrap().iter().flat_map(|clocks| clocks.as_object().unwrap().keys());
+        assert_eq!(clocks.map(String::as_str).collect::<BTreeSet<_>>(), snapshot.iter().copied().collect());
+        assert_eq!((&read["trace clocks"], &read["event clocks"]), (&of_trace.into(), &vec![of_events].into()));
+    }
+}
+
 #[test]
 fn perfetto_has_a_track_for_each_cpu_and_thread_arrows_and_losses() {
     let place = Place::new();
     let (file, trace) = (place.file("perf.data"), place.file("trace"));
     let Some(()) = recorded_with_losses(&file, &[]) else { return };
     printed(&["convert", "--perfetto", &file, "-o", &trace]);
-    let import = "from perfetto.protos.perfetto.trace import perfetto_trace_pb2";
-    let Some(()) = runs(&["python3", "-c", import], "pip install perfetto") else { return };
-    let output = Command::new("python3").args(["-c", include_str!("read_back/perfetto.py"), &trace]).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let read: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let Some(read) = read_by_perfetto(&trace) else { return };
     let recorded = Recorded::of(&file);
     assert_eq!(read["unknown"], 0, "fields that Perfetto does not know");
     assert_eq!(read["unbalanced"], 0, "slices that do not end, or not in their order");
@@ -81,6 +122,11 @@ fn perfetto_has_a_track_for_each_cpu_and_thread_arrows_and_losses() {
     assert_eq!((&read["flows"], &read["backward"]), (&read["ends"], &0.into()));
     assert_eq!(read["ends elsewhere"], 0, "arrows that end at another thread than the woken one");
     assert_eq!((&read["losses"], &read["late"]), (&recorded.losses.into(), &0.into()));
+    // Times are CLOCK_MONOTONIC's, 3, and one moment relates it to CLOCK_REALTIME, 1: that of the first event.
+    let [time, real] = first_times(&file);
+    assert_eq!(read["clocks"], serde_json::json!([{ "3": time, "1": real }]));
+    assert_eq!((&read["trace clocks"], &read["event clocks"]), (&vec![3].into(), &vec![3].into()));
+    assert_eq!(read["first"], time);
 }
 
 /// A profile in `profiler-cli`, which answers from a daemon. This runs the daemon itself: `profiler-cli load` gives up after half a second.

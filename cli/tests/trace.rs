@@ -449,3 +449,49 @@ fn others_are_told_what_they_lack() {
     program::as_nobody("trace -- true");
     program::in_namespaces("trace -- true");
 }
+
+/// A library in front of the C library's, by which somebody sets the wall clock back as soon as there is a file.
+const SETS_BACK: &str = r#"
+    #define _GNU_SOURCE
+    #include <stdlib.h>
+    #include <sys/syscall.h>
+    #include <time.h>
+    #include <unistd.h>
+    int clock_gettime(clockid_t id, struct timespec *time) {
+        int failed = syscall(SYS_clock_gettime, id, time);
+        if (!failed && id == CLOCK_REALTIME && !access(getenv("SET_BACK"), F_OK)) time->tv_sec -= 5;
+        return failed;
+    }
+"#;
+
+#[test]
+fn a_wall_clock_that_was_set_meanwhile_is_told() {
+    let Some(()) = perfweave_support::runs(&["cc", "--version"], "a C compiler") else { return };
+    let Some(_) = traced(&["trace", "--", "true"]) else { return };
+    let folder = std::env::temp_dir().join(format!("perfweave-set-back-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let [library, file] = ["clock.so", "set"].map(|name| folder.join(name));
+    let built = run(Command::new("cc").args(["-shared", "-fPIC", "-xc", "-", "-o"]).arg(&library), SETS_BACK);
+    assert_eq!(built.code, Some(0), "{built:?}");
+    let traced = |args: &[&str], command: &[&str]| {
+        let mut traced = perfweave();
+        traced
+            .env("LD_PRELOAD", &library)
+            .env("SET_BACK", &file)
+            .args([&["trace", "--time"], args, &["--"], command].concat());
+        let ran = run(&mut traced, "");
+        let _ = std::fs::remove_file(&file);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        ran
+    };
+    let set = ["touch", file.to_str().unwrap()];
+    let (still, moved) = (traced(&["real"], &["true"]).err, traced(&["real"], &set).err);
+    assert!(still.contains("; times within ") && !still.contains("set back"), "{still}");
+    assert!(moved.contains("of what the clock said at the start: it was set back by 5.00 s meanwhile"), "{moved}");
+    assert!(!traced(&["tai"], &set).err.contains("set back"));
+    let ran = traced(&["real", "--json"], &set);
+    let summary: Value = serde_json::from_str(ran.out.lines().last().unwrap()).unwrap();
+    let by = summary["summary"]["clock_set_by_ns"].as_i64().unwrap();
+    assert!((by + 5_000_000_000).abs() < 5_000_000, "{summary}");
+    std::fs::remove_dir_all(folder).unwrap();
+}

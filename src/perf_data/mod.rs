@@ -70,6 +70,7 @@ mod tracing;
 mod unpack;
 mod writer;
 
+pub use build_id::build_ids;
 pub use names::Names;
 pub use open::open;
 pub use writer::{Writer, Written};

@@ -62,12 +62,12 @@ impl From<io::Error> for Failed {
 
 /// The `misc` of a header (`include/uapi/linux/perf_event.h`).
 const KERNEL: u16 = bindings::PERF_RECORD_MISC_KERNEL as u16;
-const USER: u16 = bindings::PERF_RECORD_MISC_USER as u16;
+pub(super) const USER: u16 = bindings::PERF_RECORD_MISC_USER as u16;
 /// The child maps what it says itself, and nothing of its parent's.
 const FORK_EXEC: u16 = bindings::PERF_RECORD_MISC_FORK_EXEC as u16;
 const BUILD_ID: u16 = bindings::PERF_RECORD_MISC_MMAP_BUILD_ID as u16;
 /// `PERF_RECORD_MISC_BUILD_ID_SIZE`, in the table of build ids.
-const BUILD_ID_SIZE: u16 = 1 << 15;
+pub(super) const BUILD_ID_SIZE: u16 = 1 << 15;
 /// The multiple to which paths are padded in that table (`NAME_ALIGN`).
 const PADDED: usize = 64;
 /// The longest path.

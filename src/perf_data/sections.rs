@@ -177,6 +177,10 @@ fn clock_data(clock: Clock) -> Option<Vec<u8>> {
 
 /// The same, read.
 pub(super) fn wall_clock(features: &Features, clock: Clock) -> Option<ClockOffset> {
+    if clock == Clock::Realtime {
+        // It is the wall clock.
+        return Some(ClockOffset { nanoseconds: 0, uncertainty: Some(0) });
+    }
     let (_, section) = features.iter().find(|(feature, _)| *feature == CLOCK_DATA)?;
     let mut input = Words(section);
     let (version, id, wall, time) = (input.u32()?, input.u32()?, input.u64()?, input.u64()?);

@@ -320,8 +320,8 @@ impl Rings {
     }
 
     /// How far the wall clock is ahead of the clock that stamps the records: [`Clock::offset_to`] [`Clock::Realtime`], asked now. For the
-    /// rings of a recording: as the recording says it (`HEADER_CLOCK_DATA`, which `perf record -k` and `perf_data::Writer` write).
-    /// `None` if it does not, and for the perf clock.
+    /// rings of a recording: as the recording says it (`HEADER_CLOCK_DATA`, which `perf record -k` and `perf_data::Writer` write),
+    /// or 0 if the records are stamped with the wall clock itself. `None` if it does not, and for the perf clock.
     pub fn wall_clock(&self) -> Option<ClockOffset> {
         if self.recording.is_some() { self.recorded_wall_clock } else { self.clock.offset_to(Clock::Realtime) }
     }

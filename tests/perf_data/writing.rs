@@ -464,6 +464,11 @@ fn a_recording_says_the_wall_clock() {
     let header = perf(&["report", "--header-only", "-i", ours.path()]).unwrap();
     assert!(header.contains("reference time: ") && header.contains("(monotonic)"), "{header}");
 
+    // Times of the wall clock are what they are. The kernel does not stamp tracepoints by it.
+    let Some(of_perf) = record(&["-a", "-k", "realtime", "-e", "cpu-clock"]) else { return };
+    let read = perf_data::open(of_perf.path()).unwrap().wall_clock();
+    assert_eq!(read, Some(ClockOffset { nanoseconds: 0, uncertainty: Some(0) }));
+
     // perf's own clock: nothing is known.
     let Some(of_perf) = record(&["-a", "-e", "sched:sched_switch"]) else { return };
     assert_eq!(perf_data::open(of_perf.path()).unwrap().wall_clock(), None);

@@ -8,7 +8,7 @@ use fxprof_processed_profile::{
     MarkerFieldFormat, MarkerTiming, ProcessHandle, Profile, ReferenceTimestamp, SamplingInterval, StaticSchemaMarker,
     StaticSchemaMarkerField, StringHandle, ThreadHandle, Timestamp,
 };
-use perfweave::{Clock, Event};
+use perfweave::Event;
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 use std::time::Duration;
@@ -89,10 +89,11 @@ impl Tracks {
     fn new(picture: &Picture, view: &View) -> Self {
         let name = view.path.file_name().unwrap_or_default().to_string_lossy();
         let interval = SamplingInterval::from_millis(1);
-        // Only these clocks tell the time of day.
-        let since = if view.clock == Clock::Realtime { picture.start } else { 0 };
+        // The format wants a date. Where there is none, the profile's name says so.
+        let since = view.wall.map_or(0, |wall| wall.apply(picture.start));
         let reference = ReferenceTimestamp::from_duration_since_unix_epoch(Duration::from_nanos(since));
-        let mut profile = Profile::new(&name, reference, interval);
+        let undated = if view.wall.is_none() { ", date not known" } else { "" };
+        let mut profile = Profile::new(&format!("{name}{undated}"), reference, interval);
         let late = profile.add_category("Late or unproven", CategoryColor::Red);
         let lost = profile.add_category("Records missing", CategoryColor::Orange);
         let zero = Timestamp::from_nanos_since_reference(0);

@@ -22,7 +22,7 @@ impl Folded {
 
 impl Sink for Folded {
     fn event(&mut self, event: &Event<'_>, view: &View) -> io::Result<()> {
-        self.names.learn(event, &view.path);
+        self.names.learn(event, view);
         let Some(record) = event.record().filter(|record| record.kind() == Kind::SAMPLE) else { return Ok(()) };
         let frames = frames(&record);
         if frames.is_empty() {
@@ -31,9 +31,9 @@ impl Sink for Folded {
         let tid = view.tid(&record);
         let pid = record.pid_tid().map(|(pid, _)| pid).or(tid);
         let mut line = tid.and_then(|tid| view.comm(tid)).unwrap_or("?").replace([';', '\n'], "_");
-        for (address, mode) in frames.into_iter().rev() {
+        for frame in frames.into_iter().rev() {
             line.push(';');
-            line.push_str(&self.names.name(pid, address, mode).replace([';', '\n'], "_"));
+            line.push_str(&self.names.name(pid, frame, event.key(), view).replace([';', '\n'], "_"));
         }
         *self.chains.entry(line).or_default() += 1;
         Ok(())
@@ -43,6 +43,7 @@ impl Sink for Folded {
         if self.chains.is_empty() {
             eprintln!("perfweave: no event of this recording has a call chain: record with -g");
         }
+        self.names.tell();
         for (chain, count) in &self.chains {
             writeln!(self.out, "{chain} {count}")?;
         }

@@ -31,27 +31,32 @@ impl Sink for Html {
 
     fn finish(mut self: Box<Self>, view: &View) -> io::Result<()> {
         let title = view.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        page(&mut self.out, &self.painter.finish(), &title)?;
+        let picture = self.painter.finish();
+        // Of the first event, which is at 0 on the page.
+        let wall = view.wall.map(|wall| wall.apply(picture.start));
+        page(&mut self.out, &picture, &title, wall)?;
         self.out.flush()
     }
 }
 
 /// Writes a page.
-fn page(out: &mut impl Write, picture: &Picture, title: &str) -> io::Result<()> {
+fn page(out: &mut impl Write, picture: &Picture, title: &str, wall: Option<u64>) -> io::Result<()> {
     // The page's own parts come first, so that no text of the recording is taken for one.
     let (head, rest) = PAGE.split_once("/*STYLE*/").unwrap_or((PAGE, ""));
     let (middle, rest) = rest.split_once("/*DATA*/").unwrap_or((rest, ""));
     let (before, tail) = rest.split_once("/*SCRIPT*/").unwrap_or((rest, ""));
     write!(out, "{head}{STYLE}{middle}")?;
-    data(out, picture, title)?;
+    data(out, picture, title, wall)?;
     write!(out, "{before}{SCRIPT}{tail}")
 }
 
 /// The data as JSON in which no text ends the element that it lies in.
-fn data(out: &mut impl Write, picture: &Picture, title: &str) -> io::Result<()> {
+fn data(out: &mut impl Write, picture: &Picture, title: &str, wall: Option<u64>) -> io::Result<()> {
     let Picture { start, end, cpus, threads, events, .. } = picture;
     let threads: Vec<Value> = threads.iter().map(|(tid, thread)| json!([tid, thread.pid, thread.name])).collect();
     write!(out, "{{\"title\":{},\"start\":\"{start}\",\"end\":{},", escaped(&json!(title)), end - start)?;
+    // As texts: numbers of JavaScript are not so large.
+    write!(out, "\"wall\":{},", json!(wall.map(|time| time.to_string())))?;
     write!(out, "\"cpus\":{},\"threads\":{},", json!(cpus), escaped(&json!(threads)))?;
     write!(out, "\"events\":{},", escaped(&json!(events)))?;
     runs(out, picture)?;

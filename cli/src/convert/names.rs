@@ -1,16 +1,18 @@
 //! Where addresses lie: in the files that a process has mapped, and in the kernel, if the recording is of this boot.
 
-use linux_perf_event_reader::EventRecord;
+use super::functions::{Files, Identity};
+use super::view::View;
+use linux_perf_event_reader::{EventRecord, Mmap2FileId};
 use perfweave::{Event, Kind, Record};
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::Path;
-use std::rc::Rc;
 
 /// Mappings of each process, as of the event that was learned last.
 #[derive(Debug, Default)]
 pub struct Names {
     processes: HashMap<i32, BTreeMap<u64, Mapping>>,
+    files: Files,
     kernel: Kernel,
 }
 
@@ -19,7 +21,8 @@ struct Mapping {
     end: u64,
     /// Of its start in the file.
     offset: u64,
-    file: Rc<str>,
+    /// A number of [`Files`].
+    file: usize,
 }
 
 /// The kernel's symbols.
@@ -40,43 +43,61 @@ pub enum Mode {
     User,
 }
 
-/// A frame of a call chain: its address, and who executes it. The kernel's markers say that for the addresses after them.
-pub fn frames(record: &Record<'_>) -> Vec<(u64, Mode)> {
+/// A frame of a call chain.
+#[derive(Debug, Clone, Copy)]
+pub struct Frame {
+    pub address: u64,
+    pub mode: Mode,
+    /// Whether it called the frame before it. Its address is where that one returns to, which may lie behind the end of the function.
+    pub is_caller: bool,
+}
+
+/// The frames of a record's call chain, the innermost first. The kernel's markers say who executes the addresses after them.
+pub fn frames(record: &Record<'_>) -> Vec<Frame> {
     const KERNEL: u64 = 0u64.wrapping_sub(128);
     const USER: u64 = 0u64.wrapping_sub(512);
     const MARKERS: u64 = 0u64.wrapping_sub(4095);
     let mut mode = if record.misc() & 7 == 1 { Mode::Kernel } else { Mode::User };
-    let mut frames = Vec::new();
+    let (mut frames, mut is_caller) = (Vec::new(), false);
     for address in record.callchain().into_iter().flatten() {
         match address {
-            KERNEL => mode = Mode::Kernel,
-            USER => mode = Mode::User,
+            KERNEL => (mode, is_caller) = (Mode::Kernel, false),
+            USER => (mode, is_caller) = (Mode::User, false),
             MARKERS.. => {}
-            address => frames.push((address, mode)),
+            address => {
+                frames.push(Frame { address, mode, is_caller });
+                is_caller = true;
+            }
         }
     }
     if frames.is_empty() {
-        frames.extend(record.ip().map(|ip| (ip, mode)));
+        frames.extend(record.ip().map(|address| Frame { address, mode, is_caller: false }));
     }
     frames
 }
 
 impl Names {
     /// Learns what an event says of mappings.
-    pub fn learn(&mut self, event: &Event<'_>, path: &Path) {
+    pub fn learn(&mut self, event: &Event<'_>, view: &View) {
         let Some(record) = event.record().filter(|record| record.kind() != Kind::SAMPLE) else { return };
         match record.decode() {
             Ok(EventRecord::Mmap(map)) => {
                 let file = String::from_utf8_lossy(&map.path.as_slice()).into_owned();
                 if map.pid == -1 && file.starts_with("[kernel.kallsyms]") {
-                    self.kernel = Kernel::of(&file, map.page_offset, path);
+                    self.kernel = Kernel::of(&file, map.page_offset, &view.path);
                 } else {
-                    self.map(map.pid, map.address, map.length, map.page_offset, &file);
+                    let file = self.files.number(&file, Identity::Unknown);
+                    self.map(map.pid, map.address, map.length, map.page_offset, file);
                 }
             }
             Ok(EventRecord::Mmap2(map)) => {
                 let file = String::from_utf8_lossy(&map.path.as_slice()).into_owned();
-                self.map(map.pid, map.address, map.length, map.page_offset, &file);
+                let identity = match map.file_id {
+                    Mmap2FileId::BuildId(id) => Identity::BuildId(id),
+                    Mmap2FileId::InodeAndVersion(of) => Identity::Inode([of.major, of.minor], of.inode),
+                };
+                let file = self.files.number(&file, identity);
+                self.map(map.pid, map.address, map.length, map.page_offset, file);
             }
             Ok(EventRecord::Comm(comm)) if comm.is_execve => drop(self.processes.remove(&comm.pid)),
             Ok(EventRecord::Fork(fork)) if fork.pid != fork.ppid => {
@@ -88,7 +109,7 @@ impl Names {
         }
     }
 
-    fn map(&mut self, pid: i32, start: u64, len: u64, offset: u64, file: &str) {
+    fn map(&mut self, pid: i32, start: u64, len: u64, offset: u64, file: usize) {
         let end = start.saturating_add(len);
         let maps = self.processes.entry(pid).or_default();
         // A newer mapping hides what it covers. What sticks out at its end stays.
@@ -108,23 +129,37 @@ impl Names {
             }
         }
         if end > start {
-            maps.insert(start, Mapping { end, offset, file: file.into() });
+            maps.insert(start, Mapping { end, offset, file });
         }
     }
 
-    /// The name of an address: the kernel's function, or the file and the offset in it, or the address itself.
-    pub fn name(&self, pid: Option<u32>, address: u64, mode: Mode) -> String {
-        let known = match mode {
-            Mode::Kernel => self.kernel.name(address),
-            Mode::User => pid.and_then(|pid| self.file(pid.cast_signed(), address)),
+    /// The name of a frame at a time: the function, or the file and the offset in it, or the address itself.
+    pub fn name(&mut self, pid: Option<u32>, frame: Frame, time: Option<u64>, view: &View) -> String {
+        let known = match frame.mode {
+            Mode::Kernel => self.kernel.name(frame.address),
+            Mode::User => pid.and_then(|pid| self.user(pid.cast_signed(), frame, time, view)),
         };
-        known.unwrap_or_else(|| format!("{address:#x}"))
+        known.unwrap_or_else(|| format!("{:#x}", frame.address))
     }
 
-    fn file(&self, pid: i32, address: u64) -> Option<String> {
+    fn user(&mut self, pid: i32, frame: Frame, time: Option<u64>, view: &View) -> Option<String> {
+        let (file, offset) = self.place(pid, frame.address)?;
+        let called = offset.saturating_sub(frame.is_caller.into());
+        let function = self.files.function(file, called, time, view).map(str::to_owned);
+        Some(function.unwrap_or_else(|| format!("{}+{offset:#x}", self.files.name(file))))
+    }
+
+    /// The file that a process has mapped at an address, and the offset in it.
+    fn place(&self, pid: i32, address: u64) -> Option<(usize, u64)> {
         let (start, map) = self.processes.get(&pid)?.range(..=address).next_back()?;
-        let file = map.file.rsplit('/').next().filter(|_| address < map.end)?;
-        Some(format!("{file}+{:#x}", map.offset.wrapping_add(address - start)))
+        (address < map.end).then(|| (map.file, map.offset.wrapping_add(address - start)))
+    }
+
+    /// Says on standard error which files gave no names of functions.
+    pub fn tell(&self) {
+        for note in self.files.notes() {
+            eprintln!("perfweave: {note}");
+        }
     }
 }
 
@@ -174,17 +209,15 @@ fn is_since_boot(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Mode, Names};
+    use super::Names;
 
     #[test]
     fn newer_mappings_hide_older_ones() {
         let mut names = Names::default();
-        names.map(1, 0x1000, 0x3000, 0, "/lib/a");
-        names.map(1, 0x2000, 0x1000, 0x100, "/lib/b");
-        let name = |address| names.name(Some(1), address, Mode::User);
-        assert_eq!(name(0x1010), "a+0x10");
-        assert_eq!(name(0x2010), "b+0x110");
-        assert_eq!(name(0x3010), "a+0x2010");
-        assert_eq!([name(0x4000), name(0xfff)], ["0x4000", "0xfff"]);
+        names.map(1, 0x1000, 0x3000, 0, 7);
+        names.map(1, 0x2000, 0x1000, 0x100, 8);
+        let places = [0x1010, 0x2010, 0x3010].map(|address| names.place(1, address));
+        assert_eq!(places, [Some((7, 0x10)), Some((8, 0x110)), Some((7, 0x2010))]);
+        assert_eq!([names.place(1, 0x4000), names.place(1, 0xfff), names.place(2, 0x1010)], [None; 3]);
     }
 }

@@ -363,10 +363,20 @@ function clock(time) {
   return `${all.slice(0, -9)}.${all.slice(-9)} s`;
 }
 
+// Date and time of day, where the recording says what the wall clock was.
+function date(time) {
+  const all = BigInt(data.wall) + BigInt(Math.round(time)), day = new Date(Number(all / 1000000000n) * 1000).toISOString();
+  return `${day.slice(0, 10)} ${day.slice(11, 19)}.${(all % 1000000000n).toString().padStart(9, '0')} UTC`;
+}
+
+function when(name, time) {
+  return data.wall ? [[name, clock(time)], ['', date(time)]] : [[name, clock(time)]];
+}
+
 function selectPoint(at) {
   const point = data.points[at];
   view.selected = { point: at, time: point[TIME] };
-  const late = point[LATE], pairs = [['time', clock(point[TIME])], ['since start', span(point[TIME])]];
+  const late = point[LATE], pairs = [...when('time', point[TIME]), ['since start', span(point[TIME])]];
   pairs.push(['CPU', point[CPU] ?? '?'], ['thread', point[TID] === null ? '?' : nameOf(point[TID])]);
   if (late > 0) pairs.push(['order', `late by ${span(late)}`, 'late']);
   if (late < 0) pairs.push(['order', 'not proven', 'late']);
@@ -377,7 +387,7 @@ function selectPoint(at) {
 function selectRun(run) {
   const [from, to, cpu, tid] = run, wake = wakeOfRun.get(`${tid}:${from}`);
   view.selected = { time: from, wake };
-  const pairs = [['CPU', cpu], ['from', clock(from)], ['for', span(to - from)]];
+  const pairs = [['CPU', cpu], ...when('from', from), ['for', span(to - from)]];
   if (wake) {
     const go = () => { reveal(place.get('cpu' + wake.cpu), wake.time); view.selected.time = wake.time; };
     pairs.push(['woken by', link(nameOf(wake.waker), go)], ['waited', span(wake.ran - wake.time)]);
@@ -390,7 +400,7 @@ function selectRun(run) {
 function selectLoss(loss) {
   const room = Math.max(1000, 4 * (loss[1] - loss[0]));
   if (loss[0] < view.from || loss[1] > view.to || loss[1] - loss[0] < 4 * scale()) show(loss[0] - room, loss[1] + room);
-  rows('Loss', [['from', clock(loss[0])], ['to', clock(loss[1])], ['CPU', loss[2] ?? 'all']], loss[3]);
+  rows('Loss', [...when('from', loss[0]), ...when('to', loss[1]), ['CPU', loss[2] ?? 'all']], loss[3]);
   redraw();
 }
 
@@ -403,7 +413,7 @@ function selectWake(wake) {
     selectRun(run);
   } else {
     view.selected = { time: wake.ran, wake };
-    rows(nameOf(wake.woken), [['woken by', nameOf(wake.waker)], ['at', clock(wake.time)], ['waited', span(room)]]);
+    rows(nameOf(wake.woken), [['woken by', nameOf(wake.waker)], ...when('at', wake.time), ['waited', span(room)]]);
   }
   reveal(place.get('thread' + wake.woken), wake.ran);
 }
@@ -505,6 +515,7 @@ addEventListener('resize', redraw);
 // A link shows a part: page.html#from=1000&to=2000&search=ping&hit=3&event=17&wake=0&click=400,60
 document.title = data.title + ' – perfweave';
 $('title').textContent = data.title;
+$('began').textContent = data.wall ? `0 is ${date(0)}` : 'date not known';
 Object.assign(document.body.dataset, { events: data.points.length, wakes: wakes.length, runs: data.runs.length, losses: data.losses.length });
 function follow() {
   const asked = new URLSearchParams(location.hash.slice(1)), number = name => Number(asked.get(name));

@@ -3,7 +3,7 @@
 use super::picture::{Painter, Picture, Place, Wake};
 use super::view::View;
 use super::{Out, Sink};
-use perfweave::Event;
+use perfweave::{Clock, ClockOffset, Event};
 use prost::Message;
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
@@ -14,6 +14,8 @@ mod proto {
 
     #[derive(Clone, PartialEq, Message)]
     pub struct TracePacket {
+        #[prost(message, optional, tag = "6")]
+        pub clock_snapshot: Option<ClockSnapshot>,
         #[prost(uint64, optional, tag = "8")]
         pub timestamp: Option<u64>,
         #[prost(uint32, optional, tag = "10")]
@@ -22,8 +24,26 @@ mod proto {
         pub track_event: Option<TrackEvent>,
         #[prost(uint32, optional, tag = "13")]
         pub sequence_flags: Option<u32>,
+        #[prost(uint32, optional, tag = "58")]
+        pub timestamp_clock_id: Option<u32>,
         #[prost(message, optional, tag = "60")]
         pub track_descriptor: Option<TrackDescriptor>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub struct ClockSnapshot {
+        #[prost(message, repeated, tag = "1")]
+        pub clocks: Vec<Clock>,
+        #[prost(int32, optional, tag = "2")]
+        pub primary_trace_clock: Option<i32>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub struct Clock {
+        #[prost(uint32, optional, tag = "1")]
+        pub clock_id: Option<u32>,
+        #[prost(uint64, optional, tag = "2")]
+        pub timestamp: Option<u64>,
     }
 
     #[derive(Clone, PartialEq, Message)]
@@ -91,7 +111,9 @@ mod proto {
         pub name: Option<String>,
     }
 }
-use proto::{DebugAnnotation, ProcessDescriptor, ThreadDescriptor, TracePacket, TrackDescriptor, TrackEvent};
+use proto::{
+    ClockSnapshot, DebugAnnotation, ProcessDescriptor, ThreadDescriptor, TracePacket, TrackDescriptor, TrackEvent,
+};
 
 const BEGIN: i32 = 1;
 const END: i32 = 2;
@@ -108,6 +130,8 @@ const THREAD: u64 = 4 << 40;
 const PROCESS: u64 = 5 << 40;
 /// Losses of no one CPU.
 const ANY: u64 = u32::MAX as u64;
+/// `BUILTIN_CLOCK_REALTIME`
+const REALTIME: u32 = 1;
 
 pub struct Perfetto {
     out: Out,
@@ -126,8 +150,13 @@ impl Sink for Perfetto {
         Ok(())
     }
 
-    fn finish(mut self: Box<Self>, _: &View) -> io::Result<()> {
+    fn finish(mut self: Box<Self>, view: &View) -> io::Result<()> {
         let picture = self.painter.finish();
+        // Without a wall clock the times stand alone: there is nothing to relate them to.
+        let timestamp_clock_id = view.wall.map(|_| clock_id(view.clock));
+        if let Some(wall) = view.wall {
+            write(&mut self.out, snapshot(clock_id(view.clock), picture.start, wall))?;
+        }
         tracks(&mut self.out, &picture)?;
         let mut packets = slices(&picture);
         packets.extend(instants(&picture));
@@ -138,10 +167,35 @@ impl Sink for Perfetto {
         });
         for (time, event) in packets {
             let track_event = Some(event);
-            write(&mut self.out, TracePacket { timestamp: Some(time), track_event, ..TracePacket::default() })?;
+            let timestamp = Some(time);
+            write(&mut self.out, TracePacket { timestamp, timestamp_clock_id, track_event, ..TracePacket::default() })?;
         }
         self.out.flush()
     }
+}
+
+/// Perfetto's number of a clock (`builtin_clock.proto`). Those without one have a number of this sequence.
+fn clock_id(clock: Clock) -> u32 {
+    match clock {
+        Clock::Realtime => REALTIME,
+        Clock::Monotonic => 3,
+        Clock::MonotonicRaw => 5,
+        Clock::Boottime => 6,
+        _ => 64,
+    }
+}
+
+/// What the clock of the events and the wall clock say at the same moment. Perfetto shows times of day by it.
+fn snapshot(id: u32, time: u64, wall: ClockOffset) -> TracePacket {
+    let says = |id, time| proto::Clock { clock_id: Some(id), timestamp: Some(time) };
+    let mut clocks = vec![says(id, time)];
+    if id != REALTIME {
+        clocks.push(says(REALTIME, wall.apply(time)));
+    }
+    // Only a clock that Perfetto knows by itself can be that of the whole trace.
+    let primary = if id < 64 { id } else { REALTIME };
+    let clock_snapshot = Some(ClockSnapshot { clocks, primary_trace_clock: Some(primary.cast_signed()) });
+    TracePacket { clock_snapshot, ..TracePacket::default() }
 }
 
 /// Writes a packet of `Trace`, whose one field it is (number 1, with a length).

@@ -157,7 +157,7 @@ impl Painter {
     }
 
     pub fn event(&mut self, event: &Event<'_>, view: &View) {
-        self.names.learn(event, &view.path);
+        self.names.learn(event, view);
         // What perf says of the time before the recording has the time 0.
         let Some(time) = event.key().filter(|key| *key > 0) else { return self.without_time(event) };
         if self.picture.start == 0 {
@@ -209,7 +209,7 @@ impl Painter {
         // The address of a tracepoint is always that of the tracepoint.
         let frames =
             if record.callchain().is_some() || view.format(record).is_none() { frames(record) } else { Vec::new() };
-        let chain = frames.into_iter().rev().map(|(at, mode)| self.names.name(pid, at, mode)).collect();
+        let chain = frames.into_iter().rev().map(|frame| self.names.name(pid, frame, Some(time), view)).collect();
         let cpu = event.cpu();
         self.picture.points.push(Point { time, cpu, tid, event: number, text: view.words(record), place, chain });
         if let Some(tid) = tid {
@@ -288,6 +288,7 @@ impl Painter {
 
     /// The picture, with everything in order of its beginning.
     pub fn finish(mut self) -> Picture {
+        self.names.tell();
         for loss in self.untimed.clone() {
             self.place(self.picture.end, loss.cpu);
         }

@@ -3,16 +3,24 @@
 use super::picture::is_switch_out;
 use linux_perf_event_reader::EventRecord;
 use perfweave::decode::{Field, Format};
-use perfweave::{Clock, Event, Item, Kind, Record, Rings};
+use perfweave::{Clock, ClockOffset, Event, Item, Kind, Record, Rings, perf_data};
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
 /// What is known of a recording, as of the event that was learned last.
 #[derive(Debug)]
 pub struct View {
     pub path: PathBuf,
     pub clock: Clock,
+    /// How far the wall clock was ahead of it, if the recording says so.
+    pub wall: Option<ClockOffset>,
+    /// A time before the recording, in nanoseconds since 1970: that of its file.
+    pub before: Option<u64>,
+    /// The build ids of files, by path.
+    pub build_ids: HashMap<PathBuf, Vec<Vec<u8>>>,
     sources: Vec<Source>,
     /// By thread.
     names: HashMap<u32, String>,
@@ -73,7 +81,12 @@ impl View {
     pub fn new(rings: &Rings, path: &Path) -> Self {
         let sources = (0..rings.sources().len()).map(|index| Source::new(rings, index)).collect();
         let (names, processes) = (HashMap::from([(0, "swapper".into())]), HashMap::from([(0, 0)]));
-        Self { path: path.to_owned(), clock: rings.clock(), sources, names, processes }
+        let mut build_ids = HashMap::<_, Vec<_>>::new();
+        for (path, id) in perf_data::build_ids(rings) {
+            build_ids.entry(path).or_default().push(id);
+        }
+        let (clock, wall) = (rings.clock(), rings.wall_clock());
+        Self { path: path.to_owned(), clock, wall, before: before(path), build_ids, sources, names, processes }
     }
 
     /// Learns the names of threads that an event tells.
@@ -197,6 +210,13 @@ impl View {
             _ => String::new(),
         }
     }
+}
+
+fn before(path: &Path) -> Option<u64> {
+    let file = fs::metadata(path).ok().filter(|_| path != Path::new("-"))?;
+    // A copy was created later, and a file that is written again earlier.
+    let time = file.created().ok()?.min(file.modified().ok()?);
+    u64::try_from(time.duration_since(UNIX_EPOCH).ok()?.as_nanos()).ok()
 }
 
 fn number(field: &Field, record: &Record<'_>) -> Option<u32> {

@@ -65,6 +65,7 @@ function clicks() {
   const record = shown().record;
   tap(X(run[0]), Y(lane) + LANE - 3);
   found.mark = shown().record;
+  found.marked = String(BigInt(data.start) + BigInt(view.selected.time));
   tap(X((run[0] + run[1]) / 2), Y(lane) + 2);
   found.run.again = shown().record === record;
   [...$('record').querySelectorAll('a')].find(link => link.textContent === nameOf(wake.waker))?.click();
@@ -116,6 +117,7 @@ function sweep() {
 
 try {
   Object.assign(found, { events: data.points.length, wakes: wakes.length, runs: data.runs.length, losses: data.losses.length });
+  found.began = $('began').innerText;
   found.lanes = lanes.map(lane => lane.title);
   const recorded = new Set(data.points.map(point => point[TID]));
   found.strangers = data.runs.filter(run => !recorded.has(run[3])).length;

@@ -10,6 +10,8 @@ descriptors = [packet.track_descriptor for packet in trace.packet if packet.HasF
 tracks = {track.uuid: track for track in descriptors}
 threads = {track.uuid: track.thread.tid for track in descriptors if track.HasField('thread')}
 unknown = sum(len(UnknownFieldSet(part)) for packet in trace.packet for part in (packet, packet.track_event, packet.track_descriptor))
+snapshots = [packet.clock_snapshot for packet in trace.packet if packet.HasField('clock_snapshot')]
+unknown += sum(len(UnknownFieldSet(part)) for snapshot in snapshots for part in (snapshot, *snapshot.clocks))
 unknown += sum(len(UnknownFieldSet(note)) for _, event in timed for note in event.debug_annotations)
 
 Event = pb.TrackEvent
@@ -33,6 +35,10 @@ ends = {flow: (time, event) for time, event in timed for flow in event.terminati
 elsewhere = sum(f' pid={threads.get(event.track_uuid)} ' not in note(starts[flow][1], 'event') + ' ' for flow, (_, event) in ends.items())
 backward += sum(ends[flow][0] < time for flow, (time, _) in starts.items() if flow in ends)
 print(json.dumps({
+    'clocks': [{clock.clock_id: clock.timestamp for clock in snapshot.clocks} for snapshot in snapshots],
+    'trace clocks': [snapshot.primary_trace_clock for snapshot in snapshots],
+    'event clocks': list({packet.timestamp_clock_id for packet in trace.packet if packet.HasField('track_event')}),
+    'first': timed[0][0],
     'unknown': unknown,
     'unbalanced': unbalanced + sum(depth.values()),
     'backward': backward,

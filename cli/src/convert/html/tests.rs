@@ -10,7 +10,7 @@ fn no_name_ends_the_page() {
     let thread = Thread { pid: None, name: "</script><script>alert(1)".into() };
     let picture = Picture { threads: [(1, thread)].into(), ..Picture::default() };
     let mut page = Vec::new();
-    super::page(&mut page, &picture, "</title>/*SCRIPT*/").unwrap();
+    super::page(&mut page, &picture, "</title>/*SCRIPT*/", None).unwrap();
     let page = String::from_utf8(page).unwrap();
     assert_eq!(page.matches("</script>").count(), 2);
     assert!(!page.contains("alert(1)<") && !page.contains("/*DATA*/"));
@@ -61,7 +61,7 @@ fn answers(name: &str, hash: &str) -> Option<String> {
     perfweave_support::runs(&["chromium", "--version"], "Debian's package chromium")?;
     let path = std::env::temp_dir().join(format!("perfweave-page-{}-{name}.html", std::process::id()));
     let mut page = Vec::new();
-    super::page(&mut page, &large(), "large").unwrap();
+    super::page(&mut page, &large(), "large", None).unwrap();
     page.extend(COUNT_COLOURS.as_bytes());
     fs::write(&path, page).unwrap();
     let profile = PathBuf::from(format!("{}.profile", path.display()));
