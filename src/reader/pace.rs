@@ -16,13 +16,14 @@ pub(crate) const WORTH_A_REFRESH: usize = 64;
 /// Enough held events to justify a fence that would release them: some twelve times as many as it causes.
 const WORTH_A_FENCE: usize = 256;
 
-/// Held events that justify one visit to a CPU that delays a grace period (`order/visits.rs`).
+/// Held events that justify one visit to a CPU that delays a grace period (`order/visits.rs`), if many wait.
 const WORTH_A_VISIT: usize = 512;
 
 /// Enough events for one wake-up: reading them costs about as much as the wake-up does.
 const ENOUGH: usize = 1024;
 
-/// A tick ends early if this many times enough events were found.
+/// A tick ends early if this many times enough events were found. Fewer justify no visits: CPUs that write so few events reach quiescent
+/// states by themselves.
 const MANY: usize = 4;
 
 /// The longest time for which events that justify a refresh or a proof wait for more, which make it cheap.
@@ -179,7 +180,7 @@ impl Pace {
 
     /// How many visits to CPUs the next proof justifies.
     pub(crate) fn visits(&self) -> usize {
-        self.waiting / WORTH_A_VISIT
+        if self.waiting < ENOUGH * MANY { 0 } else { self.waiting / WORTH_A_VISIT }
     }
 
     /// Records that a proof of all found events begins.
@@ -470,12 +471,12 @@ mod tests {
         assert!(!pace.is_busy() && pace.rush.patience.is_zero());
     }
 
-    /// One for each 512 events that wait; and how fast rings are written is measured from the last refresh.
+    /// One for each 512 events, if many wait; and how fast rings are written is measured from the last refresh.
     #[test]
     fn visits_are_for_what_waits() {
         let now = Instant::now();
         let mut pace = Pace::new(&Hold::FENCE, TICK, now);
-        for (found, visits) in [(511, 0), (1, 1), (512, 2), (4 * 512 + 511, 6)] {
+        for (found, visits) in [(4095, 0), (1, 8), (511, 8), (1, 9), (4 * 512 + 511, 13)] {
             pace.refreshed(now, found);
             assert_eq!(pace.visits(), visits);
         }
