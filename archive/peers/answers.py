@@ -11,7 +11,7 @@ from pathlib import Path
 import chdb
 import duckdb
 
-TABLES = re.compile(r"\b(sched|raw_syscalls|net)\.(sched_switch|sched_waking|sys_enter|sys_exit|message_send|message_receive)\b")
+TABLES = re.compile(r"\b(sched|raw_syscalls|net|sock)\.(sched_switch|sched_waking|sys_enter|sys_exit|message_send|message_receive|inet_sock_set_state)\b")
 # A function that only perfweave-archive has.
 OWN = "happened_before"
 
@@ -49,6 +49,7 @@ def with_files(sql, reader):
 def by_duckdb(archive, sql):
     sql = with_files(sql, lambda table: f"read_parquet('{files(archive, table)}', hive_partitioning = true)")
     sql = re.sub(r"percentile_cont\(([\d.]+)\) WITHIN GROUP \(ORDER BY ([^)]*)\) AS BIGINT", r"trunc(quantile_cont(\2, \1)) AS BIGINT", sql)
+    sql = re.sub(r"CAST\((\w+\.tai) AS BIGINT\)", r"epoch_ns(\1)", sql)
     answer = duckdb.sql(sql)
     text = io.StringIO()
     writer = csv.writer(text)
@@ -60,6 +61,7 @@ def by_duckdb(archive, sql):
 def by_chdb(archive, sql):
     sql = with_files(sql, lambda table: f"file('{files(archive, table)}', Parquet)")
     sql = re.sub(r"percentile_cont\(([\d.]+)\) WITHIN GROUP \(ORDER BY ([^)]*)\) AS BIGINT", r"trunc(quantileExactInclusive(\1)(\2)) AS Int64", sql)
+    sql = re.sub(r"CAST\((\w+\.tai) AS BIGINT\)", r"toUnixTimestamp64Nano(\1)", sql)
     # Its operators on bits are functions.
     sql = re.sub(r"\(state & (\d+)\)", r"bitAnd(state, \1)", sql)
     # Its lead and lag give 0 where there is no row, unless the column may be null.

@@ -5,7 +5,7 @@ use crate::Failure;
 use crate::query::Location;
 use arrow::array::{
     ArrayRef, BinaryBuilder, BooleanBuilder, Int32Builder, Int64Builder, RecordBatch, StringBuilder,
-    StringDictionaryBuilder, TimestampNanosecondBuilder, UInt32Builder, UInt64Builder,
+    StringDictionaryBuilder, TimestampNanosecondBuilder, UInt16Builder, UInt32Builder, UInt64Builder,
 };
 use arrow::datatypes::{DataType, Field, Int32Type, Schema, SchemaRef, TimeUnit};
 use arrow::temporal_conversions::timestamp_ns_to_datetime;
@@ -27,6 +27,7 @@ const ROW_GROUP: usize = 128 * 1024;
 /// A value of a column that not all tables have.
 pub(super) enum Cell {
     I32(i32),
+    U16(u16),
     U32(u32),
     I64(i64),
     U64(u64),
@@ -50,7 +51,7 @@ pub(super) struct Row<'a> {
 
 /// Names and types of the columns after those that all tables have.
 fn columns(table: &str) -> &'static [(&'static str, DataType)] {
-    use DataType::{Binary, Boolean, Int32, Int64, UInt32, UInt64, Utf8};
+    use DataType::{Binary, Boolean, Int32, Int64, UInt16, UInt32, UInt64, Utf8};
     match table {
         "sched_switch" => &[
             ("prev_comm", Utf8),
@@ -92,6 +93,19 @@ fn columns(table: &str) -> &'static [(&'static str, DataType)] {
             ("yielded", Int64),
             ("lost", Int64),
         ],
+        "inet_sock_set_state" => &[
+            ("skaddr", UInt64),
+            ("oldstate", Int32),
+            ("newstate", Int32),
+            ("sport", UInt16),
+            ("dport", UInt16),
+            ("family", UInt16),
+            ("protocol", UInt16),
+            ("saddr", Binary),
+            ("daddr", Binary),
+            ("saddr_v6", Binary),
+            ("daddr_v6", Binary),
+        ],
         "message_send" | "message_receive" => &[("message", UInt64), ("length", UInt32)],
         _ => &[],
     }
@@ -99,6 +113,7 @@ fn columns(table: &str) -> &'static [(&'static str, DataType)] {
 
 enum Column {
     I32(Int32Builder),
+    U16(UInt16Builder),
     U32(UInt32Builder),
     I64(Int64Builder),
     U64(UInt64Builder),
@@ -111,6 +126,7 @@ impl Column {
     fn new(of: &DataType) -> Self {
         match of {
             DataType::Int32 => Self::I32(Int32Builder::new()),
+            DataType::UInt16 => Self::U16(UInt16Builder::new()),
             DataType::UInt32 => Self::U32(UInt32Builder::new()),
             DataType::Int64 => Self::I64(Int64Builder::new()),
             DataType::UInt64 => Self::U64(UInt64Builder::new()),
@@ -123,6 +139,7 @@ impl Column {
     fn push(&mut self, cell: Cell) {
         match (self, cell) {
             (Self::I32(column), Cell::I32(value)) => column.append_value(value),
+            (Self::U16(column), Cell::U16(value)) => column.append_value(value),
             (Self::U32(column), Cell::U32(value)) => column.append_value(value),
             (Self::I64(column), Cell::I64(value)) => column.append_value(value),
             (Self::U64(column), Cell::U64(value)) => column.append_value(value),
@@ -136,6 +153,7 @@ impl Column {
     fn finish(&mut self) -> ArrayRef {
         match self {
             Self::I32(column) => Arc::new(column.finish()),
+            Self::U16(column) => Arc::new(column.finish()),
             Self::U32(column) => Arc::new(column.finish()),
             Self::I64(column) => Arc::new(column.finish()),
             Self::U64(column) => Arc::new(column.finish()),

@@ -37,10 +37,21 @@ pub(super) enum Happening {
     Return { cpu: usize, turn: u64, call: i64 },
     /// A message arrives.
     Receive { message: u64 },
+    /// A TCP socket goes from one state to another.
+    State { socket: Socket, from: i32, to: i32 },
     /// A second is over.
     Second,
     /// A CPU's ring has room again.
     Light { cpu: usize, since: i64 },
+}
+
+/// One of the two sockets of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Socket {
+    /// The machine at the other end.
+    peer: u32,
+    port: u16,
+    peer_port: u16,
 }
 
 struct Thread {
@@ -75,6 +86,9 @@ pub(super) struct Machine {
     row: i64,
     lost: i64,
     last: i64,
+    /// Messages that it has sent, and connections that it has made.
+    sent: u32,
+    connections: u32,
 }
 
 impl Machine {
@@ -94,6 +108,8 @@ impl Machine {
             row: 0,
             lost: 0,
             last: START,
+            sent: 0,
+            connections: 0,
         };
         machine.trace("begin", tables);
         machine.clock(START, plan, tables);
@@ -123,6 +139,7 @@ impl Machine {
             }
             Happening::Return { .. } => {}
             Happening::Receive { message } => self.message(time, "message_receive", message, plan, tables),
+            Happening::State { socket, from, to } => self.state(time, socket, [from, to], plan, tables),
             Happening::Second => self.second(time, plan, tables),
             Happening::Light { cpu, since } => self.light(time, cpu, since, tables),
         }
@@ -172,6 +189,10 @@ impl Machine {
             self.last = time + 100;
             self.message(time + 100, "message_send", message, plan, tables);
             plan.on(to, time + hop, Happening::Receive { message });
+            self.sent += 1;
+            if self.sent % 8 == 1 {
+                self.connect(time + 1000, to, plan);
+            }
         }
         plan.at(time + 700, Happening::Leave { cpu, turn });
     }
@@ -205,6 +226,44 @@ impl Machine {
     fn message(&mut self, time: i64, name: &'static str, message: u64, plan: &mut Plan, tables: &mut Tables) {
         let cpu = self.some_cpu(plan);
         self.event(time, cpu, ["net", name], vec![Cell::U64(message), Cell::U32(64 + (message % 1400) as u32)], tables);
+    }
+
+    /// Connects to a machine, and closes the connection five milliseconds later.
+    fn connect(&mut self, time: i64, server: u32, plan: &mut Plan) {
+        const ESTABLISHED: i32 = 1;
+        const SYN_SENT: i32 = 2;
+        const SYN_RECV: i32 = 3;
+        const FIN_WAIT1: i32 = 4;
+        const FIN_WAIT2: i32 = 5;
+        const CLOSE_WAIT: i32 = 8;
+        // Each port as often as a kernel gives it to connections, and no connection twice.
+        let (port, server_port) =
+            (32_768 + (self.connections % 28_000) as u16, 80 + (self.connections / 28_000) as u16);
+        let socket = Socket { peer: server, port, peer_port: server_port };
+        let other = Socket { peer: self.number, port: server_port, peer_port: port };
+        let hop = 40_000 + i64::from(self.connections * 7919 % 100_000);
+        let close = time + 5_000_000;
+        self.connections += 1;
+        plan.at(time, Happening::State { socket, from: SYN_SENT, to: ESTABLISHED });
+        plan.on(server, time + hop, Happening::State { socket: other, from: SYN_RECV, to: ESTABLISHED });
+        plan.at(close, Happening::State { socket, from: ESTABLISHED, to: FIN_WAIT1 });
+        plan.on(server, close + hop, Happening::State { socket: other, from: ESTABLISHED, to: CLOSE_WAIT });
+        plan.at(close + 2 * hop, Happening::State { socket, from: FIN_WAIT1, to: FIN_WAIT2 });
+    }
+
+    fn state(&mut self, time: i64, socket: Socket, states: [i32; 2], plan: &mut Plan, tables: &mut Tables) {
+        let cpu = self.some_cpu(plan);
+        let address = |machine: u32| [10, 0, (machine >> 8) as u8, machine as u8];
+        let addresses = [address(self.number), address(socket.peer)];
+        let mut cells = vec![Cell::U64(0xffff_8880_0000_0000 + (u64::from(socket.port) << 12))];
+        cells.extend(states.map(Cell::I32));
+        // AF_INET, IPPROTO_TCP.
+        cells.extend([socket.port, socket.peer_port, 2, 6].map(Cell::U16));
+        cells.extend(addresses.map(|address| Cell::Bytes(address.to_vec())));
+        cells.extend(
+            addresses.map(|[a, b, c, d]| Cell::Bytes(vec![0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d])),
+        );
+        self.event(time, cpu, ["sock", "inet_sock_set_state"], cells, tables);
     }
 
     fn some_cpu(&self, plan: &mut Plan) -> usize {
