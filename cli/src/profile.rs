@@ -12,6 +12,7 @@ use serde_json::json;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io::Write;
+#[cfg(feature = "svg")]
 use std::path::{Path, PathBuf};
 
 /// Samples stacks of programs and of the kernel, and prints how often each was seen

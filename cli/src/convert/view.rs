@@ -14,6 +14,7 @@ use std::time::UNIX_EPOCH;
 #[derive(Debug)]
 pub struct View {
     pub path: PathBuf,
+    #[cfg_attr(not(feature = "perfetto"), expect(dead_code, reason = "only its traces name the clock"))]
     pub clock: Clock,
     /// How far the wall clock was ahead of it, if the recording says so.
     pub wall: Option<ClockOffset>,
