@@ -3,6 +3,7 @@
 
 mod support;
 
+use perfweave_support::threads::until;
 use perfweave_support::{perf, runs};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -143,12 +144,14 @@ impl<'a> Profiler<'a> {
     fn load(place: &'a Place, profile: &str) -> (Self, Value) {
         let daemon = Self::command(place).args(["--daemon", profile]).args(Self::SESSION).spawn().unwrap();
         let mut profiler = Self { place, daemon };
-        loop {
-            match profiler.answer(&["thread", "list"]) {
-                Ok(list) => return (profiler, list),
-                Err(error) => assert_eq!(profiler.daemon.try_wait().unwrap(), None, "the daemon has ended: {error}"),
-            }
-        }
+        // A question before the daemon has a session removes the session (profiler-cli 0.10.0).
+        let said = || std::fs::read_to_string(place.file("perfweave.log")).unwrap_or_default();
+        until("the profile is loaded", || {
+            assert_eq!(profiler.daemon.try_wait().unwrap(), None, "the daemon has ended: {}", said());
+            said().contains("Profile loaded successfully")
+        });
+        let list = profiler.object(&["thread", "list"]);
+        (profiler, list)
     }
 
     fn command(place: &Place) -> Command {
