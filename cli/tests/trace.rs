@@ -263,6 +263,46 @@ fn a_lost_string_is_an_address() {
     assert!(strings > 100 && addresses > 10_000 && rest.contains("are lost"), "{strings}, {addresses}: {rest}");
 }
 
+/// What perf has one number for, threads outside of the PID namespace, is many: no call has the entry or the string of another one.
+#[test]
+fn threads_of_no_number_are_not_joined() {
+    let Some(python) = program::python() else { return };
+    if traced(&["trace", "--", "true"]).is_none() {
+        return;
+    }
+    let write = "import os\n\
+        null=os.open('/dev/null',os.O_WRONLY)\n\
+        while True: os.write(null,b'outside')";
+    let mut outside = [(); 2].map(|()| Command::new(&python).args(["-c", write]).spawn().unwrap());
+    let inside = ["--pid", "--fork", "--mount-proc", env!("CARGO_BIN_EXE_perfweave")];
+    let trace = ["trace", "--json", "-e", "write", "--seconds", "1"];
+    let ran = run(Command::new("unshare").args(inside).args(trace), "");
+    for writer in &mut outside {
+        writer.kill().unwrap();
+        writer.wait().unwrap();
+    }
+    let returns = objects(&ran).into_iter().filter(|object| object["tid"] == 0 && object["result"].is_i64());
+    let joined: Vec<_> = returns.map(|object| object["args"].is_object() || object["ns"].is_u64()).collect();
+    assert!(joined.len() > 100 && !joined.contains(&true), "{} {}", joined.len(), ran.err);
+}
+
+/// A 32-bit call: the kernel names it by the table of 64-bit calls, and its arguments lie in other registers.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn what_lies_where_no_argument_points_is_not_printed() {
+    let Some(python) = program::python() else { return };
+    // push rbx; eax = 4, write; ebx = -1; int 0x80; pop rbx; ret. Number 4 of 64-bit calls is stat, whose argument is in rdi.
+    let call = "import ctypes,mmap\n\
+        code=mmap.mmap(-1,4096,prot=7); code.write(bytes.fromhex('53b804000000bbffffffffcd805bc3'))\n\
+        place=ctypes.addressof(ctypes.c_char.from_buffer(code))\n\
+        ctypes.CFUNCTYPE(ctypes.c_int,ctypes.c_char_p)(place)(b'unrelated')\n";
+    let Some(ran) = traced(&["trace", "-e", "stat", "--", &python, "-c", call]) else { return };
+    assert!(!ran.out.contains("unrelated"), "{}", ran.out);
+    if !ran.out.contains("stat(filename: 0xffffffff,") {
+        perfweave_support::lacks("32-bit system calls");
+    }
+}
+
 /// A pointer to nothing, and strings for those who may load no BPF program.
 #[test]
 fn what_cannot_be_copied_is_an_address() {

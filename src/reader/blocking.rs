@@ -47,9 +47,10 @@ use std::time::{Duration, Instant};
 ///
 /// The kernel wakes a reader of a BPF ring buffer for each record with which the reader has caught up. While more than some 13,000 events
 /// come a second, the reader gathers them for a tick instead, but no longer than a program takes to fill a sixteenth of the smallest ring, or a
-/// quarter as long as the rings fill slowly (a millisecond at least). It leaves the last bytes in the ring until then, so the kernel does not wake it. If programs write about the
-/// scheduler, each wake-up causes the events of the next. A reader whose events come fast again as soon as it no longer gathers them goes on
-/// gathering, and tries again after a second.
+/// quarter as long as the rings fill slowly (a millisecond at least). It leaves the last bytes in the ring until then, so the kernel does not
+/// wake it. If programs write about the
+/// scheduler, each wake-up causes the events of the next. So if events come fast again as soon as the reader stops gathering, it gathers for
+/// another second.
 ///
 /// If the hold rule needs a fence, new events wait for it. Two fences begin at least a tick apart, unless 4,096 events wait. Few events wait
 /// until [`Order::latency`] has passed since the last fence began.

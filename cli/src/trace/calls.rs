@@ -115,8 +115,8 @@ impl Call {
         let mut pointer = 0;
         self.args.iter().flatten().zip(values).enumerate().map(move |(at, ((name, how), value))| {
             let bytes = copied.and_then(|copied| match how {
-                How::String => copied.string(pointer),
-                How::Buffer => copied.buffer(pointer, *values.get(at + 1)?),
+                How::String => copied.string(pointer, *value),
+                How::Buffer => copied.buffer(pointer, *value, *values.get(at + 1)?),
                 _ => None,
             });
             pointer += usize::from(how.points());

@@ -51,6 +51,9 @@ pub struct Pairs {
     waits: Option<u32>,
 }
 
+/// The thread number, for perf, of all threads that are outside of this PID namespace (`perf_event_pid_type`, kernel/events/core.c).
+pub const NOWHERE: u32 = 0;
+
 /// The number of a return from no call.
 const NO_CALL: i64 = -1;
 
@@ -115,7 +118,7 @@ impl Pairs {
         let (Some((pid, tid)), Some(time)) = (record.pid_tid(), record.time()) else { return Step::Nothing };
         match record.source() {
             Some(0) => self.enters(record, pid, tid, time),
-            Some(1) => self.returns(record, pid, tid),
+            Some(1) => self.returns(record, pid, tid, time),
             _ => Step::Nothing,
         }
     }
@@ -127,17 +130,20 @@ impl Pairs {
         let mut args = [0; 6];
         args.iter_mut().zip(values).for_each(|(arg, value)| *arg = value as u64);
         let entry = Entry { pid, tid, cpu: record.cpu(), time, number, args };
-        self.inside.insert(tid, entry.clone());
+        if tid != NOWHERE {
+            self.inside.insert(tid, entry.clone());
+        }
         if self.waits == Some(tid) { Step::Nothing } else { Step::Enters(entry) }
     }
 
-    fn returns(&mut self, record: &Record<'_>, pid: u32, tid: u32) -> Step {
+    fn returns(&mut self, record: &Record<'_>, pid: u32, tid: u32, time: u64) -> Step {
         let (Some(number), Some(result)) = (self.returned.int(record), self.result.int(record)) else {
             return Step::Nothing;
         };
         // The kernel returns from rt_sigreturn as from no call: with the registers of what the signal interrupted.
         let is_this = |entry: &Entry| entry.number == number || number == NO_CALL && is_sigreturn(entry.number);
-        let mut entry = self.inside.remove(&tid).filter(is_this);
+        // Where records leave early, the entry of the next call may have come before.
+        let mut entry = self.inside.remove(&tid).filter(|entry| is_this(entry) && entry.time <= time);
         let number = entry.as_ref().map_or(number, |entry| entry.number);
         let executes = result == 0 && is_exec(number);
         if entry.is_none() && executes {

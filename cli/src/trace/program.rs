@@ -11,8 +11,8 @@ pub const OUTPUT: &str = "output";
 pub const PROGRAM: &str = "strings";
 const SCRATCH: &str = "scratch";
 
-/// The most bytes of a string, with its end, and of a buffer.
-pub const STRING: i32 = 256;
+/// The most bytes of a string, with its end, and of a buffer. A string with so many bytes may be longer.
+pub const STRING: i32 = 257;
 pub const BUFFER: i32 = 32;
 
 /// Numbers of system calls are smaller.
@@ -31,12 +31,15 @@ pub const REGISTERS: Option<[u32; 6]> = if cfg!(target_arch = "x86_64") {
     None
 };
 
-/// A record: `u64` number of the call; and for each argument `i64` length or negative error, and its bytes. Arguments have these places.
+/// A record: `u64` number of the call; and for each argument its `u64` pointer, `i64` length or negative error, and bytes. Arguments have
+/// these places, and their parts these offsets.
 pub const FIRST: usize = 8;
-pub const SECOND: usize = FIRST + 8 + STRING as usize;
+pub const SECOND: usize = FIRST + BYTES + (STRING as usize).next_multiple_of(8);
+pub const LEN: usize = 8;
+pub const BYTES: usize = 16;
 
 /// Bytes of memory in which a record is made: also with the largest length that the verifier thinks possible.
-const SCRATCH_BYTES: u32 = SECOND as u32 + 8 + 512;
+const SCRATCH_BYTES: u32 = (SECOND + BYTES) as u32 + 512;
 
 // enum bpf_func_id
 const MAP_LOOKUP_ELEM: i32 = 1;
@@ -174,8 +177,8 @@ fn code() -> Code {
 
 /// Copies what an argument points to. `entry` is where [`Pointers`] describe it.
 fn copy(code: &mut Code, entry: usize, at: usize) {
-    let bytes = at as i32 + 8;
-    code.load_u32(3, ENTRY, entry).register(POINTER);
+    let bytes = (at + BYTES) as i32;
+    code.load_u32(3, ENTRY, entry).register(POINTER).load_local(1, POINTER).store(RECORD, at as i16, 1);
     code.load_u32(7, ENTRY, entry + 4);
     code.unless(UNEQUAL, 7, 0, |code| {
         code.place(1, RECORD, bytes).set(2, STRING).load_local(3, POINTER).call(PROBE_READ_USER_STR);
@@ -190,7 +193,7 @@ fn copy(code: &mut Code, entry: usize, at: usize) {
             code.load_local(0, LENGTH);
         });
     });
-    code.store(RECORD, at as i16, 0);
+    code.store(RECORD, (at + LEN) as i16, 0);
 }
 
 /// Writes the record with what its last argument has, and ends. R0 is the length of that.
@@ -199,7 +202,7 @@ fn output(code: &mut Code, last: usize) {
         code.set(5, 0);
     });
     // For the verifier: 511 at most.
-    code.push(0x57, 5, 0, 0, 511).place(5, 5, last as i32 + 8);
+    code.push(0x57, 5, 0, 0, 511).place(5, 5, (last + BYTES) as i32);
     // BPF_F_CURRENT_CPU
     code.place(1, CONTEXT, 0).map(OUTPUT, 2).push(0xb4, 3, 0, 0, -1).place(4, RECORD, 0);
     code.call(PERF_EVENT_OUTPUT).set(0, 0).exit();

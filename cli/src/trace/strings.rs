@@ -4,12 +4,12 @@
 //! are read without order: a record of a thread is that of the call which returns next in that thread.
 
 use super::calls::Calls;
-use super::pairs::Entry;
-use super::program::{self, BUFFER, CALLS, FIRST, MOST_CALLS, OUTPUT, PROGRAM, Pointers, SECOND, STRING};
+use super::pairs::{Entry, NOWHERE};
+use super::program::{self, BUFFER, BYTES, CALLS, FIRST, LEN, MOST_CALLS, OUTPUT, PROGRAM, Pointers, SECOND, STRING};
 use aya::maps::{Array, Map};
 use aya::programs::RawTracePoint;
 use aya::{Ebpf, EbpfLoader};
-use perfweave::{Event, Item, Rings, Sample};
+use perfweave::{Event, Rings, Sample};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt::Write;
@@ -18,9 +18,9 @@ use std::ops::ControlFlow;
 /// Bytes of each CPU's ring.
 const RING: u64 = 1 << 20;
 
-/// The most records that are kept. Those of threads that are not traced are dropped first, when they are older than this, in nanoseconds.
+/// Records of threads that are not traced are dropped when they are older than this, in nanoseconds; sooner if there are too many.
+const OLD: [u64; 3] = [10_000_000_000, 1_000_000_000, 0];
 const MOST: usize = 1 << 16;
-const OLD: u64 = 1_000_000_000;
 
 /// What threads have pointed to, and the program that copies it.
 #[derive(Debug)]
@@ -31,15 +31,14 @@ pub struct Strings {
     /// By thread and time.
     copied: BTreeMap<(u32, u64), Copied>,
     newest: u64,
-    /// Records that were lost or dropped.
-    pub lost: u64,
 }
 
 /// What the arguments of one call pointed to.
 #[derive(Debug, Clone, Default)]
 pub struct Copied {
     number: i64,
-    bytes: [Option<Vec<u8>>; 2],
+    /// Pointers, and what lies there.
+    pointed: [Option<(u64, Vec<u8>)>; 2],
 }
 
 impl Strings {
@@ -64,7 +63,7 @@ impl Strings {
         tracepoint.attach("sys_enter")?;
         let Some(Map::PerfEventArray(output)) = program.map(OUTPUT) else { return Err("no output".into()) };
         let rings = Rings::options().bpf_output(output.fd()).sample([Sample::Tid]).bytes(RING).open()?;
-        Ok(Some(Self { rings, _program: program, copied: BTreeMap::new(), newest: 0, lost: 0 }))
+        Ok(Some(Self { rings, _program: program, copied: BTreeMap::new(), newest: 0 }))
     }
 
     /// What the call pointed to. `until`: when it returned, or when it was entered if it has not.
@@ -90,25 +89,21 @@ impl Strings {
     /// Reads what there is. Other processes point to something too: theirs is dropped after a while.
     pub fn tidy(&mut self, is_inside: impl Fn(u32) -> bool) {
         self.read();
-        let old = self.newest.saturating_sub(OLD);
-        self.copied.retain(|(tid, time), _| *time >= old || is_inside(*tid));
-        if self.copied.len() > MOST {
-            self.lost += self.copied.len() as u64;
-            self.copied.clear();
+        for age in OLD {
+            let old = self.newest.saturating_sub(age);
+            self.copied.retain(|(tid, time), _| *time >= old || is_inside(*tid));
+            if self.copied.len() <= MOST {
+                break;
+            }
         }
     }
 
     fn read(&mut self) {
-        let Self { rings, copied, newest, lost, .. } = self;
+        let Self { rings, copied, newest, .. } = self;
         let _ = rings.drain(|event| {
-            match event.item() {
-                Item::Lost(loss) => *lost += loss.count,
-                _ => {
-                    if let Some((thread, what)) = read(&event) {
-                        *newest = thread.1.max(*newest);
-                        copied.insert(thread, what);
-                    }
-                }
+            if let Some((thread, what)) = read(&event) {
+                *newest = thread.1.max(*newest);
+                copied.insert(thread, what);
             }
             ControlFlow::<()>::Continue(())
         });
@@ -120,28 +115,36 @@ fn read(event: &Event<'_>) -> Option<((u32, u64), Copied)> {
     let record = event.record()?;
     let payload = record.payload()?;
     let argument = |at: usize| {
-        let len = usize::try_from(payload.u64(at)?.cast_signed()).ok()?;
-        (at + 8..at + 8 + len).map(|at| payload.u8(at)).collect::<Option<Vec<_>>>()
+        let len = usize::try_from(payload.u64(at + LEN)?.cast_signed()).ok()?;
+        let bytes = (at + BYTES..at + BYTES + len).map(|at| payload.u8(at)).collect::<Option<_>>()?;
+        Some((payload.u64(at)?, bytes))
     };
-    let bytes = [argument(FIRST), argument(SECOND)];
-    // Of the thread, perf says the number in this PID namespace.
-    let (_, tid) = record.pid_tid()?;
-    Some(((tid, record.time()?), Copied { number: payload.u64(0)?.cast_signed(), bytes }))
+    let pointed = [argument(FIRST), argument(SECOND)];
+    // Of the thread, perf says the number in this PID namespace. Outside of it all have the same.
+    let (_, tid) = record.pid_tid().filter(|(_, tid)| *tid != NOWHERE)?;
+    Some(((tid, record.time()?), Copied { number: payload.u64(0)?.cast_signed(), pointed }))
 }
 
 /// Bytes, and whether more follow.
 pub type Bytes<'a> = (&'a [u8], bool);
 
 impl Copied {
-    /// The string to which the argument points, the first or the second of those that point to something. Without the end that strings have.
-    pub fn string(&self, at: usize) -> Option<Bytes<'_>> {
-        let bytes = self.bytes.get(at)?.as_ref()?;
-        Some((bytes.split_last()?.1, bytes.len() == STRING as usize))
+    /// The string to which an argument points, the first or the second of those that point to something. Without the end that strings have.
+    pub fn string(&self, at: usize, pointer: u64) -> Option<Bytes<'_>> {
+        let bytes = self.at(at, pointer)?;
+        let more = bytes.len() == STRING as usize;
+        Some((&bytes[..bytes.len().checked_sub(1 + usize::from(more))?], more))
     }
 
     /// The beginning of a buffer with that length.
-    pub fn buffer(&self, at: usize, len: u64) -> Option<Bytes<'_>> {
-        self.bytes.get(at)?.as_ref().map(|bytes| (bytes.as_slice(), len > BUFFER as u64))
+    pub fn buffer(&self, at: usize, pointer: u64, len: u64) -> Option<Bytes<'_>> {
+        Some((self.at(at, pointer)?, len > BUFFER as u64))
+    }
+
+    /// What lies where an argument points to. A 32-bit program has its arguments in other registers than those that were copied.
+    fn at(&self, at: usize, pointer: u64) -> Option<&[u8]> {
+        let (copied, bytes) = self.pointed.get(at)?.as_ref()?;
+        (*copied == pointer).then_some(bytes)
     }
 }
 

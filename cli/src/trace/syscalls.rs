@@ -18,6 +18,8 @@ struct Trace {
     calls: Calls,
     pairs: Pairs,
     strings: Option<Strings>,
+    /// Calls that have addresses, because what these point to is lost.
+    bare: u64,
     lines: Lines,
     summary: Option<Summary>,
     enter: bool,
@@ -32,7 +34,7 @@ pub fn run(args: &Args, numbers: &[i64]) -> Outcome {
     let rings = args.target.limit(options, child.as_ref()).open()?;
     let pairs = Pairs::new(&rings, child.as_ref().map(|child| child.pid()))?;
     let (lines, summary) = (lines(args, &rings)?, args.summary.then(Summary::default));
-    let mut trace = Trace { calls, pairs, strings, lines, summary, enter: args.enter };
+    let mut trace = Trace { calls, pairs, strings, bare: 0, lines, summary, enter: args.enter };
     let only = |number: i64| numbers.is_empty() || numbers.contains(&number);
     let mut session = Session::begin(rings, args.common.order(), &args.common, child)?;
     session.stamped(trace.lines.stamp);
@@ -52,8 +54,8 @@ pub fn run(args: &Args, numbers: &[i64]) -> Outcome {
             "strings are printed as addresses: a BPF program copies them, for root or with CAP_BPF and CAP_PERFMON: {why}"
         );
     }
-    if let Some(lost) = trace.strings.map(|strings| strings.lost).filter(|lost| *lost > 0) {
-        eprintln!("strings of {lost} calls are lost: those calls have addresses instead");
+    if trace.bare > 0 {
+        eprintln!("strings of {} calls are lost: those calls have addresses instead", trace.bare);
     }
     Ok(session.status())
 }
@@ -71,6 +73,13 @@ impl Trace {
     fn copied(&mut self, entry: &Entry, until: u64) -> Option<Copied> {
         let strings = self.strings.as_mut().filter(|_| self.calls.of(entry.number).points())?;
         strings.of(entry, until)
+    }
+
+    /// A call of a thread is over.
+    fn forget(&mut self, tid: u32, at: &At) {
+        if let Some(strings) = &mut self.strings {
+            strings.forget(tid, at.time.unwrap_or(u64::MAX));
+        }
     }
 
     fn event(&mut self, event: &Event<'_>, only: impl Fn(i64) -> bool) -> io::Result<()> {
@@ -98,6 +107,7 @@ impl Trace {
                 if let Some(entry) = entry.filter(|entry| only(entry.number)) {
                     self.unreturned(at, &entry)?;
                 }
+                self.forget(tid, &at);
                 if self.summary.is_some() {
                     return Ok(());
                 }
@@ -110,9 +120,13 @@ impl Trace {
     fn returned(&mut self, at: At, number: i64, result: i64, entry: Option<Entry>) -> io::Result<()> {
         let until = at.time.unwrap_or(u64::MAX);
         let copied = entry.as_ref().and_then(|entry| self.copied(entry, until));
-        if let (Some(strings), Some(entry)) = (&mut self.strings, &entry) {
-            strings.forget(entry.tid, until);
+        if let Some(entry) = &entry {
+            let points = self.strings.is_some() && self.calls.of(number).points();
+            self.bare += u64::from(points && copied.is_none());
+            // The thread that executes a program had another number before.
+            self.forget(entry.tid, &at);
         }
+        self.forget(at.tid, &at);
         let (call, copied) = (self.calls.of(number), copied.as_ref());
         let error = error(result);
         let time = entry.as_ref().zip(at.time).map(|(entry, time)| time.saturating_sub(entry.time));
