@@ -15,7 +15,11 @@ fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().thread_stack_size(16 << 20).build().unwrap();
     match arguments.get(1).map(String::as_str) {
         Some("scheduler") => runtime.block_on(scheduler(arguments[2].parse().unwrap())),
-        Some("executor") => runtime.block_on(executor(arguments[2].parse().unwrap(), &arguments[3])),
+        Some("executor") => runtime.block_on(executor(
+            arguments[2].parse().unwrap(),
+            &arguments[3],
+            arguments.get(4).map_or(1 << 30, |bytes| bytes.parse().unwrap()),
+        )),
         // What `cargo test` passes to filter tests and list them.
         Some("--list") => println!("cluster: test"),
         _ => runtime.block_on(test()),
@@ -33,7 +37,8 @@ async fn scheduler(port: u16) {
     start_server(cluster, ([127, 0, 0, 1], port).into(), Arc::new(config)).await.unwrap();
 }
 
-async fn executor(scheduler_port: u16, work: &str) {
+/// Each of its tasks may take its share of `memory` bytes, and then writes to files.
+async fn executor(scheduler_port: u16, work: &str, memory: u64) {
     let config = ExecutorProcessConfig {
         bind_host: "127.0.0.1".into(),
         external_host: Some("127.0.0.1".into()),
@@ -43,6 +48,7 @@ async fn executor(scheduler_port: u16, work: &str) {
         scheduler_port,
         scheduler_connect_timeout_seconds: 60,
         work_dir: Some(work.into()),
+        memory_pool_size: Some(memory),
         ..Default::default()
     };
     start_executor_process(Arc::new(config)).await.unwrap();
