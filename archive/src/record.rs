@@ -11,7 +11,7 @@ pub use error::Error;
 pub use store::{Store, variables};
 pub use writer::Written;
 
-use crate::clocks::Reading;
+use crate::clocks::{Clocks, Ptp};
 use crate::schema::Origin;
 use command::Waiting;
 use perfweave::{Clock, Fence, Handle, Hold, Item, Order, Reader, RingOptions, Rings, Sample};
@@ -65,6 +65,9 @@ pub struct Options {
     /// Memory of each CPU's ring in KiB
     #[arg(long, value_name = "N", default_value = "4096", value_parser = clap::value_parser!(u64).range(4..1 << 30))]
     pub buffer_kib: u64,
+    /// Take TAI from a PTP clock that is kept right within so many nanoseconds, such as /dev/ptp0=1000
+    #[arg(long, value_name = "DEVICE=NANOSECONDS")]
+    pub ptp: Option<Ptp>,
     /// Record this command from its first instruction on, until it ends
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
@@ -119,7 +122,13 @@ fn record_into(options: &Options, store: Store, stop: &Arc<AtomicBool>, with_sig
     let machine = options.machine.clone().map_or_else(|| line("/etc/machine-id"), Ok)?;
     let origin =
         Origin { boot: line("/proc/sys/kernel/random/boot_id")?, trace: line("/proc/sys/kernel/random/uuid")? };
-    let reading = Reading::now().map_err(Error::system("the clocks cannot be read"))?;
+    let clocks = match &options.ptp {
+        None => Clocks::default(),
+        Some(ptp) => {
+            Clocks::with_ptp(ptp).map_err(Error::system(format!("{} cannot give the time", ptp.device.display())))?
+        }
+    };
+    let reading = clocks.read().map_err(Error::system("the clocks cannot be read"))?;
     // Before rings are open, because it can take long.
     let unfinished = unfinished::find_all(&store, &machine, &origin.boot, &reading);
     let waiting = if options.command.is_empty() { None } else { Some(Waiting::start(&options.command)?) };
@@ -137,7 +146,7 @@ fn record_into(options: &Options, store: Store, stop: &Arc<AtomicBool>, with_sig
     };
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::system("no runtime"))?;
-    let mut recorder = Recorder::new(&rings, &origin, about(options), to, ROOM)?;
+    let mut recorder = Recorder::new(&rings, &origin, about(options), clocks, to, ROOM)?;
     unfinished.iter().for_each(|file| eprintln!("perfweave-archive: {}", file.notice.text));
     recorder.tell_of(unfinished)?;
     let work = move || runtime.block_on(writer::write(store, files, messages));
@@ -197,6 +206,7 @@ fn about(options: &Options) -> About {
         options.file_seconds.as_secs_f64()
     );
     text.extend(options.pid.map(|pid| format!(" pid={pid}")));
+    text.extend(options.ptp.iter().map(|ptp| format!(" ptp={}={}", ptp.device.display(), ptp.error)));
     text.extend((!command.is_empty()).then(|| format!(" command={command}")));
     let hold = match options.hold {
         Rule::Fence => "fence",

@@ -3,7 +3,7 @@
 use super::Error;
 use super::unfinished::Unfinished;
 use super::writer::{Batch, Message};
-use crate::clocks::Reading;
+use crate::clocks::{Clocks, Reading};
 use crate::schema::{At, Of, Origin, Table, Value};
 use perfweave::{Account, Certainty, Event, Item, Kind, Record, Rings};
 use std::sync::Arc;
@@ -99,6 +99,7 @@ pub struct Recorder {
     clocks: Filling,
     traces: Filling,
     about: About,
+    clock: Clocks,
     to: UnboundedSender<Message>,
     /// How many rows of events may wait for the store. A batch has its part of the room until it is written.
     room: Arc<Semaphore>,
@@ -127,6 +128,7 @@ impl Recorder {
         rings: &Rings,
         origin: &Origin,
         about: About,
+        clock: Clocks,
         to: UnboundedSender<Message>,
         room: usize,
     ) -> Result<Self, Error> {
@@ -141,7 +143,7 @@ impl Recorder {
                 events.push(table);
             }
         }
-        let reading = read()?;
+        let reading = read(&clock)?;
         let [notices, clocks, traces] =
             [Table::notices(origin), Table::clocks(origin), Table::traces(origin)].map(Filling::new);
         let hour_ends = reading.next_hour(reading.mono);
@@ -152,6 +154,7 @@ impl Recorder {
             clocks,
             traces,
             about,
+            clock,
             to,
             room: Arc::new(Semaphore::new(room)),
             reading,
@@ -360,7 +363,7 @@ impl Recorder {
     /// # Errors
     /// If the clocks cannot be read or the writing thread has ended.
     pub fn tick(&mut self) -> Result<(), Error> {
-        let before = std::mem::replace(&mut self.reading, read()?);
+        let before = std::mem::replace(&mut self.reading, read(&self.clock)?);
         let reading @ Reading { mono, offset, bracket, maxerror, esterror, pending, rate, .. } = self.reading;
         self.next_tick = mono + SECOND;
         // Events from before this reading may still come, so that their keys alone end an hour.
@@ -374,7 +377,7 @@ impl Recorder {
         );
         if let Some(set) = reading.set_since(&before) {
             let text =
-                format!("TAI was set by {set} ns against the monotonic clock: the clock was set, or the machine slept");
+                format!("TAI was set by {set} ns against the monotonic clock: a clock was set, or the machine slept");
             let (from, to) = (Some(before.mono), Some(mono));
             self.notice(self.mono, &Notice { kind: "clock", from, to, text, ..Notice::default() });
         }
@@ -453,7 +456,7 @@ impl Recorder {
             self.notice(self.mono, &notice);
         }
         let lost = accounts.iter().map(|account| account.lost).sum::<u64>();
-        self.reading = read()?;
+        self.reading = read(&self.clock)?;
         for filling in self.events.iter_mut().filter(|filling| filling.table.rows() > 0) {
             let batch = batch_of(filling, self.reading.utc)?;
             send(&self.to, Message::Rows(batch))?;
@@ -467,8 +470,8 @@ fn send(to: &UnboundedSender<Message>, message: Message) -> Result<(), Error> {
     to.send(message).map_err(|_| Error::Writer)
 }
 
-fn read() -> Result<Reading, Error> {
-    Reading::now().map_err(Error::system("the clocks cannot be read"))
+fn read(clocks: &Clocks) -> Result<Reading, Error> {
+    clocks.read().map_err(Error::system("the clocks cannot be read"))
 }
 
 fn batch_of(filling: &mut Filling, utc: i64) -> Result<Batch, Error> {

@@ -411,7 +411,7 @@ mod tests {
     fn a_file_that_has_a_writer_never_looks_abandoned() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::Folder(folder.path().into());
-        let reading = crate::clocks::Reading::now().unwrap();
+        let reading = crate::clocks::Clocks::default().read().unwrap();
         let done = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
