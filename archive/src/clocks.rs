@@ -368,6 +368,8 @@ mod tests {
         let system = |offset: i64| Reading { offset, ..of(SECOND, &kernel(37, 0), 0) };
         assert_eq!(system(37 * SECOND).set_since(&read(0, 0)), None);
         assert_eq!(system(38 * SECOND).set_since(&read(0, 0)), Some(SECOND));
+        // And comes again.
+        assert_eq!(read(2 * SECOND, 400_000).set_since(&system(37 * SECOND)), None);
     }
 
     #[test]
