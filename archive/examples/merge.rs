@@ -1,6 +1,15 @@
 //! Merges the streams of several machines in order of TAI with timely dataflow, which takes their frontiers as they are: nothing is delayed by
 //! a guess, and nothing comes too late.
 //!
+//! Live, of machines that write to sockets or pipes:
+//!
+//! ```sh
+//! cargo run --example merge -- <(ssh m01 perfweave-archive record --arrow-stream -e sched:sched_waking) \
+//!                              <(ssh m02 perfweave-archive record --arrow-stream -e sched:sched_waking)
+//! ```
+//!
+//! Of archives:
+//!
 //! ```sh
 //! sql="SELECT tai, machine, pid FROM sched.sched_waking WHERE machine ="
 //! cargo run --example merge -- <(perfweave-archive query --arrow-stream "$sql 'm01'" traces/) \
@@ -27,7 +36,7 @@ pub type Row = (i64, usize, u64, String);
 /// Merges streams, and gives each row in order of TAI. Rows of one time are in the order of the streams.
 ///
 /// # Errors
-/// If bytes are no stream of `perfweave-archive query --arrow-stream`.
+/// If bytes are no stream of `perfweave-archive`.
 pub fn merge<R, F>(streams: Vec<R>, each: F) -> Result<(), ArrowError>
 where
     R: Read + Send + Sync + 'static,

@@ -35,9 +35,10 @@ fn run(command: Command) -> Result<(), String> {
     let runtime = || Runtime::new().map_err(|error| format!("the runtime cannot begin: {error}"));
     match command {
         // It has threads of its own, so that events never wait for a store.
-        Command::Record(options) => {
-            record::record(&options).map(|outcome| eprintln!("{outcome}")).map_err(|error| error.to_string())
-        }
+        Command::Record(options) => match record::record(&options) {
+            Err(record::Error::Output(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+            done => done.map(|outcome| eprintln!("{outcome}")).map_err(|error| error.to_string()),
+        },
         Command::Query(options) => runtime()?.block_on(query::query(&options)).map_err(|error| error.to_string()),
         Command::Tighten(options) => match tighten::tighten(&options) {
             Err(tighten::Error::Output(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),

@@ -4,6 +4,7 @@ mod command;
 mod error;
 mod recorder;
 mod store;
+mod stream;
 mod unfinished;
 mod writer;
 
@@ -15,12 +16,14 @@ use crate::clocks::{Clocks, Ptp};
 use crate::schema::Origin;
 use command::Waiting;
 use perfweave::{Clock, Fence, Handle, Hold, Item, Order, Reader, RingOptions, Rings, Sample};
-use recorder::{About, Recorder};
+use recorder::{About, Passing, Recorder};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::ffi::OsString;
 use std::fmt;
-use std::fs;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,6 +35,8 @@ use writer::Files;
 /// How long to wait for an event before clocks are read and rows passed on.
 const TICK: Duration = Duration::from_millis(100);
 
+const SECOND: i64 = 1_000_000_000;
+
 /// Rows of events that may wait for the store.
 const ROOM: usize = 256 << 10;
 
@@ -42,8 +47,11 @@ pub struct Options {
     #[arg(short = 'e', long = "event", value_name = "EVENT", required = true)]
     pub events: Vec<String>,
     /// A folder, or the URL of a store
-    #[arg(long, value_name = "URL")]
-    pub to: String,
+    #[arg(long, value_name = "URL", required_unless_present = "arrow_stream")]
+    pub to: Option<String>,
+    /// Write all events as one Arrow stream to standard output instead, as they come. Each batch has its frontier
+    #[arg(long, conflicts_with_all = ["to", "command", "file_mib", "file_seconds"])]
+    pub arrow_stream: bool,
     /// Stop after this many seconds
     #[arg(short = 'd', long, value_name = "N", value_parser = seconds)]
     pub seconds: Option<Duration>,
@@ -114,11 +122,26 @@ pub struct Outcome {
 /// If the events cannot be read or the store does not take them.
 pub fn record(options: &Options) -> Result<Outcome, Error> {
     let stop = Arc::new(AtomicBool::new(false));
-    record_into(options, Store::parse(&options.to)?, &stop, true)
+    let to = match &options.to {
+        Some(url) => To::Store(Store::parse(url)?),
+        None => To::Stream(stdout().map_err(Error::system("standard output cannot be used"))?),
+    };
+    record_into(options, to, &stop, true)
 }
 
-/// The same into a store that is open, until `stop`.
-fn record_into(options: &Options, store: Store, stop: &Arc<AtomicBool>, with_signals: bool) -> Result<Outcome, Error> {
+/// Where rows go.
+enum To {
+    Store(Store),
+    Stream(File),
+}
+
+/// Standard output without the lines of [`io::stdout`](std::io::stdout).
+fn stdout() -> io::Result<File> {
+    io::stdout().as_fd().try_clone_to_owned().map(File::from)
+}
+
+/// The same to what is open, until `stop`.
+fn record_into(options: &Options, to: To, stop: &Arc<AtomicBool>, with_signals: bool) -> Result<Outcome, Error> {
     let machine = options.machine.clone().map_or_else(|| line("/etc/machine-id"), Ok)?;
     let origin =
         Origin { boot: line("/proc/sys/kernel/random/boot_id")?, trace: line("/proc/sys/kernel/random/uuid")? };
@@ -130,26 +153,44 @@ fn record_into(options: &Options, store: Store, stop: &Arc<AtomicBool>, with_sig
     };
     let reading = clocks.read().map_err(Error::system("the clocks cannot be read"))?;
     // Before rings are open, because it can take long.
-    let unfinished = unfinished::find_all(&store, &machine, &origin.boot, &reading);
+    let unfinished = match &to {
+        To::Store(store) => unfinished::find_all(store, &machine, &origin.boot, &reading),
+        To::Stream(_) => Vec::new(),
+    };
     let waiting = if options.command.is_empty() { None } else { Some(Waiting::start(&options.command)?) };
     let rings = open(options, waiting.as_ref())?;
     for skipped in rings.skipped() {
         eprintln!("perfweave-archive: left out: {skipped}");
     }
-    let (to, messages) = mpsc::unbounded_channel();
-    let files = Files {
-        machine,
-        boot: origin.boot.clone(),
-        trace: origin.trace.clone(),
-        bytes: (options.file_mib as usize) << 20,
-        lasting: options.file_seconds,
+    let (sender, messages) = mpsc::unbounded_channel();
+    let passing = Passing {
+        room: ROOM,
+        every: if options.arrow_stream { SECOND / 10 } else { SECOND },
+        has_heartbeat: has_heartbeat(options),
     };
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::system("no runtime"))?;
-    let mut recorder = Recorder::new(&rings, &origin, about(options), clocks, to, ROOM)?;
+    let mut recorder = Recorder::new(&rings, &origin, about(options), clocks, sender, passing)?;
     unfinished.iter().for_each(|file| eprintln!("perfweave-archive: {}", file.notice.text));
     recorder.tell_of(unfinished)?;
-    let work = move || runtime.block_on(writer::write(store, files, messages));
+    let work: Box<dyn FnOnce() -> Result<Written, Error> + Send> = match to {
+        To::Store(store) => {
+            let files = Files {
+                machine,
+                boot: origin.boot,
+                trace: origin.trace,
+                bytes: (options.file_mib as usize) << 20,
+                lasting: options.file_seconds,
+            };
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .map_err(Error::system("no runtime"))?;
+            Box::new(move || runtime.block_on(writer::write(store, files, messages)))
+        }
+        To::Stream(output) => {
+            let tables = recorder.tables();
+            Box::new(move || stream::write(output, &machine, tables, messages))
+        }
+    };
     let writer =
         thread::Builder::new().name("writer".into()).spawn(work).map_err(Error::system("no thread for the writer"))?;
     let read = read(rings, options, recorder, waiting, stop, with_signals);
@@ -184,6 +225,9 @@ fn open(options: &Options, waiting: Option<&Waiting>) -> Result<Rings, Error> {
             None => rings.event_name(name),
         };
     }
+    if has_heartbeat(options) {
+        rings = rings.event_name("cpu-clock").period(SECOND.unsigned_abs());
+    }
     // Tracepoints have the thread in their payload.
     if events.iter().any(|name| !name.contains(':')) {
         rings = rings.sample([Sample::Tid, Sample::Ip]);
@@ -193,6 +237,12 @@ fn open(options: &Options, waiting: Option<&Waiting>) -> Result<Rings, Error> {
         rings = rings.pid(pid);
     }
     Ok(rings.open()?)
+}
+
+/// Whether each CPU's ring has an event a second, so that a stream goes on while nothing happens. An event that a process is not running for
+/// would not come.
+fn has_heartbeat(options: &Options) -> bool {
+    options.arrow_stream && options.pid.is_none()
 }
 
 fn about(options: &Options) -> About {
@@ -300,11 +350,12 @@ impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { yielded, dropped, lost, written } = self;
         let each = written.event_bytes as f64 / written.events.max(1) as f64;
-        write!(
-            f,
-            "{yielded} events: {} written in {} files, {each:.1} bytes an event; ",
-            written.events, written.files
-        )?;
+        write!(f, "{yielded} events: {} written", written.events)?;
+        // A stream is no file.
+        if written.files > 0 {
+            write!(f, " in {} files, {each:.1} bytes an event", written.files)?;
+        }
+        f.write_str("; ")?;
         match (lost, dropped) {
             (0, 0) => write!(f, "nothing is missing"),
             _ => write!(f, "{lost} lost by the kernel, {dropped} dropped because the store was too slow"),

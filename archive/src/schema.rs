@@ -140,12 +140,14 @@ impl Column {
             Self::Truth(from) => Arc::new(from.finish()),
             Self::Text(from) => Arc::new(from.finish()),
             Self::Bytes(from) => Arc::new(from.finish()),
-            Self::Same(text, rows) => {
-                let keys = vec![0; std::mem::take(rows)];
-                Arc::new(DictionaryArray::<Int32Type>::try_new(keys.into(), Arc::clone(text) as ArrayRef)?)
-            }
+            Self::Same(text, rows) => repeated(text, std::mem::take(rows))?,
         })
     }
+}
+
+/// So many rows of [`constant`].
+pub(crate) fn repeated(text: &Arc<StringArray>, rows: usize) -> Result<ArrayRef, ArrowError> {
+    Ok(Arc::new(DictionaryArray::<Int32Type>::try_new(vec![0; rows].into(), Arc::clone(text) as ArrayRef)?))
 }
 
 /// The type of the column for a field.
@@ -218,7 +220,8 @@ fn column(name: &str, kind: DataType, nullable: bool) -> Field {
     Field::new(name, kind, nullable)
 }
 
-fn same(name: &str) -> Field {
+/// A column that has the same text in each row.
+pub(crate) fn constant(name: &str) -> Field {
     column(name, DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8)), false)
 }
 
@@ -232,8 +235,8 @@ fn times() -> Vec<Field> {
 
 impl Table {
     fn new(folder: String, columns: Vec<Field>, origin: &Origin) -> Self {
-        let constant = |name: &str| if name == "boot" { &origin.boot } else { &origin.trace };
-        let builders = columns.iter().map(|column| Column::of(column.data_type(), constant(column.name()))).collect();
+        let text_of = |name: &str| if name == "boot" { &origin.boot } else { &origin.trace };
+        let builders = columns.iter().map(|column| Column::of(column.data_type(), text_of(column.name()))).collect();
         Self { folder, schema: Arc::new(Schema::new(columns)), columns: builders, pid: None, fields: None, rows: 0 }
     }
 
@@ -241,7 +244,7 @@ impl Table {
     pub fn event(system: &str, name: &str, format: Option<&Format>, origin: &Origin) -> Self {
         let mut columns = times();
         columns.push(column("cpu_id", DataType::Int32, false));
-        columns.extend([same("boot"), same("trace"), column("row", DataType::Int64, false)]);
+        columns.extend([constant("boot"), constant("trace"), column("row", DataType::Int64, false)]);
         columns.extend(["proven", "late"].map(|name| column(name, DataType::Boolean, false)));
         columns.push(column("common_pid", DataType::Int32, true));
         let all = format.map(Format::fields).unwrap_or_default();
@@ -355,7 +358,7 @@ impl Table {
 
 fn of_all() -> Vec<Field> {
     let mut columns = times();
-    columns.extend([same("boot"), same("trace"), column("row", DataType::Int64, false)]);
+    columns.extend([constant("boot"), constant("trace"), column("row", DataType::Int64, false)]);
     columns
 }
 

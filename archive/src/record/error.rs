@@ -1,5 +1,6 @@
 //! What can go wrong while recording.
 
+use arrow::error::ArrowError;
 use std::io;
 
 /// Why a recording does not begin, or ends early.
@@ -25,7 +26,10 @@ pub enum Error {
     Parquet(#[from] parquet::errors::ParquetError),
     /// Rows cannot become columns.
     #[error("rows cannot become columns: {0}")]
-    Columns(#[from] arrow::error::ArrowError),
+    Columns(ArrowError),
+    /// Nobody takes the stream any more.
+    #[error("standard output does not take the stream: {0}")]
+    Output(io::Error),
     /// The system refuses something.
     #[error("{what}: {source}")]
     System {
@@ -37,6 +41,15 @@ pub enum Error {
     /// The writing thread has ended without a reason, which is an error of this program.
     #[error("the writing thread has ended")]
     Writer,
+}
+
+impl From<ArrowError> for Error {
+    fn from(error: ArrowError) -> Self {
+        match error {
+            ArrowError::IoError(_, error) => Self::Output(error),
+            error => Self::Columns(error),
+        }
+    }
 }
 
 impl Error {

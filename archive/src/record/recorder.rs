@@ -5,6 +5,7 @@ use super::unfinished::Unfinished;
 use super::writer::{Batch, Message};
 use crate::clocks::{Clocks, Reading};
 use crate::schema::{At, Of, Origin, Table, Value};
+use arrow::datatypes::SchemaRef;
 use perfweave::{Account, Certainty, Event, Item, Kind, Record, Rings};
 use std::sync::Arc;
 use tokio::sync::Semaphore;
@@ -12,8 +13,6 @@ use tokio::sync::mpsc::UnboundedSender;
 
 /// Rows of a batch.
 const ROWS: usize = 8192;
-
-const SECOND: i64 = 1_000_000_000;
 
 /// A table, and what its next batch has so far.
 #[derive(Debug)]
@@ -89,19 +88,32 @@ pub struct About {
     pub hold: String,
 }
 
+/// How rows are passed on.
+#[derive(Debug, Clone, Copy)]
+pub struct Passing {
+    /// How many rows of events may wait. A batch has its part of the room until it is written.
+    pub room: usize,
+    /// How often, in nanoseconds.
+    pub every: i64,
+    /// Whether the last source is no event, but comes now and then. A notice tells it if nothing else has come.
+    pub has_heartbeat: bool,
+}
+
 /// Takes the events of a recording.
 #[derive(Debug)]
 pub struct Recorder {
     events: Vec<Filling>,
-    /// The table of each source.
+    /// The table of each source. A heartbeat has none.
     sources: Vec<usize>,
+    /// The first row that was not passed on yet.
+    passed: i64,
+    every: i64,
     notices: Filling,
     clocks: Filling,
     traces: Filling,
     about: About,
     clock: Clocks,
     to: UnboundedSender<Message>,
-    /// How many rows of events may wait for the store. A batch has its part of the room until it is written.
     room: Arc<Semaphore>,
     reading: Reading,
     next_tick: i64,
@@ -120,7 +132,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Begins: the first rows are in `traces` and `clocks`. So many rows of events may wait for the store.
+    /// Begins: the first rows are in `traces` and `clocks`.
     ///
     /// # Errors
     /// If the clocks cannot be read.
@@ -130,10 +142,11 @@ impl Recorder {
         about: About,
         clock: Clocks,
         to: UnboundedSender<Message>,
-        room: usize,
+        Passing { room, every, has_heartbeat }: Passing,
     ) -> Result<Self, Error> {
         let (mut events, mut sources) = (Vec::<Filling>::new(), Vec::new());
-        for (number, source) in rings.sources().iter().enumerate() {
+        let tables = rings.sources().len() - usize::from(has_heartbeat);
+        for (number, source) in rings.sources().iter().enumerate().take(tables) {
             let (system, name) =
                 source.tracepoint().unwrap_or(source.name()).split_once(':').unwrap_or(("perf", source.name()));
             let table = Filling::new(Table::event(system, name, rings.format(number).ok().as_ref(), origin));
@@ -150,6 +163,8 @@ impl Recorder {
         let mut this = Self {
             events,
             sources,
+            passed: 0,
+            every,
             notices,
             clocks,
             traces,
@@ -171,6 +186,12 @@ impl Recorder {
         this.trace("begin", [Value::Null; 3]);
         this.tick()?;
         Ok(this)
+    }
+
+    /// The tables of events and notices, by their folders.
+    pub fn tables(&self) -> Vec<(Arc<str>, SchemaRef)> {
+        let all = self.events.iter().chain([&self.notices]);
+        all.map(|filling| (Arc::clone(&filling.folder), Arc::clone(filling.table.schema()))).collect()
     }
 
     /// When [`Recorder::tick`] is due.
@@ -198,7 +219,7 @@ impl Recorder {
         self.note_last(record.cpu(), mono);
         let source =
             record.source().and_then(|source| self.sources.get(source)).filter(|_| record.kind() == Kind::SAMPLE);
-        let Some(&number) = source else { return self.notice_throttle(mono, &record) };
+        let Some(&number) = source else { return self.notice_other(mono, &record) };
         let late = event.certainty() == Certainty::Late;
         if late {
             self.late = Span::with(self.late, 1, mono, mono);
@@ -235,14 +256,16 @@ impl Recorder {
         self.last_of.get(cpu as usize).copied().flatten()
     }
 
-    fn notice_throttle(&mut self, mono: i64, record: &Record<'_>) -> Result<(), Error> {
-        let text = match record.kind() {
-            Kind::THROTTLE => "the kernel stops an event that comes too often",
-            Kind::UNTHROTTLE => "the kernel goes on with the event that it stopped",
+    fn notice_other(&mut self, mono: i64, record: &Record<'_>) -> Result<(), Error> {
+        let (kind, text) = match record.kind() {
+            Kind::THROTTLE => ("throttled", "the kernel stops an event that comes too often"),
+            Kind::UNTHROTTLE => ("throttled", "the kernel goes on with the event that it stopped"),
+            // The heartbeat.
+            Kind::SAMPLE if self.row == self.passed => ("idle", "nothing has come until here"),
             _ => return Ok(()),
         };
         let cpu = Some(record.cpu());
-        self.notice(mono, &Notice { kind: "throttled", cpu, text: text.into(), ..Notice::default() });
+        self.notice(mono, &Notice { kind, cpu, text: text.into(), ..Notice::default() });
         self.send_notices_if(ROWS)
     }
 
@@ -358,14 +381,14 @@ impl Recorder {
             .add_values(at, [what, kernel, events, options, hold].map(Value::Text).into_iter().chain(counts));
     }
 
-    /// Once a second: reads the clocks, and passes on what there is.
+    /// Reads the clocks, and passes on what there is.
     ///
     /// # Errors
     /// If the clocks cannot be read or the writing thread has ended.
     pub fn tick(&mut self) -> Result<(), Error> {
         let before = std::mem::replace(&mut self.reading, read(&self.clock)?);
         let reading @ Reading { mono, offset, bracket, maxerror, esterror, pending, rate, .. } = self.reading;
-        self.next_tick = mono + SECOND;
+        self.next_tick = mono + self.every;
         // Events from before this reading may still come, so that their keys alone end an hour.
         self.hour_ends = reading.next_hour(self.mono);
         let at = At { mono, tai: reading.tai(mono), tai_error: reading.error(mono), row: 0 };
@@ -383,6 +406,7 @@ impl Recorder {
         }
         self.tell();
         self.send_all()?;
+        self.passed = self.row;
         send(&self.to, Message::Now(mono))
     }
 

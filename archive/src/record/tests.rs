@@ -50,7 +50,8 @@ fn a_store_that_is_too_slow_costs_rows_that_are_told_and_never_stops_the_reader(
     let busy = Busy(dd.args(["if=/dev/zero", "of=/dev/null", "bs=1", "status=none"]).spawn().unwrap());
     let rings = Rings::options().tracepoint("raw_syscalls:sys_enter").pid(busy.0.id()).open().unwrap();
     let (to, messages) = mpsc::unbounded_channel();
-    let mut recorder = Recorder::new(&rings, &origin, about, Clocks::default(), to, 10_000).unwrap();
+    let passing = Passing { room: 10_000, every: SECOND, has_heartbeat: false };
+    let mut recorder = Recorder::new(&rings, &origin, about, Clocks::default(), to, passing).unwrap();
     let mut reader = Reader::new(rings, Order::new()).unwrap();
     // Nobody takes the batches. The reader goes on all the same.
     while recorder.dropped == 0 {
