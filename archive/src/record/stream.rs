@@ -11,7 +11,8 @@ use arrow::array::{
 use arrow::compute::{concat, sort_to_indices, take_record_batch};
 use arrow::datatypes::{DataType, Field, Fields, Int64Type, Schema, SchemaRef, TimestampNanosecondType};
 use arrow::error::ArrowError;
-use arrow::ipc::writer::StreamWriter;
+use arrow::ipc::CompressionType;
+use arrow::ipc::writer::{IpcWriteOptions, StreamWriter};
 use std::io::{BufWriter, Write};
 use std::sync::Arc;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -65,8 +66,8 @@ impl<W: Write> Stream<W> {
         let shared = |name: &&str| tables.iter().find_map(|(_, schema)| schema.field_with_name(name).ok());
         let mut fields = vec![constant("machine")];
         fields.extend(SHARED.iter().filter_map(shared).map(|field| {
-            let in_all = tables.iter().all(|(_, schema)| schema.field_with_name(field.name()).is_ok());
-            field.clone().with_nullable(field.is_nullable() || !in_all)
+            let is_null = |schema: &SchemaRef| schema.field_with_name(field.name()).map_or(true, Field::is_nullable);
+            field.clone().with_nullable(tables.iter().any(|(_, schema)| is_null(schema)))
         }));
         let is_own = |field: &&Arc<Field>| !SHARED.contains(&field.name().as_str());
         let tables = tables.iter().map(|(folder, schema)| Table {
@@ -82,7 +83,9 @@ impl<W: Write> Stream<W> {
             fields.iter().find(|field| field.name() == "tai").map_or(DataType::Null, |field| field.data_type().clone());
         fields.push(Field::new(FRONTIER, tai, false));
         let schema = Arc::new(Schema::new(fields));
-        let writer = StreamWriter::try_new_buffered(output, &schema)?;
+        // In each row the columns of all tables but one are null, and are zeros in the stream.
+        let options = IpcWriteOptions::default().try_with_compression(Some(CompressionType::LZ4_FRAME))?;
+        let writer = StreamWriter::try_new_with_options(BufWriter::new(output), &schema, options)?;
         let machine = Arc::new(StringArray::from(vec![machine]));
         Ok(Self { writer, schema, machine, tables, latest: i64::MIN, written: Written::default() })
     }

@@ -2,13 +2,17 @@
 
 use super::*;
 use arrow::array::{AsArray, RecordBatch};
+use arrow::compute::{filter, is_not_null};
 use arrow::datatypes::Int64Type;
+use arrow::ipc::reader::StreamReader;
 use object_store::memory::InMemory;
 use object_store::path::Path as Key;
 use object_store::throttle::{ThrottleConfig, ThrottledStore};
 use object_store::{ObjectStore, ObjectStoreExt};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use std::process::{Child, Command};
+use tokio::sync::mpsc::UnboundedReceiver;
+use writer::Message;
 
 /// A program that makes system calls until it is dropped.
 struct Busy(Child);
@@ -42,8 +46,8 @@ fn ints(batches: &[RecordBatch], name: &str) -> Vec<i64> {
         .collect()
 }
 
-#[test]
-fn a_store_that_is_too_slow_costs_rows_that_are_told_and_never_stops_the_reader() {
+/// A recording of which nobody takes the batches: some rows are dropped, and events came after them.
+fn with_drops() -> (Recorder, UnboundedReceiver<Message>) {
     let origin = Origin { boot: "12345678".into(), trace: "87654321".into() };
     let about = About { kernel: String::new(), events: String::new(), options: String::new(), hold: String::new() };
     let mut dd = Command::new("dd");
@@ -53,16 +57,27 @@ fn a_store_that_is_too_slow_costs_rows_that_are_told_and_never_stops_the_reader(
     let passing = Passing { room: 10_000, every: SECOND, has_heartbeat: false };
     let mut recorder = Recorder::new(&rings, &origin, about, Clocks::default(), to, passing).unwrap();
     let mut reader = Reader::new(rings, Order::new()).unwrap();
-    // Nobody takes the batches. The reader goes on all the same.
+    // The reader goes on all the same.
     while recorder.dropped == 0 {
         reader.batch(TICK).unwrap().into_iter().flatten().for_each(|event| recorder.take(&event).unwrap());
     }
-    // Events after those that are dropped.
     let so_far = recorder.yielded;
     while recorder.yielded == so_far {
         reader.batch(TICK).unwrap().into_iter().flatten().for_each(|event| recorder.take(&event).unwrap());
     }
-    drop(busy);
+    (recorder, messages)
+}
+
+/// How many rows the notices say are dropped.
+fn told(notices: &[RecordBatch]) -> i64 {
+    let kinds = notices.iter().flat_map(|batch| batch.column_by_name("kind").unwrap().as_string::<i32>().iter());
+    let told = kinds.zip(ints(notices, "count")).filter(|(kind, _)| *kind == Some("dropped"));
+    told.map(|(_, count)| count).sum()
+}
+
+#[test]
+fn a_store_that_is_too_slow_costs_rows_that_are_told_and_never_stops_the_reader() {
+    let (recorder, messages) = with_drops();
     let (yielded, dropped) = (recorder.yielded, recorder.dropped);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let config = ThrottleConfig { wait_put_per_call: Duration::from_millis(50), ..ThrottleConfig::default() };
@@ -87,17 +102,7 @@ fn a_store_that_is_too_slow_costs_rows_that_are_told_and_never_stops_the_reader(
     });
     assert_eq!(events.iter().map(RecordBatch::num_rows).sum::<usize>() as i64, yielded - dropped);
     assert_eq!(written.events.cast_signed(), yielded - dropped);
-    let kinds = notices.iter().flat_map(|batch| {
-        batch
-            .column_by_name("kind")
-            .unwrap()
-            .as_string::<i32>()
-            .iter()
-            .map(|kind| kind.unwrap().to_owned())
-            .collect::<Vec<_>>()
-    });
-    let told =
-        kinds.zip(ints(&notices, "count")).filter(|(kind, _)| kind == "dropped").map(|(_, count)| count).sum::<i64>();
+    let told = told(&notices);
     assert!(told > 0 && told == dropped, "{told} of {dropped}");
     let spans = ints(&notices, "from_mono").into_iter().zip(ints(&notices, "to_mono")).collect::<Vec<_>>();
     assert!(!spans.is_empty() && spans.iter().all(|(from, to)| from <= to));
@@ -105,6 +110,24 @@ fn a_store_that_is_too_slow_costs_rows_that_are_told_and_never_stops_the_reader(
         ints(&events, "mono").into_iter().all(|key| spans.iter().all(|(from, to)| key <= *from || key >= *to)),
         "no row is in a dropped interval"
     );
+}
+
+/// Of a notice of dropped rows no CPU is known.
+#[test]
+fn a_stream_that_nobody_reads_costs_rows_that_are_told() {
+    let (recorder, messages) = with_drops();
+    let (yielded, dropped, tables) = (recorder.yielded, recorder.dropped, recorder.tables());
+    recorder.finish(&[]).unwrap();
+    let mut output = Vec::new();
+    let written = stream::write(&mut output, "here", tables, messages).unwrap();
+    assert_eq!(written.events.cast_signed(), yielded - dropped);
+    let batches = StreamReader::try_new(&output[..], None).unwrap().map(Result::unwrap);
+    let notices = batches.map(|batch| {
+        let notices = batch.column_by_name("notices").unwrap();
+        let told = filter(notices, &is_not_null(notices).unwrap()).unwrap();
+        RecordBatch::from(told.as_struct())
+    });
+    assert_eq!(told(&notices.collect::<Vec<_>>()), dropped);
 }
 
 #[test]
