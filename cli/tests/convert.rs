@@ -77,7 +77,7 @@ fn times_of_another_clock_are_not_taken_for_monotonic_ones() {
         (&["-k", "boottime"], "CLOCK_BOOTTIME"),
         (&[], "perf's own clock"),
     ] {
-        let args = [&["record", "-q", "-a", "-e", "cpu-clock", "-o", &file][..], clock, &["--", "true"]].concat();
+        let args = [&["record", "-N", "-q", "-a", "-e", "cpu-clock", "-o", &file][..], clock, &["--", "true"]].concat();
         let told = perfweave_support::perf::printed(Command::new("perf").args(args));
         let Some(_) = perfweave_support::kernel("perf record -a", told) else { return };
         printed(&["convert", "--text", &file]);
@@ -86,7 +86,7 @@ fn times_of_another_clock_are_not_taken_for_monotonic_ones() {
         assert!(failed.status.code() == Some(1) && said.contains(&format!("those of {says}")), "{said}");
     }
     // Those of the wall clock are dates as they are.
-    let args = ["record", "-q", "-a", "-e", "cpu-clock", "-o", &file, "-k", "realtime", "--", "true"];
+    let args = ["record", "-N", "-q", "-a", "-e", "cpu-clock", "-o", &file, "-k", "realtime", "--", "true"];
     perfweave_support::perf::printed(Command::new("perf").args(args)).unwrap();
     assert!(printed(&["convert", "--text", "--time", "real", &file]).lines().count() > 0);
     let Some(()) = recorded(&file, &["-a"]) else { return };
@@ -167,7 +167,7 @@ fn a_recording_without_a_wall_clock_has_no_date() {
     let place = Place::new();
     let file = place.file("perf.data");
     let Some(()) = perf() else { return };
-    let args = ["record", "-q", "-a", "-e", "cpu-clock", "-o", &file, "--", "sh", "-c", "echo; cat </dev/null"];
+    let args = ["record", "-N", "-q", "-a", "-e", "cpu-clock", "-o", &file, "--", "sh", "-c", "echo; cat </dev/null"];
     let told = perfweave_support::perf::printed(Command::new("perf").args(args));
     let Some(_) = perfweave_support::kernel("perf record -a", told) else { return };
     let converted = |format: &str| {

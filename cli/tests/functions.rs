@@ -77,7 +77,7 @@ fn of_perf(file: &str) -> Chains {
 #[track_caller]
 fn recorded(by_perf: bool, file: &str, program: &str) -> Option<()> {
     let Output { status, stderr, .. } = if by_perf {
-        let args = ["record", "-q", "-g", "-e", "cpu-clock", "-F", "999", "-o", file, "--", program];
+        let args = ["record", "-N", "-q", "-g", "-e", "cpu-clock", "-F", "999", "-o", file, "--", program];
         Command::new("perf").args(args).stdin(Stdio::null()).output().unwrap()
     } else {
         perfweave(&["record", "-e", "cpu-clock", "--call-graph", "-o", file, "--", program]).output().unwrap()

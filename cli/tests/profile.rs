@@ -66,7 +66,7 @@ fn perf_finds_the_same_function() {
             break;
         }
         let mut perf = Command::new("perf");
-        perf.args(["record", "-g", "-e", "cpu-clock", "-F", "99", "-p", &pid, "-o", data, "--", "sleep", "2"]);
+        perf.args(["record", "-N", "-g", "-e", "cpu-clock", "-F", "99", "-p", &pid, "-o", data, "--", "sleep", "2"]);
         let perf = perf.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let output =
             Command::new(env!("CARGO_BIN_EXE_perfweave")).args(["profile", "--pid", &pid, "--seconds", "2"]).output();

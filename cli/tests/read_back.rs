@@ -81,7 +81,7 @@ fn perfetto_knows_each_clock_and_no_date_where_none_is_recorded() {
         (&[], &[], vec![], 0),
     ] {
         let args =
-            [&["record", "-q", "-a", "-e", "cpu-clock", "-o", &file][..], clock, &["--", "sh", "-c", "ls | cat"]];
+            [&["record", "-N", "-q", "-a", "-e", "cpu-clock", "-o", &file][..], clock, &["--", "sh", "-c", "ls | cat"]];
         let told = perfweave_support::perf::printed(Command::new("perf").args(args.concat()));
         let Some(_) = perfweave_support::kernel("perf record -a", told) else { return };
         printed(&["convert", "--perfetto", &file, "-o", &trace]);

@@ -90,7 +90,8 @@ fn what_runs_has_the_names_that_perf_gives_it() {
     let _spinning = Spinning::start();
     let peer = std::thread::spawn(|| {
         let file = File::new();
-        let record = ["record", "-a", "-g", "-e", "cpu-clock", "-F", "499", "-o", file.path(), "--", "sleep", "3"];
+        let record =
+            ["record", "-N", "-a", "-g", "-e", "cpu-clock", "-F", "499", "-o", file.path(), "--", "sleep", "3"];
         perf(&record).map(|_| file)
     });
     let options = Rings::options().event_name("cpu-clock").frequency(499);

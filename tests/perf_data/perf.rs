@@ -69,7 +69,7 @@ pub(crate) fn record(args: &[&str]) -> Option<File> {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let file = File::new();
     let load = "i=0; while [ $i -lt 40 ]; do i=$((i+1)); /bin/true & done; wait";
-    let args = [&["record", "-o", file.path()], args, &["--", "sh", "-c", load]].concat();
+    let args = [&["record", "-N", "-o", file.path()], args, &["--", "sh", "-c", load]].concat();
     perfweave_support::perf()?;
     kernel("record with perf", perf(&args))?;
     Some(file)

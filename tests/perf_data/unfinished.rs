@@ -111,7 +111,7 @@ fn what_a_killed_perf_wrote_is_read() {
     let file = File::new();
     let mut record = Command::new("perf");
     // A file with a record for each switch grows on any machine.
-    record.args(["record", "-a", "-m", "1", "-e", "sched:sched_switch", "-e", "cpu-clock", "-o", file.path()]);
+    record.args(["record", "-N", "-a", "-m", "1", "-e", "sched:sched_switch", "-e", "cpu-clock", "-o", file.path()]);
     let mut record = record.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let samples = || {
         let mut samples = 0;

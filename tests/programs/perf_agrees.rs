@@ -253,7 +253,7 @@ fn offcpu_beside_timehist(tool: &Path) -> bool {
         (0..cpus).map(|_| Running::new(Command::new("nice").args(["sh", "-c", "while :; do :; done"]))).collect();
     let mut shell = Shell::new(&format!("i=0; while [ $i -lt {sleeps} ]; do sleep 0.002; i=$((i+1)); done"));
     let (pid, data) = (shell.pid(), folder.file("perf.data"));
-    let perf = Perf::start(&folder, &["sched", "record", "-k", "CLOCK_MONOTONIC", "-m", "16M", "-o", &data]);
+    let perf = Perf::start(&folder, &["sched", "record", "-N", "-k", "CLOCK_MONOTONIC", "-m", "16M", "-o", &data]);
     let ours = Tool::start(tool, &["--pid", &pid, "--each"]);
     let begin = Clock::Monotonic.now().unwrap();
     shell.run();
@@ -352,7 +352,8 @@ fn switches_beside_perf(rings: Rings) -> bool {
     let mut reader = Reader::new(rings, Order::new()).unwrap();
     // Within our time, so that all that perf sees is ours.
     let switch = "sched:sched_switch";
-    let perf = Perf::start(&folder, &["record", "-k", "CLOCK_MONOTONIC", "-m", "16M", "-a", "-e", switch, "-o", &data]);
+    let perf =
+        Perf::start(&folder, &["record", "-N", "-k", "CLOCK_MONOTONIC", "-m", "16M", "-a", "-e", switch, "-o", &data]);
     shell.run();
     perf.end(false);
     let mut ours = Vec::new();
@@ -456,7 +457,7 @@ fn perf_script_has_each_record_once() {
     let Some(rings) = kernel("trace", options.bytes(32 << 20).open()) else { return };
     let mut reader = Reader::new(rings, Order::new()).unwrap();
     let events = "raw_syscalls:sys_enter,raw_syscalls:sys_exit";
-    let command = ["record", "-k", "CLOCK_MONOTONIC", "-m", "32M", "-e", events, "-o", &data, "-p", &shell.pid()];
+    let command = ["record", "-N", "-k", "CLOCK_MONOTONIC", "-m", "32M", "-e", events, "-o", &data, "-p", &shell.pid()];
     let perf = Perf::start(&folder, &command);
     shell.run();
     perf.end(true);
