@@ -38,6 +38,8 @@ pub(crate) struct Stream {
     /// of the ring with a key below the bound come next, in the order of the ring and with the same certainty, as long as they are plain.
     /// The fronts have the key with which the stretch began.
     until: u64,
+    /// During a stretch, exclusive key bound of the records of its ring that come before all other rings; 0 if not known.
+    others: u64,
     /// Which rings have enough yielded bytes to publish.
     pub(crate) due: Due,
     /// A ring fills up while its events are yielded, so a refresh is due before further events.
@@ -118,6 +120,7 @@ impl Stream {
             sequence,
             last: 0,
             until: 0,
+            others: 0,
             picked: Pick { entry: Entry::NONE, late_by: 0, rank: 0, certainty: Certainty::Assumed, notice: None },
             due: Due::Nobody,
             rushed: false,
@@ -172,8 +175,8 @@ impl Stream {
         }
     }
 
-    /// Picks the front of the ring with the smallest key, if that is a plain record of its run, and neither late nor early. If a stretch is
-    /// likely, computes its end.
+    /// Picks the front of the ring with the smallest key, if that is a plain record, and neither late nor early. If a stretch is likely,
+    /// computes its end.
     #[inline(always)]
     fn pick_plain(&mut self, is_likely: bool) -> bool {
         let Some(Front { key, rank }) = self.fronts.top() else { return false };
@@ -181,22 +184,37 @@ impl Stream {
         if key >= until || key < self.last {
             return false;
         }
-        let index = &mut self.indexes[rank as usize];
-        let Some(entry) = index.plain_front(key) else { return false };
+        let Some(entry) = self.indexes[rank as usize].plain_front(key) else {
+            return self.pick_displaced(rank, is_likely);
+        };
+        self.pick_entry(entry, rank, is_likely)
+    }
+
+    /// [`Stream::pick_plain`] for a ring whose run does not have its smallest key.
+    #[inline(never)]
+    fn pick_displaced(&mut self, rank: u32, is_likely: bool) -> bool {
+        let front = self.indexes[rank as usize].displaced_front();
+        front.is_some_and(|entry| self.pick_entry(entry, rank, is_likely))
+    }
+
+    /// Picks a plain record, which is neither late nor early.
+    #[inline(always)]
+    fn pick_entry(&mut self, entry: Entry, rank: u32, is_likely: bool) -> bool {
         let certainty = self.frontier.certainty_of_rule();
-        index.yielded = (certainty, 0);
+        self.indexes[rank as usize].yielded = (certainty, 0);
         let is_likely = is_likely || rank == self.picked.rank;
         self.picked = Pick { entry, late_by: 0, rank, certainty, notice: None };
-        self.until = if is_likely { self.end_of_stretch() } else { key + 1 };
+        (self.until, self.others) = if is_likely { self.end_of_stretch() } else { (entry.key + 1, 0) };
         self.early = false;
         true
     }
 
-    /// The bound below which the top ring's keys come before those of all other rings, and its run before its displaced records.
+    /// The bound below which the top ring's keys come before those of all other rings, and its run before its displaced records; and the
+    /// former alone.
     #[inline(never)]
-    fn end_of_stretch(&self) -> u64 {
-        let index = &self.indexes[self.picked.rank as usize];
-        self.frontier.until().min(self.fronts.until()).min(index.beside())
+    fn end_of_stretch(&self) -> (u64, u64) {
+        let others = self.frontier.until().min(self.fronts.until());
+        (others.min(self.indexes[self.picked.rank as usize].beside()), others)
     }
 
     /// Takes the picked record without yielding it, if it is about the tracer.
@@ -376,17 +394,25 @@ impl Stream {
         }
     }
 
-    /// Takes the last record of a stretch, or the last one before a new block, or an event that is no plain record.
+    /// Takes the last record of a stretch, the last one before a new block, or a displaced one.
     #[inline(never)]
     fn take_last(&mut self) {
         let Pick { entry, rank, .. } = self.picked;
         let index = &mut self.indexes[rank as usize];
-        let next = index.take_run(1, entry.position + entry.record_len());
+        // A displaced record comes after a held one.
+        let next = if entry.position == index.tail() {
+            index.take_run(1, entry.position + entry.record_len())
+        } else {
+            index.take_displaced(&entry)
+        };
         if index.unpublished() && !matches!(self.due, Due::Everybody) {
             self.due = Due::Ring(rank);
         }
         self.last = entry.key;
-        self.turn(Player::new(next, rank));
+        match index.plain_before(next, self.others) {
+            Some(next) => (self.picked.entry, self.until) = next,
+            None => self.turn(Player::new(next, rank)),
+        }
     }
 
     /// Ends a stretch with the next record of its ring. Picks from the ring with the smallest key.

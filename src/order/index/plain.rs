@@ -16,6 +16,21 @@ impl Index {
         })
     }
 
+    /// The smallest entry, if it is a displaced plain record.
+    pub(crate) fn displaced_front(&self) -> Option<Entry> {
+        let (entry, _) = self.beside.first()?;
+        let is_first = self.run.front().is_some_and(|slot| slot.key > entry.key);
+        (is_first && entry.is_plain()).then_some(entry)
+    }
+
+    /// The smallest entry, if it has this key, is a plain record and comes before all other rings, as `others` says: exclusive bound of the
+    /// keys that do. With it the bound of the stretch that begins with it.
+    pub(crate) fn plain_before(&self, key: Option<u64>, others: u64) -> Option<(Entry, u64)> {
+        let key = key.filter(|key| *key < others)?;
+        let entry = self.plain_front(key).or_else(|| self.displaced_front())?;
+        Some((entry, others.min(self.beside())))
+    }
+
     /// The slot `behind` slots after the oldest, if it lies in the same block and is a plain record.
     #[inline(always)]
     pub(crate) fn nth_plain(&self, behind: usize) -> Option<Slot> {
@@ -29,6 +44,16 @@ impl Index {
         self.tail += entry.record_len();
         self.run.step();
         Entry { key: next.key, position: self.tail, header: next.header }
+    }
+
+    /// Takes the smallest entry, a displaced plain record. Returns the next key of the ring.
+    #[inline(never)]
+    pub(crate) fn take_displaced(&mut self, entry: &Entry) -> Option<u64> {
+        let (_, place) = self.beside.first()?;
+        self.plain += 1;
+        self.ahead += entry.record_len();
+        self.beside.take(place);
+        self.front_key()
     }
 
     /// Takes the `records` oldest slots of the oldest block, which are plain records. `end` is the position after the last. Returns the
