@@ -81,7 +81,7 @@ impl Planted {
     pub fn copy(&self) -> Result<(), Box<dyn Error>> {
         let mut written: BTreeSet<PathBuf> = self.files.iter().map(|file| self.root.join(&file.path)).collect();
         written.insert(self.root.join("src/lib.rs"));
-        for part in ["src", "tests", "fuzz/src", "fuzz/corpus", "benches", "docs", "examples"] {
+        for part in ["src", "tests", "fuzz/src", "fuzz/corpus", "benches", "docs", "examples", "cli"] {
             copy(&self.root.join(part), &self.directory.join(part), &written)?;
         }
         for part in ["Cargo.toml", "Cargo.lock", "README.md"] {
