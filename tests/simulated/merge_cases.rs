@@ -33,6 +33,35 @@ fn equal_keys_come_out_by_cpu_then_by_position() {
     assert!(merge.rings().cpus().eq([0, 2, 7, 300]));
 }
 
+/// A record is late after any record of another ring, at the end of a stretch or in the middle, displaced or not.
+#[test]
+fn late_after_each_record_of_a_ring() {
+    for taken in 1..=5 {
+        for batch in [false, true] {
+            let kernel = sim::Kernel::new(&[0, 1]);
+            let mut merge = merge(&kernel, Hold::None);
+            kernel.emit(0, 10, b"before");
+            kernel.begin(0, 20);
+            kernel.emit(0, 30, b"interrupt");
+            kernel.write(0, b"interrupted");
+            kernel.end(0);
+            kernel.emit(0, 40, b"after");
+            kernel.emit(0, 50, b"last");
+            merge.refresh(0);
+            let keys: Vec<_> = if batch {
+                merge.batch().take(taken).filter_map(|event| event.key()).collect()
+            } else {
+                (0..taken).filter_map(|_| merge.next()?.key()).collect()
+            };
+            assert!(keys.iter().copied().eq((1..=taken as u64).map(|n| 10 * n)));
+            kernel.emit(1, 5, b"late");
+            merge.refresh(0);
+            let event = merge.next().unwrap();
+            assert_eq!((event.certainty(), event.late_by()), (Certainty::Late, 10 * taken as u64 - 5));
+        }
+    }
+}
+
 /// A hundred interrupts come between a writer's clock and its output: a displacement that is too far for shifting.
 #[test]
 fn disorder_of_any_depth_is_repaired() {
