@@ -30,20 +30,20 @@
 //!
 //! `merge.rs` joins index, frontier and stream. `event_guard.rs` has the guards that a program holds. Begin there.
 
+mod array;
 pub(crate) mod barrier;
-mod entry;
 pub(crate) mod epochs;
 pub(crate) mod event;
 pub(crate) mod event_guard;
 pub(crate) mod fence;
 mod floors;
-mod fronts;
 pub(crate) mod hold;
 mod index;
 pub(crate) mod key;
 pub(crate) mod merge;
 mod options;
 mod parts;
+mod place;
 mod pressure;
 pub(crate) mod proof;
 mod run;

@@ -2,7 +2,7 @@
 
 use crate::order::WhenFull;
 use crate::order::event::EarlyRelease;
-use crate::order::index::Index;
+use crate::order::index::{Index, memory_of, shrink};
 use crate::order::merge::{Indexed, Merge};
 use crate::ring::{ANY_CPU, Ring};
 use crate::sequence::tracker::Tracker;
@@ -69,7 +69,7 @@ impl Merge {
         let lanes = self.rings.lanes.iter().map(|lane| lane.copies.memory());
         let indexes = self.stream.indexes.iter().map(Index::memory);
         let sequence = self.stream.sequence.as_ref().map_or(0, Tracker::memory);
-        lanes.chain(indexes).sum::<usize>() + sequence
+        lanes.chain(indexes).sum::<usize>() + memory_of(&self.stream.far) + sequence
     }
 
     /// Bytes that gaps released in doubt may still take when they are reported.
@@ -90,6 +90,7 @@ impl Merge {
                 index.shrink(most.saturating_sub(memory));
                 memory -= before - index.memory();
             }
+            shrink(&mut self.stream.far, most.saturating_sub(memory));
         }
         // A quarter stays free for new records while the consumer takes the released ones.
         let enough = most - most / 4;
@@ -101,7 +102,8 @@ impl Merge {
         }
         let scarce = self.pause.filter(|_| matches!(self.when_full, WhenFull::Copy { .. }));
         // Dense numbers leave without a fence, until one is missing.
-        let flows = self.stream.sequence.is_some() && self.stream.pick_other();
+        let flows = self.stream.flows();
+        self.stream.sync();
         // Events that leave free nothing until a whole chunk has left, and gaps between them take memory at once.
         let reserved = self.reserved();
         let mut release = None;

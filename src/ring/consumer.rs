@@ -55,6 +55,11 @@ pub struct Ring {
     fd: Option<Arc<OwnedFd>>,
 }
 
+/// The low bits of a position. Of a position that is less than 2^34 bytes before a known one they tell it.
+pub(crate) const LOW_POSITION: u64 = (1 << 34) - 1;
+
+const _: () = assert!(LOW_POSITION >= 2 * Ring::MAX);
+
 /// Who writes, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Format {
@@ -436,12 +441,30 @@ impl Ring {
         Bytes::new(head, tail)
     }
 
-    /// Hints that the bytes at a position will be read soon, if they were seen.
+    /// [`Ring::bytes`] at a position of which the low bits are known ([`LOW_POSITION`]), and which lies less than their range before the
+    /// head. `None` if the bytes do not lie between tail and head.
     #[inline(always)]
-    pub(crate) fn prefetch(&self, position: u64) {
-        if position < self.head {
-            prefetch_at(self.data.as_ptr().wrapping_add(self.index(position) as usize));
+    pub(crate) fn near(&self, low: u64, len: u64) -> Option<Bytes<'_>> {
+        let back = self.head.wrapping_sub(low) & LOW_POSITION;
+        if back > self.head - self.tail || len > back {
+            return None;
         }
+        // The size of the ring divides the range of the low bits.
+        let at = self.index(low);
+        if len > self.mapped - at {
+            return Some(self.bytes(self.head - back, len));
+        }
+        // SAFETY: `at` is below `size` (I1).
+        let start = unsafe { self.data.add(at as usize) };
+        // SAFETY: within the data area (I1), and still while `self` is borrowed: `back` bytes before the head are not before the tail, and
+        // `len` bytes from there do not pass the head (I3, I5).
+        Some(Bytes::from(unsafe { std::slice::from_raw_parts(start.as_ptr(), len as usize) }))
+    }
+
+    /// Hints that the bytes at a position will be read soon. Its low bits are enough.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, low: u64) {
+        prefetch_at(self.data.as_ptr().wrapping_add(self.index(low) as usize));
     }
 
     /// The data area from an offset on.

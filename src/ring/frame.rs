@@ -238,6 +238,19 @@ impl Header {
     /// The header of a record in a BPF ring buffer that is longer than a header can say.
     pub(crate) const LONG: Self = Self((Kind::SAMPLE as u64) << KIND_AT);
 
+    /// The header of a sample of this size, a multiple of 8. Its `misc` is not known.
+    #[inline(always)]
+    pub(crate) fn of_sample(size: u64) -> Self {
+        Self(u64::from(Kind::SAMPLE) << KIND_AT | size << SIZE_AT)
+    }
+
+    /// The same header of another size: that of a record whose length was checked before.
+    #[inline]
+    pub(crate) fn resized(bytes: [u8; 8], size: u64) -> Self {
+        let word = u64::from_ne_bytes(bytes) & !(u64::from(u16::MAX) << SIZE_AT);
+        Self(word | size << SIZE_AT)
+    }
+
     /// Whether it stands for a reservation that was discarded.
     #[inline]
     pub(crate) fn is_discarded(self) -> bool {

@@ -33,7 +33,7 @@ pub use untraced::Untraced;
 use crate::error::{Error, ErrorKind};
 use crate::record::clock::{Clock, ClockOffset};
 use crate::record::{Kind, Layout, Origin, Record, Sources};
-use crate::ring::{Bytes, Ring};
+use crate::ring::{Bytes, LOW_POSITION, Ring};
 use crate::rings::control::{Control, Gate, Pause};
 use crate::rings::spill::Copies;
 use crate::rings::untraced::UntracedCpus;
@@ -113,13 +113,17 @@ impl Lane {
         records
     }
 
-    /// The bytes of the ring from a position on, up to a wrap. Empty if they were copied out.
-    #[inline]
-    pub(crate) fn run(&self, position: u64) -> &[u8] {
-        if position < self.ring.tail() {
-            return &[];
-        }
-        self.ring.bytes(position, self.ring.head() - position).as_slices().0
+    /// Bytes that were indexed, by the low bits of their position: see [`Ring::near`].
+    #[inline(always)]
+    pub(crate) fn near(&self, low: u64, len: u64) -> Bytes<'_> {
+        self.ring.near(low, len).unwrap_or_else(|| self.copied(low, len))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn copied(&self, low: u64, len: u64) -> Bytes<'_> {
+        let head = self.ring.head();
+        self.copies.get(head - (head.wrapping_sub(low) & LOW_POSITION), len)
     }
 
     /// Bytes that were indexed: in the ring, or copied out of it.
