@@ -155,7 +155,7 @@ impl<'a> Iterator for Batch<'a> {
             if !self.pick() {
                 return all;
             }
-            if self.plain_until == 0 {
+            if self.stream.array.next_before(self.plain_until).is_none() {
                 all = each(all, self.stream.take_picked(self.lanes));
             }
         }

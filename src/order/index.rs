@@ -47,7 +47,7 @@ struct Loose {
 
 /// Yielded bytes of a ring are published once they are this part of it, if not before: the tail shares a cache line with the head that the
 /// kernel writes.
-const PUBLISH_PART: u64 = 8;
+pub(crate) const PUBLISH_PART: u64 = 16;
 
 /// The longest possible record, in bytes. A ring with that much free space has dropped nothing.
 const LONGEST: u64 = 1 << 16;

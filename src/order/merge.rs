@@ -8,7 +8,7 @@ use crate::order::event::Event;
 use crate::order::event_guard::{Batch, EventGuard};
 use crate::order::floors::Floors;
 use crate::order::hold::{Fence, Frontier, Hold};
-use crate::order::index::{Index, Indexing, memory_of};
+use crate::order::index::{Index, Indexing, PUBLISH_PART, memory_of};
 use crate::order::key::{Key, Keys};
 use crate::order::self_filter::SelfFilter;
 use crate::order::place::RINGS;
@@ -580,9 +580,10 @@ fn index_of(rank: usize, lane: &Lane, keys: &Keys) -> Index {
     Index::new(rank, lane.ring.tail(), keys.new_numbers(&lane.origin.layout))
 }
 
-/// How many places to merge at a time, so that their records are at most an eighth of each ring.
+/// How many places to merge at a time, so that their records are as small a part of each ring as is published at a time. So an eighth of a
+/// ring is owed to the kernel at most.
 fn block_for(lanes: &[Lane], indexes: &[Index]) -> u64 {
-    let part = |(lane, index): (&Lane, &Index)| lane.ring.size() / 8 / index.longest().max(1);
+    let part = |(lane, index): (&Lane, &Index)| lane.ring.size() / PUBLISH_PART / index.longest().max(1);
     lanes.iter().zip(indexes).map(part).min().unwrap_or(u64::MAX)
 }
 

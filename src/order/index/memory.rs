@@ -19,26 +19,32 @@ impl Index {
     #[cold]
     pub(super) fn make_room(&mut self, far: &mut Far, most: usize) -> bool {
         let new_run = self.run.free() < PAIR;
-        let lists = [list_of(far), self.list_of_notes()];
+        let (displaced, notes) = (list_of(far), self.list_of_notes());
         // While a list grows, both the old and the new one exist.
-        let growing = lists.into_iter().filter(List::is_full).map(|list| list.grown() * list.each).sum::<usize>();
+        let growing = [displaced, notes].into_iter().filter(List::is_full).map(|list| list.grown() * list.each).sum::<usize>();
         // A number may add a hole, or cut one in two.
         let piece = if self.numbers.is_some() { CpuNumbers::EACH } else { 0 };
         let heap = memory_of(far);
         let needed = |index: &Self| index.memory() + heap + growing + if new_run { index.run.more() } else { 0 };
-        if needed(self) + piece > most {
+        let mut is_within = needed(self) + piece <= most;
+        if !is_within {
             self.run.free_spare();
-            if self.len() > 0 && needed(self) + piece > most {
-                return false;
-            }
+            is_within = needed(self) + piece <= most;
+        }
+        if !is_within && self.len() > 0 {
+            return false;
         }
         let pieces = most.saturating_sub(needed(self)).checked_div(piece).unwrap_or(usize::MAX);
-        let [displaced, notes] = lists;
-        far.reserve_exact(displaced.grown() - displaced.len);
         self.notes.reserve_exact(notes.grown() - notes.len);
         let run = if new_run { SLOTS } else { self.run.free() };
-        let room = [list_of(far), self.list_of_notes()].into_iter().map(|list| list.capacity - list.len).fold(run, usize::min);
-        self.room = (room / PAIR).min(pieces.max(1));
+        if is_within {
+            far.reserve_exact(displaced.grown() - displaced.len);
+            let room = [list_of(far), self.list_of_notes()].map(|list| list.capacity - list.len).into_iter().fold(run, usize::min);
+            self.room = (room / PAIR).min(pieces.max(1));
+        } else {
+            // The first of a ring is in order.
+            self.room = 1;
+        }
         true
     }
 
