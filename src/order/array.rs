@@ -6,10 +6,11 @@
 
 use crate::order::index::{Far, Index};
 use crate::order::place::Place;
-use crate::order::run::Pieces;
+use crate::order::run::{After, Pieces};
 
-/// How many places are merged at a time, if there are few rings.
+/// How many places are merged at a time, if there are few rings; and for each ring, if there are many.
 const BLOCK: usize = 256;
+const BLOCK_EACH: usize = 16;
 
 /// Where the distance of a key begins in a player. Below it are the number of the source and a bit for the heap.
 const DISTANCE_AT: u32 = 16;
@@ -34,8 +35,6 @@ pub(crate) struct Array {
     plain_until: usize,
     /// Whether all places are plain.
     pub(crate) all_plain: bool,
-    /// How many places are merged at most, so that a block is a small part of each ring.
-    most: usize,
     /// Reused by each merge.
     tree: Vec<u64>,
     far: Vec<Place>,
@@ -43,11 +42,14 @@ pub(crate) struct Array {
     left: Vec<Left>,
 }
 
-/// A run that is merged.
+/// A run that is merged. Aligned so that one is found by a shift.
 #[derive(Debug)]
+#[repr(align(64))]
 struct Source<'a> {
     pieces: Pieces<'a>,
     rank: usize,
+    /// A bound of its keys. `None` for one that stands for no ring.
+    largest: Option<u64>,
     /// Bytes of the places that were taken.
     bytes: u64,
 }
@@ -64,25 +66,20 @@ impl Array {
     pub(crate) fn new(rings: usize) -> Self {
         let (at, end, plain_until, all_plain) = Default::default();
         let (places, tree, far, sources, left) = Default::default();
-        let mut array = Self { places, at, end, plain_until, all_plain, most: BLOCK, tree, far, sources, left };
+        let mut array = Self { places, at, end, plain_until, all_plain, tree, far, sources, left };
         array.resize(rings);
         array
     }
 
     /// Makes room for so many rings.
     pub(crate) fn resize(&mut self, rings: usize) {
-        let places = BLOCK.max(4 * rings);
+        let places = BLOCK.max(BLOCK_EACH * rings);
         self.places.resize(places, Place::NONE);
         self.tree.reserve(2 * (rings + 1).next_power_of_two());
         // Each ring may have a loss that lies in no ring.
         self.far.reserve(places + rings);
-        self.sources.reserve(rings);
+        self.sources.reserve((rings + 1).next_power_of_two());
         self.left.reserve(rings);
-    }
-
-    /// Merges at most so many places at a time.
-    pub(crate) fn limit(&mut self, most: u64) {
-        self.most = most.clamp(1, self.places.len() as u64) as usize;
     }
 
     /// Whether all places were yielded.
@@ -169,21 +166,22 @@ impl Array {
         let mut sources = anew(std::mem::take(&mut self.sources));
         for (rank, index) in indexes.iter_mut().enumerate() {
             index.tidy();
-            let pieces = index.run().pieces();
-            if !pieces.front.as_slice().is_empty() {
-                sources.push(Source { pieces, rank, bytes: 0 });
+            // The heap comes after the run of its ring.
+            if index.front().is_some() || index.loose().is_some() {
+                let pieces = index.run().pieces(index.part());
+                sources.push(Source { pieces, rank, largest: Some(index.back().unwrap_or(0)), bytes: 0 });
             }
         }
-        let out = &mut self.places[..self.most];
+        let out = &mut self.places[..];
         let merged = match &mut sources[..] {
             [one] if self.far.is_empty() => one.merge(until, out),
-            all => Tournament::of(all, &self.far, &mut self.tree, until).map_or(Merged::default(), |all| {
+            _ => Tournament::of(&mut sources, &self.far, &mut self.tree, until).map_or(Merged::default(), |all| {
                 if in_stretches { all.merge_stretches(out) } else { all.merge(out) }
             }),
         };
         (self.end, self.all_plain) = (merged.places, merged.all_plain);
         self.left.clear();
-        self.left.extend(sources.iter().map(Source::left));
+        self.left.extend(sources.iter().take_while(|source| source.largest.is_some()).map(Source::left));
         self.sources = anew(sources);
         for Left { rank, places, bytes } in &self.left {
             indexes[*rank].merged(*places, *bytes);
@@ -197,7 +195,7 @@ impl Array {
     /// Takes the smallest displaced places out of the heap, and the losses that lie in no ring.
     fn gather_far(&mut self, indexes: &[Index], heap: &mut Far, until: u64) {
         self.far.clear();
-        while self.far.len() < self.most
+        while self.far.len() < self.places.len()
             && heap.peek().is_some_and(|place| place.key <= until)
         {
             self.far.extend(heap.pop());
@@ -242,6 +240,10 @@ struct Merged {
 }
 
 impl Source<'_> {
+    fn none() -> Self {
+        Self { pieces: Pieces::none(), rank: 0, largest: None, bytes: 0 }
+    }
+
     fn left(&self) -> Left {
         Left { rank: self.rank, places: self.pieces.len(), bytes: self.bytes }
     }
@@ -259,7 +261,7 @@ impl Source<'_> {
             places += some.len();
             let is_whole = some.len() == front.len();
             self.pieces.front = front[some.len()..].iter();
-            if !is_whole || self.pieces.refill().is_none() {
+            if !is_whole || !matches!(self.pieces.refill(), After::Piece(_)) {
                 break;
             }
         }
@@ -279,6 +281,10 @@ struct Tournament<'a, 'b> {
     base: u64,
     /// Players from here on wait.
     limit: u64,
+    /// How many sources are runs. Behind them are empty ones, one for each leaf.
+    runs: usize,
+    /// Whether all keys are near the smallest, and none is in the heap.
+    is_plain: bool,
 }
 
 /// A player.
@@ -288,28 +294,35 @@ fn player(base: u64, key: u64, tie: u64) -> u64 {
     key.wrapping_sub(base).min(AHEAD) << DISTANCE_AT | tie
 }
 
+/// The player of a key that is near the smallest.
+#[inline(always)]
+fn near_player(base: u64, key: u64, tie: u64) -> u64 {
+    key.wrapping_sub(base) << DISTANCE_AT | tie
+}
+
 /// What decides between equal keys of runs. That of the heap is odd.
 #[inline(always)]
 fn tie(source: usize) -> u64 {
-    (source as u64 + 1) << 1
+    (source as u64) << 1
 }
 
 /// The source of a player that is not the heap's.
 #[inline(always)]
 fn source_of(player: u64) -> usize {
-    usize::from(player as u16 >> 1).wrapping_sub(1)
+    usize::from(player as u16 >> 1)
 }
 
 impl<'a, 'b> Tournament<'a, 'b> {
     /// Plays all matches once. `None` if no key may leave.
-    fn of(sources: &'a mut [Source<'b>], far: &'a [Place], tree: &'a mut Vec<u64>, until: u64) -> Option<Self> {
-        let first = |source: &Source<'_>| source.pieces.front.as_slice().first().map_or(u64::MAX, |place| place.key);
-        let base = sources.iter().map(first).chain(far.first().map(|place| place.key)).min()?;
+    fn of(sources: &'a mut Vec<Source<'b>>, far: &'a [Place], tree: &'a mut Vec<u64>, until: u64) -> Option<Self> {
+        let first = |source: &Source<'_>| source.pieces.front.as_slice().first().map(|place| place.key);
+        let base = sources.iter().filter_map(first).chain(far.first().map(|place| place.key)).min()?;
         let limit = until.checked_sub(base)?.saturating_add(1).min(AHEAD) << DISTANCE_AT;
         let leaves = (sources.len() + usize::from(!far.is_empty())).next_power_of_two();
         tree.clear();
         tree.resize(leaves, NOBODY);
-        tree.extend(sources.iter().enumerate().map(|(at, source)| player(base, first(source), tie(at))));
+        let player_of = |(at, source)| first(source).map_or(NOBODY, |key| player(base, key, tie(at)));
+        tree.extend(sources.iter().enumerate().map(player_of));
         tree.extend(far.first().map(|place| player_of_heap(sources, base, place)));
         tree.resize(2 * leaves, NOBODY);
         // Each match first has its winner. Its loser stays once the winner has moved up.
@@ -321,38 +334,69 @@ impl<'a, 'b> Tournament<'a, 'b> {
             tree[at] = tree[2 * at].max(tree[2 * at + 1]);
         }
         tree.truncate(leaves);
-        Some(Self { sources, far, tree, winner, base, limit })
+        let (runs, largest) = (sources.len(), sources.iter().filter_map(|source| source.largest).max());
+        sources.resize_with(leaves, Source::none);
+        let is_plain = far.is_empty() && largest.is_none_or(|largest| largest - base < AHEAD);
+        Some(Self { sources, far, tree, winner, base, limit, runs, is_plain })
     }
 
     /// Merges place by place.
     fn merge(self, out: &mut [Place]) -> Merged {
-        if self.far.is_empty() { self.play::<false>(out) } else { self.play::<true>(out) }
+        if self.is_plain { self.play_with::<false>(out) } else { self.play_with::<true>(out) }
     }
 
+    /// The number of matches that a source plays is known to the compiler, up to that of a large machine.
+    fn play_with<const ANY: bool>(self, out: &mut [Place]) -> Merged {
+        match self.tree.len() {
+            2 => self.play::<2, ANY>(out),
+            4 => self.play::<4, ANY>(out),
+            8 => self.play::<8, ANY>(out),
+            16 => self.play::<16, ANY>(out),
+            32 => self.play::<32, ANY>(out),
+            64 => self.play::<64, ANY>(out),
+            128 => self.play::<128, ANY>(out),
+            256 => self.play::<256, ANY>(out),
+            _ => self.merge_stretches(out),
+        }
+    }
+
+    /// Merges place by place, with so many leaves. `ANY`: keys may be far away, or in the heap.
     #[inline(never)]
-    fn play<const HEAP: bool>(self, out: &mut [Place]) -> Merged {
-        let Self { sources, far, tree, mut winner, base, limit } = self;
-        let leaves = tree.len();
+    fn play<const LEAVES: usize, const ANY: bool>(self, out: &mut [Place]) -> Merged {
+        let Self { sources, far, tree, mut winner, base, mut limit, runs, .. } = self;
+        let none = Merged::default();
+        let (Some(sources), Some(tree)) = (sources.first_chunk_mut(), tree.first_chunk_mut()) else { return none };
+        let (sources, tree): (&mut [Source<'_>; LEAVES], &mut [u64; LEAVES]) = (sources, tree);
+        let player = |key, tie| if ANY { player(base, key, tie) } else { near_player(base, key, tie) };
         let (most, mut words, mut left) = (out.len(), 0, far.iter());
         let mut out = out.iter_mut();
         while winner < limit
             && let Some(to) = out.next()
         {
-            let (at, next) = if HEAP && winner & 1 == 1 {
+            let (at, next) = if ANY && winner & 1 == 1 {
                 let Some(place) = left.next() else { break };
                 *to = *place;
-                (sources.len(), left.as_slice().first().map_or(NOBODY, |next| player_of_heap(sources, base, next)))
+                let next = left.as_slice().first();
+                (runs, next.map_or(NOBODY, |next| player_of_heap(&sources[..runs], base, next)))
             } else {
-                let at = source_of(winner);
-                let Some(source) = sources.get_mut(at) else { break };
+                // The remainder changes nothing. It shows the compiler that there is such a source.
+                let at = source_of(winner) % LEAVES;
+                let source = &mut sources[at];
                 let Some(place) = source.pieces.front.next() else { break };
                 *to = *place;
                 source.bytes += place.size();
-                let next = source.pieces.front.as_slice().first().or_else(|| source.pieces.refill());
-                (at, next.map_or(NOBODY, |next| player(base, next.key, tie(at))))
+                let next = match source.pieces.front.as_slice().first() {
+                    Some(next) => player(next.key, tie(at)),
+                    None => source.refill(base, tie(at), &mut limit),
+                };
+                (at, next)
             };
             words |= to.bits();
-            winner = replay(tree, (leaves + at) / 2, next);
+            winner = next;
+            for level in 1..=LEAVES.ilog2() {
+                let loser = &mut tree[(LEAVES | at % LEAVES) >> level];
+                (winner, *loser) = (winner.min(*loser), winner.max(*loser));
+            }
         }
         let (places, far) = (most - out.len(), far.len() - left.len());
         Merged { places, far, all_plain: Place::are_plain(words) }
@@ -361,12 +405,12 @@ impl<'a, 'b> Tournament<'a, 'b> {
     /// Merges stretches: as many places of a source as come before all others.
     #[inline(never)]
     fn merge_stretches(self, out: &mut [Place]) -> Merged {
-        let Self { sources, far, tree, mut winner, base, limit } = self;
+        let Self { sources, far, tree, mut winner, base, mut limit, runs, .. } = self;
         let leaves = tree.len();
         let (mut places, mut words, mut taken) = (0, 0, 0);
         while winner < limit && places < out.len() {
             let is_far = winner & 1 == 1;
-            let at = if is_far { sources.len() } else { source_of(winner) };
+            let at = if is_far { runs } else { source_of(winner) };
             let mut rival = limit;
             let mut node = (leaves + at) / 2;
             while node > 0 {
@@ -377,10 +421,10 @@ impl<'a, 'b> Tournament<'a, 'b> {
                 out[places] = far[taken];
                 words |= far[taken].bits();
                 (places, taken) = (places + 1, taken + 1);
-                winner = far.get(taken).map_or(NOBODY, |next| player_of_heap(sources, base, next));
+                winner = far.get(taken).map_or(NOBODY, |next| player_of_heap(&sources[..runs], base, next));
             } else {
                 let source = &mut sources[at];
-                let stretch = source.stretch(&mut out[places..], base, rival, tie(at));
+                let stretch = source.stretch(&mut out[places..], base, rival, tie(at), &mut limit);
                 (places, words, winner) = (places + stretch.places, words | stretch.words, stretch.next);
             }
             winner = replay(tree, (leaves + at) / 2, winner);
@@ -398,9 +442,24 @@ struct Stretch {
 }
 
 impl Source<'_> {
+    /// The next player after a piece. One of which no more is to be taken ends the merge when it is next.
+    #[cold]
+    #[inline(never)]
+    fn refill(&mut self, base: u64, tie: u64, limit: &mut u64) -> u64 {
+        match self.pieces.refill() {
+            After::Piece(place) => player(base, place.key, tie),
+            After::Enough(place) => {
+                let player = player(base, place.key, tie);
+                *limit = player.min(*limit);
+                player
+            }
+            After::Nothing => NOBODY,
+        }
+    }
+
     /// Copies the places whose players are smaller than another.
     #[inline]
-    fn stretch(&mut self, out: &mut [Place], base: u64, rival: u64, tie: u64) -> Stretch {
+    fn stretch(&mut self, out: &mut [Place], base: u64, rival: u64, tie: u64, limit: &mut u64) -> Stretch {
         let (mut places, mut words, mut bytes) = (0, 0, 0);
         let next = loop {
             let front = self.pieces.front.as_slice();
@@ -420,8 +479,12 @@ impl Source<'_> {
             self.pieces.front = front[some..].iter();
             match player {
                 Some(player) => break player,
-                None if self.pieces.refill().is_none() => break NOBODY,
-                None => {}
+                None => {
+                    let player = self.refill(base, tie, limit);
+                    if player >= rival.min(*limit) {
+                        break player;
+                    }
+                }
             }
         };
         self.bytes += bytes;
@@ -433,18 +496,20 @@ impl Source<'_> {
 #[cold]
 fn player_of_heap(sources: &[Source<'_>], base: u64, place: &Place) -> u64 {
     let at = sources.partition_point(|source| source.rank <= place.rank());
-    player(base, place.key, (at as u64) << 1 | 1)
+    // Its ring is among the sources.
+    player(base, place.key, tie(at.saturating_sub(1)) | 1)
 }
 
 /// Plays the matches of a source again from its first one on. Returns the winner.
 #[inline(always)]
 fn replay(tree: &mut [u64], first: usize, player: u64) -> u64 {
     let (mut winner, mut node) = (player, first);
-    while node > 0
-        && let Some(loser) = tree.get_mut(node)
-    {
+    while let Some(loser) = tree.get_mut(node) {
         (winner, *loser) = (winner.min(*loser), winner.max(*loser));
         node /= 2;
+        if node == 0 {
+            break;
+        }
     }
     winner
 }

@@ -68,7 +68,8 @@ impl<'a> EventGuard<'a> {
     pub fn record(&self) -> Option<Record<'a>> {
         match self.place {
             Some(place) => Some(plain_record(self.lanes, place)),
-            None => self.stream.picked_record(self.lanes),
+            // Through a copy, so that a plain one stays in registers.
+            None => self.stream.picked_record(self.lanes).map(|record| record.copy()),
         }
     }
 

@@ -47,7 +47,7 @@ struct Loose {
 
 /// Yielded bytes of a ring are published once they are this part of it, if not before: the tail shares a cache line with the head that the
 /// kernel writes.
-pub(crate) const PUBLISH_PART: u64 = 16;
+const PUBLISH_PART: u64 = 16;
 
 /// The longest possible record, in bytes. A ring with that much free space has dropped nothing.
 const LONGEST: u64 = 1 << 16;
@@ -136,6 +136,7 @@ pub(crate) struct Index {
     pub(crate) numbers: Option<CpuNumbers>,
     /// Bytes of the longest record of recent refreshes.
     longest: u64,
+    part: usize,
     counts: Counts,
     /// Key, certainty and lateness of the last record with a key that was yielded one by one. A record without a key after it shares them.
     pub(crate) yielded: Option<(u64, Certainty, u64)>,
@@ -172,6 +173,7 @@ impl Index {
             found: 0,
             numbers,
             longest: 0,
+            part: 1,
             counts: Counts::default(),
             yielded: None,
         }
@@ -212,6 +214,12 @@ impl Index {
             far.push(place);
             self.far += 1;
         }
+    }
+
+    /// How many places to merge at a time: about as many bytes as are given back at a time. So no more than twice as many are owed.
+    #[inline]
+    pub(crate) fn part(&self) -> usize {
+        self.part
     }
 
     /// The loss that lies in no ring.

@@ -8,7 +8,7 @@ use crate::order::event::Event;
 use crate::order::event_guard::{Batch, EventGuard};
 use crate::order::floors::Floors;
 use crate::order::hold::{Fence, Frontier, Hold};
-use crate::order::index::{Index, Indexing, PUBLISH_PART, memory_of};
+use crate::order::index::{Index, Indexing, memory_of};
 use crate::order::key::{Key, Keys};
 use crate::order::self_filter::SelfFilter;
 use crate::order::place::RINGS;
@@ -227,7 +227,6 @@ impl Merge {
         let looked = catch_unwind(AssertUnwindSafe(|| self.index()));
         let stream = &mut self.stream;
         (stream.in_batch, stream.rushed) = (false, false);
-        stream.array.limit(block_for(&self.rings.lanes, &stream.indexes));
         let largest = stream.indexes.iter().filter_map(Index::largest).max();
         let largest = stream.keys.until_now(largest);
         // The frontier is valid only for all heads together.
@@ -578,13 +577,6 @@ fn check(rings: &Rings, order: &Order) -> Result<(), Error> {
 /// The index of a ring of which nothing is read yet.
 fn index_of(rank: usize, lane: &Lane, keys: &Keys) -> Index {
     Index::new(rank, lane.ring.tail(), keys.new_numbers(&lane.origin.layout))
-}
-
-/// How many places to merge at a time, so that their records are as small a part of each ring as is published at a time. So an eighth of a
-/// ring is owed to the kernel at most.
-fn block_for(lanes: &[Lane], indexes: &[Index]) -> u64 {
-    let part = |(lane, index): (&Lane, &Index)| lane.ring.size() / PUBLISH_PART / index.longest().max(1);
-    lanes.iter().zip(indexes).map(part).min().unwrap_or(u64::MAX)
 }
 
 /// How much of the rings' content was indexed.

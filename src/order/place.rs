@@ -97,10 +97,10 @@ impl Place {
         (self.word >> RANK_AT) as usize
     }
 
-    /// The low bits of its position.
+    /// The low bits of its position, and above them others.
     #[inline(always)]
     pub(crate) fn low(self) -> u64 {
-        self.word >> POSITION_AT & LOW_POSITION
+        self.word >> POSITION_AT
     }
 
     /// Bytes of a record that is shorter than 64 KiB; else 0.

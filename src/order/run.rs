@@ -184,11 +184,11 @@ impl Run {
         (self.taken.next_multiple_of(SLOTS)..self.end).step_by(SLOTS).map(|at| self.at(at))
     }
 
-    /// All places in order, piece by piece.
+    /// The places in order, piece by piece. `most`: how many, at least one.
     #[inline]
-    pub(crate) fn pieces(&self) -> Pieces<'_> {
-        let mut pieces = Pieces { front: [].iter(), run: self, end: self.taken };
-        pieces.refill();
+    pub(crate) fn pieces(&self, most: usize) -> Pieces<'_> {
+        let mut pieces = Pieces { front: [].iter(), run: Some(self), end: self.taken, most };
+        pieces.advance(self);
         pieces
     }
 
@@ -217,27 +217,54 @@ impl Run {
 pub(crate) struct Pieces<'a> {
     /// The rest of a block.
     pub(crate) front: slice::Iter<'a, Place>,
-    run: &'a Run,
+    run: Option<&'a Run>,
     /// Where that rest ends in the run.
     end: usize,
+    /// How many more places there are to be.
+    most: usize,
+}
+
+/// What comes after a piece.
+pub(crate) enum After<'a> {
+    /// Another piece, which begins with this place.
+    Piece(&'a Place),
+    /// This place, but no more are to be taken.
+    Enough(&'a Place),
+    Nothing,
 }
 
 impl<'a> Pieces<'a> {
-    /// The next piece, if this one is used up. Gives its first place.
+    /// Those of no run.
+    pub(crate) fn none() -> Self {
+        Self { front: [].iter(), run: None, end: 0, most: 0 }
+    }
+
+    /// The next piece, after this one is used up.
     #[cold]
     #[inline(never)]
-    pub(crate) fn refill(&mut self) -> Option<&'a Place> {
-        if self.front.as_slice().is_empty() && self.end < self.run.end {
-            let (block, at) = (self.end / SLOTS, self.end % SLOTS);
-            let most = SLOTS.min(at + self.run.end - self.end);
-            self.front = self.run.blocks[block][at..most].iter();
-            self.end += most - at;
+    pub(crate) fn refill(&mut self) -> After<'a> {
+        match self.run.filter(|run| self.end < run.end) {
+            None => After::Nothing,
+            Some(run) if self.most == 0 => After::Enough(run.at(self.end)),
+            Some(run) => {
+                self.advance(run);
+                self.front.as_slice().first().map_or(After::Nothing, After::Piece)
+            }
         }
-        self.front.as_slice().first()
+    }
+
+    #[inline]
+    fn advance(&mut self, run: &'a Run) {
+        let (block, at) = (self.end / SLOTS, self.end % SLOTS);
+        let places = self.most.min(SLOTS - at).min(run.end - self.end);
+        if places > 0 {
+            self.front = run.blocks[block][at..at + places].iter();
+        }
+        (self.end, self.most) = (self.end + places, self.most - places);
     }
 
     /// How many places are left.
     pub(crate) fn len(&self) -> usize {
-        self.front.len() + self.run.end - self.end
+        self.front.len() + self.run.map_or(0, |run| run.end - self.end)
     }
 }

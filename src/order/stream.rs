@@ -359,5 +359,5 @@ impl Stream {
 #[inline(always)]
 pub(crate) fn plain_record(lanes: &[Lane], place: Place) -> Record<'_> {
     let lane = &lanes[place.rank()];
-    Record::sample(lane.near(place.low(), place.size()), &lane.origin)
+    Record::sample(lane.near(place.low(), place.size()), place.size(), &lane.origin)
 }

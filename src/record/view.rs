@@ -42,10 +42,17 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// A sample that was checked before, from its bytes.
+    /// A sample that was checked before, from its bytes. `size`: how many there are, less than 64 KiB.
     #[inline(always)]
-    pub(crate) fn sample(bytes: Bytes<'a>, origin: &'a Arc<Origin>) -> Self {
-        Self::new(bytes, Header::of_sample(bytes.len() as u64), origin)
+    pub(crate) fn sample(bytes: Bytes<'a>, size: u64, origin: &'a Arc<Origin>) -> Self {
+        Self::new(bytes, Header::of_sample(size), origin)
+    }
+
+    /// The record, field by field.
+    #[inline(always)]
+    pub(crate) fn copy(&self) -> Self {
+        let (head, tail) = self.bytes.as_slices();
+        Self::new(Bytes::new(head, tail), self.header, self.origin)
     }
 
     /// A record of any kind and length that was checked before, from its bytes. Only its kind is read again.

@@ -441,24 +441,21 @@ impl Ring {
         Bytes::new(head, tail)
     }
 
-    /// [`Ring::bytes`] at a position of which the low bits are known ([`LOW_POSITION`]), and which lies less than their range before the
-    /// head. `None` if the bytes do not lie between tail and head.
+    /// [`Ring::bytes`] at a position of which the low bits are known ([`LOW_POSITION`]; higher ones do not count), and which lies less than
+    /// their range before the head. `None` if the bytes wrap, or do not lie between tail and head.
     #[inline(always)]
-    pub(crate) fn near(&self, low: u64, len: u64) -> Option<Bytes<'_>> {
+    pub(crate) fn near(&self, low: u64, len: u64) -> Option<&[u8]> {
         let back = self.head.wrapping_sub(low) & LOW_POSITION;
-        if back > self.head - self.tail || len > back {
-            return None;
-        }
         // The size of the ring divides the range of the low bits.
         let at = self.index(low);
-        if len > self.mapped - at {
-            return Some(self.bytes(self.head - back, len));
+        if back > self.head - self.tail || len > back || len > self.mapped - at {
+            return None;
         }
         // SAFETY: `at` is below `size` (I1).
         let start = unsafe { self.data.add(at as usize) };
         // SAFETY: within the data area (I1), and still while `self` is borrowed: `back` bytes before the head are not before the tail, and
         // `len` bytes from there do not pass the head (I3, I5).
-        Some(Bytes::from(unsafe { std::slice::from_raw_parts(start.as_ptr(), len as usize) }))
+        Some(unsafe { std::slice::from_raw_parts(start.as_ptr(), len as usize) })
     }
 
     /// Hints that the bytes at a position will be read soon. Its low bits are enough.

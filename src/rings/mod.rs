@@ -116,14 +116,29 @@ impl Lane {
     /// Bytes that were indexed, by the low bits of their position: see [`Ring::near`].
     #[inline(always)]
     pub(crate) fn near(&self, low: u64, len: u64) -> Bytes<'_> {
-        self.ring.near(low, len).unwrap_or_else(|| self.copied(low, len))
+        match self.ring.near(low, len) {
+            Some(run) => run.into(),
+            None => Bytes::new(self.first_near(low, len), self.second_near(low, len)),
+        }
+    }
+
+    // The two runs of bytes that wrap or were copied out: by value, so that those of others stay in registers.
+
+    #[cold]
+    #[inline(never)]
+    fn first_near(&self, low: u64, len: u64) -> &[u8] {
+        self.bytes(self.position_near(low), len).as_slices().0
     }
 
     #[cold]
     #[inline(never)]
-    fn copied(&self, low: u64, len: u64) -> Bytes<'_> {
+    fn second_near(&self, low: u64, len: u64) -> &[u8] {
+        self.bytes(self.position_near(low), len).as_slices().1
+    }
+
+    fn position_near(&self, low: u64) -> u64 {
         let head = self.ring.head();
-        self.copies.get(head - (head.wrapping_sub(low) & LOW_POSITION), len)
+        head - (head.wrapping_sub(low) & LOW_POSITION)
     }
 
     /// Bytes that were indexed: in the ring, or copied out of it.

@@ -1,6 +1,6 @@
 //! Indexing: from the ring's bytes to places. The hot half of a refresh.
 
-use super::{FORGOTTEN, Far, Index, LONGEST, Waiting};
+use super::{FORGOTTEN, Far, Index, LONGEST, PUBLISH_PART, Waiting};
 use crate::order::key::{Keys, Plain};
 use crate::order::place::{Note, Place, SPAN, Tag};
 use crate::order::run::{REACH, REACH_BYTES, SLOTS};
@@ -64,8 +64,22 @@ impl Index {
         self.counts.most_used = self.counts.most_used.max(ring.used());
         // The ring may have been full before the bytes yielded since the last refresh were given back.
         self.suspect |= losses.are_cheap() || ring.reserved() > tail && ring.reserved() - tail + LONGEST > ring.size();
+        let whole = self.index_all(ring, origin, losses, head, &mut with);
+        self.part = (ring.size() / PUBLISH_PART / self.longest.max(1)).max(1) as usize;
+        whole
+    }
+
+    /// Indexes everything that a ring has, and the fault of its head.
+    fn index_all(
+        &mut self,
+        ring: &Ring,
+        origin: &Arc<Origin>,
+        losses: &mut Losses,
+        head: Result<(), Fault>,
+        with: &mut Indexing<'_>,
+    ) -> bool {
         let is_in_reach = self.front().is_none_or(|front| self.cursor - self.position(front) < SPAN);
-        if !is_in_reach || !self.index(ring, origin, losses, &mut with) {
+        if !is_in_reach || !self.index(ring, origin, losses, with) {
             return false;
         }
         if let Err(fault) = head {
