@@ -372,22 +372,23 @@ impl Index {
     }
 
     /// Records how many records the kernel has dropped in total, and how many of them LOST records have reported. The losses that no event
-    /// has reported yet become one loss after all held records. Call it after a refresh.
-    pub(crate) fn dropped(&mut self, total: u64, told: u64) {
+    /// has reported yet become one loss after all held records. Call it after a refresh. `stays`: a report waits for that loss.
+    pub(crate) fn dropped(&mut self, total: u64, told: u64, stays: bool) {
         self.suspect = false;
         let new = total.saturating_sub(told.saturating_add(self.foretold));
-        if new == 0 {
-            return;
-        }
         self.foretold += new;
         if let Some(trailing) = self.beside.trailing() {
-            self.beside.set_trailing(Some(Trailing { count: trailing.count + new, ..trailing }));
+            let (count, stays) = (trailing.count + new, trailing.stays || stays);
+            self.beside.set_trailing(Some(Trailing { count, stays, ..trailing }));
+            return;
+        }
+        if new == 0 {
             return;
         }
         let (key, tag) = self.before.map_or((0, NEVER), |key| (key, BEFORE));
         let header = Header::of_stretch(0).tagged(tag | NOTED);
         let entry = Entry { key, position: self.cursor, header };
-        self.beside.set_trailing(Some(Trailing { entry, count: new, after: self.before }));
+        self.beside.set_trailing(Some(Trailing { entry, count: new, after: self.before, stays }));
         self.entries += 1;
     }
 

@@ -333,7 +333,7 @@ impl Engine {
         if self.report.is_some() && !self.capped && self.merge.is_past_marks() {
             self.capped = true;
             self.merge.set_cap();
-            self.merge.suspect_losses();
+            self.merge.read_losses_before_report();
         }
     }
 

@@ -20,6 +20,8 @@ pub(super) struct Trailing {
     pub(super) count: u64,
     /// The key of the record before it.
     pub(super) after: Option<u64>,
+    /// A report waits for it. So it is told as it is, also if a LOST record comes that counts the same records.
+    pub(super) stays: bool,
 }
 
 impl Trailing {
@@ -167,7 +169,8 @@ mod tests {
                 }
                 2 => {
                     let lost = (random(3) > 0).then(|| entry(random(1000), position));
-                    let before = beside.set_trailing(lost.map(|entry| Trailing { entry, count: 1, after: None }));
+                    let before =
+                        beside.set_trailing(lost.map(|entry| Trailing { entry, count: 1, after: None, stays: false }));
                     assert_eq!(before.map(|before| before.entry), trailing);
                     trailing = lost;
                 }

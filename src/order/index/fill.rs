@@ -242,8 +242,9 @@ impl Index {
     /// The part of a LOST record's count that no event has reported yet.
     #[cold]
     pub(super) fn untold(&mut self, count: u64) -> u64 {
-        // The loss that waits to be reported is reported now.
-        if let Some(trailing) = self.beside.set_trailing(None) {
+        // The loss that waits to be reported is reported now, with a place between two records, unless a report comes before this record.
+        if let Some(trailing) = self.beside.trailing().filter(|trailing| !trailing.stays) {
+            self.beside.set_trailing(None);
             self.entries -= 1;
             self.foretold -= trailing.count;
         }
