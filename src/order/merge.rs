@@ -134,7 +134,11 @@ impl Merge {
             }),
             _ => None,
         };
+        let in_doubt = !complete && matches!(order.key, Key::Time) && !rings.have_one_clock();
         let mut keys = Keys::new(order.key, times.then_some(rings.clock()), order.numbers, dense_first);
+        if in_doubt {
+            keys.distrust();
+        }
         let indexes = rings.lanes.iter().map(|lane| index_of(lane, &keys)).collect();
         let sequence = match order.hold {
             Hold::Dense { .. } => {
@@ -227,6 +231,7 @@ impl Merge {
         (stream.due, stream.rushed) = (Due::Nobody, false);
         stream.rebuild();
         let largest = stream.indexes.iter().filter_map(Index::largest).max();
+        stream.keys.notice_set_back(largest);
         let largest = stream.keys.until_now(largest);
         // The frontier is valid only for all heads together.
         self.whole = matches!(looked, Ok(Indexed::Whole));

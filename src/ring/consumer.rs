@@ -5,7 +5,7 @@ pub(super) mod ring_buffer;
 mod tests;
 
 use crate::error::{Error, ErrorKind};
-use crate::ring::memory::{self, DATA_OFFSET_AT, DATA_SIZE_AT, HEAD_AT, Mapping, Memory, TAIL_AT};
+use crate::ring::memory::{self, CAPABILITIES_AT, DATA_OFFSET_AT, DATA_SIZE_AT, HEAD_AT, Mapping, Memory, TAIL_AT};
 use crate::ring::prefetch::prefetch_at;
 use crate::ring::words::{self, AtomicU64};
 use crate::ring::{Bytes, Fault, Header, KernelHalf};
@@ -257,6 +257,22 @@ impl Ring {
     /// The header page, for handing out.
     pub(crate) fn page(&self) -> NonNull<u8> {
         self.page
+    }
+
+    /// Whether the kernel says in the header page that its perf clock is the time stamp counter (`cap_user_time`). `None` where no kernel
+    /// writes perf records: simulated rings, and BPF ring buffers.
+    pub(crate) fn has_user_time(&self) -> Option<bool> {
+        /// Bit-fields begin at the other end of a big-endian word.
+        const CAP_USER_TIME: u64 = if cfg!(target_endian = "big") { 1 << 60 } else { 1 << 3 };
+        if self.is_simulated() || self.is_ring_buffer() {
+            return None;
+        }
+        self.assert_here();
+        // SAFETY: (I1) a field of the kernel's header struct, which the first page holds.
+        let word = unsafe { self.page.add(CAPABILITIES_AT) }.cast::<AtomicU64>();
+        // SAFETY: (I1) mapped, and aligned to 8.
+        let capabilities = words::load_own(unsafe { word.as_ref() });
+        Some(capabilities & CAP_USER_TIME != 0)
     }
 
     /// The event that becomes readable when the ring is written to.

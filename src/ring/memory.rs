@@ -64,6 +64,7 @@ impl Drop for Mapping {
 }
 
 /// Offsets of the shared words in the header page, from the kernel's own struct.
+pub(super) const CAPABILITIES_AT: usize = offset_of!(perf_event_mmap_page, __bindgen_anon_1);
 pub(super) const HEAD_AT: usize = offset_of!(perf_event_mmap_page, data_head);
 pub(super) const TAIL_AT: usize = offset_of!(perf_event_mmap_page, data_tail);
 pub(super) const DATA_OFFSET_AT: usize = offset_of!(perf_event_mmap_page, data_offset);

@@ -442,7 +442,7 @@ impl RingOptions {
         self.add(name, What::Probe(Probe { unit, target, place: Place::Offset(0), returns }))
     }
 
-    /// Adds any event by its attribute, a type of the crate perf-event-open-sys. Opening the rings refuses two kinds of attributes:
+    /// Adds any event by its attribute, a type of the crate perf-event-open-sys. Opening the rings refuses three kinds of attributes:
     ///
     /// - An event that would never write anything is [`ErrorKind::InvalidInput`]. It has no `sample_period`
     ///   and no `sample_freq`, or is `PERF_COUNT_SW_DUMMY`, and asks for none of the records other than samples
@@ -451,6 +451,8 @@ impl RingOptions {
     /// - An attribute that points to a name, as those of the PMUs `uprobe` and `kprobe` do, is
     ///   [`ErrorKind::InvalidInput`]: events are opened after this call, and again when a CPU comes back.
     ///   [`RingOptions::uprobe`] and [`RingOptions::kprobe`] keep the name.
+    /// - One that asks for `inherit_stat` is [`ErrorKind::Unsupported`]: when a thread ends, the kernel would write `PERF_RECORD_READ`
+    ///   into the rings of other CPUs than the one it runs on (`sync_child_event`, kernel/events/core.c).
     ///
     /// This crate sets `size`, `disabled`, `sample_id_all`, `use_clockid` and `clockid`, `watermark` and the wake-up,
     /// and `write_backward` (off). It adds these to `sample_type`: `RAW`, `TIME`, and `IDENTIFIER` if other events

@@ -45,6 +45,24 @@ pub(crate) fn has_global_threads() -> bool {
     fs::metadata("/proc/self/ns/pid").map_or(true, |space| space.ino() == FIRST_PID_NAMESPACE)
 }
 
+/// Whether the CPUs agree on the perf clock (`local_clock`), as far as that can be told. `user_time`: what a ring's header page says.
+///
+/// Where the time stamp counter is unstable, each CPU's perf clock goes by itself, within bounds of some scheduler ticks
+/// (`kernel/sched/clock.c`). The header page says that the clock is a stable counter (`cap_user_time`, `arch_perf_update_userpage` of
+/// `arch/x86/events/core.c`). It says nothing in a virtual machine whose clock goes by the hypervisor's; there the kernel keeps the counter
+/// as clock source only while it is stable.
+pub(crate) fn perf_clock_agrees(user_time: bool) -> bool {
+    let source = fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+    agrees(user_time, source.ok().as_deref())
+}
+
+fn agrees(user_time: bool, clock_source: Option<&str>) -> bool {
+    /// Their perf clock is one counter of the machine: they do not select `HAVE_UNSTABLE_SCHED_CLOCK`.
+    const ONE_COUNTER: bool =
+        cfg!(any(target_arch = "aarch64", target_arch = "powerpc64", target_arch = "riscv64", target_arch = "s390x"));
+    user_time || ONE_COUNTER || clock_source.is_some_and(|source| source.trim() == "tsc")
+}
+
 /// The CPUs that are online, in order. Numbers may be missing in between.
 pub(crate) fn online_cpus() -> io::Result<Vec<u32>> {
     cpus("/sys/devices/system/cpu/online")
@@ -375,6 +393,27 @@ mod tests {
     use super::*;
     use nix::poll::{PollFd, PollFlags};
     use std::os::fd::AsFd;
+
+    /// What is not known to agree does not prove.
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn the_perf_clock_agrees_where_its_counter_is_stable() {
+        for source in [None, Some("tsc\n"), Some("hpet\n"), Some("")] {
+            assert!(agrees(true, source), "{source:?}");
+        }
+        assert!(agrees(false, Some("tsc\n")));
+        for source in [
+            None,
+            Some(""),
+            Some("hpet\n"),
+            Some("acpi_pm\n"),
+            Some("jiffies\n"),
+            Some("tsc-early\n"),
+            Some("kvm-clock\n"),
+        ] {
+            assert!(!agrees(false, source), "{source:?}");
+        }
+    }
 
     #[test]
     fn cpu_lists_may_be_sparse() {
