@@ -95,6 +95,9 @@ const DISCARDED: u32 = 1 << 30;
 pub(super) struct Reservation(pub(super) u32);
 
 impl Reservation {
+    /// The most bytes of data that the kernel reserves.
+    pub(super) const LONGEST: u32 = DISCARDED - 1;
+
     /// Whether the program has neither submitted nor discarded it.
     #[inline(always)]
     pub(super) fn is_busy(self) -> bool {
@@ -119,7 +122,7 @@ impl Reservation {
 
 /// What a program has done with a reservation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
+pub(super) enum State {
     Busy,
     Submitted,
     Discarded,

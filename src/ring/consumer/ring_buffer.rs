@@ -16,7 +16,6 @@ use crate::sys::{bpf, machine};
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// The ring belongs to no single CPU: programs of all CPUs write into it. -1, as in perf_event_open(2).
@@ -177,6 +176,11 @@ impl Ring {
     /// Whether the reservation at the head, which was busy at the last refresh, is committed now.
     #[inline]
     pub(crate) fn has_committed(&self) -> bool {
+        if let Memory::Simulated(pages) = &self.memory
+            && pages.has_edits()
+        {
+            return true;
+        }
         self.head < self.reserved && !Reservation(self.load_reservation(self.head)).is_busy()
     }
 
@@ -253,31 +257,38 @@ fn info_of(map: BorrowedFd<'_>) -> Result<bpf::MapInfo, Error> {
 }
 
 impl KernelHalf {
-    /// A program reserves so many bytes of data. Gives the position of its header; `None` if there is not enough space.
+    /// A program reserves so many bytes of data. Gives the position of its header; `None` if there is not enough space, or for 2^30 bytes or
+    /// more, which the kernel refuses (`RINGBUF_MAX_RECORD_SZ`, `kernel/bpf/ringbuf.c`).
     pub(crate) fn reserve(&mut self, len: u32) -> Option<u64> {
-        let head = self.head();
+        // A forced head may have any value. The kernel's are aligned.
+        let head = self.next() & !7;
         let end = head.wrapping_add(Reservation(len).len());
-        if end.wrapping_sub(self.tail()) > self.size() - 1 {
+        if len > Reservation::LONGEST || end.wrapping_sub(self.tail()) > self.size() - 1 {
             return None;
         }
-        self.mark(head, len, State::Busy);
+        self.write_header(head, Reservation::word(len, State::Busy));
+        self.busy.push((head, len));
         self.publish(end);
         Some(head)
     }
 
-    /// A program fills its reservation, and commits it unless it stays busy.
-    pub(crate) fn fill(&mut self, position: u64, data: &[u8], state: State) {
-        self.write_reserved(position.wrapping_add(Header::LEN), data);
-        self.mark(position, data.len() as u32, state);
+    /// A program fills its reservation and submits it, or discards it.
+    ///
+    /// # Panics
+    /// Unless this reservation of `len` bytes is busy and the data as long as it.
+    pub(crate) fn commit(&mut self, position: u64, len: u32, data: Option<&[u8]>) {
+        let at = self.busy.iter().position(|busy| *busy == (position, len)).expect("a reservation that is busy");
+        if let Some(data) = data {
+            assert_eq!(data.len(), len as usize, "data as long as the reservation");
+            self.write_reserved(position.wrapping_add(Header::LEN), data);
+        }
+        let state = if data.is_some() { State::Submitted } else { State::Discarded };
+        self.write_header(position, Reservation::word(len, state));
+        self.busy.swap_remove(at);
     }
 
-    fn mark(&mut self, position: u64, len: u32, state: State) {
-        words::store_reservation(self.reservation(position), Reservation::word(len, state));
-    }
-
-    fn reservation(&self, position: u64) -> &AtomicU32 {
-        let word: NonNull<AtomicU32> = self.word_of_data(position).cast();
-        // SAFETY: within the data area, aligned to 8 as all positions are, and used as one word by both halves while it is not committed.
-        unsafe { word.as_ref() }
+    /// How many reservations are busy.
+    pub(crate) fn busy(&self) -> usize {
+        self.busy.len()
     }
 }
