@@ -6,6 +6,7 @@ mod child;
 mod convert;
 mod failure;
 mod family;
+mod interrupt;
 mod latency;
 mod live;
 mod names;

@@ -27,7 +27,8 @@ impl Sink for Text {
         let tid = tid.map_or("?".into(), |tid| tid.to_string());
         let cpu = event.cpu().map_or("   ".into(), |cpu| format!("{cpu:03}"));
         let (name, words) = (view.name(&record), view.words(&record));
-        write!(out, "{comm:>16} {tid:>7} [{cpu}] {time}{name}: {words}")?;
+        let by = view.interrupt(&record).map_or(String::new(), |interrupt| format!(" (by {interrupt})"));
+        write!(out, "{comm:>16} {tid:>7} [{cpu}] {time}{name}: {words}{by}")?;
         match event.certainty() {
             Certainty::Proven => writeln!(out),
             Certainty::Assumed => writeln!(out, " (order not proven)"),
@@ -74,6 +75,9 @@ fn object(event: &Event<'_>, record: &Record<'_>, view: &View, stamp: Stamp) -> 
     if let Some(comm) = tid.and_then(|tid| view.comm(tid)) {
         put("comm", json!(comm));
     }
+    if let Some(interrupt) = view.interrupt(record) {
+        put("interrupt", json!(interrupt));
+    }
     match event.certainty() {
         Certainty::Proven => {}
         Certainty::Assumed => put("proven", json!(false)),
@@ -83,9 +87,11 @@ fn object(event: &Event<'_>, record: &Record<'_>, view: &View, stamp: Stamp) -> 
         put("callchain", chain.map(|address| format!("{address:#x}")).collect());
     }
     match view.format(record) {
-        // The first four are about the record, not about the event.
+        // The others of the first four are elsewhere in the object, or of no use to anybody.
         Some(format) => {
-            put("fields", format.fields().iter().skip(4).map(|field| pair(field, record)).collect::<Map<_, _>>().into())
+            let own = |field: &&Field| field.name() == "common_flags" || !field.name().starts_with("common_");
+            let fields = format.fields().iter().filter(own);
+            put("fields", fields.map(|field| pair(field, record)).collect::<Map<_, _>>().into())
         }
         None => put("text", json!(view.words(record))),
     }
