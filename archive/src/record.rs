@@ -77,7 +77,7 @@ pub struct Options {
     #[arg(long, value_name = "DEVICE=NANOSECONDS")]
     pub ptp: Option<Ptp>,
     /// Record this command from its first instruction on, until it ends
-    #[arg(last = true, value_name = "COMMAND")]
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
 }
 

@@ -23,8 +23,8 @@ pub struct Target {
     /// Trace all processes, also beside a command
     #[arg(short, long, conflicts_with_all = ["pid", "tid", "cgroup"])]
     pub all: bool,
-    /// Trace this command from its first instruction on, with its own input and output, until it ends
-    #[arg(last = true, value_name = "COMMAND")]
+    /// Trace this command from its first instruction on, with its own input and output, until it ends. Words behind its name are its own
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
 }
 

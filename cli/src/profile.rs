@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 #[command(after_help = HELP)]
 pub struct Args {
     /// Samples a second on each CPU. A number that does not divide 1000 keeps out of step with periodic work
-    #[arg(short = 'F', long, value_name = "HERTZ", default_value_t = 99)]
+    #[arg(short = 'F', long, value_name = "HERTZ", default_value_t = 99, value_parser = clap::value_parser!(u64).range(1..))]
     frequency: u64,
     /// The event to sample by, as perf names it, such as cycles, page-faults or sched:sched_switch
     #[arg(short, long, value_name = "EVENT", default_value = "cpu-clock")]

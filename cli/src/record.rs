@@ -6,7 +6,7 @@ mod trigger;
 
 use crate::args::{Common, Target};
 use crate::child::Child;
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Outcome, in_line};
 use crate::out::Out;
 use crate::session::{Session, Tell};
 use perfweave::perf_data::{Writer, Written};
@@ -105,7 +105,7 @@ fn whole(args: &Args) -> Outcome {
     let rings = args.options(child.as_ref()).open()?;
     skipped(rings.skipped());
     let mut writer = Writer::create(&args.output, &rings)?;
-    let unnamed: Vec<_> = writer.unnamed().iter().map(ToString::to_string).collect();
+    let unnamed: Vec<_> = writer.unnamed().iter().map(in_line).collect();
     let mut session = Session::begin(rings, args.common.order(), &args.common, child)?;
     if args.target.command.is_empty() && args.common.seconds.is_none() {
         eprintln!("recording into {}; Ctrl-C ends it", args.output.display());
@@ -126,7 +126,7 @@ fn whole(args: &Args) -> Outcome {
     });
     progress.end();
     if let Some(error) = failed {
-        return Err(Failure::new(error));
+        return Err(error.into());
     }
     read?;
     let written = writer.finish()?;
@@ -157,7 +157,8 @@ fn tell(args: &Args, written: &Written, summary: &str, own: u64) -> io::Result<(
 /// Names the tracepoints of a pattern that nobody may sample.
 fn skipped(errors: &[perfweave::Error]) {
     if let Some(first) = errors.first() {
-        eprintln!("perfweave: {} tracepoints are left out, which the kernel lets nobody sample: {first}", errors.len());
+        let (count, first) = (errors.len(), in_line(first));
+        eprintln!("perfweave: {count} tracepoints are left out, which the kernel lets nobody sample: {first}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! The guarantee on the user's own kernel: loads whose true order and number are known, and what the stream says of them.
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Outcome, in_line};
 use crate::out::Out;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::{Pid, getpgid};
@@ -270,11 +270,11 @@ fn report_round(out: &mut Out, result: &Result<Round, Refused>, json: bool) -> R
     let round = match result {
         Ok(round) => round,
         Err(Refused::Fence(error)) if json => {
-            writeln!(out, "{}", json!({ "test": "order", "refused": error.to_string() }))?;
+            writeln!(out, "{}", json!({ "test": "order", "refused": in_line(error) }))?;
             return Ok(());
         }
         Err(Refused::Fence(error)) => {
-            writeln!(out, "order  not tested: {error}")?;
+            writeln!(out, "order  not tested: {}", in_line(error))?;
             return Ok(());
         }
         Err(Refused::Other(failure)) => return Err(failure.clone()),

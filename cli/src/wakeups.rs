@@ -45,7 +45,7 @@ pub struct Args {
     #[command(flatten)]
     common: Common,
     /// Only wake-ups by and of this command, which runs with its own input and output until it ends
-    #[arg(last = true, value_name = "COMMAND")]
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 

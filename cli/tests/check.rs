@@ -36,6 +36,16 @@ fn root_may_do_everything_and_the_order_is_proven() {
     assert_eq!((rounds, floods), (3, 3));
 }
 
+/// A kernel that says its version is never called older than it is.
+#[test]
+fn no_kernel_is_called_older_than_it_is() {
+    let output = Run::new(&["check"]).output();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.starts_with("kernel "), "{said}");
+    // perfweave takes 5.8, and all that need less are there.
+    assert!(!said.contains("older than 4."), "{said}");
+}
+
 /// Every refusal comes with what would help, and the exit status says that something is missing.
 #[test]
 fn nobody_is_told_what_would_help() {

@@ -7,7 +7,7 @@ use crate::rings::Rings;
 use crate::rings::event_attr::{KPROBE, Rate, UPROBE, sampled};
 use crate::rings::event_spec::{EventSpec, Place, Probe, What};
 use crate::rings::hotplug;
-use crate::rings::target::{self, CGROUP_HINT, Target};
+use crate::rings::target::{self, Target};
 use crate::sys::pidfd::Task;
 use crate::sys::wakeup::Wakeup;
 use crate::sys::{file, machine};
@@ -354,7 +354,7 @@ impl RingOptions {
             "cgroup",
             file::open_cgroup(path).map(Target::Cgroup).map_err(|errno| {
                 let message = format!("cannot open the control group {}", path.display());
-                Error::new(ErrorKind::of(&errno), message).because(errno).hinting(CGROUP_HINT)
+                Error::new(ErrorKind::of(&errno), message).because(errno).hinting(target::cgroup_hint())
             }),
         )
     }

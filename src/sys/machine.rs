@@ -274,6 +274,17 @@ pub(crate) fn release() -> String {
     nix::sys::utsname::uname().map_or_else(|_| "unknown".into(), |name| name.release().to_string_lossy().into_owned())
 }
 
+/// Whether the kernel is older than a version, or does not say which it is.
+pub(crate) fn may_be_older_than(version: [u32; 2]) -> bool {
+    parse_release(&release()).is_none_or(|this| this < version)
+}
+
+/// The first two numbers of a release such as `6.1.0-18-amd64`.
+fn parse_release(release: &str) -> Option<[u32; 2]> {
+    let mut numbers = release.split(|letter: char| !letter.is_ascii_digit()).map(|digits| digits.parse().ok());
+    Some([numbers.next()??, numbers.next()??])
+}
+
 /// A number in a file of `/proc/sys`.
 pub(crate) fn setting(name: &str) -> Option<i64> {
     fs::read_to_string(Path::new("/proc/sys").join(name)).ok()?.trim().parse().ok()
@@ -290,6 +301,8 @@ pub(crate) struct Mount {
     pub(crate) path: PathBuf,
     /// `ext4`, `tracefs`.
     pub(crate) kind: OsString,
+    /// `rw,relatime`
+    pub(crate) options: OsString,
 }
 
 impl Mounts {
@@ -317,8 +330,8 @@ impl Mounts {
 /// Reads a line such as `tracefs /sys/kernel/tracing tracefs rw 0 0`.
 fn parse_mount(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|byte| *byte == b' ');
-    let (_device, path, kind) = (fields.next()?, fields.next()?, fields.next()?);
-    Some(Mount { path: unescape(path).into(), kind: unescape(kind) })
+    let (_device, path, kind, options) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
+    Some(Mount { path: unescape(path).into(), kind: unescape(kind), options: unescape(options) })
 }
 
 /// Blanks, tabs, line feeds and backslashes are written as `\040`, `\011`, `\012` and `\134` (`mangle_path`, `fs/seq_file.c`).
@@ -483,11 +496,13 @@ mod tests {
 
     #[test]
     fn mounts_have_any_path() {
-        let mount = |path: &str, kind: &str| Some(Mount { path: path.into(), kind: kind.into() });
+        let mount = |path: &str, kind: &str| {
+            Some(Mount { path: path.into(), kind: kind.into(), options: "rw,relatime".into() })
+        };
         for (line, expected) in [
-            ("tracefs /sys/kernel/tracing tracefs rw 0 0", mount("/sys/kernel/tracing", "tracefs")),
-            (r"none /a\040b\011c\012d\134e fuse.\040 rw 0 0", mount("/a b\tc\nd\\e", "fuse. ")),
-            (r"none /\1340\\777\04 tmpfs", mount(r"/\0\\777\04", "tmpfs")),
+            ("tracefs /sys/kernel/tracing tracefs rw,relatime 0 0", mount("/sys/kernel/tracing", "tracefs")),
+            (r"none /a\040b\011c\012d\134e fuse.\040 rw,relatime 0 0", mount("/a b\tc\nd\\e", "fuse. ")),
+            (r"none /\1340\\777\04 tmpfs rw,relatime", mount(r"/\0\\777\04", "tmpfs")),
             ("none /short", None),
             ("", None),
         ] {
@@ -495,6 +510,22 @@ mod tests {
         }
         let mounts = Mounts::open().unwrap().read().unwrap();
         assert!(mounts.iter().any(|mount| mount.path == Path::new("/")), "{mounts:?}");
+    }
+
+    #[test]
+    fn releases_begin_with_two_numbers() {
+        for (release, expected) in [
+            ("6.18.44-fc-v669", Some([6, 18])),
+            ("4.17.0", Some([4, 17])),
+            ("5.10", Some([5, 10])),
+            ("6.1-rc2", Some([6, 1])),
+            ("unknown", None),
+            ("", None),
+            ("99999999999.1", None),
+        ] {
+            assert_eq!(parse_release(release), expected, "{release}");
+        }
+        assert!(!may_be_older_than([4, 17]) && may_be_older_than([u32::MAX, 0]));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::lines::{At, Lines};
 use super::summary::Summary;
 use super::{Args, lines};
-use crate::failure::Outcome;
+use crate::failure::{Outcome, in_line};
 use crate::family::Family;
 use crate::names::NAMING;
 use crate::session::{Session, Tell};
@@ -29,7 +29,7 @@ pub fn run(args: &Args) -> Outcome {
     // After they were opened: what starts from now on has its records.
     let mut family = of.map_or_else(|| Ok(Family::all()), Family::of)?;
     for skipped in rings.skipped() {
-        eprintln!("perfweave: left out: {skipped}");
+        eprintln!("perfweave: left out: {}", in_line(skipped));
     }
     let kinds = (0..rings.sources().len()).map(|source| Known::new(&rings, source)).collect::<Vec<_>>();
     let (mut lines, mut summary) = (lines(args, &rings)?, args.summary.then(Summary::default));
