@@ -48,7 +48,9 @@ enum pw_kind {
    */
   PW_DAMAGE = 4,
   /*
-   From here on records leave before their order is proven, since holding them takes too much memory: first bytes of at most last.
+   From here on records leave before their order is proven, since holding them takes too much memory: first bytes of at most last. If count
+   is not 0, since a flush or a deadline has waited long enough for a program that has not committed what it reserved in a ring buffer
+   for count nanoseconds.
    */
   PW_EARLY = 5,
   /*

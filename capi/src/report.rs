@@ -149,6 +149,12 @@ pub extern "C" fn pw_print_notice(ctx: *mut c_void, event: *const pw_event) {
         format!("number {} came where {} should have come", event.last, event.first)
     } else if is(pw_kind::PW_DAMAGE) {
         format!("{} bytes are no record", event.data[0].size + event.data[1].size)
+    } else if is(pw_kind::PW_EARLY) && event.count > 0 {
+        format!(
+            "a program has not committed what it reserved for {} ns: records leave before their order is proven, and what lies after that \
+             reservation cannot be read",
+            event.count
+        )
     } else if is(pw_kind::PW_EARLY) {
         format!("records leave before their order is proven: holding takes {} bytes of {}", event.first, event.last)
     } else if is(pw_kind::PW_UNTRACED) {

@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use crate::out::Out;
 use crate::stamp::Stamp;
 use crate::times::short;
-use perfweave::{Event, Handle, Item, Order, Reader, Rings, Stats, Untraced};
+use perfweave::{ANY_CPU, EarlyRelease, Event, Handle, Item, Order, Reader, Rings, Stats, Untraced};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -237,6 +237,14 @@ pub fn notice(item: &Item<'_>) -> Option<String> {
         Item::Gap(gap) => Some(format!("{} numbers are missing, from {} to {}", gap.count, gap.first, gap.last)),
         Item::Damage(damage) => {
             Some(format!("CPU {}: {} bytes are no record: {}", damage.cpu, damage.bytes.len(), damage.fault))
+        }
+        Item::EarlyRelease(EarlyRelease { cpu, reserved: Some(age), .. }) => {
+            let ring = if *cpu == ANY_CPU { "the ring buffer".into() } else { format!("CPU {cpu}'s ring buffer") };
+            Some(format!(
+                "a program has not committed what it reserved in {ring} for {:.3} s: events leave before their order is proven, and what lies \
+                 after that reservation cannot be read",
+                age.as_secs_f64()
+            ))
         }
         Item::EarlyRelease(early) => Some(format!(
             "CPU {}'s ring is {} % full: events leave before their order is proven",

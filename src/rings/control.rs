@@ -49,6 +49,9 @@ impl Handle {
     /// reader. Records that are written
     /// before the reader notices this call count as written before it.
     ///
+    /// In BPF ring buffers, what programs have reserved counts too. The reader waits for them to commit it, but not for ever:
+    /// [`Order::latency`](crate::Order::latency).
+    ///
     /// Flushes share one item if the reader has not begun with the first when the others come. A stream that has ended by a deadline
     /// yields it when it goes on.
     ///
@@ -142,7 +145,8 @@ impl Handle {
     /// ([`Ended::Deadline`](crate::Ended::Deadline)): every call gives `None` until another deadline is set, or none. From
     /// then on the stream goes on with what is newer. It does not end by a deadline that is moved or taken back before.
     ///
-    /// Held events need a fence, so the end can come later than the deadline by as long as a fence takes.
+    /// Held events need a fence, so the end can come later than the deadline by as long as a fence takes, or as programs take to commit what
+    /// they have reserved in BPF ring buffers, which is bounded as for a flush.
     /// [`Reader::next_timeout`](crate::Reader::next_timeout) is strict instead, and leaves held events.
     ///
     /// # Errors

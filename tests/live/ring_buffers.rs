@@ -223,6 +223,65 @@ fn a_program_that_sleeps_in_its_reservation_is_waited_for() {
     }
 }
 
+/// A program sleeps in its reservation and nothing wakes it. A flush and a deadline end all the same: what was committed leaves early, and the
+/// notice says what was waited for.
+#[test]
+fn a_flush_and_a_deadline_wait_a_bounded_time_for_a_reservation() {
+    let Some((map, program)) = echo() else { return };
+    let Some(memory) = kernel("make memory that is waited for", Sleeper::new()) else { return };
+    let sleeping = ring_buffer::sleeping(&map).unwrap();
+    for is_flush in [true, false] {
+        let order = order(RESERVED).latency(Duration::from_millis(1));
+        let mut reader = Reader::new(adopt(&map), order).unwrap();
+        memory.again();
+        std::thread::scope(|scope| {
+            let call = scope.spawn(|| sleeping.run_here(&[memory.address(), 1]).unwrap());
+            let asleep = memory.until_asleep();
+            (2..=12).for_each(|number| write(&program, 0, number));
+            if is_flush {
+                reader.handle().flush().unwrap();
+            } else {
+                reader.set_deadline(Some(Instant::now())).unwrap();
+            }
+            let event = reader.next_timeout(reading::LONG).unwrap().expect("the report does not wait for ever");
+            let Item::EarlyRelease(early) = event.item() else { panic!("{event:?}") };
+            assert!(early.cpu == ANY_CPU && early.reserved.is_some_and(|age| !age.is_zero()), "{early:?}");
+            drop(event);
+            // All others lie behind the reservation.
+            let given = Given::by(&mut reader).unwrap();
+            assert_eq!(given, if is_flush { Given::Flushed } else { Given::Ended(Ended::Deadline) });
+            assert!(!reader.ledger().unwrap().total().exact, "nobody knows what lies there");
+            drop(asleep);
+            assert_eq!(call.join().unwrap(), 0);
+        });
+        reader.set_deadline(None).unwrap();
+        assert_eq!(reading::numbers(&mut reader), (1..=12).collect::<Vec<_>>());
+        // Committed before the other reserves: it leaves early.
+        write(&program, 0, 13);
+        memory.again();
+        std::thread::scope(|scope| {
+            let call = scope.spawn(|| sleeping.run_here(&[memory.address(), 14]).unwrap());
+            let asleep = memory.until_asleep();
+            reader.handle().flush().unwrap();
+            let mut given = Vec::new();
+            loop {
+                let event = reading::next(&mut reader);
+                match event.item() {
+                    Item::Flushed => break,
+                    Item::EarlyRelease(_) => given.push((0, event.certainty())),
+                    _ => given.push((number(&event.event()), event.certainty())),
+                }
+            }
+            assert_eq!(given, [0, 13].map(|number| (number, Certainty::Assumed)));
+            drop(asleep);
+            assert_eq!(call.join().unwrap(), 0);
+        });
+        let mut given = Vec::new();
+        reading::all(&mut reader, |event| given.push((number(&event), event.certainty())));
+        assert_eq!(given, [(14, Certainty::Proven)]);
+    }
+}
+
 /// Refused reservations are counted by the programs, and the ledger and losses say how many.
 #[test]
 fn failed_reservations_are_losses_where_programs_count_them() {
