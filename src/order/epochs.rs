@@ -75,7 +75,9 @@ impl Epochs {
     /// # Errors
     /// [`ErrorKind::Map`] if the map is no such array or lacks an element for a CPU, [`ErrorKind::System`] if the array cannot be mapped.
     pub fn open(map: impl AsFd) -> Result<Self, Error> {
-        let info = bpf::map_info(map.as_fd()).map_err(|errno| match machine::what_is(map.as_fd()) {
+        // Asked for once: what is checked is what is mapped.
+        let map = map.as_fd();
+        let info = bpf::map_info(map).map_err(|errno| match machine::what_is(map) {
             Some(what) if what != "anon_inode:bpf-map" => Error::not_a_map("epochs", &what),
             _ => Error::system("ask what the map of epochs is", errno),
         })?;
@@ -95,7 +97,7 @@ impl Epochs {
         // Words of impossible CPUs are not read. An element takes as many bytes as its value, rounded up to 8 (`array_map_alloc`,
         // `kernel/bpf/arraymap.c`).
         let stride = value_size.div_ceil(8) as usize;
-        let words = EpochWords::map(map.as_fd(), stride, last + 1);
+        let words = EpochWords::map(map, stride, last + 1);
         let words = words.map_err(|errno| Error::system("map the epochs", errno.into()))?;
         Ok(Self::over(Arc::new(words), None))
     }

@@ -114,7 +114,7 @@ impl Merge {
     /// # Errors
     /// [`ErrorKind::InvalidInput`] if there are no rings, or if a fill mark leaves no space for a record. [`ErrorKind::Clock`] if the key
     /// is the kernel's time and a ring does not record it, or for [`Hold::Lag`] with keys that are no times. [`ErrorKind::Fence`] and
-    /// [`ErrorKind::Map`] if writers' epochs prove nothing for these rings.
+    /// [`ErrorKind::Map`] if writers' epochs prove nothing for these rings. [`ErrorKind::Map`] if a BPF ring buffer was added twice.
     pub fn new(mut rings: Rings, order: Order) -> Result<Self, Error> {
         check(&rings, &order)?;
         // A recording needs no hold rule, because nothing is in flight. It needs no fill mark either.
@@ -542,6 +542,15 @@ impl Merge {
 fn check(rings: &Rings, order: &Order) -> Result<(), Error> {
     if rings.lanes.is_empty() {
         return Err(Error::new(ErrorKind::InvalidInput, "no rings"));
+    }
+    for (at, lane) in rings.lanes.iter().enumerate() {
+        if rings.lanes[..at].iter().any(|other| other.ring.is_same_map(&lane.ring)) {
+            let cpu = lane.origin.cpu;
+            let of = if cpu == ANY_CPU { "all CPUs".into() } else { format!("CPU {cpu}") };
+            let message =
+                format!("the ring buffer of {of} was added twice: each reader would give back what the other holds");
+            return Err(Error::new(ErrorKind::Map, message));
+        }
     }
     if matches!(order.key, Key::Time)
         && let Some(lane) = rings.lanes.iter().find(|lane| !lane.origin.layout.has_time())

@@ -45,6 +45,8 @@ pub struct Ring {
     /// buffer and not committed them. INVARIANT: `head <= reserved <= tail + size`.
     reserved: u64,
     format: Format,
+    /// The number of the map of a BPF ring buffer, which is the same for all descriptors of it.
+    map: Option<u32>,
     /// The header page.
     page: NonNull<u8>,
     /// The process that owns the memory.
@@ -222,6 +224,7 @@ impl Ring {
             head: 0,
             reserved: 0,
             format: if backward { Format::Backward } else { Format::Perf },
+            map: None,
             page: base,
             owner: Owner::new(),
             memory,
@@ -386,13 +389,10 @@ impl Ring {
         (self.head, self.reserved) = (self.tail, self.tail);
     }
 
-    /// Skips everything between the last head seen and the kernel's head, and goes on from there.
-    ///
-    /// # Panics
-    /// Unless everything up to the last head seen was released.
+    /// Gives back everything up to the last head seen, skips what lies between that and the kernel's head, and goes on from there.
     pub(crate) fn skip_to_head(&mut self) {
-        assert_eq!(self.tail, self.head, "records before the fault are still held");
         let head = self.load_head();
+        self.tail = self.head;
         self.base = head.wrapping_sub(self.head);
         self.reserved = self.head;
         self.publish();

@@ -5,8 +5,10 @@ use crate::instrument;
 use crate::order::key::{Key, Keys};
 use crate::order::run::BLOCK;
 use crate::record::Layout;
+use crate::record::clock::Clock;
+use crate::rings::Rings;
 use crate::sequence::counter::Sequence;
-use crate::sim::Kernel;
+use crate::sim::{Kernel, RingBuffer};
 
 /// A ring's records and what they cost: the most steps for a refresh, or for taking, divided by how many records were indexed, or
 /// records and gaps taken.
@@ -426,4 +428,32 @@ fn what_a_burst_left_is_used_within_the_bound() {
     let most = index.memory() + 100;
     refresh(&mut index, |n| 3_000_000 - n, most);
     assert!(index.memory() <= most);
+}
+
+/// A reader that gathers events keeps the last bytes of a BPF ring buffer back. If somebody else moves the consumer position then, that is
+/// damage, and the reader goes on.
+#[test]
+fn a_lost_head_is_passed_while_bytes_are_kept_back() {
+    let (buffer, ring) = RingBuffer::new(4096);
+    let mut rings = Rings::empty(Clock::Perf);
+    rings.add(0, ring, Layout::RING_BUFFER);
+    let lane = &mut rings.lanes[0];
+    let mut keys = Keys::new(Key::Payload(0), None, None, None);
+    let mut index = Index::new(0, None);
+    let mut taken = Vec::new();
+    for n in 1..=10u64 {
+        assert!(buffer.output(&(2 * n).to_ne_bytes()));
+        for moved in [false, true, false] {
+            if moved {
+                buffer.force_consumed(buffer.produced());
+            }
+            assert!(index.refresh_behind(lane, &mut keys, usize::MAX));
+            while let Some(front) = index.front() {
+                taken.push((front.key, index.note(&front).is_some()));
+                index.take();
+            }
+        }
+    }
+    let expected: Vec<_> = (1..=10).flat_map(|n| [(2 * n, false), (2 * n, true)]).collect();
+    assert_eq!(taken, expected, "each record, and the damage after it");
 }

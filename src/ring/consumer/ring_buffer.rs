@@ -88,6 +88,7 @@ impl Ring {
             head: 0,
             reserved: 0,
             format: Format::RingBuffer,
+            map: Some(info.id),
             page: base,
             owner: Owner::new(),
             memory: Memory::MappedApart(consumer, producer),
@@ -118,7 +119,8 @@ impl Ring {
     /// As [`Ring::adopt_ring_buffer`], of each.
     ///
     /// # Errors
-    /// As [`Ring::adopt_ring_buffer`], of each; [`ErrorKind::Map`] if the keys of a map of maps are not of 4 bytes;
+    /// As [`Ring::adopt_ring_buffer`], of each; [`ErrorKind::Map`] if the keys of a map of maps are not of 4 bytes, or if two elements are the
+    /// same map;
     /// [`ErrorKind::Permission`] if this process may not open a map by its id (`CAP_SYS_ADMIN`, or `CAP_BPF` since Linux 5.19).
     pub unsafe fn adopt_ring_buffers(map: impl AsFd) -> Result<Vec<(u32, Self)>, Error> {
         let map = map.as_fd();
@@ -133,11 +135,16 @@ impl Ring {
             return Err(Error::new(ErrorKind::Map, message));
         }
         let cannot = |errno| Error::system("look into the map of BPF ring buffers", errno);
-        let mut rings = Vec::new();
+        let mut rings: Vec<(u32, Self)> = Vec::new();
         for cpu in bpf::map_keys(map).map_err(cannot)? {
             let Some(inner) = bpf::map_in_map(map, cpu).map_err(cannot)? else { continue };
             // SAFETY: this function's contract is the same.
-            rings.push((cpu, unsafe { Self::adopt_ring_buffer(&inner) }?));
+            let ring = unsafe { Self::adopt_ring_buffer(&inner) }?;
+            if let Some((other, _)) = rings.iter().find(|(_, other)| other.is_same_map(&ring)) {
+                let message = format!("elements {other} and {cpu} are the same map: a BPF ring buffer has one reader");
+                return Err(Error::new(ErrorKind::Map, message));
+            }
+            rings.push((cpu, ring));
         }
         if rings.is_empty() {
             return Err(Error::new(ErrorKind::Map, "the map of BPF ring buffers is empty"));
@@ -166,6 +173,11 @@ impl Ring {
     pub(crate) fn simulated_ring_buffer(size: usize, fd: Option<Arc<OwnedFd>>) -> (KernelHalf, Self) {
         let (kernel, ring) = Self::simulated(machine::page_size(), size, fd, false);
         (kernel, Self { format: Format::RingBuffer, ..ring })
+    }
+
+    /// Whether both read the same BPF ring buffer.
+    pub(crate) fn is_same_map(&self, other: &Self) -> bool {
+        self.map.is_some() && self.map == other.map
     }
 
     /// Whether this is a BPF ring buffer.
