@@ -62,6 +62,10 @@ pub enum Tell<'a, 'b> {
 impl Session {
     /// Begins to read. Lets the command go, if there is one.
     pub fn begin(rings: Rings, order: Order, common: &Common, child: Option<Child>) -> Result<Self, Failure> {
+        // Who may not ask is not told: that is no reason not to trace.
+        for program in rings.foreign_programs().unwrap_or_default() {
+            eprintln!("perfweave: {program}");
+        }
         let reader = Reader::new(rings, order)?;
         let stop = Arc::new(Stop::default());
         on_signals(Arc::clone(&stop), reader.handle())?;

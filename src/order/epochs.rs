@@ -38,10 +38,16 @@ use std::time::Duration;
 ///
 /// Programs may nest and interrupt each other. The kernel draws its times inside the output helper, so they are always inside.
 ///
+/// **Programs that may sleep** (`fentry.s`, `fexit.s`, `fmod_ret.s`, `lsm.s`, `uprobe.s`, `iter.s`, `syscall`, sleepable struct_ops, callbacks
+/// of `bpf_wq`) need [`patience(Duration::MAX)`](Self::patience). Then the reader waits for one that sleeps inside, however long that takes,
+/// and so do all events. With any other patience a kernel fence takes the place of the proof, and it does not wait for them: their records can
+/// be late behind events that are marked as proven, and the reader reports them ([`ErrorKind::Degraded`]).
+///
 /// # What it does not cover
 ///
-/// - A key that is drawn outside: before the program enters, by a sleepable program, or saved at the entry of a function and written at its
-///   exit. Such a key can be late, as under any fence.
+/// - A key that is drawn outside: before the program enters, or saved at the entry of a function and written at its exit. Such a key can be
+///   late, as under any fence.
+/// - A program that sleeps inside, unless the patience has no end.
 /// - A program that writes into the rings and does not enter. The reader cannot see it. Its records can be late although they are marked
 ///   proven.
 /// - Rings that are adopted ([`Rings::add`](crate::Rings::add)), and a [`Merge`](crate::Merge) driven with
@@ -111,6 +117,9 @@ impl Epochs {
     }
 
     /// Sets how long a program may be inside before a kernel fence replaces the proof: 20 ms unless set.
+    ///
+    /// The fence waits for programs that cannot sleep, and for no others. `Duration::MAX` is for programs that may sleep inside: no fence
+    /// replaces the proof. Then a program that returns without leaving stops the stream for good, without a report.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self

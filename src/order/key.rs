@@ -482,7 +482,7 @@ mod tests {
 
     #[test]
     fn a_time_that_has_not_come_yet_is_a_fault() {
-        let _kept = perfweave_support::clock::keep();
+        let _kept = perfweave_support::lock::keep(perfweave_support::lock::CLOCK);
         for clock in [Clock::Monotonic, Clock::MonotonicRaw, Clock::Boottime, Clock::Realtime, Clock::Tai] {
             let mut keys = Keys::new(Key::Time, Some(clock), None, None);
             let now = clock.now().unwrap();

@@ -11,6 +11,20 @@
  *     ... draw the key, output ...
  *     perfweave_leave(word);                              on every path to the end
  *
+ * Which hold rule proves the order depends on whether the program can sleep, and on where it draws its key:
+ *
+ *     program                                             inside epochs       in a reservation    neither
+ *     raw_tp, tp, tp_btf, kprobe, perf_event, XDP, tc,    epochs              Hold::RESERVED      Hold::FENCE
+ *     cgroup, sockets, timers (bpf_timer), and fentry,
+ *     fexit, fmod_ret, lsm, uprobe, usdt, iter,
+ *     struct_ops without ".s"
+ *     those with ".s", syscall, workqueues (bpf_wq),      epochs, patience    Hold::RESERVED      none
+ *     task work (bpf_task_work)                           Duration::MAX
+ *     the same, between bpf_rcu_read_lock() and           epochs              Hold::RESERVED      Hold::FENCE
+ *     bpf_rcu_read_unlock() from key to output
+ *
+ * With the kernel's time as the key (perf event arrays) Hold::FENCE proves the order of them all.
+ *
  * BPF ring buffers: a program counts the reservations that the kernel refuses, and draws its key inside the reservation, behind a barrier.
  *
  *     PERFWEAVE_FAILURES(failures);

@@ -296,14 +296,15 @@ impl Watch {
         Some(self.end(Ok(())))
     }
 
-    /// A grace period has ended, so all programs that were inside have returned. If a word is unchanged, one of them has not left.
+    /// A grace period has ended, so all programs that were inside and cannot sleep have returned. If a word is unchanged, one of them has not
+    /// left, or one sleeps.
     fn find_who_returned(&mut self) {
         let words = self.epochs.words();
         self.stuck = self.inside.iter().find(|(cpu, before)| words.load(*cpu) == *before).copied();
         self.returned = self.stuck.map(|(cpu, _)| (cpu, self.begun.elapsed()));
     }
 
-    /// The CPU of a program that has returned without leaving, and how long the reader waited for it. Once for each proof.
+    /// The CPU of a program that has returned without leaving or sleeps, and how long the reader waited for it. Once for each proof.
     pub(crate) fn take_returned(&mut self) -> Option<(u32, Duration)> {
         self.returned.take()
     }

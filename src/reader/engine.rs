@@ -375,7 +375,7 @@ impl Engine {
         watch.lose_patience().or_else(|errno| self.fence_failed(errno))
     }
 
-    /// Reports a program that has returned without leaving. Not every time, unless a flush or deadline waits for it.
+    /// Reports a program that has returned without leaving, or sleeps. Not every time, unless a flush or deadline waits for it.
     fn tell_stuck(&mut self) -> Result<(), Error> {
         let returned = self.proof.as_mut().and_then(Proof::epochs).and_then(Watch::take_returned);
         let Some((cpu, waited)) = returned else { return Ok(()) };
@@ -539,13 +539,15 @@ impl Engine {
     }
 }
 
-/// The error for a program that has returned without leaving: a grace period has passed, and its CPU's word has not changed. A fence
-/// replaced the proof `times` times since the last report.
+/// The error for a program that has returned without leaving, or sleeps: a grace period has passed, and its CPU's word has not changed. A
+/// fence replaced the proof `times` times since the last report.
 #[cold]
 fn stuck(cpu: u32, waited: Duration, times: u64) -> Error {
     let message = format!(
-        "a program on CPU {cpu} has returned without perfweave_leave(), and was waited for {waited:?} (a kernel fence stood in {times} \
-         times since the last report)"
+        "a program on CPU {cpu} has returned without perfweave_leave(), or sleeps inside, and was waited for {waited:?} (a kernel fence \
+         stood in {times} times since the last report)"
     );
-    Error::new(ErrorKind::Degraded, message).hinting("fix the program and recreate the map: it keeps its words")
+    let hint = "if it does not leave, fix it and recreate the map, which keeps its words; if it sleeps, its records can be late: set \
+                Epochs::patience(Duration::MAX)";
+    Error::new(ErrorKind::Degraded, message).hinting(hint)
 }

@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_converted_time_is_a_time_of_the_other_clock() {
-        let _kept = perfweave_support::clock::keep();
+        let _kept = perfweave_support::lock::keep(perfweave_support::lock::CLOCK);
         let clocks = [Clock::Monotonic, Clock::MonotonicRaw, Clock::Boottime, Clock::Realtime, Clock::Tai];
         for (from, to) in clocks.into_iter().flat_map(|from| clocks.map(|to| (from, to))) {
             let offset = from.offset_to(to).unwrap();

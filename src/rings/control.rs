@@ -434,6 +434,11 @@ impl Outlets {
         self.events.iter().all(has_hung_up)
     }
 
+    /// All that writes into the rings. Nothing once it was stopped for good.
+    pub(crate) fn events(&self) -> &[Outlet] {
+        &self.events
+    }
+
     /// Adds a ring without pausing it.
     pub(crate) fn push_gate(&mut self, cpu: u32, gate: Gate) {
         self.gates.push((cpu, gate));

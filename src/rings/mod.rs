@@ -13,6 +13,7 @@ mod event_map;
 mod event_names;
 mod event_spec;
 mod filter;
+mod foreign;
 mod hotplug;
 mod losses;
 pub(crate) mod options;

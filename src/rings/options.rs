@@ -185,6 +185,9 @@ impl RingOptions {
     /// is left out of patterns, since most of it cannot be opened. So is a tracepoint that the kernel lets nobody sample:
     /// [`Rings::skipped`](crate::Rings::skipped) lists those. A pattern that leaves nothing is an error.
     ///
+    /// A BPF program that somebody else has attached to the same tracepoint runs first. If it returns 0, the kernel writes no event, and
+    /// nothing counts that: [`Rings::foreign_programs`](crate::Rings::foreign_programs) lists such programs.
+    ///
     /// Opening the rings gives [`ErrorKind::NotFound`], with the nearest name, for a name
     /// that tracefs does not have, [`ErrorKind::Permission`] if tracefs
     /// cannot be read, and [`ErrorKind::System`] if it is not mounted.

@@ -8,6 +8,7 @@ mod decode;
 mod dropped;
 mod events;
 mod exec;
+mod foreign_programs;
 mod idle;
 mod leaks;
 mod loss;

@@ -5,7 +5,7 @@ use crate::reading::number;
 use perf_event_open_sys::bindings;
 use perfweave::{Certainty, Clock, ErrorKind, Fault, Hold, Item, Key, Kind, Layout, Order, Pause, Reader, Ring, Rings};
 use perfweave_support::bpf::{Asm, Map, Program, Reg};
-use perfweave_support::{assert_error, bpf, clock, echo, foreign, kernel, load, needs, threads, tracefs};
+use perfweave_support::{assert_error, bpf, echo, foreign, kernel, load, lock, needs, threads, tracefs};
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -290,7 +290,7 @@ fn records_go_without_the_kernels_time_if_nobody_needs_it() {
 fn records_are_stamped_on_the_clock_that_was_asked_for() {
     let Some((map, program)) = echo() else { return };
     let clocks = [Clock::Monotonic, Clock::MonotonicRaw, Clock::Boottime, Clock::Realtime, Clock::Tai];
-    let _kept = clock::keep();
+    let _kept = lock::keep(lock::CLOCK);
     for clock in clocks {
         let rings = Rings::options().bpf_output(&map).pages(1).clock(clock).open().unwrap();
         assert_eq!(rings.clock(), clock);

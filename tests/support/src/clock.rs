@@ -1,20 +1,9 @@
 //! The machine's clock `CLOCK_TAI`, whose offset from the wall clock a test may set. No program takes notice, and the wall clock goes on.
 
-use nix::fcntl::{Flock, FlockArg};
+use crate::lock;
+use nix::fcntl::Flock;
 use std::fs::File;
 use std::io;
-
-/// Where tests of all processes hold a lock: a file that every process can open and that needs no clean-up.
-const FILE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
-
-fn lock(how: FlockArg) -> io::Result<Flock<File>> {
-    Flock::lock(File::open(FILE)?, how).map_err(|(_, errno)| errno.into())
-}
-
-/// Keeps tests from setting `CLOCK_TAI`, until the answer is dropped. `None` where there is no such lock.
-pub fn keep() -> Option<Flock<File>> {
-    lock(FlockArg::LockShared).ok()
-}
 
 /// `CLOCK_TAI`, which this test alone may set. Dropped, it has its offset back.
 #[derive(Debug)]
@@ -30,7 +19,7 @@ impl Tai {
     /// # Errors
     /// Without the right to set clocks (`CAP_SYS_TIME`).
     pub fn take() -> io::Result<Self> {
-        let lock = lock(FlockArg::LockExclusive)?;
+        let lock = lock::alone(lock::CLOCK)?;
         let was = adjust(0, 0)?;
         adjust(libc::ADJ_TAI, was.into())?;
         Ok(Self { was, _lock: lock })

@@ -12,6 +12,7 @@ pub mod cpus;
 pub mod foreign;
 pub mod json;
 pub mod load;
+pub mod lock;
 pub mod numbered;
 pub mod perf;
 pub mod pin;
