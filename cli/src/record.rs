@@ -7,7 +7,7 @@ mod trigger;
 use crate::args::{Common, Target};
 use crate::child::Child;
 use crate::failure::{Failure, Outcome};
-use crate::out::Out;
+use crate::out::{Out, line, say};
 use crate::session::{Session, Tell};
 use perfweave::perf_data::{Writer, Written};
 use perfweave::{Kind, RingOptions, Rings, Sample};
@@ -108,7 +108,7 @@ fn whole(args: &Args) -> Outcome {
     let unnamed: Vec<_> = writer.unnamed().iter().map(ToString::to_string).collect();
     let mut session = Session::begin(rings, args.common.order(), &args.common, child)?;
     if args.target.command.is_empty() && args.common.seconds.is_none() {
-        eprintln!("recording into {}; Ctrl-C ends it", args.output.display());
+        say(format_args!("recording into {}; Ctrl-C ends it", args.output.display()));
     }
     let mut failed = None;
     let mut progress = Progress::new();
@@ -132,7 +132,7 @@ fn whole(args: &Args) -> Outcome {
     let written = writer.finish()?;
     let summary = session.summary(args.common.json)?;
     tell(args, &written, &summary, session.stats().left_out)?;
-    unnamed.iter().for_each(|missing| eprintln!("{missing}"));
+    unnamed.iter().for_each(|missing| say(format_args!("{missing}")));
     Ok(session.status())
 }
 
@@ -144,20 +144,23 @@ fn tell(args: &Args, written: &Written, summary: &str, own: u64) -> io::Result<(
         let mut out = Out::new();
         writeln!(out, "{summary}")?;
         let object = json!({ "file": file.to_string(), "records": records, "lost": lost, "left_out": left_out });
-        writeln!(out, "{object}")?;
+        line(&mut out, format_args!("{object}"))?;
         return out.flush();
     }
     let bytes = std::fs::metadata(&args.output).map_or(0, |file| file.len());
     eprintln!("{summary}");
     let own = if own > 0 { format!("; {own} of this program itself are left out") } else { String::new() };
-    eprintln!("{file}: {records} records, {:.1} MB{own}", bytes as f64 / 1e6);
+    say(format_args!("{file}: {records} records, {:.1} MB{own}", bytes as f64 / 1e6));
     Ok(())
 }
 
 /// Names the tracepoints of a pattern that nobody may sample.
 fn skipped(errors: &[perfweave::Error]) {
     if let Some(first) = errors.first() {
-        eprintln!("perfweave: {} tracepoints are left out, which the kernel lets nobody sample: {first}", errors.len());
+        say(format_args!(
+            "perfweave: {} tracepoints are left out, which the kernel lets nobody sample: {first}",
+            errors.len()
+        ));
     }
 }
 
