@@ -139,16 +139,16 @@ const LOOP: &str = "
         return 0;
     }";
 
-/// That program without symbols, in a place of its own. `None` without a compiler.
+/// That program in a place of its own. `None` without a compiler.
 #[track_caller]
-fn stripped() -> Option<(Place, String)> {
+fn built(options: &[&str]) -> Option<(Place, String)> {
     let () = perfweave_support::runs(&["cc", "--version"], "a C compiler")?;
     let place = Place::new();
-    let (program, source) = (place.file("stripped-loop"), place.file("loop.c"));
+    let (program, source) = (place.file("the-loop"), place.file("loop.c"));
     std::fs::write(&source, LOOP).unwrap();
-    let built = Command::new("cc")
-        .args(["-O0", "-fno-omit-frame-pointer", "-fno-stack-protector", "-s", "-o", &program, &source])
-        .output();
+    let mut cc = Command::new("cc");
+    cc.args(["-O0", "-fno-omit-frame-pointer", "-fno-stack-protector", "-o", &program, &source]).args(options);
+    let built = cc.output();
     assert!(built.as_ref().unwrap().status.success(), "{built:?}");
     Some((place, program))
 }
@@ -166,7 +166,7 @@ fn sampled(run: Run) -> Option<String> {
 /// Frames without a function have the name of their file, one for all addresses of it, although the process has ended when they are read.
 #[test]
 fn frames_without_a_function_have_their_file() {
-    let Some((place, program)) = stripped() else { return };
+    let Some((place, program)) = built(&["-s"]) else { return };
     let (file, program) = (place.file("perf.data"), program.as_str());
     let file = file.as_str();
     let profile = Run::new(&["profile", "-F", "999", "--", program]);
@@ -174,17 +174,39 @@ fn frames_without_a_function_have_their_file() {
     let record = Run::new(&["record", "-e", "cpu-clock", "--call-graph", "-o", file, "--", program]);
     record.succeeds();
     let folded = Run::new(&["convert", "--folded", file]).succeeds();
-    for (text, name) in [(&profile, "stripped-loop:"), (&folded, "stripped-loop;")] {
-        let of_file: Vec<_> = text.lines().filter(|line| line.contains("[stripped-loop]")).collect();
+    for (text, name) in [(&profile, "the-loop:"), (&folded, "the-loop;")] {
+        let of_file: Vec<_> = text.lines().filter(|line| line.contains("[the-loop]")).collect();
         assert!(!of_file.is_empty() && of_file.iter().all(|line| line.starts_with(name)), "{text}");
-        assert!(!text.contains("stripped-loop+0x") && !text.starts_with('?'), "{text}");
+        assert!(!text.contains("the-loop+0x") && !text.starts_with('?'), "{text}");
+    }
+}
+
+/// Any user can run a file that says it has endless functions. A file that is too large is not looked into.
+#[test]
+fn a_huge_program_has_no_functions() {
+    let Some((place, program)) = built(&[]) else { return };
+    let file = place.file("perf.data");
+    for (len, has_functions) in [(None, true), (Some(2 << 30), false)] {
+        if let Some(len) = len {
+            let grown = std::fs::File::options().write(true).open(&program).and_then(|file| file.set_len(len));
+            let Some(()) = perfweave_support::kernel("a sparse file", grown) else { return };
+        }
+        let Some(profile) = sampled(Run::new(&["profile", "-F", "999", "--", &program])) else { return };
+        Run::new(&["record", "-e", "cpu-clock", "--call-graph", "-o", &file, "--", &program]).succeeds();
+        let converted = Run::new(&["convert", "--folded", &file]).output();
+        let (folded, said) = (String::from_utf8_lossy(&converted.stdout), String::from_utf8_lossy(&converted.stderr));
+        for text in [&*profile, &*folded] {
+            assert_eq!(text.contains(";main;work"), has_functions, "{text}");
+            assert_eq!(text.contains(";[the-loop];[the-loop]"), !has_functions, "{text}");
+        }
+        assert_eq!(said.contains("larger than 1 GiB"), !has_functions, "{said}");
     }
 }
 
 /// What lies at `/tmp/perf-PID.map` is read only if it is a regular file of the process's own user. Nothing there stops the profiler.
 #[test]
 fn a_map_of_compiled_functions_is_read_with_care() {
-    let Some((place, program)) = stripped() else { return };
+    let Some((place, program)) = built(&["-s"]) else { return };
     let map = "echo '0 7fffffffffff the_compiled_function' >";
     for (setup, is_read) in [
         (format!("{map} $map"), true),
@@ -219,7 +241,7 @@ fn a_map_of_compiled_functions_is_read_with_care() {
         let Some(()) = perfweave_support::kernel("sample", refused) else { return };
         assert!(output.status.success(), "{setup}: {:?} {said}", output.status);
         assert_eq!(text.contains(";the_compiled_function"), is_read, "{setup}: {text}");
-        assert_eq!(text.contains(";[stripped-loop];[anon]"), !is_read, "{setup}: {text}");
+        assert_eq!(text.contains(";[the-loop];[anon]"), !is_read, "{setup}: {text}");
     }
 }
 

@@ -1,14 +1,15 @@
 //! Names of addresses in a stack: those of a process while it runs, and those of the files that it had mapped when it has ended.
 
 use super::compiled::Compiled;
-use crate::convert::functions::Identity;
+use crate::convert::functions::{Identity, MOST};
 use crate::convert::names::{Frame, Mode, Names as Mapped};
 use crate::convert::view::View;
 use blazesym::symbolize::source::{Kernel, Process, Source};
-use blazesym::symbolize::{Input, Symbolizer};
+use blazesym::symbolize::{Input, ProcessMemberInfo, ProcessMemberType, Resolve, Symbolizer};
 use perfweave::{Event, Record, Rings};
 use std::collections::HashSet;
 use std::fs;
+use std::io;
 use std::path::Path;
 
 /// Finds the names of addresses. It caches the symbols of programs and of the kernel.
@@ -25,7 +26,7 @@ pub struct Names {
 impl Names {
     pub fn new(rings: &Rings) -> Self {
         Self {
-            symbols: Symbolizer::new(),
+            symbols: Symbolizer::builder().set_process_dispatcher(small).build(),
             threads: crate::names::Names::default(),
             mapped: Mapped::default(),
             asked: HashSet::new(),
@@ -70,6 +71,15 @@ impl Names {
             mappings(pid, &mut self.mapped);
         }
         self.mapped.of_file(pid, frame, time, &self.view).unwrap_or_else(unknown)
+    }
+}
+
+/// Refuses files that are too large, and leaves all others to the symbolizer.
+fn small(member: ProcessMemberInfo<'_>) -> Result<Option<Box<dyn Resolve>>, blazesym::Error> {
+    let ProcessMemberType::Path(path) = member.member_entry else { return Ok(None) };
+    match fs::metadata(&path.maps_file) {
+        Ok(file) if file.len() > MOST => Err(io::Error::from(io::ErrorKind::FileTooLarge).into()),
+        _ => Ok(None),
     }
 }
 
