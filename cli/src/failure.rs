@@ -1,5 +1,6 @@
 //! Errors, as a person reads them.
 
+use crate::out::say;
 use std::fmt::Display;
 use std::io::{self, ErrorKind};
 use std::process::ExitCode;
@@ -38,9 +39,9 @@ impl Failure {
     /// Says it on standard error, and gives the exit status.
     pub fn report(self) -> ExitCode {
         let Self::Error { message, hint } = self else { return ExitCode::SUCCESS };
-        eprintln!("perfweave: {message}");
+        say(format_args!("perfweave: {message}"));
         if let Some(hint) = hint {
-            eprintln!("help: {hint}");
+            say(format_args!("help: {hint}"));
         }
         ExitCode::FAILURE
     }

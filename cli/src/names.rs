@@ -59,9 +59,12 @@ impl Names {
 
     /// The name, `?` if nothing tells it.
     pub fn of(&mut self, tid: u32) -> &str {
-        self.0.entry(tid).or_insert_with(|| {
-            let comm = fs::read_to_string(format!("/proc/{tid}/comm"));
-            comm.map_or_else(|_| "?".into(), |comm| comm.trim_end_matches('\n').to_owned())
-        })
+        self.0.entry(tid).or_insert_with(|| comm(tid).unwrap_or_else(|| "?".into()))
     }
+}
+
+/// The name of a thread that there is now: any bytes.
+pub fn comm(tid: u32) -> Option<String> {
+    let comm = fs::read(format!("/proc/{tid}/comm")).ok()?;
+    Some(String::from_utf8_lossy(comm.strip_suffix(b"\n").unwrap_or(&comm)).into_owned())
 }

@@ -6,8 +6,8 @@ mod trigger;
 
 use crate::args::{Common, Target};
 use crate::child::Child;
-use crate::failure::{Outcome, in_line};
-use crate::out::Out;
+use crate::failure::{Failure, Outcome, in_line};
+use crate::out::{Out, line, say};
 use crate::session::{Session, Tell};
 use perfweave::perf_data::{Writer, Written};
 use perfweave::{Kind, RingOptions, Rings, Sample};
@@ -108,7 +108,7 @@ fn whole(args: &Args) -> Outcome {
     let unnamed: Vec<_> = writer.unnamed().iter().map(in_line).collect();
     let mut session = Session::begin(rings, args.common.order(), &args.common, child)?;
     if args.target.command.is_empty() && args.common.seconds.is_none() {
-        eprintln!("recording into {}; Ctrl-C ends it", args.output.display());
+        say(format_args!("recording into {}; Ctrl-C ends it", args.output.display()));
     }
     let mut failed = None;
     let mut progress = Progress::new();
@@ -132,7 +132,7 @@ fn whole(args: &Args) -> Outcome {
     let written = writer.finish()?;
     let summary = session.summary(args.common.json)?;
     tell(args, &written, &summary, session.stats().left_out)?;
-    unnamed.iter().for_each(|missing| eprintln!("{missing}"));
+    unnamed.iter().for_each(|missing| say(format_args!("{missing}")));
     Ok(session.status())
 }
 
@@ -144,13 +144,13 @@ fn tell(args: &Args, written: &Written, summary: &str, own: u64) -> io::Result<(
         let mut out = Out::new();
         writeln!(out, "{summary}")?;
         let object = json!({ "file": file.to_string(), "records": records, "lost": lost, "left_out": left_out });
-        writeln!(out, "{object}")?;
+        line(&mut out, format_args!("{object}"))?;
         return out.flush();
     }
     let bytes = std::fs::metadata(&args.output).map_or(0, |file| file.len());
     eprintln!("{summary}");
     let own = if own > 0 { format!("; {own} of this program itself are left out") } else { String::new() };
-    eprintln!("{file}: {records} records, {:.1} MB{own}", bytes as f64 / 1e6);
+    say(format_args!("{file}: {records} records, {:.1} MB{own}", bytes as f64 / 1e6));
     Ok(())
 }
 
@@ -158,7 +158,7 @@ fn tell(args: &Args, written: &Written, summary: &str, own: u64) -> io::Result<(
 fn skipped(errors: &[perfweave::Error]) {
     if let Some(first) = errors.first() {
         let (count, first) = (errors.len(), in_line(first));
-        eprintln!("perfweave: {count} tracepoints are left out, which the kernel lets nobody sample: {first}");
+        say(format_args!("perfweave: {count} tracepoints are left out, which the kernel lets nobody sample: {first}"));
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::view::View;
 use super::{Out, Sink};
+use crate::out::line;
 use crate::session::{notice, notice_json};
 use crate::stamp::Stamp;
 use perfweave::decode::Field;
@@ -18,7 +19,7 @@ impl Sink for Text {
         let time = event.key().map_or_else(String::new, |_| format!("{}: ", stamp.text(event.key()).trim_start()));
         let Item::Record(record) = event.item() else {
             return match notice(&event.item()) {
-                Some(line) => writeln!(out, "{:>24} {time}{line}", ""),
+                Some(notice) => line(out, format_args!("{:>24} {time}{notice}", "")),
                 None => Ok(()),
             };
         };
@@ -28,12 +29,12 @@ impl Sink for Text {
         let cpu = event.cpu().map_or("   ".into(), |cpu| format!("{cpu:03}"));
         let (name, words) = (view.name(&record), view.words(&record));
         let by = view.interrupt(&record).map_or(String::new(), |interrupt| format!(" (by {interrupt})"));
-        write!(out, "{comm:>16} {tid:>7} [{cpu}] {time}{name}: {words}{by}")?;
-        match event.certainty() {
-            Certainty::Proven => writeln!(out),
-            Certainty::Assumed => writeln!(out, " (order not proven)"),
-            Certainty::Late => writeln!(out, " (late by {} ns)", event.late_by()),
-        }
+        let place = match event.certainty() {
+            Certainty::Proven => String::new(),
+            Certainty::Assumed => " (order not proven)".into(),
+            Certainty::Late => format!(" (late by {} ns)", event.late_by()),
+        };
+        line(out, format_args!("{comm:>16} {tid:>7} [{cpu}] {time}{name}: {words}{by}{place}"))
     }
 
     fn finish(mut self: Box<Self>, _: &View) -> io::Result<()> {
@@ -51,7 +52,7 @@ impl Sink for Json {
             other => notice_json(&other, event.key().map(|key| self.1.number(key))),
         };
         match object {
-            Some(object) => writeln!(self.0, "{object}"),
+            Some(object) => line(&mut self.0, format_args!("{object}")),
             None => Ok(()),
         }
     }
