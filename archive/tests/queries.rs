@@ -224,6 +224,45 @@ async fn a_field_that_a_kernel_added_is_null_before() {
     assert_eq!(archive.notices(), []);
 }
 
+/// A query answers. What writes or reads other files, or sets what the engine does, is refused unless it is asked for.
+#[tokio::test]
+async fn a_query_writes_nothing_unless_that_is_allowed() {
+    let made = Made::new();
+    made.waking("m1", "t1", &[row(100, 1)]);
+    let other = tempfile::tempdir().unwrap();
+    let path = |name: &str| other.path().join(name).to_str().unwrap().to_string();
+    std::fs::write(path("secret.csv"), "a,b\n1,2\n").unwrap();
+    let copy = format!("COPY (SELECT mono FROM sched.sched_waking) TO '{}' STORED AS PARQUET", path("stolen.parquet"));
+    let external = format!("CREATE EXTERNAL TABLE secret STORED AS PARQUET LOCATION '{}'", path("secret.csv"));
+    let mut archive = open(made.url()).await;
+    for sql in [
+        &copy,
+        &format!("EXPLAIN ANALYZE {copy}"),
+        &external,
+        "CREATE TABLE t AS SELECT mono FROM sched.sched_waking",
+        "CREATE VIEW v AS SELECT mono FROM sched.sched_waking",
+        "INSERT INTO sched.sched_waking SELECT * FROM sched.sched_waking",
+        "SET datafusion.execution.batch_size = 1",
+        "PREPARE p AS SELECT 1",
+    ] {
+        let failure = archive.sql(sql).await.map(|_| ()).unwrap_err();
+        assert!(matches!(failure, Failure::Writes(_)), "{sql}: {failure}");
+        assert!(failure.to_string().contains("--allow-writes"), "{sql}: {failure}");
+    }
+    assert!(!std::path::Path::new(&path("stolen.parquet")).exists());
+    // No file is a table, by whatever name.
+    for table in [&format!("'{}'", path("secret.csv")), "\"../../../etc\"", "\"..\".\"..\""] {
+        assert!(archive.sql(&format!("SELECT * FROM {table}")).await.is_err(), "{table}");
+    }
+    for sql in ["EXPLAIN SELECT mono FROM sched.sched_waking", "SHOW TABLES", "DESCRIBE sched.sched_waking"] {
+        ask(&mut archive, sql).await;
+    }
+    let mut archive = open(made.url()).await;
+    archive.allow_writes();
+    ask(&mut archive, &copy).await;
+    assert!(std::fs::metadata(path("stolen.parquet")).unwrap().len() > 0);
+}
+
 #[tokio::test]
 async fn what_is_not_there_is_named() {
     let made = Made::new();
