@@ -5,6 +5,7 @@ use arrow::compute::{cast, concat_batches};
 use arrow::datatypes::{DataType, Int64Type};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -233,7 +234,15 @@ fn a_killed_recording_loses_its_open_files_and_the_next_one_says_which_interval(
 #[test]
 fn a_signal_ends_a_recording_with_all_files_finished() {
     let folder = Folder::new("signal");
-    Running::start(&folder).end();
+    let running = Running::start(&folder);
+    // What was traced is nobody else's business, while it is written and after.
+    let modes =
+        || files(&folder.0, "parquet").into_iter().map(|path| fs::metadata(path).map(|file| file.mode() & 0o7777));
+    let open = modes().filter_map(Result::ok).collect::<Vec<_>>();
+    assert!(!open.is_empty() && open.iter().all(|mode| *mode == 0o600), "{open:?}");
+    running.end();
+    let whole = modes().map(Result::unwrap).collect::<Vec<_>>();
+    assert!(whole.len() >= 3 && whole.iter().all(|mode| *mode == 0o600), "{whole:?}");
     assert!(files(&folder.0, ".open-").is_empty());
     let [written, yielded, _] = end(&folder);
     let rows = batches(&folder, "events/sched/sched_switch").iter().map(RecordBatch::num_rows).sum::<usize>();
