@@ -6,7 +6,7 @@ mod trigger;
 
 use crate::args::{Common, Target};
 use crate::child::Child;
-use crate::failure::{Failure, Outcome, in_line};
+use crate::failure::{Outcome, in_line};
 use crate::out::{Out, line, say};
 use crate::session::{Session, Tell};
 use perfweave::perf_data::{Writer, Written};
