@@ -78,7 +78,8 @@ impl Merge {
                 held: index.records().saturating_add(unindexed),
                 lost,
                 untold: lost.saturating_sub(counts.lost),
-                exact: total.is_some(),
+                // What lies after a reservation that is not committed cannot be read.
+                exact: total.is_some() && lane.ring.head() == lane.ring.reserved(),
                 damaged: counts.damaged,
                 missing,
                 // The last loss may have been drawn before the last record: by a writer that was interrupted.
