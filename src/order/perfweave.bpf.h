@@ -34,8 +34,8 @@
  *     event->key = bpf_ktime_get_ns();                    behind the reservation, before it is submitted
  *     bpf_ringbuf_submit(event, 0);
  *
- * Needs <bpf/bpf_helpers.h>, clang -mcpu=v3 (atomics that return the old value, Linux 5.12), and Linux 5.5 for the map of epochs, 5.8 for
- * ring buffers.
+ * Needs <bpf/bpf_helpers.h> with the types before it (vmlinux.h or <linux/bpf.h>); clang 12 or later, with any -mcpu (words are of 64 bits: for
+ * atomics of 32 bits that return a value, clang needs -mcpu=v3); Linux 5.12 for atomics that return the old value.
  */
 #ifndef PERFWEAVE_BPF_H
 #define PERFWEAVE_BPF_H

@@ -1,5 +1,6 @@
 //! Live kernel rings, and other parts of the crate that need a kernel. Tests run in parallel, in one process.
 
+mod apart;
 #[cfg(feature = "tokio")]
 mod asynchronous;
 mod clocks;
