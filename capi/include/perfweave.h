@@ -125,7 +125,7 @@ enum pw_hold {
    */
   PW_HOLD_RESERVED_BY_PROGRAMS = 2,
   /*
-   Wait for programs that say when they are inside (perfweave_enter() of perfweave.bpf.h). epochs_fd is their map.
+   Wait for programs that say when they are inside (perfweave_enter() of perfweave.bpf.h) and do not sleep there. epochs_fd is their map.
    */
   PW_HOLD_EPOCHS = 3,
   /*

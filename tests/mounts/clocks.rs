@@ -30,8 +30,10 @@ fn has_user_time() -> Option<bool> {
     let (map, _program) = echo()?;
     let rings = Rings::options().bpf_output(&map).pages(1).open().unwrap();
     let cpu = rings.cpus().next().unwrap();
-    // SAFETY: a header page, mapped as long as the rings live; the capabilities lie at 40 in it.
-    let capabilities = unsafe { rings.raw(cpu).unwrap().base.add(40).cast::<u64>().read_volatile() };
+    // SAFETY: a header page, in which the capabilities lie at 40.
+    let capabilities = unsafe { rings.raw(cpu).unwrap().base.add(40) }.cast::<u64>();
+    // SAFETY: mapped as long as the rings live.
+    let capabilities = unsafe { capabilities.read_volatile() };
     Some(capabilities >> 3 & 1 == 1)
 }
 
