@@ -88,6 +88,9 @@ pub struct Loss {
     pub text: String,
 }
 
+/// Records that only say how threads are called and what they map.
+const NAMES: [Kind; 4] = [Kind::COMM, Kind::MMAP, Kind::MMAP2, Kind::FORK];
+
 /// Makes a picture, event by event.
 #[derive(Debug, Default)]
 pub struct Painter {
@@ -170,6 +173,10 @@ impl Painter {
         // What perf says of the time before the recording has the time 0.
         let Some(time) = event.key().filter(|key| *key > 0) else { return self.without_time(event) };
         if self.picture.start == 0 {
+            if event.record().is_some_and(|record| NAMES.contains(&record.kind())) {
+                // A recording begins with its first event. The names of before are known then.
+                return;
+            }
             self.picture.start = time;
         }
         self.place(time, event.cpu());
