@@ -151,7 +151,7 @@ fn times_are_those_of_the_newest_clock_reading_and_never_too_sure() {
 fn what_the_kernel_loses_is_a_notice() {
     let folder = Folder::new("lost");
     let args = ["-e", "raw_syscalls:sys_enter", "--buffer-kib", "4", "--"];
-    record(
+    let said = record(
         &folder,
         &[&args[..], &["dd", "if=/dev/zero", "of=/dev/null", "bs=1", "count=200000", "status=none"]].concat(),
     );
@@ -160,6 +160,9 @@ fn what_the_kernel_loses_is_a_notice() {
     let told = counts.filter(|(kind, _)| kind == "lost").map(|(_, count)| count).sum::<i64>();
     let [written, yielded, lost] = end(&folder);
     assert!(told > 0 && told == lost && written == yielded, "{told} {lost} {written} {yielded}");
+    // What would have held it: more than the 4 KiB.
+    let (_, advice) = said.split_once("at this rate it takes --buffer-kib ").unwrap_or_else(|| panic!("{said}"));
+    assert!(advice.split_whitespace().next().unwrap().parse::<u64>().unwrap() > 4, "{said}");
     // It reads and writes each byte.
     assert!(yielded + lost >= 400_000, "{yielded} {lost}");
     let within = ints(&notices, "from_mono").into_iter().zip(ints(&notices, "to_mono"));
@@ -229,6 +232,19 @@ fn a_killed_recording_loses_its_open_files_and_the_next_one_says_which_interval(
     // Three recordings have begun, and two have ended.
     let whats = texts(&batches(&folder, "traces"), "what");
     assert_eq!(["begin", "end"].map(|what| whats.iter().filter(|other| *other == what).count()), [3, 2]);
+}
+
+#[test]
+fn errors_name_the_options_of_the_program() {
+    let folder = Folder::new("errors");
+    for (args, text) in [
+        (&["-e", "no-such-event"][..], "-e takes names of `perf list`"),
+        (&["-e", "sched:sched_switch", "--buffer-kib", "4194304"], "--buffer-kib: a ring cannot have"),
+    ] {
+        let Output { status, stderr, .. } = program(&folder, args).output().unwrap();
+        let said = String::from_utf8(stderr).unwrap();
+        assert!(!status.success() && said.contains(text) && !said.contains("RingOptions"), "{said}");
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod args;
 mod check;
 mod child;
 mod convert;
+mod cure;
 mod failure;
 mod family;
 mod interrupt;
@@ -21,6 +22,7 @@ mod stamp;
 mod times;
 mod trace;
 mod wakeups;
+mod words;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use failure::{Failure, Outcome};

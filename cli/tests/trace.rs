@@ -432,6 +432,32 @@ fn a_loss_is_a_line_and_joins_nothing_wrong() {
     }
 }
 
+/// The summary of a trace that lost records names the buffer that would have held them, and with that nothing is lost. While the program stands
+/// still, one thread on one CPU makes all the calls, so that both runs have the same load.
+#[test]
+fn a_loss_comes_with_the_buffer_that_it_takes() {
+    let Some(_) = traced(&["trace", "--", "true"]) else { return };
+    let cpus = nix::sched::sched_getaffinity(Pid::from_raw(0)).unwrap();
+    let cpu = (0..nix::sched::CpuSet::count()).find(|cpu| cpus.is_set(*cpu).unwrap()).unwrap().to_string();
+    let script = "kill -STOP $PPID; dd if=/dev/zero of=/dev/null bs=1 count=20000 2>/dev/null; kill -CONT $PPID";
+    let command = ["taskset", "-c", &cpu, "sh", "-c", script];
+    let traces = |buffer: &str, json: &[&str]| {
+        let ran = run(perfweave().args(["trace", "-s", "-e", "read,write", "-b", buffer]).args(json).args(command), "");
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        ran
+    };
+    let ran = traces("64K", &[]);
+    let (_, advice) = ran.err.split_once("; at this rate it takes --buffer ").unwrap_or_else(|| panic!("{ran:?}"));
+    let ran = traces(advice.split_whitespace().next().unwrap(), &[]);
+    assert!(ran.err.contains("nothing is missing") && !ran.err.contains("--buffer"), "{ran:?}");
+    let ran = traces("64K", &["--json"]);
+    let summary: Value = serde_json::from_str(ran.out.lines().last().unwrap()).unwrap();
+    let needed = summary["summary"]["buffer_needed"].as_u64().unwrap_or_else(|| panic!("{summary}"));
+    let ran = traces(&needed.to_string(), &["--json"]);
+    let summary: Value = serde_json::from_str(ran.out.lines().last().unwrap()).unwrap();
+    assert!(summary["summary"]["lost"] == 0 && summary["summary"]["buffer_needed"].is_null(), "{summary}");
+}
+
 /// The first Ctrl-C ends the trace with its summary.
 #[test]
 fn a_signal_ends_it_with_the_summary() {

@@ -350,7 +350,6 @@ impl Ring {
     }
 
     /// Whether no kernel writes into it.
-    #[cfg(feature = "perf-data")]
     pub(crate) fn is_simulated(&self) -> bool {
         matches!(self.memory, Memory::Simulated(_))
     }
