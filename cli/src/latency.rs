@@ -6,7 +6,7 @@ use crate::args::{Common, Target};
 use crate::failure::{Failure, Outcome};
 use crate::live::{Live, fit, names_width, width};
 use crate::names::Names;
-use crate::out::Out;
+use crate::out::{Out, line};
 use crate::session::{Session, Tell};
 use crate::times::{Times, short};
 use crate::trace::calls::{self, Calls};
@@ -155,7 +155,7 @@ impl Rows {
         }
         for ((what, process), times) in self.sorted() {
             let (comm, pid) = process.as_ref().map(|(comm, pid)| (comm, pid)).unzip();
-            writeln!(out, "{}", json!({ "what": what, "comm": comm, "pid": pid, "times": times.json() }))?;
+            line(out, format_args!("{}", json!({ "what": what, "comm": comm, "pid": pid, "times": times.json() })))?;
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! A table that is drawn again every second while a trace runs, if a person sees it. ratatui would draw it too, with 77 crates more; the whole
 //! program has 110.
 
-use crate::out::Out;
+use crate::out::{Out, printable};
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
@@ -62,8 +62,9 @@ pub fn names_width(terminal: Option<usize>, others: usize, columns: usize) -> us
 const NAME: usize = 28;
 const LEAST: usize = 8;
 
-/// A name in so many letters. Of a longer one, some before its number are left out.
+/// A name in so many letters, [printable]. Of a longer one, some before its number are left out.
 pub fn fit(name: &str, width: usize) -> String {
+    let name = &*printable(name);
     if name.chars().count() <= width {
         return name.to_owned();
     }

@@ -8,7 +8,7 @@ use crate::failure::Outcome;
 use crate::family::Family;
 use crate::live::{Live, fit, names_width, width};
 use crate::names::NAMING;
-use crate::out::Out;
+use crate::out::{Out, line};
 use crate::scheduler;
 use crate::session::{Session, Tell};
 use crate::stamp;
@@ -95,7 +95,7 @@ pub fn run(args: Args) -> Outcome {
     live.end(&mut out)?;
     let rows = account.rows();
     if args.common.json {
-        rows.iter().take(args.rows).try_for_each(|row| writeln!(out, "{}", object(row)))?;
+        rows.iter().take(args.rows).try_for_each(|row| line(&mut out, format_args!("{}", object(row))))?;
     } else {
         let width = width().filter(|_| out.is_terminal());
         table(&rows, &mut out, args.rows, args.histogram, width)?;

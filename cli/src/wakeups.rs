@@ -8,7 +8,7 @@ use crate::failure::Outcome;
 use crate::family::Family;
 use crate::live::{Live, fit, names_width, width};
 use crate::names::NAMING;
-use crate::out::Out;
+use crate::out::{Out, line};
 use crate::scheduler;
 use crate::session::{Session, Tell};
 use crate::stamp;
@@ -125,7 +125,7 @@ impl Rows<'_> {
             return self.table(out, args.rows, args.histogram, width);
         }
         for Pair { waker, woken, times } in self.sorted().into_iter().take(args.rows) {
-            writeln!(out, "{}", json!({ "waker": waker, "woken": woken, "times": times.json() }))?;
+            line(out, format_args!("{}", json!({ "waker": waker, "woken": woken, "times": times.json() })))?;
         }
         Ok(())
     }

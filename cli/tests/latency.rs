@@ -53,6 +53,11 @@ fn errors_name_what_is_wrong() {
 }
 
 #[test]
+fn no_name_is_a_command_or_a_line() {
+    program::names_are_printable(&["latency", "--by-process"]);
+}
+
+#[test]
 fn others_are_told_what_they_lack() {
     program::as_nobody("latency -- true");
     program::in_namespaces("latency -- true");

@@ -185,6 +185,11 @@ fn a_closed_pipe_ends_it_well() {
 }
 
 #[test]
+fn no_name_is_a_command_or_a_line() {
+    program::names_are_printable(&["offcpu", "--each"]);
+}
+
+#[test]
 fn others_are_told_what_they_lack() {
     program::as_nobody("offcpu -d 1");
     program::in_namespaces("offcpu -d 1");

@@ -253,6 +253,11 @@ fn a_closed_pipe_ends_it_well() {
 }
 
 #[test]
+fn no_name_is_a_command_or_a_line() {
+    program::names_are_printable(&["wakeups", "--each"]);
+}
+
+#[test]
 fn others_are_told_what_they_lack() {
     program::as_nobody("wakeups -d 1");
     program::in_namespaces("wakeups -d 1");

@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::family::Family;
 use crate::names::Names;
 use crate::numbers::OUTSIDE;
-use crate::out::Out;
+use crate::out::{Out, line};
 use crate::scheduler::{Left, Ran, Scheduler, Why};
 use crate::session;
 use crate::stamp::{By, Stamp};
@@ -14,7 +14,7 @@ use perfweave::{Event, Item, Kind, Record, Rings};
 use serde_json::json;
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::io::{self, Write};
+use std::io;
 
 /// What a thread does off the CPU.
 pub const REASONS: [&str; 4] = ["asleep", "disk", "ready", "other"];
@@ -146,16 +146,12 @@ impl<'a> Account<'a> {
         if self.args.common.json {
             let (time, reason) = (self.stamp.number(time), REASONS[reason]);
             let object = json!({ "time": time, "cpu": cpu, "pid": pid, "tid": tid, "comm": comm, "ns": lasted, "reason": reason, "ready_ns": ready });
-            return writeln!(out, "{object}");
+            return line(out, format_args!("{object}"));
         }
         let parts = REASONS.into_iter().zip(period.parts()).filter(|(_, part)| *part > 0);
         let parts = parts.map(|(reason, part)| format!("{reason} {}", short(part))).collect::<Vec<_>>().join(", ");
-        writeln!(
-            out,
-            "{} [{cpu:03}] {comm}/{tid} runs again after {} ({parts})",
-            self.stamp.text(Some(time)),
-            short(lasted)
-        )
+        let (time, lasted) = (self.stamp.text(Some(time)), short(lasted));
+        line(out, format_args!("{time} [{cpu:03}] {comm}/{tid} runs again after {lasted} ({parts})"))
     }
 
     /// The longest in all first.

@@ -4,7 +4,7 @@ use super::{Args, Sort};
 use crate::failure::Failure;
 use crate::family::Family;
 use crate::names::Names;
-use crate::out::Out;
+use crate::out::{Out, line};
 use crate::scheduler::{Ran, Scheduler};
 use crate::session;
 use crate::stamp::{By, Stamp};
@@ -13,7 +13,7 @@ use perfweave::{Event, Item, Record, Rings};
 use serde_json::json;
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::io::{self, Write};
+use std::io;
 
 /// The state from the stream so far.
 pub struct Rows<'a> {
@@ -100,9 +100,10 @@ impl<'a> Rows<'a> {
         if self.args.common.json {
             let time = self.stamp.number(time);
             let object = json!({ "time": time, "cpu": cpu, "waker": waker, "woken": woken, "ns": waited });
-            return writeln!(out, "{object}");
+            return line(out, format_args!("{object}"));
         }
-        writeln!(out, "{} [{cpu:03}] {waker} -> {woken} waited {}", self.stamp.text(Some(time)), short(waited))
+        let (time, waited) = (self.stamp.text(Some(time)), short(waited));
+        line(out, format_args!("{time} [{cpu:03}] {waker} -> {woken} waited {waited}"))
     }
 
     fn name(&mut self, thread: Waker) -> String {

@@ -75,6 +75,18 @@ pub fn tells_losses(command: &str) {
     assert!(losses > 0, "{ran:?}");
 }
 
+/// No thread commands a terminal by its name, or makes a line of it.
+#[track_caller]
+pub fn names_are_printable(command: &[&str]) {
+    let script = r#"printf '\033[2J\nF/1 x' > /proc/$$/comm; sleep 0.01; /bin/true; :"#;
+    for more in [&[][..], &["--json"]] {
+        let Some(ran) = traced(&[command, more, &["--", "sh", "-c", script]].concat()) else { return };
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert!(ran.out.contains(r"\u001b[2J\nF/1"), "{ran:?}");
+        assert!(!ran.out.contains('\x1b') && !ran.out.lines().any(|line| line.starts_with("F/1")), "{ran:?}");
+    }
+}
+
 /// The name of an object's thread.
 pub fn comm(object: &Value) -> String {
     object["comm"].as_str().expect("a name").to_owned()
