@@ -277,6 +277,16 @@ pub fn notice(item: &Item<'_>) -> Option<String> {
     }
 }
 
+/// Writes what is no record as a line of its own, or an object.
+pub fn tell(event: &Event<'_>, stamp: &Stamp, json: bool, out: &mut impl Write) -> io::Result<()> {
+    let item = event.item();
+    if json {
+        let object = notice_json(&item, event.key().map(|key| stamp.number(key)));
+        return object.map_or(Ok(()), |object| writeln!(out, "{object}"));
+    }
+    notice(&item).map_or(Ok(()), |text| writeln!(out, "{} --- {text} ---", stamp.text(event.key())))
+}
+
 /// The same in JSON, with the time to print.
 pub fn notice_json(item: &Item<'_>, key: Option<u64>) -> Option<Value> {
     let name = match item {

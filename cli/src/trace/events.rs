@@ -27,7 +27,7 @@ pub fn run(args: &Args) -> Outcome {
     let of = args.events.iter().any(|name| is_probe(name)).then(|| args.target.process(child.as_ref())).flatten();
     let rings = if of.is_some() { options } else { args.target.limit(options, child.as_ref()) }.open()?;
     // After they were opened: what starts from now on has its records.
-    let mut family = of.map_or_else(|| Ok(Family::all()), Family::of)?;
+    let mut family = of.map_or_else(|| Ok(Family::All), Family::of)?;
     for skipped in rings.skipped() {
         eprintln!("perfweave: left out: {}", in_line(skipped));
     }
