@@ -65,7 +65,7 @@ def by_chdb(archive, sql):
     # Its operators on bits are functions.
     sql = re.sub(r"\(state & (\d+)\)", r"bitAnd(state, \1)", sql)
     # Its lead and lag give 0 where there is no row, unless the column may be null.
-    sql = re.sub(r"\b(lead|lag)\((\w+)\)", r"\1(toNullable(\2))", sql)
+    sql = re.sub(r"\b(lead|lag)\((\w+)(, 2)?\)", r"\1(toNullable(\2)\3)", sql)
     settings = " SETTINGS use_hive_partitioning = 1, join_use_nulls = 1, session_timezone = 'UTC'"
     return rows(str(chdb.query(sql + settings, "CSVWithNames")))
 

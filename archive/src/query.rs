@@ -22,6 +22,7 @@ use datafusion::catalog::MemorySchemaProvider;
 use datafusion::catalog::SchemaProvider;
 use datafusion::common::TableReference;
 use datafusion::execution::SessionStateBuilder;
+use datafusion::execution::context::SQLOptions;
 use datafusion::execution::memory_pool::FairSpillPool;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::prelude::{DataFrame, SessionConfig, SessionContext};
@@ -50,6 +51,9 @@ pub struct Options {
     /// List the archive's tables and the queries that are built in
     #[arg(long, conflicts_with_all = ["named", "sql"])]
     pub list: bool,
+    /// Let the query write files, as COPY (SELECT ...) TO 'FILE' does. Without it, whatever does more than answer is refused
+    #[arg(long, conflicts_with_all = ["named", "list"])]
+    pub allow_writes: bool,
     /// Let a Ballista cluster answer, by the address of its scheduler
     #[arg(long, value_name = "HOST:PORT")]
     pub cluster: Option<String>,
@@ -70,6 +74,9 @@ pub struct Options {
 /// [`Failure`], where there is no answer.
 pub async fn query(options: &Options) -> Result<(), Failure> {
     let mut archive = Archive::open(&options.url, options.cluster.as_deref(), options.memory << 20).await?;
+    if options.allow_writes {
+        archive.allow_writes();
+    }
     let mut output = Pipe { to: std::io::stdout().lock(), is_closed: false };
     match answer(&mut archive, options, &mut output).await {
         // Who reads the answer has seen enough.
@@ -125,6 +132,7 @@ pub struct Archive {
     context: SessionContext,
     on_cluster: bool,
     registered: BTreeSet<String>,
+    may_write: bool,
     spans: Vec<files::Span>,
     notices: Vec<Notice>,
 }
@@ -166,9 +174,15 @@ impl Archive {
             context,
             on_cluster,
             registered: BTreeSet::new(),
+            may_write: false,
             spans: Vec::new(),
             notices: Vec::new(),
         })
+    }
+
+    /// Lets queries write files, read others, and change settings, from now on.
+    pub fn allow_writes(&mut self) {
+        self.may_write = true;
     }
 
     /// What was left out so far, and what else the answers need said.
@@ -181,15 +195,29 @@ impl Archive {
     ///
     /// # Errors
     ///
-    /// [`Failure::Table`], [`Failure::Query`], [`Failure::Store`]
+    /// [`Failure::Table`], [`Failure::Query`], [`Failure::Store`]; [`Failure::Writes`], if the query does more than answer.
     pub async fn sql(&mut self, sql: &str) -> Result<DataFrame, Failure> {
+        let mut missing = Ok(());
         for statement in DFParser::parse_sql(sql)? {
             let (tables, _) = datafusion::sql::resolve::resolve_table_references(&statement, true)?;
             for table in tables {
-                self.register(&table).await?;
+                match self.register(&table).await {
+                    // It may be one that the query makes.
+                    Err(failure @ Failure::Table { .. }) => missing = missing.and(Err(failure)),
+                    registered => registered?,
+                }
             }
         }
-        Ok(self.context.sql(sql).await?)
+        let plan = match self.context.state().create_logical_plan(sql).await {
+            Ok(plan) => plan,
+            Err(error) => return missing.and(Err(error.into())),
+        };
+        let allowed = SQLOptions::new()
+            .with_allow_ddl(self.may_write)
+            .with_allow_dml(self.may_write)
+            .with_allow_statements(self.may_write);
+        allowed.verify_plan(&plan).map_err(|error| Failure::Writes(Box::new(error)))?;
+        Ok(self.context.execute_logical_plan(plan).await?)
     }
 
     async fn register(&mut self, table: &TableReference) -> Result<(), Failure> {

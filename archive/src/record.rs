@@ -1,11 +1,16 @@
 //! `record`: events of this machine into files.
 
 mod command;
+// The program's: what it says of losses and errors is said here too.
+#[path = "../../cli/src/cure.rs"]
+mod cure;
 mod error;
 mod recorder;
 mod store;
 mod stream;
 mod unfinished;
+#[path = "../../cli/src/words.rs"]
+mod words;
 mod writer;
 
 pub use error::Error;
@@ -15,6 +20,7 @@ pub use writer::Written;
 use crate::clocks::{Clocks, Ptp};
 use crate::schema::Origin;
 use command::Waiting;
+use cure::Cure;
 use perfweave::{Clock, Fence, Handle, Hold, Item, Order, Reader, RingOptions, Rings, Sample};
 use recorder::{About, Passing, Recorder};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -77,7 +83,7 @@ pub struct Options {
     #[arg(long, value_name = "DEVICE=NANOSECONDS")]
     pub ptp: Option<Ptp>,
     /// Record this command from its first instruction on, until it ends
-    #[arg(last = true, value_name = "COMMAND")]
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
 }
 
@@ -104,7 +110,7 @@ fn machine_name(text: &str) -> Result<String, String> {
 }
 
 /// How a recording went.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Outcome {
     /// Events that came.
     pub yielded: i64,
@@ -112,6 +118,8 @@ pub struct Outcome {
     pub dropped: i64,
     /// Records that the kernel lost.
     pub lost: u64,
+    /// What would have held them, in words. `None` if nothing was lost.
+    pub cure: Option<String>,
     /// What was written.
     pub written: Written,
 }
@@ -160,7 +168,7 @@ fn record_into(options: &Options, to: To, stop: &Arc<AtomicBool>, with_signals: 
     let waiting = if options.command.is_empty() { None } else { Some(Waiting::start(&options.command)?) };
     let rings = open(options, waiting.as_ref())?;
     for skipped in rings.skipped() {
-        eprintln!("perfweave-archive: left out: {skipped}");
+        eprintln!("perfweave-archive: left out: {}", error::in_words(skipped));
     }
     let (sender, messages) = mpsc::unbounded_channel();
     let passing = Passing {
@@ -196,8 +204,7 @@ fn record_into(options: &Options, to: To, stop: &Arc<AtomicBool>, with_signals: 
     let read = read(rings, options, recorder, waiting, stop, with_signals);
     // What the writer says is the cause, where both failed.
     let written = writer.join().map_err(|_| Error::Writer)??;
-    let (yielded, dropped, lost) = read?;
-    Ok(Outcome { yielded, dropped, lost, written })
+    Ok(Outcome { written, ..read? })
 }
 
 fn line(path: &str) -> Result<String, Error> {
@@ -288,7 +295,7 @@ fn on_signals(stop: Arc<AtomicBool>, handle: Handle) -> Result<(), Error> {
     thread::Builder::new().name("signals".into()).spawn(work).map(drop).map_err(Error::system("no thread for signals"))
 }
 
-/// Reads until the end. How many events came, how many rows were dropped, and how many records the kernel lost.
+/// Reads until the end. The outcome lacks what was written.
 fn read(
     rings: Rings,
     options: &Options,
@@ -296,7 +303,7 @@ fn read(
     waiting: Option<Waiting>,
     stop: &Arc<AtomicBool>,
     with_signals: bool,
-) -> Result<(i64, i64, u64), Error> {
+) -> Result<Outcome, Error> {
     let hold = match options.hold {
         Rule::Fence => Hold::FENCE,
         Rule::Expedited => Hold::Fence(Fence::EXPEDITED),
@@ -315,14 +322,29 @@ fn read(
         thread::Builder::new().name("wait".into()).spawn(work).map_err(Error::system("no thread for the command"))?;
     }
     reader.set_deadline(options.seconds.map(|time| Instant::now() + time))?;
-    take_all(&mut reader, &mut recorder, options, stop)?;
+    let mut cure = Cure::default();
+    take_all(&mut reader, &mut recorder, &mut cure, options, stop)?;
     let accounts = reader.ledger()?.accounts;
-    let counts = (recorder.yielded, recorder.dropped, accounts.iter().map(|account| account.lost).sum());
+    let of_cpus = accounts.iter().filter_map(|account| Some((account.cpu?, account.lost)));
+    let advice = cure.advice(options.buffer_kib << 10, of_cpus);
+    let outcome = Outcome {
+        yielded: recorder.yielded,
+        dropped: recorder.dropped,
+        lost: accounts.iter().map(|account| account.lost).sum(),
+        cure: advice.map(|advice| advice.text("--buffer-kib", |bytes| (bytes >> 10).to_string())),
+        written: Written::default(),
+    };
     recorder.finish(&accounts)?;
-    Ok(counts)
+    Ok(outcome)
 }
 
-fn take_all(reader: &mut Reader, recorder: &mut Recorder, options: &Options, stop: &AtomicBool) -> Result<(), Error> {
+fn take_all(
+    reader: &mut Reader,
+    recorder: &mut Recorder,
+    cure: &mut Cure,
+    options: &Options,
+    stop: &AtomicBool,
+) -> Result<(), Error> {
     let (handle, mut watched) = (reader.handle(), options.pid);
     while let Some(batch) = reader.batch(TICK)? {
         for event in batch {
@@ -331,6 +353,7 @@ fn take_all(reader: &mut Reader, recorder: &mut Recorder, options: &Options, sto
                     return Ok(());
                 }
             } else {
+                cure.take(&event.item());
                 recorder.take(&event)?;
             }
         }
@@ -348,7 +371,7 @@ fn take_all(reader: &mut Reader, recorder: &mut Recorder, options: &Options, sto
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { yielded, dropped, lost, written } = self;
+        let Self { yielded, dropped, lost, cure, written } = self;
         let each = written.event_bytes as f64 / written.events.max(1) as f64;
         write!(f, "{yielded} events: {} written", written.events)?;
         // A stream is no file.
@@ -359,7 +382,8 @@ impl fmt::Display for Outcome {
         match (lost, dropped) {
             (0, 0) => write!(f, "nothing is missing"),
             _ => write!(f, "{lost} lost by the kernel, {dropped} dropped because the store was too slow"),
-        }
+        }?;
+        cure.iter().try_for_each(|cure| write!(f, "; {cure}"))
     }
 }
 

@@ -45,15 +45,59 @@ async fn wakeups_by_hand() {
 #[tokio::test]
 async fn off_cpu_by_hand() {
     let made = Made::new();
-    let switches =
-        [Switch(100, 1, 10, 1, 11), Switch(200, 2, 11, 256, 10), Switch(260, 3, 10, 2, 11), Switch(400, 4, 11, 1, 10)];
+    let wakings = [(150, 2), (380, 5), (440, 7), (510, 11)];
+    made.waking("m1", "t1", &wakings.map(|(mono, place)| row(mono, place).pid(10)));
+    let switches = [
+        // 10 sleeps until 150, and is ready until 200.
+        Switch(100, 1, 10, 1, 11),
+        Switch(200, 3, 11, 256, 10),
+        // 10 waits for a disk until 380. 11 was preempted from 200 to 260, and sleeps from 400 on.
+        Switch(260, 4, 10, 2, 11),
+        Switch(400, 6, 11, 1, 10),
+        // The wake-up at 440 comes before the switch of the thread that is just going to sleep: it is ready from then on.
+        Switch(450, 8, 10, 1, 12),
+        Switch(480, 9, 12, 0, 10),
+        // A wake-up does not end that another thread runs instead.
+        Switch(500, 10, 10, 256, 0),
+        Switch(530, 12, 0, 0, 10),
+        // Who woke it is not known, and so when.
+        Switch(540, 13, 10, 1, 0),
+        Switch(600, 14, 0, 0, 10),
+    ];
     made.switches("m1", "t1", &switches);
     let answer = ask(&mut open(made.url()).await, named("off-cpu")).await;
-    // 10 slept from 100 to 200 and waited for a disk from 260 to 400; 11 was preempted from 200 to 260.
     assert_eq!(
         answer,
-        ["m1,p10,uninterruptible,1,140,140,140,0", "m1,p10,sleeping,1,100,100,100,0", "m1,p11,preempted,1,60,60,60,0"]
+        [
+            "m1,p10,uninterruptible,1,120,120,120,0",
+            "m1,p10,ready,3,100,49,50,0",
+            "m1,p11,preempted,1,60,60,60,0",
+            "m1,p10,sleeping,1,50,50,50,1",
+            "m1,p10,preempted,1,30,30,30,0"
+        ]
     );
+    // The wait of the race, in which the wake-up comes before the switch, is one as well.
+    assert_eq!(ask(&mut open(made.url()).await, named("wakeup-latency")).await, ["m1,p10,3,3,30,49,50,0"]);
+}
+
+/// 10 sleeps from 100 to 150 and is ready until 200. Losses touch or span these times.
+#[tokio::test]
+async fn what_is_off_the_cpu_over_a_loss_is_left_out_and_counted() {
+    for (loss, expected) in [
+        ((Some(10), Some(100)), ["ready,1,50,50,50,0", "sleeping,1,50,50,50,0"]),
+        ((Some(110), Some(120)), ["ready,1,50,50,50,0", "sleeping,0,,,,1"]),
+        ((Some(150), Some(150)), ["ready,1,50,50,50,0", "sleeping,1,50,50,50,0"]),
+        ((Some(140), Some(160)), ["ready,0,,,,1", "sleeping,0,,,,1"]),
+        ((Some(199), Some(300)), ["ready,0,,,,1", "sleeping,1,50,50,50,0"]),
+    ] {
+        let made = Made::new();
+        made.waking("m1", "t1", &[row(150, 2).pid(10)]);
+        made.switches("m1", "t1", &[Switch(100, 1, 10, 1, 0), Switch(200, 3, 0, 0, 10)]);
+        made.losses("m1", "t1", &[loss]);
+        let mut answer = ask(&mut open(made.url()).await, named("off-cpu")).await;
+        answer.sort();
+        assert_eq!(answer, expected.map(|rest| format!("m1,p10,{rest}")), "{loss:?}");
+    }
 }
 
 /// 10 waits from 100 to 150, 11 from 200 to 260, 12 from 300 to 390. Losses touch, span or cover these times.
@@ -178,6 +222,45 @@ async fn a_field_that_a_kernel_added_is_null_before() {
     let mut archive = open(made.url()).await;
     assert_eq!(ask(&mut archive, "SELECT machine, added FROM sched.sched_waking ORDER BY 1").await, ["m1,", "m2,7"]);
     assert_eq!(archive.notices(), []);
+}
+
+/// A query answers. What writes or reads other files, or sets what the engine does, is refused unless it is asked for.
+#[tokio::test]
+async fn a_query_writes_nothing_unless_that_is_allowed() {
+    let made = Made::new();
+    made.waking("m1", "t1", &[row(100, 1)]);
+    let other = tempfile::tempdir().unwrap();
+    let path = |name: &str| other.path().join(name).to_str().unwrap().to_string();
+    std::fs::write(path("secret.csv"), "a,b\n1,2\n").unwrap();
+    let copy = format!("COPY (SELECT mono FROM sched.sched_waking) TO '{}' STORED AS PARQUET", path("stolen.parquet"));
+    let external = format!("CREATE EXTERNAL TABLE secret STORED AS PARQUET LOCATION '{}'", path("secret.csv"));
+    let mut archive = open(made.url()).await;
+    for sql in [
+        &copy,
+        &format!("EXPLAIN ANALYZE {copy}"),
+        &external,
+        "CREATE TABLE t AS SELECT mono FROM sched.sched_waking",
+        "CREATE VIEW v AS SELECT mono FROM sched.sched_waking",
+        "INSERT INTO sched.sched_waking SELECT * FROM sched.sched_waking",
+        "SET datafusion.execution.batch_size = 1",
+        "PREPARE p AS SELECT 1",
+    ] {
+        let failure = archive.sql(sql).await.map(|_| ()).unwrap_err();
+        assert!(matches!(failure, Failure::Writes(_)), "{sql}: {failure}");
+        assert!(failure.to_string().contains("--allow-writes"), "{sql}: {failure}");
+    }
+    assert!(!std::path::Path::new(&path("stolen.parquet")).exists());
+    // No file is a table, by whatever name.
+    for table in [&format!("'{}'", path("secret.csv")), "\"../../../etc\"", "\"..\".\"..\""] {
+        assert!(archive.sql(&format!("SELECT * FROM {table}")).await.is_err(), "{table}");
+    }
+    for sql in ["EXPLAIN SELECT mono FROM sched.sched_waking", "SHOW TABLES", "DESCRIBE sched.sched_waking"] {
+        ask(&mut archive, sql).await;
+    }
+    let mut archive = open(made.url()).await;
+    archive.allow_writes();
+    ask(&mut archive, &copy).await;
+    assert!(std::fs::metadata(path("stolen.parquet")).unwrap().len() > 0);
 }
 
 #[tokio::test]

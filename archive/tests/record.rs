@@ -5,6 +5,7 @@ use arrow::compute::{cast, concat_batches};
 use arrow::datatypes::{DataType, Int64Type};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -150,7 +151,7 @@ fn times_are_those_of_the_newest_clock_reading_and_never_too_sure() {
 fn what_the_kernel_loses_is_a_notice() {
     let folder = Folder::new("lost");
     let args = ["-e", "raw_syscalls:sys_enter", "--buffer-kib", "4", "--"];
-    record(
+    let said = record(
         &folder,
         &[&args[..], &["dd", "if=/dev/zero", "of=/dev/null", "bs=1", "count=200000", "status=none"]].concat(),
     );
@@ -159,6 +160,9 @@ fn what_the_kernel_loses_is_a_notice() {
     let told = counts.filter(|(kind, _)| kind == "lost").map(|(_, count)| count).sum::<i64>();
     let [written, yielded, lost] = end(&folder);
     assert!(told > 0 && told == lost && written == yielded, "{told} {lost} {written} {yielded}");
+    // What would have held it: more than the 4 KiB.
+    let (_, advice) = said.split_once("at this rate it takes --buffer-kib ").unwrap_or_else(|| panic!("{said}"));
+    assert!(advice.split_whitespace().next().unwrap().parse::<u64>().unwrap() > 4, "{said}");
     // It reads and writes each byte.
     assert!(yielded + lost >= 400_000, "{yielded} {lost}");
     let within = ints(&notices, "from_mono").into_iter().zip(ints(&notices, "to_mono"));
@@ -231,9 +235,30 @@ fn a_killed_recording_loses_its_open_files_and_the_next_one_says_which_interval(
 }
 
 #[test]
+fn errors_name_the_options_of_the_program() {
+    let folder = Folder::new("errors");
+    for (args, text) in [
+        (&["-e", "no-such-event"][..], "-e takes names of `perf list`"),
+        (&["-e", "sched:sched_switch", "--buffer-kib", "4194304"], "--buffer-kib: a ring cannot have"),
+    ] {
+        let Output { status, stderr, .. } = program(&folder, args).output().unwrap();
+        let said = String::from_utf8(stderr).unwrap();
+        assert!(!status.success() && said.contains(text) && !said.contains("RingOptions"), "{said}");
+    }
+}
+
+#[test]
 fn a_signal_ends_a_recording_with_all_files_finished() {
     let folder = Folder::new("signal");
-    Running::start(&folder).end();
+    let running = Running::start(&folder);
+    // What was traced is nobody else's business, while it is written and after.
+    let modes =
+        || files(&folder.0, "parquet").into_iter().map(|path| fs::metadata(path).map(|file| file.mode() & 0o7777));
+    let open = modes().filter_map(Result::ok).collect::<Vec<_>>();
+    assert!(!open.is_empty() && open.iter().all(|mode| *mode == 0o600), "{open:?}");
+    running.end();
+    let whole = modes().map(Result::unwrap).collect::<Vec<_>>();
+    assert!(whole.len() >= 3 && whole.iter().all(|mode| *mode == 0o600), "{whole:?}");
     assert!(files(&folder.0, ".open-").is_empty());
     let [written, yielded, _] = end(&folder);
     let rows = batches(&folder, "events/sched/sched_switch").iter().map(RecordBatch::num_rows).sum::<usize>();

@@ -48,7 +48,9 @@ enum pw_kind {
    */
   PW_DAMAGE = 4,
   /*
-   From here on records leave before their order is proven, since holding them takes too much memory: first bytes of at most last.
+   From here on records leave before their order is proven, since holding them takes too much memory: first bytes of at most last. If count
+   is not 0, since a flush or a deadline has waited long enough for a program that has not committed what it reserved in a ring buffer
+   for count nanoseconds.
    */
   PW_EARLY = 5,
   /*
@@ -123,7 +125,7 @@ enum pw_hold {
    */
   PW_HOLD_RESERVED_BY_PROGRAMS = 2,
   /*
-   Wait for programs that say when they are inside (perfweave_enter() of perfweave.bpf.h). epochs_fd is their map.
+   Wait for programs that say when they are inside (perfweave_enter() of perfweave.bpf.h) and do not sleep there. epochs_fd is their map.
    */
   PW_HOLD_EPOCHS = 3,
   /*
@@ -582,7 +584,7 @@ void pw_handle__free(struct pw_handle *handle);
  program sees its own flags: 0 is no error.
  Returns how many records there were; 0 when the time is over, or if there were notices only; -EINTR for a signal; -ECANCELED or -ETIME
  once the buffer is closed or its deadline over; -EBUSY in a callback of this buffer or while another thread is in a call on it; -ECHILD
- in a child of fork. For an error after which reading goes on (-EAGAIN and others), opts.notice_cb gets PW_PROBLEM instead, if it is set.
+ in a child of fork; -ENOTRECOVERABLE for a fault of the library itself, and for each later call on this buffer: free it. For an error after which reading goes on (-EAGAIN and others), opts.notice_cb gets PW_PROBLEM instead, if it is set.
  It blocks until then, and as long as callbacks take.
  A callback must return: longjmp and exceptions out of it are undefined behaviour.
  */

@@ -1,8 +1,10 @@
-//! What enters from C and what goes back: pointers, error numbers and texts.
+//! What enters from C and what goes back: pointers, error numbers and texts. No panic goes back.
 
 use pw::ErrorKind;
+use std::any::Any;
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Why a call failed, and what helps.
 #[derive(Debug)]
@@ -24,6 +26,12 @@ impl Failure {
 
     pub(crate) fn invalid(text: impl Into<String>) -> Self {
         Self::new(libc::EINVAL, text)
+    }
+
+    /// A fault of the library: a panic that ended a call. It has printed itself on standard error.
+    fn of(panic: &(dyn Any + Send)) -> Self {
+        let said = panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
+        Self::new(libc::ENOTRECOVERABLE, format!("a fault of the library: {}", said.unwrap_or("it panicked")))
     }
 
     /// Keeps the text for [`pw_last_error`] and sets errno. Returns the number as libbpf's functions do: negative.
@@ -59,9 +67,52 @@ impl From<pw::Error> for Failure {
     }
 }
 
-/// The number to return for a result: that of the value, or of the error.
-pub(crate) fn number(result: Result<c_int>) -> c_int {
-    result.unwrap_or_else(Failure::tell)
+/// Runs what a call from C does. A panic ends here, as an error.
+pub(crate) fn guarded<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
+    let call = || {
+        #[cfg(perfweave_panics)]
+        panics::here(panics::AT_THE_BORDER);
+        call()
+    };
+    // Nothing that the call has left half done is used again: `enter` refuses later calls on the buffer.
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| Err(Failure::of(&*panic)))
+}
+
+/// Runs a call, and gives the number to return: that of the value, or of the error.
+pub(crate) fn number(call: impl FnOnce() -> Result<c_int>) -> c_int {
+    guarded(call).unwrap_or_else(Failure::tell)
+}
+
+/// Runs a call, and gives the pointer to return: NULL for an error, with errno set.
+pub(crate) fn pointer<T>(call: impl FnOnce() -> Result<T>) -> *mut T {
+    guarded(|| call().map(|made| Box::into_raw(Box::new(made)))).unwrap_or_else(|failure| {
+        failure.tell();
+        std::ptr::null_mut()
+    })
+}
+
+/// Runs a call that returns nothing.
+pub(crate) fn nothing(call: impl FnOnce() -> Result<()>) {
+    if let Err(failure) = guarded(call) {
+        failure.tell();
+    }
+}
+
+/// Panics on request, for `capi/check`, which builds the library with `--cfg perfweave_panics`.
+#[cfg(perfweave_panics)]
+pub(crate) mod panics {
+    use std::sync::atomic::{AtomicI32, Ordering};
+
+    pub(crate) const AT_THE_BORDER: i32 = 1;
+    pub(crate) const INSIDE: i32 = 2;
+
+    /// Where to panic.
+    #[unsafe(no_mangle)]
+    pub static perfweave_panics: AtomicI32 = AtomicI32::new(0);
+
+    pub(crate) fn here(place: i32) {
+        assert!(perfweave_panics.load(Ordering::SeqCst) != place, "asked for");
+    }
 }
 
 /// Checks a pointer of the caller.
@@ -95,7 +146,8 @@ pub(crate) fn give<T: Copy>(value: &T, out: *mut T, size: usize, name: &str) -> 
 /// until the thread's next call into this library. Never NULL. Never blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn pw_last_error() -> *const c_char {
-    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+    let text = guarded(|| Ok(LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())));
+    text.unwrap_or(c"the text is lost".as_ptr())
 }
 
 /// The version of the library, as "0.1.0". Compare it to PW_VERSION, that of the header. Never blocks.

@@ -1,9 +1,9 @@
 //! Buffers: how they are made, who may be inside, and how they are freed.
 
-use crate::border::{Failure, Result, checked, number};
+use crate::border::{Failure, Result, checked, guarded, nothing, number, pointer};
 use crate::event::{pw_lost_fn, pw_ring_buffer_sample_fn, pw_sample_fn};
 use crate::options::{Context, descriptor, pw_opts};
-use pw::{Clock, Handle, Layout, Reader, Ring, Rings, Wakeup};
+use pw::{Clock, Handle, Hold, Key, Layout, Merge, Order, Reader, Ring, Rings, Wakeup};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -18,6 +18,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 pub struct pw_buffer {
     /// `BUSY` and `DOOMED`.
     state: AtomicU8,
+    /// The process that made it.
+    process: u32,
     /// Set once the reader is made.
     handle: OnceLock<(Handle, c_int)>,
     /// For who has set `BUSY`.
@@ -38,8 +40,8 @@ const DOOMED: u8 = 2;
 /// What a call works on.
 pub(crate) struct Inside {
     source: Source,
-    /// The process that made it.
-    process: u32,
+    /// A call on it has panicked: nobody knows what it left half done.
+    broken: bool,
     pub(crate) opts: pw_opts,
     pub(crate) calls: Callbacks,
     /// Made at once for perf buffers, and by the first call that reads for ring buffers, which can be added until then.
@@ -67,13 +69,14 @@ pub(crate) struct Callbacks {
 }
 
 impl Inside {
+    /// What no call has read from yet.
+    fn new(source: Source, opts: pw_opts, calls: Callbacks, reader: Option<Reader>) -> Self {
+        Self { source, broken: false, opts, calls, reader, busy: false, problem: String::new() }
+    }
+
     /// The reader. Made now if there is none.
     pub(crate) fn reader(&mut self) -> Result<(&mut Reader, &mut Callbacks)> {
         if self.reader.is_none() {
-            // A reader that a child makes now would be a second one of the maps.
-            if self.process != std::process::id() {
-                return Err(Failure::new(libc::ECHILD, "the buffer belongs to the parent process"));
-            }
             self.reader = Some(self.open()?);
         }
         let reader = self.reader.as_mut().ok_or_else(|| Failure::invalid("no reader"))?;
@@ -82,13 +85,7 @@ impl Inside {
 
     fn open(&self) -> Result<Reader> {
         let Source::Ring(maps) = &self.source else { return Err(Failure::invalid("no perf buffer")) };
-        let mut rings = Rings::empty(Clock::Monotonic);
-        for (tag, map) in (0..).zip(maps) {
-            // SAFETY: the caller promises that nobody else reads the map, and a child of fork does not come here.
-            for (cpu, ring) in unsafe { Ring::adopt_ring_buffers(map) }? {
-                rings.add(cpu, ring, Layout::RING_BUFFER.tagged(tag));
-            }
-        }
+        let mut rings = adopt(maps.iter())?;
         if rings.len() > 1 && !self.opts.has_key() {
             return Err(Failure::invalid(
                 "several ring buffers have no order without a key\nhint: set opts.key, to PW_KEY_PAYLOAD and key_offset if records have a time",
@@ -103,7 +100,8 @@ impl Inside {
 
 impl pw_buffer {
     fn new(inside: Inside) -> Self {
-        let buffer = Self { state: AtomicU8::new(0), handle: OnceLock::new(), inside: UnsafeCell::new(inside) };
+        let (state, process) = (AtomicU8::new(0), std::process::id());
+        let buffer = Self { state, process, handle: OnceLock::new(), inside: UnsafeCell::new(inside) };
         // Nobody else has it yet.
         let (handle, inside) = (&buffer.handle, buffer.inside.get());
         // SAFETY: as above.
@@ -115,6 +113,14 @@ impl pw_buffer {
     /// The handle and the epoll instance, once there is a reader.
     pub(crate) fn known(&self) -> Option<&(Handle, c_int)> {
         self.handle.get()
+    }
+
+    /// An error in a child of the process that made the buffer.
+    fn check_process(&self) -> Result<()> {
+        if self.process == std::process::id() {
+            return Ok(());
+        }
+        Err(Failure::new(libc::ECHILD, "the buffer belongs to the parent process"))
     }
 
     /// Whether the buffer was freed in this call.
@@ -132,6 +138,8 @@ fn know(known: &OnceLock<(Handle, c_int)>, reader: &Reader) {
 fn enter_as_is<T>(buffer: *const pw_buffer, call: impl FnOnce(&pw_buffer, &mut Inside) -> Result<T>) -> Result<T> {
     let shared = checked(buffer, "the buffer")?;
     if shared.state.fetch_or(BUSY, Ordering::Acquire) & BUSY != 0 {
+        // The thread that is inside stayed in the parent.
+        shared.check_process()?;
         return Err(Failure::new(
             libc::EBUSY,
             "another call is on this buffer: one of its callbacks, or another thread\nhint: use a pw_handle there",
@@ -139,7 +147,20 @@ fn enter_as_is<T>(buffer: *const pw_buffer, call: impl FnOnce(&pw_buffer, &mut I
     }
     let inside = shared.inside.get();
     // SAFETY: this call has set `BUSY`, so it alone is inside.
-    let done = call(shared, unsafe { &mut *inside });
+    let inside = unsafe { &mut *inside };
+    let was_broken = std::mem::replace(&mut inside.broken, true);
+    let done = guarded(|| {
+        if was_broken {
+            let text =
+                "an earlier call on this buffer ended in a fault of the library\nhint: free it, and report the fault";
+            return Err(Failure::new(libc::ENOTRECOVERABLE, text));
+        }
+        #[cfg(perfweave_panics)]
+        crate::border::panics::here(crate::border::panics::INSIDE);
+        let done = call(shared, inside);
+        inside.broken = false;
+        done
+    });
     leave(buffer);
     done
 }
@@ -147,6 +168,10 @@ fn enter_as_is<T>(buffer: *const pw_buffer, call: impl FnOnce(&pw_buffer, &mut I
 /// The same, with a reader.
 pub(crate) fn enter<T>(buffer: *const pw_buffer, call: impl FnOnce(&pw_buffer, &mut Inside) -> Result<T>) -> Result<T> {
     enter_as_is(buffer, |shared, inside| {
+        if inside.reader.is_none() {
+            // A reader that a child makes now would be a second one of the maps.
+            shared.check_process()?;
+        }
         let (reader, _) = inside.reader()?;
         know(&shared.handle, reader);
         call(shared, inside)
@@ -163,32 +188,16 @@ fn leave(buffer: *const pw_buffer) {
     }
 }
 
-fn free(buffer: *mut pw_buffer) {
+fn free(buffer: *mut pw_buffer) -> Result<()> {
     if buffer.is_null() {
-        return;
+        return Ok(());
     }
-    let shared = match checked(buffer, "the buffer") {
-        Ok(shared) => shared,
-        Err(failure) => {
-            failure.tell();
-            return;
-        }
-    };
+    let shared = checked(buffer, "the buffer")?;
     // The one who is inside drops it at the end of the call.
     if shared.state.fetch_or(BUSY | DOOMED, Ordering::AcqRel) & BUSY == 0 {
         leave(buffer);
     }
-}
-
-/// The pointer to return for a result: NULL for an error, with errno set.
-fn pointer(made: Result<pw_buffer>) -> *mut pw_buffer {
-    made.map_or_else(
-        |failure| {
-            failure.tell();
-            std::ptr::null_mut()
-        },
-        |buffer| Box::into_raw(Box::new(buffer)),
-    )
+    Ok(())
 }
 
 /// Opens the perf buffers of a BPF_MAP_TYPE_PERF_EVENT_ARRAY, one for each CPU, as perf_buffer__new of libbpf does. Events come in proven
@@ -212,7 +221,7 @@ pub extern "C" fn pw_buffer__new(
     opts: *const pw_opts,
 ) -> *mut pw_buffer {
     let calls = Callbacks { context: Context(ctx), sample: sample_cb, lost: lost_cb, ring: vec![], scratch: vec![] };
-    pointer(perf(map_fd, bytes, calls, opts))
+    pointer(|| perf(map_fd, bytes, calls, opts))
 }
 
 fn perf(map: c_int, bytes: usize, calls: Callbacks, opts: *const pw_opts) -> Result<pw_buffer> {
@@ -230,15 +239,7 @@ fn perf(map: c_int, bytes: usize, calls: Callbacks, opts: *const pw_opts) -> Res
         options = options.wakeup(Wakeup::Events(opts.wakeup_events));
     }
     let reader = Reader::new(options.open()?, opts.order(false)?)?;
-    Ok(pw_buffer::new(Inside {
-        source: Source::Perf,
-        process: std::process::id(),
-        opts,
-        calls,
-        reader: Some(reader),
-        busy: false,
-        problem: String::new(),
-    }))
+    Ok(pw_buffer::new(Inside::new(Source::Perf, opts, calls, Some(reader))))
 }
 
 /// Frees a buffer. In a call on the buffer, as from its callback, the call ends after this event and frees the buffer then. NULL is
@@ -246,7 +247,7 @@ fn perf(map: c_int, bytes: usize, calls: Callbacks, opts: *const pw_opts) -> Res
 /// period that is under way, some 10 ms.
 #[unsafe(no_mangle)]
 pub extern "C" fn pw_buffer__free(buffer: *mut pw_buffer) {
-    free(buffer);
+    nothing(|| free(buffer));
 }
 
 /// Opens a ring buffer, as ring_buffer__new of libbpf does: a BPF_MAP_TYPE_RINGBUF, or an array or hash of them whose keys are CPUs.
@@ -263,32 +264,38 @@ pub extern "C" fn pw_ring_buffer__new(
     ctx: *mut c_void,
     opts: *const pw_opts,
 ) -> *mut pw_ring_buffer {
-    pointer(ring(map_fd, sample_cb, Context(ctx), opts)).cast()
+    pointer(|| ring(map_fd, sample_cb, Context(ctx), opts)).cast()
 }
 
 fn ring(map: c_int, sample: pw_ring_buffer_sample_fn, context: Context, opts: *const pw_opts) -> Result<pw_buffer> {
     let opts = pw_opts::read(opts)?;
     opts.order(true)?;
     let calls = Callbacks { context, sample: None, lost: None, ring: vec![(sample, context)], scratch: vec![] };
-    let source = Source::Ring(vec![ring_map(map)?]);
-    Ok(pw_buffer::new(Inside {
-        source,
-        process: std::process::id(),
-        opts,
-        calls,
-        reader: None,
-        busy: false,
-        problem: String::new(),
-    }))
+    let source = Source::Ring(vec![ring_map(map, &[])?]);
+    Ok(pw_buffer::new(Inside::new(source, opts, calls, None)))
 }
 
-/// A ring buffer of the caller, or several.
-fn ring_map(map: c_int) -> Result<OwnedFd> {
-    let map = descriptor(map, "map_fd")?;
-    // SAFETY: the caller promises that nobody else reads the map, and this reads nothing.
-    unsafe { Ring::adopt_ring_buffers(map) }?;
-    map.try_clone_to_owned()
-        .map_err(|error| Failure::new(error.raw_os_error().unwrap_or(libc::EMFILE), error.to_string()))
+/// A ring buffer of the caller, or several, beside those that were added before.
+fn ring_map(map: c_int, before: &[OwnedFd]) -> Result<OwnedFd> {
+    let map = descriptor(map, "map_fd")?
+        .try_clone_to_owned()
+        .map_err(|error| Failure::new(error.raw_os_error().unwrap_or(libc::EMFILE), error.to_string()))?;
+    // A merge refuses a ring buffer that is there twice.
+    let all = adopt(before.iter().chain([&map]))?;
+    Merge::new(all, Order::new().key(Key::with(|_| None)).hold(Hold::None))?;
+    Ok(map)
+}
+
+/// The rings of maps, tagged with the number of their map. Reads nothing.
+fn adopt<'a>(maps: impl Iterator<Item = &'a OwnedFd>) -> Result<Rings> {
+    let mut rings = Rings::empty(Clock::Monotonic);
+    for (tag, map) in (0..).zip(maps) {
+        // SAFETY: the caller promises that nobody else reads the map, and a child of fork does not come here.
+        for (cpu, ring) in unsafe { Ring::adopt_ring_buffers(map) }? {
+            rings.add(cpu, ring, Layout::RING_BUFFER.tagged(tag));
+        }
+    }
+    Ok(rings)
 }
 
 /// Adds another ring buffer with its own callback, as ring_buffer__add of libbpf does. Their events are one stream, so opts.key is needed.
@@ -301,24 +308,27 @@ pub extern "C" fn pw_ring_buffer__add(
     sample_cb: pw_ring_buffer_sample_fn,
     ctx: *mut c_void,
 ) -> c_int {
-    number(enter_as_is(rb.cast(), |_, inside| {
-        let late = || {
-            Failure::new(
-                libc::EBUSY,
-                "this buffer is read already\nhint: add all maps before the first call that reads",
-            )
-        };
-        let (Source::Ring(maps), None) = (&mut inside.source, &inside.reader) else { return Err(late()) };
-        maps.push(ring_map(map_fd)?);
-        inside.calls.ring.push((sample_cb, Context(ctx)));
-        Ok(0)
-    }))
+    number(|| {
+        enter_as_is(rb.cast(), |shared, inside| {
+            shared.check_process()?;
+            let late = || {
+                Failure::new(
+                    libc::EBUSY,
+                    "this buffer is read already\nhint: add all maps before the first call that reads",
+                )
+            };
+            let (Source::Ring(maps), None) = (&mut inside.source, &inside.reader) else { return Err(late()) };
+            maps.push(ring_map(map_fd, maps)?);
+            inside.calls.ring.push((sample_cb, Context(ctx)));
+            Ok(0)
+        })
+    })
 }
 
 /// Frees a ring buffer, as pw_buffer__free.
 #[unsafe(no_mangle)]
 pub extern "C" fn pw_ring_buffer__free(rb: *mut pw_ring_buffer) {
-    free(rb.cast());
+    nothing(|| free(rb.cast()));
 }
 
 /// The same object as a struct pw_buffer, for the functions that only that has. Do not free it twice. Never

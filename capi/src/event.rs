@@ -18,7 +18,9 @@ pub enum pw_kind {
     PW_ANOMALY = 3,
     /// Bytes that cannot be a record: data is what was skipped, if it is known.
     PW_DAMAGE = 4,
-    /// From here on records leave before their order is proven, since holding them takes too much memory: first bytes of at most last.
+    /// From here on records leave before their order is proven, since holding them takes too much memory: first bytes of at most last. If count
+    /// is not 0, since a flush or a deadline has waited long enough for a program that has not committed what it reserved in a ring buffer
+    /// for count nanoseconds.
     PW_EARLY = 5,
     /// A CPU is not traced: from the time first on, if it is not 0, and for last nanoseconds; last is 0 while it goes on.
     PW_UNTRACED = 6,
@@ -164,7 +166,10 @@ impl pw_event {
                 say(pw_kind::PW_DAMAGE, 1, 0, 0);
                 told.data = pw_slice::both(damage.bytes);
             }
-            Item::EarlyRelease(early) => say(pw_kind::PW_EARLY, 1, early.memory as u64, early.most as u64),
+            Item::EarlyRelease(early) => {
+                let age = early.reserved.map_or(0, |age| u64::try_from(age.as_nanos()).unwrap_or(u64::MAX).max(1));
+                say(pw_kind::PW_EARLY, age, early.memory as u64, early.most as u64);
+            }
             Item::Untraced(cpu) => {
                 let lasted = cpu.lasted.map_or(0, |lasted| u64::try_from(lasted.as_nanos()).unwrap_or(u64::MAX).max(1));
                 say(pw_kind::PW_UNTRACED, 1, cpu.since.unwrap_or(0), lasted);

@@ -1,6 +1,6 @@
 //! Handles: what other threads may do with a buffer.
 
-use crate::border::{Failure, Result, checked, number};
+use crate::border::{Failure, Result, checked, nothing, number, pointer};
 use crate::buffer::{enter, pw_buffer};
 use pw::{Handle, Pause};
 use std::ffi::{c_int, c_longlong};
@@ -30,26 +30,20 @@ fn of(buffer: *const pw_buffer) -> Result<Handle> {
 }
 
 fn with(handle: *const pw_handle, act: impl FnOnce(&Handle) -> std::result::Result<(), pw::Error>) -> c_int {
-    number(checked(handle, "the handle").and_then(|handle| Ok(act(&handle.0).map(|()| 0)?)))
+    number(|| Ok(act(&checked(handle, "the handle")?.0).map(|()| 0)?))
 }
 
 /// Makes a handle. Free it with pw_handle__free. NULL with errno set, as pw_buffer__poll. Does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn pw_buffer__handle(buffer: *const pw_buffer) -> *mut pw_handle {
-    of(buffer).map_or_else(
-        |failure| {
-            failure.tell();
-            std::ptr::null_mut()
-        },
-        |handle| Box::into_raw(Box::new(pw_handle(handle))),
-    )
+    pointer(|| of(buffer).map(pw_handle))
 }
 
 /// Asks the buffer for everything that is in the rings now: pw_buffer__poll or pw_buffer__next give it, then a PW_FLUSHED, then newer
 /// events. Returns 0 or as pw_buffer__poll. May be called in a callback and on any thread. Does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn pw_buffer__flush(buffer: *const pw_buffer) -> c_int {
-    number(of(buffer).and_then(|handle| Ok(handle.flush().map(|()| 0)?)))
+    number(|| Ok(of(buffer)?.flush().map(|()| 0)?))
 }
 
 /// As pw_buffer__flush.
@@ -75,7 +69,7 @@ pub extern "C" fn pw_handle__pause(handle: *const pw_handle, how: u32) -> c_int 
     match how {
         0 => with(handle, |handle| handle.pause(Pause::Output)),
         1 => with(handle, |handle| handle.pause(Pause::Slots)),
-        other => number(Err(Failure::invalid(format!("{other} is no enum pw_pause")))),
+        other => number(|| Err(Failure::invalid(format!("{other} is no enum pw_pause")))),
     }
 }
 
@@ -97,12 +91,12 @@ pub extern "C" fn pw_handle__set_deadline(handle: *const pw_handle, timeout_ms: 
 /// Frees a handle. NULL is allowed. The buffer goes on. Does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn pw_handle__free(handle: *mut pw_handle) {
-    if handle.is_null() {
-        return;
-    }
-    match checked(handle, "the handle") {
-        // SAFETY: made by `Box::into_raw`, and the caller gives it back.
-        Ok(_) => drop(unsafe { Box::from_raw(handle) }),
-        Err(failure) => drop(failure.tell()),
-    }
+    nothing(|| {
+        if !handle.is_null() {
+            checked(handle, "the handle")?;
+            // SAFETY: made by `Box::into_raw`, and the caller gives it back.
+            drop(unsafe { Box::from_raw(handle) });
+        }
+        Ok(())
+    });
 }

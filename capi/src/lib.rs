@@ -3,7 +3,7 @@
 //! `include/perfweave.h` is made of this crate by `capi/header`, and is its documentation. Doc comments are therefore written for C.
 //!
 //! Pointers of the caller are checked for null and alignment where they enter ([`border`]). A call on a buffer that is in a call is
-//! refused. No panic crosses the border: the release profile aborts.
+//! refused. No panic crosses the border: each exported function runs in [`border::guarded`], where a panic ends as an error.
 
 mod border;
 mod buffer;

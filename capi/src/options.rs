@@ -35,7 +35,7 @@ pub enum pw_hold {
     PW_HOLD_RESERVED = 1,
     /// The same for programs that reserve by perfweave_reserve() of perfweave.bpf.h, without interrupts. x86-64.
     PW_HOLD_RESERVED_BY_PROGRAMS = 2,
-    /// Wait for programs that say when they are inside (perfweave_enter() of perfweave.bpf.h). epochs_fd is their map.
+    /// Wait for programs that say when they are inside (perfweave_enter() of perfweave.bpf.h) and do not sleep there. epochs_fd is their map.
     PW_HOLD_EPOCHS = 3,
     /// The key is a counter without holes: wait for the next number. Needs PW_KEY_COUNTER32 or PW_KEY_COUNTER64.
     PW_HOLD_DENSE = 4,

@@ -158,19 +158,19 @@ fn hand_out(shared: &pw_buffer, inside: &mut Inside, until: Option<Instant>) -> 
 /// program sees its own flags: 0 is no error.
 /// Returns how many records there were; 0 when the time is over, or if there were notices only; -EINTR for a signal; -ECANCELED or -ETIME
 /// once the buffer is closed or its deadline over; -EBUSY in a callback of this buffer or while another thread is in a call on it; -ECHILD
-/// in a child of fork. For an error after which reading goes on (-EAGAIN and others), opts.notice_cb gets PW_PROBLEM instead, if it is set.
+/// in a child of fork; -ENOTRECOVERABLE for a fault of the library itself, and for each later call on this buffer: free it. For an error after which reading goes on (-EAGAIN and others), opts.notice_cb gets PW_PROBLEM instead, if it is set.
 /// It blocks until then, and as long as callbacks take.
 /// A callback must return: longjmp and exceptions out of it are undefined behaviour.
 #[unsafe(no_mangle)]
 pub extern "C" fn pw_buffer__poll(buffer: *mut pw_buffer, timeout_ms: c_int) -> c_int {
-    number(enter(buffer, |shared, inside| hand_out(shared, inside, Some(until(timeout_ms)))))
+    number(|| enter(buffer, |shared, inside| hand_out(shared, inside, Some(until(timeout_ms)))))
 }
 
 /// The same without waiting. As perf_buffer__consume of libbpf. Events whose order is not proven yet stay: pw_buffer__flush asks for them. Blocks
 /// as long as callbacks take.
 #[unsafe(no_mangle)]
 pub extern "C" fn pw_buffer__consume(buffer: *mut pw_buffer) -> c_int {
-    number(enter(buffer, |shared, inside| hand_out(shared, inside, None)))
+    number(|| enter(buffer, |shared, inside| hand_out(shared, inside, None)))
 }
 
 /// A descriptor that becomes readable when there may be events. Wait for it no longer than pw_buffer__timeout says, then call
@@ -178,21 +178,21 @@ pub extern "C" fn pw_buffer__consume(buffer: *mut pw_buffer) -> c_int {
 /// pw_buffer__poll. Does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn pw_buffer__epoll_fd(buffer: *const pw_buffer) -> c_int {
-    let known = checked(buffer, "the buffer").map(|shared| shared.known().map(|(_, fd)| *fd));
-    number(
-        known.and_then(|fd| {
-            fd.map_or_else(|| enter(buffer, |_, inside| Ok(inside.reader()?.0.as_fd().as_raw_fd())), Ok)
-        }),
-    )
+    number(|| match checked(buffer, "the buffer")?.known() {
+        Some((_, fd)) => Ok(*fd),
+        None => enter(buffer, |_, inside| Ok(inside.reader()?.0.as_fd().as_raw_fd())),
+    })
 }
 
 /// How many milliseconds to wait at most for pw_buffer__epoll_fd, rounded up. Does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn pw_buffer__timeout(buffer: *mut pw_buffer) -> c_int {
-    number(enter(buffer, |_, inside| {
-        let pause = inside.reader()?.0.time_to_next_refresh().min(LONGEST);
-        Ok(pause.as_micros().div_ceil(1000) as c_int)
-    }))
+    number(|| {
+        enter(buffer, |_, inside| {
+            let pause = inside.reader()?.0.time_to_next_refresh().min(LONGEST);
+            Ok(pause.as_micros().div_ceil(1000) as c_int)
+        })
+    })
 }
 
 /// As pw_buffer__poll, for ring buffers. A negative number of a callback ends the call, which returns it.
@@ -279,20 +279,22 @@ pub extern "C" fn pw_buffer__batch(
     event_size: usize,
     most: c_int,
 ) -> c_int {
-    number(enter(buffer, |_, inside| {
-        let wrong = events.is_null()
-            || !events.is_aligned()
-            || event_size == 0
-            || !event_size.is_multiple_of(align_of::<pw_event>());
-        let Some(most) = usize::try_from(most).ok().filter(|most| *most > 0 && !wrong) else {
-            let text =
-                "events is NULL or not aligned, event_size is not sizeof(struct pw_event), or most is not positive";
-            return Err(Failure::invalid(text));
-        };
-        lend(inside, timeout_ms, most, |at, event| {
-            // SAFETY: the caller's array has `most` elements of this size, and `at` is less.
-            let out = unsafe { events.byte_add(at * event_size) };
-            give(event, out, event_size, "events")
+    number(|| {
+        enter(buffer, |_, inside| {
+            let wrong = events.is_null()
+                || !events.is_aligned()
+                || event_size == 0
+                || !event_size.is_multiple_of(align_of::<pw_event>());
+            let Some(most) = usize::try_from(most).ok().filter(|most| *most > 0 && !wrong) else {
+                let text =
+                    "events is NULL or not aligned, event_size is not sizeof(struct pw_event), or most is not positive";
+                return Err(Failure::invalid(text));
+            };
+            lend(inside, timeout_ms, most, |at, event| {
+                // SAFETY: the caller's array has `most` elements of this size, and `at` is less.
+                let out = unsafe { events.byte_add(at * event_size) };
+                give(event, out, event_size, "events")
+            })
         })
-    }))
+    })
 }

@@ -1,7 +1,7 @@
 //! Statistics and the ledger.
 
 use crate::border::checked;
-use crate::border::{Failure, give, number};
+use crate::border::{Failure, give, nothing, number};
 use crate::buffer::{enter, pw_buffer};
 use crate::event::{pw_event, pw_kind, pw_slice};
 use std::ffi::{c_int, c_void};
@@ -68,26 +68,28 @@ pub struct pw_account {
 /// Copies the statistics. stats_size: sizeof(struct pw_stats). Returns 0 or a negative number as pw_buffer__poll. Does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn pw_buffer__stats(buffer: *mut pw_buffer, stats: *mut pw_stats, stats_size: usize) -> c_int {
-    number(enter(buffer, |_, inside| {
-        let (reader, _) = inside.reader()?;
-        let all = reader.stats();
-        let told = pw_stats {
-            records: all.records,
-            late: all.late,
-            max_late: all.max_late,
-            early: all.early,
-            lost: all.lost,
-            missing: all.missing,
-            damaged: all.damaged,
-            memory: all.memory as u64,
-            most_memory: all.most_memory as u64,
-            refreshes: all.refreshes,
-            fences: all.fences,
-            fences_failed: all.fences_failed,
-            held: reader.held() as u64,
-        };
-        give(&told, stats, stats_size, "stats").map(|()| 0)
-    }))
+    number(|| {
+        enter(buffer, |_, inside| {
+            let (reader, _) = inside.reader()?;
+            let all = reader.stats();
+            let told = pw_stats {
+                records: all.records,
+                late: all.late,
+                max_late: all.max_late,
+                early: all.early,
+                lost: all.lost,
+                missing: all.missing,
+                damaged: all.damaged,
+                memory: all.memory as u64,
+                most_memory: all.most_memory as u64,
+                refreshes: all.refreshes,
+                fences: all.fences,
+                fences_failed: all.fences_failed,
+                held: reader.held() as u64,
+            };
+            give(&told, stats, stats_size, "stats").map(|()| 0)
+        })
+    })
 }
 
 fn account(of: &pw::Account) -> pw_account {
@@ -117,21 +119,23 @@ pub extern "C" fn pw_buffer__ledger(
     account_size: usize,
     most: c_int,
 ) -> c_int {
-    number(enter(buffer, |_, inside| {
-        if accounts.is_null() || !accounts.is_aligned() || !account_size.is_multiple_of(align_of::<pw_account>()) {
-            return Err(Failure::invalid(
-                "accounts is NULL or not aligned, or account_size is not sizeof(struct pw_account)",
-            ));
-        }
-        let ledger = inside.reader()?.0.ledger()?;
-        let all = std::iter::once(account(&ledger.total())).chain(ledger.accounts.iter().map(account));
-        for (at, account) in all.enumerate().take(usize::try_from(most).unwrap_or(0)) {
-            // SAFETY: the caller's array has `most` elements of this size, and `at` is less.
-            let out = unsafe { accounts.byte_add(at * account_size) };
-            give(&account, out, account_size, "accounts")?;
-        }
-        Ok(ledger.accounts.len() as c_int + 1)
-    }))
+    number(|| {
+        enter(buffer, |_, inside| {
+            if accounts.is_null() || !accounts.is_aligned() || !account_size.is_multiple_of(align_of::<pw_account>()) {
+                return Err(Failure::invalid(
+                    "accounts is NULL or not aligned, or account_size is not sizeof(struct pw_account)",
+                ));
+            }
+            let ledger = inside.reader()?.0.ledger()?;
+            let all = std::iter::once(account(&ledger.total())).chain(ledger.accounts.iter().map(account));
+            for (at, account) in all.enumerate().take(usize::try_from(most).unwrap_or(0)) {
+                // SAFETY: the caller's array has `most` elements of this size, and `at` is less.
+                let out = unsafe { accounts.byte_add(at * account_size) };
+                give(&account, out, account_size, "accounts")?;
+            }
+            Ok(ledger.accounts.len() as c_int + 1)
+        })
+    })
 }
 
 /// For opts.notice_cb: prints what an event says on standard error, as one line. It prints nothing for PW_RECORD and PW_FLUSHED. ctx is
@@ -139,35 +143,45 @@ pub extern "C" fn pw_buffer__ledger(
 #[unsafe(no_mangle)]
 pub extern "C" fn pw_print_notice(ctx: *mut c_void, event: *const pw_event) {
     let _ = ctx;
-    let Ok(event) = checked(event, "the event") else { return };
+    nothing(|| {
+        let event = checked(event, "the event")?;
+        let cpu = if event.cpu < 0 { String::new() } else { format!("CPU {}: ", event.cpu) };
+        if let Some(text) = said(event) {
+            // Nobody is there to be told of an error.
+            let _ = writeln!(std::io::stderr(), "perfweave: {cpu}{text}");
+        }
+        Ok(())
+    });
+}
+
+/// What a notice says.
+fn said(event: &pw_event) -> Option<String> {
     let is = |kind: pw_kind| event.kind == kind as u32;
-    let text = if is(pw_kind::PW_LOST) {
+    let pw_slice { data, size } = event.data[0];
+    Some(if is(pw_kind::PW_LOST) {
         format!("the kernel dropped {} records: the ring was full", event.count)
     } else if is(pw_kind::PW_GAP) {
         format!("{} numbers are missing, {} to {}", event.count, event.first, event.last)
     } else if is(pw_kind::PW_ANOMALY) {
         format!("number {} came where {} should have come", event.last, event.first)
     } else if is(pw_kind::PW_DAMAGE) {
-        format!("{} bytes are no record", event.data[0].size + event.data[1].size)
+        format!("{} bytes are no record", size + event.data[1].size)
+    } else if is(pw_kind::PW_EARLY) && event.count > 0 {
+        format!(
+            "a program has not committed what it reserved for {} ns: records leave before their order is proven, and what lies after that \
+             reservation cannot be read",
+            event.count
+        )
     } else if is(pw_kind::PW_EARLY) {
         format!("records leave before their order is proven: holding takes {} bytes of {}", event.first, event.last)
+    } else if is(pw_kind::PW_UNTRACED) && event.last == 0 {
+        "is not traced from now on".into()
     } else if is(pw_kind::PW_UNTRACED) {
-        if event.last == 0 {
-            "is not traced from now on".into()
-        } else {
-            format!("was not traced for {} ns", event.last)
-        }
-    } else if is(pw_kind::PW_PROBLEM) {
-        let pw_slice { data, size } = event.data[0];
-        if size == 0 {
-            return;
-        }
+        format!("was not traced for {} ns", event.last)
+    } else if is(pw_kind::PW_PROBLEM) && size > 0 {
         // SAFETY: the text of an event that the library lent.
         String::from_utf8_lossy(unsafe { std::slice::from_raw_parts(data.cast::<u8>(), size) }).into_owned()
     } else {
-        return;
-    };
-    let cpu = if event.cpu < 0 { String::new() } else { format!("CPU {}: ", event.cpu) };
-    // Nobody is there to be told of an error.
-    let _ = writeln!(std::io::stderr(), "perfweave: {cpu}{text}");
+        return None;
+    })
 }

@@ -157,7 +157,8 @@ static int end_at_three(void *ctx, void *data, size_t size)
 
 static void ring_callback_that_ends(void)
 {
-	int records = 0, said;
+	int records = 0, said, other = map("other");
+	__u32 slot = 3;
 	struct pw_ring_buffer *ring = pw_ring_buffer__new(map("ring"), end_at_three, &records, NULL);
 
 	CHECK(ring);
@@ -173,6 +174,11 @@ static void ring_callback_that_ends(void)
 	pw_ring_buffer__free(ring);
 	ring = pw_ring_buffer__new(map("ring"), end_at_three, &records, NULL);
 	CHECK(ring && !pw_ring_buffer__add(ring, map("other"), NULL, NULL));
+	/* A ring buffer has one reader: the same map a second time, also in an array of them, would give back what the first one lends. */
+	CHECK(pw_ring_buffer__add(ring, map("ring"), NULL, NULL) == -EINVAL && strstr(pw_last_error(), "twice"));
+	CHECK(!bpf_map_update_elem(map("rings"), &slot, &other, BPF_ANY));
+	CHECK(pw_ring_buffer__add(ring, map("rings"), NULL, NULL) == -EINVAL && strstr(pw_last_error(), "twice"));
+	CHECK(!bpf_map_delete_elem(map("rings"), &slot));
 	CHECK(pw_ring_buffer__add(ring, -1, NULL, NULL) == -EBADF && pw_ring_buffer__add(ring, map("control"), NULL, NULL) == -EINVAL);
 	CHECK(pw_ring_buffer__poll(ring, 0) == -EINVAL && strstr(pw_last_error(), "key"));
 	pw_ring_buffer__free(ring);
@@ -263,6 +269,41 @@ static void forked(void)
 	pw_buffer__free(buffer);
 }
 
+/* A child in which nobody is in the call that the parent's thread is in. */
+static void forked_while_another_thread_is_inside(void)
+{
+	int records = 0, status;
+	struct pw_buffer *buffer = open_with(stay, &records, NULL);
+	struct pw_handle *handle = pw_buffer__handle(buffer);
+	struct pw_event event;
+	struct pw_stats stats;
+	struct pw_account account;
+	pthread_t thread;
+	pid_t child;
+
+	CHECK(handle && !pthread_barrier_init(&entered, NULL, 2) && !pthread_barrier_init(&tried, NULL, 2));
+	emit(SOME);
+	CHECK(!pthread_create(&thread, NULL, poll_until_closed, buffer));
+	pthread_barrier_wait(&entered);
+	child = fork();
+	CHECK(child >= 0);
+	if (!child) {
+		CHECK(pw_buffer__poll(buffer, 0) == -ECHILD && pw_buffer__consume(buffer) == -ECHILD);
+		CHECK(pw_buffer__next(buffer, 0, &event, sizeof(event)) == -ECHILD && pw_buffer__timeout(buffer) == -ECHILD);
+		CHECK(pw_buffer__stats(buffer, &stats, sizeof(stats)) == -ECHILD);
+		CHECK(pw_buffer__ledger(buffer, &account, sizeof(account), 1) == -ECHILD);
+		CHECK(pw_buffer__flush(buffer) == -ECHILD && pw_handle__flush(handle) == -ECHILD);
+		CHECK(pw_ring_buffer__add((void *)buffer, map("ring"), NULL, NULL) == -ECHILD);
+		pw_buffer__free(buffer);
+		kill(getpid(), SIGKILL);
+	}
+	CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+	pthread_barrier_wait(&tried);
+	CHECK(!pw_handle__close(handle) && !pthread_join(thread, NULL));
+	pw_handle__free(handle);
+	pw_buffer__free(buffer);
+}
+
 /* Ring buffers are opened by the first call that reads: not in a child, which would read what is the parent's. */
 static void forked_before_the_first_read(void)
 {
@@ -329,6 +370,7 @@ int main(int argc, char **argv)
 	two_threads(0);
 	two_threads(1);
 	forked();
+	forked_while_another_thread_is_inside();
 	forked_before_the_first_read();
 	signals_and_deadlines();
 	puts("border: all is well");

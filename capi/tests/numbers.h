@@ -21,8 +21,7 @@ struct control {
 	__u32 pid;
 	__u32 mode;
 	__u64 call;
-	__u32 next;
-	__u32 unused;
+	__u64 next;
 };
 
 struct number {

@@ -23,8 +23,8 @@ pub struct Target {
     /// Trace all processes, also beside a command
     #[arg(short, long, conflicts_with_all = ["pid", "tid", "cgroup"])]
     pub all: bool,
-    /// Trace this command from its first instruction on, with its own input and output, until it ends
-    #[arg(last = true, value_name = "COMMAND")]
+    /// Trace this command from its first instruction on, with its own input and output, until it ends. Words behind its name are its own
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
 }
 
@@ -116,14 +116,20 @@ fn bytes(text: &str) -> Result<u64, String> {
     number.ok_or_else(|| "a size is expected, such as 65536, 512K or 4M".into())
 }
 
+/// A power of two, as `--buffer` takes it.
+pub fn size(bytes: u64) -> String {
+    if bytes >= 1 << 20 { format!("{}M", bytes >> 20) } else { format!("{}K", bytes.div_ceil(1 << 10)) }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{bytes, hold, seconds};
+    use super::{bytes, hold, seconds, size};
 
     #[test]
     fn sizes_seconds_and_rules() {
         let sizes = ["1", "512K", "4m", "1G"].map(|text| bytes(text).unwrap());
         assert_eq!(sizes, [1, 512 << 10, 4 << 20, 1 << 30]);
+        assert_eq!([4 << 10, 1 << 20, 1 << 30].map(size), ["4K", "1M", "1024M"]);
         assert!(["", "K", "1T", "-1", "99999999999G"].into_iter().all(|text| bytes(text).is_err()));
         assert_eq!(seconds("0.25").unwrap().as_millis(), 250);
         assert!(["", "x", "-1", "1e400"].into_iter().all(|text| seconds(text).is_err()));

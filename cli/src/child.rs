@@ -4,6 +4,7 @@
 //! has its own input, output and terminal, and the process number that is traced.
 
 use crate::failure::Failure;
+use crate::trace::calls;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -69,7 +70,13 @@ pub fn second_process() -> Option<Failure> {
     match pass(descriptor) {
         Ok(true) => {
             let error = Command::new(&name).args(rest).exec();
-            Some(Failure::new(format_args!("{}: {error}", name.to_string_lossy())))
+            let name = name.to_string_lossy();
+            let message = format!("{name}: {error}");
+            // The first words that people try.
+            let is_call = error.kind() == io::ErrorKind::NotFound && calls::number(&name).is_some();
+            let hint =
+                format_args!("{name} is a system call: `perfweave trace -e {name}` prints those of all processes");
+            Some(if is_call { Failure::hinting(message, hint) } else { Failure::new(message) })
         }
         Ok(false) => Some(Failure::Closed),
         Err(error) => Some(error.into()),

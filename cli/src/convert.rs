@@ -3,16 +3,17 @@
 #[cfg(feature = "firefox")]
 mod firefox;
 mod folded;
-mod functions;
+pub mod functions;
 mod html;
-mod names;
+pub mod names;
 #[cfg(feature = "perfetto")]
 mod perfetto;
 mod picture;
 mod text;
-mod view;
+pub mod view;
 
 use crate::failure::{Failure, Outcome};
+use crate::out::say;
 use crate::stamp::{self, Stamp};
 use nix::fcntl::OFlag;
 use perfweave::{Event, Order, Reader, perf_data};
@@ -147,7 +148,7 @@ fn open(path: &Path) -> Result<(View, Reader), Failure> {
         return Err(Failure::hinting(format_args!("{} has no records", path.display()), hint));
     }
     if let Some(unfinished) = rings.unfinished() {
-        eprintln!("perfweave: {unfinished}");
+        say(format_args!("perfweave: {unfinished}"));
     }
     let view = View::new(&rings, path);
     Ok((view, Reader::new(rings, Order::new())?))

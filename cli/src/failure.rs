@@ -1,5 +1,7 @@
 //! Errors, as a person reads them.
 
+use crate::out::say;
+use crate::words::own_words;
 use std::fmt::Display;
 use std::io::{self, ErrorKind};
 use std::process::ExitCode;
@@ -38,9 +40,9 @@ impl Failure {
     /// Says it on standard error, and gives the exit status.
     pub fn report(self) -> ExitCode {
         let Self::Error { message, hint } = self else { return ExitCode::SUCCESS };
-        eprintln!("perfweave: {message}");
+        say(format_args!("perfweave: {message}"));
         if let Some(hint) = hint {
-            eprintln!("help: {hint}");
+            say(format_args!("help: {hint}"));
         }
         ExitCode::FAILURE
     }
@@ -53,11 +55,18 @@ impl From<perfweave::Error> for Failure {
     }
 }
 
-/// The message of an error without its hint, and the hint.
+/// The message of an error without its hint, and the hint: both in words of this program.
 pub fn in_parts(error: &perfweave::Error) -> (String, Option<String>) {
-    let (message, hint) = (error.to_string(), error.hint().map(ToString::to_string));
-    let short = hint.as_ref().and_then(|hint| message.strip_suffix(&format!(" ({hint})")));
-    (short.unwrap_or(&message).to_string(), hint)
+    let (message, hint) = (error.to_string(), error.hint());
+    let short = hint.and_then(|hint| message.strip_suffix(&format!(" ({hint})")));
+    let hint = hint.map(own_words).filter(|hint| !hint.is_empty());
+    (own_words(short.unwrap_or(&message)), hint)
+}
+
+/// An error in one line, for those that end nothing.
+pub fn in_line(error: &perfweave::Error) -> String {
+    let (message, hint) = in_parts(error);
+    hint.iter().fold(message, |message, hint| format!("{message} ({hint})"))
 }
 
 impl From<io::Error> for Failure {

@@ -4,15 +4,25 @@ use crate::failure::Failure;
 use perfweave::{Kind, Record};
 use std::collections::HashSet;
 use std::fs;
+use std::path::Path;
 
-/// Threads by their numbers. `None` stands for all there are.
+/// Threads by their numbers.
 #[derive(Debug)]
-pub struct Family(Option<HashSet<u32>>);
+pub enum Family {
+    /// All there are.
+    All,
+    Thread(u32),
+    /// Those that these threads start as well.
+    Tree(HashSet<u32>),
+}
 
 impl Family {
-    /// All threads.
-    pub fn all() -> Self {
-        Self(None)
+    /// One thread.
+    pub fn thread(tid: u32) -> Result<Self, Failure> {
+        if !Path::new(&format!("/proc/{tid}")).exists() {
+            return Err(Failure::hinting(format_args!("there is no thread {tid}"), "ps -eL lists those there are"));
+        }
+        Ok(Self::Thread(tid))
     }
 
     /// The threads that a process and its children have now. New ones come with their records.
@@ -31,12 +41,15 @@ impl Family {
         if threads.is_empty() {
             return Err(Failure::hinting(format_args!("there is no process {pid}"), "ps -e lists those there are"));
         }
-        Ok(Self(Some(threads)))
+        Ok(Self::Tree(threads))
     }
 
     /// Takes new threads from their records.
     pub fn take(&mut self, record: &Record<'_>) {
-        let Some(threads) = self.0.as_mut().filter(|_| record.kind() == Kind::FORK) else { return };
+        let Self::Tree(threads) = self else { return };
+        if record.kind() != Kind::FORK {
+            return;
+        }
         // struct { u32 pid, ppid, tid, ptid; u64 time; }
         let body = record.body();
         if let (Some(tid), Some(parent)) = (body.u32(8), body.u32(12)) {
@@ -50,6 +63,10 @@ impl Family {
     }
 
     pub fn has(&self, tid: u32) -> bool {
-        self.0.as_ref().is_none_or(|threads| threads.contains(&tid))
+        match self {
+            Self::All => true,
+            Self::Thread(one) => *one == tid,
+            Self::Tree(threads) => threads.contains(&tid),
+        }
     }
 }

@@ -4,9 +4,9 @@ mod pairs;
 
 use crate::args::{Common, Target};
 use crate::failure::{Failure, Outcome};
-use crate::live::Live;
+use crate::live::{Live, fit, names_width, width};
 use crate::names::Names;
-use crate::out::Out;
+use crate::out::{Out, line};
 use crate::session::{Session, Tell};
 use crate::times::{Times, short};
 use crate::trace::calls::{self, Calls};
@@ -51,7 +51,8 @@ pub struct Args {
 const AFTER: &str = "\
 A call counts from its entry to its return, with the time that its thread waits. A pair of events may lie on two CPUs: what begins on one \
 and ends on another is joined in proven order. After a loss, what has begun is forgotten: no time is made of two events that do not belong \
-together. Quantiles are at most 3 % too large, the longest is exact. On a terminal the table is drawn again every second.
+together. Of several begins before an end the last counts: a wake-up may find its thread awake, and another comes later. Quantiles are at \
+most 3 % too large, the longest is exact. On a terminal the table is drawn again every second.
 
   perfweave latency -- ls -lR /usr                 the calls of a command
   perfweave latency -p 1234 -e fsync,futex -H      two calls of a process, with histograms
@@ -132,34 +133,53 @@ impl Rows {
         self.0.entry(key).or_default().add(time);
     }
 
-    /// The first rows, as text.
+    /// The first rows, as text for a terminal.
     fn text(&self, args: &Args, most: usize) -> String {
         let mut text = Vec::new();
         // Writing to memory does not fail.
-        let _ = self.print(&mut text, args, most, false);
+        let _ = self.table(&mut text, args, most, false, width());
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    fn print(&self, out: &mut impl Write, args: &Args, most: usize, histogram: bool) -> io::Result<()> {
+    /// The longest in all first.
+    fn sorted(&self) -> Vec<(&Key, &Times)> {
         let mut rows: Vec<_> = self.0.iter().collect();
         rows.sort_by_key(|(key, times)| (Reverse(times.total), *key));
+        rows
+    }
+
+    fn print(&self, out: &mut Out, args: &Args) -> io::Result<()> {
         if !args.common.json {
-            let process = if args.by_process { format!("{:<24} ", "process") } else { String::new() };
-            let heads = ["times", "total", "p50", "p99", "max"].map(|head| format!("{head:>9}")).join(" ");
-            writeln!(out, "{process}{:<28} {heads}", "what")?;
+            let width = width().filter(|_| out.is_terminal());
+            return self.table(out, args, usize::MAX, args.histogram, width);
         }
-        for ((what, process), times) in rows.into_iter().take(most) {
-            if args.common.json {
-                let (comm, pid) = process.as_ref().map(|(comm, pid)| (comm, pid)).unzip();
-                writeln!(out, "{}", json!({ "what": what, "comm": comm, "pid": pid, "times": times.json() }))?;
-                continue;
-            }
+        for ((what, process), times) in self.sorted() {
+            let (comm, pid) = process.as_ref().map(|(comm, pid)| (comm, pid)).unzip();
+            line(out, format_args!("{}", json!({ "what": what, "comm": comm, "pid": pid, "times": times.json() })))?;
+        }
+        Ok(())
+    }
+
+    fn table(
+        &self,
+        out: &mut impl Write,
+        args: &Args,
+        most: usize,
+        histogram: bool,
+        width: Option<usize>,
+    ) -> io::Result<()> {
+        let heads = ["times", "total", "p50", "p99", "max"].map(|head| format!("{head:>7}")).join(" ");
+        let columns = 1 + usize::from(args.by_process);
+        let name = names_width(width, columns + heads.len(), columns);
+        let process = if args.by_process { format!("{:<name$} ", "process") } else { String::new() };
+        writeln!(out, "{process}{:<name$} {heads}", "what")?;
+        for ((what, process), times) in self.sorted().into_iter().take(most) {
             if let Some((comm, pid)) = process {
-                write!(out, "{:<24} ", format!("{comm}/{pid}"))?;
+                write!(out, "{:<name$} ", fit(&format!("{comm}/{pid}"), name))?;
             }
             let numbers = [times.total, times.quantile(50), times.quantile(99), times.most];
-            let [total, p50, p99, most] = numbers.map(short);
-            writeln!(out, "{what:<28} {:>9} {total:>9} {p50:>9} {p99:>9} {most:>9}", times.count)?;
+            let numbers = numbers.map(|number| format!("{:>7}", short(number))).join(" ");
+            writeln!(out, "{:<name$} {:>7} {numbers}", fit(what, name), times.count)?;
             if histogram {
                 times.histogram(out)?;
                 writeln!(out)?;
@@ -177,7 +197,7 @@ fn live(args: &Args) -> (Out, Live) {
 }
 
 fn finish(args: &Args, session: &mut Session, rows: &Rows, mut out: Out) -> Outcome {
-    rows.print(&mut out, args, usize::MAX, args.histogram)?;
+    rows.print(&mut out, args)?;
     session.conclude(&mut out, args.common.json)?;
     Ok(session.status())
 }

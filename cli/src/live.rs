@@ -1,7 +1,7 @@
 //! A table that is drawn again every second while a trace runs, if a person sees it. ratatui would draw it too, with 77 crates more; the whole
 //! program has 110.
 
-use crate::out::Out;
+use crate::out::{Out, printable};
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
@@ -24,10 +24,10 @@ impl Live {
     pub fn draw(&mut self, out: &mut Out, table: impl FnOnce(usize) -> String) -> io::Result<()> {
         let Some(next) = self.next.filter(|next| Instant::now() >= *next) else { return Ok(()) };
         self.next = Some(next.max(Instant::now()) + PERIOD);
-        let rows = terminal_size::terminal_size().map_or(24, |(_, height)| height.0);
+        let (width, rows) = terminal_size::terminal_size().map_or((80, 24), |(width, height)| (width.0, height.0));
         let rows = usize::from(rows).saturating_sub(1);
         let mut text = String::new();
-        for line in table(rows.saturating_sub(2)).lines().take(rows) {
+        for line in fitting(&table(rows.saturating_sub(2)), usize::from(width), rows) {
             // Each line replaces what is there, so that nothing flickers.
             let _ = writeln!(text, "{line}\x1b[K");
         }
@@ -38,5 +38,61 @@ impl Live {
     /// Makes room for the last table.
     pub fn end(&self, out: &mut Out) -> io::Result<()> {
         if self.next.is_some() { write!(out, "\x1b[H\x1b[J") } else { Ok(()) }
+    }
+}
+
+/// The first lines, as many as the terminal has room for. It puts the rest of a line that is too wide into the next.
+fn fitting(text: &str, width: usize, rows: usize) -> impl Iterator<Item = &str> {
+    text.lines().scan(rows, move |left, line| {
+        *left = left.checked_sub(line.chars().count().div_ceil(width.max(1)).max(1))?;
+        Some(line)
+    })
+}
+
+/// How many letters a line of the terminal has.
+pub fn width() -> Option<usize> {
+    terminal_size::terminal_size().map(|(width, _)| width.0.into())
+}
+
+/// The width of a column of names: 28 letters, but fewer on a narrow terminal, where other columns need the room.
+pub fn names_width(terminal: Option<usize>, others: usize, columns: usize) -> usize {
+    terminal.map_or(NAME, |width| (width.saturating_sub(others) / columns).clamp(LEAST, NAME))
+}
+
+const NAME: usize = 28;
+const LEAST: usize = 8;
+
+/// A name in so many letters, [printable]. Of a longer one, some before its number are left out.
+pub fn fit(name: &str, width: usize) -> String {
+    let name = &*printable(name);
+    if name.chars().count() <= width {
+        return name.to_owned();
+    }
+    let (comm, number) = name.rfind('/').map_or((name, ""), |at| name.split_at(at));
+    let room = width.saturating_sub(number.chars().count() + 1);
+    comm.chars().take(room).chain(['…']).chain(number.chars()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{fit, fitting, names_width};
+
+    #[test]
+    fn names_give_way_to_numbers() {
+        assert_eq!([80, 60, 20, 200].map(|width| names_width(Some(width), 44, 2)), [18, 8, 8, 28]);
+        assert_eq!(names_width(None, 44, 2), 28);
+        let names = ["sh/7", "kworker/u8:2-ev/1234", "rcu_preempt/15"].map(|name| fit(name, 12));
+        assert_eq!(names, ["sh/7", "kworke…/1234", "rcu_pree…/15"]);
+        assert_eq!(fit("a name without number", 8), "a name …");
+    }
+
+    #[test]
+    fn lines_that_wrap_take_their_room() {
+        let text = "1234567890\n12345\n\n1";
+        let lines = |width, rows| fitting(text, width, rows).count();
+        assert_eq!(
+            [lines(10, 4), lines(10, 3), lines(5, 4), lines(5, 3), lines(4, 4), lines(0, 9)],
+            [4, 3, 3, 2, 1, 0]
+        );
     }
 }

@@ -1,5 +1,6 @@
 //! Names of threads: from the kernel's records, and from /proc for threads that were there before.
 
+use crate::numbers::OUTSIDE;
 use perfweave::{Kind, Record};
 use std::collections::HashMap;
 use std::fs;
@@ -33,11 +34,13 @@ impl Names {
             Kind::COMM => {
                 let name =
                     (8..body.len()).map_while(|at| body.u8(at)).take_while(|byte| *byte != 0).collect::<Vec<_>>();
-                body.u32(4).map(|tid| self.0.insert(tid, String::from_utf8_lossy(&name).into_owned()));
+                // In a PID namespace threads from outside are 0.
+                let tid = body.u32(4).filter(|tid| *tid != 0);
+                tid.map(|tid| self.0.insert(tid, String::from_utf8_lossy(&name).into_owned()));
             }
             // struct { u32 pid, ppid, tid, ptid; u64 time; }: the new thread has its parent's name.
             Kind::FORK => {
-                if let (Some(tid), Some(parent)) = (body.u32(8), body.u32(12)) {
+                if let (Some(tid @ 1..), Some(parent)) = (body.u32(8), body.u32(12)) {
                     let name = self.of(parent).to_owned();
                     self.0.insert(tid, name);
                 }
@@ -57,11 +60,20 @@ impl Names {
         }
     }
 
+    /// Name and number. A thread from outside of this PID namespace has no number here.
+    pub fn with_number(&mut self, tid: u32) -> String {
+        let number = if tid & OUTSIDE == 0 { tid.to_string() } else { "-".into() };
+        format!("{}/{number}", self.of(tid))
+    }
+
     /// The name, `?` if nothing tells it.
     pub fn of(&mut self, tid: u32) -> &str {
-        self.0.entry(tid).or_insert_with(|| {
-            let comm = fs::read_to_string(format!("/proc/{tid}/comm"));
-            comm.map_or_else(|_| "?".into(), |comm| comm.trim_end_matches('\n').to_owned())
-        })
+        self.0.entry(tid).or_insert_with(|| comm(tid).unwrap_or_else(|| "?".into()))
     }
+}
+
+/// The name of a thread that there is now: any bytes.
+pub fn comm(tid: u32) -> Option<String> {
+    let comm = fs::read(format!("/proc/{tid}/comm")).ok()?;
+    Some(String::from_utf8_lossy(comm.strip_suffix(b"\n").unwrap_or(&comm)).into_owned())
 }

@@ -3,19 +3,22 @@
 mod account;
 
 use crate::args::{Common, Target};
+use crate::child::Child;
 use crate::failure::Outcome;
-use crate::live::Live;
+use crate::family::Family;
+use crate::live::{Live, fit, names_width, width};
 use crate::names::NAMING;
-use crate::out::Out;
+use crate::out::{Out, line};
+use crate::scheduler;
 use crate::session::{Session, Tell};
 use crate::stamp;
-use crate::times::{Times, short};
-use account::{Account, REASONS, Row};
-use perfweave::{Kind, Rings, Sample};
+use crate::times::short;
+use account::{Account, REASONS, Row, Sums};
+use perfweave::{Rings, Sample};
 use serde_json::{Map, Value, json};
 use std::io::{self, Write};
 
-/// How long processes are off the CPU, and why: asleep, waiting for a disk, or preempted
+/// How long processes are off the CPU, and why: asleep, waiting for a disk, or ready without a CPU
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER)]
 pub struct Args {
@@ -43,11 +46,13 @@ pub struct Args {
 }
 
 const AFTER: &str = "\
-A period lasts from when a thread leaves a CPU until it runs again, on that or another. The kernel says why it leaves:
+A period lasts from when a thread leaves a CPU until it runs again, on that or another. Its parts:
   asleep      it waits for something, and a signal can wake it
   disk        uninterruptible: it waits for a disk, a page or a lock of the kernel
-  preempted   it could run, and another thread runs instead
+  ready       it could run and does not: it was woken, or taken off its CPU. Another thread runs, or its control group has used up its quota
   other       stopped, traced or parked
+Sleep ends at the wake-up. Where that is not known, all of the period counts as sleep, and the last line says how often. So it is with --cgroup: the \
+events of a control group lack wake-ups by others. All else traces the whole machine, whatever rows are asked for. \
 A period that has not ended when the trace ends is not counted. After a loss, periods that have begun are forgotten.
 
 On a terminal the table is drawn again every second.
@@ -59,10 +64,17 @@ On a terminal the table is drawn again every second.
 
 pub fn run(args: Args) -> Outcome {
     let child = args.target.start()?;
-    let naming = NAMING.into_iter().chain([Kind::EXIT, Kind::SWITCH]);
-    let options = Rings::options().tracepoint("sched:sched_switch").records(naming).sample([Sample::Tid]);
-    let rings = args.target.limit(options.bytes(args.common.buffer), child.as_ref()).open()?;
-    let mut account = Account::new(&rings, &args, child.as_ref().map(|child| child.pid()))?;
+    let is_limited = args.target.cgroup.is_some();
+    let options = scheduler::sources(Rings::options()).records(NAMING).sample([Sample::Tid]);
+    let options = options.bytes(args.common.buffer);
+    let rings = if is_limited { args.target.limit(options, None) } else { options }.open()?;
+    // After the rings were opened: what starts from now on has its records.
+    let family = match (args.target.process(child.as_ref()), args.target.tid) {
+        (Some(pid), _) => Family::of(pid)?,
+        (None, Some(tid)) => Family::thread(tid)?,
+        (None, None) => Family::All,
+    };
+    let mut account = Account::new(&rings, &args, family, child.as_ref().map(Child::pid))?;
     let mut out = Out::new();
     let mut live = Live::new(&out, child.is_none() && !args.each && !args.common.json);
     let mut session = Session::begin(rings, args.common.order(), &args.common, child)?;
@@ -74,7 +86,7 @@ pub fn run(args: Args) -> Outcome {
             live.draw(&mut out, |rows| {
                 let mut text = Vec::new();
                 // Writing to memory does not fail.
-                let _ = table(&account.rows(), &mut text, rows, false);
+                let _ = table(&account.rows(), &mut text, rows, false, width());
                 String::from_utf8_lossy(&text).into_owned()
             })?;
             out.flush()
@@ -83,34 +95,38 @@ pub fn run(args: Args) -> Outcome {
     live.end(&mut out)?;
     let rows = account.rows();
     if args.common.json {
-        rows.iter().take(args.rows).try_for_each(|row| writeln!(out, "{}", object(row)))?;
+        rows.iter().take(args.rows).try_for_each(|row| line(&mut out, format_args!("{}", object(row))))?;
     } else {
-        table(&rows, &mut out, args.rows, args.histogram)?;
+        let width = width().filter(|_| out.is_terminal());
+        table(&rows, &mut out, args.rows, args.histogram, width)?;
+        let unknown: u64 = rows.iter().map(|row| row.sums.unknown).sum();
+        if unknown > 0 {
+            writeln!(out, "without a known wake-up, and so without ready time: {unknown}")?;
+        }
     }
     session.conclude(&mut out, args.common.json)?;
     Ok(session.status())
 }
 
 fn object(row: &Row) -> Value {
-    let reasons: Map<_, _> = REASONS
-        .into_iter()
-        .zip(&row.by_reason)
-        .map(|(reason, times)| (reason.into(), json!({ "count": times.count, "total_ns": times.total })))
-        .collect();
-    json!({ "comm": row.comm, "id": row.id, "times": row.all().json(), "reasons": reasons })
+    let part = |(reason, (count, total)): (&str, &(u64, u64))| {
+        (reason.to_owned(), json!({ "count": count, "total_ns": total }))
+    };
+    let reasons: Map<_, _> = REASONS.into_iter().zip(&row.sums.parts).map(part).collect();
+    json!({ "comm": row.comm, "id": row.id, "times": row.sums.all.json(), "reasons": reasons,
+        "without_wakeup": row.sums.unknown })
 }
 
-fn table(rows: &[Row], out: &mut impl Write, most: usize, histogram: bool) -> io::Result<()> {
+fn table(rows: &[Row], out: &mut impl Write, most: usize, histogram: bool, width: Option<usize>) -> io::Result<()> {
     let heads = ["times", "total", "p50", "max"].into_iter().chain(REASONS);
-    let heads = heads.map(|head| format!("{head:>9}")).collect::<Vec<_>>().join(" ");
-    writeln!(out, "{:<28} {heads}", "process")?;
-    for row in rows.iter().take(most) {
-        let all = row.all();
-        let times =
-            [all.total, all.quantile(50), all.most].into_iter().chain(row.by_reason.iter().map(|times| times.total));
-        let times = times.map(|time| format!("{:>9}", if time == 0 { "-".into() } else { short(time) }));
-        let name = format!("{}/{}", row.comm, row.id);
-        writeln!(out, "{name:<28} {:>9} {}", all.count, times.collect::<Vec<_>>().join(" "))?;
+    let heads = heads.map(|head| format!("{head:>7}")).collect::<Vec<_>>().join(" ");
+    let name = names_width(width, 1 + heads.len(), 1);
+    writeln!(out, "{:<name$} {heads}", "process")?;
+    for Row { comm, id, sums: Sums { all, parts, .. } } in rows.iter().take(most) {
+        let times = [all.total, all.quantile(50), all.most].into_iter().chain(parts.iter().map(|(_, total)| *total));
+        let times = times.map(|time| format!("{:>7}", if time == 0 { "-".into() } else { short(time) }));
+        let process = fit(&format!("{comm}/{id}"), name);
+        writeln!(out, "{process:<name$} {:>7} {}", all.count, times.collect::<Vec<_>>().join(" "))?;
         if histogram {
             all.histogram(out)?;
             writeln!(out)?;
@@ -118,12 +134,4 @@ fn table(rows: &[Row], out: &mut impl Write, most: usize, histogram: bool) -> io
     }
     let hidden = rows.len().saturating_sub(most);
     if hidden > 0 { writeln!(out, "{hidden} more rows") } else { Ok(()) }
-}
-
-impl Row {
-    fn all(&self) -> Times {
-        let mut all = Times::default();
-        self.by_reason.iter().for_each(|times| all.join(times));
-        all
-    }
 }

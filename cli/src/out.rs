@@ -1,6 +1,55 @@
-//! Standard output: buffered, and written out whenever nothing more is ready.
+//! Standard output: buffered, and written out whenever nothing more is ready. And lines in which no name commands a terminal.
 
+use std::borrow::Cow;
+use std::fmt::{Arguments, Write as _};
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
+
+/// A text that is one line, and no command to a terminal. Any process chooses names, paths and symbols that others print. What is no character
+/// to be seen is written as JSON writes it: controls, ends of lines, and what turns the direction of letters or hides. So a line of JSON stays
+/// what it was.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) || !text.contains(is_hidden) {
+        return Cow::Borrowed(text);
+    }
+    let mut line = String::with_capacity(text.len() + 16);
+    for letter in text.chars() {
+        match letter {
+            '\n' => line.push_str("\\n"),
+            '\r' => line.push_str("\\r"),
+            '\t' => line.push_str("\\t"),
+            hidden if is_hidden(hidden) => {
+                // Writing to memory does not fail.
+                for unit in hidden.encode_utf16(&mut [0; 2]) {
+                    let _ = write!(line, "\\u{unit:04x}");
+                }
+            }
+            letter => line.push(letter),
+        }
+    }
+    line.into()
+}
+
+/// Controls, and Unicode's characters of format (Cf) and ends of lines and paragraphs (Zl, Zp) as far as terminals obey or hide them.
+fn is_hidden(letter: char) -> bool {
+    letter.is_control()
+        || matches!(letter, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+            | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+}
+
+/// A name as a frame of a folded stack, in which semicolons separate frames.
+pub fn frame(name: &str) -> String {
+    printable(name).replace(';', ":")
+}
+
+/// Writes a line, [printable].
+pub fn line(out: &mut impl Write, text: Arguments<'_>) -> io::Result<()> {
+    writeln!(out, "{}", printable(&text.to_string()))
+}
+
+/// A line on standard error, [printable].
+pub fn say(text: Arguments<'_>) {
+    eprintln!("{}", printable(&text.to_string()));
+}
 
 /// Lines on standard output.
 #[derive(Debug)]
@@ -24,5 +73,27 @@ impl Write for Out {
 
     fn flush(&mut self) -> io::Result<()> {
         self.0.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{frame, printable};
+    use serde_json::{Value, json};
+
+    #[test]
+    fn a_name_is_one_line_and_commands_no_terminal() {
+        let name = "\x1b]0;a\x07\nF/1 \u{9b}2J\x7f\u{202e}\u{2028}\u{e0041}\t\r\0";
+        let shown = r"\u001b]0;a\u0007\nF/1 \u009b2J\u007f\u202e\u2028\udb40\udc41\t\r\u0000";
+        assert_eq!(printable(name), shown);
+        assert_eq!(frame("a;b\nc"), r"a:b\nc");
+        for same in ["comm=a b \\ \"x\" 'y'", "größer 窓 e\u{301}"] {
+            assert_eq!(printable(same), same);
+        }
+        // What a line of JSON says stays the same.
+        let object = json!({ "comm": name }).to_string();
+        let line = printable(&object);
+        assert!(line.bytes().all(|byte| matches!(byte, b' '..=b'~')), "{line}");
+        assert_eq!(serde_json::from_str::<Value>(&line).unwrap()["comm"], name);
     }
 }

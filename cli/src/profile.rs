@@ -1,13 +1,15 @@
 //! Where CPU time goes: stacks of programs and of the kernel, sampled.
 
+mod compiled;
 mod names;
 
 use crate::args::{Common, Target};
+use crate::convert::names::frames;
 use crate::failure::{Failure, Outcome};
-use crate::out::Out;
+use crate::out::{Out, frame, line, say};
 use crate::session::{Session, Tell};
 use names::Names;
-use perfweave::{Event, Rings, Sample};
+use perfweave::{Event, Kind, Rings, Sample};
 use serde_json::json;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -22,7 +24,7 @@ use std::path::{Path, PathBuf};
 #[command(after_help = HELP)]
 pub struct Args {
     /// Samples a second on each CPU. A number that does not divide 1000 keeps out of step with periodic work
-    #[arg(short = 'F', long, value_name = "HERTZ", default_value_t = 99)]
+    #[arg(short = 'F', long, value_name = "HERTZ", default_value_t = 99, value_parser = clap::value_parser!(u64).range(1..))]
     frequency: u64,
     /// The event to sample by, as perf names it, such as cycles, page-faults or sched:sched_switch
     #[arg(short, long, value_name = "EVENT", default_value = "cpu-clock")]
@@ -45,7 +47,9 @@ const HELP: &str = "\
   perfweave profile --pid 1234                        one process until Ctrl-C
   perfweave profile -- make -j4                       a command until it ends
 
-Names are found while the process runs. Programs without frame pointers have short stacks.";
+Names are those of the process while it runs, and of the files that it had mapped when it has ended. A frame without a function has the name of
+its file: [libm.so.6]. Functions that a runtime compiles have names if it writes /tmp/perf-PID.map as the process's own user. Programs without
+frame pointers have short stacks.";
 
 pub fn run(args: Args) -> Outcome {
     let child = args.target.start()?;
@@ -53,28 +57,29 @@ pub fn run(args: Args) -> Outcome {
         Some(_) => Rings::options().tracepoint(&args.event),
         None => Rings::options().event_name(&args.event).frequency(args.frequency),
     };
-    let options = args.target.limit(options.sample([Sample::Tid, Sample::Callchain]), child.as_ref());
-    let rings = options.bytes(args.common.buffer).open()?;
+    // Of a process that has ended when its samples are read, these records say its name, and what it had mapped.
+    let options = options.records([Kind::COMM, Kind::MMAP2, Kind::FORK]).sample([Sample::Tid, Sample::Callchain]);
+    let rings = args.target.limit(options, child.as_ref()).bytes(args.common.buffer).open()?;
+    let mut stacks = Stacks::new(&rings, args.comm.clone());
     let mut session = Session::begin(rings, args.common.order(), &args.common, child)?;
-    let mut stacks = Stacks { only: args.comm.clone(), ..Stacks::default() };
     session.each(|tell| {
         if let Tell::Event(event) = tell {
             stacks.take(event);
         }
         Ok(())
     })?;
-    let stacks = stacks.folded();
+    let stacks = stacks.sorted();
     print(&args, &stacks)?;
     let summary = session.summary(args.common.json)?;
     if args.common.json {
-        println!("{summary}")
+        println!("{summary}");
     } else {
         eprintln!("{summary}")
     }
     Ok(session.status())
 }
 
-fn print(args: &Args, stacks: &[(String, u64)]) -> Result<(), Failure> {
+fn print(args: &Args, stacks: &[Counted]) -> Result<(), Failure> {
     #[cfg(feature = "svg")]
     if let Some(path) = &args.svg {
         return svg(path, stacks);
@@ -82,62 +87,77 @@ fn print(args: &Args, stacks: &[(String, u64)]) -> Result<(), Failure> {
     let mut out = Out::new();
     for (stack, samples) in stacks {
         if args.common.json {
-            let frames: Vec<_> = stack.split(';').collect();
-            writeln!(out, "{}", json!({ "stack": frames, "samples": samples }))?;
+            line(&mut out, format_args!("{}", json!({ "stack": stack, "samples": samples })))?;
         } else {
-            writeln!(out, "{stack} {samples}")?;
+            line(&mut out, format_args!("{} {samples}", folded(stack)))?;
         }
     }
     Ok(out.flush()?)
 }
 
 #[cfg(feature = "svg")]
-fn svg(path: &Path, stacks: &[(String, u64)]) -> Result<(), Failure> {
-    let say = |error: &dyn std::fmt::Display| Failure::new(format_args!("{}: {error}", path.display()));
+fn svg(path: &Path, stacks: &[Counted]) -> Result<(), Failure> {
+    let failed = |error: &dyn std::fmt::Display| Failure::new(format_args!("{}: {error}", path.display()));
     if stacks.is_empty() {
         return Err(Failure::hinting(
             "there are no samples to draw",
             "nothing ran, or not for long enough: see --seconds and --frequency",
         ));
     }
-    let lines: Vec<_> = stacks.iter().map(|(stack, samples)| format!("{stack} {samples}")).collect();
+    let lines: Vec<_> = stacks.iter().map(|(stack, samples)| format!("{} {samples}", folded(stack))).collect();
     let mut options = inferno::flamegraph::Options::default();
     options.count_name = "samples".into();
-    let file = std::fs::File::create(path).map_err(|error| say(&error))?;
+    let file = std::fs::File::create(path).map_err(|error| failed(&error))?;
     let mut file = std::io::BufWriter::new(file);
     inferno::flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), &mut file)
-        .map_err(|error| say(&error))?;
-    file.flush().map_err(|error| say(&error))?;
-    eprintln!("{}: a flame graph, which a browser shows", path.display());
+        .map_err(|error| failed(&error))?;
+    file.flush().map_err(|error| failed(&error))?;
+    say(format_args!("{}: a flame graph, which a browser shows", path.display()));
     Ok(())
 }
 
+/// A stack, and in how many samples it was.
+type Counted = (Vec<String>, u64);
+
+/// `process;main;...;innermost`
+fn folded(stack: &[String]) -> String {
+    stack.iter().map(|name| frame(name)).collect::<Vec<_>>().join(";")
+}
+
 /// Samples by stack.
-#[derive(Default)]
 struct Stacks {
     only: Option<String>,
     names: Names,
-    /// The folded stack, for each stack of addresses of a process.
-    known: HashMap<(u32, Vec<u64>), Option<String>>,
-    samples: HashMap<String, u64>,
+    /// By process: the names of each stack of addresses, the process first and the innermost function last.
+    known: HashMap<u32, HashMap<Vec<u64>, Option<Vec<String>>>>,
+    samples: HashMap<Vec<String>, u64>,
 }
 
 impl Stacks {
+    fn new(rings: &Rings, only: Option<String>) -> Self {
+        Self { only, names: Names::new(rings), known: HashMap::new(), samples: HashMap::new() }
+    }
+
     /// Losses and damage are in the summary: a sample that is missing changes no other.
     fn take(&mut self, event: &Event<'_>) {
         let Some(record) = event.record() else { return };
+        if self.names.take(event, &record) {
+            // It may have another name, or be another program.
+            if record.kind() == Kind::COMM {
+                record.body().u32(0).map(|pid| self.known.remove(&pid));
+            }
+            return;
+        }
         let (Some((pid, _)), Some(chain)) = (record.pid_tid(), record.callchain()) else { return };
         // A CPU that is idle runs process 0.
         if pid == 0 {
             return;
         }
-        let stack = match self.known.entry((pid, chain.collect())) {
+        let stack = match self.known.entry(pid).or_default().entry(chain.collect()) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => {
-                let (name, chain) = (names::of_process(pid), &new.key().1);
-                let is_wanted = self.only.as_ref().is_none_or(|only| *only == name);
-                let stack = is_wanted.then(|| self.names.fold(pid, &name, chain));
-                new.insert(stack)
+                let is_wanted = self.only.as_ref().is_none_or(|only| self.names.threads.of(pid) == only);
+                new.insert(is_wanted.then(|| self.names.stack(pid, &frames(&record), event.key())))
             }
         };
         if let Some(stack) = stack {
@@ -145,9 +165,9 @@ impl Stacks {
         }
     }
 
-    fn folded(self) -> Vec<(String, u64)> {
-        let mut folded: Vec<_> = self.samples.into_iter().collect();
-        folded.sort();
-        folded
+    fn sorted(self) -> Vec<Counted> {
+        let mut all: Vec<_> = self.samples.into_iter().collect();
+        all.sort();
+        all
     }
 }

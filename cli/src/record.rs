@@ -6,11 +6,11 @@ mod trigger;
 
 use crate::args::{Common, Target};
 use crate::child::Child;
-use crate::failure::{Failure, Outcome};
-use crate::out::Out;
+use crate::failure::{Outcome, in_line};
+use crate::out::{Out, line, say};
 use crate::session::{Session, Tell};
 use perfweave::perf_data::{Writer, Written};
-use perfweave::{Kind, RingOptions, Rings, Sample};
+use perfweave::{Clock, Event, Kind, RingOptions, Rings, Sample};
 use serde_json::json;
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
@@ -68,6 +68,9 @@ Examples:
   perfweave record --last 1s --on-socket /run/flight         echo slow request 17 | nc -U /run/flight
 Then: perfweave convert --html perf.data -o trace.html";
 
+/// The records that say how processes are called, and what they map.
+const NAMES: [Kind; 3] = [Kind::COMM, Kind::MMAP2, Kind::FORK];
+
 impl Args {
     /// The events, with the names of processes and what they map.
     fn options(&self, child: Option<&Child>) -> RingOptions {
@@ -77,7 +80,7 @@ impl Args {
             options =
                 if event.contains(':') && !is_pmu { options.tracepoint(event) } else { options.event_name(event) };
         }
-        options = options.records([Kind::COMM, Kind::MMAP2, Kind::FORK]);
+        options = options.records(NAMES);
         options = options.sample([Sample::Ip, Sample::Tid, Sample::Cpu, Sample::Period]);
         // Of a process only its own threads' `sched_switch` is written, when they leave a CPU. The kernel's records say when they run.
         if self.target.is_limited()
@@ -105,15 +108,17 @@ fn whole(args: &Args) -> Outcome {
     let rings = args.options(child.as_ref()).open()?;
     skipped(rings.skipped());
     let mut writer = Writer::create(&args.output, &rings)?;
-    let unnamed: Vec<_> = writer.unnamed().iter().map(ToString::to_string).collect();
+    let unnamed: Vec<_> = writer.unnamed().iter().map(in_line).collect();
+    let within = Within::now(rings.clock(), args.common.seconds);
     let mut session = Session::begin(rings, args.common.order(), &args.common, child)?;
     if args.target.command.is_empty() && args.common.seconds.is_none() {
-        eprintln!("recording into {}; Ctrl-C ends it", args.output.display());
+        say(format_args!("recording into {}; Ctrl-C ends it", args.output.display()));
     }
     let mut failed = None;
     let mut progress = Progress::new();
     let read = session.each(|tell| {
         match tell {
+            Tell::Event(event) if !within.has(event) => {}
             Tell::Event(event) => {
                 // The file is complete until the first error, which every later call gives again.
                 failed = failed.take().or(writer.write(event).err());
@@ -126,14 +131,36 @@ fn whole(args: &Args) -> Outcome {
     });
     progress.end();
     if let Some(error) = failed {
-        return Err(Failure::new(error));
+        return Err(error.into());
     }
     read?;
     let written = writer.finish()?;
     let summary = session.summary(args.common.json)?;
     tell(args, &written, &summary, session.stats().left_out)?;
-    unnamed.iter().for_each(|missing| eprintln!("{missing}"));
+    unnamed.iter().for_each(|missing| say(format_args!("{missing}")));
     Ok(session.status())
+}
+
+/// The time that was asked for. Rings have events from before it, for their names are read from /proc when they are open, and some from after
+/// it, because the end is proven later.
+struct Within {
+    from: u64,
+    until: u64,
+}
+
+impl Within {
+    fn now(clock: Clock, lasts: Option<Duration>) -> Self {
+        let from = clock.now().unwrap_or(0);
+        let lasts = lasts.and_then(|time| u64::try_from(time.as_nanos()).ok());
+        Self { from, until: lasts.map_or(u64::MAX, |time| from.saturating_add(time)) }
+    }
+
+    /// Names and mappings of before are needed. What is no record is told, whenever it was.
+    fn has(&self, event: &Event<'_>) -> bool {
+        let Some(record) = event.record() else { return true };
+        let from = if NAMES.contains(&record.kind()) { 0 } else { self.from };
+        record.time().is_none_or(|time| (from..=self.until).contains(&time))
+    }
 }
 
 /// The last lines: what was written, on standard error as perf does, or as an object.
@@ -144,20 +171,21 @@ fn tell(args: &Args, written: &Written, summary: &str, own: u64) -> io::Result<(
         let mut out = Out::new();
         writeln!(out, "{summary}")?;
         let object = json!({ "file": file.to_string(), "records": records, "lost": lost, "left_out": left_out });
-        writeln!(out, "{object}")?;
+        line(&mut out, format_args!("{object}"))?;
         return out.flush();
     }
     let bytes = std::fs::metadata(&args.output).map_or(0, |file| file.len());
     eprintln!("{summary}");
     let own = if own > 0 { format!("; {own} of this program itself are left out") } else { String::new() };
-    eprintln!("{file}: {records} records, {:.1} MB{own}", bytes as f64 / 1e6);
+    say(format_args!("{file}: {records} records, {:.1} MB{own}", bytes as f64 / 1e6));
     Ok(())
 }
 
 /// Names the tracepoints of a pattern that nobody may sample.
 fn skipped(errors: &[perfweave::Error]) {
     if let Some(first) = errors.first() {
-        eprintln!("perfweave: {} tracepoints are left out, which the kernel lets nobody sample: {first}", errors.len());
+        let (count, first) = (errors.len(), in_line(first));
+        say(format_args!("perfweave: {count} tracepoints are left out, which the kernel lets nobody sample: {first}"));
     }
 }
 

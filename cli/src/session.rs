@@ -1,12 +1,13 @@
 //! A trace from its beginning to its summary: the same for all commands.
 
-use crate::args::Common;
+use crate::args::{Common, size};
 use crate::child::Child;
+use crate::cure::{Advice, Cure};
 use crate::failure::Failure;
 use crate::out::Out;
 use crate::stamp::Stamp;
 use crate::times::short;
-use perfweave::{Event, Handle, Item, Order, Reader, Rings, Stats, Untraced};
+use perfweave::{ANY_CPU, EarlyRelease, Event, Handle, Item, Ledger, Order, Reader, Rings, Stats, Untraced};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -31,6 +32,7 @@ pub struct Session {
     watched: Option<u32>,
     /// How times are printed.
     stamp: Option<Stamp>,
+    cure: Cure,
 }
 
 /// What other threads say to the session.
@@ -62,6 +64,10 @@ pub enum Tell<'a, 'b> {
 impl Session {
     /// Begins to read. Lets the command go, if there is one.
     pub fn begin(rings: Rings, order: Order, common: &Common, child: Option<Child>) -> Result<Self, Failure> {
+        // Who may not ask is not told: that is no reason not to trace.
+        for program in rings.foreign_programs().unwrap_or_default() {
+            eprintln!("perfweave: {program}");
+        }
         let reader = Reader::new(rings, order)?;
         let stop = Arc::new(Stop::default());
         on_signals(Arc::clone(&stop), reader.handle())?;
@@ -76,7 +82,7 @@ impl Session {
         }
         let began = Instant::now();
         reader.set_deadline(common.seconds.map(|time| began + time))?;
-        Ok(Self { reader, stop, began, watched: None, stamp: None })
+        Ok(Self { reader, stop, began, watched: None, stamp: None, cure: Cure::default() })
     }
 
     /// Says in the summary how exact these times are.
@@ -105,6 +111,7 @@ impl Session {
         let mut read = || {
             while let Some(batch) = self.reader.batch(TICK)? {
                 for event in batch {
+                    self.cure.take(&event.item());
                     match event.item() {
                         Item::Flushed if stop.is_last.load(Ordering::Acquire) => return Ok(Ok(())),
                         Item::Flushed => {}
@@ -142,6 +149,13 @@ impl Session {
         self.reader.stats()
     }
 
+    /// Which buffer would have held what was lost. `None` if nothing was, or if the rings are a map, whose size its program chooses.
+    fn advice(&self, ledger: &Ledger) -> Option<Advice> {
+        let size = self.reader.ring_stats().map(|ring| ring.size).max()?;
+        let lost = ledger.accounts.iter().filter_map(|account| Some((account.cpu?, account.lost)));
+        self.cure.advice(size, lost).filter(|_| !self.reader.rings().sources().is_empty())
+    }
+
     /// One line on loss and order, on standard error. In JSON it is the last object instead.
     pub fn summary(&mut self, json: bool) -> Result<String, Failure> {
         let Stats { records, late, early, damaged, missing, left_out, .. } = self.reader.stats();
@@ -153,6 +167,9 @@ impl Session {
                 "summary": { "records": records, "lost": lost, "missing": missing, "late": late, "early": early, "damaged": damaged,
                     "left_out": left_out, "seconds": self.elapsed().as_secs_f64(), "complete": ledger.is_complete() }
             });
+            if let Some(Advice::Bytes(bytes)) = self.advice(&ledger) {
+                object["summary"]["buffer_needed"] = bytes.into();
+            }
             if let Some((exactness, moved)) = self.exactness() {
                 object["summary"]["clock_uncertainty_ns"] = exactness.into();
                 if let Some(moved) = moved {
@@ -172,6 +189,8 @@ impl Session {
         };
         let loss =
             if ledger.is_complete() { "nothing is missing".into() } else { format!("{lost} lost, {damaged} damaged") };
+        let advice = self.advice(&ledger).map(|advice| format!("; {}", advice.text("--buffer", size)));
+        let loss = loss + &advice.unwrap_or_default();
         let clock = match self.exactness() {
             None => String::new(),
             Some((ns, None)) => format!("; times within {}", short(ns)),
@@ -238,6 +257,14 @@ pub fn notice(item: &Item<'_>) -> Option<String> {
         Item::Damage(damage) => {
             Some(format!("CPU {}: {} bytes are no record: {}", damage.cpu, damage.bytes.len(), damage.fault))
         }
+        Item::EarlyRelease(EarlyRelease { cpu, reserved: Some(age), .. }) => {
+            let ring = if *cpu == ANY_CPU { "the ring buffer".into() } else { format!("CPU {cpu}'s ring buffer") };
+            Some(format!(
+                "a program has not committed what it reserved in {ring} for {:.3} s: events leave before their order is proven, and what lies \
+                 after that reservation cannot be read",
+                age.as_secs_f64()
+            ))
+        }
         Item::EarlyRelease(early) => Some(format!(
             "CPU {}'s ring is {} % full: events leave before their order is proven",
             early.cpu, early.filled
@@ -248,6 +275,16 @@ pub fn notice(item: &Item<'_>) -> Option<String> {
         Item::Untraced(untraced) => Some(format!("CPU {} is not traced from here on", untraced.cpu)),
         other => Some(format!("{other:?}")),
     }
+}
+
+/// Writes what is no record as a line of its own, or an object.
+pub fn tell(event: &Event<'_>, stamp: &Stamp, json: bool, out: &mut impl Write) -> io::Result<()> {
+    let item = event.item();
+    if json {
+        let object = notice_json(&item, event.key().map(|key| stamp.number(key)));
+        return object.map_or(Ok(()), |object| writeln!(out, "{object}"));
+    }
+    notice(&item).map_or(Ok(()), |text| writeln!(out, "{} --- {text} ---", stamp.text(event.key())))
 }
 
 /// The same in JSON, with the time to print.

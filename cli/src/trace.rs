@@ -41,21 +41,21 @@ pub struct Args {
 const AFTER: &str = "\
 A system call has one line, at its return: lines are in the order of returns over all CPUs, and the time at the left decreases only where a line is marked as late. The \
 time in the call stands at the end, <12.3 µs>, so that the entry is that much earlier. A call that blocks does not hold up the lines of \
-others. A call without return, such as exit_group, has its line when its thread ends. --enter prints entries at their places too, without strings if \
+others. A call without return, such as exit_group, has its line when its thread ends. With -e, a thread without a line has none at its end. --enter prints entries at their places too, without strings if \
 another tracer was there before.
 
 Strings, and the beginnings of buffers that a call sends, are printed as they were at the entry: up to 255 bytes of a string, 32 of a buffer. A BPF program \
 copies them. Other pointers are printed as addresses, and so is what was not in memory at the entry.
 
-  perfweave trace -- ls                              all calls of ls and its children
+  perfweave trace ls                                 all calls of ls and its children
   perfweave trace -e openat,close -p 1234            two calls of a running process
-  perfweave trace -s -- make                         a table, as strace -c
+  perfweave trace -s make                            a table, as strace -c
   perfweave trace -a -e 'sched:sched_switch,sched:sched_wak*' -d 1
   perfweave trace -a -e sched:sched_switch --filter 'prev_state == 2' -d 5
-  perfweave trace -e kprobe:do_exit,page-faults -- make
+  perfweave trace -e kprobe:do_exit,page-faults make
   perfweave trace -a -e uprobe:/usr/lib/libc.so.6:malloc -d 1
   perfweave trace -a -e usdt:/usr/bin/node:node:gc__start    a static probe of a program
-  perfweave trace --json -- ls | jq 'select(.error == \"ENOENT\")'";
+  perfweave trace --json ls | jq 'select(.error == \"ENOENT\")'";
 
 pub fn run(args: Args) -> Outcome {
     let of_calls: Vec<_> = args.events.iter().map_while(|name| calls::number(name)).collect();

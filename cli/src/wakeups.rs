@@ -1,19 +1,20 @@
 //! Who wakes whom, and how long the woken wait for a CPU.
 
-mod scheduler;
+mod rows;
 
 use crate::args::Common;
 use crate::child::Child;
 use crate::failure::Outcome;
 use crate::family::Family;
-use crate::live::Live;
+use crate::live::{Live, fit, names_width, width};
 use crate::names::NAMING;
-use crate::out::Out;
+use crate::out::{Out, line};
+use crate::scheduler;
 use crate::session::{Session, Tell};
 use crate::stamp;
 use crate::times::short;
 use perfweave::{Rings, Sample};
-use scheduler::{Pair, Scheduler};
+use rows::{Pair, Rows};
 use serde_json::json;
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -37,6 +38,9 @@ pub struct Args {
     /// The most rows of the table
     #[arg(short = 'n', long, value_name = "N", default_value = "20")]
     rows: usize,
+    /// By which column the rows are sorted, the largest first
+    #[arg(long, value_name = "COLUMN", default_value = "times")]
+    sort: Sort,
     /// Print each wake-up as well, as the woken begins to run
     #[arg(long)]
     each: bool,
@@ -45,77 +49,98 @@ pub struct Args {
     #[command(flatten)]
     common: Common,
     /// Only wake-ups by and of this command, which runs with its own input and output until it ends
-    #[arg(last = true, value_name = "COMMAND")]
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
+}
+
+/// A column of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Sort {
+    /// How many wake-ups
+    Times,
+    /// All waits together
+    Total,
+    /// The 99th percentile
+    P99,
+    /// The longest wait
+    Max,
 }
 
 const AFTER: &str = "\
 A wait is the time from the wake-up, on the waker's CPU, until the woken runs, perhaps on another. It is the time for which a thread could run \
-and did not. A wake-up in an interrupt is by [interrupt]: the thread that it interrupts has no part in it. A wake-up of a thread that runs is \
-none. After a loss, waits that have begun are forgotten. Tracing takes the whole machine, whatever rows are asked for.
+and did not. A wake-up in an interrupt is by [interrupt]: the thread that it interrupts has no part in it. A wake-up of a thread that is on its \
+way to sleep counts if that thread leaves its CPU nevertheless, and then the wait begins there. Any other wake-up of a thread that can run is \
+none. After a loss, waits that have begun are forgotten. Tracing takes the whole machine, whatever rows are asked for; only this program's own \
+threads are left out. In a PID namespace, threads have the numbers that they have there, and those from outside have none: -.
 
 On a terminal the table is drawn again every second.
 
   perfweave wakeups                          until Ctrl-C
   perfweave wakeups -d 5 --comm postgres     who wakes it and whom it wakes
   perfweave wakeups -H -- make               of a command, with histograms
+  perfweave wakeups -d 5 --sort max          the longest waits first
   perfweave wakeups -d 5 --each --pid 1234   one line each, in order";
 
 pub fn run(args: Args) -> Outcome {
     let child = if args.command.is_empty() { None } else { Some(Child::start(&args.command)?) };
-    let options = Rings::options().tracepoint("sched:sched_waking").tracepoint("sched:sched_switch");
+    let options = scheduler::sources(Rings::options());
     let rings = options.records(NAMING).sample([Sample::Tid]).bytes(args.common.buffer).open()?;
     // After the rings were opened: what starts from now on has its records.
     let family = match args.pid.or(child.as_ref().map(Child::pid)) {
         Some(pid) => Family::of(pid)?,
-        None => Family::all(),
+        None => Family::All,
     };
-    let mut scheduler = Scheduler::new(&rings, family, &args)?;
+    let mut rows = Rows::new(&rings, family, &args)?;
     let mut out = Out::new();
     let mut live = Live::new(&out, child.is_none() && !args.each && !args.common.json);
     let mut session = Session::begin(rings, args.common.order(), &args.common, child)?;
-    session.stamped(scheduler.stamp);
+    session.stamped(rows.stamp);
     session.until_the_end_of(args.pid);
     session.each(|tell| match tell {
-        Tell::Event(event) => scheduler.event(event, &mut out),
+        Tell::Event(event) => rows.event(event, &mut out),
         Tell::Pause => {
-            live.draw(&mut out, |rows| scheduler.text(rows))?;
+            live.draw(&mut out, |most| rows.text(most))?;
             out.flush()
         }
     })?;
     live.end(&mut out)?;
-    scheduler.print(&mut out)?;
+    rows.print(&mut out)?;
     session.conclude(&mut out, args.common.json)?;
     Ok(session.status())
 }
 
-impl Scheduler<'_> {
-    /// The table, at most so many rows of it.
-    fn text(&mut self, rows: usize) -> String {
+impl Rows<'_> {
+    /// The table, at most so many rows of it, for a terminal.
+    fn text(&mut self, most: usize) -> String {
         let mut text = Vec::new();
         // Writing to memory does not fail.
-        let _ = self.table(&mut text, rows, false);
+        let _ = self.table(&mut text, most, false, width());
         String::from_utf8_lossy(&text).into_owned()
     }
 
     fn print(&mut self, out: &mut Out) -> io::Result<()> {
         let args = self.args();
         if !args.common.json {
-            return self.table(out, args.rows, args.histogram);
+            let width = width().filter(|_| out.is_terminal());
+            return self.table(out, args.rows, args.histogram, width);
         }
-        for Pair { waker, woken, times } in self.busiest().into_iter().take(args.rows) {
-            writeln!(out, "{}", json!({ "waker": waker, "woken": woken, "times": times.json() }))?;
+        for Pair { waker, woken, times } in self.sorted().into_iter().take(args.rows) {
+            line(out, format_args!("{}", json!({ "waker": waker, "woken": woken, "times": times.json() })))?;
         }
         Ok(())
     }
 
-    fn table(&mut self, out: &mut impl Write, most: usize, histogram: bool) -> io::Result<()> {
-        let heads = ["times", "p50", "p99", "max"].map(|head| format!("{head:>9}")).join(" ");
-        writeln!(out, "{:>28}    {:<28} {heads}", "waker", "woken")?;
-        let pairs = self.busiest();
+    fn table(&mut self, out: &mut impl Write, most: usize, histogram: bool, width: Option<usize>) -> io::Result<()> {
+        let heads = ["times", "total", "p50", "p99", "max"].map(|head| format!("{head:>7}")).join(" ");
+        // Between them stand an arrow and a space, and before each number a space.
+        let name = names_width(width, 4 + 1 + heads.len(), 2);
+        writeln!(out, "{:>name$}    {:<name$} {heads}", "waker", "woken")?;
+        let pairs = self.sorted();
         for Pair { waker, woken, times } in pairs.iter().take(most) {
-            let [p50, p99, most] = [times.quantile(50), times.quantile(99), times.most].map(short);
-            writeln!(out, "{waker:>28} -> {woken:<28} {:>9} {p50:>9} {p99:>9} {most:>9}", times.count)?;
+            let numbers = [times.total, times.quantile(50), times.quantile(99), times.most];
+            let numbers = numbers.map(|number| format!("{:>7}", short(number))).join(" ");
+            let [waker, woken] = [waker, woken].map(|of| fit(of, name));
+            writeln!(out, "{waker:>name$} -> {woken:<name$} {:>7} {numbers}", times.count)?;
             if histogram {
                 times.histogram(out)?;
                 writeln!(out)?;

@@ -3,8 +3,10 @@
 mod common;
 
 use common::{Run, number};
-use perfweave_support::privilege;
+use perfweave_support::bpf::{Asm, Kind, Program, Reg};
+use perfweave_support::{kernel, lock, privilege, tracefs};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::Command;
 
 #[test]
@@ -12,6 +14,7 @@ fn root_may_do_everything_and_the_order_is_proven() {
     if !nix::unistd::geteuid().is_root() {
         return perfweave_support::lacks("root");
     }
+    let _kept = lock::keep(lock::PROGRAMS);
     let said = Run::new(&["check"]).succeeds();
     assert!(said.contains("The whole machine can be traced in proven order."), "{said}");
     assert!(said.lines().any(|line| line.starts_with("proven order") && line.contains(" yes ")), "{said}");
@@ -34,6 +37,76 @@ fn root_may_do_everything_and_the_order_is_proven() {
         }
     }
     assert_eq!((rounds, floods), (3, 3));
+}
+
+/// A kernel that says its version is never called older than it is.
+#[test]
+fn no_kernel_is_called_older_than_it_is() {
+    let output = Run::new(&["check"]).output();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.starts_with("kernel "), "{said}");
+    // perfweave takes 5.8, and all that need less are there.
+    assert!(!said.contains("older than 4."), "{said}");
+}
+
+/// The program under a name of eight letters that no other process has, and a BPF program that returns 0 in it and 1 everywhere else.
+fn with_taker() -> Option<(PathBuf, Program)> {
+    let name = format!("pw{:06}", std::process::id() % 1_000_000);
+    let half = |at: usize| i32::from_ne_bytes(name.as_bytes()[at..at + 4].try_into().unwrap());
+    let (first, second) = if cfg!(target_endian = "big") { (half(4), half(0)) } else { (half(0), half(4)) };
+    let mut asm = Asm::new();
+    // bpf_get_current_comm()
+    asm.mov(Reg::R1, Reg::R10).add_i(Reg::R1, -16).mov_i(Reg::R2, 16).call(16).load(Reg::R1, Reg::R10, -16);
+    asm.mov(Reg::R2, Reg::R1).mov_low(Reg::R1, Reg::R1).shr_i(Reg::R2, 32);
+    asm.when(Reg::R1, first, |asm| asm.when(Reg::R2, second, |asm| asm.mov_i(Reg::R0, 0).exit()));
+    asm.mov_i(Reg::R0, 1).exit();
+    let taker = kernel("load a BPF program", Program::load_as("takes_events", Kind::Tracepoint, &asm))?;
+    let path = std::env::temp_dir().join(name);
+    std::fs::copy(env!("CARGO_BIN_EXE_perfweave"), &path).unwrap();
+    Some((path, taker))
+}
+
+fn attached(taker: &Program, name: &str) -> Option<std::os::fd::OwnedFd> {
+    let format = kernel("find a tracepoint", tracefs::Format::read(name))?;
+    kernel("attach a BPF program", taker.attach_tracepoint(format.id.into()))
+}
+
+/// A BPF program of somebody else takes events. That says nothing of the guarantee, and the program is named.
+#[test]
+fn a_program_that_takes_events_is_named() {
+    let Some(_alone) = kernel("lock", lock::alone(lock::PROGRAMS)) else { return };
+    let Some((path, taker)) = with_taker() else { return };
+    let said = |args: &[&str]| {
+        let output = Command::new(&path).args(args).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    let Some(at_call) = attached(&taker, "syscalls:sys_enter_getpgid") else { return };
+    let (status, text, _) = said(&["selftest", "--seconds", "0.1"]);
+    assert_eq!(status, Some(1), "{text}");
+    assert!(!text.contains("DOES NOT HOLD"), "{text}");
+    assert!(text.contains("\"takes_events\" runs at tracepoint syscalls:sys_enter_getpgid"), "{text}");
+    assert!(text.lines().last().is_some_and(|line| line.contains("not tested")), "{text}");
+    let (_, text, _) = said(&["selftest", "--seconds", "0.1", "--json"]);
+    assert!(text.lines().last().is_some_and(|line| line.contains("takes_events")), "{text}");
+    // A command that traces says so as well.
+    let (_, _, told) = said(&["trace", "-d", "0.1", "-a", "-e", "syscalls:sys_enter_getpgid"]);
+    assert!(told.contains("\"takes_events\" runs at"), "{told}");
+    drop(at_call);
+
+    let Some(at_wake) = attached(&taker, "sched:sched_wakeup_new") else { return };
+    let (status, text, _) = said(&["check"]);
+    let lines: Vec<&str> = text.lines().collect();
+    let at = lines.iter().position(|line| line.starts_with("BPF programs")).expect("a line");
+    assert!(lines[at].contains(" NO ") && lines[at].contains("\"takes_events\""), "{text}");
+    assert!(lines[at + 1].contains("bpftool prog show id"), "{text}");
+    assert_eq!(status, Some(1), "{text}");
+    drop(at_wake);
+    let (status, text, _) = said(&["check"]);
+    assert!(
+        status == Some(0) && text.lines().any(|line| line.starts_with("BPF programs") && line.contains(" yes ")),
+        "{text}"
+    );
+    std::fs::remove_file(path).unwrap();
 }
 
 /// Every refusal comes with what would help, and the exit status says that something is missing.

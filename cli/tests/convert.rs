@@ -93,6 +93,77 @@ fn times_of_another_clock_are_not_taken_for_monotonic_ones() {
     assert_eq!(printed(&["convert", "--text", "--time", "monotonic", &file]), printed(&["convert", "--text", &file]));
 }
 
+/// The data in a page.
+#[track_caller]
+fn page_data(file: &str) -> Value {
+    let page = printed(&["convert", "--html", file]);
+    let (_, data) = page.split_once("<script type=\"application/json\" id=\"data\">").expect("data");
+    serde_json::from_str(data.split_once("</script>").expect("its end").0).unwrap()
+}
+
+/// The thread that an interrupt interrupts has no part in the wake-up: what says so is the kernel's `common_flags`.
+#[test]
+fn wake_ups_by_interrupts_are_not_those_of_the_interrupted_thread() {
+    let place = Place::new();
+    let file = place.file("perf.data");
+    // A timer's interrupt wakes a sleeper, while another thread may run.
+    let script = "while :; do :; done & for i in 1 2 3 4 5; do sleep 0.02; done; kill $!";
+    let Some(()) = support::recorded_while(&file, &["-a"], script) else { return };
+    let objects = objects(&["convert", "--json", &file]);
+    let wakings: Vec<_> = objects.iter().filter(|object| object["event"] == "sched:sched_waking").collect();
+    let bits = |object: &Value| object["fields"]["common_flags"].as_u64().unwrap() & 0x58;
+    assert!(wakings.iter().all(|waking| (bits(waking) != 0) == waking["interrupt"].is_string()));
+    let is_sleeper = |waking: &&&Value| waking["fields"]["comm"] == "sleep" && waking["interrupt"] == "hardirq";
+    let sleepers: Vec<_> = wakings.iter().filter(is_sleeper).collect();
+    assert!(!sleepers.is_empty(), "{wakings:?}");
+    let printed = printed(&["convert", "--text", &file]);
+    let by = |kind: &str| wakings.iter().filter(|waking| waking["interrupt"] == kind).count();
+    for (kind, end) in [("hardirq", " (by hardirq)"), ("softirq", " (by softirq)")] {
+        let lines = printed.lines().filter(|line| line.contains("sched_waking:") && line.ends_with(end));
+        assert_eq!(lines.count(), by(kind), "{kind}");
+    }
+    // The page: [time, CPU, waker, woken, ran, on].
+    let page = page_data(&file);
+    let of_page = page["wakes"].as_array().unwrap().iter().filter(|wake| wake[2] == "hardirq").count();
+    assert_eq!(of_page, by("hardirq"));
+    marks_are_on_cpus(&file, &wakings);
+}
+
+/// The Firefox profile has each wake-up by an interrupt on the track of a CPU, and the others on those of threads.
+#[track_caller]
+fn marks_are_on_cpus(file: &str, wakings: &[&Value]) {
+    let profile: Value = serde_json::from_str(&printed(&["convert", "--firefox", file])).unwrap();
+    let (mut on_cpus, mut on_threads) = (0, 0);
+    for track in profile["threads"].as_array().unwrap() {
+        let (names, texts) = (track["markers"]["name"].as_array().unwrap(), &track["stringArray"]);
+        let marks = names.iter().filter(|name| texts[name.as_u64().unwrap() as usize] == "sched:sched_waking").count();
+        let is_cpu = track["name"].as_str().unwrap().starts_with("CPU ");
+        *(if is_cpu { &mut on_cpus } else { &mut on_threads }) += marks;
+    }
+    // The idle thread has no track.
+    let by_threads = wakings.iter().filter(|waking| waking["interrupt"].is_null() && waking["tid"] != 0).count();
+    assert_eq!((on_threads, on_cpus), (by_threads, wakings.len() - by_threads));
+}
+
+/// A thread that waits while records are missing may have run meanwhile.
+#[test]
+fn no_wait_in_the_page_spans_a_loss() {
+    let place = Place::new();
+    let file = place.file("perf.data");
+    let Some(()) = support::recorded_with_losses(&file, &["-a"]) else { return };
+    let page = page_data(&file);
+    let stretches = |what: &str, from: usize, to: usize| {
+        let all = page[what].as_array().unwrap().iter();
+        all.filter_map(|one| Some((one[from].as_u64()?, one[to].as_u64()?))).collect::<Vec<_>>()
+    };
+    let (losses, waits) = (stretches("losses", 0, 1), stretches("wakes", 0, 4));
+    assert!(!losses.is_empty() && !waits.is_empty(), "{} losses, {} waits", losses.len(), waits.len());
+    for (woken, ran) in waits {
+        let over = losses.iter().find(|(from, to)| *from < ran && *to > woken);
+        assert_eq!(over, None, "a thread that was woken at {woken} and ran at {ran}");
+    }
+}
+
 #[test]
 fn a_pipe_is_read_and_a_closed_pipe_ends_it_well() {
     let place = Place::new();

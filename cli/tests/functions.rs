@@ -111,7 +111,7 @@ fn has_no_names(file: &str) {
     for name in NAMES.iter().chain(&OTHERS).chain(&["main"]) {
         assert!(!folded.split([';', ' ']).any(|frame| frame == *name), "{name}: {folded}");
     }
-    assert!(folded.contains(";program+0x"), "{folded}");
+    assert!(folded.contains(";[program]"), "{folded}");
     assert!(said.contains("not known to be as recorded") && said.contains("/program"), "{said}");
 }
 
@@ -145,6 +145,6 @@ fn functions_have_the_names_that_perf_finds_and_never_those_of_another_build() {
         }
         fs::remove_file(&program).unwrap();
         let (folded, said) = folded(&file);
-        assert!(folded.contains(";program+0x") && said.contains("not here"), "{said}");
+        assert!(folded.contains(";[program]") && said.contains("not here"), "{said}");
     }
 }

@@ -53,7 +53,27 @@ fn errors_name_what_is_wrong() {
 }
 
 #[test]
+fn no_name_is_a_command_or_a_line() {
+    program::names_are_printable(&["latency", "--by-process"]);
+}
+
+#[test]
 fn others_are_told_what_they_lack() {
     program::as_nobody("latency -- true");
     program::in_namespaces("latency -- true");
+}
+
+/// Of several begins before an end the last counts. This program's last call comes after it has told the time; its first long before.
+#[test]
+fn the_last_begin_counts() {
+    let Some(python) = program::python() else { return };
+    let script = "import time; time.sleep(1); print(time.clock_gettime_ns(time.CLOCK_MONOTONIC))";
+    let pair = ["--from", "raw_syscalls:sys_enter", "--to", "sched:sched_process_exit", "--by", "common_pid"];
+    let command = ["--", &python, "-c", script];
+    let Some(ran) = traced(&[["latency", "--json"].as_slice(), &pair, &command].concat()) else { return };
+    let now = perfweave::Clock::Monotonic.now().unwrap();
+    let told: u64 = ran.out.lines().next().unwrap().parse().unwrap();
+    let row: Value = serde_json::from_str(ran.out.lines().nth(1).unwrap()).unwrap();
+    assert_eq!(row["times"]["count"], 1, "{ran:?}");
+    assert!(row["times"]["max_ns"].as_u64().unwrap() <= now - told, "{ran:?}");
 }

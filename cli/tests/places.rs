@@ -4,6 +4,7 @@ mod program;
 
 use perfweave_support::kernel;
 use program::{perfweave, run, traced};
+use serde_json::Value;
 use std::fs::File;
 use std::process::Stdio;
 
@@ -16,6 +17,53 @@ fn users_without_rights_are_told_what_they_lack() {
         program::as_nobody(command);
         program::in_namespaces(command);
     }
+}
+
+/// Takes a name that is a command to a terminal, the end of a line, a command in one character, and letters from right to left. Then it waits
+/// for a child, switches, and uses the CPU.
+const HOSTILE: &str = "printf '\\033]0;\\007\\n\\302\\233F/1\\342\\200\\256' > /proc/$$/comm
+    sleep 0.01; sleep 0.01; n=0; while [ $n -lt 100000 ]; do n=$((n+1)); done";
+
+/// No name writes to the terminal, breaks a line, or ends a frame of a folded stack.
+#[test]
+fn no_name_is_a_command_or_a_line() {
+    let Some(_) = traced(&["trace", "--", "true"]) else { return };
+    let place = std::env::temp_dir().join(format!("perfweave-hostile-{}", std::process::id()));
+    std::fs::create_dir_all(&place).unwrap();
+    let file = place.join("perf.data").to_str().unwrap().to_owned();
+    let hostile = ["--", "sh", "-c", HOSTILE];
+    let record = ["record", "-e", "sched:sched_switch,cpu-clock", "--call-graph", "-o", &file];
+    assert_eq!(run(perfweave().args(record).args(hostile), "").code, Some(0));
+    let flight =
+        ["record", "--last", "1s", "--keep", "1", "-o", &file, "--on", "sched:sched_switch: prev_comm ~ \"*F/1*\""];
+    for (args, has_child) in [
+        (&["convert", "--text", &file][..], false),
+        (&["convert", "--folded", &file], false),
+        (&["convert", "--json", &file], false),
+        (&["profile", "-F", "999"], true),
+        (&["profile", "-F", "999", "--json"], true),
+        (&flight, true),
+        (&[&flight[..], &["--json"]].concat(), true),
+    ] {
+        let ran = run(perfweave().args(args).args(hostile.iter().filter(|_| has_child)), "");
+        assert_eq!(ran.code, Some(0), "{args:?}: {ran:?}");
+        let is_plain = |letter: char| letter == '\n' || !letter.is_control() && letter != '\u{202e}';
+        for text in [&ran.out, &ran.err] {
+            assert!(text.chars().all(is_plain), "{args:?}: {text:?}");
+        }
+        assert!(!ran.out.lines().any(|line| line.trim_start().starts_with("F/1")), "{args:?}: {}", ran.out);
+        let shown = |text: &str| text.contains(r"\u001b]0") && text.contains(r"\n\u009bF/1\u202e");
+        assert!(shown(&ran.out), "{args:?}: {}", ran.out);
+        let is_json = args.contains(&"--json");
+        let objects = ran.out.lines().filter(|_| is_json).map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let said: Vec<_> = objects.map(|object| object.to_string()).collect();
+        assert!(!is_json || said.iter().any(|object| object.contains("F/1")), "{args:?}: {said:?}");
+        if args.contains(&"--folded") {
+            // A process and its functions: the name has a semicolon.
+            assert!(ran.out.lines().any(|line| line.starts_with(r"\u001b]0:\u0007\n\u009bF/1")), "{}", ran.out);
+        }
+    }
+    std::fs::remove_dir_all(place).unwrap();
 }
 
 /// An output that is full ends a command with an error that says so, not with a panic and not with success.

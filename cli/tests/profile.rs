@@ -3,11 +3,14 @@
 //! The caller of the function can be found only by frame pointers, which Rust leaves out by default, so neither finds it.
 
 mod common;
+mod support;
 
 use common::Run;
 use std::hint::black_box;
 use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
+use support::Place;
 
 #[inline(never)]
 fn the_hot_function(mut sum: u64) -> u64 {
@@ -120,6 +123,151 @@ fn a_command_is_sampled_and_drawn() {
     for unknown in [&["profile", "--nosuch"] as &[_], &["profile", "nosuch"], &["profile", "-F", "x"]] {
         Run::new(unknown).fails(2);
     }
+}
+
+/// Uses the CPU in a function; with an argument, in a copy of it that lies in no file.
+const LOOP: &str = "
+    #include <string.h>
+    #include <sys/mman.h>
+    #include <time.h>
+    __attribute__((noinline)) static void work(void) { volatile long sum = 0; for (int i = 0; i < 100000; i++) { sum += i; sum ^= 5; } }
+    int main(int count, char **words) {
+        char *copy = mmap(0, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        memcpy(copy, (void *)work, 256);
+        __builtin___clear_cache(copy, copy + 256);
+        while (clock() < CLOCKS_PER_SEC / 2) if (count > 1) ((void (*)(void))copy)(); else work();
+        return 0;
+    }";
+
+/// That program in a place of its own. `None` without a compiler.
+#[track_caller]
+fn built(options: &[&str]) -> Option<(Place, String)> {
+    let () = perfweave_support::runs(&["cc", "--version"], "a C compiler")?;
+    let place = Place::new();
+    let (program, source) = (place.file("the-loop"), place.file("loop.c"));
+    std::fs::write(&source, LOOP).unwrap();
+    let mut cc = Command::new("cc");
+    cc.args(["-O0", "-fno-omit-frame-pointer", "-fno-stack-protector", "-o", &program, &source]).args(options);
+    let built = cc.output();
+    assert!(built.as_ref().unwrap().status.success(), "{built:?}");
+    Some((place, program))
+}
+
+/// What a run of `profile` prints. `None` where this user may not sample.
+#[track_caller]
+fn sampled(run: Run) -> Option<String> {
+    let output = run.output();
+    let said = String::from_utf8_lossy(&output.stderr);
+    perfweave_support::kernel("sample", if said.contains("Permission denied") { Err(&said) } else { Ok(()) })?;
+    assert!(output.status.success(), "{said}");
+    Some(String::from_utf8(output.stdout).unwrap())
+}
+
+/// Frames without a function have the name of their file, one for all addresses of it, although the process has ended when they are read.
+#[test]
+fn frames_without_a_function_have_their_file() {
+    let Some((place, program)) = built(&["-s"]) else { return };
+    let (file, program) = (place.file("perf.data"), program.as_str());
+    let file = file.as_str();
+    let profile = Run::new(&["profile", "-F", "999", "--", program]);
+    let Some(profile) = sampled(profile) else { return };
+    let record = Run::new(&["record", "-e", "cpu-clock", "--call-graph", "-o", file, "--", program]);
+    record.succeeds();
+    let folded = Run::new(&["convert", "--folded", file]).succeeds();
+    for (text, name) in [(&profile, "the-loop:"), (&folded, "the-loop;")] {
+        let of_file: Vec<_> = text.lines().filter(|line| line.contains("[the-loop]")).collect();
+        assert!(!of_file.is_empty() && of_file.iter().all(|line| line.starts_with(name)), "{text}");
+        assert!(!text.contains("the-loop+0x") && !text.starts_with('?'), "{text}");
+    }
+}
+
+/// Any user can run a file that says it has endless functions. A file that is too large is not looked into.
+#[test]
+fn a_huge_program_has_no_functions() {
+    let Some((place, program)) = built(&[]) else { return };
+    let file = place.file("perf.data");
+    for (len, has_functions) in [(None, true), (Some(2 << 30), false)] {
+        if let Some(len) = len {
+            let grown = std::fs::File::options().write(true).open(&program).and_then(|file| file.set_len(len));
+            let Some(()) = perfweave_support::kernel("a sparse file", grown) else { return };
+        }
+        let Some(profile) = sampled(Run::new(&["profile", "-F", "999", "--", &program])) else { return };
+        Run::new(&["record", "-e", "cpu-clock", "--call-graph", "-o", &file, "--", &program]).succeeds();
+        let converted = Run::new(&["convert", "--folded", &file]).output();
+        let (folded, said) = (String::from_utf8_lossy(&converted.stdout), String::from_utf8_lossy(&converted.stderr));
+        for text in [&*profile, &*folded] {
+            assert_eq!(text.contains(";main;work"), has_functions, "{text}");
+            assert_eq!(text.contains(";[the-loop];[the-loop]"), !has_functions, "{text}");
+        }
+        assert_eq!(said.contains("larger than 1 GiB"), !has_functions, "{said}");
+    }
+}
+
+/// What lies at `/tmp/perf-PID.map` is read only if it is a regular file of the process's own user. Nothing there stops the profiler.
+#[test]
+fn a_map_of_compiled_functions_is_read_with_care() {
+    let Some((place, program)) = built(&["-s"]) else { return };
+    let map = "echo '0 7fffffffffff the_compiled_function' >";
+    for (setup, is_read) in [
+        (format!("{map} $map"), true),
+        ("mkfifo $map".into(), false),
+        ("truncate -s 1T $map".into(), false),
+        ("ln -s /dev/zero $map".into(), false),
+        (format!("{map} {0}; ln -s {0} $map", place.file("elsewhere")), false),
+        (format!("{map} $map.other; chown 65534 $map.other; mv $map.other $map"), false),
+    ] {
+        let Some(()) = perfweave_support::needs("root", nix::unistd::geteuid().is_root()) else { return };
+        let name = place.file("name");
+        let script = format!("map=/tmp/perf-$$.map; echo $map > {name}; {setup}; exec {program} copied");
+        // A profiler that waits for ever fails here.
+        let mut run = Command::new("timeout");
+        run.args([
+            "-s",
+            "KILL",
+            "120",
+            env!("CARGO_BIN_EXE_perfweave"),
+            "profile",
+            "-F",
+            "999",
+            "--",
+            "sh",
+            "-c",
+            &script,
+        ]);
+        let output = run.output().unwrap();
+        std::fs::remove_file(std::fs::read_to_string(&name).unwrap().trim_end()).unwrap();
+        let (text, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let refused = if said.contains("Permission denied") { Err(&said) } else { Ok(()) };
+        let Some(()) = perfweave_support::kernel("sample", refused) else { return };
+        assert!(output.status.success(), "{setup}: {:?} {said}", output.status);
+        assert_eq!(text.contains(";the_compiled_function"), is_read, "{setup}: {text}");
+        assert_eq!(text.contains(";[the-loop];[anon]"), !is_read, "{setup}: {text}");
+    }
+}
+
+/// What is printed after the end may take for ever, as into a pipe that nobody reads. A second Ctrl-C ends it.
+#[test]
+fn a_second_interrupt_ends_what_comes_after_the_end() {
+    use std::io::Write;
+    let (_reader, mut writer) = std::io::pipe().unwrap();
+    let full = writer.try_clone().unwrap();
+    nix::fcntl::fcntl(&writer, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK)).unwrap();
+    while writer.write(&[0; 4096]).is_ok() {}
+    nix::fcntl::fcntl(&writer, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::empty())).unwrap();
+    let mut profile = Command::new(env!("CARGO_BIN_EXE_perfweave"));
+    profile.args(["profile", "--json"]).stdout(full).stderr(Stdio::null());
+    let mut profile = Spinning(profile.spawn().unwrap());
+    let pid = nix::unistd::Pid::from_raw(profile.0.id().cast_signed());
+    // Interrupts that come before the first is heard are one.
+    let status = loop {
+        if let Some(status) = profile.0.try_wait().unwrap() {
+            break status;
+        }
+        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT);
+        std::thread::yield_now();
+    };
+    // By the signal itself, if it comes before the program listens.
+    assert!(matches!((status.code(), status.signal()), (Some(130 | 1), _) | (_, Some(2))), "{status:?}");
 }
 
 /// Whether that function is innermost in a folded stack.

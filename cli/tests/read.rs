@@ -5,6 +5,7 @@ mod common;
 use common::{Run, number};
 use perfweave_support::bpf::{self, Map};
 use perfweave_support::ring_buffer::{self, Reserving, Turns, Way};
+use perfweave_support::sleeper::Sleeper;
 use perfweave_support::{kernel, load, pin};
 use std::path::Path;
 
@@ -188,6 +189,28 @@ fn a_perf_event_array_is_read_until_the_pipe_is_closed() {
         "{:?}",
         said.last()
     );
+}
+
+/// A program stays inside its reservation, and the command ends at its time, with all that was committed before.
+#[test]
+fn a_reservation_that_is_never_committed_does_not_keep_it() {
+    let Some(rings) = kernel("a BPF ring buffer", Map::ring_buffer(1 << 16)) else { return };
+    let Some(memory) = kernel("make memory that is waited for", Sleeper::new()) else { return };
+    let Some((_mount, path)) = pinned(&rings) else { return };
+    let (sleeping, echo) = (ring_buffer::sleeping(&rings).unwrap(), ring_buffer::echo(&rings, 8, 0).unwrap());
+    (1..=11).for_each(|number| assert_eq!(echo.run_with(0, &[number]).unwrap(), 0));
+    std::thread::scope(|scope| {
+        let call = scope.spawn(|| sleeping.run_here(&[memory.address(), 12]).unwrap());
+        let asleep = memory.until_asleep();
+        let args =
+            ["read", "--map", &path, "--format", "u64 n", "--key", "n", "--hold", "reserved", "--seconds", "0.1"];
+        let said = Run::new(&args).succeeds();
+        let lines: Vec<_> = said.lines().collect();
+        assert!(lines.len() == 12 && lines[11].ends_with("n=11"), "{said}");
+        assert!(lines[0].contains("has not committed what it reserved in the ring buffer for "), "{said}");
+        drop(asleep);
+        assert_eq!(call.join().unwrap(), 0);
+    });
 }
 
 #[test]

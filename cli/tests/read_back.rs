@@ -16,7 +16,7 @@ struct Recorded {
     events: u64,
     losses: u64,
     cpus: BTreeSet<u64>,
-    /// The threads that caused events, and how many each.
+    /// The threads that caused events, and how many each. What an interrupt causes is nobody's.
     threads: BTreeMap<u64, u64>,
 }
 
@@ -31,7 +31,7 @@ impl Recorded {
             recorded.events += 1;
             recorded.cpus.extend(record["cpu"].as_u64());
             if let Some(tid @ 1..) = record["tid"].as_u64() {
-                *recorded.threads.entry(tid).or_default() += 1;
+                *recorded.threads.entry(tid).or_default() += u64::from(record["interrupt"].is_null());
             }
         }
         assert!(recorded.losses > 0, "the recorder stood still, and nothing was lost");

@@ -89,6 +89,29 @@ fn a_command_is_recorded_from_its_first_instruction_and_gives_its_status() {
     assert_eq!(status.code(), Some(7));
 }
 
+/// `-d` asks for so much time: no event is from before it or from after it.
+#[test]
+fn a_recording_is_as_long_as_it_was_asked_to_be() {
+    let place = Place::new();
+    let file = place.file("perf.data");
+    // Somebody switches all the time, also while the names of what runs are read.
+    let mut busy = Command::new("sh").args(["-c", "while :; do true | true; done"]).spawn().unwrap();
+    let recorder = perfweave(&["record", "-a", "-d", "0.3", "--json", "-o", &file]).output().unwrap();
+    let _ = (busy.kill(), busy.wait());
+    let said = String::from_utf8_lossy(&recorder.stderr);
+    let refused = if support::is_refused(&said) { Err(&said) } else { Ok(()) };
+    let Some(()) = perfweave_support::kernel("record the whole machine", refused) else { return };
+    let times = objects(&["convert", "--json", &file]);
+    let times = times.iter().filter(|object| object["event"].as_str().is_some_and(|event| event.contains(':')));
+    let times: Vec<_> = times.map(|object| object["time"].as_u64().unwrap()).collect();
+    let lasts = times.last().unwrap() - times[0];
+    assert!(lasts <= 300_000_000, "{lasts} ns");
+    // The page is of that time, too.
+    let page = support::printed(&["convert", "--html", &file]);
+    let end = page.split_once("\"end\":").and_then(|(_, rest)| rest.split_once(',')).expect("an end").0;
+    assert!(end.parse::<u64>().unwrap() <= 300_000_000, "{end} ns");
+}
+
 #[test]
 fn signals_end_a_recording_that_can_be_read() {
     let place = Place::new();

@@ -35,6 +35,38 @@ fn a_command_is_traced_from_its_execve_to_its_end() {
     assert!(ran.err.contains("all in proven order; nothing is missing"), "{}", ran.err);
 }
 
+/// As strace and perf take it: from the first word that is no option on, all words are the command's own.
+#[test]
+fn a_command_needs_no_dashes_and_keeps_its_own_options() {
+    let Some(_) = traced(&["trace", "--", "true"]) else { return };
+    let file = std::env::temp_dir().join(format!("perfweave-no-dashes-{}", std::process::id()));
+    let record = ["record", "-a", "-o", file.to_str().unwrap()];
+    let commands: [&[&str]; 7] = [
+        &["trace", "-e", "openat"],
+        &["trace", "-a", "-s"],
+        &["wakeups", "-n", "3"],
+        &["offcpu"],
+        &["latency", "-e", "read"],
+        &["profile", "-F", "99"],
+        &record,
+    ];
+    for options in commands {
+        for dashes in [&[][..], &["--"]] {
+            let ran = run(perfweave().args(options).args(dashes).args(["echo", "--json", "-d", "--", "-x"]), "");
+            assert!(
+                ran.code == Some(0) && ran.out.lines().any(|line| line == "--json -d -- -x"),
+                "{options:?} {ran:?}"
+            );
+            let ran = run(perfweave().args(options).args(dashes).args(["sh", "-c", "exit 7"]), "");
+            assert_eq!(ran.code, Some(7), "{options:?} {ran:?}");
+        }
+        // What begins with a dash and is no option is no command.
+        let ran = run(perfweave().args(options).args(["--nosuch", "true"]), "");
+        assert_eq!(ran.code, Some(2), "{options:?} {ran:?}");
+    }
+    std::fs::remove_file(file).unwrap();
+}
+
 #[test]
 fn the_command_has_its_own_input_output_and_status() {
     let Some(_) = traced(&["trace", "--", "true"]) else { return };
@@ -77,6 +109,26 @@ fn children_of_a_command_are_traced() {
     let executed: Vec<_> = objects(&ran).into_iter().filter(|object| object["call"] == "execve").collect();
     let names: Vec<_> = executed.iter().map(comm).collect();
     assert_eq!(names, ["sh", "true", "true"], "{ran:?}");
+}
+
+/// With `-e`, a thread that made none of the calls has no line, not even at its end.
+#[test]
+fn the_ends_of_threads_without_a_call_are_not_printed() {
+    let file = std::env::temp_dir().join(format!("perfweave-flock-{}", std::process::id()));
+    let script = "for i in 1 2 3 4 5; do /bin/true; done; flock \"$0\" /bin/true";
+    let command = ["sh", "-c", script, file.to_str().unwrap()];
+    for options in [&["-a"][..], &[]] {
+        let Some(ran) = traced(&[&["trace", "--json", "-e", "flock"], options, &["--"], &command].concat()) else {
+            return;
+        };
+        let objects = objects(&ran);
+        let of = |key: &str| objects.iter().filter(|object| object[key].is_string()).collect::<Vec<_>>();
+        let called = of("call").into_iter().map(|object| object["tid"].clone()).collect::<Vec<_>>();
+        // Other programs of this machine may lock files as well.
+        let ended = of("thread").into_iter().map(|object| object["tid"].clone()).collect::<Vec<_>>();
+        assert!(!ended.is_empty() && ended.iter().all(|tid| called.contains(tid)), "{options:?} {ran:?}");
+    }
+    std::fs::remove_file(file).unwrap();
 }
 
 /// Each thread's calls are those that strace sees.
@@ -380,6 +432,32 @@ fn a_loss_is_a_line_and_joins_nothing_wrong() {
     }
 }
 
+/// The summary of a trace that lost records names the buffer that would have held them, and with that nothing is lost. While the program stands
+/// still, one thread on one CPU makes all the calls, so that both runs have the same load.
+#[test]
+fn a_loss_comes_with_the_buffer_that_it_takes() {
+    let Some(_) = traced(&["trace", "--", "true"]) else { return };
+    let cpus = nix::sched::sched_getaffinity(Pid::from_raw(0)).unwrap();
+    let cpu = (0..nix::sched::CpuSet::count()).find(|cpu| cpus.is_set(*cpu).unwrap()).unwrap().to_string();
+    let script = "kill -STOP $PPID; dd if=/dev/zero of=/dev/null bs=1 count=20000 2>/dev/null; kill -CONT $PPID";
+    let command = ["taskset", "-c", &cpu, "sh", "-c", script];
+    let traces = |buffer: &str, json: &[&str]| {
+        let ran = run(perfweave().args(["trace", "-s", "-e", "read,write", "-b", buffer]).args(json).args(command), "");
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        ran
+    };
+    let ran = traces("64K", &[]);
+    let (_, advice) = ran.err.split_once("; at this rate it takes --buffer ").unwrap_or_else(|| panic!("{ran:?}"));
+    let ran = traces(advice.split_whitespace().next().unwrap(), &[]);
+    assert!(ran.err.contains("nothing is missing") && !ran.err.contains("--buffer"), "{ran:?}");
+    let ran = traces("64K", &["--json"]);
+    let summary: Value = serde_json::from_str(ran.out.lines().last().unwrap()).unwrap();
+    let needed = summary["summary"]["buffer_needed"].as_u64().unwrap_or_else(|| panic!("{summary}"));
+    let ran = traces(&needed.to_string(), &["--json"]);
+    let summary: Value = serde_json::from_str(ran.out.lines().last().unwrap()).unwrap();
+    assert!(summary["summary"]["lost"] == 0 && summary["summary"]["buffer_needed"].is_null(), "{summary}");
+}
+
 /// The first Ctrl-C ends the trace with its summary.
 #[test]
 fn a_signal_ends_it_with_the_summary() {
@@ -470,9 +548,12 @@ fn errors_name_what_is_wrong() {
     }
     for (arguments, text) in [
         (&["trace", "-e", "sched:sched_swich", "--", "true"][..], "sched_switch"),
+        (&["trace", "-e", "flockk", "true"], "-e takes names of `perf list`"),
+        (&["trace", "-b", "3G", "true"], "--buffer: a ring cannot have"),
         (&["trace", "-e", "sched:sched_switch", "--filter", "x == 1", "--", "true"], "x"),
         (&["trace", "-p", "99999999"], "there is no process 99999999"),
         (&["trace", "--", "/nonexistent/command"], "No such file"),
+        (&["trace", "openat"], "`perfweave trace -e openat`"),
     ] {
         let ran = run(perfweave().args(arguments), "");
         assert!(ran.code == Some(1) && ran.err.contains(text), "{ran:?}");

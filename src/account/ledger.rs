@@ -19,9 +19,11 @@ pub struct Account {
     pub lost: u64,
     /// Lost records that no event has reported yet, since no record has followed them.
     pub untold: u64,
-    /// Whether `lost` is the kernel's own count (`PERF_FORMAT_LOST`), up to the last record. If not, it is the sum of
+    /// Whether all losses are counted: `lost` is the kernel's own count (`PERF_FORMAT_LOST`), up to the last record. If not, it is the sum of
     /// the LOST records, without the latest losses: for adopted rings, kernels before 6.0, and events that sample
-    /// `PERF_SAMPLE_READ`.
+    /// `PERF_SAMPLE_READ`. Nothing counts what a BPF ring buffer refuses, unless its programs do
+    /// ([`Rings::count_failures`](crate::Rings::count_failures)). False also while a program has not committed what it reserved there: what
+    /// lies after that is not counted.
     pub exact: bool,
     /// Damage events. Each stands for at least one lost record.
     pub damaged: u64,
@@ -70,8 +72,13 @@ impl Account {
         self.unexplained == 0 && self.damaged == 0 && self.wraparounds == 0 && self.untraced.is_zero()
     }
 
-    /// Whether everything written was yielded or is held: no loss, no missing number, no damage, no time without tracing.
+    /// Whether it is certain that everything written was yielded or is held: all losses are counted ([`Account::exact`]), and there was no
+    /// loss, no missing number, no damage, and no time without tracing.
     pub fn is_complete(&self) -> bool {
+        self.exact && self.misses_nothing_known()
+    }
+
+    fn misses_nothing_known(&self) -> bool {
         self.lost == 0 && self.missing == 0 && self.is_balanced()
     }
 
@@ -110,7 +117,7 @@ impl fmt::Display for Account {
         let Self { yielded, held, lost, untold, damaged, missing, unexplained, wraparounds, .. } = self;
         let about = if self.exact { "" } else { "at least " };
         write!(f, "{about}{} written: {yielded} yielded, {held} held", self.written())?;
-        if self.is_complete() {
+        if self.misses_nothing_known() {
             return f.write_str(if self.exact { "; nothing is missing" } else { "; nothing is known to be missing" });
         }
         write!(f, ", {about}{lost} LOST by the kernel ({untold} not told yet)")?;
@@ -189,7 +196,8 @@ impl Ledger {
         self.rows().all(Account::is_balanced)
     }
 
-    /// Whether everything written was yielded or is held: no loss, no missing number, no damage, no time without tracing.
+    /// Whether it is certain that everything written was yielded or is held: [`Account::is_complete`] of each account. False if any ring's
+    /// losses are not counted, and so for what a [`Handle`](crate::Handle) gives, which asks the kernel nothing, and for a recording.
     pub fn is_complete(&self) -> bool {
         self.rows().all(Account::is_complete)
     }
@@ -261,6 +269,10 @@ mod tests {
         assert_eq!(exact([account(2, 1), unknown]), (vec![false], false));
         assert_eq!(exact([unknown, account(2, 1)]), (vec![false], false));
         assert_eq!(exact([unknown, account(3, 1)]), (vec![false, true], false));
+        // What is not counted may be missing.
+        let silent = Account { yielded: 3, ..Account::new(Some(3)) };
+        assert!(ledger([silent, silent]).is_complete() && !ledger([unknown, silent]).is_complete());
+        assert!(!unknown.is_complete() && unknown.is_balanced());
         assert_eq!(
             ledger([unknown, Account { yielded: 3, ..Account::new(Some(3)) }]).to_string(),
             "all: at least 3 written: 3 yielded, 0 held; nothing is known to be missing"
@@ -309,6 +321,8 @@ mod tests {
         let lost = ", 0 LOST by the kernel (0 not told yet)";
         let wrong = "; INCOMPLETE, and NOT ACCOUNTED FOR: ";
         assert_eq!(at(|_| {}), (true, true, format!("{begin}; nothing is missing")));
+        let uncounted = "CPU 0: at least 7 written: 5 yielded, 2 held; nothing is known to be missing".to_string();
+        assert_eq!(at(|account| account.exact = false), (true, false, uncounted));
         assert!(!at(|account| account.lost = 1).1);
         let missing = format!("{begin}{lost}, 1 numbers missing; INCOMPLETE, but all of that is accounted for");
         assert_eq!(at(|account| account.missing = 1), (true, false, missing));

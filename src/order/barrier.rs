@@ -59,13 +59,15 @@ impl Barrier {
     }
 }
 
-/// A proof by reservations. It ends as soon as it has begun.
+/// A proof by reservations. It ends as soon as it has begun, unless a CPU is on its way offline or online.
 #[derive(Debug)]
 pub(crate) struct Reserved {
     interrupts: Option<Interrupts>,
     begun: Option<Instant>,
     every: Duration,
     ended: Option<io::Result<()>>,
+    /// When to interrupt again, because a CPU could not be interrupted yet.
+    again: Option<Instant>,
     took: Duration,
 }
 
@@ -75,11 +77,22 @@ impl Reserved {
             Barrier::Programs => (None, Duration::ZERO),
             Barrier::Interrupts { every, isolated } => (Some(Interrupts::open(isolated)?), every),
         };
-        Ok(Self { interrupts, begun: None, every, ended: None, took: Duration::ZERO })
+        Ok(Self { interrupts, begun: None, every, ended: None, again: None, took: Duration::ZERO })
     }
 
     pub(crate) fn is_under_way(&self) -> bool {
-        self.ended.is_some()
+        self.ended.is_some() || self.again.is_some()
+    }
+
+    /// How long the proof under way has taken so far; `None` if none is under way.
+    pub(crate) fn under_way(&self) -> Option<Duration> {
+        self.begun.filter(|_| self.is_under_way()).map(|begun| begun.elapsed())
+    }
+
+    /// How long until the end of the proof under way is worth asking for; `None` if none is under way.
+    pub(crate) fn nap(&self) -> Option<Duration> {
+        let left = |again: Instant| again.saturating_duration_since(Instant::now());
+        self.is_under_way().then(|| self.again.map_or(Duration::ZERO, left))
     }
 
     /// How long until a proof may begin. `None` while one is under way.
@@ -92,12 +105,22 @@ impl Reserved {
     }
 
     pub(crate) fn begin(&mut self) {
-        let begun = Instant::now();
-        self.ended = Some(self.interrupts.as_mut().map_or(Ok(()), Interrupts::send));
-        (self.begun, self.took) = (Some(begun), begun.elapsed());
+        self.begun = Some(Instant::now());
+        self.send();
+    }
+
+    fn send(&mut self) {
+        let now = Instant::now();
+        self.ended = self.interrupts.as_mut().map_or(Some(Ok(())), Interrupts::send);
+        let retry = self.interrupts.as_ref().filter(|_| self.ended.is_none()).map(Interrupts::retry);
+        self.again = retry.map(|retry| now + retry);
+        self.took = self.begun.map_or(Duration::ZERO, |begun| begun.elapsed());
     }
 
     pub(crate) fn ended(&mut self) -> Option<io::Result<()>> {
+        if self.again.is_some_and(|again| again <= Instant::now()) {
+            self.send();
+        }
         self.ended.take()
     }
 
@@ -120,13 +143,19 @@ pub(crate) struct Interrupts {
     sent: Instant,
     /// How long to wait before the next try; zero if the last one was well.
     retry: Duration,
+    /// Since when a CPU is listed as online and has no events.
+    between: Option<Instant>,
 }
 
 /// Within this time no CPU can go offline and come back: that takes grace periods.
 const RECENT: Duration = Duration::from_millis(1);
 
-/// How long a CPU may be between ending its events and being offline, or between being online and having events.
-const BETWEEN: Duration = Duration::from_millis(200);
+/// How long a CPU may be between ending its events and being off the list, or between being on the list and having events: a moment on most
+/// machines, and seconds in an emulated one. After that it is an error.
+const BETWEEN: Duration = Duration::from_secs(10);
+
+/// The longest time between tries meanwhile.
+const LONGEST_BETWEEN: Duration = Duration::from_millis(10);
 
 /// The longest time between tries after failures.
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
@@ -154,10 +183,17 @@ impl Interrupts {
             is_checked: false,
             sent: Instant::now(),
             retry: Duration::ZERO,
+            between: None,
         };
         interrupts.online.read(&mut interrupts.list).map_err(Error::cannot("list CPUs"))?;
         interrupts.check()?;
-        interrupts.send().map_err(|errno| {
+        let sent = loop {
+            match interrupts.send() {
+                Some(sent) => break sent,
+                None => std::thread::sleep(interrupts.retry()),
+            }
+        };
+        sent.map_err(|errno| {
             let hint = "needs CAP_PERFMON, or kernel.perf_event_paranoid of 0 or less; or choose another fence";
             let message = "cannot open an event on each CPU to interrupt it";
             Error::new(ErrorKind::of(&errno), message).because(errno).hinting(hint)
@@ -179,7 +215,7 @@ impl Interrupts {
         Ok(())
     }
 
-    /// How long to wait before the next try, because the last one failed.
+    /// How long to wait before the next try, because the last one failed or could not reach a CPU.
     pub(crate) fn retry(&self) -> Duration {
         self.retry
     }
@@ -193,21 +229,26 @@ impl Interrupts {
         Ok(())
     }
 
-    /// Interrupts every CPU that is online. A CPU that comes online meanwhile draws its keys later.
-    pub(crate) fn send(&mut self) -> io::Result<()> {
+    /// Interrupts every CPU that is online. A CPU that comes online meanwhile draws its keys later. `None` if a CPU cannot be interrupted
+    /// yet: try again, after [`Interrupts::retry`].
+    ///
+    /// A CPU that goes offline has no events any more before it is off the list, and one that comes online is on the list before it has
+    /// any. Both run programs. One that is off the list runs none.
+    pub(crate) fn send(&mut self) -> Option<io::Result<()>> {
         let begun = Instant::now();
-        let mut sent = self.send_once();
-        // A CPU that goes offline has no events any more before it is offline, and one that comes online has none at first. Both run programs.
-        while sent.as_ref().is_err_and(|errno| errno.raw_os_error() == Some(libc::ENODEV)) && begun.elapsed() < BETWEEN
+        let sent = self.send_once();
+        if sent.as_ref().is_err_and(|errno| errno.raw_os_error() == Some(libc::ENODEV))
+            && self.between.get_or_insert(begun).elapsed() < BETWEEN
         {
-            std::thread::yield_now();
-            sent = self.send_once();
+            self.retry = (self.retry * 2).clamp(RECENT, LONGEST_BETWEEN);
+            return None;
         }
+        self.between = None;
         match sent {
             Ok(()) => (self.sent, self.retry) = (begun, Duration::ZERO),
             Err(_) => self.retry = (self.retry * 2).clamp(RECENT, LONGEST_RETRY),
         }
-        sent
+        Some(sent)
     }
 
     fn send_once(&mut self) -> io::Result<()> {

@@ -38,10 +38,16 @@ use std::time::Duration;
 ///
 /// Programs may nest and interrupt each other. The kernel draws its times inside the output helper, so they are always inside.
 ///
+/// **Programs that may sleep** (`fentry.s`, `fexit.s`, `fmod_ret.s`, `lsm.s`, `uprobe.s`, `iter.s`, `syscall`, sleepable struct_ops, callbacks
+/// of `bpf_wq`) need [`patience(Duration::MAX)`](Self::patience). Then the reader waits for one that sleeps inside, however long that takes,
+/// and so do all events. With any other patience a kernel fence takes the place of the proof, and it does not wait for them: their records can
+/// be late behind events that are marked as proven, and the reader reports them ([`ErrorKind::Degraded`]).
+///
 /// # What it does not cover
 ///
-/// - A key that is drawn outside: before the program enters, by a sleepable program, or saved at the entry of a function and written at its
-///   exit. Such a key can be late, as under any fence.
+/// - A key that is drawn outside: before the program enters, or saved at the entry of a function and written at its exit. Such a key can be
+///   late, as under any fence.
+/// - A program that sleeps inside, unless the patience has no end.
 /// - A program that writes into the rings and does not enter. The reader cannot see it. Its records can be late although they are marked
 ///   proven.
 /// - Rings that are adopted ([`Rings::add`](crate::Rings::add)), and a [`Merge`](crate::Merge) driven with
@@ -75,7 +81,9 @@ impl Epochs {
     /// # Errors
     /// [`ErrorKind::Map`] if the map is no such array or lacks an element for a CPU, [`ErrorKind::System`] if the array cannot be mapped.
     pub fn open(map: impl AsFd) -> Result<Self, Error> {
-        let info = bpf::map_info(map.as_fd()).map_err(|errno| match machine::what_is(map.as_fd()) {
+        // Asked for once: what is checked is what is mapped.
+        let map = map.as_fd();
+        let info = bpf::map_info(map).map_err(|errno| match machine::what_is(map) {
             Some(what) if what != "anon_inode:bpf-map" => Error::not_a_map("epochs", &what),
             _ => Error::system("ask what the map of epochs is", errno),
         })?;
@@ -95,7 +103,7 @@ impl Epochs {
         // Words of impossible CPUs are not read. An element takes as many bytes as its value, rounded up to 8 (`array_map_alloc`,
         // `kernel/bpf/arraymap.c`).
         let stride = value_size.div_ceil(8) as usize;
-        let words = EpochWords::map(map.as_fd(), stride, last + 1);
+        let words = EpochWords::map(map, stride, last + 1);
         let words = words.map_err(|errno| Error::system("map the epochs", errno.into()))?;
         Ok(Self::over(Arc::new(words), None))
     }
@@ -109,6 +117,9 @@ impl Epochs {
     }
 
     /// Sets how long a program may be inside before a kernel fence replaces the proof: 20 ms unless set.
+    ///
+    /// The fence waits for programs that cannot sleep, and for no others. `Duration::MAX` is for programs that may sleep inside: no fence
+    /// replaces the proof. Then a program that returns without leaving stops the stream for good, without a report.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self

@@ -6,6 +6,7 @@ use crate::ring::{ANY_CPU, Bytes, Fault, Header};
 use crate::rings::Untraced;
 use crate::sequence::anomaly::AnomalyKind;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A record, a loss or another item, at its place in the stream.
 #[derive(Debug, Clone, Copy)]
@@ -103,16 +104,18 @@ pub struct SequenceAnomaly {
 }
 
 /// Records leave before their hold rule allows it, because holding them takes too much memory or a ring is too full
-/// ([`WhenFull`](crate::WhenFull)).
+/// ([`WhenFull`](crate::WhenFull)), or because a flush or a deadline has waited long enough for a program that does not commit what it has
+/// reserved in a BPF ring buffer ([`Order::latency`](crate::Order::latency)).
 ///
 /// The event comes once, right before the first of these records. The records are [`Certainty::Assumed`]. The next record with another
 /// certainty is in proven order again. [`Stats::early`](crate::Stats::early) counts the records that left early.
 ///
-/// What helps: a larger bound ([`WhenFull::Copy`](crate::WhenFull::Copy)), larger rings, or a reader that is called more often.
+/// What helps: a larger bound ([`WhenFull::Copy`](crate::WhenFull::Copy)), larger rings, or a reader that is called more often; and programs that
+/// commit each reservation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EarlyRelease {
-    /// The CPU whose ring is the fullest.
+    /// The CPU whose ring is the fullest, or has the reservation: [`ANY_CPU`] for a BPF ring buffer that CPUs share.
     pub cpu: u32,
     /// How full that ring is, in percent.
     pub filled: u8,
@@ -120,6 +123,9 @@ pub struct EarlyRelease {
     pub memory: usize,
     /// The most memory that holding may take, in bytes; 0 where held records are not copied out of their rings.
     pub most: usize,
+    /// For how long, at least, a program has not committed what it reserved in this ring, if a flush or a deadline does not wait for it any
+    /// more. What lies after that reservation cannot be read before it is committed, and comes after the report, if at all.
+    pub reserved: Option<Duration>,
 }
 
 /// Bytes of a ring that cannot be a record. The reader skips them.

@@ -154,7 +154,8 @@ pub enum Fence {
     /// reserves can be late, and so can the records of `bpf_ringbuf_output()`, which reserves and submits in one call. For those, and for
     /// perf rings, choose another fence.
     ///
-    /// A program that sleeps or is preempted inside a reservation holds all others up ([`Progress::reserved`](crate::Progress::reserved)).
+    /// A program that sleeps or is preempted inside a reservation holds all others up ([`Progress::reserved`](crate::Progress::reserved)). A
+    /// flush and a deadline wait for it for a bounded time ([`Order::latency`](crate::Order::latency)).
     Reserved(Barrier),
 }
 
@@ -187,7 +188,9 @@ impl fmt::Debug for Fence {
 pub enum Certainty {
     /// Every event with a smaller key was yielded before.
     Proven,
-    /// The hold rule, or a full ring, released the event before its order was certain.
+    /// The hold rule, or a full ring, released the event before its order was certain. Or no proof holds for its key: its clock was set back
+    /// meanwhile ([`Clock::Realtime`](crate::Clock::Realtime), [`Clock::Tai`](crate::Clock::Tai)), CPUs need not agree on it
+    /// ([`Clock::Perf`](crate::Clock::Perf)), or its counter may have wrapped around.
     Assumed,
     /// An event with a larger key was yielded before. For dense numbers, one with a larger or the same number.
     Late,
@@ -291,7 +294,12 @@ impl Frontier {
         self.pressed >= Some(key)
     }
 
-    /// Whether an admitted key leaves only to make space.
+    /// Releases everything before a report, although the rule does not. Returns false if another refresh would release more.
+    pub(crate) fn press_to_cap(&mut self) -> bool {
+        self.cap.flatten().is_none_or(|cap| self.press(cap))
+    }
+
+    /// Whether an admitted key leaves only to make space, or for a report.
     #[inline]
     pub(crate) fn is_early(&self, key: u64) -> bool {
         Some(key) > self.edge

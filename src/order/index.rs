@@ -11,6 +11,8 @@
 use crate::order::hold::Certainty;
 mod fill;
 mod memory;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 use crate::instrument::step;
 use crate::order::place::{Keyed, Note, Place, Tag};
@@ -43,6 +45,8 @@ struct Loose {
     count: u64,
     /// The key of the record before it.
     after: Option<u64>,
+    /// A report waits for it. So it is told as it is, also if a LOST record comes that counts the same records.
+    stays: bool,
 }
 
 /// Yielded bytes of a ring are published once they are this part of it, if not before: the tail shares a cache line with the head that the
@@ -432,20 +436,18 @@ impl Index {
     }
 
     /// Records how many records the kernel has dropped in total, and how many of them LOST records have reported. The losses that no event
-    /// has reported yet become one loss after all held records. Call it after a refresh.
-    pub(crate) fn dropped(&mut self, total: u64, told: u64) {
+    /// has reported yet become one loss after all held records. Call it after a refresh. `stays`: a report waits for that loss.
+    pub(crate) fn dropped(&mut self, total: u64, told: u64, stays: bool) {
         self.suspect = false;
         let new = total.saturating_sub(told.saturating_add(self.foretold));
-        if new == 0 {
-            return;
-        }
         self.foretold += new;
         match &mut self.loose {
-            Some(loose) => loose.count += new,
-            None => {
+            Some(loose) => (loose.count, loose.stays) = (loose.count + new, loose.stays || stays),
+            None if new > 0 => {
                 let place = Place::new(self.before.unwrap_or(0), self.rank, self.cursor, 0, Tag::LOOSE);
-                self.loose = Some(Loose { place, count: new, after: self.before });
+                self.loose = Some(Loose { place, count: new, after: self.before, stays });
             }
+            None => {}
         }
     }
 

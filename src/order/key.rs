@@ -67,7 +67,8 @@ pub(crate) struct Keys {
     now: u64,
     /// Extends keys that wrap to 64 bits.
     unwrap: Option<Unwrap>,
-    /// Keys up to here may be wrong by one round of the counter.
+    /// No proof holds for keys up to here: they may be wrong by one round of the counter, or their clock was set back meanwhile, or differs
+    /// between CPUs.
     unsure_until: Option<u64>,
     /// The largest key so far, where nothing else bounds a key. Times without a known clock are not compared.
     largest: Option<u64>,
@@ -94,14 +95,54 @@ struct Latest {
     /// The most that the clock was ever ahead of the time since boot, in nanoseconds. Some clocks can be set back, and the rings still hold
     /// records from before that.
     ahead: u64,
+    /// How far it is ahead since it was last set, as narrowly as that is known.
+    offset: Option<Offset>,
+}
+
+/// How far a clock is ahead of the time since boot, in nanoseconds: at least, and at most.
+#[derive(Debug, Clone, Copy)]
+struct Offset {
+    least: i64,
+    most: i64,
+}
+
+/// A clock that was set back by less than this is not noticed: the clocks of two CPUs differ by less.
+const STEP: i64 = 1000;
+
+impl Offset {
+    /// From a reading of the clock between two of the time since boot.
+    fn of([before, clock, after]: [u64; 3]) -> Self {
+        Self { least: clock.wrapping_sub(after).cast_signed(), most: clock.wrapping_sub(before).cast_signed() }
+    }
+
+    /// Takes a later reading. If the clock was set back since, gives how far it was ahead before that, at most.
+    fn follow(&mut self, now: Self) -> Option<i64> {
+        if now.most < self.least - STEP || now.least > self.most {
+            let before = std::mem::replace(self, now);
+            return (now.most < before.least).then_some(before.most);
+        }
+        *self = Self { least: self.least.max(now.least), most: self.most.min(now.most).max(self.least) };
+        None
+    }
 }
 
 impl Latest {
     fn of(clock: Clock) -> Option<Self> {
         clock.now()?;
-        let mut latest = Self { clock, ahead: 0 };
+        let mut latest = Self { clock, ahead: 0, offset: None };
         latest.read();
+        latest.set_back();
         Some(latest)
+    }
+
+    /// If somebody has set the clock back since the last call: the largest time that it can have shown before.
+    fn set_back(&mut self) -> Option<u64> {
+        if !self.clock.can_be_set() {
+            return None;
+        }
+        let readings = [Clock::Boottime.now()?, self.clock.now()?, Clock::Boottime.now()?];
+        let before = self.offset.get_or_insert(Offset::of(readings)).follow(Offset::of(readings))?;
+        Some(readings[2].saturating_add_signed(before))
     }
 
     fn read(&mut self) -> u64 {
@@ -155,6 +196,21 @@ impl Keys {
         }
     }
 
+    /// Notices that somebody has set the clock back. Call it after the heads were loaded: a record that was stamped after the set and lies
+    /// before a head does not leave unnoticed.
+    ///
+    /// Keys that the clock showed before the set come again, so no proof holds for them until the clock has passed them.
+    pub(crate) fn notice_set_back(&mut self, largest: Option<u64>) {
+        if let Some(shown) = self.clock.as_mut().and_then(Latest::set_back) {
+            self.unsure_until = self.unsure_until.max(Some(shown)).max(largest);
+        }
+    }
+
+    /// No proof holds for any key: the CPUs need not agree on their clock.
+    pub(crate) fn distrust(&mut self) {
+        self.unsure_until = Some(u64::MAX);
+    }
+
     /// Whether this key is reliable.
     #[inline]
     pub(crate) fn is_sure(&self, key: u64) -> bool {
@@ -162,7 +218,7 @@ impl Keys {
     }
 
     /// Whether all keys are reliable.
-    #[inline]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn are_sure(&self) -> bool {
         self.unsure_until.is_none()
     }
@@ -293,13 +349,8 @@ impl Plain {
         Self { key_end: key + 8, raw_end: raw + 4, is_reservation: layout.is_ring_buffer(), least, most }
     }
 
-    /// The record at the start of some bytes, if it is plain: its checked header, its key, and the bytes after it.
-    #[inline]
-    pub(crate) fn split<'a>(&self, bytes: &'a [u8]) -> Option<(Header, u64, &'a [u8])> {
-        if self.is_reservation { self.split_as::<true>(bytes) } else { self.split_as::<false>(bytes) }
-    }
-
-    /// [`Plain::split`] where it is known whether the bytes are those of a BPF ring buffer.
+    /// The record at the start of some bytes, if it is plain: its checked header, its key, and the bytes after it. `RESERVATION`: whether the
+    /// bytes are those of a BPF ring buffer.
     #[inline(always)]
     pub(crate) fn split_as<'a, const RESERVATION: bool>(&self, bytes: &'a [u8]) -> Option<(Header, u64, &'a [u8])> {
         if RESERVATION {
@@ -318,7 +369,8 @@ impl Plain {
 
     #[cfg(all(test, not(loom)))]
     fn read(&self, bytes: &[u8]) -> Option<(Header, u64)> {
-        self.split(bytes).map(|(header, key, _)| (header, key))
+        let split = if self.is_reservation { self.split_as::<true>(bytes) } else { self.split_as::<false>(bytes) };
+        split.map(|(header, key, _)| (header, key))
     }
 }
 
@@ -335,7 +387,7 @@ impl fmt::Debug for Key {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{Key, Keys, LEAP, Latest, SLACK};
+    use super::{Key, Keys, LEAP, Latest, Offset, SLACK, STEP};
     use crate::record::clock::Clock;
     use crate::record::{Kind, Layout, Origin, Record, TIME};
     use crate::ring::{Bytes, Fault, Header};
@@ -426,6 +478,7 @@ mod tests {
 
     #[test]
     fn a_time_that_has_not_come_yet_is_a_fault() {
+        let _kept = perfweave_support::lock::keep(perfweave_support::lock::CLOCK);
         for clock in [Clock::Monotonic, Clock::MonotonicRaw, Clock::Boottime, Clock::Realtime, Clock::Tai] {
             let mut keys = Keys::new(Key::Time, Some(clock), None, None);
             let now = clock.now().unwrap();
@@ -452,6 +505,54 @@ mod tests {
         let until = keys.until_now(Some(future)).unwrap();
         assert!(until < future && until <= Clock::Monotonic.now().unwrap());
         assert!(keys.until_now(Some(future)).unwrap() >= until, "time goes on");
+    }
+
+    /// A clock that is read between two readings of another is ahead of it by something in between, and that tells whether it was set.
+    #[test]
+    fn a_clock_that_is_set_back_is_noticed_and_no_other() {
+        let ahead =
+            |ahead: i64, at: u64, wide: u64| Offset::of([at, at.saturating_add_signed(ahead) + wide / 2, at + wide]);
+        let mut offset = ahead(5_000_000, 100, 40);
+        // Readings that take long say little, and are no sets. Nor are those of clocks that differ a little.
+        for (at, wide) in [(200, 40), (300, 1_000_000_000), (2_000_000_000, 20)] {
+            assert_eq!(offset.follow(ahead(5_000_000, at, wide)), None);
+        }
+        assert_eq!(offset.follow(ahead(5_000_000 - STEP / 2, 3_000_000_000, 20)), None);
+        let forward = ahead(9_000_000, 4_000_000_000, 40);
+        assert_eq!(offset.follow(forward), None, "set forward, it shows no time twice");
+        let before = offset.follow(ahead(4_000_000, 5_000_000_000, 40)).expect("set back");
+        assert!((9_000_000..=9_000_020).contains(&before), "{before}");
+        assert_eq!(offset.follow(ahead(4_000_000, 6_000_000_000, 40)), None, "once");
+        // Behind the time since boot.
+        assert!(offset.follow(ahead(-4_000_000, 7_000_000_000, 40)).is_some());
+        assert_eq!(offset.follow(ahead(-4_000_000, 8_000_000_000, 40)), None);
+    }
+
+    /// What the clock showed before it was set back is in doubt, and nothing later.
+    #[test]
+    fn no_proof_holds_until_a_clock_that_was_set_back_has_passed_what_it_showed() {
+        let mut keys = Keys::new(Key::Time, Some(Clock::Realtime), None, None);
+        keys.notice_set_back(Some(5));
+        assert!(keys.are_sure() && keys.is_sure(5));
+        // As if it had been an hour ahead.
+        let hour = 3_600_000_000_000;
+        let latest = keys.clock.as_mut().unwrap();
+        let Offset { least, most } = latest.offset.unwrap();
+        latest.offset = Some(Offset { least: least + hour, most: most + hour });
+        let now = Clock::Realtime.now().unwrap();
+        keys.notice_set_back(None);
+        let hour = hour as u64;
+        assert!(!keys.are_sure() && !keys.is_sure(now + hour) && keys.is_sure(now + 2 * hour));
+        // A key that was found counts as shown.
+        let latest = keys.clock.as_mut().unwrap();
+        latest.offset = Some(Offset { least: least + 10_000_000, most: most + 10_000_000 });
+        keys.notice_set_back(Some(now + 3 * hour));
+        assert!(!keys.is_sure(now + 3 * hour));
+        // Nobody can set this one.
+        let mut keys = Keys::new(Key::Time, Some(Clock::Boottime), None, None);
+        keys.clock.as_mut().unwrap().offset = Some(Offset { least: i64::MAX - STEP, most: i64::MAX });
+        keys.notice_set_back(None);
+        assert!(keys.are_sure());
     }
 
     #[test]

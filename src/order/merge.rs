@@ -115,7 +115,7 @@ impl Merge {
     /// # Errors
     /// [`ErrorKind::InvalidInput`] if there are no rings, or if a fill mark leaves no space for a record. [`ErrorKind::Clock`] if the key
     /// is the kernel's time and a ring does not record it, or for [`Hold::Lag`] with keys that are no times. [`ErrorKind::Fence`] and
-    /// [`ErrorKind::Map`] if writers' epochs prove nothing for these rings.
+    /// [`ErrorKind::Map`] if writers' epochs prove nothing for these rings. [`ErrorKind::Map`] if a BPF ring buffer was added twice.
     pub fn new(mut rings: Rings, order: Order) -> Result<Self, Error> {
         check(&rings, &order)?;
         // A recording needs no hold rule, because nothing is in flight. It needs no fill mark either.
@@ -135,7 +135,11 @@ impl Merge {
             }),
             _ => None,
         };
+        let in_doubt = !complete && matches!(order.key, Key::Time) && !rings.have_one_clock();
         let mut keys = Keys::new(order.key, times.then_some(rings.clock()), order.numbers, dense_first);
+        if in_doubt {
+            keys.distrust();
+        }
         let indexes = rings.lanes.iter().enumerate().map(|(rank, lane)| index_of(rank, lane, &keys)).collect();
         let sequence = match order.hold {
             Hold::Dense { .. } => {
@@ -228,6 +232,7 @@ impl Merge {
         let stream = &mut self.stream;
         (stream.in_batch, stream.rushed) = (false, false);
         let largest = stream.indexes.iter().filter_map(Index::largest).max();
+        stream.keys.notice_set_back(largest);
         let largest = stream.keys.until_now(largest);
         // The frontier is valid only for all heads together.
         self.whole = matches!(looked, Ok(Indexed::Whole));
@@ -543,6 +548,15 @@ fn check(rings: &Rings, order: &Order) -> Result<(), Error> {
     }
     if rings.lanes.len() > RINGS {
         return Err(Error::new(ErrorKind::InvalidInput, format!("{} rings: at most {RINGS}", rings.lanes.len())));
+    }
+    for (at, lane) in rings.lanes.iter().enumerate() {
+        if rings.lanes[..at].iter().any(|other| other.ring.is_same_map(&lane.ring)) {
+            let cpu = lane.origin.cpu;
+            let of = if cpu == ANY_CPU { "all CPUs".into() } else { format!("CPU {cpu}") };
+            let message =
+                format!("the ring buffer of {of} was added twice: each reader would give back what the other holds");
+            return Err(Error::new(ErrorKind::Map, message));
+        }
     }
     if matches!(order.key, Key::Time)
         && let Some(lane) = rings.lanes.iter().find(|lane| !lane.origin.layout.has_time())

@@ -11,6 +11,20 @@
  *     ... draw the key, output ...
  *     perfweave_leave(word);                              on every path to the end
  *
+ * Which hold rule proves the order depends on whether the program can sleep, and on where it draws its key:
+ *
+ *     program                                             inside epochs       in a reservation    neither
+ *     raw_tp, tp, tp_btf, kprobe, perf_event, XDP, tc,    epochs              Hold::RESERVED      Hold::FENCE
+ *     cgroup, sockets, timers (bpf_timer), and fentry,
+ *     fexit, fmod_ret, lsm, uprobe, usdt, iter,
+ *     struct_ops without ".s"
+ *     those with ".s", syscall, workqueues (bpf_wq),      epochs, patience    Hold::RESERVED      none
+ *     task work (bpf_task_work)                           Duration::MAX
+ *     the same, between bpf_rcu_read_lock() and           epochs              Hold::RESERVED      Hold::FENCE
+ *     bpf_rcu_read_unlock() from key to output
+ *
+ * With the kernel's time as the key (perf event arrays) Hold::FENCE proves the order of them all.
+ *
  * BPF ring buffers: a program counts the reservations that the kernel refuses, and draws its key inside the reservation, behind a barrier.
  *
  *     PERFWEAVE_FAILURES(failures);
@@ -20,8 +34,8 @@
  *     event->key = bpf_ktime_get_ns();                    behind the reservation, before it is submitted
  *     bpf_ringbuf_submit(event, 0);
  *
- * Needs <bpf/bpf_helpers.h>, clang -mcpu=v3 (atomics that return the old value, Linux 5.12), and Linux 5.5 for the map of epochs, 5.8 for
- * ring buffers.
+ * Needs <bpf/bpf_helpers.h> with the types before it (vmlinux.h or <linux/bpf.h>); clang 12 or later, with any -mcpu (words are of 64 bits: for
+ * atomics of 32 bits that return a value, clang needs -mcpu=v3); Linux 5.12 for atomics that return the old value.
  */
 #ifndef PERFWEAVE_BPF_H
 #define PERFWEAVE_BPF_H

@@ -158,11 +158,11 @@ impl Merge {
     }
 
     /// The notice of an early release.
-    fn unproven(&self, memory: usize) -> EarlyRelease {
+    pub(super) fn unproven(&self, memory: usize) -> EarlyRelease {
         let filled = |ring: &Ring| (ring.used() * 100 / ring.size()) as u8;
         let fullest = self.rings.lanes.iter().max_by_key(|lane| filled(&lane.ring));
         let (cpu, filled) = fullest.map_or((0, 0), |lane| (lane.origin.cpu, filled(&lane.ring)));
         let most = if let WhenFull::Copy { most } = self.when_full { most } else { 0 };
-        EarlyRelease { cpu, filled, memory, most }
+        EarlyRelease { cpu, filled, memory, most, reserved: None }
     }
 }

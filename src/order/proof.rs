@@ -97,7 +97,12 @@ impl Proof {
             Self::Epochs(watch) => watch.wait(),
             Self::Reserved(reserved) => {
                 reserved.begin();
-                let ended = reserved.ended().unwrap_or(Ok(()));
+                let ended = loop {
+                    match reserved.ended() {
+                        Some(ended) => break ended,
+                        None => std::thread::sleep(reserved.nap().unwrap_or_default()),
+                    }
+                };
                 ended.map_err(|errno| Error::fence_failed(ErrorKind::Fence, errno, 1))
             }
         }
@@ -117,7 +122,7 @@ impl Proof {
         match self {
             Self::Fences(fences) => fences.under_way(),
             Self::Epochs(watch) => watch.under_way.then(|| watch.begun.elapsed()),
-            Self::Reserved(reserved) => reserved.is_under_way().then_some(Duration::ZERO),
+            Self::Reserved(reserved) => reserved.under_way(),
         }
     }
 
@@ -159,7 +164,7 @@ impl Proof {
         match self {
             Self::Fences(_) => None,
             Self::Epochs(watch) => watch.nap(),
-            Self::Reserved(reserved) => reserved.is_under_way().then_some(Duration::ZERO),
+            Self::Reserved(reserved) => reserved.nap(),
         }
     }
 
@@ -182,6 +187,8 @@ pub(crate) struct Watch {
     /// What makes a program's entering visible before its clock reading, where the program's own atomic does not; and why that failed.
     interrupts: Option<Box<Interrupts>>,
     failed: Option<io::Error>,
+    /// When to interrupt again, because a CPU could not be interrupted yet. The words are read after that.
+    again: Option<Instant>,
     under_way: bool,
     begun: Instant,
     /// Words of CPUs where a program was inside when the proof began and has not left yet, as far as the reader has seen.
@@ -215,6 +222,7 @@ impl Watch {
             epochs,
             interrupts: needs_interrupts.then(|| Interrupts::open(false).map(Box::new)).transpose()?,
             failed: None,
+            again: None,
             under_way: false,
             begun: Instant::now(),
             inside,
@@ -237,8 +245,19 @@ impl Watch {
     fn begin(&mut self) {
         (self.under_way, self.standing_in, self.begun) = (true, None, Instant::now());
         self.spun = false;
+        self.read_words();
+    }
+
+    /// Makes programs' entering visible, and reads who is inside.
+    fn read_words(&mut self) {
         self.inside.clear();
-        self.failed = self.interrupts.as_mut().and_then(|interrupts| interrupts.send().err());
+        (self.failed, self.again) = (None, None);
+        if let Some(interrupts) = &mut self.interrupts {
+            match interrupts.send() {
+                Some(sent) => self.failed = sent.err(),
+                None => return self.again = Some(Instant::now() + interrupts.retry()),
+            }
+        }
         let words = self.epochs.words();
         // After the loads of all heads, which are acquires, and after the clock reading that may stand for the largest key.
         EpochWords::behind_clocks();
@@ -257,6 +276,12 @@ impl Watch {
         if !self.under_way {
             return None;
         }
+        if self.again.is_some_and(|again| again <= Instant::now()) {
+            self.read_words();
+        }
+        if self.again.is_some() {
+            return None;
+        }
         if let Some(errno) = self.failed.take() {
             return Some(self.end(Err(errno)));
         }
@@ -271,14 +296,15 @@ impl Watch {
         Some(self.end(Ok(())))
     }
 
-    /// A grace period has ended, so all programs that were inside have returned. If a word is unchanged, one of them has not left.
+    /// A grace period has ended, so all programs that were inside and cannot sleep have returned. If a word is unchanged, one of them has not
+    /// left, or one sleeps.
     fn find_who_returned(&mut self) {
         let words = self.epochs.words();
         self.stuck = self.inside.iter().find(|(cpu, before)| words.load(*cpu) == *before).copied();
         self.returned = self.stuck.map(|(cpu, _)| (cpu, self.begun.elapsed()));
     }
 
-    /// The CPU of a program that has returned without leaving, and how long the reader waited for it. Once for each proof.
+    /// The CPU of a program that has returned without leaving or sleeps, and how long the reader waited for it. Once for each proof.
     pub(crate) fn take_returned(&mut self) -> Option<(u32, Duration)> {
         self.returned.take()
     }
@@ -307,7 +333,8 @@ impl Watch {
 
     fn nap(&self) -> Option<Duration> {
         if !self.under_way || self.inside.is_empty() {
-            return self.under_way.then_some(Duration::ZERO);
+            let left = |again: Instant| again.saturating_duration_since(Instant::now());
+            return self.under_way.then(|| self.again.map_or(Duration::ZERO, left));
         }
         // As long again as the wait so far: a few short sleeps for a program that takes long.
         let waited = self.begun.elapsed();
@@ -369,7 +396,7 @@ impl Watch {
             if let Some(ended) = self.ended() {
                 return ended.map_err(failed);
             }
-            if !self.spin() {
+            if self.again.is_some() || !self.spin() {
                 self.lose_patience().map_err(failed)?;
                 std::thread::sleep(NAP);
             }

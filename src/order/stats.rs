@@ -16,22 +16,30 @@ impl Merge {
     /// Call it right after a [`Merge::refresh`]. A [`Reader`](crate::Reader) does this when its stream runs dry and
     /// before it reports a flush.
     pub fn read_losses(&mut self) -> bool {
-        self.read_losses_of(|_| true)
+        self.read_losses_of(|_| true, false)
+    }
+
+    /// [`Merge::read_losses`] before a report, which comes after these losses. Records that are written later, with LOST records of the same
+    /// losses, come after the report.
+    pub(crate) fn read_losses_before_report(&mut self) {
+        self.read_losses_of(|_| true, true);
+        // Once more when the report is due: what was dropped meanwhile lies at the end of a ring in which nothing is newer.
+        self.suspect_losses();
     }
 
     /// [`Merge::read_losses`] for rings that may have dropped records: all of them, or those without held events.
     pub(crate) fn read_suspect_losses(&mut self, all: bool) -> bool {
-        self.read_losses_of(|index| index.suspect && (all || index.len() == 0))
+        self.read_losses_of(|index| index.suspect && (all || index.len() == 0), false)
     }
 
-    fn read_losses_of(&mut self, which: impl Fn(&Index) -> bool) -> bool {
+    fn read_losses_of(&mut self, which: impl Fn(&Index) -> bool, before_report: bool) -> bool {
         self.stream.sync();
         let held = self.held();
         for (lane, index) in self.rings.lanes.iter_mut().zip(&mut self.stream.indexes) {
             if which(index)
                 && let Some(total) = lane.losses.read()
             {
-                index.dropped(total, lane.losses.told());
+                index.dropped(total, lane.losses.told(), before_report);
             }
         }
         self.held() > held
@@ -67,7 +75,8 @@ impl Merge {
                 held: (counts.indexed - records).saturating_add(unindexed),
                 lost,
                 untold: lost.saturating_sub(counts.lost),
-                exact: total.is_some(),
+                // What lies after a reservation that is not committed cannot be read.
+                exact: total.is_some() && lane.ring.head() == lane.ring.reserved(),
                 damaged: counts.damaged,
                 missing,
                 // The last loss may have been drawn before the last record: by a writer that was interrupted.

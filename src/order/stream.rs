@@ -18,8 +18,6 @@ use crate::sequence::tracker::Tracker;
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 
-/// How many bytes ahead of the yielded record to prefetch in the same ring. The index has read a part of that memory, but maybe long ago.
-const AHEAD: u64 = 512;
 
 /// Everything that changes while events are yielded. Separate from the rings, which the yielded events borrow.
 pub(crate) struct Stream {
@@ -198,7 +196,8 @@ impl Stream {
         let is_plain = |place: &Place| place.is_plain() && place.key < until;
         let left = self.array.left();
         let (Some(first), Some(last)) = (left.first(), left.last()) else { return };
-        let none = self.sequence.is_some() || self.wraparound.is_some() || !self.keys.are_sure();
+        // If the smallest key is reliable, all are.
+        let none = self.sequence.is_some() || self.wraparound.is_some() || !self.keys.is_sure(first.key);
         if none || !is_plain(first) || first.key < self.last {
             return self.array.set_plain(0);
         }

@@ -1,5 +1,6 @@
 //! The part of a reader that does not sleep: refreshes, fences, due reports, new CPUs.
 
+mod reserved;
 mod rest;
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -16,6 +17,7 @@ use crate::reader::pace::{FLOOR, Pace, WORTH_A_REFRESH};
 use crate::rings::Rings;
 use crate::rings::control::{Control, Handle, Report, Signals};
 use crate::sys::machine;
+use reserved::Awaited;
 use rest::Filling;
 use smallvec::SmallVec;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -35,13 +37,15 @@ pub(crate) struct Engine {
     pub(crate) ended: Option<Ended>,
     /// The report that is due once all events from before it are yielded.
     report: Option<Report>,
+    /// When that report was asked for, as far as the reader knows.
+    reported: Instant,
     /// Whether all events before the report were seen, and newer events wait.
     capped: bool,
     pace: Pace,
     /// Under the lag rule: when all events that had been seen when this was set are due.
     due: Option<Instant>,
-    /// Since when a proof waits for programs to commit what they have reserved.
-    awaiting: Option<Instant>,
+    /// The wait for programs to commit what they have reserved.
+    awaited: Awaited,
     /// Under the round rule: whether another refresh follows the last one at once.
     again: bool,
     /// Fences that fail.
@@ -81,9 +85,6 @@ pub(crate) enum Turn {
 /// How often CPUs are listed in addition to the kernel's messages: a message may not arrive.
 const LIST_CPUS: Duration = Duration::from_secs(1);
 
-/// How often headers of busy reservations are read again before the reader sleeps: some microseconds, as long as most programs take.
-const COMMIT_SPINS: u32 = 256;
-
 /// The shortest sleep while a reservation is busy.
 const COMMIT_NAP: Duration = Duration::from_micros(50);
 
@@ -121,10 +122,11 @@ impl Engine {
             noticed,
             ended: None,
             report: None,
+            reported: Instant::now(),
             capped: false,
             pace,
             due: None,
-            awaiting: None,
+            awaited: Awaited::default(),
             again: false,
             failures: Repeats::default(),
             stuck: Repeats::default(),
@@ -232,7 +234,7 @@ impl Engine {
 
     /// The longest sleep after which there may be a reason to refresh.
     pub(crate) fn pause(&self) -> Duration {
-        if self.merge.is_behind() || (self.awaiting.is_some() && self.merge.may_find_commits()) {
+        if self.merge.is_behind() || (self.awaited.since.is_some() && self.merge.may_find_commits()) {
             return Duration::ZERO;
         }
         let now = Instant::now();
@@ -242,10 +244,7 @@ impl Engine {
             && self.proof.as_ref().is_some_and(Proof::is_under_way)
             && self.do_rings_wake();
         let mut pause = self.pace.left(now, fencing);
-        if let Some(since) = self.awaiting {
-            // As long again as the wait so far: nothing wakes the reader when a program commits.
-            pause = pause.min(COMMIT_NAP.max(now.saturating_duration_since(since)));
-        }
+        pause = pause.min(self.commit_nap(now));
         if self.merge.held() > 0 {
             pause = pause.min(self.pause_of_rule(now));
             if self.merge.rings().have_ring_buffers() {
@@ -314,7 +313,7 @@ impl Engine {
     }
 
     fn end_report(&mut self) {
-        (self.report, self.capped) = (None, false);
+        (self.report, self.capped, self.awaited.forgone) = (None, false, false);
         self.merge.lift_cap();
     }
 
@@ -322,7 +321,7 @@ impl Engine {
     fn report_after_refresh(&mut self, report: Report) {
         self.refresh();
         self.merge.mark_heads();
-        self.report = Some(report);
+        (self.report, self.reported) = (Some(report), Instant::now());
         self.cap();
         // A report does not wait for a tick.
         self.prove(Instant::now());
@@ -333,7 +332,7 @@ impl Engine {
         if self.report.is_some() && !self.capped && self.merge.is_past_marks() {
             self.capped = true;
             self.merge.set_cap();
-            self.merge.suspect_losses();
+            self.merge.read_losses_before_report();
         }
     }
 
@@ -376,23 +375,7 @@ impl Engine {
         watch.lose_patience().or_else(|errno| self.fence_failed(errno))
     }
 
-    /// Waits a little for programs to commit what they have reserved in BPF ring buffers, if a proof waits for them.
-    fn await_commits(&mut self) {
-        if !self.merge.awaits_commits() {
-            self.awaiting = None;
-            return;
-        }
-        let spins = if self.awaiting.is_none() { COMMIT_SPINS } else { 1 };
-        self.awaiting.get_or_insert_with(Instant::now);
-        for _ in 0..spins {
-            if self.merge.may_find_commits() {
-                return;
-            }
-            std::hint::spin_loop();
-        }
-    }
-
-    /// Reports a program that has returned without leaving. Not every time, unless a flush or deadline waits for it.
+    /// Reports a program that has returned without leaving, or sleeps. Not every time, unless a flush or deadline waits for it.
     fn tell_stuck(&mut self) -> Result<(), Error> {
         let returned = self.proof.as_mut().and_then(Proof::epochs).and_then(Watch::take_returned);
         let Some((cpu, waited)) = returned else { return Ok(()) };
@@ -418,7 +401,7 @@ impl Engine {
         self.know_threads();
         // What a proof releases at once need not leave its ring before.
         let ends_at_once = |proof: &Proof| proof.ends_at_once() && !proof.waits_for_programs();
-        let leave_soon = self.awaiting.is_none() && self.proof.as_ref().is_some_and(ends_at_once);
+        let leave_soon = self.awaited.since.is_none() && self.proof.as_ref().is_some_and(ends_at_once);
         self.merge.pause = (!leave_soon).then(|| self.pace.since_refresh(Instant::now()));
         let found = self.merge.refresh(self.now());
         // One more refresh releases the events of this one. A third one follows only if the second finds many events.
@@ -431,6 +414,8 @@ impl Engine {
             self.found = Some(now);
         }
         self.cap();
+        self.watch_reserved(now);
+        self.forgo_reserved(now);
         self.prove(now);
         self.control.tell(|seen| {
             (seen.stats, seen.progress) = (self.stats(), self.merge.progress());
@@ -554,13 +539,15 @@ impl Engine {
     }
 }
 
-/// The error for a program that has returned without leaving: a grace period has passed, and its CPU's word has not changed. A fence
-/// replaced the proof `times` times since the last report.
+/// The error for a program that has returned without leaving, or sleeps: a grace period has passed, and its CPU's word has not changed. A
+/// fence replaced the proof `times` times since the last report.
 #[cold]
 fn stuck(cpu: u32, waited: Duration, times: u64) -> Error {
     let message = format!(
-        "a program on CPU {cpu} has returned without perfweave_leave(), and was waited for {waited:?} (a kernel fence stood in {times} \
-         times since the last report)"
+        "a program on CPU {cpu} has returned without perfweave_leave(), or sleeps inside, and was waited for {waited:?} (a kernel fence \
+         stood in {times} times since the last report)"
     );
-    Error::new(ErrorKind::Degraded, message).hinting("fix the program and recreate the map: it keeps its words")
+    let hint = "if it does not leave, fix it and recreate the map, which keeps its words; if it sleeps, its records can be late: set \
+                Epochs::patience(Duration::MAX)";
+    Error::new(ErrorKind::Degraded, message).hinting(hint)
 }

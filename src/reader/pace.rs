@@ -65,6 +65,11 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
+    /// The longest tick.
+    pub(crate) fn longest(&self) -> Duration {
+        self.longest
+    }
+
     /// `latency` is the longest tick.
     pub(crate) fn new(hold: &Hold, latency: Duration, now: Instant) -> Self {
         let (worth_a_refresh, worth_a_proof, useful) = match hold {

@@ -13,12 +13,19 @@ pub enum Clock {
     MonotonicRaw,
     /// `CLOCK_BOOTTIME`
     Boottime,
-    /// `CLOCK_REALTIME`. It may be set back, so its keys can also decrease.
+    /// `CLOCK_REALTIME`. An administrator can set it back, and a leap second does. Then it shows times again, and records are late behind
+    /// those that left before. Each refresh looks whether it was set back, by a microsecond or more. Until the clock has passed what it
+    /// showed before, no event is marked as proven. Events that left between the set and the next refresh keep their mark.
     Realtime,
-    /// `CLOCK_TAI`
+    /// `CLOCK_TAI`. It can be set back like [`Clock::Realtime`], together with it or alone (`ADJ_TAI` of adjtimex(2)).
     Tai,
     /// The perf clock (`use_clockid` = 0), which user space cannot read. So the crate cannot tell a forged time from a true one. A forged
     /// time makes all later records late.
+    ///
+    /// On x86-64 the CPUs agree on it only where the time stamp counter is stable. That is looked up when a stream begins: `cap_user_time`
+    /// in the header page of a ring, or `tsc` as the kernel's clock source. Where neither says so, no event is marked as proven, but as
+    /// assumed; take another clock. The same holds if one of the events has `precise_ip` set: its times are the hardware's, drawn before the
+    /// kernel writes the record.
     Perf,
 }
 
@@ -95,6 +102,7 @@ mod tests {
 
     #[test]
     fn a_converted_time_is_a_time_of_the_other_clock() {
+        let _kept = perfweave_support::lock::keep(perfweave_support::lock::CLOCK);
         let clocks = [Clock::Monotonic, Clock::MonotonicRaw, Clock::Boottime, Clock::Realtime, Clock::Tai];
         for (from, to) in clocks.into_iter().flat_map(|from| clocks.map(|to| (from, to))) {
             let offset = from.offset_to(to).unwrap();

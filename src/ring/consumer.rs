@@ -5,7 +5,7 @@ pub(super) mod ring_buffer;
 mod tests;
 
 use crate::error::{Error, ErrorKind};
-use crate::ring::memory::{self, DATA_OFFSET_AT, DATA_SIZE_AT, HEAD_AT, Mapping, Memory, TAIL_AT};
+use crate::ring::memory::{self, CAPABILITIES_AT, DATA_OFFSET_AT, DATA_SIZE_AT, HEAD_AT, Mapping, Memory, TAIL_AT};
 use crate::ring::prefetch::prefetch_at;
 use crate::ring::words::{self, AtomicU64};
 use crate::ring::{Bytes, Fault, Header, KernelHalf};
@@ -45,6 +45,8 @@ pub struct Ring {
     /// buffer and not committed them. INVARIANT: `head <= reserved <= tail + size`.
     reserved: u64,
     format: Format,
+    /// The number of the map of a BPF ring buffer, which is the same for all descriptors of it.
+    map: Option<u32>,
     /// The header page.
     page: NonNull<u8>,
     /// The process that owns the memory.
@@ -227,6 +229,7 @@ impl Ring {
             head: 0,
             reserved: 0,
             format: if backward { Format::Backward } else { Format::Perf },
+            map: None,
             page: base,
             owner: Owner::new(),
             memory,
@@ -262,6 +265,22 @@ impl Ring {
     /// The header page, for handing out.
     pub(crate) fn page(&self) -> NonNull<u8> {
         self.page
+    }
+
+    /// Whether the kernel says in the header page that its perf clock is the time stamp counter (`cap_user_time`). `None` where no kernel
+    /// writes perf records: simulated rings, and BPF ring buffers.
+    pub(crate) fn has_user_time(&self) -> Option<bool> {
+        /// Bit-fields begin at the other end of a big-endian word.
+        const CAP_USER_TIME: u64 = if cfg!(target_endian = "big") { 1 << 60 } else { 1 << 3 };
+        if self.is_simulated() || self.is_ring_buffer() {
+            return None;
+        }
+        self.assert_here();
+        // SAFETY: (I1) a field of the kernel's header struct, which the first page holds.
+        let word = unsafe { self.page.add(CAPABILITIES_AT) }.cast::<AtomicU64>();
+        // SAFETY: (I1) mapped, and aligned to 8.
+        let capabilities = words::load_own(unsafe { word.as_ref() });
+        Some(capabilities & CAP_USER_TIME != 0)
     }
 
     /// The event that becomes readable when the ring is written to.
@@ -336,7 +355,6 @@ impl Ring {
     }
 
     /// Whether no kernel writes into it.
-    #[cfg(feature = "perf-data")]
     pub(crate) fn is_simulated(&self) -> bool {
         matches!(self.memory, Memory::Simulated(_))
     }
@@ -375,13 +393,10 @@ impl Ring {
         (self.head, self.reserved) = (self.tail, self.tail);
     }
 
-    /// Skips everything between the last head seen and the kernel's head, and goes on from there.
-    ///
-    /// # Panics
-    /// Unless everything up to the last head seen was released.
+    /// Gives back everything up to the last head seen, skips what lies between that and the kernel's head, and goes on from there.
     pub(crate) fn skip_to_head(&mut self) {
-        assert_eq!(self.tail, self.head, "records before the fault are still held");
         let head = self.load_head();
+        self.tail = self.head;
         self.base = head.wrapping_sub(self.head);
         self.reserved = self.head;
         self.publish();

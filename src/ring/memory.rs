@@ -1,6 +1,7 @@
 //! The memory of a ring and its owner: the crate's own mapping, another part of the program, or the simulator.
 
-use super::words::{self, AtomicU64};
+use super::Header;
+use super::words::{self, AtomicU32, AtomicU64};
 use crate::sys::fork::Owner;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use perf_event_open_sys::bindings::perf_event_mmap_page;
@@ -64,6 +65,7 @@ impl Drop for Mapping {
 }
 
 /// Offsets of the shared words in the header page, from the kernel's own struct.
+pub(super) const CAPABILITIES_AT: usize = offset_of!(perf_event_mmap_page, __bindgen_anon_1);
 pub(super) const HEAD_AT: usize = offset_of!(perf_event_mmap_page, data_head);
 pub(super) const TAIL_AT: usize = offset_of!(perf_event_mmap_page, data_tail);
 pub(super) const DATA_OFFSET_AT: usize = offset_of!(perf_event_mmap_page, data_offset);
@@ -143,6 +145,11 @@ impl Pages {
         }
     }
 
+    /// Whether the consumer's next refresh finds writes of a hostile kernel.
+    pub(super) fn has_edits(&self) -> bool {
+        self.is_hostile() && !self.edits.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
     pub(super) fn is_hostile(&self) -> bool {
         // Acquire pairs with the store in `KernelHalf::turn_hostile`: the last lawful writes come first.
         self.hostile.load(Ordering::Acquire)
@@ -158,15 +165,24 @@ impl Drop for Pages {
 
 /// The kernel's half of a simulated ring: the only writer of data and head.
 ///
-/// A lawful write never touches a byte between the published tail and head, so a consumer's slices stay untouched
-/// whatever thread it is on. Anything else goes through [`KernelHalf::scribble`] and [`KernelHalf::force_head`] and
-/// takes effect at the consumer's next refresh, when it cannot hold a slice.
+/// A lawful write never touches a byte between the published tail and head, so a consumer's slices stay untouched whatever thread it is on.
+/// [`KernelHalf::scribble`], [`KernelHalf::force_head`] and [`KernelHalf::force_tail`] break the rules by which that is known. From then on
+/// every write takes effect at the consumer's next refresh, when it cannot hold a slice.
 pub(crate) struct KernelHalf {
     pages: Arc<Pages>,
     backward: bool,
+    /// The head, also while it waits for the consumer's next refresh.
+    next: u64,
+    /// Where the reservations of a BPF ring buffer are that no program has committed, and the lengths of their data.
+    pub(super) busy: Vec<(u64, u32)>,
 }
 
 impl KernelHalf {
+    /// The head, also while it waits for the consumer's next refresh.
+    pub(super) fn next(&self) -> u64 {
+        self.next
+    }
+
     /// The consumer's published tail.
     pub(crate) fn tail(&self) -> u64 {
         words::load_tail(self.pages.word(TAIL_AT))
@@ -207,17 +223,38 @@ impl KernelHalf {
         unsafe { self.pages.write(position, bytes) };
     }
 
-    /// Writes into a reservation of a BPF ring buffer that is not committed. The consumer does not read it.
+    /// Writes into a reservation of a BPF ring buffer.
+    ///
+    /// # Panics
+    /// If the bytes are not within one that is busy.
     pub(super) fn write_reserved(&mut self, position: u64, bytes: &[u8]) {
-        // SAFETY: not committed, so the consumer reads only its header, and nobody but us writes.
+        if self.pages.is_hostile() {
+            return self.queue(Edit::Data { position, bytes: bytes.to_vec() });
+        }
+        let end = position.wrapping_add(bytes.len() as u64);
+        let is_within = |(begin, len): &(u64, u32)| {
+            let data = begin.wrapping_add(Header::LEN);
+            [position, end].iter().all(|at| at.wrapping_sub(data) <= u64::from(*len))
+        };
+        assert!(self.busy.iter().any(is_within), "{} bytes at {position} are not reserved", bytes.len());
+        // SAFETY: reserved and not committed, so the consumer reads only the header before it, and nobody but us writes.
         unsafe { self.pages.write(position, bytes) };
     }
 
-    /// Where a position of the data area lies.
-    pub(super) fn word_of_data(&self, position: u64) -> NonNull<u8> {
+    /// Writes the header of a reservation of a BPF ring buffer.
+    ///
+    /// # Panics
+    /// If the position is no multiple of 8.
+    pub(super) fn write_header(&mut self, position: u64, word: u32) {
+        assert!(position.is_multiple_of(8), "the kernel aligns reservations, and {position} is not aligned");
+        if self.pages.is_hostile() {
+            return self.queue(Edit::Data { position, bytes: word.to_ne_bytes().to_vec() });
+        }
         let at = self.pages.page + (position & (self.size() - 1)) as usize;
         // SAFETY: within the allocation, which is a page and the data area.
-        unsafe { self.pages.base.add(at) }
+        let header = unsafe { self.pages.base.add(at) }.cast::<AtomicU32>();
+        // SAFETY: aligned to 8 in an area that is a multiple of 8 long. Both halves use it as one word while it is not committed.
+        words::store_reservation(unsafe { header.as_ref() }, word);
     }
 
     /// Publishes a head.
@@ -225,6 +262,7 @@ impl KernelHalf {
     /// # Panics
     /// If the head moves backwards or past the free space, unless hostile.
     pub(crate) fn publish(&mut self, head: u64) {
+        self.next = head;
         if self.pages.is_hostile() {
             return self.queue(Edit::Head(head));
         }
@@ -246,11 +284,13 @@ impl KernelHalf {
     /// Publishes any head, at the consumer's next refresh.
     pub(crate) fn force_head(&mut self, head: u64) {
         self.turn_hostile();
+        self.next = head;
         self.queue(Edit::Head(head));
     }
 
-    /// Stores a tail, as another consumer does.
+    /// Stores a tail, as another consumer does. From now on the tail does not say what the consumer lends.
     pub(crate) fn force_tail(&mut self, tail: u64) {
+        self.turn_hostile();
         words::store_tail(self.pages.word(TAIL_AT), tail);
     }
 
@@ -279,7 +319,8 @@ pub(super) fn simulated(page: usize, size: usize, backward: bool) -> Option<(Ker
     // Relaxed by way of `store_head`'s Release: nobody shares the memory yet.
     words::store_head(pages.word(DATA_OFFSET_AT), page as u64);
     words::store_head(pages.word(DATA_SIZE_AT), size as u64);
-    Some((KernelHalf { pages: Arc::clone(&pages), backward }, Memory::Simulated(pages), base))
+    let kernel = KernelHalf { pages: Arc::clone(&pages), backward, next: 0, busy: Vec::new() };
+    Some((kernel, Memory::Simulated(pages), base))
 }
 
 impl fmt::Debug for Memory {

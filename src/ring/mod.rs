@@ -39,7 +39,5 @@ pub use consumer::ring_buffer::ANY_CPU;
 pub(crate) use epochs::{Epoch, EpochWords};
 pub use frame::Fault;
 pub(crate) use frame::Header;
-#[cfg(any(test, feature = "test-util"))]
-pub(crate) use frame::State;
 pub(crate) use memory::KernelHalf;
 pub(crate) use prefetch::prefetch;

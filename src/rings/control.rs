@@ -49,6 +49,9 @@ impl Handle {
     /// reader. Records that are written
     /// before the reader notices this call count as written before it.
     ///
+    /// In BPF ring buffers, what programs have reserved counts too. The reader waits for them to commit it, but not for ever:
+    /// [`Order::latency`](crate::Order::latency).
+    ///
     /// Flushes share one item if the reader has not begun with the first when the others come. A stream that has ended by a deadline
     /// yields it when it goes on.
     ///
@@ -142,7 +145,8 @@ impl Handle {
     /// ([`Ended::Deadline`](crate::Ended::Deadline)): every call gives `None` until another deadline is set, or none. From
     /// then on the stream goes on with what is newer. It does not end by a deadline that is moved or taken back before.
     ///
-    /// Held events need a fence, so the end can come later than the deadline by as long as a fence takes.
+    /// Held events need a fence, so the end can come later than the deadline by as long as a fence takes, or as programs take to commit what
+    /// they have reserved in BPF ring buffers, which is bounded as for a flush.
     /// [`Reader::next_timeout`](crate::Reader::next_timeout) is strict instead, and leaves held events.
     ///
     /// # Errors
@@ -428,6 +432,11 @@ impl Outlets {
             is_polled && polled[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
         };
         self.events.iter().all(has_hung_up)
+    }
+
+    /// All that writes into the rings. Nothing once it was stopped for good.
+    pub(crate) fn events(&self) -> &[Outlet] {
+        &self.events
     }
 
     /// Adds a ring without pausing it.

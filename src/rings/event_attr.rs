@@ -117,7 +117,7 @@ pub(super) fn records(kinds: &[Kind], build_ids: bool) -> Result<perf_event_attr
     if has_records(&attr) { Ok(attr) } else { Err(refused("of no kind")) }
 }
 
-/// Checks that an attribute points to nothing, and that its event writes something.
+/// Checks that an attribute points to nothing, and that its event writes something, and on its own CPU.
 pub(super) fn check(name: &str, attr: &perf_event_attr) -> Result<(), Error> {
     let is_of = |unit: &&str| match pmu::number(unit) {
         Ok(number) => number == attr.type_,
@@ -134,7 +134,22 @@ pub(super) fn check(name: &str, attr: &perf_event_attr) -> Result<(), Error> {
         );
         return Err(Error::new(ErrorKind::InvalidInput, message).about(name));
     }
+    if attr.inherit_stat() != 0 {
+        return Err(writes_elsewhere(name));
+    }
     if is_silent(attr) { Err(silent(name)) } else { Ok(()) }
+}
+
+/// An event whose inherited copies write a record when their thread ends, on whatever CPU that is, into the ring of the copy's CPU
+/// (`sync_child_event`, kernel/events/core.c). Two CPUs that write into one ring overwrite each other's records. Nor is the time of this
+/// record drawn inside a section that a grace period waits for.
+fn writes_elsewhere(event: &str) -> Error {
+    let message = format!(
+        "{event} asks for inherit_stat: a thread that ends would write PERF_RECORD_READ into the ring of another CPU, over records of that \
+         CPU's own"
+    );
+    let hint = "leave inherit_stat 0; PERF_SAMPLE_READ gives the counts with each sample";
+    Error::new(ErrorKind::Unsupported, message).hinting(hint).about(event)
 }
 
 /// An event would never write a record: it counts without sampling, or counts nothing.

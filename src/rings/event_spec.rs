@@ -189,8 +189,8 @@ impl Probe {
             }
             io::ErrorKind::NotFound => {
                 let (release, option) = (machine::release(), self.unit.to_uppercase());
-                let hint =
-                    format!("this kernel, {release}, is older than 4.17 or was built without CONFIG_{option}_EVENTS");
+                let older = if machine::may_be_older_than([4, 17]) { "is older than 4.17 or " } else { "" };
+                let hint = format!("this kernel, {release}, {older}was built without CONFIG_{option}_EVENTS");
                 refused(ErrorKind::Unsupported, errno, hint)
             }
             _ => refused(ErrorKind::of(&errno), errno, String::new()),

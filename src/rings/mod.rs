@@ -13,6 +13,7 @@ mod event_map;
 mod event_names;
 mod event_spec;
 mod filter;
+mod foreign;
 mod hotplug;
 mod losses;
 pub(crate) mod options;
@@ -343,6 +344,14 @@ impl Rings {
     /// or 0 if the records are stamped with the wall clock itself. `None` if it does not, and for the perf clock.
     pub fn wall_clock(&self) -> Option<ClockOffset> {
         if self.recording.is_some() { self.recorded_wall_clock } else { self.clock.offset_to(Clock::Realtime) }
+    }
+
+    /// Whether order by the records' times can be proven: the CPUs agree on the perf clock, and no hardware has drawn times before the
+    /// kernel wrote the records (`setup_pebs_time`, `arch/x86/events/intel/ds.c`; with any other clock it draws none).
+    pub(crate) fn have_one_clock(&self) -> bool {
+        let is_drawn_before = |source: &Source| source.attr.precise_ip() != 0;
+        let mut told = self.lanes.iter().filter_map(|lane| lane.ring.has_user_time());
+        self.clock != Clock::Perf || !self.sources.iter().any(is_drawn_before) && told.all(machine::perf_clock_agrees)
     }
 
     /// When the last event was started, on the rings' clock. Before that, some CPUs were traced and others not, so a

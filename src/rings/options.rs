@@ -7,7 +7,7 @@ use crate::rings::Rings;
 use crate::rings::event_attr::{KPROBE, Rate, UPROBE, sampled};
 use crate::rings::event_spec::{EventSpec, Place, Probe, What};
 use crate::rings::hotplug;
-use crate::rings::target::{self, CGROUP_HINT, Target};
+use crate::rings::target::{self, Target};
 use crate::sys::pidfd::Task;
 use crate::sys::wakeup::Wakeup;
 use crate::sys::{file, machine};
@@ -185,6 +185,9 @@ impl RingOptions {
     /// is left out of patterns, since most of it cannot be opened. So is a tracepoint that the kernel lets nobody sample:
     /// [`Rings::skipped`](crate::Rings::skipped) lists those. A pattern that leaves nothing is an error.
     ///
+    /// A BPF program that somebody else has attached to the same tracepoint runs first. If it returns 0, the kernel writes no event, and
+    /// nothing counts that: [`Rings::foreign_programs`](crate::Rings::foreign_programs) lists such programs.
+    ///
     /// Opening the rings gives [`ErrorKind::NotFound`], with the nearest name, for a name
     /// that tracefs does not have, [`ErrorKind::Permission`] if tracefs
     /// cannot be read, and [`ErrorKind::System`] if it is not mounted.
@@ -354,7 +357,7 @@ impl RingOptions {
             "cgroup",
             file::open_cgroup(path).map(Target::Cgroup).map_err(|errno| {
                 let message = format!("cannot open the control group {}", path.display());
-                Error::new(ErrorKind::of(&errno), message).because(errno).hinting(CGROUP_HINT)
+                Error::new(ErrorKind::of(&errno), message).because(errno).hinting(target::cgroup_hint())
             }),
         )
     }
@@ -442,7 +445,7 @@ impl RingOptions {
         self.add(name, What::Probe(Probe { unit, target, place: Place::Offset(0), returns }))
     }
 
-    /// Adds any event by its attribute, a type of the crate perf-event-open-sys. Opening the rings refuses two kinds of attributes:
+    /// Adds any event by its attribute, a type of the crate perf-event-open-sys. Opening the rings refuses three kinds of attributes:
     ///
     /// - An event that would never write anything is [`ErrorKind::InvalidInput`]. It has no `sample_period`
     ///   and no `sample_freq`, or is `PERF_COUNT_SW_DUMMY`, and asks for none of the records other than samples
@@ -451,6 +454,8 @@ impl RingOptions {
     /// - An attribute that points to a name, as those of the PMUs `uprobe` and `kprobe` do, is
     ///   [`ErrorKind::InvalidInput`]: events are opened after this call, and again when a CPU comes back.
     ///   [`RingOptions::uprobe`] and [`RingOptions::kprobe`] keep the name.
+    /// - One that asks for `inherit_stat` is [`ErrorKind::Unsupported`]: when a thread ends, the kernel would write `PERF_RECORD_READ`
+    ///   into the rings of other CPUs than the one it runs on (`sync_child_event`, kernel/events/core.c).
     ///
     /// This crate sets `size`, `disabled`, `sample_id_all`, `use_clockid` and `clockid`, `watermark` and the wake-up,
     /// and `write_backward` (off). It adds these to `sample_type`: `RAW`, `TIME`, and `IDENTIFIER` if other events

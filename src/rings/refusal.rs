@@ -4,10 +4,10 @@ use crate::error::hint::{limit, setting};
 use crate::error::{Error, ErrorKind, MODULE, filtered, short};
 use crate::rings::event_attr;
 use crate::rings::event_spec::RingEvent;
-use crate::rings::target::CGROUP_HINT;
+use crate::rings::target;
 use crate::sys::perf::Pid;
 use crate::sys::status::{CAP_PERFMON, CAP_SYS_ADMIN, Status};
-use crate::sys::{machine, perf, pmu};
+use crate::sys::{file, machine, perf, pmu};
 use nix::sys::resource::Resource;
 use perf_event_open_sys::bindings::{self, perf_event_attr};
 use std::ffi::CStr;
@@ -16,7 +16,7 @@ use std::io;
 /// perf_event_open(2) refuses an event on a CPU. `fds`: how many file descriptors all events need.
 pub(super) fn refused(event: &RingEvent, pid: Pid<'_>, cpu: u32, errno: io::Error, fds: usize) -> Error {
     let (attr, probe) = (&event.attr, event.probe.as_deref());
-    let hint = of_target(pid, &errno).or_else(|| of_clock(event, pid, cpu, &errno));
+    let hint = of_target(event, pid, cpu, &errno).or_else(|| of_clock(event, pid, cpu, &errno));
     let hint = hint.unwrap_or_else(|| of_call(&errno, attr, probe, fds));
     let by_name = probe.is_some() || attr.type_ == bindings::PERF_TYPE_TRACEPOINT;
     let kind = match errno.raw_os_error() {
@@ -35,9 +35,16 @@ pub(super) fn refused(event: &RingEvent, pid: Pid<'_>, cpu: u32, errno: io::Erro
 const ENOTSUPP: i32 = 524;
 
 /// What helps if an event cannot be opened for a thread or control group, and that is why.
-fn of_target(pid: Pid<'_>, errno: &io::Error) -> Option<String> {
+fn of_target(event: &RingEvent, pid: Pid<'_>, cpu: u32, errno: &io::Error) -> Option<String> {
+    let is_there = || perf::open(&event.attr, event.probe.as_deref(), Pid::All, cpu).is_ok();
     let text = match (pid, errno.raw_os_error()) {
-        (Pid::Cgroup(_), Some(libc::EBADF)) => CGROUP_HINT,
+        (Pid::Cgroup(_), Some(libc::EBADF)) => return Some(target::cgroup_hint()),
+        // The hierarchy of the group is not that of perf_event (`perf_cgroup_connect`, kernel/events/core.c).
+        (Pid::Cgroup(group), Some(libc::ENOENT)) if is_there() => {
+            let version = if file::is_first_version(group) { "1" } else { "2" };
+            let hint = target::cgroup_hint();
+            return Some(format!("it is one of the control groups of version {version} without perf_event: {hint}"));
+        }
         (Pid::Thread(_), Some(raw @ (libc::EACCES | libc::EPERM))) if denial(raw) == Denial::Privilege => {
             "needs CAP_PERFMON, or a process of your own and RingOptions::user_only, if kernel.perf_event_paranoid is 2 or less"
         }
@@ -101,7 +108,7 @@ fn of_call(errno: &io::Error, attr: &perf_event_attr, probe: Option<&CStr>, fds:
         }),
         Some(libc::EINVAL) => rate(attr).unwrap_or_else(|| {
             let absent = absent(attr, probe).map_or_else(String::new, |absent| absent + "; or else: ");
-            format!("{absent}this kernel is {}; {}", machine::release(), doubts(attr))
+            format!("{absent}this kernel is {}; {}", machine::release(), doubts(attr, machine::may_be_older_than))
         }),
         Some(libc::EADDRNOTAVAIL) if probe.is_some() => {
             "the kernel has several functions of that name: see /proc/kallsyms".into()
@@ -222,7 +229,7 @@ fn absent(attr: &perf_event_attr, probe: Option<&CStr>) -> Option<String> {
 }
 
 /// The members of this attribute that perf_event_open(2) may answer with `EINVAL`.
-fn doubts(attr: &perf_event_attr) -> String {
+fn doubts(attr: &perf_event_attr, may_be_older_than: impl Fn([u32; 2]) -> bool) -> String {
     let unknown = attr.sample_type & !u64::from(bindings::PERF_SAMPLE_MAX - 1);
     if unknown != 0 {
         return format!("sample_type has bits that are not known to perf_event_open(2) as of this crate: {unknown:#x}");
@@ -233,17 +240,22 @@ fn doubts(attr: &perf_event_attr) -> String {
             doubts.push(what.to_owned());
         }
     };
-    doubt(event_attr::is_output(attr), "BPF output needs 4.4");
-    doubt(attr.use_clockid() != 0, "another clock than perf's needs 4.1");
-    doubt(attr.write_backward() != 0, "writing backwards needs 4.7");
-    doubt(attr.read_format & u64::from(bindings::PERF_FORMAT_LOST) != 0, "PERF_FORMAT_LOST needs 6.0");
+    for (is, what, since) in [
+        (event_attr::is_output(attr), "BPF output", [4, 4]),
+        (attr.use_clockid() != 0, "another clock than perf's", [4, 1]),
+        (attr.write_backward() != 0, "writing backwards", [4, 7]),
+        (attr.read_format & u64::from(bindings::PERF_FORMAT_LOST) != 0, "PERF_FORMAT_LOST", [6, 0]),
+    ] {
+        doubt(is && may_be_older_than(since), &format!("{what} needs {}.{}", since[0], since[1]));
+    }
     let branches = u64::from(bindings::PERF_SAMPLE_BRANCH_STACK | bindings::PERF_SAMPLE_REGS_USER);
     let stacks = u64::from(bindings::PERF_SAMPLE_STACK_USER | bindings::PERF_SAMPLE_REGS_INTR);
     doubt(
         attr.sample_type & (branches | stacks) != 0,
         "branch stacks, registers and user stacks need their masks and sizes set, and the hardware for them",
     );
-    format!("sample_type is {:#x}, read_format {:#x}; {}", attr.sample_type, attr.read_format, doubts.join("; "))
+    doubts.insert(0, format!("sample_type is {:#x}, read_format {:#x}", attr.sample_type, attr.read_format));
+    doubts.join("; ")
 }
 
 #[cfg(all(test, not(loom)))]
@@ -256,9 +268,9 @@ mod tests {
         let doubts = |change: &dyn Fn(&mut perf_event_attr)| {
             let mut attr = perf_event_attr::default();
             change(&mut attr);
-            super::doubts(&attr).split_once("; ").map(|(_, doubts)| doubts.to_owned())
+            super::doubts(&attr, |_| true).split_once("; ").map(|(_, doubts)| doubts.to_owned())
         };
-        assert_eq!(doubts(&|_| ()).as_deref(), Some(""));
+        assert_eq!(doubts(&|_| ()), None);
         let sampled = [
             bindings::PERF_SAMPLE_BRANCH_STACK,
             bindings::PERF_SAMPLE_REGS_USER,
@@ -272,6 +284,11 @@ mod tests {
         assert_eq!(doubts(&|attr| attr.set_use_clockid(1)).unwrap(), "another clock than perf's needs 4.1");
         assert_eq!(doubts(&|attr| attr.set_write_backward(1)).unwrap(), "writing backwards needs 4.7");
         assert_eq!(doubts(&|attr| attr.read_format = 16).unwrap(), "PERF_FORMAT_LOST needs 6.0");
-        assert_eq!(doubts(&|attr| attr.read_format = 15).unwrap(), "");
+        assert_eq!(doubts(&|attr| attr.read_format = 15), None);
+        // A kernel that has it all.
+        let mut attr = perf_event_attr { read_format: 16, ..Default::default() };
+        attr.set_use_clockid(1);
+        let said = super::doubts(&attr, |version| version > [5, 8]);
+        assert!(said.ends_with("PERF_FORMAT_LOST needs 6.0") && !said.contains("4.1"), "{said}");
     }
 }

@@ -48,6 +48,9 @@ impl Rings {
     /// [`ErrorKind::Map`] if the map is no such array; [`ErrorKind::InvalidInput`] if there is no BPF ring buffer, or if several
     /// share a CPU: the counts do not say to which a failure belongs. [`ErrorKind::System`].
     pub fn count_failures(&mut self, map: impl AsFd) -> Result<(), Error> {
+        // Asked for once: what is checked is what is read from then on.
+        let map = map.as_fd().try_clone_to_owned().map_err(Error::cannot("duplicate a map's file descriptor"))?;
+        let map = Arc::new(map);
         let info =
             bpf::map_info(map.as_fd()).map_err(|errno| Error::system("ask what the map of failures is", errno))?;
         let bpf::MapInfo { map_type, key_size, value_size, .. } = info;
@@ -59,8 +62,6 @@ impl Rings {
             );
             return Err(Error::new(ErrorKind::Map, message));
         }
-        let map =
-            Arc::new(map.as_fd().try_clone_to_owned().map_err(Error::cannot("duplicate a map's file descriptor"))?);
         let possible = machine::possible_cpus().map_err(Error::cannot("list CPUs"))?;
         let buffers: Vec<u32> =
             self.lanes.iter().filter(|lane| lane.ring.is_ring_buffer()).map(|lane| lane.origin.cpu).collect();

@@ -1,9 +1,11 @@
 //! What events are opened for: the whole machine, a process, a thread, a control group.
 
 use crate::error::{Error, ErrorKind};
+use crate::sys::machine::{Mount, Mounts};
 use crate::sys::pidfd::Task;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 
 /// What all events of the rings are opened for.
 #[derive(Debug)]
@@ -18,8 +20,19 @@ pub(crate) enum Target {
 }
 
 /// The hint if a path is not of a control group that can be traced.
-pub(super) const CGROUP_HINT: &str = "a control group is a directory of a cgroup2 file system, or of the cgroup file system of perf_event: see \
-                                      /proc/mounts";
+pub(super) fn cgroup_hint() -> String {
+    let mounts = Mounts::open().and_then(|mounts| mounts.read()).unwrap_or_default();
+    let of_perf = |mount: &&Mount| {
+        mount.kind == "cgroup" && mount.options.as_bytes().split(|byte| *byte == b',').any(|word| word == b"perf_event")
+    };
+    // Where a hierarchy of version 1 has perf_event, the groups of version 2 do not.
+    let of_first = mounts.iter().find(of_perf);
+    let place = of_first.or_else(|| mounts.iter().find(|mount| mount.kind == "cgroup2")).map(|mount| &mount.path);
+    let here = place.map_or("see /proc/mounts".into(), |path| format!("here one in {}", path.display()));
+    format!(
+        "a control group is a directory of a cgroup2 file system, or of the cgroup file system of perf_event: {here}"
+    )
+}
 
 impl Target {
     /// Whether events follow threads. These go on when a CPU comes back.

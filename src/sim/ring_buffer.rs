@@ -1,6 +1,6 @@
 //! A simulated BPF ring buffer: programs reserve, fill, and submit or discard.
 
-use crate::ring::{KernelHalf, Ring, State};
+use crate::ring::{KernelHalf, Ring};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::fmt;
 use std::os::fd::AsFd;
@@ -38,14 +38,15 @@ struct Half {
     kernel: KernelHalf,
     /// Becomes readable when a record is committed that the consumer waits for.
     wake: Option<EventFd>,
-    /// Reservations that are busy, and their lengths.
-    busy: Vec<(u64, u32)>,
     failed: u64,
 }
 
 /// Bytes that a program has reserved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reservation(u64);
+pub struct Reservation {
+    place: u64,
+    len: u32,
+}
 
 impl RingBuffer {
     /// A ring buffer with so many bytes of data, and the ring that reads it.
@@ -57,22 +58,20 @@ impl RingBuffer {
         let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).ok();
         let fd = wake.as_ref().and_then(|wake| wake.as_fd().try_clone_to_owned().ok());
         let (kernel, ring) = Ring::simulated_ring_buffer(bytes, fd.map(Arc::new));
-        (Self(Arc::new(Mutex::new(Half { kernel, wake, busy: Vec::new(), failed: 0 }))), ring)
+        (Self(Arc::new(Mutex::new(Half { kernel, wake, failed: 0 }))), ring)
     }
 
     fn half(&self) -> MutexGuard<'_, Half> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A program reserves so many bytes (`bpf_ringbuf_reserve`). `None` if there is not enough space; the kernel counts that nowhere.
+    /// A program reserves so many bytes (`bpf_ringbuf_reserve`). `None` if there is not enough space, or for 2^30 bytes or more; the kernel
+    /// counts that nowhere.
     pub fn reserve(&self, len: u32) -> Option<Reservation> {
         let mut half = self.half();
         let place = half.kernel.reserve(len);
-        match place {
-            Some(place) => half.busy.push((place, len)),
-            None => half.failed += 1,
-        }
-        place.map(Reservation)
+        half.failed += u64::from(place.is_none());
+        place.map(|place| Reservation { place, len })
     }
 
     /// A program fills its reservation and submits it (`bpf_ringbuf_submit`).
@@ -91,15 +90,9 @@ impl RingBuffer {
         self.commit(reservation, None);
     }
 
-    fn commit(&self, Reservation(place): Reservation, data: Option<&[u8]>) {
+    fn commit(&self, Reservation { place, len }: Reservation, data: Option<&[u8]>) {
         let mut half = self.half();
-        let at = half.busy.iter().position(|(busy, _)| *busy == place).expect("a reservation that is busy");
-        let (_, len) = half.busy.swap_remove(at);
-        let state = if data.is_some() { State::Submitted } else { State::Discarded };
-        let old = vec![0; len as usize];
-        let data = data.unwrap_or(&old);
-        assert_eq!(data.len(), len as usize, "data as long as the reservation");
-        half.kernel.fill(place, data, state);
+        half.kernel.commit(place, len, data);
         // `bpf_ringbuf_commit` wakes the consumer if it has read everything before.
         if half.kernel.tail() == place
             && let Some(wake) = &half.wake
@@ -110,7 +103,8 @@ impl RingBuffer {
 
     /// Reserves, fills and submits in one call (`bpf_ringbuf_output`). False if there is not enough space.
     pub fn output(&self, data: &[u8]) -> bool {
-        let place = self.reserve(data.len() as u32);
+        // What does not fit 32 bits is too long in any case.
+        let place = self.reserve(data.len().try_into().unwrap_or(u32::MAX));
         place.map(|place| self.submit(place, data)).is_some()
     }
 
@@ -124,7 +118,8 @@ impl RingBuffer {
         self.half().kernel.head()
     }
 
-    /// Sets the consumer position, as another reader of the map does.
+    /// Sets the consumer position, as another reader of the map does. What programs write afterwards takes effect at the consumer's next
+    /// refresh.
     pub fn force_consumed(&self, position: u64) {
         self.half().kernel.force_tail(position);
     }
@@ -134,14 +129,13 @@ impl RingBuffer {
         self.half().kernel.tail()
     }
 
-    /// Overwrites bytes from a position on, as no lawful kernel does. Takes effect at the consumer's next refresh. Reserve nothing before
-    /// that.
+    /// Overwrites bytes from a position on, as no lawful kernel does. This and all later writes take effect at the consumer's next refresh.
     pub fn scribble(&self, position: u64, bytes: &[u8]) {
         self.half().kernel.scribble(position, bytes);
     }
 
-    /// Sets the producer position to any value, as no lawful kernel does. Takes effect at the consumer's next refresh. Reserve nothing
-    /// before that.
+    /// Sets the producer position to any value, as no lawful kernel does. This and all later writes take effect at the consumer's next
+    /// refresh. The next reservation begins there, rounded down to a multiple of 8.
     pub fn force_produced(&self, position: u64) {
         self.half().kernel.force_head(position);
     }
@@ -152,7 +146,7 @@ impl fmt::Debug for RingBuffer {
         let half = self.half();
         f.debug_struct("RingBuffer")
             .field("kernel", &half.kernel)
-            .field("busy", &half.busy.len())
+            .field("busy", &half.kernel.busy())
             .finish_non_exhaustive()
     }
 }

@@ -14,6 +14,7 @@ const BPF_MAP_UPDATE_ELEM: libc::c_int = 2;
 const BPF_MAP_DELETE_ELEM: libc::c_int = 3;
 const BPF_MAP_GET_NEXT_KEY: libc::c_int = 4;
 const BPF_OBJ_GET: libc::c_int = 7;
+const BPF_PROG_GET_FD_BY_ID: libc::c_int = 13;
 const BPF_MAP_GET_FD_BY_ID: libc::c_int = 14;
 const BPF_OBJ_GET_INFO_BY_FD: libc::c_int = 15;
 pub(crate) const BPF_MAP_TYPE_ARRAY: u32 = 2;
@@ -50,7 +51,7 @@ struct MapElem {
     flags: u64,
 }
 
-/// The part of `union bpf_attr` that BPF_MAP_GET_FD_BY_ID reads.
+/// The part of `union bpf_attr` that BPF_MAP_GET_FD_BY_ID and BPF_PROG_GET_FD_BY_ID read.
 #[repr(C)]
 #[derive(Default)]
 struct FdById {
@@ -87,6 +88,14 @@ pub(crate) struct MapInfo {
     pub(crate) value_size: u32,
     pub(crate) max_entries: u32,
     pub(crate) map_flags: u32,
+}
+
+/// The begin of `struct bpf_prog_info`, up to the name.
+#[repr(C)]
+#[derive(Default)]
+struct ProgramInfo {
+    before: [u64; 8],
+    name: [u8; 16],
 }
 
 /// # Safety
@@ -220,6 +229,25 @@ pub(crate) fn map_info(map: BorrowedFd<'_>) -> io::Result<MapInfo> {
     // SAFETY: the kernel writes at most `info_len` bytes to `info`, which lives until the call returns.
     unsafe { bpf(BPF_OBJ_GET_INFO_BY_FD, &mut attr) }?;
     Ok(info)
+}
+
+/// The name of a loaded program. Needs `CAP_SYS_ADMIN`.
+pub(crate) fn program_name(id: u32) -> io::Result<String> {
+    let mut attr = FdById { id, ..FdById::default() };
+    // SAFETY: the command reads no pointer.
+    let fd = unsafe { bpf(BPF_PROG_GET_FD_BY_ID, &mut attr) }?;
+    // SAFETY: a new file descriptor that nobody else knows. The kernel opens it close-on-exec.
+    let program = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+    let mut info = ProgramInfo::default();
+    let mut attr = InfoByFd {
+        bpf_fd: program.as_raw_fd() as u32,
+        info_len: size_of::<ProgramInfo>() as u32,
+        info: std::ptr::from_mut(&mut info) as u64,
+    };
+    // SAFETY: the kernel writes at most `info_len` bytes to `info`, which lives until the call returns. Its lengths of other buffers are 0.
+    unsafe { bpf(BPF_OBJ_GET_INFO_BY_FD, &mut attr) }?;
+    let name = info.name.split(|byte| *byte == 0).next().unwrap_or_default();
+    Ok(String::from_utf8_lossy(name).into_owned())
 }
 
 /// A map's type in words: `enum bpf_map_type`, include/uapi/linux/bpf.h.

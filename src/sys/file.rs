@@ -6,7 +6,7 @@ use std::fs::OpenOptions;
 #[cfg(feature = "perf-data")]
 use std::fs::Permissions;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 #[cfg(feature = "perf-data")]
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -90,4 +90,9 @@ pub(crate) fn open_cgroup(path: &Path) -> io::Result<OwnedFd> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is in no file system of control groups"));
     }
     Ok(directory)
+}
+
+/// Whether a control group is of version 1.
+pub(crate) fn is_first_version(directory: BorrowedFd<'_>) -> bool {
+    fstatfs(directory).is_ok_and(|system| system.filesystem_type() == CGROUP_SUPER_MAGIC)
 }

@@ -45,6 +45,24 @@ pub(crate) fn has_global_threads() -> bool {
     fs::metadata("/proc/self/ns/pid").map_or(true, |space| space.ino() == FIRST_PID_NAMESPACE)
 }
 
+/// Whether the CPUs agree on the perf clock (`local_clock`), as far as that can be told. `user_time`: what a ring's header page says.
+///
+/// Where the time stamp counter is unstable, each CPU's perf clock goes by itself, within bounds of some scheduler ticks
+/// (`kernel/sched/clock.c`). The header page says that the clock is a stable counter (`cap_user_time`, `arch_perf_update_userpage` of
+/// `arch/x86/events/core.c`). It says nothing in a virtual machine whose clock goes by the hypervisor's; there the kernel keeps the counter
+/// as clock source only while it is stable.
+pub(crate) fn perf_clock_agrees(user_time: bool) -> bool {
+    let source = fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+    agrees(user_time, source.ok().as_deref())
+}
+
+fn agrees(user_time: bool, clock_source: Option<&str>) -> bool {
+    /// Their perf clock is one counter of the machine: they do not select `HAVE_UNSTABLE_SCHED_CLOCK`.
+    const ONE_COUNTER: bool =
+        cfg!(any(target_arch = "aarch64", target_arch = "powerpc64", target_arch = "riscv64", target_arch = "s390x"));
+    user_time || ONE_COUNTER || clock_source.is_some_and(|source| source.trim() == "tsc")
+}
+
 /// The CPUs that are online, in order. Numbers may be missing in between.
 pub(crate) fn online_cpus() -> io::Result<Vec<u32>> {
     cpus("/sys/devices/system/cpu/online")
@@ -256,6 +274,17 @@ pub(crate) fn release() -> String {
     nix::sys::utsname::uname().map_or_else(|_| "unknown".into(), |name| name.release().to_string_lossy().into_owned())
 }
 
+/// Whether the kernel is older than a version, or does not say which it is.
+pub(crate) fn may_be_older_than(version: [u32; 2]) -> bool {
+    parse_release(&release()).is_none_or(|this| this < version)
+}
+
+/// The first two numbers of a release such as `6.1.0-18-amd64`.
+fn parse_release(release: &str) -> Option<[u32; 2]> {
+    let mut numbers = release.split(|letter: char| !letter.is_ascii_digit()).map(|digits| digits.parse().ok());
+    Some([numbers.next()??, numbers.next()??])
+}
+
 /// A number in a file of `/proc/sys`.
 pub(crate) fn setting(name: &str) -> Option<i64> {
     fs::read_to_string(Path::new("/proc/sys").join(name)).ok()?.trim().parse().ok()
@@ -272,6 +301,8 @@ pub(crate) struct Mount {
     pub(crate) path: PathBuf,
     /// `ext4`, `tracefs`.
     pub(crate) kind: OsString,
+    /// `rw,relatime`
+    pub(crate) options: OsString,
 }
 
 impl Mounts {
@@ -299,8 +330,8 @@ impl Mounts {
 /// Reads a line such as `tracefs /sys/kernel/tracing tracefs rw 0 0`.
 fn parse_mount(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|byte| *byte == b' ');
-    let (_device, path, kind) = (fields.next()?, fields.next()?, fields.next()?);
-    Some(Mount { path: unescape(path).into(), kind: unescape(kind) })
+    let (_device, path, kind, options) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
+    Some(Mount { path: unescape(path).into(), kind: unescape(kind), options: unescape(options) })
 }
 
 /// Blanks, tabs, line feeds and backslashes are written as `\040`, `\011`, `\012` and `\134` (`mangle_path`, `fs/seq_file.c`).
@@ -376,6 +407,27 @@ mod tests {
     use nix::poll::{PollFd, PollFlags};
     use std::os::fd::AsFd;
 
+    /// What is not known to agree does not prove.
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn the_perf_clock_agrees_where_its_counter_is_stable() {
+        for source in [None, Some("tsc\n"), Some("hpet\n"), Some("")] {
+            assert!(agrees(true, source), "{source:?}");
+        }
+        assert!(agrees(false, Some("tsc\n")));
+        for source in [
+            None,
+            Some(""),
+            Some("hpet\n"),
+            Some("acpi_pm\n"),
+            Some("jiffies\n"),
+            Some("tsc-early\n"),
+            Some("kvm-clock\n"),
+        ] {
+            assert!(!agrees(false, source), "{source:?}");
+        }
+    }
+
     #[test]
     fn cpu_lists_may_be_sparse() {
         let mut cpus = vec![7];
@@ -444,11 +496,13 @@ mod tests {
 
     #[test]
     fn mounts_have_any_path() {
-        let mount = |path: &str, kind: &str| Some(Mount { path: path.into(), kind: kind.into() });
+        let mount = |path: &str, kind: &str| {
+            Some(Mount { path: path.into(), kind: kind.into(), options: "rw,relatime".into() })
+        };
         for (line, expected) in [
-            ("tracefs /sys/kernel/tracing tracefs rw 0 0", mount("/sys/kernel/tracing", "tracefs")),
-            (r"none /a\040b\011c\012d\134e fuse.\040 rw 0 0", mount("/a b\tc\nd\\e", "fuse. ")),
-            (r"none /\1340\\777\04 tmpfs", mount(r"/\0\\777\04", "tmpfs")),
+            ("tracefs /sys/kernel/tracing tracefs rw,relatime 0 0", mount("/sys/kernel/tracing", "tracefs")),
+            (r"none /a\040b\011c\012d\134e fuse.\040 rw,relatime 0 0", mount("/a b\tc\nd\\e", "fuse. ")),
+            (r"none /\1340\\777\04 tmpfs rw,relatime", mount(r"/\0\\777\04", "tmpfs")),
             ("none /short", None),
             ("", None),
         ] {
@@ -456,6 +510,22 @@ mod tests {
         }
         let mounts = Mounts::open().unwrap().read().unwrap();
         assert!(mounts.iter().any(|mount| mount.path == Path::new("/")), "{mounts:?}");
+    }
+
+    #[test]
+    fn releases_begin_with_two_numbers() {
+        for (release, expected) in [
+            ("6.18.44-fc-v669", Some([6, 18])),
+            ("4.17.0", Some([4, 17])),
+            ("5.10", Some([5, 10])),
+            ("6.1-rc2", Some([6, 1])),
+            ("unknown", None),
+            ("", None),
+            ("99999999999.1", None),
+        ] {
+            assert_eq!(parse_release(release), expected, "{release}");
+        }
+        assert!(!may_be_older_than([4, 17]) && may_be_older_than([u32::MAX, 0]));
     }
 
     #[test]

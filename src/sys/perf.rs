@@ -74,6 +74,27 @@ pub(crate) fn id(event: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(id)
 }
 
+/// The ids of the BPF programs that are attached to the tracepoint of an event, by whomever (`PERF_EVENT_IOC_QUERY_BPF`). None where the kernel
+/// was built without such programs.
+pub(crate) fn programs(event: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
+    /// The most that a tracepoint has (`BPF_TRACE_MAX_PROGS`, include/linux/trace_events.h).
+    const MOST: usize = 64;
+    /// `struct perf_event_query_bpf`, with room for the ids.
+    #[repr(C)]
+    struct Query {
+        head: sys::bindings::perf_event_query_bpf,
+        ids: [u32; MOST],
+    }
+    let mut query = Query { head: sys::bindings::perf_event_query_bpf::default(), ids: [0; MOST] };
+    query.head.ids_len = MOST as u32;
+    // SAFETY: the kernel writes the head, and behind it at most `ids_len` ids, for which there is room.
+    let answer = unsafe { sys::ioctls::QUERY_BPF(event.as_raw_fd(), std::ptr::from_mut(&mut query).cast()) };
+    match super::check(answer.into()) {
+        Err(errno) if errno.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(Vec::new()),
+        answer => answer.map(|_| query.ids[..MOST.min(query.head.prog_cnt as usize)].to_vec()),
+    }
+}
+
 /// Starts an event that was opened disabled, or stops it.
 pub(crate) fn enable(event: BorrowedFd<'_>, enabled: bool) -> io::Result<()> {
     let ioctl = if enabled { sys::ioctls::ENABLE } else { sys::ioctls::DISABLE };

@@ -2,9 +2,13 @@
 
 use crate::caught::{QUICK, SLOW, caught_inside};
 use crate::reading;
-use perfweave::{Certainty, Epochs, Fence, Hold, Item, Key, Merge, Order, Pause, Reader, Recorder, Rings};
+use perfweave::{
+    Certainty, Clock, Epochs, Fence, Hold, Item, Key, Layout, Merge, Order, Pause, Reader, Recorder, Ring, Rings,
+};
 use perfweave_support::bpf::{Keeping, Map, Program, Stamps};
-use perfweave_support::{assert_error, kernel, load, number_behind, threads};
+use perfweave_support::sleeper::Sleeper;
+use perfweave_support::{assert_error, kernel, load, number_behind, ring_buffer, threads};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 /// Patience that never ends, so that no fence stands in.
@@ -77,6 +81,60 @@ fn a_kernel_fence_stands_in_for_programs_that_do_not_leave() {
     }
     let stats = reader.stats();
     assert!(told >= 1 && stats.stand_ins >= told && stats.late == 0, "{told}: {stats:?}");
+}
+
+/// A program that sleeps inside is waited for, if the reader's patience has no end. Otherwise a kernel fence stands in, which does not wait for
+/// it: the reader says that a program may sleep, and does not accuse it of not having left. It is late then.
+#[test]
+fn a_program_that_sleeps_inside_is_waited_for_without_end() {
+    let Some(memory) = kernel("make memory that is waited for", Sleeper::new()) else { return };
+    let Some(map) = kernel("make a BPF ring buffer", Map::ring_buffer(1 << 16)) else { return };
+    let words = Map::epochs(load::slots()).unwrap();
+    let Some(sleeping) = kernel("load a program that sleeps", ring_buffer::sleeping_inside(&map, &words)) else {
+        return;
+    };
+    let timed = ring_buffer::timed_inside(&map, &words).unwrap();
+    let cpus = load::online();
+    let (here, there) = (cpus[0], cpus[cpus.len() - 1]);
+    for (patience, is_waited_for) in [(Duration::MAX, true), (Duration::ZERO, false)] {
+        let hold = Hold::Fence(Fence::Epochs(Epochs::open(&words).unwrap().patience(patience)));
+        // SAFETY: nobody else reads the map.
+        let buffers = unsafe { Ring::adopt_ring_buffers(map.as_fd()) }.unwrap();
+        let mut rings = Rings::empty(Clock::Monotonic);
+        buffers.into_iter().for_each(|(cpu, ring)| rings.add(cpu, ring, Layout::RING_BUFFER));
+        let mut reader = Reader::new(rings, Order::new().key(Key::Payload(0)).hold(hold)).unwrap();
+        let (mut given, mut told) = (Vec::new(), String::new());
+        memory.again();
+        std::thread::scope(|scope| {
+            let call = scope.spawn(|| load::pinned(there, || sleeping.run_here(&[memory.address()]).unwrap()));
+            let asleep = memory.until_asleep();
+            assert_eq!(timed.run_on(here).unwrap(), 0);
+            let before = reader.stats().refreshes;
+            threads::until("it has looked, or lost patience", || {
+                match reader.next_timeout(Duration::from_millis(1)) {
+                    Ok(Some(event)) => given.push(event.certainty()),
+                    Ok(None) => {}
+                    Err(error) => told = error.to_string(),
+                }
+                if is_waited_for {
+                    reader.stats().refreshes >= before + 5
+                } else {
+                    !given.is_empty() && !told.is_empty()
+                }
+            });
+            assert_eq!(given.is_empty(), is_waited_for);
+            drop(asleep);
+            assert_eq!(call.join().unwrap(), 0);
+        });
+        reading::all(&mut reader, |event| given.push(event.certainty()));
+        let stand_ins = reader.stats().stand_ins;
+        if is_waited_for {
+            assert_eq!((&*given, stand_ins, &*told), (&[Certainty::Proven; 2][..], 0, ""));
+        } else {
+            assert_eq!(given, [Certainty::Proven, Certainty::Late]);
+            assert!(stand_ins > 0 && told.contains("or sleeps inside") && told.contains("Duration::MAX"), "{told}");
+        }
+    }
 }
 
 /// Epochs are refused where they cannot prove the order.

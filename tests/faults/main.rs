@@ -9,7 +9,7 @@
 mod scenarios;
 mod world;
 
-use perfweave::{ErrorKind, Fence, Hold, Order, Reader, Rings};
+use perfweave::{Barrier, Certainty, Clock, ErrorKind, Fence, Hold, Key, Layout, Order, Reader, Ring, Rings};
 use perfweave_support::supervised::{Answer, Call, supervised};
 use perfweave_support::{kernel, lacks, threads};
 use scenarios::*;
@@ -153,6 +153,50 @@ fn a_cpu_that_goes_before_it_is_interrupted_is_no_error() {
         let (run, heard) = world.run(reading_ring_buffers, Some(aim));
         assert!(run.hits == 1 && heard.errors.is_empty(), "{nth}: {:?}", heard.errors);
     }
+}
+
+/// A CPU that goes offline has no events long before it is off the list, on a slow machine. The proof waits for that and is no error, and
+/// nothing is proven meanwhile.
+#[test]
+fn a_cpu_that_takes_long_to_go_is_waited_for() {
+    let _alone = alone();
+    let Some(world) = World::new() else { return };
+    let Some(maps) = world.buffers.clone() else { return };
+    let (goes, tries) = (AtomicBool::new(false), AtomicI32::new(0));
+    let judge = |call: &Call| match call.number {
+        // A read of an event's running time has a buffer of this size. The answer: it did not run.
+        libc::SYS_read if call.args[2] == 128 && goes.load(Ordering::Relaxed) => {
+            // SAFETY: so long is the buffer of the thread that waits for us.
+            unsafe { std::ptr::write_bytes(call.args[1] as *mut u8, 0, 128) };
+            Answer::Say(24)
+        }
+        libc::SYS_perf_event_open if goes.load(Ordering::Relaxed) => {
+            tries.fetch_add(1, Ordering::Relaxed);
+            Answer::Fail(libc::ENODEV)
+        }
+        _ => Answer::Make,
+    };
+    let seen = supervised(judge, || {
+        let mut rings = Rings::empty(Clock::Monotonic);
+        // SAFETY: the map has no other reader.
+        let adopted = unsafe { Ring::adopt_ring_buffers(&maps.0) }.unwrap();
+        adopted.into_iter().for_each(|(cpu, ring)| rings.add(cpu, ring, Layout::RING_BUFFER));
+        let barrier = Barrier::Interrupts { every: Duration::from_micros(100), isolated: true };
+        let order = Order::new().key(Key::Payload(0)).hold(Hold::Fence(Fence::Reserved(barrier)));
+        let mut reader = Reader::new(rings, order).unwrap();
+        goes.store(true, Ordering::Relaxed);
+        assert!(world.write(world.cpus[0], 1));
+        // For longer than a CPU takes on any fast machine, which was the limit once.
+        for _ in 0..100 {
+            let given = reader.next_timeout(Duration::from_millis(5));
+            assert!(given.unwrap_or_else(|error| panic!("{error}: {}", tries.load(Ordering::Relaxed))).is_none());
+        }
+        assert!(tries.load(Ordering::Relaxed) > 0 && reader.stats().fences_failed == 0);
+        goes.store(false, Ordering::Relaxed);
+        let event = reader.next_timeout(threads::GUARD).unwrap().expect("it comes");
+        (event.key(), event.certainty())
+    });
+    assert_eq!(seen.unwrap(), (Some(1), Certainty::Proven));
 }
 
 /// The kernel says at each check that it dropped messages about CPUs. That is asked once a check, not until the most messages were read.

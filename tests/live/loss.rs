@@ -291,6 +291,41 @@ fn a_flush_tells_of_a_loss_that_nothing_follows() {
     assert_eq!(ledger.to_string().lines().count(), 1);
 }
 
+/// The fence of a flush takes its time, and programs go on writing: the losses from before the flush still come before its report.
+#[test]
+fn a_flush_tells_of_losses_before_it_although_programs_go_on() {
+    let Some((events, writers)) = writers() else { return };
+    let rings = Rings::options().bpf_output(&events).pages(1).open().unwrap();
+    let gate = Gate::new();
+    let mut reader = Reader::new(rings, Order::new().hold(Hold::Fence(gate.fence()))).unwrap();
+    // A page takes 127 of them.
+    writers.iter().for_each(|writer| (0..2).for_each(|_| writer.burst()));
+    let refused: Vec<_> = writers.iter().map(Writer::refused).collect();
+    reader.handle().flush().unwrap();
+    // It copies what is held out of the rings, so newer records fit.
+    assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
+    writers.iter().for_each(Writer::burst);
+    assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
+    gate.open();
+    let mut seen = Seen::default();
+    loop {
+        let event = reading::next(&mut reader);
+        if matches!(event.item(), Item::Flushed) {
+            break;
+        }
+        seen.note(&event.event());
+    }
+    for (writer, refused) in writers.iter().zip(refused) {
+        assert!(refused > 0 && Seen::of(&seen.records, writer.cpu) < u64::from(BURST) * 2);
+        assert_eq!(Seen::of(&seen.trailing, writer.cpu), refused, "{seen:?}");
+    }
+    seen.flush(&mut reader);
+    for writer in &writers {
+        let told = Seen::of(&seen.lost, writer.cpu) + Seen::of(&seen.trailing, writer.cpu);
+        assert_eq!((told, Seen::of(&seen.records, writer.cpu) + told), (writer.refused(), writer.written()));
+    }
+}
+
 /// Rings so small that they overflow all the time: each CPU's gaps are exactly its refused outputs.
 #[test]
 fn numbers_of_each_cpu_are_exact_under_forced_loss() {

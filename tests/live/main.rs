@@ -1,12 +1,15 @@
 //! Live kernel rings, and other parts of the crate that need a kernel. Tests run in parallel, in one process.
 
+mod apart;
 #[cfg(feature = "tokio")]
 mod asynchronous;
+mod clocks;
 #[cfg(all(feature = "linux-perf-event-reader-0-10", feature = "zerocopy-0-8"))]
 mod decode;
 mod dropped;
 mod events;
 mod exec;
+mod foreign_programs;
 mod idle;
 mod leaks;
 mod loss;

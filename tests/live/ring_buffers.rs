@@ -12,8 +12,9 @@ use perfweave_support::ring_buffer::{self, FORCE_WAKEUP, NO_WAKEUP, Reserving, W
 use perfweave_support::sleeper::Sleeper;
 use perfweave_support::{assert_error, foreign, kernel, lacks, load, threads};
 use std::ops::ControlFlow;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 const BYTES: u32 = 1 << 20;
@@ -80,7 +81,7 @@ fn records_of_all_kinds_of_maps_come_in_the_order_in_which_they_were_written() {
             }
             reading::assert_nothing(&mut reader);
             let ledger = reader.ledger().unwrap();
-            assert!(ledger.is_balanced() && !ledger.total().exact, "nobody counts what failed: {ledger:?}");
+            assert!(ledger.is_balanced() && !ledger.is_complete(), "nobody counts what failed: {ledger:?}");
             assert_eq!((ledger.total().yielded, ledger.total().lost), (300, 0));
         }
     }
@@ -220,6 +221,69 @@ fn a_program_that_sleeps_in_its_reservation_is_waited_for() {
             assert_eq!(given, [(1, Certainty::Late)], "{hold}");
         }
         assert_eq!(reader.progress().reserved, None);
+    }
+}
+
+/// A program sleeps in its reservation and nothing wakes it. A flush and a deadline end all the same: what was committed leaves early, and the
+/// notice says what was waited for.
+#[test]
+fn a_flush_and_a_deadline_wait_a_bounded_time_for_a_reservation() {
+    let Some((map, program)) = echo() else { return };
+    let Some(memory) = kernel("make memory that is waited for", Sleeper::new()) else { return };
+    let (sleeping, failures) = (ring_buffer::sleeping(&map).unwrap(), Map::counts().unwrap());
+    for is_flush in [true, false] {
+        let order = order(RESERVED).latency(Duration::from_millis(1));
+        let mut rings = adopt(&map);
+        rings.count_failures(&failures).unwrap();
+        let mut reader = Reader::new(rings, order).unwrap();
+        assert!(reader.ledger().unwrap().is_complete());
+        memory.again();
+        std::thread::scope(|scope| {
+            let call = scope.spawn(|| sleeping.run_here(&[memory.address(), 1]).unwrap());
+            let asleep = memory.until_asleep();
+            (2..=12).for_each(|number| write(&program, 0, number));
+            if is_flush {
+                reader.handle().flush().unwrap();
+            } else {
+                reader.set_deadline(Some(Instant::now())).unwrap();
+            }
+            let event = reader.next_timeout(reading::LONG).unwrap().expect("the report does not wait for ever");
+            let Item::EarlyRelease(early) = event.item() else { panic!("{event:?}") };
+            assert!(early.cpu == ANY_CPU && early.reserved.is_some_and(|age| !age.is_zero()), "{early:?}");
+            drop(event);
+            // All others lie behind the reservation.
+            let given = Given::by(&mut reader).unwrap();
+            assert_eq!(given, if is_flush { Given::Flushed } else { Given::Ended(Ended::Deadline) });
+            assert!(!reader.ledger().unwrap().is_complete(), "nobody knows what lies there");
+            drop(asleep);
+            assert_eq!(call.join().unwrap(), 0);
+        });
+        reader.set_deadline(None).unwrap();
+        assert_eq!(reading::numbers(&mut reader), (1..=12).collect::<Vec<_>>());
+        // Committed before the other reserves: it leaves early.
+        write(&program, 0, 13);
+        memory.again();
+        std::thread::scope(|scope| {
+            let call = scope.spawn(|| sleeping.run_here(&[memory.address(), 14]).unwrap());
+            let asleep = memory.until_asleep();
+            reader.handle().flush().unwrap();
+            let mut given = Vec::new();
+            loop {
+                let event = reading::next(&mut reader);
+                match event.item() {
+                    Item::Flushed => break,
+                    Item::EarlyRelease(_) => given.push((0, event.certainty())),
+                    _ => given.push((number(&event.event()), event.certainty())),
+                }
+            }
+            assert_eq!(given, [0, 13].map(|number| (number, Certainty::Assumed)));
+            drop(asleep);
+            assert_eq!(call.join().unwrap(), 0);
+        });
+        let mut given = Vec::new();
+        reading::all(&mut reader, |event| given.push((number(&event), event.certainty())));
+        assert_eq!(given, [(14, Certainty::Proven)]);
+        assert!(reader.ledger().unwrap().is_complete());
     }
 }
 
@@ -527,6 +591,68 @@ fn dense_numbers() {
     assert_eq!(said, [(0, 0), (1, 1), (2, 2), (3, 4), (5, 5), (6, 6)]);
 }
 
+/// A type of safe code that gives another descriptor each time that it is asked.
+struct Fickle<'a>([BorrowedFd<'a>; 2], AtomicU64);
+
+impl<'a> Fickle<'a> {
+    fn new(first: &'a impl AsFd, then: &'a impl AsFd) -> Self {
+        Self([first.as_fd(), then.as_fd()], AtomicU64::new(0))
+    }
+}
+
+impl AsFd for Fickle<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0[self.1.fetch_add(1, Ordering::Relaxed).min(1) as usize]
+    }
+}
+
+/// Whatever takes a descriptor asks for it once: what was checked is what is used.
+#[test]
+fn a_descriptor_is_asked_for_once() {
+    let Some((map, _)) = echo() else { return };
+    let (counts, words, events) =
+        (Map::counts().unwrap(), Map::epochs(8192).unwrap(), Map::perf_event_array(load::slots()).unwrap());
+    let empty = std::fs::File::open("/dev/null").unwrap();
+    let once = |first: &Map, take: &dyn Fn(&Fickle<'_>) -> Result<(), perfweave::Error>| {
+        let fickle = Fickle::new(first, &empty);
+        let taken = take(&fickle);
+        assert_eq!(fickle.1.into_inner(), 1, "asked once");
+        taken.unwrap();
+    };
+    once(&counts, &|fd| adopt(&map).count_failures(fd));
+    once(&words, &|fd| perfweave::Epochs::open(fd).map(drop));
+    once(&words, &|fd| Hold::epochs(fd).map(drop));
+    once(&events, &|fd| Rings::options().bpf_output(fd).pages(1).open().map(drop));
+    // SAFETY: it has no other reader.
+    once(&map, &|fd| unsafe { Ring::adopt_ring_buffer(fd) }.map(drop));
+    // SAFETY: as above.
+    once(&map, &|fd| unsafe { Ring::adopt_ring_buffers(fd) }.map(drop));
+}
+
+/// One ring buffer has one reader: the same map in two slots, or added twice, would give bytes back that it still lends.
+#[test]
+fn the_same_map_twice_is_refused() {
+    let Some((map, _)) = echo() else { return };
+    let slots = Map::ring_buffers(BYTES, &[0, 1, 2]).unwrap().0;
+    for cpu in [0, 2] {
+        slots.update(cpu, &map.as_fd().as_raw_fd().to_ne_bytes()).unwrap();
+    }
+    // SAFETY: nobody reads it.
+    let error = unsafe { Ring::adopt_ring_buffers(&slots) }.unwrap_err();
+    assert_error!(error, Map, "0 and 2", "the same map");
+    let mut rings = adopt(&map);
+    // Another descriptor of it.
+    let again = map.as_fd().try_clone_to_owned().unwrap();
+    // SAFETY: nobody reads from these rings.
+    for (cpu, ring) in unsafe { Ring::adopt_ring_buffers(again) }.unwrap() {
+        rings.add(cpu, ring, Layout::RING_BUFFER);
+    }
+    assert_error!(Reader::new(rings, order(Hold::None)).unwrap_err(), Map, "twice");
+    // A reader that is gone leaves the map to the next.
+    drop(reader(&map, Hold::None));
+    drop(reader(&map, Hold::None));
+}
+
 /// Another reader of the same map takes records away: that is damage, and the reader goes on with what comes later.
 #[test]
 fn a_second_reader_is_noticed() {
@@ -548,6 +674,38 @@ fn a_second_reader_is_noticed() {
     reading::assert_nothing(&mut reader);
     write(&program, 0, 9);
     assert_eq!(number(&reading::next(&mut reader).event()), 9);
+}
+
+/// The same while events come fast: a reader that gathers them keeps the last bytes back when somebody else gives them back.
+#[test]
+fn a_second_reader_is_noticed_by_one_that_gathers() {
+    let Some((map, program)) = echo() else { return };
+    let mut reader = reader(&map, Hold::None);
+    let consumer = consumer_of(&map);
+    let (going_on, ended) = mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        let program = &program;
+        scope.spawn(move || {
+            for n in (0..).take_while(|_| ended.try_recv() == Err(mpsc::TryRecvError::Empty)) {
+                write(&program, 0, n);
+                if n % 100 == 0 {
+                    consumer.fetch_add(16, Ordering::SeqCst);
+                }
+            }
+        });
+        let _going_on = going_on;
+        let (mut faults, mut after) = (0, 0);
+        while faults < 50 || after < 50 {
+            let event = reading::next(&mut reader);
+            match event.item() {
+                Item::Damage(damage) => {
+                    assert!(matches!(damage.fault, Fault::Consumer { .. }), "{damage:?}");
+                    (faults, after) = (faults + 1, 0);
+                }
+                _ => after += 1,
+            }
+        }
+    });
 }
 
 /// The consumer position of a map, as another reader of it would map it.

@@ -325,6 +325,26 @@ fn a_number_that_another_has_got_since_is_not_traced() {
     }
 }
 
+/// Control groups of version 1 lie in several hierarchies, and perf knows the groups of one alone.
+#[test]
+fn a_control_group_of_another_hierarchy_is_said_so() {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    let groups = |line: &&str| {
+        let words: Vec<_> = line.split(' ').collect();
+        words[2] == "cgroup" && !words[3].split(',').any(|option| option == "perf_event")
+    };
+    let Some(line) = mounts.lines().find(groups) else {
+        return perfweave_support::lacks("mounted control groups of version 1");
+    };
+    let path = line.split(' ').nth(1).unwrap();
+    let Some(_) = open(Rings::options().tracepoint(EXEC)) else { return };
+    for options in [Rings::options().tracepoint(EXEC), Rings::options().event_name("cpu-clock")] {
+        let error = options.cgroup(path).open().unwrap_err().to_string();
+        assert!(error.contains("control groups of version 1 without perf_event"), "{error}");
+        assert!(!error.contains("tracepoint of number"), "{error}");
+    }
+}
+
 #[test]
 fn bpf_output_is_for_everybody() {
     let Some(map) = kernel("make a map", bpf::Map::perf_event_array(load::slots())) else { return };

@@ -1,5 +1,6 @@
-//! Tests that mount file systems: expedited fences, and the place of tracefs. Other tests do not see these mounts.
+//! Tests that mount file systems: expedited fences, the place of tracefs, and a clock source of another name. Other tests do not see these mounts.
 
+mod clocks;
 mod fences;
 mod tracefs;
 

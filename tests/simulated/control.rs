@@ -72,6 +72,49 @@ fn a_flush_waits_for_the_fence() {
     assert_eq!(seen, ["10", "20", "Flushed", "30"]);
 }
 
+/// What was dropped before a flush or a deadline is told before its report, also if newer records come into the ring before the proof ends. A
+/// later loss has its own place.
+#[test]
+fn losses_before_a_report_are_told_before_it() {
+    for is_flush in [true, false] {
+        let kernel = sim::Kernel::new(&[0, 1]);
+        let mut reader = Reader::new(kernel.rings(), Order::new().hold(kernel.hold())).unwrap();
+        kernel.begin(1, 5);
+        kernel.emit(0, 10, b"waits for 5");
+        kernel.lose(0, 3);
+        if is_flush {
+            reader.handle().flush().unwrap();
+        } else {
+            reader.set_deadline(Some(Instant::now())).unwrap();
+        }
+        assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
+        kernel.emit(0, 30, b"newer, and a LOST record before it");
+        kernel.lose(0, 2);
+        kernel.emit(0, 40, b"newer");
+        assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
+        kernel.write(1, b"late to be written");
+        kernel.end(1);
+        let said = |event: Event<'_>| match event.item() {
+            Item::Lost(lost) => format!("{} lost after {:?}", lost.count, lost.after),
+            _ => word(event),
+        };
+        let mut seen = Vec::new();
+        while let Some(event) = reader.next().unwrap() {
+            if matches!(event.item(), Item::Flushed) {
+                break;
+            }
+            seen.push(said(event.event()));
+        }
+        assert_eq!(seen, ["5", "10", "3 lost after Some(10)"], "flush: {is_flush}");
+        reader.set_deadline(None).unwrap();
+        seen.clear();
+        reading::all(&mut reader, |event| seen.push(said(event)));
+        assert_eq!(seen, ["30", "2 lost after Some(30)", "40"], "flush: {is_flush}");
+        let total = reader.ledger().unwrap().total();
+        assert_eq!((total.lost, total.untold), (5, 0));
+    }
+}
+
 /// Numbers without holes leave without a wait, but not before a report that is due.
 #[test]
 fn dense_numbers_keep_to_reports_too() {

@@ -7,6 +7,7 @@ mod forged;
 mod full_rings;
 mod fuzz_corpus;
 mod ledger;
+mod lent_bytes;
 mod loss;
 mod merge_cases;
 mod merge_matches_sort;

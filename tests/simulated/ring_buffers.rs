@@ -1,16 +1,17 @@
 //! BPF ring buffers: whatever programs reserve, submit and discard, in any order, the stream is a sort of what they submitted.
 
+use crate::reading::{self, LONG};
 use crate::reservations::{Trial, machine, order, prove};
 use perfweave::sim::RingBuffer;
 use perfweave::{
-    ANY_CPU, AnomalyKind, Barrier, Certainty, Clock, ErrorKind, Fault, Fence, Hold, Item, Key, Layout, Merge, Order,
-    Pause, Reader, Rings, Sequence, WhenFull, sim,
+    ANY_CPU, AnomalyKind, Barrier, Certainty, Clock, Ended, ErrorKind, Fault, Fence, Hold, Item, Key, Layout, Merge,
+    Order, Pause, Reader, Rings, Sequence, WhenFull, sim,
 };
 use perfweave_support::assert_error;
 use quickcheck::{Arbitrary, Gen};
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn schedules(mut each: impl FnMut(&[u32], &[(u8, u8)])) {
     let mut generator = Gen::new(400);
@@ -99,6 +100,52 @@ fn a_proof_waits_for_what_was_reserved_and_not_for_more() {
         }
     }
     assert_eq!(keys, [1, 2]);
+}
+
+/// A program ends and never commits what it has reserved. A flush and a deadline wait for that a bounded time. Then what is held leaves early,
+/// and a notice names the ring and says for how long. The stream goes on.
+#[test]
+fn a_reservation_that_is_never_committed_keeps_no_report_for_ever() {
+    let holds = [Fence::Reserved(Barrier::Programs), Fence::custom(|| Ok(()))].map(Hold::Fence);
+    for (hold, is_flush) in holds.into_iter().chain([Hold::None]).flat_map(|hold| [(hold.clone(), true), (hold, false)])
+    {
+        let what = format!("{hold}, flush: {is_flush}");
+        let proves = hold.to_string() != "none";
+        let (buffers, rings) = machine(&[0, 1], 4096);
+        let mut reader = Reader::new(rings, order().hold(hold).latency(Duration::from_millis(1))).unwrap();
+        let never = buffers[1].reserve(8).unwrap();
+        assert!(buffers[1].output(&20u64.to_ne_bytes()), "it hides this");
+        (1..=11u64).for_each(|time| assert!(buffers[0].output(&time.to_ne_bytes())));
+        let last = buffers[0].reserve(8).unwrap();
+        buffers[0].submit(last, &12u64.to_ne_bytes());
+        if is_flush {
+            reader.handle().flush().unwrap();
+        } else {
+            reader.set_deadline(Some(Instant::now())).unwrap();
+        }
+        let (mut keys, mut early) = (Vec::new(), Vec::new());
+        while let Some(event) = reader.next_timeout(LONG).unwrap() {
+            match event.item() {
+                Item::Flushed => break,
+                Item::EarlyRelease(notice) => {
+                    early.push((notice.cpu, notice.reserved.is_some_and(|age| !age.is_zero())))
+                }
+                _ => {
+                    assert_eq!(event.certainty(), Certainty::Assumed, "{what}");
+                    keys.push(event.key().unwrap());
+                }
+            }
+        }
+        assert!(is_flush || reader.ended() == Some(Ended::Deadline), "{what}");
+        assert_eq!((keys, early), ((1..=12).collect(), vec![(1, true)]), "{what}");
+        assert_eq!(reader.stats().early, if proves { 12 } else { 0 }, "{what}");
+        // The proof holds again for what comes later.
+        reader.set_deadline(None).unwrap();
+        buffers[1].submit(never, &19u64.to_ne_bytes());
+        let mut rest = Vec::new();
+        reading::all(&mut reader, |event| rest.push((event.key(), event.certainty() == Certainty::Proven)));
+        assert_eq!(rest, [(Some(19), proves), (Some(20), proves)], "{what}");
+    }
 }
 
 /// A fence covers keys that are drawn before the reservation, if a proof looks for what was reserved after the fence: here another program's
@@ -236,6 +283,34 @@ fn wild_positions_and_headers_are_damage() {
     assert!(buffers[0].output(&2u64.to_ne_bytes()));
     prove(&mut merge);
     assert_eq!(merge.next().map(|event| event.key()), Some(Some(2)), "it goes on");
+}
+
+/// A reader that gathers events keeps the last bytes of a ring buffer back. That somebody else gave bytes back is damage then too, and the
+/// reader goes on.
+#[test]
+fn another_reader_disturbs_one_that_gathers() {
+    let (buffers, rings) = machine(&[0], 1 << 16);
+    let mut reader = Reader::new(rings, order().hold(Hold::None)).unwrap();
+    let (mut key, mut faults) = (0u64, 0);
+    for round in 0..50 {
+        for _ in 0..100 {
+            key += 1;
+            let _ = buffers[0].output(&key.to_ne_bytes());
+        }
+        let mut last = None;
+        // Two refreshes or more: a reader that gathers rests in between.
+        for _ in 0..4 {
+            while let Some(event) = reader.next_timeout(Duration::from_millis(2)).unwrap() {
+                faults += usize::from(matches!(event.item(), Item::Damage(_)));
+                last = event.key().or(last);
+            }
+        }
+        if round % 2 == 0 {
+            assert_eq!(last, Some(key), "it goes on");
+            buffers[0].force_consumed(buffers[0].produced() + 8 * (round % 3));
+        }
+    }
+    assert!(faults >= 24, "{faults}");
 }
 
 /// What was reserved before another reader took it is waited for no longer.

@@ -47,6 +47,9 @@ pub enum Failure {
     /// Columns cannot be made or printed.
     #[error(transparent)]
     Arrow(#[from] arrow::error::ArrowError),
+    /// The query writes, reads other files, or changes settings.
+    #[error("a query answers and changes nothing, unless --allow-writes is given: {}", .0.strip_backtrace())]
+    Writes(Box<datafusion::error::DataFusionError>),
     /// The query is wrong, or fails.
     #[error("{}", .0.strip_backtrace())]
     Query(Box<datafusion::error::DataFusionError>),

@@ -8,7 +8,7 @@ use std::io;
 #[non_exhaustive]
 pub enum Error {
     /// The events cannot be read.
-    #[error(transparent)]
+    #[error("{}", in_words(.0))]
     Events(#[from] perfweave::Error),
     /// The place to write to is not understood.
     #[error("{url} is no folder and no URL of a store: {reason}")]
@@ -58,4 +58,9 @@ impl Error {
         let what = what.into();
         |source| Self::System { what, source }
     }
+}
+
+/// An error of the library with this program's options instead of the library's functions.
+pub(super) fn in_words(error: &perfweave::Error) -> String {
+    super::words::own_words(&error.to_string()).replace("--buffer", "--buffer-kib")
 }

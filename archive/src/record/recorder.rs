@@ -306,7 +306,13 @@ impl Recorder {
                 return Ok(());
             }
             Item::EarlyRelease(early) => {
-                let text = format!("the ring is {} % full: events leave before their order is proven", early.filled);
+                let why = match early.reserved {
+                    None => format!("the ring is {} % full", early.filled),
+                    Some(age) => {
+                        format!("a program has not committed what it reserved for {:.3} s", age.as_secs_f64())
+                    }
+                };
+                let text = format!("{why}: events leave before their order is proven");
                 Notice { kind: "early", cpu: Some(early.cpu), text, ..Notice::default() }
             }
             Item::Untraced(dark) => {

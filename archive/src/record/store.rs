@@ -5,7 +5,9 @@ use object_store::ObjectStore;
 use object_store::buffered::BufWriter;
 use object_store::path::Path as Key;
 use parquet::arrow::async_writer::AsyncFileWriter;
-use std::fs::{self, File};
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use url::Url;
@@ -65,7 +67,8 @@ impl Store {
                 let failed = || Error::system(format!("{} cannot be made", now.display()));
                 later.parent().map_or(Ok(()), fs::create_dir_all).map_err(failed())?;
                 // Another recording takes a file with the second name and no lock for abandoned. Where the file system has no locks, each is.
-                let lock = File::create_new(&new).map_err(failed())?;
+                // What was traced is for this user alone.
+                let lock = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new).map_err(failed())?;
                 let _ = lock.try_lock();
                 fs::rename(&new, &now).map_err(failed())?;
                 let file = lock.try_clone().map_err(failed())?;
@@ -80,10 +83,15 @@ impl Store {
     }
 }
 
-/// What the environment says of stores. They have lower-case names for their options.
+/// What the environment says of stores: variables with the names that their own programs take. They have lower-case names for their options.
 pub fn variables() -> impl Iterator<Item = (String, String)> {
-    std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?.to_ascii_lowercase(), value.into_string().ok()?)))
+    of_stores(std::env::vars_os())
+}
+
+fn of_stores(variables: impl Iterator<Item = (OsString, OsString)>) -> impl Iterator<Item = (String, String)> {
+    let texts = variables.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let own = texts.filter(|(name, _)| ["AWS_", "AZURE_", "GOOGLE_"].iter().any(|prefix| name.starts_with(prefix)));
+    own.map(|(name, value)| (name.to_ascii_lowercase(), value))
 }
 
 /// What is left to do with a file whose bytes are all written.
@@ -116,5 +124,34 @@ impl Finish {
         fs::rename(&now, &later).map_err(failed())?;
         // Its name too: what stands for it may be removed after this.
         later.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all()).map_err(failed())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::of_stores;
+
+    /// A store takes `endpoint` and `token` as well as `aws_endpoint` and `aws_token`: what is meant for other programs is not for it.
+    #[test]
+    fn a_store_gets_its_own_variables_and_no_others() {
+        let set = [
+            ("AWS_REGION", "eu-west-1"),
+            ("AZURE_STORAGE_ACCOUNT_NAME", "account"),
+            ("GOOGLE_SERVICE_ACCOUNT", "/key.json"),
+            ("ENDPOINT", "http://elsewhere"),
+            ("TOKEN", "secret"),
+            ("ALLOW_HTTP", "true"),
+            ("PROXY_URL", "http://elsewhere"),
+            ("SKIP_SIGNATURE", "true"),
+            ("MY_AWS_REGION", "x"),
+            ("aws_region", "x"),
+        ];
+        let taken = of_stores(set.iter().map(|(name, value)| (name.into(), value.into()))).collect::<Vec<_>>();
+        let expected = [
+            ("aws_region", "eu-west-1"),
+            ("azure_storage_account_name", "account"),
+            ("google_service_account", "/key.json"),
+        ];
+        assert_eq!(taken, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
     }
 }

@@ -148,7 +148,8 @@ impl Tracks {
     }
 
     fn point(&mut self, picture: &Picture, point: &Point) {
-        let of_thread = point.tid.and_then(|tid| self.threads.get(&tid));
+        // What an interrupt does is on its CPU's track: the thread that it interrupts has no part in it.
+        let of_thread = point.by().and_then(|tid| self.threads.get(&tid));
         let of_cpu = || point.cpu.and_then(|cpu| self.cpus.get(&cpu));
         let track = of_thread.or_else(of_cpu).copied().unwrap_or(self.others);
         let (time, name) = (self.time(point.time), &picture.events[point.event]);
@@ -168,7 +169,8 @@ impl Tracks {
             Place::Assumed => (self.late, " (order not proven)".into()),
             Place::Late(by) => (self.late, format!(" (late by {by} ns)")),
         };
-        self.mark(track, MarkerTiming::Instant(time), name, &format!("{}{place}", point.text), category);
+        let by = point.interrupt.map_or(String::new(), |interrupt| format!(" (by {interrupt})"));
+        self.mark(track, MarkerTiming::Instant(time), name, &format!("{}{by}{place}", point.text), category);
     }
 
     fn mark(&mut self, track: ThreadHandle, timing: MarkerTiming, name: &str, text: &str, category: CategoryHandle) {

@@ -3,6 +3,7 @@
 use super::names::{Names, frames};
 use super::view::View;
 use super::{Out, Sink};
+use crate::out::frame;
 use perfweave::{Event, Kind};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -30,10 +31,10 @@ impl Sink for Folded {
         }
         let tid = view.tid(&record);
         let pid = record.pid_tid().map(|(pid, _)| pid).or(tid);
-        let mut line = tid.and_then(|tid| view.comm(tid)).unwrap_or("?").replace([';', '\n'], "_");
-        for frame in frames.into_iter().rev() {
+        let mut line = frame(tid.and_then(|tid| view.comm(tid)).unwrap_or("?"));
+        for caller in frames.into_iter().rev() {
             line.push(';');
-            line.push_str(&self.names.name(pid, frame, event.key(), view).replace([';', '\n'], "_"));
+            line.push_str(&frame(&self.names.counted(pid, caller, event.key(), view)));
         }
         *self.chains.entry(line).or_default() += 1;
         Ok(())

@@ -49,9 +49,14 @@ enum State {
     Other,
     /// No file.
     Missing,
+    /// A file that is too large to look for functions in it.
+    Large,
     /// Memory that is not a file's, such as the vDSO.
     NoFile,
 }
+
+/// The largest program or library whose functions are looked for, in bytes. Any user can run a program that says it has endless functions.
+pub const MOST: u64 = 1 << 30;
 
 /// A file system says the time of a change as of the timer's last tick, which may be so many nanoseconds earlier.
 const TICK: u64 = 10_000_000;
@@ -100,25 +105,27 @@ impl Files {
                 *is_changed = true;
                 return None;
             }
-            State::Other | State::Missing | State::NoFile => return None,
+            State::Other | State::Missing | State::Large | State::NoFile => return None,
         }
         found.entry(offset).or_insert_with(|| function(symbols, path, offset)).as_deref()
     }
 
     /// What is to be said of files whose functions have no names, or might have wrong ones.
     pub fn notes(&self) -> Vec<String> {
-        let (mut others, mut missing, mut unchanged) = (Vec::new(), Vec::new(), Vec::new());
+        let [mut others, mut missing, mut large, mut unchanged] = [const { Vec::new() }; 4];
         for file in &self.all {
             match file.state {
                 Some(State::Unchanged(_)) if !file.is_changed => unchanged.push(file.path.as_str()),
                 Some(State::Other | State::Unchanged(_)) => others.push(file.path.as_str()),
                 Some(State::Missing) => missing.push(file.path.as_str()),
+                Some(State::Large) => large.push(file.path.as_str()),
                 Some(State::Same | State::NoFile) | None => {}
             }
         }
         let kinds = [
             (others, "not known to be as recorded, so addresses have no functions"),
             (missing, "not here, so addresses have no functions"),
+            (large, "larger than 1 GiB, so addresses have no functions"),
             (unchanged, "without a build id in the recording, and named by what lies unchanged at the same inode"),
         ];
         kinds.into_iter().filter_map(|(paths, what)| note(paths, what)).collect()
@@ -141,6 +148,9 @@ fn look(path: &str, identity: &Identity, view: &View) -> State {
         return State::NoFile;
     }
     let Some(file) = fs::metadata(path).ok().filter(fs::Metadata::is_file) else { return State::Missing };
+    if file.len() > MOST {
+        return State::Large;
+    }
     let is_inode =
         matches!(identity, Identity::Inode(device, inode) if (*device, *inode) == (numbers(file.dev()), file.ino()));
     let recorded = match identity {

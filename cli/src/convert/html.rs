@@ -71,7 +71,7 @@ fn data(out: &mut impl Write, picture: &Picture, title: &str, wall: Option<u64>)
             Place::Assumed => json!(-1),
             Place::Late(by) => json!(by),
         };
-        let point = json!([since(point.time), point.cpu, point.tid, point.event, text, late, chain]);
+        let point = json!([since(point.time), point.cpu, point.tid, point.event, text, late, chain, point.interrupt]);
         write!(out, "{}{point}", if at > 0 { "," } else { "" })?;
     }
     write!(out, "],\"texts\":{}}}", escaped(&json!(texts.all)))
@@ -83,7 +83,9 @@ fn runs(out: &mut impl Write, picture: &Picture) -> io::Result<()> {
         picture.runs.iter().map(|run| json!([since(run.from), since(run.to), run.cpu, run.tid])).collect();
     let wakes = picture.wakes.iter().map(|wake| {
         let (ran, on) = wake.ran.unzip();
-        json!([since(wake.time), wake.cpu, wake.waker, wake.woken, ran.map(since), on])
+        let point = &picture.points[wake.point];
+        let waker = point.interrupt.map_or(json!(point.tid), |interrupt| json!(interrupt));
+        json!([since(wake.time), wake.cpu, waker, wake.woken, ran.map(since), on])
     });
     let losses = picture.losses.iter().map(|loss| json!([since(loss.from), since(loss.to), loss.cpu, loss.text]));
     write!(out, "\"runs\":{},\"wakes\":{},", json!(runs), Value::from_iter(wakes))?;

@@ -2,6 +2,7 @@
 
 use super::functions::{Files, Identity};
 use super::view::View;
+use crate::out::say;
 use linux_perf_event_reader::{EventRecord, Mmap2FileId};
 use perfweave::{Event, Kind, Record};
 use std::collections::{BTreeMap, HashMap};
@@ -86,8 +87,7 @@ impl Names {
                 if map.pid == -1 && file.starts_with("[kernel.kallsyms]") {
                     self.kernel = Kernel::of(&file, map.page_offset, &view.path);
                 } else {
-                    let file = self.files.number(&file, Identity::Unknown);
-                    self.map(map.pid, map.address, map.length, map.page_offset, file);
+                    self.map(map.pid, [map.address, map.length, map.page_offset], &file, Identity::Unknown);
                 }
             }
             Ok(EventRecord::Mmap2(map)) => {
@@ -96,8 +96,7 @@ impl Names {
                     Mmap2FileId::BuildId(id) => Identity::BuildId(id),
                     Mmap2FileId::InodeAndVersion(of) => Identity::Inode([of.major, of.minor], of.inode),
                 };
-                let file = self.files.number(&file, identity);
-                self.map(map.pid, map.address, map.length, map.page_offset, file);
+                self.map(map.pid, [map.address, map.length, map.page_offset], &file, identity);
             }
             Ok(EventRecord::Comm(comm)) if comm.is_execve => drop(self.processes.remove(&comm.pid)),
             Ok(EventRecord::Fork(fork)) if fork.pid != fork.ppid => {
@@ -109,7 +108,13 @@ impl Names {
         }
     }
 
-    fn map(&mut self, pid: i32, start: u64, len: u64, offset: u64, file: usize) {
+    /// A process maps a part of a file: where, how many bytes, and from which offset on.
+    pub fn map(&mut self, pid: i32, place: [u64; 3], path: &str, identity: Identity) {
+        let file = self.files.number(path, identity);
+        self.insert(pid, place, file);
+    }
+
+    fn insert(&mut self, pid: i32, [start, len, offset]: [u64; 3], file: usize) {
         let end = start.saturating_add(len);
         let maps = self.processes.entry(pid).or_default();
         // A newer mapping hides what it covers. What sticks out at its end stays.
@@ -137,28 +142,50 @@ impl Names {
     pub fn name(&mut self, pid: Option<u32>, frame: Frame, time: Option<u64>, view: &View) -> String {
         let known = match frame.mode {
             Mode::Kernel => self.kernel.name(frame.address),
-            Mode::User => pid.and_then(|pid| self.user(pid.cast_signed(), frame, time, view)),
+            Mode::User => pid.and_then(|pid| {
+                let (file, offset) = self.place(pid, frame.address)?;
+                let function = self.function(file, offset, frame, time, view);
+                Some(function.unwrap_or_else(|| format!("{}+{offset:#x}", self.files.name(file))))
+            }),
         };
         known.unwrap_or_else(|| format!("{:#x}", frame.address))
     }
 
-    fn user(&mut self, pid: i32, frame: Frame, time: Option<u64>, view: &View) -> Option<String> {
+    /// The name of a frame where stacks are counted: the function, or the file. All frames without a function are one for each file: an address
+    /// has no name that the next address of the same function has too.
+    pub fn counted(&mut self, pid: Option<u32>, frame: Frame, time: Option<u64>, view: &View) -> String {
+        let known = match frame.mode {
+            Mode::Kernel => self.kernel.name(frame.address).or_else(|| Some("[kernel]".into())),
+            Mode::User => pid.and_then(|pid| self.of_file(pid, frame, time, view)),
+        };
+        known.unwrap_or_else(|| "[unknown]".into())
+    }
+
+    /// The function of a program, or the file that it lies in.
+    pub fn of_file(&mut self, pid: u32, frame: Frame, time: Option<u64>, view: &View) -> Option<String> {
         let (file, offset) = self.place(pid, frame.address)?;
+        let function = self.function(file, offset, frame, time, view);
+        Some(function.unwrap_or_else(|| match self.files.name(file) {
+            name if name.starts_with('[') => name.to_owned(),
+            name => format!("[{name}]"),
+        }))
+    }
+
+    fn function(&mut self, file: usize, offset: u64, frame: Frame, time: Option<u64>, view: &View) -> Option<String> {
         let called = offset.saturating_sub(frame.is_caller.into());
-        let function = self.files.function(file, called, time, view).map(str::to_owned);
-        Some(function.unwrap_or_else(|| format!("{}+{offset:#x}", self.files.name(file))))
+        self.files.function(file, called, time, view).map(str::to_owned)
     }
 
     /// The file that a process has mapped at an address, and the offset in it.
-    fn place(&self, pid: i32, address: u64) -> Option<(usize, u64)> {
-        let (start, map) = self.processes.get(&pid)?.range(..=address).next_back()?;
+    fn place(&self, pid: u32, address: u64) -> Option<(usize, u64)> {
+        let (start, map) = self.processes.get(&pid.cast_signed())?.range(..=address).next_back()?;
         (address < map.end).then(|| (map.file, map.offset.wrapping_add(address - start)))
     }
 
     /// Says on standard error which files gave no names of functions.
     pub fn tell(&self) {
         for note in self.files.notes() {
-            eprintln!("perfweave: {note}");
+            say(format_args!("perfweave: {note}"));
         }
     }
 }
@@ -214,8 +241,8 @@ mod tests {
     #[test]
     fn newer_mappings_hide_older_ones() {
         let mut names = Names::default();
-        names.map(1, 0x1000, 0x3000, 0, 7);
-        names.map(1, 0x2000, 0x1000, 0x100, 8);
+        names.insert(1, [0x1000, 0x3000, 0], 7);
+        names.insert(1, [0x2000, 0x1000, 0x100], 8);
         let places = [0x1010, 0x2010, 0x3010].map(|address| names.place(1, address));
         assert_eq!(places, [Some((7, 0x10)), Some((8, 0x110)), Some((7, 0x2010))]);
         assert_eq!([names.place(1, 0x4000), names.place(1, 0xfff), names.place(2, 0x1010)], [None; 3]);

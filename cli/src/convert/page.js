@@ -4,10 +4,11 @@ const data = JSON.parse(document.getElementById('data').textContent);
 const $ = id => document.getElementById(id);
 const canvas = $('lanes'), paint = canvas.getContext('2d');
 const LABEL = 180, RULER = 24, LANE = 20, HEAD = 22, MARK = 6, ARROW_ROOM = 16;
-const TIME = 0, CPU = 1, TID = 2, EVENT = 3, TEXT = 4, LATE = 5, CHAIN = 6;
+const TIME = 0, CPU = 1, TID = 2, EVENT = 3, TEXT = 4, LATE = 5, CHAIN = 6, INTERRUPT = 7;
 const END = Math.max(data.end, 1000);
 const threads = new Map(data.threads.map(([tid, pid, name]) => [tid, { pid, name }]));
-const nameOf = tid => tid === 0 ? 'idle' : `${threads.get(tid)?.name || '?'} ${tid}`;
+// A thread by its number, or an interrupt by its kind: hardirq, softirq or nmi.
+const nameOf = tid => tid === 0 ? 'idle' : typeof tid === 'string' ? `[${tid}]` : tid === null ? '?' : `${threads.get(tid)?.name || '?'} ${tid}`;
 
 // The first index of a sorted array whose value is larger.
 function after(sorted, value, from = 0) {
@@ -61,7 +62,8 @@ for (const run of data.runs) {
 const nowhere = new Lane('no CPU', 'other', null);
 data.points.forEach((point, at) => {
   (cpuLanes.get(point[CPU]) || nowhere).points.push(at);
-  if (point[TID] > 0) threadLane(point[TID]).points.push(at);
+  // A thread has no part in what an interrupt does.
+  if (point[TID] > 0 && !point[INTERRUPT]) threadLane(point[TID]).points.push(at);
 });
 for (const wake of slowest) if (wake.woken > 0) threadLane(wake.woken).waits.push(wake);
 for (const loss of data.losses) {
@@ -377,7 +379,9 @@ function selectPoint(at) {
   const point = data.points[at];
   view.selected = { point: at, time: point[TIME] };
   const late = point[LATE], pairs = [...when('time', point[TIME]), ['since start', span(point[TIME])]];
-  pairs.push(['CPU', point[CPU] ?? '?'], ['thread', point[TID] === null ? '?' : nameOf(point[TID])]);
+  pairs.push(['CPU', point[CPU] ?? '?']);
+  if (point[INTERRUPT]) pairs.push(['by', nameOf(point[INTERRUPT])]);
+  pairs.push([point[INTERRUPT] ? 'interrupted' : 'thread', nameOf(point[TID])]);
   if (late > 0) pairs.push(['order', `late by ${span(late)}`, 'late']);
   if (late < 0) pairs.push(['order', 'not proven', 'late']);
   rows(data.events[point[EVENT]], pairs, data.texts[point[TEXT]], data.texts[point[CHAIN]]);
@@ -445,7 +449,7 @@ function search(words) {
   view.hits = [];
   if (wanted) {
     data.points.forEach((point, at) => {
-      if (texts[point[TEXT]] || texts[point[CHAIN]] || events[point[EVENT]] || tids.has(point[TID])) view.hits.push(at);
+      if (texts[point[TEXT]] || texts[point[CHAIN]] || events[point[EVENT]] || !point[INTERRUPT] && tids.has(point[TID])) view.hits.push(at);
     });
   }
   const hits = new Set(view.hits);

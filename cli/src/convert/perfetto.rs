@@ -1,6 +1,6 @@
 //! A trace for <https://ui.perfetto.dev>: a track for each CPU and each thread, wake-ups as flow arrows.
 
-use super::picture::{Painter, Picture, Place, Wake};
+use super::picture::{Painter, Picture, Place, Point, Wake};
 use super::view::View;
 use super::{Out, Sink};
 use perfweave::{Clock, ClockOffset, Event};
@@ -264,8 +264,7 @@ fn slices(picture: &Picture) -> Vec<Timed> {
         let mut of_thread = event(BEGIN, THREAD + u64::from(run.tid), Some(format!("CPU {}", run.cpu)));
         if let Some(wake) = woken.get(&(run.tid, run.from)) {
             of_thread.terminating_flow_ids.push(flow(wake));
-            let waker = picture.threads.get(&wake.waker).map_or("?", |thread| &thread.name);
-            of_thread.debug_annotations.push(word("woken by", format!("{waker} {}", wake.waker)));
+            of_thread.debug_annotations.push(word("woken by", waker(picture, wake)));
             of_thread.debug_annotations.push(count("waited_ns", run.from.saturating_sub(wake.time)));
         }
         for begin in [on_cpu, of_thread] {
@@ -276,19 +275,30 @@ fn slices(picture: &Picture) -> Vec<Timed> {
     packets
 }
 
+/// The thread or the interrupt that woke a thread.
+fn waker(picture: &Picture, wake: &Wake) -> String {
+    match &picture.points[wake.point] {
+        Point { interrupt: Some(interrupt), .. } => format!("[{interrupt}]"),
+        Point { tid: Some(tid), .. } => {
+            format!("{} {tid}", picture.threads.get(tid).map_or("?", |thread| &thread.name))
+        }
+        _ => "?".into(),
+    }
+}
+
 /// The flow of a wake-up: any number that no other has.
 fn flow(wake: &Wake) -> u64 {
     wake.point as u64 + 1
 }
 
-/// All events, on the track of the thread that caused them. What the idle thread and interrupts in it cause is on the CPU's track.
+/// All events, on the track of the thread that caused them. What the idle thread and interrupts cause is on the CPU's track.
 fn instants(picture: &Picture) -> impl Iterator<Item = Timed> {
     // A thread that begins to run with the last event has no slice that an arrow could lead to.
     let runs: HashSet<_> = picture.runs.iter().map(|run| (run.tid, run.from)).collect();
     let arrives = |wake: &&Wake| wake.ran.is_some_and(|(time, _)| runs.contains(&(wake.woken, time)));
     let flows: HashMap<_, _> = picture.wakes.iter().filter(arrives).map(|wake| (wake.point, flow(wake))).collect();
     picture.points.iter().enumerate().map(move |(at, point)| {
-        let track = match (point.tid, point.cpu) {
+        let track = match (point.by(), point.cpu) {
             (Some(tid @ 1..), _) => THREAD + u64::from(tid),
             (_, Some(cpu)) => CPU + u64::from(cpu),
             _ => CPUS,
@@ -299,6 +309,7 @@ fn instants(picture: &Picture) -> impl Iterator<Item = Timed> {
         instant.flow_ids.extend(flows.get(&at));
         instant.debug_annotations.push(word("event", point.text.clone()));
         instant.debug_annotations.extend(point.cpu.map(|cpu| count("cpu", cpu.into())));
+        instant.debug_annotations.extend(point.interrupt.map(|interrupt| word("by interrupt", interrupt.into())));
         if !point.chain.is_empty() {
             instant.debug_annotations.push(word("call chain", point.chain.join("\n")));
         }
@@ -340,14 +351,33 @@ fn count(name: &str, value: u64) -> DebugAnnotation {
 
 #[cfg(test)]
 mod tests {
-    use super::{INSTANT, instants};
-    use crate::convert::picture::{Picture, Place, Point};
+    use super::{CPU, INSTANT, THREAD, instants, slices};
+    use crate::convert::picture::{Picture, Place, Point, Run, Wake};
+
+    fn point() -> Point {
+        let (place, text) = (Place::Proven, "x".into());
+        Point { time: 7, cpu: Some(1), tid: Some(9), interrupt: None, event: 0, text, place, chain: vec![] }
+    }
+
+    /// The thread that it interrupts has no part in what an interrupt does.
+    #[test]
+    fn what_an_interrupt_does_is_on_its_cpus_track() {
+        let points = [None, Some("softirq")].map(|interrupt| Point { interrupt, ..point() }).to_vec();
+        let wakes = [0, 1].map(|point| Wake { time: 7, point, cpu: 1, woken: 3, ran: Some((8 + point as u64, 0)) });
+        let runs = [8, 9].map(|from| Run { cpu: 0, tid: 3, from, to: from + 1 }).to_vec();
+        let events = vec!["sched:sched_waking".into()];
+        let picture = Picture { events, points, wakes: wakes.to_vec(), runs, ..Picture::default() };
+        let tracks: Vec<_> = instants(&picture).map(|(_, event)| event.track_uuid).collect();
+        assert_eq!(tracks, [Some(THREAD + 9), Some(CPU + 1)]);
+        let notes = slices(&picture).into_iter().flat_map(|(_, event)| event.debug_annotations);
+        let wakers = notes.filter(|note| note.name.as_deref() == Some("woken by")).filter_map(|note| note.string_value);
+        assert_eq!(wakers.collect::<Vec<_>>(), ["? 9", "[softirq]"]);
+    }
 
     /// Recordings have no late events, but their readers may.
     #[test]
     fn late_and_unproven_events_say_so() {
-        let point =
-            |place| Point { time: 7, cpu: Some(1), tid: Some(9), event: 0, text: "x".into(), place, chain: vec![] };
+        let point = |place| Point { place, ..point() };
         let points = [Place::Proven, Place::Assumed, Place::Late(50)].map(point).to_vec();
         let picture = Picture { events: vec!["sched:sched_switch".into()], points, ..Picture::default() };
         let read: Vec<_> = instants(&picture).map(|(_, event)| event).collect();

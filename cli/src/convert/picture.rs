@@ -30,13 +30,23 @@ pub struct Thread {
 pub struct Point {
     pub time: u64,
     pub cpu: Option<u32>,
+    /// The thread that ran. It has caused the event, unless an interrupt did.
     pub tid: Option<u32>,
+    /// The interrupt that caused the event.
+    pub interrupt: Option<&'static str>,
     /// An index of [`Picture::events`].
     pub event: usize,
     pub text: String,
     pub place: Place,
     /// The call chain, outermost function first.
     pub chain: Vec<String>,
+}
+
+impl Point {
+    /// The thread that caused the event. `None`: an interrupt did, or the recording does not say.
+    pub fn by(&self) -> Option<u32> {
+        self.tid.filter(|_| self.interrupt.is_none())
+    }
 }
 
 /// How far an event's place can be trusted.
@@ -57,16 +67,15 @@ pub struct Run {
     pub to: u64,
 }
 
-/// A thread made another runnable.
+/// A thread or an interrupt made a thread runnable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wake {
     pub time: u64,
-    /// The event that says so: an index of [`Picture::points`].
+    /// The event that says so, and who caused it: an index of [`Picture::points`].
     pub point: usize,
     pub cpu: u32,
-    pub waker: u32,
     pub woken: u32,
-    /// When it ran after that, and where.
+    /// When it ran after that, and where. `None` if that is not known: where records are missing, it may have run and waited again.
     pub ran: Option<(u64, u32)>,
 }
 
@@ -78,6 +87,9 @@ pub struct Loss {
     pub to: u64,
     pub text: String,
 }
+
+/// Records that only say how threads are called and what they map.
+const NAMES: [Kind; 4] = [Kind::COMM, Kind::MMAP, Kind::MMAP2, Kind::FORK];
 
 /// Makes a picture, event by event.
 #[derive(Debug, Default)]
@@ -161,6 +173,10 @@ impl Painter {
         // What perf says of the time before the recording has the time 0.
         let Some(time) = event.key().filter(|key| *key > 0) else { return self.without_time(event) };
         if self.picture.start == 0 {
+            if event.record().is_some_and(|record| NAMES.contains(&record.kind())) {
+                // A recording begins with its first event. The names of before are known then.
+                return;
+            }
             self.picture.start = time;
         }
         self.place(time, event.cpu());
@@ -171,7 +187,7 @@ impl Painter {
         }
         match event.item() {
             Item::Record(record) => self.record(time, event, &record, view),
-            Item::Flushed => {}
+            Item::Flushed | Item::EarlyRelease(_) => {}
             other => {
                 let from = after(&other).unwrap_or(time).max(self.picture.start);
                 let text = crate::session::notice(&other).unwrap_or_default();
@@ -211,7 +227,8 @@ impl Painter {
             if record.callchain().is_some() || view.format(record).is_none() { frames(record) } else { Vec::new() };
         let chain = frames.into_iter().rev().map(|frame| self.names.name(pid, frame, Some(time), view)).collect();
         let cpu = event.cpu();
-        self.picture.points.push(Point { time, cpu, tid, event: number, text: view.words(record), place, chain });
+        let (interrupt, text) = (view.interrupt(record), view.words(record));
+        self.picture.points.push(Point { time, cpu, tid, interrupt, event: number, text, place, chain });
         if let Some(tid) = tid {
             self.thread(tid, view);
         }
@@ -230,18 +247,26 @@ impl Painter {
                 self.thread(prev, view);
                 self.thread(next, view);
                 self.switched.switch(time, cpu, prev, Some(next));
-                if let Some((wake, has_run @ false)) = self.woken.get_mut(&next) {
-                    self.picture.wakes[*wake].ran = Some((time, cpu));
-                    *has_run = true;
-                }
+                self.runs(time, cpu, next);
             }
             (Some(Scheduled::Wake { woken, is_waking }), Some(cpu)) if is_waking == self.has_waking => {
                 self.thread(woken, view);
-                self.woken.insert(woken, (self.picture.wakes.len(), false));
-                let (point, waker) = (self.picture.points.len() - 1, tid.unwrap_or(0));
-                self.picture.wakes.push(Wake { time, point, cpu, waker, woken, ran: None });
+                self.wakes(Wake { time, point: self.picture.points.len() - 1, cpu, woken, ran: None });
             }
             _ => {}
+        }
+    }
+
+    fn wakes(&mut self, wake: Wake) {
+        self.woken.insert(wake.woken, (self.picture.wakes.len(), false));
+        self.picture.wakes.push(wake);
+    }
+
+    /// A thread runs, as `sched:sched_switch` says.
+    fn runs(&mut self, time: u64, cpu: u32, tid: u32) {
+        if let Some((wake, has_run @ false)) = self.woken.get_mut(&tid) {
+            self.picture.wakes[*wake].ran = Some((time, cpu));
+            *has_run = true;
         }
     }
 
@@ -302,16 +327,37 @@ impl Painter {
             self.scheduled
         };
         self.picture.runs = running.finish(self.picture.end);
+        self.picture.forget_waits_across_losses();
         self.picture.threads.entry(0).or_default().name = "swapper".into();
         self.picture
     }
 }
 
-/// The time of the last record before a loss.
+impl Picture {
+    /// A thread that waits while records of any CPU are missing may run there, and wait again, without a record.
+    fn forget_waits_across_losses(&mut self) {
+        let mut stretches: Vec<_> = self.losses.iter().map(|loss| (loss.from, loss.to)).collect();
+        stretches.sort_unstable();
+        // Without overlaps, their ends are in order too.
+        stretches.dedup_by(|next, before| {
+            let overlaps = next.0 <= before.1;
+            if overlaps {
+                before.1 = before.1.max(next.1);
+            }
+            overlaps
+        });
+        for wake in &mut self.wakes {
+            let next = stretches.get(stretches.partition_point(|(_, to)| *to <= wake.time));
+            wake.ran = wake.ran.filter(|(ran, _)| next.is_none_or(|(from, _)| ran <= from));
+        }
+    }
+}
+
+/// The time of the last record before a loss: 0 if it is the first that its CPU tells.
 fn after(item: &Item<'_>) -> Option<u64> {
     match item {
-        Item::Lost(lost) => lost.after,
-        Item::Gap(gap) => gap.after,
+        Item::Lost(lost) => Some(lost.after.unwrap_or(0)),
+        Item::Gap(gap) => Some(gap.after.unwrap_or(0)),
         _ => None,
     }
 }
@@ -325,6 +371,33 @@ pub fn is_switch_out(record: &Record<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::{Loss, Painter, Run, Wake};
+
+    /// A wait is joined only where no record of any CPU is missing.
+    #[test]
+    fn a_wake_up_is_not_joined_across_a_loss() {
+        let mut painter = Painter::default();
+        (painter.picture.start, painter.picture.end) = (10, 200);
+        let wake = |time, woken| Wake { time, point: 0, cpu: 0, woken, ran: None };
+        // Each wake-up, and when the thread runs on CPU 0. CPU 1 tells at 60 what it has lost since 40, and CPU 2 nothing since 80.
+        let waits = [(20, 30), (25, 40), (30, 50), (45, 55), (50, 70), (60, 65), (70, 90), (62, 80)];
+        let mut steps = Vec::new();
+        for (tid, (woken, ran)) in (1..).zip(waits) {
+            steps.extend([(woken, Some(tid), None), (ran, None, Some(tid))]);
+        }
+        steps.push((60, None, None));
+        steps.sort_by_key(|(time, woken, ran)| (*time, woken.is_some(), ran.is_some()));
+        for (time, woken, ran) in steps {
+            match (woken, ran) {
+                (Some(tid), _) => painter.wakes(wake(time, tid)),
+                (_, Some(tid)) => painter.runs(time, 0, tid),
+                _ => painter.lost(Loss { cpu: Some(1), from: 40, to: 60, text: String::new() }),
+            }
+        }
+        painter.untimed.push(Loss { cpu: Some(2), from: 80, to: 0, text: String::new() });
+        let picture = painter.finish();
+        let joined = picture.wakes.iter().filter_map(|wake| Some((wake.time, wake.ran?.0)));
+        assert_eq!(joined.collect::<Vec<_>>(), [(20, 30), (25, 40), (60, 65), (62, 80)]);
+    }
 
     #[test]
     fn runs_end_where_records_are_lost() {
@@ -362,7 +435,7 @@ mod tests {
         painter.in_or_out(50, 0, 7, false);
         painter.in_or_out(60, 0, 7, true);
         let run = |from, to| Run { cpu: 0, tid: 7, from, to };
-        let wake = |woken| Wake { time: 12, point: 0, cpu: 0, waker: 7, woken, ran: Some((30, 0)) };
+        let wake = |woken| Wake { time: 12, point: 0, cpu: 0, woken, ran: Some((30, 0)) };
         painter.picture.wakes = vec![wake(9), wake(7)];
         painter.woken.insert(7, (1, true));
         painter.in_or_out(70, 0, 7, false);

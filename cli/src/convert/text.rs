@@ -2,6 +2,7 @@
 
 use super::view::View;
 use super::{Out, Sink};
+use crate::out::line;
 use crate::session::{notice, notice_json};
 use crate::stamp::Stamp;
 use perfweave::decode::Field;
@@ -18,7 +19,7 @@ impl Sink for Text {
         let time = event.key().map_or_else(String::new, |_| format!("{}: ", stamp.text(event.key()).trim_start()));
         let Item::Record(record) = event.item() else {
             return match notice(&event.item()) {
-                Some(line) => writeln!(out, "{:>24} {time}{line}", ""),
+                Some(notice) => line(out, format_args!("{:>24} {time}{notice}", "")),
                 None => Ok(()),
             };
         };
@@ -27,12 +28,13 @@ impl Sink for Text {
         let tid = tid.map_or("?".into(), |tid| tid.to_string());
         let cpu = event.cpu().map_or("   ".into(), |cpu| format!("{cpu:03}"));
         let (name, words) = (view.name(&record), view.words(&record));
-        write!(out, "{comm:>16} {tid:>7} [{cpu}] {time}{name}: {words}")?;
-        match event.certainty() {
-            Certainty::Proven => writeln!(out),
-            Certainty::Assumed => writeln!(out, " (order not proven)"),
-            Certainty::Late => writeln!(out, " (late by {} ns)", event.late_by()),
-        }
+        let by = view.interrupt(&record).map_or(String::new(), |interrupt| format!(" (by {interrupt})"));
+        let place = match event.certainty() {
+            Certainty::Proven => String::new(),
+            Certainty::Assumed => " (order not proven)".into(),
+            Certainty::Late => format!(" (late by {} ns)", event.late_by()),
+        };
+        line(out, format_args!("{comm:>16} {tid:>7} [{cpu}] {time}{name}: {words}{by}{place}"))
     }
 
     fn finish(mut self: Box<Self>, _: &View) -> io::Result<()> {
@@ -50,7 +52,7 @@ impl Sink for Json {
             other => notice_json(&other, event.key().map(|key| self.1.number(key))),
         };
         match object {
-            Some(object) => writeln!(self.0, "{object}"),
+            Some(object) => line(&mut self.0, format_args!("{object}")),
             None => Ok(()),
         }
     }
@@ -74,6 +76,9 @@ fn object(event: &Event<'_>, record: &Record<'_>, view: &View, stamp: Stamp) -> 
     if let Some(comm) = tid.and_then(|tid| view.comm(tid)) {
         put("comm", json!(comm));
     }
+    if let Some(interrupt) = view.interrupt(record) {
+        put("interrupt", json!(interrupt));
+    }
     match event.certainty() {
         Certainty::Proven => {}
         Certainty::Assumed => put("proven", json!(false)),
@@ -83,9 +88,11 @@ fn object(event: &Event<'_>, record: &Record<'_>, view: &View, stamp: Stamp) -> 
         put("callchain", chain.map(|address| format!("{address:#x}")).collect());
     }
     match view.format(record) {
-        // The first four are about the record, not about the event.
+        // The others of the first four are elsewhere in the object, or of no use to anybody.
         Some(format) => {
-            put("fields", format.fields().iter().skip(4).map(|field| pair(field, record)).collect::<Map<_, _>>().into())
+            let own = |field: &&Field| field.name() == "common_flags" || !field.name().starts_with("common_");
+            let fields = format.fields().iter().filter(own);
+            put("fields", fields.map(|field| pair(field, record)).collect::<Map<_, _>>().into())
         }
         None => put("text", json!(view.words(record))),
     }

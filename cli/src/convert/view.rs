@@ -1,6 +1,7 @@
 //! What a recording's events mean: their names, fields and threads.
 
 use super::picture::is_switch_out;
+use crate::interrupt;
 use linux_perf_event_reader::EventRecord;
 use perfweave::decode::{Field, Format};
 use perfweave::{Clock, ClockOffset, Event, Item, Kind, Record, Rings, perf_data};
@@ -34,6 +35,7 @@ struct Source {
     name: String,
     format: Option<Format>,
     common_pid: Option<Field>,
+    common_flags: Option<Field>,
     sched: Option<Sched>,
 }
 
@@ -74,7 +76,8 @@ impl Source {
             "sched_wakeup" | "sched_wakeup_new" => woken(false),
             _ => None,
         };
-        Self { name, common_pid: field("common_pid"), sched, format }
+        let (common_pid, common_flags) = (field("common_pid"), field("common_flags"));
+        Self { name, common_pid, common_flags, sched, format }
     }
 }
 
@@ -150,7 +153,13 @@ impl View {
         }
     }
 
-    /// The thread that caused the record.
+    /// The interrupt that caused a sample of a tracepoint. [`View::tid`] is then the thread that it interrupted.
+    pub fn interrupt(&self, record: &Record<'_>) -> Option<&'static str> {
+        self.format(record)?;
+        interrupt::kind(self.sources.get(record.source()?)?.common_flags.as_ref()?.uint(record)?)
+    }
+
+    /// The thread that ran when the record was written. It has caused the record, unless an [interrupt](View::interrupt) did.
     pub fn tid(&self, record: &Record<'_>) -> Option<u32> {
         let common = || {
             let source = self.sources.get(record.source()?)?;

@@ -56,8 +56,8 @@ pub fn run(args: &Args, [from, to]: [&String; 2], by: &str) -> Outcome {
         let tid = record.pid_tid().map_or(0, |(_, tid)| tid);
         let is_meant = source == 0 && args.comm.as_ref().is_none_or(|comm| names.of(tid) == comm);
         if let Some(value) = is_meant.then(|| value(&fields[0], &record)).flatten() {
-            // What begins twice without an end, such as a wake-up of one that is awake, began the first time.
-            begun.entry(value).or_insert(time);
+            // What begins twice without an end, such as a wake-up of one that is awake, had no end the first time.
+            begun.insert(value, time);
         }
         Ok(())
     })?;

@@ -1,78 +1,112 @@
-//! Periods off the CPU, from switches.
+//! Periods off the CPU, from switches and wake-ups.
 
 use super::Args;
 use crate::failure::Failure;
+use crate::family::Family;
 use crate::names::Names;
-use crate::out::Out;
+use crate::numbers::OUTSIDE;
+use crate::out::{Out, line};
+use crate::scheduler::{Left, Ran, Scheduler, Why};
+use crate::session;
 use crate::stamp::{By, Stamp};
 use crate::times::{Times, short};
-use perfweave::decode::Field;
 use perfweave::{Event, Item, Kind, Record, Rings};
 use serde_json::json;
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::io::{self, Write};
+use std::io;
 
-/// Why a thread leaves a CPU.
-pub const REASONS: [&str; 4] = ["asleep", "disk", "preempted", "other"];
+/// What a thread does off the CPU.
+pub const REASONS: [&str; 4] = ["asleep", "disk", "ready", "other"];
 
-/// `PERF_RECORD_MISC_SWITCH_OUT`
-const OUT: u16 = 1 << 13;
+/// An index of [`REASONS`].
+const READY: usize = 2;
 
-/// A thread that is off the CPU.
-struct Away {
-    pid: u32,
-    since: u64,
+/// A period, and its parts.
+struct Period {
     /// An index of [`REASONS`].
     reason: usize,
+    lasted: u64,
+    /// How much of it the thread could run, if it is known when it was woken.
+    ready: Option<u64>,
+}
+
+impl Period {
+    fn of(left: Left, ran: &Ran, time: u64) -> Self {
+        let reason = match left.why {
+            Why::Asleep => 0,
+            Why::Disk => 1,
+            Why::Ready => READY,
+            Why::Other => 3,
+        };
+        let ready = ran.ready().map(|since| time.saturating_sub(since));
+        Self { reason, lasted: time.saturating_sub(left.time), ready }
+    }
+
+    /// By [`REASONS`].
+    fn parts(&self) -> [u64; REASONS.len()] {
+        let mut parts = [0; REASONS.len()];
+        let ready = self.ready.unwrap_or(0).min(self.lasted);
+        parts[READY] = ready;
+        parts[self.reason] += self.lasted - ready;
+        parts
+    }
 }
 
 /// The state from the stream so far.
 pub struct Account<'a> {
-    state: Field,
+    scheduler: Scheduler,
+    family: Family,
     args: &'a Args,
     pub stamp: Stamp,
     names: Names,
-    away: HashMap<u32, Away>,
-    rows: HashMap<u32, [Times; REASONS.len()]>,
+    rows: HashMap<u32, Sums>,
     /// The process that becomes the traced command. What it waits for before is not the command's.
     waits: Option<u32>,
 }
 
-/// A process or thread, and its periods for each reason.
+/// Whole periods, and how often and how long each of [`REASONS`] was a part of one.
+#[derive(Debug, Clone, Default)]
+pub struct Sums {
+    pub all: Times,
+    pub parts: [(u64, u64); REASONS.len()],
+    /// How many periods ended without a wake-up that is known.
+    pub unknown: u64,
+}
+
+/// A process or thread.
 #[derive(Debug)]
 pub struct Row {
     pub comm: String,
     pub id: u32,
-    pub by_reason: [Times; REASONS.len()],
+    pub sums: Sums,
 }
 
 impl<'a> Account<'a> {
-    pub fn new(rings: &Rings, args: &'a Args, waits: Option<u32>) -> Result<Self, Failure> {
-        let state = rings.format(0)?.field("prev_state")?;
+    pub fn new(rings: &Rings, args: &'a Args, family: Family, waits: Option<u32>) -> Result<Self, Failure> {
+        let scheduler = Scheduler::new(rings, args.target.cgroup.is_some())?;
         let stamp = args.time.stamp(rings, By::Monotonic, args.common.json)?;
-        let (names, away, rows) = (Names::now(), HashMap::new(), HashMap::new());
-        Ok(Self { state, args, stamp, names, away, rows, waits })
+        Ok(Self { scheduler, family, args, stamp, names: Names::now(), rows: HashMap::new(), waits })
     }
 
     /// Takes an event. Prints a line at the end of a period if that was asked for.
     pub fn event(&mut self, event: &Event<'_>, out: &mut Out) -> io::Result<()> {
-        match event.item() {
-            Item::Record(record) => self.record(event, &record, out),
-            Item::EarlyRelease(_) => Ok(()),
-            other => {
-                // A thread may have run meanwhile.
-                self.away.clear();
-                self.waits = None;
-                match crate::session::notice(&other).filter(|_| self.args.each && !self.args.common.json) {
-                    Some(text) => writeln!(out, "--- {text} ---"),
-                    None => Ok(()),
-                }
-            }
+        let item = event.item();
+        if let Item::Record(record) = item {
+            return self.record(event, &record, out);
         }
+        if !matches!(item, Item::EarlyRelease(_)) {
+            // A thread may have run meanwhile.
+            self.scheduler.forget();
+            self.waits = None;
+        }
+        if self.args.each { session::tell(event, &self.stamp, self.args.common.json, out) } else { Ok(()) }
     }
 
     fn record(&mut self, event: &Event<'_>, record: &Record<'_>, out: &mut Out) -> io::Result<()> {
+        self.family.take(record);
+        let Some(time) = event.key() else { return Ok(()) };
+        let ran = self.scheduler.record(record, time, &mut self.names);
         if self.names.take(record) {
             let thread = record.body().u32(4);
             if record.kind() == Kind::COMM && thread == self.waits {
@@ -80,70 +114,52 @@ impl<'a> Account<'a> {
             }
             return Ok(());
         }
-        let (Some((pid, tid)), Some(time)) = (record.pid_tid(), event.key()) else { return Ok(()) };
-        // The idle thread is 0. A thread that has ended, or is of another PID namespace, has no number. Of this program's own threads some
-        // switches are left out.
-        if matches!(tid, 0 | u32::MAX) || pid == std::process::id() || self.waits == Some(tid) {
+        let Some((ran, left)) = ran.and_then(|ran| Some((ran, ran.left?))) else { return Ok(()) };
+        // Threads from outside of a PID namespace have no process here. Of this program's own threads some switches are left out.
+        if ran.tid & OUTSIDE != 0
+            || left.process == std::process::id()
+            || self.waits == Some(ran.tid)
+            || !self.family.has(ran.tid)
+        {
             return Ok(());
         }
-        match record.kind() {
-            Kind::SAMPLE => {
-                let reason = reason(self.state.int(record).unwrap_or(0));
-                self.away.insert(tid, Away { pid, since: time, reason });
-                Ok(())
-            }
-            Kind::SWITCH | Kind::SWITCH_CPU_WIDE if record.misc() & OUT == 0 => match self.away.remove(&tid) {
-                Some(away) => self.ends(away, [tid, record.cpu()], time, out),
-                None => Ok(()),
-            },
-            _ => Ok(()),
+        if self.args.comm.as_ref().is_some_and(|comm| self.names.of(ran.tid) != comm) {
+            return Ok(());
         }
+        self.ends(left.process, ran.tid, &Period::of(left, &ran, time), [time, record.cpu().into()], out)
     }
 
     /// A thread runs again.
-    fn ends(&mut self, away: Away, [tid, cpu]: [u32; 2], time: u64, out: &mut Out) -> io::Result<()> {
-        let Away { pid, since, reason } = away;
-        if self.args.comm.as_ref().is_some_and(|comm| self.names.of(tid) != comm) {
-            return Ok(());
+    fn ends(&mut self, pid: u32, tid: u32, period: &Period, at: [u64; 2], out: &mut Out) -> io::Result<()> {
+        let sums = self.rows.entry(if self.args.by_thread { tid } else { pid }).or_default();
+        sums.all.add(period.lasted);
+        for ((count, total), part) in sums.parts.iter_mut().zip(period.parts()) {
+            *count += u64::from(part > 0);
+            *total += part;
         }
-        let lasted = time.saturating_sub(since);
-        self.rows.entry(if self.args.by_thread { tid } else { pid }).or_default()[reason].add(lasted);
+        sums.unknown += u64::from(period.ready.is_none());
         if !self.args.each {
             return Ok(());
         }
-        let (comm, reason) = (self.names.of(tid), REASONS[reason]);
+        let ([time, cpu], comm) = (at, self.names.of(tid));
+        let &Period { reason, lasted, ready } = period;
         if self.args.common.json {
-            let object = json!({ "time": self.stamp.number(time), "cpu": cpu, "pid": pid, "tid": tid, "comm": comm, "ns": lasted, "reason": reason });
-            return writeln!(out, "{object}");
+            let (time, reason) = (self.stamp.number(time), REASONS[reason]);
+            let object = json!({ "time": time, "cpu": cpu, "pid": pid, "tid": tid, "comm": comm, "ns": lasted, "reason": reason, "ready_ns": ready });
+            return line(out, format_args!("{object}"));
         }
-        writeln!(
-            out,
-            "{} [{cpu:03}] {comm}/{tid} runs again after {} ({reason})",
-            self.stamp.text(Some(time)),
-            short(lasted)
-        )
+        let parts = REASONS.into_iter().zip(period.parts()).filter(|(_, part)| *part > 0);
+        let parts = parts.map(|(reason, part)| format!("{reason} {}", short(part))).collect::<Vec<_>>().join(", ");
+        let (time, lasted) = (self.stamp.text(Some(time)), short(lasted));
+        line(out, format_args!("{time} [{cpu:03}] {comm}/{tid} runs again after {lasted} ({parts})"))
     }
 
     /// The longest in all first.
     pub fn rows(&mut self) -> Vec<Row> {
         let (names, rows) = (&mut self.names, &self.rows);
-        let row = |(id, times): (&u32, &[Times; REASONS.len()])| Row {
-            comm: names.of(*id).to_owned(),
-            id: *id,
-            by_reason: times.clone(),
-        };
+        let row = |(id, sums): (&u32, &Sums)| Row { comm: names.of(*id).to_owned(), id: *id, sums: sums.clone() };
         let mut rows: Vec<_> = rows.iter().map(row).collect();
-        rows.sort_by_key(|row| (Reverse(row.by_reason.iter().map(|times| times.total).sum::<u64>()), row.id));
+        rows.sort_by_key(|row| (Reverse(row.sums.all.total), row.id));
         rows
-    }
-}
-
-/// `prev_state` of sched_switch, whose text the kernel prints as R, S, D and so on (include/trace/events/sched.h).
-fn reason(state: i64) -> usize {
-    match state & 0xff {
-        0 => 2,
-        1 | 0x80 => 0,
-        2 => 1,
-        _ => 3,
     }
 }

@@ -1,46 +1,110 @@
-//! Names of addresses in a stack.
+//! Names of addresses in a stack: those of a process while it runs, and those of the files that it had mapped when it has ended.
 
+use super::compiled::Compiled;
+use crate::convert::functions::{Identity, MOST};
+use crate::convert::names::{Frame, Mode, Names as Mapped};
+use crate::convert::view::View;
 use blazesym::symbolize::source::{Kernel, Process, Source};
-use blazesym::symbolize::{Input, Symbolizer};
-
-/// An address from here on is a marker that says to what the addresses after it belong (`enum perf_callchain_context`,
-/// include/uapi/linux/perf_event.h).
-const CONTEXT_MAX: u64 = -4095i64 as u64;
-
-/// The marker before the kernel's addresses.
-const CONTEXT_KERNEL: u64 = -128i64 as u64;
-
-/// The name of a process, if it still runs.
-pub fn of_process(pid: u32) -> String {
-    let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
-    // A stack is separated by semicolons, and its count by a space.
-    name.map_or("?".into(), |name| name.trim_end().replace([';', ' '], "_"))
-}
+use blazesym::symbolize::{Input, ProcessMemberInfo, ProcessMemberType, Resolve, Symbolizer};
+use perfweave::{Event, Record, Rings};
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::path::Path;
 
 /// Finds the names of addresses. It caches the symbols of programs and of the kernel.
-#[derive(Default)]
-pub struct Names(Symbolizer);
+pub struct Names {
+    symbols: Symbolizer,
+    pub threads: crate::names::Names,
+    mapped: Mapped,
+    /// The processes whose mappings were read, because they were there before.
+    asked: HashSet<u32>,
+    compiled: Compiled,
+    view: View,
+}
 
 impl Names {
-    /// `process;main;...;innermost`.
-    pub fn fold(&self, pid: u32, name: &str, chain: &[u64]) -> String {
-        let (program, kernel) = (Source::Process(Process::new(pid.into())), Source::Kernel(Kernel::default()));
-        let (mut source, mut is_innermost, mut frames) = (&program, true, Vec::new());
-        for &address in chain {
-            if address >= CONTEXT_MAX {
-                source = if address == CONTEXT_KERNEL { &kernel } else { &program };
-                is_innermost = true;
-                continue;
-            }
-            // All but the innermost are return addresses, which may lie after the end of the function.
-            let called = if is_innermost { address } else { address.saturating_sub(1) };
-            let name = self.0.symbolize_single(source, Input::AbsAddr(called)).ok();
-            let name = name.and_then(|found| Some(found.as_sym()?.name.replace(';', ":")));
-            frames.push(name.unwrap_or_else(|| "[unknown]".into()));
-            is_innermost = false;
+    pub fn new(rings: &Rings) -> Self {
+        Self {
+            symbols: Symbolizer::builder().set_process_dispatcher(small).build(),
+            threads: crate::names::Names::default(),
+            mapped: Mapped::default(),
+            asked: HashSet::new(),
+            compiled: Compiled::default(),
+            view: View::new(rings, Path::new("-")),
         }
-        frames.push(format!("{name}:{pid}"));
-        frames.reverse();
-        frames.join(";")
     }
+
+    /// Takes what a record says of names and mappings. True if it is no sample.
+    pub fn take(&mut self, event: &Event<'_>, record: &Record<'_>) -> bool {
+        self.mapped.learn(event, &self.view);
+        self.threads.take(record) || record.callchain().is_none()
+    }
+
+    /// The process, and the functions of a stack, outermost first. The frames are innermost first.
+    pub fn stack(&mut self, pid: u32, frames: &[Frame], time: Option<u64>) -> Vec<String> {
+        let process = format!("{}:{pid}", self.threads.of(pid));
+        let functions = frames.iter().rev().map(|frame| self.name(pid, *frame, time));
+        std::iter::once(process).chain(functions).collect()
+    }
+
+    fn name(&mut self, pid: u32, frame: Frame, time: Option<u64>) -> String {
+        let unknown = || "[unknown]".into();
+        // Of a caller the address is where the function returns to, which may lie behind its end.
+        let called = frame.address.saturating_sub(frame.is_caller.into());
+        let source = match frame.mode {
+            Mode::Kernel => Source::Kernel(Kernel::default()),
+            // What the process's user writes into a file in /tmp is looked at with care, by `compiled`.
+            Mode::User => Source::Process(Process { perf_map: false, ..Process::new(pid.into()) }),
+        };
+        let found = self.symbols.symbolize_single(&source, Input::AbsAddr(called)).ok();
+        if let Some(name) = found.and_then(|found| Some(found.as_sym()?.name.clone().into_owned())) {
+            return name;
+        }
+        if frame.mode == Mode::Kernel {
+            return unknown();
+        }
+        if let Some(name) = self.compiled.function(pid, called) {
+            return name.to_owned();
+        }
+        if self.asked.insert(pid) {
+            mappings(pid, &mut self.mapped);
+        }
+        self.mapped.of_file(pid, frame, time, &self.view).unwrap_or_else(unknown)
+    }
+}
+
+/// Refuses files that are too large, and leaves all others to the symbolizer.
+fn small(member: ProcessMemberInfo<'_>) -> Result<Option<Box<dyn Resolve>>, blazesym::Error> {
+    let ProcessMemberType::Path(path) = member.member_entry else { return Ok(None) };
+    match fs::metadata(&path.maps_file) {
+        Ok(file) if file.len() > MOST => Err(io::Error::from(io::ErrorKind::FileTooLarge).into()),
+        _ => Ok(None),
+    }
+}
+
+/// What a process has mapped to execute, if it still runs: lines of `/proc/PID/maps` (proc_pid_maps(5)).
+fn mappings(pid: u32, mapped: &mut Mapped) {
+    let text = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+    for line in String::from_utf8_lossy(&text).lines() {
+        let _ = mapping(line, pid, mapped);
+    }
+}
+
+/// `start-end permissions offset major:minor inode path`
+fn mapping(line: &str, pid: u32, mapped: &mut Mapped) -> Option<()> {
+    let (range, rest) = line.split_once(' ')?;
+    let (permissions, rest) = rest.split_once(' ')?;
+    let (offset, rest) = rest.split_once(' ')?;
+    let (device, rest) = rest.split_once(' ')?;
+    let (inode, path) = rest.split_once(' ')?;
+    let hex = |text| u64::from_str_radix(text, 16).ok();
+    let ((start, end), (major, minor)) = (range.split_once('-')?, device.split_once(':')?);
+    let (start, end, device) = (hex(start)?, hex(end)?, [hex(major)? as u32, hex(minor)? as u32]);
+    let path = path.trim_start();
+    if permissions.contains('x') && !path.is_empty() {
+        let identity = Identity::Inode(device, inode.parse().ok()?);
+        mapped.map(pid.cast_signed(), [start, end.checked_sub(start)?, hex(offset)?], path, identity);
+    }
+    Some(())
 }

@@ -4,7 +4,7 @@ use super::socket::{Socket, answer};
 use super::trigger::{Told, Trigger};
 use super::{Args, DONE, skipped};
 use crate::failure::{Failure, Outcome};
-use crate::out::Out;
+use crate::out::{Out, line, say};
 use nix::sys::signal::Signal;
 use perfweave::perf_data::Writer;
 use perfweave::{Clock, Fence, Handle, Hold, Item, Key, Recorder};
@@ -185,7 +185,7 @@ impl Flights<'_> {
         let old = files.len().saturating_sub(self.args.keep as usize);
         for file in &files[..old] {
             if let Err(error) = fs::remove_file(file) {
-                eprintln!("perfweave: cannot delete {}: {error}", file.display());
+                say(format_args!("perfweave: cannot delete {}: {error}", file.display()));
             }
         }
     }
@@ -229,10 +229,10 @@ impl Flight {
         if json {
             let object = json!({ "file": file, "trigger": what, "time": trigger.time, "records": records, "lost": lost,
                 "asked_ns": asked.as_nanos() as u64, "complete_ns": complete.as_nanos() as u64 });
-            writeln!(out, "{object}")?;
+            line(&mut out, format_args!("{object}"))?;
             return out.flush();
         }
-        writeln!(out, "{file}: {records} records before {what}")?;
+        line(&mut out, format_args!("{file}: {records} records before {what}"))?;
         if complete < asked {
             writeln!(
                 out,

@@ -2,10 +2,11 @@
 
 use super::trigger::{Told, Trigger};
 use crate::failure::Failure;
+use crate::out::line;
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
 use nix::sys::stat::{Mode, fchmod};
 use std::fs;
-use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -104,5 +105,5 @@ fn hear(client: UnixStream, told: &SyncSender<Told>) {
 pub fn answer(mut client: &UnixStream, text: &str) {
     // A client that does not listen misses it.
     let _ = client.set_write_timeout(Some(Duration::from_millis(100)));
-    let _ = writeln!(client, "{text}");
+    let _ = line(&mut client, format_args!("{text}"));
 }

@@ -3,7 +3,7 @@
 use super::lines::{At, Lines};
 use super::summary::Summary;
 use super::{Args, lines};
-use crate::failure::Outcome;
+use crate::failure::{Outcome, in_line};
 use crate::family::Family;
 use crate::names::NAMING;
 use crate::session::{Session, Tell};
@@ -27,9 +27,9 @@ pub fn run(args: &Args) -> Outcome {
     let of = args.events.iter().any(|name| is_probe(name)).then(|| args.target.process(child.as_ref())).flatten();
     let rings = if of.is_some() { options } else { args.target.limit(options, child.as_ref()) }.open()?;
     // After they were opened: what starts from now on has its records.
-    let mut family = of.map_or_else(|| Ok(Family::all()), Family::of)?;
+    let mut family = of.map_or_else(|| Ok(Family::All), Family::of)?;
     for skipped in rings.skipped() {
-        eprintln!("perfweave: left out: {skipped}");
+        eprintln!("perfweave: left out: {}", in_line(skipped));
     }
     let kinds = (0..rings.sources().len()).map(|source| Known::new(&rings, source)).collect::<Vec<_>>();
     let (mut lines, mut summary) = (lines(args, &rings)?, args.summary.then(Summary::default));

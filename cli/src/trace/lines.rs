@@ -2,10 +2,10 @@
 
 use crate::names::Names;
 use crate::out::Out;
-use crate::session::{notice, notice_json};
+use crate::session;
 use crate::stamp::Stamp;
 use crate::times::short;
-use perfweave::{Certainty, Event, Item};
+use perfweave::{Certainty, Event};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 
@@ -77,12 +77,6 @@ impl Lines {
 
     /// A loss, a gap or damage, at its place.
     pub fn notice(&mut self, event: &Event<'_>) -> io::Result<()> {
-        let item: Item<'_> = event.item();
-        if self.json {
-            let time = event.key().map(|time| self.stamp.number(time));
-            return notice_json(&item, time).map_or(Ok(()), |object| writeln!(self.out, "{object}"));
-        }
-        let time = self.stamp.text(event.key());
-        notice(&item).map_or(Ok(()), |text| writeln!(self.out, "{time} --- {text} ---"))
+        session::tell(event, &self.stamp, self.json, &mut self.out)
     }
 }

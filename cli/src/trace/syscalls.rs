@@ -11,6 +11,7 @@ use crate::session::{Session, Tell};
 use crate::times::short;
 use perfweave::{Event, Item, Rings};
 use serde_json::json;
+use std::collections::HashSet;
 use std::io::{self, Write};
 
 /// What is known so far.
@@ -23,6 +24,8 @@ struct Trace {
     lines: Lines,
     summary: Option<Summary>,
     enter: bool,
+    /// With `-e`, the threads that have lines: the ends of others are not printed.
+    with_lines: Option<HashSet<u32>>,
 }
 
 pub fn run(args: &Args, numbers: &[i64]) -> Outcome {
@@ -34,7 +37,8 @@ pub fn run(args: &Args, numbers: &[i64]) -> Outcome {
     let rings = args.target.limit(options, child.as_ref()).open()?;
     let pairs = Pairs::new(&rings, child.as_ref().map(|child| child.pid()))?;
     let (lines, summary) = (lines(args, &rings)?, args.summary.then(Summary::default));
-    let mut trace = Trace { calls, pairs, strings, bare: 0, lines, summary, enter: args.enter };
+    let with_lines = (!numbers.is_empty()).then(HashSet::new);
+    let mut trace = Trace { calls, pairs, strings, bare: 0, lines, summary, enter: args.enter, with_lines };
     let only = |number: i64| numbers.is_empty() || numbers.contains(&number);
     let mut session = Session::begin(rings, args.common.order(), &args.common, child)?;
     session.stamped(trace.lines.stamp);
@@ -75,6 +79,12 @@ impl Trace {
         strings.of(entry, until)
     }
 
+    fn has_line(&mut self, tid: u32) {
+        if let Some(threads) = &mut self.with_lines {
+            threads.insert(tid);
+        }
+    }
+
     /// A call of a thread is over.
     fn forget(&mut self, tid: u32, at: &At) {
         if let Some(strings) = &mut self.strings {
@@ -95,6 +105,7 @@ impl Trace {
             Step::Enters(entry) if self.enter && only(entry.number) => {
                 let at = At::new(event, entry.pid, entry.tid);
                 let copied = self.copied(&entry, entry.time);
+                self.has_line(at.tid);
                 let (call, copied) = (self.calls.of(entry.number), copied.as_ref());
                 let text = || format!("{}({}) ...", call.name, call.args(&entry.args, copied));
                 self.lines.line(at, text, || json!({ "enters": call.name, "args": call.json(&entry.args, copied) }))
@@ -108,7 +119,8 @@ impl Trace {
                     self.unreturned(at, &entry)?;
                 }
                 self.forget(tid, &at);
-                if self.summary.is_some() {
+                let is_told = self.with_lines.as_mut().is_none_or(|threads| threads.remove(&tid));
+                if self.summary.is_some() || !is_told {
                     return Ok(());
                 }
                 self.lines.line(at, || "+++ the thread ends +++".into(), || json!({ "thread": "ends" }))
@@ -127,6 +139,7 @@ impl Trace {
             self.forget(entry.tid, &at);
         }
         self.forget(at.tid, &at);
+        self.has_line(at.tid);
         let (call, copied) = (self.calls.of(number), copied.as_ref());
         let error = error(result);
         let time = entry.as_ref().zip(at.time).map(|(entry, time)| time.saturating_sub(entry.time));
@@ -149,6 +162,7 @@ impl Trace {
     /// A call that has not returned when its thread or the trace ends.
     fn unreturned(&mut self, at: At, entry: &Entry) -> io::Result<()> {
         let copied = self.copied(entry, entry.time);
+        self.has_line(at.tid);
         let (call, copied) = (self.calls.of(entry.number), copied.as_ref());
         if let Some(summary) = &mut self.summary {
             summary.add(&call.name, None, false);

@@ -45,6 +45,48 @@ pub fn python() -> Option<String> {
     Some(String::from_utf8(path.stdout).expect("a path").trim_end().to_owned())
 }
 
+/// A run in a PID namespace of its own with its own /proc, as in a container. This program is process 1 there.
+#[track_caller]
+pub fn in_a_container(arguments: &[&str]) -> Option<Ran> {
+    traced(&["trace", "--", "true"])?;
+    let words = ["-pfm", "--mount-proc", env!("CARGO_BIN_EXE_perfweave")];
+    let ran = run(Command::new("unshare").args(words).args(arguments), "");
+    perfweave_support::needs("PID namespaces for this user", !ran.err.starts_with("unshare:"))?;
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    Some(ran)
+}
+
+/// While this program, the shell's parent, stands still, more threads are switched than a ring holds. Records that come after a loss tell it.
+const LOSING: &str = "many() { i=0; while [ $i -lt 400 ]; do /bin/true; i=$((i+1)); done; }
+    kill -STOP $PPID; many; kill -CONT $PPID; many";
+
+/// `--each` tells losses at their place, in text and in JSON.
+#[track_caller]
+pub fn tells_losses(command: &str) {
+    let run = |json: &[&str]| {
+        traced(&[&[command, "--buffer", "16K", "--each"][..], json, &["--", "sh", "-c", LOSING]].concat())
+    };
+    let Some(text) = run(&[]) else { return };
+    assert!(text.out.lines().any(|line| line.contains(" --- CPU ") && line.contains(" lost ")), "{text:?}");
+    let ran = run(&["--json"]).expect("it traced before");
+    let objects = ran.out.lines().map(|line| serde_json::from_str::<Value>(line).expect("an object"));
+    let losses: u64 =
+        objects.filter(|object| object["notice"] == "lost").filter_map(|loss| loss["count"].as_u64()).sum();
+    assert!(losses > 0, "{ran:?}");
+}
+
+/// No thread commands a terminal by its name, or makes a line of it.
+#[track_caller]
+pub fn names_are_printable(command: &[&str]) {
+    let script = r#"printf '\033[2J\nF/1 x' > /proc/$$/comm; sleep 0.01; /bin/true; :"#;
+    for more in [&[][..], &["--json"]] {
+        let Some(ran) = traced(&[command, more, &["--", "sh", "-c", script]].concat()) else { return };
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert!(ran.out.contains(r"\u001b[2J\nF/1"), "{ran:?}");
+        assert!(!ran.out.contains('\x1b') && !ran.out.lines().any(|line| line.starts_with("F/1")), "{ran:?}");
+    }
+}
+
 /// The name of an object's thread.
 pub fn comm(object: &Value) -> String {
     object["comm"].as_str().expect("a name").to_owned()

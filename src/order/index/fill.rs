@@ -232,8 +232,8 @@ impl Index {
     /// The part of a LOST record's count that no event has reported yet.
     #[cold]
     fn untold(&mut self, count: u64) -> u64 {
-        // The loss that waits to be reported is reported now.
-        if let Some(loose) = self.loose.take() {
+        // The loss that waits to be reported is reported now, with a place between two records, unless a report comes before this record.
+        if let Some(loose) = self.loose.take_if(|loose| !loose.stays) {
             self.foretold -= loose.count;
         }
         let covered = count.min(self.foretold);

@@ -1,7 +1,9 @@
 //! The events before a report: all that were in the rings when it was requested, and none newer.
 
 use super::Merge;
+use crate::order::event::EarlyRelease;
 use crate::order::stream::Notice;
+use std::time::Duration;
 
 impl Merge {
     /// Records how far the rings were written, or reserved, at the last refresh.
@@ -25,6 +27,32 @@ impl Merge {
     pub(crate) fn lift_cap(&mut self) {
         self.stream.sync();
         self.stream.frontier.lift_cap();
+    }
+
+    /// The ring buffers in which a program is inside a reservation for which a proof or a report waits: the CPU, and where it is.
+    pub(crate) fn awaited_places(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.awaited().map(|lane| (lane.origin.cpu, lane.ring.head()))
+    }
+
+    /// A report waits no longer for the reservations that it still waits for. The longest known one is this old. What lies behind them comes
+    /// after the report.
+    pub(crate) fn forgo_reserved(&mut self, cpu: u32, age: Duration) {
+        for index in &mut self.stream.indexes {
+            index.marked = index.marked.min(index.cursor());
+        }
+        let notice = EarlyRelease { cpu, reserved: Some(age), ..self.unproven(self.memory()) };
+        self.stream.sync();
+        self.stream.pressed = Some(notice);
+        self.stream.notices.push_back(Notice::EarlyRelease(notice));
+    }
+
+    /// Releases what a report still waits for, as early, if the rule is one that proves.
+    pub(crate) fn release_before_report(&mut self) {
+        self.stream.sync();
+        if self.stream.frontier.proves() && !self.stream.frontier.press_to_cap() {
+            // Only the last refresh found the rest. The next one shows what was in flight meanwhile.
+            self.stream.rushed = true;
+        }
     }
 
     /// Picks the report of a flush as the next event.

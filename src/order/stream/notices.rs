@@ -299,7 +299,13 @@ impl Stream {
         let rank = place.rank();
         match notice {
             Notice::Flushed | Notice::Untraced(_) => drop(self.notices.pop_front()),
-            Notice::EarlyRelease(_) => self.early = true,
+            Notice::EarlyRelease(_) => {
+                self.early = true;
+                // The notice before a report comes before no record.
+                if let Some(Notice::EarlyRelease(_)) = self.notices.front() {
+                    self.notices.pop_front();
+                }
+            }
             Notice::Wraparound { .. } => self.wraparound = None,
             Notice::Gap { first, last } => {
                 self.stats.missing = self.stats.missing.saturating_add((last - first).saturating_add(1));

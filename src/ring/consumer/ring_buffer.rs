@@ -16,7 +16,6 @@ use crate::sys::{bpf, machine};
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// The ring belongs to no single CPU: programs of all CPUs write into it. -1, as in perf_event_open(2).
@@ -89,6 +88,7 @@ impl Ring {
             head: 0,
             reserved: 0,
             format: Format::RingBuffer,
+            map: Some(info.id),
             page: base,
             owner: Owner::new(),
             memory: Memory::MappedApart(consumer, producer),
@@ -119,7 +119,8 @@ impl Ring {
     /// As [`Ring::adopt_ring_buffer`], of each.
     ///
     /// # Errors
-    /// As [`Ring::adopt_ring_buffer`], of each; [`ErrorKind::Map`] if the keys of a map of maps are not of 4 bytes;
+    /// As [`Ring::adopt_ring_buffer`], of each; [`ErrorKind::Map`] if the keys of a map of maps are not of 4 bytes, or if two elements are the
+    /// same map;
     /// [`ErrorKind::Permission`] if this process may not open a map by its id (`CAP_SYS_ADMIN`, or `CAP_BPF` since Linux 5.19).
     pub unsafe fn adopt_ring_buffers(map: impl AsFd) -> Result<Vec<(u32, Self)>, Error> {
         let map = map.as_fd();
@@ -134,11 +135,16 @@ impl Ring {
             return Err(Error::new(ErrorKind::Map, message));
         }
         let cannot = |errno| Error::system("look into the map of BPF ring buffers", errno);
-        let mut rings = Vec::new();
+        let mut rings: Vec<(u32, Self)> = Vec::new();
         for cpu in bpf::map_keys(map).map_err(cannot)? {
             let Some(inner) = bpf::map_in_map(map, cpu).map_err(cannot)? else { continue };
             // SAFETY: this function's contract is the same.
-            rings.push((cpu, unsafe { Self::adopt_ring_buffer(&inner) }?));
+            let ring = unsafe { Self::adopt_ring_buffer(&inner) }?;
+            if let Some((other, _)) = rings.iter().find(|(_, other)| other.is_same_map(&ring)) {
+                let message = format!("elements {other} and {cpu} are the same map: a BPF ring buffer has one reader");
+                return Err(Error::new(ErrorKind::Map, message));
+            }
+            rings.push((cpu, ring));
         }
         if rings.is_empty() {
             return Err(Error::new(ErrorKind::Map, "the map of BPF ring buffers is empty"));
@@ -169,6 +175,11 @@ impl Ring {
         (kernel, Self { format: Format::RingBuffer, ..ring })
     }
 
+    /// Whether both read the same BPF ring buffer.
+    pub(crate) fn is_same_map(&self, other: &Self) -> bool {
+        self.map.is_some() && self.map == other.map
+    }
+
     /// Whether this is a BPF ring buffer.
     pub(crate) fn is_ring_buffer(&self) -> bool {
         self.format == Format::RingBuffer
@@ -177,6 +188,11 @@ impl Ring {
     /// Whether the reservation at the head, which was busy at the last refresh, is committed now.
     #[inline]
     pub(crate) fn has_committed(&self) -> bool {
+        if let Memory::Simulated(pages) = &self.memory
+            && pages.has_edits()
+        {
+            return true;
+        }
         self.head < self.reserved && !Reservation(self.load_reservation(self.head)).is_busy()
     }
 
@@ -253,31 +269,38 @@ fn info_of(map: BorrowedFd<'_>) -> Result<bpf::MapInfo, Error> {
 }
 
 impl KernelHalf {
-    /// A program reserves so many bytes of data. Gives the position of its header; `None` if there is not enough space.
+    /// A program reserves so many bytes of data. Gives the position of its header; `None` if there is not enough space, or for 2^30 bytes or
+    /// more, which the kernel refuses (`RINGBUF_MAX_RECORD_SZ`, `kernel/bpf/ringbuf.c`).
     pub(crate) fn reserve(&mut self, len: u32) -> Option<u64> {
-        let head = self.head();
+        // A forced head may have any value. The kernel's are aligned.
+        let head = self.next() & !7;
         let end = head.wrapping_add(Reservation(len).len());
-        if end.wrapping_sub(self.tail()) > self.size() - 1 {
+        if len > Reservation::LONGEST || end.wrapping_sub(self.tail()) > self.size() - 1 {
             return None;
         }
-        self.mark(head, len, State::Busy);
+        self.write_header(head, Reservation::word(len, State::Busy));
+        self.busy.push((head, len));
         self.publish(end);
         Some(head)
     }
 
-    /// A program fills its reservation, and commits it unless it stays busy.
-    pub(crate) fn fill(&mut self, position: u64, data: &[u8], state: State) {
-        self.write_reserved(position.wrapping_add(Header::LEN), data);
-        self.mark(position, data.len() as u32, state);
+    /// A program fills its reservation and submits it, or discards it.
+    ///
+    /// # Panics
+    /// Unless this reservation of `len` bytes is busy and the data as long as it.
+    pub(crate) fn commit(&mut self, position: u64, len: u32, data: Option<&[u8]>) {
+        let at = self.busy.iter().position(|busy| *busy == (position, len)).expect("a reservation that is busy");
+        if let Some(data) = data {
+            assert_eq!(data.len(), len as usize, "data as long as the reservation");
+            self.write_reserved(position.wrapping_add(Header::LEN), data);
+        }
+        let state = if data.is_some() { State::Submitted } else { State::Discarded };
+        self.write_header(position, Reservation::word(len, state));
+        self.busy.swap_remove(at);
     }
 
-    fn mark(&mut self, position: u64, len: u32, state: State) {
-        words::store_reservation(self.reservation(position), Reservation::word(len, state));
-    }
-
-    fn reservation(&self, position: u64) -> &AtomicU32 {
-        let word: NonNull<AtomicU32> = self.word_of_data(position).cast();
-        // SAFETY: within the data area, aligned to 8 as all positions are, and used as one word by both halves while it is not committed.
-        unsafe { word.as_ref() }
+    /// How many reservations are busy.
+    pub(crate) fn busy(&self) -> usize {
+        self.busy.len()
     }
 }

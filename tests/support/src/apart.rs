@@ -1,5 +1,6 @@
 //! Tests of which each needs a process of its own, in a binary of many.
 
+use crate::cpus;
 use std::io::Write;
 use std::process::Command;
 
@@ -27,8 +28,11 @@ pub fn has_passed(closure: &str) -> bool {
     // binary::module::test::{{closure}}
     let test = closure.split_once("::").and_then(|(_, path)| path.strip_suffix("::{{closure}}"));
     let test = test.unwrap_or_else(|| panic!("{closure} is in no test"));
+    // For that process too: it must not wait for somebody who waits for this one.
+    cpus::keep();
     let mut command = Command::new(std::env::current_exe().expect("a path"));
-    let ran = command.args(["--exact", test, "--nocapture"]).env(INSIDE, "1").output().expect("it can be executed");
+    command.args(["--exact", test, "--nocapture"]).env(INSIDE, "1").env(cpus::SHARED, "1");
+    let ran = command.output().expect("it can be executed");
     let (out, said) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
     assert!(ran.status.success() && out.contains("1 passed"), "{out}{said}");
     // What it skips it says, past what the test harness keeps to itself.

@@ -362,6 +362,7 @@ pub enum Query {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Kind {
+    Tracepoint = 5,
     PerfEvent = 7,
     RawTracepoint = 17,
     /// Sleepable, and run by [`Program::run_here`] only (Linux 5.14).
@@ -401,6 +402,7 @@ struct ProgLoad {
     log_buf: u64,
     kern_version: u32,
     prog_flags: u32,
+    name: [u8; 16],
 }
 
 #[repr(C)]
@@ -616,6 +618,13 @@ impl AsFd for Program {
 impl Program {
     /// Loads a program. An error carries what the verifier said.
     pub fn load(kind: Kind, asm: &Asm) -> io::Result<Self> {
+        Self::load_as("", kind, asm)
+    }
+
+    /// Loads a program that has a name of up to 15 letters.
+    pub fn load_as(called: &str, kind: Kind, asm: &Asm) -> io::Result<Self> {
+        let mut name = [0; 16];
+        name[..called.len()].copy_from_slice(called.as_bytes());
         let license = c"GPL";
         let mut attr = ProgLoad {
             prog_type: kind as u32,
@@ -624,6 +633,7 @@ impl Program {
             license: license.as_ptr() as u64,
             // BPF_F_SLEEPABLE
             prog_flags: if kind == Kind::Syscall { 1 << 4 } else { 0 },
+            name,
             ..ProgLoad::default()
         };
         let interrupted = |errno: &io::Error| errno.raw_os_error() == Some(libc::EAGAIN);
@@ -720,7 +730,25 @@ impl Program {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: a new file descriptor.
-        let event = unsafe { OwnedFd::from_raw_fd(fd) };
+        self.attach(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    /// Runs a program of [`Kind::Tracepoint`] at a tracepoint, on all CPUs, until the answer is dropped.
+    pub fn attach_tracepoint(&self, id: u32) -> io::Result<OwnedFd> {
+        use perf_event_open_sys::bindings as sys;
+        let mut attr =
+            sys::perf_event_attr { type_: sys::PERF_TYPE_TRACEPOINT, config: id.into(), ..Default::default() };
+        attr.size = size_of_val(&attr) as u32;
+        // SAFETY: the attribute is as long as it says.
+        let fd = unsafe { perf_event_open_sys::perf_event_open(&mut attr, -1, 0, -1, 8) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a new file descriptor.
+        self.attach(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    fn attach(&self, event: OwnedFd) -> io::Result<OwnedFd> {
         // SAFETY: both are open.
         let answer = unsafe { perf_event_open_sys::ioctls::SET_BPF(event.as_raw_fd(), self.fd.as_raw_fd() as u32) };
         if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(event) }

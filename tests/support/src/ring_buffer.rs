@@ -188,6 +188,24 @@ pub fn sleeping(rings: &Map) -> io::Result<Program> {
     Program::load(Kind::Syscall, &asm)
 }
 
+/// As [`sleeping`], but it draws the time before all, sleeps, and then outputs the time (`bpf_ringbuf_output()`). All of that is inside
+/// writers' epochs.
+pub fn sleeping_inside(rings: &Map, epochs: &Map) -> io::Result<Program> {
+    let mut asm = Asm::new();
+    asm.load(R6, R1, 0).enter(epochs).ktime().store(R10, -8, R0);
+    asm.mov_i(R0, 0).store(R10, -16, R0).copy_from_user(-16, 8, R6);
+    asm.map(R9, rings).ring_output(-8, 8, 0).leave().mov_i(R0, 0).exit();
+    Program::load(Kind::Syscall, &asm)
+}
+
+/// A program for [`Program::run_on`] that outputs the time, inside writers' epochs.
+pub fn timed_inside(rings: &Map, epochs: &Map) -> io::Result<Program> {
+    let mut asm = Asm::new();
+    asm.enter(epochs).ktime().store(R10, -8, R0);
+    asm.map(R9, rings).ring_output(-8, 8, 0).leave().mov_i(R0, 0).exit();
+    Program::load(Kind::RawTracepoint, &asm)
+}
+
 /// A program for [`Program::run_on`] that returns what `bpf_ringbuf_query()` says.
 pub fn query(rings: &Map, what: crate::bpf::Query) -> io::Result<Program> {
     let mut asm = Asm::new();

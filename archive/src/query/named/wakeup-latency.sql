@@ -1,7 +1,8 @@
 -- how long each process waited from its wake-up until it ran, by CPU
 --
--- A wait begins with a wake-up of a thread that does not run, and ends when a CPU switches to that thread. A thread that was switched out since
--- does not wait for that wake-up. Waits during which something was lost are left out, and counted.
+-- A wait begins with a wake-up of a thread that does not run, and ends when a CPU switches to that thread. If the thread is just going to sleep,
+-- its wake-up comes before its switch, and the wait begins with the switch. A thread that was preempted does not wait for its wake-up.
+-- Waits during which something was lost are left out, and counted.
 WITH marks AS (
     -- Where losses begin, behind all rows of that time, and where they end, before all rows of that time.
     SELECT machine, boot, trace, CAST(9223372036854775807 AS BIGINT) AS row, coalesce(from_mono, 0) AS mono, 1 AS begins, 0 AS ends
@@ -15,7 +16,8 @@ WITH marks AS (
     UNION ALL
     SELECT machine, boot, trace, row, mono, next_pid, 'in', next_comm, cpu_id, 0, 0 FROM sched.sched_switch WHERE next_pid <> 0
     UNION ALL
-    SELECT machine, boot, trace, row, mono, prev_pid, 'out', NULL, NULL, 0, 0 FROM sched.sched_switch WHERE prev_pid <> 0
+    SELECT machine, boot, trace, row, mono, prev_pid, CASE WHEN state = 0 OR (state & 256) <> 0 THEN 'preempted' ELSE 'out' END, NULL, NULL, 0, 0
+    FROM (SELECT machine, boot, trace, row, mono, prev_pid, prev_state AS state FROM sched.sched_switch) AS leaving WHERE prev_pid <> 0
     UNION ALL
     SELECT machine, boot, trace, row, mono, NULL, 'mark', NULL, NULL, begins, ends FROM marks
 ), counted AS (
@@ -27,6 +29,7 @@ WITH marks AS (
 ), pairs AS (
     SELECT machine, comm, cpu, step, mono, begun,
         lag(step) OVER thread AS step_before,
+        coalesce(lag(step, 2) OVER thread, 'none') AS second_before,
         lag(mono) OVER thread AS mono_before,
         lag(ended) OVER thread AS ended_before
     FROM counted
@@ -35,7 +38,7 @@ WITH marks AS (
     -- Each loss that began before the end had ended before the begin.
     SELECT machine, comm, cpu, CASE WHEN begun = ended_before THEN mono - mono_before END AS ns
     FROM pairs
-    WHERE step = 'in' AND step_before = 'woken'
+    WHERE step = 'in' AND (step_before = 'woken' AND second_before <> 'preempted' OR step_before = 'out' AND second_before = 'woken')
 )
 SELECT machine, comm AS process, cpu,
     count(ns) AS waits,

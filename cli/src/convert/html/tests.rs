@@ -35,8 +35,16 @@ fn large() -> Picture {
             _ => Place::Proven,
         };
         let text = if at == NEEDLE { "a needle in it".into() } else { format!("event {}", at % 10) };
-        let point =
-            Point { time, cpu: Some(cpu), tid: Some(tid), event: (at % 2) as usize, text, place, chain: vec![] };
+        let point = Point {
+            time,
+            cpu: Some(cpu),
+            tid: Some(tid),
+            interrupt: None,
+            event: (at % 2) as usize,
+            text,
+            place,
+            chain: vec![],
+        };
         picture.points.push(point);
         let run = Run { cpu, tid, from: time, to: time + 3000 };
         if at % 4 == 0 {
@@ -44,7 +52,7 @@ fn large() -> Picture {
         }
         if at % 10 == 0 {
             let (woken, ran) = (100 + ((at + 4) % 40) as u32, Some((time + 4000, cpu)));
-            picture.wakes.push(Wake { time, point: at as usize, cpu: (cpu + 1) % 4, waker: tid, woken, ran });
+            picture.wakes.push(Wake { time, point: at as usize, cpu: (cpu + 1) % 4, woken, ran });
         }
     }
     let from = picture.start + 40_000_000;

@@ -1,0 +1,135 @@
+//! How long each pair of waker and woken waited.
+
+use super::{Args, Sort};
+use crate::failure::Failure;
+use crate::family::Family;
+use crate::names::Names;
+use crate::out::{Out, line};
+use crate::scheduler::{Ran, Scheduler};
+use crate::session;
+use crate::stamp::{By, Stamp};
+use crate::times::{Times, short};
+use perfweave::{Event, Item, Record, Rings};
+use serde_json::json;
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::io;
+
+/// The state from the stream so far.
+pub struct Rows<'a> {
+    scheduler: Scheduler,
+    family: Family,
+    args: &'a Args,
+    pub stamp: Stamp,
+    names: Names,
+    pairs: HashMap<(Waker, u32), Times>,
+}
+
+/// Who wakes: a thread, or an interrupt.
+type Waker = Option<u32>;
+
+/// A row.
+#[derive(Debug)]
+pub struct Pair {
+    pub waker: String,
+    pub woken: String,
+    pub times: Times,
+}
+
+impl<'a> Rows<'a> {
+    pub fn new(rings: &Rings, family: Family, args: &'a Args) -> Result<Self, Failure> {
+        let scheduler = Scheduler::new(rings, false)?;
+        let stamp = args.time.stamp(rings, By::Monotonic, args.common.json)?;
+        let mut names = Names::now();
+        names.set(0, "idle");
+        Ok(Self { scheduler, family, args, stamp, names, pairs: HashMap::new() })
+    }
+
+    pub fn args(&self) -> &'a Args {
+        self.args
+    }
+
+    /// Takes an event. Prints a line if one was asked for each wake-up.
+    pub fn event(&mut self, event: &Event<'_>, out: &mut Out) -> io::Result<()> {
+        let item = event.item();
+        if let Item::Record(record) = item {
+            return self.record(event, &record, out);
+        }
+        if !matches!(item, Item::EarlyRelease(_)) {
+            // A waiting thread may have run meanwhile, and the threads that ran may have stopped.
+            self.scheduler.forget();
+        }
+        if self.args.each { session::tell(event, &self.stamp, self.args.common.json, out) } else { Ok(()) }
+    }
+
+    fn record(&mut self, event: &Event<'_>, record: &Record<'_>, out: &mut Out) -> io::Result<()> {
+        self.family.take(record);
+        let Some(time) = event.key() else { return Ok(()) };
+        let ran = self.scheduler.record(record, time, &mut self.names);
+        if self.names.take(record) {
+            return Ok(());
+        }
+        match ran {
+            Some(ran) => self.runs(&ran, [time, record.cpu().into()], out),
+            None => Ok(()),
+        }
+    }
+
+    /// A thread begins to run, perhaps after somebody woke it.
+    fn runs(&mut self, ran: &Ran, [time, cpu]: [u64; 2], out: &mut Out) -> io::Result<()> {
+        let (Some(wake), Some(since)) = (ran.wake, ran.ready()) else { return Ok(()) };
+        let (waker, woken) = (wake.waker, ran.tid);
+        let own = std::process::id();
+        // What this program does is not what anybody wants to know.
+        if waker.is_some() && wake.process == own || ran.left.is_some_and(|left| left.process == own) {
+            return Ok(());
+        }
+        if !self.family.has(woken) && !waker.is_some_and(|waker| self.family.has(waker)) {
+            return Ok(());
+        }
+        let is_meant = |names: &mut Names, tid| self.args.comm.as_ref().is_none_or(|comm| names.of(tid) == comm);
+        if !is_meant(&mut self.names, woken) && !waker.is_some_and(|waker| is_meant(&mut self.names, waker)) {
+            return Ok(());
+        }
+        let waited = time.saturating_sub(since);
+        self.pairs.entry((waker, woken)).or_default().add(waited);
+        if !self.args.each {
+            return Ok(());
+        }
+        let [waker, woken] = [self.name(waker), self.name(Some(woken))];
+        if self.args.common.json {
+            let time = self.stamp.number(time);
+            let object = json!({ "time": time, "cpu": cpu, "waker": waker, "woken": woken, "ns": waited });
+            return line(out, format_args!("{object}"));
+        }
+        let (time, waited) = (self.stamp.text(Some(time)), short(waited));
+        line(out, format_args!("{time} [{cpu:03}] {waker} -> {woken} waited {waited}"))
+    }
+
+    fn name(&mut self, thread: Waker) -> String {
+        match thread {
+            None => "[interrupt]".into(),
+            Some(tid) if self.args.by_name => self.names.of(tid).to_owned(),
+            Some(tid) => self.names.with_number(tid),
+        }
+    }
+
+    /// The pairs, in the order that was asked for, the largest first.
+    pub fn sorted(&mut self) -> Vec<Pair> {
+        let mut rows = HashMap::<(String, String), Times>::new();
+        let pairs = std::mem::take(&mut self.pairs);
+        for ((waker, woken), times) in &pairs {
+            rows.entry((self.name(*waker), self.name(Some(*woken)))).or_default().join(times);
+        }
+        self.pairs = pairs;
+        let mut rows: Vec<_> = rows.into_iter().map(|((waker, woken), times)| Pair { waker, woken, times }).collect();
+        let key = |times: &Times| match self.args.sort {
+            Sort::Times => times.count,
+            Sort::Total => times.total,
+            Sort::P99 => times.quantile(99),
+            Sort::Max => times.most,
+        };
+        rows.sort_by_cached_key(|row| (Reverse(key(&row.times)), row.waker.clone(), row.woken.clone()));
+        rows
+    }
+}

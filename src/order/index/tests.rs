@@ -1,0 +1,476 @@
+//! What the index costs, in steps.
+
+use super::*;
+use crate::instrument;
+use crate::order::key::{Key, Keys};
+use crate::order::array::Array;
+use crate::order::run::{BLOCK, SLOTS};
+use crate::record::Layout;
+use crate::record::clock::Clock;
+use crate::rings::Rings;
+use crate::sequence::counter::Sequence;
+use crate::sim::{Kernel, RingBuffer};
+use std::slice;
+
+/// The index of one ring, and what is merged out of it.
+struct Alone {
+    index: Index,
+    far: Far,
+    array: Array,
+}
+
+impl Alone {
+    fn new(numbers: Option<CpuNumbers>) -> Self {
+        Self { index: Index::new(0, 0, numbers), far: Far::with_capacity_min(ROOM), array: Array::new(1) }
+    }
+
+    fn sync(&mut self) {
+        self.array.put_back(slice::from_mut(&mut self.index), &mut self.far);
+    }
+
+    fn refresh(&mut self, lane: &mut Lane, keys: &mut Keys, most: usize) -> bool {
+        self.sync();
+        self.index.refresh(lane, Indexing { keys, far: &mut self.far, most })
+    }
+
+    fn front(&mut self) -> Option<Place> {
+        if self.array.is_empty() {
+            self.array.merge(slice::from_mut(&mut self.index), &mut self.far, u64::MAX);
+        }
+        self.array.left().first().copied()
+    }
+
+    fn take(&mut self) {
+        if let Some(front) = self.front() {
+            self.array.pass();
+            self.index.take(front);
+        }
+    }
+
+    fn held(&self) -> usize {
+        self.index.len() + self.array.left().len()
+    }
+
+    fn drain(&mut self) {
+        (0..self.held()).for_each(|_| self.take());
+        self.sync();
+    }
+
+    fn memory(&self) -> usize {
+        self.index.memory() + memory_of(&self.far)
+    }
+}
+
+/// A ring's records and what they cost: the most steps for a refresh, or for taking, divided by how many records were indexed, or
+/// records and gaps taken.
+fn dearest(records: u64, each_look: u64, record: impl Fn(u64) -> (u64, u64)) -> (u64, Alone) {
+    let kernel = Kernel::with(&[0], 64 << 20, Layout::new(4 | 1024, true, 0));
+    let mut rings = kernel.take_rings();
+    let lane = &mut rings.lanes[0];
+    let mut keys = Keys::new(Key::Time, None, Some(Sequence::u64(0)), None);
+    let mut alone = Alone::new(keys.new_numbers(&Layout::new(4 | 1024, true, 0)));
+    let mut most = 0;
+    for n in 0..records {
+        let (time, number) = record(n);
+        if n % 100 == 50 {
+            kernel.lose(0, 1);
+        }
+        assert!(kernel.emit(0, time, &number.to_ne_bytes()));
+        if n % each_look == each_look - 1 {
+            let (steps, whole) = instrument::count(|| alone.refresh(lane, &mut keys, usize::MAX));
+            assert!(whole);
+            most = most.max(steps / each_look);
+        }
+    }
+    let held = alone.held() as u64;
+    let (mut last, mut left) = (0, held);
+    while left > 0 {
+        let batch = left.min(1000);
+        let (steps, taken) = instrument::count(|| {
+            let mut taken = batch;
+            for _ in 0..batch {
+                let front = alone.front().unwrap();
+                assert!(front.key >= last);
+                last = front.key;
+                let index = &mut alone.index;
+                if let Some(Note::Hole { hole, .. }) = index.note(front)
+                    && let Some(numbers) = index.numbers.as_mut().and_then(|all| all.of_mut(0))
+                {
+                    while let Some(gap) = numbers.gap(&hole) {
+                        numbers.declare(&gap);
+                        taken += 1;
+                    }
+                }
+                alone.take();
+            }
+            taken
+        });
+        most = most.max(steps / taken);
+        left -= batch;
+    }
+    alone.sync();
+    (most, alone)
+}
+
+type Load = fn(u64) -> (u64, u64);
+
+/// The worst that there is to do for an index.
+const LOADS: [(&str, Load); 10] = [
+    ("in order", |n| (n, n)),
+    ("backwards", |n| ((1 << 40) - n, n)),
+    ("one from far ahead, and all the rest behind it", |n| if n == 0 { (1 << 40, 0) } else { (n, n) }),
+    ("noise", |n| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20, n)),
+    ("each second far back", |n| (if n % 2 == 0 { n } else { n / 3 }, n)),
+    ("far back, then further", |n| (if n < 50_000 { n + n % 2 * 100_000 } else { 1 }, n)),
+    ("saws of a thousand", |n| (n / 1000 * 1000 + 999 - n % 1000, n)),
+    ("every second number missing", |n| (n, 2 * n)),
+    ("holes that fill from the middle", |n| (n, if n < 50_000 { 3 * n } else { 3 * (n - 50_000) + 1 })),
+    ("one hole that is cut to pieces", |n| (n, if n == 1 { 1 << 30 } else { 2 * (n.wrapping_mul(40_503) % 65_536) })),
+];
+
+/// What a record costs does not grow with what is held, but for a logarithm, whatever its key and its number.
+#[test]
+fn the_worst_records_cost_no_more_the_more_are_held() {
+    for (name, load) in LOADS {
+        for each_look in [100, 10_000] {
+            let (few, _) = dearest(2_000, 100, load);
+            let (many, Alone { index, .. }) = dearest(100_000, each_look, load);
+            // log2(100,000) is 17; a few binary searches and a heap. What is worse grows with the records themselves.
+            assert!(many <= 150, "{name}: {many} steps a record with 100,000 held, {few} with 2,000");
+            assert_eq!((index.len(), index.notes.len()), (0, 0));
+        }
+    }
+}
+
+#[test]
+fn nothing_is_kept_of_what_was_taken() {
+    for (name, load) in LOADS {
+        let (_, Alone { mut index, mut far, .. }) = dearest(2_000, 100, load);
+        (0..2).for_each(|_| index.shrink(usize::MAX));
+        shrink(&mut far, usize::MAX);
+        assert_eq!((index.len(), index.run.is_empty(), index.notes.len(), far.len()), (0, true, 0, 0), "{name}");
+        assert_eq!(index.numbers.as_ref().map(|numbers| (numbers.open(), numbers.memory())), Some((0, 0)), "{name}");
+        assert_eq!((index.memory(), memory_of(&far), index.unread()), (0, 0, 0), "{name}");
+        assert_eq!(index.tail(), index.cursor, "{name}");
+    }
+}
+
+/// A stretch of a ring, said without an index.
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    position: u64,
+    len: u64,
+    /// What it is ordered by; before it is indexed, the record's own key.
+    key: Option<u64>,
+    /// Of a LOST record: its count, and the key of the record before.
+    lost: Option<(u64, Option<u64>)>,
+    /// Whether it is a record with a key of its own.
+    plain: bool,
+}
+
+/// A ring and what it holds, as lists that are searched from end to end.
+struct Said {
+    kernel: Kernel,
+    key: fn() -> Key,
+    /// What was written and not indexed yet, and up to where.
+    written: VecDeque<Held>,
+    head: u64,
+    /// What the kernel dropped since it told last.
+    untold: u64,
+    dropped_since_look: bool,
+    held: Vec<Held>,
+    cursor: u64,
+    before: Option<u64>,
+    largest: Option<u64>,
+    records: [u64; 2],
+    repaired: u64,
+    longest: u64,
+    published: [u64; 2],
+    most_used: u64,
+}
+
+const SIZE: u64 = 1 << 17;
+
+impl Said {
+    fn new(key: fn() -> Key) -> Self {
+        let kernel = Kernel::with(&[0], SIZE as usize, Layout::new(4 | 1024, true, 0));
+        let (written, held) = Default::default();
+        let (head, untold, cursor, repaired, longest, most_used) = Default::default();
+        let (before, largest, records, published, dropped_since_look) = Default::default();
+        Self {
+            kernel,
+            key,
+            written,
+            head,
+            untold,
+            dropped_since_look,
+            held,
+            cursor,
+            before,
+            largest,
+            records,
+            repaired,
+            longest,
+            published,
+            most_used,
+        }
+    }
+
+    /// A record with so many words of payload, or without room for a key in it.
+    fn write(&mut self, key: Option<u64>, words: usize) {
+        let is_time = matches!((self.key)(), Key::Time);
+        let mut payload = key.map_or(vec![1; 4], |key| key.to_ne_bytes().to_vec());
+        payload.resize(payload.len() + 8 * words, 0xff);
+        if key.is_none() {
+            payload.truncate(4);
+        }
+        let time = if is_time { key.unwrap_or(0) } else { 7 };
+        let key = if is_time { Some(time) } else { key };
+        if !self.kernel.emit(0, time, &payload) {
+            self.untold += 1;
+            self.dropped_since_look = true;
+            return;
+        }
+        if self.untold > 0 {
+            self.written.push_back(Held {
+                position: self.head,
+                len: 32,
+                key,
+                lost: Some((self.untold, None)),
+                plain: false,
+            });
+            self.head += 32;
+            self.untold = 0;
+        }
+        let len = 16 + (payload.len() as u64 + 4).next_multiple_of(8);
+        self.written.push_back(Held { position: self.head, len, key, lost: None, plain: false });
+        self.head += len;
+    }
+
+    fn tail(&self) -> u64 {
+        self.held.iter().map(|held| held.position).min().unwrap_or(self.cursor)
+    }
+
+    /// What a refresh takes notice of that gets as far as the index got.
+    fn refresh(&mut self, cursor: u64) {
+        self.published = [self.published[1], self.tail()];
+        self.most_used = self.most_used.max(self.head - self.published[1]);
+        self.longest -= self.longest / FORGOTTEN;
+        while let Some(&next) = self.written.front().filter(|next| next.position < cursor) {
+            self.written.pop_front();
+            let key = next.key.or(self.before).or(Some(0));
+            let back = self.held.iter().map(|held| held.key).max();
+            let lost = next.lost.map(|(count, _)| (count, self.before));
+            if lost.is_none() {
+                self.records[0] += 1;
+                self.repaired += u64::from(next.key.is_some() && back.is_some_and(|back| key < back));
+                self.before = next.key.or(self.before);
+                self.largest = self.largest.max(next.key);
+            }
+            self.longest = self.longest.max(next.len);
+            let plain = lost.is_none() && next.key.is_some();
+            self.held.push(Held { key, lost, plain, ..next });
+        }
+        self.cursor = cursor;
+    }
+
+    fn front(&self) -> Option<Held> {
+        self.held.iter().min_by_key(|held| (held.key, held.position)).copied()
+    }
+
+    fn take(&mut self, taken: &Held) {
+        self.held.retain(|held| held.position != taken.position);
+        self.records[1] += u64::from(taken.lost.is_none());
+    }
+
+    fn compare(&self, alone: &mut Alone) {
+        let front = self.front();
+        let key = |held: Held| held.key.unwrap();
+        let smallest = alone.front();
+        alone.sync();
+        let index = &alone.index;
+        let of = |place: Place| (place.key, index.position(place), index.len_of(place), place.is_plain());
+        assert_eq!(smallest.map(of), front.map(|f| (key(f), f.position, f.len, f.plain)));
+        assert_eq!((index.tail(), index.cursor()), (self.tail(), self.cursor));
+        assert_eq!((index.len(), index.unread()), (self.held.len(), self.held.iter().map(|held| held.len).sum()));
+        let [indexed, records] = self.records;
+        assert_eq!(
+            (index.records(), index.records_taken(), index.counts().indexed),
+            (indexed - records, records, indexed)
+        );
+        assert_eq!((index.counts().repaired, index.longest()), (self.repaired, self.longest));
+        assert_eq!(index.counts().most_used, self.most_used);
+        let back = self.held.iter().map(|held| key(*held)).max();
+        assert_eq!((index.back(), index.largest()), (back, self.largest));
+        let marks: Vec<_> = index.marks().collect();
+        assert!(marks.is_sorted() && marks.last().copied() == back && marks.len() >= self.held.len() / 4 / SLOTS);
+        // By the first place, which lies near the tail.
+        let taken = index.tail() - self.published[1];
+        assert!(!index.unpublished() || taken + REACH_BYTES as u64 >= SIZE / PUBLISH_PART);
+        assert!(index.unpublished() || taken < SIZE / PUBLISH_PART);
+        for position in [self.tail(), self.cursor, (self.tail() + self.cursor) / 2] {
+            let before = self.held.iter().filter(|held| held.position < position);
+            assert_eq!(index.largest_before(position), before.map(|held| key(*held)).max());
+        }
+        assert!([index.notes.front(), index.notes.back()].into_iter().flatten().all(|(_, note)| note.is_some()));
+        let noted = front.and_then(|front| front.lost);
+        match smallest.and_then(|front| index.note(front)) {
+            Some(Note::Lost { count, after, .. }) => assert_eq!(noted, Some((count, after))),
+            other => assert!(other.is_none() && noted.is_none(), "{other:?}, {noted:?}"),
+        }
+    }
+}
+
+/// Takes some of what an index holds.
+fn take(alone: &mut Alone, said: &mut Said, many: u64) {
+    for taken in 1..=many.min(alone.held() as u64) {
+        let place = alone.front().unwrap();
+        let front = said.front().unwrap();
+        assert_eq!((Some(place.key), alone.index.position(place)), (front.key, front.position));
+        said.take(&front);
+        alone.take();
+        if taken % 5 == 0 {
+            said.compare(alone);
+        }
+    }
+}
+
+/// Whatever is written, looked at and taken, an index is what lists say that are searched from end to end: by the way of the plainest records
+/// and by the general one, in memory enough and in little, with merges that are put back at any time.
+#[test]
+fn an_index_is_what_lists_say() {
+    let keys: [fn() -> Key; 3] = [|| Key::Time, || Key::Payload(0), || Key::with(|record| record.payload()?.u64(0))];
+    let mut grown: Vec<usize> = vec![ROOM];
+    (0..30).for_each(|at| grown.push(grown[at] + grown[at] / 2));
+    for course in 0..30u64 {
+        let key = keys[course as usize % 3];
+        let mut said = Said::new(key);
+        let mut rings = said.kernel.take_rings();
+        let lane = &mut rings.lanes[0];
+        let mut keys = Keys::new(key(), None, None, None);
+        let mut alone = Alone::new(None);
+        let mut state = course + 1;
+        let mut random = |most: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % most
+        };
+        let disorder = [1, 3, 50, 2000][course as usize / 3 % 4];
+        for turn in 0..40 {
+            for _ in 0..[5, 40, 400][random(3) as usize] {
+                let own = (random(12) > 0).then_some(1000 + 10 * turn + random(disorder));
+                // In the end none that is long, so that those are forgotten.
+                said.write(own, [0, 1, if turn < 25 { 30 } else { 2 }][random(3) as usize]);
+                if random(20) == 0 {
+                    said.kernel.lose(0, 3);
+                    said.untold += 3;
+                }
+            }
+            let most = if random(3) == 0 { random(40_000) as usize } else { usize::MAX };
+            let (before, was_empty) = (alone.memory(), alone.held() == 0);
+            let used = said.head - alone.index.looked_tail;
+            alone.index.suspect = false;
+            let whole = alone.refresh(lane, &mut keys, most);
+            said.refresh(alone.index.cursor());
+            let index = &alone.index;
+            let dropped = std::mem::take(&mut said.dropped_since_look);
+            assert!(index.suspect || !dropped, "the ring was full");
+            assert_eq!(index.suspect, used > 0 && used + LONGEST > SIZE);
+            assert_eq!(whole, index.cursor() == said.head);
+            assert!(whole || most < usize::MAX && alone.memory() + 2 * BLOCK + alone.memory() > most);
+            assert!(was_empty || alone.memory() <= before.max(most));
+            let lists = [alone.far.capacity(), index.notes.capacity()];
+            assert!(lists.iter().all(|capacity| grown.contains(capacity)), "seen to before: {lists:?}");
+            said.compare(&mut alone);
+            take(&mut alone, &mut said, [3, 100, 1000][random(3) as usize]);
+            said.compare(&mut alone);
+        }
+        while alone.held() > 0 || alone.index.cursor() < said.head {
+            take(&mut alone, &mut said, 10_000);
+            alone.refresh(lane, &mut keys, usize::MAX);
+            said.refresh(alone.index.cursor());
+        }
+        said.compare(&mut alone);
+    }
+}
+
+/// What there was room for at one refresh is asked for anew at the next: others may have taken it since.
+#[test]
+fn a_block_that_was_not_taken_is_asked_for_again() {
+    let kernel = Kernel::with(&[0], SIZE as usize, Layout::new(4 | 1024, true, 0));
+    let mut rings = kernel.take_rings();
+    let mut keys = Keys::new(Key::Time, None, None, None);
+    let mut alone = Alone::new(None);
+    let mut refresh = |alone: &mut Alone, records: u64, most| {
+        (0..records).for_each(|time| assert!(kernel.emit(0, time, b"")));
+        alone.refresh(&mut rings.lanes[0], &mut keys, most)
+    };
+    while alone.index.run.free() > 1 {
+        assert!(refresh(&mut alone, 1, usize::MAX));
+    }
+    // Room for two: the second would be in another block.
+    assert!(refresh(&mut alone, 1, usize::MAX) && alone.index.run.free() == 0);
+    let before = alone.memory();
+    assert!(!refresh(&mut alone, 1, before));
+    assert_eq!(alone.memory(), before);
+    assert!(refresh(&mut alone, 0, before + BLOCK) && alone.memory() == before + BLOCK, "just enough");
+}
+
+/// Behind a burst of records in disorder the lists have room that blocks do not have, and blocks are spare.
+#[test]
+fn what_a_burst_left_is_used_within_the_bound() {
+    let kernel = Kernel::with(&[0], 1 << 20, Layout::new(4 | 1024, true, 0));
+    let mut rings = kernel.take_rings();
+    let mut keys = Keys::new(Key::Time, None, Some(Sequence::u64(0)), None);
+    let mut alone = Alone::new(keys.new_numbers(&Layout::new(4 | 1024, true, 0)));
+    let mut refresh = |alone: &mut Alone, time: fn(u64) -> u64, most| {
+        (0..2000).for_each(|n| assert!(kernel.emit(0, time(n), &(2 * n).to_ne_bytes())));
+        alone.refresh(&mut rings.lanes[0], &mut keys, most)
+    };
+    assert!(refresh(&mut alone, |n| 1_000_000 - n, usize::MAX));
+    alone.drain();
+    let spare = alone.memory();
+    assert!(spare > 20 * BLOCK);
+    // Nothing is held: something is looked at, however little there may be. Then no more than there may be.
+    assert!(!refresh(&mut alone, |n| 2_000_000 + n, 0) && alone.held() > 0);
+    assert!(!alone.index.free_spare() && alone.memory() < spare - 10 * BLOCK, "it has freed the spare blocks");
+    let most = alone.memory() + BLOCK;
+    assert!(!refresh(&mut alone, |n| 2_000_000 + n, most) && alone.memory() <= most);
+    while alone.index.cursor() < 1 << 17 {
+        alone.drain();
+        refresh(&mut alone, |n| 3_000_000 + n, usize::MAX);
+    }
+    (0..2).for_each(|_| alone.index.shrink(usize::MAX));
+    let most = alone.memory() + 100;
+    refresh(&mut alone, |n| 3_000_000 - n, most);
+    assert!(alone.memory() <= most);
+}
+
+/// A reader that gathers events keeps the last bytes of a BPF ring buffer back. If somebody else moves the consumer position then, that is
+/// damage, and the reader goes on.
+#[test]
+fn a_lost_head_is_passed_while_bytes_are_kept_back() {
+    let (buffer, ring) = RingBuffer::new(4096);
+    let mut rings = Rings::empty(Clock::Perf);
+    rings.add(0, ring, Layout::RING_BUFFER);
+    let lane = &mut rings.lanes[0];
+    let mut keys = Keys::new(Key::Payload(0), None, None, None);
+    let mut alone = Alone::new(None);
+    let mut taken = Vec::new();
+    for n in 1..=10u64 {
+        assert!(buffer.output(&(2 * n).to_ne_bytes()));
+        for moved in [false, true, false] {
+            if moved {
+                buffer.force_consumed(buffer.produced());
+            }
+            alone.sync();
+            let Alone { index, far, .. } = &mut alone;
+            assert!(index.refresh_behind(lane, Indexing { keys: &mut keys, far, most: usize::MAX }));
+            while let Some(front) = alone.front() {
+                taken.push((front.key, alone.index.note(front).is_some()));
+                alone.take();
+            }
+        }
+    }
+    let expected: Vec<_> = (1..=10).flat_map(|n| [(2 * n, false), (2 * n, true)]).collect();
+    assert_eq!(taken, expected, "each record, and the damage after it");
+}
