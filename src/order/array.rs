@@ -40,6 +40,8 @@ pub(crate) struct Array {
     far: Vec<Place>,
     sources: Vec<Source<'static>>,
     left: Vec<Left>,
+    /// Places of the block that were left out.
+    out: Vec<Place>,
 }
 
 /// A run that is merged. Aligned so that one is found by a shift.
@@ -65,8 +67,8 @@ struct Left {
 impl Array {
     pub(crate) fn new(rings: usize) -> Self {
         let (at, end, plain_until, all_plain) = Default::default();
-        let (places, tree, far, sources, left) = Default::default();
-        let mut array = Self { places, at, end, plain_until, all_plain, tree, far, sources, left };
+        let (places, tree, far, sources, left, out) = Default::default();
+        let mut array = Self { places, at, end, plain_until, all_plain, tree, far, sources, left, out };
         array.resize(rings);
         array
     }
@@ -80,6 +82,7 @@ impl Array {
         self.far.reserve(places + rings);
         self.sources.reserve((rings + 1).next_power_of_two());
         self.left.reserve(rings);
+        self.out.reserve(places);
     }
 
     /// Whether all places were yielded.
@@ -133,7 +136,8 @@ impl Array {
         std::mem::take(&mut self.plain_until)
     }
 
-    /// Takes those of the plain places out of the block of which a function says so, as if they were yielded. Returns how many.
+    /// Takes those of the plain places out of the block of which a function says so, as if they were yielded. Returns how many. They are
+    /// put back with smaller places that are not yielded.
     pub(crate) fn leave_out(&mut self, mut is_left_out: impl FnMut(Place) -> bool) -> usize {
         let mut kept = self.at;
         for at in self.at..self.end {
@@ -141,6 +145,8 @@ impl Array {
             if at >= self.plain_until || !is_left_out(place) {
                 self.places[kept] = place;
                 kept += 1;
+            } else {
+                self.out.push(place);
             }
         }
         let left_out = self.end - kept;
@@ -148,12 +154,18 @@ impl Array {
         left_out
     }
 
-    /// Puts back what was merged and not yielded.
-    pub(crate) fn put_back(&mut self, indexes: &mut [Index], far: &mut Far) {
-        for place in self.places[self.at..self.end].iter().rev() {
+    /// Puts back what was merged and not yielded. Returns how many places of those that were left out.
+    pub(crate) fn put_back(&mut self, indexes: &mut [Index], far: &mut Far) -> usize {
+        let left = &self.places[self.at..self.end];
+        let out = left.first().map_or(0, |first| self.out.len() - self.out.partition_point(|place| place < first));
+        let (mut left, mut left_out) = (left.iter().rev().peekable(), self.out.iter().rev().take(out).peekable());
+        // The last ones first, as they came.
+        while let Some(place) = left_out.next_if(|out| left.peek().is_none_or(|place| place < out)).or_else(|| left.next()) {
             indexes[place.rank()].put_back(*place, far);
         }
+        self.out.clear();
         (self.at, self.end, self.plain_until) = (0, 0, 0);
+        out
     }
 
     /// Merges the next places with keys up to `until` into the array, which is empty. Returns whether there are any.
@@ -162,6 +174,7 @@ impl Array {
         let changes = self.places[..self.end.min(SAMPLE)].windows(2).filter(|pair| pair[0].rank() != pair[1].rank());
         let in_stretches = changes.count() < self.end.min(SAMPLE) / 4;
         (self.at, self.end, self.plain_until) = (0, 0, 0);
+        self.out.clear();
         self.gather_far(indexes, heap, until);
         let mut sources = anew(std::mem::take(&mut self.sources));
         for (rank, index) in indexes.iter_mut().enumerate() {

@@ -17,7 +17,7 @@ mod tests;
 use crate::instrument::step;
 use crate::order::place::{Keyed, Note, Place, Tag};
 use crate::order::run::{REACH_BYTES, Run};
-use crate::ring::LOW_POSITION;
+use crate::ring::{LOW_POSITION, Ring};
 use crate::rings::Lane;
 use crate::sequence::numbers::{CpuNumbers, NumberCounts};
 
@@ -110,8 +110,9 @@ pub(crate) struct Index {
     largest: Option<u64>,
     /// Everything before it is indexed.
     cursor: u64,
-    /// The tail from which on yielded bytes are published.
+    /// The tail from which on yielded bytes are published, and that from which on the ring may have filled up.
     publish_at: u64,
+    heed_at: u64,
     /// How many records can be indexed before the lists need more memory.
     room: usize,
     /// Places that were made. Those of losses and damage among them that were yielded.
@@ -163,6 +164,7 @@ impl Index {
             largest: None,
             cursor: tail,
             publish_at: tail,
+            heed_at: tail,
             room: 0,
             made: 0,
             others: 0,
@@ -286,9 +288,14 @@ impl Index {
         self.found
     }
 
-    /// The tail cannot be published yet: asks again once as much more was yielded.
-    pub(crate) fn publish_later(&mut self, ring: &crate::ring::Ring) {
-        self.publish_at = self.tail() + ring.size() / PUBLISH_PART;
+    /// Whether the ring fills up, if so much of it was yielded since the last call or refresh that it is worth asking.
+    pub(crate) fn fills_up(&mut self, ring: &Ring) -> bool {
+        let position = self.front().map_or(self.cursor, |front| self.position(front));
+        let asks = position >= self.heed_at;
+        if asks {
+            self.heed_at = position + 2 * ring.size() / PUBLISH_PART;
+        }
+        asks && ring.fills_up()
     }
 
     /// Gives back to the kernel the bytes of all yielded records before the first held one. Only if nothing is merged and not yielded.
@@ -470,7 +477,7 @@ impl Index {
 
     /// Keys that divide the places into pieces of about the same length, the largest key included.
     pub(crate) fn marks(&self) -> impl Iterator<Item = u64> {
-        self.run.firsts().skip(1).map(|place| place.key).chain(self.back())
+        self.run.firsts().map(|place| place.key).chain(self.back())
     }
 
     /// A ring came before this one.

@@ -425,7 +425,7 @@ impl Merge {
             for (lane, index) in self.rings.lanes.iter_mut().zip(&mut self.stream.indexes) {
                 if index.unpublished() {
                     index.publish(lane);
-                    self.stream.rushed |= lane.ring.fills_up();
+                    self.stream.rushed |= index.fills_up(&lane.ring);
                 }
             }
         }
@@ -455,6 +455,9 @@ impl Merge {
     ) -> ControlFlow<ControlFlow<B, A>, A> {
         if !self.is_ready() {
             return ControlFlow::Break(ControlFlow::Continue(all));
+        }
+        if self.stream.rushed {
+            return ControlFlow::Continue(all);
         }
         let lanes = &self.rings.lanes;
         if !self.stream.is_at_hand() {

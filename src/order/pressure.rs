@@ -4,6 +4,7 @@ use crate::order::WhenFull;
 use crate::order::event::EarlyRelease;
 use crate::order::index::{Index, memory_of, shrink};
 use crate::order::merge::{Indexed, Merge};
+use crate::order::run::SLOTS;
 use crate::ring::{ANY_CPU, Ring};
 use crate::sequence::tracker::Tracker;
 use crate::sys::{machine, memory};
@@ -152,7 +153,8 @@ impl Merge {
 
     /// The key below or at which about a quarter of the held records lie.
     fn oldest_quarter(&self) -> Option<u64> {
-        let mut marks: Vec<u64> = self.stream.indexes.iter().flat_map(|index| index.marks()).collect();
+        let far = self.stream.far.iter().step_by(SLOTS).map(|place| place.key);
+        let mut marks: Vec<u64> = self.stream.indexes.iter().flat_map(|index| index.marks()).chain(far).collect();
         let quarter = marks.len() / 4;
         (!marks.is_empty()).then(|| *marks.select_nth_unstable(quarter).1)
     }

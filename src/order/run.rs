@@ -86,6 +86,7 @@ impl Run {
 
     /// Frees the spare blocks that were not needed since the last call.
     pub(crate) fn shrink(&mut self) {
+        self.tidy();
         self.blocks.truncate(self.peak);
         self.blocks.shrink_to(BLOCKS);
         self.peak = self.used();
@@ -93,6 +94,7 @@ impl Run {
 
     /// Frees all spare blocks. Returns whether there were any.
     pub(crate) fn free_spare(&mut self) -> bool {
+        self.tidy();
         let any = self.used() < self.blocks.len();
         self.blocks.truncate(self.used());
         any
@@ -179,9 +181,9 @@ impl Run {
         (self.taken..self.end).map(|at| self.at(at))
     }
 
-    /// The first place of each block, of those that are held.
+    /// The first place of each block but the first.
     pub(crate) fn firsts(&self) -> impl Iterator<Item = &Place> {
-        (self.taken.next_multiple_of(SLOTS)..self.end).step_by(SLOTS).map(|at| self.at(at))
+        ((self.taken / SLOTS + 1) * SLOTS..self.end).step_by(SLOTS).map(|at| self.at(at))
     }
 
     /// The places in order, piece by piece. `most`: how many, at least one.

@@ -128,7 +128,7 @@ impl Stream {
     /// Puts back what was merged and not yielded. Before anything changes that decides what comes next: something smaller may have come.
     pub(crate) fn sync(&mut self) {
         self.last = self.last();
-        self.array.put_back(&mut self.indexes, &mut self.far);
+        self.stats.left_out -= self.array.put_back(&mut self.indexes, &mut self.far) as u64;
     }
 
     /// Whether the next event is picked, or may be yielded without another look.
@@ -329,10 +329,7 @@ impl Stream {
             return;
         }
         for (index, lane) in self.indexes.iter_mut().zip(lanes) {
-            if index.unpublished() {
-                self.rushed |= lane.ring.fills_up();
-                index.publish_later(&lane.ring);
-            }
+            self.rushed |= index.fills_up(&lane.ring);
         }
     }
 

@@ -303,7 +303,7 @@ impl Said {
         let back = self.held.iter().map(|held| key(*held)).max();
         assert_eq!((index.back(), index.largest()), (back, self.largest));
         let marks: Vec<_> = index.marks().collect();
-        assert!(marks.is_sorted() && marks.last().copied() == back && marks.len() >= self.held.len() / 4 / SLOTS);
+        assert!(marks.is_sorted() && marks.last().copied() == back && marks.len() >= index.run.len() / SLOTS);
         // By the first place, which lies near the tail.
         let taken = index.tail() - self.published[1];
         assert!(!index.unpublished() || taken + REACH_BYTES as u64 >= SIZE / PUBLISH_PART);
@@ -427,6 +427,7 @@ fn what_a_burst_left_is_used_within_the_bound() {
         alone.refresh(&mut rings.lanes[0], &mut keys, most)
     };
     assert!(refresh(&mut alone, |n| 1_000_000 - n, usize::MAX));
+    assert!(refresh(&mut alone, |n| 1_000_000 + n, usize::MAX));
     alone.drain();
     let spare = alone.memory();
     assert!(spare > 20 * BLOCK);
