@@ -419,11 +419,15 @@ impl Merge {
     /// Gives bytes back that are due, and picks the next event. No event is borrowed now.
     #[inline(never)]
     fn pick_anew(&mut self) -> bool {
-        if self.stream.in_batch {
-            self.publish();
-        } else if self.stream.array.is_empty() {
+        let all = self.stream.in_batch;
+        if all {
+            self.stream.sync();
+            self.stream.in_batch = false;
+        }
+        if self.stream.array.is_empty() {
             for (lane, index) in self.rings.lanes.iter_mut().zip(&mut self.stream.indexes) {
-                if index.unpublished() {
+                // The next refresh decides whether to catch up.
+                if (all || index.unpublished()) && !index.catches_up(lane) {
                     index.publish(lane);
                     self.stream.rushed |= index.fills_up(&lane.ring);
                 }
