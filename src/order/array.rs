@@ -82,7 +82,6 @@ impl Array {
         self.far.reserve(places + rings);
         self.sources.reserve((rings + 1).next_power_of_two());
         self.left.reserve(rings);
-        self.out.reserve(places);
     }
 
     /// Whether all places were yielded.
@@ -139,6 +138,7 @@ impl Array {
     /// Takes those of the plain places out of the block of which a function says so, as if they were yielded. Returns how many. They are
     /// put back with smaller places that are not yielded.
     pub(crate) fn leave_out(&mut self, mut is_left_out: impl FnMut(Place) -> bool) -> usize {
+        self.out.reserve_exact(self.places.len() - self.out.len());
         let mut kept = self.at;
         for at in self.at..self.end {
             let place = self.places[at];
@@ -473,31 +473,31 @@ impl Source<'_> {
     /// Copies the places whose players are smaller than another.
     #[inline]
     fn stretch(&mut self, out: &mut [Place], base: u64, rival: u64, tie: u64, limit: &mut u64) -> Stretch {
+        // Of equal keys the smaller tie comes first. A distance that is too far says nothing.
+        let distance = rival >> DISTANCE_AT;
+        let comes_first = distance < AHEAD && tie < rival & ((1 << DISTANCE_AT) - 1);
+        let largest = base.saturating_add(distance - u64::from(!comes_first));
         let (mut places, mut words, mut bytes) = (0, 0, 0);
         let next = loop {
             let front = self.pieces.front.as_slice();
             let mut some = 0;
-            let player = loop {
-                let Some(place) = front.get(some) else { break None };
-                let player = player(base, place.key, tie);
-                if player >= rival {
-                    break Some(player);
+            for (to, place) in out[places..].iter_mut().zip(front) {
+                if place.key > largest {
+                    break;
                 }
-                let Some(to) = out.get_mut(places) else { break Some(player) };
                 *to = *place;
                 words |= place.bits();
                 bytes += place.size();
-                (some, places) = (some + 1, places + 1);
-            };
+                some += 1;
+            }
+            places += some;
             self.pieces.front = front[some..].iter();
-            match player {
-                Some(player) => break player,
-                None => {
-                    let player = self.refill(base, tie, limit);
-                    if player >= rival.min(*limit) {
-                        break player;
-                    }
-                }
+            if let Some(place) = front.get(some) {
+                break player(base, place.key, tie);
+            }
+            let next = self.refill(base, tie, limit);
+            if next >= rival.min(*limit) || places == out.len() {
+                break next;
             }
         };
         self.bytes += bytes;

@@ -33,8 +33,9 @@ pub struct Ring {
     data: NonNull<u8>,
     /// `size`, or twice that if the data area is mapped twice in a row, so that no record wraps.
     mapped: u64,
-    /// INVARIANT: a power of two, at least 8, at most 2^31.
+    /// INVARIANT: a power of two, at least 8, at most 2^31; and one less.
     size: u64,
+    mask: u64,
     /// The shared words hold `base` more than the logical positions.
     base: u64,
     /// INVARIANT (I2, I3).
@@ -224,6 +225,7 @@ impl Ring {
             data: unsafe { base.add(offset as usize) },
             mapped: size,
             size,
+            mask: size - 1,
             base: read(TAIL_AT),
             tail: 0,
             head: 0,
@@ -502,7 +504,7 @@ impl Ring {
     /// Where in the data area a position lies.
     #[inline]
     fn index(&self, position: u64) -> u64 {
-        self.base.wrapping_add(position) & (self.size - 1)
+        self.base.wrapping_add(position) & self.mask
     }
 
     /// The header of the record that begins at a position, read once and checked against the head (I4).
