@@ -160,7 +160,9 @@ impl Array {
         let out = left.first().map_or(0, |first| self.out.len() - self.out.partition_point(|place| place < first));
         let (mut left, mut left_out) = (left.iter().rev().peekable(), self.out.iter().rev().take(out).peekable());
         // The last ones first, as they came.
-        while let Some(place) = left_out.next_if(|out| left.peek().is_none_or(|place| place < out)).or_else(|| left.next()) {
+        while let Some(place) =
+            left_out.next_if(|out| left.peek().is_none_or(|place| place < out)).or_else(|| left.next())
+        {
             indexes[place.rank()].put_back(*place, far);
         }
         self.out.clear();
@@ -188,9 +190,8 @@ impl Array {
         let out = &mut self.places[..];
         let merged = match &mut sources[..] {
             [one] if self.far.is_empty() => one.merge(until, out),
-            _ => Tournament::of(&mut sources, &self.far, &mut self.tree, until).map_or(Merged::default(), |all| {
-                if in_stretches { all.merge_stretches(out) } else { all.merge(out) }
-            }),
+            _ => Tournament::of(&mut sources, &self.far, &mut self.tree, until)
+                .map_or(Merged::default(), |all| if in_stretches { all.merge_stretches(out) } else { all.merge(out) }),
         };
         (self.end, self.all_plain) = (merged.places, merged.all_plain);
         self.left.clear();
@@ -208,9 +209,7 @@ impl Array {
     /// Takes the smallest displaced places out of the heap, and the losses that lie in no ring.
     fn gather_far(&mut self, indexes: &[Index], heap: &mut Far, until: u64) {
         self.far.clear();
-        while self.far.len() < self.places.len()
-            && heap.peek().is_some_and(|place| place.key <= until)
-        {
+        while self.far.len() < self.places.len() && heap.peek().is_some_and(|place| place.key <= until) {
             self.far.extend(heap.pop());
         }
         let displaced = self.far.len();
@@ -407,7 +406,7 @@ impl<'a, 'b> Tournament<'a, 'b> {
             words |= to.bits();
             winner = next;
             for level in 1..=LEAVES.ilog2() {
-                let loser = &mut tree[(LEAVES | at % LEAVES) >> level];
+                let loser = &mut tree[(LEAVES | (at % LEAVES)) >> level];
                 (winner, *loser) = (winner.min(*loser), winner.max(*loser));
             }
         }

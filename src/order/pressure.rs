@@ -81,18 +81,7 @@ impl Merge {
     /// Makes space in rings that held records fill beyond the mark, and in memory. Returns the largest key that must leave.
     pub(crate) fn make_room(&mut self, indexed: Indexed) -> Option<u64> {
         let most = self.when_full.most();
-        self.refreshed += 1;
-        if self.refreshed == WINDOW {
-            self.refreshed = 0;
-            self.rings.lanes.iter_mut().for_each(|lane| lane.copies.shrink());
-            let mut memory = self.memory();
-            for index in &mut self.stream.indexes {
-                let before = index.memory();
-                index.shrink(most.saturating_sub(memory));
-                memory -= before - index.memory();
-            }
-            shrink(&mut self.stream.far, most.saturating_sub(memory));
-        }
+        self.free_unneeded(most);
         // A quarter stays free for new records while the consumer takes the released ones.
         let enough = most - most / 4;
         let mut memory = self.memory();
@@ -149,6 +138,22 @@ impl Merge {
         let release = release?.min(indexed.up_to().unwrap_or(u64::MAX));
         self.stream.pressed = Some(self.unproven(memory));
         Some(release)
+    }
+
+    /// Frees memory that was not needed for some refreshes, now and then.
+    fn free_unneeded(&mut self, most: usize) {
+        self.refreshed += 1;
+        if self.refreshed == WINDOW {
+            self.refreshed = 0;
+            self.rings.lanes.iter_mut().for_each(|lane| lane.copies.shrink());
+            let mut memory = self.memory();
+            for index in &mut self.stream.indexes {
+                let before = index.memory();
+                index.shrink(most.saturating_sub(memory));
+                memory -= before - index.memory();
+            }
+            shrink(&mut self.stream.far, most.saturating_sub(memory));
+        }
     }
 
     /// The key below or at which about a quarter of the held records lie.

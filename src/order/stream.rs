@@ -18,7 +18,6 @@ use crate::sequence::tracker::Tracker;
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 
-
 /// Everything that changes while events are yielded. Separate from the rings, which the yielded events borrow.
 pub(crate) struct Stream {
     pub(crate) keys: Keys,
@@ -155,14 +154,12 @@ impl Stream {
             if self.array.is_empty() {
                 continue;
             }
-            match self.pick_other() {
-                None => {}
-                Some(false) => return false,
-                Some(true) => {
-                    if (self.picked.certainty != Certainty::Late || !self.put_aside(lanes)) && !self.leave_out(lanes) {
-                        return true;
-                    }
-                }
+            let Some(is_picked) = self.pick_other() else { continue };
+            if !is_picked {
+                return false;
+            }
+            if (self.picked.certainty != Certainty::Late || !self.put_aside(lanes)) && !self.leave_out(lanes) {
+                return true;
             }
         }
     }

@@ -6,7 +6,6 @@ mod tests;
 
 use crate::error::{Error, ErrorKind};
 use crate::ring::memory::{self, CAPABILITIES_AT, DATA_OFFSET_AT, DATA_SIZE_AT, HEAD_AT, Mapping, Memory, TAIL_AT};
-use crate::ring::prefetch::prefetch_at;
 use crate::ring::words::{self, AtomicU64};
 use crate::ring::{Bytes, Fault, Header, KernelHalf};
 use crate::sys::fork::Owner;
@@ -462,23 +461,18 @@ impl Ring {
     /// their range before the head. `None` if the bytes wrap, or do not lie between tail and head.
     #[inline(always)]
     pub(crate) fn near(&self, low: u64, len: u64) -> Option<&[u8]> {
-        let back = self.head.wrapping_sub(low) & LOW_POSITION;
+        // Of a position before the tail this is larger than any ring.
+        let ahead = low.wrapping_sub(self.tail) & LOW_POSITION;
         // The size of the ring divides the range of the low bits.
         let at = self.index(low);
-        if back > self.head - self.tail || len > back || len > self.mapped - at {
+        if ahead.saturating_add(len) > self.head - self.tail || len > self.mapped - at {
             return None;
         }
         // SAFETY: `at` is below `size` (I1).
         let start = unsafe { self.data.add(at as usize) };
-        // SAFETY: within the data area (I1), and still while `self` is borrowed: `back` bytes before the head are not before the tail, and
-        // `len` bytes from there do not pass the head (I3, I5).
+        // SAFETY: within the data area (I1), and still while `self` is borrowed: it begins `ahead` bytes behind the tail, and `len` bytes
+        // from there do not pass the head (I3, I5).
         Some(unsafe { std::slice::from_raw_parts(start.as_ptr(), len as usize) })
-    }
-
-    /// Hints that the bytes at a position will be read soon. Its low bits are enough.
-    #[inline(always)]
-    pub(crate) fn prefetch(&self, low: u64) {
-        prefetch_at(self.data.as_ptr().wrapping_add(self.index(low) as usize));
     }
 
     /// The data area from an offset on.

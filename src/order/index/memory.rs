@@ -21,7 +21,8 @@ impl Index {
         let new_run = self.run.free() < PAIR;
         let (displaced, notes) = (list_of(far), self.list_of_notes());
         // While a list grows, both the old and the new one exist.
-        let growing = [displaced, notes].into_iter().filter(List::is_full).map(|list| list.grown() * list.each).sum::<usize>();
+        let growing =
+            [displaced, notes].into_iter().filter(List::is_full).map(|list| list.grown() * list.each).sum::<usize>();
         // A number may add a hole, or cut one in two.
         let piece = if self.numbers.is_some() { CpuNumbers::EACH } else { 0 };
         let heap = memory_of(far);
@@ -39,7 +40,10 @@ impl Index {
         let run = if new_run { SLOTS } else { self.run.free() };
         if is_within {
             far.reserve_exact(displaced.grown() - displaced.len);
-            let room = [list_of(far), self.list_of_notes()].map(|list| list.capacity - list.len).into_iter().fold(run, usize::min);
+            let room = [list_of(far), self.list_of_notes()]
+                .map(|list| list.capacity - list.len)
+                .into_iter()
+                .fold(run, usize::min);
             self.room = (room / PAIR).min(pieces.max(1));
         } else {
             // The first of a ring is in order.

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::instrument;
-use crate::order::key::{Key, Keys};
 use crate::order::array::Array;
+use crate::order::key::{Key, Keys};
 use crate::order::run::{BLOCK, SLOTS};
 use crate::record::Layout;
 use crate::record::clock::Clock;
