@@ -439,7 +439,7 @@ impl Merge {
     /// The next event that the last refresh found, if it may be yielded.
     ///
     /// The event borrows the merge and is consumed when it is dropped. A forgotten event comes again. The kernel gets the event's bytes
-    /// back with the next refresh, or earlier once an eighth of the ring has been consumed.
+    /// back with the next refresh, or earlier once a sixteenth of the ring has been consumed.
     ///
     /// # Panics
     /// In a forked child, which does not have the rings.
