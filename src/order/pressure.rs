@@ -73,9 +73,11 @@ impl Merge {
         lanes.chain(indexes).sum::<usize>() + memory_of(&self.stream.far) + sequence
     }
 
-    /// Bytes that gaps released in doubt may still take when they are reported.
+    /// Bytes that gaps released in doubt may still take when they are reported, and those that they take beside the bound: a list that grows
+    /// exists twice for a moment.
     pub(super) fn reserved(&self) -> usize {
-        self.stream.sequence.as_ref().map_or(0, |sequence| sequence.most_memory() - sequence.memory())
+        let still = |sequence: &Tracker| sequence.most_memory() - sequence.memory() + Tracker::BESIDE;
+        self.stream.sequence.as_ref().map_or(0, still)
     }
 
     /// Makes space in rings that held records fill beyond the mark, and in memory. Returns the largest key that must leave.
