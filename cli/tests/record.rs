@@ -112,6 +112,58 @@ fn a_recording_is_as_long_as_it_was_asked_to_be() {
     assert!(end.parse::<u64>().unwrap() <= 300_000_000, "{end} ns");
 }
 
+/// `-o -` writes what perf reads through a pipe, and leaves standard output to the recording alone.
+#[test]
+fn a_recording_to_standard_output_goes_through_a_pipe() {
+    let place = Place::new();
+    let Some(()) = recorded(&place.file("first"), &["-e", "sched:sched_process_exec"]) else { return };
+    let script = "echo told; for i in 1 2 3 4 5; do /bin/true; done; exit 7";
+    let args = ["record", "-e", "sched:sched_process_exec", "-o", "-", "sh", "-c", script];
+    let output = perfweave(&args).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(7), "{said}");
+    assert!(output.stdout.starts_with(b"PERFILE2\x10\0\0\0\0\0\0\0"), "{said}");
+    assert!(said.lines().any(|line| line == "told") && said.contains("standard output: "), "{said}");
+    let file = place.file("piped");
+    fs::write(&file, &output.stdout).unwrap();
+    assert_eq!(samples(&file), 1 + 5);
+    let program = env!("CARGO_BIN_EXE_perfweave");
+    let through = |from: &str, to: &str| {
+        let output = Command::new("sh").args(["-c", &format!("{from} | {to}")]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{said}");
+        (String::from_utf8_lossy(&output.stdout).into_owned(), said)
+    };
+    let record = format!("{program} record -a -e sched:sched_process_exec -o - -- /bin/true");
+    let (shown, _) = through(&record, &format!("{program} convert --json -"));
+    assert!(shown.contains("sched:sched_process_exec"), "{shown}");
+    if perf().is_some() {
+        let (shown, _) = through(&record, "perf script -i -");
+        assert!(shown.contains("sched:sched_process_exec: filename="), "{shown}");
+    }
+    // A reader that has seen enough ends it well.
+    let (_, said) = through(&format!("{program} record -a -o - -d 600"), "head -c 100");
+    assert!(!said.contains("cannot write"), "{said}");
+    for args in
+        [&["record", "-o", "-", "--json", "true"][..], &["record", "-o", "-", "--last", "1s", "--on-signal", "USR1"]]
+    {
+        let output = perfweave(args).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && output.stdout.is_empty() && said.contains("-o -"), "{said}");
+    }
+    assert!(!fs::exists("-").unwrap());
+}
+
+/// A recording is no text.
+#[test]
+fn a_recording_is_not_written_to_a_terminal() {
+    let Some(()) = perfweave_support::runs(&["script", "--version"], "script(1)") else { return };
+    let line = format!("{} record -o - true", env!("CARGO_BIN_EXE_perfweave"));
+    let output = Command::new("script").args(["-qec", &line, "/dev/null"]).output().unwrap();
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.code() == Some(1) && shown.contains("terminal") && !shown.contains("PERFILE2"), "{shown}");
+}
+
 #[test]
 fn signals_end_a_recording_that_can_be_read() {
     let place = Place::new();

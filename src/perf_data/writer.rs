@@ -1,5 +1,7 @@
 //! Writing a stream as a recording.
 
+mod pipe;
+
 use crate::error::{Error, ErrorKind};
 use crate::order::event::{Event, Item, Lost};
 use crate::perf_data::attrs::{self, in_samples, in_trailers};
@@ -154,10 +156,10 @@ impl Writer {
     /// As for [`Writer::create`].
     pub fn create_unnamed(path: impl AsRef<Path>, rings: &Rings) -> Result<Self, Error> {
         let path = path.as_ref().to_owned();
-        Self::begin(&path, rings).map_err(|why| unwritable(&path, why))
+        Self::begin(&path, || Output::create(&path), rings).map_err(|why| unwritable(&path, why))
     }
 
-    fn begin(path: &Path, rings: &Rings) -> Result<Self, Error> {
+    fn begin(path: &Path, file: impl FnOnce() -> Result<Output, Error>, rings: &Rings) -> Result<Self, Error> {
         // A recording of perf has all fields that perf wants.
         let adds = !rings.are_complete();
         let mut events: Vec<_> = rings.sources().iter().map(|source| Noted::of(source, adds)).collect();
@@ -186,7 +188,7 @@ impl Writer {
         let facts = features(rings)?;
         let mut writer = Self {
             path: path.to_owned(),
-            file: Output::create(path)?,
+            file: file()?,
             sources,
             events,
             ids,
@@ -204,7 +206,11 @@ impl Writer {
             unnamed: Vec::new(),
             written: Written::default(),
         };
-        writer.file.put(&writer.front.bytes(&writer.events))?;
+        if writer.file.is_pipe() {
+            writer.begin_pipe()?;
+        } else {
+            writer.file.put(&writer.front.bytes(&writer.events))?;
+        }
         writer.facts(facts)?;
         writer.file.flush()?;
         Ok(writer)
@@ -214,6 +220,10 @@ impl Writer {
     fn facts(&mut self, facts: Features) -> Result<(), Error> {
         let names = describe(&self.events, size_of_all(&self.events), false);
         for (feature, section) in facts.into_iter().chain([(EVENT_DESC, names)]) {
+            if feature == BUILD_ID && self.file.is_pipe() {
+                self.build_ids(&section)?;
+                continue;
+            }
             let (at, len) = (self.front.end + self.data, section.len());
             let padded = len.next_multiple_of(8);
             let place = if feature == TRACING_DATA {
@@ -255,7 +265,9 @@ impl Writer {
         let naming = Naming::new(&machine, |kind, misc, body: &[u8]| self.made_up(kind, misc, body));
         let (names, unnamed, build_ids) = naming.write(Scope { only: rings.only(), processes })?;
         (self.names, self.unnamed) = (names, unnamed);
-        if !build_ids.is_empty() {
+        if self.file.is_pipe() {
+            self.build_ids(&build_ids)?;
+        } else if !build_ids.is_empty() {
             self.sections.push((BUILD_ID, Section::Later(build_ids)));
         }
         self.file.flush()
@@ -340,6 +352,9 @@ impl Writer {
 
     /// Writes what is held, and all parts of the file that are no records.
     fn complete(&mut self) -> Result<(), Error> {
+        if self.file.is_pipe() {
+            return self.hand_over();
+        }
         if self.data == self.facts {
             // Files that are not finished have no data.
             self.bytes(&header(Kind(FINISHED_ROUND), 0, 8))?;
@@ -359,7 +374,7 @@ impl Writer {
     /// Names the file in an error. If the file cannot be written, makes a complete file of what is in it. If there is no room for that either,
     /// it gives up the last records.
     fn give_up(&mut self, why: Error) -> Error {
-        if self.file.check().is_err() {
+        if self.file.check().is_err() && !self.file.is_pipe() {
             let begin = self.front.end + self.facts;
             let completed =
                 self.file.safe().into_iter().filter(|end| *end > begin).any(|end| self.complete_to(end).is_ok());
@@ -378,13 +393,14 @@ impl Writer {
     }
 
     fn record(&mut self, record: &Record<'_>) -> Result<(), Error> {
+        let known = self.events.len();
         let at = self.event_of(record)?;
-        if let Some(id) = record.id().filter(|id| *id != 0)
-            && (at >= self.sources || record.source().is_some())
-            && self.ids.insert(id)
-        {
-            self.events[at].ids.push(id);
-            self.is_stale = true;
+        let id = record.id().filter(|id| *id != 0 && (at >= self.sources || record.source().is_some()));
+        let id = id.filter(|id| self.ids.insert(*id));
+        self.events[at].ids.extend(id);
+        self.is_stale |= id.is_some();
+        if self.file.is_pipe() && (id.is_some() || at >= known) {
+            self.describe(at, id.as_slice())?;
         }
         self.time = record.time().unwrap_or(self.time);
         if !self.lost.is_empty()
@@ -399,7 +415,7 @@ impl Writer {
             self.round = self.data;
             let header = header(Kind(FINISHED_ROUND), 0, 8);
             self.bytes(&header)?;
-            if std::mem::take(&mut self.is_stale) {
+            if std::mem::take(&mut self.is_stale) && !self.file.is_pipe() {
                 let front = self.front.bytes(&self.events);
                 self.file.over(HEADER, &front[HEADER as usize..])?;
             }
