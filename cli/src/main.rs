@@ -14,6 +14,7 @@ mod names;
 mod numbers;
 mod offcpu;
 mod out;
+mod output;
 mod profile;
 mod read;
 mod record;

@@ -54,7 +54,7 @@ pub struct Args {
     /// Write for each line that a program writes into this Unix socket, and answer with the name of the file
     #[arg(long, value_name = "PATH", group = "when", requires = "last")]
     on_socket: Option<PathBuf>,
-    /// Keep the newest so many files of --last, and delete older ones
+    /// Keep the newest so many files of --last, and delete this user's older ones
     #[arg(long, value_name = "N", default_value_t = 10, requires = "last", value_parser = clap::value_parser!(u32).range(1..))]
     keep: u32,
 }

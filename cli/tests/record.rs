@@ -210,6 +210,36 @@ fn a_recorder_writes_at_each_signal_and_keeps_the_newest_files() {
     }
 }
 
+/// Files of other users stay, whatever they are called, and so does what was written last.
+#[test]
+fn a_recorder_deletes_no_file_of_others_and_not_the_one_it_has_just_written() {
+    use std::os::unix::fs::{chown, symlink};
+    let place = Place::new();
+    let output = place.file("flight");
+    let [old, theirs, link, later] = ["1000000000", "1000000001", "1000000002", "9999999999"]
+        .map(|time| place.file(&format!("flight.{time}-000000")));
+    [&old, &theirs, &later].into_iter().for_each(|file| fs::write(file, "").unwrap());
+    symlink("precious", &link).unwrap();
+    let Some(()) = perfweave_support::kernel("give a file away", chown(&theirs, Some(65534), None)) else { return };
+    let args = ["record", "--last", "1s", "--on-signal", "USR1", "--keep", "2", "--json", "-o", &output];
+    let Some(mut running) = Running::start(&args) else { return };
+    let mut files = Vec::new();
+    for there in [vec![&later], vec![], vec![]] {
+        running.signal(Signal::SIGUSR1);
+        files.push(running.object()["file"].as_str().unwrap().to_owned());
+        // It deletes when it has said what it has written.
+        let newest = files[files.len().saturating_sub(2)..].iter();
+        let mut expected: Vec<_> = newest.chain(there).chain([&theirs, &link]).map(std::path::PathBuf::from).collect();
+        expected.sort();
+        perfweave_support::threads::until("older files are deleted", || {
+            let mut all: Vec<_> = fs::read_dir(&place.0).unwrap().map(|file| file.unwrap().path()).collect();
+            all.sort();
+            all == expected
+        });
+    }
+    assert_eq!(running.end(Signal::SIGINT).0, Some(0));
+}
+
 /// Other programs ask for a file by a line, and learn its name. The path is free again at the end.
 #[test]
 fn a_line_in_a_socket_is_a_trigger_and_is_answered() {

@@ -87,6 +87,37 @@ fn a_file_that_others_could_read_is_made_private_or_refused() {
     assert_eq!(std::fs::read(&file.0).unwrap(), b"theirs");
 }
 
+/// A link of another user leads where that user likes. Own links are followed. And a file with a second name may be anybody's file.
+#[test]
+fn a_link_of_another_user_is_not_followed() {
+    use std::os::unix::fs::{lchown, symlink};
+    let rings = sim::Kernel::new(&[0]).rings();
+    let (precious, link, second) = (File::new(), File::new(), File::new());
+    std::fs::write(&precious.0, "precious").unwrap();
+    symlink(&link.0, &second.0).unwrap();
+    symlink(&precious.0, &link.0).unwrap();
+    let Some(()) = kernel("give a link away", lchown(&link.0, Some(65534), None)) else { return };
+    // Also if an own link leads to it.
+    for path in [&link.0, &second.0] {
+        let error = perf_data::Writer::create(path, &rings).unwrap_err();
+        assert_eq!(error.kind(), perfweave::ErrorKind::Output, "{error}");
+        assert!(error.to_string().contains("a link of user 65534"), "{error}");
+        assert_eq!(std::fs::read(&precious.0).unwrap(), b"precious");
+    }
+    lchown(&link.0, Some(nix::unistd::geteuid().as_raw()), None).unwrap();
+    perf_data::Writer::create(&second.0, &rings).unwrap().finish().unwrap();
+    assert!(std::fs::read(&precious.0).unwrap().starts_with(b"PERFILE2"));
+    std::fs::remove_file(&second.0).unwrap();
+    std::fs::hard_link(&precious.0, &second.0).unwrap();
+    let error = perf_data::Writer::create(&second.0, &rings).unwrap_err();
+    assert!(error.to_string().contains("has 2 names"), "{error}");
+    // A link to itself is an error as everywhere.
+    std::fs::remove_file(&link.0).unwrap();
+    symlink(&link.0, &link.0).unwrap();
+    let error = perf_data::Writer::create(&link.0, &rings).unwrap_err();
+    assert_eq!(error.kind(), perfweave::ErrorKind::Output, "{error}");
+}
+
 /// tracefs gives these files only in one read, and perf reads nothing after a file that is cut short.
 #[test]
 fn files_of_tracefs_are_in_the_recording_whole() {
