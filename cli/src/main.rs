@@ -9,6 +9,7 @@ mod family;
 mod interrupt;
 mod latency;
 mod live;
+mod missing;
 mod names;
 mod offcpu;
 mod out;
