@@ -7,7 +7,7 @@ use crate::missing;
 use crate::out::Out;
 use crate::stamp::Stamp;
 use crate::times::short;
-use perfweave::{ANY_CPU, EarlyRelease, Event, Handle, Item, Order, Reader, Rings, Stats, Untraced};
+use perfweave::{ANY_CPU, EarlyRelease, Event, Handle, Item, Ledger, Order, Reader, Rings, Stats, Untraced};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -147,6 +147,11 @@ impl Session {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             told => Ok(told?),
         }
+    }
+
+    /// The account of everything that was written.
+    pub fn ledger(&mut self) -> Result<Ledger, Failure> {
+        Ok(self.reader.ledger()?)
     }
 
     /// The counts of the reader.
