@@ -21,13 +21,11 @@ pub fn words(ledger: &Ledger, uncounted: &str) -> String {
         known.push(format!("{missing} numbers missing"));
     }
     if !untraced.is_zero() {
-        known.push(format!("CPUs were online and not traced for {:.3} s", untraced.as_secs_f64()));
+        known.push(format!("CPUs were online and not traced for up to {:.3} s", untraced.as_secs_f64()));
     }
     match (known.is_empty(), exact) {
+        (true, _) => format!("nothing is known to be missing, but {uncounted}"),
         (false, true) => known.join(", "),
         (false, false) => format!("{}; {uncounted}", known.join(", ")),
-        (true, false) => format!("nothing is known to be missing, but {uncounted}"),
-        // No other reason is left.
-        (true, true) => "nothing is known to be missing, but a CPU came online and was not traced at first".into(),
     }
 }
