@@ -10,6 +10,7 @@ mod family;
 mod interrupt;
 mod latency;
 mod live;
+mod missing;
 mod names;
 mod numbers;
 mod offcpu;

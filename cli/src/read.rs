@@ -9,6 +9,7 @@ use crate::failure::{Failure, Outcome};
 use crate::out::Out;
 use crate::session::{Session, Tell, notice, notice_json};
 use crate::stamp::{self, By, Stamp};
+use aya::maps::MapData;
 use layout::Payload;
 use perfweave::{ANY_CPU, Clock, Event, Key, Layout, Record, Ring, Rings};
 use serde_json::{Map, Value};
@@ -40,6 +41,10 @@ pub struct Args {
     /// The field to order by, a u64. Without it: the kernel's time, which records of ring buffers do not have
     #[arg(short, long, value_name = "FIELD")]
     key: Option<String>,
+    /// The pinned map in which the programs count what a ring buffer refuses, because the kernel does not: a
+    /// BPF_MAP_TYPE_PERCPU_ARRAY with a u64, as perfweave.bpf.h has it
+    #[arg(long, value_name = "PATH")]
+    failures: Option<PathBuf>,
     #[command(flatten)]
     time: stamp::Printed,
     #[command(flatten)]
@@ -59,16 +64,31 @@ uses is not in it.
 
 Choose `--hold reserved` only if the program draws the key between bpf_ringbuf_reserve() and bpf_ringbuf_submit().";
 
+/// Why losses are not all counted in a BPF ring buffer, and where the programs count.
+const REFUSES: &str = "a BPF ring buffer counts nothing that it refuses (its programs can: --failures)";
+const RESERVED: &str = "a program has not committed what it reserved, and nobody knows what lies after that";
+
 pub fn run(args: Args) -> Outcome {
     let format = format(&args)?;
     let key = key(&args, format.as_ref())?;
-    let rings = rings(&args, matches!(key, Key::Time))?;
+    let (mut rings, are_buffers) = rings(&args, matches!(key, Key::Time))?;
+    if let Some(path) = &args.failures {
+        let cannot = |error| {
+            let error: &dyn std::error::Error = &error;
+            let why = error.source().unwrap_or(error);
+            Failure::new(format_args!("the map of failures, {}, cannot be opened: {why}", path.display()))
+        };
+        rings.count_failures(MapData::from_pin(path).map_err(cannot)?.fd())?;
+    }
     let order = args.common.order().key(key);
     // A key may be any number. It is a time if the user says so.
     let stamp = args.time.time.map(|_| args.time.stamp(&rings, By::Monotonic, args.common.json)).transpose()?;
     let mut session = Session::begin(rings, order, &args.common, None)?;
     if let Some(stamp) = stamp {
         session.stamped(stamp);
+    }
+    if are_buffers {
+        session.uncounted(if args.failures.is_some() { RESERVED } else { REFUSES });
     }
     let mut lines = Lines { out: Out::new(), format: format.as_ref(), stamp, json: args.common.json };
     session.each(|tell| match tell {
@@ -101,8 +121,8 @@ fn key(args: &Args, format: Option<&Payload>) -> Result<Key, Failure> {
     Ok(Key::Payload(offset))
 }
 
-/// The rings of the map, whatever it is.
-fn rings(args: &Args, by_time: bool) -> Result<Rings, Failure> {
+/// The rings of the map, whatever it is, and whether they are BPF ring buffers.
+fn rings(args: &Args, by_time: bool) -> Result<(Rings, bool), Failure> {
     // SAFETY: this process reads the map nowhere else. The help says that no other one may, and a second reader is reported as damage.
     let buffers = unsafe { Ring::adopt_pinned_ring_buffers(&args.map) };
     match buffers {
@@ -115,10 +135,10 @@ fn rings(args: &Args, by_time: bool) -> Result<Rings, Failure> {
             for (cpu, ring) in buffers {
                 rings.add(cpu, ring, Layout::RING_BUFFER);
             }
-            Ok(rings)
+            Ok((rings, true))
         }
         // It is no ring buffer: if it is no perf event array either, the error of this says what it is.
-        Err(_) => Ok(Rings::options().bpf_output_pinned(&args.map).bytes(args.common.buffer).open()?),
+        Err(_) => Ok((Rings::options().bpf_output_pinned(&args.map).bytes(args.common.buffer).open()?, false)),
     }
 }
 
