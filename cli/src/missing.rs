@@ -26,6 +26,8 @@ pub fn words(ledger: &Ledger, uncounted: &str) -> String {
     match (known.is_empty(), exact) {
         (false, true) => known.join(", "),
         (false, false) => format!("{}; {uncounted}", known.join(", ")),
-        (true, _) => format!("nothing is known to be missing, but {uncounted}"),
+        (true, false) => format!("nothing is known to be missing, but {uncounted}"),
+        // No other reason is left.
+        (true, true) => "nothing is known to be missing, but a CPU came online and was not traced at first".into(),
     }
 }

@@ -187,6 +187,7 @@ fn whole(args: &Args) -> Outcome {
         return Err(error.into());
     }
     read?;
+    writer.untold(&session.ledger()?);
     let written = writer.finish()?;
     let summary = session.summary(args.common.json)?;
     tell(args, &written, &summary, session.stats().left_out)?;

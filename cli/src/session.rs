@@ -153,6 +153,11 @@ impl Session {
         }
     }
 
+    /// The account of everything that was written.
+    pub fn ledger(&mut self) -> Result<Ledger, Failure> {
+        Ok(self.reader.ledger()?)
+    }
+
     /// The counts of the reader.
     pub fn stats(&self) -> Stats {
         self.reader.stats()

@@ -39,6 +39,8 @@ pub struct Account {
     /// How long the CPU has been online without being traced, because its ring or events could not be opened
     /// ([`Untraced`](crate::Untraced)). The events of that time are not counted. For all CPUs together, the sum.
     pub untraced: Duration,
+    /// Whether the CPU came online, or back, and ran programs for a moment before it was traced.
+    pub(crate) came: bool,
 }
 
 impl Account {
@@ -58,6 +60,7 @@ impl Account {
             unexplained,
             wraparounds,
             untraced: Duration::ZERO,
+            came: false,
         }
     }
 
@@ -73,9 +76,10 @@ impl Account {
     }
 
     /// Whether it is certain that everything written was yielded or is held: all losses are counted ([`Account::exact`]), and there was no
-    /// loss, no missing number, no damage, and no time without tracing.
+    /// loss, no missing number, no damage, and no time without tracing. A CPU that comes online, or back, runs programs for a moment before
+    /// the reader can follow it, and nothing counts their output. So its account is not complete.
     pub fn is_complete(&self) -> bool {
-        self.exact && self.misses_nothing_known()
+        self.exact && !self.came && self.misses_nothing_known()
     }
 
     fn misses_nothing_known(&self) -> bool {
@@ -104,6 +108,7 @@ impl Account {
             *sum = sum.saturating_add(more);
         }
         self.exact &= other.exact;
+        self.came |= other.came;
         self.untraced = self.untraced.saturating_add(other.untraced);
     }
 }
@@ -118,7 +123,11 @@ impl fmt::Display for Account {
         let about = if self.exact { "" } else { "at least " };
         write!(f, "{about}{} written: {yielded} yielded, {held} held", self.written())?;
         if self.misses_nothing_known() {
-            return f.write_str(if self.exact { "; nothing is missing" } else { "; nothing is known to be missing" });
+            return f.write_str(match (self.is_complete(), self.came) {
+                (true, _) => "; nothing is missing",
+                (false, false) => "; nothing is known to be missing",
+                (false, true) => "; nothing is known to be missing, but a CPU came online and was not traced at first",
+            });
         }
         write!(f, ", {about}{lost} LOST by the kernel ({untold} not told yet)")?;
         if *missing > 0 {
@@ -241,7 +250,20 @@ mod tests {
         let (yielded, held, lost, untold) = (100 * each, 3 * each, 4 * each, 5 * each);
         let (damaged, missing, unexplained, wraparounds) = (6 * each, 7 * each, 8 * each, 9 * each);
         let (cpu, exact, untraced) = (Some(cpu), true, Duration::from_secs(each));
-        Account { cpu, yielded, held, lost, untold, exact, damaged, missing, unexplained, wraparounds, untraced }
+        Account {
+            cpu,
+            yielded,
+            held,
+            lost,
+            untold,
+            exact,
+            damaged,
+            missing,
+            unexplained,
+            wraparounds,
+            untraced,
+            came: false,
+        }
     }
 
     fn ledger(accounts: impl IntoIterator<Item = Account>) -> Ledger {
@@ -323,6 +345,9 @@ mod tests {
         assert_eq!(at(|_| {}), (true, true, format!("{begin}; nothing is missing")));
         let uncounted = "CPU 0: at least 7 written: 5 yielded, 2 held; nothing is known to be missing".to_string();
         assert_eq!(at(|account| account.exact = false), (true, false, uncounted));
+        let came =
+            format!("{begin}; nothing is known to be missing, but a CPU came online and was not traced at first");
+        assert_eq!(at(|account| account.came = true), (true, false, came));
         assert!(!at(|account| account.lost = 1).1);
         let missing = format!("{begin}{lost}, 1 numbers missing; INCOMPLETE, but all of that is accounted for");
         assert_eq!(at(|account| account.missing = 1), (true, false, missing));

@@ -94,6 +94,9 @@ impl Merge {
         for (cpu, untraced) in self.rings.untraced.times() {
             ledger.add_untraced(Account { untraced, ..Account::new(Some(cpu)) });
         }
+        for cpu in self.rings.untraced.all_that_came() {
+            ledger.add_untraced(Account { came: true, ..Account::new(Some(cpu)) });
+        }
         ledger.add_machine(self.stream.stats.missing, self.wraparounds);
     }
 

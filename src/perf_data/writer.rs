@@ -2,6 +2,7 @@
 
 mod pipe;
 
+use crate::account::ledger::Ledger;
 use crate::error::{Error, ErrorKind};
 use crate::order::event::{Event, Item, Lost};
 use crate::perf_data::attrs::{self, in_samples, in_trailers};
@@ -34,6 +35,7 @@ use std::path::{Path, PathBuf};
 /// while let Some(event) = reader.next()? {
 ///     writer.write(&event.event())?;
 /// }
+/// writer.untold(&reader.ledger()?);
 /// writer.finish()?;
 /// // perf script -i perf.data
 /// # Ok::<(), perfweave::Error>(())
@@ -325,6 +327,17 @@ impl Writer {
             }
         };
         wrote.map_err(|why| self.give_up(why))
+    }
+
+    /// Writes the losses that a ledger has and no event has told ([`Account::untold`](crate::Account::untold)): what the kernel dropped after
+    /// the last event that was yielded. Call it once, with the ledger of the reader whose stream has ended, before [`Writer::finish`].
+    pub fn untold(&mut self, ledger: &Ledger) {
+        for account in ledger.accounts.iter().filter(|account| account.untold > 0) {
+            let Some(cpu) = account.cpu else { continue };
+            let none = Lost { cpu, count: 0, id: 0, source: None, after: None, until: None };
+            let lost = self.lost.entry(cpu).or_insert(none);
+            lost.count = lost.count.saturating_add(account.untold);
+        }
     }
 
     /// Completes the file with all records until now, for perf and [`open`](crate::perf_data::open), and goes on. As soon as more is

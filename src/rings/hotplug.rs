@@ -165,10 +165,16 @@ impl Hotplug {
             if !self.plan.wants(cpu) {
                 continue;
             }
+            let (rings, first) = (new.len(), self.first(cpu));
             let done = match self.find(cpu) {
                 Ok(at) => self.watched[at].check(&self.plan, control, lanes),
                 Err(_) => self.open(cpu, control, new),
             };
+            if new.len() > rings
+                || first.is_some_and(|first| !self.first(cpu).is_some_and(|now| Arc::ptr_eq(&first, &now)))
+            {
+                untraced.came(cpu);
+            }
             match done {
                 Ok(()) => untraced.well(Moment::now(self.plan.clock), |well| well == cpu),
                 Err(error) if untraced.failed(cpu, well) => failed = Err(error),
@@ -184,6 +190,11 @@ impl Hotplug {
         let runs = |cpu: &u32| self.find(*cpu).is_ok_and(|at| self.watched[at].online);
         self.missing = self.list.cpus.iter().any(|cpu| self.plan.wants(*cpu) && !runs(cpu));
         failed
+    }
+
+    /// The first of the events that write into the ring of a CPU now, if it has one.
+    fn first(&self, cpu: u32) -> Option<Arc<OwnedFd>> {
+        self.find(cpu).ok().map(|at| Arc::clone(&self.watched[at].first))
     }
 
     /// The place of a CPU among the watched ones, or where to insert it.

@@ -41,6 +41,8 @@ pub(crate) struct UntracedCpus {
     cpus: Vec<Cpu>,
     /// What began or ended and was not taken yet, in order.
     news: Vec<Untraced>,
+    /// CPUs that came online, or back, and ran programs before their events were opened. In no order, each once.
+    came: Vec<u32>,
 }
 
 #[derive(Debug)]
@@ -80,6 +82,18 @@ impl UntracedCpus {
             (known.until, known.failures) = (now.key, Repeats::default());
             self.news.push(Untraced { cpu: known.cpu, since: since.key, lasted: Some(lasted) });
         }
+    }
+
+    /// Notes that a CPU came online and is traced now.
+    pub(crate) fn came(&mut self, cpu: u32) {
+        if !self.came.contains(&cpu) {
+            self.came.push(cpu);
+        }
+    }
+
+    /// The CPUs that ran programs for a moment before they were traced.
+    pub(crate) fn all_that_came(&self) -> impl Iterator<Item = u32> {
+        self.came.iter().copied()
     }
 
     /// What began or ended since the last call.

@@ -605,3 +605,28 @@ fn a_recording_says_the_wall_clock() {
     let Some(of_perf) = record(&["-a", "-e", "sched:sched_switch"]) else { return };
     assert_eq!(perf_data::open(of_perf.path()).unwrap().wall_clock(), None);
 }
+
+/// What the kernel drops after the last report is in the file too, by the ledger, and once.
+#[test]
+fn losses_after_the_last_event_are_written_by_the_ledger() {
+    let machine = sim::Kernel::new(&[0, 3]);
+    assert!(machine.emit(3, 10, b""));
+    machine.lose(3, 2);
+    let mut reader = Reader::new(machine.rings(), Order::new().hold(machine.hold())).unwrap();
+    let file = File::new();
+    let mut writer = perf_data::Writer::create(&file.0, reader.rings()).unwrap();
+    reader.handle().flush().unwrap();
+    while let Some(event) = reader.next().unwrap() {
+        writer.write(&event.event()).unwrap();
+        if matches!(event.item(), Item::Flushed) {
+            break;
+        }
+    }
+    machine.lose(3, 5);
+    machine.lose(0, 7);
+    let ledger = reader.ledger().unwrap();
+    writer.untold(&ledger);
+    let written = writer.finish().unwrap();
+    assert_eq!((written.records, written.lost), (1, ledger.total().lost));
+    assert_eq!(written.lost, 14);
+}
