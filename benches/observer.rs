@@ -323,7 +323,7 @@ impl Account {
             std::array::from_fn(|at| (after[at] - self.before[at]) / seconds);
         self.waits.sort_unstable();
         let wait = |percent| {
-            let at = self.waits.len().saturating_sub(1) * percent / 100;
+            let at = (self.waits.len() * percent).div_ceil(100).saturating_sub(1);
             self.waits.get(at).copied().unwrap_or(0) as f64 / 1e6
         };
         let per_second = |count: u64| count as f64 / seconds;
