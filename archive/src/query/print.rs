@@ -34,7 +34,10 @@ pub async fn print(answer: DataFrame, format: Format, output: &mut impl Write) -
             if batches.is_empty() {
                 batches.push(RecordBatch::new_empty(schema));
             }
-            writeln!(output, "{}", pretty_format_batches(&batches)?)?;
+            // A thread may call itself by a command to the terminal.
+            for line in pretty_format_batches(&batches)?.to_string().lines() {
+                writeln!(output, "{}", line.replace(char::is_control, "\u{fffd}"))?;
+            }
         }
         Format::Csv => {
             let mut batches = answer.execute_stream().await?;
