@@ -191,7 +191,8 @@ impl Tasks {
     }
 
     fn record(&self, record: &Record<'_>) -> Option<String> {
-        let name = |task: &Task| Some(format!("{}:{}", task.comm.text(record)?, task.pid.uint(record)?));
+        // A thread may call itself by a command to the terminal, or by a line of its own.
+        let name = |task: &Task| Some(format!("{}:{}", task.comm.text(record)?.escape_debug(), task.pid.uint(record)?));
         // `common_type`, which identifies the tracepoint.
         if u64::from(record.payload()?.u16(0)?) == self.switch {
             return Some(format!("switch  {} -> {}", name(&self.prev)?, name(&self.next)?));

@@ -134,7 +134,9 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
         // The thread that leaves writes the switch. The idle thread is 0. Half of our own switches are left out.
         let (woken, has_ended) = (held.remove(&prev), state & ENDED != 0);
         if prev != 0 && tid != 0 && pid != std::process::id() && !has_ended && only.is_none_or(|only| only == pid) {
-            processes.entry(pid).or_default().name = name.text(&record).unwrap_or_default().into_owned();
+            // A process may call itself by a command to the terminal, or by a line of its own.
+            let name = name.text(&record).unwrap_or_default().escape_debug().to_string();
+            processes.entry(pid).or_default().name = name;
             away.insert(prev, Away { pid, since: time, could_run: state & 0xff == 0, woken });
         }
     }

@@ -310,7 +310,8 @@ impl Scheduler {
 fn task(names: &mut HashMap<u32, String>, task: &Task, record: &Record<'_>) -> Option<u32> {
     let pid = task.pid.uint(record)? as u32;
     if let Entry::Vacant(unknown) = names.entry(pid) {
-        unknown.insert(task.comm.text(record)?.into_owned());
+        // A thread may call itself by a command to the terminal, or by a line of its own.
+        unknown.insert(task.comm.text(record)?.escape_debug().to_string());
     }
     Some(pid)
 }

@@ -6,7 +6,7 @@ mod names;
 use crate::args::{Common, Target};
 use crate::convert::names::frames;
 use crate::failure::{Failure, Outcome};
-use crate::out::{Out, frame, line, say};
+use crate::out::{Out, frame, line};
 #[cfg(feature = "svg")]
 use crate::output::{self, Readers};
 use crate::session::{Session, Tell};
@@ -114,7 +114,7 @@ fn svg(path: &Path, stacks: &[Counted]) -> Result<(), Failure> {
     inferno::flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), &mut file)
         .map_err(|error| failed(&error))?;
     file.flush().map_err(|error| failed(&error))?;
-    say(format_args!("{}: a flame graph, which a browser shows", path.display()));
+    crate::out::say(format_args!("{}: a flame graph, which a browser shows", path.display()));
     Ok(())
 }
 

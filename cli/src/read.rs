@@ -6,13 +6,14 @@ mod layout;
 
 use crate::args::Common;
 use crate::failure::{Failure, Outcome};
-use crate::out::Out;
+use crate::out::{Out, line};
 use crate::session::{Session, Tell, notice, notice_json};
 use crate::stamp::{self, By, Stamp};
 use aya::maps::MapData;
 use layout::Payload;
 use perfweave::{ANY_CPU, Clock, Event, Key, Layout, Record, Ring, Rings};
 use serde_json::{Map, Value};
+use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -157,7 +158,7 @@ impl Lines<'_> {
             (Some(record), false) => self.text(event, &record),
             (None, true) => {
                 let object = notice_json(&event.item(), self.number(event));
-                object.map_or(Ok(()), |object| writeln!(self.out, "{object}"))
+                object.map_or(Ok(()), |object| line(&mut self.out, format_args!("{object}")))
             }
             (None, false) => {
                 let key = self.key(event);
@@ -178,21 +179,21 @@ impl Lines<'_> {
     }
 
     fn text(&mut self, event: &Event<'_>, record: &Record<'_>) -> io::Result<()> {
-        let (key, out) = (self.key(event), &mut self.out);
-        write!(out, "{key}")?;
-        match cpu(event) {
-            Some(cpu) => write!(out, " CPU {cpu}:")?,
-            None => write!(out, ":")?,
-        }
+        let mut text = self.key(event);
+        // Writing to memory does not fail.
+        let _ = match cpu(event) {
+            Some(cpu) => write!(text, " CPU {cpu}:"),
+            None => write!(text, ":"),
+        };
         if event.late_by() > 0 {
-            write!(out, " LATE by {} ns", event.late_by())?;
+            let _ = write!(text, " LATE by {} ns", event.late_by());
         }
         let bytes = record.payload().map(|payload| payload.to_vec()).unwrap_or_default();
         match self.format {
-            Some(format) => format.fields(&bytes).try_for_each(|(name, value)| write!(out, " {name}={value}"))?,
-            None => bytes.iter().try_for_each(|byte| write!(out, " {byte:02x}"))?,
+            Some(format) => format.fields(&bytes).for_each(|(name, value)| text += &format!(" {name}={value}")),
+            None => bytes.iter().for_each(|byte| text += &format!(" {byte:02x}")),
         }
-        writeln!(out)
+        line(&mut self.out, format_args!("{text}"))
     }
 
     fn object(&mut self, event: &Event<'_>, record: &Record<'_>) -> io::Result<()> {
@@ -212,7 +213,7 @@ impl Lines<'_> {
                 object.insert("bytes".into(), hex.into());
             }
         }
-        writeln!(self.out, "{}", Value::from(object))
+        line(&mut self.out, format_args!("{}", Value::from(object)))
     }
 }
 

@@ -5,7 +5,7 @@ use crate::child::Child;
 use crate::cure::{Advice, Cure};
 use crate::failure::Failure;
 use crate::missing;
-use crate::out::Out;
+use crate::out::{Out, say};
 use crate::stamp::Stamp;
 use crate::times::short;
 use perfweave::{ANY_CPU, EarlyRelease, Event, Handle, Item, Ledger, Order, Reader, Rings, Stats, Untraced};
@@ -69,7 +69,7 @@ impl Session {
     pub fn begin(rings: Rings, order: Order, common: &Common, child: Option<Child>) -> Result<Self, Failure> {
         // Who may not ask is not told: that is no reason not to trace.
         for program in rings.foreign_programs().unwrap_or_default() {
-            eprintln!("perfweave: {program}");
+            say(format_args!("perfweave: {program}"));
         }
         let reader = Reader::new(rings, order)?;
         let stop = Arc::new(Stop::default());

@@ -141,8 +141,11 @@ impl Writer {
     /// Creates a file, or replaces one, for events of these rings, and writes the [names](Self#names) of what runs now. Readers and merges
     /// return their rings: [`Reader::rings`](crate::Reader::rings). It blocks while it reads procfs and writes.
     ///
+    /// Only this user may read the file. Links of this user and of root are followed, and no others.
+    ///
     /// # Errors
-    /// [`ErrorKind::Output`] if the file cannot be created or written; [`ErrorKind::InvalidInput`] if events with records of different
+    /// [`ErrorKind::Output`] if the file cannot be created or written, belongs to another user, has other names, or is reached by a link of
+    /// another user; [`ErrorKind::InvalidInput`] if events with records of different
     /// layouts do not say which is which; [`ErrorKind::Permission`], [`ErrorKind::NotFound`] or [`ErrorKind::System`] if a tracepoint's
     /// format cannot be read. A missing name is no error: see [`Writer::unnamed`].
     pub fn create(path: impl AsRef<Path>, rings: &Rings) -> Result<Self, Error> {
