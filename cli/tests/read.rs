@@ -197,13 +197,13 @@ fn what_a_ring_buffer_refuses_is_not_called_nothing() {
     let Some(rings) = kernel("a BPF ring buffer", Map::ring_buffer(4096)) else { return };
     let (counter, failures) = (ring_buffer::counter().unwrap(), Map::counts().unwrap());
     let way = Reserving { rings: &rings, counter: &counter, failures: &failures, way: Way::Inside, discard: None };
-    let program = way.on_syscall(libc::SYS_getgid, 7, Turns::default()).unwrap();
+    let program = way.on_syscall(libc::SYS_geteuid, 7, Turns::default()).unwrap();
     let link = program.attach_raw_tracepoint("sys_enter").unwrap();
     let Some((mount, path)) = pinned(&rings) else { return };
     let counts = mount.path().join("failures");
     pin::pin(&failures, &counts).unwrap();
     let counts = counts.to_str().unwrap();
-    load::pinned(0, || (0..500).for_each(|_| load::getgid()));
+    load::pinned(0, || (0..500).for_each(|_| drop(nix::unistd::geteuid())));
     assert!(failures.counted().unwrap() > 300, "4 KiB take some hundred");
 
     let args = ["read", "--map", &path, "--format", FORMAT, "--key", "time", "--hold", "reserved"];
@@ -214,7 +214,7 @@ fn what_a_ring_buffer_refuses_is_not_called_nothing() {
         "{said}"
     );
     assert!(said.contains("--failures"), "{said}");
-    load::pinned(0, || (0..500).for_each(|_| load::getgid()));
+    load::pinned(0, || (0..500).for_each(|_| drop(nix::unistd::geteuid())));
     let said = Run::new(&args).args(["--json", "--seconds", "0.1"]).succeeds();
     let summary = said.lines().last().unwrap();
     assert!(summary.contains("\"complete\":false") && summary.contains("\"exact\":false"), "{summary}");
@@ -223,7 +223,7 @@ fn what_a_ring_buffer_refuses_is_not_called_nothing() {
     let counted = || Run::new(&args).args(["--failures", counts]);
     let said = String::from_utf8(counted().args(["--seconds", "0.1"]).output().stderr).unwrap();
     assert!(said.contains("nothing is missing"), "{said}");
-    let load = load::Load::on(&load::online(), |_| load::getgid());
+    let load = load::Load::on(&load::online(), |_| drop(nix::unistd::geteuid()));
     let said = counted().args(["--json"]).lines_until(|line| line.contains("\"lost\""));
     load.end();
     assert!(number(said.last().unwrap(), "count") > 0, "{said:?}");
