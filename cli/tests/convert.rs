@@ -13,10 +13,6 @@ fn records(objects: &[Value]) -> Vec<&Value> {
     objects.iter().filter(|object| object["event"].is_string()).collect()
 }
 
-fn times(objects: &[Value]) -> Vec<u64> {
-    records(objects).into_iter().map(|object| object["time"].as_u64().unwrap()).collect()
-}
-
 #[test]
 fn text_json_and_perf_have_the_same_records_in_order() {
     let place = Place::new();

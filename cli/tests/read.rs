@@ -203,7 +203,7 @@ fn what_a_ring_buffer_refuses_is_not_called_nothing() {
     let counts = mount.path().join("failures");
     pin::pin(&failures, &counts).unwrap();
     let counts = counts.to_str().unwrap();
-    load::pinned(0, || (0..500).for_each(|_| drop(nix::unistd::geteuid())));
+    load::pinned(0, || (0..500).for_each(|_| _ = nix::unistd::geteuid()));
     assert!(failures.counted().unwrap() > 300, "4 KiB take some hundred");
 
     let args = ["read", "--map", &path, "--format", FORMAT, "--key", "time", "--hold", "reserved"];
@@ -214,7 +214,7 @@ fn what_a_ring_buffer_refuses_is_not_called_nothing() {
         "{said}"
     );
     assert!(said.contains("--failures"), "{said}");
-    load::pinned(0, || (0..500).for_each(|_| drop(nix::unistd::geteuid())));
+    load::pinned(0, || (0..500).for_each(|_| _ = nix::unistd::geteuid()));
     let said = Run::new(&args).args(["--json", "--seconds", "0.1"]).succeeds();
     let summary = said.lines().last().unwrap();
     assert!(summary.contains("\"complete\":false") && summary.contains("\"exact\":false"), "{summary}");

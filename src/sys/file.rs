@@ -1,6 +1,8 @@
 //! Files by paths that users give, which may lead anywhere. These functions never wait for the other end of a pipe, and check a file before
 //! they read or write it.
 
+#[cfg(feature = "perf-data")]
+use nix::sys::statfs::PROC_SUPER_MAGIC;
 use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, fstatfs};
 use std::fs::OpenOptions;
 #[cfg(feature = "perf-data")]
@@ -43,7 +45,7 @@ const MOST_LINKS: usize = 40;
 /// read it, because it belongs to them, or has a say in what it is, by a link.
 #[cfg(feature = "perf-data")]
 pub(crate) fn create(path: &Path) -> io::Result<Found> {
-    let path = &behind_links(path)?;
+    let (path, follows) = &behind_links(path)?;
     match std::fs::metadata(path).map(|metadata| found(&metadata)) {
         Ok(Err(other)) => return Ok(other),
         Err(errno) if errno.kind() != io::ErrorKind::NotFound => return Err(errno),
@@ -53,9 +55,7 @@ pub(crate) fn create(path: &Path) -> io::Result<Found> {
     options.write(true).mode(0o600);
     // Who owns a new file is the file system's affair.
     let found = match opened(options.clone().create_new(true), path, libc::O_NOFOLLOW) {
-        Err(errno) if errno.kind() == io::ErrorKind::AlreadyExists => {
-            opened(options.create(true), path, libc::O_NOFOLLOW)?
-        }
+        Err(errno) if errno.kind() == io::ErrorKind::AlreadyExists => opened(options.create(true), path, *follows)?,
         found => return found,
     };
     if let Found::File(file, _) = &found {
@@ -79,20 +79,24 @@ pub(crate) fn create(path: &Path) -> io::Result<Found> {
 }
 
 /// The path to which a path leads by links of this user and of root, as `fs.protected_symlinks` has it (proc_sys_fs(5)), but in all
-/// directories. `PermissionDenied` at a link of another user, who may let it lead anywhere.
+/// directories, and the flag with which to open it. `PermissionDenied` at a link of another user, who may let it lead anywhere.
 #[cfg(feature = "perf-data")]
-fn behind_links(path: &Path) -> io::Result<PathBuf> {
+fn behind_links(path: &Path) -> io::Result<(PathBuf, i32)> {
     let mut path = path.to_owned();
     for _ in 0..MOST_LINKS {
         // The link itself. It is looked at and read by this descriptor, so that nobody replaces it meanwhile.
         let link = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(&path);
         let link = match link {
-            Err(errno) if errno.kind() == io::ErrorKind::NotFound => return Ok(path),
+            Err(errno) if errno.kind() == io::ErrorKind::NotFound => return Ok((path, libc::O_NOFOLLOW)),
             link => link?,
         };
         let metadata = link.metadata()?;
         if !metadata.is_symlink() {
-            return Ok(path);
+            return Ok((path, libc::O_NOFOLLOW));
+        }
+        // The kernel's own link to an open file, which may have no name: `/proc/self/fd/3`. Only the kernel can follow it.
+        if fstatfs(&link)?.filesystem_type() == PROC_SUPER_MAGIC {
+            return Ok((path, 0));
         }
         let owner = metadata.uid();
         if owner != 0 && owner != nix::unistd::geteuid().as_raw() {
