@@ -322,8 +322,8 @@ impl Account {
         let [wakeups, switches, own, rcu, cpu, busy, mine, interrupts, loops]: [f64; 9] =
             std::array::from_fn(|at| (after[at] - self.before[at]) / seconds);
         self.waits.sort_unstable();
-        let wait = |percent| {
-            let at = self.waits.len().saturating_sub(1) * percent / 100;
+        let wait = |percent: usize| {
+            let at = (self.waits.len() * percent).div_ceil(100).saturating_sub(1);
             self.waits.get(at).copied().unwrap_or(0) as f64 / 1e6
         };
         let per_second = |count: u64| count as f64 / seconds;

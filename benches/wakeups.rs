@@ -208,7 +208,7 @@ fn count(file: impl AsRef<Path>, name: &str, column: u32) -> u64 {
 fn percentile(values: impl IntoIterator<Item = f64>, percent: usize) -> f64 {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_unstable_by(f64::total_cmp);
-    values.get(values.len().saturating_sub(1) * percent / 100).copied().unwrap_or(0.0)
+    values.get((values.len() * percent).div_ceil(100).saturating_sub(1)).copied().unwrap_or(0.0)
 }
 
 fn slowdown(stage: &Stage, rounds: usize, calls: u32) -> Result<()> {

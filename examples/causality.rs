@@ -392,9 +392,9 @@ impl Tally {
 
     fn hold_us(&mut self) -> (u32, u32) {
         let len = self.held_us.len();
-        let mut at = |percent| match len {
+        let mut at = |percent: usize| match len {
             0 => 0,
-            _ => *self.held_us.select_nth_unstable((len - 1) * percent / 100).1,
+            _ => *self.held_us.select_nth_unstable((len * percent).div_ceil(100) - 1).1,
         };
         (at(50), at(99))
     }

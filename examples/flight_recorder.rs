@@ -160,6 +160,7 @@ struct Tasks {
     /// The tracepoint's number.
     switch: u64,
     waker: Field,
+    flags: Field,
     prev: Task,
     next: Task,
     woken: Task,
@@ -178,7 +179,7 @@ impl Tasks {
         };
         let (prev, next) = (task(switch, "prev_pid", "prev_comm")?, task(switch, "next_pid", "next_comm")?);
         let (woken, waker) = (task(waking, "pid", "comm")?, waking.field("common_pid")?);
-        Ok(Self { switch: switch.id(), waker, prev, next, woken })
+        Ok(Self { switch: switch.id(), waker, flags: waking.field("common_flags")?, prev, next, woken })
     }
 
     fn line(&self, event: &Event<'_>) -> String {
@@ -190,12 +191,18 @@ impl Tasks {
     }
 
     fn record(&self, record: &Record<'_>) -> Option<String> {
-        let name = |task: &Task| Some(format!("{}:{}", task.comm.text(record)?, task.pid.uint(record)?));
+        // A thread may call itself by a command to the terminal, or by a line of its own.
+        let name = |task: &Task| Some(format!("{}:{}", task.comm.text(record)?.escape_debug(), task.pid.uint(record)?));
         // `common_type`, which identifies the tracepoint.
         if u64::from(record.payload()?.u16(0)?) == self.switch {
             return Some(format!("switch  {} -> {}", name(&self.prev)?, name(&self.next)?));
         }
-        Some(format!("waking  {} by {}", name(&self.woken)?, self.waker.uint(record)?))
+        // `TRACE_FLAG_HARDIRQ` and `TRACE_FLAG_SOFTIRQ`: the thread that runs has no part in it.
+        let by = match self.flags.uint(record)? & (0x08 | 0x10) {
+            0 => self.waker.uint(record)?.to_string(),
+            _ => "an interrupt".into(),
+        };
+        Some(format!("waking  {} by {by}", name(&self.woken)?))
     }
 }
 
@@ -279,6 +286,7 @@ const SIMULATED: [&str; 2] = [
         field:pid_t next_pid; offset:56; size:4; signed:1;",
     "name: sched_waking\nID: 2\nformat:
         field:unsigned short common_type; offset:0; size:2; signed:0;
+        field:unsigned char common_flags; offset:2; size:1; signed:0;
         field:int common_pid; offset:4; size:4; signed:1;\n
         field:char comm[16]; offset:8; size:16; signed:0;
         field:pid_t pid; offset:24; size:4; signed:1;",
@@ -291,7 +299,7 @@ fn simulated() -> Result<(Recorder, Tasks), Box<dyn Error>> {
     let kernel = sim::Kernel::backward(&cpus, 64 << 10, layout);
     let recorder = kernel.recorder(Key::Time)?;
     let tasks = || -> Result<_, perfweave::Error> { Tasks::of(&SIMULATED[0].parse()?, &SIMULATED[1].parse()?) };
-    let (ours, Tasks { switch, waker, prev, next, woken }) = (tasks()?, tasks()?);
+    let (ours, Tasks { switch, waker, prev, next, woken, .. }) = (tasks()?, tasks()?);
     let emit = move |cpu: u32, kind: u64, writer: u32, parts: &[(&Task, u32)]| {
         let mut data = [0; 64];
         data[..2].copy_from_slice(&(kind as u16).to_ne_bytes());

@@ -115,7 +115,9 @@ fn run() -> Result<ExitCode, Box<dyn std::error::Error>> {
     println!("{:>6} {:>9} {:>10} {:>10} {:>10}", "number", "calls", "p50 µs", "p99 µs", "max µs");
     for (number, mut times) in calls {
         times.sort_unstable();
-        let [p50, p99, max] = [50, 99, 100].map(|percent| times[(times.len() - 1) * percent / 100] as f64 / 1e3);
+        // The nearest rank: the least time that so many percent of the times do not exceed.
+        let rank = |percent: usize| (times.len() * percent).div_ceil(100) - 1;
+        let [p50, p99, max] = [50, 99, 100].map(|percent| times[rank(percent)] as f64 / 1e3);
         println!("{:>6} {:>9} {p50:>10.1} {p99:>10.1} {max:>10.1}", number.unwrap_or(-1), times.len());
     }
     let ([entered, returned, _], Stats { lost, late, damaged, left_out, .. }) = (seen, reader.stats());

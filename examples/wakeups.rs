@@ -1,6 +1,7 @@
 //! Who wakes whom, and how long the woken wait for a CPU: the scheduler's tracepoints on all CPUs, in order.
 //! A wake-up is written on the waker's CPU, and the switch that it causes on the CPU of the woken thread. To join the two, a tool must see
-//! the events of all CPUs in the order in which they happened.
+//! the events of all CPUs in the order in which they happened. A wake-up may find its thread still on its way to sleep. Whether that thread
+//! sleeps, and the wake-up counts, shows when it leaves its CPU.
 //!
 //! ```text
 //! cargo run --release --example wakeups -- --seconds 5
@@ -96,8 +97,11 @@ struct Fields {
     waking: u64,
     switch: u64,
     waker: Field,
+    /// Whether an interrupt wakes, which has nothing to do with the thread that it interrupts.
+    flags: Field,
     woken: Task,
     prev: Task,
+    prev_state: Field,
     next: Task,
 }
 
@@ -116,8 +120,10 @@ impl Fields {
             waking: waking.id(),
             switch: switch.id(),
             waker: waking.field("common_pid")?,
+            flags: waking.field("common_flags")?,
             woken: task(waking, "pid", "comm")?,
             prev: task(switch, "prev_pid", "prev_comm")?,
+            prev_state: switch.field("prev_state")?,
             next: task(switch, "next_pid", "next_comm")?,
         })
     }
@@ -127,36 +133,52 @@ impl Fields {
 struct Scheduler {
     fields: Fields,
     events: u64,
-    /// Woken and not yet running: since when, and by whom.
-    waiting: HashMap<u32, (u64, u32)>,
-    /// The thread that runs on each CPU.
-    running: HashMap<u32, u32>,
+    threads: HashMap<u32, Thread>,
     names: HashMap<u32, String>,
     /// Nanoseconds from wake-up to running, by waker and woken.
-    pairs: HashMap<(u32, u32), Vec<u64>>,
+    pairs: HashMap<(Waker, u32), Vec<u64>>,
 }
+
+/// A thread, or `None` for an interrupt.
+type Waker = Option<u32>;
+
+/// What the stream has told of a thread.
+#[derive(Default)]
+struct Thread {
+    does: Does,
+    /// Its last wake-up: no thread is woken twice without having run.
+    woken: Option<(u64, Waker)>,
+}
+
+#[derive(Default, PartialEq)]
+enum Does {
+    #[default]
+    Unknown,
+    Runs,
+    /// Since when.
+    Sleeps(u64),
+    /// It was taken off its CPU.
+    Waits,
+}
+
+/// `TRACE_FLAG_HARDIRQ` and `TRACE_FLAG_SOFTIRQ` (include/linux/trace_events.h).
+const IN_INTERRUPT: u64 = 0x08 | 0x10;
+/// `prev_state` of threads that have ended: zombie and dead.
+const ENDED: u64 = 0x20 | 0x10;
 
 impl Scheduler {
     fn new(fields: Fields) -> Self {
         let names = HashMap::from([(0, "idle".to_owned())]);
-        let (waiting, running, pairs) = (HashMap::new(), HashMap::new(), HashMap::new());
-        Self { fields, events: 0, waiting, running, names, pairs }
+        Self { fields, events: 0, threads: HashMap::new(), names, pairs: HashMap::new() }
     }
 
     /// Takes an event, and gives a line about it if it is from one of the two tracepoints.
     fn event(&mut self, event: &Event<'_>) -> Option<String> {
         let record = match event.item() {
             Item::Record(record) => record,
-            Item::Lost(lost) => {
-                // A waiting thread may have run meanwhile, and the thread that ran on that CPU may have stopped.
-                self.waiting.clear();
-                self.running.remove(&lost.cpu);
-                return Some(format!("{:?} [{:03}] {} events lost", event.key(), lost.cpu, lost.count));
-            }
-            // The same is true for damaged bytes, or if a CPU was not traced for a time.
+            // Records are lost or damaged, or a CPU was not traced for a time: any thread may have run meanwhile.
             other => {
-                self.waiting.clear();
-                self.running.clear();
+                self.threads.clear();
                 return Some(format!("{:?} {other:?}", event.key()));
             }
         };
@@ -164,28 +186,62 @@ impl Scheduler {
         let (time, cpu) = (event.key()?, record.cpu());
         // `common_type`, which identifies the tracepoint.
         let kind = u64::from(record.payload()?.u16(0)?);
-        let Fields { waking, switch, waker, woken, prev, next } = &self.fields;
+        let Fields { waking, switch, waker, flags, woken, prev, prev_state, next } = &self.fields;
         if kind == *waking {
-            let waker = waker.uint(&record)? as u32;
+            let in_interrupt = flags.uint(&record)? & IN_INTERRUPT != 0;
+            let waker = waker.uint(&record).filter(|_| !in_interrupt).map(|pid| pid as u32);
             let woken = task(&mut self.names, woken, &record)?;
-            // A running thread causes no switch. A thread that was woken before has been waiting since.
-            if !self.running.values().any(|pid| *pid == woken) {
-                self.waiting.entry(woken).or_insert((time, waker));
+            let thread = self.threads.entry(woken).or_default();
+            if thread.does != Does::Waits {
+                thread.woken = Some((time, waker));
             }
-            Some(format!("{time} [{cpu:03}] {} wakes {}", self.name(waker), self.name(woken)))
+            Some(format!("{time} [{cpu:03}] {} wakes {}", self.waker(waker), self.name(woken)))
         } else if kind == *switch {
+            let state = prev_state.uint(&record)?;
             let (prev, next) = (task(&mut self.names, prev, &record)?, task(&mut self.names, next, &record)?);
-            self.running.insert(cpu, next);
+            self.leaves(prev, time, state & 0xff);
             let mut line = format!("{time} [{cpu:03}] {} -> {}", self.name(prev), self.name(next));
-            if let Some((since, waker)) = self.waiting.remove(&next) {
+            if let Some((since, waker)) = self.runs(next) {
                 let waited = time.saturating_sub(since);
                 self.pairs.entry((waker, next)).or_default().push(waited);
-                line += &format!(", {} µs after {} woke it", waited / 1000, self.name(waker));
+                line += &format!(", {} µs after {} woke it", waited / 1000, self.waker(waker));
             }
             Some(line)
         } else {
             None
         }
+    }
+
+    fn leaves(&mut self, pid: u32, time: u64, state: u64) {
+        if pid == 0 || state & ENDED != 0 {
+            self.threads.remove(&pid);
+            return;
+        }
+        let thread = self.threads.entry(pid).or_default();
+        // A thread that can run was not woken. One that was not seen to run may have done so after that wake-up.
+        if state == 0 || thread.does != Does::Runs {
+            thread.woken = None;
+        }
+        thread.does = if state == 0 { Does::Waits } else { Does::Sleeps(time) };
+    }
+
+    /// Since when the thread that runs now was awake, and who woke it.
+    fn runs(&mut self, pid: u32) -> Option<(u64, Waker)> {
+        if pid == 0 {
+            return None;
+        }
+        let thread = self.threads.entry(pid).or_default();
+        let (did, woken) = (std::mem::replace(&mut thread.does, Does::Runs), thread.woken.take());
+        let (time, waker) = woken?;
+        match did {
+            Does::Runs | Does::Waits => None,
+            Does::Unknown => Some((time, waker)),
+            Does::Sleeps(since) => Some((time.max(since), waker)),
+        }
+    }
+
+    fn waker(&self, waker: Waker) -> String {
+        waker.map_or("[interrupt]".into(), |pid| self.name(pid))
     }
 
     fn name(&self, pid: u32) -> String {
@@ -199,11 +255,11 @@ impl Scheduler {
     fn busiest(&mut self) -> Vec<(String, String, usize, [u64; 3])> {
         let mut pairs: Vec<_> = std::mem::take(&mut self.pairs).into_iter().collect();
         pairs.sort_by_key(|((waker, woken), times)| (std::cmp::Reverse(times.len()), *waker, *woken));
-        let row = |((waker, woken), mut times): ((u32, u32), Vec<u64>)| {
+        let row = |((waker, woken), mut times): ((Waker, u32), Vec<u64>)| {
             times.sort_unstable();
-            let last = times.len() - 1;
-            let quantiles = [times[last * 50 / 100], times[last * 99 / 100], times[last]];
-            (self.name(waker), self.name(woken), times.len(), quantiles)
+            // The nearest rank: the least time that so many percent of the times do not exceed.
+            let quantiles = [50, 99, 100].map(|percent| times[(times.len() * percent).div_ceil(100) - 1]);
+            (self.waker(waker), self.name(woken), times.len(), quantiles)
         };
         pairs.into_iter().map(row).collect()
     }
@@ -254,7 +310,8 @@ impl Scheduler {
 fn task(names: &mut HashMap<u32, String>, task: &Task, record: &Record<'_>) -> Option<u32> {
     let pid = task.pid.uint(record)? as u32;
     if let Entry::Vacant(unknown) = names.entry(pid) {
-        unknown.insert(task.comm.text(record)?.into_owned());
+        // A thread may call itself by a command to the terminal, or by a line of its own.
+        unknown.insert(task.comm.text(record)?.escape_debug().to_string());
     }
     Some(pid)
 }
@@ -276,6 +333,7 @@ const SIMULATION: &str = "SIMULATED: nothing of this has happened on this machin
 const SIMULATED: [&str; 2] = [
     "name: sched_waking\nID: 1\nformat:
         field:unsigned short common_type; offset:0; size:2; signed:0;
+        field:unsigned char common_flags; offset:2; size:1; signed:0;
         field:int common_pid; offset:4; size:4; signed:1;\n
         field:char comm[16]; offset:8; size:16; signed:0;
         field:pid_t pid; offset:24; size:4; signed:1;",
@@ -284,6 +342,7 @@ const SIMULATED: [&str; 2] = [
         field:int common_pid; offset:4; size:4; signed:1;\n
         field:char prev_comm[16]; offset:8; size:16; signed:0;
         field:pid_t prev_pid; offset:24; size:4; signed:1;
+        field:long prev_state; offset:32; size:8; signed:1;
         field:char next_comm[16]; offset:40; size:16; signed:0;
         field:pid_t next_pid; offset:56; size:4; signed:1;",
 ];
@@ -295,11 +354,15 @@ fn simulated() -> Result<(Reader, Fields), Box<dyn Error>> {
     let reader = Reader::new(kernel.rings(), Order::new().hold(kernel.hold()))?;
     let formats = || -> Result<_, perfweave::Error> { Fields::of(&SIMULATED[0].parse()?, &SIMULATED[1].parse()?) };
     let (fields, theirs) = (formats()?, formats()?);
-    let Fields { waking, switch, waker, woken, prev, next } = theirs;
+    let Fields { waking, switch, waker, woken, prev, prev_state, next, .. } = theirs;
     let emit = move |cpu: u32, kind: u64, writer: u32, tasks: &[(&Task, u32)]| {
         let mut data = [0; 64];
         data[..2].copy_from_slice(&(kind as u16).to_ne_bytes());
         data[waker.offset()..][..4].copy_from_slice(&writer.to_ne_bytes());
+        if kind == switch {
+            // It sleeps (TASK_INTERRUPTIBLE).
+            data[prev_state.offset()..][..8].copy_from_slice(&1u64.to_ne_bytes());
+        }
         for (task, pid) in tasks {
             let name = if *pid == 0 { "idle".to_owned() } else { format!("task{}", pid % 10) };
             data[task.comm.offset()..][..name.len()].copy_from_slice(name.as_bytes());

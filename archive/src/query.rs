@@ -120,7 +120,7 @@ async fn answer(archive: &mut Archive, options: &Options, output: &mut impl Writ
     };
     let answer = archive.sql(sql).await;
     for notice in archive.notices() {
-        eprintln!("perfweave-archive: {notice}");
+        eprintln!("perfweave-archive: {}", print::shown(&notice.to_string()));
     }
     if options.arrow_stream { stream(answer?, output).await } else { print(answer?, options.format, output).await }
 }

@@ -120,6 +120,8 @@ pub struct Outcome {
     pub lost: u64,
     /// What would have held them, in words. `None` if nothing was lost.
     pub cure: Option<String>,
+    /// Whether it is certain that the kernel lost none, and that all was traced.
+    pub complete: bool,
     /// What was written.
     pub written: Written,
 }
@@ -324,7 +326,9 @@ fn read(
     reader.set_deadline(options.seconds.map(|time| Instant::now() + time))?;
     let mut cure = Cure::default();
     take_all(&mut reader, &mut recorder, &mut cure, options, stop)?;
-    let accounts = reader.ledger()?.accounts;
+    let ledger = reader.ledger()?;
+    let complete = ledger.is_complete();
+    let accounts = ledger.accounts;
     let of_cpus = accounts.iter().filter_map(|account| Some((account.cpu?, account.lost)));
     let advice = cure.advice(options.buffer_kib << 10, of_cpus);
     let outcome = Outcome {
@@ -332,6 +336,7 @@ fn read(
         dropped: recorder.dropped,
         lost: accounts.iter().map(|account| account.lost).sum(),
         cure: advice.map(|advice| advice.text("--buffer-kib", |bytes| (bytes >> 10).to_string())),
+        complete,
         written: Written::default(),
     };
     recorder.finish(&accounts)?;
@@ -371,7 +376,7 @@ fn take_all(
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { yielded, dropped, lost, cure, written } = self;
+        let Self { yielded, dropped, lost, cure, complete, written } = self;
         let each = written.event_bytes as f64 / written.events.max(1) as f64;
         write!(f, "{yielded} events: {} written", written.events)?;
         // A stream is no file.
@@ -380,7 +385,8 @@ impl fmt::Display for Outcome {
         }
         f.write_str("; ")?;
         match (lost, dropped) {
-            (0, 0) => write!(f, "nothing is missing"),
+            (0, 0) if *complete => write!(f, "nothing is missing"),
+            (0, 0) => write!(f, "nothing is known to be lost, but not all was traced and counted: see the notices"),
             _ => write!(f, "{lost} lost by the kernel, {dropped} dropped because the store was too slow"),
         }?;
         cure.iter().try_for_each(|cure| write!(f, "; {cure}"))

@@ -263,6 +263,21 @@ async fn a_query_writes_nothing_unless_that_is_allowed() {
     assert!(std::fs::metadata(path("stolen.parquet")).unwrap().len() > 0);
 }
 
+/// Any process chooses the names that a table shows: none commands the terminal of who asks.
+#[tokio::test]
+async fn a_name_in_a_table_commands_no_terminal() {
+    let made = Made::new();
+    made.waking("m1", "t1", &[row(100, 1)]);
+    let mut archive = open(made.url()).await;
+    let sql = "SELECT concat(chr(27), ']0;title', chr(7), chr(155), '2J') AS comm FROM sched.sched_waking";
+    let mut text = Vec::new();
+    let answer = archive.sql(sql).await.unwrap();
+    perfweave_archive::query::print(answer, perfweave_archive::query::Format::Table, &mut text).await.unwrap();
+    let text = String::from_utf8(text).unwrap();
+    assert!(text.contains("\\u{1b}]0;title\\u{7}\\u{9b}2J"), "{text}");
+    assert!(!text.contains(|letter: char| letter.is_control() && letter != '\n'), "{text}");
+}
+
 #[tokio::test]
 async fn what_is_not_there_is_named() {
     let made = Made::new();

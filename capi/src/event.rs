@@ -22,7 +22,8 @@ pub enum pw_kind {
     /// is not 0, since a flush or a deadline has waited long enough for a program that has not committed what it reserved in a ring buffer
     /// for count nanoseconds.
     PW_EARLY = 5,
-    /// A CPU is not traced: from the time first on, if it is not 0, and for last nanoseconds; last is 0 while it goes on.
+    /// A CPU is not traced: from the time first on, if it is not 0, and for last nanoseconds at most; last is 0 while it goes on. A CPU that
+    /// comes online is not traced until the buffer has noticed it.
     PW_UNTRACED = 6,
     /// Everything that was in the rings at a flush has been yielded.
     PW_FLUSHED = 7,

@@ -158,7 +158,8 @@ fn hand_out(shared: &pw_buffer, inside: &mut Inside, until: Option<Instant>) -> 
 /// program sees its own flags: 0 is no error.
 /// Returns how many records there were; 0 when the time is over, or if there were notices only; -EINTR for a signal; -ECANCELED or -ETIME
 /// once the buffer is closed or its deadline over; -EBUSY in a callback of this buffer or while another thread is in a call on it; -ECHILD
-/// in a child of fork; -ENOTRECOVERABLE for a fault of the library itself, and for each later call on this buffer: free it. For an error after which reading goes on (-EAGAIN and others), opts.notice_cb gets PW_PROBLEM instead, if it is set.
+/// in a child of fork; -ENOTRECOVERABLE for a fault of the library itself, and for each later call on this buffer: free it. For an error
+/// after which reading goes on (-EAGAIN and others), opts.notice_cb gets PW_PROBLEM instead, if it is set.
 /// It blocks until then, and as long as callbacks take.
 /// A callback must return: longjmp and exceptions out of it are undefined behaviour.
 #[unsafe(no_mangle)]

@@ -177,7 +177,7 @@ fn said(event: &pw_event) -> Option<String> {
     } else if is(pw_kind::PW_UNTRACED) && event.last == 0 {
         "is not traced from now on".into()
     } else if is(pw_kind::PW_UNTRACED) {
-        format!("was not traced for {} ns", event.last)
+        format!("was not traced for up to {} ns", event.last)
     } else if is(pw_kind::PW_PROBLEM) && size > 0 {
         // SAFETY: the text of an event that the library lent.
         String::from_utf8_lossy(unsafe { std::slice::from_raw_parts(data.cast::<u8>(), size) }).into_owned()

@@ -204,7 +204,7 @@ fn tries() -> Vec<(bool, Line)> {
     ];
     lines.extend(fences.map(|(name, fence, is_needed)| (is_needed, Line::of(name, periods(&fence), |text| text))));
     let reader = machine().and_then(|rings| Reader::new(rings, Order::new().hold(Hold::FENCE)));
-    lines.push((true, foreign_programs()));
+    lines.push(foreign_programs());
     lines.push((
         true,
         Line::of("proven order", reader, |reader| format!("by {}", reader.fence().unwrap_or("no fence"))),
@@ -221,22 +221,22 @@ const OUR_OWN: [&str; 5] = [
     "raw_syscalls:sys_exit",
 ];
 
-/// Whether BPF programs of others may keep events from this one.
-fn foreign_programs() -> Line {
+/// Whether BPF programs of others may keep events from this one, and whether that has to be mended. Who may trace may not ask, perhaps.
+fn foreign_programs() -> (bool, Line) {
     const NAME: &str = "BPF programs";
     let options = OUR_OWN.into_iter().fold(Rings::options(), |options, name| options.tracepoint(name));
     let found = options.bytes(1 << 16).open().and_then(|rings| rings.foreign_programs());
     let found = match found {
         Ok(found) => found,
-        Err(error) => return Line::of(NAME, Err::<(), _>(error), |()| String::new()),
+        Err(error) => return (false, Line::of(NAME, Err::<(), _>(error), |()| String::new())),
     };
     let Some((first, cure)) = found.first().map(in_parts) else {
         let says = format!("none at {}, which could keep events from perf", OUR_OWN.join(", "));
-        return Line { name: NAME, is_well: Some(true), says, cure: None };
+        return (true, Line { name: NAME, is_well: Some(true), says, cure: None });
     };
     let others = found[1..].iter().map(|error| in_parts(error).0);
     let says = others.fold(first, |all, other| all + "; " + &other);
-    Line { name: NAME, is_well: Some(false), says, cure }
+    (true, Line { name: NAME, is_well: Some(false), says, cure })
 }
 
 /// How long grace periods are now.

@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io::{self, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitStatus};
+use std::process::{Command, ExitStatus, Stdio};
 
 /// The first argument of the second process. The next two are the pipe's descriptor and the command.
 const WAIT: &str = "--wait-until-traced";
@@ -26,11 +26,16 @@ pub struct Child {
 impl Child {
     /// Starts the command, which waits.
     pub fn start(command: &[OsString]) -> Result<Self, Failure> {
+        Self::start_writing(command, Stdio::inherit())
+    }
+
+    /// The same with another standard output than this program's.
+    pub fn start_writing(command: &[OsString], output: Stdio) -> Result<Self, Failure> {
         let (reader, gate) = io::pipe()?;
         // The second process inherits this end. The other end closes with this process, so that the second never waits for ever.
         fcntl(reader.as_fd(), FcntlArg::F_SETFD(FdFlag::empty())).map_err(io::Error::from)?;
         let mut second = Command::new("/proc/self/exe");
-        second.arg(WAIT).arg(reader.as_raw_fd().to_string()).args(command);
+        second.arg(WAIT).arg(reader.as_raw_fd().to_string()).args(command).stdout(output);
         Ok(Self { process: second.spawn()?, gate: Some(gate) })
     }
 

@@ -14,14 +14,15 @@ pub mod view;
 
 use crate::failure::{Failure, Outcome};
 use crate::out::say;
+use crate::output::{self, Readers};
 use crate::stamp::{self, Stamp};
 use nix::fcntl::OFlag;
 use perfweave::{Event, Order, Reader, perf_data};
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufWriter, IsTerminal, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -42,7 +43,7 @@ pub struct Args {
     format: Format,
     #[command(flatten)]
     time: stamp::Printed,
-    /// Write into this file, not to standard output
+    /// Write into this file, not to standard output. Others may read it if they may read the recording
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -92,7 +93,7 @@ trait Sink {
 pub fn run(args: Args) -> Outcome {
     let view_and_reader = open(&args.file)?;
     let stamp = args.time.stamp_recorded(view_and_reader.1.rings())?;
-    let out = output(args.output.as_deref())?;
+    let out = output(&args)?;
     if args.format.has_dates() && view_and_reader.0.wall.is_none() {
         eprintln!("perfweave: the recording does not say what the wall clock was: the events have times, but no dates");
     }
@@ -168,11 +169,24 @@ fn nameless() -> io::Result<File> {
     })
 }
 
-fn output(path: Option<&Path>) -> Result<Out, Failure> {
-    let Some(path) = path else { return Ok(Box::new(crate::out::Out::new())) };
-    let file =
-        File::create(path).map_err(|error| Failure::new(format_args!("cannot write {}: {error}", path.display())))?;
+fn output(args: &Args) -> Result<Out, Failure> {
+    let Some(path) = &args.output else { return Ok(Box::new(crate::out::Out::new())) };
+    let file = output::create(path, readers(&args.file))
+        .map_err(|error| Failure::new(format_args!("cannot write {}: {error}", path.display())))?;
     Ok(Box::new(BufWriter::with_capacity(1 << 16, file)))
+}
+
+/// What is made of a recording may be read by others only if they may read the recording.
+fn readers(recording: &Path) -> Readers {
+    let metadata = if recording == Path::new("-") {
+        io::stdin().as_fd().try_clone_to_owned().and_then(|file| File::from(file).metadata())
+    } else {
+        std::fs::metadata(recording)
+    };
+    match metadata {
+        Ok(file) if (file.is_file() || file.is_dir()) && file.mode() & 0o004 != 0 => Readers::Any,
+        _ => Readers::Own,
+    }
 }
 
 fn convert((mut view, mut reader): (View, Reader), mut sink: Box<dyn Sink>) -> Result<(), Failure> {

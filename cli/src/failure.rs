@@ -50,6 +50,10 @@ impl Failure {
 
 impl From<perfweave::Error> for Failure {
     fn from(error: perfweave::Error) -> Self {
+        // Of a recording through a pipe.
+        if error.raw_os_error() == Some(nix::libc::EPIPE) {
+            return Self::Closed;
+        }
         let (message, hint) = in_parts(&error);
         Self::Error { message, hint }
     }

@@ -6,7 +6,9 @@ mod names;
 use crate::args::{Common, Target};
 use crate::convert::names::frames;
 use crate::failure::{Failure, Outcome};
-use crate::out::{Out, frame, line, say};
+use crate::out::{Out, frame, line};
+#[cfg(feature = "svg")]
+use crate::output::{self, Readers};
 use crate::session::{Session, Tell};
 use names::Names;
 use perfweave::{Event, Kind, Rings, Sample};
@@ -32,7 +34,7 @@ pub struct Args {
     /// Only samples of processes with this name
     #[arg(short, long, value_name = "NAME")]
     comm: Option<String>,
-    /// Write a flame graph to this file instead
+    /// Write a flame graph to this file instead, which only this user may read
     #[cfg(feature = "svg")]
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
@@ -107,12 +109,12 @@ fn svg(path: &Path, stacks: &[Counted]) -> Result<(), Failure> {
     let lines: Vec<_> = stacks.iter().map(|(stack, samples)| format!("{} {samples}", folded(stack))).collect();
     let mut options = inferno::flamegraph::Options::default();
     options.count_name = "samples".into();
-    let file = std::fs::File::create(path).map_err(|error| failed(&error))?;
+    let file = output::create(path, Readers::Own).map_err(|error| failed(&error))?;
     let mut file = std::io::BufWriter::new(file);
     inferno::flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), &mut file)
         .map_err(|error| failed(&error))?;
     file.flush().map_err(|error| failed(&error))?;
-    say(format_args!("{}: a flame graph, which a browser shows", path.display()));
+    crate::out::say(format_args!("{}: a flame graph, which a browser shows", path.display()));
     Ok(())
 }
 

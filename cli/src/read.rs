@@ -6,12 +6,14 @@ mod layout;
 
 use crate::args::Common;
 use crate::failure::{Failure, Outcome};
-use crate::out::Out;
+use crate::out::{Out, line};
 use crate::session::{Session, Tell, notice, notice_json};
 use crate::stamp::{self, By, Stamp};
+use aya::maps::MapData;
 use layout::Payload;
 use perfweave::{ANY_CPU, Clock, Event, Key, Layout, Record, Ring, Rings};
 use serde_json::{Map, Value};
+use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -40,6 +42,10 @@ pub struct Args {
     /// The field to order by, a u64. Without it: the kernel's time, which records of ring buffers do not have
     #[arg(short, long, value_name = "FIELD")]
     key: Option<String>,
+    /// The pinned map in which the programs count what a ring buffer refuses, because the kernel does not: a
+    /// BPF_MAP_TYPE_PERCPU_ARRAY with a u64, as perfweave.bpf.h has it
+    #[arg(long, value_name = "PATH")]
+    failures: Option<PathBuf>,
     #[command(flatten)]
     time: stamp::Printed,
     #[command(flatten)]
@@ -59,16 +65,31 @@ uses is not in it.
 
 Choose `--hold reserved` only if the program draws the key between bpf_ringbuf_reserve() and bpf_ringbuf_submit().";
 
+/// Why losses are not all counted in a BPF ring buffer, and where the programs count.
+const REFUSES: &str = "a BPF ring buffer counts nothing that it refuses (its programs can: --failures)";
+const RESERVED: &str = "a program has not committed what it reserved, and nobody knows what lies after that";
+
 pub fn run(args: Args) -> Outcome {
     let format = format(&args)?;
     let key = key(&args, format.as_ref())?;
-    let rings = rings(&args, matches!(key, Key::Time))?;
+    let (mut rings, are_buffers) = rings(&args, matches!(key, Key::Time))?;
+    if let Some(path) = &args.failures {
+        let cannot = |error| {
+            let error: &dyn std::error::Error = &error;
+            let why = error.source().unwrap_or(error);
+            Failure::new(format_args!("the map of failures, {}, cannot be opened: {why}", path.display()))
+        };
+        rings.count_failures(MapData::from_pin(path).map_err(cannot)?.fd())?;
+    }
     let order = args.common.order().key(key);
     // A key may be any number. It is a time if the user says so.
     let stamp = args.time.time.map(|_| args.time.stamp(&rings, By::Monotonic, args.common.json)).transpose()?;
     let mut session = Session::begin(rings, order, &args.common, None)?;
     if let Some(stamp) = stamp {
         session.stamped(stamp);
+    }
+    if are_buffers {
+        session.uncounted(if args.failures.is_some() { RESERVED } else { REFUSES });
     }
     let mut lines = Lines { out: Out::new(), format: format.as_ref(), stamp, json: args.common.json };
     session.each(|tell| match tell {
@@ -101,8 +122,8 @@ fn key(args: &Args, format: Option<&Payload>) -> Result<Key, Failure> {
     Ok(Key::Payload(offset))
 }
 
-/// The rings of the map, whatever it is.
-fn rings(args: &Args, by_time: bool) -> Result<Rings, Failure> {
+/// The rings of the map, whatever it is, and whether they are BPF ring buffers.
+fn rings(args: &Args, by_time: bool) -> Result<(Rings, bool), Failure> {
     // SAFETY: this process reads the map nowhere else. The help says that no other one may, and a second reader is reported as damage.
     let buffers = unsafe { Ring::adopt_pinned_ring_buffers(&args.map) };
     match buffers {
@@ -115,10 +136,10 @@ fn rings(args: &Args, by_time: bool) -> Result<Rings, Failure> {
             for (cpu, ring) in buffers {
                 rings.add(cpu, ring, Layout::RING_BUFFER);
             }
-            Ok(rings)
+            Ok((rings, true))
         }
         // It is no ring buffer: if it is no perf event array either, the error of this says what it is.
-        Err(_) => Ok(Rings::options().bpf_output_pinned(&args.map).bytes(args.common.buffer).open()?),
+        Err(_) => Ok((Rings::options().bpf_output_pinned(&args.map).bytes(args.common.buffer).open()?, false)),
     }
 }
 
@@ -137,7 +158,7 @@ impl Lines<'_> {
             (Some(record), false) => self.text(event, &record),
             (None, true) => {
                 let object = notice_json(&event.item(), self.number(event));
-                object.map_or(Ok(()), |object| writeln!(self.out, "{object}"))
+                object.map_or(Ok(()), |object| line(&mut self.out, format_args!("{object}")))
             }
             (None, false) => {
                 let key = self.key(event);
@@ -158,21 +179,21 @@ impl Lines<'_> {
     }
 
     fn text(&mut self, event: &Event<'_>, record: &Record<'_>) -> io::Result<()> {
-        let (key, out) = (self.key(event), &mut self.out);
-        write!(out, "{key}")?;
-        match cpu(event) {
-            Some(cpu) => write!(out, " CPU {cpu}:")?,
-            None => write!(out, ":")?,
-        }
+        let mut text = self.key(event);
+        // Writing to memory does not fail.
+        let _ = match cpu(event) {
+            Some(cpu) => write!(text, " CPU {cpu}:"),
+            None => write!(text, ":"),
+        };
         if event.late_by() > 0 {
-            write!(out, " LATE by {} ns", event.late_by())?;
+            let _ = write!(text, " LATE by {} ns", event.late_by());
         }
         let bytes = record.payload().map(|payload| payload.to_vec()).unwrap_or_default();
         match self.format {
-            Some(format) => format.fields(&bytes).try_for_each(|(name, value)| write!(out, " {name}={value}"))?,
-            None => bytes.iter().try_for_each(|byte| write!(out, " {byte:02x}"))?,
+            Some(format) => format.fields(&bytes).for_each(|(name, value)| text += &format!(" {name}={value}")),
+            None => bytes.iter().for_each(|byte| text += &format!(" {byte:02x}")),
         }
-        writeln!(out)
+        line(&mut self.out, format_args!("{text}"))
     }
 
     fn object(&mut self, event: &Event<'_>, record: &Record<'_>) -> io::Result<()> {
@@ -192,7 +213,7 @@ impl Lines<'_> {
                 object.insert("bytes".into(), hex.into());
             }
         }
-        writeln!(self.out, "{}", Value::from(object))
+        line(&mut self.out, format_args!("{}", Value::from(object)))
     }
 }
 

@@ -6,14 +6,15 @@ mod trigger;
 
 use crate::args::{Common, Target};
 use crate::child::Child;
-use crate::failure::{Outcome, in_line};
+use crate::failure::{Failure, Outcome, in_line};
 use crate::out::{Out, line, say};
 use crate::session::{Session, Tell};
 use perfweave::perf_data::{Writer, Written};
 use perfweave::{Clock, Event, Kind, RingOptions, Rings, Sample};
 use serde_json::json;
 use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use trigger::On;
@@ -37,7 +38,8 @@ pub struct Args {
     target: Target,
     #[command(flatten)]
     common: Common,
-    /// The file; with --last, the beginning of the names of the files, which end with the time
+    /// The file, or - for standard output, which perf reads through a pipe; with --last, the beginning of the names of the files, which end
+    /// with the time
     #[arg(short, long, value_name = "FILE", default_value = "perf.data")]
     output: PathBuf,
     /// Keep so much in the rings, such as 500ms or 2s, and write it when something happens
@@ -52,7 +54,7 @@ pub struct Args {
     /// Write for each line that a program writes into this Unix socket, and answer with the name of the file
     #[arg(long, value_name = "PATH", group = "when", requires = "last")]
     on_socket: Option<PathBuf>,
-    /// Keep the newest so many files of --last, and delete older ones
+    /// Keep the newest so many files of --last, and delete this user's older ones
     #[arg(long, value_name = "N", default_value_t = 10, requires = "last", value_parser = clap::value_parser!(u32).range(1..))]
     keep: u32,
 }
@@ -61,6 +63,7 @@ const EXAMPLES: &str = "\
 Examples:
   perfweave record -- make                                   Who ran where and who woke whom, while make runs, in perf.data
   perfweave record -a -e 'sched:*,irq:*' --seconds 5
+  perfweave record -o - -- make | perf script -i -           Meanwhile, through a pipe
   perfweave record -e cpu-clock --call-graph -p 1234
   perfweave record --last 500ms --on 'wakeup>10ms'           Whenever a thread waits 10 ms for a CPU: what was before
   perfweave record --last 2s --on 'sched:sched_process_exit: comm == \"nginx\"'
@@ -72,6 +75,16 @@ Then: perfweave convert --html perf.data -o trace.html";
 const NAMES: [Kind; 3] = [Kind::COMM, Kind::MMAP2, Kind::FORK];
 
 impl Args {
+    /// Whether the recording goes to standard output.
+    fn is_piped(&self) -> bool {
+        self.output == Path::new("-")
+    }
+
+    /// Where the recording goes, in words.
+    fn place(&self) -> String {
+        if self.is_piped() { "standard output".into() } else { self.output.display().to_string() }
+    }
+
     /// The events, with the names of processes and what they map.
     fn options(&self, child: Option<&Child>) -> RingOptions {
         let mut options = Rings::options().bytes(self.common.buffer);
@@ -96,23 +109,57 @@ impl Args {
 }
 
 pub fn run(args: Args) -> Outcome {
+    if args.is_piped() {
+        refuse_pipe(&args)?;
+    }
     match args.last {
         Some(last) => flight::run(&args, last),
         None => whole(&args),
     }
 }
 
+/// What does not go with a recording on standard output.
+fn refuse_pipe(args: &Args) -> Result<(), Failure> {
+    let failure = if args.last.is_some() {
+        Failure::hinting(
+            "-o - is for one recording, and --last writes several",
+            "give the beginning of their names: -o /tmp/flight",
+        )
+    } else if args.common.json {
+        Failure::hinting(
+            "-o - and --json both write to standard output",
+            "without --json the summary goes to standard error",
+        )
+    } else if io::stdout().is_terminal() {
+        Failure::hinting(
+            "a recording is no text for a terminal",
+            "send it through a pipe: perfweave record -o - | perf script -i -",
+        )
+    } else {
+        return Ok(());
+    };
+    Err(failure)
+}
+
 /// Records everything from now on.
 fn whole(args: &Args) -> Outcome {
-    let child = args.target.start()?;
+    let is_piped = args.is_piped();
+    // Standard output is the recording's. What the command prints goes to standard error, as perf has it.
+    let child = match is_piped && !args.target.command.is_empty() {
+        true => Some(Child::start_writing(&args.target.command, io::stderr().as_fd().try_clone_to_owned()?.into())?),
+        false => args.target.start()?,
+    };
     let rings = args.options(child.as_ref()).open()?;
     skipped(rings.skipped());
-    let mut writer = Writer::create(&args.output, &rings)?;
+    let mut writer = match is_piped {
+        true => Writer::pipe(io::stdout().as_fd().try_clone_to_owned()?, &rings)?,
+        false => Writer::create(&args.output, &rings)?,
+    };
     let unnamed: Vec<_> = writer.unnamed().iter().map(in_line).collect();
     let within = Within::now(rings.clock(), args.common.seconds);
     let mut session = Session::begin(rings, args.common.order(), &args.common, child)?;
     if args.target.command.is_empty() && args.common.seconds.is_none() {
-        say(format_args!("recording into {}; Ctrl-C ends it", args.output.display()));
+        say(format_args!("recording into {}; Ctrl-C ends it", args.place()));
     }
     let mut failed = None;
     let mut progress = Progress::new();
@@ -124,7 +171,13 @@ fn whole(args: &Args) -> Outcome {
                 failed = failed.take().or(writer.write(event).err());
                 progress.events += 1;
             }
-            Tell::Pause => progress.say(),
+            Tell::Pause => {
+                progress.say();
+                // Who reads it meanwhile waits for it.
+                if is_piped && failed.is_none() {
+                    failed = writer.flush().err();
+                }
+            }
         }
         // It ends the session, and is said below.
         if failed.is_some() { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
@@ -134,6 +187,7 @@ fn whole(args: &Args) -> Outcome {
         return Err(error.into());
     }
     read?;
+    writer.untold(&session.ledger()?);
     let written = writer.finish()?;
     let summary = session.summary(args.common.json)?;
     tell(args, &written, &summary, session.stats().left_out)?;
@@ -166,7 +220,7 @@ impl Within {
 /// The last lines: what was written, on standard error as perf does, or as an object.
 fn tell(args: &Args, written: &Written, summary: &str, own: u64) -> io::Result<()> {
     let Written { records, lost, left_out, .. } = *written;
-    let file = args.output.display();
+    let file = args.place();
     if args.common.json {
         let mut out = Out::new();
         writeln!(out, "{summary}")?;
@@ -174,10 +228,11 @@ fn tell(args: &Args, written: &Written, summary: &str, own: u64) -> io::Result<(
         line(&mut out, format_args!("{object}"))?;
         return out.flush();
     }
-    let bytes = std::fs::metadata(&args.output).map_or(0, |file| file.len());
+    let bytes = std::fs::metadata(&args.output).ok().filter(|_| !args.is_piped());
+    let bytes = bytes.map_or_else(String::new, |file| format!(", {:.1} MB", file.len() as f64 / 1e6));
     eprintln!("{summary}");
     let own = if own > 0 { format!("; {own} of this program itself are left out") } else { String::new() };
-    say(format_args!("{file}: {records} records, {:.1} MB{own}", bytes as f64 / 1e6));
+    say(format_args!("{file}: {records} records{bytes}{own}"));
     Ok(())
 }
 

@@ -150,6 +150,10 @@ struct Fields {
 /// `TRACE_FLAG_HARDIRQ` and `TRACE_FLAG_SOFTIRQ` (include/linux/trace_events.h).
 const IN_INTERRUPT: u64 = 0x08 | 0x10;
 
+/// `sched_wakeup_new`, if it is the source behind those of [`sources`]. Its fields lie where those of `sched_waking` lie: both are made of
+/// `sched_wakeup_template` (include/trace/events/sched.h).
+pub const NEW: usize = 2;
+
 /// `PERF_RECORD_MISC_SWITCH_OUT`
 const OUT: u16 = 1 << 13;
 /// `PERF_RECORD_MISC_SWITCH_OUT_PREEMPT`
@@ -189,7 +193,7 @@ impl Scheduler {
     pub fn record(&mut self, record: &Record<'_>, time: u64, names: &mut Names) -> Option<Ran> {
         let sampled = record.pid_tid();
         match (record.kind(), record.source()) {
-            (Kind::SAMPLE, Some(0)) => {
+            (Kind::SAMPLE, Some(0 | NEW)) => {
                 let (process, tid) = sampled?;
                 let [waker, woken] = [&self.fields.waker, &self.fields.woken[0]].map(|field| number(field, record));
                 let (waker, woken) = (self.numbers.learn(waker?, tid), woken?);

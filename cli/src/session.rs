@@ -4,7 +4,8 @@ use crate::args::{Common, size};
 use crate::child::Child;
 use crate::cure::{Advice, Cure};
 use crate::failure::Failure;
-use crate::out::Out;
+use crate::missing;
+use crate::out::{Out, say};
 use crate::stamp::Stamp;
 use crate::times::short;
 use perfweave::{ANY_CPU, EarlyRelease, Event, Handle, Item, Ledger, Order, Reader, Rings, Stats, Untraced};
@@ -33,6 +34,8 @@ pub struct Session {
     /// How times are printed.
     stamp: Option<Stamp>,
     cure: Cure,
+    /// Why losses are not all counted, if they are not.
+    uncounted: &'static str,
 }
 
 /// What other threads say to the session.
@@ -66,7 +69,7 @@ impl Session {
     pub fn begin(rings: Rings, order: Order, common: &Common, child: Option<Child>) -> Result<Self, Failure> {
         // Who may not ask is not told: that is no reason not to trace.
         for program in rings.foreign_programs().unwrap_or_default() {
-            eprintln!("perfweave: {program}");
+            say(format_args!("perfweave: {program}"));
         }
         let reader = Reader::new(rings, order)?;
         let stop = Arc::new(Stop::default());
@@ -82,12 +85,18 @@ impl Session {
         }
         let began = Instant::now();
         reader.set_deadline(common.seconds.map(|time| began + time))?;
-        Ok(Self { reader, stop, began, watched: None, stamp: None, cure: Cure::default() })
+        let (cure, uncounted) = (Cure::default(), missing::UNCOUNTED);
+        Ok(Self { reader, stop, began, watched: None, stamp: None, cure, uncounted })
     }
 
     /// Says in the summary how exact these times are.
     pub fn stamped(&mut self, stamp: Stamp) {
         self.stamp = Some(stamp);
+    }
+
+    /// Says in the summary why losses are not all counted, if they are not, and what would help.
+    pub fn uncounted(&mut self, why: &'static str) {
+        self.uncounted = why;
     }
 
     /// How exact printed times are, if they are converted, and by how much the clock was set meanwhile.
@@ -144,6 +153,11 @@ impl Session {
         }
     }
 
+    /// The account of everything that was written.
+    pub fn ledger(&mut self) -> Result<Ledger, Failure> {
+        Ok(self.reader.ledger()?)
+    }
+
     /// The counts of the reader.
     pub fn stats(&self) -> Stats {
         self.reader.stats()
@@ -158,13 +172,13 @@ impl Session {
 
     /// One line on loss and order, on standard error. In JSON it is the last object instead.
     pub fn summary(&mut self, json: bool) -> Result<String, Failure> {
-        let Stats { records, late, early, damaged, missing, left_out, .. } = self.reader.stats();
+        let Stats { records, late, early, damaged, missing: numbers, left_out, .. } = self.reader.stats();
         let ledger = self.reader.ledger()?;
-        // The kernel tells a loss with the next record. The ledger has those after the last record as well.
-        let lost = ledger.accounts.iter().map(|account| account.lost).sum::<u64>();
         if json {
+            // The kernel tells a loss with the next record. The ledger has those after the last record as well.
+            let total = ledger.total();
             let mut object = json!({
-                "summary": { "records": records, "lost": lost, "missing": missing, "late": late, "early": early, "damaged": damaged,
+                "summary": { "records": records, "lost": total.lost, "untold": total.untold, "exact": total.exact, "missing": numbers, "late": late, "early": early, "damaged": damaged,
                     "left_out": left_out, "seconds": self.elapsed().as_secs_f64(), "complete": ledger.is_complete() }
             });
             if let Some(Advice::Bytes(bytes)) = self.advice(&ledger) {
@@ -187,10 +201,8 @@ impl Session {
         } else {
             format!("{late} late; the order is not proven (--hold)")
         };
-        let loss =
-            if ledger.is_complete() { "nothing is missing".into() } else { format!("{lost} lost, {damaged} damaged") };
         let advice = self.advice(&ledger).map(|advice| format!("; {}", advice.text("--buffer", size)));
-        let loss = loss + &advice.unwrap_or_default();
+        let loss = missing::words(&ledger, self.uncounted) + &advice.unwrap_or_default();
         let clock = match self.exactness() {
             None => String::new(),
             Some((ns, None)) => format!("; times within {}", short(ns)),

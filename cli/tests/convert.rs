@@ -13,10 +13,6 @@ fn records(objects: &[Value]) -> Vec<&Value> {
     objects.iter().filter(|object| object["event"].is_string()).collect()
 }
 
-fn times(objects: &[Value]) -> Vec<u64> {
-    records(objects).into_iter().map(|object| object["time"].as_u64().unwrap()).collect()
-}
-
 #[test]
 fn text_json_and_perf_have_the_same_records_in_order() {
     let place = Place::new();
@@ -91,6 +87,53 @@ fn times_of_another_clock_are_not_taken_for_monotonic_ones() {
     assert!(printed(&["convert", "--text", "--time", "real", &file]).lines().count() > 0);
     let Some(()) = recorded(&file, &["-a"]) else { return };
     assert_eq!(printed(&["convert", "--text", "--time", "monotonic", &file]), printed(&["convert", "--text", &file]));
+}
+
+/// Whose links an output follows, and who may read it.
+#[test]
+fn an_output_follows_no_link_of_others_and_is_as_private_as_the_recording() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};
+    let place = Place::new();
+    let [file, precious, link, page] = ["perf.data", "precious", "link", "page"].map(|name| place.file(name));
+    let Some(()) = recorded(&file, &[]) else { return };
+    let mode = |path: &str| fs::metadata(path).unwrap().mode() & 0o777;
+    let convert = |output: &str| perfweave(&["convert", "--html", &file, "-o", output]).output().unwrap();
+    let record = |output: &str| perfweave(&["record", "-o", output, "--", "true"]).output().unwrap();
+    let flames =
+        |output: &str| perfweave(&["profile", "-F", "999", "--svg", output, "--", "sh", "-c", BUSY]).output().unwrap();
+    const BUSY: &str = "n=0; while [ $n -lt 100000 ]; do n=$((n+1)); done";
+    // A new file, and one that was public.
+    fs::write(&link, "").unwrap();
+    fs::set_permissions(&link, PermissionsExt::from_mode(0o644)).unwrap();
+    for output in [&page, &link] {
+        for run in [&convert as &dyn Fn(&str) -> _, &flames] {
+            let ran = run(output);
+            assert!(ran.status.success() && mode(output) == 0o600, "{:o}: {ran:?}", mode(output));
+        }
+        fs::remove_file(output).unwrap();
+    }
+    fs::write(&precious, "precious").unwrap();
+    symlink(&precious, &link).unwrap();
+    let Some(()) = perfweave_support::kernel("give a link away", lchown(&link, Some(65534), None)) else { return };
+    for run in [&convert as &dyn Fn(&str) -> _, &flames, &record] {
+        let ran = run(&link);
+        let said = String::from_utf8_lossy(&ran.stderr);
+        assert!(ran.status.code() == Some(1) && said.contains("a link of user 65534"), "{said}");
+        assert_eq!(fs::read(&precious).unwrap(), b"precious");
+    }
+    // Own links lead on, and so do a pipe and a descriptor.
+    lchown(&link, Some(nix::unistd::geteuid().as_raw()), None).unwrap();
+    assert!(convert(&link).status.success() && fs::metadata(&precious).unwrap().len() > 1000);
+    let printed = convert("/dev/stdout");
+    assert!(printed.status.success() && printed.stdout == fs::read(&precious).unwrap(), "{printed:?}");
+    // Another user's file would show that user what only this one may see. A recording that all may read tells no secrets.
+    chown(&precious, Some(65534), None).unwrap();
+    assert_eq!(convert(&precious).status.code(), Some(1));
+    fs::set_permissions(&file, PermissionsExt::from_mode(0o644)).unwrap();
+    assert!(convert(&precious).status.success() && convert(&page).status.success());
+    let other = place.file("other");
+    fs::write(&other, "").unwrap();
+    assert_eq!(mode(&page), mode(&other));
 }
 
 /// The data in a page.
@@ -226,9 +269,10 @@ fn the_firefox_profile_has_threads_marks_and_samples() {
     assert_eq!(count("samples"), switches.len() as u64);
     assert!(count("markers") >= (switches.len() + others.len()) as u64);
     assert!(threads.iter().any(|thread| thread["name"] == "sh"));
-    // Its start has the date that `--time real` gives the first event, in milliseconds.
-    let times = times(&objects).into_iter().zip(times(&self::objects(&["convert", "--json", "--time", "real", &file])));
-    let (_, real) = times.into_iter().find(|(time, _)| *time > 0).unwrap();
+    // Its start has the date that `--time real` gives the first event that is no name, in milliseconds.
+    let real = self::objects(&["convert", "--json", "--time", "real", &file]);
+    let is_event = |object: &&Value| object["event"].as_str().is_some_and(|event| event.contains(':'));
+    let real = real.iter().find(is_event).unwrap()["time"].as_u64().unwrap();
     assert!((profile["meta"]["startTime"].as_f64().unwrap() - real as f64 / 1e6).abs() < 0.01);
 }
 

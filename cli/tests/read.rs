@@ -191,6 +191,47 @@ fn a_perf_event_array_is_read_until_the_pipe_is_closed() {
     );
 }
 
+/// The kernel does not count what a ring buffer refuses. A summary without the programs' counts never says that nothing is missing.
+#[test]
+fn what_a_ring_buffer_refuses_is_not_called_nothing() {
+    let Some(rings) = kernel("a BPF ring buffer", Map::ring_buffer(4096)) else { return };
+    let (counter, failures) = (ring_buffer::counter().unwrap(), Map::counts().unwrap());
+    let way = Reserving { rings: &rings, counter: &counter, failures: &failures, way: Way::Inside, discard: None };
+    let program = way.on_syscall(libc::SYS_geteuid, 7, Turns::default()).unwrap();
+    let link = program.attach_raw_tracepoint("sys_enter").unwrap();
+    let Some((mount, path)) = pinned(&rings) else { return };
+    let counts = mount.path().join("failures");
+    pin::pin(&failures, &counts).unwrap();
+    let counts = counts.to_str().unwrap();
+    load::pinned(0, || (0..500).for_each(|_| _ = nix::unistd::geteuid()));
+    assert!(failures.counted().unwrap() > 300, "4 KiB take some hundred");
+
+    let args = ["read", "--map", &path, "--format", FORMAT, "--key", "time", "--hold", "reserved"];
+    let said = Run::new(&args).args(["--seconds", "0.1"]).output();
+    let said = String::from_utf8(said.stderr).unwrap();
+    assert!(
+        said.contains("nothing is known to be missing, but a BPF ring buffer counts nothing that it refuses"),
+        "{said}"
+    );
+    assert!(said.contains("--failures"), "{said}");
+    load::pinned(0, || (0..500).for_each(|_| _ = nix::unistd::geteuid()));
+    let said = Run::new(&args).args(["--json", "--seconds", "0.1"]).succeeds();
+    let summary = said.lines().last().unwrap();
+    assert!(summary.contains("\"complete\":false") && summary.contains("\"exact\":false"), "{summary}");
+
+    // Counted by the programs. Where nothing fails, nothing is missing.
+    let counted = || Run::new(&args).args(["--failures", counts]);
+    let said = String::from_utf8(counted().args(["--seconds", "0.1"]).output().stderr).unwrap();
+    assert!(said.contains("nothing is missing"), "{said}");
+    let load = load::Load::on(&load::online(), |_| _ = nix::unistd::geteuid());
+    let said = counted().args(["--json"]).lines_until(|line| line.contains("\"lost\""));
+    load.end();
+    assert!(number(said.last().unwrap(), "count") > 0, "{said:?}");
+    drop(link);
+    assert!(Run::new(&args).args(["--failures", &path]).fails(1).contains("BPF_MAP_TYPE_PERCPU_ARRAY"));
+    assert!(Run::new(&args).args(["--failures", "/sys/fs/bpf/none"]).fails(1).contains("/sys/fs/bpf/none"));
+}
+
 /// A program stays inside its reservation, and the command ends at its time, with all that was committed before.
 #[test]
 fn a_reservation_that_is_never_committed_does_not_keep_it() {

@@ -112,6 +112,58 @@ fn a_recording_is_as_long_as_it_was_asked_to_be() {
     assert!(end.parse::<u64>().unwrap() <= 300_000_000, "{end} ns");
 }
 
+/// `-o -` writes what perf reads through a pipe, and leaves standard output to the recording alone.
+#[test]
+fn a_recording_to_standard_output_goes_through_a_pipe() {
+    let place = Place::new();
+    let Some(()) = recorded(&place.file("first"), &["-e", "sched:sched_process_exec"]) else { return };
+    let script = "echo told; for i in 1 2 3 4 5; do /bin/true; done; exit 7";
+    let args = ["record", "-e", "sched:sched_process_exec", "-o", "-", "sh", "-c", script];
+    let output = perfweave(&args).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(7), "{said}");
+    assert!(output.stdout.starts_with(b"PERFILE2\x10\0\0\0\0\0\0\0"), "{said}");
+    assert!(said.lines().any(|line| line == "told") && said.contains("standard output: "), "{said}");
+    let file = place.file("piped");
+    fs::write(&file, &output.stdout).unwrap();
+    assert_eq!(samples(&file), 1 + 5);
+    let program = env!("CARGO_BIN_EXE_perfweave");
+    let through = |from: &str, to: &str| {
+        let output = Command::new("sh").args(["-c", &format!("{from} | {to}")]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{said}");
+        (String::from_utf8_lossy(&output.stdout).into_owned(), said)
+    };
+    let record = format!("{program} record -a -e sched:sched_process_exec -o - -- /bin/true");
+    let (shown, _) = through(&record, &format!("{program} convert --json -"));
+    assert!(shown.contains("sched:sched_process_exec"), "{shown}");
+    if perf().is_some() {
+        let (shown, _) = through(&record, "perf script -i -");
+        assert!(shown.contains("sched:sched_process_exec: filename="), "{shown}");
+    }
+    // A reader that has seen enough ends it well.
+    let (_, said) = through(&format!("{program} record -a -o - -d 600"), "head -c 100");
+    assert!(!said.contains("cannot write"), "{said}");
+    for args in
+        [&["record", "-o", "-", "--json", "true"][..], &["record", "-o", "-", "--last", "1s", "--on-signal", "USR1"]]
+    {
+        let output = perfweave(args).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && output.stdout.is_empty() && said.contains("-o -"), "{said}");
+    }
+    assert!(!fs::exists("-").unwrap());
+}
+
+/// A recording is no text.
+#[test]
+fn a_recording_is_not_written_to_a_terminal() {
+    let Some(()) = perfweave_support::runs(&["script", "--version"], "script(1)") else { return };
+    let line = format!("{} record -o - true", env!("CARGO_BIN_EXE_perfweave"));
+    let output = Command::new("script").args(["-qec", &line, "/dev/null"]).output().unwrap();
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.code() == Some(1) && shown.contains("terminal") && !shown.contains("PERFILE2"), "{shown}");
+}
+
 #[test]
 fn signals_end_a_recording_that_can_be_read() {
     let place = Place::new();
@@ -156,6 +208,36 @@ fn a_recorder_writes_at_each_signal_and_keeps_the_newest_files() {
         let script = Command::new("perf").args(["script", "-i", &files[2]]).output().unwrap();
         assert_eq!(String::from_utf8_lossy(&script.stdout).lines().count(), samples(&files[2]));
     }
+}
+
+/// Files of other users stay, whatever they are called, and so does what was written last.
+#[test]
+fn a_recorder_deletes_no_file_of_others_and_not_the_one_it_has_just_written() {
+    use std::os::unix::fs::{chown, symlink};
+    let place = Place::new();
+    let output = place.file("flight");
+    let [old, theirs, link, later] = ["1000000000", "1000000001", "1000000002", "9999999999"]
+        .map(|time| place.file(&format!("flight.{time}-000000")));
+    [&old, &theirs, &later].into_iter().for_each(|file| fs::write(file, "").unwrap());
+    symlink("precious", &link).unwrap();
+    let Some(()) = perfweave_support::kernel("give a file away", chown(&theirs, Some(65534), None)) else { return };
+    let args = ["record", "--last", "1s", "--on-signal", "USR1", "--keep", "2", "--json", "-o", &output];
+    let Some(mut running) = Running::start(&args) else { return };
+    let mut files = Vec::new();
+    for there in [vec![&later], vec![], vec![]] {
+        running.signal(Signal::SIGUSR1);
+        files.push(running.object()["file"].as_str().unwrap().to_owned());
+        // It deletes when it has said what it has written.
+        let newest = files[files.len().saturating_sub(2)..].iter();
+        let mut expected: Vec<_> = newest.chain(there).chain([&theirs, &link]).map(std::path::PathBuf::from).collect();
+        expected.sort();
+        perfweave_support::threads::until("older files are deleted", || {
+            let mut all: Vec<_> = fs::read_dir(&place.0).unwrap().map(|file| file.unwrap().path()).collect();
+            all.sort();
+            all == expected
+        });
+    }
+    assert_eq!(running.end(Signal::SIGINT).0, Some(0));
 }
 
 /// Other programs ask for a file by a line, and learn its name. The path is free again at the end.

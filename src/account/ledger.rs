@@ -36,8 +36,8 @@ pub struct Account {
     /// How often so many records were lost that a counter of this width may have wrapped around without being noticed. The crate then does
     /// not know how many numbers are missing ([`AnomalyKind::Wraparound`](crate::AnomalyKind::Wraparound)).
     pub wraparounds: u64,
-    /// How long the CPU has been online without being traced, because its ring or events could not be opened
-    /// ([`Untraced`](crate::Untraced)). The events of that time are not counted. For all CPUs together, the sum.
+    /// How long the CPU has been online without being traced, at most: before the reader noticed it, or because its ring or events could not be
+    /// opened ([`Untraced`](crate::Untraced)). The events of that time are not counted. For all CPUs together, the sum.
     pub untraced: Duration,
 }
 

@@ -168,6 +168,8 @@ impl Field {
 
     /// The string up to its zero byte, or to the field's end. Borrowed unless it wraps or is not UTF-8. Invalid UTF-8 becomes U+FFFD.
     /// `None` if elements are longer than a byte, for fields that are no array, and if it does not fit.
+    ///
+    /// Any process chooses its names and paths: they may have escape sequences of terminals and ends of lines ([`str::escape_debug`]).
     pub fn text<'a>(&self, record: &Record<'a>) -> Option<Cow<'a, str>> {
         (self.array && self.width == 1).then(|| Some(text_of(self.data(record.payload()?)?)))?
     }

@@ -99,6 +99,8 @@ impl Format {
     /// [`Format::prints_as_the_kernel`] says which applies.
     ///
     /// A line is cut at 64 KiB; the kernel's lines are at most a page. Text that a precision cuts off counts too. This allocates.
+    ///
+    /// Texts of fields are in it as they are, with the escape sequences and ends of lines that a process may have chosen.
     pub fn line(&self, record: &Record<'_>) -> Option<String> {
         record.payload().map(|payload| self.line_of(payload))
     }

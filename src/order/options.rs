@@ -248,8 +248,9 @@ impl Order {
     ///   A tool that pairs switches leaves [`Reader::threads`](crate::Reader::threads) out of its result.
     /// - It is any other record with [`Sample::Tid`](crate::Sample::Tid), from a thread of the tracer.
     ///
-    /// Inside a PID namespace, as in a container, the tracer does not know the thread numbers that tracepoints record. There, and for
-    /// adopted rings, only the last rule applies. Nothing is left out of a recording. A thread that has read stays known after it ends,
+    /// Inside a PID namespace, as in a container, tracepoints have other numbers for the tracer's threads. There a record with
+    /// [`Sample::Tid`](crate::Sample::Tid) that one of them writes tells its number. Without that sample, and for adopted rings, only the
+    /// last rule applies. Nothing is left out of a recording. A thread that has read stays known after it ends,
     /// although the kernel may reuse its number: read from threads that live long.
     ///
     /// [`Stats::left_out`](crate::Stats::left_out) counts the records that were left out. A ledger counts them as yielded. Their numbers

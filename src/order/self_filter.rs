@@ -5,11 +5,14 @@ use crate::record::{Kind, Record};
 use crate::rings::Rings;
 use crate::sys::machine;
 use smallvec::SmallVec;
+use std::cell::RefCell;
 
 /// The records that a stream leaves out ([`Order::without_self`](crate::Order::without_self)).
 #[derive(Debug)]
 pub(crate) struct SelfFilter {
     threads: SmallVec<[u32; 4]>,
+    /// In a PID namespace: which numbers tracepoints have for these threads, as far as records with both have told.
+    outside: Option<RefCell<SmallVec<[u32; 4]>>>,
     /// By source.
     about: Vec<About>,
 }
@@ -35,10 +38,9 @@ const COMMON_PID: usize = 4;
 impl SelfFilter {
     /// A filter for these rings. It leaves out the calling thread first.
     pub(crate) fn new(rings: &Rings) -> Self {
-        let global = machine::has_global_threads();
-        let about = |source| if global { About::of(rings, source) } else { About::Sampled };
-        let about = (0..rings.sources().len()).map(about).collect();
-        Self { threads: SmallVec::from_slice(&[machine::thread()]), about }
+        let outside = if machine::has_global_threads() { None } else { Some(RefCell::default()) };
+        let about = (0..rings.sources().len()).map(|source| About::of(rings, source)).collect();
+        Self { threads: SmallVec::from_slice(&[machine::thread()]), outside, about }
     }
 
     /// Leaves out one more thread.
@@ -52,30 +54,50 @@ impl SelfFilter {
         self.threads.contains(&thread)
     }
 
+    /// The same, by the number that a tracepoint has.
+    fn has_traced(&self, thread: u32) -> bool {
+        match &self.outside {
+            Some(outside) => outside.borrow().contains(&thread),
+            None => self.has(thread),
+        }
+    }
+
+    /// A record of a tracepoint that says by `PERF_SAMPLE_TID` that one of our threads wrote it tells that thread's number in tracepoints.
+    fn learn(&self, record: &Record<'_>) {
+        let Some(outside) = &self.outside else { return };
+        let is_ours = record.pid_tid().is_some_and(|(_, thread)| self.has(thread));
+        if let Some(thread) = writer(record).filter(|thread| is_ours && !self.has_traced(*thread)) {
+            outside.borrow_mut().push(thread);
+        }
+    }
+
     /// Whether a record is about the tracer's threads alone.
     pub(crate) fn is_about_us(&self, record: &Record<'_>) -> bool {
         let about = match record.kind() {
             Kind::SAMPLE => record.source().and_then(|source| self.about.get(source)).unwrap_or(&About::Sampled),
             _ => &About::Sampled,
         };
+        if !matches!(about, About::Sampled | About::Nobody) {
+            self.learn(record);
+        }
         let number = |field: &Field| field.int(record).and_then(|number| u32::try_from(number).ok());
         let thread = match about {
             About::Switch { from, to } => {
                 let (Some(from), Some(to)) = (number(from), number(to)) else { return false };
                 // From the tracer to an idle CPU, or back: no other program starts or stops.
-                let ours = [from, to].map(|thread| self.has(thread));
+                let ours = [from, to].map(|thread| self.has_traced(thread));
                 return ours[0] && (ours[1] || to == 0) || ours[1] && from == 0;
             }
             About::Thread(field) => match number(field) {
-                Some(thread) if self.has(thread) => Some(thread),
+                Some(thread) if self.has_traced(thread) => Some(thread),
                 // An action of the tracer on another thread, such as a wake-up.
                 _ => writer(record),
             },
             About::Writer => writer(record),
             About::Nobody => None,
-            About::Sampled => record.pid_tid().map(|(_, thread)| thread),
+            About::Sampled => return record.pid_tid().is_some_and(|(_, thread)| self.has(thread)),
         };
-        thread.is_some_and(|thread| self.has(thread))
+        thread.is_some_and(|thread| self.has_traced(thread))
     }
 }
 

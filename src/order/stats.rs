@@ -5,6 +5,7 @@ use crate::account::stats::{Progress, RingStats, Stats};
 use crate::order::event::OwnedEvent;
 use crate::order::index::Index;
 use crate::order::merge::Merge;
+use crate::rings::Lane;
 use crate::sequence::anomaly::AnomalyKind;
 use crate::sequence::numbers::{CpuNumbers, NumberCounts};
 use crate::sequence::tracker::Step;
@@ -16,27 +17,29 @@ impl Merge {
     /// Call it right after a [`Merge::refresh`]. A [`Reader`](crate::Reader) does this when its stream runs dry and
     /// before it reports a flush.
     pub fn read_losses(&mut self) -> bool {
-        self.read_losses_of(|_| true, false)
+        self.read_losses_of(|_, _| true, false)
     }
 
     /// [`Merge::read_losses`] before a report, which comes after these losses. Records that are written later, with LOST records of the same
     /// losses, come after the report.
     pub(crate) fn read_losses_before_report(&mut self) {
-        self.read_losses_of(|_| true, true);
+        self.read_losses_of(|_, _| true, true);
         // Once more when the report is due: what was dropped meanwhile lies at the end of a ring in which nothing is newer.
         self.suspect_losses();
     }
 
-    /// [`Merge::read_losses`] for rings that may have dropped records: all of them, or those without held events.
+    /// [`Merge::read_losses`] for rings that may have dropped records: all of them, or those without held events. What programs count needs no
+    /// pause in the stream: no LOST record will come.
     pub(crate) fn read_suspect_losses(&mut self, all: bool) -> bool {
-        self.read_losses_of(|index| index.suspect && (all || index.len() == 0), false)
+        let may_ask = |lane: &Lane, index: &Index| all || index.len() == 0 || lane.losses.are_cheap();
+        self.read_losses_of(|lane, index| index.suspect && may_ask(lane, index), false)
     }
 
-    fn read_losses_of(&mut self, which: impl Fn(&Index) -> bool, before_report: bool) -> bool {
+    fn read_losses_of(&mut self, which: impl Fn(&Lane, &Index) -> bool, before_report: bool) -> bool {
         self.stream.sync();
         let held = self.held();
         for (lane, index) in self.rings.lanes.iter_mut().zip(&mut self.stream.indexes) {
-            if which(index)
+            if which(lane, index)
                 && let Some(total) = lane.losses.read()
             {
                 index.dropped(total, lane.losses.told(), before_report);

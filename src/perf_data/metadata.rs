@@ -13,7 +13,7 @@ pub(super) const MAGIC: &[u8; 8] = b"PERFILE2";
 
 /// `sizeof(struct perf_file_header)`, and of `struct perf_pipe_file_header`.
 pub(super) const HEADER: u64 = 104;
-const PIPE_HEADER: u64 = 16;
+pub(super) const PIPE_HEADER: u64 = 16;
 
 /// `PERF_ATTR_SIZE_VER0`, the size of an attribute that gives none.
 pub(super) const SMALLEST_ATTR: usize = 64;
@@ -34,8 +34,9 @@ const KEPT: [u32; 16] =
     [TRACING_DATA, BUILD_ID, 3, OSRELEASE, 5, ARCH, NRCPUS, 8, 9, 10, 11, EVENT_DESC, 13, 14, 16, CLOCK_DATA];
 
 /// Records of perf itself (`enum perf_user_event_type`, `tools/lib/perf/include/perf/event.h`).
-const HEADER_ATTR: u32 = 64;
+pub(super) const HEADER_ATTR: u32 = 64;
 pub(super) const HEADER_TRACING_DATA: u32 = 66;
+pub(super) const HEADER_BUILD_ID: u32 = 67;
 pub(super) const HEADER_FEATURE: u32 = 80;
 
 /// An event that was recorded.
@@ -142,18 +143,30 @@ impl Metadata {
 
 /// The sections and the events that are among the records.
 fn read_among(input: &mut Input, data: &Range<u64>, events: &mut Vec<Described>) -> Result<Features, Error> {
-    let (mut features, mut tracing, mut kept) = (Features::new(), None, 0);
+    let (mut features, mut tracing, mut kept, mut build_ids) = (Features::new(), None, 0, Vec::new());
     walk(input, data, |at, piece| {
-        let Piece::Other { kind, body } = piece else { return Ok(()) };
+        let Piece::Other { kind, misc, body } = piece else { return Ok(()) };
         let mut words = Words(body);
-        if let HEADER_ATTR | HEADER_FEATURE = kind {
+        if let HEADER_ATTR | HEADER_FEATURE | HEADER_BUILD_ID = kind {
             kept += body.len() as u64;
             input.fits(kept)?;
         }
         match kind {
             HEADER_ATTR => {
                 let event = piped_attr(words).ok_or_else(|| malformed("event", at))?;
-                events.push(event);
+                // All events are there before their names. Later ones are more ids of one of them, or an event that was not known.
+                let is_later = features.iter().any(|(feature, _)| *feature == EVENT_DESC);
+                let same = |known: &&mut Described| perf::attr_bytes(&known.attr) == perf::attr_bytes(&event.attr);
+                match events.iter_mut().find(|known| is_later && same(known)) {
+                    Some(known) => known.ids.extend(event.ids),
+                    None => events.push(event),
+                }
+            }
+            HEADER_BUILD_ID => {
+                // As in the table of a file that is not piped.
+                build_ids.extend(0u32.to_ne_bytes());
+                build_ids.extend([misc, 8 + body.len() as u16].iter().flat_map(|half| half.to_ne_bytes()));
+                build_ids.extend(body);
             }
             HEADER_TRACING_DATA => tracing = words.u32().map(|size| (at + 8 + body.len() as u64, size)),
             HEADER_FEATURE => {
@@ -169,6 +182,9 @@ fn read_among(input: &mut Input, data: &Range<u64>, events: &mut Vec<Described>)
     })?;
     if let Some((at, size)) = tracing {
         features.push((TRACING_DATA, input.section("formats of tracepoints", at, size.into())?));
+    }
+    if !build_ids.is_empty() {
+        features.push((BUILD_ID, build_ids));
     }
     Ok(features)
 }

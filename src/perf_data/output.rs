@@ -4,7 +4,8 @@ use crate::error::{Error, ErrorKind};
 use crate::sys::file::{self, Found};
 use crate::sys::fork::Owner;
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -27,6 +28,8 @@ pub(super) struct Output {
     open_again: Option<Vec<u8>>,
     /// The first error. Bytes are missing in the file since then.
     failed: Option<io::Error>,
+    /// Whether another program reads it meanwhile: nothing is written over, and nothing is cut.
+    is_pipe: bool,
 }
 
 impl Output {
@@ -40,7 +43,16 @@ impl Output {
                 return Err(Error::new(ErrorKind::Output, message).hinting("write into one, and copy that"));
             }
         };
-        Ok(Self {
+        Ok(Self::new(file, false))
+    }
+
+    /// Writes where a program may read meanwhile.
+    pub(super) fn pipe(to: OwnedFd) -> Self {
+        Self::new(to.into(), true)
+    }
+
+    fn new(file: File, is_pipe: bool) -> Self {
+        Self {
             file,
             buffer: Vec::with_capacity(BUFFER),
             len: 0,
@@ -49,7 +61,12 @@ impl Output {
             safe: [0; 2],
             open_again: None,
             failed: None,
-        })
+            is_pipe,
+        }
+    }
+
+    pub(super) fn is_pipe(&self) -> bool {
+        self.is_pipe
     }
 
     /// Whether this is the process that made the file.
@@ -123,6 +140,9 @@ impl Output {
             return Ok(());
         }
         let append = || {
+            if self.is_pipe {
+                return (&self.file).write_all(bytes);
+            }
             if let Some(header) = &self.open_again {
                 self.file.write_all_at(header, 0)?;
                 self.file.set_len(self.len)?;
@@ -138,7 +158,7 @@ impl Output {
             Err(errno) => {
                 self.failed = Some(errno);
                 // Part of a record may be in the file. If it stays there, it is read as damage.
-                let _ = self.file.set_len(self.safe[0]);
+                let _ = self.is_pipe || self.file.set_len(self.safe[0]).is_ok();
             }
         }
         self.check()

@@ -13,7 +13,7 @@ pub(super) enum Piece<'a> {
     /// A record of the kernel, or of perf in the kernel's format.
     Record(&'a [u8]),
     /// A record of perf's own, without its header.
-    Other { kind: u32, body: &'a [u8] },
+    Other { kind: u32, misc: u16, body: &'a [u8] },
     /// Bytes that are no record. The start of the next record is unknown, so the rest is skipped.
     Rest(&'a [u8]),
 }
@@ -45,7 +45,7 @@ pub(super) fn walk(
         let left = data.end - at;
         record.clear();
         take(&mut reader, &mut record, left.min(8))?;
-        let (kind, size) = header(&record);
+        let (kind, misc, size) = header(&record);
         let is_own = kind >= OWN_KINDS;
         if size < 8 || u64::from(size) > left || (!is_own && size % 8 != 0) {
             let more = (left - record.len() as u64).min(REST);
@@ -63,7 +63,7 @@ pub(super) fn walk(
                 }
             } else {
                 behind = behind_it(kind, body);
-                each(at, Piece::Other { kind, body })?;
+                each(at, Piece::Other { kind, misc, body })?;
             }
         } else {
             each(at, Piece::Record(&record))?;
@@ -80,11 +80,11 @@ pub(super) fn walk(
     packed.finish(at, &mut each)
 }
 
-/// The kind and the size of a record. 0 if it is cut off.
-fn header(record: &[u8]) -> (u32, u16) {
+/// The kind, the misc bits and the size of a record. 0 if it is cut off.
+fn header(record: &[u8]) -> (u32, u16, u16) {
     let mut words = Words(record);
     let (kind, sizes) = (words.u32().unwrap_or(0), words.bytes(4).unwrap_or(&[0; 4]));
-    (kind, u16::from_ne_bytes([sizes[2], sizes[3]]))
+    (kind, u16::from_ne_bytes([sizes[0], sizes[1]]), u16::from_ne_bytes([sizes[2], sizes[3]]))
 }
 
 /// The bytes of a record that has compressed ones. A COMPRESSED2 record says how many they are, because it is padded.
@@ -183,7 +183,7 @@ impl<'a> Packed<'a> {
     fn records(&mut self, at: u64, each: &mut impl FnMut(u64, Piece<'_>) -> Result<(), Error>) -> Result<bool, Error> {
         let mut left = self.unpacked.as_slice();
         while left.len() >= 8 {
-            let (kind, size) = header(left);
+            let (kind, _, size) = header(left);
             let is_own = kind >= OWN_KINDS;
             // perf compresses what the kernel wrote, and at most its own records that have nothing behind them.
             let is_none = matches!(kind, TRACING_DATA | AUXTRACE | COMPRESSED | COMPRESSED2);

@@ -9,7 +9,7 @@
 use crate::error::Error;
 use crate::perf_data::file::Words;
 use crate::perf_data::metadata::{
-    ARCH, CLOCK_DATA, EVENT_DESC, HEADER, MAGIC, NRCPUS, OSRELEASE, SMALLEST_ATTR, TRACING_DATA,
+    ARCH, CLOCK_DATA, EVENT_DESC, HEADER, MAGIC, NRCPUS, OSRELEASE, PIPE_HEADER, SMALLEST_ATTR, TRACING_DATA,
 };
 use crate::perf_data::noted::Noted;
 use crate::perf_data::tracing;
@@ -73,6 +73,21 @@ impl Front {
         }
         out
     }
+}
+
+/// The first bytes of a recording that is read while it is written (`struct perf_pipe_file_header`).
+pub(super) fn pipe_header() -> Vec<u8> {
+    let mut out = MAGIC.to_vec();
+    words(&mut out, [PIPE_HEADER]);
+    out
+}
+
+/// What such a recording says of an event among its records (`struct perf_record_header_attr`): its attribute, and ids.
+pub(super) fn described(event: &Noted, ids: &[u64]) -> Vec<u8> {
+    let attr = event.as_written();
+    let mut out = sized(&attr, used(perf::attr_bytes(&attr)));
+    words(&mut out, ids.iter().copied());
+    out
 }
 
 /// The sections behind the records, and the header of the finished file. `data` is where the records begin, and how many bytes they have.

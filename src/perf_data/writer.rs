@@ -1,5 +1,8 @@
 //! Writing a stream as a recording.
 
+mod pipe;
+
+use crate::account::ledger::Ledger;
 use crate::error::{Error, ErrorKind};
 use crate::order::event::{Event, Item, Lost};
 use crate::perf_data::attrs::{self, in_samples, in_trailers};
@@ -32,6 +35,7 @@ use std::path::{Path, PathBuf};
 /// while let Some(event) = reader.next()? {
 ///     writer.write(&event.event())?;
 /// }
+/// writer.untold(&reader.ledger()?);
 /// writer.finish()?;
 /// // perf script -i perf.data
 /// # Ok::<(), perfweave::Error>(())
@@ -137,8 +141,11 @@ impl Writer {
     /// Creates a file, or replaces one, for events of these rings, and writes the [names](Self#names) of what runs now. Readers and merges
     /// return their rings: [`Reader::rings`](crate::Reader::rings). It blocks while it reads procfs and writes.
     ///
+    /// Only this user may read the file. Links of this user and of root are followed, and no others.
+    ///
     /// # Errors
-    /// [`ErrorKind::Output`] if the file cannot be created or written; [`ErrorKind::InvalidInput`] if events with records of different
+    /// [`ErrorKind::Output`] if the file cannot be created or written, belongs to another user, has other names, or is reached by a link of
+    /// another user; [`ErrorKind::InvalidInput`] if events with records of different
     /// layouts do not say which is which; [`ErrorKind::Permission`], [`ErrorKind::NotFound`] or [`ErrorKind::System`] if a tracepoint's
     /// format cannot be read. A missing name is no error: see [`Writer::unnamed`].
     pub fn create(path: impl AsRef<Path>, rings: &Rings) -> Result<Self, Error> {
@@ -154,10 +161,10 @@ impl Writer {
     /// As for [`Writer::create`].
     pub fn create_unnamed(path: impl AsRef<Path>, rings: &Rings) -> Result<Self, Error> {
         let path = path.as_ref().to_owned();
-        Self::begin(&path, rings).map_err(|why| unwritable(&path, why))
+        Self::begin(&path, || Output::create(&path), rings).map_err(|why| unwritable(&path, why))
     }
 
-    fn begin(path: &Path, rings: &Rings) -> Result<Self, Error> {
+    fn begin(path: &Path, file: impl FnOnce() -> Result<Output, Error>, rings: &Rings) -> Result<Self, Error> {
         // A recording of perf has all fields that perf wants.
         let adds = !rings.are_complete();
         let mut events: Vec<_> = rings.sources().iter().map(|source| Noted::of(source, adds)).collect();
@@ -186,7 +193,7 @@ impl Writer {
         let facts = features(rings)?;
         let mut writer = Self {
             path: path.to_owned(),
-            file: Output::create(path)?,
+            file: file()?,
             sources,
             events,
             ids,
@@ -204,7 +211,11 @@ impl Writer {
             unnamed: Vec::new(),
             written: Written::default(),
         };
-        writer.file.put(&writer.front.bytes(&writer.events))?;
+        if writer.file.is_pipe() {
+            writer.begin_pipe()?;
+        } else {
+            writer.file.put(&writer.front.bytes(&writer.events))?;
+        }
         writer.facts(facts)?;
         writer.file.flush()?;
         Ok(writer)
@@ -214,6 +225,10 @@ impl Writer {
     fn facts(&mut self, facts: Features) -> Result<(), Error> {
         let names = describe(&self.events, size_of_all(&self.events), false);
         for (feature, section) in facts.into_iter().chain([(EVENT_DESC, names)]) {
+            if feature == BUILD_ID && self.file.is_pipe() {
+                self.build_ids(&section)?;
+                continue;
+            }
             let (at, len) = (self.front.end + self.data, section.len());
             let padded = len.next_multiple_of(8);
             let place = if feature == TRACING_DATA {
@@ -255,7 +270,9 @@ impl Writer {
         let naming = Naming::new(&machine, |kind, misc, body: &[u8]| self.made_up(kind, misc, body));
         let (names, unnamed, build_ids) = naming.write(Scope { only: rings.only(), processes })?;
         (self.names, self.unnamed) = (names, unnamed);
-        if !build_ids.is_empty() {
+        if self.file.is_pipe() {
+            self.build_ids(&build_ids)?;
+        } else if !build_ids.is_empty() {
             self.sections.push((BUILD_ID, Section::Later(build_ids)));
         }
         self.file.flush()
@@ -315,6 +332,17 @@ impl Writer {
         wrote.map_err(|why| self.give_up(why))
     }
 
+    /// Writes the losses that a ledger has and no event has told ([`Account::untold`](crate::Account::untold)): what the kernel dropped after
+    /// the last event that was yielded. Call it once, with the ledger of the reader whose stream has ended, before [`Writer::finish`].
+    pub fn untold(&mut self, ledger: &Ledger) {
+        for account in ledger.accounts.iter().filter(|account| account.untold > 0) {
+            let Some(cpu) = account.cpu else { continue };
+            let none = Lost { cpu, count: 0, id: 0, source: None, after: None, until: None };
+            let lost = self.lost.entry(cpu).or_insert(none);
+            lost.count = lost.count.saturating_add(account.untold);
+        }
+    }
+
     /// Completes the file with all records until now, for perf and [`open`](crate::perf_data::open), and goes on. As soon as more is
     /// written, the file is one that was not finished, until the next flush. Losses that wait for the next record of their CPU are not among them. Blocks as writing to a file does. Does not wait
     /// until the file is on a disk.
@@ -340,6 +368,9 @@ impl Writer {
 
     /// Writes what is held, and all parts of the file that are no records.
     fn complete(&mut self) -> Result<(), Error> {
+        if self.file.is_pipe() {
+            return self.hand_over();
+        }
         if self.data == self.facts {
             // Files that are not finished have no data.
             self.bytes(&header(Kind(FINISHED_ROUND), 0, 8))?;
@@ -359,7 +390,7 @@ impl Writer {
     /// Names the file in an error. If the file cannot be written, makes a complete file of what is in it. If there is no room for that either,
     /// it gives up the last records.
     fn give_up(&mut self, why: Error) -> Error {
-        if self.file.check().is_err() {
+        if self.file.check().is_err() && !self.file.is_pipe() {
             let begin = self.front.end + self.facts;
             let completed =
                 self.file.safe().into_iter().filter(|end| *end > begin).any(|end| self.complete_to(end).is_ok());
@@ -378,13 +409,14 @@ impl Writer {
     }
 
     fn record(&mut self, record: &Record<'_>) -> Result<(), Error> {
+        let known = self.events.len();
         let at = self.event_of(record)?;
-        if let Some(id) = record.id().filter(|id| *id != 0)
-            && (at >= self.sources || record.source().is_some())
-            && self.ids.insert(id)
-        {
-            self.events[at].ids.push(id);
-            self.is_stale = true;
+        let id = record.id().filter(|id| *id != 0 && (at >= self.sources || record.source().is_some()));
+        let id = id.filter(|id| self.ids.insert(*id));
+        self.events[at].ids.extend(id);
+        self.is_stale |= id.is_some();
+        if self.file.is_pipe() && (id.is_some() || at >= known) {
+            self.describe(at, id.as_slice())?;
         }
         self.time = record.time().unwrap_or(self.time);
         if !self.lost.is_empty()
@@ -399,7 +431,7 @@ impl Writer {
             self.round = self.data;
             let header = header(Kind(FINISHED_ROUND), 0, 8);
             self.bytes(&header)?;
-            if std::mem::take(&mut self.is_stale) {
+            if std::mem::take(&mut self.is_stale) && !self.file.is_pipe() {
                 let front = self.front.bytes(&self.events);
                 self.file.over(HEADER, &front[HEADER as usize..])?;
             }

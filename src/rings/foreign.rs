@@ -12,7 +12,7 @@ impl Rings {
     ///
     /// The kernel runs such a program before it writes the event into any ring. If one returns 0, it writes no event, and **nothing counts**
     /// that (`perf_trace_run_bpf_submit`, kernel/events/core.c). What a program returns cannot be seen from outside. Programs at raw
-    /// tracepoints, fentry programs and those of probes keep nothing back, and are not listed. Neither are programs that come later: ask again.
+    /// tracepoints, fentry programs and those of other probes keep nothing back, and are not listed. Neither are programs that come later: ask again.
     ///
     /// One ioctl(2) for each tracepoint (`PERF_EVENT_IOC_QUERY_BPF`). Empty where the rings have no tracepoints, and once the reader is
     /// closed.

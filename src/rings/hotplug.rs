@@ -169,8 +169,11 @@ impl Hotplug {
                 Ok(at) => self.watched[at].check(&self.plan, control, lanes),
                 Err(_) => self.open(cpu, control, new),
             };
+            let is_now = Moment::now(self.plan.clock);
             match done {
-                Ok(()) => untraced.well(Moment::now(self.plan.clock), |well| well == cpu),
+                // Online for some time, and traced from now on.
+                Ok(true) => untraced.was_late(cpu, well, is_now),
+                Ok(false) => untraced.well(is_now, |well| well == cpu),
                 Err(error) if untraced.failed(cpu, well) => failed = Err(error),
                 Err(_) => {}
             }
@@ -191,8 +194,8 @@ impl Hotplug {
         self.watched.binary_search_by_key(&cpu, |watched| watched.cpu)
     }
 
-    /// Opens the ring of a CPU that never had one.
-    fn open(&mut self, cpu: u32, control: &Control, new: &mut Vec<Lane>) -> Result<(), Error> {
+    /// Opens the ring of a CPU that never had one. Returns whether it is traced from now on.
+    fn open(&mut self, cpu: u32, control: &Control, new: &mut Vec<Lane>) -> Result<bool, Error> {
         // Beside all watched CPUs: those that are offline now may come back.
         self.plan.check_slots(&[cpu], self.watched.iter().map(|watched| watched.cpu))?;
         let opened = match CpuRing::open(&self.plan, cpu) {
@@ -201,46 +204,46 @@ impl Hotplug {
                 let message = format!("the process has ended, and what it started runs on: CPU {cpu} is not traced");
                 let untraced =
                     || Error::new(ErrorKind::NotFound, message).because(io::Error::from_raw_os_error(libc::ESRCH));
-                return if control.outlets().have_ended() { Ok(()) } else { Err(untraced()) };
+                return if control.outlets().have_ended() { Ok(false) } else { Err(untraced()) };
             }
             opened => opened?,
         };
         // The CPU may have gone again.
-        let Some(CpuRing { lane, owner, outlets }) = opened else { return Ok(()) };
+        let Some(CpuRing { lane, owner, outlets }) = opened else { return Ok(false) };
         control.outlets().add(cpu, Gate::Event(Arc::clone(&owner)), outlets)?;
         self.watch(cpu, owner);
         new.push(lane);
-        Ok(())
+        Ok(true)
     }
 }
 
 impl WatchedCpu {
-    /// Opens the CPU's events again if they have stopped.
-    fn check(&mut self, plan: &Plan, control: &Control, lanes: &mut [Lane]) -> Result<(), Error> {
+    /// Opens the CPU's events again if they have stopped. Returns whether it did.
+    fn check(&mut self, plan: &Plan, control: &Control, lanes: &mut [Lane]) -> Result<bool, Error> {
         // The CPU may also have adopted rings. Lanes are sorted by CPU.
         let first = lanes.partition_point(|lane| lane.origin.cpu < self.cpu);
         let is_ours = |lane: &&mut Lane| lane.ring.fd().is_some_and(|event| Arc::ptr_eq(event, &self.owner));
-        let Some(lane) = lanes[first..].iter_mut().find(is_ours) else { return Ok(()) };
+        let Some(lane) = lanes[first..].iter_mut().find(is_ours) else { return Ok(false) };
         if plan.target.is_tasks() {
             // Events of threads go on when the CPU comes back.
             self.online = true;
-            return Ok(());
+            return Ok(false);
         }
         let died = std::mem::take(&mut self.suspect) && self.has_died(plan);
         if self.online && !died {
-            return Ok(());
+            return Ok(false);
         }
         self.online = false;
-        let Some((outlets, sources)) = cpu_ring::reopen(plan, self.cpu, &self.owner)? else { return Ok(()) };
+        let Some((outlets, sources)) = cpu_ring::reopen(plan, self.cpu, &self.owner)? else { return Ok(false) };
         let new: Vec<_> = outlets.iter().map(|outlet| Arc::clone(&outlet.event)).collect();
-        let Some(first) = new.first().cloned() else { return Ok(()) };
+        let Some(first) = new.first().cloned() else { return Ok(false) };
         let mut events = control.outlets();
         events.stop(self.cpu);
         lane.losses.change(new);
         events.start(outlets)?;
         lane.origin = Arc::new(lane.origin.with(sources, lane.ring.written(), lane.oldest()));
         (self.first, self.online) = (first, true);
-        Ok(())
+        Ok(true)
     }
 
     /// Whether the events stopped with their CPU, which has come back since. This interrupts the CPU.

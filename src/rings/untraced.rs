@@ -1,14 +1,16 @@
-//! CPUs that are online and not traced, because the kernel refuses to open their events.
+//! CPUs that are online and not traced: before the reader has noticed that they are online, or because the kernel refuses to open their
+//! events.
 
 use crate::error::Repeats;
 use crate::record::clock::Clock;
 use std::time::{Duration, Instant};
 
-/// A time in which a CPU is online and not traced: its ring or its events could not be opened when it came online. The
-/// [`Error`](crate::Error) says why. Events of the CPU in this time are in no ring, and no count has them.
+/// A time in which a CPU is online and not traced. Events of the CPU in this time are in no ring, and no count has them.
 ///
-/// The reader tries again once a second, or ten times a second where the kernel sends no messages about CPUs. It yields this once when the
-/// time begins, and once more when it is over. It comes as soon as the reader knows, and has no key: `since` says where in the order it belongs.
+/// A CPU that comes online, or comes back, is not traced until the reader has noticed it and has opened its events: this comes once, when that
+/// is over. If the kernel refuses to open them, the [`Error`](crate::Error) says why, and the reader tries again once a second, or ten times a
+/// second where the kernel sends no messages about CPUs. It then yields this once when the time begins, and once more when it is over. It comes
+/// as soon as the reader knows, and has no key: `since` says where in the order it belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Untraced {
@@ -17,7 +19,8 @@ pub struct Untraced {
     /// When it was last known that all of the CPU is traced, or that it is offline: a time of the rings' clock
     /// ([`Rings::clock`](crate::Rings::clock)), in nanoseconds. `None` if that clock cannot be read.
     pub since: Option<u64>,
-    /// How long it lasted from then on, until the CPU was traced again or went offline. `None` while it lasts.
+    /// How long it lasted from then on, until the CPU was traced again or went offline: at most, since the CPU may have come online later than
+    /// `since`. The reader looks at least once a second, unless the program does not call it. `None` while it lasts.
     pub lasted: Option<Duration>,
 }
 
@@ -57,18 +60,30 @@ struct Cpu {
 impl UntracedCpus {
     /// Notes that a CPU could not be traced. `well` is when it was last known to be traced or offline. Returns whether to report the error.
     pub(crate) fn failed(&mut self, cpu: u32, well: Moment) -> bool {
-        let known = self.cpus.iter().position(|known| known.cpu == cpu);
-        let at = known.unwrap_or(self.cpus.len());
-        if known.is_none() {
-            let (before, failures) = Default::default();
-            self.cpus.push(Cpu { cpu, since: None, before, until: None, failures });
-        }
+        let at = self.place(cpu);
         let known = &mut self.cpus[at];
         if known.since.is_none() {
             known.since = Some(well);
             self.news.push(Untraced { cpu, since: well.key, lasted: None });
         }
         known.failures.failed(false).is_some()
+    }
+
+    /// Notes that a CPU is traced from now on, and was online for some time before.
+    pub(crate) fn was_late(&mut self, cpu: u32, well: Moment, now: Moment) {
+        let at = self.place(cpu);
+        self.cpus[at].since.get_or_insert(well);
+        self.well(now, |late| late == cpu);
+    }
+
+    /// Where a CPU is.
+    fn place(&mut self, cpu: u32) -> usize {
+        let known = self.cpus.iter().position(|known| known.cpu == cpu);
+        known.unwrap_or_else(|| {
+            let (before, failures) = Default::default();
+            self.cpus.push(Cpu { cpu, since: None, before, until: None, failures });
+            self.cpus.len() - 1
+        })
     }
 
     /// Notes which CPUs are traced or offline now.
@@ -144,5 +159,21 @@ mod tests {
         let times: Vec<_> = all.times().collect();
         assert_eq!(times, [(3, Duration::from_secs(8)), (1, Duration::from_secs(4))]);
         assert_eq!(all.until(), Some(25));
+    }
+
+    #[test]
+    fn a_cpu_that_was_noticed_late_is_told_once() {
+        let begin = Instant::now();
+        let at = |seconds: u64| Moment { key: Some(seconds), instant: begin + Duration::from_secs(seconds) };
+        let mut all = UntracedCpus::default();
+        all.was_late(2, at(3), at(5));
+        // Its events could not be opened before: that time goes on.
+        assert!(all.failed(4, at(5)));
+        all.was_late(4, at(7), at(8));
+        let told: Vec<_> = all.take_news().map(|new| (new.cpu, new.since, new.lasted)).collect();
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        assert_eq!(told, [(2, Some(3), seconds(2)), (4, Some(5), None), (4, Some(5), seconds(3))]);
+        assert_eq!(all.times().collect::<Vec<_>>(), [(2, Duration::from_secs(2)), (4, Duration::from_secs(3))]);
+        assert_eq!(all.until(), Some(8));
     }
 }

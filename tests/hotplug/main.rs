@@ -84,6 +84,7 @@ fn cpus_that_are_offline() {
     goes_and_comes_back_while_a_reader_spins(gone);
     is_interrupted_again_when_it_is_back(gone);
     comes_back_before_anybody_looks(&events, &echo, gone);
+    is_told_of_when_it_comes_back(&events, &echo, gone);
     was_not_there_when_the_rings_were_opened(&events, &echo, gone);
     changes_while_rings_are_opened(&events, &echo, gone);
     a_reader_that_is_closed_meanwhile(&events, &echo, gone);
@@ -235,7 +236,7 @@ fn comes_when_privileges_were_dropped(events: &Map, echo: &Program, cpu: u32) {
                 is_there.recv().unwrap();
                 if is_enough {
                     wait_until_back(&mut reader, echo, cpu, 5000);
-                    return assert!(reader.ledger().unwrap().is_complete());
+                    return assert!(!reader.ledger().unwrap().total().untraced.is_zero());
                 }
                 let (told, error) = until_told(&mut reader, true);
                 assert!(is_of_opening(error.as_ref(), cpu) && told.cpu == cpu, "{error:?}");
@@ -262,7 +263,8 @@ fn a_probe_on_a_cpu_that_comes_back(cpu: u32) {
         // Until the CPU is back, which the reader must notice first.
         threads::until("calls on the CPU are seen", || {
             load::pinned(cpu, || perfweave_support::probe::probed(1));
-            reader.next_timeout(Duration::ZERO).unwrap().is_some_and(|event| event.cpu() == Some(cpu))
+            let event = reader.next_timeout(Duration::ZERO).unwrap();
+            event.is_some_and(|event| event.record().is_some() && event.cpu() == Some(cpu))
         });
         drop(Offline::one(cpu));
         while reader.next_timeout(Duration::ZERO).unwrap().is_some() {}
@@ -371,7 +373,8 @@ fn a_reader_that_is_closed_meanwhile(events: &Map, echo: &Program, cpu: u32) {
     at_slot(move |_| handle.close());
     drop(offline);
     threads::until("the CPU is found, and the reader closed", || {
-        assert!(reader.next_timeout(Duration::from_millis(10)).unwrap().is_none());
+        let event = reader.next_timeout(Duration::from_millis(10)).unwrap();
+        assert!(event.is_none_or(|event| matches!(event.item(), Item::Untraced(_))));
         reader.ended().is_some()
     });
     *MOMENT.lock().unwrap() = None;
@@ -430,7 +433,8 @@ fn a_message_makes_a_reader_readable(events: &Map, cpu: u32) {
         let mut poll = [PollFd::new(reader.as_fd(), PollFlags::POLLIN)];
         nix::poll::poll(&mut poll, 100u8) == Ok(1)
     });
-    assert!(reader.next_timeout(Duration::ZERO).unwrap().is_none());
+    let event = reader.next_timeout(Duration::ZERO).unwrap();
+    assert!(event.is_some_and(|event| matches!(event.item(), Item::Untraced(_))));
     assert!(has_ring(&reader), "the message was ignored");
 }
 
@@ -489,8 +493,14 @@ fn goes_and_comes_back_while_a_reader_spins(cpu: u32) {
                 drop(offline);
                 (0..10).for_each(|_| write(0));
             });
-            for nth in 1..=40 {
+            let mut nth = 0;
+            while nth < 40 {
                 let event = reading::next(&mut reader);
+                // The CPU is not traced for a moment when it comes back, which is told at any time.
+                if matches!(event.item(), Item::Untraced(_)) {
+                    continue;
+                }
+                nth += 1;
                 let number = event.record().and_then(|record| record.payload()?.u64(8));
                 assert_eq!((number, event.certainty()), (Some(written), Certainty::Proven), "{event:?}");
                 drop(event);
@@ -519,7 +529,10 @@ fn goes_and_comes_back_while_a_reader_spins(cpu: u32) {
     let (stats, ledger) = (reader.stats(), reader.ledger().unwrap());
     assert_eq!((stats.late, stats.damaged), (0, 0));
     let total = ledger.total();
-    assert!(ledger.is_complete(), "{ledger:?}");
+    assert!(
+        (total.lost, total.missing) == (0, 0) && !ledger.is_complete(),
+        "not traced while it came back: {ledger:?}"
+    );
     assert_eq!((total.yielded, total.held), (written - refused, 0), "{ledger:?}");
 }
 
@@ -605,6 +618,30 @@ fn comes_back_before_anybody_looks(events: &Map, echo: &Program, cpu: u32) {
     }
 }
 
+/// Outputs fail until the reader has noticed that a CPU has come, or come back. The stream says for how long, once, and the ledger is complete no
+/// more.
+fn is_told_of_when_it_comes_back(events: &Map, echo: &Program, cpu: u32) {
+    for had_ring in [true, false] {
+        let mut offline = (!had_ring).then(|| Offline::one(cpu).expect("it went before"));
+        let rings = Rings::options().bpf_output(events).open().unwrap();
+        let mut reader = Reader::new(rings, Order::new()).unwrap();
+        // Past the first check.
+        a_tick_later(&mut reader, |event| panic!("{event:?}"));
+        assert!(reader.ledger().unwrap().is_complete());
+        drop(offline.take().or_else(|| Offline::one(cpu)));
+        assert!(echo.run_with(cpu, &[5]).unwrap() < 0, "no ring gets it");
+        let (told, _) = until_told(&mut reader, false);
+        assert!(told.cpu == cpu && told.since.is_some() && told.lasted.is_some(), "{told:?}");
+        assert_eq!(echo.run_with(cpu, &[6]).unwrap(), 0);
+        let event = reading::next(&mut reader);
+        assert!(number(event.event()) == Some(6) && told.since < event.key(), "{told:?} {event:?}");
+        drop(event);
+        reading::assert_nothing(&mut reader);
+        let ledger = reader.ledger().unwrap();
+        assert!(!ledger.is_complete() && Some(ledger.total().untraced) == told.lasted, "{ledger}");
+    }
+}
+
 /// A CPU that never had a ring gets one, and wakes a sleeping reader as the others do.
 fn was_not_there_when_the_rings_were_opened(events: &Map, echo: &Program, cpu: u32) {
     let offline = Offline::one(cpu).expect("it went before");
@@ -618,7 +655,8 @@ fn was_not_there_when_the_rings_were_opened(events: &Map, echo: &Program, cpu: u
     handle.pause(Pause::Slots).unwrap();
     drop(offline);
     threads::until("it is picked up", || {
-        assert!(reader.next_timeout(Duration::from_millis(10)).unwrap().is_none());
+        let event = reader.next_timeout(Duration::from_millis(10)).unwrap();
+        assert!(event.is_none_or(|event| matches!(event.item(), Item::Untraced(_))));
         reader.rings().cpus().any(|other| other == cpu)
     });
     assert_eq!(echo.run_with(cpu, &[1]).unwrap(), -libc::ENOENT, "paused");
@@ -788,7 +826,8 @@ fn a_control_group_is_traced_on_a_cpu_that_comes_back(cpu: u32) {
     for _ in 0..2 {
         threads::until("calls on the CPU are seen", || {
             load::pinned(cpu, load::getppid);
-            reader.next_timeout(Duration::ZERO).unwrap().is_some_and(|event| event.cpu() == Some(cpu))
+            let event = reader.next_timeout(Duration::ZERO).unwrap();
+            event.is_some_and(|event| event.record().is_some() && event.cpu() == Some(cpu))
         });
         drop(Offline::one(cpu));
         while reader.next_timeout(Duration::ZERO).unwrap().is_some() {}

@@ -237,25 +237,29 @@ fn switches_are_known_by_number_too() {
     hog.end();
 }
 
+/// Runs a test of this binary again, as process 1 of a PID namespace with its own /proc. False inside.
+fn is_outside(test: &str, options: RingOptions) -> bool {
+    const INSIDE: &str = "PERFWEAVE_TEST_NAMESPACE";
+    if std::env::var_os(INSIDE).is_some() {
+        return false;
+    }
+    let Some(_) = open(options) else { return true };
+    let mut command = Command::new("unshare");
+    command.args(["-p", "-f", "--mount-proc"]).arg(std::env::current_exe().unwrap()).args([test, "--exact"]);
+    if let Some(ran) = kernel("have a PID namespace", command.env(INSIDE, "1").output()) {
+        assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stdout));
+    }
+    true
+}
+
 /// In a PID namespace tracepoints have other numbers for threads than the threads themselves: the reader does not use them.
 #[test]
 fn threads_of_others_are_not_taken_for_ours_in_a_namespace() {
-    const INSIDE: &str = "PERFWEAVE_TEST_NAMESPACE";
-    if std::env::var_os(INSIDE).is_none() {
-        let Some(_) = open(Rings::options().tracepoint(SWITCH)) else { return };
-        let test = std::env::current_exe().unwrap();
-        let mut command = Command::new("unshare");
-        command
-            .args(["-p", "-f", "--mount-proc"])
-            .arg(test)
-            .arg("threads_of_others_are_not_taken_for_ours_in_a_namespace");
-        let ran = kernel("have a PID namespace", command.env(INSIDE, "1").output());
-        if let Some(ran) = ran {
-            assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stdout));
-        }
+    let options = || Rings::options().tracepoint(SWITCH).tracepoint(WAKING);
+    if is_outside("own::threads_of_others_are_not_taken_for_ours_in_a_namespace", options()) {
         return;
     }
-    let Some(rings) = open(Rings::options().tracepoint(SWITCH).tracepoint(WAKING)) else { return };
+    let Some(rings) = open(options()) else { return };
     let mut reader = Reader::new(rings, Order::new().without_self()).unwrap();
     let mut seen = 0;
     threads::until("events come", || {
@@ -263,6 +267,39 @@ fn threads_of_others_are_not_taken_for_ours_in_a_namespace() {
         seen > 100
     });
     assert_eq!(reader.stats().left_out, 0);
+}
+
+/// With the number of the running thread in each record, the reader learns which numbers its threads have in tracepoints. A switch between the
+/// reader and another program stays.
+#[test]
+fn ones_own_are_known_in_a_namespace_too() {
+    let options = || Rings::options().tracepoint(SWITCH).tracepoint(WAKING).sample([Sample::Tid]);
+    if is_outside("own::ones_own_are_known_in_a_namespace_too", options()) {
+        return;
+    }
+    let Some(rings) = open(options().cpus([0])) else { return };
+    let field = |source: usize, name: &str| rings.format(source).unwrap().field(name).unwrap();
+    let [from, to, woken] = [field(0, "prev_pid"), field(0, "next_pid"), field(1, "pid")];
+    let hog = load::Load::on(&[0], |_| (0..100_000u64).for_each(|n| assert!(std::hint::black_box(n) < u64::MAX)));
+    load::pin(0);
+    let mut reader = Reader::new(rings, Order::new().hold(Hold::None).without_self()).unwrap();
+    let (mut known, mut to_others, mut about_us) = (None, 0, 0);
+    threads::until("the reader and others take turns", || {
+        for _ in 0..5 {
+            let event = reader.next_timeout(Duration::from_millis(1)).unwrap();
+            let Some(record) = event.as_ref().and_then(|event| event.event().record()) else { continue };
+            let is_ours = record.pid_tid().is_some_and(|(_, thread)| thread == own());
+            if record.source() == Some(0) && is_ours {
+                known = from.int(&record);
+                to_others += usize::from(to.int(&record) != Some(0));
+                about_us += usize::from(to.int(&record) == Some(0));
+            }
+            about_us += usize::from(record.source() == Some(1) && known.is_some() && woken.int(&record) == known);
+        }
+        to_others > 20 && reader.stats().left_out > 0
+    });
+    hog.end();
+    assert_eq!(about_us, 0);
 }
 
 /// A daemon forks and then opens its rings: its parent's list of own threads does not apply to the child.

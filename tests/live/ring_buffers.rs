@@ -687,7 +687,7 @@ fn a_second_reader_is_noticed_by_one_that_gathers() {
         let program = &program;
         scope.spawn(move || {
             for n in (0..).take_while(|_| ended.try_recv() == Err(mpsc::TryRecvError::Empty)) {
-                write(&program, 0, n);
+                write(program, 0, n);
                 if n % 100 == 0 {
                     consumer.fetch_add(16, Ordering::SeqCst);
                 }

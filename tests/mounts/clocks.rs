@@ -49,9 +49,10 @@ fn the_perf_clock_proves_nothing_where_its_counter_is_unstable() {
         const NONE: Option<&Path> = None;
         mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE).unwrap();
         let file = std::env::temp_dir().join(format!("perfweave-clock-source-{}", std::process::id()));
+        std::fs::write(&file, "").unwrap();
+        mount(Some(&file), CLOCK_SOURCE, NONE, MsFlags::MS_BIND, NONE).unwrap();
         for (source, perf) in [("tsc\n", Certainty::Proven), ("hpet\n", Certainty::Assumed)] {
             std::fs::write(&file, source).unwrap();
-            mount(Some(&file), CLOCK_SOURCE, NONE, MsFlags::MS_BIND, NONE).unwrap();
             assert_eq!(certainty(Clock::Perf), Some(perf), "{source}");
             assert_eq!(certainty(Clock::Monotonic), Some(Certainty::Proven), "{source}");
         }

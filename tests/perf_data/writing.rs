@@ -87,6 +87,37 @@ fn a_file_that_others_could_read_is_made_private_or_refused() {
     assert_eq!(std::fs::read(&file.0).unwrap(), b"theirs");
 }
 
+/// A link of another user leads where that user likes. Own links are followed. And a file with a second name may be anybody's file.
+#[test]
+fn a_link_of_another_user_is_not_followed() {
+    use std::os::unix::fs::{lchown, symlink};
+    let rings = sim::Kernel::new(&[0]).rings();
+    let (precious, link, second) = (File::new(), File::new(), File::new());
+    std::fs::write(&precious.0, "precious").unwrap();
+    symlink(&link.0, &second.0).unwrap();
+    symlink(&precious.0, &link.0).unwrap();
+    let Some(()) = kernel("give a link away", lchown(&link.0, Some(65534), None)) else { return };
+    // Also if an own link leads to it.
+    for path in [&link.0, &second.0] {
+        let error = perf_data::Writer::create(path, &rings).unwrap_err();
+        assert_eq!(error.kind(), perfweave::ErrorKind::Output, "{error}");
+        assert!(error.to_string().contains("a link of user 65534"), "{error}");
+        assert_eq!(std::fs::read(&precious.0).unwrap(), b"precious");
+    }
+    lchown(&link.0, Some(nix::unistd::geteuid().as_raw()), None).unwrap();
+    perf_data::Writer::create(&second.0, &rings).unwrap().finish().unwrap();
+    assert!(std::fs::read(&precious.0).unwrap().starts_with(b"PERFILE2"));
+    std::fs::remove_file(&second.0).unwrap();
+    std::fs::hard_link(&precious.0, &second.0).unwrap();
+    let error = perf_data::Writer::create(&second.0, &rings).unwrap_err();
+    assert!(error.to_string().contains("has 2 names"), "{error}");
+    // A link to itself is an error as everywhere.
+    std::fs::remove_file(&link.0).unwrap();
+    symlink(&link.0, &link.0).unwrap();
+    let error = perf_data::Writer::create(&link.0, &rings).unwrap_err();
+    assert_eq!(error.kind(), perfweave::ErrorKind::Output, "{error}");
+}
+
 /// tracefs gives these files only in one read, and perf reads nothing after a file that is cut short.
 #[test]
 fn files_of_tracefs_are_in_the_recording_whole() {
@@ -129,6 +160,107 @@ fn bytes(rings: Rings, exact: bool) -> Vec<(Option<u64>, Option<u32>, Vec<u8>)> 
         all.push((event.key(), event.cpu(), bytes));
     });
     all
+}
+
+/// Writes a reader's events through a pipe, to a flush, and into a file as well. The bytes that came out of the pipe, as a file.
+fn piped(reader: &mut Reader) -> (File, File) {
+    let (mut from, to) = io::pipe().unwrap();
+    let taken = std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        from.read_to_end(&mut bytes).unwrap();
+        bytes
+    });
+    let file = File::new();
+    let mut whole = perf_data::Writer::create(&file.0, reader.rings()).unwrap();
+    let mut piped = perf_data::Writer::pipe(to, reader.rings()).unwrap();
+    let mut count = 0;
+    while let Some(event) = reader.next().unwrap() {
+        whole.write(&event.event()).unwrap();
+        piped.write(&event.event()).unwrap();
+        count += 1;
+        if count == 10 {
+            piped.flush().unwrap();
+        }
+        if matches!(event.item(), Item::Flushed) {
+            break;
+        }
+    }
+    assert_eq!(whole.finish().unwrap(), piped.finish().unwrap());
+    (file, File::with(&taken.join().unwrap()))
+}
+
+/// What comes through a pipe is what a file has, for this crate and for perf.
+#[test]
+fn a_pipe_has_what_a_file_has() {
+    for events in [&["sched:sched_switch"][..], &["sched:sched_switch", "sched:sched_waking"]] {
+        let Some(mut reader) = live(events) else { return };
+        let (file, piped) = piped(&mut reader);
+        assert_eq!(std::fs::read(&piped.0).unwrap()[..16], *b"PERFILE2\x10\0\0\0\0\0\0\0");
+        let records = |file: &File| {
+            let mut records = bytes(open(&file.0), true);
+            // Names that were written at the start: of two moments, between which processes came and went.
+            records.retain(|(key, ..)| *key != Some(0));
+            records
+        };
+        assert!(records(&file).len() > 20 && records(&file) == records(&piped));
+        let [of_file, of_pipe] = [&file, &piped].map(|file| {
+            let rings = open(&file.0);
+            let names = rings.sources().iter().map(|source| source.name().to_owned()).collect::<Vec<_>>();
+            (names, rings.format(0).unwrap().fields().len(), rings.clock(), perf_data::build_ids(&rings).len())
+        });
+        assert_eq!(of_file, of_pipe);
+        // perf(1) takes no choice of fields before it knows the events.
+        let script = format!("cat {} | perf script -i - --ns", piped.path());
+        let through = perfweave_support::perf::printed(Command::new("sh").args(["-c", &script])).unwrap();
+        assert_eq!(through, perf(&["script", "-i", file.path(), "--ns"]).unwrap());
+        // Written again, as a stream of a recording.
+        let again = self::piped(&mut flushed(open(&piped.0)));
+        assert_eq!(bytes(open(&again.1.0), true), bytes(open(&piped.0), true));
+    }
+}
+
+fn flushed(rings: Rings) -> Reader {
+    let reader = Reader::new(rings, Order::new()).unwrap();
+    reader.handle().flush().unwrap();
+    reader
+}
+
+/// Losses, layouts that no event has, and ids that come later are described where they come.
+#[test]
+fn a_pipe_describes_what_comes_later() {
+    let sample_type = bindings::PERF_SAMPLE_RAW | bindings::PERF_SAMPLE_TIME | bindings::PERF_SAMPLE_IDENTIFIER;
+    let machine = sim::Kernel::with(&[0, 3], 4096, Layout::new(sample_type.into(), true, 0));
+    for time in 1..100 {
+        let cpu = if time % 3 == 0 { 3 } else { 0 };
+        if time % 10 == 0 {
+            machine.lose(cpu, time / 10);
+        }
+        machine.emit(cpu, time, &time.to_ne_bytes());
+    }
+    machine.lose(0, 7);
+    let mut reader = Reader::new(machine.rings(), Order::new().hold(machine.hold())).unwrap();
+    reader.handle().flush().unwrap();
+    let (file, piped) = piped(&mut reader);
+    assert_eq!(bytes(open(&piped.0), true), bytes(open(&file.0), true));
+    assert_eq!(bytes(open(&piped.0), true).iter().filter(|(_, _, bytes)| bytes.starts_with(b"lost")).count(), 10);
+}
+
+/// Who reads the pipe has gone: an error that says so, again and again.
+#[test]
+fn a_pipe_that_nobody_reads_is_an_error() {
+    let machine = sim::Kernel::new(&[0]);
+    machine.emit(0, 1, b"before");
+    let (from, to) = io::pipe().unwrap();
+    let mut reader = Reader::new(machine.rings(), Order::new().hold(machine.hold())).unwrap();
+    reader.handle().flush().unwrap();
+    let mut writer = perf_data::Writer::pipe(to, reader.rings()).unwrap();
+    drop(from);
+    writer.write(&reader.next().unwrap().unwrap().event()).unwrap();
+    for _ in 0..2 {
+        let error = writer.flush().unwrap_err();
+        assert_eq!((error.kind(), error.raw_os_error()), (perfweave::ErrorKind::Output, Some(32)), "{error}");
+        assert!(error.to_string().contains("pipe:["), "{error}");
+    }
 }
 
 /// The bytes are equal, and perf shows the same for both.
@@ -472,4 +604,29 @@ fn a_recording_says_the_wall_clock() {
     // perf's own clock: nothing is known.
     let Some(of_perf) = record(&["-a", "-e", "sched:sched_switch"]) else { return };
     assert_eq!(perf_data::open(of_perf.path()).unwrap().wall_clock(), None);
+}
+
+/// What the kernel drops after the last report is in the file too, by the ledger, and once.
+#[test]
+fn losses_after_the_last_event_are_written_by_the_ledger() {
+    let machine = sim::Kernel::new(&[0, 3]);
+    assert!(machine.emit(3, 10, b""));
+    machine.lose(3, 2);
+    let mut reader = Reader::new(machine.rings(), Order::new().hold(machine.hold())).unwrap();
+    let file = File::new();
+    let mut writer = perf_data::Writer::create(&file.0, reader.rings()).unwrap();
+    reader.handle().flush().unwrap();
+    while let Some(event) = reader.next().unwrap() {
+        writer.write(&event.event()).unwrap();
+        if matches!(event.item(), Item::Flushed) {
+            break;
+        }
+    }
+    machine.lose(3, 5);
+    machine.lose(0, 7);
+    let ledger = reader.ledger().unwrap();
+    writer.untold(&ledger);
+    let written = writer.finish().unwrap();
+    assert_eq!((written.records, written.lost), (1, ledger.total().lost));
+    assert_eq!(written.lost, 14);
 }

@@ -264,7 +264,10 @@ fn offcpu_beside_timehist(tool: &Path) -> bool {
     let each: Vec<(u64, u64)> = output
         .lines()
         .filter_map(|line| match numbers(line)[..] {
-            [back, tid, off] if tid.to_string() == pid => Some((back - off, back)),
+            [back, tid, off, ready] if tid.to_string() == pid => {
+                assert!(ready <= off, "{line}");
+                Some((back - off, back))
+            }
             _ => None,
         })
         .collect();

@@ -285,34 +285,6 @@ fn wild_positions_and_headers_are_damage() {
     assert_eq!(merge.next().map(|event| event.key()), Some(Some(2)), "it goes on");
 }
 
-/// A reader that gathers events keeps the last bytes of a ring buffer back. That somebody else gave bytes back is damage then too, and the
-/// reader goes on.
-#[test]
-fn another_reader_disturbs_one_that_gathers() {
-    let (buffers, rings) = machine(&[0], 1 << 16);
-    let mut reader = Reader::new(rings, order().hold(Hold::None)).unwrap();
-    let (mut key, mut faults) = (0u64, 0);
-    for round in 0..50 {
-        for _ in 0..100 {
-            key += 1;
-            let _ = buffers[0].output(&key.to_ne_bytes());
-        }
-        let mut last = None;
-        // Two refreshes or more: a reader that gathers rests in between.
-        for _ in 0..4 {
-            while let Some(event) = reader.next_timeout(Duration::from_millis(2)).unwrap() {
-                faults += usize::from(matches!(event.item(), Item::Damage(_)));
-                last = event.key().or(last);
-            }
-        }
-        if round % 2 == 0 {
-            assert_eq!(last, Some(key), "it goes on");
-            buffers[0].force_consumed(buffers[0].produced() + 8 * (round % 3));
-        }
-    }
-    assert!(faults >= 24, "{faults}");
-}
-
 /// What was reserved before another reader took it is waited for no longer.
 #[test]
 fn a_proof_does_not_wait_for_what_another_reader_took() {

@@ -34,7 +34,7 @@ pub async fn print(answer: DataFrame, format: Format, output: &mut impl Write) -
             if batches.is_empty() {
                 batches.push(RecordBatch::new_empty(schema));
             }
-            writeln!(output, "{}", pretty_format_batches(&batches)?)?;
+            writeln!(output, "{}", shown(&pretty_format_batches(&batches)?.to_string()))?;
         }
         Format::Csv => {
             let mut batches = answer.execute_stream().await?;
@@ -57,6 +57,18 @@ pub async fn print(answer: DataFrame, format: Format, output: &mut impl Write) -
         }
     }
     Ok(())
+}
+
+/// A text that commands no terminal: any process chooses the names in it.
+pub(super) fn shown(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            letter if letter.is_control() && letter != '\n' => safe.extend(letter.escape_default()),
+            letter => safe.push(letter),
+        }
+    }
+    safe
 }
 
 /// CSV has no columns inside of columns: they are text.

@@ -44,6 +44,7 @@ pub struct Point {
 
 impl Point {
     /// The thread that caused the event. `None`: an interrupt did, or the recording does not say.
+    #[cfg_attr(not(any(feature = "perfetto", feature = "firefox")), expect(dead_code, reason = "the page has both"))]
     pub fn by(&self) -> Option<u32> {
         self.tid.filter(|_| self.interrupt.is_none())
     }

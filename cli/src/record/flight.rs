@@ -11,8 +11,10 @@ use perfweave::{Clock, Fence, Handle, Hold, Item, Key, Recorder};
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::collections::VecDeque;
 use std::fs;
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,7 +38,8 @@ pub fn run(args: &Args, last: Duration) -> Outcome {
     on_signals(&args.on_signal, told.clone(), Arc::clone(&ends))?;
     let watches = args.on.iter().map(|on| on.watch(&args.common, told.clone())).collect::<Result<Vec<Handle>, _>>()?;
     let _socket = args.on_socket.as_ref().map(|path| Socket::listen(path, told.clone())).transpose()?;
-    let mut flights = Flights { args, last, written: 0, failed: 0, covered: 0, newest: String::new(), ends };
+    let files = earlier(&args.output);
+    let mut flights = Flights { args, last, written: 0, failed: 0, covered: 0, newest: String::new(), files, ends };
     if let Some(mut child) = child.take() {
         child.go()?;
         let ended = Arc::clone(&flights.ends);
@@ -66,6 +69,8 @@ struct Flights<'a> {
     covered: u64,
     /// The last file, or why it could not be written.
     newest: String,
+    /// The files that there are, the oldest first: those of earlier recorders, then its own as they were written.
+    files: VecDeque<PathBuf>,
     /// Set at a signal to end, or at the end of the command. What waits to be heard does not matter then.
     ends: Arc<AtomicBool>,
 }
@@ -132,6 +137,8 @@ impl Flights<'_> {
                 self.written += 1;
                 self.newest = path.display().to_string();
                 flight.tell(&path, trigger, self.args.common.json)?;
+                self.files.push_back(path);
+                self.prune();
             }
             Err(failure) => {
                 self.failed += 1;
@@ -143,7 +150,6 @@ impl Flights<'_> {
                 eprintln!("this file is deleted again; earlier ones stay, and recording goes on");
             }
         }
-        self.prune();
         Ok(())
     }
 
@@ -178,23 +184,31 @@ impl Flights<'_> {
         name.into()
     }
 
-    /// Deletes all files but the newest, also those of earlier recorders with this name.
-    fn prune(&self) {
-        let mut files = written(&self.args.output);
-        files.sort();
-        let old = files.len().saturating_sub(self.args.keep as usize);
-        for file in &files[..old] {
-            if let Err(error) = fs::remove_file(file) {
+    /// Deletes all files but the newest. The one that was written last is never among them, whatever the clock says.
+    fn prune(&mut self) {
+        while self.files.len() > self.args.keep as usize {
+            let Some(file) = self.files.pop_front() else { return };
+            match fs::symlink_metadata(&file).map(|metadata| is_own(&metadata)) {
+                Ok(true) => {}
+                // Somebody has deleted it, or has put something else there.
+                _ => continue,
+            }
+            if let Err(error) = fs::remove_file(&file) {
                 say(format_args!("perfweave: cannot delete {}: {error}", file.display()));
             }
         }
     }
 }
 
-/// The files of a name: `NAME.SECONDS-MICROSECONDS`.
-fn written(output: &Path) -> Vec<PathBuf> {
+/// A file of this user.
+fn is_own(metadata: &fs::Metadata) -> bool {
+    metadata.is_file() && metadata.uid() == nix::unistd::geteuid().as_raw()
+}
+
+/// This user's files of a name, from earlier recorders, in the order of their names: `NAME.SECONDS-MICROSECONDS`.
+fn earlier(output: &Path) -> VecDeque<PathBuf> {
     let directory = output.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
-    let Some(name) = output.file_name().and_then(|name| name.to_str()) else { return Vec::new() };
+    let Some(name) = output.file_name().and_then(|name| name.to_str()) else { return VecDeque::new() };
     let is_ours = |file: &str| {
         let time =
             file.strip_prefix(name).and_then(|rest| rest.strip_prefix('.')).and_then(|time| time.split_once('-'));
@@ -203,7 +217,11 @@ fn written(output: &Path) -> Vec<PathBuf> {
         })
     };
     let files = fs::read_dir(directory).into_iter().flatten().flatten();
-    files.filter(|file| file.file_name().to_str().is_some_and(is_ours)).map(|file| file.path()).collect()
+    let files = files.filter(|file| file.file_name().to_str().is_some_and(is_ours));
+    let mut own: Vec<_> =
+        files.filter(|file| file.metadata().is_ok_and(|file| is_own(&file))).map(|file| file.path()).collect();
+    own.sort();
+    own.into()
 }
 
 /// Where a file is written before it is complete.
@@ -285,7 +303,7 @@ mod tests {
         fs::create_dir_all(&directory).unwrap();
         let names = ["a.1763868712-000001", "a.1763868712-00000x", "a.17-000001", "b.1763868712-000001", "a", "a.old"];
         names.iter().for_each(|name| fs::write(directory.join(name), "").unwrap());
-        assert_eq!(super::written(&directory.join("a")), [directory.join(names[0])]);
+        assert_eq!(super::earlier(&directory.join("a")), [directory.join(names[0])]);
         fs::remove_dir_all(&directory).unwrap();
     }
 }

@@ -2,10 +2,10 @@
 
 use crate::args::Common;
 use crate::failure::Failure;
+use crate::names::Names;
+use crate::scheduler::{self, Scheduler};
 use nix::sys::signal::Signal;
-use perfweave::decode::Field;
-use perfweave::{Clock, Handle, Item, Reader, Record, Rings};
-use std::collections::HashMap;
+use perfweave::{Clock, Handle, Item, Reader, Record, Rings, Sample};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::str::FromStr;
@@ -102,7 +102,9 @@ impl On {
     /// Watches for it in a thread, until the handle is closed.
     pub fn watch(&self, common: &Common, told: SyncSender<Told>) -> Result<Handle, Failure> {
         let options = match self {
-            Self::Wakeup(_) => Rings::options().tracepoint(WAKING).tracepoint(WAKEUP_NEW).tracepoint(SWITCH),
+            Self::Wakeup(_) => {
+                scheduler::sources(Rings::options()).tracepoint("sched:sched_wakeup_new").sample([Sample::Tid])
+            }
             Self::Event { name, filter } => {
                 let options = Rings::options().tracepoint(name);
                 filter.iter().fold(options, |options, filter| options.filter(filter))
@@ -113,8 +115,9 @@ impl On {
             Self::Wakeup(limit) => Some(Waits::new(&rings, *limit)?),
             Self::Event { .. } => None,
         };
-        let formats: Vec<_> =
-            (0..rings.sources().len()).map(|source| rings.format(source)).collect::<Result<_, _>>()?;
+        // For lines of an event. Wake-ups have their own, and sources that are no tracepoints.
+        let printed = if waits.is_some() { 0 } else { rings.sources().len() };
+        let formats: Vec<_> = (0..printed).map(|source| rings.format(source)).collect::<Result<_, _>>()?;
         let mut reader = Reader::new(rings, common.order())?;
         let handle = reader.handle();
         thread::Builder::new().name("trigger".into()).spawn(move || {
@@ -128,7 +131,7 @@ impl On {
                     (Item::Record(record), Some(waits)) => waits.record(&record),
                     // Who waits since when is not known any more.
                     (_, Some(waits)) => {
-                        waits.since.clear();
+                        waits.scheduler.forget();
                         None
                     }
                     (Item::Record(record), None) => {
@@ -156,49 +159,30 @@ impl On {
     }
 }
 
-const WAKING: &str = "sched:sched_waking";
-const WAKEUP_NEW: &str = "sched:sched_wakeup_new";
-const SWITCH: &str = "sched:sched_switch";
-
-/// Threads that are woken and do not run yet, and since when they wait.
+/// Threads that are woken and wait for a CPU.
 #[derive(Debug)]
 struct Waits {
     limit: u64,
-    since: HashMap<u32, u64>,
-    woken: [Field; 2],
-    next: Field,
-    comm: Field,
+    scheduler: Scheduler,
+    names: Names,
 }
 
 impl Waits {
     fn new(rings: &Rings, limit: Duration) -> Result<Self, Failure> {
-        let [waking, new, switch] = [0, 1, 2].map(|source| rings.format(source));
-        let (woken, switch) = ([waking?.field("pid")?, new?.field("pid")?], switch?);
         let limit = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
-        Ok(Self {
-            limit,
-            since: HashMap::new(),
-            woken,
-            next: switch.field("next_pid")?,
-            comm: switch.field("next_comm")?,
-        })
+        Ok(Self { limit, scheduler: Scheduler::new(rings, false)?, names: Names::default() })
     }
 
     fn record(&mut self, record: &Record<'_>) -> Option<Trigger> {
-        let (source, time) = (record.source()?, record.time()?);
-        if let Some(field) = self.woken.get(source) {
-            let tid = u32::try_from(field.uint(record)?).ok()?;
-            self.since.entry(tid).or_insert(time);
-            return None;
-        }
-        let tid = u32::try_from(self.next.uint(record)?).ok()?;
-        let waited = time.saturating_sub(self.since.remove(&tid)?);
-        if waited <= self.limit || Path::new(&format!("/proc/self/task/{tid}")).exists() {
+        let time = record.time()?;
+        let ran = self.scheduler.record(record, time, &mut self.names)?;
+        let waited = time.saturating_sub(ran.wake.and(ran.ready())?);
+        if waited <= self.limit || Path::new(&format!("/proc/self/task/{}", ran.tid)).exists() {
             // What the recorder itself waits for is of no interest.
             return None;
         }
-        let comm = self.comm.text(record).unwrap_or_default();
-        let what = format!("{comm}:{tid} waited {:.3} ms for CPU {}", waited as f64 / 1e6, record.cpu());
+        let thread = self.names.with_number(ran.tid);
+        let what = format!("{thread} waited {:.3} ms for CPU {}", waited as f64 / 1e6, record.cpu());
         Some(Trigger { time, what, answer: None })
     }
 }

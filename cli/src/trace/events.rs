@@ -6,6 +6,7 @@ use super::{Args, lines};
 use crate::failure::{Outcome, in_line};
 use crate::family::Family;
 use crate::names::NAMING;
+use crate::out::say;
 use crate::session::{Session, Tell};
 use perfweave::decode::Format;
 use perfweave::{Event, Item, Kind, Record, RingOptions, Rings, Sample};
@@ -29,7 +30,7 @@ pub fn run(args: &Args) -> Outcome {
     // After they were opened: what starts from now on has its records.
     let mut family = of.map_or_else(|| Ok(Family::All), Family::of)?;
     for skipped in rings.skipped() {
-        eprintln!("perfweave: left out: {}", in_line(skipped));
+        say(format_args!("perfweave: left out: {}", in_line(skipped)));
     }
     let kinds = (0..rings.sources().len()).map(|source| Known::new(&rings, source)).collect::<Vec<_>>();
     let (mut lines, mut summary) = (lines(args, &rings)?, args.summary.then(Summary::default));
@@ -108,7 +109,10 @@ impl Known {
         let Some(format) = &self.format else {
             return json!({ "event": self.name, "ip": record.ip() });
         };
-        let own = format.fields().iter().filter(|field| !field.name().starts_with("common_"));
+        let own = format
+            .fields()
+            .iter()
+            .filter(|field| field.name() == "common_flags" || !field.name().starts_with("common_"));
         let fields: Map<_, _> = own
             .map(|field| {
                 let value = match (field.is_text(), field.is_array(), field.is_signed()) {

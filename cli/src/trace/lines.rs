@@ -1,13 +1,13 @@
 //! One line for each event: its time, CPU and thread, and how far its place can be trusted.
 
 use crate::names::Names;
-use crate::out::Out;
+use crate::out::{Out, line};
 use crate::session;
 use crate::stamp::Stamp;
 use crate::times::short;
 use perfweave::{Certainty, Event};
 use serde_json::{Value, json};
-use std::io::{self, Write};
+use std::io;
 
 /// Prints lines or JSON objects.
 #[derive(Debug)]
@@ -54,13 +54,12 @@ impl Lines {
         let comm = self.names.of(tid);
         if !self.json {
             let (time, cpu) = (self.stamp.text(time), cpu.map_or("   ".into(), |cpu| format!("{cpu:03}")));
-            write!(self.out, "{time} [{cpu}] {comm}/{tid} {}", text())?;
-            match certainty {
-                Certainty::Late => write!(self.out, " [late by {}]", short(late_by))?,
-                Certainty::Assumed if self.marks => write!(self.out, " [early: its order is not proven]")?,
-                _ => {}
-            }
-            return writeln!(self.out);
+            let place = match certainty {
+                Certainty::Late => format!(" [late by {}]", short(late_by)),
+                Certainty::Assumed if self.marks => " [early: its order is not proven]".into(),
+                _ => String::new(),
+            };
+            return line(&mut self.out, format_args!("{time} [{cpu}] {comm}/{tid} {}{place}", text()));
         }
         let time = time.map(|time| self.stamp.number(time));
         let mut object = json!({ "time": time, "cpu": cpu, "pid": pid, "tid": tid, "comm": comm });
@@ -72,7 +71,7 @@ impl Lines {
                 _ => {}
             }
         }
-        writeln!(self.out, "{object}")
+        line(&mut self.out, format_args!("{object}"))
     }
 
     /// A loss, a gap or damage, at its place.

@@ -1,5 +1,6 @@
 //! Calls or events by name: how often, how long, how many errors, as `strace -c`.
 
+use crate::out::line;
 use crate::times::{Times, short};
 use serde_json::json;
 use std::cmp::Reverse;
@@ -39,7 +40,7 @@ impl Summary {
         // Events without a return take no time.
         if !json && all == 0 {
             writeln!(out, "{:>9}  name", "events")?;
-            return rows.into_iter().try_for_each(|(name, row)| writeln!(out, "{:>9}  {name}", row.calls));
+            return rows.into_iter().try_for_each(|(name, row)| line(out, format_args!("{:>9}  {name}", row.calls)));
         }
         if !json {
             writeln!(
@@ -51,12 +52,13 @@ impl Summary {
         for (name, Row { times, calls, errors }) in rows {
             if json {
                 let row = json!({ "name": name, "calls": calls, "errors": errors, "times": times.json() });
-                writeln!(out, "{row}")?;
+                line(out, format_args!("{row}"))?;
                 continue;
             }
             let share = times.total as f64 * 100.0 / all.max(1) as f64;
             let [total, p50, p99, most] = [times.total, times.quantile(50), times.quantile(99), times.most].map(short);
-            writeln!(out, "{share:>6.2} {total:>9} {calls:>9} {errors:>7} {p50:>9} {p99:>9} {most:>9}  {name}")?;
+            let times = format_args!("{p50:>9} {p99:>9} {most:>9}");
+            line(out, format_args!("{share:>6.2} {total:>9} {calls:>9} {errors:>7} {times}  {name}"))?;
         }
         if !json {
             let (calls, errors) =

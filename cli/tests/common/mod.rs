@@ -43,10 +43,25 @@ impl Run {
     }
 
     /// Its first lines. Then the pipe is closed, which ends it well.
-    pub fn first_lines(mut self, lines: usize) -> Vec<String> {
+    pub fn first_lines(self, lines: usize) -> Vec<String> {
+        let mut left = lines;
+        self.lines_until(|_| {
+            left -= 1;
+            left == 0
+        })
+    }
+
+    /// Its lines up to the last one that is wanted. Then the pipe is closed, which ends it well.
+    pub fn lines_until(mut self, mut is_last: impl FnMut(&str) -> bool) -> Vec<String> {
         let mut child = self.0.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
         let out = child.stdout.take().expect("a pipe");
-        let first = BufReader::new(out).lines().take(lines).map(|line| line.expect("text")).collect();
+        let mut first = Vec::new();
+        for line in BufReader::new(out).lines() {
+            first.push(line.expect("text"));
+            if first.last().is_some_and(|line| is_last(line)) {
+                break;
+            }
+        }
         let mut said = String::new();
         child.stderr.take().expect("a pipe").read_to_string(&mut said).expect("text");
         let status = child.wait().expect("a status");

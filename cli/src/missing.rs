@@ -1,0 +1,31 @@
+//! What a summary says of loss. It never says more than is known.
+
+use perfweave::{Account, Ledger};
+
+/// Why losses are not all counted, where a command knows nothing more special.
+pub const UNCOUNTED: &str = "losses after the last record of a ring are not counted here (Linux 6.0 counts them)";
+
+/// What is missing, in words. `uncounted` says why losses are not all counted, if they are not, and what would help.
+pub fn words(ledger: &Ledger, uncounted: &str) -> String {
+    if ledger.is_complete() {
+        return "nothing is missing".into();
+    }
+    let Account { lost, untold, exact, missing, damaged, untraced, .. } = ledger.total();
+    let mut known = Vec::new();
+    if lost > 0 || damaged > 0 {
+        let least = if exact { "" } else { "at least " };
+        let after = if untold > 0 { format!(" ({untold} of them after the last event)") } else { String::new() };
+        known.push(format!("{least}{lost} lost{after}, {damaged} damaged"));
+    }
+    if missing > 0 {
+        known.push(format!("{missing} numbers missing"));
+    }
+    if !untraced.is_zero() {
+        known.push(format!("CPUs were online and not traced for up to {:.3} s", untraced.as_secs_f64()));
+    }
+    match (known.is_empty(), exact) {
+        (true, _) => format!("nothing is known to be missing, but {uncounted}"),
+        (false, true) => known.join(", "),
+        (false, false) => format!("{}; {uncounted}", known.join(", ")),
+    }
+}
