@@ -107,6 +107,12 @@ impl Array {
         self.next_before(self.plain_until)
     }
 
+    /// The plain places before an end, as [`Array::give_plain`] gave it, and the number of those that were yielded, to be counted up.
+    #[inline(always)]
+    pub(crate) fn walk(&mut self, plain_until: usize) -> (&[Place], &mut usize) {
+        (self.places.get(self.at..plain_until).unwrap_or_default(), &mut self.at)
+    }
+
     /// Takes the next place as yielded.
     #[inline(always)]
     pub(crate) fn pass(&mut self) {

@@ -301,8 +301,10 @@ impl Stream {
     ) -> ControlFlow<B, A> {
         let Self { array, keys, frontier, .. } = self;
         let certainty = frontier.certainty_of_rule();
-        while let Some(place) = array.next_before(plain_until) {
-            array.pass();
+        let (places, at) = array.walk(plain_until);
+        for &place in places {
+            // Before the function, which may panic.
+            *at += 1;
             let item = Item::Record(plain_record(lanes, place));
             let event = Event { key: Some(keys.written(place.key)), certainty, late_by: 0, item };
             all = each(all, event)?;
