@@ -4,6 +4,9 @@
 //! is one number: the distance of its key from the smallest of all, and below it its source. So a match is a minimum and a maximum, ties
 //! are decided by the source, and no branch depends on who wins. A key that is too far from the smallest waits for the next block.
 
+#[cfg(all(test, not(loom)))]
+mod tests;
+
 use crate::order::index::{Far, Index};
 use crate::order::place::Place;
 use crate::order::run::{After, Pieces};
