@@ -8,7 +8,7 @@
 mod tests;
 
 use crate::order::index::{Far, Index};
-use crate::order::place::Place;
+use crate::order::place::{Place, Tag};
 use crate::order::run::{After, Pieces};
 
 /// How many places are merged at a time, if there are few rings; and for each ring, if there are many.
@@ -232,7 +232,7 @@ impl Array {
     #[cold]
     fn return_far(&mut self, merged: usize, indexes: &mut [Index], heap: &mut Far) {
         for (at, place) in self.far.iter().enumerate() {
-            if place.tag() == crate::order::place::Tag::LOOSE {
+            if place.tag() == Tag::LOOSE {
                 continue;
             }
             if at < merged {

@@ -10,7 +10,7 @@ use crate::order::floors::Floors;
 use crate::order::hold::{Fence, Frontier, Hold};
 use crate::order::index::{Index, Indexing, memory_of};
 use crate::order::key::{Key, Keys};
-use crate::order::place::RINGS;
+use crate::order::place::{RINGS, Tag};
 use crate::order::self_filter::SelfFilter;
 use crate::order::stream::{Notice, Stream};
 use crate::order::{FillMark, Order, WhenFull};
@@ -509,7 +509,9 @@ impl Merge {
 
     /// How many events are indexed and not yet yielded.
     pub fn held(&self) -> usize {
-        (0..self.stream.indexes.len()).map(|rank| self.stream.held(rank)).sum()
+        // A loss that lies in no ring stays in its index until it is yielded.
+        let merged = self.stream.array.left().iter().filter(|place| place.tag() != Tag::LOOSE);
+        self.stream.indexes.iter().map(Index::len).sum::<usize>() + merged.count()
     }
 
     /// How long after `now`, a reading of the keys' clock, the smallest key may leave. `None` if nothing is held, or if time alone does not

@@ -8,7 +8,7 @@ use crate::order::event::{EarlyRelease, Event, Item, OwnedEvent};
 use crate::order::hold::{Certainty, Frontier};
 use crate::order::index::{Far, Index, ROOM};
 use crate::order::key::Keys;
-use crate::order::place::{Keyed, Place};
+use crate::order::place::{Keyed, Place, Tag};
 use crate::order::self_filter::SelfFilter;
 use crate::record::Record;
 use crate::rings::{Lane, Untraced};
@@ -239,7 +239,6 @@ impl Stream {
 
     /// Places of a ring that were merged and not yielded, with their bytes. A loss in no ring is not among them.
     pub(crate) fn in_array(&self, rank: usize) -> impl Iterator<Item = Place> {
-        use crate::order::place::Tag;
         self.array.left().iter().copied().filter(move |place| place.rank() == rank && place.tag() != Tag::LOOSE)
     }
 
