@@ -175,11 +175,12 @@ fn in_a_pid_namespace_wake_ups_are_found() {
         ["sh", "ls", "cat", "sleep"].contains(&comm) && number.parse::<u32>().is_ok_and(|number| number < 100)
     };
     assert!(rows.iter().any(|row| is_ours(&row["woken"])), "{rows:?}");
-    // The first wake-up of a process that was there before.
-    let script = format!("sleep 0.2 & '{}' wakeups --json -p $!", env!("CARGO_BIN_EXE_perfweave"));
+    // A process that was there before.
+    let program = env!("CARGO_BIN_EXE_perfweave");
+    let script = format!("(while :; do sleep 0.01; done) & '{program}' wakeups --json -p $! -d 0.5");
     let words = ["-pfm", "--mount-proc", "sh", "-c", &script];
     let ran = run(std::process::Command::new("unshare").args(words), "");
-    assert!(self::rows(&ran).iter().any(|row| row["woken"].as_str().unwrap().starts_with("sleep/")), "{ran:?}");
+    assert!(self::rows(&ran).iter().any(|row| row["woken"] == "sh/2"), "{ran:?}");
 }
 
 #[test]
