@@ -2,7 +2,8 @@
 
 use crate::order::event::{Event, Item, OwnedEvent};
 use crate::order::hold::Certainty;
-use crate::order::stream::Stream;
+use crate::order::place::Place;
+use crate::order::stream::{Stream, plain_record};
 use crate::record::Record;
 use crate::rings::Lane;
 use std::convert::Infallible;
@@ -13,8 +14,9 @@ use std::ops::ControlFlow;
 /// the event.
 pub struct EventGuard<'a> {
     pub(crate) lanes: &'a [Lane],
-    /// `stream.picked` is this event.
     pub(crate) stream: &'a mut Stream,
+    /// The next place of the array, if it is a plain one; else `stream.picked` is this event.
+    pub(crate) place: Option<Place>,
 }
 
 // Each method reads the event where it lies and makes no copy beforehand. So a program computes only what it asks for.
@@ -22,25 +24,31 @@ impl<'a> EventGuard<'a> {
     /// The event.
     #[inline]
     pub fn event(&self) -> Event<'a> {
-        self.stream.event(self.lanes)
+        match self.place {
+            Some(place) => self.stream.plain_event(self.lanes, place),
+            None => self.stream.picked_event(self.lanes),
+        }
     }
 
     /// See [`Event::key`].
-    #[inline]
+    #[inline(always)]
     pub fn key(&self) -> Option<u64> {
-        self.stream.key()
+        match self.place {
+            Some(place) => Some(self.stream.keys.written(place.key)),
+            None => self.stream.picked_key(),
+        }
     }
 
     /// See [`Event::certainty`].
     #[inline]
     pub fn certainty(&self) -> Certainty {
-        self.stream.picked.certainty
+        self.place.map_or(self.stream.picked.certainty, |_| self.stream.certainty_of_plain())
     }
 
     /// See [`Event::late_by`].
     #[inline]
     pub fn late_by(&self) -> u64 {
-        self.stream.picked.late_by
+        self.place.map_or(self.stream.picked.late_by, |_| 0)
     }
 
     /// See [`Event::cpu`].
@@ -52,18 +60,26 @@ impl<'a> EventGuard<'a> {
     /// See [`Event::item`].
     #[inline]
     pub fn item(&self) -> Item<'a> {
-        self.stream.item(self.lanes)
+        self.event().item
     }
 
     /// See [`Event::record`].
-    #[inline]
+    #[inline(always)]
     pub fn record(&self) -> Option<Record<'a>> {
-        self.stream.record(self.lanes)
+        match self.place {
+            Some(place) => Some(plain_record(self.lanes, place)),
+            // Through a copy, so that a plain one stays in registers.
+            None => self.stream.picked_record(self.lanes).map(|record| record.copy()),
+        }
     }
 
     /// How many bytes of the event's ring that were seen are still unread when this event is consumed. cilium/ebpf's `Record.Remaining`.
     pub fn remaining(&self) -> u64 {
-        self.stream.indexes[self.stream.picked.rank as usize].unread() - self.stream.len()
+        let (place, len) = match self.place {
+            Some(place) => (place, place.size()),
+            None => (self.stream.picked.place, self.stream.picked_len()),
+        };
+        self.stream.unread(place.rank()) - len
     }
 
     /// See [`Event::to_owned`].
@@ -75,7 +91,10 @@ impl<'a> EventGuard<'a> {
 impl Drop for EventGuard<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.stream.take();
+        match self.place {
+            Some(_) => self.stream.array.pass(),
+            None => self.stream.take_other(),
+        }
     }
 }
 
@@ -87,12 +106,23 @@ impl fmt::Debug for EventGuard<'_> {
 
 /// An iterator over the events that could be yielded when it was made. See [`Merge::batch`](crate::Merge::batch).
 ///
-/// `batch.for_each(|event| ..)` is faster than `for event in batch`, and so are [`Iterator::fold`] and the methods built on it (`count`,
-/// `sum`). They take consecutive records of the same ring in one loop. A `for` loop takes each record separately, and costs what
-/// [`Merge::next`](crate::Merge::next) does. Both yield the same events.
+/// `batch.for_each(|event| ..)` is a little faster than `for event in batch`, and so are [`Iterator::fold`] and the methods built on it
+/// (`count`, `sum`). Both yield the same events.
 pub struct Batch<'a> {
     pub(crate) lanes: &'a [Lane],
     pub(crate) stream: &'a mut Stream,
+    /// Where the plain places of the array end that may be yielded.
+    pub(crate) plain_until: usize,
+}
+
+impl<'a> Batch<'a> {
+    /// Picks the next event that is not before the end of plain places, or finds that end anew. Returns whether there is an event.
+    fn pick(&mut self) -> bool {
+        self.stream.heed(self.lanes);
+        let picked = !self.stream.rushed && self.stream.pick_anew(self.lanes);
+        self.plain_until = self.stream.array.give_plain();
+        picked
+    }
 }
 
 impl<'a> Iterator for Batch<'a> {
@@ -100,24 +130,34 @@ impl<'a> Iterator for Batch<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<Event<'a>> {
-        if self.stream.rushed || !self.stream.pick_in(self.lanes) {
-            return None;
+        let mut place = self.stream.array.next_before(self.plain_until);
+        if place.is_none() {
+            if !self.pick() {
+                return None;
+            }
+            place = self.stream.array.next_before(self.plain_until);
         }
-        let (rank, event) = (self.stream.picked.rank, self.stream.event(self.lanes));
-        self.stream.take();
-        self.stream.heed(rank, self.lanes);
-        Some(event)
+        Some(match place {
+            Some(place) => {
+                self.stream.array.pass();
+                self.stream.plain_event(self.lanes, place)
+            }
+            None => self.stream.take_picked(self.lanes),
+        })
     }
 
     #[inline]
-    fn fold<A, F: FnMut(A, Event<'a>) -> A>(self, init: A, mut each: F) -> A {
+    fn fold<A, F: FnMut(A, Event<'a>) -> A>(mut self, init: A, mut each: F) -> A {
         let mut all = init;
         loop {
             let next = |all, event| ControlFlow::<Infallible, A>::Continue(each(all, event));
-            match self.stream.hand_out(self.lanes, all, next) {
-                ControlFlow::Continue(next) if self.stream.rushed => return next,
-                ControlFlow::Continue(next) => all = next,
-                ControlFlow::Break(ControlFlow::Continue(all)) => return all,
+            let ControlFlow::Continue(folded) = self.stream.hand_out(self.lanes, self.plain_until, all, next);
+            all = folded;
+            if !self.pick() {
+                return all;
+            }
+            if self.stream.array.next_before(self.plain_until).is_none() {
+                all = each(all, self.stream.take_picked(self.lanes));
             }
         }
     }

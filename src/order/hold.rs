@@ -311,6 +311,11 @@ impl Frontier {
         self.until
     }
 
+    /// The largest key that may leave, by the rule or early.
+    pub(crate) fn limit_of_keys(&self) -> Option<u64> {
+        self.limit
+    }
+
     /// Whether a key may be yielded.
     #[inline]
     pub(crate) fn admits(&self, key: u64) -> bool {

@@ -4,53 +4,63 @@
 //! interrupt's record, which has a larger key. So the index covers everything between the tail and the last head seen, and a ring offers
 //! its smallest unyielded key instead of its oldest record.
 //!
-//! The index is a run of slots in the order of the ring. A record whose key is not smaller than the keys before it stays in the run. Any
-//! other record is *displaced*: a separate list holds it in key order, and its slot is only skipped. A displaced record has a smaller key
-//! than the slot before it, so it is yielded before that slot. When the tail reaches its slot, it has always been yielded. So the tail is
-//! simply the start of the run.
+//! The index is a run of places in the order of keys. A record whose key is not smaller than those before it is appended. Any other record
+//! is *displaced*: it is put among the last few places by shifting them. If its place is farther away, it goes into a heap that all rings
+//! share. So the first places of the run lie near the tail, and what is in the heap lies behind a place of the run that is yielded later.
 
 use crate::order::hold::Certainty;
-mod displaced;
 mod fill;
 mod memory;
-mod plain;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
 use crate::instrument::step;
-use crate::order::entry::{BEFORE, Entry, NEVER, NOTED, Note, SKIPPED};
-use crate::order::run::{Run, Slot};
-use crate::ring::Header;
+use crate::order::place::{Keyed, Note, Place, Tag};
+use crate::order::run::{REACH_BYTES, Run};
+use crate::ring::{LOW_POSITION, Ring};
 use crate::rings::Lane;
 use crate::sequence::numbers::{CpuNumbers, NumberCounts};
 
-use displaced::{Displaced, Place, Trailing};
+use binary_heap_plus::{BinaryHeap, MinComparator};
+pub(crate) use fill::Indexing;
+pub(crate) use memory::{memory_of, shrink};
 use std::collections::VecDeque;
+
+/// Displaced records of all rings whose places in their runs are far away.
+pub(crate) type Far = BinaryHeap<Place, MinComparator>;
 
 /// A LOST record before its key is known.
 #[derive(Debug, Clone, Copy)]
 struct Waiting {
     position: u64,
-    header: Header,
+    size: u64,
     id: u64,
     count: u64,
 }
 
+/// A loss after everything that was indexed when it was found. It lies in no ring.
+#[derive(Debug, Clone, Copy)]
+struct Loose {
+    place: Place,
+    count: u64,
+    /// The key of the record before it.
+    after: Option<u64>,
+    /// A report waits for it. So it is told as it is, also if a LOST record comes that counts the same records.
+    stays: bool,
+}
+
 /// Yielded bytes of a ring are published once they are this part of it, if not before: the tail shares a cache line with the head that the
 /// kernel writes.
-const PUBLISH_PART: u64 = 8;
+const PUBLISH_PART: u64 = 16;
 
 /// The longest possible record, in bytes. A ring with that much free space has dropped nothing.
 const LONGEST: u64 = 1 << 16;
-
-/// How far back a record is inserted into the sorted displaced records by shifting. Beyond that, it goes into a heap.
-const REACH: usize = 8;
 
 /// The part by which each refresh reduces the remembered length of the longest record. Half is left after 44 refreshes.
 const FORGOTTEN: u64 = 64;
 
 /// The initial capacity of each list, in entries.
-const ROOM: usize = 32;
+pub(crate) const ROOM: usize = 32;
 
 /// How many entries one step makes at most: a LOST record's and that of the record it was written with.
 const PAIR: usize = 2;
@@ -60,9 +70,7 @@ const PAIR: usize = 2;
 pub(crate) struct Counts {
     /// Records that were seen.
     pub(crate) indexed: u64,
-    /// Records that were yielded.
-    pub(crate) records: u64,
-    /// Those among `records` that left before the hold rule allowed it, because memory or ring space was used up.
+    /// Records that left before the hold rule allowed it, because memory or ring space was used up.
     pub(crate) early: u64,
     /// Refreshes at which the ring was fuller than its mark, and bytes that were copied out of it then.
     pub(crate) pressed: u64,
@@ -80,15 +88,19 @@ pub(crate) struct Counts {
 /// One ring's index.
 #[derive(Debug)]
 pub(crate) struct Index {
-    /// In the order of the ring. INVARIANT: keys of slots that are not skipped never decrease; the first slot is one of those.
+    /// INVARIANT: sorted. Each place that comes before another and lies behind it in the ring was shifted over it.
     run: Run,
-    /// The start of the first slot, or of the next one to come: everything before is yielded.
-    tail: u64,
-    /// The key of the last slot that is not skipped, if there is any.
+    /// The rank of the ring.
+    rank: u32,
+    /// The key of the last place of the run, if there is any.
     back: u64,
-    /// Displaced records, and losses that the kernel counts beyond LOST records.
-    beside: Displaced,
-    /// INVARIANT: sorted by position; one for each entry with a note, `None` once that was yielded, and then never at either end.
+    /// How many of its places are in the heap, and a bound above their keys. INVARIANT: each lies behind a place of the run that is yielded
+    /// later.
+    far: usize,
+    far_until: u64,
+    /// A loss that the kernel counts beyond LOST records.
+    loose: Option<Loose>,
+    /// INVARIANT: sorted by position; one for each place with a note, `None` once that was yielded, and then never at either end.
     notes: VecDeque<(u64, Option<Note>)>,
     /// A LOST record that waits for the record it was written with, whose key it takes.
     lost: Option<Waiting>,
@@ -98,14 +110,17 @@ pub(crate) struct Index {
     largest: Option<u64>,
     /// Everything before it is indexed.
     cursor: u64,
-    /// The tail from which on yielded bytes are published.
+    /// The tail from which on yielded bytes are published, and that from which on the ring may have filled up.
     publish_at: u64,
+    heed_at: u64,
     /// How many records can be indexed before the lists need more memory.
     room: usize,
-    /// Entries that were not yielded one by one.
-    entries: usize,
-    /// Plain records among the yielded ones.
-    plain: usize,
+    /// Places that were made. Those of losses and damage among them that were yielded.
+    made: u64,
+    others: u64,
+    /// Bytes that were merged or discarded, or read by another consumer. Bytes of places whose length is in a note count when they are
+    /// yielded.
+    done: u64,
     /// The head could not be right: nothing more is indexed until everything is yielded.
     lost_head: bool,
     /// Losses that events have reported beyond LOST records, because the kernel counts them.
@@ -124,33 +139,36 @@ pub(crate) struct Index {
     found: u64,
     /// The numbers in its records, if they have any.
     pub(crate) numbers: Option<CpuNumbers>,
-    /// Bytes of yielded entries whose slots are still to be skipped.
-    ahead: u64,
     /// Bytes of the longest record of recent refreshes.
     longest: u64,
-    /// Excludes plain records.
+    part: usize,
     counts: Counts,
-    /// Certainty and lateness of the last yielded record with a key. Records without a key after it share them.
-    pub(crate) yielded: (Certainty, u64),
+    /// Key, certainty and lateness of the last record with a key that was yielded one by one. A record without a key after it shares them.
+    pub(crate) yielded: Option<(u64, Certainty, u64)>,
 }
 
+// All counts say what is in the index: what the merge has taken out and not yielded yet is the array's.
 impl Index {
     /// An index from this position on. Earlier records were read by another consumer.
-    pub(crate) fn new(tail: u64, numbers: Option<CpuNumbers>) -> Self {
+    pub(crate) fn new(rank: usize, tail: u64, numbers: Option<CpuNumbers>) -> Self {
         Self {
             run: Run::new(),
-            tail,
+            rank: rank as u32,
             back: 0,
-            beside: Displaced::new(),
+            far: 0,
+            far_until: 0,
+            loose: None,
             notes: VecDeque::with_capacity(ROOM),
             lost: None,
             before: None,
             largest: None,
             cursor: tail,
             publish_at: tail,
+            heed_at: tail,
             room: 0,
-            entries: 0,
-            plain: 0,
+            made: 0,
+            others: 0,
+            done: tail,
             lost_head: false,
             foretold: 0,
             skipped: 0,
@@ -160,52 +178,70 @@ impl Index {
             looked_tail: tail,
             found: 0,
             numbers,
-            ahead: 0,
             longest: 0,
+            part: 1,
             counts: Counts::default(),
-            yielded: (Certainty::Assumed, 0),
+            yielded: None,
         }
     }
 
-    /// The key of the smallest entry not yet yielded.
+    /// The run, to be merged.
     #[inline]
-    pub(crate) fn front_key(&self) -> Option<u64> {
-        match self.run.front() {
-            Some(slot) if slot.key < self.beside.until() => Some(slot.key),
-            _ => self.front().map(|front| front.key),
+    pub(crate) fn run(&self) -> &Run {
+        &self.run
+    }
+
+    /// Prepares for a merge: what was merged before is yielded.
+    #[inline]
+    pub(crate) fn tidy(&mut self) {
+        self.run.tidy();
+    }
+
+    /// Records what a merge took out of the run, and what it left.
+    #[inline]
+    pub(crate) fn merged(&mut self, left: usize, bytes: u64) {
+        self.run.leave(left);
+        self.done += bytes;
+    }
+
+    /// A place of the heap was merged, or one that was merged was put back into it.
+    pub(crate) fn far_merged(&mut self, place: Place) {
+        self.far -= 1;
+        self.done += place.size();
+    }
+
+    /// Puts back a place that was merged and not yielded.
+    pub(crate) fn put_back(&mut self, place: Place, far: &mut Far) {
+        if place.tag() == Tag::LOOSE {
+            return;
+        }
+        self.done -= place.size();
+        if !self.run.put_back(place) {
+            far.push(place);
+            self.far += 1;
         }
     }
 
-    /// The smallest entry not yet yielded.
+    /// How many places to merge at a time: about as many bytes as are given back at a time. So no more than twice as many are owed.
     #[inline]
-    pub(crate) fn front(&self) -> Option<Entry> {
-        self.smallest().map(|(entry, _)| entry)
+    pub(crate) fn part(&self) -> usize {
+        self.part
     }
 
-    /// Exclusive bound of the keys for which the run alone decides: below the smallest displaced key. Of equal keys, those of the run come
-    /// first.
-    #[inline(always)]
-    pub(crate) fn beside(&self) -> u64 {
-        self.beside.until()
+    /// The loss that lies in no ring.
+    pub(crate) fn loose(&self) -> Option<Place> {
+        self.loose.map(|loose| loose.place)
     }
 
-    /// The smallest entry, and its place if it is displaced. Equal ones are damage and a loss after it, in this order.
+    /// The smallest place of the run.
     #[inline]
-    fn smallest(&self) -> Option<(Entry, Option<Place>)> {
-        let first = self.first().map(|entry| (entry, None));
-        let Some((beside, place)) = self.beside.first() else { return first };
-        first.filter(|(first, _)| *first <= beside).or(Some((beside, Some(place))))
-    }
-
-    /// The entry of the first slot.
-    #[inline]
-    fn first(&self) -> Option<Entry> {
-        self.run.front().map(|slot| Entry { key: slot.key, position: self.tail, header: slot.header })
+    pub(crate) fn front(&self) -> Option<Place> {
+        self.run.front().copied()
     }
 
     /// The counts of the ring's records so far.
     pub(crate) fn counts(&self) -> Counts {
-        Counts { records: self.counts.records + self.plain as u64, ..self.counts }
+        self.counts
     }
 
     /// The counts, mutable.
@@ -219,16 +255,32 @@ impl Index {
         self.numbers.as_ref().map(CpuNumbers::counts).unwrap_or_default()
     }
 
-    /// How many entries are held.
+    /// How many events it has.
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.entries - self.plain
+        self.places() + usize::from(self.loose.is_some())
     }
 
-    /// Whether so much was yielded since the tail was published that it should be published again.
+    #[inline]
+    fn places(&self) -> usize {
+        self.run.len() + self.far
+    }
+
+    /// Records that are not in it any more.
+    pub(crate) fn records_taken(&self) -> u64 {
+        self.made - self.places() as u64 - self.others
+    }
+
+    /// Records that it has. Only if nothing is merged and not yielded.
+    pub(crate) fn records(&self) -> u64 {
+        self.counts.indexed - self.records_taken()
+    }
+
+    /// Whether so much was yielded since the tail was published that it should be published again. Only if nothing is merged and not
+    /// yielded. The tail is near the first place.
     #[inline]
     pub(crate) fn unpublished(&self) -> bool {
-        self.tail >= self.publish_at
+        self.front().map_or(self.cursor, |front| self.position(front)) >= self.publish_at
     }
 
     /// Bytes that the last refresh found.
@@ -236,25 +288,30 @@ impl Index {
         self.found
     }
 
-    /// The tail cannot be published yet: asks again once as much more was yielded.
-    pub(crate) fn publish_later(&mut self, ring: &crate::ring::Ring) {
-        self.publish_at = self.tail + ring.size() / PUBLISH_PART;
+    /// Whether the ring fills up, if so much of it was yielded since the last call or refresh that it is worth asking.
+    pub(crate) fn fills_up(&mut self, ring: &Ring) -> bool {
+        let position = self.front().map_or(self.cursor, |front| self.position(front));
+        let asks = position >= self.heed_at;
+        if asks {
+            self.heed_at = position + 2 * ring.size() / PUBLISH_PART;
+        }
+        asks && ring.fills_up()
     }
 
-    /// Gives back to the kernel the bytes of all yielded records before the first held one.
+    /// Gives back to the kernel the bytes of all yielded records before the first held one. Only if nothing is merged and not yielded.
     #[inline]
     pub(crate) fn publish(&mut self, lane: &mut Lane) {
         // Further, if held bytes were copied out.
-        let tail = self.tail.max(lane.ring.tail());
-        lane.ring.release(tail);
-        lane.copies.forget_before(self.tail);
-        self.publish_later(&lane.ring);
+        let tail = self.tail();
+        lane.ring.release(tail.max(lane.ring.tail()));
+        lane.copies.forget_before(tail);
+        self.publish_at = tail + lane.ring.size() / PUBLISH_PART;
     }
 
     /// Whether giving back what was yielded would catch up with all that is known of a BPF ring buffer. The kernel then wakes the reader for
     /// the next record.
     pub(crate) fn catches_up(&self, lane: &Lane) -> bool {
-        lane.ring.is_ring_buffer() && self.tail == self.cursor
+        lane.ring.is_ring_buffer() && self.run.is_empty()
     }
 
     /// Everything before it is indexed.
@@ -262,9 +319,26 @@ impl Index {
         self.cursor
     }
 
-    /// Everything before it is yielded, or was discarded.
+    /// The position of a place, or of its end.
+    #[inline]
+    pub(crate) fn position(&self, place: Place) -> u64 {
+        self.cursor - (self.cursor.wrapping_sub(place.low()) & LOW_POSITION)
+    }
+
+    /// The position before which everything has left the index.
+    ///
+    /// A place that was shifted over others lies at most [`REACH_BYTES`] behind each of them. So once a place lies further behind the
+    /// smallest position, no smaller one follows. What is in the heap lies behind a place of the run.
     pub(crate) fn tail(&self) -> u64 {
-        self.tail
+        let mut tail = self.cursor;
+        for place in self.run.iter() {
+            let position = self.position(*place);
+            if position > tail.saturating_add(REACH_BYTES as u64) {
+                break;
+            }
+            tail = tail.min(position);
+        }
+        tail
     }
 
     /// Whether everything is indexed for which a proof or a report waits.
@@ -282,9 +356,9 @@ impl Index {
         self.before
     }
 
-    /// Bytes that were seen and are not yielded.
+    /// Bytes that were seen and are in the index, and those of places whose length is in a note until they are yielded.
     pub(crate) fn unread(&self) -> u64 {
-        self.cursor - self.tail - self.ahead
+        self.cursor - self.done
     }
 
     /// Bytes of the longest record of recent refreshes.
@@ -292,19 +366,25 @@ impl Index {
         self.longest
     }
 
-    /// The note on an entry.
-    pub(crate) fn note(&self, entry: &Entry) -> Option<Note> {
-        if !entry.is_noted() {
-            return None;
+    /// The origin of a place's key.
+    pub(crate) fn keyed(&self, place: Place) -> Keyed {
+        match self.loose {
+            Some(Loose { after: None, .. }) if place.tag() == Tag::LOOSE => Keyed::Never,
+            _ => place.keyed(),
         }
-        // The entry lies in no ring and has no length. Its position may also be that of the next record, or of damage.
-        if let Some(trailing) = self.beside.trailing()
-            && trailing.entry == *entry
-            && self.smallest().is_some_and(|(_, place)| place == Some(Place::Trailing))
-        {
-            return Some(trailing.note());
+    }
+
+    /// The note on a place.
+    pub(crate) fn note(&self, place: Place) -> Option<Note> {
+        if place.tag() == Tag::LOOSE {
+            return self.loose.map(|loose| Note::Lost { id: 0, count: loose.count, after: loose.after });
         }
-        self.notes[self.note_at(entry.position)?].1
+        place.is_noted().then(|| self.notes[self.note_at(self.position(place))?].1).flatten()
+    }
+
+    /// Bytes of a place in its ring.
+    pub(crate) fn len_of(&self, place: Place) -> u64 {
+        if place.size() > 0 { place.size() } else { self.note(place).map_or(0, |note| note.len()) }
     }
 
     fn note_at(&self, position: u64) -> Option<usize> {
@@ -315,43 +395,34 @@ impl Index {
         found.ok()
     }
 
-    /// Removes the slots that are only to be skipped.
-    #[inline(never)]
-    fn skip(&mut self) {
-        while let Some(&Slot { header, .. }) = self.run.front()
-            && header.tag() == SKIPPED
-        {
-            step();
-            self.run.pop();
-            self.tail += header.len();
-            self.ahead -= header.len();
+    /// Takes a place as yielded that the merge has taken out.
+    pub(crate) fn take(&mut self, place: Place) {
+        if place.tag() == Tag::LOOSE {
+            self.loose = None;
+        } else if place.is_noted() {
+            let note = self.note(place);
+            if place.size() == 0 {
+                self.done += self.len_of(place);
+            }
+            // What a notice told before the record is forgotten already.
+            self.others += u64::from(note.is_some_and(|note| !note.is_of_a_record()));
+            self.forget(self.position(place));
         }
     }
 
-    /// Takes the smallest entry as yielded. The tail follows.
-    pub(crate) fn take(&mut self) {
-        let Some((entry, place)) = self.smallest() else { return };
-        match place {
-            None => {
-                self.run.pop();
-                self.tail += entry.len();
-                self.skip();
-            }
-            Some(place) => {
-                self.beside.take(place);
-                // A loss in no ring has no bytes.
-                self.ahead += entry.len();
-            }
-        }
-        self.entries -= 1;
-        if entry.is_noted() && place != Some(Place::Trailing) {
-            self.forget(entry.position);
-        }
-    }
-
-    /// Marks the note on an entry as yielded.
+    /// Marks the anomaly that a note tells as yielded. The length of its record stays.
     #[cold]
-    pub(crate) fn forget(&mut self, position: u64) {
+    pub(crate) fn told(&mut self, place: Place) {
+        let position = self.position(place);
+        match (self.note(place).map_or(0, |note| note.len()), self.note_at(position)) {
+            (len @ 1.., Some(at)) => self.notes[at].1 = Some(Note::Long { len: len as u32 }),
+            _ => self.forget(position),
+        }
+    }
+
+    /// Marks the note on a place as yielded.
+    #[cold]
+    fn forget(&mut self, position: u64) {
         if let Some(at) = self.note_at(position) {
             self.notes[at].1 = None;
         }
@@ -377,19 +448,14 @@ impl Index {
         self.suspect = false;
         let new = total.saturating_sub(told.saturating_add(self.foretold));
         self.foretold += new;
-        if let Some(trailing) = self.beside.trailing() {
-            let (count, stays) = (trailing.count + new, trailing.stays || stays);
-            self.beside.set_trailing(Some(Trailing { count, stays, ..trailing }));
-            return;
+        match &mut self.loose {
+            Some(loose) => (loose.count, loose.stays) = (loose.count + new, loose.stays || stays),
+            None if new > 0 => {
+                let place = Place::new(self.before.unwrap_or(0), self.rank, self.cursor, 0, Tag::LOOSE);
+                self.loose = Some(Loose { place, count: new, after: self.before, stays });
+            }
+            None => {}
         }
-        if new == 0 {
-            return;
-        }
-        let (key, tag) = self.before.map_or((0, NEVER), |key| (key, BEFORE));
-        let header = Header::of_stretch(0).tagged(tag | NOTED);
-        let entry = Entry { key, position: self.cursor, header };
-        self.beside.set_trailing(Some(Trailing { entry, count: new, after: self.before, stays }));
-        self.entries += 1;
     }
 
     /// Losses that events have reported beyond LOST records, or will report.
@@ -397,30 +463,27 @@ impl Index {
         self.foretold
     }
 
-    /// Records that are held.
-    pub(crate) fn records(&self) -> u64 {
-        self.counts.indexed - self.counts().records
-    }
-
-    /// The largest key of the records before a position. Takes time proportional to their number.
+    /// The largest key of the places before a position.
     pub(crate) fn largest_before(&self, position: u64) -> Option<u64> {
-        let mut begin = self.tail;
-        let before = self.run.iter().take_while(|slot| {
-            let is_before = begin < position;
-            begin += slot.header.len();
-            is_before
-        });
-        // Skipped slots have smaller keys than the slot before them.
-        before.filter(|slot| slot.header.tag() != SKIPPED).last().map(|slot| slot.key)
+        // As with the tail: no place before the position comes behind one that lies far behind it. What is in the heap has a smaller key.
+        let near = self.run.iter().take_while(|place| self.position(**place) <= position + REACH_BYTES as u64);
+        near.filter(|place| self.position(**place) < position).last().map(|place| place.key)
     }
 
-    /// The largest key of the run, which is also the largest held key. `None` if nothing is held.
+    /// The largest key that the index has. `None` if it is empty.
     pub(crate) fn back(&self) -> Option<u64> {
         (!self.run.is_empty()).then_some(self.back)
     }
 
-    /// Keys that divide the held records into pieces of about the same length, the largest key included.
+    /// Keys that divide the places into pieces of about the same length, the largest key included.
     pub(crate) fn marks(&self) -> impl Iterator<Item = u64> {
-        self.run.firsts().skip(1).map(|slot| slot.key).chain(self.back())
+        self.run.firsts().map(|place| place.key).chain(self.back())
+    }
+
+    /// A ring came before this one.
+    pub(crate) fn move_rank(&mut self) {
+        self.rank += 1;
+        self.run.move_ranks();
+        self.loose = self.loose.map(|loose| Loose { place: loose.place.moved(1), ..loose });
     }
 }

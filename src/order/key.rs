@@ -218,7 +218,7 @@ impl Keys {
     }
 
     /// Whether all keys are reliable.
-    #[inline]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn are_sure(&self) -> bool {
         self.unsure_until.is_none()
     }
@@ -349,13 +349,8 @@ impl Plain {
         Self { key_end: key + 8, raw_end: raw + 4, is_reservation: layout.is_ring_buffer(), least, most }
     }
 
-    /// The record at the start of some bytes, if it is plain: its checked header, its key, and the bytes after it.
-    #[inline]
-    pub(crate) fn split<'a>(&self, bytes: &'a [u8]) -> Option<(Header, u64, &'a [u8])> {
-        if self.is_reservation { self.split_as::<true>(bytes) } else { self.split_as::<false>(bytes) }
-    }
-
-    /// [`Plain::split`] where it is known whether the bytes are those of a BPF ring buffer.
+    /// The record at the start of some bytes, if it is plain: its checked header, its key, and the bytes after it. `RESERVATION`: whether the
+    /// bytes are those of a BPF ring buffer.
     #[inline(always)]
     pub(crate) fn split_as<'a, const RESERVATION: bool>(&self, bytes: &'a [u8]) -> Option<(Header, u64, &'a [u8])> {
         if RESERVATION {
@@ -374,7 +369,8 @@ impl Plain {
 
     #[cfg(all(test, not(loom)))]
     fn read(&self, bytes: &[u8]) -> Option<(Header, u64)> {
-        self.split(bytes).map(|(header, key, _)| (header, key))
+        let split = if self.is_reservation { self.split_as::<true>(bytes) } else { self.split_as::<false>(bytes) };
+        split.map(|(header, key, _)| (header, key))
     }
 }
 

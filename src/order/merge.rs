@@ -8,10 +8,11 @@ use crate::order::event::Event;
 use crate::order::event_guard::{Batch, EventGuard};
 use crate::order::floors::Floors;
 use crate::order::hold::{Fence, Frontier, Hold};
-use crate::order::index::Index;
+use crate::order::index::{Index, Indexing, memory_of};
 use crate::order::key::{Key, Keys};
+use crate::order::place::{RINGS, Tag};
 use crate::order::self_filter::SelfFilter;
-use crate::order::stream::{Due, Notice, Stream};
+use crate::order::stream::{Notice, Stream};
 use crate::order::{FillMark, Order, WhenFull};
 use crate::ring::{ANY_CPU, Ring};
 use crate::rings::{Lane, Rings};
@@ -139,7 +140,7 @@ impl Merge {
         if in_doubt {
             keys.distrust();
         }
-        let indexes = rings.lanes.iter().map(|lane| index_of(lane, &keys)).collect();
+        let indexes = rings.lanes.iter().enumerate().map(|(rank, lane)| index_of(rank, lane, &keys)).collect();
         let sequence = match order.hold {
             Hold::Dense { .. } => {
                 Some(Tracker::in_doubt(dense_first.map(|first| keys.ordered(first)), when_full.most()))
@@ -184,6 +185,7 @@ impl Merge {
     pub fn refresh(&mut self, now: u64) -> usize {
         self.rings.control().assert_not_forked();
         self.leave_out(machine::thread());
+        self.stream.sync();
         let held = self.held();
         let refreshed = self.refresh_once(now);
         self.keep_behind = false;
@@ -220,16 +222,15 @@ impl Merge {
     /// Whether bytes of a BPF ring buffer are still to be given back: the kernel notifies only a reader that has caught up, so the reader
     /// gives them back and then looks once more.
     fn owes_space(&self) -> bool {
-        let mut lanes = self.rings.lanes.iter().zip(&self.stream.indexes);
-        lanes.any(|(lane, index)| lane.ring.is_ring_buffer() && index.tail() > lane.ring.tail())
+        let mut lanes = self.rings.lanes.iter().enumerate();
+        lanes.any(|(rank, lane)| lane.ring.is_ring_buffer() && self.stream.tail(rank) > lane.ring.tail())
     }
 
     /// Refreshes all rings, one after the other. Returns the largest key that must leave to make space, if any.
     fn refresh_once(&mut self, now: u64) -> Option<u64> {
         let looked = catch_unwind(AssertUnwindSafe(|| self.index()));
         let stream = &mut self.stream;
-        (stream.due, stream.rushed) = (Due::Nobody, false);
-        stream.rebuild();
+        (stream.in_batch, stream.rushed) = (false, false);
         let largest = stream.indexes.iter().filter_map(Index::largest).max();
         stream.keys.notice_set_back(largest);
         let largest = stream.keys.until_now(largest);
@@ -239,9 +240,10 @@ impl Merge {
         if let Some(now) = self.seen_all(now) {
             let stream = &mut self.stream;
             stream.frontier.refreshed(largest, now);
+            // A number that is held is not proven before it is yielded.
+            let top = if stream.sequence.is_some() { stream.top() } else { None };
+            let held = top.map_or(u64::MAX, |top| top.key.saturating_sub(1));
             if let Some(sequence) = &mut stream.sequence {
-                // A number that is held is not proven before it is yielded.
-                let held = stream.fronts.top().map_or(u64::MAX, |top| top.key.saturating_sub(1));
                 sequence.is_proven(stream.frontier.edge().min(Some(held)));
             }
         } else {
@@ -310,16 +312,16 @@ impl Merge {
     fn index_all(&mut self) -> Indexed {
         let most = self.when_full.most();
         let mut others = self.memory() + self.reserved();
-        let Stream { keys, indexes, .. } = &mut self.stream;
+        let Stream { keys, indexes, far, .. } = &mut self.stream;
         let mut indexed = Indexed::Whole;
         for (lane, index) in self.rings.lanes.iter_mut().zip(indexes) {
-            others -= index.memory();
+            others -= index.memory() + memory_of(far);
             let refresh = if self.keep_behind { Index::refresh_behind } else { Index::refresh };
-            if !refresh(index, lane, keys, most.saturating_sub(others)) {
+            if !refresh(index, lane, Indexing { keys, far, most: most.saturating_sub(others) }) {
                 let known = index.largest().unwrap_or(u64::MAX);
                 indexed = Indexed::UpTo(indexed.up_to().map_or(known, |other| other.min(known)));
             }
-            others += index.memory();
+            others += index.memory() + memory_of(far);
         }
         indexed
     }
@@ -338,23 +340,22 @@ impl Merge {
         let mut new = Vec::new();
         let failed = self.rings.arrived(&mut new);
         self.stream.notices.extend(self.rings.untraced.take_news().map(Notice::Untraced));
-        if !self.stream.notices.is_empty() {
-            // The new events come before the rest of a stretch.
+        let any = !new.is_empty();
+        if any || !self.stream.notices.is_empty() {
+            // The notices come before what was merged.
             self.stream.sync();
         }
-        let any = !new.is_empty();
         for lane in new {
             // After the other rings of that CPU: ranks decide between equal keys.
             let rank = self.rings.lanes.partition_point(|other| other.origin.cpu <= lane.origin.cpu);
-            self.stream.indexes.insert(rank, index_of(&lane, &self.stream.keys));
+            self.stream.insert(rank, index_of(rank, &lane, &self.stream.keys));
             self.rings.lanes.insert(rank, lane);
             if let Some((said, _)) = &mut self.stream.said {
                 *said += u32::from(rank as u32 <= *said);
             }
         }
         if any {
-            self.stream.due = Due::Everybody;
-            self.stream.rebuild();
+            self.stream.in_batch = true;
         }
         failed.map(|()| any)
     }
@@ -406,19 +407,39 @@ impl Merge {
     #[inline(always)]
     pub fn is_ready(&mut self) -> bool {
         self.rings.control().assert_not_forked();
-        self.stream.pick_in(&self.rings.lanes)
+        self.pick()
     }
 
     /// [`Merge::is_ready`] without the check for a forked child.
     #[inline(always)]
     pub(crate) fn pick(&mut self) -> bool {
-        self.stream.pick_in(&self.rings.lanes)
+        self.stream.is_at_hand() || self.pick_anew()
+    }
+
+    /// Gives bytes back that are due, and picks the next event. No event is borrowed now.
+    #[inline(never)]
+    fn pick_anew(&mut self) -> bool {
+        let all = self.stream.in_batch;
+        if all {
+            self.stream.sync();
+            self.stream.in_batch = false;
+        }
+        if self.stream.array.is_empty() {
+            for (lane, index) in self.rings.lanes.iter_mut().zip(&mut self.stream.indexes) {
+                // The next refresh decides whether to catch up.
+                if (all || index.unpublished()) && !index.catches_up(lane) {
+                    index.publish(lane);
+                    self.stream.rushed |= index.fills_up(&lane.ring);
+                }
+            }
+        }
+        self.stream.pick_anew(&self.rings.lanes)
     }
 
     /// The next event that the last refresh found, if it may be yielded.
     ///
     /// The event borrows the merge and is consumed when it is dropped. A forgotten event comes again. The kernel gets the event's bytes
-    /// back with the next refresh, or earlier once an eighth of the ring has been consumed.
+    /// back with the next refresh, or earlier once a sixteenth of the ring has been consumed.
     ///
     /// # Panics
     /// In a forked child, which does not have the rings.
@@ -428,23 +449,33 @@ impl Merge {
         if self.is_ready() { Some(self.lend()) } else { None }
     }
 
-    /// Folds the next events: see [`Stream::hand_out`].
+    /// Folds the next events and takes them: one event, or several plain records. Breaks at the end: with the function's break value, or
+    /// with the accumulated value if no event is left.
     #[inline]
     pub(crate) fn hand_out<A, B>(
         &mut self,
         all: A,
-        each: impl FnMut(A, Event<'_>) -> ControlFlow<B, A>,
+        mut each: impl FnMut(A, Event<'_>) -> ControlFlow<B, A>,
     ) -> ControlFlow<ControlFlow<B, A>, A> {
-        self.rings.control().assert_not_forked();
-        self.publish_due();
-        self.stream.hand_out(&self.rings.lanes, all, each)
+        if !self.is_ready() {
+            return ControlFlow::Break(ControlFlow::Continue(all));
+        }
+        if self.stream.rushed {
+            return ControlFlow::Continue(all);
+        }
+        let lanes = &self.rings.lanes;
+        if !self.stream.is_at_hand() {
+            return each(all, self.stream.take_picked(lanes)).map_break(ControlFlow::Break);
+        }
+        let plain_until = self.stream.array.plain_until();
+        self.stream.hand_out(lanes, plain_until, all, each).map_break(ControlFlow::Break)
     }
 
     /// Lends the event that was picked.
     #[inline(always)]
     pub(crate) fn lend(&mut self) -> EventGuard<'_> {
-        self.publish_due();
-        EventGuard { lanes: &self.rings.lanes, stream: &mut self.stream }
+        let place = self.stream.array.next_plain();
+        EventGuard { lanes: &self.rings.lanes, stream: &mut self.stream, place }
     }
 
     /// All events that the last refresh found and that may leave now, as an iterator. The iterator ends early if a ring has filled up by a
@@ -457,8 +488,8 @@ impl Merge {
     /// In a forked child, which does not have the rings.
     pub fn batch(&mut self) -> Batch<'_> {
         self.publish();
-        self.stream.due = Due::Everybody;
-        Batch { lanes: &self.rings.lanes, stream: &mut self.stream }
+        self.stream.in_batch = true;
+        Batch { lanes: &self.rings.lanes, stream: &mut self.stream, plain_until: 0 }
     }
 
     /// Gives the bytes of all yielded events back to the kernel now.
@@ -467,7 +498,8 @@ impl Merge {
     /// In a forked child, which does not have the rings.
     pub fn publish(&mut self) {
         self.rings.control().assert_not_forked();
-        self.stream.due = Due::Nobody;
+        self.stream.sync();
+        self.stream.in_batch = false;
         for (lane, index) in self.rings.lanes.iter_mut().zip(&mut self.stream.indexes) {
             if !self.keep_behind || !index.catches_up(lane) {
                 index.publish(lane);
@@ -475,31 +507,11 @@ impl Merge {
         }
     }
 
-    #[inline(always)]
-    fn publish_due(&mut self) {
-        if !matches!(self.stream.due, Due::Nobody) {
-            self.publish_what_is_due();
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn publish_what_is_due(&mut self) {
-        match self.stream.due {
-            Due::Nobody => {}
-            Due::Everybody => self.publish(),
-            Due::Ring(rank) => {
-                self.stream.due = Due::Nobody;
-                let lane = &mut self.rings.lanes[rank as usize];
-                self.stream.indexes[rank as usize].publish(lane);
-                self.stream.rushed = lane.ring.fills_up();
-            }
-        }
-    }
-
     /// How many events are indexed and not yet yielded.
     pub fn held(&self) -> usize {
-        self.stream.indexes.iter().map(Index::len).sum()
+        // A loss that lies in no ring stays in its index until it is yielded.
+        let merged = self.stream.array.left().iter().filter(|place| place.tag() != Tag::LOOSE);
+        self.stream.indexes.iter().map(Index::len).sum::<usize>() + merged.count()
     }
 
     /// How long after `now`, a reading of the keys' clock, the smallest key may leave. `None` if nothing is held, or if time alone does not
@@ -543,6 +555,9 @@ fn check(rings: &Rings, order: &Order) -> Result<(), Error> {
     if rings.lanes.is_empty() {
         return Err(Error::new(ErrorKind::InvalidInput, "no rings"));
     }
+    if rings.lanes.len() > RINGS {
+        return Err(Error::new(ErrorKind::InvalidInput, format!("{} rings: at most {RINGS}", rings.lanes.len())));
+    }
     for (at, lane) in rings.lanes.iter().enumerate() {
         if rings.lanes[..at].iter().any(|other| other.ring.is_same_map(&lane.ring)) {
             let cpu = lane.origin.cpu;
@@ -583,8 +598,8 @@ fn check(rings: &Rings, order: &Order) -> Result<(), Error> {
 }
 
 /// The index of a ring of which nothing is read yet.
-fn index_of(lane: &Lane, keys: &Keys) -> Index {
-    Index::new(lane.ring.tail(), keys.new_numbers(&lane.origin.layout))
+fn index_of(rank: usize, lane: &Lane, keys: &Keys) -> Index {
+    Index::new(rank, lane.ring.tail(), keys.new_numbers(&lane.origin.layout))
 }
 
 /// How much of the rings' content was indexed.
@@ -608,6 +623,7 @@ impl Indexed {
 impl Drop for Merge {
     fn drop(&mut self) {
         // In a forked child a ring stores no tail, and a lost head has none to store.
+        self.stream.sync();
         for (lane, index) in self.rings.lanes.iter_mut().zip(&mut self.stream.indexes) {
             index.publish(lane);
         }

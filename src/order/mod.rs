@@ -3,47 +3,37 @@
 //! This room takes rings and a user's options ([`Order`]). It gives events whose keys never decrease. It knows keys, hold rules and fences.
 //! Its threads wait for grace periods. It reads a clock only to check that keys are not in the future.
 //!
-//! # The life of a plain record
+//! # Index, merge, yield, tails
 //!
-//! A plain record is a record with a key of its own, in order in its ring, about which there is nothing else to say. Nearly all records are
-//! plain. A plain record passes these functions and no others. Each figure is instructions for a record of 48 bytes in order, with two
-//! rings in bursts of 16 (of 1), as `.ci/instructions` counts them.
+//! What the merge knows about a record is a *place* of 16 bytes (place.rs): key, ring, position, length, tag.
 //!
-//! | function | what it does | instructions |
+//! | step | file | what it does |
 //! | --- | --- | --- |
-//! | `Index::refresh` (index/fill.rs) | publishes the tail and loads the head of a ring, once for all its new records | 3 |
-//! | `Walk::in_order` (index/fill.rs) | checks the header, the lengths and the key where they lie, and writes a slot of 16 bytes | 46 |
-//! | `Frontier::refreshed` (hold.rs) | says up to which key events may be yielded, once for all rings | 0 |
-//! | `Stream::pick_plain` (stream.rs) | picks the first slot of the ring that is on top of the tournament (fronts.rs), if its key may be yielded; if a stretch is likely, computes up to which key the ring comes before all others | in `turn` |
-//! | `Stream::record`, `Stream::key` (stream.rs) | lend the bytes where they lie | 125, with `take` and what the bench does with the record |
-//! | `Stream::take` (stream.rs) | takes the slot, moves the tail, and picks the next of the stretch | |
-//! | `Stream::turn` (stream.rs) | at the end of a stretch: plays the matches of the ring in the tournament, 21 for each doubling of the rings, and picks from the ring with the smallest key | 10 (100) |
-//! | `Index::publish` (index.rs) | gives the bytes back to the kernel, with the next refresh or once they are an eighth of the ring | 0 |
+//! | index | index/fill.rs | walks over the new records of a ring and appends a place for each to the ring's run (run.rs). A displaced one is shifted in, or goes into a heap |
+//! | merge | array.rs | merges the runs up to the frontier (hold.rs) into an array of places, a block at a time |
+//! | yield | event_guard.rs | takes the next place of the array and reads the record where it lies |
+//! | tails | index.rs | gives bytes back to the kernel, when a block is used up and at each refresh |
 //!
-//! A *stretch* is several plain records of one ring with no other event between them. `Batch::fold` and `Reader::for_each` yield a stretch
-//! in one loop (`Stream::hand_out`). The end of a stretch costs one walk through the tournament. So the merge computes it only if a stretch
-//! of two or more is likely: after another one, or if a ring comes on top twice in a row.
-//!
-//! All other events take the general way. `Stream::pick_other` and `Stream::take_other` (stream/notices.rs) pick and take every event:
-//! displaced, late and early records, losses, damage, gaps, and notices about a record. `Stream::pick_anew` tries the plain way first and
-//! then the general way.
+//! `stream.rs` says which places may be yielded without another look: plain records, neither late nor early. All others are picked one by
+//! one (stream/notices.rs): losses, damage, gaps, records without a key, and notices. Before anything changes that decides what comes next,
+//! `Stream::sync` puts back what was merged and not yielded.
 //!
 //! `merge.rs` joins index, frontier and stream. `event_guard.rs` has the guards that a program holds. Begin there.
 
+mod array;
 pub(crate) mod barrier;
-mod entry;
 pub(crate) mod epochs;
 pub(crate) mod event;
 pub(crate) mod event_guard;
 pub(crate) mod fence;
 mod floors;
-mod fronts;
 pub(crate) mod hold;
 mod index;
 pub(crate) mod key;
 pub(crate) mod merge;
 mod options;
 mod parts;
+mod place;
 mod pressure;
 pub(crate) mod proof;
 mod run;

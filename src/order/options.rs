@@ -68,8 +68,8 @@ pub enum WhenFull {
         /// The most memory that holding may take for all rings together, in bytes.
         ///
         /// The bound includes each copied record with 0 to 7 bytes of padding, and the index. The index takes 16 bytes for each held
-        /// record, also for one that lies in its ring, 40 bytes if the record is out of order in its ring, and some 100 bytes more if a
-        /// notice comes before it. The bound does not include the memory of the rings, the 8 KiB that each ring has from the start, or up
+        /// record, also for one that lies in its ring, and some 100 bytes more if a notice comes before it. The bound does not include the
+        /// memory of the rings, the 8 KiB that each ring has from the start, or up
         /// to 12 KiB for missing numbers of the machine. Memory that a burst took is given back within 64 refreshes.
         most: usize,
     },

@@ -1,7 +1,7 @@
 //! Indexing a recording in parts, if the index of the whole would exceed the memory bound.
 
 use crate::order::floors::Floors;
-use crate::order::index::Index;
+use crate::order::index::{Far, Index, Indexing, memory_of};
 use crate::order::merge::{Indexed, Merge};
 use crate::order::run::BLOCK;
 use crate::order::stream::Stream;
@@ -53,19 +53,20 @@ impl Merge {
 
     /// Indexes one more part of a ring, if it fits into the memory. Returns whether it did. `all` are the bytes that all rings take.
     fn index_further(&mut self, rank: usize, all: &mut usize, step: usize) -> bool {
-        let Stream { keys, indexes, .. } = &mut self.stream;
+        let Stream { keys, indexes, far, .. } = &mut self.stream;
         let (lane, index) = (&mut self.rings.lanes[rank], &mut indexes[rank]);
-        let (cursor, others, mut more) = (index.cursor(), *all - index.memory(), step);
+        let memory = |index: &Index, far: &Far| index.memory() + memory_of(far);
+        let (cursor, others, mut more) = (index.cursor(), *all - memory(index, far), step);
         let most = self.when_full.most().saturating_sub(others);
         // A list may have to grow by more than one part. It gets no more than necessary, because the other rings need the rest.
         loop {
-            let some = most.min(index.memory().saturating_add(more));
-            if index.refresh(lane, keys, some) || index.cursor() > cursor || some == most {
+            let some = most.min(memory(index, far).saturating_add(more));
+            if index.refresh(lane, Indexing { keys, far, most: some }) || index.cursor() > cursor || some == most {
                 break;
             }
             more = more.saturating_mul(2);
         }
-        *all = others + index.memory();
+        *all = others + memory(index, far);
         index.cursor() > cursor
     }
 

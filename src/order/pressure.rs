@@ -2,8 +2,9 @@
 
 use crate::order::WhenFull;
 use crate::order::event::EarlyRelease;
-use crate::order::index::Index;
+use crate::order::index::{Index, memory_of, shrink};
 use crate::order::merge::{Indexed, Merge};
+use crate::order::run::SLOTS;
 use crate::ring::{ANY_CPU, Ring};
 use crate::sequence::tracker::Tracker;
 use crate::sys::{machine, memory};
@@ -69,28 +70,20 @@ impl Merge {
         let lanes = self.rings.lanes.iter().map(|lane| lane.copies.memory());
         let indexes = self.stream.indexes.iter().map(Index::memory);
         let sequence = self.stream.sequence.as_ref().map_or(0, Tracker::memory);
-        lanes.chain(indexes).sum::<usize>() + sequence
+        lanes.chain(indexes).sum::<usize>() + memory_of(&self.stream.far) + sequence
     }
 
-    /// Bytes that gaps released in doubt may still take when they are reported.
+    /// Bytes that gaps released in doubt may still take when they are reported, and those that they take beside the bound: a list that grows
+    /// exists twice for a moment.
     pub(super) fn reserved(&self) -> usize {
-        self.stream.sequence.as_ref().map_or(0, |sequence| sequence.most_memory() - sequence.memory())
+        let still = |sequence: &Tracker| sequence.most_memory() - sequence.memory() + Tracker::BESIDE;
+        self.stream.sequence.as_ref().map_or(0, still)
     }
 
     /// Makes space in rings that held records fill beyond the mark, and in memory. Returns the largest key that must leave.
     pub(crate) fn make_room(&mut self, indexed: Indexed) -> Option<u64> {
         let most = self.when_full.most();
-        self.refreshed += 1;
-        if self.refreshed == WINDOW {
-            self.refreshed = 0;
-            self.rings.lanes.iter_mut().for_each(|lane| lane.copies.shrink());
-            let mut memory = self.memory();
-            for index in &mut self.stream.indexes {
-                let before = index.memory();
-                index.shrink(most.saturating_sub(memory));
-                memory -= before - index.memory();
-            }
-        }
+        self.free_unneeded(most);
         // A quarter stays free for new records while the consumer takes the released ones.
         let enough = most - most / 4;
         let mut memory = self.memory();
@@ -101,7 +94,8 @@ impl Merge {
         }
         let scarce = self.pause.filter(|_| matches!(self.when_full, WhenFull::Copy { .. }));
         // Dense numbers leave without a fence, until one is missing.
-        let flows = self.stream.sequence.is_some() && self.stream.pick_other();
+        let flows = self.stream.flows();
+        self.stream.sync();
         // Events that leave free nothing until a whole chunk has left, and gaps between them take memory at once.
         let reserved = self.reserved();
         let mut release = None;
@@ -148,9 +142,26 @@ impl Merge {
         Some(release)
     }
 
+    /// Frees memory that was not needed for some refreshes, now and then.
+    fn free_unneeded(&mut self, most: usize) {
+        self.refreshed += 1;
+        if self.refreshed == WINDOW {
+            self.refreshed = 0;
+            self.rings.lanes.iter_mut().for_each(|lane| lane.copies.shrink());
+            let mut memory = self.memory();
+            for index in &mut self.stream.indexes {
+                let before = index.memory();
+                index.shrink(most.saturating_sub(memory));
+                memory -= before - index.memory();
+            }
+            shrink(&mut self.stream.far, most.saturating_sub(memory));
+        }
+    }
+
     /// The key below or at which about a quarter of the held records lie.
     fn oldest_quarter(&self) -> Option<u64> {
-        let mut marks: Vec<u64> = self.stream.indexes.iter().flat_map(|index| index.marks()).collect();
+        let far = self.stream.far.iter().step_by(SLOTS).map(|place| place.key);
+        let mut marks: Vec<u64> = self.stream.indexes.iter().flat_map(|index| index.marks()).chain(far).collect();
         let quarter = marks.len() / 4;
         (!marks.is_empty()).then(|| *marks.select_nth_unstable(quarter).1)
     }

@@ -36,6 +36,7 @@ impl Merge {
     }
 
     fn read_losses_of(&mut self, which: impl Fn(&Lane, &Index) -> bool, before_report: bool) -> bool {
+        self.stream.sync();
         let held = self.held();
         for (lane, index) in self.rings.lanes.iter_mut().zip(&mut self.stream.indexes) {
             if which(lane, index)
@@ -44,11 +45,7 @@ impl Merge {
                 index.dropped(total, lane.losses.told(), before_report);
             }
         }
-        let any = self.held() > held;
-        if any {
-            self.stream.rebuild();
-        }
-        any
+        self.held() > held
     }
 
     /// Records may have been dropped from any ring, because output was paused.
@@ -68,8 +65,8 @@ impl Merge {
     /// told of yet, and lacks records that the last refresh left unindexed.
     pub(crate) fn fill_ledger(&self, ledger: &mut Ledger, asks: bool) {
         ledger.clear();
-        for (lane, index) in self.rings.lanes.iter().zip(&self.stream.indexes) {
-            let counts = index.counts();
+        for (rank, (lane, index)) in self.rings.lanes.iter().zip(&self.stream.indexes).enumerate() {
+            let (counts, records) = (index.counts(), self.stream.records(rank));
             let total = if asks { lane.losses.read() } else { None };
             let told = lane.losses.told().saturating_add(index.foretold());
             let lost = total.unwrap_or_else(|| if asks { 0 } else { lane.losses.known() }).max(told);
@@ -77,8 +74,8 @@ impl Merge {
             let numbers = index.number_counts();
             let missing = numbers.missing.saturating_add(index.numbers.as_ref().map_or(0, CpuNumbers::open));
             ledger.add(Account {
-                yielded: counts.records,
-                held: index.records().saturating_add(unindexed),
+                yielded: records,
+                held: (counts.indexed - records).saturating_add(unindexed),
                 lost,
                 untold: lost.saturating_sub(counts.lost),
                 // What lies after a reservation that is not committed cannot be read.
@@ -112,10 +109,10 @@ impl Merge {
         Progress {
             seen: seen.map(|key| keys.written(key)),
             frontier: edge.map(|key| keys.written(key)),
-            lag: seen.map_or(0, |seen| seen.saturating_sub(edge.unwrap_or(0).max(self.stream.last))),
+            lag: seen.map_or(0, |seen| seen.saturating_sub(edge.unwrap_or(0).max(self.stream.last()))),
             held: self.held(),
-            held_bytes: self.stream.indexes.iter().map(Index::unread).sum(),
-            next: top.map(|top| (self.rings.lanes[top.rank as usize].origin.cpu, keys.written(top.key))),
+            held_bytes: (0..self.stream.indexes.len()).map(|rank| self.stream.unread(rank)).sum(),
+            next: top.map(|top| (self.rings.lanes[top.rank()].origin.cpu, keys.written(top.key))),
             fullest: fullest.map(|ring| ring.cpu),
             reserved: self.awaited().next().map(|lane| lane.origin.cpu),
             awaited: top.and_then(|top| match self.stream.sequence.as_ref()?.step(top.key) {
@@ -127,10 +124,10 @@ impl Merge {
 
     /// The counts of this merge so far.
     pub fn stats(&self) -> Stats {
-        self.stream.indexes.iter().fold(self.stream.stats, |all, index| {
+        self.stream.indexes.iter().enumerate().fold(self.stream.stats, |all, (rank, index)| {
             let counts = index.counts();
             Stats {
-                records: all.records + counts.records,
+                records: all.records + self.stream.records(rank),
                 late: all.late + counts.late,
                 max_late: all.max_late.max(counts.max_late),
                 repaired: all.repaired + counts.repaired,
@@ -146,16 +143,16 @@ impl Merge {
 
     /// The counts of each ring, in the order of CPUs.
     pub fn ring_stats(&self) -> impl Iterator<Item = RingStats> {
-        self.rings.lanes.iter().zip(&self.stream.indexes).map(|(lane, index)| {
+        self.rings.lanes.iter().zip(&self.stream.indexes).enumerate().map(|(rank, (lane, index))| {
             let counts = index.counts();
             let NumberCounts { missing, anomalies } = index.number_counts();
             RingStats {
                 cpu: lane.origin.cpu,
                 size: lane.ring.size(),
                 most_used: counts.most_used,
-                unread: index.unread(),
-                held: index.len(),
-                records: counts.records,
+                unread: self.stream.unread(rank),
+                held: self.stream.held(rank),
+                records: self.stream.records(rank),
                 late: counts.late,
                 early: counts.early,
                 pressed: counts.pressed,

@@ -3,16 +3,14 @@
 use crate::account::stats::Stats;
 mod notices;
 
-use crate::order::entry::{Entry, Keyed};
+use crate::order::array::Array;
 use crate::order::event::{EarlyRelease, Event, Item, OwnedEvent};
-use crate::order::fronts::{Front, Fronts, Player};
 use crate::order::hold::{Certainty, Frontier};
-use crate::order::index::Index;
+use crate::order::index::{Far, Index, ROOM};
 use crate::order::key::Keys;
-use crate::order::run::Slot;
+use crate::order::place::{Keyed, Place, Tag};
 use crate::order::self_filter::SelfFilter;
 use crate::record::Record;
-use crate::ring::{Bytes, prefetch};
 use crate::rings::{Lane, Untraced};
 use crate::sequence::anomaly::AnomalyKind;
 use crate::sequence::numbers::Hole;
@@ -20,28 +18,22 @@ use crate::sequence::tracker::Tracker;
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 
-/// How many bytes ahead of the yielded record to prefetch in the same ring. The index has read a part of that memory, but maybe long ago.
-const AHEAD: u64 = 512;
-
 /// Everything that changes while events are yielded. Separate from the rings, which the yielded events borrow.
 pub(crate) struct Stream {
     pub(crate) keys: Keys,
     pub(crate) indexes: Vec<Index>,
-    pub(crate) fronts: Fronts,
+    /// Displaced records whose places in their runs are far away.
+    pub(crate) far: Far,
+    /// The next places, taken out of the indexes in order.
+    pub(crate) array: Array,
     pub(crate) frontier: Frontier,
     pub(crate) sequence: Option<Tracker>,
-    /// The largest key yielded; 0 before any.
-    pub(crate) last: u64,
-    /// The event that is lent.
+    /// The largest key yielded one by one; 0 before any.
+    last: u64,
+    /// The event that is lent, unless it is a plain one of the array.
     pub(crate) picked: Pick,
-    /// Exclusive key bound of the current stretch; 0 if none. A stretch begins with the picked event, a plain record of a ring. All records
-    /// of the ring with a key below the bound come next, in the order of the ring and with the same certainty, as long as they are plain.
-    /// The fronts have the key with which the stretch began.
-    until: u64,
-    /// During a stretch, exclusive key bound of the records of its ring that come before all other rings; 0 if not known.
-    others: u64,
-    /// Which rings have enough yielded bytes to publish.
-    pub(crate) due: Due,
+    /// A batch was handed out, and its bytes are not given back yet.
+    pub(crate) in_batch: bool,
     /// A ring fills up while its events are yielded, so a refresh is due before further events.
     pub(crate) rushed: bool,
     /// Ring and position of the record whose anomaly in numbers of the machine was reported.
@@ -62,17 +54,16 @@ pub(crate) struct Stream {
     pub(crate) stats: Stats,
 }
 
-/// The next event, chosen but not yet taken: the front of a ring, or a notice before it.
+/// The next event that is not a plain record: the next place, or a notice before it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pick {
-    pub(crate) entry: Entry,
+    pub(crate) place: Place,
     pub(crate) late_by: u64,
-    pub(crate) rank: u32,
     pub(crate) certainty: Certainty,
     pub(crate) notice: Option<Notice>,
 }
 
-/// A notice before the front of a ring. Numbers are extended to 64 bits.
+/// A notice before a place. Numbers are extended to 64 bits.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Notice {
     /// All events from before a flush were yielded.
@@ -93,17 +84,6 @@ pub(crate) enum Notice {
     OwnAnomaly { cpu: u32, kind: AnomalyKind, expected: u64, found: u64 },
 }
 
-/// Which rings have enough yielded bytes to publish with the next event.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Due {
-    Nobody,
-    Ring(u32),
-    /// A batch was handed out.
-    Everybody,
-}
-
-// The picked event stays in `picked` and is read from there. It is never passed on: copying it right after it was written costs more than
-// making it.
 impl Stream {
     pub(crate) fn new(
         keys: Keys,
@@ -113,16 +93,15 @@ impl Stream {
         late_side_output: usize,
     ) -> Self {
         Self {
-            fronts: Fronts::new(),
+            array: Array::new(indexes.len()),
+            far: Far::with_capacity_min(ROOM),
             keys,
             indexes,
             frontier,
             sequence,
             last: 0,
-            until: 0,
-            others: 0,
-            picked: Pick { entry: Entry::NONE, late_by: 0, rank: 0, certainty: Certainty::Assumed, notice: None },
-            due: Due::Nobody,
+            picked: Pick { place: Place::NONE, late_by: 0, certainty: Certainty::Assumed, notice: None },
+            in_batch: false,
             rushed: false,
             said: None,
             early: false,
@@ -145,27 +124,37 @@ impl Stream {
         any
     }
 
-    /// Rebuilds the tournament from all rings' fronts.
-    pub(crate) fn rebuild(&mut self) {
-        self.until = 0;
-        self.fronts.rebuild(self.indexes.iter().map(Index::front_key));
+    /// Puts back what was merged and not yielded. Before anything changes that decides what comes next: something smaller may have come.
+    pub(crate) fn sync(&mut self) {
+        self.last = self.last();
+        self.stats.left_out -= self.array.put_back(&mut self.indexes, &mut self.far) as u64;
+    }
+
+    /// Whether the next event is picked, or may be yielded without another look.
+    #[inline(always)]
+    pub(crate) fn is_at_hand(&self) -> bool {
+        self.array.next_plain().is_some()
     }
 
     /// Picks the next event, if one may be yielded. Puts late records aside and leaves out records about the tracer, if the options say so.
-    #[inline(always)]
-    pub(crate) fn pick_in(&mut self, lanes: &[Lane]) -> bool {
-        self.until > 0 || self.pick_anew(lanes)
-    }
-
     #[inline(never)]
-    fn pick_anew(&mut self, lanes: &[Lane]) -> bool {
+    pub(crate) fn pick_anew(&mut self, lanes: &[Lane]) -> bool {
+        self.last = self.last();
         if self.pick_notice() {
             return true;
         }
-        // What may be our own is looked at one by one, and a stretch is not.
-        let plain = self.own.is_none() && self.sequence.is_none() && self.wraparound.is_none() && self.keys.are_sure();
         loop {
-            let is_picked = (plain && self.pick_plain(true)) || self.pick_other();
+            if self.array.is_empty() && !self.merge() {
+                return false;
+            }
+            self.find_plain(lanes);
+            if self.is_at_hand() {
+                return true;
+            }
+            if self.array.is_empty() {
+                continue;
+            }
+            let Some(is_picked) = self.pick_other() else { continue };
             if !is_picked {
                 return false;
             }
@@ -175,46 +164,48 @@ impl Stream {
         }
     }
 
-    /// Picks the front of the ring with the smallest key, if that is a plain record, and neither late nor early. If a stretch is likely,
-    /// computes its end.
-    #[inline(always)]
-    fn pick_plain(&mut self, is_likely: bool) -> bool {
-        let Some(Front { key, rank }) = self.fronts.top() else { return false };
-        let until = self.frontier.until();
-        if key >= until || key < self.last {
-            return false;
-        }
-        let Some(entry) = self.indexes[rank as usize].plain_front(key) else {
-            return self.pick_displaced(rank, is_likely);
+    /// Merges the next places whose keys may be yielded.
+    fn merge(&mut self) -> bool {
+        let until = match (&self.sequence, self.frontier.limit_of_keys()) {
+            // Numbers leave without a fence.
+            (Some(_), _) => u64::MAX,
+            // What has no key has the smallest one.
+            (None, limit) => limit.unwrap_or(0),
         };
-        self.pick_entry(entry, rank, is_likely)
+        self.last = self.last();
+        self.array.merge(&mut self.indexes, &mut self.far, until)
     }
 
-    /// [`Stream::pick_plain`] for a ring whose run does not have its smallest key.
-    #[inline(never)]
-    fn pick_displaced(&mut self, rank: u32, is_likely: bool) -> bool {
-        let front = self.indexes[rank as usize].displaced_front();
-        front.is_some_and(|entry| self.pick_entry(entry, rank, is_likely))
+    /// Whether a number leaves without a fence.
+    pub(crate) fn flows(&mut self) -> bool {
+        while self.sequence.is_some() && (!self.array.is_empty() || self.merge()) {
+            if let Some(picked) = self.pick_other() {
+                return picked;
+            }
+        }
+        false
     }
 
-    /// Picks a plain record, which is neither late nor early.
-    #[inline(always)]
-    fn pick_entry(&mut self, entry: Entry, rank: u32, is_likely: bool) -> bool {
-        let certainty = self.frontier.certainty_of_rule();
-        self.indexes[rank as usize].yielded = (certainty, 0);
-        let is_likely = is_likely || rank == self.picked.rank;
-        self.picked = Pick { entry, late_by: 0, rank, certainty, notice: None };
-        (self.until, self.others) = if is_likely { self.end_of_stretch() } else { (entry.key + 1, 0) };
+    /// Finds out how many of the next places are plain records of which nothing has to be said: neither late nor early. What is about the
+    /// tracer among them is left out.
+    fn find_plain(&mut self, lanes: &[Lane]) {
+        let until = self.frontier.until();
+        let is_plain = |place: &Place| place.is_plain() && place.key < until;
+        let left = self.array.left();
+        let (Some(first), Some(last)) = (left.first(), left.last()) else { return };
+        // If the smallest key is reliable, all are.
+        let none = self.sequence.is_some() || self.wraparound.is_some() || !self.keys.is_sure(first.key);
+        if none || !is_plain(first) || first.key < self.last {
+            return self.array.set_plain(0);
+        }
+        let all = self.array.all_plain && last.key < until;
+        let plain = if all { left.len() } else { left.iter().take_while(|place| is_plain(place)).count() };
+        self.array.set_plain(plain);
         self.early = false;
-        true
-    }
-
-    /// The bound below which the top ring's keys come before those of all other rings, and its run before its displaced records; and the
-    /// former alone.
-    #[inline(never)]
-    fn end_of_stretch(&self) -> (u64, u64) {
-        let others = self.frontier.until().min(self.fronts.until());
-        (others.min(self.indexes[self.picked.rank as usize].beside()), others)
+        if let Some(own) = &self.own {
+            let left_out = self.array.leave_out(|place| own.is_about_us(&plain_record(lanes, place)));
+            self.stats.left_out += left_out as u64;
+        }
     }
 
     /// Takes the picked record without yielding it, if it is about the tracer.
@@ -223,25 +214,65 @@ impl Stream {
         self.own.is_some() && self.leave_out_own(lanes)
     }
 
-    /// The smallest held key, and its ring.
-    pub(crate) fn top(&self) -> Option<Front> {
-        let Pick { entry, rank, .. } = self.picked;
-        if self.until > 0 { Some(Front { key: entry.key, rank }) } else { self.fronts.top() }
+    /// Adds the index of a new ring. Nothing is merged.
+    pub(crate) fn insert(&mut self, rank: usize, index: Index) {
+        self.indexes[rank..].iter_mut().for_each(Index::move_rank);
+        let moved = |place: Place| if place.rank() >= rank { place.moved(1) } else { place };
+        // The order stays the same.
+        let far: Vec<_> = self.far.drain().map(moved).collect();
+        self.far.extend(far);
+        self.indexes.insert(rank, index);
+        self.array.resize(self.indexes.len());
     }
 
-    /// Ends a stretch: the next event is picked again from all rings.
-    pub(crate) fn sync(&mut self) {
-        if self.until > 0 {
-            self.until = 0;
-            let rank = self.picked.rank;
-            self.fronts.advance(Player::new(self.indexes[rank as usize].front_key(), rank));
-        }
+    /// The place with the smallest key that was not yielded.
+    pub(crate) fn top(&self) -> Option<Place> {
+        let rings = || self.indexes.iter().flat_map(|index| [index.front(), index.loose()]).flatten();
+        self.array.left().first().copied().or_else(|| rings().chain(self.far.peek().copied()).min())
+    }
+
+    /// The largest key yielded; 0 before any.
+    pub(crate) fn last(&self) -> u64 {
+        let before = self.array.before().filter(|place| place.is_plain());
+        before.map_or(0, |place| place.key).max(self.last)
+    }
+
+    /// Places of a ring that were merged and not yielded, with their bytes. A loss in no ring is not among them.
+    pub(crate) fn in_array(&self, rank: usize) -> impl Iterator<Item = Place> {
+        self.array.left().iter().copied().filter(move |place| place.rank() == rank && place.tag() != Tag::LOOSE)
+    }
+
+    /// The position before which everything of a ring is yielded, or was discarded.
+    pub(crate) fn tail(&self, rank: usize) -> u64 {
+        let index = &self.indexes[rank];
+        self.in_array(rank).map(|place| index.position(place)).fold(index.tail(), u64::min)
+    }
+
+    /// Events of a ring that were not yielded.
+    pub(crate) fn held(&self, rank: usize) -> usize {
+        self.indexes[rank].len() + self.in_array(rank).count()
+    }
+
+    /// Records of a ring that were yielded.
+    pub(crate) fn records(&self, rank: usize) -> u64 {
+        self.indexes[rank].records_taken() - self.in_array(rank).count() as u64
+    }
+
+    /// Bytes of a ring that were seen and not yielded.
+    pub(crate) fn unread(&self, rank: usize) -> u64 {
+        self.indexes[rank].unread() + self.in_array(rank).map(Place::size).sum::<u64>()
     }
 
     /// The certainty of an admitted key.
     #[inline]
     fn certainty(&self, key: u64) -> Certainty {
         if self.keys.is_sure(key) { self.frontier.certainty(key) } else { Certainty::Assumed }
+    }
+
+    /// The certainty of plain records.
+    #[inline]
+    pub(crate) fn certainty_of_plain(&self) -> Certainty {
+        self.frontier.certainty_of_rule()
     }
 
     /// The notice before a picked event that is assumed.
@@ -251,237 +282,76 @@ impl Stream {
         begins.then_some(self.pressed?).map(Notice::EarlyRelease)
     }
 
-    /// The picked record, if the picked event is one.
+    /// A plain place as an event.
     #[inline(always)]
-    pub(crate) fn record<'a>(&self, lanes: &'a [Lane]) -> Option<Record<'a>> {
-        let Pick { entry, rank, notice, .. } = &self.picked;
-        let lane = &lanes[*rank as usize];
-        if self.until == 0 && (notice.is_some() || !entry.is_plain()) {
-            let is_record = notice.is_none() && self.is_record();
-            return is_record.then(|| entry.any_record(lane.bytes(entry.position, entry.len()), &lane.origin));
-        }
-        lane.ring.prefetch(entry.position + AHEAD);
-        Some(entry.record(lane.bytes(entry.position, entry.record_len()), &lane.origin))
+    pub(crate) fn plain_event<'a>(&self, lanes: &'a [Lane], place: Place) -> Event<'a> {
+        let item = Item::Record(plain_record(lanes, place));
+        Event { key: Some(self.keys.written(place.key)), certainty: self.certainty_of_plain(), late_by: 0, item }
     }
 
-    /// The key of the picked event.
-    #[inline(always)]
-    pub(crate) fn key(&self) -> Option<u64> {
-        let Pick { entry, notice, .. } = &self.picked;
-        let has = self.until > 0 || (notice.is_none() && entry.keyed() == Keyed::Own);
-        has.then(|| self.keys.written(entry.key))
-    }
-
-    /// Bytes of the picked record.
-    pub(crate) fn len(&self) -> u64 {
-        if self.picked.notice.is_some() { 0 } else { self.picked.entry.len() }
-    }
-
-    /// The item of the picked event.
-    #[inline(always)]
-    pub(crate) fn item<'a>(&self, lanes: &'a [Lane]) -> Item<'a> {
-        match self.record(lanes) {
-            Some(record) => Item::Record(record),
-            None => self.other(lanes).item,
-        }
-    }
-
-    /// The picked event.
-    #[inline(always)]
-    pub(crate) fn event<'a>(&self, lanes: &'a [Lane]) -> Event<'a> {
-        match self.record(lanes) {
-            Some(record) => self.event_of(Item::Record(record)),
-            None => self.other(lanes),
-        }
-    }
-
-    #[inline(always)]
-    fn event_of<'a>(&self, item: Item<'a>) -> Event<'a> {
-        Event { key: self.key(), certainty: self.picked.certainty, late_by: self.picked.late_by, item }
-    }
-
-    /// Folds the next events and takes them: one event, or several records of a stretch. Breaks at the end: with the function's break
-    /// value, or with the accumulated value if no event is left.
+    /// Folds the next event that was picked, or the plain ones before an end, and takes them.
     #[inline(always)]
     pub(crate) fn hand_out<'a, A, B>(
         &mut self,
         lanes: &'a [Lane],
+        plain_until: usize,
         mut all: A,
         mut each: impl FnMut(A, Event<'a>) -> ControlFlow<B, A>,
-    ) -> ControlFlow<ControlFlow<B, A>, A> {
-        if !self.pick_in(lanes) {
-            return ControlFlow::Break(ControlFlow::Continue(all));
+    ) -> ControlFlow<B, A> {
+        let Self { array, keys, frontier, .. } = self;
+        let certainty = frontier.certainty_of_rule();
+        let (places, at) = array.walk(plain_until);
+        for &place in places {
+            // Before the function, which may panic.
+            *at += 1;
+            let item = Item::Record(plain_record(lanes, place));
+            let event = Event { key: Some(keys.written(place.key)), certainty, late_by: 0, item };
+            all = each(all, event)?;
         }
-        let Pick { rank, certainty, entry, .. } = self.picked;
-        if self.until <= entry.key.saturating_add(1) {
-            let event = self.event(lanes);
-            self.take();
-            self.heed(rank, lanes);
-            return each(all, event).map_break(ControlFlow::Break);
-        }
-        let lane = &lanes[rank as usize];
-        let Self { keys, indexes, fronts, last, until, .. } = self;
-        let index = &mut indexes[rank as usize];
-        let mut stretch = Stretch { index, fronts, last, until, rank, taken: 0, position: entry.position };
-        // The records are contiguous, so the ring's bounds are checked once, and each record is checked within them.
-        let mut run = lane.run(stretch.position);
-        let handed = loop {
-            let Some(entry) = stretch.next() else { break ControlFlow::Continue(all) };
-            prefetch(run, AHEAD as usize);
-            let bytes = match run.split_at_checked(entry.record_len() as usize) {
-                Some((bytes, rest)) => {
-                    run = rest;
-                    Bytes::from(bytes)
-                }
-                None => {
-                    run = lane.run(stretch.position);
-                    lane.bytes(entry.position, entry.record_len())
-                }
-            };
-            let record = entry.record(bytes, &lane.origin);
-            let (key, item) = (Some(keys.written(entry.key)), Item::Record(record));
-            match each(all, Event { key, certainty, late_by: 0, item }) {
-                ControlFlow::Continue(next) => all = next,
-                ControlFlow::Break(broken) => break ControlFlow::Break(ControlFlow::Break(broken)),
-            }
-        };
-        drop(stretch);
-        self.heed(rank, lanes);
-        handed
+        ControlFlow::Continue(all)
     }
 
-    /// Checks how much of a ring was yielded.
-    #[inline(always)]
-    pub(crate) fn heed(&mut self, rank: u32, lanes: &[Lane]) {
-        if self.indexes[rank as usize].unpublished() {
-            self.heed_unpublished(rank, lanes);
-        }
+    /// The event that was picked and is not a plain place. It is taken.
+    #[cold]
+    pub(crate) fn take_picked<'a>(&mut self, lanes: &'a [Lane]) -> Event<'a> {
+        let event = self.picked_event(lanes);
+        self.take_other();
+        event
     }
 
-    /// Much of a ring was yielded. In a batch, whose events may still be borrowed, nothing is published; this only checks whether the ring
-    /// fills up.
+    /// In a batch, whose events may still be borrowed, nothing is published. Whether a ring of which much was yielded fills up.
     #[cold]
     #[inline(never)]
-    fn heed_unpublished(&mut self, rank: u32, lanes: &[Lane]) {
-        if matches!(self.due, Due::Everybody) {
-            let ring = &lanes[rank as usize].ring;
-            self.rushed = ring.fills_up();
-            self.indexes[rank as usize].publish_later(ring);
-        } else {
-            self.due = Due::Ring(rank);
+    pub(crate) fn heed(&mut self, lanes: &[Lane]) {
+        if !self.array.is_empty() {
+            return;
         }
-    }
-
-    /// Takes the picked event. Picks the next one of its stretch, if there is one.
-    #[inline(always)]
-    pub(crate) fn take(&mut self) {
-        if self.until == 0 {
-            return self.take_other();
+        for (index, lane) in self.indexes.iter_mut().zip(lanes) {
+            self.rushed |= index.fills_up(&lane.ring);
         }
-        let Pick { entry, rank, .. } = &mut self.picked;
-        let index = &mut self.indexes[*rank as usize];
-        let Some(next) = index.nth_plain(1).filter(|next| next.key < index.beside()) else {
-            return self.take_last();
-        };
-        self.last = entry.key;
-        *entry = index.step(entry, next);
-        if index.unpublished() && !matches!(self.due, Due::Everybody) {
-            self.due = Due::Ring(*rank);
-        }
-        if next.key >= self.until {
-            let next = Player::new(Some(next.key), *rank);
-            self.turn(next);
-        }
-    }
-
-    /// Takes the last record of a stretch, the last one before a new block, or a displaced one.
-    #[inline(never)]
-    fn take_last(&mut self) {
-        let Pick { entry, rank, .. } = self.picked;
-        let index = &mut self.indexes[rank as usize];
-        // A displaced record comes after a held one.
-        let next = if entry.position == index.tail() {
-            index.take_run(1, entry.position + entry.record_len())
-        } else {
-            index.take_displaced(&entry)
-        };
-        if index.unpublished() && !matches!(self.due, Due::Everybody) {
-            self.due = Due::Ring(rank);
-        }
-        self.last = entry.key;
-        match index.plain_before(next, self.others) {
-            Some(next) => (self.picked.entry, self.until) = next,
-            None => self.turn(Player::new(next, rank)),
-        }
-    }
-
-    /// Ends a stretch with the next record of its ring. Picks from the ring with the smallest key.
-    #[inline(never)]
-    fn turn(&mut self, next: Player) {
-        // Stretches of two and more tend to follow one another, and so do single records.
-        let was_longer = self.fronts.top_key() < self.last;
-        self.until = 0;
-        self.fronts.advance(next);
-        self.pick_plain(was_longer);
     }
 
     /// Whether the picked record leaves before the hold rule allows it.
-    #[inline]
     fn is_early(&self) -> bool {
-        let Pick { entry, certainty, .. } = &self.picked;
-        *certainty == Certainty::Assumed && self.frontier.is_early(entry.key) && entry.keyed() != Keyed::Never
+        let Pick { place, certainty, .. } = &self.picked;
+        *certainty == Certainty::Assumed && self.frontier.is_early(place.key) && self.keyed(*place) != Keyed::Never
+    }
+
+    fn keyed(&self, place: Place) -> Keyed {
+        self.indexes[place.rank()].keyed(place)
     }
 
     #[cold]
     fn count_late(&mut self) {
-        let counts = self.indexes[self.picked.rank as usize].counts_mut();
+        let counts = self.indexes[self.picked.place.rank()].counts_mut();
         counts.late += 1;
         counts.max_late = counts.max_late.max(self.picked.late_by);
     }
-
-    /// Takes the front of the picked ring out of the merge.
-    #[inline]
-    fn take_front(&mut self) {
-        let rank = self.picked.rank;
-        let index = &mut self.indexes[rank as usize];
-        index.take();
-        if index.unpublished() && !matches!(self.due, Due::Everybody) {
-            self.due = Due::Ring(rank);
-        }
-        self.fronts.advance(Player::new(index.front_key(), rank));
-    }
 }
 
-/// Contiguous plain records of a ring. The yielded ones are taken when this is dropped, even if the function panics.
-struct Stretch<'a> {
-    index: &'a mut Index,
-    fronts: &'a mut Fronts,
-    last: &'a mut u64,
-    until: &'a mut u64,
-    rank: u32,
-    /// How many were yielded, and where they end.
-    taken: usize,
-    position: u64,
-}
-
-impl Stretch<'_> {
-    /// The next record. Ends with a block of the run.
-    #[inline(always)]
-    fn next(&mut self) -> Option<Entry> {
-        let Slot { key, header } = self.index.nth_plain(self.taken).filter(|next| next.key < *self.until)?;
-        let entry = Entry { key, position: self.position, header };
-        self.taken += 1;
-        self.position += entry.record_len();
-        *self.last = key;
-        Some(entry)
-    }
-}
-
-impl Drop for Stretch<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        let next = self.index.take_run(self.taken, self.position);
-        *self.until = 0;
-        self.fronts.advance(Player::new(next, self.rank));
-    }
+/// The record of a plain place, where it lies.
+#[inline(always)]
+pub(crate) fn plain_record(lanes: &[Lane], place: Place) -> Record<'_> {
+    let lane = &lanes[place.rank()];
+    Record::sample(lane.near(place.low(), place.size()), place.size(), &lane.origin)
 }

@@ -171,8 +171,8 @@ impl Engine {
         // An unchanged word also means that this is no forked child.
         self.control.signals() == self.noticed
             && !self.proof.as_ref().is_some_and(Proof::has_ended)
-            && !self.merge.is_rushed()
             && self.merge.pick()
+            && !self.merge.is_rushed()
     }
 
     /// Whether there is an event to lend. Refreshes only if a fence ended, a flush was requested or a ring fills up.

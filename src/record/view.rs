@@ -22,6 +22,9 @@ pub struct Record<'a> {
     origin: &'a Arc<Origin>,
 }
 
+/// Where `misc` lies in `struct perf_event_header`.
+const MISC: usize = 4;
+
 impl<'a> Record<'a> {
     pub(crate) fn new(bytes: Bytes<'a>, header: Header, origin: &'a Arc<Origin>) -> Self {
         debug_assert!(header.size() == 0 || bytes.len() == usize::from(header.size()));
@@ -37,6 +40,30 @@ impl<'a> Record<'a> {
             Ok(()) => Ok(record),
             Err(fault) => Err((fault, position + record.len())),
         }
+    }
+
+    /// A sample that was checked before, from its bytes. `size`: how many there are, less than 64 KiB.
+    #[inline(always)]
+    pub(crate) fn sample(bytes: Bytes<'a>, size: u64, origin: &'a Arc<Origin>) -> Self {
+        Self::new(bytes, Header::of_sample(size), origin)
+    }
+
+    /// The record, field by field.
+    #[inline(always)]
+    pub(crate) fn copy(&self) -> Self {
+        let (head, tail) = self.bytes.as_slices();
+        Self::new(Bytes::new(head, tail), self.header, self.origin)
+    }
+
+    /// A record of any kind and length that was checked before, from its bytes. Only its kind is read again.
+    #[inline]
+    pub(crate) fn again(bytes: Bytes<'a>, origin: &'a Arc<Origin>) -> Self {
+        let header = match bytes.array(0) {
+            Some(header) if !origin.layout.is_ring_buffer() => Header::resized(header, bytes.len() as u64),
+            _ if bytes.len() > usize::from(u16::MAX) => Header::LONG,
+            _ => Header::of_sample(bytes.len() as u64),
+        };
+        Self::new(bytes, header, origin)
     }
 
     /// Bytes of the record, header included.
@@ -76,7 +103,8 @@ impl<'a> Record<'a> {
     /// `perf_event_header.misc`, whose bits mean different things from kind to kind.
     #[inline]
     pub fn misc(&self) -> u16 {
-        self.header.misc()
+        // Nothing else depends on it, so it is read where it lies.
+        self.bytes.u16(MISC).filter(|_| !self.origin.layout.is_ring_buffer()).unwrap_or_default()
     }
 
     /// The CPU of the record's ring, which is the CPU that wrote the record. For a BPF ring buffer that CPUs share, the CPU that the record

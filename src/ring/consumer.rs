@@ -6,7 +6,6 @@ mod tests;
 
 use crate::error::{Error, ErrorKind};
 use crate::ring::memory::{self, CAPABILITIES_AT, DATA_OFFSET_AT, DATA_SIZE_AT, HEAD_AT, Mapping, Memory, TAIL_AT};
-use crate::ring::prefetch::prefetch_at;
 use crate::ring::words::{self, AtomicU64};
 use crate::ring::{Bytes, Fault, Header, KernelHalf};
 use crate::sys::fork::Owner;
@@ -33,8 +32,9 @@ pub struct Ring {
     data: NonNull<u8>,
     /// `size`, or twice that if the data area is mapped twice in a row, so that no record wraps.
     mapped: u64,
-    /// INVARIANT: a power of two, at least 8, at most 2^31.
+    /// INVARIANT: a power of two, at least 8, at most 2^31; and one less.
     size: u64,
+    mask: u64,
     /// The shared words hold `base` more than the logical positions.
     base: u64,
     /// INVARIANT (I2, I3).
@@ -56,6 +56,11 @@ pub struct Ring {
     /// The event that becomes readable when the ring is written to. Closed last.
     fd: Option<Arc<OwnedFd>>,
 }
+
+/// The low bits of a position. Of a position that is less than 2^34 bytes before a known one they tell it.
+pub(crate) const LOW_POSITION: u64 = (1 << 34) - 1;
+
+const _: () = assert!(LOW_POSITION >= 2 * Ring::MAX);
 
 /// Who writes, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -219,6 +224,7 @@ impl Ring {
             data: unsafe { base.add(offset as usize) },
             mapped: size,
             size,
+            mask: size - 1,
             base: read(TAIL_AT),
             tail: 0,
             head: 0,
@@ -451,12 +457,22 @@ impl Ring {
         Bytes::new(head, tail)
     }
 
-    /// Hints that the bytes at a position will be read soon, if they were seen.
+    /// [`Ring::bytes`] at a position of which the low bits are known ([`LOW_POSITION`]; higher ones do not count), and which lies less than
+    /// their range before the head. `None` if the bytes wrap, or do not lie between tail and head.
     #[inline(always)]
-    pub(crate) fn prefetch(&self, position: u64) {
-        if position < self.head {
-            prefetch_at(self.data.as_ptr().wrapping_add(self.index(position) as usize));
+    pub(crate) fn near(&self, low: u64, len: u64) -> Option<&[u8]> {
+        // Of a position before the tail this is larger than any ring.
+        let ahead = low.wrapping_sub(self.tail) & LOW_POSITION;
+        // The size of the ring divides the range of the low bits.
+        let at = self.index(low);
+        if ahead.saturating_add(len) > self.head - self.tail || len > self.mapped - at {
+            return None;
         }
+        // SAFETY: `at` is below `size` (I1).
+        let start = unsafe { self.data.add(at as usize) };
+        // SAFETY: within the data area (I1), and still while `self` is borrowed: it begins `ahead` bytes behind the tail, and `len` bytes
+        // from there do not pass the head (I3, I5).
+        Some(unsafe { std::slice::from_raw_parts(start.as_ptr(), len as usize) })
     }
 
     /// The data area from an offset on.
@@ -482,7 +498,7 @@ impl Ring {
     /// Where in the data area a position lies.
     #[inline]
     fn index(&self, position: u64) -> u64 {
-        self.base.wrapping_add(position) & (self.size - 1)
+        self.base.wrapping_add(position) & self.mask
     }
 
     /// The header of the record that begins at a position, read once and checked against the head (I4).

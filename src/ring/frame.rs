@@ -83,7 +83,6 @@ const TAG: u16 = 7;
 
 /// The bit positions of a header's members in its word.
 const KIND_AT: u32 = if cfg!(target_endian = "little") { 0 } else { 32 };
-const MISC_AT: u32 = if cfg!(target_endian = "little") { 32 } else { 16 };
 const SIZE_AT: u32 = if cfg!(target_endian = "little") { 48 } else { 0 };
 
 /// `BPF_RINGBUF_BUSY_BIT` and `BPF_RINGBUF_DISCARD_BIT` (include/uapi/linux/bpf.h).
@@ -205,12 +204,6 @@ impl Header {
         (self.0 >> KIND_AT) as u32
     }
 
-    /// `misc`
-    #[inline(always)]
-    pub(crate) fn misc(self) -> u16 {
-        (self.0 >> MISC_AT) as u16
-    }
-
     /// `size`, a multiple of 8.
     #[inline(always)]
     pub(crate) fn size(self) -> u16 {
@@ -222,43 +215,26 @@ impl Header {
         (self.0 >> SIZE_AT) as u16
     }
 
-    /// The tag in the three bits of the size that are always 0 in a checked header. 0 unless it was set.
-    #[inline(always)]
-    pub(crate) fn tag(self) -> u8 {
-        (self.size_and_tag() & TAG) as u8
-    }
-
-    /// The same header with another tag. Only three bits of the tag count.
-    #[inline(always)]
-    pub(crate) fn tagged(self, tag: u8) -> Self {
-        let cleared = self.0 & !(u64::from(TAG) << SIZE_AT);
-        Self(cleared | u64::from(u16::from(tag) & TAG) << SIZE_AT)
-    }
-
-    /// The header of no record.
-    pub(crate) const NONE: Self = Self(0);
-
     /// The header of a record in a BPF ring buffer that is longer than a header can say.
     pub(crate) const LONG: Self = Self((Kind::SAMPLE as u64) << KIND_AT);
+
+    /// The header of a sample of this size, a multiple of 8. Its `misc` is not known.
+    #[inline(always)]
+    pub(crate) fn of_sample(size: u64) -> Self {
+        Self(u64::from(Kind::SAMPLE) << KIND_AT | size << SIZE_AT)
+    }
+
+    /// The same header of another size: that of a record whose length was checked before.
+    #[inline]
+    pub(crate) fn resized(bytes: [u8; 8], size: u64) -> Self {
+        let word = u64::from_ne_bytes(bytes) & !(u64::from(u16::MAX) << SIZE_AT);
+        Self(word | size << SIZE_AT)
+    }
 
     /// Whether it stands for a reservation that was discarded.
     #[inline]
     pub(crate) fn is_discarded(self) -> bool {
         self.kind() == Kind::DISCARDED
-    }
-
-    /// Stands for a header: this many bytes that are no record. Its size is 0, which no record has.
-    pub(crate) fn of_stretch(bytes: u32) -> Self {
-        Self(u64::from(bytes) << KIND_AT)
-    }
-
-    /// Bytes of the record, or of the bytes that are no record.
-    #[inline]
-    pub(crate) fn len(self) -> u64 {
-        match self.size() {
-            0 => self.kind().into(),
-            size => size.into(),
-        }
     }
 
     /// The header at the start of some bytes, if its whole record lies in them.
@@ -303,22 +279,9 @@ mod tests {
         }
         assert!(Header::checked(bytes(32), 24).is_err(), "past the head");
         let header = Header::checked(bytes(32), 32).unwrap();
-        assert_eq!((header.kind(), header.misc(), header.size()), (9, 1, 32));
+        assert_eq!((header.kind(), header.size()), (9, 32));
         assert_eq!(Header::checked(bytes(8), 8).map(Header::size), Ok(8));
         assert!(Header::checked(bytes(65528), 65528).is_ok(), "the largest the kernel writes");
-    }
-
-    #[test]
-    fn a_tag_changes_nothing_else() {
-        let header = Header::checked(bytes(65528), 65528).unwrap();
-        for tag in 0..8 {
-            let tagged = header.tagged(5).tagged(tag);
-            assert_eq!((tagged.tag(), tagged.kind(), tagged.misc(), tagged.size()), (tag, 9, 1, 65528));
-            assert_eq!(tagged.tagged(0), header);
-        }
-        assert_eq!(header.len(), 65528);
-        let stretch = Header::of_stretch(1 << 31).tagged(7);
-        assert_eq!((stretch.size(), stretch.tag(), stretch.len()), (0, 7, 1 << 31));
     }
 
     /// Every size there is, against every room that can make a difference.
@@ -330,7 +293,7 @@ mod tests {
             {
                 let is_one = size >= 8 && size % 8 == 0 && u64::from(size) <= room;
                 match Header::checked(bytes(size), room) {
-                    Ok(header) => assert!(is_one && (header.size(), header.tag()) == (size, 0), "{size} in {room}"),
+                    Ok(header) => assert!(is_one && header.size() == size, "{size} in {room}"),
                     Err(fault) => {
                         assert!(!is_one && fault == Fault::Size { size: size.into(), room }, "{size} in {room}")
                     }

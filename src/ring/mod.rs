@@ -33,6 +33,7 @@ mod prefetch;
 mod words;
 
 pub use bytes::Bytes;
+pub(crate) use consumer::LOW_POSITION;
 pub use consumer::Ring;
 pub use consumer::ring_buffer::ANY_CPU;
 pub(crate) use epochs::{Epoch, EpochWords};

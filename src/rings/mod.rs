@@ -34,7 +34,7 @@ pub use untraced::Untraced;
 use crate::error::{Error, ErrorKind};
 use crate::record::clock::{Clock, ClockOffset};
 use crate::record::{Kind, Layout, Origin, Record, Sources};
-use crate::ring::{Bytes, Ring};
+use crate::ring::{Bytes, LOW_POSITION, Ring};
 use crate::rings::control::{Control, Gate, Pause};
 use crate::rings::spill::Copies;
 use crate::rings::untraced::UntracedCpus;
@@ -114,13 +114,32 @@ impl Lane {
         records
     }
 
-    /// The bytes of the ring from a position on, up to a wrap. Empty if they were copied out.
-    #[inline]
-    pub(crate) fn run(&self, position: u64) -> &[u8] {
-        if position < self.ring.tail() {
-            return &[];
+    /// Bytes that were indexed, by the low bits of their position: see [`Ring::near`].
+    #[inline(always)]
+    pub(crate) fn near(&self, low: u64, len: u64) -> Bytes<'_> {
+        match self.ring.near(low, len) {
+            Some(run) => run.into(),
+            None => Bytes::new(self.first_near(low, len), self.second_near(low, len)),
         }
-        self.ring.bytes(position, self.ring.head() - position).as_slices().0
+    }
+
+    // The two runs of bytes that wrap or were copied out: by value, so that those of others stay in registers.
+
+    #[cold]
+    #[inline(never)]
+    fn first_near(&self, low: u64, len: u64) -> &[u8] {
+        self.bytes(self.position_near(low), len).as_slices().0
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn second_near(&self, low: u64, len: u64) -> &[u8] {
+        self.bytes(self.position_near(low), len).as_slices().1
+    }
+
+    fn position_near(&self, low: u64) -> u64 {
+        let head = self.ring.head();
+        head - (head.wrapping_sub(low) & LOW_POSITION)
     }
 
     /// Bytes that were indexed: in the ring, or copied out of it.

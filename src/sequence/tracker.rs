@@ -46,6 +46,9 @@ pub(crate) enum Step {
 }
 
 impl Tracker {
+    /// Bytes of gaps that do not count towards the bound.
+    pub(crate) const BESIDE: usize = FIXED * Ranges::EACH;
+
     /// A tracker whose missing numbers are proven when they are reported.
     pub(super) fn new(first: Option<u64>) -> Self {
         Self::with(first, REMEMBERED)

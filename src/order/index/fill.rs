@@ -1,11 +1,11 @@
-//! Indexing: from the ring's bytes to entries. The hot half of a refresh.
+//! Indexing: from the ring's bytes to places. The hot half of a refresh.
 
-use super::{FORGOTTEN, Index, LONGEST, Waiting};
-use crate::order::entry::{BEFORE, Entry, NEVER, NOTED, Note, OWN, SKIPPED};
+use super::{FORGOTTEN, Far, Index, LONGEST, PUBLISH_PART, Waiting};
 use crate::order::key::{Keys, Plain};
-use crate::order::run::Slot;
+use crate::order::place::{Note, Place, SPAN, Tag};
+use crate::order::run::{REACH, REACH_BYTES, SLOTS};
 use crate::record::{Kind, Origin, Record};
-use crate::ring::{Fault, Header, Ring, prefetch};
+use crate::ring::{Fault, LOW_POSITION, Ring, prefetch};
 use crate::rings::{Lane, Losses};
 use crate::sequence::numbers::Said;
 use std::sync::Arc;
@@ -13,21 +13,29 @@ use std::sync::Arc;
 /// How many bytes ahead to prefetch while indexing: twenty to a hundred records, which hides the latency of another CPU's cache.
 const AHEAD: usize = 4096;
 
+/// What all rings are indexed with.
+pub(crate) struct Indexing<'a> {
+    pub(crate) keys: &'a mut Keys,
+    pub(crate) far: &'a mut Far,
+    /// The most bytes of memory that this ring's index and the heap may take; more only if nothing is held.
+    pub(crate) most: usize,
+}
+
 impl Index {
-    /// Publishes the tail, loads the head and indexes new records, using up to `most` bytes of memory; some memory if nothing is held.
-    /// Returns whether everything was indexed. Panics if the key function panics.
-    pub(crate) fn refresh(&mut self, lane: &mut Lane, keys: &mut Keys, most: usize) -> bool {
+    /// Publishes the tail, loads the head and indexes new records. Returns whether everything was indexed. Panics if the key function
+    /// panics.
+    pub(crate) fn refresh(&mut self, lane: &mut Lane, with: Indexing<'_>) -> bool {
         self.publish(lane);
-        self.look(lane, keys, most)
+        self.look(lane, with)
     }
 
     /// [`Index::refresh`] for a reader that gathers events: does not catch up with a BPF ring buffer, and publishes the tail only if there
     /// is more to yield.
-    pub(crate) fn refresh_behind(&mut self, lane: &mut Lane, keys: &mut Keys, most: usize) -> bool {
+    pub(crate) fn refresh_behind(&mut self, lane: &mut Lane, with: Indexing<'_>) -> bool {
         if !self.catches_up(lane) {
-            return self.refresh(lane, keys, most);
+            return self.refresh(lane, with);
         }
-        let is_whole = self.look(lane, keys, most);
+        let is_whole = self.look(lane, with);
         if !self.catches_up(lane) {
             self.publish(lane);
         }
@@ -35,7 +43,7 @@ impl Index {
     }
 
     /// Loads the head and indexes new records.
-    fn look(&mut self, lane: &mut Lane, keys: &mut Keys, most: usize) -> bool {
+    fn look(&mut self, lane: &mut Lane, mut with: Indexing<'_>) -> bool {
         let Lane { ring, origin, losses, .. } = lane;
         losses.refreshed();
         let tail = std::mem::replace(&mut self.looked_tail, ring.tail());
@@ -48,8 +56,7 @@ impl Index {
             // What was reserved before is skipped.
             (self.sighted, self.marked) = (self.sighted.min(self.cursor), self.marked.min(self.cursor));
         }
-        // Reuses the same memory, while the caches have it.
-        self.run.rewind();
+        self.tidy();
         // The length of an unusually long record fades over time.
         self.longest -= self.longest / FORGOTTEN;
         let head = ring.refresh();
@@ -57,39 +64,48 @@ impl Index {
         self.counts.most_used = self.counts.most_used.max(ring.used());
         // The ring may have been full before the bytes yielded since the last refresh were given back.
         self.suspect |= losses.are_cheap() || ring.reserved() > tail && ring.reserved() - tail + LONGEST > ring.size();
-        if !self.index(ring, origin, losses, keys, most) {
+        let whole = self.index_all(ring, origin, losses, head, &mut with);
+        self.heed_at = self.publish_at + ring.size() / PUBLISH_PART;
+        self.part = (ring.size() / PUBLISH_PART / self.longest.max(1)).max(1) as usize;
+        whole
+    }
+
+    /// Indexes everything that a ring has, and the fault of its head.
+    fn index_all(
+        &mut self,
+        ring: &Ring,
+        origin: &Arc<Origin>,
+        losses: &mut Losses,
+        head: Result<(), Fault>,
+        with: &mut Indexing<'_>,
+    ) -> bool {
+        let is_in_reach = self.front().is_none_or(|front| self.cursor - self.position(front) < SPAN);
+        if !is_in_reach || !self.index(ring, origin, losses, with) {
             return false;
         }
         if let Err(fault) = head {
             // A fault that cannot be reported for lack of memory is found again by the next refresh.
-            if self.room == 0 && !self.make_room(most) {
+            if self.room == 0 && !self.make_room(with.far, with.most) {
                 return false;
             }
             self.lost_head = true;
-            self.damage(fault, self.cursor);
+            self.damage(fault, self.cursor, with.far);
         }
         true
     }
 
     /// Indexes everything up to the ring's head, or as much as fits into the memory.
-    pub(super) fn index(
-        &mut self,
-        ring: &Ring,
-        origin: &Arc<Origin>,
-        losses: &mut Losses,
-        keys: &mut Keys,
-        most: usize,
-    ) -> bool {
+    fn index(&mut self, ring: &Ring, origin: &Arc<Origin>, losses: &mut Losses, with: &mut Indexing<'_>) -> bool {
         // Other rings may have used the memory that was free at the last refresh.
         self.room = 0;
         while self.cursor < ring.head() {
             // A LOST record and the record it was written with belong together.
-            if self.room == 0 && self.lost.is_none() && !self.make_room(most) {
+            if self.room == 0 && self.lost.is_none() && !self.make_room(with.far, with.most) {
                 return false;
             }
             if self.lost.is_none()
-                && let Some(plain) = keys.plain(&origin.layout)
-                && self.index_plain(ring, &plain, keys)
+                && let Some(plain) = with.keys.plain(&origin.layout)
+                && self.index_plain(ring, &plain, with)
             {
                 continue;
             }
@@ -97,156 +113,129 @@ impl Index {
             let record = match Record::at(ring, self.cursor, origin) {
                 Ok(record) => record,
                 Err((fault, end)) => {
-                    self.damage(fault, end);
+                    self.damage(fault, end, with.far);
                     continue;
                 }
             };
-            let (header, len) = (record.header(), record.len());
-            let end = self.cursor + len;
-            self.longest = self.longest.max(len);
+            self.longest = self.longest.max(record.len());
             if record.is_discarded() {
-                self.discard(len);
-                continue;
+                (self.cursor, self.done) = (self.cursor + record.len(), self.done + record.len());
+            } else if record.kind() == Kind::LOST {
+                self.index_lost(&record, losses, with.far);
+            } else {
+                self.index_record(&record, with);
             }
-            if record.kind() == Kind::LOST {
-                self.index_lost(&record, losses);
-                continue;
-            }
-            // The user's functions may panic. Nothing of this record is stored before they return.
-            let own = match keys.of(&record) {
-                Ok(own) => own,
-                Err(fault) => {
-                    self.damage(fault, end);
-                    continue;
-                }
-            };
-            let number = keys.number(&record);
-            self.settle_lost(own);
-            let note = number.and_then(|number| self.take_number(number, &record));
-            self.counts.indexed += 1;
-            self.counts.repaired += u64::from(own.is_some_and(|key| key < self.back) && !self.run.is_empty());
-            let (header, note) = of_any_length(header, len, note);
-            self.insert(self.cursor, header, own, note);
-            self.before = own.or(self.before);
-            self.cursor = end;
-            self.largest = self.largest.max(own);
         }
-        self.settle_lost(None);
+        self.settle_lost(None, with.far);
         true
+    }
+
+    /// Indexes a record of any kind.
+    fn index_record(&mut self, record: &Record<'_>, with: &mut Indexing<'_>) {
+        let len = record.len();
+        // The user's functions may panic. Nothing of this record is stored before they return.
+        let own = match with.keys.of(record) {
+            Ok(own) => own,
+            Err(fault) => return self.damage(fault, self.cursor + len, with.far),
+        };
+        let number = with.keys.number(record);
+        self.settle_lost(own, with.far);
+        // One in a BPF ring buffer may be too long for a place.
+        let long = if record.header().size() == 0 { len as u32 } else { 0 };
+        let note = number.and_then(|number| self.take_number(number, record, long));
+        let note = note.or((long > 0).then_some(Note::Long { len: long }));
+        self.counts.indexed += 1;
+        self.counts.repaired += u64::from(own.is_some_and(|key| key < self.back) && !self.run.is_empty());
+        let tag = if record.kind() == Kind::SAMPLE { Tag::PLAIN } else { Tag::OTHER };
+        self.insert(self.cursor, record.header().size().into(), own, tag, note, with.far);
+        self.before = own.or(self.before);
+        self.cursor += len;
+        self.largest = self.largest.max(own);
     }
 
     /// Indexes plain records, up to the first that is not plain, or the end of the ring's memory or of a block. Returns whether there was
     /// any.
-    pub(super) fn index_plain(&mut self, ring: &Ring, plain: &Plain, keys: &mut Keys) -> bool {
+    fn index_plain(&mut self, ring: &Ring, plain: &Plain, with: &mut Indexing<'_>) -> bool {
         let (bytes, _) = ring.bytes(self.cursor, ring.head() - self.cursor).as_slices();
-        let room = self.room_beside();
-        let Self { run, beside, .. } = self;
-        let back = if run.is_empty() { 0 } else { self.back };
-        let mut walk = Walk { left: bytes, back, longest: self.longest };
-        let slots = run.unfilled();
-        let (mut new, mut repaired, mut last) = (0, 0, None);
-        loop {
-            let in_order = slots.get_mut(new..).map_or(0, |slots| {
-                if plain.is_reservation {
-                    walk.in_order::<true>(plain, slots)
-                } else {
-                    walk.in_order::<false>(plain, slots)
-                }
-            });
-            new += in_order;
-            if in_order > 0 {
-                last = Some(walk.back);
-            }
-            let (Some(slot), Some((header, key, left))) = (slots.get_mut(new), plain.split(walk.left)) else { break };
-            if repaired == room {
-                break;
-            }
-            let at = bytes.len() - walk.left.len();
-            beside.displace(Entry { key, position: self.cursor + at as u64, header });
-            *slot = Slot { key: walk.back, header: header.tagged(SKIPPED) };
-            walk.longest = walk.longest.max(header.size().into());
-            walk.left = left;
-            new += 1;
-            repaired += 1;
-            last = Some(key);
+        // Where the low bits of the position wrap, the general way goes on.
+        let until = LOW_POSITION - (self.cursor & LOW_POSITION);
+        let bytes = &bytes[..bytes.len().min(until as usize)];
+        let back = if self.run.is_empty() { 0 } else { self.back };
+        let word = Place::word(self.rank, self.cursor);
+        if self.far == 0 {
+            self.far_until = 0;
         }
-        run.filled(new);
+        let (block, begin, floor) = self.run.unfilled();
+        let (far_until, longest) = (self.far_until, self.longest);
+        let mut walk = Walk { left: bytes, word, back, longest, floor, far_until, last: 0, repaired: 0 };
+        let end = if plain.is_reservation {
+            walk.index::<true>(plain, block, begin)
+        } else {
+            walk.index::<false>(plain, block, begin)
+        };
+        let Walk { left, back, longest, last, repaired, .. } = walk;
+        let (new, len) = (end - begin, bytes.len() - left.len());
         if new == 0 {
             return false;
         }
+        self.run.filled(new);
         self.room = self.room.saturating_sub(new);
-        self.entries += new;
+        self.made += new as u64;
         self.counts.indexed += new as u64;
         self.counts.repaired += repaired as u64;
-        (self.back, self.longest) = (walk.back, walk.longest);
-        self.before = last;
-        self.cursor += (bytes.len() - walk.left.len()) as u64;
+        (self.back, self.longest) = (back, longest);
+        self.before = Some(last);
+        self.cursor += len as u64;
         self.largest = self.largest.max(Some(self.back));
-        keys.grew(self.back);
+        with.keys.grew(self.back);
         true
     }
 
-    /// Passes a reservation that its program discarded.
-    #[cold]
-    fn discard(&mut self, len: u64) {
-        self.cursor += len;
-        if self.run.is_empty() {
-            // Everything before it is yielded.
-            self.tail = self.cursor;
-        } else {
-            self.ahead += len;
-            let header = Header::of_stretch(len as u32).tagged(SKIPPED);
-            self.run.push(Slot { key: self.back, header });
-        }
-    }
-
-    /// Counts the number of a record. Returns the note for the record, if it needs one.
+    /// Counts the number of a record. Returns the note for the record, if it needs one. `len`: of a record that is too long for a place.
     #[inline]
-    pub(super) fn take_number(&mut self, number: u64, record: &Record<'_>) -> Option<Note> {
+    fn take_number(&mut self, number: u64, record: &Record<'_>, len: u32) -> Option<Note> {
         let (cpu, lost) = (record.cpu(), std::mem::take(&mut self.skipped));
         match self.numbers.as_mut()?.take(cpu, number, lost)? {
             Said::Well => None,
-            Said::Hole(hole) => Some(Note::Hole { cpu, hole, after: self.before }),
-            Said::Anomaly(kind, expected) => Some(Note::Anomaly { cpu, kind, expected, found: number }),
+            Said::Hole(hole) => Some(Note::Hole { cpu, len, hole, after: self.before }),
+            Said::Anomaly(kind, expected) => Some(Note::Anomaly { cpu, len, kind, expected, found: number }),
         }
     }
 
     /// Checks the count of a LOST record, and keeps it until the record with which it was written.
     #[cold]
-    pub(super) fn index_lost(&mut self, record: &Record<'_>, losses: &mut Losses) {
+    fn index_lost(&mut self, record: &Record<'_>, losses: &mut Losses, far: &mut Far) {
         if self.lost.is_some() {
             // The kernel never writes two in a row. There is memory for one LOST record and its record. This one reserves more.
-            return self.settle_lost(None);
+            return self.settle_lost(None, far);
         }
-        let header = record.header();
-        let end = self.cursor + u64::from(header.size());
+        let size = record.len();
+        let end = self.cursor + size;
         let (id, count) = record.lost().unwrap_or_default();
         if let Err(fault) = losses.tell(count) {
-            return self.damage(fault, end);
+            return self.damage(fault, end, far);
         }
         self.skipped = self.skipped.saturating_add(count);
-        self.lost = Some(Waiting { position: self.cursor, header, id, count });
+        self.lost = Some(Waiting { position: self.cursor, size, id, count });
         self.cursor = end;
     }
 
     /// Places a waiting LOST record right before the record with which it was written.
     #[inline]
-    pub(super) fn settle_lost(&mut self, key: Option<u64>) {
-        if let Some(Waiting { position, header, id, count }) = self.lost.take() {
+    fn settle_lost(&mut self, key: Option<u64>, far: &mut Far) {
+        if let Some(Waiting { position, size, id, count }) = self.lost.take() {
             let untold = self.untold(count);
             let note = if untold == 0 { Note::Told } else { Note::Lost { id, count: untold, after: self.before } };
-            self.insert(position, header, key, Some(note));
+            self.insert(position, size, key, Tag::OTHER, Some(note), far);
         }
     }
 
     /// The part of a LOST record's count that no event has reported yet.
     #[cold]
-    pub(super) fn untold(&mut self, count: u64) -> u64 {
+    fn untold(&mut self, count: u64) -> u64 {
         // The loss that waits to be reported is reported now, with a place between two records, unless a report comes before this record.
-        if let Some(trailing) = self.beside.trailing().filter(|trailing| !trailing.stays) {
-            self.beside.set_trailing(None);
-            self.entries -= 1;
-            self.foretold -= trailing.count;
+        if let Some(loose) = self.loose.take_if(|loose| !loose.stays) {
+            self.foretold -= loose.count;
         }
         let covered = count.min(self.foretold);
         self.foretold -= covered;
@@ -255,74 +244,111 @@ impl Index {
 
     /// Skips the bytes from the cursor to `end` as damage.
     #[cold]
-    pub(super) fn damage(&mut self, fault: Fault, end: u64) {
-        self.settle_lost(None);
-        let header = Header::of_stretch((end - self.cursor) as u32);
-        self.insert(self.cursor, header, None, Some(Note::Fault(fault)));
+    fn damage(&mut self, fault: Fault, end: u64, far: &mut Far) {
+        self.settle_lost(None, far);
+        let len = (end - self.cursor) as u32;
+        self.insert(self.cursor, 0, None, Tag::OTHER, Some(Note::Fault { fault, len }), far);
         self.cursor = end;
     }
 
+    /// Makes a place. `tag` is that of one with its own key.
     #[inline]
-    pub(super) fn insert(&mut self, position: u64, header: Header, own: Option<u64>, note: Option<Note>) {
+    fn insert(&mut self, position: u64, size: u64, own: Option<u64>, tag: Tag, note: Option<Note>, far: &mut Far) {
         let (key, tag) = match (own, self.before) {
-            (Some(key), _) => (key, OWN),
-            (None, Some(key)) => (key, BEFORE),
-            (None, None) => (0, NEVER),
+            (Some(key), _) => (key, tag),
+            (None, Some(key)) => (key, Tag::BEFORE),
+            (None, None) => (0, Tag::NEVER),
         };
-        let tag = match note {
-            None => tag,
-            Some(note) => {
-                self.notes.push_back((position, Some(note)));
-                tag | NOTED
-            }
-        };
-        let header = header.tagged(tag);
-        self.entries += 1;
-        if !self.run.is_empty() && key < self.back {
-            self.beside.displace(Entry { key, position, header });
-            return self.run.push(Slot { key: self.back, header: header.tagged(SKIPPED) });
+        if note.is_some() {
+            self.notes.push_back((position, note));
         }
-        self.back = key;
-        self.run.push(Slot { key, header });
+        let place = Place::new(key, self.rank, position, size, if note.is_some() { tag.noted() } else { tag });
+        self.made += 1;
+        if self.run.is_empty() || key >= self.back {
+            self.back = key;
+            return self.run.push(place);
+        }
+        // Of equal keys in a ring the heap's come first.
+        if (self.far > 0 && key < self.far_until) || !self.run.shift_in(place) {
+            self.far_until = key.saturating_add(1).max(if self.far > 0 { self.far_until } else { 0 });
+            self.far += 1;
+            far.push(place);
+        }
     }
-}
-
-/// The header and the note of a record. One in a BPF ring buffer may be too long for its header.
-#[inline]
-fn of_any_length(header: Header, len: u64, note: Option<Note>) -> (Header, Option<Note>) {
-    if header.size() == 0 { (Header::of_stretch(len as u32), note.or(Some(Note::Long))) } else { (header, note) }
 }
 
 /// A walk over plain records.
 struct Walk<'a> {
-    /// The bytes that are left.
+    /// The bytes that are left, and the word of their position.
     left: &'a [u8],
-    /// The largest key so far.
+    word: u64,
+    /// The largest key so far, and that of the last record.
     back: u64,
+    last: u64,
     /// Bytes of the longest record so far.
     longest: u64,
+    /// The first place of the block that is held.
+    floor: usize,
+    /// Smaller keys go into the heap.
+    far_until: u64,
+    repaired: usize,
 }
 
 impl Walk<'_> {
-    /// Fills slots up to a record that is displaced or not plain. Returns how many. A separate function, so that its state stays in
-    /// registers.
+    /// Fills a block from a place on, up to a record that is not plain or whose place is not near. Returns where it ends. A separate
+    /// function, so that its state stays in registers.
     #[inline(never)]
-    fn in_order<const RESERVATION: bool>(&mut self, plain: &Plain, slots: &mut [Slot]) -> usize {
+    fn index<const RESERVATION: bool>(&mut self, plain: &Plain, block: &mut [Place; SLOTS], begin: usize) -> usize {
         let plain = *plain;
-        let Self { mut left, mut back, mut longest } = *self;
-        let most = slots.len();
-        let mut slots = slots.iter_mut();
-        while let Some((header, key, rest)) = plain.split_as::<RESERVATION>(left)
-            && key >= back
-            && let Some(slot) = slots.next()
+        let Self { mut left, mut word, mut back, mut last, mut longest, floor, far_until, mut repaired } = *self;
+        let mut end = begin;
+        while end < SLOTS
+            && let Some((header, key, rest)) = plain.split_as::<RESERVATION>(left)
         {
+            let size = header.size().into();
+            let place = Place::plain(key, word, size);
+            if key >= back {
+                block[end] = place;
+                back = key;
+            } else if key >= far_until && shift_in(block, floor, end, place) {
+                repaired += 1;
+            } else {
+                break;
+            }
             prefetch(rest, AHEAD);
-            *slot = Slot { key, header };
-            back = key;
-            longest = longest.max(header.size().into());
+            last = key;
+            longest = longest.max(size);
+            word = Place::behind(word, size);
             left = rest;
+            end += 1;
         }
-        *self = Self { left, back, longest };
-        most - slots.len()
+        *self = Self { left, word, back, last, longest, floor, far_until, repaired };
+        end
     }
+}
+
+/// Puts a place among those before it in its block, if its place is near and in this block. Returns whether it is.
+#[inline]
+fn shift_in(block: &mut [Place; SLOTS], floor: usize, end: usize, place: Place) -> bool {
+    let mut to = end;
+    loop {
+        if to == floor {
+            // Before the block there may be more.
+            if floor == 0 {
+                return false;
+            }
+            break;
+        }
+        let before = block[to - 1];
+        if before.key <= place.key {
+            break;
+        }
+        if end - to == REACH || place.ahead_of(before) > REACH_BYTES {
+            return false;
+        }
+        to -= 1;
+    }
+    block.copy_within(to..end, to + 1);
+    block[to] = place;
+    true
 }

@@ -1,60 +1,66 @@
 //! The memory of an index: reserved before records are indexed, given back after a burst.
 
-use super::{Index, PAIR, ROOM};
-use crate::order::entry::{Entry, Note};
-use crate::order::run::{self, BLOCK, Slot};
+use super::{Far, Index, PAIR, ROOM};
+use crate::order::place::{Note, Place};
+use crate::order::run::{self, SLOTS};
 use crate::sequence::numbers::CpuNumbers;
 
-impl Index {
-    /// How many records can be displaced before memory is needed.
-    pub(super) fn room_beside(&self) -> usize {
-        self.beside.lists().map(|(len, capacity)| capacity - len).into_iter().fold(usize::MAX, usize::min)
-    }
+/// Bytes that the heap of displaced records takes, beyond its initial memory.
+pub(crate) fn memory_of(far: &Far) -> usize {
+    list_of(far).memory()
+}
 
-    /// Reserves memory for more entries. False if that would exceed the bound, unless nothing is held.
+fn list_of(far: &Far) -> List {
+    List { len: far.len(), capacity: far.capacity(), each: size_of::<Place>() }
+}
+
+impl Index {
+    /// Reserves memory for more places. False if that would exceed the bound, unless nothing is held.
     #[cold]
-    pub(super) fn make_room(&mut self, most: usize) -> bool {
-        self.run.rewind();
+    pub(super) fn make_room(&mut self, far: &mut Far, most: usize) -> bool {
         let new_run = self.run.free() < PAIR;
-        let lists = self.lists();
+        let (displaced, notes) = (list_of(far), self.list_of_notes());
         // While a list grows, both the old and the new one exist.
-        let growing = lists.into_iter().filter(List::is_full).map(|list| list.grown() * list.each).sum::<usize>();
+        let growing =
+            [displaced, notes].into_iter().filter(List::is_full).map(|list| list.grown() * list.each).sum::<usize>();
         // A number may add a hole, or cut one in two.
         let piece = if self.numbers.is_some() { CpuNumbers::EACH } else { 0 };
-        let needed = |index: &Self| index.memory() + growing + if new_run { index.run.more() } else { 0 };
-        if needed(self) + piece > most {
+        let heap = memory_of(far);
+        let needed = |index: &Self| index.memory() + heap + growing + if new_run { index.run.more() } else { 0 };
+        let mut is_within = needed(self) + piece <= most;
+        if !is_within {
             self.run.free_spare();
-            if self.len() > 0 && needed(self) + piece > most {
-                return false;
-            }
+            is_within = needed(self) + piece <= most;
+        }
+        if !is_within && self.len() > 0 {
+            return false;
         }
         let pieces = most.saturating_sub(needed(self)).checked_div(piece).unwrap_or(usize::MAX);
-        let [displaced, rest, notes] = lists;
-        let more = |list: List| list.grown() - list.len;
-        self.beside.reserve(more(displaced), more(rest));
-        self.notes.reserve_exact(more(notes));
-        let run = if new_run { BLOCK / size_of::<Slot>() } else { self.run.free() };
-        let room = self.lists().into_iter().map(|list| list.capacity - list.len).fold(run, usize::min);
-        self.room = (room / PAIR).min(pieces.max(1));
+        self.notes.reserve_exact(notes.grown() - notes.len);
+        let run = if new_run { SLOTS } else { self.run.free() };
+        if is_within {
+            far.reserve_exact(displaced.grown() - displaced.len);
+            let room = [list_of(far), self.list_of_notes()]
+                .map(|list| list.capacity - list.len)
+                .into_iter()
+                .fold(run, usize::min);
+            self.room = (room / PAIR).min(pieces.max(1));
+        } else {
+            // The first of a ring is in order.
+            self.room = 1;
+        }
         true
     }
 
-    /// The lists that grow as records are indexed, besides the run.
-    pub(super) fn lists(&self) -> [List; 3] {
-        let [displaced, rest] =
-            self.beside.lists().map(|(len, capacity)| List { len, capacity, each: size_of::<Entry>() });
-        [
-            displaced,
-            rest,
-            List { len: self.notes.len(), capacity: self.notes.capacity(), each: size_of::<(u64, Option<Note>)>() },
-        ]
+    fn list_of_notes(&self) -> List {
+        let each = size_of::<(u64, Option<Note>)>();
+        List { len: self.notes.len(), capacity: self.notes.capacity(), each }
     }
 
-    /// Bytes that holding takes, except copies, beyond the initial memory of every ring.
+    /// Bytes that holding takes, except copies and the heap, beyond the initial memory of every ring.
     pub(crate) fn memory(&self) -> usize {
-        let lists = self.lists().into_iter().map(|list| list.capacity.saturating_sub(ROOM) * list.each);
         let holes = self.numbers.as_ref().map_or(0, CpuNumbers::memory);
-        self.run.memory().saturating_sub(run::FIXED) + lists.sum::<usize>() + holes
+        self.run.memory().saturating_sub(run::FIXED) + self.list_of_notes().memory() + holes
     }
 
     /// Frees spare blocks. Returns whether there were any.
@@ -62,24 +68,28 @@ impl Index {
         self.run.free_spare()
     }
 
-    /// Frees memory that was not needed since the last call. While a list shrinks, the old and the new one both exist. It does not shrink a list if that
-    /// takes more than `most` bytes.
+    /// Frees memory that was not needed since the last call. While a list shrinks, the old and the new one both exist. It does not shrink a
+    /// list if that takes more than `most` bytes.
     pub(crate) fn shrink(&mut self, most: usize) {
-        let shrinking = self.lists().into_iter().filter(|list| list.capacity > list.len.max(ROOM));
-        if shrinking.map(|list| list.len.max(ROOM) * list.each).max() > Some(most) {
-            return;
-        }
         self.run.shrink();
-        self.beside.shrink();
-        self.notes.shrink_to(ROOM);
+        if self.list_of_notes().shrunk() <= most {
+            self.notes.shrink_to(ROOM);
+        }
         self.room = 0;
+    }
+}
+
+/// [`Index::shrink`] for the heap.
+pub(crate) fn shrink(far: &mut Far, most: usize) {
+    if list_of(far).shrunk() <= most {
+        far.shrink_to(ROOM);
     }
 }
 
 /// A list that grows.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct List {
-    pub(super) len: usize,
+struct List {
+    len: usize,
     capacity: usize,
     /// Bytes of an element.
     each: usize,
@@ -93,5 +103,15 @@ impl List {
     /// The number of elements for which there will be memory.
     fn grown(&self) -> usize {
         if self.is_full() { self.capacity + self.capacity / 2 } else { self.capacity }
+    }
+
+    /// Bytes beyond the initial capacity.
+    fn memory(&self) -> usize {
+        self.capacity.saturating_sub(ROOM) * self.each
+    }
+
+    /// Bytes of the list once it has shrunk; 0 if it cannot.
+    fn shrunk(&self) -> usize {
+        if self.capacity > self.len.max(ROOM) { self.len.max(ROOM) * self.each } else { 0 }
     }
 }

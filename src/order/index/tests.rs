@@ -2,22 +2,73 @@
 
 use super::*;
 use crate::instrument;
+use crate::order::array::Array;
 use crate::order::key::{Key, Keys};
-use crate::order::run::BLOCK;
+use crate::order::run::{BLOCK, SLOTS};
 use crate::record::Layout;
 use crate::record::clock::Clock;
 use crate::rings::Rings;
 use crate::sequence::counter::Sequence;
 use crate::sim::{Kernel, RingBuffer};
+use std::slice;
+
+/// The index of one ring, and what is merged out of it.
+struct Alone {
+    index: Index,
+    far: Far,
+    array: Array,
+}
+
+impl Alone {
+    fn new(numbers: Option<CpuNumbers>) -> Self {
+        Self { index: Index::new(0, 0, numbers), far: Far::with_capacity_min(ROOM), array: Array::new(1) }
+    }
+
+    fn sync(&mut self) {
+        self.array.put_back(slice::from_mut(&mut self.index), &mut self.far);
+    }
+
+    fn refresh(&mut self, lane: &mut Lane, keys: &mut Keys, most: usize) -> bool {
+        self.sync();
+        self.index.refresh(lane, Indexing { keys, far: &mut self.far, most })
+    }
+
+    fn front(&mut self) -> Option<Place> {
+        if self.array.is_empty() {
+            self.array.merge(slice::from_mut(&mut self.index), &mut self.far, u64::MAX);
+        }
+        self.array.left().first().copied()
+    }
+
+    fn take(&mut self) {
+        if let Some(front) = self.front() {
+            self.array.pass();
+            self.index.take(front);
+        }
+    }
+
+    fn held(&self) -> usize {
+        self.index.len() + self.array.left().len()
+    }
+
+    fn drain(&mut self) {
+        (0..self.held()).for_each(|_| self.take());
+        self.sync();
+    }
+
+    fn memory(&self) -> usize {
+        self.index.memory() + memory_of(&self.far)
+    }
+}
 
 /// A ring's records and what they cost: the most steps for a refresh, or for taking, divided by how many records were indexed, or
 /// records and gaps taken.
-fn dearest(records: u64, each_look: u64, record: impl Fn(u64) -> (u64, u64)) -> (u64, Index) {
+fn dearest(records: u64, each_look: u64, record: impl Fn(u64) -> (u64, u64)) -> (u64, Alone) {
     let kernel = Kernel::with(&[0], 64 << 20, Layout::new(4 | 1024, true, 0));
     let mut rings = kernel.take_rings();
     let lane = &mut rings.lanes[0];
     let mut keys = Keys::new(Key::Time, None, Some(Sequence::u64(0)), None);
-    let mut index = Index::new(0, keys.new_numbers(&Layout::new(4 | 1024, true, 0)));
+    let mut alone = Alone::new(keys.new_numbers(&Layout::new(4 | 1024, true, 0)));
     let mut most = 0;
     for n in 0..records {
         let (time, number) = record(n);
@@ -26,22 +77,23 @@ fn dearest(records: u64, each_look: u64, record: impl Fn(u64) -> (u64, u64)) -> 
         }
         assert!(kernel.emit(0, time, &number.to_ne_bytes()));
         if n % each_look == each_look - 1 {
-            let (steps, whole) = instrument::count(|| index.refresh(lane, &mut keys, usize::MAX));
+            let (steps, whole) = instrument::count(|| alone.refresh(lane, &mut keys, usize::MAX));
             assert!(whole);
             most = most.max(steps / each_look);
         }
     }
-    let held = index.len() as u64;
+    let held = alone.held() as u64;
     let (mut last, mut left) = (0, held);
     while left > 0 {
         let batch = left.min(1000);
         let (steps, taken) = instrument::count(|| {
             let mut taken = batch;
             for _ in 0..batch {
-                let front = index.front().unwrap();
+                let front = alone.front().unwrap();
                 assert!(front.key >= last);
                 last = front.key;
-                if let Some(Note::Hole { hole, .. }) = index.note(&front)
+                let index = &mut alone.index;
+                if let Some(Note::Hole { hole, .. }) = index.note(front)
                     && let Some(numbers) = index.numbers.as_mut().and_then(|all| all.of_mut(0))
                 {
                     while let Some(gap) = numbers.gap(&hole) {
@@ -49,14 +101,15 @@ fn dearest(records: u64, each_look: u64, record: impl Fn(u64) -> (u64, u64)) -> 
                         taken += 1;
                     }
                 }
-                index.take();
+                alone.take();
             }
             taken
         });
         most = most.max(steps / taken);
         left -= batch;
     }
-    (most, index)
+    alone.sync();
+    (most, alone)
 }
 
 type Load = fn(u64) -> (u64, u64);
@@ -81,7 +134,7 @@ fn the_worst_records_cost_no_more_the_more_are_held() {
     for (name, load) in LOADS {
         for each_look in [100, 10_000] {
             let (few, _) = dearest(2_000, 100, load);
-            let (many, index) = dearest(100_000, each_look, load);
+            let (many, Alone { index, .. }) = dearest(100_000, each_look, load);
             // log2(100,000) is 17; a few binary searches and a heap. What is worse grows with the records themselves.
             assert!(many <= 150, "{name}: {many} steps a record with 100,000 held, {few} with 2,000");
             assert_eq!((index.len(), index.notes.len()), (0, 0));
@@ -92,13 +145,13 @@ fn the_worst_records_cost_no_more_the_more_are_held() {
 #[test]
 fn nothing_is_kept_of_what_was_taken() {
     for (name, load) in LOADS {
-        let (_, mut index) = dearest(2_000, 100, load);
+        let (_, Alone { mut index, mut far, .. }) = dearest(2_000, 100, load);
         (0..2).for_each(|_| index.shrink(usize::MAX));
-        let lists = index.lists().map(|list| list.len);
-        assert_eq!((index.len(), index.run.is_empty(), lists), (0, true, [0; 3]), "{name}");
+        shrink(&mut far, usize::MAX);
+        assert_eq!((index.len(), index.run.is_empty(), index.notes.len(), far.len()), (0, true, 0, 0), "{name}");
         assert_eq!(index.numbers.as_ref().map(|numbers| (numbers.open(), numbers.memory())), Some((0, 0)), "{name}");
-        assert_eq!((index.memory(), index.unread()), (0, 0), "{name}");
-        assert_eq!(index.tail, index.cursor, "{name}");
+        assert_eq!((index.memory(), memory_of(&far), index.unread()), (0, 0, 0), "{name}");
+        assert_eq!(index.tail(), index.cursor, "{name}");
     }
 }
 
@@ -111,7 +164,7 @@ struct Held {
     key: Option<u64>,
     /// Of a LOST record: its count, and the key of the record before.
     lost: Option<(u64, Option<u64>)>,
-    /// Whether it is a record with a key of its own that came in order.
+    /// Whether it is a record with a key of its own.
     plain: bool,
 }
 
@@ -215,7 +268,7 @@ impl Said {
                 self.largest = self.largest.max(next.key);
             }
             self.longest = self.longest.max(next.len);
-            let plain = lost.is_none() && next.key.is_some() && back.is_none_or(|back| key >= back);
+            let plain = lost.is_none() && next.key.is_some();
             self.held.push(Held { key, lost, plain, ..next });
         }
         self.cursor = cursor;
@@ -230,18 +283,19 @@ impl Said {
         self.records[1] += u64::from(taken.lost.is_none());
     }
 
-    fn compare(&self, index: &Index) {
+    fn compare(&self, alone: &mut Alone) {
         let front = self.front();
         let key = |held: Held| held.key.unwrap();
-        assert_eq!(
-            index.front().map(|front| (front.key, front.position, front.len())),
-            front.map(|f| (key(f), f.position, f.len))
-        );
-        assert_eq!((index.tail, index.cursor(), index.front_key()), (self.tail(), self.cursor, front.map(key)));
+        let smallest = alone.front();
+        alone.sync();
+        let index = &alone.index;
+        let of = |place: Place| (place.key, index.position(place), index.len_of(place), place.is_plain());
+        assert_eq!(smallest.map(of), front.map(|f| (key(f), f.position, f.len, f.plain)));
+        assert_eq!((index.tail(), index.cursor()), (self.tail(), self.cursor));
         assert_eq!((index.len(), index.unread()), (self.held.len(), self.held.iter().map(|held| held.len).sum()));
         let [indexed, records] = self.records;
         assert_eq!(
-            (index.records(), index.counts().records, index.counts().indexed),
+            (index.records(), index.records_taken(), index.counts().indexed),
             (indexed - records, records, indexed)
         );
         assert_eq!((index.counts().repaired, index.longest()), (self.repaired, self.longest));
@@ -249,79 +303,40 @@ impl Said {
         let back = self.held.iter().map(|held| key(*held)).max();
         assert_eq!((index.back(), index.largest()), (back, self.largest));
         let marks: Vec<_> = index.marks().collect();
-        assert!(
-            marks.is_sorted() && marks.last().copied() == back && marks.len() >= self.held.len() / 2 / 128,
-            "{marks:?}"
-        );
-        assert_eq!(index.unpublished(), index.tail - self.published[1] >= SIZE / 8);
+        assert!(marks.is_sorted() && marks.last().copied() == back && marks.len() >= index.run.len() / SLOTS);
+        // By the first place, which lies near the tail.
+        let taken = index.tail() - self.published[1];
+        assert!(!index.unpublished() || taken + REACH_BYTES as u64 >= SIZE / PUBLISH_PART);
+        assert!(index.unpublished() || taken < SIZE / PUBLISH_PART);
         for position in [self.tail(), self.cursor, (self.tail() + self.cursor) / 2] {
             let before = self.held.iter().filter(|held| held.position < position);
             assert_eq!(index.largest_before(position), before.map(|held| key(*held)).max());
         }
-        assert_eq!(plain_front(index).is_some(), front.is_some_and(|front| front.plain));
         assert!([index.notes.front(), index.notes.back()].into_iter().flatten().all(|(_, note)| note.is_some()));
         let noted = front.and_then(|front| front.lost);
-        match index.front().and_then(|front| index.note(&front)) {
+        match smallest.and_then(|front| index.note(front)) {
             Some(Note::Lost { count, after, .. }) => assert_eq!(noted, Some((count, after))),
             other => assert!(other.is_none() && noted.is_none(), "{other:?}, {noted:?}"),
         }
     }
 }
 
-fn plain_front(index: &Index) -> Option<Entry> {
-    index.front_key().and_then(|key| index.plain_front(key))
-}
-
-/// Takes some of what an index holds, in each of the ways there are.
-fn take(index: &mut Index, said: &mut Said, many: u64, way: u64) {
-    let mut taken = 0;
-    while taken < many && index.len() > 0 {
-        let until = index.beside();
-        let plain = plain_front(index).filter(|_| way > 0);
-        let check = |said: &mut Said, entry: &Entry| {
-            let front = said.front().unwrap();
-            assert_eq!((Some(entry.key), entry.position, entry.len()), (front.key, front.position, front.len));
-            said.take(&front);
-            front
-        };
-        match plain {
-            Some(entry) if way == 1 => {
-                check(said, &entry);
-                match index.nth_plain(1) {
-                    Some(next) => assert_eq!(index.step(&entry, next).position, index.tail),
-                    None => assert_eq!(index.take_run(1, entry.position + entry.record_len()), index.front_key()),
-                }
-                taken += 1;
-            }
-            Some(Entry { mut position, .. }) => {
-                let mut records = 0;
-                while taken < many
-                    && let Some(Slot { key, header }) = index.nth_plain(records).filter(|slot| slot.key < until)
-                {
-                    let entry = Entry { key, position, header };
-                    check(said, &entry);
-                    position += entry.record_len();
-                    (records, taken) = (records + 1, taken + 1);
-                }
-                assert_eq!(index.take_run(records, position), index.front_key());
-            }
-            None => {
-                let entry = index.front().unwrap();
-                if check(said, &entry).lost.is_none() {
-                    index.counts_mut().records += 1;
-                }
-                index.take();
-                taken += 1;
-            }
-        }
+/// Takes some of what an index holds.
+fn take(alone: &mut Alone, said: &mut Said, many: u64) {
+    for taken in 1..=many.min(alone.held() as u64) {
+        let place = alone.front().unwrap();
+        let front = said.front().unwrap();
+        assert_eq!((Some(place.key), alone.index.position(place)), (front.key, front.position));
+        said.take(&front);
+        alone.take();
         if taken % 5 == 0 {
-            said.compare(index);
+            said.compare(alone);
         }
     }
 }
 
-/// Whatever is written, looked at and taken, an index is what lists say that are searched from end to end: by the way of the
-/// plainest records and by the general one, in memory enough and in little.
+/// Whatever is written, looked at and taken, an index is what lists say that are searched from end to end: by the way of the plainest records
+/// and by the general one, in memory enough and in little, with merges that are put back at any time.
 #[test]
 fn an_index_is_what_lists_say() {
     let keys: [fn() -> Key; 3] = [|| Key::Time, || Key::Payload(0), || Key::with(|record| record.payload()?.u64(0))];
@@ -333,7 +348,7 @@ fn an_index_is_what_lists_say() {
         let mut rings = said.kernel.take_rings();
         let lane = &mut rings.lanes[0];
         let mut keys = Keys::new(key(), None, None, None);
-        let mut index = Index::new(0, None);
+        let mut alone = Alone::new(None);
         let mut state = course + 1;
         let mut random = |most: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -351,29 +366,30 @@ fn an_index_is_what_lists_say() {
                 }
             }
             let most = if random(3) == 0 { random(40_000) as usize } else { usize::MAX };
-            let (before, was_empty) = (index.memory(), index.len() == 0);
-            let used = said.head - index.looked_tail;
-            index.suspect = false;
-            let whole = index.refresh(lane, &mut keys, most);
-            said.refresh(index.cursor());
+            let (before, was_empty) = (alone.memory(), alone.held() == 0);
+            let used = said.head - alone.index.looked_tail;
+            alone.index.suspect = false;
+            let whole = alone.refresh(lane, &mut keys, most);
+            said.refresh(alone.index.cursor());
+            let index = &alone.index;
             let dropped = std::mem::take(&mut said.dropped_since_look);
             assert!(index.suspect || !dropped, "the ring was full");
             assert_eq!(index.suspect, used > 0 && used + LONGEST > SIZE);
             assert_eq!(whole, index.cursor() == said.head);
-            assert!(whole || most < usize::MAX && index.memory() + 2 * BLOCK + index.memory() > most);
-            assert!(was_empty || index.memory() <= before.max(most));
-            let lists = [index.beside.lists()[0].1, index.beside.lists()[1].1, index.notes.capacity()];
+            assert!(whole || most < usize::MAX && alone.memory() + 2 * BLOCK + alone.memory() > most);
+            assert!(was_empty || alone.memory() <= before.max(most));
+            let lists = [alone.far.capacity(), index.notes.capacity()];
             assert!(lists.iter().all(|capacity| grown.contains(capacity)), "seen to before: {lists:?}");
-            said.compare(&index);
-            take(&mut index, &mut said, [3, 100, 1000][random(3) as usize], random(3));
-            said.compare(&index);
+            said.compare(&mut alone);
+            take(&mut alone, &mut said, [3, 100, 1000][random(3) as usize]);
+            said.compare(&mut alone);
         }
-        while index.len() > 0 || index.cursor() < said.head {
-            take(&mut index, &mut said, 10_000, course % 3);
-            index.refresh(lane, &mut keys, usize::MAX);
-            said.refresh(index.cursor());
+        while alone.held() > 0 || alone.index.cursor() < said.head {
+            take(&mut alone, &mut said, 10_000);
+            alone.refresh(lane, &mut keys, usize::MAX);
+            said.refresh(alone.index.cursor());
         }
-        said.compare(&index);
+        said.compare(&mut alone);
     }
 }
 
@@ -383,20 +399,20 @@ fn a_block_that_was_not_taken_is_asked_for_again() {
     let kernel = Kernel::with(&[0], SIZE as usize, Layout::new(4 | 1024, true, 0));
     let mut rings = kernel.take_rings();
     let mut keys = Keys::new(Key::Time, None, None, None);
-    let mut index = Index::new(0, None);
-    let mut refresh = |index: &mut Index, records: u64, most| {
+    let mut alone = Alone::new(None);
+    let mut refresh = |alone: &mut Alone, records: u64, most| {
         (0..records).for_each(|time| assert!(kernel.emit(0, time, b"")));
-        index.refresh(&mut rings.lanes[0], &mut keys, most)
+        alone.refresh(&mut rings.lanes[0], &mut keys, most)
     };
-    while index.run.free() > 1 {
-        assert!(refresh(&mut index, 1, usize::MAX));
+    while alone.index.run.free() > 1 {
+        assert!(refresh(&mut alone, 1, usize::MAX));
     }
     // Room for two: the second would be in another block.
-    assert!(refresh(&mut index, 1, usize::MAX) && index.run.free() == 0);
-    let before = index.memory();
-    assert!(!refresh(&mut index, 1, before));
-    assert_eq!(index.memory(), before);
-    assert!(refresh(&mut index, 0, before + BLOCK) && index.memory() == before + BLOCK, "just enough");
+    assert!(refresh(&mut alone, 1, usize::MAX) && alone.index.run.free() == 0);
+    let before = alone.memory();
+    assert!(!refresh(&mut alone, 1, before));
+    assert_eq!(alone.memory(), before);
+    assert!(refresh(&mut alone, 0, before + BLOCK) && alone.memory() == before + BLOCK, "just enough");
 }
 
 /// Behind a burst of records in disorder the lists have room that blocks do not have, and blocks are spare.
@@ -405,29 +421,29 @@ fn what_a_burst_left_is_used_within_the_bound() {
     let kernel = Kernel::with(&[0], 1 << 20, Layout::new(4 | 1024, true, 0));
     let mut rings = kernel.take_rings();
     let mut keys = Keys::new(Key::Time, None, Some(Sequence::u64(0)), None);
-    let mut index = Index::new(0, keys.new_numbers(&Layout::new(4 | 1024, true, 0)));
-    let mut refresh = |index: &mut Index, time: fn(u64) -> u64, most| {
+    let mut alone = Alone::new(keys.new_numbers(&Layout::new(4 | 1024, true, 0)));
+    let mut refresh = |alone: &mut Alone, time: fn(u64) -> u64, most| {
         (0..2000).for_each(|n| assert!(kernel.emit(0, time(n), &(2 * n).to_ne_bytes())));
-        index.refresh(&mut rings.lanes[0], &mut keys, most)
+        alone.refresh(&mut rings.lanes[0], &mut keys, most)
     };
-    let drain = |index: &mut Index| (0..index.len()).for_each(|_| index.take());
-    assert!(refresh(&mut index, |n| 1_000_000 - n, usize::MAX));
-    drain(&mut index);
-    let spare = index.memory();
+    assert!(refresh(&mut alone, |n| 1_000_000 - n, usize::MAX));
+    assert!(refresh(&mut alone, |n| 1_000_000 + n, usize::MAX));
+    alone.drain();
+    let spare = alone.memory();
     assert!(spare > 20 * BLOCK);
     // Nothing is held: something is looked at, however little there may be. Then no more than there may be.
-    assert!(!refresh(&mut index, |n| 2_000_000 + n, 0) && index.len() > 0);
-    assert!(!index.free_spare() && index.memory() < spare - 10 * BLOCK, "it has freed the spare blocks");
-    let most = index.memory() + BLOCK;
-    assert!(!refresh(&mut index, |n| 2_000_000 + n, most) && index.memory() <= most);
-    while index.cursor() < 1 << 17 {
-        drain(&mut index);
-        refresh(&mut index, |n| 3_000_000 + n, usize::MAX);
+    assert!(!refresh(&mut alone, |n| 2_000_000 + n, 0) && alone.held() > 0);
+    assert!(!alone.index.free_spare() && alone.memory() < spare - 10 * BLOCK, "it has freed the spare blocks");
+    let most = alone.memory() + BLOCK;
+    assert!(!refresh(&mut alone, |n| 2_000_000 + n, most) && alone.memory() <= most);
+    while alone.index.cursor() < 1 << 17 {
+        alone.drain();
+        refresh(&mut alone, |n| 3_000_000 + n, usize::MAX);
     }
-    (0..2).for_each(|_| index.shrink(usize::MAX));
-    let most = index.memory() + 100;
-    refresh(&mut index, |n| 3_000_000 - n, most);
-    assert!(index.memory() <= most);
+    (0..2).for_each(|_| alone.index.shrink(usize::MAX));
+    let most = alone.memory() + 100;
+    refresh(&mut alone, |n| 3_000_000 - n, most);
+    assert!(alone.memory() <= most);
 }
 
 /// A reader that gathers events keeps the last bytes of a BPF ring buffer back. If somebody else moves the consumer position then, that is
@@ -439,7 +455,7 @@ fn a_lost_head_is_passed_while_bytes_are_kept_back() {
     rings.add(0, ring, Layout::RING_BUFFER);
     let lane = &mut rings.lanes[0];
     let mut keys = Keys::new(Key::Payload(0), None, None, None);
-    let mut index = Index::new(0, None);
+    let mut alone = Alone::new(None);
     let mut taken = Vec::new();
     for n in 1..=10u64 {
         assert!(buffer.output(&(2 * n).to_ne_bytes()));
@@ -447,10 +463,12 @@ fn a_lost_head_is_passed_while_bytes_are_kept_back() {
             if moved {
                 buffer.force_consumed(buffer.produced());
             }
-            assert!(index.refresh_behind(lane, &mut keys, usize::MAX));
-            while let Some(front) = index.front() {
-                taken.push((front.key, index.note(&front).is_some()));
-                index.take();
+            alone.sync();
+            let Alone { index, far, .. } = &mut alone;
+            assert!(index.refresh_behind(lane, Indexing { keys: &mut keys, far, most: usize::MAX }));
+            while let Some(front) = alone.front() {
+                taken.push((front.key, alone.index.note(front).is_some()));
+                alone.take();
             }
         }
     }

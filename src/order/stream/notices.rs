@@ -1,9 +1,10 @@
 //! The cold half of the stream: items other than plain records, and notices before a record.
 
 use super::{Notice, Pick, Stream};
-use crate::order::entry::{Entry, Keyed, Note};
 use crate::order::event::{Damage, Event, Gap, Item, Lost, SequenceAnomaly};
 use crate::order::hold::Certainty;
+use crate::order::place::{Keyed, Note, Place};
+use crate::record::Record;
 use crate::rings::Lane;
 use crate::sequence::anomaly::AnomalyKind;
 use crate::sequence::tracker::{Step, Tracker};
@@ -12,11 +13,11 @@ impl Stream {
     /// Puts the picked event aside; false if it stays in the stream.
     #[cold]
     pub(super) fn put_aside(&mut self, lanes: &[Lane]) -> bool {
-        if self.aside.len() >= self.late_side_output || self.record(lanes).is_none() {
+        if self.aside.len() >= self.late_side_output || self.picked_record(lanes).is_none() {
             return false;
         }
-        self.aside.push_back(self.event(lanes).to_owned());
-        self.take();
+        self.aside.push_back(self.picked_event(lanes).to_owned());
+        self.take_other();
         true
     }
 
@@ -24,45 +25,49 @@ impl Stream {
     #[inline]
     pub(super) fn pick_notice(&mut self) -> bool {
         let Some(&notice) = self.notices.front() else { return false };
-        self.sync();
         // A flush proves that its events were yielded. Nothing proves the order of other notices.
         let certainty = if let Notice::Flushed = notice { Certainty::Proven } else { Certainty::Assumed };
-        self.picked = Pick { entry: Entry::NONE, late_by: 0, rank: 0, certainty, notice: Some(notice) };
+        self.picked = Pick { place: Place::NONE, late_by: 0, certainty, notice: Some(notice) };
         true
     }
 
     #[cold]
     #[inline(never)]
     pub(super) fn leave_out_own(&mut self, lanes: &[Lane]) -> bool {
-        let ours =
-            self.record(lanes).is_some_and(|record| self.own.as_ref().is_some_and(|own| own.is_about_us(&record)));
+        let ours = self
+            .picked_record(lanes)
+            .is_some_and(|record| self.own.as_ref().is_some_and(|own| own.is_about_us(&record)));
         if ours {
             self.stats.left_out += 1;
-            self.take();
+            self.take_other();
         }
         ours
     }
 
-    /// Picks the front of the ring with the smallest key, of any kind.
+    /// Picks the next place of the array, of any kind, if it may be yielded. `None` if it was passed over: it reports nothing new.
     #[inline(never)]
-    pub(crate) fn pick_other(&mut self) -> bool {
-        let Some((rank, entry, note)) = self.skip_told() else { return false };
-        let (certainty, late_by) = self.indexes[rank as usize].yielded;
-        let admitted = self.frontier.admits(entry.key);
-        let keyed = entry.keyed();
-        let sequence = self.sequence.as_ref().filter(|_| self.keys.is_sure(entry.key));
-        let step = sequence.map(|sequence| sequence.step(entry.key));
+    pub(super) fn pick_other(&mut self) -> Option<bool> {
+        let place = *self.array.left().first()?;
+        let note = self.indexes[place.rank()].note(place);
+        if matches!(note, Some(Note::Told)) {
+            self.pass(place);
+            return None;
+        }
+        let admitted = self.frontier.admits(place.key);
+        let keyed = self.keyed(place);
+        let sequence = self.sequence.as_ref().filter(|_| self.keys.is_sure(place.key));
+        let step = sequence.map(|sequence| sequence.step(place.key));
         let mut gap = None;
-        let behind = self.last.saturating_sub(entry.key);
-        let own = || if behind > 0 { (Certainty::Late, behind) } else { (self.certainty(entry.key), 0) };
+        let behind = self.last.saturating_sub(place.key);
+        let own = || if behind > 0 { (Certainty::Late, behind) } else { (self.certainty(place.key), 0) };
         let picked = match (keyed, step) {
             // Nothing orders it except its place in its ring.
             (Keyed::Never, _) => Some((Certainty::Assumed, 0)),
             // Numbers leave without a fence, but not before a report that is due.
-            (_, Some(_)) if self.frontier.is_capped(entry.key) => None,
+            (_, Some(_)) if self.frontier.is_capped(place.key) => None,
             // It comes after the record before it, and shares its certainty.
-            (Keyed::Before, Some(Step::Behind | Step::Next)) => Some((certainty, late_by)),
-            (Keyed::Before, None) if admitted => Some((certainty, late_by)),
+            (Keyed::Before, Some(Step::Behind | Step::Next)) => Some(self.yielded_before(place)),
+            (Keyed::Before, None) if admitted => Some(self.yielded_before(place)),
             (Keyed::Own, None) if admitted => Some(own()),
             // Unless numbers were released in doubt, and may still come.
             (Keyed::Own, Some(Step::Next)) => {
@@ -70,109 +75,142 @@ impl Stream {
                 Some((doubt.map_or(Certainty::Proven, |number| self.frontier.certainty(number)), 0))
             }
             (Keyed::Own, Some(Step::Behind)) => Some((Certainty::Late, behind)),
-            (_, Some(Step::First)) if admitted => Some((self.frontier.certainty(entry.key), 0)),
+            (_, Some(Step::First)) if admitted => Some((self.frontier.certainty(place.key), 0)),
             // The numbers missing before a number that is proven to be the smallest that can still come.
             (_, Some(Step::Ahead(first))) if admitted => {
-                gap = Some(Notice::Gap { first, last: entry.key - 1 });
-                Some((self.frontier.certainty(entry.key), 0))
+                gap = Some(Notice::Gap { first, last: place.key - 1 });
+                Some((self.frontier.certainty(place.key), 0))
             }
             _ => None,
         };
-        let Some((certainty, late_by)) = picked else { return false };
-        self.picked = Pick { entry, late_by, rank, certainty, notice: None };
-        let is_record = !matches!(note, Some(Note::Lost { .. } | Note::Fault(_)));
-        if is_record && keyed == Keyed::Own {
-            let unproven = || if certainty == Certainty::Assumed { self.unproven() } else { None };
-            self.picked.notice = self.wraparound.map(|expected| Notice::Wraparound { expected }).or_else(unproven);
-        }
-        self.picked.notice = self.picked.notice.or(gap);
-        if self.picked.notice.is_none() && is_record {
-            self.picked.notice = self.machine_anomaly(step).or_else(|| self.own_notice(note));
-        }
-        true
+        let Some((certainty, late_by)) = picked else { return Some(false) };
+        self.picked = Pick { place, late_by, certainty, notice: None };
+        self.picked.notice = self.notice_before(note, keyed, gap, step);
+        Some(true)
     }
 
-    /// Takes LOST records at the front that report nothing new, and returns the front after them. In a loop: a hostile ring may be full of
-    /// them.
-    fn skip_told(&mut self) -> Option<(u32, Entry, Option<Note>)> {
-        loop {
-            let rank = self.fronts.top()?.rank;
-            let entry = self.indexes[rank as usize].front()?;
-            let note = self.indexes[rank as usize].note(&entry);
-            if !matches!(note, Some(Note::Told)) {
-                return Some((rank, entry, note));
-            }
-            self.picked.rank = rank;
-            self.take_front();
+    /// The notice that comes before the picked place.
+    fn notice_before(
+        &mut self,
+        note: Option<Note>,
+        keyed: Keyed,
+        gap: Option<Notice>,
+        step: Option<Step>,
+    ) -> Option<Notice> {
+        let is_record = note.is_none_or(|note| note.is_of_a_record());
+        let mut notice = None;
+        if is_record && keyed == Keyed::Own {
+            let unproven = || if self.picked.certainty == Certainty::Assumed { self.unproven() } else { None };
+            notice = self.wraparound.map(|expected| Notice::Wraparound { expected }).or_else(unproven);
+        }
+        notice = notice.or(gap);
+        if notice.is_none() && is_record {
+            notice = self.machine_anomaly(step).or_else(|| self.own_notice(note));
+        }
+        notice
+    }
+
+    /// Certainty and lateness of the record before a place that has its key.
+    fn yielded_before(&self, place: Place) -> (Certainty, u64) {
+        match self.indexes[place.rank()].yielded {
+            Some((key, certainty, late_by)) if key == place.key => (certainty, late_by),
+            // It was a plain one.
+            _ => (self.certainty_of_plain(), 0),
         }
     }
 
     /// The notice about a skipped number of the whole machine.
     pub(super) fn machine_anomaly(&self, step: Option<Step>) -> Option<Notice> {
-        let Pick { entry, rank, certainty, .. } = &self.picked;
-        if step != Some(Step::Behind) || *certainty != Certainty::Late || entry.keyed() != Keyed::Own {
+        let Pick { place, certainty, .. } = self.picked;
+        if step != Some(Step::Behind) || certainty != Certainty::Late || self.keyed(place) != Keyed::Own {
             return None;
         }
-        if self.said == Some((*rank, entry.position)) {
+        if self.said == Some(self.name_of(place)) {
             return None;
         }
         let sequence = self.sequence.as_ref()?;
-        let kind = sequence.to_tell(entry.key, self.keys.written(entry.key))?;
+        let kind = sequence.to_tell(place.key, self.keys.written(place.key))?;
         Some(Notice::Anomaly { kind, expected: sequence.next()? })
+    }
+
+    /// The ring and the position of a place.
+    fn name_of(&self, place: Place) -> (u32, u64) {
+        (place.rank() as u32, self.indexes[place.rank()].position(place))
     }
 
     /// The notice about numbers of the record's CPU.
     pub(super) fn own_notice(&mut self, note: Option<Note>) -> Option<Notice> {
-        let Pick { entry, rank, .. } = self.picked;
+        let place = self.picked.place;
         match note? {
-            Note::Hole { cpu, hole, after } => {
-                let gap = self.indexes[rank as usize].numbers.as_ref()?.of(cpu)?.gap(&hole)?;
+            Note::Hole { cpu, hole, after, .. } => {
+                let gap = self.indexes[place.rank()].numbers.as_ref()?.of(cpu)?.gap(&hole)?;
                 // A gap in a ring does not depend on how late its record is. A key taken from another record proves nothing.
-                let own = entry.keyed() == Keyed::Own;
-                self.picked.certainty = if own { self.certainty(entry.key) } else { Certainty::Assumed };
+                let own = self.keyed(place) == Keyed::Own;
+                self.picked.certainty = if own { self.certainty(place.key) } else { Certainty::Assumed };
                 self.picked.late_by = 0;
                 Some(Notice::OwnGap { cpu, gap, after })
             }
-            Note::Anomaly { cpu, kind, expected, found } => Some(Notice::OwnAnomaly { cpu, kind, expected, found }),
-            Note::Lost { .. } | Note::Told | Note::Fault(_) | Note::Long => None,
+            Note::Anomaly { cpu, kind, expected, found, .. } => Some(Notice::OwnAnomaly { cpu, kind, expected, found }),
+            Note::Lost { .. } | Note::Told | Note::Fault { .. } | Note::Long { .. } => None,
         }
     }
 
-    /// Whether the picked event, or the notice before it, is about a record.
+    /// The picked record, if the picked event is one.
+    pub(crate) fn picked_record<'a>(&self, lanes: &'a [Lane]) -> Option<Record<'a>> {
+        let Pick { place, notice, .. } = self.picked;
+        let (index, lane) = (&self.indexes[place.rank()], &lanes[place.rank()]);
+        let is_record = notice.is_none() && index.note(place).is_none_or(|note| note.is_of_a_record());
+        is_record.then(|| Record::again(lane.bytes(index.position(place), index.len_of(place)), &lane.origin))
+    }
+
+    /// The key of the picked event.
+    pub(crate) fn picked_key(&self) -> Option<u64> {
+        let Pick { place, notice, .. } = self.picked;
+        (notice.is_none() && self.keyed(place) == Keyed::Own).then(|| self.keys.written(place.key))
+    }
+
+    /// Bytes of the picked event in its ring.
+    pub(crate) fn picked_len(&self) -> u64 {
+        let Pick { place, notice, .. } = self.picked;
+        if notice.is_some() { 0 } else { self.indexes[place.rank()].len_of(place) }
+    }
+
+    /// The picked event.
     #[cold]
-    pub(super) fn is_record(&self) -> bool {
-        let note = self.indexes[self.picked.rank as usize].note(&self.picked.entry);
-        !matches!(note, Some(Note::Lost { .. } | Note::Told | Note::Fault(_)))
+    pub(crate) fn picked_event<'a>(&self, lanes: &'a [Lane]) -> Event<'a> {
+        let Pick { late_by, certainty, .. } = self.picked;
+        let item = self.picked_record(lanes).map_or_else(|| self.other(lanes), Item::Record);
+        Event { key: self.picked_key(), certainty, late_by, item }
     }
 
     /// The picked event, if it is not a record.
     #[cold]
     #[inline(never)]
-    pub(super) fn other<'a>(&self, lanes: &'a [Lane]) -> Event<'a> {
-        let Pick { entry, rank, notice, .. } = &self.picked;
-        let lane = &lanes[*rank as usize];
+    fn other<'a>(&self, lanes: &'a [Lane]) -> Item<'a> {
+        let Pick { place, notice, .. } = self.picked;
+        let (index, lane) = (&self.indexes[place.rank()], &lanes[place.rank()]);
         let cpu = lane.origin.cpu;
         let written = |key| self.keys.written(key);
         if let Some(notice) = notice {
-            return self.event_of(self.told(notice, cpu));
+            return self.told(&notice, cpu);
         }
-        self.event_of(match self.indexes[*rank as usize].note(entry) {
+        match index.note(place) {
             Some(Note::Lost { id, count, after }) => {
-                let (after, until) = (after.map(written), self.key());
+                let (after, until) = (after.map(written), self.picked_key());
                 Item::Lost(Lost { cpu, count, id, source: lane.origin.source(id), after, until })
             }
-            Some(Note::Fault(fault)) => {
-                Item::Damage(Damage { cpu, fault, bytes: lane.bytes(entry.position, entry.len()) })
+            Some(Note::Fault { fault, len }) => {
+                Item::Damage(Damage { cpu, fault, bytes: lane.bytes(index.position(place), len.into()) })
             }
             _ => unreachable!("all others are records, or passed over"),
-        })
+        }
     }
 
     /// A notice before the picked event, as an item.
     pub(super) fn told(&self, notice: &Notice, cpu: u32) -> Item<'static> {
-        let entry = &self.picked.entry;
+        let place = self.picked.place;
         let written = |key| self.keys.written(key);
-        let own = || (entry.keyed() == Keyed::Own).then(|| written(entry.key));
+        let own = || (self.keyed(place) == Keyed::Own).then(|| written(place.key));
         match *notice {
             Notice::Flushed => Item::Flushed,
             Notice::Untraced(untraced) => Item::Untraced(untraced),
@@ -181,23 +219,23 @@ impl Stream {
                 cpu,
                 kind: AnomalyKind::Wraparound,
                 expected: written(expected),
-                found: written(entry.key),
+                found: written(place.key),
             }),
             Notice::Anomaly { kind, expected } => {
-                Item::Anomaly(SequenceAnomaly { cpu, kind, expected: written(expected), found: written(entry.key) })
+                Item::Anomaly(SequenceAnomaly { cpu, kind, expected: written(expected), found: written(place.key) })
             }
             Notice::OwnAnomaly { cpu, kind, expected, found } => {
                 Item::Anomaly(SequenceAnomaly { cpu, kind, expected, found })
             }
             Notice::Gap { first, last } => {
-                let any = self.indexes.iter().any(|index| index.counts().records > 0);
+                let any = (0..self.indexes.len()).any(|rank| self.records(rank) > 0);
                 let after = any.then(|| written(self.last));
                 let count = (last - first).saturating_add(1);
                 Item::Gap(Gap { cpu: None, first: written(first), last: written(last), count, after, until: own() })
             }
             Notice::OwnGap { cpu, gap, after } => {
                 let count = gap.count();
-                let numbers = self.indexes[self.picked.rank as usize].numbers.as_ref().and_then(|all| all.of(cpu));
+                let numbers = self.indexes[place.rank()].numbers.as_ref().and_then(|all| all.of(cpu));
                 let (first, last) = numbers.map_or((0, 0), |numbers| numbers.written(&gap));
                 Item::Gap(Gap { cpu: Some(cpu), first, last, count, after: after.map(written), until: own() })
             }
@@ -206,24 +244,23 @@ impl Stream {
 
     /// Takes the picked event, of any kind.
     #[inline(never)]
-    pub(super) fn take_other(&mut self) {
-        let Pick { entry, late_by, rank, certainty, notice } = self.picked;
+    pub(crate) fn take_other(&mut self) {
+        let Pick { place, late_by, certainty, notice } = self.picked;
         if let Some(notice) = notice {
             return self.commit_notice(notice);
         }
-        let keyed = entry.keyed();
+        let keyed = self.keyed(place);
         let early = self.is_early();
-        let index = &mut self.indexes[rank as usize];
-        match index.note(&entry) {
+        let index = &mut self.indexes[place.rank()];
+        match index.note(place) {
             Some(Note::Lost { count, .. }) => index.counts_mut().lost = index.counts().lost.saturating_add(count),
-            Some(Note::Fault(_)) => index.counts_mut().damaged += 1,
-            Some(Note::Hole { .. } | Note::Anomaly { .. } | Note::Told | Note::Long) | None => {
-                index.counts_mut().records += 1;
+            Some(Note::Fault { .. }) => index.counts_mut().damaged += 1,
+            _ => {
                 index.counts_mut().early += u64::from(early);
                 if keyed == Keyed::Own {
-                    index.yielded = (certainty, late_by);
-                    self.last = self.last.max(entry.key);
-                    self.pass(entry.key, certainty);
+                    index.yielded = Some((place.key, certainty, late_by));
+                    self.last = self.last.max(place.key);
+                    self.pass_number(place.key, certainty);
                     if certainty != Certainty::Late {
                         self.early = early;
                     }
@@ -233,11 +270,17 @@ impl Stream {
                 }
             }
         }
-        self.take_front();
+        self.pass(place);
+    }
+
+    /// Passes the next place of the array.
+    fn pass(&mut self, place: Place) {
+        self.array.pass();
+        self.indexes[place.rank()].take(place);
     }
 
     /// Advances a dense sequence past a record that is taken.
-    pub(super) fn pass(&mut self, key: u64, certainty: Certainty) {
+    fn pass_number(&mut self, key: u64, certainty: Certainty) {
         if !self.keys.is_sure(key) {
             return;
         }
@@ -252,7 +295,8 @@ impl Stream {
 
     /// Marks the notice of the picked event as yielded.
     pub(super) fn commit_notice(&mut self, notice: Notice) {
-        let Pick { entry, rank, certainty, .. } = self.picked;
+        let Pick { place, certainty, .. } = self.picked;
+        let rank = place.rank();
         match notice {
             Notice::Flushed | Notice::Untraced(_) => drop(self.notices.pop_front()),
             Notice::EarlyRelease(_) => {
@@ -273,14 +317,14 @@ impl Stream {
                 if let Some(sequence) = &mut self.sequence {
                     sequence.told(kind);
                 }
-                self.said = Some((rank, entry.position));
+                self.said = Some(self.name_of(place));
             }
             Notice::OwnGap { cpu, gap, .. } => {
-                if let Some(numbers) = self.indexes[rank as usize].numbers.as_mut().and_then(|all| all.of_mut(cpu)) {
+                if let Some(numbers) = self.indexes[rank].numbers.as_mut().and_then(|all| all.of_mut(cpu)) {
                     numbers.declare(&gap);
                 }
             }
-            Notice::OwnAnomaly { .. } => self.indexes[rank as usize].forget(entry.position),
+            Notice::OwnAnomaly { .. } => self.indexes[rank].told(place),
         }
     }
 }

@@ -83,6 +83,7 @@ impl Ring {
             data,
             mapped: 2 * size as u64,
             size: size as u64,
+            mask: size as u64 - 1,
             base: consumed,
             tail: 0,
             head: 0,

@@ -1,0 +1,217 @@
+//! Where a record, a loss or damage lies, and its key: the 16 bytes that the merge knows about each of them.
+
+use crate::instrument::step;
+use crate::ring::{Fault, LOW_POSITION};
+use crate::sequence::anomaly::AnomalyKind;
+use crate::sequence::numbers::Hole;
+use std::cmp::Ordering;
+
+/// The origin of a place's key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keyed {
+    /// The record's own, or for a LOST record that of the record it was written with.
+    Own,
+    /// The key of the record before it in its ring.
+    Before,
+    /// It has no key, and no record before it has one.
+    Never,
+}
+
+/// What is special about a place: 0 for a plain record, a sample with its own key of which there is nothing else to say. `NOTED` is combined
+/// with the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Tag(u8);
+
+impl Tag {
+    pub(crate) const PLAIN: Self = Self(0);
+    /// A record of another kind with its own key.
+    pub(crate) const OTHER: Self = Self(1);
+    pub(crate) const BEFORE: Self = Self(2);
+    pub(crate) const NEVER: Self = Self(3);
+    /// There is a note about it.
+    pub(crate) const NOTED: Self = Self(4);
+    /// A loss that lies in no ring.
+    pub(crate) const LOOSE: Self = Self(5);
+
+    pub(crate) fn noted(self) -> Self {
+        if self == Self::OTHER { Self::NOTED } else { Self(self.0 | Self::NOTED.0) }
+    }
+}
+
+/// The bits of a word that are its size and its tag: a size is a multiple of 8.
+const SIZE: u64 = 0xfff8;
+const TAG: u64 = 7;
+
+/// Where the position and the rank of the ring begin in a word.
+const POSITION_AT: u32 = 16;
+const RANK_AT: u32 = 50;
+
+/// How many rings there can be.
+pub(crate) const RINGS: usize = 1 << (u64::BITS - RANK_AT);
+
+/// The most bytes of a ring between the first held one and the head of a refresh, so that positions are told apart by their low bits.
+pub(crate) const SPAN: u64 = 1 << 32;
+
+const _: () = assert!(LOW_POSITION == (1 << (RANK_AT - POSITION_AT)) - 1 && 2 * (SPAN + (1 << 31)) <= LOW_POSITION);
+
+/// A place.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) key: u64,
+    /// From the top: the rank of the ring, the low bits of the position, the size, the tag.
+    word: u64,
+}
+
+impl Place {
+    /// Stands for no place, and is not plain.
+    pub(crate) const NONE: Self = Self { key: 0, word: Tag::NEVER.0 as u64 };
+
+    /// `size`: that of a record, or 0 if a note has the length.
+    #[inline(always)]
+    pub(crate) fn new(key: u64, rank: u32, position: u64, size: u64, tag: Tag) -> Self {
+        debug_assert!(size & !SIZE == 0 && (rank as usize) < RINGS);
+        Self { key, word: Self::word(rank, position) | size | u64::from(tag.0) }
+    }
+
+    /// The word of a position, without a size.
+    #[inline(always)]
+    pub(crate) fn word(rank: u32, position: u64) -> u64 {
+        u64::from(rank) << RANK_AT | (position & LOW_POSITION) << POSITION_AT
+    }
+
+    /// A plain record at the position of a word.
+    #[inline(always)]
+    pub(crate) fn plain(key: u64, word: u64, size: u64) -> Self {
+        Self { key, word: word | size }
+    }
+
+    /// The word of the position behind a record of this size. The low bits of the position must not wrap in between.
+    #[inline(always)]
+    pub(crate) fn behind(word: u64, size: u64) -> u64 {
+        word + (size << POSITION_AT)
+    }
+
+    /// The rank of its ring.
+    #[inline(always)]
+    pub(crate) fn rank(self) -> usize {
+        (self.word >> RANK_AT) as usize
+    }
+
+    /// The low bits of its position, and above them others.
+    #[inline(always)]
+    pub(crate) fn low(self) -> u64 {
+        self.word >> POSITION_AT
+    }
+
+    /// Bytes of a record that is shorter than 64 KiB; else 0.
+    #[inline(always)]
+    pub(crate) fn size(self) -> u64 {
+        self.word & SIZE
+    }
+
+    /// Whether it is a plain record.
+    #[inline(always)]
+    pub(crate) fn is_plain(self) -> bool {
+        self.word & TAG == 0
+    }
+
+    /// Bits that tell of many places at once whether all are plain.
+    #[inline(always)]
+    pub(crate) fn bits(self) -> u64 {
+        self.word
+    }
+
+    /// Whether all places are plain of which these are the bits.
+    pub(crate) fn are_plain(bits: u64) -> bool {
+        bits & TAG == 0
+    }
+
+    #[inline]
+    pub(crate) fn tag(self) -> Tag {
+        Tag((self.word & TAG) as u8)
+    }
+
+    pub(crate) fn is_noted(self) -> bool {
+        matches!(self.tag(), Tag(4 | 6 | 7))
+    }
+
+    /// The origin of its key. That of a loss in no ring is known to its ring.
+    pub(crate) fn keyed(self) -> Keyed {
+        match self.tag() {
+            Tag::PLAIN | Tag::OTHER | Tag::NOTED => Keyed::Own,
+            Tag::NEVER | Tag(7) => Keyed::Never,
+            _ => Keyed::Before,
+        }
+    }
+
+    /// The same in a ring of another rank.
+    pub(crate) fn moved(self, ranks: u32) -> Self {
+        Self { word: self.word + (u64::from(ranks) << RANK_AT), ..self }
+    }
+
+    /// How many bytes it lies behind another place of its ring.
+    #[inline]
+    pub(crate) fn ahead_of(self, other: Self) -> i64 {
+        const ABOVE: u32 = LOW_POSITION.leading_zeros();
+        // The difference is small against the range, so its sign is right.
+        (self.low().wrapping_sub(other.low()) << ABOVE) as i64 >> ABOVE
+    }
+}
+
+impl Ord for Place {
+    /// By key, then by ring, then by position in the ring.
+    fn cmp(&self, other: &Self) -> Ordering {
+        step();
+        let rank_and_key = (self.key, self.rank()).cmp(&(other.key, other.rank()));
+        rank_and_key.then_with(|| self.ahead_of(*other).cmp(&0))
+    }
+}
+
+impl PartialOrd for Place {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Place {
+    fn eq(&self, other: &Self) -> bool {
+        (self.key, self.word) == (other.key, other.word)
+    }
+}
+
+impl Eq for Place {}
+
+/// Details that few places need, stored separately by position. A place without a note is a record.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Note {
+    /// For a LOST record: the part of its count that was not reported before, and the key of the record before it in its ring. Also for
+    /// losses that the kernel counts and no LOST record has reported yet.
+    Lost { id: u64, count: u64, after: Option<u64> },
+    /// For a LOST record: its count was reported before, or is zero.
+    Told,
+    /// For damage: the fault, and its bytes.
+    Fault { fault: Fault, len: u32 },
+    /// For a record of 64 KiB or more: its bytes.
+    Long { len: u32 },
+    /// For a record: its number is not the expected one. `len` for a record of 64 KiB or more, else 0.
+    Anomaly { cpu: u32, len: u32, kind: AnomalyKind, expected: u64, found: u64 },
+    /// For a record: numbers before its own are missing, or were when it was indexed; and the key of the record before it in its ring.
+    Hole { cpu: u32, len: u32, hole: Hole, after: Option<u64> },
+}
+
+impl Note {
+    /// The length of its place, if that is not in the place itself.
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Self::Lost { .. } | Self::Told => 0,
+            Self::Fault { len, .. } | Self::Long { len } | Self::Anomaly { len, .. } | Self::Hole { len, .. } => {
+                (*len).into()
+            }
+        }
+    }
+
+    /// Whether its place is a record.
+    pub(crate) fn is_of_a_record(&self) -> bool {
+        !matches!(self, Self::Lost { .. } | Self::Told | Self::Fault { .. })
+    }
+}
