@@ -19,7 +19,9 @@ fn a_recording_is_asked() {
     let archive = folder.path().to_str().unwrap();
     // A shell leaves its CPU when it waits for a program.
     let command = ["--", "sh", "-c", "/bin/true; /bin/true"];
-    let events = ["record", "-e", "sched:sched_switch", "-e", "sched:sched_process_exec", "--to", archive];
+    let events =
+        ["sched:sched_switch", "sched:sched_waking", "sched:sched_process_exec"].map(|name| ["-e", name]).concat();
+    let events = [&["record", "--to", archive], &events[..]].concat();
     let recorded = run(&[&events[..], &command].concat());
     let said = String::from_utf8_lossy(&recorded.stderr);
     if said.contains("CAP_PERFMON") && std::env::var_os("PERFWEAVE_REQUIRE_KERNEL").is_none() {
@@ -30,7 +32,7 @@ fn a_recording_is_asked() {
     let files = answer("SELECT filename FROM sched.sched_process_exec", archive);
     assert!(files.iter().any(|file| file.ends_with("/true")), "{files:?}");
     assert_eq!(answer("SELECT what FROM traces ORDER BY mono", archive), ["begin", "end"]);
-    let [events, yielded] = ["SELECT sum(n) FROM (SELECT count(*) n FROM sched.sched_switch UNION ALL SELECT count(*) FROM sched.sched_process_exec)",
+    let [events, yielded] = ["SELECT sum(n) FROM (SELECT count(*) n FROM sched.sched_switch UNION ALL SELECT count(*) FROM sched.sched_waking UNION ALL SELECT count(*) FROM sched.sched_process_exec)",
         "SELECT yielded FROM traces WHERE what = 'end'"].map(|sql| answer(sql, archive));
     assert_eq!(events, yielded);
     // In the order of rows no event is before an earlier one.

@@ -44,30 +44,32 @@ fn percentile(sorted: &[i64], part: f64) -> i64 {
 async fn wakeup_latency_is_what_a_count_by_hand_gives() {
     let (_folder, mut archive, _) = made(30_000).await;
     let all = "SELECT machine, mono, 1, pid, '', 0 FROM sched.sched_waking \
-               UNION ALL SELECT machine, mono, 2, prev_pid, '', 0 FROM sched.sched_switch \
+               UNION ALL SELECT machine, mono, 2, prev_pid, CASE WHEN prev_state = 0 OR (prev_state & 256) <> 0 THEN 'preempted' ELSE 'out' END, 0 \
+               FROM sched.sched_switch \
                UNION ALL SELECT machine, mono, 3, next_pid, next_comm, cpu_id FROM sched.sched_switch ORDER BY 1, 2, 3";
     let losses = ask(&mut archive, "SELECT machine, from_mono, to_mono FROM notices WHERE kind = 'lost'").await;
     assert!(!losses.is_empty());
     let spans_a_loss = |machine: &str, since: i64, until: i64| {
         losses.iter().any(|loss| loss[0] == machine && number(&loss[1]) < until && number(&loss[2]) > since)
     };
-    let mut woken: HashMap<(String, String), i64> = HashMap::new();
+    // The last two steps of each thread, the newest first, and when the newest was.
+    let mut steps: HashMap<(String, String), ([String; 2], i64)> = HashMap::new();
     // The waits, and how many more span a loss.
     let mut waits: BTreeMap<[String; 3], (Vec<i64>, usize)> = BTreeMap::new();
     for row in ask(&mut archive, all).await {
-        let thread = (row[0].clone(), row[3].clone());
-        match row[2].as_str() {
-            "1" => drop(woken.insert(thread, number(&row[1]))),
-            "2" => drop(woken.remove(&thread)),
-            _ => {
-                if let Some(since) = woken.remove(&thread) {
-                    let key = [row[0].clone(), row[4].clone(), row[5].clone()];
-                    let (waits, left_out) = waits.entry(key).or_default();
-                    let until = number(&row[1]);
-                    if spans_a_loss(&row[0], since, until) { *left_out += 1 } else { waits.push(until - since) }
-                }
-            }
+        let (machine, now) = (&row[0], number(&row[1]));
+        let step = match row[2].as_str() {
+            "1" => "woken".into(),
+            "2" => row[4].clone(),
+            _ => "in".to_string(),
+        };
+        let ([last, before], since) = steps.remove(&(machine.clone(), row[3].clone())).unwrap_or_default();
+        let is_wait = (last == "woken" && before != "preempted") || (last == "out" && before == "woken");
+        if step == "in" && is_wait {
+            let (waits, left_out) = waits.entry([machine.clone(), row[4].clone(), row[5].clone()]).or_default();
+            if spans_a_loss(machine, since, now) { *left_out += 1 } else { waits.push(now - since) }
         }
+        steps.insert((machine.clone(), row[3].clone()), ([step, last], now));
     }
     let answer = ask(&mut archive, NAMED[0].sql).await;
     assert_eq!(answer.len(), waits.len());
