@@ -83,6 +83,9 @@ struct Format {
     folded: bool,
 }
 
+const OTHER_NUMBERS: &str =
+    "fields of tracepoints have the numbers that threads have in the first one (common_pid in --json is that of tid)";
+
 /// What a format does with the events.
 trait Sink {
     fn event(&mut self, event: &Event<'_>, view: &View) -> io::Result<()>;
@@ -199,6 +202,9 @@ fn convert((mut view, mut reader): (View, Reader), mut sink: Box<dyn Sink>) -> R
         }
     }
     progress.end();
+    if view.is_of_namespace() {
+        eprintln!("perfweave: recorded in a PID namespace: {OTHER_NUMBERS}");
+    }
     Ok(sink.finish(&view)?)
 }
 

@@ -188,6 +188,54 @@ fn marks_are_on_cpus(file: &str, wakings: &[&Value]) {
     assert_eq!((on_threads, on_cpus), (by_threads, wakings.len() - by_threads));
 }
 
+/// In a container tracepoints have the numbers of the first PID namespace, and all else has those of the container.
+#[test]
+fn what_is_recorded_in_a_pid_namespace_is_joined() {
+    let place = Place::new();
+    let file = place.file("perf.data");
+    let Some(()) = recorded(&file, &["-a"]) else { return };
+    let script = "ls | cat; ls | cat; sleep 0.01; :";
+    for target in [&["-a"][..], &[]] {
+        let words = ["-pfm", "--mount-proc", env!("CARGO_BIN_EXE_perfweave"), "record", "-o", &file];
+        let words = [&words[..], target, &["--", "sh", "-c", script]].concat();
+        let output = Command::new("unshare").args(words).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        let Some(()) = perfweave_support::needs("PID namespaces for this user", !said.starts_with("unshare:")) else {
+            return;
+        };
+        assert!(output.status.success(), "{said}");
+        let page = page_data(&file);
+        let all = |what: &str| page[what].as_array().unwrap().iter();
+        let ours = ["sh", "ls", "cat", "sleep"];
+        let is_ours = |thread: &&Value| thread[0].as_u64() < Some(100) && ours.iter().any(|name| thread[2] == *name);
+        let of_ours: Vec<_> = all("threads").filter(is_ours).map(|thread| &thread[0]).collect();
+        // All that the script's threads do is under the numbers that the container has for them.
+        let named =
+            |tid: &Value| all("threads").find(|thread| thread[0] == *tid).map(|thread| thread[2].as_str().unwrap());
+        let scripts = all("runs").map(|run| &run[3]).filter(|tid| matches!(named(tid), Some("ls" | "cat" | "sleep")));
+        let scripts: Vec<_> = scripts.map(|tid| tid.as_u64().unwrap()).collect();
+        assert!(scripts.len() >= 5 && scripts.iter().all(|tid| *tid < 100), "{target:?} {scripts:?}");
+        for tid in &of_ours {
+            let (runs, points) = (all("runs").any(|run| run[3] == **tid), all("points").any(|point| point[2] == **tid));
+            assert!(runs && points, "{tid}: {runs} {points} {:?}", all("threads").collect::<Vec<_>>());
+        }
+        let joined = all("wakes").filter(|wake| of_ours.contains(&&wake[3]) && !wake[4].is_null());
+        assert!(joined.count() > 0, "{target:?} {of_ours:?} {:?}", all("wakes").collect::<Vec<_>>());
+        // An event's fields name threads by `common_pid`.
+        let objects = objects(&["convert", "--json", &file]);
+        let switches = objects.iter().filter(|object| object["event"] == "sched:sched_switch" && object["tid"] != 0);
+        let switches: Vec<_> = switches.filter(|object| !object["comm"].is_null()).collect();
+        assert!(
+            switches.iter().all(|object| object["fields"]["common_pid"] == object["fields"]["prev_pid"]),
+            "{switches:?}"
+        );
+        let sleeps: Vec<_> = switches.iter().filter(|object| object["fields"]["prev_comm"] == "sleep").collect();
+        assert!(!sleeps.is_empty() && sleeps.iter().all(|object| object["tid"].as_u64() < Some(100)), "{sleeps:?}");
+        let told = perfweave(&["convert", "--firefox", &file]).output().unwrap();
+        assert!(String::from_utf8_lossy(&told.stderr).contains("recorded in a PID namespace"), "{told:?}");
+    }
+}
+
 /// A thread that waits while records are missing may have run meanwhile.
 #[test]
 fn no_wait_in_the_page_spans_a_loss() {

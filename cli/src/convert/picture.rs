@@ -2,6 +2,7 @@
 
 use super::names::{Names, frames};
 use super::view::{Scheduled, View};
+use crate::numbers::OUTSIDE;
 use perfweave::{Certainty, Event, Item, Kind, Record};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -111,6 +112,12 @@ pub struct Painter {
     untimed: Vec<Loss>,
     /// The last wake-up of each thread, and whether `sched:sched_switch` says that it ran after it.
     woken: HashMap<u32, (usize, bool)>,
+    /// Threads that left a CPU and could run on. No wake-up makes them run.
+    ready: HashSet<u32>,
+    /// In a PID namespace: the numbers of threads that were not known when tracepoints first named them.
+    renamed: HashMap<u32, u32>,
+    /// What the view had learned of them.
+    learned: usize,
 }
 
 /// Who runs where, and has run.
@@ -134,6 +141,12 @@ impl Running {
             self.runs.push(Run { cpu, tid: prev, from: since, to: time });
         }
         self.on.insert(cpu, (next, time));
+    }
+
+    fn rename(&mut self, from: u32, to: u32) {
+        for (running, _) in self.on.values_mut().filter(|(running, _)| *running == Some(from)) {
+            *running = Some(to);
+        }
     }
 
     fn lost(&mut self, loss: &Loss) {
@@ -171,6 +184,10 @@ impl Painter {
 
     pub fn event(&mut self, event: &Event<'_>, view: &View) {
         self.names.learn(event, view);
+        if self.learned != view.learned() {
+            self.learned = view.learned();
+            self.rename(|thread| view.here(thread));
+        }
         // What perf says of the time before the recording has the time 0.
         let Some(time) = event.key().filter(|key| *key > 0) else { return self.without_time(event) };
         if self.picture.start == 0 {
@@ -244,10 +261,11 @@ impl Painter {
             _ => {}
         }
         match (view.scheduled(record), cpu) {
-            (Some(Scheduled::Switch { prev, next }), Some(cpu)) => {
+            (Some(Scheduled::Switch { prev, could_run, next }), Some(cpu)) => {
                 self.thread(prev, view);
                 self.thread(next, view);
                 self.switched.switch(time, cpu, prev, Some(next));
+                self.leaves(prev, could_run);
                 self.runs(time, cpu, next);
             }
             (Some(Scheduled::Wake { woken, is_waking }), Some(cpu)) if is_waking == self.has_waking => {
@@ -259,12 +277,47 @@ impl Painter {
     }
 
     fn wakes(&mut self, wake: Wake) {
-        self.woken.insert(wake.woken, (self.picture.wakes.len(), false));
+        if !self.ready.contains(&wake.woken) {
+            self.woken.insert(wake.woken, (self.picture.wakes.len(), false));
+        }
         self.picture.wakes.push(wake);
+    }
+
+    /// A thread leaves its CPU. If it could run on, it was not asleep, and no wake-up makes it run (`try_to_wake_up`, kernel/sched/core.c, has the
+    /// tracepoint before it looks).
+    fn leaves(&mut self, tid: u32, could_run: bool) {
+        if could_run && tid != 0 {
+            self.woken.remove(&tid);
+            self.ready.insert(tid);
+        } else {
+            self.ready.remove(&tid);
+        }
+    }
+
+    /// The numbers of some threads are known now.
+    fn rename(&mut self, known: impl Fn(u32) -> u32) {
+        let unknown = self.picture.threads.range(OUTSIDE..).map(|(tid, _)| *tid);
+        let known = unknown.map(|tid| (tid, known(tid & !OUTSIDE))).filter(|(from, to)| from != to);
+        for (from, to) in known.collect::<Vec<_>>() {
+            let unknown = self.picture.threads.remove(&from).unwrap_or_default();
+            let thread = self.picture.threads.entry(to).or_default();
+            if thread.name.is_empty() {
+                thread.name = unknown.name;
+            }
+            self.renamed.insert(from, to);
+            self.switched.rename(from, to);
+            if let Some(wake) = self.woken.remove(&from) {
+                self.woken.insert(to, wake);
+            }
+            if self.ready.remove(&from) {
+                self.ready.insert(to);
+            }
+        }
     }
 
     /// A thread runs, as `sched:sched_switch` says.
     fn runs(&mut self, time: u64, cpu: u32, tid: u32) {
+        self.ready.remove(&tid);
         if let Some((wake, has_run @ false)) = self.woken.get_mut(&tid) {
             self.picture.wakes[*wake].ran = Some((time, cpu));
             *has_run = true;
@@ -298,6 +351,7 @@ impl Painter {
             self.scheduled.switch(time, cpu, tid, Some(0));
         } else {
             self.scheduled.on.insert(cpu, (Some(tid), time));
+            self.ready.remove(&tid);
             // The run begins here, not where another thread's `sched:sched_switch` announces it.
             if let Some((wake, _)) = self.woken.remove(&tid) {
                 self.picture.wakes[wake].ran = Some((time, cpu));
@@ -309,12 +363,17 @@ impl Painter {
     fn lost(&mut self, loss: Loss) {
         self.switched.lost(&loss);
         self.scheduled.lost(&loss);
+        self.ready.clear();
         self.picture.losses.push(loss);
     }
 
     /// The picture, with everything in order of its beginning.
     pub fn finish(mut self) -> Picture {
         self.names.tell();
+        if self.learned == 0 {
+            // No thread was seen but idle ones.
+            self.rename(|thread| thread);
+        }
         for loss in self.untimed.clone() {
             self.place(self.picture.end, loss.cpu);
         }
@@ -328,6 +387,9 @@ impl Painter {
             self.scheduled
         };
         self.picture.runs = running.finish(self.picture.end);
+        let renamed = |tid: &mut u32| *tid = self.renamed.get(tid).copied().unwrap_or(*tid);
+        self.picture.runs.iter_mut().for_each(|run| renamed(&mut run.tid));
+        self.picture.wakes.iter_mut().for_each(|wake| renamed(&mut wake.woken));
         self.picture.forget_waits_across_losses();
         self.picture.threads.entry(0).or_default().name = "swapper".into();
         self.picture
@@ -398,6 +460,28 @@ mod tests {
         let picture = painter.finish();
         let joined = picture.wakes.iter().filter_map(|wake| Some((wake.time, wake.ran?.0)));
         assert_eq!(joined.collect::<Vec<_>>(), [(20, 30), (25, 40), (60, 65), (62, 80)]);
+    }
+
+    /// `sched_waking` comes before the kernel looks whether the thread sleeps at all.
+    #[test]
+    fn a_thread_that_could_run_is_woken_by_nobody() {
+        let mut painter = Painter::default();
+        (painter.picture.start, painter.picture.end) = (10, 100);
+        let wake = |time, woken| Wake { time, point: 0, cpu: 0, woken, ran: None };
+        // 7 is woken on its way to sleep, and is taken off its CPU. Meanwhile it is woken again.
+        painter.wakes(wake(20, 7));
+        painter.leaves(7, true);
+        painter.wakes(wake(30, 7));
+        painter.runs(40, 0, 7);
+        // 7 is woken on its way to sleep, and sleeps. 8 sleeps and is woken.
+        painter.wakes(wake(50, 7));
+        painter.leaves(7, false);
+        painter.leaves(8, false);
+        painter.wakes(wake(60, 8));
+        painter.runs(70, 0, 7);
+        painter.runs(80, 1, 8);
+        let ran: Vec<_> = painter.finish().wakes.iter().map(|wake| wake.ran).collect();
+        assert_eq!(ran, [None, None, Some((70, 0)), Some((80, 1))]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::view::View;
 use super::{Out, Sink};
+use crate::numbers::OUTSIDE;
 use crate::out::line;
 use crate::session::{notice, notice_json};
 use crate::stamp::Stamp;
@@ -25,7 +26,12 @@ impl Sink for Text {
         };
         let tid = view.tid(&record);
         let comm = tid.and_then(|tid| view.comm(tid)).unwrap_or("?");
-        let tid = tid.map_or("?".into(), |tid| tid.to_string());
+        let tid = match tid {
+            // From outside of the recorder's PID namespace.
+            Some(OUTSIDE..) => "-".into(),
+            Some(tid) => tid.to_string(),
+            None => "?".into(),
+        };
         let cpu = event.cpu().map_or("   ".into(), |cpu| format!("{cpu:03}"));
         let (name, words) = (view.name(&record), view.words(&record));
         let by = view.interrupt(&record).map_or(String::new(), |interrupt| format!(" (by {interrupt})"));
@@ -69,7 +75,7 @@ fn object(event: &Event<'_>, record: &Record<'_>, view: &View, stamp: Stamp) -> 
     put("cpu", json!(event.cpu()));
     put("event", json!(view.name(record)));
     let tid = view.tid(record);
-    put("tid", json!(tid));
+    put("tid", json!(tid.filter(|tid| *tid < OUTSIDE)));
     if let Some(pid) = tid.and_then(|tid| view.pid(tid)) {
         put("pid", json!(pid));
     }
@@ -90,7 +96,13 @@ fn object(event: &Event<'_>, record: &Record<'_>, view: &View, stamp: Stamp) -> 
     match view.format(record) {
         // The others of the first four are elsewhere in the object, or of no use to anybody.
         Some(format) => {
-            let own = |field: &&Field| field.name() == "common_flags" || !field.name().starts_with("common_");
+            // In a PID namespace the fields of this and other events name the thread by another number than `tid`.
+            let has_other = tid.is_some() && tid != view.common_pid(record);
+            let own = |field: &&Field| match field.name() {
+                "common_flags" => true,
+                "common_pid" => has_other,
+                name => !name.starts_with("common_"),
+            };
             let fields = format.fields().iter().filter(own);
             put("fields", fields.map(|field| pair(field, record)).collect::<Map<_, _>>().into())
         }

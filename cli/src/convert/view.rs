@@ -2,6 +2,7 @@
 
 use super::picture::is_switch_out;
 use crate::interrupt;
+use crate::numbers::{Numbers, OUTSIDE};
 use linux_perf_event_reader::EventRecord;
 use perfweave::decode::{Field, Format};
 use perfweave::{Clock, ClockOffset, Event, Item, Kind, Record, Rings, perf_data};
@@ -24,6 +25,13 @@ pub struct View {
     /// The build ids of files, by path.
     pub build_ids: HashMap<PathBuf, Vec<Vec<u8>>>,
     sources: Vec<Source>,
+    numbers: Numbers,
+    /// How often something was learned of the numbers.
+    learned: usize,
+    /// A thread whose end is the last event, by its number in the first namespace.
+    ended: Option<u32>,
+    /// By CPU: the thread that has written the record of its end, and runs on.
+    ending: HashMap<u32, u32>,
     /// By thread.
     names: HashMap<u32, String>,
     /// The process of each thread.
@@ -42,7 +50,7 @@ struct Source {
 /// The fields of the scheduler's tracepoints that lanes and arrows are made of.
 #[derive(Debug)]
 enum Sched {
-    Switch { prev: Task, next: Task },
+    Switch { prev: Task, next: Task, state: Option<Field> },
     Wake { woken: Task, is_waking: bool },
 }
 
@@ -55,8 +63,8 @@ struct Task {
 /// What a record of the scheduler says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scheduled {
-    /// The thread that left the CPU, and the one that came.
-    Switch { prev: u32, next: u32 },
+    /// The thread that left the CPU, whether it could run on, and the one that came.
+    Switch { prev: u32, could_run: bool, next: u32 },
     /// The thread that is woken. `is_waking`: said by the waker itself.
     Wake { woken: u32, is_waking: bool },
 }
@@ -71,7 +79,7 @@ impl Source {
         let sched = match format.as_ref().map_or("", Format::name) {
             "sched_switch" => task("prev_pid", "prev_comm")
                 .zip(task("next_pid", "next_comm"))
-                .map(|(prev, next)| Sched::Switch { prev, next }),
+                .map(|(prev, next)| Sched::Switch { prev, next, state: field("prev_state") }),
             "sched_waking" => woken(true),
             "sched_wakeup" | "sched_wakeup_new" => woken(false),
             _ => None,
@@ -90,12 +98,15 @@ impl View {
             build_ids.entry(path).or_default().push(id);
         }
         let (clock, wall) = (rings.clock(), rings.wall_clock());
-        Self { path: path.to_owned(), clock, wall, before: before(path), build_ids, sources, names, processes }
+        let (path, before, numbers) = (path.to_owned(), before(path), Numbers::recorded());
+        let (learned, ended, ending) = (0, None, HashMap::new());
+        Self { path, clock, wall, before, build_ids, sources, numbers, learned, ended, ending, names, processes }
     }
 
     /// Learns the names of threads that an event tells.
     pub fn learn(&mut self, event: &Event<'_>) {
         let Item::Record(record) = event.item() else { return };
+        self.learn_numbers(&record);
         if let Some((pid, tid)) = record.pid_tid()
             && record.kind() == Kind::SAMPLE
         {
@@ -103,14 +114,19 @@ impl View {
         }
         match record.kind() {
             Kind::COMM => {
-                if let Ok(EventRecord::Comm(comm)) = record.decode() {
+                // In a PID namespace, threads from outside are 0.
+                if let Ok(EventRecord::Comm(comm)) = record.decode()
+                    && comm.tid != 0
+                {
                     let name = String::from_utf8_lossy(&comm.name.as_slice()).into_owned();
                     self.names.insert(comm.tid.cast_unsigned(), name);
                     self.processes.insert(comm.tid.cast_unsigned(), comm.pid.cast_unsigned());
                 }
             }
             Kind::FORK => {
-                if let Ok(EventRecord::Fork(fork)) = record.decode() {
+                if let Ok(EventRecord::Fork(fork)) = record.decode()
+                    && fork.tid != 0
+                {
                     let (tid, parent) = (fork.tid.cast_unsigned(), fork.ptid.cast_unsigned());
                     self.processes.insert(tid, fork.pid.cast_unsigned());
                     if let Some(name) = self.names.get(&parent).cloned() {
@@ -123,18 +139,84 @@ impl View {
         }
     }
 
+    /// A sample of a tracepoint has the number of its thread in the first PID namespace and that in the recorder's.
+    fn learn_numbers(&mut self, record: &Record<'_>) {
+        if let Some(ended) = self.ended.take() {
+            self.numbers.forget(ended);
+        }
+        if let (Kind::EXIT, Some((_, tid))) = (record.kind(), record.pid_tid()) {
+            self.ending.insert(record.cpu(), tid);
+        }
+        let Some(thread) = self.common_pid(record) else { return };
+        let known = self.numbers.here(thread);
+        let is_switch = matches!(self.sched(record), Some(Sched::Switch { .. }));
+        let ending = if is_switch { self.ending.remove(&record.cpu()) } else { None };
+        let sampled = match record.pid_tid() {
+            // At its last switch it has no number any more.
+            Some((_, u32::MAX)) => ending.unwrap_or(u32::MAX),
+            Some((_, tid)) => tid,
+            // Nothing has numbers of another namespace.
+            None if known.is_none() && !self.numbers.are_others() => thread,
+            None => return,
+        };
+        let Some(tid) = self.numbers.learn(thread, sampled).filter(|tid| known != Some(*tid)) else { return };
+        if self.learned == 0 {
+            // If they are the kernel's, they all are.
+            let Self { names, numbers, .. } = self;
+            let unknown: Vec<_> = names.keys().copied().filter(|tid| *tid >= OUTSIDE).collect();
+            for (unknown, tid) in unknown.into_iter().filter_map(|tid| Some((tid, numbers.here(tid & !OUTSIDE)?))) {
+                names.remove(&unknown).map(|name| names.insert(tid, name));
+            }
+        } else if let Some(name) = self.names.remove(&(OUTSIDE | thread)) {
+            self.names.insert(tid, name);
+        }
+        self.learned += 1;
+    }
+
+    fn sched(&self, record: &Record<'_>) -> Option<&Sched> {
+        self.sources.get(record.source()?)?.sched.as_ref().filter(|_| record.kind() == Kind::SAMPLE)
+    }
+
+    /// The number of the running thread in the first PID namespace.
+    pub fn common_pid(&self, record: &Record<'_>) -> Option<u32> {
+        self.format(record)?;
+        number(self.sources.get(record.source()?)?.common_pid.as_ref()?, record)
+    }
+
+    /// How often something was learned of the numbers of threads.
+    pub fn learned(&self) -> usize {
+        self.learned
+    }
+
+    /// Whether the recording was made in a PID namespace, as far as it has told: then tracepoints have other numbers of threads.
+    pub fn is_of_namespace(&self) -> bool {
+        self.numbers.are_others()
+    }
+
+    /// The number of a thread that tracepoints name by its number in the first namespace. It is told apart by [`OUTSIDE`] as long as its
+    /// number is not known. A thread from outside has none.
+    pub fn here(&self, thread: u32) -> u32 {
+        self.numbers.here(thread).unwrap_or(OUTSIDE | thread)
+    }
+
     fn learn_scheduled(&mut self, record: &Record<'_>) {
-        let Self { sources, names, .. } = self;
+        const ENDED: u64 = 0x10 | 0x20;
+        let Self { sources, names, numbers, ended, .. } = self;
         let Some(sched) = record.source().and_then(|at| sources.get(at)?.sched.as_ref()) else { return };
         let mut learn = |task: &Task| {
             let Some(tid) = number(&task.pid, record).filter(|tid| *tid != 0) else { return };
             let Some(name) = task.comm.as_ref().and_then(|comm| comm.text(record)) else { return };
+            let tid = numbers.here(tid).unwrap_or(OUTSIDE | tid);
             if names.get(&tid).is_none_or(|known| *known != name) {
                 names.insert(tid, name.into_owned());
             }
         };
         match sched {
-            Sched::Switch { prev, next } => [prev, next].into_iter().for_each(&mut learn),
+            Sched::Switch { prev, next, state } => {
+                [prev, next].into_iter().for_each(&mut learn);
+                let has_ended = state.as_ref().and_then(|state| state.uint(record)).unwrap_or(0) & ENDED != 0;
+                *ended = number(&prev.pid, record).filter(|_| has_ended);
+            }
             Sched::Wake { woken, .. } => learn(woken),
         }
     }
@@ -161,11 +243,13 @@ impl View {
 
     /// The thread that ran when the record was written. It has caused the record, unless an [interrupt](View::interrupt) did.
     pub fn tid(&self, record: &Record<'_>) -> Option<u32> {
-        let common = || {
-            let source = self.sources.get(record.source()?)?;
-            number(source.common_pid.as_ref()?, record)
-        };
-        record.pid_tid().map(|(_, tid)| tid).or_else(common).filter(|tid| *tid != u32::MAX)
+        let common = self.common_pid(record).map(|thread| self.here(thread));
+        let sampled = record.pid_tid().map(|(_, tid)| tid);
+        match (sampled, common) {
+            // Outside of the recorder's PID namespace.
+            (Some(0), Some(_)) => common,
+            _ => sampled.or(common).filter(|tid| *tid != u32::MAX),
+        }
     }
 
     /// The process of a thread, if the recording tells.
@@ -180,13 +264,16 @@ impl View {
 
     /// What the scheduler says by this record.
     pub fn scheduled(&self, record: &Record<'_>) -> Option<Scheduled> {
+        let here = |task: &Task| Some(self.here(number(&task.pid, record)?));
         Some(match self.sources.get(record.source()?)?.sched.as_ref()? {
-            Sched::Switch { prev, next } => {
-                Scheduled::Switch { prev: number(&prev.pid, record)?, next: number(&next.pid, record)? }
+            Sched::Switch { prev, next, state } => {
+                let [prev, next] = [here(prev)?, here(next)?];
+                // The others have bits in the first eight (include/trace/events/sched.h).
+                let could_run =
+                    state.as_ref().and_then(|state| state.uint(record)).is_some_and(|state| state & 0xff == 0);
+                Scheduled::Switch { prev, could_run, next }
             }
-            Sched::Wake { woken, is_waking } => {
-                Scheduled::Wake { woken: number(&woken.pid, record)?, is_waking: *is_waking }
-            }
+            Sched::Wake { woken, is_waking } => Scheduled::Wake { woken: here(woken)?, is_waking: *is_waking },
         })
     }
 
