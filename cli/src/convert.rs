@@ -174,6 +174,10 @@ fn nameless() -> io::Result<File> {
 
 fn output(args: &Args) -> Result<Out, Failure> {
     let Some(path) = &args.output else { return Ok(Box::new(crate::out::Out::new())) };
+    let place = |path: &Path| std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+    if place(path).is_some_and(|output| place(&args.file) == Some(output)) {
+        return Err(Failure::new(format_args!("{} is the recording itself", path.display())));
+    }
     let file = output::create(path, readers(&args.file))
         .map_err(|error| Failure::new(format_args!("cannot write {}: {error}", path.display())))?;
     Ok(Box::new(BufWriter::with_capacity(1 << 16, file)))

@@ -10,15 +10,18 @@ pub fn words(ledger: &Ledger, uncounted: &str) -> String {
     if ledger.is_complete() {
         return "nothing is missing".into();
     }
-    let Account { lost, untold, exact, missing, damaged, untraced, .. } = ledger.total();
+    let Account { lost, untold, exact, missing, unexplained, wraparounds, damaged, untraced, .. } = ledger.total();
     let mut known = Vec::new();
     if lost > 0 || damaged > 0 {
         let least = if exact { "" } else { "at least " };
         let after = if untold > 0 { format!(" ({untold} of them after the last event)") } else { String::new() };
         known.push(format!("{least}{lost} lost{after}, {damaged} damaged"));
     }
-    if missing > 0 {
-        known.push(format!("{missing} numbers missing"));
+    if missing > 0 || unexplained > 0 {
+        known.push(format!("{missing} numbers missing, {unexplained} of them without a known loss"));
+    }
+    if wraparounds > 0 {
+        known.push("so many lost at once that numbers do not say how many".into());
     }
     if !untraced.is_zero() {
         known.push(format!("CPUs were online and not traced for up to {:.3} s", untraced.as_secs_f64()));

@@ -1,6 +1,6 @@
 //! Files that are written by a path that the user gives.
 
-use nix::fcntl::{OFlag, readlinkat};
+use nix::fcntl::{FcntlArg, OFlag, fcntl, readlinkat};
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 use std::fs::{File, Permissions};
 use std::io::{self, ErrorKind};
@@ -25,13 +25,16 @@ pub fn create(path: &Path, readers: Readers) -> io::Result<File> {
     let (path, flags) = behind_links(path)?;
     let mode = if readers == Readers::Own { 0o600 } else { 0o666 };
     let mut options = File::options();
-    let file = options.write(true).create(true).mode(mode).custom_flags((flags | OFlag::O_NOCTTY).bits()).open(path)?;
+    // A pipe of another user would keep the program waiting for a reader.
+    let flags_of_open = flags | OFlag::O_NOCTTY | OFlag::O_NONBLOCK;
+    let file = options.write(true).create(true).mode(mode).custom_flags(flags_of_open.bits()).open(path)?;
     let metadata = file.metadata()?;
     // What the program was given as a descriptor is the user's own choice.
-    if readers == Readers::Own && flags.contains(OFlag::O_NOFOLLOW) {
+    if flags.contains(OFlag::O_NOFOLLOW) {
         refuse_foreign(metadata.uid())?;
     }
     if !metadata.is_file() {
+        fcntl(&file, FcntlArg::F_SETFL(OFlag::empty()))?;
         return Ok(file);
     }
     if metadata.nlink() > 1 {
@@ -49,7 +52,7 @@ fn refuse_foreign(owner: u32) -> io::Result<()> {
     if is_trusted(owner) {
         return Ok(());
     }
-    let message = format!("it belongs to user {owner}, who could read what only this user may: remove it first");
+    let message = format!("it belongs to user {owner}, who may read and change it: remove it first");
     Err(io::Error::new(ErrorKind::PermissionDenied, message))
 }
 
@@ -57,7 +60,7 @@ fn is_trusted(owner: u32) -> bool {
     owner == 0 || owner == nix::unistd::geteuid().as_raw()
 }
 
-/// Where a path leads by links of this user and of root, and how to open that. In /proc links are no names, but descriptors, of this process.
+/// Where a path leads by links of this user and of root, and how to open that. A link in /proc is the kernel's, and leads to what a process has open.
 fn behind_links(path: &Path) -> io::Result<(PathBuf, OFlag)> {
     let mut path = path.to_owned();
     for _ in 0..MOST_LINKS {

@@ -78,7 +78,7 @@ pub(crate) fn create(path: &Path) -> io::Result<Found> {
     Ok(found)
 }
 
-/// The path to which a path leads by links of this user and of root, as `fs.protected_symlinks` has it (proc_sys_fs(5)), but in all
+/// The path to which a path leads by links of this user and of root, as `fs.protected_symlinks` has it (proc_sys_fs(5)), but for the last name alone, in all
 /// directories, and the flag with which to open it. `PermissionDenied` at a link of another user, who may let it lead anywhere.
 #[cfg(feature = "perf-data")]
 fn behind_links(path: &Path) -> io::Result<(PathBuf, i32)> {

@@ -9,9 +9,12 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::time::{Duration, Instant};
 
 /// The largest file that is read, in bytes. A runtime writes some 60 for each function.
-const MOST: u64 = 64 << 20;
+const MOST: u64 = 16 << 20;
 
-/// So long what was read counts, although the file may have changed.
+/// The most functions of all processes together. Any user can write files of that kind, and each function takes some 60 bytes.
+const MOST_FUNCTIONS: usize = 1 << 20;
+
+/// So long what was read counts, although the file may have changed; ten times as long as reading it took, if that is longer.
 const FRESH: Duration = Duration::from_secs(1);
 
 /// What was read of each process's file.
@@ -20,7 +23,8 @@ pub struct Compiled(HashMap<u32, Known>);
 
 #[derive(Debug)]
 struct Known {
-    at: Instant,
+    /// When the file may be read again.
+    until: Instant,
     /// The file's inode, length and time of change.
     state: [u64; 4],
     functions: Vec<Function>,
@@ -36,12 +40,14 @@ struct Function {
 impl Compiled {
     /// The function at an address.
     pub fn function(&mut self, pid: u32, address: u64) -> Option<&str> {
-        let known = self.0.entry(pid).or_insert_with(|| Known::of(pid, None));
-        if known.at.elapsed() >= FRESH && found(&known.functions, address).is_none() {
-            let before = std::mem::replace(known, Known { at: Instant::now(), state: [0; 4], functions: Vec::new() });
-            *known = Known::of(pid, Some(before));
+        let is_known = |known: &Known| Instant::now() < known.until || found(&known.functions, address).is_some();
+        if !self.0.get(&pid).is_some_and(is_known) {
+            let before = self.0.remove(&pid);
+            let others: usize = self.0.values().map(|known| known.functions.len()).sum();
+            let known = Known::of(pid, before, MOST_FUNCTIONS.saturating_sub(others));
+            self.0.insert(pid, known);
         }
-        found(&known.functions, address)
+        found(&self.0.get(&pid)?.functions, address)
     }
 }
 
@@ -53,18 +59,24 @@ fn found(functions: &[Function], address: u64) -> Option<&str> {
 
 impl Known {
     /// Reads the file, unless it is as it was before.
-    fn of(pid: u32, before: Option<Self>) -> Self {
-        let (at, nothing) = (Instant::now(), Self { at: Instant::now(), state: [0; 4], functions: Vec::new() });
-        let Some((file, metadata)) = opened(pid) else { return nothing };
+    fn of(pid: u32, before: Option<Self>, most: usize) -> Self {
+        let begun = Instant::now();
+        let known = |state, functions| {
+            let now = Instant::now();
+            Self { until: now + FRESH.max((now - begun) * 10), state, functions }
+        };
+        let Some((file, metadata)) = opened(pid) else { return known([0; 4], Vec::new()) };
         let time = [metadata.ctime(), metadata.ctime_nsec()].map(i64::cast_unsigned);
         let state = [metadata.ino(), metadata.len(), time[0], time[1]];
         if let Some(before) = before.filter(|before| before.state == state) {
-            return Self { at, ..before };
+            return known(state, before.functions);
         }
         let mut bytes = Vec::new();
         // It may grow meanwhile. What cannot be read is not known.
         let _ = file.take(MOST).read_to_end(&mut bytes);
-        Self { at, state, functions: parsed(&bytes) }
+        let mut functions = parsed(&bytes);
+        functions.truncate(most);
+        known(state, functions)
     }
 }
 
