@@ -79,8 +79,7 @@ pub fn second_process() -> Option<Failure> {
             let message = format!("{name}: {error}");
             // The first words that people try.
             let is_call = error.kind() == io::ErrorKind::NotFound && calls::number(&name).is_some();
-            let hint =
-                format_args!("{name} is a system call: `perfweave trace -e {name}` prints those of all processes");
+            let hint = format!("{name} is a system call: `perfweave trace -e {name}` prints those of all processes");
             Some(if is_call { Failure::hinting(message, hint) } else { Failure::new(message) })
         }
         Ok(false) => Some(Failure::Closed),

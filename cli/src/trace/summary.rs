@@ -57,8 +57,10 @@ impl Summary {
             }
             let share = times.total as f64 * 100.0 / all.max(1) as f64;
             let [total, p50, p99, most] = [times.total, times.quantile(50), times.quantile(99), times.most].map(short);
-            let times = format_args!("{p50:>9} {p99:>9} {most:>9}");
-            line(out, format_args!("{share:>6.2} {total:>9} {calls:>9} {errors:>7} {times}  {name}"))?;
+            line(
+                out,
+                format_args!("{share:>6.2} {total:>9} {calls:>9} {errors:>7} {p50:>9} {p99:>9} {most:>9}  {name}"),
+            )?;
         }
         if !json {
             let (calls, errors) =
