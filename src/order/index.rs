@@ -53,6 +53,9 @@ struct Loose {
 /// kernel writes.
 const PUBLISH_PART: u64 = 16;
 
+/// So many places of a ring are counted before a merge takes them, unless even the longest records would be more than these.
+const FEW: usize = 64;
+
 /// The longest possible record, in bytes. A ring with that much free space has dropped nothing.
 const LONGEST: u64 = 1 << 16;
 
@@ -141,7 +144,8 @@ pub(crate) struct Index {
     pub(crate) numbers: Option<CpuNumbers>,
     /// Bytes of the longest record of recent refreshes.
     longest: u64,
-    part: usize,
+    /// Bytes that are given back at a time.
+    share: u64,
     counts: Counts,
     /// Key, certainty and lateness of the last record with a key that was yielded one by one. A record without a key after it shares them.
     pub(crate) yielded: Option<(u64, Certainty, u64)>,
@@ -179,7 +183,7 @@ impl Index {
             found: 0,
             numbers,
             longest: 0,
-            part: 1,
+            share: 0,
             counts: Counts::default(),
             yielded: None,
         }
@@ -222,10 +226,26 @@ impl Index {
         }
     }
 
-    /// How many places to merge at a time: about as many bytes as are given back at a time. So no more than twice as many are owed.
+    /// How many places to merge at a time: about as many bytes as are given back at a time. So no more than twice as many are owed, and a
+    /// record.
     #[inline]
     pub(crate) fn part(&self) -> usize {
-        self.part
+        let part = self.share / self.longest.max(1);
+        if part >= FEW as u64 { part as usize } else { self.counted_part() }
+    }
+
+    /// [`Index::part`] by the records themselves: one long record says little about the others.
+    #[cold]
+    fn counted_part(&self) -> usize {
+        let mut bytes = 0;
+        let part = self.run.iter().take(FEW).take_while(|place| {
+            step();
+            let is_in = bytes < self.share;
+            // A place without a length is one of a record that is too long for it, or of bytes that were skipped.
+            bytes += if place.size() > 0 { place.size() } else { self.share };
+            is_in
+        });
+        part.count().max(1)
     }
 
     /// The loss that lies in no ring.

@@ -340,6 +340,9 @@ impl Merge {
         let mut new = Vec::new();
         let failed = self.rings.arrived(&mut new);
         self.stream.notices.extend(self.rings.untraced.take_news().map(Notice::Untraced));
+        if self.rings.lanes.len() + new.len() > RINGS {
+            return Err(too_many(self.rings.lanes.len() + new.len()));
+        }
         let any = !new.is_empty();
         if any || !self.stream.notices.is_empty() {
             // The notices come before what was merged.
@@ -556,7 +559,7 @@ fn check(rings: &Rings, order: &Order) -> Result<(), Error> {
         return Err(Error::new(ErrorKind::InvalidInput, "no rings"));
     }
     if rings.lanes.len() > RINGS {
-        return Err(Error::new(ErrorKind::InvalidInput, format!("{} rings: at most {RINGS}", rings.lanes.len())));
+        return Err(too_many(rings.lanes.len()));
     }
     for (at, lane) in rings.lanes.iter().enumerate() {
         if rings.lanes[..at].iter().any(|other| other.ring.is_same_map(&lane.ring)) {
@@ -595,6 +598,10 @@ fn check(rings: &Rings, order: &Order) -> Result<(), Error> {
         return Err(Error::new(ErrorKind::InvalidInput, message));
     }
     Ok(())
+}
+
+fn too_many(rings: usize) -> Error {
+    Error::new(ErrorKind::InvalidInput, format!("{rings} rings: at most {RINGS}"))
 }
 
 /// The index of a ring of which nothing is read yet.

@@ -58,9 +58,11 @@ impl Merge {
     }
 
     /// The CPUs of rings that hold events. All online CPUs write into a ring of no single CPU.
-    pub(crate) fn writers(&self) -> impl Iterator<Item = u32> {
+    pub(crate) fn writers(&mut self) -> impl Iterator<Item = u32> {
+        // What was merged is held too.
+        self.stream.sync();
         let lanes = self.rings.lanes.iter().zip(&self.stream.indexes);
-        let holding = lanes.filter(|(_, index)| index.back().is_some()).map(|(lane, _)| lane.origin.cpu);
+        let holding = lanes.filter(|(_, index)| index.len() > 0).map(|(lane, _)| lane.origin.cpu);
         let all = if holding.clone().any(|cpu| cpu == ANY_CPU) { machine::online_cpus().ok() } else { None };
         holding.filter(|cpu| *cpu != ANY_CPU).chain(all.into_iter().flatten())
     }

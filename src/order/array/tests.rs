@@ -18,8 +18,13 @@ struct Rings {
 
 impl Rings {
     fn new(rings: u32) -> Self {
+        Self::of(rings, 4096)
+    }
+
+    /// Rings of so many bytes.
+    fn of(rings: u32, size: usize) -> Self {
         let cpus: Vec<u32> = (0..rings).collect();
-        let kernel = Kernel::with(&cpus, 4096, Layout::new(4 | 1024, true, 0));
+        let kernel = Kernel::with(&cpus, size, Layout::new(4 | 1024, true, 0));
         let taken = kernel.take_rings();
         Self {
             rings: taken,
@@ -144,4 +149,31 @@ fn what_is_left_out_is_put_back_behind_what_is_not_yielded() {
     all.held.retain(|(key, ..)| *key >= 10);
     all.take(usize::MAX, u64::MAX);
     assert!(all.held.is_empty());
+}
+
+/// One long record in a ring does not make each event after it a merge, and no merge takes much more of a ring than is given back at a time.
+#[test]
+fn a_long_record_makes_no_merge_of_each_event() {
+    let (size, long) = (64 << 10, 8 << 10);
+    let mut all = Rings::of(8, size);
+    for ring in 0..8 {
+        assert!(all.kernel.emit(ring, 0, &vec![0; long]));
+    }
+    for key in 1..8_000 {
+        assert!(all.kernel.emit(key as u32 % 8, key, b""));
+    }
+    all.refresh();
+    let mut merges = 0;
+    while all.array.merge(&mut all.indexes, &mut all.far, u64::MAX) {
+        merges += 1;
+        for rank in 0..8 {
+            let taken = all.array.left().iter().filter(|place| place.rank() == rank);
+            assert!(taken.map(|place| place.size()).sum::<u64>() <= (size / 16 + long + 64) as u64);
+        }
+        while let Some(place) = all.array.left().first().copied() {
+            all.array.pass();
+            all.indexes[place.rank()].take(place);
+        }
+    }
+    assert!(merges < 100, "{merges} merges of 8,008 events");
 }

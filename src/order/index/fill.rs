@@ -66,7 +66,7 @@ impl Index {
         self.suspect |= losses.are_cheap() || ring.reserved() > tail && ring.reserved() - tail + LONGEST > ring.size();
         let whole = self.index_all(ring, origin, losses, head, &mut with);
         self.heed_at = self.publish_at + ring.size() / PUBLISH_PART;
-        self.part = (ring.size() / PUBLISH_PART / self.longest.max(1)).max(1) as usize;
+        self.share = ring.size() / PUBLISH_PART;
         whole
     }
 
