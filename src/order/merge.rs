@@ -148,7 +148,7 @@ impl Merge {
             _ => None,
         };
         let frontier = if complete { Frontier::complete() } else { Frontier::new(&order.hold) };
-        let mut stream = Stream::new(keys, indexes, frontier, sequence, order.late_side_output);
+        let mut stream = Stream::new(keys, indexes, frontier, sequence);
         // The threads of a recording are not threads of this tracer, whatever their numbers are.
         stream.own = (order.without_self && !complete).then(|| SelfFilter::new(&rings));
         Ok(Self {
@@ -406,7 +406,7 @@ impl Merge {
     /// Whether [`Merge::next`] has an event to give.
     ///
     /// # Panics
-    /// In a forked child, which does not have the rings: this reads late records to keep them out of the stream.
+    /// In a forked child, which does not have the rings: this reads records about the tracer to leave them out.
     #[inline(always)]
     pub fn is_ready(&mut self) -> bool {
         self.rings.control().assert_not_forked();

@@ -18,7 +18,6 @@ pub struct Order {
     pub(crate) numbers: Option<Sequence>,
     pub(crate) when_full: WhenFull,
     pub(crate) mark: FillMark,
-    pub(crate) late_side_output: usize,
     pub(crate) latency: Duration,
     pub(crate) spin: Duration,
     pub(crate) without_self: bool,
@@ -32,7 +31,6 @@ impl Default for Order {
             numbers: None,
             when_full: WhenFull::default(),
             mark: FillMark::default(),
-            late_side_output: 0,
             latency: LATENCY,
             spin: Duration::ZERO,
             without_self: false,
@@ -184,16 +182,6 @@ impl Order {
     pub fn fill_mark(mut self, percent: u8) -> Self {
         assert!(percent <= 100, "{percent} percent");
         self.mark = FillMark(Some(percent));
-        self
-    }
-
-    /// Sets how many late records the merge keeps out of the stream, as copies. [`Merge::late`](crate::Merge::late) or
-    /// [`Reader::late`](crate::Reader::late) takes them. While `most` copies are waiting, further late records are yielded in the stream,
-    /// marked late. 0 unless set: all late records are yielded in the stream at once.
-    #[doc(alias = "side output")]
-    #[doc(alias = "late events")]
-    pub fn late_side_output(mut self, most: usize) -> Self {
-        self.late_side_output = most;
         self
     }
 

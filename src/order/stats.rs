@@ -2,7 +2,6 @@
 
 use crate::account::ledger::{Account, Ledger};
 use crate::account::stats::{Progress, RingStats, Stats};
-use crate::order::event::OwnedEvent;
 use crate::order::index::Index;
 use crate::order::merge::Merge;
 use crate::rings::Lane;
@@ -92,12 +91,6 @@ impl Merge {
             ledger.add_untraced(Account { untraced, ..Account::new(Some(cpu)) });
         }
         ledger.add_machine(self.stream.stats.missing, self.wraparounds);
-    }
-
-    /// Takes out the late records that were kept out of the stream
-    /// ([`Order::late_side_output`](crate::Order::late_side_output)), oldest first.
-    pub fn late(&mut self) -> impl Iterator<Item = OwnedEvent> {
-        self.stream.aside.drain(..)
     }
 
     /// Why the stream is delayed: what holds it up.

@@ -4,7 +4,7 @@ use crate::account::stats::Stats;
 mod notices;
 
 use crate::order::array::Array;
-use crate::order::event::{EarlyRelease, Event, Item, OwnedEvent};
+use crate::order::event::{EarlyRelease, Event, Item};
 use crate::order::hold::{Certainty, Frontier};
 use crate::order::index::{Far, Index, ROOM};
 use crate::order::key::Keys;
@@ -46,9 +46,6 @@ pub(crate) struct Stream {
     pub(crate) wraparound: Option<u64>,
     /// Notices about no record. They come before anything else.
     pub(crate) notices: VecDeque<Notice>,
-    /// Late records that are kept out of the stream, and how many may be.
-    pub(crate) aside: VecDeque<OwnedEvent>,
-    pub(crate) late_side_output: usize,
     /// Finds records about the tracer, if those are left out.
     pub(crate) own: Option<SelfFilter>,
     pub(crate) stats: Stats,
@@ -85,13 +82,7 @@ pub(crate) enum Notice {
 }
 
 impl Stream {
-    pub(crate) fn new(
-        keys: Keys,
-        indexes: Vec<Index>,
-        frontier: Frontier,
-        sequence: Option<Tracker>,
-        late_side_output: usize,
-    ) -> Self {
+    pub(crate) fn new(keys: Keys, indexes: Vec<Index>, frontier: Frontier, sequence: Option<Tracker>) -> Self {
         Self {
             array: Array::new(indexes.len()),
             far: Far::with_capacity_min(ROOM),
@@ -108,8 +99,6 @@ impl Stream {
             pressed: None,
             wraparound: None,
             notices: VecDeque::new(),
-            aside: VecDeque::new(),
-            late_side_output,
             own: None,
             stats: Stats::default(),
         }
@@ -136,7 +125,7 @@ impl Stream {
         self.array.next_plain().is_some()
     }
 
-    /// Picks the next event, if one may be yielded. Puts late records aside and leaves out records about the tracer, if the options say so.
+    /// Picks the next event, if one may be yielded. Leaves out records about the tracer, if the options say so.
     #[inline(never)]
     pub(crate) fn pick_anew(&mut self, lanes: &[Lane]) -> bool {
         self.last = self.last();
@@ -158,7 +147,7 @@ impl Stream {
             if !is_picked {
                 return false;
             }
-            if (self.picked.certainty != Certainty::Late || !self.put_aside(lanes)) && !self.leave_out(lanes) {
+            if !self.leave_out(lanes) {
                 return true;
             }
         }

@@ -73,12 +73,6 @@ macro_rules! reader_face {
             self.engine.ledger()
         }
 
-        /// Takes out the late records that were kept out of the stream
-        /// ([`Order::late_side_output`](crate::Order::late_side_output)), oldest first.
-        pub fn late(&mut self) -> impl Iterator<Item = $crate::order::event::OwnedEvent> {
-            self.engine.merge.late()
-        }
-
         /// Why the stream is delayed: what holds the merge up. See also `fence_under_way`, `fence_latency` and `ring_stats`.
         pub fn progress(&self) -> $crate::account::stats::Progress {
             self.engine.merge.progress()

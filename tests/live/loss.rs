@@ -471,35 +471,6 @@ fn counters_wrap_and_what_breaks_them_is_told_apart() {
     }
 }
 
-/// The side output keeps copies of late records, up to its limit; the rest stays in the stream, marked.
-#[test]
-fn late_records_are_kept_aside() {
-    let Some((events, program)) = echo() else { return };
-    let rings = Rings::options().bpf_output(&events).open().unwrap();
-    let order = Order::new().key(Key::Payload(0)).hold(Hold::None).late_side_output(2);
-    let mut reader = Reader::new(rings, order).unwrap();
-    let mut write_and_read = |number: u64| {
-        assert_eq!(program.run_with(0, &[number]).unwrap(), 0);
-        let event = reader.next_timeout(Duration::ZERO).unwrap().map(|event| (event.key().unwrap(), event.late_by()));
-        (
-            event,
-            reader.late().map(|late| (late.as_event().key().unwrap(), late.as_event().late_by())).collect::<Vec<_>>(),
-        )
-    };
-    assert_eq!(write_and_read(1000), (Some((1000, 0)), vec![]));
-    assert_eq!(write_and_read(900), (None, vec![(900, 100)]));
-    assert_eq!(write_and_read(1001), (Some((1001, 0)), vec![]));
-    for number in [800, 801, 802] {
-        assert_eq!(program.run_with(0, &[number]).unwrap(), 0);
-    }
-    assert_eq!(
-        reader.next_timeout(Duration::ZERO).unwrap().map(|event| (event.key(), event.certainty())),
-        Some((Some(802), Certainty::Late))
-    );
-    assert_eq!(reader.late().map(|late| late.as_event().key().unwrap()).collect::<Vec<_>>(), [800, 801]);
-    assert_eq!((reader.stats().late, reader.stats().max_late), (4, 201));
-}
-
 /// `Progress` says which CPU the stream waits for, while a fence does not end.
 #[test]
 fn progress_says_what_a_stream_waits_for() {

@@ -189,35 +189,6 @@ fn a_forked_child_panics_rather_than_look() {
     assert_eq!(number(&merge.next().unwrap().event()), 1);
 }
 
-/// Any call that finds the next event moves late records to the side output, and that reads them.
-#[test]
-fn a_forked_child_panics_rather_than_put_late_records_aside() {
-    apart!();
-    let Some((map, program)) = echo() else { return };
-    let rings = Rings::options().bpf_output(&map).pages(1).open().unwrap();
-    let order = Order::new().key(Key::Payload(0)).hold(Hold::None).late_side_output(10);
-    let mut merge = Merge::new(rings, order).unwrap();
-    assert_eq!(program.run_with(0, &[5]).unwrap(), 0);
-    merge.refresh(0);
-    assert_eq!(number(&merge.next().unwrap().event()), 5);
-    assert_eq!(program.run_with(0, &[4]).unwrap(), 0);
-    merge.refresh(0);
-    // It is late, and no call has found it yet.
-    assert_eq!((merge.held(), merge.stats().late), (1, 0));
-    let code = in_child(|| {
-        let mut panics =
-            |call: &mut dyn FnMut(&mut Merge)| catch_unwind(AssertUnwindSafe(|| call(&mut merge))).is_err();
-        first_false(&[
-            panics(&mut |merge| assert!(!merge.is_ready())),
-            panics(&mut |merge| assert!(!merge.begin_fence())),
-            panics(&mut |merge| drop(merge.next())),
-        ])
-    });
-    assert_eq!(code, 0);
-    assert!(!merge.is_ready(), "it is in the side output");
-    assert!(merge.late().map(|event| event.as_event().key()).eq([Some(4)]));
-}
-
 /// A child may drop events that were lent before the fork, and the parent still has them. A drain and a recorder panic before they read a
 /// record.
 #[test]

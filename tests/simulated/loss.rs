@@ -780,46 +780,30 @@ fn pauses_show_in_the_ledger() {
     assert!(!account.is_balanced() && account.explained(3).is_balanced() && !account.explained(2).is_balanced());
 }
 
-/// Late records: in the stream, marked; or in the side output, up to its limit, in their order.
+/// Late records come in the stream, marked, in their order, with their bytes.
 #[test]
-fn late_records_can_be_kept_aside() {
-    for most in [0, 3, 100] {
-        let kernel = sim::Kernel::new(&[0, 1]);
-        let mut merge = merge(&kernel, Order::new().hold(Hold::None).late_side_output(most));
-        kernel.emit(0, 1000, b"first");
-        merge.refresh(0);
-        assert_eq!(all(&mut merge), ["1000 assumed"]);
-        for time in [900, 910, 920, 930, 940] {
-            kernel.emit(1, time, &(time + 1).to_ne_bytes());
-        }
-        kernel.emit(0, 2000, b"on time");
-        merge.refresh(0);
-        let late = ["900 late", "910 late", "920 late", "930 late", "940 late"];
-        let expected: Vec<_> = late.iter().skip(most).chain(&["2000 assumed"]).copied().collect();
-        assert_eq!(all(&mut merge), expected, "records beyond the limit stay in the stream");
-        assert_eq!((merge.stats().late, merge.stats().max_late, merge.stats().records), (5, 100, 7));
-        let aside: Vec<_> = merge
-            .late()
-            .map(|event| {
-                let event = event.as_event();
-                let (time, late_by) = (event.key().unwrap(), event.late_by());
-                assert_eq!((event.certainty(), late_by), (Certainty::Late, 1000 - time));
-                assert_eq!(event.record().unwrap().payload().unwrap().u64(0), Some(time + 1), "its bytes");
-                told(&event)
-            })
-            .collect();
-        assert_eq!(aside, late[..most.min(5)]);
-        assert_eq!(merge.late().count(), 0, "they are taken");
-        // There is room again.
-        kernel.emit(1, 950, b"");
-        merge.refresh(0);
-        assert_eq!(all(&mut merge).is_empty(), most > 0);
-        assert_eq!(merge.late().count(), most.min(1));
-        merge.publish();
-        assert_eq!(kernel.tail(1), kernel.head(1));
-        assert!(merge.ledger().is_balanced());
-        assert_eq!(merge.ledger().total().written(), 8);
+fn late_records_come_at_once_and_marked() {
+    let kernel = sim::Kernel::new(&[0, 1]);
+    let mut merge = merge(&kernel, Order::new().hold(Hold::None));
+    kernel.emit(0, 1000, b"first");
+    merge.refresh(0);
+    assert_eq!(all(&mut merge), ["1000 assumed"]);
+    for time in [900, 910, 920] {
+        kernel.emit(1, time, &(time + 1).to_ne_bytes());
     }
+    kernel.emit(0, 2000, b"on time");
+    merge.refresh(0);
+    for time in [900, 910, 920] {
+        let event = merge.next().unwrap();
+        assert_eq!((event.key(), event.certainty(), event.late_by()), (Some(time), Certainty::Late, 1000 - time));
+        assert_eq!(event.record().unwrap().payload().unwrap().u64(0), Some(time + 1), "its bytes");
+    }
+    assert_eq!(all(&mut merge), ["2000 assumed"]);
+    assert_eq!((merge.stats().late, merge.stats().max_late, merge.stats().records), (3, 100, 5));
+    merge.publish();
+    assert_eq!(kernel.tail(1), kernel.head(1));
+    assert!(merge.ledger().is_balanced());
+    assert_eq!(merge.ledger().total().written(), 5);
 }
 
 /// Writes on one CPU while a fence does not end, with a refresh after every few records. Gives how many were dropped.

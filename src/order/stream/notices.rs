@@ -10,17 +10,6 @@ use crate::sequence::anomaly::AnomalyKind;
 use crate::sequence::tracker::{Step, Tracker};
 
 impl Stream {
-    /// Puts the picked event aside; false if it stays in the stream.
-    #[cold]
-    pub(super) fn put_aside(&mut self, lanes: &[Lane]) -> bool {
-        if self.aside.len() >= self.late_side_output || self.picked_record(lanes).is_none() {
-            return false;
-        }
-        self.aside.push_back(self.picked_event(lanes).to_owned());
-        self.take_other();
-        true
-    }
-
     /// Picks a notice about no record, if there is one. It belongs to no ring.
     #[inline]
     pub(super) fn pick_notice(&mut self) -> bool {
