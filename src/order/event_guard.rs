@@ -34,7 +34,7 @@ impl<'a> EventGuard<'a> {
     #[inline(always)]
     pub fn key(&self) -> Option<u64> {
         match self.place {
-            Some(place) => Some(self.stream.keys.written(place.key)),
+            Some(place) => Some(place.key),
             None => self.stream.picked_key(),
         }
     }

@@ -42,8 +42,6 @@ pub(crate) struct Stream {
     early: bool,
     /// The report of an early release that is due.
     pub(crate) pressed: Option<EarlyRelease>,
-    /// A counter of the machine may have wrapped around unnoticed, and this is to be reported: the expected number.
-    pub(crate) wraparound: Option<u64>,
     /// Notices about no record. They come before anything else.
     pub(crate) notices: VecDeque<Notice>,
     /// Finds records about the tracer, if those are left out.
@@ -60,7 +58,7 @@ pub(crate) struct Pick {
     pub(crate) notice: Option<Notice>,
 }
 
-/// A notice before a place. Numbers are extended to 64 bits.
+/// A notice before a place.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Notice {
     /// All events from before a flush were yielded.
@@ -69,8 +67,6 @@ pub(crate) enum Notice {
     Untraced(Untraced),
     /// From here on records leave before their order is proven.
     EarlyRelease(EarlyRelease),
-    /// The counter of the whole machine may have wrapped around unnoticed.
-    Wraparound { expected: u64 },
     /// Numbers of the whole machine are missing.
     Gap { first: u64, last: u64 },
     /// The number of the whole machine is not the expected one.
@@ -97,7 +93,6 @@ impl Stream {
             said: None,
             early: false,
             pressed: None,
-            wraparound: None,
             notices: VecDeque::new(),
             own: None,
             stats: Stats::default(),
@@ -183,7 +178,7 @@ impl Stream {
         let left = self.array.left();
         let (Some(first), Some(last)) = (left.first(), left.last()) else { return };
         // If the smallest key is reliable, all are.
-        let none = self.sequence.is_some() || self.wraparound.is_some() || !self.keys.is_sure(first.key);
+        let none = self.sequence.is_some() || !self.keys.is_sure(first.key);
         if none || !is_plain(first) || first.key < self.last {
             return self.array.set_plain(0);
         }
@@ -275,7 +270,7 @@ impl Stream {
     #[inline(always)]
     pub(crate) fn plain_event<'a>(&self, lanes: &'a [Lane], place: Place) -> Event<'a> {
         let item = Item::Record(plain_record(lanes, place));
-        Event { key: Some(self.keys.written(place.key)), certainty: self.certainty_of_plain(), late_by: 0, item }
+        Event { key: Some(place.key), certainty: self.certainty_of_plain(), late_by: 0, item }
     }
 
     /// Folds the next event that was picked, or the plain ones before an end, and takes them.
@@ -287,14 +282,14 @@ impl Stream {
         mut all: A,
         mut each: impl FnMut(A, Event<'a>) -> ControlFlow<B, A>,
     ) -> ControlFlow<B, A> {
-        let Self { array, keys, frontier, .. } = self;
+        let Self { array, frontier, .. } = self;
         let certainty = frontier.certainty_of_rule();
         let (places, at) = array.walk(plain_until);
         for &place in places {
             // Before the function, which may panic.
             *at += 1;
             let item = Item::Record(plain_record(lanes, place));
-            let event = Event { key: Some(keys.written(place.key)), certainty, late_by: 0, item };
+            let event = Event { key: Some(place.key), certainty, late_by: 0, item };
             all = each(all, event)?;
         }
         ControlFlow::Continue(all)

@@ -160,8 +160,6 @@ impl Recorder {
         let mut frozen = Frozen::new(self);
         stopped?;
         frozen.recorder.marks.clear();
-        // The number of records overwritten since the last stop is unknown.
-        frozen.recorder.keys.resume();
         for rank in 0..frozen.recorder.rings.lanes.len() {
             let oldest = frozen.recorder.mark(rank as u32);
             frozen.complete_from = frozen.complete_from.max(oldest);
