@@ -110,7 +110,7 @@ impl Array {
         self.next_before(self.plain_until)
     }
 
-    /// The plain places before an end, as [`Array::give_plain`] gave it, and the number of those that were yielded, to be counted up.
+    /// The plain places before an end, as [`Array::plain_until`] gave it, and the number of those that were yielded, to be counted up.
     #[inline(always)]
     pub(crate) fn walk(&mut self, plain_until: usize) -> (&[Place], &mut usize) {
         (self.places.get(self.at..plain_until).unwrap_or_default(), &mut self.at)
@@ -127,7 +127,7 @@ impl Array {
         self.plain_until = self.at + places;
     }
 
-    /// The next place, if it lies before the end of plain ones, as [`Array::give_plain`] gave it.
+    /// The next place, if it lies before the end of plain ones, as [`Array::plain_until`] gave it.
     #[inline(always)]
     pub(crate) fn next_before(&self, plain_until: usize) -> Option<Place> {
         if self.at < plain_until { self.places.get(self.at).copied() } else { None }
@@ -137,11 +137,6 @@ impl Array {
     #[inline]
     pub(crate) fn plain_until(&self) -> usize {
         self.plain_until
-    }
-
-    /// Gives where plain places end to a batch. Nothing else yields them until they are found again.
-    pub(crate) fn give_plain(&mut self) -> usize {
-        std::mem::take(&mut self.plain_until)
     }
 
     /// Takes those of the plain places out of the block of which a function says so, as if they were yielded. Returns how many. They are

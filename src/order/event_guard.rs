@@ -120,7 +120,7 @@ impl<'a> Batch<'a> {
     fn pick(&mut self) -> bool {
         self.stream.heed(self.lanes);
         let picked = !self.stream.rushed && self.stream.pick_anew(self.lanes);
-        self.plain_until = self.stream.array.give_plain();
+        self.plain_until = self.stream.array.plain_until();
         picked
     }
 }

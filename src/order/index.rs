@@ -149,6 +149,8 @@ pub(crate) struct Index {
     counts: Counts,
     /// Key, certainty and lateness of the last record with a key that was yielded one by one. A record without a key after it shares them.
     pub(crate) yielded: Option<(u64, Certainty, u64)>,
+    /// The largest key that was yielded and not proven.
+    pub(crate) unproven: Option<u64>,
 }
 
 // All counts say what is in the index: what the merge has taken out and not yielded yet is the array's.
@@ -186,6 +188,7 @@ impl Index {
             share: 0,
             counts: Counts::default(),
             yielded: None,
+            unproven: None,
         }
     }
 

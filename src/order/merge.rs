@@ -343,9 +343,6 @@ impl Merge {
                 *said += u32::from(rank as u32 <= *said);
             }
         }
-        if any {
-            self.stream.in_batch = true;
-        }
         failed.map(|()| any)
     }
 
@@ -408,21 +405,24 @@ impl Merge {
     /// Gives bytes back that are due, and picks the next event. No event is borrowed now.
     #[inline(never)]
     fn pick_anew(&mut self) -> bool {
-        let all = self.stream.in_batch;
-        if all {
-            self.stream.sync();
-            self.stream.in_batch = false;
+        self.give_back();
+        self.stream.pick_anew(&self.rings.lanes)
+    }
+
+    /// Gives bytes back that are due, once all that was merged is yielded: all those of a batch, else if they are a sixteenth of a ring. No
+    /// event is borrowed now.
+    fn give_back(&mut self) {
+        if !self.stream.array.is_empty() {
+            return;
         }
-        if self.stream.array.is_empty() {
-            for (lane, index) in self.rings.lanes.iter_mut().zip(&mut self.stream.indexes) {
-                // The next refresh decides whether to catch up.
-                if (all || index.unpublished()) && !index.catches_up(lane) {
-                    index.publish(lane);
-                    self.stream.rushed |= index.fills_up(&lane.ring);
-                }
+        let all = std::mem::take(&mut self.stream.in_batch);
+        for (lane, index) in self.rings.lanes.iter_mut().zip(&mut self.stream.indexes) {
+            // The next refresh decides whether to catch up.
+            if (all || index.unpublished()) && !index.catches_up(lane) {
+                index.publish(lane);
+                self.stream.rushed |= index.fills_up(&lane.ring);
             }
         }
-        self.stream.pick_anew(&self.rings.lanes)
     }
 
     /// The next event that the last refresh found, if it may be yielded.
@@ -471,14 +471,17 @@ impl Merge {
     /// quarter since that refresh: refresh, then go on.
     ///
     /// The items borrow the merge, not the iterator, so a program can hold any number of them. An item is consumed when
-    /// the iterator gives it. The kernel gets the bytes back with the first call of the merge after the borrow.
+    /// the iterator gives it. The kernel gets the bytes back with the first call of the merge after the borrow; or with the next refresh, or
+    /// once a sixteenth of a ring was consumed, if the program left the iterator before its end.
     ///
     /// # Panics
     /// In a forked child, which does not have the rings.
     pub fn batch(&mut self) -> Batch<'_> {
-        self.publish();
+        self.rings.control().assert_not_forked();
+        self.give_back();
         self.stream.in_batch = true;
-        Batch { lanes: &self.rings.lanes, stream: &mut self.stream, plain_until: 0 }
+        let plain_until = self.stream.array.plain_until();
+        Batch { lanes: &self.rings.lanes, stream: &mut self.stream, plain_until }
     }
 
     /// Gives the bytes of all yielded events back to the kernel now.

@@ -17,13 +17,14 @@ pub(crate) enum Keyed {
     Never,
 }
 
-/// What is special about a place: 0 for a plain record, a sample with its own key of which there is nothing else to say. `NOTED` is combined
+/// What is special about a place: 0 or 1 for a plain record, one with its own key of which there is nothing else to say. `NOTED` is combined
 /// with the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tag(u8);
 
 impl Tag {
-    pub(crate) const PLAIN: Self = Self(0);
+    /// A sample with its own key.
+    pub(crate) const SAMPLE: Self = Self(0);
     /// A record of another kind with its own key.
     pub(crate) const OTHER: Self = Self(1);
     pub(crate) const BEFORE: Self = Self(2);
@@ -41,6 +42,8 @@ impl Tag {
 /// The bits of a word that are its size and its tag: a size is a multiple of 8.
 const SIZE: u64 = 0xfff8;
 const TAG: u64 = 7;
+/// The bits of a tag that a plain record has not.
+const SPECIAL: u64 = 6;
 
 /// Where the position and the rank of the ring begin in a word.
 const POSITION_AT: u32 = 16;
@@ -79,7 +82,7 @@ impl Place {
         u64::from(rank) << RANK_AT | (position & LOW_POSITION) << POSITION_AT
     }
 
-    /// A plain record at the position of a word.
+    /// A plain sample at the position of a word.
     #[inline(always)]
     pub(crate) fn plain(key: u64, word: u64, size: u64) -> Self {
         Self { key, word: word | size }
@@ -112,7 +115,13 @@ impl Place {
     /// Whether it is a plain record.
     #[inline(always)]
     pub(crate) fn is_plain(self) -> bool {
-        self.word & TAG == 0
+        self.word & SPECIAL == 0
+    }
+
+    /// Whether it is a sample, if it is plain.
+    #[inline(always)]
+    pub(crate) fn is_sample(self) -> bool {
+        self.word & u64::from(Tag::OTHER.0) == 0
     }
 
     /// Bits that tell of many places at once whether all are plain.
@@ -123,7 +132,7 @@ impl Place {
 
     /// Whether all places are plain of which these are the bits.
     pub(crate) fn are_plain(bits: u64) -> bool {
-        bits & TAG == 0
+        bits & SPECIAL == 0
     }
 
     #[inline]
@@ -138,7 +147,7 @@ impl Place {
     /// The origin of its key. That of a loss in no ring is known to its ring.
     pub(crate) fn keyed(self) -> Keyed {
         match self.tag() {
-            Tag::PLAIN | Tag::OTHER | Tag::NOTED => Keyed::Own,
+            Tag::SAMPLE | Tag::OTHER | Tag::NOTED => Keyed::Own,
             Tag::NEVER | Tag(7) => Keyed::Never,
             _ => Keyed::Before,
         }

@@ -337,5 +337,10 @@ impl Stream {
 #[inline(always)]
 pub(crate) fn plain_record(lanes: &[Lane], place: Place) -> Record<'_> {
     let lane = &lanes[place.rank()];
-    Record::sample(lane.near(place.low(), place.size()), place.size(), &lane.origin)
+    let bytes = lane.near(place.low(), place.size());
+    if place.is_sample() {
+        Record::sample(bytes, place.size(), &lane.origin)
+    } else {
+        Record::again(bytes, &lane.origin)
+    }
 }

@@ -487,7 +487,7 @@ fn a_recording_by_several_threads_is_read_as_perf_shows_it() {
         // One of them is cut short, inside of a record; then it is a pipe, and then there is none with a header.
         let part = file.0.join("data.1");
         let bytes = fs::read(&part).unwrap();
-        fs::write(&part, &bytes[..bytes.len() / 2 | 1]).unwrap();
+        fs::write(&part, &bytes[..(bytes.len() / 2) | 1]).unwrap();
         let (mut records, mut damage) = (0, 0);
         drain(&mut Reader::new(open(&file.0), Order::new()).unwrap(), |event| match event.item() {
             Item::Record(record) => records += usize::from(record.kind() == perfweave::Kind::SAMPLE),

@@ -4,8 +4,8 @@ use crate::reading;
 use crate::reading::LONG;
 use crate::{fence, small};
 use perfweave::{
-    AnomalyKind, Certainty, Ended, Event, Fault, Fence, Hold, Item, Key, Merge, Order, Pause, Reader, Record, Sequence,
-    WhenFull, sim,
+    AnomalyKind, Certainty, Ended, Event, Fault, Fence, Hold, Item, Key, Kind, Merge, Order, Pause, Reader, Record,
+    Sequence, WhenFull, sim,
 };
 use perfweave_support::threads;
 use std::time::{Duration, Instant};
@@ -1445,4 +1445,43 @@ fn the_frontier_is_a_key() {
     assert_eq!(merge.frontier(), None, "nothing is proven");
     fence(&mut merge);
     assert_eq!(merge.frontier(), Some(70));
+}
+
+/// A record without a key shares the certainty of the record before it in its ring, also if it is found once that one has left early.
+#[test]
+fn a_record_without_a_key_behind_an_early_one_is_not_proven() {
+    let kernel = small(&[0], 4096);
+    let order = Order::new().key(Key::Payload(0)).hold(Hold::FENCE).when_full(WhenFull::Release);
+    let mut merge = Merge::new(kernel.rings(), order).unwrap();
+    let write = |key: u64| drop(kernel.emit(0, 0, &[&key.to_ne_bytes()[..], &[0; 192]].concat()));
+    // The last one is out of order.
+    (100..115).for_each(write);
+    write(50);
+    (0..2).for_each(|_| drop(merge.refresh(0)));
+    assert!(merge.batch().all(|event| event.certainty() != Certainty::Proven));
+    assert!(kernel.emit(0, 0, b"none"));
+    (115..124).for_each(write);
+    (0..2).for_each(|_| drop(merge.refresh(0)));
+    let certainties: Vec<_> = merge.batch().map(|event| event.certainty()).collect();
+    assert!(!certainties.is_empty() && !certainties.contains(&Certainty::Proven), "{certainties:?}");
+    assert_eq!(merge.stats().fences, 0);
+}
+
+/// Records of all kinds with keys of their own are yielded as they lie in the array: none is looked at by itself.
+#[test]
+fn records_of_other_kinds_come_with_their_kinds() {
+    let kernel = sim::Kernel::new(&[0, 1]);
+    let mut merge = merge(&kernel, Order::new());
+    for time in 0..100u64 {
+        let cpu = time as u32 % 2;
+        kernel.begin(cpu, time);
+        assert!(if time % 3 == 0 { kernel.write_other(cpu, Kind::SWITCH, 0, &[]) } else { kernel.write(cpu, b"") });
+        kernel.end(cpu);
+    }
+    fence(&mut merge);
+    let next = merge.next().map(|event| (event.key(), event.record().unwrap().kind()));
+    let rest = merge.batch().map(|event| (event.key(), event.record().unwrap().kind()));
+    let all: Vec<_> = next.into_iter().chain(rest).collect();
+    let kind = |time| if time % 3 == 0 { Kind::SWITCH } else { Kind::SAMPLE };
+    assert_eq!(all, (0..100).map(|time| (Some(time), kind(time))).collect::<Vec<_>>());
 }

@@ -146,7 +146,7 @@ impl Index {
         let note = note.or((long > 0).then_some(Note::Long { len: long }));
         self.counts.indexed += 1;
         self.counts.repaired += u64::from(own.is_some_and(|key| key < self.back) && !self.run.is_empty());
-        let tag = if record.kind() == Kind::SAMPLE { Tag::PLAIN } else { Tag::OTHER };
+        let tag = if record.kind() == Kind::SAMPLE { Tag::SAMPLE } else { Tag::OTHER };
         self.insert(self.cursor, record.header().size().into(), own, tag, note, with.far);
         self.before = own.or(self.before);
         self.cursor += len;

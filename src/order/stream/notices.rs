@@ -101,6 +101,9 @@ impl Stream {
     fn yielded_before(&self, place: Place) -> (Certainty, u64) {
         match self.indexes[place.rank()].yielded {
             Some((key, certainty, late_by)) if key == place.key => (certainty, late_by),
+            _ if !self.keys.is_sure(place.key) || Some(place.key) <= self.indexes[place.rank()].unproven => {
+                (Certainty::Assumed, 0)
+            }
             // It was a plain one.
             _ => (self.certainty_of_plain(), 0),
         }
@@ -238,6 +241,9 @@ impl Stream {
                 index.counts_mut().early += u64::from(early);
                 if keyed == Keyed::Own {
                     index.yielded = Some((place.key, certainty, late_by));
+                    if certainty != Certainty::Proven {
+                        index.unproven = index.unproven.max(Some(place.key));
+                    }
                     self.last = self.last.max(place.key);
                     self.pass_number(place.key, certainty);
                     if certainty != Certainty::Late {
