@@ -8,7 +8,7 @@ use crate::convert::names::frames;
 use crate::failure::{Failure, Outcome};
 use crate::out::{Out, frame, line};
 #[cfg(feature = "svg")]
-use crate::output::{self, Readers};
+use crate::output;
 use crate::session::{Session, Tell};
 use names::Names;
 use perfweave::{Event, Kind, Rings, Sample};
@@ -109,7 +109,7 @@ fn svg(path: &Path, stacks: &[Counted]) -> Result<(), Failure> {
     let lines: Vec<_> = stacks.iter().map(|(stack, samples)| format!("{} {samples}", folded(stack))).collect();
     let mut options = inferno::flamegraph::Options::default();
     options.count_name = "samples".into();
-    let file = output::create(path, Readers::Own).map_err(|error| failed(&error))?;
+    let file = output::create(path).map_err(|error| failed(&error))?;
     let mut file = std::io::BufWriter::new(file);
     inferno::flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), &mut file)
         .map_err(|error| failed(&error))?;

@@ -1,9 +1,9 @@
 //! The file of a recording while it is written: by the process that made it, until something fails.
 
 use crate::error::{Error, ErrorKind};
-use crate::sys::file::{self, Found};
+use crate::sys::created;
 use crate::sys::fork::Owner;
-use std::fs::File;
+use std::fs::{File, FileType};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
@@ -35,13 +35,11 @@ pub(super) struct Output {
 impl Output {
     /// Creates a file, or replaces one.
     pub(super) fn create(path: &Path) -> Result<Self, Error> {
-        let file = match file::create(path).map_err(io)? {
-            Found::File(file, _) => file,
-            Found::Directory => return Err(io(io::ErrorKind::IsADirectory.into())),
-            Found::Other => {
-                let message = "it is no regular file";
-                return Err(Error::new(ErrorKind::Output, message).hinting("write into one, and copy that"));
-            }
+        // What fails when it is opened says so itself: a directory.
+        let is_wanted = |kind: FileType| kind.is_file() || kind.is_dir();
+        let Some(file) = created::create(path, is_wanted).map_err(io)? else {
+            let message = "it is no regular file";
+            return Err(Error::new(ErrorKind::Output, message).hinting("write into one, and copy that"));
         };
         Ok(Self::new(file, false))
     }
