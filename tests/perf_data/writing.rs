@@ -219,6 +219,36 @@ fn a_pipe_has_what_a_file_has() {
     }
 }
 
+/// An event with more ids than one record has room for: perf shows its samples, whichever of the records has their ids.
+#[test]
+fn a_pipe_has_room_for_many_ids() {
+    let Some(mut reader) = live(&["sched:sched_switch", "sched:sched_waking"]) else { return };
+    let (file, _) = write_all(&mut reader, |_| {});
+    // The ids of each event come behind 20,000 others: at the end of the file, where the event says that they are.
+    let mut bytes = std::fs::read(&file.0).unwrap();
+    let word = |bytes: &[u8], at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap()) as usize;
+    let (entry, attrs) = (word(&bytes, 16), word(&bytes, 24));
+    for event in 0..2 {
+        let place = attrs + (event + 1) * entry - 16;
+        let (at, len) = (word(&bytes, place), word(&bytes, place + 8));
+        let (begin, own) = (bytes.len(), bytes[at..at + len].to_vec());
+        bytes.extend((0..20_000).flat_map(|id| (((event as u64 + 1) << 40) + id).to_ne_bytes()));
+        bytes.extend(own);
+        let ids = bytes.len() - begin;
+        bytes[place..place + 8].copy_from_slice(&begin.to_ne_bytes());
+        bytes[place + 8..place + 16].copy_from_slice(&ids.to_ne_bytes());
+    }
+    let many = File::with(&bytes);
+    let expected = perf(&["script", "-i", file.path(), "--ns"]).unwrap();
+    assert!(expected.contains("sched:sched_switch:") && expected.contains("sched:sched_waking:"), "{expected}");
+    assert!(perf(&["script", "-i", many.path(), "--ns"]).unwrap() == expected);
+    let (_, piped) = piped(&mut flushed(open(&many.0)));
+    let script = format!("cat {} | perf script -i - --ns", piped.path());
+    let through = perfweave_support::perf::printed(Command::new("sh").args(["-c", &script])).unwrap();
+    assert!(through == expected, "{:?} {:?}", through.lines().next(), expected.lines().next());
+    assert_eq!(self::bytes(open(&piped.0), true), self::bytes(open(&many.0), true));
+}
+
 fn flushed(rings: Rings) -> Reader {
     let reader = Reader::new(rings, Order::new()).unwrap();
     reader.handle().flush().unwrap();
