@@ -416,7 +416,7 @@ impl Writer {
         self.events[at].ids.extend(id);
         self.is_stale |= id.is_some();
         if self.file.is_pipe() && (id.is_some() || at >= known) {
-            self.describe(at, id.as_slice())?;
+            self.describe_later(at, id)?;
         }
         self.time = record.time().unwrap_or(self.time);
         if !self.lost.is_empty()
