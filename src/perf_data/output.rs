@@ -3,9 +3,10 @@
 use crate::error::{Error, ErrorKind};
 use crate::sys::created;
 use crate::sys::fork::Owner;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::fs::{File, FileType};
 use std::io::{self, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -139,7 +140,7 @@ impl Output {
         }
         let append = || {
             if self.is_pipe {
-                return (&self.file).write_all(bytes);
+                return write_all(&self.file, bytes);
             }
             if let Some(header) = &self.open_again {
                 self.file.write_all_at(header, 0)?;
@@ -161,6 +162,25 @@ impl Output {
         }
         self.check()
     }
+}
+
+/// Writes where a program may read meanwhile, and waits for it: somebody may have made the descriptor one that does not block, as shells and
+/// programs that read asynchronously do.
+fn write_all(mut file: &File, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match file.write(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => bytes = &bytes[written..],
+            Err(errno) if errno.kind() == io::ErrorKind::Interrupted => {}
+            Err(errno) if errno.kind() == io::ErrorKind::WouldBlock => {
+                let mut writable = [PollFd::new(file.as_fd(), PollFlags::POLLOUT)];
+                // A signal may end it early, and then it finds out above.
+                let _ = poll(&mut writable, PollTimeout::NONE);
+            }
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
 }
 
 fn io(errno: io::Error) -> Error {

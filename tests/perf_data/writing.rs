@@ -9,7 +9,9 @@ use perfweave::{
 use perfweave_support::threads::until;
 use perfweave_support::{assert_error, kernel, tracefs};
 use std::io::{self, Read};
+use std::net::Shutdown;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -315,22 +317,50 @@ fn a_pipe_describes_what_comes_later() {
     assert_eq!(bytes(open(&piped.0), true).iter().filter(|(_, _, bytes)| bytes.starts_with(b"lost")).count(), 10);
 }
 
-/// Who reads the pipe has gone: an error that says so, again and again.
+/// Who reads the pipe has gone: an error that says so, again and again. Other tests fork meanwhile, and their children have a copy of every end
+/// that is open here, until they end or run another program. So the end is a socket's, which is shut down for all copies.
 #[test]
 fn a_pipe_that_nobody_reads_is_an_error() {
     let machine = sim::Kernel::new(&[0]);
     machine.emit(0, 1, b"before");
-    let (from, to) = io::pipe().unwrap();
+    let (from, to) = UnixStream::pair().unwrap();
+    let _copy = from.try_clone().unwrap();
     let mut reader = Reader::new(machine.rings(), Order::new().hold(machine.hold())).unwrap();
     reader.handle().flush().unwrap();
     let mut writer = perf_data::Writer::pipe(to, reader.rings()).unwrap();
-    drop(from);
+    from.shutdown(Shutdown::Both).unwrap();
     writer.write(&reader.next().unwrap().unwrap().event()).unwrap();
     for _ in 0..2 {
         let error = writer.flush().unwrap_err();
         assert_eq!((error.kind(), error.raw_os_error()), (perfweave::ErrorKind::Output, Some(32)), "{error}");
-        assert!(error.to_string().contains("pipe:["), "{error}");
+        assert!(error.to_string().contains("socket:["), "{error}");
     }
+}
+
+/// Who reads is slower than the writer, whose end does not block: it waits for room.
+#[test]
+fn a_full_pipe_that_does_not_block_is_waited_for() {
+    let machine = sim::Kernel::with(&[0], 1 << 20, Layout::new(4 | 1024, true, 0));
+    (1..5000).for_each(|time| assert!(machine.emit(0, time, &[7; 100])));
+    let mut reader = Reader::new(machine.rings(), Order::new().hold(machine.hold())).unwrap();
+    reader.handle().flush().unwrap();
+    let (mut from, to) = io::pipe().unwrap();
+    nix::fcntl::fcntl(&to, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK)).unwrap();
+    let file = File::new();
+    let mut piped = perf_data::Writer::pipe(to, reader.rings()).unwrap();
+    let taken = std::thread::spawn(move || {
+        let (mut bytes, mut some) = (Vec::new(), [0; 512]);
+        while let read @ 1.. = from.read(&mut some).unwrap() {
+            bytes.extend(&some[..read]);
+        }
+        bytes
+    });
+    while let Some(event) = reader.next().unwrap().filter(|event| !matches!(event.item(), Item::Flushed)) {
+        piped.write(&event.event()).unwrap();
+    }
+    assert_eq!(piped.finish().unwrap().records, 4999);
+    std::fs::write(&file.0, taken.join().unwrap()).unwrap();
+    assert_eq!(bytes(open(&file.0), true).len(), 4999);
 }
 
 /// The bytes are equal, and perf shows the same for both.

@@ -26,6 +26,7 @@ const UPDATE_NAME: u64 = 2;
 impl Writer {
     /// Writes for another program to read meanwhile, as `perf record -o -` does: into a pipe, a socket or a file, from where it stands.
     /// `perf script -i -` and [`open`](crate::perf_data::open) read it, the latter from a file. [`Writer::flush`] hands over what is held.
+    /// Writing blocks until there is room, also where the descriptor is one that does not block (`O_NONBLOCK`).
     /// Otherwise as [`Writer::create`]; the file is not closed before the writer is dropped.
     ///
     /// A CPU that comes online later has events of its own, which are described where they come. `perf script` of Linux 6.1 ends there with a
