@@ -84,6 +84,17 @@ fn in_a_pid_namespace_what_is_outside_is_told_apart() {
     assert!(!stacks.contains("swapper") && !stacks.contains("do_idle"), "{stacks}");
     // The profiler's own addresses name nothing of others.
     assert!(!stacks.lines().any(|line| line.starts_with("[outside]") && line.contains("perfweave")), "{stacks}");
+    // A recording of samples alone does not say whose they are. What executes a program is no idle CPU.
+    let place = Place::new();
+    let file = place.file("perf.data");
+    let record = ["record", "-a", "-e", "cpu-clock", "--call-graph", "-o", &file, "--", "sh", "-c", script];
+    let output = Command::new("unshare").args(&words[..3]).args(record).stdin(Stdio::null()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let folded = Run::new(&["convert", "--folded", &file]).succeeds();
+    let outside: Vec<_> = folded.lines().filter(|line| line.starts_with("?;") && !line.contains(";do_exit")).collect();
+    let is_unknown = |line: &&str| line.starts_with("?;[unknown]") || line.starts_with("?;[kernel]");
+    assert!(!outside.is_empty() && outside.iter().all(is_unknown), "{folded}");
+    assert!(!folded.lines().any(|line| line.starts_with("swapper;") && line.contains(";[unknown]")), "{folded}");
 }
 
 #[test]
