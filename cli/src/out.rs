@@ -1,8 +1,10 @@
 //! Standard output: buffered, and written out whenever nothing more is ready. And lines in which no name commands a terminal.
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::borrow::Cow;
 use std::fmt::{Arguments, Write as _};
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
+use std::os::fd::AsFd;
 
 /// A text that is one line, and no command to a terminal. Any process chooses names, paths and symbols that others print. What is no character
 /// to be seen is written as JSON writes it: controls, ends of lines, and what turns the direction of letters or hides. So a line of JSON stays
@@ -53,11 +55,40 @@ pub fn say(text: Arguments<'_>) {
 
 /// Lines on standard output.
 #[derive(Debug)]
-pub struct Out(BufWriter<StdoutLock<'static>>);
+pub struct Out(BufWriter<Waiting>);
+
+/// Standard output, which is waited for where somebody made it one that does not block (`O_NONBLOCK`).
+#[derive(Debug)]
+struct Waiting(StdoutLock<'static>);
+
+impl Write for Waiting {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            match self.0.write(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => writable(&self.0),
+                wrote => return wrote,
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        loop {
+            match self.0.flush() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => writable(&self.0),
+                flushed => return flushed,
+            }
+        }
+    }
+}
+
+/// Waits until something can be written. A signal may end it early, and then the next try finds out.
+fn writable(out: &StdoutLock<'_>) {
+    let _ = poll(&mut [PollFd::new(out.as_fd(), PollFlags::POLLOUT)], PollTimeout::NONE);
+}
 
 impl Out {
     pub fn new() -> Self {
-        Self(BufWriter::with_capacity(1 << 16, io::stdout().lock()))
+        Self(BufWriter::with_capacity(1 << 16, Waiting(io::stdout().lock())))
     }
 
     /// Whether a person sees it at once.

@@ -7,6 +7,7 @@
 //! counts.
 
 use crate::failure::Failure;
+use crate::interrupt;
 use crate::names::Names;
 use crate::numbers::Numbers;
 use perfweave::decode::Field;
@@ -26,13 +27,29 @@ pub enum Why {
     Other,
 }
 
+/// Who wakes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Waker {
+    /// A thread, by its number here.
+    Thread(u32),
+    /// What kind of an interrupt. The thread that it interrupted has no part in it.
+    Interrupt(&'static str),
+    /// A thread whose number here is not known: one that ends.
+    Unknown,
+}
+
+impl Waker {
+    pub fn thread(self) -> Option<u32> {
+        if let Self::Thread(tid) = self { Some(tid) } else { None }
+    }
+}
+
 /// A wake-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wake {
     pub time: u64,
-    /// The thread that wakes, by its number here, or `None` for an interrupt.
-    pub waker: Option<u32>,
-    /// The waker's process.
+    pub waker: Waker,
+    /// The process of the thread that ran.
     pub process: u32,
 }
 
@@ -147,9 +164,6 @@ struct Fields {
     next: [Field; 2],
 }
 
-/// `TRACE_FLAG_HARDIRQ` and `TRACE_FLAG_SOFTIRQ` (include/linux/trace_events.h).
-const IN_INTERRUPT: u64 = 0x08 | 0x10;
-
 /// `sched_wakeup_new`, if it is the source behind those of [`sources`]. Its fields lie where those of `sched_waking` lie: both are made of
 /// `sched_wakeup_template` (include/trace/events/sched.h).
 pub const NEW: usize = 2;
@@ -197,8 +211,12 @@ impl Scheduler {
                 let (process, tid) = sampled?;
                 let [waker, woken] = [&self.fields.waker, &self.fields.woken[0]].map(|field| number(field, record));
                 let (waker, woken) = (self.numbers.learn(waker?, tid), woken?);
-                let is_interrupt = self.fields.flags.uint(record).unwrap_or(0) & IN_INTERRUPT != 0;
-                self.threads.wakes(woken, Wake { time, waker: waker.filter(|_| !is_interrupt), process });
+                let waker = match (self.fields.flags.uint(record).and_then(interrupt::kind), waker) {
+                    (Some(kind), _) => Waker::Interrupt(kind),
+                    (None, Some(tid)) => Waker::Thread(tid),
+                    (None, None) => Waker::Unknown,
+                };
+                self.threads.wakes(woken, Wake { time, waker, process });
                 self.named(woken, 0, record, names);
                 None
             }

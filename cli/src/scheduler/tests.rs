@@ -1,11 +1,11 @@
 //! One thread, number 7, on the way that the kernel's records tell.
 
-use super::{Left, Ran, Threads, Wake, Why, why};
+use super::{Left, Ran, Threads, Wake, Waker, Why, why};
 
 const THREAD: u32 = 7;
 
 fn wake(time: u64) -> Wake {
-    Wake { time, waker: Some(1), process: 1 }
+    Wake { time, waker: Waker::Thread(1), process: 1 }
 }
 
 fn left(time: u64, why: Why) -> Left {

@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::family::Family;
 use crate::names::Names;
 use crate::out::{Out, line};
-use crate::scheduler::{Ran, Scheduler};
+use crate::scheduler::{Ran, Scheduler, Waker};
 use crate::session;
 use crate::stamp::{By, Stamp};
 use crate::times::{Times, short};
@@ -24,9 +24,6 @@ pub struct Rows<'a> {
     names: Names,
     pairs: HashMap<(Waker, u32), Times>,
 }
-
-/// Who wakes: a thread, or an interrupt.
-type Waker = Option<u32>;
 
 /// A row.
 #[derive(Debug)]
@@ -81,14 +78,14 @@ impl<'a> Rows<'a> {
         let (waker, woken) = (wake.waker, ran.tid);
         let own = std::process::id();
         // What this program does is not what anybody wants to know.
-        if waker.is_some() && wake.process == own || ran.left.is_some_and(|left| left.process == own) {
+        if waker.thread().is_some() && wake.process == own || ran.left.is_some_and(|left| left.process == own) {
             return Ok(());
         }
-        if !self.family.has(woken) && !waker.is_some_and(|waker| self.family.has(waker)) {
+        if !self.family.has(woken) && !waker.thread().is_some_and(|waker| self.family.has(waker)) {
             return Ok(());
         }
         let is_meant = |names: &mut Names, tid| self.args.comm.as_ref().is_none_or(|comm| names.of(tid) == comm);
-        if !is_meant(&mut self.names, woken) && !waker.is_some_and(|waker| is_meant(&mut self.names, waker)) {
+        if !is_meant(&mut self.names, woken) && !waker.thread().is_some_and(|waker| is_meant(&mut self.names, waker)) {
             return Ok(());
         }
         let waited = time.saturating_sub(since);
@@ -96,10 +93,11 @@ impl<'a> Rows<'a> {
         if !self.args.each {
             return Ok(());
         }
-        let [waker, woken] = [self.name(waker), self.name(Some(woken))];
+        let interrupt = if let Waker::Interrupt(kind) = waker { Some(kind) } else { None };
+        let [waker, woken] = [waker, Waker::Thread(woken)].map(|thread| self.name(thread));
         if self.args.common.json {
             let time = self.stamp.number(time);
-            let object = json!({ "time": time, "cpu": cpu, "waker": waker, "woken": woken, "ns": waited });
+            let object = json!({ "time": time, "cpu": cpu, "waker": waker, "interrupt": interrupt, "woken": woken, "ns": waited });
             return line(out, format_args!("{object}"));
         }
         let (time, waited) = (self.stamp.text(Some(time)), short(waited));
@@ -108,9 +106,11 @@ impl<'a> Rows<'a> {
 
     fn name(&mut self, thread: Waker) -> String {
         match thread {
-            None => "[interrupt]".into(),
-            Some(tid) if self.args.by_name => self.names.of(tid).to_owned(),
-            Some(tid) => self.names.with_number(tid),
+            Waker::Interrupt(_) => "[interrupt]".into(),
+            Waker::Unknown if self.args.by_name => "?".into(),
+            Waker::Unknown => "?/-".into(),
+            Waker::Thread(tid) if self.args.by_name => self.names.of(tid).to_owned(),
+            Waker::Thread(tid) => self.names.with_number(tid),
         }
     }
 
@@ -119,7 +119,7 @@ impl<'a> Rows<'a> {
         let mut rows = HashMap::<(String, String), Times>::new();
         let pairs = std::mem::take(&mut self.pairs);
         for ((waker, woken), times) in &pairs {
-            rows.entry((self.name(*waker), self.name(Some(*woken)))).or_default().join(times);
+            rows.entry((self.name(*waker), self.name(Waker::Thread(*woken)))).or_default().join(times);
         }
         self.pairs = pairs;
         let mut rows: Vec<_> = rows.into_iter().map(|((waker, woken), times)| Pair { waker, woken, times }).collect();
