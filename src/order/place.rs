@@ -17,7 +17,7 @@ pub(crate) enum Keyed {
     Never,
 }
 
-/// What is special about a place: 0 or 1 for a plain record, one with its own key of which there is nothing else to say. `NOTED` is combined
+/// What is special about a place: 0 for a plain record, a sample with its own key of which there is nothing else to say. `NOTED` is combined
 /// with the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tag(u8);
@@ -42,8 +42,6 @@ impl Tag {
 /// The bits of a word that are its size and its tag: a size is a multiple of 8.
 const SIZE: u64 = 0xfff8;
 const TAG: u64 = 7;
-/// The bits of a tag that a plain record has not.
-const SPECIAL: u64 = 6;
 
 /// Where the position and the rank of the ring begin in a word.
 const POSITION_AT: u32 = 16;
@@ -115,13 +113,12 @@ impl Place {
     /// Whether it is a plain record.
     #[inline(always)]
     pub(crate) fn is_plain(self) -> bool {
-        self.word & SPECIAL == 0
+        self.word & TAG == 0
     }
 
-    /// Whether it is a sample, if it is plain.
-    #[inline(always)]
-    pub(crate) fn is_sample(self) -> bool {
-        self.word & u64::from(Tag::OTHER.0) == 0
+    /// Whether it is a record of another kind, of which there is nothing else to say.
+    pub(crate) fn is_other(self) -> bool {
+        self.tag() == Tag::OTHER
     }
 
     /// Bits that tell of many places at once whether all are plain.
@@ -132,7 +129,7 @@ impl Place {
 
     /// Whether all places are plain of which these are the bits.
     pub(crate) fn are_plain(bits: u64) -> bool {
-        bits & SPECIAL == 0
+        bits & TAG == 0
     }
 
     #[inline]

@@ -123,6 +123,9 @@ impl Stream {
     /// Picks the next event, if one may be yielded. Leaves out records about the tracer, if the options say so.
     #[inline(never)]
     pub(crate) fn pick_anew(&mut self, lanes: &[Lane]) -> bool {
+        if self.pick_next_other() && !self.leave_out(lanes) {
+            return true;
+        }
         self.last = self.last();
         if self.pick_notice() {
             return true;
@@ -138,7 +141,8 @@ impl Stream {
             if self.array.is_empty() {
                 continue;
             }
-            let Some(is_picked) = self.pick_other() else { continue };
+            let picked = if self.pick_next_other() { Some(true) } else { self.pick_other() };
+            let Some(is_picked) = picked else { continue };
             if !is_picked {
                 return false;
             }
@@ -146,6 +150,13 @@ impl Stream {
                 return true;
             }
         }
+    }
+
+    /// Picks the next place, if it is a record of another kind of which nothing has to be said.
+    fn pick_next_other(&mut self) -> bool {
+        let Some(place) = self.array.next_other() else { return false };
+        self.picked = Pick { place, late_by: 0, certainty: self.certainty_of_plain(), notice: None };
+        true
     }
 
     /// Merges the next places whose keys may be yielded.
@@ -170,19 +181,23 @@ impl Stream {
         false
     }
 
-    /// Finds out how many of the next places are plain records of which nothing has to be said: neither late nor early. What is about the
-    /// tracer among them is left out.
+    /// Finds out how many of the next places are plain records of which nothing has to be said, neither late nor early; or such records of
+    /// other kinds. What is about the tracer among the plain ones is left out.
     fn find_plain(&mut self, lanes: &[Lane]) {
         let until = self.frontier.until();
         let is_plain = |place: &Place| place.is_plain() && place.key < until;
+        self.array.set_plain(0);
         let left = self.array.left();
         let (Some(first), Some(last)) = (left.first(), left.last()) else { return };
         // If the smallest key is reliable, all are.
-        let none = self.sequence.is_some() || !self.keys.is_sure(first.key);
-        if none || !is_plain(first) || first.key < self.last {
-            return self.array.set_plain(0);
+        if self.sequence.is_some() || !self.keys.is_sure(first.key) || first.key < self.last {
+            return;
         }
-        let all = self.array.all_plain && last.key < until;
+        if !is_plain(first) {
+            let others = left.iter().take_while(|place| place.is_other() && place.key < until).count();
+            return self.array.set_others(others);
+        }
+        let all = self.array.are_plain() && last.key < until;
         let plain = if all { left.len() } else { left.iter().take_while(|place| is_plain(place)).count() };
         self.array.set_plain(plain);
         self.early = false;
@@ -337,10 +352,5 @@ impl Stream {
 #[inline(always)]
 pub(crate) fn plain_record(lanes: &[Lane], place: Place) -> Record<'_> {
     let lane = &lanes[place.rank()];
-    let bytes = lane.near(place.low(), place.size());
-    if place.is_sample() {
-        Record::sample(bytes, place.size(), &lane.origin)
-    } else {
-        Record::again(bytes, &lane.origin)
-    }
+    Record::sample(lane.near(place.low(), place.size()), place.size(), &lane.origin)
 }

@@ -1453,15 +1453,15 @@ fn a_record_without_a_key_behind_an_early_one_is_not_proven() {
     let kernel = small(&[0], 4096);
     let order = Order::new().key(Key::Payload(0)).hold(Hold::FENCE).when_full(WhenFull::Release);
     let mut merge = Merge::new(kernel.rings(), order).unwrap();
-    let write = |key: u64| drop(kernel.emit(0, 0, &[&key.to_ne_bytes()[..], &[0; 192]].concat()));
+    let write = |key: u64| _ = kernel.emit(0, 0, &[&key.to_ne_bytes()[..], &[0; 192]].concat());
     // The last one is out of order.
     (100..115).for_each(write);
     write(50);
-    (0..2).for_each(|_| drop(merge.refresh(0)));
+    (0..2).for_each(|_| _ = merge.refresh(0));
     assert!(merge.batch().all(|event| event.certainty() != Certainty::Proven));
     assert!(kernel.emit(0, 0, b"none"));
     (115..124).for_each(write);
-    (0..2).for_each(|_| drop(merge.refresh(0)));
+    (0..2).for_each(|_| _ = merge.refresh(0));
     let certainties: Vec<_> = merge.batch().map(|event| event.certainty()).collect();
     assert!(!certainties.is_empty() && !certainties.contains(&Certainty::Proven), "{certainties:?}");
     assert_eq!(merge.stats().fences, 0);
