@@ -1,8 +1,8 @@
 //! The reading side: events become batches of rows, which never wait for the store.
 
-use super::Error;
 use super::unfinished::Unfinished;
 use super::writer::{Batch, Message};
+use super::{Error, missing};
 use crate::clocks::{Clocks, Reading};
 use crate::schema::{At, Of, Origin, Table, Value};
 use arrow::datatypes::SchemaRef;
@@ -484,6 +484,10 @@ impl Recorder {
         }
         for notice in std::mem::take(&mut self.lasting) {
             self.notice(self.mono, &notice);
+        }
+        for Account { cpu, .. } in accounts.iter().filter(|account| !account.exact) {
+            let (text, from) = (missing::UNCOUNTED.into(), cpu.and_then(|cpu| self.last(cpu)));
+            self.notice(self.mono, &Notice { kind: "uncounted", cpu: *cpu, from, text, ..Notice::default() });
         }
         let lost = accounts.iter().map(|account| account.lost).sum::<u64>();
         self.reading = read(&self.clock)?;
