@@ -234,6 +234,33 @@ fn a_killed_recording_loses_its_open_files_and_the_next_one_says_which_interval(
     assert_eq!(["begin", "end"].map(|what| whats.iter().filter(|other| *other == what).count()), [3, 2]);
 }
 
+/// `common_pid` counts threads in the first PID namespace, where tracepoints have it from. Without a tracepoint perf counts them in its own.
+#[test]
+fn threads_have_numbers_of_the_first_namespace_or_none() {
+    let events = ["-e", "page-faults", "-e", "sched:sched_process_exec"];
+    let command = ["--", "sh", "-c", "for i in 1 2 3 4 5; do /bin/true; done"];
+    let args = [&events[..], &command].concat();
+    let threads = |folder: &Folder| {
+        let of = |table: &str| ints(&batches(folder, table), "common_pid");
+        (of("events/perf/page-faults"), of("events/sched/sched_process_exec"))
+    };
+    let folder = Folder::new("namespace");
+    record(&folder, &args);
+    let (faults, execs) = threads(&folder);
+    assert!(execs.len() == 6 && execs.iter().all(|thread| faults.contains(thread)), "{faults:?} {execs:?}");
+    let folder = Folder::new("other-namespace");
+    let mut inside = Command::new("unshare");
+    inside
+        .args(["-pfm", "--mount-proc"])
+        .arg(program(&folder, &[]).get_program())
+        .args(program(&folder, &args).get_args());
+    let output = inside.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let (faults, execs) = threads(&folder);
+    assert!(execs.len() == 6 && execs.iter().all(Option::is_some), "{execs:?}");
+    assert!(faults.len() > 6 && faults.iter().all(Option::is_none), "{faults:?}");
+}
+
 #[test]
 fn errors_name_the_options_of_the_program() {
     let folder = Folder::new("errors");
