@@ -100,6 +100,50 @@ async fn what_is_off_the_cpu_over_a_loss_is_left_out_and_counted() {
     }
 }
 
+/// The next thread with a number is another, which does not go on after the end of the first.
+#[tokio::test]
+async fn a_thread_that_has_ended_is_off_no_cpu() {
+    for state in [16, 32] {
+        let made = Made::new();
+        // 10 ends at 100, just when it is woken. 11 ends at 300. Their numbers are those of other threads later, which nothing woke.
+        made.waking("m1", "t1", &[row(90, 1).pid(10)]);
+        let switches = [
+            Switch(50, 0, 0, 0, 10),
+            Switch(100, 2, 10, state, 11),
+            Switch(300, 3, 11, state, 0),
+            Switch(500, 4, 0, 0, 10),
+            Switch(600, 5, 10, 0, 11),
+        ];
+        made.switches("m1", "t1", &switches);
+        let mut archive = open(made.url()).await;
+        assert_eq!(ask(&mut archive, named("off-cpu")).await, Vec::<String>::new(), "{state}");
+        assert_eq!(ask(&mut archive, named("wakeup-latency")).await, Vec::<String>::new(), "{state}");
+    }
+}
+
+/// 10 is woken at 100 and leaves at 200. Nothing lost: it was about to sleep, and is ready until 250. If something is lost in between, that
+/// wake-up may be the one that made it run before, and nothing says what made it run at 250.
+#[tokio::test]
+async fn no_wake_up_is_joined_across_a_loss() {
+    for (loss, off_cpu, waits) in [
+        ((Some(300), Some(400)), "ready,1,50,50,50,0", "1,50,50,50,0"),
+        ((Some(50), Some(100)), "ready,1,50,50,50,0", "1,50,50,50,0"),
+        ((Some(200), Some(200)), "ready,1,50,50,50,0", "1,50,50,50,0"),
+        ((Some(120), Some(180)), "sleeping,0,,,,1", "0,,,,1"),
+        ((Some(150), Some(201)), "sleeping,0,,,,1", "0,,,,1"),
+        ((None, Some(101)), "sleeping,0,,,,1", "0,,,,1"),
+        ((Some(210), Some(220)), "ready,0,,,,1", "0,,,,1"),
+    ] {
+        let made = Made::new();
+        made.waking("m1", "t1", &[row(100, 1).pid(10)]);
+        made.switches("m1", "t1", &[Switch(50, 0, 0, 0, 10), Switch(200, 2, 10, 1, 0), Switch(250, 3, 0, 0, 10)]);
+        made.losses("m1", "t1", &[loss]);
+        let mut archive = open(made.url()).await;
+        assert_eq!(ask(&mut archive, named("off-cpu")).await, [format!("m1,p10,{off_cpu}")], "{loss:?}");
+        assert_eq!(ask(&mut archive, named("wakeup-latency")).await, [format!("m1,p10,3,{waits}")], "{loss:?}");
+    }
+}
+
 /// 10 waits from 100 to 150, 11 from 200 to 260, 12 from 300 to 390. Losses touch, span or cover these times.
 #[tokio::test]
 async fn what_spans_a_loss_is_left_out_and_counted() {
