@@ -21,6 +21,7 @@ pub use store::{Store, variables};
 pub use writer::Written;
 
 use crate::clocks::{Clocks, Ptp};
+use crate::printable::say;
 use crate::schema::Origin;
 use command::Waiting;
 use cure::Cure;
@@ -173,7 +174,7 @@ fn record_into(options: &Options, to: To, stop: &Arc<AtomicBool>, with_signals: 
     let waiting = if options.command.is_empty() { None } else { Some(Waiting::start(&options.command)?) };
     let rings = open(options, waiting.as_ref())?;
     for skipped in rings.skipped() {
-        eprintln!("perfweave-archive: left out: {}", error::in_words(skipped));
+        say(format_args!("perfweave-archive: left out: {}", error::in_words(skipped)));
     }
     let (sender, messages) = mpsc::unbounded_channel();
     let passing = Passing {
@@ -182,7 +183,7 @@ fn record_into(options: &Options, to: To, stop: &Arc<AtomicBool>, with_signals: 
         has_heartbeat: has_heartbeat(options),
     };
     let mut recorder = Recorder::new(&rings, &origin, about(options), clocks, sender, passing)?;
-    unfinished.iter().for_each(|file| eprintln!("perfweave-archive: {}", file.notice.text));
+    unfinished.iter().for_each(|file| say(format_args!("perfweave-archive: {}", file.notice.text)));
     recorder.tell_of(unfinished)?;
     let work: Box<dyn FnOnce() -> Result<Written, Error> + Send> = match to {
         To::Store(store) => {

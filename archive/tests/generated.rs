@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 
 async fn ask(archive: &mut Archive, sql: &str) -> Vec<Vec<String>> {
     let mut text = Vec::new();
-    print(archive.sql(sql).await.unwrap(), Format::Csv, &mut text).await.unwrap();
+    print(archive.sql(sql).await.unwrap(), Format::Csv, false, &mut text).await.unwrap();
     let lines = String::from_utf8(text).unwrap();
     lines.lines().skip(1).map(|line| line.split(',').map(str::to_string).collect()).collect()
 }

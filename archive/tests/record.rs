@@ -234,6 +234,19 @@ fn a_killed_recording_loses_its_open_files_and_the_next_one_says_which_interval(
     assert_eq!(["begin", "end"].map(|what| whats.iter().filter(|other| *other == what).count()), [3, 2]);
 }
 
+/// Who can write into the archive's folder chooses the names of what lies there.
+#[test]
+fn names_of_files_command_no_terminal() {
+    let folder = Folder::new("names");
+    let of_others = folder.0.join("events/a\x1b[2J\n\u{202e}b/machine=here");
+    fs::create_dir_all(&of_others).unwrap();
+    fs::write(of_others.join("12345678-1-87654321-0.parquet.open-1"), "").unwrap();
+    let said = record(&folder, &["-e", "sched:sched_process_exec", "--", "/bin/true"]);
+    assert!(said.contains(r"events/a\u001b[2J\n\u202eb/machine=here"), "{said:?}");
+    // The archive has what it is called.
+    assert!(texts(&batches(&folder, "notices"), "text")[0].contains("events/a\x1b[2J\n\u{202e}b/machine=here"));
+}
+
 /// `common_pid` counts threads in the first PID namespace, where tracepoints have it from. Without a tracepoint perf counts them in its own.
 #[test]
 fn threads_have_numbers_of_the_first_namespace_or_none() {
