@@ -5,6 +5,7 @@
 mod printable;
 
 use clap::Parser;
+use nix::sys::stat::{Mode, umask};
 use perfweave_archive::{generate, query, record, tighten};
 use printable::say;
 use std::io::ErrorKind;
@@ -44,15 +45,25 @@ fn run(command: Command) -> Result<(), String> {
             Err(record::Error::Output(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
             done => done.map(|outcome| say(format_args!("{outcome}"))).map_err(|error| error.to_string()),
         },
-        Command::Query(options) => runtime()?.block_on(query::query(&options)).map_err(|error| error.to_string()),
+        Command::Query(options) => {
+            own_files();
+            runtime()?.block_on(query::query(&options)).map_err(|error| error.to_string())
+        }
         Command::Tighten(options) => match tighten::tighten(&options) {
             Err(tighten::Error::Output(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
             done => done.map_err(|error| error.to_string()),
         },
         Command::Generate(options) => {
+            own_files();
             let made = runtime()?.block_on(generate::generate(&options)).map_err(|error| error.to_string())?;
             eprintln!("{} rows of events in {} files of {} bytes", made.rows, made.files, made.bytes);
             Ok(())
         }
     }
+}
+
+/// Files that are made from now on are for this user alone, as those of a recording are. Engines take no mode for theirs. `record` does without:
+/// its command makes files as it likes.
+fn own_files() {
+    umask(Mode::S_IRWXG | Mode::S_IRWXO);
 }

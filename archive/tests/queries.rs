@@ -9,6 +9,7 @@ use perfweave_archive::Failure;
 use perfweave_archive::query::{Archive, Format, NAMED, Notice, print};
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
@@ -417,6 +418,36 @@ fn corrections_are_valid_csv() {
     assert_eq!(csv.headers().unwrap(), vec!["machine", "relative_to", "from_tai", "to_tai", "offset", "error"]);
     let rows: Vec<_> = csv.records().map(Result::unwrap).collect();
     assert!(rows.len() == 1 && &rows[0][0] == "B,\"1\n2" && &rows[0][1] == "A", "{rows:?} {stderr:?}");
+}
+
+/// What is made of a recording tells of all users, as the recording does.
+#[test]
+fn files_that_are_made_are_for_this_user_alone() {
+    let made = Made::new();
+    made.waking("m1", "t1", &[row(100, 1)]);
+    let other = tempfile::tempdir().unwrap();
+    let path = |name: &str| other.path().join(name).to_str().unwrap().to_owned();
+    let ran = |args: &[&str]| {
+        // As most users have it.
+        let line = "umask 022; exec \"$0\" \"$@\"";
+        let output = Command::new("sh").args(["-c", line, env!("CARGO_BIN_EXE_perfweave-archive")]).args(args).output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    // One is there, and everybody may read it.
+    std::fs::write(path("b.csv"), "old").unwrap();
+    for name in ["a.parquet", "b.csv", "c.json"] {
+        let kind = name.split_once('.').unwrap().1;
+        let copy = format!("COPY (SELECT mono FROM sched.sched_waking) TO '{}' STORED AS {kind}", path(name));
+        ran(&["query", "--allow-writes", &copy, made.url()]);
+    }
+    ran(&["generate", "--rows", "1000", "--to", &path("generated")]);
+    let mut files = Vec::new();
+    made::below(other.path(), &mut files);
+    assert!(files.len() > 3 + 4, "{files:?}");
+    let modes = files.iter().map(|file| (file, std::fs::metadata(file).unwrap().permissions().mode() & 0o7777));
+    let open: Vec<_> = modes.filter(|(_, mode)| *mode != 0o600).collect();
+    assert!(open.is_empty(), "{open:?}");
 }
 
 #[tokio::test]
