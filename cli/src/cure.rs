@@ -78,9 +78,9 @@ impl Advice {
 
     /// What to do, with the name of the option that sets the size of rings, and how it takes a number of bytes.
     pub fn text(self, option: &str, size: impl Fn(u64) -> String) -> String {
-        match self {
-            Self::Bytes(bytes) => format!("guessed from the largest loss in a row, it takes {option} {}", size(bytes)),
-            Self::TraceLess => {
+        match self.bytes() {
+            Some(bytes) => format!("guessed from the largest loss in a row, it takes {option} {}", size(bytes)),
+            None => {
                 format!(
                     "guessed from the largest loss in a row, no {option} is large enough: trace fewer events or processes"
                 )

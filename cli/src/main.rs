@@ -16,6 +16,7 @@ mod numbers;
 mod offcpu;
 mod out;
 mod output;
+mod printable;
 mod profile;
 mod read;
 mod record;
