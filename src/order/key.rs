@@ -105,6 +105,9 @@ struct Offset {
 /// A clock that was set back by less than this is not noticed: the clocks of two CPUs differ by less.
 const STEP: i64 = 1000;
 
+/// How often a clock is read at most to know its offset to within a [`STEP`]. Where reading takes longer than that, no number helps.
+const TRIES: u32 = 4;
+
 impl Offset {
     /// From a reading of the clock between two of the time since boot.
     fn of([before, clock, after]: [u64; 3]) -> Self {
@@ -133,11 +136,27 @@ impl Latest {
 
     /// If somebody has set the clock back since the last call: the largest time that it can have shown before.
     fn set_back(&mut self) -> Option<u64> {
-        if !self.clock.can_be_set() {
-            return None;
+        let clock = self.clock;
+        let read = || Some([Clock::Boottime.now()?, clock.now()?, Clock::Boottime.now()?]);
+        if clock.can_be_set() { self.compare(read) } else { None }
+    }
+
+    /// [`Latest::set_back`], with readings of the clock between two of the time since boot.
+    fn compare(&mut self, mut read: impl FnMut() -> Option<[u64; 3]>) -> Option<u64> {
+        let width = |[before, _, after]: [u64; 3]| after.saturating_sub(before);
+        let mut readings = read()?;
+        // A thread that is kept from running between two readings learns little, and a set hides in what it does not know.
+        for _ in 1..TRIES {
+            if width(readings) <= STEP as u64 {
+                break;
+            }
+            let again = read()?;
+            if width(again) < width(readings) {
+                readings = again;
+            }
         }
-        let readings = [Clock::Boottime.now()?, self.clock.now()?, Clock::Boottime.now()?];
-        let before = self.offset.get_or_insert(Offset::of(readings)).follow(Offset::of(readings))?;
+        let now = Offset::of(readings);
+        let before = self.offset.get_or_insert(now).follow(now)?;
         Some(readings[2].saturating_add_signed(before))
     }
 
@@ -178,6 +197,11 @@ impl Keys {
     /// No proof holds for any key: the CPUs need not agree on their clock.
     pub(crate) fn distrust(&mut self) {
         self.unsure_until = Some(u64::MAX);
+    }
+
+    /// The largest time that the clock can have shown before it was set back, if it was.
+    pub(crate) fn shown(&self) -> Option<u64> {
+        self.unsure_until.filter(|_| self.clock.is_some())
     }
 
     /// Whether this key is reliable.
@@ -351,7 +375,7 @@ impl fmt::Debug for Key {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{Key, Keys, LEAP, Latest, Offset, SLACK, STEP};
+    use super::{Key, Keys, LEAP, Latest, Offset, SLACK, STEP, TRIES};
     use crate::record::clock::Clock;
     use crate::record::{Kind, Layout, Origin, Record, TIME};
     use crate::ring::{Bytes, Fault, Header};
@@ -495,6 +519,25 @@ mod tests {
         keys.clock.as_mut().unwrap().offset = Some(Offset { least: i64::MAX - STEP, most: i64::MAX });
         keys.notice_set_back(None);
         assert!(keys.are_sure());
+    }
+
+    /// A thread that does not run between two readings looks again: a set does not hide in that time.
+    #[test]
+    fn a_set_does_not_hide_in_a_long_reading() {
+        let ahead = |ahead: u64, at: u64, wide: u64| [at, at + wide + ahead, at + wide];
+        let mut latest = Latest { clock: Clock::Tai, ahead: 0, offset: None };
+        assert_eq!(latest.compare(|| Some(ahead(5_000_000, 100, 40))), None);
+        // Set back by a millisecond.
+        let mut readings = [ahead(4_000_000, 1_000_000, 30_000_000), ahead(4_000_000, 40_000_000, 40)].into_iter();
+        let shown = latest.compare(|| readings.next()).expect("it was set back");
+        assert!((45_000_040..=45_000_080).contains(&shown), "{shown}");
+        // Where each takes long: the shortest, and not for ever.
+        let mut times = 0;
+        let shown = latest.compare(|| {
+            times += 1;
+            Some(ahead(2_000_000, 100_000_000 * times, if times == 2 { 5000 } else { 30_000_000 }))
+        });
+        assert!(shown.is_some() && times == u64::from(TRIES), "{shown:?} {times}");
     }
 
     #[test]

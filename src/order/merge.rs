@@ -108,7 +108,9 @@ impl Merge {
     /// [`ErrorKind::InvalidInput`] if there are no rings, or if a fill mark leaves no space for a record. [`ErrorKind::Clock`] if the key
     /// is the kernel's time and a ring does not record it. [`ErrorKind::Fence`] and
     /// [`ErrorKind::Map`] if writers' epochs prove nothing for these rings. [`ErrorKind::Map`] if a BPF ring buffer was added twice.
+    /// [`ErrorKind::Forked`].
     pub fn new(mut rings: Rings, order: Order) -> Result<Self, Error> {
+        rings.control().check()?;
         check(&rings, &order)?;
         // A recording needs no hold rule, because nothing is in flight. It needs no fill mark either.
         let complete = rings.are_complete();
