@@ -147,23 +147,7 @@ impl Hotplug {
     ) -> Result<(), Error> {
         // Before anything is read: the next check finds what changes from here on.
         let now = Moment::now(self.plan.clock);
-        for message in self.events.iter().flat_map(CpuEvents::drain).take(MOST_MESSAGES) {
-            match message {
-                // The message may also be about a coming that the last check has seen in the list.
-                Message::Came(cpu) if self.find(cpu).is_ok_and(|at| self.watched[at].is_on()) => {}
-                Message::Came(cpu) => self.came.push(cpu),
-                Message::Dropped => {
-                    self.came.extend(self.watched.iter().map(|watched| watched.cpu).chain(machine::present_cpus()));
-                }
-                _ => {}
-            }
-            for watched in self.watched.iter_mut().filter(|watched| message.may_be_about(watched.cpu)) {
-                watched.suspect = true;
-                watched.went |= matches!(message, Message::Went(_));
-                // A message comes once. If anything fails before all CPUs are checked, the next call checks them again.
-                self.missing = true;
-            }
-        }
+        self.take_messages();
         let listed = self.online.read(&mut self.list);
         let is_listed = listed.is_ok();
         let reported = std::mem::replace(&mut self.unlisted, !is_listed);
@@ -213,6 +197,27 @@ impl Hotplug {
         let runs = |cpu: &u32| self.find(*cpu).is_ok_and(|at| self.watched[at].online);
         self.missing = self.list.cpus.iter().any(|cpu| self.plan.wants(*cpu) && !runs(cpu));
         failed
+    }
+
+    /// Takes what the kernel says of CPUs: which to look at again, and which came.
+    fn take_messages(&mut self) {
+        for message in self.events.iter().flat_map(CpuEvents::drain).take(MOST_MESSAGES) {
+            match message {
+                // The message may also be about a coming that the last check has seen in the list.
+                Message::Came(cpu) if self.find(cpu).is_ok_and(|at| self.watched[at].is_on()) => {}
+                Message::Came(cpu) => self.came.push(cpu),
+                Message::Dropped => {
+                    self.came.extend(self.watched.iter().map(|watched| watched.cpu).chain(machine::present_cpus()));
+                }
+                _ => {}
+            }
+            for watched in self.watched.iter_mut().filter(|watched| message.may_be_about(watched.cpu)) {
+                watched.suspect = true;
+                watched.went |= matches!(message, Message::Went(_));
+                // A message comes once. If anything fails before all CPUs are checked, the next call checks them again.
+                self.missing = true;
+            }
+        }
     }
 
     /// Whether what happens on a CPU that comes is lost until its events are opened. Events of threads go on.
