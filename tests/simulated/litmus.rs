@@ -149,11 +149,10 @@ fn what_they_stand_for_is_there() {
                 continue;
             }
             let text = read(&file);
-            let kinds = ["fn ", "struct ", "*", "void "];
-            let is_there = kinds.iter().any(|kind| {
-                let mut places =
-                    text.match_indices(&format!("{kind}{what}")).map(|(at, found)| &text[at + found.len()..]);
-                places.any(|after| after.starts_with(['(', '<', ' ']))
+            let is_there = ["fn ", "struct ", "*", "void "].iter().any(|kind| {
+                let declared = format!("{kind}{what}");
+                let mut after = text.split(&declared).skip(1);
+                after.any(|after| after.starts_with(['(', '<', ' ']))
             });
             assert!(is_there, "{name} stands for {what}, which {file} does not have");
         }
