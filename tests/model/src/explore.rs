@@ -25,7 +25,9 @@ impl Model for Machine {
                 !state.broken.order
             }),
             Property::always("an event is late only after one that left early", |_, state: &State| !state.broken.late),
-            Property::always("what was settled leaves in order", |_, state: &State| !state.broken.settled),
+            Property::always("what was there when a key was found does not come after it", |_, state: &State| {
+                !state.broken.settled
+            }),
             Property::always("a report comes after all that was there", |_, state: &State| !state.broken.report),
         ];
         if self.fault.is_none() {
@@ -55,36 +57,37 @@ fn visit(machine: Machine) -> impl Checker<Machine> {
     machine.checker().threads(threads).spawn_bfs().join()
 }
 
-fn holds(name: &str, machine: Machine) {
+/// Everything holds in every state, and there are so many.
+fn holds(states: usize, machine: Machine) {
     let checker = visit(machine);
     checker.assert_properties();
     assert!(checker.is_done());
-    println!("{name}: {} states, {} steps to new or known ones", checker.unique_state_count(), checker.state_count());
+    assert_eq!(checker.unique_state_count(), states);
 }
 
 #[test]
 fn nothing_breaks_the_order() {
-    holds("fences", SMALL);
+    holds(22_821, SMALL);
 }
 
 #[test]
 fn a_cpu_that_comes_online_breaks_nothing() {
-    holds("hotplug", Machine { hotplug: true, ..SMALL });
+    holds(35_985, Machine { hotplug: true, ..SMALL });
 }
 
 #[test]
 fn a_flush_breaks_nothing() {
-    holds("flush", Machine { flushes: 1, ..SMALL });
+    holds(210_756, Machine { flushes: 1, ..SMALL });
 }
 
 #[test]
 fn early_release_breaks_only_what_is_in_flight() {
-    holds("early", Machine { early: true, ..SMALL });
+    holds(88_887, Machine { early: true, ..SMALL });
 }
 
 #[test]
 fn all_of_it_together_breaks_only_what_is_in_flight() {
-    holds("all", Machine { flushes: 1, early: true, hotplug: true, ..SMALL });
+    holds(1_319_570, Machine { flushes: 1, early: true, hotplug: true, ..SMALL });
 }
 
 /// For each fault, a way to a state that must not be.
@@ -101,7 +104,11 @@ fn each_fault_is_found() {
             "no event comes after a proven one with a larger key",
             Machine { hotplug: true, ..SMALL },
         ),
-        (Fault::ReleasesWhatIsNew, "what was settled leaves in order", Machine { early: true, ..SMALL }),
+        (
+            Fault::ReleasesWhatIsNew,
+            "what was there when a key was found does not come after it",
+            Machine { early: true, ..SMALL },
+        ),
         (Fault::ReportsWithoutRefresh, "a report comes after all that was there", Machine { flushes: 1, ..SMALL }),
     ];
     for (fault, property, machine) in faults {

@@ -67,8 +67,16 @@ pub(crate) enum Action {
 /// What the program sees of an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Seen {
-    Event { key: u8, proven: bool },
+    Event { key: u8, certainty: Certainty },
     Flushed,
+}
+
+/// As the crate has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Certainty {
+    Proven,
+    Assumed,
+    Late,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -89,12 +97,6 @@ struct Cpu {
     attached: bool,
     /// How far the reader has indexed it.
     indexed: usize,
-    /// What was published when the last refresh ended, and the one before.
-    at_refresh: usize,
-    before_refresh: usize,
-    /// What was published when the refresh before the last ended, at the last early release; and at that of the largest event that left early.
-    before_press: usize,
-    before_early: usize,
     /// What was published when the flush was asked for.
     at_flush: usize,
 }
@@ -117,7 +119,7 @@ pub(crate) struct Broken {
     pub(crate) order: bool,
     /// An event was late although no event left early.
     pub(crate) late: bool,
-    /// An event was late that was published before the refresh before the last ended.
+    /// Events were to leave early up to a key, and what was published when a key as large was first found was not indexed.
     pub(crate) settled: bool,
     /// A report came before an event that was there when it was asked for.
     pub(crate) report: bool,
@@ -131,6 +133,8 @@ pub(crate) struct State {
     held: Vec<u8>,
     /// The next ring to load, and the largest key that this refresh has found, while one is under way.
     looking: Option<(u8, u8)>,
+    /// Where events may leave early: the keys by which the last refresh found a larger one than any before, and what was published then.
+    raised: Vec<(u8, [usize; 2])>,
     seen: u8,
     edge: u8,
     settled: u8,
@@ -162,6 +166,22 @@ impl State {
         state.cpus[0].attached = true;
         state.cpus[1].attached = !machine.hotplug;
         state
+    }
+
+    /// How many events are held, and up to which key the fence rule lets them leave.
+    pub(crate) fn held_and_edge(&self) -> (usize, u8) {
+        (self.held.len(), self.edge)
+    }
+
+    /// Whether a writer is on this CPU, and whether it may output.
+    pub(crate) fn has_writer(&self, cpu: u8) -> (bool, bool) {
+        let writer = self.cpus[usize::from(cpu)].writers.last();
+        (writer.is_some(), writer.is_some_and(|writer| !writer.has_output))
+    }
+
+    /// How many keys were drawn: the last one.
+    pub(crate) fn drawn(&self) -> u8 {
+        self.drawn
     }
 
     /// How many events came out.
@@ -284,20 +304,27 @@ impl Machine {
         if state.looking.is_none() && state.report == Report::Asked {
             state.report = Report::Looking;
         }
+        let published = state.cpus.each_ref().map(|cpu| cpu.published);
+        if ring == 0 {
+            state.raised.clear();
+        }
         let cpu = &mut state.cpus[usize::from(ring)];
         let is_left_out = ring == 1 && self.is(Fault::LeavesOutTheNewRing) && state.fenced > 0 && !state.fenced_all;
         if cpu.attached && !is_left_out {
             for key in cpu.ring[cpu.indexed..cpu.published].iter().copied() {
+                if key > largest.max(state.found) && self.early {
+                    state.raised.push((key, published));
+                }
                 largest = largest.max(key);
-                let place = if self.is(Fault::RepairsNothing) {
+                let of_ring = |held: &u8| cpu.ring.contains(held);
+                let first = if self.is(Fault::RepairsNothing) {
                     // Behind the last one of its ring.
-                    let of_ring = |held: &u8| cpu.ring.contains(held);
-                    let first = state.held.iter().rposition(of_ring).map_or(0, |at| at + 1);
-                    first + state.held[first..].partition_point(|held| *held < key)
+                    state.held.iter().rposition(of_ring).map_or(0, |at| at + 1)
                 } else {
-                    state.held.partition_point(|held| *held < key)
+                    0
                 };
-                state.repaired |= state.held[place..].iter().any(|held| cpu.ring.contains(held));
+                let place = first + state.held[first..].partition_point(|held| *held < key);
+                state.repaired |= state.held[place..].iter().any(of_ring);
                 state.held.insert(place, key);
             }
             cpu.indexed = cpu.published;
@@ -311,9 +338,6 @@ impl Machine {
         state.found = state.found.max(largest);
         state.seen = state.seen.max(largest);
         state.edge = state.edge.max(std::mem::take(&mut state.fenced));
-        for cpu in &mut state.cpus {
-            (cpu.before_refresh, cpu.at_refresh) = (cpu.at_refresh, cpu.published);
-        }
         if state.report == Report::Looking {
             state.report = Report::Capped(state.found);
         }
@@ -358,10 +382,11 @@ impl Machine {
     fn press(&self, state: &mut State, key: u8) -> bool {
         let most = if self.is(Fault::ReleasesWhatIsNew) { state.found } else { state.settled };
         let key = key.min(most);
-        if key > state.pressed {
-            state.pressed = key;
-            state.cpus.iter_mut().for_each(|cpu| cpu.before_press = cpu.before_refresh);
-        }
+        let raised = state.raised.iter().find(|(raised, _)| key <= *raised && key > state.pressed.max(state.settled));
+        state.broken.settled |= raised.is_some_and(|(_, published)| {
+            state.cpus.iter().zip(published).any(|(cpu, published)| cpu.attached && cpu.indexed < *published)
+        });
+        state.pressed = state.pressed.max(key);
         state.looking.is_none()
     }
 }
@@ -383,13 +408,6 @@ fn take(state: &mut State) -> Option<Seen> {
     state.was_late |= is_late;
     state.broken.order |= key < state.last_proven;
     state.broken.late |= is_late && state.last_early < key;
-    for cpu in &mut state.cpus {
-        let place = cpu.ring.iter().position(|other| *other == key);
-        state.broken.settled |= is_late && place.is_some_and(|place| place < cpu.before_early);
-        if !proven && key > state.last {
-            cpu.before_early = cpu.before_press;
-        }
-    }
     if proven {
         state.last_proven = state.last_proven.max(key);
     } else {
@@ -397,7 +415,12 @@ fn take(state: &mut State) -> Option<Seen> {
     }
     state.last = state.last.max(key);
     state.yielded += 1;
-    Some(Seen::Event { key, proven })
+    let certainty = match (is_late, proven) {
+        (true, _) => Certainty::Late,
+        (false, true) => Certainty::Proven,
+        (false, false) => Certainty::Assumed,
+    };
+    Some(Seen::Event { key, certainty })
 }
 
 fn report(state: &mut State) -> Option<Seen> {
