@@ -47,7 +47,7 @@ pub(super) fn load_head(head: &AtomicU64) -> u64 {
 
 /// Stores `data_tail` (D).
 ///
-/// Release pairs with (A), `READ_ONCE(rb->user_page->data_tail)` and the barrier after it in `__perf_output_begin`
+/// Release pairs with (A), `READ_ONCE(rb->user_page->data_tail)` and the control dependency after it in `__perf_output_begin`
 /// (`kernel/events/ring_buffer.c`): our reads of the bytes before the tail are over before the kernel writes there. For a BPF ring buffer,
 /// it pairs with `smp_load_acquire(&rb->consumer_pos)` in `__bpf_ringbuf_reserve`.
 #[inline]
@@ -128,7 +128,7 @@ pub(super) fn store_head(head: &AtomicU64, position: u64) {
 /// The kernel's half, for `sim` and for the model below: reads the tail before writing (A).
 #[inline]
 pub(super) fn load_tail(tail: &AtomicU64) -> u64 {
-    // Acquire stands for the kernel's control dependency and smp_mb(); pairs with `store_tail`.
+    // Acquire stands for the kernel's control dependency; pairs with `store_tail`.
     tail.load(Ordering::Acquire)
 }
 

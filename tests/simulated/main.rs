@@ -8,6 +8,7 @@ mod full_rings;
 mod fuzz_corpus;
 mod ledger;
 mod lent_bytes;
+mod litmus;
 mod loss;
 mod merge_cases;
 mod merge_matches_sort;
