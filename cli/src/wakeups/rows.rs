@@ -5,10 +5,11 @@ use crate::failure::Failure;
 use crate::family::Family;
 use crate::names::Names;
 use crate::out::{Out, line};
-use crate::scheduler::{Ran, Scheduler};
+use crate::scheduler::Scheduler;
 use crate::session;
 use crate::stamp::{By, Stamp};
 use crate::times::{Times, short};
+use crate::waits::{Ran, Waker};
 use perfweave::{Event, Item, Record, Rings};
 use serde_json::json;
 use std::cmp::Reverse;
@@ -22,11 +23,9 @@ pub struct Rows<'a> {
     args: &'a Args,
     pub stamp: Stamp,
     names: Names,
-    pairs: HashMap<(Waker, u32), Times>,
+    /// By waker and woken. `None`: an interrupt.
+    pairs: HashMap<(Option<u32>, u32), Times>,
 }
-
-/// Who wakes: a thread, or an interrupt.
-type Waker = Option<u32>;
 
 /// A row.
 #[derive(Debug)]
@@ -38,7 +37,7 @@ pub struct Pair {
 
 impl<'a> Rows<'a> {
     pub fn new(rings: &Rings, family: Family, args: &'a Args) -> Result<Self, Failure> {
-        let scheduler = Scheduler::new(rings, false)?;
+        let scheduler = Scheduler::new(rings, false, 0)?;
         let stamp = args.time.stamp(rings, By::Monotonic, args.common.json)?;
         let mut names = Names::now();
         names.set(0, "idle");
@@ -57,7 +56,7 @@ impl<'a> Rows<'a> {
         }
         if !matches!(item, Item::EarlyRelease(_)) {
             // A waiting thread may have run meanwhile, and the threads that ran may have stopped.
-            self.scheduler.forget();
+            self.scheduler.notice(&item);
         }
         if self.args.each { session::tell(event, &self.stamp, self.args.common.json, out) } else { Ok(()) }
     }
@@ -70,18 +69,19 @@ impl<'a> Rows<'a> {
             return Ok(());
         }
         match ran {
-            Some(ran) => self.runs(&ran, [time, record.cpu().into()], out),
+            Some((woken, ran)) => self.runs(woken, &ran, [time, record.cpu().into()], out),
             None => Ok(()),
         }
     }
 
     /// A thread begins to run, perhaps after somebody woke it.
-    fn runs(&mut self, ran: &Ran, [time, cpu]: [u64; 2], out: &mut Out) -> io::Result<()> {
-        let (Some(wake), Some(since)) = (ran.wake, ran.ready()) else { return Ok(()) };
-        let (waker, woken) = (wake.waker, ran.tid);
+    fn runs(&mut self, woken: u32, ran: &Ran, [time, cpu]: [u64; 2], out: &mut Out) -> io::Result<()> {
+        let (Some(wake), Some(since)) = (&ran.wake, ran.ready()) else { return Ok(()) };
+        let (process, waker) = wake.numbers;
+        let waker = matches!(wake.by, Waker::Thread(_)).then_some(waker);
         let own = std::process::id();
         // What this program does is not what anybody wants to know.
-        if waker.is_some() && wake.process == own || ran.left.is_some_and(|left| left.process == own) {
+        if waker.is_some() && process == own || ran.left.is_some_and(|left| left.process == own) {
             return Ok(());
         }
         if !self.family.has(woken) && !waker.is_some_and(|waker| self.family.has(waker)) {
@@ -106,7 +106,7 @@ impl<'a> Rows<'a> {
         line(out, format_args!("{time} [{cpu:03}] {waker} -> {woken} waited {waited}"))
     }
 
-    fn name(&mut self, thread: Waker) -> String {
+    fn name(&mut self, thread: Option<u32>) -> String {
         match thread {
             None => "[interrupt]".into(),
             Some(tid) if self.args.by_name => self.names.of(tid).to_owned(),
