@@ -29,6 +29,8 @@ mod trace;
 #[expect(dead_code, reason = "nothing asks what was yet")]
 mod waits;
 mod wakeups;
+#[cfg_attr(not(test), expect(dead_code, reason = "no command asks yet"))]
+mod why;
 mod words;
 
 use clap::{CommandFactory, Parser, Subcommand};

@@ -1,0 +1,3 @@
+//! Where the time went, and through whom.
+
+mod path;
