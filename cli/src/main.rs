@@ -19,17 +19,14 @@ mod output;
 mod profile;
 mod read;
 mod record;
-#[expect(dead_code, reason = "nobody traces calls and interrupts yet")]
 mod scheduler;
 mod selftest;
 mod session;
 mod stamp;
 mod times;
 mod trace;
-#[expect(dead_code, reason = "nothing asks what was yet")]
 mod waits;
 mod wakeups;
-#[cfg_attr(not(test), expect(dead_code, reason = "no command asks yet"))]
 mod why;
 mod words;
 
@@ -59,6 +56,7 @@ enum Command {
     Wakeups(wakeups::Args),
     Offcpu(offcpu::Args),
     Latency(latency::Args),
+    Why(why::Args),
     Profile(profile::Args),
     Record(Box<record::Args>),
     Convert(convert::Args),
@@ -93,6 +91,7 @@ fn main() -> ExitCode {
         Command::Wakeups(args) => wakeups::run(args),
         Command::Offcpu(args) => offcpu::run(args),
         Command::Latency(args) => latency::run(args),
+        Command::Why(args) => why::run(args),
         Command::Profile(args) => profile::run(args),
         Command::Record(args) => record::run(*args),
         Command::Convert(args) => convert::run(args),

@@ -3,9 +3,9 @@
 use crate::failure::Failure;
 use crate::names::Names;
 use crate::numbers::{Numbers, OUTSIDE};
-use crate::waits::{Account, Call, In, Ran, Why};
+use crate::waits::{Account, Call, In, Ran, Who, Why};
 use perfweave::decode::{Field, Format};
-use perfweave::{Item, Kind, Record, RingOptions, Rings};
+use perfweave::{Item, Kind, Ledger, Record, RingOptions, Rings};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -122,23 +122,45 @@ impl Scheduler {
         Ok(Self { sources, numbers, account, is_limited, begins })
     }
 
-    /// Takes what is no record. After a loss nothing is known of any thread.
-    pub fn notice(&mut self, item: &Item<'_>) {
-        match item {
-            Item::Record(_) | Item::Flushed | Item::EarlyRelease(_) => return,
+    /// Takes what is no record. After a loss nothing is known of any thread: gives the time from which that is so.
+    pub fn notice(&mut self, item: &Item<'_>) -> Option<u64> {
+        let since = match item {
+            Item::Record(_) | Item::Flushed | Item::EarlyRelease(_) => return None,
             Item::Lost(lost) => self.account.lost(Some(lost.cpu), Some(lost.after.unwrap_or(0))),
             Item::Gap(gap) => self.account.lost(gap.cpu, Some(gap.after.unwrap_or(0))),
             Item::Damage(damage) => self.account.lost(Some(damage.cpu), None),
             Item::Untraced(one) => self.account.untraced(one.cpu, one.since, one.lasted.is_none()),
             _ => self.account.lost(None, None),
-        }
+        };
         self.begins.clear();
+        Some(since)
+    }
+
+    /// Losses that no event has told, because no record has followed them: gives the time from which nothing is known.
+    pub fn untold(&mut self, ledger: &Ledger) -> Option<u64> {
+        let untold = ledger.accounts.iter().filter(|account| account.untold > 0);
+        untold.map(|account| self.account.lost(account.cpu, None)).min()
+    }
+
+    /// The number of a thread here. One from outside of this PID namespace has none.
+    pub fn tid(&self, who: Who) -> Option<u32> {
+        let known = self.account.known(who).and_then(|known| known.tid);
+        known.or_else(|| self.numbers.here(who.thread)).filter(|tid| tid & OUTSIDE == 0)
+    }
+
+    /// The thread that has this number here.
+    pub fn who(&self, tid: u32) -> Option<Who> {
+        self.account.who(self.numbers.kernels(tid)?)
     }
 
     /// Takes a record, and learns names from it. Some threads are about to run, and some do. Gives the number here of one that does.
     pub fn record(&mut self, record: &Record<'_>, time: u64, names: &mut Names) -> Option<(u32, Ran)> {
         let (sampled, cpu) = (record.pid_tid(), record.cpu());
         let Self { sources, numbers, account, .. } = self;
+        if time == 0 {
+            // A recording begins with what was before it.
+            return None;
+        }
         let source = record.source().and_then(|source| sources.get(source)).unwrap_or(&Source::Other);
         match (record.kind(), source) {
             (Kind::SAMPLE, Source::Wakes { by, flags, woken }) => {

@@ -104,6 +104,24 @@ impl Account {
         self.living.get(&thread).copied()
     }
 
+    /// All that have a number now.
+    pub fn living(&self) -> impl Iterator<Item = Who> {
+        self.living.values().copied()
+    }
+
+    /// Since when a thread waits, if it does.
+    pub fn waits_since(&self, who: Who) -> Option<u64> {
+        match self.threads.get(&who)?.does {
+            Does::Left(left) => Some(left.time),
+            _ => None,
+        }
+    }
+
+    /// When a thread has ended, if it has.
+    pub fn ended(&self, who: Who) -> Option<u64> {
+        self.threads.get(&who).filter(|thread| matches!(thread.does, Does::Ended)).map(|thread| thread.since)
+    }
+
     /// What else is known of a thread, if it is kept.
     pub fn known(&self, who: Who) -> Option<&Known> {
         self.threads.get(&who).map(|thread| &thread.known)
@@ -228,20 +246,20 @@ impl Account {
         }
     }
 
-    /// Records of a CPU, or of any, are lost after this time; if it is not known, after the last fact.
-    pub fn lost(&mut self, cpu: Option<u32>, after: Option<u64>) {
+    /// Records of a CPU, or of any, are lost after this time; if it is not known, after the last fact. Gives the time from which nothing is known.
+    pub fn lost(&mut self, cpu: Option<u32>, after: Option<u64>) -> u64 {
         let last = cpu.map_or(self.newest, |cpu| self.cpus.get(&cpu).map_or(0, |cpu| cpu.last));
-        self.void(cpu, after.unwrap_or(last), Cause::Loss);
+        self.void(cpu, after.unwrap_or(last), Cause::Loss)
     }
 
-    /// A CPU was not traced since then, and is not yet if this lasts.
-    pub fn untraced(&mut self, cpu: u32, since: Option<u64>, lasts: bool) {
-        self.void(Some(cpu), since.unwrap_or(0), Cause::Untraced);
+    /// A CPU was not traced since then, and is not yet if this lasts. Gives the time from which nothing is known.
+    pub fn untraced(&mut self, cpu: u32, since: Option<u64>, lasts: bool) -> u64 {
         if lasts {
             self.untraced.insert(cpu)
         } else {
             self.untraced.remove(&cpu)
         };
+        self.void(Some(cpu), since.unwrap_or(0), Cause::Untraced)
     }
 
     /// What a thread did from a time to another, without overlap or hole.
@@ -310,7 +328,7 @@ impl Account {
     }
 
     /// Nothing is known from this time on, of any thread and of one CPU or all.
-    fn void(&mut self, of: Option<u32>, after: u64, cause: Cause) {
+    fn void(&mut self, of: Option<u32>, after: u64, cause: Cause) -> u64 {
         self.unknown = cause;
         for (number, cpu) in self.cpus.iter_mut().filter(|(cpu, _)| of.is_none_or(|of| of == **cpu)) {
             cpu.interrupts.clear();
@@ -327,6 +345,7 @@ impl Account {
         self.threads.retain(|_, thread| !thread.is_over());
         let threads = &self.threads;
         self.living.retain(|_, who| threads.contains_key(who));
+        after
     }
 
     fn cpu(&mut self, time: u64, cpu: u32) -> &mut Cpu {

@@ -10,12 +10,6 @@ pub struct Stretch<T> {
     pub what: T,
 }
 
-impl<T> Stretch<T> {
-    pub fn lasted(&self) -> u64 {
-        self.to - self.from
-    }
-}
-
 /// Stretches without a hole, the oldest first.
 #[derive(Debug)]
 pub struct History<T> {

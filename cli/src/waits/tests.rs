@@ -493,7 +493,11 @@ fn times_add_up_and_nothing_is_false_whatever_is_missing() {
             for who in seen {
                 let did = account.did(who, 0, machine.now);
                 assert!(did.windows(2).all(|pair| pair[0].to == pair[1].from), "{who:?}: {did:?}");
-                assert_eq!(did.iter().map(Stretch::lasted).sum::<u64>(), machine.now, "{who:?}: {did:?}");
+                assert_eq!(
+                    did.iter().map(|stretch| stretch.to - stretch.from).sum::<u64>(),
+                    machine.now,
+                    "{who:?}: {did:?}"
+                );
                 did.iter().for_each(|stretch| machine.check(who, stretch));
                 known +=
                     did.iter().filter(|stretch| matches!(stretch.what, What::Blocked { end: Some(_), .. })).count();
