@@ -8,6 +8,7 @@ mod cure;
 mod failure;
 mod family;
 mod interrupt;
+mod key;
 mod latency;
 mod live;
 mod missing;

@@ -75,9 +75,11 @@ pub fn sources(options: RingOptions) -> RingOptions {
     options.tracepoint("sched:sched_waking").tracepoint("sched:sched_switch").records([Kind::SWITCH])
 }
 
-/// In which calls threads wait, and what the interrupts are called that wake them; beside [`sources`].
-pub fn calls_and_interrupts(options: RingOptions) -> RingOptions {
-    let names = [
+/// All that a [`Scheduler`] takes: also in which calls threads wait, and what the interrupts are called that wake them. `but`: without some.
+pub fn all_sources(options: RingOptions, but: impl Fn(&str) -> bool) -> RingOptions {
+    const NAMES: [&str; 11] = [
+        "sched:sched_waking",
+        "sched:sched_switch",
         "sched:sched_wakeup_new",
         "raw_syscalls:sys_enter",
         "raw_syscalls:sys_exit",
@@ -88,7 +90,8 @@ pub fn calls_and_interrupts(options: RingOptions) -> RingOptions {
         "timer:hrtimer_expire_entry",
         "timer:hrtimer_expire_exit",
     ];
-    names.into_iter().fold(options, RingOptions::tracepoint)
+    let names = NAMES.into_iter().filter(|name| !but(name));
+    names.fold(options, RingOptions::tracepoint).records([Kind::SWITCH])
 }
 
 impl Scheduler {

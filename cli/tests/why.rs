@@ -249,6 +249,86 @@ fn a_recording_tells_it_too() {
     std::fs::remove_file(file).unwrap();
 }
 
+/// Twenty requests to another process, which sleeps for one of them.
+const REQUESTS: &str = "asked, ask = os.pipe()
+answered, answer = os.pipe()
+if os.fork() == 0:
+    for _ in range(20):
+        if os.read(asked, 1) == b's':
+            begin = delay(main)
+            told(os.getpid(), begin, now())
+        os.write(answer, b'!')
+    os._exit(0)
+for number in range(20):
+    os.getppid()
+    os.write(ask, b's' if number == 7 else b'f')
+    os.read(answered, 1)
+    os.getpgrp()
+os.wait()";
+
+#[test]
+fn slow_requests_are_set_beside_fast_ones() {
+    let Some(python) = program::python() else { return };
+    let script = format!("{COMMON}{REQUESTS}");
+    let events = ["--from", "syscalls:sys_enter_getppid", "--to", "syscalls:sys_enter_getpgrp"];
+    let arguments = [&["why", "--json", "-n", "20"][..], &events, &["--", &python, "-c", &script]].concat();
+    let Some(ran) = traced(&arguments) else { return };
+    let (objects, told): (Vec<_>, Vec<_>) = ran.out.lines().partition(|line| line.starts_with('{'));
+    let objects: Vec<Value> = objects.into_iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let numbers: Vec<u64> = told[0].split(' ').map(|number| number.parse().unwrap()).collect();
+    let injected = Injected { tid: numbers[0], begin: numbers[1], end: numbers[2] };
+    let requests = &objects[0];
+    assert_eq!(
+        (number(&requests["requests"], "count"), &requests["slow"], &requests["fast"]),
+        (20, &1.into(), &10.into())
+    );
+    let found: Vec<_> = objects.iter().filter(|object| object["why"] == "request").collect();
+    assert_eq!(found.len(), 20, "{ran:?}");
+    found.iter().for_each(|path| adds_up(path));
+    assert!(found.windows(2).all(|two| number(two[0], "ns") >= number(two[1], "ns")), "{found:#?}");
+    let slow = found.iter().find(|path| number(path, "from") < injected.begin && injected.end < number(path, "to"));
+    let slow = slow.unwrap_or_else(|| panic!("{injected:?} {found:#?}"));
+    let by = list(slow, "path").iter().filter(|step| step["by"]["tid"] == injected.tid);
+    injected.is_found(by.flat_map(|step| list(step, "path")).map(|step| injected.part(step)).sum(), slow);
+    let slept =
+        |row: &&Value| row["text"].as_str().unwrap().ends_with(" was blocked in clock_nanosleep: a timer ended it");
+    let row = list(requests, "culprits").iter().find(slept).unwrap_or_else(|| panic!("{requests:#}"));
+    // On a busy machine another request may be slower.
+    let is_slowest = number(found[0], "from") == number(slow, "from");
+    assert!(number(row, "fast_ns") == 0 && (!is_slowest || number(row, "slow_ns") >= 29_000_000), "{row}");
+    let text = traced(&[&["why", "-n", "1"][..], &events, &["--", &python, "-c", &script]].concat()).unwrap();
+    for said in [
+        "20 requests: p50 ",
+        "distribution",
+        " had a request that took ",
+        "in the mean of the 1 slowest, beside the 10 fastest:",
+    ] {
+        assert!(text.out.contains(said), "{said}: {text:?}");
+    }
+}
+
+/// A request may begin in a thread and end in another: what both events have in common joins them.
+#[test]
+fn a_field_joins_what_begins_to_what_ends() {
+    let pair = ["--from", "sched:sched_process_fork", "--to", "sched:sched_process_exit", "--by", "child_pid=pid"];
+    let script = "for i in 1 2 3; do /bin/true; done; :";
+    let Some((whys, _)) = whys_of_requests(&[&["why", "--json"][..], &pair, &["--", "sh", "-c", script]].concat())
+    else {
+        return;
+    };
+    assert!(whys.len() == 3 && whys.iter().all(|why| why["why"] == "request"), "{whys:?}");
+    // The thread that ends it is the new one.
+    assert!(whys.iter().all(|why| why["thread"] == "true"), "{whys:?}");
+}
+
+fn whys_of_requests(arguments: &[&str]) -> Option<(Vec<Value>, u64)> {
+    let ran = traced(arguments)?;
+    let objects: Vec<Value> = ran.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let whys: Vec<_> = objects.iter().filter(|object| object.get("why").is_some()).cloned().collect();
+    whys.iter().for_each(adds_up);
+    Some((whys, number(&objects[0]["requests"], "count")))
+}
+
 /// What waits when the trace ends is told as well: nobody has woken it.
 #[test]
 fn a_wait_without_an_end_is_one() {
@@ -298,6 +378,13 @@ fn errors_name_what_is_wrong() {
     assert!(ran.code == Some(2) && ran.err.contains("cannot be used with"), "{ran:?}");
     let ran = run(perfweave().args(["why", "/nowhere/perf.data"]), "");
     assert!(ran.code == Some(1) && ran.err.contains("/nowhere/perf.data"), "{ran:?}");
+    for (arguments, code, text) in [
+        (&["why", "--from", "sched:sched_switch"][..], 2, "--to"),
+        (&["why", "--from", "sched:*", "--to", "sched:sched_switch"], 1, "sched:* is not the name"),
+    ] {
+        let ran = run(perfweave().args(arguments), "");
+        assert!(ran.code == Some(code) && ran.err.contains(text) && ran.out.is_empty(), "{ran:?}");
+    }
     let Some(ran) = traced(&["why", "-p", "99999999"]) else { return };
     assert!(ran.code == Some(1) && ran.err.contains("there is no process 99999999"), "{ran:?}");
     let file = std::env::temp_dir().join(format!("perfweave-why-not-{}", std::process::id()));

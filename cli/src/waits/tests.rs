@@ -421,8 +421,8 @@ impl Machine {
                     account.calls(time, cpu, number, call);
                 }
                 Fact::Writes(number) => account.writes(time, cpu, number),
-                Fact::Lost(after) => account.lost(Some(cpu), Some(after)),
-                Fact::Untraced(since, lasts) => account.untraced(cpu, Some(since), lasts),
+                Fact::Lost(after) => assert_eq!(account.lost(Some(cpu), Some(after)), after),
+                Fact::Untraced(since, lasts) => assert_eq!(account.untraced(cpu, Some(since), lasts), since),
             }
             seen.extend((1..30).filter_map(|number| account.who(number)));
         }

@@ -6,7 +6,7 @@ use crate::scheduler::Scheduler;
 use crate::stamp::Stamp;
 use crate::times::short;
 use crate::trace::calls::Calls;
-use crate::waits::{Cause, Has, In, Waker, What, Who, Why};
+use crate::waits::{Cause, Has, In, Waker, What as Does, Who, Why};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
@@ -24,25 +24,24 @@ pub struct Found {
     who: Who,
     pub from: u64,
     pub to: u64,
-    /// It is a command's, or a wait's.
-    is_command: bool,
+    what: What,
     path: Vec<Step>,
     names: HashMap<Who, (String, Option<u32>)>,
-    calls: Calls,
+}
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum What {
+    /// A command from its first instruction until it ended.
+    Command,
+    /// A wait, until the thread ran again.
+    Wait,
+    /// From an event to another.
+    Request,
 }
 
 impl Found {
-    /// A wait, and its end.
-    pub fn wait(scheduler: &Scheduler, who: Who, from: u64, to: u64) -> Self {
-        Self::new(scheduler, who, [from, to], false)
-    }
-
-    /// A command from its first instruction until it ended.
-    pub fn command(scheduler: &Scheduler, who: Who, from: u64, to: u64) -> Self {
-        Self::new(scheduler, who, [from, to], true)
-    }
-
-    fn new(scheduler: &Scheduler, who: Who, [from, to]: [u64; 2], is_command: bool) -> Self {
+    pub fn new(scheduler: &Scheduler, what: What, who: Who, [from, to]: [u64; 2]) -> Self {
         let path = path(&scheduler.account, who, from, to);
         let mut names = HashMap::new();
         let mut learn = |who| {
@@ -54,7 +53,7 @@ impl Found {
         learn(who);
         all(&path, &mut |step| {
             learn(step.who);
-            if let What::Blocked { end: Some(Waker::Thread(waker)), .. } = step.what {
+            if let Does::Blocked { end: Some(Waker::Thread(waker)), .. } = step.what {
                 learn(waker);
             }
             for (has, _) in &step.instead {
@@ -63,7 +62,7 @@ impl Found {
                 }
             }
         });
-        Self { who, from, to, is_command, path, names, calls: Calls::default() }
+        Self { who, from, to, what, path, names }
     }
 
     pub fn lasted(&self) -> u64 {
@@ -80,17 +79,20 @@ impl Found {
     }
 
     /// For people.
-    pub fn text(&mut self, stamp: &Stamp, out: &mut Out) -> io::Result<()> {
+    pub fn text(&self, calls: &mut Calls, stamp: &Stamp, out: &mut Out) -> io::Result<()> {
         let (who, lasted, from) = (self.name(self.who), short(self.lasted()), stamp.text(Some(self.from)));
-        let did = if self.is_command { "took" } else { "waited" };
+        let did = match self.what {
+            What::Command => "took",
+            What::Wait => "waited",
+            What::Request => "had a request that took",
+        };
         line(out, format_args!("{who} {did} {lasted}, from {} on", from.trim_start()))?;
-        let path = std::mem::take(&mut self.path);
-        self.steps(&path, 1, out)?;
+        self.steps(&self.path, 1, calls, out)?;
         writeln!(out, "  whose doing:")?;
         let all = self.lasted().max(1) as f64;
-        let sums = sums(&path);
+        let sums = self.sums();
         for (culprit, time) in sums.iter().take(CULPRITS) {
-            let (share, culprit) = (*time as f64 * 100.0 / all, self.culprit(culprit));
+            let (share, culprit) = (*time as f64 * 100.0 / all, self.culprit(culprit, true, calls));
             line(out, format_args!("  {:>9} {share:>3.0} %  {culprit}", short(*time)))?;
         }
         let rest = sums.get(CULPRITS..).unwrap_or_default();
@@ -98,12 +100,25 @@ impl Found {
             let time = short(rest.iter().map(|(_, time)| time).sum());
             writeln!(out, "  {time:>9}        {} others", rest.len())?;
         }
-        self.path = path;
         writeln!(out)
     }
 
+    /// The sums by culprit, the largest first.
+    fn sums(&self) -> Vec<(Culprit, u64)> {
+        sums(&self.path)
+    }
+
+    /// The same by words without numbers of threads, to be set beside those of others.
+    pub fn parts(&self, calls: &mut Calls) -> HashMap<String, u64> {
+        let mut parts = HashMap::new();
+        for (culprit, time) in self.sums() {
+            *parts.entry(self.culprit(&culprit, false, calls)).or_default() += time;
+        }
+        parts
+    }
+
     /// The longest, in their order, and what the rest is together.
-    fn steps(&mut self, path: &[Step], depth: usize, out: &mut Out) -> io::Result<()> {
+    fn steps(&self, path: &[Step], depth: usize, calls: &mut Calls, out: &mut Out) -> io::Result<()> {
         let most = if depth == 1 { STEPS[0] } else { STEPS[1] };
         let mut longest: Vec<_> = path.iter().map(Step::lasted).collect();
         longest.sort_unstable_by(|one, other| other.cmp(one));
@@ -117,9 +132,9 @@ impl Found {
                 continue;
             }
             shown += 1;
-            let words = self.words(step, depth > 1);
+            let words = self.words(step, depth > 1, calls);
             line(out, format_args!("{indent}  {:>9}  {words}", short(step.lasted())))?;
-            self.steps(&step.within, depth + 1, out)?;
+            self.steps(&step.within, depth + 1, calls, out)?;
         }
         if !hidden.is_empty() {
             let time = short(hidden.iter().sum());
@@ -129,17 +144,17 @@ impl Found {
     }
 
     /// What a step is. `named`: whose it is, too.
-    fn words(&mut self, step: &Step, named: bool) -> String {
+    fn words(&self, step: &Step, named: bool, calls: &mut Calls) -> String {
         let who = if named { self.name(step.who) + " " } else { String::new() };
         match &step.what {
-            What::Runs { cpu } => format!("{who}ran on CPU {cpu}"),
-            What::Unknown(cause) => format!("{who}unknown: {}", unknown(*cause)),
-            What::Ready { cpu: None, .. } => format!("{who}ready, and has not run yet"),
-            What::Ready { cpu: Some(cpu), taken_off } => {
+            Does::Runs { cpu } => format!("{who}ran on CPU {cpu}"),
+            Does::Unknown(cause) => format!("{who}unknown: {}", unknown(*cause)),
+            Does::Ready { cpu: None, .. } => format!("{who}ready, and has not run yet"),
+            Does::Ready { cpu: Some(cpu), taken_off } => {
                 let why = if *taken_off { "ready, taken off its CPU" } else { "ready" };
                 format!("{who}{why}: CPU {cpu} {}", self.shares(step))
             }
-            What::Blocked { why, call, end } => {
+            Does::Blocked { why, call, end } => {
                 let state = match why {
                     Why::Disk => "blocked, uninterruptible,",
                     Why::Other => "stopped",
@@ -149,7 +164,7 @@ impl Found {
                     In::Unknown => String::new(),
                     In::Nothing => " outside of a system call".into(),
                     In::Call(call) => {
-                        let of = self.calls.of(call.number);
+                        let of = calls.of(call.number);
                         format!(" in {}({})", of.name, of.args(&call.args, None))
                     }
                 };
@@ -183,32 +198,36 @@ impl Found {
         shares.join(", ")
     }
 
-    fn culprit(&mut self, culprit: &Culprit) -> String {
+    /// In words. `numbered`: with the numbers of threads.
+    fn culprit(&self, culprit: &Culprit, numbered: bool, calls: &mut Calls) -> String {
+        let name = |who: &Who| match self.names.get(who) {
+            Some((name, _)) if !numbered => name.clone(),
+            _ => self.name(*who),
+        };
         let mut inside = |number: &Option<i64>| match number {
-            Some(number) => format!(" in {}", self.calls.of(*number).name),
+            Some(number) => format!(" in {}", calls.of(*number).name),
             None => String::new(),
         };
         match culprit {
-            Culprit::Ran(who) => format!("{} ran", self.name(*who)),
-            Culprit::Had(who) => format!("{} had the CPU", self.name(*who)),
+            Culprit::Ran(who) => format!("{} ran", name(who)),
+            Culprit::Had(who) => format!("{} had the CPU", name(who)),
             Culprit::Idle => "the CPU was idle: a wake-up that came late, or a quota".into(),
-            Culprit::Interrupt(who, call, name) => {
+            Culprit::Interrupt(who, call, by) => {
                 let inside = inside(call);
-                format!("{} was blocked{inside}: {}", self.name(*who), interrupt(name.as_deref()))
+                format!("{} was blocked{inside}: {}", name(who), interrupt(by.as_deref()))
             }
             Culprit::Waited(who, call, _) => {
                 let inside = inside(call);
-                format!("{} was blocked{inside}: nothing says who ended it", self.name(*who))
+                format!("{} was blocked{inside}: nothing says who ended it", name(who))
             }
-            Culprit::Waker(who) => format!("{}, which is not followed further", self.name(*who)),
+            Culprit::Waker(who) => format!("{}, which is not followed further", name(who)),
             Culprit::Unknown(cause) => format!("unknown: {}", unknown(*cause)),
         }
     }
 
     /// For programs.
-    pub fn object(&mut self, stamp: &Stamp, out: &mut Out) -> io::Result<()> {
-        let path = std::mem::take(&mut self.path);
-        let culprits = sums(&path).into_iter().map(|(culprit, time)| {
+    pub fn object(&self, calls: &mut Calls, stamp: &Stamp, out: &mut Out) -> io::Result<()> {
+        let culprits = self.sums().into_iter().map(|(culprit, time)| {
             let (kind, who) = match &culprit {
                 Culprit::Ran(who) => ("ran", Some(*who)),
                 Culprit::Had(who) => ("had the CPU", Some(*who)),
@@ -218,19 +237,22 @@ impl Found {
                 Culprit::Waker(who) => ("not followed", Some(*who)),
                 Culprit::Unknown(_) => ("unknown", None),
             };
-            let mut object = json!({ "what": kind, "ns": time, "text": self.culprit(&culprit) });
+            let mut object = json!({ "what": kind, "ns": time, "text": self.culprit(&culprit, true, calls) });
             if let Some(who) = who {
                 self.add(&mut object, who);
             }
             object
         });
         let culprits: Vec<_> = culprits.collect();
-        let steps: Vec<_> = path.iter().map(|step| self.step(step, stamp)).collect();
-        let what = if self.is_command { "command" } else { "wait" };
+        let steps: Vec<_> = self.path.iter().map(|step| self.step(step, calls, stamp)).collect();
+        let what = match self.what {
+            What::Command => "command",
+            What::Wait => "wait",
+            What::Request => "request",
+        };
         let mut object = json!({ "why": what, "from": stamp.number(self.from), "to": stamp.number(self.to), "ns": self.lasted(),
             "path": steps, "culprits": culprits });
         self.add(&mut object, self.who);
-        self.path = path;
         line(out, format_args!("{object}"))
     }
 
@@ -241,21 +263,21 @@ impl Found {
         object["tid"] = known.and_then(|(_, tid)| *tid).into();
     }
 
-    fn step(&mut self, step: &Step, stamp: &Stamp) -> Value {
+    fn step(&self, step: &Step, calls: &mut Calls, stamp: &Stamp) -> Value {
         let mut object = json!({ "from": stamp.number(step.from), "to": stamp.number(step.to), "ns": step.lasted() });
         self.add(&mut object, step.who);
         let mut fields = Map::new();
         let mut set = |name: &str, value: Value| drop(fields.insert(name.to_owned(), value));
         match &step.what {
-            What::Runs { cpu } => {
+            Does::Runs { cpu } => {
                 set("what", "ran".into());
                 set("cpu", (*cpu).into());
             }
-            What::Unknown(cause) => {
+            Does::Unknown(cause) => {
                 set("what", "unknown".into());
                 set("cause", unknown(*cause).into());
             }
-            What::Ready { cpu, taken_off } => {
+            Does::Ready { cpu, taken_off } => {
                 set("what", "ready".into());
                 set("cpu", (*cpu).into());
                 set("taken_off", (*taken_off).into());
@@ -270,7 +292,7 @@ impl Found {
                 });
                 set("instead", instead.collect());
             }
-            What::Blocked { why, call, end } => {
+            Does::Blocked { why, call, end } => {
                 set("what", "blocked".into());
                 let state = match why {
                     Why::Disk => "disk",
@@ -279,7 +301,7 @@ impl Found {
                 };
                 set("state", state.into());
                 if let In::Call(call) = call {
-                    let of = self.calls.of(call.number);
+                    let of = calls.of(call.number);
                     set("call", of.name.clone().into());
                     set("args", of.json(&call.args, None));
                 }
@@ -295,7 +317,7 @@ impl Found {
                         None => Value::Null,
                     },
                 );
-                let within: Vec<_> = step.within.iter().map(|step| self.step(step, stamp)).collect();
+                let within: Vec<_> = step.within.iter().map(|step| self.step(step, calls, stamp)).collect();
                 if !within.is_empty() {
                     fields.insert("path".into(), within.into());
                 }
@@ -308,21 +330,19 @@ impl Found {
     }
 
     /// Adds who waited for whom, as frames from the outermost on. What the thread itself ran is no wait.
-    fn fold(&mut self, chains: &mut BTreeMap<String, u64>) {
-        let path = std::mem::take(&mut self.path);
+    fn fold(&self, calls: &mut Calls, chains: &mut BTreeMap<String, u64>) {
         let root = frame(&self.name(self.who));
-        for step in path.iter().filter(|step| !matches!(step.what, What::Runs { .. })) {
-            self.fold_step(&root, step, chains);
+        for step in self.path.iter().filter(|step| !matches!(step.what, Does::Runs { .. })) {
+            self.fold_step(&root, step, calls, chains);
         }
-        self.path = path;
     }
 
-    fn fold_step(&mut self, before: &str, step: &Step, chains: &mut BTreeMap<String, u64>) {
+    fn fold_step(&self, before: &str, step: &Step, calls: &mut Calls, chains: &mut BTreeMap<String, u64>) {
         let mut add = |chain: String, time| *chains.entry(chain).or_default() += time;
         match &step.what {
-            What::Runs { .. } => add(format!("{before};ran"), step.lasted()),
-            What::Unknown(cause) => add(format!("{before};unknown: {}", unknown(*cause)), step.lasted()),
-            What::Ready { .. } => step.instead.iter().for_each(|(has, time)| {
+            Does::Runs { .. } => add(format!("{before};ran"), step.lasted()),
+            Does::Unknown(cause) => add(format!("{before};unknown: {}", unknown(*cause)), step.lasted()),
+            Does::Ready { .. } => step.instead.iter().for_each(|(has, time)| {
                 let has = match has {
                     Has::Thread(who) => frame(&self.name(*who)),
                     Has::Idle => "idle".into(),
@@ -330,9 +350,8 @@ impl Found {
                 };
                 add(format!("{before};ready;{has}"), *time);
             }),
-            What::Blocked { call, end, .. } => {
-                let call =
-                    number(call).map_or_else(String::new, |number| format!(" in {}", self.calls.of(number).name));
+            Does::Blocked { call, end, .. } => {
+                let call = number(call).map_or_else(String::new, |number| format!(" in {}", calls.of(number).name));
                 let before = format!("{before};blocked{}", frame(&call));
                 match end {
                     Some(Waker::Thread(waker)) if step.within.is_empty() => {
@@ -340,7 +359,7 @@ impl Found {
                     }
                     Some(Waker::Thread(waker)) => {
                         let before = format!("{before};{}", frame(&self.name(*waker)));
-                        step.within.iter().for_each(|step| self.fold_step(&before, step, chains));
+                        step.within.iter().for_each(|step| self.fold_step(&before, step, calls, chains));
                     }
                     Some(Waker::Interrupt(name)) => {
                         add(format!("{before};{}", frame(&interrupt(name.as_deref()))), step.lasted());
@@ -353,9 +372,9 @@ impl Found {
 }
 
 /// All paths together, one chain a line.
-pub fn folded(found: &mut [Found], out: &mut impl Write) -> io::Result<()> {
+pub fn folded(found: &[Found], calls: &mut Calls, out: &mut impl Write) -> io::Result<()> {
     let mut chains = BTreeMap::new();
-    found.iter_mut().for_each(|one| one.fold(&mut chains));
+    found.iter().for_each(|one| one.fold(calls, &mut chains));
     chains.iter().try_for_each(|(chain, time)| writeln!(out, "{chain} {time}"))
 }
 
