@@ -2,6 +2,7 @@
 
 mod found;
 mod path;
+mod quota;
 mod requests;
 mod search;
 
@@ -19,6 +20,7 @@ use crate::session::{Session, Tell};
 use crate::stamp::{self, By, Stamp};
 use crate::trace::events::event;
 use perfweave::{Ledger, Order, Reader, Rings, Sample, Stats};
+use quota::Quota;
 use requests::Requests;
 use search::Search;
 use serde_json::json;
@@ -127,18 +129,23 @@ fn live(args: &Args) -> Outcome {
     let mut search = Search::new(scheduler, family, args, child.as_ref().map(Child::pid), requests);
     // With this program's own records: it has a CPU that others wait for, and interrupts that come meanwhile wake others.
     let order = Order::new().hold(args.common.hold.clone());
+    let mut quota = Quota::new(args.pid.or(args.tid).or(child.as_ref().map(Child::pid)));
     let mut session = Session::begin(rings, order, &args.common, child)?;
     session.stamped(stamp);
     session.until_the_end_of(args.pid.or(args.tid));
     session.each(|tell| {
-        if let Tell::Event(event) = tell {
-            search.event(event);
+        match tell {
+            Tell::Event(event) => search.event(event),
+            Tell::Pause => quota.look(),
         }
         Ok(())
     })?;
     let ledger = session.ledger()?;
     let mut out = Out::new();
     print(args, search, &ledger, &stamp, &mut out)?;
+    if !args.folded {
+        quota.print(args.common.json, &mut out)?;
+    }
     session.conclude(&mut out, args.common.json)?;
     Ok(session.status())
 }

@@ -28,6 +28,8 @@ pub struct Account {
     lives: u32,
     /// Why nothing is known of those who come now.
     unknown: Cause,
+    /// Who has waited, since when, and is seen to run: nobody saw when it began to.
+    unseen: Option<(Who, u64)>,
 }
 
 /// What is known of a thread beside what it does.
@@ -84,7 +86,7 @@ impl Account {
     pub fn new(most: usize) -> Self {
         let (living, threads, cpus) = (HashMap::new(), HashMap::new(), HashMap::new());
         let (untraced, added, unknown) = (BTreeSet::new(), VecDeque::new(), Cause::First);
-        Self { living, threads, cpus, untraced, added, most, newest: 0, lives: 0, unknown }
+        Self { living, threads, cpus, untraced, added, most, newest: 0, lives: 0, unknown, unseen: None }
     }
 
     /// Of the newest fact.
@@ -115,6 +117,11 @@ impl Account {
             Does::Left(left) => Some(left.time),
             _ => None,
         }
+    }
+
+    /// Who has waited, since when, if the last fact says so without saying when it began to run.
+    pub fn take_unseen(&mut self) -> Option<(Who, u64)> {
+        self.unseen.take()
     }
 
     /// When a thread has ended, if it has.
@@ -150,11 +157,10 @@ impl Account {
             Does::Unknown(_) if !self.untraced.is_empty() => return,
             // It has run since it was woken, and nobody saw it.
             Does::Left(left) if thread.wake.as_ref().is_some_and(|wake| wake.time >= left.time) => {
-                let slept = thread.now(thread.wake.as_ref().map_or(time, |wake| wake.time), false).next();
-                if let Some(Stretch { to, what, .. }) = slept {
-                    thread.becomes(to, what, Does::Unknown(Cause::Unseen), woken, &mut self.added);
-                }
+                thread.slept(woken, &mut self.added);
             }
+            // This one counts, unless it ran unseen meanwhile.
+            Does::Left(_) => thread.doubt |= thread.wake.is_some(),
             _ => {}
         }
         thread.wake = Some(Wake { time, by, numbers });
@@ -342,6 +348,14 @@ impl Account {
         for (who, thread) in &mut self.threads {
             thread.void(*who, after, cause, &mut self.added);
         }
+        // The other CPUs have told all that was there: who runs is known.
+        for (number, cpu) in self.cpus.iter().filter(|(cpu, _)| of.is_some_and(|of| of != **cpu)) {
+            let Has::Thread(who) = cpu.has else { continue };
+            if let Some(thread) = self.threads.get_mut(&who).filter(|thread| matches!(thread.does, Does::Unknown(_))) {
+                let since = cpu.since.max(thread.since);
+                thread.becomes(since, What::Unknown(cause), Does::Runs(*number), who, &mut self.added);
+            }
+        }
         self.threads.retain(|_, thread| !thread.is_over());
         let threads = &self.threads;
         self.living.retain(|_, who| threads.contains_key(who));
@@ -383,19 +397,20 @@ impl Account {
     /// A thread writes a record, or is interrupted by what does, so it has the CPU.
     fn runs_here(&mut self, time: u64, cpu: u32, thread: u32) {
         let has = self.has(time, thread);
-        if self.cpu(time, cpu).has == has {
-            return;
+        if self.cpu(time, cpu).has != has {
+            self.unseen_until(time, cpu);
+            self.takes(time, cpu, has);
         }
-        self.unseen_until(time, cpu);
-        self.takes(time, cpu, has);
         let Has::Thread(who) = has else { return };
         let Some(of) = self.threads.get_mut(&who) else { return };
-        let did = match of.does {
-            Does::Runs(on) if on == cpu => return,
-            Does::Unknown(cause) => cause,
-            _ => Cause::Unseen,
-        };
-        of.becomes(time, What::Unknown(did), Does::Runs(cpu), who, &mut self.added);
+        if matches!(of.does, Does::Runs(on) if on == cpu) {
+            return;
+        }
+        if let Does::Left(left) = of.does {
+            self.unseen = Some((who, left.time));
+        }
+        let did = of.ran_unseen(who, &mut self.added);
+        of.becomes(time, did, Does::Runs(cpu), who, &mut self.added);
         (of.wake, of.doubt) = (None, true);
     }
 
@@ -448,8 +463,12 @@ impl Account {
         let Some(thread) = self.threads.get_mut(&who) else { return };
         let (did, ran) = match thread.does {
             Does::Runs(on) if on == cpu => (What::Runs { cpu }, true),
-            Does::Unknown(cause) => (What::Unknown(cause), false),
-            _ => (What::Unknown(Cause::Unseen), false),
+            does => {
+                if let Does::Left(left) = does {
+                    self.unseen = Some((who, left.time));
+                }
+                (thread.ran_unseen(who, &mut self.added), false)
+            }
         };
         let does = match left {
             None => Does::Ended,
@@ -558,6 +577,24 @@ impl Thread {
         (self.does, self.since) = (does, time);
     }
 
+    /// It has run, and nobody saw when it began to. It slept until it was woken.
+    fn ran_unseen(&mut self, who: Who, added: &mut VecDeque<Of>) -> What {
+        match self.does {
+            Does::Unknown(cause) => return What::Unknown(cause),
+            Does::Left(left) if self.wake.as_ref().is_some_and(|wake| wake.time >= left.time) => self.slept(who, added),
+            _ => {}
+        }
+        What::Unknown(Cause::Unseen)
+    }
+
+    /// It slept until it was woken, and what it did then is not known.
+    fn slept(&mut self, who: Who, added: &mut VecDeque<Of>) {
+        let Some(woken) = self.wake.as_ref().map(|wake| wake.time) else { return };
+        if let Some(Stretch { to, what, .. }) = self.now(woken, false).next() {
+            self.becomes(to, what, Does::Unknown(Cause::Unseen), who, added);
+        }
+    }
+
     /// Nothing is known of it from this time on. Until then it did what it does.
     fn void(&mut self, who: Who, after: u64, cause: Cause, added: &mut VecDeque<Of>) {
         let since = after.max(self.history.kept_from);
@@ -582,20 +619,18 @@ impl Thread {
 
     /// Takes back what was after a time, and what was concluded of it.
     fn cut(&mut self, after: u64, cause: Cause) {
-        match self.history.cut(after) {
-            Some((What::Blocked { end, .. }, _)) => *end = None,
-            Some((ready @ What::Ready { .. }, before)) => {
-                let is_sure = matches!(ready, What::Ready { taken_off: true, .. })
-                    || matches!(before, Some(What::Blocked { .. }));
-                // It was woken before it left its CPU, and may have slept nevertheless.
-                *ready = if !is_sure {
-                    What::Unknown(cause)
-                } else {
-                    let taken_off = matches!(ready, What::Ready { taken_off: true, .. });
-                    What::Ready { cpu: None, taken_off }
-                };
-            }
-            _ => {}
+        let Some((what, before)) = self.history.cut(after) else { return };
+        let is_sure = match what {
+            // It was woken before it left its CPU, and may have slept nevertheless.
+            What::Ready { taken_off, .. } => *taken_off || matches!(before, Some(What::Blocked { .. })),
+            // Or the other way round.
+            What::Blocked { .. } => false,
+            _ => true,
+        };
+        if !is_sure {
+            *what = What::Unknown(cause);
+        } else if let What::Ready { cpu, .. } = what {
+            *cpu = None;
         }
     }
 

@@ -82,6 +82,34 @@ fn the_next_thread_with_its_number_is_another() {
     assert_eq!(after([Runs, Leaves(10, Why::Asleep), Wakes(20), Runs, Ends, Runs]), Some((None, None)));
 }
 
+/// It is woken on its way to sleep, and again later. The first wake-up counts if it ran where records are lost, so nothing says that it slept.
+#[test]
+fn a_wake_up_that_may_count_is_a_doubt() {
+    let mut account = Account::new(100);
+    account.switches(10, 0, 0, Some((Why::Ready, 0)), THREAD);
+    account.wakes(20, 1, THREAD, 1, None, (1, 1));
+    account.switches(30, 0, THREAD, Some((Why::Asleep, THREAD)), 0);
+    account.wakes(60, 0, THREAD, 0, Some(0x08), (0, 0));
+    account.lost(Some(1), Some(50));
+    let did = account.did(account.who(THREAD).unwrap(), 10, 60);
+    let whats: Vec<_> = did.into_iter().map(|stretch| (stretch.from, stretch.what)).collect();
+    let unknown = [Cause::Unseen, Cause::Loss].map(What::Unknown);
+    assert_eq!(whats, [(10, What::Runs { cpu: 0 }), (30, unknown[0].clone()), (50, unknown[1].clone())]);
+}
+
+/// Records of one CPU are lost. Who runs on another is known.
+#[test]
+fn a_loss_of_one_cpu_stops_nobody_on_another() {
+    let mut account = Account::new(100);
+    account.switches(10, 0, 0, Some((Why::Ready, 0)), THREAD);
+    account.switches(40, 0, THREAD, Some((Why::Asleep, THREAD)), 9);
+    account.lost(Some(1), Some(20));
+    let [first, other] =
+        [account.did(account.who(THREAD).unwrap(), 40, 50), account.did(account.who(9).unwrap(), 20, 50)];
+    assert_eq!(first[0].what, What::Unknown(Cause::Loss));
+    assert_eq!((other.len(), &other[1].what, other[1].from), (2, &What::Runs { cpu: 0 }, 40));
+}
+
 /// A wake-up in an interrupt has the name of that interrupt, if it is the innermost one.
 #[test]
 fn interrupts_have_their_names() {
@@ -466,7 +494,7 @@ impl Machine {
                 };
                 assert_eq!((*end, *ender), (to, Some(by)), "{who:?} {stretch:?}: its waker");
             }
-            _ => panic!("{who:?} {stretch:?} is {truth:?}"),
+            _ => panic!("{who:?} {stretch:?} is {truth:?}\n{}", self.story(from, to)),
         }
     }
 }

@@ -84,6 +84,10 @@ impl Search {
         {
             self.waited(ran.who, left.time, time);
         }
+        // Where the records of a recorder are left out, nobody says who came behind it.
+        if let Some((who, since)) = self.scheduler.account.take_unseen() {
+            self.waited(who, since, time);
+        }
     }
 
     /// A thread has waited. The path is made at once: later the account may not have it any more.
